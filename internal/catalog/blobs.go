@@ -1,0 +1,123 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Mount links a blob of repository from to repository path and promises it for
+// the review delay. It returns false when from doesn't have the blob.
+//
+// The blob is locked before its link is looked for: whoever deletes the blob
+// waits, or has made the row go away.
+func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (bool, error) {
+	err := c.withRepository(ctx, path, func(r repository) error {
+		b := new(batch)
+		b.exec(lockRepository, r.namespace, r.id, path)
+		b.exec(lockBlob, d.Bytes(), stateBlobsMissing)
+		b.exec(`SELECT purser_require(EXISTS (
+				SELECT FROM repositories r JOIN repository_blobs rb
+					ON rb.top_level_namespace_id = r.top_level_namespace_id AND rb.repository_id = r.id
+				WHERE r.path = $1 AND rb.blob_digest = $2), '`+stateBlobsMissing+`')`, from, d.Bytes())
+		b.exec(linkBlob, r.namespace, r.id, d.Bytes())
+		b.exec(promiseBlob, d.Bytes())
+		return b.send(ctx, c.db.Pool)
+	})
+	switch db.Code(err) {
+	case "":
+		return err == nil, err
+	case stateBlobsMissing:
+		return false, nil
+	}
+	return false, fmt.Errorf("mounting blob %s of %s in %s: %w", d, from, path, err)
+}
+
+// lockBlob keeps a blob alive until the commit. $2 is the SQLSTATE with which
+// the batch ends when there is none.
+const lockBlob = `
+	SELECT purser_require(count(*) = 1, $2)
+	FROM (SELECT FROM blobs WHERE digest = $1 FOR KEY SHARE) locked`
+
+const linkBlob = `
+	INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
+	VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
+
+const promiseBlob = `
+	INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
+	VALUES ($1, gc_review_after('blob_upload'), 'blob_upload')` + greatestReview
+
+// DeleteBlob unlinks a blob from the repository; the blob goes to review.
+// Errors: NAME_UNKNOWN, BLOB_UNKNOWN, and UNSUPPORTED (405) while a manifest of
+// the repository uses it.
+//
+// The queue's row is locked before the link, as garbage collection does, and
+// the link before the manifests are looked at: a manifest that is being put
+// has locked the link, or will find it gone.
+func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) error {
+	c.cache.dropAll(path)
+	defer c.cache.dropAll(path)
+	r, err := c.lookUp(ctx, path)
+	if err != nil {
+		return err
+	}
+	err = c.db.Tx(ctx, func(tx pgx.Tx) error { return unlinkBlob(ctx, tx, r, path, d) })
+	if err != nil && oci.CodeOf(err) == "" {
+		return fmt.Errorf("deleting blob %s of %s: %w", d, path, err)
+	}
+	return err
+}
+
+func unlinkBlob(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest) error {
+	// Makes the row where there is none, so that it is locked either way. A
+	// rollback takes it back.
+	if _, err := tx.Exec(ctx, `
+		INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
+		VALUES ($1, gc_review_after('blob_delete'), 'blob_delete')`+greatestReview, d.Bytes()); err != nil {
+		return err
+	}
+	var one int
+	err := tx.QueryRow(ctx, `
+		SELECT 1 FROM repository_blobs
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND blob_digest = $3
+		FOR UPDATE`, r.namespace, r.id, d.Bytes()).Scan(&one)
+	if isNoRows(err) {
+		return blobUnknown(path, d)
+	}
+	if err != nil {
+		return err
+	}
+	var user []byte
+	err = tx.QueryRow(ctx, `
+		SELECT m.digest FROM manifests m
+		WHERE m.top_level_namespace_id = $1 AND m.repository_id = $2 AND m.configuration_blob_digest = $3
+		UNION ALL
+		SELECT m.digest FROM layers l
+		JOIN manifests m ON m.top_level_namespace_id = l.top_level_namespace_id
+			AND m.repository_id = l.repository_id AND m.id = l.manifest_id
+		WHERE l.top_level_namespace_id = $1 AND l.repository_id = $2 AND l.digest = $3
+		LIMIT 1`, r.namespace, r.id, d.Bytes()).Scan(&user)
+	if err == nil {
+		return blobInUse(path, d, user)
+	}
+	if !isNoRows(err) {
+		return err
+	}
+	_, err = tx.Exec(ctx, `
+		DELETE FROM repository_blobs
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND blob_digest = $3`, r.namespace, r.id, d.Bytes())
+	return err
+}
+
+func blobInUse(path string, d oci.Digest, user []byte) error {
+	manifest, err := oci.DigestFromBytes(user)
+	if err != nil {
+		return err
+	}
+	return oci.Errorf(oci.Unsupported, "blob %s is used by manifest %s of %s: delete the manifest first", d, manifest, path).
+		WithDetail(map[string]string{"digest": d.String(), "manifest": manifest.String()})
+}

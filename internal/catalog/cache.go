@@ -1,0 +1,154 @@
+package catalog
+
+import (
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"github.com/maypok86/otter/v2"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// cache keeps what pulls ask for. It is right by generations: each repository
+// path has two numbers, one for its tags and one for everything else. An entry
+// remembers the number as it was before the query that filled it, and counts
+// only while the number is the same; whoever changes a repository moves the
+// numbers before and after the commit, whether it succeeded or not. So an entry
+// that was read before a change is never used after it. Absence isn't cached.
+//
+// Paths share numbers by hash, which costs a needless miss at worst.
+type cache struct {
+	off  bool
+	seed maphash.Seed
+	tags [generations]atomic.Uint64
+	rest [generations]atomic.Uint64
+	// news is the time (monotonic, in nanoseconds since started) at which the
+	// last heartbeat that came back had been sent; see Listen. 0: none.
+	news    atomic.Int64
+	started time.Time
+
+	repositories *otter.Cache[string, entry[repository]]
+	tagged       *otter.Cache[tagKey, entry[oci.Digest]]
+	manifests    *otter.Cache[contentKey, entry[*Manifest]]
+	blobs        *otter.Cache[contentKey, entry[Blob]]
+	promises     *otter.Cache[contentKey, time.Time]
+	lists        *otter.Cache[listKey, entry[[]string]]
+}
+
+const (
+	generations = 1 << 14
+	// newsMaxAge is how old the newest heartbeat may be for the caches to be
+	// used.
+	newsMaxAge = time.Second
+)
+
+type entry[V any] struct {
+	value V
+	gen   uint64
+}
+
+type tagKey struct{ path, tag string }
+
+type listKey struct {
+	path, last string
+	n          int
+}
+
+type contentKey struct {
+	path   string
+	digest oci.Digest
+}
+
+func newCache(o Options) *cache {
+	n := o.CacheEntries
+	return &cache{
+		off:          o.CacheOff,
+		seed:         maphash.MakeSeed(),
+		started:      time.Now(),
+		repositories: otter.Must(&otter.Options[string, entry[repository]]{MaximumSize: n}),
+		tagged:       otter.Must(&otter.Options[tagKey, entry[oci.Digest]]{MaximumSize: n}),
+		manifests: otter.Must(&otter.Options[contentKey, entry[*Manifest]]{
+			MaximumWeight: uint64(o.ManifestCacheBytes),
+			Weigher: func(k contentKey, e entry[*Manifest]) uint32 {
+				return uint32(len(e.value.Payload) + len(k.path) + 512)
+			},
+		}),
+		blobs:    otter.Must(&otter.Options[contentKey, entry[Blob]]{MaximumSize: n}),
+		promises: otter.Must(&otter.Options[contentKey, time.Time]{MaximumSize: n}),
+		lists: otter.Must(&otter.Options[listKey, entry[[]string]]{
+			MaximumWeight: uint64(o.ManifestCacheBytes) / 4,
+			Weigher: func(k listKey, e entry[[]string]) uint32 {
+				w := len(k.path) + 256
+				for _, s := range e.value {
+					w += len(s) + 16
+				}
+				return uint32(w)
+			},
+		}),
+	}
+}
+
+func (c *cache) slot(path string) uint64 { return maphash.String(c.seed, path) % generations }
+
+// content and tagList are the generations of path now; take one before the
+// query whose result is to be kept.
+func (c *cache) content(path string) uint64 { return c.rest[c.slot(path)].Load() }
+func (c *cache) tagList(path string) uint64 { return c.tags[c.slot(path)].Load() }
+
+// dropTags and dropAll move generations.
+func (c *cache) dropTags(path string) { c.tags[c.slot(path)].Add(1) }
+
+func (c *cache) dropAll(path string) {
+	c.tags[c.slot(path)].Add(1)
+	c.rest[c.slot(path)].Add(1)
+}
+
+func (c *cache) dropEverything() {
+	for i := range generations {
+		c.tags[i].Add(1)
+		c.rest[i].Add(1)
+	}
+}
+
+// heard records that a heartbeat sent at t has come back.
+func (c *cache) heard(t time.Time) { c.news.Store(int64(t.Sub(c.started)) + 1) }
+
+// deaf stops the use of the caches until the next heartbeat.
+func (c *cache) deaf() { c.news.Store(0) }
+
+// usable says whether news of changes elsewhere is fresh.
+func (c *cache) usable() bool {
+	if c.off {
+		return false
+	}
+	news := c.news.Load()
+	return news != 0 && time.Since(c.started)-time.Duration(news) < newsMaxAge
+}
+
+func (c *cache) repository(path string) (repository, bool) {
+	return get(c, c.repositories, path, c.content(path))
+}
+
+func (c *cache) keepRepository(path string, r repository, gen uint64) {
+	keep(c, c.repositories, path, r, gen)
+}
+
+// get returns what is kept under k if it is of generation gen.
+func get[K comparable, V any](c *cache, m *otter.Cache[K, entry[V]], k K, gen uint64) (V, bool) {
+	if c.usable() {
+		if e, ok := m.GetIfPresent(k); ok && e.gen == gen {
+			return e.value, true
+		}
+	}
+	var none V
+	return none, false
+}
+
+// keep stores v under k as of generation gen. Where gen has moved since, the
+// entry is void from the start.
+func keep[K comparable, V any](c *cache, m *otter.Cache[K, entry[V]], k K, v V, gen uint64) {
+	if c.usable() {
+		m.Set(k, entry[V]{value: v, gen: gen})
+	}
+}

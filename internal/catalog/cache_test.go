@@ -1,0 +1,189 @@
+package catalog_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// cached says whether f asks the database.
+func cached(t *testing.T, f func(ctx context.Context) error) bool {
+	t.Helper()
+	ctx, n := db.WithCounter(t.Context())
+	if err := f(ctx); err != nil && oci.CodeOf(err) == "" {
+		t.Fatal(err)
+	}
+	return n.Count() == 0
+}
+
+func TestReplicaSeesMovedTag(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.DSN(t)
+	a, b := replica(t, dsn), replica(t, dsn)
+	a.listen(t)
+	b.listen(t)
+	config := a.push(t, "r", "config")
+	one := a.put(t, "r", image(t, config, nil, nil), "t")
+	tag := func(x bundle) (oci.Digest, error) {
+		m, err := x.ManifestByTag(t.Context(), "r", "t")
+		if err != nil {
+			return oci.Digest{}, err
+		}
+		return m.Digest, nil
+	}
+	for i := range 20 {
+		want := a.put(t, "r", image(t, config, nil, map[string]any{"annotations": map[string]string{"n": fmt.Sprint(i)}}), "t")
+		if got, err := tag(a); err != nil || got != want {
+			t.Fatalf("the replica that moved the tag sees %v, %v", got, err)
+		}
+		moved := time.Now()
+		eventually(t, "the other replica sees the tag move", func() bool { d, err := tag(b); return err == nil && d == want })
+		if took := time.Since(moved); took > time.Second {
+			t.Errorf("the other replica saw it after %v", took)
+		}
+		if i > 0 && !cached(t, func(ctx context.Context) error { _, err := b.ManifestByTag(ctx, "r", "t"); return err }) {
+			t.Error("the other replica's cache is not in use")
+		}
+	}
+	if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the deleted tag is gone elsewhere", func() bool { _, err := tag(a); return oci.CodeOf(err) == oci.ManifestUnknown })
+	if err := b.DeleteManifest(t.Context(), "r", one); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the deleted manifest is gone elsewhere", func() bool {
+		_, err := a.ManifestByDigest(t.Context(), "r", one)
+		return oci.CodeOf(err) == oci.ManifestUnknown
+	})
+}
+
+// What somebody changes in the database itself is heard of too.
+func TestCacheHearsOfDirectChanges(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.listen(t)
+	config := b.push(t, "r", "config")
+	b.put(t, "r", image(t, config, nil, nil), "t")
+	for range 2 {
+		if _, err := b.ManifestByTag(t.Context(), "r", "t"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	psql := dbtest.Open(t, b.db.Pool.Config().ConnString())
+	if _, err := psql.Pool.Exec(t.Context(), "DELETE FROM tags"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the deletion is seen", func() bool {
+		_, err := b.ManifestByTag(t.Context(), "r", "t")
+		return oci.CodeOf(err) == oci.ManifestUnknown
+	})
+}
+
+// Without news the caches rest; they come back empty.
+func TestCacheRestsWithoutNews(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.listen(t)
+	config := b.push(t, "r", "config")
+	b.put(t, "r", image(t, config, nil, nil), "t")
+	get := func(ctx context.Context) error { _, err := b.ManifestByTag(ctx, "r", "t"); return err }
+	cached(t, get)
+	if !cached(t, get) {
+		t.Fatal("a second read isn't cached")
+	}
+	// A change that nobody is told of, and a listener that loses its connection.
+	b.exec(t, "ALTER TABLE tags DISABLE TRIGGER ALL")
+	psql := dbtest.Open(t, b.db.Pool.Config().ConnString())
+	for _, sql := range []string{
+		"DELETE FROM tags",
+		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'purser listener' AND datname = current_database()",
+	} {
+		if _, err := psql.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the cache is empty", func() bool { return oci.CodeOf(get(t.Context())) == oci.ManifestUnknown })
+	b.waitCaching(t)
+	wantCode(t, get(t.Context()), oci.ManifestUnknown)
+}
+
+// A process that was forgotten registers anew before it uses its caches.
+func TestForgottenReplica(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.listen(t)
+	b.exec(t, "DELETE FROM replicas")
+	eventually(t, "registered again", func() bool { return b.count(t, "SELECT count(*) FROM replicas") == 1 })
+	b.waitCaching(t)
+}
+
+// A read that begins after a write was answered sees it or something newer,
+// whatever is cached, on the replica that wrote.
+func TestCacheNeverServesThePast(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.listen(t)
+	const versions = 8
+	config := b.push(t, "r", "config")
+	order := map[oci.Digest]int{}
+	var payloads [][]byte
+	for i := range versions {
+		p := image(t, config, nil, map[string]any{"annotations": map[string]string{"n": fmt.Sprint(i)}})
+		payloads = append(payloads, p)
+		order[oci.Compute(oci.SHA256, p)] = i
+	}
+	var mu sync.Mutex
+	answered := -1 // the newest round that was answered
+	rounds := map[oci.Digest]int{}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var readers errgroup.Group
+	for range 4 {
+		readers.Go(func() error {
+			for ctx.Err() == nil {
+				mu.Lock()
+				least := answered
+				mu.Unlock()
+				m, err := b.ManifestByTag(context.WithoutCancel(ctx), "r", "t")
+				if err != nil {
+					if least < 0 && oci.CodeOf(err) == oci.ManifestUnknown {
+						continue
+					}
+					return err
+				}
+				mu.Lock()
+				round := rounds[m.Digest]
+				mu.Unlock()
+				if round < least {
+					return fmt.Errorf("read version %d of round %d after round %d was answered", order[m.Digest], round, least)
+				}
+			}
+			return nil
+		})
+	}
+	for round := range 300 {
+		p := payloads[rand.IntN(versions)]
+		d := oci.Compute(oci.SHA256, p)
+		mu.Lock()
+		rounds[d] = round
+		mu.Unlock()
+		b.put(t, "r", p, "t")
+		mu.Lock()
+		answered = round
+		mu.Unlock()
+	}
+	cancel()
+	if err := readers.Wait(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,171 @@
+// Package catalog is the registry's metadata: namespaces, repositories,
+// manifests, tags, blobs, uploads and the objects that are to be deleted. All
+// SQL on those tables is here.
+//
+// What holds inside, and why no content in use is lost:
+//
+//   - Every stored object has exactly one owner row. An upload's row is there
+//     before its first byte; the commit of an upload deletes that row and makes
+//     the blob's, or dooms the object, in one transaction; so does whatever
+//     deletes a blob.
+//   - A reference is a foreign key, so making one takes KEY SHARE on its
+//     target; who deletes a target locks it FOR UPDATE first and looks for
+//     references in a later statement. Every statement sees what committed
+//     before it (READ COMMITTED), so one of the two always sees the other.
+//   - A write is one transaction. It locks its repository's row, then blobs,
+//     then their links to the repository, then inserts, and writes review
+//     queues last. When it loses a race (a deadlock, a target that was deleted
+//     while it waited) it runs again whole, and what the client hears is the
+//     answer of the last run.
+//   - To say that a blob exists is to promise that it stays for the review
+//     delay: the promise is written before the blob is looked for (see
+//     PromiseBlob).
+//   - Caches never serve what this process has changed (see cache) and are
+//     used only while news of other processes' changes arrives (see Listen).
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Options says how to keep the catalog.
+type Options struct {
+	DB *db.DB // required; its Options.Replica must be Replica.String()
+	// Replica names this process among those that share the database.
+	Replica uuid.UUID
+	// ManifestCacheBytes bounds the payloads kept in memory. Default 64 MiB.
+	ManifestCacheBytes int
+	// CacheEntries bounds each of the other caches (tags, blobs of
+	// repositories, repositories, promises). Default 100,000.
+	CacheEntries int
+	// CacheOff leaves every cache unused.
+	CacheOff bool
+	// MaxRequest is the longest that a request may write to the store: doomed
+	// objects that came from an upload are swept once more after it. Default
+	// 2 h.
+	MaxRequest time.Duration
+	Log        *slog.Logger // default slog.Default()
+}
+
+// Catalog reads and writes the metadata. Its methods may be called
+// concurrently, by any number of processes on one database.
+type Catalog struct {
+	db    *db.DB
+	opt   Options
+	log   *slog.Logger
+	cache *cache
+}
+
+// New makes a catalog. Its caches stay unused until Listen runs.
+func New(o Options) *Catalog {
+	if o.ManifestCacheBytes <= 0 {
+		o.ManifestCacheBytes = 64 << 20
+	}
+	if o.CacheEntries <= 0 {
+		o.CacheEntries = 100_000
+	}
+	if o.MaxRequest <= 0 {
+		o.MaxRequest = 2 * time.Hour
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o)}
+}
+
+// repository is the identity of a repository's row.
+type repository struct {
+	namespace, id int64
+}
+
+// SQLSTATEs with which a guard (purser_require) ends a batch.
+const (
+	stateRepositoryGone = "PU001"
+	stateBlobsMissing   = "PU002"
+	stateChildMissing   = "PU003"
+	stateManifestGone   = "PU004"
+	stateUploadLost     = "PU005"
+)
+
+// lockRepository is the first statement of every transaction that inserts
+// below a repository: it keeps the repository and its namespace alive until the
+// commit, and fails if they are gone, so that nothing is inserted that a
+// deletion in progress would overlook. Arguments: namespace, id, path.
+const lockRepository = `
+	SELECT purser_require(count(*) = 1, '` + stateRepositoryGone + `')
+	FROM (SELECT FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
+	      WHERE n.id = $1 AND r.id = $2 AND r.path = $3
+	      FOR KEY SHARE) alive`
+
+// lookUp finds a repository that exists. It returns NAME_UNKNOWN otherwise.
+func (c *Catalog) lookUp(ctx context.Context, path string) (repository, error) {
+	gen := c.cache.content(path)
+	if r, ok := c.cache.repository(path); ok {
+		return r, nil
+	}
+	var r repository
+	err := c.db.Pool.QueryRow(ctx,
+		"SELECT top_level_namespace_id, id FROM repositories WHERE path = $1", path).Scan(&r.namespace, &r.id)
+	switch {
+	case isNoRows(err):
+		return r, nameUnknown(path)
+	case err != nil:
+		return r, fmt.Errorf("looking for repository %s: %w", path, err)
+	}
+	c.cache.keepRepository(path, r, gen)
+	return r, nil
+}
+
+// ensure finds a repository or creates it with its namespace. Path must be a
+// valid name.
+func (c *Catalog) ensure(ctx context.Context, path string) (repository, error) {
+	r, err := c.lookUp(ctx, path)
+	if oci.CodeOf(err) != oci.NameUnknown {
+		return r, err
+	}
+	namespace, _, _ := strings.Cut(path, "/")
+	err = db.Retry(ctx, func() error {
+		b := new(batch)
+		b.exec("INSERT INTO top_level_namespaces (name) VALUES ($1) ON CONFLICT DO NOTHING", namespace)
+		b.exec(`INSERT INTO repositories (top_level_namespace_id, path)
+			SELECT id, $2 FROM top_level_namespaces WHERE name = $1 FOR KEY SHARE
+			ON CONFLICT DO NOTHING`, namespace, path)
+		return b.send(ctx, c.db.Pool)
+	})
+	if err != nil {
+		return r, fmt.Errorf("creating repository %s: %w", path, err)
+	}
+	return c.lookUp(ctx, path)
+}
+
+// withRepository runs write on the repository, created if need be, again when
+// the repository was deleted meanwhile or the write lost a race. Caches of the
+// repository's tags are emptied before and after.
+func (c *Catalog) withRepository(ctx context.Context, path string, write func(r repository) error) error {
+	for range 3 {
+		r, err := c.ensure(ctx, path)
+		if err != nil {
+			return err
+		}
+		err = db.Retry(ctx, func() error { return write(r) })
+		if db.Code(err) != stateRepositoryGone {
+			return err
+		}
+		c.cache.dropAll(path)
+	}
+	return fmt.Errorf("repository %s is deleted and created again without pause", path)
+}
+
+func nameUnknown(path string) error {
+	return oci.Errorf(oci.NameUnknown, "repository %s is not known to this registry", path).
+		WithDetail(map[string]string{"name": path})
+}

@@ -1,0 +1,158 @@
+package catalog_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// TestConcurrentPushesAndDeletes runs pushes, tag moves, mounts and deletes of
+// every kind against one who deletes blobs as garbage collection does (row
+// locked first, references looked for next, deleted last). No call may fail
+// but for what a client could have caused, and what was answered must hold.
+func TestConcurrentPushesAndDeletes(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.DSN(t)
+	a, b := replica(t, dsn), replica(t, dsn)
+	a.listen(t)
+	b.listen(t)
+	group, ctx := errgroup.WithContext(t.Context())
+	collecting, stop := context.WithCancel(ctx)
+	collector := make(chan error, 1)
+	go func() { collector <- collect(collecting, a) }()
+	for w := range 6 {
+		rng := rand.New(rand.NewPCG(uint64(w), 1))
+		x := []bundle{a, b}[w%2]
+		group.Go(func() error {
+			for i := range 60 {
+				if err := x.act(ctx, t, rng); err != nil {
+					return fmt.Errorf("worker %d, step %d: %w", w, i, err)
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
+	}
+	stop()
+	if err := <-collector; err != nil {
+		t.Errorf("collecting: %v", err)
+	}
+	if n := a.count(t, `SELECT count(*) FROM manifests m WHERE m.configuration_blob_digest IS NOT NULL AND NOT EXISTS (
+			SELECT FROM blobs WHERE digest = m.configuration_blob_digest) OR EXISTS (
+			SELECT FROM layers l WHERE l.manifest_id = m.id AND NOT EXISTS (SELECT FROM blobs WHERE digest = l.digest))`); n != 0 {
+		t.Errorf("%d manifests lost a blob", n)
+	}
+	if n := a.count(t, `SELECT count(*) FROM tags t WHERE NOT EXISTS (SELECT FROM manifests m WHERE m.id = t.manifest_id)`); n != 0 {
+		t.Errorf("%d tags lost their manifest", n)
+	}
+	if n := a.count(t, `SELECT count(*) FROM (
+			SELECT storage_key FROM blobs UNION ALL SELECT storage_key FROM uploads
+			UNION ALL SELECT storage_key FROM gc_doomed_objects) x GROUP BY storage_key HAVING count(*) > 1
+			UNION ALL SELECT 0 LIMIT 1`); n != 0 {
+		t.Errorf("an object has %d owners", n)
+	}
+}
+
+// act does something that a client does, on a few names so that clients meet.
+func (b bundle) act(ctx context.Context, t *testing.T, rng *rand.Rand) error {
+	pick := func(kind string, n int) string { return fmt.Sprint(kind, rng.IntN(n)) }
+	path, tag := pick("r", 3), pick("t", 3)
+	allowed := func(err error, codes ...oci.Code) error {
+		for _, c := range codes {
+			if oci.CodeOf(err) == c {
+				return nil
+			}
+		}
+		return err
+	}
+	switch rng.IntN(8) {
+	case 0:
+		return allowed(b.DeleteTag(ctx, path, tag), oci.ManifestUnknown, oci.NameUnknown)
+	case 1:
+		m, err := b.ManifestByTag(ctx, path, tag)
+		if err == nil {
+			err = b.DeleteManifest(ctx, path, m.Digest)
+		}
+		return allowed(err, oci.ManifestUnknown, oci.NameUnknown, oci.Denied)
+	case 2:
+		d := oci.Compute(oci.SHA256, []byte(pick("layer", 4)))
+		return allowed(b.DeleteBlob(ctx, path, d), oci.BlobUnknown, oci.NameUnknown, oci.Unsupported)
+	case 3:
+		_, err := b.Mount(ctx, path, pick("r", 3), oci.Compute(oci.SHA256, []byte(pick("layer", 4))))
+		return err
+	}
+	config, err := b.tryPush(ctx, path, pick("config", 2))
+	if err != nil {
+		return err
+	}
+	layer, err := b.tryPush(ctx, path, pick("layer", 4))
+	if err != nil {
+		return err
+	}
+	payload := image(t, config, []oci.Digest{layer}, nil)
+	d, err := b.tryPut(ctx, path, payload, tag)
+	if err != nil {
+		// Another client may have unlinked the blobs meanwhile.
+		return allowed(err, oci.ManifestBlobUnknown)
+	}
+	if rng.IntN(2) == 0 {
+		return nil
+	}
+	list := index(t, d)
+	_, err = b.tryPut(ctx, path, list, pick("t", 3))
+	return allowed(err, oci.ManifestBlobUnknown)
+}
+
+// collect deletes blobs that nothing refers to, without any delay.
+func collect(ctx context.Context, b bundle) error {
+	for ctx.Err() == nil {
+		err := collectOnce(context.WithoutCancel(ctx), b)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func collectOnce(ctx context.Context, b bundle) error {
+	tx, err := b.db.Pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // after a commit it does nothing
+	if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '200ms'"); err != nil {
+		return err
+	}
+	rows, err := tx.Query(ctx, "SELECT digest FROM blobs WHERE random() < 0.5 LIMIT 2 FOR UPDATE SKIP LOCKED")
+	if err != nil {
+		return err
+	}
+	locked, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `
+		WITH d AS (
+			DELETE FROM blobs b WHERE digest = ANY ($1)
+				AND NOT EXISTS (SELECT FROM gc_blobs_layers x WHERE x.digest = b.digest)
+				AND NOT EXISTS (SELECT FROM gc_blobs_configurations x WHERE x.digest = b.digest)
+			RETURNING storage_key)
+		INSERT INTO gc_doomed_objects (storage_key) SELECT storage_key FROM d`, locked)
+	if db.Code(err) == db.CodeLockNotAvailable {
+		return nil // the API never loses to a collector; the next round is another chance
+	}
+	if err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}

@@ -1,0 +1,77 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Doomed is an object, or every object of an upload, that is to be deleted.
+type Doomed struct {
+	StorageKey string
+	OfUpload   bool   // StorageKey is a prefix; everything below it goes
+	Keep       string // but this one; "" for none
+	Size       int64  // bytes; what an upload may have written
+	Attempts   int    // failed ones so far
+}
+
+// ClaimDoomed returns up to n doomed objects that are due, and puts each off by
+// hold, so that no other process takes it meanwhile and one that its claimer
+// forgets comes back. Deleting an object twice is harmless: its name is never
+// used again.
+func (c *Catalog) ClaimDoomed(ctx context.Context, n int, hold time.Duration) ([]Doomed, error) {
+	rows, err := c.db.Pool.Query(ctx, `
+		UPDATE gc_doomed_objects d SET delete_after = now() + $2::interval
+		WHERE storage_key IN (
+			SELECT storage_key FROM gc_doomed_objects WHERE delete_after <= now()
+			ORDER BY delete_after LIMIT $1 FOR UPDATE SKIP LOCKED)
+		RETURNING storage_key, of_upload, COALESCE(keep, ''), size, attempts`, n, hold)
+	if err != nil {
+		return nil, fmt.Errorf("claiming doomed objects: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Doomed])
+	if err != nil {
+		return nil, fmt.Errorf("claiming doomed objects: %w", err)
+	}
+	return list, nil
+}
+
+// SettleDoomed forgets doomed objects that were deleted. One of an upload comes
+// back once more after the longest request, in case a writer was late.
+func (c *Catalog) SettleDoomed(ctx context.Context, keys []string) error {
+	b := new(batch)
+	b.exec("DELETE FROM gc_doomed_objects WHERE storage_key = ANY ($1) AND (again_at IS NULL OR again_at <= now())", keys)
+	b.exec(`UPDATE gc_doomed_objects SET delete_after = again_at, attempts = 0, last_error = NULL, size = 0
+		WHERE storage_key = ANY ($1)`, keys)
+	if err := b.send(ctx, c.db.Pool); err != nil {
+		return fmt.Errorf("settling doomed objects: %w", err)
+	}
+	return nil
+}
+
+// PostponeDoomed puts doomed objects off by delay after a failure to delete
+// them.
+func (c *Catalog) PostponeDoomed(ctx context.Context, keys []string, delay time.Duration, cause error) error {
+	_, err := c.db.Pool.Exec(ctx, `
+		UPDATE gc_doomed_objects SET delete_after = now() + $2::interval, attempts = attempts + 1, last_error = $3
+		WHERE storage_key = ANY ($1)`, keys, delay, cause.Error())
+	if err != nil {
+		return fmt.Errorf("postponing doomed objects: %w", err)
+	}
+	return nil
+}
+
+// NextDoomed is how long it is until the next doomed object is due, at most
+// limit.
+func (c *Catalog) NextDoomed(ctx context.Context, limit time.Duration) (time.Duration, error) {
+	var d time.Duration
+	err := c.db.Pool.QueryRow(ctx, `
+		SELECT GREATEST('0', LEAST($1::interval, COALESCE(
+			(SELECT delete_after - now() FROM gc_doomed_objects ORDER BY delete_after LIMIT 1), $1::interval)))`, limit).Scan(&d)
+	if err != nil {
+		return 0, fmt.Errorf("looking for doomed objects: %w", err)
+	}
+	return d, nil
+}

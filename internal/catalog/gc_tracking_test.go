@@ -1,0 +1,173 @@
+package catalog_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// queued is the events in a review queue, in the order of their keys.
+func (b bundle) events(t *testing.T, table string) string {
+	t.Helper()
+	var s string
+	if err := b.db.Pool.QueryRow(t.Context(),
+		"SELECT COALESCE(string_agg(event, ' ' ORDER BY event), '') FROM "+table).Scan(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (b bundle) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if _, err := b.db.Pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func TestTrackingOfImages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	if got := b.events(t, "gc_blob_review_queue"); got != "blob_upload blob_upload" {
+		t.Errorf("after uploads: %q", got)
+	}
+	one := b.put(t, "r", image(t, config, []oci.Digest{layer}, nil), "v1")
+	if got := b.events(t, "gc_manifest_review_queue"); got != "" {
+		t.Errorf("a tagged manifest is in review: %q", got)
+	}
+	if n := b.count(t, "SELECT (SELECT count(*) FROM gc_blobs_layers) * 10 + (SELECT count(*) FROM gc_blobs_configurations)"); n != 11 {
+		t.Errorf("layers and configurations tracked: %d, want one of each", n)
+	}
+	b.put(t, "r", image(t, config, nil, nil), "v1")
+	if got := b.events(t, "gc_manifest_review_queue"); got != "tag_switch" {
+		t.Errorf("after a tag moved: %q", got)
+	}
+	b.exec(t, "DELETE FROM gc_manifest_review_queue")
+	b.exec(t, "DELETE FROM gc_blob_review_queue")
+	if err := b.DeleteTag(t.Context(), "r", "v1"); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.events(t, "gc_manifest_review_queue"); got != "tag_delete" {
+		t.Errorf("after a tag was deleted: %q", got)
+	}
+	if err := b.DeleteManifest(t.Context(), "r", one); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.events(t, "gc_blob_review_queue"); got != "layer_delete manifest_delete" {
+		t.Errorf("after a manifest was deleted: %q", got)
+	}
+	if n := b.count(t, "SELECT (SELECT count(*) FROM gc_blobs_layers) * 10 + (SELECT count(*) FROM gc_blobs_configurations)"); n != 1 {
+		t.Errorf("layers and configurations tracked: %d, want the other image's configuration", n)
+	}
+}
+
+func TestTrackingOfIndexesAndReferrers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	child := b.put(t, "r", image(t, config, nil, nil))
+	list := b.put(t, "r", index(t, child), "multi")
+	subject := map[string]any{"mediaType": oci.MediaTypeImageIndex, "digest": list.String(), "size": 1}
+	b.put(t, "r", image(t, config, nil, map[string]any{"subject": subject, "artifactType": "application/x"}))
+
+	err := b.DeleteManifest(t.Context(), "r", child)
+	wantCode(t, err, oci.Denied)
+	if !strings.Contains(err.Error(), list.String()) {
+		t.Errorf("the refusal doesn't name the index: %v", err)
+	}
+	b.exec(t, "DELETE FROM gc_manifest_review_queue")
+	if err := b.DeleteManifest(t.Context(), "r", list); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.events(t, "gc_manifest_review_queue"); got != "manifest_list_delete subject_delete" {
+		t.Errorf("after an index with a referrer was deleted: %q", got)
+	}
+	if err := b.DeleteManifest(t.Context(), "r", child); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A whole repository's manifests can go in one statement, index and children
+// together.
+func TestDeleteAllManifestsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	one := b.put(t, "r", image(t, config, []oci.Digest{layer}, nil))
+	two := b.put(t, "r", image(t, config, []oci.Digest{layer}, map[string]any{"annotations": map[string]string{"n": "2"}}))
+	inner := b.put(t, "r", index(t, one, two))
+	b.put(t, "r", index(t, inner, two))
+	b.exec(t, "DELETE FROM gc_blob_review_queue")
+	b.exec(t, "DELETE FROM manifests")
+	if n := b.count(t, "SELECT (SELECT count(*) FROM layers) + (SELECT count(*) FROM gc_blobs_layers) + (SELECT count(*) FROM manifest_references)"); n != 0 {
+		t.Errorf("%d rows are left behind", n)
+	}
+	if got := b.events(t, "gc_blob_review_queue"); got != "layer_delete manifest_delete" {
+		t.Errorf("blobs in review: %q", got)
+	}
+}
+
+// Deletes straight from a partition are tracked too.
+func TestTrackingOnPartitions(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	b.put(t, "r", image(t, config, []oci.Digest{layer}, nil), "v1")
+	b.exec(t, "DELETE FROM gc_blob_review_queue")
+	for _, table := range []string{"tags", "manifests"} {
+		for _, p := range []string{"0", "1", "2", "3"} {
+			b.exec(t, "DELETE FROM partitions."+table+"_p_"+p)
+		}
+	}
+	if got := b.events(t, "gc_blob_review_queue"); got != "layer_delete manifest_delete" {
+		t.Errorf("blobs in review: %q", got)
+	}
+}
+
+func TestReviewDelays(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	delay := func(event string) time.Duration {
+		var d time.Duration
+		if err := b.db.Pool.QueryRow(t.Context(), "SELECT gc_review_after($1) - now()", event).Scan(&d); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	if d := delay("tag_delete"); d < 24*time.Hour || d > 25*time.Hour {
+		t.Errorf("without a setting: %v, want a day and at most an hour", d)
+	}
+	if err := b.SetReviewDelays(t.Context(), time.Hour, map[string]time.Duration{"tag_delete": 0}); err != nil {
+		t.Fatal(err)
+	}
+	if d := delay("tag_delete"); d != 0 {
+		t.Errorf("a delay of 0 became %v", d)
+	}
+	if d := delay("blob_upload"); d < time.Hour || d > 66*time.Minute {
+		t.Errorf("an hour became %v", d)
+	}
+	if err := b.SetReviewDelays(t.Context(), time.Hour, map[string]time.Duration{"tag_delet": 0}); err == nil ||
+		!strings.Contains(err.Error(), "tag_delet") {
+		t.Errorf("unknown event: %v", err)
+	}
+}
+
+// No event shortens a delay that another one granted.
+func TestDelaysNeverShrink(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	layer := b.push(t, "r", "layer")
+	b.exec(t, "UPDATE gc_blob_review_queue SET review_after = now() + interval '1 year', set_aside_at = now(), review_count = 3")
+	if _, err := b.PromiseBlob(t.Context(), "r", layer); err != nil {
+		t.Fatal(err)
+	}
+	b.push(t, "other", "layer")
+	if ok, err := b.Mount(t.Context(), "third", "r", layer); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if n := b.count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE review_after > now() + interval '360 days' AND set_aside_at IS NULL AND review_count = 0"); n != 1 {
+		t.Error("a promise shortened another, or left the row set aside")
+	}
+}

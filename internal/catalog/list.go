@@ -1,0 +1,128 @@
+package catalog
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Tags lists up to n tags after last, in the order of their bytes, and says
+// whether there are more. Error: NAME_UNKNOWN.
+func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []string, more bool, err error) {
+	gen, key := c.cache.tagList(path), listKey{path, last, n}
+	tags, ok := get(c.cache, c.cache.lists, key, gen)
+	if !ok {
+		r, err := c.lookUp(ctx, path)
+		if err != nil {
+			return nil, false, err
+		}
+		// One row with an array costs a third of a thousand rows.
+		err = c.db.Pool.QueryRow(ctx, `
+			SELECT COALESCE(array_agg(name), '{}') FROM (
+				SELECT name FROM tags
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name > $3
+				ORDER BY name LIMIT $4) page`, r.namespace, r.id, last, n+1).Scan(&tags)
+		if err != nil {
+			return nil, false, fmt.Errorf("listing tags of %s: %w", path, err)
+		}
+		keep(c.cache, c.cache.lists, key, tags, gen)
+	}
+	if len(tags) > n {
+		return tags[:n], true, nil
+	}
+	return tags, false, nil
+}
+
+// Repositories lists up to n repositories after last, in the order of their
+// bytes, and says whether there are more.
+func (c *Catalog) Repositories(ctx context.Context, last string, n int) (paths []string, more bool, err error) {
+	rows, err := c.db.Pool.Query(ctx,
+		"SELECT path FROM repositories WHERE path > $1 ORDER BY path LIMIT $2", last, n+1)
+	if err == nil {
+		paths, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("listing repositories: %w", err)
+	}
+	if len(paths) > n {
+		return paths[:n], true, nil
+	}
+	return paths, false, nil
+}
+
+// Referrer describes a manifest that names another as its subject.
+type Referrer struct {
+	ID           int64 // orders the list; a cursor
+	Digest       oci.Digest
+	MediaType    string
+	ArtifactType string // "" where the specification wants it omitted
+	Size         int64  // bytes
+	Annotations  json.RawMessage
+}
+
+// Referrers lists up to n manifests of the repository whose subject is d, of
+// one artifact type unless it is "", after the one whose ID is last, and says
+// whether there are more. A repository without any, or none at all, has an
+// empty list.
+func (c *Catalog) Referrers(ctx context.Context, path string, d oci.Digest, artifactType string, last int64, n int) (list []Referrer, more bool, err error) {
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT id, digest, media_type, artifact_type, size,
+			CASE WHEN before < $6 THEN annotations END, before >= $6
+		FROM (
+			SELECT m.id, m.digest, m.media_type, COALESCE(m.artifact_type, '') AS artifact_type,
+				octet_length(m.payload) AS size, m.annotations::text AS annotations,
+				COALESCE(sum(octet_length(m.annotations::text)) OVER (
+					ORDER BY m.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before
+			FROM repositories r
+			JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id AND m.repository_id = r.id
+			WHERE r.path = $1 AND m.subject_digest = $2 AND m.id > $3 AND ($4 = '' OR m.artifact_type = $4)
+			ORDER BY m.id LIMIT $5) page
+		ORDER BY id`, path, d.Bytes(), last, artifactType, n+1, maxAnnotations)
+	if err != nil {
+		return nil, false, fmt.Errorf("listing referrers of %s in %s: %w", d, path, err)
+	}
+	var r Referrer
+	var digest []byte
+	var annotations *string
+	var cut bool
+	_, err = pgx.ForEachRow(rows, []any{&r.ID, &digest, &r.MediaType, &r.ArtifactType, &r.Size, &annotations, &cut}, func() error {
+		if more = more || cut || len(list) == n; more {
+			return nil
+		}
+		var err error
+		if r.Annotations = nil; annotations != nil {
+			r.Annotations = json.RawMessage(*annotations)
+		}
+		r.Digest, err = oci.DigestFromBytes(digest)
+		list = append(list, r)
+		return err
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("listing referrers of %s in %s: %w", d, path, err)
+	}
+	return list, more, nil
+}
+
+// maxAnnotations is how many bytes of annotations a page of referrers has
+// before it ends, so that a page stays within what clients take for a manifest.
+const maxAnnotations = 3 << 20
+
+// Sources lists up to n repositories that have a blob, for a mount that names
+// none.
+func (c *Catalog) Sources(ctx context.Context, d oci.Digest, n int) ([]string, error) {
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT r.path FROM repository_blobs rb JOIN repositories r ON r.id = rb.repository_id
+		WHERE rb.blob_digest = $1 ORDER BY rb.repository_id LIMIT $2`, d.Bytes(), n)
+	if err != nil {
+		return nil, fmt.Errorf("looking for repositories with blob %s: %w", d, err)
+	}
+	paths, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("looking for repositories with blob %s: %w", d, err)
+	}
+	return paths, nil
+}

@@ -1,0 +1,216 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	beatEvery = 250 * time.Millisecond
+	// replicaForgotten is how long a process is silent before the others stop
+	// telling it of changes. It must be well above newsMaxAge: a process that
+	// was forgotten has long stopped using its caches, and registers anew.
+	replicaForgotten = time.Minute
+	seenEvery        = 10 * time.Second
+)
+
+// Listen keeps the caches in use until ctx ends: it registers this process in
+// replicas, hears of changes by NOTIFY, and sends itself a heartbeat the same
+// way. Notifications arrive in the order of their commits, so once a heartbeat
+// is back, every change that committed before it was sent has been heard; the
+// caches are used while that is under a second ago. When the connection is
+// lost the caches rest, and they are emptied before they are used again.
+//
+// Changes are notified only while a process other than the changing one is
+// registered, so a new process must not trust its cache to changes whose
+// transactions looked before it was registered: it waits until all of those are
+// over.
+func (c *Catalog) Listen(ctx context.Context) error {
+	if c.opt.CacheOff {
+		<-ctx.Done()
+		return nil
+	}
+	pause := beatEvery
+	for {
+		began := time.Now()
+		err := c.listenOnce(ctx)
+		c.cache.deaf()
+		if ctx.Err() != nil {
+			return c.unregister(context.WithoutCancel(ctx))
+		}
+		c.log.WarnContext(ctx, "caches rest: news of changes is interrupted", "error", err)
+		if time.Since(began) > time.Minute {
+			pause = beatEvery
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+		case <-timer.C:
+		}
+		pause = min(2*pause, 5*time.Second)
+	}
+}
+
+func (c *Catalog) unregister(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	// A row that stays costs the others notifications for a minute.
+	if _, err := c.db.Pool.Exec(ctx, "DELETE FROM replicas WHERE id = $1", c.opt.Replica); err != nil {
+		c.log.WarnContext(ctx, "leaving the list of replicas", "error", err)
+	}
+	return nil
+}
+
+// channel is where this process hears its own heartbeats.
+func (c *Catalog) channel() string {
+	return "purser_beat_" + strings.ReplaceAll(c.opt.Replica.String(), "-", "")
+}
+
+func (c *Catalog) listenOnce(ctx context.Context) error {
+	cfg := c.db.Pool.Config().ConnConfig.Copy()
+	cfg.RuntimeParams["application_name"] = "purser listener"
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("connecting to listen: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it is given up either way
+	if _, err := conn.Exec(ctx, "LISTEN purser_changed; LISTEN "+c.channel()); err != nil {
+		return fmt.Errorf("listening: %w", err)
+	}
+	if err := c.register(ctx); err != nil {
+		return err
+	}
+	c.cache.dropEverything()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.beat(ctx) })
+	group.Go(func() error { return c.hear(ctx, conn) })
+	return group.Wait()
+}
+
+// register lists this process among the replicas and waits for the
+// transactions that may not have seen it.
+func (c *Catalog) register(ctx context.Context) error {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	if _, err := c.db.Pool.Exec(ctx, `
+		INSERT INTO replicas (id, name) VALUES ($1, $2)
+		ON CONFLICT (id) DO UPDATE SET seen_at = now()`, c.opt.Replica, host); err != nil {
+		return fmt.Errorf("registering among the replicas: %w", err)
+	}
+	// A transaction that began to write before the registration was committed
+	// has a lower id than this one.
+	var after string
+	if err := c.db.Pool.QueryRow(ctx, "SELECT pg_current_xact_id()::text").Scan(&after); err != nil {
+		return fmt.Errorf("registering among the replicas: %w", err)
+	}
+	for {
+		var over bool
+		if err := c.db.Pool.QueryRow(ctx,
+			"SELECT pg_snapshot_xmin(pg_current_snapshot()) > $1::text::xid8", after).Scan(&over); err != nil {
+			return fmt.Errorf("waiting for older transactions: %w", err)
+		}
+		if over {
+			return nil
+		}
+		timer := time.NewTimer(20 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+	}
+}
+
+var errForgotten = errors.New("this process is no longer among the replicas: it was silent for too long")
+
+// beat sends heartbeats as long as this process is registered.
+func (c *Catalog) beat(ctx context.Context) error {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for {
+		sent := time.Since(c.cache.started)
+		done, err := c.db.Pool.Exec(ctx, "SELECT pg_notify($2, $3) FROM replicas WHERE id = $1",
+			c.opt.Replica, c.channel(), strconv.FormatInt(int64(sent), 10))
+		switch {
+		case err != nil:
+			return fmt.Errorf("sending a heartbeat: %w", err)
+		case done.RowsAffected() == 0:
+			return errForgotten
+		}
+		if err := c.seen(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// seen renews this process's row and forgets those of processes that are gone,
+// every few seconds.
+func (c *Catalog) seen(ctx context.Context) error {
+	_, err := c.db.Pool.Exec(ctx, `
+		WITH me AS (
+			UPDATE replicas SET seen_at = now()
+			WHERE id = $1 AND seen_at < now() - $2::interval
+			RETURNING id)
+		DELETE FROM replicas USING me WHERE seen_at < now() - $3::interval AND replicas.id <> me.id`,
+		c.opt.Replica, seenEvery, replicaForgotten)
+	if err != nil {
+		return fmt.Errorf("renewing the row among the replicas: %w", err)
+	}
+	return nil
+}
+
+// hear takes notifications as they come.
+func (c *Catalog) hear(ctx context.Context, conn *pgx.Conn) error {
+	own := c.channel()
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return fmt.Errorf("waiting for news of changes: %w", err)
+		}
+		if n.Channel == own {
+			if sent, err := strconv.ParseInt(n.Payload, 10, 64); err == nil {
+				c.cache.heard(c.cache.started.Add(time.Duration(sent)))
+			}
+			continue
+		}
+		c.changed(n.Payload)
+	}
+}
+
+// changed drops what a notification names: a letter, then paths.
+func (c *Catalog) changed(payload string) {
+	kind, paths, _ := strings.Cut(payload, " ")
+	drop := c.cache.dropAll
+	switch kind {
+	case "t":
+		drop = c.cache.dropTags
+	case "a":
+	default:
+		c.cache.dropEverything()
+		return
+	}
+	for p := range strings.FieldsSeq(paths) {
+		drop(p)
+	}
+}
+
+// Caching says whether the caches are in use: news of other processes' changes
+// is fresh.
+func (c *Catalog) Caching() bool { return c.cache.usable() }

@@ -1,0 +1,238 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Manifest is a stored manifest, byte for byte. It is shared: don't change it.
+type Manifest struct {
+	Digest    oci.Digest
+	MediaType string
+	Payload   []byte
+}
+
+// Blob is what is known of a blob's content.
+type Blob struct {
+	Digest     oci.Digest
+	Size       int64  // bytes
+	MediaType  string // as stored; application/octet-stream unless something better was known
+	StorageKey string // the object's name in the blob store
+}
+
+// ManifestByTag returns the manifest that a tag points to. It costs one query,
+// none when cached. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+func (c *Catalog) ManifestByTag(ctx context.Context, path, tag string) (*Manifest, error) {
+	tagGen, gen := c.cache.tagList(path), c.cache.content(path)
+	if d, ok := get(c.cache, c.cache.tagged, tagKey{path, tag}, tagGen); ok {
+		if m, ok := get(c.cache, c.cache.manifests, contentKey{path, d}, gen); ok {
+			return m, nil
+		}
+	}
+	m, err := c.queryManifest(ctx, path, tag, `
+		SELECT m.digest, m.media_type, m.payload
+		FROM repositories r
+		LEFT JOIN tags t ON t.top_level_namespace_id = r.top_level_namespace_id
+			AND t.repository_id = r.id AND t.name = $2
+		LEFT JOIN manifests m ON m.top_level_namespace_id = t.top_level_namespace_id
+			AND m.repository_id = t.repository_id AND m.id = t.manifest_id
+		WHERE r.path = $1`, tag)
+	if err != nil {
+		return nil, err
+	}
+	keep(c.cache, c.cache.tagged, tagKey{path, tag}, m.Digest, tagGen)
+	keep(c.cache, c.cache.manifests, contentKey{path, m.Digest}, m, gen)
+	return m, nil
+}
+
+// ManifestByDigest returns a manifest of the repository. It costs one query,
+// none when cached. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+func (c *Catalog) ManifestByDigest(ctx context.Context, path string, d oci.Digest) (*Manifest, error) {
+	gen := c.cache.content(path)
+	if m, ok := get(c.cache, c.cache.manifests, contentKey{path, d}, gen); ok {
+		return m, nil
+	}
+	m, err := c.queryManifest(ctx, path, d.String(), `
+		SELECT m.digest, m.media_type, m.payload
+		FROM repositories r
+		LEFT JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
+			AND m.repository_id = r.id AND m.digest = $2
+		WHERE r.path = $1`, d.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	keep(c.cache, c.cache.manifests, contentKey{path, d}, m, gen)
+	return m, nil
+}
+
+func (c *Catalog) queryManifest(ctx context.Context, path, reference, sql string, arg any) (*Manifest, error) {
+	var digest, payload []byte
+	var mediaType *string
+	err := c.db.Pool.QueryRow(ctx, sql, path, arg).Scan(&digest, &mediaType, &payload)
+	switch {
+	case isNoRows(err):
+		return nil, nameUnknown(path)
+	case err != nil:
+		return nil, fmt.Errorf("looking for manifest %s of %s: %w", reference, path, err)
+	case digest == nil:
+		return nil, manifestUnknown(path, reference)
+	}
+	d, err := oci.DigestFromBytes(digest)
+	if err != nil {
+		return nil, fmt.Errorf("manifest %s of %s: %w", reference, path, err)
+	}
+	return &Manifest{Digest: d, MediaType: *mediaType, Payload: payload}, nil
+}
+
+// PromiseManifest is ManifestByDigest for a client that only asks whether the
+// manifest exists: the answer is a promise that it stays for the review delay,
+// written before the manifest is looked for, in the same round trip, since an
+// answer read first could be outdated by a deletion in between.
+func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest) (*Manifest, error) {
+	gen := c.cache.content(path)
+	if m, ok := get(c.cache, c.cache.manifests, contentKey{path, d}, gen); ok && c.promised(contentKey{path, d}) {
+		return m, nil
+	}
+	var mediaType string
+	var payload []byte
+	var delay time.Duration
+	b := new(batch)
+	b.exec(`
+		INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+		SELECT m.top_level_namespace_id, m.repository_id, m.id, gc_review_after('manifest_upload'), 'manifest_upload'
+		FROM repositories r
+		JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
+			AND m.repository_id = r.id AND m.digest = $2
+		WHERE r.path = $1
+		ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
+			review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`,
+		path, d.Bytes())
+	b.row([]any{&mediaType, &payload, &delay}, `
+		SELECT m.media_type, m.payload, COALESCE(q.review_after - now(), '0')
+		FROM repositories r
+		JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
+			AND m.repository_id = r.id AND m.digest = $2
+		LEFT JOIN gc_manifest_review_queue q ON q.top_level_namespace_id = m.top_level_namespace_id
+			AND q.repository_id = m.repository_id AND q.manifest_id = m.id
+		WHERE r.path = $1`, path, d.Bytes())
+	switch err := b.send(ctx, c.db.Pool); {
+	case isNoRows(err):
+		return c.ManifestByDigest(ctx, path, d) // says what exactly is unknown
+	case err != nil:
+		return nil, fmt.Errorf("looking for manifest %s of %s: %w", d, path, err)
+	}
+	m := &Manifest{Digest: d, MediaType: mediaType, Payload: payload}
+	keep(c.cache, c.cache.manifests, contentKey{path, d}, m, gen)
+	c.keepPromise(contentKey{path, d}, delay)
+	return m, nil
+}
+
+// Blob returns a blob that the repository has. It costs one query, none when
+// cached. Errors: NAME_UNKNOWN, BLOB_UNKNOWN.
+func (c *Catalog) Blob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
+	if b, ok := get(c.cache, c.cache.blobs, contentKey{path, d}, c.cache.content(path)); ok {
+		return b, nil
+	}
+	return c.BlobNow(ctx, path, d)
+}
+
+// BlobNow is Blob straight from the database, for a reader whose object was
+// not found in the store: the blob may have another key by now.
+func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob, error) {
+	gen := c.cache.content(path)
+	b := Blob{Digest: d}
+	var size *int64
+	var mediaType, key *string
+	err := c.db.Pool.QueryRow(ctx, `
+		SELECT b.size, b.media_type, b.storage_key
+		FROM repositories r
+		LEFT JOIN repository_blobs rb ON rb.top_level_namespace_id = r.top_level_namespace_id
+			AND rb.repository_id = r.id AND rb.blob_digest = $2
+		LEFT JOIN blobs b ON b.digest = rb.blob_digest
+		WHERE r.path = $1`, path, d.Bytes()).Scan(&size, &mediaType, &key)
+	switch {
+	case isNoRows(err):
+		return b, nameUnknown(path)
+	case err != nil:
+		return b, fmt.Errorf("looking for blob %s of %s: %w", d, path, err)
+	case size == nil:
+		return b, blobUnknown(path, d)
+	}
+	b.Size, b.MediaType, b.StorageKey = *size, *mediaType, *key
+	keep(c.cache, c.cache.blobs, contentKey{path, d}, b, gen)
+	return b, nil
+}
+
+// PromiseBlob is Blob for a client that asks whether it has to upload the blob:
+// yes is a promise that the blob stays for the review delay, so that the
+// manifest that is to follow finds it. The promise is a row in the review
+// queue, written first, and the blob is looked for in a second statement of the
+// same round trip: in the other order, or in one statement, garbage collection
+// could delete the blob in between. A process remembers its promises and
+// answers from memory while more than half of one remains.
+func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
+	gen := c.cache.content(path)
+	if b, ok := get(c.cache, c.cache.blobs, contentKey{path, d}, gen); ok && c.promised(contentKey{digest: d}) {
+		return b, nil
+	}
+	blob := Blob{Digest: d}
+	var delay time.Duration
+	b := new(batch)
+	b.exec(`
+		INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
+		SELECT rb.blob_digest, gc_review_after('blob_upload'), 'blob_upload'
+		FROM repositories r
+		JOIN repository_blobs rb ON rb.top_level_namespace_id = r.top_level_namespace_id
+			AND rb.repository_id = r.id AND rb.blob_digest = $2
+		WHERE r.path = $1
+		`+greatestReview, path, d.Bytes())
+	b.row([]any{&blob.Size, &blob.MediaType, &blob.StorageKey, &delay}, `
+		SELECT b.size, b.media_type, b.storage_key, COALESCE(q.review_after - now(), '0')
+		FROM repositories r
+		JOIN repository_blobs rb ON rb.top_level_namespace_id = r.top_level_namespace_id
+			AND rb.repository_id = r.id AND rb.blob_digest = $2
+		JOIN blobs b ON b.digest = rb.blob_digest
+		LEFT JOIN gc_blob_review_queue q ON q.digest = b.digest
+		WHERE r.path = $1`, path, d.Bytes())
+	switch err := b.send(ctx, c.db.Pool); {
+	case isNoRows(err):
+		return c.BlobNow(ctx, path, d) // says what exactly is unknown
+	case err != nil:
+		return blob, fmt.Errorf("looking for blob %s of %s: %w", d, path, err)
+	}
+	keep(c.cache, c.cache.blobs, contentKey{path, d}, blob, gen)
+	c.keepPromise(contentKey{digest: d}, delay)
+	return blob, nil
+}
+
+// greatestReview ends an INSERT INTO gc_blob_review_queue AS q: a promise never
+// shortens another.
+const greatestReview = `
+	ON CONFLICT (digest) DO UPDATE SET
+		review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`
+
+// promised says whether more than half of a promise remains. Promises of blobs
+// have no path: they hold in every repository.
+func (c *Catalog) promised(k contentKey) bool {
+	until, ok := c.cache.promises.GetIfPresent(k)
+	return ok && time.Now().Before(until)
+}
+
+func (c *Catalog) keepPromise(k contentKey, delay time.Duration) {
+	if delay > 2*time.Second {
+		c.cache.promises.Set(k, time.Now().Add(delay/2))
+	}
+}
+
+func manifestUnknown(path, reference string) error {
+	return oci.Errorf(oci.ManifestUnknown, "manifest %s is not known to repository %s", reference, path).
+		WithDetail(map[string]string{"name": path, "reference": reference})
+}
+
+func blobUnknown(path string, d oci.Digest) error {
+	return oci.Errorf(oci.BlobUnknown, "blob %s is not known to repository %s", d, path).
+		WithDetail(map[string]string{"name": path, "digest": d.String()})
+}

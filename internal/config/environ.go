@@ -1,0 +1,95 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const envPrefix = "PURSER_"
+
+// foreignVariables begin with the prefix and are no settings: other parts of
+// Purser read them.
+var foreignVariables = []string{"PURSER_POSTGRES_BIN", "PURSER_SERVER"}
+
+const testPrefix = "PURSER_TEST_"
+
+// loadEnviron applies the environment and returns its problems. Of a variable
+// that comes twice the first counts, as in os.Getenv.
+func (c *Config) loadEnviron(environ []string) []error {
+	values := map[string]string{}
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		if _, twice := values[name]; !twice {
+			values[name] = value
+		}
+	}
+	for _, name := range []string{"HOME", "XDG_DATA_HOME", "AWS_REGION", "AWS_DEFAULT_REGION"} {
+		c.env[name] = values[name]
+	}
+	var problems []error
+	known := make([]string, 0, len(settings))
+	for i := range settings {
+		s := &settings[i]
+		known = append(known, s.env())
+		if value, ok := values[s.env()]; ok {
+			if err := c.set(s, value, "env "+s.env()); err != nil {
+				problems = append(problems, err)
+			}
+		}
+	}
+	var unknown []string
+	for name := range values {
+		if strings.HasPrefix(name, envPrefix) && !strings.HasPrefix(name, testPrefix) &&
+			!slices.Contains(known, name) && !slices.Contains(foreignVariables, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	for _, name := range unknown {
+		problems = append(problems, fmt.Errorf("env %s: no setting has this variable%s", name, didYouMean(name, known)))
+	}
+	return problems
+}
+
+// systemDataDir is where a service that runs as root keeps its data.
+const systemDataDir = "/var/lib/purser"
+
+// defaultDataDir returns systemDataDir for root where it can be written, else
+// the user's data directory (XDG Base Directory Specification), "" when there
+// is none.
+func defaultDataDir(env map[string]string) string {
+	if os.Geteuid() == 0 && writable(systemDataDir) {
+		return systemDataDir
+	}
+	// The specification has relative paths ignored.
+	if dir := env["XDG_DATA_HOME"]; filepath.IsAbs(dir) {
+		return filepath.Join(dir, "purser")
+	}
+	if home := env["HOME"]; filepath.IsAbs(home) {
+		return filepath.Join(home, ".local", "share", "purser")
+	}
+	return ""
+}
+
+// writable tells whether dir can be written, or made where it isn't there.
+func writable(dir string) bool {
+	err := unix.Access(dir, unix.W_OK)
+	if err == unix.ENOENT {
+		err = unix.Access(filepath.Dir(dir), unix.W_OK)
+	}
+	return err == nil
+}
+
+func defaultRegion(env map[string]string) string {
+	for _, name := range []string{"AWS_REGION", "AWS_DEFAULT_REGION"} {
+		if env[name] != "" {
+			return env[name]
+		}
+	}
+	return "us-east-1"
+}

@@ -1,0 +1,167 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// field reads and writes the value of one setting. set changes nothing when it
+// fails.
+type field interface {
+	set(text string) error
+	// show returns the value as set takes it, with secrets hidden.
+	show() string
+}
+
+type textField struct{ p *string }
+
+func (f textField) set(text string) error {
+	*f.p = text
+	return nil
+}
+
+func (f textField) show() string { return *f.p }
+
+// offField is text for which "off" means the same as "".
+type offField struct{ p *string }
+
+func (f offField) set(text string) error {
+	if text == "off" {
+		text = ""
+	}
+	*f.p = text
+	return nil
+}
+
+func (f offField) show() string {
+	if *f.p == "" {
+		return "off"
+	}
+	return *f.p
+}
+
+type secretField struct{ p *Secret }
+
+func (f secretField) set(text string) error {
+	*f.p = Secret(text)
+	return nil
+}
+
+func (f secretField) show() string { return f.p.String() }
+
+type dsnField struct{ p *DSN }
+
+func (f dsnField) set(text string) error {
+	*f.p = DSN(text)
+	return nil
+}
+
+func (f dsnField) show() string { return f.p.String() }
+
+type choiceField struct {
+	p       *string
+	choices []string
+}
+
+func (f choiceField) set(text string) error {
+	if !slices.Contains(f.choices, text) {
+		return fmt.Errorf("%q isn't possible; use one of %s", text, strings.Join(f.choices, ", "))
+	}
+	*f.p = text
+	return nil
+}
+
+func (f choiceField) show() string { return *f.p }
+
+type boolField struct{ p *bool }
+
+func (f boolField) set(text string) error {
+	b, err := strconv.ParseBool(text)
+	if err != nil {
+		return fmt.Errorf("%q is neither true nor false; write one of them", text)
+	}
+	*f.p = b
+	return nil
+}
+
+func (f boolField) show() string { return strconv.FormatBool(*f.p) }
+
+type intField struct {
+	p        *int
+	min, max int
+}
+
+func (f intField) set(text string) error {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < f.min || n > f.max {
+		return fmt.Errorf("%q isn't possible; use a whole number from %d to %d", text, f.min, f.max)
+	}
+	*f.p = n
+	return nil
+}
+
+func (f intField) show() string { return strconv.Itoa(*f.p) }
+
+type durationField struct {
+	p        *time.Duration
+	min, max time.Duration
+}
+
+func (f durationField) set(text string) error {
+	d, err := parseDuration(text)
+	if err != nil {
+		return err
+	}
+	if d < f.min {
+		return fmt.Errorf("%s is too short; use at least %s", text, formatDuration(f.min))
+	}
+	if d > f.max {
+		return fmt.Errorf("%s is too long; use at most %s", text, formatDuration(f.max))
+	}
+	*f.p = d
+	return nil
+}
+
+func (f durationField) show() string { return formatDuration(*f.p) }
+
+type sizeField struct{ p *int64 }
+
+func (f sizeField) set(text string) error {
+	n, err := parseSize(text)
+	if err != nil {
+		return err
+	}
+	*f.p = n
+	return nil
+}
+
+func (f sizeField) show() string { return formatSize(*f.p) }
+
+// eventField is one entry of gc.review_after_events.
+type eventField struct {
+	c     *Config
+	event string
+}
+
+func (f eventField) set(text string) error {
+	if text == "" {
+		return errors.New(`it is empty; write a duration such as "24h", or leave the key out`)
+	}
+	var d time.Duration
+	if err := (durationField{&d, 0, maxDuration}).set(text); err != nil {
+		return err
+	}
+	f.c.GC.ReviewAfterEvents[f.event] = d
+	return nil
+}
+
+func (f eventField) show() string {
+	if d, ok := f.c.GC.ReviewAfterEvents[f.event]; ok {
+		return formatDuration(d)
+	}
+	return formatDuration(f.c.GC.ReviewAfter)
+}

@@ -1,0 +1,148 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// loadFile reads the YAML file at path and returns its problems.
+func (c *Config) loadFile(path string) []error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return []error{fmt.Errorf("reading the configuration: %w; check the path and that it may be read", err)}
+	}
+	return c.loadYAML(path, text)
+}
+
+func (c *Config) loadYAML(path string, text []byte) []error {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var document yaml.Node
+	err := decoder.Decode(&document)
+	if errors.Is(err, io.EOF) {
+		return nil // nothing but comments
+	}
+	if err != nil {
+		return []error{syntaxProblem(path, err)}
+	}
+	w := &walker{c: c, path: path}
+	w.group("", document.Content[0])
+	var more yaml.Node
+	if err := decoder.Decode(&more); err == nil {
+		w.problem(&more, "", "a second document begins here; keep all settings in one")
+	} else if !errors.Is(err, io.EOF) {
+		w.problems = append(w.problems, syntaxProblem(path, err))
+	}
+	return w.problems
+}
+
+var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+// syntaxProblem puts the line of a YAML error where all problems have it. The
+// name of an anchor is left out: it may be an unquoted secret.
+func syntaxProblem(path string, err error) error {
+	text := err.Error()
+	place := path
+	if m := yamlLine.FindStringSubmatch(text); m != nil {
+		text = text[len(m[0]):]
+		if m[1] != "" {
+			place += ":" + m[1]
+		}
+	}
+	if strings.Contains(text, "anchor") {
+		text = "unknown anchor; quote a value that begins with *"
+	}
+	return fmt.Errorf("%s: this isn't YAML: %s", place, text)
+}
+
+// walker applies the nodes of one file. Its depth is that of the keys, so
+// aliases can't make it run in circles.
+type walker struct {
+	c        *Config
+	path     string
+	problems []error
+}
+
+func (w *walker) problem(n *yaml.Node, key, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if key != "" {
+		text = key + ": " + text
+	}
+	w.problems = append(w.problems, fmt.Errorf("%s: %s", w.place(n), text))
+}
+
+func (w *walker) place(n *yaml.Node) string {
+	return fmt.Sprintf("%s:%d", w.path, n.Line)
+}
+
+// group applies the members of a group of settings, of all when prefix is
+// empty.
+func (w *walker) group(prefix string, n *yaml.Node) {
+	n = resolve(n)
+	if isNull(n) {
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		w.problem(n, prefix, "it holds settings of its own; write them below it, indented, as \"name: value\"")
+		return
+	}
+	seen := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		name, value := n.Content[i], n.Content[i+1]
+		key := name.Value
+		if prefix != "" {
+			key = prefix + "." + key
+		}
+		if name.Kind != yaml.ScalarNode {
+			w.problem(name, prefix, "the name of a setting must be plain text")
+			continue
+		}
+		if line, twice := seen[key]; twice {
+			w.problem(name, key, "it is already set in line %d; keep one of them", line)
+			continue
+		}
+		seen[key] = name.Line
+		w.member(key, name, value)
+	}
+}
+
+func (w *walker) member(key string, name, value *yaml.Node) {
+	if isGroup(key) {
+		w.group(key, value)
+		return
+	}
+	s := settingOf(key)
+	if s == nil {
+		w.problem(name, key, "there is no such setting%s", didYouMean(key, allKeys()))
+		return
+	}
+	// The line is that of the key: an alias stands elsewhere.
+	value = resolve(value)
+	if isNull(value) {
+		return // "addr:" with nothing behind it leaves the default
+	}
+	if value.Kind != yaml.ScalarNode {
+		w.problem(name, key, "it must be one value, not a list or a group")
+		return
+	}
+	if err := w.c.set(s, value.Value, w.place(name)); err != nil {
+		w.problems = append(w.problems, err)
+	}
+}
+
+func resolve(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+func isNull(n *yaml.Node) bool {
+	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
+}

@@ -1,0 +1,148 @@
+package config
+
+import (
+	"math"
+	"strings"
+	"time"
+)
+
+// setting is one key. The table below is in the order of the documentation.
+type setting struct {
+	key string
+	def string // the default in the form of the environment
+	// derived says what the default follows from, where it isn't def.
+	derived string
+	// unset keys have no value of their own until they are given one.
+	unset bool
+	field func(*Config) field
+}
+
+// env returns the setting's environment variable.
+func (s *setting) env() string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(s.key, ".", "_"))
+}
+
+const (
+	day  = 24 * time.Hour
+	week = 7 * day
+	// maxDuration keeps sums of two durations, and PostgreSQL's intervals, far
+	// from their limits.
+	maxDuration = 100 * 365 * day
+	// maxPresign is S3's limit for a presigned URL.
+	maxPresign = week
+)
+
+var settings = append([]setting{
+	{key: "data_dir", derived: "see below", field: func(c *Config) field { return textField{&c.DataDir} }},
+
+	{key: "http.addr", def: "127.0.0.1:5000", field: func(c *Config) field { return textField{&c.HTTP.Addr} }},
+	{key: "http.debug_addr", def: "127.0.0.1:5001", field: func(c *Config) field { return offField{&c.HTTP.DebugAddr} }},
+	{key: "http.tls.cert", field: func(c *Config) field { return textField{&c.HTTP.TLS.Cert} }},
+	{key: "http.tls.key", field: func(c *Config) field { return textField{&c.HTTP.TLS.Key} }},
+	{key: "http.allow_anonymous", def: "false", field: func(c *Config) field { return boolField{&c.HTTP.AllowAnonymous} }},
+	{key: "http.drain_timeout", def: "30s", field: func(c *Config) field {
+		return durationField{&c.HTTP.DrainTimeout, 0, maxDuration}
+	}},
+	{key: "http.max_request_time", def: "2h", field: func(c *Config) field {
+		return durationField{&c.HTTP.MaxRequestTime, time.Second, maxDuration}
+	}},
+	{key: "http.body_idle_timeout", def: "60s", field: func(c *Config) field {
+		return durationField{&c.HTTP.BodyIdleTimeout, time.Second, maxDuration}
+	}},
+	{key: "http.external_url", field: func(c *Config) field { return textField{&c.HTTP.ExternalURL} }},
+
+	{key: "log.level", def: "info", field: func(c *Config) field {
+		return choiceField{&c.Log.Level, []string{"debug", "info", "warn", "error"}}
+	}},
+	{key: "log.format", def: "auto", field: func(c *Config) field {
+		return choiceField{&c.Log.Format, []string{"auto", "text", "json"}}
+	}},
+	{key: "log.access", def: "true", field: func(c *Config) field { return boolField{&c.Log.Access} }},
+
+	{key: "database.main", derived: "the built-in PostgreSQL", field: func(c *Config) field { return dsnField{&c.Database.Main} }},
+	{key: "database.stats", derived: "database.main", field: func(c *Config) field { return dsnField{&c.Database.Stats} }},
+	{key: "database.partitions", def: "4", field: func(c *Config) field { return intField{&c.Database.Partitions, 1, 1024} }},
+	{key: "database.max_conns", def: "20", field: func(c *Config) field { return intField{&c.Database.MaxConns, 2, 10_000} }},
+	{key: "database.migrate", def: "true", field: func(c *Config) field { return boolField{&c.Database.Migrate} }},
+
+	{key: "storage.filesystem.path", derived: "data_dir/blobs", field: func(c *Config) field {
+		return textField{&c.Storage.Filesystem.Path}
+	}},
+	{key: "storage.s3.endpoint", derived: "AWS", field: func(c *Config) field { return textField{&c.Storage.S3.Endpoint} }},
+	{key: "storage.s3.bucket", field: func(c *Config) field { return textField{&c.Storage.S3.Bucket} }},
+	{key: "storage.s3.region", derived: "AWS_REGION, AWS_DEFAULT_REGION, us-east-1", field: func(c *Config) field {
+		return textField{&c.Storage.S3.Region}
+	}},
+	{key: "storage.s3.prefix", field: func(c *Config) field { return textField{&c.Storage.S3.Prefix} }},
+	{key: "storage.s3.path_style", def: "false", field: func(c *Config) field { return boolField{&c.Storage.S3.PathStyle} }},
+	{key: "storage.s3.access_key", derived: "the usual AWS chain", field: func(c *Config) field {
+		return textField{&c.Storage.S3.AccessKey}
+	}},
+	{key: "storage.s3.secret_key", derived: "the usual AWS chain", field: func(c *Config) field {
+		return secretField{&c.Storage.S3.SecretKey}
+	}},
+	{key: "storage.s3.redirect", def: "false", field: func(c *Config) field { return boolField{&c.Storage.S3.Redirect} }},
+	{key: "storage.s3.redirect_ttl", def: "20m", field: func(c *Config) field {
+		return durationField{&c.Storage.S3.RedirectTTL, time.Second, maxPresign}
+	}},
+	{key: "storage.delete_timeout", def: "2s", field: func(c *Config) field {
+		return durationField{&c.Storage.DeleteTimeout, time.Millisecond, time.Hour}
+	}},
+
+	{key: "uploads.max_age", def: "24h", field: func(c *Config) field {
+		return durationField{&c.Uploads.MaxAge, time.Second, maxDuration}
+	}},
+
+	{key: "cache.enabled", def: "true", field: func(c *Config) field { return boolField{&c.Cache.Enabled} }},
+	{key: "cache.manifest_bytes", def: "64MiB", field: func(c *Config) field { return sizeField{&c.Cache.ManifestBytes} }},
+	{key: "cache.entries", def: "100000", field: func(c *Config) field { return intField{&c.Cache.Entries, 0, math.MaxInt32} }},
+
+	{key: "gc.review_after", def: "24h", field: func(c *Config) field {
+		return durationField{&c.GC.ReviewAfter, 0, maxDuration}
+	}},
+}, eventSettings()...)
+
+// gcEvents are the events that queue a review.
+var gcEvents = []string{
+	"blob_upload", "manifest_upload", "manifest_delete", "layer_delete",
+	"manifest_list_delete", "tag_delete", "tag_switch",
+}
+
+func eventSettings() []setting {
+	var list []setting
+	for _, event := range gcEvents {
+		list = append(list, setting{
+			key: "gc.review_after_events." + event, derived: "gc.review_after", unset: true,
+			field: func(c *Config) field { return eventField{c, event} },
+		})
+	}
+	return list
+}
+
+// settingOf returns the setting of that key, nil when there is none.
+func settingOf(key string) *setting {
+	for i := range settings {
+		if settings[i].key == key {
+			return &settings[i]
+		}
+	}
+	return nil
+}
+
+// isGroup tells whether keys begin with prefix and a dot.
+func isGroup(prefix string) bool {
+	for i := range settings {
+		if strings.HasPrefix(settings[i].key, prefix+".") {
+			return true
+		}
+	}
+	return false
+}
+
+func allKeys() []string {
+	keys := make([]string, len(settings))
+	for i := range settings {
+		keys[i] = settings[i].key
+	}
+	return keys
+}

@@ -1,0 +1,96 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+)
+
+// parseDuration reads Go's durations with two more units, d for 24 hours and w
+// for 7 days: "90s", "1h30m", "1.5d", "1w2d". Durations aren't negative.
+func parseDuration(text string) (time.Duration, error) {
+	bad := fmt.Errorf(`%q is no duration; write numbers with units, such as "30s", "24h", "7d" or "1w"`, text)
+	if text == "" {
+		return 0, bad
+	}
+	if text == "0" {
+		return 0, nil
+	}
+	var total time.Duration
+	for rest := text; rest != ""; {
+		number := len(rest) - len(strings.TrimLeft(rest, "0123456789."))
+		tail := rest[number:]
+		unit := len(tail) - len(strings.TrimLeft(tail, "nuµμmshdw"))
+		if number == 0 || unit == 0 {
+			return 0, bad
+		}
+		d, err := parsePart(rest[:number], tail[:unit])
+		if err != nil || d > math.MaxInt64-total {
+			return 0, bad
+		}
+		total += d
+		rest = tail[unit:]
+	}
+	return total, nil
+}
+
+// parsePart reads one number with its unit.
+func parsePart(number, unit string) (time.Duration, error) {
+	var hours time.Duration
+	switch unit {
+	case "d":
+		hours = 24
+	case "w":
+		hours = 7 * 24
+	default:
+		return time.ParseDuration(number + unit)
+	}
+	d, err := time.ParseDuration(number + "h")
+	if err != nil {
+		return 0, err
+	}
+	if d > math.MaxInt64/hours {
+		return 0, strconv.ErrRange
+	}
+	return d * hours, nil
+}
+
+// formatDuration writes d as Go does, without the units that are zero.
+func formatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// parseSize reads a number of bytes, plain or with a unit: KiB, MiB, GiB, TiB
+// are powers of 1,024, and kB, MB, GB, TB powers of 1,000.
+func parseSize(text string) (int64, error) {
+	n, err := humanize.ParseBytes(text)
+	// humanize drops commas, so that "1,5" would be 15.
+	if err != nil || n > math.MaxInt64 || strings.Contains(text, ",") {
+		return 0, fmt.Errorf(`%q is no size; write a number of bytes, or one with a unit such as "64MiB"`, text)
+	}
+	return int64(n), nil
+}
+
+// formatSize writes n with the largest unit that divides it.
+func formatSize(n int64) string {
+	for _, unit := range []struct {
+		bytes int64
+		name  string
+	}{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
+		if n != 0 && n%unit.bytes == 0 {
+			return strconv.FormatInt(n/unit.bytes, 10) + unit.name
+		}
+	}
+	return strconv.FormatInt(n, 10)
+}

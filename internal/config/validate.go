@@ -1,0 +1,137 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Validate checks what one value alone can't tell: addresses, paths, and
+// settings that contradict each other. The error joins every problem. Validate
+// looks at nothing outside c: whether a file is there or a server answers is
+// for the one that uses it to say.
+func (c *Config) Validate() error {
+	var problems []error
+	report := func(key, format string, args ...any) {
+		place := ""
+		if c.isSet(key) {
+			place = c.Source(key) + ": "
+		}
+		problems = append(problems, errors.New(place+key+": "+fmt.Sprintf(format, args...)))
+	}
+	c.validatePaths(report)
+	c.validateHTTP(report)
+	c.validateDatabase(report)
+	c.validateS3(report)
+	c.validateTimes(report)
+	return errors.Join(problems...)
+}
+
+func (c *Config) validatePaths(report func(key, format string, args ...any)) {
+	if c.DataDir == "" {
+		report("data_dir", "there is no home directory to keep data in; set data_dir or HOME")
+	}
+	for _, p := range []struct{ key, path string }{
+		{"data_dir", c.DataDir},
+		{"storage.filesystem.path", c.Storage.Filesystem.Path},
+		{"http.tls.cert", c.HTTP.TLS.Cert},
+		{"http.tls.key", c.HTTP.TLS.Key},
+	} {
+		if strings.HasPrefix(p.path, "~") && c.isSet(p.key) {
+			report(p.key, "%q: only a shell knows what ~ is; write the whole path", p.path)
+		}
+		if strings.ContainsRune(p.path, 0) {
+			report(p.key, "a path can't hold a NUL character")
+		}
+	}
+}
+
+func (c *Config) validateHTTP(report func(key, format string, args ...any)) {
+	h := c.HTTP
+	for _, a := range []struct{ key, addr string }{{"http.addr", h.Addr}, {"http.debug_addr", h.DebugAddr}} {
+		if a.addr == "" && a.key == "http.debug_addr" {
+			continue
+		}
+		loopback, err := parseAddr(a.addr)
+		if err != nil {
+			report(a.key, "%v", err)
+			continue
+		}
+		if !loopback && !h.AllowAnonymous {
+			report(a.key, "%s can be reached from other machines and nobody needs to log in; "+
+				"listen on a loopback address such as 127.0.0.1, or set http.allow_anonymous: true", a.addr)
+		}
+	}
+	if h.Addr == h.DebugAddr && h.Addr != "" && !strings.HasSuffix(h.Addr, ":0") {
+		report("http.debug_addr", "http.addr is the same address; choose another port, or \"off\"")
+	}
+	if h.TLS.Cert != "" && h.TLS.Key == "" {
+		report("http.tls.cert", "http.tls.key is missing; set both or neither")
+	}
+	if h.TLS.Key != "" && h.TLS.Cert == "" {
+		report("http.tls.key", "http.tls.cert is missing; set both or neither")
+	}
+	if h.ExternalURL != "" {
+		if _, err := parseHTTPURL(h.ExternalURL); err != nil {
+			report("http.external_url", "%v", err)
+		} else if strings.HasSuffix(h.ExternalURL, "/") {
+			report("http.external_url", "remove the slash at its end")
+		}
+	}
+}
+
+// parseAddr checks host:port and tells whether it is reached from this machine
+// only. An empty host stands for all addresses. The name of a host isn't looked
+// up, so only localhost counts as loopback.
+func parseAddr(addr string) (loopback bool, err error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false, fmt.Errorf("%q is no host:port; write it as 127.0.0.1:5000 or [::1]:5000", addr)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || port != strconv.FormatUint(n, 10) {
+		return false, fmt.Errorf("%q has no port from 0 to 65535", addr)
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true, nil
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback(), nil
+}
+
+func (c *Config) validateDatabase(report func(key, format string, args ...any)) {
+	for _, d := range []struct {
+		key string
+		dsn DSN
+	}{{"database.main", c.Database.Main}, {"database.stats", c.Database.Stats}} {
+		if d.key == "database.stats" && d.dsn == c.Database.Main {
+			continue // told once
+		}
+		if d.dsn != "" && !looksLikeDSN(string(d.dsn)) {
+			// The text may be a password, so it isn't repeated.
+			report(d.key, "it is neither a URL, postgres://user:password@host:5432/name, nor pairs, \"host=… dbname=…\"")
+		}
+	}
+}
+
+// looksLikeDSN tells the form apart; the driver says what is wrong inside.
+func looksLikeDSN(s string) bool {
+	if strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://") {
+		return true
+	}
+	return !strings.Contains(s, "://") && maskPairs(s) != hidden
+}
+
+func (c *Config) validateTimes(report func(key, format string, args ...any)) {
+	if c.HTTP.BodyIdleTimeout > c.HTTP.MaxRequestTime {
+		report("http.body_idle_timeout", "%s is longer than http.max_request_time (%s); shorten it",
+			formatDuration(c.HTTP.BodyIdleTimeout), formatDuration(c.HTTP.MaxRequestTime))
+	}
+	// Else an upload could be reaped while a request still writes it.
+	if c.Uploads.MaxAge < c.HTTP.MaxRequestTime {
+		report("uploads.max_age", "%s is shorter than http.max_request_time (%s); lengthen it",
+			formatDuration(c.Uploads.MaxAge), formatDuration(c.HTTP.MaxRequestTime))
+	}
+}

@@ -1,0 +1,93 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ name, text, want string }{ // want "": no problem
+		{"loopback", "http: {addr: 'localhost:5000', debug_addr: '[::1]:0'}", ""},
+		{"127/8", "http: {addr: '127.9.9.9:80'}", ""},
+		{"any free ports", "http: {addr: '127.0.0.1:0', debug_addr: '127.0.0.1:0'}", ""},
+		{"all addresses", "http: {addr: ':5000'}", "purser.yaml:1: http.addr: :5000 can be reached"},
+		{"0.0.0.0", "http: {addr: '0.0.0.0:5000'}", "set http.allow_anonymous: true"},
+		{"IPv6", "http: {addr: '[::]:5000'}", "http.addr: "},
+		{"name", "http: {addr: 'registry.example.com:5000'}", "http.addr: "},
+		{"like loopback", "http: {addr: 'localhost.example.com:5000'}", "http.addr: "},
+		{"debug", "http: {debug_addr: '0.0.0.0:5001'}", "http.debug_addr: "},
+		{"allowed", "http: {addr: ':5000', debug_addr: '0.0.0.0:5001', allow_anonymous: true}", ""},
+		{"no debug", "http: {debug_addr: off}", ""},
+		{"no address", "http: {addr: ''}", "http.addr: \"\" is no host:port"},
+		{"no port", "http: {addr: 127.0.0.1}", "http.addr: "},
+		{"large port", "http: {addr: '127.0.0.1:65536'}", "has no port"},
+		{"named port", "http: {addr: '127.0.0.1:http'}", "has no port"},
+		{"same", "http: {debug_addr: '127.0.0.1:5000'}", "http.debug_addr: http.addr is the same"},
+		{"certificate alone", "http: {tls: {cert: c}}", "http.tls.cert: http.tls.key is missing"},
+		{"key alone", "http: {tls: {key: k}}", "http.tls.key: http.tls.cert is missing"},
+		{"TLS", "http: {tls: {cert: c, key: k}}", ""},
+		{"tilde", "http: {tls: {cert: ~/c, key: k}}", "http.tls.cert: \"~/c\": only a shell"},
+		{"external", "http: {external_url: 'https://r.example.com:8443'}", ""},
+		{"external path", "http: {external_url: 'https://r.example.com/x'}", "http.external_url: it may not have a path"},
+		{"external slash", "http: {external_url: 'https://r.example.com/'}", "http.external_url: remove the slash"},
+		{"external scheme", "http: {external_url: 'r.example.com'}", "http.external_url: it is no http or https URL"},
+		{"database URL", "database: {main: 'postgresql://u:p@h/db', stats: 'host=h dbname=d'}", ""},
+		{"database", "database: {main: 'mysql://h/db'}", "purser.yaml:1: database.main: it is neither"},
+		{"stats", "database: {stats: x}", "database.stats: it is neither"},
+		{"directory", "storage: {filesystem: {path: /b}}", ""},
+		{"S3", "storage: {s3: {bucket: images, endpoint: 'http://10.0.0.5:9000', prefix: a/b, access_key: a, secret_key: s}}", ""},
+		{"both", "storage: {filesystem: {path: /b}, s3: {bucket: images}}", "storage.filesystem.path: storage.s3.bucket is set too"},
+		{"no bucket", "storage: {s3: {endpoint: 'https://h'}}", "storage.s3.endpoint: it is set but storage.s3.bucket isn't"},
+		{"redirect without bucket", "storage: {s3: {redirect: true}}", "storage.s3.redirect: it is set"},
+		{"bucket", "storage: {s3: {bucket: A_B/c}}", "storage.s3.bucket: \"A_B/c\" is no bucket name"},
+		{"endpoint", "storage: {s3: {bucket: images, endpoint: 'ftp://h'}}", "storage.s3.endpoint: it is no http"},
+		{"endpoint with bucket", "storage: {s3: {bucket: images, endpoint: 'https://h/images'}}", "storage.s3.endpoint: it may not have a path"},
+		{"prefix", "storage: {s3: {bucket: images, prefix: /a}}", "storage.s3.prefix: "},
+		{"half a key", "storage: {s3: {bucket: images, access_key: a}}", "storage.s3.access_key: storage.s3.secret_key is missing"},
+		{"other half", "storage: {s3: {bucket: images, secret_key: a}}", "storage.s3.secret_key: storage.s3.access_key is missing"},
+		{"idle", "http: {max_request_time: 10s}", "http.body_idle_timeout: 1m is longer"},
+		{"reaped while written", "uploads: {max_age: 1h}", "purser.yaml:1: uploads.max_age: 1h is shorter than http.max_request_time (2h)"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			err := mustLoad(t, test.text).Validate()
+			if (err == nil) != (test.want == "") {
+				t.Fatalf("got %v, want %q", err, test.want)
+			}
+			if err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestNoHome(t *testing.T) {
+	t.Parallel()
+	c := mustLoad(t, "")
+	c.DataDir = ""
+	if err := c.Validate(); err == nil || !strings.HasSuffix(err.Error(), "data_dir: there is no home directory to keep data in; set data_dir or HOME") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestS3Endpoint(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		endpoint, host string
+		insecure       bool
+	}{
+		{"", "s3.amazonaws.com", false},
+		{"https://s3.example.com", "s3.example.com", false},
+		{"https://s3.example.com/", "s3.example.com", false},
+		{"s3.example.com:9000", "s3.example.com:9000", false},
+		{"http://10.0.0.5:9000", "10.0.0.5:9000", true},
+		{"http://[::1]:9000", "[::1]:9000", true},
+		{"ftp://h", "", false},
+	} {
+		s := S3{Endpoint: test.endpoint}
+		if s.Host() != test.host || s.Insecure() != test.insecure {
+			t.Errorf("%q: %q, %v", test.endpoint, s.Host(), s.Insecure())
+		}
+	}
+}

@@ -1,0 +1,178 @@
+// Package db opens the metadata database, runs transactions on it and brings
+// its schema up to date.
+//
+// Inside it holds: every connection runs READ COMMITTED (the locking of the
+// registry depends on each statement seeing what committed before it); a
+// transaction that fails with a deadlock or a serialization failure runs again
+// whole; what a request costs in round trips is counted; the schema only ever
+// moves forward, under a lock, and functions and triggers are applied as they
+// stand in routines/ whenever they differ from what the database has.
+package db
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// SQLSTATE codes that callers decide on.
+const (
+	CodeForeignKeyViolation  = "23503"
+	CodeUniqueViolation      = "23505"
+	CodeSerializationFailure = "40001"
+	CodeDeadlockDetected     = "40P01"
+	CodeLockNotAvailable     = "55P03"
+)
+
+// Options says how to connect.
+type Options struct {
+	DSN string // URL or key=value; required
+	// MaxConns bounds the pool. Default 20.
+	MaxConns int
+	// Replica names this process in the session setting purser.replica of
+	// every connection, so that its changes aren't told to itself. Empty: its
+	// changes are told to every process that keeps a cache.
+	Replica string
+	// ApplicationName is shown in pg_stat_activity. Default "purser".
+	ApplicationName string
+	// StatementTimeout ends a statement on the server, whatever became of the
+	// client. Default 30 s; negative: none.
+	StatementTimeout time.Duration
+	Log              *slog.Logger // default slog.Default()
+}
+
+// DB is a pool of connections to one database.
+type DB struct {
+	Pool *pgxpool.Pool
+	log  *slog.Logger
+}
+
+// Open makes the pool. It doesn't connect: use Ping, or any query.
+func Open(ctx context.Context, o Options) (*DB, error) {
+	cfg, err := pgxpool.ParseConfig(o.DSN)
+	if err != nil {
+		return nil, fmt.Errorf("reading the database's DSN: %w", err)
+	}
+	if o.MaxConns <= 0 {
+		o.MaxConns = 20
+	}
+	if o.StatementTimeout == 0 {
+		o.StatementTimeout = 30 * time.Second
+	}
+	if o.ApplicationName == "" {
+		o.ApplicationName = "purser"
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	cfg.MaxConns = int32(o.MaxConns)
+	cfg.MinIdleConns = 1
+	cfg.MaxConnIdleTime = 5 * time.Minute
+	params := cfg.ConnConfig.RuntimeParams
+	params["application_name"] = o.ApplicationName
+	params["default_transaction_isolation"] = "read committed"
+	params["timezone"] = "UTC"
+	params["idle_in_transaction_session_timeout"] = "60000"
+	if o.StatementTimeout > 0 {
+		params["statement_timeout"] = fmt.Sprint(o.StatementTimeout.Milliseconds())
+	}
+	if o.Replica != "" {
+		params["purser.replica"] = o.Replica
+	}
+	cfg.ConnConfig.Tracer = tracer{}
+	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("opening the database: %w", err)
+	}
+	return &DB{Pool: pool, log: o.Log}, nil
+}
+
+// Close closes every connection, waiting for those in use.
+func (d *DB) Close() { d.Pool.Close() }
+
+// Ping checks that the database answers.
+func (d *DB) Ping(ctx context.Context) error {
+	if err := d.Pool.Ping(ctx); err != nil {
+		return fmt.Errorf("reaching the database: %w", err)
+	}
+	return nil
+}
+
+// txAttempts bounds how often a transaction runs again. Reruns are of losers of
+// a race; each has a winner, so the bound is met only when something is wrong.
+const txAttempts = 10
+
+// Tx runs fn in a READ COMMITTED transaction and commits it. When the
+// transaction loses a deadlock, fails to serialize, or meets a foreign key whose
+// target has just gone, it is rolled back and fn runs again, so fn must set its
+// results anew each time and do nothing but SQL.
+func (d *DB) Tx(ctx context.Context, fn func(tx pgx.Tx) error) error {
+	return Retry(ctx, func() error {
+		return pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, fn)
+	})
+}
+
+// Retry runs fn until it ends otherwise than with an error that Retryable
+// names, at most 10 times, with a short random pause in between.
+func Retry(ctx context.Context, fn func() error) error {
+	var err error
+	for attempt := range txAttempts {
+		if err = fn(); err == nil || !Retryable(err) {
+			return err
+		}
+		pause := time.Duration(rand.Int64N(int64(5*time.Millisecond) << min(attempt, 5)))
+		t := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return errors.Join(ctx.Err(), err)
+		case <-t.C:
+		}
+	}
+	return fmt.Errorf("gave up after %d attempts: %w", txAttempts, err)
+}
+
+// Retryable says whether err is one that a rerun of the whole transaction
+// settles: a deadlock, a serialization failure, or a foreign key whose target
+// another transaction deleted while this one waited for it.
+func Retryable(err error) bool {
+	switch Code(err) {
+	case CodeDeadlockDetected, CodeSerializationFailure, CodeForeignKeyViolation:
+		return true
+	}
+	return false
+}
+
+// Code is the SQLSTATE of err, or "" when err doesn't come from PostgreSQL.
+func Code(err error) string {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return e.Code
+	}
+	return ""
+}
+
+// Unavailable says whether err means that the database can't be used now (it is
+// starting, stopping, out of connections or out of reach), so that the same
+// request may succeed later.
+func Unavailable(err error) bool {
+	if err == nil {
+		return false
+	}
+	code := Code(err)
+	switch {
+	case code == "":
+		var connect *pgconn.ConnectError
+		return errors.As(err, &connect) || isNetwork(err)
+	case len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:3] == "57P"):
+		return true
+	}
+	return code == "25006" // read-only: a standby that was promoted away from
+}

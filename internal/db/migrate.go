@@ -1,0 +1,224 @@
+package db
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+//go:embed routines/*.sql
+var routines embed.FS
+
+// DefaultPartitions is how many hash partitions each large table gets unless
+// told otherwise. Few partitions insert faster; 64 are for billions of rows.
+const DefaultPartitions = 4
+
+// migrateLock is the advisory lock that one migrating process holds.
+const migrateLock = 0x70757273 // "purs"
+
+// MigrateOptions says how to migrate.
+type MigrateOptions struct {
+	// Partitions is used by the first migration only. Default
+	// DefaultPartitions; from 1 to 1,024.
+	Partitions int
+}
+
+// MigrationStatus is one migration and when it was applied (zero: pending).
+type MigrationStatus struct {
+	Version int64
+	Name    string
+	Applied time.Time
+}
+
+// ErrNewerSchema says that the database was migrated by a newer Purser.
+var ErrNewerSchema = errors.New("the database's schema is newer than this version of Purser: use the version that migrated it, or a newer one")
+
+// Migrate applies the migrations that are missing, then the routines if they
+// differ from what was applied last. Processes that start together migrate one
+// after the other. It returns how many migrations it applied.
+func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
+	if o.Partitions == 0 {
+		o.Partitions = DefaultPartitions
+	}
+	if o.Partitions < 1 || o.Partitions > 1024 {
+		return 0, fmt.Errorf("migrating: %d partitions: from 1 to 1024 are possible", o.Partitions)
+	}
+	conn, done, err := migrationConn(ctx, dsn)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	if err := requireVersion(ctx, conn); err != nil {
+		return 0, err
+	}
+	if current, err := upToDate(ctx, conn); err != nil || current {
+		return 0, err
+	}
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", migrateLock); err != nil {
+		return 0, fmt.Errorf("waiting for another process that migrates: %w", err)
+	}
+	// The lock ends with the connection, so an unlock that fails is harmless.
+	defer conn.Exec(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", migrateLock) //nolint:errcheck
+	n, err := up(ctx, dsn, o.Partitions)
+	if err != nil {
+		return n, err
+	}
+	return n, applyRoutines(ctx, conn)
+}
+
+// Status lists every migration that this version knows.
+func Status(ctx context.Context, dsn string) ([]MigrationStatus, error) {
+	provider, done, err := gooseProvider(dsn, DefaultPartitions)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	list, err := provider.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the status of migrations: %w", err)
+	}
+	out := make([]MigrationStatus, len(list))
+	for i, s := range list {
+		out[i] = MigrationStatus{Version: s.Source.Version, Name: s.Source.Path, Applied: s.AppliedAt}
+	}
+	return out, nil
+}
+
+// Hash identifies the schema of this version: its migrations and routines.
+func Hash() string {
+	h := sha256.New()
+	for _, f := range []embed.FS{migrations, routines} {
+		if err := fs.WalkDir(f, ".", func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			b, err := f.ReadFile(path)
+			fmt.Fprintf(h, "%s %d\n", path, len(b))
+			h.Write(b)
+			return err
+		}); err != nil {
+			panic(err) // embedded files can be read
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+func migrationConn(ctx context.Context, dsn string) (*pgx.Conn, func(), error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the database's DSN: %w", err)
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connecting to migrate: %w", err)
+	}
+	return conn, func() { conn.Close(context.WithoutCancel(ctx)) }, nil //nolint:errcheck
+}
+
+func requireVersion(ctx context.Context, conn *pgx.Conn) error {
+	var v int
+	if err := conn.QueryRow(ctx, "SELECT current_setting('server_version_num')::int").Scan(&v); err != nil {
+		return fmt.Errorf("asking for PostgreSQL's version: %w", err)
+	}
+	if v < 150000 {
+		return fmt.Errorf("PostgreSQL %d.%d is too old: Purser needs 15 or newer", v/10000, v%10000)
+	}
+	return nil
+}
+
+// upToDate answers without taking a lock, so that a start costs one query when
+// there is nothing to do.
+func upToDate(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	var known bool
+	if err := conn.QueryRow(ctx, "SELECT to_regclass('settings') IS NOT NULL").Scan(&known); err != nil {
+		return false, fmt.Errorf("looking for the schema: %w", err)
+	}
+	if !known {
+		return false, nil
+	}
+	var hash string
+	err := conn.QueryRow(ctx, "SELECT COALESCE((SELECT value FROM settings WHERE name = 'schema_hash'), '')").Scan(&hash)
+	if err != nil {
+		return false, fmt.Errorf("reading the schema's hash: %w", err)
+	}
+	return hash == Hash(), nil
+}
+
+func gooseProvider(dsn string, partitions int) (*goose.Provider, func(), error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the database's DSN: %w", err)
+	}
+	cfg.RuntimeParams["purser.partitions"] = strconv.Itoa(partitions)
+	handle := stdlib.OpenDB(*cfg)
+	handle.SetMaxOpenConns(2)
+	dir, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := goose.NewProvider(goose.DialectPostgres, handle, dir)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("reading migrations: %w", err), handle.Close())
+	}
+	return p, func() { closeQuietly(handle) }, nil
+}
+
+func closeQuietly(handle *sql.DB) { handle.Close() } //nolint:errcheck // nothing is lost with a closed pool
+
+func up(ctx context.Context, dsn string, partitions int) (int, error) {
+	p, done, err := gooseProvider(dsn, partitions)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	current, target, err := p.GetVersions(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("reading the schema's version: %w", err)
+	}
+	if current > target {
+		return 0, fmt.Errorf("schema %d, known %d: %w", current, target, ErrNewerSchema)
+	}
+	applied, err := p.Up(ctx)
+	if err != nil {
+		return len(applied), fmt.Errorf("migrating: %w", err)
+	}
+	return len(applied), nil
+}
+
+// applyRoutines brings functions and triggers to how they stand in routines/,
+// in one transaction.
+func applyRoutines(ctx context.Context, conn *pgx.Conn) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		entries, err := routines.ReadDir("routines")
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			b, err := routines.ReadFile("routines/" + e.Name())
+			if err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, string(b)); err != nil {
+				return fmt.Errorf("applying %s: %w", e.Name(), err)
+			}
+		}
+		_, err = tx.Exec(ctx, `
+			INSERT INTO settings (name, value) VALUES ('schema_hash', $1)
+			ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value`, Hash())
+		return err
+	})
+}

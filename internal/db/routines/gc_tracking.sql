@@ -1,0 +1,246 @@
+-- What feeds the review queues: which blobs and manifests may dangle, from when.
+--
+-- Triggers are statement-level with transition tables, so that a statement
+-- that deletes a thousand rows queues them in one insert. Rows are inserted in
+-- the order of the key and distinct, so that a statement never meets its own
+-- row twice and two statements meet in one order. GREATEST everywhere: no
+-- event shortens a delay that another one granted. A new event brings a row
+-- that was set aside back into the queue.
+--
+-- A transition table can't be combined with a column list or with several
+-- events, so each event has a trigger of its own, and the one on updated tags
+-- compares old with new.
+
+-- gc_review_after is the time from which an object may be reviewed after
+-- event e: the configured delay, one day without one, and up to a tenth of it
+-- (at most an hour) more, so that a burst of events isn't reviewed as a burst.
+-- A delay of zero is exact.
+CREATE OR REPLACE FUNCTION gc_review_after (e text)
+    RETURNS timestamptz
+    LANGUAGE sql VOLATILE
+    AS $$
+    SELECT now() + d.delay + random() * LEAST(d.delay / 10, interval '1 hour')
+    FROM (SELECT COALESCE((SELECT value FROM gc_review_after_defaults WHERE event = e), interval '1 day') AS delay) d
+$$;
+
+CREATE OR REPLACE FUNCTION gc_track_blob_uploads ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
+    SELECT n.digest, gc_review_after('blob_upload'), 'blob_upload'
+    FROM new_rows n
+    ORDER BY n.digest
+    ON CONFLICT (digest) DO UPDATE SET
+        review_after = GREATEST(q.review_after, EXCLUDED.review_after),
+        review_count = 0,
+        event = EXCLUDED.event,
+        set_aside_at = NULL;
+    RETURN NULL;
+END;
+$$;
+
+CREATE OR REPLACE FUNCTION gc_track_configuration_blobs ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO gc_blobs_configurations (top_level_namespace_id, repository_id, manifest_id, digest)
+    SELECT top_level_namespace_id, repository_id, id, configuration_blob_digest
+    FROM new_rows
+    WHERE configuration_blob_digest IS NOT NULL
+    ORDER BY configuration_blob_digest
+    ON CONFLICT (digest, manifest_id) DO NOTHING;
+    RETURN NULL;
+END;
+$$;
+
+CREATE OR REPLACE FUNCTION gc_track_layer_blobs ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO gc_blobs_layers (top_level_namespace_id, repository_id, layer_id, digest)
+    SELECT top_level_namespace_id, repository_id, id, digest
+    FROM new_rows
+    ORDER BY digest
+    ON CONFLICT (digest, layer_id) DO NOTHING;
+    RETURN NULL;
+END;
+$$;
+
+-- A manifest that is inserted together with its tag, in one statement, needs
+-- no review: the tag's deletion will queue it.
+CREATE OR REPLACE FUNCTION gc_track_manifest_uploads ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+    SELECT n.top_level_namespace_id, n.repository_id, n.id, gc_review_after('manifest_upload'), 'manifest_upload'
+    FROM new_rows n
+    WHERE NOT EXISTS (
+        SELECT FROM tags t
+        WHERE t.top_level_namespace_id = n.top_level_namespace_id
+            AND t.repository_id = n.repository_id
+            AND t.manifest_id = n.id)
+    ORDER BY 1, 2, 3
+    ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
+        review_after = GREATEST(q.review_after, EXCLUDED.review_after),
+        review_count = 0,
+        event = EXCLUDED.event,
+        set_aside_at = NULL;
+    RETURN NULL;
+END;
+$$;
+
+-- A deleted manifest frees its configuration, leaves the queue, and leaves
+-- behind the manifests whose subject it was.
+CREATE OR REPLACE FUNCTION gc_track_deleted_manifests ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    DELETE FROM gc_manifest_review_queue q
+    USING old_rows o
+    WHERE q.top_level_namespace_id = o.top_level_namespace_id
+        AND q.repository_id = o.repository_id
+        AND q.manifest_id = o.id;
+
+    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+    SELECT m.top_level_namespace_id, m.repository_id, m.id, gc_review_after('subject_delete'), 'subject_delete'
+    FROM (SELECT DISTINCT top_level_namespace_id, repository_id, digest FROM old_rows) o
+    JOIN manifests m
+        ON m.top_level_namespace_id = o.top_level_namespace_id
+        AND m.repository_id = o.repository_id
+        AND m.subject_digest = o.digest
+    ORDER BY 1, 2, 3
+    ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
+        review_after = GREATEST(q.review_after, EXCLUDED.review_after),
+        review_count = 0,
+        event = EXCLUDED.event,
+        set_aside_at = NULL;
+
+    INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
+    SELECT o.digest, gc_review_after('manifest_delete'), 'manifest_delete'
+    FROM (SELECT DISTINCT configuration_blob_digest AS digest
+          FROM old_rows
+          WHERE configuration_blob_digest IS NOT NULL) o
+    ORDER BY o.digest
+    ON CONFLICT (digest) DO UPDATE SET
+        review_after = GREATEST(q.review_after, EXCLUDED.review_after),
+        review_count = 0,
+        event = EXCLUDED.event,
+        set_aside_at = NULL;
+    RETURN NULL;
+END;
+$$;
+
+CREATE OR REPLACE FUNCTION gc_track_deleted_layers ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
+    SELECT o.digest, gc_review_after('layer_delete'), 'layer_delete'
+    FROM (SELECT DISTINCT digest FROM old_rows) o
+    ORDER BY o.digest
+    ON CONFLICT (digest) DO UPDATE SET
+        review_after = GREATEST(q.review_after, EXCLUDED.review_after),
+        review_count = 0,
+        event = EXCLUDED.event,
+        set_aside_at = NULL;
+    RETURN NULL;
+END;
+$$;
+
+CREATE OR REPLACE FUNCTION gc_track_deleted_manifest_lists ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+    SELECT o.*, gc_review_after('manifest_list_delete'), 'manifest_list_delete'
+    FROM (SELECT DISTINCT top_level_namespace_id, repository_id, child_id FROM old_rows) o
+    ORDER BY 1, 2, 3
+    ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
+        review_after = GREATEST(q.review_after, EXCLUDED.review_after),
+        review_count = 0,
+        event = EXCLUDED.event,
+        set_aside_at = NULL;
+    RETURN NULL;
+END;
+$$;
+
+CREATE OR REPLACE FUNCTION gc_track_deleted_tags ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+    SELECT o.*, gc_review_after('tag_delete'), 'tag_delete'
+    FROM (SELECT DISTINCT top_level_namespace_id, repository_id, manifest_id FROM old_rows) o
+    ORDER BY 1, 2, 3
+    ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
+        review_after = GREATEST(q.review_after, EXCLUDED.review_after),
+        review_count = 0,
+        event = EXCLUDED.event,
+        set_aside_at = NULL;
+    RETURN NULL;
+END;
+$$;
+
+CREATE OR REPLACE FUNCTION gc_track_switched_tags ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+    SELECT s.*, gc_review_after('tag_switch'), 'tag_switch'
+    FROM (SELECT DISTINCT o.top_level_namespace_id, o.repository_id, o.manifest_id
+          FROM old_rows o
+          JOIN new_rows n ON n.id = o.id
+          WHERE n.manifest_id <> o.manifest_id) s
+    ORDER BY 1, 2, 3
+    ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
+        review_after = GREATEST(q.review_after, EXCLUDED.review_after),
+        review_count = 0,
+        event = EXCLUDED.event,
+        set_aside_at = NULL;
+    RETURN NULL;
+END;
+$$;
+
+-- Statement-level triggers fire for the table that a statement names, so they
+-- stand on the partitioned table and, for deletes straight from a partition,
+-- on each partition too.
+DO $$
+DECLARE
+    d record;
+    t regclass;
+BEGIN
+    FOR d IN
+        SELECT * FROM (VALUES
+            ('blobs', 'INSERT', 'gc_track_blob_uploads', 'REFERENCING NEW TABLE AS new_rows'),
+            ('manifests', 'INSERT', 'gc_track_configuration_blobs', 'REFERENCING NEW TABLE AS new_rows'),
+            ('manifests', 'INSERT', 'gc_track_manifest_uploads', 'REFERENCING NEW TABLE AS new_rows'),
+            ('layers', 'INSERT', 'gc_track_layer_blobs', 'REFERENCING NEW TABLE AS new_rows'),
+            ('manifests', 'DELETE', 'gc_track_deleted_manifests', 'REFERENCING OLD TABLE AS old_rows'),
+            ('layers', 'DELETE', 'gc_track_deleted_layers', 'REFERENCING OLD TABLE AS old_rows'),
+            ('manifest_references', 'DELETE', 'gc_track_deleted_manifest_lists', 'REFERENCING OLD TABLE AS old_rows'),
+            ('tags', 'DELETE', 'gc_track_deleted_tags', 'REFERENCING OLD TABLE AS old_rows'),
+            ('tags', 'UPDATE', 'gc_track_switched_tags', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows')
+        ) AS v (tbl, event, fn, tables)
+    LOOP
+        FOR t IN
+            SELECT d.tbl::regclass
+            UNION ALL
+            SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = d.tbl::regclass
+        LOOP
+            EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s ON %s %s FOR EACH STATEMENT EXECUTE FUNCTION %I()',
+                d.fn || '_trigger', d.event, t, d.tables, d.fn);
+        END LOOP;
+    END LOOP;
+END;
+$$;

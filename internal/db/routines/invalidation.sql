@@ -1,0 +1,110 @@
+-- Telling the caches of other processes what has changed.
+--
+-- Triggers and not the code that changes something, so that whatever changes a
+-- row (a push, garbage collection, pruning, psql) is covered. A process that
+-- keeps a cache is listed in replicas and names itself in the session setting
+-- purser.replica of the connections whose changes it tells its own cache; a
+-- notification is sent only when somebody else would want it, since each one
+-- slows commits. A payload is one letter and a list of repository paths,
+-- under 8,000 bytes: "t" says that tags changed, "a" that anything may have.
+-- "*" stands for everything of every repository.
+
+CREATE OR REPLACE FUNCTION purser_others_listen ()
+    RETURNS boolean
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT EXISTS (
+        SELECT FROM replicas
+        WHERE id::text <> COALESCE(current_setting('purser.replica', true), ''))
+$$;
+
+CREATE OR REPLACE FUNCTION purser_notify_paths (kind text, paths text[])
+    RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    batch text := kind;
+    p text;
+BEGIN
+    IF cardinality(paths) > 500 THEN
+        PERFORM pg_notify('purser_changed', '*');
+        RETURN;
+    END IF;
+    FOREACH p IN ARRAY paths LOOP
+        IF length(batch) + length(p) > 7000 THEN
+            PERFORM pg_notify('purser_changed', batch);
+            batch := kind;
+        END IF;
+        batch := batch || ' ' || p;
+    END LOOP;
+    IF batch <> kind THEN
+        PERFORM pg_notify('purser_changed', batch);
+    END IF;
+END;
+$$;
+
+CREATE OR REPLACE FUNCTION purser_notify_deleted ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF purser_others_listen() THEN
+        PERFORM purser_notify_paths(TG_ARGV[0], ARRAY(
+            SELECT path FROM repositories WHERE id IN (SELECT repository_id FROM old_rows) LIMIT 501));
+    END IF;
+    RETURN NULL;
+END;
+$$;
+
+CREATE OR REPLACE FUNCTION purser_notify_inserted ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF purser_others_listen() THEN
+        PERFORM purser_notify_paths(TG_ARGV[0], ARRAY(
+            SELECT path FROM repositories WHERE id IN (SELECT repository_id FROM new_rows) LIMIT 501));
+    END IF;
+    RETURN NULL;
+END;
+$$;
+
+CREATE OR REPLACE FUNCTION purser_notify_repositories ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF purser_others_listen() THEN
+        PERFORM purser_notify_paths(TG_ARGV[0], ARRAY(SELECT path FROM old_rows LIMIT 501));
+    END IF;
+    RETURN NULL;
+END;
+$$;
+
+DO $$
+DECLARE
+    d record;
+    t regclass;
+BEGIN
+    FOR d IN
+        SELECT * FROM (VALUES
+            ('tags', 'INSERT', 'purser_notify_inserted', 't', 'REFERENCING NEW TABLE AS new_rows'),
+            ('tags', 'UPDATE', 'purser_notify_inserted', 't', 'REFERENCING NEW TABLE AS new_rows'),
+            ('tags', 'DELETE', 'purser_notify_deleted', 't', 'REFERENCING OLD TABLE AS old_rows'),
+            ('manifests', 'DELETE', 'purser_notify_deleted', 'a', 'REFERENCING OLD TABLE AS old_rows'),
+            ('repository_blobs', 'DELETE', 'purser_notify_deleted', 'a', 'REFERENCING OLD TABLE AS old_rows'),
+            ('repositories', 'UPDATE', 'purser_notify_repositories', 'a', 'REFERENCING OLD TABLE AS old_rows'),
+            ('repositories', 'DELETE', 'purser_notify_repositories', 'a', 'REFERENCING OLD TABLE AS old_rows')
+        ) AS v (tbl, event, fn, kind, tables)
+    LOOP
+        FOR t IN
+            SELECT d.tbl::regclass
+            UNION ALL
+            SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = d.tbl::regclass
+        LOOP
+            EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s ON %s %s FOR EACH STATEMENT EXECUTE FUNCTION %I(%L)',
+                'purser_notify_' || lower(d.event) || '_trigger', d.event, t, d.tables, d.fn, d.kind);
+        END LOOP;
+    END LOOP;
+END;
+$$;

@@ -1,0 +1,264 @@
+package oci
+
+import (
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"strings"
+)
+
+var (
+	// ErrDigestInvalid is matched by the error for text that is no digest.
+	ErrDigestInvalid = errors.New("invalid digest")
+	// ErrDigestUnsupported is matched by the error for a digest, or the name
+	// of an algorithm, that is well formed but neither sha256 nor sha512.
+	ErrDigestUnsupported = errors.New("unsupported digest algorithm")
+)
+
+// Algorithm is a hash that content is addressed by. Its value is the first
+// byte of [Digest.Bytes], so it is stored and never changes. The zero value is
+// no algorithm.
+type Algorithm uint8
+
+// The algorithms that the OCI Image Specification registers ("Registered
+// algorithms"; every implementation has sha256).
+const (
+	SHA256 Algorithm = 1
+	SHA512 Algorithm = 2
+)
+
+// ParseAlgorithm returns the algorithm of that name. The error matches
+// [ErrDigestUnsupported].
+func ParseAlgorithm(name string) (Algorithm, error) {
+	switch name {
+	case "sha256":
+		return SHA256, nil
+	case "sha512":
+		return SHA512, nil
+	}
+	return 0, fmt.Errorf("%w %.40q: sha256 and sha512 are supported", ErrDigestUnsupported, name)
+}
+
+// String returns the algorithm's name as it stands in a digest.
+func (a Algorithm) String() string {
+	switch a {
+	case SHA256:
+		return "sha256"
+	case SHA512:
+		return "sha512"
+	}
+	return fmt.Sprintf("Algorithm(%d)", uint8(a))
+}
+
+// Size returns the length of a raw hash in bytes, 0 for no algorithm.
+func (a Algorithm) Size() int {
+	switch a {
+	case SHA256:
+		return sha256.Size
+	case SHA512:
+		return sha512.Size
+	}
+	return 0
+}
+
+// New returns a fresh hash. Both kinds implement encoding.BinaryMarshaler, so
+// an upload's state can be kept between requests. New panics when a is neither
+// [SHA256] nor [SHA512].
+func (a Algorithm) New() hash.Hash {
+	switch a {
+	case SHA256:
+		return sha256.New()
+	case SHA512:
+		return sha512.New()
+	}
+	panic("oci: New of " + a.String())
+}
+
+// Digest is the address of content: an algorithm and the hash it gave. Digests
+// are comparable and serve as map keys; equal content under one algorithm has
+// equal digests. The zero value is no digest. Every other value came from this
+// package and is valid.
+type Digest struct {
+	text string // canonical: "sha256:" and 64 lower-case hexadecimal digits
+}
+
+// ParseDigest reads "sha256:…" or "sha512:…" with lower-case hexadecimal digits
+// of the exact length (OCI Image Specification, "Digests"). The error matches
+// [ErrDigestUnsupported] when s is well formed by the specification's grammar
+// but of another algorithm, else [ErrDigestInvalid]. The digest keeps s; it
+// copies nothing.
+func ParseDigest(s string) (Digest, error) {
+	var encoded string
+	switch {
+	case len(s) == len("sha256:")+2*sha256.Size && s[:len("sha256:")] == "sha256:":
+		encoded = s[len("sha256:"):]
+	case len(s) == len("sha512:")+2*sha512.Size && s[:len("sha512:")] == "sha512:":
+		encoded = s[len("sha512:"):]
+	default:
+		return Digest{}, digestError(s)
+	}
+	for i := 0; i < len(encoded); i++ {
+		c := encoded[i]
+		if ('0' > c || c > '9') && ('a' > c || c > 'f') {
+			return Digest{}, fmt.Errorf("%w %q: %q is no lower-case hexadecimal digit", ErrDigestInvalid, s, encoded[i:i+1])
+		}
+	}
+	return Digest{text: s}, nil
+}
+
+// digestError says why s, which has not the shape of a supported digest, is
+// refused.
+func digestError(s string) error {
+	name, encoded, found := strings.Cut(s, ":")
+	if !found || name == "" {
+		return fmt.Errorf("%w %.200q: it must be algorithm:hexadecimal", ErrDigestInvalid, s)
+	}
+	alg, err := ParseAlgorithm(name)
+	if err == nil {
+		return fmt.Errorf("%w %.200q: %s has %d hexadecimal digits, not %d", ErrDigestInvalid, s, alg, 2*alg.Size(), len(encoded))
+	}
+	if !isAlgorithmName(name) || !isEncoded(encoded) {
+		return fmt.Errorf("%w %.200q: it must be algorithm:hexadecimal", ErrDigestInvalid, s)
+	}
+	return err
+}
+
+// isAlgorithmName checks the grammar's algorithm: components of [a-z0-9]+ with
+// one of + . _ - between them.
+func isAlgorithmName(s string) bool {
+	component := false
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case isLowerAlnum(c):
+			component = true
+		case component && (c == '+' || c == '.' || c == '_' || c == '-'):
+			component = false
+		default:
+			return false
+		}
+	}
+	return component
+}
+
+// isEncoded checks the grammar's encoded part: [a-zA-Z0-9=_-]+.
+func isEncoded(s string) bool {
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if !isLowerAlnum(c) && ('A' > c || c > 'Z') && c != '=' && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// DigestFromBytes reads what [Digest.Bytes] wrote. The error matches
+// [ErrDigestInvalid], or [ErrDigestUnsupported] for an unknown first byte.
+func DigestFromBytes(b []byte) (Digest, error) {
+	if len(b) == 0 {
+		return Digest{}, fmt.Errorf("%w: no bytes", ErrDigestInvalid)
+	}
+	alg := Algorithm(b[0])
+	if alg.Size() == 0 {
+		return Digest{}, fmt.Errorf("%w: algorithm byte %d", ErrDigestUnsupported, b[0])
+	}
+	if len(b) != 1+alg.Size() {
+		return Digest{}, fmt.Errorf("%w: %s has %d bytes, not %d", ErrDigestInvalid, alg, alg.Size(), len(b)-1)
+	}
+	return digestOf(alg, b[1:]), nil
+}
+
+// digestOf makes a digest of a raw hash of the right length.
+func digestOf(alg Algorithm, raw []byte) Digest {
+	// One array for the longest digest: the string is the only allocation.
+	var buf [len("sha512:") + 2*sha512.Size]byte
+	n := copy(buf[:], alg.String())
+	buf[n] = ':'
+	n++
+	n += hex.Encode(buf[n:], raw)
+	return Digest{text: string(buf[:n])}
+}
+
+// FromHash returns the digest of what was written to h, a hash made by alg.New.
+// h may be written to afterwards. FromHash panics when h is not alg's.
+func FromHash(alg Algorithm, h hash.Hash) Digest {
+	if h.Size() != alg.Size() {
+		panic(fmt.Sprintf("oci: FromHash: a hash of %d bytes is not of %s", h.Size(), alg))
+	}
+	var buf [sha512.Size]byte
+	return digestOf(alg, h.Sum(buf[:0]))
+}
+
+// Compute returns the digest of content. It panics when alg is neither
+// [SHA256] nor [SHA512].
+func Compute(alg Algorithm, content []byte) Digest {
+	switch alg {
+	case SHA256:
+		sum := sha256.Sum256(content)
+		return digestOf(alg, sum[:])
+	case SHA512:
+		sum := sha512.Sum512(content)
+		return digestOf(alg, sum[:])
+	}
+	panic("oci: Compute with " + alg.String())
+}
+
+// String returns the digest as text, "" for the zero value.
+func (d Digest) String() string { return d.text }
+
+// IsZero tells whether d is the zero value.
+func (d Digest) IsZero() bool { return d.text == "" }
+
+// Algorithm returns the digest's algorithm, 0 for the zero value.
+func (d Digest) Algorithm() Algorithm {
+	switch len(d.text) {
+	case len("sha256:") + 2*sha256.Size:
+		return SHA256
+	case len("sha512:") + 2*sha512.Size:
+		return SHA512
+	}
+	return 0
+}
+
+// Hex returns the hexadecimal part, "" for the zero value.
+func (d Digest) Hex() string {
+	if d.text == "" {
+		return ""
+	}
+	return d.text[len("sha256:"):]
+}
+
+// Bytes returns the form that the database keeps: one byte for the algorithm,
+// then the raw hash. It is nil for the zero value, which the database stores as
+// NULL.
+func (d Digest) Bytes() []byte {
+	alg := d.Algorithm()
+	if alg == 0 {
+		return nil
+	}
+	b := make([]byte, 1+alg.Size())
+	b[0] = byte(alg)
+	if _, err := hex.Decode(b[1:], []byte(d.text[len("sha256:"):])); err != nil {
+		panic("oci: a digest that isn't hexadecimal: " + d.text)
+	}
+	return b
+}
+
+// MarshalText returns the digest as text, so that it stands as a string in JSON.
+func (d Digest) MarshalText() ([]byte, error) { return []byte(d.text), nil }
+
+// UnmarshalText reads what [ParseDigest] accepts, and nothing as the zero value.
+func (d *Digest) UnmarshalText(b []byte) error {
+	if len(b) == 0 {
+		*d = Digest{}
+		return nil
+	}
+	parsed, err := ParseDigest(string(b))
+	if err != nil {
+		return err
+	}
+	*d = parsed
+	return nil
+}

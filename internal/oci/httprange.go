@@ -1,0 +1,79 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+var (
+	// ErrRangeInvalid is matched by every error of [ParseContentRange].
+	ErrRangeInvalid = errors.New("invalid content range")
+	// ErrCountInvalid is matched by every error of [ParseCount].
+	ErrCountInvalid = errors.New("invalid number of results")
+)
+
+// ParseContentRange reads the Content-Range of an upload's chunk: two offsets
+// in bytes, both inclusive, "0-99" (OCI Distribution Specification, "Pushing a
+// blob in chunks"). It also takes the forms of clients that follow RFC 9110,
+// "bytes 0-99", "bytes=0-99", each with "/200" or "/*" behind it. The length of
+// the chunk is end-start+1 and always fits an int64. The error matches
+// [ErrRangeInvalid].
+func ParseContentRange(s string) (start, end int64, err error) {
+	text := s
+	if rest, ok := strings.CutPrefix(text, "bytes"); ok {
+		if rest == "" || rest[0] != ' ' && rest[0] != '=' {
+			return 0, 0, rangeError(s)
+		}
+		text = rest[1:]
+	}
+	text, total, hasTotal := strings.Cut(text, "/")
+	from, to, found := strings.Cut(text, "-")
+	start, okStart := parseDecimal(from)
+	end, okEnd := parseDecimal(to)
+	if !found || !okStart || !okEnd {
+		return 0, 0, rangeError(s)
+	}
+	if end < start {
+		return 0, 0, fmt.Errorf("%w %.100q: it ends before it starts", ErrRangeInvalid, s)
+	}
+	if end == math.MaxInt64 {
+		return 0, 0, fmt.Errorf("%w %.100q: it is too large", ErrRangeInvalid, s)
+	}
+	if hasTotal && total != "*" {
+		if size, ok := parseDecimal(total); !ok || size <= end {
+			return 0, 0, fmt.Errorf("%w %.100q: it ends beyond its total", ErrRangeInvalid, s)
+		}
+	}
+	return start, end, nil
+}
+
+func rangeError(s string) error {
+	return fmt.Errorf("%w %.100q: it must be two offsets, start-end, both inclusive", ErrRangeInvalid, s)
+}
+
+// ParseCount reads the query parameter n, the number of results wanted: a
+// decimal number from 0 (OCI Distribution Specification, "Listing Tags"). The
+// error matches [ErrCountInvalid]. An empty s is an error: a parameter that is
+// absent isn't for this function.
+func ParseCount(s string) (int, error) {
+	n, ok := parseDecimal(s)
+	if !ok || n > math.MaxInt32 {
+		return 0, fmt.Errorf("%w %.40q: it must be a number from 0 to %d", ErrCountInvalid, s, math.MaxInt32)
+	}
+	return int(n), nil
+}
+
+// parseDecimal reads ASCII digits and nothing else; strconv alone would take a
+// sign as well.
+func parseDecimal(s string) (int64, bool) {
+	for i := 0; i < len(s); i++ {
+		if s[i] < '0' || s[i] > '9' {
+			return 0, false
+		}
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	return n, err == nil
+}

@@ -1,0 +1,256 @@
+package oci
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// MaxManifestSize is the largest manifest in bytes, the size that the
+	// specification has registries expect ("Pushing Manifests"). It bounds
+	// what one request may hold in memory.
+	MaxManifestSize = 4 << 20
+	// MaxDescriptors is the largest number of layers of an image, and of
+	// manifests of an index. It bounds the rows that one push may write.
+	MaxDescriptors = 10_000
+)
+
+// Manifest is what a registry needs to know of a manifest. It is valid: its
+// digests are supported, sizes aren't negative, and it is one kind only.
+type Manifest struct {
+	MediaType string // one of [ManifestTypes]
+	Kind      Kind
+	// ArtifactType is the manifest's own artifactType, else the configuration's
+	// media type for an image and "" for an index (OCI Distribution
+	// Specification, "Listing Referrers").
+	ArtifactType string
+	Config       *Descriptor       // set for an image only
+	Layers       []Descriptor      // of an image, as listed; a digest may come twice
+	Manifests    []Descriptor      // of an index, as listed; a digest may come twice
+	Subject      *Descriptor       // nil when there is none
+	Annotations  map[string]string // nil when there are none
+}
+
+// manifestKeys are the top-level keys that decide what a manifest is.
+var manifestKeys = []string{
+	"schemaVersion", "mediaType", "artifactType", "config", "layers",
+	"manifests", "subject", "annotations", "fsLayers",
+}
+
+// ParseManifest reads and checks a manifest that came with contentType, whose
+// parameters are ignored. With an empty contentType the manifest's mediaType
+// decides, and without that its fields do. Content that can be read as more
+// than one thing is refused: a content type other than the mediaType, manifests
+// beside config or layers (CVE-2021-41190), keys that come twice or in another
+// case. Members that the OCI Image Specification doesn't know are ignored.
+//
+// The error is an [*Error] of code MANIFEST_INVALID whose message begins with
+// the offending field, "layers[2].digest: …"; its status is 413 when body has
+// more than [MaxManifestSize] bytes, else 400. Annotations, types and the rest
+// are copies: body may be reused.
+func ParseManifest(contentType string, body []byte) (*Manifest, error) {
+	if len(body) > MaxManifestSize {
+		return nil, Errorf(ManifestInvalid, "the manifest has more than %d bytes", MaxManifestSize).
+			WithStatus(http.StatusRequestEntityTooLarge)
+	}
+	if !utf8.Valid(body) {
+		return nil, invalid("", "it isn't UTF-8")
+	}
+	if !json.Valid(body) {
+		return nil, invalid("", "it isn't JSON: %w", syntaxError(body))
+	}
+	fields, err := readObject(bytes.TrimSpace(body), manifestKeys)
+	if err != nil {
+		return nil, invalid("", "%w", err)
+	}
+	m := &Manifest{}
+	for _, step := range []func(string, map[string]field) error{
+		m.readSchema, m.readKind, m.readConfig, m.readLists, m.readCommon,
+	} {
+		if err := step(contentType, fields); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// invalid returns a MANIFEST_INVALID error about the field at path, about the
+// whole manifest when path is empty.
+func invalid(path, format string, args ...any) *Error {
+	if path == "" {
+		path = "manifest"
+	}
+	return Errorf(ManifestInvalid, path+": "+format, args...)
+}
+
+// syntaxError says where text that json.Valid refused goes wrong.
+func syntaxError(body []byte) error {
+	var v json.RawMessage
+	if err := json.Unmarshal(body, &v); err != nil {
+		return err
+	}
+	return fmt.Errorf("there is no JSON value")
+}
+
+// readSchema refuses Docker's schema 1 with its own message, and every schema
+// version but 2.
+func (m *Manifest) readSchema(contentType string, fields map[string]field) error {
+	const schema1 = "Docker schema 1 manifests aren't supported: push the image with a current client, which sends schema 2 or OCI"
+	switch trimParameters(contentType) {
+	case MediaTypeDockerSchema1, MediaTypeDockerSchema1Signed:
+		return invalid("mediaType", schema1)
+	}
+	version := string(fields["schemaVersion"].value)
+	if version == "1" || fields["fsLayers"].present() {
+		return invalid("schemaVersion", schema1)
+	}
+	if version == "" {
+		return invalid("schemaVersion", "it is required and must be 2")
+	}
+	if version != "2" {
+		return invalid("schemaVersion", "it must be 2, not %.40s", version)
+	}
+	return nil
+}
+
+// readKind settles media type and kind, from the content type, the mediaType
+// field and the fields that are there.
+func (m *Manifest) readKind(contentType string, fields map[string]field) error {
+	declared, err := readText("mediaType", fields["mediaType"])
+	if err != nil {
+		return err
+	}
+	sent := trimParameters(contentType)
+	if sent != "" && declared != "" && sent != declared {
+		return invalid("mediaType", "it is %q but the Content-Type is %q: they must be the same", declared, sent)
+	}
+	image := fields["config"].present() || fields["layers"].present()
+	index := fields["manifests"].present()
+	if image && index {
+		return invalid("manifests", "a manifest has either manifests or config and layers, never both")
+	}
+	switch {
+	case sent != "":
+		m.MediaType = sent
+	case declared != "":
+		m.MediaType = declared
+	case index:
+		m.MediaType = MediaTypeImageIndex
+	default:
+		m.MediaType = MediaTypeImageManifest
+	}
+	kind, ok := KindOf(m.MediaType)
+	if !ok {
+		return invalid("mediaType", "%.200q isn't supported: it must be one of %s", m.MediaType, strings.Join(ManifestTypes(), ", "))
+	}
+	m.Kind = kind
+	if kind == KindImage && index {
+		return invalid("manifests", "%s has config and layers, not manifests", m.MediaType)
+	}
+	if kind == KindIndex && image {
+		return invalid("manifests", "%s has manifests, not config and layers", m.MediaType)
+	}
+	return nil
+}
+
+// readConfig reads an image's configuration, which is required. OCI's empty
+// descriptor serves where there is nothing to configure.
+func (m *Manifest) readConfig(_ string, fields map[string]field) error {
+	if m.Kind != KindImage {
+		return nil
+	}
+	if !fields["config"].present() {
+		return invalid("config", "it is required in an image manifest")
+	}
+	config, err := readDescriptor("config", fields["config"].value)
+	if err != nil {
+		return err
+	}
+	m.Config = &config
+	return nil
+}
+
+// readLists reads layers or manifests. null is an empty list, as some encoders
+// write it; an index must name its list, or any object would be an index.
+func (m *Manifest) readLists(_ string, fields map[string]field) error {
+	var err error
+	if m.Kind == KindImage {
+		m.Layers, err = readDescriptors("layers", fields["layers"])
+		return err
+	}
+	if fields["manifests"].value == nil {
+		return invalid("manifests", "it is required in an index")
+	}
+	m.Manifests, err = readDescriptors("manifests", fields["manifests"])
+	return err
+}
+
+// readCommon reads what both kinds have.
+func (m *Manifest) readCommon(_ string, fields map[string]field) error {
+	var err error
+	if m.ArtifactType, err = readText("artifactType", fields["artifactType"]); err != nil {
+		return err
+	}
+	if m.ArtifactType == "" && m.Config != nil {
+		m.ArtifactType = m.Config.MediaType
+	}
+	if fields["subject"].present() {
+		subject, err := readDescriptor("subject", fields["subject"].value)
+		if err != nil {
+			return err
+		}
+		m.Subject = &subject
+	}
+	m.Annotations, err = readAnnotations("annotations", fields["annotations"])
+	return err
+}
+
+// DistinctLayers returns the layers, each digest once and where it comes first.
+// Of a digest that is listed both as foreign and as an ordinary layer the
+// ordinary one is returned, since then the blob must exist.
+func (m *Manifest) DistinctLayers() []Descriptor { return distinct(m.Layers) }
+
+// DistinctManifests returns an index's manifests, each digest once and where it
+// comes first.
+func (m *Manifest) DistinctManifests() []Descriptor { return distinct(m.Manifests) }
+
+func distinct(list []Descriptor) []Descriptor {
+	at := make(map[Digest]int, len(list))
+	out := make([]Descriptor, 0, len(list))
+	for _, d := range list {
+		i, seen := at[d.Digest]
+		switch {
+		case !seen:
+			at[d.Digest] = len(out)
+			out = append(out, d)
+		case out[i].Foreign() && !d.Foreign():
+			out[i] = d
+		}
+	}
+	return out
+}
+
+// ContentSize returns the bytes that the registry keeps for an image besides
+// the manifest itself: the configuration and each distinct layer that isn't
+// foreign. It is 0 for an index and at most math.MaxInt64.
+func (m *Manifest) ContentSize() int64 {
+	var total int64
+	if m.Config != nil {
+		total = m.Config.Size
+	}
+	for _, d := range m.DistinctLayers() {
+		if d.Foreign() || m.Config != nil && d.Digest == m.Config.Digest {
+			continue
+		}
+		if total > math.MaxInt64-d.Size {
+			return math.MaxInt64
+		}
+		total += d.Size
+	}
+	return total
+}
