@@ -16,6 +16,12 @@ import (
 // The blob is locked before its link is looked for: whoever deletes the blob
 // waits, or has made the row go away.
 func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (bool, error) {
+	// A look beforehand, so that a mount that can't be doesn't make a repository.
+	if _, err := c.Blob(ctx, from, d); isAnswer(err) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
 	err := c.withRepository(ctx, path, func(r repository) error {
 		b := new(batch)
 		b.exec(lockRepository, r.namespace, r.id, path)
@@ -66,7 +72,7 @@ func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) err
 		return err
 	}
 	err = c.db.Tx(ctx, func(tx pgx.Tx) error { return unlinkBlob(ctx, tx, r, path, d) })
-	if err != nil && oci.CodeOf(err) == "" {
+	if err != nil && !isAnswer(err) {
 		return fmt.Errorf("deleting blob %s of %s: %w", d, path, err)
 	}
 	return err

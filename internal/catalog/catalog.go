@@ -26,6 +26,7 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -94,6 +95,7 @@ const (
 	stateChildMissing   = "PU003"
 	stateManifestGone   = "PU004"
 	stateUploadLost     = "PU005"
+	stateBlobExists     = "PU006"
 )
 
 // lockRepository is the first statement of every transaction that inserts
@@ -163,6 +165,12 @@ func (c *Catalog) withRepository(ctx context.Context, path string, write func(r 
 		c.cache.dropAll(path)
 	}
 	return fmt.Errorf("repository %s is deleted and created again without pause", path)
+}
+
+// isAnswer says whether err is what a client is to be told, and not a failure.
+func isAnswer(err error) bool {
+	_, ok := errors.AsType[*oci.Error](err)
+	return ok
 }
 
 func nameUnknown(path string) error {

@@ -51,7 +51,7 @@ func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 			}
 			continue // it has come meanwhile
 		}
-		if err != nil && oci.CodeOf(err) == "" {
+		if err != nil && !isAnswer(err) {
 			return fmt.Errorf("storing manifest %s of %s: %w", p.Digest, p.Repository, err)
 		}
 		return err
@@ -95,10 +95,9 @@ func manifestRows(p NewManifest) (manifestColumns, error) {
 		rows.totalSize += m.Config.Size
 		rows.blobs = append(rows.blobs, rows.config)
 	}
-	for _, l := range distinct(m.Layers) {
-		if l.Foreign() {
-			continue
-		}
+	// A foreign layer is elsewhere, unless the manifest also lists it as its own.
+	own := slices.DeleteFunc(slices.Clone(m.Layers), oci.Descriptor.Foreign)
+	for _, l := range distinct(own) {
 		rows.blobs = append(rows.blobs, l.Digest.Bytes())
 		rows.layers = append(rows.layers, l.Digest.Bytes())
 		rows.layerSizes = append(rows.layerSizes, l.Size)
@@ -304,7 +303,7 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest)
 		return err
 	}
 	err = c.db.Tx(ctx, func(tx pgx.Tx) error { return c.deleteManifest(ctx, tx, r, path, d) })
-	if err != nil && oci.CodeOf(err) == "" {
+	if err != nil && !isAnswer(err) {
 		return fmt.Errorf("deleting manifest %s of %s: %w", d, path, err)
 	}
 	return err

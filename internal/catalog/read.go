@@ -96,7 +96,7 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 	if m, ok := get(c.cache, c.cache.manifests, contentKey{path, d}, gen); ok && c.promised(contentKey{path, d}) {
 		return m, nil
 	}
-	var mediaType string
+	var mediaType *string
 	var payload []byte
 	var delay time.Duration
 	b := new(batch)
@@ -113,18 +113,20 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 	b.row([]any{&mediaType, &payload, &delay}, `
 		SELECT m.media_type, m.payload, COALESCE(q.review_after - now(), '0')
 		FROM repositories r
-		JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
+		LEFT JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
 			AND m.repository_id = r.id AND m.digest = $2
 		LEFT JOIN gc_manifest_review_queue q ON q.top_level_namespace_id = m.top_level_namespace_id
 			AND q.repository_id = m.repository_id AND q.manifest_id = m.id
 		WHERE r.path = $1`, path, d.Bytes())
 	switch err := b.send(ctx, c.db.Pool); {
 	case isNoRows(err):
-		return c.ManifestByDigest(ctx, path, d) // says what exactly is unknown
+		return nil, nameUnknown(path)
 	case err != nil:
 		return nil, fmt.Errorf("looking for manifest %s of %s: %w", d, path, err)
+	case mediaType == nil:
+		return nil, manifestUnknown(path, d.String())
 	}
-	m := &Manifest{Digest: d, MediaType: mediaType, Payload: payload}
+	m := &Manifest{Digest: d, MediaType: *mediaType, Payload: payload}
 	keep(c.cache, c.cache.manifests, contentKey{path, d}, m, gen)
 	c.keepPromise(contentKey{path, d}, delay)
 	return m, nil
@@ -178,7 +180,8 @@ func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (B
 	if b, ok := get(c.cache, c.cache.blobs, contentKey{path, d}, gen); ok && c.promised(contentKey{digest: d}) {
 		return b, nil
 	}
-	blob := Blob{Digest: d}
+	var size *int64
+	var mediaType, key *string
 	var delay time.Duration
 	b := new(batch)
 	b.exec(`
@@ -189,20 +192,23 @@ func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (B
 			AND rb.repository_id = r.id AND rb.blob_digest = $2
 		WHERE r.path = $1
 		`+greatestReview, path, d.Bytes())
-	b.row([]any{&blob.Size, &blob.MediaType, &blob.StorageKey, &delay}, `
+	b.row([]any{&size, &mediaType, &key, &delay}, `
 		SELECT b.size, b.media_type, b.storage_key, COALESCE(q.review_after - now(), '0')
 		FROM repositories r
-		JOIN repository_blobs rb ON rb.top_level_namespace_id = r.top_level_namespace_id
+		LEFT JOIN repository_blobs rb ON rb.top_level_namespace_id = r.top_level_namespace_id
 			AND rb.repository_id = r.id AND rb.blob_digest = $2
-		JOIN blobs b ON b.digest = rb.blob_digest
+		LEFT JOIN blobs b ON b.digest = rb.blob_digest
 		LEFT JOIN gc_blob_review_queue q ON q.digest = b.digest
 		WHERE r.path = $1`, path, d.Bytes())
 	switch err := b.send(ctx, c.db.Pool); {
 	case isNoRows(err):
-		return c.BlobNow(ctx, path, d) // says what exactly is unknown
+		return Blob{}, nameUnknown(path)
 	case err != nil:
-		return blob, fmt.Errorf("looking for blob %s of %s: %w", d, path, err)
+		return Blob{}, fmt.Errorf("looking for blob %s of %s: %w", d, path, err)
+	case size == nil:
+		return Blob{}, blobUnknown(path, d)
 	}
+	blob := Blob{Digest: d, Size: *size, MediaType: *mediaType, StorageKey: *key}
 	keep(c.cache, c.cache.blobs, contentKey{path, d}, blob, gen)
 	c.keepPromise(contentKey{digest: d}, delay)
 	return blob, nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -28,31 +29,57 @@ type Upload struct {
 	StoreState []byte        // the blob store's; nil: it has nothing yet
 	Tail       []byte        // the acknowledged bytes themselves, while few
 	Attempt    int64
-	StartedAt  time.Time
+	// Ticket is a number that was taken for this process and not used yet, or
+	// NoTicket. It is not in the row.
+	Ticket    int64
+	StartedAt time.Time
 }
+
+// NoTicket says that there is no number in advance.
+const NoTicket = -1
 
 // MaxTail is how many bytes of an upload are kept in its row instead of the
 // store: small blobs become objects only when they are complete.
 const MaxTail = 64 << 10
 
-// StartUpload makes the row of a new upload, whose objects' names will begin
-// with base.
-func (c *Catalog) StartUpload(ctx context.Context, path, base string, a oci.Algorithm) (Upload, error) {
-	id := uuid.New()
-	u := Upload{ID: id, Repository: path, Algorithm: a, StorageKey: base}
-	_, err := c.db.Pool.Exec(ctx,
-		"INSERT INTO uploads (id, repository, storage_key, algorithm) VALUES ($1, $2, $3, $4)",
-		id, path, u.StorageKey, a.String())
-	if err != nil {
-		return u, fmt.Errorf("starting an upload to %s: %w", path, err)
+// StartUploads makes the rows of n new uploads, which belong to no repository
+// until one saves to them, and takes one number of each for the caller: the
+// first object needs no claim. A process makes rows ahead, several in one
+// commit, so that the start of an upload costs none; those that it doesn't use
+// are reaped as abandoned ones are.
+func (c *Catalog) StartUploads(ctx context.Context, n int) ([]Upload, error) {
+	list := make([]Upload, n)
+	ids, keys := make([]uuid.UUID, n), make([]string, n)
+	for i := range list {
+		ids[i], keys[i] = uuid.New(), blob.NewBase()
+		list[i] = Upload{ID: ids[i], StorageKey: keys[i], Algorithm: oci.SHA256, Ticket: 0, StartedAt: time.Now()}
 	}
-	return u, nil
+	_, err := c.db.Pool.Exec(ctx, `
+		INSERT INTO uploads (id, repository, storage_key, algorithm, numbers)
+		SELECT id, '', storage_key, 'sha256', 1 FROM unnest($1::uuid[], $2::text[]) AS u (id, storage_key)`, ids, keys)
+	if err != nil {
+		return nil, fmt.Errorf("starting uploads: %w", err)
+	}
+	return list, nil
+}
+
+// DropUploads removes rows that StartUploads made and nobody used.
+func (c *Catalog) DropUploads(ctx context.Context, list []Upload) error {
+	ids := make([]uuid.UUID, len(list))
+	for i, u := range list {
+		ids[i] = u.ID
+	}
+	_, err := c.db.Pool.Exec(ctx, "DELETE FROM uploads WHERE id = ANY ($1) AND attempt = 0 AND repository = ''", ids)
+	if err != nil {
+		return fmt.Errorf("dropping unused uploads: %w", err)
+	}
+	return nil
 }
 
 const uploadColumns = `id, repository, storage_key, algorithm, hash_state, size, store_state, tail, attempt, created_at`
 
 func scanUpload(row interface{ Scan(...any) error }, more ...any) (Upload, error) {
-	var u Upload
+	u := Upload{Ticket: NoTicket}
 	var algorithm string
 	dest := []any{&u.ID, &u.Repository, &u.StorageKey, &algorithm, &u.HashState, &u.Size, &u.StoreState, &u.Tail,
 		&u.Attempt, &u.StartedAt}
@@ -67,13 +94,14 @@ func scanUpload(row interface{ Scan(...any) error }, more ...any) (Upload, error
 // Upload returns an upload of the repository. Error: BLOB_UPLOAD_UNKNOWN.
 func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload, error) {
 	u, err := scanUpload(c.db.Pool.QueryRow(ctx,
-		"SELECT "+uploadColumns+" FROM uploads WHERE id = $1 AND repository = $2", id, path))
+		"SELECT "+uploadColumns+" FROM uploads WHERE id = $1 AND repository IN ($2, '')", id, path))
 	switch {
 	case isNoRows(err):
 		return u, uploadUnknown(path, id)
 	case err != nil:
 		return u, fmt.Errorf("looking for upload %s: %w", id, err)
 	}
+	u.Repository = path
 	return u, nil
 }
 
@@ -112,60 +140,43 @@ func (c *Catalog) UploadNumbers(ctx context.Context, u Upload, n int) (first int
 	return first, nil
 }
 
-// SaveUpload acknowledges what the holder of the claim has written, and ends
-// the claim. u has the attempt that was claimed.
-func (c *Catalog) SaveUpload(ctx context.Context, u Upload) error {
-	done, err := c.db.Pool.Exec(ctx, `
-		UPDATE uploads SET attempt = attempt + 1, algorithm = $3, hash_state = $4, size = $5, store_state = $6,
-			tail = $7, updated_at = now()
-		WHERE id = $1 AND attempt = $2`,
-		u.ID, u.Attempt, u.Algorithm.String(), u.HashState, u.Size, u.StoreState, u.Tail)
-	switch {
-	case err != nil:
-		return fmt.Errorf("saving upload %s: %w", u.ID, err)
-	case done.RowsAffected() == 0:
-		return uploadMoved(u)
+// SaveUpload acknowledges what the caller has taken in, and ends its claim if
+// it had one. It returns the upload as its row is now, with a ticket where the
+// upload has no object yet. Error: as ClaimUpload's.
+func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
+	taken := 0
+	if u.StoreState == nil && u.Ticket == NoTicket {
+		taken = 1
 	}
-	return nil
+	err := c.db.Pool.QueryRow(ctx, `
+		UPDATE uploads SET attempt = attempt + 1, repository = $3, algorithm = $4, hash_state = $5, size = $6,
+			store_state = $7, tail = $8, numbers = numbers + $9, updated_at = now()
+		WHERE id = $1 AND attempt = $2
+		RETURNING attempt, CASE WHEN $9 > 0 THEN numbers - 1 ELSE $10 END`,
+		u.ID, u.Attempt, u.Repository, u.Algorithm.String(), u.HashState, u.Size, u.StoreState, u.Tail,
+		taken, u.Ticket).Scan(&u.Attempt, &u.Ticket)
+	switch {
+	case isNoRows(err):
+		return u, uploadMoved(u)
+	case err != nil:
+		return u, fmt.Errorf("saving upload %s: %w", u.ID, err)
+	}
+	return u, nil
 }
 
 // CommitUpload turns the upload into a blob of its repository, in one
-// transaction and one round trip: the row of the upload goes, the blob's and
-// its link come. Where the blob exists already this upload's objects are
-// doomed and the blob is promised for the review delay. leftovers says that
-// objects other than key may exist.
-//
-// The blob is locked after its insertion and before the link: an insertion
-// that conflicts doesn't wait for one who is about to delete the blob.
+// transaction and, for a blob that is new, one statement: the row of the upload
+// goes, the blob's and its link come. Where the blob exists already this
+// upload's objects are doomed, and the blob is promised for the review delay.
+// leftovers says that objects other than key may exist. Error: as ClaimUpload's.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
-	var kept bool
 	err := c.withRepository(ctx, u.Repository, func(r repository) error {
-		b := new(batch)
-		b.exec(lockRepository, r.namespace, r.id, u.Repository)
-		b.row([]any{&kept}, `
-			WITH u AS (
-				DELETE FROM uploads WHERE id = $1 AND attempt = $2 RETURNING storage_key
-			), required AS (
-				SELECT purser_require(EXISTS (SELECT FROM u), '`+stateUploadLost+`') AS ok
-			), b AS (
-				INSERT INTO blobs (digest, size, storage_key)
-				SELECT $3, $4, $5 FROM u, required
-				ON CONFLICT (digest) DO NOTHING
-				RETURNING digest
-			), d AS (
-				INSERT INTO gc_doomed_objects (storage_key, of_upload, keep, size, again_at)
-				SELECT u.storage_key, true, (SELECT $5::text FROM b), CASE WHEN EXISTS (SELECT FROM b) THEN 0 ELSE $4 END,
-					now() + $7::interval
-				FROM u
-				WHERE $6 OR NOT EXISTS (SELECT FROM b)
-			)
-			SELECT EXISTS (SELECT FROM b)`,
-			u.ID, u.Attempt, d.Bytes(), u.Size, key, leftovers, c.opt.MaxRequest)
-		// Deleted while this waited for it: run again and insert it anew.
-		b.exec(lockBlob, d.Bytes(), db.CodeSerializationFailure)
-		b.exec(linkBlob, r.namespace, r.id, d.Bytes())
-		b.exec(promiseBlob, d.Bytes())
-		return b.send(ctx, c.db.Pool)
+		_, err := c.db.Pool.Exec(ctx, commitNew, u.ID, u.Attempt, d.Bytes(), u.Size, key, leftovers, c.opt.MaxRequest,
+			r.namespace, r.id, u.Repository)
+		if db.Code(err) != stateBlobExists {
+			return err
+		}
+		return c.commitKnown(ctx, r, u, d)
 	})
 	switch {
 	case err == nil:
@@ -176,11 +187,56 @@ func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key 
 	return fmt.Errorf("committing upload %s as %s: %w", u.ID, d, err)
 }
 
+// commitNew commits an upload whose blob isn't there yet. Its parts run in the
+// order in which they need each other: the repository is locked and the upload
+// taken, or the statement ends; only then is anything inserted.
+const commitNew = `
+	WITH alive AS (
+		SELECT FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
+		WHERE n.id = $8 AND r.id = $9 AND r.path = $10
+		FOR KEY SHARE
+	), u AS (
+		DELETE FROM uploads WHERE id = $1 AND attempt = $2 RETURNING storage_key
+	), required AS MATERIALIZED (
+		SELECT purser_require(EXISTS (SELECT FROM alive), '` + stateRepositoryGone + `'),
+			purser_require(EXISTS (SELECT FROM u), '` + stateUploadLost + `')
+	), b AS (
+		INSERT INTO blobs (digest, size, storage_key)
+		SELECT $3, $4, $5 FROM required
+		ON CONFLICT (digest) DO NOTHING
+		RETURNING digest
+	), l AS (
+		INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
+		SELECT $8, $9, digest FROM b ON CONFLICT DO NOTHING
+	), doomed AS (
+		INSERT INTO gc_doomed_objects (storage_key, of_upload, keep, again_at)
+		SELECT storage_key, true, $5, now() + $7::interval FROM u WHERE $6
+	)
+	SELECT purser_require(EXISTS (SELECT FROM b), '` + stateBlobExists + `')`
+
+// commitKnown commits an upload whose blob is there already. The blob is locked
+// before its link and the promise are written; if it was deleted while this
+// waited for it, the transaction runs again from the start.
+func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci.Digest) error {
+	b := new(batch)
+	b.exec(lockRepository, r.namespace, r.id, u.Repository)
+	b.exec(lockBlob, d.Bytes(), db.CodeSerializationFailure)
+	b.exec(`
+		WITH u AS (DELETE FROM uploads WHERE id = $1 AND attempt = $2 RETURNING storage_key),
+		doomed AS (
+			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
+			SELECT storage_key, true, $3, now() + $4::interval FROM u)
+		SELECT purser_require(EXISTS (SELECT FROM u), '`+stateUploadLost+`')`, u.ID, u.Attempt, u.Size, c.opt.MaxRequest)
+	b.exec(linkBlob, r.namespace, r.id, d.Bytes())
+	b.exec(promiseBlob, d.Bytes())
+	return b.send(ctx, c.db.Pool)
+}
+
 // CancelUpload gives the upload up; its objects are doomed. Error:
 // BLOB_UPLOAD_UNKNOWN.
 func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) error {
 	done, err := c.db.Pool.Exec(ctx, `
-		WITH u AS (DELETE FROM uploads WHERE id = $1 AND repository = $2 RETURNING *),
+		WITH u AS (DELETE FROM uploads WHERE id = $1 AND repository IN ($2, '') RETURNING *),
 		`+doomUploads, id, path, c.opt.MaxRequest)
 	switch {
 	case err != nil:
@@ -192,10 +248,10 @@ func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) e
 }
 
 // doomUploads dooms what the uploads in u may have stored; $3 is the longest
-// request. An upload that never had a number has no object.
+// request.
 const doomUploads = `
 	d AS (INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
-		SELECT storage_key, true, size, now() + $3::interval FROM u WHERE numbers > 0)
+		SELECT storage_key, true, size, now() + $3::interval FROM u)
 	SELECT FROM u`
 
 // ReapUploads gives up to n uploads up that nobody has touched for age, and

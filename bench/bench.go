@@ -1,0 +1,295 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// The two states that registries are measured in.
+const (
+	stateEmpty  = "empty"
+	stateFilled = "filled"
+)
+
+// fillWorkload is the row of the fill itself.
+const fillWorkload = "fill"
+
+// bench is one run of the command.
+type bench struct {
+	*options
+	fixture fixture
+	fs      procfs
+	source  *layerSource // nil until a large layer is needed
+	child   *target      // the baselines' process; nil without baselines
+	log     io.Writer    // progress
+}
+
+func (b *bench) readRepo() string        { return b.prefix + "/read" }
+func (b *bench) tagsRepo() string        { return b.prefix + "/tags" }
+func (b *bench) fillRepo(i int) string   { return fmt.Sprintf("%s/fill-%04d", b.prefix, i) }
+func (b *bench) logf(f string, a ...any) { fmt.Fprintf(b.log, f+"\n", a...) }
+
+// layers returns the source of large layers.
+func (b *bench) layers() (*layerSource, error) {
+	var err error
+	if b.source == nil {
+		b.source, err = newLayerSource(b.layerMiB << 20)
+	}
+	return b.source, err
+}
+
+// run is the command: it measures, writes the report to stdout and progress to
+// stderr, and fails when any answer was wrong.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	o, err := parseOptions(args, stderr)
+	if err != nil {
+		return err
+	}
+	b := &bench{options: o, fixture: newFixture(o.hot), fs: procfs{root: "/proc"}, log: stderr}
+	if o.baselines {
+		child, stop, err := startBaselines(o.dir, stderr)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		b.child = child
+	}
+	rep := newReport(o)
+	err = b.all(ctx, rep)
+	// What was measured before an error or an interrupt is shown all the same.
+	if len(rep.Results) > 0 {
+		err = errors.Join(err, rep.write(o.json, stdout))
+	}
+	if err != nil {
+		return err
+	}
+	if n := rep.marked(); n > 0 {
+		return fmt.Errorf("%d results have errors", n)
+	}
+	return nil
+}
+
+// all measures in both states.
+func (b *bench) all(ctx context.Context, rep *report) error {
+	for _, t := range b.targets {
+		if err := b.prepare(ctx, t); err != nil {
+			return fmt.Errorf("preparing %s: %w", t.name, err)
+		}
+	}
+	if err := b.measure(ctx, stateEmpty, rep); err != nil || b.fill == 0 {
+		return err
+	}
+	for _, t := range b.targets {
+		w, err := b.fillTarget(ctx, t)
+		if err != nil {
+			return fmt.Errorf("filling %s: %w", t.name, err)
+		}
+		rep.add(newResult(stateFilled, fillWorkload, t.name, w, 0))
+	}
+	b.logf("settling for %s", b.settle)
+	select {
+	case <-time.After(b.settle):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return b.measure(ctx, stateFilled, rep)
+}
+
+// measure runs every workload on every target, a round at a time.
+func (b *bench) measure(ctx context.Context, state string, rep *report) error {
+	for _, w := range b.workloads {
+		targets := b.targets
+		if b.child != nil && w.baseline != "" {
+			limit := *b.child
+			limit.name = w.limit
+			targets = append(targets[:len(targets):len(targets)], &limit)
+		}
+		totals := make([]window, len(targets))
+		for round := range b.rounds {
+			for i, t := range targets {
+				win := b.window(ctx, w, t)
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				totals[i].usage.known = win.usage.known && (round == 0 || totals[i].usage.known)
+				totals[i].add(win)
+				b.logf("%s %s round %d/%d %s: %d done, %d errors in %s", state, w.name, round+1, b.rounds,
+					t.name, len(win.latencies), win.errors, win.elapsed.Round(time.Millisecond))
+			}
+		}
+		for i, t := range targets {
+			r := newResult(state, w.name, t.name, totals[i], w.bytesMoved(b.options))
+			r.Baseline = t.baseline
+			rep.add(r)
+		}
+	}
+	return nil
+}
+
+// window runs a workload on a target once, for the time of one window.
+func (b *bench) window(ctx context.Context, w workload, t *target) window {
+	var s *session
+	var err error
+	switch {
+	case t.baseline:
+		s, err = b.openBaseline(ctx, w, t)
+	case w.probes != nil:
+		s, err = openReads(ctx, b.options, t, w.method, w.probes(b))
+	default:
+		s, err = w.open(b, t)
+	}
+	if err != nil {
+		var failed window
+		failed.fail(err)
+		return failed
+	}
+	defer s.close()
+	d := b.duration
+	if w.once {
+		d = 0
+	}
+	win := b.metered(ctx, t, d, s)
+	if s.after != nil && ctx.Err() == nil {
+		if err := s.after(ctx); err != nil {
+			win.fail(err)
+		}
+	}
+	return win
+}
+
+// metered drives a session and measures the target and the load generator.
+func (b *bench) metered(ctx context.Context, t *target, d time.Duration, s *session) window {
+	if b.sync {
+		flush()
+	}
+	dials := s.dials()
+	stop := newMeter(b.fs, t.pids).watch()
+	before, _ := selfCPU()
+	win := drive(ctx, d, s.ops)
+	after, _ := selfCPU()
+	win.usage = stop()
+	win.client = after - before
+	win.dials = s.dials() - dials
+	return win
+}
+
+// prepare finds the target's processes and puts what is read. It only adds
+// what isn't there.
+func (b *bench) prepare(ctx context.Context, t *target) error {
+	if err := t.findPIDs(ctx, b.fs); err != nil {
+		return err
+	}
+	if len(t.pids) == 0 {
+		b.logf("%s: its process isn't known, so neither is its CPU time nor its memory; name it with ,pid=PID", t.name)
+	} else {
+		b.logf("%s: measuring process %v and its children", t.name, t.pids)
+	}
+	for _, pid := range t.pids {
+		if pid == os.Getpid() {
+			b.logf("%s: runs in the load generator, whose CPU time it is charged with", t.name)
+		}
+	}
+	if b.fill > 0 && b.isFilled(ctx, t) {
+		b.logf("%s: holds the fill of an earlier run: its first table isn't that of an empty registry", t.name)
+	}
+	err := b.each(ctx, t, b.pushWorkers, b.hot, func(ctx context.Context, p *pusher, i int) error {
+		img := b.fixture.hot[i]
+		if err := p.ensure(ctx, b.readRepo(), img.blobs...); err != nil {
+			return err
+		}
+		return p.manifest(ctx, b.readRepo(), fixtureTag(i), img.manifest)
+	})
+	if err != nil {
+		return err
+	}
+	return b.prepareTags(ctx, t)
+}
+
+// prepareTags puts the repository that tags-1000 lists, if it is to run.
+func (b *bench) prepareTags(ctx context.Context, t *target) error {
+	if !slices.ContainsFunc(b.workloads, func(w workload) bool { return w.name == tagsWorkload }) {
+		return nil
+	}
+	img := b.fixture.hot[0]
+	p := newPusher(t, b.options)
+	defer p.close()
+	if err := p.ensure(ctx, b.tagsRepo(), img.blobs...); err != nil {
+		return err
+	}
+	return b.each(ctx, t, b.pushWorkers, tagCount, func(ctx context.Context, p *pusher, i int) error {
+		return p.manifest(ctx, b.tagsRepo(), fmt.Sprintf("t%04d", i), img.manifest)
+	})
+}
+
+func (b *bench) isFilled(ctx context.Context, t *target) bool {
+	p := newPusher(t, b.options)
+	defer p.close()
+	path := "/v2/" + b.fillRepo(0) + "/manifests/" + fillTag(0)
+	_, err := p.exchange(ctx, http.MethodHead, path, nil, http.StatusOK, "Accept: "+mediaManifest)
+	return err == nil
+}
+
+// each calls fn for 0 to n-1 on workers connections; the first error ends it.
+func (b *bench) each(ctx context.Context, t *target, workers, n int, fn func(context.Context, *pusher, int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s := b.counted(t, workers, n, func(ctx context.Context, p *pusher, i int) error {
+		err := fn(ctx, p, i)
+		if err != nil {
+			cancel(err)
+		}
+		return err
+	})
+	defer s.close()
+	drive(ctx, 0, s.ops)
+	return context.Cause(ctx)
+}
+
+// counted is a session whose operations are fn of 0 to n-1, each once.
+func (b *bench) counted(t *target, workers, n int, fn func(context.Context, *pusher, int) error) *session {
+	var next atomic.Int64
+	s := &session{}
+	for range min(workers, n) {
+		p := newPusher(t, b.options)
+		s.conns = append(s.conns, p.conn)
+		s.ops = append(s.ops, func(ctx context.Context) error {
+			i := int(next.Add(1)) - 1
+			if i >= n {
+				return errDone
+			}
+			return fn(ctx, p, i)
+		})
+	}
+	return s
+}
+
+func fillTag(i int) string { return fmt.Sprintf("m%d", i) }
+
+// fillTarget puts b.fill distinct manifests that share a configuration and a
+// layer, tagged, spread over repositories.
+func (b *bench) fillTarget(ctx context.Context, t *target) (window, error) {
+	conf, content := b.fixture.hot[0].blobs[0], b.fixture.small(0)
+	err := b.each(ctx, t, b.fillWorkers, b.fillRepos, func(ctx context.Context, p *pusher, i int) error {
+		return p.ensure(ctx, b.fillRepo(i), conf, content)
+	})
+	if err != nil {
+		return window{}, err
+	}
+	b.logf("filling %s with %d manifests", t.name, b.fill)
+	s := b.counted(t, b.fillWorkers, b.fill, func(ctx context.Context, p *pusher, i int) error {
+		annotations := map[string]string{"bench.n": fmt.Sprint(i)}
+		img := newImage(conf, []blob{content}, annotations, 0)
+		return p.manifest(ctx, b.fillRepo(i%b.fillRepos), fillTag(i), img.manifest)
+	})
+	defer s.close()
+	win := b.metered(ctx, t, 0, s)
+	b.logf("filled %s in %s, %d errors", t.name, win.elapsed.Round(time.Millisecond), win.errors)
+	return win, ctx.Err()
+}

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+const (
+	readBuffer    = 16 << 10  // bytes; also the longest header line understood
+	scratchBuffer = 256 << 10 // bytes; bodies are read through it
+	maxErrorBody  = 200       // bytes of an unexpected answer's body that are shown
+)
+
+// request is one HTTP/1.1 request, serialised beforehand so that sending it
+// again costs nothing but the write.
+type request struct {
+	head   []byte                // request line, headers and the empty line
+	body   []byte                // sent after head
+	stream func(io.Writer) error // writes a body that is too large to hold; nil otherwise
+	want   int                   // the status expected
+}
+
+// isHead reports whether the answer has no body whatever its headers say.
+func (r *request) isHead() bool { return len(r.head) > 5 && string(r.head[:5]) == "HEAD " }
+
+// repeatable reports whether the request may be sent again when a connection
+// that was kept alive turns out to be closed.
+func (r *request) repeatable() bool {
+	return r.isHead() || len(r.head) > 4 && string(r.head[:4]) == "GET "
+}
+
+// conn is an HTTP/1.1 client on one connection at a time. net/http's client
+// costs more CPU than the servers under test; this one knows its targets and
+// does no more than frame messages (RFC 9112). It is for one goroutine.
+type conn struct {
+	t       *target
+	timeout time.Duration // of one request
+
+	nc      net.Conn // nil: dial at the next request
+	br      *bufio.Reader
+	scratch []byte
+	used    bool        // nc has answered a request
+	release func() bool // ends the watch for cancellation
+	out     []byte      // head and body of small requests, sent in one write
+	dials   int         // connections made
+	answer  response
+}
+
+func newConn(t *target, timeout time.Duration) *conn {
+	return &conn{t: t, timeout: timeout, scratch: make([]byte, scratchBuffer)}
+}
+
+func (c *conn) dial(ctx context.Context) error {
+	d := net.Dialer{Timeout: c.timeout}
+	nc, err := d.DialContext(ctx, "tcp", c.t.addr)
+	if err != nil {
+		return fmt.Errorf("connecting to %s: %w", c.t.name, err)
+	}
+	if c.t.tls != nil {
+		tc := tls.Client(nc, c.t.tls)
+		if err := tc.HandshakeContext(ctx); err != nil {
+			nc.Close()
+			return fmt.Errorf("TLS handshake with %s: %w", c.t.name, err)
+		}
+		nc = tc
+	}
+	if c.br == nil {
+		c.br = bufio.NewReaderSize(nc, readBuffer)
+	} else {
+		c.br.Reset(nc)
+	}
+	c.nc, c.used = nc, false
+	c.dials++
+	// A deadline in the past is how a blocked read learns of cancellation.
+	c.release = context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
+	return nil
+}
+
+// close ends the connection; the next request dials again.
+func (c *conn) close() {
+	if c.nc == nil {
+		return
+	}
+	c.release()
+	c.nc.Close()
+	c.nc = nil
+}
+
+// do sends req and reads the whole answer; the body goes to sink (nil: it is
+// counted only). A status other than req.want is an error that quotes the
+// answer. What it returns is valid until the next call.
+func (c *conn) do(ctx context.Context, req *request, sink io.Writer) (*response, error) {
+	reused := c.nc != nil && c.used
+	resp, began, err := c.once(ctx, req, sink)
+	if err != nil && reused && !began && req.repeatable() && ctx.Err() == nil {
+		resp, _, err = c.once(ctx, req, sink)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", requestLine(req.head), err)
+	}
+	return resp, nil
+}
+
+// once is one attempt; began tells whether any byte of an answer arrived.
+func (c *conn) once(ctx context.Context, req *request, sink io.Writer) (resp *response, began bool, err error) {
+	if c.nc == nil {
+		if err := c.dial(ctx); err != nil {
+			return nil, false, err
+		}
+	}
+	defer func() {
+		if err != nil && !errors.As(err, new(*statusError)) {
+			c.close()
+		}
+	}()
+	if err := c.nc.SetDeadline(time.Now().Add(c.timeout)); err != nil {
+		return nil, false, fmt.Errorf("setting the deadline: %w", err)
+	}
+	// Looked at after the deadline was set: it may have overwritten the one
+	// that cancellation sets.
+	if err := ctx.Err(); err != nil {
+		return nil, false, err
+	}
+	sendErr := c.send(req)
+	if sendErr != nil && len(req.body) == 0 && req.stream == nil {
+		return nil, false, sendErr
+	}
+	// A server may refuse a body before it has read it all and close: its
+	// answer says more than the failed write.
+	if _, err := c.br.Peek(1); err != nil {
+		if sendErr != nil {
+			return nil, false, sendErr
+		}
+		return nil, false, fmt.Errorf("waiting for the answer: %w", err)
+	}
+	resp, err = c.read(req, sink)
+	if err == nil && sendErr != nil {
+		err = sendErr
+	}
+	if sendErr != nil || err == nil && resp.closes {
+		c.close()
+	}
+	c.used = true
+	return resp, true, err
+}
+
+func (c *conn) send(req *request) error {
+	var err error
+	switch {
+	case req.stream != nil:
+		if _, err = c.nc.Write(req.head); err == nil {
+			err = req.stream(c.nc)
+		}
+	case len(req.body) == 0:
+		_, err = c.nc.Write(req.head)
+	default:
+		c.out = append(append(c.out[:0], req.head...), req.body...)
+		_, err = c.nc.Write(c.out)
+	}
+	if err != nil {
+		return fmt.Errorf("sending the request: %w", err)
+	}
+	return nil
+}
+
+// read reads one final answer. An answer with another status than wanted
+// leaves the connection usable when its body could be read to the end.
+func (c *conn) read(req *request, sink io.Writer) (*response, error) {
+	r := &c.answer
+	for {
+		if err := r.readHead(c.br); err != nil {
+			return nil, fmt.Errorf("reading the answer's headers: %w", err)
+		}
+		if r.status >= 200 {
+			break
+		}
+		if r.status == 101 {
+			return nil, errors.New("the server switches protocols")
+		}
+	}
+	if r.status == req.want {
+		return r, r.readBody(c.br, c.scratch, req.isHead(), sink)
+	}
+	var quote clipped
+	if err := r.readBody(c.br, c.scratch, req.isHead(), &quote); err != nil {
+		return nil, fmt.Errorf("status %d, want %d, and its body: %w", r.status, req.want, err)
+	}
+	if r.closes {
+		c.close()
+	}
+	return nil, &statusError{got: r.status, want: req.want, body: string(quote.b)}
+}
+
+// statusError is an answer that was understood and isn't the one wanted.
+type statusError struct {
+	got, want int
+	body      string
+}
+
+func (e *statusError) Error() string {
+	if e.body == "" {
+		return fmt.Sprintf("status %d, want %d", e.got, e.want)
+	}
+	return fmt.Sprintf("status %d, want %d: %s", e.got, e.want, e.body)
+}
+
+// clipped keeps the first maxErrorBody bytes written to it.
+type clipped struct{ b []byte }
+
+func (w *clipped) Write(p []byte) (int, error) {
+	if room := maxErrorBody - len(w.b); room > 0 {
+		w.b = append(w.b, p[:min(room, len(p))]...)
+	}
+	return len(p), nil
+}
+
+// requestLine is "METHOD target" of a serialised request, for messages.
+func requestLine(head []byte) string {
+	var method, path int
+	for i, b := range head {
+		if b != ' ' {
+			continue
+		}
+		if method == 0 {
+			method = i
+			continue
+		}
+		path = i
+		break
+	}
+	return string(head[:path])
+}

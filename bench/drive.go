@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// operation does one unit of a workload and checks its result. errDone ends
+// the worker that called it.
+type operation func(ctx context.Context) error
+
+var errDone = errors.New("no operations left")
+
+const (
+	// A worker gives up after so many errors in a row: a server that is gone
+	// must not be measured at the speed of refused connections.
+	maxConsecutiveErrors = 10
+	maxMessages          = 3 // error texts kept of a window
+)
+
+// window is what one run of a workload on one target measured. Windows of
+// several rounds are added up.
+type window struct {
+	latencies []time.Duration // of operations without error, in no order
+	errors    int
+	messages  []string
+	elapsed   time.Duration
+	usage     usage
+	client    time.Duration // CPU time of the load generator
+	dials     int           // connections made
+}
+
+// drive runs each operation in a goroutine of its own, over and over, until d
+// is over (0: until errDone) or ctx ends, and waits for what is in flight.
+func drive(ctx context.Context, d time.Duration, ops []operation) window {
+	parts := make([]window, len(ops))
+	start := time.Now()
+	var wg sync.WaitGroup
+	for i, op := range ops {
+		wg.Go(func() { parts[i] = work(ctx, start, d, op) })
+	}
+	wg.Wait()
+	total := window{elapsed: time.Since(start)}
+	for _, p := range parts {
+		total.add(p)
+	}
+	return total
+}
+
+func work(ctx context.Context, start time.Time, d time.Duration, op operation) window {
+	var w window
+	failed := 0
+	for now := time.Now(); ctx.Err() == nil && (d == 0 || now.Sub(start) < d); {
+		err := op(ctx)
+		end := time.Now()
+		switch {
+		case errors.Is(err, errDone) || err != nil && ctx.Err() != nil:
+			return w
+		case err != nil:
+			w.fail(err)
+			if failed++; failed == maxConsecutiveErrors {
+				return w
+			}
+		default:
+			failed = 0
+			w.latencies = append(w.latencies, end.Sub(now))
+		}
+		now = end
+	}
+	return w
+}
+
+func (w *window) fail(err error) {
+	w.errors++
+	w.note(err.Error())
+}
+
+func (w *window) note(message string) {
+	if len(w.messages) < maxMessages && !slices.Contains(w.messages, message) {
+		w.messages = append(w.messages, message)
+	}
+}
+
+// add adds another window: counts and times are summed, memory is the higher.
+func (w *window) add(o window) {
+	w.latencies = append(w.latencies, o.latencies...)
+	w.errors += o.errors
+	for _, m := range o.messages {
+		w.note(m)
+	}
+	w.elapsed += o.elapsed
+	w.client += o.client
+	w.dials += o.dials
+	w.usage.server += o.usage.server
+	w.usage.database += o.usage.database
+	w.usage.rss = max(w.usage.rss, o.usage.rss)
+	w.usage.pss = max(w.usage.pss, o.usage.pss)
+}
+
+// percentile returns the nearest-rank p-th percentile (0 < p <= 100) of sorted
+// latencies; 0 when there are none.
+func percentile(sorted []time.Duration, p float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	// Rounded up, with a margin for p*n/100 that is whole but for the
+	// representation of p.
+	rank := int(p*float64(len(sorted))/100 + 1 - 1e-9)
+	return sorted[min(max(rank, 1), len(sorted))-1]
+}

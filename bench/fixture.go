@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+)
+
+const (
+	mediaManifest = "application/vnd.oci.image.manifest.v1+json"
+	mediaConfig   = "application/vnd.oci.image.config.v1+json"
+	mediaLayer    = "application/vnd.oci.image.layer.v1.tar"
+
+	smallSize    = 10 << 10 // bytes of a small layer
+	bigSize      = 1 << 20  // bytes of the blob of get-1MiB
+	manifestSize = 1 << 10  // bytes of the manifests that are read
+	tagCount     = 1000     // tags of the repository that tags-1000 lists
+	padKey       = "bench.pad"
+)
+
+// blob is content with its digest.
+type blob struct {
+	data   []byte
+	digest string
+}
+
+func newBlob(data []byte) blob { return blob{data: data, digest: digestOf(data)} }
+
+func digestOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+type descriptor struct {
+	MediaType string `json:"mediaType"`
+	Digest    string `json:"digest"`
+	Size      int    `json:"size"`
+}
+
+// imageManifest is the part of an OCI image manifest that is needed here
+// (image-spec, manifest.md).
+type imageManifest struct {
+	SchemaVersion int               `json:"schemaVersion"`
+	MediaType     string            `json:"mediaType"`
+	Config        descriptor        `json:"config"`
+	Layers        []descriptor      `json:"layers"`
+	Annotations   map[string]string `json:"annotations,omitempty"`
+}
+
+// image is a manifest with the blobs that it names, its configuration first.
+type image struct {
+	blobs    []blob
+	manifest blob
+}
+
+// newImage makes an image of a configuration and layers; annotations make its
+// manifest distinct, and pad (bytes, 0: none) makes it at least that long.
+func newImage(config blob, layers []blob, annotations map[string]string, pad int) image {
+	m := imageManifest{
+		SchemaVersion: 2,
+		MediaType:     mediaManifest,
+		Config:        descriptor{mediaConfig, config.digest, len(config.data)},
+		Annotations:   annotations,
+	}
+	for _, l := range layers {
+		m.Layers = append(m.Layers, descriptor{mediaLayer, l.digest, len(l.data)})
+	}
+	data := marshal(m)
+	if pad > 0 {
+		m.Annotations = map[string]string{padKey: ""}
+		for k, v := range annotations {
+			m.Annotations[k] = v
+		}
+		m.Annotations[padKey] = strings.Repeat("x", max(0, pad-len(marshal(m))))
+		data = marshal(m)
+	}
+	return image{blobs: append([]blob{config}, layers...), manifest: newBlob(data)}
+}
+
+func marshal(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // plain structs of strings and numbers: can't fail
+	}
+	return b
+}
+
+// config makes a small image configuration; id makes it distinct.
+func config(id string) blob {
+	return newBlob(fmt.Appendf(nil,
+		`{"architecture":"amd64","os":"linux","config":{"Labels":{"bench":%q}},"rootfs":{"type":"layers","diff_ids":[]}}`, id))
+}
+
+func randomBytes(r *rand.ChaCha8, n int) []byte {
+	b := make([]byte, n)
+	r.Read(b) // never fails (math/rand/v2)
+	return b
+}
+
+// fixture is what the read workloads read. It is the same in every run, so
+// that a second run on the same registry adds nothing to it.
+type fixture struct {
+	hot []image // read in turn; manifests of manifestSize bytes
+	big blob    // a layer of the first image: bigSize bytes
+}
+
+// fixtureTag is the tag of hot image i.
+func fixtureTag(i int) string { return fmt.Sprintf("v%d", i) }
+
+// newFixture makes n images, each of a small layer and a configuration of its
+// own and of the big layer.
+func newFixture(n int) fixture {
+	r := rand.NewChaCha8([32]byte([]byte("bench: the content that is read.")))
+	f := fixture{big: newBlob(randomBytes(r, bigSize))}
+	for i := range n {
+		id := fixtureTag(i)
+		layers := []blob{f.big, newBlob(randomBytes(r, smallSize))}
+		f.hot = append(f.hot, newImage(config(id), layers, nil, manifestSize))
+	}
+	return f
+}
+
+// small returns the layer that only hot image i has.
+func (f fixture) small(i int) blob { return f.hot[i].blobs[2] }
+
+// checkTags reports whether a tag list is complete: tagCount distinct tags.
+func checkTags(body []byte) error {
+	var list struct {
+		Tags []string `json:"tags"`
+	}
+	if err := json.Unmarshal(body, &list); err != nil {
+		return fmt.Errorf("tag list %.100q: %w", bytes.TrimSpace(body), err)
+	}
+	distinct := map[string]bool{}
+	for _, t := range list.Tags {
+		distinct[t] = true
+	}
+	if len(distinct) != tagCount {
+		return fmt.Errorf("tag list names %d tags, want %d in one answer", len(distinct), tagCount)
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// userHZ is the unit of the times in /proc/PID/stat: 100 per second on every
+// architecture that Go supports (proc(5), sysconf(_SC_CLK_TCK)).
+const userHZ = 100
+
+// procfs reads a proc file system.
+type procfs struct{ root string }
+
+// procStat is what /proc/PID/stat says of a process.
+type procStat struct {
+	pid, ppid int
+	comm      string
+	own       time.Duration // user and system time of all its threads
+	reaped    time.Duration // the same of children that ended and were waited for
+	rss       int64         // bytes
+}
+
+// parseStat parses /proc/PID/stat (proc(5)). The command name is in
+// parentheses and may itself hold spaces and parentheses.
+func parseStat(b []byte) (procStat, error) {
+	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
+	if open < 0 || end < open {
+		return procStat{}, fmt.Errorf("stat line %q has no command name", b)
+	}
+	f := strings.Fields(string(b[end+1:]))
+	// The fields that follow the name start with number 3 of proc(5).
+	const ppid, utime, stime, cutime, cstime, rss = 4 - 3, 14 - 3, 15 - 3, 16 - 3, 17 - 3, 24 - 3
+	if len(f) <= rss {
+		return procStat{}, fmt.Errorf("stat line %q has too few fields", b)
+	}
+	var errs []error
+	number := func(s string) int64 {
+		n, err := strconv.ParseInt(s, 10, 64)
+		errs = append(errs, err)
+		return n
+	}
+	ticks := func(i, j int) time.Duration {
+		return time.Duration(number(f[i])+number(f[j])) * time.Second / userHZ
+	}
+	s := procStat{
+		pid:    int(number(strings.TrimSpace(string(b[:open])))),
+		ppid:   int(number(f[ppid])),
+		comm:   string(b[open+1 : end]),
+		own:    ticks(utime, stime),
+		reaped: ticks(cutime, cstime),
+		rss:    number(f[rss]) * int64(os.Getpagesize()),
+	}
+	if err := errors.Join(errs...); err != nil {
+		return procStat{}, fmt.Errorf("stat line %q: %w", b, err)
+	}
+	return s, nil
+}
+
+// processes reads all processes. One that ends meanwhile is left out.
+func (fs procfs) processes() (map[int]procStat, error) {
+	entries, err := os.ReadDir(fs.root)
+	if err != nil {
+		return nil, fmt.Errorf("listing processes: %w", err)
+	}
+	all := make(map[int]procStat, len(entries))
+	for _, e := range entries {
+		if _, err := strconv.Atoi(e.Name()); err != nil {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(fs.root, e.Name(), "stat"))
+		if err != nil {
+			continue
+		}
+		s, err := parseStat(b)
+		if err != nil {
+			return nil, err
+		}
+		all[s.pid] = s
+	}
+	return all, nil
+}
+
+// tree returns the processes that are roots or descend from one. The process
+// self and what it started are left out, unless self is a root: the shell that
+// started the load generator may be the server's parent too.
+func (fs procfs) tree(roots []int, self int) ([]procStat, error) {
+	all, err := fs.processes()
+	if err != nil {
+		return nil, err
+	}
+	isRoot := make(map[int]bool, len(roots))
+	for _, pid := range roots {
+		if _, ok := all[pid]; !ok {
+			return nil, fmt.Errorf("process %d has ended", pid)
+		}
+		isRoot[pid] = true
+	}
+	var tree []procStat
+	for _, p := range all {
+		// The bound is for a loop that a parent's change while reading makes.
+		for pid, hops := p.pid, 0; pid > 0 && hops < len(all); hops++ {
+			if isRoot[pid] {
+				tree = append(tree, p)
+				break
+			}
+			if pid == self {
+				break
+			}
+			pid = all[pid].ppid
+		}
+	}
+	return tree, nil
+}
+
+// pss returns a process's proportional set size in bytes: its memory with each
+// shared page divided by the number of processes that share it. It needs the
+// right to trace the process.
+func (fs procfs) pss(pid int) (int64, error) {
+	b, err := os.ReadFile(filepath.Join(fs.root, strconv.Itoa(pid), "smaps_rollup"))
+	if err != nil {
+		return 0, fmt.Errorf("reading the memory of process %d: %w", pid, err)
+	}
+	return parsePSS(b)
+}
+
+func parsePSS(b []byte) (int64, error) {
+	sc := bufio.NewScanner(bytes.NewReader(b))
+	for sc.Scan() {
+		rest, ok := strings.CutPrefix(sc.Text(), "Pss:")
+		if !ok {
+			continue
+		}
+		kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(rest, "kB")), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("smaps_rollup line %q: %w", sc.Text(), err)
+		}
+		return kib << 10, nil
+	}
+	return 0, errors.New("smaps_rollup has no Pss line")
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+)
+
+// probe is one thing to read, and what must come of it.
+type probe struct {
+	path   string
+	accept string
+	size   int64 // of the body, or for HEAD as announced; -1: not known before
+	digest string
+	check  func(body []byte) error // of a body without a digest
+}
+
+func manifestsByTag(b *bench) []probe {
+	var ps []probe
+	for i, img := range b.fixture.hot {
+		ps = append(ps, manifestProbe(b, fixtureTag(i), img.manifest))
+	}
+	return ps
+}
+
+func manifestsByDigest(b *bench) []probe {
+	var ps []probe
+	for _, img := range b.fixture.hot {
+		ps = append(ps, manifestProbe(b, img.manifest.digest, img.manifest))
+	}
+	return ps
+}
+
+func manifestProbe(b *bench, ref string, m blob) probe {
+	path := "/v2/" + b.readRepo() + "/manifests/" + ref
+	return probe{path: path, accept: "Accept: " + mediaManifest, size: int64(len(m.data)), digest: m.digest}
+}
+
+func smallBlobs(b *bench) []probe {
+	var ps []probe
+	for i := range b.fixture.hot {
+		ps = append(ps, blobProbe(b, b.fixture.small(i)))
+	}
+	return ps
+}
+
+func bigBlob(b *bench) []probe { return []probe{blobProbe(b, b.fixture.big)} }
+
+func blobProbe(b *bench, content blob) probe {
+	path := "/v2/" + b.readRepo() + "/blobs/" + content.digest
+	return probe{path: path, accept: "Accept: */*", size: int64(len(content.data)), digest: content.digest}
+}
+
+func tagList(b *bench) []probe {
+	path := "/v2/" + b.tagsRepo() + "/tags/list"
+	if b.tagsN > 0 {
+		path += fmt.Sprintf("?n=%d", b.tagsN)
+	}
+	return []probe{{path: path, accept: "Accept: application/json", size: -1, check: checkTags}}
+}
+
+// openReads reads what ps names, in turn, over every connection. Each thing is
+// first read once with its content verified, outside the measured time; from
+// then on status, length and digest header are checked.
+func openReads(ctx context.Context, o *options, t *target, method string, ps []probe) (*session, error) {
+	reqs := make([]request, len(ps))
+	for i, p := range ps {
+		reqs[i] = request{head: t.head(nil, method, p.path, -1, p.accept), want: http.StatusOK}
+	}
+	s := &session{}
+	for w := range o.conns {
+		c, next := newConn(t, o.timeout), w
+		s.conns = append(s.conns, c)
+		s.ops = append(s.ops, func(ctx context.Context) error {
+			i := next % len(ps)
+			next++
+			resp, err := c.do(ctx, &reqs[i], nil)
+			if err != nil {
+				return err
+			}
+			return ps[i].verify(resp, method)
+		})
+	}
+	for i := range ps {
+		if err := ps[i].verifyContent(ctx, s.conns[0], &reqs[i], method); err != nil {
+			s.close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// verify checks an answer but for its content.
+func (p *probe) verify(resp *response, method string) error {
+	size := resp.body
+	if method == http.MethodHead {
+		size = resp.length
+	}
+	if size != p.size {
+		return fmt.Errorf("%s %s: %d bytes, want %d", method, p.path, size, p.size)
+	}
+	if p.digest == "" {
+		return nil
+	}
+	if err := checkDigest(resp, p.digest); err != nil {
+		return fmt.Errorf("%s %s: %w", method, p.path, err)
+	}
+	return nil
+}
+
+// verifyContent reads once and checks all of it; the size of a body that
+// wasn't known becomes known.
+func (p *probe) verifyContent(ctx context.Context, c *conn, req *request, method string) error {
+	var body bytes.Buffer
+	resp, err := c.do(ctx, req, &body)
+	if err != nil {
+		return err
+	}
+	if p.size < 0 {
+		p.size = resp.body
+	}
+	if err := p.verify(resp, method); err != nil || method == http.MethodHead {
+		return err
+	}
+	if p.check != nil {
+		err = p.check(body.Bytes())
+	} else if got := digestOf(body.Bytes()); got != p.digest {
+		err = fmt.Errorf("the content has digest %s, want %s", got, p.digest)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, p.path, err)
+	}
+	return nil
+}

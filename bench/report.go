@@ -1,0 +1,172 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// result is a row: what a workload measured on a target, all rounds together.
+type result struct {
+	State       string   `json:"state"` // "empty" or "filled"
+	Workload    string   `json:"workload"`
+	Registry    string   `json:"registry"`
+	Baseline    bool     `json:"baseline,omitempty"`
+	Operations  int      `json:"operations"`
+	Errors      int      `json:"errors"`
+	Messages    []string `json:"messages,omitempty"` // the first errors
+	Seconds     float64  `json:"seconds"`
+	PerSecond   float64  `json:"per_second"`
+	P50         float64  `json:"p50_ms"`
+	P99         float64  `json:"p99_ms"`
+	MBPerSecond float64  `json:"mb_per_second,omitempty"` // 10^6 bytes
+	Connections int      `json:"connections"`             // made by the load generator
+
+	// CPU time in µs per operation, failed ones included; null when unknown.
+	ServerCPU   *float64 `json:"server_cpu_us"`
+	DatabaseCPU *float64 `json:"database_cpu_us"`
+	ClientCPU   float64  `json:"client_cpu_us"` // of the load generator
+
+	PSSPeak int64 `json:"pss_peak_bytes,omitempty"`
+	RSSPeak int64 `json:"rss_peak_bytes,omitempty"`
+
+	// Against the baseline of the same workload and state.
+	RateOfBaseline float64 `json:"rate_of_baseline,omitempty"`
+	CPUOfBaseline  float64 `json:"cpu_of_baseline,omitempty"`
+}
+
+// newResult sums up windows; bytes is what an operation moves, 0 if it doesn't
+// matter. It sorts w's latencies.
+func newResult(state, workload, registry string, w window, bytes int64) result {
+	slices.Sort(w.latencies)
+	r := result{
+		State: state, Workload: workload, Registry: registry,
+		Operations: len(w.latencies), Errors: w.errors, Messages: w.messages,
+		Seconds:     w.elapsed.Seconds(),
+		P50:         milliseconds(percentile(w.latencies, 50)),
+		P99:         milliseconds(percentile(w.latencies, 99)),
+		Connections: w.dials,
+		PSSPeak:     w.usage.pss, RSSPeak: w.usage.rss,
+	}
+	if w.elapsed > 0 {
+		r.PerSecond = float64(r.Operations) / r.Seconds
+		r.MBPerSecond = r.PerSecond * float64(bytes) / 1e6
+	}
+	all := r.Operations + r.Errors
+	if all == 0 {
+		return r
+	}
+	each := func(d time.Duration) float64 { return float64(d) / 1e3 / float64(all) }
+	r.ClientCPU = each(w.client)
+	if w.usage.known {
+		server, database := each(w.usage.server), each(w.usage.database)
+		r.ServerCPU, r.DatabaseCPU = &server, &database
+	}
+	return r
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// bytesMoved is the content that an operation moves; 0 if it doesn't matter.
+func (w *workload) bytesMoved(o *options) int64 {
+	if w.bytes == nil {
+		return 0
+	}
+	return w.bytes(o)
+}
+
+// cpu is the CPU time of server and database together.
+func (r *result) cpu() (us float64, known bool) {
+	if r.ServerCPU == nil || r.DatabaseCPU == nil {
+		return 0, false
+	}
+	return *r.ServerCPU + *r.DatabaseCPU, true
+}
+
+// report is all results, in the order in which they are printed.
+type report struct {
+	Time        time.Time `json:"time"`
+	CPUs        int       `json:"cpus"`
+	System      string    `json:"system"`
+	Connections int       `json:"connections"`
+	Window      float64   `json:"window_seconds"`
+	Rounds      int       `json:"rounds"`
+	Fill        int       `json:"fill"`
+	PushFlow    string    `json:"push_flow"`
+	LayerMiB    int64     `json:"layer_mib"`
+	Results     []result  `json:"results"`
+}
+
+func newReport(o *options) *report {
+	return &report{
+		Time: time.Now().UTC(), CPUs: runtime.NumCPU(), System: runtime.GOOS + "/" + runtime.GOARCH,
+		Connections: o.conns, Window: o.duration.Seconds(), Rounds: o.rounds,
+		Fill: o.fill, PushFlow: o.pushFlow, LayerMiB: o.layerMiB,
+	}
+}
+
+func (rep *report) add(r result) { rep.Results = append(rep.Results, r) }
+
+// marked counts the results that have errors.
+func (rep *report) marked() int {
+	n := 0
+	for _, r := range rep.Results {
+		if r.Errors > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// compare fills in what results are of their baselines.
+func (rep *report) compare() {
+	for i := range rep.Results {
+		r := &rep.Results[i]
+		base := rep.baselineOf(r)
+		if base == nil {
+			continue
+		}
+		if base.PerSecond > 0 {
+			r.RateOfBaseline = r.PerSecond / base.PerSecond
+		}
+		own, known := r.cpu()
+		if limit, ok := base.cpu(); ok && known && limit > 0 {
+			r.CPUOfBaseline = own / limit
+		}
+	}
+}
+
+// baselineOf returns the baseline that r is compared with, or nil.
+func (rep *report) baselineOf(r *result) *result {
+	for i := range rep.Results {
+		b := &rep.Results[i]
+		if b.Baseline && !r.Baseline && b.Workload == r.Workload && b.State == r.State {
+			return b
+		}
+	}
+	return nil
+}
+
+// write prints the report: tables to stdout and, if a file is named, JSON to
+// it; for "-" JSON to stdout alone.
+func (rep *report) write(jsonFile string, stdout io.Writer) error {
+	rep.compare()
+	if jsonFile != "" {
+		b, err := json.MarshalIndent(rep, "", "  ")
+		if err != nil {
+			return fmt.Errorf("writing the results as JSON: %w", err)
+		}
+		b = append(b, '\n')
+		if jsonFile == "-" {
+			return writeAll(stdout, b)
+		}
+		if err := os.WriteFile(jsonFile, b, 0o644); err != nil {
+			return fmt.Errorf("writing the results as JSON: %w", err)
+		}
+	}
+	return rep.writeTables(stdout)
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/purser-registry/purser/internal/builtinpg"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	databaseName = "purser"
+
+	postgresQuick    = time.Minute // a server that lives shorter has failed quickly
+	postgresFailures = 6           // quick ones in a row that are borne
+	postgresStop     = 30 * time.Second
+	spareConnections = 20 // for listeners, migrations, psql and PostgreSQL's own
+)
+
+// postgresDir is where the built-in PostgreSQL keeps its data.
+func postgresDir(cfg *config.Config) string { return filepath.Join(cfg.DataDir, "postgres") }
+
+// postgres is the built-in PostgreSQL, which is started again when it dies.
+type postgres struct {
+	opt    builtinpg.Options
+	log    *slog.Logger
+	dsn    string
+	server *builtinpg.Server // nil while none runs
+}
+
+// startPostgres starts the built-in PostgreSQL. Error: builtinpg.ErrInUse.
+func startPostgres(ctx context.Context, cfg *config.Config, log *slog.Logger) (*postgres, error) {
+	p := &postgres{log: log, opt: builtinpg.Options{
+		DataDir: postgresDir(cfg), Log: log.With("component", "postgres"),
+		Settings: map[string]string{
+			"max_connections": strconv.Itoa(max(100, cfg.Database.MaxConns+spareConnections)),
+		},
+	}}
+	server, err := builtinpg.Start(ctx, p.opt)
+	if err != nil {
+		return nil, fmt.Errorf("starting the built-in PostgreSQL: %w", err)
+	}
+	p.server, p.dsn = server, server.DSN(databaseName)
+	return p, nil
+}
+
+// supervise starts PostgreSQL again when it exits, until ctx ends. It gives up
+// after several quick failures in a row.
+func (p *postgres) supervise(ctx context.Context) error {
+	failures := 0
+	for {
+		started := time.Now()
+		var cause error
+		if p.server != nil {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-p.server.Done():
+			}
+			cause = p.server.Err()
+			p.log.ErrorContext(ctx, "PostgreSQL has exited unexpectedly; it is started again", "error", cause)
+			p.stop() // gives up the lock of its directory
+		}
+		if time.Since(started) > postgresQuick {
+			failures = 0
+		}
+		if failures > 0 {
+			pause(ctx, worker.Backoff(failures, 200*time.Millisecond, 10*time.Second))
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		failures++
+		err := p.restart(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && (failures >= postgresFailures || errors.Is(err, errMoved) || errors.Is(err, builtinpg.ErrInUse)):
+			return fmt.Errorf("the built-in PostgreSQL can't be kept running (its log is above, its data in %s): %w", p.opt.DataDir, err)
+		case err != nil:
+			p.log.ErrorContext(ctx, "starting PostgreSQL again failed", "error", err, "failures", failures)
+		case failures >= postgresFailures:
+			return fmt.Errorf("the built-in PostgreSQL exits soon after each start, %d times in a row (its log is above, its data in %s): %w", failures, p.opt.DataDir, cause)
+		}
+	}
+}
+
+// errMoved says that the new server can't be reached where the old one was.
+var errMoved = errors.New("its socket is in another directory than before: start Purser again (a data directory with a shorter path avoids this)")
+
+func (p *postgres) restart(ctx context.Context) error {
+	server, err := builtinpg.Start(ctx, p.opt)
+	if err != nil {
+		return err
+	}
+	p.server = server
+	if server.DSN(databaseName) != p.dsn {
+		return errMoved
+	}
+	p.log.InfoContext(ctx, "PostgreSQL runs again")
+	return nil
+}
+
+// stop ends the server that runs, if any. It isn't called while supervise runs.
+func (p *postgres) stop() {
+	if p.server == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), postgresStop)
+	defer cancel()
+	if err := p.server.Stop(ctx); err != nil {
+		p.log.Error("stopping PostgreSQL", "error", err)
+	}
+	p.server = nil
+}
+
+// pause sleeps for d or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

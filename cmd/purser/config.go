@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func configCommand(src *source) *cobra.Command {
+	check := &cobra.Command{
+		Use:   "check",
+		Short: "Check the settings; name each problem with its place",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := src.load(cmd); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "The configuration is valid.")
+			return err
+		},
+	}
+	show := &cobra.Command{
+		Use:   "show",
+		Short: "Show every setting that is in force and where it comes from, secrets hidden",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, problems := src.load(cmd)
+			if err := cfg.Show(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			return problems
+		},
+	}
+	for _, c := range []*cobra.Command{check, show} {
+		addServeFlags(c.Flags())
+	}
+	return group("config", "Explain the configuration", check, show)
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+// databasePatience is how long a database that can't be reached is waited for
+// at the start: both may have been started together.
+const databasePatience = time.Minute
+
+// errPending says that the schema is older than this program needs.
+var errPending = errors.New("the database's schema is not up to date and database.migrate is false: run \"purser migrate up\", or set database.migrate: true")
+
+// openDatabase brings the schema up to date and opens the pool.
+func openDatabase(ctx context.Context, cfg *config.Config, dsn string, replica uuid.UUID, log *slog.Logger) (*db.DB, error) {
+	err := patiently(ctx, log, func() error {
+		if !cfg.Database.Migrate {
+			return checkSchema(ctx, dsn)
+		}
+		n, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: cfg.Database.Partitions})
+		if n > 0 {
+			log.InfoContext(ctx, "the database's schema is up to date", "migrations_applied", n)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return db.Open(ctx, db.Options{
+		DSN: dsn, MaxConns: cfg.Database.MaxConns, Replica: replica.String(), Log: log,
+	})
+}
+
+// checkSchema fails when migrations are missing.
+func checkSchema(ctx context.Context, dsn string) error {
+	list, err := db.Status(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	for _, m := range list {
+		if m.Applied.IsZero() {
+			return fmt.Errorf("%s is missing: %w", m.Name, errPending)
+		}
+	}
+	return nil
+}
+
+// patiently runs fn again while the database can't be reached, for a minute.
+func patiently(ctx context.Context, log *slog.Logger, fn func() error) error {
+	end := time.Now().Add(databasePatience)
+	for attempt := 1; ; attempt++ {
+		err := fn()
+		if err == nil || ctx.Err() != nil || !db.Unavailable(err) || time.Now().After(end) {
+			return err
+		}
+		log.WarnContext(ctx, "waiting for the database", "error", err)
+		pause(ctx, worker.Backoff(attempt, 250*time.Millisecond, 5*time.Second))
+	}
+}

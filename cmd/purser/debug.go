@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+const (
+	checkTimeout = 2 * time.Second
+	checkEvery   = time.Second
+)
+
+// check is something that must work for requests to succeed.
+type check struct {
+	name string
+	run  func(ctx context.Context) error
+}
+
+// readiness tells whether requests can succeed. Its answer is up to a second
+// old, so that any number of askers costs one check a second.
+type readiness struct {
+	mu      sync.Mutex
+	state   string // why it isn't ready, whatever the checks say; "" otherwise
+	checks  []check
+	checked time.Time
+	ok      bool
+	text    []byte
+}
+
+func newReadiness() *readiness { return &readiness{state: "starting"} }
+
+// started makes the checks count from now on.
+func (r *readiness) started(checks ...check) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state, r.checks = "", checks
+}
+
+// stopping makes it not ready for good.
+func (r *readiness) stopping() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state = "stopping"
+}
+
+func (r *readiness) answer(ctx context.Context) (bool, []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state != "" {
+		return false, []byte(r.state + "\n")
+	}
+	if r.text == nil || time.Since(r.checked) > checkEvery {
+		r.ok, r.text = runChecks(context.WithoutCancel(ctx), r.checks)
+		r.checked = time.Now()
+	}
+	return r.ok, r.text
+}
+
+// runChecks runs the checks at the same time.
+func runChecks(ctx context.Context, checks []check) (bool, []byte) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	errs := make([]error, len(checks))
+	var wg sync.WaitGroup
+	for i, c := range checks {
+		wg.Go(func() { errs[i] = c.run(ctx) })
+	}
+	wg.Wait()
+	var text bytes.Buffer
+	ok := true
+	for i, c := range checks {
+		if errs[i] != nil {
+			ok = false
+			fmt.Fprintf(&text, "%s: %v\n", c.name, errs[i])
+			continue
+		}
+		fmt.Fprintf(&text, "%s: ok\n", c.name)
+	}
+	return ok, text.Bytes()
+}
+
+func (r *readiness) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	ok, text := r.answer(req.Context())
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if !ok {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	w.Write(text) //nolint:errcheck // the asker has gone
+}
+
+// debugHandler serves what operators look at: /metrics, /healthz (the process
+// lives), /readyz (requests can succeed) and /debug/pprof/.
+func debugHandler(reg *prometheus.Registry, ready *readiness) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg}))
+	mux.Handle("GET /readyz", ready)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Write([]byte("ok\n")) //nolint:errcheck // the asker has gone
+	})
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// serveDebug serves h on l until stop is called, which waits for its end. A nil
+// listener serves nothing.
+func serveDebug(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
+	if l == nil {
+		return func() {}
+	}
+	srv := &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("metrics and health are no longer served", "error", err)
+		}
+	}()
+	return func() {
+		srv.Close() //nolint:errcheck // its connections end with the process
+		<-done
+	}
+}

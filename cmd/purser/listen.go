@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+
+	"github.com/purser-registry/purser/internal/config"
+)
+
+// sockets are what Purser listens on.
+type sockets struct {
+	registry net.Listener
+	debug    net.Listener // nil: none
+	tls      *tls.Config  // of the registry; nil: none
+}
+
+// listen opens the sockets, first of all that a start does, so that a port that
+// is taken is told at once.
+func listen(ctx context.Context, h config.HTTP) (*sockets, error) {
+	s := &sockets{}
+	if h.TLS.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(h.TLS.Cert, h.TLS.Key)
+		if err != nil {
+			return nil, fmt.Errorf("reading the certificate (http.tls.cert, http.tls.key): %w", err)
+		}
+		s.tls = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
+	var err error
+	if s.registry, err = open(ctx, h.Addr, "--addr", "http.addr"); err != nil {
+		return nil, err
+	}
+	if h.DebugAddr == "" {
+		return s, nil
+	}
+	if s.debug, err = open(ctx, h.DebugAddr, "--debug-addr", "http.debug_addr"); err != nil {
+		return nil, errors.Join(err, s.registry.Close())
+	}
+	return s, nil
+}
+
+func open(ctx context.Context, addr, flag, key string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("%s is in use by another process, maybe another Purser: stop it, or choose another address with %s HOST:PORT (%s)", addr, flag, key)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("listening on %s isn't allowed to this user: choose a port above 1023 with %s HOST:PORT (%s)", addr, flag, key)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("%s is no address of this machine: choose another with %s HOST:PORT (%s)", addr, flag, key)
+	}
+	return nil, fmt.Errorf("%s: %w", key, err)
+}
+
+// close closes what still listens. The servers have closed what they served.
+func (s *sockets) close() {
+	for _, l := range []net.Listener{s.registry, s.debug} {
+		if l != nil {
+			l.Close() //nolint:errcheck // it may be closed already
+		}
+	}
+}
+
+// reachable is an address under which this machine reaches the listener, in a
+// form that clients take for the name of a registry.
+func reachable(l net.Listener) string {
+	a, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		return l.Addr().String()
+	}
+	host := a.IP.String()
+	switch {
+	case a.IP.IsUnspecified():
+		host = "127.0.0.1"
+	case a.IP.IsLoopback() && a.IP.To4() == nil:
+		host = "localhost" // an IPv6 address can't stand in the name of an image
+	}
+	return net.JoinHostPort(host, strconv.Itoa(a.Port))
+}

@@ -1,0 +1,67 @@
+// Command purser is an OCI container registry that keeps its metadata in
+// PostgreSQL, its own if it is given none, and its blobs on a disk or in S3.
+//
+// There is one file per command. Everything is wired in serve.go and nowhere
+// else; no other package reads the configuration, the environment or flags.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The first signal asks for an orderly end, the second one ends the process.
+	context.AfterFunc(ctx, stop)
+	os.Exit(execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
+}
+
+// execute runs one command line and returns the exit code: 0, or 1 after an
+// error, which it writes to stderr.
+func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	root := newRoot(environ)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	if err := root.ExecuteContext(ctx); err != nil {
+		for line := range strings.Lines(err.Error()) {
+			fmt.Fprintf(stderr, "purser: %s\n", strings.TrimSuffix(line, "\n"))
+		}
+		return 1
+	}
+	return 0
+}
+
+func newRoot(environ []string) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "purser",
+		Short:         "An OCI container registry that keeps its own books and clears its own shelves",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	src := &source{environ: environ}
+	src.addFlags(root.PersistentFlags())
+	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), configCommand(src), versionCommand())
+	return root
+}
+
+// group makes a command that only holds others.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	g := &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	g.AddCommand(commands...)
+	return g
+}

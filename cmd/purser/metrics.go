@@ -1,0 +1,62 @@
+package main
+
+import (
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// newRegistry makes the registry of this process's metrics, with those of the
+// runtime, of the process and of the build in it.
+func newRegistry() *prometheus.Registry {
+	b := readBuild()
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "purser_build_info", Help: "What this program was made from; always 1.",
+		ConstLabels: prometheus.Labels{"version": b.version, "revision": b.revision},
+	})
+	info.Set(1)
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(info, collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+// poolCollector reports the pool of database connections.
+type poolCollector struct{ pool *pgxpool.Pool }
+
+func poolDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("purser_db_pool_"+name, help, labels, nil)
+}
+
+var (
+	poolConnections = poolDesc("connections", "Connections by state: in_use, idle or connecting.", "state")
+	poolMax         = poolDesc("max_connections", "The most connections that the pool opens.")
+	poolAcquired    = poolDesc("acquires_total", "Times that a connection was taken from the pool.")
+	poolWaited      = poolDesc("waits_total", "Times that a connection had to be waited for or opened.")
+	poolWaitSeconds = poolDesc("wait_seconds_total", "Time spent on waiting for connections.")
+	poolCanceled    = poolDesc("canceled_acquires_total", "Times that the wait for a connection was given up.")
+	poolOpened      = poolDesc("opened_total", "Connections opened.")
+)
+
+// Describe implements prometheus.Collector.
+func (c poolCollector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
+
+// Collect implements prometheus.Collector.
+func (c poolCollector) Collect(ch chan<- prometheus.Metric) {
+	s := c.pool.Stat()
+	gauge := func(d *prometheus.Desc, v int32, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	counter := func(d *prometheus.Desc, v float64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v)
+	}
+	gauge(poolConnections, s.AcquiredConns(), "in_use")
+	gauge(poolConnections, s.IdleConns(), "idle")
+	gauge(poolConnections, s.ConstructingConns(), "connecting")
+	gauge(poolMax, s.MaxConns())
+	counter(poolAcquired, float64(s.AcquireCount()))
+	counter(poolWaited, float64(s.EmptyAcquireCount()))
+	counter(poolWaitSeconds, s.EmptyAcquireWaitTime().Seconds())
+	counter(poolCanceled, float64(s.CanceledAcquireCount()))
+	counter(poolOpened, float64(s.NewConnsCount()))
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/builtinpg"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+func migrateCommand(src *source) *cobra.Command {
+	up := &cobra.Command{
+		Use:   "up",
+		Short: "Bring the database's schema up to date",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return src.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
+				n, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: cfg.Database.Partitions})
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "Migrations applied: %d. The schema is up to date.\n", n)
+				return err
+			})
+		},
+	}
+	status := &cobra.Command{
+		Use:   "status",
+		Short: "List migrations and when they were applied",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return src.withDSN(cmd, func(ctx context.Context, _ *config.Config, dsn string) error {
+				list, err := db.Status(ctx, dsn)
+				if err != nil {
+					return err
+				}
+				return writeStatus(cmd.OutOrStdout(), list)
+			})
+		},
+	}
+	return group("migrate", "Bring the database's schema up to date", up, status)
+}
+
+func writeStatus(w io.Writer, list []db.MigrationStatus) error {
+	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(out, "VERSION\tAPPLIED\tNAME")
+	for _, m := range list {
+		applied := "pending"
+		if !m.Applied.IsZero() {
+			applied = m.Applied.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(out, "%d\t%s\t%s\n", m.Version, applied, m.Name)
+	}
+	return out.Flush()
+}
+
+// withDSN runs fn on the metadata database: the configured one, the built-in
+// one of a running server, or the built-in one started for the purpose.
+func (s *source) withDSN(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
+	cfg, err := s.load(cmd)
+	if err != nil {
+		return err
+	}
+	log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if cfg.Database.Main != "" {
+		return fn(ctx, cfg, string(cfg.Database.Main))
+	}
+	pg, err := startPostgres(ctx, cfg, log)
+	if errors.Is(err, builtinpg.ErrInUse) {
+		dsn, err := builtinpg.RunningDSN(postgresDir(cfg), databaseName)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, cfg, dsn)
+	}
+	if err != nil {
+		return err
+	}
+	defer pg.stop()
+	return fn(ctx, cfg, pg.dsn)
+}

@@ -1,0 +1,287 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/blob/s3"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	headerTimeout  = 30 * time.Second
+	idleTimeout    = 2 * time.Minute
+	maxHeaderBytes = 128 << 10
+)
+
+func serveCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the registry",
+		Long: "Run the registry. Without further settings it keeps its metadata in a PostgreSQL of its own\n" +
+			"and its blobs in the data directory. An interrupt lets requests end, then stops it; a second\n" +
+			"one stops it at once.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := src.load(cmd)
+			if err != nil {
+				return err
+			}
+			log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
+			if err != nil {
+				return err
+			}
+			err = run(cmd.Context(), cfg, cmd.OutOrStdout(), log)
+			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
+				return nil // told to stop before it was ready
+			}
+			return err
+		},
+	}
+	addServeFlags(cmd.Flags())
+	return cmd
+}
+
+// run is the whole life of a server: it starts everything in order, tells on
+// out when it is ready, serves until ctx ends, and stops everything in the
+// opposite order.
+func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logger) error {
+	socks, err := listen(ctx, cfg.HTTP)
+	if err != nil {
+		return err
+	}
+	defer socks.close()
+	tracing, stopTracing, err := startTracing(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer stopTracing()
+	reg, ready := newRegistry(), newReadiness()
+	stopDebug := serveDebug(socks.debug, debugHandler(reg, ready), log)
+	defer stopDebug()
+
+	var background []func(context.Context) error
+	dsn := string(cfg.Database.Main)
+	if dsn == "" {
+		pg, err := startPostgres(ctx, cfg, log)
+		if err != nil {
+			return err
+		}
+		defer pg.stop()
+		dsn, background = pg.dsn, append(background, pg.supervise)
+	}
+	replica := uuid.New()
+	metadata, err := openDatabase(ctx, cfg, dsn, replica, log)
+	if err != nil {
+		return err
+	}
+	defer metadata.Close()
+	store, err := openStore(ctx, cfg.Storage)
+	if err != nil {
+		return err
+	}
+	handler, workers, err := assemble(ctx, cfg, parts{metadata, store, replica, reg, log, tracing})
+	if err != nil {
+		return err
+	}
+	background = append(background, workers...)
+
+	ready.started(check{"database", metadata.Ping}, check{"storage", store.Check})
+	if err := announce(out, cfg, socks); err != nil {
+		return err
+	}
+	return serve(ctx, cfg, handler, socks, background, ready, log)
+}
+
+// openStore opens the blob store and tries it.
+func openStore(ctx context.Context, cfg config.Storage) (blob.Store, error) {
+	var store blob.Store
+	var err error
+	if c := cfg.S3; cfg.UsesS3() {
+		store, err = s3.New(s3.Options{
+			Endpoint: c.Endpoint, Bucket: c.Bucket, Region: c.Region, Prefix: c.Prefix, PathStyle: c.PathStyle,
+			AccessKey: c.AccessKey, SecretKey: string(c.SecretKey),
+		})
+	} else {
+		store, err = blob.OpenDir(blob.DirOptions{Path: cfg.Filesystem.Path})
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := store.Check(ctx); err != nil {
+		return nil, fmt.Errorf("trying the blob store: %w", err)
+	}
+	return store, nil
+}
+
+// parts is what the registry is assembled from.
+type parts struct {
+	db      *db.DB
+	store   blob.Store
+	replica uuid.UUID
+	metrics *prometheus.Registry
+	log     *slog.Logger
+	tracing bool
+}
+
+// assemble makes the registry: what answers requests, and what runs besides.
+func assemble(ctx context.Context, cfg *config.Config, p parts) (http.Handler, []func(context.Context) error, error) {
+	c := catalog.New(catalog.Options{
+		DB: p.db, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
+		// There, 0 stands for the default.
+		CacheOff:           !cfg.Cache.Enabled,
+		ManifestCacheBytes: int(max(1, cfg.Cache.ManifestBytes)),
+		CacheEntries:       max(1, cfg.Cache.Entries),
+	})
+	if err := c.SetReviewDelays(ctx, cfg.GC.ReviewAfter, cfg.GC.ReviewAfterEvents); err != nil {
+		return nil, nil, err
+	}
+	if err := p.metrics.Register(poolCollector{p.db.Pool}); err != nil {
+		return nil, nil, fmt.Errorf("registering the metrics of the pool: %w", err)
+	}
+	handler, err := server.New(server.Options{
+		Catalog: c, Store: p.store, DB: p.db, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
+		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
+		BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, Tracing: p.tracing,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	gcMetrics, err := gc.NewMetrics(p.metrics)
+	if err != nil {
+		return nil, nil, err
+	}
+	loopMetrics, err := worker.NewMetrics(p.metrics)
+	if err != nil {
+		return nil, nil, err
+	}
+	sweeper, err := gc.NewSweeper(gc.SweeperOptions{
+		Catalog: c, Store: p.store, Timeout: cfg.Storage.DeleteTimeout, Log: p.log, Metrics: gcMetrics, Worker: loopMetrics,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	reaper, err := gc.NewReaper(gc.ReaperOptions{
+		Catalog: c, Age: cfg.Uploads.MaxAge, Reaped: sweeper.Wake, Log: p.log, Metrics: gcMetrics, Worker: loopMetrics,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return handler, []func(context.Context) error{c.Listen, sweeper.Run, reaper.Run}, nil
+}
+
+// serve answers requests and runs background work until ctx ends or one of them
+// fails. Then it lets requests end, as long as they may take, and stops the
+// background work after them: they need what it does.
+func serve(ctx context.Context, cfg *config.Config, handler http.Handler, socks *sockets,
+	background []func(context.Context) error, ready *readiness, log *slog.Logger,
+) error {
+	srv := &http.Server{
+		Handler: handler, TLSConfig: socks.tls,
+		// Bodies are as long as they are: the handler ends those that stall.
+		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWork()
+	group, groupCtx := errgroup.WithContext(work)
+	for _, fn := range background {
+		group.Go(func() error { return fn(groupCtx) })
+	}
+	group.Go(func() error {
+		err := listenAndServe(srv, socks)
+		if errors.Is(err, http.ErrServerClosed) {
+			return nil
+		}
+		return fmt.Errorf("serving the registry: %w", err)
+	})
+	group.Go(func() error {
+		defer stopWork()
+		select {
+		case <-ctx.Done():
+			log.Info("stopping: requests may end", "drain_timeout", cfg.HTTP.DrainTimeout)
+		case <-groupCtx.Done():
+		}
+		ready.stopping()
+		drain(srv, cfg.HTTP.DrainTimeout, log)
+		return nil
+	})
+	err := group.Wait()
+	if err == nil {
+		log.Info("stopped serving")
+	}
+	return err
+}
+
+func listenAndServe(srv *http.Server, socks *sockets) error {
+	if socks.tls != nil {
+		return srv.ServeTLS(socks.registry, "", "")
+	}
+	return srv.Serve(socks.registry)
+}
+
+// drain stops accepting and waits for requests, then cuts those that are left.
+func drain(srv *http.Server, timeout time.Duration, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	if err := srv.Shutdown(ctx); err != nil {
+		log.Warn("requests did not end in time and are cut off", "drain_timeout", timeout)
+		srv.Close() //nolint:errcheck // nothing is left to do about it
+	}
+}
+
+// announce tells people that the registry is ready, and how to use it.
+func announce(out io.Writer, cfg *config.Config, socks *sockets) error {
+	scheme, host := "http://", reachable(socks.registry)
+	if socks.tls != nil {
+		scheme = "https://"
+	}
+	text := "Purser is ready.\n  registry  " + scheme + host + "\n"
+	if socks.debug != nil {
+		text += "  debug     http://" + reachable(socks.debug) + "\n"
+	}
+	for _, place := range places(cfg) {
+		text += "  data      " + place + "\n"
+	}
+	text += fmt.Sprintf("  push      docker pull alpine && docker tag alpine %[1]s/alpine && docker push %[1]s/alpine\n", host)
+	if _, err := io.WriteString(out, text); err != nil {
+		return fmt.Errorf("telling that the registry is ready: %w", err)
+	}
+	return nil
+}
+
+// places are where data is kept. A database that was configured isn't named:
+// it is known to the one who did.
+func places(cfg *config.Config) []string {
+	var list []string
+	if cfg.Database.Main == "" {
+		list = append(list, cfg.DataDir)
+	}
+	switch s := cfg.Storage; {
+	case s.UsesS3() && s.S3.Prefix != "":
+		list = append(list, "s3://"+s.S3.Bucket+"/"+s.S3.Prefix)
+	case s.UsesS3():
+		list = append(list, "s3://"+s.S3.Bucket)
+	case len(list) == 0 || s.Filesystem.Path != blobsDir(cfg):
+		list = append(list, s.Filesystem.Path)
+	}
+	return list
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/purser-registry/purser/internal/config"
+)
+
+// configVariable names the configuration file for those who can't use a flag.
+const configVariable = "PURSER_CONFIG"
+
+// source is where the configuration comes from: the file, the environment and
+// flags.
+type source struct {
+	environ []string
+	file    string
+}
+
+// settingFlags are flags that stand for a setting, by its key.
+var settingFlags = []struct{ name, key string }{
+	{"data-dir", "data_dir"},
+	{"addr", "http.addr"},
+	{"debug-addr", "http.debug_addr"},
+	{"allow-anonymous", "http.allow_anonymous"},
+}
+
+// addFlags adds what every command understands.
+func (s *source) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&s.file, "config", "", "read settings from this YAML `FILE` (default: $"+configVariable+", else none)")
+	flags.String("data-dir", "", "keep data in this `DIR`ectory")
+}
+
+// addServeFlags adds what a running server needs besides.
+func addServeFlags(flags *pflag.FlagSet) {
+	flags.String("addr", "", "serve the registry on `HOST:PORT` (default 127.0.0.1:5000)")
+	flags.String("debug-addr", "", "serve metrics, health and profiles on `HOST:PORT`, or \"off\" (default 127.0.0.1:5001)")
+	flags.Bool("allow-anonymous", false, "allow addresses that other machines reach although nobody needs to log in")
+}
+
+// load returns the configuration that is in force for cmd. It is returned even
+// with an error, which joins every problem that was found.
+func (s *source) load(cmd *cobra.Command) (*config.Config, error) {
+	file := s.file
+	environ := slices.DeleteFunc(slices.Clone(s.environ), func(entry string) bool {
+		value, ok := strings.CutPrefix(entry, configVariable+"=")
+		if ok && !cmd.Flags().Changed("config") {
+			file = value
+		}
+		return ok
+	})
+	cfg, err := config.Load(file, environ)
+	problems := []error{err}
+	for _, f := range settingFlags {
+		if flag := cmd.Flags().Lookup(f.name); flag != nil && flag.Changed {
+			problems = append(problems, cfg.Set(f.key, flag.Value.String(), "flag --"+f.name))
+		}
+	}
+	problems = append(problems, cfg.Validate())
+	return cfg, errors.Join(problems...)
+}
+
+// blobsDir is where blobs are kept when nothing else is said.
+func blobsDir(cfg *config.Config) string { return filepath.Join(cfg.DataDir, "blobs") }

@@ -1,0 +1,91 @@
+package blobtest
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/blob"
+)
+
+// race has several clients write to one upload at once through several replicas,
+// each giving up, saving or finishing at random, until one commits. The committed
+// object must be exactly what the row acknowledged.
+func race(t *testing.T, b Backend) {
+	const clients, rounds = 4, 12
+	for range 3 {
+		seed := rand.Uint64()
+		u := NewUpload()
+		s := b.Open(t)
+		var wg sync.WaitGroup
+		for c := range clients {
+			wg.Go(func() {
+				replica := b.Open(t)
+				r := rand.New(rand.NewPCG(seed, uint64(c)))
+				for range rounds {
+					if err := raceOnce(t, b, u, replica, r); err != nil {
+						t.Errorf("seed %d, client %d: %v", seed, c, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		data, key := u.Acked()
+		if key == "" {
+			key = u.Complete(t, s, []byte("end"))
+			data, _ = u.Acked()
+		}
+		if err := s.DeleteUpload(t.Context(), u.Base, key); err != nil {
+			t.Fatal(err)
+		}
+		Equal(t, s, key, data)
+		only(t, b, u.Base, key)
+	}
+}
+
+// raceOnce is one request. To be fenced, or to find another request busy, is no
+// failure.
+func raceOnce(t *testing.T, b Backend, u *Upload, s blob.Store, r *rand.Rand) error {
+	a, err := u.Attempt(t.Context(), s)
+	if err != nil {
+		return tolerate(err)
+	}
+	defer a.Close()
+	for range r.IntN(4) {
+		if _, err := a.Write(Bytes(r.Uint64(), raceSize(b, r))); err != nil {
+			return tolerate(err)
+		}
+	}
+	switch r.IntN(12) {
+	case 0, 1, 2: // the client hangs up, and its request isn't saved
+		return nil
+	case 3: // it finishes, and the process dies before it commits
+		_, err = a.Finish(t.Context())
+	case 4:
+		var key string
+		if key, err = a.Finish(t.Context()); err == nil {
+			err = a.Commit(key)
+		}
+	default:
+		err = a.Save(t.Context())
+	}
+	return tolerate(err)
+}
+
+func raceSize(b Backend, r *rand.Rand) int {
+	if r.IntN(3) == 0 {
+		return 1 + r.IntN(b.Part*5/4)
+	}
+	return 1 + r.IntN(b.Part/50)
+}
+
+// tolerate forgives what a client of an upload that others write to, too, has to
+// expect. A fenced attempt may also find that the store has lost bytes: its state
+// is old, and its successors have moved on.
+func tolerate(err error) error {
+	if errors.Is(err, blob.ErrFenced) || errors.Is(err, blob.ErrBusy) {
+		return nil
+	}
+	return err
+}

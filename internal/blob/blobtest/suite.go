@@ -1,0 +1,441 @@
+// Package blobtest tests implementations of blob.Store: one suite for all of them,
+// a model of an upload's row, and an S3 server.
+package blobtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/blob"
+)
+
+// A Backend is what Run tests.
+type Backend struct {
+	// Open opens a store; all that it opens share their objects, as replicas do.
+	Open func(t testing.TB) blob.Store
+
+	// Keys lists the upload's objects, and its multipart uploads as keys with a
+	// "?" at the end, past the store.
+	Keys func(t testing.TB, base string) []string
+
+	// Part is the size above which the backend goes about things in pieces, and
+	// Sizes are those of uploads for which it does something else.
+	Part  int
+	Sizes []int
+}
+
+// Run tests the backend. It must not be called from a parallel test: it measures
+// memory before it runs the rest in parallel.
+func Run(t *testing.T, b Backend) {
+	t.Run("LargeStream", func(t *testing.T) { largeStream(t, b) })
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, Backend)
+	}{
+		{"OneRequest", oneRequest},
+		{"SeveralRequests", severalRequests},
+		{"FinishAfterSave", finishAfterSave},
+		{"SmallChunks", smallChunks},
+		{"ReadFrom", readFrom},
+		{"Dropped", dropped},
+		{"SaveNothing", saveNothing},
+		{"FinishTwice", finishTwice},
+		{"FinishAgainWithOtherBytes", finishAgainWithOtherBytes},
+		{"ClaimFails", claimFails},
+		{"Stalled", stalled},
+		{"StalledFinish", stalledFinish},
+		{"Ended", ended},
+		{"ContextEnds", contextEnds},
+		{"Ranges", ranges},
+		{"NotFound", notFound},
+		{"Delete", deletes},
+		{"DeleteUpload", deleteUpload},
+		{"BadArguments", badArguments},
+		{"Presign", presign},
+		{"Check", check},
+		{"Race", race},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t, b)
+		})
+	}
+}
+
+// Bytes returns n bytes that depend on the seed and don't compress.
+func Bytes(seed uint64, n int) []byte {
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	p := make([]byte, n)
+	rand.NewChaCha8(key).Read(p)
+	return p
+}
+
+// Read reads a range of an object.
+func Read(t testing.TB, s blob.Store, key string, off, length int64) []byte {
+	t.Helper()
+	r, err := s.Open(t.Context(), key, off, length)
+	if err != nil {
+		t.Fatalf("opening: %v", err)
+	}
+	defer r.Close()
+	p, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatalf("reading object %s: %v", key, err)
+	}
+	return p
+}
+
+// only fails the test unless the upload has no object but key ("": none at all).
+func only(t testing.TB, b Backend, base, key string) {
+	t.Helper()
+	want := []string{}
+	if key != "" {
+		want = append(want, key)
+	}
+	if got := b.Keys(t, base); !slices.Equal(got, want) {
+		t.Fatalf("objects of the upload: %q, want %q", got, want)
+	}
+}
+
+// largeStream sends a stream that is larger than any buffer, in one request and
+// in several, and looks at the memory in use meanwhile.
+func largeStream(t *testing.T, b Backend) {
+	const size, limit = 96 << 20, 40 << 20
+	s := b.Open(t)
+	u := NewUpload()
+	a := u.Begin(t, s)
+	w := a.Writer
+	piece := Bytes(1, 1<<20)
+	runtime.GC()
+	var start, now runtime.MemStats
+	runtime.ReadMemStats(&start)
+	for i := range size >> 20 {
+		piece[0] = byte(i)
+		if _, err := w.Write(piece); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&now)
+		if used := int64(now.HeapAlloc) - int64(start.HeapAlloc); used > limit {
+			t.Fatalf("%d MiB in use after %d MiB", used>>20, i+1)
+		}
+	}
+	key, err := w.Finish(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Open(t.Context(), key, 0, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	got := make([]byte, len(piece))
+	for i := range size >> 20 {
+		piece[0] = byte(i)
+		if _, err := io.ReadFull(r, got); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, piece) {
+			t.Fatalf("MiB %d differs", i)
+		}
+	}
+	if n, err := r.Read(got); n != 0 || err != io.EOF {
+		t.Fatalf("after the end: %d, %v", n, err)
+	}
+}
+
+// oneRequest pushes each size at once.
+func oneRequest(t *testing.T, b Backend) {
+	s := b.Open(t)
+	for _, size := range b.Sizes {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			u := NewUpload()
+			key := u.Complete(t, s, Bytes(uint64(size), size))
+			only(t, b, u.Base, key)
+		})
+	}
+}
+
+// severalRequests pushes pieces of each size, each to another replica.
+func severalRequests(t *testing.T, b Backend) {
+	for i, size := range b.Sizes {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			u := NewUpload()
+			for j := range 3 {
+				other := b.Sizes[(i+j*5)%len(b.Sizes)]
+				u.Append(t, b.Open(t), Bytes(uint64(j), size))
+				u.Append(t, b.Open(t), Bytes(uint64(j+10), min(other, 1<<20)))
+			}
+			key := u.Complete(t, b.Open(t), Bytes(99, size))
+			only(t, b, u.Base, key)
+		})
+	}
+}
+
+// finishAfterSave is how Docker pushes: all bytes in one request, none in the last.
+func finishAfterSave(t *testing.T, b Backend) {
+	for _, size := range b.Sizes {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			u := NewUpload()
+			u.Append(t, b.Open(t), Bytes(uint64(size), size))
+			key := u.Complete(t, b.Open(t), nil)
+			only(t, b, u.Base, key)
+		})
+	}
+}
+
+// smallChunks makes many requests with little in each.
+func smallChunks(t *testing.T, b Backend) {
+	s := b.Open(t)
+	u := NewUpload()
+	for i := range 40 {
+		u.Append(t, s, Bytes(uint64(i), b.Part/17+i))
+	}
+	key := u.Complete(t, s, Bytes(1, 17))
+	only(t, b, u.Base, key)
+}
+
+// failingReader gives its bytes in odd pieces and then its error.
+type failingReader struct {
+	p   []byte
+	err error
+}
+
+func (r *failingReader) Read(p []byte) (int, error) {
+	if len(r.p) == 0 {
+		return 0, r.err
+	}
+	n := copy(p[:min(len(p), 70_001)], r.p)
+	r.p = r.p[n:]
+	return n, nil
+}
+
+// readFrom keeps what arrived before the client hung up.
+func readFrom(t *testing.T, b Backend) {
+	s := b.Open(t)
+	data := Bytes(1, 2*b.Part+5)
+	for _, cause := range []error{io.ErrUnexpectedEOF, io.EOF, errors.New("connection reset")} {
+		u := NewUpload()
+		a := u.Begin(t, s)
+		n, err := a.ReadFrom(&failingReader{p: data, err: cause})
+		if want := cause; n != int64(len(data)) || !errors.Is(err, want) && !(want == io.EOF && err == nil) {
+			t.Fatalf("ReadFrom: %d, %v; want %d, %v", n, err, len(data), want)
+		}
+		a.data = data
+		if err := a.Save(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.MustClose(t)
+		u.Complete(t, s, []byte("more"))
+	}
+}
+
+// dropped attempts write and are never saved: none of their bytes appear, in
+// whatever state the upload was.
+func dropped(t *testing.T, b Backend) {
+	s := b.Open(t)
+	for _, saved := range b.Sizes {
+		for _, lost := range []int{1, 2*b.Part + 1000} {
+			t.Run(fmt.Sprintf("%d+%d", saved, lost), func(t *testing.T) {
+				t.Parallel()
+				u := NewUpload()
+				u.Append(t, s, Bytes(1, saved))
+				a := u.Begin(t, s)
+				a.MustWrite(t, Bytes(2, lost))
+				a.MustClose(t)
+				u.Append(t, s, Bytes(3, 1000))
+				a = u.Begin(t, s)
+				a.MustWrite(t, Bytes(4, lost))
+				a.MustClose(t)
+				key := u.Complete(t, s, Bytes(5, b.Part+1))
+				only(t, b, u.Base, key)
+			})
+		}
+	}
+}
+
+// saveNothing saves without having written: the state stays what it was.
+func saveNothing(t *testing.T, b Backend) {
+	s := b.Open(t)
+	u := NewUpload()
+	u.Append(t, s, nil)
+	only(t, b, u.Base, "")
+	u.Append(t, s, Bytes(1, b.Part+1000))
+	u.Append(t, s, nil)
+	u.Append(t, s, nil)
+	u.Complete(t, s, []byte("end"))
+}
+
+// finishTwice loses the row's commit: another attempt finishes the same bytes.
+func finishTwice(t *testing.T, b Backend) {
+	s := b.Open(t)
+	for _, size := range b.Sizes {
+		for _, last := range []int{0, 1, b.Part + 1000} {
+			t.Run(fmt.Sprintf("%d+%d", size, last), func(t *testing.T) {
+				t.Parallel()
+				u := NewUpload()
+				u.Append(t, s, Bytes(1, size))
+				for range 2 {
+					a := u.Begin(t, s)
+					a.MustWrite(t, Bytes(2, last))
+					if _, err := a.Finish(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					a.MustClose(t)
+				}
+				key := u.Complete(t, b.Open(t), Bytes(2, last))
+				only(t, b, u.Base, key)
+			})
+		}
+	}
+}
+
+// finishAgainWithOtherBytes loses the row's commit, and then the client sends
+// others, as many: the first object must not be taken for the second.
+func finishAgainWithOtherBytes(t *testing.T, b Backend) {
+	s := b.Open(t)
+	for _, size := range b.Sizes {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			u := NewUpload()
+			u.Append(t, s, Bytes(1, size))
+			a := u.Begin(t, s)
+			a.MustWrite(t, Bytes(2, b.Part+1000))
+			if _, err := a.Finish(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			a.MustClose(t)
+			u.Append(t, s, Bytes(3, b.Part))
+			key := u.Complete(t, s, Bytes(4, 1000))
+			only(t, b, u.Base, key)
+		})
+	}
+}
+
+// claimFails changes nothing.
+func claimFails(t *testing.T, b Backend) {
+	s := b.Open(t)
+	u := NewUpload()
+	u.Append(t, s, Bytes(1, b.Part+1000))
+	before := b.Keys(t, u.Base)
+	refused := errors.New("refused")
+	_, err := s.Resume(t.Context(), u.Base, u.State(), int64(b.Part+1000),
+		func(context.Context) (int64, error) { return 0, refused },
+		func(context.Context, int) (int64, error) { t.Error("a number was asked for"); return 0, refused })
+	if !errors.Is(err, refused) {
+		t.Fatalf("Resume: %v, want %v", err, refused)
+	}
+	if after := b.Keys(t, u.Base); !slices.Equal(before, after) {
+		t.Fatalf("objects before: %q, after: %q", before, after)
+	}
+	u.Complete(t, s, []byte("end"))
+}
+
+// stalled is a writer that wakes up when another attempt has saved, and again when
+// it has finished.
+func stalled(t *testing.T, b Backend) {
+	for _, size := range b.Sizes {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			s, replica := b.Open(t), b.Open(t)
+			u := NewUpload()
+			u.Append(t, s, Bytes(1, size))
+			slow, slower := u.Begin(t, s), u.Begin(t, s)
+			slower.Write(Bytes(2, b.Part+1))
+			u.Append(t, replica, Bytes(3, b.Part+7))
+			slow.Write(Bytes(4, 2*b.Part+1))
+			if err := slow.Save(t.Context()); !errors.Is(err, blob.ErrFenced) {
+				t.Fatalf("a fenced attempt saved: %v", err)
+			}
+			key := u.Complete(t, replica, Bytes(5, 1<<20))
+			slower.Write(Bytes(6, 2*b.Part+1))
+			if slowKey, err := slower.Finish(t.Context()); err == nil && slowKey == key {
+				t.Fatalf("a fenced attempt finished the object of another: %s", key)
+			}
+			data, _ := u.Acked()
+			Equal(t, replica, key, data)
+			slow.MustClose(t)
+			slower.MustClose(t)
+			if err := s.DeleteUpload(t.Context(), u.Base, key); err != nil {
+				t.Fatal(err)
+			}
+			only(t, b, u.Base, key)
+			Equal(t, replica, key, data)
+		})
+	}
+}
+
+// stalledFinish finishes without a further byte while another writer has the
+// object: what that one writes later must not get into it.
+func stalledFinish(t *testing.T, b Backend) {
+	s := b.Open(t)
+	u := NewUpload()
+	u.Append(t, s, Bytes(1, b.Part+1000))
+	slow := u.Begin(t, s)
+	slow.MustWrite(t, Bytes(2, 1000))
+	key := u.Complete(t, s, nil)
+	slow.Write(Bytes(3, 2*b.Part+1))
+	slow.Finish(t.Context())
+	data, _ := u.Acked()
+	Equal(t, s, key, data)
+}
+
+// ended is a Writer that was saved, finished or closed, and takes nothing more.
+func ended(t *testing.T, b Backend) {
+	s := b.Open(t)
+	for name, end := range map[string]func(blob.Writer) error{
+		"Save":   func(w blob.Writer) error { _, err := w.Save(t.Context()); return err },
+		"Finish": func(w blob.Writer) error { _, err := w.Finish(t.Context()); return err },
+		"Close":  func(w blob.Writer) error { return w.Close() },
+	} {
+		a := NewUpload().Begin(t, s)
+		a.MustWrite(t, []byte("some"))
+		if err := end(a.Writer); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if _, err := a.Writer.Write([]byte("more")); err == nil {
+			t.Errorf("Write after %s worked", name)
+		}
+		if _, err := a.Writer.Save(t.Context()); err == nil {
+			t.Errorf("Save after %s worked", name)
+		}
+		if _, err := a.Writer.Finish(t.Context()); err == nil {
+			t.Errorf("Finish after %s worked", name)
+		}
+		a.MustClose(t)
+		a.MustClose(t)
+	}
+}
+
+// contextEnds while a request writes: the upload can be continued.
+func contextEnds(t *testing.T, b Backend) {
+	s := b.Open(t)
+	u := NewUpload()
+	u.Append(t, s, Bytes(1, b.Part+1000))
+	ctx, cancel := context.WithCancel(t.Context())
+	a, err := u.Attempt(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.MustWrite(t, Bytes(2, 1<<20))
+	cancel()
+	if _, err := a.Write(Bytes(3, 3*b.Part)); !errors.Is(err, context.Canceled) {
+		t.Fatalf("Write: %v", err)
+	}
+	if err := a.Save(t.Context()); !errors.Is(err, context.Canceled) {
+		t.Fatalf("Save after a failed Write: %v", err)
+	}
+	a.MustClose(t)
+	u.Complete(t, s, []byte("end"))
+}

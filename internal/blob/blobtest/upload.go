@@ -1,0 +1,218 @@
+package blobtest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/blob"
+)
+
+// Upload stands for an upload's row: it fences attempts, gives out numbers, and
+// keeps the state, the size and, as the model that the store is compared with, the
+// acknowledged bytes themselves. It is safe for concurrent use.
+type Upload struct {
+	Base string
+
+	mu      sync.Mutex
+	version int // moved by every claim and every save
+	token   int // the version of the last claim
+	next    int64
+	state   blob.State
+	acked   []byte
+	key     string // once committed
+}
+
+// NewUpload returns the row of a new upload.
+func NewUpload() *Upload { return &Upload{Base: blob.NewBase()} }
+
+// Acked returns the acknowledged bytes, and the key if the upload is committed.
+func (u *Upload) Acked() (data []byte, key string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.acked), u.key
+}
+
+// State returns the state in the row.
+func (u *Upload) State() blob.State {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Clone(u.state)
+}
+
+// Attempt is one request that writes to an Upload.
+type Attempt struct {
+	blob.Writer
+	Claims int // how often the store called claim
+
+	u     *Upload
+	token int
+	data  []byte // acknowledged, then written
+}
+
+// Attempt reads the row and resumes the upload in the store, like a request does.
+// When the error isn't nil the Attempt has no Writer.
+func (u *Upload) Attempt(ctx context.Context, s blob.Store) (*Attempt, error) {
+	u.mu.Lock()
+	a := &Attempt{u: u, data: slices.Clone(u.acked)}
+	seen, state := u.version, slices.Clone(u.state)
+	u.mu.Unlock()
+	var err error
+	a.Writer, err = s.Resume(ctx, u.Base, state, int64(len(a.data)), func(context.Context) (int64, error) {
+		a.Claims++
+		return u.claim(a, seen)
+	}, func(_ context.Context, n int) (int64, error) { return u.numbers(a.token, n) })
+	return a, err
+}
+
+// claim is refused when another attempt has claimed or saved since the row was read.
+func (u *Upload) claim(a *Attempt, seen int) (int64, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.key != "" || u.version != seen {
+		return 0, blob.ErrFenced
+	}
+	u.version++
+	u.token, a.token = u.version, u.version
+	return u.next, nil
+}
+
+func (u *Upload) numbers(token, n int) (int64, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.key != "" || u.token != token {
+		return 0, blob.ErrFenced
+	}
+	if n < 1 {
+		return 0, fmt.Errorf("asked for %d numbers", n)
+	}
+	first := u.next
+	u.next += int64(n)
+	return first, nil
+}
+
+// Write writes p, and counts it in the model when all of it was taken.
+func (a *Attempt) Write(p []byte) (int, error) {
+	n, err := a.Writer.Write(p)
+	a.data = append(a.data, p[:n]...)
+	return n, err
+}
+
+// Save saves, and updates the row unless the attempt was fenced.
+func (a *Attempt) Save(ctx context.Context) error {
+	state, err := a.Writer.Save(ctx)
+	if err != nil {
+		return err
+	}
+	a.u.mu.Lock()
+	defer a.u.mu.Unlock()
+	if a.u.key != "" || a.u.token != a.token {
+		return blob.ErrFenced
+	}
+	a.u.version++
+	a.u.state, a.u.acked = state, a.data
+	return nil
+}
+
+// Commit commits the key that Finish returned, unless the attempt was fenced.
+func (a *Attempt) Commit(key string) error {
+	a.u.mu.Lock()
+	defer a.u.mu.Unlock()
+	if a.u.key != "" || a.u.token != a.token {
+		return blob.ErrFenced
+	}
+	a.u.key, a.u.acked = key, a.data
+	return nil
+}
+
+// Begin is Attempt for a test in which it must work. It closes the Writer when the
+// test ends.
+func (u *Upload) Begin(t testing.TB, s blob.Store) *Attempt {
+	t.Helper()
+	a, err := u.Attempt(t.Context(), s)
+	if err != nil {
+		t.Fatalf("resuming: %v", err)
+	}
+	t.Cleanup(func() { a.Close() })
+	if a.Claims != 1 {
+		t.Fatalf("claim was called %d times", a.Claims)
+	}
+	return a
+}
+
+// Append is a request that writes p, saves and closes.
+func (u *Upload) Append(t testing.TB, s blob.Store, p []byte) {
+	t.Helper()
+	a := u.Begin(t, s)
+	a.MustWrite(t, p)
+	if err := a.Save(t.Context()); err != nil {
+		t.Fatalf("saving: %v", err)
+	}
+	a.MustClose(t)
+}
+
+// Complete is a request that writes p, finishes, commits, closes and, where the
+// store says that there are leftovers, has them deleted. It returns the key, under
+// which the store then has the acknowledged bytes.
+func (u *Upload) Complete(t testing.TB, s blob.Store, p []byte) string {
+	t.Helper()
+	a := u.Begin(t, s)
+	a.MustWrite(t, p)
+	return a.MustFinish(t, s)
+}
+
+// MustWrite writes p; an empty p isn't written at all.
+func (a *Attempt) MustWrite(t testing.TB, p []byte) {
+	t.Helper()
+	if len(p) == 0 {
+		return
+	}
+	if n, err := a.Write(p); err != nil || n != len(p) {
+		t.Fatalf("writing %d bytes: %d, %v", len(p), n, err)
+	}
+}
+
+// MustClose closes the Writer.
+func (a *Attempt) MustClose(t testing.TB) {
+	t.Helper()
+	if err := a.Close(); err != nil {
+		t.Fatalf("closing: %v", err)
+	}
+}
+
+// MustFinish finishes, commits, closes, deletes leftovers, and compares.
+func (a *Attempt) MustFinish(t testing.TB, s blob.Store) string {
+	t.Helper()
+	key, err := a.Finish(t.Context())
+	if err != nil {
+		t.Fatalf("finishing: %v", err)
+	}
+	if err := a.Commit(key); err != nil {
+		t.Fatalf("committing: %v", err)
+	}
+	left := a.Leftovers()
+	a.MustClose(t)
+	if left {
+		if err := s.DeleteUpload(t.Context(), a.u.Base, key); err != nil {
+			t.Fatalf("deleting leftovers: %v", err)
+		}
+	}
+	Equal(t, s, key, a.data)
+	return key
+}
+
+// Equal fails the test unless the store has exactly want under key.
+func Equal(t testing.TB, s blob.Store, key string, want []byte) {
+	t.Helper()
+	got := Read(t, s, key, 0, -1)
+	if !bytes.Equal(got, want) {
+		at := 0
+		for at < min(len(got), len(want)) && got[at] == want[at] {
+			at++
+		}
+		t.Fatalf("object %s: %d bytes, want %d; they differ from byte %d", key, len(got), len(want), at)
+	}
+}

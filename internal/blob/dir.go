@@ -1,0 +1,362 @@
+package blob
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// DirOptions configure a store in a local directory.
+type DirOptions struct {
+	// Path is the directory, made if it is missing. Several processes may use it
+	// at once, on one machine or through a shared file system with locks.
+	Path string
+
+	// LockWait is how long Resume waits for another writer of the same upload to
+	// let go before it works around it; default 2 s.
+	LockWait time.Duration
+}
+
+// Dir is a Store in a local directory:
+//
+//	PATH/objects/1f/1f0c…e2-0     an object: directory = first two digits of its base
+//	PATH/docker/registry/…/data   an object of another registry, if PATH was one:
+//	                              a key with a slash is a path below PATH
+//
+// The 256 directories are made when the store is opened, so that a new object
+// costs no more than two fsyncs: its own, and its directory's for its name. 256
+// keep a directory's listing short (40,000 names at ten million objects) without
+// the mkdir and fsync that nearly every object would pay if there were 65,536.
+//
+// A writer that appends to an object made by an earlier attempt holds an flock on
+// it from before its claim until Close. Where the lock can't be had, because an
+// earlier writer is stalled or because the file system has no locks, the writer
+// copies what was acknowledged into a new object and goes on there; the old one
+// it leaves to DeleteUpload. The attempt that makes an object needs no lock: its
+// name is known to nobody before it has stopped writing.
+type Dir struct {
+	path     string
+	objects  string
+	lockWait time.Duration
+}
+
+var _ Store = (*Dir)(nil)
+
+const (
+	dirMode  = 0o750
+	fileMode = 0o640
+)
+
+// OpenDir opens the store in o.Path, and makes what is missing of its layout.
+func OpenDir(o DirOptions) (*Dir, error) {
+	if o.Path == "" {
+		return nil, errors.New("opening the blob directory: no path is given")
+	}
+	path, err := filepath.Abs(o.Path)
+	if err != nil {
+		return nil, fmt.Errorf("opening the blob directory %s: %w", o.Path, err)
+	}
+	if o.LockWait <= 0 {
+		o.LockWait = 2 * time.Second
+	}
+	d := &Dir{path: path, objects: filepath.Join(path, "objects"), lockWait: o.LockWait}
+	if err := d.makeLayout(); err != nil {
+		return nil, fmt.Errorf("opening the blob directory %s: %w", path, err)
+	}
+	return d, nil
+}
+
+// makeLayout makes the 256 directories durable. It syncs even when all are there:
+// the process that made them may have been killed before it did.
+func (d *Dir) makeLayout() error {
+	if err := makeDurable(d.objects); err != nil {
+		return err
+	}
+	there, err := os.ReadDir(d.objects)
+	if err != nil {
+		return err
+	}
+	have := make(map[string]bool, len(there))
+	for _, e := range there {
+		have[e.Name()] = e.IsDir()
+	}
+	for i := range 256 {
+		name := hex.EncodeToString([]byte{byte(i)})
+		if have[name] {
+			continue
+		}
+		if err := os.Mkdir(filepath.Join(d.objects, name), dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return syncDir(d.objects)
+}
+
+// makeDurable makes path and its missing parents, and syncs the parent of each
+// one that it made.
+func makeDurable(path string) error {
+	if fi, err := os.Stat(path); err == nil {
+		if !fi.IsDir() {
+			return fmt.Errorf("%s is not a directory", path)
+		}
+		return nil
+	}
+	parent := filepath.Dir(path)
+	if err := makeDurable(parent); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncDir(parent)
+}
+
+func syncDir(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("syncing directory: %w", err)
+	}
+	return nil
+}
+
+// file returns the path of the object's file.
+func (d *Dir) file(key string) (string, error) {
+	if strings.Contains(key, "/") {
+		if !filepath.IsLocal(key) || strings.ContainsRune(key, 0) {
+			return "", fmt.Errorf("object key %q is not a path below the blob directory", key)
+		}
+		return filepath.Join(d.path, filepath.FromSlash(key)), nil
+	}
+	base, _, ok := strings.Cut(key, "-")
+	if !ok || strings.ContainsRune(key, 0) {
+		return "", fmt.Errorf("object key %q has no number", key)
+	}
+	if err := CheckBase(base); err != nil {
+		return "", fmt.Errorf("object key %q: %w", key, err)
+	}
+	return filepath.Join(d.objects, base[:2], key), nil
+}
+
+// mounted tells a missing object from a missing disk. Without it the objects of
+// an unmounted volume would all be "not found", and "deleted".
+func (d *Dir) mounted() error {
+	if _, err := os.Stat(filepath.Join(d.objects, "ff")); err != nil {
+		return fmt.Errorf("the blob directory %s has lost its layout (is its volume mounted?): %w", d.path, err)
+	}
+	return nil
+}
+
+// missing turns the error of opening or removing key's file into ErrNotFound if
+// it means that, and reports whether it does.
+func (d *Dir) missing(err error) (error, bool) {
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err, false
+	}
+	if err := d.mounted(); err != nil {
+		return err, false
+	}
+	return ErrNotFound, true
+}
+
+// Open implements Store.
+func (d *Dir) Open(ctx context.Context, key string, off, length int64) (io.ReadCloser, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	f, err := d.openRange(key, off, &length)
+	if err != nil {
+		return nil, fmt.Errorf("opening object %s: %w", key, err)
+	}
+	return &dirObject{f: f, rest: io.LimitedReader{R: f, N: length}}, nil
+}
+
+func (d *Dir) openRange(key string, off int64, length *int64) (*os.File, error) {
+	path, err := d.file(key)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		err, _ = d.missing(err)
+		return nil, err
+	}
+	if err := seekRange(f, off, length); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func seekRange(f *os.File, off int64, length *int64) error {
+	if off < 0 || *length < -1 {
+		return fmt.Errorf("invalid range: offset %d, length %d", off, *length)
+	}
+	if *length == -1 {
+		fi, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		if off > fi.Size() {
+			return fmt.Errorf("offset %d is beyond the object's %d bytes: %w", off, fi.Size(), io.ErrUnexpectedEOF)
+		}
+		*length = fi.Size() - off
+	}
+	if off == 0 {
+		return nil
+	}
+	_, err := f.Seek(off, io.SeekStart)
+	return err
+}
+
+// dirObject reads the rest of a range. WriteTo hands the io.LimitedReader of an
+// *os.File to the destination, which is the form in which package net sees that
+// it can use sendfile.
+type dirObject struct {
+	f    *os.File
+	rest io.LimitedReader
+}
+
+func (o *dirObject) Read(p []byte) (int, error) {
+	n, err := o.rest.Read(p)
+	if err == io.EOF && o.rest.N > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+func (o *dirObject) WriteTo(w io.Writer) (int64, error) {
+	n, err := io.Copy(w, &o.rest)
+	if err == nil && o.rest.N > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+func (o *dirObject) Close() error { return o.f.Close() }
+
+// Delete implements Store. It syncs the directories of missing objects too: the
+// process that removed one may have been killed before its name was durably gone.
+func (d *Dir) Delete(ctx context.Context, keys []string) error {
+	var errs []error
+	failed := func(err error, keys ...string) {
+		for _, key := range keys {
+			errs = append(errs, &DeleteError{Key: key, Err: err})
+		}
+	}
+	removed := make(map[string][]string) // keys by directory
+	for _, key := range keys {
+		dir, err := d.remove(ctx, key)
+		switch {
+		case err != nil:
+			failed(err, key)
+		case dir != "":
+			removed[dir] = append(removed[dir], key)
+		}
+	}
+	for dir, keys := range removed {
+		if err := syncDir(dir); err != nil {
+			failed(err, keys...)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// remove removes the object's file and returns the directory that is to be
+// synced, "" if even that is missing.
+func (d *Dir) remove(ctx context.Context, key string) (dir string, err error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	path, err := d.file(key)
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Dir(path)
+	if err := os.Remove(path); err != nil {
+		if err, ok := d.missing(err); !ok {
+			return "", err
+		}
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			return "", nil // another registry's directory, removed with its object
+		}
+	}
+	return dir, nil
+}
+
+// DeleteUpload implements Store.
+func (d *Dir) DeleteUpload(ctx context.Context, base, keep string) error {
+	if err := CheckBase(base); err != nil {
+		return fmt.Errorf("deleting an upload's objects: %w", err)
+	}
+	keys, err := d.list(ctx, base)
+	if err != nil {
+		return fmt.Errorf("listing objects of upload %s: %w", base, err)
+	}
+	dir := filepath.Join(d.objects, base[:2])
+	var errs []error
+	for _, key := range keys {
+		if key == keep {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, &DeleteError{Key: key, Err: err})
+		}
+	}
+	if err := syncDir(dir); err != nil {
+		errs = append(errs, fmt.Errorf("deleting the objects of upload %s: %w", base, err))
+	}
+	return errors.Join(errs...)
+}
+
+// list returns the keys of the upload's objects.
+func (d *Dir) list(ctx context.Context, base string) ([]string, error) {
+	f, err := os.Open(filepath.Join(d.objects, base[:2]))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var keys []string
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		names, err := f.Readdirnames(1024)
+		for _, name := range names {
+			if strings.HasPrefix(name, base+"-") {
+				keys = append(keys, name)
+			}
+		}
+		if err == io.EOF {
+			return keys, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Presign implements Store. A directory has no URLs.
+func (d *Dir) Presign(context.Context, string, PresignOptions) (string, error) { return "", nil }
+
+// Check implements Store. It writes nothing; a file system that was remounted
+// read-only after an error is noticed all the same.
+func (d *Dir) Check(context.Context) error {
+	if err := d.mounted(); err != nil {
+		return err
+	}
+	if err := writable(filepath.Join(d.objects, "ff")); err != nil {
+		return fmt.Errorf("the blob directory %s can't be written by this process: %w", d.path, err)
+	}
+	return nil
+}

@@ -1,0 +1,31 @@
+//go:build unix
+
+package blob
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// tryLock takes an exclusive lock on f, which excludes every other open file of
+// the same name, this process's own included. An error means that the file system
+// has no locks.
+func tryLock(f *os.File) (bool, error) {
+	for {
+		switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err {
+		case nil:
+			return true, nil
+		case unix.EWOULDBLOCK:
+			return false, nil
+		case unix.EINTR:
+		default:
+			return false, err
+		}
+	}
+}
+
+// writable reports whether this process may make files in the directory.
+func writable(dir string) error {
+	return unix.Access(dir, unix.R_OK|unix.W_OK|unix.X_OK)
+}

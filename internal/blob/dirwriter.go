@@ -1,0 +1,393 @@
+package blob
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// dirState is the State of an upload in a Dir.
+type dirState struct {
+	Key  string `json:"key"`            // the object that holds what was acknowledged
+	Next int64  `json:"next"`           // numbers below this are accounted for
+	Left bool   `json:"left,omitempty"` // other objects of the upload may exist
+}
+
+type dirWriter struct {
+	d       *Dir
+	ctx     context.Context
+	base    string
+	given   State // as the row has it
+	numbers Numbers
+
+	state dirState
+	size  int64 // acknowledged bytes
+
+	f       *os.File // the object that is written to; nil until it is needed
+	key     string   // its key
+	made    bool     // this writer made it
+	newName bool     // its name may not be durable
+	dirty   bool     // it has bytes, or a length, that may not be durable
+	kept    bool     // this writer returned a state or a key for it
+	old     *os.File // without a lock: the object to copy the acknowledged bytes from
+
+	off, started int64 // written so far; of these, writeback was started for
+	err          error // the first failure, or why no more may be written
+}
+
+// Resume implements Store.
+func (d *Dir) Resume(ctx context.Context, base string, state State, size int64, claim Claim, numbers Numbers) (Writer, error) {
+	w, err := d.newWriter(ctx, base, state, size, numbers)
+	if err != nil {
+		return nil, fmt.Errorf("resuming upload %s: %w", base, err)
+	}
+	if err := w.open(claim); err != nil {
+		w.Close()
+		return nil, fmt.Errorf("resuming upload %s: %w", base, err)
+	}
+	return w, nil
+}
+
+func (d *Dir) newWriter(ctx context.Context, base string, state State, size int64, numbers Numbers) (*dirWriter, error) {
+	if err := CheckBase(base); err != nil {
+		return nil, err
+	}
+	w := &dirWriter{d: d, ctx: ctx, base: base, given: state, numbers: numbers, size: size}
+	if len(state) == 0 {
+		return w, nil
+	}
+	if err := json.Unmarshal(state, &w.state); err != nil {
+		return nil, fmt.Errorf("reading the upload's state: %w", err)
+	}
+	return w, nil
+}
+
+// open takes the lock if it can, claims, and puts the writer behind the last
+// acknowledged byte.
+func (w *dirWriter) open(claim Claim) error {
+	var f *os.File
+	var openErr error
+	locked := false
+	if w.state.Key != "" {
+		if f, openErr = w.openState(); openErr == nil {
+			w.old = f // closed by Close, whatever happens
+			var err error
+			if locked, err = lock(w.ctx, f, w.d.lockWait); err != nil {
+				return err
+			}
+		}
+	}
+	next, err := claim(w.ctx)
+	if err != nil {
+		return err
+	}
+	if openErr != nil {
+		return openErr // only now: without the claim the row may have moved on
+	}
+	if next < w.state.Next {
+		return fmt.Errorf("the upload's counter is at %d, but numbers up to %d were used", next, w.state.Next-1)
+	}
+	if next > w.state.Next {
+		w.state.Left = true // an attempt took numbers and was never saved
+		w.state.Next = next
+	}
+	if f == nil && w.size > 0 {
+		return fmt.Errorf("%d bytes are acknowledged, but no state says where they are", w.size)
+	}
+	if f == nil {
+		return nil
+	}
+	stored, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	if stored < w.size {
+		return fmt.Errorf("%w: object %s has %d of %d", ErrLost, w.state.Key, stored, w.size)
+	}
+	if !locked {
+		return nil // copied when it is needed
+	}
+	w.f, w.key, w.old = f, w.state.Key, nil
+	return w.cut(stored)
+}
+
+// openState opens the object that the state names.
+func (w *dirWriter) openState() (*os.File, error) {
+	path, err := w.d.file(w.state.Key)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		if err, missing := w.d.missing(err); !missing {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%w: object %s is missing", ErrLost, w.state.Key)
+	}
+	return f, nil
+}
+
+// cut drops what was never acknowledged.
+func (w *dirWriter) cut(stored int64) error {
+	w.off, w.started = w.size, w.size
+	if stored == w.size {
+		return nil
+	}
+	w.dirty = true
+	if err := w.f.Truncate(w.size); err != nil {
+		return fmt.Errorf("dropping unacknowledged bytes: %w", err)
+	}
+	_, err := w.f.Seek(w.size, io.SeekStart)
+	return err
+}
+
+// lock takes an exclusive lock on f. It waits for at most the given time: false
+// means that it can't be had. The kernel has no queue for locks that a context
+// could leave, so the wait asks again.
+func lock(ctx context.Context, f *os.File, wait time.Duration) (bool, error) {
+	deadline := time.Now().Add(wait)
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		ok, err := tryLock(f)
+		if err != nil {
+			return false, nil // the file system has no locks
+		}
+		if ok || time.Now().After(deadline) {
+			return ok, nil
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return false, fmt.Errorf("%w: %w", ErrBusy, context.Cause(ctx))
+		}
+	}
+}
+
+// create makes a new object, which begins with the acknowledged bytes.
+func (w *dirWriter) create(ctx context.Context) error {
+	n, err := w.numbers(ctx, 1)
+	if err != nil {
+		return err
+	}
+	w.state.Next = max(w.state.Next, n+1)
+	key := fmt.Sprintf("%s-%d", w.base, n)
+	path, err := w.d.file(key)
+	if err != nil {
+		return err
+	}
+	// O_EXCL: a number that is given out twice must fail, not overwrite.
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, fileMode)
+	if err != nil {
+		return err
+	}
+	w.f, w.key, w.made, w.newName, w.dirty = f, key, true, true, true
+	if w.old == nil {
+		return nil
+	}
+	w.state.Left = true
+	return w.copyOld(ctx)
+}
+
+// copyOld copies the acknowledged bytes of an object whose writer may still be
+// alive. That one only ever touches bytes after these. The kernel copies, and
+// shares the blocks where the file system can; in steps, so that ctx is obeyed.
+func (w *dirWriter) copyOld(ctx context.Context) error {
+	const step = 64 << 20
+	if _, err := w.old.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	for w.off < w.size {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n, err := io.CopyN(w.f, w.old, min(step, w.size-w.off))
+		w.off += n
+		if err == io.EOF {
+			return fmt.Errorf("%w: object %s has %d of %d", ErrLost, w.state.Key, w.off, w.size)
+		}
+		if err != nil {
+			return fmt.Errorf("copying object %s: %w", w.state.Key, err)
+		}
+	}
+	err := w.old.Close()
+	w.old = nil
+	return err
+}
+
+// fail remembers the first failure.
+func (w *dirWriter) fail(doing string, err error) error {
+	if w.err == nil {
+		w.err = fmt.Errorf("%s upload %s: %w", doing, w.base, err)
+	}
+	return w.err
+}
+
+// Write implements Writer.
+func (w *dirWriter) Write(p []byte) (int, error) {
+	if w.err != nil || len(p) == 0 {
+		return 0, w.err
+	}
+	if err := w.ctx.Err(); err != nil {
+		return 0, w.fail("writing", err)
+	}
+	if w.f == nil {
+		if err := w.create(w.ctx); err != nil {
+			return 0, w.fail("writing", err)
+		}
+	}
+	w.dirty = true
+	n, err := w.f.Write(p)
+	w.off += int64(n)
+	if err != nil {
+		return n, w.fail("writing", err)
+	}
+	// Started early, the disk works while the client sends, and the final fsync
+	// has little left to wait for.
+	if w.off-w.started >= writebackStep {
+		startWriteback(w.f, w.started, w.off-w.started)
+		w.started = w.off
+	}
+	return n, nil
+}
+
+const (
+	writebackStep = 8 << 20
+	copyBuffer    = 512 << 10
+)
+
+var copyBuffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
+
+// ReadFrom implements Writer.
+func (w *dirWriter) ReadFrom(r io.Reader) (total int64, err error) {
+	buf := copyBuffers.Get().(*[copyBuffer]byte)
+	defer copyBuffers.Put(buf)
+	for {
+		n, readErr := fill(r, buf[:])
+		written, err := w.Write(buf[:n])
+		total += int64(written)
+		if err != nil {
+			return total, err
+		}
+		if readErr == io.EOF {
+			return total, nil
+		}
+		if readErr != nil {
+			return total, readErr
+		}
+	}
+}
+
+// fill reads until p is full or r fails. Unlike io.ReadFull it returns r's own
+// error, io.EOF or not.
+func fill(r io.Reader, p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		var m int
+		m, err = r.Read(p[n:])
+		n += m
+	}
+	return n, err
+}
+
+// Save implements Writer.
+func (w *dirWriter) Save(context.Context) (State, error) {
+	if w.err != nil {
+		return nil, w.err
+	}
+	if w.f == nil {
+		w.fail("writing to", errEnded)
+		return w.given, nil
+	}
+	if err := w.sync(); err != nil {
+		return nil, w.fail("saving", err)
+	}
+	w.state.Key = w.key
+	state, err := json.Marshal(w.state)
+	if err != nil {
+		return nil, w.fail("saving", err)
+	}
+	w.kept = true
+	w.fail("writing to", errEnded)
+	return state, nil
+}
+
+// Finish implements Writer.
+func (w *dirWriter) Finish(ctx context.Context) (string, error) {
+	if w.err != nil {
+		return "", w.err
+	}
+	if w.f == nil {
+		if err := w.create(ctx); err != nil {
+			return "", w.fail("finishing", err)
+		}
+	}
+	if err := w.sync(); err != nil {
+		return "", w.fail("finishing", err)
+	}
+	w.kept = true
+	w.fail("writing to", errEnded)
+	return w.key, nil
+}
+
+var errEnded = errors.New("it was saved or finished by this writer already")
+
+// sync makes the object's bytes, its length and its name durable.
+func (w *dirWriter) sync() error {
+	if w.dirty {
+		if err := syncData(w.f); err != nil {
+			return fmt.Errorf("syncing object %s: %w", w.key, err)
+		}
+		w.dirty = false
+	}
+	if w.newName {
+		if err := syncDir(filepath.Dir(w.f.Name())); err != nil {
+			return fmt.Errorf("syncing the name of object %s: %w", w.key, err)
+		}
+		w.newName = false
+	}
+	return nil
+}
+
+// Leftovers implements Writer.
+func (w *dirWriter) Leftovers() bool { return w.state.Left }
+
+// Close implements Writer. What this writer wrote and nobody was ever told of is
+// removed at once, so that a push that failed on a full disk gives its space back.
+func (w *dirWriter) Close() error {
+	var errs []error
+	if w.f != nil {
+		if !w.kept {
+			errs = append(errs, w.undo())
+		}
+		errs = append(errs, w.f.Close())
+		w.f = nil
+	}
+	if w.old != nil {
+		errs = append(errs, w.old.Close())
+		w.old = nil
+	}
+	w.fail("writing to", os.ErrClosed)
+	return errors.Join(errs...)
+}
+
+// undo removes the object that this writer made, or what it appended under the
+// lock: as long as that is held, no state gives this object more than size bytes.
+func (w *dirWriter) undo() error {
+	if !w.made {
+		if w.off == w.size {
+			return nil
+		}
+		return w.f.Truncate(w.size)
+	}
+	if err := os.Remove(w.f.Name()); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

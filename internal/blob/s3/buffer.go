@@ -1,0 +1,90 @@
+package s3
+
+import (
+	"errors"
+	"io"
+	"sync"
+)
+
+const segmentSize = 256 << 10
+
+var segments = sync.Pool{New: func() any { return new([segmentSize]byte) }}
+
+// buffer collects the bytes of a part in pooled segments, so that it takes no more
+// memory than it has bytes.
+type buffer struct {
+	segs []*[segmentSize]byte
+	n    int64
+}
+
+// space returns where the next bytes go, at most limit of them; add counts them.
+func (b *buffer) space(limit int64) []byte {
+	used := int(b.n % segmentSize)
+	if b.n == int64(len(b.segs))*segmentSize {
+		b.segs = append(b.segs, segments.Get().(*[segmentSize]byte))
+		used = 0
+	}
+	p := b.segs[len(b.segs)-1][used:]
+	return p[:min(int64(len(p)), limit)]
+}
+
+func (b *buffer) add(n int) { b.n += int64(n) }
+
+// free gives the segments back. No body of the buffer may be open.
+func (b *buffer) free() {
+	for _, s := range b.segs {
+		segments.Put(s)
+	}
+	b.segs, b.n = nil, 0
+}
+
+// body reads a buffer as the body of requests; a retry seeks back.
+//
+// An HTTP transport may still read a request's body after it has returned an
+// error. close makes sure that it no longer does, so that the segments can be
+// used for other bytes.
+type body struct {
+	mu     sync.Mutex
+	b      *buffer
+	off    int64
+	closed bool
+}
+
+var errBodyClosed = errors.New("the request is over")
+
+func (r *body) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0, errBodyClosed
+	}
+	if r.off >= r.b.n {
+		return 0, io.EOF
+	}
+	from := r.b.segs[r.off/segmentSize][r.off%segmentSize:]
+	n := copy(p, from[:min(int64(len(from)), r.b.n-r.off)])
+	r.off += int64(n)
+	return n, nil
+}
+
+func (r *body) Seek(off int64, whence int) (int64, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch whence {
+	case io.SeekCurrent:
+		off += r.off
+	case io.SeekEnd:
+		off += r.b.n
+	}
+	if off < 0 {
+		return 0, errors.New("negative offset")
+	}
+	r.off = off
+	return off, nil
+}
+
+func (r *body) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+}

@@ -1,0 +1,227 @@
+package s3
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/purser-registry/purser/internal/blob"
+)
+
+// Save implements blob.Writer.
+func (w *writer) Save(ctx context.Context) (blob.State, error) {
+	if w.err != nil {
+		return nil, w.err
+	}
+	if w.total == w.size {
+		w.fail("writing to", errEnded)
+		return w.given, nil
+	}
+	st, err := w.save(ctx)
+	if err != nil {
+		return nil, w.fail("saving", err)
+	}
+	w.fail("writing to", errEnded)
+	return st, nil
+}
+
+func (w *writer) save(ctx context.Context) (blob.State, error) {
+	if err := w.landed(ctx); err != nil {
+		return nil, err
+	}
+	if w.st.Multipart != nil && w.buf.n >= minPartSize {
+		if err := w.sendPart(ctx); err != nil {
+			return nil, err
+		}
+		if err := w.landed(ctx); err != nil {
+			return nil, err
+		}
+	}
+	w.st.Tail, w.st.TailSize = "", 0
+	if w.buf.n > 0 {
+		key, err := w.put(ctx)
+		if err != nil {
+			return nil, err
+		}
+		w.st.Tail, w.st.TailSize = key, w.buf.n
+		if w.st.Multipart != nil {
+			w.st.Left = true // it can't become the blob
+		}
+	}
+	return json.Marshal(w.st)
+}
+
+// Finish implements blob.Writer.
+func (w *writer) Finish(ctx context.Context) (string, error) {
+	if w.err != nil {
+		return "", w.err
+	}
+	key, err := w.finish(ctx)
+	if err != nil {
+		return "", w.fail("finishing", err)
+	}
+	w.fail("writing to", errEnded)
+	return key, nil
+}
+
+func (w *writer) finish(ctx context.Context) (string, error) {
+	if err := w.landed(ctx); err != nil {
+		return "", err
+	}
+	if w.st.Multipart != nil {
+		return w.finishMultipart(ctx)
+	}
+	if w.st.Tail != "" && w.total == w.size {
+		return w.st.Tail, nil // it is the blob
+	}
+	return w.put(ctx)
+}
+
+func (w *writer) finishMultipart(ctx context.Context) (string, error) {
+	if w.st.Multipart.Suspect && w.total == w.size {
+		// Perhaps an earlier attempt finished, and only its row was not committed.
+		// Its object begins with the acknowledged bytes, so if it is as long it
+		// has no others.
+		stored, err := w.s.stat(ctx, w.st.Multipart.Key)
+		if err == nil && stored == w.size {
+			return w.st.Multipart.Key, nil
+		}
+		if err != nil && !errors.Is(err, blob.ErrNotFound) {
+			return "", fmt.Errorf("looking for object %s: %w", w.st.Multipart.Key, err)
+		}
+	}
+	if !w.loaded {
+		if err := w.load(ctx); err != nil {
+			return "", err
+		}
+	}
+	if w.buf.n > 0 {
+		if err := w.sendPart(ctx); err != nil {
+			return "", err
+		}
+		if err := w.landed(ctx); err != nil {
+			return "", err
+		}
+	} else if err := w.ready(ctx); err != nil {
+		return "", err
+	}
+	if !w.took {
+		// Without a part of its own this attempt would complete the multipart upload
+		// unseen by its successor, and though it lost its claim.
+		if _, err := w.number(ctx); err != nil {
+			return "", err
+		}
+	}
+	mp := w.st.Multipart
+	stored, err := w.s.complete(ctx, mp)
+	if err != nil {
+		return "", err
+	}
+	if stored != w.total {
+		return "", fmt.Errorf("%w: object %s has %d of %d", blob.ErrLost, mp.Key, stored, w.total)
+	}
+	return mp.Key, nil
+}
+
+// complete makes the object of a multipart upload from its parts, and returns how
+// many bytes it has. If the multipart upload is no longer there, or its answer was
+// lost, the object decides: it may have been completed before.
+func (s *Store) complete(ctx context.Context, mp *multipart) (int64, error) {
+	parts := make([]minio.CompletePart, len(mp.Parts))
+	for i, p := range mp.Parts {
+		parts[i] = minio.CompletePart{PartNumber: p.N, ETag: p.ETag}
+	}
+	_, err := s.core.CompleteMultipartUpload(ctx, s.bucket, s.name(mp.Key), mp.ID, parts,
+		minio.PutObjectOptions{})
+	if err == nil {
+		return mp.Size, nil
+	}
+	stored, statErr := s.stat(ctx, mp.Key)
+	if statErr == nil {
+		return stored, nil
+	}
+	if c := code(err); (c == minio.NoSuchUpload || c == minio.InvalidPart) && errors.Is(statErr, blob.ErrNotFound) {
+		err = errUploadGone
+	}
+	return 0, fmt.Errorf("completing object %s: %w", mp.Key, err)
+}
+
+// ready makes sure that there is a multipart upload which no other attempt can
+// complete.
+func (w *writer) ready(ctx context.Context) error {
+	switch mp := w.st.Multipart; {
+	case mp == nil:
+		return w.create(ctx)
+	case mp.Suspect:
+		return w.takeOver(ctx)
+	}
+	return nil
+}
+
+// create begins a multipart upload.
+func (w *writer) create(ctx context.Context) error {
+	at, err := w.number(ctx)
+	if err != nil {
+		return err
+	}
+	key := w.key(at)
+	id, err := w.s.core.NewMultipartUpload(ctx, w.s.bucket, w.s.name(key), minio.PutObjectOptions{ContentType: octetStream})
+	if err != nil {
+		return fmt.Errorf("beginning multipart upload of object %s: %w", key, err)
+	}
+	w.st.Multipart = &multipart{Key: key, ID: id, At: at}
+	return nil
+}
+
+// takeOver moves the acknowledged parts from a multipart upload that a fenced
+// attempt may be about to complete into a new one. The parts of an unfinished
+// multipart upload can't be copied, those of an object can: so it is completed
+// here. Whether this succeeds or the other attempt was first, the object then
+// begins with the acknowledged bytes, and nobody can change it any more.
+func (w *writer) takeOver(ctx context.Context) error {
+	old := w.st.Multipart
+	if _, err := w.number(ctx); err != nil { // still the last claim?
+		return err
+	}
+	stored, err := w.s.complete(ctx, old)
+	if err != nil {
+		return err
+	}
+	if stored < old.Size {
+		return fmt.Errorf("%w: object %s has %d of %d", blob.ErrLost, old.Key, stored, old.Size)
+	}
+	w.st.Left = true
+	if err := w.create(ctx); err != nil {
+		return err
+	}
+	return w.copyParts(ctx, old.Key, old.Size)
+}
+
+// copyStep is how much one request has the service copy: few requests, each of
+// which is answered in time.
+const copyStep = 1 << 30
+
+// copyParts makes the first size bytes of an object the first parts, of about the
+// same size each so that the last isn't below S3's minimum.
+func (w *writer) copyParts(ctx context.Context, key string, size int64) error {
+	mp := w.st.Multipart
+	count := (size + copyStep - 1) / copyStep
+	for i := range count {
+		from, to := size*i/count, size*(i+1)/count
+		n, err := w.partNumber(ctx)
+		if err != nil {
+			return err
+		}
+		p, err := w.s.core.CopyObjectPart(ctx, w.s.bucket, w.s.name(key), w.s.bucket, w.s.name(mp.Key),
+			mp.ID, n, from, to-from, nil)
+		if err != nil {
+			return fmt.Errorf("copying object %s to part %d of object %s: %w", key, n, mp.Key, err)
+		}
+		mp.Parts = append(mp.Parts, part{N: n, ETag: p.ETag})
+		mp.Size += to - from
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/purser-registry/purser/internal/blob"
+)
+
+// Open implements blob.Store.
+func (s *Store) Open(ctx context.Context, key string, off, length int64) (io.ReadCloser, error) {
+	o, err := s.open(ctx, key, off, length)
+	if err != nil {
+		return nil, fmt.Errorf("opening object %s: %w", key, err)
+	}
+	return o, nil
+}
+
+func (s *Store) open(ctx context.Context, key string, off, length int64) (io.ReadCloser, error) {
+	if off < 0 || length < -1 {
+		return nil, fmt.Errorf("invalid range: offset %d, length %d", off, length)
+	}
+	var opts minio.GetObjectOptions
+	switch {
+	case length == 0: // S3 has no empty ranges
+		_, err := s.stat(ctx, key)
+		return io.NopCloser(strings.NewReader("")), err
+	case length > 0:
+		if err := opts.SetRange(off, off+length-1); err != nil {
+			return nil, err
+		}
+	case off > 0:
+		if err := opts.SetRange(off, 0); err != nil {
+			return nil, err
+		}
+	}
+	body, info, header, err := s.core.GetObject(ctx, s.bucket, s.name(key), opts)
+	if code(err) == minio.InvalidRange {
+		return s.openAtEnd(ctx, key, off, length)
+	}
+	if err != nil {
+		return nil, notFound(err)
+	}
+	if off > 0 && header.Get("Content-Range") == "" {
+		body.Close()
+		return nil, errors.New("the S3 service doesn't answer range requests")
+	}
+	if length == -1 {
+		length = info.Size // of this answer, not of the object
+	}
+	return &object{body: body, rest: length}, nil
+}
+
+// openAtEnd decides about a range that begins where the object ends, or after.
+func (s *Store) openAtEnd(ctx context.Context, key string, off, length int64) (io.ReadCloser, error) {
+	size, err := s.stat(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if off > size && length == -1 {
+		return nil, fmt.Errorf("offset %d is beyond the object's %d bytes: %w", off, size, io.ErrUnexpectedEOF)
+	}
+	return &object{body: io.NopCloser(strings.NewReader("")), rest: max(length, 0)}, nil
+}
+
+// object reads one answer's body, and knows how much it should have.
+type object struct {
+	body io.ReadCloser
+	rest int64
+}
+
+func (o *object) Read(p []byte) (int, error) {
+	if o.rest == 0 {
+		return 0, io.EOF
+	}
+	n, err := o.body.Read(p[:min(int64(len(p)), o.rest)])
+	o.rest -= int64(n)
+	switch {
+	case err == io.EOF && o.rest > 0:
+		err = io.ErrUnexpectedEOF
+	case err == nil && o.rest == 0:
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (o *object) Close() error { return o.body.Close() }
+
+// stat returns an object's size, or blob.ErrNotFound.
+func (s *Store) stat(ctx context.Context, key string) (int64, error) {
+	info, err := s.core.StatObject(ctx, s.bucket, s.name(key), minio.StatObjectOptions{})
+	return info.Size, notFound(err)
+}
+
+// notFound turns S3's error for a missing object into blob.ErrNotFound. A missing
+// bucket is something else.
+func notFound(err error) error {
+	if code(err) == minio.NoSuchKey {
+		return blob.ErrNotFound
+	}
+	return err
+}
+
+const maxDelete = 1000 // keys in a multi-object delete
+
+// Delete implements blob.Store.
+func (s *Store) Delete(ctx context.Context, keys []string) error {
+	var errs []error
+	for len(keys) > 0 {
+		n := min(len(keys), maxDelete)
+		errs = append(errs, s.deleteBatch(ctx, keys[:n])...)
+		keys = keys[n:]
+	}
+	return errors.Join(errs...)
+}
+
+// deleteBatch deletes up to maxDelete objects with one request. What the answer
+// doesn't confirm counts as not deleted.
+func (s *Store) deleteBatch(ctx context.Context, keys []string) []error {
+	objects := func(yield func(minio.ObjectInfo) bool) {
+		for _, key := range keys {
+			if !yield(minio.ObjectInfo{Key: s.name(key)}) {
+				return
+			}
+		}
+	}
+	whole := errors.New("the S3 service didn't confirm it")
+	results, err := s.core.RemoveObjectsWithIter(ctx, s.bucket, objects, minio.RemoveObjectsOptions{})
+	outcome := make(map[string]error, len(keys))
+	if err != nil {
+		whole = err
+	} else {
+		for r := range results {
+			if r.ObjectName == "" {
+				whole = r.Err
+			}
+			outcome[r.ObjectName] = r.Err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		whole = err
+	}
+	var errs []error
+	for _, key := range keys {
+		err, ok := outcome[s.name(key)]
+		if !ok {
+			err = whole
+		}
+		if err != nil && code(err) != minio.NoSuchKey {
+			errs = append(errs, &blob.DeleteError{Key: key, Err: err})
+		}
+	}
+	return errs
+}
+
+// DeleteUpload implements blob.Store. Multipart uploads go first: one that is
+// completed at this moment by a fenced attempt becomes an object, and is found.
+//
+// MinIO lists multipart uploads only for the full name of an object, so there its
+// own cleaning (after 24 hours by default) removes those of abandoned uploads.
+func (s *Store) DeleteUpload(ctx context.Context, base, keep string) error {
+	if err := blob.CheckBase(base); err != nil {
+		return fmt.Errorf("deleting an upload's objects: %w", err)
+	}
+	if err := s.abort(ctx, s.name(base+"-")); err != nil {
+		return fmt.Errorf("aborting multipart uploads of upload %s: %w", base, err)
+	}
+	var keys []string
+	list := minio.ListObjectsOptions{Prefix: s.name(base + "-"), Recursive: true}
+	for o := range s.core.ListObjectsIter(ctx, s.bucket, list) {
+		if o.Err != nil {
+			return fmt.Errorf("listing objects of upload %s: %w", base, o.Err)
+		}
+		if key := strings.TrimPrefix(o.Key, s.prefix); key != keep {
+			keys = append(keys, key)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("listing objects of upload %s: %w", base, err)
+	}
+	return s.Delete(ctx, keys)
+}
+
+// abort aborts all multipart uploads whose object's name begins with prefix.
+func (s *Store) abort(ctx context.Context, prefix string) error {
+	keyMarker, idMarker := "", ""
+	for {
+		page, err := s.core.ListMultipartUploads(ctx, s.bucket, prefix, keyMarker, idMarker, "", 1000)
+		if err != nil {
+			return err
+		}
+		for _, u := range page.Uploads {
+			// The prefix is looked at again: aborting is not to be undone.
+			if !strings.HasPrefix(u.Key, prefix) {
+				continue
+			}
+			err := s.core.AbortMultipartUpload(ctx, s.bucket, u.Key, u.UploadID)
+			if err != nil && code(err) != minio.NoSuchUpload {
+				return err
+			}
+		}
+		if !page.IsTruncated || page.NextKeyMarker == "" {
+			return nil
+		}
+		keyMarker, idMarker = page.NextKeyMarker, page.NextUploadIDMarker
+	}
+}

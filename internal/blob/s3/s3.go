@@ -1,0 +1,238 @@
+// Package s3 is the blob store in a bucket of an S3-compatible service.
+//
+// The object base-N of an upload lies under the key PREFIX/base-N. While it is
+// being written an upload consists of up to two things, which its state names: a
+// multipart upload with the bytes that filled whole parts, and a tail, an object
+// with the few bytes after them. A tail is needed because S3 refuses a part below
+// 5 MiB unless it is the last; the next request reads it back and goes on from
+// there. A blob below the part size is one PutObject: the tail is the blob.
+//
+// Fencing here has no lock to rely on. A fenced attempt's parts and objects have
+// numbers of their own, so they harm nobody, but its CompleteMultipartUpload
+// could end a multipart upload that a newer attempt continues. So an attempt takes
+// a number before it touches the multipart upload, and one that sees from its
+// claim that numbers were taken and never accounted for treats the multipart
+// upload as suspect: it completes it itself (or finds that the other one did),
+// which ends the race, and continues in a new one into which the store copies the
+// acknowledged bytes. See writer.takeOver.
+//
+// The bucket should not be versioned: a versioned bucket keeps the bytes of what
+// is deleted.
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"github.com/purser-registry/purser/internal/blob"
+)
+
+const (
+	minPartSize = 5 << 20 // S3's minimum for every part but the last
+	maxParts    = 10000   // S3's maximum part number
+
+	// Parts double in size every growEvery part numbers, so that an upload in one
+	// stream may have 1.5 TiB with the default part size, while its two buffers take
+	// 16 MiB, or at most three thousandths of what is stored.
+	growEvery = 1400
+
+	octetStream = "application/octet-stream"
+)
+
+// Options say where the bucket is and how to reach it.
+type Options struct {
+	Endpoint  string // http:// or https:// URL, or a host with https; default https://s3.amazonaws.com
+	Bucket    string // it must exist
+	Region    string // default: the service is asked
+	Prefix    string // of every key, "/" is appended; default none
+	PathStyle bool   // bucket in the path, not in the host name; always so for hosts that are not known to do better
+
+	// AccessKey and SecretKey. Empty: AWS_… environment variables, then
+	// ~/.aws/credentials, then the role of the container or machine.
+	AccessKey, SecretKey string
+
+	// PartSize is the size of the first parts of a multipart upload, and so of the
+	// buffers: each upload uses at most two. Default 8 MiB, at least 5 MiB.
+	PartSize int64
+
+	// Timeout is how long the service may take to begin its answer after it has a
+	// request; default 1 minute.
+	Timeout time.Duration
+
+	// Transport replaces the HTTP transport, and Timeout with it.
+	Transport http.RoundTripper
+}
+
+// Store is a blob.Store in a bucket.
+type Store struct {
+	core      *minio.Core
+	creds     *credentials.Credentials
+	transport http.RoundTripper
+	endpoint  string
+	bucket    string
+	prefix    string
+	partSize  int64
+}
+
+var _ blob.Store = (*Store)(nil)
+
+// New returns the store. It makes no request: see Check.
+func New(o Options) (*Store, error) {
+	if o.Endpoint == "" {
+		o.Endpoint = "https://s3.amazonaws.com"
+	}
+	host, secure, err := parseEndpoint(o.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if o.Bucket == "" {
+		return nil, errors.New("S3 store: no bucket is given")
+	}
+	if (o.AccessKey == "") != (o.SecretKey == "") {
+		return nil, errors.New("S3 store: access key and secret key are given only together")
+	}
+	if o.PartSize == 0 {
+		o.PartSize = 8 << 20
+	}
+	if o.PartSize < minPartSize {
+		return nil, fmt.Errorf("S3 store: part size %d is below S3's minimum of %d", o.PartSize, minPartSize)
+	}
+	if o.Transport == nil {
+		if o.Transport, err = newTransport(secure, o.Timeout); err != nil {
+			return nil, fmt.Errorf("S3 store: %w", err)
+		}
+	}
+	creds := credentialsOf(o)
+	opts := &minio.Options{
+		Creds: creds, Secure: secure, Region: o.Region, Transport: o.Transport,
+		MaxRetries: 5,
+	}
+	if o.PathStyle {
+		opts.BucketLookup = minio.BucketLookupPath
+	}
+	core, err := minio.NewCore(host, opts)
+	if err != nil {
+		return nil, fmt.Errorf("S3 store at %s: %w", o.Endpoint, err)
+	}
+	prefix := strings.Trim(o.Prefix, "/")
+	if prefix != "" {
+		prefix += "/"
+	}
+	return &Store{
+		core: core, creds: creds, transport: o.Transport, endpoint: o.Endpoint,
+		bucket: o.Bucket, prefix: prefix, partSize: o.PartSize,
+	}, nil
+}
+
+func parseEndpoint(endpoint string) (host string, secure bool, err error) {
+	if !strings.Contains(endpoint, "://") {
+		endpoint = "https://" + endpoint
+	}
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return "", false, fmt.Errorf("S3 endpoint: %w", err)
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+		return "", false, fmt.Errorf("S3 endpoint %s must be http://HOST[:PORT] or https://HOST[:PORT]", u.Redacted())
+	}
+	return u.Host, u.Scheme == "https", nil
+}
+
+func newTransport(secure bool, timeout time.Duration) (http.RoundTripper, error) {
+	t, err := minio.DefaultTransport(secure)
+	if err != nil {
+		return nil, err
+	}
+	t.MaxIdleConnsPerHost = 128
+	if timeout > 0 {
+		t.ResponseHeaderTimeout = timeout
+	}
+	return t, nil
+}
+
+func credentialsOf(o Options) *credentials.Credentials {
+	if o.AccessKey != "" {
+		return credentials.NewStaticV4(o.AccessKey, o.SecretKey, "")
+	}
+	return credentials.NewChainCredentials([]credentials.Provider{
+		&credentials.EnvAWS{},
+		&credentials.FileAWSCredentials{},
+		// A machine that isn't in a cloud has nobody at the address asked here.
+		&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second}},
+	})
+}
+
+// Close closes idle connections. The store can be used again after it.
+func (s *Store) Close() error {
+	if t, ok := s.transport.(interface{ CloseIdleConnections() }); ok {
+		t.CloseIdleConnections()
+	}
+	return nil
+}
+
+// name returns the object's name in the bucket.
+func (s *Store) name(key string) string { return s.prefix + key }
+
+// Presign implements blob.Store.
+func (s *Store) Presign(ctx context.Context, key string, o blob.PresignOptions) (string, error) {
+	if o.TTL == 0 {
+		o.TTL = 15 * time.Minute
+	}
+	if o.ContentType == "" {
+		o.ContentType = octetStream
+	}
+	query := url.Values{"response-content-type": {o.ContentType}}
+	u, err := s.core.PresignedGetObject(ctx, s.bucket, s.name(key), o.TTL, query)
+	if err != nil {
+		return "", fmt.Errorf("presigning object %s: %w", key, err)
+	}
+	return u.String(), nil
+}
+
+// Check implements blob.Store. It asks for the bucket's head.
+func (s *Store) Check(ctx context.Context) error {
+	exists, err := s.core.BucketExists(ctx, s.bucket)
+	if err == nil && exists {
+		return nil
+	}
+	if err == nil {
+		return fmt.Errorf("S3 bucket %q does not exist at %s: create it or correct its name", s.bucket, s.endpoint)
+	}
+	return fmt.Errorf("S3 bucket %q at %s: %w%s", s.bucket, s.endpoint, err, s.wayOut(ctx, err))
+}
+
+// wayOut says what to look at after err.
+func (s *Store) wayOut(ctx context.Context, err error) string {
+	resp := minio.ToErrorResponse(err)
+	switch {
+	case ctx.Err() != nil || resp.Code == "":
+		return " (is the endpoint right, and can it be reached from here?)"
+	case resp.StatusCode == http.StatusForbidden:
+		if v, err := s.creds.GetWithContext(nil); err == nil && v.AccessKeyID == "" {
+			return " (no credentials: set an access key and a secret key, or give AWS_ACCESS_KEY_ID and" +
+				" AWS_SECRET_ACCESS_KEY, ~/.aws/credentials or a role)"
+		}
+		return " (the credentials are wrong, or may not use the bucket: they need s3:ListBucket," +
+			" s3:ListBucketMultipartUploads, s3:GetObject, s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload)"
+	case resp.StatusCode == http.StatusMovedPermanently || resp.StatusCode == http.StatusBadRequest:
+		return " (is the region right?)"
+	}
+	return ""
+}
+
+// code returns S3's code of an error, "" if it isn't one of S3.
+func code(err error) string {
+	var resp minio.ErrorResponse
+	if errors.As(err, &resp) {
+		return resp.Code
+	}
+	return ""
+}

@@ -1,0 +1,392 @@
+package s3
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/purser-registry/purser/internal/blob"
+)
+
+// state is the blob.State of an upload: the acknowledged bytes are those of the
+// parts and then those of the tail.
+type state struct {
+	Next      int64      `json:"next"`           // numbers below this are accounted for
+	Left      bool       `json:"left,omitempty"` // objects may exist that no final key will cover
+	Multipart *multipart `json:"multipart,omitempty"`
+	Tail      string     `json:"tail,omitempty"`
+	TailSize  int64      `json:"tail_size,omitempty"`
+}
+
+// multipart is a multipart upload. Number n is its part n-At: At is the number that
+// names its object.
+type multipart struct {
+	Key     string `json:"key"`
+	ID      string `json:"id"`
+	At      int64  `json:"at"`
+	Size    int64  `json:"size"` // of all parts
+	Suspect bool   `json:"suspect,omitempty"`
+	Parts   []part `json:"parts"`
+}
+
+type part struct {
+	N    int    `json:"n"`
+	ETag string `json:"e"`
+}
+
+// writer appends to an upload. Full parts are sent by one goroutine at a time,
+// while the next part fills.
+type writer struct {
+	s       *Store
+	ctx     context.Context
+	cancel  context.CancelFunc
+	base    string
+	given   blob.State // as the row has it
+	numbers blob.Numbers
+
+	st    state
+	size  int64 // acknowledged
+	total int64 // and written
+
+	buf    buffer // the bytes after the parts, once loaded
+	loaded bool   // the tail is in buf
+	flight chan sent
+
+	free, end int64 // numbers in hand: free <= n < end
+	block     int   // how many to ask for next
+	partName  int64 // number of a part of this attempt, which no object has; -1: none
+	took      bool  // this attempt has a number, so its successor will know of it
+
+	err error // the first failure, or why no more may be written
+}
+
+// sent is the outcome of sending a part.
+type sent struct {
+	part part
+	size int64
+	err  error
+}
+
+var (
+	errEnded      = errors.New("it was saved, finished or closed by this writer already")
+	errUploadGone = fmt.Errorf("%w: its multipart upload is gone (does the bucket's lifecycle remove it too early?)", blob.ErrLost)
+)
+
+// Resume implements blob.Store.
+func (s *Store) Resume(ctx context.Context, base string, given blob.State, size int64, claim blob.Claim, numbers blob.Numbers) (blob.Writer, error) {
+	w := &writer{
+		s: s, base: base, given: given, numbers: numbers,
+		size: size, total: size, block: 1, partName: -1,
+	}
+	w.ctx, w.cancel = context.WithCancel(ctx)
+	if err := w.open(claim); err != nil {
+		w.Close()
+		return nil, fmt.Errorf("resuming upload %s: %w", base, err)
+	}
+	return w, nil
+}
+
+func (w *writer) open(claim blob.Claim) error {
+	if err := blob.CheckBase(w.base); err != nil {
+		return err
+	}
+	if len(w.given) != 0 {
+		if err := json.Unmarshal(w.given, &w.st); err != nil {
+			return fmt.Errorf("reading the upload's state: %w", err)
+		}
+	}
+	next, err := claim(w.ctx)
+	if err != nil {
+		return err
+	}
+	stored := w.st.TailSize
+	if w.st.Multipart != nil {
+		stored += w.st.Multipart.Size
+	}
+	if stored != w.size {
+		return fmt.Errorf("%d bytes are acknowledged, but the upload's state describes %d", w.size, stored)
+	}
+	if next < w.st.Next {
+		return fmt.Errorf("the upload's counter is at %d, but numbers up to %d were used", next, w.st.Next-1)
+	}
+	w.loaded = w.st.Tail == ""
+	if next > w.st.Next { // an attempt took numbers and was never saved
+		w.st.Next, w.st.Left = next, true
+		if w.st.Multipart != nil {
+			w.st.Multipart.Suspect = true
+		}
+	}
+	return nil
+}
+
+// fail remembers the first failure.
+func (w *writer) fail(doing string, err error) error {
+	if w.err == nil {
+		w.err = fmt.Errorf("%s upload %s: %w", doing, w.base, err)
+	}
+	return w.err
+}
+
+// maxBlock bounds the numbers that are asked for at once. An attempt asks for one,
+// then twice as many each time: it never wastes more than it uses, so that an
+// upload in many requests doesn't run out of part numbers, and a large one in a
+// single request seldom has to ask.
+const maxBlock = 64
+
+// number takes the next number.
+func (w *writer) number(ctx context.Context) (int64, error) {
+	if w.free == w.end {
+		first, err := w.numbers(ctx, w.block)
+		if err != nil {
+			return 0, err
+		}
+		w.free, w.end = first, first+int64(w.block)
+		w.block = min(2*w.block, maxBlock)
+		w.st.Next, w.took = w.end, true
+	}
+	n := w.free
+	w.free++
+	return n, nil
+}
+
+// objectKey returns a key for a new object. A number that this attempt has used
+// for a part has named no object, so it can name one.
+func (w *writer) objectKey(ctx context.Context) (string, error) {
+	n := w.partName
+	w.partName = -1
+	if n < 0 {
+		var err error
+		if n, err = w.number(ctx); err != nil {
+			return "", err
+		}
+	}
+	return w.key(n), nil
+}
+
+func (w *writer) key(n int64) string { return fmt.Sprintf("%s-%d", w.base, n) }
+
+// partLimit returns the size at which the buffer becomes a part.
+func (w *writer) partLimit() int64 {
+	if w.st.Multipart == nil {
+		return w.s.partSize
+	}
+	n := max(w.st.Next-w.st.Multipart.At, 1)
+	if w.free < w.end {
+		n = w.free - w.st.Multipart.At
+	}
+	return w.s.partSize << min((n-1)/growEvery, maxParts/growEvery)
+}
+
+// Write implements blob.Writer.
+func (w *writer) Write(p []byte) (n int, err error) {
+	for len(p) > 0 {
+		space, err := w.space()
+		if err != nil {
+			return n, err
+		}
+		m := copy(space, p)
+		if err := w.added(m); err != nil {
+			return n, err
+		}
+		n, p = n+m, p[m:]
+	}
+	return n, w.err
+}
+
+// ReadFrom implements blob.Writer. It reads into the part's own buffer.
+func (w *writer) ReadFrom(r io.Reader) (total int64, err error) {
+	for {
+		space, err := w.space()
+		if err != nil {
+			return total, err
+		}
+		n, readErr := r.Read(space)
+		if err := w.added(n); err != nil {
+			return total, err
+		}
+		total += int64(n)
+		if readErr == io.EOF {
+			return total, nil
+		}
+		if readErr != nil {
+			return total, readErr
+		}
+	}
+}
+
+// space returns where the next bytes go.
+func (w *writer) space() ([]byte, error) {
+	if w.err != nil {
+		return nil, w.err
+	}
+	if err := w.ctx.Err(); err != nil {
+		return nil, w.fail("writing", err)
+	}
+	return w.buf.space(w.partLimit() - w.buf.n), nil
+}
+
+// added counts n bytes in the buffer, and sends the buffer when it is a part. The
+// tail is fetched only now, because a request that brings no bytes needs none.
+func (w *writer) added(n int) error {
+	if n == 0 {
+		return nil
+	}
+	w.buf.add(n)
+	w.total += int64(n)
+	if !w.loaded {
+		if err := w.load(w.ctx); err != nil {
+			return w.fail("writing", err)
+		}
+	}
+	if w.buf.n < w.partLimit() {
+		return nil
+	}
+	if err := w.sendPart(w.ctx); err != nil {
+		return w.fail("writing", err)
+	}
+	return nil
+}
+
+// load puts the tail's bytes before those in the buffer. From here on the tail will
+// not be the blob, nor a part of it; it stays as long as the row names it.
+func (w *writer) load(ctx context.Context) error {
+	r, err := w.s.open(ctx, w.st.Tail, 0, w.st.TailSize)
+	if errors.Is(err, blob.ErrNotFound) {
+		return fmt.Errorf("%w: object %s is missing", blob.ErrLost, w.st.Tail)
+	}
+	if err != nil {
+		return fmt.Errorf("reading object %s: %w", w.st.Tail, err)
+	}
+	defer r.Close()
+	var all buffer
+	for all.n < w.st.TailSize {
+		n, err := r.Read(all.space(w.st.TailSize - all.n))
+		all.add(n)
+		if err != nil && all.n < w.st.TailSize {
+			all.free()
+			return fmt.Errorf("reading object %s: %w", w.st.Tail, err)
+		}
+	}
+	newBytes := &body{b: &w.buf}
+	for {
+		n, err := newBytes.Read(all.space(segmentSize))
+		all.add(n)
+		if err == io.EOF {
+			break
+		}
+	}
+	w.buf.free()
+	w.buf, w.loaded, w.st.Left = all, true, true
+	return nil
+}
+
+// sendPart has the buffer sent as the next part of the multipart upload, when the
+// part before it has arrived.
+func (w *writer) sendPart(ctx context.Context) error {
+	if err := w.landed(ctx); err != nil {
+		return err
+	}
+	if err := w.ready(ctx); err != nil {
+		return err
+	}
+	n, err := w.partNumber(ctx)
+	if err != nil {
+		return err
+	}
+	mp, buf, flight := w.st.Multipart, w.buf, make(chan sent, 1)
+	w.buf, w.flight = buffer{}, flight
+	go func() {
+		outcome := w.s.putPart(w.ctx, mp.Key, mp.ID, n, &buf)
+		buf.free()
+		flight <- outcome
+	}()
+	return nil
+}
+
+func (s *Store) putPart(ctx context.Context, key, id string, n int, buf *buffer) sent {
+	data := &body{b: buf}
+	defer data.close()
+	p, err := s.core.PutObjectPart(ctx, s.bucket, s.name(key), id, n, data, buf.n, minio.PutObjectPartOptions{})
+	if code(err) == minio.NoSuchUpload {
+		err = errUploadGone
+	}
+	if err != nil {
+		err = fmt.Errorf("sending part %d of object %s: %w", n, key, err)
+	}
+	return sent{part: part{N: n, ETag: p.ETag}, size: buf.n, err: err}
+}
+
+// landed waits for the part that is being sent.
+func (w *writer) landed(ctx context.Context) error {
+	if w.flight == nil {
+		return nil
+	}
+	select {
+	case s := <-w.flight:
+		w.flight = nil
+		if s.err != nil {
+			return s.err
+		}
+		w.st.Multipart.Parts = append(w.st.Multipart.Parts, s.part)
+		w.st.Multipart.Size += s.size
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// partNumber takes a number for a part of the multipart upload.
+func (w *writer) partNumber(ctx context.Context) (int, error) {
+	n, err := w.number(ctx)
+	if err != nil {
+		return 0, err
+	}
+	p := n - w.st.Multipart.At
+	if p > maxParts {
+		return 0, blob.ErrTooManyParts
+	}
+	w.partName = n
+	return int(p), nil
+}
+
+// put stores the buffer as an object of its own.
+func (w *writer) put(ctx context.Context) (key string, err error) {
+	if key, err = w.objectKey(ctx); err != nil {
+		return "", err
+	}
+	data := &body{b: &w.buf}
+	defer data.close()
+	opts := minio.PutObjectOptions{ContentType: octetStream}
+	sum := ""
+	if w.buf.n == 0 {
+		// An empty body that is signed in chunks isn't quite empty, which not every
+		// service understands.
+		opts.DisableContentSha256, sum = true, emptySHA256
+	}
+	_, err = w.s.core.PutObject(ctx, w.s.bucket, w.s.name(key), data, w.buf.n, "", sum, opts)
+	if err != nil {
+		return "", fmt.Errorf("storing object %s: %w", key, err)
+	}
+	return key, nil
+}
+
+const emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+// Leftovers implements blob.Writer.
+func (w *writer) Leftovers() bool { return w.st.Left }
+
+// Close implements blob.Writer. It ends and waits for the part that is being sent.
+func (w *writer) Close() error {
+	w.cancel()
+	if w.flight != nil {
+		<-w.flight
+		w.flight = nil
+	}
+	w.buf.free()
+	w.fail("writing to", errEnded)
+	return nil
+}

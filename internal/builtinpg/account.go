@@ -1,0 +1,117 @@
+//go:build unix
+
+package builtinpg
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// account is the unprivileged user that PostgreSQL runs under, since it
+// refuses to run as root. A nil account is the process's own user.
+type account struct {
+	uid, gid uint32
+	name     string
+}
+
+func (a *account) String() string {
+	if a == nil {
+		return "the current user"
+	}
+	return "user " + a.name
+}
+
+// pickAccount chooses the user for a cluster: as root the one who already owns
+// it, else the first of purser, postgres and nobody that exists.
+func pickAccount(cluster string) (*account, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	if fi, err := os.Stat(filepath.Join(cluster, "PG_VERSION")); err == nil {
+		if st := fi.Sys().(*syscall.Stat_t); st.Uid != 0 {
+			a := &account{uid: st.Uid, gid: st.Gid, name: strconv.FormatUint(uint64(st.Uid), 10)}
+			if u, err := user.LookupId(a.name); err == nil {
+				a.name = u.Username
+			}
+			return a, nil
+		}
+	}
+	for _, name := range []string{"purser", "postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, uidErr := strconv.ParseUint(u.Uid, 10, 32)
+		gid, gidErr := strconv.ParseUint(u.Gid, 10, 32)
+		if uidErr != nil || gidErr != nil || uid == 0 {
+			continue
+		}
+		return &account{uid: uint32(uid), gid: uint32(gid), name: name}, nil
+	}
+	return nil, errors.New("PostgreSQL does not run as root, and there is no user purser, postgres or nobody to run it: create one (useradd --system purser), or start as an ordinary user")
+}
+
+// credential is what a child process runs with; nil keeps the parent's.
+func (a *account) credential() *syscall.Credential {
+	if a == nil {
+		return nil
+	}
+	return &syscall.Credential{Uid: a.uid, Gid: a.gid}
+}
+
+// own gives a directory and all in it to the account.
+func (a *account) own(dir string) error {
+	if a == nil {
+		return nil
+	}
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, int(a.uid), int(a.gid))
+	})
+	if err != nil {
+		return fmt.Errorf("giving %s to %s: %w", dir, a, err)
+	}
+	return nil
+}
+
+// reaches reports whether the account may pass through dir and every directory
+// above it, by the permission bits. What doesn't exist yet doesn't count.
+func (a *account) reaches(dir string) bool {
+	if a == nil {
+		return true
+	}
+	for {
+		fi, err := os.Stat(dir)
+		if err == nil && !a.mayEnter(fi) {
+			return false
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return true
+		}
+		dir = parent
+	}
+}
+
+func (a *account) mayEnter(fi fs.FileInfo) bool {
+	st, mode := fi.Sys().(*syscall.Stat_t), fi.Mode().Perm()
+	switch {
+	case st.Uid == a.uid:
+		return mode&0o100 != 0
+	case st.Gid == a.gid:
+		return mode&0o010 != 0
+	default:
+		return mode&0o001 != 0
+	}
+}

@@ -1,0 +1,119 @@
+//go:build unix
+
+package builtinpg
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// lock is the ownership of a data directory. The kernel gives it up with the
+// process, so there is never a stale one. The file stays: removing it would
+// let two processes lock two files of the same name.
+type lock struct {
+	file *os.File
+	// socketDir is what the previous owner left in the file.
+	socketDir string
+}
+
+// acquire takes the lock of dir or fails with ErrInUse at once.
+func acquire(dir string) (*lock, error) {
+	path := filepath.Join(dir, lockName)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("opening the lock of the PostgreSQL data directory: %w; the directory belongs to %s: run as that user, or choose another data directory", err, ownerOf(dir))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening the lock of the PostgreSQL data directory: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		pid, _ := readLock(path)
+		f.Close()
+		return nil, fmt.Errorf("%w: %s is owned by %s; stop that process, or choose another data directory", ErrInUse, dir, pid)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("locking %s: %w", path, err)
+	}
+	_, socketDir := readLock(path)
+	return &lock{file: f, socketDir: socketDir}, nil
+}
+
+// publish writes the owner's pid and, once it is known, the socket's directory.
+func (l *lock) publish(socketDir string) error {
+	content := strconv.Itoa(os.Getpid()) + "\n" + socketDir + "\n"
+	if err := l.file.Truncate(0); err != nil {
+		return fmt.Errorf("writing %s: %w", l.file.Name(), err)
+	}
+	if _, err := l.file.WriteAt([]byte(content), 0); err != nil {
+		return fmt.Errorf("writing %s: %w", l.file.Name(), err)
+	}
+	return nil
+}
+
+// release gives the directory up.
+func (l *lock) release() error {
+	return errors.Join(l.file.Truncate(0), l.file.Close())
+}
+
+// readLock returns the owner ("process 123") and the socket's directory, empty
+// when the file doesn't say.
+func readLock(path string) (owner, socketDir string) {
+	owner = "another process"
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return owner, ""
+	}
+	pid, rest, _ := strings.Cut(string(raw), "\n")
+	if _, err := strconv.Atoi(pid); err == nil {
+		owner = "process " + pid
+	}
+	return owner, strings.TrimSuffix(rest, "\n")
+}
+
+// ownerOf names the user that a file belongs to, for messages.
+func ownerOf(path string) string {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return "another user"
+	}
+	return fmt.Sprintf("uid %d", fi.Sys().(*syscall.Stat_t).Uid)
+}
+
+// prepareDataDir makes the directory and returns its absolute path without
+// symbolic links, so that every process has one name for it.
+func prepareDataDir(dir string) (string, error) {
+	if dir == "" {
+		return "", errors.New("no data directory given for PostgreSQL")
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", fmt.Errorf("resolving the data directory %s: %w", dir, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(abs), 0o755); err != nil {
+		return "", fmt.Errorf("making the parent of the data directory: %w", err)
+	}
+	mode := os.FileMode(0o700)
+	if os.Geteuid() == 0 && !passesDirectory {
+		mode = 0o711 // PostgreSQL's user must pass through by name
+	}
+	if err := os.Mkdir(abs, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", fmt.Errorf("making the data directory: %w", err)
+	}
+	if abs, err = filepath.EvalSymlinks(abs); err != nil {
+		return "", fmt.Errorf("resolving the data directory: %w", err)
+	}
+	if _, err := os.Lstat(filepath.Join(abs, "PG_VERSION")); err == nil {
+		return "", fmt.Errorf("%s is itself a PostgreSQL cluster that Purser did not make: choose another data directory, or start that cluster and name it in database.main", abs)
+	}
+	return abs, nil
+}

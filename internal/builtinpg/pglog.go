@@ -1,0 +1,128 @@
+//go:build unix
+
+package builtinpg
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+)
+
+const (
+	tailLines   = 20
+	longestLine = 16 << 10 // bytes; the rest of a longer line is dropped
+
+	// logPrefix makes lines that pgLine can take apart.
+	logPrefix = "[%p] "
+)
+
+var pgLine = regexp.MustCompile(`^\[(\d+)\] ([A-Z]+\d?):\s+(.*)$`)
+
+// logSink passes a server's standard error on and keeps its last lines.
+type logSink struct {
+	log *slog.Logger
+
+	mu   sync.Mutex
+	tail []string
+
+	level slog.Level // of the last message; only drain uses it
+}
+
+func newLogSink(log *slog.Logger) *logSink {
+	return &logSink{log: log.With("from", "postgres"), level: slog.LevelWarn}
+}
+
+// drain reads until the end. It never stops earlier: a full pipe would stop
+// the server.
+func (l *logSink) drain(r io.Reader) {
+	lines := bufio.NewReaderSize(r, longestLine)
+	for {
+		line, more, err := lines.ReadLine()
+		if err != nil {
+			return
+		}
+		l.add(string(line))
+		for more && err == nil {
+			_, more, err = lines.ReadLine()
+		}
+	}
+}
+
+func (l *logSink) add(line string) {
+	l.mu.Lock()
+	l.tail = append(l.tail, line)
+	if len(l.tail) > tailLines {
+		l.tail = l.tail[1:]
+	}
+	l.mu.Unlock()
+
+	m := pgLine.FindStringSubmatch(line)
+	if m == nil {
+		if !strings.HasPrefix(line, "\t") { // not part of the message before
+			l.level = slog.LevelWarn
+		}
+		l.log.Log(context.Background(), l.level, strings.TrimSpace(line))
+		return
+	}
+	if level, ok := severityLevel(m[2]); ok {
+		l.level = level
+	}
+	l.log.Log(context.Background(), l.level, m[3], "severity", m[2], "pid", m[1])
+}
+
+// severityLevel maps PostgreSQL's severities. The parts of a message (DETAIL,
+// HINT, STATEMENT and so on) have none and keep the message's level. An ERROR
+// fails one statement and a FATAL one connection, whose client reports it; a
+// PANIC takes the server down.
+func severityLevel(severity string) (slog.Level, bool) {
+	switch severity {
+	case "LOG", "INFO", "NOTICE", "DEBUG", "DEBUG1", "DEBUG2", "DEBUG3", "DEBUG4", "DEBUG5":
+		return slog.LevelDebug, true
+	case "WARNING", "ERROR", "FATAL":
+		return slog.LevelWarn, true
+	case "PANIC":
+		return slog.LevelError, true
+	}
+	return 0, false
+}
+
+// fail adds the server's last lines to an error.
+func (l *logSink) fail(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.tail) == 0 {
+		return err
+	}
+	return &outputError{err: err, output: strings.Join(l.tail, "\n")}
+}
+
+// outputError is an error with what the program printed.
+type outputError struct {
+	err    error
+	output string
+}
+
+func (e *outputError) Error() string { return e.err.Error() + "; its last words:\n" + e.output }
+func (e *outputError) Unwrap() error { return e.err }
+
+// withOutput adds a program's output to its error.
+func withOutput(err error, output []byte) error {
+	text := strings.TrimSpace(string(output))
+	if err == nil || text == "" {
+		return err
+	}
+	lines := strings.Split(text, "\n")
+	if len(lines) > tailLines {
+		lines = lines[len(lines)-tailLines:]
+	}
+	var already *outputError
+	if errors.As(err, &already) {
+		return err
+	}
+	return &outputError{err: err, output: strings.Join(lines, "\n")}
+}

@@ -1,0 +1,388 @@
+//go:build unix
+
+package builtinpg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// deathSignal makes PostgreSQL stop at once and without a checkpoint: the next
+// start, which may follow immediately, must not wait for one, and what was
+// committed is in the WAL.
+const deathSignal = syscall.SIGQUIT
+
+// defaultSettings suit a small machine that PostgreSQL shares with its client.
+var defaultSettings = map[string]string{
+	"autovacuum":         "on",
+	"cluster_name":       "purser",
+	"full_page_writes":   "on",
+	"jit":                "off", // its queries are short
+	"log_checkpoints":    "off",
+	"log_timezone":       "UTC",
+	"max_connections":    "100",
+	"random_page_cost":   "1.1", // solid-state disks
+	"shared_buffers":     "128MB",
+	"synchronous_commit": "on",
+	"timezone":           "UTC",
+	"wal_compression":    "on",
+}
+
+// fixedSettings are what the rest of this package relies on.
+var fixedSettings = map[string]string{
+	"lc_messages":             "C",
+	"listen_addresses":        "",
+	"log_destination":         "stderr",
+	"log_line_prefix":         logPrefix,
+	"logging_collector":       "off",
+	"port":                    socketPort,
+	"unix_socket_permissions": "0700",
+}
+
+// Server is a running PostgreSQL that this process owns.
+type Server struct {
+	log       *slog.Logger
+	dataDir   string
+	cluster   string
+	socketDir string
+	lock      *lock
+	cmd       *exec.Cmd
+	output    *logSink
+
+	stopping atomic.Bool
+	done     chan struct{} // closed when the process has exited and err is set
+	err      error
+
+	endReaper   chan struct{}
+	reaper      sync.WaitGroup
+	releaseOnce sync.Once
+	releaseErr  error
+}
+
+// Start starts a server on a data directory, which it makes if necessary, and
+// returns when the server accepts connections and has a database named purser.
+// It fails with ErrInUse when the directory has an owner. ctx bounds the start
+// only; the server runs until Stop or the end of the process.
+func Start(ctx context.Context, o Options) (*Server, error) {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return start(ctx, o, newFinder(o))
+}
+
+func start(ctx context.Context, o Options, find *finder) (*Server, error) {
+	dataDir, err := prepareDataDir(o.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		log:       o.Log,
+		dataDir:   dataDir,
+		cluster:   filepath.Join(dataDir, clusterName),
+		output:    newLogSink(o.Log),
+		done:      make(chan struct{}),
+		endReaper: make(chan struct{}),
+	}
+	if s.lock, err = acquire(dataDir); err != nil {
+		return nil, err
+	}
+	if err := s.bringUp(ctx, o, find); err != nil {
+		return nil, errors.Join(err, s.release())
+	}
+	if err := s.becomeReady(ctx); err != nil {
+		stopCtx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		return nil, errors.Join(err, s.Stop(stopCtx))
+	}
+	return s, nil
+}
+
+// bringUp does all that comes before the server runs, and launches it.
+func (s *Server) bringUp(ctx context.Context, o Options, find *finder) error {
+	if err := s.lock.publish(""); err != nil {
+		return err
+	}
+	acct, err := pickAccount(s.cluster)
+	if err != nil {
+		return err
+	}
+	if err := stopStale(ctx, s.log, s.cluster); err != nil {
+		return err
+	}
+	if err := removeSocketDir(s.lock.socketDir, s.cluster); err != nil {
+		s.log.WarnContext(ctx, "removing the socket of the previous server", "err", err)
+	}
+	removeHalfDone(ctx, s.log, s.dataDir)
+	major, err := clusterMajor(s.cluster)
+	if err != nil {
+		return err
+	}
+	bin, err := find.find(ctx, acct, s.cluster, major)
+	if err != nil {
+		return err
+	}
+	if major == 0 {
+		if err := initialise(ctx, s.log, bin, acct, s.dataDir, o.Settings["fsync"] != "off"); err != nil {
+			return err
+		}
+	} else if err := takeOver(s.cluster, acct); err != nil {
+		return err
+	}
+	if s.socketDir, err = makeSocketDir(s.dataDir, s.cluster, acct); err != nil {
+		return err
+	}
+	if err := s.lock.publish(s.socketDir); err != nil {
+		return err
+	}
+	return s.launch(bin, acct, o.Settings)
+}
+
+// takeOver gives a cluster that belongs to root, as one restored from a backup
+// may, to the user who is to run it.
+func takeOver(cluster string, acct *account) error {
+	fi, err := os.Stat(cluster)
+	if err != nil {
+		return fmt.Errorf("reading the cluster: %w", err)
+	}
+	if acct == nil || fi.Sys().(*syscall.Stat_t).Uid == acct.uid {
+		return nil
+	}
+	return acct.own(cluster)
+}
+
+// launch starts the postgres program and what waits for its end.
+func (s *Server) launch(bin binaries, acct *account, settings map[string]string) error {
+	cmd := exec.Command(filepath.Join(bin.dir, "postgres"), s.arguments(settings)...)
+	prepare(cmd, acct, deathSignal)
+	held, err := onCluster(cmd, acct, s.cluster)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("making a pipe for PostgreSQL's log: %w", err)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	s.cmd = cmd
+
+	started := make(chan error, 1)
+	go s.run(started, r)
+	err = <-started
+	w.Close()
+	if err != nil {
+		r.Close()
+		return fmt.Errorf("starting %s as %s: %w", cmd.Path, acct, err)
+	}
+	if os.Getpid() == 1 {
+		s.reaper.Go(func() { reapOrphans(s.endReaper, cmd.Process.Pid) })
+	}
+	s.log.Debug("started PostgreSQL", "version", bin.version, "programs", bin.dir, "dir", s.cluster, "pid", cmd.Process.Pid, "runs_as", acct.String())
+	return nil
+}
+
+// arguments are the settings as command-line options, which override the
+// cluster's files.
+func (s *Server) arguments(settings map[string]string) []string {
+	all := maps.Clone(defaultSettings)
+	maps.Copy(all, settings)
+	maps.Copy(all, fixedSettings)
+	all["unix_socket_directories"] = s.socketDir
+	if s.socketDir == s.cluster {
+		all["unix_socket_directories"] = "." // the server may know the cluster by no name
+	}
+	var args []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		args = append(args, "-c", name+"="+all[name])
+	}
+	return args
+}
+
+// run is the server process's whole life. It keeps its thread to itself: the
+// kernel sends the death signal when the thread that forked ends, not when the
+// process does.
+func (s *Server) run(started chan<- error, r *os.File) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := s.cmd.Start(); err != nil {
+		started <- err
+		return
+	}
+	var dog *watchdog
+	if !hasDeathSignal {
+		var err error
+		if dog, err = watch(s.cmd.Process.Pid); err != nil {
+			s.log.Warn("PostgreSQL will not stop if this process is killed", "err", err)
+		}
+	}
+	started <- nil
+
+	var drained sync.WaitGroup
+	drained.Go(func() { s.output.drain(r) })
+	err := s.cmd.Wait()
+	if dog != nil {
+		if err := dog.dismiss(); err != nil {
+			s.log.Debug("PostgreSQL's watchdog", "err", err)
+		}
+	}
+	// Backends that outlive a killed postmaster keep the pipe open for a moment.
+	_ = r.SetReadDeadline(time.Now().Add(time.Second))
+	drained.Wait()
+	r.Close()
+	s.err = s.exitReason(err)
+	close(s.done)
+}
+
+// exitReason turns the process's end into an error; a requested and clean one
+// is none.
+func (s *Server) exitReason(err error) error {
+	switch {
+	case err == nil && s.stopping.Load():
+		return nil
+	case err == nil:
+		return s.output.fail(errors.New("PostgreSQL was shut down by someone else"))
+	default:
+		return s.output.fail(fmt.Errorf("PostgreSQL ended: %w", err))
+	}
+}
+
+// becomeReady waits until the server accepts connections and makes the database
+// purser if there is none.
+func (s *Server) becomeReady(ctx context.Context) error {
+	began := time.Now()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	slow := time.NewTimer(5 * time.Second)
+	defer slow.Stop()
+	for {
+		if pm := readPostmasterFile(s.cluster); pm.ready && pm.pid == s.cmd.Process.Pid {
+			break
+		}
+		select {
+		case <-s.done:
+			return fmt.Errorf("starting PostgreSQL on %s: %w", s.dataDir, s.err)
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for PostgreSQL to start on %s: %w", s.dataDir, s.output.fail(ctx.Err()))
+		case <-slow.C:
+			s.log.InfoContext(ctx, "PostgreSQL is still starting: it is replaying its log after a crash", "dir", s.dataDir)
+		case <-tick.C:
+		}
+	}
+	if err := s.ensureDatabase(ctx); err != nil {
+		return s.output.fail(err)
+	}
+	s.log.InfoContext(ctx, "PostgreSQL is ready", "dir", s.dataDir, "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+func (s *Server) ensureDatabase(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, s.DSN("postgres"))
+	if err != nil {
+		return fmt.Errorf("connecting to the built-in PostgreSQL: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is pending
+	var exists bool
+	err = conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", defaultDatabase).Scan(&exists)
+	if err != nil {
+		return fmt.Errorf("looking for database %s: %w", defaultDatabase, err)
+	}
+	if exists {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, "CREATE DATABASE "+defaultDatabase); err != nil {
+		return fmt.Errorf("creating database %s: %w", defaultDatabase, err)
+	}
+	return nil
+}
+
+// DSN says how to connect to a database of the cluster as its superuser, for
+// pgx and libpq alike. An empty name is the default database, purser.
+func (s *Server) DSN(database string) string { return dsn(s.socketDir, database) }
+
+// Done is closed when the server process has exited.
+func (s *Server) Done() <-chan struct{} { return s.done }
+
+// Err says, after Done, why the server exited; nil after a clean stop. Before
+// Done it is nil.
+func (s *Server) Err() error {
+	if !s.exited() {
+		return nil
+	}
+	return s.err
+}
+
+func (s *Server) exited() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Stop shuts the server down and gives the data directory up. It ends open
+// transactions and writes a checkpoint; when ctx ends first, the server stops
+// at once, recovers at its next start, and Stop returns ctx's error. It may be
+// called again, also after the server has exited by itself.
+func (s *Server) Stop(ctx context.Context) error {
+	s.stopping.Store(true)
+	s.signal(syscall.SIGINT)
+	var forced error
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+		if s.exited() {
+			break
+		}
+		forced = fmt.Errorf("stopping PostgreSQL on %s at once, without a checkpoint: %w", s.dataDir, ctx.Err())
+		s.signal(syscall.SIGQUIT)
+		if !s.exitsWithin(10 * time.Second) { // it kills its own backends after 5 s
+			s.signal(syscall.SIGKILL)
+			if !s.exitsWithin(10 * time.Second) {
+				return fmt.Errorf("PostgreSQL on %s (process %d) survives SIGKILL: %w", s.dataDir, s.cmd.Process.Pid, ctx.Err())
+			}
+		}
+	}
+	return errors.Join(forced, s.release())
+}
+
+func (s *Server) signal(sig syscall.Signal) {
+	if err := s.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		s.log.Warn("signalling PostgreSQL", "signal", sig.String(), "err", err)
+	}
+}
+
+func (s *Server) exitsWithin(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-s.done:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// release gives up what is held beside the process.
+func (s *Server) release() error {
+	s.releaseOnce.Do(func() {
+		close(s.endReaper)
+		s.reaper.Wait()
+		s.releaseErr = errors.Join(removeSocketDir(s.socketDir, s.cluster), s.lock.release())
+	})
+	return s.releaseErr
+}

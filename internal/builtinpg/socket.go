@@ -1,0 +1,114 @@
+//go:build unix
+
+package builtinpg
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	// longestSocket is the longest path, in bytes, that a socket's address
+	// holds everywhere: 107 on Linux, 103 on macOS and the BSDs.
+	longestSocket = 103
+	socketDirName = "purser-pg-"
+)
+
+// usableSocketDir reports whether clients can name a socket in dir. A comma
+// would separate two hosts in a DSN.
+func usableSocketDir(dir string) bool {
+	return len(dir)+1+len(socketFile) <= longestSocket && !strings.Contains(dir, ",")
+}
+
+// makeSocketDir returns the directory of the server's socket: the cluster
+// itself where its path is short enough and its file system knows sockets, else
+// a new one of mode 0700 among the system's temporary directories.
+func makeSocketDir(dataDir, cluster string, acct *account) (string, error) {
+	if usableSocketDir(cluster) && holdsSockets(dataDir) {
+		return cluster, nil
+	}
+	for _, base := range []string{os.Getenv("XDG_RUNTIME_DIR"), os.TempDir(), "/tmp"} {
+		if !filepath.IsAbs(base) || !usableSocketDir(filepath.Join(base, socketDirName+"0123456789")) || !acct.reaches(base) {
+			continue
+		}
+		dir, err := os.MkdirTemp(base, socketDirName)
+		if err != nil {
+			continue
+		}
+		if err := acct.own(dir); err != nil {
+			return "", errors.Join(err, os.Remove(dir))
+		}
+		return dir, nil
+	}
+	return "", fmt.Errorf("no directory for PostgreSQL's socket: the path of %s is too long (or on a file system without sockets), and neither TMPDIR nor /tmp can be used; choose a shorter data directory", dataDir)
+}
+
+// holdsSockets tries whether sockets can be made in dir; some network and
+// virtual machine file systems have none.
+func holdsSockets(dir string) bool {
+	path := filepath.Join(dir, ".socket")
+	_ = os.Remove(path) // one left by a killed process
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return false
+	}
+	return l.Close() == nil // removes the socket, too
+}
+
+// removeSocketDir removes a directory that makeSocketDir made outside the
+// cluster. It removes nothing but what belongs there.
+func removeSocketDir(dir, cluster string) error {
+	if dir == "" || dir == cluster || !strings.HasPrefix(filepath.Base(dir), socketDirName) {
+		return nil
+	}
+	for _, path := range []string{filepath.Join(dir, socketFile), filepath.Join(dir, socketFile+".lock"), dir} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("removing PostgreSQL's socket directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// dsn says how to connect over the socket in dir, for pgx as for libpq.
+func dsn(socketDir, database string) string {
+	if database == "" {
+		database = defaultDatabase
+	}
+	// The port and sslmode are there to overrule PGPORT and PGSSLMODE.
+	query := url.Values{"host": {socketDir}, "port": {socketPort}, "sslmode": {"disable"}}
+	encoded := strings.ReplaceAll(query.Encode(), "+", "%20") // libpq takes + for itself
+	u := url.URL{Scheme: "postgres", User: url.User(superuser), Path: "/" + database, RawQuery: encoded}
+	return u.String()
+}
+
+// RunningDSN returns how to connect to the server that runs on dataDir as its
+// superuser. An empty database is the default one, purser. It fails when no
+// server answers there.
+func RunningDSN(dataDir, database string) (string, error) {
+	path := filepath.Join(dataDir, lockName)
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%s has never held a built-in PostgreSQL: check the data directory", dataDir)
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading the lock of the PostgreSQL data directory: %w (it belongs to %s)", err, ownerOf(dataDir))
+	}
+	f.Close()
+	_, socketDir := readLock(path)
+	if socketDir == "" {
+		return "", fmt.Errorf("no PostgreSQL is running on %s: start it with purser serve", dataDir)
+	}
+	conn, err := net.DialTimeout("unix", filepath.Join(socketDir, socketFile), 5*time.Second)
+	if err != nil {
+		return "", fmt.Errorf("no PostgreSQL is running on %s: start it with purser serve (%w)", dataDir, err)
+	}
+	conn.Close()
+	return dsn(socketDir, database), nil
+}

@@ -1,0 +1,129 @@
+//go:build unix
+
+package builtinpg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	pidFile   = "postmaster.pid"
+	pollEvery = 10 * time.Millisecond // PostgreSQL announces its state only in a file
+)
+
+// postmasterFile is what PostgreSQL writes about itself into its directory.
+type postmasterFile struct {
+	pid   int
+	dir   string // as given with -D
+	ready bool
+}
+
+// readPostmasterFile returns the zero value when there is no such file or it is
+// not finished.
+func readPostmasterFile(cluster string) postmasterFile {
+	raw, err := os.ReadFile(filepath.Join(cluster, pidFile))
+	if err != nil {
+		return postmasterFile{}
+	}
+	lines := strings.Split(string(raw), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(lines[0]))
+	if err != nil || pid <= 0 || len(lines) < 2 {
+		return postmasterFile{}
+	}
+	const statusLine = 7 // LOCK_FILE_LINE_PM_STATUS - 1
+	ready := len(lines) > statusLine && strings.TrimSpace(lines[statusLine]) == "ready"
+	return postmasterFile{pid: pid, dir: lines[1], ready: ready}
+}
+
+// stopStale stops what an earlier owner left running on the cluster: a server,
+// or the backends of one that was killed, which still hold its shared memory.
+// The caller holds the lock, so nothing here belongs to a living owner.
+func stopStale(ctx context.Context, log *slog.Logger, cluster string) error {
+	steps := []struct {
+		sig  syscall.Signal
+		wait time.Duration
+	}{{syscall.SIGINT, 10 * time.Second}, {syscall.SIGQUIT, 6 * time.Second}, {syscall.SIGKILL, 5 * time.Second}}
+
+	for _, step := range steps {
+		pids, err := serversOn(cluster)
+		if err != nil {
+			return fmt.Errorf("looking for a PostgreSQL left behind on %s: %w", cluster, err)
+		}
+		if len(pids) == 0 {
+			return removeStaleFiles(cluster)
+		}
+		log.WarnContext(ctx, "stopping a PostgreSQL that was left behind", "dir", cluster, "pids", pids, "signal", step.sig.String())
+		for _, pid := range targets(cluster, pids, step.sig) {
+			if err := syscall.Kill(pid, step.sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("stopping the PostgreSQL left behind on %s (process %d): %w; stop it by hand", cluster, pid, err)
+			}
+		}
+		if err := awaitNoServers(ctx, cluster, step.wait); err != nil {
+			return err
+		}
+	}
+	pids, err := serversOn(cluster)
+	if err == nil && len(pids) > 0 {
+		err = fmt.Errorf("processes %v survive SIGKILL", pids)
+	}
+	if err != nil {
+		return fmt.Errorf("stopping the PostgreSQL left behind on %s: %w", cluster, err)
+	}
+	return removeStaleFiles(cluster)
+}
+
+// targets are the processes to signal: the postmaster, which passes it on, if
+// it lives and is not to be killed.
+func targets(cluster string, pids []int, sig syscall.Signal) []int {
+	if pm := readPostmasterFile(cluster).pid; sig != syscall.SIGKILL && slices.Contains(pids, pm) {
+		return []int{pm}
+	}
+	return pids
+}
+
+// awaitNoServers returns when nothing runs on the cluster or the wait is over.
+func awaitNoServers(ctx context.Context, cluster string, wait time.Duration) error {
+	deadline := time.NewTimer(wait)
+	defer deadline.Stop()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		pids, err := serversOn(cluster)
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the PostgreSQL left behind on %s to stop: %w", cluster, ctx.Err())
+		case <-deadline.C:
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// removeStaleFiles removes the pid files of a server that is known to be gone.
+// PostgreSQL would believe them if their pid had been given to another process,
+// which in a container happens at every restart.
+func removeStaleFiles(cluster string) error {
+	if !seesEveryServer {
+		return nil
+	}
+	for _, name := range []string{pidFile, socketFile + ".lock", socketFile} {
+		if err := os.Remove(filepath.Join(cluster, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("removing what a dead PostgreSQL left: %w", err)
+		}
+	}
+	return nil
+}

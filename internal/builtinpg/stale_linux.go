@@ -1,0 +1,48 @@
+package builtinpg
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// seesEveryServer: serversOn misses none.
+const seesEveryServer = true
+
+// serversOn lists the processes that are PostgreSQL's and work on the cluster,
+// which is the working directory of all of them. Zombies are not among them.
+func serversOn(cluster string) ([]int, error) {
+	dir, err := os.Stat(cluster)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("listing processes: %w", err)
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		// Of another user's process nothing can be read; it can't be a server
+		// on this cluster either, since that runs as the cluster's owner.
+		cwd, err := os.Stat(filepath.Join("/proc", e.Name(), "cwd"))
+		if err != nil || !os.SameFile(cwd, dir) {
+			continue
+		}
+		exe, err := os.Readlink(filepath.Join("/proc", e.Name(), "exe"))
+		if err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == "postgres" {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}

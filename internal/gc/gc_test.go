@@ -1,0 +1,523 @@
+package gc_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// bundle is a catalog and a store of the test's own.
+type bundle struct {
+	t       *testing.T
+	db      *db.DB
+	catalog *catalog.Catalog
+	store   *blob.Dir
+	dir     string
+	reg     *prometheus.Registry
+	metrics *gc.Metrics
+}
+
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	d := dbtest.New(t)
+	dir := t.TempDir()
+	store, err := blob.OpenDir(blob.DirOptions{Path: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg := prometheus.NewRegistry()
+	metrics, err := gc.NewMetrics(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := catalog.New(catalog.Options{DB: d, Replica: uuid.New(), Log: slog.New(slog.DiscardHandler)})
+	return &bundle{t, d, c, store, dir, reg, metrics}
+}
+
+// exec runs SQL that must succeed.
+func (b *bundle) exec(sql string, args ...any) {
+	b.t.Helper()
+	if _, err := b.db.Pool.Exec(b.t.Context(), sql, args...); err != nil {
+		b.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// object stores an object of size bytes, which no row owns.
+func (b *bundle) object(size int) (key string) {
+	b.t.Helper()
+	_, key = b.write(blob.NewBase(), size)
+	return key
+}
+
+// write finishes an object of the upload base, leaving its writer closed.
+func (b *bundle) write(base string, size int) (blob.Writer, string) {
+	b.t.Helper()
+	var next int64
+	w, err := b.store.Resume(b.t.Context(), base, nil, 0,
+		func(context.Context) (int64, error) { return 0, nil },
+		func(_ context.Context, n int) (int64, error) { next += int64(n); return next - int64(n), nil })
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer w.Close() //nolint:errcheck // Finish has said whether all is well
+	if _, err := w.Write(bytes.Repeat([]byte("x"), size)); err != nil {
+		b.t.Fatal(err)
+	}
+	key, err := w.Finish(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return w, key
+}
+
+// doom makes n objects of 10 bytes and dooms them.
+func (b *bundle) doom(n int) []string {
+	b.t.Helper()
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = b.object(10)
+	}
+	b.exec("INSERT INTO gc_doomed_objects (storage_key, size) SELECT unnest($1::text[]), 10", keys)
+	return keys
+}
+
+// stored lists the objects in the store.
+func (b *bundle) stored() []string {
+	b.t.Helper()
+	var keys []string
+	err := filepath.WalkDir(filepath.Join(b.dir, "objects"), func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			keys = append(keys, e.Name())
+		}
+		return err
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return keys
+}
+
+// doomed counts the rows of doomed objects.
+func (b *bundle) doomed() (n int) {
+	b.t.Helper()
+	if err := b.db.Pool.QueryRow(b.t.Context(), "SELECT count(*) FROM gc_doomed_objects").Scan(&n); err != nil {
+		b.t.Fatal(err)
+	}
+	return n
+}
+
+// eventually waits for a state of the database or the store, which send no
+// signal when they reach it.
+func (b *bundle) eventually(what string, ok func() bool) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), 30*time.Second)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			b.t.Fatalf("waited in vain: %s; %d objects are stored, %d rows are left", what, len(b.stored()), b.doomed())
+		case <-tick.C:
+		}
+	}
+}
+
+// sweeper makes a sweeper of the bundle; change may alter its options.
+func (b *bundle) sweeper(change func(*gc.SweeperOptions)) *gc.Sweeper {
+	b.t.Helper()
+	o := gc.SweeperOptions{
+		Catalog: b.catalog, Store: b.store, Log: slog.New(slog.DiscardHandler), Metrics: b.metrics,
+		Timeout: 10 * time.Second,
+	}
+	if change != nil {
+		change(&o)
+	}
+	s, err := gc.NewSweeper(o)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+// start runs a worker until stop is called or the test ends.
+func (b *bundle) start(run func(context.Context) error) (stop func()) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("Run: %v", err)
+		}
+	})
+	b.t.Cleanup(stop)
+	return stop
+}
+
+func (b *bundle) counters(objects, bytes, failures float64) {
+	b.t.Helper()
+	got := map[string]float64{}
+	families, err := b.reg.Gather()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, f := range families {
+		got[f.GetName()] = f.GetMetric()[0].GetCounter().GetValue()
+	}
+	for name, want := range map[string]float64{
+		"purser_gc_swept_objects_total": objects, "purser_gc_swept_bytes_total": bytes,
+		"purser_gc_sweep_failures_total": failures,
+	} {
+		if got[name] != want {
+			b.t.Errorf("%s = %v, want %v", name, got[name], want)
+		}
+	}
+}
+
+// faulty is a store whose deletions a test can break.
+type faulty struct {
+	blob.Store
+	delete       func(ctx context.Context, keys []string) error
+	deleteUpload func(ctx context.Context, base, keep string) error
+}
+
+func (f faulty) Delete(ctx context.Context, keys []string) error {
+	if f.delete != nil {
+		return f.delete(ctx, keys)
+	}
+	return f.Store.Delete(ctx, keys)
+}
+
+func (f faulty) DeleteUpload(ctx context.Context, base, keep string) error {
+	if f.deleteUpload != nil {
+		return f.deleteUpload(ctx, base, keep)
+	}
+	return f.Store.DeleteUpload(ctx, base, keep)
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	t.Parallel()
+	if _, err := gc.NewSweeper(gc.SweeperOptions{}); err == nil {
+		t.Error("a sweeper without a catalog is accepted")
+	}
+	if _, err := gc.NewReaper(gc.ReaperOptions{}); err == nil {
+		t.Error("a reaper without a catalog is accepted")
+	}
+	reg := prometheus.NewRegistry()
+	if _, err := gc.NewMetrics(reg); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := testutil.GatherAndCount(reg); err != nil || n != 4 {
+		t.Errorf("%d metrics, %v; want 4", n, err)
+	}
+	if _, err := gc.NewMetrics(reg); err == nil {
+		t.Error("metrics are registered twice without an error")
+	}
+}
+
+func TestSweepDeletesWhatIsDoomedAndNothingElse(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	kept := b.object(5)
+	b.doom(25)
+	early := b.doom(1)[0]
+	b.exec("UPDATE gc_doomed_objects SET delete_after = now() + interval '1 hour' WHERE storage_key = $1", early)
+	b.exec("INSERT INTO gc_doomed_objects (storage_key, size) VALUES ($1, 7)", blob.NewBase()+"-0") // missing already
+	stop := b.start(b.sweeper(func(o *gc.SweeperOptions) { o.Batch = 10 }).Run)
+	b.eventually("only the early one is left", func() bool { return b.doomed() == 1 })
+	stop()
+	want := []string{kept, early}
+	slices.Sort(want)
+	if got := b.stored(); !slices.Equal(got, want) {
+		t.Errorf("stored: %v, want %v", got, want)
+	}
+	b.counters(26, 257, 0)
+}
+
+func TestUploadIsSweptAgainAfterTheLongestRequest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	base := blob.NewBase()
+	_, first := b.write(base, 10)
+	other := b.object(10)
+	b.exec("INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at) VALUES ($1, true, 10, now() + interval '2 hours')", base)
+	s := b.sweeper(nil)
+	stop := b.start(s.Run)
+	again := func() (due bool) {
+		if err := b.db.Pool.QueryRow(t.Context(),
+			"SELECT delete_after = again_at FROM gc_doomed_objects WHERE storage_key = $1", base).Scan(&due); err != nil {
+			t.Fatal(err)
+		}
+		return due
+	}
+	b.eventually("the first sweep is over", again)
+	if got := b.stored(); !slices.Equal(got, []string{other}) {
+		t.Fatalf("stored after the first sweep: %v, want only %s, without %s", got, other, first)
+	}
+	// A request that lost the upload still writes an object.
+	if err := os.WriteFile(filepath.Join(b.dir, "objects", base[:2], base+"-7"), []byte("late"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.exec("UPDATE gc_doomed_objects SET again_at = now(), delete_after = now()")
+	s.Wake()
+	b.eventually("the second sweep is over", func() bool { return b.doomed() == 0 })
+	stop()
+	if got := b.stored(); !slices.Equal(got, []string{other}) {
+		t.Errorf("stored after the second sweep: %v, want only %s", got, other)
+	}
+	b.counters(2, 10, 0)
+}
+
+func TestUploadKeepsTheCommittedObject(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	base := blob.NewBase()
+	_, key := b.write(base, 10)
+	if err := os.WriteFile(filepath.Join(b.dir, "objects", base[:2], base+"-9"), []byte("leftover"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.exec("INSERT INTO gc_doomed_objects (storage_key, of_upload, keep) VALUES ($1, true, $2)", base, key)
+	b.start(b.sweeper(nil).Run)
+	b.eventually("the leftovers are swept", func() bool { return b.doomed() == 0 })
+	if got := b.stored(); !slices.Equal(got, []string{key}) {
+		t.Errorf("stored: %v, want %s", got, key)
+	}
+}
+
+func TestFailureOfOneObjectIsPutOff(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	keys := b.doom(5)
+	bad := keys[2]
+	store := faulty{Store: b.store, delete: func(ctx context.Context, keys []string) error {
+		good := slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return k == bad })
+		err := b.store.Delete(ctx, good)
+		if len(good) < len(keys) {
+			err = errors.Join(err, &blob.DeleteError{Key: bad, Err: &fs.PathError{Op: "remove", Path: bad, Err: fs.ErrPermission}})
+		}
+		return err
+	}}
+	b.start(b.sweeper(func(o *gc.SweeperOptions) { o.Store = store }).Run)
+	b.eventually("the others are gone", func() bool { return b.doomed() == 1 })
+	var attempts int
+	var cause string
+	var delay time.Duration
+	b.eventually("the failure is put off", func() bool {
+		if err := b.db.Pool.QueryRow(t.Context(), `
+			SELECT attempts, COALESCE(last_error, ''), delete_after - now() FROM gc_doomed_objects WHERE storage_key = $1`,
+			bad).Scan(&attempts, &cause, &delay); err != nil {
+			t.Fatal(err)
+		}
+		return attempts > 0
+	})
+	if cause != "remove: permission denied" || delay > time.Second {
+		t.Errorf("put off by %v with %q", delay, cause)
+	}
+	if got := b.stored(); !slices.Equal(got, []string{bad}) {
+		t.Errorf("stored: %v, want %s", got, bad)
+	}
+}
+
+func TestStoreThatHangsOnlyCostsTime(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.doom(8)
+	base := blob.NewBase()
+	b.write(base, 10)
+	b.exec("INSERT INTO gc_doomed_objects (storage_key, of_upload) VALUES ($1, true)", base)
+	var mu sync.Mutex
+	var sizes []int
+	hangs := 1
+	hang := func(ctx context.Context, n int) bool {
+		mu.Lock()
+		sizes = append(sizes, n)
+		now := len(sizes) <= hangs
+		mu.Unlock()
+		if now {
+			<-ctx.Done()
+		}
+		return now
+	}
+	store := faulty{Store: b.store, delete: func(ctx context.Context, keys []string) error {
+		if hang(ctx, len(keys)) {
+			return ctx.Err() // of no key in particular: so of each
+		}
+		return b.store.Delete(ctx, keys)
+	}}
+	store.deleteUpload = func(ctx context.Context, base, keep string) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	b.start(b.sweeper(func(o *gc.SweeperOptions) {
+		o.Store, o.Batch, o.Timeout = store, 9, 20*time.Millisecond
+	}).Run)
+	b.eventually("all but the upload that keeps hanging are swept", func() bool {
+		return b.doomed() == 1 && len(b.stored()) == 1
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if sizes[0] != 8 || sizes[1] >= sizes[0] {
+		t.Errorf("requests of %v objects: they don't get smaller when they time out", sizes)
+	}
+	var attempts int
+	if err := b.db.Pool.QueryRow(t.Context(), "SELECT attempts FROM gc_doomed_objects WHERE storage_key = $1", base).Scan(&attempts); err != nil {
+		t.Fatal(err)
+	}
+	if attempts == 0 {
+		t.Error("the upload that hangs isn't put off")
+	}
+}
+
+func TestCrashBetweenDeleteAndSettle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.doom(5)
+	deleted := make(chan struct{})
+	crash := faulty{Store: b.store, delete: func(ctx context.Context, keys []string) error {
+		if err := b.store.Delete(ctx, keys); err != nil {
+			return err
+		}
+		close(deleted)
+		panic("the process dies here")
+	}}
+	stop := b.start(b.sweeper(func(o *gc.SweeperOptions) {
+		o.Store, o.Timeout, o.Hold = crash, 50*time.Millisecond, 200*time.Millisecond
+	}).Run)
+	<-deleted
+	stop()
+	if len(b.stored()) != 0 || b.doomed() != 5 {
+		t.Fatalf("%d objects and %d rows after the crash, want 0 and 5", len(b.stored()), b.doomed())
+	}
+	b.start(b.sweeper(nil).Run)
+	b.eventually("the rows are settled once the hold is over", func() bool { return b.doomed() == 0 })
+}
+
+func TestStopInTheMiddleCountsNothingAsFailed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.doom(3)
+	begun := make(chan struct{})
+	store := faulty{Store: b.store, delete: func(ctx context.Context, keys []string) error {
+		// One is deleted, then the process is told to stop.
+		err := b.store.Delete(ctx, keys[:1])
+		close(begun)
+		<-ctx.Done()
+		for _, k := range keys[1:] {
+			err = errors.Join(err, &blob.DeleteError{Key: k, Err: ctx.Err()})
+		}
+		return err
+	}}
+	stop := b.start(b.sweeper(func(o *gc.SweeperOptions) { o.Store = store }).Run)
+	<-begun
+	stop()
+	var attempts int
+	if err := b.db.Pool.QueryRow(t.Context(), "SELECT sum(attempts) FROM gc_doomed_objects").Scan(&attempts); err != nil {
+		t.Fatal(err)
+	}
+	if b.doomed() != 2 || attempts != 0 {
+		t.Errorf("%d rows with %d attempts, want 2 with none", b.doomed(), attempts)
+	}
+	b.counters(1, 10, 0)
+}
+
+func TestSweepersShareTheWork(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const n = 300
+	b.doom(n)
+	var mu sync.Mutex
+	times := map[string]int{}
+	counting := faulty{Store: b.store, delete: func(ctx context.Context, keys []string) error {
+		mu.Lock()
+		for _, k := range keys {
+			times[k]++
+		}
+		mu.Unlock()
+		return b.store.Delete(ctx, keys)
+	}}
+	for range 3 {
+		b.start(b.sweeper(func(o *gc.SweeperOptions) { o.Store, o.Batch = counting, 7 }).Run)
+	}
+	b.eventually("all are swept", func() bool { return b.doomed() == 0 })
+	mu.Lock()
+	defer mu.Unlock()
+	if len(times) != n || len(b.stored()) != 0 {
+		t.Errorf("%d objects deleted, %d left, want %d and 0", len(times), len(b.stored()), n)
+	}
+	for k, c := range times {
+		if c != 1 {
+			t.Errorf("%s deleted %d times", k, c)
+		}
+	}
+}
+
+func TestReaperGivesUpAbandonedUploads(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	const abandoned = 12
+	for range abandoned {
+		b.upload()
+	}
+	b.exec("UPDATE uploads SET updated_at = now() - interval '25 hours'")
+	alive := b.upload()
+	b.exec("UPDATE uploads SET updated_at = now() - interval '23 hours' WHERE id = $1", alive.ID)
+	sweeper := b.sweeper(nil)
+	reaper, err := gc.NewReaper(gc.ReaperOptions{
+		Catalog: b.catalog, Age: 24 * time.Hour, Batch: 5, Reaped: sweeper.Wake,
+		Log: slog.New(slog.DiscardHandler), Metrics: b.metrics,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.start(sweeper.Run)
+	b.start(reaper.Run)
+	b.eventually("the objects of abandoned uploads are gone", func() bool { return len(b.stored()) == 1 })
+	if _, err := b.catalog.Upload(ctx, "team/app", alive.ID); err != nil {
+		t.Errorf("the upload that is still used: %v", err)
+	}
+	if got := b.stored()[0]; got[:32] != alive.StorageKey {
+		t.Errorf("stored: %s, want an object of %s", got, alive.StorageKey)
+	}
+	var n int
+	if err := b.db.Pool.QueryRow(ctx, "SELECT count(*) FROM uploads").Scan(&n); err != nil || n != 1 {
+		t.Errorf("%d uploads left (%v), want 1", n, err)
+	}
+}
+
+// upload starts an upload and stores an object of it.
+func (b *bundle) upload() catalog.Upload {
+	b.t.Helper()
+	u, err := b.catalog.StartUpload(b.t.Context(), "team/app", blob.NewBase(), oci.SHA256)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if _, _, err := b.catalog.ClaimUpload(b.t.Context(), u, 1); err != nil {
+		b.t.Fatal(err)
+	}
+	b.write(u.StorageKey, 10)
+	return u
+}

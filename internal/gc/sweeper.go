@@ -1,0 +1,282 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	retryMin = time.Second // after the first failure to delete an object
+	retryMax = time.Hour
+
+	// parallelUploads bounds the uploads whose objects are deleted at once: each
+	// costs the store a listing.
+	parallelUploads = 8
+	settleTimeout   = 5 * time.Second
+)
+
+// SweeperOptions says what to sweep and how.
+type SweeperOptions struct {
+	Catalog *catalog.Catalog // required
+	Store   blob.Store       // required
+	// Batch bounds the objects that are claimed, and deleted in one request, at
+	// once. Default 1,000, which is what S3 takes. Requests that time out make
+	// the batches smaller until they don't.
+	Batch int
+	// Timeout bounds each call of the store. Default 2 s.
+	Timeout time.Duration
+	// Hold is how long claimed objects are kept from other processes. Storage
+	// calls stop when half of it is over. Default 1 min.
+	Hold    time.Duration
+	Log     *slog.Logger    // default slog.Default()
+	Metrics *Metrics        // nil: none
+	Worker  *worker.Metrics // nil: none
+}
+
+// Sweeper deletes doomed objects from the store when they are due.
+type Sweeper struct {
+	opt  SweeperOptions
+	loop *worker.Loop
+	size int // of the next batch; only the loop's goroutine uses it
+}
+
+// NewSweeper makes a sweeper. It starts nothing: see Run.
+func NewSweeper(o SweeperOptions) (*Sweeper, error) {
+	if o.Catalog == nil || o.Store == nil {
+		return nil, errors.New("gc: the sweeper needs a catalog and a store")
+	}
+	if o.Batch <= 0 {
+		o.Batch = 1000
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 2 * time.Second
+	}
+	if o.Hold <= 0 {
+		o.Hold = time.Minute
+	}
+	// At least one call must fit into the time that there is.
+	o.Hold = max(o.Hold, 4*o.Timeout)
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Metrics == nil {
+		o.Metrics, _ = NewMetrics(nil) // registers nothing, so can't fail
+	}
+	s := &Sweeper{opt: o, size: o.Batch}
+	s.loop = worker.New(worker.Options{
+		Name: "sweeper", Batch: s.batch, Timeout: o.Hold, Log: o.Log, Metrics: o.Worker,
+		Next: func(ctx context.Context) (time.Duration, error) {
+			return o.Catalog.NextDoomed(ctx, worker.MaxIdle)
+		},
+	})
+	return s, nil
+}
+
+// Run sweeps until ctx ends. Any number of processes may do so at once.
+func (s *Sweeper) Run(ctx context.Context) error { return s.loop.Run(ctx) }
+
+// Wake makes an idle sweeper look for doomed objects now.
+func (s *Sweeper) Wake() { s.loop.Wake() }
+
+// outcome is what became of one batch. An object in neither list wasn't tried,
+// or only half: its claim runs out and it comes back.
+type outcome struct {
+	mu      sync.Mutex
+	swept   []catalog.Doomed
+	failed  []failure
+	timeout bool // a request took longer than it may
+}
+
+type failure struct {
+	catalog.Doomed
+	err error
+}
+
+func (o *outcome) add(d catalog.Doomed, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err == nil {
+		o.swept = append(o.swept, d)
+		return
+	}
+	o.failed = append(o.failed, failure{d, err})
+	o.timeout = o.timeout || errors.Is(err, context.DeadlineExceeded)
+}
+
+// batch claims due objects and sweeps them. It fails, so that the loop backs
+// off, if the store deleted none of them: then it is the store that ails.
+func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
+	list, err := s.opt.Catalog.ClaimDoomed(ctx, s.size, s.opt.Hold)
+	if err != nil || len(list) == 0 {
+		return false, err
+	}
+	more = len(list) == s.size
+	var o outcome
+	s.sweep(ctx, list, &o)
+	if o.timeout {
+		s.size = max(1, s.size/2)
+	} else if len(o.swept) > 0 {
+		s.size = min(s.opt.Batch, 2*s.size)
+	}
+	if err := s.record(ctx, &o); err != nil {
+		return false, err
+	}
+	if len(o.failed) > 0 && len(o.swept) == 0 {
+		return false, fmt.Errorf("deleting %d doomed objects from the store: all failed, the first with: %w",
+			len(o.failed), o.failed[0].err)
+	}
+	return more, nil
+}
+
+// sweep deletes objects from the store while there is time: plain ones in one
+// request, then those of uploads.
+func (s *Sweeper) sweep(ctx context.Context, list []catalog.Doomed, o *outcome) {
+	ctx, cancel := context.WithTimeout(ctx, s.opt.Hold/2)
+	defer cancel()
+	var plain, uploads []catalog.Doomed
+	for _, d := range list {
+		if d.OfUpload {
+			uploads = append(uploads, d)
+		} else {
+			plain = append(plain, d)
+		}
+	}
+	s.sweepPlain(ctx, plain, o)
+	var group errgroup.Group
+	group.SetLimit(parallelUploads)
+	for _, d := range uploads {
+		if ctx.Err() != nil {
+			break
+		}
+		group.Go(func() error {
+			s.sweepUpload(ctx, d, o)
+			return nil
+		})
+	}
+	group.Wait() //nolint:errcheck // none of them returns an error: they go to o
+}
+
+func (s *Sweeper) sweepPlain(ctx context.Context, list []catalog.Doomed, o *outcome) {
+	if len(list) == 0 {
+		return
+	}
+	keys := make([]string, len(list))
+	for i, d := range list {
+		keys[i] = d.StorageKey
+	}
+	call, cancel := context.WithTimeout(ctx, s.opt.Timeout)
+	defer cancel()
+	failed := failures(s.opt.Store.Delete(call, keys), keys)
+	for _, d := range list {
+		err := failed[d.StorageKey]
+		if err != nil && ctx.Err() != nil {
+			continue // cut off, not failed
+		}
+		o.add(d, err)
+	}
+}
+
+func (s *Sweeper) sweepUpload(ctx context.Context, d catalog.Doomed, o *outcome) {
+	call, cancel := context.WithTimeout(ctx, s.opt.Timeout)
+	defer cancel()
+	err := s.opt.Store.DeleteUpload(call, d.StorageKey, d.Keep)
+	if err != nil && ctx.Err() != nil {
+		return // cut off, not failed
+	}
+	o.add(d, err)
+}
+
+// failures splits what Store.Delete returned by key. An error that names no key
+// may concern every one.
+func failures(err error, keys []string) map[string]error {
+	if err == nil {
+		return nil
+	}
+	list := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		list = joined.Unwrap()
+	}
+	failed := make(map[string]error, len(list))
+	for _, e := range list {
+		if d, ok := errors.AsType[*blob.DeleteError](e); ok {
+			failed[d.Key] = d
+			continue
+		}
+		for _, key := range keys {
+			failed[key] = e
+		}
+		break
+	}
+	return failed
+}
+
+// record tells the catalog what became of the objects. It does so even when ctx
+// has ended, so that what is deleted isn't deleted again after a restart.
+func (s *Sweeper) record(ctx context.Context, o *outcome) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	if len(o.swept) > 0 {
+		keys := make([]string, len(o.swept))
+		bytes := int64(0)
+		for i, d := range o.swept {
+			keys[i] = d.StorageKey
+			bytes += d.Size
+		}
+		if err := s.opt.Catalog.SettleDoomed(ctx, keys); err != nil {
+			return err
+		}
+		s.opt.Metrics.sweptObjects.Add(float64(len(keys)))
+		s.opt.Metrics.sweptBytes.Add(float64(bytes))
+		s.opt.Log.DebugContext(ctx, "swept doomed objects", "objects", len(keys), "bytes", bytes)
+	}
+	if len(o.failed) == 0 {
+		return nil
+	}
+	s.opt.Metrics.sweepFailures.Add(float64(len(o.failed)))
+	s.opt.Log.WarnContext(ctx, "the store failed to delete doomed objects; they are tried again",
+		"objects", len(o.failed), "first", o.failed[0].StorageKey, "error", o.failed[0].err)
+	return s.postpone(ctx, o.failed)
+}
+
+// postpone puts failures off, those with as many attempts and the same cause
+// together.
+func (s *Sweeper) postpone(ctx context.Context, failed []failure) error {
+	type kind struct {
+		attempts int
+		cause    string
+	}
+	groups := make(map[kind][]string)
+	for _, f := range failed {
+		k := kind{f.Attempts, cause(f.err)}
+		groups[k] = append(groups[k], f.StorageKey)
+	}
+	var errs []error
+	for k, keys := range groups {
+		delay := worker.Backoff(k.attempts+1, retryMin, retryMax)
+		errs = append(errs, s.opt.Catalog.PostponeDoomed(ctx, keys, delay, errors.New(k.cause)))
+	}
+	return errors.Join(errs...)
+}
+
+// cause is err without the names of the object and its file, which stand in its
+// row, so that the objects that fail alike can be told together.
+func cause(err error) string {
+	if e, ok := errors.AsType[*blob.DeleteError](err); ok {
+		err = e.Err
+	}
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		err = fmt.Errorf("%s: %w", e.Op, e.Err)
+	}
+	return err.Error()
+}

@@ -1,0 +1,193 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// headBlob says that a blob exists, which is a promise that it stays for the
+// review delay ("Checking if content exists in the registry").
+func (s *Server) headBlob(c *call) error {
+	d, err := c.digest()
+	if err != nil {
+		return err
+	}
+	b, err := s.catalog.PromiseBlob(c.r.Context(), c.name, d)
+	if err != nil {
+		return err
+	}
+	c.describe(b)
+	if noneMatch(c.r, d.String()) {
+		c.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	c.Header()["Content-Length"] = []string{strconv.FormatInt(b.Size, 10)}
+	c.WriteHeader(http.StatusOK)
+	return nil
+}
+
+// describe sets the headers that every answer about a blob has.
+func (c *call) describe(b catalog.Blob) {
+	h := c.Header()
+	digest := b.Digest.String()
+	h["Docker-Content-Digest"] = []string{digest}
+	h["Etag"] = []string{`"` + digest + `"`}
+	h["Content-Type"] = []string{b.MediaType}
+	h["Accept-Ranges"] = []string{"bytes"}
+	h["Cache-Control"] = []string{"max-age=31536000, immutable"}
+}
+
+// getBlob sends a blob or one range of it ("Pulling blobs"; RFC 9110, section
+// 14), or redirects to the store.
+func (s *Server) getBlob(c *call) error {
+	d, err := c.digest()
+	if err != nil {
+		return err
+	}
+	b, err := s.catalog.Blob(c.r.Context(), c.name, d)
+	if err != nil {
+		return err
+	}
+	if noneMatch(c.r, d.String()) {
+		c.describe(b)
+		c.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	if s.opt.Redirect {
+		if done, err := s.redirect(c, b); done || err != nil {
+			return err
+		}
+	}
+	rng, err := c.byteRange(b)
+	if err != nil {
+		return err
+	}
+	body, err := s.open(c, &b, rng)
+	if err != nil {
+		return err
+	}
+	defer body.Close() //nolint:errcheck // only read
+	c.describe(b)
+	status := http.StatusOK
+	if rng.partial {
+		c.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", rng.off, rng.off+rng.length-1, b.Size))
+		status = http.StatusPartialContent
+	}
+	c.Header()["Content-Length"] = []string{strconv.FormatInt(rng.length, 10)}
+	c.WriteHeader(status)
+	if _, err := io.Copy(c.ResponseWriter, body); err != nil {
+		return fmt.Errorf("sending blob %s: %w", d, err)
+	}
+	return nil
+}
+
+// open opens a blob's object. When the store doesn't have it, the row is looked
+// at once more: the blob may have been deleted, or uploaded anew under another
+// key, since it was read.
+func (s *Server) open(c *call, b *catalog.Blob, rng byteRange) (io.ReadCloser, error) {
+	ctx := c.r.Context()
+	body, err := s.store.Open(ctx, b.StorageKey, rng.off, rng.length)
+	if !errors.Is(err, blob.ErrNotFound) {
+		return body, err
+	}
+	now, err := s.catalog.BlobNow(ctx, c.name, b.Digest)
+	if err != nil {
+		return nil, err
+	}
+	if now.StorageKey == b.StorageKey {
+		return nil, fmt.Errorf("blob %s of %s: the store lost its object %s: %w", b.Digest, c.name, b.StorageKey, blob.ErrNotFound)
+	}
+	*b = now
+	return s.store.Open(ctx, b.StorageKey, rng.off, rng.length)
+}
+
+func (s *Server) redirect(c *call, b catalog.Blob) (bool, error) {
+	url, err := s.store.Presign(c.r.Context(), b.StorageKey, blob.PresignOptions{TTL: s.opt.RedirectTTL, ContentType: b.MediaType})
+	if err != nil || url == "" {
+		return false, err
+	}
+	c.Header().Set("Docker-Content-Digest", b.Digest.String())
+	c.Header().Set("Location", url)
+	c.Header().Set("Content-Length", "0")
+	c.WriteHeader(http.StatusTemporaryRedirect)
+	return true, nil
+}
+
+// byteRange is the part of a blob that is asked for.
+type byteRange struct {
+	off, length int64
+	partial     bool
+}
+
+// byteRange reads Range. Anything but one range of bytes is ignored, as RFC
+// 9110 allows; one that lies outside the blob is 416.
+func (c *call) byteRange(b catalog.Blob) (byteRange, error) {
+	whole := byteRange{length: b.Size}
+	spec, ok := strings.CutPrefix(c.r.Header.Get("Range"), "bytes=")
+	if !ok || strings.Contains(spec, ",") {
+		return whole, nil
+	}
+	if v := c.r.Header.Get("If-Range"); v != "" && strings.Trim(v, `"`) != b.Digest.String() {
+		return whole, nil
+	}
+	first, last, ok := strings.Cut(strings.TrimSpace(spec), "-")
+	if !ok {
+		return whole, nil
+	}
+	rng, ok := parseRange(first, last, b.Size)
+	if !ok {
+		return whole, nil
+	}
+	if rng.length <= 0 {
+		c.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", b.Size))
+		return whole, oci.Errorf(oci.SizeInvalid, "range %q lies outside the blob's %d bytes", spec, b.Size).
+			WithStatus(http.StatusRequestedRangeNotSatisfiable)
+	}
+	return rng, nil
+}
+
+// parseRange returns false for what isn't a range, and no length for one that
+// can't be satisfied.
+func parseRange(first, last string, size int64) (byteRange, bool) {
+	if first == "" { // the last so many bytes
+		n, err := strconv.ParseUint(last, 10, 63)
+		n = min(n, uint64(size))
+		return byteRange{off: size - int64(n), length: int64(n), partial: true}, err == nil
+	}
+	from, err := strconv.ParseUint(first, 10, 63)
+	if err != nil {
+		return byteRange{}, false
+	}
+	to := uint64(size) - 1
+	if last != "" {
+		if to, err = strconv.ParseUint(last, 10, 63); err != nil || to < from {
+			return byteRange{}, false
+		}
+		to = min(to, uint64(size)-1)
+	}
+	if from >= uint64(size) {
+		return byteRange{partial: true}, true
+	}
+	return byteRange{off: int64(from), length: int64(to-from) + 1, partial: true}, true
+}
+
+// deleteBlob unlinks a blob from the repository ("Deleting Blobs").
+func (s *Server) deleteBlob(c *call) error {
+	d, err := c.digest()
+	if err != nil {
+		return err
+	}
+	if err := s.catalog.DeleteBlob(c.r.Context(), c.name, d); err != nil {
+		return err
+	}
+	c.accepted()
+	return nil
+}

@@ -1,0 +1,76 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"syscall"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// statusClientGone is logged for a request whose client hung up; nobody reads
+// the answer.
+const statusClientGone = 499
+
+// fail answers with an error. It is the only place that does.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	e := s.answer(r, err)
+	o := observed(r)
+	o.err = err
+	if o.status != 0 { // the answer has begun: end the connection so that the client notices
+		panic(http.ErrAbortHandler)
+	}
+	if e.HTTPStatus() >= 500 {
+		s.log.LogAttrs(r.Context(), slog.LevelError, "request failed",
+			slog.String("request_id", o.id), slog.String("method", r.Method), slog.String("path", r.URL.Path),
+			slog.Any("error", err))
+	}
+	if e.HTTPStatus() == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "2")
+	}
+	if e.HTTPStatus() == http.StatusMethodNotAllowed && o.matched != nil {
+		w.Header().Set("Allow", o.matched.allow(r.Method))
+	}
+	body := oci.MarshalErrors(e)
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(e.HTTPStatus())
+	if r.Method != http.MethodHead {
+		w.Write(body) //nolint:errcheck // the client is gone, and knows
+	}
+}
+
+// answer is what a client is told of an error: itself if it was made for
+// clients, else what kind of trouble the registry has. Internal text is logged
+// and not sent.
+func (s *Server) answer(r *http.Request, err error) *oci.Error {
+	if e, ok := errors.AsType[*oci.Error](err); ok {
+		return e
+	}
+	switch {
+	case r.Context().Err() != nil:
+		return oci.Errorf(oci.Unknown, "the client closed the connection").WithStatus(statusClientGone)
+	case errors.Is(err, blob.ErrBusy):
+		return oci.Errorf(oci.Unavailable, "another request is still writing to this upload: try again in a moment")
+	case errors.Is(err, blob.ErrFenced):
+		return oci.Errorf(oci.BlobUploadInvalid, "another request has taken over this upload: ask for its state and go on from there").
+			WithStatus(http.StatusRequestedRangeNotSatisfiable)
+	case errors.Is(err, blob.ErrLost):
+		return oci.Errorf(oci.BlobUploadUnknown, "the bytes of this upload are gone from the store: start another")
+	case errors.Is(err, blob.ErrTooManyParts):
+		return oci.Errorf(oci.BlobUploadInvalid, "the upload was sent in too many small requests: start another with larger chunks")
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return oci.Errorf(oci.Unavailable, "the registry's storage is full").WithStatus(http.StatusInsufficientStorage)
+	case db.Unavailable(err):
+		return oci.Errorf(oci.Unavailable, "the registry's database is not available now: try again")
+	case errors.Is(err, context.DeadlineExceeded):
+		return oci.Errorf(oci.Unavailable, "the request took too long: try again")
+	}
+	return oci.NewError(oci.Unknown)
+}

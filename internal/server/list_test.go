@@ -1,0 +1,254 @@
+package server_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+var linkForm = regexp.MustCompile(`^<(/v2/[^>]+)>; rel="next"$`)
+
+// next is where the rest of a list is, "" when there is none.
+func (a answer) next(t *testing.T) string {
+	t.Helper()
+	link := a.Header.Get("Link")
+	if link == "" {
+		return ""
+	}
+	m := linkForm.FindStringSubmatch(link)
+	if m == nil {
+		t.Fatalf("Link %q", link)
+	}
+	return m[1]
+}
+
+// TestListTags is "Listing Tags".
+func TestListTags(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	payload := r.simple(t, "a/b", 1, nil)
+	tags := []string{"1.0", "1.0.1", "1.10", "1.2", "A", "B", "Z", "_x", "a", "b", "b-1", "b.1", "b_1", "latest", "z"}
+	for _, i := range []int{7, 3, 0, 14, 1, 2, 4, 13, 12, 5, 6, 8, 9, 10, 11} {
+		r.put(t, "a/b", tags[i], payload)
+	}
+	list := func(tags []string) string {
+		return encode(t, object{"name": "a/b", "tags": append([]string{}, tags...)})
+	}
+	const path = "/v2/a/b/tags/list"
+	for range 2 {
+		r.do(t, "GET", path, "").want(t, 200, "", "Content-Type", "application/json", "Link", "").text(t, list(tags))
+	}
+	for query, want := range map[string][]string{
+		"?n=3":             tags[:3],
+		"?n=15":            tags,
+		"?n=16":            tags,
+		"?n=2147483647":    tags,
+		"?n=":              tags,
+		"?n=0":             nil,
+		"?n=0&last=A":      nil,
+		"?last=A":          tags[5:],
+		"?last=AA":         tags[5:], // needn't exist
+		"?n=2&last=1.10":   tags[3:5],
+		"?n=100&last=b.1":  tags[12:],
+		"?last=z":          nil,
+		"?n=2&last=~":      nil,
+		"?last=":           tags,
+		"?n=1&last=latest": tags[14:],
+		"?ns=example.com":  tags,
+	} {
+		a := r.do(t, "GET", path+query, "").want(t, 200, "")
+		a.text(t, list(want))
+		more := len(want) > 0 && want[len(want)-1] != "z"
+		if next := a.next(t); (next != "") != more {
+			t.Errorf("%s: Link to %q", query, next)
+		}
+	}
+	for _, n := range []string{"-1", "x", "1.5", "0x1", "+1", "99999999999999999999", "1%20", "%00"} {
+		r.do(t, "GET", path+"?n="+n, "").want(t, 400, oci.Unsupported)
+	}
+	for n := 1; n <= 16; n++ {
+		var got []string
+		for next := fmt.Sprintf("%s?n=%d", path, n); next != ""; {
+			a := r.do(t, "GET", next, "").want(t, 200, "")
+			var page struct{ Tags []string }
+			if err := json.Unmarshal(a.body, &page); err != nil || len(page.Tags) > n || len(page.Tags) == 0 {
+				t.Fatalf("page %s: %v", a.body, err)
+			}
+			got, next = append(got, page.Tags...), a.next(t)
+		}
+		if !slices.Equal(got, tags) {
+			t.Errorf("pages of %d: %v", n, got)
+		}
+	}
+	r.push(t, "blobs-only", "x")
+	r.do(t, "GET", "/v2/blobs-only/tags/list", "").want(t, 200, "").text(t, `{"name":"blobs-only","tags":[]}`)
+	for _, query := range []string{"", "?n=0", "?n=1&last=x"} {
+		r.do(t, "GET", "/v2/a/tags/list"+query, "").want(t, 404, oci.NameUnknown)
+	}
+}
+
+// TestHostileQueries: bytes that the database can't hold are a client's fault
+// and not the registry's.
+func TestHostileQueries(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.put(t, "a", "v1", r.simple(t, "a", 1, nil))
+	d := digest("x").String()
+	for _, path := range []string{
+		"/v2/a/tags/list?last=", "/v2/_catalog?last=", "/v2/a/referrers/" + d + "?artifactType=", "/v2/a/referrers/" + d + "?last=",
+		"/v2/a/tags/list?n=", "/v2/a/manifests/", "/v2/a/blobs/", "/v2/a/blobs/uploads/", "/v2/a/tags/list?ns=",
+	} {
+		for _, v := range []string{"%00", "a%00b", "%FF", "%C3%28", "%ED%A0%80", "%27%3B", strings.Repeat("x", 5000)} {
+			if a := r.do(t, "GET", path+v, ""); a.StatusCode >= 500 {
+				t.Errorf("GET %s%.20s: %d %s", path, v, a.StatusCode, a.body)
+			}
+		}
+	}
+}
+
+// TestCatalog lists repositories as tags are listed.
+func TestCatalog(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	const path = "/v2/_catalog"
+	r.do(t, "GET", path, "").want(t, 200, "", "Content-Type", "application/json", "Link", "").text(t, `{"repositories":[]}`)
+	names := []string{"a", "a-b", "a.b/c", "a/b", "a/b/c", "a0", "z"}
+	for _, n := range []int{3, 0, 6, 1, 2, 5, 4} {
+		r.push(t, names[n], "x")
+	}
+	r.start(t, "uploads-only", "")
+	for query, want := range map[string][]string{
+		"": names, "?n=2": names[:2], "?n=0": {}, "?last=a/b": names[4:], "?n=1&last=a/b": names[4:5], "?n=100": names, "?last=zz": {},
+	} {
+		a := r.do(t, "GET", path+query, "").want(t, 200, "")
+		a.text(t, encode(t, object{"repositories": want}))
+		if more := len(want) > 0 && want[len(want)-1] != "z"; (a.next(t) != "") != more {
+			t.Errorf("%s: Link %q", query, a.Header.Get("Link"))
+		}
+	}
+	var got []string
+	for next := path + "?n=3"; next != ""; {
+		a := r.do(t, "GET", next, "").want(t, 200, "")
+		var page struct{ Repositories []string }
+		if err := json.Unmarshal(a.body, &page); err != nil {
+			t.Fatal(err)
+		}
+		got, next = append(got, page.Repositories...), a.next(t)
+	}
+	if !slices.Equal(got, names) {
+		t.Errorf("pages: %v", got)
+	}
+	for _, n := range []string{"-1", "x"} {
+		r.do(t, "GET", path+"?n="+n, "").want(t, 400, oci.Unsupported)
+	}
+}
+
+// TestReferrers is "Listing Referrers": what a descriptor has, and the filter.
+func TestReferrers(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	subject := r.put(t, "a", "v1", r.simple(t, "a", 1, nil))
+	path := "/v2/a/referrers/" + subject.String()
+	empty := encode(t, object{"schemaVersion": 2, "mediaType": oci.MediaTypeImageIndex, "manifests": []any{}})
+	for _, p := range []string{path, "/v2/unknown/repo/referrers/" + subject.String(), "/v2/a/referrers/" + digest512("none").String(), path + "?n=5"} {
+		var got, want any
+		a := r.do(t, "GET", p, "").want(t, 200, "", "Content-Type", oci.MediaTypeImageIndex, "Link", "", "OCI-Filters-Applied", "")
+		if json.Unmarshal(a.body, &got) != nil || json.Unmarshal([]byte(empty), &want) != nil || encode(t, got) != encode(t, want) {
+			t.Errorf("%s: %s", p, a.body)
+		}
+	}
+	names := descriptor(oci.MediaTypeImageManifest, subject, 5)
+	notes := map[string]string{"k": `<v> & "é"`}
+	want := []object{}
+	add := func(mediaType, artifactType, payload string, notes map[string]string) {
+		r.do(t, "PUT", "/v2/a/manifests/"+digest(payload).String(), payload).want(t, 201, "", "OCI-Subject", subject.String())
+		d := descriptor(mediaType, digest(payload), len(payload))
+		if artifactType != "" {
+			d["artifactType"] = artifactType
+		}
+		if notes != nil {
+			d["annotations"] = notes
+		}
+		want = append(want, d)
+	}
+	config := digest("{}")
+	add(oci.MediaTypeImageManifest, "application/x.sbom", image(t, config, nil, object{"subject": names, "artifactType": "application/x.sbom", "annotations": notes}), notes)
+	add(oci.MediaTypeImageManifest, configType, image(t, config, nil, object{"subject": names}), nil)
+	ix := object{"schemaVersion": 2, "mediaType": oci.MediaTypeImageIndex, "manifests": []any{}, "subject": names, "annotations": notes}
+	add(oci.MediaTypeImageIndex, "", encode(t, ix), notes)
+	ix["artifactType"] = "application/x.sbom"
+	add(oci.MediaTypeImageIndex, "application/x.sbom", encode(t, ix), notes)
+	r.put(t, "b", "v1", r.simple(t, "b", 1, object{"subject": names})) // another repository's
+
+	check := func(query, filters string, want []object) {
+		t.Helper()
+		a := r.do(t, "GET", path+query, "").want(t, 200, "", "Content-Type", oci.MediaTypeImageIndex, "OCI-Filters-Applied", filters)
+		var got struct{ Manifests []object }
+		if err := json.Unmarshal(a.body, &got); err != nil || encode(t, got.Manifests) != encode(t, want) {
+			t.Errorf("%s: %s (%v), want %s", query, a.body, err, encode(t, want))
+		}
+	}
+	check("", "", want)
+	check("?artifactType=application/x.sbom", "artifactType", []object{want[0], want[3]})
+	check("?artifactType="+configType, "artifactType", []object{want[1]})
+	check("?artifactType=application/none", "artifactType", []object{})
+	r.do(t, "DELETE", "/v2/a/manifests/"+want[0]["digest"].(string), "").want(t, 202, "")
+	check("?artifactType=application/x.sbom", "artifactType", want[3:])
+	r.do(t, "DELETE", "/v2/a/manifests/"+subject.String(), "").want(t, 202, "")
+	check("", "", want[1:])
+	for _, query := range []string{"?n=-1", "?n=x", "?last=x", "?last=1.5"} {
+		r.do(t, "GET", path+query, "").want(t, 400, oci.Unsupported)
+	}
+}
+
+// TestReferrerPages: a list longer than a page, or than clients take for a
+// manifest, comes in pages that Link joins, with the filter kept.
+func TestReferrerPages(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	subject := digest("absent")
+	names := descriptor(oci.MediaTypeImageManifest, subject, 5)
+	var want, wantOdd []string
+	for i := range 7 {
+		m := object{"subject": names, "artifactType": fmt.Sprintf("application/x.%d", i%2),
+			"annotations": map[string]string{"n": fmt.Sprint(i), "long": strings.Repeat("x", 900<<10)}}
+		d := r.put(t, "a", fmt.Sprintf("t%d", i), r.simple(t, "a", i, m))
+		want = append(want, d.String())
+		if i%2 == 1 {
+			wantOdd = append(wantOdd, d.String())
+		}
+	}
+	path := "/v2/a/referrers/" + subject.String()
+	for query, want := range map[string][]string{
+		"": want, "?n=1": want, "?n=2": want, "?n=7": want, "?n=100": want,
+		"?artifactType=application/x.1": wantOdd, "?n=1&artifactType=application/x.1": wantOdd,
+	} {
+		var got []string
+		pages := 0
+		for next := path + query; next != ""; pages++ {
+			a := r.do(t, "GET", next, "").want(t, 200, "", "Content-Type", oci.MediaTypeImageIndex)
+			if strings.Contains(query, "artifactType") && a.Header.Get("OCI-Filters-Applied") != "artifactType" {
+				t.Errorf("%s: no OCI-Filters-Applied", next)
+			}
+			if len(a.body) > oci.MaxManifestSize {
+				t.Errorf("%s: a page of %d bytes", next, len(a.body))
+			}
+			var page struct{ Manifests []struct{ Digest string } }
+			if err := json.Unmarshal(a.body, &page); err != nil || len(page.Manifests) == 0 {
+				t.Fatalf("%s: %.100s, %v", next, a.body, err)
+			}
+			for _, m := range page.Manifests {
+				got = append(got, m.Digest)
+			}
+			next = a.next(t)
+		}
+		if !slices.Equal(got, want) || pages < 2 && len(want) > 3 {
+			t.Errorf("%s: %d of %d referrers in %d pages", query, len(got), len(want), pages)
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+const (
+	maxTagPage        = 10_000
+	maxRepositoryPage = 1_000
+	maxReferrerPage   = 500
+)
+
+// page reads n and last. n is how many a client wants, most at most; without
+// it, most.
+func (c *call) page(most int) (n int, last string, err error) {
+	if c.r.URL.RawQuery == "" {
+		return most, "", nil
+	}
+	q := c.r.URL.Query()
+	n = most
+	if s := q.Get("n"); s != "" {
+		if n, err = oci.ParseCount(s); err != nil {
+			return 0, "", oci.Errorf(oci.Unsupported, "n: %v", err).WithStatus(http.StatusBadRequest)
+		}
+	}
+	last, err = c.text("last")
+	return min(n, most), last, err
+}
+
+// text is a parameter that goes to the database, which takes neither NUL nor
+// what isn't UTF-8.
+func (c *call) text(name string) (string, error) {
+	v := c.r.URL.Query().Get(name)
+	if !utf8.ValidString(v) || strings.ContainsRune(v, 0) {
+		return "", oci.Errorf(oci.Unsupported, "%s: %q is not text", name, v).WithStatus(http.StatusBadRequest)
+	}
+	return v, nil
+}
+
+// next points to the rest of a list (RFC 5988).
+func (c *call) next(path string, q url.Values) {
+	c.Header().Set("Link", fmt.Sprintf(`<%s?%s>; rel="next"`, path, q.Encode()))
+}
+
+// listTags answers with a repository's tags in the order of their bytes
+// ("Listing Tags").
+func (s *Server) listTags(c *call) error {
+	n, last, err := c.page(maxTagPage)
+	if err != nil {
+		return err
+	}
+	tags, more, err := s.catalog.Tags(c.r.Context(), c.name, last, n)
+	if err != nil {
+		return err
+	}
+	if more && n > 0 {
+		c.next("/v2/"+c.name+"/tags/list", url.Values{"n": {strconv.Itoa(n)}, "last": {tags[n-1]}})
+	}
+	c.json(http.StatusOK, tagList(c.name, tags))
+	return nil
+}
+
+// tagList writes names and tags without escaping: neither can hold a
+// character that JSON escapes.
+func tagList(name string, tags []string) []byte {
+	size := len(name) + 32
+	for _, t := range tags {
+		size += len(t) + 3
+	}
+	b := append(make([]byte, 0, size), `{"name":"`...)
+	b = append(b, name...)
+	b = append(b, `","tags":[`...)
+	for i, t := range tags {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), t...), '"')
+	}
+	return append(b, "]}"...)
+}
+
+// listRepositories answers with the registry's repositories.
+func (s *Server) listRepositories(c *call) error {
+	n, last, err := c.page(maxRepositoryPage)
+	if err != nil {
+		return err
+	}
+	paths, more, err := s.catalog.Repositories(c.r.Context(), last, n)
+	if err != nil {
+		return err
+	}
+	if more && n > 0 {
+		c.next("/v2/_catalog", url.Values{"n": {strconv.Itoa(n)}, "last": {paths[n-1]}})
+	}
+	body, err := json.Marshal(struct {
+		Repositories []string `json:"repositories"`
+	}{append([]string{}, paths...)})
+	if err != nil {
+		return err
+	}
+	c.json(http.StatusOK, body)
+	return nil
+}
+
+type referrer struct {
+	MediaType    string          `json:"mediaType"`
+	Digest       oci.Digest      `json:"digest"`
+	Size         int64           `json:"size"`
+	ArtifactType string          `json:"artifactType,omitempty"`
+	Annotations  json.RawMessage `json:"annotations,omitempty"`
+}
+
+type referrerIndex struct {
+	SchemaVersion int        `json:"schemaVersion"`
+	MediaType     string     `json:"mediaType"`
+	Manifests     []referrer `json:"manifests"`
+}
+
+// listReferrers answers with the manifests whose subject is the digest
+// ("Listing Referrers"). There is always a list, if an empty one.
+func (s *Server) listReferrers(c *call) error {
+	d, err := c.digest()
+	if err != nil {
+		return err
+	}
+	n, last, err := c.page(maxReferrerPage)
+	if err != nil {
+		return err
+	}
+	var after int64
+	if last != "" {
+		if after, err = strconv.ParseInt(last, 10, 64); err != nil {
+			return oci.Errorf(oci.Unsupported, "last: %q is not from a Link of this list", last).WithStatus(http.StatusBadRequest)
+		}
+	}
+	kind, err := c.text("artifactType")
+	if err != nil {
+		return err
+	}
+	// Clients leave the + of a media type as it is, which stands for a space.
+	kind = strings.ReplaceAll(kind, " ", "+")
+	list, more, err := s.catalog.Referrers(c.r.Context(), c.name, d, kind, after, max(n, 1))
+	if err != nil {
+		return err
+	}
+	if kind != "" {
+		c.Header().Set("OCI-Filters-Applied", "artifactType")
+	}
+	if more {
+		q := url.Values{"n": {strconv.Itoa(max(n, 1))}, "last": {strconv.FormatInt(list[len(list)-1].ID, 10)}}
+		if kind != "" {
+			q.Set("artifactType", kind)
+		}
+		c.next("/v2/"+c.name+"/referrers/"+d.String(), q)
+	}
+	return c.referrers(list)
+}
+
+func (c *call) referrers(list []catalog.Referrer) error {
+	index := referrerIndex{SchemaVersion: 2, MediaType: oci.MediaTypeImageIndex, Manifests: []referrer{}}
+	for _, r := range list {
+		index.Manifests = append(index.Manifests, referrer{
+			MediaType: r.MediaType, Digest: r.Digest, Size: r.Size,
+			ArtifactType: r.ArtifactType, Annotations: r.Annotations,
+		})
+	}
+	body, err := json.Marshal(index)
+	if err != nil {
+		return fmt.Errorf("writing referrers: %w", err)
+	}
+	c.body(http.StatusOK, index.MediaType, body)
+	return nil
+}

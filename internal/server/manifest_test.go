@@ -1,0 +1,280 @@
+package server_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// TestPushManifest is "Pushing Manifests": every accepted type, by tag and by
+// digest, byte for byte.
+func TestPushManifest(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	config, layer := r.push(t, "a/b", "{}"), r.push(t, "a/b", "layer")
+	child := r.put(t, "a/b", "child", image(t, config, []oci.Digest{layer, layer}, nil))
+	list := []any{descriptor(oci.MediaTypeImageManifest, child, 1)}
+	plain := object{"schemaVersion": 2, "config": descriptor(configType, config, 2), "layers": []any{}}
+	with := func(mediaType string, more object) object {
+		m := object{"schemaVersion": 2, "mediaType": mediaType}
+		for k, v := range more {
+			m[k] = v
+		}
+		return m
+	}
+	for name, c := range map[string]struct {
+		sent, want string // content types
+		manifest   object
+	}{
+		"image":             {oci.MediaTypeImageManifest, oci.MediaTypeImageManifest, with(oci.MediaTypeImageManifest, plain)},
+		"index":             {oci.MediaTypeImageIndex, oci.MediaTypeImageIndex, with(oci.MediaTypeImageIndex, object{"manifests": list})},
+		"docker":            {oci.MediaTypeDockerManifest, oci.MediaTypeDockerManifest, with(oci.MediaTypeDockerManifest, plain)},
+		"docker list":       {oci.MediaTypeDockerManifestList, oci.MediaTypeDockerManifestList, with(oci.MediaTypeDockerManifestList, object{"manifests": list})},
+		"no content type":   {"", oci.MediaTypeDockerManifest, with(oci.MediaTypeDockerManifest, plain)},
+		"no media type":     {oci.MediaTypeImageManifest, oci.MediaTypeImageManifest, plain},
+		"neither":           {"", oci.MediaTypeImageManifest, plain},
+		"neither, an index": {"", oci.MediaTypeImageIndex, object{"schemaVersion": 2, "manifests": list}},
+		"empty index":       {oci.MediaTypeImageIndex, oci.MediaTypeImageIndex, with(oci.MediaTypeImageIndex, object{"manifests": []any{}})},
+		"parameters":        {oci.MediaTypeImageManifest + "; charset=utf-8", oci.MediaTypeImageManifest, with(oci.MediaTypeImageManifest, plain)},
+		"upper case":        {strings.ToUpper(oci.MediaTypeImageManifest), oci.MediaTypeImageManifest, plain},
+	} {
+		tag := strings.Trim(strings.NewReplacer(" ", "-", ",", "").Replace(name), "-")
+		c.manifest["annotations"] = map[string]string{"name": name, "html": "<&>"}
+		payload, err := json.MarshalIndent(c.manifest, "\r\n ", "\t") // not as anyone would write it again
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := " " + string(payload) + "\n"
+		d := digest(body)
+		for _, ref := range []string{tag, d.String()} {
+			r.do(t, "PUT", "/v2/a/b/manifests/"+ref, body, "Content-Type", c.sent).
+				want(t, 201, "", "Docker-Content-Digest", d.String(), "Location", "/v2/a/b/manifests/"+d.String(),
+					"OCI-Subject", "", "OCI-Tag", "", "Content-Length", "0")
+			r.do(t, "GET", "/v2/a/b/manifests/"+ref, "").want(t, 200, "", "Content-Type", c.want).text(t, body)
+		}
+	}
+	// By sha512 it is another manifest of the same content.
+	payload := image(t, config, nil, nil)
+	d := digest512(payload)
+	r.do(t, "PUT", "/v2/a/b/manifests/"+d.String(), payload).want(t, 201, "", "Docker-Content-Digest", d.String())
+	r.do(t, "GET", "/v2/a/b/manifests/"+d.String(), "").want(t, 200, "", "Docker-Content-Digest", d.String()).text(t, payload)
+	r.do(t, "GET", "/v2/a/b/manifests/"+digest(payload).String(), "").want(t, 404, oci.ManifestUnknown)
+}
+
+// TestPushInvalidManifest: what is no manifest, or not the one that was named.
+func TestPushInvalidManifest(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	config := r.push(t, "a", "{}")
+	good := image(t, config, nil, nil)
+	for what, c := range map[string]struct{ contentType, body string }{
+		"empty":            {oci.MediaTypeImageManifest, ""},
+		"text":             {oci.MediaTypeImageManifest, "blablabla"},
+		"array":            {oci.MediaTypeImageManifest, "[]"},
+		"cut":              {oci.MediaTypeImageManifest, good[:len(good)-1]},
+		"two":              {oci.MediaTypeImageManifest, good + good},
+		"not UTF-8":        {oci.MediaTypeImageManifest, strings.Replace(good, "schema", "\xff", 1)},
+		"no config":        {oci.MediaTypeImageManifest, `{"schemaVersion":2,"layers":[]}`},
+		"bad digest":       {"", strings.Replace(good, "sha256:", "sha256:0", 1)},
+		"negative size":    {"", strings.Replace(good, `"size":1`, `"size":-1`, 1)},
+		"schema 1":         {"", `{"schemaVersion":1,"name":"x","tag":"y","fsLayers":[]}`},
+		"docker schema 1":  {oci.MediaTypeDockerSchema1Signed, `{"schemaVersion":1}`},
+		"another type":     {oci.MediaTypeDockerManifest, good},
+		"unknown type":     {"application/json", `{"schemaVersion":2,"config":{}}`},
+		"image and index":  {"", image(t, config, nil, object{"manifests": []any{}})},
+		"index as image":   {oci.MediaTypeImageManifest, index(t)},
+		"doubled key":      {"", strings.Replace(good, "{", `{"schemaVersion":2,`, 1)},
+		"subject is text":  {"", image(t, config, nil, object{"subject": "x"})},
+		"NUL in a note":    {"", image(t, config, nil, object{"annotations": map[string]string{"k": "a\x00b"}})},
+		"NUL in the type":  {"", image(t, config, nil, object{"artifactType": "a\x00b"})},
+		"notes as a list":  {"", image(t, config, nil, object{"annotations": []string{"x"}})},
+		"layer of no type": {"", image(t, config, nil, object{"layers": []any{object{"digest": config.String(), "size": 2}}})},
+	} {
+		for _, ref := range []string{"v1", digest(c.body).String()} {
+			a := r.do(t, "PUT", "/v2/a/manifests/"+ref, c.body, "Content-Type", c.contentType)
+			if a.StatusCode != 400 || a.code(t) != oci.ManifestInvalid {
+				t.Errorf("%s: %d %s, want 400 MANIFEST_INVALID", what, a.StatusCode, a.body)
+			}
+		}
+	}
+	for _, d := range []oci.Digest{digest("x"), digest512("x")} {
+		r.do(t, "PUT", "/v2/a/manifests/"+d.String(), good).want(t, 400, oci.DigestInvalid)
+	}
+	for _, ref := range []string{"sha256:abc", "md5:" + strings.Repeat("a", 32)} {
+		r.do(t, "PUT", "/v2/a/manifests/"+ref, good).want(t, 400, oci.DigestInvalid)
+	}
+	for _, tag := range []string{".x", "-x", strings.Repeat("t", 129), "t%20x"} {
+		r.do(t, "PUT", "/v2/a/manifests/"+tag, good).want(t, 400, oci.ManifestInvalid)
+	}
+	r.do(t, "GET", "/v2/a/tags/list", "").want(t, 200, "").text(t, `{"name":"a","tags":[]}`)
+}
+
+// TestManifestSize: 4 MiB are accepted, one byte more is 413, announced or
+// streamed.
+func TestManifestSize(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	config := r.push(t, "a", "{}")
+	payload := image(t, config, nil, nil)
+	most := payload + strings.Repeat(" ", oci.MaxManifestSize-len(payload))
+	for _, body := range []io.Reader{strings.NewReader(most), chunked(most)} {
+		a, err := r.try(t.Context(), "PUT", "/v2/a/manifests/big", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.want(t, 201, "")
+	}
+	r.do(t, "GET", "/v2/a/manifests/big", "").want(t, 200, "").text(t, most)
+	for _, more := range []int{1, 1 << 20} {
+		over := most + strings.Repeat(" ", more)
+		for _, body := range []io.Reader{strings.NewReader(over), chunked(over)} {
+			a, err := r.try(t.Context(), "PUT", "/v2/a/manifests/"+digest(over).String(), body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.StatusCode != 413 {
+				t.Errorf("%d bytes: %d %s, want 413", len(over), a.StatusCode, a.body)
+			}
+		}
+	}
+}
+
+// TestMissingContent: a manifest that names what the repository doesn't have is
+// refused with MANIFEST_BLOB_UNKNOWN, which names it, and stores nothing.
+func TestMissingContent(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	config, layer := r.push(t, "a", "{}"), r.push(t, "a", "layer")
+	elsewhere := r.push(t, "b", "in b")
+	childElsewhere := r.put(t, "b", "v1", r.simple(t, "b", 1, nil))
+	child := r.put(t, "a", "child", image(t, config, nil, nil))
+	none := digest("none")
+	foreign := descriptor(oci.MediaTypeDockerForeignLayer, none, 1)
+	ordinary := descriptor(layerType, none, 1)
+	for what, c := range map[string]struct {
+		payload string
+		missing []oci.Digest
+	}{
+		"config":                   {image(t, none, []oci.Digest{layer}, nil), []oci.Digest{none}},
+		"layer":                    {image(t, config, []oci.Digest{layer, none}, nil), []oci.Digest{none}},
+		"both":                     {image(t, elsewhere, []oci.Digest{none}, nil), []oci.Digest{none, elsewhere}},
+		"layer is a manifest":      {image(t, config, []oci.Digest{child}, nil), []oci.Digest{child}},
+		"child":                    {index(t, child, none), []oci.Digest{none}},
+		"child elsewhere":          {index(t, childElsewhere), []oci.Digest{childElsewhere}},
+		"child is a blob":          {index(t, layer), []oci.Digest{layer}},
+		"of sha512":                {image(t, config, []oci.Digest{digest512("layer")}, nil), []oci.Digest{digest512("layer")}},
+		"foreign and ordinary too": {image(t, config, nil, object{"layers": []any{foreign, ordinary}}), []oci.Digest{none}},
+		"ordinary and foreign too": {image(t, config, nil, object{"layers": []any{ordinary, foreign}}), []oci.Digest{none}},
+	} {
+		a := r.do(t, "PUT", "/v2/a/manifests/v1", c.payload)
+		if a.StatusCode != 400 || a.code(t) != oci.ManifestBlobUnknown {
+			t.Errorf("%s: %d %s, want 400 MANIFEST_BLOB_UNKNOWN", what, a.StatusCode, a.body)
+		}
+		for _, d := range c.missing {
+			if !strings.Contains(string(a.body), d.String()) {
+				t.Errorf("%s: %s doesn't name %s", what, a.body, d)
+			}
+		}
+		r.do(t, "GET", "/v2/a/manifests/"+digest(c.payload).String(), "").want(t, 404, oci.ManifestUnknown)
+	}
+	r.do(t, "PUT", "/v2/a/manifests/v1", image(t, config, nil, object{"layers": []any{foreign}})).want(t, 201, "")
+	r.do(t, "PUT", "/v2/new/manifests/v1", image(t, config, nil, nil)).want(t, 400, oci.ManifestBlobUnknown)
+}
+
+// TestForeignAndOrdinaryLayer: of a digest that is listed as foreign and as an
+// ordinary layer the ordinary one counts, so its blob can't be deleted.
+func TestForeignAndOrdinaryLayer(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	config, layer := r.push(t, "a", "{}"), r.push(t, "a", "layer")
+	r.do(t, "PUT", "/v2/a/manifests/v1", image(t, config, nil, object{"layers": []any{
+		descriptor(oci.MediaTypeDockerForeignLayer, layer, 5), descriptor(layerType, layer, 5),
+	}})).want(t, 201, "")
+	r.do(t, "DELETE", "/v2/a/blobs/"+layer.String(), "").want(t, 405, oci.Unsupported)
+}
+
+// TestPushWithTags is the tag parameter of "Pushing Manifests".
+func TestPushWithTags(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	payload := r.simple(t, "a", 1, nil)
+	d := digest(payload)
+	path := "/v2/a/manifests/" + d.String()
+	many := func(n int) (query string, tags []string) {
+		q := url.Values{}
+		for i := range n {
+			tags = append(tags, fmt.Sprintf("t%03d", i))
+			q.Add("tag", tags[i])
+		}
+		return "?" + q.Encode(), tags
+	}
+	for _, n := range []int{1, 10, 11, 100} {
+		query, tags := many(n)
+		for range 2 { // new, then again
+			a := r.do(t, "PUT", path+query, payload, "Content-Type", oci.MediaTypeImageManifest).want(t, 201, "", "Location", path)
+			var got []string
+			for _, v := range a.Header.Values("OCI-Tag") {
+				for tag := range strings.SplitSeq(v, ",") {
+					got = append(got, strings.TrimSpace(tag))
+				}
+			}
+			if !slices.Equal(got, tags) {
+				t.Errorf("OCI-Tag %v, want %v", got, tags)
+			}
+		}
+		for _, tag := range tags {
+			r.do(t, "HEAD", "/v2/a/manifests/"+tag, "").want(t, 200, "", "Docker-Content-Digest", d.String())
+		}
+	}
+	query, _ := many(101)
+	r.do(t, "PUT", path+query, payload).want(t, 414, oci.Unsupported)
+	r.do(t, "PUT", path+"?tag=ok&tag=-x", payload).want(t, 400, oci.ManifestInvalid)
+	r.do(t, "PUT", path+"?tag=", payload).want(t, 400, oci.ManifestInvalid)
+	r.do(t, "GET", "/v2/a/manifests/ok", "").want(t, 404, oci.ManifestUnknown)
+	r.do(t, "PUT", "/v2/a/manifests/v1?tag=v2", payload).want(t, 400, oci.Unsupported)
+	r.do(t, "PUT", path+"?tag=same&tag=same", payload).want(t, 201, "", "OCI-Tag", "*")
+}
+
+// TestMoveTag: a tag points to what was pushed last, also when it was cached.
+func TestMoveTag(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	one, two := r.simple(t, "a", 1, nil), r.simple(t, "a", 2, nil)
+	for _, payload := range []string{one, two, one, two, two} {
+		d := r.put(t, "a", "latest", payload)
+		for range 2 {
+			r.do(t, "GET", "/v2/a/manifests/latest", "").want(t, 200, "", "Docker-Content-Digest", d.String()).text(t, payload)
+		}
+	}
+	r.do(t, "GET", "/v2/a/manifests/"+digest(one).String(), "").want(t, 200, "").text(t, one)
+	r.do(t, "PUT", "/v2/a/manifests/"+digest(one).String()+"?tag=latest", one).want(t, 201, "", "OCI-Tag", "latest")
+	r.do(t, "GET", "/v2/a/manifests/latest", "").want(t, 200, "").text(t, one)
+}
+
+// TestPushSubject is "Pushing Manifests with Subject": in either order, of
+// images and indexes.
+func TestPushSubject(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	subject := r.simple(t, "a", "subject", nil)
+	for _, d := range []oci.Digest{digest(subject), digest512("absent"), digest("absent")} {
+		names := object{"subject": descriptor(oci.MediaTypeImageManifest, d, 5)}
+		referrers := []string{
+			r.simple(t, "a", "1"+d.String(), names),
+			encode(t, object{"schemaVersion": 2, "mediaType": oci.MediaTypeImageIndex, "manifests": []any{}, "subject": names["subject"]}),
+		}
+		for range 2 {
+			for i, payload := range referrers {
+				r.do(t, "PUT", "/v2/a/manifests/"+digest(payload).String(), payload).want(t, 201, "", "OCI-Subject", d.String())
+				r.do(t, "PUT", fmt.Sprintf("/v2/a/manifests/t%d", i), payload).want(t, 201, "", "OCI-Subject", d.String())
+			}
+		}
+	}
+	r.put(t, "a", "subject", subject)
+}

@@ -1,0 +1,208 @@
+package server
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// maxTags bounds the tags that one push may set.
+const maxTags = 100
+
+// getManifest answers GET and HEAD of a manifest by tag or digest
+// ("Pulling manifests"). HEAD by digest is a promise that the manifest stays
+// for the review delay.
+func (s *Server) getManifest(c *call) error {
+	m, err := s.findManifest(c)
+	if err != nil {
+		return err
+	}
+	digest := m.Digest.String()
+	h := c.Header()
+	h["Docker-Content-Digest"] = []string{digest}
+	h["Etag"] = []string{`"` + digest + `"`}
+	if noneMatch(c.r, digest) {
+		c.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	c.body(http.StatusOK, m.MediaType, m.Payload)
+	return nil
+}
+
+func (s *Server) findManifest(c *call) (*catalog.Manifest, error) {
+	ctx := c.r.Context()
+	if !strings.Contains(c.ref, ":") {
+		// What can't be a tag isn't one that exists.
+		if err := oci.ValidateTag(c.ref); err != nil {
+			return nil, oci.Errorf(oci.ManifestUnknown, "%v", err).WithDetail(map[string]string{"tag": c.ref})
+		}
+		return s.catalog.ManifestByTag(ctx, c.name, c.ref)
+	}
+	d, err := c.digest()
+	if err != nil {
+		return nil, err
+	}
+	if c.r.Method == http.MethodHead {
+		return s.catalog.PromiseManifest(ctx, c.name, d)
+	}
+	return s.catalog.ManifestByDigest(ctx, c.name, d)
+}
+
+func tagInvalid(tag string, err error) error {
+	return oci.Errorf(oci.ManifestInvalid, "%v", err).WithDetail(map[string]string{"tag": tag})
+}
+
+// noneMatch says whether the client has the content already.
+func noneMatch(r *http.Request, digest string) bool {
+	for _, v := range r.Header["If-None-Match"] {
+		for tag := range strings.SplitSeq(v, ",") {
+			tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
+			if tag == "*" || strings.Trim(tag, `"`) == digest {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// body writes an answer; to HEAD, without the content itself.
+func (c *call) body(status int, contentType string, content []byte) {
+	h := c.Header()
+	h["Content-Type"] = []string{contentType}
+	h["Content-Length"] = []string{strconv.Itoa(len(content))}
+	c.WriteHeader(status)
+	if c.r.Method != http.MethodHead {
+		c.Write(content) //nolint:errcheck // the client is gone, and knows
+	}
+}
+
+// putManifest stores a manifest under a tag or its digest ("Pushing
+// Manifests"); by digest, also under the tags of the query.
+func (s *Server) putManifest(c *call) error {
+	payload, err := c.readManifest()
+	if err != nil {
+		return err
+	}
+	p := catalog.NewManifest{Repository: c.name, Payload: payload}
+	if p.Digest, p.Tags, err = c.manifestTarget(payload); err != nil {
+		return err
+	}
+	if p.Manifest, err = oci.ParseManifest(c.r.Header.Get("Content-Type"), payload); err != nil {
+		return err
+	}
+	if err := s.catalog.PutManifest(c.r.Context(), p); err != nil {
+		return err
+	}
+	h := c.Header()
+	if p.Manifest.Subject != nil {
+		h.Set("OCI-Subject", p.Manifest.Subject.Digest.String())
+	}
+	if len(p.Tags) > 0 && strings.Contains(c.ref, ":") {
+		h.Set("OCI-Tag", strings.Join(p.Tags, ", "))
+	}
+	h.Set("Docker-Content-Digest", p.Digest.String())
+	c.created("/v2/" + c.name + "/manifests/" + p.Digest.String())
+	return nil
+}
+
+// created answers 201 without a body.
+func (c *call) created(location string) {
+	h := c.Header()
+	h.Set("Location", location)
+	h.Set("Content-Length", "0")
+	c.WriteHeader(http.StatusCreated)
+}
+
+func (c *call) readManifest() ([]byte, error) {
+	tooLarge := oci.Errorf(oci.SizeInvalid, "a manifest may have at most %d bytes", oci.MaxManifestSize).
+		WithStatus(http.StatusRequestEntityTooLarge)
+	if c.r.ContentLength > oci.MaxManifestSize {
+		return nil, tooLarge
+	}
+	b, err := io.ReadAll(io.LimitReader(c.r.Body, oci.MaxManifestSize+1))
+	if err != nil {
+		return nil, bodyError(err, int64(len(b)), c.r.ContentLength)
+	}
+	if len(b) > oci.MaxManifestSize {
+		return nil, tooLarge
+	}
+	return b, nil
+}
+
+// bodyError is for a body that ended early.
+func bodyError(err error, got, want int64) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) && want >= 0 {
+		return oci.Errorf(oci.SizeInvalid, "the body ended after %d of %d bytes", got, want).WithCause(err)
+	}
+	return oci.Errorf(oci.SizeInvalid, "the body could not be read after %d bytes", got).WithCause(err)
+}
+
+// manifestTarget is the digest and the tags that a manifest is pushed to.
+func (c *call) manifestTarget(payload []byte) (d oci.Digest, tags []string, err error) {
+	extra := c.r.URL.Query()["tag"]
+	if !strings.Contains(c.ref, ":") {
+		if len(extra) > 0 {
+			return d, nil, oci.Errorf(oci.Unsupported, "the tag parameter is for pushes by digest: put the tags there, or push to one tag").
+				WithStatus(http.StatusBadRequest)
+		}
+		if err := oci.ValidateTag(c.ref); err != nil {
+			return d, nil, tagInvalid(c.ref, err)
+		}
+		return oci.Compute(oci.SHA256, payload), []string{c.ref}, nil
+	}
+	if d, err = c.digest(); err != nil {
+		return d, nil, err
+	}
+	if actual := oci.Compute(d.Algorithm(), payload); actual != d {
+		return d, nil, digestMismatch(d, actual)
+	}
+	if len(extra) > maxTags {
+		return d, nil, oci.Errorf(oci.Unsupported, "%d tags in one request: at most %d are possible", len(extra), maxTags).
+			WithStatus(http.StatusRequestURITooLong)
+	}
+	for _, t := range extra {
+		if err := oci.ValidateTag(t); err != nil {
+			return d, nil, tagInvalid(t, err)
+		}
+	}
+	return d, extra, nil
+}
+
+func digestMismatch(want, got oci.Digest) error {
+	return oci.Errorf(oci.DigestInvalid, "the content's digest is %s, not %s", got, want).
+		WithDetail(map[string]string{"expected": want.String(), "actual": got.String()})
+}
+
+// deleteManifest removes a tag, or a manifest with its tags ("Content
+// Management").
+func (s *Server) deleteManifest(c *call) error {
+	if strings.Contains(c.ref, ":") {
+		d, err := c.digest()
+		if err != nil {
+			return err
+		}
+		if err := s.catalog.DeleteManifest(c.r.Context(), c.name, d); err != nil {
+			return err
+		}
+	} else {
+		if err := oci.ValidateTag(c.ref); err != nil {
+			return tagInvalid(c.ref, err)
+		}
+		if err := s.catalog.DeleteTag(c.r.Context(), c.name, c.ref); err != nil {
+			return err
+		}
+	}
+	c.accepted()
+	return nil
+}
+
+// accepted answers 202 without a body.
+func (c *call) accepted() {
+	c.Header().Set("Content-Length", "0")
+	c.WriteHeader(http.StatusAccepted)
+}

@@ -1,0 +1,228 @@
+package server
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// observation is what is learned of a request while it is answered. It is the
+// response writer too, so that it sees status and size, and keeps the way to
+// sendfile open.
+type observation struct {
+	http.ResponseWriter
+	id      string
+	route   string
+	matched *route // nil where none did
+	status  int
+	sent    int64
+	read    int64
+	err     error
+}
+
+type observationKey struct{}
+
+func observed(r *http.Request) *observation {
+	return r.Context().Value(observationKey{}).(*observation)
+}
+
+func (o *observation) WriteHeader(status int) {
+	if o.status == 0 && status >= 200 {
+		o.status = status
+	}
+	o.ResponseWriter.WriteHeader(status)
+}
+
+func (o *observation) Write(p []byte) (int, error) {
+	if o.status == 0 {
+		o.status = http.StatusOK
+	}
+	n, err := o.ResponseWriter.Write(p)
+	o.sent += int64(n)
+	return n, err
+}
+
+// ReadFrom lets the connection read the source itself: sendfile, for a file.
+func (o *observation) ReadFrom(src io.Reader) (int64, error) {
+	if o.status == 0 {
+		o.status = http.StatusOK
+	}
+	var n int64
+	var err error
+	if rf, ok := o.ResponseWriter.(io.ReaderFrom); ok {
+		n, err = rf.ReadFrom(src)
+	} else {
+		n, err = io.Copy(struct{ io.Writer }{o.ResponseWriter}, src)
+	}
+	o.sent += n
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (o *observation) Unwrap() http.ResponseWriter { return o.ResponseWriter }
+
+// countedBody counts what a client sends.
+type countedBody struct {
+	io.ReadCloser
+	n *int64
+}
+
+func (b countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	*b.n += int64(n)
+	return n, err
+}
+
+// observe gives each request an identifier, bounds its time, counts and logs
+// it, and turns a panic into an error that is logged.
+func (s *Server) observe(next http.Handler) http.Handler {
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		o := &observation{ResponseWriter: w, id: requestID(r), route: "none"}
+		w.Header()["X-Request-Id"] = []string{o.id}
+		ctx := context.WithValue(r.Context(), observationKey{}, o)
+		r = r.WithContext(ctx)
+		if r.ContentLength != 0 {
+			r.Body = countedBody{r.Body, &o.read}
+		}
+		s.metrics.inFlight.Inc()
+		defer s.finish(o, r, start)
+		next.ServeHTTP(o, r)
+	})
+	if s.opt.Tracing {
+		return otelhttp.NewHandler(h, "registry")
+	}
+	return h
+}
+
+// finish is deferred: it runs in whatever way the handler ends.
+func (s *Server) finish(o *observation, r *http.Request, start time.Time) {
+	p := recover()
+	if p != nil && p != http.ErrAbortHandler {
+		s.log.ErrorContext(r.Context(), "panic", "request_id", o.id, "method", r.Method, "path", r.URL.Path,
+			"panic", p, "stack", string(debug.Stack()))
+		if o.status == 0 {
+			o.err = errors.New("panic")
+			o.WriteHeader(http.StatusInternalServerError)
+			o.Write(oci.MarshalErrors(oci.NewError(oci.Unknown))) //nolint:errcheck // nothing is left to do
+			p = nil
+		} else {
+			p = http.ErrAbortHandler
+		}
+	}
+	if o.status == 0 {
+		o.status = http.StatusOK
+	}
+	took := time.Since(start)
+	s.metrics.inFlight.Dec()
+	s.metrics.observe(o, r.Method, took)
+	if s.opt.AccessLog {
+		s.logRequest(o, r, took)
+	}
+	if p != nil {
+		panic(p)
+	}
+}
+
+func (s *Server) logRequest(o *observation, r *http.Request, took time.Duration) {
+	attrs := [12]slog.Attr{
+		slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.Int("status", o.status),
+		slog.Int64("sent", o.sent), slog.Int64("received", o.read), slog.Duration("took", took),
+		slog.String("remote", r.RemoteAddr), slog.String("agent", r.UserAgent()), slog.String("request_id", o.id),
+	}
+	list := attrs[:9]
+	if o.err != nil {
+		list = append(list, slog.String("error", o.err.Error()))
+	}
+	s.log.LogAttrs(r.Context(), slog.LevelInfo, "request", list...)
+}
+
+// requestID is the client's own identifier if it is one that can be logged as
+// it is, else a new one.
+func requestID(r *http.Request) string {
+	if id := r.Header.Get("X-Request-Id"); id != "" && len(id) <= 64 && isPlain(id) {
+		return id
+	}
+	var b [8]byte
+	v := rand.Uint64()
+	for i := range b {
+		b[i] = byte(v >> (8 * i))
+	}
+	return hex.EncodeToString(b[:])
+}
+
+func isPlain(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// metrics are labelled by route (its pattern), method and status.
+type metrics struct {
+	requests *prometheus.CounterVec
+	latency  *prometheus.HistogramVec
+	inFlight prometheus.Gauge
+	sent     *prometheus.CounterVec
+	received *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_http_requests_total", Help: "Requests answered.",
+		}, []string{"route", "method", "code"}),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "purser_http_request_duration_seconds", Help: "Time from a request's header to the end of its answer.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600},
+		}, []string{"route", "method"}),
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "purser_http_requests_in_flight", Help: "Requests that are being answered.",
+		}),
+		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_http_sent_bytes_total", Help: "Bytes of answers' bodies.",
+		}, []string{"route"}),
+		received: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_http_received_bytes_total", Help: "Bytes of requests' bodies.",
+		}, []string{"route"}),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.latency, m.inFlight, m.sent, m.received} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) observe(o *observation, method string, took time.Duration) {
+	if o.route == "none" {
+		method = "any" // a client may invent methods
+	}
+	m.requests.WithLabelValues(o.route, method, strconv.Itoa(o.status)).Inc()
+	m.latency.WithLabelValues(o.route, method).Observe(took.Seconds())
+	if o.sent > 0 {
+		m.sent.WithLabelValues(o.route).Add(float64(o.sent))
+	}
+	if o.read > 0 {
+		m.received.WithLabelValues(o.route).Add(float64(o.read))
+	}
+}

@@ -1,0 +1,275 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// session is one request's work on an upload. Bytes are hashed as they come and
+// go to the store, or, while the upload is so small that they fit, to its row.
+// Nothing is acknowledged that isn't saved, and nothing is saved by a request
+// that lost the upload to another.
+//
+// A session begins with the upload as this process remembers it, which saves
+// asking the database. What is remembered may be outdated, and then the first
+// write to the row fails before a byte of the body was used up, so that the
+// session can begin again with the row itself.
+type session struct {
+	s    *Server
+	u    catalog.Upload
+	in   *intake
+	hash hash.Hash
+	w    blob.Writer
+	// tail is the upload's bytes while all of them fit in the row.
+	tail []byte
+}
+
+// receive appends the request's body to the upload and saves it. When the
+// client goes away in the middle, what arrived is saved, so that it can go on
+// from there, and the error says so.
+func (s *Server) receive(c *call) (catalog.Upload, error) {
+	var saved catalog.Upload
+	err := s.onUpload(c, oci.Digest{}, func(ctx context.Context, ss *session) error {
+		small, err := ss.fill(ctx)
+		if err != nil {
+			return err
+		}
+		saved, err = ss.save(ctx, small)
+		if err != nil {
+			return err
+		}
+		return ss.in.lostError()
+	})
+	return saved, err
+}
+
+// commit appends the request's body, if there is one, and ends the upload as a
+// blob. If its digest isn't the one that was named, the upload stays as it was
+// before the request.
+func (s *Server) commit(c *call, d oci.Digest) error {
+	return s.onUpload(c, d, func(ctx context.Context, ss *session) error {
+		small, err := ss.fill(ctx)
+		if err != nil {
+			return err
+		}
+		if ss.in.lost != nil {
+			_, err := ss.save(ctx, small)
+			return errors.Join(ss.in.lostError(), err)
+		}
+		same := d.Algorithm() == ss.u.Algorithm
+		if same {
+			if actual := oci.FromHash(d.Algorithm(), ss.hash); actual != d {
+				return digestMismatch(d, actual)
+			}
+		}
+		if small {
+			if err := ss.store(ctx, ss.tail, nil); err != nil {
+				return err
+			}
+		}
+		key, err := ss.w.Finish(ctx)
+		if err != nil {
+			return fmt.Errorf("finishing upload %s: %w", ss.u.ID, err)
+		}
+		if !same {
+			if err := s.verify(ctx, key, d); err != nil {
+				return err
+			}
+		}
+		return s.catalog.CommitUpload(ctx, ss.u, d, key, ss.w.Leftovers())
+	})
+}
+
+// onUpload runs work on the upload that the route names, which is to end as
+// the blob d or, with the zero digest, isn't to end.
+func (s *Server) onUpload(c *call, d oci.Digest, work func(ctx context.Context, ss *session) error) error {
+	// What arrived is worth saving after the client is gone.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), s.opt.MaxRequest)
+	defer cancel()
+	in := s.newIntake(c)
+	defer in.close()
+	u, remembered, err := s.upload(c)
+	for {
+		if err == nil {
+			err = c.checkChunk(u, in)
+		}
+		if err == nil {
+			err = s.session(ctx, u, d, in, work)
+		}
+		if _, refused := errors.AsType[*oci.Error](err); !refused || !remembered || in.streaming {
+			return err
+		}
+		remembered = false
+		u, err = s.catalog.Upload(ctx, c.name, u.ID)
+	}
+}
+
+func (s *Server) session(ctx context.Context, u catalog.Upload, d oci.Digest, in *intake, work func(ctx context.Context, ss *session) error) error {
+	if u.Size == 0 && !d.IsZero() {
+		u.Algorithm, u.HashState = d.Algorithm(), nil
+	}
+	h, err := resumeHash(u)
+	if err != nil {
+		return err
+	}
+	ss := &session{s: s, u: u, in: in, hash: h}
+	defer ss.close()
+	return work(ctx, ss)
+}
+
+func resumeHash(u catalog.Upload) (hash.Hash, error) {
+	h := u.Algorithm.New()
+	if u.HashState == nil {
+		h.Write(u.Tail)
+		return h, nil
+	}
+	if err := h.(encoding.BinaryUnmarshaler).UnmarshalBinary(u.HashState); err != nil {
+		return nil, fmt.Errorf("upload %s: reading its hash: %w", u.ID, err)
+	}
+	return h, nil
+}
+
+// verify hashes an object again: the client began the upload without saying
+// which algorithm it would end with.
+func (s *Server) verify(ctx context.Context, key string, d oci.Digest) error {
+	r, err := s.store.Open(ctx, key, 0, -1)
+	if err != nil {
+		return err
+	}
+	defer r.Close() //nolint:errcheck // only read
+	h := d.Algorithm().New()
+	if _, err := io.Copy(struct{ io.Writer }{h}, r); err != nil {
+		return fmt.Errorf("hashing object %s: %w", key, err)
+	}
+	if actual := oci.FromHash(d.Algorithm(), h); actual != d {
+		return digestMismatch(d, actual)
+	}
+	return nil
+}
+
+// fill takes the body in. While the whole upload fits in its row its bytes are
+// kept for that and fill returns true; else they go to the store.
+func (ss *session) fill(ctx context.Context) (small bool, err error) {
+	first, whole := ss.in.first()
+	if ss.u.StoreState == nil && whole && len(ss.u.Tail)+len(first) <= catalog.MaxTail {
+		ss.hash.Write(first)
+		ss.u.Size += int64(len(first))
+		ss.tail = append(ss.u.Tail[:len(ss.u.Tail):len(ss.u.Tail)], first...)
+		return true, ss.in.checkLength()
+	}
+	if err := ss.store(ctx, ss.u.Tail, first); err != nil {
+		return false, err
+	}
+	return false, ss.in.checkLength()
+}
+
+// store brings the bytes that the row held, then first and the rest of the
+// body, to the store. The former are hashed already.
+func (ss *session) store(ctx context.Context, held, first []byte) error {
+	if err := ss.open(ctx); err != nil {
+		return err
+	}
+	if len(held) > 0 {
+		if _, err := ss.w.Write(held); err != nil {
+			return fmt.Errorf("storing upload %s: %w", ss.u.ID, err)
+		}
+	}
+	ss.u.Tail = nil
+	if ss.tail != nil { // all of it was held
+		return nil
+	}
+	ss.in.streaming = true
+	n, err := ss.w.ReadFrom(io.TeeReader(io.MultiReader(bytes.NewReader(first), ss.in), ss.hash))
+	ss.u.Size += n
+	if ss.in.lost != nil { // the client's side, not the store's
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("storing upload %s: %w", ss.u.ID, err)
+	}
+	return nil
+}
+
+// open makes a writer. With a ticket the upload's first object has a name that
+// nobody else has, so it needs no claim: the row is compared when it is saved
+// or committed. Without, the row is claimed, and a number for the object taken
+// along.
+func (ss *session) open(ctx context.Context) error {
+	stored := int64(0)
+	if ss.u.StoreState != nil {
+		stored = ss.u.Size - int64(len(ss.u.Tail))
+	}
+	ticket := ss.u.Ticket
+	claim := func(ctx context.Context) (int64, error) {
+		if ticket != catalog.NoTicket {
+			return ticket, nil
+		}
+		taken := 0
+		if ss.u.StoreState == nil {
+			taken = 1
+		}
+		attempt, next, err := ss.s.catalog.ClaimUpload(ctx, ss.u, taken)
+		if err != nil {
+			return 0, err
+		}
+		ss.u.Attempt = attempt
+		if taken > 0 {
+			ticket = next
+		}
+		return next, nil
+	}
+	numbers := func(ctx context.Context, n int) (int64, error) {
+		if n == 1 && ticket != catalog.NoTicket {
+			first := ticket
+			ticket, ss.u.Ticket = catalog.NoTicket, catalog.NoTicket
+			return first, nil
+		}
+		return ss.s.catalog.UploadNumbers(ctx, ss.u, n)
+	}
+	w, err := ss.s.store.Resume(ctx, ss.u.StorageKey, ss.u.StoreState, stored, claim, numbers)
+	if err != nil {
+		return err
+	}
+	ss.w = w
+	return nil
+}
+
+// save makes what arrived durable, acknowledges it in the row, and remembers
+// the row.
+func (ss *session) save(ctx context.Context, small bool) (catalog.Upload, error) {
+	if ss.in.read == 0 {
+		return ss.u, nil
+	}
+	if small {
+		ss.u.Tail = ss.tail
+	} else {
+		state, err := ss.w.Save(ctx)
+		if err != nil {
+			return ss.u, fmt.Errorf("saving upload %s: %w", ss.u.ID, err)
+		}
+		ss.u.StoreState = state
+		if ss.u.HashState, err = ss.hash.(encoding.BinaryMarshaler).MarshalBinary(); err != nil {
+			return ss.u, fmt.Errorf("saving the hash of upload %s: %w", ss.u.ID, err)
+		}
+	}
+	u, err := ss.s.catalog.SaveUpload(ctx, ss.u)
+	if err == nil {
+		ss.s.uploads.remember(u)
+	}
+	return u, err
+}
+
+func (ss *session) close() {
+	if ss.w != nil {
+		ss.w.Close() //nolint:errcheck // what counts is saved or finished
+	}
+}

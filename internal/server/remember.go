@@ -1,0 +1,105 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+const (
+	// uploadsAhead is how many uploads are made in one commit.
+	uploadsAhead = 16
+	// aheadMaxAge is how old an upload that was made ahead may be when it is
+	// given to a client, who is to have nearly all of its time.
+	aheadMaxAge = 10 * time.Minute
+	// maxRemembered bounds the uploads whose rows a process remembers. One that
+	// is forgotten costs a query.
+	maxRemembered = 4096
+)
+
+// uploads are those that this process knows without asking: made ahead, so
+// that the start of one costs no commit, or saved by it last. Each is given to
+// one request at a time; whether it is still as it was is for the row to say.
+type uploads struct {
+	catalog *catalog.Catalog
+
+	mu     sync.Mutex
+	ahead  []catalog.Upload
+	known  map[uuid.UUID]catalog.Upload
+	making sync.Mutex // held by who makes more
+}
+
+// start returns a new upload.
+func (m *uploads) start(ctx context.Context) (catalog.Upload, error) {
+	if u, ok := m.take(); ok {
+		return u, nil
+	}
+	m.making.Lock()
+	defer m.making.Unlock()
+	if u, ok := m.take(); ok { // somebody else has made some
+		return u, nil
+	}
+	list, err := m.catalog.StartUploads(ctx, uploadsAhead)
+	if err != nil {
+		return catalog.Upload{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ahead = append(m.ahead, list[1:]...)
+	return list[0], nil
+}
+
+func (m *uploads) take() (catalog.Upload, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(m.ahead) > 0 {
+		u := m.ahead[len(m.ahead)-1]
+		m.ahead = m.ahead[:len(m.ahead)-1]
+		if time.Since(u.StartedAt) < aheadMaxAge {
+			return u, true
+		}
+	}
+	return catalog.Upload{}, false
+}
+
+// remember keeps an upload for the request that follows.
+func (m *uploads) remember(u catalog.Upload) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.known) >= maxRemembered {
+		for id := range m.known { // any will do
+			delete(m.known, id)
+			break
+		}
+	}
+	m.known[u.ID] = u
+}
+
+// recall gives a remembered upload of the repository to the caller alone.
+func (m *uploads) recall(path string, id uuid.UUID) (catalog.Upload, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	u, ok := m.known[id]
+	if !ok || u.Repository != path {
+		return u, false
+	}
+	delete(m.known, id)
+	return u, true
+}
+
+// Close removes the uploads that were made ahead and not used. A server that
+// ends without it leaves them to be reaped.
+func (s *Server) Close(ctx context.Context) error {
+	s.uploads.mu.Lock()
+	list := s.uploads.ahead
+	s.uploads.ahead = nil
+	s.uploads.mu.Unlock()
+	if len(list) == 0 {
+		return nil
+	}
+	return s.catalog.DropUploads(ctx, list)
+}

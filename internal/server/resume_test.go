@@ -1,0 +1,324 @@
+package server_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// wire is a bare connection, for requests that no client library would send.
+type wire struct {
+	*net.TCPConn
+	in *bufio.Reader
+}
+
+func (r *registry) dial(t *testing.T) *wire {
+	t.Helper()
+	c, err := net.Dial("tcp", r.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() }) //nolint:errcheck // often closed already
+	c.SetDeadline(time.Now().Add(30 * time.Second))
+	return &wire{c.(*net.TCPConn), bufio.NewReader(c)}
+}
+
+// send writes a request line, headers ("Name: value") and a body as they are.
+func (w *wire) send(t *testing.T, method, path string, headers []string, body string) {
+	t.Helper()
+	lines := append([]string{method + " " + path + " HTTP/1.1", "Host: registry"}, headers...)
+	if _, err := io.WriteString(w, strings.Join(lines, "\r\n")+"\r\n\r\n"+body); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answer reads the answer to a request.
+func (w *wire) answer(t *testing.T, method, path string) answer {
+	t.Helper()
+	req, err := http.NewRequest(method, "http://registry"+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.ReadResponse(w.in, req)
+	if err != nil {
+		t.Fatalf("%s %s: %v", method, path, err)
+	}
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{res, body}
+}
+
+func length(n int) string { return fmt.Sprintf("Content-Length: %d", n) }
+
+// stands waits until an upload has n bytes, which a registry without a client
+// to answer saves when it notices.
+func (r *registry) stands(t *testing.T, at string, n int) {
+	t.Helper()
+	want := fmt.Sprintf("0-%d", max(n-1, 0))
+	eventually(t, "upload at "+want, func() bool {
+		return r.do(t, "GET", at, "").want(t, 204, "", "Location", at).Header.Get("Range") == want
+	})
+}
+
+// TestTruncatedBody: a body that ends before its Content-Length, or in the
+// middle of HTTP's chunks, is 400 SIZE_INVALID. What arrived at an upload counts:
+// its client asks for the state and sends the rest.
+func TestTruncatedBody(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	for _, n := range []int{0, 10, catalog.MaxTail, catalog.MaxTail + 10, 1 << 20} {
+		content := pattern(byte(n), n+1000)
+		d := digest(content)
+		for _, method := range []string{"PATCH", "PUT"} {
+			for _, how := range []struct{ header, body string }{
+				{length(n + 1000), content[:n]},
+				{"Transfer-Encoding: chunked", fmt.Sprintf("%x\r\n%s", n+1000, content[:n])},
+			} {
+				at := r.start(t, "a", "")
+				path := at
+				if method == "PUT" {
+					path += "?digest=" + d.String()
+				}
+				w := r.dial(t)
+				w.send(t, method, path, []string{how.header}, how.body)
+				if err := w.CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+				w.answer(t, method, path).want(t, 400, oci.SizeInvalid)
+				r.stands(t, at, n)
+				r.do(t, "PUT", at+"?digest="+d.String(), content[n:], "Content-Range", fmt.Sprintf("%d-%d", n, n+999)).want(t, 201, "")
+				r.wantBlob(t, "a", d, content)
+			}
+		}
+	}
+}
+
+// TestTruncatedPush: a truncated body of what can't be resumed stores nothing.
+func TestTruncatedPush(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	payload := r.simple(t, "a", 1, nil)
+	for _, c := range []struct{ method, path, body string }{
+		{"PUT", "/v2/a/manifests/v1", payload},
+		{"PUT", "/v2/a/manifests/" + digest(payload).String(), payload},
+		{"POST", "/v2/a/blobs/uploads/?digest=" + digest("content").String(), "content"},
+	} {
+		w := r.dial(t)
+		w.send(t, c.method, c.path, []string{length(len(c.body) + 1)}, c.body) // all of it, but for the length
+		if err := w.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		w.answer(t, c.method, c.path).want(t, 400, oci.SizeInvalid)
+		w = r.dial(t)
+		w.send(t, c.method, c.path, []string{"Transfer-Encoding: chunked"}, fmt.Sprintf("%x\r\n%s\r\n", len(c.body), c.body)) // no last chunk
+		if err := w.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		w.answer(t, c.method, c.path).want(t, 400, oci.SizeInvalid)
+	}
+	r.do(t, "GET", "/v2/a/manifests/"+digest(payload).String(), "").want(t, 404, oci.ManifestUnknown)
+	r.do(t, "GET", "/v2/a/blobs/"+digest("content").String(), "").want(t, 404, oci.BlobUnknown)
+}
+
+// TestBrokenChunks: a body whose chunks are no chunks.
+func TestBrokenChunks(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	at := r.start(t, "a", "")
+	w := r.dial(t)
+	w.send(t, "PATCH", at, []string{"Transfer-Encoding: chunked"}, "5\r\nhello\r\nzz\r\n")
+	w.answer(t, "PATCH", at).want(t, 400, oci.SizeInvalid)
+	r.stands(t, at, 5)
+	r.do(t, "PUT", at+"?digest="+digest("hello").String(), "").want(t, 201, "")
+}
+
+// TestLongerThanLength: what follows the announced length isn't the body's.
+func TestLongerThanLength(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	at := r.start(t, "a", "")
+	w := r.dial(t)
+	w.send(t, "PATCH", at, []string{length(5)}, "hello, too long")
+	w.answer(t, "PATCH", at).want(t, 202, "", "Range", "0-4")
+	r.do(t, "PUT", at+"?digest="+digest("hello").String(), "").want(t, 201, "")
+	w = r.dial(t)
+	w.send(t, "PATCH", at, []string{"Content-Length: x"}, "hello")
+	if a := w.answer(t, "PATCH", at); a.StatusCode != 400 {
+		t.Errorf("Content-Length x: %d", a.StatusCode)
+	}
+}
+
+// TestDroppedConnection: a client whose connection breaks goes on from where it
+// was, on another replica.
+func TestDroppedConnection(t *testing.T) {
+	t.Parallel()
+	one := setup(t)
+	two := replica(t, one.dsn, one.dir)
+	two.listen(t)
+	for _, n := range []int{100, catalog.MaxTail + 1, 3 << 20} {
+		for _, rst := range []bool{false, true} {
+			content := pattern(byte(n), 4*n)
+			d := digest(content)
+			at := one.start(t, "a", "")
+			replicas := []*registry{one, two, one}
+			for i, r := range replicas {
+				w := r.dial(t)
+				w.send(t, "PATCH", at, []string{length(len(content)), fmt.Sprintf("Content-Range: %d-%d", i*n, i*n+len(content)-1)}, content[i*n:(i+1)*n])
+				if rst {
+					two.arrived(t, at, (i+1)*n) // else a reset may drop what the other end hasn't read
+					w.SetLinger(0)
+				}
+				w.Close()
+				two.stands(t, at, (i+1)*n)
+			}
+			two.do(t, "PUT", at+"?digest="+d.String(), content[3*n:]).want(t, 201, "")
+			one.wantBlob(t, "a", d, content)
+			two.wantBlob(t, "a", d, content)
+		}
+	}
+}
+
+// arrived gives bytes in flight the time to reach the other end: nothing tells
+// when they have.
+func (r *registry) arrived(*testing.T, string, int) { time.Sleep(50 * time.Millisecond) }
+
+// TestReplicas: two processes on one database and store are one registry. What
+// one has changed the other sees within a second.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	one := setup(t)
+	two := replica(t, one.dsn, one.dir)
+	two.listen(t)
+	content := pattern(2, 200_000)
+	d := digest(content)
+	at := one.start(t, "a", "")
+	for i, r := range []*registry{two, one, two, one} { // a chunk each
+		piece := content[i*50_000 : (i+1)*50_000]
+		r.do(t, "PATCH", at, piece, "Content-Range", fmt.Sprintf("%d-%d", i*50_000, (i+1)*50_000-1)).want(t, 202, "", "Location", at)
+	}
+	two.do(t, "PUT", at+"?digest="+d.String(), "").want(t, 201, "")
+	one.wantBlob(t, "a", d, content)
+
+	first, second := one.simple(t, "a", 1, nil), one.simple(t, "a", 2, nil)
+	one.put(t, "a", "v1", first)
+	eventually(t, "the tag on the other", func() bool { return two.do(t, "GET", "/v2/a/manifests/v1", "").StatusCode == 200 })
+	two.put(t, "a", "v1", second)
+	moved := time.Now()
+	for string(one.do(t, "GET", "/v2/a/manifests/v1", "").body) != second {
+		if time.Since(moved) > time.Second {
+			t.Fatal("a tag that moved isn't seen on the other replica within a second")
+		}
+	}
+	one.do(t, "DELETE", "/v2/a/manifests/"+digest(second).String(), "").want(t, 202, "")
+	eventually(t, "the deletion on the other", func() bool { return two.do(t, "GET", "/v2/a/manifests/v1", "").StatusCode == 404 })
+}
+
+// TestExpectContinue: a client that waits for leave to send gets it, or the
+// refusal instead.
+func TestExpectContinue(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	at := r.start(t, "a", "")
+	w := r.dial(t)
+	headers := []string{length(5), "Expect: 100-continue"}
+	w.send(t, "PATCH", at, headers, "")
+	if a := w.answer(t, "PATCH", at); a.StatusCode != 100 {
+		t.Fatalf("%d, want 100", a.StatusCode)
+	}
+	if _, err := io.WriteString(w, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	w.answer(t, "PATCH", at).want(t, 202, "", "Range", "0-4")
+	w = r.dial(t)
+	w.send(t, "PATCH", at, append(headers, "Content-Range: 7-11"), "")
+	w.answer(t, "PATCH", at).want(t, 416, oci.BlobUploadInvalid, "Range", "0-4")
+}
+
+// TestSlowClient: a body that stops coming is ended after BodyIdleTimeout; what
+// arrived at an upload counts. One that comes slowly but steadily isn't.
+func TestSlowClient(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *server.Options) { o.BodyIdleTimeout = 300 * time.Millisecond })
+	at := r.start(t, "a", "")
+	w := r.dial(t)
+	w.send(t, "PATCH", at, []string{length(10)}, "hello")
+	w.answer(t, "PATCH", at).want(t, 400, oci.SizeInvalid)
+	r.stands(t, at, 5)
+	w = r.dial(t)
+	w.send(t, "PATCH", at, []string{length(8)}, "")
+	for range 8 {
+		time.Sleep(100 * time.Millisecond)
+		if _, err := io.WriteString(w, "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.answer(t, "PATCH", at).want(t, 202, "", "Range", "0-12")
+}
+
+// TestSlowManifest: BodyIdleTimeout is also for the body of a manifest.
+func TestSlowManifest(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *server.Options) { o.BodyIdleTimeout = 200 * time.Millisecond })
+	w := r.dial(t)
+	w.SetDeadline(time.Now().Add(5 * time.Second))
+	w.send(t, "PUT", "/v2/a/manifests/v1", []string{length(100)}, "{")
+	w.answer(t, "PUT", "/v2/a/manifests/v1").want(t, 400, oci.SizeInvalid)
+}
+
+// TestMaxRequest: a request ends after MaxRequest, whatever it does: also one
+// whose client doesn't read the answer.
+func TestMaxRequest(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *server.Options) { o.MaxRequest = 500 * time.Millisecond })
+	d := r.push(t, "a", pattern(1, 32<<20))
+	w := r.dial(t)
+	w.send(t, "GET", "/v2/a/blobs/"+d.String(), nil, "")
+	eventually(t, "the end of a download that nobody reads", func() bool {
+		for _, rec := range r.log.records(t, "request") {
+			if rec["method"] == "GET" && strings.HasPrefix(rec["path"].(string), "/v2/a/blobs/") {
+				return true
+			}
+		}
+		return false
+	})
+	// A body that never stops coming is ended as well.
+	at := r.start(t, "a", "")
+	w = r.dial(t)
+	w.send(t, "PATCH", at, []string{length(1 << 20)}, "")
+	started := time.Now()
+	for time.Since(started) < 5*time.Second {
+		if _, err := io.WriteString(w, "x"); err != nil {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Error("a request goes on beyond MaxRequest")
+}
+
+// TestLostUpload: an upload whose bytes are gone from the store is unknown, and
+// its client starts another.
+func TestLostUpload(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	at := r.start(t, "a", "")
+	r.do(t, "PATCH", at, pattern(1, 1<<20)).want(t, 202, "")
+	files, err := filepath.Glob(filepath.Join(r.dir, "objects", "*", "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("objects %v, %v", files, err)
+	}
+	remove(t, files[0])
+	r.do(t, "PATCH", at, "more").want(t, 404, oci.BlobUploadUnknown)
+	r.do(t, "PUT", at+"?digest="+digest("x").String(), "").want(t, 404, oci.BlobUploadUnknown)
+}

@@ -1,0 +1,92 @@
+// Package server is the registry's HTTP face: the OCI Distribution API under
+// /v2/, one table of routes, errors in the specification's form, and what makes
+// requests visible: identifiers, an access log, metrics and traces.
+//
+// What holds inside: a handler returns an error and never writes one; what is
+// sent to a client is an oci.Error, anything else is logged and answered as
+// unknown or unavailable; a route names the access that it needs, and a route
+// that names none is denied; bytes of blobs stream through small buffers and
+// are hashed once, on their way.
+package server
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// Options says what to serve and how.
+type Options struct {
+	Catalog *catalog.Catalog // required
+	Store   blob.Store       // required
+	DB      *db.DB           // for pool metrics; may be nil
+	Log     *slog.Logger     // default slog.Default()
+	// AccessLog logs each request at level info.
+	AccessLog bool
+	Metrics   prometheus.Registerer // nil: none
+	// Redirect answers GET of a blob with a presigned URL where the store can,
+	// valid for RedirectTTL (default 20 min).
+	Redirect    bool
+	RedirectTTL time.Duration
+	// BodyIdleTimeout ends a request whose body stops coming. Default 60 s.
+	BodyIdleTimeout time.Duration
+	// MaxRequest ends a request, whatever it does. Default 2 h.
+	MaxRequest time.Duration
+	// Tracing makes a span of each request.
+	Tracing bool
+	// Authorize says whether a request may have an access; nil: everybody may.
+	// Its error is the answer, UNAUTHORIZED or DENIED.
+	Authorize func(r *http.Request, a Access, repository string) error
+}
+
+// Server answers requests.
+type Server struct {
+	opt     Options
+	log     *slog.Logger
+	catalog *catalog.Catalog
+	store   blob.Store
+	metrics *metrics
+	uploads *uploads
+	handler http.Handler
+}
+
+// New makes a server.
+func New(o Options) (*Server, error) {
+	if o.Catalog == nil || o.Store == nil {
+		return nil, errors.New("server: a catalog and a store are required")
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.RedirectTTL <= 0 {
+		o.RedirectTTL = 20 * time.Minute
+	}
+	if o.BodyIdleTimeout <= 0 {
+		o.BodyIdleTimeout = time.Minute
+	}
+	if o.MaxRequest <= 0 {
+		o.MaxRequest = 2 * time.Hour
+	}
+	if o.Authorize == nil {
+		o.Authorize = func(*http.Request, Access, string) error { return nil }
+	}
+	m, err := newMetrics(o.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{opt: o, log: o.Log, catalog: o.Catalog, store: o.Store, metrics: m,
+		uploads: &uploads{catalog: o.Catalog, known: map[uuid.UUID]catalog.Upload{}}}
+	s.handler = s.observe(http.HandlerFunc(s.route))
+	return s, nil
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }

@@ -1,0 +1,213 @@
+package server
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// maxSources bounds how many repositories are tried for a mount that names
+// none.
+const maxSources = 50
+
+// startUpload answers POST to /blobs/uploads/: a mount, a whole blob in one
+// request, or the start of an upload ("Pushing blobs").
+func (s *Server) startUpload(c *call) error {
+	q := c.r.URL.Query()
+	if mount := q.Get("mount"); mount != "" {
+		done, err := s.mount(c, mount, q.Get("from"))
+		if done || err != nil {
+			return err
+		}
+	}
+	algorithm := oci.SHA256
+	if name := q.Get("digest-algorithm"); name != "" {
+		var err error
+		if algorithm, err = oci.ParseAlgorithm(name); err != nil {
+			return oci.Errorf(oci.DigestInvalid, "digest-algorithm: %v", err)
+		}
+	}
+	var whole oci.Digest
+	if d := q.Get("digest"); d != "" {
+		var err error
+		if whole, err = parseDigest(d); err != nil {
+			return err
+		}
+		algorithm = whole.Algorithm()
+	}
+	u, err := s.uploads.start(c.r.Context())
+	if err != nil {
+		return err
+	}
+	u.Repository, u.Algorithm = c.name, algorithm
+	if algorithm != oci.SHA256 {
+		if u, err = s.catalog.SaveUpload(c.r.Context(), u); err != nil {
+			return err
+		}
+	}
+	s.uploads.remember(u)
+	// A client that names a digest and sends nothing means to send it next,
+	// unless nothing is what the digest is of.
+	if !whole.IsZero() && (c.r.ContentLength != 0 || whole == oci.Compute(algorithm, nil)) {
+		c.ref = u.ID.String()
+		return s.complete(c, whole)
+	}
+	c.uploadState(u, http.StatusAccepted)
+	return nil
+}
+
+// mount links a blob that another repository has. Where it can't, the client
+// gets an upload instead.
+func (s *Server) mount(c *call, digest, from string) (bool, error) {
+	d, err := parseDigest(digest)
+	if err != nil {
+		return false, err
+	}
+	sources := []string{from}
+	if from == "" {
+		if sources, err = s.catalog.Sources(c.r.Context(), d, maxSources); err != nil {
+			return false, err
+		}
+	} else if err := oci.ValidateName(from); err != nil {
+		return false, oci.Errorf(oci.NameInvalid, "from: %v", err).WithDetail(map[string]string{"name": from})
+	}
+	for _, source := range sources {
+		if s.opt.Authorize(c.r, AccessPull, source) != nil {
+			continue
+		}
+		done, err := s.catalog.Mount(c.r.Context(), c.name, source, d)
+		if err != nil {
+			return false, err
+		}
+		if done {
+			c.Header().Set("Docker-Content-Digest", d.String())
+			c.created("/v2/" + c.name + "/blobs/" + d.String())
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// uploadState answers with where an upload stands.
+func (c *call) uploadState(u catalog.Upload, status int) {
+	c.uploadHeaders(u)
+	if status != http.StatusNoContent {
+		c.Header().Set("Content-Length", "0")
+	}
+	c.WriteHeader(status)
+}
+
+func (c *call) uploadHeaders(u catalog.Upload) {
+	h := c.Header()
+	h.Set("Location", "/v2/"+c.name+"/blobs/uploads/"+u.ID.String())
+	h.Set("Range", "0-"+strconv.FormatInt(max(u.Size-1, 0), 10))
+	h.Set("Docker-Upload-Uuid", u.ID.String())
+}
+
+// upload is the upload that the route names, and whether that is from memory.
+func (s *Server) upload(c *call) (u catalog.Upload, remembered bool, err error) {
+	id, err := c.uploadID()
+	if err != nil {
+		return u, false, err
+	}
+	if u, ok := s.uploads.recall(c.name, id); ok {
+		return u, true, nil
+	}
+	u, err = s.catalog.Upload(c.r.Context(), c.name, id)
+	return u, false, err
+}
+
+func (c *call) uploadID() (uuid.UUID, error) {
+	id, err := uuid.Parse(c.ref)
+	if err != nil {
+		return id, oci.Errorf(oci.BlobUploadUnknown, "%q is not an upload's identifier", c.ref)
+	}
+	return id, nil
+}
+
+func (s *Server) uploadStatus(c *call) error {
+	id, err := c.uploadID()
+	if err != nil {
+		return err
+	}
+	u, err := s.catalog.Upload(c.r.Context(), c.name, id)
+	if err != nil {
+		return err
+	}
+	c.uploadState(u, http.StatusNoContent)
+	return nil
+}
+
+// patchUpload appends to an upload: a chunk with its range, or a stream
+// ("Pushing a blob in chunks").
+func (s *Server) patchUpload(c *call) error {
+	u, err := s.receive(c)
+	if err != nil {
+		return err
+	}
+	c.uploadState(u, http.StatusAccepted)
+	return nil
+}
+
+// checkChunk checks that a chunk begins where the upload ends.
+func (c *call) checkChunk(u catalog.Upload, in *intake) error {
+	v := c.r.Header.Get("Content-Range")
+	if v == "" {
+		return nil
+	}
+	start, end, err := oci.ParseContentRange(v)
+	if err != nil {
+		return oci.Errorf(oci.BlobUploadInvalid, "Content-Range: %v", err)
+	}
+	if start != u.Size {
+		c.uploadHeaders(u)
+		return oci.Errorf(oci.BlobUploadInvalid, "the chunk begins at byte %d, but %d bytes have arrived", start, u.Size).
+			WithStatus(http.StatusRequestedRangeNotSatisfiable).
+			WithDetail(map[string]int64{"offset": u.Size})
+	}
+	in.want = end - start + 1
+	if n := c.r.ContentLength; n >= 0 && n != in.want {
+		return oci.Errorf(oci.SizeInvalid, "Content-Range names %d bytes, Content-Length %d", in.want, n)
+	}
+	return nil
+}
+
+// putUpload ends an upload, with or without a last chunk.
+func (s *Server) putUpload(c *call) error {
+	digest := c.r.URL.Query().Get("digest")
+	if digest == "" {
+		return oci.Errorf(oci.DigestInvalid, "the digest parameter is missing: name the whole blob's digest")
+	}
+	d, err := parseDigest(digest)
+	if err != nil {
+		return err
+	}
+	return s.complete(c, d)
+}
+
+// complete takes what the request brings and makes the upload a blob.
+func (s *Server) complete(c *call, d oci.Digest) error {
+	if err := s.commit(c, d); err != nil {
+		return err
+	}
+	c.Header().Set("Docker-Content-Digest", d.String())
+	c.created("/v2/" + c.name + "/blobs/" + d.String())
+	return nil
+}
+
+func (s *Server) cancelUpload(c *call) error {
+	id, err := c.uploadID()
+	if err != nil {
+		return err
+	}
+	s.uploads.recall(c.name, id)
+	if err := s.catalog.CancelUpload(c.r.Context(), c.name, id); err != nil {
+		return err
+	}
+	c.WriteHeader(http.StatusNoContent)
+	return nil
+}

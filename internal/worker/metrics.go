@@ -1,0 +1,50 @@
+package worker
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics counts the batches of every loop that shares it, by name of the loop.
+type Metrics struct {
+	batches *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+	success *prometheus.GaugeVec
+}
+
+// NewMetrics registers the metrics of loops.
+func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		batches: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_worker_batches_total", Help: "Batches of background work, by result: ok or error.",
+		}, []string{"worker", "result"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "purser_worker_batch_duration_seconds", Help: "Time that a batch of background work took.",
+			Buckets: []float64{.001, .005, .025, .1, .5, 2.5, 10, 60, 300},
+		}, []string{"worker"}),
+		success: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "purser_worker_last_success_timestamp_seconds", Help: "When a batch of background work last succeeded, in Unix time.",
+		}, []string{"worker"}),
+	}
+	for _, c := range []prometheus.Collector{m.batches, m.seconds, m.success} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("registering the metrics of background work: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *Metrics) observe(name string, took time.Duration, err error) {
+	if m == nil {
+		return
+	}
+	m.seconds.WithLabelValues(name).Observe(took.Seconds())
+	if err != nil {
+		m.batches.WithLabelValues(name, "error").Inc()
+		return
+	}
+	m.batches.WithLabelValues(name, "ok").Inc()
+	m.success.WithLabelValues(name).SetToCurrentTime()
+}

@@ -1,0 +1,324 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+// running is a loop in a goroutine of the test's bubble.
+type running struct {
+	*worker.Loop
+	stop func() // ends the loop and waits for it
+}
+
+func run(t *testing.T, o worker.Options) running {
+	t.Helper()
+	if o.Name == "" {
+		o.Name = "test"
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	l := worker.New(o)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	return running{l, func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v, want nil", err)
+		}
+	}}
+}
+
+func TestLoopDoesNotSleepWhileWorkIsDue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		start := time.Now()
+		l := run(t, worker.Options{Batch: func(context.Context) (bool, error) {
+			n++
+			return n < 1000, nil
+		}})
+		synctest.Wait()
+		if n != 1000 || !time.Now().Equal(start) {
+			t.Errorf("%d batches after %v, want 1000 at once", n, time.Since(start))
+		}
+		l.stop()
+	})
+}
+
+func TestLoopIdlesAtMostAMinute(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]worker.Options{
+		"long Idle": {Idle: time.Hour},
+		"long Next": {Next: func(context.Context) (time.Duration, error) { return time.Hour, nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var at []time.Time
+				o.Batch = func(context.Context) (bool, error) {
+					at = append(at, time.Now())
+					return false, nil
+				}
+				l := run(t, o)
+				time.Sleep(10 * time.Minute)
+				l.stop()
+				if len(at) < 10 {
+					t.Fatalf("%d batches in 10 minutes, want at least 10", len(at))
+				}
+				gaps := map[time.Duration]bool{}
+				for i := 1; i < len(at); i++ {
+					gap := at[i].Sub(at[i-1])
+					gaps[gap] = true
+					if gap > time.Minute || gap < 50*time.Second {
+						t.Errorf("slept %v, want a little below a minute", gap)
+					}
+				}
+				if len(gaps) < 2 {
+					t.Error("the sleeps have no jitter")
+				}
+			})
+		})
+	}
+}
+
+func TestLoopSleepsUntilWorkIsDue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		due := time.Now().Add(20 * time.Second)
+		var late []time.Duration
+		l := run(t, worker.Options{
+			Batch: func(context.Context) (bool, error) {
+				late = append(late, time.Since(due))
+				return false, nil
+			},
+			Next: func(context.Context) (time.Duration, error) { return time.Until(due), nil },
+		})
+		time.Sleep(22 * time.Second)
+		synctest.Wait()
+		// The second batch comes once the work is due, not before, and then the
+		// loop doesn't spin although Next keeps saying "now".
+		if len(late) < 2 || late[1] < 0 || late[1] > 2*time.Second {
+			t.Errorf("batches at %v after the work was due", late)
+		}
+		if len(late) > 50 {
+			t.Errorf("%d batches: the loop spins", len(late))
+		}
+		l.stop()
+	})
+}
+
+func TestWake(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		start := time.Now()
+		l := run(t, worker.Options{Batch: func(context.Context) (bool, error) {
+			n++
+			return false, nil
+		}})
+		for want := 2; want < 10; want++ {
+			synctest.Wait()
+			l.Wake()
+			synctest.Wait()
+			if n != want {
+				t.Fatalf("%d batches, want %d", n, want)
+			}
+		}
+		if !time.Now().Equal(start) {
+			t.Errorf("waking took %v", time.Since(start))
+		}
+		l.stop()
+	})
+}
+
+func TestWakeDuringABatchIsNotLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		var l running
+		started, goOn := make(chan struct{}), make(chan struct{})
+		l = run(t, worker.Options{Batch: func(context.Context) (bool, error) {
+			if n++; n == 1 {
+				close(started)
+				<-goOn
+			}
+			return false, nil
+		}})
+		<-started
+		l.Wake()
+		l.Wake()
+		close(goOn)
+		synctest.Wait()
+		if n != 2 {
+			t.Errorf("%d batches, want one more for both wakes", n)
+		}
+		l.stop()
+	})
+}
+
+func TestFailuresBackOff(t *testing.T) {
+	t.Parallel()
+	fail := func() error { return errors.New("no luck") }
+	for name, batch := range map[string]func() error{
+		"error": fail,
+		"panic": func() error { panic("no luck") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { testBackoff(t, batch) })
+		})
+	}
+}
+
+func testBackoff(t *testing.T, fail func() error) {
+	var log bytes.Buffer
+	reg := prometheus.NewRegistry()
+	metrics, err := worker.NewMetrics(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var at []time.Time
+	l := run(t, worker.Options{
+		Name: "unlucky", BackoffMin: time.Second, BackoffMax: 8 * time.Second,
+		Log: slog.New(slog.NewTextHandler(&log, nil)), Metrics: metrics,
+		Batch: func(context.Context) (bool, error) {
+			if at = append(at, time.Now()); len(at) <= 8 {
+				return true, fail()
+			}
+			return false, nil
+		},
+	})
+	l.Wake() // must not cut a backoff short
+	time.Sleep(time.Minute)
+	l.stop()
+	if len(at) < 9 {
+		t.Fatalf("%d batches in a minute, want at least 9", len(at))
+	}
+	for i := range 8 {
+		most := min(time.Second<<i, 8*time.Second)
+		if gap := at[i+1].Sub(at[i]); gap < most/2 || gap > most {
+			t.Errorf("failure %d: backed off %v, want %v to %v", i+1, gap, most/2, most)
+		}
+	}
+	for _, want := range []string{"worker=unlucky", "no luck", "failures=8", "succeeds again"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("the log lacks %q:\n%s", want, &log)
+		}
+	}
+	const counts = `
+		# HELP purser_worker_batches_total Batches of background work, by result: ok or error.
+		# TYPE purser_worker_batches_total counter
+		purser_worker_batches_total{result="error",worker="unlucky"} 8
+		purser_worker_batches_total{result="ok",worker="unlucky"} 2
+	`
+	if len(at) == 10 {
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(counts), "purser_worker_batches_total"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestFailureOfNextBacksOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		l := run(t, worker.Options{
+			Batch: func(context.Context) (bool, error) { n++; return false, nil },
+			Next:  func(context.Context) (time.Duration, error) { return 0, errors.New("no luck") },
+		})
+		time.Sleep(10 * time.Second)
+		l.stop()
+		if n < 3 || n > 12 {
+			t.Errorf("%d batches in 10 s, want a few", n)
+		}
+	})
+}
+
+func TestBatchIsTimedOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var took time.Duration
+		l := run(t, worker.Options{Timeout: 3 * time.Second, Batch: func(ctx context.Context) (bool, error) {
+			if took == 0 {
+				<-ctx.Done()
+				took = time.Since(start)
+			}
+			return false, ctx.Err()
+		}})
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		if took != 3*time.Second {
+			t.Errorf("the batch was ended after %v, want 3s", took)
+		}
+		l.stop()
+	})
+}
+
+func TestStopEndsBatchAndSleep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		over := false
+		l := run(t, worker.Options{
+			Log: slog.New(slog.NewTextHandler(&log, nil)),
+			Batch: func(ctx context.Context) (bool, error) {
+				<-ctx.Done()
+				over = true
+				return true, ctx.Err()
+			}})
+		synctest.Wait()
+		start := time.Now()
+		l.stop()
+		if !over {
+			t.Error("Run returned before its batch")
+		}
+		if log.Len() > 0 {
+			t.Errorf("a batch that was cut off is logged as a failure:\n%s", &log)
+		}
+		idle := run(t, worker.Options{Batch: func(context.Context) (bool, error) { return false, nil }})
+		synctest.Wait()
+		idle.stop()
+		if !time.Now().Equal(start) {
+			t.Errorf("stopping took %v", time.Since(start))
+		}
+	})
+}
+
+func TestRunTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := run(t, worker.Options{Batch: func(context.Context) (bool, error) { return false, nil }})
+		synctest.Wait()
+		if err := l.Run(t.Context()); !errors.Is(err, worker.ErrRunning) {
+			t.Errorf("second Run: %v, want ErrRunning", err)
+		}
+		l.stop()
+	})
+}
+
+func TestBackoffStaysInBounds(t *testing.T) {
+	t.Parallel()
+	for failures := range 200 {
+		d := worker.Backoff(failures, time.Second, time.Hour)
+		if d < time.Second/2 || d > time.Hour {
+			t.Errorf("Backoff(%d) = %v", failures, d)
+		}
+	}
+}
