@@ -49,9 +49,12 @@ const lockBlob = `
 	SELECT purser_require(count(*) = 1, $2)
 	FROM (SELECT FROM blobs WHERE digest = $1 FOR KEY SHARE) locked`
 
+// linkBlob makes a link, or takes hold of the one there is: it waits for who is
+// about to delete it, and makes it young again.
 const linkBlob = `
 	INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
-	VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
+	VALUES ($1, $2, $3)
+	ON CONFLICT (top_level_namespace_id, repository_id, blob_digest) DO UPDATE SET created_at = now()`
 
 const promiseBlob = `
 	INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
@@ -65,13 +68,13 @@ const promiseBlob = `
 // the link before the manifests are looked at: a manifest that is being put
 // has locked the link, or will find it gone.
 func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) error {
-	c.cache.dropAll(path)
-	defer c.cache.dropAll(path)
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
 		return err
 	}
-	err = c.db.Tx(ctx, func(tx pgx.Tx) error { return unlinkBlob(ctx, tx, r, path, d) })
+	err = c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
+		return c.db.Tx(ctx, func(tx pgx.Tx) error { return unlinkBlob(ctx, tx, r, path, d) })
+	})
 	if err != nil && !isAnswer(err) {
 		return fmt.Errorf("deleting blob %s of %s: %w", d, path, err)
 	}

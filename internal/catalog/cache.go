@@ -17,22 +17,30 @@ import (
 // numbers before and after the commit, whether it succeeded or not. So an entry
 // that was read before a change is never used after it. Absence isn't cached.
 //
+// When a change ends without an answer (its connection broke, its time was over),
+// the database may still commit it later, and won't tell this process, whose
+// change it is. Until it can't any more, the path isn't cached.
+//
 // Paths share numbers by hash, which costs a needless miss at worst.
 type cache struct {
 	off  bool
 	seed maphash.Seed
 	tags [generations]atomic.Uint64
 	rest [generations]atomic.Uint64
+	// doubts are the times (as news) until which a path isn't cached, because
+	// the outcome of a change to it isn't known; lastDoubt is the latest.
+	doubts    [generations]atomic.Int64
+	lastDoubt atomic.Int64
 	// news is the time (monotonic, in nanoseconds since started) at which the
 	// last heartbeat that came back had been sent; see Listen. 0: none.
 	news    atomic.Int64
 	started time.Time
 
-	repositories *otter.Cache[string, entry[repository]]
+	repositories *otter.Cache[pathKey, entry[repository]]
 	tagged       *otter.Cache[tagKey, entry[oci.Digest]]
 	manifests    *otter.Cache[contentKey, entry[*Manifest]]
 	blobs        *otter.Cache[contentKey, entry[Blob]]
-	promises     *otter.Cache[contentKey, time.Time]
+	promises     *otter.Cache[contentKey, entry[time.Time]]
 	lists        *otter.Cache[listKey, entry[[]string]]
 }
 
@@ -41,6 +49,9 @@ const (
 	// newsMaxAge is how old the newest heartbeat may be for the caches to be
 	// used.
 	newsMaxAge = time.Second
+	// doubtFor is longer than the database lets a transaction go on that nobody
+	// waits for: the statement's and the idle transaction's time limit.
+	doubtFor = 2 * time.Minute
 )
 
 type entry[V any] struct {
@@ -66,7 +77,7 @@ func newCache(o Options) *cache {
 		off:          o.CacheOff,
 		seed:         maphash.MakeSeed(),
 		started:      time.Now(),
-		repositories: otter.Must(&otter.Options[string, entry[repository]]{MaximumSize: n}),
+		repositories: otter.Must(&otter.Options[pathKey, entry[repository]]{MaximumSize: n}),
 		tagged:       otter.Must(&otter.Options[tagKey, entry[oci.Digest]]{MaximumSize: n}),
 		manifests: otter.Must(&otter.Options[contentKey, entry[*Manifest]]{
 			MaximumWeight: uint64(o.ManifestCacheBytes),
@@ -75,7 +86,7 @@ func newCache(o Options) *cache {
 			},
 		}),
 		blobs:    otter.Must(&otter.Options[contentKey, entry[Blob]]{MaximumSize: n}),
-		promises: otter.Must(&otter.Options[contentKey, time.Time]{MaximumSize: n}),
+		promises: otter.Must(&otter.Options[contentKey, entry[time.Time]]{MaximumSize: n}),
 		lists: otter.Must(&otter.Options[listKey, entry[[]string]]{
 			MaximumWeight: uint64(o.ManifestCacheBytes) / 4,
 			Weigher: func(k listKey, e entry[[]string]) uint32 {
@@ -111,6 +122,23 @@ func (c *cache) dropEverything() {
 	}
 }
 
+// doubt stops the use of the caches for path for a while.
+func (c *cache) doubt(path string) {
+	until := int64(time.Since(c.started) + doubtFor)
+	c.doubts[c.slot(path)].Store(until)
+	c.lastDoubt.Store(until)
+}
+
+// doubtful says whether a change to path may still come.
+func (c *cache) doubtful(path string) bool {
+	last := c.lastDoubt.Load()
+	if last == 0 {
+		return false
+	}
+	now := int64(time.Since(c.started))
+	return now < last && now < c.doubts[c.slot(path)].Load()
+}
+
 // heard records that a heartbeat sent at t has come back.
 func (c *cache) heard(t time.Time) { c.news.Store(int64(t.Sub(c.started)) + 1) }
 
@@ -126,17 +154,22 @@ func (c *cache) usable() bool {
 	return news != 0 && time.Since(c.started)-time.Duration(news) < newsMaxAge
 }
 
-func (c *cache) repository(path string) (repository, bool) {
-	return get(c, c.repositories, path, c.content(path))
+// key is what an entry is kept under; all of them belong to a path.
+type key interface {
+	comparable
+	of() string
 }
 
-func (c *cache) keepRepository(path string, r repository, gen uint64) {
-	keep(c, c.repositories, path, r, gen)
-}
+type pathKey string
+
+func (k pathKey) of() string    { return string(k) }
+func (k tagKey) of() string     { return k.path }
+func (k listKey) of() string    { return k.path }
+func (k contentKey) of() string { return k.path }
 
 // get returns what is kept under k if it is of generation gen.
-func get[K comparable, V any](c *cache, m *otter.Cache[K, entry[V]], k K, gen uint64) (V, bool) {
-	if c.usable() {
+func get[K key, V any](c *cache, m *otter.Cache[K, entry[V]], k K, gen uint64) (V, bool) {
+	if c.usable() && !c.doubtful(k.of()) {
 		if e, ok := m.GetIfPresent(k); ok && e.gen == gen {
 			return e.value, true
 		}
@@ -147,8 +180,8 @@ func get[K comparable, V any](c *cache, m *otter.Cache[K, entry[V]], k K, gen ui
 
 // keep stores v under k as of generation gen. Where gen has moved since, the
 // entry is void from the start.
-func keep[K comparable, V any](c *cache, m *otter.Cache[K, entry[V]], k K, v V, gen uint64) {
-	if c.usable() {
+func keep[K key, V any](c *cache, m *otter.Cache[K, entry[V]], k K, v V, gen uint64) {
+	if c.usable() && !c.doubtful(k.of()) {
 		m.Set(k, entry[V]{value: v, gen: gen})
 	}
 }

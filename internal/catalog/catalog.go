@@ -111,7 +111,7 @@ const lockRepository = `
 // lookUp finds a repository that exists. It returns NAME_UNKNOWN otherwise.
 func (c *Catalog) lookUp(ctx context.Context, path string) (repository, error) {
 	gen := c.cache.content(path)
-	if r, ok := c.cache.repository(path); ok {
+	if r, ok := get(c.cache, c.cache.repositories, pathKey(path), gen); ok {
 		return r, nil
 	}
 	var r repository
@@ -123,7 +123,7 @@ func (c *Catalog) lookUp(ctx context.Context, path string) (repository, error) {
 	case err != nil:
 		return r, fmt.Errorf("looking for repository %s: %w", path, err)
 	}
-	c.cache.keepRepository(path, r, gen)
+	keep(c.cache, c.cache.repositories, pathKey(path), r, gen)
 	return r, nil
 }
 
@@ -149,9 +149,26 @@ func (c *Catalog) ensure(ctx context.Context, path string) (repository, error) {
 	return c.lookUp(ctx, path)
 }
 
+// change runs a write that changes what the caches may hold of path, and drops
+// that before and after. A client that goes away doesn't stop it: the change is
+// more useful done than in doubt.
+func (c *Catalog) change(ctx context.Context, path string, drop func(path string), write func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
+	defer cancel()
+	drop(path)
+	err := write(ctx)
+	if err != nil && !isAnswer(err) && db.Code(err) == "" {
+		c.cache.doubt(path)
+	}
+	drop(path)
+	return err
+}
+
+// writeTimeout bounds a write, reruns included.
+const writeTimeout = time.Minute
+
 // withRepository runs write on the repository, created if need be, again when
-// the repository was deleted meanwhile or the write lost a race. Caches of the
-// repository's tags are emptied before and after.
+// the repository was deleted meanwhile or the write lost a race.
 func (c *Catalog) withRepository(ctx context.Context, path string, write func(r repository) error) error {
 	for range 3 {
 		r, err := c.ensure(ctx, path)

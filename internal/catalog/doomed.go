@@ -23,7 +23,8 @@ type Doomed struct {
 // used again.
 func (c *Catalog) ClaimDoomed(ctx context.Context, n int, hold time.Duration) ([]Doomed, error) {
 	rows, err := c.db.Pool.Query(ctx, `
-		UPDATE gc_doomed_objects d SET delete_after = now() + $2::interval
+		UPDATE gc_doomed_objects d SET delete_after = now() + $2::interval,
+			again_at = CASE WHEN again_at > now() THEN again_at END
 		WHERE storage_key IN (
 			SELECT storage_key FROM gc_doomed_objects WHERE delete_after <= now()
 			ORDER BY delete_after LIMIT $1 FOR UPDATE SKIP LOCKED)
@@ -38,11 +39,12 @@ func (c *Catalog) ClaimDoomed(ctx context.Context, n int, hold time.Duration) ([
 	return list, nil
 }
 
-// SettleDoomed forgets doomed objects that were deleted. One of an upload comes
-// back once more after the longest request, in case a writer was late.
+// SettleDoomed forgets doomed objects that were deleted. One of an upload whose
+// deletion began before the longest request was over comes back once more after
+// it, in case a writer was late.
 func (c *Catalog) SettleDoomed(ctx context.Context, keys []string) error {
 	b := new(batch)
-	b.exec("DELETE FROM gc_doomed_objects WHERE storage_key = ANY ($1) AND (again_at IS NULL OR again_at <= now())", keys)
+	b.exec("DELETE FROM gc_doomed_objects WHERE storage_key = ANY ($1) AND again_at IS NULL", keys)
 	b.exec(`UPDATE gc_doomed_objects SET delete_after = again_at, attempts = 0, last_error = NULL, size = 0
 		WHERE storage_key = ANY ($1)`, keys)
 	if err := b.send(ctx, c.db.Pool); err != nil {

@@ -108,16 +108,19 @@ func (c *Catalog) register(ctx context.Context) error {
 		ON CONFLICT (id) DO UPDATE SET seen_at = now()`, c.opt.Replica, host); err != nil {
 		return fmt.Errorf("registering among the replicas: %w", err)
 	}
-	// A transaction that began to write before the registration was committed
-	// has a lower id than this one.
-	var after string
-	if err := c.db.Pool.QueryRow(ctx, "SELECT pg_current_xact_id()::text").Scan(&after); err != nil {
+	// A transaction that has changed something holds a lock on its table, and
+	// may have looked for replicas before this one was registered.
+	var older []string
+	if err := c.db.Pool.QueryRow(ctx, `
+		SELECT COALESCE(array_agg(DISTINCT virtualtransaction), '{}') FROM pg_locks
+		WHERE database = (SELECT oid FROM pg_database WHERE datname = current_database())
+			AND mode = 'RowExclusiveLock' AND pid <> pg_backend_pid()`).Scan(&older); err != nil {
 		return fmt.Errorf("registering among the replicas: %w", err)
 	}
 	for {
 		var over bool
 		if err := c.db.Pool.QueryRow(ctx,
-			"SELECT pg_snapshot_xmin(pg_current_snapshot()) > $1::text::xid8", after).Scan(&over); err != nil {
+			"SELECT NOT EXISTS (SELECT FROM pg_locks WHERE virtualtransaction = ANY ($1))", older).Scan(&over); err != nil {
 			return fmt.Errorf("waiting for older transactions: %w", err)
 		}
 		if over {

@@ -26,8 +26,8 @@ type NewManifest struct {
 // transaction and, when the manifest is new, one round trip. Every blob it
 // names must be linked to the repository and every child of an index be in it,
 // else MANIFEST_BLOB_UNKNOWN names what is missing; a subject need not exist. A
-// manifest that is already there keeps its row, gets the tags, and is promised
-// for the review delay.
+// manifest that is already there keeps its row and gets the tags or, without any,
+// is promised for the review delay.
 //
 // Rows are locked in one order: repository, blobs, links, children; the queue
 // last. A guard in each statement ends the batch when something is missing.
@@ -36,8 +36,12 @@ func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 	if err != nil {
 		return err
 	}
-	c.cache.dropTags(p.Repository)
-	defer c.cache.dropTags(p.Repository)
+	return c.change(ctx, p.Repository, c.cache.dropTags, func(ctx context.Context) error {
+		return c.putManifest(ctx, p, rows)
+	})
+}
+
+func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestColumns) (err error) {
 	for range 5 {
 		err = c.withRepository(ctx, p.Repository, func(r repository) error {
 			return c.put(ctx, r, p, rows)
@@ -133,17 +137,7 @@ func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows man
 	b := new(batch)
 	b.exec(lockRepository, r.namespace, r.id, p.Repository)
 	b.lockContent(r, rows)
-	if p.Manifest.Subject == nil {
-		// Referrers that wait for this subject are kept from review before it
-		// appears: a reviewer who can't see it yet would delete them.
-		b.exec(`
-			UPDATE gc_manifest_review_queue q
-			SET review_after = GREATEST(q.review_after, gc_review_after('manifest_upload'))
-			FROM manifests m
-			WHERE m.top_level_namespace_id = $1 AND m.repository_id = $2 AND m.subject_digest = $3
-				AND q.top_level_namespace_id = $1 AND q.repository_id = $2 AND q.manifest_id = m.id`,
-			r.namespace, r.id, rows.digest)
-	}
+	b.lockQueue(r, rows)
 	b.row([]any{&inserted}, insertManifest, r.namespace, r.id, rows.digest, p.Manifest.MediaType, rows.artifactType,
 		rows.subject, rows.config, rows.annotations, p.Payload, rows.totalSize,
 		rows.layers, rows.layerSizes, rows.layerTypes, rows.children, rows.tags)
@@ -175,6 +169,36 @@ func (b *batch) lockContent(r repository, rows manifestColumns) {
 	}
 }
 
+// lockQueue locks the tags that are to move, then, in one order, the review rows
+// that this put will write: those of manifests that lose a tag, and those of
+// referrers that wait for this manifest as their subject. The latter are put
+// off before the subject appears, since a reviewer who can't see it yet would
+// delete them.
+func (b *batch) lockQueue(r repository, rows manifestColumns) {
+	if len(rows.tags) > 0 {
+		b.exec(`SELECT FROM tags
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($3::text[])
+			ORDER BY name FOR UPDATE`, r.namespace, r.id, rows.tags)
+	}
+	b.exec(`
+		WITH concerned AS (
+			SELECT id, true AS waits FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = $3
+			UNION
+			SELECT manifest_id, false FROM tags
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($4::text[])
+		), locked AS (
+			SELECT manifest_id FROM gc_manifest_review_queue
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id IN (SELECT id FROM concerned)
+			ORDER BY manifest_id FOR UPDATE
+		)
+		UPDATE gc_manifest_review_queue q
+		SET review_after = GREATEST(q.review_after, gc_review_after('manifest_upload'))
+		FROM locked JOIN concerned ON concerned.id = locked.manifest_id
+		WHERE q.top_level_namespace_id = $1 AND q.repository_id = $2 AND q.manifest_id = locked.manifest_id
+			AND concerned.waits`, r.namespace, r.id, rows.digest, rows.tags)
+}
+
 // insertManifest inserts the manifest, what it refers to and its tags in one
 // statement, so that the trigger that would queue an untagged manifest for
 // review sees the tags. When the manifest exists it does nothing.
@@ -202,7 +226,8 @@ const insertManifest = `
 	)
 	SELECT EXISTS (SELECT FROM m)`
 
-// putAgain tags a manifest that exists and promises it anew.
+// putAgain tags a manifest that exists or, where no tag is given that holds it,
+// promises it anew.
 func (c *Catalog) putAgain(ctx context.Context, r repository, p NewManifest, rows manifestColumns) error {
 	b := new(batch)
 	b.exec(lockRepository, r.namespace, r.id, p.Repository)
@@ -210,25 +235,27 @@ func (c *Catalog) putAgain(ctx context.Context, r repository, p NewManifest, row
 			SELECT FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
 			FOR KEY SHARE) locked`, r.namespace, r.id, rows.digest)
-	if len(rows.tags) > 0 {
+	if len(rows.tags) == 0 {
 		b.exec(`
-			INSERT INTO tags AS t (top_level_namespace_id, repository_id, name, manifest_id)
-			SELECT m.top_level_namespace_id, m.repository_id, name, m.id
-			FROM manifests m, unnest($4::text[]) AS name
-			WHERE m.top_level_namespace_id = $1 AND m.repository_id = $2 AND m.digest = $3
-			ORDER BY name
-			ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
-			SET manifest_id = EXCLUDED.manifest_id, updated_at = now()
-			WHERE t.manifest_id <> EXCLUDED.manifest_id`, r.namespace, r.id, rows.digest, rows.tags)
+			INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+			SELECT top_level_namespace_id, repository_id, id, gc_review_after('manifest_upload'), 'manifest_upload'
+			FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
+			ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
+				review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`,
+			r.namespace, r.id, rows.digest)
+		return b.send(ctx, c.db.Pool)
 	}
+	b.lockQueue(r, rows)
 	b.exec(`
-		INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-		SELECT top_level_namespace_id, repository_id, id, gc_review_after('manifest_upload'), 'manifest_upload'
-		FROM manifests
-		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
-		ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
-			review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`,
-		r.namespace, r.id, rows.digest)
+		INSERT INTO tags AS t (top_level_namespace_id, repository_id, name, manifest_id)
+		SELECT m.top_level_namespace_id, m.repository_id, name, m.id
+		FROM manifests m, unnest($4::text[]) AS name
+		WHERE m.top_level_namespace_id = $1 AND m.repository_id = $2 AND m.digest = $3
+		ORDER BY name
+		ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
+		SET manifest_id = EXCLUDED.manifest_id, updated_at = now()
+		WHERE t.manifest_id <> EXCLUDED.manifest_id`, r.namespace, r.id, rows.digest, rows.tags)
 	return b.send(ctx, c.db.Pool)
 }
 
@@ -269,19 +296,19 @@ func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColum
 // DeleteTag removes a tag; its manifest goes to review. Errors: NAME_UNKNOWN,
 // MANIFEST_UNKNOWN.
 func (c *Catalog) DeleteTag(ctx context.Context, path, tag string) error {
-	c.cache.dropTags(path)
-	defer c.cache.dropTags(path)
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
 		return err
 	}
 	var n int64
-	err = db.Retry(ctx, func() error {
-		done, err := c.db.Pool.Exec(ctx,
-			"DELETE FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3",
-			r.namespace, r.id, tag)
-		n = done.RowsAffected()
-		return err
+	err = c.change(ctx, path, c.cache.dropTags, func(ctx context.Context) error {
+		return db.Retry(ctx, func() error {
+			done, err := c.db.Pool.Exec(ctx,
+				"DELETE FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3",
+				r.namespace, r.id, tag)
+			n = done.RowsAffected()
+			return err
+		})
 	})
 	switch {
 	case err != nil:
@@ -296,13 +323,13 @@ func (c *Catalog) DeleteTag(ctx context.Context, path, tag string) error {
 // index holds stays: the error, DENIED with status 409, names the index. Other
 // errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
 func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest) error {
-	c.cache.dropAll(path)
-	defer c.cache.dropAll(path)
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
 		return err
 	}
-	err = c.db.Tx(ctx, func(tx pgx.Tx) error { return c.deleteManifest(ctx, tx, r, path, d) })
+	err = c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
+		return c.db.Tx(ctx, func(tx pgx.Tx) error { return c.deleteManifest(ctx, tx, r, path, d) })
+	})
 	if err != nil && !isAnswer(err) {
 		return fmt.Errorf("deleting manifest %s of %s: %w", d, path, err)
 	}
@@ -340,10 +367,27 @@ func (c *Catalog) deleteManifest(ctx context.Context, tx pgx.Tx, r repository, p
 	if !isNoRows(err) {
 		return err
 	}
-	if _, err := tx.Exec(ctx,
+	// Tags are locked in the order of their names, as a put does, and the review
+	// rows of blobs in the order of digests: the triggers that follow write those
+	// of configurations before those of layers.
+	for _, sql := range []string{
+		`SELECT FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3
+			ORDER BY name FOR UPDATE`,
 		"DELETE FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3",
-		r.namespace, r.id, id); err != nil {
-		return err
+		`INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
+			SELECT d.digest, gc_review_after('layer_delete'), 'layer_delete'
+			FROM (
+				SELECT digest FROM layers
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3
+				UNION
+				SELECT configuration_blob_digest FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = $3
+					AND configuration_blob_digest IS NOT NULL) d
+			ORDER BY d.digest` + greatestReview,
+	} {
+		if _, err := tx.Exec(ctx, sql, r.namespace, r.id, id); err != nil {
+			return err
+		}
 	}
 	_, err = tx.Exec(ctx, "DELETE FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = $3",
 		r.namespace, r.id, id)

@@ -93,7 +93,7 @@ func (c *Catalog) queryManifest(ctx context.Context, path, reference, sql string
 // answer read first could be outdated by a deletion in between.
 func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest) (*Manifest, error) {
 	gen := c.cache.content(path)
-	if m, ok := get(c.cache, c.cache.manifests, contentKey{path, d}, gen); ok && c.promised(contentKey{path, d}) {
+	if m, ok := get(c.cache, c.cache.manifests, contentKey{path, d}, gen); ok && c.promised(contentKey{path, d}, gen) {
 		return m, nil
 	}
 	var mediaType *string
@@ -128,7 +128,7 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 	}
 	m := &Manifest{Digest: d, MediaType: *mediaType, Payload: payload}
 	keep(c.cache, c.cache.manifests, contentKey{path, d}, m, gen)
-	c.keepPromise(contentKey{path, d}, delay)
+	c.keepPromise(contentKey{path, d}, delay, gen)
 	return m, nil
 }
 
@@ -177,7 +177,7 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 // answers from memory while more than half of one remains.
 func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	gen := c.cache.content(path)
-	if b, ok := get(c.cache, c.cache.blobs, contentKey{path, d}, gen); ok && c.promised(contentKey{digest: d}) {
+	if b, ok := get(c.cache, c.cache.blobs, contentKey{path, d}, gen); ok && c.promised(contentKey{digest: d}, 0) {
 		return b, nil
 	}
 	var size *int64
@@ -210,7 +210,7 @@ func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (B
 	}
 	blob := Blob{Digest: d, Size: *size, MediaType: *mediaType, StorageKey: *key}
 	keep(c.cache, c.cache.blobs, contentKey{path, d}, blob, gen)
-	c.keepPromise(contentKey{digest: d}, delay)
+	c.keepPromise(contentKey{digest: d}, delay, 0)
 	return blob, nil
 }
 
@@ -220,16 +220,18 @@ const greatestReview = `
 	ON CONFLICT (digest) DO UPDATE SET
 		review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`
 
-// promised says whether more than half of a promise remains. Promises of blobs
-// have no path: they hold in every repository.
-func (c *Catalog) promised(k contentKey) bool {
-	until, ok := c.cache.promises.GetIfPresent(k)
-	return ok && time.Now().Before(until)
+// promised says whether more than half of a promise remains. A promise of a
+// manifest goes with its generation: the manifest may have been deleted and put
+// again. Promises of blobs have no path and no generation: they hold in every
+// repository, and no blob is deleted while one lasts.
+func (c *Catalog) promised(k contentKey, gen uint64) bool {
+	e, ok := c.cache.promises.GetIfPresent(k)
+	return ok && e.gen == gen && time.Now().Before(e.value)
 }
 
-func (c *Catalog) keepPromise(k contentKey, delay time.Duration) {
+func (c *Catalog) keepPromise(k contentKey, delay time.Duration, gen uint64) {
 	if delay > 2*time.Second {
-		c.cache.promises.Set(k, time.Now().Add(delay/2))
+		c.cache.promises.Set(k, entry[time.Time]{time.Now().Add(delay / 2), gen})
 	}
 }
 

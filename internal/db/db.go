@@ -79,6 +79,11 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	params["application_name"] = o.ApplicationName
 	params["default_transaction_isolation"] = "read committed"
 	params["timezone"] = "UTC"
+	// Every statement is prepared once. Planning it anew for each set of
+	// arguments, as PostgreSQL chooses to do for partitioned tables, costs more
+	// than most of them do; partitions are pruned when a plan runs.
+	params["plan_cache_mode"] = "force_generic_plan"
+	params["jit"] = "off"
 	params["idle_in_transaction_session_timeout"] = "60000"
 	if o.StatementTimeout > 0 {
 		params["statement_timeout"] = fmt.Sprint(o.StatementTimeout.Milliseconds())

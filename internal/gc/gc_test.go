@@ -22,7 +22,6 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/gc"
-	"github.com/purser-registry/purser/internal/oci"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -511,13 +510,10 @@ func TestReaperGivesUpAbandonedUploads(t *testing.T) {
 // upload starts an upload and stores an object of it.
 func (b *bundle) upload() catalog.Upload {
 	b.t.Helper()
-	u, err := b.catalog.StartUpload(b.t.Context(), "team/app", blob.NewBase(), oci.SHA256)
+	list, err := b.catalog.StartUploads(b.t.Context(), 1)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if _, _, err := b.catalog.ClaimUpload(b.t.Context(), u, 1); err != nil {
-		b.t.Fatal(err)
-	}
-	b.write(u.StorageKey, 10)
-	return u
+	b.write(list[0].StorageKey, 10)
+	return list[0]
 }

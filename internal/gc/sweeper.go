@@ -121,7 +121,7 @@ func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 	if err != nil || len(list) == 0 {
 		return false, err
 	}
-	more = len(list) == s.size
+	more = len(list) >= s.size
 	var o outcome
 	s.sweep(ctx, list, &o)
 	if o.timeout {

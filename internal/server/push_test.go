@@ -375,6 +375,13 @@ func TestFailedMountMakesNoRepository(t *testing.T) {
 	r.push(t, "a", "x")
 	r.do(t, "POST", "/v2/b/blobs/uploads/?mount="+digest("y").String()+"&from=a", "").want(t, 202, "")
 	r.do(t, "GET", "/v2/_catalog", "").want(t, 200, "").text(t, `{"repositories":["a"]}`)
+}
+
+// TestRefusedManifestMakesNoRepository: nor from a manifest that was refused.
+func TestRefusedManifestMakesNoRepository(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.push(t, "a", "x")
 	r.do(t, "PUT", "/v2/c/manifests/v1", image(t, digest("y"), nil, nil)).want(t, 400, oci.ManifestBlobUnknown)
 	r.do(t, "GET", "/v2/_catalog", "").want(t, 200, "").text(t, `{"repositories":["a"]}`)
 }

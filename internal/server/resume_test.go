@@ -177,7 +177,9 @@ func TestDroppedConnection(t *testing.T) {
 				w := r.dial(t)
 				w.send(t, "PATCH", at, []string{length(len(content)), fmt.Sprintf("Content-Range: %d-%d", i*n, i*n+len(content)-1)}, content[i*n:(i+1)*n])
 				if rst {
-					two.arrived(t, at, (i+1)*n) // else a reset may drop what the other end hasn't read
+					// A reset drops what the other end hasn't read, and nothing
+					// tells when it has.
+					time.Sleep(50 * time.Millisecond)
 					w.SetLinger(0)
 				}
 				w.Close()
@@ -189,10 +191,6 @@ func TestDroppedConnection(t *testing.T) {
 		}
 	}
 }
-
-// arrived gives bytes in flight the time to reach the other end: nothing tells
-// when they have.
-func (r *registry) arrived(*testing.T, string, int) { time.Sleep(50 * time.Millisecond) }
 
 // TestReplicas: two processes on one database and store are one registry. What
 // one has changed the other sees within a second.
@@ -223,6 +221,33 @@ func TestReplicas(t *testing.T) {
 	}
 	one.do(t, "DELETE", "/v2/a/manifests/"+digest(second).String(), "").want(t, 202, "")
 	eventually(t, "the deletion on the other", func() bool { return two.do(t, "GET", "/v2/a/manifests/v1", "").StatusCode == 404 })
+}
+
+// TestReplicasInTurn: requests of one upload go to the replicas in turn, as
+// behind a load balancer, streams without Content-Range among them.
+func TestReplicasInTurn(t *testing.T) {
+	t.Parallel()
+	one := setup(t)
+	two := replica(t, one.dsn, one.dir)
+	two.listen(t)
+	for _, n := range []int{1000, catalog.MaxTail, catalog.MaxTail + 1, 1 << 20} {
+		for plan, turns := range map[string][]*registry{"12121": {one, two, one, two, one}, "12211": {one, two, two, one, one}, "11221": {one, one, two, two, one}} {
+			content := pattern(byte(n), 4*n)
+			d := digest(content)
+			at := turns[0].start(t, "a", "")
+			for i := range 3 {
+				a := turns[i+1].do(t, "PATCH", at, content[i*n:(i+1)*n])
+				if a.StatusCode != 202 {
+					t.Fatalf("chunks of %d bytes to replicas %s: chunk %d: %d %s, want 202", n, plan, i, a.StatusCode, a.body)
+				}
+			}
+			a := turns[4].do(t, "PUT", at+"?digest="+d.String(), content[3*n:])
+			if a.StatusCode != 201 {
+				t.Fatalf("chunks of %d bytes to replicas %s: closing: %d %s, want 201", n, plan, a.StatusCode, a.body)
+			}
+			one.wantBlob(t, "a", d, content)
+		}
+	}
 }
 
 // TestExpectContinue: a client that waits for leave to send gets it, or the
@@ -277,9 +302,9 @@ func TestSlowManifest(t *testing.T) {
 	w.answer(t, "PUT", "/v2/a/manifests/v1").want(t, 400, oci.SizeInvalid)
 }
 
-// TestMaxRequest: a request ends after MaxRequest, whatever it does: also one
-// whose client doesn't read the answer.
-func TestMaxRequest(t *testing.T) {
+// TestMaxRequestOfDownload: a request ends after MaxRequest, whatever it does:
+// also one whose client doesn't read the answer.
+func TestMaxRequestOfDownload(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *server.Options) { o.MaxRequest = 500 * time.Millisecond })
 	d := r.push(t, "a", pattern(1, 32<<20))
@@ -293,9 +318,14 @@ func TestMaxRequest(t *testing.T) {
 		}
 		return false
 	})
-	// A body that never stops coming is ended as well.
+}
+
+// TestMaxRequestOfUpload: a body that never stops coming is ended as well.
+func TestMaxRequestOfUpload(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *server.Options) { o.MaxRequest = 500 * time.Millisecond })
 	at := r.start(t, "a", "")
-	w = r.dial(t)
+	w := r.dial(t)
 	w.send(t, "PATCH", at, []string{length(1 << 20)}, "")
 	started := time.Now()
 	for time.Since(started) < 5*time.Second {

@@ -128,7 +128,9 @@ func TestAccess(t *testing.T) {
 	})
 	d, id := digest("x").String(), "00000000-0000-4000-8000-000000000000"
 	for code, status := range map[oci.Code]int{oci.Denied: 403, oci.Unauthorized: 401} {
+		mu.Lock()
 		refuse = code
+		mu.Unlock()
 		for route, want := range map[string]server.Access{
 			"GET /v2/": server.AccessAny, "HEAD /v2/": server.AccessAny, "GET /v2/_catalog": server.AccessCatalog,
 			"GET /v2/a/b/tags/list": server.AccessPull, "GET /v2/a/b/referrers/" + d: server.AccessPull,
@@ -146,9 +148,11 @@ func TestAccess(t *testing.T) {
 			if strings.Contains(path, "/a/b/") {
 				repository = "a/b"
 			}
+			mu.Lock()
 			if want := (asked{want, repository}); last != want {
 				t.Errorf("%s asks for %v, want %v", route, last, want)
 			}
+			mu.Unlock()
 		}
 	}
 }

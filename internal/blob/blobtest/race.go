@@ -81,8 +81,7 @@ func raceSize(b Backend, r *rand.Rand) int {
 }
 
 // tolerate forgives what a client of an upload that others write to, too, has to
-// expect. A fenced attempt may also find that the store has lost bytes: its state
-// is old, and its successors have moved on.
+// expect.
 func tolerate(err error) error {
 	if errors.Is(err, blob.ErrFenced) || errors.Is(err, blob.ErrBusy) {
 		return nil

@@ -138,6 +138,26 @@ func TestLateComplete(t *testing.T) {
 	}
 }
 
+// A fenced attempt whose multipart upload its successor has ended is told that it
+// was fenced, and not that the store lost bytes.
+func TestFencedIsNotLost(t *testing.T) {
+	t.Parallel()
+	s := newStore(t, setup(t))
+	u := blobtest.NewUpload()
+	u.Append(t, s, blobtest.Bytes(1, 2*partSize))
+	slow := u.Begin(t, s)
+	slow.MustWrite(t, blobtest.Bytes(2, 2*partSize)) // and it has a number in hand
+	u.Append(t, s, blobtest.Bytes(3, partSize))
+	_, err := slow.Write(blobtest.Bytes(4, partSize))
+	if err == nil {
+		err = slow.Save(t.Context())
+	}
+	if !errors.Is(err, blob.ErrFenced) || errors.Is(err, blob.ErrLost) {
+		t.Fatalf("a fenced attempt got: %v", err)
+	}
+	u.Complete(t, s, nil)
+}
+
 // The answer to CompleteMultipartUpload is lost: the object says that it worked.
 func TestCompleteAnswerLost(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ func (w *writer) Save(ctx context.Context) (blob.State, error) {
 	}
 	st, err := w.save(ctx)
 	if err != nil {
-		return nil, w.fail("saving", err)
+		return nil, w.fail("saving", w.blame(ctx, err))
 	}
 	w.fail("writing to", errEnded)
 	return st, nil
@@ -61,7 +61,7 @@ func (w *writer) Finish(ctx context.Context) (string, error) {
 	}
 	key, err := w.finish(ctx)
 	if err != nil {
-		return "", w.fail("finishing", err)
+		return "", w.fail("finishing", w.blame(ctx, err))
 	}
 	w.fail("writing to", errEnded)
 	return key, nil

@@ -123,6 +123,19 @@ func (w *writer) open(claim blob.Claim) error {
 	return nil
 }
 
+// blame finds out whether the attempt failed because it was fenced. Its successor
+// may have ended the multipart upload, which looks like lost bytes, or like a broken
+// connection where the service refuses a part before it has read it.
+func (w *writer) blame(ctx context.Context, err error) error {
+	if errors.Is(err, blob.ErrFenced) || ctx.Err() != nil {
+		return err
+	}
+	if _, fenced := w.numbers(ctx, 1); errors.Is(fenced, blob.ErrFenced) {
+		return fenced
+	}
+	return err
+}
+
 // fail remembers the first failure.
 func (w *writer) fail(doing string, err error) error {
 	if w.err == nil {
@@ -239,14 +252,14 @@ func (w *writer) added(n int) error {
 	w.total += int64(n)
 	if !w.loaded {
 		if err := w.load(w.ctx); err != nil {
-			return w.fail("writing", err)
+			return w.fail("writing", w.blame(w.ctx, err))
 		}
 	}
 	if w.buf.n < w.partLimit() {
 		return nil
 	}
 	if err := w.sendPart(w.ctx); err != nil {
-		return w.fail("writing", err)
+		return w.fail("writing", w.blame(w.ctx, err))
 	}
 	return nil
 }

@@ -14,22 +14,28 @@
 -- gc_review_after is the time from which an object may be reviewed after
 -- event e: the configured delay, one day without one, and up to a tenth of it
 -- (at most an hour) more, so that a burst of events isn't reviewed as a burst.
--- A delay of zero is exact.
+-- A delay of zero is exact. Triggers ask once per statement.
 CREATE OR REPLACE FUNCTION gc_review_after (e text)
     RETURNS timestamptz
-    LANGUAGE sql VOLATILE
+    LANGUAGE plpgsql VOLATILE
     AS $$
-    SELECT now() + d.delay + random() * LEAST(d.delay / 10, interval '1 hour')
-    FROM (SELECT COALESCE((SELECT value FROM gc_review_after_defaults WHERE event = e), interval '1 day') AS delay) d
+DECLARE
+    delay interval := (SELECT value FROM gc_review_after_defaults WHERE event = e);
+BEGIN
+    delay := COALESCE(delay, interval '1 day');
+    RETURN now() + delay + random() * LEAST(delay / 10, interval '1 hour');
+END;
 $$;
 
 CREATE OR REPLACE FUNCTION gc_track_blob_uploads ()
     RETURNS trigger
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    after_blob_upload timestamptz := gc_review_after('blob_upload');
 BEGIN
     INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
-    SELECT n.digest, gc_review_after('blob_upload'), 'blob_upload'
+    SELECT n.digest, after_blob_upload, 'blob_upload'
     FROM new_rows n
     ORDER BY n.digest
     ON CONFLICT (digest) DO UPDATE SET
@@ -76,9 +82,11 @@ CREATE OR REPLACE FUNCTION gc_track_manifest_uploads ()
     RETURNS trigger
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    after_manifest_upload timestamptz := gc_review_after('manifest_upload');
 BEGIN
     INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-    SELECT n.top_level_namespace_id, n.repository_id, n.id, gc_review_after('manifest_upload'), 'manifest_upload'
+    SELECT n.top_level_namespace_id, n.repository_id, n.id, after_manifest_upload, 'manifest_upload'
     FROM new_rows n
     WHERE NOT EXISTS (
         SELECT FROM tags t
@@ -101,6 +109,9 @@ CREATE OR REPLACE FUNCTION gc_track_deleted_manifests ()
     RETURNS trigger
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    after_subject_delete timestamptz := gc_review_after('subject_delete');
+    after_manifest_delete timestamptz := gc_review_after('manifest_delete');
 BEGIN
     DELETE FROM gc_manifest_review_queue q
     USING old_rows o
@@ -109,7 +120,7 @@ BEGIN
         AND q.manifest_id = o.id;
 
     INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-    SELECT m.top_level_namespace_id, m.repository_id, m.id, gc_review_after('subject_delete'), 'subject_delete'
+    SELECT m.top_level_namespace_id, m.repository_id, m.id, after_subject_delete, 'subject_delete'
     FROM (SELECT DISTINCT top_level_namespace_id, repository_id, digest FROM old_rows) o
     JOIN manifests m
         ON m.top_level_namespace_id = o.top_level_namespace_id
@@ -123,7 +134,7 @@ BEGIN
         set_aside_at = NULL;
 
     INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
-    SELECT o.digest, gc_review_after('manifest_delete'), 'manifest_delete'
+    SELECT o.digest, after_manifest_delete, 'manifest_delete'
     FROM (SELECT DISTINCT configuration_blob_digest AS digest
           FROM old_rows
           WHERE configuration_blob_digest IS NOT NULL) o
@@ -141,9 +152,11 @@ CREATE OR REPLACE FUNCTION gc_track_deleted_layers ()
     RETURNS trigger
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    after_layer_delete timestamptz := gc_review_after('layer_delete');
 BEGIN
     INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
-    SELECT o.digest, gc_review_after('layer_delete'), 'layer_delete'
+    SELECT o.digest, after_layer_delete, 'layer_delete'
     FROM (SELECT DISTINCT digest FROM old_rows) o
     ORDER BY o.digest
     ON CONFLICT (digest) DO UPDATE SET
@@ -159,9 +172,11 @@ CREATE OR REPLACE FUNCTION gc_track_deleted_manifest_lists ()
     RETURNS trigger
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    after_manifest_list_delete timestamptz := gc_review_after('manifest_list_delete');
 BEGIN
     INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-    SELECT o.*, gc_review_after('manifest_list_delete'), 'manifest_list_delete'
+    SELECT o.*, after_manifest_list_delete, 'manifest_list_delete'
     FROM (SELECT DISTINCT top_level_namespace_id, repository_id, child_id FROM old_rows) o
     ORDER BY 1, 2, 3
     ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
@@ -177,9 +192,11 @@ CREATE OR REPLACE FUNCTION gc_track_deleted_tags ()
     RETURNS trigger
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    after_tag_delete timestamptz := gc_review_after('tag_delete');
 BEGIN
     INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-    SELECT o.*, gc_review_after('tag_delete'), 'tag_delete'
+    SELECT o.*, after_tag_delete, 'tag_delete'
     FROM (SELECT DISTINCT top_level_namespace_id, repository_id, manifest_id FROM old_rows) o
     ORDER BY 1, 2, 3
     ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
@@ -195,9 +212,11 @@ CREATE OR REPLACE FUNCTION gc_track_switched_tags ()
     RETURNS trigger
     LANGUAGE plpgsql
     AS $$
+DECLARE
+    after_tag_switch timestamptz := gc_review_after('tag_switch');
 BEGIN
     INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-    SELECT s.*, gc_review_after('tag_switch'), 'tag_switch'
+    SELECT s.*, after_tag_switch, 'tag_switch'
     FROM (SELECT DISTINCT o.top_level_namespace_id, o.repository_id, o.manifest_id
           FROM old_rows o
           JOIN new_rows n ON n.id = o.id

@@ -48,7 +48,7 @@ CREATE OR REPLACE FUNCTION purser_notify_deleted ()
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    IF purser_others_listen() THEN
+    IF EXISTS (SELECT FROM old_rows) AND purser_others_listen() THEN
         PERFORM purser_notify_paths(TG_ARGV[0], ARRAY(
             SELECT path FROM repositories WHERE id IN (SELECT repository_id FROM old_rows) LIMIT 501));
     END IF;
@@ -61,7 +61,7 @@ CREATE OR REPLACE FUNCTION purser_notify_inserted ()
     LANGUAGE plpgsql
     AS $$
 BEGIN
-    IF purser_others_listen() THEN
+    IF EXISTS (SELECT FROM new_rows) AND purser_others_listen() THEN
         PERFORM purser_notify_paths(TG_ARGV[0], ARRAY(
             SELECT path FROM repositories WHERE id IN (SELECT repository_id FROM new_rows) LIMIT 501));
     END IF;

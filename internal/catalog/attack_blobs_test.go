@@ -1,0 +1,222 @@
+package catalog_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// A link that another transaction is deleting is made anew, not taken for
+// there: what was answered with 201 is linked.
+func TestAttackLinkGoesWhileItIsMade(t *testing.T) {
+	t.Parallel()
+	for what, again := range map[string]func(b bundle, d oci.Digest) error{
+		"mount": func(b bundle, d oci.Digest) error {
+			ok, err := b.Mount(context.Background(), "r", "other", d)
+			if err == nil && !ok {
+				err = fmt.Errorf("not mounted")
+			}
+			return err
+		},
+		"upload": func(b bundle, _ oci.Digest) error {
+			_, err := b.tryPush(context.Background(), "r", "layer")
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			d := b.push(t, "r", "layer")
+			b.push(t, "other", "layer")
+			gc, watch := b.session(t), b.session(t)
+			gc.exec(t, "BEGIN")
+			gc.exec(t, "SELECT FROM gc_blob_review_queue WHERE digest = $1 FOR UPDATE SKIP LOCKED", d.Bytes())
+			done := later(func() error { return again(b, d) })
+			gc.blocks(t, watch, 1)
+			// The review is of links that no manifest needs; the blob stays.
+			gc.exec(t, `DELETE FROM repository_blobs rb USING repositories r
+				WHERE r.id = rb.repository_id AND r.path = 'r' AND rb.blob_digest = $1`, d.Bytes())
+			gc.exec(t, "COMMIT")
+			if err := soon(t, what, done); err != nil {
+				t.Fatal(err)
+			}
+			if !b.linked(t, "r", d) {
+				t.Errorf("%s succeeded, but the repository doesn't have the blob", what)
+			}
+			if _, err := b.PromiseBlob(t.Context(), "r", d); err != nil {
+				t.Errorf("%s succeeded, then: %v", what, err)
+			}
+		})
+	}
+}
+
+// The existence of a blob is asked while garbage collection holds it: the
+// answer waits, and is the truth.
+func TestAttackPromiseWaitsForReview(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	d := b.push(t, "r", "layer")
+	gc, watch := b.session(t), b.session(t)
+	if !gc.collecting(t, d) {
+		t.Fatal("nothing to review")
+	}
+	done := later(func() error { _, err := b.PromiseBlob(context.Background(), "r", d); return err })
+	gc.blocks(t, watch, 1)
+	gc.collect(t, d)
+	wantCode(t, soon(t, "HEAD", done), oci.BlobUnknown)
+}
+
+// A promise is a row even where the queue had none, and a review that begins
+// after it leaves the blob alone.
+func TestAttackPromiseIsARow(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	d := b.push(t, "r", "layer")
+	b.exec(t, "DELETE FROM gc_blob_review_queue")
+	if _, err := b.PromiseBlob(t.Context(), "r", d); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE digest = $1 AND review_after > now() + interval '23 hours'", d.Bytes()); n != 1 {
+		t.Error("nothing keeps the blob from review")
+	}
+}
+
+// Uploads, mounts and manifests that meet a blob being deleted wait, and tell
+// the truth afterwards.
+func TestAttackBlobGoes(t *testing.T) {
+	t.Parallel()
+	type outcome struct {
+		deleted, kept oci.Code // "" for success
+	}
+	for what, c := range map[string]struct {
+		do   func(b bundle, d oci.Digest, payload []byte) error
+		want outcome
+	}{
+		"upload": {func(b bundle, _ oci.Digest, _ []byte) error {
+			_, err := b.tryPush(context.Background(), "r", "layer")
+			return err
+		},
+			outcome{}},
+		"manifest": {func(b bundle, _ oci.Digest, payload []byte) error {
+			_, err := b.tryPut(context.Background(), "r", payload, "t")
+			return err
+		}, outcome{deleted: oci.ManifestBlobUnknown}},
+	} {
+		for _, kept := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s,kept=%v", what, kept), func(t *testing.T) {
+				t.Parallel()
+				b := setup(t)
+				d := b.push(t, "r", "layer")
+				payload := image(t, b.push(t, "r", "config"), []oci.Digest{d}, nil)
+				gc, watch := b.session(t), b.session(t)
+				if !gc.collecting(t, d) {
+					t.Fatal("nothing to review")
+				}
+				done := later(func() error { return c.do(b, d, payload) })
+				gc.blocks(t, watch, 1)
+				want := c.want.kept
+				if kept {
+					gc.exec(t, "ROLLBACK")
+				} else {
+					gc.collect(t, d)
+					want = c.want.deleted
+				}
+				err := soon(t, what, done)
+				if oci.CodeOf(err) != want || (want == "" && err != nil) {
+					t.Fatalf("%v, want %q", err, want)
+				}
+				if want == "" && !b.linked(t, "r", d) {
+					t.Error("it succeeded, but the repository doesn't have the blob")
+				}
+				b.owned(t)
+			})
+		}
+	}
+}
+
+// A manifest that is being put keeps garbage collection off its blobs before
+// it is committed.
+func TestAttackPutHoldsItsBlobs(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	b.put(t, "r", image(t, config, nil, nil), "t")
+	x, watch, gc := b.session(t), b.session(t), b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT FROM tags FOR UPDATE")
+	done := later(func() error {
+		_, err := b.tryPut(context.Background(), "r", image(t, config, []oci.Digest{layer}, nil), "t")
+		return err
+	})
+	x.blocks(t, watch, 1)
+	if gc.collecting(t, layer) {
+		t.Error("a blob that a manifest is being put with could be deleted")
+	}
+	// A deletion of the link waits for the manifest and is refused.
+	unlink := later(func() error { return b.DeleteBlob(context.Background(), "r", layer) })
+	eventually(t, "the deletion waits", func() bool {
+		return b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") >= 2
+	})
+	x.exec(t, "COMMIT")
+	if err := soon(t, "put", done); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, soon(t, "unlink", unlink), oci.Unsupported)
+}
+
+// A manifest whose blob is being unlinked waits, and is refused.
+func TestAttackUnlinkBeforePut(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	x, watch := b.session(t), b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "DELETE FROM repository_blobs WHERE blob_digest = $1", layer.Bytes())
+	done := later(func() error {
+		_, err := b.tryPut(context.Background(), "r", image(t, config, []oci.Digest{layer}, nil), "t")
+		return err
+	})
+	x.blocks(t, watch, 1)
+	x.exec(t, "COMMIT")
+	wantCode(t, soon(t, "put", done), oci.ManifestBlobUnknown)
+}
+
+// A second sweep is owed until one has begun after the longest request.
+func TestAttackSweepThatBeganTooEarly(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(t, "INSERT INTO gc_doomed_objects (storage_key, of_upload, again_at) VALUES ('base', true, now() + interval '300 ms')")
+	list, err := b.ClaimDoomed(t.Context(), 10, 0)
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	// The store is swept now; a late writer writes; then the time is over.
+	eventually(t, "the longest request is over", func() bool {
+		return b.count(t, "SELECT count(*) FROM gc_doomed_objects WHERE again_at <= now()") == 1
+	})
+	settle(t, b, list)
+	if n := b.count(t, "SELECT count(*) FROM gc_doomed_objects"); n != 1 {
+		t.Error("the sweep began before the longest request was over, and there is no second one")
+	}
+	if list, err = b.ClaimDoomed(t.Context(), 10, 0); err != nil || len(list) != 1 {
+		t.Fatalf("the second sweep isn't due: %v, %v", list, err)
+	}
+	settle(t, b, list)
+	if n := b.count(t, "SELECT count(*) FROM gc_doomed_objects"); n != 0 {
+		t.Error("swept after the longest request, and still not forgotten")
+	}
+}
+
+func settle(t *testing.T, b bundle, list []catalog.Doomed) {
+	t.Helper()
+	var keys []string
+	for _, d := range list {
+		keys = append(keys, d.StorageKey)
+	}
+	if err := b.SettleDoomed(t.Context(), keys); err != nil {
+		t.Fatal(err)
+	}
+}

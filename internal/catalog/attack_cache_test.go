@@ -1,0 +1,346 @@
+package catalog_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// network stands between a replica and the database. It can keep what it is
+// sent back for a while, as networks do.
+type network struct {
+	net.Listener
+	to string // the server's socket
+
+	mu   sync.Mutex
+	hold [2]func([]byte) bool // whether to keep a packet: to the server, from it
+	cut  bool                 // whether the sender of what is kept is cut off
+	kept chan struct{}        // closed when one is being kept
+	free chan struct{}        // closed when it may go on
+}
+
+const (
+	toServer = iota
+	fromServer
+)
+
+// between makes a network in front of the database and the DSN through it.
+func between(t *testing.T, dsn string) (*network, string) {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &network{Listener: l, to: fmt.Sprintf("%s/.s.PGSQL.%d", cfg.Host, cfg.Port)}
+	if !strings.HasPrefix(cfg.Host, "/") {
+		t.Skipf("the test's server has no socket: %s", cfg.Host)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s, err := net.Dial("unix", n.to)
+			if err != nil {
+				c.Close() //nolint:errcheck // the client sees it
+				continue
+			}
+			wg.Go(func() { n.carry(s, c, toServer) })
+			wg.Go(func() { n.carry(c, s, fromServer) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close() //nolint:errcheck // nothing is lost
+		n.release()
+		wg.Wait()
+	})
+	port := l.Addr().(*net.TCPAddr).Port
+	q := url.Values{"sslmode": {"disable"}}
+	u := url.URL{Scheme: "postgres", User: url.UserPassword(cfg.User, cfg.Password),
+		Host: fmt.Sprintf("127.0.0.1:%d", port), Path: cfg.Database, RawQuery: q.Encode()}
+	return n, u.String()
+}
+
+// carry carries one direction of a connection. What was sent is delivered even
+// when the sender has gone.
+func (n *network) carry(to, from net.Conn, direction int) {
+	defer func() {
+		if direction == fromServer {
+			to.Close()   //nolint:errcheck // both ends are done with
+			from.Close() //nolint:errcheck
+		} else if c, ok := to.(*net.UnixConn); ok {
+			c.CloseWrite() //nolint:errcheck // it has gone
+		}
+	}()
+	buf := make([]byte, 64<<10)
+	for {
+		m, err := from.Read(buf)
+		if m > 0 {
+			n.keep(direction, buf[:m], from)
+			if _, err := to.Write(buf[:m]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (n *network) keep(direction int, p []byte, from net.Conn) {
+	n.mu.Lock()
+	hold := n.hold[direction]
+	if hold == nil || !hold(p) {
+		n.mu.Unlock()
+		return
+	}
+	n.hold[direction] = nil
+	close(n.kept)
+	free, cut := n.free, n.cut
+	n.mu.Unlock()
+	if cut {
+		from.Close() //nolint:errcheck // what it sent is on its way
+	}
+	<-free
+}
+
+// keepNext keeps the next packet with text in it, and all that follows it on
+// its connection, until release.
+func (n *network) keepNext(direction int, text string) (kept <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hold[direction] = func(p []byte) bool { return strings.Contains(string(p), text) }
+	n.kept, n.free = make(chan struct{}), make(chan struct{})
+	return n.kept
+}
+
+func (n *network) release() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hold = [2]func([]byte) bool{}
+	if n.free != nil {
+		close(n.free)
+		n.free = nil
+	}
+}
+
+// behind opens a replica behind a network, which has one connection to the
+// database at a time for each that the test needs.
+func behind(t *testing.T) (*network, bundle) {
+	t.Helper()
+	n, dsn := between(t, dbtest.DSN(t))
+	id := uuid.New()
+	d, err := db.Open(t.Context(), db.Options{DSN: dsn, Replica: id.String(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return n, bundle{catalog.New(catalog.Options{DB: d, Replica: id, Log: slog.New(slog.DiscardHandler)}), d}
+}
+
+// A client hangs up after its change was sent and before it was answered. The
+// change is made all the same, and the caches don't serve what was before it.
+func TestAttackChangeOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	config := func(b bundle, t *testing.T) oci.Digest { return b.push(t, "r", "config") }
+	for what, c := range map[string]struct {
+		cut    bool   // the connection breaks; else the client hangs up
+		mark   string // what is in the packet that changes something
+		change func(b bundle, ctx context.Context, d oci.Digest, other []byte) error
+	}{
+		"tag deleted": {false, "doomedtag", func(b bundle, ctx context.Context, _ oci.Digest, _ []byte) error {
+			return b.DeleteTag(ctx, "r", "doomedtag")
+		}},
+		"connection broken": {true, "doomedtag", func(b bundle, ctx context.Context, _ oci.Digest, _ []byte) error {
+			return b.DeleteTag(ctx, "r", "doomedtag")
+		}},
+		"tag moved": {false, "doomedtag", func(b bundle, ctx context.Context, _ oci.Digest, other []byte) error {
+			_, err := b.tryPut(ctx, "r", other, "doomedtag")
+			return err
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			n, b := behind(t)
+			b.listen(t)
+			cfg := config(b, t)
+			payload := image(t, cfg, nil, nil)
+			other := image(t, cfg, nil, map[string]any{"annotations": map[string]string{"n": "2"}})
+			d := b.put(t, "r", payload, "doomedtag")
+			// Prepares the statements, so that one packet has all that follows.
+			b.put(t, "r", image(t, cfg, nil, map[string]any{"annotations": map[string]string{"n": "3"}}), "x")
+			if err := b.DeleteTag(t.Context(), "r", "x"); err != nil {
+				t.Fatal(err)
+			}
+			current := func() string {
+				var s *string
+				err := b.session(t).QueryRow(t.Context(), `SELECT encode(m.digest, 'hex') FROM tags t JOIN manifests m ON m.id = t.manifest_id
+					WHERE t.name = 'doomedtag'`).Scan(&s)
+				if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+					t.Fatal(err)
+				}
+				if s == nil {
+					return ""
+				}
+				return *s
+			}
+			was := current()
+			n.cut = c.cut
+			kept := n.keepNext(toServer, c.mark)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := later(func() error { return c.change(b, ctx, d, other) })
+			select {
+			case <-kept:
+			case <-time.After(10 * time.Second):
+				t.Fatal("nothing was sent")
+			}
+			if !c.cut {
+				cancel()
+			}
+			var err error
+			select {
+			case err = <-done:
+			case <-time.After(3 * time.Second):
+				// It waits for the outcome although the client is gone: fine.
+				n.release()
+				err = soon(t, what, done)
+			}
+			t.Logf("the caller was told: %v", err)
+			get := func() string {
+				m, err := b.ManifestByTag(t.Context(), "r", "doomedtag")
+				if err != nil {
+					return ""
+				}
+				return fmt.Sprintf("%x", m.Digest.Bytes())
+			}
+			get()
+			n.release()
+			eventually(t, "the change is made", func() bool { return current() != was })
+			now := current()
+			eventually(t, "the cache serves what is", func() bool { return get() == now })
+		})
+	}
+}
+
+// A reader whose answer is late keeps nothing that a change has overtaken.
+func TestAttackLateFill(t *testing.T) {
+	t.Parallel()
+	n, b := behind(t)
+	b.listen(t)
+	config := b.push(t, "r", "config")
+	old := image(t, config, nil, map[string]any{"annotations": map[string]string{"version": "oldest"}})
+	b.put(t, "r", old, "t")
+	if _, err := b.ManifestByTag(t.Context(), "r", "t"); err != nil { // prepares the statement
+		t.Fatal(err)
+	}
+	want := b.put(t, "r", image(t, config, nil, nil), "t")
+	b.put(t, "r", old, "t")
+	kept := n.keepNext(fromServer, "oldest")
+	done := later(func() error { _, err := b.ManifestByTag(context.Background(), "r", "t"); return err })
+	select {
+	case <-kept:
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing was read")
+	}
+	if d := b.put(t, "r", image(t, config, nil, nil), "t"); d != want {
+		t.Fatal(d)
+	}
+	n.release()
+	if err := soon(t, "the late reader", done); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		m, err := b.ManifestByTag(t.Context(), "r", "t")
+		if err != nil || m.Digest != want {
+			t.Fatalf("read %v, %v after the tag was moved to %s", m, err, want)
+		}
+	}
+}
+
+// A promise that is remembered is of one manifest, not of those that come to be
+// called the same after it was deleted.
+func TestAttackPromiseOutlivesItsManifest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.listen(t)
+	config := b.push(t, "r", "config")
+	payload := image(t, config, nil, nil)
+	d := b.put(t, "r", payload, "t")
+	promise := func() {
+		t.Helper()
+		if _, err := b.PromiseManifest(t.Context(), "r", d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	promise()
+	if err := b.DeleteManifest(t.Context(), "r", d); err != nil {
+		t.Fatal(err)
+	}
+	b.put(t, "r", payload, "t")
+	if _, err := b.ManifestByDigest(t.Context(), "r", d); err != nil {
+		t.Fatal(err)
+	}
+	promise()
+	if n := b.count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '1 hour'"); n != 1 {
+		t.Error("HEAD said that the manifest is there, and nothing keeps it from review")
+	}
+}
+
+// A process that registers waits for the changes that didn't see it.
+func TestAttackRegistrationWaits(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.DSN(t)
+	a := replica(t, dsn)
+	config := a.push(t, "r", "config")
+	old := a.put(t, "r", image(t, config, nil, nil), "t")
+	a.put(t, "r", image(t, config, nil, map[string]any{"annotations": map[string]string{"n": "2"}}), "u")
+	b := replica(t, dsn)
+	x := a.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "UPDATE tags SET manifest_id = (SELECT manifest_id FROM tags WHERE name = 'u') WHERE name = 't'")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := later(func() error { return b.Listen(ctx) })
+	defer func() {
+		cancel()
+		if err := <-done; err != nil && !errors.Is(err, io.EOF) {
+			t.Errorf("listening: %v", err)
+		}
+	}()
+	eventually(t, "registered", func() bool { return b.count(t, "SELECT count(*) FROM replicas") == 1 })
+	for range 20 {
+		if b.Caching() {
+			t.Fatal("caches are in use while a change is under way that nobody will be told of")
+		}
+		if _, err := b.ManifestByTag(t.Context(), "r", "t"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.exec(t, "COMMIT")
+	b.waitCaching(t)
+	if m, err := b.ManifestByTag(t.Context(), "r", "t"); err != nil || m.Digest == old {
+		t.Fatalf("%v, %v: the tag has moved", m, err)
+	}
+}

@@ -1,0 +1,161 @@
+package catalog_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// begun is an upload that a client has started, claimed by a writer.
+func (b bundle) begun(t *testing.T, path string) catalog.Upload {
+	t.Helper()
+	list, err := b.StartUploads(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := list[0]
+	u.Repository = path
+	if u.Attempt, _, err = b.ClaimUpload(t.Context(), u, 1); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func (b bundle) commit(u catalog.Upload, content string) error {
+	u.Size = int64(len(content))
+	return b.CommitUpload(context.Background(), u, oci.Compute(oci.SHA256, []byte(content)), u.StorageKey+"-1", false)
+}
+
+// A writer that wakes up after the upload was claimed anew, committed,
+// cancelled or reaped changes nothing.
+func TestAttackStalledWriter(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	for what, end := range map[string]func(u catalog.Upload) error{
+		"claimed": func(u catalog.Upload) error { _, _, err := b.ClaimUpload(ctx, u, 1); return err },
+		"committed": func(u catalog.Upload) error {
+			attempt, _, err := b.ClaimUpload(ctx, u, 1)
+			u.Attempt = attempt
+			if err == nil {
+				err = b.commit(u, "content")
+			}
+			return err
+		},
+		"cancelled": func(u catalog.Upload) error { return b.CancelUpload(ctx, "r", u.ID) },
+		"reaped": func(u catalog.Upload) error {
+			b.exec(t, "UPDATE uploads SET updated_at = now() - interval '2 days' WHERE id = $1", u.ID)
+			_, err := b.ReapUploads(ctx, 24*time.Hour, 10)
+			return err
+		},
+	} {
+		u := b.begun(t, "r")
+		if err := end(u); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		before := b.owned(t)
+		_, err := b.UploadNumbers(ctx, u, 1)
+		wantCode(t, err, oci.BlobUploadInvalid)
+		_, err = b.SaveUpload(ctx, u)
+		wantCode(t, err, oci.BlobUploadInvalid)
+		_, _, err = b.ClaimUpload(ctx, u, 1)
+		wantCode(t, err, oci.BlobUploadInvalid)
+		for _, content := range []string{"late " + what, "content"} { // new, and perhaps there
+			wantCode(t, b.commit(u, content), oci.BlobUploadInvalid)
+		}
+		if n := b.count(t, "SELECT count(*) FROM blobs WHERE digest = $1", oci.Compute(oci.SHA256, []byte("late "+what)).Bytes()); n != 0 {
+			t.Errorf("%s: a late writer made a blob", what)
+		}
+		if after := b.owned(t); after != before {
+			t.Errorf("%s: %d owners became %d", what, before, after)
+		}
+	}
+}
+
+// A reaper that has seen an upload as abandoned leaves it alone when it was
+// claimed before the reaper could lock it.
+func TestAttackReaperMeetsWriter(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	u := b.begun(t, "r")
+	b.exec(t, "UPDATE uploads SET updated_at = now() - interval '2 days'")
+	x := b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "UPDATE uploads SET attempt = attempt + 1, updated_at = now() WHERE id = $1", u.ID)
+	if n, err := b.ReapUploads(t.Context(), 24*time.Hour, 10); err != nil || n != 0 {
+		t.Fatalf("reaped %d, %v, while a request claims the upload", n, err)
+	}
+	x.exec(t, "COMMIT")
+	if n, err := b.ReapUploads(t.Context(), 24*time.Hour, 10); err != nil || n != 0 {
+		t.Fatalf("reaped %d, %v, after a request claimed the upload", n, err)
+	}
+}
+
+// Whatever ends an upload with numbers given out dooms what it may have stored.
+func TestAttackEndsAreDoomed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	u := b.begun(t, "r")
+	x, watch := b.session(t), b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "UPDATE uploads SET numbers = numbers + 1 WHERE id = $1", u.ID)
+	done := later(func() error { return b.CancelUpload(context.Background(), "r", u.ID) })
+	x.blocks(t, watch, 1)
+	x.exec(t, "COMMIT")
+	if err := soon(t, "cancel", done); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.count(t, "SELECT count(*) FROM gc_doomed_objects WHERE storage_key = $1 AND of_upload AND again_at > now()", u.StorageKey); n != 1 {
+		t.Error("the objects of a cancelled upload have no owner")
+	}
+}
+
+// Two uploads of one blob, and two commits of one upload, at once: one blob,
+// every object owned once.
+func TestAttackCommitsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.push(t, "r", "makes the repository")
+	one, two := b.begun(t, "r"), b.begun(t, "r")
+	d := oci.Compute(oci.SHA256, []byte("content"))
+	x, watch := b.session(t), b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "INSERT INTO blobs (digest, size, storage_key) VALUES ($1, 7, 'mine')", d.Bytes())
+	first := later(func() error { return b.commit(one, "content") })
+	x.blocks(t, watch, 1)
+	second := later(func() error { return b.commit(two, "content") })
+	x.blocks(t, watch, 2)
+	again := later(func() error { return b.commit(one, "content") })
+	eventually(t, "all wait", func() bool { return b.waiting(t) >= 3 })
+	x.exec(t, "ROLLBACK")
+	for what, done := range map[string]<-chan error{"first": first, "second": second} {
+		if err := soon(t, what, done); err != nil {
+			// The same upload twice: either of the two may be the one.
+			if what == "first" && oci.CodeOf(err) == oci.BlobUploadInvalid {
+				again, first = first, again
+				continue
+			}
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := soon(t, "again", again); err != nil && oci.CodeOf(err) != oci.BlobUploadInvalid {
+		t.Errorf("the same upload once more: %v", err)
+	}
+	if n := b.count(t, "SELECT count(*) FROM blobs WHERE digest = $1", d.Bytes()); n != 1 || !b.linked(t, "r", d) {
+		t.Errorf("%d blobs", n)
+	}
+	if n := b.count(t, "SELECT count(*) FROM uploads WHERE id = ANY ($1)", []uuid.UUID{one.ID, two.ID}); n != 0 {
+		t.Errorf("%d uploads are left", n)
+	}
+	if n := b.count(t, fmt.Sprintf("SELECT count(*) FROM gc_doomed_objects WHERE storage_key IN ('%s', '%s') AND keep IS NULL",
+		one.StorageKey, two.StorageKey)); n != 1 {
+		t.Errorf("%d objects are doomed whole, want the loser's", n)
+	}
+	b.owned(t)
+}

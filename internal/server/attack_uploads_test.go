@@ -1,0 +1,112 @@
+package server_test
+
+import (
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// orphans is the objects in the store that no row owns.
+func (r *registry) orphans(t *testing.T) []string {
+	t.Helper()
+	var list []string
+	err := filepath.WalkDir(filepath.Join(r.dir, "objects"), func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		base, _, _ := strings.Cut(e.Name(), "-")
+		var n int
+		if err := r.db.Pool.QueryRow(t.Context(), `SELECT
+			(SELECT count(*) FROM blobs WHERE storage_key = $1) + (SELECT count(*) FROM uploads WHERE storage_key = $2) +
+			(SELECT count(*) FROM gc_doomed_objects WHERE storage_key IN ($1, $2))`, e.Name(), base).Scan(&n); err != nil {
+			return err
+		}
+		if n == 0 {
+			list = append(list, e.Name())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// An upload was given up long ago, and everything that it stored was swept, also
+// the second time. A process that still remembers it stores nothing for it that
+// nobody would ever delete.
+func TestAttackUploadRememberedTooLong(t *testing.T) {
+	t.Parallel()
+	one := setup(t)
+	two := replica(t, one.dsn, one.dir)
+	for _, n := range []int{1000, catalog.MaxTail + 1} {
+		content := pattern(7, n)
+		for _, method := range []string{"PATCH", "PUT"} {
+			at := one.start(t, "a", "")
+			two.do(t, "DELETE", at, "").want(t, 204, "")
+			// Both sweeps are over.
+			if _, err := one.db.Pool.Exec(t.Context(), "DELETE FROM gc_doomed_objects"); err != nil {
+				t.Fatal(err)
+			}
+			a := one.do(t, method, at+"?digest="+digest(content).String(), content)
+			if a.StatusCode != 404 && a.StatusCode != 416 {
+				t.Errorf("%s to an upload that is gone: %d %s", method, a.StatusCode, a.body)
+			}
+			if list := one.orphans(t); len(list) > 0 {
+				t.Errorf("%s of %d bytes: nobody owns %v", method, n, list)
+			}
+		}
+	}
+}
+
+// A client whose requests meet now one replica, now the other, does nothing
+// wrong, and is not refused.
+func TestAttackUploadThroughTwoReplicas(t *testing.T) {
+	t.Parallel()
+	one := setup(t)
+	two := replica(t, one.dsn, one.dir)
+	for _, n := range []int{10, catalog.MaxTail - 1, catalog.MaxTail + 1, 200_000} {
+		for _, m := range []int{10, 100_000} {
+			first, second := pattern(1, n), pattern(2, m)
+			at := one.start(t, "a", "")
+			two.do(t, "PATCH", at, first).want(t, 202, "")
+			a := one.do(t, "PATCH", at, second)
+			if a.StatusCode != 202 {
+				t.Errorf("%d bytes through one replica, then %d through the other: %d %s", n, m, a.StatusCode, a.body)
+				continue
+			}
+			content := first + second
+			two.do(t, "PUT", at+"?digest="+digest(content).String(), "").want(t, 201, "")
+			one.wantBlob(t, "a", digest(content), content)
+		}
+		// The last chunk may come with the PUT.
+		first, last := pattern(3, n), pattern(4, 150_000)
+		at := one.start(t, "a", "")
+		two.do(t, "PATCH", at, first).want(t, 202, "")
+		if a := one.do(t, "PUT", at+"?digest="+digest(first+last).String(), last); a.StatusCode != 201 {
+			t.Errorf("%d bytes through one replica, then a PUT with more through the other: %d %s", n, a.StatusCode, a.body)
+		}
+	}
+	if list := one.orphans(t); len(list) > 0 {
+		t.Errorf("nobody owns %v", list)
+	}
+}
+
+// What became of an upload whose end was committed but not answered: its client
+// asks or ends it again, and finds the blob.
+func TestAttackAnswerOfCommitLost(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	content := pattern(5, 1000)
+	at := r.start(t, "a", "")
+	r.do(t, "PUT", at+"?digest="+digest(content).String(), content).want(t, 201, "") // lost on its way
+	r.do(t, "PUT", at+"?digest="+digest(content).String(), content).want(t, 404, oci.BlobUploadUnknown)
+	r.do(t, "HEAD", "/v2/a/blobs/"+digest(content).String(), "").want(t, 200, "")
+	if list := r.orphans(t); len(list) > 0 {
+		t.Errorf("nobody owns %v", list)
+	}
+}

@@ -1,0 +1,359 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// samples are a metric's values by its labels, written route,method,code.
+func (r *registry) samples(t *testing.T, name string) map[string]float64 {
+	t.Helper()
+	families, err := r.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.Metric {
+			labels := map[string]string{}
+			for _, l := range m.Label {
+				labels[l.GetName()] = l.GetValue()
+			}
+			key := strings.TrimRight(labels["route"]+","+labels["method"]+","+labels["code"], ",")
+			got[key] += value(m)
+		}
+	}
+	return got
+}
+
+func value(m *dto.Metric) float64 {
+	if m.Histogram != nil {
+		return float64(m.Histogram.GetSampleCount())
+	}
+	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+}
+
+func (r *registry) gauge(t *testing.T, name string) float64 { return r.samples(t, name)[""] }
+
+// TestMetrics: requests are counted by route, method and code; a client can't
+// invent label values.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	d := r.push(t, "a/b", "0123456789")
+	r.do(t, "GET", "/v2/a/b/blobs/"+d.String(), "").want(t, 200, "")
+	r.do(t, "GET", "/v2/a/b/blobs/"+d.String(), "", "Range", "bytes=0-3").want(t, 206, "")
+	r.do(t, "GET", "/v2/a/b/blobs/"+digest("x").String(), "").want(t, 404, "")
+	r.do(t, "GET", "/v2/a/b/manifests/v1", "").want(t, 404, "")
+	r.do(t, "GET", "/nowhere", "").want(t, 404, "")
+	r.do(t, "WEIRD1", "/nowhere", "").want(t, 404, "")
+	const blobs, upload = "/v2/{name}/blobs/{ref}", "/v2/{name}/blobs/uploads/{ref}"
+	want := map[string]float64{
+		"/v2/{name}/blobs/uploads/,POST,202": 1, upload + ",PUT,201": 1, blobs + ",GET,200": 1, blobs + ",GET,206": 1,
+		blobs + ",GET,404": 1, "/v2/{name}/manifests/{ref},GET,404": 1, "none,any,404": 2,
+	}
+	eventually(t, "every request counted", func() bool { return fmt.Sprint(r.samples(t, "purser_http_requests_total")) == fmt.Sprint(want) })
+	for name, want := range map[string]map[string]float64{
+		"purser_http_request_duration_seconds": {blobs + ",GET": 3, "none,any": 2},
+		"purser_http_received_bytes_total":     {upload: 10},
+	} {
+		got := r.samples(t, name)
+		for k, v := range want {
+			if got[k] != v {
+				t.Errorf("%s of %s is %v, want %v", name, k, got[k], v)
+			}
+		}
+	}
+	if got := r.samples(t, "purser_http_sent_bytes_total")[blobs]; got < 14 {
+		t.Errorf("%v bytes sent, want the blob, a part of it and an error", got)
+	}
+	if got := r.gauge(t, "purser_http_requests_in_flight"); got != 0 {
+		t.Errorf("%v requests in flight", got)
+	}
+}
+
+// TestMetricsOfInventedMethods: nobody can make the registry keep a series for
+// each method that they think of.
+func TestMetricsOfInventedMethods(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	for _, path := range []string{"/v2/", "/v2/a/manifests/v1", "/v2/a/blobs/uploads/", "/nowhere"} {
+		for i := range 5 {
+			r.do(t, fmt.Sprint("INVENTED", i), path, "")
+		}
+	}
+	for _, name := range []string{"purser_http_requests_total", "purser_http_request_duration_seconds"} {
+		for labels := range r.samples(t, name) {
+			if strings.Contains(labels, "INVENTED") {
+				t.Errorf("%s has a series for %s", name, labels)
+			}
+		}
+	}
+}
+
+// TestMetricsRegisteredTwice: New reports it.
+func TestMetricsRegisteredTwice(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	if _, err := server.New(server.Options{Catalog: r.catalog, Store: nopStore{}, Metrics: r.metrics}); err == nil {
+		t.Error("a second server on the same registerer")
+	} else if _, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); !ok {
+		t.Error(err)
+	}
+	for _, o := range []server.Options{{Catalog: r.catalog}, {Store: nopStore{}}, {}} {
+		if _, err := server.New(o); err == nil {
+			t.Error("a server without a catalog or a store")
+		}
+	}
+}
+
+// TestAccessLog: one line of each request, with what it takes to find it.
+func TestAccessLog(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	d := r.push(t, "a", "0123456789")
+	r.do(t, "GET", "/v2/a/blobs/"+d.String(), "", "User-Agent", "test/1", "X-Request-Id", "req-1").want(t, 200, "", "X-Request-Id", "req-1")
+	r.do(t, "GET", "/v2/a/manifests/v9", "", "X-Request-Id", "req-2").want(t, 404, oci.ManifestUnknown)
+	r.do(t, "PATCH", r.start(t, "a", ""), "hello", "X-Request-Id", "req-3").want(t, 202, "")
+	r.do(t, "HEAD", "/v2/a/blobs/"+d.String(), "", "X-Request-Id", "req-4").want(t, 200, "")
+	by := map[string]map[string]any{}
+	eventually(t, "four lines", func() bool {
+		for _, rec := range r.log.records(t, "request") {
+			by[rec["request_id"].(string)] = rec
+		}
+		return len(by) >= 7 && by["req-4"] != nil
+	})
+	for id, want := range map[string]map[string]any{
+		"req-1": {"level": "INFO", "method": "GET", "path": "/v2/a/blobs/" + d.String(), "status": 200.0, "sent": 10.0, "received": 0.0, "agent": "test/1"},
+		"req-2": {"status": 404.0},
+		"req-3": {"method": "PATCH", "status": 202.0, "received": 5.0, "sent": 0.0},
+		"req-4": {"method": "HEAD", "status": 200.0, "sent": 0.0},
+	} {
+		for k, v := range want {
+			if by[id][k] != v {
+				t.Errorf("%s: %s is %v, want %v", id, k, by[id][k], v)
+			}
+		}
+		if by[id]["remote"] == "" || by[id]["took"] == nil {
+			t.Errorf("%s: %v", id, by[id])
+		}
+	}
+	if e, _ := by["req-2"]["error"].(string); !strings.Contains(e, "MANIFEST_UNKNOWN") {
+		t.Errorf("the error in the log is %q", e)
+	}
+	if n := len(r.log.records(t, "request failed")); n != 0 {
+		t.Errorf("%d errors in the log for what clients did wrong", n)
+	}
+}
+
+// TestRequestID: a client's own identifier is kept if it can be logged as it
+// is; every answer has one.
+func TestRequestID(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	own := regexp.MustCompile(`^[0-9a-f]{16}$`)
+	seen := map[string]bool{}
+	for _, id := range []string{"abc", "A-1_2.3", strings.Repeat("x", 64)} {
+		r.do(t, "GET", "/v2/", "", "X-Request-Id", id).want(t, 200, "", "X-Request-Id", id)
+	}
+	for _, id := range []string{"", "a b", "a\"b", "a/b", "é", strings.Repeat("x", 65)} {
+		got := r.do(t, "GET", "/v2/", "", "X-Request-Id", id).Header.Get("X-Request-Id")
+		if !own.MatchString(got) || seen[got] {
+			t.Errorf("for %q the identifier is %q", id, got)
+		}
+		seen[got] = true
+	}
+}
+
+// TestPanic: a panic is 500 in the specification's form and is logged with its
+// stack; the server goes on.
+func TestPanic(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *server.Options) {
+		o.Authorize = func(r *http.Request, _ server.Access, _ string) error {
+			if r.Header.Get("Panic") != "" {
+				panic("a bug")
+			}
+			return nil
+		}
+	})
+	a := r.do(t, "GET", "/v2/a/manifests/v1", "", "Panic", "1", "X-Request-Id", "p1").want(t, 500, oci.Unknown)
+	if strings.Contains(string(a.body), "a bug") {
+		t.Errorf("internal text was sent: %s", a.body)
+	}
+	list := r.log.records(t, "panic")
+	if len(list) != 1 || list[0]["level"] != "ERROR" || list[0]["panic"] != "a bug" || list[0]["request_id"] != "p1" || list[0]["path"] != "/v2/a/manifests/v1" ||
+		!strings.Contains(list[0]["stack"].(string), "observe_test.go") {
+		t.Errorf("log: %v", list)
+	}
+	r.do(t, "GET", "/v2/", "").want(t, 200, "")
+	if got := r.gauge(t, "purser_http_requests_in_flight"); got != 0 {
+		t.Errorf("%v requests in flight", got)
+	}
+	if got := r.samples(t, "purser_http_requests_total")["/v2/{name}/manifests/{ref},GET,500"]; got != 1 {
+		t.Errorf("%v requests counted as 500", got)
+	}
+}
+
+// lateWriter panics when the body is written: after the answer has begun.
+type lateWriter struct{ *httptest.ResponseRecorder }
+
+func (lateWriter) Write([]byte) (int, error) { panic("late") }
+
+// TestLatePanic: once the answer has begun, the connection is ended so that the
+// client notices.
+func TestLatePanic(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	defer func() {
+		if p := recover(); p != http.ErrAbortHandler {
+			t.Errorf("the handler panics with %v, want http.ErrAbortHandler", p)
+		}
+		if n := len(r.log.records(t, "panic")); n != 1 {
+			t.Errorf("%d panics in the log", n)
+		}
+	}()
+	r.handler.ServeHTTP(lateWriter{httptest.NewRecorder()}, httptest.NewRequest("GET", "/v2/", nil))
+}
+
+// fileWriter sees what it is to read from, as a connection does that looks for
+// a file to send.
+type fileWriter struct {
+	*httptest.ResponseRecorder
+	source io.Reader
+}
+
+func (w *fileWriter) ReadFrom(src io.Reader) (int64, error) {
+	w.source = src
+	return io.Copy(w.ResponseRecorder, src)
+}
+
+// TestSendfile: the connection itself reads a blob's file through all that is
+// around it, in the form in which package net uses sendfile; also a range of it.
+func TestSendfile(t *testing.T) {
+	t.Parallel()
+	for _, tracing := range []bool{false, true} {
+		r := setup(t, func(o *server.Options) { o.Tracing = tracing })
+		content := pattern(1, 100_000)
+		d := r.push(t, "a", content)
+		for rng, want := range map[string]string{"": content, "bytes=10-99": content[10:100]} {
+			w := &fileWriter{ResponseRecorder: httptest.NewRecorder()}
+			req := httptest.NewRequest("GET", "/v2/a/blobs/"+d.String(), nil)
+			if rng != "" {
+				req.Header.Set("Range", rng)
+			}
+			r.handler.ServeHTTP(w, req)
+			limited, ok := w.source.(*io.LimitedReader)
+			if !ok {
+				t.Fatalf("tracing %v: the connection reads from a %T", tracing, w.source)
+			}
+			if _, ok := limited.R.(*os.File); !ok {
+				t.Errorf("tracing %v: the connection reads from a limited %T", tracing, limited.R)
+			}
+			if w.Body.String() != want {
+				t.Errorf("tracing %v, %q: %d bytes, want %d", tracing, rng, w.Body.Len(), len(want))
+			}
+		}
+		got := r.log.records(t, "request")
+		if last := got[len(got)-2:]; last[0]["sent"].(float64)+last[1]["sent"].(float64) != 100_090 {
+			t.Errorf("tracing %v: bytes in the log %v", tracing, last)
+		}
+	}
+}
+
+// roundTrips answers a request and counts what it asks of the database.
+func (r *registry) roundTrips(t *testing.T, method, path, body string, status int) (int64, *httptest.ResponseRecorder) {
+	t.Helper()
+	ctx, n := db.WithCounter(context.Background())
+	req := httptest.NewRequestWithContext(ctx, method, path, strings.NewReader(body))
+	w := httptest.NewRecorder()
+	r.handler.ServeHTTP(w, req)
+	if w.Code != status {
+		t.Fatalf("%s %s: %d %s", method, path, w.Code, w.Body)
+	}
+	return n.Count(), w
+}
+
+// TestRoundTrips: a pull costs at most one query, and none when cached.
+func TestRoundTrips(t *testing.T) {
+	t.Parallel()
+	first := setup(t)
+	layer := first.push(t, "a", "layer")
+	payload := image(t, first.push(t, "a", "{}"), []oci.Digest{layer}, nil)
+	m := first.put(t, "a", "v1", payload)
+	cold := replica(t, first.dsn, first.dir) // its caches aren't in use
+	warm := replica(t, first.dsn, first.dir)
+	warm.listen(t)
+	for _, path := range []string{
+		"GET /v2/a/manifests/v1", "HEAD /v2/a/manifests/v1", "GET /v2/a/manifests/" + m.String(), "HEAD /v2/a/manifests/" + m.String(),
+		"GET /v2/a/blobs/" + layer.String(), "HEAD /v2/a/blobs/" + layer.String(), "GET /v2/a/referrers/" + m.String(), "GET /v2/",
+	} {
+		method, path, _ := strings.Cut(path, " ")
+		for range 2 {
+			if n, _ := cold.roundTrips(t, method, path, "", 200); n > 1 {
+				t.Errorf("%s %s: %d round trips, want at most one", method, path, n)
+			}
+		}
+		warm.roundTrips(t, method, path, "", 200)
+		if n, _ := warm.roundTrips(t, method, path, "", 200); n != 0 && !strings.Contains(path, "referrers") {
+			t.Errorf("%s %s, cached: %d round trips", method, path, n)
+		}
+	}
+	// A push on a repository that is known: one for each request at most, but two
+	// for a blob that comes in one request.
+	for _, c := range []struct {
+		content string
+		most    int64
+	}{{"small", 1}, {pattern(1, 100_000), 1}} {
+		warm.roundTrips(t, "POST", "/v2/a/blobs/uploads/", "", 202) // makes some ahead
+		n, w := warm.roundTrips(t, "POST", "/v2/a/blobs/uploads/", "", 202)
+		at := w.Header().Get("Location")
+		closing, _ := warm.roundTrips(t, "PUT", at+"?digest="+digest(c.content).String(), c.content, 201)
+		if n > 1 || closing > 3 {
+			t.Errorf("a blob of %d bytes costs %d round trips to start and %d to close", len(c.content), n, closing)
+		}
+	}
+	n, _ := warm.roundTrips(t, "PUT", "/v2/a/manifests/v2", image(t, digest("{}"), []oci.Digest{layer, digest("small")}, nil), 201)
+	if n > 1 {
+		t.Errorf("PUT of a manifest: %d round trips", n)
+	}
+}
+
+// TestErrorForm: the body of an error is JSON in the specification's form, with
+// details that help ("Error Codes").
+func TestErrorForm(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.do(t, "GET", "/v2/un/known/manifests/v1", "").want(t, 404, oci.NameUnknown)
+	var body map[string][]map[string]any
+	if err := json.Unmarshal(a.body, &body); err != nil || len(body) != 1 || len(body["errors"]) != 1 {
+		t.Fatalf("%s: %v", a.body, err)
+	}
+	e := body["errors"][0]
+	if detail, _ := e["detail"].(map[string]any); detail["name"] != "un/known" || e["message"] == "" {
+		t.Errorf("error %v", e)
+	}
+	head := r.do(t, "HEAD", "/v2/un/known/manifests/v1", "").want(t, 404, "", "Content-Type", "application/json")
+	if head.ContentLength != int64(len(a.body)) {
+		t.Errorf("HEAD says %d bytes, GET %d", head.ContentLength, len(a.body))
+	}
+}
