@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,7 +19,7 @@ func purser(t *testing.T, environ []string, args ...string) (code int, stdout, s
 	t.Helper()
 	var out, errOut bytes.Buffer
 	home := "HOME=" + t.TempDir()
-	code = execute(t.Context(), args, append([]string{home}, environ...), &out, &errOut)
+	code = execute(t.Context(), args, append(slices.Clone(environ), home), &out, &errOut)
 	return code, out.String(), errOut.String()
 }
 

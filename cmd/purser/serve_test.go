@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -37,9 +38,9 @@ func testConfig(t *testing.T, environ ...string) *config.Config {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) }) //nolint:errcheck // a leftover temporary directory harms nobody
-	cfg, err := config.Load("", append([]string{
-		"PURSER_DATA_DIR=" + dir, "PURSER_HTTP_ADDR=127.0.0.1:0", "PURSER_HTTP_DEBUG_ADDR=127.0.0.1:0",
-	}, environ...))
+	// Of a variable that comes twice the first counts.
+	cfg, err := config.Load("", append(slices.Clone(environ),
+		"PURSER_DATA_DIR="+dir, "PURSER_HTTP_ADDR=127.0.0.1:0", "PURSER_HTTP_DEBUG_ADDR=127.0.0.1:0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +167,9 @@ func TestServeWithBuiltInPostgres(t *testing.T) {
 	if code, stdout, stderr := purser(t, nil, "migrate", "status", "--data-dir", cfg.DataDir); code != 0 || strings.Contains(stdout, "pending") {
 		t.Errorf("migrate status beside the server: %d %q %q", code, stdout, stderr)
 	}
-	err = run(t.Context(), testConfig(t, "PURSER_DATA_DIR="+cfg.DataDir), io.Discard, quiet)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	err = run(ctx, testConfig(t, "PURSER_DATA_DIR="+cfg.DataDir), io.Discard, quiet)
 	if !errors.Is(err, builtinpg.ErrInUse) || !strings.Contains(err.Error(), cfg.DataDir) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
 		t.Errorf("second server on the same directory: %v; want a refusal that names directory and process", err)
 	}

@@ -47,13 +47,11 @@ func addServeFlags(flags *pflag.FlagSet) {
 // with an error, which joins every problem that was found.
 func (s *source) load(cmd *cobra.Command) (*config.Config, error) {
 	file := s.file
-	environ := slices.DeleteFunc(slices.Clone(s.environ), func(entry string) bool {
-		value, ok := strings.CutPrefix(entry, configVariable+"=")
-		if ok && !cmd.Flags().Changed("config") {
-			file = value
-		}
-		return ok
-	})
+	isFile := func(entry string) bool { return strings.HasPrefix(entry, configVariable+"=") }
+	if i := slices.IndexFunc(s.environ, isFile); i >= 0 && !cmd.Flags().Changed("config") {
+		_, file, _ = strings.Cut(s.environ[i], "=")
+	}
+	environ := slices.DeleteFunc(slices.Clone(s.environ), isFile)
 	cfg, err := config.Load(file, environ)
 	problems := []error{err}
 	for _, f := range settingFlags {

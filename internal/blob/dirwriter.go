@@ -268,13 +268,15 @@ var copyBuffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 // ReadFrom implements Writer.
 func (w *dirWriter) ReadFrom(r io.Reader) (total int64, err error) {
 	buf := copyBuffers.Get().(*[copyBuffer]byte)
-	defer copyBuffers.Put(buf)
 	for {
 		n, readErr := fill(r, buf[:])
 		written, err := w.Write(buf[:n])
 		total += int64(written)
 		if err != nil {
-			return total, err
+			return total, err // r may still look at what it has just read
+		}
+		if readErr != nil {
+			copyBuffers.Put(buf)
 		}
 		if readErr == io.EOF {
 			return total, nil

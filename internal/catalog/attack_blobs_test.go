@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
@@ -218,5 +219,46 @@ func settle(t *testing.T, b bundle, list []catalog.Doomed) {
 	}
 	if err := b.SettleDoomed(t.Context(), keys); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A mount and an upload that meet a deletion of the same link: nobody waits for
+// each other in a circle.
+func TestAttackLinkAndUnlink(t *testing.T) {
+	t.Parallel()
+	for what, link := range map[string]func(ctx context.Context, b bundle, d oci.Digest) error{
+		"mount": func(ctx context.Context, b bundle, d oci.Digest) error {
+			_, err := b.Mount(ctx, "r", "other", d)
+			return err
+		},
+		"upload": func(ctx context.Context, b bundle, _ oci.Digest) error {
+			_, err := b.tryPush(ctx, "r", "layer")
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := replica(t, patientDSN(t))
+			d := b.push(t, "r", "layer")
+			b.push(t, "other", "layer")
+			x, watch := b.session(t), b.session(t)
+			x.exec(t, "BEGIN") // as a manifest that is being put
+			x.exec(t, "SELECT FROM repository_blobs WHERE blob_digest = $1 FOR KEY SHARE", d.Bytes())
+			ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
+			defer cancel()
+			unlinked := later(func() error { return b.DeleteBlob(ctx, "r", d) })
+			x.blocks(t, watch, 1)
+			linked := later(func() error { return link(ctx, b, d) })
+			b.stuck(t, linked)
+			x.exec(t, "COMMIT")
+			if err := soon(t, "unlink", unlinked); err != nil {
+				t.Errorf("unlink: %v", err)
+			}
+			if err := soon(t, what, linked); err != nil {
+				t.Errorf("%s: %v", what, err)
+			} else if !b.linked(t, "r", d) {
+				t.Errorf("%s waited for the deletion and succeeded, but the repository doesn't have the blob", what)
+			}
+		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/puddle/v2"
 )
 
 // SQLSTATE codes that callers decide on.
@@ -175,9 +176,10 @@ func Unavailable(err error) bool {
 	switch {
 	case code == "":
 		var connect *pgconn.ConnectError
-		return errors.As(err, &connect) || isNetwork(err)
+		return errors.As(err, &connect) || isNetwork(err) || errors.Is(err, puddle.ErrClosedPool)
 	case len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:3] == "57P"):
 		return true
 	}
-	return code == "25006" // read-only: a standby that was promoted away from
+	// Read-only: a standby that was promoted away from. Cancelled: it took too long.
+	return code == "25006" || code == "57014"
 }

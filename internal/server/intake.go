@@ -26,8 +26,8 @@ type intake struct {
 	read   int64
 	// lost is why the body ended early. What came before it counts.
 	lost error
-	// streaming says that bytes have been used up.
-	streaming bool
+	// streaming says that bytes have been used up, saved that they were kept.
+	streaming, saved bool
 
 	buffer *bytes.Buffer
 	whole  bool

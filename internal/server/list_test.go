@@ -85,6 +85,13 @@ func TestListTags(t *testing.T) {
 			t.Errorf("pages of %d: %v", n, got)
 		}
 	}
+}
+
+// TestListNoTags: a repository without tags has an empty list, no repository
+// has none.
+func TestListNoTags(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
 	r.push(t, "blobs-only", "x")
 	r.do(t, "GET", "/v2/blobs-only/tags/list", "").want(t, 200, "").text(t, `{"name":"blobs-only","tags":[]}`)
 	for _, query := range []string{"", "?n=0", "?n=1&last=x"} {

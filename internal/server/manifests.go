@@ -84,7 +84,7 @@ func (c *call) body(status int, contentType string, content []byte) {
 // putManifest stores a manifest under a tag or its digest ("Pushing
 // Manifests"); by digest, also under the tags of the query.
 func (s *Server) putManifest(c *call) error {
-	payload, err := c.readManifest()
+	payload, err := s.readManifest(c)
 	if err != nil {
 		return err
 	}
@@ -118,13 +118,13 @@ func (c *call) created(location string) {
 	c.WriteHeader(http.StatusCreated)
 }
 
-func (c *call) readManifest() ([]byte, error) {
+func (s *Server) readManifest(c *call) ([]byte, error) {
 	tooLarge := oci.Errorf(oci.SizeInvalid, "a manifest may have at most %d bytes", oci.MaxManifestSize).
 		WithStatus(http.StatusRequestEntityTooLarge)
 	if c.r.ContentLength > oci.MaxManifestSize {
 		return nil, tooLarge
 	}
-	b, err := io.ReadAll(io.LimitReader(c.r.Body, oci.MaxManifestSize+1))
+	b, err := io.ReadAll(io.LimitReader(s.newIntake(c), oci.MaxManifestSize+1))
 	if err != nil {
 		return nil, bodyError(err, int64(len(b)), c.r.ContentLength)
 	}

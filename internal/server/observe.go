@@ -25,6 +25,7 @@ type observation struct {
 	http.ResponseWriter
 	id      string
 	route   string
+	method  string // "any" where the route has no such method: a client may invent them
 	matched *route // nil where none did
 	status  int
 	sent    int64
@@ -90,7 +91,7 @@ func (b countedBody) Read(p []byte) (int, error) {
 func (s *Server) observe(next http.Handler) http.Handler {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		o := &observation{ResponseWriter: w, id: requestID(r), route: "none"}
+		o := &observation{ResponseWriter: w, id: requestID(r), route: "none", method: "any"}
 		w.Header()["X-Request-Id"] = []string{o.id}
 		ctx := context.WithValue(r.Context(), observationKey{}, o)
 		r = r.WithContext(ctx)
@@ -115,6 +116,8 @@ func (s *Server) finish(o *observation, r *http.Request, start time.Time) {
 			"panic", p, "stack", string(debug.Stack()))
 		if o.status == 0 {
 			o.err = errors.New("panic")
+			o.Header().Set("Content-Type", "application/json")
+			o.Header().Del("Content-Length") // of what the handler meant to send
 			o.WriteHeader(http.StatusInternalServerError)
 			o.Write(oci.MarshalErrors(oci.NewError(oci.Unknown))) //nolint:errcheck // nothing is left to do
 			p = nil
@@ -127,7 +130,7 @@ func (s *Server) finish(o *observation, r *http.Request, start time.Time) {
 	}
 	took := time.Since(start)
 	s.metrics.inFlight.Dec()
-	s.metrics.observe(o, r.Method, took)
+	s.metrics.observe(o, took)
 	if s.opt.AccessLog {
 		s.logRequest(o, r, took)
 	}
@@ -213,12 +216,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-func (m *metrics) observe(o *observation, method string, took time.Duration) {
-	if o.route == "none" {
-		method = "any" // a client may invent methods
-	}
-	m.requests.WithLabelValues(o.route, method, strconv.Itoa(o.status)).Inc()
-	m.latency.WithLabelValues(o.route, method).Observe(took.Seconds())
+func (m *metrics) observe(o *observation, took time.Duration) {
+	m.requests.WithLabelValues(o.route, o.method, strconv.Itoa(o.status)).Inc()
+	m.latency.WithLabelValues(o.route, o.method).Observe(took.Seconds())
 	if o.sent > 0 {
 		m.sent.WithLabelValues(o.route).Add(float64(o.sent))
 	}

@@ -72,7 +72,7 @@ func (s *Server) commit(c *call, d oci.Digest) error {
 			}
 		}
 		if small {
-			if err := ss.store(ctx, ss.tail, nil); err != nil {
+			if err := ss.storeTail(ctx); err != nil {
 				return err
 			}
 		}
@@ -105,7 +105,7 @@ func (s *Server) onUpload(c *call, d oci.Digest, work func(ctx context.Context, 
 		if err == nil {
 			err = s.session(ctx, u, d, in, work)
 		}
-		if _, refused := errors.AsType[*oci.Error](err); !refused || !remembered || in.streaming {
+		if _, refused := errors.AsType[*oci.Error](err); !refused || !remembered || in.streaming || in.saved {
 			return err
 		}
 		remembered = false
@@ -172,23 +172,38 @@ func (ss *session) fill(ctx context.Context) (small bool, err error) {
 	return false, ss.in.checkLength()
 }
 
-// store brings the bytes that the row held, then first and the rest of the
-// body, to the store. The former are hashed already.
-func (ss *session) store(ctx context.Context, held, first []byte) error {
-	if err := ss.open(ctx); err != nil {
+// storeTail brings an upload that fitted in its row to the store.
+func (ss *session) storeTail(ctx context.Context) error {
+	if err := ss.open(ctx, false); err != nil {
 		return err
 	}
-	if len(held) > 0 {
-		if _, err := ss.w.Write(held); err != nil {
+	return ss.hold(ss.tail)
+}
+
+// hold stores bytes that are hashed already.
+func (ss *session) hold(p []byte) error {
+	if len(p) > 0 {
+		if _, err := ss.w.Write(p); err != nil {
 			return fmt.Errorf("storing upload %s: %w", ss.u.ID, err)
 		}
 	}
 	ss.u.Tail = nil
-	if ss.tail != nil { // all of it was held
-		return nil
+	return nil
+}
+
+// store brings the bytes that the row held, then first and the rest of the
+// body, to the store.
+func (ss *session) store(ctx context.Context, held, first []byte) error {
+	if err := ss.open(ctx, true); err != nil {
+		return err
+	}
+	if err := ss.hold(held); err != nil {
+		return err
 	}
 	ss.in.streaming = true
-	n, err := ss.w.ReadFrom(io.TeeReader(io.MultiReader(bytes.NewReader(first), ss.in), ss.hash))
+	body := newHashingReader(io.MultiReader(bytes.NewReader(first), ss.in), ss.hash)
+	n, err := ss.w.ReadFrom(body)
+	body.finish()
 	ss.u.Size += n
 	if ss.in.lost != nil { // the client's side, not the store's
 		return nil
@@ -199,22 +214,22 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 	return nil
 }
 
-// open makes a writer. With a ticket the upload's first object has a name that
-// nobody else has, so it needs no claim: the row is compared when it is saved
-// or committed. Without, the row is claimed, and a number for the object taken
-// along.
-func (ss *session) open(ctx context.Context) error {
+// open makes a writer. The row is claimed first, and a number for the object
+// taken along, unless there is a ticket and the bytes are few: the name that it
+// makes is nobody else's, the row is compared when it is committed, and the
+// bytes are there for another try. Those of a stream aren't.
+func (ss *session) open(ctx context.Context, stream bool) error {
 	stored := int64(0)
 	if ss.u.StoreState != nil {
 		stored = ss.u.Size - int64(len(ss.u.Tail))
 	}
 	ticket := ss.u.Ticket
 	claim := func(ctx context.Context) (int64, error) {
-		if ticket != catalog.NoTicket {
+		if ticket != catalog.NoTicket && !stream {
 			return ticket, nil
 		}
 		taken := 0
-		if ss.u.StoreState == nil {
+		if ss.u.StoreState == nil && ticket == catalog.NoTicket {
 			taken = 1
 		}
 		attempt, next, err := ss.s.catalog.ClaimUpload(ctx, ss.u, taken)
@@ -224,6 +239,9 @@ func (ss *session) open(ctx context.Context) error {
 		ss.u.Attempt = attempt
 		if taken > 0 {
 			ticket = next
+		}
+		if ticket != catalog.NoTicket && next == ticket+1 {
+			return ticket, nil // the ticket is the newest number, and not used
 		}
 		return next, nil
 	}
@@ -263,6 +281,7 @@ func (ss *session) save(ctx context.Context, small bool) (catalog.Upload, error)
 	}
 	u, err := ss.s.catalog.SaveUpload(ctx, ss.u)
 	if err == nil {
+		ss.in.saved = true
 		ss.s.uploads.remember(u)
 	}
 	return u, err

@@ -19,6 +19,8 @@ const (
 	// maxRemembered bounds the uploads whose rows a process remembers. One that
 	// is forgotten costs a query.
 	maxRemembered = 4096
+	// maxRememberedBytes bounds their tails together.
+	maxRememberedBytes = 8 << 20
 )
 
 // uploads are those that this process knows without asking: made ahead, so
@@ -27,10 +29,16 @@ const (
 type uploads struct {
 	catalog *catalog.Catalog
 
-	mu     sync.Mutex
-	ahead  []catalog.Upload
-	known  map[uuid.UUID]catalog.Upload
-	making sync.Mutex // held by who makes more
+	mu    sync.Mutex
+	ahead []catalog.Upload
+	known map[uuid.UUID]catalog.Upload
+	bytes int // of tails in known
+	// making has room for the one who makes more.
+	making chan struct{}
+}
+
+func newUploads(c *catalog.Catalog) *uploads {
+	return &uploads{catalog: c, known: map[uuid.UUID]catalog.Upload{}, making: make(chan struct{}, 1)}
 }
 
 // start returns a new upload.
@@ -38,8 +46,12 @@ func (m *uploads) start(ctx context.Context) (catalog.Upload, error) {
 	if u, ok := m.take(); ok {
 		return u, nil
 	}
-	m.making.Lock()
-	defer m.making.Unlock()
+	select {
+	case m.making <- struct{}{}:
+		defer func() { <-m.making }()
+	case <-ctx.Done():
+		return catalog.Upload{}, ctx.Err()
+	}
 	if u, ok := m.take(); ok { // somebody else has made some
 		return u, nil
 	}
@@ -70,13 +82,19 @@ func (m *uploads) take() (catalog.Upload, bool) {
 func (m *uploads) remember(u catalog.Upload) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.known) >= maxRemembered {
-		for id := range m.known { // any will do
-			delete(m.known, id)
+	m.bytes += len(u.Tail)
+	for id := range m.known { // any will do
+		if len(m.known) < maxRemembered && m.bytes <= maxRememberedBytes {
 			break
 		}
+		m.forget(id)
 	}
 	m.known[u.ID] = u
+}
+
+func (m *uploads) forget(id uuid.UUID) {
+	m.bytes -= len(m.known[id].Tail)
+	delete(m.known, id)
 }
 
 // recall gives a remembered upload of the repository to the caller alone.
@@ -87,7 +105,7 @@ func (m *uploads) recall(path string, id uuid.UUID) (catalog.Upload, bool) {
 	if !ok || u.Repository != path {
 		return u, false
 	}
-	delete(m.known, id)
+	m.forget(id)
 	return u, true
 }
 

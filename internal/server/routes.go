@@ -129,6 +129,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	m := &rt.methods[i]
+	o.method = m.name
 	err := s.authorize(r, m.access, name)
 	if err == nil {
 		err = m.handle(s, &call{ResponseWriter: w, r: r, name: name, ref: ref})

@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/blob"
@@ -83,7 +82,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{opt: o, log: o.Log, catalog: o.Catalog, store: o.Store, metrics: m,
-		uploads: &uploads{catalog: o.Catalog, known: map[uuid.UUID]catalog.Upload{}}}
+		uploads: newUploads(o.Catalog)}
 	s.handler = s.observe(http.HandlerFunc(s.route))
 	return s, nil
 }
