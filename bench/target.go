@@ -145,10 +145,10 @@ func (t *target) resolve(location []byte) (string, error) {
 	}
 	u, err := url.Parse(s)
 	if err != nil {
-		return "", fmt.Errorf("Location %q: %w", s, err)
+		return "", fmt.Errorf("the Location %q: %w", s, err)
 	}
 	if u.Scheme+"://"+u.Host != t.origin {
-		return "", fmt.Errorf("Location %q isn't on %s", s, t.origin)
+		return "", fmt.Errorf("the Location %q isn't on %s", s, t.origin)
 	}
 	return u.RequestURI(), nil
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -198,27 +197,20 @@ func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	eventually(t, "the longest request is over", func() bool {
 		return b.count(t, "SELECT count(*) FROM gc_doomed_objects WHERE again_at <= now()") == 1
 	})
-	settle(t, b, list)
+	if err := b.SettleDoomed(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
 	if n := b.count(t, "SELECT count(*) FROM gc_doomed_objects"); n != 1 {
 		t.Error("the sweep began before the longest request was over, and there is no second one")
 	}
 	if list, err = b.ClaimDoomed(t.Context(), 10, 0); err != nil || len(list) != 1 {
 		t.Fatalf("the second sweep isn't due: %v, %v", list, err)
 	}
-	settle(t, b, list)
+	if err := b.SettleDoomed(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
 	if n := b.count(t, "SELECT count(*) FROM gc_doomed_objects"); n != 0 {
 		t.Error("swept after the longest request, and still not forgotten")
-	}
-}
-
-func settle(t *testing.T, b bundle, list []catalog.Doomed) {
-	t.Helper()
-	var keys []string
-	for _, d := range list {
-		keys = append(keys, d.StorageKey)
-	}
-	if err := b.SettleDoomed(t.Context(), keys); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -13,8 +13,9 @@ import (
 // Mount links a blob of repository from to repository path and promises it for
 // the review delay. It returns false when from doesn't have the blob.
 //
-// The blob is locked before its link is looked for: whoever deletes the blob
-// waits, or has made the row go away.
+// The review row comes first, as with everybody who makes or removes a link of
+// a blob that exists; then the blob is locked, before its link is looked for:
+// whoever deletes the blob waits, or has made the row go away.
 func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (bool, error) {
 	// A look beforehand, so that a mount that can't be doesn't make a repository.
 	if _, err := c.Blob(ctx, from, d); isAnswer(err) {
@@ -25,13 +26,12 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 	err := c.withRepository(ctx, path, func(r repository) error {
 		b := new(batch)
 		b.exec(lockRepository, r.namespace, r.id, path)
+		b.exec(promiseBlob, d.Bytes())
 		b.exec(lockBlob, d.Bytes(), stateBlobsMissing)
 		b.exec(`SELECT purser_require(EXISTS (
-				SELECT FROM repositories r JOIN repository_blobs rb
-					ON rb.top_level_namespace_id = r.top_level_namespace_id AND rb.repository_id = r.id
-				WHERE r.path = $1 AND rb.blob_digest = $2), '`+stateBlobsMissing+`')`, from, d.Bytes())
+				SELECT FROM repositories r JOIN `+linkOfBlob+` ON true WHERE r.path = $1), '`+stateBlobsMissing+`')`,
+			from, d.Bytes())
 		b.exec(linkBlob, r.namespace, r.id, d.Bytes())
-		b.exec(promiseBlob, d.Bytes())
 		return b.send(ctx, c.db.Pool)
 	})
 	switch db.Code(err) {
@@ -68,6 +68,7 @@ const promiseBlob = `
 // the link before the manifests are looked at: a manifest that is being put
 // has locked the link, or will find it gone.
 func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) error {
+	c.cache.dropAll(path) // the repository may be another one by now
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
 		return err

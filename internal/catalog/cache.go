@@ -35,6 +35,9 @@ type cache struct {
 	// last heartbeat that came back had been sent; see Listen. 0: none.
 	news    atomic.Int64
 	started time.Time
+	// clock is the same by the clock on the wall, which goes on when the machine
+	// is suspended.
+	clock atomic.Int64
 
 	repositories *otter.Cache[pathKey, entry[repository]]
 	tagged       *otter.Cache[tagKey, entry[oci.Digest]]
@@ -50,8 +53,8 @@ const (
 	// used.
 	newsMaxAge = time.Second
 	// doubtFor is longer than the database lets a transaction go on that nobody
-	// waits for: the statement's and the idle transaction's time limit.
-	doubtFor = 2 * time.Minute
+	// waits for: several statements at their time limit.
+	doubtFor = 5 * time.Minute
 )
 
 type entry[V any] struct {
@@ -140,7 +143,10 @@ func (c *cache) doubtful(path string) bool {
 }
 
 // heard records that a heartbeat sent at t has come back.
-func (c *cache) heard(t time.Time) { c.news.Store(int64(t.Sub(c.started)) + 1) }
+func (c *cache) heard(t, wall time.Time) {
+	c.clock.Store(wall.UnixNano())
+	c.news.Store(int64(t.Sub(c.started)) + 1)
+}
 
 // deaf stops the use of the caches until the next heartbeat.
 func (c *cache) deaf() { c.news.Store(0) }
@@ -151,7 +157,11 @@ func (c *cache) usable() bool {
 		return false
 	}
 	news := c.news.Load()
-	return news != 0 && time.Since(c.started)-time.Duration(news) < newsMaxAge
+	if news == 0 {
+		return false
+	}
+	now := time.Now()
+	return now.Sub(c.started)-time.Duration(news) < newsMaxAge && now.UnixNano()-c.clock.Load() < int64(newsMaxAge)
 }
 
 // key is what an entry is kept under; all of them belong to a path.

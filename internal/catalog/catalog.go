@@ -131,11 +131,21 @@ func (c *Catalog) lookUp(ctx context.Context, path string) (repository, error) {
 // valid name.
 func (c *Catalog) ensure(ctx context.Context, path string) (repository, error) {
 	r, err := c.lookUp(ctx, path)
-	if oci.CodeOf(err) != oci.NameUnknown {
-		return r, err
+	for range 3 { // it may be deleted as soon as it is made
+		if oci.CodeOf(err) != oci.NameUnknown {
+			break
+		}
+		if err := c.create(ctx, path); err != nil {
+			return r, err
+		}
+		r, err = c.lookUp(ctx, path)
 	}
+	return r, err
+}
+
+func (c *Catalog) create(ctx context.Context, path string) error {
 	namespace, _, _ := strings.Cut(path, "/")
-	err = db.Retry(ctx, func() error {
+	err := db.Retry(ctx, func() error {
 		b := new(batch)
 		b.exec("INSERT INTO top_level_namespaces (name) VALUES ($1) ON CONFLICT DO NOTHING", namespace)
 		b.exec(`INSERT INTO repositories (top_level_namespace_id, path)
@@ -144,9 +154,9 @@ func (c *Catalog) ensure(ctx context.Context, path string) (repository, error) {
 		return b.send(ctx, c.db.Pool)
 	})
 	if err != nil {
-		return r, fmt.Errorf("creating repository %s: %w", path, err)
+		return fmt.Errorf("creating repository %s: %w", path, err)
 	}
-	return c.lookUp(ctx, path)
+	return nil
 }
 
 // change runs a write that changes what the caches may hold of path, and drops

@@ -15,6 +15,16 @@ type Doomed struct {
 	Keep       string // but this one; "" for none
 	Size       int64  // bytes; what an upload may have written
 	Attempts   int    // failed ones so far
+	// HeldUntil marks the claim: another one has another time.
+	HeldUntil time.Time
+}
+
+// claims are the keys and marks of a list.
+func claims(list []Doomed) (keys []string, held []time.Time) {
+	for _, d := range list {
+		keys, held = append(keys, d.StorageKey), append(held, d.HeldUntil)
+	}
+	return keys, held
 }
 
 // ClaimDoomed returns up to n doomed objects that are due, and puts each off by
@@ -25,10 +35,10 @@ func (c *Catalog) ClaimDoomed(ctx context.Context, n int, hold time.Duration) ([
 	rows, err := c.db.Pool.Query(ctx, `
 		UPDATE gc_doomed_objects d SET delete_after = now() + $2::interval,
 			again_at = CASE WHEN again_at > now() THEN again_at END
-		WHERE storage_key IN (
+		WHERE storage_key = ANY (ARRAY(
 			SELECT storage_key FROM gc_doomed_objects WHERE delete_after <= now()
-			ORDER BY delete_after LIMIT $1 FOR UPDATE SKIP LOCKED)
-		RETURNING storage_key, of_upload, COALESCE(keep, ''), size, attempts`, n, hold)
+			ORDER BY delete_after LIMIT $1 FOR UPDATE SKIP LOCKED))
+		RETURNING storage_key, of_upload, COALESCE(keep, ''), size, attempts, delete_after`, n, hold)
 	if err != nil {
 		return nil, fmt.Errorf("claiming doomed objects: %w", err)
 	}
@@ -42,11 +52,15 @@ func (c *Catalog) ClaimDoomed(ctx context.Context, n int, hold time.Duration) ([
 // SettleDoomed forgets doomed objects that were deleted. One of an upload whose
 // deletion began before the longest request was over comes back once more after
 // it, in case a writer was late.
-func (c *Catalog) SettleDoomed(ctx context.Context, keys []string) error {
+// What another process has claimed since is left to it.
+func (c *Catalog) SettleDoomed(ctx context.Context, list []Doomed) error {
+	keys, held := claims(list)
 	b := new(batch)
-	b.exec("DELETE FROM gc_doomed_objects WHERE storage_key = ANY ($1) AND again_at IS NULL", keys)
-	b.exec(`UPDATE gc_doomed_objects SET delete_after = again_at, attempts = 0, last_error = NULL, size = 0
-		WHERE storage_key = ANY ($1)`, keys)
+	b.exec(`DELETE FROM gc_doomed_objects d USING unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, held)
+		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.held AND d.again_at IS NULL`, keys, held)
+	b.exec(`UPDATE gc_doomed_objects d SET delete_after = again_at, attempts = 0, last_error = NULL, size = 0
+		FROM unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, held)
+		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.held`, keys, held)
 	if err := b.send(ctx, c.db.Pool); err != nil {
 		return fmt.Errorf("settling doomed objects: %w", err)
 	}
@@ -54,11 +68,13 @@ func (c *Catalog) SettleDoomed(ctx context.Context, keys []string) error {
 }
 
 // PostponeDoomed puts doomed objects off by delay after a failure to delete
-// them.
-func (c *Catalog) PostponeDoomed(ctx context.Context, keys []string, delay time.Duration, cause error) error {
+// them, unless another process has claimed them since.
+func (c *Catalog) PostponeDoomed(ctx context.Context, list []Doomed, delay time.Duration, cause error) error {
+	keys, held := claims(list)
 	_, err := c.db.Pool.Exec(ctx, `
-		UPDATE gc_doomed_objects SET delete_after = now() + $2::interval, attempts = attempts + 1, last_error = $3
-		WHERE storage_key = ANY ($1)`, keys, delay, cause.Error())
+		UPDATE gc_doomed_objects d SET delete_after = now() + $3::interval, attempts = attempts + 1, last_error = $4
+		FROM unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, held)
+		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.held`, keys, held, delay, cause.Error())
 	if err != nil {
 		return fmt.Errorf("postponing doomed objects: %w", err)
 	}

@@ -32,7 +32,7 @@ func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []st
 		keep(c.cache, c.cache.lists, key, tags, gen)
 	}
 	if len(tags) > n {
-		return tags[:n], true, nil
+		return tags[:n:n], true, nil
 	}
 	return tags, false, nil
 }

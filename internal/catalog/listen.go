@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -76,13 +75,18 @@ func (c *Catalog) channel() string {
 }
 
 func (c *Catalog) listenOnce(ctx context.Context) error {
-	cfg := c.db.Pool.Config().ConnConfig.Copy()
-	cfg.RuntimeParams["application_name"] = "purser listener"
-	conn, err := pgx.ConnectConfig(ctx, cfg)
+	conn, err := c.dial(ctx, "purser listener")
 	if err != nil {
-		return fmt.Errorf("connecting to listen: %w", err)
+		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it is given up either way
+	// A connection of its own: the pool may be busy when the caches are needed
+	// most.
+	heart, err := c.dial(ctx, "purser heartbeat")
+	if err != nil {
+		return err
+	}
+	defer heart.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it is given up either way
 	if _, err := conn.Exec(ctx, "LISTEN purser_changed; LISTEN "+c.channel()); err != nil {
 		return fmt.Errorf("listening: %w", err)
 	}
@@ -91,9 +95,19 @@ func (c *Catalog) listenOnce(ctx context.Context) error {
 	}
 	c.cache.dropEverything()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.beat(ctx) })
+	group.Go(func() error { return c.beat(ctx, heart) })
 	group.Go(func() error { return c.hear(ctx, conn) })
 	return group.Wait()
+}
+
+func (c *Catalog) dial(ctx context.Context, name string) (*pgx.Conn, error) {
+	cfg := c.db.Pool.Config().ConnConfig.Copy()
+	cfg.RuntimeParams["application_name"] = name
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to listen: %w", err)
+	}
+	return conn, nil
 }
 
 // register lists this process among the replicas and waits for the
@@ -139,20 +153,21 @@ func (c *Catalog) register(ctx context.Context) error {
 var errForgotten = errors.New("this process is no longer among the replicas: it was silent for too long")
 
 // beat sends heartbeats as long as this process is registered.
-func (c *Catalog) beat(ctx context.Context) error {
+func (c *Catalog) beat(ctx context.Context, conn *pgx.Conn) error {
+	channel := c.channel()
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
 	for {
-		sent := time.Since(c.cache.started)
-		done, err := c.db.Pool.Exec(ctx, "SELECT pg_notify($2, $3) FROM replicas WHERE id = $1",
-			c.opt.Replica, c.channel(), strconv.FormatInt(int64(sent), 10))
+		now := time.Now()
+		done, err := conn.Exec(ctx, "SELECT pg_notify($2, $3) FROM replicas WHERE id = $1",
+			c.opt.Replica, channel, fmt.Sprintf("%d %d", now.Sub(c.cache.started), now.UnixNano()))
 		switch {
 		case err != nil:
 			return fmt.Errorf("sending a heartbeat: %w", err)
 		case done.RowsAffected() == 0:
 			return errForgotten
 		}
-		if err := c.seen(ctx); err != nil {
+		if err := c.seen(ctx, conn); err != nil {
 			return err
 		}
 		select {
@@ -165,8 +180,8 @@ func (c *Catalog) beat(ctx context.Context) error {
 
 // seen renews this process's row and forgets those of processes that are gone,
 // every few seconds.
-func (c *Catalog) seen(ctx context.Context) error {
-	_, err := c.db.Pool.Exec(ctx, `
+func (c *Catalog) seen(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, `
 		WITH me AS (
 			UPDATE replicas SET seen_at = now()
 			WHERE id = $1 AND seen_at < now() - $2::interval
@@ -188,8 +203,9 @@ func (c *Catalog) hear(ctx context.Context, conn *pgx.Conn) error {
 			return fmt.Errorf("waiting for news of changes: %w", err)
 		}
 		if n.Channel == own {
-			if sent, err := strconv.ParseInt(n.Payload, 10, 64); err == nil {
-				c.cache.heard(c.cache.started.Add(time.Duration(sent)))
+			var sent, wall int64
+			if _, err := fmt.Sscanf(n.Payload, "%d %d", &sent, &wall); err == nil {
+				c.cache.heard(c.cache.started.Add(time.Duration(sent)), time.Unix(0, wall))
 			}
 			continue
 		}

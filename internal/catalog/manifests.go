@@ -160,7 +160,8 @@ func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows man
 func (b *batch) lockContent(r repository, rows manifestColumns) {
 	if len(rows.blobs) > 0 {
 		b.exec(`SELECT purser_require(count(*) = $2, '`+stateBlobsMissing+`') FROM (
-				SELECT FROM blobs WHERE digest = ANY ($1::bytea[]) ORDER BY digest FOR KEY SHARE) locked`,
+				SELECT FROM (SELECT digest FROM unnest($1::bytea[]) AS digest ORDER BY digest) want
+				CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = want.digest FOR KEY SHARE) b) locked`,
 			rows.blobs, len(rows.blobs))
 		b.exec(`SELECT purser_require(count(*) = $4, '`+stateBlobsMissing+`') FROM (
 				SELECT FROM repository_blobs
@@ -260,7 +261,7 @@ func (c *Catalog) putAgain(ctx context.Context, r repository, p NewManifest, row
 		SELECT m.top_level_namespace_id, m.repository_id, name, m.id
 		FROM manifests m, unnest($4::text[]) AS name
 		WHERE m.top_level_namespace_id = $1 AND m.repository_id = $2 AND m.digest = $3
-		ORDER BY name
+		ORDER BY name COLLATE "C"
 		ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
 		SET manifest_id = EXCLUDED.manifest_id, updated_at = now()
 		WHERE t.manifest_id <> EXCLUDED.manifest_id`, r.namespace, r.id, rows.digest, rows.tags)
@@ -273,9 +274,12 @@ func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColum
 	absent, err := c.db.Pool.Query(ctx, `
 		SELECT want.digest FROM unnest($2::bytea[]) AS want (digest)
 		WHERE NOT EXISTS (
-			SELECT FROM repositories r JOIN repository_blobs rb ON rb.top_level_namespace_id = r.top_level_namespace_id
-				AND rb.repository_id = r.id
-			WHERE r.path = $1 AND rb.blob_digest = want.digest)
+			SELECT FROM repositories r CROSS JOIN LATERAL (
+				SELECT FROM repository_blobs rb
+				WHERE rb.top_level_namespace_id = r.top_level_namespace_id
+					AND rb.repository_id = r.id AND rb.blob_digest = want.digest
+				OFFSET 0) link
+			WHERE r.path = $1)
 		UNION ALL
 		SELECT want.digest FROM unnest($3::bytea[]) AS want (digest)
 		WHERE NOT EXISTS (
@@ -304,6 +308,7 @@ func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColum
 // DeleteTag removes a tag; its manifest goes to review. Errors: NAME_UNKNOWN,
 // MANIFEST_UNKNOWN.
 func (c *Catalog) DeleteTag(ctx context.Context, path, tag string) error {
+	c.cache.dropAll(path) // the repository may be another one by now
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
 		return err
@@ -331,6 +336,7 @@ func (c *Catalog) DeleteTag(ctx context.Context, path, tag string) error {
 // index holds stays: the error, DENIED with status 409, names the index. Other
 // errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
 func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest) error {
+	c.cache.dropAll(path) // the repository may be another one by now
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
 		return err

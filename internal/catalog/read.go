@@ -99,6 +99,7 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 	var mediaType *string
 	var payload []byte
 	var delay time.Duration
+	asked := time.Now()
 	b := new(batch)
 	b.exec(`
 		INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
@@ -128,7 +129,7 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 	}
 	m := &Manifest{Digest: d, MediaType: *mediaType, Payload: payload}
 	keep(c.cache, c.cache.manifests, contentKey{path, d}, m, gen)
-	c.keepPromise(contentKey{path, d}, delay, gen)
+	c.keepPromise(contentKey{path, d}, asked.Add(delay/2), gen)
 	return m, nil
 }
 
@@ -151,8 +152,7 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 	err := c.db.Pool.QueryRow(ctx, `
 		SELECT b.size, b.media_type, b.storage_key
 		FROM repositories r
-		LEFT JOIN repository_blobs rb ON rb.top_level_namespace_id = r.top_level_namespace_id
-			AND rb.repository_id = r.id AND rb.blob_digest = $2
+		LEFT JOIN `+linkOfBlob+` ON true
 		LEFT JOIN blobs b ON b.digest = rb.blob_digest
 		WHERE r.path = $1`, path, d.Bytes()).Scan(&size, &mediaType, &key)
 	switch {
@@ -183,20 +183,19 @@ func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (B
 	var size *int64
 	var mediaType, key *string
 	var delay time.Duration
+	asked := time.Now()
 	b := new(batch)
 	b.exec(`
 		INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
 		SELECT rb.blob_digest, gc_review_after('blob_upload'), 'blob_upload'
 		FROM repositories r
-		JOIN repository_blobs rb ON rb.top_level_namespace_id = r.top_level_namespace_id
-			AND rb.repository_id = r.id AND rb.blob_digest = $2
+		JOIN `+linkOfBlob+` ON true
 		WHERE r.path = $1
 		`+greatestReview, path, d.Bytes())
 	b.row([]any{&size, &mediaType, &key, &delay}, `
 		SELECT b.size, b.media_type, b.storage_key, COALESCE(q.review_after - now(), '0')
 		FROM repositories r
-		LEFT JOIN repository_blobs rb ON rb.top_level_namespace_id = r.top_level_namespace_id
-			AND rb.repository_id = r.id AND rb.blob_digest = $2
+		LEFT JOIN `+linkOfBlob+` ON true
 		LEFT JOIN blobs b ON b.digest = rb.blob_digest
 		LEFT JOIN gc_blob_review_queue q ON q.digest = b.digest
 		WHERE r.path = $1`, path, d.Bytes())
@@ -210,9 +209,18 @@ func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (B
 	}
 	blob := Blob{Digest: d, Size: *size, MediaType: *mediaType, StorageKey: *key}
 	keep(c.cache, c.cache.blobs, contentKey{path, d}, blob, gen)
-	c.keepPromise(contentKey{digest: d}, delay, 0)
+	c.keepPromise(contentKey{digest: d}, asked.Add(delay/2), 0)
 	return blob, nil
 }
+
+// linkOfBlob is the link, if there is one, of repository r to the blob with
+// digest $2. OFFSET keeps the planner from joining by digest across all
+// partitions, of which the repository's namespace names one.
+const linkOfBlob = `LATERAL (
+			SELECT rb.blob_digest FROM repository_blobs rb
+			WHERE rb.top_level_namespace_id = r.top_level_namespace_id
+				AND rb.repository_id = r.id AND rb.blob_digest = $2
+			OFFSET 0) rb`
 
 // greatestReview ends an INSERT INTO gc_blob_review_queue AS q: a promise never
 // shortens another.
@@ -229,10 +237,8 @@ func (c *Catalog) promised(k contentKey, gen uint64) bool {
 	return ok && e.gen == gen && time.Now().Before(e.value)
 }
 
-func (c *Catalog) keepPromise(k contentKey, delay time.Duration, gen uint64) {
-	if delay > 2*time.Second {
-		c.cache.promises.Set(k, entry[time.Time]{time.Now().Add(delay / 2), gen})
-	}
+func (c *Catalog) keepPromise(k contentKey, until time.Time, gen uint64) {
+	c.cache.promises.Set(k, entry[time.Time]{until, gen})
 }
 
 func manifestUnknown(path, reference string) error {

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -171,7 +172,7 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 // leftovers says that objects other than key may exist. Error: as ClaimUpload's.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
 	err := c.withRepository(ctx, u.Repository, func(r repository) error {
-		_, err := c.db.Pool.Exec(ctx, commitNew, u.ID, u.Attempt, d.Bytes(), u.Size, key, leftovers, c.opt.MaxRequest,
+		_, err := c.db.Pool.Exec(ctx, commitNew, u.ID, u.Attempt, d.Bytes(), u.Size, key, leftovers, c.late(),
 			r.namespace, r.id, u.Repository)
 		if db.Code(err) != stateBlobExists {
 			return err
@@ -214,21 +215,21 @@ const commitNew = `
 	)
 	SELECT purser_require(EXISTS (SELECT FROM b), '` + stateBlobExists + `')`
 
-// commitKnown commits an upload whose blob is there already. The blob is locked
-// before its link and the promise are written; if it was deleted while this
-// waited for it, the transaction runs again from the start.
+// commitKnown commits an upload whose blob is there already: the promise first,
+// then the blob is locked, then linked. If it was deleted while this waited for
+// it, the transaction runs again from the start.
 func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci.Digest) error {
 	b := new(batch)
 	b.exec(lockRepository, r.namespace, r.id, u.Repository)
+	b.exec(promiseBlob, d.Bytes())
 	b.exec(lockBlob, d.Bytes(), db.CodeSerializationFailure)
 	b.exec(`
 		WITH u AS (DELETE FROM uploads WHERE id = $1 AND attempt = $2 RETURNING storage_key),
 		doomed AS (
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
 			SELECT storage_key, true, $3, now() + $4::interval FROM u)
-		SELECT purser_require(EXISTS (SELECT FROM u), '`+stateUploadLost+`')`, u.ID, u.Attempt, u.Size, c.opt.MaxRequest)
+		SELECT purser_require(EXISTS (SELECT FROM u), '`+stateUploadLost+`')`, u.ID, u.Attempt, u.Size, c.late())
 	b.exec(linkBlob, r.namespace, r.id, d.Bytes())
-	b.exec(promiseBlob, d.Bytes())
 	return b.send(ctx, c.db.Pool)
 }
 
@@ -237,7 +238,7 @@ func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci
 func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) error {
 	done, err := c.db.Pool.Exec(ctx, `
 		WITH u AS (DELETE FROM uploads WHERE id = $1 AND repository IN ($2, '') RETURNING *),
-		`+doomUploads, id, path, c.opt.MaxRequest)
+		`+doomUploads, id, path, c.late())
 	switch {
 	case err != nil:
 		return fmt.Errorf("cancelling upload %s: %w", id, err)
@@ -259,16 +260,27 @@ const doomUploads = `
 func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (int64, error) {
 	done, err := c.db.Pool.Exec(ctx, `
 		WITH u AS (
-			DELETE FROM uploads WHERE id IN (
+			DELETE FROM uploads WHERE id = ANY (ARRAY(
 				SELECT id FROM uploads WHERE updated_at < now() - $1::interval
-				ORDER BY updated_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+				ORDER BY updated_at LIMIT $2 FOR UPDATE SKIP LOCKED))
 			RETURNING *),
-		`+doomUploads, age, n, c.opt.MaxRequest)
+		`+doomUploads, age, n, c.late())
 	if err != nil {
 		return 0, fmt.Errorf("reaping uploads: %w", err)
 	}
 	return done.RowsAffected(), nil
 }
+
+// TicketMaxAge is how long a process may use a ticket after it was taken.
+const TicketMaxAge = 10 * time.Minute
+
+// late is after how long nobody writes to an upload's objects any more: the
+// longest request, begun with the oldest ticket, and a minute for clocks.
+func (c *Catalog) late() time.Duration { return c.opt.MaxRequest + TicketMaxAge + time.Minute }
+
+// ErrUploadMoved is what an error wraps that tells a client that another
+// request continued, finished or cancelled the upload.
+var ErrUploadMoved = errors.New("the upload's row is not as it was")
 
 func uploadUnknown(path string, id uuid.UUID) error {
 	return oci.Errorf(oci.BlobUploadUnknown, "upload %s is not known to repository %s: it was finished, cancelled or given up; start another", id, path)
@@ -277,5 +289,5 @@ func uploadUnknown(path string, id uuid.UUID) error {
 // uploadMoved is for a request that lost the upload to another.
 func uploadMoved(u Upload) error {
 	return oci.Errorf(oci.BlobUploadInvalid, "upload %s was continued, finished or cancelled by another request: ask for its state and go on from there", u.ID).
-		WithStatus(416)
+		WithStatus(416).WithCause(ErrUploadMoved)
 }

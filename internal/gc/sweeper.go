@@ -227,18 +227,16 @@ func (s *Sweeper) record(ctx context.Context, o *outcome) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	if len(o.swept) > 0 {
-		keys := make([]string, len(o.swept))
 		bytes := int64(0)
-		for i, d := range o.swept {
-			keys[i] = d.StorageKey
+		for _, d := range o.swept {
 			bytes += d.Size
 		}
-		if err := s.opt.Catalog.SettleDoomed(ctx, keys); err != nil {
+		if err := s.opt.Catalog.SettleDoomed(ctx, o.swept); err != nil {
 			return err
 		}
-		s.opt.Metrics.sweptObjects.Add(float64(len(keys)))
+		s.opt.Metrics.sweptObjects.Add(float64(len(o.swept)))
 		s.opt.Metrics.sweptBytes.Add(float64(bytes))
-		s.opt.Log.DebugContext(ctx, "swept doomed objects", "objects", len(keys), "bytes", bytes)
+		s.opt.Log.DebugContext(ctx, "swept doomed objects", "objects", len(o.swept), "bytes", bytes)
 	}
 	if len(o.failed) == 0 {
 		return nil
@@ -256,15 +254,15 @@ func (s *Sweeper) postpone(ctx context.Context, failed []failure) error {
 		attempts int
 		cause    string
 	}
-	groups := make(map[kind][]string)
+	groups := make(map[kind][]catalog.Doomed)
 	for _, f := range failed {
 		k := kind{f.Attempts, cause(f.err)}
-		groups[k] = append(groups[k], f.StorageKey)
+		groups[k] = append(groups[k], f.Doomed)
 	}
 	var errs []error
-	for k, keys := range groups {
+	for k, list := range groups {
 		delay := worker.Backoff(k.attempts+1, retryMin, retryMax)
-		errs = append(errs, s.opt.Catalog.PostponeDoomed(ctx, keys, delay, errors.New(k.cause)))
+		errs = append(errs, s.opt.Catalog.PostponeDoomed(ctx, list, delay, errors.New(k.cause)))
 	}
 	return errors.Join(errs...)
 }

@@ -31,6 +31,8 @@ type session struct {
 	w    blob.Writer
 	// tail is the upload's bytes while all of them fit in the row.
 	tail []byte
+	// claimed says that this request has claimed the row.
+	claimed bool
 }
 
 // receive appends the request's body to the upload and saves it. When the
@@ -85,7 +87,13 @@ func (s *Server) commit(c *call, d oci.Digest) error {
 				return err
 			}
 		}
-		return s.catalog.CommitUpload(ctx, ss.u, d, key, ss.w.Leftovers())
+		err = s.catalog.CommitUpload(ctx, ss.u, d, key, ss.w.Leftovers())
+		if errors.Is(err, catalog.ErrUploadMoved) && !ss.claimed {
+			// The row may be gone for good, and with it who would delete this
+			// object. Its name is this request's alone.
+			return errors.Join(err, s.store.Delete(ctx, []string{key}))
+		}
+		return err
 	})
 }
 
@@ -236,7 +244,7 @@ func (ss *session) open(ctx context.Context, stream bool) error {
 		if err != nil {
 			return 0, err
 		}
-		ss.u.Attempt = attempt
+		ss.u.Attempt, ss.claimed = attempt, true
 		if taken > 0 {
 			ticket = next
 		}

@@ -15,7 +15,7 @@ const (
 	uploadsAhead = 16
 	// aheadMaxAge is how old an upload that was made ahead may be when it is
 	// given to a client, who is to have nearly all of its time.
-	aheadMaxAge = 10 * time.Minute
+	aheadMaxAge = 5 * time.Minute
 	// maxRemembered bounds the uploads whose rows a process remembers. One that
 	// is forgotten costs a query.
 	maxRemembered = 4096
@@ -31,14 +31,20 @@ type uploads struct {
 
 	mu    sync.Mutex
 	ahead []catalog.Upload
-	known map[uuid.UUID]catalog.Upload
+	known map[uuid.UUID]remembered
 	bytes int // of tails in known
 	// making has room for the one who makes more.
 	making chan struct{}
 }
 
+// remembered is an upload and since when its ticket is here.
+type remembered struct {
+	catalog.Upload
+	since time.Time
+}
+
 func newUploads(c *catalog.Catalog) *uploads {
-	return &uploads{catalog: c, known: map[uuid.UUID]catalog.Upload{}, making: make(chan struct{}, 1)}
+	return &uploads{catalog: c, known: map[uuid.UUID]remembered{}, making: make(chan struct{}, 1)}
 }
 
 // start returns a new upload.
@@ -89,7 +95,7 @@ func (m *uploads) remember(u catalog.Upload) {
 		}
 		m.forget(id)
 	}
-	m.known[u.ID] = u
+	m.known[u.ID] = remembered{u, time.Now()}
 }
 
 func (m *uploads) forget(id uuid.UUID) {
@@ -101,12 +107,15 @@ func (m *uploads) forget(id uuid.UUID) {
 func (m *uploads) recall(path string, id uuid.UUID) (catalog.Upload, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	u, ok := m.known[id]
-	if !ok || u.Repository != path {
-		return u, false
+	r, ok := m.known[id]
+	if !ok || r.Repository != path {
+		return r.Upload, false
 	}
 	m.forget(id)
-	return u, true
+	if time.Since(r.since) > catalog.TicketMaxAge-aheadMaxAge {
+		r.Ticket = catalog.NoTicket
+	}
+	return r.Upload, true
 }
 
 // Close removes the uploads that were made ahead and not used. A server that

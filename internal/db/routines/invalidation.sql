@@ -50,7 +50,7 @@ CREATE OR REPLACE FUNCTION purser_notify_deleted ()
 BEGIN
     IF EXISTS (SELECT FROM old_rows) AND purser_others_listen() THEN
         PERFORM purser_notify_paths(TG_ARGV[0], ARRAY(
-            SELECT path FROM repositories WHERE id IN (SELECT repository_id FROM old_rows) LIMIT 501));
+            SELECT path FROM repositories WHERE id = ANY (ARRAY(SELECT DISTINCT repository_id FROM old_rows LIMIT 501))));
     END IF;
     RETURN NULL;
 END;
@@ -63,7 +63,7 @@ CREATE OR REPLACE FUNCTION purser_notify_inserted ()
 BEGIN
     IF EXISTS (SELECT FROM new_rows) AND purser_others_listen() THEN
         PERFORM purser_notify_paths(TG_ARGV[0], ARRAY(
-            SELECT path FROM repositories WHERE id IN (SELECT repository_id FROM new_rows) LIMIT 501));
+            SELECT path FROM repositories WHERE id = ANY (ARRAY(SELECT DISTINCT repository_id FROM new_rows LIMIT 501))));
     END IF;
     RETURN NULL;
 END;

@@ -1,0 +1,74 @@
+# Needs Go (the version in go.mod), bash and make; everything else is fetched,
+# installed or said to be missing.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+FUZZTIME ?= 5s
+# The race detector, where there is a C compiler for it.
+RACE = $(shell [ "$$(go env CGO_ENABLED)" = 1 ] && command -v "$$(go env CC)" >/dev/null && echo -race)
+say = @echo; echo "==> $(1)"
+
+.PHONY: help run build test test-short lint gofmt vet staticcheck unit fuzz e2e e2e-all bench packages tools clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
+
+run: ## start a registry on 127.0.0.1:5000
+	go run ./cmd/purser serve
+
+build: ## build the commands into bin/
+	go build -trimpath -o bin/ ./cmd/...
+
+test: packages tools lint unit fuzz e2e ## everything that CI runs
+	$(call say,all of it passed)
+
+test-short: ## the quick tests, with what is installed
+	go test -short -timeout 5m ./...
+
+lint: gofmt vet staticcheck ## gofmt, go vet and staticcheck
+
+gofmt:
+	$(call say,gofmt)
+	@files=$$(gofmt -l .); [ -z "$$files" ] || { echo "not formatted; run gofmt -w on:"; echo "$$files"; exit 1; }
+
+vet:
+	$(call say,go vet)
+	go vet ./...
+
+staticcheck:
+	$(call say,staticcheck)
+	@command=$$(tools/get staticcheck); echo "staticcheck ./..."; "$$command" ./...
+
+unit:
+	$(call say,tests of the packages)
+	go test $(RACE) -timeout 15m $$(go list ./... | grep -v '/e2e$$')
+
+fuzz: ## every fuzz function for FUZZTIME, default 5s
+	$(call say,fuzzing)
+	@tools/fuzz $(FUZZTIME)
+
+e2e: packages tools ## real clients against the real binary
+	$(call say,end-to-end tests)
+	go test $(RACE) -count=1 -timeout 20m ./e2e
+
+e2e-all: packages tools ## e2e with helm and cosign too, which are slow to build
+	$(call say,end-to-end tests with helm and cosign)
+	@nice tools/get helm cosign >/dev/null
+	PURSER_E2E_ALL=1 go test $(RACE) -count=1 -timeout 30m ./e2e
+
+bench: ## the workloads of bench/; ARGS="-h" lists its flags
+	go run ./bench $(ARGS)
+
+packages:
+	$(call say,programs of the system)
+	@tools/packages
+
+tools:
+	$(call say,tools)
+	@tools/get versitygw crane regctl staticcheck
+
+clean: ## remove what was built here; data and caches stay
+	rm -rf bin

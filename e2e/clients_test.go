@@ -1,0 +1,132 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// client is a command line program with a home of its own.
+type client struct {
+	t    testing.TB
+	path string
+	args []string // in front of those of a call
+	env  []string
+}
+
+// newClient returns a client that keeps nothing outside a new directory.
+func newClient(t testing.TB, path string, args ...string) *client {
+	t.Helper()
+	home := newDir(t)
+	auth := filepath.Join(home, "auth.json")
+	if err := os.WriteFile(auth, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &client{t: t, path: path, args: args, env: childEnv(
+		"HOME="+home, "XDG_CONFIG_HOME="+home, "XDG_CACHE_HOME="+home, "XDG_DATA_HOME="+home,
+		"DOCKER_CONFIG="+home, "REGISTRY_AUTH_FILE="+auth,
+		"XDG_RUNTIME_DIR="+home, "TMPDIR="+home)}
+}
+
+// toolPaths remembers what tools/get answered.
+var toolPaths sync.Map // name → func() (string, error)
+
+// toolClient returns a client of tools/versions, which is built if need be.
+func toolClient(t testing.TB, name string, args ...string) *client {
+	t.Helper()
+	get, _ := toolPaths.LoadOrStore(name, sync.OnceValues(func() (string, error) { return getTool(name) }))
+	path, err := get.(func() (string, error))()
+	if err != nil {
+		lacking(t, "no %s: %v", name, err)
+	}
+	return newClient(t, path, args...)
+}
+
+func getTool(name string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "../tools/get", name)
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
+		return "", err
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// systemClient returns a client that the system has installed.
+func systemClient(t testing.TB, name string, args ...string) *client {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		lacking(t, "%s isn't installed (tools/packages installs it)", name)
+	}
+	return newClient(t, path, args...)
+}
+
+// Run returns what the client prints; it must succeed.
+func (c *client) Run(args ...string) string {
+	c.t.Helper()
+	return c.RunInput("", args...)
+}
+
+// RunInput is Run with something on standard input.
+func (c *client) RunInput(input string, args ...string) string {
+	c.t.Helper()
+	out, err := c.Try(input, args...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return out
+}
+
+// Refused runs the client, which must fail, and returns what it says.
+func (c *client) Refused(args ...string) string {
+	c.t.Helper()
+	out, err := c.Try("", args...)
+	if err == nil {
+		c.t.Fatalf("%s %s succeeded, and should not:\n%s", filepath.Base(c.path), strings.Join(args, " "), out)
+	}
+	return err.Error()
+}
+
+// Try runs the client; its error holds what the client printed.
+func (c *client) Try(input string, args ...string) (string, error) {
+	// The test's own context is over when its clean-up runs.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.path, append(append([]string{}, c.args...), args...)...)
+	cmd.Env = c.env
+	cmd.Stdin = strings.NewReader(input)
+	cmd.WaitDelay = 10 * time.Second
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(c.path), strings.Join(args, " "), err, stdout.Bytes(), stderr.Bytes())
+	}
+	return strings.TrimSpace(stdout.String()), nil
+}
+
+// lines splits what a client prints.
+func lines(text string) []string { return strings.Fields(text) }
+
+// writeFile makes a file in a new directory and returns its path.
+func writeFile(t testing.TB, name, text string) string {
+	t.Helper()
+	path := filepath.Join(newDir(t), name)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

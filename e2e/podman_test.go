@@ -1,0 +1,64 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// podman returns a podman with storage of its own.
+func podman(t testing.TB) *client {
+	t.Helper()
+	dir := newDir(t)
+	c := systemClient(t, "podman", "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run"),
+		"--storage-driver", "vfs", "--cgroup-manager", "cgroupfs", "--events-backend", "none")
+	t.Cleanup(func() {
+		// Files of other users of a namespace can only be removed inside it.
+		if os.Getuid() != 0 {
+			c.Try("", "unshare", "rm", "-rf", filepath.Join(dir, "root")) //nolint:errcheck // newDir reports what stays
+		}
+	})
+	return c
+}
+
+func TestPodman(t *testing.T) {
+	begin(t)
+	r, podman := startRegistry(t, options{}), podman(t)
+	img := newImage(t, 2, 32<<10)
+	dir := writeImage(t, img, "v1")
+	ref := r.Ref("podman/app", "v1")
+
+	podman.Run("pull", "oci:"+dir+":v1")
+	id := podman.Run("images", "--quiet", "--no-trunc")
+	podman.Run("push", "--tls-verify=false", id, ref)
+	_, pushed, err := r.API().manifest(t.Context(), "podman/app", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.API().checkWhole(t, "podman/app", "v1", pushed.String())
+	r.API().checkWhole(t, "podman/app", pushed.String(), pushed.String())
+
+	podman.Run("rmi", "--force", id)
+	if got := podman.Run("pull", "--quiet", "--tls-verify=false", ref); got != strings.TrimPrefix(id, "sha256:") {
+		t.Errorf("podman pull printed %s, want the image %s", got, id)
+	}
+	podman.Run("pull", "--quiet", "--tls-verify=false", r.Ref("podman/app", pushed.String()))
+}
+
+func TestPodmanManifestList(t *testing.T) {
+	begin(t)
+	r, podman := startRegistry(t, options{}), podman(t)
+	podman.Run("manifest", "create", "list")
+	for _, architecture := range []string{"amd64", "arm64"} {
+		dir := writeImage(t, newPlatformImage(t, 1, 4<<10, architecture), architecture)
+		podman.Run("manifest", "add", "--arch", architecture, "--os", "linux", "list", "oci:"+dir+":"+architecture)
+	}
+	podman.Run("manifest", "push", "--all", "--tls-verify=false", "list", "docker://"+r.Ref("podman/multi", "v1"))
+	_, pushed, err := r.API().manifest(t.Context(), "podman/multi", "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.API().checkWhole(t, "podman/multi", "v1", pushed.String())
+	podman.Run("pull", "--quiet", "--tls-verify=false", "--arch", "arm64", r.Ref("podman/multi", "v1"))
+}

@@ -1,0 +1,105 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// postgres is a PostgreSQL that a test can stop and start.
+type postgres struct {
+	t   testing.TB
+	bin string // directory of the programs
+	dir string // of the data and the socket
+	p   *process
+}
+
+// startPostgres starts a new, empty PostgreSQL that ends with the test.
+func startPostgres(t testing.TB) *postgres {
+	t.Helper()
+	s := &postgres{t: t, bin: postgresPrograms(t), dir: newDir(t)}
+	cmd := exec.Command(filepath.Join(s.bin, "initdb"), "-D", filepath.Join(s.dir, "data"),
+		"-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync")
+	cmd.Dir = s.dir
+	unprivileged(t, cmd, s.dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("initdb: %v\n%s", err, out)
+	}
+	t.Cleanup(func() {
+		if s.p != nil && s.p.running() {
+			s.p.signal(syscall.SIGQUIT, stopWithin) //nolint:errcheck // its data goes anyway
+		}
+	})
+	s.Start()
+	return s
+}
+
+var versionNumber = regexp.MustCompile(`\d+`)
+
+// postgresPrograms finds a PostgreSQL of at least 15, the newest first.
+func postgresPrograms(t testing.TB) string {
+	t.Helper()
+	dirs, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	slices.Reverse(dirs)
+	if path, err := exec.LookPath("postgres"); err == nil {
+		dirs = append([]string{filepath.Dir(path)}, dirs...)
+	}
+	if dir := os.Getenv("PURSER_POSTGRES_BIN"); dir != "" {
+		dirs = append([]string{dir}, dirs...)
+	}
+	for _, dir := range dirs {
+		out, err := exec.Command(filepath.Join(dir, "postgres"), "--version").Output()
+		_, noInit := os.Stat(filepath.Join(dir, "initdb"))
+		major, _ := strconv.Atoi(versionNumber.FindString(string(out)))
+		if err == nil && noInit == nil && major >= 15 {
+			return dir
+		}
+	}
+	lacking(t, "no PostgreSQL 15 or newer is installed (tools/packages installs it)")
+	return ""
+}
+
+// DSN returns how to connect.
+func (s *postgres) DSN() string { return "postgres://postgres@/postgres?host=" + s.dir }
+
+// Start starts the server and waits until it answers.
+func (s *postgres) Start() {
+	s.t.Helper()
+	cmd := exec.Command(filepath.Join(s.bin, "postgres"), "-D", filepath.Join(s.dir, "data"), "-k", s.dir,
+		"-c", "listen_addresses=", "-c", "max_connections=200")
+	cmd.Dir = s.dir
+	unprivileged(s.t, cmd, s.dir)
+	p, err := startProcess("postgres", cmd)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.p = p
+	err = p.waitFor(context.Background(), time.Minute, func(ctx context.Context) error {
+		conn, err := pgx.Connect(ctx, s.DSN())
+		if err != nil {
+			return err
+		}
+		return conn.Close(ctx)
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Stop ends the server: SIGINT closes its connections and shuts down, SIGQUIT
+// is a crash that the next start recovers from.
+func (s *postgres) Stop(sig syscall.Signal) {
+	s.t.Helper()
+	if err := s.p.signal(sig, stopWithin); err != nil && sig != syscall.SIGQUIT {
+		s.t.Fatalf("stopping PostgreSQL: %v\n%s", err, s.p.out.tail(20))
+	}
+}

@@ -1,0 +1,194 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// seenWithin is how long an answer of another replica may be out of date.
+const seenWithin = time.Second
+
+// startReplicas starts two registries at once, on one database without a schema
+// and one storage.
+func startReplicas(t *testing.T, storage func(testing.TB) []string) (a, b *registry) {
+	t.Helper()
+	env := append(storage(t), "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t))
+	replicas := make([]*registry, 2)
+	errs := make([]error, 2)
+	var wg sync.WaitGroup
+	for i := range replicas {
+		r := &registry{t: t, opt: options{dataDir: newDir(t), env: env}}
+		replicas[i] = r
+		t.Cleanup(func() {
+			if r.p != nil {
+				r.cleanup()
+			}
+		})
+		wg.Go(func() { errs[i] = r.tryStart() })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatalf("starting two replicas at once: %v", err)
+		}
+	}
+	return replicas[0], replicas[1]
+}
+
+func eachStorage(t *testing.T, test func(t *testing.T, a, b *registry)) {
+	for name, storage := range storages {
+		t.Run(name, func(t *testing.T) {
+			beginOwn(t)
+			a, b := startReplicas(t, storage)
+			test(t, a, b)
+		})
+	}
+}
+
+// TestReplicasSeeMovedTag fails when a request to one replica that began more
+// than a second after a change on the other was acknowledged gets the old state.
+func TestReplicasSeeMovedTag(t *testing.T) {
+	beginOwn(t)
+	a, b := startReplicas(t, storages["filesystem"])
+	ctx := t.Context()
+	for round := range 10 {
+		if round > 0 {
+			warm(t, b, "replicas/app", "latest")
+		}
+		want, err := a.API().pushImage(ctx, "replicas/app", "latest", randomBytes(1<<10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		acknowledged := time.Now()
+		for {
+			asked := time.Since(acknowledged)
+			_, got, err := b.API().manifest(ctx, "replicas/app", "latest")
+			if err == nil && got == want {
+				break
+			}
+			if asked > seenWithin {
+				t.Fatalf("round %d: %v after the tag was moved the other replica has %s (%v), want %s", round, asked, got, err, want)
+			}
+		}
+		a, b = b, a
+	}
+}
+
+// warm has a replica answer often enough that it keeps the answer.
+func warm(t *testing.T, r *registry, repo, tag string) {
+	t.Helper()
+	for range 5 {
+		if _, _, err := r.API().manifest(t.Context(), repo, tag); err != nil {
+			t.Fatalf("reading %s:%s to have it cached: %v", repo, tag, err)
+		}
+	}
+}
+
+func TestReplicasSeeDeletion(t *testing.T) {
+	beginOwn(t)
+	a, b := startReplicas(t, storages["filesystem"])
+	ctx := t.Context()
+	deletions := map[string]func(d digest.Digest) string{
+		"tag":      func(digest.Digest) string { return "/v2/replicas/app/manifests/latest" },
+		"manifest": func(d digest.Digest) string { return "/v2/replicas/app/manifests/" + d.String() },
+	}
+	for name, path := range deletions {
+		d, err := a.API().pushImage(ctx, "replicas/app", "latest", randomBytes(1<<10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, 5*time.Second, func() error { _, _, err := b.API().manifest(ctx, "replicas/app", "latest"); return err })
+		warm(t, b, "replicas/app", "latest")
+		if _, err := a.API().do(ctx, request{method: "DELETE", path: path(d), want: http.StatusAccepted}); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := a.API().manifest(ctx, "replicas/app", "latest"); !isStatus(err, 404) {
+			t.Errorf("%s deleted: the same process answers %v, want 404", name, err)
+		}
+		acknowledged := time.Now()
+		for {
+			asked := time.Since(acknowledged)
+			_, _, err := b.API().manifest(ctx, "replicas/app", "latest")
+			if isStatus(err, 404) {
+				break
+			}
+			if asked > seenWithin {
+				t.Fatalf("%s deleted: %v later the other replica answers %v, want 404", name, asked, err)
+			}
+		}
+	}
+}
+
+func TestUploadContinuesOnAnotherReplica(t *testing.T) {
+	eachStorage(t, func(t *testing.T, a, b *registry) {
+		ctx, content := t.Context(), randomBytes(13<<20)
+		u, err := a.API().startUpload(ctx, "replicas/upload")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Chunks that don't end where a part of S3 does, on one replica and
+		// the other in turn.
+		cut := []int{0, 3<<20 + 17, 3<<20 + 18, 9 << 20, 12<<20 + 5}
+		for i := range len(cut) - 1 {
+			if err := a.API().patch(ctx, u, content[cut[i]:cut[i+1]]); err != nil {
+				t.Fatalf("chunk %d: %v", i, err)
+			}
+			if err := b.API().status(ctx, u); err != nil || u.offset != int64(cut[i+1]) {
+				t.Fatalf("chunk %d: the other replica has %d bytes (%v), want %d", i, u.offset, err, cut[i+1])
+			}
+			a, b = b, a
+		}
+		want := descriptor(v1.MediaTypeImageLayer, content)
+		if err := b.API().finish(ctx, u, content[cut[len(cut)-1]:], want.Digest); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range []*registry{a, b} {
+			if err := r.API().pullBlob(ctx, "replicas/upload", want); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestConcurrentPushesOfTheSame(t *testing.T) {
+	eachStorage(t, func(t *testing.T, a, b *registry) {
+		ctx := t.Context()
+		for round := range 3 {
+			layers := [][]byte{randomBytes(100 << 10), randomBytes(1 << 10), bytes.Repeat([]byte{byte(round)}, 50<<10)}
+			var wg sync.WaitGroup
+			for worker := range 8 {
+				api := []*registry{a, b}[worker%2].API()
+				wg.Go(func() {
+					// The same bytes to one repository and to others, the same
+					// tag for all and one of its own.
+					for _, repo := range []string{"same/app", fmt.Sprintf("same/app%d", worker%3)} {
+						if _, err := api.pushImage(ctx, repo, "latest", layers...); err != nil {
+							t.Errorf("worker %d, %s: %v", worker, repo, err)
+						}
+					}
+					if _, err := api.pushImage(ctx, "same/app", fmt.Sprintf("own%d", worker), layers...); err != nil {
+						t.Errorf("worker %d: %v", worker, err)
+					}
+				})
+			}
+			wg.Wait()
+			for _, r := range []*registry{a, b} {
+				for worker := range 8 {
+					if _, err := r.API().pullWhole(ctx, "same/app", fmt.Sprintf("own%d", worker)); err != nil {
+						t.Errorf("pulling what worker %d pushed: %v", worker, err)
+					}
+				}
+			}
+		}
+	})
+}

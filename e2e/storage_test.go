@@ -1,0 +1,68 @@
+package e2e
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// storages are the kinds of blob storage, each with what makes a new, empty one
+// that several instances can share. Its environment is returned.
+var storages = map[string]func(t testing.TB) []string{
+	"filesystem": func(t testing.TB) []string {
+		return []string{"PURSER_STORAGE_FILESYSTEM_PATH=" + newDir(t)}
+	},
+	"s3": startS3,
+}
+
+// startS3 starts an S3 server with one bucket, which ends with the test.
+func startS3(t testing.TB) []string {
+	t.Helper()
+	path := toolClient(t, "versitygw").path
+	dir := newDir(t)
+	root, meta := filepath.Join(dir, "root"), filepath.Join(dir, "meta")
+	for _, d := range []string{root, meta, filepath.Join(root, "purser")} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	addr := freeAddr(t)
+	// Without --sidecar the file system would have to have extended attributes.
+	cmd := exec.Command(path, "--port", addr, "--region", "us-east-1", "--keep-alive", "--quiet", "posix", "--sidecar", meta, root)
+	cmd.Env = childEnv("ROOT_ACCESS_KEY=test", "ROOT_SECRET_KEY=test-secret")
+	p, err := startProcess("versitygw", cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.kill)
+	err = p.waitFor(t.Context(), time.Minute, func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{
+		"PURSER_STORAGE_S3_ENDPOINT=http://" + addr, "PURSER_STORAGE_S3_BUCKET=purser",
+		"PURSER_STORAGE_S3_REGION=us-east-1", "PURSER_STORAGE_S3_PATH_STYLE=true",
+		"PURSER_STORAGE_S3_ACCESS_KEY=test", "PURSER_STORAGE_S3_SECRET_KEY=test-secret",
+	}
+}
+
+// freeAddr returns an address that nobody listens on.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}

@@ -1,0 +1,248 @@
+package purser_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/purser-registry/purser"
+
+// rule is what one package may import of this module.
+type rule struct {
+	// layer is the package's height; a package imports lower layers only. 0 is
+	// for what imports nothing of this module but what also names.
+	layer int
+	// also are imports in the package's own layer that are meant.
+	also []string
+	// only: it may import also and nothing else of this module.
+	only bool
+	// testing packages are for tests; no other package imports them.
+	testing bool
+}
+
+// layers is the import rule. The reasons: what is low can be understood, tested
+// and changed without what is above it; packages of one height don't know each
+// other, so that each is used through what it exports and no cycle can grow;
+// settings reach a package through its own Options, so that only the commands
+// know how a file or an environment looks.
+var layers = map[string]rule{
+	"":                    {only: true}, // this test
+	"loosefk":             {only: true}, // public: it is used without Purser
+	"loosefk/loosefktest": {only: true, also: []string{"loosefk"}, testing: true},
+	"internal/oci":        {layer: 1},
+	"internal/worker":     {layer: 1},
+	"internal/builtinpg":  {layer: 1},
+	"internal/config":     {layer: 1},
+	"internal/db":         {layer: 2},
+	"internal/db/dbtest":  {layer: 2, also: []string{"internal/db"}, testing: true},
+	"internal/blob":       {layer: 2},
+	"internal/blob/s3":    {layer: 2, also: []string{"internal/blob"}},
+	"internal/blob/blobtest": {layer: 2, testing: true,
+		also: []string{"internal/blob", "internal/blob/s3"}},
+	"internal/catalog":   {layer: 3},
+	"internal/auth":      {layer: 3},
+	"internal/audit":     {layer: 3},
+	"internal/pullstats": {layer: 3},
+	"internal/gc":        {layer: 4},
+	"internal/autoprune": {layer: 4},
+	"internal/server":    {layer: 5},
+	"cmd/purser":         {layer: 6},
+	"cmd/loosefk":        {only: true, also: []string{"loosefk"}}, // the tool of the public package
+	// What drives Purser from outside sees what its users see.
+	"e2e":   {only: true, also: []string{"internal/db/dbtest"}},
+	"bench": {only: true},
+}
+
+// clients are modules that only some packages may know, so that they can be
+// replaced and a failure of what they speak to is handled in one place.
+var clients = []struct {
+	module  string
+	allowed []string
+	reason  string
+}{
+	{"github.com/minio/minio-go", []string{"internal/blob/s3", "internal/blob/blobtest"},
+		"the S3 client is known to internal/blob/s3, and to its tests' buckets, alone; all others use blob.Store"},
+	{"github.com/redis/go-redis", []string{"internal/pullstats"},
+		"Redis is optional and losable; whoever else knew it could come to depend on it"},
+}
+
+// pkg is what "go list -json" says of a package.
+type pkg struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+}
+
+// path returns the package's path inside the module.
+func (p pkg) path() string { return inside(p.ImportPath) }
+
+func inside(importPath string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(importPath, module), "/")
+}
+
+func ours(importPath string) bool {
+	return importPath == module || strings.HasPrefix(importPath, module+"/")
+}
+
+func TestImports(t *testing.T) {
+	t.Parallel()
+	packages := list(t)
+	if len(packages) < 2 {
+		t.Fatalf("go list found %d packages; it should find all of the module's", len(packages))
+	}
+	for _, p := range packages {
+		for _, problem := range check(p) {
+			t.Error(problem)
+		}
+	}
+}
+
+// TestImportRule shows that the rule catches what it is for.
+func TestImportRule(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name                 string
+		path                 string
+		imports, testImports []string
+		want                 string // part of the problem, "" for none
+	}{
+		{"down", "internal/catalog", in("internal/db", "internal/oci"), nil, ""},
+		{"up", "internal/db", in("internal/catalog"), nil, "not below it"},
+		{"sideways", "internal/catalog", in("internal/auth"), nil, "not below it"},
+		{"sideways and meant", "internal/blob/s3", in("internal/blob"), nil, ""},
+		{"config", "internal/server", in("internal/config"), nil, "own Options"},
+		{"config in the command", "cmd/purser", in("internal/config"), nil, ""},
+		{"test package", "internal/gc", in("internal/db/dbtest"), nil, "for tests"},
+		{"test package in a test", "internal/db", nil, in("internal/db/dbtest"), ""},
+		{"up in a test", "internal/db", nil, in("internal/gc"), "not below it"},
+		{"public package", "loosefk", in("internal/oci"), nil, "may import nothing"},
+		{"bench", "bench", in("internal/oci"), nil, "may import nothing"},
+		{"e2e", "e2e", nil, in("internal/db"), "may import internal/db/dbtest"},
+		{"e2e and its database", "e2e", nil, in("internal/db/dbtest"), ""},
+		{"unknown package", "internal/utils", nil, nil, "add it to the table"},
+		{"S3 client", "internal/server", []string{"github.com/minio/minio-go/v7"}, nil, "S3 client"},
+		{"S3 client at home", "internal/blob/s3", []string{"github.com/minio/minio-go/v7/pkg/credentials"}, nil, ""},
+		{"Redis client in a test", "internal/gc", nil, []string{"github.com/redis/go-redis/v9"}, "Redis"},
+	} {
+		problems := check(pkg{ImportPath: module + "/" + tt.path, Imports: tt.imports, XTestImports: tt.testImports})
+		switch {
+		case tt.want == "" && len(problems) > 0:
+			t.Errorf("%s: refused: %s", tt.name, problems)
+		case tt.want != "" && (len(problems) != 1 || !strings.Contains(problems[0], tt.want)):
+			t.Errorf("%s: problems are %q, want one with %q", tt.name, problems, tt.want)
+		}
+	}
+}
+
+func in(paths ...string) []string {
+	list := make([]string, len(paths))
+	for i, path := range paths {
+		list[i] = module + "/" + path
+	}
+	return list
+}
+
+// check returns what a package imports and may not, each with the reason.
+func check(p pkg) []string {
+	if _, ok := layers[p.path()]; !ok {
+		return []string{p.path() + " isn't in the table of imports_test.go: add it to the table, in the layer where it belongs"}
+	}
+	var problems []string
+	for _, imported := range p.Imports {
+		if problem := checkImport(p.path(), imported, false); problem != "" {
+			problems = append(problems, problem)
+		}
+	}
+	for _, imported := range slices.Concat(p.TestImports, p.XTestImports) {
+		if slices.Contains(p.Imports, imported) {
+			continue // reported already
+		}
+		if problem := checkImport(p.path(), imported, true); problem != "" {
+			problems = append(problems, problem)
+		}
+	}
+	return problems
+}
+
+// checkImport returns why the package at path may not import imported, "" when
+// it may.
+func checkImport(path, imported string, fromTest bool) string {
+	for _, c := range clients {
+		if (imported == c.module || strings.HasPrefix(imported, c.module+"/")) && !slices.Contains(c.allowed, path) {
+			return path + " imports " + imported + ": " + c.reason
+		}
+	}
+	if !ours(imported) || inside(imported) == path {
+		return ""
+	}
+	from, target := layers[path], inside(imported)
+	to, known := layers[target]
+	switch {
+	case !known:
+		return "" // reported as a package
+	case slices.Contains(from.also, target):
+		return ""
+	case from.only && len(from.also) == 0:
+		return path + " imports " + target + ": it may import nothing of this module"
+	case from.only:
+		return path + " imports " + target + ": of this module it may import " + strings.Join(from.also, ", ") + " alone"
+	case to.testing && !fromTest && !from.testing:
+		return path + " imports " + target + ", which is for tests"
+	case to.testing && fromTest:
+		return ""
+	case target == "internal/config" && !strings.HasPrefix(path, "cmd/"):
+		return path + " imports internal/config: only commands do; give the package its own Options"
+	case to.layer >= from.layer:
+		return path + " imports " + target + ", which is not below it; imports only point down: " +
+			"move what both need into a lower package, or pass it in"
+	}
+	return ""
+}
+
+// list returns the module's packages.
+func list(t *testing.T) []pkg {
+	t.Helper()
+	watchSources(t)
+	command := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
+	out, err := command.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatalf("go list: %v", err)
+	}
+	var packages []pkg
+	decoder := json.NewDecoder(strings.NewReader(string(out)))
+	for {
+		var p pkg
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatalf("reading what go list printed: %v", err)
+		}
+		packages = append(packages, p)
+	}
+}
+
+// watchSources reads the directories of the module, so that a cached result of
+// this test is out of date when a file changes: go test sees what a test opens,
+// but not what a program that it starts does.
+func watchSources(t *testing.T) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && path != "." && strings.HasPrefix(entry.Name(), ".") {
+			return fs.SkipDir
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("reading the module's directories: %v", err)
+	}
+}
