@@ -96,6 +96,9 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if err != nil {
 		return err
 	}
+	if store, err = blob.Metered(store, reg); err != nil {
+		return err
+	}
 	handler, workers, err := assemble(ctx, cfg, parts{metadata, store, replica, reg, log, tracing})
 	if err != nil {
 		return err
@@ -143,7 +146,7 @@ type parts struct {
 }
 
 // assemble makes the registry: what answers requests, and what runs besides.
-func assemble(ctx context.Context, cfg *config.Config, p parts) (http.Handler, []func(context.Context) error, error) {
+func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server, []func(context.Context) error, error) {
 	c := catalog.New(catalog.Options{
 		DB: p.db, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
 		// There, 0 stands for the default.
@@ -191,7 +194,7 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (http.Handler, [
 // serve answers requests and runs background work until ctx ends or one of them
 // fails. Then it lets requests end, as long as they may take, and stops the
 // background work after them: they need what it does.
-func serve(ctx context.Context, cfg *config.Config, handler http.Handler, socks *sockets,
+func serve(ctx context.Context, cfg *config.Config, handler *server.Server, socks *sockets,
 	background []func(context.Context) error, ready *readiness, log *slog.Logger,
 ) error {
 	srv := &http.Server{
@@ -222,6 +225,9 @@ func serve(ctx context.Context, cfg *config.Config, handler http.Handler, socks 
 		}
 		ready.stopping()
 		drain(srv, cfg.HTTP.DrainTimeout, log)
+		if err := closeServer(handler); err != nil {
+			log.Warn("leaving uploads that were made ahead to be reaped", "error", err)
+		}
 		return nil
 	})
 	err := group.Wait()
@@ -246,6 +252,12 @@ func drain(srv *http.Server, timeout time.Duration, log *slog.Logger) {
 		log.Warn("requests did not end in time and are cut off", "drain_timeout", timeout)
 		srv.Close() //nolint:errcheck // nothing is left to do about it
 	}
+}
+
+func closeServer(handler *server.Server) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	return handler.Close(ctx)
 }
 
 // announce tells people that the registry is ready, and how to use it.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -265,26 +266,65 @@ const (
 
 var copyBuffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 
-// ReadFrom implements Writer.
+// ReadFrom implements Writer. What doesn't fit in one buffer is read and written
+// side by side, with two.
 func (w *dirWriter) ReadFrom(r io.Reader) (total int64, err error) {
 	buf := copyBuffers.Get().(*[copyBuffer]byte)
-	for {
-		n, readErr := fill(r, buf[:])
-		written, err := w.Write(buf[:n])
-		total += int64(written)
-		if err != nil {
-			return total, err // r may still look at what it has just read
-		}
-		if readErr != nil {
-			copyBuffers.Put(buf)
-		}
-		if readErr == io.EOF {
-			return total, nil
-		}
-		if readErr != nil {
-			return total, readErr
-		}
+	n, readErr := fill(r, buf[:])
+	if readErr == nil {
+		return w.readOn(r, buf)
 	}
+	written, err := w.Write(buf[:n])
+	copyBuffers.Put(buf)
+	if err == nil && readErr != io.EOF {
+		err = readErr
+	}
+	return int64(written), err
+}
+
+// readOn goes on after a first full buffer: one goroutine writes what this one
+// has read. Buffers go back to the pool only when r was read to its end: one
+// that isn't may still look at them.
+func (w *dirWriter) readOn(r io.Reader, first *[copyBuffer]byte) (total int64, err error) {
+	type piece struct {
+		buf *[copyBuffer]byte
+		n   int
+	}
+	free, full := make(chan *[copyBuffer]byte, 2), make(chan piece, 1)
+	var failed atomic.Bool
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for p := range full {
+			if err == nil {
+				var n int
+				n, err = w.Write(p.buf[:p.n])
+				total += int64(n)
+				failed.Store(err != nil)
+			}
+			free <- p.buf
+		}
+		done <- err
+	}()
+	full <- piece{first, len(first)}
+	free <- copyBuffers.Get().(*[copyBuffer]byte)
+	var readErr error
+	for readErr == nil && !failed.Load() {
+		buf := <-free
+		var n int
+		n, readErr = fill(r, buf[:])
+		full <- piece{buf, n}
+	}
+	close(full)
+	if err := <-done; err != nil {
+		return total, err
+	}
+	copyBuffers.Put(<-free)
+	copyBuffers.Put(<-free)
+	if readErr == io.EOF {
+		readErr = nil
+	}
+	return total, readErr
 }
 
 // fill reads until p is full or r fails. Unlike io.ReadFull it returns r's own

@@ -69,7 +69,7 @@ func initialise(ctx context.Context, log *slog.Logger, bin binaries, acct *accou
 	if err := syncDir(dataDir); err != nil {
 		return err
 	}
-	log.InfoContext(ctx, "initialised PostgreSQL", "version", bin.version, "dir", cluster, "took", time.Since(began).Round(time.Millisecond))
+	log.InfoContext(ctx, "initialised PostgreSQL", "version", bin.version.String(), "dir", cluster, "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 

@@ -191,7 +191,7 @@ func (s *Server) launch(bin binaries, acct *account, settings map[string]string)
 	if os.Getpid() == 1 {
 		s.reaper.Go(func() { reapOrphans(s.endReaper, cmd.Process.Pid) })
 	}
-	s.log.Debug("started PostgreSQL", "version", bin.version, "programs", bin.dir, "dir", s.cluster, "pid", cmd.Process.Pid, "runs_as", acct.String())
+	s.log.Debug("started PostgreSQL", "version", bin.version.String(), "programs", bin.dir, "dir", s.cluster, "pid", cmd.Process.Pid, "runs_as", acct.String())
 	return nil
 }
 

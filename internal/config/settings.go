@@ -105,7 +105,7 @@ var settings = append([]setting{
 // gcEvents are the events that queue a review.
 var gcEvents = []string{
 	"blob_upload", "manifest_upload", "manifest_delete", "layer_delete",
-	"manifest_list_delete", "tag_delete", "tag_switch",
+	"manifest_list_delete", "tag_delete", "tag_switch", "subject_delete", "blob_delete",
 }
 
 func eventSettings() []setting {

@@ -62,7 +62,8 @@ func (c *Config) validateHTTP(report func(key, format string, args ...any)) {
 		}
 		if !loopback && !h.AllowAnonymous {
 			report(a.key, "%s can be reached from other machines and nobody needs to log in; "+
-				"listen on a loopback address such as 127.0.0.1, or set http.allow_anonymous: true", a.addr)
+				"listen on a loopback address such as 127.0.0.1, behind a proxy that asks who it is, "+
+				"or set http.allow_anonymous: true (serve --allow-anonymous)", a.addr)
 		}
 	}
 	if h.Addr == h.DebugAddr && h.Addr != "" && !strings.HasSuffix(h.Addr, ":0") {

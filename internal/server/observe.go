@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -31,6 +32,7 @@ type observation struct {
 	sent    int64
 	read    int64
 	err     error
+	trips   *db.Counter // to the database
 }
 
 type observationKey struct{}
@@ -94,6 +96,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		o := &observation{ResponseWriter: w, id: requestID(r), route: "none", method: "any"}
 		w.Header()["X-Request-Id"] = []string{o.id}
 		ctx := context.WithValue(r.Context(), observationKey{}, o)
+		ctx, o.trips = db.WithCounter(ctx)
 		r = r.WithContext(ctx)
 		if r.ContentLength != 0 {
 			r.Body = countedBody{r.Body, &o.read}
@@ -184,6 +187,7 @@ type metrics struct {
 	inFlight prometheus.Gauge
 	sent     *prometheus.CounterVec
 	received *prometheus.CounterVec
+	trips    *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -204,11 +208,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		received: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_http_received_bytes_total", Help: "Bytes of requests' bodies.",
 		}, []string{"route"}),
+		trips: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_http_database_round_trips_total", Help: "Round trips to the database that requests needed.",
+		}, []string{"route", "method"}),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.latency, m.inFlight, m.sent, m.received} {
+	for _, c := range []prometheus.Collector{m.requests, m.latency, m.inFlight, m.sent, m.received, m.trips} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -219,6 +226,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 func (m *metrics) observe(o *observation, took time.Duration) {
 	m.requests.WithLabelValues(o.route, o.method, strconv.Itoa(o.status)).Inc()
 	m.latency.WithLabelValues(o.route, o.method).Observe(took.Seconds())
+	if n := o.trips.Count(); n > 0 {
+		m.trips.WithLabelValues(o.route, o.method).Add(float64(n))
+	}
 	if o.sent > 0 {
 		m.sent.WithLabelValues(o.route).Add(float64(o.sent))
 	}

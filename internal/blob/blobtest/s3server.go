@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,11 +23,10 @@ import (
 )
 
 const (
-	gatewayModule  = "github.com/versity/versitygw/cmd/versitygw"
-	gatewayVersion = "v1.8.0"
-	gatewayKey     = "purser-test"
-	gatewaySecret  = "purser-test-secret"
-	gatewayRegion  = "us-east-1"
+	gatewayModule = "github.com/versity/versitygw/cmd/versitygw"
+	gatewayKey    = "purser-test"
+	gatewaySecret = "purser-test-secret"
+	gatewayRegion = "us-east-1"
 )
 
 // S3Server returns the options of a store in a new, empty bucket of an S3 server
@@ -191,6 +191,23 @@ func (g *gateway) stop() {
 	os.RemoveAll(g.dir)
 }
 
+// pinned is the version of a tool in tools/versions, the one place that pins
+// them.
+func pinned(tool string) (string, error) {
+	_, here, _, _ := runtime.Caller(0)
+	path := filepath.Join(filepath.Dir(here), "..", "..", "..", "tools", "versions")
+	list, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(list)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == tool {
+			return f[1], nil
+		}
+	}
+	return "", fmt.Errorf("%s doesn't name %s", path, tool)
+}
+
 // gatewayBinary returns the server's binary, built if need be. Processes that need
 // it at once each build it, and the last rename wins.
 func gatewayBinary(ctx context.Context) (string, error) {
@@ -198,7 +215,11 @@ func gatewayBinary(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(cache, "purser", "tools", "versitygw-"+gatewayVersion)
+	version, err := pinned("versitygw")
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "purser", "tools", "versitygw-"+version)
 	binary := filepath.Join(dir, "versitygw")
 	if _, err := os.Stat(binary); err == nil {
 		return binary, nil
@@ -211,11 +232,11 @@ func gatewayBinary(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(tmp)
-	cmd := exec.CommandContext(ctx, "go", "install", gatewayModule+"@"+gatewayVersion)
+	cmd := exec.CommandContext(ctx, "go", "install", gatewayModule+"@"+version)
 	cmd.Dir = tmp
 	cmd.Env = append(os.Environ(), "GOBIN="+tmp, "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building %s@%s: %w\n%s", gatewayModule, gatewayVersion, err, out)
+		return "", fmt.Errorf("building %s@%s: %w\n%s", gatewayModule, version, err, out)
 	}
 	return binary, os.Rename(filepath.Join(tmp, "versitygw"), binary)
 }

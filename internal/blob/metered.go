@@ -1,0 +1,115 @@
+package blob
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metered returns a store that measures what store does: how long each
+// operation took, by name and by whether it succeeded, and the bytes written
+// and read. Reading and writing are measured from opening to closing.
+func Metered(store Store, reg prometheus.Registerer) (Store, error) {
+	m := &metered{
+		Store: store,
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "purser_storage_operation_duration_seconds", Help: "Time of operations on the blob store.",
+			Buckets: []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 30, 300},
+		}, []string{"operation", "result"}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_storage_bytes_total", Help: "Bytes written to and read from the blob store; what is sent with sendfile counts where it is asked for.",
+		}, []string{"operation"}),
+	}
+	for _, c := range []prometheus.Collector{m.took, m.bytes} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("registering the metrics of the store: %w", err)
+		}
+	}
+	return m, nil
+}
+
+type metered struct {
+	Store
+	took  *prometheus.HistogramVec
+	bytes *prometheus.CounterVec
+}
+
+// observe is deferred with the time at which it began.
+func (m *metered) observe(operation string, began time.Time, err *error) {
+	result := "ok"
+	switch {
+	case *err == nil:
+	case errors.Is(*err, ErrNotFound):
+		result = "not_found"
+	default:
+		result = "error"
+	}
+	m.took.WithLabelValues(operation, result).Observe(time.Since(began).Seconds())
+}
+
+func (m *metered) Resume(ctx context.Context, base string, state State, size int64, claim Claim, numbers Numbers) (_ Writer, err error) {
+	defer m.observe("resume", time.Now(), &err)
+	w, err := m.Store.Resume(ctx, base, state, size, claim, numbers)
+	if err != nil {
+		return nil, err
+	}
+	return &meteredWriter{Writer: w, m: m}, nil
+}
+
+func (m *metered) Open(ctx context.Context, key string, off, length int64) (r io.ReadCloser, err error) {
+	defer m.observe("open", time.Now(), &err)
+	r, err = m.Store.Open(ctx, key, off, length)
+	if err == nil && length > 0 {
+		m.bytes.WithLabelValues("read").Add(float64(length))
+	}
+	return r, err
+}
+
+func (m *metered) Delete(ctx context.Context, keys []string) (err error) {
+	defer m.observe("delete", time.Now(), &err)
+	return m.Store.Delete(ctx, keys)
+}
+
+func (m *metered) DeleteUpload(ctx context.Context, base, keep string) (err error) {
+	defer m.observe("delete_upload", time.Now(), &err)
+	return m.Store.DeleteUpload(ctx, base, keep)
+}
+
+func (m *metered) Check(ctx context.Context) (err error) {
+	defer m.observe("check", time.Now(), &err)
+	return m.Store.Check(ctx)
+}
+
+type meteredWriter struct {
+	Writer
+	m *metered
+}
+
+func (w *meteredWriter) count(n int64) { w.m.bytes.WithLabelValues("written").Add(float64(n)) }
+
+func (w *meteredWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	w.count(int64(n))
+	return n, err
+}
+
+func (w *meteredWriter) ReadFrom(r io.Reader) (int64, error) {
+	n, err := w.Writer.ReadFrom(r)
+	w.count(n)
+	return n, err
+}
+
+func (w *meteredWriter) Save(ctx context.Context) (_ json.RawMessage, err error) {
+	defer w.m.observe("save", time.Now(), &err)
+	return w.Writer.Save(ctx)
+}
+
+func (w *meteredWriter) Finish(ctx context.Context) (_ string, err error) {
+	defer w.m.observe("finish", time.Now(), &err)
+	return w.Writer.Finish(ctx)
+}
