@@ -37,6 +37,7 @@ gofmt:
 vet:
 	$(call say,go vet)
 	go vet ./...
+	go vet -tags e2e_all ./e2e
 
 staticcheck:
 	$(call say,staticcheck)
@@ -57,7 +58,7 @@ e2e: packages tools ## real clients against the real binary
 e2e-all: packages tools ## e2e with helm and cosign too, which are slow to build
 	$(call say,end-to-end tests with helm and cosign)
 	@nice tools/get helm cosign >/dev/null
-	PURSER_E2E_ALL=1 go test $(RACE) -count=1 -timeout 30m ./e2e
+	go test $(RACE) -tags e2e_all -count=1 -timeout 30m ./e2e
 
 bench: ## the workloads of bench/; ARGS="-h" lists its flags
 	go run ./bench $(ARGS)

@@ -9,5 +9,5 @@
 // PURSER_TEST_TARGET=HOST:PORT points the clients' tests at another registry
 // that speaks plain HTTP, to tell what a client does from what Purser does.
 // PURSER_TEST_BINARY=PATH tests a purser that is built already.
-// PURSER_E2E_ALL=1 adds helm and cosign.
+// The build tag e2e_all adds helm and cosign.
 package e2e

@@ -1,23 +1,15 @@
+//go:build e2e_all
+
 package e2e
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// beginAll is begin for tests of clients that take long to build.
-func beginAll(t *testing.T) {
-	t.Helper()
-	begin(t)
-	if os.Getenv("PURSER_E2E_ALL") == "" {
-		t.Skip("helm and cosign are tested by make e2e-all")
-	}
-}
-
 func TestHelm(t *testing.T) {
-	beginAll(t)
+	begin(t)
 	r, helm := startRegistry(t, options{}), toolClient(t, "helm")
 	dir := newDir(t)
 	helm.Run("create", filepath.Join(dir, "demo"))
@@ -41,7 +33,7 @@ func TestHelm(t *testing.T) {
 }
 
 func TestCosign(t *testing.T) {
-	beginAll(t)
+	begin(t)
 	r, cosign, crane := startRegistry(t, options{}), toolClient(t, "cosign"), toolClient(t, "crane")
 	cosign.env = append(cosign.env, "COSIGN_PASSWORD=")
 	img := newImage(t, 1, 4<<10)

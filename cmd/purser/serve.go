@@ -161,7 +161,7 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 		return nil, nil, fmt.Errorf("registering the metrics of the pool: %w", err)
 	}
 	handler, err := server.New(server.Options{
-		Catalog: c, Store: p.store, DB: p.db, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
+		Catalog: c, Store: p.store, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
 		BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, Tracing: p.tracing,
 	})

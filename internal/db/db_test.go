@@ -133,6 +133,29 @@ func TestRoutinesAreReapplied(t *testing.T) {
 	}
 }
 
+// A process of an older version, starting during an upgrade, leaves the newer
+// functions alone.
+func TestNewerRoutinesStay(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.DSN(t)
+	d := dbtest.Open(t, dsn)
+	for _, sql := range []string{
+		"CREATE OR REPLACE FUNCTION purser_others_listen() RETURNS boolean LANGUAGE sql STABLE AS 'SELECT true'",
+		"UPDATE settings SET value = 'of a newer version' WHERE name = 'schema_hash'",
+		fmt.Sprintf("UPDATE settings SET value = '%d' WHERE name = 'routines_version'", db.RoutinesVersion+1),
+	} {
+		if _, err := d.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := db.Migrate(t.Context(), dsn, db.MigrateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if n := number(t, d, "SELECT purser_others_listen()::int"); n != 1 {
+		t.Error("the newer function was replaced")
+	}
+}
+
 // Every connection sees what committed before each of its statements.
 func TestIsolation(t *testing.T) {
 	t.Parallel()

@@ -27,6 +27,11 @@ var routines embed.FS
 // told otherwise. Few partitions insert faster; 64 are for billions of rows.
 const DefaultPartitions = 4
 
+// RoutinesVersion orders the states of routines/. It is raised with every change
+// there after a release, so that a process of an older version that starts
+// during an upgrade leaves the newer functions and triggers alone.
+const RoutinesVersion = 1
+
 // migrateLock is the advisory lock that one migrating process holds.
 const migrateLock = 0x70757273 // "purs"
 
@@ -200,9 +205,17 @@ func up(ctx context.Context, dsn string, partitions int) (int, error) {
 }
 
 // applyRoutines brings functions and triggers to how they stand in routines/,
-// in one transaction.
+// in one transaction, unless the database has those of a newer version.
 func applyRoutines(ctx context.Context, conn *pgx.Conn) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		var version int
+		if err := tx.QueryRow(ctx, "SELECT COALESCE((SELECT value::int FROM settings WHERE name = 'routines_version'), 0)").
+			Scan(&version); err != nil {
+			return fmt.Errorf("reading the version of routines: %w", err)
+		}
+		if version > RoutinesVersion {
+			return nil
+		}
 		entries, err := routines.ReadDir("routines")
 		if err != nil {
 			return err
@@ -217,8 +230,8 @@ func applyRoutines(ctx context.Context, conn *pgx.Conn) error {
 			}
 		}
 		_, err = tx.Exec(ctx, `
-			INSERT INTO settings (name, value) VALUES ('schema_hash', $1)
-			ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value`, Hash())
+			INSERT INTO settings (name, value) VALUES ('schema_hash', $1), ('routines_version', $2)
+			ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value`, Hash(), strconv.Itoa(RoutinesVersion))
 		return err
 	})
 }

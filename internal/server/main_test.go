@@ -66,7 +66,7 @@ func replica(t testing.TB, dsn, dir string, change ...func(*server.Options)) *re
 	r := &registry{db: d, dsn: dsn, dir: dir, log: new(logBuffer), metrics: prometheus.NewRegistry()}
 	r.catalog = catalog.New(catalog.Options{DB: d, Replica: id, Log: quiet})
 	o := server.Options{
-		Catalog: r.catalog, Store: store, DB: d, AccessLog: true, Metrics: r.metrics,
+		Catalog: r.catalog, Store: store, AccessLog: true, Metrics: r.metrics,
 		Log: slog.New(slog.NewJSONHandler(r.log, nil)),
 	}
 	for _, f := range change {

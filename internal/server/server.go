@@ -19,14 +19,12 @@ import (
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
-	"github.com/purser-registry/purser/internal/db"
 )
 
 // Options says what to serve and how.
 type Options struct {
 	Catalog *catalog.Catalog // required
 	Store   blob.Store       // required
-	DB      *db.DB           // for pool metrics; may be nil
 	Log     *slog.Logger     // default slog.Default()
 	// AccessLog logs each request at level info.
 	AccessLog bool
