@@ -12,11 +12,13 @@
 //     target; who deletes a target locks it FOR UPDATE first and looks for
 //     references in a later statement. Every statement sees what committed
 //     before it (READ COMMITTED), so one of the two always sees the other.
-//   - A write is one transaction. It locks its repository's row, then blobs,
-//     then their links to the repository, then inserts, and writes review
-//     queues last. When it loses a race (a deadlock, a target that was deleted
-//     while it waited) it runs again whole, and what the client hears is the
-//     answer of the last run.
+//   - A write is one transaction with one order of locks: the repository's row;
+//     the review row of a blob that exists and is to be linked or unlinked;
+//     blobs; their links to the repository; children of an index; tags; review
+//     rows of manifests; many of a kind in the order of their keys. When it loses
+//     a race all the same (a deadlock, a target that was deleted while it waited)
+//     it runs again whole, and what the client hears is the answer of the last
+//     run.
 //   - To say that a blob exists is to promise that it stays for the review
 //     delay: the promise is written before the blob is looked for (see
 //     PromiseBlob).

@@ -27,6 +27,17 @@ func setup(t *testing.T) bundle {
 	return replica(t, dbtest.DSN(t))
 }
 
+// atBoth runs a test with the default number of partitions and with many.
+func atBoth(t *testing.T, test func(t *testing.T, dsn string)) {
+	t.Parallel()
+	for _, n := range []int{db.DefaultPartitions, 64} {
+		t.Run(fmt.Sprintf("%d partitions", n), func(t *testing.T) {
+			t.Parallel()
+			test(t, dbtest.DSNPartitions(t, n))
+		})
+	}
+}
+
 // replica opens a catalog as one more process on dsn.
 func replica(t *testing.T, dsn string) bundle {
 	t.Helper()
@@ -166,9 +177,10 @@ func wantCode(t *testing.T, err error, code oci.Code) {
 	}
 }
 
-func TestPushAndPull(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
+func TestPushAndPull(t *testing.T) { atBoth(t, testPushAndPull) }
+
+func testPushAndPull(t *testing.T, dsn string) {
+	b := replica(t, dsn)
 	ctx := t.Context()
 	config, layer := b.push(t, "a/b/c", "config"), b.push(t, "a/b/c", "layer")
 	payload := image(t, config, []oci.Digest{layer, layer}, nil)

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/db"
-	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -18,9 +17,9 @@ import (
 // every kind against one who deletes blobs as garbage collection does (row
 // locked first, references looked for next, deleted last). No call may fail
 // but for what a client could have caused, and what was answered must hold.
-func TestConcurrentPushesAndDeletes(t *testing.T) {
-	t.Parallel()
-	dsn := dbtest.DSN(t)
+func TestConcurrentPushesAndDeletes(t *testing.T) { atBoth(t, testConcurrentPushesAndDeletes) }
+
+func testConcurrentPushesAndDeletes(t *testing.T, dsn string) {
 	a, b := replica(t, dsn), replica(t, dsn)
 	a.listen(t)
 	b.listen(t)

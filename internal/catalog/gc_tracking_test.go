@@ -26,9 +26,10 @@ func (b bundle) exec(t *testing.T, sql string, args ...any) {
 	}
 }
 
-func TestTrackingOfImages(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
+func TestTrackingOfImages(t *testing.T) { atBoth(t, testTrackingOfImages) }
+
+func testTrackingOfImages(t *testing.T, dsn string) {
+	b := replica(t, dsn)
 	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
 	if got := b.events(t, "gc_blob_review_queue"); got != "blob_upload blob_upload" {
 		t.Errorf("after uploads: %q", got)
@@ -63,9 +64,10 @@ func TestTrackingOfImages(t *testing.T) {
 	}
 }
 
-func TestTrackingOfIndexesAndReferrers(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
+func TestTrackingOfIndexesAndReferrers(t *testing.T) { atBoth(t, testTrackingOfIndexesAndReferrers) }
+
+func testTrackingOfIndexesAndReferrers(t *testing.T, dsn string) {
+	b := replica(t, dsn)
 	config := b.push(t, "r", "config")
 	child := b.put(t, "r", image(t, config, nil, nil))
 	list := b.put(t, "r", index(t, child), "multi")
@@ -91,9 +93,10 @@ func TestTrackingOfIndexesAndReferrers(t *testing.T) {
 
 // A whole repository's manifests can go in one statement, index and children
 // together.
-func TestDeleteAllManifestsAtOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
+func TestDeleteAllManifestsAtOnce(t *testing.T) { atBoth(t, testDeleteAllManifestsAtOnce) }
+
+func testDeleteAllManifestsAtOnce(t *testing.T, dsn string) {
+	b := replica(t, dsn)
 	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
 	one := b.put(t, "r", image(t, config, []oci.Digest{layer}, nil))
 	two := b.put(t, "r", image(t, config, []oci.Digest{layer}, map[string]any{"annotations": map[string]string{"n": "2"}}))
