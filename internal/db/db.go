@@ -176,7 +176,8 @@ func Unavailable(err error) bool {
 	switch {
 	case code == "":
 		var connect *pgconn.ConnectError
-		return errors.As(err, &connect) || isNetwork(err) || errors.Is(err, puddle.ErrClosedPool)
+		return errors.As(err, &connect) || isNetwork(err) || errors.Is(err, puddle.ErrClosedPool) ||
+			pgconn.SafeToRetry(err) // nothing was sent: the connection was closed already
 	case len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:3] == "57P"):
 		return true
 	}

@@ -265,8 +265,17 @@ func TestUnavailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nowhere.Close()
+	lost, err := pgx.Connect(t.Context(), dbtest.EmptyDSN(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lost.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = lost.Exec(t.Context(), "SELECT 1")
 	for what, err := range map[string]error{
-		"closed pool": closed.Ping(t.Context()), "refused connection": nowhere.Ping(t.Context()),
+		"closed connection": fmt.Errorf("failed to deallocate cached statement(s): %w", err),
+		"closed pool":       closed.Ping(t.Context()), "refused connection": nowhere.Ping(t.Context()),
 		"shutting down": &pgconn.PgError{Code: "57P01"}, "too many connections": &pgconn.PgError{Code: "53300"},
 		"took too long": &pgconn.PgError{Code: "57014"},
 	} {
