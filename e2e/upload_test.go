@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/url"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -121,6 +123,9 @@ func TestSIGTERMDrainsSlowRequest(t *testing.T) {
 	if _, err := writer.Write(content[:512<<10]); err != nil {
 		t.Fatal(err)
 	}
+	// What was written may still be on its way: a connection without a request
+	// is closed at once.
+	eventually(t, 10*time.Second, func() error { return r.inFlight(ctx, 1) })
 	if err := r.p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -147,6 +152,27 @@ func TestSIGTERMDrainsSlowRequest(t *testing.T) {
 	if err := r.API().pullBlob(ctx, "drain/app", descriptor("", content)); err != nil {
 		t.Error(err)
 	}
+}
+
+// inFlight checks that the registry is answering n requests.
+func (r *registry) inFlight(ctx context.Context, n int) error {
+	req, err := http.NewRequestWithContext(ctx, "GET", "http://"+r.debug+"/metrics", nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	if want := fmt.Sprintf("\npurser_http_requests_in_flight %d\n", n); !strings.Contains(string(text), want) {
+		return fmt.Errorf("not %d requests are in flight", n)
+	}
+	return nil
 }
 
 func refusesConnections(ctx context.Context, addr string) error {
