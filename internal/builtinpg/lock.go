@@ -60,9 +60,11 @@ func (l *lock) publish(socketDir string) error {
 	return nil
 }
 
-// release gives the directory up.
+// release gives the directory up. It unlocks before it closes: a child that is
+// just being started, by anybody in this process, still has the file until it
+// becomes its program, and would keep the lock.
 func (l *lock) release() error {
-	return errors.Join(l.file.Truncate(0), l.file.Close())
+	return errors.Join(l.file.Truncate(0), unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
 }
 
 // readLock returns the owner ("process 123") and the socket's directory, empty
