@@ -67,3 +67,23 @@ func patiently(ctx context.Context, log *slog.Logger, fn func() error) error {
 		pause(ctx, worker.Backoff(attempt, 250*time.Millisecond, 5*time.Second))
 	}
 }
+
+// lockTimeout is the longest that a review waits for a lock. It is well below
+// PostgreSQL's deadlock_timeout (1 s unless somebody changed it), so that a
+// review that meets a request in a deadlock gives way before PostgreSQL chooses.
+const lockTimeout = 200 * time.Millisecond
+
+// reviewConns is a connection for each reviewer and one for what is asked besides.
+func reviewConns(cfg *config.Config) int { return 2*cfg.GC.Workers + 1 }
+
+// openReviews opens the pool of reviews. It names no replica, so that this
+// process's caches hear of what a review deletes, like all others. A stalled
+// process holds locks for one statement and one idle timeout at most, which
+// together are the transaction timeout.
+func openReviews(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
+	half := cfg.GC.TransactionTimeout / 2
+	return db.Open(ctx, db.Options{
+		DSN: dsn, MaxConns: reviewConns(cfg), ApplicationName: "purser gc",
+		StatementTimeout: half, IdleTimeout: half, LockTimeout: lockTimeout, Log: log,
+	})
+}

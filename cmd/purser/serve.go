@@ -92,6 +92,11 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 		return err
 	}
 	defer metadata.Close()
+	reviews, err := openReviews(ctx, cfg, dsn, log)
+	if err != nil {
+		return err
+	}
+	defer reviews.Close()
 	store, err := openStore(ctx, cfg.Storage)
 	if err != nil {
 		return err
@@ -99,7 +104,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if store, err = blob.Metered(store, reg); err != nil {
 		return err
 	}
-	handler, workers, err := assemble(ctx, cfg, parts{metadata, store, replica, reg, log, tracing})
+	handler, workers, err := assemble(ctx, cfg, parts{metadata, reviews, store, replica, reg, log, tracing})
 	if err != nil {
 		return err
 	}
@@ -138,6 +143,7 @@ func openStore(ctx context.Context, cfg config.Storage) (blob.Store, error) {
 // parts is what the registry is assembled from.
 type parts struct {
 	db      *db.DB
+	reviews *db.DB
 	store   blob.Store
 	replica uuid.UUID
 	metrics *prometheus.Registry
@@ -148,13 +154,13 @@ type parts struct {
 // assemble makes the registry: what answers requests, and what runs besides.
 func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server, []func(context.Context) error, error) {
 	c := catalog.New(catalog.Options{
-		DB: p.db, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
+		DB: p.db, Background: p.reviews, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
 		// There, 0 stands for the default.
 		CacheOff:           !cfg.Cache.Enabled,
 		ManifestCacheBytes: int(max(1, cfg.Cache.ManifestBytes)),
 		CacheEntries:       max(1, cfg.Cache.Entries),
 	})
-	if err := c.SetReviewDelays(ctx, cfg.GC.ReviewAfter, cfg.GC.ReviewAfterEvents); err != nil {
+	if err := c.SetReviewDelays(ctx, cfg.GC.ReviewAfter, cfg.GC.Delays()); err != nil {
 		return nil, nil, err
 	}
 	if err := p.metrics.Register(poolCollector{p.db.Pool}); err != nil {
@@ -168,27 +174,74 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if err != nil {
 		return nil, nil, err
 	}
-	gcMetrics, err := gc.NewMetrics(p.metrics)
+	workers, err := gcWorkers(c, cfg, p)
 	if err != nil {
 		return nil, nil, err
 	}
-	loopMetrics, err := worker.NewMetrics(p.metrics)
+	return handler, append(workers, c.Listen), nil
+}
+
+// gcWorkers makes the workers of garbage collection. Each wakes the one that
+// goes on with what it did.
+func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts) ([]func(context.Context) error, error) {
+	metrics, err := gc.NewMetrics(p.metrics)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	loops, err := worker.NewMetrics(p.metrics)
+	if err != nil {
+		return nil, err
 	}
 	sweeper, err := gc.NewSweeper(gc.SweeperOptions{
-		Catalog: c, Store: p.store, Timeout: cfg.Storage.DeleteTimeout, Log: p.log, Metrics: gcMetrics, Worker: loopMetrics,
+		Catalog: c, Store: p.store, Timeout: cfg.Storage.DeleteTimeout, Log: p.log, Metrics: metrics, Worker: loops,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	reaper, err := gc.NewReaper(gc.ReaperOptions{
-		Catalog: c, Age: cfg.Uploads.MaxAge, Reaped: sweeper.Wake, Log: p.log, Metrics: gcMetrics, Worker: loopMetrics,
+		Catalog: c, Age: cfg.Uploads.MaxAge, Reaped: sweeper.Wake, Log: p.log, Metrics: metrics, Worker: loops,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return handler, []func(context.Context) error{c.Listen, sweeper.Run, reaper.Run}, nil
+	list := []func(context.Context) error{sweeper.Run, reaper.Run}
+	next := sweeper.Wake
+	for _, k := range []struct {
+		kind catalog.ReviewKind
+		on   bool
+	}{{catalog.ReviewOfBlobs, cfg.GC.ReviewBlobs}, {catalog.ReviewOfManifests, cfg.GC.ReviewManifests}} {
+		var wakes []func()
+		for range cfg.GC.Workers {
+			if !k.on {
+				break
+			}
+			r, err := gc.NewReviewer(gc.ReviewerOptions{
+				Catalog: c, Kind: k.kind, Batch: cfg.GC.Batch, Timeout: cfg.GC.TransactionTimeout,
+				SetAsideAfter: cfg.GC.SetAsideAfter, Idle: idle(cfg.GC), Deleted: next,
+				Log: p.log, Metrics: metrics, Worker: loops,
+			})
+			if err != nil {
+				return nil, err
+			}
+			list, wakes = append(list, r.Run), append(wakes, r.Wake)
+		}
+		next = func() {
+			for _, wake := range wakes {
+				wake()
+			}
+		}
+	}
+	return list, nil
+}
+
+// idle is how often reviewers look for work at least: as often as the shortest
+// delay asks for, within a second and a minute.
+func idle(cfg config.GC) time.Duration {
+	shortest := worker.MaxIdle
+	for _, d := range cfg.Delays() {
+		shortest = min(shortest, d)
+	}
+	return max(shortest, time.Second)
 }
 
 // serve answers requests and runs background work until ctx ends or one of them

@@ -43,6 +43,11 @@ import (
 // Options says how to keep the catalog.
 type Options struct {
 	DB *db.DB // required; its Options.Replica must be Replica.String()
+	// Background is the pool of reviews. Its Options.Replica is empty, so that
+	// the caches of every process, this one included, hear of what a review
+	// deletes, and its LockTimeout is short. Default DB, for a process without
+	// caches.
+	Background *db.DB
 	// Replica names this process among those that share the database.
 	Replica uuid.UUID
 	// ManifestCacheBytes bounds the payloads kept in memory. Default 64 MiB.
@@ -78,6 +83,9 @@ func New(o Options) *Catalog {
 	}
 	if o.MaxRequest <= 0 {
 		o.MaxRequest = 2 * time.Hour
+	}
+	if o.Background == nil {
+		o.Background = o.DB
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

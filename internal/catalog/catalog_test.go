@@ -47,7 +47,12 @@ func replica(t *testing.T, dsn string) bundle {
 		t.Fatal(err)
 	}
 	t.Cleanup(d.Close)
-	return bundle{catalog.New(catalog.Options{DB: d, Replica: id, Log: slog.New(slog.DiscardHandler)}), d}
+	reviews, err := db.Open(t.Context(), db.Options{DSN: dsn, LockTimeout: 200 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(reviews.Close)
+	return bundle{catalog.New(catalog.Options{DB: d, Background: reviews, Replica: id, Log: slog.New(slog.DiscardHandler)}), d}
 }
 
 // listen runs the news of changes until the test ends, and waits until caches

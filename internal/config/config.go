@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -87,9 +88,43 @@ type Uploads struct {
 
 // GC is about the review of what may be garbage.
 type GC struct {
-	ReviewAfter time.Duration
-	// ReviewAfterEvents has the events that are set to another delay.
-	ReviewAfterEvents map[string]time.Duration
+	ReviewManifests bool
+	ReviewBlobs     bool
+	ReviewAfter     time.Duration
+	// ReviewAfterEvents has the events that have another delay.
+	ReviewAfterEvents  map[string]time.Duration
+	Workers            int // of each kind
+	Batch              int
+	TransactionTimeout time.Duration
+	SetAsideAfter      int
+}
+
+// cascade is the longest default delay of what is queued because it hung on
+// something that a review has just deleted: that has waited already.
+const cascade = time.Minute
+
+// cascades are the events that queue such things.
+var cascades = []string{"manifest_list_delete", "subject_delete"}
+
+// Delay is the delay after an event.
+func (g GC) Delay(event string) time.Duration {
+	d, ok := g.ReviewAfterEvents[event]
+	switch {
+	case ok:
+		return d
+	case slices.Contains(cascades, event):
+		return min(g.ReviewAfter, cascade)
+	}
+	return g.ReviewAfter
+}
+
+// Delays has the delay of every event.
+func (g GC) Delays() map[string]time.Duration {
+	all := make(map[string]time.Duration, len(gcEvents))
+	for _, event := range gcEvents {
+		all[event] = g.Delay(event)
+	}
+	return all
 }
 
 // Cache is about what is kept in memory.

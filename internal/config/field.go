@@ -160,8 +160,5 @@ func (f eventField) set(text string) error {
 }
 
 func (f eventField) show() string {
-	if d, ok := f.c.GC.ReviewAfterEvents[f.event]; ok {
-		return formatDuration(d)
-	}
-	return formatDuration(f.c.GC.ReviewAfter)
+	return formatDuration(f.c.GC.Delay(f.event))
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -97,6 +98,14 @@ var settings = append([]setting{
 	{key: "cache.manifest_bytes", def: "64MiB", field: func(c *Config) field { return sizeField{&c.Cache.ManifestBytes} }},
 	{key: "cache.entries", def: "100000", field: func(c *Config) field { return intField{&c.Cache.Entries, 0, math.MaxInt32} }},
 
+	{key: "gc.review_manifests", def: "true", field: func(c *Config) field { return boolField{&c.GC.ReviewManifests} }},
+	{key: "gc.review_blobs", def: "true", field: func(c *Config) field { return boolField{&c.GC.ReviewBlobs} }},
+	{key: "gc.workers", def: "1", field: func(c *Config) field { return intField{&c.GC.Workers, 1, 256} }},
+	{key: "gc.batch", def: "500", field: func(c *Config) field { return intField{&c.GC.Batch, 1, 10_000} }},
+	{key: "gc.transaction_timeout", def: "10s", field: func(c *Config) field {
+		return durationField{&c.GC.TransactionTimeout, 500 * time.Millisecond, time.Hour}
+	}},
+	{key: "gc.set_aside_after", def: "10", field: func(c *Config) field { return intField{&c.GC.SetAsideAfter, 1, 1000} }},
 	{key: "gc.review_after", def: "24h", field: func(c *Config) field {
 		return durationField{&c.GC.ReviewAfter, 0, maxDuration}
 	}},
@@ -111,8 +120,12 @@ var gcEvents = []string{
 func eventSettings() []setting {
 	var list []setting
 	for _, event := range gcEvents {
+		derived := "gc.review_after"
+		if slices.Contains(cascades, event) {
+			derived = "1m, or gc.review_after where that is shorter"
+		}
 		list = append(list, setting{
-			key: "gc.review_after_events." + event, derived: "gc.review_after", unset: true,
+			key: "gc.review_after_events." + event, derived: derived, unset: true,
 			field: func(c *Config) field { return eventField{c, event} },
 		})
 	}

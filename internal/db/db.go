@@ -30,6 +30,7 @@ const (
 	CodeSerializationFailure = "40001"
 	CodeDeadlockDetected     = "40P01"
 	CodeLockNotAvailable     = "55P03"
+	CodeQueryCanceled        = "57014"
 )
 
 // Options says how to connect.
@@ -46,7 +47,14 @@ type Options struct {
 	// StatementTimeout ends a statement on the server, whatever became of the
 	// client. Default 30 s; negative: none.
 	StatementTimeout time.Duration
-	Log              *slog.Logger // default slog.Default()
+	// LockTimeout ends a statement that waits longer for a lock. Default: none.
+	// Background work sets it below PostgreSQL's deadlock_timeout, so that in a
+	// deadlock it is the one that gives way.
+	LockTimeout time.Duration
+	// IdleTimeout ends a transaction whose client has stalled that long, with
+	// its connection. Default 1 min.
+	IdleTimeout time.Duration
+	Log         *slog.Logger // default slog.Default()
 }
 
 // DB is a pool of connections to one database.
@@ -67,6 +75,9 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if o.StatementTimeout == 0 {
 		o.StatementTimeout = 30 * time.Second
 	}
+	if o.IdleTimeout <= 0 {
+		o.IdleTimeout = time.Minute
+	}
 	if o.ApplicationName == "" {
 		o.ApplicationName = "purser"
 	}
@@ -85,9 +96,12 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	// than most of them do; partitions are pruned when a plan runs.
 	params["plan_cache_mode"] = "force_generic_plan"
 	params["jit"] = "off"
-	params["idle_in_transaction_session_timeout"] = "60000"
+	params["idle_in_transaction_session_timeout"] = fmt.Sprint(o.IdleTimeout.Milliseconds())
 	if o.StatementTimeout > 0 {
 		params["statement_timeout"] = fmt.Sprint(o.StatementTimeout.Milliseconds())
+	}
+	if o.LockTimeout > 0 {
+		params["lock_timeout"] = fmt.Sprint(o.LockTimeout.Milliseconds())
 	}
 	if o.Replica != "" {
 		params["purser.replica"] = o.Replica
@@ -182,5 +196,5 @@ func Unavailable(err error) bool {
 		return true
 	}
 	// Read-only: a standby that was promoted away from. Cancelled: it took too long.
-	return code == "25006" || code == "57014"
+	return code == "25006" || code == CodeQueryCanceled
 }

@@ -1,6 +1,11 @@
-// Package gc deletes from the blob store what the registry no longer needs: the
-// objects that the catalog has doomed (Sweeper), after giving up the uploads
-// that nobody continues (Reaper).
+// Package gc deletes what the registry no longer needs. Reviewers look at the
+// manifests and blobs that the database's triggers have queued, and delete those
+// that nothing holds; the Reaper gives up the uploads that nobody continues; the
+// Sweeper deletes the objects that either has doomed from the blob store.
+// Collect does all of it until nothing is due.
+//
+// Why a review never deletes what is in use stands with its SQL, in the
+// catalog's review.go; model explores the protocol step by step.
 //
 // Why no object in use is ever deleted, whatever stalls or dies, and why none
 // is forgotten:
@@ -21,12 +26,20 @@ package gc
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// Metrics counts what was deleted.
+// Metrics counts what was reviewed and deleted.
 type Metrics struct {
+	reviews       *prometheus.CounterVec
+	reviewSeconds *prometheus.HistogramVec
+	reviewErrors  *prometheus.CounterVec
+	setAside      *prometheus.CounterVec
+	links         prometheus.Counter
 	sweptObjects  prometheus.Counter
 	sweptBytes    prometheus.Counter
 	sweepFailures prometheus.Counter
@@ -38,7 +51,23 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
 	m := &Metrics{
+		reviews: counters("purser_gc_reviews_total",
+			"Reviews of blobs and manifests, by result: deleted, kept (in use), gone (deleted before), postponed (held by somebody else).",
+			"kind", "result"),
+		reviewSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "purser_gc_review_duration_seconds", Help: "Time that a batch of reviews took.",
+			Buckets: []float64{.002, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+		}, []string{"kind"}),
+		reviewErrors: counters("purser_gc_review_errors_total",
+			"Reviews that failed; each is tried again.", "kind"),
+		setAside: counters("purser_gc_set_aside_total",
+			"Reviews that failed too often and wait for an operator.", "kind"),
+		links: counter("purser_gc_unlinked_blobs_total",
+			"Links of repositories to blobs that they no longer use, removed."),
 		sweptObjects: counter("purser_gc_swept_objects_total",
 			"Doomed objects deleted from the store; all objects of an upload count as one each time they are swept."),
 		sweptBytes: counter("purser_gc_swept_bytes_total",
@@ -48,13 +77,40 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		reapedUploads: counter("purser_gc_reaped_uploads_total",
 			"Abandoned uploads given up."),
 	}
+	for _, kind := range []string{"manifest", "blob"} { // so that each is there from the start
+		for _, result := range []string{"deleted", "kept", "gone", "postponed"} {
+			m.reviews.WithLabelValues(kind, result)
+		}
+		m.reviewErrors.WithLabelValues(kind)
+		m.setAside.WithLabelValues(kind)
+	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.sweptObjects, m.sweptBytes, m.sweepFailures, m.reapedUploads} {
+	for _, c := range []prometheus.Collector{m.reviews, m.reviewSeconds, m.reviewErrors, m.setAside, m.links,
+		m.sweptObjects, m.sweptBytes, m.sweepFailures, m.reapedUploads} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the metrics of garbage collection: %w", err)
 		}
 	}
 	return m, nil
+}
+
+// reviewed counts a batch.
+func (m *Metrics) reviewed(kind catalog.ReviewKind, out catalog.Review, took time.Duration) {
+	for result, n := range map[string]int{
+		"deleted": out.Deleted, "kept": out.Kept, "gone": out.Gone, "postponed": out.Locked,
+	} {
+		m.reviews.WithLabelValues(string(kind), result).Add(float64(n))
+	}
+	m.links.Add(float64(out.Links))
+	m.reviewSeconds.WithLabelValues(string(kind)).Observe(took.Seconds())
+}
+
+func (m *Metrics) failedReview(kind catalog.ReviewKind) {
+	m.reviewErrors.WithLabelValues(string(kind)).Inc()
+}
+
+func (m *Metrics) setAsideReview(kind catalog.ReviewKind) {
+	m.setAside.WithLabelValues(string(kind)).Inc()
 }

@@ -34,8 +34,8 @@ func TestOptionsAreChecked(t *testing.T) {
 	if _, err := gc.NewMetrics(reg); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := testutil.GatherAndCount(reg); err != nil || n != 4 {
-		t.Errorf("%d metrics, %v; want 4", n, err)
+	if n, err := testutil.GatherAndCount(reg); err != nil || n != 17 {
+		t.Errorf("%d metrics, %v; want 17", n, err)
 	}
 	if _, err := gc.NewMetrics(reg); err == nil {
 		t.Error("metrics are registered twice without an error")

@@ -92,6 +92,7 @@ func (s *Sweeper) Wake() { s.loop.Wake() }
 // outcome is what became of one batch. An object in neither list wasn't tried,
 // or only half: its claim runs out and it comes back.
 type outcome struct {
+	claimed int
 	mu      sync.Mutex
 	swept   []catalog.Doomed
 	failed  []failure
@@ -101,6 +102,14 @@ type outcome struct {
 type failure struct {
 	catalog.Doomed
 	err error
+}
+
+// bytes is the size of what was swept.
+func (o *outcome) bytes() (sum int64) {
+	for _, d := range o.swept {
+		sum += d.Size
+	}
+	return sum
 }
 
 func (o *outcome) add(d catalog.Doomed, err error) {
@@ -117,26 +126,32 @@ func (o *outcome) add(d catalog.Doomed, err error) {
 // batch claims due objects and sweeps them. It fails, so that the loop backs
 // off, if the store deleted none of them: then it is the store that ails.
 func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
-	list, err := s.opt.Catalog.ClaimDoomed(ctx, s.size, s.opt.Hold)
-	if err != nil || len(list) == 0 {
-		return false, err
-	}
-	more = len(list) >= s.size
-	var o outcome
-	s.sweep(ctx, list, &o)
-	if o.timeout {
-		s.size = max(1, s.size/2)
-	} else if len(o.swept) > 0 {
-		s.size = min(s.opt.Batch, 2*s.size)
-	}
-	if err := s.record(ctx, &o); err != nil {
+	size := s.size
+	o, err := s.round(ctx)
+	if err != nil {
 		return false, err
 	}
 	if len(o.failed) > 0 && len(o.swept) == 0 {
 		return false, fmt.Errorf("deleting %d doomed objects from the store: all failed, the first with: %w",
 			len(o.failed), o.failed[0].err)
 	}
-	return more, nil
+	return o.claimed >= size, nil
+}
+
+// round is one batch and what became of it.
+func (s *Sweeper) round(ctx context.Context) (*outcome, error) {
+	list, err := s.opt.Catalog.ClaimDoomed(ctx, s.size, s.opt.Hold)
+	if err != nil || len(list) == 0 {
+		return &outcome{}, err
+	}
+	o := &outcome{claimed: len(list)}
+	s.sweep(ctx, list, o)
+	if o.timeout {
+		s.size = max(1, s.size/2)
+	} else if len(o.swept) > 0 {
+		s.size = min(s.opt.Batch, 2*s.size)
+	}
+	return o, s.record(ctx, o)
 }
 
 // sweep deletes objects from the store while there is time: plain ones in one
@@ -227,11 +242,11 @@ func (s *Sweeper) record(ctx context.Context, o *outcome) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	if len(o.swept) > 0 {
-		bytes := int64(0)
-		for _, d := range o.swept {
-			bytes += d.Size
-		}
+		bytes := o.bytes()
 		if err := s.opt.Catalog.SettleDoomed(ctx, o.swept); err != nil {
+			return err
+		}
+		if err := s.opt.Catalog.RecordActivity(ctx, catalog.Activity{ObjectsSwept: int64(len(o.swept)), BytesSwept: bytes}); err != nil {
 			return err
 		}
 		s.opt.Metrics.sweptObjects.Add(float64(len(o.swept)))

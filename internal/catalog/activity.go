@@ -1,0 +1,41 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+)
+
+// Activity is what garbage collection did.
+type Activity struct {
+	ManifestsReviewed, ManifestsDeleted int64
+	BlobsReviewed, BlobsDeleted         int64
+	ObjectsSwept, BytesSwept            int64
+}
+
+// RecordActivity adds a to what was done in this minute.
+func (c *Catalog) RecordActivity(ctx context.Context, a Activity) error {
+	_, err := c.opt.Background.Pool.Exec(ctx, `
+		INSERT INTO gc_activity AS g (minute, manifests_reviewed, manifests_deleted, blobs_reviewed, blobs_deleted,
+			objects_swept, bytes_swept)
+		VALUES (date_trunc('minute', now()), $1, $2, $3, $4, $5, $6)
+		ON CONFLICT (minute) DO UPDATE SET
+			manifests_reviewed = g.manifests_reviewed + EXCLUDED.manifests_reviewed,
+			manifests_deleted = g.manifests_deleted + EXCLUDED.manifests_deleted,
+			blobs_reviewed = g.blobs_reviewed + EXCLUDED.blobs_reviewed,
+			blobs_deleted = g.blobs_deleted + EXCLUDED.blobs_deleted,
+			objects_swept = g.objects_swept + EXCLUDED.objects_swept,
+			bytes_swept = g.bytes_swept + EXCLUDED.bytes_swept`,
+		a.ManifestsReviewed, a.ManifestsDeleted, a.BlobsReviewed, a.BlobsDeleted, a.ObjectsSwept, a.BytesSwept)
+	if err != nil {
+		return fmt.Errorf("recording what was collected: %w", err)
+	}
+	return nil
+}
+
+// ForgetActivity drops what was recorded more than a month ago.
+func (c *Catalog) ForgetActivity(ctx context.Context) error {
+	if _, err := c.db.Pool.Exec(ctx, "DELETE FROM gc_activity WHERE minute < now() - interval '31 days'"); err != nil {
+		return fmt.Errorf("forgetting what was collected long ago: %w", err)
+	}
+	return nil
+}

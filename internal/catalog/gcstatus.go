@@ -1,0 +1,222 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// GCStatus is what garbage collection has to do, and what it did lately.
+type GCStatus struct {
+	AsOf      time.Time    `json:"as_of"` // by the database's clock
+	Manifests QueueStatus  `json:"manifests"`
+	Blobs     QueueStatus  `json:"blobs"`
+	Doomed    DoomedStatus `json:"doomed"`
+	Uploads   UploadStatus `json:"uploads"`
+	LastHour  Reclaimed    `json:"last_hour"`
+	LastDay   Reclaimed    `json:"last_day"`
+}
+
+// GCBacklog is the part of GCStatus that is cheap enough to be asked for all the
+// time.
+type GCBacklog struct {
+	Manifests QueueStatus   `json:"manifests"`
+	Blobs     QueueStatus   `json:"blobs"`
+	Doomed    DoomedBacklog `json:"doomed"`
+}
+
+// Count is a number of rows. Tables may be too large to count: from some number
+// on it isn't exact. A GCStatus then has PostgreSQL's estimate, an explanation
+// has the number at which the counting ended.
+type Count struct {
+	Rows  int64 `json:"count"`
+	Exact bool  `json:"exact"`
+}
+
+// QueueStatus is the state of one review queue. A row is either due, waiting for
+// its delay to pass, or set aside.
+type QueueStatus struct {
+	Due      Count `json:"due"`
+	Waiting  Count `json:"waiting"`
+	SetAside Count `json:"set_aside"` // failed too often: see RetrySetAside
+	// OldestOverdueSeconds is for how long the oldest due row has been due, 0 if
+	// none is.
+	OldestOverdueSeconds int64 `json:"oldest_overdue_seconds"`
+	// NextDue is when the next waiting row becomes due; nil: none waits.
+	NextDue *time.Time `json:"next_due"`
+}
+
+// DoomedBacklog is what waits to be deleted from the store. Objects that a
+// sweeper holds right now are among Objects and not among Due.
+type DoomedBacklog struct {
+	Objects Count `json:"objects"`
+	Due     Count `json:"due"`
+	Bytes   int64 `json:"bytes"` // as exact as Objects
+}
+
+// DoomedStatus is a DoomedBacklog, and what is wrong with it.
+type DoomedStatus struct {
+	DoomedBacklog
+	Failing Count `json:"failing"` // the store failed to delete them at least once
+	// LastError is the last one of the oldest failing object, doomed at
+	// FailingSince; "" and nil if none fails.
+	LastError    string     `json:"last_error"`
+	FailingSince *time.Time `json:"failing_since"`
+}
+
+// UploadStatus is the uploads in progress, those that nobody continues any more
+// included.
+type UploadStatus struct {
+	Uploads Count `json:"uploads"`
+	Bytes   int64 `json:"bytes"` // as exact as Uploads
+}
+
+// Reclaimed is what garbage collection deleted in some time.
+type Reclaimed struct {
+	Manifests int64 `json:"manifests"`
+	Blobs     int64 `json:"blobs"`
+	Objects   int64 `json:"objects"` // of the store; those of an upload count as one
+	Bytes     int64 `json:"bytes"`   // of those objects
+}
+
+const (
+	// statusLimit is up to where GCStatus counts rows one by one.
+	statusLimit = 100_000
+	// backlogLimit is up to where GCBacklog does.
+	backlogLimit = 10_000
+)
+
+// GCStatus costs the same however long the queues are: one round trip, and a
+// second one where there is too much to count.
+func (c *Catalog) GCStatus(ctx context.Context) (GCStatus, error) {
+	var s GCStatus
+	var backlog GCBacklog
+	v := newSurvey(statusLimit)
+	v.backlog(&backlog)
+	v.row([]any{&s.AsOf}, "SELECT now()")
+	v.count(tally{from: "gc_doomed_objects WHERE attempts > 0", rows: &s.Doomed.Failing})
+	v.row([]any{&s.Doomed.LastError, &s.Doomed.FailingSince}, `
+		SELECT COALESCE(last_error, ''), doomed_at
+		FROM (SELECT) one LEFT JOIN (
+			SELECT last_error, doomed_at FROM gc_doomed_objects WHERE attempts > 0 ORDER BY doomed_at LIMIT 1) f ON true`)
+	// Those without a repository are made ahead for requests to come.
+	v.count(tally{from: "uploads WHERE repository <> ''", rows: &s.Uploads.Uploads, bytes: &s.Uploads.Bytes})
+	v.reclaimed(&s.LastHour, time.Hour)
+	v.reclaimed(&s.LastDay, 24*time.Hour)
+	if err := v.take(ctx, c); err != nil {
+		return GCStatus{}, fmt.Errorf("asking for the state of garbage collection: %w", err)
+	}
+	s.Manifests, s.Blobs, s.Doomed.DoomedBacklog = backlog.Manifests, backlog.Blobs, backlog.Doomed
+	return s, nil
+}
+
+// GCBacklog is like GCStatus, and counts less far.
+func (c *Catalog) GCBacklog(ctx context.Context) (GCBacklog, error) {
+	var s GCBacklog
+	v := newSurvey(backlogLimit)
+	v.backlog(&s)
+	if err := v.take(ctx, c); err != nil {
+		return GCBacklog{}, fmt.Errorf("asking for the backlog of garbage collection: %w", err)
+	}
+	return s, nil
+}
+
+// survey is questions that go to the database in one round trip, among them how
+// many rows there are of a kind.
+type survey struct {
+	batch
+	limit   int // the most rows of a kind that are counted one by one
+	tallies []tally
+}
+
+// tally is a question for a number of rows, and for the sum of their sizes if
+// bytes is set.
+type tally struct {
+	from  string // table and condition
+	rows  *Count
+	bytes *int64
+}
+
+func newSurvey(limit int) *survey { return &survey{limit: limit} }
+
+func (v *survey) backlog(s *GCBacklog) {
+	v.queue(ReviewOfManifests.queue(), &s.Manifests)
+	v.queue(ReviewOfBlobs.queue(), &s.Blobs)
+	v.count(tally{from: "gc_doomed_objects", rows: &s.Doomed.Objects, bytes: &s.Doomed.Bytes})
+	v.count(tally{from: "gc_doomed_objects WHERE delete_after <= now()", rows: &s.Doomed.Due})
+}
+
+func (v *survey) queue(queue string, s *QueueStatus) {
+	const due, waiting = "set_aside_at IS NULL AND review_after <= now()", "set_aside_at IS NULL AND review_after > now()"
+	v.count(tally{from: queue + " WHERE " + due, rows: &s.Due})
+	v.count(tally{from: queue + " WHERE " + waiting, rows: &s.Waiting})
+	v.count(tally{from: queue + " WHERE set_aside_at IS NOT NULL", rows: &s.SetAside})
+	v.row([]any{&s.OldestOverdueSeconds, &s.NextDue}, `
+		SELECT
+			COALESCE((SELECT extract(epoch FROM now() - review_after)::bigint FROM `+queue+`
+				WHERE `+due+` ORDER BY review_after LIMIT 1), 0),
+			(SELECT review_after FROM `+queue+` WHERE `+waiting+` ORDER BY review_after LIMIT 1)`)
+}
+
+func (v *survey) count(t tally) {
+	v.tallies = append(v.tallies, t)
+	size := "0::bigint AS size"
+	if t.bytes == nil {
+		t.bytes = new(int64)
+	} else {
+		size = "size"
+	}
+	// The limit stands in the text so that the planner knows it.
+	v.row([]any{&t.rows.Rows, t.bytes}, fmt.Sprintf(
+		"SELECT count(*), COALESCE(sum(size), 0)::bigint FROM (SELECT %s FROM %s LIMIT %d) some", size, t.from, v.limit+1))
+}
+
+func (v *survey) reclaimed(r *Reclaimed, within time.Duration) {
+	v.row([]any{&r.Manifests, &r.Blobs, &r.Objects, &r.Bytes}, `
+		SELECT COALESCE(sum(manifests_deleted), 0)::bigint, COALESCE(sum(blobs_deleted), 0)::bigint,
+			COALESCE(sum(objects_swept), 0)::bigint, COALESCE(sum(bytes_swept), 0)::bigint
+		FROM gc_activity WHERE minute > now() - $1::interval`, within)
+}
+
+// take asks everything, and then for estimates of what there is too much of to
+// count.
+func (v *survey) take(ctx context.Context, c *Catalog) error {
+	if err := v.send(ctx, c.opt.Background.Pool); err != nil {
+		return err
+	}
+	estimates := new(batch)
+	for _, t := range v.tallies {
+		if t.rows.Exact = t.rows.Rows <= int64(v.limit); !t.rows.Exact {
+			estimates.estimate(t)
+		}
+	}
+	if estimates.Len() == 0 {
+		return nil
+	}
+	return estimates.send(ctx, c.opt.Background.Pool)
+}
+
+// estimate asks how many rows PostgreSQL's planner expects. Sizes are taken to
+// be like those of the rows that were counted.
+func (b *batch) estimate(t tally) {
+	b.Queue("EXPLAIN (FORMAT JSON) SELECT FROM " + t.from).QueryRow(func(row pgx.Row) error {
+		var plans []struct {
+			Plan struct {
+				Rows float64 `json:"Plan Rows"`
+			}
+		}
+		if err := row.Scan(&plans); err != nil {
+			return err
+		}
+		if len(plans) == 0 || plans[0].Plan.Rows <= float64(t.rows.Rows) {
+			return nil
+		}
+		if t.bytes != nil {
+			*t.bytes = int64(float64(*t.bytes) / float64(t.rows.Rows) * plans[0].Plan.Rows)
+		}
+		t.rows.Rows = int64(plans[0].Plan.Rows)
+		return nil
+	})
+}

@@ -1,0 +1,298 @@
+package catalog
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// claimBlobs locks rows of the queue that are due, oldest first.
+func claimBlobs(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow, error) {
+	after, digest := any("-infinity"), []byte{}
+	if o.After.set {
+		after, digest = o.After.after, o.After.digest
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT digest, event, created_at, review_after FROM gc_blob_review_queue
+		WHERE set_aside_at IS NULL AND review_after <= now() AND (review_after, digest) > ($2::timestamptz, $3::bytea)
+		ORDER BY review_after, digest LIMIT $1
+		FOR UPDATE SKIP LOCKED`, o.Limit, after, digest)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r queueRow, err error) {
+		err = row.Scan(&r.digest, &r.event, &r.createdAt, &r.reviewAfter)
+		return r, err
+	})
+}
+
+// reviewBlobs settles claimed rows. A blob goes when no manifest of any
+// repository refers to it; its object is doomed by the statement that deletes
+// the row. One that is in use loses its links to repositories that don't use it.
+func (c *Catalog) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
+	claimed := make([][]byte, len(rows))
+	for i, r := range rows {
+		claimed[i] = r.digest
+	}
+	used, free, err := splitUsed(ctx, tx, claimed)
+	if err != nil {
+		return err
+	}
+	locked, err := lockBlobs(ctx, tx, free)
+	if err != nil {
+		return err
+	}
+	usedSince, doomed, err := splitUsed(ctx, tx, locked)
+	if err != nil {
+		return err
+	}
+	used = append(used, usedSince...)
+	deleted, err := c.deleteBlobs(ctx, tx, doomed, out)
+	if err != nil {
+		return err
+	}
+	held, err := heldBlobs(ctx, tx, without(free, locked))
+	if err != nil {
+		return err
+	}
+	unsettled, err := unlinkUnused(ctx, tx, used, out)
+	if err != nil {
+		return err
+	}
+	out.Deleted, out.Kept, out.Locked = len(deleted), len(used), len(held)
+	out.Gone = out.Claimed - out.Deleted - out.Kept - out.Locked
+	if dry {
+		return foundBlobs(rows, deleted, out)
+	}
+	put := append(held, unsettled...)
+	return settleBlobs(ctx, tx, without(claimed, put), put)
+}
+
+// splitUsed tells the digests that a manifest refers to from the others. The
+// LIMIT keeps the planner from reading the tables whole.
+func splitUsed(ctx context.Context, tx pgx.Tx, digests [][]byte) (used, free [][]byte, err error) {
+	if len(digests) == 0 {
+		return nil, nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT d.digest, l.found OR c.found
+		FROM unnest($1::bytea[]) AS d (digest)
+		CROSS JOIN LATERAL (SELECT EXISTS (
+			SELECT FROM gc_blobs_layers l WHERE l.digest = d.digest OFFSET 0) AS found) l
+		CROSS JOIN LATERAL (SELECT NOT l.found AND EXISTS (
+			SELECT FROM gc_blobs_configurations c WHERE c.digest = d.digest OFFSET 0) AS found) c`, digests)
+	if err != nil {
+		return nil, nil, err
+	}
+	var digest []byte
+	var isUsed bool
+	_, err = pgx.ForEachRow(rows, []any{&digest, &isUsed}, func() error {
+		if isUsed {
+			used = append(used, digest)
+		} else {
+			free = append(free, digest)
+		}
+		return nil
+	})
+	return used, free, err
+}
+
+// lockBlobs locks the blobs that nobody else holds, against new references and
+// against deletion, and returns their digests.
+func lockBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, error) {
+	if len(digests) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT b.digest FROM (SELECT digest FROM unnest($1::bytea[]) AS digest ORDER BY digest) want
+		CROSS JOIN LATERAL (SELECT digest FROM blobs WHERE digest = want.digest FOR UPDATE SKIP LOCKED) b`, digests)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[[]byte])
+}
+
+// deletedBlob is what is told of a blob that was deleted.
+type deletedBlob struct {
+	digest []byte
+	size   int64
+}
+
+// deleteBlobs deletes blobs, with their links, and dooms their objects. The
+// object of a young blob is swept once more when the request that wrote it is
+// over for sure: a store may have been asked twice, and answer late.
+func (c *Catalog) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) ([]deletedBlob, error) {
+	if len(digests) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		WITH d AS (
+			DELETE FROM blobs b USING unnest($1::bytea[]) AS want (digest) WHERE b.digest = want.digest
+			RETURNING b.digest, b.size, b.storage_key, b.created_at + $2::interval AS late
+		), doomed AS (
+			INSERT INTO gc_doomed_objects (storage_key, size, again_at)
+			SELECT storage_key, size, CASE WHEN late > now() THEN late END FROM d
+		)
+		SELECT digest, size FROM d`, digests, c.late())
+	if err != nil {
+		return nil, err
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d deletedBlob, err error) {
+		err = row.Scan(&d.digest, &d.size)
+		return d, err
+	})
+	for _, d := range list {
+		out.Bytes += d.size
+	}
+	return list, err
+}
+
+// heldBlobs returns those of the digests whose blob is there: somebody else
+// holds it, since it couldn't be locked. The others are gone.
+func heldBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, error) {
+	if len(digests) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT d.digest FROM unnest($1::bytea[]) AS d (digest)
+		CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = d.digest LIMIT 1) b`, digests)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[[]byte])
+}
+
+// maxUnlinked bounds the links that one batch removes.
+const maxUnlinked = 1000
+
+// blobLink is a link of a repository to a blob.
+type blobLink struct {
+	namespace, repository int64
+	digest                []byte
+}
+
+// unlinkUnused removes links of blobs in use to repositories that have no
+// manifest with the blob, so that a repository doesn't serve what it no longer
+// has. As with everything, what seems unused is locked before a new statement
+// looks again: a put locks the links that it needs. It returns the digests that
+// need another look, because a link was held or because there were too many.
+func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) (unsettled [][]byte, err error) {
+	if len(digests) == 0 {
+		return nil, nil
+	}
+	unused, err := collectLinks(ctx, tx, `
+		SELECT rb.top_level_namespace_id, rb.repository_id, rb.blob_digest
+		FROM unnest($1::bytea[]) AS d (digest)
+		CROSS JOIN LATERAL (
+			SELECT * FROM repository_blobs rb WHERE rb.blob_digest = d.digest OFFSET 0) rb
+		WHERE NOT `+usedInRepository+`
+		LIMIT $2`, digests, maxUnlinked)
+	if err != nil || len(unused) == 0 {
+		return nil, err
+	}
+	namespaces, repositories, blobs := linkColumns(unused)
+	locked, err := collectLinks(ctx, tx, `
+		SELECT l.* FROM (
+			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS w (namespace, repository, digest)
+			ORDER BY 1, 2, 3) w
+		CROSS JOIN LATERAL (
+			SELECT top_level_namespace_id, repository_id, blob_digest FROM repository_blobs
+			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND blob_digest = w.digest
+			FOR UPDATE SKIP LOCKED) l`, namespaces, repositories, blobs)
+	if err != nil {
+		return nil, err
+	}
+	if len(unused) == maxUnlinked || len(locked) < len(unused) {
+		unsettled = sortedSet(slices.Clone(blobs))
+	}
+	namespaces, repositories, blobs = linkColumns(locked)
+	done, err := tx.Exec(ctx, `
+		DELETE FROM repository_blobs rb
+		USING unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS w (namespace, repository, digest)
+		WHERE rb.top_level_namespace_id = w.namespace AND rb.repository_id = w.repository AND rb.blob_digest = w.digest
+			AND NOT `+usedInRepository, namespaces, repositories, blobs)
+	out.Links = int(done.RowsAffected())
+	return unsettled, err
+}
+
+// usedInRepository says whether a manifest of the repository of link rb uses its
+// blob.
+const usedInRepository = `(EXISTS (
+			SELECT FROM layers l
+			WHERE l.top_level_namespace_id = rb.top_level_namespace_id AND l.repository_id = rb.repository_id
+				AND l.digest = rb.blob_digest OFFSET 0)
+		OR EXISTS (
+			SELECT FROM manifests m
+			WHERE m.top_level_namespace_id = rb.top_level_namespace_id AND m.repository_id = rb.repository_id
+				AND m.configuration_blob_digest = rb.blob_digest OFFSET 0))`
+
+func collectLinks(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]blobLink, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (l blobLink, err error) {
+		err = row.Scan(&l.namespace, &l.repository, &l.digest)
+		return l, err
+	})
+}
+
+func linkColumns(list []blobLink) (namespaces, repositories []int64, digests [][]byte) {
+	for _, l := range list {
+		namespaces = append(namespaces, l.namespace)
+		repositories = append(repositories, l.repository)
+		digests = append(digests, l.digest)
+	}
+	return namespaces, repositories, digests
+}
+
+const postponeBlobs = `
+	UPDATE gc_blob_review_queue SET review_after = now() + $2::interval WHERE digest = ANY ($1::bytea[])`
+
+// settleBlobs drops rows from the queue and puts others off.
+func settleBlobs(ctx context.Context, tx pgx.Tx, settled, put [][]byte) error {
+	if len(put) > 0 {
+		if _, err := tx.Exec(ctx, postponeBlobs, put, LockedPause); err != nil {
+			return err
+		}
+	}
+	if len(settled) == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, "DELETE FROM gc_blob_review_queue WHERE digest = ANY ($1::bytea[])", settled)
+	return err
+}
+
+// without returns the digests of list that are not in others.
+func without(list, others [][]byte) [][]byte {
+	if len(others) == 0 {
+		return list
+	}
+	skip := make(map[string]bool, len(others))
+	for _, d := range others {
+		skip[string(d)] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(d []byte) bool { return skip[string(d)] })
+}
+
+// foundBlobs tells of the blobs that a dry run deleted.
+func foundBlobs(rows []queueRow, deleted []deletedBlob, out *Review) error {
+	queued := make(map[string]queueRow, len(rows))
+	for _, r := range rows {
+		queued[string(r.digest)] = r
+	}
+	for _, b := range deleted {
+		d, err := oci.DigestFromBytes(b.digest)
+		if err != nil {
+			return err
+		}
+		r := queued[string(b.digest)]
+		out.Found = append(out.Found, Reviewed{
+			Kind: ReviewOfBlobs, Digest: d, Size: b.size, Event: r.event, QueuedAt: r.createdAt, ReviewAfter: r.reviewAfter,
+		})
+	}
+	return nil
+}

@@ -1,0 +1,278 @@
+package catalog
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// claimManifests locks rows of the queue that are due, oldest first.
+func claimManifests(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow, error) {
+	after := any("-infinity")
+	if o.After.set {
+		after = o.After.after
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT top_level_namespace_id, repository_id, manifest_id, event, created_at, review_after
+		FROM gc_manifest_review_queue
+		WHERE set_aside_at IS NULL AND review_after <= now()
+			AND (review_after, top_level_namespace_id, repository_id, manifest_id)
+				> ($2::timestamptz, $3::bigint, $4::bigint, $5::bigint)
+		ORDER BY review_after, top_level_namespace_id, repository_id, manifest_id LIMIT $1
+		FOR UPDATE SKIP LOCKED`, o.Limit, after, o.After.namespace, o.After.repository, o.After.id)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r queueRow, err error) {
+		err = row.Scan(&r.namespace, &r.repository, &r.id, &r.event, &r.createdAt, &r.reviewAfter)
+		return r, err
+	})
+}
+
+// manifestKeys are keys of manifests in the shape of arrays.
+type manifestKeys struct {
+	namespaces, repositories, ids []int64
+}
+
+func (k *manifestKeys) add(namespace, repository, id int64) {
+	k.namespaces = append(k.namespaces, namespace)
+	k.repositories = append(k.repositories, repository)
+	k.ids = append(k.ids, id)
+}
+
+func (k *manifestKeys) len() int { return len(k.ids) }
+
+func (k *manifestKeys) args(more ...any) []any {
+	return append([]any{k.namespaces, k.repositories, k.ids}, more...)
+}
+
+// wantedManifests is the table of manifestKeys, as w, in the order of its keys.
+const wantedManifests = `(
+		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+		ORDER BY 1, 2, 3) w`
+
+// reviewManifests settles claimed rows. A manifest goes when no tag, no index
+// and no living subject holds it. Triggers then queue what it held: its blobs
+// with their full delay, since others may have been promised them, its children
+// and referrers with a short one.
+func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
+	var claimed manifestKeys
+	for _, r := range rows {
+		claimed.add(r.namespace, r.repository, r.id)
+	}
+	kept, free, gone, err := splitHeld(ctx, tx, claimed)
+	if err != nil {
+		return err
+	}
+	locked, err := lockManifests(ctx, tx, free)
+	if err != nil {
+		return err
+	}
+	keptSince, doomed, _, err := splitHeld(ctx, tx, locked)
+	if err != nil {
+		return err
+	}
+	deleted, err := deleteManifests(ctx, tx, doomed)
+	if err != nil {
+		return err
+	}
+	out.Deleted, out.Kept = len(deleted), kept.len()+keptSince.len()
+	if dry {
+		out.Gone, out.Locked = gone.len(), free.len()-locked.len()
+		return foundManifests(ctx, tx, rows, deleted, out)
+	}
+	for _, settled := range []manifestKeys{kept, keptSince, gone} {
+		if err := settleManifests(ctx, tx, settled); err != nil {
+			return err
+		}
+	}
+	// What couldn't be locked has been deleted since, or somebody holds it.
+	out.Locked, err = postponeHeld(ctx, tx, free, locked)
+	out.Gone = out.Claimed - out.Deleted - out.Kept - out.Locked
+	return err
+}
+
+// splitHeld tells manifests that something holds from those that nothing holds
+// and those that aren't there.
+func splitHeld(ctx context.Context, tx pgx.Tx, keys manifestKeys) (held, free, gone manifestKeys, err error) {
+	if keys.len() == 0 {
+		return held, free, gone, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT w.namespace, w.repository, w.id, m.id IS NOT NULL,
+			EXISTS (
+				SELECT FROM tags t
+				WHERE t.top_level_namespace_id = w.namespace AND t.repository_id = w.repository
+					AND t.manifest_id = w.id OFFSET 0)
+			OR EXISTS (
+				SELECT FROM manifest_references x
+				WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository
+					AND x.child_id = w.id OFFSET 0)
+			OR m.subject_digest IS NOT NULL AND EXISTS (
+				SELECT FROM manifests s
+				WHERE s.top_level_namespace_id = w.namespace AND s.repository_id = w.repository
+					AND s.digest = m.subject_digest OFFSET 0)
+		FROM `+wantedManifests+`
+		LEFT JOIN LATERAL (
+			SELECT id, subject_digest FROM manifests
+			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND id = w.id
+			OFFSET 0) m ON true`, keys.args()...)
+	if err != nil {
+		return held, free, gone, err
+	}
+	var namespace, repository, id int64
+	var there, isHeld bool
+	_, err = pgx.ForEachRow(rows, []any{&namespace, &repository, &id, &there, &isHeld}, func() error {
+		switch {
+		case !there:
+			gone.add(namespace, repository, id)
+		case isHeld:
+			held.add(namespace, repository, id)
+		default:
+			free.add(namespace, repository, id)
+		}
+		return nil
+	})
+	return held, free, gone, err
+}
+
+// lockManifests locks the manifests that nobody else holds, and returns their
+// keys.
+func lockManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (locked manifestKeys, err error) {
+	if keys.len() == 0 {
+		return locked, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT m.* FROM `+wantedManifests+`
+		CROSS JOIN LATERAL (
+			SELECT top_level_namespace_id, repository_id, id FROM manifests
+			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND id = w.id
+			FOR UPDATE SKIP LOCKED) m`, keys.args()...)
+	if err != nil {
+		return locked, err
+	}
+	var namespace, repository, id int64
+	_, err = pgx.ForEachRow(rows, []any{&namespace, &repository, &id}, func() error {
+		locked.add(namespace, repository, id)
+		return nil
+	})
+	return locked, err
+}
+
+// deletedManifest is what is told of a manifest that was deleted.
+type deletedManifest struct {
+	repository, id int64
+	digest         []byte
+	size           int64
+}
+
+// deleteManifests deletes manifests and, by cascades and triggers, what is part
+// of them and their rows in the queue.
+func deleteManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) ([]deletedManifest, error) {
+	if keys.len() == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		DELETE FROM manifests m USING unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+		WHERE m.top_level_namespace_id = w.namespace AND m.repository_id = w.repository AND m.id = w.id
+		RETURNING m.repository_id, m.id, m.digest, octet_length(m.payload)`, keys.args()...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (d deletedManifest, err error) {
+		err = row.Scan(&d.repository, &d.id, &d.digest, &d.size)
+		return d, err
+	})
+}
+
+// settleManifests drops rows from the queue.
+func settleManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
+	if keys.len() == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `
+		DELETE FROM gc_manifest_review_queue q
+		USING unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+		WHERE q.top_level_namespace_id = w.namespace AND q.repository_id = w.repository AND q.manifest_id = w.id`,
+		keys.args()...)
+	return err
+}
+
+const postponeManifests = `
+	UPDATE gc_manifest_review_queue q SET review_after = now() + $4::interval
+	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+	WHERE q.top_level_namespace_id = w.namespace AND q.repository_id = w.repository AND q.manifest_id = w.id`
+
+// postponeHeld puts off what wasn't locked and is still there, drops what is
+// gone, and returns how many were put off.
+func postponeHeld(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (int, error) {
+	if all.len() == locked.len() {
+		return 0, nil
+	}
+	skip := make(map[int64]bool, locked.len()) // an identity is of one manifest only
+	for _, id := range locked.ids {
+		skip[id] = true
+	}
+	var rest manifestKeys
+	for i, id := range all.ids {
+		if !skip[id] {
+			rest.add(all.namespaces[i], all.repositories[i], id)
+		}
+	}
+	held, free, gone, err := splitHeld(ctx, tx, rest)
+	if err != nil {
+		return 0, err
+	}
+	if err := settleManifests(ctx, tx, gone); err != nil {
+		return 0, err
+	}
+	for _, keys := range []manifestKeys{held, free} {
+		if keys.len() == 0 {
+			continue
+		}
+		if _, err := tx.Exec(ctx, postponeManifests, keys.args(LockedPause)...); err != nil {
+			return 0, err
+		}
+	}
+	return held.len() + free.len(), nil
+}
+
+// foundManifests tells of the manifests that a dry run deleted.
+func foundManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, deleted []deletedManifest, out *Review) error {
+	if len(deleted) == 0 {
+		return nil
+	}
+	queued := make(map[int64]queueRow, len(rows))
+	repositories := make([]int64, 0, len(rows))
+	for _, r := range rows {
+		queued[r.id] = r
+		repositories = append(repositories, r.repository)
+	}
+	named, err := tx.Query(ctx, "SELECT id, path FROM repositories WHERE id = ANY ($1)", repositories)
+	if err != nil {
+		return err
+	}
+	paths := make(map[int64]string)
+	var id int64
+	var path string
+	if _, err := pgx.ForEachRow(named, []any{&id, &path}, func() error {
+		paths[id] = path
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, m := range deleted {
+		d, err := oci.DigestFromBytes(m.digest)
+		if err != nil {
+			return err
+		}
+		r := queued[m.id]
+		out.Found = append(out.Found, Reviewed{
+			Kind: ReviewOfManifests, Repository: paths[m.repository], Digest: d, Size: m.size,
+			Event: r.event, QueuedAt: r.createdAt, ReviewAfter: r.reviewAfter,
+		})
+	}
+	return nil
+}

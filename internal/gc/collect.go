@@ -1,0 +1,223 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+// CollectOptions says what to collect.
+type CollectOptions struct {
+	Catalog *catalog.Catalog // required
+	Store   blob.Store       // required unless DryRun
+	// DryRun does everything in the database and rolls it back: nothing is
+	// deleted.
+	DryRun bool
+	// Batch, TransactionTimeout and SetAsideAfter are those of ReviewerOptions,
+	// StorageTimeout is SweeperOptions.Timeout, with their defaults.
+	Batch              int
+	TransactionTimeout time.Duration
+	StorageTimeout     time.Duration
+	SetAsideAfter      int
+	// UploadAge is from how long untouched on an upload is given up; 0: never.
+	UploadAge time.Duration
+	// Progress is called after each batch, from one goroutine. May be nil.
+	Progress func(Progress)
+	// Found is called for each thing that a dry run found to go. May be nil.
+	Found func(catalog.Reviewed)
+	Log   *slog.Logger // default slog.Default()
+}
+
+// Progress is what was done so far.
+type Progress struct {
+	ManifestsReviewed int64 `json:"manifests_reviewed"`
+	ManifestsDeleted  int64 `json:"manifests_deleted"`
+	BlobsReviewed     int64 `json:"blobs_reviewed"`
+	BlobsDeleted      int64 `json:"blobs_deleted"`
+	Objects           int64 `json:"objects"` // swept from the store
+	Bytes             int64 `json:"bytes"`   // of what was swept; in a dry run, of the blobs that would go
+	Failed            int64 `json:"failed"`  // objects that the store failed to delete; they are tried again
+	// Due is how many reviews are left: a count that is a few seconds old, less
+	// what was done since.
+	Due int64 `json:"due"`
+}
+
+// recount is how old the count of due reviews may get.
+const recount = 5 * time.Second
+
+// Collect reviews what is due and sweeps what is doomed, until nothing is due.
+// It may run beside any number of workers, and leaves alone what they hold.
+func Collect(ctx context.Context, o CollectOptions) (Progress, error) {
+	if o.Catalog == nil || o.Store == nil && !o.DryRun {
+		return Progress{}, errors.New("gc: collecting needs a catalog and a store")
+	}
+	if o.Progress == nil {
+		o.Progress = func(Progress) {}
+	}
+	if o.Found == nil {
+		o.Found = func(catalog.Reviewed) {}
+	}
+	c := &collection{opt: o}
+	if o.DryRun {
+		err := c.dryRun(ctx)
+		return c.progress, err
+	}
+	err := c.run(ctx)
+	return c.progress, err
+}
+
+// collection is one run of Collect.
+type collection struct {
+	opt      CollectOptions
+	progress Progress
+	counted  time.Time
+}
+
+func (c *collection) run(ctx context.Context) error {
+	manifests, err := c.reviewer(catalog.ReviewOfManifests)
+	if err != nil {
+		return err
+	}
+	blobs, err := c.reviewer(catalog.ReviewOfBlobs)
+	if err != nil {
+		return err
+	}
+	sweeper, err := NewSweeper(SweeperOptions{
+		Catalog: c.opt.Catalog, Store: c.opt.Store, Timeout: c.opt.StorageTimeout, Log: c.opt.Log,
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.reap(ctx); err != nil {
+		return err
+	}
+	// What a review sets free may be due at once.
+	for did := true; did; {
+		did = false
+		for _, drain := range []func(context.Context) (bool, error){
+			func(ctx context.Context) (bool, error) { return c.review(ctx, manifests) },
+			func(ctx context.Context) (bool, error) { return c.review(ctx, blobs) },
+			func(ctx context.Context) (bool, error) { return c.sweep(ctx, sweeper) },
+		} {
+			some, err := drain(ctx)
+			if err != nil {
+				return err
+			}
+			did = did || some
+		}
+	}
+	return nil
+}
+
+func (c *collection) reviewer(kind catalog.ReviewKind) (*Reviewer, error) {
+	return NewReviewer(ReviewerOptions{
+		Catalog: c.opt.Catalog, Kind: kind, Batch: c.opt.Batch, Timeout: c.opt.TransactionTimeout,
+		SetAsideAfter: c.opt.SetAsideAfter, Log: c.opt.Log,
+	})
+}
+
+// reap gives up uploads that nobody has touched for too long.
+func (c *collection) reap(ctx context.Context) error {
+	if c.opt.UploadAge <= 0 {
+		return nil
+	}
+	for {
+		const batch = 1000
+		if n, err := c.opt.Catalog.ReapUploads(ctx, c.opt.UploadAge, batch); err != nil || n < batch {
+			return err
+		}
+	}
+}
+
+// review reviews until nothing is due, and says whether anything was.
+func (c *collection) review(ctx context.Context, r *Reviewer) (did bool, err error) {
+	for ctx.Err() == nil {
+		out, more, err := r.review(ctx)
+		if err != nil || !more {
+			return did, err
+		}
+		did = true
+		c.add(r.opt.Kind, out)
+		c.report(ctx)
+	}
+	return did, ctx.Err()
+}
+
+// sweep sweeps until no doomed object is due, and says whether any was. One that
+// the store fails to delete is put off and counted.
+func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error) {
+	for ctx.Err() == nil {
+		o, err := s.round(ctx)
+		if err != nil || o.claimed == 0 {
+			return did, err
+		}
+		did = true
+		c.progress.Objects += int64(len(o.swept))
+		c.progress.Bytes += o.bytes()
+		c.progress.Failed += int64(len(o.failed))
+		c.report(ctx)
+	}
+	return did, ctx.Err()
+}
+
+// dryRun reviews both queues from their beginning to their end and rolls each
+// batch back.
+func (c *collection) dryRun(ctx context.Context) error {
+	for _, kind := range []catalog.ReviewKind{catalog.ReviewOfManifests, catalog.ReviewOfBlobs} {
+		r, err := c.reviewer(kind)
+		if err != nil {
+			return err
+		}
+		o := catalog.ReviewOptions{Kind: kind, DryRun: true}
+		for {
+			o.Limit = r.size
+			out, err := r.attempt(ctx, o)
+			if failed, ok := errors.AsType[*catalog.ReviewError](err); ok && failed.Contended() && ctx.Err() == nil {
+				r.size = max(1, r.size/2)
+				pause(ctx, rand.N(yield))
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if out.Claimed == 0 {
+				break
+			}
+			for _, f := range out.Found {
+				c.opt.Found(f)
+			}
+			o.After = out.Last
+			c.add(kind, out)
+			c.progress.Bytes += out.Bytes
+			c.report(ctx)
+		}
+	}
+	return nil
+}
+
+func (c *collection) add(kind catalog.ReviewKind, out catalog.Review) {
+	if kind == catalog.ReviewOfBlobs {
+		c.progress.BlobsReviewed += int64(out.Claimed)
+		c.progress.BlobsDeleted += int64(out.Deleted)
+	} else {
+		c.progress.ManifestsReviewed += int64(out.Claimed)
+		c.progress.ManifestsDeleted += int64(out.Deleted)
+	}
+	c.progress.Due = max(0, c.progress.Due-int64(out.Claimed))
+}
+
+// report tells the progress, with a new count of what is due now and then.
+func (c *collection) report(ctx context.Context) {
+	if time.Since(c.counted) > recount {
+		if n, err := c.opt.Catalog.DueReviews(ctx); err == nil {
+			c.progress.Due = n
+		}
+		c.counted = time.Now()
+	}
+	c.opt.Progress(c.progress)
+}

@@ -1,0 +1,172 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	failMin = time.Minute // after the first failed review of a row
+	failMax = 6 * time.Hour
+
+	// yield is the longest pause of a reviewer that gave way to somebody.
+	yield = 50 * time.Millisecond
+)
+
+// ReviewerOptions says what to review and how.
+type ReviewerOptions struct {
+	Catalog *catalog.Catalog   // required
+	Kind    catalog.ReviewKind // required
+	// Batch bounds the rows that one transaction reviews. Default 500. Batches
+	// get smaller while they fail or lose races for locks.
+	Batch int
+	// Timeout ends a transaction that takes longer. Default 10 s.
+	Timeout time.Duration
+	// SetAsideAfter is the number of failed reviews after which a row is set
+	// aside. Default 10.
+	SetAsideAfter int
+	// Idle is the longest sleep while nothing is due. Default and most 1 min.
+	Idle time.Duration
+	// Deleted is called after a batch that deleted something: it may wake who
+	// goes on with it. It must not block.
+	Deleted func()
+	Log     *slog.Logger    // default slog.Default()
+	Metrics *Metrics        // nil: none
+	Worker  *worker.Metrics // nil: none
+}
+
+// Reviewer reviews what is due in one of the queues.
+type Reviewer struct {
+	opt  ReviewerOptions
+	loop *worker.Loop
+	size int // of the next batch; only the loop's goroutine uses it
+}
+
+// NewReviewer makes a reviewer. It starts nothing: see Run.
+func NewReviewer(o ReviewerOptions) (*Reviewer, error) {
+	if o.Catalog == nil || o.Kind != catalog.ReviewOfBlobs && o.Kind != catalog.ReviewOfManifests {
+		return nil, errors.New("gc: a reviewer needs a catalog and a kind")
+	}
+	if o.Batch <= 0 {
+		o.Batch = 500
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 10 * time.Second
+	}
+	if o.SetAsideAfter <= 0 {
+		o.SetAsideAfter = 10
+	}
+	if o.Idle <= 0 || o.Idle > worker.MaxIdle {
+		o.Idle = worker.MaxIdle
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	if o.Metrics == nil {
+		o.Metrics, _ = NewMetrics(nil) // registers nothing, so can't fail
+	}
+	r := &Reviewer{opt: o, size: o.Batch}
+	r.loop = worker.New(worker.Options{
+		Name: string(o.Kind) + "-reviewer", Batch: r.batch, Timeout: 3 * o.Timeout, Log: o.Log, Metrics: o.Worker,
+		Next: func(ctx context.Context) (time.Duration, error) { return o.Catalog.NextReview(ctx, o.Kind, o.Idle) },
+	})
+	return r, nil
+}
+
+// Run reviews until ctx ends. Any number of processes may do so at once.
+func (r *Reviewer) Run(ctx context.Context) error { return r.loop.Run(ctx) }
+
+// Wake makes an idle reviewer look for due rows now.
+func (r *Reviewer) Wake() { r.loop.Wake() }
+
+func (r *Reviewer) batch(ctx context.Context) (more bool, err error) {
+	_, more, err = r.review(ctx)
+	return more, err
+}
+
+// review reviews one batch; more says that it claimed rows. A batch that fails
+// changes nothing; it is tried again in halves, down to the one row that fails,
+// which is put off. An error is the database's as a whole.
+func (r *Reviewer) review(ctx context.Context) (out catalog.Review, more bool, err error) {
+	start := time.Now()
+	out, err = r.attempt(ctx, catalog.ReviewOptions{Kind: r.opt.Kind, Limit: r.size})
+	if err == nil {
+		r.size = min(2*r.size, r.opt.Batch)
+		if out.Claimed == 0 {
+			return out, false, nil
+		}
+		r.opt.Metrics.reviewed(r.opt.Kind, out, time.Since(start))
+		if out.Deleted > 0 && r.opt.Deleted != nil {
+			r.opt.Deleted()
+		}
+		return out, true, r.record(ctx, out)
+	}
+	failed, ok := errors.AsType[*catalog.ReviewError](err)
+	if !ok || ctx.Err() != nil || db.Unavailable(err) && db.Code(err) != db.CodeQueryCanceled {
+		return out, false, err
+	}
+	r.size = max(1, failed.Rows()/2)
+	if failed.Rows() > 1 {
+		if failed.Contended() {
+			pause(ctx, rand.N(yield))
+		}
+		return out, true, nil
+	}
+	return out, true, r.fail(ctx, failed)
+}
+
+func (r *Reviewer) attempt(ctx context.Context, o catalog.ReviewOptions) (catalog.Review, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout)
+	defer cancel()
+	return r.opt.Catalog.Review(ctx, o)
+}
+
+// fail puts off the one row whose review failed.
+func (r *Reviewer) fail(ctx context.Context, failed *catalog.ReviewError) error {
+	if failed.Contended() {
+		return r.opt.Catalog.PostponeReview(ctx, failed)
+	}
+	r.opt.Metrics.failedReview(r.opt.Kind)
+	aside, err := r.opt.Catalog.FailReview(ctx, failed, r.opt.SetAsideAfter, func(attempts int) time.Duration {
+		return worker.Backoff(attempts, failMin, failMax)
+	})
+	if err != nil {
+		return err
+	}
+	if aside {
+		r.opt.Metrics.setAsideReview(r.opt.Kind)
+		r.opt.Log.ErrorContext(ctx, "a review has failed too often and is set aside; \"purser gc retry\" brings it back", "error", failed)
+		return nil
+	}
+	r.opt.Log.WarnContext(ctx, "a review failed and is tried again later", "error", failed)
+	return nil
+}
+
+// record adds a batch to what is kept for "purser gc status". That it gets lost
+// in a crash is borne.
+func (r *Reviewer) record(ctx context.Context, out catalog.Review) error {
+	a := catalog.Activity{}
+	if r.opt.Kind == catalog.ReviewOfBlobs {
+		a.BlobsReviewed, a.BlobsDeleted = int64(out.Claimed), int64(out.Deleted)
+	} else {
+		a.ManifestsReviewed, a.ManifestsDeleted = int64(out.Claimed), int64(out.Deleted)
+	}
+	return r.opt.Catalog.RecordActivity(ctx, a)
+}
+
+// pause sleeps for d or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
