@@ -1,0 +1,187 @@
+// Command gc measures garbage collection: how many manifests and blobs one
+// worker reviews and deletes in a second, on registries of several sizes, beside
+// what PostgreSQL does when it deletes the same rows in one statement.
+//
+//	go run ./bench/gc -sizes 10000,1000000
+//
+// It starts a PostgreSQL of its own in a directory that it removes afterwards,
+// fills it by SQL, and runs the reviews as the registry's workers do. No object
+// is stored, so the store costs nothing.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/builtinpg"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	sizes := flag.String("sizes", "10000,100000", "manifests in the registry, one table row per size")
+	sample := flag.Int("sample", 5000, "rows of each workload")
+	partitions := flag.Int("partitions", db.DefaultPartitions, "hash partitions of the large tables")
+	batch := flag.Int("batch", 500, "rows per review")
+	dir := flag.String("dir", "", "directory for the database; default the temporary directory")
+	dsn := flag.String("dsn", "", "use this empty database and leave it filled")
+	flag.Parse()
+	if err := run(ctx, *sizes, *sample, *partitions, *batch, *dir, *dsn); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/gc:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, sizes string, sample, partitions, batch int, dir, dsn string) error {
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if dsn == "" {
+		base, err := os.MkdirTemp(dir, "purser-bench-gc-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(base) //nolint:errcheck // what is left says so itself
+		pg, err := builtinpg.Start(ctx, builtinpg.Options{DataDir: filepath.Join(base, "postgres"), Log: log})
+		if err != nil {
+			return err
+		}
+		defer pg.Stop(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it any more
+		dsn = pg.DSN("purser")
+	}
+	if _, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: partitions}); err != nil {
+		return err
+	}
+	m, err := newMeasure(ctx, dsn, batch, log)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(out, "manifests\tworkload\trows\trows/s\tof one DELETE\t")
+	for size := range strings.SplitSeq(sizes, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(size))
+		if err != nil {
+			return fmt.Errorf("-sizes: %w", err)
+		}
+		start := time.Now()
+		if err := m.fill(ctx, n); err != nil {
+			return fmt.Errorf("filling: %w", err)
+		}
+		fmt.Fprintf(os.Stderr, "%d manifests, filled in %s\n", n, time.Since(start).Round(time.Second))
+		for _, w := range workloads {
+			if err := m.run(ctx, out, n, sample, w); err != nil {
+				return fmt.Errorf("%s at %d manifests: %w", w.name, n, err)
+			}
+		}
+		if err := out.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measure is a database and a catalog on it.
+type measure struct {
+	main, reviews *db.DB
+	catalog       *catalog.Catalog
+	batch         int
+	filled        int
+}
+
+func newMeasure(ctx context.Context, dsn string, batch int, log *slog.Logger) (*measure, error) {
+	main, err := db.Open(ctx, db.Options{DSN: dsn, StatementTimeout: -1, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	reviews, err := db.Open(ctx, db.Options{DSN: dsn, LockTimeout: 200 * time.Millisecond, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	c := catalog.New(catalog.Options{DB: main, Background: reviews, Replica: uuid.New(), Log: log})
+	return &measure{main: main, reviews: reviews, catalog: c, batch: batch}, nil
+}
+
+func (m *measure) close() {
+	m.reviews.Close()
+	m.main.Close()
+}
+
+func (m *measure) exec(ctx context.Context, statements ...string) error {
+	for _, sql := range statements {
+		if _, err := m.main.Pool.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", strings.Join(strings.Fields(sql), " "), err)
+		}
+	}
+	return nil
+}
+
+// run prepares a workload, runs it with one worker, and compares it with a
+// single statement that deletes as many rows of the same shape.
+func (m *measure) run(ctx context.Context, out *tabwriter.Writer, size, sample int, w workload) error {
+	if err := m.exec(ctx, m.statements(w.prepare, sample)...); err != nil {
+		return err
+	}
+	start := time.Now()
+	rows := 0
+	for {
+		r, err := m.catalog.Review(ctx, catalog.ReviewOptions{Kind: w.kind, Limit: m.batch})
+		if err != nil {
+			return err
+		}
+		if r.Claimed == 0 {
+			break
+		}
+		if got := map[bool]int{true: r.Deleted, false: r.Kept}[w.deletes]; got != r.Claimed {
+			return fmt.Errorf("of %d rows only %d were settled as expected: %+v", r.Claimed, got, r)
+		}
+		if err := m.catalog.RecordActivity(ctx, catalog.Activity{BlobsReviewed: int64(r.Claimed)}); err != nil {
+			return err
+		}
+		rows += r.Claimed
+	}
+	rate := float64(rows) / time.Since(start).Seconds()
+	if rows != sample {
+		return fmt.Errorf("%d rows were reviewed, want %d", rows, sample)
+	}
+	limit := ""
+	if w.limit != "" {
+		if err := m.exec(ctx, m.statements(w.prepare, sample)...); err != nil {
+			return err
+		}
+		start = time.Now()
+		if err := m.exec(ctx, w.limit); err != nil {
+			return err
+		}
+		limit = fmt.Sprintf("%.2f", rate*time.Since(start).Seconds()/float64(sample))
+	}
+	if err := m.exec(ctx, "TRUNCATE gc_blob_review_queue, gc_manifest_review_queue, gc_doomed_objects"); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%d\t%s\t%d\t%.0f\t%s\t\n", size, w.name, rows, rate, limit)
+	return nil
+}
+
+// statements are SQL with the sample in the place of SAMPLE, one after each
+// semicolon.
+func (m *measure) statements(sql string, sample int) []string {
+	sql = strings.ReplaceAll(sql, "SAMPLE", strconv.Itoa(sample))
+	var list []string
+	for s := range strings.SplitSeq(sql, ";") {
+		if s = strings.TrimSpace(s); s != "" {
+			list = append(list, s)
+		}
+	}
+	return list
+}
