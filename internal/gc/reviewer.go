@@ -27,7 +27,7 @@ type ReviewerOptions struct {
 	// Batch bounds the rows that one transaction reviews. Default 500. Batches
 	// get smaller while they fail or lose races for locks.
 	Batch int
-	// Timeout ends a transaction that takes longer. Default 10 s.
+	// Timeout is the longest that a transaction may hold its locks. Default 10 s.
 	Timeout time.Duration
 	// SetAsideAfter is the number of failed reviews after which a row is set
 	// aside. Default 10.
@@ -103,8 +103,11 @@ func (r *Reviewer) review(ctx context.Context) (out catalog.Review, more bool, e
 			return out, false, nil
 		}
 		r.opt.Metrics.reviewed(r.opt.Kind, out, time.Since(start))
-		if out.Deleted > 0 && r.opt.Deleted != nil {
-			r.opt.Deleted()
+		if out.Deleted > 0 {
+			r.opt.Log.InfoContext(ctx, "deleted "+string(r.opt.Kind)+"s that nothing holds", "deleted", out.Deleted, "bytes", out.Bytes)
+			if r.opt.Deleted != nil {
+				r.opt.Deleted()
+			}
 		}
 		return out, true, r.record(ctx, out)
 	}
@@ -122,8 +125,10 @@ func (r *Reviewer) review(ctx context.Context) (out catalog.Review, more bool, e
 	return out, true, r.fail(ctx, failed)
 }
 
+// attempt gives up at half the timeout: a statement that runs at that time may
+// take as long again on the server, as its own timeout says.
 func (r *Reviewer) attempt(ctx context.Context, o catalog.ReviewOptions) (catalog.Review, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout/2)
 	defer cancel()
 	return r.opt.Catalog.Review(ctx, o)
 }
