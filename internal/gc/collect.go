@@ -176,7 +176,7 @@ func (c *collection) dryRun(ctx context.Context) error {
 		o := catalog.ReviewOptions{Kind: kind, DryRun: true}
 		for {
 			o.Limit = r.size
-			out, err := r.attempt(ctx, o)
+			out, _, err := r.attempt(ctx, o)
 			if failed, ok := errors.AsType[*catalog.ReviewError](err); ok && failed.Contended() && ctx.Err() == nil {
 				r.size = max(1, r.size/2)
 				pause(ctx, rand.N(yield))

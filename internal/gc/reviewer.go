@@ -94,9 +94,9 @@ func (r *Reviewer) batch(ctx context.Context) (more bool, err error) {
 // review reviews one batch; more says that it claimed rows. A batch that fails
 // changes nothing; it is tried again in halves, down to the one row that fails,
 // which is put off. An error is the database's as a whole.
-func (r *Reviewer) review(ctx context.Context) (out catalog.Review, more bool, err error) {
+func (r *Reviewer) review(ctx context.Context) (_ catalog.Review, more bool, err error) {
 	start := time.Now()
-	out, err = r.attempt(ctx, catalog.ReviewOptions{Kind: r.opt.Kind, Limit: r.size})
+	out, late, err := r.attempt(ctx, catalog.ReviewOptions{Kind: r.opt.Kind, Limit: r.size})
 	if err == nil {
 		r.size = min(2*r.size, r.opt.Batch)
 		if out.Claimed == 0 {
@@ -112,7 +112,8 @@ func (r *Reviewer) review(ctx context.Context) (out catalog.Review, more bool, e
 		return out, true, r.record(ctx, out)
 	}
 	failed, ok := errors.AsType[*catalog.ReviewError](err)
-	if !ok || ctx.Err() != nil || db.Unavailable(err) && db.Code(err) != db.CodeQueryCanceled {
+	late = late || db.Code(err) == db.CodeQueryCanceled
+	if !ok || ctx.Err() != nil || db.Unavailable(err) && !late {
 		return out, false, err
 	}
 	r.size = max(1, failed.Rows()/2)
@@ -125,12 +126,13 @@ func (r *Reviewer) review(ctx context.Context) (out catalog.Review, more bool, e
 	return out, true, r.fail(ctx, failed)
 }
 
-// attempt gives up at half the timeout: a statement that runs at that time may
-// take as long again on the server, as its own timeout says.
-func (r *Reviewer) attempt(ctx context.Context, o catalog.ReviewOptions) (catalog.Review, error) {
+// attempt gives up, late, at half the timeout: a statement that runs at that
+// time may take as long again on the server, as its own timeout says.
+func (r *Reviewer) attempt(ctx context.Context, o catalog.ReviewOptions) (out catalog.Review, late bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout/2)
 	defer cancel()
-	return r.opt.Catalog.Review(ctx, o)
+	out, err = r.opt.Catalog.Review(ctx, o)
+	return out, ctx.Err() != nil, err
 }
 
 // fail puts off the one row whose review failed.

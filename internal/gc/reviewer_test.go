@@ -158,7 +158,7 @@ func TestReviewThatTakesTooLongIsEnded(t *testing.T) {
 	b.strays(4)
 	b.exec(`CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); RETURN OLD; END $$`)
 	b.exec("CREATE TRIGGER dawdle BEFORE DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION dawdle()")
-	b.start(b.reviewer(catalog.ReviewOfBlobs, func(o *gc.ReviewerOptions) { o.Timeout = 50 * time.Millisecond }).Run)
+	b.start(b.reviewer(catalog.ReviewOfBlobs, func(o *gc.ReviewerOptions) { o.Timeout = time.Second }).Run)
 	b.eventually("all rows are put off", func() bool {
 		return b.count("SELECT count(*) FROM gc_blob_review_queue WHERE review_count = 1 AND review_after > now()") == 4
 	})
