@@ -7,11 +7,12 @@ SHELL := bash
 .NOTPARALLEL:
 
 FUZZTIME ?= 5s
+DURATION ?= 1h
 # The race detector, where there is a C compiler for it.
 RACE = $(shell [ "$$(go env CGO_ENABLED)" = 1 ] && command -v "$$(go env CC)" >/dev/null && echo -race)
 say = @echo; echo "==> $(1)"
 
-.PHONY: help run build test test-short lint gofmt vet staticcheck unit fuzz e2e e2e-all bench packages tools clean
+.PHONY: help run build test test-short lint gofmt vet staticcheck unit fuzz e2e e2e-all soak bench packages tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -59,6 +60,10 @@ e2e-all: packages tools ## e2e with helm and cosign too, which are slow to build
 	$(call say,end-to-end tests with helm and cosign)
 	@nice tools/get helm cosign >/dev/null
 	go test $(RACE) -tags e2e_all -count=1 -timeout 30m ./e2e
+
+soak: packages tools ## random traffic, kills and a failing store for DURATION, default 1h, or until interrupted
+	$(call say,soaking for $(DURATION) of traffic)
+	PURSER_TEST_SOAK=$(DURATION) go test $(RACE) -count=1 -timeout 0 -v -run '^TestSoak$$' ./e2e
 
 bench: ## the workloads of bench/; ARGS="-h" lists its flags
 	go run ./bench $(ARGS)

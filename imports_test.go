@@ -51,6 +51,7 @@ var layers = map[string]rule{
 	"internal/audit":     {layer: 3},
 	"internal/pullstats": {layer: 3},
 	"internal/gc":        {layer: 4},
+	"internal/gc/model":  {only: true, testing: true}, // the protocol by itself, for its tests
 	"internal/autoprune": {layer: 4},
 	"internal/server":    {layer: 5},
 	"cmd/purser":         {layer: 6},

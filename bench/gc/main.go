@@ -37,7 +37,7 @@ func main() {
 	partitions := flag.Int("partitions", db.DefaultPartitions, "hash partitions of the large tables")
 	batch := flag.Int("batch", 500, "rows per review")
 	dir := flag.String("dir", "", "directory for the database; default the temporary directory")
-	dsn := flag.String("dsn", "", "use this empty database and leave it filled")
+	dsn := flag.String("dsn", "", "use this database, empty or filled by an earlier run, and leave it filled")
 	flag.Parse()
 	if err := run(ctx, *sizes, *sample, *partitions, *batch, *dir, *dsn); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/gc:", err)
@@ -110,7 +110,8 @@ func newMeasure(ctx context.Context, dsn string, batch int, log *slog.Logger) (*
 		return nil, err
 	}
 	c := catalog.New(catalog.Options{DB: main, Background: reviews, Replica: uuid.New(), Log: log})
-	return &measure{main: main, reviews: reviews, catalog: c, batch: batch}, nil
+	m := &measure{main: main, reviews: reviews, catalog: c, batch: batch}
+	return m, main.Pool.QueryRow(ctx, "SELECT count(*) FROM manifests").Scan(&m.filled)
 }
 
 func (m *measure) close() {

@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,14 +25,23 @@ func main() {
 	os.Exit(execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
+// exitCode is the error of a command that has said all there is to say.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
 // execute runs one command line and returns the exit code: 0, or 1 after an
-// error, which it writes to stderr.
+// error, which it writes to stderr, or the one that the command asks for.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	root := newRoot(environ)
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	if err := root.ExecuteContext(ctx); err != nil {
+	err := root.ExecuteContext(ctx)
+	if code, ok := errors.AsType[exitCode](err); ok {
+		return int(code)
+	}
+	if err != nil {
 		for line := range strings.Lines(err.Error()) {
 			fmt.Fprintf(stderr, "purser: %s\n", strings.TrimSuffix(line, "\n"))
 		}
@@ -52,7 +62,7 @@ func newRoot(environ []string) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	src := &source{environ: environ}
 	src.addFlags(root.PersistentFlags())
-	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), configCommand(src), versionCommand())
+	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), checkCommand(src), configCommand(src), versionCommand())
 	return root
 }
 

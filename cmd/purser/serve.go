@@ -119,6 +119,11 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 
 // openStore opens the blob store and tries it.
 func openStore(ctx context.Context, cfg config.Storage) (blob.Store, error) {
+	return tryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path})
+}
+
+// tryStore opens the store that is configured, as dir where it is a directory.
+func tryStore(ctx context.Context, cfg config.Storage, dir blob.DirOptions) (blob.Store, error) {
 	var store blob.Store
 	var err error
 	if c := cfg.S3; cfg.UsesS3() {
@@ -127,7 +132,7 @@ func openStore(ctx context.Context, cfg config.Storage) (blob.Store, error) {
 			AccessKey: c.AccessKey, SecretKey: string(c.SecretKey),
 		})
 	} else {
-		store, err = blob.OpenDir(blob.DirOptions{Path: cfg.Filesystem.Path})
+		store, err = blob.OpenDir(dir)
 	}
 	if err != nil {
 		return nil, err
@@ -170,6 +175,10 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 		Catalog: c, Store: p.store, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
 		BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, Tracing: p.tracing,
+		GC: gc.CollectOptions{
+			Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout, StorageTimeout: cfg.Storage.DeleteTimeout,
+			SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: cfg.Uploads.MaxAge,
+		},
 	})
 	if err != nil {
 		return nil, nil, err
@@ -191,6 +200,13 @@ func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts) ([]func(context.
 	loops, err := worker.NewMetrics(p.metrics)
 	if err != nil {
 		return nil, err
+	}
+	gauges, err := gc.NewGauges(gc.GaugesOptions{Catalog: c, Log: p.log})
+	if err != nil {
+		return nil, err
+	}
+	if err := p.metrics.Register(gauges); err != nil {
+		return nil, fmt.Errorf("registering the gauges of garbage collection: %w", err)
 	}
 	sweeper, err := gc.NewSweeper(gc.SweeperOptions{
 		Catalog: c, Store: p.store, Timeout: cfg.Storage.DeleteTimeout, Log: p.log, Metrics: metrics, Worker: loops,

@@ -31,6 +31,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -126,6 +128,23 @@ type Store interface {
 	// after this; the caller repeats the call when the longest request is over.
 	DeleteUpload(ctx context.Context, base, keep string) error
 
+	// Stat looks at one object, foreign ones included. It returns ErrNotFound
+	// itself.
+	Stat(ctx context.Context, key string) (Object, error)
+
+	// List gives the objects that uploads made and whose keys begin with prefix
+	// ("": all), in the order of the bytes of their keys. Foreign objects, those
+	// whose keys UploadOf doesn't know, are not listed: they are nobody's to
+	// count. One page is in memory at a time (of a Dir, the names in one of its
+	// 256 directories). What is there from the beginning to the end is listed;
+	// what comes or goes meanwhile may be. An error ends the list.
+	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
+
+	// Unfinished gives the multipart uploads that are neither completed nor
+	// aborted, of uploads whose bases begin with prefix, in no order. A store
+	// without such things has none. An error ends the list.
+	Unfinished(ctx context.Context, prefix string) iter.Seq2[Unfinished, error]
+
 	// Presign returns a URL from which a client can GET the object directly
 	// until o.TTL is over, or "" when the store can't. It doesn't look whether
 	// the object exists.
@@ -134,6 +153,19 @@ type Store interface {
 	// Check reports whether the store can be read and written. It is cheap
 	// enough to be called every few seconds.
 	Check(ctx context.Context) error
+}
+
+// Object is what a store says of one of its objects.
+type Object struct {
+	Key      string
+	Size     int64     // bytes
+	Modified time.Time // no earlier than it was begun, no later than its last byte; by the store's clock
+}
+
+// Unfinished is a multipart upload whose parts take space and are no object yet.
+type Unfinished struct {
+	Base  string    // of the upload that it belongs to
+	Began time.Time // by the store's clock
 }
 
 // PresignOptions say what a presigned URL allows and answers.
@@ -196,6 +228,18 @@ func CheckBase(base string) error {
 		return fmt.Errorf("upload base %q is not 32 lower-case hexadecimal digits", base)
 	}
 	return nil
+}
+
+// UploadOf returns the base of the upload that made an object, false for a key
+// that no upload makes: the object is another program's, or one of another
+// registry that was taken over where it lies.
+func UploadOf(key string) (base string, ok bool) {
+	base, number, _ := strings.Cut(key, "-")
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n < 0 || strconv.FormatInt(n, 10) != number || CheckBase(base) != nil {
+		return "", false
+	}
+	return base, true
 }
 
 // DeleteError says that one object could not be deleted.

@@ -19,6 +19,10 @@ type DirOptions struct {
 	// at once, on one machine or through a shared file system with locks.
 	Path string
 
+	// Existing refuses a directory that has no store in it, instead of making
+	// one: for those who only want to look.
+	Existing bool
+
 	// LockWait is how long Resume waits for another writer of the same upload to
 	// let go before it works around it; default 2 s.
 	LockWait time.Duration
@@ -67,6 +71,9 @@ func OpenDir(o DirOptions) (*Dir, error) {
 		o.LockWait = 2 * time.Second
 	}
 	d := &Dir{path: path, objects: filepath.Join(path, "objects"), lockWait: o.LockWait}
+	if o.Existing {
+		return d, d.mounted()
+	}
 	if err := d.makeLayout(); err != nil {
 		return nil, fmt.Errorf("opening the blob directory %s: %w", path, err)
 	}
@@ -299,7 +306,7 @@ func (d *Dir) DeleteUpload(ctx context.Context, base, keep string) error {
 	if err := CheckBase(base); err != nil {
 		return fmt.Errorf("deleting an upload's objects: %w", err)
 	}
-	keys, err := d.list(ctx, base)
+	keys, err := d.list(ctx, base[:2], base+"-")
 	if err != nil {
 		return fmt.Errorf("listing objects of upload %s: %w", base, err)
 	}
@@ -317,33 +324,6 @@ func (d *Dir) DeleteUpload(ctx context.Context, base, keep string) error {
 		errs = append(errs, fmt.Errorf("deleting the objects of upload %s: %w", base, err))
 	}
 	return errors.Join(errs...)
-}
-
-// list returns the keys of the upload's objects.
-func (d *Dir) list(ctx context.Context, base string) ([]string, error) {
-	f, err := os.Open(filepath.Join(d.objects, base[:2]))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	var keys []string
-	for {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		names, err := f.Readdirnames(1024)
-		for _, name := range names {
-			if strings.HasPrefix(name, base+"-") {
-				keys = append(keys, name)
-			}
-		}
-		if err == io.EOF {
-			return keys, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
 }
 
 // Presign implements Store. A directory has no URLs.

@@ -324,3 +324,91 @@ func (r *pieces) Read(p []byte) (int, error) {
 	r.p = r.p[n:]
 	return n, nil
 }
+
+// What lies in the directories and isn't an object is not listed, and foreign
+// objects are found where their keys say.
+func TestDirListsObjectsOnly(t *testing.T) {
+	t.Parallel()
+	d, path, u := begin(t, time.Second)
+	key := u.Complete(t, d, []byte("!"))
+	foreign := "docker/registry/v2/blobs/sha256/ab/data"
+	write := func(name string) {
+		t.Helper()
+		file := filepath.Join(path, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte("12345"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(foreign)
+	other := "00"
+	if key[:2] == other {
+		other = "01"
+	}
+	for _, name := range []string{".nfs0001", key[:32], key + ".bak", key[:32] + "-x", key[:32] + "-01", "lost+found/x"} {
+		write(filepath.Join("objects", key[:2], name))
+	}
+	write(filepath.Join("objects", other, key)) // where no key leads
+	write("objects/README")
+	var keys []string
+	for o, err := range d.List(t.Context(), "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, o.Key)
+	}
+	if !slices.Equal(keys, []string{key}) {
+		t.Errorf("listed: %q, want %s", keys, key)
+	}
+	if o, err := d.Stat(t.Context(), foreign); err != nil || o.Size != 5 {
+		t.Errorf("a foreign object: %+v, %v", o, err)
+	}
+}
+
+func TestDirThatMustExist(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "blobs")
+	if _, err := blob.OpenDir(blob.DirOptions{Path: path, Existing: true}); err == nil {
+		t.Error("opened a directory without a store")
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it was made: %v", err)
+	}
+	openDir(t, path)
+	d, err := blob.OpenDir(blob.DirOptions{Path: path, Existing: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A volume that is unmounted has no objects, which is no listing of none.
+	if err := os.RemoveAll(filepath.Join(path, "objects")); err != nil {
+		t.Fatal(err)
+	}
+	var failed error
+	for _, err := range d.List(t.Context(), "") {
+		failed = err
+	}
+	if failed == nil || !strings.Contains(failed.Error(), "mounted") {
+		t.Errorf("listing what isn't mounted: %v", failed)
+	}
+	if _, err := d.Stat(t.Context(), blob.NewBase()+"-0"); err == nil || errors.Is(err, blob.ErrNotFound) {
+		t.Errorf("looking at what isn't mounted: %v", err)
+	}
+}
+
+func TestUploadOf(t *testing.T) {
+	t.Parallel()
+	base := blob.NewBase()
+	for _, key := range []string{base + "-0", base + "-17"} {
+		if got, ours := blob.UploadOf(key); !ours || got != base {
+			t.Errorf("%s: %q, %v", key, got, ours)
+		}
+	}
+	for _, key := range []string{"", base, base + "-", base + "-01", base + "--1", base + "-+1", base + "-1/x", "a/" + base + "-1",
+		base[:31] + "-1", strings.ToUpper("ab"+base[2:]) + "-1", "README.txt"} {
+		if got, ours := blob.UploadOf(key); ours {
+			t.Errorf("%q is taken for an object of upload %s", key, got)
+		}
+	}
+}

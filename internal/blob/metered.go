@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -78,6 +79,34 @@ func (m *metered) Delete(ctx context.Context, keys []string) (err error) {
 func (m *metered) DeleteUpload(ctx context.Context, base, keep string) (err error) {
 	defer m.observe("delete_upload", time.Now(), &err)
 	return m.Store.DeleteUpload(ctx, base, keep)
+}
+
+func (m *metered) Stat(ctx context.Context, key string) (_ Object, err error) {
+	defer m.observe("stat", time.Now(), &err)
+	return m.Store.Stat(ctx, key)
+}
+
+func (m *metered) List(ctx context.Context, prefix string) iter.Seq2[Object, error] {
+	return meteredList(m, "list", m.Store.List(ctx, prefix))
+}
+
+func (m *metered) Unfinished(ctx context.Context, prefix string) iter.Seq2[Unfinished, error] {
+	return meteredList(m, "list_unfinished", m.Store.Unfinished(ctx, prefix))
+}
+
+// meteredList measures a list from its first element to its last, or to where
+// its reader stops.
+func meteredList[T any](m *metered, operation string, list iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var failed error
+		defer m.observe(operation, time.Now(), &failed)
+		for v, err := range list {
+			failed = err
+			if !yield(v, err) {
+				return
+			}
+		}
+	}
 }
 
 func (m *metered) Check(ctx context.Context) (err error) {

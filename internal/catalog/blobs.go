@@ -27,7 +27,8 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 		b := new(batch)
 		b.exec(lockRepository, r.namespace, r.id, path)
 		b.exec(promiseBlob, d.Bytes())
-		b.exec(lockBlob, d.Bytes(), stateBlobsMissing)
+		b.exec(`SELECT purser_require(count(*) = 1, '`+stateBlobsMissing+`')
+			FROM (SELECT FROM blobs WHERE digest = $1 AND lost_at IS NULL FOR KEY SHARE) locked`, d.Bytes())
 		b.exec(`SELECT purser_require(EXISTS (
 				SELECT FROM repositories r JOIN `+linkOfBlob+` ON true WHERE r.path = $1), '`+stateBlobsMissing+`')`,
 			from, d.Bytes())
@@ -42,12 +43,6 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 	}
 	return false, fmt.Errorf("mounting blob %s of %s in %s: %w", d, from, path, err)
 }
-
-// lockBlob keeps a blob alive until the commit. $2 is the SQLSTATE with which
-// the batch ends when there is none.
-const lockBlob = `
-	SELECT purser_require(count(*) = 1, $2)
-	FROM (SELECT FROM blobs WHERE digest = $1 FOR KEY SHARE) locked`
 
 // linkBlob makes a link, or takes hold of the one there is: it waits for who is
 // about to delete it, and makes it young again.

@@ -106,6 +106,7 @@ const (
 	stateManifestGone   = "PU004"
 	stateUploadLost     = "PU005"
 	stateBlobExists     = "PU006"
+	stateBlobLost       = "PU007"
 )
 
 // lockRepository is the first statement of every transaction that inserts

@@ -3,20 +3,27 @@ package catalog
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // GCStatus is what garbage collection has to do, and what it did lately.
 type GCStatus struct {
-	AsOf      time.Time    `json:"as_of"` // by the database's clock
-	Manifests QueueStatus  `json:"manifests"`
-	Blobs     QueueStatus  `json:"blobs"`
-	Doomed    DoomedStatus `json:"doomed"`
-	Uploads   UploadStatus `json:"uploads"`
-	LastHour  Reclaimed    `json:"last_hour"`
-	LastDay   Reclaimed    `json:"last_day"`
+	AsOf      time.Time   `json:"as_of"` // by the database's clock
+	Manifests QueueStatus `json:"manifests"`
+	Blobs     QueueStatus `json:"blobs"`
+	// SetAside is the last few reviews of each kind that were set aside, the
+	// latest first.
+	SetAside []SetAsideReview `json:"set_aside"`
+	Doomed   DoomedStatus     `json:"doomed"`
+	Uploads  UploadStatus     `json:"uploads"`
+	LastHour Reclaimed        `json:"last_hour"`
+	LastDay  Reclaimed        `json:"last_day"`
 }
 
 // GCBacklog is the part of GCStatus that is cheap enough to be asked for all the
@@ -27,9 +34,9 @@ type GCBacklog struct {
 	Doomed    DoomedBacklog `json:"doomed"`
 }
 
-// Count is a number of rows. Tables may be too large to count: from some number
-// on it isn't exact. A GCStatus then has PostgreSQL's estimate, an explanation
-// has the number at which the counting ended.
+// Count is a number of rows. Where there are too many to count, it isn't exact:
+// a GCStatus has PostgreSQL's estimate then, an explanation has the number at
+// which the counting ended.
 type Count struct {
 	Rows  int64 `json:"count"`
 	Exact bool  `json:"exact"`
@@ -46,6 +53,16 @@ type QueueStatus struct {
 	OldestOverdueSeconds int64 `json:"oldest_overdue_seconds"`
 	// NextDue is when the next waiting row becomes due; nil: none waits.
 	NextDue *time.Time `json:"next_due"`
+}
+
+// SetAsideReview is a review that failed too often: see RetrySetAside.
+type SetAsideReview struct {
+	Kind       ReviewKind `json:"kind"`
+	Repository string     `json:"repository,omitempty"` // of a manifest
+	Digest     oci.Digest `json:"digest"`               // "" if the manifest isn't there
+	Event      string     `json:"event"`                // why it was queued
+	SetAsideAt time.Time  `json:"set_aside_at"`
+	LastError  string     `json:"last_error"`
 }
 
 // DoomedBacklog is what waits to be deleted from the store. Objects that a
@@ -86,16 +103,19 @@ const (
 	statusLimit = 100_000
 	// backlogLimit is up to where GCBacklog does.
 	backlogLimit = 10_000
+	// setAsideShown is how many reviews of a kind GCStatus names.
+	setAsideShown = 5
 )
 
 // GCStatus costs the same however long the queues are: one round trip, and a
 // second one where there is too much to count.
 func (c *Catalog) GCStatus(ctx context.Context) (GCStatus, error) {
-	var s GCStatus
+	s := GCStatus{SetAside: []SetAsideReview{}}
 	var backlog GCBacklog
 	v := newSurvey(statusLimit)
 	v.backlog(&backlog)
 	v.row([]any{&s.AsOf}, "SELECT now()")
+	v.setAside(&s.SetAside)
 	v.count(tally{from: "gc_doomed_objects WHERE attempts > 0", rows: &s.Doomed.Failing})
 	v.row([]any{&s.Doomed.LastError, &s.Doomed.FailingSince}, `
 		SELECT COALESCE(last_error, ''), doomed_at
@@ -105,19 +125,20 @@ func (c *Catalog) GCStatus(ctx context.Context) (GCStatus, error) {
 	v.count(tally{from: "uploads WHERE repository <> ''", rows: &s.Uploads.Uploads, bytes: &s.Uploads.Bytes})
 	v.reclaimed(&s.LastHour, time.Hour)
 	v.reclaimed(&s.LastDay, 24*time.Hour)
-	if err := v.take(ctx, c); err != nil {
+	if err := v.take(ctx, c.db); err != nil {
 		return GCStatus{}, fmt.Errorf("asking for the state of garbage collection: %w", err)
 	}
 	s.Manifests, s.Blobs, s.Doomed.DoomedBacklog = backlog.Manifests, backlog.Blobs, backlog.Doomed
 	return s, nil
 }
 
-// GCBacklog is like GCStatus, and counts less far.
+// GCBacklog is like GCStatus, and counts less far. It leaves the connections of
+// requests alone, so that it answers while they are all in use.
 func (c *Catalog) GCBacklog(ctx context.Context) (GCBacklog, error) {
 	var s GCBacklog
 	v := newSurvey(backlogLimit)
 	v.backlog(&s)
-	if err := v.take(ctx, c); err != nil {
+	if err := v.take(ctx, c.opt.Background); err != nil {
 		return GCBacklog{}, fmt.Errorf("asking for the backlog of garbage collection: %w", err)
 	}
 	return s, nil
@@ -170,7 +191,39 @@ func (v *survey) count(t tally) {
 	}
 	// The limit stands in the text so that the planner knows it.
 	v.row([]any{&t.rows.Rows, t.bytes}, fmt.Sprintf(
-		"SELECT count(*), COALESCE(sum(size), 0)::bigint FROM (SELECT %s FROM %s LIMIT %d) some", size, t.from, v.limit+1))
+		"SELECT count(*), COALESCE(sum(size), 0)::bigint FROM (SELECT %s FROM %s LIMIT %d) counted", size, t.from, v.limit+1))
+}
+
+func (v *survey) setAside(list *[]SetAsideReview) {
+	for kind, sql := range map[ReviewKind]string{
+		ReviewOfManifests: `
+			SELECT COALESCE(r.path, ''), m.digest, q.event, q.set_aside_at, COALESCE(q.last_error, '')
+			FROM (SELECT * FROM gc_manifest_review_queue WHERE set_aside_at IS NOT NULL
+				ORDER BY set_aside_at DESC LIMIT $1) q
+			LEFT JOIN repositories r ON r.id = q.repository_id
+			LEFT JOIN LATERAL (
+				SELECT digest FROM manifests
+				WHERE top_level_namespace_id = q.top_level_namespace_id AND repository_id = q.repository_id
+					AND id = q.manifest_id OFFSET 0) m ON true`,
+		ReviewOfBlobs: `
+			SELECT '', digest, event, set_aside_at, COALESCE(last_error, '') FROM gc_blob_review_queue
+			WHERE set_aside_at IS NOT NULL ORDER BY set_aside_at DESC LIMIT $1`,
+	} {
+		v.Queue(sql, setAsideShown).Query(func(rows pgx.Rows) error {
+			found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (SetAsideReview, error) {
+				s := SetAsideReview{Kind: kind}
+				var digest []byte
+				err := row.Scan(&s.Repository, &digest, &s.Event, &s.SetAsideAt, &s.LastError)
+				if d, err := oci.DigestFromBytes(digest); err == nil {
+					s.Digest = d
+				}
+				return s, err
+			})
+			*list = append(*list, found...)
+			slices.SortStableFunc(*list, func(a, b SetAsideReview) int { return b.SetAsideAt.Compare(a.SetAsideAt) })
+			return err
+		})
+	}
 }
 
 func (v *survey) reclaimed(r *Reclaimed, within time.Duration) {
@@ -182,8 +235,8 @@ func (v *survey) reclaimed(r *Reclaimed, within time.Duration) {
 
 // take asks everything, and then for estimates of what there is too much of to
 // count.
-func (v *survey) take(ctx context.Context, c *Catalog) error {
-	if err := v.send(ctx, c.opt.Background.Pool); err != nil {
+func (v *survey) take(ctx context.Context, on *db.DB) error {
+	if err := v.send(ctx, on.Pool); err != nil {
 		return err
 	}
 	estimates := new(batch)
@@ -195,7 +248,7 @@ func (v *survey) take(ctx context.Context, c *Catalog) error {
 	if estimates.Len() == 0 {
 		return nil
 	}
-	return estimates.send(ctx, c.opt.Background.Pool)
+	return estimates.send(ctx, on.Pool)
 }
 
 // estimate asks how many rows PostgreSQL's planner expects. Sizes are taken to

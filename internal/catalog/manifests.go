@@ -156,12 +156,13 @@ func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows man
 }
 
 // lockContent locks what the manifest refers to, and fails unless all of it is
-// there: blobs first, then their links to the repository, then children.
+// there and not lost: blobs first, then their links to the repository, then
+// children and the subject.
 func (b *batch) lockContent(r repository, rows manifestColumns) {
 	if len(rows.blobs) > 0 {
 		b.exec(`SELECT purser_require(count(*) = $2, '`+stateBlobsMissing+`') FROM (
 				SELECT FROM (SELECT digest FROM unnest($1::bytea[]) AS digest ORDER BY digest) want
-				CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = want.digest FOR KEY SHARE) b) locked`,
+				CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = want.digest AND lost_at IS NULL FOR KEY SHARE) b) locked`,
 			rows.blobs, len(rows.blobs))
 		b.exec(`SELECT purser_require(count(*) = $4, '`+stateBlobsMissing+`') FROM (
 				SELECT FROM repository_blobs
@@ -175,6 +176,13 @@ func (b *batch) lockContent(r repository, rows manifestColumns) {
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = ANY ($3::bytea[])
 				ORDER BY id FOR KEY SHARE) locked`,
 			r.namespace, r.id, rows.children, len(rows.children))
+	}
+	// A subject need not be there. One that is being deleted is waited for: its
+	// deletion can't see this manifest, so it must be over when this one is reviewed.
+	if rows.subject != nil {
+		b.exec(`SELECT FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
+			FOR KEY SHARE`, r.namespace, r.id, rows.subject)
 	}
 }
 
@@ -279,7 +287,7 @@ func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColum
 				WHERE rb.top_level_namespace_id = r.top_level_namespace_id
 					AND rb.repository_id = r.id AND rb.blob_digest = want.digest
 				OFFSET 0) link
-			WHERE r.path = $1)
+			WHERE r.path = $1 AND EXISTS (SELECT FROM blobs b WHERE b.digest = want.digest AND b.lost_at IS NULL))
 		UNION ALL
 		SELECT want.digest FROM unnest($3::bytea[]) AS want (digest)
 		WHERE NOT EXISTS (

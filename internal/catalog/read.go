@@ -134,7 +134,8 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 }
 
 // Blob returns a blob that the repository has. It costs one query, none when
-// cached. Errors: NAME_UNKNOWN, BLOB_UNKNOWN.
+// cached. A blob that the store has lost is unknown, here and wherever a client
+// asks, so that clients push it again. Errors: NAME_UNKNOWN, BLOB_UNKNOWN.
 func (c *Catalog) Blob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	if b, ok := get(c.cache, c.cache.blobs, contentKey{path, d}, c.cache.content(path)); ok {
 		return b, nil
@@ -153,7 +154,7 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 		SELECT b.size, b.media_type, b.storage_key
 		FROM repositories r
 		LEFT JOIN `+linkOfBlob+` ON true
-		LEFT JOIN blobs b ON b.digest = rb.blob_digest
+		LEFT JOIN blobs b ON b.digest = rb.blob_digest AND b.lost_at IS NULL
 		WHERE r.path = $1`, path, d.Bytes()).Scan(&size, &mediaType, &key)
 	switch {
 	case isNoRows(err):
@@ -196,7 +197,7 @@ func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (B
 		SELECT b.size, b.media_type, b.storage_key, COALESCE(q.review_after - now(), '0')
 		FROM repositories r
 		LEFT JOIN `+linkOfBlob+` ON true
-		LEFT JOIN blobs b ON b.digest = rb.blob_digest
+		LEFT JOIN blobs b ON b.digest = rb.blob_digest AND b.lost_at IS NULL
 		LEFT JOIN gc_blob_review_queue q ON q.digest = b.digest
 		WHERE r.path = $1`, path, d.Bytes())
 	switch err := b.send(ctx, c.db.Pool); {

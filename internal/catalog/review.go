@@ -67,13 +67,14 @@ type ReviewCursor struct {
 
 // Review is what became of one batch.
 type Review struct {
-	Claimed int   // rows; each is one of the following
-	Deleted int   // held by nothing, gone now
-	Kept    int   // in use
-	Gone    int   // deleted before by somebody else
-	Locked  int   // held by somebody else, put off by LockedPause
-	Links   int   // of repositories that no longer use the blob, removed
-	Bytes   int64 // size of the objects that were doomed
+	Claimed int        // rows; each is one of the following
+	Deleted int        // held by nothing, gone now
+	Kept    int        // in use
+	Gone    int        // deleted before by somebody else
+	Locked  int        // held by somebody else, put off by LockedPause
+	Links   int        // of repositories that no longer use the blob, removed
+	Bytes   int64      // size of the objects that were doomed
+	Wide    []WideBlob // kept, and not over yet: see UnlinkWide
 	Found   []Reviewed
 	Last    ReviewCursor
 }
@@ -224,9 +225,9 @@ func (c *Catalog) FailReview(ctx context.Context, e *ReviewError, setAside int, 
 	err = pgx.BeginTxFunc(ctx, c.opt.Background.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		var attempts int
 		err := tx.QueryRow(ctx, "SELECT review_count + 1 FROM "+e.kind.queue()+
-			" WHERE "+where+" AND set_aside_at IS NULL AND review_after <= now() FOR UPDATE", key...).Scan(&attempts)
+			" WHERE "+where+" AND set_aside_at IS NULL AND review_after <= now() FOR UPDATE SKIP LOCKED", key...).Scan(&attempts)
 		if isNoRows(err) {
-			return nil // an event or another reviewer has been there since
+			return nil // an event or another reviewer has been there since, or is now
 		}
 		if err != nil {
 			return err
@@ -245,14 +246,15 @@ func (c *Catalog) FailReview(ctx context.Context, e *ReviewError, setAside int, 
 }
 
 // PostponeReview puts the rows of e off by LockedPause: others hold what their
-// review needs.
+// review needs. A row that is put off further by now stays so, and one that
+// somebody holds is left to it.
 func (c *Catalog) PostponeReview(ctx context.Context, e *ReviewError) error {
 	for _, row := range e.rows {
 		sql, args := postponeBlobs, []any{[][]byte{row.digest}, LockedPause}
 		if e.kind == ReviewOfManifests {
 			sql, args = postponeManifests, []any{[]int64{row.namespace}, []int64{row.repository}, []int64{row.id}, LockedPause}
 		}
-		if _, err := c.opt.Background.Pool.Exec(ctx, sql, args...); err != nil {
+		if _, err := c.opt.Background.Pool.Exec(ctx, sql, args...); err != nil && db.Code(err) != db.CodeLockNotAvailable {
 			return fmt.Errorf("postponing the review of %s: %w", row.name(e.kind), err)
 		}
 	}

@@ -58,7 +58,11 @@ func (c *Catalog) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow, d
 	if err != nil {
 		return err
 	}
-	unsettled, err := unlinkUnused(ctx, tx, used, out)
+	narrow, wide, err := splitWide(ctx, tx, used)
+	if err != nil {
+		return err
+	}
+	unsettled, err := unlinkUnused(ctx, tx, narrow, out)
 	if err != nil {
 		return err
 	}
@@ -67,8 +71,11 @@ func (c *Catalog) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow, d
 	if dry {
 		return foundBlobs(rows, deleted, out)
 	}
+	if out.Wide, err = postponeWide(ctx, tx, wide); err != nil {
+		return err
+	}
 	put := append(held, unsettled...)
-	return settleBlobs(ctx, tx, without(claimed, put), put)
+	return settleBlobs(ctx, tx, without(without(claimed, wide), put), put)
 }
 
 // splitUsed tells the digests that a manifest refers to from the others. The
@@ -165,92 +172,9 @@ func heldBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, erro
 	return pgx.CollectRows(rows, pgx.RowTo[[]byte])
 }
 
-// maxUnlinked bounds the links that one batch removes.
-const maxUnlinked = 1000
-
-// blobLink is a link of a repository to a blob.
-type blobLink struct {
-	namespace, repository int64
-	digest                []byte
-}
-
-// unlinkUnused removes links of blobs in use to repositories that have no
-// manifest with the blob, so that a repository doesn't serve what it no longer
-// has. As with everything, what seems unused is locked before a new statement
-// looks again: a put locks the links that it needs. It returns the digests that
-// need another look, because a link was held or because there were too many.
-func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) (unsettled [][]byte, err error) {
-	if len(digests) == 0 {
-		return nil, nil
-	}
-	unused, err := collectLinks(ctx, tx, `
-		SELECT rb.top_level_namespace_id, rb.repository_id, rb.blob_digest
-		FROM unnest($1::bytea[]) AS d (digest)
-		CROSS JOIN LATERAL (
-			SELECT * FROM repository_blobs rb WHERE rb.blob_digest = d.digest OFFSET 0) rb
-		WHERE NOT `+usedInRepository+`
-		LIMIT $2`, digests, maxUnlinked)
-	if err != nil || len(unused) == 0 {
-		return nil, err
-	}
-	namespaces, repositories, blobs := linkColumns(unused)
-	locked, err := collectLinks(ctx, tx, `
-		SELECT l.* FROM (
-			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS w (namespace, repository, digest)
-			ORDER BY 1, 2, 3) w
-		CROSS JOIN LATERAL (
-			SELECT top_level_namespace_id, repository_id, blob_digest FROM repository_blobs
-			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND blob_digest = w.digest
-			FOR UPDATE SKIP LOCKED) l`, namespaces, repositories, blobs)
-	if err != nil {
-		return nil, err
-	}
-	if len(unused) == maxUnlinked || len(locked) < len(unused) {
-		unsettled = sortedSet(slices.Clone(blobs))
-	}
-	namespaces, repositories, blobs = linkColumns(locked)
-	done, err := tx.Exec(ctx, `
-		DELETE FROM repository_blobs rb
-		USING unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS w (namespace, repository, digest)
-		WHERE rb.top_level_namespace_id = w.namespace AND rb.repository_id = w.repository AND rb.blob_digest = w.digest
-			AND NOT `+usedInRepository, namespaces, repositories, blobs)
-	out.Links = int(done.RowsAffected())
-	return unsettled, err
-}
-
-// usedInRepository says whether a manifest of the repository of link rb uses its
-// blob.
-const usedInRepository = `(EXISTS (
-			SELECT FROM layers l
-			WHERE l.top_level_namespace_id = rb.top_level_namespace_id AND l.repository_id = rb.repository_id
-				AND l.digest = rb.blob_digest OFFSET 0)
-		OR EXISTS (
-			SELECT FROM manifests m
-			WHERE m.top_level_namespace_id = rb.top_level_namespace_id AND m.repository_id = rb.repository_id
-				AND m.configuration_blob_digest = rb.blob_digest OFFSET 0))`
-
-func collectLinks(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]blobLink, error) {
-	rows, err := tx.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (l blobLink, err error) {
-		err = row.Scan(&l.namespace, &l.repository, &l.digest)
-		return l, err
-	})
-}
-
-func linkColumns(list []blobLink) (namespaces, repositories []int64, digests [][]byte) {
-	for _, l := range list {
-		namespaces = append(namespaces, l.namespace)
-		repositories = append(repositories, l.repository)
-		digests = append(digests, l.digest)
-	}
-	return namespaces, repositories, digests
-}
-
 const postponeBlobs = `
-	UPDATE gc_blob_review_queue SET review_after = now() + $2::interval WHERE digest = ANY ($1::bytea[])`
+	UPDATE gc_blob_review_queue SET review_after = GREATEST(review_after, now() + $2::interval)
+	WHERE digest = ANY ($1::bytea[])`
 
 // settleBlobs drops rows from the queue and puts others off.
 func settleBlobs(ctx context.Context, tx pgx.Tx, settled, put [][]byte) error {

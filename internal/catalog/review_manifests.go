@@ -74,6 +74,13 @@ func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRo
 	if err != nil {
 		return err
 	}
+	// Before anything is deleted: that makes new rows for what it sets free, which
+	// may be something that was kept just now.
+	for _, settled := range []manifestKeys{kept, keptSince, gone} {
+		if err := settleManifests(ctx, tx, settled); err != nil {
+			return err
+		}
+	}
 	deleted, err := deleteManifests(ctx, tx, doomed)
 	if err != nil {
 		return err
@@ -82,11 +89,6 @@ func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRo
 	if dry {
 		out.Gone, out.Locked = gone.len(), free.len()-locked.len()
 		return foundManifests(ctx, tx, rows, deleted, out)
-	}
-	for _, settled := range []manifestKeys{kept, keptSince, gone} {
-		if err := settleManifests(ctx, tx, settled); err != nil {
-			return err
-		}
 	}
 	// What couldn't be locked has been deleted since, or somebody holds it.
 	out.Locked, err = postponeHeld(ctx, tx, free, locked)
@@ -201,7 +203,7 @@ func settleManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
 }
 
 const postponeManifests = `
-	UPDATE gc_manifest_review_queue q SET review_after = now() + $4::interval
+	UPDATE gc_manifest_review_queue q SET review_after = GREATEST(q.review_after, now() + $4::interval)
 	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
 	WHERE q.top_level_namespace_id = w.namespace AND q.repository_id = w.repository AND q.manifest_id = w.id`
 

@@ -168,16 +168,20 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 // CommitUpload turns the upload into a blob of its repository, in one
 // transaction and, for a blob that is new, one statement: the row of the upload
 // goes, the blob's and its link come. Where the blob exists already this
-// upload's objects are doomed, and the blob is promised for the review delay.
+// upload's objects are doomed, and the blob is promised for the review delay;
+// but one that the store has lost takes the new object.
 // leftovers says that objects other than key may exist. Error: as ClaimUpload's.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
 	err := c.withRepository(ctx, u.Repository, func(r repository) error {
 		_, err := c.db.Pool.Exec(ctx, commitNew, u.ID, u.Attempt, d.Bytes(), u.Size, key, leftovers, c.late(),
 			r.namespace, r.id, u.Repository)
-		if db.Code(err) != stateBlobExists {
-			return err
+		if db.Code(err) == stateBlobExists {
+			err = c.commitKnown(ctx, r, u, d)
 		}
-		return c.commitKnown(ctx, r, u, d)
+		if db.Code(err) == stateBlobLost {
+			err = c.commitLost(ctx, r, u, d, key, leftovers)
+		}
+		return err
 	})
 	switch {
 	case err == nil:
@@ -222,13 +226,41 @@ func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci
 	b := new(batch)
 	b.exec(lockRepository, r.namespace, r.id, u.Repository)
 	b.exec(promiseBlob, d.Bytes())
-	b.exec(lockBlob, d.Bytes(), db.CodeSerializationFailure)
+	b.exec(`SELECT purser_require(count(*) = 1, '`+db.CodeSerializationFailure+`'),
+			purser_require(count(lost_at) = 0, '`+stateBlobLost+`')
+		FROM (SELECT lost_at FROM blobs WHERE digest = $1 FOR KEY SHARE) locked`, d.Bytes())
 	b.exec(`
 		WITH u AS (DELETE FROM uploads WHERE id = $1 AND attempt = $2 RETURNING storage_key),
 		doomed AS (
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
 			SELECT storage_key, true, $3, now() + $4::interval FROM u)
 		SELECT purser_require(EXISTS (SELECT FROM u), '`+stateUploadLost+`')`, u.ID, u.Attempt, u.Size, c.late())
+	b.exec(linkBlob, r.namespace, r.id, d.Bytes())
+	return b.send(ctx, c.db.Pool)
+}
+
+// commitLost commits an upload of a blob that the store has lost: the blob takes
+// the new object, and every repository that has a link has the blob again. The
+// old object is doomed, unless it is foreign: what another registry's files are
+// worth isn't for this one to say. Of two uploads that meet here the second finds
+// the blob whole, and runs again as commitKnown.
+func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.Digest, key string, leftovers bool) error {
+	b := new(batch)
+	b.exec(lockRepository, r.namespace, r.id, u.Repository)
+	b.exec(promiseBlob, d.Bytes())
+	b.exec(`SELECT purser_require(count(*) = 1, '`+db.CodeSerializationFailure+`')
+		FROM (SELECT FROM blobs WHERE digest = $1 AND lost_at IS NOT NULL FOR NO KEY UPDATE) locked`, d.Bytes())
+	b.exec(`
+		INSERT INTO gc_doomed_objects (storage_key, size)
+		SELECT storage_key, size FROM blobs WHERE digest = $1 AND position('/' IN storage_key) = 0
+		ON CONFLICT DO NOTHING`, d.Bytes())
+	b.exec("UPDATE blobs SET storage_key = $2, size = $3, lost_at = NULL WHERE digest = $1", d.Bytes(), key, u.Size)
+	b.exec(`
+		WITH u AS (DELETE FROM uploads WHERE id = $1 AND attempt = $2 RETURNING storage_key),
+		doomed AS (
+			INSERT INTO gc_doomed_objects (storage_key, of_upload, keep, again_at)
+			SELECT storage_key, true, $3, now() + $4::interval FROM u WHERE $5)
+		SELECT purser_require(EXISTS (SELECT FROM u), '`+stateUploadLost+`')`, u.ID, u.Attempt, key, c.late(), leftovers)
 	b.exec(linkBlob, r.namespace, r.id, d.Bytes())
 	return b.send(ctx, c.db.Pool)
 }

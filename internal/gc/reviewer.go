@@ -109,6 +109,13 @@ func (r *Reviewer) review(ctx context.Context) (_ catalog.Review, more bool, err
 				r.opt.Deleted()
 			}
 		}
+		for _, w := range out.Wide {
+			n, err := r.opt.Catalog.UnlinkWide(ctx, w)
+			r.opt.Metrics.links.Add(float64(n))
+			if err != nil {
+				return out, true, err
+			}
+		}
 		return out, true, r.record(ctx, out)
 	}
 	failed, ok := errors.AsType[*catalog.ReviewError](err)

@@ -17,18 +17,17 @@ import (
 // the answer.
 const statusClientGone = 499
 
-// fail answers with an error. It is the only place that does.
+// fail answers with an error. It is the only place that does, but for what a
+// handler of the management API returns, which huma writes.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	e := s.answer(r, err)
-	o := observed(r)
+	e := s.answer(r.Context(), err)
+	o := observed(r.Context())
 	o.err = err
 	if o.status != 0 { // the answer has begun: end the connection so that the client notices
 		panic(http.ErrAbortHandler)
 	}
 	if e.HTTPStatus() >= 500 {
-		s.log.LogAttrs(r.Context(), slog.LevelError, "request failed",
-			slog.String("request_id", o.id), slog.String("method", r.Method), slog.String("path", r.URL.Path),
-			slog.Any("error", err))
+		s.logFailure(r, err)
 	}
 	if e.HTTPStatus() == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")
@@ -36,7 +35,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if e.HTTPStatus() == http.StatusMethodNotAllowed && o.matched != nil {
 		w.Header().Set("Allow", o.matched.allow(r.Method))
 	}
-	body := oci.MarshalErrors(e)
+	body := errorBody(r, e)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -46,15 +45,30 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
+// errorBody is an error in the form of the API that was asked.
+func errorBody(r *http.Request, e *oci.Error) []byte {
+	if isManagement(r) {
+		return newAPIError(e).marshal()
+	}
+	return oci.MarshalErrors(e)
+}
+
+// logFailure logs why a request was answered with a status of 500 or more.
+func (s *Server) logFailure(r *http.Request, err error) {
+	s.log.LogAttrs(r.Context(), slog.LevelError, "request failed",
+		slog.String("request_id", observed(r.Context()).id), slog.String("method", r.Method),
+		slog.String("path", r.URL.Path), slog.Any("error", err))
+}
+
 // answer is what a client is told of an error: itself if it was made for
 // clients, else what kind of trouble the registry has. Internal text is logged
 // and not sent.
-func (s *Server) answer(r *http.Request, err error) *oci.Error {
+func (s *Server) answer(ctx context.Context, err error) *oci.Error {
 	if e, ok := errors.AsType[*oci.Error](err); ok {
 		return e
 	}
 	switch {
-	case r.Context().Err() != nil:
+	case ctx.Err() != nil:
 		return oci.Errorf(oci.Unknown, "the client closed the connection").WithStatus(statusClientGone)
 	case errors.Is(err, blob.ErrBusy):
 		return oci.Errorf(oci.Unavailable, "another request is still writing to this upload: try again in a moment")

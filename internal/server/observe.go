@@ -37,8 +37,8 @@ type observation struct {
 
 type observationKey struct{}
 
-func observed(r *http.Request) *observation {
-	return r.Context().Value(observationKey{}).(*observation)
+func observed(ctx context.Context) *observation {
+	return ctx.Value(observationKey{}).(*observation)
 }
 
 func (o *observation) WriteHeader(status int) {
@@ -122,7 +122,7 @@ func (s *Server) finish(o *observation, r *http.Request, start time.Time) {
 			o.Header().Set("Content-Type", "application/json")
 			o.Header().Del("Content-Length") // of what the handler meant to send
 			o.WriteHeader(http.StatusInternalServerError)
-			o.Write(oci.MarshalErrors(oci.NewError(oci.Unknown))) //nolint:errcheck // nothing is left to do
+			o.Write(errorBody(r, oci.NewError(oci.Unknown))) //nolint:errcheck // nothing is left to do
 			p = nil
 		} else {
 			p = http.ErrAbortHandler

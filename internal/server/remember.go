@@ -118,9 +118,11 @@ func (m *uploads) recall(path string, id uuid.UUID) (catalog.Upload, bool) {
 	return r.Upload, true
 }
 
-// Close removes the uploads that were made ahead and not used. A server that
-// ends without it leaves them to be reaped.
+// Close cancels what operators have started and waits for its end, as long as
+// ctx lasts, and removes the uploads that were made ahead and not used. A server
+// that ends without it leaves them to be reaped.
 func (s *Server) Close(ctx context.Context) error {
+	s.api.close(ctx)
 	s.uploads.mu.Lock()
 	list := s.uploads.ahead
 	s.uploads.ahead = nil

@@ -20,7 +20,13 @@ const (
 	AccessPush
 	AccessDelete
 	AccessCatalog
+	AccessAdmin // what an operator does
 )
+
+var accessNames = [...]string{"none", "any", "pull", "push", "delete", "catalog", "admin"}
+
+// String is the access's name in the OpenAPI document.
+func (a Access) String() string { return accessNames[a] }
 
 // call is a request that was matched to a route.
 type call struct {
@@ -110,7 +116,7 @@ func (rt *route) match(path string) (name, ref string, ok bool) {
 // route finds what answers a request and calls it.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	w.Header()["Docker-Distribution-Api-Version"] = apiVersion
-	o := observed(r)
+	o := observed(r.Context())
 	rt, name, ref := match(r.URL.Path)
 	if rt == nil {
 		s.fail(w, r, oci.Errorf(oci.Unsupported, "there is nothing at %s", r.URL.Path).WithStatus(http.StatusNotFound))

@@ -1,6 +1,8 @@
 // Package server is the registry's HTTP face: the OCI Distribution API under
-// /v2/, one table of routes, errors in the specification's form, and what makes
-// requests visible: identifiers, an access log, metrics and traces.
+// /v2/, one table of routes, errors in the specification's form; the management
+// API under /api/v1/, described by an OpenAPI document, with paths and errors
+// like Quay's; and what makes requests visible: identifiers, an access log,
+// metrics and traces.
 //
 // What holds inside: a handler returns an error and never writes one; what is
 // sent to a client is an oci.Error, anything else is logged and answered as
@@ -19,6 +21,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/gc"
 )
 
 // Options says what to serve and how.
@@ -37,6 +40,9 @@ type Options struct {
 	BodyIdleTimeout time.Duration
 	// MaxRequest ends a request, whatever it does. Default 2 h.
 	MaxRequest time.Duration
+	// GC bounds the garbage collection that operators start by request. Its
+	// Catalog, Store and Log are those above.
+	GC gc.CollectOptions
 	// Tracing makes a span of each request.
 	Tracing bool
 	// Authorize says whether a request may have an access; nil: everybody may.
@@ -52,6 +58,7 @@ type Server struct {
 	store   blob.Store
 	metrics *metrics
 	uploads *uploads
+	api     *api
 	handler http.Handler
 }
 
@@ -81,8 +88,19 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{opt: o, log: o.Log, catalog: o.Catalog, store: o.Store, metrics: m,
 		uploads: newUploads(o.Catalog)}
-	s.handler = s.observe(http.HandlerFunc(s.route))
+	s.opt.GC.Catalog, s.opt.GC.Store, s.opt.GC.Log = o.Catalog, o.Store, o.Log
+	s.api = newAPI(s)
+	s.handler = s.observe(http.HandlerFunc(s.dispatch))
 	return s, nil
+}
+
+// dispatch hands a request to the API that it is for.
+func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
+	if isManagement(r) {
+		s.api.ServeHTTP(w, r)
+		return
+	}
+	s.route(w, r)
 }
 
 // ServeHTTP answers one request.

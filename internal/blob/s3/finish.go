@@ -86,7 +86,7 @@ func (w *writer) finishMultipart(ctx context.Context) (string, error) {
 		// Its object begins with the acknowledged bytes, so if it is as long it
 		// has no others.
 		stored, err := w.s.stat(ctx, w.st.Multipart.Key)
-		if err == nil && stored == w.size {
+		if err == nil && stored.Size == w.size {
 			return w.st.Multipart.Key, nil
 		}
 		if err != nil && !errors.Is(err, blob.ErrNotFound) {
@@ -141,7 +141,7 @@ func (s *Store) complete(ctx context.Context, mp *multipart) (int64, error) {
 	}
 	stored, statErr := s.stat(ctx, mp.Key)
 	if statErr == nil {
-		return stored, nil
+		return stored.Size, nil
 	}
 	if c := code(err); (c == minio.NoSuchUpload || c == minio.InvalidPart) && errors.Is(statErr, blob.ErrNotFound) {
 		err = errUploadGone

@@ -58,11 +58,11 @@ func (s *Store) open(ctx context.Context, key string, off, length int64) (io.Rea
 
 // openAtEnd decides about a range that begins where the object ends, or after.
 func (s *Store) openAtEnd(ctx context.Context, key string, off, length int64) (io.ReadCloser, error) {
-	size, err := s.stat(ctx, key)
+	o, err := s.stat(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	if off > size && length == -1 {
+	if size := o.Size; off > size && length == -1 {
 		return nil, fmt.Errorf("offset %d is beyond the object's %d bytes: %w", off, size, io.ErrUnexpectedEOF)
 	}
 	return &object{body: io.NopCloser(strings.NewReader("")), rest: max(length, 0)}, nil
@@ -90,12 +90,6 @@ func (o *object) Read(p []byte) (int, error) {
 }
 
 func (o *object) Close() error { return o.body.Close() }
-
-// stat returns an object's size, or blob.ErrNotFound.
-func (s *Store) stat(ctx context.Context, key string) (int64, error) {
-	info, err := s.core.StatObject(ctx, s.bucket, s.name(key), minio.StatObjectOptions{})
-	return info.Size, notFound(err)
-}
 
 // notFound turns S3's error for a missing object into blob.ErrNotFound. A missing
 // bucket is something else.
@@ -188,25 +182,14 @@ func (s *Store) DeleteUpload(ctx context.Context, base, keep string) error {
 
 // abort aborts all multipart uploads whose object's name begins with prefix.
 func (s *Store) abort(ctx context.Context, prefix string) error {
-	keyMarker, idMarker := "", ""
-	for {
-		page, err := s.core.ListMultipartUploads(ctx, s.bucket, prefix, keyMarker, idMarker, "", 1000)
+	for u, err := range s.multiparts(ctx, prefix) {
 		if err != nil {
 			return err
 		}
-		for _, u := range page.Uploads {
-			// The prefix is looked at again: aborting is not to be undone.
-			if !strings.HasPrefix(u.Key, prefix) {
-				continue
-			}
-			err := s.core.AbortMultipartUpload(ctx, s.bucket, u.Key, u.UploadID)
-			if err != nil && code(err) != minio.NoSuchUpload {
-				return err
-			}
+		err := s.core.AbortMultipartUpload(ctx, s.bucket, u.Key, u.UploadID)
+		if err != nil && code(err) != minio.NoSuchUpload {
+			return err
 		}
-		if !page.IsTruncated || page.NextKeyMarker == "" {
-			return nil
-		}
-		keyMarker, idMarker = page.NextKeyMarker, page.NextUploadIDMarker
 	}
+	return nil
 }

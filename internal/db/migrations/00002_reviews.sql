@@ -32,6 +32,8 @@ ALTER TABLE gc_blob_review_queue SET (autovacuum_vacuum_scale_factor = 0, autova
 ALTER TABLE gc_manifest_review_queue SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 ALTER TABLE gc_doomed_objects SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
+CREATE INDEX gc_doomed_objects_failing_idx ON gc_doomed_objects (doomed_at) WHERE attempts > 0;
+
 ALTER TABLE blobs ADD COLUMN lost_at timestamptz;
 
 CREATE TABLE gc_activity (

@@ -81,6 +81,23 @@ BEGIN
 END;
 $$;
 
+-- A blob's row changes only when a check finds that the store has lost or found
+-- its content, or when a lost one is pushed again: no push pays for this.
+CREATE OR REPLACE FUNCTION purser_notify_blobs ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM old_rows) AND purser_others_listen() THEN
+        PERFORM purser_notify_paths(TG_ARGV[0], ARRAY(
+            SELECT path FROM repositories WHERE id = ANY (ARRAY(
+                SELECT DISTINCT repository_id FROM repository_blobs
+                WHERE blob_digest = ANY (ARRAY(SELECT digest FROM old_rows)) LIMIT 501))));
+    END IF;
+    RETURN NULL;
+END;
+$$;
+
 DO $$
 DECLARE
     d record;
@@ -93,6 +110,7 @@ BEGIN
             ('tags', 'DELETE', 'purser_notify_deleted', 't', 'REFERENCING OLD TABLE AS old_rows'),
             ('manifests', 'DELETE', 'purser_notify_deleted', 'a', 'REFERENCING OLD TABLE AS old_rows'),
             ('repository_blobs', 'DELETE', 'purser_notify_deleted', 'a', 'REFERENCING OLD TABLE AS old_rows'),
+            ('blobs', 'UPDATE', 'purser_notify_blobs', 'a', 'REFERENCING OLD TABLE AS old_rows'),
             ('repositories', 'UPDATE', 'purser_notify_repositories', 'a', 'REFERENCING OLD TABLE AS old_rows'),
             ('repositories', 'DELETE', 'purser_notify_repositories', 'a', 'REFERENCING OLD TABLE AS old_rows')
         ) AS v (tbl, event, fn, kind, tables)

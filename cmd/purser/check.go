@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/gc"
+)
+
+// exitFindings is the exit code of a check that worked and found something that
+// is still to be done.
+const exitFindings exitCode = 2
+
+func checkCommand(src *source) *cobra.Command {
+	var o gc.CheckOptions
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Compare the database with the blob store",
+		Long: "Compare the database with the blob store: blobs whose object is missing or has the wrong size,\n" +
+			"objects that nothing owns and, with --deep, blobs whose content isn't what their digest says.\n" +
+			"Registries may run meanwhile. Nothing is changed unless --repair is given.\n\n" +
+			"The exit code is 0 when all is well, 1 after an error, and 2 when something is left to be done.",
+		Args: cobra.NoArgs,
+	}
+	out := addFormat(cmd)
+	cmd.Flags().Lookup("output").Usage = "print `FORMAT`: text, or json with one finding per line and a summary last"
+	cmd.Flags().BoolVar(&o.Deep, "deep", false, "read every blob and compare its content with its digest")
+	cmd.Flags().BoolVar(&o.Repair, "repair", false, "have clients push again what is lost, and delete what nothing owns")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "repair even though more than half of everything is wrong")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return src.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
+			metadata, err := openForCheck(ctx, cmd, cfg, dsn)
+			if err != nil {
+				return err
+			}
+			defer metadata.Close()
+			o.Catalog = catalog.New(catalog.Options{DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime})
+			// A wrong path has no store, which is not an empty one.
+			if o.Store, err = tryStore(ctx, cfg.Storage, blob.DirOptions{Path: cfg.Storage.Filesystem.Path, Existing: true}); err != nil {
+				return err
+			}
+			return runCheck(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr(), *out, o)
+		})
+	}
+	return cmd
+}
+
+// openForCheck opens the database. It names no replica, so that the caches of all
+// servers hear of what a repair changes.
+func openForCheck(ctx context.Context, cmd *cobra.Command, cfg *config.Config, dsn string) (*db.DB, error) {
+	if err := checkSchema(ctx, dsn); errors.Is(err, errPending) {
+		return nil, errors.New(`the database's schema is older than this program needs: run "purser migrate up"`)
+	} else if err != nil {
+		return nil, err
+	}
+	log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
+	if err != nil {
+		return nil, err
+	}
+	return db.Open(ctx, db.Options{DSN: dsn, MaxConns: checkConns, ApplicationName: "purser check", Log: log})
+}
+
+// checkConns is one for each part that is compared, which keeps it, and some for
+// what they ask in between.
+const checkConns = 8
+
+// runCheck runs the check and prints what it finds.
+func runCheck(ctx context.Context, stdout, stderr io.Writer, f format, o gc.CheckOptions) error {
+	lines := json.NewEncoder(stdout)
+	lines.SetEscapeHTML(false)
+	var printErr error
+	examples := make(map[gc.Problem][]gc.Finding)
+	o.Found = func(found gc.Finding) {
+		if f == formatJSON {
+			printErr = errors.Join(printErr, lines.Encode(map[string]any{"finding": found}))
+		} else if len(examples[found.Problem]) < maxExamples {
+			examples[found.Problem] = append(examples[found.Problem], found)
+		}
+	}
+	if isTerminal(stderr) {
+		o.Progress = func(p gc.CheckProgress) { showCheck(stderr, p) }
+	}
+	report, err := gc.Check(ctx, o)
+	if o.Progress != nil {
+		fmt.Fprint(stderr, "\r\x1b[K") //nolint:errcheck // nobody reads it
+	}
+	if errors.Is(err, gc.ErrImplausible) {
+		err = fmt.Errorf("%w; --force repairs it all the same", err)
+	}
+	if f == formatJSON {
+		printErr = errors.Join(printErr, lines.Encode(map[string]any{"summary": checkSummary{
+			CheckReport: report, Complete: err == nil, Remaining: report.Remaining(), Seconds: report.Took.Seconds(),
+		}}))
+	} else {
+		printErr = writeCheck(stdout, o, report, examples, err == nil)
+	}
+	switch {
+	case err != nil || printErr != nil:
+		return errors.Join(err, printErr)
+	case report.Remaining():
+		return exitFindings
+	}
+	return nil
+}
+
+// checkSummary is the last line of a check in JSON.
+type checkSummary struct {
+	gc.CheckReport
+	Complete  bool    `json:"complete"`
+	Remaining bool    `json:"remaining"` // something is left to be done
+	Seconds   float64 `json:"seconds"`
+}
+
+// maxExamples is how many findings of a kind the text shows.
+const maxExamples = 10
+
+func showCheck(w io.Writer, p gc.CheckProgress) {
+	fmt.Fprintf(w, "\r\x1b[K%3.0f%%  %s, %s", 100*p.Share, count(p.Objects, "object"), count(p.Blobs, "blob")) //nolint:errcheck
+	if p.HashedBytes > 0 {
+		fmt.Fprintf(w, ", %s read", size(p.HashedBytes)) //nolint:errcheck
+	}
+	fmt.Fprintf(w, ", %s", count(p.Findings, "finding")) //nolint:errcheck
+}
+
+// advice says what a problem means: after the count of those that were found,
+// what to do, and what a repair has done.
+var advice = map[gc.Problem]struct{ what, todo, done string }{
+	gc.Shared: {"with more than one owner row",
+		"This should never be, and nothing repairs it: one owner may delete what the other one uses. Please report it.", ""},
+	gc.Missing: {"missing from the store",
+		"Pulls of them fail. Bring the objects back if you can (a volume, a backup). If not, --repair marks them as lost.", doneLost},
+	gc.WrongSize: {"of the wrong size in the store",
+		"Pulls of them fail. Restore the objects from a backup if you can. If not, --repair marks them as lost.", doneLost},
+	gc.Damaged: {"whose content is not what their digest says",
+		"Clients refuse what they pull. Restore the objects from a backup if you can. If not, --repair marks them as lost.", doneLost},
+	gc.Unreadable: {"that can't be read",
+		"Nothing was changed: see what ails the store, then check again.", ""},
+	gc.Lost: {"marked as lost, and not pushed since",
+		"Push an image with each of them again, to any repository, under a tag that is new there: many clients don't push\n" +
+			"what has its tag already. All repositories that had the blob have it again. Or delete those images.", ""},
+	gc.Recovered: {"marked as lost, but back and right",
+		"--repair has them served again.", "They are served again."},
+	gc.Unowned: {"in the store that nothing owns",
+		"They only take space. --repair has them deleted.", doneDoomed},
+	gc.UnownedUpload: {"in the store that nothing owns",
+		"Their parts only take space. --repair has them deleted.", doneDoomed},
+}
+
+const (
+	doneLost = "They are marked as lost: clients hear that there are no such blobs, so whoever pushes an image\n" +
+		"with them, under a tag that is new there, restores them in all repositories."
+	doneDoomed = "A running registry deletes them in a day, should you find out by then that this was a mistake."
+)
+
+// things are what the findings of a problem are of.
+func things(p gc.Problem) string {
+	switch p {
+	case gc.Shared:
+		return "key"
+	case gc.Unowned:
+		return "object"
+	case gc.UnownedUpload:
+		return "unfinished multipart upload"
+	}
+	return "blob"
+}
+
+// writeCheck tells an operator what was seen, what is wrong and what to do.
+func writeCheck(w io.Writer, o gc.CheckOptions, r gc.CheckReport, examples map[gc.Problem][]gc.Finding, complete bool) error {
+	var b strings.Builder
+	began := "Compared"
+	if !complete {
+		began = "Stopped early. Compared"
+	}
+	fmt.Fprintf(&b, "%s %s (%s) with %s in %s.\n", began,
+		count(r.Objects, "object"), size(r.ObjectBytes), count(r.Blobs, "blob"), r.Took.Round(time.Millisecond))
+	if r.Hashed > 0 {
+		fmt.Fprintf(&b, "Read and hashed %s: %s, %s/s.\n", count(r.Hashed, "blob"), size(r.HashedBytes),
+			size(int64(float64(r.HashedBytes)/max(r.Took.Seconds(), 1e-3))))
+	}
+	if r.Young > 0 {
+		fmt.Fprintf(&b, "Without an owner, but so young that a request may be at work on them: %s.\n", count(r.Young, "object"))
+	}
+	for _, p := range gc.Problems {
+		if t := r.Problems[p]; t != nil {
+			writeProblem(&b, p, *t, examples[p])
+		}
+	}
+	switch {
+	case len(r.Problems) > 0 || !complete:
+	case o.Deep:
+		b.WriteString("All is well.\n")
+	default:
+		b.WriteString("All is well. Contents were not read: --deep does that.\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func writeProblem(b *strings.Builder, p gc.Problem, t gc.Tally, examples []gc.Finding) {
+	a := advice[p]
+	fmt.Fprintf(b, "\n%s %s", count(t.Count, things(p)), a.what)
+	if t.Bytes > 0 {
+		fmt.Fprintf(b, " (%s)", size(t.Bytes))
+	}
+	b.WriteString(":\n")
+	for _, f := range examples {
+		fmt.Fprintf(b, "  %s\n", describe(f))
+	}
+	if more := t.Count - int64(len(examples)); more > 0 {
+		fmt.Fprintf(b, "  … and %s more: -o json lists all\n", humanize.Comma(more))
+	}
+	if t.Repaired == t.Count {
+		fmt.Fprintf(b, "%s\n", a.done)
+		return
+	}
+	if t.Repaired > 0 {
+		fmt.Fprintf(b, "Of %s: %s\n", humanize.Comma(t.Repaired), a.done)
+	}
+	fmt.Fprintf(b, "%s\n", a.todo)
+}
+
+// describe is a finding on one line.
+func describe(f gc.Finding) string {
+	text := f.Key
+	if !f.Digest.IsZero() {
+		text = f.Digest.String() + "  object " + f.Key
+	}
+	if f.Size > 0 {
+		text += "  " + size(f.Size)
+	}
+	if len(f.Repositories) > 0 {
+		text += "  in " + strings.Join(f.Repositories, ", ")
+	}
+	if f.Detail != "" {
+		text += "  (" + f.Detail + ")"
+	}
+	return text
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/config"
+)
+
+func gcCommand(src *source) *cobra.Command {
+	return group("gc", "Look after garbage collection",
+		gcStatusCommand(src), gcRunCommand(src), gcExplainCommand(src), gcRetryCommand(src))
+}
+
+// withCatalog runs fn on the catalog of the metadata database, whether a server
+// runs or not. The caches of running servers hear of what fn changes.
+func (s *source) withCatalog(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *catalog.Catalog) error) error {
+	return s.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
+		if err := checkSchema(ctx, dsn); errors.Is(err, errPending) {
+			return errors.New(`the database's schema is older than this program needs: run "purser migrate up"`)
+		} else if err != nil {
+			return err
+		}
+		log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
+		if err != nil {
+			return err
+		}
+		metadata, err := openReviews(ctx, cfg, dsn, log)
+		if err != nil {
+			return err
+		}
+		defer metadata.Close()
+		return fn(ctx, cfg, catalog.New(catalog.Options{
+			DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime, Log: log,
+		}))
+	})
+}
+
+// format is how a command prints what it found.
+type format string
+
+const (
+	formatText format = "text"
+	formatJSON format = "json"
+)
+
+// String implements pflag.Value.
+func (f *format) String() string { return string(*f) }
+
+// Type implements pflag.Value.
+func (f *format) Type() string { return "FORMAT" }
+
+// Set implements pflag.Value.
+func (f *format) Set(text string) error {
+	switch format(text) {
+	case formatText, formatJSON:
+		*f = format(text)
+		return nil
+	}
+	return errors.New("it is text or json")
+}
+
+// addFormat adds the flag -o.
+func addFormat(cmd *cobra.Command) *format {
+	f := formatText
+	cmd.Flags().VarP(&f, "output", "o", "print `FORMAT`: text or json")
+	return &f
+}
+
+// print writes v as JSON, or text.
+func (f format) print(w io.Writer, v any, text func(w io.Writer) error) error {
+	if f == formatText {
+		return text(w)
+	}
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("printing JSON: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+func gcExplainCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain REPOSITORY@DIGEST | DIGEST",
+		Short: "Tell what holds a manifest or a blob, or when and why it will go",
+		Example: "  purser gc explain library/app@sha256:9f86d0818…   a manifest of library/app\n" +
+			"  purser gc explain sha256:2c26b46b6…               a blob",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("name one thing to explain: " + explainable)
+			}
+			return nil
+		},
+	}
+	out := addFormat(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		path, digest, err := parseExplainable(args[0])
+		if err != nil {
+			return err
+		}
+		return src.withCatalog(cmd, func(ctx context.Context, _ *config.Config, c *catalog.Catalog) error {
+			if path == "" {
+				e, err := c.ExplainBlob(ctx, digest)
+				if err != nil {
+					return plainly(err)
+				}
+				return out.print(cmd.OutOrStdout(), e, func(w io.Writer) error {
+					return writeExplanation(w, "blob "+digest.String(), e.Sentences())
+				})
+			}
+			e, err := c.ExplainManifest(ctx, path, digest)
+			if err != nil {
+				return plainly(err)
+			}
+			return out.print(cmd.OutOrStdout(), e, func(w io.Writer) error {
+				return writeExplanation(w, "manifest "+path+"@"+digest.String(), e.Sentences())
+			})
+		})
+	}
+	return cmd
+}
+
+const explainable = "<repository>@<digest> for a manifest, or <digest> for a blob (a digest is sha256:… or sha512:…)"
+
+// parseExplainable reads what is to be explained. Path is "" for a blob.
+func parseExplainable(text string) (path string, d oci.Digest, err error) {
+	path, digest, found := strings.Cut(text, "@")
+	if !found {
+		path, digest = "", text
+	} else if err := oci.ValidateName(path); err != nil {
+		return "", d, fmt.Errorf("%w; write %s", err, explainable)
+	}
+	if d, err = oci.ParseDigest(digest); err != nil {
+		return "", d, fmt.Errorf("%w; write %s", err, explainable)
+	}
+	return path, d, nil
+}
+
+// plainly is an error that is meant for clients in words for an operator.
+func plainly(err error) error {
+	e, ok := errors.AsType[*oci.Error](err)
+	if !ok {
+		return err
+	}
+	text := e.Message
+	if e.Code == oci.BlobUnknown {
+		text += `; if it is a manifest's digest, write <repository>@<digest>`
+	}
+	return errors.New(text)
+}
+
+func writeExplanation(w io.Writer, what string, sentences []string) error {
+	_, err := fmt.Fprintf(w, "%s\n  %s\n", what, strings.Join(sentences, "\n  "))
+	return err
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"golang.org/x/term"
+
+	"github.com/purser-registry/purser/internal/gc"
+)
+
+// progressLine tells how far garbage collection is: on a terminal by one line
+// that is drawn again and again, elsewhere by a line every few seconds. It is a
+// writer too, for what else goes to the same place.
+type progressLine struct {
+	out   io.Writer
+	width func() int // of the terminal; nil where there is none
+	every time.Duration
+
+	mu    sync.Mutex
+	last  time.Time // of the last line
+	drawn bool      // it stands on the screen
+}
+
+func newProgressLine(out io.Writer) *progressLine {
+	p := &progressLine{out: out, every: 5 * time.Second, last: time.Now()}
+	if f, ok := out.(*os.File); ok && isTerminal(f) {
+		p.every, p.last = 100*time.Millisecond, time.Time{}
+		p.width = func() int {
+			if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
+				return w
+			}
+			return 80
+		}
+	}
+	return p
+}
+
+// show tells the progress if it is time to.
+func (p *progressLine) show(done gc.Progress) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.last) < p.every {
+		return
+	}
+	p.last = time.Now()
+	reviewed := done.ManifestsReviewed + done.BlobsReviewed
+	text := fmt.Sprintf("reviewed %s, %s left; deleted %s, %s; reclaimed %s", humanize.Comma(reviewed),
+		humanize.Comma(done.Due), count(done.ManifestsDeleted, "manifest"), count(done.BlobsDeleted, "blob"), size(done.Bytes))
+	if p.width == nil {
+		fmt.Fprintln(p.out, text) //nolint:errcheck // nobody reads it
+		return
+	}
+	line := bar(reviewed, reviewed+done.Due) + " " + text
+	// A line as wide as the terminal would begin the next one.
+	line = line[:min(len(line), max(0, p.width()-1))]
+	fmt.Fprint(p.out, "\r"+line+"\x1b[K") //nolint:errcheck // nobody reads it
+	p.drawn = true
+}
+
+// clear takes the line off the screen.
+func (p *progressLine) clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.drawn {
+		fmt.Fprint(p.out, "\r\x1b[K") //nolint:errcheck // nobody reads it
+		p.drawn = false
+	}
+}
+
+// Write writes b in place of the line.
+func (p *progressLine) Write(b []byte) (int, error) {
+	p.clear()
+	return p.out.Write(b)
+}
+
+// bar draws how much of total is done.
+func bar(done, total int64) string {
+	const width = 20
+	full, percent := width, int64(100)
+	if total > 0 {
+		full, percent = int(done*width/total), done*100/total
+	}
+	return fmt.Sprintf("[%s%s] %3d%%", strings.Repeat("#", full), strings.Repeat("-", width-full), percent)
+}

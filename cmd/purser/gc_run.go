@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/gc"
+)
+
+func gcRunCommand(src *source) *cobra.Command {
+	r := &gcRun{}
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Collect garbage now, until nothing is due",
+		Long: "Collect garbage now, until nothing is due: review what is due, delete what nothing holds, and\n" +
+			"delete doomed objects from the store. It may run beside servers, which do the same all the\n" +
+			"time, and may be interrupted. With --dry-run it does the same in the database and takes it\n" +
+			"back, touches no store, and lists what would go.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("limit") && !r.dry {
+				return errors.New("--limit is for --dry-run: a run lists nothing")
+			}
+			if r.limit < 0 {
+				return errors.New("--limit can't be negative; 0 lists everything")
+			}
+			return cobra.NoArgs(cmd, args)
+		},
+	}
+	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "delete nothing, and list what would go")
+	cmd.Flags().IntVar(&r.limit, "limit", 100, "list at most `N` things that would go; 0: all")
+	r.format = addFormat(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return src.withCatalog(cmd, func(ctx context.Context, cfg *config.Config, c *catalog.Catalog) error {
+			r.out, r.progress = cmd.OutOrStdout(), newProgressLine(cmd.ErrOrStderr())
+			return r.run(ctx, cfg, c)
+		})
+	}
+	return cmd
+}
+
+// gcRun is one "purser gc run".
+type gcRun struct {
+	dry    bool
+	limit  int
+	format *format
+
+	out      io.Writer
+	progress *progressLine
+	report   gcReport
+	err      error // of writing to out
+}
+
+// gcReport is what a run did, or would do.
+type gcReport struct {
+	DryRun   bool `json:"dry_run"`
+	Complete bool `json:"complete"` // it wasn't interrupted and didn't fail
+	gc.Progress
+	// Found is what would go, up to --limit; nil unless the run is dry.
+	Found []catalog.Reviewed `json:"found,omitzero"`
+}
+
+// errInterrupted ends a run that was told to stop.
+var errInterrupted = errors.New("interrupted: the rest is left to the next run, or to the servers")
+
+func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *catalog.Catalog) error {
+	log, err := r.logger(cfg.Log)
+	if err != nil {
+		return err
+	}
+	o := gc.CollectOptions{
+		Catalog: c, DryRun: r.dry, Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout,
+		StorageTimeout: cfg.Storage.DeleteTimeout, SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: cfg.Uploads.MaxAge,
+		Progress: r.progress.show, Found: r.found, Log: log,
+	}
+	if r.report.DryRun = r.dry; r.dry {
+		r.report.Found = []catalog.Reviewed{}
+	} else if o.Store, err = openStore(ctx, cfg.Storage); err != nil {
+		return err
+	}
+	r.report.Progress, err = gc.Collect(ctx, o)
+	r.report.Complete = err == nil
+	if err != nil && ctx.Err() != nil {
+		err = errInterrupted
+	}
+	r.progress.clear()
+	return errors.Join(err, r.err, r.format.print(r.out, r.report, r.summary))
+}
+
+// logger logs where the progress is told, and leaves out what the progress tells
+// already.
+func (r *gcRun) logger(cfg config.Log) (*slog.Logger, error) {
+	if cfg.Level == "info" {
+		cfg.Level = "warn"
+	}
+	if cfg.Format == "auto" && isTerminal(r.progress.out) {
+		cfg.Format = "text"
+	}
+	return newLogger(r.progress, cfg)
+}
+
+// found lists a thing that would go: at once as text, and in the report as JSON.
+func (r *gcRun) found(f catalog.Reviewed) {
+	n := int(r.report.ManifestsDeleted + r.report.BlobsDeleted)
+	if f.Kind == catalog.ReviewOfManifests {
+		r.report.ManifestsDeleted++
+	} else {
+		r.report.BlobsDeleted++
+	}
+	if r.limit > 0 && n >= r.limit || r.err != nil {
+		return
+	}
+	if *r.format == formatJSON {
+		r.report.Found = append(r.report.Found, f)
+		return
+	}
+	const row = "%-8s  %10s  %-20s  %s\n"
+	r.progress.clear()
+	if n == 0 {
+		_, r.err = fmt.Fprintf(r.out, row, "KIND", "SIZE", "WHY", "WHAT")
+	}
+	what := f.Digest.String()
+	if f.Repository != "" {
+		what = f.Repository + "@" + what
+	}
+	if r.err == nil {
+		_, r.err = fmt.Fprintf(r.out, row, f.Kind, size(f.Size), f.Event, what)
+	}
+}
+
+func (r *gcRun) summary(w io.Writer) error {
+	if r.dry {
+		return r.drySummary(w)
+	}
+	p := r.report.Progress
+	_, err := fmt.Fprintf(w, "Reviewed %s, deleted %s; reviewed %s, deleted %s.\nDeleted %s from the store: reclaimed %s.\n",
+		count(p.ManifestsReviewed, "manifest"), humanize.Comma(p.ManifestsDeleted),
+		count(p.BlobsReviewed, "blob"), humanize.Comma(p.BlobsDeleted), count(p.Objects, "object"), size(p.Bytes))
+	if err == nil && p.Failed > 0 {
+		_, err = fmt.Fprintf(w, "The store failed to delete %s; \"purser gc status\" says why, and they are tried again.\n", count(p.Failed, "object"))
+	}
+	if err == nil && r.report.Complete {
+		_, err = fmt.Fprintln(w, "Nothing is left to do now. What was set free may wait for its delay: see \"purser gc status\".")
+	}
+	return err
+}
+
+func (r *gcRun) drySummary(w io.Writer) error {
+	p := r.report.Progress
+	if hidden := p.ManifestsDeleted + p.BlobsDeleted - int64(r.limit); r.limit > 0 && hidden > 0 {
+		if _, err := fmt.Fprintf(w, "… and %s more: --limit 0 lists all.\n", humanize.Comma(hidden)); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(w, "A run would delete %s of %s reviewed, and %s (%s) of %s.\n"+
+		"A dry run can't tell what comes after: deleting manifests queues their blobs, children and\n"+
+		"referrers for reviews of their own, after their delays. It doesn't sweep doomed objects either.\n",
+		count(p.ManifestsDeleted, "manifest"), humanize.Comma(p.ManifestsReviewed),
+		count(p.BlobsDeleted, "blob"), size(p.Bytes), humanize.Comma(p.BlobsReviewed))
+	return err
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/config"
+)
+
+func gcStatusCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what garbage collection has to do and what it reclaimed",
+		Long: "Show what garbage collection has to do and what it reclaimed. What is due is reviewed next;\n" +
+			"what waits is within the delay after the event that queued it; what is set aside failed too\n" +
+			"often. Doomed objects belong to nothing any more and are deleted from the store. A number\n" +
+			"with ~ is PostgreSQL's estimate, where there is too much to count.",
+		Args: cobra.NoArgs,
+	}
+	out := addFormat(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return src.withCatalog(cmd, func(ctx context.Context, _ *config.Config, c *catalog.Catalog) error {
+			s, err := c.GCStatus(ctx)
+			if err != nil {
+				return err
+			}
+			return out.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return writeGCStatus(w, s) })
+		})
+	}
+	return cmd
+}
+
+func writeGCStatus(w io.Writer, s catalog.GCStatus) error {
+	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(out, "QUEUE\tDUE\tWAITING\tSET ASIDE\tOLDEST OVERDUE\tNEXT DUE")
+	for _, q := range []struct {
+		name string
+		catalog.QueueStatus
+	}{{"manifests", s.Manifests}, {"blobs", s.Blobs}} {
+		overdue, next := "-", "-"
+		if q.OldestOverdueSeconds > 0 {
+			overdue = catalog.Age(time.Duration(q.OldestOverdueSeconds) * time.Second)
+		}
+		if q.NextDue != nil {
+			next = "in " + catalog.Age(q.NextDue.Sub(s.AsOf))
+		}
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\n", q.name, number(q.Due), number(q.Waiting), number(q.SetAside), overdue, next)
+	}
+	fmt.Fprintf(out, "\ndoomed objects\t%s (%s), %s due\n", number(s.Doomed.Objects), size(s.Doomed.Bytes), number(s.Doomed.Due))
+	if s.Doomed.FailingSince != nil {
+		fmt.Fprintf(out, "  failing\t%s, the oldest for %s: %s\n",
+			number(s.Doomed.Failing), catalog.Age(s.AsOf.Sub(*s.Doomed.FailingSince)), s.Doomed.LastError)
+	}
+	fmt.Fprintf(out, "uploads\t%s in progress (%s)\n", number(s.Uploads.Uploads), size(s.Uploads.Bytes))
+	fmt.Fprintln(out, "\nRECLAIMED\tMANIFESTS\tBLOBS\tOBJECTS\tSIZE")
+	for _, r := range []struct {
+		in string
+		catalog.Reclaimed
+	}{{"last hour", s.LastHour}, {"last day", s.LastDay}} {
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\n", r.in,
+			humanize.Comma(r.Manifests), humanize.Comma(r.Blobs), humanize.Comma(r.Objects), size(r.Bytes))
+	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	return writeSetAside(w, s)
+}
+
+func writeSetAside(w io.Writer, s catalog.GCStatus) error {
+	if len(s.SetAside) == 0 {
+		return nil
+	}
+	text := "\nSET ASIDE (\"purser gc retry\" brings all back)\n"
+	for _, r := range s.SetAside {
+		what := r.Digest.String()
+		if r.Kind == catalog.ReviewOfManifests {
+			what = r.Repository + "@" + what
+		}
+		text += fmt.Sprintf("%s %s, %s ago: %s\n", r.Kind, what, catalog.Age(s.AsOf.Sub(r.SetAsideAt)), r.LastError)
+	}
+	if more := s.Manifests.SetAside.Rows + s.Blobs.SetAside.Rows - int64(len(s.SetAside)); more > 0 {
+		text += fmt.Sprintf("… and %s more\n", humanize.Comma(more))
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+// number writes a count with commas, an estimate with a tilde in front.
+func number(n catalog.Count) string {
+	if n.Exact {
+		return humanize.Comma(n.Rows)
+	}
+	return "~" + humanize.Comma(n.Rows)
+}
+
+// size writes bytes with a unit.
+func size(bytes int64) string { return humanize.IBytes(uint64(max(0, bytes))) }

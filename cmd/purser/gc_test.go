@@ -1,0 +1,359 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// garbage is a registry's data: a tagged image, an untagged one whose review is
+// due, and blobs of which one is used by nothing.
+type garbage struct {
+	t       *testing.T
+	environ []string
+	store   string // directory
+	db      *db.DB
+	catalog *catalog.Catalog
+
+	tagged, untagged, config, unused oci.Digest
+}
+
+func newGarbage(t *testing.T) *garbage {
+	t.Helper()
+	dsn := dbtest.DSN(t)
+	g := &garbage{t: t, db: dbtest.Open(t, dsn), store: t.TempDir()}
+	g.environ = []string{"PURSER_DATABASE_MAIN=" + dsn, "PURSER_STORAGE_FILESYSTEM_PATH=" + g.store, "PURSER_DATA_DIR=" + t.TempDir()}
+	g.catalog = catalog.New(catalog.Options{DB: g.db, CacheOff: true, Log: quiet})
+	if _, err := blob.OpenDir(blob.DirOptions{Path: g.store}); err != nil {
+		t.Fatal(err)
+	}
+	// Each event is due at once.
+	if err := g.catalog.SetReviewDelays(t.Context(), 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	g.config, g.unused = g.push("config"), g.push("nobody wants this")
+	g.tagged, g.untagged = g.put("1", "v1"), g.put("2")
+	return g
+}
+
+// push stores a blob in library/app.
+func (g *garbage) push(content string) oci.Digest {
+	g.t.Helper()
+	list, err := g.catalog.StartUploads(g.t.Context(), 1)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	u, d := list[0], oci.Compute(oci.SHA256, []byte(content))
+	key := fmt.Sprintf("%s-%d", u.StorageKey, u.Ticket)
+	if err := os.WriteFile(filepath.Join(g.store, "objects", key[:2], key), []byte(content), 0o600); err != nil {
+		g.t.Fatal(err)
+	}
+	u.Repository, u.Size = "library/app", int64(len(content))
+	if err := g.catalog.CommitUpload(g.t.Context(), u, d, key, false); err != nil {
+		g.t.Fatal(err)
+	}
+	return d
+}
+
+// put stores an image of library/app.
+func (g *garbage) put(name string, tags ...string) oci.Digest {
+	g.t.Helper()
+	payload := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",`+
+		`"digest":%q,"size":6},"layers":[],"annotations":{"name":%q}}`, oci.MediaTypeImageManifest, g.config, name)
+	m, err := oci.ParseManifest("", payload)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	d := oci.Compute(oci.SHA256, payload)
+	if err := g.catalog.PutManifest(g.t.Context(), catalog.NewManifest{
+		Repository: "library/app", Digest: d, Manifest: m, Payload: payload, Tags: tags,
+	}); err != nil {
+		g.t.Fatal(err)
+	}
+	return d
+}
+
+func (g *garbage) exec(sql string, args ...any) {
+	g.t.Helper()
+	if _, err := g.db.Pool.Exec(g.t.Context(), sql, args...); err != nil {
+		g.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// run runs a command that must succeed and say nothing to stderr, and returns
+// what it printed.
+func (g *garbage) run(args ...string) string {
+	g.t.Helper()
+	code, stdout, stderr := purser(g.t, g.environ, args...)
+	if code != 0 || stderr != "" {
+		g.t.Fatalf("%v: exit code %d, stdout:\n%s\nstderr:\n%s", args, code, stdout, stderr)
+	}
+	return stdout
+}
+
+// same fails the test unless text is want, where TIME stands for a time and AGE
+// for a duration.
+func same(t *testing.T, text, want string) {
+	t.Helper()
+	text = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`).ReplaceAllString(text, "TIME")
+	text = regexp.MustCompile(`\bfor \d+s`).ReplaceAllString(text, "for AGE")
+	if text != want {
+		t.Errorf("it printed\n%s\nwant\n%s", text, want)
+	}
+}
+
+func TestGCStatusText(t *testing.T) {
+	t.Parallel()
+	exact := func(n int64) catalog.Count { return catalog.Count{Rows: n, Exact: true} }
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	next, since := now.Add(3*time.Hour+12*time.Minute), now.Add(-26*time.Hour)
+	s := catalog.GCStatus{
+		AsOf:      now,
+		Manifests: catalog.QueueStatus{Due: exact(0), Waiting: exact(12), SetAside: exact(0), NextDue: &next},
+		Blobs: catalog.QueueStatus{Due: exact(1204), Waiting: catalog.Count{Rows: 23_456_789}, SetAside: exact(3),
+			OldestOverdueSeconds: 4*3600 + 5*60},
+		Uploads:  catalog.UploadStatus{Uploads: exact(2), Bytes: 10 << 20},
+		LastHour: catalog.Reclaimed{Manifests: 1, Blobs: 2, Objects: 3, Bytes: 4 << 10},
+		LastDay:  catalog.Reclaimed{Manifests: 1000, Blobs: 2000, Objects: 3000, Bytes: 5 << 30},
+	}
+	d := oci.Compute(oci.SHA256, nil)
+	s.SetAside = []catalog.SetAsideReview{
+		{Kind: catalog.ReviewOfManifests, Repository: "library/app", Digest: d, SetAsideAt: now.Add(-time.Hour), LastError: "no luck"},
+		{Kind: catalog.ReviewOfBlobs, Digest: d, SetAsideAt: now.Add(-2 * time.Hour), LastError: "no luck either"},
+	}
+	s.Doomed = catalog.DoomedStatus{Failing: exact(7), LastError: "permission denied", FailingSince: &since}
+	s.Doomed.Objects, s.Doomed.Due, s.Doomed.Bytes = exact(1200), exact(1000), 3<<30
+	var out strings.Builder
+	if err := writeGCStatus(&out, s); err != nil {
+		t.Fatal(err)
+	}
+	same(t, out.String(), `
+QUEUE      DUE    WAITING      SET ASIDE  OLDEST OVERDUE  NEXT DUE
+manifests  0      12           0          -               in 3h12m
+blobs      1,204  ~23,456,789  3          4h5m            -
+
+doomed objects  1,200 (3.0 GiB), 1,000 due
+  failing       7, the oldest for 1d2h: permission denied
+uploads         2 in progress (10 MiB)
+
+RECLAIMED  MANIFESTS  BLOBS  OBJECTS  SIZE
+last hour  1          2      3        4.0 KiB
+last day   1,000      2,000  3,000    5.0 GiB
+
+SET ASIDE ("purser gc retry" brings all back)
+manifest library/app@`[1:]+d.String()+`, 1h ago: no luck
+blob `+d.String()+`, 2h ago: no luck either
+… and 1 more
+`)
+}
+
+func TestGCStatus(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	if text := g.run("gc", "status"); !strings.Contains(text, "\nmanifests  1    0        0 ") || strings.Contains(text, "failing") {
+		t.Errorf("it printed\n%s\nwant one manifest due", text)
+	}
+	var s catalog.GCStatus
+	if err := json.Unmarshal([]byte(g.run("gc", "status", "-o", "json")), &s); err != nil {
+		t.Fatal(err)
+	}
+	if want := (catalog.Count{Rows: 2, Exact: true}); s.Blobs.Due != want {
+		t.Errorf("%+v blobs due, want %+v", s.Blobs.Due, want)
+	}
+}
+
+func TestGCExplain(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	same(t, g.run("gc", "explain", "library/app@"+g.tagged.String()), "manifest library/app@"+g.tagged.String()+`
+  kept: tag v1 of library/app points to it
+  no review is planned; it will be reviewed when something that holds it goes
+`)
+	same(t, g.run("gc", "explain", "library/app@"+g.untagged.String()), "manifest library/app@"+g.untagged.String()+`
+  is due for review since TIME (for AGE), because it was pushed without a tag, or a client was told that it exists (manifest_upload); nothing holds it, so it will be deleted
+`)
+	if text := g.run("gc", "explain", g.config.String()); !strings.HasPrefix(text, "blob "+g.config.String()+
+		"\n  kept: library/app@"+g.tagged.String()+" uses it as configuration\n") {
+		t.Errorf("of the configuration it printed\n%s", text)
+	}
+	var e catalog.BlobExplanation
+	if err := json.Unmarshal([]byte(g.run("gc", "explain", "-o", "json", g.unused.String())), &e); err != nil {
+		t.Fatal(err)
+	}
+	if e.Fate != catalog.FateDue || e.Size != 17 {
+		t.Errorf("got %+v", e)
+	}
+
+	unknown := oci.Compute(oci.SHA256, []byte("unknown")).String()
+	for _, tc := range []struct{ arg, want string }{
+		{"library/app@" + unknown, "purser: manifest " + unknown + " is not known to repository library/app\n"},
+		{"library/none@" + unknown, "purser: repository library/none is not known to this registry\n"},
+		{unknown, "purser: blob " + unknown + " is not known to this registry: it was never pushed, or it has been deleted; if it is a manifest's digest, write <repository>@<digest>\n"},
+	} {
+		if code, stdout, stderr := purser(t, g.environ, "gc", "explain", tc.arg); code != 1 || stdout != "" || stderr != tc.want {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q; want %q", tc.arg, code, stdout, stderr, tc.want)
+		}
+	}
+}
+
+func TestGCRefusals(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"explain", "foo"}, `invalid digest "foo": it must be algorithm:hexadecimal; write <repository>@<digest> for a manifest`},
+		{[]string{"explain", "library/app:v1"}, "or <digest> for a blob"},
+		{[]string{"explain", "Library/app@sha256:00"}, `invalid repository name "Library/app"`},
+		{[]string{"explain", "library/app@v1"}, `invalid digest "v1"`},
+		{[]string{"explain"}, "name one thing to explain"},
+		{[]string{"explain", "a", "b"}, "name one thing to explain"},
+		{[]string{"status", "-o", "yaml"}, "text or json"},
+		{[]string{"status", "extra"}, "extra"},
+		{[]string{"run", "--limit", "5"}, "--limit is for --dry-run"},
+		{[]string{"run", "--dry-run", "--limit", "-1"}, "can't be negative"},
+	} {
+		code, stdout, stderr := purser(t, []string{"PURSER_DATABASE_MAIN=postgres://nowhere.invalid/x"}, append([]string{"gc"}, tc.args...)...)
+		if code != 1 || stdout != "" || !strings.Contains(stderr, tc.want) {
+			t.Errorf("%v: exit code %d, stdout %q, stderr %q; want %q", tc.args, code, stdout, stderr, tc.want)
+		}
+	}
+	code, stdout, stderr := purser(t, []string{"PURSER_DATABASE_MAIN=" + dbtest.EmptyDSN(t)}, "gc", "status")
+	if code != 1 || stdout != "" || stderr != "purser: the database's schema is older than this program needs: run \"purser migrate up\"\n" {
+		t.Errorf("without a schema: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+}
+
+func TestGCRetry(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	same(t, g.run("gc", "retry"), "No review is set aside.\n")
+	g.exec("UPDATE gc_blob_review_queue SET set_aside_at = now(), review_count = 10")
+	g.exec("UPDATE gc_manifest_review_queue SET set_aside_at = now(), review_count = 10")
+	same(t, g.run("gc", "retry"), "Brought back 1 manifest and 2 blobs: their reviews are due now.\n")
+	same(t, g.run("gc", "retry", "-o", "json"), "{\n  \"manifests\": 0,\n  \"blobs\": 0\n}\n")
+}
+
+const drySays = "A dry run can't tell what comes after: deleting manifests queues their blobs, children and\n" +
+	"referrers for reviews of their own, after their delays. It doesn't sweep doomed objects either.\n"
+
+func TestGCRun(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	before := g.run("gc", "status", "-o", "json")
+	const header = "KIND            SIZE  WHY                   WHAT\n"
+	manifest := "manifest       273 B  manifest_upload       library/app@" + g.untagged.String() + "\n"
+	same(t, g.run("gc", "run", "--dry-run"), header+manifest+
+		"blob            17 B  blob_upload           "+g.unused.String()+
+		"\nA run would delete 1 manifest of 1 reviewed, and 1 blob (17 B) of 2.\n"+drySays)
+	same(t, g.run("gc", "run", "--dry-run", "--limit", "1"), header+manifest+
+		"… and 1 more: --limit 0 lists all.\nA run would delete 1 manifest of 1 reviewed, and 1 blob (17 B) of 2.\n"+drySays)
+	var report gcReport
+	if err := json.Unmarshal([]byte(g.run("gc", "run", "--dry-run", "-o", "json", "--limit", "1")), &report); err != nil {
+		t.Fatal(err)
+	}
+	if !report.DryRun || !report.Complete || report.Bytes != 17 || len(report.Found) != 1 || report.Found[0].Digest != g.untagged {
+		t.Errorf("the dry run reports %+v", report)
+	}
+	after := g.run("gc", "status", "-o", "json")
+	counts := regexp.MustCompile(`(?m)^.*("as_of"|_seconds).*$`)
+	if before, after := counts.ReplaceAllString(before, ""), counts.ReplaceAllString(after, ""); before != after {
+		t.Errorf("dry runs made\n%s\nof\n%s", after, before)
+	}
+
+	same(t, g.run("gc", "run"), `
+Reviewed 1 manifest, deleted 1; reviewed 2 blobs, deleted 1.
+Deleted 1 object from the store: reclaimed 17 B.
+Nothing is left to do now. What was set free may wait for its delay: see "purser gc status".
+`[1:])
+	for what, d := range map[string]oci.Digest{"library/app@": g.untagged, "": g.unused} {
+		if code, stdout, stderr := purser(t, g.environ, "gc", "explain", what+d.String()); code != 1 {
+			t.Errorf("%s%s is still there: %s%s", what, d, stdout, stderr)
+		}
+	}
+	g.run("gc", "explain", "library/app@"+g.tagged.String())
+	if left, err := filepath.Glob(filepath.Join(g.store, "objects", "*", "*")); err != nil || len(left) != 1 {
+		t.Errorf("%q are stored (%v), want the configuration", left, err)
+	}
+	same(t, g.run("gc", "run", "-o", "json"), `
+{
+  "dry_run": false,
+  "complete": true,
+  "manifests_reviewed": 0,
+  "manifests_deleted": 0,
+  "blobs_reviewed": 0,
+  "blobs_deleted": 0,
+  "objects": 0,
+  "bytes": 0,
+  "failed": 0,
+  "due": 0
+}
+`[1:])
+}
+
+// stopAt ends a context when something is written.
+type stopAt struct {
+	bytes.Buffer
+	stop context.CancelFunc
+}
+
+func (s *stopAt) Write(b []byte) (int, error) {
+	s.stop()
+	return s.Buffer.Write(b)
+}
+
+func TestGCRunInterrupted(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	f := formatText
+	var out strings.Builder
+	told := &stopAt{stop: cancel}
+	r := &gcRun{format: &f, out: &out, progress: &progressLine{out: told}}
+	cfg := testConfig(t, append(g.environ, "PURSER_GC_BATCH=1")...)
+	if err := r.run(ctx, cfg, g.catalog); err == nil || !strings.HasPrefix(err.Error(), "interrupted: ") {
+		t.Errorf("error %v, want that it was interrupted", err)
+	}
+	// Stopped by the first line of progress, after one batch of one manifest.
+	same(t, out.String(), "Reviewed 1 manifest, deleted 1; reviewed 0 blobs, deleted 0.\nDeleted 0 objects from the store: reclaimed 0 B.\n")
+	if !strings.Contains(told.String(), "reviewed 1, 2 left; deleted 1 manifest, 0 blobs; reclaimed 0 B\n") {
+		t.Errorf("of the progress it told %q", told.String())
+	}
+	if r.report.Complete {
+		t.Error("an interrupted run is called complete")
+	}
+}
+
+func TestProgressLine(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := &progressLine{out: &out, width: func() int { return 60 }, every: time.Hour}
+	done := gc.Progress{ManifestsReviewed: 1000, BlobsReviewed: 2000, BlobsDeleted: 5, Bytes: 1 << 20, Due: 9000}
+	p.show(done)
+	p.show(done) // too early
+	fmt.Fprint(p, "a line of the log\n")
+	fmt.Fprint(p, "another\n")
+	p.clear()
+	want := "\r[#####---------------]  25% reviewed 3,000, 9,000 left; del\x1b[K" + "\r\x1b[K" + "a line of the log\nanother\n"
+	if out.String() != want {
+		t.Errorf("it drew %q, want %q", out.String(), want)
+	}
+	if got, want := bar(0, 0), "[####################] 100%"; got != want {
+		t.Errorf("with nothing to do: %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/opencontainers/go-digest"
+)
+
+// operator runs the commands of garbage collection beside a server.
+type operator struct {
+	t testing.TB
+	r *registry
+}
+
+// gc runs a command that must succeed, and returns what it printed.
+func (o operator) gc(args ...string) string {
+	o.t.Helper()
+	code, out := o.try(args...)
+	if code != 0 {
+		o.t.Fatalf("purser gc %s exited with %d:\n%s", strings.Join(args, " "), code, out)
+	}
+	return out
+}
+
+func (o operator) try(args ...string) (int, string) {
+	o.t.Helper()
+	return purser(o.t, o.r.opt.env, append([]string{"gc", "--data-dir", o.r.opt.dataDir}, args...)...)
+}
+
+// gcNumbers is what the tests look at in "purser gc status -o json".
+type gcNumbers struct {
+	Manifests, Blobs struct {
+		Due      struct{ Count int }
+		SetAside struct{ Count int } `json:"set_aside"`
+	}
+	LastHour struct{ Manifests, Blobs int } `json:"last_hour"`
+}
+
+func (o operator) status() (s gcNumbers) {
+	o.t.Helper()
+	out := o.gc("status", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		o.t.Fatalf("%v in:\n%s", err, out)
+	}
+	return s
+}
+
+// says fails the test unless a command succeeds and prints all of want.
+func (o operator) says(want []string, args ...string) {
+	o.t.Helper()
+	out := o.gc(args...)
+	for _, text := range want {
+		if !strings.Contains(out, text) {
+			o.t.Errorf("purser gc %s says nothing of %q:\n%s", strings.Join(args, " "), text, out)
+		}
+	}
+}
+
+// TestGCCommands is an operator who looks at garbage, sees what would go, and
+// collects it, while a server runs that leaves reviews to others.
+func TestGCCommands(t *testing.T) {
+	beginOwn(t)
+	r := startRegistry(t, options{env: []string{
+		"PURSER_GC_REVIEW_MANIFESTS=false", "PURSER_GC_REVIEW_BLOBS=false", "PURSER_GC_REVIEW_AFTER=0s",
+	}})
+	o, a, ctx := operator{t, r}, r.API(), t.Context()
+	kept, err := a.pushImage(ctx, "library/app", "v1", randomBytes(1<<10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer := randomBytes(1 << 20)
+	gone, err := a.pushImage(ctx, "library/app", "old", layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.do(ctx, request{method: "DELETE", path: "/v2/library/app/manifests/old", want: http.StatusAccepted}); err != nil {
+		t.Fatal(err)
+	}
+	blob := digest.FromBytes(layer).String()
+	goneRef := "library/app@" + gone.String()
+
+	if s := o.status(); s.Manifests.Due.Count != 1 || s.Blobs.Due.Count != 4 {
+		t.Errorf("due are %+v, want one manifest and four blobs", s)
+	}
+	o.says([]string{"QUEUE", "RECLAIMED"}, "status")
+	o.says([]string{"kept: tag v1 of library/app points to it"}, "explain", "library/app@"+kept.String())
+	o.says([]string{"is due for review", "(tag_delete)", "nothing holds it, so it will be deleted"}, "explain", goneRef)
+	o.says([]string{"kept: " + goneRef + " uses it as layer", "1.0 MiB"}, "explain", blob)
+	code, out := o.try("explain", "library/app:v1")
+	refused(t, code, out, "<repository>@<digest>")
+
+	o.setAside()
+	if s := o.status(); s.Manifests.SetAside.Count != 1 || s.Manifests.Due.Count != 0 {
+		t.Errorf("set aside are %+v, want one manifest", s)
+	}
+	o.says([]string{"was set aside", "no luck", "purser gc retry"}, "explain", goneRef)
+	o.says([]string{"Brought back 1 manifest and 0 blobs"}, "retry")
+
+	o.says([]string{goneRef, "tag_delete", "would delete 1 manifest of 1 reviewed, and 0 blobs", "can't tell"}, "run", "--dry-run")
+	a.checkWhole(t, "library/app", gone.String(), gone.String())
+	if s := o.status(); s.Manifests.Due.Count != 1 || s.LastHour.Manifests != 0 {
+		t.Errorf("after a dry run: %+v, want one manifest due and none deleted", s)
+	}
+
+	// The blobs of the image are due as soon as the image is gone.
+	o.says([]string{"deleted 1; reviewed 4 blobs, deleted 2", "Nothing is left to do now."}, "run")
+	if s := o.status(); s.Manifests.Due.Count+s.Blobs.Due.Count != 0 || s.LastHour.Manifests != 1 || s.LastHour.Blobs != 2 {
+		t.Errorf("after a run: %+v, want nothing due, one manifest and two blobs deleted", s)
+	}
+	for _, what := range []string{goneRef, blob} {
+		code, out := o.try("explain", what)
+		refused(t, code, out, "is not known")
+	}
+	// The server's caches hear of what another process deleted.
+	eventually(t, 10*time.Second, func() error {
+		_, err := a.do(ctx, request{method: "GET", path: "/v2/library/app/manifests/" + gone.String(), want: http.StatusNotFound})
+		return err
+	})
+	a.checkWhole(t, "library/app", "v1", kept.String())
+}
+
+// setAside sets the manifest in the queue aside, as a review does that fails too
+// often.
+func (o operator) setAside() {
+	o.t.Helper()
+	code, out := purser(o.t, nil, "postgres", "url", "--data-dir", o.r.opt.dataDir)
+	if code != 0 {
+		o.t.Fatalf("purser postgres url exited with %d:\n%s", code, out)
+	}
+	conn, err := pgx.Connect(o.t.Context(), strings.TrimSpace(out))
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(o.t.Context())) //nolint:errcheck // nothing is lost
+	if _, err := conn.Exec(o.t.Context(),
+		"UPDATE gc_manifest_review_queue SET set_aside_at = now(), review_count = 10, last_error = 'no luck'"); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// TestGCCommandsWithoutServer starts the built-in PostgreSQL for a command and
+// stops it again.
+func TestGCCommandsWithoutServer(t *testing.T) {
+	beginOwn(t)
+	r := startRegistry(t, options{env: []string{"PURSER_GC_REVIEW_AFTER=100h"}})
+	if _, err := r.API().pushImage(t.Context(), "library/app", "v1", randomBytes(1<<10)); err != nil {
+		t.Fatal(err)
+	}
+	r.Stop()
+	o := operator{t, r}
+	o.says([]string{"manifests  0    0        0", "blobs      0    2        0"}, "status")
+	o.says([]string{"reviewed 0 blobs", "Nothing is left to do now."}, "run")
+	r.Restart()
+}

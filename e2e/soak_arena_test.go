@@ -1,0 +1,139 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+)
+
+const arenaRepo = "contested/app"
+
+// arena is a repository whose tags several workers write. What a tag is isn't
+// known, but that it is one of what was put, and that it can be pulled whole
+// while nobody writes.
+type arena struct {
+	mu      sync.Mutex
+	writes  int       // begun so far
+	running int       // of them
+	ended   time.Time // the last one
+	put     map[string]map[digest.Digest]*image
+}
+
+// unknownFor is for how long a write may come late whose client is dead.
+const unknownFor = 15 * time.Second
+
+func newArena() *arena { return &arena{put: map[string]map[digest.Digest]*image{}} }
+
+func (a *arena) begin(tag string, m *image) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.writes++
+	a.running++
+	if m != nil {
+		if a.put[tag] == nil {
+			a.put[tag] = map[digest.Digest]*image{}
+		}
+		a.put[tag][m.Digest] = m
+	}
+}
+
+func (a *arena) end(known bool) {
+	over := func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.running--
+		a.ended = time.Now()
+	}
+	if known {
+		over()
+	} else {
+		time.AfterFunc(unknownFor, over)
+	}
+}
+
+// still returns the number of writes so far, and whether none has run for as
+// long as an answer may be out of date.
+func (a *arena) still() (writes int, still bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.writes, a.running == 0 && time.Since(a.ended) > stale
+}
+
+func (a *arena) image(tag string, d digest.Digest) *image {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.put[tag][d]
+}
+
+// brawl writes contested tags, then rests so long that they can be checked.
+func (w *worker) brawl() {
+	for w.traffic.Err() == nil {
+		for range 1 + w.rng.IntN(10) {
+			w.strike(fmt.Sprintf("c%d", w.rng.IntN(3)))
+		}
+		w.sleep(time.Duration(w.rng.Int64N(int64(stale))))
+		w.checkArena()
+	}
+}
+
+func (w *worker) strike(tag string) {
+	m := w.universe.images[w.rng.IntN(len(w.universe.images))]
+	path, also := "", []int{http.StatusNotFound}
+	switch w.rng.IntN(8) {
+	default:
+		known := true
+		w.arena.begin(tag, m)
+		defer func() { w.arena.end(known) }()
+		_, became := w.put(arenaRepo, tag, m, nil)
+		known = became != putUnknown
+		return
+	case 0:
+		path = manifestPath(arenaRepo, tag)
+	case 1:
+		path, also = manifestPath(arenaRepo, m.Digest.String()), append(also, http.StatusConflict)
+	case 2:
+		path, also = blobPath(arenaRepo, w.universe.blob(w.rng).Digest.String()), append(also, http.StatusMethodNotAllowed)
+	}
+	w.arena.begin(tag, nil)
+	_, status := w.anywhere(call{request: request{method: "DELETE", path: path, want: http.StatusAccepted}, also: also})
+	w.arena.end(status != 0)
+}
+
+// checkArena pulls the contested tags that there are, unless they are written
+// meanwhile.
+func (w *worker) checkArena() {
+	for i := range 3 {
+		tag := fmt.Sprintf("c%d", i)
+		before, still := w.arena.still()
+		at, ok := w.any()
+		if !still || !ok {
+			return
+		}
+		what := w.checkContested(at, tag)
+		if after, _ := w.arena.still(); what != "" && after == before {
+			w.violate([]string{manifestPath(arenaRepo, tag), what}, "%s:%s can't be pulled whole while nobody writes it: %s",
+				arenaRepo, tag, what)
+		}
+		w.stats.count("contested checked")
+	}
+}
+
+// checkContested returns what is wrong with a contested tag.
+func (w *worker) checkContested(at endpoint, tag string) (what string) {
+	res, status := w.ask(at, call{request: request{method: "GET", path: manifestPath(arenaRepo, tag),
+		header: map[string]string{"Accept": manifestTypes}, want: http.StatusOK}, also: []int{http.StatusNotFound}})
+	if status != http.StatusOK {
+		return ""
+	}
+	d := digest.FromBytes(res.body)
+	m := w.arena.image(tag, d)
+	if m == nil {
+		w.violate([]string{manifestPath(arenaRepo, tag), d.String()}, "%s:%s is %s, which nobody has put there", arenaRepo, tag, d)
+		return ""
+	}
+	what, _ = w.pull(at, arenaRepo, m)
+	return what
+}

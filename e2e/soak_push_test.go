@@ -1,0 +1,267 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"time"
+)
+
+// worker is a goroutine of the soak.
+type worker struct {
+	*soak
+	name string
+	rng  *rand.Rand
+}
+
+// outcome is what became of a put.
+type outcome int
+
+const (
+	putNot     outcome = iota // it wasn't put
+	putUnknown                // that isn't known
+	putDone
+)
+
+// promised is for how long a client may count on a blob, from the answer on.
+type promised struct {
+	b     *blobContent
+	until time.Time
+}
+
+// put pushes what is missing of an image, and then itself under reference,
+// again and again while something is collected in between. before is called
+// when the image is about to be put for the first time.
+func (w *worker) put(repo, reference string, m *image, before func()) (by endpoint, o outcome) {
+	for range 60 {
+		told, ok := w.ensure(repo, m)
+		if !ok {
+			return by, putNot
+		}
+		w.dawdle(m, told)
+		if by, ok = w.any(); !ok {
+			return by, putNot
+		}
+		if before != nil {
+			before()
+			before = nil
+		}
+		_, status := w.ask(by, call{request: request{method: "PUT", path: manifestPath(repo, reference), body: m.text,
+			header: map[string]string{"Content-Type": m.MediaType}, want: http.StatusCreated},
+			also: []int{http.StatusBadRequest}, about: m.Digest.String()})
+		now := time.Now()
+		switch status {
+		case http.StatusCreated:
+			w.stats.count("put")
+			return by, putDone
+		case 0:
+			return by, putUnknown
+		}
+		w.checkPromises(repo, m, told, now)
+		w.stats.count("put again")
+	}
+	w.stats.count("starved")
+	return by, putNot
+}
+
+// dawdle waits before a put, for as long as the blobs are promised or less.
+func (w *worker) dawdle(m *image, told []promised) {
+	if w.promise == 0 || len(m.children) > 0 || w.rng.IntN(2) == 0 {
+		return
+	}
+	least := w.promise
+	for _, p := range told {
+		least = min(least, time.Until(p.until))
+	}
+	if least > time.Second {
+		w.stats.count("put late")
+		w.sleep(time.Duration(w.rng.Int64N(int64(least - time.Second))))
+	}
+}
+
+// checkPromises fails the soak when a put was refused although every blob of
+// the manifest had been promised for longer.
+func (w *worker) checkPromises(repo string, m *image, told []promised, now time.Time) {
+	if w.promise == 0 || len(m.children) > 0 || repo == arenaRepo {
+		return
+	}
+	words := []string{m.Digest.String()}
+	for _, p := range told {
+		if now.After(p.until) || w.mayBeUnlinked(repo, p.b) {
+			return
+		}
+		words = append(words, p.b.Digest.String())
+	}
+	w.violate(words, "%s was refused in %s, although all of its blobs were said to be there", m.Digest, repo)
+}
+
+// ensure makes everything that an image refers to be in the repository. It
+// returns what was promised of its blobs; false: it gave up.
+func (w *worker) ensure(repo string, m *image) (told []promised, ok bool) {
+	for _, b := range m.blobs {
+		p, ok := w.ensureBlob(repo, b)
+		if !ok {
+			return nil, false
+		}
+		told = append(told, p)
+	}
+	for _, child := range m.children {
+		if _, o := w.put(repo, child.Digest.String(), child, nil); o != putDone {
+			return nil, false
+		}
+	}
+	return told, true
+}
+
+// ensureBlob asks for a blob, mounts it or uploads it.
+func (w *worker) ensureBlob(repo string, b *blobContent) (promised, bool) {
+	for range 20 {
+		asked := time.Now()
+		if w.rng.IntN(2) == 0 {
+			_, status := w.anywhere(call{request: request{method: "HEAD", path: blobPath(repo, b.Digest.String()),
+				want: http.StatusOK}, also: []int{http.StatusNotFound}})
+			if status == http.StatusOK {
+				w.stats.count("known")
+				// Purser may answer from memory while half of a promise is left.
+				return promised{b, asked.Add(w.promise / 2)}, true
+			}
+		}
+		if w.rng.IntN(4) == 0 && w.mount(repo, b) || w.upload(repo, b) {
+			return promised{b, asked.Add(w.promise)}, true
+		}
+		if w.traffic.Err() != nil {
+			break
+		}
+	}
+	return promised{}, false
+}
+
+// mount asks for a blob of a repository that may have it.
+func (w *worker) mount(repo string, b *blobContent) bool {
+	from := arenaRepo
+	for range 20 {
+		if r := w.owners[w.rng.IntN(len(w.owners))].some(w.rng); r.uses(b.Digest) {
+			from = r.name
+			break
+		}
+	}
+	res, status := w.anywhere(call{request: request{method: "POST", want: http.StatusCreated,
+		path: "/v2/" + repo + "/blobs/uploads/?mount=" + b.Digest.String() + "&from=" + from}, also: []int{http.StatusAccepted}})
+	if status == http.StatusAccepted {
+		w.cancel(res.header.Get("Location"), b)
+	}
+	if status == http.StatusCreated {
+		w.stats.count("mounted")
+	}
+	return status == http.StatusCreated
+}
+
+func (w *worker) cancel(location string, b *blobContent) {
+	w.anywhere(call{request: request{method: "DELETE", path: location, want: http.StatusNoContent},
+		also: []int{http.StatusNotFound}, about: b.Digest.String()})
+}
+
+// gone are the answers about an upload that was given up, as old ones are: the
+// client has to begin another.
+var gone = []int{http.StatusNotFound, http.StatusRequestedRangeNotSatisfiable}
+
+// upload pushes a blob in one of the ways there are. It returns whether that was
+// acknowledged.
+func (w *worker) upload(repo string, b *blobContent) bool {
+	start := "/v2/" + repo + "/blobs/uploads/"
+	if w.rng.IntN(4) == 0 {
+		_, status := w.anywhere(call{request: request{method: "POST", path: start + "?digest=" + b.Digest.String(),
+			body: b.bytes, want: http.StatusCreated}, also: gone, stored: true})
+		return status == http.StatusCreated
+	}
+	u, ok := w.start(start, b)
+	rest := b.bytes
+	for chunks := w.rng.IntN(4); ok && chunks > 1; chunks-- {
+		n := w.rng.IntN(len(rest) + 1)
+		ok = n == 0 || w.chunk(u, rest[:n], b)
+		rest = rest[n:]
+	}
+	if ok {
+		_, status := w.anywhere(call{request: request{method: "PUT", path: u.finishing(b.Digest), body: rest,
+			want: http.StatusCreated}, also: gone, stored: true, about: repo})
+		if ok = status == http.StatusCreated; ok {
+			w.stats.count("uploaded")
+			return true
+		}
+	}
+	if u != nil && w.rng.IntN(2) == 0 {
+		w.cancel(u.location, b)
+	}
+	return false
+}
+
+func (w *worker) start(path string, b *blobContent) (*upload, bool) {
+	res, status := w.anywhere(call{request: request{method: "POST", path: path, want: http.StatusAccepted}, about: b.Digest.String()})
+	if status == 0 {
+		return nil, false
+	}
+	return &upload{location: res.header.Get("Location")}, true
+}
+
+// chunk appends to an upload.
+func (w *worker) chunk(u *upload, p []byte, b *blobContent) bool {
+	res, status := w.anywhere(call{request: request{method: "PATCH", path: u.location, body: p, want: http.StatusAccepted,
+		header: map[string]string{"Content-Range": fmt.Sprintf("%d-%d", u.offset, u.offset+int64(len(p))-1)}},
+		also: gone, stored: true, about: b.Digest.String()})
+	if status != http.StatusAccepted {
+		return false
+	}
+	if err := u.follow(res); err != nil {
+		w.violate([]string{u.location}, "%v", err)
+	}
+	return true
+}
+
+// dangle leaves something behind that nothing will hold: a blob, an upload that
+// is cancelled, abandoned, or broken off.
+func (w *worker) dangle(repo string) {
+	b := w.universe.blob(w.rng)
+	how := w.rng.IntN(5)
+	if how == 0 {
+		w.upload(repo, b)
+		return
+	}
+	if how == 1 {
+		w.mount(repo, b)
+		return
+	}
+	u, ok := w.start("/v2/"+repo+"/blobs/uploads/", b)
+	if !ok || !w.chunk(u, b.bytes[:1+w.rng.IntN(len(b.bytes))], b) {
+		return
+	}
+	switch how {
+	case 2:
+		w.cancel(u.location, b)
+	case 3:
+		w.breakOff(u, b)
+	}
+	w.stats.count("abandoned")
+}
+
+// breakOff ends a connection in the middle of a chunk. What becomes of it isn't
+// asked.
+func (w *worker) breakOff(u *upload, b *blobContent) {
+	at, ok := w.any()
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	broken := io.MultiReader(bytes.NewReader(b.bytes[:len(b.bytes)/2]), failing{errors.New("broken off")})
+	from := time.Now()
+	_, err := at.api.do(ctx, request{method: "PATCH", path: u.location, stream: broken, want: http.StatusAccepted})
+	w.trace.add(event{from, time.Since(from), w.name, at, "PATCH", u.location, "broken off: " + b.Digest.String(), 0, err})
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }

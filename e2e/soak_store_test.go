@@ -1,0 +1,116 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// soakStore is a store of the soak's registries, seen from behind.
+type soakStore struct {
+	env []string
+	// objects lists the keys of all objects, unfinished the multipart uploads.
+	objects, unfinished func() ([]string, error)
+	remove              func(key string) error
+	proxy               *faultyStore // nil for a store that doesn't fail
+}
+
+var never troubles
+
+func (s soakStore) troubles() *troubles {
+	if s.proxy == nil {
+		return &never
+	}
+	return &s.proxy.window
+}
+
+func soakDirectory(t testing.TB, _ uint64) soakStore {
+	dir := newDir(t)
+	return soakStore{
+		env:     []string{"PURSER_STORAGE_FILESYSTEM_PATH=" + dir},
+		objects: func() ([]string, error) { return files(filepath.Join(dir, "objects"), filepath.Base) },
+		remove:  func(key string) error { return os.Remove(filepath.Join(dir, "objects", key[:2], key)) },
+	}
+}
+
+// soakS3 starts an S3 server behind one that fails. The server keeps objects as
+// files in a directory for the bucket, and multipart uploads below .sgwtmp.
+func soakS3(t testing.TB, seed uint64) soakStore {
+	t.Helper()
+	dir := newDir(t)
+	bucket, meta := filepath.Join(dir, "root", "purser"), filepath.Join(dir, "meta")
+	for _, d := range []string{bucket, meta} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	addr := startGateway(t, filepath.Dir(bucket), meta)
+	proxy := startFaultyStore(t, addr, bucket, seed)
+	return soakStore{
+		env: []string{
+			"PURSER_STORAGE_S3_ENDPOINT=" + proxy.server.URL, "PURSER_STORAGE_S3_BUCKET=purser",
+			"PURSER_STORAGE_S3_REGION=us-east-1", "PURSER_STORAGE_S3_PATH_STYLE=true",
+			"PURSER_STORAGE_S3_ACCESS_KEY=test", "PURSER_STORAGE_S3_SECRET_KEY=test-secret",
+		},
+		objects: func() ([]string, error) { return files(bucket, filepath.Base) },
+		unfinished: func() ([]string, error) {
+			return files(filepath.Join(bucket, ".sgwtmp", "multipart"), func(path string) string { return path })
+		},
+		remove: func(key string) error { return os.Remove(filepath.Join(bucket, key)) },
+		proxy:  proxy,
+	}
+}
+
+func startGateway(t testing.TB, root, meta string) (addr string) {
+	t.Helper()
+	addr = freeAddr(t)
+	cmd := exec.Command(toolClient(t, "versitygw").path, "--port", addr, "--region", "us-east-1", "--keep-alive", "--quiet",
+		"posix", "--sidecar", meta, root)
+	cmd.Env = childEnv("ROOT_ACCESS_KEY=test", "ROOT_SECRET_KEY=test-secret")
+	p, err := startProcess("versitygw", cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.kill)
+	err = p.waitFor(t.Context(), time.Minute, func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr
+}
+
+// files lists the files below a directory, hidden directories left out. One
+// that is removed meanwhile may be in the list or not.
+func files(dir string, name func(path string) string) ([]string, error) {
+	var list []string
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case os.IsNotExist(err):
+			return nil
+		case err != nil:
+			return err
+		case e.IsDir() && path != dir && strings.HasPrefix(e.Name(), "."):
+			return fs.SkipDir
+		case !e.IsDir():
+			list = append(list, name(path))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing the store: %w", err)
+	}
+	return list, nil
+}

@@ -1,0 +1,97 @@
+package blob
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Stat implements Store.
+func (d *Dir) Stat(ctx context.Context, key string) (Object, error) {
+	if err := ctx.Err(); err != nil {
+		return Object{}, err
+	}
+	path, err := d.file(key)
+	if err != nil {
+		return Object{}, err
+	}
+	fi, err := os.Stat(path)
+	if err != nil {
+		if err, missing := d.missing(err); !missing {
+			return Object{}, fmt.Errorf("looking at object %s: %w", key, err)
+		}
+		return Object{}, ErrNotFound
+	}
+	return Object{Key: key, Size: fi.Size(), Modified: fi.ModTime()}, nil
+}
+
+// List implements Store.
+func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Object, error] {
+	return func(yield func(Object, error) bool) {
+		for i := range 256 {
+			dir := hex.EncodeToString([]byte{byte(i)})
+			if !strings.HasPrefix(dir, prefix) && !strings.HasPrefix(prefix, dir) {
+				continue
+			}
+			keys, err := d.list(ctx, dir, prefix)
+			if err != nil {
+				yield(Object{}, fmt.Errorf("listing objects: %w", err))
+				return
+			}
+			for _, key := range keys {
+				o, err := d.Stat(ctx, key)
+				if errors.Is(err, ErrNotFound) {
+					continue // it went meanwhile
+				}
+				if !yield(o, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// list returns the keys with a prefix in one of the 256 directories, in order.
+// It leaves out what is no object.
+func (d *Dir) list(ctx context.Context, dir, prefix string) ([]string, error) {
+	f, err := os.Open(filepath.Join(d.objects, dir))
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = errors.Join(d.mounted(), err)
+		}
+		return nil, err
+	}
+	defer f.Close()
+	var keys []string
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		names, err := f.Readdirnames(1024)
+		for _, name := range names {
+			if _, ours := UploadOf(name); ours && strings.HasPrefix(name, prefix) && strings.HasPrefix(name, dir) {
+				keys = append(keys, name)
+			}
+		}
+		if err == io.EOF {
+			slices.Sort(keys)
+			return keys, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// Unfinished implements Store. A directory has no multipart uploads.
+func (d *Dir) Unfinished(context.Context, string) iter.Seq2[Unfinished, error] {
+	return func(func(Unfinished, error) bool) {}
+}

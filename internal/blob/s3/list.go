@@ -1,0 +1,100 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/purser-registry/purser/internal/blob"
+)
+
+// Stat implements blob.Store.
+func (s *Store) Stat(ctx context.Context, key string) (blob.Object, error) {
+	o, err := s.stat(ctx, key)
+	if err != nil && !errors.Is(err, blob.ErrNotFound) {
+		err = fmt.Errorf("looking at object %s: %w", key, err)
+	}
+	return o, err
+}
+
+func (s *Store) stat(ctx context.Context, key string) (blob.Object, error) {
+	info, err := s.core.StatObject(ctx, s.bucket, s.name(key), minio.StatObjectOptions{})
+	if err != nil {
+		return blob.Object{}, notFound(err)
+	}
+	return blob.Object{Key: key, Size: info.Size, Modified: info.LastModified}, nil
+}
+
+// List implements blob.Store. It asks for one level, so that what lies deeper, in
+// whatever number, costs nothing.
+func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Object, error] {
+	return func(yield func(blob.Object, error) bool) {
+		last := ""
+		for info := range s.core.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: s.name(prefix)}) {
+			if info.Err != nil {
+				yield(blob.Object{}, fmt.Errorf("listing objects: %w", info.Err))
+				return
+			}
+			key := strings.TrimPrefix(info.Key, s.prefix)
+			if _, ours := blob.UploadOf(key); !ours {
+				continue
+			}
+			if key <= last {
+				yield(blob.Object{}, fmt.Errorf("listing objects: the S3 service lists %s after %s, not in the order of keys (directory buckets don't)", key, last))
+				return
+			}
+			last = key
+			if !yield(blob.Object{Key: key, Size: info.Size, Modified: info.LastModified}, nil) {
+				return
+			}
+		}
+		// A list that its context ended isn't the whole list.
+		if err := ctx.Err(); err != nil {
+			yield(blob.Object{}, fmt.Errorf("listing objects: %w", err))
+		}
+	}
+}
+
+// Unfinished implements blob.Store. Of MinIO it gets none: see DeleteUpload.
+func (s *Store) Unfinished(ctx context.Context, prefix string) iter.Seq2[blob.Unfinished, error] {
+	return func(yield func(blob.Unfinished, error) bool) {
+		for u, err := range s.multiparts(ctx, s.name(prefix)) {
+			if err != nil {
+				yield(blob.Unfinished{}, fmt.Errorf("listing multipart uploads: %w", err))
+				return
+			}
+			base, ours := blob.UploadOf(strings.TrimPrefix(u.Key, s.prefix))
+			if ours && !yield(blob.Unfinished{Base: base, Began: u.Initiated}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// multiparts gives all multipart uploads whose object's name begins with prefix.
+func (s *Store) multiparts(ctx context.Context, prefix string) iter.Seq2[minio.ObjectMultipartInfo, error] {
+	return func(yield func(minio.ObjectMultipartInfo, error) bool) {
+		keyMarker, idMarker := "", ""
+		for {
+			page, err := s.core.ListMultipartUploads(ctx, s.bucket, prefix, keyMarker, idMarker, "", 1000)
+			if err != nil {
+				yield(minio.ObjectMultipartInfo{}, err)
+				return
+			}
+			for _, u := range page.Uploads {
+				// The prefix is looked at again: aborting is not to be undone.
+				if strings.HasPrefix(u.Key, prefix) && !yield(u, nil) {
+					return
+				}
+			}
+			if !page.IsTruncated || page.NextKeyMarker == "" {
+				return
+			}
+			keyMarker, idMarker = page.NextKeyMarker, page.NextUploadIDMarker
+		}
+	}
+}

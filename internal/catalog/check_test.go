@@ -1,0 +1,538 @@
+package catalog_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// row returns a blob's row.
+func (b bundle) row(t *testing.T, d oci.Digest) catalog.Owner {
+	t.Helper()
+	o, there, err := b.BlobOwner(t.Context(), d)
+	if err != nil || !there {
+		t.Fatalf("blob %s: %v, %v", d, there, err)
+	}
+	return o
+}
+
+// lose marks a blob as lost.
+func (b bundle) lose(t *testing.T, d oci.Digest) {
+	t.Helper()
+	marked, err := b.MarkLost(t.Context(), []catalog.Owner{b.row(t, d)})
+	if err != nil || !marked[d] {
+		t.Fatalf("marked: %v, %v", marked, err)
+	}
+}
+
+// doomedKeys lists what is to be deleted: an upload as BASE*, what it keeps after it.
+func (b bundle) doomedKeys(t *testing.T) []string {
+	t.Helper()
+	var keys []string
+	if err := b.db.Pool.QueryRow(t.Context(), `SELECT COALESCE(array_agg(k ORDER BY k), '{}') FROM (
+		SELECT storage_key || CASE WHEN of_upload THEN '*' ELSE '' END || COALESCE(' but ' || keep, '') AS k
+		FROM gc_doomed_objects) d`).Scan(&keys); err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
+// A lost blob is none, whoever asks, until somebody pushes it again: then it is
+// everywhere where it was.
+func TestLostBlob(t *testing.T) { atBoth(t, testLostBlob) }
+
+func testLostBlob(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	ctx := t.Context()
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	b.push(t, "other", "layer")
+	payload := image(t, config, []oci.Digest{layer}, nil)
+	b.put(t, "r", payload, "v1")
+	old := b.row(t, layer)
+	b.exec(t, "DELETE FROM gc_doomed_objects")
+	b.lose(t, layer)
+
+	_, err := b.Blob(ctx, "r", layer)
+	wantCode(t, err, oci.BlobUnknown)
+	_, err = b.BlobNow(ctx, "r", layer)
+	wantCode(t, err, oci.BlobUnknown)
+	_, err = b.PromiseBlob(ctx, "r", layer)
+	wantCode(t, err, oci.BlobUnknown)
+	if mounted, err := b.Mount(ctx, "third", "r", layer); err != nil || mounted {
+		t.Errorf("mounted: %v, %v", mounted, err)
+	}
+	for what, payload := range map[string][]byte{
+		"known": payload, "new": image(t, config, []oci.Digest{layer}, map[string]any{"annotations": map[string]string{"n": "2"}}),
+		"configuration": image(t, layer, nil, nil),
+	} {
+		_, err = b.tryPut(ctx, "r", payload, "v2")
+		wantCode(t, err, oci.ManifestBlobUnknown)
+		if !strings.Contains(err.Error(), layer.String()) || strings.Contains(err.Error(), config.String()) {
+			t.Errorf("%s manifest: %v, want the lost blob named and no other", what, err)
+		}
+	}
+	if _, err := b.ManifestByTag(ctx, "r", "v1"); err != nil {
+		t.Errorf("the manifest isn't lost: %v", err)
+	}
+
+	b.push(t, "third", "layer")
+	now := b.row(t, layer)
+	if now.Key == old.Key || now.Lost || now.Size != 5 {
+		t.Errorf("%+v after the push, was %+v", now, old)
+	}
+	if got := b.doomedKeys(t); !slices.Equal(got, []string{old.Key}) {
+		t.Errorf("doomed: %q, want the old object %s", got, old.Key)
+	}
+	for _, path := range []string{"r", "other", "third"} {
+		if got, err := b.PromiseBlob(ctx, path, layer); err != nil || got.StorageKey != now.Key {
+			t.Errorf("%s: %+v, %v", path, got, err)
+		}
+	}
+	if _, err := b.tryPut(ctx, "r", payload, "v2"); err != nil {
+		t.Error(err)
+	}
+	b.owned(t)
+}
+
+// What else an upload may have stored goes, and the object of another registry
+// stays, when the blob takes its new object.
+func TestLostBlobTakesTheObjectAlone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	d := b.push(t, "r", "layer")
+	const foreign = "docker/registry/v2/blobs/sha256/ab/data"
+	b.exec(t, "UPDATE blobs SET storage_key = $1, size = 3", foreign)
+	b.lose(t, d)
+	u := b.begun(t, "r")
+	u.Size = 5
+	key := u.StorageKey + "-7"
+	if err := b.CommitUpload(t.Context(), u, d, key, true); err != nil {
+		t.Fatal(err)
+	}
+	if now := b.row(t, d); now.Key != key || now.Size != 5 || now.Lost {
+		t.Errorf("%+v, want the new object %s", now, key)
+	}
+	if got, want := b.doomedKeys(t), []string{u.StorageKey + "* but " + key}; !slices.Equal(got, want) {
+		t.Errorf("doomed: %q, want %q", got, want)
+	}
+	// The upload is gone: nobody commits it twice.
+	wantCode(t, b.CommitUpload(t.Context(), u, d, key, true), oci.BlobUploadInvalid)
+}
+
+// A lost upload doesn't give its object to a lost blob.
+func TestLostBlobRefusesAStalledUpload(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	d := b.push(t, "r", "layer")
+	b.lose(t, d)
+	before := b.row(t, d)
+	u := b.begun(t, "r")
+	if _, _, err := b.ClaimUpload(t.Context(), u, 1); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, b.CommitUpload(t.Context(), u, d, u.StorageKey+"-7", false), oci.BlobUploadInvalid)
+	if now := b.row(t, d); now != before {
+		t.Errorf("%+v, was %+v", now, before)
+	}
+	if got := b.doomedKeys(t); len(got) != 0 {
+		t.Errorf("doomed: %q", got)
+	}
+}
+
+// Marks are for the object that was looked at, and are made once.
+func TestMarkComparesTheObject(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	d, other := b.push(t, "r", "layer"), b.push(t, "r", "other")
+	seen := []catalog.Owner{b.row(t, d), b.row(t, other)}
+	stale := seen[0]
+	stale.Key = blob.NewBase() + "-0"
+	for _, mark := range []func(context.Context, []catalog.Owner) (map[oci.Digest]bool, error){b.MarkLost, b.MarkFound} {
+		if marked, err := mark(ctx, []catalog.Owner{stale}); err != nil || len(marked) != 0 {
+			t.Errorf("marked by an object that it hasn't: %v, %v", marked, err)
+		}
+		if marked, err := mark(ctx, seen); err != nil || len(marked) != 2 {
+			t.Errorf("marked: %v, %v", marked, err)
+		}
+		if marked, err := mark(ctx, seen); err != nil || len(marked) != 0 {
+			t.Errorf("marked twice: %v, %v", marked, err)
+		}
+	}
+	if b.row(t, d).Lost || b.row(t, other).Lost {
+		t.Error("still lost")
+	}
+	if _, err := b.Blob(ctx, "r", d); err != nil {
+		t.Error(err)
+	}
+}
+
+// Marks reach the caches of every process, that of the one which makes them
+// included: the catalog of a server may be asked to check.
+func TestMarksReachCaches(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.DSN(t)
+	b := replica(t, dsn)
+	server := bundle{catalog.New(catalog.Options{DB: b.db, Background: dbtest.Open(t, dsn), Log: slog.New(slog.DiscardHandler)}), b.db}
+	ctx := t.Context()
+	d := b.push(t, "r", "layer")
+	b.push(t, "other", "layer")
+	b.listen(t)
+	for range 3 {
+		if _, err := b.PromiseBlob(ctx, "r", d); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Blob(ctx, "other", d); err != nil {
+			t.Fatal(err)
+		}
+		if !cached(t, func(ctx context.Context) error { _, err := b.PromiseBlob(ctx, "r", d); return err }) {
+			t.Fatal("the cache is not in use")
+		}
+		server.lose(t, d)
+		for _, path := range []string{"r", "other"} {
+			eventually(t, path+" hears that the blob is lost", func() bool {
+				_, err := b.PromiseBlob(ctx, path, d)
+				return oci.CodeOf(err) == oci.BlobUnknown
+			})
+		}
+		if marked, err := server.MarkFound(ctx, []catalog.Owner{b.row(t, d)}); err != nil || len(marked) != 1 {
+			t.Fatal(marked, err)
+		}
+	}
+}
+
+// An ordinary push updates no blob, so no trigger of updates runs for it.
+func TestPushesUpdateNoBlob(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(t, `CREATE FUNCTION complain () RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'a push updates blobs'; END; $$;
+		CREATE TRIGGER complain AFTER UPDATE ON blobs FOR EACH STATEMENT EXECUTE FUNCTION complain()`)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	b.push(t, "r", "layer")
+	b.push(t, "other", "layer")
+	b.put(t, "r", image(t, config, []oci.Digest{layer}, nil), "v1")
+	if ok, err := b.Mount(t.Context(), "third", "r", layer); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if _, err := b.MarkLost(t.Context(), []catalog.Owner{b.row(t, layer)}); err == nil {
+		t.Error("the trigger says nothing when a blob is updated")
+	}
+}
+
+// Two uploads of a lost blob meet: one is taken, the other one's object goes.
+func TestAttackLostBlobIsPushedTwice(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	d := b.push(t, "r", "layer")
+	b.lose(t, d)
+	old := b.row(t, d)
+	hold, watch := b.session(t), b.session(t)
+	hold.exec(t, "BEGIN")
+	hold.exec(t, "SELECT FROM blobs WHERE digest = $1 FOR NO KEY UPDATE", d.Bytes())
+	u, v := b.begun(t, "r"), b.begun(t, "other")
+	first := later(func() error { return b.commit(u, "layer") })
+	hold.blocks(t, watch, 1)
+	second := later(func() error { return b.commit(v, "layer") })
+	b.stuck(t, second)
+	hold.exec(t, "ROLLBACK")
+	for _, done := range []<-chan error{first, second} {
+		if err := soon(t, "upload", done); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := b.row(t, d)
+	taken, gone := u, v
+	if strings.HasPrefix(now.Key, v.StorageKey) {
+		taken, gone = v, u
+	}
+	want := []string{old.Key, gone.StorageKey + "*"}
+	slices.Sort(want)
+	if got := b.doomedKeys(t); now.Key != taken.StorageKey+"-1" || now.Lost || !slices.Equal(got, want) {
+		t.Errorf("%+v, doomed %q, want %q", now, got, want)
+	}
+	if !b.linked(t, "r", d) || !b.linked(t, "other", d) {
+		t.Error("a repository that pushed it doesn't have it")
+	}
+	b.owned(t)
+}
+
+// An upload meets a mark: whichever comes first, the blob ends with one object,
+// the other one is doomed, and a blob that stays lost is whole after another push.
+func TestAttackPushMeetsMark(t *testing.T) {
+	t.Parallel()
+	for what, meet := range map[string]func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error){
+		// The mark isn't committed when the push comes: it waits, and is taken.
+		"mark first": func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error) {
+			hold.exec(t, "BEGIN")
+			hold.exec(t, "UPDATE blobs SET lost_at = now() WHERE digest = $1", d.Bytes())
+			pushed := push(1)
+			hold.exec(t, "COMMIT")
+			if err := soon(t, "push", pushed); err != nil {
+				t.Fatal(err)
+			}
+		},
+		// The push has found the blob whole when it is marked: it isn't needed.
+		"push first": func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error) {
+			hold.exec(t, "BEGIN")
+			hold.exec(t, "SELECT FROM repository_blobs WHERE blob_digest = $1 FOR UPDATE", d.Bytes())
+			pushed := push(1)
+			b.lose(t, d)
+			hold.exec(t, "COMMIT")
+			if err := soon(t, "push", pushed); err != nil {
+				t.Fatal(err)
+			}
+			if !b.row(t, d).Lost {
+				t.Error("the mark is gone, and the object wasn't taken")
+			}
+			_, err := b.Blob(t.Context(), "r", d)
+			wantCode(t, err, oci.BlobUnknown)
+			b.push(t, "r", "layer")
+		},
+		// The object is found again while the push is about to be taken.
+		"found again": func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error) {
+			b.lose(t, d)
+			old := b.row(t, d)
+			hold.exec(t, "BEGIN")
+			hold.exec(t, "SELECT FROM blobs WHERE digest = $1 FOR NO KEY UPDATE", d.Bytes())
+			pushed := push(1)
+			found := later(func() error { _, err := b.MarkFound(context.Background(), []catalog.Owner{old}); return err })
+			b.stuck(t, found)
+			hold.exec(t, "COMMIT")
+			for what, done := range map[string]<-chan error{"mark": found, "push": pushed} {
+				if err := soon(t, what, done); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		// It is found just before the push would have been taken: it isn't needed.
+		"found before": func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error) {
+			b.lose(t, d)
+			old := b.row(t, d)
+			hold.exec(t, "BEGIN")
+			hold.exec(t, "SELECT FROM blobs WHERE digest = $1 FOR NO KEY UPDATE", d.Bytes())
+			found := later(func() error { _, err := b.MarkFound(context.Background(), []catalog.Owner{old}); return err })
+			hold.blocks(t, b.session(t), 1)
+			pushed := push(2)
+			hold.exec(t, "COMMIT")
+			for what, done := range map[string]<-chan error{"mark": found, "push": pushed} {
+				if err := soon(t, what, done); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if now := b.row(t, d); now.Key != old.Key {
+				t.Errorf("%+v has the object of a push that came after it was found", now)
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			d := b.push(t, "r", "layer")
+			old := b.row(t, d)
+			hold := b.session(t)
+			u := b.begun(t, "r")
+			meet(t, b, hold, d, func(waiting int) <-chan error {
+				pushed := later(func() error { return b.commit(u, "layer") })
+				eventually(t, "the push waits", func() bool { return b.waiting(t) >= waiting })
+				return pushed
+			})
+			now := b.row(t, d)
+			if _, err := b.Blob(t.Context(), "r", d); err != nil || now.Lost {
+				t.Errorf("%+v, %v, want it whole", now, err)
+			}
+			doomed := strings.Join(b.doomedKeys(t), " ")
+			for _, key := range []string{old.Key, u.StorageKey} {
+				if owned := strings.HasPrefix(now.Key, key); owned == strings.Contains(doomed, key) {
+					t.Errorf("%s: the blob has %s, doomed are %s", key, now.Key, doomed)
+				}
+			}
+			b.owned(t)
+		})
+	}
+}
+
+// A put that has locked its blobs is not disturbed by a mark, and one that comes
+// after it is refused.
+func TestAttackPutMeetsMark(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	b.put(t, "r", image(t, config, nil, nil), "t")
+	hold, watch := b.session(t), b.session(t)
+	hold.exec(t, "BEGIN")
+	hold.exec(t, "SELECT FROM tags FOR UPDATE")
+	payload := image(t, config, []oci.Digest{layer}, nil)
+	put := later(func() error { _, err := b.tryPut(context.Background(), "r", payload, "t"); return err })
+	hold.blocks(t, watch, 1)
+	b.lose(t, layer) // waits for nobody
+	hold.exec(t, "COMMIT")
+	if err := soon(t, "put", put); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.tryPut(t.Context(), "r", payload, "t2")
+	wantCode(t, err, oci.ManifestBlobUnknown)
+}
+
+// owners collects what Owners gives.
+func (b bundle) owners(t *testing.T, from, to string) []catalog.Owner {
+	t.Helper()
+	var list []catalog.Owner
+	for o, err := range b.Owners(t.Context(), from, to) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, o)
+	}
+	return list
+}
+
+// All owners come in the order of keys, of one moment, more than a page of them.
+func TestOwners(t *testing.T) { atBoth(t, testOwners) }
+
+func testOwners(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	b.exec(t, `INSERT INTO blobs (digest, size, storage_key, lost_at)
+		SELECT '\x01' || sha256(i::text::bytea), i, md5(i::text) || '-0', CASE WHEN i = 7 THEN now() END
+		FROM generate_series(1, 2500) i`)
+	b.exec(t, `INSERT INTO uploads (id, repository, storage_key) SELECT gen_random_uuid(), '', md5('u' || i) FROM generate_series(1, 20) i`)
+	b.exec(t, `INSERT INTO gc_doomed_objects (storage_key, of_upload, keep)
+		SELECT md5('d' || i) || CASE WHEN i % 2 = 0 THEN '' ELSE '-1' END, i % 2 = 0, CASE WHEN i % 4 = 0 THEN md5('d' || i) || '-3' END
+		FROM generate_series(1, 20) i`)
+	b.exec(t, `INSERT INTO blobs (digest, size, storage_key) VALUES ('\x01' || sha256('foreign'), 1, 'docker/data'), ('\x01' || sha256('first'), 1, '!/data')`)
+	all := b.owners(t, "", "")
+	if len(all) != 2500+20+20+2 {
+		t.Fatalf("%d owners", len(all))
+	}
+	kinds := map[catalog.OwnerKind]int{}
+	keep := 0
+	for i, o := range all {
+		if i > 0 && all[i-1].Key >= o.Key {
+			t.Errorf("%s comes after %s", o.Key, all[i-1].Key)
+		}
+		kinds[o.Kind]++
+		if o.Keep != "" {
+			keep++
+		}
+		if o.Kind == catalog.OwnerBlob && (o.Digest.IsZero() || o.Lost != (o.Size == 7)) {
+			t.Errorf("%+v", o)
+		}
+	}
+	if kinds[catalog.OwnerUpload] != 20 || kinds[catalog.OwnerDoomed] != 10 || kinds[catalog.OwnerDoomedUpload] != 10 || keep != 5 {
+		t.Errorf("%v, %d keep something", kinds, keep)
+	}
+	var parts []catalog.Owner
+	for _, r := range [][2]string{{"", "1"}, {"1", "a"}, {"a", "f"}, {"f", ""}} {
+		parts = append(parts, b.owners(t, r[0], r[1])...)
+	}
+	if !slices.Equal(parts, all) {
+		t.Errorf("%d owners in parts, %d at once", len(parts), len(all))
+	}
+	// What changes after the first row isn't seen, and a reader may stop.
+	n := 0
+	for o, err := range b.Owners(t.Context(), "", "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 {
+			b.exec(t, "DELETE FROM blobs")
+		}
+		if n++; n == 2000 && o.Key != all[1999].Key {
+			t.Errorf("row 2,000 is %s, was %s", o.Key, all[1999].Key)
+		}
+	}
+	if n != len(all) {
+		t.Errorf("%d owners, %d at the beginning", n, len(all))
+	}
+	for range b.Owners(t.Context(), "", "") {
+		break
+	}
+	if got := b.owners(t, "", ""); len(got) != 40 {
+		t.Errorf("%d owners after the reader of others stopped", len(got))
+	}
+}
+
+// Every kind of row owns its objects, and no others.
+func TestUnowned(t *testing.T) { atBoth(t, testUnowned) }
+
+func testUnowned(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	d := b.push(t, "r", "layer")
+	ofBlob := b.row(t, d).Key
+	upload, doomed, gone := b.begun(t, "r").StorageKey, blob.NewBase(), blob.NewBase()
+	kept := doomed + "-4"
+	b.exec(t, "INSERT INTO gc_doomed_objects (storage_key, of_upload, keep) VALUES ($1, true, $2)", doomed, kept)
+	b.exec(t, "INSERT INTO gc_doomed_objects (storage_key) VALUES ($1)", gone+"-1")
+	base, _ := blob.UploadOf(ofBlob)
+	want := []string{base + "-9", gone + "-2", kept}
+	slices.Sort(want)
+	got, err := b.Unowned(t.Context(), append([]string{ofBlob, upload + "-0", upload + "-12", doomed + "-0", gone + "-1"}, want...))
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("unowned: %q, %v, want %q", got, err, want)
+	}
+	got, err = b.UnownedUploads(t.Context(), []string{upload, doomed, gone})
+	if err != nil || !slices.Equal(got, []string{gone}) {
+		t.Errorf("unowned: %q, %v, want %s", got, err, gone)
+	}
+
+	if err := b.DoomUnowned(t.Context(), []blob.Object{{Key: want[0], Size: 5}, {Key: gone + "-1", Size: 9}}, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.DoomUnownedUploads(t.Context(), []string{gone, base}, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	doomedNow := []string{want[0], gone + "-1", doomed + "* but " + kept, gone + "*", base + "* but " + ofBlob}
+	slices.Sort(doomedNow)
+	if got := b.doomedKeys(t); !slices.Equal(got, doomedNow) {
+		t.Errorf("doomed: %q, want %q", got, doomedNow)
+	}
+	if n := b.count(t, "SELECT count(*) FROM gc_doomed_objects WHERE delete_after > now() + interval '50 minutes'"); n != 3 {
+		t.Errorf("%d wait for an hour, want the 3 new ones", n)
+	}
+	if got, err := b.Unowned(t.Context(), want[:1]); err != nil || len(got) != 0 {
+		t.Errorf("%q has no owner though it is doomed: %v", got, err)
+	}
+}
+
+// Owners are looked for in one reading of the blobs, however many there are.
+func TestUnownedReadsBlobsOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(t, `INSERT INTO blobs (digest, size, storage_key)
+		SELECT '\x01' || sha256(i::text::bytea), i, md5(i::text) || '-0' FROM generate_series(1, 20000) i`)
+	b.exec(t, "ANALYZE blobs")
+	keys := make([]string, 20_000)
+	for i := range keys {
+		keys[i] = blob.NewBase() + "-0"
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // 20,000 times 20,000 comparisons take longer
+	defer cancel()
+	got, err := b.Unowned(ctx, keys)
+	if err != nil || len(got) != len(keys) {
+		t.Fatalf("%d unowned, %v", len(got), err)
+	}
+	if err := b.DoomUnownedUploads(ctx, slices.Collect(bases(keys)), 0); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(b.doomedKeys(t)); n != len(keys) {
+		t.Error(fmt.Sprint(n, " doomed"))
+	}
+}
+
+func bases(keys []string) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for _, k := range keys {
+			if base, _ := blob.UploadOf(k); !yield(base) {
+				return
+			}
+		}
+	}
+}

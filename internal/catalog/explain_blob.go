@@ -1,0 +1,119 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// BlobExplanation says why a blob is kept, or when and why it will go.
+type BlobExplanation struct {
+	AsOf       time.Time  `json:"as_of"` // by the database's clock
+	Fate       Fate       `json:"fate"`
+	Digest     oci.Digest `json:"digest"`
+	Size       int64      `json:"size"` // bytes
+	MediaType  string     `json:"media_type"`
+	StorageKey string     `json:"storage_key"` // the object's name in the blob store
+	CreatedAt  time.Time  `json:"created_at"`
+	// LostAt is when the store was found not to have the object; nil: it wasn't.
+	LostAt *time.Time `json:"lost_at"`
+	// The manifests that use the blob hold it.
+	Configurations Some[BlobUse] `json:"configurations"`
+	Layers         Some[BlobUse] `json:"layers"`
+	// Linked is how many repositories serve the blob, Unused those among them that
+	// have no manifest with it. They don't hold it, and a review ends them.
+	Linked Count          `json:"linked"`
+	Unused Some[string]   `json:"unused"`
+	Review *PlannedReview `json:"review"` // nil: none is planned
+}
+
+// BlobUse is a manifest that uses a blob.
+type BlobUse struct {
+	Repository string     `json:"repository"`
+	Digest     oci.Digest `json:"digest"`
+}
+
+// ExplainBlob tells what holds a blob and what will become of it. Error:
+// BLOB_UNKNOWN.
+func (c *Catalog) ExplainBlob(ctx context.Context, d oci.Digest) (BlobExplanation, error) {
+	e := BlobExplanation{Digest: d}
+	err := c.explain(ctx, "blob "+d.String(), func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `
+			SELECT now(), size, media_type, storage_key, created_at, lost_at FROM blobs WHERE digest = $1`,
+			d.Bytes()).Scan(&e.AsOf, &e.Size, &e.MediaType, &e.StorageKey, &e.CreatedAt, &e.LostAt)
+		if isNoRows(err) {
+			return oci.Errorf(oci.BlobUnknown, "blob %s is not known to this registry: it was never pushed, or it has been deleted", d).
+				WithDetail(map[string]string{"digest": d.String()})
+		}
+		if err != nil {
+			return err
+		}
+		b := new(batch)
+		askUses(b, &e)
+		askLinks(b, &e)
+		askReview(b, ReviewOfBlobs, &e.Review, "digest = $1", d.Bytes())
+		return tx.SendBatch(ctx, &b.Batch).Close()
+	})
+	if err != nil {
+		return e, err
+	}
+	e.Fate = fate(len(e.Configurations.First) > 0 || len(e.Layers.First) > 0, e.Review, e.AsOf)
+	return e, nil
+}
+
+// useOfRow joins row f of a list, which names its namespace and repository, with
+// the repository and with the manifest whose identity is given. The namespace
+// comes from the row, so that one partition is asked and not all.
+func useOfRow(id string) string {
+	return fmt.Sprintf(`
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = %s OFFSET 0) m
+		CROSS JOIN LATERAL (SELECT path FROM repositories WHERE id = f.repository OFFSET 0) r`, id)
+}
+
+// askUses asks which manifests use the blob.
+func askUses(b *batch, e *BlobExplanation) {
+	scan := func(row pgx.CollectableRow, total *int64) (u BlobUse, err error) {
+		var digest []byte
+		if err := row.Scan(total, &u.Repository, &digest); err != nil {
+			return u, err
+		}
+		u.Digest, err = oci.DigestFromBytes(digest)
+		return u, err
+	}
+	askSome(b, &e.Configurations, scan, someOf(`
+		SELECT top_level_namespace_id AS namespace, repository_id AS repository, manifest_id AS id
+		FROM gc_blobs_configurations WHERE digest = $1`,
+		"r.path, m.digest", useOfRow("f.id")), e.Digest.Bytes())
+	askSome(b, &e.Layers, scan, someOf(`
+		SELECT top_level_namespace_id AS namespace, repository_id AS repository, layer_id AS id
+		FROM gc_blobs_layers WHERE digest = $1`,
+		"r.path, m.digest", `
+		CROSS JOIN LATERAL (
+			SELECT manifest_id FROM layers
+			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = f.id OFFSET 0) l`+
+			useOfRow("l.manifest_id")), e.Digest.Bytes())
+}
+
+// askLinks asks which repositories are linked to the blob. No digest names their
+// namespaces, so this one question goes to every partition.
+func askLinks(b *batch, e *BlobExplanation) {
+	b.Queue(fmt.Sprintf(`
+		WITH rb AS MATERIALIZED %s, unused AS MATERIALIZED (SELECT * FROM rb WHERE NOT %s)
+		SELECT (SELECT count(*) FROM rb), (SELECT count(*) FROM unused), ARRAY(
+			SELECT r.path FROM (SELECT * FROM unused ORDER BY repository_id LIMIT %d) u
+			JOIN repositories r ON r.id = u.repository_id ORDER BY r.id)`,
+		bounded("SELECT top_level_namespace_id, repository_id, blob_digest FROM repository_blobs WHERE blob_digest = $1"),
+		usedInRepository, explainFirst), e.Digest.Bytes()).QueryRow(func(row pgx.Row) error {
+		var links, unused int64
+		err := row.Scan(&links, &unused, &e.Unused.First)
+		e.Linked, e.Unused.Total = counted(links), counted(unused)
+		e.Unused.Total.Exact = e.Linked.Exact
+		return err
+	})
+}

@@ -1,0 +1,151 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// ManifestExplanation says why a manifest is kept, or when and why it will go.
+type ManifestExplanation struct {
+	AsOf         time.Time  `json:"as_of"` // by the database's clock
+	Fate         Fate       `json:"fate"`
+	Repository   string     `json:"repository"`
+	Digest       oci.Digest `json:"digest"`
+	MediaType    string     `json:"media_type"`
+	ArtifactType string     `json:"artifact_type"` // "" for none
+	Size         int64      `json:"size"`          // bytes, of the manifest itself
+	CreatedAt    time.Time  `json:"created_at"`
+	// Tags, Indexes and a subject that exists hold the manifest.
+	Tags    Some[string]       `json:"tags"`
+	Indexes Some[HoldingIndex] `json:"indexes"`
+	Subject *ExplainedSubject  `json:"subject"` // nil: it names none
+	Review  *PlannedReview     `json:"review"`  // nil: none is planned
+	// Referrers and Children hang on the manifest: they are queued for review
+	// when it is deleted.
+	Referrers Some[oci.Digest] `json:"referrers"`
+	Children  Some[oci.Digest] `json:"children"`
+}
+
+// HoldingIndex is an index that contains a manifest.
+type HoldingIndex struct {
+	Digest oci.Digest   `json:"digest"`
+	Tags   Some[string] `json:"tags"`
+}
+
+// ExplainedSubject is the manifest that another one refers to.
+type ExplainedSubject struct {
+	Digest oci.Digest `json:"digest"`
+	Exists bool       `json:"exists"` // in the same repository
+}
+
+// ExplainManifest tells what holds a manifest of the repository and what will
+// become of it. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+func (c *Catalog) ExplainManifest(ctx context.Context, path string, d oci.Digest) (ManifestExplanation, error) {
+	e := ManifestExplanation{Repository: path, Digest: d}
+	r, err := c.lookUp(ctx, path)
+	if err != nil {
+		return e, err
+	}
+	err = c.explain(ctx, fmt.Sprintf("manifest %s of %s", d, path), func(tx pgx.Tx) error {
+		var id int64
+		var subject []byte
+		err := tx.QueryRow(ctx, `
+			SELECT now(), id, media_type, COALESCE(artifact_type, ''), octet_length(payload), created_at, subject_digest
+			FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3`,
+			r.namespace, r.id, d.Bytes()).Scan(&e.AsOf, &id, &e.MediaType, &e.ArtifactType, &e.Size, &e.CreatedAt, &subject)
+		if isNoRows(err) {
+			return manifestUnknown(path, d.String())
+		}
+		if err != nil {
+			return err
+		}
+		b := new(batch)
+		askHolders(b, &e, r, id)
+		if err := askSubject(b, &e, r, subject); err != nil {
+			return err
+		}
+		askDependents(b, &e, r, id)
+		askReview(b, ReviewOfManifests, &e.Review,
+			"top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3", r.namespace, r.id, id)
+		return tx.SendBatch(ctx, &b.Batch).Close()
+	})
+	if err != nil {
+		return e, err
+	}
+	held := len(e.Tags.First) > 0 || len(e.Indexes.First) > 0 || e.Subject != nil && e.Subject.Exists
+	e.Fate = fate(held, e.Review, e.AsOf)
+	return e, nil
+}
+
+// tagsOf is the SQL of one row: how many tags of repository $1, $2 point to a
+// manifest, and the first of them.
+func tagsOf(id string) string {
+	return fmt.Sprintf(`
+		WITH t AS MATERIALIZED %s
+		SELECT (SELECT count(*) FROM t) AS tags, ARRAY(SELECT name FROM t ORDER BY name LIMIT %d) AS names`,
+		bounded(`SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = `+id), explainFirst)
+}
+
+// askHolders asks which tags point to the manifest and which indexes contain it.
+func askHolders(b *batch, e *ManifestExplanation, r repository, id int64) {
+	b.Queue(tagsOf("$3"), r.namespace, r.id, id).QueryRow(func(row pgx.Row) error {
+		var n int64
+		err := row.Scan(&n, &e.Tags.First)
+		e.Tags.Total = counted(n)
+		return err
+	})
+	scan := func(row pgx.CollectableRow, total *int64) (i HoldingIndex, err error) {
+		var digest []byte
+		var n int64
+		if err := row.Scan(total, &digest, &n, &i.Tags.First); err != nil {
+			return i, err
+		}
+		i.Tags.Total = counted(n)
+		i.Digest, err = oci.DigestFromBytes(digest)
+		return i, err
+	}
+	askSome(b, &e.Indexes, scan, someOf(`
+		SELECT parent_id AS id FROM manifest_references
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = $3`,
+		"m.digest, t.tags, t.names",
+		manifestOfRow+" CROSS JOIN LATERAL ("+tagsOf("f.id")+") t"), r.namespace, r.id, id)
+}
+
+// manifestOfRow joins row f of a list with its manifest in repository $1, $2.
+const manifestOfRow = `
+	CROSS JOIN LATERAL (
+		SELECT digest FROM manifests
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = f.id OFFSET 0) m`
+
+// askSubject asks whether the subject exists, if the manifest names one.
+func askSubject(b *batch, e *ManifestExplanation, r repository, subject []byte) error {
+	if subject == nil {
+		return nil
+	}
+	d, err := oci.DigestFromBytes(subject)
+	if err != nil {
+		return err
+	}
+	e.Subject = &ExplainedSubject{Digest: d}
+	b.row([]any{&e.Subject.Exists}, `
+		SELECT EXISTS (SELECT FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3)`,
+		r.namespace, r.id, subject)
+	return nil
+}
+
+// askDependents asks what hangs on the manifest.
+func askDependents(b *batch, e *ManifestExplanation, r repository, id int64) {
+	askSome(b, &e.Referrers, scanDigest, someOf(`
+		SELECT id, digest FROM manifests
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = $3`,
+		"f.digest", ""), r.namespace, r.id, e.Digest.Bytes())
+	askSome(b, &e.Children, scanDigest, someOf(`
+		SELECT child_id AS id FROM manifest_references
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND parent_id = $3`,
+		"m.digest", manifestOfRow), r.namespace, r.id, id)
+}

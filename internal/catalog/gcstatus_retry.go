@@ -1,0 +1,45 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// retryBatch bounds the rows that one transaction of RetrySetAside brings back.
+const retryBatch = 1000
+
+// RetrySetAside brings back the reviews of a kind that were set aside before it
+// was called: they are due now, and have not failed yet. It returns how many,
+// even with an error. A row that somebody else holds is left to its holder, who
+// brings it back with the event that it writes.
+func (c *Catalog) RetrySetAside(ctx context.Context, kind ReviewKind) (int64, error) {
+	key, same := "top_level_namespace_id, repository_id, manifest_id",
+		"q.top_level_namespace_id = b.top_level_namespace_id AND q.repository_id = b.repository_id AND q.manifest_id = b.manifest_id"
+	if kind == ReviewOfBlobs {
+		key, same = "digest", "q.digest = b.digest"
+	}
+	sql := fmt.Sprintf(`
+		WITH b AS MATERIALIZED (
+			SELECT %s FROM %[2]s WHERE set_aside_at <= $2
+			ORDER BY set_aside_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+		UPDATE %[2]s q SET set_aside_at = NULL, review_count = 0, review_after = now()
+		FROM b WHERE %[3]s`, key, kind.queue(), same)
+	var total int64
+	var before time.Time
+	err := c.db.Pool.QueryRow(ctx, "SELECT now()").Scan(&before)
+	for n := int64(1); err == nil && n > 0; total += n {
+		n = 0
+		err = db.Retry(ctx, func() error {
+			done, err := c.db.Pool.Exec(ctx, sql, retryBatch, before)
+			n = done.RowsAffected()
+			return err
+		})
+	}
+	if err != nil {
+		return total, fmt.Errorf("bringing back the %ss that were set aside: %w", kind, err)
+	}
+	return total, nil
+}

@@ -1,0 +1,433 @@
+package catalog_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// A manifest that is put after the review found its blobs unused, and before it
+// locks them, keeps them: the review looks again once it has the locks. Fails
+// with a review that looks, locks and deletes, and, where statements don't see
+// what has been committed since the transaction began, with any.
+func TestRacePutBetweenLookAndLock(t *testing.T) { atBoth(t, testRacePutBetweenLookAndLock) }
+
+func testRacePutBetweenLookAndLock(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	config, layer, stray := b.push(t, "r", "config"), b.push(t, "r", "layer"), b.push(t, "r", "stray")
+	b.dueNow(t)
+	p := b.pausing(t, ofBlobs(), "default_transaction_isolation", "repeatable read")
+	p.to(t, beforeBlobLock)
+	b.put(t, "r", image(t, config, []oci.Digest{layer}, nil), "t")
+	if out := p.ended(t); out.Kept != 2 || out.Deleted != 1 {
+		t.Errorf("review: %+v; want the manifest's blobs kept and the stray one deleted", out)
+	}
+	b.whole(t, "r", "t", config, layer)
+	b.empty(t, "gc_blob_review_queue")
+	if b.linked(t, "r", stray) {
+		t.Error("the stray blob is still there")
+	}
+	b.owned(t)
+}
+
+// A manifest that is being put holds its blobs: their rows are put off, neither
+// dropped nor reviewed again and again. Fails with a review that takes what it
+// can't lock for gone (the rows would be dropped, and the blobs never reviewed
+// if the put fails), and with one that leaves them due, which spins.
+func TestRacePutHoldsItsBlobs(t *testing.T) { atBoth(t, testRacePutHoldsItsBlobs) }
+
+func testRacePutHoldsItsBlobs(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	b.put(t, "r", image(t, b.push(t, "r", "other"), nil, nil), "t")
+	b.forget(t)
+	b.push(t, "r", "config")
+	b.push(t, "r", "layer")
+	b.dueNow(t)
+	x, watch := b.session(t), b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT FROM tags FOR UPDATE")
+	payload := image(t, config, []oci.Digest{layer}, nil)
+	put := later(func() error { _, err := b.tryPut(context.Background(), "r", payload, "t"); return err })
+	x.blocks(t, watch, 1)
+	if out := b.pausing(t, ofBlobs()).ended(t); out.Locked != 2 || out.Claimed != 2 {
+		t.Errorf("review: %+v; want both blobs locked", out)
+	}
+	b.putOff(t, "gc_blob_review_queue", 2)
+	if out := b.review(t, reviewingBlobs); out.Claimed != 0 {
+		t.Errorf("the next review: %+v; want that it leaves alone what is locked", out)
+	}
+	x.exec(t, "COMMIT")
+	if err := soon(t, "put", put); err != nil {
+		t.Fatal(err)
+	}
+	b.dueNow(t)
+	if out := b.review(t, reviewingBlobs); out.Kept != 2 {
+		t.Errorf("afterwards: %+v", out)
+	}
+	b.whole(t, "r", "t", config, layer)
+}
+
+// A manifest that is put while its blob is being deleted waits and is refused,
+// and leaves nothing. Fails with a put that looks for its blobs without a lock
+// and isn't run again: it ends with a foreign key.
+func TestRacePutMeetsDeletion(t *testing.T) { atBoth(t, testRacePutMeetsDeletion) }
+
+func testRacePutMeetsDeletion(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch := b.session(t)
+	for _, stop := range []string{beforeBlobDelete, beforeBlobSettle, beforeCommit} {
+		config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+		b.exec(t, "UPDATE gc_blob_review_queue SET review_after = now() WHERE digest = $1", layer.Bytes())
+		p := b.pausing(t, ofBlobs())
+		p.to(t, stop)
+		payload := image(t, config, []oci.Digest{layer}, nil)
+		put := later(func() error { _, err := b.tryPut(context.Background(), "r", payload, "t"); return err })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Errorf("stopped at %s: %+v", stop, out)
+		}
+		wantCode(t, soon(t, "put", put), oci.ManifestBlobUnknown)
+		b.empty(t, "manifests", "tags", "layers", "gc_blobs_layers", "gc_blobs_configurations", "gc_manifest_review_queue")
+	}
+}
+
+// A blob is found in use and its row is about to be dropped, when its last
+// manifest is deleted, by a client or by whoever drains the repository: the
+// deletion waits, and the row is there again. Fails with a claim that doesn't
+// lock the row, and with DO NOTHING in the triggers: either way nobody would look
+// at the blob again.
+func TestRaceLastManifestGoesWhileKept(t *testing.T) { atBoth(t, testRaceLastManifestGoesWhileKept) }
+
+func testRaceLastManifestGoesWhileKept(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch, x := b.session(t), b.session(t)
+	for what, do := range map[string]func(d oci.Digest) error{
+		"client": func(d oci.Digest) error { return b.DeleteManifest(context.Background(), "r", d) },
+		"drain": func(oci.Digest) error {
+			_, err := x.Exec(context.Background(), "WITH t AS (DELETE FROM tags) DELETE FROM manifests")
+			return err
+		},
+	} {
+		for i, stop := range []string{beforeBlobSettle, beforeCommit, beforeBlobSettle, beforeCommit} {
+			config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+			d := b.put(t, "r", image(t, config, []oci.Digest{layer}, nil), "t")
+			b.forget(t)
+			kept := []oci.Digest{config, layer}[i/2]
+			b.push(t, "r", []string{"config", "layer"}[i/2])
+			b.dueNow(t)
+			p := b.pausing(t, ofBlobs())
+			p.to(t, stop)
+			deleted := later(func() error { return do(d) })
+			p.blocks(t, watch, 1)
+			if out := p.ended(t); out.Kept != 1 {
+				t.Fatalf("%s, stopped at %s: %+v", what, stop, out)
+			}
+			if err := soon(t, what, deleted); err != nil {
+				t.Fatal(err)
+			}
+			if n := b.count(t, `SELECT count(*) FROM gc_blob_review_queue
+					WHERE digest = $1 AND review_after > now() + interval '23 hours'`, kept.Bytes()); n != 1 {
+				t.Errorf("%s, stopped at %s: the blob isn't in review, with a delay of its own", what, stop)
+			}
+			b.dueNow(t)
+			b.reviewAll(t)
+			b.nothing(t)
+		}
+	}
+}
+
+// The other way round: the deletion holds the row, and the review leaves it.
+func TestRaceLastManifestGoesFirst(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	d := b.put(t, "r", image(t, config, nil, nil), "t")
+	b.dueNow(t)
+	x := b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "DELETE FROM tags")
+	x.exec(t, "DELETE FROM manifests WHERE digest = $1", d.Bytes())
+	if out := b.pausing(t, ofBlobs()).ended(t); out.Claimed != 0 {
+		t.Errorf("review: %+v; want it to leave the row that the deletion wrote", out)
+	}
+	x.exec(t, "COMMIT")
+	if got := b.queued(t, config); got != "manifest_delete" {
+		t.Errorf("in review: %q", got)
+	}
+}
+
+// A client removes a blob from its repository while a review deletes it: it
+// waits, hears that there is none, and leaves no row.
+func TestRaceUnlinkMeetsDeletion(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	watch := b.session(t)
+	for _, stop := range []string{beforeBlobLook, beforeBlobLock, beforeBlobDelete, beforeCommit} {
+		d := b.push(t, "r", "layer")
+		b.dueNow(t)
+		p := b.pausing(t, ofBlobs())
+		p.to(t, stop)
+		unlinked := later(func() error { return b.DeleteBlob(context.Background(), "r", d) })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Fatalf("stopped at %s: %+v", stop, out)
+		}
+		wantCode(t, soon(t, "unlinking", unlinked), oci.BlobUnknown)
+		b.empty(t, "gc_blob_review_queue")
+	}
+}
+
+// A client that removes the last link of a blob holds the row of the queue
+// first, so the review leaves the blob to it, and finds it afterwards.
+func TestRaceUnlinkFirst(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.delays(t)
+	d := b.push(t, "r", "layer")
+	x, watch := b.session(t), b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT FROM repository_blobs FOR KEY SHARE")
+	unlinked := later(func() error { return b.DeleteBlob(context.Background(), "r", d) })
+	x.blocks(t, watch, 1)
+	if out := b.pausing(t, ofBlobs()).ended(t); out.Claimed != 0 {
+		t.Errorf("review: %+v", out)
+	}
+	x.exec(t, "COMMIT")
+	if err := soon(t, "unlinking", unlinked); err != nil {
+		t.Fatal(err)
+	}
+	if out := b.review(t, reviewingBlobs); out.Deleted != 1 {
+		t.Errorf("afterwards: %+v", out)
+	}
+	b.nothing(t)
+}
+
+// A manifest that starts to use a link between the review's look and its lock
+// keeps the link. Fails with a review that deletes the links that it found
+// unused without looking at them again.
+func TestRaceLinkUsedBetweenLookAndLock(t *testing.T) { atBoth(t, testRaceLinkUsedBetweenLookAndLock) }
+
+func testRaceLinkUsedBetweenLookAndLock(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	b.put(t, "r", image(t, config, []oci.Digest{layer}, nil), "t")
+	for _, path := range []string{"other", "third"} {
+		for _, d := range []oci.Digest{config, layer} {
+			if ok, err := b.Mount(t.Context(), path, "r", d); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+		}
+	}
+	b.dueNow(t)
+	p := b.pausing(t, ofBlobs())
+	p.to(t, beforeLinkLock)
+	b.put(t, "other", image(t, config, []oci.Digest{layer}, nil), "t")
+	if out := p.ended(t); out.Links != 2 || out.Kept != 2 {
+		t.Errorf("review: %+v; want the two links of the third repository removed", out)
+	}
+	b.whole(t, "other", "t", config, layer)
+	_, err := b.BlobNow(t.Context(), "third", layer)
+	wantCode(t, err, oci.BlobUnknown)
+	b.empty(t, "gc_blob_review_queue")
+}
+
+// A manifest that needs a link that is being removed waits and is refused.
+// Fails with a review that removes links without a lock that the put meets
+// (the put succeeds, in a repository that doesn't serve its blobs), and with a
+// put that doesn't lock its links.
+func TestRacePutMeetsUnlinking(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	payload := image(t, config, []oci.Digest{layer}, nil)
+	b.put(t, "r", payload, "t")
+	b.push(t, "other", "config")
+	if ok, err := b.Mount(t.Context(), "other", "r", layer); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	b.dueNow(t)
+	p, watch := b.pausing(t, ofBlobs()), b.session(t)
+	p.to(t, beforeLinkDelete)
+	put := later(func() error { _, err := b.tryPut(context.Background(), "other", payload, "t"); return err })
+	p.blocks(t, watch, 1)
+	if out := p.ended(t); out.Links != 2 {
+		t.Errorf("review: %+v; want both links removed", out)
+	}
+	wantCode(t, soon(t, "put", put), oci.ManifestBlobUnknown)
+	if n := b.rows(t, "manifests"); n != 1 {
+		t.Errorf("%d manifests, want only the first", n)
+	}
+}
+
+// A manifest that is being put holds its links, which are left, and the blob is
+// looked at again. Fails with a review that waits for links: its lock timeout
+// would end it each time.
+func TestRacePutHoldsItsLinks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	payload := image(t, config, []oci.Digest{layer}, nil)
+	b.put(t, "r", payload, "t")
+	b.push(t, "other", "config")
+	b.push(t, "other", "layer")
+	b.put(t, "other", image(t, b.push(t, "other", "x"), nil, nil), "t")
+	b.dueNow(t)
+	x, watch := b.session(t), b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT FROM tags t, repositories r WHERE r.path = 'other' AND t.repository_id = r.id FOR UPDATE OF t")
+	put := later(func() error { _, err := b.tryPut(context.Background(), "other", payload, "t"); return err })
+	x.blocks(t, watch, 1)
+	if out := b.pausing(t, ofBlobs()).ended(t); out.Links != 0 || out.Kept != 3 {
+		t.Errorf("review: %+v; want no link removed", out)
+	}
+	b.putOff(t, "gc_blob_review_queue", 2)
+	x.exec(t, "COMMIT")
+	if err := soon(t, "put", put); err != nil {
+		t.Fatal(err)
+	}
+	b.whole(t, "other", "t", config, layer)
+}
+
+// A link that a review is removing is made anew by who mounts or uploads the
+// blob meanwhile. Fails with a link that is made with DO NOTHING by who hasn't
+// waited for the row of the queue.
+func TestRaceLinkIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	b.put(t, "r", image(t, config, []oci.Digest{layer}, nil), "t")
+	watch := b.session(t)
+	for what, link := range map[string]func() error{
+		"mount": func() error {
+			_, err := b.Mount(context.Background(), "other", "r", layer)
+			return err
+		},
+		"upload": func() error {
+			_, err := b.tryPush(context.Background(), "other", "layer")
+			return err
+		},
+	} {
+		b.push(t, "other", "layer")
+		b.dueNow(t)
+		p := b.pausing(t, ofBlobs())
+		p.to(t, beforeLinkDelete)
+		linked := later(link)
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Links != 1 {
+			t.Errorf("%s: review: %+v; want the link removed", what, out)
+		}
+		if err := soon(t, what, linked); err != nil {
+			t.Fatal(err)
+		}
+		if !b.linked(t, "other", layer) {
+			t.Errorf("%s succeeded, but the repository doesn't have the blob", what)
+		}
+	}
+}
+
+// A row of the queue whose blob is gone is dropped; one whose blob is held isn't.
+// Fails with a review that doesn't tell the two apart.
+func TestRaceGoneAndLocked(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	gone, held := b.push(t, "r", "gone"), b.push(t, "r", "held")
+	b.exec(t, "DELETE FROM blobs WHERE digest = $1", gone.Bytes())
+	b.dueNow(t)
+	x := b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT FROM blobs WHERE digest = $1 FOR KEY SHARE", held.Bytes())
+	if out := b.pausing(t, ofBlobs()).ended(t); out.Gone != 1 || out.Locked != 1 {
+		t.Errorf("review: %+v", out)
+	}
+	b.putOff(t, "gc_blob_review_queue", 1)
+	if n := b.rows(t, "gc_blob_review_queue"); n != 1 {
+		t.Errorf("%d rows in the queue, want one", n)
+	}
+}
+
+// A blob that another session deletes while the review can't lock it, and that
+// is pushed again at once: the row of the queue is dropped, and made anew by the
+// push.
+func TestRaceGoneAndBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	d := b.push(t, "r", "layer")
+	b.dueNow(t)
+	x, watch := b.session(t), b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "DELETE FROM blobs")
+	p := b.pausing(t, ofBlobs())
+	p.to(t, `FROM unnest\(.*FROM blobs WHERE digest = d.digest`)
+	x.exec(t, "COMMIT")
+	pushed := later(func() error { _, err := b.tryPush(context.Background(), "r", "layer"); return err })
+	p.blocks(t, watch, 1)
+	if out := p.ended(t); out.Gone != 1 {
+		t.Errorf("review: %+v", out)
+	}
+	if err := soon(t, "push", pushed); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.queued(t, d); got != "blob_upload" {
+		t.Errorf("in review: %q", got)
+	}
+}
+
+// The object of a young blob is swept twice, since its request may still be
+// asking the store for it; that of an old one once.
+func TestRaceYoungObjectIsSweptTwice(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.push(t, "r", "young")
+	old := b.push(t, "r", "old")
+	b.exec(t, "UPDATE blobs SET created_at = now() - interval '3 hours' WHERE digest = $1", old.Bytes())
+	b.dueNow(t)
+	if out := b.review(t, reviewingBlobs); out.Deleted != 2 {
+		t.Fatalf("review: %+v", out)
+	}
+	sweep := func() int {
+		list, err := b.ClaimDoomed(t.Context(), 10, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.SettleDoomed(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	if n := sweep(); n != 2 {
+		t.Errorf("%d objects are due at once, want both", n)
+	}
+	if n := sweep(); n != 0 || b.rows(t, "gc_doomed_objects") != 1 {
+		t.Errorf("%d objects are due again at once; %d are known", n, b.rows(t, "gc_doomed_objects"))
+	}
+	b.exec(t, "UPDATE gc_doomed_objects SET again_at = now(), delete_after = now()")
+	if n := sweep(); n != 1 || b.rows(t, "gc_doomed_objects") != 0 {
+		t.Errorf("%d objects are swept after the longest request, %d are left", n, b.rows(t, "gc_doomed_objects"))
+	}
+}
+
+// The foreign keys are the last line: a blob in use can't be deleted even if
+// what garbage collection keeps of it is lost. The review fails and is counted;
+// nothing is doomed.
+func TestRaceForeignKeysHold(t *testing.T) { atBoth(t, testRaceForeignKeysHold) }
+
+func testRaceForeignKeysHold(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	b.put(t, "r", image(t, config, []oci.Digest{layer}, nil), "t")
+	b.exec(t, "DELETE FROM gc_blobs_layers")
+	b.exec(t, "DELETE FROM gc_blobs_configurations")
+	for _, d := range []oci.Digest{config, layer} {
+		b.exec(t, "UPDATE gc_blob_review_queue SET review_after = now() WHERE digest = $1", d.Bytes())
+		_, err := b.pausing(t, ofBlobs()).finish(t)
+		if failed := failure(t, err); failed.Contended() {
+			t.Errorf("the deletion of a blob in use is taken for a lost race: %v", failed)
+		}
+		b.exec(t, "UPDATE gc_blob_review_queue SET review_after = now() + interval '1 day'")
+	}
+	b.whole(t, "r", "t", config, layer)
+	b.empty(t, "gc_doomed_objects")
+}

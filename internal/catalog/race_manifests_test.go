@@ -1,0 +1,411 @@
+package catalog_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// A manifest is found tagged and its row is about to be dropped, when its last
+// tag is deleted or moved: whoever does that waits, and the row is there again.
+// Fails with a claim that doesn't lock the row, and with DO NOTHING in the
+// triggers: the manifest would stay forever.
+func TestRaceLastTagGoesWhileKept(t *testing.T) { atBoth(t, testRaceLastTagGoesWhileKept) }
+
+func testRaceLastTagGoesWhileKept(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch := b.session(t)
+	config := b.push(t, "r", "config")
+	for i, c := range []struct {
+		event string
+		do    func() error
+	}{
+		{"tag_delete", func() error { return b.DeleteTag(context.Background(), "r", "t") }},
+		{"tag_switch", func() error {
+			_, err := b.tryPut(context.Background(), "r", numbered(t, 100, config), "t")
+			return err
+		}},
+	} {
+		for j, stop := range []string{beforeSettle, beforeCommit} {
+			payload := numbered(t, 2*i+j, config)
+			b.put(t, "r", payload)
+			d := b.put(t, "r", payload, "t")
+			b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+			p := b.pausing(t, ofManifests())
+			p.to(t, stop)
+			done := later(c.do)
+			p.blocks(t, watch, 1)
+			if out := p.ended(t); out.Kept != 1 || out.Deleted != 0 {
+				t.Fatalf("%s, stopped at %s: %+v", c.event, stop, out)
+			}
+			if err := soon(t, c.event, done); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.queued(t, d); got != c.event {
+				t.Errorf("%s, stopped at %s: in review: %q", c.event, stop, got)
+			}
+			b.dueNow(t)
+			if out := b.review(t, reviewingManifests); out.Deleted != 1 {
+				t.Errorf("%s, stopped at %s: afterwards %+v", c.event, stop, out)
+			}
+			b.exec(t, "DELETE FROM tags")
+			b.exec(t, "DELETE FROM manifests")
+			b.empty(t, "gc_manifest_review_queue")
+		}
+	}
+}
+
+// The other way round: the deletion of the tag holds the row, so the review
+// leaves it; afterwards it is as the deletion wrote it.
+func TestRaceLastTagGoesFirst(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	payload := image(t, b.push(t, "r", "config"), nil, nil)
+	b.put(t, "r", payload)
+	d := b.put(t, "r", payload, "t")
+	b.dueNow(t)
+	x := b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "DELETE FROM tags")
+	if out := b.pausing(t, ofManifests()).ended(t); out.Claimed != 0 {
+		t.Errorf("review: %+v", out)
+	}
+	x.exec(t, "COMMIT")
+	if got := b.queued(t, d); got != "tag_delete" {
+		t.Errorf("in review: %q", got)
+	}
+	if n := b.count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
+		t.Error("the tag's deletion grants no delay")
+	}
+}
+
+// A manifest is found in an index, or with a living subject, and its row is
+// about to be dropped, when that is deleted.
+func TestRaceHolderGoesWhileKept(t *testing.T) { atBoth(t, testRaceHolderGoesWhileKept) }
+
+func testRaceHolderGoesWhileKept(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch := b.session(t)
+	config := b.push(t, "r", "config")
+	for event, make := range map[string]func() (held, holder oci.Digest){
+		"manifest_list_delete": func() (held, holder oci.Digest) {
+			held = b.put(t, "r", numbered(t, 1, config))
+			return held, b.put(t, "r", index(t, held), "t")
+		},
+		"subject_delete": func() (held, holder oci.Digest) {
+			holder = b.put(t, "r", numbered(t, 2, config), "t")
+			return b.put(t, "r", subjectOf(t, config, holder)), holder
+		},
+	} {
+		for _, stop := range []string{beforeSettle, beforeCommit} {
+			held, holder := make()
+			b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+			p := b.pausing(t, ofManifests())
+			p.to(t, stop)
+			done := later(func() error { return b.DeleteManifest(context.Background(), "r", holder) })
+			p.blocks(t, watch, 1)
+			if out := p.ended(t); out.Kept != 1 || out.Deleted != 0 {
+				t.Fatalf("%s, stopped at %s: %+v", event, stop, out)
+			}
+			if err := soon(t, event, done); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.queued(t, held); got != event {
+				t.Errorf("%s, stopped at %s: in review: %q", event, stop, got)
+			}
+			b.dueNow(t)
+			b.review(t, reviewingManifests)
+			b.empty(t, "manifests", "manifest_references", "gc_manifest_review_queue")
+		}
+	}
+}
+
+// A manifest that is tagged, or put into an index, after the review found it
+// unused and before the lock, is kept. Fails with a review that looks, locks
+// and deletes: a foreign key would end it, or, at a subject, nothing.
+func TestRaceHeldBetweenLookAndLock(t *testing.T) { atBoth(t, testRaceHeldBetweenLookAndLock) }
+
+func testRaceHeldBetweenLookAndLock(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	config := b.push(t, "r", "config")
+	payload := numbered(t, 1, config)
+	tagged, child := b.put(t, "r", payload), b.put(t, "r", numbered(t, 2, config))
+	b.put(t, "r", numbered(t, 3, config))
+	b.dueNow(t)
+	p := b.pausing(t, ofManifests(), "default_transaction_isolation", "repeatable read")
+	p.to(t, beforeLock)
+	b.put(t, "r", payload, "t")
+	b.put(t, "r", index(t, child), "list")
+	if out := p.ended(t); out.Kept != 2 || out.Deleted != 1 {
+		t.Errorf("review: %+v; want what is held by now kept, and the third deleted", out)
+	}
+	b.whole(t, "r", "t", config)
+	b.whole(t, "r", "list")
+	for _, d := range []oci.Digest{tagged, child} {
+		if _, err := b.ManifestByDigest(t.Context(), "r", d); err != nil {
+			t.Error(err)
+		}
+	}
+	b.empty(t, "gc_manifest_review_queue")
+}
+
+// A manifest that is tagged while it is being deleted is stored anew; an index
+// of it is refused. Both wait.
+func TestRaceHeldWhileDeleted(t *testing.T) { atBoth(t, testRaceHeldWhileDeleted) }
+
+func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch := b.session(t)
+	config := b.push(t, "r", "config")
+	for _, stop := range []string{beforeDelete, beforeCommit} {
+		payload := numbered(t, 1, config)
+		d := b.put(t, "r", payload)
+		b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		p := b.pausing(t, ofManifests())
+		p.to(t, stop)
+		listed := later(func() error { _, err := b.tryPut(context.Background(), "r", index(t, d), "list"); return err })
+		p.blocks(t, watch, 1)
+		tagged := later(func() error { _, err := b.tryPut(context.Background(), "r", payload, "t"); return err })
+		p.blocks(t, watch, 2)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Fatalf("stopped at %s: %+v", stop, out)
+		}
+		if err := soon(t, "tag", tagged); err != nil {
+			t.Errorf("stopped at %s: %v", stop, err)
+		}
+		// The index meets the manifest gone or stored anew.
+		if err := soon(t, "index", listed); err != nil {
+			wantCode(t, err, oci.ManifestBlobUnknown)
+		} else {
+			b.whole(t, "r", "list")
+		}
+		b.whole(t, "r", "t", config)
+		b.exec(t, "DELETE FROM tags")
+		b.exec(t, "DELETE FROM manifests")
+		b.exec(t, "DELETE FROM gc_manifest_review_queue")
+	}
+}
+
+// A put that has begun holds the children of its index, and the manifest that it
+// tags: their rows are put off. Fails with a review that takes what it can't
+// lock for gone, or leaves it due.
+func TestRacePutHoldsManifests(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	tagged, child := b.put(t, "r", numbered(t, 1, config)), b.put(t, "r", numbered(t, 2, config))
+	b.put(t, "r", numbered(t, 3, config), "list")
+	b.dueNow(t)
+	x, watch := b.session(t), b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", tagged.Bytes()) // as putAgain does
+	x.exec(t, "SELECT FROM tags FOR UPDATE")
+	put := later(func() error { _, err := b.tryPut(context.Background(), "r", index(t, child), "list"); return err })
+	x.blocks(t, watch, 1)
+	if out := b.pausing(t, ofManifests()).ended(t); out.Locked != 2 || out.Claimed != 2 {
+		t.Errorf("review: %+v; want both locked", out)
+	}
+	b.putOff(t, "gc_manifest_review_queue", 2)
+	if out := b.review(t, reviewingManifests); out.Claimed != 0 {
+		t.Errorf("the next review: %+v", out)
+	}
+	x.exec(t, "COMMIT")
+	if err := soon(t, "put", put); err != nil {
+		t.Fatal(err)
+	}
+	b.dueNow(t)
+	if out := b.review(t, reviewingManifests); out.Kept != 1 || out.Deleted != 2 {
+		t.Errorf("afterwards: %+v; want the child kept", out)
+	}
+	b.whole(t, "r", "list")
+}
+
+// A client deletes a manifest that a review wants: the review puts the row off,
+// and the deletion, which waits for the row, takes it along.
+func TestRaceDeletedByAClient(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	watch := b.session(t)
+	for _, stop := range []string{beforeLook, beforeLock} {
+		d := b.put(t, "r", image(t, config, nil, nil))
+		b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		p := b.pausing(t, ofManifests())
+		p.to(t, stop)
+		deleted := later(func() error { return b.DeleteManifest(context.Background(), "r", d) })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Locked != 1 {
+			t.Errorf("stopped at %s: %+v; want the manifest left to the client", stop, out)
+		}
+		if err := soon(t, "deletion", deleted); err != nil {
+			t.Error(err)
+		}
+		b.empty(t, "manifests", "gc_manifest_review_queue")
+	}
+}
+
+// A row whose manifest is gone is dropped.
+func TestRaceManifestIsGone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	d := b.put(t, "r", image(t, b.push(t, "r", "config"), nil, nil))
+	b.exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, event)
+		SELECT top_level_namespace_id, repository_id, id + 1000, 'test' FROM manifests`)
+	b.dueNow(t)
+	x := b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", d.Bytes())
+	if out := b.pausing(t, ofManifests()).ended(t); out.Gone != 1 || out.Locked != 1 {
+		t.Errorf("review: %+v", out)
+	}
+	b.putOff(t, "gc_manifest_review_queue", 1)
+	if n := b.rows(t, "gc_manifest_review_queue"); n != 1 {
+		t.Errorf("%d rows in the queue, want one", n)
+	}
+}
+
+// A subject that comes while a review deletes what waits for it waits, and is
+// stored; one that has come first keeps its referrer, before it is committed and
+// after.
+func TestRaceSubjectComes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	watch := b.session(t)
+	subject := numbered(t, 1, config)
+	waits := subjectOf(t, config, oci.Compute(oci.SHA256, subject))
+	for _, stop := range []string{beforeLook, beforeLock, beforeDelete, beforeCommit} {
+		b.put(t, "r", waits)
+		b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		p := b.pausing(t, ofManifests())
+		p.to(t, stop)
+		put := later(func() error { _, err := b.tryPut(context.Background(), "r", subject, "t"); return err })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Errorf("stopped at %s: %+v", stop, out)
+		}
+		if err := soon(t, "put", put); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.DeleteManifest(t.Context(), "r", oci.Compute(oci.SHA256, subject)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	referrer := b.put(t, "r", waits)
+	b.put(t, "r", numbered(t, 2, config), "t")
+	b.dueNow(t)
+	x := b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT FROM gc_manifest_review_queue FOR UPDATE")
+	put := later(func() error { _, err := b.tryPut(context.Background(), "r", subject, "t"); return err })
+	x.blocks(t, watch, 1) // it is about to put its referrer's row off
+	x.exec(t, "COMMIT")
+	if err := soon(t, "put", put); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.count(t, `SELECT count(*) FROM gc_manifest_review_queue q JOIN manifests m ON m.id = q.manifest_id
+			WHERE m.digest = $1 AND q.review_after > now() + interval '23 hours'`, referrer.Bytes()); n != 1 {
+		t.Error("the referrer's review wasn't put off")
+	}
+	b.dueNow(t)
+	b.review(t, reviewingManifests)
+	if _, err := b.ManifestByDigest(t.Context(), "r", referrer); err != nil {
+		t.Error(err)
+	}
+}
+
+// A referrer is put while its subject is being deleted by somebody who can't
+// see it yet, and is due before the deletion is committed: the put waits for
+// the deletion. Fails with a put that doesn't lock its subject: the review sees
+// the subject, drops the row, and nobody looks at the referrer again.
+func TestRaceReferrerPutWhileSubjectGoes(t *testing.T) {
+	atBoth(t, testRaceReferrerPutWhileSubjectGoes)
+}
+
+func testRaceReferrerPutWhileSubjectGoes(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	b.delays(t)
+	config := b.push(t, "r", "config")
+	subject := b.put(t, "r", numbered(t, 1, config))
+	b.exec(t, "DELETE FROM gc_manifest_review_queue")
+	x := b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "DELETE FROM manifests WHERE digest = $1", subject.Bytes())
+	put := later(func() error {
+		_, err := b.tryPut(context.Background(), "r", subjectOf(t, config, subject))
+		return err
+	})
+	eventually(t, "the put waits or is done", func() bool { return len(put) > 0 || b.waiting(t) > 0 })
+	b.pausing(t, ofManifests()).ended(t)
+	x.exec(t, "COMMIT")
+	if err := soon(t, "put", put); err != nil {
+		t.Fatal(err)
+	}
+	b.reviewAll(t)
+	b.empty(t, "manifests", "gc_manifest_review_queue")
+}
+
+// A put of a referrer doesn't take its row out of the queue because its subject
+// lives: see above. The other way round, a subject that is deleted after the
+// put finds its referrer.
+func TestRaceSubjectGoesWhileReferrerIsPut(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.delays(t, "blob_upload")
+	config := b.push(t, "r", "config")
+	subject := b.put(t, "r", numbered(t, 1, config), "t")
+	x, watch := b.session(t), b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT FROM tags FOR UPDATE")
+	// It loses its tag in the end, so that only the subject holds it.
+	put := later(func() error {
+		_, err := b.tryPut(context.Background(), "r", subjectOf(t, config, subject), "t")
+		return err
+	})
+	x.blocks(t, watch, 1)
+	deleted := later(func() error { return b.DeleteManifest(context.Background(), "r", subject) })
+	eventually(t, "both wait", func() bool { return b.waiting(t) >= 2 })
+	x.exec(t, "COMMIT")
+	if err := soon(t, "put", put); err != nil {
+		t.Fatal(err)
+	}
+	if err := soon(t, "deletion", deleted); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
+		t.Fatal(err)
+	}
+	b.reviewAll(t)
+	b.empty(t, "manifests", "gc_manifest_review_queue")
+}
+
+// The key of an index's child is checked at the commit: a child can't be deleted
+// from under its index, but the two together can.
+func TestRaceDeferredKey(t *testing.T) { atBoth(t, testRaceDeferredKey) }
+
+func testRaceDeferredKey(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	config := b.push(t, "r", "config")
+	child := b.put(t, "r", numbered(t, 1, config))
+	list := b.put(t, "r", index(t, child), "t")
+	x := b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "DELETE FROM manifests WHERE digest = $1", child.Bytes())
+	if _, err := x.Exec(t.Context(), "COMMIT"); err == nil {
+		t.Error("a child of an index was deleted")
+	}
+	b.whole(t, "r", "t")
+	if _, err := b.ManifestByDigest(t.Context(), "r", child); err != nil {
+		t.Error(err)
+	}
+	x.exec(t, "DELETE FROM tags")
+	x.exec(t, "DELETE FROM manifests WHERE digest = ANY ($1)", [][]byte{child.Bytes(), list.Bytes()})
+	b.empty(t, "manifests", "manifest_references", "gc_blobs_configurations")
+	// The index's references queued the child, which had gone with it.
+	b.dueNow(t)
+	if out := b.review(t, reviewingManifests); out.Gone != out.Claimed {
+		t.Errorf("then: %+v", out)
+	}
+}

@@ -1,0 +1,340 @@
+package catalog_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// An answer that a blob exists holds even where the queue had no row, and
+// whatever shorter delays of other events follow. Fails with promises that
+// only put off a row that there is, and with events that don't keep the
+// GREATEST.
+func TestRacePromiseOutlivesTheManifest(t *testing.T) {
+	t.Parallel()
+	for what, promise := range map[string]func(ctx context.Context, b bundle, d oci.Digest) error{
+		"existence": func(ctx context.Context, b bundle, d oci.Digest) error {
+			_, err := b.PromiseBlob(ctx, "r", d)
+			return err
+		},
+		"mount": func(ctx context.Context, b bundle, d oci.Digest) error {
+			_, err := b.Mount(ctx, "other", "r", d)
+			return err
+		},
+		"upload": func(ctx context.Context, b bundle, _ oci.Digest) error {
+			_, err := b.tryPush(ctx, "r", "layer")
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.delays(t, "blob_upload")
+			config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+			d := b.put(t, "r", image(t, config, []oci.Digest{layer}, nil), "t")
+			b.forget(t)
+			if err := promise(t.Context(), b, layer); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.DeleteManifest(t.Context(), "r", d); err != nil {
+				t.Fatal(err)
+			}
+			if _, n := b.reviewAll(t); n != 1 {
+				t.Errorf("%d blobs were deleted, want the configuration, which nobody was promised", n)
+			}
+			if _, err := b.BlobNow(t.Context(), "r", layer); err != nil {
+				t.Errorf("the blob was promised: %v", err)
+			}
+			b.put(t, "r", image(t, b.push(t, "r", "config"), []oci.Digest{layer}, nil), "t")
+		})
+	}
+}
+
+// So does an answer that a manifest exists.
+func TestRacePromiseOutlivesTheTag(t *testing.T) {
+	t.Parallel()
+	for what, promise := range map[string]func(ctx context.Context, b bundle, payload []byte) error{
+		"existence": func(ctx context.Context, b bundle, payload []byte) error {
+			_, err := b.PromiseManifest(ctx, "r", oci.Compute(oci.SHA256, payload))
+			return err
+		},
+		"put again": func(ctx context.Context, b bundle, payload []byte) error {
+			_, err := b.tryPut(ctx, "r", payload)
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.delays(t, "manifest_upload", "blob_upload")
+			payload := image(t, b.push(t, "r", "config"), nil, nil)
+			d := b.put(t, "r", payload, "t")
+			b.forget(t)
+			if err := promise(t.Context(), b, payload); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
+				t.Fatal(err)
+			}
+			if n, _ := b.reviewAll(t); n != 0 {
+				t.Error("a manifest was deleted that a client was told exists")
+			}
+			b.put(t, "r", index(t, d), "list")
+		})
+	}
+}
+
+// Who asks for a blob while a review deletes it waits, and hears the truth.
+// Fails with the promise and the look in one statement, or the look first:
+// both tell of a blob that is gone.
+func TestRaceAskedWhileDeleted(t *testing.T) { atBoth(t, testRaceAskedWhileDeleted) }
+
+func testRaceAskedWhileDeleted(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch := b.session(t)
+	for _, stop := range []string{beforeBlobLook, beforeBlobLock, beforeBlobDelete, beforeCommit} {
+		d := b.push(t, "r", "layer")
+		b.dueNow(t)
+		p := b.pausing(t, ofBlobs())
+		p.to(t, stop)
+		asked := later(func() error { _, err := b.PromiseBlob(context.Background(), "r", d); return err })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Fatalf("stopped at %s: %+v", stop, out)
+		}
+		wantCode(t, soon(t, "asking", asked), oci.BlobUnknown)
+	}
+}
+
+// The same for a manifest.
+func TestRaceManifestAskedWhileDeleted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	watch := b.session(t)
+	for _, stop := range []string{beforeLook, beforeLock, beforeDelete, beforeCommit} {
+		d := b.put(t, "r", image(t, b.push(t, "r", "config"), nil, nil))
+		b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		p := b.pausing(t, ofManifests())
+		p.to(t, stop)
+		asked := later(func() error { _, err := b.PromiseManifest(context.Background(), "r", d); return err })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Fatalf("stopped at %s: %+v", stop, out)
+		}
+		wantCode(t, soon(t, "asking", asked), oci.ManifestUnknown)
+		// The promise of nothing is dropped in its time.
+		b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		if out := b.review(t, reviewingManifests); out.Gone != out.Claimed {
+			t.Errorf("stopped at %s: then %+v", stop, out)
+		}
+		b.empty(t, "gc_manifest_review_queue")
+	}
+}
+
+// Who asks for a blob in use while it is reviewed gets a promise that outlasts
+// the review, which drops the row. Fails with a review that doesn't lock the
+// row, and drops the promise with it.
+func TestRaceAskedWhileKept(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	b.put(t, "r", image(t, config, nil, nil), "t")
+	b.dueNow(t)
+	p, watch := b.pausing(t, ofBlobs()), b.session(t)
+	p.to(t, beforeBlobSettle)
+	asked := later(func() error { _, err := b.PromiseBlob(context.Background(), "r", config); return err })
+	p.blocks(t, watch, 1)
+	if out := p.ended(t); out.Kept != 1 {
+		t.Fatalf("review: %+v", out)
+	}
+	if err := soon(t, "asking", asked); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
+		t.Error("the promise went with the row that the review dropped")
+	}
+}
+
+// A promise that isn't committed yet keeps the review off, and one that is
+// keeps the row from being due. Fails without SKIP LOCKED (the review waits)
+// and with a claim that doesn't look at the row again after locking it.
+func TestRacePromiseBeforeReview(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	d := b.push(t, "r", "layer")
+	b.dueNow(t)
+	x := b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "UPDATE gc_blob_review_queue SET review_after = now() + interval '1 day' WHERE digest = $1", d.Bytes())
+	if out := b.pausing(t, ofBlobs()).ended(t); out.Claimed != 0 {
+		t.Errorf("review beside a promise: %+v", out)
+	}
+	x.exec(t, "COMMIT")
+	if out := b.review(t, reviewingBlobs); out.Claimed != 0 {
+		t.Errorf("review after a promise: %+v", out)
+	}
+}
+
+// A review that lost a race for locks puts its row off: a promise that was made
+// in between stays. Fails with a row that is put off to five seconds from now
+// whatever it holds by then.
+func TestRacePromiseBeforePostponement(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	d := b.put(t, "r", image(t, config, nil, nil))
+	b.dueNow(t)
+	x := b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT FROM gc_blob_review_queue WHERE digest = $1 FOR UPDATE", config.Bytes())
+	_, err := b.pausing(t, ofManifests()).finish(t)
+	failed := contended(t, err)
+	if _, err := b.PromiseManifest(t.Context(), "r", d); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.PostponeReview(t.Context(), failed); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
+		t.Error("a review that gave way shortened a promise that was made since")
+	}
+	// The row of a blob likewise, also when it failed and didn't just lose a race.
+	x.exec(t, "COMMIT")
+	b.exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+	b.exec(t, "CREATE TRIGGER refuse BEFORE DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION refuse()")
+	b.forget(t)
+	layer := b.push(t, "r", "layer")
+	b.dueNow(t)
+	_, err = b.pausing(t, ofBlobs()).finish(t)
+	failed = failure(t, err)
+	if _, err := b.PromiseBlob(t.Context(), "r", layer); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.PostponeReview(t.Context(), failed); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.FailReview(t.Context(), failed, 1, func(int) time.Duration { return time.Second }); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.count(t, `SELECT count(*) FROM gc_blob_review_queue
+			WHERE digest = $1 AND review_after > now() + interval '23 hours' AND set_aside_at IS NULL`, layer.Bytes()); n != 1 {
+		t.Error("a review that failed shortened a promise that was made since, or set its row aside")
+	}
+}
+
+// The row that a failed review wants to put off is held by somebody else:
+// that is no failure of the database, and nobody waits.
+func TestRaceFailedRowIsHeld(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.push(t, "r", "layer")
+	b.exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+	b.exec(t, "CREATE TRIGGER refuse BEFORE DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION refuse()")
+	b.dueNow(t)
+	_, err := b.pausing(t, ofBlobs()).finish(t)
+	failed := failure(t, err)
+	x := b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT FROM gc_blob_review_queue FOR UPDATE")
+	if err := b.PostponeReview(t.Context(), failed); err != nil {
+		t.Errorf("postponing: %v", err)
+	}
+	if _, err := b.FailReview(t.Context(), failed, 3, func(int) time.Duration { return time.Minute }); err != nil {
+		t.Errorf("counting the failure: %v", err)
+	}
+}
+
+// An upload that is committed while a review deletes the same content waits,
+// runs again and stores it anew, under its own key. Fails with an upload that
+// takes ON CONFLICT DO NOTHING for proof that the blob stays: it isn't linked,
+// or the link's foreign key fails.
+func TestRaceUploadMeetsDeletion(t *testing.T) { atBoth(t, testRaceUploadMeetsDeletion) }
+
+func testRaceUploadMeetsDeletion(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch := b.session(t)
+	for i, stop := range []string{beforeBlobLook, beforeBlobLock, beforeBlobDelete, beforeBlobSettle, beforeCommit} {
+		d := b.push(t, "r", "layer")
+		old, err := b.BlobNow(t.Context(), "r", d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.dueNow(t)
+		p := b.pausing(t, ofBlobs())
+		p.to(t, stop)
+		path := []string{"r", "other"}[i%2]
+		pushed := later(func() error { _, err := b.tryPush(context.Background(), path, "layer"); return err })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Fatalf("stopped at %s: %+v", stop, out)
+		}
+		if err := soon(t, "upload", pushed); err != nil {
+			t.Fatalf("stopped at %s: %v", stop, err)
+		}
+		now, err := b.BlobNow(t.Context(), path, d)
+		if err != nil || now.StorageKey == old.StorageKey {
+			t.Errorf("stopped at %s: the upload succeeded, then %+v, %v", stop, now, err)
+		}
+		if n := b.count(t, "SELECT count(*) FROM gc_doomed_objects WHERE storage_key = $1", old.StorageKey); n != 1 {
+			t.Errorf("stopped at %s: the old object isn't doomed", stop)
+		}
+		if got := b.queued(t, d); got != "blob_upload" {
+			t.Errorf("stopped at %s: in review %q", stop, got)
+		}
+	}
+	b.owned(t)
+}
+
+// A mount that meets the deletion of its blob waits, and says that there is
+// nothing to mount.
+func TestRaceMountMeetsDeletion(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	watch := b.session(t)
+	for _, stop := range []string{beforeBlobLook, beforeBlobLock, beforeBlobDelete, beforeCommit} {
+		d := b.push(t, "r", "layer")
+		b.dueNow(t)
+		p := b.pausing(t, ofBlobs())
+		p.to(t, stop)
+		mounted := later(func() error {
+			ok, err := b.Mount(context.Background(), "other", "r", d)
+			if ok {
+				err = fmt.Errorf("mounted a blob that was deleted")
+			}
+			return err
+		})
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Fatalf("stopped at %s: %+v", stop, out)
+		}
+		if err := soon(t, "mount", mounted); err != nil {
+			t.Errorf("stopped at %s: %v", stop, err)
+		}
+		b.empty(t, "repository_blobs", "gc_blob_review_queue")
+	}
+}
+
+// A reader whose object is gone from the store looks once more: the blob was
+// deleted and pushed anew under another key.
+func TestRaceReaderLooksOnceMore(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.listen(t)
+	d := b.push(t, "r", "layer")
+	old, err := b.Blob(t.Context(), "r", d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.dueNow(t)
+	if out := b.review(t, reviewingBlobs); out.Deleted != 1 {
+		t.Fatalf("review: %+v", out)
+	}
+	b.push(t, "r", "layer")
+	now, err := b.BlobNow(t.Context(), "r", d)
+	if err != nil || now.StorageKey == old.StorageKey {
+		t.Errorf("the blob was stored anew, and the reader is told %+v, %v", now, err)
+	}
+}

@@ -1,0 +1,276 @@
+package catalog_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// The tests named TestRace are interleavings of the real review with what
+// clients do, one each. A review is stopped between two of its statements, so
+// that what happens in between is the test's choice. Each comment says which
+// plausible other way of doing it the test catches.
+
+// paused is a review that goes on statement by statement.
+type paused struct {
+	at   chan string   // the statement that is about to be sent
+	next chan struct{} // lets it be sent
+	done chan struct{}
+	pid  uint32 // of the backend; valid once it has stopped somewhere
+	held bool   // it stands before a statement, by to
+	out  catalog.Review
+	err  error
+}
+
+// pausing begins a review that stops before its first statement. Settings are
+// names and values of its session, beside the lock timeout that reviews have.
+func (b bundle) pausing(t *testing.T, o catalog.ReviewOptions, settings ...string) *paused {
+	t.Helper()
+	if o.Limit == 0 {
+		o.Limit = 1000
+	}
+	return b.pausingAt(t, func(ctx context.Context, c *catalog.Catalog) (catalog.Review, error) { return c.Review(ctx, o) }, settings...)
+}
+
+// pausingAt is pausing for another part of a review.
+func (b bundle) pausingAt(t *testing.T, review func(context.Context, *catalog.Catalog) (catalog.Review, error), settings ...string) *paused {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	p := &paused{at: make(chan string), next: make(chan struct{}), done: make(chan struct{})}
+	cfg := b.db.Pool.Config()
+	cfg.MaxConns, cfg.MinIdleConns = 1, 0
+	cfg.ConnConfig.Tracer = p
+	delete(cfg.ConnConfig.RuntimeParams, "purser.replica")
+	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "200"
+	for i := 0; i < len(settings); i += 2 {
+		cfg.ConnConfig.RuntimeParams[settings[i]] = settings[i+1]
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := catalog.New(catalog.Options{DB: b.db, Background: &db.DB{Pool: pool}})
+	go func() {
+		p.out, p.err = review(ctx, c)
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-p.done
+		pool.Close()
+	})
+	return p
+}
+
+// TraceQueryStart stops before each statement.
+func (p *paused) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	p.pid = conn.PgConn().PID()
+	select {
+	case p.at <- q.SQL:
+		select {
+		case <-p.next:
+		case <-ctx.Done():
+		}
+	case <-ctx.Done():
+	}
+	return ctx
+}
+
+// TraceQueryEnd does nothing.
+func (p *paused) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// to goes on until the review is about to send the next statement that
+// matches pattern, the one where it stands left aside.
+func (p *paused) to(t *testing.T, pattern string) {
+	t.Helper()
+	match := regexp.MustCompile("(?s)" + pattern)
+	if p.held {
+		p.held = false
+		p.next <- struct{}{}
+	}
+	late := time.After(15 * time.Second)
+	for {
+		select {
+		case sql := <-p.at:
+			if match.MatchString(sql) {
+				p.held = true
+				return
+			}
+			p.next <- struct{}{}
+		case <-p.done:
+			t.Fatalf("the review ended before a statement like %s: %+v, %v", pattern, p.out, p.err)
+		case <-late:
+			t.Fatalf("the review is stuck before a statement like %s", pattern)
+		}
+	}
+}
+
+// finish lets the review go on to its end.
+func (p *paused) finish(t *testing.T) (catalog.Review, error) {
+	t.Helper()
+	if p.held {
+		p.held = false
+		p.next <- struct{}{}
+	}
+	late := time.After(15 * time.Second)
+	for {
+		select {
+		case <-p.at:
+			p.next <- struct{}{}
+		case <-p.done:
+			return p.out, p.err
+		case <-late:
+			t.Fatal("the review doesn't end")
+		}
+	}
+}
+
+// ended is finish for a review that must not fail.
+func (p *paused) ended(t *testing.T) catalog.Review {
+	t.Helper()
+	out, err := p.finish(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// blocks waits until n backends wait for the review.
+func (p *paused) blocks(t *testing.T, watch session, n int) {
+	t.Helper()
+	session{pid: p.pid}.blocks(t, watch, n)
+}
+
+// Where reviews are stopped: before the first statement that matches.
+const (
+	beforeBlobLook   = `gc_blobs_layers`
+	beforeBlobLock   = `FROM blobs.*FOR UPDATE`
+	beforeBlobDelete = `DELETE FROM blobs`
+	beforeLinkLock   = `FROM repository_blobs.*FOR UPDATE`
+	beforeLinkDelete = `DELETE FROM repository_blobs`
+	beforeBlobSettle = `(UPDATE|DELETE FROM) gc_blob_review_queue`
+	beforeLook       = `manifest_references`
+	beforeLock       = `FROM manifests.*FOR UPDATE`
+	beforeDelete     = `DELETE FROM manifests`
+	beforeSettle     = `(UPDATE|DELETE FROM) gc_manifest_review_queue`
+	beforeCommit     = `^commit$`
+)
+
+const (
+	reviewingBlobs     = catalog.ReviewOfBlobs
+	reviewingManifests = catalog.ReviewOfManifests
+)
+
+func ofBlobs() catalog.ReviewOptions     { return catalog.ReviewOptions{Kind: reviewingBlobs} }
+func ofManifests() catalog.ReviewOptions { return catalog.ReviewOptions{Kind: reviewingManifests} }
+
+// failure is the error of a review that failed.
+func failure(t *testing.T, err error) *catalog.ReviewError {
+	t.Helper()
+	failed, ok := errors.AsType[*catalog.ReviewError](err)
+	if !ok {
+		t.Fatalf("the review ended with %v; want it to fail", err)
+	}
+	return failed
+}
+
+// contended is the error of a review that gave way.
+func contended(t *testing.T, err error) *catalog.ReviewError {
+	t.Helper()
+	failed := failure(t, err)
+	if !failed.Contended() {
+		t.Fatalf("the review ended with %v; want it to give way", err)
+	}
+	return failed
+}
+
+// delays makes every delay zero but those of events, which are a day.
+func (b bundle) delays(t *testing.T, events ...string) {
+	t.Helper()
+	day := map[string]time.Duration{}
+	for _, e := range events {
+		day[e] = 24 * time.Hour
+	}
+	if err := b.SetReviewDelays(t.Context(), 0, day); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forget empties the queues.
+func (b bundle) forget(t *testing.T) {
+	t.Helper()
+	b.exec(t, "DELETE FROM gc_blob_review_queue")
+	b.exec(t, "DELETE FROM gc_manifest_review_queue")
+}
+
+// queued is the event of a manifest's or a blob's row, "" without one.
+func (b bundle) queued(t *testing.T, d oci.Digest) string {
+	t.Helper()
+	var s string
+	if err := b.db.Pool.QueryRow(t.Context(), `
+		SELECT COALESCE(string_agg(event, ' '), '') FROM (
+			SELECT event FROM gc_blob_review_queue WHERE digest = $1
+			UNION ALL
+			SELECT q.event FROM gc_manifest_review_queue q JOIN manifests m ON m.id = q.manifest_id WHERE m.digest = $1) x`,
+		d.Bytes()).Scan(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// putOff says whether every row of a queue is put off by about 5 s, as one is
+// whose object somebody holds, with its count of failures as it was.
+func (b bundle) putOff(t *testing.T, queue string, rows int) {
+	t.Helper()
+	if n := b.count(t, "SELECT count(*) FROM "+queue+` WHERE review_count = 0
+			AND review_after > now() + interval '1 s' AND review_after <= now() + interval '5 s'`); n != rows {
+		t.Errorf("%d rows of %s are put off by 5 s, want %d", n, queue, rows)
+	}
+}
+
+// empty checks that tables have no row.
+func (b bundle) empty(t *testing.T, tables ...string) {
+	t.Helper()
+	for _, table := range tables {
+		if n := b.rows(t, table); n != 0 {
+			t.Errorf("%d rows are left in %s", n, table)
+		}
+	}
+}
+
+// nothing checks that whatever was stored is doomed and forgotten.
+func (b bundle) nothing(t *testing.T) {
+	t.Helper()
+	b.empty(t, "manifests", "layers", "manifest_references", "tags", "blobs", "repository_blobs",
+		"gc_blobs_layers", "gc_blobs_configurations", "gc_blob_review_queue", "gc_manifest_review_queue")
+	b.owned(t)
+}
+
+// whole checks that a tag's manifest, its configuration and its layers are there.
+func (b bundle) whole(t *testing.T, path, tag string, blobs ...oci.Digest) {
+	t.Helper()
+	if _, err := b.ManifestByTag(t.Context(), path, tag); err != nil {
+		t.Error(err)
+	}
+	for _, d := range blobs {
+		if _, err := b.BlobNow(t.Context(), path, d); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// numbered is an image that differs from others by its number.
+func numbered(t *testing.T, n int, config oci.Digest, layers ...oci.Digest) []byte {
+	t.Helper()
+	return image(t, config, layers, map[string]any{"annotations": map[string]string{"n": fmt.Sprint(n)}})
+}

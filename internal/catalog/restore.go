@@ -1,0 +1,40 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// RestoreTag points a tag of the repository, which may exist or not, to a
+// manifest that is still in it, tagged or not. Errors: NAME_UNKNOWN;
+// MANIFEST_UNKNOWN, when the manifest was never there or has been deleted.
+//
+// The manifest is locked before it gets the tag, as every reference does it: a
+// review that was first has deleted it by then, one that comes later sees the
+// tag or leaves the manifest alone.
+func (c *Catalog) RestoreTag(ctx context.Context, path, tag string, d oci.Digest) error {
+	c.cache.dropAll(path) // the repository may be another one by now
+	r, err := c.lookUp(ctx, path)
+	if err != nil {
+		return err
+	}
+	err = c.change(ctx, path, c.cache.dropTags, func(ctx context.Context) error {
+		return db.Retry(ctx, func() error {
+			return c.putAgain(ctx, r, NewManifest{Repository: path}, manifestColumns{digest: d.Bytes(), tags: []string{tag}})
+		})
+	})
+	switch {
+	case err == nil:
+		return nil
+	case db.Code(err) == stateRepositoryGone:
+		return nameUnknown(path)
+	case db.Code(err) == stateManifestGone:
+		return oci.Errorf(oci.ManifestUnknown,
+			"manifest %s is not in repository %s: it was never pushed there, or it has been deleted since, and then only a new push brings it back", d, path).
+			WithDetail(map[string]string{"name": path, "digest": d.String()})
+	}
+	return fmt.Errorf("restoring tag %s of %s: %w", tag, path, err)
+}

@@ -1,0 +1,501 @@
+package catalog_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// concurrentTimeVariable sets for how long each storm lasts, as a duration.
+// Default 3 s. One in which too little has happened by then goes on, for at most
+// half a minute more.
+const concurrentTimeVariable = "PURSER_TEST_CONCURRENT"
+
+// TestConcurrentReviewsAtOnce runs clients of every kind on two replicas beside
+// reviewers of both kinds, which are killed and timed out at random, with no
+// delay at all and on few names, so that everybody meets everybody. Afterwards
+// the queues are drained, and nothing may be lost or left behind.
+func TestConcurrentReviewsAtOnce(t *testing.T) { atBoth(t, testConcurrentReviewsAtOnce) }
+
+func testConcurrentReviewsAtOnce(t *testing.T, dsn string) {
+	s := newStorm(t, dsn)
+	s.a.delays(t)
+	s.clients, s.repositories, s.layers, s.configs, s.unlink = 6, 2, 6, 3, true
+	s.run(t)
+}
+
+// TestConcurrentPromises is the same with a short delay for what clients are
+// promised and none for anything else, on so many names that promises run out.
+// What a client was promised must be there while its promise lasts.
+func TestConcurrentPromises(t *testing.T) {
+	t.Parallel()
+	s := newStorm(t, dbtest.DSN(t))
+	s.promise = 500 * time.Millisecond
+	if err := s.a.SetReviewDelays(t.Context(), 0, map[string]time.Duration{
+		"blob_upload": s.promise, "manifest_upload": s.promise}); err != nil {
+		t.Fatal(err)
+	}
+	s.clients, s.repositories, s.layers, s.configs = 16, 2, 60, 20
+	s.run(t)
+}
+
+// storm is one run of clients and reviewers on one database.
+type storm struct {
+	a, b    bundle
+	dsn     string
+	unlink  bool          // clients unlink blobs
+	promise time.Duration // what clients are promised; 0: nothing
+	// How many there are.
+	clients, repositories, layers, configs int
+
+	mu    sync.Mutex
+	keys  []string     // every object that was written
+	known []oci.Digest // manifests that were put, for referrers
+	did   map[string]int
+}
+
+func newStorm(t *testing.T, dsn string) *storm {
+	s := &storm{a: replica(t, dsn), b: replica(t, dsn), dsn: dsn, did: map[string]int{}}
+	s.a.listen(t)
+	s.b.listen(t)
+	s.linger(t)
+	return s
+}
+
+func (s *storm) count(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.did[what]++
+}
+
+// calm says whether too little has happened to tell anything.
+func (s *storm) calm() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return min(s.did["manifest deleted"], s.did["blob deleted"], s.did["killed"]) == 0
+}
+
+func (s *storm) run(t *testing.T) {
+	length := 3 * time.Second
+	if text := os.Getenv(concurrentTimeVariable); text != "" {
+		var err error
+		if length, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seed := rand.Uint64()
+	clients, ctx := errgroup.WithContext(t.Context())
+	reviewing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var reviewers errgroup.Group
+	for i, kind := range []catalog.ReviewKind{reviewingManifests, reviewingBlobs, reviewingManifests, reviewingBlobs} {
+		rng := rand.New(rand.NewPCG(seed, uint64(100+i)))
+		usual, hasty := s.reviewer(t, "200ms", "0"), s.reviewer(t, "200ms", "6ms")
+		reviewers.Go(func() error { return s.review(reviewing, kind, usual, hasty, rng) })
+	}
+	reviewers.Go(func() error { return s.kill(reviewing) })
+	end := time.Now().Add(length)
+	for w := range s.clients {
+		rng := rand.New(rand.NewPCG(seed, uint64(w)))
+		b := []bundle{s.a, s.b}[w%2]
+		clients.Go(func() error {
+			for i := 0; time.Now().Before(end) || s.calm() && time.Since(end) < 30*time.Second; i++ {
+				if err := s.act(ctx, t, b, rng, fmt.Sprintf("%d.%d", w, i)); err != nil {
+					return fmt.Errorf("client %d, step %d: %w", w, i, err)
+				}
+			}
+			return nil
+		})
+	}
+	if err := clients.Wait(); err != nil {
+		t.Error(err)
+	}
+	stop()
+	if err := reviewers.Wait(); err != nil {
+		t.Errorf("reviewing: %v", err)
+	}
+	t.Logf("seed %d: %v", seed, s.did)
+	if s.calm() {
+		t.Error("the reviewers had nothing to do: this run says nothing")
+	}
+	s.a.complete(t)
+	s.drain(t)
+	s.a.complete(t)
+	s.a.nothingDangles(t)
+	s.owned(t)
+}
+
+// dawdle lingers before statements, so that others come in between.
+type dawdle struct{}
+
+func (dawdle) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	if rand.IntN(3) == 0 {
+		time.Sleep(rand.N(4 * time.Millisecond))
+	}
+	return ctx
+}
+
+func (dawdle) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// linger makes clients keep their locks for longer now and then: manifests that
+// are put and tags that are deleted take their time before the commit.
+func (s *storm) linger(t *testing.T) {
+	t.Helper()
+	s.a.exec(t, `CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF random() < 0.3 AND current_setting('application_name') <> 'storm reviewer' THEN
+				PERFORM pg_sleep(random() * 0.01);
+			END IF;
+			RETURN NULL;
+		END $$`)
+	s.a.exec(t, "CREATE TRIGGER zz_linger AFTER INSERT OR DELETE ON manifests FOR EACH STATEMENT EXECUTE FUNCTION linger()")
+	s.a.exec(t, "CREATE TRIGGER zz_linger AFTER UPDATE OR DELETE ON tags FOR EACH STATEMENT EXECUTE FUNCTION linger()")
+}
+
+// reviewer is a catalog whose reviews run on a pool of their own.
+func (s *storm) reviewer(t *testing.T, lock, statement string) *catalog.Catalog {
+	t.Helper()
+	cfg := s.a.db.Pool.Config()
+	cfg.MaxConns, cfg.MinIdleConns = 1, 0
+	cfg.ConnConfig.Tracer = dawdle{}
+	cfg.ConnConfig.RuntimeParams["application_name"] = "storm reviewer"
+	cfg.ConnConfig.RuntimeParams["lock_timeout"] = lock
+	cfg.ConnConfig.RuntimeParams["statement_timeout"] = statement
+	delete(cfg.ConnConfig.RuntimeParams, "purser.replica")
+	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(t.Context()), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return catalog.New(catalog.Options{DB: s.a.db, Background: &db.DB{Pool: pool}})
+}
+
+// review reviews in batches of any size, as reviewers do, and now and then with
+// hardly any time, or as a dry run.
+func (s *storm) review(ctx context.Context, kind catalog.ReviewKind, usual, hasty *catalog.Catalog, rng *rand.Rand) error {
+	for ctx.Err() == nil {
+		c, o := usual, catalog.ReviewOptions{Kind: kind, Limit: 1 + rng.IntN(20), DryRun: rng.IntN(20) == 0}
+		if rng.IntN(10) == 0 {
+			c = hasty
+		}
+		out, err := c.Review(context.WithoutCancel(ctx), o)
+		if !o.DryRun && (err != nil || out.Claimed > 0) {
+			s.count(fmt.Sprintf("%s batch", kind))
+			if out.Deleted > 0 {
+				s.count(fmt.Sprintf("%s deleted", kind))
+			}
+			if out.Locked > 0 {
+				s.count(fmt.Sprintf("%s locked", kind))
+			}
+		}
+		if err == nil {
+			if out.Claimed == 0 {
+				time.Sleep(time.Millisecond) // leaves the processor to others
+			}
+			continue
+		}
+		failed, ok := errors.AsType[*catalog.ReviewError](err)
+		switch {
+		case ok && failed.Contended():
+			s.count(fmt.Sprintf("%s contended", kind))
+		case db.Unavailable(err): // killed, or out of time
+			s.count(fmt.Sprintf("%s failed", kind))
+		default:
+			return err
+		}
+		if !ok || failed.Rows() > 1 || o.DryRun {
+			continue
+		}
+		if failed.Contended() {
+			err = usual.PostponeReview(context.WithoutCancel(ctx), failed)
+		} else {
+			_, err = usual.FailReview(context.WithoutCancel(ctx), failed, 2, func(int) time.Duration { return time.Millisecond })
+		}
+		if err != nil && !db.Unavailable(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// kill ends the connection of a reviewer at random, one in fifty batches or so.
+func (s *storm) kill(ctx context.Context) error {
+	for last := 0; ctx.Err() == nil; {
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+		s.mu.Lock()
+		batches := s.did["manifest batch"] + s.did["blob batch"]
+		s.mu.Unlock()
+		if batches < last+50 {
+			continue
+		}
+		last = batches
+		var n int
+		err := s.a.db.Pool.QueryRow(context.WithoutCancel(ctx), `
+			SELECT count(pg_terminate_backend(pid)) FROM (
+				SELECT pid FROM pg_stat_activity
+				WHERE datname = current_database() AND application_name = 'storm reviewer' AND state <> 'idle'
+				ORDER BY random() LIMIT 1) x`).Scan(&n)
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			s.count("killed")
+		}
+	}
+	return nil
+}
+
+// push stores a blob and remembers its key.
+func (s *storm) push(ctx context.Context, b bundle, path, content string) (oci.Digest, error) {
+	d := oci.Compute(oci.SHA256, []byte(content))
+	list, err := b.StartUploads(ctx, 1)
+	if err != nil {
+		return d, err
+	}
+	u := list[0]
+	u.Repository, u.Size = path, int64(len(content))
+	key := fmt.Sprintf("%s-%d", u.StorageKey, u.Ticket)
+	s.mu.Lock()
+	s.keys = append(s.keys, key)
+	s.mu.Unlock()
+	return d, b.CommitUpload(ctx, u, d, key, false)
+}
+
+// put stores a manifest and remembers it.
+func (s *storm) put(ctx context.Context, b bundle, path string, payload []byte, tags ...string) (oci.Digest, error) {
+	d, err := b.tryPut(ctx, path, payload, tags...)
+	if err == nil {
+		s.mu.Lock()
+		s.known = append(s.known, d)
+		s.mu.Unlock()
+	}
+	return d, err
+}
+
+// has finds a blob for a manifest, as clients do: it asks whether it is there,
+// mounts it or uploads it. Each of them is a promise.
+func (s *storm) has(ctx context.Context, b bundle, rng *rand.Rand, path, content string) (oci.Digest, error) {
+	d := oci.Compute(oci.SHA256, []byte(content))
+	switch rng.IntN(3) {
+	case 0:
+		if _, err := b.PromiseBlob(ctx, path, d); err == nil || !isOneOf(err, oci.BlobUnknown, oci.NameUnknown) {
+			return d, err
+		}
+	case 1:
+		if ok, err := b.Mount(ctx, path, fmt.Sprint("n/r", rng.IntN(s.repositories)), d); ok || err != nil {
+			return d, err
+		}
+	}
+	return s.push(ctx, b, path, content)
+}
+
+func isOneOf(err error, codes ...oci.Code) bool {
+	for _, c := range codes {
+		if oci.CodeOf(err) == c {
+			return true
+		}
+	}
+	return false
+}
+
+// unpromised drops an error that a client may meet: one of codes, unless it was
+// promised at start that there would be no reason for it.
+func (s *storm) unpromised(err error, start time.Time, codes ...oci.Code) error {
+	if !isOneOf(err, codes...) {
+		return err
+	}
+	if s.promise == 0 || time.Since(start) >= s.promise {
+		return nil
+	}
+	return fmt.Errorf("after %v, promised for %v: %w", time.Since(start), s.promise, err)
+}
+
+// act does what a client does; name is like no other.
+func (s *storm) act(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand, name string) error {
+	path, tag := fmt.Sprint("n/r", rng.IntN(s.repositories)), fmt.Sprint("t", rng.IntN(4))
+	if rng.IntN(3) == 0 {
+		path = fmt.Sprint("m", rng.IntN(s.repositories), "/r")
+	}
+	choice := rng.IntN(13)
+	switch choice {
+	case 0:
+		err := b.DeleteTag(ctx, path, tag)
+		return s.unpromised(err, time.Time{}, oci.ManifestUnknown, oci.NameUnknown)
+	case 1, 2, 3:
+		m, err := b.ManifestByTag(ctx, path, tag)
+		if err == nil {
+			err = b.DeleteManifest(ctx, path, m.Digest)
+		}
+		return s.unpromised(err, time.Time{}, oci.ManifestUnknown, oci.NameUnknown, oci.Denied)
+	case 4, 5:
+		if s.unlink {
+			d := oci.Compute(oci.SHA256, fmt.Append(nil, "layer", rng.IntN(s.layers)))
+			return s.unpromised(b.DeleteBlob(ctx, path, d), time.Time{}, oci.BlobUnknown, oci.NameUnknown, oci.Unsupported)
+		}
+	}
+	start := time.Now()
+	config, err := s.has(ctx, b, rng, path, fmt.Sprint("config", rng.IntN(s.configs)))
+	if err != nil {
+		return err
+	}
+	var layers []oci.Digest
+	for range 1 + rng.IntN(2) {
+		d, err := s.has(ctx, b, rng, path, fmt.Sprint("layer", rng.IntN(s.layers)))
+		if err != nil {
+			return err
+		}
+		layers = append(layers, d)
+	}
+	more := map[string]any{}
+	if rng.IntN(2) == 0 {
+		more["annotations"] = map[string]string{"n": name}
+	}
+	if s.promise > 0 {
+		time.Sleep(time.Duration(rng.Int64N(int64(s.promise / 3)))) // as if it had more to upload
+	}
+	var tags []string
+	if choice < 9 {
+		tags = append(tags, tag)
+	}
+	if rng.IntN(3) == 0 {
+		more["artifactType"] = "application/x"
+		more["subject"] = map[string]any{"mediaType": oci.MediaTypeImageManifest, "digest": s.subject(t, rng, config, layers).String(), "size": 1}
+	}
+	d, err := s.put(ctx, b, path, image(t, config, layers, more), tags...)
+	if err != nil {
+		return s.unpromised(err, start, oci.ManifestBlobUnknown)
+	}
+	return s.refer(ctx, t, b, rng, path, d, start, more["annotations"] != nil && len(tags) == 0)
+}
+
+// subject is a manifest that was put before or that may be put yet.
+func (s *storm) subject(t *testing.T, rng *rand.Rand, config oci.Digest, layers []oci.Digest) oci.Digest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.known) == 0 || rng.IntN(3) == 0 {
+		return oci.Compute(oci.SHA256, image(t, config, layers, nil))
+	}
+	return s.known[len(s.known)-1-rng.IntN(min(len(s.known), 10))]
+}
+
+// refer makes an index of a manifest that was put after start. One that is mine
+// alone nobody else deletes.
+func (s *storm) refer(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand, path string, d oci.Digest, start time.Time, mine bool) error {
+	if rng.IntN(2) == 0 {
+		return nil
+	}
+	if !mine {
+		start = time.Time{}
+	}
+	if rng.IntN(2) == 0 {
+		if _, err := b.PromiseManifest(ctx, path, d); err != nil {
+			return s.unpromised(err, start, oci.ManifestUnknown, oci.NameUnknown)
+		}
+	}
+	list := index(t, d)
+	inner, err := s.put(ctx, b, path, list, fmt.Sprint("t", rng.IntN(4)))
+	if err != nil {
+		return s.unpromised(err, start, oci.ManifestBlobUnknown)
+	}
+	if rng.IntN(4) == 0 {
+		_, err = s.put(ctx, b, path, index(t, inner, d), fmt.Sprint("t", rng.IntN(4)))
+	}
+	return s.unpromised(err, time.Time{}, oci.ManifestBlobUnknown)
+}
+
+// drain reviews until the queues are empty.
+func (s *storm) drain(t *testing.T) {
+	t.Helper()
+	for range 1000 {
+		s.a.exec(t, "UPDATE gc_blob_review_queue SET set_aside_at = NULL")
+		s.a.exec(t, "UPDATE gc_manifest_review_queue SET set_aside_at = NULL")
+		s.a.dueNow(t)
+		m, o := s.a.review(t, reviewingManifests), s.a.review(t, reviewingBlobs)
+		if m.Claimed+o.Claimed == 0 {
+			s.a.empty(t, "gc_blob_review_queue", "gc_manifest_review_queue")
+			return
+		}
+	}
+	t.Error("the queues are never empty")
+}
+
+// complete checks that whatever a manifest names is there, and that its
+// repository has it.
+func (b bundle) complete(t *testing.T) {
+	t.Helper()
+	for what, sql := range map[string]string{
+		"tags without their manifest": `SELECT count(*) FROM tags t WHERE NOT EXISTS (
+			SELECT FROM manifests m WHERE m.repository_id = t.repository_id AND m.id = t.manifest_id)`,
+		"children that are missing": `SELECT count(*) FROM manifest_references x WHERE NOT EXISTS (
+			SELECT FROM manifests m WHERE m.repository_id = x.repository_id AND m.id = x.child_id)`,
+		"layers without their blob or its link": `SELECT count(*) FROM layers l WHERE NOT EXISTS (
+			SELECT FROM blobs b JOIN repository_blobs rb ON rb.blob_digest = b.digest
+			WHERE b.digest = l.digest AND rb.repository_id = l.repository_id)`,
+		"configurations without their blob or its link": `SELECT count(*) FROM manifests m
+			WHERE m.configuration_blob_digest IS NOT NULL AND NOT EXISTS (
+			SELECT FROM blobs b JOIN repository_blobs rb ON rb.blob_digest = b.digest
+			WHERE b.digest = m.configuration_blob_digest AND rb.repository_id = m.repository_id)`,
+		"layers that aren't tracked": `SELECT count(*) FROM layers l FULL JOIN gc_blobs_layers g
+			ON g.layer_id = l.id AND g.digest = l.digest WHERE l.id IS NULL OR g.layer_id IS NULL`,
+		"configurations that aren't tracked": `SELECT count(*)
+			FROM (SELECT * FROM manifests WHERE configuration_blob_digest IS NOT NULL) m FULL JOIN gc_blobs_configurations g
+			ON g.manifest_id = m.id AND g.digest = m.configuration_blob_digest WHERE m.id IS NULL OR g.manifest_id IS NULL`,
+	} {
+		if n := b.count(t, sql); n != 0 {
+			t.Errorf("%d %s", n, what)
+		}
+	}
+}
+
+// nothingDangles checks, after the queues were drained, that all that is left is
+// held by something.
+func (b bundle) nothingDangles(t *testing.T) {
+	t.Helper()
+	for what, sql := range map[string]string{
+		"manifests that nothing holds": `SELECT count(*) FROM manifests m
+			WHERE NOT EXISTS (SELECT FROM tags t WHERE t.repository_id = m.repository_id AND t.manifest_id = m.id)
+			AND NOT EXISTS (SELECT FROM manifest_references x WHERE x.repository_id = m.repository_id AND x.child_id = m.id)
+			AND NOT EXISTS (SELECT FROM manifests s WHERE s.repository_id = m.repository_id AND s.digest = m.subject_digest)`,
+		"blobs that nothing refers to": `SELECT count(*) FROM blobs b
+			WHERE NOT EXISTS (SELECT FROM layers l WHERE l.digest = b.digest)
+			AND NOT EXISTS (SELECT FROM manifests m WHERE m.configuration_blob_digest = b.digest)`,
+		"links that no manifest needs": `SELECT count(*) FROM repository_blobs rb
+			WHERE NOT EXISTS (SELECT FROM layers l WHERE l.repository_id = rb.repository_id AND l.digest = rb.blob_digest)
+			AND NOT EXISTS (SELECT FROM manifests m
+				WHERE m.repository_id = rb.repository_id AND m.configuration_blob_digest = rb.blob_digest)`,
+	} {
+		if n := b.count(t, sql); n != 0 {
+			t.Errorf("%d %s", n, what)
+		}
+	}
+}
+
+// owned checks that every object ever written has one owner.
+func (s *storm) owned(t *testing.T) {
+	t.Helper()
+	s.a.owned(t)
+	if n := s.a.count(t, `SELECT count(*) FROM unnest($1::text[]) AS k (key)
+			WHERE (SELECT count(*) FROM blobs WHERE storage_key = key)
+				+ (SELECT count(*) FROM uploads WHERE key LIKE storage_key || '-%')
+				+ (SELECT count(*) FROM gc_doomed_objects
+					WHERE storage_key = key OR of_upload AND key LIKE storage_key || '-%' AND keep IS DISTINCT FROM key) <> 1`, s.keys); n != 0 {
+		t.Errorf("%d of %d objects don't have one owner", n, len(s.keys))
+	}
+}

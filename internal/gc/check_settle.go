@@ -1,0 +1,199 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// stray takes an object that no row was seen to own, to be looked at again.
+func (k *checker) stray(ctx context.Context, o blob.Object) error {
+	if o.Modified.After(k.young) {
+		k.mu.Lock()
+		k.report.Young++
+		k.mu.Unlock()
+		return nil
+	}
+	k.mu.Lock()
+	k.strays = append(k.strays, o)
+	k.mu.Unlock()
+	return k.settleStrays(ctx, maxStrays)
+}
+
+// settleStrays looks again at the objects without an owner, if they are at least
+// as many as that: first for an owner, then for the object.
+func (k *checker) settleStrays(ctx context.Context, atLeast int) error {
+	k.mu.Lock()
+	list, seen := k.strays, k.report.Objects
+	if len(list) == 0 || len(list) < atLeast {
+		k.mu.Unlock()
+		return nil
+	}
+	k.strays = nil
+	k.mu.Unlock()
+	keys := make([]string, len(list))
+	for i, o := range list {
+		keys[i] = o.Key
+	}
+	unowned, err := k.opt.Catalog.Unowned(ctx, keys)
+	if err != nil {
+		return err
+	}
+	objects, err := k.stillThere(ctx, unowned)
+	if err != nil {
+		return err
+	}
+	repair := k.mayRepair(len(objects), seen, Unowned)
+	for batch := range slices.Chunk(objects, 1000) {
+		if repair {
+			if err := k.opt.Catalog.DoomUnowned(ctx, batch, unownedDelay); err != nil {
+				return err
+			}
+		}
+		for _, o := range batch {
+			k.add(Finding{Problem: Unowned, Key: o.Key, Size: o.Size, Repaired: repair})
+		}
+	}
+	return nil
+}
+
+// stillThere returns the objects that the store has, in the order of the keys.
+func (k *checker) stillThere(ctx context.Context, keys []string) ([]blob.Object, error) {
+	objects := make([]blob.Object, len(keys))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(2 * k.opt.Parallel)
+	for i, key := range keys {
+		group.Go(func() error {
+			o, err := k.opt.Store.Stat(ctx, key)
+			if errors.Is(err, blob.ErrNotFound) {
+				return nil
+			}
+			objects[i] = o
+			return err
+		})
+	}
+	err := group.Wait()
+	return slices.DeleteFunc(objects, func(o blob.Object) bool { return o.Key == "" }), err
+}
+
+// mark takes a finding about a blob. Those that a repair marks are reported when
+// they are marked, many at once.
+func (k *checker) mark(ctx context.Context, f Finding) error {
+	if !k.opt.Repair || !loses(f) && f.Problem != Recovered {
+		k.add(f)
+		return nil
+	}
+	k.mu.Lock()
+	k.marks = append(k.marks, f)
+	k.mu.Unlock()
+	return k.settleMarks(ctx, maxMarks)
+}
+
+// loses says that a repair marks the blob as lost.
+func loses(f Finding) bool {
+	return f.Problem == Missing || f.Problem == WrongSize || f.Problem == Damaged
+}
+
+// settleMarks marks what there is to mark, if it is at least as much as that.
+func (k *checker) settleMarks(ctx context.Context, atLeast int) error {
+	k.mu.Lock()
+	list, seen := k.marks, k.report.Blobs
+	if len(list) == 0 || len(list) < atLeast {
+		k.mu.Unlock()
+		return nil
+	}
+	k.marks = nil
+	k.mu.Unlock()
+	lost := slices.DeleteFunc(slices.Clone(list), func(f Finding) bool { return !loses(f) })
+	found := slices.DeleteFunc(list, loses)
+	if !k.mayRepair(len(lost), seen, Missing, WrongSize, Damaged) {
+		k.add(lost...)
+		lost = nil
+	}
+	if err := k.marked(ctx, lost, k.opt.Catalog.MarkLost); err != nil {
+		return err
+	}
+	return k.marked(ctx, found, k.opt.Catalog.MarkFound)
+}
+
+// marked marks the blobs and reports those that were. The others have been
+// pushed again, deleted or marked since they were looked at.
+func (k *checker) marked(ctx context.Context, list []Finding, mark func(context.Context, []catalog.Owner) (map[oci.Digest]bool, error)) error {
+	if len(list) == 0 {
+		return nil
+	}
+	rows := make([]catalog.Owner, len(list))
+	for i, f := range list {
+		rows[i] = catalog.Owner{Kind: catalog.OwnerBlob, Digest: f.Digest, Key: f.Key}
+	}
+	done, err := mark(ctx, rows)
+	if err != nil {
+		return err
+	}
+	for _, f := range list {
+		if f.Repaired = done[f.Digest]; f.Repaired {
+			k.add(f)
+		}
+	}
+	return nil
+}
+
+// unfinished looks for multipart uploads without an owner.
+func (k *checker) unfinished(ctx context.Context) error {
+	var bases []string
+	for m, err := range k.opt.Store.Unfinished(ctx, "") {
+		if err != nil {
+			return err
+		}
+		if m.Began.After(k.young) || slices.Contains(bases, m.Base) {
+			continue
+		}
+		if bases = append(bases, m.Base); len(bases) == maxMarks {
+			if err := k.settleUnfinished(ctx, bases); err != nil {
+				return err
+			}
+			bases = nil
+		}
+	}
+	return k.settleUnfinished(ctx, bases)
+}
+
+// settleUnfinished looks for the owners of multipart uploads, and then whether
+// those without one are still there.
+func (k *checker) settleUnfinished(ctx context.Context, bases []string) error {
+	if len(bases) == 0 {
+		return nil
+	}
+	unowned, err := k.opt.Catalog.UnownedUploads(ctx, bases)
+	if err != nil {
+		return err
+	}
+	var there []string
+	for _, base := range unowned {
+		for _, err := range k.opt.Store.Unfinished(ctx, base) {
+			if err != nil {
+				return err
+			}
+			there = append(there, base)
+			break
+		}
+	}
+	// How many of them are to be expected, nobody knows.
+	repair := k.mayRepair(len(there), math.MaxInt64)
+	if repair {
+		if err := k.opt.Catalog.DoomUnownedUploads(ctx, there, unownedDelay); err != nil {
+			return err
+		}
+	}
+	for _, base := range there {
+		k.add(Finding{Problem: UnownedUpload, Key: base, Repaired: repair})
+	}
+	return nil
+}

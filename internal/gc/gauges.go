@@ -1,0 +1,114 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+const (
+	gaugesTimeout = 5 * time.Second
+	// gaugesExpiry is for how long values are told that can't be renewed, or twice
+	// GaugesOptions.Every. Then there are none, so that nobody takes what was long
+	// ago for the present.
+	gaugesExpiry = 2 * time.Minute
+)
+
+// GaugesOptions says whose backlog to tell and how often to look.
+type GaugesOptions struct {
+	Catalog *catalog.Catalog // required
+	// Every is the shortest time between two looks at the database, however many
+	// scrapes there are. Default 15 s.
+	Every time.Duration
+	Log   *slog.Logger // default slog.Default()
+}
+
+// Gauges tells metrics of what garbage collection has to do. Every process on
+// one database tells the same. Numbers above 10,000 are estimates.
+type Gauges struct {
+	opt GaugesOptions
+
+	mu     sync.Mutex
+	asked  time.Time // when the database was last asked
+	taken  time.Time // when it last answered
+	values catalog.GCBacklog
+}
+
+// NewGauges makes the collector. It asks nothing before it is scraped.
+func NewGauges(o GaugesOptions) (*Gauges, error) {
+	if o.Catalog == nil {
+		return nil, errors.New("gc: the gauges need a catalog")
+	}
+	if o.Every <= 0 {
+		o.Every = 15 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Gauges{opt: o}, nil
+}
+
+var (
+	queueRowsDesc = prometheus.NewDesc("purser_gc_queue_rows",
+		"Rows of the review queues by state: due, waiting for their delay, or set_aside after too many failures.",
+		[]string{"queue", "state"}, nil)
+	oldestOverdueDesc = prometheus.NewDesc("purser_gc_oldest_overdue_seconds",
+		"For how long the oldest due row of a review queue has been due; 0 when none is.", []string{"queue"}, nil)
+	doomedObjectsDesc = prometheus.NewDesc("purser_gc_doomed_objects",
+		"Objects that wait to be deleted from the store.", nil, nil)
+	doomedBytesDesc = prometheus.NewDesc("purser_gc_doomed_bytes",
+		"Size of the objects that wait to be deleted from the store.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (g *Gauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{queueRowsDesc, oldestOverdueDesc, doomedObjectsDesc, doomedBytesDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
+	values, ok := g.latest()
+	if !ok {
+		return
+	}
+	gauge := func(d *prometheus.Desc, v int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	for _, q := range []struct {
+		name string
+		catalog.QueueStatus
+	}{{"manifests", values.Manifests}, {"blobs", values.Blobs}} {
+		gauge(queueRowsDesc, q.Due.Rows, q.name, "due")
+		gauge(queueRowsDesc, q.Waiting.Rows, q.name, "waiting")
+		gauge(queueRowsDesc, q.SetAside.Rows, q.name, "set_aside")
+		gauge(oldestOverdueDesc, q.OldestOverdueSeconds, q.name)
+	}
+	gauge(doomedObjectsDesc, values.Doomed.Objects.Rows)
+	gauge(doomedBytesDesc, values.Doomed.Bytes)
+}
+
+// latest returns the values, new ones when it is time, and whether there are
+// any. Scrapes that come at once wait for one answer.
+func (g *Gauges) latest() (catalog.GCBacklog, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now := time.Now(); g.asked.IsZero() || now.Sub(g.asked) >= g.opt.Every {
+		g.asked = now
+		ctx, cancel := context.WithTimeout(context.Background(), gaugesTimeout)
+		defer cancel()
+		if values, err := g.opt.Catalog.GCBacklog(ctx); err != nil {
+			g.opt.Log.WarnContext(ctx, "the metrics of garbage collection could not be renewed", "error", err)
+		} else {
+			g.values, g.taken = values, time.Now()
+		}
+	}
+	return g.values, !g.taken.IsZero() && time.Since(g.taken) < max(gaugesExpiry, 2*g.opt.Every)
+}

@@ -1,0 +1,129 @@
+package gc_test
+
+import (
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/gc"
+)
+
+func (b *bundle) gauges(every time.Duration) *gc.Gauges {
+	b.t.Helper()
+	g, err := gc.NewGauges(gc.GaugesOptions{Catalog: b.catalog, Every: every, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return g
+}
+
+// doomedGauge is the value of purser_gc_doomed_objects, -1 when it isn't told.
+func doomedGauge(t *testing.T, g *gc.Gauges) float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	if err := reg.Register(g); err != nil {
+		t.Fatal(err)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "purser_gc_doomed_objects" {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	return -1
+}
+
+func TestGauges(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(`INSERT INTO gc_blob_review_queue (digest, review_after, event, set_aside_at) VALUES
+		('\x01', now() - interval '1 h', 'blob_upload', now()), ('\x02', now() + interval '1 h', 'blob_upload', NULL),
+		('\x03', now() + interval '1 h', 'blob_upload', NULL)`)
+	b.exec(`INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+		VALUES (1, 1, 1, now() - interval '100 h', 'tag_delete')`)
+	b.exec("INSERT INTO gc_doomed_objects (storage_key, size) VALUES ('a', 30), ('b', 12)")
+	g := b.gauges(time.Hour)
+	want := `
+# HELP purser_gc_doomed_bytes Size of the objects that wait to be deleted from the store.
+# TYPE purser_gc_doomed_bytes gauge
+purser_gc_doomed_bytes 42
+# HELP purser_gc_doomed_objects Objects that wait to be deleted from the store.
+# TYPE purser_gc_doomed_objects gauge
+purser_gc_doomed_objects 2
+# HELP purser_gc_queue_rows Rows of the review queues by state: due, waiting for their delay, or set_aside after too many failures.
+# TYPE purser_gc_queue_rows gauge
+purser_gc_queue_rows{queue="blobs",state="due"} 0
+purser_gc_queue_rows{queue="blobs",state="set_aside"} 1
+purser_gc_queue_rows{queue="blobs",state="waiting"} 2
+purser_gc_queue_rows{queue="manifests",state="due"} 1
+purser_gc_queue_rows{queue="manifests",state="set_aside"} 0
+purser_gc_queue_rows{queue="manifests",state="waiting"} 0
+`
+	if err := testutil.CollectAndCompare(g, strings.NewReader(want),
+		"purser_gc_doomed_bytes", "purser_gc_doomed_objects", "purser_gc_queue_rows"); err != nil {
+		t.Error(err)
+	}
+	if n := testutil.CollectAndCount(g, "purser_gc_oldest_overdue_seconds"); n != 2 {
+		t.Errorf("%d gauges of the oldest overdue rows, want 2", n)
+	}
+	if problems, err := testutil.CollectAndLint(g); err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v %v", problems, err)
+	}
+}
+
+// However often and by how many it is scraped, the database is asked once.
+func TestGaugesAskSeldom(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec("INSERT INTO gc_doomed_objects (storage_key) VALUES ('a')")
+	seldom, often := b.gauges(time.Hour), b.gauges(time.Nanosecond)
+	if a, o := doomedGauge(t, seldom), doomedGauge(t, often); a != 1 || o != 1 {
+		t.Fatalf("%v and %v, want 1", a, o)
+	}
+	b.exec("INSERT INTO gc_doomed_objects (storage_key) VALUES ('b')")
+	var scrapes sync.WaitGroup
+	for range 8 {
+		scrapes.Go(func() {
+			if v := doomedGauge(t, seldom); v != 1 {
+				t.Errorf("%v, want the value of before", v)
+			}
+		})
+	}
+	scrapes.Wait()
+	if v := doomedGauge(t, often); v != 2 {
+		t.Errorf("%v, want 2", v)
+	}
+}
+
+// A database that doesn't answer leaves the values that there are, and no error:
+// else one scrape in trouble would lose every other metric.
+func TestGaugesWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	own := dbtest.New(t)
+	own.Close()
+	b.catalog = catalog.New(catalog.Options{DB: own, Replica: uuid.New(), Log: slog.New(slog.DiscardHandler)})
+	if v := doomedGauge(t, b.gauges(time.Nanosecond)); v != -1 {
+		t.Errorf("%v, want no value where there never was one", v)
+	}
+	b = setup(t)
+	g := b.gauges(time.Nanosecond)
+	if v := doomedGauge(t, g); v != 0 {
+		t.Errorf("%v, want 0", v)
+	}
+	b.db.Close()
+	if v := doomedGauge(t, g); v != 0 {
+		t.Errorf("%v, want the last value", v)
+	}
+}

@@ -1,0 +1,223 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+const (
+	// apiRoot is what every path of the management API begins with.
+	apiRoot = "/api/v1"
+	// maxAPIBody is the longest body of a request to the management API, bytes.
+	maxAPIBody = 64 << 10
+)
+
+func isManagement(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/api/") }
+
+// api is the management API. What stands in front of an operation is here: its
+// path, its access, the body's form. huma then reads and checks what the
+// operation takes, writes what it returns, and describes both.
+type api struct {
+	server   *Server
+	huma     huma.API
+	routes   []*apiRoute // in the order in which they are tried
+	origin   *http.CrossOriginProtection
+	document func() (document, error)
+	gc       *runs[gcReport]
+	checks   *runs[checkReport]
+}
+
+// newAPI makes the management API with every operation that there is.
+func newAPI(s *Server) *api {
+	a := &api{
+		server: s, origin: http.NewCrossOriginProtection(),
+		gc:     newRuns[gcReport]("garbage collection", s.log),
+		checks: newRuns[checkReport]("a check", s.log),
+	}
+	a.document = sync.OnceValues(a.describe)
+	a.huma = huma.NewAPI(huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			Info: &huma.Info{
+				Title: "Purser", Version: "1",
+				Description: "The management API of the Purser registry. Where Quay has a route for something, it is Quay's. " +
+					"The slashes of a repository's name may be written as they are or as %2F.",
+			},
+		},
+		Formats: huma.DefaultFormats, DefaultFormat: "application/json",
+		// What is misspelt must not run as something else: a dry run as a real one.
+		RejectUnknownQueryParameters: true,
+	}, a)
+	a.addDocument()
+	a.addErrorTypes()
+	a.addTags()
+	a.addGC()
+	a.addChecks()
+	return a
+}
+
+// close cancels what operators have started and waits for its end.
+func (a *api) close(ctx context.Context) {
+	a.gc.close(ctx)
+	a.checks.close(ctx)
+}
+
+const accessKey = "access"
+
+// add adds an operation below apiRoot that needs an access. Its handler returns
+// an error and never writes one. Op.Errors are the statuses that not every
+// operation answers.
+func add[I, O any](a *api, access Access, op huma.Operation, handle func(ctx context.Context, in *I) (*O, error)) {
+	op.Path = apiRoot + op.Path
+	op.Metadata = map[string]any{accessKey: access}
+	op.Extensions = map[string]any{"x-access": access.String()}
+	op.Errors = append(op.Errors, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden,
+		http.StatusServiceUnavailable)
+	op.Responses = make(map[string]*huma.Response)
+	// The body is in memory by then, and a deadline would end the handler.
+	op.BodyReadTimeout = -1
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
+		out, err := handle(ctx, in)
+		if err != nil {
+			observed(ctx).err = err
+			return nil, newAPIError(a.server.answer(ctx, err))
+		}
+		return out, nil
+	})
+	delete(op.Responses, "422") // huma's own; here it is 400
+}
+
+// nullable lets properties be null whose schemas are by reference, for which huma
+// has no tag.
+func nullable(s *huma.Schema, properties ...string) *huma.Schema {
+	for _, name := range properties {
+		s.Properties[name] = &huma.Schema{OneOf: []*huma.Schema{s.Properties[name], {Type: "null"}}}
+	}
+	return s
+}
+
+// ServeHTTP answers one request. It is part of huma.Adapter.
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	op, err := a.admit(w, r)
+	if err != nil {
+		a.server.fail(w, r, err)
+		return
+	}
+	op.handle(humago.NewContext(op.Operation, r, w))
+	if o := observed(r.Context()); o.status >= 500 {
+		a.server.logFailure(r, o.err)
+	}
+}
+
+// admit finds the operation that a request asks for, and checks what can be
+// checked before it is read.
+func (a *api) admit(w http.ResponseWriter, r *http.Request) (*apiOperation, error) {
+	o := observed(r.Context())
+	rt, values := a.match(r.URL.EscapedPath())
+	if rt == nil {
+		return nil, refusal(http.StatusNotFound, "there is nothing at %s", r.URL.Path)
+	}
+	o.route = rt.pattern
+	op := rt.operation(r.Method)
+	if op == nil {
+		w.Header().Set("Allow", rt.allow())
+		return nil, refusal(http.StatusMethodNotAllowed, "%s is not possible at %s, but %s", r.Method, rt.pattern, rt.allow())
+	}
+	o.method = r.Method
+	repository, named := values["repository"]
+	if named {
+		if err := oci.ValidateName(repository); err != nil {
+			return nil, oci.Errorf(oci.NameInvalid, "%v", err)
+		}
+	}
+	// A page that an operator has open must not act for them.
+	if err := a.origin.Check(r); err != nil {
+		return nil, oci.Errorf(oci.Denied, "the request comes from a page of another site").WithCause(err)
+	}
+	access, _ := op.Metadata[accessKey].(Access)
+	if err := a.server.authorize(r, access, repository); err != nil {
+		return nil, err
+	}
+	for name, value := range values {
+		r.SetPathValue(name, value)
+	}
+	return op, a.readBody(w, r)
+}
+
+// readBody reads the body into memory. It must be JSON, also by name: that is
+// what a form of another site's page can't send.
+func (a *api) readBody(w http.ResponseWriter, r *http.Request) error {
+	given := r.Header.Get("Content-Type")
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.ContentLength == 0 && given == "" {
+		r.Body = http.NoBody
+		return nil
+	}
+	if t, _, err := mime.ParseMediaType(given); err != nil || t != "application/json" {
+		return refusal(http.StatusUnsupportedMediaType, "the Content-Type is %q and should be application/json", given)
+	}
+	// net/http ends the deadline with the body. A connection without deadlines (in
+	// a test, say) just waits.
+	http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.server.opt.BodyIdleTimeout)) //nolint:errcheck
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAPIBody))
+	if _, long := errors.AsType[*http.MaxBytesError](err); long {
+		return refusal(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", maxAPIBody)
+	}
+	if err != nil {
+		return bodyError(err, int64(len(body)), r.ContentLength)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.Header.Set("Content-Type", "application/json") // huma takes it by the letter
+	return nil
+}
+
+// document is the OpenAPI document in both its forms.
+type document struct{ json, yaml []byte }
+
+func (a *api) describe() (d document, err error) {
+	if d.json, err = json.Marshal(a.huma.OpenAPI()); err != nil {
+		return d, err
+	}
+	d.yaml, err = a.huma.OpenAPI().YAML()
+	return d, err
+}
+
+// raw is an answer that is written as it is.
+type raw struct {
+	ContentType string `header:"Content-Type"`
+	Body        []byte
+}
+
+// addDocument adds the description of the other operations.
+func (a *api) addDocument() {
+	for _, form := range []struct {
+		ending, contentType string
+		of                  func(document) []byte
+	}{
+		{"json", "application/json", func(d document) []byte { return d.json }},
+		{"yaml", "application/yaml", func(d document) []byte { return d.yaml }},
+	} {
+		add(a, AccessAny, huma.Operation{
+			OperationID: "getOpenAPI-" + form.ending, Method: http.MethodGet, Path: "/openapi." + form.ending,
+			Summary: "Describe the API", Hidden: true,
+		}, func(context.Context, *struct{}) (*raw, error) {
+			d, err := a.document()
+			if err != nil {
+				return nil, err
+			}
+			return &raw{form.contentType, form.of(d)}, nil
+		})
+	}
+}

@@ -1,0 +1,436 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// manage sends a request to the management API; a body is JSON unless a header
+// says otherwise.
+func (r *registry) manage(t testing.TB, method, path, body string, headers ...string) answer {
+	t.Helper()
+	if body != "" && !slices.Contains(headers, "Content-Type") {
+		headers = append(headers, "Content-Type", "application/json")
+	}
+	return r.do(t, method, "/api/v1"+path, body, headers...)
+}
+
+// refused checks an error of the management API: its status, its kind and, by a
+// pattern, its text.
+func (a answer) refused(t testing.TB, status int, kind, text string) answer {
+	t.Helper()
+	what := a.Request.Method + " " + a.Request.URL.RequestURI()
+	if a.StatusCode != status {
+		t.Fatalf("%s: %d %s, want %d", what, a.StatusCode, a.body, status)
+	}
+	if ct := a.Header.Get("Content-Type"); ct != "application/json" {
+		t.Errorf("%s: an error of type %q", what, ct)
+	}
+	if a.Header.Get("X-Request-Id") == "" {
+		t.Errorf("%s: no X-Request-Id", what)
+	}
+	if a.Request.Method == http.MethodHead {
+		return a
+	}
+	var e struct {
+		Detail       string
+		ErrorMessage string `json:"error_message"`
+		ErrorType    string `json:"error_type"`
+		Title, Type  string
+		Status       int
+	}
+	if err := json.Unmarshal(a.body, &e); err != nil {
+		t.Fatalf("%s: not an error: %q", what, a.body)
+	}
+	if e.Status != status || e.ErrorType != kind || e.Title != kind || e.Type != "/api/v1/error/"+kind || e.ErrorMessage != e.Detail {
+		t.Errorf("%s: %s, want the kind %s", what, a.body, kind)
+	}
+	if !regexp.MustCompile(text).MatchString(e.Detail) {
+		t.Errorf("%s: %q, want a text like %q", what, e.Detail, text)
+	}
+	return a
+}
+
+// into decodes the body of an answer with that status.
+func (a answer) into(t testing.TB, status int, v any) answer {
+	t.Helper()
+	if a.StatusCode != status {
+		t.Fatalf("%s %s: %d %s, want %d", a.Request.Method, a.Request.URL.RequestURI(), a.StatusCode, a.body, status)
+	}
+	if err := json.Unmarshal(a.body, v); err != nil {
+		t.Fatalf("%s %s: %q: %v", a.Request.Method, a.Request.URL.RequestURI(), a.body, err)
+	}
+	return a
+}
+
+// denying refuses everything, with what was asked for.
+func denying(o *server.Options) {
+	o.Authorize = func(_ *http.Request, a server.Access, repository string) error {
+		return oci.Errorf(oci.Denied, "%s of <%s>", a, repository)
+	}
+}
+
+// TestAPIPaths: names of repositories hold slashes, as they are or escaped, and
+// may be like routes; who decides on access is asked about the right one.
+func TestAPIPaths(t *testing.T) {
+	t.Parallel()
+	r := setup(t, denying)
+	d := digest("x").String()
+	for path, want := range map[string]string{
+		"/gc/status":       "admin of <>",
+		"/gc/status/":      "admin of <>",
+		"/gc/explain/" + d: "admin of <>",
+		"/gc/explain/" + strings.Replace(d, ":", "%3A", 1): "admin of <>",
+		"/error/not_found":                                                  "any of <>",
+		"/repository/a/manifest/" + d + "/explain":                          "admin of <a>",
+		"/repository/a/b/c/manifest/" + d + "/explain":                      "admin of <a/b/c>",
+		"/repository/a%2Fb%2fc/manifest/" + d + "/explain":                  "admin of <a/b/c>",
+		"/repository/a/b%2Fc/manifest/" + d + "/explain/":                   "admin of <a/b/c>",
+		"/repository/repository/manifest/manifest/" + d + "/explain":        "admin of <repository/manifest>",
+		"/repository/a/tag/b/restore/manifest/" + d + "/explain":            "admin of <a/tag/b/restore>",
+		"/repository/a/manifest/x/explain/manifest/" + d + "/explain":       "admin of <a/manifest/x/explain>",
+		"/repository/manifest%2F" + "x" + "%2Fexplain/manifest/y/explain":   "admin of <manifest/x/explain>",
+		"/repository/" + strings.Repeat("a/", 100) + "b/manifest/x/explain": "admin of <" + strings.Repeat("a/", 100) + "b>",
+	} {
+		r.manage(t, "GET", path, "").refused(t, 403, "insufficient_scope", "^"+regexp.QuoteMeta(want)+"$")
+	}
+	for path, want := range map[string]string{
+		"/repository/a/b/tag/v1/restore":       "push of <a/b>",
+		"/repository/a/tag/tag/restore":        "push of <a>",
+		"/repository/a%2Ftag/tag/tag/restore/": "push of <a/tag>",
+	} {
+		r.manage(t, "POST", path, "{}").refused(t, 403, "insufficient_scope", "^"+regexp.QuoteMeta(want)+"$")
+	}
+	for _, path := range []string{
+		"", "/", "/gc", "/gc/", "/gc/status/x", "/gc/explain", "/repository", "/repository/a", "/repository/manifest/" + d + "/explain",
+		"/repository/a/manifest/" + d, "/repository/a/manifest/" + d + "/explain/x", "/repository/a/b/tag/v1/restored", "/openapi",
+		"//gc/status",
+	} {
+		for _, method := range []string{"GET", "HEAD", "POST", "DELETE"} {
+			r.manage(t, method, path, "").refused(t, 404, "not_found", "nothing at")
+		}
+	}
+	r.do(t, "GET", "/api/", "").refused(t, 404, "not_found", "nothing at /api/")
+	r.do(t, "GET", "/api/v2/gc/status", "").refused(t, 404, "not_found", "nothing at /api/v2/gc/status")
+}
+
+// TestAPIRefusals: what is wrong with a request is told before anything is done.
+func TestAPIRefusals(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	payload := r.simple(t, "a/b", 1, nil)
+	d := r.put(t, "a/b", "v1", payload).String()
+	absent := digest("absent").String()
+	restore := "/repository/a/b/tag/v2/restore"
+	const bad, absence = "invalid_request", "not_found"
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		kind, text         string
+	}{
+		{"POST", restore, ``, 400, bad, "body is required"},
+		{"POST", restore, `{}`, 400, bad, "required property manifest_digest"},
+		{"POST", restore, `[]`, 400, bad, "body: expected object"},
+		{"POST", restore, `null`, 400, bad, "body: expected object"},
+		{"POST", restore, `{"manifest_digest": "` + d + `"} x`, 400, bad, "body: invalid character"},
+		{"POST", restore, `{"manifest_digest": "` + d, 400, bad, "body: unexpected end"},
+		{"POST", restore, `{"manifest_digest": null}`, 400, bad, "manifest_digest: expected string"},
+		{"POST", restore, `{"manifest_digest": ""}`, 400, bad, "manifest_digest: expected length"},
+		{"POST", restore, `{"manifest_digest": "v1"}`, 400, bad, `invalid digest "v1"`},
+		{"POST", restore, `{"manifest_digest": "sha256:00"}`, 400, bad, "64 hexadecimal digits"},
+		{"POST", restore, `{"manifest_digest": "` + absent + `"}`, 404, absence, absent + " is not in repository a/b"},
+		{"POST", restore + "?tag=x", `{"manifest_digest": "` + d + `"}`, 400, bad, "query.tag: unknown query parameter"},
+		{"POST", "/repository/a/c/tag/v2/restore", `{"manifest_digest": "` + d + `"}`, 404, absence, "repository a/c is not known"},
+		{"POST", "/repository/A/tag/v2/restore", `{"manifest_digest": "` + d + `"}`, 400, bad, `"A" at byte 0 is not allowed`},
+		{"POST", "/repository/a//b/tag/v2/restore", `{"manifest_digest": "` + d + `"}`, 400, bad, "repository name"},
+		{"POST", "/repository/a/b/tag/-/restore", `{"manifest_digest": "` + d + `"}`, 400, bad, "invalid tag"},
+		{"POST", "/repository/a/b/tag/" + strings.Repeat("x", 129) + "/restore", `{"manifest_digest": "` + d + `"}`, 400, bad, "invalid tag"},
+		{"POST", "/repository/a/b/tag/x%20y/restore", `{"manifest_digest": "` + d + `"}`, 400, bad, "invalid tag"},
+		{"GET", restore, "", 405, bad, "GET is not possible .* but POST"},
+		{"DELETE", restore, "", 405, bad, "DELETE is not possible"},
+		{"PUT", restore, `{"manifest_digest": "` + d + `"}`, 405, bad, "PUT is not possible"},
+		{"INVENTED", restore, "", 405, bad, "INVENTED is not possible"},
+
+		{"POST", "/gc/run", `{"dryrun": true}`, 400, bad, "body.dryrun: unexpected property"},
+		{"POST", "/gc/run", `{"dry_run": "yes"}`, 400, bad, "body.dry_run: expected boolean"},
+		{"POST", "/gc/run", `true`, 400, bad, "body: expected object"},
+		{"POST", "/gc/run?dry_run=true", ``, 400, bad, "query.dry_run: unknown query parameter"},
+		{"GET", "/gc/run", "", 405, bad, "GET is not possible"},
+		{"GET", "/gc/run/x", "", 404, absence, `no run here is called "x"`},
+		{"DELETE", "/gc/run/x", "", 404, absence, `no run here is called "x"`},
+		{"POST", "/gc/retry", `{"kind": "tag"}`, 400, bad, "body.kind: expected value to be one of"},
+		{"GET", "/gc/explain/v1", "", 400, bad, "invalid digest"},
+		{"GET", "/gc/explain/" + absent, "", 404, absence, "blob " + absent},
+		{"GET", "/repository/a/b/manifest/v1/explain", "", 400, bad, "invalid digest"},
+		{"GET", "/repository/a/b/manifest/" + absent + "/explain", "", 404, absence, "manifest " + absent},
+		{"GET", "/repository/a/c/manifest/" + d + "/explain", "", 404, absence, "repository a/c"},
+		{"HEAD", "/repository/a/c/manifest/" + d + "/explain", "", 404, absence, "repository a/c"},
+		{"POST", "/check", `{"repairs": true}`, 400, bad, "body.repairs: unexpected property"},
+		{"GET", "/check/x", "", 404, absence, `no run here is called "x"`},
+		{"GET", "/error/x", "", 404, absence, "no kind of error"},
+	} {
+		a := r.manage(t, c.method, c.path, c.body).refused(t, c.status, c.kind, c.text)
+		if (c.status == 405) != (a.Header.Get("Allow") != "") {
+			t.Errorf("%s %s: Allow is %q", c.method, c.path, a.Header.Get("Allow"))
+		}
+	}
+	r.do(t, "GET", "/v2/a/b/manifests/v2", "").want(t, 404, oci.ManifestUnknown)
+	for _, record := range r.log.records(t, "request") {
+		if status := record["status"].(float64); status >= 400 && record["error"] == nil {
+			t.Errorf("a refusal is logged without its reason: %v", record)
+		}
+	}
+	if n := len(r.log.records(t, "an operator has started garbage collection")); n != 0 {
+		t.Errorf("%d runs were started", n)
+	}
+}
+
+// TestAPIBodies: a body is JSON, by name too, short, and comes soon.
+func TestAPIBodies(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *server.Options) { o.BodyIdleTimeout = 100 * time.Millisecond })
+	for _, contentType := range []string{
+		"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/jsonx", "application/", ";",
+		"application/merge-patch+json", "text/plain, application/json",
+	} {
+		for _, body := range []string{`{"dry_run": true}`, ""} {
+			r.manage(t, "POST", "/gc/run", body, "Content-Type", contentType).refused(t, 415, "invalid_request", "should be application/json")
+		}
+	}
+	r.do(t, "POST", "/api/v1/gc/run", `{"dry_run": true}`).refused(t, 415, "invalid_request", `Content-Type is ""`)
+	for _, contentType := range []string{"application/json; charset=utf-8", "Application/JSON"} {
+		r.manage(t, "POST", "/gc/retry", `{"kind": "blob"}`, "Content-Type", contentType).into(t, 200, new(any))
+	}
+	r.manage(t, "POST", "/gc/retry", "").into(t, 200, new(any))
+	r.manage(t, "POST", "/gc/retry", "{}"+strings.Repeat(" ", 64<<10-2)).into(t, 200, new(any))
+	r.manage(t, "POST", "/gc/retry", "{}"+strings.Repeat(" ", 64<<10-1)).refused(t, 413, "invalid_request", "more than 65536 bytes")
+
+	w := r.dial(t)
+	w.send(t, "POST", "/api/v1/gc/run", []string{"Content-Type: application/json", length(100)}, `{"dry_run"`)
+	w.answer(t, "POST", "/api/v1/gc/run").refused(t, 400, "invalid_request", "could not be read after 10 bytes")
+}
+
+// TestAPIOutlastsItsBodysDeadline: the time that a body may take ends when it is
+// there. It doesn't end the request, however long that takes.
+func TestAPIOutlastsItsBodysDeadline(t *testing.T) {
+	t.Parallel()
+	const idle = 50 * time.Millisecond
+	r := setup(t, func(o *server.Options) { o.BodyIdleTimeout = idle })
+	conn, err := pgx.Connect(t.Context(), r.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is lost
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "LOCK gc_blob_review_queue"); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan answer, 1)
+	go func() {
+		a, err := r.try(t.Context(), "POST", "/api/v1/gc/retry", strings.NewReader(`{"kind": "blob"}`), "Content-Type", "application/json")
+		if err != nil {
+			t.Error(err)
+		}
+		done <- a
+	}()
+	eventually(t, "the request waits in the database", func() (waits bool) {
+		err := tx.QueryRow(t.Context(), "SELECT count(*) > 0 FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))",
+			int32(conn.PgConn().PID())).Scan(&waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	})
+	time.Sleep(4 * idle) // what doesn't happen sends no signal
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	(<-done).into(t, 200, new(any))
+}
+
+// TestAPIRefusesOtherSites: a page that an operator has open can't act for them.
+func TestAPIRefusesOtherSites(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	host := strings.TrimPrefix(r.URL, "http://")
+	for _, headers := range [][]string{
+		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"},
+		{"Origin", "https://example.com"}, {"Origin", "null"}, {"Origin", "http://" + host + "0"},
+	} {
+		for _, path := range []string{"/gc/run", "/check"} {
+			r.manage(t, "POST", path, "{}", headers...).refused(t, 403, "insufficient_scope", "page of another site")
+		}
+		r.manage(t, "DELETE", "/gc/run/x", "", headers...).refused(t, 403, "insufficient_scope", "page of another site")
+		a := r.manage(t, "GET", "/gc/status", "", headers...).into(t, 200, new(any))
+		if got := a.Header.Get("Access-Control-Allow-Origin"); got != "" {
+			t.Errorf("another site may read: %q", got)
+		}
+	}
+	for _, headers := range [][]string{{"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"}, {"Origin", "http://" + host}} {
+		r.manage(t, "POST", "/gc/retry", "{}", headers...).into(t, 200, new(any))
+	}
+}
+
+// TestAPIDocument: every operation is described, with its errors, and needs the
+// access that it says.
+func TestAPIDocument(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	var d struct {
+		OpenAPI string
+		Paths   map[string]map[string]struct {
+			OperationID, Summary string
+			Tags                 []string
+			Access               string `json:"x-access"`
+			Parameters           []struct{ Name, In, Description string }
+			RequestBody          any
+			Responses            map[string]struct {
+				Description string
+				Content     map[string]struct{ Schema map[string]any }
+			}
+		}
+	}
+	r.manage(t, "GET", "/openapi.json", "").into(t, 200, &d)
+	strict := replica(t, r.dsn, r.dir, denying)
+	ids := map[string]bool{}
+	for path, methods := range d.Paths {
+		for method, op := range methods {
+			what := method + " " + path
+			if op.OperationID == "" || ids[op.OperationID] || op.Summary == "" || len(op.Tags) == 0 {
+				t.Errorf("%s: identifier %q (once only), summary %q, tags %q", what, op.OperationID, op.Summary, op.Tags)
+			}
+			ids[op.OperationID] = true
+			want := []string{"400", "401", "403", "500", "503"}
+			if strings.Contains(path, "{") {
+				want = append(want, "404")
+			}
+			if op.RequestBody != nil {
+				want = append(want, "413", "415")
+			}
+			for _, status := range want {
+				if ref := op.Responses[status].Content["application/json"].Schema["$ref"]; ref != "#/components/schemas/ApiError" {
+					t.Errorf("%s: answers %s as %v", what, status, ref)
+				}
+			}
+			if op.Responses["422"].Description != "" {
+				t.Errorf("%s: is said to answer 422", what)
+			}
+			for _, p := range op.Parameters {
+				if p.In == "path" && !strings.Contains(path, "{"+p.Name+"}") || p.Description == "" {
+					t.Errorf("%s: parameter %+v", what, p)
+				}
+			}
+			if n := strings.Count(path, "{"); n != len(op.Parameters) {
+				t.Errorf("%s: %d parameters are described, want %d", what, len(op.Parameters), n)
+			}
+			real := regexp.MustCompile(`{\w+}`).ReplaceAllString(strings.TrimPrefix(path, "/api/v1"), "x")
+			body := ""
+			if op.RequestBody != nil {
+				body = "{}"
+			}
+			strict.manage(t, strings.ToUpper(method), real, body).
+				refused(t, 403, "insufficient_scope", fmt.Sprintf("^%s of <x?>$", op.Access))
+		}
+	}
+	if d.OpenAPI != "3.1.0" || len(ids) < 11 {
+		t.Errorf("OpenAPI %s describes %d operations, want 3.1.0 and all", d.OpenAPI, len(ids))
+	}
+	a := r.manage(t, "GET", "/openapi.yaml", "")
+	if a.StatusCode != 200 || a.Header.Get("Content-Type") != "application/yaml" || !strings.Contains(string(a.body), "\nopenapi: 3.1.0\n") {
+		t.Errorf("openapi.yaml: %d, %q, %.200s", a.StatusCode, a.Header, a.body)
+	}
+	if a := r.manage(t, "HEAD", "/openapi.json", ""); a.StatusCode != 200 || len(a.body) != 0 {
+		t.Errorf("HEAD: %d %q", a.StatusCode, a.body)
+	}
+	for _, kind := range []string{"invalid_request", "invalid_token", "insufficient_scope", "not_found", "internal_error", "unavailable"} {
+		var e struct{ Type, Title, Description string }
+		r.manage(t, "GET", "/error/"+kind, "").into(t, 200, &e)
+		if e.Type != "/api/v1/error/"+kind || e.Title != kind || e.Description == "" {
+			t.Errorf("%s is described as %+v", kind, e)
+		}
+	}
+}
+
+// TestAPIIsObserved: its requests are counted and logged by route, like others.
+func TestAPIIsObserved(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.manage(t, "GET", "/repository/a/b/manifest/"+digest("x").String()+"/explain", "", "X-Request-Id", "mine").
+		refused(t, 404, "not_found", "a/b")
+	r.manage(t, "GET", "/invented", "").refused(t, 404, "not_found", "")
+	r.manage(t, "PUT", "/gc/status", "").refused(t, 405, "invalid_request", "")
+	r.manage(t, "HEAD", "/gc/status", "")
+	got := r.samples(t, "purser_http_requests_total")
+	for _, labels := range []string{
+		"/api/v1/repository/{repository}/manifest/{digest}/explain,GET,404", "none,any,404", "/api/v1/gc/status,any,405",
+		"/api/v1/gc/status,HEAD,200",
+	} {
+		if got[labels] != 1 {
+			t.Errorf("not counted: %s; these are: %v", labels, got)
+		}
+	}
+	var ids []any
+	for _, record := range r.log.records(t, "request") {
+		ids = append(ids, record["request_id"])
+	}
+	if !slices.Contains(ids, any("mine")) {
+		t.Errorf("requests %v are logged, want mine among them", ids)
+	}
+}
+
+// TestAPITrouble: when the registry fails it says so in the API's own form, and
+// keeps its reasons to the log.
+func TestAPITrouble(t *testing.T) {
+	t.Parallel()
+	g, dsn := newGate(t, dbtest.DSN(t))
+	r := replica(t, dsn, t.TempDir(), func(o *server.Options) {
+		o.Authorize = func(r *http.Request, _ server.Access, _ string) error {
+			if r.Header.Get("Panic") != "" {
+				panic("as it was told")
+			}
+			return nil
+		}
+	})
+	r.manage(t, "GET", "/gc/status", "", "Panic", "x").refused(t, 500, "internal_error", "^unknown error$")
+	r.manage(t, "GET", "/gc/status", "").into(t, 200, new(any))
+	g.set(true)
+	for method, path := range map[string]string{"GET": "/gc/status", "POST": "/gc/retry"} {
+		a := r.manage(t, method, path, "").refused(t, 503, "unavailable", "database is not available")
+		if a.Header.Get("Retry-After") == "" {
+			t.Errorf("%s %s: no Retry-After", method, path)
+		}
+	}
+	if n := len(r.log.records(t, "request failed")); n != 2 {
+		t.Errorf("%d failures are logged with their reason, want 2", n)
+	}
+}
+
+// TestAPIWithoutAccess: who may do nothing is refused everything, the document
+// included.
+func TestAPIWithoutAccess(t *testing.T) {
+	t.Parallel()
+	r := setup(t, denying)
+	r.manage(t, "GET", "/openapi.json", "").refused(t, 403, "insufficient_scope", "any of <>")
+	w := httptest.NewRecorder()
+	r.handler.ServeHTTP(w, httptest.NewRequest("GET", "/api/v1/gc/status", nil))
+	if w.Code != 403 {
+		t.Errorf("%d, want 403", w.Code)
+	}
+}

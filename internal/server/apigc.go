@@ -1,0 +1,172 @@
+package server
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+func (a *api) addGC() {
+	a.addGCState()
+	a.addGCRuns()
+}
+
+// gcReport is what a run of garbage collection reports.
+type gcReport struct {
+	dryRun   bool
+	progress gc.Progress
+	findings []catalog.Reviewed // the first maxFindings
+	found    int64
+}
+
+// gcRun is what is told of such a run.
+type gcRun struct {
+	RunStatus
+	DryRun        bool               `json:"dry_run" doc:"Nothing is deleted"`
+	Progress      gc.Progress        `json:"progress" doc:"What was done so far; in a dry run, what would have been"`
+	FindingsTotal int64              `json:"findings_total" doc:"How much a dry run has found to go"`
+	Findings      []catalog.Reviewed `json:"findings,omitempty" nullable:"false" doc:"The first 1000 of that"`
+}
+
+// gcRequest is the body of a request to collect.
+type gcRequest struct {
+	DryRun bool `json:"dry_run,omitempty" doc:"Find what would be deleted, and delete nothing"`
+}
+
+func (a *api) addGCRuns() {
+	addRuns(a, a.gc, runTexts{
+		name: "GCRun", path: "/gc/run", tag: "gc",
+		start: "Collect garbage now",
+		startMore: "Reviews what is due and deletes what nothing holds, until nothing is due, beside the workers that " +
+			"do so all the time.",
+		ask: "Ask for a run of garbage collection", cancel: "Cancel a run of garbage collection",
+	}, a.startGC, func(status RunStatus, report gcReport) gcRun {
+		return gcRun{
+			RunStatus: status, DryRun: report.dryRun, Progress: report.progress,
+			FindingsTotal: report.found, Findings: report.findings,
+		}
+	})
+}
+
+func (a *api) startGC(req gcRequest) (*run[gcReport], error) {
+	return a.gc.start(gcReport{dryRun: req.DryRun}, func(ctx context.Context, r *run[gcReport]) error {
+		o := a.server.opt.GC
+		o.DryRun = req.DryRun
+		o.Progress = func(p gc.Progress) { r.update(func(report *gcReport) { report.progress = p }) }
+		o.Found = func(f catalog.Reviewed) {
+			r.update(func(report *gcReport) {
+				if report.found++; report.found <= maxFindings {
+					report.findings = append(report.findings, f)
+				}
+			})
+		}
+		p, err := gc.Collect(ctx, o)
+		o.Progress(p)
+		return err
+	})
+}
+
+// explainedBlob is an explanation for programs and for people.
+type explainedBlob struct {
+	catalog.BlobExplanation
+	Explanation []string `json:"explanation" nullable:"false" doc:"The same in sentences"`
+}
+
+// TransformSchema tells huma what may be null.
+func (explainedBlob) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return nullable(s, "review")
+}
+
+// explainedManifest is an explanation for programs and for people.
+type explainedManifest struct {
+	catalog.ManifestExplanation
+	Explanation []string `json:"explanation" nullable:"false" doc:"The same in sentences"`
+}
+
+// TransformSchema tells huma what may be null.
+func (explainedManifest) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return nullable(s, "review", "subject")
+}
+
+// retryRequest is the body of a request to review again.
+type retryRequest struct {
+	Kind catalog.ReviewKind `json:"kind,omitempty" enum:"blob,manifest," doc:"What to retry; empty: both"`
+}
+
+// retried is how many reviews were brought back.
+type retried struct {
+	Blobs     int64 `json:"blobs"`
+	Manifests int64 `json:"manifests"`
+}
+
+// addGCState adds what looks at the queues, and what brings reviews back.
+func (a *api) addGCState() {
+	type status struct{ Body catalog.GCStatus }
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "getGCStatus", Method: http.MethodGet, Path: "/gc/status", Tags: []string{"gc"},
+		Summary: "Ask what garbage collection has to do",
+	}, func(ctx context.Context, _ *struct{}) (*status, error) {
+		s, err := a.server.catalog.GCStatus(ctx)
+		return &status{s}, err
+	})
+
+	type blobInput struct {
+		Digest oci.Digest `path:"digest" doc:"Digest of the blob"`
+	}
+	type blobOutput struct{ Body explainedBlob }
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "explainBlob", Method: http.MethodGet, Path: "/gc/explain/{digest}", Tags: []string{"gc"},
+		Summary: "Explain why a blob is kept, or when it will go", Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *blobInput) (*blobOutput, error) {
+		e, err := a.server.catalog.ExplainBlob(ctx, in.Digest)
+		if err != nil {
+			return nil, err
+		}
+		return &blobOutput{explainedBlob{e, e.Sentences()}}, nil
+	})
+
+	type manifestInput struct {
+		Repository string     `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+		Digest     oci.Digest `path:"digest" doc:"Digest of the manifest"`
+	}
+	type manifestOutput struct{ Body explainedManifest }
+	// Why a review failed is for operators: it may tell of the database.
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "explainManifest", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}/explain",
+		Tags: []string{"gc", "manifest"}, Summary: "Explain why a manifest is kept, or when it will go",
+		Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *manifestInput) (*manifestOutput, error) {
+		e, err := a.server.catalog.ExplainManifest(ctx, in.Repository, in.Digest)
+		if err != nil {
+			return nil, err
+		}
+		return &manifestOutput{explainedManifest{e, e.Sentences()}}, nil
+	})
+
+	type retryInput struct{ Body *retryRequest }
+	type retryOutput struct{ Body retried }
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "retryGC", Method: http.MethodPost, Path: "/gc/retry", Tags: []string{"gc"},
+		Summary:     "Bring back reviews that were set aside",
+		Description: "A review that failed too often is set aside. This makes all of them due again.",
+		Errors:      []int{http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *retryInput) (*retryOutput, error) {
+		out, kind := new(retryOutput), catalog.ReviewKind("")
+		if in.Body != nil {
+			kind = in.Body.Kind
+		}
+		var err error
+		if kind != catalog.ReviewOfBlobs {
+			out.Body.Manifests, err = a.server.catalog.RetrySetAside(ctx, catalog.ReviewOfManifests)
+		}
+		if err == nil && kind != catalog.ReviewOfManifests {
+			out.Body.Blobs, err = a.server.catalog.RetrySetAside(ctx, catalog.ReviewOfBlobs)
+		}
+		return out, err
+	})
+}
