@@ -72,6 +72,8 @@ var clients = []struct {
 }{
 	{"github.com/minio/minio-go", []string{"internal/blob/s3", "internal/blob/blobtest"},
 		"the S3 client is known to internal/blob/s3, and to its tests' buckets, alone; all others use blob.Store"},
+	{"github.com/danielgtaylor/huma", []string{"internal/server"},
+		"the management API is the server's; its functions are plain ones of other packages"},
 	{"github.com/redis/go-redis", []string{"internal/pullstats"},
 		"Redis is optional and losable; whoever else knew it could come to depend on it"},
 }

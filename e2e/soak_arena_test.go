@@ -68,14 +68,23 @@ func (a *arena) image(tag string, d digest.Digest) *image {
 	return a.put[tag][d]
 }
 
-// brawl writes contested tags, then rests so long that they can be checked.
+// All who write contested tags do so in the first brawling of each bout, so that
+// the tags can be checked in the rest of it.
+const (
+	bout     = 8 * time.Second
+	brawling = 3 * time.Second
+)
+
+// brawl writes contested tags and checks them in turn.
 func (w *worker) brawl() {
+	began := time.Now()
 	for w.traffic.Err() == nil {
-		for range 1 + w.rng.IntN(10) {
+		if time.Since(began)%bout < brawling {
 			w.strike(fmt.Sprintf("c%d", w.rng.IntN(3)))
+		} else {
+			w.checkArena()
+			w.sleep(time.Duration(w.rng.IntN(50)) * time.Millisecond)
 		}
-		w.sleep(time.Duration(w.rng.Int64N(int64(stale))))
-		w.checkArena()
 	}
 }
 

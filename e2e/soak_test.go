@@ -68,7 +68,7 @@ func TestSoak(t *testing.T) {
 	round := min(total/time.Duration(len(soakVariants)), longestRound)
 	for spent := time.Duration(0); spent < total && !t.Failed(); spent += round {
 		v := soakVariants[int(spent/round)%len(soakVariants)]
-		t.Run(fmt.Sprintf("%s/%d", v.name, seed), func(t *testing.T) { newSoak(t, v, seed, round).run(round) })
+		t.Run(fmt.Sprintf("%s/%d", v.name, seed), func(t *testing.T) { newSoak(t, v, seed, round).run() })
 		seed++
 	}
 }
@@ -95,6 +95,7 @@ type soak struct {
 	t        *testing.T
 	variant  soakVariant
 	seed     uint64
+	round    time.Duration // of traffic
 	promise  time.Duration // of a blob's existence
 	pace     time.Duration // of what is done to replicas and store
 	traffic  context.Context
@@ -115,7 +116,7 @@ type soak struct {
 
 // newSoak starts two replicas on a new database and a new store.
 func newSoak(t *testing.T, v soakVariant, seed uint64, round time.Duration) *soak {
-	s := &soak{t: t, variant: v, seed: seed, pace: min(max(round/4, time.Second), 5*time.Second),
+	s := &soak{t: t, variant: v, seed: seed, round: round, pace: min(max(round/4, time.Second), 5*time.Second),
 		universe: newUniverse(seed), arena: newArena()}
 	env := []string{"PURSER_LOG_LEVEL=warn", "PURSER_LOG_ACCESS=false", "PURSER_GC_REVIEW_AFTER=0s",
 		"PURSER_HTTP_BODY_IDLE_TIMEOUT=5s", "PURSER_HTTP_MAX_REQUEST_TIME=" + longestRequest.String(),
@@ -164,9 +165,9 @@ func (s *soak) worker(name string, stream int) *worker {
 }
 
 // run drives traffic for a while, and then looks at what is left.
-func (s *soak) run(round time.Duration) {
-	s.t.Logf("%v of traffic; again with %s=%d -run 'TestSoak/%s'", round, soakSeedVariable, s.seed, s.variant.name)
-	s.traffic, s.stop = context.WithTimeout(s.t.Context(), round)
+func (s *soak) run() {
+	s.t.Logf("%v of traffic; again with %s=%d -run 'TestSoak/%s'", s.round, soakSeedVariable, s.seed, s.variant.name)
+	s.traffic, s.stop = context.WithTimeout(s.t.Context(), s.round)
 	defer s.stop()
 	var wg sync.WaitGroup
 	for _, o := range s.owners {

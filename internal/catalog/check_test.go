@@ -188,15 +188,10 @@ func TestMarksReachCaches(t *testing.T) {
 	b.push(t, "other", "layer")
 	b.listen(t)
 	for range 3 {
-		if _, err := b.PromiseBlob(ctx, "r", d); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := b.Blob(ctx, "other", d); err != nil {
-			t.Fatal(err)
-		}
-		if !cached(t, func(ctx context.Context) error { _, err := b.PromiseBlob(ctx, "r", d); return err }) {
-			t.Fatal("the cache is not in use")
-		}
+		eventually(t, "the blob is in the cache", func() bool {
+			return cached(t, func(ctx context.Context) error { _, err := b.PromiseBlob(ctx, "r", d); return err }) &&
+				cached(t, func(ctx context.Context) error { _, err := b.Blob(ctx, "other", d); return err })
+		})
 		server.lose(t, d)
 		for _, path := range []string{"r", "other"} {
 			eventually(t, path+" hears that the blob is lost", func() bool {

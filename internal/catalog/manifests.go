@@ -165,16 +165,20 @@ func (b *batch) lockContent(r repository, rows manifestColumns) {
 				CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = want.digest AND lost_at IS NULL FOR KEY SHARE) b) locked`,
 			rows.blobs, len(rows.blobs))
 		b.exec(`SELECT purser_require(count(*) = $4, '`+stateBlobsMissing+`') FROM (
-				SELECT FROM repository_blobs
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND blob_digest = ANY ($3::bytea[])
-				ORDER BY blob_digest FOR KEY SHARE) locked`,
+				SELECT FROM (SELECT digest FROM unnest($3::bytea[]) AS digest ORDER BY digest) want
+				CROSS JOIN LATERAL (
+					SELECT FROM repository_blobs
+					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND blob_digest = want.digest
+					FOR KEY SHARE) l) locked`,
 			r.namespace, r.id, rows.blobs, len(rows.blobs))
 	}
 	if len(rows.children) > 0 {
 		b.exec(`SELECT purser_require(count(*) = $4, '`+stateChildMissing+`') FROM (
-				SELECT FROM manifests
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = ANY ($3::bytea[])
-				ORDER BY id FOR KEY SHARE) locked`,
+				SELECT FROM (SELECT digest FROM unnest($3::bytea[]) AS digest ORDER BY digest) want
+				CROSS JOIN LATERAL (
+					SELECT FROM manifests
+					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = want.digest
+					FOR KEY SHARE) m) locked`,
 			r.namespace, r.id, rows.children, len(rows.children))
 	}
 	// A subject need not be there. One that is being deleted is waited for: its
@@ -193,27 +197,33 @@ func (b *batch) lockContent(r repository, rows manifestColumns) {
 // delete them.
 func (b *batch) lockQueue(r repository, rows manifestColumns) {
 	if len(rows.tags) > 0 {
-		b.exec(`SELECT FROM tags
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($3::text[])
-			ORDER BY name FOR UPDATE`, r.namespace, r.id, rows.tags)
+		b.exec(`SELECT FROM (SELECT name FROM unnest($3::text[]) AS name ORDER BY name COLLATE "C") want
+			CROSS JOIN LATERAL (
+				SELECT FROM tags
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name
+				FOR UPDATE) t`, r.namespace, r.id, rows.tags)
 	}
 	b.exec(`
 		WITH concerned AS (
 			SELECT id, true AS waits FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = $3
 			UNION
-			SELECT manifest_id, false FROM tags
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($4::text[])
+			SELECT t.manifest_id, false FROM unnest($4::text[]) AS want (name)
+			CROSS JOIN LATERAL (
+				SELECT manifest_id FROM tags
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name) t
 		), locked AS (
-			SELECT manifest_id FROM gc_manifest_review_queue
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id IN (SELECT id FROM concerned)
-			ORDER BY manifest_id FOR UPDATE
+			SELECT c.id, c.waits FROM (SELECT id, bool_or(waits) AS waits FROM concerned GROUP BY id ORDER BY id) c
+			CROSS JOIN LATERAL (
+				SELECT FROM gc_manifest_review_queue
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = c.id
+				FOR UPDATE) q
 		)
 		UPDATE gc_manifest_review_queue q
 		SET review_after = GREATEST(q.review_after, gc_review_after('manifest_upload'))
-		FROM locked JOIN concerned ON concerned.id = locked.manifest_id
-		WHERE q.top_level_namespace_id = $1 AND q.repository_id = $2 AND q.manifest_id = locked.manifest_id
-			AND concerned.waits`, r.namespace, r.id, rows.digest, rows.tags)
+		FROM locked
+		WHERE q.top_level_namespace_id = $1 AND q.repository_id = $2 AND q.manifest_id = locked.id
+			AND locked.waits`, r.namespace, r.id, rows.digest, rows.tags)
 }
 
 // insertManifest inserts the manifest, what it refers to and its tags in one
@@ -233,8 +243,10 @@ const insertManifest = `
 	), r AS (
 		INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id)
 		SELECT $1, $2, m.id, c.id
-		FROM m, manifests c
-		WHERE c.top_level_namespace_id = $1 AND c.repository_id = $2 AND c.digest = ANY ($14::bytea[])
+		FROM m, unnest($14::bytea[]) AS child (digest)
+		CROSS JOIN LATERAL (
+			SELECT id FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = child.digest) c
 	), t AS (
 		INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 		SELECT $1, $2, name, m.id FROM m, unnest($15::text[]) AS name

@@ -45,3 +45,51 @@ CREATE TABLE gc_activity (
     objects_swept      bigint NOT NULL DEFAULT 0,
     bytes_swept        bigint NOT NULL DEFAULT 0
 );
+
+-- Lookups by digest, name or manifest must not have a second index to choose
+-- that begins with namespace and repository: the planner takes that pair for
+-- nearly unique, since it multiplies the two, and may read a whole repository
+-- for one row. So other keys begin with what they are searched by, and the pair
+-- has statistics of its own. Foreign keys onto a primary key are made anew with
+-- it.
+-- +goose StatementBegin
+DO $$
+DECLARE
+    fk record;
+    t text;
+    p regclass;
+BEGIN
+    CREATE TEMP TABLE foreign_keys ON COMMIT DROP AS
+    SELECT conrelid::regclass AS tbl, conname AS name, pg_get_constraintdef(oid) AS def
+    FROM pg_constraint
+    WHERE contype = 'f' AND conparentid = 0 AND confrelid IN ('manifests'::regclass, 'layers'::regclass);
+
+    FOR fk IN SELECT * FROM foreign_keys LOOP
+        EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', fk.tbl, fk.name);
+    END LOOP;
+    FOREACH t IN ARRAY ARRAY['manifests', 'layers'] LOOP
+        EXECUTE format('ALTER TABLE %I DROP CONSTRAINT %I', t, t || '_pkey');
+        EXECUTE format('ALTER TABLE %I ADD PRIMARY KEY (id, repository_id, top_level_namespace_id)', t);
+    END LOOP;
+    FOR fk IN SELECT * FROM foreign_keys LOOP
+        EXECUTE format('ALTER TABLE %s ADD CONSTRAINT %I %s', fk.tbl, fk.name, fk.def);
+    END LOOP;
+
+    FOREACH t IN ARRAY ARRAY['manifests', 'layers', 'tags', 'manifest_references', 'repository_blobs'] LOOP
+        FOR p IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = t::regclass LOOP
+            EXECUTE format('CREATE STATISTICS partitions.%I (ndistinct) ON top_level_namespace_id, repository_id FROM %s',
+                replace(p::text, 'partitions.', '') || '_repositories', p);
+        END LOOP;
+    END LOOP;
+END;
+$$;
+-- +goose StatementEnd
+
+ALTER TABLE gc_manifest_review_queue DROP CONSTRAINT gc_manifest_review_queue_pkey;
+ALTER TABLE gc_manifest_review_queue ADD PRIMARY KEY (manifest_id, repository_id, top_level_namespace_id);
+
+DROP INDEX tags_manifest_id_idx;
+CREATE INDEX tags_manifest_id_idx ON tags (manifest_id, repository_id, top_level_namespace_id);
+DROP INDEX manifest_references_child_id_idx;
+CREATE INDEX manifest_references_child_id_idx
+    ON manifest_references (child_id, repository_id, top_level_namespace_id);
