@@ -9,5 +9,7 @@
 // PURSER_TEST_TARGET=HOST:PORT points the clients' tests at another registry
 // that speaks plain HTTP, to tell what a client does from what Purser does.
 // PURSER_TEST_BINARY=PATH tests a purser that is built already.
+// PURSER_TEST_SOAK=10m makes the soak test longer ("make soak"), and
+// PURSER_TEST_SOAK_SEED repeats what one did.
 // The build tag e2e_all adds helm and cosign.
 package e2e

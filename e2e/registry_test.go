@@ -133,7 +133,7 @@ func (r *registry) checkRaces() {
 		return
 	}
 	if _, race, found := strings.Cut(r.p.out.String(), "WARNING: DATA RACE"); found {
-		r.t.Errorf("purser has a data race:%s", race[:min(len(race), 8<<10)])
+		r.t.Errorf("purser has a data race:%s", race[:min(len(race), 32<<10)])
 	}
 	if _, failure, found := strings.Cut(r.p.out.String(), "\npanic: "); found {
 		r.t.Errorf("purser panicked: %s", failure[:min(len(failure), 8<<10)])

@@ -42,7 +42,9 @@ func (w *worker) put(repo, reference string, m *image, before func()) (by endpoi
 		if !ok {
 			return by, putNot
 		}
-		w.dawdle(m, told)
+		if repo != arenaRepo {
+			w.dawdle(m, told)
+		}
 		if by, ok = w.any(); !ok {
 			return by, putNot
 		}

@@ -66,6 +66,7 @@ type writer struct {
 
 // sent is the outcome of sending a part.
 type sent struct {
+	buf  *buffer // freed by the writer's goroutine: see sendPart
 	part part
 	size int64
 	err  error
@@ -298,7 +299,9 @@ func (w *writer) load(ctx context.Context) error {
 }
 
 // sendPart has the buffer sent as the next part of the multipart upload, when the
-// part before it has arrived.
+// part before it has arrived. The buffer is freed when the writer next asks for
+// the outcome and not as soon as it is sent: whoever gave the last bytes may
+// still read them (hash them) until more are asked for.
 func (w *writer) sendPart(ctx context.Context) error {
 	if err := w.landed(ctx); err != nil {
 		return err
@@ -314,7 +317,7 @@ func (w *writer) sendPart(ctx context.Context) error {
 	w.buf, w.flight = buffer{}, flight
 	go func() {
 		outcome := w.s.putPart(w.ctx, mp.Key, mp.ID, n, &buf)
-		buf.free()
+		outcome.buf = &buf
 		flight <- outcome
 	}()
 	return nil
@@ -341,6 +344,7 @@ func (w *writer) landed(ctx context.Context) error {
 	select {
 	case s := <-w.flight:
 		w.flight = nil
+		s.buf.free()
 		if s.err != nil {
 			return s.err
 		}
@@ -396,7 +400,8 @@ func (w *writer) Leftovers() bool { return w.st.Left }
 func (w *writer) Close() error {
 	w.cancel()
 	if w.flight != nil {
-		<-w.flight
+		s := <-w.flight
+		s.buf.free()
 		w.flight = nil
 	}
 	w.buf.free()
