@@ -55,24 +55,27 @@ CREATE TABLE gc_activity (
 -- +goose StatementBegin
 DO $$
 DECLARE
-    fk record;
+    drops text[];
+    adds text[];
+    sql text;
     t text;
     p regclass;
 BEGIN
-    CREATE TEMP TABLE foreign_keys ON COMMIT DROP AS
-    SELECT conrelid::regclass AS tbl, conname AS name, pg_get_constraintdef(oid) AS def
+    SELECT array_agg(format('ALTER TABLE %s DROP CONSTRAINT %I', conrelid::regclass, conname)),
+        array_agg(format('ALTER TABLE %s ADD CONSTRAINT %I %s', conrelid::regclass, conname, pg_get_constraintdef(oid)))
+    INTO drops, adds
     FROM pg_constraint
     WHERE contype = 'f' AND conparentid = 0 AND confrelid IN ('manifests'::regclass, 'layers'::regclass);
 
-    FOR fk IN SELECT * FROM foreign_keys LOOP
-        EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', fk.tbl, fk.name);
+    FOREACH sql IN ARRAY drops LOOP
+        EXECUTE sql;
     END LOOP;
     FOREACH t IN ARRAY ARRAY['manifests', 'layers'] LOOP
         EXECUTE format('ALTER TABLE %I DROP CONSTRAINT %I', t, t || '_pkey');
         EXECUTE format('ALTER TABLE %I ADD PRIMARY KEY (id, repository_id, top_level_namespace_id)', t);
     END LOOP;
-    FOR fk IN SELECT * FROM foreign_keys LOOP
-        EXECUTE format('ALTER TABLE %s ADD CONSTRAINT %I %s', fk.tbl, fk.name, fk.def);
+    FOREACH sql IN ARRAY adds LOOP
+        EXECUTE sql;
     END LOOP;
 
     FOREACH t IN ARRAY ARRAY['manifests', 'layers', 'tags', 'manifest_references', 'repository_blobs'] LOOP
