@@ -129,8 +129,8 @@ func (s *storm) run(t *testing.T) {
 		t.Errorf("reviewing: %v", err)
 	}
 	t.Logf("seed %d: %v", seed, s.did)
-	if s.calm() {
-		t.Error("the reviewers had nothing to do: this run says nothing")
+	if s.did["manifest deleted"] == 0 && s.did["blob deleted"] == 0 {
+		t.Error("the reviewers deleted nothing: this run says nothing")
 	}
 	s.a.complete(t)
 	s.drain(t)
