@@ -35,8 +35,8 @@ var defaultSettings = map[string]string{
 	"log_checkpoints":    "off",
 	"log_timezone":       "UTC",
 	"max_connections":    "100",
+	"max_wal_size":       "2GB", // each checkpoint makes every page be logged whole once more
 	"random_page_cost":   "1.1", // solid-state disks
-	"shared_buffers":     "128MB",
 	"synchronous_commit": "on",
 	"timezone":           "UTC",
 	"wal_compression":    "on",
@@ -199,6 +199,7 @@ func (s *Server) launch(bin binaries, acct *account, settings map[string]string)
 // cluster's files.
 func (s *Server) arguments(settings map[string]string) []string {
 	all := maps.Clone(defaultSettings)
+	all["shared_buffers"] = sharedBuffers(memoryLimit())
 	maps.Copy(all, settings)
 	maps.Copy(all, fixedSettings)
 	all["unix_socket_directories"] = s.socketDir

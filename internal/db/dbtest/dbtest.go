@@ -74,7 +74,7 @@ func launch(t testing.TB) {
 			Log:     slog.New(slog.DiscardHandler),
 			Settings: map[string]string{
 				"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off",
-				"max_connections": "300", "autovacuum": "off",
+				"max_connections": "300", "autovacuum": "off", "shared_buffers": "128MB",
 			},
 		})
 	})
