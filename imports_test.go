@@ -36,6 +36,8 @@ var layers = map[string]rule{
 	"":                    {only: true}, // this test
 	"loosefk":             {only: true}, // public: it is used without Purser
 	"loosefk/loosefktest": {only: true, also: []string{"loosefk"}, testing: true},
+	"loosefk/redislock":   {only: true, also: []string{"loosefk"}},
+	"loosefk/cli":         {only: true, also: []string{"loosefk"}}, // the commands of both tools
 	"internal/oci":        {layer: 1},
 	"internal/worker":     {layer: 1},
 	"internal/builtinpg":  {layer: 1},
@@ -55,7 +57,7 @@ var layers = map[string]rule{
 	"internal/autoprune": {layer: 4},
 	"internal/server":    {layer: 5},
 	"cmd/purser":         {layer: 6},
-	"cmd/loosefk":        {only: true, also: []string{"loosefk"}}, // the tool of the public package
+	"cmd/loosefk":        {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/redislock"}}, // the tool of the public package
 	// What drives Purser from outside sees what its users see.
 	"e2e":   {only: true, also: []string{"internal/db/dbtest"}},
 	"bench": {only: true},
@@ -74,7 +76,7 @@ var clients = []struct {
 		"the S3 client is known to internal/blob/s3, and to its tests' buckets, alone; all others use blob.Store"},
 	{"github.com/danielgtaylor/huma", []string{"internal/server"},
 		"the management API is the server's; its functions are plain ones of other packages"},
-	{"github.com/redis/go-redis", []string{"internal/pullstats"},
+	{"github.com/redis/go-redis", []string{"internal/pullstats", "loosefk/redislock"},
 		"Redis is optional and losable; whoever else knew it could come to depend on it"},
 }
 

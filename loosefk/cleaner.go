@@ -1,0 +1,361 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// tracker counts what a run changes and says when it is enough.
+type tracker struct {
+	deletes, updates       int
+	maxDeletes, maxUpdates int
+	deadline               time.Time
+}
+
+func newTracker(o Options) *tracker {
+	return &tracker{maxDeletes: o.MaxDeletes, maxUpdates: o.MaxUpdates, deadline: time.Now().Add(o.MaxRuntime)}
+}
+
+func (t *tracker) add(a Action, rows int) {
+	if a == AsyncDelete {
+		t.deletes += rows
+	} else {
+		t.updates += rows
+	}
+}
+
+// room is how many more rows may be changed.
+func (t *tracker) room(a Action) int {
+	if a == AsyncDelete {
+		return t.maxDeletes - t.deletes
+	}
+	return t.maxUpdates - t.updates
+}
+
+func (t *tracker) over() bool { return t.reason() != "" }
+
+// reason is the limit that is met, or "".
+func (t *tracker) reason() string {
+	switch {
+	case t.deletes >= t.maxDeletes:
+		return "deletes"
+	case t.updates >= t.maxUpdates:
+		return "updates"
+	case !time.Now().Before(t.deadline):
+		return "time"
+	}
+	return ""
+}
+
+// cleaner is one run on one database.
+type cleaner struct {
+	Result
+	opt     Options
+	metrics *metrics
+	db      *Database
+	tracker *tracker
+	// paused are the records that the last turn of each parent table left for
+	// the next one.
+	paused map[tableName][]record
+}
+
+func (w *Worker) cleaner(db *Database, o Options) *cleaner {
+	return &cleaner{
+		Result: Result{Database: db.Name}, opt: o, metrics: w.metrics, db: db, tracker: newTracker(o),
+		paused: map[tableName][]record{},
+	}
+}
+
+// result is what was done so far.
+func (c *cleaner) result() Result {
+	c.Deletes, c.Updates, c.OverLimit = c.tracker.deletes, c.tracker.updates, c.tracker.reason()
+	return c.Result
+}
+
+// turnRows is how many children of one parent a turn changes at most, in
+// queries: then the others of its batch go on without it.
+const turnRows = 10
+
+// run works off what is urgent, then the parents in turn, a batch each, until
+// none has anything left or a limit is met.
+func (c *cleaner) run(ctx context.Context, rs references) error {
+	parents, err := c.db.tracked(ctx, rs.parents(c.db))
+	if err != nil {
+		return err
+	}
+	var failed []error
+	step := func(parent tableName, which lane, limit int) (more bool) {
+		more, err := c.turn(ctx, parent, rs.of(c.db, parent), which, limit)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("children of %s: %w", parent, err))
+		}
+		return more && err == nil
+	}
+	for _, parent := range parents {
+		if !c.tracker.over() && ctx.Err() == nil {
+			step(parent, laneUrgent, c.opt.UrgentRecords)
+		}
+	}
+	for len(parents) > 0 && !c.tracker.over() && ctx.Err() == nil {
+		parent := parents[0]
+		parents = parents[1:]
+		if step(parent, laneDue, c.opt.Batch) {
+			parents = append(parents, parent)
+		}
+	}
+	if ctx.Err() == nil { // there is no next turn
+		for parent, records := range c.paused {
+			if err := c.attempted(ctx, parent, records); err != nil {
+				failed = append(failed, err)
+			}
+		}
+	}
+	return errors.Join(append(failed, ctx.Err())...)
+}
+
+// turn works off one batch of records of a parent table, under its lock. more
+// says that there may be further ones and that this one got somewhere.
+func (c *cleaner) turn(ctx context.Context, parent tableName, refs references, which lane, limit int) (more bool, err error) {
+	held, err := c.opt.Lock.Hold(ctx, c.db, "loose_foreign_keys/"+c.db.Name+"/"+parent.String(), func(ctx context.Context) error {
+		records, err := c.db.load(ctx, parent, which, limit)
+		if err != nil || len(records) == 0 {
+			return err
+		}
+		c.Records += len(records)
+		before := c.tracker.deletes + c.tracker.updates
+		done, err := c.batch(ctx, parent, refs, records)
+		more = done > 0 && (done < len(records) || len(records) == limit) || c.tracker.deletes+c.tracker.updates > before
+		return err
+	})
+	if !held && err == nil {
+		c.Locked++
+	}
+	return more, err
+}
+
+// batch works off records, reference by reference, and writes down what became
+// of each. Whatever happens to one parent, the others go on. It returns how many
+// records are done.
+func (c *cleaner) batch(ctx context.Context, parent tableName, refs references, records []record) (int, error) {
+	ids, err := c.dead(ctx, parent, parentIDs(records))
+	if err != nil {
+		return 0, err
+	}
+	existing, pending := split(records, without(parentIDs(records), ids))
+	if len(existing) > 0 {
+		c.opt.Log.WarnContext(ctx, "deleted parents exist again: their children stay", "table", parent.String(), "parents", len(existing))
+		if err := c.db.processed(ctx, existing); err != nil {
+			return 0, err
+		}
+	}
+	var paused []int64 // had their share of this turn
+	var left []int64   // a limit, a lock or an error kept them from being finished
+	for _, r := range refs {
+		res, err2 := c.reference(ctx, r, ids)
+		ids, paused, left = res.done, append(paused, res.paused...), append(left, res.left...)
+		if err = err2; err != nil {
+			left = append(left, ids...)
+			ids = nil
+			break
+		}
+	}
+	done, rest := split(pending, ids)
+	unfinished, _ := split(rest, left)
+	c.paused[parent], _ = split(rest, paused)
+	if ctx.Err() != nil {
+		return 0, errors.Join(err, ctx.Err()) // it was cut off, which is nobody's fault
+	}
+	if err2 := c.finish(ctx, parent, refs, done, unfinished, len(existing)); err2 != nil {
+		err = errors.Join(err, err2)
+	}
+	return len(existing) + len(done), err
+}
+
+// dead returns the parents that don't exist. One that was inserted again under
+// its old id has its children back.
+func (c *cleaner) dead(ctx context.Context, parent tableName, ids []int64) ([]int64, error) {
+	alive, err := c.db.alive(ctx, parent, ids)
+	if err != nil {
+		return nil, err
+	}
+	return without(ids, alive), nil
+}
+
+func without(ids, others []int64) []int64 {
+	if len(others) == 0 {
+		return ids
+	}
+	skip := make(map[int64]bool, len(others))
+	for _, id := range others {
+		skip[id] = true
+	}
+	var list []int64
+	for _, id := range ids {
+		if !skip[id] {
+			list = append(list, id)
+		}
+	}
+	return list
+}
+
+// finish marks records: done ones as processed, or to be looked at again if
+// children are on another server; unfinished ones as attempted.
+func (c *cleaner) finish(ctx context.Context, parent tableName, refs references, done, unfinished []record, existing int) error {
+	var processed, again []record
+	for _, r := range done {
+		if c.opt.SecondLook > 0 && !r.secondLook() && refs.remote() {
+			again = append(again, r)
+		} else {
+			processed = append(processed, r)
+		}
+	}
+	if err := c.db.processed(ctx, processed); err != nil {
+		return err
+	}
+	if err := c.db.lookAgain(ctx, again, c.opt.SecondLook); err != nil {
+		return err
+	}
+	c.Processed += len(processed) + existing
+	c.Again += len(again)
+	c.metrics.processed.WithLabelValues(parent.String(), c.db.Name).Add(float64(len(processed) + existing))
+	return c.attempted(ctx, parent, unfinished)
+}
+
+// attempted counts this run as one that didn't finish the records.
+func (c *cleaner) attempted(ctx context.Context, parent tableName, records []record) error {
+	incremented, rescheduled, err := c.db.attempted(ctx, records, c.opt)
+	c.Incremented += incremented
+	c.Rescheduled += rescheduled
+	c.metrics.incremented.WithLabelValues(parent.String(), c.db.Name).Add(float64(incremented))
+	c.metrics.rescheduled.WithLabelValues(parent.String(), c.db.Name).Add(float64(rescheduled))
+	return err
+}
+
+// remote says whether any child lives in another database.
+func (rs references) remote() bool {
+	for _, r := range rs {
+		if !r.local() {
+			return true
+		}
+	}
+	return false
+}
+
+// outcome says what became of parents: their children are gone; they have had
+// their share of this turn; or something kept them from being finished.
+type outcome struct{ done, paused, left []int64 }
+
+// reference cleans up the children of one definition: first those that nobody
+// holds, then, waiting a moment for each, the rest. Only a parent of which a query
+// that skips nothing found no more children is done.
+func (c *cleaner) reference(ctx context.Context, r reference, ids []int64) (all outcome, err error) {
+	all.done = ids
+	for _, skipLocked := range []bool{true, false} {
+		res, err := c.pass(ctx, r, all.done, skipLocked)
+		all.done, all.paused, all.left = res.done, append(all.paused, res.paused...), append(all.left, res.left...)
+		if err != nil {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+// maxGivenWay is how often in a row a pass gives way to others before it leaves
+// the rest for the next run.
+const maxGivenWay = 5
+
+// pass runs queries until it has seen every parent through. A parent with many
+// children takes a quarter of a query at most, and goes to the back of the line.
+// A query that meets a timeout is tried again with half the rows.
+func (c *cleaner) pass(ctx context.Context, r reference, ids []int64, skipLocked bool) (out outcome, err error) {
+	most := c.limit(r)
+	limit, givenWay := most, 0
+	changed := map[int64]int{}
+	for len(ids) > 0 {
+		if c.tracker.over() || ctx.Err() != nil {
+			out.left = append(out.left, ids...)
+			return out, ctx.Err()
+		}
+		n := min(limit, c.tracker.room(r.OnDelete))
+		perParent := n
+		if len(ids) > 1 {
+			perParent = max(n/4, 1)
+		}
+		t := timeouts{c.opt.LockTimeout, min(c.opt.StatementTimeout, max(time.Until(c.tracker.deadline), time.Second))}
+		found, rows, err := r.change(ctx, t, ids, n, perParent, skipLocked)
+		if givesWay(err) {
+			limit = max(limit/2, 1)
+		} else if err != nil {
+			out.left = append(out.left, ids...)
+			return out, err
+		}
+		if err != nil || rows == 0 && len(found) > 0 { // in the latter case others have just changed them
+			if givenWay++; givenWay > maxGivenWay {
+				c.opt.Log.InfoContext(ctx, "left children of deleted parents for the next run", "definition", r.Definition.String(), "reason", err)
+				out.left = append(out.left, ids...)
+				return out, nil
+			}
+			if err := sleep(ctx, rand.N(c.opt.LockTimeout/4+1)); err != nil {
+				return out, err
+			}
+			continue
+		}
+		givenWay = 0
+		c.tracker.add(r.OnDelete, rows)
+		c.metrics.changed(r, rows)
+		ids = advance(ids, found, rows, n, perParent, changed, most*turnRows, &out)
+	}
+	return out, nil
+}
+
+// limit is the most rows of one query.
+func (c *cleaner) limit(r reference) int {
+	switch {
+	case r.DeleteLimit > 0:
+		return r.DeleteLimit
+	case r.OnDelete == AsyncDelete:
+		return c.opt.DeleteLimit
+	}
+	return c.opt.UpdateLimit
+}
+
+// givesWay says whether the worker is to step back: a lock or the query took too
+// long, or a deadlock was resolved at its cost.
+func givesWay(err error) bool {
+	return isState(err, stateLockNotAvailable) || isState(err, stateQueryCanceled) ||
+		isState(err, stateDeadlock) || isState(err, stateSerialization)
+}
+
+// advance sorts the parents of a query by what it found: those with nothing more
+// are done, those with more go to the back of the line or, after their share, out
+// of it. It returns the line.
+func advance(ids []int64, list []found, rows, limit, perParent int, changed map[int64]int, share int, out *outcome) []int64 {
+	total := 0
+	by := make(map[int]int, len(list))
+	for _, f := range list {
+		total += f.rows
+		by[f.place] = f.rows
+	}
+	last := len(ids) // the parent in whose middle the query stopped
+	if total == limit {
+		last = list[len(list)-1].place
+	}
+	var line, back []int64
+	for place, id := range ids {
+		changed[id] += by[place]
+		switch {
+		case place > last:
+			line = append(line, id)
+		case place < last && by[place] < perParent && rows == total:
+			out.done = append(out.done, id)
+		case changed[id] >= share:
+			out.paused = append(out.paused, id)
+		default:
+			back = append(back, id)
+		}
+	}
+	return append(line, back...)
+}

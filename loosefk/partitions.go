@@ -1,0 +1,409 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Partition is one of the partitions of the table of deleted records.
+type Partition struct {
+	Table   string // with its schema
+	Value   int64  // of the column partition; 0 for the default partition
+	Default bool   // takes what no other does
+	Current bool   // the column's default value leads here
+}
+
+// Slid says what a run of Slide changed.
+type Slid struct {
+	Repaired int64    // the wrong default that was found, or 0
+	Moved    int64    // rows out of the default partition
+	Added    string   // table, or ""
+	Detached []string // tables
+	Dropped  []string
+	// Busy says that others held the table for so long that something was left
+	// for the next time.
+	Busy bool
+}
+
+// slideOptions are the times of the sliding partitions.
+type slideOptions struct {
+	age       time.Duration // of the first row of the newest partition, from which on there is a next one
+	retention time.Duration // of detached partitions
+	lockWait  time.Duration
+	tries     int
+}
+
+// ErrBusy says that a lock could not be had within its time, however often it
+// was tried: a transaction that deletes from a tracked table stays open. Nothing
+// was changed.
+var ErrBusy = errors.New("the table of deleted records is held by open transactions")
+
+// slide brings the partitions of a database up to date: it repairs a wrong
+// default, adds the next partition if the newest is old enough, detaches those
+// with nothing pending and drops what was detached long ago.
+func (d *Database) slide(ctx context.Context, o slideOptions) (Slid, error) {
+	var s Slid
+	steps := []func(context.Context, slideOptions, *Slid) error{d.repairDefault, d.addNext, d.detachSettled, d.dropDetached}
+	for _, step := range steps {
+		err := step(ctx, o, &s)
+		if errors.Is(err, ErrBusy) {
+			s.Busy = true
+			continue
+		}
+		if err != nil {
+			return s, fmt.Errorf("partitions of %s in database %s: %w", RecordsTable, d.Name, err)
+		}
+	}
+	return s, nil
+}
+
+// Partitions lists the partitions that are attached, by value, the default
+// partition last.
+func (d *Database) Partitions(ctx context.Context) ([]Partition, error) {
+	list, current, err := d.partitions(ctx, d.Pool)
+	if err != nil {
+		return nil, fmt.Errorf("listing the partitions of %s: %w", RecordsTable, err)
+	}
+	for i := range list {
+		list[i].Current = !list[i].Default && list[i].Value == current
+	}
+	return list, nil
+}
+
+// partitions lists the partitions and the value that the column's default has.
+func (d *Database) partitions(ctx context.Context, db DB) (list []Partition, current int64, err error) {
+	rows, err := db.Query(ctx, `
+		SELECT n.nspname, c.relname, pg_get_expr(c.relpartbound, c.oid)
+		FROM pg_inherits i
+		JOIN pg_class c ON c.oid = i.inhrelid
+		JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE i.inhparent = $1::regclass`, d.records())
+	if err != nil {
+		return nil, 0, err
+	}
+	var schema, table, bound string
+	if _, err = pgx.ForEachRow(rows, []any{&schema, &table, &bound}, func() error {
+		p := Partition{Table: tableName{schema, table}.String(), Default: bound == "DEFAULT"}
+		if !p.Default {
+			text := strings.Trim(strings.TrimPrefix(bound, "FOR VALUES IN "), "()'")
+			if p.Value, err = strconv.ParseInt(text, 10, 64); err != nil {
+				return fmt.Errorf("partition %s holds %s: want one value", p.Table, bound)
+			}
+		}
+		list = append(list, p)
+		return nil
+	}); err != nil {
+		return nil, 0, err
+	}
+	slices.SortFunc(list, func(a, b Partition) int {
+		switch {
+		case a.Default != b.Default && a.Default:
+			return 1
+		case a.Default != b.Default:
+			return -1
+		}
+		return int(max(min(a.Value-b.Value, 1), -1))
+	})
+	var expr *string
+	err = db.QueryRow(ctx, `
+		SELECT pg_get_expr(d.adbin, d.adrelid)
+		FROM pg_attribute a
+		LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+		WHERE a.attrelid = $1::regclass AND a.attname = 'partition'`, d.records()).Scan(&expr)
+	if err != nil || expr == nil {
+		return list, 0, err
+	}
+	current, err = strconv.ParseInt(strings.Trim(strings.TrimSuffix(*expr, "::bigint"), "'()"), 10, 64)
+	if err != nil {
+		current = 0 // not a number: as wrong as one without a partition
+	}
+	return list, current, nil
+}
+
+// newest is the partition with the highest value.
+func newest(list []Partition) (Partition, error) {
+	for _, p := range slices.Backward(list) {
+		if !p.Default {
+			return p, nil
+		}
+	}
+	return Partition{}, fmt.Errorf("there is no partition besides the default one: run the installation again")
+}
+
+// underLock runs fn in a transaction that waits only a moment for each lock,
+// until it gets them or has tried often enough: while it waits, everybody who
+// deletes a tracked row queues behind it. An advisory lock comes first, so that
+// what fn reads of the partitions stays true until the commit. Error: ErrBusy.
+func (d *Database) underLock(ctx context.Context, o slideOptions, fn func(tx pgx.Tx) error) error {
+	var err error
+	for attempt := range o.tries {
+		err = pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", milliseconds(o.lockWait)); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", "loose_foreign_keys/slide/"+d.records())
+			if err != nil {
+				return err
+			}
+			return fn(tx)
+		})
+		if !isState(err, stateLockNotAvailable) && !isState(err, stateDeadlock) {
+			return err
+		}
+		pause := o.lockWait + rand.N(o.lockWait*time.Duration(min(attempt+1, 8))+1)
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", ErrBusy, err)
+}
+
+// repairDefault leads the column's default to a partition that exists, and then
+// moves what the default partition caught meanwhile.
+func (d *Database) repairDefault(ctx context.Context, o slideOptions, s *Slid) error {
+	list, current, err := d.partitions(ctx, d.Pool)
+	if err != nil {
+		return err
+	}
+	if !exists(list, current) {
+		if err := d.underLock(ctx, o, func(tx pgx.Tx) error { return d.setDefault(ctx, tx, s) }); err != nil {
+			return err
+		}
+		if list, _, err = d.partitions(ctx, d.Pool); err != nil {
+			return err
+		}
+	}
+	last, err := newest(list)
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(list, func(p Partition) bool { return p.Default }); i >= 0 {
+		return d.emptyDefault(ctx, list[i].Table, last.Value, s)
+	}
+	return nil
+}
+
+func exists(list []Partition, value int64) bool {
+	return slices.ContainsFunc(list, func(p Partition) bool { return !p.Default && p.Value == value })
+}
+
+// setDefault leads the column's default to the newest partition.
+func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Slid) error {
+	list, current, err := d.partitions(ctx, tx)
+	if err != nil || exists(list, current) {
+		return err
+	}
+	last, err := newest(list)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN partition SET DEFAULT %d", d.records(), last.Value))
+	if err == nil {
+		s.Repaired = max(current, 1)
+	}
+	return err
+}
+
+// emptyDefault moves the rows of the default partition to a partition of their
+// own value, so that no row there stands in the way of the next partition. A
+// record that a worker marks at the same moment stays pending, and is worked off
+// once more.
+func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *Slid) error {
+	for {
+		tag, err := d.Pool.Exec(ctx, fmt.Sprintf(`
+			UPDATE %s SET partition = $1
+			WHERE (partition, id) IN (SELECT partition, id FROM %s LIMIT 1000 FOR UPDATE SKIP LOCKED)`,
+			d.records(), d.table(table).quoted()), to)
+		if err != nil {
+			return err
+		}
+		if s.Moved += tag.RowsAffected(); tag.RowsAffected() == 0 {
+			return nil
+		}
+	}
+}
+
+// addNext adds a partition and leads the column's default there when the first
+// row of the newest one is old enough.
+func (d *Database) addNext(ctx context.Context, o slideOptions, s *Slid) error {
+	list, _, err := d.partitions(ctx, d.Pool)
+	if err != nil {
+		return err
+	}
+	last, err := newest(list)
+	if err != nil {
+		return err
+	}
+	var due bool
+	err = d.Pool.QueryRow(ctx, fmt.Sprintf(
+		"SELECT COALESCE((SELECT created_at < now() - $1::interval FROM %s ORDER BY partition, id LIMIT 1), false)",
+		d.table(last.Table).quoted()), o.age).Scan(&due)
+	if err != nil || !due {
+		return err
+	}
+	value := last.Value + 1
+	next := d.table(fmt.Sprintf("%s_%d", RecordsTable, value))
+	return d.underLock(ctx, o, func(tx pgx.Tx) error {
+		again, _, err := d.partitions(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if now, err := newest(again); err != nil || now.Value != last.Value {
+			return err // somebody else was faster
+		}
+		for _, sql := range []string{
+			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL)", next.quoted(), d.records()),
+			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES IN (%d)", d.records(), next.quoted(), value),
+			fmt.Sprintf("ALTER TABLE %s ALTER COLUMN partition SET DEFAULT %d", d.records(), value),
+		} {
+			if _, err := tx.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		s.Added = next.String()
+		return nil
+	})
+}
+
+// errPending says that a partition is still needed.
+var errPending = errors.New("records are pending")
+
+// detachSettled detaches each partition but the newest that has nothing pending.
+// One that has doesn't keep later ones attached. The column's default never leads
+// to a detached one: it is set with the newest.
+func (d *Database) detachSettled(ctx context.Context, o slideOptions, s *Slid) error {
+	list, err := d.Partitions(ctx)
+	if err != nil {
+		return err
+	}
+	last, err := newest(list)
+	if err != nil {
+		return err
+	}
+	for _, p := range list {
+		if p.Default || p.Current || p.Value == last.Value {
+			continue
+		}
+		// A look without locks spares everybody the wait for the likely answer.
+		if pending, err := d.anyPending(ctx, d.Pool, p.Table); err != nil || pending {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		err := d.underLock(ctx, o, func(tx pgx.Tx) error { return d.detach(ctx, tx, p, o.retention) })
+		switch {
+		case errors.Is(err, errPending):
+		case err != nil:
+			return err
+		default:
+			s.Detached = append(s.Detached, p.Table)
+		}
+	}
+	return nil
+}
+
+// detach takes a partition off and looks for pending records then, when all
+// inserts that were under way are over and visible: the lock waited for them.
+func (d *Database) detach(ctx context.Context, tx pgx.Tx, p Partition, retention time.Duration) error {
+	table := d.table(p.Table)
+	if list, current, err := d.partitions(ctx, tx); err != nil || current == p.Value || !exists(list, p.Value) {
+		return errors.Join(err, errPending)
+	}
+	if _, err := tx.Exec(ctx, fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s", d.records(), table.quoted())); err != nil {
+		return err
+	}
+	if pending, err := d.anyPending(ctx, tx, p.Table); err != nil || pending {
+		return errors.Join(err, errPending)
+	}
+	_, err := tx.Exec(ctx, fmt.Sprintf(`
+		INSERT INTO %s (table_name, drop_after) VALUES ($1, now() + $2::interval)
+		ON CONFLICT (table_name) DO UPDATE SET drop_after = EXCLUDED.drop_after, updated_at = now()`,
+		d.table(DetachedTable).quoted()), p.Table, retention)
+	return err
+}
+
+func (d *Database) anyPending(ctx context.Context, db DB, table string) (pending bool, err error) {
+	err = db.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE status = %d)",
+		d.table(table).quoted(), statusPending)).Scan(&pending)
+	return pending, err
+}
+
+// dropDetached drops detached partitions whose retention is over, unless someone
+// has attached one again or it has pending records.
+func (d *Database) dropDetached(ctx context.Context, o slideOptions, s *Slid) error {
+	rows, err := d.Pool.Query(ctx, fmt.Sprintf(
+		"SELECT table_name FROM %s WHERE drop_after < now() ORDER BY id", d.table(DetachedTable).quoted()))
+	if err != nil {
+		return err
+	}
+	due, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, name := range due {
+		err := d.underLock(ctx, o, func(tx pgx.Tx) error { return d.drop(ctx, tx, name) })
+		if err != nil {
+			return err
+		}
+		s.Dropped = append(s.Dropped, name)
+	}
+	return nil
+}
+
+func (d *Database) drop(ctx context.Context, tx pgx.Tx, name string) error {
+	table := d.table(name)
+	var attached *bool
+	err := tx.QueryRow(ctx, "SELECT (SELECT relispartition FROM pg_class WHERE oid = to_regclass($1))", table.quoted()).Scan(&attached)
+	if err != nil {
+		return err
+	}
+	if attached != nil && !*attached {
+		if pending, err := d.anyPending(ctx, tx, name); err != nil || pending {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "DROP TABLE "+table.quoted()); err != nil {
+			return err
+		}
+	}
+	_, err = tx.Exec(ctx, fmt.Sprintf("DELETE FROM %s WHERE table_name = $1", d.table(DetachedTable).quoted()), name)
+	return err
+}
+
+// SQLSTATEs that decisions depend on.
+const (
+	stateLockNotAvailable = "55P03"
+	stateQueryCanceled    = "57014"
+	stateDeadlock         = "40P01"
+	stateSerialization    = "40001"
+	stateUndefinedTable   = "42P01"
+)
+
+// isState says whether err comes from PostgreSQL with this SQLSTATE.
+func isState(err error, state string) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && e.Code == state
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
+
+// sleep returns after d, or with the context's error when that ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,200 @@
+package loosefk
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// record is a pending deleted record.
+type record struct {
+	partition, id int64
+	parent        int64 // primary_key_value
+	// attempts is cleanup_attempts: 0 and up count runs that ended before the
+	// clean-up did; -1 and down do so for the second look.
+	attempts int16
+}
+
+// secondLook says whether the record was worked off before.
+func (r record) secondLook() bool { return r.attempts < 0 }
+
+// lane says which records are to be loaded.
+type lane int
+
+const (
+	laneDue    lane = iota // their time has come
+	laneUrgent             // consume_after is -infinity
+	laneAll                // whatever their time
+)
+
+// load returns pending records of a parent table, first those that wait longest.
+// Each partition's index is asked for its own first ones.
+func (d *Database) load(ctx context.Context, parent tableName, which lane, limit int) ([]record, error) {
+	list, current, err := d.partitions(ctx, d.Pool)
+	if err != nil {
+		return nil, err
+	}
+	values := []int64{current} // in the default partition, if that is all there is
+	for _, p := range list {
+		if !p.Default && p.Value != current {
+			values = append(values, p.Value)
+		}
+	}
+	when := map[lane]string{
+		laneDue:    "consume_after <= now()",
+		laneUrgent: "consume_after = '-infinity'",
+		laneAll:    "true",
+	}[which]
+	rows, err := d.Pool.Query(ctx, fmt.Sprintf(`
+		SELECT r.partition, r.id, r.primary_key_value, r.cleanup_attempts
+		FROM unnest($2::bigint[]) AS w (partition)
+		CROSS JOIN LATERAL (
+			SELECT * FROM %s d
+			WHERE d.partition = w.partition AND d.fully_qualified_table_name = $1 AND d.status = 1 AND %s
+			ORDER BY d.consume_after, d.id LIMIT $3) r
+		ORDER BY r.consume_after, r.partition, r.id LIMIT $3`, d.records(), when), parent.String(), values, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r record, err error) {
+		err = row.Scan(&r.partition, &r.id, &r.parent, &r.attempts)
+		return r, err
+	})
+}
+
+// alive returns those of the ids that are in the parent table.
+func (d *Database) alive(ctx context.Context, parent tableName, ids []int64) ([]int64, error) {
+	rows, err := d.Pool.Query(ctx, "SELECT id FROM "+parent.quoted()+" WHERE id = ANY ($1::bigint[])", ids)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
+}
+
+// keys are the primary keys of records, as columns.
+func keys(records []record) (partitions, ids []int64) {
+	for _, r := range records {
+		partitions = append(partitions, r.partition)
+		ids = append(ids, r.id)
+	}
+	return partitions, ids
+}
+
+// set changes pending records; set is the SET clause, with arguments from $3 on.
+func (d *Database) set(ctx context.Context, records []record, set string, args ...any) error {
+	if len(records) == 0 {
+		return nil
+	}
+	partitions, ids := keys(records)
+	_, err := d.Pool.Exec(ctx, fmt.Sprintf(`
+		UPDATE %s d SET %s
+		FROM unnest($1::bigint[], $2::bigint[]) AS w (partition, id)
+		WHERE d.partition = w.partition AND d.id = w.id AND d.status = 1`, d.records(), set),
+		append([]any{partitions, ids}, args...)...)
+	return err
+}
+
+// processed marks records as worked off.
+func (d *Database) processed(ctx context.Context, records []record) error {
+	return d.set(ctx, records, fmt.Sprintf("status = %d", statusProcessed))
+}
+
+// lookAgain has records worked off a second time.
+func (d *Database) lookAgain(ctx context.Context, records []record, after time.Duration) error {
+	return d.set(ctx, records, "cleanup_attempts = -1, consume_after = now() + $3::interval", after)
+}
+
+// attempted counts a run that didn't finish the records. Those that have had
+// enough of them wait for the others' sake.
+func (d *Database) attempted(ctx context.Context, records []record, o Options) (incremented, rescheduled int, err error) {
+	var more, enough []record
+	for _, r := range records {
+		if n := r.attempts; max(n, -n-1)+1 < int16(o.MaxAttempts) {
+			more = append(more, r)
+		} else {
+			enough = append(enough, r)
+		}
+	}
+	err = d.set(ctx, more, "cleanup_attempts = CASE WHEN cleanup_attempts < 0 THEN cleanup_attempts - 1 ELSE cleanup_attempts + 1 END")
+	if err != nil {
+		return 0, 0, err
+	}
+	err = d.set(ctx, enough, "cleanup_attempts = CASE WHEN cleanup_attempts < 0 THEN -1 ELSE 0 END, consume_after = now() + $3::interval", o.RescheduleAfter)
+	if err != nil {
+		return len(more), 0, err
+	}
+	return len(more), len(enough), nil
+}
+
+// Expedite puts deleted records of a parent table first: they are worked off
+// before all others, in a lane with a quota of its own. Without ids it is for
+// all that are pending. It returns how many records that were.
+func (d *Database) Expedite(ctx context.Context, parent string, ids ...int64) (int64, error) {
+	tag, err := d.Pool.Exec(ctx, fmt.Sprintf(`
+		UPDATE %s SET consume_after = '-infinity'
+		WHERE fully_qualified_table_name = $1 AND status = 1 AND ($2::bigint[] IS NULL OR primary_key_value = ANY ($2))`,
+		d.records()), d.table(parent).String(), ids)
+	if err != nil {
+		return 0, fmt.Errorf("putting deleted records of %s first: %w", parent, err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+// tracked returns those of the tables that have an enabled trigger.
+func (d *Database) tracked(ctx context.Context, parents []tableName) ([]tableName, error) {
+	names := make([]string, len(parents))
+	for i, p := range parents {
+		names[i] = p.quoted()
+	}
+	rows, err := d.Pool.Query(ctx, `
+		SELECT w.place - 1 FROM unnest($1::text[]) WITH ORDINALITY AS w (name, place)
+		WHERE EXISTS (
+			SELECT FROM pg_trigger t
+			WHERE t.tgrelid = to_regclass(w.name) AND t.tgenabled <> 'D'
+				AND t.tgfoid IN (to_regprocedure($2), to_regprocedure($3)))
+		ORDER BY 1`, names, d.table(trackFunction).quoted()+"()", d.table(overrideFunction).quoted()+"()")
+	if err != nil {
+		return nil, err
+	}
+	places, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		return nil, err
+	}
+	list := make([]tableName, len(places))
+	for i, p := range places {
+		list[i] = parents[p]
+	}
+	return list, nil
+}
+
+// split divides records by whether their parent is in ids.
+func split(records []record, ids []int64) (in, out []record) {
+	has := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		has[id] = true
+	}
+	for _, r := range records {
+		if has[r.parent] {
+			in = append(in, r)
+		} else {
+			out = append(out, r)
+		}
+	}
+	return in, out
+}
+
+// parents are the distinct parents of records, in order.
+func parentIDs(records []record) []int64 {
+	seen := make(map[int64]bool, len(records))
+	var ids []int64
+	for _, r := range records {
+		if !seen[r.parent] {
+			seen[r.parent] = true
+			ids = append(ids, r.parent)
+		}
+	}
+	return slices.Clip(ids)
+}

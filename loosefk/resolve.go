@@ -1,0 +1,337 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// reference is a definition with what the databases say of its tables.
+type reference struct {
+	Definition
+	childDB, parentDB *Database
+	child, parent     tableName
+	targetType        string   // SQL type of the target column
+	conditionTypes    []string // of the conditions' columns
+}
+
+// local says whether parent and child live in one database.
+func (r reference) local() bool { return r.childDB == r.parentDB }
+
+// references are definitions in order.
+type references []reference
+
+// of are the references to a parent.
+func (rs references) of(db *Database, parent tableName) references {
+	return slices.DeleteFunc(slices.Clone(rs), func(r reference) bool { return r.parentDB != db || r.parent != parent })
+}
+
+// parents are the parents that live in a database, in the order of their first
+// definition.
+func (rs references) parents(db *Database) []tableName {
+	var list []tableName
+	for _, r := range rs {
+		if r.parentDB == db && !slices.Contains(list, r.parent) {
+			list = append(list, r.parent)
+		}
+	}
+	return list
+}
+
+// column is what a database says of a column.
+type column struct {
+	typ     string
+	integer bool
+	notNull bool
+}
+
+// table is what a database says of a table.
+type table struct {
+	kind    string // of pg_class: r, p, v, …
+	columns map[string]column
+	indexes []index
+}
+
+// index is a valid index of a table.
+type index struct {
+	columns   []string // leading columns that are plain ones
+	keys      int      // number of its columns
+	unique    bool
+	predicate string // of a partial index
+}
+
+// tables are the tables of all databases that definitions name.
+type tables map[*Database]map[tableName]table
+
+// lookUp looks up the tables of the definitions. Error: Problems, when a table
+// or column is not there or of the wrong kind.
+func lookUp(ctx context.Context, dbs Databases, defs Definitions) (references, tables, error) {
+	var rs references
+	var problems Problems
+	wanted := map[*Database][]tableName{}
+	for _, d := range defs {
+		r := reference{Definition: d, childDB: dbs.Of(d.Child), parentDB: dbs.Of(d.Parent)}
+		for name, db := range map[string]*Database{d.Child: r.childDB, d.Parent: r.parentDB} {
+			if db == nil {
+				problems = append(problems, d.problem("table %s belongs to no database", name))
+			}
+		}
+		if r.childDB == nil || r.parentDB == nil {
+			continue
+		}
+		r.child, r.parent = r.childDB.table(d.Child), r.parentDB.table(d.Parent)
+		wanted[r.childDB] = append(wanted[r.childDB], r.child)
+		wanted[r.parentDB] = append(wanted[r.parentDB], r.parent)
+		rs = append(rs, r)
+	}
+	found := tables{}
+	for db, names := range wanted {
+		var err error
+		if found[db], err = describe(ctx, db.Pool, names); err != nil {
+			return nil, nil, fmt.Errorf("looking up the tables of database %s: %w", db.Name, err)
+		}
+	}
+	for i := range rs {
+		problems = append(problems, rs[i].complete(found)...)
+	}
+	return rs, found, problems.or()
+}
+
+func (d Definition) problem(format string, args ...any) Problem {
+	return Problem{d.File, d.Line, fmt.Sprintf(format, args...)}
+}
+
+// complete fills in the types and finds what isn't there.
+func (r *reference) complete(found tables) (problems Problems) {
+	fail := func(format string, args ...any) {
+		problems = append(problems, r.problem(format, args...))
+	}
+	child, ok := found[r.childDB][r.child]
+	if !ok {
+		fail("there is no table %s in database %s", r.child, r.childDB.Name)
+	} else if child.kind != "r" && child.kind != "p" {
+		fail("%s is no table: rows of views and foreign tables can't be cleaned up", r.child)
+	}
+	parent, ok2 := found[r.parentDB][r.parent]
+	if !ok2 {
+		fail("there is no table %s in database %s", r.parent, r.parentDB.Name)
+	} else if parent.kind != "r" && parent.kind != "p" {
+		fail("%s is no table: a trigger can't record what is deleted from views and foreign tables", r.parent)
+	}
+	if !ok || !ok2 || len(problems) > 0 {
+		return problems
+	}
+	if id, ok := parent.columns["id"]; !ok || !id.integer {
+		fail("the key of %s must be a single integer column id: deleted records hold a number", r.parent)
+	}
+	column := func(name string) column {
+		c, ok := child.columns[name]
+		if !ok {
+			fail("table %s has no column %s", r.child, name)
+		}
+		return c
+	}
+	c := column(r.Column)
+	if len(problems) == 0 && !c.integer {
+		fail("column %s of %s is %s: it can't hold the integer id of %s", r.Column, r.child, c.typ, r.parent)
+	}
+	if r.OnDelete == AsyncNullify && c.notNull {
+		fail("column %s of %s is NOT NULL: async_nullify can't clear it", r.Column, r.child)
+	}
+	if r.OnDelete == UpdateColumnTo {
+		t := column(r.TargetColumn)
+		r.targetType = t.typ
+		if t.notNull && r.TargetValue == nil {
+			fail("column %s of %s is NOT NULL: target_value can't be null", r.TargetColumn, r.child)
+		}
+	}
+	r.conditionTypes = nil
+	for _, cond := range r.Conditions {
+		r.conditionTypes = append(r.conditionTypes, column(cond.Column).typ)
+	}
+	return problems
+}
+
+// describe reads tables, their columns and their valid indexes from the
+// catalogue. Tables that are not there are left out.
+func describe(ctx context.Context, db DB, names []tableName) (map[tableName]table, error) {
+	schemas, relations := make([]string, len(names)), make([]string, len(names))
+	for i, n := range names {
+		schemas[i], relations[i] = n.schema, n.table
+	}
+	found := map[tableName]table{}
+	rows, err := db.Query(ctx, `
+		SELECT n.nspname, c.relname, c.relkind::text, a.attname, format_type(a.atttypid, a.atttypmod),
+			a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype), a.attnotnull
+		FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::text[])) AS w (schema, name)
+		JOIN pg_namespace n ON n.nspname = w.schema
+		JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+		LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped`, schemas, relations)
+	if err != nil {
+		return nil, err
+	}
+	var n tableName
+	var kind string
+	var name, typ *string
+	var integer, notNull *bool
+	_, err = pgx.ForEachRow(rows, []any{&n.schema, &n.table, &kind, &name, &typ, &integer, &notNull}, func() error {
+		t, ok := found[n]
+		if !ok {
+			t = table{kind: kind, columns: map[string]column{}}
+		}
+		if name != nil {
+			t.columns[*name] = column{*typ, *integer, *notNull}
+		}
+		found[n] = t
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, describeIndexes(ctx, db, schemas, relations, found)
+}
+
+func describeIndexes(ctx context.Context, db DB, schemas, relations []string, found map[tableName]table) error {
+	rows, err := db.Query(ctx, `
+		SELECT n.nspname, c.relname, i.indisunique, i.indnkeyatts, COALESCE(pg_get_expr(i.indpred, i.indrelid), ''),
+			ARRAY(SELECT COALESCE(a.attname::text, '')
+				FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
+				LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum AND k.attnum > 0
+				WHERE k.place <= i.indnkeyatts ORDER BY k.place)
+		FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::text[])) AS w (schema, name)
+		JOIN pg_namespace n ON n.nspname = w.schema
+		JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+		JOIN pg_index i ON i.indrelid = c.oid AND i.indisvalid AND i.indisready
+		JOIN pg_class x ON x.oid = i.indexrelid
+		JOIN pg_am m ON m.oid = x.relam AND m.amname = 'btree'`, schemas, relations)
+	if err != nil {
+		return err
+	}
+	var n tableName
+	var x index
+	_, err = pgx.ForEachRow(rows, []any{&n.schema, &n.table, &x.unique, &x.keys, &x.predicate, &x.columns}, func() error {
+		if t, ok := found[n]; ok {
+			t.indexes = append(t.indexes, index{slices.Clone(x.columns), x.keys, x.unique, x.predicate})
+			found[n] = t
+		}
+		return nil
+	})
+	return err
+}
+
+// beginsWith says whether the index finds rows by these columns.
+func (x index) beginsWith(columns ...string) bool {
+	if len(x.columns) < len(columns) || !slices.Equal(x.columns[:len(columns)], columns) {
+		return false
+	}
+	// A partial index serves if it leaves out only what is never looked for.
+	p := strings.Trim(x.predicate, "()")
+	return p == "" || p == columns[0]+" IS NOT NULL" || p == quote(columns[0])+" IS NOT NULL"
+}
+
+// Validate holds definitions against the databases: whether tables and columns
+// are there and of the right kind, each child column has an index that begins
+// with it, each parent has a single integer key id, and no deletes go round in a
+// circle. Error: Problems, all of them at once, or what the database said.
+func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
+	if err := dbs.check(); err != nil {
+		return err
+	}
+	rs, found, err := lookUp(ctx, dbs, defs)
+	var problems Problems
+	if err != nil && !errors.As(err, &problems) {
+		return err
+	}
+	problems = append(problems, rs.duplicates()...)
+	problems = append(problems, rs.indexes(found)...)
+	problems = append(problems, rs.cycles()...)
+	slices.SortStableFunc(problems, func(a, b Problem) int { return a.Line - b.Line })
+	return problems.or()
+}
+
+// duplicates finds definitions that name the same with and without a schema.
+func (rs references) duplicates() (problems Problems) {
+	first := map[string]reference{}
+	for _, r := range rs {
+		key := fmt.Sprintf("%s %s %s %s", r.child, r.Column, r.parent, conditionKey(r.Definition))
+		if other, ok := first[key]; ok {
+			problems = append(problems, r.problem("column %s of %s is defined at line %d already", r.Column, r.child, other.Line))
+			continue
+		}
+		first[key] = r
+	}
+	return problems
+}
+
+func (rs references) indexes(found tables) (problems Problems) {
+	for _, r := range rs {
+		child, ok := found[r.childDB][r.child]
+		if _, has := child.columns[r.Column]; ok && has && !child.indexed(r.Column) {
+			problems = append(problems, r.problem("column %s of %s has no index that begins with it: each clean-up would read the whole table. CREATE INDEX CONCURRENTLY ON %s (%s)",
+				r.Column, r.child, r.child.quoted(), quote(r.Column)))
+		}
+		parent, ok := found[r.parentDB][r.parent]
+		if ok && parent.columns["id"].integer && !parent.hasKey() {
+			problems = append(problems, r.problem("the key of %s must be a single integer column: it has no unique index on id alone", r.parent))
+		}
+	}
+	return problems
+}
+
+func (t table) indexed(columns ...string) bool {
+	return slices.ContainsFunc(t.indexes, func(x index) bool { return x.beginsWith(columns...) })
+}
+
+// hasKey says whether id is the key. That of a partitioned table has to hold
+// the partition's column too.
+func (t table) hasKey() bool {
+	return slices.ContainsFunc(t.indexes, func(x index) bool {
+		return x.unique && x.predicate == "" && (x.keys == 1 || t.kind == "p") && slices.Contains(x.columns, "id")
+	})
+}
+
+// cycles finds tables whose deletes come back to them.
+func (rs references) cycles() (problems Problems) {
+	type node struct {
+		db *Database
+		t  tableName
+	}
+	next := map[node][]reference{}
+	for _, r := range rs {
+		if r.OnDelete == AsyncDelete {
+			n := node{r.parentDB, r.parent}
+			next[n] = append(next[n], r)
+		}
+	}
+	const onPath, done = 1, 2
+	state := map[node]int{}
+	var path []string
+	var visit func(n node)
+	visit = func(n node) {
+		state[n] = onPath
+		path = append(path, n.t.String())
+		for _, r := range next[n] {
+			to := node{r.childDB, r.child}
+			switch state[to] {
+			case onPath:
+				from := slices.Index(path, to.t.String())
+				problems = append(problems, r.problem("deletes go round in a circle: %s → %s",
+					strings.Join(path[max(from, 0):], " → "), to.t))
+			case 0:
+				visit(to)
+			}
+		}
+		path = path[:len(path)-1]
+		state[n] = done
+	}
+	for _, r := range rs {
+		if n := (node{r.parentDB, r.parent}); state[n] == 0 {
+			visit(n)
+		}
+	}
+	return problems
+}

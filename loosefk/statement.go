@@ -1,0 +1,114 @@
+package loosefk
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// found is how many children of a parent a statement took.
+type found struct {
+	place int // of the parent in the list that was given, from 0
+	rows  int
+}
+
+// statement is the query that cleans up children of the parents $1: at most
+// limit rows, and perParent of each parent.
+//
+// Children are found and locked first, parent by parent through the index on
+// their column, and then changed by their place in the table: the planner can
+// neither read the table whole nor go past the limit. A row's place is only
+// unique within a partition. A child that was changed between the statement's
+// snapshot and its lock is found but not changed: then the counts differ, and
+// the statement is to be repeated.
+func (r reference) statement(limit, perParent int, skipLocked bool) (sql string, args []any) {
+	arg := func(value any) string {
+		args = append(args, value)
+		return fmt.Sprintf("$%d", len(args)+1)
+	}
+	where := []string{"c." + quote(r.Column) + " = p.id"}
+	for i, cond := range r.Conditions {
+		var any []string
+		for _, v := range cond.Values {
+			if v == nil {
+				any = append(any, fmt.Sprintf("c.%s IS NULL", quote(cond.Column)))
+			} else {
+				any = append(any, fmt.Sprintf("c.%s = CAST(%s::text AS %s)", quote(cond.Column), arg(*v), r.conditionTypes[i]))
+			}
+		}
+		where = append(where, "("+strings.Join(any, " OR ")+")")
+	}
+	var change string
+	switch r.OnDelete {
+	case AsyncDelete:
+		change = "DELETE FROM " + r.child.quoted() + " c"
+	case AsyncNullify:
+		change = fmt.Sprintf("UPDATE %s c SET %s = NULL", r.child.quoted(), quote(r.Column))
+	case UpdateColumnTo:
+		value := fmt.Sprintf("CAST(%s::text AS %s)", arg(r.TargetValue), r.targetType)
+		// NULL is distinct from a value, and not unequal to it.
+		where = append(where, fmt.Sprintf("c.%s IS DISTINCT FROM %s", quote(r.TargetColumn), value))
+		change = fmt.Sprintf("UPDATE %s c SET %s = %s", r.child.quoted(), quote(r.TargetColumn), value)
+	}
+	alive := ""
+	if r.local() { // OFFSET makes it one probe of the key for each parent
+		alive = fmt.Sprintf("WHERE NOT EXISTS (SELECT FROM %s x WHERE x.id = p.id OFFSET 0)", r.parent.quoted())
+	}
+	skip := ""
+	if skipLocked {
+		skip = " SKIP LOCKED"
+	}
+	return fmt.Sprintf(`
+		WITH victims AS MATERIALIZED (
+			SELECT p.place, v.part, v.tid
+			FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, place)
+			CROSS JOIN LATERAL (
+				SELECT c.tableoid AS part, c.ctid AS tid FROM %s c
+				WHERE %s
+				LIMIT %d FOR UPDATE%s) v
+			%s
+			LIMIT %d
+		), changed AS (
+			%s
+			WHERE c.ctid = ANY (ARRAY(SELECT tid FROM victims))
+				AND (c.tableoid, c.ctid) IN (SELECT part, tid FROM victims)
+			RETURNING 1
+		)
+		SELECT place - 1, count(*), (SELECT count(*) FROM changed) FROM victims GROUP BY place ORDER BY place`,
+		r.child.quoted(), strings.Join(where, " AND "), perParent, skip, alive, limit, change), args
+}
+
+// timeouts bound a statement on the server.
+type timeouts struct{ lock, statement time.Duration }
+
+// bound sends a statement with its timeouts, in one round trip and one
+// transaction.
+func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args []any, scan func(pgx.Rows) error) error {
+	b := new(pgx.Batch)
+	b.Queue("SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)",
+		milliseconds(t.lock), milliseconds(t.statement))
+	b.Queue(sql, args...).Query(scan)
+	return pool.SendBatch(ctx, b).Close()
+}
+
+// change runs the statement for the parents ids. It returns what was found, by
+// parent, and how many rows were changed.
+func (r reference) change(ctx context.Context, t timeouts, ids []int64, limit, perParent int, skipLocked bool) (list []found, changed int, err error) {
+	sql, args := r.statement(limit, perParent, skipLocked)
+	err = bound(ctx, r.childDB.Pool, t, sql, append([]any{ids}, args...), func(rows pgx.Rows) error {
+		var f found
+		_, err := pgx.ForEachRow(rows, []any{&f.place, &f.rows, &changed}, func() error {
+			list = append(list, f)
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("cleaning up %s: %w", r.Definition, err)
+	}
+	return list, changed, nil
+}

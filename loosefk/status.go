@@ -1,0 +1,59 @@
+package loosefk
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Pending is what is pending of a parent table in a partition.
+type Pending struct {
+	Partition   int64         `json:"partition"`
+	Table       string        `json:"table"` // with its schema
+	Count       int64         `json:"count"`
+	OldestAge   time.Duration `json:"-"`            // of the oldest record
+	MaxAttempts int           `json:"max_attempts"` // of any record
+	// SecondLook is how many are done but for the second look at another server.
+	SecondLook int64 `json:"second_look"`
+	// Waiting is how many are put off to a later time.
+	Waiting int64 `json:"waiting"`
+	// Untracked says that the table is gone or has no trigger: nobody works
+	// these records off.
+	Untracked bool `json:"untracked,omitempty"`
+}
+
+// Pending counts the records that are not processed, by partition and parent
+// table. More than one partition in the list means that some records have been
+// pending for days.
+func (d *Database) Pending(ctx context.Context) ([]Pending, error) {
+	rows, err := d.Pool.Query(ctx, fmt.Sprintf(`
+		SELECT r.*, NOT EXISTS (
+			SELECT FROM pg_trigger t
+			WHERE t.tgrelid = to_regclass(regexp_replace(r.name, '^([^.]+)[.](.+)$', '"\1"."\2"')) AND t.tgenabled <> 'D'
+				AND t.tgfoid IN (to_regprocedure($1), to_regprocedure($2)))
+		FROM (
+			SELECT partition, fully_qualified_table_name AS name, count(*),
+				EXTRACT(epoch FROM now() - min(created_at))::float8,
+				max(CASE WHEN cleanup_attempts < 0 THEN -cleanup_attempts - 1 ELSE cleanup_attempts END)::int,
+				count(*) FILTER (WHERE cleanup_attempts < 0),
+				count(*) FILTER (WHERE consume_after > now())
+			FROM %s
+			WHERE status = 1
+			GROUP BY 1, 2) r
+		ORDER BY 1, 2`, d.records()), d.table(trackFunction).quoted()+"()", d.table(overrideFunction).quoted()+"()")
+	if err != nil {
+		return nil, fmt.Errorf("counting pending records of database %s: %w", d.Name, err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Pending, err error) {
+		var seconds float64
+		err = row.Scan(&p.Partition, &p.Table, &p.Count, &seconds, &p.MaxAttempts, &p.SecondLook, &p.Waiting, &p.Untracked)
+		p.OldestAge = time.Duration(seconds * float64(time.Second))
+		return p, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("counting pending records of database %s: %w", d.Name, err)
+	}
+	return list, nil
+}

@@ -1,0 +1,222 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+)
+
+// Options says what a worker does and how much of it at a time.
+type Options struct {
+	// Databases are where the tables are; required. A pool needs two free
+	// connections while its database is cleaned up, one with a lock that isn't
+	// PostgreSQL's.
+	Databases   Databases
+	Definitions Definitions
+	Lock        Lock // default AdvisoryLock
+
+	// Interval is the time between runs; each is on the next database in turn.
+	// Default 1 min.
+	Interval time.Duration
+	// MaxDeletes and MaxUpdates bound the rows that a run changes. Defaults
+	// 100,000 and 50,000.
+	MaxDeletes, MaxUpdates int
+	// MaxRuntime bounds a run. Default 30 s.
+	MaxRuntime time.Duration
+	// Batch is how many deleted records are worked off together. Default 500.
+	Batch int
+	// DeleteLimit and UpdateLimit bound the rows of a query. Defaults 1,000 and
+	// 500. Where a row is heavy (triggers, cascades) a definition's delete_limit
+	// lowers it.
+	DeleteLimit, UpdateLimit int
+	// UrgentRecords bounds, for each parent table and run, the records of the
+	// urgent lane. Default 100.
+	UrgentRecords int
+	// LockTimeout bounds each wait for a lock. Keep it below PostgreSQL's
+	// deadlock_timeout, so that it is the worker that gives way. Default 200 ms.
+	LockTimeout time.Duration
+	// StatementTimeout bounds a query. One that takes longer is tried again
+	// with half the rows. Default 10 s.
+	StatementTimeout time.Duration
+	// MaxAttempts is the number of runs that may leave a record unfinished
+	// before it waits for RescheduleAfter. Defaults 3 and 10 min.
+	MaxAttempts     int
+	RescheduleAfter time.Duration
+	// SecondLook is when children on another server are looked for again: one
+	// may have been inserted by somebody who had still seen the parent. Default
+	// 1 h; negative: never.
+	SecondLook time.Duration
+	// PartitionAge is the age of the first record of the newest partition from
+	// which on a new one takes over. Default 24 h.
+	PartitionAge time.Duration
+	// Retention is how long detached partitions are kept. Default 7 days.
+	Retention time.Duration
+	Log       *slog.Logger // default slog.Default()
+}
+
+func (o *Options) defaults() {
+	duration := func(d *time.Duration, value time.Duration) {
+		if *d == 0 {
+			*d = value
+		}
+	}
+	number := func(n *int, value int) {
+		if *n <= 0 {
+			*n = value
+		}
+	}
+	duration(&o.Interval, time.Minute)
+	number(&o.MaxDeletes, 100_000)
+	number(&o.MaxUpdates, 50_000)
+	duration(&o.MaxRuntime, 30*time.Second)
+	number(&o.Batch, 500)
+	number(&o.DeleteLimit, 1000)
+	number(&o.UpdateLimit, 500)
+	number(&o.UrgentRecords, 100)
+	duration(&o.LockTimeout, 200*time.Millisecond)
+	duration(&o.StatementTimeout, 10*time.Second)
+	number(&o.MaxAttempts, 3)
+	duration(&o.RescheduleAfter, 10*time.Minute)
+	duration(&o.SecondLook, time.Hour)
+	duration(&o.PartitionAge, 24*time.Hour)
+	duration(&o.Retention, 7*24*time.Hour)
+	if o.Lock == nil {
+		o.Lock = AdvisoryLock{}
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+}
+
+// Worker cleans up behind deleted parents. Its methods may be called
+// concurrently, by any number of processes.
+type Worker struct {
+	opt     Options
+	metrics *metrics
+}
+
+// New makes a worker. It starts nothing and connects to nothing: see Run, and
+// Validate for the definitions.
+func New(o Options) (*Worker, error) {
+	if err := o.Databases.check(); err != nil {
+		return nil, err
+	}
+	o.defaults()
+	return &Worker{opt: o, metrics: newMetrics()}, nil
+}
+
+// Run cleans up until ctx ends: once each Interval, the databases in turn by the
+// clock, so that the workers of several processes look at the same one. A run
+// that fails is logged, and the next one goes on. It returns nil.
+func (w *Worker) Run(ctx context.Context) error {
+	for {
+		now := time.Now()
+		turn := now.UnixNano() / int64(w.opt.Interval)
+		db := &w.opt.Databases[turn%int64(len(w.opt.Databases))]
+		if r, err := w.RunOnce(ctx, db.Name); err != nil && ctx.Err() == nil {
+			w.opt.Log.ErrorContext(ctx, "cleaning up loose foreign keys", "database", db.Name, "error", err)
+		} else if r.Records > 0 {
+			w.opt.Log.InfoContext(ctx, "cleaned up loose foreign keys", "database", db.Name, "records", r.Records,
+				"processed", r.Processed, "deletes", r.Deletes, "updates", r.Updates, "over_limit", r.OverLimit)
+		}
+		next := time.Unix(0, (turn+1)*int64(w.opt.Interval))
+		if sleep(ctx, max(time.Until(next), 0)) != nil {
+			return nil
+		}
+	}
+}
+
+// Result says what a run did.
+type Result struct {
+	Database  string `json:"database"`
+	Records   int    `json:"records"`   // that were looked at
+	Processed int    `json:"processed"` // that are done
+	// Again is how many are done but for the second look at another server.
+	Again int `json:"again"`
+	// Incremented and Rescheduled are records that the run left unfinished, the
+	// latter for the last time in a row.
+	Incremented int    `json:"incremented"`
+	Rescheduled int    `json:"rescheduled"`
+	Deletes     int    `json:"deletes"`
+	Updates     int    `json:"updates"`
+	Locked      int    `json:"locked"`               // parent tables that another worker has
+	OverLimit   string `json:"over_limit,omitempty"` // the limit that ended the run
+	Slid        Slid   `json:"partitions"`
+}
+
+// RunOnce cleans up behind the parents that live in the named database, until
+// nothing is due there or a limit is met, and brings its partitions up to date.
+// Others that run at the same time share the parents. Errors: Problems when the
+// definitions don't fit the databases (then no record is touched); what failed
+// for single tables, all together, after all others were worked off.
+func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
+	db, err := w.database(database)
+	if err != nil {
+		return Result{}, err
+	}
+	began := time.Now()
+	rs, _, err := lookUp(ctx, w.opt.Databases, w.opt.Definitions)
+	if err != nil {
+		return Result{Database: database}, err
+	}
+	c := w.cleaner(db, w.opt)
+	if c.Slid, err = db.slide(ctx, slideOptions{w.opt.PartitionAge, w.opt.Retention, w.opt.LockTimeout, 5}); err != nil {
+		return c.Result, err
+	}
+	err = c.run(ctx, rs)
+	w.metrics.ran(db.Name, time.Since(began), err)
+	return c.result(), errors.Join(err, w.gauge(ctx, db))
+}
+
+func (w *Worker) database(name string) (*Database, error) {
+	i := slices.IndexFunc(w.opt.Databases, func(d Database) bool { return d.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("loose foreign keys: there is no database %q", name)
+	}
+	return &w.opt.Databases[i], nil
+}
+
+// Drain works off every pending record of a parent table now, whatever its time,
+// without limits for the whole, and returns when none is left: a migration may
+// then bring a foreign key back. progress, if not nil, is told of each step. The
+// table's worker elsewhere is waited for.
+func (w *Worker) Drain(ctx context.Context, parent string, progress func(Result)) (Result, error) {
+	rs, _, err := lookUp(ctx, w.opt.Databases, w.opt.Definitions)
+	if err != nil {
+		return Result{}, err
+	}
+	db := w.opt.Databases.Of(parent)
+	if db == nil {
+		return Result{}, fmt.Errorf("draining %s: it belongs to no database", parent)
+	}
+	name := db.table(parent)
+	refs := rs.of(db, name)
+	if len(refs) == 0 {
+		return Result{}, fmt.Errorf("draining %s: no definition names it as a parent", parent)
+	}
+	o := w.opt
+	o.MaxRuntime, o.MaxDeletes, o.MaxUpdates, o.SecondLook = 365*24*time.Hour, int(^uint(0)>>1), int(^uint(0)>>1), -1
+	c := w.cleaner(db, o)
+	for {
+		more, err := c.turn(ctx, name, refs, laneAll, o.Batch)
+		if err != nil {
+			return c.result(), fmt.Errorf("draining %s: %w", parent, err)
+		}
+		if progress != nil {
+			progress(c.result())
+		}
+		if more {
+			continue
+		}
+		if left, err := db.load(ctx, name, laneAll, 1); err != nil || len(left) == 0 {
+			return c.result(), err
+		}
+		// Another worker has the table, or somebody has a child.
+		if err := sleep(ctx, w.opt.LockTimeout); err != nil {
+			return c.Result, fmt.Errorf("draining %s: %w", parent, err)
+		}
+	}
+}
