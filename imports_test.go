@@ -129,6 +129,7 @@ func TestImportRule(t *testing.T) {
 		{"test package in a test", "internal/db", nil, in("internal/db/dbtest"), ""},
 		{"up in a test", "internal/db", nil, in("internal/gc"), "not below it"},
 		{"public package", "loosefk", in("internal/oci"), nil, "may import nothing"},
+		{"public package's test", "loosefk", nil, in("internal/db/dbtest"), ""},
 		{"bench", "bench", in("internal/oci"), nil, "may import nothing"},
 		{"e2e", "e2e", nil, in("internal/db"), "may import internal/db/dbtest"},
 		{"e2e and its database", "e2e", nil, in("internal/db/dbtest"), ""},
@@ -195,14 +196,14 @@ func checkImport(path, imported string, fromTest bool) string {
 		return "" // reported as a package
 	case slices.Contains(from.also, target):
 		return ""
+	case to.testing && fromTest:
+		return ""
 	case from.only && len(from.also) == 0:
 		return path + " imports " + target + ": it may import nothing of this module"
 	case from.only:
 		return path + " imports " + target + ": of this module it may import " + strings.Join(from.also, ", ") + " alone"
 	case to.testing && !fromTest && !from.testing:
 		return path + " imports " + target + ", which is for tests"
-	case to.testing && fromTest:
-		return ""
 	case target == "internal/config" && !strings.HasPrefix(path, "cmd/"):
 		return path + " imports internal/config: only commands do; give the package its own Options"
 	case to.layer >= from.layer:
