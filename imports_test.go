@@ -33,19 +33,20 @@ type rule struct {
 // settings reach a package through its own Options, so that only the commands
 // know how a file or an environment looks.
 var layers = map[string]rule{
-	"":                    {only: true}, // this test
-	"loosefk":             {only: true}, // public: it is used without Purser
-	"loosefk/loosefktest": {only: true, also: []string{"loosefk"}, testing: true},
-	"loosefk/redislock":   {only: true, also: []string{"loosefk"}},
-	"loosefk/cli":         {only: true, also: []string{"loosefk"}}, // the commands of both tools
-	"internal/oci":        {layer: 1},
-	"internal/worker":     {layer: 1},
-	"internal/builtinpg":  {layer: 1},
-	"internal/config":     {layer: 1},
-	"internal/db":         {layer: 2},
-	"internal/db/dbtest":  {layer: 2, also: []string{"internal/db"}, testing: true},
-	"internal/blob":       {layer: 2},
-	"internal/blob/s3":    {layer: 2, also: []string{"internal/blob"}},
+	"":                          {only: true}, // this test
+	"loosefk":                   {only: true}, // public: it is used without Purser
+	"loosefk/loosefktest":       {only: true, also: []string{"loosefk"}, testing: true},
+	"loosefk/redislock":         {only: true, also: []string{"loosefk"}},
+	"loosefk/cli":               {only: true, also: []string{"loosefk"}}, // the commands of both tools
+	"internal/oci":              {layer: 1},
+	"internal/worker":           {layer: 1},
+	"internal/builtinpg":        {layer: 1},
+	"internal/builtinpg/pgtest": {layer: 1, also: []string{"internal/builtinpg"}, testing: true},
+	"internal/config":           {layer: 1},
+	"internal/db":               {layer: 2},
+	"internal/db/dbtest":        {layer: 2, also: []string{"internal/db"}, testing: true},
+	"internal/blob":             {layer: 2},
+	"internal/blob/s3":          {layer: 2, also: []string{"internal/blob"}},
 	"internal/blob/blobtest": {layer: 2, testing: true,
 		also: []string{"internal/blob", "internal/blob/s3"}},
 	"internal/catalog":   {layer: 3},

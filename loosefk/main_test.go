@@ -11,15 +11,15 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 )
 
-func TestMain(m *testing.M) { dbtest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // newPool opens a pool on an empty database of the test's own.
 func newPool(t testing.TB, setup ...string) *pgxpool.Pool {
 	t.Helper()
-	cfg, err := pgxpool.ParseConfig(dbtest.EmptyDSN(t))
+	cfg, err := pgxpool.ParseConfig(pgtest.Empty(t))
 	must(t, err)
 	cfg.MaxConns = 20
 	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)

@@ -112,10 +112,14 @@ func New(o Options) (*Worker, error) {
 // clock, so that the workers of several processes look at the same one. A run
 // that fails is logged, and the next one goes on. It returns nil.
 func (w *Worker) Run(ctx context.Context) error {
+	databases := w.parentDatabases()
+	if len(databases) == 0 {
+		<-ctx.Done()
+		return nil
+	}
 	for {
-		now := time.Now()
-		turn := now.UnixNano() / int64(w.opt.Interval)
-		db := &w.opt.Databases[turn%int64(len(w.opt.Databases))]
+		turn := time.Now().UnixNano() / int64(w.opt.Interval)
+		db := databases[turn%int64(len(databases))]
 		if r, err := w.RunOnce(ctx, db.Name); err != nil && ctx.Err() == nil {
 			w.opt.Log.ErrorContext(ctx, "cleaning up loose foreign keys", "database", db.Name, "error", err)
 		} else if r.Records > 0 {
@@ -127,6 +131,19 @@ func (w *Worker) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// parentDatabases are the databases in which parents live; the others hold no
+// deleted records.
+func (w *Worker) parentDatabases() []*Database {
+	var list []*Database
+	for i := range w.opt.Databases {
+		db := &w.opt.Databases[i]
+		if slices.ContainsFunc(w.opt.Definitions, func(d Definition) bool { return w.opt.Databases.Of(d.Parent) == db }) {
+			list = append(list, db)
+		}
+	}
+	return list
 }
 
 // Result says what a run did.
@@ -154,8 +171,8 @@ type Result struct {
 // for single tables, all together, after all others were worked off.
 func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
 	db, err := w.database(database)
-	if err != nil {
-		return Result{}, err
+	if err != nil || !slices.Contains(w.parentDatabases(), db) {
+		return Result{Database: database}, err
 	}
 	began := time.Now()
 	rs, _, err := lookUp(ctx, w.opt.Databases, w.opt.Definitions)

@@ -21,13 +21,14 @@ const databasePatience = time.Minute
 // errPending says that the schema is older than this program needs.
 var errPending = errors.New("the database's schema is not up to date and database.migrate is false: run \"purser migrate up\", or set database.migrate: true")
 
-// openDatabase brings the schema up to date and opens the pool.
+// openDatabase brings the schema up to date, that of the statistics too, and
+// opens the pool.
 func openDatabase(ctx context.Context, cfg *config.Config, dsn string, replica uuid.UUID, log *slog.Logger) (*db.DB, error) {
 	err := patiently(ctx, log, func() error {
 		if !cfg.Database.Migrate {
-			return checkSchema(ctx, dsn)
+			return checkSchema(ctx, cfg, dsn)
 		}
-		n, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: cfg.Database.Partitions})
+		n, err := migrate(ctx, cfg, dsn)
 		if n > 0 {
 			log.InfoContext(ctx, "the database's schema is up to date", "migrations_applied", n)
 		}
@@ -41,9 +42,43 @@ func openDatabase(ctx context.Context, cfg *config.Config, dsn string, replica u
 	})
 }
 
-// checkSchema fails when migrations are missing.
-func checkSchema(ctx context.Context, dsn string) error {
+// statsDSN is where the statistics are, given where everything else is.
+func statsDSN(cfg *config.Config, dsn string) string {
+	if cfg.Database.Stats != "" {
+		return string(cfg.Database.Stats)
+	}
+	return dsn
+}
+
+// migrate applies all migrations that are missing and returns how many.
+func migrate(ctx context.Context, cfg *config.Config, dsn string) (int, error) {
+	n, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: cfg.Database.Partitions})
+	if err != nil {
+		return n, err
+	}
+	m, err := db.MigrateStats(ctx, statsDSN(cfg, dsn))
+	if err != nil {
+		err = fmt.Errorf("the statistics' database: %w", err)
+	}
+	return n + m, err
+}
+
+// migrations lists all migrations.
+func migrations(ctx context.Context, cfg *config.Config, dsn string) ([]db.MigrationStatus, error) {
 	list, err := db.Status(ctx, dsn)
+	if err != nil {
+		return nil, err
+	}
+	stats, err := db.StatusStats(ctx, statsDSN(cfg, dsn))
+	if err != nil {
+		return nil, fmt.Errorf("the statistics' database: %w", err)
+	}
+	return append(list, stats...), nil
+}
+
+// checkSchema fails when migrations are missing.
+func checkSchema(ctx context.Context, cfg *config.Config, dsn string) error {
+	list, err := migrations(ctx, cfg, dsn)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func migrateCommand(src *source) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return src.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
-				n, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: cfg.Database.Partitions})
+				n, err := migrate(ctx, cfg, dsn)
 				if err != nil {
 					return err
 				}
@@ -36,8 +36,8 @@ func migrateCommand(src *source) *cobra.Command {
 		Short: "List migrations and when they were applied",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return src.withDSN(cmd, func(ctx context.Context, _ *config.Config, dsn string) error {
-				list, err := db.Status(ctx, dsn)
+			return src.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
+				list, err := migrations(ctx, cfg, dsn)
 				if err != nil {
 					return err
 				}

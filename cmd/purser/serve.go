@@ -97,6 +97,11 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 		return err
 	}
 	defer reviews.Close()
+	keys, err := openLooseKeys(ctx, cfg, dsn, log)
+	if err != nil {
+		return err
+	}
+	defer keys.close()
 	store, err := openStore(ctx, cfg.Storage)
 	if err != nil {
 		return err
@@ -104,7 +109,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if store, err = blob.Metered(store, reg); err != nil {
 		return err
 	}
-	handler, workers, err := assemble(ctx, cfg, parts{metadata, reviews, store, replica, reg, log, tracing})
+	handler, workers, err := assemble(ctx, cfg, parts{metadata, reviews, keys, store, replica, reg, log, tracing})
 	if err != nil {
 		return err
 	}
@@ -149,6 +154,7 @@ func tryStore(ctx context.Context, cfg config.Storage, dir blob.DirOptions) (blo
 type parts struct {
 	db      *db.DB
 	reviews *db.DB
+	keys    *looseKeys
 	store   blob.Store
 	replica uuid.UUID
 	metrics *prometheus.Registry
@@ -186,6 +192,16 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	workers, err := gcWorkers(c, cfg, p)
 	if err != nil {
 		return nil, nil, err
+	}
+	keys, err := p.keys.worker(cfg.LooseForeignKeys, p.log)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := p.metrics.Register(keys); err != nil {
+		return nil, nil, fmt.Errorf("registering the metrics of loose foreign keys: %w", err)
+	}
+	if cfg.LooseForeignKeys.Enabled {
+		workers = append(workers, keys.Run)
 	}
 	return handler, append(workers, c.Listen), nil
 }

@@ -30,7 +30,7 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 		b.exec(`SELECT purser_require(count(*) = 1, '`+stateBlobsMissing+`')
 			FROM (SELECT FROM blobs WHERE digest = $1 AND lost_at IS NULL FOR KEY SHARE) locked`, d.Bytes())
 		b.exec(`SELECT purser_require(EXISTS (
-				SELECT FROM repositories r JOIN `+linkOfBlob+` ON true WHERE r.path = $1), '`+stateBlobsMissing+`')`,
+				SELECT FROM live_repositories r JOIN `+linkOfBlob+` ON true WHERE r.path = $1), '`+stateBlobsMissing+`')`,
 			from, d.Bytes())
 		b.exec(linkBlob, r.namespace, r.id, d.Bytes())
 		return b.send(ctx, c.db.Pool)

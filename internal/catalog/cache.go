@@ -132,6 +132,15 @@ func (c *cache) doubt(path string) {
 	c.lastDoubt.Store(until)
 }
 
+// doubtEverything stops the use of the caches for all paths for a while.
+func (c *cache) doubtEverything() {
+	until := int64(time.Since(c.started) + doubtFor)
+	for i := range generations {
+		c.doubts[i].Store(until)
+	}
+	c.lastDoubt.Store(until)
+}
+
 // doubtful says whether a change to path may still come.
 func (c *cache) doubtful(path string) bool {
 	last := c.lastDoubt.Load()

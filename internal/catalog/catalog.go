@@ -127,7 +127,7 @@ func (c *Catalog) lookUp(ctx context.Context, path string) (repository, error) {
 	}
 	var r repository
 	err := c.db.Pool.QueryRow(ctx,
-		"SELECT top_level_namespace_id, id FROM repositories WHERE path = $1", path).Scan(&r.namespace, &r.id)
+		"SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).Scan(&r.namespace, &r.id)
 	switch {
 	case isNoRows(err):
 		return r, nameUnknown(path)
@@ -158,6 +158,9 @@ func (c *Catalog) create(ctx context.Context, path string) error {
 	namespace, _, _ := strings.Cut(path, "/")
 	err := db.Retry(ctx, func() error {
 		b := new(batch)
+		// One that its namespace has left behind is in the way until it is drained.
+		b.exec(`DELETE FROM repositories r WHERE path = $1
+			AND NOT EXISTS (SELECT FROM top_level_namespaces n WHERE n.id = r.top_level_namespace_id)`, path)
 		b.exec("INSERT INTO top_level_namespaces (name) VALUES ($1) ON CONFLICT DO NOTHING", namespace)
 		b.exec(`INSERT INTO repositories (top_level_namespace_id, path)
 			SELECT id, $2 FROM top_level_namespaces WHERE name = $1 FOR KEY SHARE

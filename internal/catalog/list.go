@@ -41,7 +41,7 @@ func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []st
 // bytes, and says whether there are more.
 func (c *Catalog) Repositories(ctx context.Context, last string, n int) (paths []string, more bool, err error) {
 	rows, err := c.db.Pool.Query(ctx,
-		"SELECT path FROM repositories WHERE path > $1 ORDER BY path LIMIT $2", last, n+1)
+		"SELECT path FROM live_repositories WHERE path > $1 ORDER BY path LIMIT $2", last, n+1)
 	if err == nil {
 		paths, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
@@ -77,7 +77,7 @@ func (c *Catalog) Referrers(ctx context.Context, path string, d oci.Digest, arti
 				octet_length(m.payload) AS size, m.annotations::text AS annotations,
 				COALESCE(sum(octet_length(m.annotations::text)) OVER (
 					ORDER BY m.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before
-			FROM repositories r
+			FROM live_repositories r
 			JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id AND m.repository_id = r.id
 			WHERE r.path = $1 AND m.subject_digest = $2 AND m.id > $3 AND ($4 = '' OR m.artifact_type = $4)
 			ORDER BY m.id LIMIT $5) page
@@ -115,7 +115,7 @@ const maxAnnotations = 3 << 20
 // none.
 func (c *Catalog) Sources(ctx context.Context, d oci.Digest, n int) ([]string, error) {
 	rows, err := c.db.Pool.Query(ctx, `
-		SELECT r.path FROM repository_blobs rb JOIN repositories r ON r.id = rb.repository_id
+		SELECT r.path FROM repository_blobs rb JOIN live_repositories r ON r.id = rb.repository_id
 		WHERE rb.blob_digest = $1 ORDER BY rb.repository_id LIMIT $2`, d.Bytes(), n)
 	if err != nil {
 		return nil, fmt.Errorf("looking for repositories with blob %s: %w", d, err)

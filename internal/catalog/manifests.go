@@ -294,7 +294,7 @@ func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColum
 	absent, err := c.db.Pool.Query(ctx, `
 		SELECT want.digest FROM unnest($2::bytea[]) AS want (digest)
 		WHERE NOT EXISTS (
-			SELECT FROM repositories r CROSS JOIN LATERAL (
+			SELECT FROM live_repositories r CROSS JOIN LATERAL (
 				SELECT FROM repository_blobs rb
 				WHERE rb.top_level_namespace_id = r.top_level_namespace_id
 					AND rb.repository_id = r.id AND rb.blob_digest = want.digest
@@ -303,7 +303,7 @@ func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColum
 		UNION ALL
 		SELECT want.digest FROM unnest($3::bytea[]) AS want (digest)
 		WHERE NOT EXISTS (
-			SELECT FROM repositories r JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
+			SELECT FROM live_repositories r JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
 				AND m.repository_id = r.id
 			WHERE r.path = $1 AND m.digest = want.digest)`, p.Repository, rows.blobs, rows.children)
 	if err != nil {

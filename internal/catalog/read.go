@@ -34,7 +34,7 @@ func (c *Catalog) ManifestByTag(ctx context.Context, path, tag string) (*Manifes
 	}
 	m, err := c.queryManifest(ctx, path, tag, `
 		SELECT m.digest, m.media_type, m.payload
-		FROM repositories r
+		FROM live_repositories r
 		LEFT JOIN tags t ON t.top_level_namespace_id = r.top_level_namespace_id
 			AND t.repository_id = r.id AND t.name = $2
 		LEFT JOIN manifests m ON m.top_level_namespace_id = t.top_level_namespace_id
@@ -57,7 +57,7 @@ func (c *Catalog) ManifestByDigest(ctx context.Context, path string, d oci.Diges
 	}
 	m, err := c.queryManifest(ctx, path, d.String(), `
 		SELECT m.digest, m.media_type, m.payload
-		FROM repositories r
+		FROM live_repositories r
 		LEFT JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
 			AND m.repository_id = r.id AND m.digest = $2
 		WHERE r.path = $1`, d.Bytes())
@@ -104,7 +104,7 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 	b.exec(`
 		INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 		SELECT m.top_level_namespace_id, m.repository_id, m.id, gc_review_after('manifest_upload'), 'manifest_upload'
-		FROM repositories r
+		FROM live_repositories r
 		JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
 			AND m.repository_id = r.id AND m.digest = $2
 		WHERE r.path = $1
@@ -113,7 +113,7 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 		path, d.Bytes())
 	b.row([]any{&mediaType, &payload, &delay}, `
 		SELECT m.media_type, m.payload, COALESCE(q.review_after - now(), '0')
-		FROM repositories r
+		FROM live_repositories r
 		LEFT JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
 			AND m.repository_id = r.id AND m.digest = $2
 		LEFT JOIN gc_manifest_review_queue q ON q.top_level_namespace_id = m.top_level_namespace_id
@@ -152,7 +152,7 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 	var mediaType, key *string
 	err := c.db.Pool.QueryRow(ctx, `
 		SELECT b.size, b.media_type, b.storage_key
-		FROM repositories r
+		FROM live_repositories r
 		LEFT JOIN `+linkOfBlob+` ON true
 		LEFT JOIN blobs b ON b.digest = rb.blob_digest AND b.lost_at IS NULL
 		WHERE r.path = $1`, path, d.Bytes()).Scan(&size, &mediaType, &key)
@@ -189,13 +189,13 @@ func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (B
 	b.exec(`
 		INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
 		SELECT rb.blob_digest, gc_review_after('blob_upload'), 'blob_upload'
-		FROM repositories r
+		FROM live_repositories r
 		JOIN `+linkOfBlob+` ON true
 		WHERE r.path = $1
 		`+greatestReview, path, d.Bytes())
 	b.row([]any{&size, &mediaType, &key, &delay}, `
 		SELECT b.size, b.media_type, b.storage_key, COALESCE(q.review_after - now(), '0')
-		FROM repositories r
+		FROM live_repositories r
 		LEFT JOIN `+linkOfBlob+` ON true
 		LEFT JOIN blobs b ON b.digest = rb.blob_digest AND b.lost_at IS NULL
 		LEFT JOIN gc_blob_review_queue q ON q.digest = b.digest

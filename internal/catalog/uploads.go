@@ -95,7 +95,7 @@ func scanUpload(row interface{ Scan(...any) error }, more ...any) (Upload, error
 // Upload returns an upload of the repository. Error: BLOB_UPLOAD_UNKNOWN.
 func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload, error) {
 	u, err := scanUpload(c.db.Pool.QueryRow(ctx,
-		"SELECT "+uploadColumns+" FROM uploads WHERE id = $1 AND repository IN ($2, '')", id, path))
+		"SELECT "+uploadColumns+" FROM uploads WHERE id = $1 AND repository IN ($2, '') AND status = 1", id, path))
 	switch {
 	case isNoRows(err):
 		return u, uploadUnknown(path, id)
@@ -114,7 +114,7 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int) (attempt, next int64, err error) {
 	err = c.db.Pool.QueryRow(ctx, `
 		UPDATE uploads SET attempt = attempt + 1, numbers = numbers + $3, updated_at = now()
-		WHERE id = $1 AND attempt = $2
+		WHERE id = $1 AND attempt = $2 AND status = 1
 		RETURNING attempt, numbers - $3`, u.ID, u.Attempt, n).Scan(&attempt, &next)
 	if isNoRows(err) {
 		return 0, 0, uploadMoved(u)
@@ -142,7 +142,8 @@ func (c *Catalog) UploadNumbers(ctx context.Context, u Upload, n int) (first int
 }
 
 // SaveUpload acknowledges what the caller has taken in, and ends its claim if
-// it had one. It returns the upload as its row is now, with a ticket where the
+// it had one. From then on the upload is cancelled when its repository is
+// deleted; one whose first save meets that deletion is reaped as abandoned. It returns the upload as its row is now, with a ticket where the
 // upload has no object yet. Error: as ClaimUpload's.
 func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	taken := 0
@@ -151,8 +152,9 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	}
 	err := c.db.Pool.QueryRow(ctx, `
 		UPDATE uploads SET attempt = attempt + 1, repository = $3, algorithm = $4, hash_state = $5, size = $6,
-			store_state = $7, tail = $8, numbers = numbers + $9, updated_at = now()
-		WHERE id = $1 AND attempt = $2
+			store_state = $7, tail = $8, numbers = numbers + $9, updated_at = now(),
+			repository_id = (SELECT id FROM repositories WHERE path = $3)
+		WHERE id = $1 AND attempt = $2 AND status = 1
 		RETURNING attempt, CASE WHEN $9 > 0 THEN numbers - 1 ELSE $10 END`,
 		u.ID, u.Attempt, u.Repository, u.Algorithm.String(), u.HashState, u.Size, u.StoreState, u.Tail,
 		taken, u.Ticket).Scan(&u.Attempt, &u.Ticket)
@@ -201,7 +203,7 @@ const commitNew = `
 		WHERE n.id = $8 AND r.id = $9 AND r.path = $10
 		FOR KEY SHARE
 	), u AS (
-		DELETE FROM uploads WHERE id = $1 AND attempt = $2 RETURNING storage_key
+		DELETE FROM uploads WHERE id = $1 AND attempt = $2 AND status = 1 RETURNING storage_key
 	), required AS MATERIALIZED (
 		SELECT purser_require(EXISTS (SELECT FROM alive), '` + stateRepositoryGone + `'),
 			purser_require(EXISTS (SELECT FROM u), '` + stateUploadLost + `')
@@ -230,7 +232,7 @@ func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci
 			purser_require(count(lost_at) = 0, '`+stateBlobLost+`')
 		FROM (SELECT lost_at FROM blobs WHERE digest = $1 FOR KEY SHARE) locked`, d.Bytes())
 	b.exec(`
-		WITH u AS (DELETE FROM uploads WHERE id = $1 AND attempt = $2 RETURNING storage_key),
+		WITH u AS (DELETE FROM uploads WHERE id = $1 AND attempt = $2 AND status = 1 RETURNING storage_key),
 		doomed AS (
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
 			SELECT storage_key, true, $3, now() + $4::interval FROM u)
@@ -256,7 +258,7 @@ func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.
 		ON CONFLICT DO NOTHING`, d.Bytes())
 	b.exec("UPDATE blobs SET storage_key = $2, size = $3, lost_at = NULL WHERE digest = $1", d.Bytes(), key, u.Size)
 	b.exec(`
-		WITH u AS (DELETE FROM uploads WHERE id = $1 AND attempt = $2 RETURNING storage_key),
+		WITH u AS (DELETE FROM uploads WHERE id = $1 AND attempt = $2 AND status = 1 RETURNING storage_key),
 		doomed AS (
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, keep, again_at)
 			SELECT storage_key, true, $3, now() + $4::interval FROM u WHERE $5)
@@ -287,14 +289,15 @@ const doomUploads = `
 		SELECT storage_key, true, size, now() + $3::interval FROM u)
 	SELECT FROM u`
 
-// ReapUploads gives up to n uploads up that nobody has touched for age, and
-// returns how many.
+// ReapUploads gives up to n uploads up that nobody has touched for age, or whose
+// repository is gone, and returns how many.
 func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (int64, error) {
 	done, err := c.db.Pool.Exec(ctx, `
 		WITH u AS (
 			DELETE FROM uploads WHERE id = ANY (ARRAY(
-				SELECT id FROM uploads WHERE updated_at < now() - $1::interval
-				ORDER BY updated_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+					SELECT id FROM uploads WHERE updated_at < now() - $1::interval
+					ORDER BY updated_at LIMIT $2 FOR UPDATE SKIP LOCKED))
+				OR id = ANY (ARRAY(SELECT id FROM uploads WHERE status = 2 LIMIT $2 FOR UPDATE SKIP LOCKED))
 			RETURNING *),
 		`+doomUploads, age, n, c.late())
 	if err != nil {

@@ -21,14 +21,15 @@ import (
 
 // Config is what is in force. [Load] makes it; the zero value isn't usable.
 type Config struct {
-	DataDir  string // absolute
-	HTTP     HTTP
-	Log      Log
-	Database Database
-	Storage  Storage
-	Uploads  Uploads
-	GC       GC
-	Cache    Cache
+	DataDir          string // absolute
+	HTTP             HTTP
+	Log              Log
+	Database         Database
+	Storage          Storage
+	Uploads          Uploads
+	GC               GC
+	LooseForeignKeys LooseForeignKeys
+	Cache            Cache
 
 	sources map[string]string // key → where its value comes from; absent: default
 	env     map[string]string // the environment outside PURSER_ that defaults follow
@@ -97,6 +98,15 @@ type GC struct {
 	Batch              int
 	TransactionTimeout time.Duration
 	SetAsideAfter      int
+}
+
+// LooseForeignKeys is about what deleted repositories leave behind.
+type LooseForeignKeys struct {
+	Enabled    bool
+	Interval   time.Duration // between runs
+	MaxDeletes int           // rows per run
+	MaxUpdates int
+	MaxRuntime time.Duration
 }
 
 // cascade is the longest default delay of what is queued because it hung on

@@ -109,7 +109,24 @@ var settings = append([]setting{
 	{key: "gc.review_after", def: "24h", field: func(c *Config) field {
 		return durationField{&c.GC.ReviewAfter, 0, maxDuration}
 	}},
-}, eventSettings()...)
+}, append(eventSettings(), looseSettings...)...)
+
+// looseSettings are about loose foreign keys.
+var looseSettings = []setting{
+	{key: "loose_foreign_keys.enabled", def: "true", field: func(c *Config) field { return boolField{&c.LooseForeignKeys.Enabled} }},
+	{key: "loose_foreign_keys.interval", def: "1m", field: func(c *Config) field {
+		return durationField{&c.LooseForeignKeys.Interval, time.Second, time.Hour}
+	}},
+	{key: "loose_foreign_keys.max_deletes", def: "1000000", field: func(c *Config) field {
+		return intField{&c.LooseForeignKeys.MaxDeletes, 1, 1_000_000_000}
+	}},
+	{key: "loose_foreign_keys.max_updates", def: "50000", field: func(c *Config) field {
+		return intField{&c.LooseForeignKeys.MaxUpdates, 1, 1_000_000_000}
+	}},
+	{key: "loose_foreign_keys.max_runtime", def: "30s", field: func(c *Config) field {
+		return durationField{&c.LooseForeignKeys.MaxRuntime, time.Second, time.Hour}
+	}},
+}
 
 // gcEvents are the events that queue a review.
 var gcEvents = []string{

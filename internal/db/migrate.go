@@ -9,16 +9,21 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
 )
 
 //go:embed migrations/*.sql
 var migrations embed.FS
+
+//go:embed stats/*.sql
+var statsMigrations embed.FS
 
 //go:embed routines/*.sql
 var routines embed.FS
@@ -85,13 +90,51 @@ func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 	return n, applyRoutines(ctx, conn)
 }
 
+// MigrateStats does the same for the tables of the statistics, in the database
+// that has them. They have versions of their own, since that may be another one.
+func MigrateStats(ctx context.Context, dsn string) (int, error) {
+	conn, done, err := migrationConn(ctx, dsn)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	if err := requireVersion(ctx, conn); err != nil {
+		return 0, err
+	}
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", migrateLock); err != nil {
+		return 0, fmt.Errorf("waiting for another process that migrates: %w", err)
+	}
+	// The lock ends with the connection, so an unlock that fails is harmless.
+	defer conn.Exec(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", migrateLock) //nolint:errcheck
+	p, finish, err := statsProvider(dsn)
+	if err != nil {
+		return 0, err
+	}
+	defer finish()
+	return upTo(ctx, p)
+}
+
 // Status lists every migration that this version knows.
 func Status(ctx context.Context, dsn string) ([]MigrationStatus, error) {
-	provider, done, err := gooseProvider(dsn, DefaultPartitions)
+	p, done, err := gooseProvider(dsn, DefaultPartitions)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
+	return statusOf(ctx, p)
+}
+
+// StatusStats is Status for the tables of the statistics.
+func StatusStats(ctx context.Context, dsn string) ([]MigrationStatus, error) {
+	p, done, err := statsProvider(dsn)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return statusOf(ctx, p)
+}
+
+func statusOf(ctx context.Context, provider *goose.Provider) ([]MigrationStatus, error) {
 	list, err := provider.Status(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading the status of migrations: %w", err)
@@ -118,6 +161,9 @@ func Hash() string {
 		}); err != nil {
 			panic(err) // embedded files can be read
 		}
+	}
+	for _, sql := range looseSQL("public") {
+		h.Write([]byte(sql))
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
 }
@@ -164,18 +210,33 @@ func upToDate(ctx context.Context, conn *pgx.Conn) (bool, error) {
 }
 
 func gooseProvider(dsn string, partitions int) (*goose.Provider, func(), error) {
+	return provider(dsn, migrations, "migrations", goose.DefaultTablename, map[string]string{
+		"purser.partitions": strconv.Itoa(partitions),
+	})
+}
+
+func statsProvider(dsn string) (*goose.Provider, func(), error) {
+	return provider(dsn, statsMigrations, "stats", "goose_stats_version", nil)
+}
+
+// provider reads the migrations in dir, whose versions are kept in table.
+func provider(dsn string, files embed.FS, dir, table string, settings map[string]string) (*goose.Provider, func(), error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the database's DSN: %w", err)
 	}
-	cfg.RuntimeParams["purser.partitions"] = strconv.Itoa(partitions)
+	maps.Copy(cfg.RuntimeParams, settings)
 	handle := stdlib.OpenDB(*cfg)
 	handle.SetMaxOpenConns(2)
-	dir, err := fs.Sub(migrations, "migrations")
+	sub, err := fs.Sub(files, dir)
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := goose.NewProvider(goose.DialectPostgres, handle, dir)
+	store, err := database.NewStore(database.DialectPostgres, table)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := goose.NewProvider("", handle, sub, goose.WithStore(store))
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("reading migrations: %w", err), handle.Close())
 	}
@@ -190,6 +251,11 @@ func up(ctx context.Context, dsn string, partitions int) (int, error) {
 		return 0, err
 	}
 	defer done()
+	return upTo(ctx, p)
+}
+
+// upTo applies what is missing.
+func upTo(ctx context.Context, p *goose.Provider) (int, error) {
 	current, target, err := p.GetVersions(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("reading the schema's version: %w", err)
@@ -215,6 +281,9 @@ func applyRoutines(ctx context.Context, conn *pgx.Conn) error {
 		}
 		if version > RoutinesVersion {
 			return nil
+		}
+		if err := installLooseForeignKeys(ctx, tx); err != nil {
+			return err
 		}
 		entries, err := routines.ReadDir("routines")
 		if err != nil {

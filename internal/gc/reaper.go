@@ -70,5 +70,5 @@ func (r *Reaper) batch(ctx context.Context) (more bool, err error) {
 	if r.opt.Reaped != nil {
 		r.opt.Reaped()
 	}
-	return n == int64(r.opt.Batch), nil
+	return n >= int64(r.opt.Batch), nil
 }

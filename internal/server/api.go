@@ -63,6 +63,7 @@ func newAPI(s *Server) *api {
 	a.addDocument()
 	a.addErrorTypes()
 	a.addTags()
+	a.addRepositories()
 	a.addGC()
 	a.addChecks()
 	return a

@@ -105,6 +105,9 @@ $$;
 
 -- A deleted manifest frees its configuration, leaves the queue, and leaves
 -- behind the manifests whose subject it was.
+--
+-- This and the two below queue no manifest of a repository that is gone: all its
+-- manifests are drained anyway.
 CREATE OR REPLACE FUNCTION gc_track_deleted_manifests ()
     RETURNS trigger
     LANGUAGE plpgsql
@@ -126,6 +129,7 @@ BEGIN
         ON m.top_level_namespace_id = o.top_level_namespace_id
         AND m.repository_id = o.repository_id
         AND m.subject_digest = o.digest
+    WHERE EXISTS (SELECT FROM repositories r WHERE r.id = o.repository_id)
     ORDER BY 1, 2, 3
     ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
         review_after = GREATEST(q.review_after, EXCLUDED.review_after),
@@ -178,6 +182,7 @@ BEGIN
     INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
     SELECT o.*, after_manifest_list_delete, 'manifest_list_delete'
     FROM (SELECT DISTINCT top_level_namespace_id, repository_id, child_id FROM old_rows) o
+    WHERE EXISTS (SELECT FROM repositories r WHERE r.id = o.repository_id)
     ORDER BY 1, 2, 3
     ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
         review_after = GREATEST(q.review_after, EXCLUDED.review_after),
@@ -198,6 +203,7 @@ BEGIN
     INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
     SELECT o.*, after_tag_delete, 'tag_delete'
     FROM (SELECT DISTINCT top_level_namespace_id, repository_id, manifest_id FROM old_rows) o
+    WHERE EXISTS (SELECT FROM repositories r WHERE r.id = o.repository_id)
     ORDER BY 1, 2, 3
     ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
         review_after = GREATEST(q.review_after, EXCLUDED.review_after),

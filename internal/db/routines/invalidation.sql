@@ -69,6 +69,19 @@ BEGIN
 END;
 $$;
 
+-- A namespace takes its repositories along, however many.
+CREATE OR REPLACE FUNCTION purser_notify_namespaces ()
+    RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM old_rows) AND purser_others_listen() THEN
+        PERFORM pg_notify('purser_changed', TG_ARGV[0]);
+    END IF;
+    RETURN NULL;
+END;
+$$;
+
 CREATE OR REPLACE FUNCTION purser_notify_repositories ()
     RETURNS trigger
     LANGUAGE plpgsql
@@ -112,7 +125,8 @@ BEGIN
             ('repository_blobs', 'DELETE', 'purser_notify_deleted', 'a', 'REFERENCING OLD TABLE AS old_rows'),
             ('blobs', 'UPDATE', 'purser_notify_blobs', 'a', 'REFERENCING OLD TABLE AS old_rows'),
             ('repositories', 'UPDATE', 'purser_notify_repositories', 'a', 'REFERENCING OLD TABLE AS old_rows'),
-            ('repositories', 'DELETE', 'purser_notify_repositories', 'a', 'REFERENCING OLD TABLE AS old_rows')
+            ('repositories', 'DELETE', 'purser_notify_repositories', 'a', 'REFERENCING OLD TABLE AS old_rows'),
+            ('top_level_namespaces', 'DELETE', 'purser_notify_namespaces', '*', 'REFERENCING OLD TABLE AS old_rows')
         ) AS v (tbl, event, fn, kind, tables)
     LOOP
         FOR t IN

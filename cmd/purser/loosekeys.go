@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/loosefk"
+)
+
+// looseKeys are the databases of the loose foreign keys and their definitions.
+type looseKeys struct {
+	main, stats *db.DB
+	databases   loosefk.Databases
+	definitions loosefk.Definitions
+}
+
+// looseConns is a connection for a lock, one for work and one for a command that
+// asks.
+const looseConns = 3
+
+// openLooseKeys opens pools for loose foreign keys. Like that of the reviews, the
+// one on the metadata names no replica.
+func openLooseKeys(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*looseKeys, error) {
+	open := func(dsn string) (*db.DB, error) {
+		return db.Open(ctx, db.Options{DSN: dsn, MaxConns: looseConns, ApplicationName: "purser loose foreign keys", Log: log})
+	}
+	k := new(looseKeys)
+	var err error
+	if k.main, err = open(dsn); err != nil {
+		return nil, err
+	}
+	k.stats = k.main
+	if other := statsDSN(cfg, dsn); other != dsn {
+		if k.stats, err = open(other); err != nil {
+			k.main.Close()
+			return nil, err
+		}
+	}
+	if k.databases, k.definitions, err = db.LooseForeignKeys(ctx, k.main.Pool, k.stats.Pool); err != nil {
+		k.close()
+		return nil, err
+	}
+	return k, nil
+}
+
+func (k *looseKeys) close() {
+	k.main.Close()
+	if k.stats != k.main {
+		k.stats.Close()
+	}
+}
+
+// worker makes the worker that drains what deleted repositories leave behind.
+func (k *looseKeys) worker(cfg config.LooseForeignKeys, log *slog.Logger) (*loosefk.Worker, error) {
+	return loosefk.New(k.options(cfg, log))
+}
+
+func (k *looseKeys) options(cfg config.LooseForeignKeys, log *slog.Logger) loosefk.Options {
+	return loosefk.Options{
+		Databases: k.databases, Definitions: k.definitions, Log: log, Interval: cfg.Interval,
+		MaxDeletes: cfg.MaxDeletes, MaxUpdates: cfg.MaxUpdates, MaxRuntime: cfg.MaxRuntime, LockTimeout: lockTimeout,
+	}
+}

@@ -1,0 +1,128 @@
+// Package pgtest gives tests databases on a real PostgreSQL.
+//
+// A test process starts one server (the machine's PostgreSQL, or a fetched
+// one), on first use. It trades durability for speed, lives in a temporary
+// directory and stops with the process. A package that uses it has
+//
+//	func TestMain(m *testing.M) { pgtest.Main(m) }
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/builtinpg"
+)
+
+var (
+	start   sync.Once
+	server  *builtinpg.Server
+	dir     string
+	failed  error
+	counter atomic.Int64
+	// cloning: nobody may be connected to a database while it is cloned.
+	cloning sync.Mutex
+)
+
+// Main runs a package's tests and exits, stopping the server if one started.
+func Main(m *testing.M) { os.Exit(Run(m)) }
+
+// Run is Main for a TestMain that has more to do: it returns the exit code.
+func Run(m *testing.M) int {
+	code := m.Run()
+	if server != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := server.Stop(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "pgtest: stopping PostgreSQL:", err)
+		}
+	}
+	if dir != "" {
+		os.RemoveAll(dir) //nolint:errcheck // a leftover temporary directory harms nobody
+	}
+	return code
+}
+
+// launch starts the server on first use. Where no PostgreSQL can be had the
+// test is skipped with the reason, but fails in CI.
+func launch(t testing.TB) {
+	t.Helper()
+	start.Do(func() {
+		if dir, failed = os.MkdirTemp("", "purser-dbtest-"); failed != nil {
+			return
+		}
+		if failed = os.Chmod(dir, 0o755); failed != nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+		defer cancel()
+		server, failed = builtinpg.Start(ctx, builtinpg.Options{
+			DataDir: filepath.Join(dir, "pg"),
+			Log:     slog.New(slog.DiscardHandler),
+			Settings: map[string]string{
+				"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off",
+				"max_connections": "300", "autovacuum": "off", "shared_buffers": "128MB",
+			},
+		})
+	})
+	if failed != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("starting PostgreSQL: %v", failed)
+		}
+		t.Skipf("needs PostgreSQL 15 or newer: %v", failed)
+	}
+}
+
+// Empty creates an empty database, dropped when the test ends, and returns how
+// to connect to it.
+func Empty(t testing.TB) string {
+	t.Helper()
+	return Clone(t, "template1")
+}
+
+// Clone creates a copy of a database to which nobody is connected, dropped when
+// the test ends.
+func Clone(t testing.TB, from string) string {
+	t.Helper()
+	launch(t)
+	name := fmt.Sprintf("test_%d", counter.Add(1))
+	cloning.Lock()
+	admin(t, "CREATE DATABASE "+name+" TEMPLATE "+from+" STRATEGY file_copy")
+	cloning.Unlock()
+	t.Cleanup(func() { admin(t, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)") })
+	return server.DSN(name)
+}
+
+// Template creates an empty database that stays as long as the server, for
+// Clone.
+func Template(t testing.TB, name string) string {
+	t.Helper()
+	launch(t)
+	cloning.Lock()
+	defer cloning.Unlock()
+	admin(t, "CREATE DATABASE "+name)
+	return server.DSN(name)
+}
+
+func admin(t testing.TB, sql string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, server.DSN("postgres"))
+	if err != nil {
+		t.Fatalf("connecting to the test server: %v", err)
+	}
+	defer conn.Close(ctx) //nolint:errcheck // nothing is lost
+	if _, err := conn.Exec(ctx, sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}

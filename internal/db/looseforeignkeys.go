@@ -1,0 +1,64 @@
+package db
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/loosefk"
+)
+
+//go:embed loose_foreign_keys.yml
+var looseForeignKeys []byte
+
+// statsTables are the tables of the statistics' database.
+var statsTables = []string{"tagpullstatistics", "manifestpullstatistics"}
+
+// LooseForeignKeys are the registry's loose foreign keys and the databases that
+// they span. stats is main where the statistics live there too.
+func LooseForeignKeys(ctx context.Context, main, stats *pgxpool.Pool) (loosefk.Databases, loosefk.Definitions, error) {
+	defs, err := loosefk.Parse("loose_foreign_keys.yml", bytes.NewReader(looseForeignKeys))
+	if err != nil {
+		return nil, nil, err
+	}
+	list := loosefk.Databases{{Name: "main", Pool: main}}
+	if stats != main {
+		list = append(list, loosefk.Database{Name: "stats", Pool: stats, Tables: statsTables})
+	}
+	for i := range list {
+		if err := list[i].Pool.QueryRow(ctx, "SELECT current_schema()").Scan(&list[i].Schema); err != nil {
+			return nil, nil, fmt.Errorf("asking database %s for its schema: %w", list[i].Name, err)
+		}
+	}
+	return list, defs, nil
+}
+
+// looseParents are the tables whose deletions are recorded.
+var looseParents = []string{"repositories", "top_level_namespaces"}
+
+// looseSQL installs the table of deleted records in a schema, with the triggers
+// that fill it.
+func looseSQL(schema loosefk.Schema) []string {
+	list := []string{schema.InstallSQL()}
+	for _, table := range looseParents {
+		list = append(list, schema.TrackRecordDeletionsSQL(table))
+	}
+	return list
+}
+
+func installLooseForeignKeys(ctx context.Context, tx pgx.Tx) error {
+	var schema string
+	if err := tx.QueryRow(ctx, "SELECT current_schema()").Scan(&schema); err != nil {
+		return fmt.Errorf("asking for the schema: %w", err)
+	}
+	for _, sql := range looseSQL(loosefk.Schema(schema)) {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("installing loose foreign keys: %w", err)
+		}
+	}
+	return nil
+}
