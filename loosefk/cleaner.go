@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -57,15 +59,16 @@ type cleaner struct {
 	metrics *metrics
 	db      *Database
 	tracker *tracker
-	// paused are the records that the last turn of each parent table left for
-	// the next one.
-	paused map[tableName][]record
+	// unfinished are the records that turns have left, by parent table: those
+	// that something was in the way of, and, as paused, those that only await
+	// their next turn.
+	unfinished, paused map[tableName]map[record]bool
 }
 
 func (w *Worker) cleaner(db *Database, o Options) *cleaner {
 	return &cleaner{
 		Result: Result{Database: db.Name}, opt: o, metrics: w.metrics, db: db, tracker: newTracker(o),
-		paused: map[tableName][]record{},
+		unfinished: map[tableName]map[record]bool{}, paused: map[tableName]map[record]bool{},
 	}
 }
 
@@ -75,9 +78,8 @@ func (c *cleaner) result() Result {
 	return c.Result
 }
 
-// turnRows is how many children of one parent a turn changes at most, in
-// queries: then the others of its batch go on without it.
-const turnRows = 10
+// turnQueries is how many queries' worth of children of one parent a turn changes.
+const turnQueries = 10
 
 // run works off what is urgent, then the parents in turn, a batch each, until
 // none has anything left or a limit is met.
@@ -106,12 +108,8 @@ func (c *cleaner) run(ctx context.Context, rs references) error {
 			parents = append(parents, parent)
 		}
 	}
-	if ctx.Err() == nil { // there is no next turn
-		for parent, records := range c.paused {
-			if err := c.attempted(ctx, parent, records); err != nil {
-				failed = append(failed, err)
-			}
-		}
+	if ctx.Err() == nil {
+		failed = append(failed, c.attempted(ctx))
 	}
 	return errors.Join(append(failed, ctx.Err())...)
 }
@@ -130,7 +128,7 @@ func (c *cleaner) turn(ctx context.Context, parent tableName, refs references, w
 		more = done > 0 && (done < len(records) || len(records) == limit) || c.tracker.deletes+c.tracker.updates > before
 		return err
 	})
-	if !held && err == nil {
+	if !held && err == nil && which != laneUrgent {
 		c.Locked++
 	}
 	return more, err
@@ -163,15 +161,33 @@ func (c *cleaner) batch(ctx context.Context, parent tableName, refs references, 
 		}
 	}
 	done, rest := split(pending, ids)
-	unfinished, _ := split(rest, left)
-	c.paused[parent], _ = split(rest, paused)
 	if ctx.Err() != nil {
 		return 0, errors.Join(err, ctx.Err()) // it was cut off, which is nobody's fault
 	}
-	if err2 := c.finish(ctx, parent, refs, done, unfinished, len(existing)); err2 != nil {
+	stuck, _ := split(rest, left)
+	waiting, _ := split(rest, paused)
+	c.note(parent, stuck, waiting, done)
+	if err2 := c.finish(ctx, parent, refs, done, len(existing)); err2 != nil {
 		err = errors.Join(err, err2)
 	}
 	return len(existing) + len(done), err
+}
+
+// note keeps in mind which records of a parent table aren't finished.
+func (c *cleaner) note(parent tableName, stuck, waiting, done []record) {
+	if c.unfinished[parent] == nil {
+		c.unfinished[parent], c.paused[parent] = map[record]bool{}, map[record]bool{}
+	}
+	for _, r := range waiting {
+		c.paused[parent][r] = true
+	}
+	for _, r := range stuck {
+		c.unfinished[parent][r] = true
+	}
+	for _, r := range done {
+		delete(c.unfinished[parent], r)
+		delete(c.paused[parent], r)
+	}
 }
 
 // dead returns the parents that don't exist. One that was inserted again under
@@ -201,9 +217,9 @@ func without(ids, others []int64) []int64 {
 	return list
 }
 
-// finish marks records: done ones as processed, or to be looked at again if
-// children are on another server; unfinished ones as attempted.
-func (c *cleaner) finish(ctx context.Context, parent tableName, refs references, done, unfinished []record, existing int) error {
+// finish marks records that are done as processed, or to be looked at again if
+// children are on another server.
+func (c *cleaner) finish(ctx context.Context, parent tableName, refs references, done []record, existing int) error {
 	var processed, again []record
 	for _, r := range done {
 		if c.opt.SecondLook > 0 && !r.secondLook() && refs.remote() {
@@ -221,17 +237,25 @@ func (c *cleaner) finish(ctx context.Context, parent tableName, refs references,
 	c.Processed += len(processed) + existing
 	c.Again += len(again)
 	c.metrics.processed.WithLabelValues(parent.String(), c.db.Name).Add(float64(len(processed) + existing))
-	return c.attempted(ctx, parent, unfinished)
+	return nil
 }
 
-// attempted counts this run as one that didn't finish the records.
-func (c *cleaner) attempted(ctx context.Context, parent tableName, records []record) error {
-	incremented, rescheduled, err := c.db.attempted(ctx, records, c.opt)
-	c.Incremented += incremented
-	c.Rescheduled += rescheduled
-	c.metrics.incremented.WithLabelValues(parent.String(), c.db.Name).Add(float64(incremented))
-	c.metrics.rescheduled.WithLabelValues(parent.String(), c.db.Name).Add(float64(rescheduled))
-	return err
+// attempted counts this run, once, as one that didn't finish what it has left.
+// What awaits its next turn has none when a limit has ended the run.
+func (c *cleaner) attempted(ctx context.Context) error {
+	var failed []error
+	for parent, records := range c.unfinished {
+		if c.tracker.over() {
+			maps.Copy(records, c.paused[parent])
+		}
+		incremented, rescheduled, err := c.db.attempted(ctx, slices.Collect(maps.Keys(records)), c.opt)
+		failed = append(failed, err)
+		c.Incremented += incremented
+		c.Rescheduled += rescheduled
+		c.metrics.incremented.WithLabelValues(parent.String(), c.db.Name).Add(float64(incremented))
+		c.metrics.rescheduled.WithLabelValues(parent.String(), c.db.Name).Add(float64(rescheduled))
+	}
+	return errors.Join(failed...)
 }
 
 // remote says whether any child lives in another database.
@@ -263,22 +287,24 @@ func (c *cleaner) reference(ctx context.Context, r reference, ids []int64) (all 
 	return all, nil
 }
 
-// maxGivenWay is how often in a row a pass gives way to others before it leaves
-// the rest for the next run.
-const maxGivenWay = 5
+// maxTries is how often a query for a single parent, of as few rows as possible,
+// gives way to others before the parent is left for the next run.
+const maxTries = 2
 
 // pass runs queries until it has seen every parent through. A parent with many
-// children takes a quarter of a query at most, and goes to the back of the line.
-// A query that meets a timeout is tried again with half the rows.
-func (c *cleaner) pass(ctx context.Context, r reference, ids []int64, skipLocked bool) (out outcome, err error) {
+// children takes a quarter of a query at most, and goes to the back of the line. A
+// query that meets a timeout is tried again for half of the parents and half of
+// the rows, so that in the end only those are left that were in its way.
+func (c *cleaner) pass(ctx context.Context, r reference, line []int64, skipLocked bool) (out outcome, err error) {
 	most := c.limit(r)
-	limit, givenWay := most, 0
+	limit, width, tries := most, len(line), 0
 	changed := map[int64]int{}
-	for len(ids) > 0 {
+	for len(line) > 0 {
 		if c.tracker.over() || ctx.Err() != nil {
-			out.left = append(out.left, ids...)
+			out.left = append(out.left, line...)
 			return out, ctx.Err()
 		}
+		ids := line[:min(width, len(line))]
 		n := min(limit, c.tracker.room(r.OnDelete))
 		perParent := n
 		if len(ids) > 1 {
@@ -286,29 +312,46 @@ func (c *cleaner) pass(ctx context.Context, r reference, ids []int64, skipLocked
 		}
 		t := timeouts{c.opt.LockTimeout, min(c.opt.StatementTimeout, max(time.Until(c.tracker.deadline), time.Second))}
 		found, rows, err := r.change(ctx, t, ids, n, perParent, skipLocked)
-		if givesWay(err) {
-			limit = max(limit/2, 1)
-		} else if err != nil {
-			out.left = append(out.left, ids...)
+		if err != nil && !givesWay(err) {
+			out.left = append(out.left, line...)
 			return out, err
 		}
-		if err != nil || rows == 0 && len(found) > 0 { // in the latter case others have just changed them
-			if givenWay++; givenWay > maxGivenWay {
-				c.opt.Log.InfoContext(ctx, "left children of deleted parents for the next run", "definition", r.Definition.String(), "reason", err)
-				out.left = append(out.left, ids...)
-				return out, nil
-			}
-			if err := sleep(ctx, rand.N(c.opt.LockTimeout/4+1)); err != nil {
-				return out, err
-			}
+		if err == nil && (rows > 0 || len(found) == 0) {
+			tries, limit, width = 0, min(2*limit, most), min(2*width, c.opt.Batch)
+			c.tracker.add(r.OnDelete, rows)
+			c.metrics.changed(r, rows)
+			seen := advance(ids, found, rows, n, perParent, changed, c.share(r), &out)
+			line = slices.Concat(seen.ahead, line[len(ids):], seen.back)
 			continue
 		}
-		givenWay = 0
-		c.tracker.add(r.OnDelete, rows)
-		c.metrics.changed(r, rows)
-		ids = advance(ids, found, rows, n, perParent, changed, most*turnRows, &out)
+		// It gave way, or others had just changed all that it found.
+		switch {
+		case len(ids) > 1 || limit > 1 && isState(err, stateQueryCanceled):
+			width, limit = max(len(ids)/2, 1), max(limit/2, 1)
+		case tries < maxTries:
+			tries++
+		default:
+			c.opt.Log.InfoContext(ctx, "left the children of a deleted parent for the next run",
+				"definition", r.Definition.String(), "parent", ids[0], "reason", err)
+			out.left = append(out.left, ids[0])
+			line, tries, limit = line[1:], 0, most
+		}
+		if err := sleep(ctx, rand.N(c.opt.LockTimeout/4+1)); err != nil {
+			out.left = append(out.left, line...)
+			return out, err
+		}
 	}
 	return out, nil
+}
+
+// share is how many children of one parent a turn changes at most: then the
+// others of its batch go on without it.
+func (c *cleaner) share(r reference) int {
+	whole := c.opt.MaxUpdates
+	if r.OnDelete == AsyncDelete {
+		whole = c.opt.MaxDeletes
+	}
+	return max(min(c.limit(r)*turnQueries, whole/4), 1)
 }
 
 // limit is the most rows of one query.
@@ -329,10 +372,13 @@ func givesWay(err error) bool {
 		isState(err, stateDeadlock) || isState(err, stateSerialization)
 }
 
-// advance sorts the parents of a query by what it found: those with nothing more
-// are done, those with more go to the back of the line or, after their share, out
-// of it. It returns the line.
-func advance(ids []int64, list []found, rows, limit, perParent int, changed map[int64]int, share int, out *outcome) []int64 {
+// sorted is what becomes of the parents of a query: those that it didn't get to
+// stay where they are, those with more go to the back of the line.
+type sorted struct{ ahead, back []int64 }
+
+// advance sorts the parents of a query by what it found. Those with nothing more
+// are done; those that have had their share pause.
+func advance(ids []int64, list []found, rows, limit, perParent int, changed map[int64]int, share int, out *outcome) (s sorted) {
 	total := 0
 	by := make(map[int]int, len(list))
 	for _, f := range list {
@@ -343,19 +389,18 @@ func advance(ids []int64, list []found, rows, limit, perParent int, changed map[
 	if total == limit {
 		last = list[len(list)-1].place
 	}
-	var line, back []int64
 	for place, id := range ids {
 		changed[id] += by[place]
 		switch {
 		case place > last:
-			line = append(line, id)
+			s.ahead = append(s.ahead, id)
 		case place < last && by[place] < perParent && rows == total:
 			out.done = append(out.done, id)
 		case changed[id] >= share:
 			out.paused = append(out.paused, id)
 		default:
-			back = append(back, id)
+			s.back = append(s.back, id)
 		}
 	}
-	return append(line, back...)
+	return s
 }

@@ -30,18 +30,7 @@ func (r reference) statement(limit, perParent int, skipLocked bool) (sql string,
 		args = append(args, value)
 		return fmt.Sprintf("$%d", len(args)+1)
 	}
-	where := []string{"c." + quote(r.Column) + " = p.id"}
-	for i, cond := range r.Conditions {
-		var any []string
-		for _, v := range cond.Values {
-			if v == nil {
-				any = append(any, fmt.Sprintf("c.%s IS NULL", quote(cond.Column)))
-			} else {
-				any = append(any, fmt.Sprintf("c.%s = CAST(%s::text AS %s)", quote(cond.Column), arg(*v), r.conditionTypes[i]))
-			}
-		}
-		where = append(where, "("+strings.Join(any, " OR ")+")")
-	}
+	where, value := r.children(arg)
 	var change string
 	switch r.OnDelete {
 	case AsyncDelete:
@@ -49,9 +38,6 @@ func (r reference) statement(limit, perParent int, skipLocked bool) (sql string,
 	case AsyncNullify:
 		change = fmt.Sprintf("UPDATE %s c SET %s = NULL", r.child.quoted(), quote(r.Column))
 	case UpdateColumnTo:
-		value := fmt.Sprintf("CAST(%s::text AS %s)", arg(r.TargetValue), r.targetType)
-		// NULL is distinct from a value, and not unequal to it.
-		where = append(where, fmt.Sprintf("c.%s IS DISTINCT FROM %s", quote(r.TargetColumn), value))
 		change = fmt.Sprintf("UPDATE %s c SET %s = %s", r.child.quoted(), quote(r.TargetColumn), value)
 	}
 	alive := ""
@@ -79,17 +65,43 @@ func (r reference) statement(limit, perParent int, skipLocked bool) (sql string,
 			RETURNING 1
 		)
 		SELECT place - 1, count(*), (SELECT count(*) FROM changed) FROM victims GROUP BY place ORDER BY place`,
-		r.child.quoted(), strings.Join(where, " AND "), perParent, skip, alive, limit, change), args
+		r.child.quoted(), where, perParent, skip, alive, limit, change), args
+}
+
+// children is the condition for children c of a parent p that are to be cleaned
+// up, and the value of the target column where there is one. arg makes a
+// parameter of a value.
+func (r reference) children(arg func(value any) string) (where, value string) {
+	all := []string{"c." + quote(r.Column) + " = p.id"}
+	for i, cond := range r.Conditions {
+		var any []string
+		for _, v := range cond.Values {
+			if v == nil {
+				any = append(any, fmt.Sprintf("c.%s IS NULL", quote(cond.Column)))
+			} else {
+				any = append(any, fmt.Sprintf("c.%s = CAST(%s::text AS %s)", quote(cond.Column), arg(*v), r.conditionTypes[i]))
+			}
+		}
+		all = append(all, "("+strings.Join(any, " OR ")+")")
+	}
+	if r.OnDelete == UpdateColumnTo {
+		value = fmt.Sprintf("CAST(%s::text AS %s)", arg(r.TargetValue), r.targetType)
+		// NULL is distinct from a value, and not unequal to it.
+		all = append(all, fmt.Sprintf("c.%s IS DISTINCT FROM %s", quote(r.TargetColumn), value))
+	}
+	return strings.Join(all, " AND "), value
 }
 
 // timeouts bound a statement on the server.
 type timeouts struct{ lock, statement time.Duration }
 
 // bound sends a statement with its timeouts, in one round trip and one
-// transaction.
+// transaction. However few children a parent has in the planner's eyes, they are
+// to be read one by one up to the limit, and not collected all beforehand.
 func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args []any, scan func(pgx.Rows) error) error {
 	b := new(pgx.Batch)
-	b.Queue("SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)",
+	b.Queue(`SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
+			set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)`,
 		milliseconds(t.lock), milliseconds(t.statement))
 	b.Queue(sql, args...).Query(scan)
 	return pool.SendBatch(ctx, b).Close()

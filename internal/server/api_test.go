@@ -116,8 +116,7 @@ func TestAPIPaths(t *testing.T) {
 		r.manage(t, "POST", path, "{}").refused(t, 403, "insufficient_scope", "^"+regexp.QuoteMeta(want)+"$")
 	}
 	for _, path := range []string{
-		"", "/", "/gc", "/gc/", "/gc/status/x", "/gc/explain", "/repository", "/repository/a", "/repository/manifest/" + d + "/explain",
-		"/repository/a/manifest/" + d, "/repository/a/manifest/" + d + "/explain/x", "/repository/a/b/tag/v1/restored", "/openapi",
+		"", "/", "/gc", "/gc/", "/gc/status/x", "/gc/explain", "/repository", "/organization", "/organization/a/b", "/openapi",
 		"//gc/status",
 	} {
 		for _, method := range []string{"GET", "HEAD", "POST", "DELETE"} {

@@ -1,0 +1,577 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	oneChild = `
+		CREATE TABLE projects (id bigint PRIMARY KEY);
+		CREATE TABLE builds (id bigserial PRIMARY KEY, project_id bigint);
+		CREATE INDEX ON builds (project_id)`
+	oneDefinition = "builds: [{table: projects, column: project_id, on_delete: async_delete}]"
+
+	attempts = "SELECT primary_key_value || ' ' || status || ' ' || cleanup_attempts || ' ' || (consume_after > now())::text FROM loose_foreign_keys_deleted_records ORDER BY 1"
+)
+
+// family makes a parent with n children and deletes it.
+func family(t *testing.T, pool *pgxpool.Pool, id, n int) {
+	t.Helper()
+	exec(t, pool, "INSERT INTO projects VALUES ($1)", id)
+	exec(t, pool, "INSERT INTO builds (project_id) SELECT $1 FROM generate_series(1, $2)", id, n)
+	exec(t, pool, "DELETE FROM projects WHERE id = $1", id)
+}
+
+// A record whose time hasn't come is left alone; consume_after is more than an
+// order.
+func TestConsumeAfterFilters(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, install(t, pool, "projects"))
+	family(t, pool, 1, 3)
+	exec(t, pool, "UPDATE loose_foreign_keys_deleted_records SET consume_after = now() + interval '1 minute'")
+	if r := runOnce(t, w, "main"); r.Records != 0 {
+		t.Errorf("the run says %+v", r)
+	}
+	wantRows(t, pool, "SELECT count(*)::int FROM builds", 3)
+}
+
+// A parent with more children than a run may delete is put off after three runs,
+// and keeps nobody from being cleaned up in each of them.
+func TestHeavyParent(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition), MaxDeletes: 40, DeleteLimit: 8, Batch: 10}, install(t, pool, "projects"))
+	family(t, pool, 1, 1000)
+	for run := range 3 {
+		family(t, pool, 2+run, 2)
+		r := runOnce(t, w, "main")
+		if r.OverLimit != "deletes" || r.Processed != 1 || r.Deletes != 40 || r.Incremented+r.Rescheduled != 1 {
+			t.Errorf("run %d says %+v", run, r)
+		}
+	}
+	wantRows(t, pool, attempts, "1 1 0 true", "2 2 0 false", "3 2 0 false", "4 2 0 false")
+	family(t, pool, 9, 2)
+	if r := runOnce(t, w, "main"); r.Records != 1 || r.Processed != 1 || r.OverLimit != "" {
+		t.Errorf("while it is put off a run says %+v", r)
+	}
+	if age := query[time.Duration](t, pool, "SELECT consume_after - now() FROM loose_foreign_keys_deleted_records WHERE status = 1")[0]; age < 9*time.Minute || age > 10*time.Minute {
+		t.Errorf("it is put off by %s, want 10 min", age)
+	}
+	r, err := w.Drain(t.Context(), "projects", nil)
+	must(t, err)
+	wantRows(t, pool, "SELECT count(*)::int FROM builds", 0)
+	wantRows(t, pool, "SELECT count(*)::int FROM loose_foreign_keys_deleted_records WHERE status = 1", 0)
+	if r.Deletes != 1000-3*38 {
+		t.Errorf("draining says %+v", r)
+	}
+}
+
+// A child that somebody holds is skipped, then waited for, and then left: its
+// parent's record counts an attempt, and the others' are done.
+func TestLockedChild(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition), LockTimeout: 20 * time.Millisecond}, install(t, pool, "projects"))
+	family(t, pool, 1, 5)
+	family(t, pool, 2, 5)
+	tx, err := pool.Begin(t.Context())
+	must(t, err)
+	exec(t, tx, "SELECT FROM builds WHERE id = (SELECT min(id) FROM builds WHERE project_id = 1) FOR UPDATE")
+	r := runOnce(t, w, "main")
+	if r.Deletes != 9 || r.Processed != 1 || r.Incremented != 1 {
+		t.Errorf("the run says %+v", r)
+	}
+	wantRows(t, pool, attempts, "1 1 1 false", "2 2 0 false")
+	must(t, tx.Rollback(t.Context()))
+	if r := runOnce(t, w, "main"); r.Deletes != 1 || r.Processed != 1 {
+		t.Errorf("the run after it says %+v", r)
+	}
+}
+
+// A query that takes too long is tried with fewer rows, and one that does even
+// then costs an attempt: nothing is marked as done that isn't.
+func TestStatementTimeout(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild, `
+		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.02); RETURN OLD; END $$;
+		CREATE TRIGGER slow BEFORE DELETE ON builds FOR EACH ROW EXECUTE FUNCTION slow()`)
+	db := install(t, pool, "projects")
+	defs := parse(t, oneDefinition)
+	family(t, pool, 1, 20)
+	w := newWorker(t, Options{Definitions: defs, StatementTimeout: 200 * time.Millisecond}, db) // room for 9 rows
+	if r := runOnce(t, w, "main"); r.Deletes != 20 || r.Processed != 1 {
+		t.Errorf("a run with room for some rows says %+v", r)
+	}
+	exec(t, pool, "CREATE OR REPLACE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN OLD; END $$")
+	family(t, pool, 2, 2)
+	w = newWorker(t, Options{Definitions: defs, StatementTimeout: 50 * time.Millisecond}, db)
+	if r := runOnce(t, w, "main"); r.Deletes != 0 || r.Processed != 0 || r.Incremented != 1 {
+		t.Errorf("a run without room for one says %+v", r)
+	}
+	wantRows(t, pool, attempts, "1 2 0 false", "2 1 1 false")
+}
+
+// What can't be understood stops the run with its reason, and no record is
+// marked.
+func TestWrongDefinitionMarksNothing(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"nothing: [{table: projects, column: project_id, on_delete: async_delete}]":                                           "there is no table public.nothing",
+		"builds: [{table: projects, column: absent, on_delete: async_delete}]":                                                "has no column absent",
+		oneDefinition + "\nprojects: [{table: none, column: id, on_delete: async_delete}]":                                    "there is no table public.none",
+		"builds: [{table: projects, column: project_id, on_delete: update_column_to, target_column: id, target_value: x}]":    "invalid input syntax for type bigint",
+		"builds: [{table: projects, column: project_id, on_delete: async_delete, conditions: [{column: id, value: y}]}]":      "invalid input syntax for type bigint",
+		"builds: [{table: projects, column: project_id, on_delete: update_column_to, target_column: id, target_value: null}]": "is NOT NULL",
+		"pg_catalog.pg_tables: [{table: projects, column: project_id, on_delete: async_delete}]":                              "is no table",
+	} {
+		pool := newPool(t, oneChild)
+		w, err := New(Options{
+			Databases: Databases{install(t, pool, "projects")}, Definitions: parse(t, text),
+			Log: slog.New(slog.DiscardHandler),
+		})
+		must(t, err)
+		family(t, pool, 1, 2)
+		_, err = w.RunOnce(t.Context(), "main")
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+		wantRows(t, pool, "SELECT status::int || ' ' || (SELECT count(*) FROM builds) FROM loose_foreign_keys_deleted_records", "1 2")
+	}
+}
+
+// A table without its trigger isn't tracked: nobody may have put its records
+// there on purpose.
+func TestUntracked(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, install(t, pool, "projects"))
+	family(t, pool, 1, 2)
+	must(t, Public.UntrackRecordDeletions(t.Context(), pool, "projects"))
+	if r := runOnce(t, w, "main"); r.Records != 0 {
+		t.Errorf("the run says %+v", r)
+	}
+	list, err := w.opt.Databases[0].Pending(t.Context())
+	must(t, err)
+	if len(list) != 1 || !list[0].Untracked || list[0].Count != 1 || list[0].Table != "public.projects" {
+		t.Errorf("pending: %+v", list)
+	}
+	n, err := Public.RemoveDeletedRecords(t.Context(), pool, "projects")
+	must(t, err)
+	if n != 1 {
+		t.Errorf("%d leftovers were removed, want 1", n)
+	}
+	must(t, Public.UntrackRecordDeletions(t.Context(), pool, "dropped_long_ago"))
+}
+
+// The children of a parent that was inserted again are its own.
+func TestParentIsBack(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, install(t, pool, "projects"))
+	family(t, pool, 1, 3)
+	family(t, pool, 2, 3)
+	exec(t, pool, "INSERT INTO projects VALUES (1)")
+	if r := runOnce(t, w, "main"); r.Processed != 2 || r.Deletes != 3 {
+		t.Errorf("the run says %+v", r)
+	}
+	wantRows(t, pool, "SELECT DISTINCT project_id FROM builds", int64(1))
+	// The statement itself looks, too: the parent may come back after the list of
+	// the dead was made.
+	rs, _, err := lookUp(t.Context(), w.opt.Databases, w.opt.Definitions)
+	must(t, err)
+	_, n, err := rs[0].change(t.Context(), timeouts{time.Second, time.Second}, []int64{1}, 10, 10, false)
+	must(t, err)
+	if n != 0 {
+		t.Errorf("%d children of a living parent were deleted", n)
+	}
+}
+
+// Rows of a partitioned child have the same place in their partitions; one
+// without a primary key has nothing else.
+func TestPartitionedChild(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, "CREATE TABLE projects (id bigint PRIMARY KEY)", `
+		CREATE TABLE builds (project_id int, name text) PARTITION BY LIST (name);
+		CREATE TABLE builds_a PARTITION OF builds FOR VALUES IN ('a');
+		CREATE TABLE builds_b PARTITION OF builds FOR VALUES IN ('b');
+		CREATE INDEX ON builds (project_id);
+		INSERT INTO builds VALUES (1, 'a'), (2, 'b')`)
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, install(t, pool, "projects"))
+	exec(t, pool, "INSERT INTO projects VALUES (1), (2)")
+	exec(t, pool, "DELETE FROM projects WHERE id = 1")
+	wantRows(t, pool, "SELECT DISTINCT ctid::text FROM builds", "(0,1)") // both: the case that matters
+	if r := runOnce(t, w, "main"); r.Deletes != 1 {
+		t.Errorf("the run says %+v", r)
+	}
+	wantRows(t, pool, "SELECT name FROM builds", "b")
+}
+
+// A partitioned parent records its own name, whichever table a statement names.
+func TestPartitionedParent(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, `
+		CREATE TABLE projects (id bigint, kind int, PRIMARY KEY (id, kind)) PARTITION BY LIST (kind);
+		CREATE TABLE projects_1 PARTITION OF projects FOR VALUES IN (1) PARTITION BY HASH (id);
+		CREATE TABLE projects_1_0 PARTITION OF projects_1 FOR VALUES WITH (MODULUS 1, REMAINDER 0);
+		INSERT INTO projects SELECT g, 1 FROM generate_series(1, 5) g;
+		CREATE TABLE builds (id bigserial PRIMARY KEY, project_id bigint);
+		CREATE INDEX ON builds (project_id);
+		INSERT INTO builds (project_id) SELECT g FROM generate_series(1, 5) g`)
+	db := install(t, pool)
+	err := Public.TrackRecordDeletions(t.Context(), pool, "projects")
+	if err == nil || !strings.Contains(err.Error(), "override") {
+		t.Errorf("tracking it as a plain table: %v", err)
+	}
+	must(t, Public.TrackRecordDeletionsOverrideTableName(t.Context(), pool, "projects"))
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, db)
+	for i, table := range []string{"projects", "projects_1", "projects_1_0"} {
+		exec(t, pool, fmt.Sprintf("DELETE FROM %s WHERE id = %d", table, i+1))
+	}
+	wantRows(t, pool, "SELECT fully_qualified_table_name || ' ' || primary_key_value FROM loose_foreign_keys_deleted_records ORDER BY 1",
+		"public.projects 1", "public.projects 2", "public.projects 3")
+	if r := runOnce(t, w, "main"); r.Deletes != 3 {
+		t.Errorf("the run says %+v", r)
+	}
+	must(t, Public.UntrackRecordDeletions(t.Context(), pool, "projects"))
+	wantRows(t, pool, "SELECT count(*)::int FROM pg_trigger WHERE NOT tgisinternal", 0)
+}
+
+// A chain of definitions is followed: what is deleted as a child is recorded as
+// a parent.
+func TestChain(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, `
+		CREATE TABLE groups (id bigint PRIMARY KEY);
+		CREATE TABLE projects (id bigint PRIMARY KEY, group_id bigint);
+		CREATE INDEX ON projects (group_id);
+		CREATE TABLE builds (id bigserial PRIMARY KEY, project_id bigint);
+		CREATE INDEX ON builds (project_id);
+		INSERT INTO groups VALUES (1), (2);
+		INSERT INTO projects SELECT g, g % 2 + 1 FROM generate_series(1, 20) g;
+		INSERT INTO builds (project_id) SELECT g % 20 + 1 FROM generate_series(1, 200) g`)
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition+"\nprojects: [{table: groups, column: group_id, on_delete: async_delete}]")},
+		install(t, pool, "projects", "groups"))
+	exec(t, pool, "DELETE FROM groups WHERE id = 1")
+	runOnce(t, w, "main")
+	runOnce(t, w, "main")
+	wantRows(t, pool, "SELECT (SELECT count(*) FROM projects) || ' ' || (SELECT count(*) FROM builds)", "10 100")
+}
+
+// What is urgent goes first, even when a run has room for nothing else.
+func TestUrgentLane(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	db := install(t, pool, "projects")
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition), MaxDeletes: 5, Batch: 1}, db)
+	for id := range 5 {
+		family(t, pool, id+1, 5)
+	}
+	n, err := db.Expedite(t.Context(), "projects", 4)
+	must(t, err)
+	if n != 1 {
+		t.Errorf("%d records were put first, want 1", n)
+	}
+	runOnce(t, w, "main")
+	wantRows(t, pool, "SELECT DISTINCT project_id FROM builds ORDER BY 1", int64(1), 2, 3, 5)
+}
+
+// Whoever may delete a parent needs no right on the table of deleted records,
+// and nothing that he puts on his search path is in between.
+func TestTriggerRights(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	install(t, pool, "projects")
+	exec(t, pool, "INSERT INTO projects VALUES (1)")
+	role := "clerk_" + query[string](t, pool, "SELECT current_database()")[0]
+	exec(t, pool, "CREATE ROLE "+role)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		_, _ = pool.Exec(ctx, "DROP OWNED BY "+role)
+		if _, err := pool.Exec(ctx, "DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	exec(t, pool, "GRANT SELECT, DELETE ON projects TO "+role)
+	must(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		exec(t, tx, "CREATE TEMPORARY TABLE loose_foreign_keys_deleted_records (fully_qualified_table_name text, primary_key_value text)")
+		exec(t, tx, "SET LOCAL ROLE "+role)
+		exec(t, tx, "SET LOCAL search_path = pg_temp, public")
+		exec(t, tx, "DELETE FROM projects")
+		return nil
+	}))
+	wantRows(t, pool, "SELECT primary_key_value FROM public.loose_foreign_keys_deleted_records", int64(1))
+}
+
+// With the guard, a child can't have a parent that isn't there or is about to
+// go; without it, this is how one is left behind.
+func TestGuardInserts(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, install(t, pool, "projects"))
+	must(t, Public.GuardInserts(t.Context(), pool, "builds", "project_id", "projects"))
+	exec(t, pool, "INSERT INTO projects VALUES (1), (2), (3)")
+	exec(t, pool, "INSERT INTO builds (project_id) VALUES (1), (1), (2), (NULL)")
+	for sql, want := range map[string]string{
+		"INSERT INTO builds (project_id) VALUES (1), (9)":       "insert on table builds violates its loose foreign key: project_id=9 is not in table",
+		"UPDATE builds SET project_id = 9 WHERE project_id = 2": "update on table builds violates its loose foreign key: project_id=9 is not in table",
+	} {
+		if _, err := pool.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), want) || !isState(err, "23503") {
+			t.Errorf("%s: %v, want %q", sql, err, want)
+		}
+	}
+	// An insert waits for a delete under way, and is refused.
+	tx, err := pool.Begin(t.Context())
+	must(t, err)
+	exec(t, tx, "DELETE FROM projects WHERE id = 3")
+	inserted := make(chan error, 1)
+	go func() {
+		_, err := pool.Exec(context.WithoutCancel(t.Context()), "INSERT INTO builds (project_id) VALUES (3)")
+		inserted <- err
+	}()
+	waitBlocked(t, pool, tx.Conn())
+	must(t, tx.Commit(t.Context()))
+	if err := <-inserted; !isState(err, "23503") {
+		t.Errorf("an insert below a parent that was being deleted: %v", err)
+	}
+	// A delete waits for an insert under way, and its clean-up finds the child.
+	tx, err = pool.Begin(t.Context())
+	must(t, err)
+	exec(t, tx, "INSERT INTO builds (project_id) VALUES (2)")
+	deleted := make(chan error, 1)
+	go func() {
+		_, err := pool.Exec(context.WithoutCancel(t.Context()), "DELETE FROM projects WHERE id = 2")
+		deleted <- err
+	}()
+	waitBlocked(t, pool, tx.Conn())
+	must(t, tx.Commit(t.Context()))
+	must(t, <-deleted)
+	// A child whose parent is gone may be changed otherwise until it is cleaned up.
+	exec(t, pool, "UPDATE builds SET id = id + 1000 WHERE project_id = 2")
+	runOnce(t, w, "main")
+	wantRows(t, pool, "SELECT COALESCE(project_id, 0) FROM builds ORDER BY 1", int64(0), 1, 1)
+	must(t, Public.UnguardInserts(t.Context(), pool, "builds", "project_id"))
+	exec(t, pool, "INSERT INTO builds (project_id) VALUES (9)")
+}
+
+// Children on another server are looked for twice, since one may have been
+// inserted by somebody who had still seen the parent.
+func TestSecondLook(t *testing.T) {
+	t.Parallel()
+	pool, other := newPool(t, "CREATE TABLE projects (id bigint PRIMARY KEY)"), newPool(t, "CREATE TABLE builds (project_id bigint)", "CREATE INDEX ON builds (project_id)")
+	main := install(t, pool, "projects")
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, main, Database{Name: "ci", Pool: other, Tables: []string{"builds"}})
+	exec(t, pool, "INSERT INTO projects VALUES (1), (2)")
+	exec(t, other, "INSERT INTO builds SELECT g % 2 + 1 FROM generate_series(1, 10) g")
+	exec(t, pool, "DELETE FROM projects WHERE id = 1")
+	if r := runOnce(t, w, "ci"); r.Records != 0 {
+		t.Errorf("a run of the children's database says %+v", r)
+	}
+	if r := runOnce(t, w, "main"); r.Deletes != 5 || r.Again != 1 || r.Processed != 0 {
+		t.Errorf("the run says %+v", r)
+	}
+	wantRows(t, pool, attempts, "1 1 -1 true")
+	exec(t, other, "INSERT INTO builds VALUES (1)") // too late for the first look
+	if r := runOnce(t, w, "main"); r.Records != 0 {
+		t.Errorf("a run within the hour says %+v", r)
+	}
+	exec(t, pool, "UPDATE loose_foreign_keys_deleted_records SET consume_after = consume_after - interval '1 hour'")
+	if r := runOnce(t, w, "main"); r.Deletes != 1 || r.Again != 0 || r.Processed != 1 {
+		t.Errorf("the second look says %+v", r)
+	}
+	wantRows(t, other, "SELECT DISTINCT project_id FROM builds", int64(2))
+}
+
+// Two workers share the parents: the second leaves the first one's alone.
+func TestWorkersShareParents(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	db := install(t, pool, "projects")
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, db)
+	family(t, pool, 1, 2)
+	held, err := AdvisoryLock{}.Hold(t.Context(), &db, "loose_foreign_keys/main/public.projects", func(context.Context) error {
+		if r := runOnce(t, w, "main"); r.Locked != 1 || r.Records != 0 {
+			t.Errorf("the run says %+v", r)
+		}
+		return nil
+	})
+	if err != nil || !held {
+		t.Fatal(held, err)
+	}
+	if r := runOnce(t, w, "main"); r.Locked != 0 || r.Processed != 1 {
+		t.Errorf("the run after it says %+v", r)
+	}
+}
+
+// A run whose context ends in the middle leaves its records as they were.
+func TestRunStops(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild, `
+		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(30); RETURN OLD; END $$;
+		CREATE TRIGGER slow BEFORE DELETE ON builds FOR EACH ROW EXECUTE FUNCTION slow()`)
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition), StatementTimeout: time.Minute}, install(t, pool, "projects"))
+	family(t, pool, 1, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.RunOnce(ctx, "main")
+		done <- err
+	}()
+	deadline := time.Now().Add(10 * time.Second)
+	for query[int](t, pool, "SELECT count(*)::int FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()")[0] == 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("it never began")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	select {
+	case err := <-done:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("it goes on")
+	}
+	wantRows(t, pool, attempts, "1 1 0 false")
+}
+
+// The plan uses the index of the child's column for 500 parents too, and reads
+// no more than the limit.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild, "INSERT INTO builds (project_id) SELECT g % 1000 + 1 FROM generate_series(1, 50000) g", "ANALYZE")
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, install(t, pool, "projects"))
+	rs, _, err := lookUp(t.Context(), w.opt.Databases, w.opt.Definitions)
+	must(t, err)
+	ids := make([]int64, 500)
+	for i := range ids {
+		ids[i] = int64(i + 1)
+	}
+	for _, skip := range []bool{true, false} {
+		sql, _ := rs[0].statement(1000, 250, skip)
+		var plan []string
+		must(t, bound(t.Context(), pool, timeouts{time.Second, time.Minute}, "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) "+sql, []any{ids},
+			func(rows pgx.Rows) (err error) {
+				plan, err = pgx.CollectRows(rows, pgx.RowTo[string])
+				return err
+			}))
+		text := strings.Join(plan, "\n")
+		if strings.Contains(text, "Seq Scan on builds") || strings.Contains(text, "Bitmap") ||
+			!strings.Contains(text, "Index Scan using builds_project_id_idx") || !strings.Contains(text, "Tid Scan on builds") {
+			t.Errorf("the plan is\n%s", text)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	defs := parse(t, projectsDefinitions)
+	four, npm := "4", "npm"
+	want := Definitions{
+		{Child: "pipelines", Parent: "projects", Column: "project_id", OnDelete: AsyncDelete, File: "loose.yml", Line: 3},
+		{Child: "requests", Parent: "projects", Column: "project_id", OnDelete: AsyncNullify, File: "loose.yml", Line: 7},
+		{
+			Child: "packages", Parent: "projects", Column: "project_id", OnDelete: UpdateColumnTo, File: "loose.yml", Line: 11,
+			TargetColumn: "status", TargetValue: &four, Conditions: []Condition{{"kind", []*string{&npm}}},
+		},
+	}
+	if fmt.Sprintf("%+v", flat(defs)) != fmt.Sprintf("%+v", flat(want)) {
+		t.Errorf("%+v, want %+v", flat(defs), flat(want))
+	}
+}
+
+// flat has no pointers.
+func flat(defs Definitions) (list []string) {
+	for _, d := range defs {
+		value := "-"
+		if d.TargetValue != nil {
+			value = *d.TargetValue
+		}
+		list = append(list, fmt.Sprint(d.Child, d.Parent, d.Column, d.OnDelete, d.TargetColumn, value, conditionKey(d), d.DeleteLimit, d.File, d.Line))
+	}
+	return list
+}
+
+func TestParseProblems(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]string{
+		"- x":       {"f.yml:1: want a mapping"},
+		"a: [":      {"f.yml: line 1"},
+		"a: 1":      {"f.yml:1: table a: want a list"},
+		"a: []":     {"f.yml:1: table a: want a list"},
+		"a: [x]":    {"f.yml:1: table a: want table, column"},
+		"a b: [{}]": {`f.yml:1: "a b" is no table's name`},
+		"a: [{}]":   {"parent's name is missing", "column that refers", "on_delete is missing"},
+		"a:\n  - table: p\n    column: c\n    on_delete: cascade":                                                     {`f.yml:2: table a: on_delete is "cascade": want async_delete`},
+		"a: [{table: p, column: c, on_delete: async_delete, colour: red}]":                                            {`unknown key "colour"`},
+		"a: [{table: p, column: c, on_delete: async_delete, target_column: x}]":                                       {"belong to on_delete: update_column_to only"},
+		"a: [{table: p, column: c, on_delete: update_column_to, target_column: x}]":                                   {"needs target_column and target_value"},
+		"a: [{table: p, column: c, on_delete: async_delete, delete_limit: 0}]":                                        {"delete_limit is \"0\""},
+		"a: [{table: p, column: c, on_delete: async_delete, conditions: [{value: 1}]}]":                               {"conditions: want {column"},
+		"a:\n  - {table: p, column: c, on_delete: async_delete}\n  - {table: p, column: c, on_delete: async_nullify}": {"f.yml:3: table a: column c and table p are defined at line 2 already"},
+		"a: [{table: p, column: c, on_delete: async_delete}]\na: [{table: q, column: c, on_delete: async_delete}]":    {"a second time"},
+	} {
+		_, err := Parse("f.yml", strings.NewReader(text))
+		var problems Problems
+		if !errors.As(err, &problems) {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		for _, w := range want {
+			if !slices.ContainsFunc(problems, func(p Problem) bool { return strings.Contains(p.Error(), w) }) {
+				t.Errorf("%q: %v, want %q", text, err, w)
+			}
+		}
+	}
+	if defs, err := Parse("empty.yml", strings.NewReader("# nothing\n")); err != nil || len(defs) != 0 {
+		t.Errorf("an empty file: %v, %v", defs, err)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, `
+		CREATE TABLE projects (id bigint PRIMARY KEY, parent bigint);
+		CREATE TABLE named (id text PRIMARY KEY);
+		CREATE TABLE paired (id bigint, other bigint, PRIMARY KEY (id, other));
+		CREATE TABLE builds (id bigserial PRIMARY KEY, project_id bigint NOT NULL, name text, plain bigint, half bigint, sparse bigint);
+		CREATE INDEX ON builds (project_id);
+		CREATE INDEX ON builds (name);
+		CREATE INDEX ON builds (half) WHERE id > 5;
+		CREATE INDEX ON builds (sparse) WHERE sparse IS NOT NULL;
+		CREATE INDEX ON projects (parent)`)
+	dbs := Databases{{Name: "main", Pool: pool}}
+	for text, want := range map[string]string{
+		oneDefinition: "",
+		"builds: [{table: projects, column: sparse, on_delete: async_delete}]":                                     "",
+		"builds: [{table: projects, column: plain, on_delete: async_delete}]":                                      "l.yml:1: column plain of public.builds has no index that begins with it",
+		"builds: [{table: projects, column: half, on_delete: async_delete}]":                                       "column half of public.builds has no index",
+		"builds: [{table: projects, column: name, on_delete: async_delete}]":                                       "column name of public.builds is text",
+		"builds: [{table: projects, column: project_id, on_delete: async_nullify}]":                                "is NOT NULL: async_nullify",
+		"builds: [{table: named, column: project_id, on_delete: async_delete}]":                                    "key of public.named must be a single integer column",
+		"builds: [{table: paired, column: project_id, on_delete: async_delete}]":                                   "no unique index on id alone",
+		"public.builds: [{table: public.projects, column: project_id, on_delete: async_delete}]\n" + oneDefinition: "defined at line 1 already",
+		"projects: [{table: projects, column: parent, on_delete: async_delete}]":                                   "circle: public.projects → public.projects",
+		oneDefinition + "\nprojects: [{table: builds, column: parent, on_delete: async_delete}]":                   "circle: public.projects → public.builds → public.projects",
+		oneDefinition + "\nprojects: [{table: builds, column: parent, on_delete: async_nullify}]":                  "",
+	} {
+		defs, err := Parse("l.yml", strings.NewReader(text))
+		must(t, err)
+		err = Validate(t.Context(), dbs, defs)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+)
+
+// quick are options with which a test doesn't wait: patience is in tries.
+var quick = slideOptions{age: 24 * time.Hour, retention: time.Hour, lockWait: 20 * time.Millisecond, tries: 3}
+
+// aged makes every record of a partition older.
+func aged(t *testing.T, db Database, by string) {
+	t.Helper()
+	exec(t, db.Pool, "UPDATE loose_foreign_keys_deleted_records SET created_at = created_at - $1::interval", by)
+}
+
+func slide(t *testing.T, db Database) Slid {
+	t.Helper()
+	s, err := db.slide(t.Context(), quick)
+	must(t, err)
+	return s
+}
+
+const onlyParents = `CREATE TABLE projects (id bigint PRIMARY KEY)`
+
+// deletedProject makes a parent and deletes it.
+func deletedProject(t *testing.T, db DB, id int) {
+	t.Helper()
+	exec(t, db, "INSERT INTO projects VALUES ($1)", id)
+	if n := exec(t, db, "DELETE FROM projects WHERE id = $1", id); n != 1 {
+		t.Fatalf("%d rows were deleted", n)
+	}
+}
+
+func TestSlide(t *testing.T) {
+	t.Parallel()
+	db := install(t, newPool(t, onlyParents), "projects")
+	records := "SELECT tableoid::regclass::text || ' ' || primary_key_value || ' ' || status FROM loose_foreign_keys_deleted_records ORDER BY primary_key_value"
+	if s := slide(t, db); s.Added != "" || s.Busy {
+		t.Errorf("an empty table: %+v", s)
+	}
+	deletedProject(t, db.Pool, 1)
+	if s := slide(t, db); s.Added != "" {
+		t.Errorf("a young record: %+v", s)
+	}
+	aged(t, db, "25 hours")
+	if s := slide(t, db); s.Added != "public.loose_foreign_keys_deleted_records_2" || s.Detached != nil {
+		t.Errorf("a record of a day ago that is pending: %+v", s)
+	}
+	deletedProject(t, db.Pool, 2)
+	wantRows(t, db.Pool, records, "loose_foreign_keys_deleted_records_1 1 1", "loose_foreign_keys_deleted_records_2 2 1")
+
+	// A stuck record in the first doesn't keep the second attached.
+	aged(t, db, "25 hours")
+	if s := slide(t, db); s.Added != "public.loose_foreign_keys_deleted_records_3" {
+		t.Errorf("the next day: %+v", s)
+	}
+	exec(t, db.Pool, "UPDATE loose_foreign_keys_deleted_records SET status = 2 WHERE primary_key_value = 2")
+	if s := slide(t, db); fmt.Sprint(s.Detached) != "[public.loose_foreign_keys_deleted_records_2]" {
+		t.Errorf("the second partition is settled: %+v", s)
+	}
+	wantRows(t, db.Pool, records, "loose_foreign_keys_deleted_records_1 1 1")
+	wantRows(t, db.Pool, "SELECT table_name FROM detached_partitions", "public.loose_foreign_keys_deleted_records_2")
+	if s := slide(t, db); s.Dropped != nil {
+		t.Errorf("a partition that was just detached: %+v", s)
+	}
+	exec(t, db.Pool, "UPDATE detached_partitions SET drop_after = now()")
+	if s := slide(t, db); fmt.Sprint(s.Dropped) != "[public.loose_foreign_keys_deleted_records_2]" {
+		t.Errorf("its retention is over: %+v", s)
+	}
+	wantRows(t, db.Pool, "SELECT to_regclass('loose_foreign_keys_deleted_records_2') IS NULL AND NOT EXISTS (SELECT FROM detached_partitions)", true)
+	list, err := db.Partitions(t.Context())
+	must(t, err)
+	if len(list) != 3 || list[0].Value != 1 || list[1].Value != 3 || !list[1].Current || !list[2].Default {
+		t.Errorf("the partitions are %+v", list)
+	}
+}
+
+// A column default without a partition is no outage: the default partition takes
+// the records, the next slide brings them back.
+func TestSlideRepairsWrongDefault(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, projects)
+	db := install(t, pool, "projects")
+	w := newWorker(t, Options{Definitions: parse(t, projectsDefinitions)}, db)
+	exec(t, pool, "ALTER TABLE loose_foreign_keys_deleted_records ALTER COLUMN partition SET DEFAULT 4")
+	exec(t, pool, "DELETE FROM projects WHERE id IN (1, 2)")
+	wantRows(t, pool, "SELECT DISTINCT tableoid::regclass::text FROM loose_foreign_keys_deleted_records", "loose_foreign_keys_deleted_records_default")
+	r := runOnce(t, w, "main")
+	if r.Slid.Repaired != 4 || r.Slid.Moved != 2 || r.Processed != 2 {
+		t.Errorf("the run says %+v", r)
+	}
+	wantRows(t, pool, "SELECT DISTINCT tableoid::regclass::text || ' ' || partition FROM loose_foreign_keys_deleted_records", "loose_foreign_keys_deleted_records_1 1")
+	// Rotation isn't blocked by rows for its value.
+	aged(t, db, "25 hours")
+	if s := slide(t, db); s.Added != "public.loose_foreign_keys_deleted_records_2" {
+		t.Errorf("the next day: %+v", s)
+	}
+}
+
+// Even while the default can't be repaired, what it led to the default partition
+// is worked off.
+func TestWrongDefaultIsWorkedOff(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, projects)
+	db := install(t, pool, "projects")
+	w := newWorker(t, Options{Definitions: parse(t, projectsDefinitions), LockTimeout: 10 * time.Millisecond}, db)
+	exec(t, pool, "ALTER TABLE loose_foreign_keys_deleted_records ALTER COLUMN partition SET DEFAULT 4")
+	exec(t, pool, "DELETE FROM projects WHERE id = 1")
+	tx, err := pool.Begin(t.Context())
+	must(t, err)
+	exec(t, tx, "DELETE FROM projects WHERE id = 2") // stays open, and with it its lock on the table
+	r := runOnce(t, w, "main")
+	if !r.Slid.Busy || r.Slid.Repaired != 0 || r.Processed != 1 {
+		t.Errorf("the run says %+v", r)
+	}
+	must(t, tx.Commit(t.Context()))
+	if r := runOnce(t, w, "main"); r.Slid.Repaired != 4 || r.Processed != 1 {
+		t.Errorf("the run after it says %+v", r)
+	}
+	wantRows(t, pool, "SELECT DISTINCT project_id FROM pipelines ORDER BY 1", 3, 4)
+}
+
+// A record whose insert is under way when its partition is looked at isn't lost
+// with it: counting first and detaching then, which both succeed, loses it.
+func TestDetachWaitsForInserts(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, onlyParents)
+	db := install(t, pool, "projects")
+	deletedProject(t, pool, 1)
+	aged(t, db, "25 hours")
+	slide(t, db) // new records go to partition 2
+	conn, err := pool.Acquire(t.Context())
+	must(t, err)
+	defer conn.Release()
+	tx, err := conn.Begin(t.Context())
+	must(t, err)
+	exec(t, tx, "INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value) VALUES (1, 'public.projects', $1)", 3)
+	exec(t, pool, "UPDATE loose_foreign_keys_deleted_records SET status = 2")
+	late := make(chan error, 1)
+	go func() {
+		s, err := db.slide(context.WithoutCancel(t.Context()), slideOptions{24 * time.Hour, time.Hour, 5 * time.Second, 1})
+		if err == nil && len(s.Detached) > 0 {
+			err = fmt.Errorf("%v was detached with a pending record", s.Detached)
+		}
+		late <- err
+	}()
+	waitBlocked(t, pool, conn.Conn())
+	must(t, tx.Commit(t.Context()))
+	must(t, <-late)
+	wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records WHERE status = 1", int64(3))
+}
+
+// waitBlocked waits until somebody waits for a lock of conn's.
+func waitBlocked(t *testing.T, db DB, conn *pgx.Conn) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for query[int](t, db, "SELECT count(*)::int FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))", int32(conn.PgConn().PID()))[0] == 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody waits")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestRotationUnderLoad rotates all the time while parents are deleted and a
+// transaction that deleted one stays open. No delete fails, and none waits longer
+// than the rotation's lock timeout and what a busy machine adds.
+func TestRotationUnderLoad(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, onlyParents, "INSERT INTO projects SELECT generate_series(1, 100000)")
+	db := install(t, pool, "projects")
+	const lockWait, machine = 50 * time.Millisecond, 3 * time.Second
+	group, ctx := errgroup.WithContext(t.Context())
+	rotating, stop := context.WithCancel(ctx)
+	rotator := make(chan error, 1)
+	var added, busy int
+	go func() {
+		for rotating.Err() == nil {
+			s, err := db.slide(context.WithoutCancel(rotating), slideOptions{time.Nanosecond, time.Nanosecond, lockWait, 2})
+			if err != nil {
+				rotator <- err
+				return
+			}
+			if s.Added != "" {
+				added++
+			}
+			if s.Busy {
+				busy++
+			}
+			_, err = pool.Exec(context.WithoutCancel(rotating), "UPDATE loose_foreign_keys_deleted_records SET status = 2 WHERE status = 1")
+			if err != nil {
+				rotator <- err
+				return
+			}
+		}
+		rotator <- nil
+	}()
+	for n := range 4 {
+		group.Go(func() error {
+			for i := range 150 {
+				began := time.Now()
+				if _, err := pool.Exec(ctx, "DELETE FROM projects WHERE id = $1", n*1000+i+1); err != nil {
+					return err
+				}
+				if took := time.Since(began); took > lockWait+machine {
+					return fmt.Errorf("a delete took %s", took)
+				}
+			}
+			return nil
+		})
+	}
+	group.Go(func() error { // one whose transactions stay open
+		for i := range 10 {
+			err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, "DELETE FROM projects WHERE id = $1", 50_000+i); err != nil {
+					return err
+				}
+				return sleep(ctx, 2*lockWait) // longer than a rotation waits: it has to give up
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	err := group.Wait()
+	stop()
+	if err := errors.Join(err, <-rotator); err != nil {
+		t.Fatal(err)
+	}
+	if added == 0 || busy == 0 {
+		t.Errorf("%d partitions were added and %d rotations gave up: the test needs both", added, busy)
+	}
+	wantRows(t, pool, fmt.Sprintf("SELECT count(*)::int FROM projects"), 100000-4*150-10)
+}
