@@ -390,6 +390,87 @@ func TestSecondLook(t *testing.T) {
 		t.Errorf("the second look says %+v", r)
 	}
 	wantRows(t, other, "SELECT DISTINCT project_id FROM builds", int64(2))
+	// One that exists again keeps its children, though they are elsewhere.
+	exec(t, pool, "DELETE FROM projects WHERE id = 2")
+	exec(t, pool, "INSERT INTO projects VALUES (2)")
+	if r := runOnce(t, w, "main"); r.Deletes != 0 || r.Processed != 1 {
+		t.Errorf("a run for a parent that is back says %+v", r)
+	}
+}
+
+// A child that is changed while the worker waits for it is found and not
+// deleted, at first: it must be looked for again.
+func TestChildChangesWhileWaitedFor(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild, "ALTER TABLE builds ADD COLUMN name text")
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition), LockTimeout: 10 * time.Second}, install(t, pool, "projects"))
+	family(t, pool, 1, 2)
+	tx, err := pool.Begin(t.Context())
+	must(t, err)
+	exec(t, tx, "UPDATE builds SET name = 'new' WHERE id = 1")
+	done := make(chan Result, 1)
+	go func() {
+		r, err := w.RunOnce(context.WithoutCancel(t.Context()), "main")
+		if err != nil {
+			t.Error(err)
+		}
+		done <- r
+	}()
+	waitBlocked(t, pool, tx.Conn())
+	must(t, tx.Commit(t.Context()))
+	if r := <-done; r.Deletes != 2 || r.Processed != 1 {
+		t.Errorf("the run says %+v", r)
+	}
+	wantRows(t, pool, "SELECT count(*)::int FROM builds", 0)
+}
+
+// What a hard key forbids is an error of its table; its records stay pending with
+// an attempt, those of other tables are worked off.
+func TestErrorLeavesRecords(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild, `
+		CREATE TABLE hard (build_id bigint REFERENCES builds (id));
+		CREATE TABLE users (id bigint PRIMARY KEY);
+		CREATE TABLE keys (id bigserial PRIMARY KEY, user_id bigint);
+		CREATE INDEX ON keys (user_id)`)
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition+"\nkeys: [{table: users, column: user_id, on_delete: async_delete}]")},
+		install(t, pool, "projects", "users"))
+	family(t, pool, 1, 2)
+	exec(t, pool, "INSERT INTO hard SELECT min(id) FROM builds")
+	exec(t, pool, "INSERT INTO users VALUES (7)")
+	exec(t, pool, "INSERT INTO keys (user_id) VALUES (7)")
+	exec(t, pool, "DELETE FROM users")
+	r, err := w.RunOnce(t.Context(), "main")
+	if !isState(err, "23503") || !strings.Contains(err.Error(), "builds.project_id → projects (async_delete), loose.yml:1") {
+		t.Errorf("the run ends with %v", err)
+	}
+	if r.Processed != 1 || r.Incremented != 1 || r.Deletes != 1 {
+		t.Errorf("the run says %+v", r)
+	}
+	wantRows(t, pool, attempts, "1 1 1 false", "7 2 0 false")
+}
+
+func TestAdvance(t *testing.T) {
+	t.Parallel()
+	ids := []int64{10, 20, 30, 40}
+	for name, c := range map[string]struct {
+		found                     []found
+		rows, limit, share        int
+		done, paused, ahead, back []int64
+	}{
+		"nothing":                         {nil, 0, 8, 100, ids, nil, nil, nil},
+		"some of each":                    {[]found{{0, 1}, {2, 1}}, 2, 8, 100, ids, nil, nil, nil},
+		"a heavy one":                     {[]found{{1, 2}, {2, 1}}, 3, 8, 100, []int64{10, 30, 40}, nil, nil, []int64{20}},
+		"a heavy one that had its share":  {[]found{{1, 2}, {2, 1}}, 3, 8, 2, []int64{10, 30, 40}, []int64{20}, nil, nil},
+		"full in the middle of the third": {[]found{{1, 1}, {2, 1}}, 2, 2, 100, []int64{10, 20}, nil, []int64{40}, []int64{30}},
+		"changed less than was found":     {[]found{{0, 1}}, 0, 8, 100, nil, nil, nil, ids},
+	} {
+		var out outcome
+		s := advance(ids, c.found, c.rows, c.limit, 2, map[int64]int{}, c.share, &out)
+		if !slices.Equal(out.done, c.done) || !slices.Equal(out.paused, c.paused) || !slices.Equal(s.ahead, c.ahead) || !slices.Equal(s.back, c.back) {
+			t.Errorf("%s: done %v, paused %v, ahead %v, back %v", name, out.done, out.paused, s.ahead, s.back)
+		}
+	}
 }
 
 // Two workers share the parents: the second leaves the first one's alone.

@@ -24,14 +24,14 @@ type Partition struct {
 
 // Slid says what a run of Slide changed.
 type Slid struct {
-	Repaired int64    // the wrong default that was found, or 0
-	Moved    int64    // rows out of the default partition
-	Added    string   // table, or ""
-	Detached []string // tables
-	Dropped  []string
+	Repaired int64    `json:"repaired,omitempty"` // the wrong default that was found, or 0
+	Moved    int64    `json:"moved,omitempty"`    // rows out of the default partition
+	Added    string   `json:"added,omitempty"`    // table, or ""
+	Detached []string `json:"detached,omitempty"` // tables
+	Dropped  []string `json:"dropped,omitempty"`
 	// Busy says that others held the table for so long that something was left
 	// for the next time.
-	Busy bool
+	Busy bool `json:"busy,omitempty"`
 }
 
 // slideOptions are the times of the sliding partitions.
@@ -386,6 +386,7 @@ const (
 	stateDeadlock         = "40P01"
 	stateSerialization    = "40001"
 	stateUndefinedTable   = "42P01"
+	stateNoPrivilege      = "42501"
 )
 
 // isState says whether err comes from PostgreSQL with this SQLSTATE.

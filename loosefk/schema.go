@@ -208,7 +208,7 @@ func (s Schema) TrackRecordDeletionsSQL(table string) string {
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_partitioned_table WHERE partrelid = {t_literal}::regclass) THEN
-        RAISE EXCEPTION 'table %s is partitioned: use track_record_deletions_override_table_name', {t_name};
+        RAISE EXCEPTION 'table % is partitioned: use track_record_deletions_override_table_name', {t_name};
     END IF;
     CREATE OR REPLACE TRIGGER {trigger}
         AFTER DELETE ON {t} REFERENCING OLD TABLE AS old_table

@@ -1,0 +1,32 @@
+// Command loosefk is the tool and the worker of loose foreign keys for any
+// application on PostgreSQL.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/purser-registry/purser/loosefk/cli"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The first signal asks for an orderly end, the second one ends the process.
+	context.AfterFunc(ctx, stop)
+	os.Exit(execute(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+}
+
+// execute runs one command line and returns the exit code.
+func execute(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
+	s := newSource(env, stderr)
+	root := cli.New(cli.Env{Open: s.open})
+	s.addFlags(root.PersistentFlags())
+	root.AddCommand(newWorkerCommand(s))
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return cli.Report(stderr, "loosefk", root.ExecuteContext(ctx))
+}

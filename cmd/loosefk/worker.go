@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/loosefk"
+)
+
+func newWorkerCommand(s *source) *cobra.Command {
+	var o loosefk.Options
+	var metrics string
+	cmd := &cobra.Command{
+		Use:   "worker",
+		Short: "Clean up behind deleted parents until it is told to stop",
+		Long: `Clean up behind deleted parents until it gets SIGTERM or SIGINT: one run each
+interval, the databases in turn. Any number of workers may run; they share out the
+parent tables. It refuses to start when the definitions don't fit the databases.`,
+		Example: `  loosefk worker --metrics-addr 127.0.0.1:9187
+  loosefk worker --database main=$MAIN_URL --database ci=$CI_URL --map config/databases.yml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			app, err := s.open(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer app.Close()
+			o.Databases, o.Definitions, o.Lock, o.Log = app.Databases, app.Definitions, app.Options.Lock, app.Options.Log
+			if err := loosefk.Validate(cmd.Context(), o.Databases, o.Definitions); err != nil {
+				return err
+			}
+			worker, err := loosefk.New(o)
+			if err != nil {
+				return err
+			}
+			stop, err := serveMetrics(s, metrics, worker)
+			if err != nil {
+				return err
+			}
+			defer stop()
+			s.log.Info("cleaning up loose foreign keys", "definitions", len(o.Definitions), "databases", len(o.Databases))
+			return worker.Run(cmd.Context())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&metrics, "metrics-addr", "", "serve Prometheus metrics at this address under /metrics, such as :9187")
+	f.DurationVar(&o.Interval, "interval", time.Minute, "time between runs")
+	f.DurationVar(&o.MaxRuntime, "max-runtime", 30*time.Second, "longest run")
+	f.IntVar(&o.MaxDeletes, "max-deletes", 100_000, "most rows that a run deletes")
+	f.IntVar(&o.MaxUpdates, "max-updates", 50_000, "most rows that a run updates")
+	return cmd
+}
+
+// serveMetrics serves a worker's metrics until stop is called. Without an address
+// it does nothing.
+func serveMetrics(s *source, addr string, worker *loosefk.Worker) (stop func(), err error) {
+	if addr == "" {
+		return func() {}, nil
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(worker, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics-addr: %w", err)
+	}
+	s.log.Info("serving metrics", "addr", listener.Addr().String())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			s.log.Error("serving metrics", "error", err)
+		}
+	}()
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		server.Shutdown(ctx) //nolint:errcheck // the process ends anyway
+		<-done
+	}, nil
+}

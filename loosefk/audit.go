@@ -1,0 +1,240 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// AuditOptions says what an audit does.
+type AuditOptions struct {
+	// Repair writes deleted records for the parents of orphans, so that the
+	// worker cleans them up.
+	Repair bool
+	// Children are the child tables to look at, named as in the definitions.
+	// Default all.
+	Children []string
+	// Page is how many parents are looked up at a time. Default 1,000.
+	Page int
+
+	most int64 // how many parents are looked at for each definition; 0: all
+	rows int   // how many children of a parent are counted; 0: all
+}
+
+// Orphans are the children of one definition whose parent doesn't exist.
+type Orphans struct {
+	Definition Definition `json:"-"`
+	Database   string     `json:"database"` // of the child
+	Child      string     `json:"child"`
+	Column     string     `json:"column"`
+	Parent     string     `json:"parent"`
+	// Pending and PendingParents count those that a pending record is going to
+	// clean up: children, and their distinct parents.
+	Pending        int64 `json:"pending"`
+	PendingParents int64 `json:"pending_parents"`
+	// Rows and Parents count those that nothing is going to clean up.
+	Rows    int64 `json:"orphans"`
+	Parents int64 `json:"orphan_parents"`
+	// Examples are the first ten of those parents' ids.
+	Examples []int64 `json:"examples,omitempty"`
+	// Repaired is how many deleted records were written.
+	Repaired int64 `json:"repaired"`
+}
+
+// Audit looks for children whose parent doesn't exist, definition by definition,
+// by the distinct values of the child's column: it asks the parent's server for a
+// page of them at a time, so it needs no more memory for more rows. Only children
+// count that the definition would clean up. What changes meanwhile is seen as it
+// was before or after. Errors: Problems when the definitions don't fit the
+// databases; what failed for single definitions, after all others.
+func (w *Worker) Audit(ctx context.Context, o AuditOptions) ([]Orphans, error) {
+	rs, _, err := lookUp(ctx, w.opt.Databases, w.opt.Definitions)
+	if err != nil {
+		return nil, err
+	}
+	for _, child := range o.Children {
+		if !slices.ContainsFunc(rs, func(r reference) bool { return r.isChild(child) }) {
+			return nil, fmt.Errorf("looking for orphans: no definition names %s as a child", child)
+		}
+	}
+	if o.Page <= 0 {
+		o.Page = 1000
+	}
+	var list []Orphans
+	var failed []error
+	for _, r := range rs {
+		if len(o.Children) > 0 && !slices.ContainsFunc(o.Children, r.isChild) {
+			continue
+		}
+		found, err := r.audit(ctx, o)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("looking for orphans of %s: %w", r.Definition, err))
+		}
+		list = append(list, found)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return list, errors.Join(failed...)
+}
+
+func (r reference) isChild(name string) bool { return r.childDB.table(name) == r.child }
+
+func (r reference) audit(ctx context.Context, o AuditOptions) (Orphans, error) {
+	found := Orphans{
+		Definition: r.Definition, Database: r.childDB.Name, Child: r.child.String(), Column: r.Column, Parent: r.parent.String(),
+	}
+	var after *int64
+	for seen := int64(0); o.most == 0 || seen < o.most; {
+		ids, err := r.parentsAfter(ctx, after, o.Page)
+		if err != nil || len(ids) == 0 {
+			return found, err
+		}
+		if err := r.auditPage(ctx, o, ids, &found); err != nil {
+			return found, err
+		}
+		after = &ids[len(ids)-1]
+		seen += int64(len(ids))
+	}
+	return found, nil
+}
+
+// parentsAfter returns the next distinct values of the child's column, in order.
+func (r reference) parentsAfter(ctx context.Context, after *int64, limit int) ([]int64, error) {
+	args := []any{limit}
+	if after != nil {
+		args = append(args, *after)
+	}
+	rows, err := r.childDB.Pool.Query(ctx, r.parentsQuery(after == nil), args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
+}
+
+// parentsQuery finds the first $1 values, or those after $2: one probe of the index
+// for each, however many rows have it.
+func (r reference) parentsQuery(first bool) string {
+	from := "> $2"
+	if first {
+		from = "IS NOT NULL"
+	}
+	return fmt.Sprintf(`
+		WITH RECURSIVE ids (id, place) AS (
+			(SELECT %[1]s::bigint, 1 FROM %[2]s c WHERE %[1]s %[3]s ORDER BY %[1]s LIMIT 1)
+			UNION ALL
+			SELECT (SELECT %[1]s::bigint FROM %[2]s c WHERE %[1]s > ids.id ORDER BY %[1]s LIMIT 1), place + 1
+			FROM ids WHERE ids.id IS NOT NULL AND place < $1
+		)
+		SELECT id FROM ids WHERE id IS NOT NULL ORDER BY id`, "c."+quote(r.Column), r.child.quoted(), from)
+}
+
+// auditPage looks at the children of some parents. The order matters: a parent
+// that goes after it was looked up counts as alive; one that was gone has its
+// record by then; and what a worker has cleaned up meanwhile is counted no more.
+func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []int64, found *Orphans) error {
+	alive, err := r.parentDB.alive(ctx, r.parent, ids)
+	if err != nil {
+		return err
+	}
+	dead := without(ids, alive)
+	if len(dead) == 0 {
+		return nil
+	}
+	pending, err := r.pendingOf(ctx, dead)
+	if err != nil {
+		return err
+	}
+	counts, err := r.count(ctx, dead, o.rows)
+	if err != nil {
+		return err
+	}
+	var lost []int64
+	for _, id := range dead {
+		switch n := counts[id]; {
+		case n == 0:
+		case pending[id]:
+			found.Pending += n
+			found.PendingParents++
+		default:
+			found.Rows += n
+			found.Parents++
+			lost = append(lost, id)
+			if len(found.Examples) < 10 {
+				found.Examples = append(found.Examples, id)
+			}
+		}
+	}
+	if !o.Repair || len(lost) == 0 {
+		return nil
+	}
+	repaired, err := r.record(ctx, lost)
+	found.Repaired += repaired
+	return err
+}
+
+// pendingOf returns which of the parents have a pending record.
+func (r reference) pendingOf(ctx context.Context, ids []int64) (map[int64]bool, error) {
+	rows, err := r.parentDB.Pool.Query(ctx, fmt.Sprintf(`
+		SELECT DISTINCT primary_key_value FROM %s
+		WHERE fully_qualified_table_name = $1 AND status = 1 AND primary_key_value = ANY ($2::bigint[])`,
+		r.parentDB.records()), r.parent.String(), ids)
+	if err != nil {
+		return nil, err
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	pending := make(map[int64]bool, len(list))
+	for _, id := range list {
+		pending[id] = true
+	}
+	return pending, err
+}
+
+// count returns how many children of each parent the definition would clean up,
+// at most most of each unless that is 0.
+func (r reference) count(ctx context.Context, ids []int64, most int) (map[int64]int64, error) {
+	args := []any{ids}
+	where, _ := r.children(func(value any) string {
+		args = append(args, value)
+		return fmt.Sprintf("$%d", len(args))
+	})
+	limit := ""
+	if most > 0 {
+		limit = fmt.Sprintf("LIMIT %d", most)
+	}
+	rows, err := r.childDB.Pool.Query(ctx, fmt.Sprintf(`
+		SELECT p.id, n.rows FROM unnest($1::bigint[]) AS p (id)
+		CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT FROM %s c WHERE %s %s) l) n`,
+		r.child.quoted(), where, limit), args...)
+	if err != nil {
+		return nil, err
+	}
+	counts := make(map[int64]int64, len(ids))
+	var id, n int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error {
+		counts[id] = n
+		return nil
+	})
+	return counts, err
+}
+
+// record writes deleted records for parents that don't exist at this moment and
+// have none that is pending. Both tables are in the parent's database, so it is
+// one statement wherever the children live.
+func (r reference) record(ctx context.Context, ids []int64) (int64, error) {
+	tag, err := r.parentDB.Pool.Exec(ctx, fmt.Sprintf(`
+		INSERT INTO %[1]s (fully_qualified_table_name, primary_key_value)
+		SELECT $1, p.id FROM unnest($2::bigint[]) AS p (id)
+		WHERE NOT EXISTS (SELECT FROM %[2]s x WHERE x.id = p.id)
+			AND NOT EXISTS (
+				SELECT FROM %[1]s d
+				WHERE d.fully_qualified_table_name = $1 AND d.status = 1 AND d.primary_key_value = p.id)`,
+		r.parentDB.records(), r.parent.quoted()), r.parent.String(), ids)
+	if err != nil {
+		return 0, fmt.Errorf("writing deleted records of %s: %w", r.parent, err)
+	}
+	return tag.RowsAffected(), nil
+}

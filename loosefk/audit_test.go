@@ -1,0 +1,131 @@
+package loosefk
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func audit(t testing.TB, w *Worker, o AuditOptions) []Orphans {
+	t.Helper()
+	found, err := w.Audit(t.Context(), o)
+	must(t, err)
+	return found
+}
+
+// tally is what an audit counts: pending rows and parents, orphans and parents.
+func tally(o Orphans) string {
+	return fmt.Sprintf("%s %d/%d %d/%d %v", o.Child, o.Pending, o.PendingParents, o.Rows, o.Parents, o.Examples)
+}
+
+func wantTally(t testing.TB, found []Orphans, want ...string) {
+	t.Helper()
+	var got []string
+	for _, o := range found {
+		got = append(got, tally(o))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the audit says %q, want %q", got, want)
+	}
+}
+
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, projects)
+	w := newWorker(t, Options{Definitions: parse(t, projectsDefinitions)}, install(t, pool, "projects"))
+	wantTally(t, audit(t, w, AuditOptions{}), "public.pipelines 0/0 0/0 []", "public.requests 0/0 0/0 []", "public.packages 0/0 0/0 []")
+
+	// 1 goes with a record, 2 without. Of 2's packages, 25 each are npm and not
+	// yet 4: half are npm.
+	exec(t, pool, "DELETE FROM projects WHERE id = 1")
+	exec(t, pool, "ALTER TABLE projects DISABLE TRIGGER projects_loose_fk_trigger")
+	exec(t, pool, "DELETE FROM projects WHERE id = 2")
+	exec(t, pool, "ALTER TABLE projects ENABLE TRIGGER projects_loose_fk_trigger")
+	exec(t, pool, "INSERT INTO pipelines (project_id) VALUES (NULL), (-7), (2147483647)")
+	exec(t, pool, "INSERT INTO packages VALUES (9, 'a', 4, 'npm'), (9, 'b', 1, 'go'), (10, 'c', NULL, 'npm')")
+	want := []string{
+		"public.pipelines 1000/1 1002/3 [-7 2 2147483647]",
+		"public.requests 10/1 10/1 [2]",
+		"public.packages 100/1 1/1 [10]",
+	}
+	for _, page := range []int{0, 1, 2, 3} {
+		wantTally(t, audit(t, w, AuditOptions{Page: page}), want...)
+	}
+	wantTally(t, audit(t, w, AuditOptions{Children: []string{"public.requests"}}), want[1])
+	if _, err := w.Audit(t.Context(), AuditOptions{Children: []string{"nonsense"}}); err == nil {
+		t.Error("a table that is no child was audited")
+	}
+
+	found := audit(t, w, AuditOptions{Repair: true, Page: 2})
+	if got := []int64{found[0].Repaired, found[1].Repaired, found[2].Repaired}; !slices.Equal(got, []int64{3, 0, 1}) {
+		t.Errorf("%v records were written, want 3 for the first child, none again for the same parents, 1 for the last", got)
+	}
+	wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records WHERE status = 1 ORDER BY 1", int64(-7), 1, 2, 10, 2147483647)
+	runOnce(t, w, "main")
+	wantTally(t, audit(t, w, AuditOptions{}), "public.pipelines 0/0 0/0 []", "public.requests 0/0 0/0 []", "public.packages 0/0 0/0 []")
+	wantRows(t, pool, "SELECT DISTINCT project_id FROM pipelines WHERE project_id IS NOT NULL ORDER BY 1", 3, 4)
+	wantRows(t, pool, "SELECT name || status FROM packages WHERE project_id > 4 ORDER BY 1", "a4", "b1", "c4")
+}
+
+// TestAuditTwoDatabases has the parents on another database than their children.
+func TestAuditTwoDatabases(t *testing.T) {
+	t.Parallel()
+	main, ci := newPool(t, "CREATE TABLE projects (id bigint PRIMARY KEY); INSERT INTO projects SELECT generate_series(1, 5000, 2)"),
+		newPool(t, `CREATE TABLE loads (project_id bigint, part int) PARTITION BY LIST (part);
+			CREATE TABLE loads_1 PARTITION OF loads FOR VALUES IN (1);
+			CREATE TABLE loads_2 PARTITION OF loads FOR VALUES IN (2);
+			CREATE INDEX ON loads (project_id);
+			INSERT INTO loads SELECT g, g % 3 % 2 + 1 FROM generate_series(1, 5000) g;
+			INSERT INTO loads SELECT g, 1 FROM generate_series(1, 5000) g`)
+	db := install(t, main, "projects")
+	db.Tables = []string{"projects"}
+	w := newWorker(t, Options{SecondLook: -1, Definitions: parse(t, "loads:\n- {table: projects, column: project_id, on_delete: async_delete}")},
+		db, Database{Name: "ci", Pool: ci})
+	wantTally(t, audit(t, w, AuditOptions{}), "public.loads 0/0 5000/2500 [2 4 6 8 10 12 14 16 18 20]")
+	if found := audit(t, w, AuditOptions{Repair: true}); found[0].Repaired != 2500 || found[0].Database != "ci" {
+		t.Errorf("%+v", found)
+	}
+	wantTally(t, audit(t, w, AuditOptions{}), "public.loads 5000/2500 0/0 []")
+	runOnce(t, w, "main")
+	wantTally(t, audit(t, w, AuditOptions{}), "public.loads 0/0 0/0 []")
+	wantRows(t, ci, "SELECT count(*) FROM loads", int64(5000))
+}
+
+// TestAuditRepairSparesParents has a parent come back between the look and the
+// repair.
+func TestAuditRepairSparesParents(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, projects)
+	w := newWorker(t, Options{Definitions: parse(t, projectsDefinitions)}, install(t, pool, "projects"))
+	rs, _, err := lookUp(t.Context(), w.opt.Databases, w.opt.Definitions)
+	must(t, err)
+	n, err := rs[0].record(t.Context(), []int64{1, 2, 77})
+	must(t, err)
+	if n != 1 {
+		t.Errorf("%d records were written, want that of the one parent that is gone", n)
+	}
+	wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records", int64(77))
+}
+
+// TestAuditReadsTheIndex makes sure that a parent costs a probe of the index however
+// many children it has.
+func TestAuditReadsTheIndex(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, `CREATE TABLE projects (id bigint PRIMARY KEY); INSERT INTO projects SELECT generate_series(1, 3);
+		CREATE TABLE pipelines (project_id int); CREATE INDEX ON pipelines (project_id);
+		INSERT INTO pipelines SELECT g % 3 + 1 FROM generate_series(1, 100000) g`)
+	w := newWorker(t, Options{Definitions: parse(t, "pipelines:\n- {table: projects, column: project_id, on_delete: async_delete}")}, install(t, pool, "projects"))
+	exec(t, pool, "ANALYZE pipelines")
+	rs, _, err := lookUp(t.Context(), w.opt.Databases, w.opt.Definitions)
+	must(t, err)
+	rows := regexp.MustCompile(`Scan using pipelines_project_id_idx .*rows=(\d+)(?:\.\d+)? loops`)
+	for _, args := range [][]any{{1000}, {1000, int64(1)}} {
+		plan := strings.Join(query[string](t, pool, "EXPLAIN (ANALYZE, TIMING OFF, COSTS OFF) "+rs[0].parentsQuery(len(args) == 1), args...), "\n")
+		scans := rows.FindAllStringSubmatch(plan, -1)
+		if len(scans) != 2 || scans[0][1] > "1" || scans[1][1] > "1" || strings.Contains(plan, "Seq Scan") {
+			t.Errorf("want two scans of the index that read a row each time:\n%s", plan)
+		}
+	}
+}

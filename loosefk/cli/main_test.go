@@ -1,0 +1,103 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/loosefk"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// newPool opens a pool on an empty database of the test's own.
+func newPool(t testing.TB, setup ...string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), dbtest.EmptyDSN(t))
+	must(t, err)
+	t.Cleanup(pool.Close)
+	for _, sql := range setup {
+		runSQL(t, pool, sql)
+	}
+	return pool
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func runSQL(t testing.TB, pool *pgxpool.Pool, sql string) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func count(t testing.TB, pool *pgxpool.Pool, sql string) (n int) {
+	t.Helper()
+	must(t, pool.QueryRow(t.Context(), sql).Scan(&n))
+	return n
+}
+
+func parse(t testing.TB, text string) loosefk.Definitions {
+	t.Helper()
+	defs, err := loosefk.Parse("loose.yml", strings.NewReader(text))
+	must(t, err)
+	return defs
+}
+
+// oneApp is an application with one database.
+func oneApp(t testing.TB, pool *pgxpool.Pool, definitions string) *App {
+	t.Helper()
+	return &App{
+		Databases:   loosefk.Databases{{Name: "main", Pool: pool}},
+		Definitions: parse(t, definitions),
+		Options:     loosefk.Options{Log: slog.New(slog.DiscardHandler)},
+	}
+}
+
+// command runs a command line and returns the exit code and what it printed.
+func command(t testing.TB, app *App, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	root := New(Env{Open: func(context.Context) (*App, error) { return app, nil }})
+	root.SetArgs(args)
+	root.SetOut(&stdout)
+	root.SetErr(&stderr)
+	code = Report(&stderr, "loosefk", root.ExecuteContext(t.Context()))
+	return code, stdout.String(), stderr.String()
+}
+
+// ok runs a command line that has to succeed and returns what it printed.
+func ok(t testing.TB, app *App, args ...string) string {
+	t.Helper()
+	code, out, errs := command(t, app, args...)
+	if code != 0 {
+		t.Fatalf("%q: exit code %d: %s", args, code, errs)
+	}
+	return out
+}
+
+// decode runs a command with -o json, which has to end with the exit code, and
+// returns what it printed.
+func decode[T any](t testing.TB, app *App, wantCode int, args ...string) (v T) {
+	t.Helper()
+	code, out, errs := command(t, app, append(args, "-o", "json")...)
+	if code != wantCode {
+		t.Fatalf("%q: exit code %d, want %d: %s", args, code, wantCode, errs)
+	}
+	if err := json.Unmarshal([]byte(out), &v); err != nil {
+		t.Fatalf("%q: %v: %s", args, err, out)
+	}
+	return v
+}

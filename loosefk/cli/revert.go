@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/loosefk"
+)
+
+func newRevertCommand(env Env) *cobra.Command {
+	var g generation
+	cmd := &cobra.Command{
+		Use:   "revert FILTER...",
+		Short: "Bring foreign keys back in the place of loose ones",
+		Long: `Bring foreign keys back in the place of loose ones: remove their definitions, and
+write the migrations that add the keys without a long lock, check them, and take
+the trigger from parents that no definition names any more. The database is not
+changed: run the migrations yourself.
+
+Each FILTER is a regular expression; all of them must be found in one of the child
+table, the parent table and the column of a definition. Rows without a parent are
+looked for first: while there are any, the key is refused. 'loosefk drain' removes
+those that a worker still has to clean up, and 'loosefk audit' shows the rest.`,
+		Example: `  loosefk revert -n ci_pipelines project_id
+  loosefk revert '^packages$'`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			filter, err := loosefk.ParseFilter(args...)
+			if err != nil {
+				return usageOf(cmd, err)
+			}
+			if err := g.check(cmd); err != nil {
+				return err
+			}
+			return env.with(cmd, func(ctx context.Context, app *App) error {
+				return g.revert(ctx, cmd, app, filter, args)
+			})
+		},
+	}
+	cmd.Flags().StringVar(&g.onDelete, "on-delete", "", "what a key does whose definition has no such form: cascade, nullify, restrict, no action or set default")
+	cmd.Flags().StringVar(&g.testsDir, "tests", "tests", "the tests' directory")
+	g.flags(cmd.Flags(), "brought back")
+	return cmd
+}
+
+func (g *generation) revert(ctx context.Context, cmd *cobra.Command, app *App, filter loosefk.Filter, args []string) error {
+	var defs loosefk.Definitions
+	for _, d := range app.Definitions {
+		if filter.Match(d.Child, d.Parent, d.Column) {
+			defs = append(defs, d)
+		}
+	}
+	if len(defs) == 0 {
+		return fmt.Errorf("no definition matches %s", strings.Join(args, " "))
+	}
+	g.tests = true
+	gen, err := g.generator(app)
+	if err != nil {
+		return err
+	}
+	if forms := []string{"", "cascade", "nullify", "restrict", "no action", "set default"}; !slices.Contains(forms, g.onDelete) {
+		return usage(cmd, "--on-delete %s: want %s", g.onDelete, strings.Join(forms[1:], ", "))
+	}
+	gen.Restore = g.onDelete
+	plan, err := gen.Revert(ctx, defs)
+	if err != nil {
+		return err
+	}
+	return g.carryOut(ctx, cmd, app, plan, "Bring foreign keys back in the place of loose ones", branchName("hard-fk", args))
+}

@@ -1,0 +1,251 @@
+// Package cli is the commands for loose foreign keys. An application puts them
+// under a command of its own; what they work on it says in Env.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/loosefk"
+)
+
+// App is what the commands work on.
+type App struct {
+	Databases   loosefk.Databases
+	Definitions loosefk.Definitions
+	File        string          // the definitions' file; "" where there is none to write to
+	Options     loosefk.Options // Databases and Definitions are filled in by the commands
+	// Map says which tables belong to which database where that is more than
+	// Databases say: an application that is to be split is still in one. Nil: it
+	// isn't. It needs no pools.
+	Map   loosefk.Databases
+	Close func() // or nil
+}
+
+// Env makes an App for a command; it is called when a command runs, never before.
+type Env struct {
+	Open func(ctx context.Context) (*App, error)
+}
+
+// New makes the command loosefk with all others below it. They write to the
+// command's output, and errors nowhere: see Report.
+func New(env Env) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "loosefk",
+		Short: "Loose foreign keys: ON DELETE across databases, later and in batches",
+		Long: `Loose foreign keys: ON DELETE across databases, later and in bounded batches.
+
+A definition says what becomes of a child table's rows when their parent is
+deleted. A trigger records deleted parents, a worker cleans up behind them.
+
+Exit codes: 0 fine; 1 failed; 2 bad usage; 3 there is something (doctor found a
+problem, audit found orphans, and so on).`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	format := formatText
+	root.PersistentFlags().VarP(&format, "output", "o", "how to print: text or json")
+	root.AddCommand(
+		newInstallCommand(env), newTrackCommand(env), newUntrackCommand(env), newValidateCommand(env),
+		newListCommand(env), newConvertCommand(env), newRevertCommand(env),
+		newStatusCommand(env), newRunCommand(env), newDrainCommand(env),
+		newDoctorCommand(env), newFixDefaultPartitionCommand(env), newAuditCommand(env),
+	)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageOf(cmd, err) })
+	checkArgs(root)
+	return root
+}
+
+// checkArgs makes wrong arguments of a command, and of those below it, bad usage.
+func checkArgs(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usageOf(cmd, err)
+			}
+			return nil
+		}
+	}
+	for _, c := range cmd.Commands() {
+		checkArgs(c)
+	}
+}
+
+// Exit codes.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+	exitFound  = 3
+)
+
+// exit is an error with an exit code. Without err all has been said.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e *exit) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exit) Unwrap() error { return e.err }
+
+// errFound is returned when a command has found, and printed, what it looks for.
+var errFound error = &exit{code: exitFound}
+
+// usage is the error of a command that was called in a wrong way.
+func usage(cmd *cobra.Command, format string, args ...any) error {
+	return usageOf(cmd, fmt.Errorf(format, args...))
+}
+
+func usageOf(cmd *cobra.Command, err error) error {
+	return &exit{exitUsage, fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
+}
+
+// Report writes a command's error to w, each line after the program's name, and
+// returns the exit code: 0 without an error, 1 when the command failed, 2 for bad
+// usage, 3 when it found something.
+func Report(w io.Writer, program string, err error) int {
+	if err == nil {
+		return 0
+	}
+	e, ok := errors.AsType[*exit](err)
+	if !ok {
+		e = &exit{exitFailed, err}
+	}
+	if e.err != nil {
+		for line := range strings.Lines(err.Error()) {
+			fmt.Fprintf(w, "%s: %s\n", program, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return e.code
+}
+
+// format is how a command prints.
+type format string
+
+const (
+	formatText format = "text"
+	formatJSON format = "json"
+)
+
+func (f *format) String() string { return string(*f) }
+func (f *format) Type() string   { return "format" }
+
+// Set is pflag.Value's.
+func (f *format) Set(s string) error {
+	if s != string(formatText) && s != string(formatJSON) {
+		return errors.New("want text or json")
+	}
+	*f = format(s)
+	return nil
+}
+
+// asJSON says whether a command is to print JSON.
+func asJSON(cmd *cobra.Command) bool {
+	f := cmd.Flag("output")
+	return f != nil && f.Value.String() == string(formatJSON)
+}
+
+// show prints v as JSON, or what text writes; columns that text separates by tabs
+// are aligned.
+func show(cmd *cobra.Command, v any, text func(w io.Writer)) error {
+	if asJSON(cmd) {
+		e := json.NewEncoder(cmd.OutOrStdout())
+		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
+		return e.Encode(v)
+	}
+	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	text(w)
+	return w.Flush()
+}
+
+// with opens the application for a command and closes it.
+func (env Env) with(cmd *cobra.Command, fn func(ctx context.Context, app *App) error) error {
+	app, err := env.Open(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if app.Close != nil {
+		defer app.Close()
+	}
+	return fn(cmd.Context(), app)
+}
+
+// worker makes a worker on the application's databases and definitions.
+func (a *App) worker() (*loosefk.Worker, error) {
+	o := a.Options
+	o.Databases, o.Definitions = a.Databases, a.Definitions
+	return loosefk.New(o)
+}
+
+// database is the database of a name.
+func (a *App) database(name string) (*loosefk.Database, error) {
+	var names []string
+	for i := range a.Databases {
+		if a.Databases[i].Name == name {
+			return &a.Databases[i], nil
+		}
+		names = append(names, a.Databases[i].Name)
+	}
+	return nil, fmt.Errorf("there is no database %q: there are %s", name, strings.Join(names, ", "))
+}
+
+// choose returns the databases of these names, or, without names, those in which
+// parents live.
+func (a *App) choose(names []string) ([]*loosefk.Database, error) {
+	var list []*loosefk.Database
+	for _, name := range names {
+		db, err := a.database(name)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Contains(list, db) {
+			list = append(list, db)
+		}
+	}
+	if len(names) > 0 {
+		return list, nil
+	}
+	for i := range a.Databases {
+		db := &a.Databases[i]
+		if slices.ContainsFunc(a.Definitions.Parents(), func(p string) bool { return a.Databases.Of(p) == db }) {
+			list = append(list, db)
+		}
+	}
+	return list, nil
+}
+
+// schema is that of a database, for what is installed there.
+func schema(db *loosefk.Database) loosefk.Schema {
+	if db.Schema == "" {
+		return loosefk.Public
+	}
+	return loosefk.Schema(db.Schema)
+}
+
+// rounded is a duration for people.
+func rounded(d time.Duration) string {
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	case d >= time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Millisecond).String()
+}

@@ -1,0 +1,156 @@
+package loosefk
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// partitions examines the partitions of the table of deleted records.
+func (e *examination) partitions(ctx context.Context, db *Database) error {
+	list, current, err := db.partitions(ctx, db.Pool)
+	if err != nil {
+		return err
+	}
+	records := db.table(RecordsTable)
+	repair, run := "loosefk fix-default-partition "+db.Name, "loosefk run "+db.Name
+	withDefault := slices.IndexFunc(list, func(p Partition) bool { return p.Default })
+	switch {
+	case !exists(list, current) && withDefault < 0:
+		e.add(SeverityError, db, records, repair, "the default of the column partition is %d, which no partition takes, and there is no default partition: deletes from parents fail", current)
+	case !exists(list, current):
+		e.add(SeverityError, db, records, repair, "the default of the column partition is %d, which no partition takes but the default one", current)
+	case withDefault < 0:
+		e.add(SeverityWarning, db, records, repair, "there is no default partition: if the column's default is ever wrong, deletes from parents fail")
+	}
+	if withDefault >= 0 {
+		var rows bool
+		err := db.Pool.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s)", db.table(list[withDefault].Table).quoted())).Scan(&rows)
+		if err != nil {
+			return err
+		}
+		if rows {
+			e.add(SeverityWarning, db, records, repair, "the default partition holds rows: they stand in the way of the next partition")
+		}
+	}
+	n := len(list)
+	if withDefault >= 0 {
+		n--
+	}
+	if n > doctorPartitions {
+		e.add(SeverityWarning, db, records, run, "%d partitions are attached: their records have been pending for days. See 'loosefk status'", n)
+	}
+	if err := e.sliding(ctx, db, list, run); err != nil {
+		return err
+	}
+	return e.recordsIndex(ctx, db)
+}
+
+// sliding finds that no next partition was made when it was time.
+func (e *examination) sliding(ctx context.Context, db *Database, list []Partition, run string) error {
+	last, err := newest(list)
+	if err != nil {
+		return nil //nolint:nilerr // it was told of
+	}
+	var seconds float64
+	err = db.Pool.QueryRow(ctx, fmt.Sprintf(
+		"SELECT COALESCE((SELECT EXTRACT(epoch FROM now() - created_at) FROM %s ORDER BY partition, id LIMIT 1), 0)::float8",
+		db.table(last.Table).quoted())).Scan(&seconds)
+	if err != nil {
+		return err
+	}
+	if age := time.Duration(seconds) * time.Second; age > e.opt.PartitionAge+doctorOverdue {
+		e.add(SeverityWarning, db, db.table(last.Table), run, "the newest partition has been in use for %s: no worker runs, or none gets at the table's locks", age)
+	}
+	return nil
+}
+
+func (e *examination) recordsIndex(ctx context.Context, db *Database) error {
+	records := db.table(RecordsTable)
+	var there bool
+	err := db.Pool.QueryRow(ctx, `
+		SELECT EXISTS (
+			SELECT FROM pg_index i
+			WHERE i.indrelid = to_regclass($1) AND i.indisvalid AND i.indnkeyatts >= 3
+				AND (SELECT array_agg(a.attname::text ORDER BY k.place)
+					FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
+					JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+					WHERE k.place <= 3) = ARRAY['partition', 'fully_qualified_table_name', 'consume_after'])`, db.records()).Scan(&there)
+	if err == nil && !there {
+		e.add(SeverityError, db, records, "loosefk install "+db.Name, "the table of deleted records has lost its index: each batch reads it whole")
+	}
+	return err
+}
+
+// detached examines partitions that were detached.
+func (e *examination) detached(ctx context.Context, db *Database) error {
+	var there bool
+	if err := db.Pool.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", db.table(DetachedTable).quoted()).Scan(&there); err != nil {
+		return err
+	}
+	if !there {
+		e.add(SeverityError, db, db.table(DetachedTable), "loosefk install "+db.Name, "the table of detached partitions is missing: none can be detached")
+		return nil
+	}
+	rows, err := db.Pool.Query(ctx, fmt.Sprintf(`
+		SELECT table_name FROM %s
+		WHERE drop_after < now() - $1::interval AND to_regclass(regexp_replace(table_name, '^([^.]+)[.](.+)$', '"\1"."\2"')) IS NOT NULL
+		ORDER BY id`, db.table(DetachedTable).quoted()), doctorOverdue)
+	if err != nil {
+		return err
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		table := db.table(name)
+		pending, err := db.anyPending(ctx, db.Pool, name)
+		if err != nil {
+			return err
+		}
+		if pending {
+			e.add(SeverityError, db, table, fmt.Sprintf(`WITH again AS (UPDATE %s SET status = %d WHERE status = %d RETURNING fully_qualified_table_name, primary_key_value)
+INSERT INTO %s (fully_qualified_table_name, primary_key_value) SELECT * FROM again`, table.quoted(), statusProcessed, statusPending, db.records()),
+				"a detached partition has pending records: nobody works them off")
+		} else {
+			e.add(SeverityWarning, db, table, "loosefk run "+db.Name, "a detached partition should have been dropped: no worker runs, or it may not drop the table")
+		}
+	}
+	return nil
+}
+
+// pending examines the records that are not processed.
+func (e *examination) pending(ctx context.Context, db *Database) error {
+	rows, err := db.Pool.Query(ctx, fmt.Sprintf(`
+		SELECT fully_qualified_table_name, count(*),
+			COALESCE(EXTRACT(epoch FROM now() - min(created_at) FILTER (WHERE cleanup_attempts >= 0 OR consume_after < now())), 0)::float8,
+			count(*) FILTER (WHERE cleanup_attempts >= 0 AND consume_after > now())
+		FROM %s WHERE status = 1 GROUP BY 1 ORDER BY 1`, db.records()))
+	if err != nil {
+		return err
+	}
+	parents := e.named(db)
+	var name string
+	var count, putOff int64
+	var seconds float64
+	_, err = pgx.ForEachRow(rows, []any{&name, &count, &seconds, &putOff}, func() error {
+		t := db.table(name)
+		if !slices.Contains(parents, t) {
+			e.add(SeverityWarning, db, t, "loosefk untrack "+db.plain(t), "%d records of %s are pending, but no definition names it as a parent: nobody works them off", count, t)
+			return nil
+		}
+		drain := "loosefk drain --table " + db.plain(t)
+		if age := time.Duration(seconds) * time.Second; age > doctorPending+max(e.opt.SecondLook, 0) {
+			e.add(SeverityWarning, db, t, drain, "a record of %s has been pending for %s: see that a worker runs, and what its log says", t, age)
+		}
+		if putOff > 0 {
+			e.add(SeverityWarning, db, t, drain, "%d records of %s were put off after %d runs that didn't finish them: there are more children than runs can change, or somebody holds them", putOff, t, e.opt.MaxAttempts)
+		}
+		return nil
+	})
+	return err
+}

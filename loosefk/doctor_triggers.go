@@ -1,0 +1,191 @@
+package loosefk
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// trigger is one of ours on a table, or the table without one.
+type trigger struct {
+	on       tableName
+	root     bool // the table itself, not one of its partitions
+	parent   bool // the table is partitioned or a partition
+	name     *string
+	enabled  string // as pg_trigger has it
+	override bool   // records the name in arg, else that of its table
+	arg      string
+	fits     bool // after a delete, for each statement, with the transition table
+}
+
+// triggersOn lists the triggers on a table and its partitions; a table without
+// has one entry with no name.
+func (d *Database) triggersOn(ctx context.Context, parent tableName) ([]trigger, error) {
+	rows, err := d.Pool.Query(ctx, `
+		SELECT n.nspname, c.relname, c.oid = to_regclass($1), c.relkind = 'p' OR c.relispartition,
+			t.tgname, COALESCE(t.tgenabled::text, ''), COALESCE(t.tgfoid = to_regprocedure($3), false),
+			COALESCE(rtrim(encode(t.tgargs, 'escape'), '\0'), ''),
+			COALESCE(t.tgtype & 75 = 8 AND t.tgoldtable = 'old_table' AND t.tgqual IS NULL, false)
+		FROM (
+			SELECT to_regclass($1)::oid AS oid
+			UNION
+			SELECT relid FROM pg_partition_tree(to_regclass($1))) w
+		JOIN pg_class c ON c.oid = w.oid AND c.relkind IN ('r', 'p')
+		JOIN pg_namespace n ON n.oid = c.relnamespace
+		LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgfoid IN (to_regprocedure($2), to_regprocedure($3))
+		ORDER BY 3 DESC, 1, 2, 5`, parent.quoted(), d.function(trackFunction), d.function(overrideFunction))
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t trigger, err error) {
+		err = row.Scan(&t.on.schema, &t.on.table, &t.root, &t.parent, &t.name, &t.enabled, &t.override, &t.arg, &t.fits)
+		return t, err
+	})
+}
+
+// function is a function of ours as to_regprocedure wants it.
+func (d *Database) function(name string) string { return d.table(name).quoted() + "()" }
+
+// triggers examines the triggers of a parent.
+func (e *examination) triggers(ctx context.Context, db *Database, parent tableName) error {
+	list, err := db.triggersOn(ctx, parent)
+	if err != nil {
+		return err
+	}
+	track := "loosefk track " + db.plain(parent)
+	good := map[tableName]string{} // the trigger that does it
+	var bare []trigger
+	for _, t := range list {
+		if t.name == nil {
+			bare = append(bare, t)
+			continue
+		}
+		switch {
+		case !t.fits:
+			e.add(SeverityError, db, t.on, e.replace(t, track), "trigger %s doesn't run once after each delete: what is deleted from %s isn't recorded as it should be", *t.name, t.on)
+		case t.override && t.arg != parent.String():
+			e.add(SeverityError, db, t.on, e.replace(t, track), "trigger %s records the name %s for what is deleted from %s: no definition of %s is applied", *t.name, t.arg, t.on, parent)
+		case !t.override && t.parent && !t.root:
+			e.add(SeverityError, db, t.on, e.replace(t, track), "trigger %s on a partition records the name %s, not %s: no definition of %s is applied", *t.name, t.on, parent, parent)
+		case !t.override && t.parent:
+			e.add(SeverityWarning, db, t.on, e.replace(t, track), "trigger %s on a partitioned table is the one for tables that aren't", *t.name)
+		}
+		if t.enabled == "D" || t.enabled == "R" {
+			e.add(SeverityError, db, t.on, fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", t.on.quoted(), quote(*t.name)),
+				"trigger %s is disabled: what is deleted from %s isn't recorded", *t.name, t.on)
+		}
+		if other, ok := good[t.on]; ok {
+			extra := *t.name
+			if extra == triggerName(t.on.table) {
+				extra = other
+			}
+			e.add(SeverityWarning, db, t.on, dropTrigger(t.on, extra), "triggers %s and %s record each deletion twice", other, *t.name)
+		}
+		good[t.on] = *t.name
+	}
+	e.bare(db, parent, bare, track)
+	return nil
+}
+
+// bare tells of a parent, or partitions of it, without a trigger.
+func (e *examination) bare(db *Database, parent tableName, bare []trigger, track string) {
+	switch {
+	case len(bare) == 0:
+	case bare[0].root:
+		e.add(SeverityError, db, parent, track, "%s has no trigger: what is deleted from it isn't recorded, and the worker passes over it", parent)
+	default:
+		e.add(SeverityError, db, parent, track, "%d partitions of %s have no trigger: deletes that name one of them (%s) aren't recorded", len(bare), parent, bare[0].on)
+	}
+}
+
+// replace is how a wrong trigger is put right: tracking again replaces the one
+// with the usual name.
+func (e *examination) replace(t trigger, track string) string {
+	if *t.name == triggerName(t.on.table) {
+		return track
+	}
+	return dropTrigger(t.on, *t.name)
+}
+
+func dropTrigger(on tableName, name string) string {
+	return fmt.Sprintf("DROP TRIGGER %s ON %s", quote(name), on.quoted())
+}
+
+// strayTriggers finds tables with a trigger that are no parents: their records
+// pile up.
+func (e *examination) strayTriggers(ctx context.Context, db *Database) error {
+	rows, err := db.Pool.Query(ctx, `
+		SELECT DISTINCT n.nspname, c.relname
+		FROM pg_trigger t
+		JOIN pg_class c ON c.oid = COALESCE((SELECT relid FROM pg_partition_ancestors(t.tgrelid) a (relid)
+			JOIN pg_class k ON k.oid = a.relid WHERE NOT k.relispartition), t.tgrelid)
+		JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE t.tgfoid IN (to_regprocedure($1), to_regprocedure($2)) ORDER BY 1, 2`,
+		db.function(trackFunction), db.function(overrideFunction))
+	if err != nil {
+		return err
+	}
+	parents := e.named(db)
+	var t tableName
+	_, err = pgx.ForEachRow(rows, []any{&t.schema, &t.table}, func() error {
+		if !slices.Contains(parents, t) {
+			e.add(SeverityWarning, db, t, "loosefk untrack "+db.plain(t),
+				"deletions from %s are recorded, but no definition names it as a parent: its records pile up", t)
+		}
+		return nil
+	})
+	return err
+}
+
+// named are the parents in a database, whether their definitions fit or not.
+func (e *examination) named(db *Database) []tableName {
+	var list []tableName
+	for _, name := range e.opt.Definitions.Parents() {
+		if e.opt.Databases.Of(name) == db {
+			list = append(list, db.table(name))
+		}
+	}
+	return list
+}
+
+// functions examines the functions of the triggers.
+func (e *examination) functions(ctx context.Context, db *Database) error {
+	rows, err := db.Pool.Query(ctx, `
+		SELECT w.name, p.oid IS NOT NULL, COALESCE(p.prosecdef, false),
+			COALESCE(EXISTS (SELECT FROM unnest(p.proconfig) s WHERE s LIKE 'search_path=%'), false),
+			COALESCE(pg_get_userbyid(p.proowner)::text, ''),
+			COALESCE(has_table_privilege(p.proowner, $2, 'INSERT') AND has_sequence_privilege(p.proowner, $3, 'USAGE'), false)
+		FROM unnest($1::text[]) WITH ORDINALITY AS w (name, place)
+		LEFT JOIN pg_proc p ON p.oid = to_regprocedure(w.name)
+		ORDER BY w.place`, []string{db.function(trackFunction), db.function(overrideFunction)},
+		db.records(), db.table(RecordsTable+"_id_seq").quoted())
+	if err != nil {
+		return err
+	}
+	var name, owner string
+	var there, definer, pinned, allowed bool
+	records := db.table(RecordsTable)
+	_, err = pgx.ForEachRow(rows, []any{&name, &there, &definer, &pinned, &owner, &allowed}, func() error {
+		if !there {
+			e.add(SeverityError, db, records, "loosefk install "+db.Name, "the trigger function %s is missing", name)
+			return nil
+		}
+		if !definer {
+			e.add(SeverityError, db, records, fmt.Sprintf("ALTER FUNCTION %s SECURITY DEFINER", name),
+				"the trigger function %s isn't SECURITY DEFINER: whoever deletes a parent would need rights on the table of deleted records", name)
+		}
+		if !pinned {
+			e.add(SeverityError, db, records, fmt.Sprintf("ALTER FUNCTION %s SET search_path = pg_catalog", name),
+				"the trigger function %s has no search_path of its own: whoever deletes a parent could have it run other code", name)
+		}
+		if !allowed {
+			e.add(SeverityError, db, records, fmt.Sprintf("GRANT INSERT ON %s TO %s; GRANT USAGE ON SEQUENCE %s TO %[2]s",
+				db.records(), quote(owner), db.table(RecordsTable+"_id_seq").quoted()),
+				"%s, who owns the trigger function %s, may not insert deleted records: deletes from parents fail", owner, name)
+		}
+		return nil
+	})
+	return err
+}

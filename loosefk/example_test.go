@@ -1,0 +1,202 @@
+package loosefk_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/loosefk"
+)
+
+const definitions = `
+pipelines:
+  - table: projects
+    column: project_id
+    on_delete: async_delete
+requests:
+  - table: projects
+    column: project_id
+    on_delete: async_nullify
+packages:
+  - table: projects
+    column: project_id
+    on_delete: update_column_to
+    target_column: status
+    target_value: 4
+`
+
+// Define: what becomes of the children of deleted projects. An application reads
+// its definitions from a file, with Load.
+func ExampleParse() {
+	defs, err := loosefk.Parse("config/loose_foreign_keys.yml", strings.NewReader(definitions))
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, d := range defs {
+		fmt.Println(d)
+	}
+
+	_, err = loosefk.Parse("config/loose_foreign_keys.yml", strings.NewReader("pipelines:\n  - table: projects\n"))
+	fmt.Println(err)
+	// Output:
+	// pipelines.project_id → projects (async_delete), config/loose_foreign_keys.yml:3
+	// requests.project_id → projects (async_nullify), config/loose_foreign_keys.yml:7
+	// packages.project_id → projects (update_column_to), config/loose_foreign_keys.yml:11
+	// config/loose_foreign_keys.yml:2: table pipelines: the column that refers to projects is missing: give column
+	// config/loose_foreign_keys.yml:2: table pipelines: on_delete is missing: want async_delete, async_nullify or update_column_to
+}
+
+// Install: the table of deleted records, and a trigger on each parent. From now on
+// deletions are recorded.
+func ExampleSchema_Install() {
+	ctx := context.Background()
+	pool, done := openDatabase()
+	defer done()
+
+	if err := loosefk.Public.Install(ctx, pool); err != nil {
+		log.Fatal(err)
+	}
+	if err := loosefk.Public.TrackRecordDeletions(ctx, pool, "projects"); err != nil {
+		log.Fatal(err)
+	}
+
+	if _, err := pool.Exec(ctx, "DELETE FROM projects WHERE id = 1"); err != nil {
+		log.Fatal(err)
+	}
+	main := loosefk.Database{Name: "main", Pool: pool}
+	pending, err := main.Pending(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, p := range pending {
+		fmt.Printf("%d of %s in partition %d\n", p.Count, p.Table, p.Partition)
+	}
+	// Output:
+	// 1 of public.projects in partition 1
+}
+
+// A tool that runs migrations gets them as SQL.
+func ExampleSchema_TrackRecordDeletionsSQL() {
+	fmt.Println(loosefk.Public.TrackRecordDeletionsSQL("projects"))
+	// Output:
+	// DO $$
+	// BEGIN
+	//     IF EXISTS (SELECT FROM pg_catalog.pg_partitioned_table WHERE partrelid = '"public"."projects"'::regclass) THEN
+	//         RAISE EXCEPTION 'table % is partitioned: use track_record_deletions_override_table_name', 'public.projects';
+	//     END IF;
+	//     CREATE OR REPLACE TRIGGER "projects_loose_fk_trigger"
+	//         AFTER DELETE ON "public"."projects" REFERENCING OLD TABLE AS old_table
+	//         FOR EACH STATEMENT EXECUTE FUNCTION "public"."insert_into_loose_foreign_keys_deleted_records" ();
+	// END;
+	// $$;
+}
+
+// Run: a worker cleans up. An application calls Run in a goroutine, in as many
+// processes as it likes; RunOnce is one round of it.
+func ExampleWorker_RunOnce() {
+	ctx := context.Background()
+	pool, done := openDatabase()
+	defer done()
+	worker := newWorker(ctx, pool)
+
+	if _, err := pool.Exec(ctx, "DELETE FROM projects WHERE id = 1"); err != nil {
+		log.Fatal(err)
+	}
+	result, err := worker.RunOnce(ctx, "main")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%d records, %d rows deleted, %d updated\n", result.Processed, result.Deletes, result.Updates)
+	// Output:
+	// 1 records, 100 rows deleted, 20 updated
+}
+
+// newWorker installs loose foreign keys and makes a worker.
+func newWorker(ctx context.Context, pool *pgxpool.Pool) *loosefk.Worker {
+	defs, err := loosefk.Parse("config/loose_foreign_keys.yml", strings.NewReader(definitions))
+	if err != nil {
+		log.Fatal(err)
+	}
+	databases := loosefk.Databases{{Name: "main", Pool: pool}}
+	if err := loosefk.Validate(ctx, databases, defs); err != nil {
+		log.Fatal(err)
+	}
+	if err := loosefk.Public.Install(ctx, pool); err != nil {
+		log.Fatal(err)
+	}
+	if err := loosefk.Public.TrackRecordDeletions(ctx, pool, "projects"); err != nil {
+		log.Fatal(err)
+	}
+	worker, err := loosefk.New(loosefk.Options{Databases: databases, Definitions: defs})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return worker
+}
+
+// A migration that brings a foreign key back waits until nothing is pending.
+func ExampleWorker_Drain() {
+	ctx := context.Background()
+	pool, done := openDatabase()
+	defer done()
+	worker := newWorker(ctx, pool)
+
+	if _, err := pool.Exec(ctx, "DELETE FROM projects"); err != nil {
+		log.Fatal(err)
+	}
+	result, err := worker.Drain(ctx, "projects", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%d records, %d rows deleted\n", result.Processed, result.Deletes)
+	// Output:
+	// 4 records, 400 rows deleted
+}
+
+// Rows that were there before the trigger, or slipped past it, have no record: an
+// audit finds them, and writes one if it is to repair.
+func ExampleWorker_Audit() {
+	ctx := context.Background()
+	pool, done := openDatabase()
+	defer done()
+	worker := newWorker(ctx, pool)
+
+	if _, err := pool.Exec(ctx, "INSERT INTO pipelines (project_id) VALUES (77), (77)"); err != nil {
+		log.Fatal(err)
+	}
+	found, err := worker.Audit(ctx, loosefk.AuditOptions{Repair: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, o := range found {
+		fmt.Printf("%s: %d orphans of %d parents, %d repaired\n", o.Child, o.Rows, o.Parents, o.Repaired)
+	}
+	// Output:
+	// public.pipelines: 2 orphans of 1 parents, 1 repaired
+	// public.requests: 0 orphans of 0 parents, 0 repaired
+	// public.packages: 0 orphans of 0 parents, 0 repaired
+}
+
+func ExampleWorker_Doctor() {
+	ctx := context.Background()
+	pool, done := openDatabase()
+	defer done()
+	worker := newWorker(ctx, pool)
+
+	if _, err := pool.Exec(ctx, "ALTER TABLE projects DISABLE TRIGGER projects_loose_fk_trigger"); err != nil {
+		log.Fatal(err)
+	}
+	findings, err := worker.Doctor(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, f := range findings {
+		fmt.Printf("%s: %s\n\t%s\n", f.Severity, f.Text, f.Remedy)
+	}
+	// Output:
+	// error: trigger projects_loose_fk_trigger is disabled: what is deleted from public.projects isn't recorded
+	// 	ALTER TABLE "public"."projects" ENABLE TRIGGER "projects_loose_fk_trigger"
+}

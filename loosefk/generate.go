@@ -1,0 +1,351 @@
+package loosefk
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Format is how migrations are written.
+type Format string
+
+// The formats of migrations.
+const (
+	Goose Format = "goose" // one file with -- +goose Up and Down
+	Plain Format = "plain" // a pair of files, .up.sql and .down.sql
+)
+
+// Generator writes what turns foreign keys into loose ones, and back: the
+// definitions, migrations and tests. It reads the databases and changes nothing;
+// Plan.Write writes the files.
+type Generator struct {
+	Databases   Databases
+	Definitions Definitions
+	File        string // of the definitions; required, need not exist
+	Migrations  string // directory; default "migrations"
+	Tests       string // directory; "": no tests are made
+	Format      Format // default Goose
+	// OnDelete is the action for keys whose own ON DELETE has no loose form:
+	// restrict, no action and set default. Without it they are refused.
+	OnDelete Action
+	// Restore is the ON DELETE of a key that comes back, as ForeignKey has it,
+	// where neither the database nor a migration knows it. Default: what its
+	// definition does.
+	Restore string
+	// Now becomes the version of the first migration, unless the directory has a
+	// later one. Default: time.Now.
+	Now time.Time
+}
+
+// Plan is what a Generator would have done.
+type Plan struct {
+	// Keys are those that become loose, or come back.
+	Keys []ForeignKey `json:"keys"`
+	// Files are to be written, in this order.
+	Files []PlannedFile `json:"files"`
+	// Skipped are keys for which nothing is left to do.
+	Skipped []Refusal `json:"skipped,omitempty"`
+	// Refused are keys for which it can't be done. Nothing in Files is theirs.
+	Refused []Refusal `json:"refused,omitempty"`
+	// Steps say what to deploy in which order.
+	Steps []string `json:"steps"`
+
+	up []migration
+}
+
+// PlannedFile is a file that is to be written.
+type PlannedFile struct {
+	Path    string `json:"path"`
+	Content string `json:"content"`
+	Old     string `json:"-"` // what it holds now, if it is changed
+	Changed bool   `json:"changed,omitempty"`
+}
+
+// Refusal is why a key is left as it is.
+type Refusal struct {
+	Key    ForeignKey `json:"key"`
+	Reason string     `json:"reason"`
+}
+
+// Error is "key: reason".
+func (r Refusal) Error() string { return r.Key.String() + ": " + r.Reason }
+
+// looseActions are the loose forms of ON DELETE.
+var looseActions = map[string]Action{"cascade": AsyncDelete, "nullify": AsyncNullify}
+
+func (g *Generator) defaults() error {
+	g.Migrations = cmp.Or(g.Migrations, "migrations")
+	g.Format = cmp.Or(g.Format, Goose)
+	if g.Now.IsZero() {
+		g.Now = time.Now()
+	}
+	switch {
+	case g.File == "":
+		return errors.New("the definitions have no file: name one that they can be written to")
+	case g.Format != Goose && g.Format != Plain:
+		return fmt.Errorf("the format of migrations is %q: want %s or %s", g.Format, Goose, Plain)
+	case g.OnDelete != "" && g.OnDelete != AsyncDelete && g.OnDelete != AsyncNullify:
+		return fmt.Errorf("on delete is %q: want %s or %s", g.OnDelete, AsyncDelete, AsyncNullify)
+	}
+	return nil
+}
+
+// Convert plans what turns the keys into loose ones. A key that can't become one
+// is in the plan's Refused, and one that has a definition in Skipped; for the
+// others the definitions' file, migrations and tests are in Files.
+func (g Generator) Convert(ctx context.Context, keys []ForeignKey) (*Plan, error) {
+	if err := g.defaults(); err != nil {
+		return nil, err
+	}
+	c := conversion{Generator: g, plan: new(Plan), all: g.Definitions}
+	base, err := g.problems(ctx, g.Definitions)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range keys {
+		if k.HasLFK {
+			c.plan.Skipped = append(c.plan.Skipped, Refusal{k, "it has a definition already"})
+			continue
+		}
+		d, reason, err := c.definition(ctx, k, base)
+		if err != nil {
+			return nil, err
+		}
+		if reason != "" {
+			c.plan.Refused = append(c.plan.Refused, Refusal{k, reason})
+			continue
+		}
+		c.accept(k, d)
+	}
+	if len(c.plan.Keys) == 0 {
+		return c.plan, nil
+	}
+	return c.plan, c.files(ctx)
+}
+
+// problems are what Validate finds wrong.
+func (g Generator) problems(ctx context.Context, defs Definitions) (Problems, error) {
+	err := Validate(ctx, g.Databases, defs)
+	if problems, ok := errors.AsType[Problems](err); ok {
+		return problems, nil
+	}
+	return nil, err
+}
+
+// conversion is one run of Convert.
+type conversion struct {
+	Generator
+	plan  *Plan
+	all   Definitions // with the added ones
+	added Definitions
+	// actions are what becomes of the children, by the plan's keys.
+	actions []Action
+}
+
+func (c *conversion) accept(k ForeignKey, d Definition) {
+	c.plan.Keys = append(c.plan.Keys, k)
+	c.actions = append(c.actions, d.OnDelete)
+	if !slices.ContainsFunc(c.added, d.same) { // two keys may say the same
+		c.added = append(c.added, d)
+		c.all = append(slices.Clone(c.all), d)
+	}
+}
+
+// definition is the loose form of a key, or the reason why there is none.
+func (c *conversion) definition(ctx context.Context, k ForeignKey, base Problems) (Definition, string, error) {
+	if k.NotConvertible != "" {
+		return Definition{}, k.NotConvertible, nil
+	}
+	d := Definition{Child: k.From, Parent: k.To, Column: k.Column, OnDelete: cmp.Or(looseActions[k.OnDelete], c.OnDelete)}
+	switch {
+	case d.OnDelete == "":
+		return d, fmt.Sprintf("its ON DELETE is %s, which has no loose form: say what is to become of its rows with --on-delete %s or %s",
+			k.OnDelete, AsyncDelete, AsyncNullify), nil
+	case !isTable(d.Child) || !isTable(d.Parent):
+		return d, "a definition can't name its tables", nil
+	case slices.ContainsFunc(c.added, d.same):
+		return d, "", nil
+	}
+	problems, err := c.problems(ctx, append(slices.Clone(c.all), d))
+	if err != nil {
+		return d, "", err
+	}
+	for _, p := range problems {
+		if !slices.ContainsFunc(base, func(b Problem) bool { return b.Text == p.Text }) {
+			return d, p.Text, nil
+		}
+	}
+	return d, "", nil
+}
+
+// files plans the files.
+func (c *conversion) files(ctx context.Context) error {
+	p := c.plan
+	if err := p.editDefinitions(c.Generator, c.added, nil); err != nil {
+		return err
+	}
+	if err := c.tracking(ctx); err != nil {
+		return err
+	}
+	first := len(p.up)
+	for i, k := range p.Keys {
+		check, err := c.check(ctx, k)
+		if err != nil {
+			return err
+		}
+		p.up = append(p.up, dropKey(k, c.actions[i], c.File, check...))
+	}
+	names, err := p.migrations(c.Generator)
+	if err != nil {
+		return err
+	}
+	if err := c.tests(); err != nil {
+		return err
+	}
+	p.Steps = convertSteps(c.File, c.Format, names[:first], names[first:])
+	return nil
+}
+
+// check are the statements that keep a key from being dropped while its parent
+// has no trigger, where one database has both.
+func (c *conversion) check(ctx context.Context, k ForeignKey) ([]string, error) {
+	parent := c.Databases.Of(k.To)
+	for i := range c.Databases {
+		db := &c.Databases[i]
+		if db.Name != k.Database {
+			continue
+		}
+		here, err := db.place(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("looking at database %s: %w", db.Name, err)
+		}
+		there, err := parent.place(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("looking at database %s: %w", parent.Name, err)
+		}
+		if here == there {
+			return []string{trackedSQL(Schema(parent.schema()), parent.table(k.To))}, nil
+		}
+	}
+	return nil, nil
+}
+
+// tracking plans the triggers on parents that have none and, where loose foreign
+// keys are not installed yet, what they need.
+func (c *conversion) tracking(ctx context.Context) error {
+	looked := map[*Database]bool{}
+	var parents []string
+	for _, d := range c.added {
+		if !slices.Contains(parents, d.Parent) {
+			parents = append(parents, d.Parent)
+		}
+	}
+	for _, parent := range parents {
+		db := c.Databases.Of(parent)
+		name := db.table(parent)
+		found, err := db.tracked(ctx, []tableName{name})
+		if err != nil {
+			return fmt.Errorf("looking for the trigger on %s: %w", parent, err)
+		}
+		if len(found) > 0 || c.willTrack(parent) {
+			continue
+		}
+		if !looked[db] {
+			looked[db] = true
+			installed, err := db.Installed(ctx)
+			if err != nil {
+				return err
+			}
+			if !installed && c.lastMigration(installName) == "" {
+				c.plan.up = append(c.plan.up, installation(Schema(db.schema()), db.Name))
+			}
+		}
+		partitioned, err := db.IsPartitioned(ctx, parent)
+		if err != nil {
+			return err
+		}
+		c.plan.up = append(c.plan.up, track(Schema(db.schema()), parent, partitioned, db.Name))
+	}
+	return nil
+}
+
+// editDefinitions plans the change of the definitions' file.
+func (p *Plan) editDefinitions(g Generator, add, remove Definitions) error {
+	old, err := os.ReadFile(g.File)
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !missing {
+		return fmt.Errorf("reading the definitions: %w", err)
+	}
+	text, _, err := editDefinitions(g.File, old, add, remove)
+	if err != nil {
+		return err
+	}
+	p.Files = append(p.Files, PlannedFile{Path: g.File, Content: string(text), Old: string(old), Changed: !missing})
+	return nil
+}
+
+// Write writes the files. A file that is new must not be there, and one that
+// changes must be as it was when the plan was made; then nothing is written.
+func (p *Plan) Write() error {
+	for _, f := range p.Files {
+		now, err := os.ReadFile(f.Path)
+		switch {
+		case f.Changed && err != nil:
+			return fmt.Errorf("changing %s: %w", f.Path, err)
+		case f.Changed && string(now) != f.Old:
+			return fmt.Errorf("changing %s: somebody else has changed it meanwhile; run this again", f.Path)
+		case !f.Changed && err == nil:
+			return fmt.Errorf("writing %s: it exists already", f.Path)
+		case !f.Changed && !errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("writing %s: %w", f.Path, err)
+		}
+	}
+	for _, f := range p.Files {
+		if err := f.write(); err != nil {
+			return fmt.Errorf("writing %s: %w", f.Path, err)
+		}
+	}
+	return nil
+}
+
+// write replaces the file as a whole.
+func (f PlannedFile) write() error {
+	mode := fs.FileMode(0o644)
+	if info, err := os.Stat(f.Path); err == nil {
+		mode = info.Mode().Perm()
+	}
+	name, err := filepath.EvalSymlinks(f.Path) // what a link leads to is replaced, not the link
+	if err != nil {
+		name = f.Path
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	temporary, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temporary.Name()) //nolint:errcheck // it is gone when all went well
+	_, err = temporary.WriteString(f.Content)
+	err = errors.Join(err, temporary.Chmod(mode), temporary.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(temporary.Name(), name)
+}
+
+// Statements are what the plan's migrations run, in order, outside of
+// transactions.
+func (p *Plan) Statements() []string {
+	var list []string
+	for _, m := range p.up {
+		list = append(list, m.up...)
+	}
+	return list
+}

@@ -1,0 +1,357 @@
+package loosefk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// migration is a change of a database with its way back.
+type migration struct {
+	name     string // without version
+	comment  string
+	up, down []string // statements
+	// alone: the statements can't share a transaction.
+	alone bool
+}
+
+const versionLayout = "20060102150405"
+
+// lastMigration is the version of the last migration of this name in the
+// directory, or "".
+func (g Generator) lastMigration(name string) (last string) {
+	entries, _ := os.ReadDir(g.Migrations) // firstVersion tells what is wrong with it
+	for _, e := range entries {
+		version, rest, _ := strings.Cut(e.Name(), "_")
+		if rest == name+".sql" || rest == name+".up.sql" {
+			last = max(last, version)
+		}
+	}
+	return last
+}
+
+// willTrack says whether a migration that puts the trigger on a parent is there,
+// and none after it that takes it away.
+func (g Generator) willTrack(parent string) bool {
+	return g.lastMigration(trackName(parent)) > g.lastMigration(untrackName(parent))
+}
+
+// firstVersion is the time of the next migration: after all that are there.
+func (g Generator) firstVersion() (time.Time, error) {
+	next := g.Now.UTC().Truncate(time.Second)
+	entries, err := os.ReadDir(g.Migrations)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return next, fmt.Errorf("looking for migrations: %w", err)
+	}
+	for _, e := range entries {
+		version, _, _ := strings.Cut(e.Name(), "_")
+		if t, err := time.Parse(versionLayout, version); err == nil && !t.Before(next) {
+			next = t.Add(time.Second)
+		}
+	}
+	return next, nil
+}
+
+// migrations plans the files of the plan's migrations, a second apart, and
+// returns their names.
+func (p *Plan) migrations(g Generator) ([]string, error) {
+	version, err := g.firstVersion()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, m := range p.up {
+		base := filepath.Join(g.Migrations, version.Format(versionLayout)+"_"+m.name)
+		version = version.Add(time.Second)
+		if g.Format == Plain {
+			p.Files = append(p.Files, PlannedFile{Path: base + ".up.sql", Content: m.plain(m.up)},
+				PlannedFile{Path: base + ".down.sql", Content: m.plain(m.down)})
+			names = append(names, base+".up.sql")
+			continue
+		}
+		p.Files = append(p.Files, PlannedFile{Path: base + ".sql", Content: m.goose()})
+		names = append(names, base+".sql")
+	}
+	return names, nil
+}
+
+// comments writes text as SQL comments.
+func comments(text string) string {
+	var b strings.Builder
+	for line := range strings.SplitSeq(text, "\n") {
+		b.WriteString(strings.TrimRight("-- "+line, " ") + "\n")
+	}
+	return b.String()
+}
+
+func (m migration) goose() string {
+	var b strings.Builder
+	b.WriteString(comments(m.comment) + "\n")
+	if m.alone {
+		b.WriteString("-- +goose NO TRANSACTION\n\n")
+	}
+	for _, part := range []struct {
+		name       string
+		statements []string
+	}{{"Up", m.up}, {"Down", m.down}} {
+		b.WriteString("-- +goose " + part.name + "\n")
+		for _, s := range part.statements {
+			b.WriteString("-- +goose StatementBegin\n" + s + "\n-- +goose StatementEnd\n")
+		}
+		if part.name == "Up" {
+			b.WriteString("\n")
+		}
+	}
+	return b.String()
+}
+
+func (m migration) plain(statements []string) string {
+	text := m.comment
+	if m.alone {
+		text += "\n\nRun it outside a transaction, as psql -f does: it commits between its steps."
+	}
+	return comments(text) + "\n" + strings.Join(statements, "\n\n") + "\n"
+}
+
+var notInName = regexp.MustCompile(`[^a-zA-Z0-9_]+`)
+
+// fileName makes a name for files of names in a database.
+func fileName(parts ...string) string {
+	return strings.ToLower(notInName.ReplaceAllString(strings.Join(parts, "_"), "_"))
+}
+
+const installName = "install_loose_foreign_keys"
+
+func trackName(parent string) string { return fileName("track_deletions_from", parent) }
+
+func untrackName(parent string) string { return fileName("untrack_deletions_from", parent) }
+
+// installation installs the table of deleted records.
+func installation(s Schema, database string) migration {
+	return migration{
+		name: installName,
+		comment: fmt.Sprintf("Installs loose foreign keys in database %s: the table of deleted records and the\n"+
+			"functions of its triggers. The way back loses the records of deletions whose\nchildren are not cleaned up yet.", database),
+		up: strings.Split(strings.TrimSpace(s.InstallSQL()), "\n\n"),
+		down: []string{s.expand(`
+DO $$
+DECLARE
+    t text;
+BEGIN
+    FOR t IN SELECT table_name FROM {detached} LOOP
+        EXECUTE 'DROP TABLE IF EXISTS ' || (SELECT string_agg(quote_ident(part), '.') FROM unnest(string_to_array(t, '.')) AS part);
+    END LOOP;
+END;
+$$;`),
+			s.expand("DROP TABLE IF EXISTS {records}, {detached};"),
+			s.expand("DROP FUNCTION IF EXISTS {track} (), {override} (), {guard_insert} (), {guard_update} ();")},
+	}
+}
+
+// bounded waits only a moment for the tables: while a statement waits for a
+// lock, everybody else waits behind it.
+func bounded(sql string) []string {
+	return []string{"SET lock_timeout = '5s';", sql, "RESET lock_timeout;"}
+}
+
+// track puts the trigger on a parent.
+func track(s Schema, parent string, partitioned bool, database string) migration {
+	sql, more := s.TrackRecordDeletionsSQL(parent), ""
+	if partitioned {
+		sql = s.TrackRecordDeletionsOverrideTableNameSQL(parent)
+		more = "\n\nThe table is partitioned: repeat this after partitions were added, for deletes that\nname a partition."
+	}
+	return migration{
+		name: trackName(parent),
+		comment: fmt.Sprintf("Records what is deleted from %s (database %s), for its loose foreign keys.\n"+
+			"If it meets the lock timeout, run it again.", parent, database) + more,
+		up:   bounded(sql),
+		down: bounded(s.UntrackRecordDeletionsSQL(parent)),
+	}
+}
+
+// untrack takes the trigger from a parent whose last definition goes.
+func untrack(s Schema, parent string, partitioned bool, database, file string) migration {
+	back := s.TrackRecordDeletionsSQL(parent)
+	if partitioned {
+		back = s.TrackRecordDeletionsOverrideTableNameSQL(parent)
+	}
+	return migration{
+		name: untrackName(parent),
+		comment: fmt.Sprintf("No longer records what is deleted from %s (database %s), and removes the records\n"+
+			"that are left: no definition in %s names it any more.", parent, database, filepath.Base(file)),
+		up:    []string{s.UntrackRecordDeletionsSQL(parent), s.RemoveDeletedRecordsSQL(parent)},
+		down:  []string{back},
+		alone: true,
+	}
+}
+
+// retried runs a statement that needs a lock on busy tables: it waits only a
+// moment for it, and tries again.
+func retried(condition, sql string) string {
+	run := "            " + sql
+	if condition != "" {
+		run = "            IF " + condition + " THEN\n                " + sql + "\n            END IF;"
+	}
+	return `DO $loosefk$
+BEGIN
+    FOR attempt IN 1..30 LOOP
+        BEGIN
+            SET LOCAL lock_timeout = '500ms';
+` + run + `
+            RETURN;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            IF attempt = 30 THEN
+                RAISE;
+            END IF;
+        END;
+        PERFORM pg_sleep(1);
+    END LOOP;
+END;
+$loosefk$;`
+}
+
+func dropSQL(k ForeignKey) string {
+	return retried("", fmt.Sprintf("ALTER TABLE IF EXISTS %s DROP CONSTRAINT IF EXISTS %s;", k.child.quoted(), quote(k.Constraint)))
+}
+
+// restoreSQL brings a key back while its tables are in use: from its first step
+// on nothing can become an orphan, then those that are there are dealt with, then
+// the rest is checked. A partitioned table can't have a key that isn't checked
+// yet, so there the orphans come first.
+func restoreSQL(k ForeignKey, action Action) []string {
+	missing := fmt.Sprintf("NOT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE conrelid = %s::regclass AND conname = %s)",
+		literal(k.child.quoted()), literal(k.Constraint))
+	add := addKey(k)
+	if k.partitioned {
+		return []string{orphansSQL(k, action), retried(missing, add+";")}
+	}
+	return []string{retried(missing, add+" NOT VALID;"), orphansSQL(k, action),
+		fmt.Sprintf("ALTER TABLE %s VALIDATE CONSTRAINT %s;", k.child.quoted(), quote(k.Constraint))}
+}
+
+// addKey is the statement that Generator.clause looks for, without its end.
+func addKey(k ForeignKey) string {
+	return fmt.Sprintf("ALTER TABLE %s ADD CONSTRAINT %s %s", k.child.quoted(), quote(k.Constraint), k.Clause)
+}
+
+// orphansSQL does to rows without a parent what their definition says, in
+// batches; for an action that has none it fails with their number.
+func orphansSQL(k ForeignKey, action Action) string {
+	change := ""
+	switch action {
+	case AsyncDelete:
+		change = "DELETE FROM {child} c"
+	case AsyncNullify:
+		change = "UPDATE {child} c SET {column} = NULL"
+	default:
+		return orphansReportSQL(k)
+	}
+	return k.expand(`DO $loosefk$
+BEGIN
+    LOOP
+        WITH orphans AS MATERIALIZED (
+            SELECT c.tableoid AS part, c.ctid AS tid FROM {child} c
+            WHERE c.{column} IS NOT NULL AND NOT EXISTS (SELECT FROM {parent} p WHERE p.id = c.{column})
+            LIMIT 1000 FOR UPDATE OF c
+        )
+        ` + change + `
+        WHERE c.ctid = ANY (ARRAY(SELECT tid FROM orphans)) AND (c.tableoid, c.ctid) IN (SELECT part, tid FROM orphans);
+        EXIT WHEN NOT FOUND;
+        COMMIT;
+    END LOOP;
+END;
+$loosefk$;`)
+}
+
+func orphansReportSQL(k ForeignKey) string {
+	return k.expand(`DO $loosefk$
+DECLARE
+    orphans bigint;
+BEGIN
+    SELECT count(*) INTO orphans FROM {child} c
+    WHERE c.{column} IS NOT NULL AND NOT EXISTS (SELECT FROM {parent} p WHERE p.id = c.{column});
+    IF orphans > 0 THEN
+        RAISE foreign_key_violation USING
+            MESSAGE = format('%s rows of %s refer to rows of %s that are gone', orphans, {child_name}, {parent_name}),
+            HINT = 'Remove them or clear the column, then run this again.';
+    END IF;
+END;
+$loosefk$;`)
+}
+
+func (k ForeignKey) expand(sql string) string {
+	return strings.NewReplacer("{child}", k.child.quoted(), "{parent}", k.parent.quoted(), "{column}", quote(k.Column),
+		"{child_name}", literal(k.child.String()), "{parent_name}", literal(k.parent.String())).Replace(sql)
+}
+
+// trackedSQL fails where nothing records what is deleted from a parent.
+func trackedSQL(s Schema, parent tableName) string {
+	return s.expand(`DO $loosefk$
+BEGIN
+    IF NOT EXISTS (
+        SELECT FROM pg_catalog.pg_trigger
+        WHERE tgrelid = {t_literal}::regclass AND tgenabled <> 'D'
+            AND tgfoid IN (to_regprocedure({track_literal}), to_regprocedure({override_literal}))
+    ) THEN
+        RAISE EXCEPTION 'nothing records what is deleted from %', {t_name}
+            USING HINT = 'Run the migration that tracks its deletions first.';
+    END IF;
+END;
+$loosefk$;`, "{t_literal}", literal(parent.quoted()), "{t_name}", literal(parent.String()),
+		"{track_literal}", literal(s.name(trackFunction).quoted()+"()"),
+		"{override_literal}", literal(s.name(overrideFunction).quoted()+"()"))
+}
+
+// dropKey drops a key that a definition replaces, after the statements of check.
+func dropKey(k ForeignKey, action Action, file string, check ...string) migration {
+	return migration{
+		name: fileName("drop", k.Constraint, "from", k.From),
+		comment: fmt.Sprintf(`Drops the foreign key %[1]s of %[2]s (%[3]s, to %[4]s):
+its loose form cleans up from here on.
+
+Deploy this on its own, and only after the definition in %[5]s and
+the trigger on %[4]s are deployed everywhere. A worker that doesn't know the
+definition marks deletions as done, and what they leave in %[2]s stays.
+
+The way back does to rows without a parent what the definition says (%[6]s).`,
+			k.Constraint, k.From, k.Column, k.To, filepath.Base(file), action),
+		up: append(check, dropSQL(k)), down: restoreSQL(k, action),
+		alone: true,
+	}
+}
+
+// restoreKey brings a key back.
+func restoreKey(k ForeignKey, action Action, file string) migration {
+	return migration{
+		name: fileName("restore", k.Constraint, "of", k.From),
+		comment: fmt.Sprintf(`Brings the foreign key %[1]s of %[2]s (%[3]s, to %[4]s) back,
+in the place of its loose form.
+
+Run this before or with the deployment of %[5]s without the definition.
+The way back drops the key: put the definition and the trigger on %[4]s back first.`,
+			k.Constraint, k.From, k.Column, k.To, filepath.Base(file)),
+		up: restoreSQL(k, action), down: []string{dropSQL(k)},
+		alone: true,
+	}
+}
+
+// convertSteps say what to deploy in which order.
+func convertSteps(file string, format Format, before, drops []string) []string {
+	first := "deploy " + file + " everywhere, to all workers too"
+	if len(before) > 0 {
+		first = "run " + strings.Join(before, ", ") + " and " + first
+		if version, _, ok := strings.Cut(filepath.Base(before[len(before)-1]), "_"); ok && format == Goose {
+			if _, err := strconv.ParseInt(version, 10, 64); err == nil {
+				first += "; goose up-to " + version + " stops where it has to"
+			}
+		}
+	}
+	return []string{first, "only then, in a later deployment, run " + strings.Join(drops, ", ")}
+}

@@ -1,0 +1,417 @@
+// Package loosefktest tests an application's loose foreign keys against its own
+// database: that parents are tracked ([HasLooseForeignKeys]) and that children are
+// cleaned up ([CleanedUp]). Both need a database with all migrations run, and
+// nothing else: rows are made up as far as the tables' columns allow, or by the
+// test's own functions ([NewParent], [NewChild]), and are removed again.
+//
+// They commit: the worker can't see what a transaction hasn't. Records of the same
+// parent table that are pending are worked off too.
+package loosefktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/loosefk"
+)
+
+// patience is how long a test waits for the database, and for a worker that has
+// the table at the same time.
+const patience = time.Minute
+
+// Child is a column that a definition cleans up.
+type Child struct {
+	Table  string // as the definition names it
+	Column string
+	// Parent is needed where the column refers to several parents.
+	Parent string
+}
+
+// Option changes how rows are made and where they are.
+type Option func(*setup)
+
+// In says in which databases the tables are, where that is more than one, or one
+// with a schema other than public. The pool that is passed beside isn't used, and
+// may be nil.
+func In(dbs loosefk.Databases) Option { return func(s *setup) { s.dbs = dbs } }
+
+// NewParent makes a parent and returns its id. The default is a row with made-up
+// values for columns that need one.
+func NewParent(create func(ctx context.Context, db loosefk.DB) (id int64, err error)) Option {
+	return func(s *setup) { s.newParent = create }
+}
+
+// NewChild makes a child of a parent that the definition would clean up. The
+// default is a row with made-up values for columns that need one.
+func NewChild(create func(ctx context.Context, db loosefk.DB, parent int64) error) Option {
+	return func(s *setup) { s.newChild = create }
+}
+
+// setup is what one test works with.
+type setup struct {
+	t         testing.TB
+	dbs       loosefk.Databases
+	defs      loosefk.Definitions // of the parent
+	parent    string
+	db        *loosefk.Database // of the parent
+	newParent func(ctx context.Context, db loosefk.DB) (int64, error)
+	newChild  func(ctx context.Context, db loosefk.DB, parent int64) error
+}
+
+func newSetup(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, parent string, opts []Option) *setup {
+	t.Helper()
+	s := &setup{t: t, parent: parent, dbs: loosefk.Databases{{Name: "test", Pool: pool}}}
+	for _, opt := range opts {
+		opt(s)
+	}
+	s.db = s.dbs.Of(parent)
+	if s.db == nil || s.db.Pool == nil {
+		t.Fatalf("loose foreign keys of %s: the table is in no database: pass a pool, or In(databases)", parent)
+	}
+	for _, d := range defs {
+		if s.dbs.Of(d.Parent) == s.db && s.db.FullName(d.Parent) == s.db.FullName(parent) {
+			s.defs = append(s.defs, d)
+		}
+	}
+	if len(s.defs) == 0 {
+		t.Fatalf("loose foreign keys of %s: no definition names it as a parent; add one with \"table: %s\" under each child table", parent, parent)
+	}
+	return s
+}
+
+// fatal ends the test; what says what was being done.
+func (s *setup) fatal(err error, what string) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatalf("loose foreign keys of %s: %s: %v", s.parent, what, err)
+	}
+}
+
+// context is that of the whole test, bounded.
+func (s *setup) context() context.Context {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), patience)
+	s.t.Cleanup(cancel)
+	return ctx
+}
+
+// HasLooseForeignKeys checks that a table is a parent: definitions name it and fit
+// the database, each of its triggers is there, a delete that is rolled back records
+// the deleted id until then, and one that is committed is recorded, worked off and
+// marked processed.
+func HasLooseForeignKeys(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, parent string, opts ...Option) {
+	t.Helper()
+	s := newSetup(t, pool, defs, parent, opts)
+	ctx := s.context()
+	s.examine(ctx)
+	s.rolledBack(ctx)
+	id := s.createParent(ctx)
+	s.deleteParent(ctx, s.db.Pool, id)
+	if n := s.records(ctx, s.db.Pool, id, "status = 1"); n != 1 {
+		t.Fatalf("loose foreign keys of %s: deleting id %d left %d pending records, want 1", parent, id, n)
+	}
+	s.drain(ctx)
+	if n := s.records(ctx, s.db.Pool, id, "status = 2"); n != 1 {
+		t.Fatalf("loose foreign keys of %s: the record of the deleted id %d wasn't marked processed", parent, id)
+	}
+}
+
+// examine reports what is missing in the database.
+func (s *setup) examine(ctx context.Context) {
+	s.t.Helper()
+	findings, err := s.worker().Doctor(ctx)
+	s.fatal(err, "examining the database")
+	failed := false
+	for _, f := range findings {
+		if f.Severity == loosefk.SeverityError {
+			failed = true
+			s.t.Errorf("loose foreign keys of %s: %s; remedy: %s", s.parent, f.Text, f.Remedy)
+		}
+	}
+	if failed {
+		s.t.FailNow()
+	}
+}
+
+func (s *setup) worker() *loosefk.Worker {
+	s.t.Helper()
+	w, err := loosefk.New(loosefk.Options{Databases: s.dbs, Definitions: s.defs, SecondLook: -1})
+	s.fatal(err, "making a worker")
+	return w
+}
+
+// rolledBack deletes a parent in a transaction that doesn't commit.
+func (s *setup) rolledBack(ctx context.Context) {
+	s.t.Helper()
+	tx, err := s.db.Pool.Begin(ctx)
+	s.fatal(err, "beginning a transaction")
+	defer tx.Rollback(ctx) //nolint:errcheck // that is what is meant
+	id, err := s.makeParent(ctx, tx, nil)
+	s.fatal(err, "making a parent")
+	s.deleteParent(ctx, tx, id)
+	if n := s.records(ctx, tx, id, "status = 1"); n != 1 {
+		s.t.Fatalf("loose foreign keys of %s: deleting id %d recorded it %d times, want once: is the trigger on the table that rows are deleted from?", s.parent, id, n)
+	}
+}
+
+// createParent makes a parent. What was made besides it is removed when the test
+// ends.
+func (s *setup) createParent(ctx context.Context) int64 {
+	s.t.Helper()
+	f := s.factory(s.db)
+	id, err := s.makeParent(ctx, s.db.Pool, f)
+	s.fatal(err, "making a parent")
+	return id
+}
+
+func (s *setup) makeParent(ctx context.Context, db loosefk.DB, f *factory) (int64, error) {
+	if s.newParent != nil {
+		return s.newParent(ctx, db)
+	}
+	if f == nil {
+		f = &factory{}
+	}
+	f.db = db
+	row, err := f.insert(ctx, s.db.FullName(s.parent), nil)
+	if err != nil {
+		return 0, fmt.Errorf("%w; say how it is made with NewParent", err)
+	}
+	return row.id(ctx, db)
+}
+
+// factory makes rows in a database, which are removed when the test ends.
+func (s *setup) factory(db *loosefk.Database) *factory {
+	f := &factory{db: db.Pool}
+	s.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), patience)
+		defer cancel()
+		f.db = db.Pool
+		if err := f.remove(ctx); err != nil {
+			s.t.Errorf("loose foreign keys of %s: removing made-up rows: %v", s.parent, err)
+		}
+	})
+	return f
+}
+
+func (s *setup) deleteParent(ctx context.Context, db loosefk.DB, id int64) {
+	s.t.Helper()
+	tag, err := db.Exec(ctx, "DELETE FROM "+quoted(s.db.FullName(s.parent))+" WHERE id = $1", id)
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "23503" {
+		s.t.Fatalf("loose foreign keys of %s: the parent can't be deleted: the foreign key %s is still there: %v", s.parent, e.ConstraintName, err)
+	}
+	s.fatal(err, "deleting a parent")
+	if tag.RowsAffected() != 1 {
+		s.t.Fatalf("loose foreign keys of %s: there is no row with the id %d to delete", s.parent, id)
+	}
+}
+
+// records counts the deleted records of a parent.
+func (s *setup) records(ctx context.Context, db loosefk.DB, id int64, condition string) (n int) {
+	s.t.Helper()
+	err := db.QueryRow(ctx, fmt.Sprintf("SELECT count(*) FROM %s WHERE fully_qualified_table_name = $1 AND primary_key_value = $2 AND %s",
+		quoted(s.db.FullName(loosefk.RecordsTable)), condition), s.db.FullName(s.parent), id).Scan(&n)
+	s.fatal(err, "counting deleted records")
+	return n
+}
+
+// drain works off the parent's records.
+func (s *setup) drain(ctx context.Context) {
+	s.t.Helper()
+	_, err := s.worker().Drain(ctx, s.parent, nil)
+	s.fatal(err, "cleaning up behind it")
+}
+
+// CleanedUp checks that the children of a deleted parent are deleted, lose the
+// reference, or get their value, as the definition says, and not before the worker
+// does it: a foreign key that is still there would do it at once.
+func CleanedUp(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, child Child, opts ...Option) {
+	t.Helper()
+	d := find(t, defs, child)
+	s := newSetup(t, pool, defs, d.Parent, opts)
+	c := s.cleanUp(d)
+	ctx := s.context()
+	parent := s.createParent(ctx)
+	if s.newChild != nil || len(c.rows(ctx, parent)) == 0 { // else NewParent has made one
+		s.createChild(ctx, c, parent)
+	}
+	before := c.rows(ctx, parent)
+	if len(before) == 0 {
+		t.Fatalf("loose foreign key %s: there is no row with %s = %d that the definition would clean up%s: say how one is made with NewChild", d, d.Column, parent, c.wants())
+	}
+	s.deleteParent(ctx, s.db.Pool, parent)
+	if left := c.rows(ctx, parent); len(left) != len(before) {
+		t.Fatalf("loose foreign key %s: %d of %d children went with their parent: a foreign key or a trigger is still there and does the work%s",
+			d, len(before)-len(left), len(before), c.hardKeys(ctx))
+	}
+	s.drain(ctx)
+	if left := c.rows(ctx, parent); len(left) > 0 {
+		t.Fatalf("loose foreign key %s: %d of %d children weren't cleaned up", d, len(left), len(before))
+	}
+	if d.OnDelete != loosefk.AsyncDelete {
+		c.stillThere(ctx, before)
+	}
+}
+
+// find returns the definition of a child's column.
+func find(t testing.TB, defs loosefk.Definitions, child Child) loosefk.Definition {
+	t.Helper()
+	var found loosefk.Definitions
+	for _, d := range defs {
+		if d.Child == child.Table && d.Column == child.Column && (child.Parent == "" || child.Parent == d.Parent) {
+			found = append(found, d)
+		}
+	}
+	if len(found) == 0 {
+		t.Fatalf("loose foreign key of %s.%s: there is no definition of it; under %s there are %s", child.Table, child.Column, child.Table, of(defs, child.Table))
+	}
+	if parents := found.Parents(); len(parents) > 1 {
+		t.Fatalf("loose foreign key of %s.%s: it refers to %s: say which in Child.Parent", child.Table, child.Column, strings.Join(parents, " and "))
+	}
+	return found[0]
+}
+
+func of(defs loosefk.Definitions, child string) string {
+	var list []string
+	for _, d := range defs {
+		if d.Child == child {
+			list = append(list, d.Column)
+		}
+	}
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, ", ")
+}
+
+// cleanUp is a definition and its child table.
+type cleanUp struct {
+	s     *setup
+	def   loosefk.Definition
+	db    *loosefk.Database
+	key   []string          // primary key of the child, if it has one
+	types map[string]string // of the child's columns
+}
+
+func (s *setup) cleanUp(d loosefk.Definition) *cleanUp {
+	s.t.Helper()
+	c := &cleanUp{s: s, def: d, db: s.dbs.Of(d.Child)}
+	if c.db == nil || c.db.Pool == nil {
+		s.t.Fatalf("loose foreign key %s: table %s is in no database: pass a pool, or In(databases)", d, d.Child)
+	}
+	s.fatal(loosefk.Validate(s.context(), s.dbs, loosefk.Definitions{d}), "holding the definition against the database")
+	var err error
+	c.key, err = primaryKey(s.context(), c.db.Pool, c.db.FullName(d.Child))
+	s.fatal(err, "looking up the key of "+d.Child)
+	columns, err := describe(s.context(), c.db.Pool, c.db.FullName(d.Child))
+	s.fatal(err, "looking up the columns of "+d.Child)
+	c.types = map[string]string{}
+	for _, column := range columns {
+		c.types[column.Name] = column.Type
+	}
+	return c
+}
+
+func (s *setup) createChild(ctx context.Context, c *cleanUp, parent int64) {
+	s.t.Helper()
+	if s.newChild != nil {
+		s.fatal(s.newChild(ctx, c.db.Pool, parent), "making a child")
+		return
+	}
+	id := fmt.Sprint(parent)
+	values := map[string]*string{c.def.Column: &id}
+	for _, cond := range c.def.Conditions {
+		values[cond.Column] = cond.Values[0]
+	}
+	_, err := s.factory(c.db).insert(ctx, c.db.FullName(c.def.Child), values)
+	if err != nil {
+		err = fmt.Errorf("%w; say how it is made with NewChild", err)
+	}
+	s.fatal(err, "making a child")
+}
+
+// where is the condition for children of the parent $1 that are to be cleaned up.
+func (c *cleanUp) where(args *[]any) string {
+	arg := func(column string, value *string) string {
+		if value == nil {
+			return "NULL"
+		}
+		*args = append(*args, *value)
+		return fmt.Sprintf("CAST($%d::text AS %s)", len(*args), c.types[column])
+	}
+	all := []string{quote(c.def.Column) + " = $1"}
+	for _, cond := range c.def.Conditions {
+		var any []string
+		for _, v := range cond.Values {
+			any = append(any, fmt.Sprintf("%s IS NOT DISTINCT FROM %s", quote(cond.Column), arg(cond.Column, v)))
+		}
+		all = append(all, "("+strings.Join(any, " OR ")+")")
+	}
+	if c.def.OnDelete == loosefk.UpdateColumnTo {
+		all = append(all, fmt.Sprintf("%s IS DISTINCT FROM %s", quote(c.def.TargetColumn), arg(c.def.TargetColumn, c.def.TargetValue)))
+	}
+	return strings.Join(all, " AND ")
+}
+
+// rows returns the children that are to be cleaned up, by their key, or as "" if
+// they have none.
+func (c *cleanUp) rows(ctx context.Context, parent int64) []string {
+	c.s.t.Helper()
+	args := []any{parent}
+	where := c.where(&args)
+	rows, err := c.db.Pool.Query(ctx, fmt.Sprintf("SELECT %s FROM %s WHERE %s ORDER BY 1", keyText(c.key), quoted(c.db.FullName(c.def.Child)), where), args...)
+	c.s.fatal(err, "looking for children")
+	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	c.s.fatal(err, "looking for children")
+	return list
+}
+
+// stillThere checks that children that were to be changed weren't deleted.
+func (c *cleanUp) stillThere(ctx context.Context, before []string) {
+	c.s.t.Helper()
+	// A key that holds what is changed doesn't find its row again.
+	if len(c.key) == 0 || slices.Contains(c.key, c.def.Column) || slices.Contains(c.key, c.def.TargetColumn) {
+		return
+	}
+	var n int
+	err := c.db.Pool.QueryRow(ctx, fmt.Sprintf("SELECT count(*) FROM %s WHERE %s = ANY ($1::text[])",
+		quoted(c.db.FullName(c.def.Child)), keyText(c.key)), before).Scan(&n)
+	c.s.fatal(err, "looking for children")
+	if n != len(before) {
+		c.s.t.Fatalf("loose foreign key %s: %d of %d children are gone instead of changed", c.def, len(before)-n, len(before))
+	}
+}
+
+// wants is what a child has to be like.
+func (c *cleanUp) wants() string {
+	var all []string
+	for _, cond := range c.def.Conditions {
+		all = append(all, cond.Column+" as in conditions")
+	}
+	if c.def.OnDelete == loosefk.UpdateColumnTo {
+		all = append(all, c.def.TargetColumn+" other than target_value")
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(all, ", ") + ")"
+}
+
+// hardKeys names the foreign keys of the child to the parent.
+func (c *cleanUp) hardKeys(ctx context.Context) string {
+	var names *string
+	err := c.db.Pool.QueryRow(ctx, `SELECT string_agg(conname, ', ') FROM pg_constraint
+		WHERE contype = 'f' AND conrelid = to_regclass($1) AND confrelid = to_regclass($2)`,
+		quoted(c.db.FullName(c.def.Child)), quoted(c.s.db.FullName(c.s.parent))).Scan(&names)
+	if err != nil || names == nil {
+		return ""
+	}
+	return ": drop " + *names
+}

@@ -1,0 +1,223 @@
+package loosefktest_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/loosefktest"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+const schema = `
+	CREATE TYPE mood AS ENUM ('good', 'bad');
+	CREATE TABLE owners (id uuid PRIMARY KEY, name varchar(8) NOT NULL UNIQUE);
+	CREATE TABLE projects (id bigint PRIMARY KEY, owner_id uuid NOT NULL REFERENCES owners, mood mood NOT NULL,
+		made timestamptz NOT NULL, tags text[] NOT NULL, doc jsonb NOT NULL, ok bool NOT NULL, hash bytea NOT NULL, note text);
+	CREATE TABLE pipelines (id bigserial PRIMARY KEY, project_id int, owner_id uuid NOT NULL REFERENCES owners);
+	CREATE INDEX ON pipelines (project_id);
+	CREATE TABLE requests (id bigserial PRIMARY KEY, project_id bigint, size int2 NOT NULL);
+	CREATE INDEX ON requests (project_id);
+	CREATE TABLE packages (project_id bigint, status smallint, live bool NOT NULL);
+	CREATE INDEX ON packages (project_id, status);
+	CREATE TABLE p_loads (id bigint, part int NOT NULL, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
+	CREATE TABLE p_loads_7 PARTITION OF p_loads FOR VALUES IN (7);
+	CREATE TABLE steps (id bigserial PRIMARY KEY, load_id bigint);
+	CREATE INDEX ON steps (load_id)`
+
+const definitions = `
+pipelines:
+  - {table: projects, column: project_id, on_delete: async_delete}
+requests:
+  - {table: projects, column: project_id, on_delete: async_nullify}
+packages:
+  - {table: projects, column: project_id, on_delete: update_column_to, target_column: status, target_value: 4,
+     conditions: [{column: live, value: yes}]}
+steps:
+  - {table: p_loads, column: load_id, on_delete: async_nullify}
+`
+
+// newApp is a database with all that is needed.
+func newApp(t *testing.T) (*pgxpool.Pool, loosefk.Definitions) {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), dbtest.EmptyDSN(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	runSQL(t, pool, schema)
+	defs, err := loosefk.Parse("loose.yml", strings.NewReader(definitions))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		loosefk.Public.Install(t.Context(), pool),
+		loosefk.Public.TrackRecordDeletions(t.Context(), pool, "projects"),
+		loosefk.Public.TrackRecordDeletionsOverrideTableName(t.Context(), pool, "p_loads"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return pool, defs
+}
+
+func runSQL(t *testing.T, pool *pgxpool.Pool, sql string) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+var children = []loosefktest.Child{
+	{Table: "pipelines", Column: "project_id"},
+	{Table: "requests", Column: "project_id"},
+	{Table: "packages", Column: "project_id", Parent: "projects"},
+	{Table: "steps", Column: "load_id"},
+}
+
+// TestPasses runs both tests where all is well, on made-up rows.
+func TestPasses(t *testing.T) {
+	t.Parallel()
+	pool, defs := newApp(t)
+	t.Run("tests", func(t *testing.T) {
+		loosefktest.HasLooseForeignKeys(t, pool, defs, "projects")
+		loosefktest.HasLooseForeignKeys(t, pool, defs, "public.p_loads")
+		for _, child := range children {
+			loosefktest.CleanedUp(t, pool, defs, child)
+		}
+	})
+	// What has no key and was changed stays; all else is removed.
+	for table, want := range map[string]int{"owners": 0, "projects": 0, "pipelines": 0, "requests": 0, "packages": 1, "p_loads": 0, "steps": 0} {
+		var n int
+		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil || n != want {
+			t.Errorf("%d rows of %s are left, want %d, %v", n, table, want, err)
+		}
+	}
+}
+
+func TestCallbacks(t *testing.T) {
+	t.Parallel()
+	pool, defs := newApp(t)
+	runSQL(t, pool, `
+		INSERT INTO owners VALUES ('00000000-0000-0000-0000-000000000001', 'a');
+		ALTER TABLE projects ADD CHECK (note = 'mine'), ALTER note SET NOT NULL;
+		ALTER TABLE requests ADD CHECK (size < 0)`)
+	parent := loosefktest.NewParent(func(ctx context.Context, db loosefk.DB) (id int64, err error) {
+		err = db.QueryRow(ctx, `INSERT INTO projects SELECT COALESCE(max(id), 0) + 1, '00000000-0000-0000-0000-000000000001', 'bad', now(), '{}', '{}', true, '', 'mine'
+			FROM projects RETURNING id`).Scan(&id)
+		return id, err
+	})
+	child := loosefktest.NewChild(func(ctx context.Context, db loosefk.DB, parent int64) error {
+		_, err := db.Exec(ctx, "INSERT INTO requests (project_id, size) VALUES ($1, -1), ($1, -2)", parent)
+		return err
+	})
+	loosefktest.HasLooseForeignKeys(t, pool, defs, "projects", parent)
+	loosefktest.CleanedUp(t, pool, defs, children[1], parent, child)
+	var n int
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM requests WHERE project_id IS NULL").Scan(&n); err != nil || n != 2 {
+		t.Errorf("%d rows of requests lost their reference, want 2, %v", n, err)
+	}
+}
+
+// recorder is a testing.TB that writes down why a test failed.
+type recorder struct {
+	testing.TB
+	ctx      context.Context
+	failures []string
+	cleanups []func()
+}
+
+func (r *recorder) Helper()                  {}
+func (r *recorder) Context() context.Context { return r.ctx }
+func (r *recorder) Cleanup(fn func())        { r.cleanups = append(r.cleanups, fn) }
+func (r *recorder) FailNow()                 { runtime.Goexit() }
+func (r *recorder) Errorf(format string, args ...any) {
+	r.failures = append(r.failures, fmt.Sprintf(format, args...))
+}
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	r.FailNow()
+}
+
+// record runs a test and returns why it failed, "" if it didn't.
+func record(t *testing.T, test func(t testing.TB)) string {
+	t.Helper()
+	r := &recorder{TB: t, ctx: t.Context()}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			for i := len(r.cleanups) - 1; i >= 0; i-- {
+				r.cleanups[i]()
+			}
+		}()
+		test(r)
+	}()
+	<-done
+	return strings.Join(r.failures, "\n")
+}
+
+// TestFails breaks one thing at a time.
+func TestFails(t *testing.T) {
+	t.Parallel()
+	has := func(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions) {
+		loosefktest.HasLooseForeignKeys(t, pool, defs, "projects")
+	}
+	cleaned := func(child int, opts ...loosefktest.Option) func(testing.TB, *pgxpool.Pool, loosefk.Definitions) {
+		return func(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions) {
+			loosefktest.CleanedUp(t, pool, defs, children[child], opts...)
+		}
+	}
+	for _, tt := range []struct {
+		name, breaks string
+		test         func(testing.TB, *pgxpool.Pool, loosefk.Definitions)
+		want         []string
+	}{
+		{"no definition", "", func(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions) {
+			loosefktest.HasLooseForeignKeys(t, pool, defs, "owners")
+		}, []string{"owners", "no definition names it as a parent"}},
+		{"not installed", "DROP TABLE loose_foreign_keys_deleted_records", has, []string{"no table of deleted records", "loosefk install"}},
+		{"no trigger", "DROP TRIGGER projects_loose_fk_trigger ON projects", has, []string{"projects has no trigger", "loosefk track projects"}},
+		{"trigger disabled", "ALTER TABLE projects DISABLE TRIGGER projects_loose_fk_trigger", has, []string{"is disabled", "ENABLE TRIGGER"}},
+		{"a function that does nothing", `CREATE OR REPLACE FUNCTION insert_into_loose_foreign_keys_deleted_records() RETURNS trigger
+			LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS 'BEGIN RETURN NULL; END'`, has, []string{"recorded it 0 times, want once"}},
+		{"no table", "DROP TABLE requests", has, []string{"there is no table public.requests"}},
+		{"a parent that can't be made up", "ALTER TABLE projects ADD CHECK (note = 'mine'), ALTER note SET NOT NULL", has, []string{"making a row of public.projects", "NewParent"}},
+		{"no definition of the child", "", func(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions) {
+			loosefktest.CleanedUp(t, pool, defs, loosefktest.Child{Table: "pipelines", Column: "owner_id"})
+		}, []string{"pipelines.owner_id", "no definition", "project_id"}},
+		{"the hard key is still there", "ALTER TABLE pipelines ADD CONSTRAINT fk_hard FOREIGN KEY (project_id) REFERENCES projects ON DELETE CASCADE",
+			cleaned(0), []string{"1 of 1 children went with their parent", "drop fk_hard"}},
+		{"the hard key blocks", "ALTER TABLE pipelines ADD CONSTRAINT fk_hard FOREIGN KEY (project_id) REFERENCES projects",
+			cleaned(0), []string{"can't be deleted", "fk_hard"}},
+		{"a trigger that deletes", `CREATE FUNCTION gone() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN DELETE FROM requests WHERE id = NEW.id; RETURN NULL; END';
+			CREATE TRIGGER gone AFTER UPDATE ON requests FOR EACH ROW EXECUTE FUNCTION gone()`,
+			cleaned(1), []string{"1 of 1 children are gone instead of changed"}},
+		{"not a child of the definition", "ALTER TABLE packages ALTER status SET DEFAULT 4", cleaned(2), []string{"no row with project_id", "status other than target_value", "NewChild"}},
+		{"a trigger without effect", `CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+			CREATE TRIGGER keep BEFORE DELETE ON projects FOR EACH ROW EXECUTE FUNCTION keep()`, has, []string{"there is no row with the id"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			pool, defs := newApp(t)
+			if tt.breaks != "" {
+				runSQL(t, pool, tt.breaks)
+			}
+			why := record(t, func(t testing.TB) { tt.test(t, pool, defs) })
+			for _, want := range tt.want {
+				if !strings.Contains(why, want) {
+					t.Errorf("it failed with %q, want %q in it", why, want)
+				}
+			}
+		})
+	}
+}

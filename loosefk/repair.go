@@ -1,0 +1,92 @@
+package loosefk
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Installed says whether the table of deleted records is in a database.
+func (d *Database) Installed(ctx context.Context) (ok bool, err error) {
+	err = d.Pool.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", d.records()).Scan(&ok)
+	if err != nil {
+		return false, fmt.Errorf("looking for %s in database %s: %w", d.records(), d.Name, err)
+	}
+	return ok, nil
+}
+
+// RepairDefault makes sure that deleted records have a partition to go to: it adds
+// a numbered partition and a default one where there is none, leads the column's
+// default to a partition that exists, and moves the rows that the default
+// partition caught. Each run of a worker does the last two by itself. Error:
+// ErrBusy when the locks can't be had for some seconds.
+func (d *Database) RepairDefault(ctx context.Context) (Slid, error) {
+	var s Slid
+	o := slideOptions{lockWait: 200 * time.Millisecond, tries: 15}
+	for _, step := range []func(context.Context, slideOptions, *Slid) error{d.addMissing, d.repairDefault} {
+		if err := step(ctx, o, &s); err != nil {
+			return s, fmt.Errorf("repairing the partitions of %s in database %s: %w", RecordsTable, d.Name, err)
+		}
+	}
+	return s, nil
+}
+
+// addMissing adds a partition with a number and the default partition, if there
+// is none.
+func (d *Database) addMissing(ctx context.Context, o slideOptions, s *Slid) error {
+	list, _, err := d.partitions(ctx, d.Pool)
+	if err != nil {
+		return err
+	}
+	isDefault := func(p Partition) bool { return p.Default }
+	if _, err := newest(list); err == nil && slices.ContainsFunc(list, isDefault) {
+		return nil
+	}
+	return d.underLock(ctx, o, func(tx pgx.Tx) error {
+		list, current, err := d.partitions(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(list, isDefault) {
+			_, err := tx.Exec(ctx, fmt.Sprintf("CREATE TABLE %s PARTITION OF %s DEFAULT", d.table(RecordsTable+"_default").quoted(), d.records()))
+			if err != nil {
+				return err
+			}
+		}
+		if _, err := newest(list); err == nil {
+			return nil
+		}
+		// A number that no row of the default partition has, nor a partition that
+		// was detached.
+		var value int64
+		err = tx.QueryRow(ctx, fmt.Sprintf(`
+			SELECT 1 + GREATEST($1, (SELECT max(partition) FROM %s),
+				(SELECT max(substring(relname FROM '_([0-9]{1,15})$')::bigint) FROM pg_class
+				WHERE starts_with(relname, $2) AND relkind = 'r'))`, d.records()), current, RecordsTable+"_").Scan(&value)
+		if err != nil {
+			return err
+		}
+		table := d.table(fmt.Sprintf("%s_%d", RecordsTable, value))
+		_, err = tx.Exec(ctx, fmt.Sprintf("CREATE TABLE %s PARTITION OF %s FOR VALUES IN (%d)", table.quoted(), d.records(), value))
+		if err == nil {
+			s.Added = table.String()
+		}
+		return err
+	})
+}
+
+// IsPartitioned says whether a table is there and partitioned.
+func (d *Database) IsPartitioned(ctx context.Context, table string) (yes bool, err error) {
+	err = d.Pool.QueryRow(ctx, "SELECT COALESCE((SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass($1)), false)",
+		d.table(table).quoted()).Scan(&yes)
+	if err != nil {
+		return false, fmt.Errorf("looking at table %s in database %s: %w", table, d.Name, err)
+	}
+	return yes, nil
+}
+
+// FullName is the name of a table with its schema, as deleted records have it.
+func (d *Database) FullName(table string) string { return d.table(table).String() }
