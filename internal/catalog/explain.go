@@ -14,7 +14,8 @@ import (
 type Fate string
 
 // Fates. FateUnplanned should never be seen: what nothing holds has a row in its
-// review queue.
+// review queue. What only a circle holds counts as held by nothing, and may wait
+// for the review of another manifest of the circle.
 const (
 	FateKept      Fate = "kept"      // something holds it
 	FateWaiting   Fate = "waiting"   // nothing holds it, and its review isn't due yet
@@ -45,7 +46,7 @@ type Some[T any] struct {
 
 // PlannedReview is a row of a review queue.
 type PlannedReview struct {
-	Event       string     `json:"event"` // why it was queued: one of ReviewEvents
+	Event       string     `json:"event"` // why it was queued: one of ReviewEvents, or circle
 	QueuedAt    time.Time  `json:"queued_at"`
 	ReviewAfter time.Time  `json:"review_after"`
 	ReviewCount int        `json:"review_count"` // reviews that failed

@@ -24,7 +24,10 @@ type ManifestExplanation struct {
 	Tags    Some[string]       `json:"tags"`
 	Indexes Some[HoldingIndex] `json:"indexes"`
 	Subject *ExplainedSubject  `json:"subject"` // nil: it names none
-	Review  *PlannedReview     `json:"review"`  // nil: none is planned
+	// Circle says that they don't: what holds it is held by it in turn, and none of
+	// that has a tag. It goes with the circle, after the review of any of it.
+	Circle bool           `json:"circle"`
+	Review *PlannedReview `json:"review"` // nil: none is planned
 	// Referrers and Children hang on the manifest: they are queued for review
 	// when it is deleted.
 	Referrers Some[oci.Digest] `json:"referrers"`
@@ -72,14 +75,36 @@ func (c *Catalog) ExplainManifest(ctx context.Context, path string, d oci.Digest
 		askDependents(b, &e, r, id)
 		askReview(b, ReviewOfManifests, &e.Review,
 			"top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3", r.namespace, r.id, id)
-		return tx.SendBatch(ctx, &b.Batch).Close()
+		if err := tx.SendBatch(ctx, &b.Batch).Close(); err != nil {
+			return err
+		}
+		return e.findCircle(ctx, tx, r, id)
 	})
 	if err != nil {
 		return e, err
 	}
-	held := len(e.Tags.First) > 0 || len(e.Indexes.First) > 0 || e.Subject != nil && e.Subject.Exists
-	e.Fate = fate(held, e.Review, e.AsOf)
+	e.Fate = fate(e.held() && !e.Circle, e.Review, e.AsOf)
+	if e.Circle && e.Review == nil {
+		e.Fate = FateWaiting
+	}
 	return e, nil
+}
+
+// held says whether a tag, an index or a living subject holds the manifest.
+func (e *ManifestExplanation) held() bool {
+	return len(e.Tags.First) > 0 || len(e.Indexes.First) > 0 || e.Subject != nil && e.Subject.Exists
+}
+
+// findCircle looks for a circle, as a review does.
+func (e *ManifestExplanation) findCircle(ctx context.Context, tx pgx.Tx, r repository, id int64) error {
+	if len(e.Tags.First) > 0 || !e.held() || len(e.Children.First)+len(e.Referrers.First) == 0 {
+		return nil
+	}
+	var key manifestKeys
+	key.add(r.namespace, r.id, id)
+	found, err := findCircles(ctx, tx, key)
+	e.Circle = found[id] != nil
+	return err
 }
 
 // tagsOf is the SQL of one row: how many tags of repository $1, $2 point to a

@@ -158,6 +158,39 @@ func testExplainIndexesAndReferrers(t *testing.T, dsn string) {
 	}
 }
 
+// What only a circle holds isn't kept.
+func TestExplainCircles(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	list := nested(t, b, config, 2)
+	var d []oci.Digest
+	for _, payload := range list {
+		d = append(d, oci.Compute(oci.SHA256, payload))
+	}
+	only := "only a circle holds it: what is named here is held by it in turn, and none of that has a tag"
+	b.exec(t, "DELETE FROM gc_manifest_review_queue q USING manifests m WHERE m.id = q.manifest_id AND m.digest <> $1", d[2].Bytes())
+	e := b.explainManifest(t, "r", d[2], catalog.FateWaiting)
+	if got := e.Sentences(); !e.Circle || len(got) < 3 || got[0] != only ||
+		got[1] != "in the circle: its subject "+d[0].String()+" is in r" || !strings.HasSuffix(got[2], "; nothing holds it, so it will be deleted") {
+		t.Errorf("it says %q", got)
+	}
+	e = b.explainManifest(t, "r", d[0], catalog.FateWaiting)
+	says(t, e.Sentences(), only, "in the circle: index "+d[1].String()+" of r contains it (no tag)",
+		"no review of it is planned; it will be deleted after the review of another manifest of the circle",
+		"1 manifest refers to it: "+d[2].String()+"; when it is deleted, that is reviewed")
+	b.dueNow(t)
+	b.explainManifest(t, "r", d[2], catalog.FateDue)
+
+	// The same with a tag far above.
+	b.put(t, "r", index(t, d[1]), "v1")
+	for _, digest := range d {
+		if e := b.explainManifest(t, "r", digest, catalog.FateKept); e.Circle || strings.Contains(e.Sentences()[0], "circle") {
+			t.Errorf("it says %q", e.Sentences())
+		}
+	}
+}
+
 // Many indexes hold one manifest, or one manifest has many referrers.
 func TestExplainLongLists(t *testing.T) {
 	t.Parallel()
@@ -313,7 +346,7 @@ func TestExplanationsAsJSON(t *testing.T) {
 	for want, e := range map[string]any{
 		fmt.Sprintf(`{"as_of":"2026-01-02T03:04:05Z","fate":"kept","repository":"r","digest":"%s",`+
 			`"media_type":"application/vnd.oci.image.manifest.v1+json","artifact_type":"application/vnd.oci.image.config.v1+json","size":%d,"created_at":"2026-01-02T03:04:05Z",`+
-			`"tags":{"first":["v1"],%s,"indexes":%s,"subject":null,"review":null,"referrers":%[4]s,"children":%[4]s}`,
+			`"tags":{"first":["v1"],%s,"indexes":%s,"subject":null,"circle":false,"review":null,"referrers":%[4]s,"children":%[4]s}`,
 			d, manifest.Size, one, none): manifest,
 		fmt.Sprintf(`{"as_of":"2026-01-02T03:04:05Z","fate":"kept","digest":"%s","size":6,"media_type":"%s","storage_key":"KEY",`+
 			`"created_at":"2026-01-02T03:04:05Z","lost_at":null,"configurations":{"first":[{"repository":"r","digest":"%s"}],%s,`+

@@ -15,16 +15,25 @@ func (e ManifestExplanation) Sentences() []string {
 	if e.Tags.Total.Rows > 0 {
 		tell("kept: %s of %s %s to it", e.Tags.names("tag"), e.Repository, verb(e.Tags.Total, "points", "point"))
 	}
+	kept := "kept"
+	if e.Circle {
+		tell("only a circle holds it: what is named here is held by it in turn, and none of that has a tag")
+		kept = "in the circle"
+	}
 	for _, i := range e.Indexes.First {
-		tell("kept: index %s of %s contains it (%s)", i.Digest, e.Repository, i.Tags.names("tag"))
+		tell(kept+": index %s of %s contains it (%s)", i.Digest, e.Repository, i.Tags.names("tag"))
 	}
 	if more := e.Indexes.more(); more != "" {
-		tell("kept: %s more indexes of %s contain it", more, e.Repository)
+		tell(kept+": %s more indexes of %s contain it", more, e.Repository)
 	}
 	if e.Subject != nil && e.Subject.Exists {
-		tell("kept: its subject %s is in %s", e.Subject.Digest, e.Repository)
+		tell(kept+": its subject %s is in %s", e.Subject.Digest, e.Repository)
 	}
-	text = append(text, e.Review.sentences(e.Fate, e.AsOf)...)
+	if e.Circle && e.Review == nil {
+		tell("no review of it is planned; it will be deleted after the review of another manifest of the circle")
+	} else {
+		text = append(text, e.Review.sentences(e.Fate, e.AsOf)...)
+	}
 	if e.Subject != nil && !e.Subject.Exists {
 		tell("its subject %s is not in %s, so it does not hold it", e.Subject.Digest, e.Repository)
 	}
@@ -111,6 +120,7 @@ var reasons = map[string]string{
 	"layer_delete":         "a manifest with it as layer was deleted",
 	"manifest_delete":      "a manifest with it as configuration was deleted",
 	"manifest_upload":      "it was pushed without a tag, or a client was told that it exists",
+	"circle":               "a circle that it is part of lost its last tag",
 	"manifest_list_delete": "an index that contained it was deleted",
 	"subject_delete":       "its subject was deleted",
 	"tag_delete":           "a tag of it was deleted",

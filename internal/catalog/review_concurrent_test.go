@@ -417,6 +417,9 @@ func (s *storm) refer(ctx context.Context, t *testing.T, b bundle, rng *rand.Ran
 	if rng.IntN(4) == 0 {
 		_, err = s.put(ctx, b, path, index(t, inner, d), fmt.Sprint("t", rng.IntN(4)))
 	}
+	if err == nil && rng.IntN(2) == 0 { // a circle, with a tag or without
+		_, err = s.put(ctx, b, path, circular(t, d, inner), []string{fmt.Sprint("t", rng.IntN(4))}[:rng.IntN(2)]...)
+	}
 	return s.unpromised(err, time.Time{}, oci.ManifestBlobUnknown)
 }
 
@@ -469,10 +472,20 @@ func (b bundle) complete(t *testing.T) {
 func (b bundle) nothingDangles(t *testing.T) {
 	t.Helper()
 	for what, sql := range map[string]string{
-		"manifests that nothing holds": `SELECT count(*) FROM manifests m
-			WHERE NOT EXISTS (SELECT FROM tags t WHERE t.repository_id = m.repository_id AND t.manifest_id = m.id)
-			AND NOT EXISTS (SELECT FROM manifest_references x WHERE x.repository_id = m.repository_id AND x.child_id = m.id)
-			AND NOT EXISTS (SELECT FROM manifests s WHERE s.repository_id = m.repository_id AND s.digest = m.subject_digest)`,
+		"manifests that no tag holds, directly or not": `
+			WITH RECURSIVE live (repository_id, id) AS (
+				SELECT repository_id, manifest_id FROM tags
+				UNION
+				SELECT h.* FROM live l CROSS JOIN LATERAL (
+					SELECT repository_id, child_id FROM manifest_references
+					WHERE repository_id = l.repository_id AND parent_id = l.id
+					UNION ALL
+					SELECT r.repository_id, r.id FROM manifests s
+					JOIN manifests r ON r.repository_id = s.repository_id AND r.subject_digest = s.digest
+					WHERE s.repository_id = l.repository_id AND s.id = l.id) h
+			)
+			SELECT count(*) FROM manifests m
+			WHERE NOT EXISTS (SELECT FROM live l WHERE l.repository_id = m.repository_id AND l.id = m.id)`,
 		"blobs that nothing refers to": `SELECT count(*) FROM blobs b
 			WHERE NOT EXISTS (SELECT FROM layers l WHERE l.digest = b.digest)
 			AND NOT EXISTS (SELECT FROM manifests m WHERE m.configuration_blob_digest = b.digest)`,

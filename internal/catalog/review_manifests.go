@@ -2,6 +2,8 @@ package catalog
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -54,32 +56,38 @@ const wantedManifests = `(
 		ORDER BY 1, 2, 3) w`
 
 // reviewManifests settles claimed rows. A manifest goes when no tag, no index
-// and no living subject holds it. Triggers then queue what it held: its blobs
-// with their full delay, since others may have been promised them, its children
-// and referrers with a short one.
+// and no living subject holds it, or only a circle of which it is a part: see
+// circle. Triggers then queue what it held: its blobs with their full delay,
+// since others may have been promised them, its children and referrers with a
+// short one.
 func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
 	var claimed manifestKeys
 	for _, r := range rows {
 		claimed.add(r.namespace, r.repository, r.id)
 	}
-	kept, free, gone, err := splitHeld(ctx, tx, claimed)
+	first, err := look(ctx, tx, claimed)
 	if err != nil {
 		return err
 	}
-	locked, err := lockManifests(ctx, tx, free)
+	kept, free, above := first.candidates()
+	lockedIDs, locked, err := lockCandidates(ctx, tx, free, first.circles)
 	if err != nil {
 		return err
 	}
-	keptSince, doomed, _, err := splitHeld(ctx, tx, locked)
+	second, err := look(ctx, tx, locked)
 	if err != nil {
 		return err
 	}
+	doomed, keptSince, held := second.settled(lockedIDs)
 	// Before anything is deleted: that makes new rows for what it sets free, which
 	// may be something that was kept just now.
-	for _, settled := range []manifestKeys{kept, keptSince, gone} {
+	for _, settled := range []manifestKeys{kept, keptSince, first.gone} {
 		if err := settleManifests(ctx, tx, settled); err != nil {
 			return err
 		}
+	}
+	if err := queueCircles(ctx, tx, above); err != nil {
+		return err
 	}
 	deleted, err := deleteManifests(ctx, tx, doomed)
 	if err != nil {
@@ -87,57 +95,169 @@ func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRo
 	}
 	out.Deleted, out.Kept = len(deleted), kept.len()+keptSince.len()
 	if dry {
-		out.Gone, out.Locked = gone.len(), free.len()-locked.len()
+		out.Gone, out.Locked = first.gone.len(), free.len()-locked.len()+held.len()
 		return foundManifests(ctx, tx, rows, deleted, out)
 	}
 	// What couldn't be locked has been deleted since, or somebody holds it.
 	out.Locked, err = postponeHeld(ctx, tx, free, locked)
+	if err == nil && held.len() > 0 {
+		out.Locked += held.len()
+		_, err = tx.Exec(ctx, postponeManifests, held.args(LockedPause)...)
+	}
 	out.Gone = out.Claimed - out.Deleted - out.Kept - out.Locked
 	return err
 }
 
-// splitHeld tells manifests that something holds from those that nothing holds
-// and those that aren't there.
-func splitHeld(ctx context.Context, tx pgx.Tx, keys manifestKeys) (held, free, gone manifestKeys, err error) {
+// looked is what a look at manifests has found.
+type looked struct {
+	held, free, gone manifestKeys
+	// suspects are held, not by a tag, and hold something themselves; those of
+	// them that are in a circle are in circles.
+	suspects suspects
+	circles  circles
+}
+
+// suspects are manifests that may be in a circle.
+type suspects struct {
+	list []suspect
+	keys manifestKeys
+}
+
+type suspect struct {
+	namespace, repository, id int64
+	listed                    bool // an index contains it
+}
+
+// candidates splits what was looked at first: kept is to stay, free may go, and
+// above are the circles of those that stay since an index contains them.
+func (l *looked) candidates() (kept, free manifestKeys, above []*circle) {
+	kept, free = l.held, l.free
+	for _, s := range l.suspects.list {
+		c, ok := l.circles[s.id]
+		if ok && !s.listed {
+			free.add(s.namespace, s.repository, s.id)
+			continue
+		}
+		kept.add(s.namespace, s.repository, s.id)
+		if ok {
+			above = append(above, c)
+		}
+	}
+	return kept, free, above
+}
+
+// settled splits what was looked at under locks: doomed is to go, kept to stay,
+// held to be put off.
+func (l *looked) settled(locked map[int64]bool) (doomed, kept, held manifestKeys) {
+	doomed, kept = l.free, l.held
+	for _, s := range l.suspects.list {
+		c, ok := l.circles[s.id]
+		switch {
+		case !ok:
+			kept.add(s.namespace, s.repository, s.id)
+		case !s.listed && c.lockedBy(locked):
+			doomed.add(s.namespace, s.repository, s.id)
+		default:
+			held.add(s.namespace, s.repository, s.id)
+		}
+	}
+	return doomed, kept, held
+}
+
+// look tells manifests that something holds from those that nothing holds, those
+// that may be in a circle and those that aren't there.
+func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l looked, err error) {
 	if keys.len() == 0 {
-		return held, free, gone, nil
+		return l, nil
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT w.namespace, w.repository, w.id, m.id IS NOT NULL,
-			EXISTS (
+		SELECT w.namespace, w.repository, w.id,
+			CASE WHEN m.id IS NULL THEN 'gone'
+			WHEN EXISTS (
 				SELECT FROM tags t
 				WHERE t.top_level_namespace_id = w.namespace AND t.repository_id = w.repository
-					AND t.manifest_id = w.id OFFSET 0)
-			OR EXISTS (
+					AND t.manifest_id = w.id OFFSET 0) THEN 'held'
+			WHEN EXISTS (
 				SELECT FROM manifest_references x
 				WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository
-					AND x.child_id = w.id OFFSET 0)
-			OR m.subject_digest IS NOT NULL AND EXISTS (
+					AND x.child_id = w.id OFFSET 0) THEN CASE WHEN `+holdsSomething+` THEN 'listed' ELSE 'held' END
+			WHEN m.subject_digest IS NOT NULL AND EXISTS (
 				SELECT FROM manifests s
 				WHERE s.top_level_namespace_id = w.namespace AND s.repository_id = w.repository
-					AND s.digest = m.subject_digest OFFSET 0)
+					AND s.digest = m.subject_digest OFFSET 0) THEN CASE WHEN `+holdsSomething+` THEN 'refers' ELSE 'held' END
+			ELSE 'free' END
 		FROM `+wantedManifests+`
 		LEFT JOIN LATERAL (
-			SELECT id, subject_digest FROM manifests
+			SELECT id, digest, subject_digest FROM manifests
 			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND id = w.id
 			OFFSET 0) m ON true`, keys.args()...)
 	if err != nil {
-		return held, free, gone, err
+		return l, err
 	}
-	var namespace, repository, id int64
-	var there, isHeld bool
-	_, err = pgx.ForEachRow(rows, []any{&namespace, &repository, &id, &there, &isHeld}, func() error {
-		switch {
-		case !there:
-			gone.add(namespace, repository, id)
-		case isHeld:
-			held.add(namespace, repository, id)
+	var s suspect
+	var what string
+	if _, err := pgx.ForEachRow(rows, []any{&s.namespace, &s.repository, &s.id, &what}, func() error {
+		switch what {
+		case "gone":
+			l.gone.add(s.namespace, s.repository, s.id)
+		case "held":
+			l.held.add(s.namespace, s.repository, s.id)
+		case "free":
+			l.free.add(s.namespace, s.repository, s.id)
 		default:
-			free.add(namespace, repository, id)
+			s.listed = what == "listed"
+			l.suspects.list = append(l.suspects.list, s)
+			l.suspects.keys.add(s.namespace, s.repository, s.id)
 		}
 		return nil
-	})
-	return held, free, gone, err
+	}); err != nil {
+		return l, err
+	}
+	l.circles, err = findCircles(ctx, tx, l.suspects.keys)
+	return l, err
+}
+
+// holdsSomething is the SQL of whether manifest m of look has a child or a
+// referrer.
+const holdsSomething = `(
+				EXISTS (
+					SELECT FROM manifest_references x
+					WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository
+						AND x.parent_id = w.id OFFSET 0)
+				OR EXISTS (
+					SELECT FROM manifests r
+					WHERE r.top_level_namespace_id = w.namespace AND r.repository_id = w.repository
+						AND r.subject_digest = m.digest OFFSET 0))`
+
+// lockCandidates locks the manifests that may go, and the holders of those that
+// are in circles. It returns all that it has locked, and which candidates are.
+func lockCandidates(ctx context.Context, tx pgx.Tx, free manifestKeys, found circles) (ids map[int64]bool, locked manifestKeys, err error) {
+	want := make(map[int64]bool, free.len()) // an identity is of one manifest only
+	for _, id := range free.ids {
+		want[id] = true
+	}
+	all := manifestKeys{slices.Clone(free.namespaces), slices.Clone(free.repositories), slices.Clone(free.ids)}
+	seen := maps.Clone(want)
+	for c := range found.of(free) {
+		for _, id := range c.holders {
+			if !seen[id] {
+				seen[id] = true
+				all.add(c.namespace, c.repository, id)
+			}
+		}
+	}
+	got, err := lockManifests(ctx, tx, all)
+	if err != nil {
+		return nil, locked, err
+	}
+	ids = make(map[int64]bool, got.len())
+	for i, id := range got.ids {
+		ids[id] = true
+		if want[id] {
+			locked.add(got.namespaces[i], got.repositories[i], id)
+		}
+	}
+	return ids, locked, nil
 }
 
 // lockManifests locks the manifests that nobody else holds, and returns their
@@ -223,22 +343,41 @@ func postponeHeld(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (int
 			rest.add(all.namespaces[i], all.repositories[i], id)
 		}
 	}
-	held, free, gone, err := splitHeld(ctx, tx, rest)
+	gone, there, err := goneManifests(ctx, tx, rest)
 	if err != nil {
 		return 0, err
 	}
 	if err := settleManifests(ctx, tx, gone); err != nil {
 		return 0, err
 	}
-	for _, keys := range []manifestKeys{held, free} {
-		if keys.len() == 0 {
-			continue
-		}
-		if _, err := tx.Exec(ctx, postponeManifests, keys.args(LockedPause)...); err != nil {
-			return 0, err
-		}
+	if there.len() == 0 {
+		return 0, nil
 	}
-	return held.len() + free.len(), nil
+	_, err = tx.Exec(ctx, postponeManifests, there.args(LockedPause)...)
+	return there.len(), err
+}
+
+// goneManifests tells manifests that aren't there from those that are.
+func goneManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (gone, there manifestKeys, err error) {
+	rows, err := tx.Query(ctx, `
+		SELECT w.namespace, w.repository, w.id, EXISTS (
+			SELECT FROM manifests m
+			WHERE m.top_level_namespace_id = w.namespace AND m.repository_id = w.repository AND m.id = w.id OFFSET 0)
+		FROM `+wantedManifests, keys.args()...)
+	if err != nil {
+		return gone, there, err
+	}
+	var namespace, repository, id int64
+	var exists bool
+	_, err = pgx.ForEachRow(rows, []any{&namespace, &repository, &id, &exists}, func() error {
+		if exists {
+			there.add(namespace, repository, id)
+		} else {
+			gone.add(namespace, repository, id)
+		}
+		return nil
+	})
+	return gone, there, err
 }
 
 // foundManifests tells of the manifests that a dry run deleted.

@@ -7,7 +7,7 @@ import "math/bits"
 const (
 	maxRows  = 56
 	maxProcs = 6
-	maxSets  = 8
+	maxSets  = 12
 	maxSlots = 6
 	maxKeys  = 8
 	// generations is how often a digest may be put again after its manifest was

@@ -77,6 +77,5 @@
 // subject just before the subject is committed, and delete the referrer just
 // after: as if the review had been first. Scenarios in which this can be carry
 // lateSubjects. Clients that wait for each other are in the scenarios with
-// mayDeadlock; one of them runs again. An index whose subject is a child of its
-// own is never collected: each holds the other.
+// mayDeadlock; one of them runs again.
 package model

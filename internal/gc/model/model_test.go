@@ -94,6 +94,11 @@ func TestMutations(t *testing.T) {
 		{dropLast, "an index and its child are reviewed together", noDelays, "nothing holds it"},
 		{dropLast, "a subject and its referrer are reviewed together", noDelays, "nothing holds it"},
 		{postponeBlindly, "a batch is reviewed while one of it is deleted", delays, "told exists"},
+		{noCircles, "an index refers to its child as its subject", noDelays, "nothing holds it"},
+		{circleNotLocked, "one in a circle is tagged", noDelays, "while its subject lives"},
+		{circleSeenOnce, "one in a circle is tagged", noDelays, "while its subject lives"},
+		{circleSeenOnce, "one in a circle is put into an index", noDelays, "while its subject lives"},
+		{circleNotPassed, "one in a circle loses the last tag", noDelays, "nothing holds it"},
 	} {
 		t.Run(string(tt.mutation)+": "+tt.scenario, func(t *testing.T) {
 			t.Parallel()

@@ -39,5 +39,9 @@ const (
 	noRepositoryLock mutation = "a put doesn't lock its repository"
 	noPutTrigger     mutation = "a put isn't queued"
 	dropLast         mutation = "rows of what is held are dropped after the deletions"
+	noCircles        mutation = "circles aren't looked for"
+	circleNotLocked  mutation = "the holders of one in a circle aren't locked"
+	circleSeenOnce   mutation = "the holders of one in a circle aren't looked for again"
+	circleNotPassed  mutation = "one in a circle that an index contains is kept without queueing another"
 	postponeBlindly  mutation = "a reviewer that gave way puts off rows that it doesn't hold, due or not"
 )

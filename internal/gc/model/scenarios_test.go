@@ -421,15 +421,64 @@ var scenarios = []scenario{
 		},
 	},
 	{
-		name: "an index refers to its child as its subject",
-		// Each holds the other.
-		open:  "manifest M is left, and nothing holds it",
+		name:  "an index refers to its child as its subject",
 		world: world{blobs: 1, manifests: []manifest{image("M", 0), index("I", 0).of(0)}, tags: []int{0}},
 		setup: func(m *machine) []*program {
 			m.hasBlob(0, 0)
 			m.hasManifest(0)
 			m.hasManifest(1, 0)
-			return []*program{m.deleteTag(0), m.reviewManifests(), m.reviewBlobs()}
+			return []*program{m.deleteTag(0), m.reviewManifests(), m.reviewManifests(), m.reviewBlobs()}
+		},
+	},
+	{
+		name:  "one in a circle loses the last tag",
+		world: world{manifests: []manifest{index("M"), index("I", 0).of(0)}, tags: []int{0}},
+		setup: func(m *machine) []*program {
+			m.hasManifest(0, 0)
+			m.hasManifest(1)
+			m.isDue(1)
+			return []*program{m.deleteTag(0), m.headManifest(0), m.reviewManifests(), m.reviewManifests()}
+		},
+	},
+	{
+		name:  "one in a circle is tagged",
+		world: world{manifests: []manifest{index("M"), index("J", 0), index("I", 1).of(0)}, tags: []int{0}},
+		setup: func(m *machine) []*program {
+			m.hasManifest(0)
+			m.hasManifest(1)
+			m.hasManifest(2)
+			m.isDue(2)
+			return []*program{m.put(1, 0), m.headManifest(0), m.reviewManifests(), m.reviewManifests()}
+		},
+	},
+	{
+		name:  "one in a circle is put into an index",
+		world: world{manifests: []manifest{index("M"), index("I", 0).of(0), index("K", 0)}, tags: []int{0}},
+		setup: func(m *machine) []*program {
+			m.hasManifest(0)
+			m.hasManifest(1)
+			m.isDue(1)
+			return []*program{m.put(2, 0), m.reviewManifests(), m.reviewManifests()}
+		},
+	},
+	{
+		name:  "a tag moves in a circle",
+		world: world{manifests: []manifest{index("M"), index("J", 0), index("I", 1).of(0)}, tags: []int{0}},
+		setup: func(m *machine) []*program {
+			m.hasManifest(0)
+			m.hasManifest(1, 0)
+			m.hasManifest(2)
+			m.isDue(2)
+			return []*program{m.put(2, 0), m.deleteTag(0), m.reviewManifests(), m.reviewManifests()}
+		},
+	},
+	{
+		name:  "a circle is put",
+		world: world{manifests: []manifest{index("M"), index("I", 0).of(0)}, tags: []int{0}},
+		setup: func(m *machine) []*program {
+			m.hasManifest(0)
+			m.isDue(0)
+			return []*program{m.put(1), m.put(0, 0), m.deleteTag(0), m.reviewManifests()}
 		},
 	},
 	{

@@ -7,6 +7,11 @@ const (
 	kept    = 4 // in use
 	held    = 6 // locked by the reviewer
 	putOff  = 7
+	// Of manifests that may be in circles.
+	suspect = 8  // held, not by a tag, and holding something
+	listed  = 9  // those of them that an index contains
+	members = 10 // the holders of those that are to go
+	passed  = 11 // the holders of those that are not
 )
 
 // claim is claimBlobs and claimManifests: any due row that nobody holds, or all
@@ -291,15 +296,23 @@ func (m *machine) reviewManifests() *program {
 	w := &m.world
 	p := newProgram("manifest reviewer")
 	p.worker, p.rerun, p.after = true, "claim", "postpone"
-	splitHeld := func(x *exec, list set) (kept, open, none set) {
+	look := func(x *exec, list set) (kept, open, none set) {
+		x.me.sets[suspect], x.me.sets[listed] = 0, 0
 		list.each(func(id int) {
 			switch {
 			case !w.there(id, x.see):
 				none |= one(id)
-			case w.tagged(id, x.see) || w.parent(id, x.see) || w.subject(id, x.see):
+			case w.tagged(id, x.see):
+				kept |= one(id)
+			case !w.parent(id, x.see) && !w.subject(id, x.see):
+				open |= one(id)
+			case !w.holding(id, x.see) || x.m.wrong(noCircles):
 				kept |= one(id)
 			default:
-				open |= one(id)
+				x.me.sets[suspect] |= one(id)
+				if w.parent(id, x.see) {
+					x.me.sets[listed] |= one(id)
+				}
 			}
 		})
 		return kept, open, none
@@ -317,8 +330,8 @@ func (m *machine) reviewManifests() *program {
 	p.add("claimManifests: FOR UPDATE SKIP LOCKED on gc_manifest_review_queue", func(x *exec) result {
 		return x.claim(len(m.manifests)*generations, w.review)
 	})
-	p.add("splitHeld: SELECT what a tag, an index or a subject holds; drop the rows of those", func(x *exec) result {
-		keep, free, none := splitHeld(x, x.me.sets[claimed])
+	p.add("look: SELECT what a tag, an index or a subject holds; drop the rows of those", func(x *exec) result {
+		keep, free, none := look(x, x.me.sets[claimed])
 		x.me.sets[open], x.me.sets[kept] = free, keep|none
 		if x.m.wrong(dropLast) {
 			return next
@@ -328,32 +341,62 @@ func (m *machine) reviewManifests() *program {
 		}
 		return next
 	})
+	p.add("findCircles: SELECT the holders of those that hold something; drop the rows of those that aren't in circles", func(x *exec) result {
+		if x.me.sets[suspect] == 0 {
+			return skip
+		}
+		var keep set
+		x.me.sets[suspect].each(func(id int) {
+			holders, circular := w.circle(id, x.see)
+			switch {
+			case circular && !x.me.sets[listed].has(id):
+				x.me.sets[open] |= one(id)
+				x.me.sets[members] |= holders
+				return
+			case circular:
+				x.me.sets[passed] |= holders
+			}
+			keep |= one(id)
+		})
+		if x.m.wrong(dropLast) {
+			x.me.sets[kept] |= keep
+			return next
+		}
+		if !x.drop(keep, w.review) {
+			return wait
+		}
+		return next
+	})
 	if m.wrong(lockAndLook) {
-		p.early("lockManifests and splitHeld in one statement", func(x *exec) result {
+		p.early("lockManifests and look in one statement", func(x *exec) result {
 			if x.me.sets[open] == 0 {
 				return skip
 			}
 			x.me.sets[held] = lockSkipping(x, x.me.sets[open])
-			keep, free, _ := splitHeld(x, x.me.sets[held])
-			x.me.sets[gone] = free
+			keep, free, _ := look(x, x.me.sets[held])
+			x.me.sets[gone], x.me.sets[suspect] = free, 0
 			x.drop(keep, w.review)
 			return next
 		})
 	}
-	p.add("lockManifests: FOR UPDATE SKIP LOCKED on manifests", func(x *exec) result {
+	p.add("lockManifests: FOR UPDATE SKIP LOCKED on manifests, and on the holders of those in circles", func(x *exec) result {
 		if x.m.wrong(lockAndLook) || x.me.sets[open] == 0 {
 			return skip
 		}
-		x.me.sets[held] = lockSkipping(x, x.me.sets[open])
+		want := x.me.sets[open]
+		if !x.m.wrong(circleNotLocked) {
+			want |= x.me.sets[members]
+		}
+		x.me.sets[held] = lockSkipping(x, want) & x.me.sets[open]
 		return next
 	})
-	p.add("splitHeld: look again; drop the rows of what is held since", func(x *exec) result {
+	p.add("look: again; drop the rows of what is held since", func(x *exec) result {
 		if x.m.wrong(lockAndLook) || x.me.sets[held] == 0 {
 			return skip
 		}
-		keep, free, _ := splitHeld(x, x.me.sets[held])
+		keep, free, _ := look(x, x.me.sets[held])
 		if x.m.wrong(noSecondLook) {
-			keep, free = 0, x.me.sets[held]
+			keep, free, x.me.sets[suspect] = 0, x.me.sets[held], 0
 		}
 		x.me.sets[gone] = free
 		if x.m.wrong(dropLast) {
@@ -365,23 +408,70 @@ func (m *machine) reviewManifests() *program {
 		}
 		return next
 	})
+	p.add("findCircles: again; drop the rows of those that are held since", func(x *exec) result {
+		if x.me.sets[suspect] == 0 {
+			return skip
+		}
+		var keep set
+		x.me.sets[suspect].each(func(id int) {
+			holders, circular := w.circle(id, x.see)
+			locked := true
+			holders.each(func(h int) { locked = locked && x.me.locked[w.manifest(slotOf(h))] == forUpdate })
+			switch {
+			case x.m.wrong(circleSeenOnce) && x.me.sets[members] != 0:
+				x.me.sets[gone] |= one(id)
+			case !circular:
+				keep |= one(id)
+			case !x.me.sets[listed].has(id) && (locked || x.m.wrong(circleNotLocked)):
+				x.me.sets[gone] |= one(id)
+			default:
+				x.me.sets[putOff] |= one(id)
+			}
+		})
+		if x.m.wrong(dropLast) {
+			x.me.sets[kept] |= keep
+			return next
+		}
+		if !x.drop(keep, w.review) {
+			return wait
+		}
+		return next
+	})
+	p.add("queueCircles: upsert gc_manifest_review_queue for holders that no index contains", func(x *exec) result {
+		return x.rows(func() (ids set) {
+			if x.m.wrong(circleNotPassed) {
+				return 0
+			}
+			x.me.sets[passed].each(func(id int) {
+				if !w.parent(id, x.see) {
+					ids |= one(id)
+				}
+			})
+			return ids
+		}, func(id int) bool { return x.queue(w.review(id), soon) })
+	})
 	m.deleteManifests(p)
 	p.add("postponeHeld: SELECT those that couldn't be locked; UPDATE or DELETE FROM gc_manifest_review_queue", func(x *exec) result {
 		left := x.me.sets[open] &^ x.me.sets[held]
 		if x.m.wrong(dropLast) && !x.drop(x.me.sets[kept], w.review) {
 			return wait
 		}
-		if left == 0 {
+		if left|x.me.sets[putOff] == 0 {
 			return skip
 		}
-		_, _, none := splitHeld(x, left)
+		var none set
+		left.each(func(id int) {
+			if !w.there(id, x.see) {
+				none |= one(id)
+			}
+		})
 		if x.m.wrong(dropUnlocked) {
 			none = left
 		}
 		if x.m.wrong(goneIsLocked) {
 			none = 0
 		}
-		if !x.drop(none, w.review) || !x.postpone(left&^none, w.review) {
+		if !x.drop(none, w.review) || !x.postpone(left&^none|x.me.sets[putOff], w.review) {
 			return wait
 		}
 		return next
@@ -394,7 +484,10 @@ func (m *machine) reviewManifests() *program {
 			if x.s.toldOf.has(id) {
 				x.breaks("manifest " + w.idName(id) + " is deleted, which a client was told exists")
 			}
-			if w.subject(id, x.newest) && !x.m.lateSubjects {
+			if !w.subject(id, x.newest) || x.m.lateSubjects {
+				return
+			}
+			if _, circular := w.circle(id, func(row int) uint8 { return x.s.rows[row] }); !circular {
 				x.breaks("manifest " + w.idName(id) + " is deleted while its subject lives")
 			}
 		})

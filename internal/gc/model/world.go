@@ -185,6 +185,47 @@ func (w *world) subject(id int, row func(int) uint8) bool {
 	return s >= 0 && row(w.manifest(s)) != 0
 }
 
+// holding says whether the manifest with an identity has a child or a referrer.
+func (w *world) holding(id int, row func(int) uint8) bool {
+	if len(w.manifests[slotOf(id)].children) > 0 {
+		return true
+	}
+	for slot, m := range w.manifests {
+		if m.subject == slotOf(id) && row(w.manifest(slot)) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// circle returns what holds the manifest with an identity, directly or not, and
+// whether it is a circle: it is among its own holders, none of which has a tag.
+func (w *world) circle(id int, row func(int) uint8) (holders set, circular bool) {
+	direct := func(id int) (list set) {
+		for slot, m := range w.manifests {
+			g := row(w.manifest(slot))
+			for i := range m.children {
+				if g != 0 && int(row(w.child(slot, i))) == id+1 {
+					list |= one(identity(slot, g))
+				}
+			}
+		}
+		if w.subject(id, row) {
+			s := w.manifests[slotOf(id)].subject
+			list |= one(identity(s, row(w.manifest(s))))
+		}
+		return list
+	}
+	holders = direct(id)
+	for before := set(0); before != holders; {
+		before = holders
+		before.each(func(id int) { holders |= direct(id) })
+	}
+	tagged := false
+	holders.each(func(id int) { tagged = tagged || w.tagged(id, row) })
+	return holders, holders.has(id) && !tagged
+}
+
 // there says whether the row with an identity is.
 func (w *world) there(id int, row func(int) uint8) bool {
 	return row(w.manifest(slotOf(id))) == generationOf(id)

@@ -1,0 +1,253 @@
+package catalog_test
+
+import (
+	"context"
+	"regexp"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// beforeWalk is where a review looks for circles.
+const beforeWalk = `WITH RECURSIVE holders`
+
+var walk = regexp.MustCompile(beforeWalk)
+
+// oneCircle puts a circle of depth 2, the image, the index of it, and the index
+// of that which refers to the image, with only the row of the last one in review.
+func (b bundle) oneCircle(t *testing.T, config oci.Digest) [][]byte {
+	t.Helper()
+	list := nested(t, b, config, 2)
+	b.exec(t, `DELETE FROM gc_manifest_review_queue q USING manifests m
+		WHERE m.id = q.manifest_id AND m.digest <> $1`, oci.Compute(oci.SHA256, list[2]).Bytes())
+	b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+	return list
+}
+
+// cleared deletes all tags and manifests.
+func (b bundle) cleared(t *testing.T) {
+	t.Helper()
+	for _, table := range []string{"tags", "manifests", "gc_manifest_review_queue"} {
+		b.exec(t, "DELETE FROM "+table)
+	}
+}
+
+// A tag or a new index comes to one of a circle after the review found the circle
+// without a tag, and before it has its locks: all of it is kept. Fails with a
+// review that doesn't look for the holders again.
+func TestRaceCircleHeldBetweenLookAndLock(t *testing.T) {
+	atBoth(t, testRaceCircleHeldBetweenLookAndLock)
+}
+
+func testRaceCircleHeldBetweenLookAndLock(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	b.delays(t)
+	config := b.push(t, "r", "config")
+	for i := range 3 {
+		for what, hold := range map[string]func(payload []byte){
+			// Not a put, which waits for the review if it is of a subject.
+			"a tag": func(payload []byte) {
+				b.exec(t, `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+					SELECT top_level_namespace_id, repository_id, 't', id FROM manifests WHERE digest = $1`,
+					oci.Compute(oci.SHA256, payload).Bytes())
+			},
+			"an index": func(payload []byte) { b.put(t, "r", index(t, oci.Compute(oci.SHA256, payload)), "t") },
+		} {
+			list := b.oneCircle(t, config)
+			p := b.pausing(t, ofManifests(), "default_transaction_isolation", "repeatable read")
+			p.to(t, beforeLock)
+			hold(list[i])
+			if out := p.ended(t); out.Kept != 1 || out.Deleted != 0 {
+				t.Errorf("%s for %d: %+v; want it kept", what, i, out)
+			}
+			b.whole(t, "r", "t")
+			for _, payload := range list {
+				if _, err := b.ManifestByDigest(t.Context(), "r", oci.Compute(oci.SHA256, payload)); err != nil {
+					t.Errorf("%s for %d: %v", what, i, err)
+				}
+			}
+			// Its row is gone, and whoever takes the tag away makes another.
+			if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
+				t.Fatal(err)
+			}
+			b.untilSettled(t)
+			b.empty(t, "manifests", "gc_manifest_review_queue")
+		}
+	}
+}
+
+// A tag or a new index for one of a circle that is being deleted waits until that
+// is over. It is told the truth, and what it then holds is there. Fails with a
+// review that locks only what it deletes: it wouldn't wait, and the tag's index
+// would vanish after it was answered.
+func TestRaceCircleHeldWhileDeleted(t *testing.T) { atBoth(t, testRaceCircleHeldWhileDeleted) }
+
+func testRaceCircleHeldWhileDeleted(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch := b.session(t)
+	config := b.push(t, "r", "config")
+	for i := range 3 {
+		for _, stop := range []string{beforeWalk, beforeDelete, beforeCommit} {
+			list := b.oneCircle(t, config)
+			p := b.pausing(t, ofManifests())
+			p.to(t, beforeLock)
+			p.to(t, stop)
+			tagged := later(func() error { _, err := b.tryPut(context.Background(), "r", list[i], "t"); return err })
+			p.blocks(t, watch, 1)
+			listed := later(func() error {
+				_, err := b.tryPut(context.Background(), "r", index(t, oci.Compute(oci.SHA256, list[i])), "list")
+				return err
+			})
+			p.blocks(t, watch, 2)
+			if out := p.ended(t); out.Deleted != 1 {
+				t.Fatalf("for %d, stopped at %s: %+v", i, stop, out)
+			}
+			if err := soon(t, "tag", tagged); err != nil {
+				t.Errorf("for %d, stopped at %s: %v", i, stop, err)
+			}
+			if err := soon(t, "index", listed); err != nil {
+				wantCode(t, err, oci.ManifestBlobUnknown)
+			} else {
+				b.whole(t, "r", "list")
+			}
+			b.whole(t, "r", "t", config)
+			b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+			b.review(t, reviewingManifests)
+			b.whole(t, "r", "t", config)
+			b.complete(t)
+			b.cleared(t)
+		}
+	}
+}
+
+// A put that has begun holds one of the circle: the review puts its row off.
+// Fails with a review that goes on with the holders that it got.
+func TestRacePutHoldsCircle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	for i := range 3 {
+		list := b.oneCircle(t, config)
+		x := b.session(t)
+		x.exec(t, "BEGIN")
+		x.exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", oci.Compute(oci.SHA256, list[i]).Bytes()) // as putAgain does
+		if out := b.pausing(t, ofManifests()).ended(t); out.Locked != 1 || out.Claimed != 1 {
+			t.Errorf("while %d is held: %+v; want it put off", i, out)
+		}
+		b.putOff(t, "gc_manifest_review_queue", 1)
+		x.exec(t, "COMMIT")
+		b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		if out := b.pausing(t, ofManifests()).ended(t); out.Deleted != 1 {
+			t.Errorf("when %d is no longer held: %+v", i, out)
+		}
+		b.cleared(t)
+	}
+}
+
+// The circle grows between the look and the lock, by an index that nobody has
+// tagged: not all is locked, so the row is put off.
+func TestRaceCircleGrows(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	list := b.oneCircle(t, config)
+	image := oci.Compute(oci.SHA256, list[0])
+	p := b.pausing(t, ofManifests())
+	p.to(t, beforeLock)
+	b.put(t, "r", circular(t, image, image, image))
+	if out := p.ended(t); out.Locked != 1 || out.Deleted != 0 {
+		t.Errorf("review: %+v; want it put off", out)
+	}
+	b.delays(t)
+	b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+	b.untilSettled(t)
+	b.empty(t, "manifests", "gc_manifest_review_queue")
+}
+
+// The last tag of a circle goes while a review that has seen it is about to drop
+// the row of another of the circle, on which all hangs: the review of what lost
+// the tag waits for that, and queues it anew. Fails with a review that queues
+// only where there is no row yet.
+func TestRaceCircleIsPassedOn(t *testing.T) {
+	atBoth(t, testRaceCircleIsPassedOn)
+}
+
+func testRaceCircleIsPassedOn(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	b.delays(t)
+	watch := b.session(t)
+	config := b.push(t, "r", "config")
+	for _, stop := range []string{beforeSettle, beforeCommit} {
+		list := b.oneCircle(t, config)
+		b.put(t, "r", list[0], "t")
+		p := b.pausing(t, ofManifests())
+		p.to(t, stop)
+		if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
+			t.Fatal(err)
+		}
+		second := b.pausing(t, ofManifests(), "lock_timeout", "0")
+		second.to(t, `INSERT INTO gc_manifest_review_queue`)
+		done := later(func() error { _, err := second.finish(t); return err })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Kept != 1 {
+			t.Errorf("stopped at %s: %+v; want it kept", stop, out)
+		}
+		if err := soon(t, "the second review", done); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.queued(t, oci.Compute(oci.SHA256, list[2])); got != "circle" {
+			t.Errorf("stopped at %s: in review: %q", stop, got)
+		}
+		b.untilSettled(t)
+		b.empty(t, "manifests", "gc_manifest_review_queue")
+	}
+}
+
+// The tag goes from one of the circle to another while a review walks: it is seen
+// at one of them, since the walk is one statement.
+func TestRaceTagMovesInCircle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	for from := range 2 { // not from the outermost, whose review would end there
+		list := b.oneCircle(t, config)
+		b.put(t, "r", list[from], "t")
+		b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		p := b.pausing(t, ofManifests())
+		p.to(t, beforeWalk)
+		b.put(t, "r", list[from+1], "t")
+		if out := p.ended(t); out.Deleted != 0 {
+			t.Errorf("from %d: %+v; want nothing deleted", from, out)
+		}
+		b.whole(t, "r", "t")
+		b.cleared(t)
+	}
+}
+
+// Two reviewers meet the circle at both ends: nothing is lost, and it is gone in
+// the end.
+func TestRaceTwoReviewersOfACircle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.delays(t)
+	config := b.push(t, "r", "config")
+	for _, stop := range []string{beforeLock, beforeDelete} {
+		b.oneCircle(t, config)
+		p := b.pausing(t, ofManifests())
+		p.to(t, stop)
+		b.exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+			SELECT top_level_namespace_id, repository_id, id, now(), 'test' FROM manifests WHERE subject_digest IS NULL
+			ON CONFLICT DO NOTHING`)
+		if out, err := b.pausing(t, ofManifests()).finish(t); err != nil {
+			contended(t, err)
+		} else if out.Deleted != 0 {
+			t.Errorf("stopped at %s: the second: %+v", stop, out)
+		}
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Errorf("stopped at %s: the first: %+v", stop, out)
+		}
+		b.dueNow(t)
+		b.untilSettled(t)
+		b.empty(t, "manifests", "gc_manifest_review_queue")
+	}
+}

@@ -1,0 +1,106 @@
+package catalog_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// limits are the settings of a session of reviews whose transactions may take
+// that long: half of it for a statement, half of it between two.
+func (b bundle) limits(t *testing.T, transaction time.Duration) (settings []string) {
+	t.Helper()
+	d, err := db.Open(t.Context(), db.Options{
+		DSN: b.db.Pool.Config().ConnString(), StatementTimeout: transaction / 2, IdleTimeout: transaction / 2,
+		LockTimeout: 200 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for name, value := range d.Pool.Config().ConnConfig.RuntimeParams {
+		settings = append(settings, name, value)
+	}
+	return settings
+}
+
+// A review stalls while it holds its locks: its process is stopped between two
+// statements, or a statement hangs. PostgreSQL ends its transaction, so requests
+// that wait for it are answered, and wait for the transaction's timeout at most.
+// Fails without either limit: the requests wait for as long as the review is
+// stalled, or until their own statement timeout, 30 s.
+func TestRaceReviewStalls(t *testing.T) {
+	t.Parallel()
+	const timeout, margin = 2 * time.Second, 4 * time.Second // the margin is for slow machines
+	for _, stall := range []string{beforeDelete, beforeCommit, "in a statement"} {
+		t.Run(stall, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			config := b.push(t, "r", "config")
+			payload := numbered(t, 1, config)
+			d := b.put(t, "r", payload)
+			b.dueNow(t)
+			p := b.pausing(t, ofManifests(), b.limits(t, timeout)...)
+			ended := make(chan error, 1)
+			if stall == "in a statement" {
+				b.exec(t, `CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql AS
+					$$ BEGIN PERFORM pg_sleep(600); RETURN OLD; END $$`)
+				b.exec(t, "CREATE TRIGGER hang BEFORE DELETE ON manifests FOR EACH ROW EXECUTE FUNCTION hang()")
+				go func() { _, err := p.finish(t); ended <- err }()
+				watch := b.session(t)
+				eventually(t, "the deletion hangs", func() bool {
+					var n int
+					if err := watch.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()").Scan(&n); err != nil {
+						t.Fatal(err)
+					}
+					return n == 1
+				})
+			} else {
+				p.to(t, stall)
+			}
+
+			start := time.Now()
+			requests := map[string]<-chan error{
+				"tag": later(func() error { _, err := b.tryPut(context.Background(), "r", payload, "t"); return err }),
+				"index": later(func() error {
+					_, err := b.tryPut(context.Background(), "r", index(t, d), "list")
+					return err
+				}),
+				"HEAD": later(func() error { _, err := b.PromiseManifest(context.Background(), "r", d); return err }),
+			}
+			for what, done := range requests {
+				select {
+				case err := <-done:
+					if err != nil {
+						t.Errorf("%s: %v", what, err)
+					}
+				case <-time.After(timeout + margin - time.Since(start)):
+					t.Fatalf("%s: it still waits after %v, where transactions may take %v", what, time.Since(start), timeout)
+				}
+			}
+			t.Logf("the requests waited for %v", time.Since(start))
+			if stall != "in a statement" {
+				_, err := p.finish(t)
+				ended <- err
+			}
+			if err := soon(t, "the review", ended); err == nil {
+				t.Error("the review that was ended has no error")
+			} else {
+				t.Logf("the review: %v", err)
+			}
+			// Nothing of it stays, and what the requests made is whole.
+			b.whole(t, "r", "t", config)
+			b.whole(t, "r", "list")
+			if got := b.queued(t, d); got != "manifest_upload" {
+				t.Errorf("in review: %q, want the row there as before", got)
+			}
+			if _, err := b.ManifestByDigest(t.Context(), "r", oci.Compute(oci.SHA256, payload)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,312 @@
+package catalog_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// circular is an index of children that refers to subject.
+func circular(t *testing.T, subject oci.Digest, children ...oci.Digest) []byte {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal(index(t, children...), &m); err != nil {
+		t.Fatal(err)
+	}
+	m["artifactType"] = "application/x"
+	m["subject"] = map[string]any{"mediaType": oci.MediaTypeImageManifest, "digest": subject.String(), "size": 1}
+	payload, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return payload
+}
+
+// circleForms are manifests that hold each other in a circle. Each form puts
+// them untagged and returns their payloads.
+var circleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][]byte{
+	"depth 1": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 1) },
+	"depth 2": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 2) },
+	"depth 3": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 3) },
+	// The referrer between the two is put last, and holds no child.
+	"through a referrer": func(t *testing.T, b bundle, config oci.Digest) [][]byte {
+		s := numbered(t, 1, config)
+		x := subjectOf(t, config, oci.Compute(oci.SHA256, s))
+		r := circular(t, oci.Compute(oci.SHA256, x), oci.Compute(oci.SHA256, s))
+		for _, payload := range [][]byte{s, r, x} {
+			b.put(t, "r", payload)
+		}
+		return [][]byte{s, r, x}
+	},
+	// Two share their image, and one has a circle above it.
+	"circles on circles": func(t *testing.T, b bundle, config oci.Digest) [][]byte {
+		s := numbered(t, 1, config)
+		one := b.put(t, "r", s)
+		first, second := circular(t, one, one), circular(t, one, one, one)
+		above := circular(t, b.put(t, "r", first), oci.Compute(oci.SHA256, first))
+		b.put(t, "r", second)
+		b.put(t, "r", above)
+		return [][]byte{s, first, second, above}
+	},
+}
+
+// nested puts an image, indexes one in the other around it, and makes the
+// outermost refer to the image.
+func nested(t *testing.T, b bundle, config oci.Digest, depth int) [][]byte {
+	payload := numbered(t, 1, config)
+	list := [][]byte{payload}
+	image := b.put(t, "r", payload)
+	for inner := image; depth > 0; depth-- {
+		payload = index(t, inner)
+		if depth == 1 {
+			payload = circular(t, image, inner)
+		}
+		inner = b.put(t, "r", payload)
+		list = append(list, payload)
+	}
+	return list
+}
+
+// untilSettled reviews manifests until none is due, and returns how many were
+// deleted.
+func (b bundle) untilSettled(t *testing.T) (deleted int) {
+	t.Helper()
+	for {
+		out := b.review(t, reviewingManifests)
+		deleted += out.Deleted
+		if out.Claimed == 0 {
+			return deleted
+		}
+	}
+}
+
+// A circle that no tag holds goes; one that a tag holds anywhere stays whole, and
+// goes after it. Fails with a review that looks for circles only where an index
+// with a subject is reviewed itself: the last tag may be another's.
+func TestReviewOfCircles(t *testing.T) { atBoth(t, testReviewOfCircles) }
+
+func testReviewOfCircles(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	b.atOnce(t)
+	config := b.push(t, "r", "config")
+	gone := func(what string, want int) {
+		t.Helper()
+		if m := b.untilSettled(t); m != want {
+			t.Errorf("%s: %d manifests were deleted, want %d", what, m, want)
+		}
+		b.empty(t, "manifests", "manifest_references", "gc_manifest_review_queue")
+	}
+	for name, form := range circleForms {
+		list := form(t, b, config)
+		gone(name+", never tagged", len(list))
+		for i := range list {
+			what := fmt.Sprintf("%s, tag on %d", name, i)
+			form(t, b, config)
+			b.put(t, "r", list[i], "t")
+			if name == "circles on circles" && (i == 2 || i == 3) {
+				// What is above, or beside, isn't held; what holds it is.
+				b.untilSettled(t)
+			} else if m := b.untilSettled(t); m != 0 && name != "circles on circles" {
+				t.Errorf("%s: %d manifests were deleted that the tag holds", what, m)
+			}
+			left := b.rows(t, "manifests")
+			b.empty(t, "gc_manifest_review_queue")
+			b.whole(t, "r", "t")
+			if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
+				t.Fatal(err)
+			}
+			gone(what, left)
+		}
+	}
+}
+
+// The tag may be on an index above the circle, on a subject of it, or on a
+// manifest that comes to hold it later.
+func TestReviewOfHeldCircles(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.atOnce(t)
+	config := b.push(t, "r", "config")
+	for what, hold := range map[string]func(list [][]byte){
+		"an index of the top":   func(list [][]byte) { b.put(t, "r", index(t, oci.Compute(oci.SHA256, list[2])), "t") },
+		"an index of the image": func(list [][]byte) { b.put(t, "r", index(t, oci.Compute(oci.SHA256, list[0])), "t") },
+		"an index of an index of the middle": func(list [][]byte) {
+			b.put(t, "r", index(t, b.put(t, "r", index(t, oci.Compute(oci.SHA256, list[1])))), "t")
+		},
+	} {
+		hold(nested(t, b, config, 2))
+		n := b.rows(t, "manifests")
+		if m := b.untilSettled(t); m != 0 {
+			t.Errorf("%s: %d manifests were deleted, none should be", what, m)
+		}
+		b.empty(t, "gc_manifest_review_queue")
+		if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
+			t.Fatal(err)
+		}
+		if m := b.untilSettled(t); m != n {
+			t.Errorf("%s: %d manifests were deleted without the tag, want %d", what, m, n)
+		}
+		b.empty(t, "manifests", "gc_manifest_review_queue")
+	}
+
+	// The image of the circle refers to a subject of its own.
+	above := numbered(t, 9, config)
+	subject := b.put(t, "r", above, "t")
+	image := b.put(t, "r", subjectOf(t, config, subject))
+	b.put(t, "r", circular(t, image, image))
+	if m := b.untilSettled(t); m != 0 {
+		t.Errorf("%d manifests were deleted whose subject is tagged", m)
+	}
+	if err := b.DeleteManifest(t.Context(), "r", subject); err != nil {
+		t.Fatal(err)
+	}
+	if m := b.untilSettled(t); m != 2 {
+		t.Errorf("%d manifests were deleted after the subject, want 2", m)
+	}
+	b.empty(t, "manifests", "gc_manifest_review_queue")
+}
+
+// A promise of one of the circle holds: what a client was told exists stays until
+// the delay is over, though the circle is broken before.
+func TestReviewOfPromisedCircles(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.delays(t)
+	config := b.push(t, "r", "config")
+	list := nested(t, b, config, 2)
+	b.delays(t, "manifest_upload")
+	image := oci.Compute(oci.SHA256, list[0])
+	if _, err := b.PromiseManifest(t.Context(), "r", image); err != nil {
+		t.Fatal(err)
+	}
+	if m := b.untilSettled(t); m != 2 {
+		t.Errorf("%d manifests were deleted, want the two indexes", m)
+	}
+	if _, err := b.ManifestByDigest(t.Context(), "r", image); err != nil {
+		t.Error(err)
+	}
+	b.dueNow(t)
+	if m := b.untilSettled(t); m != 1 {
+		t.Errorf("%d manifests were deleted then, want the image", m)
+	}
+
+	// The outermost index is promised: the circle stays whole until then.
+	nested(t, b, config, 2)
+	b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+	if _, err := b.PromiseManifest(t.Context(), "r", oci.Compute(oci.SHA256, list[2])); err != nil {
+		t.Fatal(err)
+	}
+	if m := b.untilSettled(t); m != 0 {
+		t.Errorf("%d manifests were deleted of a circle whose outermost index is promised", m)
+	}
+	if n := b.count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
+		t.Errorf("%d rows are in review for later, want one", n)
+	}
+	b.dueNow(t)
+	if m := b.untilSettled(t); m != 3 {
+		t.Errorf("%d manifests were deleted then, want all 3", m)
+	}
+}
+
+// A circle with more holders than a review looks at is kept; one tag among them
+// is found soon.
+func TestReviewOfLargeCircles(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.atOnce(t)
+	config := b.push(t, "r", "config")
+	list := nested(t, b, config, 1)
+	many := func(n int) {
+		t.Helper()
+		b.exec(t, `WITH s AS (SELECT * FROM manifests WHERE digest = $1), m AS (
+				INSERT INTO manifests (top_level_namespace_id, repository_id, digest, subject_digest, media_type, payload, total_size)
+				SELECT top_level_namespace_id, repository_id, '\x01'::bytea || sha256(i::text::bytea), s.digest, media_type, payload, 0
+				FROM s, generate_series(1, $2::int) i RETURNING *)
+			INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id)
+			SELECT m.top_level_namespace_id, m.repository_id, m.id, s.id FROM m, s`, oci.Compute(oci.SHA256, list[0]).Bytes(), n)
+		b.exec(t, "ANALYZE manifests, manifest_references, tags")
+	}
+	many(1000)
+	start := time.Now()
+	if m := b.untilSettled(t); m != 1002 {
+		t.Errorf("%d manifests were deleted of a circle with 1,001 indexes", m)
+	}
+	t.Logf("1,001 indexes of one image took %v", time.Since(start))
+	b.empty(t, "manifests")
+
+	nested(t, b, config, 1)
+	many(2500)
+	b.exec(t, "DELETE FROM gc_manifest_review_queue")
+	b.put(t, "r", list[1])
+	if m := b.untilSettled(t); m != 0 {
+		t.Errorf("%d manifests were deleted of a circle that is too large", m)
+	}
+	b.exec(t, `DELETE FROM manifests m WHERE subject_digest IS NOT NULL
+		AND id NOT IN (SELECT min(id) FROM manifests WHERE subject_digest IS NOT NULL)`)
+	if m := b.untilSettled(t); m != 2 {
+		t.Errorf("%d manifests were deleted when it was no longer, want 2", m)
+	}
+}
+
+// A dry run tells of the manifest that breaks the circle, and breaks nothing.
+func TestDryRunOfCircles(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.atOnce(t)
+	config := b.push(t, "r", "config")
+	list := nested(t, b, config, 2)
+	out, err := b.Review(t.Context(), catalog.ReviewOptions{Kind: reviewingManifests, Limit: 10, DryRun: true})
+	top := oci.Compute(oci.SHA256, list[2])
+	if err != nil || len(out.Found) != 1 || out.Found[0].Digest != top || out.Kept != 2 {
+		t.Errorf("dry run: %+v, %v; want %s found and two kept", out, err, top)
+	}
+	if n := b.rows(t, "manifests"); n != 3 {
+		t.Errorf("%d manifests are left, want 3", n)
+	}
+	if n := b.count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE event = 'circle'"); n != 0 {
+		t.Errorf("%d rows were queued by a dry run", n)
+	}
+}
+
+// What isn't in a circle isn't looked at for one: a review of ordinary manifests
+// has no statement more.
+func TestReviewLooksForCirclesOnlyWhereTheyCanBe(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	child := b.put(t, "r", numbered(t, 1, config))
+	b.put(t, "r", index(t, child), "t")
+	b.put(t, "r", numbered(t, 2, config))
+	b.put(t, "r", subjectOf(t, config, b.put(t, "r", numbered(t, 3, config), "u")))
+	b.dueNow(t)
+	p := b.pausing(t, ofManifests())
+	var sent []string
+	for done := false; !done; {
+		select {
+		case sql := <-p.at:
+			sent = append(sent, sql)
+			p.next <- struct{}{}
+		case <-p.done:
+			done = true
+		}
+	}
+	if p.err != nil || p.out.Kept != 2 || p.out.Deleted != 1 {
+		t.Fatalf("review: %+v, %v", p.out, p.err)
+	}
+	if slices.ContainsFunc(sent, func(sql string) bool { return walk.MatchString(sql) }) {
+		t.Errorf("it looks for circles: %q", sent)
+	}
+
+	b.put(t, "r", circular(t, child, child))
+	b.dueNow(t)
+	p = b.pausing(t, ofManifests())
+	p.to(t, beforeWalk)
+	if out := p.ended(t); out.Kept != 1 {
+		t.Errorf("then: %+v", out)
+	}
+}

@@ -1,0 +1,313 @@
+package gc_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/builtinpg"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// restartable is a PostgreSQL of the test's own, which can be stopped at once
+// and started again.
+type restartable struct {
+	t      *testing.T
+	dir    string
+	server *builtinpg.Server
+}
+
+func (s *restartable) start() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	server, err := builtinpg.Start(ctx, builtinpg.Options{
+		DataDir: s.dir, Log: slog.New(slog.DiscardHandler),
+		// The machine doesn't crash, so what was written is there. What is committed
+		// must be written, though: synchronous_commit stays on.
+		Settings: map[string]string{"fsync": "off", "shared_buffers": "32MB", "max_connections": "60"},
+	})
+	if err != nil {
+		s.t.Fatalf("starting PostgreSQL: %v", err)
+	}
+	s.server = server
+}
+
+// stop ends every connection and the server in the middle of what they do,
+// without a checkpoint.
+func (s *restartable) stop() {
+	s.t.Helper()
+	at, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := s.server.Stop(at); err != nil && !errors.Is(err, context.Canceled) {
+		s.t.Fatalf("stopping PostgreSQL: %v", err)
+	}
+}
+
+// onRestartable is setup on a PostgreSQL that can be restarted.
+func onRestartable(t *testing.T) (*bundle, *restartable) {
+	t.Helper()
+	base, err := os.MkdirTemp("", "purser-restart-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(base) }) //nolint:errcheck // a leftover temporary directory harms nobody
+	if err := os.Chmod(base, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := &restartable{t: t, dir: filepath.Join(base, "pg")}
+	s.start()
+	t.Cleanup(s.stop)
+	dsn := s.server.DSN("")
+	if _, err := db.Migrate(t.Context(), dsn, db.MigrateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	open := func(o db.Options) *db.DB {
+		o.DSN, o.Log = dsn, slog.New(slog.DiscardHandler)
+		d, err := db.Open(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(d.Close)
+		return d
+	}
+	dir := t.TempDir()
+	store, err := blob.OpenDir(blob.DirOptions{Path: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reg := prometheus.NewRegistry()
+	metrics, err := gc.NewMetrics(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := open(db.Options{})
+	c := catalog.New(catalog.Options{
+		DB: requests, Replica: uuid.New(), Log: slog.New(slog.DiscardHandler),
+		Background: open(db.Options{LockTimeout: 200 * time.Millisecond, StatementTimeout: 5 * time.Second, IdleTimeout: 5 * time.Second}),
+	})
+	return &bundle{t, requests, c, store, dir, reg, metrics}, s
+}
+
+// pusher pushes images under one tag, again and again. Each put leaves the image
+// before it dangling.
+type pusher struct {
+	b    *bundle
+	path string
+	// may holds the digests that the tag may point to: the last one of which a
+	// client was told, and those since that ended in an error.
+	may map[oci.Digest]bool
+	ok  int
+}
+
+// upload stores a blob and commits it.
+func (p *pusher) upload(ctx context.Context, content string) (d oci.Digest, err error) {
+	d = oci.Compute(oci.SHA256, []byte(content))
+	list, err := p.b.catalog.StartUploads(ctx, 1)
+	if err != nil {
+		return d, err
+	}
+	u := list[0]
+	next := int64(1)
+	w, err := p.b.store.Resume(ctx, u.StorageKey, nil, 0,
+		func(context.Context) (int64, error) { return 0, nil },
+		func(_ context.Context, n int) (int64, error) { next += int64(n); return next - int64(n), nil })
+	if err != nil {
+		return d, err
+	}
+	defer w.Close() //nolint:errcheck // Finish has said whether all is well
+	if _, err := w.Write([]byte(content)); err != nil {
+		return d, err
+	}
+	key, err := w.Finish(ctx)
+	if err != nil {
+		return d, err
+	}
+	u.Repository, u.Size = p.path, int64(len(content))
+	return d, p.b.catalog.CommitUpload(ctx, u, d, key, false)
+}
+
+// push pushes one image with a configuration and a layer of its own and a layer
+// that others have too.
+func (p *pusher) push(ctx context.Context, name string) error {
+	var blobs []map[string]any
+	for i, content := range []string{"config " + name, "layer " + name, "shared"} {
+		d, err := p.upload(ctx, content)
+		if err != nil {
+			return err
+		}
+		mediaType := "application/vnd.oci.image.layer.v1.tar"
+		if i == 0 {
+			mediaType = "application/vnd.oci.image.config.v1+json"
+		}
+		blobs = append(blobs, map[string]any{"mediaType": mediaType, "digest": d.String(), "size": len(content)})
+	}
+	payload, err := json.Marshal(map[string]any{
+		"schemaVersion": 2, "mediaType": oci.MediaTypeImageManifest, "config": blobs[0], "layers": blobs[1:]})
+	if err != nil {
+		return err
+	}
+	m, err := oci.ParseManifest("", payload)
+	if err != nil {
+		return err
+	}
+	d := oci.Compute(oci.SHA256, payload)
+	p.may[d] = true
+	err = p.b.catalog.PutManifest(ctx, catalog.NewManifest{
+		Repository: p.path, Digest: d, Manifest: m, Payload: payload, Tags: []string{"t"}})
+	if err == nil {
+		p.may = map[oci.Digest]bool{d: true}
+		p.ok++
+	}
+	return err
+}
+
+// loop pushes until ctx ends. A push that fails because the database is away is
+// left behind, as clients do; so is one whose blobs were collected before its
+// manifest came, since there are no delays here.
+func (p *pusher) loop(ctx context.Context) error {
+	for i := 0; ctx.Err() == nil; i++ {
+		err := p.push(context.WithoutCancel(ctx), fmt.Sprint(p.path, " ", i))
+		switch {
+		case err == nil, oci.CodeOf(err) == oci.ManifestBlobUnknown:
+		case db.Unavailable(err):
+			select {
+			case <-ctx.Done():
+			case <-time.After(rand.N(20 * time.Millisecond)):
+			}
+		default:
+			return fmt.Errorf("%s, push %d: %w", p.path, i, err)
+		}
+	}
+	return nil
+}
+
+// whole checks that the tag's image can be read to its last byte.
+func (p *pusher) whole() {
+	t, ctx := p.b.t, p.b.t.Context()
+	t.Helper()
+	found, err := p.b.catalog.ManifestByTag(ctx, p.path, "t")
+	if err != nil {
+		t.Errorf("%s: %v", p.path, err)
+		return
+	}
+	if !p.may[found.Digest] {
+		t.Errorf("%s: the tag points to %s, which isn't what was put last", p.path, found.Digest)
+	}
+	m, err := oci.ParseManifest("", found.Payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range append(m.Layers, *m.Config) {
+		info, err := p.b.catalog.BlobNow(ctx, p.path, want.Digest)
+		if err != nil {
+			t.Errorf("%s: %v", p.path, err)
+			continue
+		}
+		r, err := p.b.store.Open(ctx, info.StorageKey, 0, -1)
+		if err != nil {
+			t.Errorf("%s: object of %s: %v", p.path, want.Digest, err)
+			continue
+		}
+		content, err := io.ReadAll(r)
+		r.Close() //nolint:errcheck // it was only read
+		if err != nil || oci.Compute(oci.SHA256, content) != want.Digest {
+			t.Errorf("%s: the content of %s is another: %q, %v", p.path, want.Digest, content, err)
+		}
+	}
+}
+
+// PostgreSQL is stopped at once and started again, in the middle of reviews,
+// while clients push. The workers go on by themselves, nothing that a tag holds is
+// lost, and in the end nothing else is left.
+func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it restarts PostgreSQL")
+	}
+	b, pg := onRestartable(t)
+	if err := b.catalog.SetReviewDelays(t.Context(), 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	sweeper := b.sweeper(nil)
+	soon := func(o *gc.ReviewerOptions) { o.Idle, o.Batch, o.Deleted = 50*time.Millisecond, 20, sweeper.Wake }
+	for range 2 {
+		b.start(b.reviewer(catalog.ReviewOfManifests, soon).Run)
+		b.start(b.reviewer(catalog.ReviewOfBlobs, soon).Run)
+	}
+	b.start(sweeper.Run)
+	deleted := func() float64 {
+		return b.metric("purser_gc_reviews_total", map[string]string{"kind": "manifest", "result": "deleted"})
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var pushing sync.WaitGroup
+	pushers := make([]*pusher, 3)
+	failures := make(chan error, len(pushers))
+	for i := range pushers {
+		pushers[i] = &pusher{b: b, path: fmt.Sprintf("n/r%d", i), may: map[oci.Digest]bool{}}
+		pushing.Go(func() { failures <- pushers[i].loop(ctx) })
+	}
+	// Counters are the process's: they tell that reviewers work without asking the
+	// database, and go on growing after each restart, which nobody tells them of.
+	for range 3 {
+		before := deleted()
+		b.eventually("manifests are deleted", func() bool { return deleted() >= before+10 })
+		pg.stop()
+		pg.start()
+	}
+	before := deleted()
+	b.eventually("manifests are deleted after the last restart", func() bool { return deleted() >= before+10 })
+	stop()
+	pushing.Wait()
+	for range pushers {
+		if err := <-failures; err != nil {
+			t.Error(err)
+		}
+	}
+
+	// A review that failed is put off for longer than a test waits.
+	b.exec("UPDATE gc_manifest_review_queue SET review_after = now()")
+	b.exec("UPDATE gc_blob_review_queue SET review_after = now()")
+	b.eventually("the queues are empty and what was doomed is gone", func() bool {
+		return b.count(`SELECT (SELECT count(*) FROM gc_manifest_review_queue) + (SELECT count(*) FROM gc_blob_review_queue)
+			+ (SELECT count(*) FROM gc_doomed_objects WHERE again_at IS NULL)`) == 0
+	})
+	pushed := 0
+	for _, p := range pushers {
+		p.whole()
+		pushed += p.ok
+	}
+	t.Logf("%d pushes and %v deletions", pushed, deleted())
+	if n := b.count("SELECT count(*) FROM manifests"); n != len(pushers) {
+		t.Errorf("%d manifests are left, want one for each of %d tags", n, len(pushers))
+	}
+	if n := b.count("SELECT count(*) FROM blobs"); n != 2*len(pushers)+1 {
+		t.Errorf("%d blobs are left, want %d", n, 2*len(pushers)+1)
+	}
+	// Objects without a row are of blobs, of uploads that nobody finished, or wait
+	// for the sweep after the longest request.
+	if n := b.count(`SELECT count(*) FROM unnest($1::text[]) AS key
+		WHERE NOT EXISTS (SELECT FROM blobs WHERE storage_key = key)
+		AND NOT EXISTS (SELECT FROM uploads WHERE key LIKE storage_key || '-%')
+		AND NOT EXISTS (SELECT FROM gc_doomed_objects WHERE storage_key = key OR of_upload AND key LIKE storage_key || '-%')`, b.stored()); n != 0 {
+		t.Errorf("%d stored objects have no owner", n)
+	}
+}
