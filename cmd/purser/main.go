@@ -12,10 +12,11 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/loosefk/cli"
 )
 
 func main() {
@@ -31,7 +32,8 @@ type exitCode int
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // execute runs one command line and returns the exit code: 0, or 1 after an
-// error, which it writes to stderr, or the one that the command asks for.
+// error, which it writes to stderr, or the one that the command asks for. The
+// commands of loose foreign keys have more codes, and say so.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	root := newRoot(environ)
 	root.SetArgs(args)
@@ -41,13 +43,7 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	if code, ok := errors.AsType[exitCode](err); ok {
 		return int(code)
 	}
-	if err != nil {
-		for line := range strings.Lines(err.Error()) {
-			fmt.Fprintf(stderr, "purser: %s\n", strings.TrimSuffix(line, "\n"))
-		}
-		return 1
-	}
-	return 0
+	return cli.Report(stderr, "purser", err)
 }
 
 func newRoot(environ []string) *cobra.Command {
@@ -62,7 +58,7 @@ func newRoot(environ []string) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	src := &source{environ: environ}
 	src.addFlags(root.PersistentFlags())
-	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), checkCommand(src), configCommand(src), versionCommand())
+	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), looseCommand(src), checkCommand(src), configCommand(src), versionCommand())
 	return root
 }
 

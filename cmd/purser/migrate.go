@@ -64,29 +64,33 @@ func writeStatus(w io.Writer, list []db.MigrationStatus) error {
 // withDSN runs fn on the metadata database: the configured one, the built-in
 // one of a running server, or the built-in one started for the purpose.
 func (s *source) withDSN(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
-	cfg, err := s.load(cmd)
+	cfg, dsn, stop, err := s.openDSN(cmd)
 	if err != nil {
 		return err
+	}
+	defer stop()
+	return fn(cmd.Context(), cfg, dsn)
+}
+
+// openDSN is withDSN for a caller that says itself when it is done.
+func (s *source) openDSN(cmd *cobra.Command) (cfg *config.Config, dsn string, stop func(), err error) {
+	if cfg, err = s.load(cmd); err != nil {
+		return nil, "", nil, err
 	}
 	log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
 	if err != nil {
-		return err
+		return nil, "", nil, err
 	}
-	ctx := cmd.Context()
 	if cfg.Database.Main != "" {
-		return fn(ctx, cfg, string(cfg.Database.Main))
+		return cfg, string(cfg.Database.Main), func() {}, nil
 	}
-	pg, err := startPostgres(ctx, cfg, log)
+	pg, err := startPostgres(cmd.Context(), cfg, log)
 	if errors.Is(err, builtinpg.ErrInUse) {
 		dsn, err := builtinpg.RunningDSN(postgresDir(cfg), databaseName)
-		if err != nil {
-			return err
-		}
-		return fn(ctx, cfg, dsn)
+		return cfg, dsn, func() {}, err
 	}
 	if err != nil {
-		return err
+		return nil, "", nil, err
 	}
-	defer pg.stop()
-	return fn(ctx, cfg, pg.dsn)
+	return cfg, pg.dsn, func() { pg.stop() }, nil
 }

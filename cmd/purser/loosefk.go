@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/loosefk/cli"
+)
+
+// looseCommand has the commands of loose foreign keys on the registry's own
+// databases.
+func looseCommand(src *source) *cobra.Command {
+	var current *cobra.Command // that runs: it has the flags
+	loose := cli.New(cli.Env{Open: func(ctx context.Context) (*cli.App, error) { return src.openLoose(ctx, current) }})
+	loose.PersistentPreRun = func(cmd *cobra.Command, _ []string) { current = cmd }
+	return loose
+}
+
+func (s *source) openLoose(ctx context.Context, cmd *cobra.Command) (*cli.App, error) {
+	cfg, dsn, stop, err := s.openDSN(cmd)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSchema(ctx, cfg, dsn); err != nil {
+		stop()
+		if errors.Is(err, errPending) {
+			err = errors.New(`the database's schema is older than this program needs: run "purser migrate up"`)
+		}
+		return nil, err
+	}
+	log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
+	if err == nil {
+		var keys *looseKeys
+		if keys, err = openLooseKeys(ctx, cfg, dsn, log); err == nil {
+			return &cli.App{
+				Databases: keys.databases, Definitions: keys.definitions, Options: keys.options(cfg.LooseForeignKeys, log),
+				Close: func() { keys.close(); stop() },
+			}, nil
+		}
+	}
+	stop()
+	return nil, err
+}
