@@ -63,7 +63,8 @@ var layers = map[string]rule{
 	"e2e":   {only: true, also: []string{"internal/db/dbtest"}},
 	"bench": {only: true},
 	// What measures a part from inside knows that part.
-	"bench/gc": {layer: 6},
+	"bench/gc":      {layer: 6},
+	"bench/loosefk": {layer: 6},
 }
 
 // clients are modules that only some packages may know, so that they can be

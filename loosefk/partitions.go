@@ -351,32 +351,41 @@ func (d *Database) dropDetached(ctx context.Context, o slideOptions, s *Slid) er
 		return err
 	}
 	for _, name := range due {
-		err := d.underLock(ctx, o, func(tx pgx.Tx) error { return d.drop(ctx, tx, name) })
+		var dropped bool
+		err := d.underLock(ctx, o, func(tx pgx.Tx) (err error) {
+			dropped, err = d.drop(ctx, tx, name)
+			return err
+		})
 		if err != nil {
 			return err
 		}
-		s.Dropped = append(s.Dropped, name)
+		if dropped {
+			s.Dropped = append(s.Dropped, name)
+		}
 	}
 	return nil
 }
 
-func (d *Database) drop(ctx context.Context, tx pgx.Tx, name string) error {
+// drop drops a detached partition, or forgets one that is attached again or gone.
+// One with pending records stays: somebody has put them back.
+func (d *Database) drop(ctx context.Context, tx pgx.Tx, name string) (dropped bool, err error) {
 	table := d.table(name)
 	var attached *bool
-	err := tx.QueryRow(ctx, "SELECT (SELECT relispartition FROM pg_class WHERE oid = to_regclass($1))", table.quoted()).Scan(&attached)
+	err = tx.QueryRow(ctx, "SELECT (SELECT relispartition FROM pg_class WHERE oid = to_regclass($1))", table.quoted()).Scan(&attached)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if attached != nil && !*attached {
 		if pending, err := d.anyPending(ctx, tx, name); err != nil || pending {
-			return err
+			return false, err
 		}
 		if _, err := tx.Exec(ctx, "DROP TABLE "+table.quoted()); err != nil {
-			return err
+			return false, err
 		}
+		dropped = true
 	}
 	_, err = tx.Exec(ctx, fmt.Sprintf("DELETE FROM %s WHERE table_name = $1", d.table(DetachedTable).quoted()), name)
-	return err
+	return dropped, err
 }
 
 // SQLSTATEs that decisions depend on.

@@ -84,6 +84,8 @@ func keys(records []record) (partitions, ids []int64) {
 }
 
 // set changes pending records; set is the SET clause, with arguments from $3 on.
+// The status is compared so that the partial index of what is pending doesn't
+// apply, in which the planner would search a whole partition for each record.
 func (d *Database) set(ctx context.Context, records []record, set string, args ...any) error {
 	if len(records) == 0 {
 		return nil
@@ -92,7 +94,7 @@ func (d *Database) set(ctx context.Context, records []record, set string, args .
 	_, err := d.Pool.Exec(ctx, fmt.Sprintf(`
 		UPDATE %s d SET %s
 		FROM unnest($1::bigint[], $2::bigint[]) AS w (partition, id)
-		WHERE d.partition = w.partition AND d.id = w.id AND d.status = 1`, d.records(), set),
+		WHERE d.partition = w.partition AND d.id = w.id AND d.status + 0 = 1`, d.records(), set),
 		append([]any{partitions, ids}, args...)...)
 	return err
 }

@@ -90,3 +90,11 @@ func (d *Database) IsPartitioned(ctx context.Context, table string) (yes bool, e
 
 // FullName is the name of a table with its schema, as deleted records have it.
 func (d *Database) FullName(table string) string { return d.table(table).String() }
+
+// Change runs fn, which changes tables that are in use, in a transaction that
+// waits only a moment for each lock: meanwhile others queue behind it. It tries
+// again for some seconds. Install, TrackRecordDeletions and their like can be
+// called in it. Error: ErrBusy when transactions that hold a table stay open.
+func (d *Database) Change(ctx context.Context, fn func(tx pgx.Tx) error) error {
+	return d.underLock(ctx, slideOptions{lockWait: 200 * time.Millisecond, tries: 15}, fn)
+}

@@ -52,7 +52,9 @@ func run(ctx context.Context, db DB, doing, sql string) error {
 
 // Install makes the table of deleted records with its first partition and its
 // default partition, the table of detached partitions, and the functions of the
-// triggers. It needs the right to create in the schema, and nothing else.
+// triggers. It needs the right to create in the schema, and nothing else. Where it
+// is installed already and in use, set lock_timeout before: the statements wait
+// for open transactions that delete, and everybody else who deletes for them.
 func (s Schema) Install(ctx context.Context, db DB) error {
 	return run(ctx, db, "installing loose foreign keys", s.InstallSQL())
 }
@@ -86,7 +88,8 @@ CREATE INDEX IF NOT EXISTS index_loose_foreign_keys_deleted_records_for_partitio
 
 DO $$
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_catalog.pg_inherits WHERE inhparent = {regclass}::regclass) THEN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
+                   WHERE i.inhparent = {regclass}::regclass AND pg_catalog.pg_get_expr(c.relpartbound, c.oid) <> 'DEFAULT') THEN
         CREATE TABLE {partition_1} PARTITION OF {records} FOR VALUES IN (1);
     END IF;
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_partitioned_table
@@ -196,7 +199,8 @@ func (s Schema) expand(sql string, more ...string) string {
 // TrackRecordDeletions puts the trigger on a table that isn't partitioned, so
 // that its deleted ids are recorded from now on. The table needs an integer
 // column id. A partitioned one is refused: see
-// TrackRecordDeletionsOverrideTableName.
+// TrackRecordDeletionsOverrideTableName. Like all that makes a trigger it waits for
+// transactions that write to the table; see Install for lock_timeout.
 func (s Schema) TrackRecordDeletions(ctx context.Context, db DB, table string) error {
 	return run(ctx, db, "tracking deletions from "+table, s.TrackRecordDeletionsSQL(table))
 }

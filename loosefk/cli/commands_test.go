@@ -183,6 +183,42 @@ func TestInstallSQL(t *testing.T) {
 	wantLines(t, ok(t, app, "track", "projects"), "database main: tracking deletions from projects")
 }
 
+// TestInstallHoldsNobodyUp installs again while a transaction is open that deletes
+// from a parent: others that delete don't wait behind it.
+func TestInstallHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	app, pool := newShop(t)
+	for _, args := range [][]string{{"install"}, {"track", "projects"}} {
+		tx, err := pool.Begin(t.Context())
+		must(t, err)
+		defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may be over
+		_, err = tx.Exec(t.Context(), "DELETE FROM projects WHERE id = 1")
+		must(t, err)
+		code := make(chan int)
+		go func() {
+			c, _, _ := command(t, app, args...)
+			code <- c
+		}()
+		waits := func() bool {
+			return count(t, pool, "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation IS NOT NULL AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") > 0
+		}
+		for end := time.Now().Add(time.Minute); !waits(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%q doesn't wait", args)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		if _, err := pool.Exec(ctx, "DELETE FROM projects WHERE id = 2"); err != nil {
+			t.Errorf("a delete beside %q: %v", args, err)
+		}
+		cancel()
+		must(t, tx.Rollback(t.Context()))
+		if c := <-code; c != 0 {
+			t.Errorf("%q: exit code %d", args, c)
+		}
+	}
+}
+
 func TestUntrack(t *testing.T) {
 	t.Parallel()
 	app, pool := newShop(t)

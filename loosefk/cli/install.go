@@ -2,10 +2,12 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/loosefk"
@@ -33,7 +35,7 @@ It may be run again. Triggers come next: see track.`,
 				return eachChange(ctx, cmd, sql, list, func(db *loosefk.Database) change {
 					return change{
 						Database: db.Name, Done: "installed", SQL: schema(db).InstallSQL(),
-						do: func(ctx context.Context) error { return schema(db).Install(ctx, db.Pool) },
+						do: patient(db, func(ctx context.Context, tx pgx.Tx) error { return schema(db).Install(ctx, tx) }),
 					}
 				})
 			})
@@ -82,6 +84,18 @@ func eachChange[T any](ctx context.Context, cmd *cobra.Command, sql bool, items 
 			fmt.Fprintln(w, c.SQL)
 		}
 	})
+}
+
+// patient makes a change that holds nobody up who uses the table: see
+// loosefk.Database.Change.
+func patient(db *loosefk.Database, fn func(ctx context.Context, tx pgx.Tx) error) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		err := db.Change(ctx, func(tx pgx.Tx) error { return fn(ctx, tx) })
+		if errors.Is(err, loosefk.ErrBusy) {
+			return fmt.Errorf("%w; nothing was changed here: end them (see pg_stat_activity) or try again", err)
+		}
+		return err
+	}
 }
 
 func joined(done, table string) string {
@@ -141,13 +155,13 @@ The table of deleted records has to be there: see install.`,
 					s := schema(t.db)
 					if t.partitioned {
 						c.SQL = s.TrackRecordDeletionsOverrideTableNameSQL(t.name)
-						c.do = func(ctx context.Context) error {
-							return s.TrackRecordDeletionsOverrideTableName(ctx, t.db.Pool, t.name)
-						}
+						c.do = patient(t.db, func(ctx context.Context, tx pgx.Tx) error {
+							return s.TrackRecordDeletionsOverrideTableName(ctx, tx, t.name)
+						})
 						return c
 					}
 					c.SQL = s.TrackRecordDeletionsSQL(t.name)
-					c.do = func(ctx context.Context) error { return s.TrackRecordDeletions(ctx, t.db.Pool, t.name) }
+					c.do = patient(t.db, func(ctx context.Context, tx pgx.Tx) error { return s.TrackRecordDeletions(ctx, tx, t.name) })
 					return c
 				})
 			})
@@ -196,10 +210,11 @@ func untrack(t parentTable) change {
 		Database: t.db.Name, Table: t.name, Done: "no longer tracking deletions from",
 		SQL: s.UntrackRecordDeletionsSQL(t.name) + "\n\n" + s.RemoveDeletedRecordsSQL(t.name),
 		do: func(ctx context.Context) error {
-			if err := s.UntrackRecordDeletions(ctx, t.db.Pool, t.name); err != nil {
+			err := patient(t.db, func(ctx context.Context, tx pgx.Tx) error { return s.UntrackRecordDeletions(ctx, tx, t.name) })(ctx)
+			if err != nil {
 				return err
 			}
-			_, err := s.RemoveDeletedRecords(ctx, t.db.Pool, t.name)
+			_, err = s.RemoveDeletedRecords(ctx, t.db.Pool, t.name)
 			return err
 		},
 	}

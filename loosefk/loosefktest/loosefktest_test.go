@@ -221,3 +221,45 @@ func TestFails(t *testing.T) {
 		})
 	}
 }
+
+// TestIn has parents and children on two databases, one of them in a schema.
+func TestIn(t *testing.T) {
+	t.Parallel()
+	open := func(sql string) *pgxpool.Pool {
+		pool, err := pgxpool.New(t.Context(), dbtest.EmptyDSN(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		runSQL(t, pool, sql)
+		return pool
+	}
+	main := open("CREATE SCHEMA app; CREATE TABLE app.projects (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)")
+	ci := open("CREATE TABLE ci_pipelines (id int PRIMARY KEY, project_id int, state text DEFAULT 'x'); CREATE INDEX ON ci_pipelines (project_id, state)")
+	dbs := loosefk.Databases{{Name: "main", Pool: main, Schema: "app"}, {Name: "ci", Pool: ci, Tables: []string{"ci_*"}}}
+	defs, err := loosefk.Parse("loose.yml", strings.NewReader(`
+ci_pipelines:
+  - {table: projects, column: project_id, on_delete: update_column_to, target_column: state, target_value: null}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := loosefk.Schema("app").Install(t.Context(), main); err != nil {
+		t.Fatal(err)
+	}
+	child := loosefktest.Child{Table: "ci_pipelines", Column: "project_id"}
+	why := record(t, func(t testing.TB) { loosefktest.CleanedUp(t, nil, defs, child) })
+	if !strings.Contains(why, "pass a pool, or In(databases)") {
+		t.Errorf("without a database it fails with %q", why)
+	}
+	why = record(t, func(t testing.TB) {
+		loosefktest.HasLooseForeignKeys(t, nil, defs, "projects", loosefktest.In(dbs))
+	})
+	if !strings.Contains(why, "app.projects has no trigger") {
+		t.Errorf("without a trigger it fails with %q", why)
+	}
+	if err := loosefk.Schema("app").TrackRecordDeletions(t.Context(), main, "projects"); err != nil {
+		t.Fatal(err)
+	}
+	loosefktest.HasLooseForeignKeys(t, nil, defs, "projects", loosefktest.In(dbs))
+	loosefktest.CleanedUp(t, nil, defs, child, loosefktest.In(dbs))
+}
