@@ -118,7 +118,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		return nil
 	}
 	for {
-		turn := time.Now().UnixNano() / int64(w.opt.Interval)
+		turn, next := turnAt(time.Now(), w.opt.Interval)
 		db := databases[turn%int64(len(databases))]
 		if r, err := w.RunOnce(ctx, db.Name); err != nil && ctx.Err() == nil {
 			w.opt.Log.ErrorContext(ctx, "cleaning up loose foreign keys", "database", db.Name, "error", err)
@@ -126,11 +126,17 @@ func (w *Worker) Run(ctx context.Context) error {
 			w.opt.Log.InfoContext(ctx, "cleaned up loose foreign keys", "database", db.Name, "records", r.Records,
 				"processed", r.Processed, "deletes", r.Deletes, "updates", r.Updates, "over_limit", r.OverLimit)
 		}
-		next := time.Unix(0, (turn+1)*int64(w.opt.Interval))
 		if sleep(ctx, max(time.Until(next), 0)) != nil {
 			return nil
 		}
 	}
+}
+
+// turnAt counts the intervals up to a time, the same for all processes, and says
+// when the next one begins.
+func turnAt(now time.Time, interval time.Duration) (turn int64, next time.Time) {
+	turn = now.UnixNano() / int64(interval)
+	return turn, time.Unix(0, (turn+1)*int64(interval))
 }
 
 // parentDatabases are the databases in which parents live; the others hold no

@@ -1,0 +1,126 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Databases take turns by the clock: one is cleaned up each minute, of two each
+// every other minute, and all processes agree whose turn it is.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	var turns []int64
+	for now := start; now.Before(start.Add(4 * time.Minute)); {
+		turn, next := turnAt(now, time.Minute)
+		if later, _ := turnAt(now.Add(30*time.Second), time.Minute); later != turn {
+			t.Errorf("at %s and half a minute later it isn't the same turn", now)
+		}
+		if next.Sub(now) != time.Minute {
+			t.Errorf("after %s the next turn is at %s", now, next)
+		}
+		turns = append(turns, turn%2)
+		now = next
+	}
+	if turns[0] == turns[1] || turns[0] != turns[2] || turns[1] != turns[3] {
+		t.Errorf("two databases have the turns %v", turns)
+	}
+}
+
+// Only databases with parents are cleaned up, each in its turn.
+func TestRunTakesTurns(t *testing.T) {
+	t.Parallel()
+	pool, other, third := newPool(t, oneChild), newPool(t, "CREATE TABLE users (id bigint PRIMARY KEY); CREATE TABLE keys (id bigserial, user_id bigint, PRIMARY KEY (user_id, id))"), newPool(t)
+	defs := parse(t, oneDefinition+"\nkeys: [{table: users, column: user_id, on_delete: async_delete}]")
+	w := newWorker(t, Options{Definitions: defs, Interval: 20 * time.Millisecond}, install(t, pool, "projects"),
+		Database{Name: "third", Pool: third, Tables: []string{"none"}},
+		Database{Name: "users", Pool: install(t, other, "users").Pool, Tables: []string{"users", "keys"}})
+	family(t, pool, 1, 3)
+	exec(t, other, "INSERT INTO users VALUES (1)")
+	exec(t, other, "INSERT INTO keys (user_id) VALUES (1), (1)")
+	exec(t, other, "DELETE FROM users")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	deadline := time.Now().Add(20 * time.Second)
+	for query[int](t, pool, "SELECT count(*)::int FROM builds")[0]+query[int](t, other, "SELECT count(*)::int FROM keys")[0] > 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("children are left")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("the worker ended with %v", err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition), MaxDeletes: 10, DeleteLimit: 2, RescheduleAfter: time.Hour}, install(t, pool, "projects"))
+	reg := prometheus.NewPedanticRegistry()
+	must(t, reg.Register(w))
+	family(t, pool, 1, 100)
+	family(t, pool, 2, 1)
+	for range 4 {
+		runOnce(t, w, "main")
+	}
+	families, err := reg.Gather()
+	must(t, err)
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			var labels []string
+			for _, l := range m.Label {
+				labels = append(labels, l.GetValue())
+			}
+			slices.Sort(labels)
+			got[f.GetName()+" "+strings.Join(labels, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	for name, want := range map[string]float64{
+		"loose_foreign_key_processed_deleted_records main public.projects":   1,
+		"loose_foreign_key_incremented_deleted_records main public.projects": 2,
+		"loose_foreign_key_rescheduled_deleted_records main public.projects": 1,
+		"loose_foreign_key_deletions main public.builds":                     30,
+		"loose_foreign_key_pending_deleted_records main public.projects":     1,
+		"loose_foreign_key_run_duration_seconds main":                        4,
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
+	}
+	if age := got["loose_foreign_key_oldest_pending_seconds main public.projects"]; age <= 0 || age > 60 {
+		t.Errorf("the oldest pending record is %v s old", age)
+	}
+}
+
+// A lock whose connection is gone ends what runs under it.
+func TestAdvisoryLockIsLost(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t)
+	db := Database{Name: "main", Pool: pool}
+	held, err := AdvisoryLock{}.Hold(t.Context(), &db, "work", func(ctx context.Context) error {
+		again, err := AdvisoryLock{}.Hold(ctx, &db, "work", func(context.Context) error { return nil })
+		if again || err != nil {
+			t.Errorf("while it is held it was had again: %v, %v", again, err)
+		}
+		exec(t, pool, "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Second):
+			return errors.New("it was not told")
+		}
+	})
+	if !held || err == nil || !strings.Contains(err.Error(), "lock work is lost") {
+		t.Errorf("held %v, %v", held, err)
+	}
+}
