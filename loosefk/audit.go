@@ -108,11 +108,7 @@ func (r reference) parentsAfter(ctx context.Context, after *int64, limit int) ([
 	if after != nil {
 		args = append(args, *after)
 	}
-	rows, err := r.childDB.Pool.Query(ctx, r.parentsQuery(after == nil), args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[int64])
+	return collect(ctx, r.childDB.Pool, r.parentsQuery(after == nil), args, pgx.RowTo[int64])
 }
 
 // parentsQuery finds the first $1 values, or those after $2: one probe of the index
@@ -205,19 +201,15 @@ func (r reference) count(ctx context.Context, ids []int64, most int) (map[int64]
 	if most > 0 {
 		limit = fmt.Sprintf("LIMIT %d", most)
 	}
-	rows, err := r.childDB.Pool.Query(ctx, fmt.Sprintf(`
+	type row struct{ ID, Rows int64 }
+	list, err := collect(ctx, r.childDB.Pool, fmt.Sprintf(`
 		SELECT p.id, n.rows FROM unnest($1::bigint[]) AS p (id)
 		CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT FROM %s c WHERE %s %s) l) n`,
-		r.child.quoted(), where, limit), args...)
-	if err != nil {
-		return nil, err
-	}
+		r.child.quoted(), where, limit), args, pgx.RowToStructByPos[row])
 	counts := make(map[int64]int64, len(ids))
-	var id, n int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error {
-		counts[id] = n
-		return nil
-	})
+	for _, n := range list {
+		counts[n.ID] = n.Rows
+	}
 	return counts, err
 }
 
@@ -225,16 +217,17 @@ func (r reference) count(ctx context.Context, ids []int64, most int) (map[int64]
 // have none that is pending. Both tables are in the parent's database, so it is
 // one statement wherever the children live.
 func (r reference) record(ctx context.Context, ids []int64) (int64, error) {
-	tag, err := r.parentDB.Pool.Exec(ctx, fmt.Sprintf(`
+	list, err := collect(ctx, r.parentDB.Pool, fmt.Sprintf(`
 		INSERT INTO %[1]s (fully_qualified_table_name, primary_key_value)
 		SELECT $1, p.id FROM unnest($2::bigint[]) AS p (id)
 		WHERE NOT EXISTS (SELECT FROM %[2]s x WHERE x.id = p.id)
 			AND NOT EXISTS (
 				SELECT FROM %[1]s d
-				WHERE d.fully_qualified_table_name = $1 AND d.status = 1 AND d.primary_key_value = p.id)`,
-		r.parentDB.records(), r.parent.quoted()), r.parent.String(), ids)
+				WHERE d.fully_qualified_table_name = $1 AND d.status = 1 AND d.primary_key_value = p.id)
+		RETURNING id`,
+		r.parentDB.records(), r.parent.quoted()), []any{r.parent.String(), ids}, pgx.RowTo[int64])
 	if err != nil {
 		return 0, fmt.Errorf("writing deleted records of %s: %w", r.parent, err)
 	}
-	return tag.RowsAffected(), nil
+	return int64(len(list)), nil
 }

@@ -305,6 +305,18 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []int64, skipLocke
 			return out, ctx.Err()
 		}
 		ids := line[:min(width, len(line))]
+		if !r.local() { // one may have come back while others' children were cleaned up
+			dead, err := c.dead(ctx, r.parent, ids)
+			if err != nil {
+				out.left = append(out.left, line...)
+				return out, err
+			}
+			if len(dead) < len(ids) {
+				out.done = append(out.done, without(ids, dead)...)
+				line = slices.Concat(dead, line[len(ids):])
+				continue
+			}
+		}
 		n := min(limit, c.tracker.room(r.OnDelete))
 		perParent := n
 		if len(ids) > 1 {

@@ -82,6 +82,11 @@ func (e *examination) definitions(ctx context.Context) error {
 		return err
 	}
 	e.tables = found
+	unfit, err := rs.unfit(ctx, found)
+	if err != nil {
+		return err
+	}
+	problems = append(problems, unfit...)
 	problems = append(problems, rs.duplicates()...)
 	problems = append(problems, rs.cycles()...)
 	e.rs = slices.DeleteFunc(rs, func(r reference) bool { return len(r.complete(found)) > 0 })

@@ -67,11 +67,7 @@ func (d *Database) load(ctx context.Context, parent tableName, which lane, limit
 
 // alive returns those of the ids that are in the parent table.
 func (d *Database) alive(ctx context.Context, parent tableName, ids []int64) ([]int64, error) {
-	rows, err := d.Pool.Query(ctx, "SELECT id FROM "+parent.quoted()+" WHERE id = ANY ($1::bigint[])", ids)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[int64])
+	return collect(ctx, d.Pool, "SELECT id FROM "+parent.quoted()+" WHERE id = ANY ($1::bigint[])", []any{ids}, pgx.RowTo[int64])
 }
 
 // keys are the primary keys of records, as columns.
@@ -91,11 +87,17 @@ func (d *Database) set(ctx context.Context, records []record, set string, args .
 		return nil
 	}
 	partitions, ids := keys(records)
-	_, err := d.Pool.Exec(ctx, fmt.Sprintf(`
-		UPDATE %s d SET %s
-		FROM unnest($1::bigint[], $2::bigint[]) AS w (partition, id)
-		WHERE d.partition = w.partition AND d.id = w.id AND d.status + 0 = 1`, d.records(), set),
-		append([]any{partitions, ids}, args...)...)
+	var err error
+	for range 3 { // one may just be moved out of the default partition, or others mark the same
+		_, err = d.Pool.Exec(ctx, fmt.Sprintf(`
+			UPDATE %s d SET %s
+			FROM unnest($1::bigint[], $2::bigint[]) AS w (partition, id)
+			WHERE d.partition = w.partition AND d.id = w.id AND d.status + 0 = 1`, d.records(), set),
+			append([]any{partitions, ids}, args...)...)
+		if !isState(err, stateSerialization) && !isState(err, stateDeadlock) {
+			break
+		}
+	}
 	return err
 }
 

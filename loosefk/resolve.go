@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // reference is a definition with what the databases say of its tables.
@@ -148,12 +150,26 @@ func (r *reference) complete(found tables) (problems Problems) {
 		if t.notNull && r.TargetValue == nil {
 			fail("column %s of %s is NOT NULL: target_value can't be null", r.TargetColumn, r.child)
 		}
+		if moves(t.typ, r.TargetValue) {
+			fail("target_value %s is another time in each query: give one that stays", *r.TargetValue)
+		}
 	}
 	r.conditionTypes = nil
 	for _, cond := range r.Conditions {
 		r.conditionTypes = append(r.conditionTypes, column(cond.Column).typ)
 	}
 	return problems
+}
+
+// moves says whether a value names a time that isn't the same tomorrow: rows that
+// have it would be found again, for ever.
+func moves(typ string, value *string) bool {
+	if value == nil || !strings.HasPrefix(typ, "date") && !strings.HasPrefix(typ, "time") {
+		return false
+	}
+	return slices.ContainsFunc(strings.Fields(strings.ToLower(*value)), func(word string) bool {
+		return slices.Contains([]string{"now", "today", "tomorrow", "yesterday"}, word)
+	})
 }
 
 // describe reads tables, their columns and their valid indexes from the
@@ -246,11 +262,37 @@ func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
 	if err != nil && !errors.As(err, &problems) {
 		return err
 	}
+	unfit, err := rs.unfit(ctx, found)
+	if err != nil {
+		return err
+	}
+	problems = append(problems, unfit...)
 	problems = append(problems, rs.duplicates()...)
 	problems = append(problems, rs.indexes(found)...)
 	problems = append(problems, rs.cycles()...)
 	slices.SortStableFunc(problems, func(a, b Problem) int { return a.Line - b.Line })
 	return problems.or()
+}
+
+// unfit finds definitions whose columns are there, but can't be compared or
+// changed as the definition wants: it has the server look at the queries.
+func (rs references) unfit(ctx context.Context, found tables) (problems Problems, err error) {
+	for _, r := range rs {
+		if len(r.complete(found)) > 0 {
+			continue
+		}
+		sql, _ := r.statement(1, 1, true)
+		err := r.childDB.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
+			_, err := conn.Conn().PgConn().Prepare(ctx, "", sql, nil)
+			return err
+		})
+		if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code[:2] != "57" {
+			problems = append(problems, r.problem("%s can't be cleaned up so: %s", r.child, e.Message))
+		} else if err != nil {
+			return nil, fmt.Errorf("looking at the definitions: %w", err)
+		}
+	}
+	return problems, nil
 }
 
 // duplicates finds definitions that name the same with and without a schema.

@@ -172,7 +172,7 @@ BEGIN
                 TG_TABLE_NAME, TG_ARGV[0], wanted, TG_ARGV[1]),
             SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = TG_ARGV[0];
     END IF;
-    RETURN NULL;
+    RETURN NEW;
 END;
 $$;`)
 }
@@ -344,7 +344,8 @@ DECLARE
     t record;
 BEGIN
     FOR t IN
-        SELECT c.oid::regclass AS name, c.oid = {c_literal}::regclass AS is_root
+        SELECT c.oid::regclass AS name, c.oid = {c_literal}::regclass AS is_root,
+            CASE c.relkind WHEN 'p' THEN 'BEFORE' ELSE 'AFTER' END AS moment
         FROM pg_catalog.pg_class c
         WHERE c.oid = {c_literal}::regclass
             OR c.oid IN (SELECT relid FROM pg_catalog.pg_partition_tree({c_literal}::regclass)) AND c.relkind IN ('r', 'p')
@@ -352,11 +353,13 @@ BEGIN
         EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER INSERT ON %s REFERENCING NEW TABLE AS new_table
             FOR EACH STATEMENT EXECUTE FUNCTION {guard_insert} (%L, %L)',
             {insert_name}, t.name, {column}, {p_literal});
-        IF t.is_root THEN -- a trigger for each row is on the partitions by itself
-            EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER UPDATE OF %I ON %s
+        -- A trigger for each row is on the partitions by itself. One AFTER UPDATE
+        -- doesn't see rows that move from a partition to another.
+        IF t.is_root THEN
+            EXECUTE format('CREATE OR REPLACE TRIGGER %1$I %5$s UPDATE OF %2$I ON %3$s
                 FOR EACH ROW WHEN (NEW.%2$I IS DISTINCT FROM OLD.%2$I AND NEW.%2$I IS NOT NULL)
                 EXECUTE FUNCTION {guard_update} (%2$L, %4$L)',
-                {update_name}, {column}, t.name, {p_literal});
+                {update_name}, {column}, t.name, {p_literal}, t.moment);
         END IF;
     END LOOP;
 END;

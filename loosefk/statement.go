@@ -96,15 +96,28 @@ func (r reference) children(arg func(value any) string) (where, value string) {
 type timeouts struct{ lock, statement time.Duration }
 
 // bound sends a statement with its timeouts, in one round trip and one
-// transaction. However few children a parent has in the planner's eyes, they are
+// transaction. It fails where row security would hide rows, as collect does. However few children a parent has in the planner's eyes, they are
 // to be read one by one up to the limit, and not collected all beforehand.
 func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args []any, scan func(pgx.Rows) error) error {
 	b := new(pgx.Batch)
 	b.Queue(`SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
-			set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)`,
+			set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true),
+			set_config('row_security', 'off', true)`,
 		milliseconds(t.lock), milliseconds(t.statement))
 	b.Queue(sql, args...).Query(scan)
 	return pool.SendBatch(ctx, b).Close()
+}
+
+// collect runs a query and collects its rows. It fails where row security would
+// hide rows: those that aren't seen would count as gone.
+func collect[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args []any, row pgx.RowToFunc[T]) (list []T, err error) {
+	b := new(pgx.Batch)
+	b.Queue("SELECT set_config('row_security', 'off', true)")
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		list, err = pgx.CollectRows(rows, row)
+		return err
+	})
+	return list, pool.SendBatch(ctx, b).Close()
 }
 
 // change runs the statement for the parents ids. It returns what was found, by

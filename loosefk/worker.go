@@ -186,10 +186,9 @@ func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
 		return Result{Database: database}, err
 	}
 	c := w.cleaner(db, w.opt)
-	if c.Slid, err = db.slide(ctx, slideOptions{w.opt.PartitionAge, w.opt.Retention, w.opt.LockTimeout, 5}); err != nil {
-		return c.Result, err
-	}
-	err = c.run(ctx, rs)
+	// Records can be worked off in whatever partitions there are.
+	c.Slid, err = db.slide(ctx, slideOptions{w.opt.PartitionAge, w.opt.Retention, w.opt.LockTimeout, 5})
+	err = errors.Join(err, c.run(ctx, rs))
 	w.metrics.ran(db.Name, time.Since(began), err)
 	return c.result(), errors.Join(err, w.gauge(ctx, db))
 }
