@@ -30,6 +30,7 @@ require (
 	golang.org/x/sys v0.49.0
 	golang.org/x/term v0.47.0
 	oras.land/oras-go/v2 v2.6.4
+	pgregory.net/rapid v1.3.0
 )
 
 require (

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // tracker counts what a run changes and says when it is enough.
@@ -59,16 +61,20 @@ type cleaner struct {
 	metrics *metrics
 	db      *Database
 	tracker *tracker
+	begin   uint64 // the place of the parent table that is first, modulo their number
 	// unfinished are the records that turns have left, by parent table: those
 	// that something was in the way of, and, as paused, those that only await
 	// their next turn.
 	unfinished, paused map[tableName]map[record]bool
+	// refused are the first errors, by definition, of rows that may not be changed.
+	refused map[string]error
 }
 
 func (w *Worker) cleaner(db *Database, o Options) *cleaner {
 	return &cleaner{
 		Result: Result{Database: db.Name}, opt: o, metrics: w.metrics, db: db, tracker: newTracker(o),
 		unfinished: map[tableName]map[record]bool{}, paused: map[tableName]map[record]bool{},
+		refused: map[string]error{},
 	}
 }
 
@@ -87,6 +93,10 @@ func (c *cleaner) run(ctx context.Context, rs references) error {
 	parents, err := c.db.tracked(ctx, rs.parents(c.db))
 	if err != nil {
 		return err
+	}
+	if len(parents) > 0 { // one that takes a whole run for itself isn't first each time
+		first := c.begin % uint64(len(parents))
+		parents = slices.Concat(parents[first:], parents[:first])
 	}
 	var failed []error
 	step := func(parent tableName, which lane, limit int) (more bool) {
@@ -108,6 +118,7 @@ func (c *cleaner) run(ctx context.Context, rs references) error {
 			parents = append(parents, parent)
 		}
 	}
+	failed = slices.AppendSeq(failed, maps.Values(c.refused))
 	if ctx.Err() == nil {
 		failed = append(failed, c.attempted(ctx))
 	}
@@ -293,8 +304,9 @@ const maxTries = 2
 
 // pass runs queries until it has seen every parent through. A parent with many
 // children takes a quarter of a query at most, and goes to the back of the line. A
-// query that meets a timeout is tried again for half of the parents and half of
-// the rows, so that in the end only those are left that were in its way.
+// query that meets a timeout, or a row that may not be changed, is tried again for
+// half of the parents and half of the rows, so that in the end only those are left
+// that were in its way.
 func (c *cleaner) pass(ctx context.Context, r reference, line []int64, skipLocked bool) (out outcome, err error) {
 	most := c.limit(r)
 	limit, width, tries := most, len(line), 0
@@ -306,14 +318,11 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []int64, skipLocke
 		}
 		ids := line[:min(width, len(line))]
 		if !r.local() { // one may have come back while others' children were cleaned up
-			dead, err := c.dead(ctx, r.parent, ids)
+			back, err := c.back(ctx, r, ids, &line, &out)
 			if err != nil {
-				out.left = append(out.left, line...)
 				return out, err
 			}
-			if len(dead) < len(ids) {
-				out.done = append(out.done, without(ids, dead)...)
-				line = slices.Concat(dead, line[len(ids):])
+			if back {
 				continue
 			}
 		}
@@ -324,7 +333,16 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []int64, skipLocke
 		}
 		t := timeouts{c.opt.LockTimeout, min(c.opt.StatementTimeout, max(time.Until(c.tracker.deadline), time.Second))}
 		found, rows, err := r.change(ctx, t, ids, n, perParent, skipLocked)
-		if err != nil && !givesWay(err) {
+		if isState(err, stateDivisionByZero) {
+			back, err := c.back(ctx, r, ids, &line, &out)
+			if err != nil {
+				return out, err
+			}
+			if back {
+				continue
+			}
+		}
+		if err != nil && !givesWay(err) && !refuses(err) {
 			out.left = append(out.left, line...)
 			return out, err
 		}
@@ -336,10 +354,18 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []int64, skipLocke
 			line = slices.Concat(seen.ahead, line[len(ids):], seen.back)
 			continue
 		}
-		// It gave way, or others had just changed all that it found.
+		// It gave way, or others had just changed all that it found, or a row may
+		// not be changed.
 		switch {
 		case len(ids) > 1 || limit > 1 && isState(err, stateQueryCanceled):
 			width, limit = max(len(ids)/2, 1), max(limit/2, 1)
+		case refuses(err):
+			if key := r.Definition.String(); c.refused[key] == nil {
+				c.refused[key] = fmt.Errorf("children of %s: %w", r.parent, err)
+			}
+			out.left = append(out.left, ids[0])
+			line, tries, limit = line[1:], 0, most
+			continue
 		case tries < maxTries:
 			tries++
 		default:
@@ -354,6 +380,22 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []int64, skipLocke
 		}
 	}
 	return out, nil
+}
+
+// back looks whether any of the parents at the head of the line exist again, and
+// takes those out of it: their children stay. On an error all are left.
+func (c *cleaner) back(ctx context.Context, r reference, ids []int64, line *[]int64, out *outcome) (bool, error) {
+	dead, err := c.dead(ctx, r.parent, ids)
+	if err != nil {
+		out.left = append(out.left, *line...)
+		return false, err
+	}
+	if len(dead) == len(ids) {
+		return false, nil
+	}
+	out.done = append(out.done, without(ids, dead)...)
+	*line = slices.Concat(dead, (*line)[len(ids):])
+	return true, nil
 }
 
 // share is how many children of one parent a turn changes at most: then the
@@ -382,6 +424,13 @@ func (c *cleaner) limit(r reference) int {
 func givesWay(err error) bool {
 	return isState(err, stateLockNotAvailable) || isState(err, stateQueryCanceled) ||
 		isState(err, stateDeadlock) || isState(err, stateSerialization)
+}
+
+// refuses says whether the data forbids a change: a constraint, a value that
+// doesn't fit or a trigger that raises. Other rows may be changed.
+func refuses(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && slices.Contains([]string{"22", "23", "27", "44", "P0"}, e.Code[:2])
 }
 
 // sorted is what becomes of the parents of a query: those that it didn't get to

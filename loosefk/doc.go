@@ -29,7 +29,8 @@
 // What was deleted must stay deleted: when a parent is inserted again under its
 // old id its children belong to it. Where both live in one database each query
 // leaves out the parents that exist, by the snapshot by which it sees the
-// children; else the parents are looked up before.
+// children, and is undone if one has come back while it waited for them; else the
+// parents are looked up before each query.
 //
 // A child that is inserted while its parent goes may be missed: its transaction
 // sees the parent, and the worker doesn't see the child yet. In one database

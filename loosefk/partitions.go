@@ -300,9 +300,9 @@ func (d *Database) detachSettled(ctx context.Context, o slideOptions, s *Slid) e
 			}
 			continue
 		}
-		err := d.underLock(ctx, o, func(tx pgx.Tx) error { return d.detach(ctx, tx, p, o.retention) })
+		err := d.underLock(ctx, o, func(tx pgx.Tx) error { return d.detach(ctx, tx, p, o) })
 		switch {
-		case errors.Is(err, errPending):
+		case errors.Is(err, errPending), isState(err, stateQueryCanceled):
 		case err != nil:
 			return err
 		default:
@@ -314,7 +314,7 @@ func (d *Database) detachSettled(ctx context.Context, o slideOptions, s *Slid) e
 
 // detach takes a partition off and looks for pending records then, when all
 // inserts that were under way are over and visible: the lock waited for them.
-func (d *Database) detach(ctx context.Context, tx pgx.Tx, p Partition, retention time.Duration) error {
+func (d *Database) detach(ctx context.Context, tx pgx.Tx, p Partition, o slideOptions) error {
 	table := d.table(p.Table)
 	if list, current, err := d.partitions(ctx, tx); err != nil || current == p.Value || !exists(list, p.Value) {
 		return errors.Join(err, errPending)
@@ -322,13 +322,20 @@ func (d *Database) detach(ctx context.Context, tx pgx.Tx, p Partition, retention
 	if _, err := tx.Exec(ctx, fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s", d.records(), table.quoted())); err != nil {
 		return err
 	}
+	// Everybody who deletes a tracked row waits for this, so it has little time, and
+	// doesn't read a partition of a million rows.
+	_, err := tx.Exec(ctx, "SELECT set_config('statement_timeout', $1, true), set_config('enable_seqscan', 'off', true)",
+		milliseconds(max(o.lockWait, 200*time.Millisecond)))
+	if err != nil {
+		return err
+	}
 	if pending, err := d.anyPending(ctx, tx, p.Table); err != nil || pending {
 		return errors.Join(err, errPending)
 	}
-	_, err := tx.Exec(ctx, fmt.Sprintf(`
+	_, err = tx.Exec(ctx, fmt.Sprintf(`
 		INSERT INTO %s (table_name, drop_after) VALUES ($1, now() + $2::interval)
 		ON CONFLICT (table_name) DO UPDATE SET drop_after = EXCLUDED.drop_after, updated_at = now()`,
-		d.table(DetachedTable).quoted()), p.Table, retention)
+		d.table(DetachedTable).quoted()), p.Table, o.retention)
 	return err
 }
 
@@ -396,6 +403,7 @@ const (
 	stateSerialization    = "40001"
 	stateUndefinedTable   = "42P01"
 	stateNoPrivilege      = "42501"
+	stateDivisionByZero   = "22012"
 )
 
 // isState says whether err comes from PostgreSQL with this SQLSTATE.

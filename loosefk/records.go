@@ -49,7 +49,7 @@ func (d *Database) load(ctx context.Context, parent tableName, which lane, limit
 		laneAll:    "true",
 	}[which]
 	rows, err := d.Pool.Query(ctx, fmt.Sprintf(`
-		SELECT r.partition, r.id, r.primary_key_value, r.cleanup_attempts
+		SELECT r.partition, r.id, r.primary_key_value, COALESCE(r.cleanup_attempts, 0)
 		FROM unnest($2::bigint[]) AS w (partition)
 		CROSS JOIN LATERAL (
 			SELECT * FROM %s d

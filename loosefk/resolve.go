@@ -275,17 +275,14 @@ func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
 }
 
 // unfit finds definitions whose columns are there, but can't be compared or
-// changed as the definition wants: it has the server look at the queries.
+// changed as the definition wants, or whose values are none of their columns': it
+// has the server look at the query and at each value.
 func (rs references) unfit(ctx context.Context, found tables) (problems Problems, err error) {
 	for _, r := range rs {
 		if len(r.complete(found)) > 0 {
 			continue
 		}
-		sql, _ := r.statement(1, 1, true)
-		err := r.childDB.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error {
-			_, err := conn.Conn().PgConn().Prepare(ctx, "", sql, nil)
-			return err
-		})
+		err := r.childDB.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return r.fits(ctx, conn) })
 		if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code[:2] != "57" {
 			problems = append(problems, r.problem("%s can't be cleaned up so: %s", r.child, e.Message))
 		} else if err != nil {
@@ -293,6 +290,30 @@ func (rs references) unfit(ctx context.Context, found tables) (problems Problems
 		}
 	}
 	return problems, nil
+}
+
+func (r reference) fits(ctx context.Context, conn *pgxpool.Conn) error {
+	type value struct {
+		typ  string
+		text *string
+	}
+	var values []value
+	if r.OnDelete == UpdateColumnTo {
+		values = append(values, value{r.targetType, r.TargetValue})
+	}
+	for i, cond := range r.Conditions {
+		for _, v := range cond.Values {
+			values = append(values, value{r.conditionTypes[i], v})
+		}
+	}
+	for _, v := range values {
+		if _, err := conn.Exec(ctx, "SELECT CAST($1::text AS "+v.typ+")", v.text); err != nil {
+			return err
+		}
+	}
+	sql, _ := r.statement(1, 1, true)
+	_, err := conn.Conn().PgConn().Prepare(ctx, "", sql, nil)
+	return err
 }
 
 // duplicates finds definitions that name the same with and without a schema.

@@ -3,6 +3,7 @@ package loosefk
 import (
 	"context"
 	"fmt"
+	"hash/crc32"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -396,5 +397,9 @@ $$;`, "{c_literal}", literal(s.name(child).quoted()),
 
 func guardName(column, event string) string {
 	suffix := "_loose_fk_guard_" + event
-	return column[:min(len(column), 63-len(suffix))] + suffix
+	if len(column)+len(suffix) > 63 { // two columns of a table must not share a trigger
+		suffix = fmt.Sprintf("_%08x%s", crc32.ChecksumIEEE([]byte(column)), suffix)
+		column = strings.ToValidUTF8(column[:63-len(suffix)], "")
+	}
+	return column + suffix
 }

@@ -96,15 +96,20 @@ func (r reference) children(arg func(value any) string) (where, value string) {
 type timeouts struct{ lock, statement time.Duration }
 
 // bound sends a statement with its timeouts, in one round trip and one
-// transaction. It fails where row security would hide rows, as collect does. However few children a parent has in the planner's eyes, they are
-// to be read one by one up to the limit, and not collected all beforehand.
-func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args []any, scan func(pgx.Rows) error) error {
+// transaction, and a check, if there is one, that undoes it by failing. It fails
+// where row security would hide rows, as collect does. However few children a
+// parent has in the planner's eyes, they are to be read one by one up to the
+// limit, and not collected all beforehand.
+func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args []any, scan func(pgx.Rows) error, check ...string) error {
 	b := new(pgx.Batch)
 	b.Queue(`SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
 			set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true),
 			set_config('row_security', 'off', true)`,
 		milliseconds(t.lock), milliseconds(t.statement))
 	b.Queue(sql, args...).Query(scan)
+	for _, sql := range check {
+		b.Queue(sql, args[0])
+	}
 	return pool.SendBatch(ctx, b).Close()
 }
 
@@ -121,9 +126,14 @@ func collect[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args []
 }
 
 // change runs the statement for the parents ids. It returns what was found, by
-// parent, and how many rows were changed.
+// parent, and how many rows were changed. When one of the parents exists, in this
+// database, nothing is changed: the error has the SQLSTATE 22012.
 func (r reference) change(ctx context.Context, t timeouts, ids []int64, limit, perParent int, skipLocked bool) (list []found, changed int, err error) {
 	sql, args := r.statement(limit, perParent, skipLocked)
+	var check []string
+	if r.local() { // while the statement waited for children, their parent may have come back
+		check = []string{fmt.Sprintf("SELECT 1 / (NOT EXISTS (SELECT FROM %s WHERE id = ANY ($1::bigint[])))::int", r.parent.quoted())}
+	}
 	err = bound(ctx, r.childDB.Pool, t, sql, append([]any{ids}, args...), func(rows pgx.Rows) error {
 		var f found
 		_, err := pgx.ForEachRow(rows, []any{&f.place, &f.rows, &changed}, func() error {
@@ -131,7 +141,7 @@ func (r reference) change(ctx context.Context, t timeouts, ids []int64, limit, p
 			return nil
 		})
 		return err
-	})
+	}, check...)
 	if err != nil {
 		return nil, 0, fmt.Errorf("cleaning up %s: %w", r.Definition, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -96,6 +97,7 @@ func (o *Options) defaults() {
 type Worker struct {
 	opt     Options
 	metrics *metrics
+	runs    atomic.Uint64 // each begins with another parent table
 }
 
 // New makes a worker. It starts nothing and connects to nothing: see Run, and
@@ -105,6 +107,11 @@ func New(o Options) (*Worker, error) {
 		return nil, err
 	}
 	o.defaults()
+	for _, d := range o.Databases {
+		if _, ok := o.Lock.(AdvisoryLock); ok && d.Pool.Config().MaxConns < 2 {
+			return nil, fmt.Errorf("loose foreign keys: the pool of database %s has one connection: a lock takes one and the work another", d.Name)
+		}
+	}
 	return &Worker{opt: o, metrics: newMetrics()}, nil
 }
 
@@ -186,6 +193,7 @@ func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
 		return Result{Database: database}, err
 	}
 	c := w.cleaner(db, w.opt)
+	c.begin = (w.runs.Add(1) - 1) / uint64(len(w.parentDatabases()))
 	// Records can be worked off in whatever partitions there are.
 	c.Slid, err = db.slide(ctx, slideOptions{w.opt.PartitionAge, w.opt.Retention, w.opt.LockTimeout, 5})
 	err = errors.Join(err, c.run(ctx, rs))
@@ -223,6 +231,7 @@ func (w *Worker) Drain(ctx context.Context, parent string, progress func(Result)
 	o.MaxRuntime, o.MaxDeletes, o.MaxUpdates, o.SecondLook = 365*24*time.Hour, int(^uint(0)>>1), int(^uint(0)>>1), -1
 	c := w.cleaner(db, o)
 	for {
+		clear(c.refused)
 		more, err := c.turn(ctx, name, refs, laneAll, o.Batch)
 		if err != nil {
 			return c.result(), fmt.Errorf("draining %s: %w", parent, err)
@@ -235,6 +244,9 @@ func (w *Worker) Drain(ctx context.Context, parent string, progress func(Result)
 		}
 		if left, err := db.load(ctx, name, laneAll, 1); err != nil || len(left) == 0 {
 			return c.result(), err
+		}
+		for _, err := range c.refused {
+			return c.result(), fmt.Errorf("draining %s: %w", parent, err)
 		}
 		// Another worker has the table, or somebody has a child.
 		if err := sleep(ctx, w.opt.LockTimeout); err != nil {

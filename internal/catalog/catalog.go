@@ -138,11 +138,15 @@ func (c *Catalog) lookUp(ctx context.Context, path string) (repository, error) {
 	return r, nil
 }
 
+// lifeAttempts is how often a write may find its repository deleted and make it
+// anew. Each time somebody has deleted it in between.
+const lifeAttempts = 20
+
 // ensure finds a repository or creates it with its namespace. Path must be a
 // valid name.
 func (c *Catalog) ensure(ctx context.Context, path string) (repository, error) {
 	r, err := c.lookUp(ctx, path)
-	for range 3 { // it may be deleted as soon as it is made
+	for range lifeAttempts { // it may be deleted as soon as it is made
 		if oci.CodeOf(err) != oci.NameUnknown {
 			break
 		}
@@ -194,7 +198,7 @@ const writeTimeout = time.Minute
 // withRepository runs write on the repository, created if need be, again when
 // the repository was deleted meanwhile or the write lost a race.
 func (c *Catalog) withRepository(ctx context.Context, path string, write func(r repository) error) error {
-	for range 3 {
+	for range lifeAttempts {
 		r, err := c.ensure(ctx, path)
 		if err != nil {
 			return err

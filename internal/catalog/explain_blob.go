@@ -33,7 +33,7 @@ type BlobExplanation struct {
 
 // BlobUse is a manifest that uses a blob.
 type BlobUse struct {
-	Repository string     `json:"repository"`
+	Repository string     `json:"repository"` // "" when it was deleted and isn't drained yet
 	Digest     oci.Digest `json:"digest"`
 }
 
@@ -66,14 +66,15 @@ func (c *Catalog) ExplainBlob(ctx context.Context, d oci.Digest) (BlobExplanatio
 }
 
 // useOfRow joins row f of a list, which names its namespace and repository, with
-// the repository and with the manifest whose identity is given. The namespace
+// the repository's path, empty for one that was deleted and isn't drained yet, and
+// with the manifest whose identity is given. The namespace
 // comes from the row, so that one partition is asked and not all.
 func useOfRow(id string) string {
 	return fmt.Sprintf(`
 		CROSS JOIN LATERAL (
 			SELECT digest FROM manifests
 			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = %s OFFSET 0) m
-		CROSS JOIN LATERAL (SELECT path FROM repositories WHERE id = f.repository OFFSET 0) r`, id)
+		CROSS JOIN LATERAL (SELECT COALESCE((SELECT path FROM live_repositories WHERE id = f.repository), '') AS path OFFSET 0) r`, id)
 }
 
 // askUses asks which manifests use the blob.
@@ -107,7 +108,7 @@ func askLinks(b *batch, e *BlobExplanation) {
 		WITH rb AS MATERIALIZED %s, unused AS MATERIALIZED (SELECT * FROM rb WHERE NOT %s)
 		SELECT (SELECT count(*) FROM rb), (SELECT count(*) FROM unused), ARRAY(
 			SELECT r.path FROM (SELECT * FROM unused ORDER BY repository_id LIMIT %d) u
-			JOIN repositories r ON r.id = u.repository_id ORDER BY r.id)`,
+			JOIN live_repositories r ON r.id = u.repository_id ORDER BY r.id)`,
 		bounded("SELECT top_level_namespace_id, repository_id, blob_digest FROM repository_blobs WHERE blob_digest = $1"),
 		usedInRepository, explainFirst), e.Digest.Bytes()).QueryRow(func(row pgx.Row) error {
 		var links, unused int64

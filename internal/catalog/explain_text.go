@@ -57,6 +57,10 @@ func (e BlobExplanation) Sentences() []string {
 		by Some[BlobUse]
 	}{{"configuration", e.Configurations}, {"layer", e.Layers}} {
 		for _, m := range use.by.First {
+			if m.Repository == "" {
+				tell("kept for now: manifest %s of a deleted repository, which is being drained, uses it as %s", m.Digest, use.as)
+				continue
+			}
 			tell("kept: %s@%s uses it as %s", m.Repository, m.Digest, use.as)
 		}
 		if more := use.by.more(); more != "" {

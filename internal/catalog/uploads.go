@@ -153,7 +153,7 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	err := c.db.Pool.QueryRow(ctx, `
 		UPDATE uploads SET attempt = attempt + 1, repository = $3, algorithm = $4, hash_state = $5, size = $6,
 			store_state = $7, tail = $8, numbers = numbers + $9, updated_at = now(),
-			repository_id = (SELECT id FROM repositories WHERE path = $3)
+			repository_id = (SELECT id FROM live_repositories WHERE path = $3)
 		WHERE id = $1 AND attempt = $2 AND status = 1
 		RETURNING attempt, CASE WHEN $9 > 0 THEN numbers - 1 ELSE $10 END`,
 		u.ID, u.Attempt, u.Repository, u.Algorithm.String(), u.HashState, u.Size, u.StoreState, u.Tail,
