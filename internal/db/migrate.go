@@ -131,7 +131,11 @@ func StatusStats(ctx context.Context, dsn string) ([]MigrationStatus, error) {
 		return nil, err
 	}
 	defer done()
-	return statusOf(ctx, p)
+	list, err := statusOf(ctx, p)
+	for i := range list {
+		list[i].Name = "stats/" + list[i].Name
+	}
+	return list, err
 }
 
 func statusOf(ctx context.Context, provider *goose.Provider) ([]MigrationStatus, error) {

@@ -1,0 +1,96 @@
+package autoprune
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	day = 24 * time.Hour
+	// maxAge is the longest age. It is far from where time.Duration overflows
+	// (292 years), so that no sum of an age and a time does.
+	maxAge     = 100 * 365 * day
+	maxAgeText = "100y"
+
+	ageUnits = "s, m, h, d, w and y (seconds, minutes, hours, days, weeks, years of 365 days)"
+)
+
+// Age is a length of time as policies write it: a number and one unit, such as
+// 2w. It is at least a second and at most 100 years. The zero value is no age;
+// every other one came from [ParseAge].
+type Age struct {
+	count int64
+	unit  byte
+}
+
+// ParseAge reads digits followed by one of s, m, h, d, w and y: seconds, minutes,
+// hours, days, weeks and years of 365 days. Everything else is refused, zero
+// above all: it would select every tag.
+func ParseAge(s string) (Age, error) {
+	if s == "" {
+		return Age{}, errors.New("it is empty; write a number and a unit, such as 2w")
+	}
+	for _, c := range s {
+		if c > 0x7e || c < 0x20 {
+			return Age{}, fmt.Errorf("%.40q has a character that isn't printable ASCII; write a number and a unit, such as 2w", s)
+		}
+	}
+	if s[0] == '-' {
+		return Age{}, fmt.Errorf("%.40q is negative", s)
+	}
+	digits := len(s) - len(strings.TrimLeft(s, "0123456789"))
+	number, unit := s[:digits], s[digits:]
+	switch {
+	case number == "":
+		return Age{}, fmt.Errorf("%.40q doesn't begin with a digit; write a number and a unit, such as 2w", s)
+	case unit == "":
+		return Age{}, fmt.Errorf("%.40q has no unit; units are %s", s, ageUnits)
+	case unitLength(unit[0]) == 0:
+		return Age{}, fmt.Errorf("%.40q has the unknown unit %.20q; units are %s", s, unit, ageUnits)
+	case len(unit) > 1:
+		return Age{}, fmt.Errorf("%.40q goes on after its unit; write one number and one unit, such as 2w", s)
+	}
+	number = strings.TrimLeft(number, "0")
+	if number == "" {
+		return Age{}, fmt.Errorf("%.40q is zero, which would select every tag", s)
+	}
+	count, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || count > int64(maxAge/unitLength(unit[0])) {
+		return Age{}, fmt.Errorf("%.40q is longer than %s", s, maxAgeText)
+	}
+	return Age{count: count, unit: unit[0]}, nil
+}
+
+// unitLength returns how long a unit is, 0 for what is no unit.
+func unitLength(unit byte) time.Duration {
+	switch unit {
+	case 's':
+		return time.Second
+	case 'm':
+		return time.Minute
+	case 'h':
+		return time.Hour
+	case 'd':
+		return day
+	case 'w':
+		return 7 * day
+	case 'y':
+		return 365 * day
+	}
+	return 0
+}
+
+// Duration returns the age's length. 14d and 2w are equally long.
+func (a Age) Duration() time.Duration { return time.Duration(a.count) * unitLength(a.unit) }
+
+// String returns the age as it was written, without leading zeros, and "" for the
+// zero value.
+func (a Age) String() string {
+	if a.count == 0 {
+		return ""
+	}
+	return strconv.FormatInt(a.count, 10) + string(rune(a.unit))
+}

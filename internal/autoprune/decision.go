@@ -1,0 +1,112 @@
+package autoprune
+
+import (
+	"fmt"
+	"time"
+)
+
+// Code says in a word why a tag goes or stays. Codes are stored with runs and never
+// change their meaning.
+type Code string
+
+// Why a tag goes.
+const (
+	TooOld       Code = "too_old"       // creation_date
+	BeyondNewest Code = "beyond_newest" // number_of_tags
+	NotPulled    Code = "not_pulled"    // last_pulled: the last use is too long ago
+	NeverPulled  Code = "never_pulled"  // last_pulled: no use is known
+	ImageGoes    Code = "image_goes"    // a companion whose image loses its last tag
+	ImageMissing Code = "image_missing" // a companion whose image isn't there
+)
+
+// Why a tag stays.
+const (
+	Protected      Code = "protected"       // a protection rule matches it
+	NoPolicy       Code = "no_policy"       // no policy applies to the repository
+	NotMatched     Code = "not_matched"     // no policy's pattern selects it
+	Exempt         Code = "exempt"          // an undo restored it
+	Young          Code = "young"           // younger than the age of the policy
+	AmongNewest    Code = "among_newest"    // number_of_tags
+	RecentlyPulled Code = "recently_pulled" // last_pulled
+	NoStatistics   Code = "no_statistics"   // last_pulled can't be judged yet
+	ImageStays     Code = "image_stays"     // a companion whose image isn't going
+	ImageAwaited   Code = "image_awaited"   // a young companion whose image isn't there
+)
+
+// Decision says whether a tag goes, and why. [Verdict.Reason] puts it in words.
+type Decision struct {
+	Delete bool
+	Code   Code
+	// Policy is the place in Rules.Policies of the policy that the code is about:
+	// the first that takes the tag, or the first that could have. -1 if it is
+	// about none.
+	Policy int
+	// Policies are all that take the tag; none when it stays. An undo exempts it
+	// from all of them, else the next run would take it under another one.
+	Policies PolicySet
+}
+
+// Notice says that a policy selects nothing, whatever the tags.
+type Notice struct {
+	Policy int // place in Rules.Policies
+	Text   string
+}
+
+// Reason says why the tag goes or stays, for people: a phrase without a full stop.
+// The decision must be what [Verdict.Decide] said of this tag.
+func (v *Verdict) Reason(t Tag, d Decision) string {
+	var r *rule
+	if d.Policy >= 0 {
+		r = &v.rules[d.Policy]
+	}
+	switch d.Code {
+	case TooOld:
+		return fmt.Sprintf("pushed at %s, more than %s ago", stamp(t.Created), r.policy.age)
+	case BeyondNewest:
+		return fmt.Sprintf("not among the newest %d%s", r.policy.number, r.ofWhich())
+	case NotPulled:
+		return fmt.Sprintf("last used at %s, more than %s ago", stamp(t.used()), r.policy.age)
+	case NeverPulled:
+		return fmt.Sprintf("pushed at %s, more than %s ago, and no use recorded since %s",
+			stamp(t.Created), r.policy.age, stamp(v.pulls.Since))
+	case ImageGoes:
+		return "belongs to an image that loses its last tag"
+	case ImageMissing:
+		return "belongs to an image that isn't in the repository"
+	case Protected:
+		return "protected: " + v.protectedBy(t.Name)
+	case NoPolicy:
+		return "no policy applies"
+	case NotMatched:
+		return "no policy's pattern selects it"
+	case Exempt:
+		return "restored by an undo, and the policy hasn't been saved since"
+	case Young:
+		return fmt.Sprintf("pushed at %s, no more than %s ago", stamp(t.Created), r.policy.age)
+	case AmongNewest:
+		return fmt.Sprintf("among the newest %d%s", r.policy.number, r.ofWhich())
+	case RecentlyPulled:
+		return fmt.Sprintf("last used at %s, no more than %s ago", stamp(t.used()), r.policy.age)
+	case NoStatistics:
+		return r.unready
+	case ImageStays:
+		return "belongs to an image that isn't going in this run"
+	case ImageAwaited:
+		return fmt.Sprintf("belongs to an image that isn't in the repository, but was pushed at %s, no more than %.0f hours ago",
+			stamp(t.Created), orphanAge.Hours())
+	}
+	return string(d.Code)
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// ofWhich says which tags a number_of_tags policy counts, unless it is all.
+func (r *rule) ofWhich() string {
+	switch {
+	case r.policy.pattern.IsZero():
+		return ""
+	case r.policy.exclude:
+		return fmt.Sprintf(" that don't match %q", r.policy.pattern)
+	}
+	return fmt.Sprintf(" that match %q", r.policy.pattern)
+}

@@ -1,0 +1,452 @@
+package autoprune_test
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// now is when the tests judge.
+var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) time.Time { return now.Add(-d) }
+
+const day = 24 * time.Hour
+
+// companionName returns the name of a companion of a manifest.
+func companionName(image int64, suffix string) string {
+	return fmt.Sprintf("sha256-%064x%s", image, suffix)
+}
+
+// tag returns a tag of manifest 1.
+func tag(name string, age time.Duration, change ...func(*autoprune.Tag)) autoprune.Tag {
+	t := autoprune.Tag{Name: name, Created: ago(age), Manifest: 1}
+	for _, f := range change {
+		f(&t)
+	}
+	return t
+}
+
+func manifest(id int64) func(*autoprune.Tag) { return func(t *autoprune.Tag) { t.Manifest = id } }
+func image(id int64) func(*autoprune.Tag)    { return func(t *autoprune.Tag) { t.Image = id } }
+func exempt(places ...int) func(*autoprune.Tag) {
+	return func(t *autoprune.Tag) { t.Exempt = autoprune.PolicySetOf(places...) }
+}
+
+// signature returns a companion of an image, with a manifest of its own.
+func signature(of int64, age time.Duration, change ...func(*autoprune.Tag)) autoprune.Tag {
+	return tag(companionName(of, ".sig"), age, append([]func(*autoprune.Tag){image(of), manifest(1000 + of)}, change...)...)
+}
+
+// rules returns rules with the policies, in the short form method:value:pattern, and
+// with pull statistics that began three years ago.
+func rules(t rapid.TB, policies ...string) autoprune.Rules {
+	t.Helper()
+	r := autoprune.Rules{Now: now, Pulls: autoprune.PullRecord{Since: ago(3 * 365 * day)}}
+	for i, short := range policies {
+		method, rest, _ := strings.Cut(short, ":")
+		value, pattern, filtered := strings.Cut(rest, ":")
+		if method != "number_of_tags" {
+			value = fmt.Sprintf("%q", value)
+		}
+		text := fmt.Sprintf(`{"method": %q, "value": %s}`, method, value)
+		if filtered {
+			matches := !strings.HasPrefix(pattern, "!")
+			text = fmt.Sprintf(`{"method": %q, "value": %s, "tagPattern": %q, "tagPatternMatches": %v}`,
+				method, value, strings.TrimPrefix(pattern, "!"), matches)
+		}
+		r.Policies = append(r.Policies, autoprune.Applied{ID: fmt.Sprint(i), Scope: autoprune.NamespaceScope, Policy: policy(t, text)})
+	}
+	return r
+}
+
+func protect(t rapid.TB, patterns ...string) []autoprune.Protection {
+	t.Helper()
+	var list []autoprune.Protection
+	for _, text := range patterns {
+		pattern, err := autoprune.ParsePattern(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, autoprune.Protection{ID: text, Pattern: pattern})
+	}
+	return list
+}
+
+// parentsOf answers from a list of references.
+func parentsOf(references []autoprune.Reference) func([]int64) ([]autoprune.Reference, error) {
+	return func(manifests []int64) (found []autoprune.Reference, err error) {
+		for _, r := range references {
+			if slices.Contains(manifests, r.Child) {
+				found = append(found, r)
+			}
+		}
+		return found, nil
+	}
+}
+
+func evaluate(t rapid.TB, r autoprune.Rules, tags []autoprune.Tag, references ...autoprune.Reference) *autoprune.Verdict {
+	t.Helper()
+	v, err := autoprune.Evaluate(r, autoprune.Repository{Tags: autoprune.Tags(tags), Parents: parentsOf(references)})
+	if err != nil {
+		t.Fatalf("Evaluate: %v", err)
+	}
+	return v
+}
+
+// one is a tag and what is to become of it: a code, with a minus before it if the
+// tag goes, and the policy that the code is about.
+type one struct {
+	tag  autoprune.Tag
+	want string
+}
+
+func TestEvaluate(t *testing.T) {
+	t.Parallel()
+	pulled := func(tagged, manifest, checked time.Duration) func(*autoprune.Tag) {
+		return func(t *autoprune.Tag) {
+			for _, use := range []struct {
+				field *time.Time
+				age   time.Duration
+			}{{&t.Pulled, tagged}, {&t.ManifestPulled, manifest}, {&t.Checked, checked}} {
+				if use.age >= 0 {
+					*use.field = ago(use.age)
+				}
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name       string
+		policies   []string
+		protected  []string
+		pulls      *autoprune.PullRecord
+		references []autoprune.Reference
+		tags       []one
+	}{
+		{name: "no policy", tags: []one{
+			{tag("old", 1000*day), "no_policy"},
+			{signature(autoprune.MissingImage, 1000*day), "no_policy"},
+		}},
+		{name: "older than the age, strictly", policies: []string{"creation_date:2w"}, tags: []one{
+			{tag("older", 14*day+time.Nanosecond), "-too_old 0"},
+			{tag("as-old", 14*day), "young 0"},
+			{tag("younger", 14*day-time.Nanosecond), "young 0"},
+			{tag("future", -day), "young 0"},
+		}},
+		{name: "the pattern and its opposite", policies: []string{"creation_date:1d:pr-.*", "creation_date:2d:!v.*"}, tags: []one{
+			{tag("pr-1", 3*day), "-too_old 0"},
+			{tag("pr-2", 36*time.Hour), "-too_old 0"},
+			{tag("v1", 3*day), "not_matched"},
+			{tag("main", 3*day), "-too_old 1"},
+			{tag("main2", 36*time.Hour), "young 1"},
+			{tag("xpr-1", 36*time.Hour), "young 1"},
+		}},
+		{name: "the newest of a number", policies: []string{"number_of_tags:2"}, tags: []one{
+			{tag("c", 3*day), "-beyond_newest 0"},
+			{tag("a", day), "among_newest 0"},
+			{tag("d", 4*day), "-beyond_newest 0"},
+			{tag("b", 2*day), "among_newest 0"},
+		}},
+		{name: "fewer than the number", policies: []string{"number_of_tags:3"}, tags: []one{
+			{tag("a", 1000*day), "among_newest 0"},
+			{tag("b", 1000*day), "among_newest 0"},
+		}},
+		{name: "as many as the number", policies: []string{"number_of_tags:1"}, tags: []one{
+			{tag("a", 1000*day), "among_newest 0"},
+		}},
+		{name: "ties go by name", policies: []string{"number_of_tags:2"}, tags: []one{
+			{tag("a", day), "-beyond_newest 0"},
+			{tag("c", day), "among_newest 0"},
+			{tag("b", day), "among_newest 0"},
+		}},
+		{name: "only what the pattern selects counts", policies: []string{"number_of_tags:1:pr-.*"}, tags: []one{
+			{tag("new", 0), "not_matched"},
+			{tag("pr-1", 2*day), "-beyond_newest 0"},
+			{tag("pr-2", day), "among_newest 0"},
+			{tag("old", 9*day), "not_matched"},
+		}},
+		{name: "protected, exempt and companion tags don't count", policies: []string{"number_of_tags:1"}, protected: []string{"v.*", "stable"}, tags: []one{
+			{tag("v1", 0), "protected"},
+			{tag("stable", 5*day), "protected"},
+			{tag("undone", time.Hour, exempt(0)), "exempt 0"},
+			{signature(2, time.Minute), "image_stays"},
+			{tag("new", 2*day, manifest(2)), "among_newest 0"},
+			{tag("old", 3*day), "-beyond_newest 0"},
+		}},
+		{name: "a tag goes if any policy selects it", policies: []string{"number_of_tags:2", "creation_date:1d"}, tags: []one{
+			{tag("a", time.Hour), "among_newest 0"},
+			{tag("b", 2*day), "-too_old 1"},
+			{tag("c", 3*day), "-beyond_newest 0"},
+		}},
+		{name: "what one policy takes counts for the other", policies: []string{"creation_date:1d:x.*", "number_of_tags:1"}, tags: []one{
+			{tag("x", 2*day), "-too_old 0"},
+			{tag("b", 3*day), "-beyond_newest 1"},
+		}},
+		{name: "exempt from one policy", policies: []string{"creation_date:1d", "creation_date:3d"}, tags: []one{
+			{tag("a", 2*day, exempt(0)), "exempt 0"},
+			{tag("b", 4*day, exempt(0)), "-too_old 1"},
+			{tag("c", 4*day, exempt(0, 1)), "exempt 0"},
+		}},
+		{name: "the latest use counts", policies: []string{"last_pulled:90d"}, tags: []one{
+			{tag("all-old", 200*day, pulled(91*day, 92*day, 93*day)), "-not_pulled 0"},
+			{tag("tag", 200*day, pulled(90*day, -1, 100*day)), "recently_pulled 0"},
+			{tag("manifest", 200*day, pulled(100*day, 89*day, -1)), "recently_pulled 0"},
+			{tag("head", 200*day, pulled(-1, -1, time.Second)), "recently_pulled 0"},
+			{tag("never", 91*day), "-never_pulled 0"},
+			{tag("young", 90*day), "young 0"},
+			{tag("young-pulled", day, pulled(100*day, -1, -1)), "young 0"},
+		}},
+		{name: "no statistics", policies: []string{"last_pulled:90d"}, pulls: &autoprune.PullRecord{}, tags: []one{
+			{tag("never", 91*day), "no_statistics 0"},
+			{tag("old", 200*day, pulled(100*day, -1, -1)), "no_statistics 0"},
+			{signature(autoprune.MissingImage, 10*day), "no_statistics 0"},
+		}},
+		{name: "statistics that are too young", policies: []string{"last_pulled:90d", "last_pulled:89d"}, pulls: &autoprune.PullRecord{Since: ago(90 * day)}, tags: []one{
+			{tag("never", 100*day), "-never_pulled 1"},
+			{tag("old", 200*day, pulled(100*day, -1, -1)), "-not_pulled 1"},
+		}},
+		{name: "statistics that are behind", policies: []string{"last_pulled:1d"}, pulls: &autoprune.PullRecord{Since: ago(9 * day), Behind: time.Hour + 1}, tags: []one{
+			{tag("never", 5*day), "no_statistics 0"},
+		}},
+		{name: "statistics that are behind, within the limit", policies: []string{"last_pulled:1d"}, pulls: &autoprune.PullRecord{Since: ago(9 * day), Behind: 2 * time.Hour, MaxBehind: 2 * time.Hour}, tags: []one{
+			{tag("never", 5*day), "-never_pulled 0"},
+		}},
+		{name: "companions go with their image", policies: []string{"creation_date:5d"}, tags: []one{
+			{tag("old", 6*day, manifest(1)), "-too_old 0"},
+			{signature(1, time.Minute), "-image_goes 0"},
+			{tag(companionName(1, ""), time.Minute, image(1), manifest(70)), "-image_goes 0"},
+			{tag("sbom-by-subject", time.Minute, image(1), manifest(71)), "-image_goes 0"},
+			{tag("new", day, manifest(2)), "young 0"},
+			{signature(2, 100*day), "image_stays"},
+			{tag("sbom-of-new", 100*day, image(2), manifest(72)), "image_stays"},
+			{signature(3, 100*day), "image_stays"}, // untagged: not this run's doing
+		}},
+		{name: "another tag keeps the image", policies: []string{"creation_date:5d"}, protected: []string{"keep"}, tags: []one{
+			{tag("old", 6*day, manifest(1)), "-too_old 0"},
+			{tag("new", 4*day, manifest(1)), "young 0"},
+			{signature(1, time.Minute), "image_stays"},
+			{tag("old2", 6*day, manifest(2)), "-too_old 0"},
+			{tag("keep", 6*day, manifest(2)), "protected"},
+			{signature(2, time.Minute), "image_stays"},
+		}},
+		{name: "an index keeps its children", policies: []string{"creation_date:5d"},
+			references: []autoprune.Reference{{Parent: 10, Child: 1}, {Parent: 20, Child: 10}, {Parent: 30, Child: 2}, {Parent: 31, Child: 2}},
+			tags: []one{
+				{tag("old", 6*day, manifest(1)), "-too_old 0"},
+				{tag("new-index-of-index", day, manifest(20)), "young 0"},
+				{signature(1, time.Minute), "image_stays"},
+				{tag("old-index", 6*day, manifest(30)), "-too_old 0"},
+				{signature(30, time.Minute), "-image_goes 0"},
+				{signature(2, time.Minute), "-image_goes 0"}, // 31 has no tag
+			}},
+		{name: "companions of companions", policies: []string{"creation_date:5d", "creation_date:50d"}, tags: []one{
+			{tag("old", 6*day, manifest(1)), "-too_old 0"},
+			{signature(1, day, manifest(2)), "-image_goes 0"},
+			{signature(2, day, manifest(3)), "-image_goes 0"},
+			{signature(3, day, exempt(0), manifest(4)), "exempt 0"},
+			{signature(4, day, manifest(5)), "image_stays"},
+		}},
+		{name: "protected and exempt companions", policies: []string{"creation_date:5d"}, protected: []string{`.*\.att`}, tags: []one{
+			{tag("old", 6*day, manifest(1)), "-too_old 0"},
+			{tag(companionName(1, ".att"), day, image(1), manifest(2)), "protected"},
+			{signature(1, day, exempt(0)), "exempt 0"},
+			{tag(companionName(2, ".sbom"), day, image(2), manifest(3)), "image_stays"},
+			{tag(companionName(9, ".att"), 9*day, image(autoprune.MissingImage), manifest(4)), "protected"},
+		}},
+		{name: "an image tagged by its own digest is an image", policies: []string{"creation_date:5d", "number_of_tags:1"}, tags: []one{
+			{tag("old", 6*day, manifest(1)), "-too_old 0"},
+			{tag(companionName(1, ""), 4*day, image(1), manifest(1)), "young 0"},
+			{signature(1, day), "image_stays"},
+			{tag(companionName(2, ""), 9*day, image(2), manifest(2)), "-too_old 0"},
+			{signature(2, day), "-image_goes 0"},
+		}},
+		{name: "companions without an image", policies: []string{"last_pulled:30d", "creation_date:90d:x.*"}, pulls: &autoprune.PullRecord{}, tags: []one{
+			{tag(companionName(1, ".sig"), day+1, image(autoprune.MissingImage)), "-image_missing 1"},
+			{tag(companionName(2, ".sig"), day, image(autoprune.MissingImage)), "image_awaited"},
+			{tag(companionName(3, ".sig"), 9*day, image(autoprune.MissingImage), exempt(1)), "exempt 1"},
+			{tag("x-subject", 99*day, image(autoprune.MissingImage), manifest(5)), "-image_missing 1"},
+			{signature(5, time.Hour), "-image_goes 1"}, // of the one before
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := rules(t, tt.policies...)
+			r.Protection = protect(t, tt.protected...)
+			if tt.pulls != nil {
+				r.Pulls = *tt.pulls
+			}
+			var tags []autoprune.Tag
+			for _, c := range tt.tags {
+				tags = append(tags, c.tag)
+			}
+			v := evaluate(t, r, tags, tt.references...)
+			for _, c := range tt.tags {
+				d := v.Decide(c.tag)
+				got := string(d.Code)
+				if d.Delete {
+					got = "-" + got
+				}
+				if d.Policy >= 0 {
+					got = fmt.Sprint(got, " ", d.Policy)
+				}
+				if got != c.want {
+					t.Errorf("tag %s: %s, want %s", c.tag.Name, got, c.want)
+				}
+				if reason := v.Reason(c.tag, d); reason == "" || reason == string(d.Code) || strings.Contains(reason, "%!") {
+					t.Errorf("tag %s: the reason is %q", c.tag.Name, reason)
+				}
+			}
+		})
+	}
+}
+
+func TestReason(t *testing.T) {
+	t.Parallel()
+	r := rules(t, "creation_date:2w:a.*", `number_of_tags:1:![al]\w`, "last_pulled:90d:l.*", "last_pulled:9y:m.*")
+	r.Protection = protect(t, "v.*")
+	used := tag("l1", 100*day)
+	used.Pulled, used.Checked = ago(95*day), ago(91*day)
+	tags := []autoprune.Tag{
+		tag("a1", 20*day), tag("a2", 3*day), tag("b1", day), tag("b2", 2*day), used, tag("l2", 99*day), tag("v1", 0), tag("m1", 9*day, exempt(1)),
+	}
+	v := evaluate(t, r, tags)
+	for i, want := range []string{
+		"pushed at 2026-02-09T12:00:00Z, more than 2w ago",
+		"pushed at 2026-02-26T12:00:00Z, no more than 2w ago",
+		`among the newest 1 that don't match "[al]\\w"`,
+		`not among the newest 1 that don't match "[al]\\w"`,
+		"last used at 2025-11-30T12:00:00Z, more than 90d ago",
+		"pushed at 2025-11-22T12:00:00Z, more than 90d ago, and no use recorded since 2023-03-02T12:00:00Z",
+		`protected: it matches "v.*"`,
+		"restored by an undo, and the policy hasn't been saved since",
+	} {
+		if got := v.Reason(tags[i], v.Decide(tags[i])); got != want {
+			t.Errorf("tag %s: the reason is %q, want %q", tags[i].Name, got, want)
+		}
+	}
+	want := "[{3 pull statistics began at 2023-03-02T12:00:00Z, no more than 9y ago}]"
+	if got := fmt.Sprint(v.Notices()); got != want {
+		t.Errorf("the notices are %s, want %s", got, want)
+	}
+}
+
+// TestFreshUse judges a tag again with a pull that came after the evaluation.
+func TestFreshUse(t *testing.T) {
+	t.Parallel()
+	old := tag("old", 100*day)
+	v := evaluate(t, rules(t, "last_pulled:90d"), []autoprune.Tag{old})
+	if d := v.Decide(old); !d.Delete {
+		t.Fatalf("an old tag stays: %s", v.Reason(old, d))
+	}
+	old.ManifestPulled = ago(time.Second)
+	if d := v.Decide(old); d.Delete {
+		t.Errorf("a tag that was just pulled goes: %s", v.Reason(old, d))
+	}
+}
+
+func TestEvaluateRefuses(t *testing.T) {
+	t.Parallel()
+	good := func() autoprune.Rules { return rules(t, "number_of_tags:1") }
+	for name, change := range map[string]func(*autoprune.Rules, *autoprune.Tag){
+		"no time":                    func(r *autoprune.Rules, _ *autoprune.Tag) { r.Now = time.Time{} },
+		"zero policy":                func(r *autoprune.Rules, _ *autoprune.Tag) { r.Policies[0].Policy = autoprune.Policy{} },
+		"protection without pattern": func(r *autoprune.Rules, _ *autoprune.Tag) { r.Protection = make([]autoprune.Protection, 1) },
+		"too many policies": func(r *autoprune.Rules, _ *autoprune.Tag) {
+			r.Policies = slices.Repeat(r.Policies, autoprune.MaxPolicies+1)
+		},
+		"no name":                    func(_ *autoprune.Rules, t *autoprune.Tag) { t.Name = "" },
+		"no creation time":           func(_ *autoprune.Rules, t *autoprune.Tag) { t.Created = time.Time{} },
+		"no manifest":                func(_ *autoprune.Rules, t *autoprune.Tag) { t.Manifest = 0 },
+		"an image that is none":      func(_ *autoprune.Rules, t *autoprune.Tag) { t.Image = -2 },
+		"a companion without images": func(_ *autoprune.Rules, t *autoprune.Tag) { t.Name = companionName(1, ".sig") },
+	} {
+		r, bad := good(), tag("a", day)
+		change(&r, &bad)
+		v, err := autoprune.Evaluate(r, autoprune.Repository{Tags: autoprune.Tags([]autoprune.Tag{tag("b", day), bad})})
+		if err == nil || v != nil {
+			t.Errorf("%s: a verdict %v, error %v", name, v, err)
+		}
+	}
+	most := good()
+	most.Policies = slices.Repeat(most.Policies, autoprune.MaxPolicies)
+	d := evaluate(t, most, []autoprune.Tag{tag("a", day), tag("b", 2*day)}).Decide(tag("b", 2*day))
+	if !d.Policies.Has(0) || !d.Policies.Has(autoprune.MaxPolicies-1) || len(slices.Collect(d.Policies.All())) != autoprune.MaxPolicies {
+		t.Errorf("with %d policies the tag goes under %v", autoprune.MaxPolicies, slices.Collect(d.Policies.All()))
+	}
+}
+
+// TestEvaluateFails gives no verdict when tags or references can't be read, in
+// whichever pass.
+func TestEvaluateFails(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	tags := []autoprune.Tag{tag("old", 9*day), signature(1, day)}
+	failing := func(pass int) iter.Seq2[autoprune.Tag, error] {
+		run := 0
+		return func(yield func(autoprune.Tag, error) bool) {
+			if run++; run == pass {
+				yield(autoprune.Tag{}, broken)
+				return
+			}
+			autoprune.Tags(tags)(yield)
+		}
+	}
+	for name, repository := range map[string]autoprune.Repository{
+		"first pass":  {Tags: failing(1)},
+		"second pass": {Tags: failing(2)},
+		"parents": {Tags: autoprune.Tags(tags), Parents: func([]int64) ([]autoprune.Reference, error) {
+			return nil, broken
+		}},
+	} {
+		v, err := autoprune.Evaluate(rules(t, "creation_date:1d"), repository)
+		if v != nil || !errors.Is(err, broken) {
+			t.Errorf("%s: the verdict is %v, the error %v; want %v", name, v, err, broken)
+		}
+	}
+}
+
+// TestLongChain evaluates a chain of companions, each of the one before, and counts
+// how often and for how much parents are asked: cost is linear, and batches bounded.
+func TestLongChain(t *testing.T) {
+	t.Parallel()
+	const length = 50_000
+	tags := []autoprune.Tag{tag("old", 9*day, manifest(1))}
+	for i := int64(1); i < length; i++ {
+		tags = append(tags, signature(i, day, manifest(i+1)))
+	}
+	slices.Reverse(tags)
+	asked := 0
+	v, err := autoprune.Evaluate(rules(t, "creation_date:5d"), autoprune.Repository{
+		Tags: autoprune.Tags(tags),
+		Parents: func(manifests []int64) (references []autoprune.Reference, err error) {
+			if asked += len(manifests); len(manifests) > 1000 {
+				t.Errorf("parents of %d manifests at once", len(manifests))
+			}
+			for _, child := range manifests { // each is in one index that nobody tagged
+				if child <= length {
+					references = append(references, autoprune.Reference{Parent: child + length, Child: child})
+				}
+			}
+			return references, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range tags {
+		if d := v.Decide(one); !d.Delete {
+			t.Fatalf("tag %s of manifest %d stays: %s", one.Name, one.Manifest, v.Reason(one, d))
+		}
+	}
+	if want := 2 * (length - 1); asked != want {
+		t.Errorf("parents were asked for %d manifests, want %d", asked, want)
+	}
+}

@@ -1,0 +1,194 @@
+package autoprune
+
+// images follows which images lose their last tag, and which companions lose
+// theirs with it. It is a graph of the manifests that matter, which are the images
+// of companions and the indexes above them, with counted references: a manifest is
+// kept by its tags and by the indexes above it that are kept.
+type images struct {
+	places     map[int64]int32 // manifest to node
+	nodes      []node
+	edges      []edge
+	companions []companion
+	dead       []int32 // nodes whose last reference is gone and whose loss isn't passed on yet
+}
+
+// node is a manifest. Lists are linked by place, -1 ends them.
+type node struct {
+	tags, released  int32     // tags that keep it; how many of them go
+	references      int32     // what keeps it: tags, and indexes that are kept
+	policies        PolicySet // that took the tags and indexes which don't keep it any more
+	firstChild      int32
+	firstCompanion  int32
+	reachable, gone bool
+}
+
+type edge struct{ child, next int32 }
+
+// companion is a tag that goes with its image.
+type companion struct {
+	image, manifest int64
+	exempt          PolicySet
+	protected       bool
+	// taken are the policies that took it from the start, because its image isn't
+	// there.
+	taken PolicySet
+	next  int32 // of the same image
+}
+
+// parentsBatch is how many manifests are asked for at once.
+const parentsBatch = 1000
+
+// newImages builds the graph below the companions' images; tags are added after.
+func newImages(companions []companion, parents func([]int64) ([]Reference, error)) (*images, error) {
+	g := &images{places: make(map[int64]int32), companions: companions}
+	var frontier []int64
+	for i := range companions {
+		c := &companions[i]
+		c.next = -1
+		if c.image == MissingImage {
+			continue
+		}
+		place, added := g.place(c.image)
+		if added {
+			frontier = append(frontier, c.image)
+		}
+		c.next = g.nodes[place].firstCompanion
+		g.nodes[place].firstCompanion = int32(i)
+	}
+	if parents == nil {
+		return g, nil
+	}
+	for len(frontier) > 0 {
+		batch := frontier[:min(parentsBatch, len(frontier))]
+		references, err := parents(batch)
+		if err != nil {
+			return nil, err
+		}
+		frontier = frontier[len(batch):]
+		for _, r := range references {
+			child, known := g.places[r.Child]
+			if !known {
+				continue
+			}
+			parent, added := g.place(r.Parent)
+			if added {
+				frontier = append(frontier, r.Parent)
+			}
+			g.edges = append(g.edges, edge{child: child, next: g.nodes[parent].firstChild})
+			g.nodes[parent].firstChild = int32(len(g.edges) - 1)
+		}
+	}
+	return g, nil
+}
+
+// place returns the node of a manifest and whether it was made for it.
+func (g *images) place(manifest int64) (place int32, added bool) {
+	place, known := g.places[manifest]
+	if !known {
+		place = int32(len(g.nodes))
+		g.places[manifest] = place
+		g.nodes = append(g.nodes, node{firstChild: -1, firstCompanion: -1})
+	}
+	return place, !known
+}
+
+// has tells whether the manifest matters.
+func (g *images) has(manifest int64) bool {
+	_, ok := g.places[manifest]
+	return ok
+}
+
+// addTag counts a tag of a manifest, and as going when policies took it.
+func (g *images) addTag(manifest int64, taken PolicySet) {
+	place, ok := g.places[manifest]
+	if !ok {
+		return
+	}
+	n := &g.nodes[place]
+	n.tags++
+	if taken != 0 {
+		n.released++
+		n.policies |= taken
+	}
+}
+
+// settle lets go of what was taken, and returns the images that no tag keeps any
+// more with the policies that took their tags. An image that had no tag to begin
+// with isn't among them.
+func (g *images) settle() map[int64]PolicySet {
+	for i := range g.companions {
+		g.addTag(g.companions[i].manifest, g.companions[i].taken)
+	}
+	g.countReferences()
+	for place := range g.nodes {
+		if n := &g.nodes[place]; n.released > 0 {
+			g.release(int32(place), n.released, n.policies)
+		}
+	}
+	for len(g.dead) > 0 {
+		place := g.dead[len(g.dead)-1]
+		g.dead = g.dead[:len(g.dead)-1]
+		g.passOn(place)
+	}
+	gone := make(map[int64]PolicySet)
+	for manifest, place := range g.places {
+		if n := &g.nodes[place]; n.gone && n.firstCompanion >= 0 {
+			gone[manifest] = n.policies
+		}
+	}
+	return gone
+}
+
+// countReferences sets what keeps each node before anything goes.
+func (g *images) countReferences() {
+	var stack []int32
+	for place := range g.nodes {
+		if n := &g.nodes[place]; n.tags > 0 {
+			n.references = n.tags
+			n.reachable = true
+			stack = append(stack, int32(place))
+		}
+	}
+	for len(stack) > 0 {
+		place := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		for e := g.nodes[place].firstChild; e >= 0; e = g.edges[e].next {
+			child := &g.nodes[g.edges[e].child]
+			child.references++
+			if !child.reachable {
+				child.reachable = true
+				stack = append(stack, g.edges[e].child)
+			}
+		}
+	}
+}
+
+// release takes references from a node that policies took.
+func (g *images) release(place, references int32, policies PolicySet) {
+	n := &g.nodes[place]
+	n.policies |= policies
+	n.references -= references
+	if n.references == 0 && !n.gone {
+		n.gone = true
+		g.dead = append(g.dead, place)
+	}
+}
+
+// passOn releases what a node that is gone kept: the manifests below it, and those
+// that its companions point to.
+func (g *images) passOn(place int32) {
+	n := g.nodes[place]
+	for e := n.firstChild; e >= 0; e = g.edges[e].next {
+		g.release(g.edges[e].child, 1, n.policies)
+	}
+	for i := n.firstCompanion; i >= 0; i = g.companions[i].next {
+		c := &g.companions[i]
+		taken := n.policies &^ c.exempt
+		if c.protected || taken == 0 {
+			continue
+		}
+		if own, ok := g.places[c.manifest]; ok {
+			g.release(own, 1, taken)
+		}
+	}
+}

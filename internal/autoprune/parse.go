@@ -1,0 +1,295 @@
+package autoprune
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// The fields of a policy. value is what Quay's API calls the age or the number;
+// olderThan and numTags are the names of Quay's stored form, and ours.
+const (
+	fieldMethod  = "method"
+	fieldAge     = "olderThan"
+	fieldNumber  = "numTags"
+	fieldValue   = "value"
+	fieldPattern = "tagPattern"
+	fieldMatches = "tagPatternMatches"
+)
+
+var policyFields = []string{fieldMethod, fieldAge, fieldNumber, fieldValue, fieldPattern, fieldMatches}
+
+// FieldError says what is wrong with a policy's JSON, and where. Its text is meant
+// for whoever wrote the policy.
+type FieldError struct {
+	Field   string // as it stands in the JSON; "" for the policy as a whole
+	Problem string
+}
+
+// Error returns field and problem.
+func (e *FieldError) Error() string {
+	if e.Field == "" {
+		return "policy: " + e.Problem
+	}
+	return e.Field + ": " + e.Problem
+}
+
+func fieldErrorf(field, format string, args ...any) *FieldError {
+	return &FieldError{Field: field, Problem: fmt.Sprintf(format, args...)}
+}
+
+// ParsePolicy reads a policy from a JSON object with these fields:
+//
+//   - method: creation_date, number_of_tags or last_pulled.
+//   - olderThan, for creation_date and last_pulled: an age, see [ParseAge].
+//   - numTags, for number_of_tags: a whole number from 1 to [MaxNumTags].
+//   - value: Quay's name for either of the two, in place of it.
+//   - tagPattern: the pattern of the tags that the policy looks at, see
+//     [ParsePattern]. Left out or null: every tag.
+//   - tagPatternMatches: false for the tags that don't match. Left out or null:
+//     true. False needs a tagPattern.
+//
+// Anything else is refused: other fields, a field twice or in another case, a field
+// of another method, text after the object. Every error is a [*FieldError].
+func ParsePolicy(data []byte) (Policy, error) {
+	fields, err := readFields(data)
+	if err != nil {
+		return Policy{}, err
+	}
+	var p Policy
+	if p.method, err = readMethod(fields[fieldMethod]); err != nil {
+		return Policy{}, err
+	}
+	if p.method == NumberOfTags {
+		p.number, err = readNumber(fields)
+	} else {
+		p.age, err = readAge(fields, p.method)
+	}
+	if err != nil {
+		return Policy{}, err
+	}
+	if p.pattern, err = readPattern(fields[fieldPattern]); err != nil {
+		return Policy{}, err
+	}
+	if p.exclude, err = readExclude(fields[fieldMatches]); err != nil {
+		return Policy{}, err
+	}
+	if p.exclude && p.pattern.IsZero() {
+		return Policy{}, fieldErrorf(fieldMatches, "false needs a tagPattern that it can be about")
+	}
+	return p, nil
+}
+
+// readFields returns the object's members by name. It walks the object itself,
+// because encoding/json folds the case of names and lets the last of two win.
+func readFields(data []byte) (map[string]json.RawMessage, error) {
+	if err := checkDocument(data); err != nil {
+		return nil, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	if _, err := decoder.Token(); err != nil { // the opening brace
+		return nil, malformed(err)
+	}
+	fields := make(map[string]json.RawMessage)
+	for decoder.More() {
+		token, err := decoder.Token()
+		if err != nil {
+			return nil, malformed(err)
+		}
+		name, _ := token.(string)
+		if err := checkName(name); err != nil {
+			return nil, err
+		}
+		if _, twice := fields[name]; twice {
+			return nil, fieldErrorf(name, "it is given twice")
+		}
+		var value json.RawMessage
+		if err := decoder.Decode(&value); err != nil {
+			return nil, malformed(err)
+		}
+		fields[name] = value
+	}
+	return fields, nil
+}
+
+// checkDocument refuses what isn't one JSON object and nothing else.
+func checkDocument(data []byte) error {
+	if !utf8.Valid(data) {
+		return fieldErrorf("", "it isn't valid UTF-8")
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	var document json.RawMessage
+	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+		return fieldErrorf("", "it is empty; write a JSON object such as %s", policyExample)
+	} else if err != nil {
+		return malformed(err)
+	}
+	if rest := bytes.TrimLeft(data[decoder.InputOffset():], " \t\r\n"); len(rest) > 0 {
+		return fieldErrorf("", "text follows the JSON object: %.20q", rest)
+	}
+	if document[0] != '{' {
+		return fieldErrorf("", "it must be a JSON object, not %s", typeName(document))
+	}
+	return nil
+}
+
+const policyExample = `{"method": "creation_date", "olderThan": "2w"}`
+
+func malformed(err error) error {
+	var at *json.SyntaxError
+	if errors.As(err, &at) {
+		return fieldErrorf("", "it isn't JSON: %v at byte %d", err, at.Offset)
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return fieldErrorf("", "it isn't JSON: it ends too early")
+	}
+	return fieldErrorf("", "it isn't JSON: %v", err)
+}
+
+// checkName refuses a name that no field has.
+func checkName(name string) error {
+	if slices.Contains(policyFields, name) {
+		return nil
+	}
+	shown := name
+	if len(shown) > 80 {
+		shown = strings.ToValidUTF8(shown[:80], "") + "…"
+	}
+	for _, field := range policyFields {
+		if strings.EqualFold(name, field) {
+			return fieldErrorf(shown, "it must be written %s", field)
+		}
+	}
+	return fieldErrorf(shown, "unknown field; a policy has %s", strings.Join(policyFields, ", "))
+}
+
+func readMethod(raw json.RawMessage) (Method, error) {
+	if raw == nil {
+		return "", fieldErrorf(fieldMethod, "it is missing; methods are %s, %s and %s", CreationDate, NumberOfTags, LastPulled)
+	}
+	text, err := readText(fieldMethod, raw)
+	if err != nil {
+		return "", err
+	}
+	switch m := Method(text); m {
+	case CreationDate, NumberOfTags, LastPulled:
+		return m, nil
+	}
+	return "", fieldErrorf(fieldMethod, "%.40q is unknown; methods are %s, %s and %s", text, CreationDate, NumberOfTags, LastPulled)
+}
+
+// amount returns the one field that holds the age or the number of a policy: own or
+// value. The method's other is refused.
+func amount(fields map[string]json.RawMessage, m Method, own, other string) (name string, raw json.RawMessage, err error) {
+	if _, given := fields[other]; given {
+		return "", nil, fieldErrorf(other, "%s has none; it takes %s", m, own)
+	}
+	raw, given := fields[own]
+	value, valueGiven := fields[fieldValue]
+	switch {
+	case given && valueGiven:
+		return "", nil, fieldErrorf(fieldValue, "it says the same as %s; give one of them", own)
+	case given:
+		return own, raw, nil
+	case valueGiven:
+		return fieldValue, value, nil
+	}
+	return "", nil, fieldErrorf(own, "it is missing; %s needs it", m)
+}
+
+func readAge(fields map[string]json.RawMessage, m Method) (Age, error) {
+	name, raw, err := amount(fields, m, fieldAge, fieldNumber)
+	if err != nil {
+		return Age{}, err
+	}
+	text, err := readText(name, raw)
+	if err != nil {
+		return Age{}, err
+	}
+	age, err := ParseAge(text)
+	if err != nil {
+		return Age{}, fieldErrorf(name, "%v", err)
+	}
+	return age, nil
+}
+
+func readNumber(fields map[string]json.RawMessage) (int, error) {
+	name, raw, err := amount(fields, NumberOfTags, fieldNumber, fieldAge)
+	if err != nil {
+		return 0, err
+	}
+	text := string(raw)
+	switch {
+	case typeName(raw) != "a number":
+		return 0, fieldErrorf(name, "it must be a number such as 100, not %s", typeName(raw))
+	case strings.ContainsAny(text, ".eE"):
+		return 0, fieldErrorf(name, "%.40s must be a whole number in plain digits", text)
+	case text[0] == '-' || text == "0":
+		return 0, fieldErrorf(name, "%.40s must be at least 1", text)
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n > MaxNumTags {
+		return 0, fieldErrorf(name, "%.40s is too large; at most %d is allowed", text, MaxNumTags)
+	}
+	return n, nil
+}
+
+func readPattern(raw json.RawMessage) (Pattern, error) {
+	if raw == nil || string(raw) == "null" {
+		return Pattern{}, nil
+	}
+	text, err := readText(fieldPattern, raw)
+	if err != nil {
+		return Pattern{}, err
+	}
+	pattern, err := ParsePattern(text)
+	if err != nil {
+		return Pattern{}, fieldErrorf(fieldPattern, "%v", err)
+	}
+	return pattern, nil
+}
+
+// readExclude returns the opposite of tagPatternMatches.
+func readExclude(raw json.RawMessage) (bool, error) {
+	switch string(raw) {
+	case "", "null", "true":
+		return false, nil
+	case "false":
+		return true, nil
+	}
+	return false, fieldErrorf(fieldMatches, "it must be true or false, not %s", typeName(raw))
+}
+
+func readText(field string, raw json.RawMessage) (string, error) {
+	if raw[0] != '"' {
+		return "", fieldErrorf(field, "it must be a string, not %s", typeName(raw))
+	}
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return "", fieldErrorf(field, "it must be a string: %v", err)
+	}
+	return text, nil
+}
+
+// typeName names the JSON type of raw for messages.
+func typeName(raw json.RawMessage) string {
+	switch raw[0] {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "a string"
+	case 't', 'f':
+		return "a boolean"
+	case 'n':
+		return "null"
+	}
+	return "a number"
+}

@@ -1,0 +1,123 @@
+package autoprune
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Method is how a policy selects tags.
+type Method string
+
+// The methods. CreationDate and NumberOfTags are Quay's.
+const (
+	// CreationDate selects tags that were last pushed longer ago than an age.
+	CreationDate Method = "creation_date"
+	// NumberOfTags selects all tags but a number of the newest.
+	NumberOfTags Method = "number_of_tags"
+	// LastPulled selects tags that nobody used for an age, and that are older.
+	LastPulled Method = "last_pulled"
+)
+
+// MaxNumTags is the largest number of a [NumberOfTags] policy.
+const MaxNumTags = 1_000_000_000
+
+// Policy says which tags of a repository may go. The zero value selects nothing;
+// every other one came from [ParsePolicy] and is valid. Compare policies with
+// [Policy.Equal]. Policies may be used by several goroutines.
+type Policy struct {
+	method  Method
+	age     Age // CreationDate, LastPulled
+	number  int // NumberOfTags
+	pattern Pattern
+	exclude bool // the pattern names the tags that aren't selected
+}
+
+// Method returns how the policy selects, "" for the zero value.
+func (p Policy) Method() Method { return p.method }
+
+// Value returns what Quay's API calls the policy's value: the number (an int) of a
+// [NumberOfTags] policy, the age as text of the others, nil for the zero value.
+func (p Policy) Value() any {
+	switch p.method {
+	case NumberOfTags:
+		return p.number
+	case CreationDate, LastPulled:
+		return p.age.String()
+	}
+	return nil
+}
+
+// Pattern returns the pattern and whether tags that match it are selected, or
+// those that don't. The zero [Pattern] means that every tag is.
+func (p Policy) Pattern() (pattern Pattern, matches bool) { return p.pattern, !p.exclude }
+
+// Considers tells whether the policy's pattern selects the tag. Companions aren't
+// looked at here.
+func (p Policy) Considers(tag string) bool {
+	return p.pattern.IsZero() || p.pattern.Match(tag) != p.exclude
+}
+
+// Equal tells whether both policies select the same tags by their texts: the same
+// method, pattern and number, and ages of the same length (2w equals 14d).
+func (p Policy) Equal(other Policy) bool {
+	return p.method == other.method &&
+		p.age.Duration() == other.age.Duration() &&
+		p.number == other.number &&
+		p.pattern.text == other.pattern.text &&
+		p.exclude == other.exclude
+}
+
+// String describes the policy for people, such as
+// creation_date olderThan 2w, tags that match "pr-.*".
+func (p Policy) String() string {
+	var text string
+	switch p.method {
+	case NumberOfTags:
+		text = fmt.Sprintf("%s numTags %d", p.method, p.number)
+	case CreationDate, LastPulled:
+		text = fmt.Sprintf("%s olderThan %s", p.method, p.age)
+	default:
+		return "no policy"
+	}
+	switch {
+	case p.pattern.IsZero():
+		return text
+	case p.exclude:
+		return fmt.Sprintf("%s, tags that don't match %q", text, p.pattern)
+	}
+	return fmt.Sprintf("%s, tags that match %q", text, p.pattern)
+}
+
+// policyJSON is the form that is stored.
+type policyJSON struct {
+	Method            Method `json:"method"`
+	OlderThan         string `json:"olderThan,omitempty"`
+	NumTags           int    `json:"numTags,omitempty"`
+	TagPattern        string `json:"tagPattern,omitempty"`
+	TagPatternMatches *bool  `json:"tagPatternMatches,omitempty"`
+}
+
+// MarshalJSON writes the policy in its one stored form: olderThan or numTags, never
+// value; tagPatternMatches whenever there is a tagPattern. [ParsePolicy] reads it
+// back. The zero value is an error.
+func (p Policy) MarshalJSON() ([]byte, error) {
+	if p.method == "" {
+		return nil, fmt.Errorf("autoprune: the zero policy has no JSON form")
+	}
+	form := policyJSON{Method: p.method, OlderThan: p.age.String(), NumTags: p.number, TagPattern: p.pattern.text}
+	if !p.pattern.IsZero() {
+		matches := !p.exclude
+		form.TagPatternMatches = &matches
+	}
+	return json.Marshal(form)
+}
+
+// UnmarshalJSON reads what [ParsePolicy] accepts.
+func (p *Policy) UnmarshalJSON(data []byte) error {
+	parsed, err := ParsePolicy(data)
+	if err != nil {
+		return err
+	}
+	*p = parsed
+	return nil
+}

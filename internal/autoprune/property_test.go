@@ -1,0 +1,324 @@
+package autoprune_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// scene is a repository and the rules that it is judged by.
+type scene struct {
+	rules      autoprune.Rules
+	tags       []autoprune.Tag
+	references []autoprune.Reference
+}
+
+// missing is the first image that no scene has.
+const missing = 100
+
+// drawScene makes a small repository where ties, shared images, indexes, chains of
+// companions and every kind of policy are frequent.
+func drawScene(t *rapid.T) scene {
+	var s scene
+	s.rules = rules(t, rapid.SliceOfN(drawPolicy(), 1, 4).Draw(t, "policies")...)
+	s.rules.Protection = protect(t, rapid.SliceOfN(rapid.SampledFrom([]string{"v1.*", "pr-3", `.*\.att`}), 0, 2).Draw(t, "protection")...)
+	s.rules.Pulls = autoprune.PullRecord{
+		Since:  ago(time.Duration(rapid.IntRange(0, 120).Draw(t, "hours of statistics")) * time.Hour),
+		Behind: time.Duration(rapid.IntRange(0, 70).Draw(t, "minutes behind")) * time.Minute,
+	}
+	names := rapid.SliceOfNDistinct(drawName(), 0, 30, rapid.ID[string]).Draw(t, "names")
+	for _, name := range names {
+		s.tags = append(s.tags, drawTag(t, name))
+	}
+	// An index has a higher number than what is in it, so there is no circle.
+	for range rapid.IntRange(0, 10).Draw(t, "references") {
+		parent := rapid.Int64Range(2, 12).Draw(t, "parent")
+		child := rapid.Int64Range(1, parent-1).Draw(t, "child")
+		if r := (autoprune.Reference{Parent: parent, Child: child}); !slices.Contains(s.references, r) {
+			s.references = append(s.references, r)
+		}
+	}
+	return s
+}
+
+func drawPolicy() *rapid.Generator[string] {
+	return rapid.Custom(func(t *rapid.T) string {
+		text := fmt.Sprintf("%s:%dh", rapid.SampledFrom([]string{"creation_date", "last_pulled"}).Draw(t, "method"), rapid.IntRange(1, 60).Draw(t, "age"))
+		if rapid.Bool().Draw(t, "by number") {
+			text = fmt.Sprintf("number_of_tags:%d", rapid.IntRange(1, 12).Draw(t, "number"))
+		}
+		return text + rapid.SampledFrom([]string{"", ":.*", ":pr-.*", ":!v.*", ":[a-z]+[0-9]"}).Draw(t, "pattern")
+	})
+}
+
+func drawName() *rapid.Generator[string] {
+	return rapid.Custom(func(t *rapid.T) string {
+		if rapid.IntRange(0, 2).Draw(t, "kind") == 0 {
+			of := rapid.SampledFrom([]int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, missing, missing + 1}).Draw(t, "image")
+			return companionName(of, rapid.SampledFrom([]string{"", ".sig", ".att", ".sbom"}).Draw(t, "suffix"))
+		}
+		return rapid.SampledFrom([]string{"v", "pr-", "x"}).Draw(t, "prefix") + fmt.Sprint(rapid.IntRange(1, 15).Draw(t, "suffix"))
+	})
+}
+
+func drawTag(t *rapid.T, name string) autoprune.Tag {
+	hours := func(label string) time.Time {
+		return ago(time.Duration(rapid.IntRange(-1, 70).Draw(t, label)) * time.Hour)
+	}
+	one := autoprune.Tag{Name: name, Created: hours("created"), Manifest: rapid.Int64Range(1, 12).Draw(t, "manifest")}
+	for _, use := range []*time.Time{&one.Pulled, &one.ManifestPulled, &one.Checked} {
+		if rapid.Bool().Draw(t, "used") {
+			*use = hours("use")
+		}
+	}
+	if digest, ok := autoprune.CompanionOf(name); ok {
+		fmt.Sscanf(digest.Hex(), "%x", &one.Image)
+		if one.Image >= missing {
+			one.Image = autoprune.MissingImage
+		}
+	}
+	if rapid.IntRange(0, 5).Draw(t, "exempt") == 0 {
+		one.Exempt = autoprune.PolicySet(rapid.Uint64Range(0, 15).Draw(t, "from"))
+	}
+	return one
+}
+
+func (s scene) evaluate(t rapid.TB) *autoprune.Verdict {
+	t.Helper()
+	return evaluate(t, s.rules, s.tags, s.references...)
+}
+
+// taken returns what a verdict takes, with the policies.
+func (s scene) taken(t rapid.TB) map[string]autoprune.PolicySet {
+	t.Helper()
+	v := s.evaluate(t)
+	taken := map[string]autoprune.PolicySet{}
+	for _, one := range s.tags {
+		if d := v.Decide(one); d.Delete {
+			taken[one.Name] = d.Policies
+		}
+	}
+	return taken
+}
+
+// companion tells whether a tag belongs to another manifest than its own.
+func companion(one autoprune.Tag) bool { return one.Image != 0 && one.Image != one.Manifest }
+
+func (s scene) protected(name string) bool {
+	return slices.ContainsFunc(s.rules.Protection, func(p autoprune.Protection) bool { return p.Pattern.Match(name) })
+}
+
+// counted returns the tags that policy i may select, newest first.
+func (s scene) counted(i int) []autoprune.Tag {
+	var list []autoprune.Tag
+	for _, one := range s.tags {
+		if !companion(one) && !s.protected(one.Name) && !one.Exempt.Has(i) && s.rules.Policies[i].Policy.Considers(one.Name) {
+			list = append(list, one)
+		}
+	}
+	slices.SortFunc(list, func(a, b autoprune.Tag) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Name, a.Name))
+	})
+	return list
+}
+
+// ready tells whether policy i can select anything.
+func (s scene) ready(i int) bool {
+	p := s.rules.Policies[i].Policy
+	return p.Method() != autoprune.LastPulled ||
+		s.rules.Pulls.Since.Before(s.cutoff(i)) && s.rules.Pulls.Behind <= time.Hour
+}
+
+func (s scene) cutoff(i int) time.Time {
+	age, err := autoprune.ParseAge(s.rules.Policies[i].Policy.Value().(string))
+	if err != nil {
+		panic(err)
+	}
+	return s.rules.Now.Add(-age.Duration())
+}
+
+// selected returns what policy i selects, companions aside, by the definition.
+func (s scene) selected(i int) []autoprune.Tag {
+	p, list := s.rules.Policies[i].Policy, s.counted(i)
+	if p.Method() == autoprune.NumberOfTags {
+		return list[min(p.Value().(int), len(list)):]
+	}
+	if !s.ready(i) {
+		return nil
+	}
+	return slices.DeleteFunc(list, func(one autoprune.Tag) bool {
+		recent := func(when time.Time) bool { return !when.IsZero() && !when.Before(s.cutoff(i)) }
+		if recent(one.Created) {
+			return true
+		}
+		return p.Method() == autoprune.LastPulled && (recent(one.Pulled) || recent(one.ManifestPulled) || recent(one.Checked))
+	})
+}
+
+// reaches tells whether a manifest is another one or an index above it.
+func (s scene) reaches(from, to int64) bool {
+	if from == to {
+		return true
+	}
+	return slices.ContainsFunc(s.references, func(r autoprune.Reference) bool { return r.Parent == from && s.reaches(r.Child, to) })
+}
+
+// expected is taken, found the slow way: companions are looked at again and again
+// until nothing changes.
+func (s scene) expected() map[string]autoprune.PolicySet {
+	taken := map[string]autoprune.PolicySet{}
+	for i := range s.rules.Policies {
+		for _, one := range s.selected(i) {
+			taken[one.Name] |= autoprune.PolicySetOf(i)
+		}
+	}
+	for changed := true; changed; {
+		changed = false
+		for _, one := range s.tags {
+			if !companion(one) || s.protected(one.Name) || taken[one.Name] != 0 {
+				continue
+			}
+			if policies := s.takers(one, taken) &^ one.Exempt; policies != 0 {
+				taken[one.Name], changed = policies, true
+			}
+		}
+	}
+	return taken
+}
+
+// takers returns the policies that take a companion, none while its image stays.
+func (s scene) takers(one autoprune.Tag, taken map[string]autoprune.PolicySet) (policies autoprune.PolicySet) {
+	if one.Image == autoprune.MissingImage {
+		for i := range s.rules.Policies {
+			if s.ready(i) && one.Created.Before(ago(24*time.Hour)) {
+				policies |= autoprune.PolicySetOf(i)
+			}
+		}
+		return policies
+	}
+	for _, keeper := range s.tags {
+		if !s.reaches(keeper.Manifest, one.Image) {
+			continue
+		}
+		if taken[keeper.Name] == 0 {
+			return 0
+		}
+		policies |= taken[keeper.Name]
+	}
+	return policies
+}
+
+// TestEvaluateByDefinition compares evaluation with the definition, tag by tag and
+// policy by policy.
+func TestEvaluateByDefinition(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawScene(t)
+		if got, want := s.taken(t), s.expected(); !maps.Equal(got, want) {
+			t.Fatalf("evaluation takes %v\nthe definition   %v", got, want)
+		}
+	})
+}
+
+// TestEvaluateProperties checks what people rely on, whatever the rules.
+func TestEvaluateProperties(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawScene(t)
+		v := s.evaluate(t)
+		for _, one := range s.tags {
+			d := v.Decide(one)
+			switch {
+			case d != v.Decide(one):
+				t.Fatalf("tag %s is judged twice and differently", one.Name)
+			case d.Delete && s.protected(one.Name):
+				t.Fatalf("tag %s is protected and goes", one.Name)
+			case d.Delete != (d.Policies != 0):
+				t.Fatalf("tag %s goes: %v, under the policies %b", one.Name, d.Delete, d.Policies)
+			case d.Policies&one.Exempt != 0:
+				t.Fatalf("tag %s goes under a policy that it is exempt from", one.Name)
+			case d.Delete && !d.Policies.Has(d.Policy):
+				t.Fatalf("tag %s goes under policy %d, which isn't among %b", one.Name, d.Policy, d.Policies)
+			}
+			for i := range d.Policies.All() {
+				if !companion(one) && !slices.ContainsFunc(s.selected(i), func(other autoprune.Tag) bool { return other.Name == one.Name }) {
+					t.Fatalf("tag %s goes under policy %d, which doesn't select it", one.Name, i)
+				}
+			}
+			if v.Reason(one, d) == "" {
+				t.Fatalf("no reason for tag %s", one.Name)
+			}
+		}
+	})
+}
+
+// TestKeepsExactlyTheNewest checks a number_of_tags policy that is alone.
+func TestKeepsExactlyTheNewest(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawScene(t)
+		number := rapid.IntRange(1, 12).Draw(t, "number alone")
+		s.rules.Policies = rules(t, fmt.Sprintf("number_of_tags:%d:!x.*", number)).Policies
+		v, counted := s.evaluate(t), s.counted(0)
+		kept := slices.DeleteFunc(slices.Clone(counted), func(one autoprune.Tag) bool { return v.Decide(one).Delete })
+		if want := counted[:min(number, len(counted))]; !slices.Equal(kept, want) {
+			t.Fatalf("of %v\nare kept %v\nwant     %v", counted, kept, want)
+		}
+	})
+}
+
+// TestOrderDoesNotMatter shuffles tags and references.
+func TestOrderDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawScene(t)
+		before := s.taken(t)
+		s.tags = rapid.Permutation(s.tags).Draw(t, "tags")
+		s.references = rapid.Permutation(s.references).Draw(t, "references again")
+		if after := s.taken(t); !maps.Equal(before, after) {
+			t.Fatalf("taken in one order %v\nin another         %v", before, after)
+		}
+	})
+}
+
+// TestPoliciesAddUp adds a policy: what went without it goes with it, and under the
+// same policies.
+func TestPoliciesAddUp(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawScene(t)
+		before := s.taken(t)
+		more := s
+		more.rules.Policies = slices.Concat(s.rules.Policies, rules(t, drawPolicy().Draw(t, "one more")).Policies)
+		after := more.taken(t)
+		for name, policies := range before {
+			if after[name]&policies != policies {
+				t.Fatalf("tag %s went under %b; with one more policy under %b", name, policies, after[name])
+			}
+		}
+	})
+}
+
+// TestRunTwice judges the same tags again, and then what is left when those that go
+// are deleted: a second run takes nothing.
+func TestRunTwice(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawScene(t)
+		first := s.taken(t)
+		if again := s.taken(t); !maps.Equal(again, first) {
+			t.Fatalf("the same tags are judged differently: %v, then %v", first, again)
+		}
+		s.tags = slices.DeleteFunc(s.tags, func(one autoprune.Tag) bool { return first[one.Name] != 0 })
+		if second := s.taken(t); len(second) > 0 {
+			t.Fatalf("a second run takes %v", second)
+		}
+	})
+}

@@ -1,0 +1,130 @@
+package autoprune
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"math/bits"
+	"slices"
+	"time"
+)
+
+const (
+	// MaxScopePolicies is how many policies a namespace may have, a repository,
+	// or the registry's default.
+	MaxScopePolicies = MaxPolicies / 2
+	// MaxPolicies is how many can apply to one repository (see [Combine]).
+	MaxPolicies = 64
+
+	// DefaultMaxBehind is how far behind pull statistics may be for last_pulled.
+	DefaultMaxBehind = time.Hour
+)
+
+// Scope is what a policy was made for.
+type Scope string
+
+// The scopes.
+const (
+	DefaultScope    Scope = "default" // the whole registry
+	NamespaceScope  Scope = "namespace"
+	RepositoryScope Scope = "repository"
+)
+
+// Applied is a policy that applies to a repository, and where it comes from.
+type Applied struct {
+	ID     string // the policy's uuid
+	Scope  Scope
+	Policy Policy
+}
+
+// Combine returns the policies that apply to a repository. Those of its namespace
+// take the place of the registry's defaults, as does off, with which a namespace
+// refuses the defaults without having policies of its own; those of the repository
+// apply beside either.
+func Combine(defaults, namespace, repository []Applied, off bool) []Applied {
+	if off || len(namespace) > 0 {
+		defaults = nil
+	}
+	return slices.Concat(defaults, namespace, repository)
+}
+
+// Protection is a rule that keeps the tags its pattern matches.
+type Protection struct {
+	ID      string
+	Pattern Pattern
+}
+
+// PullRecord says how far pull statistics can be relied on.
+type PullRecord struct {
+	// Since is when they began; the zero value says that there are none.
+	Since time.Time
+	// Behind is the age of the oldest pull that they don't hold yet.
+	Behind time.Duration
+	// MaxBehind is the limit on Behind; 0 means DefaultMaxBehind.
+	MaxBehind time.Duration
+}
+
+// Rules is what a repository's tags are judged by.
+type Rules struct {
+	Now        time.Time
+	Policies   []Applied // at most MaxPolicies
+	Protection []Protection
+	Pulls      PullRecord
+}
+
+// validate refuses what can only be a mistake of the caller.
+func (r *Rules) validate() error {
+	if r.Now.IsZero() {
+		return errors.New("autoprune: rules without a time")
+	}
+	if len(r.Policies) > MaxPolicies {
+		return fmt.Errorf("autoprune: %d policies apply to one repository and at most %d may", len(r.Policies), MaxPolicies)
+	}
+	for _, applied := range r.Policies {
+		if applied.Policy.method == "" {
+			return fmt.Errorf("autoprune: policy %q is the zero policy", applied.ID)
+		}
+	}
+	for _, protection := range r.Protection {
+		if protection.Pattern.IsZero() {
+			return fmt.Errorf("autoprune: protection rule %q has no pattern", protection.ID)
+		}
+	}
+	return nil
+}
+
+// PolicySet is a set of policies by their places in [Rules.Policies].
+type PolicySet uint64
+
+// PolicySetOf returns the set of the places given, each below [MaxPolicies].
+func PolicySetOf(places ...int) PolicySet {
+	var s PolicySet
+	for _, i := range places {
+		s = s.with(i)
+	}
+	return s
+}
+
+func (s PolicySet) with(i int) PolicySet { return s | 1<<i }
+
+// Has tells whether the policy at place i is in the set.
+func (s PolicySet) Has(i int) bool { return s>>i&1 == 1 }
+
+// first returns the lowest place, -1 for the empty set.
+func (s PolicySet) first() int {
+	if s == 0 {
+		return -1
+	}
+	return bits.TrailingZeros64(uint64(s))
+}
+
+// All yields the places in rising order.
+func (s PolicySet) All() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for rest := s; rest != 0; rest &= rest - 1 {
+			if !yield(rest.first()) {
+				return
+			}
+		}
+	}
+}

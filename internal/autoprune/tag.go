@@ -1,0 +1,97 @@
+package autoprune
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+)
+
+// MissingImage is the [Tag.Image] of a companion whose image isn't in the
+// repository.
+const MissingImage = -1
+
+// Tag is what evaluation looks at in a tag. Manifests are named by any numbers
+// above 0 that are unique within the repository, such as their ids.
+type Tag struct {
+	Name string
+	// Created is when the tag was last pushed: made, or moved to another
+	// manifest.
+	Created  time.Time
+	Manifest int64
+	// Image is the manifest that the tag belongs to: the one that CompanionOf
+	// finds in its name, or else the subject of its manifest; MissingImage if
+	// that isn't in the repository, 0 if there is neither. A tag that names the
+	// manifest it points to belongs to nothing and is judged like any other:
+	// some tools tag images by their digest.
+	Image int64
+	// Pulled, ManifestPulled and Checked are the latest uses known: a pull by
+	// this tag, a pull of its manifest or of any manifest below that, a HEAD of
+	// the tag. Zero means that none is known. Only last_pulled reads them.
+	Pulled, ManifestPulled, Checked time.Time
+	// Exempt are the policies that the tag is exempt from, because an undo
+	// restored it and they haven't been saved since.
+	Exempt PolicySet
+}
+
+// used returns the latest use that is known.
+func (t *Tag) used() time.Time {
+	latest := t.Pulled
+	for _, other := range []time.Time{t.ManifestPulled, t.Checked} {
+		if other.After(latest) {
+			latest = other
+		}
+	}
+	return latest
+}
+
+// companion tells whether the tag belongs to an image.
+func (t *Tag) companion() bool {
+	if t.Image != 0 {
+		return t.Image != t.Manifest
+	}
+	_, ok := CompanionOf(t.Name)
+	return ok
+}
+
+// validate refuses what can only be a mistake of the caller, and would cost tags.
+func (t *Tag) validate() error {
+	switch {
+	case t.Name == "":
+		return errors.New("autoprune: a tag without a name")
+	case t.Created.IsZero():
+		return fmt.Errorf("autoprune: tag %q has no creation time", t.Name)
+	case t.Manifest <= 0:
+		return fmt.Errorf("autoprune: tag %q has no manifest", t.Name)
+	case t.Image < MissingImage:
+		return fmt.Errorf("autoprune: tag %q belongs to image %d, which is no manifest", t.Name, t.Image)
+	case t.Image == 0 && t.companion():
+		return fmt.Errorf("autoprune: tag %q belongs to an image and names none", t.Name)
+	}
+	return nil
+}
+
+// Reference is a link from an index to one of its manifests.
+type Reference struct{ Parent, Child int64 }
+
+// Repository is where evaluation gets a repository's tags from.
+type Repository struct {
+	// Tags yields each tag once, in any order, or an error that ends the
+	// evaluation. It is run up to twice; a snapshot that is the same each time
+	// makes the verdict exact. What changes in between is judged as in Verdict.
+	Tags iter.Seq2[Tag, error]
+	// Parents returns the references whose child is one of the manifests given,
+	// at most 1,000 at a time. Nil stands for a repository without indexes.
+	Parents func(manifests []int64) ([]Reference, error)
+}
+
+// Tags yields the elements of a slice, for a repository that is held in memory.
+func Tags(tags []Tag) iter.Seq2[Tag, error] {
+	return func(yield func(Tag, error) bool) {
+		for i := range tags {
+			if !yield(tags[i], nil) {
+				return
+			}
+		}
+	}
+}
