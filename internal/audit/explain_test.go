@@ -1,0 +1,100 @@
+package audit
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// unbounded runs a statement without the timeout of the pool.
+func unbounded(t testing.TB, sql string, args ...any) func(*pgxpool.Conn) error {
+	return func(c *pgxpool.Conn) error {
+		return pgx.BeginFunc(t.Context(), c, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), "SET LOCAL statement_timeout = 0"); err != nil {
+				return err
+			}
+			_, err := tx.Exec(t.Context(), sql, args...)
+			return err
+		})
+	}
+}
+
+// explain runs a prepared statement with the plan that the pool's connections use,
+// which knows no arguments, and returns the plan and how many pages it read.
+func explain(t testing.TB, pool *pgxpool.Pool, sql string, args []any) (plan string, buffers int) {
+	t.Helper()
+	literals := make([]string, len(args))
+	for i, a := range args {
+		literals[i] = literalOf(t, a)
+	}
+	must(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		ctx := t.Context()
+		if _, err := tx.Exec(ctx, "PREPARE q AS "+sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return err
+		}
+		call := "EXECUTE q"
+		if len(args) > 0 {
+			call += "(" + strings.Join(literals, ", ") + ")"
+		}
+		var text string
+		rows, err := tx.Query(ctx, "EXPLAIN (ANALYZE, BUFFERS, TIMING off) "+call, pgx.QueryExecModeSimpleProtocol)
+		if err != nil {
+			return err
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return err
+		}
+		text = strings.Join(lines, "\n")
+		var raw []byte
+		if err := tx.QueryRow(ctx, "EXPLAIN (ANALYZE, BUFFERS, TIMING off, FORMAT json) "+call, pgx.QueryExecModeSimpleProtocol).Scan(&raw); err != nil {
+			return err
+		}
+		var tree []struct {
+			Plan struct {
+				Hit  int `json:"Shared Hit Blocks"`
+				Read int `json:"Shared Read Blocks"`
+			}
+		}
+		if err := json.Unmarshal(raw, &tree); err != nil {
+			return err
+		}
+		plan, buffers = text, tree[0].Plan.Hit+tree[0].Plan.Read
+		_, err = tx.Exec(ctx, "DEALLOCATE q")
+		return err
+	}))
+	return plan, buffers
+}
+
+func literalOf(t testing.TB, a any) string {
+	t.Helper()
+	switch a := a.(type) {
+	case int:
+		return fmt.Sprint(a)
+	case int64:
+		return fmt.Sprint(a)
+	case string:
+		return "'" + a + "'"
+	case time.Time:
+		return "'" + a.Format(time.RFC3339Nano) + "'"
+	case uuid.UUID:
+		return "'" + a.String() + "'"
+	case []byte:
+		return `'\x` + hex.EncodeToString(a) + "'"
+	case []Kind:
+		list := make([]string, len(a))
+		for i, k := range a {
+			list[i] = string(k)
+		}
+		return "'{" + strings.Join(list, ",") + "}'"
+	}
+	t.Fatalf("no literal of a %T", a)
+	return ""
+}

@@ -1,0 +1,427 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+// Position is a place in the order in which pulls are read. What is before it, and
+// the entry at it, was read.
+type Position struct {
+	XID uint64 // of the transaction that wrote the entry
+	ID  int64  // of the entry
+}
+
+// KeeperOptions says how long entries are kept, and how to keep partitions.
+type KeeperOptions struct {
+	DB *db.DB // required
+	// Retention is the least time that entries are kept; a month goes when all of
+	// it is older. 0: they are kept for ever.
+	Retention time.Duration
+	// Read says up to where pulls have been read for the statistics. A month with
+	// one beyond that which isn't counted elsewhere stays. Nil: nobody reads.
+	Read func(ctx context.Context) (Position, error)
+	// Now is the clock. Default: the database's.
+	Now func() time.Time
+	// LockTimeout bounds each wait for a lock; meanwhile writers queue behind it.
+	// Below PostgreSQL's deadlock_timeout. Default 200 ms.
+	LockTimeout time.Duration
+	// Tries is how often a lock is tried in one run. Default 10.
+	Tries   int
+	Log     *slog.Logger    // default slog.Default()
+	Metrics *worker.Metrics // nil: none
+}
+
+// Kept says what a run of the keeper changed.
+type Kept struct {
+	Made    []string `json:"made,omitempty"`    // partitions
+	Moved   int64    `json:"moved,omitempty"`   // entries out of the default partition
+	Dropped []string `json:"dropped,omitempty"` // partitions
+	Deleted int64    `json:"deleted,omitempty"` // old entries of the default partition
+	// Held are old partitions that stay until their pulls have been read.
+	Held []string `json:"held,omitempty"`
+	// Busy says that others held the table for so long that something was left for
+	// the next run.
+	Busy bool `json:"busy,omitempty"`
+}
+
+// Keeper makes the partitions of the months to come and drops those that are over.
+// Any number of processes may have one.
+type Keeper struct {
+	opt KeeperOptions
+	log *slog.Logger
+}
+
+// NewKeeper makes a keeper. It does nothing before Run or Keep.
+func NewKeeper(o KeeperOptions) *Keeper {
+	if o.LockTimeout <= 0 {
+		o.LockTimeout = 200 * time.Millisecond
+	}
+	if o.Tries <= 0 {
+		o.Tries = 10
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Keeper{o, o.Log}
+}
+
+// Run keeps the partitions until ctx ends, looking every minute.
+func (k *Keeper) Run(ctx context.Context) error {
+	return worker.New(worker.Options{
+		Name: "audit partitions", Timeout: time.Hour, Log: k.log, Metrics: k.opt.Metrics,
+		Batch: func(ctx context.Context) (bool, error) {
+			_, err := k.Keep(ctx)
+			return false, err
+		},
+	}).Run(ctx)
+}
+
+var (
+	errBusy      = errors.New("the audit log is held by open transactions")
+	errFaster    = errors.New("another process has done it")
+	errUncounted = errors.New("pulls of the month have not been read")
+)
+
+// Keep makes the partitions of this month, the next, and those in between that the
+// default partition has entries of; then it drops the months that are over. What
+// fails doesn't keep the rest from being done.
+func (k *Keeper) Keep(ctx context.Context) (Kept, error) {
+	var done Kept
+	now, err := k.now(ctx)
+	if err != nil {
+		return done, fmt.Errorf("keeping the audit log's partitions: %w", err)
+	}
+	oldest := time.Time{} // the first month that is kept
+	if k.opt.Retention > 0 {
+		oldest = monthOf(now.Add(-k.opt.Retention))
+	}
+	problems := []error{k.make(ctx, oldest, monthOf(now), &done)}
+	if k.opt.Retention > 0 {
+		problems = append(problems, k.expire(ctx, oldest, &done))
+	}
+	if err := errors.Join(problems...); err != nil {
+		return done, fmt.Errorf("keeping the audit log's partitions: %w", err)
+	}
+	if len(done.Made)+len(done.Dropped) > 0 || done.Deleted > 0 {
+		k.log.InfoContext(ctx, "the audit log's partitions were kept", "made", done.Made, "moved", done.Moved,
+			"dropped", done.Dropped, "deleted", done.Deleted, "held", done.Held)
+	}
+	return done, nil
+}
+
+func (k *Keeper) now(ctx context.Context) (now time.Time, err error) {
+	if k.opt.Now != nil {
+		return k.opt.Now(), nil
+	}
+	err = k.opt.DB.Pool.QueryRow(ctx, "SELECT now()").Scan(&now)
+	return now, err
+}
+
+// month is the first moment of a month, UTC.
+type month = time.Time
+
+func monthOf(t time.Time) month {
+	t = t.UTC()
+	return time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, time.UTC)
+}
+
+func next(m month) month { return m.AddDate(0, 1, 0) }
+
+// The partitions' names, by which they are known. Each is in the schema partitions.
+const (
+	nameLayout       = "auditlog_2006_01"
+	defaultPartition = "partitions.auditlog_default"
+)
+
+func table(m month) string { return "partitions." + m.Format(nameLayout) }
+
+// months are those that have a partition, oldest first.
+func (k *Keeper) months(ctx context.Context) ([]month, error) {
+	rows, err := k.opt.DB.Pool.Query(ctx, `
+		SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+		WHERE i.inhparent = 'auditlog'::regclass ORDER BY c.relname`)
+	if err != nil {
+		return nil, err
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, err
+	}
+	var list []month
+	for _, name := range names {
+		if m, err := time.Parse(nameLayout, name); err == nil {
+			list = append(list, m)
+		}
+	}
+	return list, nil
+}
+
+// make makes the partitions that are missing.
+func (k *Keeper) make(ctx context.Context, oldest, current month, done *Kept) error {
+	have, err := k.months(ctx)
+	if err != nil {
+		return err
+	}
+	there := map[month]bool{}
+	for _, m := range have {
+		there[m] = true
+	}
+	// The default partition holds nothing of months that have one of their own.
+	missing, err := k.caught(ctx, oldest, current)
+	if err != nil {
+		return err
+	}
+	for _, m := range append(missing, current, next(current)) {
+		if there[m] {
+			continue
+		}
+		there[m] = true
+		moved, err := k.makeOne(ctx, m)
+		switch {
+		case errors.Is(err, errFaster):
+		case errors.Is(err, errBusy):
+			done.Busy = true
+			k.log.WarnContext(ctx, "a partition of the audit log has to wait: the default partition takes its entries", "partition", table(m), "error", err)
+		case err != nil:
+			return fmt.Errorf("making %s: %w", table(m), err)
+		default:
+			done.Made, done.Moved = append(done.Made, table(m)), done.Moved+moved
+		}
+	}
+	return nil
+}
+
+// caught are the months from oldest and before current of which the default
+// partition has entries.
+func (k *Keeper) caught(ctx context.Context, oldest, current month) (list []month, err error) {
+	for from := oldest; ; {
+		var first *time.Time
+		err := k.opt.DB.Pool.QueryRow(ctx, "SELECT min(time) FROM "+defaultPartition+" WHERE time >= $1 AND time < $2", from, current).Scan(&first)
+		if err != nil || first == nil {
+			return list, err
+		}
+		list = append(list, monthOf(*first))
+		from = next(monthOf(*first))
+	}
+}
+
+// makeOne makes the partition of a month, with the entries of it that the default
+// partition has. They are copied while others go on; then writers, and readers of
+// the default partition, wait for a moment, in which what came meanwhile is copied
+// too and the partition attached. All of it is one transaction. Loose foreign keys,
+// which clear ids, may wait for an entry that is being moved while this waits for
+// them: both give way, theirs being a short lock timeout too.
+func (k *Keeper) makeOne(ctx context.Context, m month) (moved int64, err error) {
+	err = pgx.BeginTxFunc(ctx, k.opt.DB.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		moved = 0
+		attached, err := k.begin(ctx, tx, m)
+		if err == nil && attached {
+			err = errFaster
+		}
+		if err != nil {
+			return err
+		}
+		// With the check, attaching needs no look at the entries.
+		_, err = tx.Exec(ctx, fmt.Sprintf(`CREATE TABLE %s (LIKE auditlog INCLUDING ALL,
+			CONSTRAINT month CHECK (time >= %s AND time < %s))`, table(m), literal(m), literal(next(m))))
+		if err != nil {
+			return err
+		}
+		if moved, err = k.move(ctx, tx, m); err != nil {
+			return err
+		}
+		return k.locked(ctx, tx, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "LOCK TABLE auditlog IN SHARE ROW EXCLUSIVE MODE"); err != nil {
+				return err
+			}
+			if _, err := tx.Exec(ctx, "LOCK TABLE "+defaultPartition+" IN ACCESS EXCLUSIVE MODE"); err != nil {
+				return err
+			}
+			late, err := k.move(ctx, tx, m)
+			if err != nil {
+				return err
+			}
+			moved += late
+			_, err = tx.Exec(ctx, fmt.Sprintf("ALTER TABLE auditlog ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)",
+				table(m), literal(m), literal(next(m))))
+			if err == nil {
+				_, err = tx.Exec(ctx, "ALTER TABLE "+table(m)+" DROP CONSTRAINT month")
+			}
+			return err
+		})
+	})
+	return moved, err
+}
+
+// literal is a month in SQL.
+func literal(m month) string { return "'" + m.Format("2006-01-02") + " 00:00:00+00'" }
+
+// move moves the entries of a month out of the default partition, as they are.
+func (k *Keeper) move(ctx context.Context, tx pgx.Tx, m month) (int64, error) {
+	tag, err := tx.Exec(ctx, fmt.Sprintf(`
+		WITH gone AS (DELETE FROM %s WHERE time >= $1 AND time < $2 RETURNING *)
+		INSERT INTO %s SELECT * FROM gone`, defaultPartition, table(m)), m, next(m))
+	return tag.RowsAffected(), err
+}
+
+// begin makes this transaction the only one that changes partitions, and says
+// whether that of the month is attached. However much there is to move, it may take
+// its time. Error: errBusy, when another process is at it.
+func (k *Keeper) begin(ctx context.Context, tx pgx.Tx, m month) (attached bool, err error) {
+	var mine bool
+	err = tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended('auditlog/partitions', 0))
+		AND set_config('statement_timeout', '0', true) IS NOT NULL`).Scan(&mine)
+	if err == nil && !mine {
+		err = errBusy
+	}
+	if err != nil {
+		return false, err
+	}
+	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_inherits
+		WHERE inhparent = 'auditlog'::regclass AND inhrelid = to_regclass($1))`, table(m)).Scan(&attached)
+	return attached, err
+}
+
+// locked runs fn, which takes locks, until it gets each within a moment or has
+// tried often enough. What it did in vain is undone, locks included; what the
+// transaction did before stays. Error: errBusy.
+func (k *Keeper) locked(ctx context.Context, tx pgx.Tx, fn func(tx pgx.Tx) error) error {
+	wait := k.opt.LockTimeout
+	var err error
+	for range k.opt.Tries {
+		err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", strconv.FormatInt(max(wait.Milliseconds(), 1), 10))
+			if err != nil {
+				return err
+			}
+			return fn(tx)
+		})
+		if code := db.Code(err); code != db.CodeLockNotAvailable && code != db.CodeDeadlockDetected {
+			return err
+		}
+		pause(ctx, wait+rand.N(wait))
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return fmt.Errorf("%w: %w", errBusy, err)
+}
+
+// expire drops the months before oldest, and what the default partition has of
+// them.
+func (k *Keeper) expire(ctx context.Context, oldest month, done *Kept) error {
+	have, err := k.months(ctx)
+	if err != nil {
+		return err
+	}
+	uncounted, args, err := k.uncounted(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range have {
+		if !m.Before(oldest) {
+			continue
+		}
+		err := k.drop(ctx, m, uncounted, args)
+		switch {
+		case errors.Is(err, errFaster):
+		case errors.Is(err, errUncounted):
+			done.Held = append(done.Held, table(m))
+		case errors.Is(err, errBusy):
+			done.Busy = true
+		case err != nil:
+			return fmt.Errorf("dropping %s: %w", table(m), err)
+		default:
+			done.Dropped = append(done.Dropped, table(m))
+		}
+	}
+	return k.deleteOld(ctx, oldest, uncounted, args, done)
+}
+
+// uncounted is the condition for pulls that a partition is kept for, and its
+// arguments. An entry that says nothing of who counts it may be counted yet, when
+// statistics are switched on; the reader passes it otherwise.
+func (k *Keeper) uncounted(ctx context.Context) (string, []any, error) {
+	if k.opt.Read == nil {
+		return "false", nil, nil
+	}
+	p, err := k.opt.Read(ctx)
+	if err != nil {
+		return "", nil, fmt.Errorf("asking up to where pulls have been read: %w", err)
+	}
+	return `kind = 'pull_repo' AND counted_by IS DISTINCT FROM 'redis' AND (xid, id) > ($1::text::xid8, $2::bigint)`,
+		[]any{strconv.FormatUint(p.XID, 10), p.ID}, nil
+}
+
+// drop drops the partition of a month, unless it has an uncounted pull: it is
+// detached first, which waits for writers, and then searched. Errors: errUncounted,
+// errFaster, errBusy.
+func (k *Keeper) drop(ctx context.Context, m month, uncounted string, args []any) error {
+	// A look without locks spares everybody the wait.
+	if err := search(ctx, k.opt.DB.Pool, m, uncounted, args); err != nil {
+		return err
+	}
+	return pgx.BeginTxFunc(ctx, k.opt.DB.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		attached, err := k.begin(ctx, tx, m)
+		if err == nil && !attached {
+			err = errFaster
+		}
+		if err != nil {
+			return err
+		}
+		return k.locked(ctx, tx, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "ALTER TABLE auditlog DETACH PARTITION "+table(m)); err != nil {
+				return err
+			}
+			if err := search(ctx, tx, m, uncounted, args); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, "DROP TABLE "+table(m))
+			return err
+		})
+	})
+}
+
+// queryer is a pool or a transaction.
+type queryer interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// search looks for uncounted pulls of a month. Errors: errUncounted, errFaster.
+func search(ctx context.Context, q queryer, m month, uncounted string, args []any) error {
+	var found bool
+	err := q.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s)", table(m), uncounted), args...).Scan(&found)
+	switch {
+	case db.Code(err) == "42P01": // undefined table
+		return errFaster
+	case err == nil && found:
+		return errUncounted
+	}
+	return err
+}
+
+// deleteOld deletes entries before oldest from the default partition, a thousand
+// at a time: they came after their month was dropped.
+func (k *Keeper) deleteOld(ctx context.Context, oldest month, uncounted string, args []any, done *Kept) error {
+	sql := fmt.Sprintf(`DELETE FROM %s WHERE ctid = ANY (ARRAY(
+			SELECT ctid FROM %s WHERE time < %s AND (%s) IS NOT TRUE LIMIT 1000 FOR UPDATE SKIP LOCKED))`,
+		defaultPartition, defaultPartition, literal(oldest), uncounted)
+	for {
+		tag, err := k.opt.DB.Pool.Exec(ctx, sql, args...)
+		done.Deleted += tag.RowsAffected()
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package audit
+
+import "slices"
+
+// Kind says what an entry is about. Names are Quay's where Quay has one, so that
+// its clients understand the log.
+type Kind string
+
+// Kinds with Quay's names.
+const (
+	PushRepo        Kind = "push_repo"
+	PushRepoFailed  Kind = "push_repo_failed"
+	PullRepo        Kind = "pull_repo"
+	PullRepoFailed  Kind = "pull_repo_failed"
+	CreateRepo      Kind = "create_repo"
+	DeleteRepo      Kind = "delete_repo"
+	CreateTag       Kind = "create_tag"
+	MoveTag         Kind = "move_tag"
+	DeleteTag       Kind = "delete_tag"
+	DeleteTagFailed Kind = "delete_tag_failed"
+	RevertTag       Kind = "revert_tag" // a tag restored
+	// AutopruneTagDelete is a tag that a policy deleted.
+	AutopruneTagDelete Kind = "autoprune_tag_delete"
+
+	CreateNamespacePolicy  Kind = "create_namespace_autoprune_policy"
+	UpdateNamespacePolicy  Kind = "update_namespace_autoprune_policy"
+	DeleteNamespacePolicy  Kind = "delete_namespace_autoprune_policy"
+	CreateRepositoryPolicy Kind = "create_repository_autoprune_policy"
+	UpdateRepositoryPolicy Kind = "update_repository_autoprune_policy"
+	DeleteRepositoryPolicy Kind = "delete_repository_autoprune_policy"
+
+	CreateNamespace Kind = "org_create"
+	DeleteNamespace Kind = "org_delete"
+
+	AddPermission    Kind = "add_repo_permission"
+	ChangePermission Kind = "change_repo_permission"
+	DeletePermission Kind = "delete_repo_permission"
+	ChangeVisibility Kind = "change_repo_visibility"
+
+	CreateUser     Kind = "user_create"
+	DeleteUser     Kind = "user_delete"
+	EnableUser     Kind = "user_enable"
+	DisableUser    Kind = "user_disable"
+	ChangePassword Kind = "user_change_password"
+
+	CreateRobot          Kind = "create_robot"
+	DeleteRobot          Kind = "delete_robot"
+	RegenerateRobotToken Kind = "regenerate_robot_token"
+	CreateToken          Kind = "create_app_specific_token"
+	RevokeToken          Kind = "revoke_app_specific_token"
+
+	LoginSuccess  Kind = "login_success"
+	LoginFailure  Kind = "login_failure"
+	LogoutSuccess Kind = "logout_success"
+)
+
+// Kinds of Purser's own, for what Quay has no name.
+const (
+	DeleteManifest    Kind = "delete_manifest"
+	DeleteBlob        Kind = "delete_blob"
+	RunAutoprune      Kind = "run_autoprune" // somebody asked for a run
+	UndoAutoprune     Kind = "undo_autoprune"
+	ChangeProtection  Kind = "change_tag_protection"
+	ChangeDefault     Kind = "change_default_autoprune_policy"
+	RunGC             Kind = "run_gc"
+	RetryGC           Kind = "retry_gc" // reviews set aside were put back
+	RunLooseKeys      Kind = "run_loose_foreign_keys"
+	ExportLog         Kind = "export_logs"
+	ChangeMaintenance Kind = "change_maintenance"
+)
+
+// Kinds are all kinds, Quay's first. The log takes others too: a newer Purser may
+// have written them.
+func Kinds() []Kind { return slices.Clone(kinds) }
+
+var kinds = []Kind{
+	PushRepo, PushRepoFailed, PullRepo, PullRepoFailed, CreateRepo, DeleteRepo,
+	CreateTag, MoveTag, DeleteTag, DeleteTagFailed, RevertTag, AutopruneTagDelete,
+	CreateNamespacePolicy, UpdateNamespacePolicy, DeleteNamespacePolicy,
+	CreateRepositoryPolicy, UpdateRepositoryPolicy, DeleteRepositoryPolicy,
+	CreateNamespace, DeleteNamespace,
+	AddPermission, ChangePermission, DeletePermission, ChangeVisibility,
+	CreateUser, DeleteUser, EnableUser, DisableUser, ChangePassword,
+	CreateRobot, DeleteRobot, RegenerateRobotToken, CreateToken, RevokeToken,
+	LoginSuccess, LoginFailure, LogoutSuccess,
+	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ChangeProtection, ChangeDefault,
+	RunGC, RetryGC, RunLooseKeys, ExportLog, ChangeMaintenance,
+}

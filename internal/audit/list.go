@@ -1,0 +1,289 @@
+package audit
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Filter selects entries that meet all of it. Zero values select everything.
+type Filter struct {
+	From, To time.Time // from From on and before To
+	Kinds    []Kind    // any of these
+	Actor    string
+	// Namespace with all its repositories.
+	Namespace string
+	// Repository is a path: also what earlier repositories of that name did.
+	Repository string
+	// RepositoryID is one repository, while it exists.
+	RepositoryID int64
+	Tag          string
+	Digest       oci.Digest
+	Policy, Run  uuid.UUID
+}
+
+// ErrCursor says that a cursor isn't one that List has given.
+var ErrCursor = errors.New("the cursor is not valid: begin again without one")
+
+// Log reads the audit log.
+type Log struct {
+	db *db.DB
+}
+
+// New makes a log on a database.
+func New(d *db.DB) *Log { return &Log{d} }
+
+// Bounds of a page.
+const (
+	DefaultPage = 100
+	MaxPage     = 1000
+	// scanned is how many entries a page looks at for those that no index finds.
+	scanned = 20_000
+)
+
+// List returns up to n entries, newest first, that come after cursor ("": the
+// newest), and the cursor of the next page, "" when there is none. n is by default
+// DefaultPage and at most MaxPage.
+//
+// A cursor is a place in the order of time and id, so entries that come meanwhile
+// move nothing: none is told twice, and none that was there when its place was
+// passed is left out. A page takes a bounded time: where no index leads to what is
+// wanted, it may hold fewer entries than n, even none, and still have a next one.
+// Time, namespace, repository, and kinds other than pulls have indexes. Error:
+// ErrCursor.
+func (l *Log) List(ctx context.Context, f Filter, cursor string, n int) (entries []Entry, next string, err error) {
+	if n <= 0 {
+		n = DefaultPage
+	}
+	return l.list(ctx, f, cursor, min(n, MaxPage), scanned)
+}
+
+func (l *Log) list(ctx context.Context, f Filter, cursor string, n, bound int) ([]Entry, string, error) {
+	after, err := parseCursor(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	limit := DefaultPage + 1 // two statements, whatever n is: each is prepared once
+	if n > DefaultPage {
+		limit = MaxPage + 1
+	}
+	sql, args := f.query(after, limit, bound)
+	rows, err := l.db.Pool.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, "", fmt.Errorf("listing the audit log: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, scanRow)
+	if err != nil {
+		return nil, "", fmt.Errorf("listing the audit log: %w", err)
+	}
+	entries, next := page(found, n)
+	return entries, next, nil
+}
+
+// page makes a page of up to n of what a query found, and its next cursor.
+func page(found []row, n int) (entries []Entry, next string) {
+	entries = make([]Entry, 0, min(n, len(found)))
+	for _, r := range found {
+		if r.selected && len(entries) == n {
+			return entries, next
+		}
+		next = place{r.Time, r.ID}.String()
+		if r.selected {
+			entries = append(entries, r.Entry)
+		}
+		if r.last {
+			return entries, next
+		}
+	}
+	return entries, ""
+}
+
+// row is an entry of a query. The last of those that a page may look at is there
+// whether or not it is selected, for the next cursor.
+type row struct {
+	Entry
+	selected, last bool
+}
+
+func scanRow(r pgx.CollectableRow) (out row, err error) {
+	e := &out.Entry
+	var digest, detail []byte
+	err = r.Scan(&e.ID, &e.Time, &e.Kind, &e.Actor, &e.Address, &e.UserAgent, &e.RequestID, &e.Namespace,
+		&e.Repository, &e.RepositoryID, &e.Tag, &digest, &e.Policy, &e.Run, &detail, &e.CountedBy,
+		&out.selected, &out.last)
+	if err != nil {
+		return out, err
+	}
+	if digest != nil {
+		if e.Digest, err = oci.DigestFromBytes(digest); err != nil {
+			return out, err
+		}
+	}
+	e.Time, e.Detail = e.Time.UTC(), raw(detail)
+	return out, nil
+}
+
+// entryColumns are what scanRow scans, besides its marks.
+const entryColumns = `id, time, kind, COALESCE(actor, ''), COALESCE(address, ''), COALESCE(user_agent, ''),
+	COALESCE(request_id, ''), COALESCE(namespace, ''), COALESCE(repository, ''), COALESCE(repository_id, 0),
+	COALESCE(tag, ''), digest, COALESCE(policy, '00000000-0000-0000-0000-000000000000'),
+	COALESCE(run, '00000000-0000-0000-0000-000000000000'), detail, COALESCE(counted_by, '')`
+
+// maxKinds is how many kinds are looked up one by one.
+const maxKinds = 8
+
+// query selects up to limit entries after a place. An index leads through entries
+// in the order of the list, up to bound of them; of these the rest of the filter
+// selects. Everything streams: what is behind the last entry of a page isn't read.
+// The limits stand in the text, for the planner to know how little is wanted.
+func (f Filter) query(after *place, limit, bound int) (sql string, args []any) {
+	arg := func(v any) string {
+		args = append(args, v)
+		return fmt.Sprintf("$%d", len(args))
+	}
+	sources, rest := f.conditions(after, arg)
+	most := limit
+	if len(rest) > 0 {
+		most = bound
+	}
+	for i, where := range sources { // each in order, so that they are merged and not sorted
+		sources[i] = fmt.Sprintf("(SELECT * FROM auditlog WHERE %s ORDER BY time DESC, id DESC LIMIT %d)", where, most)
+	}
+	from := "(" + strings.Join(sources, " UNION ALL ") + ")"
+	if len(rest) == 0 {
+		return fmt.Sprintf(`SELECT %s, true, false FROM %s a ORDER BY time DESC, id DESC LIMIT %d`,
+			entryColumns, from, limit), args
+	}
+	return fmt.Sprintf(`
+		SELECT %s, selected, nth = %d FROM (
+			SELECT *, COALESCE(%s, false) AS selected, row_number() OVER (ORDER BY time DESC, id DESC) AS nth
+			FROM %s a ORDER BY time DESC, id DESC LIMIT %d) scanned
+		WHERE selected OR nth = %d
+		ORDER BY time DESC, id DESC LIMIT %d`,
+		entryColumns, bound, strings.Join(rest, " AND "), from, bound, bound, limit), args
+}
+
+// conditions are those of each stream of entries that an index leads through, and
+// those that the entries are to be held against. arg makes a parameter.
+func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []string) {
+	var all []string
+	if after != nil { // the first of the two is what partitions are left out by
+		moment := arg(after.time)
+		all = append(all, "time <= "+moment, fmt.Sprintf("(time, id) < (%s, %s)", moment, arg(after.id)))
+	}
+	if !f.From.IsZero() {
+		all = append(all, "time >= "+arg(f.From))
+	}
+	if !f.To.IsZero() {
+		all = append(all, "time < "+arg(f.To))
+	}
+	namespace := f.Namespace
+	if namespace == "" {
+		namespace, _, _ = strings.Cut(f.Repository, "/")
+	}
+	kinds := slices.Compact(slices.Sorted(slices.Values(f.Kinds)))
+	byKind := false
+	switch {
+	case f.RepositoryID != 0:
+		sources = []string{"repository_id = " + arg(f.RepositoryID)}
+		if f.Namespace != "" {
+			rest = append(rest, "namespace = "+arg(f.Namespace))
+		}
+	case namespace != "":
+		sources = []string{"namespace = " + arg(namespace)}
+	case len(kinds) > 0 && len(kinds) <= maxKinds && !slices.Contains(kinds, PullRepo):
+		byKind = true
+		for _, k := range kinds { // the index is of others than pulls
+			sources = append(sources, "kind <> 'pull_repo' AND kind = "+arg(string(k)))
+		}
+	default:
+		sources = []string{"true"}
+	}
+	for i := range sources {
+		sources[i] = strings.Join(append([]string{sources[i]}, all...), " AND ")
+	}
+	if len(kinds) > 0 && !byKind {
+		rest = append(rest, "kind = ANY ("+arg(kinds)+"::text[])")
+	}
+	return sources, append(rest, f.rest(arg)...)
+}
+
+// rest are conditions that no index is for.
+func (f Filter) rest(arg func(any) string) (list []string) {
+	equal := func(column string, given bool, value any) {
+		if given {
+			list = append(list, column+" = "+arg(value))
+		}
+	}
+	equal("actor", f.Actor != "", f.Actor)
+	equal("repository", f.Repository != "", f.Repository)
+	equal("tag", f.Tag != "", f.Tag)
+	equal("digest", !f.Digest.IsZero(), f.Digest.Bytes())
+	equal("policy", f.Policy != uuid.Nil, f.Policy)
+	equal("run", f.Run != uuid.Nil, f.Run)
+	return list
+}
+
+// place is where an entry stands in the list.
+type place struct {
+	time time.Time
+	id   int64
+}
+
+// String is the place as a cursor.
+func (p place) String() string {
+	b := binary.BigEndian.AppendUint64([]byte{1}, uint64(p.time.UnixMicro()))
+	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(b, uint64(p.id)))
+}
+
+func parseCursor(s string) (*place, error) {
+	if s == "" {
+		return nil, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	if err != nil || len(b) != 17 || b[0] != 1 {
+		return nil, ErrCursor
+	}
+	return &place{time.UnixMicro(int64(binary.BigEndian.Uint64(b[1:]))), int64(binary.BigEndian.Uint64(b[9:]))}, nil
+}
+
+// Export writes the entries that the filter selects as lines of JSON, newest
+// first, and returns how many it wrote. It reads a page at a time, so memory is
+// bounded and no transaction stays open; w gets each page as it is read.
+func (l *Log) Export(ctx context.Context, w io.Writer, f Filter) (n int64, err error) {
+	out := bufio.NewWriter(w)
+	encoder := json.NewEncoder(out)
+	encoder.SetEscapeHTML(false)
+	for cursor := ""; ; {
+		entries, next, err := l.List(ctx, f, cursor, MaxPage)
+		if err != nil {
+			return n, err
+		}
+		for _, e := range entries {
+			if err := encoder.Encode(e); err != nil {
+				return n, fmt.Errorf("exporting the audit log: %w", err)
+			}
+		}
+		if err := out.Flush(); err != nil {
+			return n, fmt.Errorf("exporting the audit log: %w", err)
+		}
+		n += int64(len(entries))
+		if cursor = next; cursor == "" {
+			return n, nil
+		}
+	}
+}

@@ -1,0 +1,291 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// TestFilters holds List against the same question asked of all entries, for
+// random filters, pages and numbers of entries that a page may look at.
+func TestFilters(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	rng := rand.New(rand.NewPCG(5, 6))
+	base := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	clock := base.AddDate(0, 0, 20)
+	_, err := NewKeeper(KeeperOptions{DB: d, Now: func() time.Time { return clock }, Log: quiet}).Keep(t.Context())
+	must(t, err)
+	policies := []uuid.UUID{uuid.Nil, uuid.New(), uuid.New()}
+	kinds := []Kind{PullRepo, PushRepo, DeleteTag, CreateTag}
+	pick := func(n int) string { return []string{"", "a", "b", "c"}[rng.IntN(n)] }
+	digest := func(s string) oci.Digest {
+		if s == "" {
+			return oci.Digest{}
+		}
+		return oci.Compute(oci.SHA256, []byte(s))
+	}
+	moment := func() time.Time { // many share one; three partitions and the default one
+		return base.Add(time.Duration(rng.IntN(100)-20) * 24 * time.Hour)
+	}
+	var entries []Entry
+	for range 600 {
+		e := Entry{Kind: kinds[rng.IntN(len(kinds))], Time: moment(), Actor: pick(3), Tag: pick(4), Digest: digest(pick(3)),
+			Policy: policies[rng.IntN(3)], Run: policies[rng.IntN(3)]}
+		if ns := pick(3); ns != "" {
+			e.Namespace, e.Repository, e.RepositoryID = ns, ns+"/"+pick(4), int64(rng.IntN(5))
+		}
+		entries = append(entries, e)
+	}
+	must(t, Append(t.Context(), d.Pool, entries...))
+	truth := all(t, d, Filter{})
+	if len(truth) != len(entries) {
+		t.Fatalf("%d entries, want %d", len(truth), len(entries))
+	}
+	if !slices.IsSortedFunc(truth, func(a, b Entry) int {
+		if c := b.Time.Compare(a.Time); c != 0 {
+			return c
+		}
+		return int(b.ID - a.ID)
+	}) {
+		t.Error("entries aren't in order, newest first")
+	}
+	found := 0
+	for i := range 200 {
+		f := Filter{Actor: pick(2), Namespace: pick(2), Tag: pick(3), Digest: digest(pick(2))}
+		if i%3 == 0 {
+			f = Filter{}
+		}
+		if rng.IntN(3) == 0 {
+			f.From = moment()
+		}
+		if rng.IntN(3) == 0 {
+			f.To = moment()
+		}
+		for range rng.IntN(4) {
+			f.Kinds = append(f.Kinds, kinds[rng.IntN(len(kinds))])
+		}
+		if rng.IntN(4) == 0 {
+			f.Repository = "a/" + pick(4)
+		}
+		if rng.IntN(4) == 0 {
+			f.RepositoryID = int64(rng.IntN(5))
+		}
+		if rng.IntN(4) == 0 {
+			f.Policy, f.Run = policies[rng.IntN(3)], policies[rng.IntN(3)]
+		}
+		var want []int64
+		for _, e := range truth {
+			if f.selects(e) {
+				want = append(want, e.ID)
+			}
+		}
+		n, bound := rng.IntN(50)+1, []int{7, 60, scanned}[rng.IntN(3)]
+		var got []int64
+		for cursor := ""; ; {
+			list, next, err := New(d).list(t.Context(), f, cursor, n, bound)
+			must(t, err)
+			if len(list) > n || next != "" && next == cursor {
+				t.Fatalf("%d entries on a page of %d; next cursor %s after %s", len(list), n, next, cursor)
+			}
+			for _, e := range list {
+				got = append(got, e.ID)
+			}
+			if cursor = next; cursor == "" {
+				break
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%+v by %d of %d: %d entries, want %d", f, n, bound, len(got), len(want))
+		}
+		found += len(got)
+	}
+	if found < 3_000 {
+		t.Errorf("all filters found %d entries together: they show nothing", found)
+	}
+}
+
+// selects is Filter in Go.
+func (f Filter) selects(e Entry) bool {
+	equal := func(filter, value string) bool { return filter == "" || filter == value }
+	return (f.From.IsZero() || !e.Time.Before(f.From)) && (f.To.IsZero() || e.Time.Before(f.To)) &&
+		(len(f.Kinds) == 0 || slices.Contains(f.Kinds, e.Kind)) &&
+		equal(f.Actor, e.Actor) && equal(f.Namespace, e.Namespace) && equal(f.Repository, e.Repository) &&
+		(f.RepositoryID == 0 || f.RepositoryID == e.RepositoryID) && equal(f.Tag, e.Tag) &&
+		(f.Digest.IsZero() || f.Digest == e.Digest) &&
+		(f.Policy == uuid.Nil || f.Policy == e.Policy) && (f.Run == uuid.Nil || f.Run == e.Run)
+}
+
+// Pages tell each entry that was there at the beginning once, whatever comes
+// meanwhile.
+func TestCursorWhileEntriesCome(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	add := func(ctx context.Context, n int) error {
+		entries := make([]Entry, n)
+		for i := range entries { // some of them late
+			entries[i] = Entry{Kind: PushRepo, Repository: "acme/app", Time: time.Now().Add(-time.Duration(rand.IntN(1000)) * time.Millisecond)}
+		}
+		return Append(ctx, d.Pool, entries...)
+	}
+	must(t, add(t.Context(), 500))
+	want := map[int64]bool{}
+	for _, e := range all(t, d, Filter{}) {
+		want[e.ID] = true
+	}
+	var writers errgroup.Group
+	ctx, stop := context.WithCancel(t.Context())
+	writers.Go(func() error {
+		for ctx.Err() == nil {
+			if err := add(context.WithoutCancel(ctx), 10); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	seen := map[int64]bool{}
+	for cursor := ""; ; {
+		list, next, err := New(d).List(t.Context(), Filter{Namespace: "acme"}, cursor, 7)
+		must(t, err)
+		for _, e := range list {
+			if seen[e.ID] {
+				t.Fatalf("entry %d is told twice", e.ID)
+			}
+			seen[e.ID] = true
+		}
+		if cursor = next; cursor == "" {
+			break
+		}
+	}
+	stop()
+	must(t, writers.Wait())
+	for id := range want {
+		if !seen[id] {
+			t.Errorf("entry %d is left out", id)
+		}
+	}
+	for _, bad := range []string{"x", "AAAA", "!", strings.Repeat("A", 23)} {
+		if _, _, err := New(d).List(t.Context(), Filter{}, bad, 1); !errors.Is(err, ErrCursor) {
+			t.Errorf("cursor %q: %v", bad, err)
+		}
+	}
+}
+
+// fill makes entries: most are pulls, over several months.
+const fill = `
+	INSERT INTO auditlog (time, kind, actor, address, user_agent, namespace, repository, repository_id, tag, digest, counted_by)
+	SELECT '2026-03-20'::timestamptz - n * interval '10 seconds',
+		CASE WHEN n % 100 = 0 THEN 'push_repo' WHEN n % 1009 = 0 THEN 'delete_tag' ELSE 'pull_repo' END,
+		'account' || n % 50, '192.0.2.7', 'containerd/2.1', 'n' || n % 100, 'n' || n % 100 || '/r' || n % 1000, n % 1000 + 1,
+		'v' || n % 20, '\x01'::bytea || sha256(n::text::bytea), 'audit'
+	FROM generate_series(1, $1::int) n`
+
+// lines counts lines and watches the heap.
+type lines struct {
+	n    int
+	peak uint64
+	last []byte // up to 8 KiB
+}
+
+func (w *lines) Write(b []byte) (int, error) {
+	before := w.n / 5000
+	w.n += bytes.Count(b, []byte("\n"))
+	if w.n/5000 != before {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		w.peak = max(w.peak, m.HeapAlloc)
+	}
+	w.last = append(w.last, b...)
+	w.last = append(w.last[:0], w.last[max(len(w.last)-8192, 0):]...)
+	return len(b), nil
+}
+
+// An export takes the same memory however long it is. Not parallel: it measures
+// the process's heap.
+func TestExport(t *testing.T) { //nolint:paralleltest
+	d := dbtest.New(t)
+	exec(t, d, fill, 100_000)
+	peak := func(f Filter, want int) uint64 {
+		w := new(lines)
+		n, err := New(d).Export(t.Context(), w, f)
+		must(t, err)
+		if int(n) != want || w.n != want {
+			t.Errorf("%d entries are said to be exported, %d are; want %d", n, w.n, want)
+		}
+		var e struct {
+			Kind   Kind
+			Digest string
+		}
+		end := bytes.TrimSuffix(w.last, []byte("\n"))
+		must(t, json.Unmarshal(end[bytes.LastIndexByte(end, '\n')+1:], &e))
+		if e.Kind == "" || !strings.HasPrefix(e.Digest, "sha256:") {
+			t.Errorf("the last line is %s", end)
+		}
+		return w.peak
+	}
+	short := peak(Filter{Namespace: "n7"}, 1000)
+	long := peak(Filter{}, 100_000)
+	if long > max(short, 8<<20)+4<<20 {
+		t.Errorf("the heap grew to %d bytes", long)
+	}
+	t.Logf("heap at most %d KiB", long>>10)
+}
+
+// No question that has an index reads a table whole.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("needs a million entries")
+	}
+	d := dbtest.New(t)
+	clock := time.Date(2026, 3, 20, 0, 0, 0, 0, time.UTC)
+	keeper := NewKeeper(KeeperOptions{DB: d, Now: func() time.Time { return clock }, Log: quiet})
+	for _, m := range []time.Month{11, 12, 13, 15} {
+		clock = time.Date(2025, m, 20, 0, 0, 0, 0, time.UTC)
+		_, err := keeper.Keep(t.Context())
+		must(t, err)
+	}
+	must(t, d.Pool.AcquireFunc(t.Context(), unbounded(t, fill, 1_000_000)))
+	exec(t, d, "ANALYZE auditlog")
+	if n := count(t, d, "SELECT count(*) FROM partitions.auditlog_default"); n != 0 {
+		t.Fatalf("%d entries are in the default partition", n)
+	}
+	cursor := &place{time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC), 500_000}
+	for name, f := range map[string]Filter{
+		"all": {}, "namespace": {Namespace: "n7"}, "repository": {Repository: "n7/r7"}, "repository id": {RepositoryID: 8},
+		"kind": {Kinds: []Kind{DeleteTag}}, "kinds": {Kinds: []Kind{PushRepo, DeleteTag, MoveTag}}, "pulls": {Kinds: []Kind{PullRepo}},
+		"time":  {From: time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC), To: time.Date(2026, 1, 6, 0, 0, 0, 0, time.UTC)},
+		"actor": {Actor: "nobody"}, "tag": {Tag: "none"}, "run": {Run: uuid.New()},
+		"digest": {Digest: oci.Compute(oci.SHA256, nil), Namespace: "n7", Kinds: []Kind{PushRepo, PullRepo}},
+	} {
+		for _, after := range []*place{nil, cursor} {
+			sql, args := f.query(after, DefaultPage+1, scanned)
+			plan, buffers := explain(t, d.Pool, sql, args)
+			if strings.Contains(plan, "Seq Scan on auditlog_2") || strings.Contains(plan, "Bitmap") || strings.Contains(plan, "Sort Method") {
+				t.Errorf("%s (cursor %v) reads or sorts a table whole:\n%s", name, after != nil, plan)
+			}
+			if buffers > 25_000 {
+				t.Errorf("%s (cursor %v) reads %d pages:\n%s", name, after != nil, buffers, plan)
+			}
+		}
+	}
+	sql := `SELECT id FROM auditlog WHERE kind = 'pull_repo' AND (xid, id) > ($1::text::xid8, $2::bigint)
+		AND xid < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY xid, id LIMIT 1000`
+	if plan, _ := explain(t, d.Pool, sql, []any{"1", int64(5)}); strings.Contains(plan, "Seq Scan on auditlog_2") {
+		t.Errorf("reading pulls reads a table whole:\n%s", plan)
+	}
+}

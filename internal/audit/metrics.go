@@ -1,0 +1,54 @@
+package audit
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Why an entry of a pull was dropped.
+const (
+	droppedFull   = "full"   // the buffer was
+	droppedUnfit  = "unfit"  // PostgreSQL doesn't take it
+	droppedClosed = "closed" // it came after Close, or Close ran out of time
+)
+
+// Metrics counts the pulls that recorders write and drop.
+type Metrics struct {
+	written prometheus.Counter
+	dropped *prometheus.CounterVec
+}
+
+// NewMetrics registers the metrics of recorders.
+func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		written: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "purser_audit_pulls_written_total", Help: "Pulls written to the audit log.",
+		}),
+		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_audit_pulls_dropped_total",
+			Help: "Pulls that are missing in the audit log: full (the buffer was), unfit (PostgreSQL refused them) or closed (the process stopped).",
+		}, []string{"reason"}),
+	}
+	for _, reason := range []string{droppedFull, droppedUnfit, droppedClosed} {
+		m.dropped.WithLabelValues(reason) // so that there is a zero to compare with
+	}
+	for _, c := range []prometheus.Collector{m.written, m.dropped} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("registering the metrics of the audit log: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *Metrics) wrote(n int) {
+	if m != nil {
+		m.written.Add(float64(n))
+	}
+}
+
+func (m *Metrics) drop(reason string, n int) {
+	if m != nil && n > 0 {
+		m.dropped.WithLabelValues(reason).Add(float64(n))
+	}
+}

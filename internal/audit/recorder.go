@@ -1,0 +1,323 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+// RecorderOptions says how to write pulls.
+type RecorderOptions struct {
+	DB *db.DB // required
+	// Buffer is how many entries wait at most, those being written included.
+	// Default 10,000.
+	Buffer int
+	// Batch is how many are written together. Default 500.
+	Batch int
+	// Every is the longest that an entry waits for its batch to fill while the
+	// database is there. Default 1 s.
+	Every time.Duration
+	// Timeout bounds a batch. Default 10 s.
+	Timeout time.Duration
+	// BackoffMin and BackoffMax bound the pause after a failure. Defaults 200 ms,
+	// 5 s.
+	BackoffMin, BackoffMax time.Duration
+	// Alive locks those of the repositories that exist, in the order of their ids
+	// and until the transaction ends, and returns them: entries of others lose
+	// their repository's id, which nobody would clear any more. Nil: ids are
+	// written as they are.
+	Alive   func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
+	Log     *slog.Logger    // default slog.Default()
+	Metrics *Metrics        // nil: none
+	Worker  *worker.Metrics // nil: none
+}
+
+// Recorder writes entries of pulls, in batches and behind the pulls' back. Its
+// methods may be called concurrently. A nil Recorder records nothing.
+type Recorder struct {
+	opt     RecorderOptions
+	log     *slog.Logger
+	loop    *worker.Loop
+	writing chan struct{} // has a value while a batch is being written
+
+	mu      sync.Mutex
+	queue   []Entry // its first entries are those being written
+	closed  bool
+	dropped uint64
+}
+
+// NewRecorder makes a recorder. It writes nothing before Run or Close.
+func NewRecorder(o RecorderOptions) *Recorder {
+	if o.Buffer <= 0 {
+		o.Buffer = 10_000
+	}
+	if o.Batch <= 0 {
+		o.Batch = 500
+	}
+	if o.Every <= 0 {
+		o.Every = time.Second
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 10 * time.Second
+	}
+	if o.BackoffMin <= 0 {
+		o.BackoffMin = 200 * time.Millisecond
+	}
+	if o.BackoffMax <= 0 {
+		o.BackoffMax = 5 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	r := &Recorder{opt: o, log: o.Log, writing: make(chan struct{}, 1)}
+	r.loop = worker.New(worker.Options{
+		Name: "audit of pulls", Batch: r.flush, Idle: o.Every, Timeout: o.Timeout,
+		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, Log: o.Log, Metrics: o.Worker,
+	})
+	return r
+}
+
+// Record takes an entry. It never blocks, waits for nothing but a moment's lock,
+// and has no error: what finds no room is dropped and counted. The context's
+// source is the entry's, and now its time, unless it has its own.
+func (r *Recorder) Record(ctx context.Context, e Entry) {
+	if r == nil {
+		return
+	}
+	e = e.from(SourceOf(ctx))
+	e.ID = 0
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	r.mu.Lock()
+	reason := ""
+	switch {
+	case r.closed:
+		reason = droppedClosed
+	case len(r.queue) >= r.opt.Buffer:
+		reason = droppedFull
+	default:
+		r.queue = append(r.queue, e)
+	}
+	if reason != "" {
+		r.dropped++
+	}
+	full := reason == "" && len(r.queue)%r.opt.Batch == 0
+	r.mu.Unlock()
+	if reason != "" {
+		r.opt.Metrics.drop(reason, 1)
+	}
+	if full {
+		r.loop.Wake()
+	}
+}
+
+// Pending is how many entries wait to be written.
+func (r *Recorder) Pending() int {
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.queue)
+}
+
+// Dropped is how many entries were dropped, for whatever reason.
+func (r *Recorder) Dropped() uint64 {
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.dropped
+}
+
+// Run writes batches until ctx ends, and returns nil then. What is left is for
+// Close.
+func (r *Recorder) Run(ctx context.Context) error { return r.loop.Run(ctx) }
+
+// Close takes no more entries and writes those that wait, trying again after
+// failures, until they are written or ctx ends: then they are dropped and counted,
+// and the error says how many. (A batch whose last attempt stayed unanswered may be
+// there all the same.) Run should be over, or soon be.
+func (r *Recorder) Close(ctx context.Context) error {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	var err error
+	for failures := 0; r.Pending() > 0 && ctx.Err() == nil; {
+		try, cancel := context.WithTimeout(ctx, r.opt.Timeout)
+		_, err = r.flush(try)
+		cancel()
+		if err != nil {
+			failures++
+			pause(ctx, worker.Backoff(failures, r.opt.BackoffMin, r.opt.BackoffMax))
+		}
+	}
+	if n := r.abandon(); n > 0 {
+		return fmt.Errorf("%d pulls are missing in the audit log: %w", n, errors.Join(ctx.Err(), err))
+	}
+	return nil
+}
+
+// abandon drops what is left when the batch under way, which has its timeout, is
+// over.
+func (r *Recorder) abandon() int {
+	r.writing <- struct{}{}
+	defer func() { <-r.writing }()
+	r.mu.Lock()
+	n := len(r.queue)
+	r.queue, r.dropped = nil, r.dropped+uint64(n)
+	r.mu.Unlock()
+	r.opt.Metrics.drop(droppedClosed, n)
+	return n
+}
+
+// flush writes a batch of what waits, and says whether another one is full.
+func (r *Recorder) flush(ctx context.Context) (more bool, err error) {
+	select {
+	case r.writing <- struct{}{}:
+		defer func() { <-r.writing }()
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	batch, err := r.next(ctx)
+	if err != nil || len(batch) == 0 {
+		return false, err
+	}
+	unfit, err := r.write(ctx, batch)
+	if err != nil {
+		return false, err
+	}
+	if unfit > 0 {
+		r.log.WarnContext(ctx, "pulls could not be written to the audit log", "entries", unfit)
+	}
+	r.opt.Metrics.drop(droppedUnfit, unfit)
+	r.opt.Metrics.wrote(len(batch) - unfit)
+	return r.done(len(batch), unfit), nil
+}
+
+// next are the first entries that wait, each with an id.
+func (r *Recorder) next(ctx context.Context) ([]Entry, error) {
+	r.mu.Lock()
+	batch := slices.Clone(r.queue[:min(len(r.queue), r.opt.Batch)])
+	r.mu.Unlock()
+	known := 0 // those that were tried before
+	for known < len(batch) && batch[known].ID != 0 {
+		known++
+	}
+	if known == len(batch) {
+		return batch, nil
+	}
+	rows, err := r.opt.DB.Pool.Query(ctx, "SELECT nextval('auditlog_id_seq') FROM generate_series(1, $1::int)", len(batch)-known)
+	if err != nil {
+		return nil, fmt.Errorf("writing pulls to the audit log: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("writing pulls to the audit log: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, id := range ids {
+		batch[known+i].ID = id
+		r.queue[known+i].ID = id
+	}
+	return batch, nil
+}
+
+// done takes n entries off, unfit of which were dropped.
+func (r *Recorder) done(n, unfit int) (more bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.queue[:n]) // they hold texts
+	r.queue = r.queue[n:]
+	r.dropped += uint64(unfit)
+	return len(r.queue) >= r.opt.Batch
+}
+
+// write writes entries. One that PostgreSQL will never take must not hold up the
+// others: it is found by halving, and left out.
+func (r *Recorder) write(ctx context.Context, entries []Entry) (unfit int, err error) {
+	err = r.insert(ctx, entries)
+	if !refused(err) {
+		return 0, err
+	}
+	if len(entries) == 1 {
+		return 1, nil
+	}
+	half := len(entries) / 2
+	a, err := r.write(ctx, entries[:half])
+	if err != nil {
+		return 0, err
+	}
+	b, err := r.write(ctx, entries[half:])
+	return a + b, err
+}
+
+// refused says whether err is of the data and would be the same the next time:
+// PostgreSQL's classes "data exception" and "program limit exceeded".
+func refused(err error) bool {
+	if errors.Is(err, errUnfit) {
+		return true
+	}
+	code := db.Code(err)
+	return len(code) == 5 && (code[:2] == "22" || code[:2] == "54")
+}
+
+func (r *Recorder) insert(ctx context.Context, entries []Entry) error {
+	if r.opt.Alive == nil {
+		return db.Retry(ctx, func() error { return Append(ctx, r.opt.DB.Pool, entries...) })
+	}
+	return r.opt.DB.Tx(ctx, func(tx pgx.Tx) error {
+		alive, err := r.opt.Alive(ctx, tx, repositories(entries))
+		if err != nil {
+			return fmt.Errorf("looking for the repositories of pulls: %w", err)
+		}
+		there := map[int64]bool{}
+		for _, id := range alive {
+			there[id] = true
+		}
+		mine := slices.Clone(entries)
+		for i := range mine {
+			if !there[mine[i].RepositoryID] {
+				mine[i].RepositoryID = 0
+			}
+		}
+		return Append(ctx, tx, mine...)
+	})
+}
+
+// repositories are the ids of the entries' repositories, ordered.
+func repositories(entries []Entry) []int64 {
+	var ids []int64
+	for _, e := range entries {
+		if e.RepositoryID != 0 {
+			ids = append(ids, e.RepositoryID)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// pause returns after d or when ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

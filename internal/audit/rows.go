@@ -1,0 +1,121 @@
+package audit
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// insertEntries writes entries that are given as arrays, one for each column. One
+// that is there already, by (time, id), is passed over: see the package comment.
+// (COPY would be no faster at these sizes and can't do that.)
+const insertEntries = `
+	INSERT INTO auditlog (id, time, kind, actor, address, user_agent, request_id,
+		namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by)
+	SELECT COALESCE(id, nextval('auditlog_id_seq')), COALESCE(time, now()), kind,
+		NULLIF(actor, ''), NULLIF(address, ''), NULLIF(user_agent, ''), NULLIF(request_id, ''),
+		NULLIF(namespace, ''), NULLIF(repository, ''), repository_id, NULLIF(tag, ''), digest,
+		policy, run, NULLIF(detail, '')::jsonb, NULLIF(counted_by, '')
+	FROM unnest($1::bigint[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
+		$8::text[], $9::text[], $10::bigint[], $11::text[], $12::bytea[], $13::uuid[], $14::uuid[], $15::text[], $16::text[])
+		AS e (id, time, kind, actor, address, user_agent, request_id,
+			namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by)
+	ON CONFLICT (time, id) DO NOTHING`
+
+// errUnfit says that an entry can't be written, whatever the database does.
+var errUnfit = errors.New("its detail can't be written as JSON")
+
+// arguments are the arrays of insertEntries.
+func arguments(s Source, entries []Entry) ([]any, error) {
+	n := len(entries)
+	var (
+		ids, repositories                             = make([]pgtype.Int8, n), make([]pgtype.Int8, n)
+		times                                         = make([]pgtype.Timestamptz, n)
+		kind, actor, address, agent, request          = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+		namespace, repository, tag, detail, countedBy = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+		digests                                       = make([][]byte, n)
+		policies, runs                                = make([]pgtype.UUID, n), make([]pgtype.UUID, n)
+	)
+	for i, e := range entries {
+		e = e.from(s)
+		text, err := detailText(e.Detail)
+		if err != nil {
+			return nil, fmt.Errorf("entry %s of the audit log: %w: %w", e.Kind, errUnfit, err)
+		}
+		if e.Namespace == "" {
+			e.Namespace, _, _ = strings.Cut(e.Repository, "/")
+		}
+		ids[i] = pgtype.Int8{Int64: e.ID, Valid: e.ID != 0}
+		times[i] = pgtype.Timestamptz{Time: e.Time, Valid: !e.Time.IsZero()}
+		kind[i], actor[i], address[i], agent[i], request[i] =
+			clean(string(e.Kind)), clean(e.Actor), clean(e.Address), clean(e.UserAgent), clean(e.RequestID)
+		namespace[i], repository[i], tag[i], detail[i], countedBy[i] =
+			clean(e.Namespace), clean(e.Repository), clean(e.Tag), text, e.CountedBy
+		repositories[i] = pgtype.Int8{Int64: e.RepositoryID, Valid: e.RepositoryID != 0}
+		if !e.Digest.IsZero() {
+			digests[i] = e.Digest.Bytes()
+		}
+		policies[i], runs[i] = nullable(e.Policy), nullable(e.Run)
+	}
+	return []any{ids, times, kind, actor, address, agent, request,
+		namespace, repository, repositories, tag, digests, policies, runs, detail, countedBy}, nil
+}
+
+func nullable(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: id != uuid.Nil} }
+
+// maxText bounds the texts of an entry, in bytes.
+const maxText = 1024
+
+// clean makes a text that PostgreSQL takes and an index can hold, whatever a
+// client sent.
+func clean(s string) string {
+	s = strings.ToValidUTF8(s[:min(len(s), maxText)], "?")
+	return strings.ReplaceAll(s, "\x00", "?")
+}
+
+// detailText is a detail as JSON that PostgreSQL takes: without the character
+// zero and halves of surrogate pairs, which jsonb can't hold. Either is written as
+// an escape.
+func detailText(detail any) (string, error) {
+	if detail == nil {
+		return "", nil
+	}
+	b, err := json.Marshal(detail)
+	if err != nil {
+		return "", err
+	}
+	if !bytes.Contains(b, []byte(`\u`)) {
+		return string(b), nil
+	}
+	var v any
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		return "", err
+	}
+	b, err = json.Marshal(withoutZero(v))
+	return string(b), err
+}
+
+func withoutZero(v any) any {
+	switch v := v.(type) {
+	case string:
+		return strings.ReplaceAll(v, "\x00", "?")
+	case []any:
+		for i := range v {
+			v[i] = withoutZero(v[i])
+		}
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			out[strings.ReplaceAll(k, "\x00", "?")] = withoutZero(e)
+		}
+		return out
+	}
+	return v
+}
