@@ -23,7 +23,7 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 	} else if err != nil {
 		return false, err
 	}
-	err := c.withRepository(ctx, path, func(r repository) error {
+	err := c.withRepository(ctx, path, nil, func(r repository) error {
 		b := new(batch)
 		b.exec(lockRepository, r.namespace, r.id, path)
 		b.exec(promiseBlob, d.Bytes())

@@ -142,13 +142,18 @@ func (c *Catalog) lookUp(ctx context.Context, path string) (repository, error) {
 // anew. Each time somebody has deleted it in between.
 const lifeAttempts = 20
 
-// ensure finds a repository or creates it with its namespace. Path must be a
-// valid name.
-func (c *Catalog) ensure(ctx context.Context, path string) (repository, error) {
+// ensure finds a repository or creates it with its namespace, unless mayCreate,
+// which may be nil, has an answer instead. Path must be a valid name.
+func (c *Catalog) ensure(ctx context.Context, path string, mayCreate func() error) (repository, error) {
 	r, err := c.lookUp(ctx, path)
 	for range lifeAttempts { // it may be deleted as soon as it is made
 		if oci.CodeOf(err) != oci.NameUnknown {
 			break
+		}
+		if mayCreate != nil {
+			if err := mayCreate(); err != nil {
+				return r, err
+			}
 		}
 		if err := c.create(ctx, path); err != nil {
 			return r, err
@@ -195,11 +200,12 @@ func (c *Catalog) change(ctx context.Context, path string, drop func(path string
 // writeTimeout bounds a write, reruns included.
 const writeTimeout = time.Minute
 
-// withRepository runs write on the repository, created if need be, again when
-// the repository was deleted meanwhile or the write lost a race.
-func (c *Catalog) withRepository(ctx context.Context, path string, write func(r repository) error) error {
+// withRepository runs write on the repository, created if need be and mayCreate
+// (nil: always) doesn't answer instead, again when the repository was deleted
+// meanwhile or the write lost a race.
+func (c *Catalog) withRepository(ctx context.Context, path string, mayCreate func() error, write func(r repository) error) error {
 	for range lifeAttempts {
-		r, err := c.ensure(ctx, path)
+		r, err := c.ensure(ctx, path, mayCreate)
 		if err != nil {
 			return err
 		}

@@ -382,3 +382,29 @@ func (b bundle) live(ctx context.Context, t *testing.T, rng *rand.Rand) error {
 	}
 	return allowed(err)
 }
+
+// A manifest that can't be put doesn't bring a deleted repository back, not even
+// from a process that hasn't heard of the deletion.
+func TestRefusedPutMakesNoRepository(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.listen(t)
+	b.fill(t, "acme/app")
+	if _, _, err := b.Tags(t.Context(), "acme/app", "", 10); err != nil { // it knows the repository now
+		t.Fatal(err)
+	}
+	// As a change of its own would be, this one isn't told.
+	var id string
+	if err := b.db.Pool.QueryRow(t.Context(), "SELECT id FROM replicas").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	silent := b.session(t)
+	silent.exec(t, "SELECT set_config('purser.replica', $1, false)", id)
+	silent.exec(t, "DELETE FROM repositories WHERE path = 'acme/app'")
+	config, layer := oci.Compute(oci.SHA256, []byte("config")), oci.Compute(oci.SHA256, []byte("layer of acme/app"))
+	_, err := b.tryPut(t.Context(), "acme/app", numbered(t, 7, config, layer), "late")
+	wantCode(t, err, oci.ManifestBlobUnknown)
+	if n := b.rows(t, "repositories"); n != 0 {
+		t.Error("the repository is back, and empty")
+	}
+}

@@ -43,15 +43,12 @@ func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 
 func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestColumns) (err error) {
 	// A manifest that can't be put doesn't make a repository.
+	mayCreate := func() error { return nil }
 	if len(rows.blobs)+len(rows.children) > 0 {
-		if _, err := c.lookUp(ctx, p.Repository); oci.CodeOf(err) == oci.NameUnknown {
-			if missing := c.missing(ctx, p, rows); missing != nil {
-				return missing
-			}
-		}
+		mayCreate = func() error { return c.missing(ctx, p, rows) }
 	}
 	for range 5 {
-		err = c.withRepository(ctx, p.Repository, func(r repository) error {
+		err = c.withRepository(ctx, p.Repository, mayCreate, func(r repository) error {
 			return c.put(ctx, r, p, rows)
 		})
 		switch db.Code(err) {

@@ -174,7 +174,7 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 // but one that the store has lost takes the new object.
 // leftovers says that objects other than key may exist. Error: as ClaimUpload's.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
-	err := c.withRepository(ctx, u.Repository, func(r repository) error {
+	err := c.withRepository(ctx, u.Repository, nil, func(r repository) error {
 		_, err := c.db.Pool.Exec(ctx, commitNew, u.ID, u.Attempt, d.Bytes(), u.Size, key, leftovers, c.late(),
 			r.namespace, r.id, u.Repository)
 		if db.Code(err) == stateBlobExists {
