@@ -60,7 +60,7 @@ func checkCommand(src *source) *cobra.Command {
 // openForCheck opens the database. It names no replica, so that the caches of all
 // servers hear of what a repair changes.
 func openForCheck(ctx context.Context, cmd *cobra.Command, cfg *config.Config, dsn string) (*db.DB, error) {
-	if err := checkSchema(ctx, cfg, dsn); errors.Is(err, errPending) {
+	if err := checkMetadata(ctx, dsn); errors.Is(err, errPending) {
 		return nil, errors.New(`the database's schema is older than this program needs: run "purser migrate up"`)
 	} else if err != nil {
 		return nil, err

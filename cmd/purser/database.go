@@ -76,12 +76,20 @@ func migrations(ctx context.Context, cfg *config.Config, dsn string) ([]db.Migra
 	return append(list, stats...), nil
 }
 
-// checkSchema fails when migrations are missing.
+// checkSchema fails when migrations are missing, those of the statistics too.
 func checkSchema(ctx context.Context, cfg *config.Config, dsn string) error {
 	list, err := migrations(ctx, cfg, dsn)
-	if err != nil {
-		return err
-	}
+	return errors.Join(err, complete(list))
+}
+
+// checkMetadata is checkSchema for who needs no statistics: their server may be
+// away.
+func checkMetadata(ctx context.Context, dsn string) error {
+	list, err := db.Status(ctx, dsn)
+	return errors.Join(err, complete(list))
+}
+
+func complete(list []db.MigrationStatus) error {
 	for _, m := range list {
 		if m.Applied.IsZero() {
 			return fmt.Errorf("%s is missing: %w", m.Name, errPending)

@@ -22,7 +22,7 @@ func gcCommand(src *source) *cobra.Command {
 // runs or not. The caches of running servers hear of what fn changes.
 func (s *source) withCatalog(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *catalog.Catalog) error) error {
 	return s.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
-		if err := checkSchema(ctx, cfg, dsn); errors.Is(err, errPending) {
+		if err := checkMetadata(ctx, dsn); errors.Is(err, errPending) {
 			return errors.New(`the database's schema is older than this program needs: run "purser migrate up"`)
 		} else if err != nil {
 			return err
