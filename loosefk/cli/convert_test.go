@@ -118,7 +118,7 @@ func (s *project) git(t *testing.T, args ...string) string {
 func (s *project) repository(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("there is no git")
+		lacking(t, "git")
 	}
 	s.git(t, "init", "--quiet", "--initial-branch", "trunk")
 	s.git(t, "config", "user.name", "A tester")
@@ -331,7 +331,7 @@ func TestConvertSaysWhy(t *testing.T) {
 func TestConvertSchemaDump(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("pg_dump"); err != nil {
-		t.Skip("there is no pg_dump")
+		lacking(t, "pg_dump")
 	}
 	s := newProject(t)
 	file := filepath.Join(s.dir, "schema.sql")
@@ -359,4 +359,13 @@ func TestConvertWithoutPgDump(t *testing.T) {
 		t.Errorf("%d, %s; there are %q", code, message, got)
 	}
 	contains(t, "convert without git", s.ok(t, "convert", "^orders$"), "git is not installed: nothing is committed")
+}
+
+// lacking skips a test that needs a program which isn't there, but fails in CI.
+func lacking(t *testing.T, program string) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatalf("there is no %s", program)
+	}
+	t.Skipf("needs %s", program)
 }
