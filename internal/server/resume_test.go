@@ -306,8 +306,9 @@ func TestSlowManifest(t *testing.T) {
 // also one whose client doesn't read the answer.
 func TestMaxRequestOfDownload(t *testing.T) {
 	t.Parallel()
-	r := setup(t, func(o *server.Options) { o.MaxRequest = 500 * time.Millisecond })
-	d := r.push(t, "a", pattern(1, 32<<20))
+	patient := setup(t) // the push may take as long as it does
+	r := replica(t, patient.dsn, patient.dir, func(o *server.Options) { o.MaxRequest = 500 * time.Millisecond })
+	d := patient.push(t, "a", pattern(1, 32<<20))
 	w := r.dial(t)
 	w.send(t, "GET", "/v2/a/blobs/"+d.String(), nil, "")
 	eventually(t, "the end of a download that nobody reads", func() bool {
