@@ -1,6 +1,6 @@
 // Package autoprune decides which tags of a repository may go.
 //
-// [ParsePolicy] reads a policy, [ParsePattern] the pattern of a protection rule,
+// [ParsePolicy] reads a policy, [oci.ParseTagPattern] the pattern of a protection rule,
 // [Combine] says which policies apply to a repository, and [Evaluate] judges the
 // repository's tags. What holds:
 //

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // now is when the tests judge.
@@ -72,7 +73,7 @@ func protect(t rapid.TB, patterns ...string) []autoprune.Protection {
 	t.Helper()
 	var list []autoprune.Protection
 	for _, text := range patterns {
-		pattern, err := autoprune.ParsePattern(text)
+		pattern, err := oci.ParseTagPattern(text)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // FuzzParsePolicy looks for text that makes the parser panic, for a policy that
@@ -54,14 +55,14 @@ func FuzzParsePolicy(f *testing.F) {
 	})
 }
 
-// FuzzParsePattern compares a pattern with the longest match of the expression that
+// FuzzTagPattern compares a pattern with the longest match of the expression that
 // it was made of: a whole match is a match of the whole.
-func FuzzParsePattern(f *testing.F) {
+func FuzzTagPattern(f *testing.F) {
 	for _, seed := range [][2]string{{"v.*", "v1"}, {"a|ab", "ab"}, {`\Qa`, "a"}, {"(?i)x$|^y", "X"}, {"(?s-m)a{2,3}?", "aa"}, {`\bq\B`, "q"}} {
 		f.Add(seed[0], seed[1])
 	}
 	f.Fuzz(func(t *testing.T, text, tag string) {
-		p, err := autoprune.ParsePattern(text)
+		p, err := oci.ParseTagPattern(text)
 		if err != nil {
 			return
 		}

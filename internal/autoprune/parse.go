@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // The fields of a policy. value is what Quay's API calls the age or the number;
@@ -51,7 +53,7 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //   - numTags, for number_of_tags: a whole number from 1 to [MaxNumTags].
 //   - value: Quay's name for either of the two, in place of it.
 //   - tagPattern: the pattern of the tags that the policy looks at, see
-//     [ParsePattern]. Left out or null: every tag.
+//     [oci.ParseTagPattern]. Left out or null: every tag.
 //   - tagPatternMatches: false for the tags that don't match. Left out or null:
 //     true. False needs a tagPattern.
 //
@@ -240,17 +242,17 @@ func readNumber(fields map[string]json.RawMessage) (int, error) {
 	return n, nil
 }
 
-func readPattern(raw json.RawMessage) (Pattern, error) {
+func readPattern(raw json.RawMessage) (oci.TagPattern, error) {
 	if raw == nil || string(raw) == "null" {
-		return Pattern{}, nil
+		return oci.TagPattern{}, nil
 	}
 	text, err := readText(fieldPattern, raw)
 	if err != nil {
-		return Pattern{}, err
+		return oci.TagPattern{}, err
 	}
-	pattern, err := ParsePattern(text)
+	pattern, err := oci.ParseTagPattern(text)
 	if err != nil {
-		return Pattern{}, fieldErrorf(fieldPattern, "%v", err)
+		return oci.TagPattern{}, fieldErrorf(fieldPattern, "%v", err)
 	}
 	return pattern, nil
 }

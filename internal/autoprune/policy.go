@@ -3,6 +3,8 @@ package autoprune
 import (
 	"encoding/json"
 	"fmt"
+
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // Method is how a policy selects tags.
@@ -28,7 +30,7 @@ type Policy struct {
 	method  Method
 	age     Age // CreationDate, LastPulled
 	number  int // NumberOfTags
-	pattern Pattern
+	pattern oci.TagPattern
 	exclude bool // the pattern names the tags that aren't selected
 }
 
@@ -48,8 +50,8 @@ func (p Policy) Value() any {
 }
 
 // Pattern returns the pattern and whether tags that match it are selected, or
-// those that don't. The zero [Pattern] means that every tag is.
-func (p Policy) Pattern() (pattern Pattern, matches bool) { return p.pattern, !p.exclude }
+// those that don't. The zero pattern means that every tag is.
+func (p Policy) Pattern() (pattern oci.TagPattern, matches bool) { return p.pattern, !p.exclude }
 
 // Considers tells whether the policy's pattern selects the tag. Companions aren't
 // looked at here.
@@ -63,7 +65,7 @@ func (p Policy) Equal(other Policy) bool {
 	return p.method == other.method &&
 		p.age.Duration() == other.age.Duration() &&
 		p.number == other.number &&
-		p.pattern.text == other.pattern.text &&
+		p.pattern.String() == other.pattern.String() &&
 		p.exclude == other.exclude
 }
 
@@ -104,7 +106,7 @@ func (p Policy) MarshalJSON() ([]byte, error) {
 	if p.method == "" {
 		return nil, fmt.Errorf("autoprune: the zero policy has no JSON form")
 	}
-	form := policyJSON{Method: p.method, OlderThan: p.age.String(), NumTags: p.number, TagPattern: p.pattern.text}
+	form := policyJSON{Method: p.method, OlderThan: p.age.String(), NumTags: p.number, TagPattern: p.pattern.String()}
 	if !p.pattern.IsZero() {
 		matches := !p.exclude
 		form.TagPatternMatches = &matches

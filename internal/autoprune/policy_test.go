@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // policy parses a policy that must be right.
@@ -220,7 +221,7 @@ func TestPattern(t *testing.T) {
 		{"a|ab", []string{"a", "ab"}, []string{"abb"}},
 		{"a*?", []string{"", "aaa"}, []string{"b"}},
 	} {
-		p, err := autoprune.ParsePattern(tt.pattern)
+		p, err := oci.ParseTagPattern(tt.pattern)
 		if err != nil {
 			t.Errorf("%q: %v", tt.pattern, err)
 			continue
@@ -252,14 +253,14 @@ func TestPattern(t *testing.T) {
 		strings.Repeat("é", 257):        "257 characters",
 		strings.Repeat("[a-z]{99}", 28): "at most 500",
 	} {
-		if p, err := autoprune.ParsePattern(in); err == nil || !strings.Contains(err.Error(), want) {
+		if p, err := oci.ParseTagPattern(in); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is a pattern (%q), error %v; want an error with %q", in, p, err, want)
 		}
 	}
-	if _, err := autoprune.ParsePattern(strings.Repeat("é", 256)); err != nil {
+	if _, err := oci.ParseTagPattern(strings.Repeat("é", 256)); err != nil {
 		t.Errorf("256 characters: %v", err)
 	}
-	if (autoprune.Pattern{}).Match("") {
+	if (oci.TagPattern{}).Match("") {
 		t.Error("the zero pattern matches")
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"math/bits"
 	"slices"
 	"time"
+
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 const (
@@ -51,7 +53,7 @@ func Combine(defaults, namespace, repository []Applied, off bool) []Applied {
 // Protection is a rule that keeps the tags its pattern matches.
 type Protection struct {
 	ID      string
-	Pattern Pattern
+	Pattern oci.TagPattern
 }
 
 // PullRecord says how far pull statistics can be relied on.

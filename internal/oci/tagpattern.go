@@ -1,4 +1,4 @@
-package autoprune
+package oci
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// MaxPatternLength is the longest pattern in characters.
-	MaxPatternLength = 256
+	// MaxTagPattern is the longest pattern of tags in characters.
+	MaxTagPattern = 256
 	// maxProgram is how many instructions a pattern may compile to. Up to this
 	// size Go's regexp matches with its backtracker, which visits each pair of
 	// instruction and byte once: well under a millisecond for the longest tag.
@@ -20,46 +20,46 @@ const (
 	maxProgram = 500
 )
 
-// Pattern selects tags by name: a regular expression in RE2's syntax, which takes
+// TagPattern selects tags by name: a regular expression in RE2's syntax, which takes
 // linear time, that must match the whole name. The zero value is no pattern and
-// matches nothing; every other one came from [ParsePattern]. Patterns may be used
+// matches nothing; every other one came from [ParseTagPattern]. Patterns may be used
 // by several goroutines.
-type Pattern struct {
+type TagPattern struct {
 	text string
 	re   *regexp.Regexp
 }
 
-// ParsePattern compiles a pattern. The error says what to change.
-func ParsePattern(text string) (Pattern, error) {
+// ParseTagPattern compiles a pattern. The error says what to change.
+func ParseTagPattern(text string) (TagPattern, error) {
 	if text == "" {
-		return Pattern{}, errors.New("it is empty, which no tag matches; leave it out to select every tag")
+		return TagPattern{}, errors.New("it is empty, which no tag matches; leave it out to select every tag")
 	}
 	if !utf8.ValidString(text) {
-		return Pattern{}, errors.New("it isn't valid UTF-8")
+		return TagPattern{}, errors.New("it isn't valid UTF-8")
 	}
-	if n := utf8.RuneCountInString(text); n > MaxPatternLength {
-		return Pattern{}, fmt.Errorf("it has %d characters and at most %d are allowed", n, MaxPatternLength)
+	if n := utf8.RuneCountInString(text); n > MaxTagPattern {
+		return TagPattern{}, fmt.Errorf("it has %d characters and at most %d are allowed", n, MaxTagPattern)
 	}
 	for _, c := range text {
 		if unicode.IsControl(c) {
-			return Pattern{}, fmt.Errorf("it has the control character %U, which no tag has", c)
+			return TagPattern{}, fmt.Errorf("it has the control character %U, which no tag has", c)
 		}
 	}
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
-		return Pattern{}, patternError(err)
+		return TagPattern{}, patternError(err)
 	}
 	// The pattern is written anew from what was parsed, because some patterns
 	// mean something else between brackets: \Qa would take the bracket in.
 	full := `\A(?:` + parsed.String() + `)\z`
 	if err := checkSize(full); err != nil {
-		return Pattern{}, err
+		return TagPattern{}, err
 	}
 	re, err := regexp.Compile(full)
 	if err != nil {
-		return Pattern{}, patternError(err)
+		return TagPattern{}, patternError(err)
 	}
-	return Pattern{text: text, re: re}, nil
+	return TagPattern{text: text, re: re}, nil
 }
 
 func patternError(err error) error {
@@ -83,10 +83,10 @@ func checkSize(expression string) error {
 }
 
 // Match tells whether the pattern matches the whole of the tag's name.
-func (p Pattern) Match(tag string) bool { return p.re != nil && p.re.MatchString(tag) }
+func (p TagPattern) Match(tag string) bool { return p.re != nil && p.re.MatchString(tag) }
 
 // String returns the pattern as it was written, "" for the zero value.
-func (p Pattern) String() string { return p.text }
+func (p TagPattern) String() string { return p.text }
 
 // IsZero tells whether p is the zero value.
-func (p Pattern) IsZero() bool { return p.re == nil }
+func (p TagPattern) IsZero() bool { return p.re == nil }

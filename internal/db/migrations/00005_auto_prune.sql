@@ -1,0 +1,129 @@
+-- Auto-pruning: what is to be deleted by which rule, whose turn it is, what was
+-- done, and what no rule may touch.
+--
+-- Policies and tasks hang on their namespace by a hard key and go with it. Times
+-- in milliseconds, and the types of the columns that are published, are as
+-- published. What a run has done outlives the namespace, like the audit log.
+--
+-- policies_version of a task changes with each policy that applies below its
+-- namespace, those of its repositories included; that of the registry's defaults,
+-- and that of the protection rules, are in settings. A worker locks them while it
+-- deletes, so that nothing goes by a rule that is no more.
+
+-- +goose Up
+CREATE TABLE namespaceautoprunepolicy (
+    uuid         character varying(225) PRIMARY KEY,
+    namespace_id bigint NOT NULL REFERENCES top_level_namespaces (id) ON DELETE CASCADE,
+    policy       text NOT NULL,
+    version      bigint NOT NULL DEFAULT 1,
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    updated_at   timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE INDEX namespaceautoprunepolicy_namespace_id_idx ON namespaceautoprunepolicy (namespace_id);
+
+CREATE TABLE repositoryautoprunepolicy (
+    uuid          character varying(225) PRIMARY KEY,
+    namespace_id  bigint NOT NULL REFERENCES top_level_namespaces (id) ON DELETE CASCADE,
+    repository_id bigint NOT NULL REFERENCES repositories (id) ON DELETE CASCADE,
+    policy        text NOT NULL,
+    version       bigint NOT NULL DEFAULT 1,
+    created_at    timestamptz NOT NULL DEFAULT now(),
+    updated_at    timestamptz NOT NULL DEFAULT now()
+);
+
+CREATE INDEX repositoryautoprunepolicy_namespace_id_idx ON repositoryautoprunepolicy (namespace_id);
+CREATE INDEX repositoryautoprunepolicy_repository_id_idx ON repositoryautoprunepolicy (repository_id);
+
+-- The registry's defaults, for namespaces without policies of their own.
+CREATE TABLE defaultautoprunepolicy (
+    uuid       character varying(225) PRIMARY KEY,
+    policy     text NOT NULL,
+    version    bigint NOT NULL DEFAULT 1,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Namespaces that refuse the defaults.
+CREATE TABLE autoprunewithoutdefaults (
+    namespace_id bigint PRIMARY KEY REFERENCES top_level_namespaces (id) ON DELETE CASCADE
+);
+
+-- lease and leased_until say which worker has the task; it is free when the time
+-- is over. A run that takes several turns goes on behind next_repository.
+CREATE TABLE autoprunetaskstatus (
+    namespace_id     bigint PRIMARY KEY REFERENCES top_level_namespaces (id) ON DELETE CASCADE,
+    last_ran_ms      bigint,
+    status           text,
+    policies_version bigint NOT NULL DEFAULT 0,
+    lease            uuid,
+    leased_until     timestamptz,
+    run              uuid,
+    next_repository  bigint NOT NULL DEFAULT 0
+);
+
+CREATE INDEX autoprunetaskstatus_last_ran_ms_idx ON autoprunetaskstatus (last_ran_ms NULLS FIRST);
+
+-- times counts how often a namespace was gone through in a row with nothing to
+-- do: such runs share a row.
+CREATE TABLE autopruneruns (
+    id           uuid PRIMARY KEY,
+    namespace_id bigint NOT NULL,
+    namespace    text COLLATE "C" NOT NULL,
+    state        text NOT NULL CHECK (state IN ('running', 'success', 'failure', 'stopped')),
+    started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ended_at     timestamptz,
+    times        bigint NOT NULL DEFAULT 1,
+    repositories bigint NOT NULL DEFAULT 0,
+    tags         bigint NOT NULL DEFAULT 0,
+    deleted      bigint NOT NULL DEFAULT 0,
+    failed       bigint NOT NULL DEFAULT 0,
+    restored     bigint NOT NULL DEFAULT 0,
+    busy         interval NOT NULL DEFAULT '0',
+    error        text,
+    notices      jsonb
+);
+
+CREATE INDEX autopruneruns_namespace_idx ON autopruneruns (namespace, started_at DESC, id);
+CREATE INDEX autopruneruns_started_at_idx ON autopruneruns (started_at DESC, id);
+
+-- What a run did to a repository: only those where it did something or failed.
+CREATE TABLE autopruneruns_repositories (
+    run           uuid NOT NULL REFERENCES autopruneruns (id) ON DELETE CASCADE,
+    repository_id bigint NOT NULL,
+    repository    text COLLATE "C" NOT NULL,
+    deleted       bigint NOT NULL DEFAULT 0,
+    policies      jsonb NOT NULL DEFAULT '{}',
+    error         text,
+    PRIMARY KEY (run, repository_id)
+);
+
+-- A tag that an undo restored isn't taken again by the policies that took it, as
+-- long as it stays as it is and they do.
+CREATE TABLE autopruneexemptions (
+    repository_id bigint NOT NULL,
+    tag_id        bigint NOT NULL,
+    pushed_at     timestamptz NOT NULL,
+    policy        character varying(225) NOT NULL,
+    version       bigint NOT NULL,
+    PRIMARY KEY (repository_id, tag_id, policy)
+);
+
+-- Tags that match the pattern of a rule aren't deleted by any policy, nor deleted
+-- or moved by clients. A rule is the registry's, a namespace's or a repository's.
+CREATE TABLE tagprotectionrules (
+    uuid          uuid PRIMARY KEY,
+    namespace_id  bigint REFERENCES top_level_namespaces (id) ON DELETE CASCADE,
+    repository_id bigint REFERENCES repositories (id) ON DELETE CASCADE,
+    pattern       text NOT NULL,
+    created_at    timestamptz NOT NULL DEFAULT now(),
+    CHECK (namespace_id IS NOT NULL OR repository_id IS NULL)
+);
+
+CREATE INDEX tagprotectionrules_namespace_id_idx ON tagprotectionrules (namespace_id) WHERE namespace_id IS NOT NULL;
+CREATE INDEX tagprotectionrules_repository_id_idx ON tagprotectionrules (repository_id) WHERE repository_id IS NOT NULL;
+
+INSERT INTO settings (name, value) VALUES ('autoprune_defaults_version', '0'), ('tag_protection_version', '0');
+
+-- An undo reads what its run has deleted.
+CREATE INDEX auditlog_run_idx ON auditlog (run, time, id) WHERE run IS NOT NULL;
