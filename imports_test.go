@@ -53,6 +53,7 @@ var layers = map[string]rule{
 	"internal/auth":      {layer: 3},
 	"internal/audit":     {layer: 3},
 	"internal/pullstats": {layer: 3},
+	"internal/webhook":   {layer: 3},
 	"internal/gc":        {layer: 4},
 	"internal/gc/model":  {only: true, testing: true}, // the protocol by itself, for its tests
 	"internal/autoprune": {layer: 4},

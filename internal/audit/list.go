@@ -39,13 +39,19 @@ type Filter struct {
 // ErrCursor says that a cursor isn't one that List has given.
 var ErrCursor = errors.New("the cursor is not valid: begin again without one")
 
-// Log reads the audit log.
+// Log reads the audit log, and takes entries that belong to no transaction.
 type Log struct {
 	db *db.DB
 }
 
 // New makes a log on a database.
 func New(d *db.DB) *Log { return &Log{d} }
+
+// Append writes entries of what is no change of the database, in a transaction of
+// their own.
+func (l *Log) Append(ctx context.Context, entries ...Entry) error {
+	return Append(ctx, l.db.Pool, entries...)
+}
 
 // Bounds of a page.
 const (
@@ -63,7 +69,7 @@ const (
 // move nothing: none is told twice, and none that was there when its place was
 // passed is left out. A page takes a bounded time: where no index leads to what is
 // wanted, it may hold fewer entries than n, even none, and still have a next one.
-// Time, namespace, repository, and kinds other than pulls have indexes. Error:
+// Time, run, namespace, repository, and kinds other than pulls have indexes. Error:
 // ErrCursor.
 func (l *Log) List(ctx context.Context, f Filter, cursor string, n int) (entries []Entry, next string, err error) {
 	if n <= 0 {
@@ -198,6 +204,14 @@ func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []
 	kinds := slices.Compact(slices.Sorted(slices.Values(f.Kinds)))
 	byKind := false
 	switch {
+	case f.Run != uuid.Nil:
+		sources = []string{"run = " + arg(f.Run)}
+		if f.RepositoryID != 0 {
+			rest = append(rest, "repository_id = "+arg(f.RepositoryID))
+		}
+		if namespace != "" {
+			rest = append(rest, "namespace = "+arg(namespace))
+		}
 	case f.RepositoryID != 0:
 		sources = []string{"repository_id = " + arg(f.RepositoryID)}
 		if f.Namespace != "" {
@@ -234,7 +248,6 @@ func (f Filter) rest(arg func(any) string) (list []string) {
 	equal("tag", f.Tag != "", f.Tag)
 	equal("digest", !f.Digest.IsZero(), f.Digest.Bytes())
 	equal("policy", f.Policy != uuid.Nil, f.Policy)
-	equal("run", f.Run != uuid.Nil, f.Run)
 	return list
 }
 

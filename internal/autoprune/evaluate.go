@@ -23,6 +23,7 @@ type Verdict struct {
 	pulls      PullRecord
 	orphans    time.Time // companions pushed before go when their image isn't there
 	gone       map[int64]PolicySet
+	may        bool // there may be a tag that goes
 }
 
 // rule is a policy made ready for a repository.
@@ -123,6 +124,7 @@ func (v *Verdict) survey(repository Repository) ([]companion, error) {
 	}
 	for i := range v.rules {
 		v.rules[i].oldest, v.rules[i].full = counters[i].oldest()
+		v.may = v.may || counters[i].added > v.rules[i].policy.number
 	}
 	return companions, nil
 }
@@ -131,7 +133,7 @@ func (v *Verdict) newCompanion(t *Tag) companion {
 	c := companion{image: t.Image, manifest: t.Manifest, exempt: t.Exempt, protected: v.protected(t.Name)}
 	if t.Image == MissingImage {
 		if d := v.Decide(*t); d.Delete {
-			c.taken = d.Policies
+			c.taken, v.may = d.Policies, true
 		}
 	}
 	return c
@@ -142,7 +144,11 @@ func (v *Verdict) count(counters []newest, t *Tag) {
 	protected, known := false, false
 	for i := range v.rules {
 		r := &v.rules[i]
-		if r.policy.method != NumberOfTags || t.Exempt.Has(i) || !r.policy.Considers(t.Name) {
+		if r.policy.method != NumberOfTags {
+			v.may = v.may || r.unready == "" && t.Created.Before(r.cutoff)
+			continue
+		}
+		if t.Exempt.Has(i) || !r.policy.Considers(t.Name) {
 			continue
 		}
 		if !known {

@@ -24,10 +24,12 @@ func (r rank) compare(other rank) int {
 // be kept, or were added, if that is less.
 type newest struct {
 	limit int
+	added int
 	ranks ranks
 }
 
 func (n *newest) add(r rank) {
+	n.added++
 	switch {
 	case len(n.ranks) < n.limit:
 		heap.Push(&n.ranks, r)

@@ -29,6 +29,8 @@ type Config struct {
 	Uploads          Uploads
 	GC               GC
 	LooseForeignKeys LooseForeignKeys
+	Audit            Audit
+	Autoprune        Autoprune
 	Cache            Cache
 
 	sources map[string]string // key → where its value comes from; absent: default

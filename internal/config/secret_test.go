@@ -62,6 +62,8 @@ database:
   stats: host=h password='hunter2' dbname=d
 storage:
   s3: {bucket: images, access_key: AK, secret_key: hunter2}
+autoprune:
+  webhook: {url: 'https://h/hunter2', secret: hunter2}
 `)
 	if string(c.Storage.S3.SecretKey) != "hunter2" || !strings.Contains(string(c.Database.Main), "hunter2") {
 		t.Fatalf("the values themselves are lost: %v", c)
@@ -101,6 +103,9 @@ func TestProblemsHoldNoSecrets(t *testing.T) {
 		"storage: {s3: {bucket: abc, endpoint: 'https://u:hunter2@h'}}",
 		"storage: {s3: {bucket: abc, endpoint: 'https://u:hunter2@h:port%zz'}}",
 		"http: {external_url: 'https://u:hunter2@h'}",
+		"autoprune: {webhook: {secret: hunter2}}",
+		"autoprune: {webhook: {url: 'https://u:hunter2@h'}}",
+		"autoprune: {webhook: {url: 'https://h:port%zz/hunter2'}}",
 	} {
 		c, err := load(t, text)
 		err = errors.Join(err, c.Validate())

@@ -109,7 +109,7 @@ var settings = append([]setting{
 	{key: "gc.review_after", def: "24h", field: func(c *Config) field {
 		return durationField{&c.GC.ReviewAfter, 0, maxDuration}
 	}},
-}, append(eventSettings(), looseSettings...)...)
+}, slices.Concat(eventSettings(), looseSettings, auditSettings, autopruneSettings, webhookSettings)...)
 
 // looseSettings are about loose foreign keys.
 var looseSettings = []setting{

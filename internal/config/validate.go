@@ -27,6 +27,7 @@ func (c *Config) Validate() error {
 	c.validateDatabase(report)
 	c.validateS3(report)
 	c.validateTimes(report)
+	c.validateWebhook(report)
 	return errors.Join(problems...)
 }
 

@@ -46,6 +46,13 @@ func TestValidate(t *testing.T) {
 		{"prefix", "storage: {s3: {bucket: images, prefix: /a}}", "storage.s3.prefix: "},
 		{"half a key", "storage: {s3: {bucket: images, access_key: a}}", "storage.s3.access_key: storage.s3.secret_key is missing"},
 		{"other half", "storage: {s3: {bucket: images, secret_key: a}}", "storage.s3.secret_key: storage.s3.access_key is missing"},
+		{"webhook", "autoprune: {webhook: {url: 'https://h:8443/a?b=c', secret: s, allow_private: true}}", ""},
+		{"webhook without TLS", "autoprune: {webhook: {url: 'http://h'}}", ""},
+		{"webhook's secret alone", "autoprune: {webhook: {secret: s}}", "purser.yaml:1: autoprune.webhook.secret: it is set but autoprune.webhook.url isn't"},
+		{"webhook's permission alone", "autoprune: {webhook: {allow_private: true}}", "autoprune.webhook.allow_private: it is set but"},
+		{"webhook's scheme", "autoprune: {webhook: {url: 'ftp://h/a'}}", "autoprune.webhook.url: it is no http or https URL"},
+		{"webhook without a host", "autoprune: {webhook: {url: 'https:///a'}}", "autoprune.webhook.url: it is no http or https URL"},
+		{"webhook with a user", "autoprune: {webhook: {url: 'https://u:p@h/a'}}", "autoprune.webhook.url: it may not hold a user"},
 		{"idle", "http: {max_request_time: 10s}", "http.body_idle_timeout: 1m is longer"},
 		{"reaped while written", "uploads: {max_age: 1h}", "purser.yaml:1: uploads.max_age: 1h is shorter than http.max_request_time (2h)"},
 	} {

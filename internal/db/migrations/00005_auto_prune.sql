@@ -80,12 +80,13 @@ CREATE TABLE autopruneruns (
     failed       bigint NOT NULL DEFAULT 0,
     restored     bigint NOT NULL DEFAULT 0,
     busy         interval NOT NULL DEFAULT '0',
+    announced    boolean NOT NULL DEFAULT false,
     error        text,
     notices      jsonb
 );
 
-CREATE INDEX autopruneruns_namespace_idx ON autopruneruns (namespace, started_at DESC, id);
-CREATE INDEX autopruneruns_started_at_idx ON autopruneruns (started_at DESC, id);
+CREATE INDEX autopruneruns_namespace_idx ON autopruneruns (namespace, started_at, id);
+CREATE INDEX autopruneruns_started_at_idx ON autopruneruns (started_at, id);
 
 -- What a run did to a repository: only those where it did something or failed.
 CREATE TABLE autopruneruns_repositories (
@@ -127,3 +128,6 @@ INSERT INTO settings (name, value) VALUES ('autoprune_defaults_version', '0'), (
 
 -- An undo reads what its run has deleted.
 CREATE INDEX auditlog_run_idx ON auditlog (run, time, id) WHERE run IS NOT NULL;
+
+-- The tags of a repository in the order in which they were pushed.
+CREATE INDEX tags_pushed_idx ON tags (repository_id, (COALESCE(updated_at, created_at)), name);

@@ -1,0 +1,314 @@
+package autoprune
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Saved is a policy as it is kept.
+type Saved struct {
+	ID      string
+	Policy  Policy
+	Version int64 // counts how often it was saved
+	Created time.Time
+	Updated time.Time
+}
+
+// owner is the row that a policy hangs on, locked so that it stays.
+type owner struct {
+	namespace  int64 // 0 for the registry's defaults
+	repository int64 // 0 unless it is a repository
+	name       string
+}
+
+// shelf is where policies of a scope are kept.
+type shelf struct {
+	table, column                 string // column of the owner, "" for the defaults
+	created, updated, deletedKind audit.Kind
+}
+
+var shelves = map[Scope]shelf{
+	DefaultScope:    {"defaultautoprunepolicy", "", audit.ChangeDefault, audit.ChangeDefault, audit.ChangeDefault},
+	NamespaceScope:  {"namespaceautoprunepolicy", "namespace_id", audit.CreateNamespacePolicy, audit.UpdateNamespacePolicy, audit.DeleteNamespacePolicy},
+	RepositoryScope: {"repositoryautoprunepolicy", "repository_id", audit.CreateRepositoryPolicy, audit.UpdateRepositoryPolicy, audit.DeleteRepositoryPolicy},
+}
+
+// of is a condition for the owner's policies, whose id is the argument of that
+// number.
+func (s shelf) of(arg int) string {
+	if s.column == "" {
+		return fmt.Sprintf("$%d::bigint = 0", arg)
+	}
+	return fmt.Sprintf("%s = $%d", s.column, arg)
+}
+
+func (o owner) id() int64 {
+	if o.repository != 0 {
+		return o.repository
+	}
+	return o.namespace
+}
+
+// find finds what a target is, and keeps it alive until the transaction ends when
+// it is to get something.
+func (t Target) find(ctx context.Context, q querier, lock string) (owner, error) {
+	o := owner{name: t.Namespace}
+	var err error
+	switch t.Scope() {
+	case NamespaceScope:
+		err = q.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1 "+lock, t.Namespace).Scan(&o.namespace)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return o, namespaceUnknown(t.Namespace)
+		}
+	case RepositoryScope:
+		o.name = t.Repository
+		err = q.QueryRow(ctx, `SELECT n.id, r.id FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
+			WHERE r.path = $1 `+lock, t.Repository).Scan(&o.namespace, &o.repository)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return o, oci.Errorf(oci.NameUnknown, "repository %s is not known to this registry", t.Repository).
+				WithDetail(map[string]string{"name": t.Repository})
+		}
+	}
+	if err != nil {
+		return o, fmt.Errorf("looking for %s: %w", t, err)
+	}
+	return o, nil
+}
+
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// List lists the policies of a target itself, oldest first. Error: NAME_UNKNOWN.
+func (p *Pruner) List(ctx context.Context, t Target) ([]Saved, error) {
+	o, err := t.find(ctx, p.db.Pool, "")
+	if err != nil {
+		return nil, err
+	}
+	return listPolicies(ctx, p.db.Pool, t.Scope(), o)
+}
+
+func listPolicies(ctx context.Context, q querier, scope Scope, o owner) ([]Saved, error) {
+	s := shelves[scope]
+	rows, err := q.Query(ctx, "SELECT uuid, policy, version, created_at, updated_at FROM "+s.table+" WHERE "+s.of(1)+
+		" ORDER BY created_at, uuid", o.id())
+	if err != nil {
+		return nil, fmt.Errorf("listing auto-prune policies: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, scanPolicy)
+	if err != nil {
+		return nil, fmt.Errorf("listing auto-prune policies: %w", err)
+	}
+	return list, nil
+}
+
+func scanPolicy(row pgx.CollectableRow) (s Saved, err error) {
+	var text string
+	if err = row.Scan(&s.ID, &text, &s.Version, &s.Created, &s.Updated); err != nil {
+		return s, err
+	}
+	if s.Policy, err = ParsePolicy([]byte(text)); err != nil {
+		return s, fmt.Errorf("policy %s as it is stored: %w", s.ID, err)
+	}
+	return s, nil
+}
+
+// Get is one policy of a target. Error: NAME_UNKNOWN, for the policy too.
+func (p *Pruner) Get(ctx context.Context, t Target, id string) (Saved, error) {
+	list, err := p.List(ctx, t)
+	if err != nil {
+		return Saved{}, err
+	}
+	for _, s := range list {
+		if s.ID == id {
+			return s, nil
+		}
+	}
+	return Saved{}, policyUnknown(t, id)
+}
+
+func policyUnknown(t Target, id string) error {
+	return notFound("%s has no auto-prune policy %q", t, id).WithDetail(map[string]string{"policy": id})
+}
+
+// change runs fn in a transaction in which the target and its policies stand still:
+// no worker deletes by them meanwhile, and what was read of them before is void.
+//
+// The order of locks is namespace, repository, task; a worker locks the task
+// alone, and whoever deletes a namespace has its row before the task's.
+func (p *Pruner) change(ctx context.Context, t Target, doing string, fn func(tx pgx.Tx, o owner) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
+		o, err := t.find(ctx, tx, "FOR KEY SHARE")
+		if err != nil {
+			return err
+		}
+		if o.namespace == 0 {
+			_, err = tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = '"+defaultsVersion+"'")
+		} else {
+			_, err = tx.Exec(ctx, touchTask, o.namespace)
+		}
+		if err != nil {
+			return err
+		}
+		return fn(tx, o)
+	})
+	if _, answer := errors.AsType[*oci.Error](err); err != nil && !answer {
+		return fmt.Errorf("%s of %s: %w", doing, t, err)
+	}
+	return err
+}
+
+// defaultsVersion and protectionVersion are settings that change with the
+// registry's default policies and with the rules that protect tags.
+const (
+	defaultsVersion   = "autoprune_defaults_version"
+	protectionVersion = "tag_protection_version"
+)
+
+// touchTask makes the task of a namespace or, where there is one, puts it at the
+// head of the line and lets its worker know that the policies have changed. Who
+// deletes a task whose policies are gone has locked it before it looks for them, so
+// the policy that comes with this is seen, or the task is made again after.
+const touchTask = `
+	INSERT INTO autoprunetaskstatus AS t (namespace_id, status) VALUES ($1, 'queued')
+	ON CONFLICT (namespace_id) DO UPDATE
+	SET policies_version = t.policies_version + 1, last_ran_ms = NULL,
+		status = CASE WHEN t.run IS NULL THEN 'queued' ELSE t.status END`
+
+// Create saves a new policy and returns its id. Its namespace's task is made, or
+// put at the head of the line, in the same transaction. Errors: NAME_UNKNOWN, and
+// UNSUPPORTED with status 400 for one that is there already and for one too many.
+func (p *Pruner) Create(ctx context.Context, t Target, policy Policy) (id string, err error) {
+	id = uuid.NewString()
+	s := shelves[t.Scope()]
+	err = p.change(ctx, t, "creating an auto-prune policy", func(tx pgx.Tx, o owner) error {
+		text, err := p.admit(ctx, tx, t, o, policy, "")
+		if err != nil {
+			return err
+		}
+		switch t.Scope() {
+		case DefaultScope:
+			_, err = tx.Exec(ctx, "INSERT INTO defaultautoprunepolicy (uuid, policy) VALUES ($1, $2)", id, text)
+		case NamespaceScope:
+			_, err = tx.Exec(ctx, "INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) VALUES ($1, $2, $3)",
+				id, o.namespace, text)
+		default:
+			_, err = tx.Exec(ctx, "INSERT INTO repositoryautoprunepolicy (uuid, namespace_id, repository_id, policy) VALUES ($1, $2, $3, $4)",
+				id, o.namespace, o.repository, text)
+		}
+		if err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, entry(s.created, t, o, id, map[string]any{"policy": policy, "change": "create"}))
+	})
+	if err != nil {
+		return "", err
+	}
+	return id, nil
+}
+
+// admit checks that a policy may stand beside the others of its owner, and writes it
+// as it is stored. except is the one that it takes the place of.
+func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy Policy, except string) (string, error) {
+	list, err := listPolicies(ctx, tx, t.Scope(), o)
+	if err != nil {
+		return "", err
+	}
+	for _, s := range list {
+		if s.ID != except && s.Policy.Equal(policy) {
+			return "", invalid("%s has this policy already, as %s", t, s.ID).WithDetail(map[string]string{"policy": s.ID})
+		}
+	}
+	if except == "" && len(list) >= MaxScopePolicies {
+		return "", invalid("%s has %d policies, and more aren't possible: delete one, or put their patterns together", t, len(list))
+	}
+	text, err := policy.MarshalJSON()
+	return string(text), err
+}
+
+// Update replaces a policy. What an undo has exempted from it isn't any more, also
+// when the policy is the same as before. Errors: as of Create, and NAME_UNKNOWN for
+// the policy.
+func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy) error {
+	s := shelves[t.Scope()]
+	return p.change(ctx, t, "updating an auto-prune policy", func(tx pgx.Tx, o owner) error {
+		text, err := p.admit(ctx, tx, t, o, policy, id)
+		if err != nil {
+			return err
+		}
+		done, err := tx.Exec(ctx, "UPDATE "+s.table+" SET policy = $3, version = version + 1, updated_at = now() WHERE "+
+			s.of(1)+" AND uuid = $2", o.id(), id, text)
+		if err != nil {
+			return err
+		}
+		if done.RowsAffected() == 0 {
+			return policyUnknown(t, id)
+		}
+		return audit.Append(ctx, tx, entry(s.updated, t, o, id, map[string]any{"policy": policy, "change": "update"}))
+	})
+}
+
+// Delete deletes a policy. When it returns, nothing is deleted by it any more.
+// Error: NAME_UNKNOWN, for the policy too.
+func (p *Pruner) Delete(ctx context.Context, t Target, id string) error {
+	s := shelves[t.Scope()]
+	return p.change(ctx, t, "deleting an auto-prune policy", func(tx pgx.Tx, o owner) error {
+		var text string
+		err := tx.QueryRow(ctx, "DELETE FROM "+s.table+" WHERE "+s.of(1)+" AND uuid = $2 RETURNING policy", o.id(), id).Scan(&text)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return policyUnknown(t, id)
+		}
+		if err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, entry(s.deletedKind, t, o, id, map[string]any{"policy": rawJSON(text), "change": "delete"}))
+	})
+}
+
+// entry is what the audit log tells of a change of a policy.
+func entry(kind audit.Kind, t Target, o owner, policy string, detail map[string]any) audit.Entry {
+	e := audit.Entry{Kind: kind, Namespace: t.Namespace, Repository: t.Repository, RepositoryID: o.repository, Detail: detail}
+	e.Policy, _ = uuid.Parse(policy) // ids of ours are uuids
+	return e
+}
+
+// UsesDefaults says whether the registry's default policies apply to a namespace as
+// long as it has none of its own. Error: NAME_UNKNOWN.
+func (p *Pruner) UsesDefaults(ctx context.Context, namespace string) (on bool, err error) {
+	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, "")
+	if err != nil {
+		return false, err
+	}
+	err = p.db.Pool.QueryRow(ctx, "SELECT NOT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = $1)", o.namespace).Scan(&on)
+	if err != nil {
+		return false, fmt.Errorf("looking for the defaults of namespace %s: %w", namespace, err)
+	}
+	return on, nil
+}
+
+// UseDefaults lets the registry's default policies apply to a namespace or not.
+// Error: NAME_UNKNOWN.
+func (p *Pruner) UseDefaults(ctx context.Context, namespace string, on bool) error {
+	t := Target{Namespace: namespace}
+	return p.change(ctx, t, "changing whether the defaults apply", func(tx pgx.Tx, o owner) error {
+		sql := "INSERT INTO autoprunewithoutdefaults (namespace_id) VALUES ($1) ON CONFLICT DO NOTHING"
+		if on {
+			sql = "DELETE FROM autoprunewithoutdefaults WHERE namespace_id = $1"
+		}
+		if _, err := tx.Exec(ctx, sql, o.namespace); err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, entry(audit.ChangeDefault, t, o, "", map[string]any{"defaults": on}))
+	})
+}

@@ -1,0 +1,241 @@
+package autoprune
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+// PreviewOptions says what to preview.
+type PreviewOptions struct {
+	// Policy is judged by itself, as if it were the only one. Nil: the policies that
+	// apply now, together.
+	Policy *Policy
+	// Limit is how many tags are told. Default 100, most 10,000.
+	Limit int
+	// Within bounds the time. Default 1 min.
+	Within time.Duration
+}
+
+// Preview is what a run would do.
+type Preview struct {
+	Now          time.Time           `json:"now" doc:"The time by which ages were judged"`
+	Complete     bool                `json:"complete" doc:"False when the time was over before everything was looked at"`
+	Repositories int64               `json:"repositories" doc:"Repositories that were looked at"`
+	Tags         int64               `json:"tags" doc:"Tags that were looked at"`
+	Deleted      int64               `json:"tags_deleted" doc:"Tags that would go"`
+	Bytes        int64               `json:"bytes_freed" doc:"Bytes of blobs that nothing would need any more, which garbage collection frees after its delay"`
+	Reasons      map[Code]int64      `json:"reasons" doc:"How many tags go or stay for each reason"`
+	Per          []PreviewRepository `json:"per_repository" nullable:"false" doc:"Repositories in which tags would go: the first 1000"`
+	Going        []PreviewTag        `json:"going" nullable:"false" doc:"The first tags that would go"`
+	Staying      []PreviewTag        `json:"staying" nullable:"false" doc:"The first tags that would stay"`
+	Policies     []PreviewPolicy     `json:"policies" nullable:"false" doc:"The policies that were applied"`
+}
+
+// PreviewRepository is what would go in a repository.
+type PreviewRepository struct {
+	Repository string `json:"repository"`
+	Tags       int64  `json:"tags"`
+	Deleted    int64  `json:"tags_deleted"`
+}
+
+// PreviewTag is a tag and why it goes or stays.
+type PreviewTag struct {
+	Repository string    `json:"repository"`
+	Tag        string    `json:"tag"`
+	Pushed     time.Time `json:"pushed_at"`
+	Code       Code      `json:"code" doc:"The reason in a word"`
+	Reason     string    `json:"reason"`
+	Policy     string    `json:"policy,omitempty" doc:"uuid of the policy that the reason is about"`
+}
+
+// PreviewPolicy is a policy that was applied.
+type PreviewPolicy struct {
+	ID         string `json:"uuid,omitempty" doc:"Absent for one that isn't saved"`
+	Scope      Scope  `json:"scope"`
+	Repository string `json:"repository,omitempty" doc:"Of a repository's policy"`
+	Policy     Policy `json:"policy"`
+	Notice     string `json:"notice,omitempty" doc:"Why it could select nothing"`
+}
+
+// Bounds of a preview.
+const (
+	defaultPreview = 100
+	maxPreview     = 10_000
+	maxPreviewed   = 1000 // repositories that are told
+)
+
+// errTimeOver ends a preview early.
+var errTimeOver = errors.New("the time is over")
+
+// Preview tells what a run would do now in a namespace or a repository, by the code
+// of the run itself, and changes nothing. Each repository is judged as it is at
+// one moment. Error: NAME_UNKNOWN.
+func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Preview, error) {
+	if t.Scope() == DefaultScope {
+		return nil, invalid("a preview is of a namespace or of a repository: name one")
+	}
+	if o.Limit <= 0 {
+		o.Limit = defaultPreview
+	}
+	o.Limit = min(o.Limit, maxPreview)
+	setDefault(&o.Within, time.Minute)
+	found, err := t.find(ctx, p.db.Pool, "")
+	if err != nil {
+		return nil, err
+	}
+	l, err := p.load(ctx, p.db.Pool, found.namespace)
+	if err != nil {
+		return nil, err
+	}
+	v := &previewing{
+		p: p, o: o, policies: l, until: time.Now().Add(o.Within),
+		out: &Preview{
+			Reasons: make(map[Code]int64), Per: []PreviewRepository{}, Going: []PreviewTag{}, Staying: []PreviewTag{},
+			Policies: []PreviewPolicy{},
+		},
+		notices: make(map[string]string), told: make(map[string]bool),
+	}
+	if err := v.all(ctx, t, found); err != nil {
+		return nil, err
+	}
+	if v.out.Bytes, err = p.catalog.PruneUnused(ctx, v.targets, v.manifests); err != nil {
+		return nil, err
+	}
+	for i := range v.out.Policies {
+		v.out.Policies[i].Notice = v.notices[v.out.Policies[i].ID]
+	}
+	return v.out, nil
+}
+
+type previewing struct {
+	p         *Pruner
+	o         PreviewOptions
+	policies  *policies
+	until     time.Time
+	out       *Preview
+	targets   []catalog.PruneTarget // in which manifests would go
+	manifests [][]int64
+	notices   map[string]string // by policy
+	told      map[string]bool   // policies that are in out
+}
+
+// all goes through the repositories of the target.
+func (v *previewing) all(ctx context.Context, t Target, found owner) error {
+	if t.Scope() == RepositoryScope {
+		v.out.Complete = true
+		err := v.repository(ctx, catalog.PruneTarget{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository})
+		if errors.Is(err, errTimeOver) {
+			v.out.Complete, err = false, nil
+		}
+		return err
+	}
+	for after := int64(0); ; {
+		list, err := v.p.catalog.PruneTargets(ctx, found.namespace, after, 1000)
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			v.out.Complete = true
+			return nil
+		}
+		for _, target := range list {
+			switch err := v.repository(ctx, target); {
+			case errors.Is(err, errTimeOver):
+				return nil
+			case err != nil:
+				return err
+			}
+			after = target.ID
+		}
+	}
+}
+
+// rules are those of the run, or those of the policy that is tried.
+func (v *previewing) rules(t catalog.PruneTarget) (Rules, []Saved) {
+	rules, saved := v.policies.of(t.ID)
+	if v.o.Policy != nil {
+		rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *v.o.Policy}}
+		saved = []Saved{{Policy: *v.o.Policy}}
+	}
+	for _, a := range rules.Policies {
+		if v.told[a.ID] {
+			continue
+		}
+		v.told[a.ID] = true
+		told := PreviewPolicy{ID: a.ID, Scope: a.Scope, Policy: a.Policy}
+		if a.Scope == RepositoryScope {
+			told.Repository = t.Path
+		}
+		v.out.Policies = append(v.out.Policies, told)
+	}
+	return rules, saved
+}
+
+func (v *previewing) repository(ctx context.Context, target catalog.PruneTarget) error {
+	rules, saved := v.rules(target)
+	return v.p.catalog.PruneSnapshot(ctx, target, func(s *catalog.PruneSnapshot) error {
+		rules.Now, v.out.Now = s.Now, s.Now
+		r := &reading{p: v.p, s: s, target: target, saved: saved, alive: v.alive}
+		verdict, err := Evaluate(rules, r.repository(ctx))
+		if err != nil {
+			return err
+		}
+		for _, n := range verdict.Notices() {
+			v.notices[saved[n.Policy].ID] = n.Text
+		}
+		per := PreviewRepository{Repository: target.Path}
+		u := newUnused(s)
+		for t, err := range r.tags(ctx) {
+			if err != nil {
+				return err
+			}
+			d := verdict.Decide(t.tag)
+			v.tell(target, &t, verdict, d, rules.Policies)
+			u.tag(t.Manifest, d.Delete)
+			if per.Tags++; d.Delete {
+				per.Deleted++
+			}
+		}
+		v.out.Repositories++
+		v.out.Tags += per.Tags
+		v.out.Deleted += per.Deleted
+		if per.Deleted == 0 {
+			return nil
+		}
+		if len(v.out.Per) < maxPreviewed {
+			v.out.Per = append(v.out.Per, per)
+		}
+		manifests, err := u.manifests(ctx)
+		v.targets, v.manifests = append(v.targets, target), append(v.manifests, manifests)
+		return err
+	})
+}
+
+func (v *previewing) alive(context.Context) error {
+	if time.Now().After(v.until) {
+		return errTimeOver
+	}
+	return nil
+}
+
+// tell adds a tag to the preview.
+func (v *previewing) tell(target catalog.PruneTarget, t *going, verdict *Verdict, d Decision, policies []Applied) {
+	v.out.Reasons[d.Code]++
+	list := &v.out.Staying
+	if d.Delete {
+		list = &v.out.Going
+	}
+	if len(*list) >= v.o.Limit {
+		return
+	}
+	told := PreviewTag{
+		Repository: target.Path, Tag: t.Name, Pushed: t.Pushed, Code: d.Code, Reason: verdict.Reason(t.tag, d),
+	}
+	if d.Policy >= 0 {
+		told.Policy = policies[d.Policy].ID
+	}
+	*list = append(*list, told)
+}

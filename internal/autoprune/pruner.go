@@ -1,0 +1,173 @@
+package autoprune
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+// Options says how to prune.
+type Options struct {
+	DB      *db.DB           // required
+	Catalog *catalog.Catalog // required; of the same database
+	// Interval is how often a namespace is gone through, at most. Default 30 s.
+	Interval time.Duration
+	// Lease is how long a worker has a namespace after it has last shown that it
+	// lives. It should be several times what a batch takes. Default 1 min.
+	Lease time.Duration
+	// Turn is about how long a worker stays with a namespace before others have
+	// their turn. Default 10 s.
+	Turn time.Duration
+	// Batch is how many tags are deleted in a transaction. Default 1,000.
+	Batch int
+	// Page is how many tags, or repositories, are read at a time. Default 5,000.
+	Page int
+	// IdleShare is the part of its time that a worker spends on namespaces where
+	// nothing is to be done; it rests for the remainder. Default 0.01.
+	IdleShare float64
+	// KeepRuns is how long runs are remembered. Default 90 days.
+	KeepRuns time.Duration
+	// Pulls says how far pull statistics can be relied on. Nil: there are none.
+	Pulls func(ctx context.Context) (PullRecord, error)
+	// Used fills in when tags of a repository were used. It is asked for those
+	// alone that a last_pulled policy may take. Nil: it isn't known.
+	Used func(ctx context.Context, repository int64, tags []*Tag) error
+	// Notify queues a notice in a transaction. Nil: nobody is told.
+	Notify func(ctx context.Context, tx audit.Execer, event string, data any) error
+	// Notified is called when notices were committed.
+	Notified func()
+	Log      *slog.Logger          // default slog.Default()
+	Metrics  prometheus.Registerer // nil: none
+	Worker   *worker.Metrics       // nil: none
+}
+
+// Pruner keeps policies and prunes by them. Its methods may be called
+// concurrently, by any number of processes on one database.
+type Pruner struct {
+	opt     Options
+	db      *db.DB
+	catalog *catalog.Catalog
+	log     *slog.Logger
+	metrics *metrics
+	loop    *worker.Loop
+
+	ensured, housekept time.Time     // by the loop alone
+	rest               time.Duration // before the next turn
+}
+
+// New makes a pruner. It prunes nothing before Run.
+func New(o Options) (*Pruner, error) {
+	if o.DB == nil || o.Catalog == nil {
+		return nil, errors.New("autoprune: a database and a catalog are needed")
+	}
+	setDefault(&o.Interval, 30*time.Second)
+	setDefault(&o.Lease, time.Minute)
+	setDefault(&o.Turn, 10*time.Second)
+	setDefault(&o.Batch, 1000)
+	setDefault(&o.Page, 5000)
+	setDefault(&o.IdleShare, 0.01)
+	setDefault(&o.KeepRuns, 90*24*time.Hour)
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	m, err := newMetrics(o.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("registering the metrics of auto-pruning: %w", err)
+	}
+	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m}
+	p.loop = worker.New(worker.Options{
+		Name: "autoprune", Batch: p.work, Next: p.next, Timeout: 10*time.Minute + 2*o.Turn,
+		Log: o.Log, Metrics: o.Worker,
+	})
+	return p, nil
+}
+
+func setDefault[T int | float64 | time.Duration](v *T, def T) {
+	if *v <= 0 {
+		*v = def
+	}
+}
+
+// Run prunes until ctx ends, and returns nil when the last batch is over.
+func (p *Pruner) Run(ctx context.Context) error { return p.loop.Run(ctx) }
+
+// Target is what a policy is for: the registry (the zero value), a namespace, or a
+// repository.
+type Target struct {
+	Namespace  string
+	Repository string // path; Namespace is empty then
+}
+
+// Scope is the target's.
+func (t Target) Scope() Scope {
+	switch {
+	case t.Repository != "":
+		return RepositoryScope
+	case t.Namespace != "":
+		return NamespaceScope
+	}
+	return DefaultScope
+}
+
+// String names the target for people.
+func (t Target) String() string {
+	switch t.Scope() {
+	case RepositoryScope:
+		return "repository " + t.Repository
+	case NamespaceScope:
+		return "namespace " + t.Namespace
+	}
+	return "the registry's defaults"
+}
+
+func invalid(format string, args ...any) *oci.Error {
+	return oci.Errorf(oci.Unsupported, format, args...).WithStatus(400)
+}
+
+func notFound(format string, args ...any) *oci.Error {
+	return oci.Errorf(oci.NameUnknown, format, args...).WithStatus(404)
+}
+
+func namespaceUnknown(name string) *oci.Error {
+	return oci.Errorf(oci.NameUnknown, "namespace %s is not known to this registry", name).
+		WithDetail(map[string]string{"name": name})
+}
+
+type metrics struct {
+	deleted, turns, failures, busy prometheus.Counter
+	runs                           *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "purser_autoprune_" + name, Help: help})
+	}
+	m := &metrics{
+		deleted:  counter("tags_deleted_total", "Tags deleted by policies."),
+		turns:    counter("turns_total", "Times that a worker has taken up a namespace."),
+		failures: counter("repository_failures_total", "Repositories that could not be pruned in a turn."),
+		busy:     counter("busy_total", "Batches that gave way to clients and were tried again."),
+		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_autoprune_runs_total", Help: "Runs that have ended, by how.",
+		}, []string{"state"}),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.deleted, m.turns, m.failures, m.busy, m.runs} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}

@@ -1,0 +1,184 @@
+package autoprune
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// reading reads a repository for evaluation, page by page.
+type reading struct {
+	p      *Pruner
+	s      *catalog.PruneSnapshot
+	target catalog.PruneTarget
+	saved  []Saved // the policies, in the order of the rules
+	// alive is asked before each page whether to go on. Nil: always.
+	alive func(ctx context.Context) error
+	seen  int64 // tags of the last time through
+
+	exemptions *bool // whether the repository has any; nil: not looked yet
+}
+
+// repository is what Evaluate reads.
+func (r *reading) repository(ctx context.Context) Repository {
+	return Repository{
+		Tags: func(yield func(Tag, error) bool) {
+			for t, err := range r.tags(ctx) {
+				if !yield(t.tag, err) {
+					return
+				}
+			}
+		},
+		Parents: func(manifests []int64) ([]Reference, error) {
+			links, err := r.s.Parents(ctx, manifests)
+			list := make([]Reference, len(links))
+			for i, l := range links {
+				list[i] = Reference{Parent: l.Keeper, Child: l.Kept}
+			}
+			return list, err
+		},
+	}
+}
+
+// tags yields the repository's tags in the order of their names.
+func (r *reading) tags(ctx context.Context) iter.Seq2[going, error] {
+	return func(yield func(going, error) bool) {
+		r.seen = 0
+		for last := ""; ; {
+			page, err := r.page(ctx, last)
+			if err != nil {
+				yield(going{}, err)
+				return
+			}
+			r.seen += int64(len(page))
+			for i := range page {
+				if !yield(page[i], nil) {
+					return
+				}
+			}
+			if len(page) < r.p.opt.Page {
+				return
+			}
+			last = page[len(page)-1].Name
+		}
+	}
+}
+
+func (r *reading) page(ctx context.Context, last string) ([]going, error) {
+	if r.alive != nil {
+		if err := r.alive(ctx); err != nil {
+			return nil, err
+		}
+	}
+	list, err := r.s.Tags(ctx, last, r.p.opt.Page)
+	if err != nil {
+		return nil, err
+	}
+	page := make([]going, len(list))
+	for i, t := range list {
+		page[i] = going{PruneTag: t, tag: Tag{Name: t.Name, Created: t.Pushed, Manifest: t.Manifest, Image: t.Subject}}
+	}
+	for _, fill := range []func(context.Context, []going) error{r.fillImages, r.fillExemptions, r.fillUses} {
+		if err := fill(ctx, page); err != nil {
+			return nil, err
+		}
+	}
+	return page, nil
+}
+
+// fillImages finds the images that companions name.
+func (r *reading) fillImages(ctx context.Context, page []going) error {
+	var digests []oci.Digest
+	for i := range page {
+		if d, ok := CompanionOf(page[i].Name); ok {
+			digests = append(digests, d)
+		}
+	}
+	if len(digests) == 0 {
+		return nil
+	}
+	found, err := r.s.Manifests(ctx, digests)
+	if err != nil {
+		return err
+	}
+	for i := range page {
+		d, ok := CompanionOf(page[i].Name)
+		if !ok {
+			continue
+		}
+		if id, there := found[d]; there {
+			page[i].tag.Image = id
+		} else {
+			page[i].tag.Image = MissingImage
+		}
+	}
+	return nil
+}
+
+// fillExemptions finds what an undo has exempted. An exemption holds while the tag
+// is as it was restored and the policy as it was then.
+func (r *reading) fillExemptions(ctx context.Context, page []going) error {
+	if r.exemptions == nil {
+		r.exemptions = new(bool)
+		err := r.s.QueryRow(ctx, "SELECT EXISTS (SELECT FROM autopruneexemptions WHERE repository_id = $1)", r.target.ID).Scan(r.exemptions)
+		if err != nil {
+			return fmt.Errorf("looking for restored tags of %s: %w", r.target.Path, err)
+		}
+	}
+	if !*r.exemptions || len(page) == 0 {
+		return nil
+	}
+	places := make(map[int64]int, len(page))
+	ids := make([]int64, len(page))
+	for i := range page {
+		places[page[i].ID], ids[i] = i, page[i].ID
+	}
+	rows, err := r.s.Query(ctx, `
+		SELECT tag_id, pushed_at, policy, version FROM autopruneexemptions WHERE repository_id = $1 AND tag_id = ANY ($2)`,
+		r.target.ID, ids)
+	if err != nil {
+		return fmt.Errorf("looking for restored tags of %s: %w", r.target.Path, err)
+	}
+	var id, version int64
+	var pushed time.Time
+	var policy string
+	_, err = pgx.ForEachRow(rows, []any{&id, &pushed, &policy, &version}, func() error {
+		t := &page[places[id]]
+		for place, s := range r.saved {
+			if s.ID == policy && s.Version == version && pushed.Equal(t.Pushed) {
+				t.tag.Exempt = t.tag.Exempt.with(place)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("looking for restored tags of %s: %w", r.target.Path, err)
+	}
+	return nil
+}
+
+// fillUses finds when tags were used, where a last_pulled policy asks.
+func (r *reading) fillUses(ctx context.Context, page []going) error {
+	if r.p.opt.Used == nil {
+		return nil
+	}
+	var asked []*Tag
+	for i := range page {
+		for _, s := range r.saved {
+			if s.Policy.Method() == LastPulled && s.Policy.Considers(page[i].Name) {
+				asked = append(asked, &page[i].tag)
+				break
+			}
+		}
+	}
+	if len(asked) == 0 {
+		return nil
+	}
+	return r.p.opt.Used(ctx, r.target.ID, asked)
+}

@@ -1,0 +1,304 @@
+package autoprune
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// Events that notices tell.
+const (
+	EventStarted  = "autoprune.started"  // before the first tag of a run is deleted
+	EventFinished = "autoprune.finished" // of a run that deleted something, or failed
+)
+
+// StartedNotice is what EventStarted tells.
+type StartedNotice struct {
+	Run       string         `json:"run"`
+	Namespace string         `json:"namespace"`
+	Policies  []NoticePolicy `json:"policies"`
+}
+
+// NoticePolicy is a policy by which tags may go.
+type NoticePolicy struct {
+	ID         string `json:"uuid"`
+	Scope      Scope  `json:"scope"`
+	Repository int64  `json:"repository_id,omitempty"`
+	Policy     Policy `json:"policy"`
+}
+
+// FinishedNotice is what EventFinished tells.
+type FinishedNotice struct {
+	Run       string    `json:"run"`
+	Namespace string    `json:"namespace"`
+	State     string    `json:"state"`
+	Started   time.Time `json:"started_at"`
+	Ended     time.Time `json:"ended_at"`
+	Deleted   int64     `json:"tags_deleted"`
+	Failed    int64     `json:"repositories_failed"`
+	Error     string    `json:"error,omitempty"`
+}
+
+func (u *turn) started() StartedNotice {
+	n := StartedNotice{Run: u.task.run.String(), Namespace: u.task.name, Policies: []NoticePolicy{}}
+	l := u.policies
+	for _, a := range Combine(applied(DefaultScope, l.defaults), applied(NamespaceScope, l.namespace), nil, l.off) {
+		n.Policies = append(n.Policies, NoticePolicy{ID: a.ID, Scope: a.Scope, Policy: a.Policy})
+	}
+	for id, list := range l.repositories {
+		for _, s := range list {
+			n.Policies = append(n.Policies, NoticePolicy{ID: s.ID, Scope: RepositoryScope, Repository: id, Policy: s.Policy})
+		}
+	}
+	return n
+}
+
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// makeRun makes the run's row, unless an earlier turn has.
+func (u *turn) makeRun(ctx context.Context, q execer) error {
+	_, err := q.Exec(ctx, `
+		INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at)
+		VALUES ($1, $2, $3, 'running', clock_timestamp() - $4::interval)
+		ON CONFLICT (id) DO NOTHING`, u.task.run, u.task.namespace, u.task.name, time.Since(u.began))
+	if err != nil {
+		return fmt.Errorf("recording a run: %w", err)
+	}
+	return nil
+}
+
+// record adds to what the run did to a repository.
+func (u *turn) record(ctx context.Context, tx pgx.Tx, t catalog.PruneTarget, deleted int64, counts map[string]int64) error {
+	b := new(pgx.Batch)
+	b.Queue("UPDATE autopruneruns SET deleted = deleted + $2 WHERE id = $1", u.task.run, deleted)
+	b.Queue(`
+		INSERT INTO autopruneruns_repositories AS r (run, repository_id, repository, deleted, policies)
+		VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (run, repository_id) DO UPDATE SET deleted = r.deleted + EXCLUDED.deleted,
+			policies = (SELECT jsonb_object_agg(key, COALESCE((r.policies ->> key)::bigint, 0) + COALESCE((EXCLUDED.policies ->> key)::bigint, 0))
+				FROM jsonb_object_keys(r.policies || EXCLUDED.policies) AS key)`,
+		u.task.run, t.ID, t.Path, deleted, counts)
+	// Where the run is, should this process end here.
+	b.Queue("UPDATE autoprunetaskstatus SET next_repository = $2 WHERE namespace_id = $1", u.task.namespace, u.task.next)
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("recording a run: %w", err)
+	}
+	return nil
+}
+
+// recordFailure keeps why a repository could not be pruned.
+func (u *turn) recordFailure(ctx context.Context, t catalog.PruneTarget, failure error) error {
+	err := u.p.db.Tx(ctx, func(tx pgx.Tx) error {
+		if err := u.makeRun(ctx, tx); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `
+			INSERT INTO autopruneruns_repositories (run, repository_id, repository, error) VALUES ($1, $2, $3, $4)
+			ON CONFLICT (run, repository_id) DO UPDATE SET error = EXCLUDED.error`,
+			u.task.run, t.ID, t.Path, shorten(failure.Error()))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("recording a run: %w", err)
+	}
+	return nil
+}
+
+// shorten keeps texts of errors within what a line holds.
+func shorten(text string) string {
+	const most = 500
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}
+
+// save adds what this turn went through to a run that isn't finished.
+func (u *turn) save(ctx context.Context) error {
+	return u.p.db.Tx(ctx, func(tx pgx.Tx) error {
+		if err := u.makeRun(ctx, tx); err != nil {
+			return err
+		}
+		_, err := u.addTurn(ctx, tx, "")
+		return err
+	})
+}
+
+// run is a run's row.
+type run struct {
+	state                               string
+	started, ended                      time.Time
+	repositories, tags, deleted, failed int64
+	busy                                time.Duration
+	err                                 string
+}
+
+// addTurn adds this turn to the run's row; a run that is finished gets its end.
+// Nil: there is no row.
+func (u *turn) addTurn(ctx context.Context, tx pgx.Tx, finished string) (*run, error) {
+	notices, err := json.Marshal(u.notices)
+	if err != nil {
+		return nil, err
+	}
+	r := new(run)
+	var ended *time.Time
+	err = tx.QueryRow(ctx, `
+		UPDATE autopruneruns r SET repositories = repositories + $2, tags = tags + $3, failed = failed + $4,
+			error = COALESCE(error, NULLIF($5::text, '')), busy = busy + $6::interval,
+			notices = NULLIF(COALESCE(notices, '{}') || $7::jsonb, '{}'),
+			state = CASE WHEN $8::text = '' THEN state WHEN failed + $4 > 0 THEN 'failure' ELSE $8 END,
+			ended_at = CASE WHEN $8 <> '' THEN clock_timestamp() END
+		WHERE id = $1
+		RETURNING state, started_at, ended_at, repositories, tags, deleted, failed, busy, COALESCE(error, '')`,
+		u.task.run, u.repositories, u.tags, u.failed, shorten(u.firstError), time.Since(u.began), string(notices), finished).
+		Scan(&r.state, &r.started, &ended, &r.repositories, &r.tags, &r.deleted, &r.failed, &r.busy, &r.err)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("recording a run: %w", err)
+	}
+	if ended != nil {
+		r.ended = *ended
+	}
+	return r, nil
+}
+
+// finish ends the run and gives the task back, in one transaction: a run is over
+// exactly when its task says so.
+func (u *turn) finish(ctx context.Context) error {
+	told := false
+	var r *run
+	err := u.p.db.Tx(ctx, func(tx pgx.Tx) (err error) {
+		told = false
+		if r, err = u.addTurn(ctx, tx, "success"); err != nil {
+			return err
+		}
+		if r == nil {
+			if r, err = u.recordIdle(ctx, tx); err != nil {
+				return err
+			}
+		}
+		done, err := tx.Exec(ctx, `
+			UPDATE autoprunetaskstatus SET run = NULL, next_repository = 0, lease = NULL, leased_until = NULL,
+				status = CASE WHEN last_ran_ms IS NULL THEN 'queued' ELSE $3 END,
+				last_ran_ms = CASE WHEN last_ran_ms IS NULL THEN NULL ELSE `+nowMS+` END
+			WHERE namespace_id = $1 AND lease = $2`, u.task.namespace, u.task.lease, r.status())
+		if err != nil {
+			return fmt.Errorf("ending a run: %w", err)
+		}
+		if done.RowsAffected() == 0 {
+			return errLost
+		}
+		if told = u.p.opt.Notify != nil && (r.deleted > 0 || r.failed > 0); told {
+			return u.p.opt.Notify(ctx, tx, EventFinished, FinishedNotice{
+				Run: u.task.run.String(), Namespace: u.task.name, State: r.state, Started: r.started, Ended: r.ended,
+				Deleted: r.deleted, Failed: r.failed, Error: r.err,
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	u.p.metrics.runs.WithLabelValues(r.state).Inc()
+	if r.deleted > 0 || r.failed > 0 {
+		u.p.log.InfoContext(ctx, "pruned a namespace", "namespace", u.task.name, "run", u.task.run, "state", r.state,
+			"tags", r.tags, "deleted", r.deleted, "repositories", r.repositories, "failed", r.failed, "took", r.busy)
+	}
+	if told && u.p.opt.Notified != nil {
+		u.p.opt.Notified()
+	}
+	return nil
+}
+
+// status is the run in a task's words.
+func (r *run) status() string {
+	text := fmt.Sprintf("deleted %d of %d tags in %d repositories in %s", r.deleted, r.tags, r.repositories, r.busy.Round(time.Millisecond))
+	if r.state == "failure" {
+		return fmt.Sprintf("failure: %d repositories failed, first %s; %s", r.failed, r.err, text)
+	}
+	return "success: " + text
+}
+
+// recordIdle records a run that had nothing to do. Such runs in a row share a row,
+// that of the first.
+func (u *turn) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
+	notices, err := json.Marshal(u.notices)
+	if err != nil {
+		return nil, err
+	}
+	took := time.Since(u.began)
+	done, err := tx.Exec(ctx, `
+		UPDATE autopruneruns SET ended_at = clock_timestamp(), times = times + 1, repositories = $2, tags = $3, busy = busy + $4::interval
+		WHERE id = (SELECT id FROM autopruneruns WHERE namespace = $1 ORDER BY started_at DESC, id DESC LIMIT 1)
+			AND state = 'success' AND deleted = 0 AND failed = 0 AND namespace_id = $6
+			AND COALESCE(notices, '{}') = $5::jsonb`,
+		u.task.name, u.repositories, u.tags, took, string(notices), u.task.namespace)
+	if err == nil && done.RowsAffected() == 0 {
+		_, err = tx.Exec(ctx, `
+			INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at, repositories, tags, busy, notices)
+			VALUES ($1, $2, $3, 'success', clock_timestamp() - $6::interval, clock_timestamp(), $4, $5, $6, NULLIF($7::jsonb, '{}'))`,
+			u.task.run, u.task.namespace, u.task.name, u.repositories, u.tags, took, string(notices))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("recording a run: %w", err)
+	}
+	return &run{state: "success", repositories: u.repositories, tags: u.tags, busy: took}, nil
+}
+
+// fail ends a run that can't go on, and gives the task back; the namespace is tried
+// again in its turn. A failure of the database that keeps this from being
+// written is returned; the lease ends by itself then.
+func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
+	p.log.ErrorContext(ctx, "a namespace could not be pruned", "namespace", t.name, "run", t.run, "error", failure)
+	if db.Unavailable(failure) {
+		return failure
+	}
+	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO autopruneruns (id, namespace_id, namespace, state, ended_at, error)
+			VALUES ($1, $2, $3, 'failure', clock_timestamp(), $4)
+			ON CONFLICT (id) DO UPDATE SET state = 'failure', ended_at = clock_timestamp(), error = EXCLUDED.error`,
+			t.run, t.namespace, t.name, shorten(failure.Error()))
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `
+			UPDATE autoprunetaskstatus SET run = NULL, next_repository = 0, lease = NULL, leased_until = NULL,
+				last_ran_ms = `+nowMS+`, status = $3
+			WHERE namespace_id = $1 AND lease = $2`, t.namespace, t.lease, "failure: "+shorten(failure.Error()))
+		return err
+	})
+	if err != nil {
+		return errors.Join(failure, err)
+	}
+	p.metrics.runs.WithLabelValues("failure").Inc()
+	return nil
+}
+
+// stopRun ends a run whose task is gone, with its namespace or its policies. One
+// that another worker goes on with has its task.
+func (p *Pruner) stopRun(ctx context.Context, t *task) error {
+	done, err := p.db.Pool.Exec(ctx, `
+		UPDATE autopruneruns SET state = 'stopped', ended_at = clock_timestamp()
+		WHERE id = $1 AND state = 'running' AND NOT EXISTS (SELECT FROM autoprunetaskstatus WHERE run = $1)`, t.run)
+	if err != nil {
+		return fmt.Errorf("recording that a run was stopped: %w", err)
+	}
+	if done.RowsAffected() > 0 {
+		p.metrics.runs.WithLabelValues("stopped").Inc()
+	}
+	return nil
+}

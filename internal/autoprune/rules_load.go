@@ -1,0 +1,137 @@
+package autoprune
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// policies are those of a namespace, before they are combined for a repository.
+type policies struct {
+	defaults, namespace []Saved
+	repositories        map[int64][]Saved
+	off                 bool // the namespace refuses the defaults
+	protection          []protection
+	pulls               PullRecord
+}
+
+// protection is a rule with where it holds.
+type protection struct {
+	Protection
+	repository int64 // 0: everywhere in the namespace
+}
+
+// load reads all that applies in a namespace.
+func (p *Pruner) load(ctx context.Context, q querier, namespace int64) (*policies, error) {
+	out := &policies{repositories: make(map[int64][]Saved)}
+	var err error
+	if out.defaults, err = listPolicies(ctx, q, DefaultScope, owner{}); err != nil {
+		return nil, err
+	}
+	if out.namespace, err = listPolicies(ctx, q, NamespaceScope, owner{namespace: namespace}); err != nil {
+		return nil, err
+	}
+	err = q.QueryRow(ctx, "SELECT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = $1)", namespace).Scan(&out.off)
+	if err != nil {
+		return nil, fmt.Errorf("looking for the defaults of a namespace: %w", err)
+	}
+	if err := out.loadRepositories(ctx, q, namespace); err != nil {
+		return nil, err
+	}
+	if err := out.loadProtection(ctx, q, namespace); err != nil {
+		return nil, err
+	}
+	if p.opt.Pulls != nil {
+		if out.pulls, err = p.opt.Pulls(ctx); err != nil {
+			return nil, fmt.Errorf("asking how far the pull statistics are: %w", err)
+		}
+	}
+	return out, nil
+}
+
+func (l *policies) loadRepositories(ctx context.Context, q querier, namespace int64) error {
+	rows, err := q.Query(ctx, `
+		SELECT uuid, policy, version, created_at, updated_at, repository_id FROM repositoryautoprunepolicy
+		WHERE namespace_id = $1 ORDER BY created_at, uuid`, namespace)
+	if err != nil {
+		return fmt.Errorf("listing auto-prune policies: %w", err)
+	}
+	var s Saved
+	var text string
+	var repository int64
+	_, err = pgx.ForEachRow(rows, []any{&s.ID, &text, &s.Version, &s.Created, &s.Updated, &repository}, func() (err error) {
+		if s.Policy, err = ParsePolicy([]byte(text)); err != nil {
+			return fmt.Errorf("policy %s as it is stored: %w", s.ID, err)
+		}
+		l.repositories[repository] = append(l.repositories[repository], s)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("listing auto-prune policies: %w", err)
+	}
+	return nil
+}
+
+func (l *policies) loadProtection(ctx context.Context, q querier, namespace int64) error {
+	rows, err := q.Query(ctx, `
+		SELECT uuid::text, pattern, COALESCE(repository_id, 0) FROM tagprotectionrules
+		WHERE namespace_id IS NULL OR namespace_id = $1 ORDER BY created_at, uuid`, namespace)
+	if err != nil {
+		return fmt.Errorf("listing rules that protect tags: %w", err)
+	}
+	var r protection
+	var text string
+	_, err = pgx.ForEachRow(rows, []any{&r.ID, &text, &r.repository}, func() (err error) {
+		if r.Pattern, err = oci.ParseTagPattern(text); err != nil {
+			return fmt.Errorf("rule %s as it is stored: %w", r.ID, err)
+		}
+		l.protection = append(l.protection, r)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("listing rules that protect tags: %w", err)
+	}
+	return nil
+}
+
+// none says that no policy applies anywhere in the namespace.
+func (l *policies) none() bool {
+	return len(l.namespace) == 0 && len(l.repositories) == 0 && (l.off || len(l.defaults) == 0)
+}
+
+// of are the rules for a repository, and its policies as they were saved, in the
+// same order. Now is to be set.
+func (l *policies) of(repository int64) (Rules, []Saved) {
+	own := l.repositories[repository]
+	r := Rules{
+		Policies: Combine(applied(DefaultScope, l.defaults), applied(NamespaceScope, l.namespace), applied(RepositoryScope, own), l.off),
+		Pulls:    l.pulls,
+	}
+	for _, rule := range l.protection {
+		if rule.repository == 0 || rule.repository == repository {
+			r.Protection = append(r.Protection, rule.Protection)
+		}
+	}
+	byID := make(map[string]Saved)
+	for _, list := range [][]Saved{l.defaults, l.namespace, own} {
+		for _, s := range list {
+			byID[s.ID] = s
+		}
+	}
+	saved := make([]Saved, len(r.Policies))
+	for i, a := range r.Policies {
+		saved[i] = byID[a.ID]
+	}
+	return r, saved
+}
+
+func applied(scope Scope, list []Saved) []Applied {
+	out := make([]Applied, len(list))
+	for i, s := range list {
+		out[i] = Applied{ID: s.ID, Scope: scope, Policy: s.Policy}
+	}
+	return out
+}

@@ -1,0 +1,197 @@
+package autoprune
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// RunSummary is what a run did. Runs in a row that had nothing to do share one: it
+// begins with the first and ends with the last.
+type RunSummary struct {
+	ID           string     `json:"id" doc:"Identifier of the run"`
+	Namespace    string     `json:"namespace"`
+	State        string     `json:"state" enum:"running,success,failure,stopped" doc:"stopped: its namespace or its policies went meanwhile"`
+	Started      time.Time  `json:"started_at"`
+	Ended        *time.Time `json:"ended_at" doc:"Null while it runs"`
+	Times        int64      `json:"times" doc:"How many runs this stands for: those in a row that had nothing to do are told as one"`
+	Took         float64    `json:"took_seconds" doc:"Time that workers spent on it"`
+	Repositories int64      `json:"repositories" doc:"Repositories that were gone through"`
+	Tags         int64      `json:"tags" doc:"Tags that were looked at"`
+	Deleted      int64      `json:"tags_deleted"`
+	Failed       int64      `json:"repositories_failed"`
+	Restored     int64      `json:"tags_restored" doc:"Tags that were brought back since"`
+	Error        string     `json:"error,omitempty"`
+	// Notices say of policies, by their uuids, why they selected nothing.
+	Notices map[string]string `json:"notices,omitempty" doc:"Why policies, by their uuids, could select nothing"`
+}
+
+// RunRepository is what a run did to a repository.
+type RunRepository struct {
+	Repository string           `json:"repository"`
+	Deleted    int64            `json:"tags_deleted"`
+	Policies   map[string]int64 `json:"policies" doc:"Tags deleted under each policy, by its uuid"`
+	Error      string           `json:"error,omitempty"`
+}
+
+const runColumns = `id::text, namespace, state, started_at, ended_at, times, extract(epoch FROM busy)::float8, repositories, tags,
+	deleted, failed, restored, COALESCE(error, ''), notices`
+
+func scanRun(row pgx.CollectableRow) (r RunSummary, err error) {
+	var notices []byte
+	err = row.Scan(&r.ID, &r.Namespace, &r.State, &r.Started, &r.Ended, &r.Times, &r.Took, &r.Repositories, &r.Tags,
+		&r.Deleted, &r.Failed, &r.Restored, &r.Error, &notices)
+	if err == nil && notices != nil {
+		err = json.Unmarshal(notices, &r.Notices)
+	}
+	return r, err
+}
+
+// MaxRuns is how many runs a page has at most, and DefaultRuns unless asked.
+const (
+	DefaultRuns = 50
+	MaxRuns     = 500
+)
+
+// Runs lists up to n runs, of one namespace unless it is "", newest first, that come
+// after the cursor ("": the newest), and the next cursor, "" at the end. The audit
+// log and its runs outlive their namespace, so a name that isn't known has none.
+func (p *Pruner) Runs(ctx context.Context, namespace, cursor string, n int) (list []RunSummary, next string, err error) {
+	if n <= 0 {
+		n = DefaultRuns
+	}
+	n = min(n, MaxRuns)
+	at, id, err := parseRunCursor(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	where, args := "(started_at, id) < ($1, $2)", []any{at, id, n + 1}
+	if namespace != "" {
+		where, args = where+" AND namespace = $4", append(args, namespace)
+	}
+	rows, err := p.db.Pool.Query(ctx, "SELECT "+runColumns+" FROM autopruneruns WHERE "+where+
+		" ORDER BY started_at DESC, id DESC LIMIT $3", args...)
+	if err == nil {
+		list, err = pgx.CollectRows(rows, scanRun)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("listing runs of auto-pruning: %w", err)
+	}
+	if len(list) > n {
+		list = list[:n]
+		next = runCursor(list[n-1])
+	}
+	return list, next, nil
+}
+
+func runCursor(r RunSummary) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(r.Started.UnixMicro(), 36) + "." + r.ID))
+}
+
+func parseRunCursor(cursor string) (at time.Time, id uuid.UUID, err error) {
+	if cursor == "" {
+		return time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), uuid.Max, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(cursor)
+	micros, name, ok := strings.Cut(string(b), ".")
+	if err == nil && ok {
+		var n int64
+		if n, err = strconv.ParseInt(micros, 36, 64); err == nil {
+			at = time.UnixMicro(n)
+			id, err = uuid.Parse(name)
+		}
+	}
+	if err != nil || !ok {
+		return at, id, invalid("the cursor is not valid: begin again without one")
+	}
+	return at, id, nil
+}
+
+// maxRunRepositories is how many repositories of a run are told.
+const maxRunRepositories = 1000
+
+// RunDetails is a run with what it did where.
+type RunDetails struct {
+	RunSummary
+	// PerRepository are those where it did something or failed, most deleted first;
+	// the first 1,000.
+	PerRepository []RunRepository `json:"per_repository" nullable:"false" doc:"Where it did something or failed, most deleted first: the first 1000"`
+}
+
+// GetRun is a run. Error: NAME_UNKNOWN with status 404.
+func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
+	var d RunDetails
+	key, err := uuid.Parse(id)
+	if err != nil {
+		return d, runUnknown(id)
+	}
+	rows, err := p.db.Pool.Query(ctx, "SELECT "+runColumns+" FROM autopruneruns WHERE id = $1", key)
+	if err == nil {
+		d.RunSummary, err = pgx.CollectExactlyOneRow(rows, scanRun)
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		return d, runUnknown(id)
+	}
+	if err != nil {
+		return d, fmt.Errorf("looking for a run of auto-pruning: %w", err)
+	}
+	rows, err = p.db.Pool.Query(ctx, `
+		SELECT repository, deleted, policies, COALESCE(error, '') FROM autopruneruns_repositories
+		WHERE run = $1 ORDER BY deleted DESC, repository LIMIT $2`, key, maxRunRepositories)
+	if err == nil {
+		d.PerRepository, err = pgx.CollectRows(rows, pgx.RowToStructByPos[RunRepository])
+	}
+	if err != nil {
+		return d, fmt.Errorf("looking for a run of auto-pruning: %w", err)
+	}
+	return d, nil
+}
+
+func runUnknown(id string) error {
+	return notFound("there is no run of auto-pruning that is called %q: runs are listed newest first, and forgotten in time", id).
+		WithDetail(map[string]string{"run": id})
+}
+
+// RunNow puts a namespace at the head of the line, for a run under the policies that
+// it has. Errors: NAME_UNKNOWN, and UNSUPPORTED with status 409 when none applies.
+func (p *Pruner) RunNow(ctx context.Context, namespace string) error {
+	t := Target{Namespace: namespace}
+	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
+		o, err := t.find(ctx, tx, "FOR KEY SHARE")
+		if err != nil {
+			return err
+		}
+		l, err := p.load(ctx, tx, o.namespace)
+		if err != nil {
+			return err
+		}
+		if l.none() {
+			return oci.Errorf(oci.Unsupported, "no auto-prune policy applies to namespace %s: create one first", namespace).WithStatus(409)
+		}
+		if _, err := tx.Exec(ctx, `
+			INSERT INTO autoprunetaskstatus AS t (namespace_id, status) VALUES ($1, 'queued')
+			ON CONFLICT (namespace_id) DO UPDATE SET last_ran_ms = NULL,
+				status = CASE WHEN t.run IS NULL THEN 'queued' ELSE t.status END`, o.namespace); err != nil {
+			return err
+		}
+		return audit.Append(ctx, tx, audit.Entry{Kind: audit.RunAutoprune, Namespace: namespace})
+	})
+	if _, answer := errors.AsType[*oci.Error](err); err != nil && !answer {
+		return fmt.Errorf("asking for a run in namespace %s: %w", namespace, err)
+	}
+	if err == nil {
+		p.loop.Wake()
+	}
+	return err
+}

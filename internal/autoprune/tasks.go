@@ -1,0 +1,224 @@
+package autoprune
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+// task is a namespace that this worker has.
+type task struct {
+	namespace int64
+	name      string
+	lease     uuid.UUID
+	run       uuid.UUID
+	resumed   bool  // the run was begun in an earlier turn
+	next      int64 // repositories up to this id are done
+	// versions are those of the policies, the defaults and the protection rules
+	// that the turn goes by. They were read before what they count.
+	versions versions
+}
+
+type versions struct{ policies, defaults, protection int64 }
+
+// errLost says that the task isn't this worker's any more: its lease was over and
+// another has it, or the namespace is gone.
+var errLost = errors.New("the task is somebody else's by now, or its namespace is gone")
+
+// errOutdated says that policies or protection rules have changed since they were
+// read.
+var errOutdated = errors.New("policies have changed meanwhile")
+
+// claim takes the task that has waited longest, nil when none is due. A task is due
+// when its run isn't finished, or when it last ran longer ago than the interval;
+// those that never ran come first.
+func (p *Pruner) claim(ctx context.Context) (*task, error) {
+	t := &task{lease: uuid.New()}
+	var resumed *uuid.UUID
+	err := p.db.Pool.QueryRow(ctx, `
+		WITH due AS (
+			SELECT namespace_id, run FROM autoprunetaskstatus
+			WHERE (leased_until IS NULL OR leased_until < clock_timestamp())
+				AND (last_ran_ms IS NULL OR run IS NOT NULL OR last_ran_ms <= `+nowMS+` - $3::bigint)
+			ORDER BY last_ran_ms NULLS FIRST, namespace_id LIMIT 1
+			FOR UPDATE SKIP LOCKED
+		)
+		UPDATE autoprunetaskstatus t
+		SET lease = $1, leased_until = clock_timestamp() + $2::interval, last_ran_ms = `+nowMS+`, status = 'running',
+			run = COALESCE(t.run, gen_random_uuid())
+		FROM due JOIN top_level_namespaces n ON n.id = due.namespace_id
+		WHERE t.namespace_id = due.namespace_id
+		RETURNING t.namespace_id, n.name, t.run, due.run, t.next_repository, t.policies_version,
+			(SELECT value::bigint FROM settings WHERE name = '`+defaultsVersion+`'),
+			(SELECT value::bigint FROM settings WHERE name = '`+protectionVersion+`')`,
+		t.lease, p.opt.Lease, p.opt.Interval.Milliseconds()).
+		Scan(&t.namespace, &t.name, &t.run, &resumed, &t.next, &t.versions.policies, &t.versions.defaults, &t.versions.protection)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for a namespace to prune: %w", err)
+	}
+	t.resumed = resumed != nil
+	return t, nil
+}
+
+// nowMS is the database's time in milliseconds, as last_ran_ms has it.
+const nowMS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+// hold locks the task until the transaction ends and makes its lease new. It is the
+// first statement of everything that a turn writes: a worker that was stopped for
+// longer than its lease does nothing when it wakes, and a policy that was changed or
+// deleted deletes nothing any more once its change is committed, because that
+// waits for this lock, or this finds it. Errors: errLost, errOutdated.
+func (p *Pruner) hold(ctx context.Context, tx pgx.Tx, t *task) error {
+	var policies, defaults, protection int64
+	err := tx.QueryRow(ctx, `
+		UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() + $3::interval
+		WHERE namespace_id = $1 AND lease = $2 RETURNING policies_version`,
+		t.namespace, t.lease, p.opt.Lease).Scan(&policies)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return errLost
+	}
+	if err != nil {
+		return fmt.Errorf("locking the task of namespace %s: %w", t.name, err)
+	}
+	err = tx.QueryRow(ctx, `
+		WITH locked AS (
+			SELECT name, value::bigint FROM settings
+			WHERE name IN ('`+defaultsVersion+`', '`+protectionVersion+`') ORDER BY name FOR SHARE
+		)
+		SELECT (SELECT value FROM locked WHERE name = '`+defaultsVersion+`'),
+			(SELECT value FROM locked WHERE name = '`+protectionVersion+`')`).Scan(&defaults, &protection)
+	if err != nil {
+		return fmt.Errorf("looking whether policies have changed: %w", err)
+	}
+	if (versions{policies, defaults, protection}) != t.versions {
+		return errOutdated
+	}
+	return nil
+}
+
+// renew makes the lease new while nothing is written. Error: errLost.
+func (p *Pruner) renew(ctx context.Context, t *task) error {
+	done, err := p.db.Pool.Exec(ctx, `
+		UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() + $3::interval
+		WHERE namespace_id = $1 AND lease = $2`, t.namespace, t.lease, p.opt.Lease)
+	if err != nil {
+		return fmt.Errorf("renewing the lease on namespace %s: %w", t.name, err)
+	}
+	if done.RowsAffected() == 0 {
+		return errLost
+	}
+	return nil
+}
+
+// park gives the task back in the middle of its run.
+func (p *Pruner) park(ctx context.Context, t *task) error {
+	return p.release(ctx, t, "status = 'running'")
+}
+
+// release gives the task back, with what else is set. A task that is lost has
+// nothing to give back.
+func (p *Pruner) release(ctx context.Context, t *task, set string, args ...any) error {
+	_, err := p.db.Pool.Exec(ctx, `
+		UPDATE autoprunetaskstatus SET lease = NULL, leased_until = NULL, next_repository = $3, last_ran_ms = `+nowMS+`, `+set+`
+		WHERE namespace_id = $1 AND lease = $2`, append([]any{t.namespace, t.lease, t.next}, args...)...)
+	if err != nil {
+		return fmt.Errorf("giving back the task of namespace %s: %w", t.name, err)
+	}
+	return nil
+}
+
+// retire deletes the task of a namespace to which no policy applies. The task is
+// locked first and policies are looked for in a statement of its own: who saves one
+// locks the task before the commit, so either the policy is seen here, or its task
+// is made after this one is gone.
+func (p *Pruner) retire(ctx context.Context, t *task) (retired bool, err error) {
+	err = p.catalog.Prune(ctx, func(q catalog.Pruning) error {
+		retired = false
+		if err := p.hold(ctx, q.Tx(), t); err != nil {
+			return err
+		}
+		done, err := q.Tx().Exec(ctx, `
+			DELETE FROM autoprunetaskstatus t
+			WHERE namespace_id = $1
+				AND NOT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = t.namespace_id)
+				AND NOT EXISTS (SELECT FROM repositoryautoprunepolicy WHERE namespace_id = t.namespace_id)
+				AND (NOT EXISTS (SELECT FROM defaultautoprunepolicy)
+					OR EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = t.namespace_id))`, t.namespace)
+		if err != nil {
+			return fmt.Errorf("deleting the task of namespace %s: %w", t.name, err)
+		}
+		retired = done.RowsAffected() > 0
+		return nil
+	})
+	return retired, err
+}
+
+// TaskStatus is the task of a namespace, as it is.
+type TaskStatus struct {
+	Namespace string     `json:"namespace"`
+	LastRan   *time.Time `json:"last_ran" doc:"Null: never, or a new run was asked for"`
+	Status    string     `json:"status" doc:"queued, running, success or failure, with what was done"`
+	Run       string     `json:"run,omitempty" doc:"The run that is under way"`
+}
+
+// Task is a namespace's task, nil when no policy applies to it (or when it has not
+// been looked at since one did). Error: NAME_UNKNOWN.
+func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error) {
+	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, "")
+	if err != nil {
+		return nil, err
+	}
+	s := TaskStatus{Namespace: namespace}
+	var ms *int64
+	var run *uuid.UUID
+	err = p.db.Pool.QueryRow(ctx, "SELECT last_ran_ms, COALESCE(status, ''), run FROM autoprunetaskstatus WHERE namespace_id = $1", o.namespace).
+		Scan(&ms, &s.Status, &run)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking for the task of namespace %s: %w", namespace, err)
+	}
+	if ms != nil {
+		at := time.UnixMilli(*ms).UTC()
+		s.LastRan = &at
+	}
+	if run != nil {
+		s.Run = run.String()
+	}
+	return &s, nil
+}
+
+// next is how long the loop rests: after a turn in which nothing was to be done, so
+// long that such turns take no more than their share; else until a task is due.
+func (p *Pruner) next(ctx context.Context) (time.Duration, error) {
+	if p.rest > 0 {
+		return p.rest, nil
+	}
+	var ms *int64
+	err := p.db.Pool.QueryRow(ctx, `
+		SELECT min(CASE
+			WHEN leased_until > clock_timestamp() THEN extract(epoch FROM leased_until - clock_timestamp()) * 1000
+			WHEN last_ran_ms IS NULL OR run IS NOT NULL THEN 0
+			ELSE last_ran_ms + $1::bigint - `+nowMS+` END)::bigint
+		FROM autoprunetaskstatus`, p.opt.Interval.Milliseconds()).Scan(&ms)
+	if err != nil {
+		return 0, fmt.Errorf("looking when a namespace is due: %w", err)
+	}
+	if ms == nil {
+		return p.opt.Interval, nil
+	}
+	return min(time.Duration(max(*ms, 0))*time.Millisecond, p.opt.Interval), nil
+}
+
+func rawJSON(text string) json.RawMessage { return json.RawMessage(text) }

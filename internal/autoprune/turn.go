@@ -1,0 +1,248 @@
+package autoprune
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+// turn is the time that a worker spends on a namespace at a stretch.
+type turn struct {
+	p        *Pruner
+	task     *task
+	policies *policies
+	began    time.Time
+	renewed  time.Time
+	begun    bool // the run's row is there, and its beginning was told
+
+	repositories, tags, deleted, failed int64
+	firstError                          string
+	notices                             map[string]string // by policy
+}
+
+// work is one turn: it takes the namespace that has waited longest, if one is due.
+func (p *Pruner) work(ctx context.Context) (more bool, err error) {
+	p.rest = 0
+	if err := p.keepHouse(ctx); err != nil {
+		return false, err
+	}
+	began := time.Now()
+	t, err := p.claim(ctx)
+	if err != nil || t == nil {
+		return false, err
+	}
+	p.metrics.turns.Inc()
+	deleted, err := p.turn(ctx, t)
+	switch {
+	case errors.Is(err, errLost):
+		p.log.InfoContext(ctx, "left a namespace in the middle of its pruning", "namespace", t.name, "run", t.run, "reason", err)
+		return true, nil
+	case err != nil:
+		return false, err
+	case deleted > 0:
+		return true, nil
+	}
+	// What found nothing is to cost next to nothing, however many namespaces.
+	p.rest = min(time.Duration(float64(time.Since(began))*(1/p.opt.IdleShare-1)), p.opt.Interval)
+	return false, nil
+}
+
+// turn prunes a namespace until it is done or others are to have their turn.
+func (p *Pruner) turn(ctx context.Context, t *task) (deleted int64, err error) {
+	l, err := p.load(ctx, p.db.Pool, t.namespace)
+	if err != nil {
+		return 0, p.fail(ctx, t, err)
+	}
+	if l.none() {
+		retired, err := p.retire(ctx, t)
+		if retired || errors.Is(err, errLost) {
+			return 0, p.stopRun(ctx, t)
+		}
+		if err != nil && !errors.Is(err, errOutdated) && !errors.Is(err, catalog.ErrTargetBusy) {
+			return 0, err
+		}
+		return 0, p.park(ctx, t)
+	}
+	u := &turn{p: p, task: t, policies: l, began: time.Now(), renewed: time.Now(), notices: make(map[string]string)}
+	done, err := u.namespace(ctx)
+	switch {
+	case errors.Is(err, errLost):
+		return u.deleted, errors.Join(err, p.stopRun(ctx, t))
+	case errors.Is(err, errOutdated): // go on with the new ones, from the same repository
+		return u.deleted, p.park(ctx, t)
+	case ctx.Err() != nil: // stopping: another worker needn't wait for the lease to end
+		give, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		return u.deleted, errors.Join(err, u.save(give), p.park(give, t))
+	case err != nil:
+		return u.deleted, p.fail(ctx, t, err)
+	}
+	if !done { // there is more to do
+		return max(u.deleted, 1), errors.Join(u.save(ctx), p.park(ctx, t))
+	}
+	return u.deleted, u.finish(ctx)
+}
+
+// namespace goes through the repositories, from where the run is.
+func (u *turn) namespace(ctx context.Context) (done bool, err error) {
+	for {
+		list, err := u.p.catalog.PruneTargets(ctx, u.task.namespace, u.task.next, min(u.p.opt.Page, 1000))
+		if err != nil {
+			return false, err
+		}
+		if len(list) == 0 {
+			return true, nil
+		}
+		for _, target := range list {
+			done, err := u.repository(ctx, target)
+			if err != nil || !done {
+				return false, err
+			}
+			u.task.next = target.ID
+			u.repositories++
+			if u.over() {
+				return false, nil
+			}
+		}
+	}
+}
+
+// over says that others are to have their turn.
+func (u *turn) over() bool { return time.Since(u.began) >= u.p.opt.Turn }
+
+// alive renews the lease when a third of it is over.
+func (u *turn) alive(ctx context.Context) error {
+	if time.Since(u.renewed) < u.p.opt.Lease/3 {
+		return nil
+	}
+	u.renewed = time.Now()
+	return u.p.renew(ctx, u.task)
+}
+
+// repository prunes one repository. What fails there is kept with the run and
+// doesn't keep the others from being pruned; errors are those that end the turn.
+func (u *turn) repository(ctx context.Context, target catalog.PruneTarget) (done bool, err error) {
+	if err := u.alive(ctx); err != nil {
+		return false, err
+	}
+	rules, saved := u.policies.of(target.ID)
+	if len(rules.Policies) == 0 {
+		return true, nil
+	}
+	v := &visit{turn: u, target: target, saved: saved}
+	err = u.p.catalog.PruneSnapshot(ctx, target, func(s *catalog.PruneSnapshot) error {
+		return v.prune(ctx, s, rules)
+	})
+	u.tags += v.tags
+	switch {
+	case err == nil:
+		return !v.cut, nil
+	case errors.Is(err, errLost), errors.Is(err, errOutdated), ctx.Err() != nil:
+		return false, err
+	}
+	u.p.metrics.failures.Inc()
+	u.p.log.WarnContext(ctx, "a repository could not be pruned", "repository", target.Path, "run", u.task.run, "error", err)
+	u.failed++
+	if u.firstError == "" {
+		u.firstError = fmt.Sprintf("%s: %v", target.Path, err)
+	}
+	return true, u.recordFailure(ctx, target, err)
+}
+
+// visit is what is done in one repository.
+type visit struct {
+	turn   *turn
+	target catalog.PruneTarget
+	saved  []Saved // of the rules' policies, in their order
+	tags   int64   // that were looked at
+	cut    bool    // there is more to do, in another turn
+}
+
+// prune judges the repository's tags and deletes those that go: images first, page
+// by page, then companions of images that no tag reaches any more. The snapshot
+// stays open meanwhile, so that nothing has to be remembered; what has changed
+// since is left alone by the deletion itself.
+func (v *visit) prune(ctx context.Context, s *catalog.PruneSnapshot, rules Rules) error {
+	u := v.turn
+	rules.Now = s.Now
+	r := reading{p: u.p, s: s, target: v.target, saved: v.saved, alive: u.alive}
+	verdict, err := Evaluate(rules, r.repository(ctx))
+	if err != nil {
+		return err
+	}
+	for _, n := range verdict.Notices() {
+		u.notices[v.saved[n.Policy].ID] = n.Text
+	}
+	v.tags = r.seen
+	if !verdict.may {
+		return nil
+	}
+	companions := false
+	err = v.each(ctx, &r, verdict, func(g going) bool {
+		companions = companions || g.companion
+		return !g.companion
+	}, v.deleteTags)
+	if err != nil || !companions {
+		return err
+	}
+	cut := v.cut
+	v.cut = false
+	if err := v.each(ctx, &r, verdict, func(g going) bool { return g.companion }, v.deleteCompanions); err != nil {
+		return err
+	}
+	v.cut = cut || v.cut
+	return nil
+}
+
+// going is a tag that is to go, and why.
+type going struct {
+	catalog.PruneTag
+	tag       Tag
+	decision  Decision
+	reason    string
+	companion bool
+}
+
+// each deletes those of the tags that go and are wanted, in batches, until the turn
+// is over.
+func (v *visit) each(ctx context.Context, r *reading, verdict *Verdict, want func(going) bool,
+	del func(ctx context.Context, verdict *Verdict, batch []going) error,
+) error {
+	var batch []going
+	flush := func() error {
+		if len(batch) == 0 {
+			return nil
+		}
+		list := batch
+		batch = batch[:0]
+		return v.deleteBatch(ctx, verdict, list, del)
+	}
+	for t, err := range r.tags(ctx) {
+		if err != nil {
+			return err
+		}
+		d := verdict.Decide(t.tag)
+		if !d.Delete {
+			continue
+		}
+		t.decision, t.companion = d, t.tag.companion()
+		if !want(t) {
+			continue
+		}
+		t.reason = verdict.Reason(t.tag, d)
+		if batch = append(batch, t); len(batch) < v.turn.p.opt.Batch {
+			continue
+		}
+		if err := flush(); err != nil {
+			return err
+		}
+		if v.turn.over() {
+			v.cut = true
+			break
+		}
+	}
+	return flush()
+}

@@ -1,0 +1,213 @@
+package autoprune
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Undone is what an undo did.
+type Undone struct {
+	Run      string `json:"run"`
+	Restored int64  `json:"restored" doc:"Tags that are back, as they were"`
+	Exists   int64  `json:"exists" doc:"Tags left as they are: one of the name has been made since, or was restored before"`
+	Gone     int64  `json:"gone" doc:"Tags whose manifest garbage collection has deleted, or whose repository is gone"`
+	// GoneTags are the first of those.
+	GoneTags []string `json:"gone_tags" nullable:"false" doc:"The first 100 of those, as repository:tag@digest"`
+	// Next is where to go on, "" when all is done.
+	Next string `json:"next,omitempty" doc:"Where to go on: ask again with this as the cursor. Absent when all is done"`
+}
+
+const (
+	maxGoneTags = 100
+	undoPage    = 1000
+)
+
+// Undo restores the tags that a run deleted, with the times they had, where their
+// manifests are still there and no tag of the name has been made since. They are
+// exempt then from the policies that took them, until such a policy is saved again
+// or the tag is pushed again. It works in pages of 1,000 for about the time given
+// and says where to go on. Errors: NAME_UNKNOWN with status 404 for the run;
+// UNSUPPORTED with 409 while it is running.
+func (p *Pruner) Undo(ctx context.Context, id, cursor string, within time.Duration) (Undone, error) {
+	out := Undone{Run: id, GoneTags: []string{}}
+	r, err := p.GetRun(ctx, id)
+	if err != nil {
+		return out, err
+	}
+	if r.State == "running" {
+		return out, oci.Errorf(oci.Unsupported, "run %s is still running: undo it when it has ended, or delete its policies to stop it", id).WithStatus(409)
+	}
+	run := uuid.MustParse(r.ID)
+	if cursor == "" {
+		if err := audit.Append(ctx, p.db.Pool, audit.Entry{Kind: audit.UndoAutoprune, Namespace: r.Namespace, Run: run}); err != nil {
+			return out, err
+		}
+	}
+	log, began := audit.New(p.db), time.Now()
+	filter := audit.Filter{Run: run, Kinds: []audit.Kind{audit.AutopruneTagDelete}}
+	for {
+		entries, next, err := log.List(ctx, filter, cursor, undoPage)
+		if errors.Is(err, audit.ErrCursor) {
+			return out, invalid("the cursor is not valid: begin again without one")
+		}
+		if err != nil {
+			return out, err
+		}
+		if err := p.undoPage(ctx, run, entries, &out); err != nil {
+			return out, err
+		}
+		cursor = next
+		if out.Next = next; next == "" || time.Since(began) >= within {
+			return out, nil
+		}
+	}
+}
+
+// undoPage restores the tags of some entries, repository by repository.
+func (p *Pruner) undoPage(ctx context.Context, run uuid.UUID, entries []audit.Entry, out *Undone) error {
+	byRepository := make(map[int64][]audit.Entry)
+	var order []int64
+	for _, e := range entries {
+		if byRepository[e.RepositoryID] == nil {
+			order = append(order, e.RepositoryID)
+		}
+		byRepository[e.RepositoryID] = append(byRepository[e.RepositoryID], e)
+	}
+	slices.Sort(order)
+	for _, id := range order {
+		if err := p.undoRepository(ctx, run, byRepository[id], out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, entries []audit.Entry, out *Undone) error {
+	target, err := p.catalog.PruneTarget(ctx, entries[0].Repository)
+	// Another repository of the name isn't the one that lost the tags.
+	if oci.CodeOf(err) == oci.NameUnknown || err == nil && target.ID != entries[0].RepositoryID {
+		out.lose(entries)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	tags, details, err := prunedTags(entries)
+	if err != nil {
+		return err
+	}
+	done, err := p.catalog.Restore(ctx, target, tags, func(tx pgx.Tx, done []catalog.Restored) error {
+		return p.restored(ctx, tx, run, target, done, tags, details)
+	})
+	if oci.CodeOf(err) == oci.NameUnknown {
+		out.lose(entries)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	byName := make(map[string]audit.Entry, len(entries))
+	for _, e := range entries {
+		byName[e.Tag] = e
+	}
+	for _, d := range done {
+		switch {
+		case d.Gone:
+			out.lose([]audit.Entry{byName[d.Name]})
+		case d.Exists:
+			out.Exists++
+		default:
+			out.Restored++
+		}
+	}
+	out.Exists += int64(len(entries) - len(done)) // deleted twice by the run: the newer one is restored
+	return nil
+}
+
+func (u *Undone) lose(entries []audit.Entry) {
+	u.Gone += int64(len(entries))
+	for _, e := range entries {
+		if len(u.GoneTags) < maxGoneTags {
+			u.GoneTags = append(u.GoneTags, fmt.Sprintf("%s:%s@%s", e.Repository, e.Tag, e.Digest))
+		}
+	}
+}
+
+// prunedTags are the tags of entries, newest first, each name once.
+func prunedTags(entries []audit.Entry) (tags []catalog.PrunedTag, details map[string]prunedDetail, err error) {
+	details = make(map[string]prunedDetail, len(entries))
+	for _, e := range entries {
+		if _, twice := details[e.Tag]; twice {
+			continue
+		}
+		var d prunedDetail
+		raw, _ := e.Detail.(json.RawMessage)
+		if err := json.Unmarshal(raw, &d); err != nil {
+			return nil, nil, fmt.Errorf("entry %d of the audit log: %w", e.ID, err)
+		}
+		details[e.Tag] = d
+		t := catalog.PrunedTag{Name: e.Tag, Digest: e.Digest, Created: d.Created}
+		if d.Updated != nil {
+			t.Updated = *d.Updated
+		}
+		tags = append(tags, t)
+	}
+	return tags, details, nil
+}
+
+// restored exempts what was restored, writes the audit log and counts, in the
+// transaction that restores.
+func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target catalog.PruneTarget, done []catalog.Restored,
+	tags []catalog.PrunedTag, details map[string]prunedDetail,
+) error {
+	digests := make(map[string]oci.Digest, len(tags))
+	for _, t := range tags {
+		digests[t.Name] = t.Digest
+	}
+	var ids []int64
+	var pushed []time.Time
+	var policies []string
+	var entries []audit.Entry
+	for _, d := range done {
+		if d.ID == 0 {
+			continue
+		}
+		for _, policy := range details[d.Name].Policies {
+			ids, pushed, policies = append(ids, d.ID), append(pushed, d.Pushed), append(policies, policy)
+		}
+		entries = append(entries, audit.Entry{
+			Kind: audit.RevertTag, Repository: target.Path, RepositoryID: target.ID, Tag: d.Name, Digest: digests[d.Name], Run: run,
+		})
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	// As the policies are now: one that was saved since the run counts as saved
+	// before the undo.
+	_, err := tx.Exec(ctx, `
+		INSERT INTO autopruneexemptions (repository_id, tag_id, pushed_at, policy, version)
+		SELECT $1, w.id, w.pushed, w.policy, p.version
+		FROM unnest($2::bigint[], $3::timestamptz[], $4::text[]) AS w (id, pushed, policy)
+		JOIN (SELECT uuid, version FROM namespaceautoprunepolicy WHERE uuid = ANY ($4)
+			UNION ALL SELECT uuid, version FROM repositoryautoprunepolicy WHERE uuid = ANY ($4)
+			UNION ALL SELECT uuid, version FROM defaultautoprunepolicy WHERE uuid = ANY ($4)) p ON p.uuid = w.policy
+		ON CONFLICT DO NOTHING`, target.ID, ids, pushed, policies)
+	if err != nil {
+		return fmt.Errorf("exempting restored tags: %w", err)
+	}
+	if _, err := tx.Exec(ctx, "UPDATE autopruneruns SET restored = restored + $2 WHERE id = $1", run, len(entries)); err != nil {
+		return fmt.Errorf("recording an undo: %w", err)
+	}
+	return audit.Append(ctx, tx, entries...)
+}

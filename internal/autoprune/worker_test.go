@@ -1,0 +1,337 @@
+package autoprune_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+func TestRunPrunesByNumberAndAge(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a, b, other := r.repository("app/a"), r.repository("app/b"), r.repository("other/a")
+	for i := range 6 {
+		for _, repo := range []string{"a", "b"} {
+			target := a
+			if repo == "b" {
+				target = b
+			}
+			r.tag(target, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(i)*day)
+		}
+		r.tag(other, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(i)*day)
+	}
+	number := r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 4}`)
+	age := r.policy(autoprune.Target{Repository: "app/b"}, `{"method": "creation_date", "olderThan": "2d", "tagPattern": "v[0-9]"}`)
+	r.run()
+	if got, want := r.tags(a), []string{"v0", "v1", "v2", "v3"}; !slices.Equal(got, want) {
+		t.Errorf("a has %v, want %v", got, want)
+	}
+	if got, want := r.tags(b), []string{"v0", "v1"}; !slices.Equal(got, want) {
+		t.Errorf("b has %v, want %v", got, want)
+	}
+	if got := len(r.tags(other)); got != 6 {
+		t.Errorf("another namespace has %d tags, want 6", got)
+	}
+	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 0)
+	r.must(err)
+	if len(runs) != 1 || runs[0].State != "success" || runs[0].Deleted != 6 || runs[0].Tags != 12 || runs[0].Repositories != 2 {
+		t.Fatalf("runs: %+v", runs)
+	}
+	details, err := r.pruner.GetRun(t.Context(), runs[0].ID)
+	r.must(err)
+	if len(details.PerRepository) != 2 || details.PerRepository[0].Repository != "app/b" || details.PerRepository[0].Deleted != 4 ||
+		details.PerRepository[0].Policies[number]+details.PerRepository[0].Policies[age] != 4 || details.PerRepository[1].Policies[number] != 2 {
+		t.Errorf("per repository: %+v", details.PerRepository)
+	}
+	task, err := r.pruner.Task(t.Context(), "app")
+	r.must(err)
+	if !strings.HasPrefix(task.Status, "success: deleted 6 of 12 tags in 2 repositories") || task.LastRan == nil {
+		t.Errorf("task: %+v", task)
+	}
+	if n := value[int](r, `SELECT count(*) FROM auditlog WHERE kind = 'autoprune_tag_delete' AND run = $1
+		AND tag IS NOT NULL AND digest IS NOT NULL AND repository_id IS NOT NULL AND policy IS NOT NULL AND namespace = 'app'`, runs[0].ID); n != 6 {
+		t.Errorf("%d entries in the audit log, want 6", n)
+	}
+	if n := value[int](r, "SELECT count(*) FROM gc_manifest_review_queue WHERE event = 'tag_delete'"); n != 6 {
+		t.Errorf("%d manifests queued for review, want 6", n)
+	}
+}
+
+// TestIdleRunsShareARow: runs that find nothing are counted in one row, until
+// something happens.
+func TestIdleRunsShareARow(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	r.tag(a, "v1", "m1", 0)
+	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 1}`)
+	for range 3 {
+		r.run()
+	}
+	r.tag(a, "v2", "m2", 0)
+	for range 3 {
+		r.run()
+	}
+	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 0)
+	r.must(err)
+	var got []string
+	for _, run := range runs {
+		got = append(got, fmt.Sprintf("%s %d times %d", run.State, run.Times, run.Deleted))
+	}
+	if want := []string{"success 2 times 0", "success 1 times 1", "success 3 times 0"}; !slices.Equal(got, want) {
+		t.Errorf("runs: %v, want %v", got, want)
+	}
+	page, next, err := r.pruner.Runs(t.Context(), "", "", 2)
+	r.must(err)
+	rest, end, err := r.pruner.Runs(t.Context(), "", next, 2)
+	r.must(err)
+	if len(page) != 2 || len(rest) != 1 || end != "" || rest[0].ID != runs[2].ID {
+		t.Errorf("pages of %d and %d", len(page), len(rest))
+	}
+}
+
+// TestTaskGoesWithItsPolicies: no policy, the task is deleted, and nothing else is
+// done.
+func TestTaskGoesWithItsPolicies(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	r.tag(a, "v1", "m1", 10*day)
+	target := autoprune.Target{Namespace: "app"}
+	id := r.policy(target, `{"method": "creation_date", "olderThan": "1d"}`)
+	r.must(r.pruner.Delete(t.Context(), target, id))
+	if n := value[int](r, "SELECT count(*) FROM autoprunetaskstatus"); n != 1 {
+		t.Fatalf("%d tasks before the worker came, want 1", n)
+	}
+	_, err := r.pruner.Work(t.Context())
+	r.must(err)
+	if n := value[int](r, "SELECT count(*) FROM autoprunetaskstatus"); n != 0 {
+		t.Errorf("%d tasks, want none", n)
+	}
+	if got := r.tags(a); len(got) != 1 {
+		t.Errorf("tags: %v", got)
+	}
+	if task, err := r.pruner.Task(t.Context(), "app"); task != nil || err != nil {
+		t.Errorf("task: %+v, %v", task, err)
+	}
+}
+
+// TestDefaults: the registry's policies hold where a namespace has none of its own
+// and hasn't refused them.
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	targets := []catalog.PruneTarget{r.repository("plain/a"), r.repository("own/a"), r.repository("off/a")}
+	for _, target := range targets {
+		for i, name := range []string{"v1", "v2", "v3"} {
+			r.tag(target, name, name, time.Duration(i)*day)
+		}
+	}
+	r.policy(autoprune.Target{Namespace: "own"}, `{"method": "number_of_tags", "numTags": 2}`)
+	r.must(r.pruner.UseDefaults(t.Context(), "off", false))
+	id := r.policy(autoprune.Target{}, `{"method": "number_of_tags", "numTags": 1}`)
+	r.ensure()
+	r.run()
+	for i, want := range []int{1, 2, 3} {
+		if got := r.tags(targets[i]); len(got) != want {
+			t.Errorf("%s has %v, want %d", targets[i].Path, got, want)
+		}
+	}
+	if on, err := r.pruner.UsesDefaults(t.Context(), "off"); on || err != nil {
+		t.Errorf("uses defaults: %t, %v", on, err)
+	}
+	r.must(r.pruner.UseDefaults(t.Context(), "off", true))
+	r.run()
+	if got := r.tags(targets[2]); len(got) != 1 {
+		t.Errorf("with the defaults on again: %v", got)
+	}
+	r.must(r.pruner.Delete(t.Context(), autoprune.Target{}, id))
+	r.run()
+	if got := values[string](r, "SELECT n.name FROM autoprunetaskstatus t JOIN top_level_namespaces n ON n.id = t.namespace_id"); !slices.Equal(got, []string{"own"}) {
+		t.Errorf("tasks of %v, want own alone", got)
+	}
+}
+
+// TestCompanionsGoWithTheirImage: signatures and the like are neither counted nor
+// left behind, and stay while any tag reaches their image.
+func TestCompanionsGoWithTheirImage(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	companion := func(image string) string { return "sha256-" + digestOf(image).Hex() + ".sig" }
+	for i, name := range []string{"new", "old", "shared", "child"} {
+		r.tag(a, name, name, time.Duration(i*10)*day)
+		r.tag(a, companion(name), "signature of "+name, time.Duration(i*10)*day)
+	}
+	r.tag(a, "also-shared", "shared", 0)
+	r.tag(a, "list", "index", 0)
+	r.index(a, "index", "child")
+	id := r.manifest(a, "sbom of old", "old")
+	r.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id) VALUES ($1, $2, 'sbom', $3)`, a.NamespaceID, a.ID, id)
+	r.tag(a, companion("nothing"), "orphan", 2*day)
+	r.tag(a, companion("not yet"), "early", 0)
+	r.policy(autoprune.Target{Repository: "app/a"}, `{"method": "number_of_tags", "numTags": 3}`) // new, list, also-shared
+	r.run()
+	want := []string{"also-shared", "list", "new", companion("new"), companion("shared"), companion("child"), companion("not yet")}
+	slices.Sort(want)
+	if got := r.tags(a); !slices.Equal(got, want) {
+		t.Errorf("tags:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if n := value[int](r, "SELECT count(*) FROM auditlog WHERE detail ->> 'code' = 'image_goes'"); n != 2 {
+		t.Errorf("%d went with their image, want 2", n)
+	}
+	if n := value[int](r, "SELECT count(*) FROM auditlog WHERE detail ->> 'code' = 'image_missing'"); n != 1 {
+		t.Errorf("%d had lost their image, want 1", n)
+	}
+}
+
+// TestUndo: a run's tags come back as they were, what was made since stays, and the
+// next run leaves them alone until the policy is saved again.
+func TestUndo(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a, gone := r.repository("app/a"), r.repository("app/gone")
+	for i := range 5 {
+		r.tag(a, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), time.Duration(i)*10*day)
+	}
+	r.tag(gone, "v1", "m1", 20*day)
+	target := autoprune.Target{Namespace: "app"}
+	id := r.policy(target, `{"method": "creation_date", "olderThan": "5d"}`)
+	r.policy(autoprune.Target{Repository: "app/a"}, `{"method": "number_of_tags", "numTags": 3}`)
+	before := values[time.Time](r, "SELECT created_at FROM tags WHERE repository_id = $1 ORDER BY name", a.ID)
+	r.run()
+	if got := r.tags(a); !slices.Equal(got, []string{"v0"}) {
+		t.Fatalf("after the run: %v", got)
+	}
+	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 1)
+	r.must(err)
+	r.tag(a, "v2", "new", 0)                                                                               // made since
+	r.exec("DELETE FROM manifests WHERE repository_id = $1 AND digest = $2", a.ID, digestOf("m3").Bytes()) // collected since
+	r.exec("DELETE FROM repositories WHERE id = $1", gone.ID)
+	undone, err := r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
+	r.must(err)
+	if undone.Restored != 2 || undone.Exists != 1 || undone.Gone != 2 || undone.Next != "" || len(undone.GoneTags) != 2 {
+		t.Errorf("undone: %+v", undone)
+	}
+	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v1", "v2", "v4"}) {
+		t.Errorf("after the undo: %v", got)
+	}
+	after := values[time.Time](r, "SELECT created_at FROM tags WHERE repository_id = $1 AND name IN ('v1', 'v4') ORDER BY name", a.ID)
+	if !after[0].Equal(before[1]) || !after[1].Equal(before[4]) {
+		t.Errorf("the tags aren't as old as they were: %v, %v", after, before)
+	}
+	if value[[]byte](r, "SELECT m.digest FROM tags t JOIN manifests m ON m.id = t.manifest_id WHERE t.name = 'v2' AND t.repository_id = $1", a.ID)[1] != digestOf("new").Bytes()[1] {
+		t.Error("the tag that was made since was overwritten")
+	}
+	r.run()
+	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v1", "v2", "v4"}) {
+		t.Errorf("the next run took again: %v", got)
+	}
+	again, err := r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
+	r.must(err)
+	if again.Restored != 0 || again.Exists != 3 {
+		t.Errorf("undone again: %+v", again)
+	}
+	r.exec("UPDATE tags SET updated_at = now() - interval '40 days' WHERE repository_id = $1 AND name = 'v4'", a.ID) // pushed again
+	r.run()
+	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v1", "v2"}) {
+		t.Errorf("a tag that was pushed again is exempt: %v", got)
+	}
+	p, err := r.pruner.Get(t.Context(), target, id)
+	r.must(err)
+	r.must(r.pruner.Update(t.Context(), target, id, p.Policy))
+	r.run()
+	if got := r.tags(a); !slices.Equal(got, []string{"v0", "v2"}) {
+		t.Errorf("after the policy was saved again: %v", got)
+	}
+	if n := value[int64](r, "SELECT restored FROM autopruneruns WHERE id = $1", runs[0].ID); n != 2 {
+		t.Errorf("the run has %d restored, want 2", n)
+	}
+	if n := value[int](r, "SELECT count(*) FROM auditlog WHERE kind = 'revert_tag' AND run = $1", runs[0].ID); n != 2 {
+		t.Errorf("%d entries of restored tags, want 2", n)
+	}
+}
+
+// TestMovedTagStays: a tag that was moved, pushed again or made anew after it was
+// selected isn't deleted.
+func TestMovedTagStays(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	for _, name := range []string{"kept", "moved", "pushed", "remade"} {
+		r.tag(a, name, name, 10*day)
+	}
+	r.manifest(a, "other", "")
+	page, err := snapshot(r, a)
+	r.must(err)
+	r.tag(a, "moved", "other", 9*day)
+	r.exec("UPDATE tags SET updated_at = now() WHERE name = 'pushed'")
+	r.exec("DELETE FROM tags WHERE name = 'remade'")
+	r.tag(a, "remade", "remade", 10*day)
+	var gone []catalog.PrunedTag
+	r.must(r.catalog.Prune(t.Context(), func(p catalog.Pruning) (err error) {
+		gone, err = p.Delete(t.Context(), a, page)
+		return err
+	}))
+	if len(gone) != 1 || gone[0].Name != "kept" || gone[0].Digest != digestOf("kept") {
+		t.Errorf("deleted: %+v", gone)
+	}
+}
+
+func snapshot(r *registry, target catalog.PruneTarget) (page []catalog.PruneTag, err error) {
+	err = r.catalog.PruneSnapshot(r.t.Context(), target, func(s *catalog.PruneSnapshot) (err error) {
+		page, err = s.Tags(r.t.Context(), "", 1000)
+		return err
+	})
+	return page, err
+}
+
+// TestProtectedTagsStay: whatever policies say, and whose rule it is.
+func TestProtectedTagsStay(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a, b := r.repository("app/a"), r.repository("app/b")
+	for _, target := range []catalog.PruneTarget{a, b} {
+		for _, name := range []string{"prod", "release-1", "stable", "v1"} {
+			r.tag(target, name, name, 10*day)
+		}
+	}
+	protect := func(pattern string, namespace, repository any) {
+		r.exec("INSERT INTO tagprotectionrules (uuid, namespace_id, repository_id, pattern) VALUES (gen_random_uuid(), $1, $2, $3)",
+			namespace, repository, pattern)
+	}
+	protect("prod", nil, nil)
+	protect("release-.*", a.NamespaceID, nil)
+	protect("stable", a.NamespaceID, a.ID)
+	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d"}`)
+	r.run()
+	if got := r.tags(a); !slices.Equal(got, []string{"prod", "release-1", "stable"}) {
+		t.Errorf("a has %v", got)
+	}
+	if got := r.tags(b); !slices.Equal(got, []string{"prod", "release-1"}) {
+		t.Errorf("b has %v", got)
+	}
+}
+
+// TestLastPulledSelectsNothingWithoutStatistics, and says so.
+func TestLastPulledSelectsNothingWithoutStatistics(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	r.tag(a, "v1", "m1", 1000*day)
+	id := r.policy(autoprune.Target{Namespace: "app"}, `{"method": "last_pulled", "olderThan": "90d"}`)
+	r.run()
+	if got := r.tags(a); len(got) != 1 {
+		t.Errorf("tags: %v", got)
+	}
+	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 1)
+	r.must(err)
+	if runs[0].Notices[id] != "there are no pull statistics yet" {
+		t.Errorf("notices: %v", runs[0].Notices)
+	}
+}

@@ -1,0 +1,292 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// PruneTarget is a repository whose tags are judged.
+type PruneTarget struct {
+	NamespaceID, ID int64
+	Path            string
+}
+
+// NamespaceID is the id of a namespace. Error: NAME_UNKNOWN.
+func (c *Catalog) NamespaceID(ctx context.Context, name string) (id int64, err error) {
+	err = c.db.Pool.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1", name).Scan(&id)
+	switch {
+	case isNoRows(err):
+		return 0, oci.Errorf(oci.NameUnknown, "namespace %s is not known to this registry", name).
+			WithDetail(map[string]string{"name": name})
+	case err != nil:
+		return 0, fmt.Errorf("looking for namespace %s: %w", name, err)
+	}
+	return id, nil
+}
+
+// PruneTarget finds a repository by its name. Error: NAME_UNKNOWN.
+func (c *Catalog) PruneTarget(ctx context.Context, path string) (PruneTarget, error) {
+	t := PruneTarget{Path: path}
+	err := c.db.Pool.QueryRow(ctx, "SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).
+		Scan(&t.NamespaceID, &t.ID)
+	switch {
+	case isNoRows(err):
+		return t, nameUnknown(path)
+	case err != nil:
+		return t, fmt.Errorf("looking for repository %s: %w", path, err)
+	}
+	return t, nil
+}
+
+// PruneTargets lists up to n repositories of a namespace whose ids are above
+// after, in the order of their ids.
+func (c *Catalog) PruneTargets(ctx context.Context, namespace, after int64, n int) ([]PruneTarget, error) {
+	rows, err := c.opt.Background.Pool.Query(ctx, `
+		SELECT top_level_namespace_id, id, path FROM live_repositories
+		WHERE top_level_namespace_id = $1 AND id > $2 ORDER BY id LIMIT $3`, namespace, after, n)
+	if err != nil {
+		return nil, fmt.Errorf("listing the repositories of a namespace: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PruneTarget])
+	if err != nil {
+		return nil, fmt.Errorf("listing the repositories of a namespace: %w", err)
+	}
+	return list, nil
+}
+
+// PruneTag is what pruning looks at in a tag.
+type PruneTag struct {
+	ID, Manifest int64
+	Name         string
+	// Pushed is when the tag was last pushed: made, moved or pushed again.
+	Pushed time.Time
+	// Subject is the manifest that the tag's manifest has as its subject:
+	// SubjectMissing when it isn't in the repository, 0 when there is none.
+	Subject int64
+}
+
+// SubjectMissing is the PruneTag.Subject of a manifest whose subject isn't there.
+const SubjectMissing = -1
+
+// PruneSnapshot reads a repository as it was at one moment. It is for one
+// goroutine.
+type PruneSnapshot struct {
+	// Now is the database's time when the snapshot was taken.
+	Now    time.Time
+	tx     pgx.Tx
+	target PruneTarget
+	// subjects says whether any manifest has a subject: few repositories have, and
+	// for the others tags are read without a look at their manifests.
+	subjects bool
+}
+
+// PruneSnapshot calls fn with a snapshot of the repository, which ends with it.
+// The transaction only reads, so it is in nobody's way.
+func (c *Catalog) PruneSnapshot(ctx context.Context, t PruneTarget, fn func(s *PruneSnapshot) error) error {
+	o := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	return pgx.BeginTxFunc(ctx, c.opt.Background.Pool, o, func(tx pgx.Tx) error {
+		s := &PruneSnapshot{tx: tx, target: t}
+		err := tx.QueryRow(ctx, `
+			SELECT now(), EXISTS (SELECT FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest IS NOT NULL)`,
+			t.NamespaceID, t.ID).Scan(&s.Now, &s.subjects)
+		if err != nil {
+			return fmt.Errorf("reading the tags of %s: %w", t.Path, err)
+		}
+		return fn(s)
+	})
+}
+
+// Tags lists up to n tags after last, in the order of their names.
+func (s *PruneSnapshot) Tags(ctx context.Context, last string, n int) ([]PruneTag, error) {
+	sql := `
+		SELECT id, manifest_id, name, COALESCE(updated_at, created_at), 0::bigint
+		FROM tags WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name > $3
+		ORDER BY name LIMIT $4`
+	if s.subjects {
+		sql = `
+		SELECT t.id, t.manifest_id, t.name, t.pushed,
+			CASE WHEN m.subject_digest IS NOT NULL THEN COALESCE(subject.id, -1) ELSE 0 END
+		FROM (
+			SELECT id, manifest_id, name, COALESCE(updated_at, created_at) AS pushed
+			FROM tags WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name > $3
+			ORDER BY name LIMIT $4) t
+		CROSS JOIN LATERAL (
+			SELECT subject_digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = t.manifest_id OFFSET 0) m
+		LEFT JOIN LATERAL (
+			SELECT id FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = m.subject_digest OFFSET 0) subject ON true
+		ORDER BY t.name`
+	}
+	rows, err := s.tx.Query(ctx, sql, s.target.NamespaceID, s.target.ID, last, n)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PruneTag])
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	return list, nil
+}
+
+// Query reads what another package keeps about the repository, in the snapshot.
+func (s *PruneSnapshot) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return s.tx.Query(ctx, sql, args...)
+}
+
+// QueryRow is Query for one row.
+func (s *PruneSnapshot) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return s.tx.QueryRow(ctx, sql, args...)
+}
+
+func (s *PruneSnapshot) failed(err error) error {
+	return fmt.Errorf("reading the tags of %s: %w", s.target.Path, err)
+}
+
+// Manifests finds the ids of the manifests that are there, by their digests.
+func (s *PruneSnapshot) Manifests(ctx context.Context, digests []oci.Digest) (map[oci.Digest]int64, error) {
+	found := make(map[oci.Digest]int64, len(digests))
+	if len(digests) == 0 {
+		return found, nil
+	}
+	wanted := make([][]byte, len(digests))
+	for i, d := range digests {
+		wanted[i] = d.Bytes()
+	}
+	rows, err := s.tx.Query(ctx, `
+		SELECT want.digest, m.id FROM unnest($3::bytea[]) AS want (digest)
+		CROSS JOIN LATERAL (
+			SELECT id FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = want.digest OFFSET 0) m`,
+		s.target.NamespaceID, s.target.ID, wanted)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	var raw []byte
+	var id int64
+	_, err = pgx.ForEachRow(rows, []any{&raw, &id}, func() error {
+		d, err := oci.DigestFromBytes(raw)
+		found[d] = id
+		return err
+	})
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	return found, nil
+}
+
+// ManifestLink says that one manifest keeps another: an index its child, or a
+// subject its referrer.
+type ManifestLink struct{ Keeper, Kept int64 }
+
+// Parents are the links from indexes to the manifests given.
+func (s *PruneSnapshot) Parents(ctx context.Context, manifests []int64) ([]ManifestLink, error) {
+	return s.links(ctx, `
+		SELECT x.parent_id, x.child_id FROM unnest($3::bigint[]) AS want (id)
+		CROSS JOIN LATERAL (
+			SELECT parent_id, child_id FROM manifest_references
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = want.id OFFSET 0) x`, manifests)
+}
+
+// Children are the links from the manifests given to those they list as indexes.
+func (s *PruneSnapshot) Children(ctx context.Context, manifests []int64) ([]ManifestLink, error) {
+	return s.links(ctx, `
+		SELECT x.parent_id, x.child_id FROM unnest($3::bigint[]) AS want (id)
+		CROSS JOIN LATERAL (
+			SELECT parent_id, child_id FROM manifest_references
+			WHERE repository_id = $2 AND top_level_namespace_id = $1 AND parent_id = want.id OFFSET 0) x`, manifests)
+}
+
+// Subjects are the links from subjects that are there to the manifests given.
+func (s *PruneSnapshot) Subjects(ctx context.Context, manifests []int64) ([]ManifestLink, error) {
+	if !s.subjects {
+		return nil, nil
+	}
+	return s.links(ctx, `
+		SELECT subject.id, want.id FROM unnest($3::bigint[]) AS want (id)
+		CROSS JOIN LATERAL (
+			SELECT subject_digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = want.id
+				AND subject_digest IS NOT NULL OFFSET 0) m
+		CROSS JOIN LATERAL (
+			SELECT id FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = m.subject_digest OFFSET 0) subject`, manifests)
+}
+
+// Referrers are the links from the manifests given to those whose subject they are.
+func (s *PruneSnapshot) Referrers(ctx context.Context, manifests []int64) ([]ManifestLink, error) {
+	if !s.subjects {
+		return nil, nil
+	}
+	return s.links(ctx, `
+		SELECT want.id, r.id FROM unnest($3::bigint[]) AS want (id)
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = want.id OFFSET 0) m
+		CROSS JOIN LATERAL (
+			SELECT id FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = m.digest OFFSET 0) r`, manifests)
+}
+
+func (s *PruneSnapshot) links(ctx context.Context, sql string, manifests []int64) ([]ManifestLink, error) {
+	if len(manifests) == 0 {
+		return nil, nil
+	}
+	rows, err := s.tx.Query(ctx, sql, s.target.NamespaceID, s.target.ID, manifests)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[ManifestLink])
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	return list, nil
+}
+
+// PruneUnused is how many bytes of blobs only the manifests given hold, which may
+// be of several repositories: what garbage collection would free after them, as
+// things are now.
+func (c *Catalog) PruneUnused(ctx context.Context, repositories []PruneTarget, manifests [][]int64) (bytes int64, err error) {
+	var namespaces, ids, list []int64
+	for i, t := range repositories {
+		for _, m := range manifests[i] {
+			namespaces, ids, list = append(namespaces, t.NamespaceID), append(ids, t.ID), append(list, m)
+		}
+	}
+	if len(list) == 0 {
+		return 0, nil
+	}
+	// Manifests' ids are unique in the registry.
+	err = c.opt.Background.Pool.QueryRow(ctx, `
+		WITH going AS MATERIALIZED (
+			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS g (namespace_id, repository_id, id)
+		), held AS MATERIALIZED (
+			SELECT l.digest FROM going g
+			CROSS JOIN LATERAL (
+				SELECT digest FROM layers
+				WHERE top_level_namespace_id = g.namespace_id AND repository_id = g.repository_id AND manifest_id = g.id
+				OFFSET 0) l
+			UNION
+			SELECT m.digest FROM going g
+			CROSS JOIN LATERAL (
+				SELECT configuration_blob_digest AS digest FROM manifests
+				WHERE top_level_namespace_id = g.namespace_id AND repository_id = g.repository_id AND id = g.id
+					AND configuration_blob_digest IS NOT NULL OFFSET 0) m
+		)
+		SELECT COALESCE(sum(b.size), 0)::bigint FROM held h
+		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = h.digest OFFSET 0) b
+		WHERE NOT EXISTS (SELECT FROM layers l WHERE l.digest = h.digest AND l.manifest_id NOT IN (SELECT id FROM going))
+			AND NOT EXISTS (SELECT FROM manifests m
+				WHERE m.configuration_blob_digest = h.digest AND m.id NOT IN (SELECT id FROM going))`,
+		namespaces, ids, list).Scan(&bytes)
+	if err != nil {
+		return 0, fmt.Errorf("adding up what the manifests of pruned tags hold: %w", err)
+	}
+	return bytes, nil
+}

@@ -1,0 +1,273 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// PrunedTag is a tag that was deleted by a policy, with what it takes to bring it
+// back.
+type PrunedTag struct {
+	ID      int64 // of the deleted row
+	Name    string
+	Digest  oci.Digest // of its manifest
+	Created time.Time
+	Updated time.Time // zero: it was never moved nor pushed again
+}
+
+// ErrTargetBusy says that others work on the repository: try again.
+var ErrTargetBusy = errors.New("others work on the repository")
+
+// Pruning is a transaction that deletes tags.
+type Pruning struct{ tx pgx.Tx }
+
+// Tx is the transaction itself, for what belongs to it.
+func (p Pruning) Tx() pgx.Tx { return p.tx }
+
+// Prune calls fn in a READ COMMITTED transaction of the pool for background work,
+// whose lock timeout is short. It runs once; ErrTargetBusy says that it lost a race
+// and left nothing.
+func (c *Catalog) Prune(ctx context.Context, fn func(p Pruning) error) error {
+	err := pgx.BeginTxFunc(ctx, c.opt.Background.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		return fn(Pruning{tx})
+	})
+	if code := db.Code(err); code == db.CodeLockNotAvailable || db.Retryable(err) {
+		return fmt.Errorf("%w: %w", ErrTargetBusy, err)
+	}
+	return err
+}
+
+// Delete deletes those of the tags that are still as they were read: the same row,
+// with the same manifest, not pushed again. One that somebody is changing at this
+// moment is left alone. They are locked in the order of their names, as a put does.
+//
+// The rows are locked and their condition is checked on what is locked, the newest
+// version; the deletion follows the same row, and checks again.
+func (p Pruning) Delete(ctx context.Context, t PruneTarget, tags []PruneTag) ([]PrunedTag, error) {
+	ids, names, manifests, pushed := columns(tags)
+	rows, err := p.tx.Query(ctx, `
+		WITH want AS (
+			SELECT * FROM unnest($3::bigint[], $4::text[], $5::bigint[], $6::timestamptz[])
+				AS w (id, name, manifest_id, pushed)
+			ORDER BY name COLLATE "C"
+		), locked AS MATERIALIZED (
+			SELECT w.* FROM want w
+			CROSS JOIN LATERAL (
+				SELECT FROM tags
+				WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name = w.name AND id = w.id
+					AND manifest_id = w.manifest_id AND COALESCE(updated_at, created_at) = w.pushed
+				FOR UPDATE SKIP LOCKED) t
+		), gone AS (
+			DELETE FROM tags t USING locked l
+			WHERE t.repository_id = $2 AND t.top_level_namespace_id = $1 AND t.name = l.name AND t.id = l.id
+				AND t.manifest_id = l.manifest_id AND COALESCE(t.updated_at, t.created_at) = l.pushed
+			RETURNING t.id, t.name, t.manifest_id, t.created_at, t.updated_at
+		)
+		SELECT g.id, g.name, m.digest, g.created_at, g.updated_at FROM gone g
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = g.manifest_id OFFSET 0) m`,
+		t.NamespaceID, t.ID, ids, names, manifests, pushed)
+	if err != nil {
+		return nil, fmt.Errorf("deleting tags of %s: %w", t.Path, err)
+	}
+	return collectPruned(rows, t)
+}
+
+func columns(tags []PruneTag) (ids []int64, names []string, manifests []int64, pushed []time.Time) {
+	for _, t := range tags {
+		ids, names = append(ids, t.ID), append(names, t.Name)
+		manifests, pushed = append(manifests, t.Manifest), append(pushed, t.Pushed)
+	}
+	return ids, names, manifests, pushed
+}
+
+func collectPruned(rows pgx.Rows, t PruneTarget) ([]PrunedTag, error) {
+	var list []PrunedTag
+	var tag PrunedTag
+	var digest []byte
+	var updated *time.Time
+	_, err := pgx.ForEachRow(rows, []any{&tag.ID, &tag.Name, &digest, &tag.Created, &updated}, func() (err error) {
+		if tag.Updated = (time.Time{}); updated != nil {
+			tag.Updated = *updated
+		}
+		tag.Digest, err = oci.DigestFromBytes(digest)
+		list = append(list, tag)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("deleting tags of %s: %w", t.Path, err)
+	}
+	return list, nil
+}
+
+// HoldImages keeps the images, each a manifest of the repository, from getting a
+// tag until the transaction ends, and returns those that no tag reaches now, neither
+// their own nor one of an index above them. What keeps a companion's image is known
+// for sure only so: who tags a manifest, or puts an index, locks it first.
+//
+// The indexes above are locked too. The set of them can't grow meanwhile, since a
+// new index locks its children.
+func (p Pruning) HoldImages(ctx context.Context, t PruneTarget, images []int64) ([]int64, error) {
+	for level := images; len(level) > 0; {
+		_, err := p.tx.Exec(ctx, `
+			SELECT FROM (SELECT id FROM unnest($3::bigint[]) AS id ORDER BY id) w
+			CROSS JOIN LATERAL (
+				SELECT FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = w.id
+				FOR UPDATE) m`, t.NamespaceID, t.ID, level)
+		if err != nil {
+			return nil, fmt.Errorf("locking the images of companions in %s: %w", t.Path, err)
+		}
+		rows, err := p.tx.Query(ctx, `
+			SELECT DISTINCT parent_id FROM manifest_references
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = ANY ($3)`, t.NamespaceID, t.ID, level)
+		if err == nil {
+			level, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+		}
+		if err != nil {
+			return nil, fmt.Errorf("locking the images of companions in %s: %w", t.Path, err)
+		}
+	}
+	rows, err := p.tx.Query(ctx, `
+		SELECT want.id FROM unnest($3::bigint[]) AS want (id)
+		WHERE NOT EXISTS (
+			WITH RECURSIVE above AS (
+				SELECT want.id
+				UNION
+				SELECT x.parent_id FROM above a
+				CROSS JOIN LATERAL (
+					SELECT parent_id FROM manifest_references
+					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = a.id OFFSET 0) x
+			)
+			SELECT FROM above a
+			CROSS JOIN LATERAL (
+				SELECT name FROM tags
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = a.id OFFSET 0) t)`,
+		t.NamespaceID, t.ID, images)
+	if err != nil {
+		return nil, fmt.Errorf("looking for what keeps the images of companions in %s: %w", t.Path, err)
+	}
+	free, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return nil, fmt.Errorf("looking for what keeps the images of companions in %s: %w", t.Path, err)
+	}
+	return free, nil
+}
+
+// HoldRepository lets nobody push to the repository until the transaction ends,
+// and says which of the digests aren't manifests of it, and which of the manifests
+// have no subject in it.
+func (p Pruning) HoldRepository(ctx context.Context, t PruneTarget, digests []oci.Digest, manifests []int64) (absent map[oci.Digest]bool, alone map[int64]bool, err error) {
+	if _, err := p.tx.Exec(ctx, "SELECT FROM repositories WHERE id = $1 FOR UPDATE", t.ID); err != nil {
+		return nil, nil, fmt.Errorf("locking repository %s: %w", t.Path, err)
+	}
+	s := &PruneSnapshot{tx: p.tx, target: t, subjects: true} // each statement has its own, here
+	found, err := s.Manifests(ctx, digests)
+	if err != nil {
+		return nil, nil, err
+	}
+	links, err := s.Subjects(ctx, manifests)
+	if err != nil {
+		return nil, nil, err
+	}
+	absent, alone = make(map[oci.Digest]bool), make(map[int64]bool)
+	for _, d := range digests {
+		_, there := found[d]
+		absent[d] = !there
+	}
+	for _, m := range manifests {
+		alone[m] = true
+	}
+	for _, l := range links {
+		delete(alone, l.Kept)
+	}
+	return absent, alone, nil
+}
+
+// Restored says what became of a tag that was to be restored.
+type Restored struct {
+	Name string
+	// ID and Pushed are of the tag's new row, 0 and zero when it wasn't made.
+	ID     int64
+	Pushed time.Time
+	// Exists says that there is a tag of that name, made since; Gone that the
+	// manifest isn't there any more.
+	Exists, Gone bool
+}
+
+// Restore makes tags again as they were, with their times, where their manifests
+// are still there and no tag of the name has been made since. Error:
+// NAME_UNKNOWN when the repository is gone, or another one by that name.
+//
+// The manifests are locked before they get tags, as RestoreTag does it.
+func (c *Catalog) Restore(ctx context.Context, t PruneTarget, tags []PrunedTag, also func(tx pgx.Tx, done []Restored) error) ([]Restored, error) {
+	var done []Restored
+	err := c.change(ctx, t.Path, c.cache.dropTags, func(ctx context.Context) error {
+		return c.db.Tx(ctx, func(tx pgx.Tx) (err error) {
+			if _, err = tx.Exec(ctx, lockRepository, t.NamespaceID, t.ID, t.Path); err != nil {
+				return err
+			}
+			if done, err = restore(ctx, tx, t, tags); err != nil {
+				return err
+			}
+			return also(tx, done)
+		})
+	})
+	switch {
+	case db.Code(err) == stateRepositoryGone:
+		return nil, nameUnknown(t.Path)
+	case err != nil:
+		return nil, fmt.Errorf("restoring tags of %s: %w", t.Path, err)
+	}
+	return done, nil
+}
+
+func restore(ctx context.Context, tx pgx.Tx, t PruneTarget, tags []PrunedTag) ([]Restored, error) {
+	var digests [][]byte
+	var names []string
+	var created []time.Time
+	var updated []*time.Time
+	for i := range tags {
+		digests, names = append(digests, tags[i].Digest.Bytes()), append(names, tags[i].Name)
+		created = append(created, tags[i].Created)
+		if updated = append(updated, nil); !tags[i].Updated.IsZero() {
+			updated[i] = &tags[i].Updated
+		}
+	}
+	if _, err := tx.Exec(ctx, `
+		SELECT FROM (SELECT DISTINCT digest FROM unnest($3::bytea[]) AS digest ORDER BY digest) want
+		CROSS JOIN LATERAL (
+			SELECT FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = want.digest
+			FOR KEY SHARE) m`, t.NamespaceID, t.ID, digests); err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `
+		WITH want AS MATERIALIZED (
+			SELECT w.*, m.id AS manifest_id
+			FROM unnest($3::bytea[], $4::text[], $5::timestamptz[], $6::timestamptz[]) AS w (digest, name, created, updated)
+			LEFT JOIN LATERAL (
+				SELECT id FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = w.digest OFFSET 0) m ON true
+		), made AS (
+			INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at, updated_at)
+			SELECT $1, $2, name, manifest_id, created, updated FROM want WHERE manifest_id IS NOT NULL
+			ORDER BY name COLLATE "C"
+			ON CONFLICT (repository_id, top_level_namespace_id, name) DO NOTHING
+			RETURNING id, name, COALESCE(updated_at, created_at) AS pushed
+		)
+		SELECT w.name, COALESCE(m.id, 0), COALESCE(m.pushed, 'epoch'), m.id IS NULL AND w.manifest_id IS NOT NULL, w.manifest_id IS NULL
+		FROM want w LEFT JOIN made m ON m.name = w.name`,
+		t.NamespaceID, t.ID, digests, names, created, updated)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Restored])
+}

@@ -1,0 +1,70 @@
+package config
+
+import (
+	"errors"
+	"net/url"
+	"time"
+)
+
+// Autoprune is about auto-pruning.
+type Autoprune struct {
+	Enabled  bool          // this process prunes; policies are kept in any case
+	Interval time.Duration // between two runs in a namespace, at least
+	KeepRuns time.Duration
+	Webhook  Webhook
+}
+
+// autopruneSettings are about auto-pruning.
+var autopruneSettings = []setting{
+	{key: "autoprune.enabled", def: "true", field: func(c *Config) field { return boolField{&c.Autoprune.Enabled} }},
+	{key: "autoprune.interval", def: "30s", field: func(c *Config) field {
+		return durationField{&c.Autoprune.Interval, time.Second, time.Hour}
+	}},
+	{key: "autoprune.keep_runs", def: "90d", field: func(c *Config) field {
+		return durationField{&c.Autoprune.KeepRuns, time.Minute, maxDuration}
+	}},
+}
+
+// Webhook is who is told of runs.
+type Webhook struct {
+	URL          Secret // receivers' URLs are passwords as often as not; "" for nobody
+	Secret       Secret // "" when notices aren't signed
+	AllowPrivate bool   // the receiver may be at an address that isn't public
+}
+
+// webhookSettings are about the notices of auto-pruning.
+var webhookSettings = []setting{
+	{key: "autoprune.webhook.url", field: func(c *Config) field { return secretField{&c.Autoprune.Webhook.URL} }},
+	{key: "autoprune.webhook.secret", field: func(c *Config) field { return secretField{&c.Autoprune.Webhook.Secret} }},
+	{key: "autoprune.webhook.allow_private", def: "false", field: func(c *Config) field {
+		return boolField{&c.Autoprune.Webhook.AllowPrivate}
+	}},
+}
+
+// validateWebhook checks the URL's form. The rest is for the one that sends to say.
+func (c *Config) validateWebhook(report func(key, format string, args ...any)) {
+	w := c.Autoprune.Webhook
+	if w.URL == "" {
+		for _, s := range webhookSettings {
+			if s.field(c).show() != s.def {
+				report(s.key, "it is set but autoprune.webhook.url isn't; set that, or remove it")
+			}
+		}
+		return
+	}
+	if err := parseWebhookURL(string(w.URL)); err != nil {
+		report("autoprune.webhook.url", "%v", err)
+	}
+}
+
+// parseWebhookURL doesn't repeat the text, which may be a secret.
+func parseWebhookURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return errors.New("it is no http or https URL; write it as https://host/path")
+	}
+	if u.User != nil {
+		return errors.New("it may not hold a user or a password")
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	pending = "delivered_at IS NULL AND given_up_at IS NULL"
+	// recordTimeout bounds a record, which is made even while the process stops.
+	recordTimeout = 5 * time.Second
+)
+
+// delivery is a claimed notice.
+type delivery struct {
+	ID       uuid.UUID
+	Event    string
+	Body     string
+	Attempts int // this one included
+}
+
+// batch claims notices that are due and sends them, all at once.
+func (s *Sender) batch(ctx context.Context) (more bool, err error) {
+	lease := uuid.New()
+	list, err := s.claim(ctx, lease)
+	if err != nil {
+		return false, fmt.Errorf("claiming notices: %w", err)
+	}
+	errs := make([]error, len(list))
+	var wg sync.WaitGroup
+	for i, d := range list {
+		wg.Go(func() { errs[i] = s.deliver(ctx, lease, d) })
+	}
+	wg.Wait()
+	return len(list) == s.opt.Parallel, errors.Join(errs...)
+}
+
+// claim takes notices that are due for the time of a lease. No rows: none is due,
+// or others have them.
+func (s *Sender) claim(ctx context.Context, lease uuid.UUID) ([]delivery, error) {
+	rows, err := s.opt.DB.Pool.Query(ctx, `
+		UPDATE webhookdeliveries
+		SET lease = $1, attempts = attempts + 1, next_attempt = clock_timestamp() + $2::interval
+		WHERE id = ANY (ARRAY(
+			SELECT id FROM webhookdeliveries
+			WHERE `+pending+` AND next_attempt <= now()
+			ORDER BY next_attempt LIMIT $3 FOR UPDATE SKIP LOCKED))
+		RETURNING id, event, body, attempts`, lease, s.opt.Lease, s.opt.Parallel)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[delivery])
+}
+
+// next is how long it is until a notice is due.
+func (s *Sender) next(ctx context.Context) (time.Duration, error) {
+	var seconds *float64
+	err := s.opt.DB.Pool.QueryRow(ctx, `
+		SELECT extract(epoch FROM min(next_attempt) - clock_timestamp())::float8
+		FROM webhookdeliveries WHERE `+pending).Scan(&seconds)
+	if err != nil {
+		return 0, fmt.Errorf("asking when the next notice is due: %w", err)
+	}
+	if seconds == nil || *seconds > worker.MaxIdle.Seconds() {
+		return worker.MaxIdle, nil
+	}
+	return time.Duration(max(*seconds, 0) * float64(time.Second)), nil
+}
+
+// deliver sends a claimed notice and records what became of it. Errors are the
+// database's: the lease runs out, and the notice is sent again.
+func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, d delivery) error {
+	failure := s.attempt(ctx, d)
+	stopping := ctx.Err() != nil
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
+	defer cancel()
+	var err error
+	switch {
+	case failure == nil:
+		err = s.delivered(record, d)
+	case stopping:
+		err = s.giveBack(record, lease, d)
+	case failure.gone || d.Attempts >= s.opt.MaxAttempts:
+		err = s.giveUp(record, lease, d, failure)
+	default:
+		err = s.postpone(record, lease, d, failure)
+	}
+	if err != nil {
+		return fmt.Errorf("recording what became of the notice %s: %w", d.ID, err)
+	}
+	return nil
+}
+
+// delivered needs no lease: see the package comment.
+func (s *Sender) delivered(ctx context.Context, d delivery) error {
+	_, err := s.opt.DB.Pool.Exec(ctx, `
+		UPDATE webhookdeliveries
+		SET delivered_at = clock_timestamp(), given_up_at = NULL, lease = NULL, last_error = NULL
+		WHERE id = $1 AND delivered_at IS NULL`, d.ID)
+	s.opt.Metrics.count(resultDelivered)
+	s.opt.Log.DebugContext(ctx, "a notice was delivered", "id", d.ID, "event", d.Event, "host", s.url.Host, "attempts", d.Attempts)
+	return err
+}
+
+// giveBack makes a notice due again that wasn't sent, or only half.
+func (s *Sender) giveBack(ctx context.Context, lease uuid.UUID, d delivery) error {
+	_, err := s.opt.DB.Pool.Exec(ctx, `
+		UPDATE webhookdeliveries SET attempts = attempts - 1, next_attempt = clock_timestamp(), lease = NULL
+		WHERE id = $1 AND lease = $2`, d.ID, lease)
+	return err
+}
+
+func (s *Sender) giveUp(ctx context.Context, lease uuid.UUID, d delivery, f *failure) error {
+	tag, err := s.opt.DB.Pool.Exec(ctx, `
+		UPDATE webhookdeliveries SET given_up_at = clock_timestamp(), lease = NULL, last_error = $3
+		WHERE id = $1 AND lease = $2`, d.ID, lease, f.detail())
+	s.opt.Metrics.count(resultFailed)
+	if err == nil && tag.RowsAffected() == 1 {
+		s.opt.Metrics.count(resultGivenUp)
+		s.opt.Log.ErrorContext(ctx, "a notice was given up: its receiver won't learn of it",
+			"id", d.ID, "event", d.Event, "host", s.url.Host, "attempts", d.Attempts, "error", f)
+	}
+	return err
+}
+
+func (s *Sender) postpone(ctx context.Context, lease uuid.UUID, d delivery, f *failure) error {
+	pause := max(s.backoff(d.Attempts), min(f.after, s.opt.RetryMax))
+	_, err := s.opt.DB.Pool.Exec(ctx, `
+		UPDATE webhookdeliveries SET next_attempt = clock_timestamp() + $3::interval, lease = NULL, last_error = $4
+		WHERE id = $1 AND lease = $2`, d.ID, lease, pause, f.detail())
+	s.opt.Metrics.count(resultFailed)
+	s.opt.Log.WarnContext(ctx, "a notice couldn't be delivered; it is tried again",
+		"id", d.ID, "event", d.Event, "host", s.url.Host, "attempts", d.Attempts, "again_in", pause, "error", f)
+	return err
+}
+
+// backoff is the pause after that many attempts, 1 or more.
+func (s *Sender) backoff(attempts int) time.Duration {
+	d := s.opt.RetryMin
+	for i := 1; i < attempts && d < s.opt.RetryMax; i++ {
+		d *= 3
+	}
+	d = min(d, s.opt.RetryMax)
+	return d - rand.N(d/5+1)
+}

@@ -1,0 +1,85 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// MaxBody bounds the body of a notice, in bytes.
+const MaxBody = 256 << 10
+
+// Event is what a notice tells.
+type Event struct {
+	// ID is the notice's, by which receivers tell repeats. Zero: a new one. The
+	// second of two with the same ID isn't queued, while the first is kept.
+	ID uuid.UUID
+	// Type names the event and the form of Data: words of letters, digits and _,
+	// with dots between them, "autoprune.started".
+	Type string
+	Time time.Time // when it happened; zero: now
+	Data any       // a JSON object; nil: an empty one
+}
+
+// Execer runs a statement: a transaction, usually.
+type Execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// Queue writes the notice in the caller's transaction, so that it is sent exactly
+// if that commits. Without a URL it does nothing. Call Wake after the commit.
+// A notice whose type or size isn't possible is an error, and nothing is written.
+func (s *Sender) Queue(ctx context.Context, tx Execer, e Event) error {
+	if !s.Configured() {
+		return nil
+	}
+	body, err := e.body()
+	if err != nil {
+		return fmt.Errorf("queueing the notice %q: %w", e.Type, err)
+	}
+	if e.ID == uuid.Nil {
+		e.ID = uuid.New()
+	}
+	_, err = tx.Exec(ctx, `
+		INSERT INTO webhookdeliveries (id, event, body) VALUES ($1, $2, $3)
+		ON CONFLICT (id) DO NOTHING`, e.ID, e.Type, body)
+	if err != nil {
+		return fmt.Errorf("queueing the notice %s: %w", e.Type, err)
+	}
+	return nil
+}
+
+var eventType = regexp.MustCompile(`^[a-zA-Z0-9_]+(\.[a-zA-Z0-9_]+)*$`)
+
+// body is the JSON that is sent. It is made once, since its bytes are signed.
+func (e Event) body() (string, error) {
+	if len(e.Type) > 128 || !eventType.MatchString(e.Type) {
+		return "", errors.New("its type must be up to 128 letters, digits and _, with single dots between them")
+	}
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	if e.Data == nil {
+		e.Data = struct{}{}
+	}
+	b, err := json.Marshal(struct {
+		Type      string `json:"type"`
+		Timestamp string `json:"timestamp"`
+		Data      any    `json:"data"`
+	}{e.Type, e.Time.UTC().Format(time.RFC3339Nano), e.Data})
+	if err != nil {
+		return "", fmt.Errorf("writing its data as JSON: %w", err)
+	}
+	if len(b) > MaxBody {
+		return "", fmt.Errorf("it has %d bytes, %d are possible; send less data, and where to ask for the rest", len(b), MaxBody)
+	}
+	// PostgreSQL takes valid UTF-8 only; JSON that came ready-made may be other.
+	return strings.ToValidUTF8(string(b), "\uFFFD"), nil
+}

@@ -1,0 +1,180 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	maxAnswer  = 64 << 10 // bytes of an answer that are read
+	maxExcerpt = 300      // bytes of them that are kept
+	maxError   = 1 << 10  // bytes of last_error
+)
+
+// newClient makes a client for one receiver.
+func newClient(o Options) *http.Client {
+	dialer := &net.Dialer{Timeout: o.Timeout}
+	if !o.AllowPrivate {
+		dialer.ControlContext = control
+	}
+	return &http.Client{
+		Transport: &http.Transport{
+			Proxy:                  nil, // a proxy would dial for us
+			DialContext:            dialer.DialContext,
+			ForceAttemptHTTP2:      true,
+			TLSHandshakeTimeout:    o.Timeout,
+			ResponseHeaderTimeout:  o.Timeout,
+			MaxResponseHeaderBytes: maxAnswer,
+			DisableCompression:     true,
+			MaxIdleConnsPerHost:    o.Parallel,
+			IdleConnTimeout:        30 * time.Second,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// failure is why an attempt failed.
+type failure struct {
+	text    string        // for the log
+	excerpt string        // of the answer's body
+	gone    bool          // the receiver wants no more
+	after   time.Duration // the least pause that it asks for
+}
+
+func (f *failure) Error() string { return f.text }
+
+// detail is what is kept in the row.
+func (f *failure) detail() string {
+	text := f.text
+	if f.excerpt != "" {
+		text += ": " + f.excerpt
+	}
+	return cut(text, maxError)
+}
+
+// attempt sends a notice once. It returns nil when the receiver has it.
+func (s *Sender) attempt(ctx context.Context, d delivery) *failure {
+	ctx, cancel := context.WithTimeout(ctx, s.opt.Timeout)
+	defer cancel()
+	req, err := s.request(ctx, d, time.Now())
+	if err != nil {
+		return s.failed(err)
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return s.failed(err)
+	}
+	defer resp.Body.Close()
+	// What can't be read of an answer doesn't change it.
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if resp.StatusCode/100 == 2 {
+		return nil
+	}
+	f := &failure{
+		text:    "the receiver answered " + answer(resp.StatusCode),
+		excerpt: cut(clean(s.scrub(string(body))), maxExcerpt),
+		gone:    resp.StatusCode == http.StatusGone,
+		after:   retryAfter(resp.Header.Get("Retry-After"), time.Now()),
+	}
+	if resp.StatusCode/100 == 3 {
+		f.text += "; redirects aren't followed, set the URL to where it points"
+	}
+	return f
+}
+
+// answer names a status by what Go calls it: the receiver's own words are its.
+func answer(status int) string {
+	return strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
+}
+
+func (s *Sender) request(ctx context.Context, d delivery, now time.Time) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url.String(), strings.NewReader(d.Body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "purser-webhook")
+	req.Header.Set(headerID, d.ID.String())
+	req.Header.Set(headerTimestamp, strconv.FormatInt(now.Unix(), 10))
+	if s.sign != nil {
+		req.Header.Set(headerSignature, s.sign(d.ID.String(), now, d.Body))
+	}
+	return req, nil
+}
+
+// failed is an error of the client, without the URL that url.Error has.
+func (s *Sender) failed(err error) *failure {
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		if err = e.Err; e.Timeout() {
+			err = fmt.Errorf("it took longer than %v: %w", s.opt.Timeout, err)
+		}
+	}
+	return &failure{text: cut(clean(s.scrub(err.Error())), maxError)}
+}
+
+// retryAfter reads the header of that name: seconds or a date.
+func retryAfter(value string, now time.Time) time.Duration {
+	if n, err := strconv.ParseUint(value, 10, 32); err == nil {
+		return min(time.Duration(n)*time.Second, maxRetry)
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return min(max(at.Sub(now), 0), maxRetry)
+	}
+	return 0
+}
+
+// scrubber returns what hides the parts of a URL that may be secret: receivers
+// like to repeat what they were asked for, and a path can be a password as well as
+// a query can.
+func scrubber(u *url.URL) func(string) string {
+	parts := []string{u.String(), u.RequestURI(), u.RawQuery, u.EscapedPath(), u.Path}
+	for key, values := range u.Query() {
+		for _, v := range values {
+			parts = append(parts, v, url.QueryEscape(v))
+		}
+		parts = append(parts, key)
+	}
+	parts = append(parts, strings.Split(u.EscapedPath(), "/")...)
+	parts = append(parts, strings.Split(u.Path, "/")...)
+	var pairs []string
+	for _, p := range parts {
+		// What is shorter is no secret, and would hide half of any text.
+		if len(p) >= 6 {
+			pairs = append(pairs, p, "(hidden)")
+		}
+	}
+	return strings.NewReplacer(pairs...).Replace
+}
+
+// clean makes one line of text that PostgreSQL takes.
+func clean(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, strings.ToValidUTF8(text, " "))
+	return strings.Join(strings.Fields(text), " ")
+}
+
+// cut shortens text to n bytes at most.
+func cut(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	n -= len("…")
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n] + "…"
+}
