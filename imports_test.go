@@ -52,7 +52,7 @@ var layers = map[string]rule{
 	"internal/catalog":   {layer: 3},
 	"internal/auth":      {layer: 3},
 	"internal/audit":     {layer: 3},
-	"internal/pullstats": {layer: 3},
+	"internal/pullstats": {layer: 3, also: []string{"internal/audit"}}, // it counts what is logged
 	"internal/webhook":   {layer: 3},
 	"internal/gc":        {layer: 4},
 	"internal/gc/model":  {only: true, testing: true}, // the protocol by itself, for its tests
@@ -65,6 +65,7 @@ var layers = map[string]rule{
 	"bench": {only: true},
 	// What measures a part from inside knows that part.
 	"bench/gc":      {layer: 6},
+	"bench/prune":   {layer: 6},
 	"bench/loosefk": {layer: 6},
 }
 

@@ -37,7 +37,7 @@ func (s *source) withCatalog(cmd *cobra.Command, fn func(ctx context.Context, cf
 		}
 		defer metadata.Close()
 		return fn(ctx, cfg, catalog.New(catalog.Options{
-			DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime, Log: log,
+			DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime, Audit: auditing, Log: log,
 		}))
 	})
 }

@@ -58,7 +58,8 @@ func newRoot(environ []string) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = true
 	src := &source{environ: environ}
 	src.addFlags(root.PersistentFlags())
-	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), looseCommand(src), checkCommand(src), configCommand(src), versionCommand())
+	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), policyCommand(src), pruneCommand(src), looseCommand(src), checkCommand(src), configCommand(src), versionCommand())
+	root.AddCommand(namespaceCommand(src), repoCommand(src), tagCommand(src), auditCommand(src), protectionCommand(src))
 	return root
 }
 

@@ -14,12 +14,14 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/blob/s3"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -109,7 +111,12 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if store, err = blob.Metered(store, reg); err != nil {
 		return err
 	}
-	handler, workers, err := assemble(ctx, cfg, parts{metadata, reviews, keys, store, replica, reg, log, tracing})
+	pulls, err := openPulls(cfg.Audit, metadata, reg, log)
+	if err != nil {
+		return err
+	}
+	defer closePulls(pulls, log)
+	handler, workers, err := assemble(ctx, cfg, parts{metadata, reviews, keys, store, pulls, replica, reg, log, tracing})
 	if err != nil {
 		return err
 	}
@@ -156,6 +163,7 @@ type parts struct {
 	reviews *db.DB
 	keys    *looseKeys
 	store   blob.Store
+	pulls   *audit.Recorder // nil: none are recorded
 	replica uuid.UUID
 	metrics *prometheus.Registry
 	log     *slog.Logger
@@ -166,6 +174,7 @@ type parts struct {
 func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server, []func(context.Context) error, error) {
 	c := catalog.New(catalog.Options{
 		DB: p.db, Background: p.reviews, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
+		Audit: auditing,
 		// There, 0 stands for the default.
 		CacheOff:           !cfg.Cache.Enabled,
 		ManifestCacheBytes: int(max(1, cfg.Cache.ManifestBytes)),
@@ -177,10 +186,32 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if err := p.metrics.Register(poolCollector{p.db.Pool}); err != nil {
 		return nil, nil, fmt.Errorf("registering the metrics of the pool: %w", err)
 	}
+	keys, err := p.keys.worker(cfg.LooseForeignKeys, p.log)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := p.metrics.Register(keys); err != nil {
+		return nil, nil, fmt.Errorf("registering the metrics of loose foreign keys: %w", err)
+	}
+	pulls, err := pullstats.NewReader(pullstats.Options{DB: p.stats()})
+	if err != nil {
+		return nil, nil, err
+	}
+	loops, err := worker.NewMetrics(p.metrics)
+	if err != nil {
+		return nil, nil, err
+	}
+	pruner, pruning, err := openPruning(cfg.Autoprune, c, p, loops)
+	if err != nil {
+		return nil, nil, err
+	}
 	handler, err := server.New(server.Options{
-		Catalog: c, Store: p.store, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
+		Catalog: c, Autoprune: pruner, Store: p.store, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
 		BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, Tracing: p.tracing,
+		Audit: audit.New(p.db), PullLog: p.pulls,
+		Pulls: pulls, LooseKeys: &server.LooseKeys{Database: &p.keys.databases[0], Worker: keys},
+		System: p.system(cfg),
 		GC: gc.CollectOptions{
 			Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout, StorageTimeout: cfg.Storage.DeleteTimeout,
 			SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: cfg.Uploads.MaxAge,
@@ -189,31 +220,20 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if err != nil {
 		return nil, nil, err
 	}
-	workers, err := gcWorkers(c, cfg, p)
+	workers, err := gcWorkers(c, cfg, p, loops)
 	if err != nil {
 		return nil, nil, err
-	}
-	keys, err := p.keys.worker(cfg.LooseForeignKeys, p.log)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := p.metrics.Register(keys); err != nil {
-		return nil, nil, fmt.Errorf("registering the metrics of loose foreign keys: %w", err)
 	}
 	if cfg.LooseForeignKeys.Enabled {
 		workers = append(workers, keys.Run)
 	}
-	return handler, append(workers, c.Listen), nil
+	return handler, append(append(workers, pruning...), c.Listen), nil
 }
 
 // gcWorkers makes the workers of garbage collection. Each wakes the one that
 // goes on with what it did.
-func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts) ([]func(context.Context) error, error) {
+func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts, loops *worker.Metrics) ([]func(context.Context) error, error) {
 	metrics, err := gc.NewMetrics(p.metrics)
-	if err != nil {
-		return nil, err
-	}
-	loops, err := worker.NewMetrics(p.metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +256,7 @@ func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts) ([]func(context.
 	if err != nil {
 		return nil, err
 	}
-	list := []func(context.Context) error{sweeper.Run, reaper.Run}
+	list := append(auditWorkers(cfg.Audit, p, loops), sweeper.Run, reaper.Run)
 	next := sweeper.Wake
 	for _, k := range []struct {
 		kind catalog.ReviewKind

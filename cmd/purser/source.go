@@ -51,7 +51,9 @@ func (s *source) load(cmd *cobra.Command) (*config.Config, error) {
 	if i := slices.IndexFunc(s.environ, isFile); i >= 0 && !cmd.Flags().Changed("config") {
 		_, file, _ = strings.Cut(s.environ[i], "=")
 	}
-	environ := slices.DeleteFunc(slices.Clone(s.environ), isFile)
+	environ := slices.DeleteFunc(slices.Clone(s.environ), func(entry string) bool {
+		return isFile(entry) || strings.HasPrefix(entry, serverVariable+"=") // not a setting: see client
+	})
 	cfg, err := config.Load(file, environ)
 	problems := []error{err}
 	for _, f := range settingFlags {

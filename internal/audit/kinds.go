@@ -64,6 +64,7 @@ const (
 	ChangeDefault     Kind = "change_default_autoprune_policy"
 	RunGC             Kind = "run_gc"
 	RetryGC           Kind = "retry_gc" // reviews set aside were put back
+	RunCheck          Kind = "run_check"
 	RunLooseKeys      Kind = "run_loose_foreign_keys"
 	ExportLog         Kind = "export_logs"
 	ChangeMaintenance Kind = "change_maintenance"
@@ -84,5 +85,5 @@ var kinds = []Kind{
 	CreateRobot, DeleteRobot, RegenerateRobotToken, CreateToken, RevokeToken,
 	LoginSuccess, LoginFailure, LogoutSuccess,
 	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ChangeProtection, ChangeDefault,
-	RunGC, RetryGC, RunLooseKeys, ExportLog, ChangeMaintenance,
+	RunGC, RetryGC, RunCheck, RunLooseKeys, ExportLog, ChangeMaintenance,
 }

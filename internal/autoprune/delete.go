@@ -25,13 +25,13 @@ const maxGivingWay = 20
 func (v *visit) deleteBatch(ctx context.Context, verdict *Verdict, list []going,
 	del func(ctx context.Context, verdict *Verdict, part []going) error,
 ) error {
-	if err := v.turn.begin(ctx); err != nil {
-		return err
-	}
 	size, busy := len(list), 0
 	for len(list) > 0 {
 		n := min(size, len(list))
-		err := del(ctx, verdict, list[:n])
+		err := v.turn.begin(ctx)
+		if err == nil {
+			err = del(ctx, verdict, list[:n])
+		}
 		switch {
 		case err == nil:
 			list, busy = list[n:], 0
@@ -114,6 +114,7 @@ func (v *visit) deleteCompanions(ctx context.Context, _ *Verdict, part []going) 
 				list = append(list, g)
 			}
 		}
+		v.held = v.held || len(list) < len(part)
 		return list, nil
 	})
 }

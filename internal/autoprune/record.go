@@ -100,6 +100,9 @@ func (u *turn) record(ctx context.Context, tx pgx.Tx, t catalog.PruneTarget, del
 // recordFailure keeps why a repository could not be pruned.
 func (u *turn) recordFailure(ctx context.Context, t catalog.PruneTarget, failure error) error {
 	err := u.p.db.Tx(ctx, func(tx pgx.Tx) error {
+		if _, err := u.p.keep(ctx, tx, u.task); err != nil {
+			return err
+		}
 		if err := u.makeRun(ctx, tx); err != nil {
 			return err
 		}
@@ -124,14 +127,20 @@ func shorten(text string) string {
 	return text
 }
 
-// save adds what this turn went through to a run that isn't finished.
-func (u *turn) save(ctx context.Context) error {
+// pause adds what this turn went through to the run, which isn't finished, and gives
+// the task back.
+func (u *turn) pause(ctx context.Context) error {
 	return u.p.db.Tx(ctx, func(tx pgx.Tx) error {
+		if _, err := u.p.keep(ctx, tx, u.task); err != nil {
+			return err
+		}
 		if err := u.makeRun(ctx, tx); err != nil {
 			return err
 		}
-		_, err := u.addTurn(ctx, tx, "")
-		return err
+		if _, err := u.addTurn(ctx, tx, ""); err != nil {
+			return err
+		}
+		return u.p.park(ctx, tx, u.task)
 	})
 }
 
@@ -182,6 +191,9 @@ func (u *turn) finish(ctx context.Context) error {
 	var r *run
 	err := u.p.db.Tx(ctx, func(tx pgx.Tx) (err error) {
 		told = false
+		if _, err := u.p.keep(ctx, tx, u.task); err != nil {
+			return err
+		}
 		if r, err = u.addTurn(ctx, tx, "success"); err != nil {
 			return err
 		}
@@ -190,16 +202,13 @@ func (u *turn) finish(ctx context.Context) error {
 				return err
 			}
 		}
-		done, err := tx.Exec(ctx, `
+		_, err = tx.Exec(ctx, `
 			UPDATE autoprunetaskstatus SET run = NULL, next_repository = 0, lease = NULL, leased_until = NULL,
-				status = CASE WHEN last_ran_ms IS NULL THEN 'queued' ELSE $3 END,
+				status = CASE WHEN last_ran_ms IS NULL THEN 'queued' ELSE $2 END,
 				last_ran_ms = CASE WHEN last_ran_ms IS NULL THEN NULL ELSE `+nowMS+` END
-			WHERE namespace_id = $1 AND lease = $2`, u.task.namespace, u.task.lease, r.status())
+			WHERE namespace_id = $1`, u.task.namespace, r.status())
 		if err != nil {
 			return fmt.Errorf("ending a run: %w", err)
-		}
-		if done.RowsAffected() == 0 {
-			return errLost
 		}
 		if told = u.p.opt.Notify != nil && (r.deleted > 0 || r.failed > 0); told {
 			return u.p.opt.Notify(ctx, tx, EventFinished, FinishedNotice{
@@ -225,7 +234,7 @@ func (u *turn) finish(ctx context.Context) error {
 
 // status is the run in a task's words.
 func (r *run) status() string {
-	text := fmt.Sprintf("deleted %d of %d tags in %d repositories in %s", r.deleted, r.tags, r.repositories, r.busy.Round(time.Millisecond))
+	text := fmt.Sprintf("deleted %d of %d tags, %d repositories, in %s", r.deleted, r.tags, r.repositories, r.busy.Round(time.Millisecond))
 	if r.state == "failure" {
 		return fmt.Sprintf("failure: %d repositories failed, first %s; %s", r.failed, r.err, text)
 	}
@@ -267,6 +276,9 @@ func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
 		return failure
 	}
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
+		if _, err := p.keep(ctx, tx, t); err != nil {
+			return err
+		}
 		_, err := tx.Exec(ctx, `
 			INSERT INTO autopruneruns (id, namespace_id, namespace, state, ended_at, error)
 			VALUES ($1, $2, $3, 'failure', clock_timestamp(), $4)
@@ -277,8 +289,8 @@ func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
 		}
 		_, err = tx.Exec(ctx, `
 			UPDATE autoprunetaskstatus SET run = NULL, next_repository = 0, lease = NULL, leased_until = NULL,
-				last_ran_ms = `+nowMS+`, status = $3
-			WHERE namespace_id = $1 AND lease = $2`, t.namespace, t.lease, "failure: "+shorten(failure.Error()))
+				last_ran_ms = `+nowMS+`, status = $2
+			WHERE namespace_id = $1`, t.namespace, "failure: "+shorten(failure.Error()))
 		return err
 	})
 	if err != nil {

@@ -73,23 +73,34 @@ func (p *Pruner) claim(ctx context.Context) (*task, error) {
 // nowMS is the database's time in milliseconds, as last_ran_ms has it.
 const nowMS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
-// hold locks the task until the transaction ends and makes its lease new. It is the
-// first statement of everything that a turn writes: a worker that was stopped for
-// longer than its lease does nothing when it wakes, and a policy that was changed or
-// deleted deletes nothing any more once its change is committed, because that
-// waits for this lock, or this finds it. Errors: errLost, errOutdated.
-func (p *Pruner) hold(ctx context.Context, tx pgx.Tx, t *task) error {
-	var policies, defaults, protection int64
-	err := tx.QueryRow(ctx, `
+// keep locks the task until the transaction ends and makes its lease new. It is the
+// first statement of everything that a turn writes, also of what it records of the
+// run: a worker that was stopped for longer than its lease, and whose task another
+// has, does nothing when it wakes. It returns the version of the policies. Error:
+// errLost.
+func (p *Pruner) keep(ctx context.Context, tx pgx.Tx, t *task) (version int64, err error) {
+	err = tx.QueryRow(ctx, `
 		UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() + $3::interval
 		WHERE namespace_id = $1 AND lease = $2 RETURNING policies_version`,
-		t.namespace, t.lease, p.opt.Lease).Scan(&policies)
+		t.namespace, t.lease, p.opt.Lease).Scan(&version)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return errLost
+		return 0, errLost
 	}
 	if err != nil {
-		return fmt.Errorf("locking the task of namespace %s: %w", t.name, err)
+		return 0, fmt.Errorf("locking the task of namespace %s: %w", t.name, err)
 	}
+	return version, nil
+}
+
+// hold is keep for what goes by the policies: one that was changed or deleted
+// deletes nothing any more once its change is committed, because that waits for
+// these locks, or this finds it. Errors: errLost, errOutdated.
+func (p *Pruner) hold(ctx context.Context, tx pgx.Tx, t *task) error {
+	policies, err := p.keep(ctx, tx, t)
+	if err != nil {
+		return err
+	}
+	var defaults, protection int64
 	err = tx.QueryRow(ctx, `
 		WITH locked AS (
 			SELECT name, value::bigint FROM settings
@@ -120,17 +131,12 @@ func (p *Pruner) renew(ctx context.Context, t *task) error {
 	return nil
 }
 
-// park gives the task back in the middle of its run.
-func (p *Pruner) park(ctx context.Context, t *task) error {
-	return p.release(ctx, t, "status = 'running'")
-}
-
-// release gives the task back, with what else is set. A task that is lost has
+// park gives the task back in the middle of its run. A task that is lost has
 // nothing to give back.
-func (p *Pruner) release(ctx context.Context, t *task, set string, args ...any) error {
-	_, err := p.db.Pool.Exec(ctx, `
-		UPDATE autoprunetaskstatus SET lease = NULL, leased_until = NULL, next_repository = $3, last_ran_ms = `+nowMS+`, `+set+`
-		WHERE namespace_id = $1 AND lease = $2`, append([]any{t.namespace, t.lease, t.next}, args...)...)
+func (p *Pruner) park(ctx context.Context, q execer, t *task) error {
+	_, err := q.Exec(ctx, `
+		UPDATE autoprunetaskstatus SET lease = NULL, leased_until = NULL, next_repository = $3, last_ran_ms = `+nowMS+`, status = 'running'
+		WHERE namespace_id = $1 AND lease = $2`, t.namespace, t.lease, t.next)
 	if err != nil {
 		return fmt.Errorf("giving back the task of namespace %s: %w", t.name, err)
 	}

@@ -39,7 +39,7 @@ func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 	switch {
 	case errors.Is(err, errLost):
 		p.log.InfoContext(ctx, "left a namespace in the middle of its pruning", "namespace", t.name, "run", t.run, "reason", err)
-		return true, nil
+		return true, p.stopRun(ctx, t)
 	case err != nil:
 		return false, err
 	case deleted > 0:
@@ -58,30 +58,30 @@ func (p *Pruner) turn(ctx context.Context, t *task) (deleted int64, err error) {
 	}
 	if l.none() {
 		retired, err := p.retire(ctx, t)
-		if retired || errors.Is(err, errLost) {
+		if retired {
 			return 0, p.stopRun(ctx, t)
 		}
 		if err != nil && !errors.Is(err, errOutdated) && !errors.Is(err, catalog.ErrTargetBusy) {
 			return 0, err
 		}
-		return 0, p.park(ctx, t)
+		return 1, p.park(ctx, p.db.Pool, t) // somebody changes policies: look again
 	}
 	u := &turn{p: p, task: t, policies: l, began: time.Now(), renewed: time.Now(), notices: make(map[string]string)}
 	done, err := u.namespace(ctx)
 	switch {
 	case errors.Is(err, errLost):
-		return u.deleted, errors.Join(err, p.stopRun(ctx, t))
+		return u.deleted, err
 	case errors.Is(err, errOutdated): // go on with the new ones, from the same repository
-		return u.deleted, p.park(ctx, t)
+		return max(u.deleted, 1), u.pause(ctx)
 	case ctx.Err() != nil: // stopping: another worker needn't wait for the lease to end
 		give, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
-		return u.deleted, errors.Join(err, u.save(give), p.park(give, t))
+		return u.deleted, errors.Join(err, u.pause(give))
 	case err != nil:
 		return u.deleted, p.fail(ctx, t, err)
 	}
 	if !done { // there is more to do
-		return max(u.deleted, 1), errors.Join(u.save(ctx), p.park(ctx, t))
+		return max(u.deleted, 1), u.pause(ctx)
 	}
 	return u.deleted, u.finish(ctx)
 }
@@ -159,6 +159,7 @@ type visit struct {
 	saved  []Saved // of the rules' policies, in their order
 	tags   int64   // that were looked at
 	cut    bool    // there is more to do, in another turn
+	held   bool    // companions stayed because a tag still reaches their image
 }
 
 // prune judges the repository's tags and deletes those that go: images first, page
@@ -189,11 +190,16 @@ func (v *visit) prune(ctx context.Context, s *catalog.PruneSnapshot, rules Rules
 		return err
 	}
 	cut := v.cut
-	v.cut = false
-	if err := v.each(ctx, &r, verdict, func(g going) bool { return g.companion }, v.deleteCompanions); err != nil {
-		return err
+	for before := int64(-1); u.deleted > before; { // a companion may be the image of others
+		before, v.cut, v.held = u.deleted, false, false
+		if err := v.each(ctx, &r, verdict, func(g going) bool { return g.companion }, v.deleteCompanions); err != nil {
+			return err
+		}
+		if cut = cut || v.cut; v.cut || !v.held {
+			break
+		}
 	}
-	v.cut = cut || v.cut
+	v.cut = cut
 	return nil
 }
 

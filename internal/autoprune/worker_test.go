@@ -50,7 +50,7 @@ func TestRunPrunesByNumberAndAge(t *testing.T) {
 	}
 	task, err := r.pruner.Task(t.Context(), "app")
 	r.must(err)
-	if !strings.HasPrefix(task.Status, "success: deleted 6 of 12 tags in 2 repositories") || task.LastRan == nil {
+	if !strings.HasPrefix(task.Status, "success: deleted 6 of 12 tags, 2 repositories") || task.LastRan == nil {
 		t.Errorf("task: %+v", task)
 	}
 	if n := value[int](r, `SELECT count(*) FROM auditlog WHERE kind = 'autoprune_tag_delete' AND run = $1

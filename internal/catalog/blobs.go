@@ -69,20 +69,26 @@ func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) err
 		return err
 	}
 	err = c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
-		return c.db.Tx(ctx, func(tx pgx.Tx) error { return unlinkBlob(ctx, tx, r, path, d) })
+		return c.db.Tx(ctx, func(tx pgx.Tx) error { return c.unlinkBlob(ctx, tx, r, path, d) })
 	})
+	if db.Code(err) == stateRepositoryGone {
+		return nameUnknown(path)
+	}
 	if err != nil && !isAnswer(err) {
 		return fmt.Errorf("deleting blob %s of %s: %w", d, path, err)
 	}
 	return err
 }
 
-func unlinkBlob(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest) error {
+func (c *Catalog) unlinkBlob(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest) error {
 	// Makes the row where there is none, so that it is locked either way. A
 	// rollback takes it back.
-	if _, err := tx.Exec(ctx, `
+	b := new(batch)
+	b.exec(lockRepository, r.namespace, r.id, path)
+	b.exec(`
 		INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
-		VALUES ($1, gc_review_after('blob_delete'), 'blob_delete')`+greatestReview, d.Bytes()); err != nil {
+		VALUES ($1, gc_review_after('blob_delete'), 'blob_delete')`+greatestReview, d.Bytes())
+	if err := tx.SendBatch(ctx, &b.Batch).Close(); err != nil {
 		return err
 	}
 	var one int
@@ -113,8 +119,14 @@ func unlinkBlob(ctx context.Context, tx pgx.Tx, r repository, path string, d oci
 		return err
 	}
 	_, err = tx.Exec(ctx, `
-		DELETE FROM repository_blobs
-		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND blob_digest = $3`, r.namespace, r.id, d.Bytes())
+		WITH gone AS (
+			DELETE FROM repository_blobs
+			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND blob_digest = $7
+			RETURNING repository_id, blob_digest
+		), logged AS (`+c.entries(`
+			SELECT 'delete_blob' AS kind, split_part($8, '/', 1) AS namespace, $8 AS repository, repository_id,
+				NULL::text AS tag, blob_digest AS digest, NULL::jsonb AS detail FROM gone`)+`)
+		SELECT FROM gone`, c.who(ctx, r.namespace, r.id, d.Bytes(), path)...)
 	return err
 }
 

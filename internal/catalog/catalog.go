@@ -32,6 +32,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -61,6 +62,7 @@ type Options struct {
 	// objects that came from an upload are swept once more after it. Default
 	// 2 h.
 	MaxRequest time.Duration
+	Audit      Audit        // the zero value writes nothing
 	Log        *slog.Logger // default slog.Default()
 }
 
@@ -71,6 +73,8 @@ type Catalog struct {
 	opt   Options
 	log   *slog.Logger
 	cache *cache
+
+	protection atomic.Pointer[protection] // nil until it was read
 }
 
 // New makes a catalog. Its caches stay unused until Listen runs.
@@ -90,6 +94,7 @@ func New(o Options) *Catalog {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
+	o.Audit = o.Audit.orNone()
 	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o)}
 }
 
@@ -107,6 +112,8 @@ const (
 	stateUploadLost     = "PU005"
 	stateBlobExists     = "PU006"
 	stateBlobLost       = "PU007"
+	stateRulesChanged   = "PU008"
+	stateTagProtected   = "PU009"
 )
 
 // lockRepository is the first statement of every transaction that inserts
@@ -155,7 +162,7 @@ func (c *Catalog) ensure(ctx context.Context, path string, mayCreate func() erro
 				return r, err
 			}
 		}
-		if err := c.create(ctx, path); err != nil {
+		if _, err := c.create(ctx, path); err != nil {
 			return r, err
 		}
 		r, err = c.lookUp(ctx, path)
@@ -163,23 +170,35 @@ func (c *Catalog) ensure(ctx context.Context, path string, mayCreate func() erro
 	return r, err
 }
 
-func (c *Catalog) create(ctx context.Context, path string) error {
+// create makes a repository with its namespace, unless there is one by that name.
+func (c *Catalog) create(ctx context.Context, path string) (made bool, err error) {
 	namespace, _, _ := strings.Cut(path, "/")
-	err := db.Retry(ctx, func() error {
+	err = db.Retry(ctx, func() error {
 		b := new(batch)
 		// One that its namespace has left behind is in the way until it is drained.
 		b.exec(`DELETE FROM repositories r WHERE path = $1
 			AND NOT EXISTS (SELECT FROM top_level_namespaces n WHERE n.id = r.top_level_namespace_id)`, path)
 		b.exec("INSERT INTO top_level_namespaces (name) VALUES ($1) ON CONFLICT DO NOTHING", namespace)
-		b.exec(`INSERT INTO repositories (top_level_namespace_id, path)
-			SELECT id, $2 FROM top_level_namespaces WHERE name = $1 FOR KEY SHARE
-			ON CONFLICT DO NOTHING`, namespace, path)
+		b.row([]any{&made}, `
+			WITH made AS (
+				INSERT INTO repositories (top_level_namespace_id, path)
+				SELECT id, $2 FROM top_level_namespaces WHERE name = $1 FOR KEY SHARE
+				ON CONFLICT DO NOTHING RETURNING 1)
+			SELECT EXISTS (SELECT FROM made)`, namespace, path)
+		// What is of this transaction was made by it.
+		b.exec(c.entries(`
+			SELECT 'org_create' AS kind, name AS namespace, NULL::text AS repository, NULL::bigint AS repository_id,
+				NULL::text AS tag, NULL::bytea AS digest, NULL::jsonb AS detail
+			FROM top_level_namespaces WHERE name = $5 AND xmin = pg_current_xact_id()::xid
+			UNION ALL
+			SELECT 'create_repo', $5, path, id, NULL, NULL, NULL
+			FROM repositories WHERE path = $6 AND xmin = pg_current_xact_id()::xid`), c.who(ctx, namespace, path)...)
 		return b.send(ctx, c.db.Pool)
 	})
 	if err != nil {
-		return fmt.Errorf("creating repository %s: %w", path, err)
+		return false, fmt.Errorf("creating repository %s: %w", path, err)
 	}
-	return nil
+	return made, nil
 }
 
 // change runs a write that changes what the caches may hold of path, and drops

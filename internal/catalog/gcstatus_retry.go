@@ -23,19 +23,23 @@ func (c *Catalog) RetrySetAside(ctx context.Context, kind ReviewKind) (int64, er
 	}
 	sql := fmt.Sprintf(`
 		WITH b AS MATERIALIZED (
-			SELECT %s FROM %[2]s WHERE set_aside_at <= $2
-			ORDER BY set_aside_at LIMIT $1 FOR UPDATE SKIP LOCKED)
-		UPDATE %[2]s q SET set_aside_at = NULL, review_count = 0, review_after = now()
-		FROM b WHERE %[3]s`, key, kind.queue(), same)
+			SELECT %s FROM %[2]s WHERE set_aside_at <= $6
+			ORDER BY set_aside_at LIMIT $5 FOR UPDATE SKIP LOCKED
+		), back AS (
+			UPDATE %[2]s q SET set_aside_at = NULL, review_count = 0, review_after = now()
+			FROM b WHERE %[3]s RETURNING 1
+		), logged AS (%[4]s)
+		SELECT count(*) FROM back`, key, kind.queue(), same, c.entries(`
+			SELECT 'retry_gc' AS kind, NULL::text AS namespace, NULL::text AS repository, NULL::bigint AS repository_id,
+				NULL::text AS tag, NULL::bytea AS digest, jsonb_build_object('kind', $7::text, 'reviews', count(*)) AS detail
+			FROM back HAVING count(*) > 0`))
 	var total int64
 	var before time.Time
 	err := c.db.Pool.QueryRow(ctx, "SELECT now()").Scan(&before)
 	for n := int64(1); err == nil && n > 0; total += n {
 		n = 0
 		err = db.Retry(ctx, func() error {
-			done, err := c.db.Pool.Exec(ctx, sql, retryBatch, before)
-			n = done.RowsAffected()
-			return err
+			return c.db.Pool.QueryRow(ctx, sql, c.who(ctx, retryBatch, before, string(kind))...).Scan(&n)
 		})
 	}
 	if err != nil {

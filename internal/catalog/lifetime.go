@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/purser-registry/purser/internal/db"
-	"github.com/purser-registry/purser/internal/oci"
 )
 
 // DeleteRepository deletes a repository, however large, in one short statement:
@@ -16,10 +15,17 @@ import (
 func (c *Catalog) DeleteRepository(ctx context.Context, path string) error {
 	err := c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
 		return db.Retry(ctx, func() error {
-			done, err := c.db.Pool.Exec(ctx, `
-				DELETE FROM repositories r USING top_level_namespaces n
-				WHERE r.path = $1 AND n.id = r.top_level_namespace_id`, path)
-			if err == nil && done.RowsAffected() == 0 {
+			var n int
+			err := c.db.Pool.QueryRow(ctx, `
+				WITH gone AS (
+					DELETE FROM repositories r USING top_level_namespaces n
+					WHERE r.path = $5 AND n.id = r.top_level_namespace_id
+					RETURNING r.path, n.name
+				), logged AS (`+c.entries(`
+					SELECT 'delete_repo' AS kind, name AS namespace, path AS repository, NULL::bigint AS repository_id,
+						NULL::text AS tag, NULL::bytea AS digest, NULL::jsonb AS detail FROM gone`)+`)
+				SELECT count(*) FROM gone`, c.who(ctx, path)...).Scan(&n)
+			if err == nil && n == 0 {
 				return nameUnknown(path)
 			}
 			return err
@@ -38,10 +44,14 @@ func (c *Catalog) DeleteNamespace(ctx context.Context, name string) error {
 	defer cancel()
 	c.cache.dropEverything()
 	err := db.Retry(ctx, func() error {
-		done, err := c.db.Pool.Exec(ctx, "DELETE FROM top_level_namespaces WHERE name = $1", name)
-		if err == nil && done.RowsAffected() == 0 {
-			return oci.Errorf(oci.NameUnknown, "namespace %s is not known to this registry", name).
-				WithDetail(map[string]string{"name": name})
+		var n int
+		err := c.db.Pool.QueryRow(ctx, `
+			WITH gone AS (DELETE FROM top_level_namespaces WHERE name = $5 RETURNING name), logged AS (`+c.entries(`
+				SELECT 'org_delete' AS kind, name AS namespace, NULL::text AS repository, NULL::bigint AS repository_id,
+					NULL::text AS tag, NULL::bytea AS digest, NULL::jsonb AS detail FROM gone`)+`)
+			SELECT count(*) FROM gone`, c.who(ctx, name)...).Scan(&n)
+		if err == nil && n == 0 {
+			return namespaceUnknown(name)
 		}
 		return err
 	})

@@ -27,7 +27,8 @@ type NewManifest struct {
 // names must be linked to the repository and every child of an index be in it,
 // else MANIFEST_BLOB_UNKNOWN names what is missing; a subject need not exist. A
 // manifest that is already there keeps its row and gets the tags or, without any,
-// is promised for the review delay.
+// is promised for the review delay. A tag that is protected and points to another
+// manifest refuses the put: DENIED with status 409.
 //
 // Rows are locked in one order: repository, blobs, links, children; the queue
 // last. A guard in each statement ends the batch when something is missing.
@@ -48,8 +49,12 @@ func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestC
 		mayCreate = func() error { return c.missing(ctx, p, rows) }
 	}
 	for range 5 {
-		err = c.withRepository(ctx, p.Repository, mayCreate, func(r repository) error {
-			return c.put(ctx, r, p, rows)
+		err = c.movingTags(ctx, p.Repository, rows.tags, p.Digest, func() (in repository, err error) {
+			err = c.withRepository(ctx, p.Repository, mayCreate, func(r repository) error {
+				in = r
+				return c.put(ctx, r, p, rows)
+			})
+			return in, err
 		})
 		switch db.Code(err) {
 		case stateManifestGone: // deleted between the two halves of put
@@ -143,13 +148,16 @@ func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows man
 	b.exec(lockRepository, r.namespace, r.id, p.Repository)
 	b.lockContent(r, rows)
 	b.lockQueue(r, rows)
-	b.row([]any{&inserted}, insertManifest, r.namespace, r.id, rows.digest, p.Manifest.MediaType, rows.artifactType,
+	rules := c.rules()
+	b.row([]any{&inserted, nil, nil, nil}, c.insertManifest(), c.who(ctx, r.namespace, r.id, rows.digest,
+		rows.tags, p.Repository, rules.protected(r, rows.tags), rules.version,
+		p.Manifest.MediaType, rows.artifactType,
 		rows.subject, rows.config, rows.annotations, p.Payload, rows.totalSize,
-		rows.layers, rows.layerSizes, rows.layerTypes, rows.children, rows.tags)
+		rows.layers, rows.layerSizes, rows.layerTypes, rows.children)...)
 	if err := b.send(ctx, c.db.Pool); err != nil || inserted {
 		return err
 	}
-	return c.putAgain(ctx, r, p, rows)
+	return c.putAgain(ctx, r, p, rows, "push_repo")
 }
 
 // lockContent locks what the manifest refers to, and fails unless all of it is
@@ -223,38 +231,100 @@ func (b *batch) lockQueue(r repository, rows manifestColumns) {
 			AND locked.waits`, r.namespace, r.id, rows.digest, rows.tags)
 }
 
-// insertManifest inserts the manifest, what it refers to and its tags in one
-// statement, so that the trigger that would queue an untagged manifest for
-// review sees the tags. When the manifest exists it does nothing.
-const insertManifest = `
-	WITH m AS (
+// A statement that points tags to a manifest, m (id), has their names as $8, the
+// repository as $5 and $6, the manifest's digest as $7, the path as $9, those of the
+// names that are protected as $10 and the version of the rules as $11. Its part t
+// writes them and returns name and moved (false: the tag is new); previous are those
+// that were there, with what they pointed to.
+//
+// The tags were locked by the statement before, so that previous is right. But one
+// that wasn't there then may have come since, and be moved or deleted again at this
+// moment. What isn't as previous says isn't written, and the transaction runs again.
+const (
+	previousTags = `previous AS (
+		SELECT t.name, t.manifest_id, p.digest FROM unnest($8::text[]) AS want (name)
+		CROSS JOIN LATERAL (
+			SELECT name, manifest_id FROM tags
+			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = want.name) t
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = t.manifest_id OFFSET 0) p
+	)`
+	movedTags = `
+		ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
+		SET manifest_id = EXCLUDED.manifest_id, updated_at = now()
+		WHERE tags.manifest_id = (SELECT p.manifest_id FROM previous p WHERE p.name = EXCLUDED.name)
+		RETURNING name, updated_at IS NOT NULL AS moved`
+)
+
+// tagsAsDecided are the guards at the end of such a statement.
+var tagsAsDecided = sameRules("$11") + `,
+		purser_require((SELECT count(*) FROM m, unnest($8::text[]) AS name) = (
+			SELECT count(*) FROM t LEFT JOIN previous p ON p.name = t.name WHERE t.moved = (p.name IS NOT NULL)), '` +
+	db.CodeSerializationFailure + `'),
+		purser_require(NOT EXISTS (SELECT FROM previous p, m
+			WHERE p.manifest_id <> m.id AND p.name = ANY ($10::text[])), '` + stateTagProtected + `')`
+
+// tagEntries are the entries of such a statement: one of the kind for each tag, or
+// one alone without any, and one for each tag that was moved.
+func tagEntries(kind string) string {
+	previous := "jsonb_build_object('previous_digest', " + digestText("p.digest") + ")"
+	detail := "NULL::jsonb"
+	if kind == "revert_tag" {
+		detail = "CASE WHEN p.manifest_id <> m.id THEN " + previous + " END"
+	}
+	query := `
+		SELECT '` + kind + `' AS kind, split_part($9::text, '/', 1) AS namespace, $9::text AS repository,
+			$6::bigint AS repository_id, t.name AS tag, $7::bytea AS digest, ` + detail + ` AS detail
+		FROM m JOIN t ON true LEFT JOIN previous p ON p.name = t.name`
+	if kind == "create_tag" { // those that were there have moved, or stay
+		query += " WHERE p.name IS NULL"
+	}
+	if kind != "revert_tag" {
+		query += `
+		UNION ALL
+		SELECT '` + kind + `', split_part($9::text, '/', 1), $9::text, $6::bigint, NULL, $7::bytea, NULL
+		FROM m WHERE COALESCE(cardinality($8::text[]), 0) = 0
+		UNION ALL
+		SELECT 'move_tag', split_part($9::text, '/', 1), $9::text, $6::bigint, t.name, $7::bytea, ` + previous + `
+		FROM m JOIN t ON true JOIN previous p ON p.name = t.name WHERE p.manifest_id <> m.id`
+	}
+	return query
+}
+
+// insertManifest inserts the manifest, what it refers to, its tags and the entries
+// of the log in one statement, so that the trigger that would queue an untagged
+// manifest for review sees the tags. When the manifest exists it does nothing.
+func (c *Catalog) insertManifest() string {
+	return `
+	WITH ` + previousTags + `, m AS (
 		INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type,
 			subject_digest, configuration_blob_digest, annotations, payload, total_size)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+		VALUES ($5, $6, $7, $12, $13, $14, $15, $16, $17, $18)
 		ON CONFLICT (top_level_namespace_id, repository_id, digest) DO NOTHING
 		RETURNING id
 	), l AS (
 		INSERT INTO layers (top_level_namespace_id, repository_id, manifest_id, digest, size, media_type)
-		SELECT $1, $2, m.id, d.digest, d.size, d.media_type
-		FROM m, unnest($11::bytea[], $12::bigint[], $13::text[]) AS d (digest, size, media_type)
+		SELECT $5, $6, m.id, d.digest, d.size, d.media_type
+		FROM m, unnest($19::bytea[], $20::bigint[], $21::text[]) AS d (digest, size, media_type)
 	), r AS (
 		INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id)
-		SELECT $1, $2, m.id, c.id
-		FROM m, unnest($14::bytea[]) AS child (digest)
+		SELECT $5, $6, m.id, c.id
+		FROM m, unnest($22::bytea[]) AS child (digest)
 		CROSS JOIN LATERAL (
 			SELECT id FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = child.digest) c
+			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = child.digest) c
 	), t AS (
 		INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
-		SELECT $1, $2, name, m.id FROM m, unnest($15::text[]) AS name
-		ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
-		SET manifest_id = EXCLUDED.manifest_id, updated_at = now()
-	)
-	SELECT EXISTS (SELECT FROM m)`
+		SELECT $5, $6, name, m.id FROM m, unnest($8::text[]) AS name` + movedTags + `
+	), logged AS (` + c.entries(tagEntries("push_repo")) + `)
+	SELECT EXISTS (SELECT FROM m), ` + tagsAsDecided
+}
 
 // putAgain tags a manifest that exists or, where no tag is given that holds it,
-// promises it anew.
-func (c *Catalog) putAgain(ctx context.Context, r repository, p NewManifest, rows manifestColumns) error {
+// promises it anew. A tag that points to it already counts as pushed again. kind is
+// that of the entries of the log.
+func (c *Catalog) putAgain(ctx context.Context, r repository, p NewManifest, rows manifestColumns, kind string) error {
 	b := new(batch)
 	b.exec(lockRepository, r.namespace, r.id, p.Repository)
 	b.exec(`SELECT purser_require(count(*) = 1, '`+stateManifestGone+`') FROM (
@@ -270,18 +340,20 @@ func (c *Catalog) putAgain(ctx context.Context, r repository, p NewManifest, row
 			ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
 				review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`,
 			r.namespace, r.id, rows.digest)
-		return b.send(ctx, c.db.Pool)
+	} else {
+		b.lockQueue(r, rows)
 	}
-	b.lockQueue(r, rows)
+	rules := c.rules()
 	b.exec(`
-		INSERT INTO tags AS t (top_level_namespace_id, repository_id, name, manifest_id)
-		SELECT m.top_level_namespace_id, m.repository_id, name, m.id
-		FROM manifests m, unnest($4::text[]) AS name
-		WHERE m.top_level_namespace_id = $1 AND m.repository_id = $2 AND m.digest = $3
-		ORDER BY name COLLATE "C"
-		ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
-		SET manifest_id = EXCLUDED.manifest_id, updated_at = now()
-		WHERE t.manifest_id <> EXCLUDED.manifest_id`, r.namespace, r.id, rows.digest, rows.tags)
+		WITH `+previousTags+`, m AS (
+			SELECT id FROM manifests WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = $7
+		), t AS (
+			INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+			SELECT $5, $6, name, m.id FROM m, unnest($8::text[]) AS name
+			ORDER BY name COLLATE "C"`+movedTags+`
+		), logged AS (`+c.entries(tagEntries(kind))+`)
+		SELECT `+tagsAsDecided, c.who(ctx, r.namespace, r.id, rows.digest, rows.tags, p.Repository,
+		rules.protected(r, rows.tags), rules.version)...)
 	return b.send(ctx, c.db.Pool)
 }
 
@@ -320,107 +392,4 @@ func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColum
 	}
 	return oci.Errorf(oci.ManifestBlobUnknown, "the manifest refers to %s, which repository %s doesn't have: push or mount it first",
 		strings.Join(names, ", "), p.Repository).WithDetail(map[string]any{"name": p.Repository, "digests": names})
-}
-
-// DeleteTag removes a tag; its manifest goes to review. Errors: NAME_UNKNOWN,
-// MANIFEST_UNKNOWN.
-func (c *Catalog) DeleteTag(ctx context.Context, path, tag string) error {
-	c.cache.dropAll(path) // the repository may be another one by now
-	r, err := c.lookUp(ctx, path)
-	if err != nil {
-		return err
-	}
-	var n int64
-	err = c.change(ctx, path, c.cache.dropTags, func(ctx context.Context) error {
-		return db.Retry(ctx, func() error {
-			done, err := c.db.Pool.Exec(ctx,
-				"DELETE FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3",
-				r.namespace, r.id, tag)
-			n = done.RowsAffected()
-			return err
-		})
-	})
-	switch {
-	case err != nil:
-		return fmt.Errorf("deleting tag %s of %s: %w", tag, path, err)
-	case n == 0:
-		return manifestUnknown(path, tag)
-	}
-	return nil
-}
-
-// DeleteManifest removes a manifest and the tags that point to it. One that an
-// index holds stays: the error, DENIED with status 409, names the index. Other
-// errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
-func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest) error {
-	c.cache.dropAll(path) // the repository may be another one by now
-	r, err := c.lookUp(ctx, path)
-	if err != nil {
-		return err
-	}
-	err = c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
-		return c.db.Tx(ctx, func(tx pgx.Tx) error { return c.deleteManifest(ctx, tx, r, path, d) })
-	})
-	if err != nil && !isAnswer(err) {
-		return fmt.Errorf("deleting manifest %s of %s: %w", d, path, err)
-	}
-	return err
-}
-
-// deleteManifest locks the manifest, so that no new tag or index can hold it,
-// and looks for those that do in statements of their own.
-func (c *Catalog) deleteManifest(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest) error {
-	var id int64
-	err := tx.QueryRow(ctx, `
-		SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
-		FOR UPDATE`, r.namespace, r.id, d.Bytes()).Scan(&id)
-	if isNoRows(err) {
-		return manifestUnknown(path, d.String())
-	}
-	if err != nil {
-		return err
-	}
-	var parent []byte
-	err = tx.QueryRow(ctx, `
-		SELECT m.digest FROM manifest_references x
-		JOIN manifests m ON m.top_level_namespace_id = x.top_level_namespace_id
-			AND m.repository_id = x.repository_id AND m.id = x.parent_id
-		WHERE x.top_level_namespace_id = $1 AND x.repository_id = $2 AND x.child_id = $3
-		ORDER BY m.id LIMIT 1`, r.namespace, r.id, id).Scan(&parent)
-	if err == nil {
-		index, err := oci.DigestFromBytes(parent)
-		if err != nil {
-			return err
-		}
-		return oci.Errorf(oci.Denied, "manifest %s is part of index %s: delete the index first", d, index).
-			WithStatus(409).WithDetail(map[string]string{"digest": d.String(), "index": index.String()})
-	}
-	if !isNoRows(err) {
-		return err
-	}
-	// Tags are locked in the order of their names, as a put does, and the review
-	// rows of blobs in the order of digests: the triggers that follow write those
-	// of configurations before those of layers.
-	for _, sql := range []string{
-		`SELECT FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3
-			ORDER BY name FOR UPDATE`,
-		"DELETE FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3",
-		`INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
-			SELECT d.digest, gc_review_after('layer_delete'), 'layer_delete'
-			FROM (
-				SELECT digest FROM layers
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3
-				UNION
-				SELECT configuration_blob_digest FROM manifests
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = $3
-					AND configuration_blob_digest IS NOT NULL) d
-			ORDER BY d.digest` + greatestReview,
-	} {
-		if _, err := tx.Exec(ctx, sql, r.namespace, r.id, id); err != nil {
-			return err
-		}
-	}
-	_, err = tx.Exec(ctx, "DELETE FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = $3",
-		r.namespace, r.id, id)
-	return err
 }

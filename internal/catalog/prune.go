@@ -86,15 +86,17 @@ type PruneSnapshot struct {
 }
 
 // PruneSnapshot calls fn with a snapshot of the repository, which ends with it.
-// The transaction only reads, so it is in nobody's way.
+// The transaction only reads, so it is in nobody's way, and may be idle while what
+// it read is acted upon.
 func (c *Catalog) PruneSnapshot(ctx context.Context, t PruneTarget, fn func(s *PruneSnapshot) error) error {
 	o := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	return pgx.BeginTxFunc(ctx, c.opt.Background.Pool, o, func(tx pgx.Tx) error {
 		s := &PruneSnapshot{tx: tx, target: t}
 		err := tx.QueryRow(ctx, `
 			SELECT now(), EXISTS (SELECT FROM manifests
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest IS NOT NULL)`,
-			t.NamespaceID, t.ID).Scan(&s.Now, &s.subjects)
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest IS NOT NULL),
+				set_config('idle_in_transaction_session_timeout', '5min', true)`,
+			t.NamespaceID, t.ID).Scan(&s.Now, &s.subjects, nil)
 		if err != nil {
 			return fmt.Errorf("reading the tags of %s: %w", t.Path, err)
 		}

@@ -111,7 +111,9 @@ func collectPruned(rows pgx.Rows, t PruneTarget) ([]PrunedTag, error) {
 // HoldImages keeps the images, each a manifest of the repository, from getting a
 // tag until the transaction ends, and returns those that no tag reaches now, neither
 // their own nor one of an index above them. What keeps a companion's image is known
-// for sure only so: who tags a manifest, or puts an index, locks it first.
+// for sure only so: who tags a manifest, or puts an index, locks it first. An image
+// that isn't there any more is not among them: it may have been pushed again, and
+// be another manifest by its id.
 //
 // The indexes above are locked too. The set of them can't grow meanwhile, since a
 // new index locks its children.
@@ -137,6 +139,8 @@ func (p Pruning) HoldImages(ctx context.Context, t PruneTarget, images []int64) 
 	}
 	rows, err := p.tx.Query(ctx, `
 		SELECT want.id FROM unnest($3::bigint[]) AS want (id)
+		CROSS JOIN LATERAL (
+			SELECT FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = want.id OFFSET 0) m
 		WHERE NOT EXISTS (
 			WITH RECURSIVE above AS (
 				SELECT want.id

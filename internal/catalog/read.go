@@ -13,6 +13,8 @@ type Manifest struct {
 	Digest    oci.Digest
 	MediaType string
 	Payload   []byte
+	// Repository is the id of the repository that it was found in.
+	Repository int64
 }
 
 // Blob is what is known of a blob's content.
@@ -33,7 +35,7 @@ func (c *Catalog) ManifestByTag(ctx context.Context, path, tag string) (*Manifes
 		}
 	}
 	m, err := c.queryManifest(ctx, path, tag, `
-		SELECT m.digest, m.media_type, m.payload
+		SELECT r.id, m.digest, m.media_type, m.payload
 		FROM live_repositories r
 		LEFT JOIN tags t ON t.top_level_namespace_id = r.top_level_namespace_id
 			AND t.repository_id = r.id AND t.name = $2
@@ -56,7 +58,7 @@ func (c *Catalog) ManifestByDigest(ctx context.Context, path string, d oci.Diges
 		return m, nil
 	}
 	m, err := c.queryManifest(ctx, path, d.String(), `
-		SELECT m.digest, m.media_type, m.payload
+		SELECT r.id, m.digest, m.media_type, m.payload
 		FROM live_repositories r
 		LEFT JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
 			AND m.repository_id = r.id AND m.digest = $2
@@ -71,7 +73,8 @@ func (c *Catalog) ManifestByDigest(ctx context.Context, path string, d oci.Diges
 func (c *Catalog) queryManifest(ctx context.Context, path, reference, sql string, arg any) (*Manifest, error) {
 	var digest, payload []byte
 	var mediaType *string
-	err := c.db.Pool.QueryRow(ctx, sql, path, arg).Scan(&digest, &mediaType, &payload)
+	var repository int64
+	err := c.db.Pool.QueryRow(ctx, sql, path, arg).Scan(&repository, &digest, &mediaType, &payload)
 	switch {
 	case isNoRows(err):
 		return nil, nameUnknown(path)
@@ -84,7 +87,7 @@ func (c *Catalog) queryManifest(ctx context.Context, path, reference, sql string
 	if err != nil {
 		return nil, fmt.Errorf("manifest %s of %s: %w", reference, path, err)
 	}
-	return &Manifest{Digest: d, MediaType: *mediaType, Payload: payload}, nil
+	return &Manifest{Digest: d, MediaType: *mediaType, Payload: payload, Repository: repository}, nil
 }
 
 // PromiseManifest is ManifestByDigest for a client that only asks whether the
@@ -98,6 +101,7 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 	}
 	var mediaType *string
 	var payload []byte
+	var repository int64
 	var delay time.Duration
 	asked := time.Now()
 	b := new(batch)
@@ -111,8 +115,8 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 		ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
 			review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`,
 		path, d.Bytes())
-	b.row([]any{&mediaType, &payload, &delay}, `
-		SELECT m.media_type, m.payload, COALESCE(q.review_after - now(), '0')
+	b.row([]any{&repository, &mediaType, &payload, &delay}, `
+		SELECT r.id, m.media_type, m.payload, COALESCE(q.review_after - now(), '0')
 		FROM live_repositories r
 		LEFT JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
 			AND m.repository_id = r.id AND m.digest = $2
@@ -127,7 +131,7 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 	case mediaType == nil:
 		return nil, manifestUnknown(path, d.String())
 	}
-	m := &Manifest{Digest: d, MediaType: *mediaType, Payload: payload}
+	m := &Manifest{Digest: d, MediaType: *mediaType, Payload: payload, Repository: repository}
 	keep(c.cache, c.cache.manifests, contentKey{path, d}, m, gen)
 	c.keepPromise(contentKey{path, d}, asked.Add(delay/2), gen)
 	return m, nil

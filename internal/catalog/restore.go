@@ -10,25 +10,38 @@ import (
 
 // RestoreTag points a tag of the repository, which may exist or not, to a
 // manifest that is still in it, tagged or not. Errors: NAME_UNKNOWN;
-// MANIFEST_UNKNOWN, when the manifest was never there or has been deleted.
+// MANIFEST_UNKNOWN, when the manifest was never there or has been deleted; DENIED,
+// with status 409, for a protected tag that points to another manifest.
 //
 // The manifest is locked before it gets the tag, as every reference does it: a
 // review that was first has deleted it by then, one that comes later sees the
 // tag or leaves the manifest alone.
 func (c *Catalog) RestoreTag(ctx context.Context, path, tag string, d oci.Digest) error {
+	return c.pointTag(ctx, path, tag, d, "revert_tag")
+}
+
+// PointTag is RestoreTag for a tag that is to be made or moved, which is what the
+// log says of it.
+func (c *Catalog) PointTag(ctx context.Context, path, tag string, d oci.Digest) error {
+	return c.pointTag(ctx, path, tag, d, "create_tag")
+}
+
+func (c *Catalog) pointTag(ctx context.Context, path, tag string, d oci.Digest, kind string) error {
 	c.cache.dropAll(path) // the repository may be another one by now
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
 		return err
 	}
 	err = c.change(ctx, path, c.cache.dropTags, func(ctx context.Context) error {
-		return db.Retry(ctx, func() error {
-			return c.putAgain(ctx, r, NewManifest{Repository: path}, manifestColumns{digest: d.Bytes(), tags: []string{tag}})
+		return c.movingTags(ctx, path, []string{tag}, d, func() (repository, error) {
+			return r, db.Retry(ctx, func() error {
+				return c.putAgain(ctx, r, NewManifest{Repository: path}, manifestColumns{digest: d.Bytes(), tags: []string{tag}}, kind)
+			})
 		})
 	})
 	switch {
-	case err == nil:
-		return nil
+	case err == nil, isAnswer(err):
+		return err
 	case db.Code(err) == stateRepositoryGone:
 		return nameUnknown(path)
 	case db.Code(err) == stateManifestGone:
@@ -36,5 +49,5 @@ func (c *Catalog) RestoreTag(ctx context.Context, path, tag string, d oci.Digest
 			"manifest %s is not in repository %s: it was never pushed there, or it has been deleted since, and then only a new push brings it back", d, path).
 			WithDetail(map[string]string{"name": path, "digest": d.String()})
 	}
-	return fmt.Errorf("restoring tag %s of %s: %w", tag, path, err)
+	return fmt.Errorf("pointing tag %s of %s to a manifest: %w", tag, path, err)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/loosefk"
 )
 
 const (
@@ -38,6 +39,7 @@ type api struct {
 	document func() (document, error)
 	gc       *runs[gcReport]
 	checks   *runs[checkReport]
+	loose    *runs[*loosefk.Result]
 }
 
 // newAPI makes the management API with every operation that there is.
@@ -46,6 +48,7 @@ func newAPI(s *Server) *api {
 		server: s, origin: http.NewCrossOriginProtection(),
 		gc:     newRuns[gcReport]("garbage collection", s.log),
 		checks: newRuns[checkReport]("a check", s.log),
+		loose:  newRuns[*loosefk.Result]("a run of loose foreign keys", s.log),
 	}
 	a.document = sync.OnceValues(a.describe)
 	a.huma = huma.NewAPI(huma.Config{
@@ -61,11 +64,23 @@ func newAPI(s *Server) *api {
 		RejectUnknownQueryParameters: true,
 	}, a)
 	a.addDocument()
+	a.addPage()
 	a.addErrorTypes()
 	a.addTags()
 	a.addRepositories()
+	a.addNamespaces()
+	a.addRepositoryList()
+	a.addRepository()
+	a.addTagList()
+	a.addTag()
+	a.addManifest()
+	a.addSystem()
 	a.addGC()
 	a.addChecks()
+	a.addPolicies()
+	a.addPruning()
+	a.addLogs()
+	a.addProtection()
 	return a
 }
 
@@ -73,6 +88,7 @@ func newAPI(s *Server) *api {
 func (a *api) close(ctx context.Context) {
 	a.gc.close(ctx)
 	a.checks.close(ctx)
+	a.loose.close(ctx)
 }
 
 const accessKey = "access"

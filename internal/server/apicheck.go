@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/gc"
 )
 
@@ -57,8 +58,9 @@ func (a *api) addChecks() {
 	})
 }
 
-func (a *api) startCheck(req checkRequest) (*run[checkReport], error) {
-	return a.checks.start(checkReport{request: req}, func(ctx context.Context, r *run[checkReport]) error {
+func (a *api) startCheck(ctx context.Context, req checkRequest) (*run[checkReport], error) {
+	detail := map[string]any{"deep": req.Deep, "repair": req.Repair, "force": req.Force}
+	return a.checks.start(checkReport{request: req}, logRun(ctx, a.server, audit.RunCheck, detail, func(ctx context.Context, r *run[checkReport]) error {
 		summary, err := gc.Check(ctx, gc.CheckOptions{
 			Catalog: a.server.catalog, Store: a.server.store, Deep: req.Deep, Repair: req.Repair, Force: req.Force,
 			Progress: func(p gc.CheckProgress) { r.update(func(report *checkReport) { report.progress = p }) },
@@ -72,5 +74,5 @@ func (a *api) startCheck(req checkRequest) (*run[checkReport], error) {
 		})
 		r.update(func(report *checkReport) { report.summary = &summary })
 		return err
-	})
+	}))
 }

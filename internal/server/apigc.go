@@ -6,6 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/oci"
@@ -53,8 +54,9 @@ func (a *api) addGCRuns() {
 	})
 }
 
-func (a *api) startGC(req gcRequest) (*run[gcReport], error) {
-	return a.gc.start(gcReport{dryRun: req.DryRun}, func(ctx context.Context, r *run[gcReport]) error {
+func (a *api) startGC(ctx context.Context, req gcRequest) (*run[gcReport], error) {
+	detail := map[string]any{"dry_run": req.DryRun}
+	return a.gc.start(gcReport{dryRun: req.DryRun}, logRun(ctx, a.server, audit.RunGC, detail, func(ctx context.Context, r *run[gcReport]) error {
 		o := a.server.opt.GC
 		o.DryRun = req.DryRun
 		o.Progress = func(p gc.Progress) { r.update(func(report *gcReport) { report.progress = p }) }
@@ -68,7 +70,7 @@ func (a *api) startGC(req gcRequest) (*run[gcReport], error) {
 		p, err := gc.Collect(ctx, o)
 		o.Progress(p)
 		return err
-	})
+	}))
 }
 
 // explainedBlob is an explanation for programs and for people.

@@ -14,7 +14,7 @@ func TestAPIDeleteRepository(t *testing.T) {
 		t.Errorf("deleting a repository: %d %s, want 204", a.StatusCode, a.body)
 	}
 	r.manage(t, "DELETE", "/repository/acme/app", "").refused(t, 404, "not_found", "repository acme/app is not known")
-	r.manage(t, "GET", "/repository/acme/app", "").refused(t, 405, "invalid_request", "but DELETE")
+	r.manage(t, "PUT", "/repository/acme/app", "{}").refused(t, 405, "invalid_request", "but DELETE, GET")
 	r.manage(t, "DELETE", "/repository/acme/../web", "").refused(t, 400, "invalid_request", "invalid repository name")
 	r.do(t, "HEAD", "/v2/acme/app/blobs/"+digest("content").String(), "").want(t, 404, "")
 	r.do(t, "HEAD", "/v2/acme/web/blobs/"+digest("content").String(), "").want(t, 200, "")

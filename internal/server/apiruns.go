@@ -174,8 +174,9 @@ type runTexts struct {
 }
 
 // addRuns adds the operations that start a run, ask for it and cancel it. B is
-// the body of the first, which may be left out; V is what is told of a run.
-func addRuns[B, R, V any](a *api, rs *runs[R], text runTexts, start func(B) (*run[R], error), view func(RunStatus, R) V) {
+// the body of the first, which may be left out; V is what is told of a run. The
+// context of start is the request's, and not the run's.
+func addRuns[B, R, V any](a *api, rs *runs[R], text runTexts, start func(context.Context, B) (*run[R], error), view func(RunStatus, R) V) {
 	type startInput struct{ Body *B }
 	type startOutput struct {
 		Location string `header:"Location" doc:"Where to ask for the run"`
@@ -191,12 +192,12 @@ func addRuns[B, R, V any](a *api, rs *runs[R], text runTexts, start func(B) (*ru
 			"409 names the one that is running there.",
 		DefaultStatus: http.StatusAccepted,
 		Errors:        []int{http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
-	}, func(_ context.Context, in *startInput) (*startOutput, error) {
+	}, func(ctx context.Context, in *startInput) (*startOutput, error) {
 		var b B
 		if in.Body != nil {
 			b = *in.Body
 		}
-		r, err := start(b)
+		r, err := start(ctx, b)
 		if err != nil {
 			return nil, err
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
@@ -64,9 +65,10 @@ func replica(t testing.TB, dsn, dir string, change ...func(*server.Options)) *re
 		t.Fatal(err)
 	}
 	r := &registry{db: d, dsn: dsn, dir: dir, log: new(logBuffer), metrics: prometheus.NewRegistry()}
-	r.catalog = catalog.New(catalog.Options{DB: d, Replica: id, Log: quiet})
+	r.catalog = catalog.New(catalog.Options{DB: d, Replica: id, Log: quiet,
+		Audit: catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who}})
 	o := server.Options{
-		Catalog: r.catalog, Store: store, AccessLog: true, Metrics: r.metrics,
+		Catalog: r.catalog, Store: store, AccessLog: true, Metrics: r.metrics, Audit: audit.New(d),
 		Log: slog.New(slog.NewJSONHandler(r.log, nil)),
 	}
 	for _, f := range change {

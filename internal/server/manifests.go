@@ -28,9 +28,12 @@ func (s *Server) getManifest(c *call) error {
 	h["Etag"] = []string{`"` + digest + `"`}
 	if noneMatch(c.r, digest) {
 		c.WriteHeader(http.StatusNotModified)
-		return nil
+	} else {
+		c.body(http.StatusOK, m.MediaType, m.Payload)
 	}
-	c.body(http.StatusOK, m.MediaType, m.Payload)
+	if c.r.Method == http.MethodGet { // who has it already uses it too
+		s.recordPull(c, m)
+	}
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -97,6 +98,9 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		w.Header()["X-Request-Id"] = []string{o.id}
 		ctx := context.WithValue(r.Context(), observationKey{}, o)
 		ctx, o.trips = db.WithCounter(ctx)
+		if changes(r) {
+			ctx = audit.WithSource(ctx, source(r, o.id))
+		}
 		r = r.WithContext(ctx)
 		if r.ContentLength != 0 {
 			r.Body = countedBody{r.Body, &o.read}

@@ -19,9 +19,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/pullstats"
 )
 
 // Options says what to serve and how.
@@ -45,6 +48,18 @@ type Options struct {
 	GC gc.CollectOptions
 	// Tracing makes a span of each request.
 	Tracing bool
+	// Audit is the audit log: for what operators do and for who reads it. What
+	// changes the catalog, the catalog logs. Nil: none.
+	Audit *audit.Log
+	// PullLog takes an entry for each manifest that is pulled. Nil: none.
+	PullLog *audit.Recorder
+	// Autoprune keeps policies and prunes by them. Nil: no such operations.
+	Autoprune *autoprune.Pruner
+	// Pulls reads the statistics of pulls. Nil: nothing is told of them.
+	Pulls *pullstats.Reader
+	// LooseKeys are the loose foreign keys. Nil: operators can't look after them.
+	LooseKeys *LooseKeys
+	System    System
 	// Authorize says whether a request may have an access; nil: everybody may.
 	// Its error is the answer, UNAUTHORIZED or DENIED.
 	Authorize func(r *http.Request, a Access, repository string) error
@@ -59,6 +74,7 @@ type Server struct {
 	metrics *metrics
 	uploads *uploads
 	api     *api
+	started time.Time
 	handler http.Handler
 }
 
@@ -87,7 +103,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{opt: o, log: o.Log, catalog: o.Catalog, store: o.Store, metrics: m,
-		uploads: newUploads(o.Catalog)}
+		uploads: newUploads(o.Catalog), started: time.Now()}
 	s.opt.GC.Catalog, s.opt.GC.Store, s.opt.GC.Log = o.Catalog, o.Store, o.Log
 	s.api = newAPI(s)
 	s.handler = s.observe(http.HandlerFunc(s.dispatch))

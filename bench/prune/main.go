@@ -1,0 +1,253 @@
+// Command prune measures auto-pruning: how fast a namespace is pruned, what pulls
+// feel of it, what memory it takes, and what namespaces cost in which nothing is
+// to be done.
+//
+//	go run ./bench/prune -tags 1000000 -repositories 1000
+//
+// It starts a PostgreSQL of its own in a directory that it removes afterwards, fills
+// it by SQL, and prunes as the registry does, with its triggers and its audit log.
+// No object is stored.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/builtinpg"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+type settings struct {
+	tags, repositories, keep, namespaces, rate int
+	quiet, idle                                time.Duration
+	dir                                        string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	var s settings
+	flag.IntVar(&s.tags, "tags", 1_000_000, "tags in the namespace")
+	flag.IntVar(&s.repositories, "repositories", 1000, "repositories that they are in")
+	flag.IntVar(&s.keep, "keep", 100, "newest tags that stay in each")
+	flag.IntVar(&s.namespaces, "namespaces", 10_000, "namespaces with a policy and nothing to do; 0 leaves this out")
+	flag.IntVar(&s.rate, "pulls", 300, "pulls a second beside the pruning; 0: none")
+	flag.DurationVar(&s.quiet, "quiet", 20*time.Second, "how long pulls are measured without pruning")
+	flag.DurationVar(&s.idle, "idle", 2*time.Minute, "how long namespaces with nothing to do are measured")
+	flag.StringVar(&s.dir, "dir", "", "directory for the database; default the temporary directory")
+	flag.Parse()
+	if err := run(ctx, s); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/prune:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is a registry in this process, and its database.
+type bench struct {
+	settings
+	main, reviews *db.DB
+	catalog       *catalog.Catalog
+	url           string
+	postmaster    int
+	log           *slog.Logger
+}
+
+func run(ctx context.Context, s settings) error {
+	b := &bench{settings: s, log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	base, err := os.MkdirTemp(s.dir, "purser-bench-prune-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(base) //nolint:errcheck // what is left says so itself
+	pg, err := builtinpg.Start(ctx, builtinpg.Options{DataDir: filepath.Join(base, "postgres"), Log: b.log})
+	if err != nil {
+		return err
+	}
+	defer pg.Stop(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it any more
+	dsn := pg.DSN("purser")
+	if b.postmaster, err = postmaster(base); err != nil {
+		return err
+	}
+	if _, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: db.DefaultPartitions}); err != nil {
+		return err
+	}
+	stop, err := b.serve(ctx, dsn, base)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if err := b.pruned(ctx); err != nil {
+		return err
+	}
+	if s.namespaces == 0 {
+		return nil
+	}
+	return b.idling(ctx)
+}
+
+// serve starts the registry.
+func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err error) {
+	replica := uuid.New()
+	if b.main, err = db.Open(ctx, db.Options{DSN: dsn, StatementTimeout: -1, Replica: replica.String(), Log: b.log}); err != nil {
+		return nil, err
+	}
+	if b.reviews, err = db.Open(ctx, db.Options{DSN: dsn, LockTimeout: 200 * time.Millisecond, Log: b.log}); err != nil {
+		return nil, err
+	}
+	b.catalog = catalog.New(catalog.Options{
+		DB: b.main, Background: b.reviews, Replica: replica, Log: b.log,
+		Audit: catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who},
+	})
+	store, err := blob.OpenDir(blob.DirOptions{Path: filepath.Join(base, "blobs")})
+	if err != nil {
+		return nil, err
+	}
+	handler, err := server.New(server.Options{Catalog: b.catalog, Store: store, Log: b.log})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := audit.NewKeeper(audit.KeeperOptions{DB: b.main, Log: b.log}).Keep(ctx); err != nil {
+		return nil, err
+	}
+	srv := httptest.NewServer(handler)
+	b.url = srv.URL
+	http.DefaultTransport.(*http.Transport).MaxIdleConnsPerHost = 64
+	listening, end := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- b.catalog.Listen(listening) }()
+	return func() {
+		srv.Close()
+		end()
+		<-done
+		b.reviews.Close()
+		b.main.Close()
+	}, nil
+}
+
+// pruner makes a pruner and returns what lets it work, and what ends it.
+func (b *bench) pruner(ctx context.Context) (p *autoprune.Pruner, stop func() error, err error) {
+	p, err = autoprune.New(autoprune.Options{DB: b.main, Catalog: b.catalog, Log: b.log})
+	if err != nil {
+		return nil, nil, err
+	}
+	working, end := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- p.Run(working) }()
+	return p, func() error {
+		end()
+		return <-done
+	}, nil
+}
+
+// pruned measures the pruning of one large namespace.
+func (b *bench) pruned(ctx context.Context) error {
+	start := time.Now()
+	if err := b.fill(ctx); err != nil {
+		return fmt.Errorf("filling: %w", err)
+	}
+	fmt.Fprintf(os.Stderr, "%d tags in %d repositories, filled in %s\n", b.tags, b.repositories, time.Since(start).Round(time.Second))
+	quiet := b.pulls(ctx)
+	time.Sleep(b.quiet)
+	before := quiet.end()
+
+	policy, err := autoprune.ParsePolicy(fmt.Appendf(nil, `{"method": "number_of_tags", "numTags": %d}`, b.keep))
+	if err != nil {
+		return err
+	}
+	p, stop, err := b.pruner(ctx)
+	if err != nil {
+		return err
+	}
+	runtime.GC()
+	heap := watchHeap(ctx)
+	beside := b.pulls(ctx)
+	clock, cpu := time.Now(), b.cpu()
+	if _, err := p.Create(ctx, autoprune.Target{Namespace: "bench"}, policy); err != nil {
+		return err
+	}
+	if err := p.RunNow(ctx, "bench"); err != nil {
+		return err
+	}
+	run, err := b.ended(ctx, p)
+	if err != nil {
+		return err
+	}
+	took, used := time.Since(clock), b.cpu()-cpu
+	during := beside.end()
+	peak := heap()
+	if err := stop(); err != nil {
+		return err
+	}
+	if want := int64(b.tags - b.keep*b.repositories); run.State != "success" || run.Deleted != want {
+		return fmt.Errorf("the run has deleted %d tags and not %d: %+v", run.Deleted, want, run)
+	}
+	fmt.Printf("pruned %d of %d tags in %d repositories in %s: %.0f tags/s, %.1f cores of server and database, peak heap %d MiB\n",
+		run.Deleted, run.Tags, run.Repositories, took.Round(time.Millisecond), float64(run.Deleted)/took.Seconds(),
+		used.Seconds()/took.Seconds(), peak>>20)
+	if b.rate > 0 {
+		fmt.Printf("pulls at %d/s: p50 %s p99 %s without, p50 %s p99 %s beside (p99 %.2f)\n", b.rate,
+			before.at(50), before.at(99), during.at(50), during.at(99), float64(during.at(99))/float64(before.at(99)))
+	}
+	return nil
+}
+
+// ended waits for the end of the newest run of the namespace.
+func (b *bench) ended(ctx context.Context, p *autoprune.Pruner) (r autoprune.RunSummary, err error) {
+	for {
+		list, _, err := p.Runs(ctx, "bench", "", 1)
+		if err != nil {
+			return r, err
+		}
+		if len(list) > 0 && list[0].State != "running" {
+			return list[0], nil
+		}
+		select {
+		case <-ctx.Done():
+			return r, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// idling measures what many namespaces cost in which nothing is to be done.
+func (b *bench) idling(ctx context.Context) error {
+	if err := b.fillIdle(ctx); err != nil {
+		return fmt.Errorf("filling: %w", err)
+	}
+	base := b.cpu()
+	time.Sleep(b.idle / 4)
+	without := (b.cpu() - base).Seconds() / (b.idle / 4).Seconds()
+	_, stop, err := b.pruner(ctx)
+	if err != nil {
+		return err
+	}
+	clock, cpu := time.Now(), b.cpu()
+	time.Sleep(b.idle)
+	used := (b.cpu() - cpu).Seconds() / time.Since(clock).Seconds()
+	if err := stop(); err != nil {
+		return err
+	}
+	var seen int
+	if err := b.main.Pool.QueryRow(ctx, "SELECT count(*) FROM autopruneruns WHERE namespace LIKE 'idle%'").Scan(&seen); err != nil {
+		return err
+	}
+	fmt.Printf("%d namespaces with nothing to do: %.2f%% of a core with pruning, %.2f%% without; %d of them were gone through in %s\n",
+		b.namespaces, 100*used, 100*without, seen, time.Since(clock).Round(time.Second))
+	return nil
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// latencies are those of pulls, sorted.
+type latencies []time.Duration
+
+// at is the latency within which that percentage of pulls was answered.
+func (l latencies) at(percent int) time.Duration {
+	if len(l) == 0 {
+		return 0
+	}
+	return l[min(len(l)-1, len(l)*percent/100)].Round(time.Microsecond)
+}
+
+// pulling pulls at a steady rate: a pull that is late doesn't hold up the next.
+type pulling struct {
+	stop context.CancelFunc
+	done sync.WaitGroup
+	mu   sync.Mutex
+	list latencies
+	bad  int
+}
+
+// pulls begins to pull manifests that stay, by tag.
+func (b *bench) pulls(ctx context.Context) *pulling {
+	ctx, cancel := context.WithCancel(ctx)
+	p := &pulling{stop: cancel}
+	if b.rate == 0 {
+		return p
+	}
+	p.done.Go(func() {
+		tick := time.NewTicker(time.Second / time.Duration(b.rate))
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case due := <-tick.C:
+				p.done.Go(func() { p.pull(b, due) })
+			}
+		}
+	})
+	return p
+}
+
+func (p *pulling) pull(b *bench, due time.Time) {
+	url := fmt.Sprintf("%s/v2/bench/r%d/manifests/v%d", b.url, 1+rand.N(b.repositories), 1+rand.N(b.keep))
+	status := 0
+	if res, err := http.Get(url); err == nil {
+		io.Copy(io.Discard, res.Body) //nolint:errcheck // the status counts
+		res.Body.Close()              //nolint:errcheck // only read
+		status = res.StatusCode
+	}
+	took := time.Since(due)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.list = append(p.list, took); status != http.StatusOK {
+		p.bad++
+	}
+}
+
+// end stops pulling and returns the latencies.
+func (p *pulling) end() latencies {
+	p.stop()
+	p.done.Wait()
+	if p.bad > 0 {
+		fmt.Printf("!! %d of %d pulls failed\n", p.bad, len(p.list))
+	}
+	slices.Sort(p.list)
+	return p.list
+}
+
+// watchHeap samples the heap until the function that it returns is called, which
+// returns the most that was in use, bytes.
+func watchHeap(ctx context.Context) func() uint64 {
+	ctx, cancel := context.WithCancel(ctx)
+	peak := make(chan uint64)
+	go func() {
+		var most uint64
+		var m runtime.MemStats
+		for {
+			runtime.ReadMemStats(&m)
+			most = max(most, m.HeapInuse)
+			select {
+			case <-ctx.Done():
+				peak <- most
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	}()
+	return func() uint64 {
+		cancel()
+		return <-peak
+	}
+}
+
+// postmaster finds PostgreSQL's first process by the file that it keeps below a
+// directory.
+func postmaster(base string) (pid int, err error) {
+	err = filepath.WalkDir(base, func(path string, _ os.DirEntry, err error) error {
+		if err != nil || filepath.Base(path) != "postmaster.pid" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		line, _, _ := strings.Cut(string(text), "\n")
+		pid, err = strconv.Atoi(line)
+		if err != nil {
+			return err
+		}
+		return filepath.SkipAll
+	})
+	if err == nil && pid == 0 {
+		err = fmt.Errorf("no PostgreSQL runs below %s", base)
+	}
+	return pid, err
+}
+
+// cpu is the processor time that this process and PostgreSQL have used: what Linux
+// says, 0 elsewhere.
+func (b *bench) cpu() time.Duration {
+	total := time.Duration(0)
+	list, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, path := range list {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		_, rest, _ := strings.Cut(string(text), ") ")
+		f := strings.Fields(rest)
+		if len(f) < 15 {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		parent, _ := strconv.Atoi(f[1])
+		if pid != os.Getpid() && pid != b.postmaster && parent != b.postmaster {
+			continue
+		}
+		ticks := f[11:13] // user, system
+		if pid == b.postmaster {
+			ticks = f[11:15] // and those of its children that have ended
+		}
+		for _, t := range ticks {
+			n, _ := strconv.ParseInt(t, 10, 64)
+			total += time.Duration(n) * 10 * time.Millisecond
+		}
+	}
+	return total
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func auditCommand(src *source) *cobra.Command {
+	cmd := group("audit", "Read the audit log: who did what", auditListCommand(src), auditExportCommand(src))
+	cmd.Long = "Read the audit log: who did what, from where. TARGET is a namespace (app) or a repository (app/web);\n" +
+		"without one it is the whole registry. Both may be gone: their entries stay."
+	return addServer(cmd)
+}
+
+// logView is an entry as the API tells of it.
+type logView struct {
+	Kind      string         `json:"kind"`
+	Time      time.Time      `json:"time"`
+	Metadata  map[string]any `json:"metadata"`
+	IP        string         `json:"ip,omitempty"`
+	Performer *struct {
+		Name string `json:"name"`
+	} `json:"performer,omitempty"`
+	Namespace  string `json:"namespace_name,omitempty"`
+	Repository string `json:"repository,omitempty"`
+	Tag        string `json:"tag,omitempty"`
+	Digest     string `json:"digest,omitempty"`
+	Policy     string `json:"policy,omitempty"`
+	Run        string `json:"run,omitempty"`
+	RequestID  string `json:"request_id,omitempty"`
+}
+
+func (e logView) row() []string {
+	who, what := e.IP, e.Repository
+	if e.Performer != nil {
+		who = e.Performer.Name + " " + e.IP
+	}
+	if what == "" {
+		what = e.Namespace
+	}
+	if e.Tag != "" {
+		what += ":" + e.Tag
+	}
+	digest := ""
+	if e.Digest != "" {
+		digest = short(e.Digest)
+	}
+	return []string{clock(&e.Time), e.Kind, strings.TrimSpace(who), what, digest}
+}
+
+// logFlags select entries.
+type logFlags struct {
+	from, to, actor, tag, digest, policy, run string
+	kinds                                     []string
+	target                                    *targetFlags
+}
+
+func addLogFlags(cmd *cobra.Command) *logFlags {
+	f, flags := &logFlags{target: addTarget(cmd, false)}, cmd.Flags()
+	flags.StringVar(&f.from, "from", "", "from this `TIME` on: 2026-03-05, 2026-03-05T07:00:00Z, or an age like 90m or 12h")
+	flags.StringVar(&f.to, "to", "", "before this `TIME`")
+	flags.StringSliceVar(&f.kinds, "kind", nil, "only entries of these `KIND`s, such as push_repo,delete_tag")
+	flags.StringVar(&f.actor, "actor", "", "only what this `ACCOUNT` did")
+	flags.StringVar(&f.tag, "tag", "", "only entries about this `TAG`")
+	flags.StringVar(&f.digest, "digest", "", "only entries about this `DIGEST`")
+	flags.StringVar(&f.policy, "policy", "", "only what the policy with this `UUID` did")
+	flags.StringVar(&f.run, "run", "", "only what the run with this `UUID` did")
+	return f
+}
+
+// moment reads a time, or an age before now.
+func moment(text string) string {
+	if age, err := time.ParseDuration(text); err == nil && age > 0 {
+		return time.Now().Add(-age).UTC().Format(time.RFC3339)
+	}
+	return text
+}
+
+func (f *logFlags) query() url.Values {
+	return parameters("from", moment(f.from), "to", moment(f.to), "kind", strings.Join(f.kinds, ","), "actor", f.actor,
+		"tag", f.tag, "digest", f.digest, "policy", f.policy, "run", f.run)
+}
+
+// path is where the API has the log of the target.
+func (f *logFlags) path(args []string) (string, error) {
+	if len(args) == 0 && !f.target.repository {
+		return apiPath("superuser", "logs"), nil
+	}
+	path, _, _, err := f.target.path(args, 0)
+	return path + "/logs", err
+}
+
+func auditListCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "list [TARGET]", Short: "List entries, the newest first", Args: cobra.MaximumNArgs(1)}
+	format, limit, flags := addFormat(cmd), addLimit(cmd), addLogFlags(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, err := flags.path(args)
+		if err != nil {
+			return err
+		}
+		q := flags.query() // once: an age is before the moment of the first page
+		list, more, err := collect(*limit, func(cursor string, n int) ([]json.RawMessage, string, error) {
+			var page struct {
+				Logs     []json.RawMessage `json:"logs"`
+				NextPage string            `json:"next_page"`
+			}
+			q.Set("limit", strconv.Itoa(n))
+			if cursor != "" {
+				q.Set("next_page", cursor)
+			}
+			err := c.get(cmd.Context(), path, q, &page)
+			return page.Logs, page.NextPage, err
+		})
+		if err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			rows := make([][]string, len(list))
+			for i, raw := range list {
+				var e logView
+				if err := json.Unmarshal(raw, &e); err != nil {
+					return fmt.Errorf("reading an entry of the log: %w", err)
+				}
+				rows[i] = e.row()
+			}
+			return table(w, []string{"TIME", "KIND", "WHO", "WHAT", "DIGEST"}, rows, more)
+		})
+	})
+	return cmd
+}
+
+func auditExportCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "export [TARGET]", Short: "Write all entries as lines of JSON, the newest first", Args: cobra.MaximumNArgs(1),
+		Example: "  purser audit export --from 2026-03-01 --to 2026-04-01 > march.jsonl",
+	}
+	flags := addLogFlags(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, err := flags.path(args)
+		if err != nil {
+			return err
+		}
+		body, err := c.open(cmd.Context(), "GET", path+"/export", flags.query(), nil)
+		if err != nil {
+			return err
+		}
+		defer body.Close() //nolint:errcheck // only read
+		out := bufio.NewWriter(cmd.OutOrStdout())
+		if _, err = io.Copy(out, body); err != nil {
+			// What came is written: it may be useful, if only to see where it ends.
+			err = fmt.Errorf("the export is not complete: %w", err)
+		}
+		return errors.Join(err, out.Flush())
+	})
+	return cmd
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	// serverVariable names the registry for those who can't use a flag.
+	serverVariable = "PURSER_SERVER"
+	defaultServer  = "http://127.0.0.1:5000"
+	// maxAnswer bounds what is read of an answer at once, bytes.
+	maxAnswer = 64 << 20
+)
+
+// client speaks to the management API of a registry, which may be on another
+// machine.
+type client struct {
+	server *url.URL
+	http   *http.Client
+}
+
+// addServer adds the flag --server to a command and those below it.
+func addServer(cmd *cobra.Command) *cobra.Command {
+	cmd.PersistentFlags().String("server", "", "ask the registry at this `URL` (default: $"+serverVariable+", else "+defaultServer+")")
+	return cmd
+}
+
+// client makes the client of a command that has the flag --server.
+func (s *source) client(cmd *cobra.Command) (*client, error) {
+	text, from := defaultServer, ""
+	for _, entry := range s.environ {
+		if value, ok := strings.CutPrefix(entry, serverVariable+"="); ok && value != "" {
+			text, from = value, serverVariable
+		}
+	}
+	if flag := cmd.Flags().Lookup("server"); flag != nil && flag.Changed {
+		text, from = flag.Value.String(), "--server"
+	}
+	server, err := parseServer(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", from, err)
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
+	return &client{server: server, http: &http.Client{
+		Transport: transport,
+		// A redirect turns a POST into a GET, which isn't what was meant.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// parseServer reads the address of a registry. Without a scheme it is http on
+// this machine and https elsewhere, as for docker.
+func parseServer(text string) (*url.URL, error) {
+	full := text
+	if !strings.Contains(text, "://") {
+		host := text
+		if h, _, err := net.SplitHostPort(text); err == nil {
+			host = h
+		}
+		full = "https://" + text
+		if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil && addr.IsLoopback() || host == "localhost" {
+			full = "http://" + text
+		}
+	}
+	u, err := url.Parse(full)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%q is not a URL like %s", text, defaultServer)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("%q should begin with http:// or https://", u.Redacted())
+	case u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return nil, fmt.Errorf("%q should be scheme, host and port alone, like %s", u.Redacted(), defaultServer)
+	}
+	u.Path = ""
+	return u, nil
+}
+
+// apiPath is a path below /api/v1 of parts, whatever they hold.
+func apiPath(parts ...string) string {
+	path := ""
+	for _, part := range parts {
+		path += "/" + url.PathEscape(part)
+	}
+	return path
+}
+
+// get asks for something and reads it into out. Path is one of apiPath; query
+// may be nil.
+func (c *client) get(ctx context.Context, path string, query url.Values, out any) error {
+	return c.do(ctx, http.MethodGet, path, query, nil, out)
+}
+
+// post sends in, nil for no body, and reads the answer into out, nil for nothing.
+func (c *client) post(ctx context.Context, path string, in, out any) error {
+	return c.do(ctx, http.MethodPost, path, nil, in, out)
+}
+
+// put is like post.
+func (c *client) put(ctx context.Context, path string, in, out any) error {
+	return c.do(ctx, http.MethodPut, path, nil, in, out)
+}
+
+// delete deletes what is at a path. Query may be nil.
+func (c *client) delete(ctx context.Context, path string, query url.Values) error {
+	return c.do(ctx, http.MethodDelete, path, query, nil, nil)
+}
+
+func (c *client) do(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	body, err := c.open(ctx, method, path, query, in)
+	if err != nil {
+		return err
+	}
+	defer body.Close() //nolint:errcheck // only read
+	if out == nil {
+		return nil
+	}
+	raw, err := io.ReadAll(io.LimitReader(body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("reading the answer of %s: %w", c.server.Redacted(), err)
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("%s gave an answer that this program doesn't understand, maybe it is of another version: %w", c.server.Redacted(), err)
+	}
+	return nil
+}
+
+// open sends a request and returns the body of an answer that is no error, for
+// the caller to close. It is for answers that are too long to be kept.
+func (c *client) open(ctx context.Context, method, path string, query url.Values, in any) (io.ReadCloser, error) {
+	var content io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, fmt.Errorf("writing the request: %w", err)
+		}
+		content = bytes.NewReader(b)
+	}
+	target := strings.TrimSuffix(c.server.String(), "/") + "/api/v1" + path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, content)
+	if err != nil {
+		return nil, fmt.Errorf("making the request: %w", err)
+	}
+	req.Header.Set("User-Agent", "purser")
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if res.StatusCode < 300 {
+		return res.Body, nil
+	}
+	defer res.Body.Close() //nolint:errcheck // only read
+	return nil, c.refused(res)
+}
+
+// unreachable says what to do when there is no answer.
+func (c *client) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	if inner, ok := errors.AsType[*url.Error](err); ok {
+		err = inner.Err // without the URL, which may be long
+	}
+	return fmt.Errorf("no registry answers at %s: %w\nStart one with \"purser serve\", or name another with --server URL or %s",
+		c.server.Redacted(), err, serverVariable)
+}
+
+// serverError is an error that the registry answered with.
+type serverError struct {
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	Type   string `json:"error_type"`
+}
+
+// Error is what the registry says is wrong.
+func (e *serverError) Error() string { return e.Detail }
+
+// refused reads the error in an answer.
+func (c *client) refused(res *http.Response) error {
+	if location := res.Header.Get("Location"); res.StatusCode < 400 && location != "" {
+		return fmt.Errorf("%s sends to %s: name that with --server", c.server.Redacted(), location)
+	}
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	e := new(serverError)
+	raw, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	isJSON := kind == "application/json" || kind == "application/problem+json"
+	if err != nil || !isJSON || json.Unmarshal(raw, e) != nil || e.Detail == "" {
+		return fmt.Errorf("%s answers %s, and not as a Purser registry does: is it one, and of this version?", c.server.Redacted(), res.Status)
+	}
+	e.Status = res.StatusCode
+	return e
+}
+
+// collect reads pages until there are limit items, 0 for all, or no more, and
+// says whether there are more. Fetch gets the page behind a cursor, of up to n
+// items, and returns the cursor of the next, "" at the end.
+func collect[T any](limit int, fetch func(cursor string, n int) (page []T, next string, err error)) (list []T, more bool, err error) {
+	const most = 100 // per page
+	list = []T{}
+	for cursor := ""; ; {
+		n := most
+		if limit > 0 {
+			n = min(most, limit-len(list))
+		}
+		page, next, err := fetch(cursor, n)
+		if err != nil {
+			return nil, false, err
+		}
+		list = append(list, page...)
+		if next == "" || limit > 0 && len(list) >= limit {
+			return list, next != "", nil
+		}
+		cursor = next
+	}
+}

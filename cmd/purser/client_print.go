@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// withClient makes a command's RunE of what it does with the API.
+func (s *source) withClient(run func(cmd *cobra.Command, c *client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := s.client(cmd)
+		if err != nil {
+			return err
+		}
+		return run(cmd, c, args)
+	}
+}
+
+// addLimit adds the flag --limit of a command that lists.
+func addLimit(cmd *cobra.Command) *int {
+	limit := cmd.Flags().Int("limit", 100, "list at most `N`; 0: all")
+	check := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if *limit < 0 {
+			return errors.New("--limit can't be negative; 0 lists everything")
+		}
+		return check(cmd, args)
+	}
+	return limit
+}
+
+// table writes rows under a header, and says so when there are more. Cells are
+// shown as they are but for control characters.
+func table(w io.Writer, header []string, rows [][]string, more bool) error {
+	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(out, strings.Join(header, "\t"))
+	for _, row := range rows {
+		for i, cell := range row {
+			if row[i] = printable(cell); cell == "" {
+				row[i] = "-"
+			}
+		}
+		fmt.Fprintln(out, strings.Join(row, "\t"))
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("printing: %w", err)
+	}
+	if more {
+		if _, err := fmt.Fprintln(w, "… and more: --limit 0 lists all."); err != nil {
+			return fmt.Errorf("printing: %w", err)
+		}
+	}
+	return nil
+}
+
+// fields writes names and values, one on a line; those without a value are left
+// out.
+func fields(w io.Writer, pairs ...string) error {
+	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			fmt.Fprintf(out, "%s\t%s\n", pairs[i], printable(pairs[i+1]))
+		}
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("printing: %w", err)
+	}
+	return nil
+}
+
+// printable replaces control characters, which could change what a terminal
+// shows: some of what is listed was written by strangers.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return '�'
+		}
+		return r
+	}, text)
+}
+
+// clock writes a time for people, in their zone; nil is nothing.
+func clock(t *time.Time) string {
+	if t == nil || t.IsZero() {
+		return ""
+	}
+	return t.Local().Format("2006-01-02 15:04:05")
+}
+
+// addYes adds the flag --yes of a command that destroys.
+func addYes(cmd *cobra.Command) *bool {
+	return cmd.Flags().BoolP("yes", "y", false, "don't ask for confirmation")
+}
+
+// confirm asks whether to do what can't be taken back. Without a terminal there
+// is nobody to ask, and it is an error.
+func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
+	if yes {
+		return nil
+	}
+	question := fmt.Sprintf(format, args...)
+	in, ok := cmd.InOrStdin().(*os.File)
+	if !ok || !isTerminal(in) {
+		return fmt.Errorf("%s Nobody can be asked here: add --yes to go on", question)
+	}
+	return ask(in, cmd.ErrOrStderr(), question)
+}
+
+// errDeclined ends a command whose question was answered with no.
+var errDeclined = errors.New("nothing was done")
+
+func ask(in io.Reader, out io.Writer, question string) error {
+	if _, err := fmt.Fprintf(out, "%s [y/N] ", question); err != nil {
+		return fmt.Errorf("asking: %w", err)
+	}
+	answer, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errDeclined
+}

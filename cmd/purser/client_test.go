@@ -1,0 +1,339 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+func TestParseServer(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"127.0.0.1:5000":               "http://127.0.0.1:5000",
+		"localhost":                    "http://localhost",
+		"[::1]:5000":                   "http://[::1]:5000",
+		"registry.example.com":         "https://registry.example.com",
+		"registry.example.com:8443":    "https://registry.example.com:8443",
+		"http://registry.example.com/": "http://registry.example.com",
+		"ftp://registry.example.com":   "should begin with http:// or https://",
+		"https://registry.example/x":   "scheme, host and port alone",
+		"http://":                      "scheme, host and port alone",
+		"https://a?b":                  "scheme, host and port alone",
+		"http://a b":                   "is not a URL",
+	} {
+		got := ""
+		if u, err := parseServer(text); err != nil {
+			got = err.Error()
+		} else {
+			got = u.String()
+		}
+		if got != want && (strings.Contains(want, "://") && !strings.Contains(want, " ") || !strings.Contains(got, want)) {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestClientErrors: what is wrong with the other end is said, with the way out.
+func TestClientErrors(t *testing.T) {
+	t.Parallel()
+	answer := http.HandlerFunc(nil)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { answer(w, r) }))
+	defer s.Close()
+	for name, tc := range map[string]struct {
+		answer http.HandlerFunc
+		want   []string
+	}{
+		"the registry's own error": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(409)
+			fmt.Fprint(w, `{"detail":"tag v1 is protected","status":409}`)
+		}, []string{"purser: tag v1 is protected\n"}},
+		"something else": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			w.WriteHeader(404)
+			fmt.Fprint(w, "<html>nothing here")
+		}, []string{"answers 404 Not Found", "not as a Purser registry does"}},
+		"another place": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Location", "https://other.example/")
+			w.WriteHeader(301)
+		}, []string{"sends to https://other.example/", "--server"}},
+		"no JSON": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") },
+			[]string{"an answer that this program doesn't understand"}},
+		"a broken answer": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			fmt.Fprint(w, "{")
+		}, []string{"reading the answer"}},
+	} {
+		answer = tc.answer
+		code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.URL}, "namespace", "list")
+		for _, want := range tc.want {
+			if code != 1 || !strings.Contains(stderr, want) {
+				t.Errorf("%s: code %d, %q, want %q", name, code, stderr, want)
+			}
+		}
+	}
+	s.Close()
+	code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.URL}, "repo", "list")
+	if code != 1 || !strings.Contains(stderr, "no registry answers at "+s.URL) || !strings.Contains(stderr, `"purser serve"`) || !strings.Contains(stderr, "--server") {
+		t.Errorf("nothing is there: %d %q", code, stderr)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errOut bytes.Buffer
+	if code := execute(ctx, []string{"repo", "list", "--server", s.URL}, nil, &out, &errOut); code != 1 || !strings.Contains(errOut.String(), "interrupted") {
+		t.Errorf("interrupted: %d %q", code, errOut.String())
+	}
+	// It is no setting of the server.
+	if code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.URL}, "config", "check"); code != 0 {
+		t.Errorf("PURSER_SERVER is in the way of settings: %s", stderr)
+	}
+}
+
+func TestAsk(t *testing.T) {
+	t.Parallel()
+	for answer, yes := range map[string]bool{"y\n": true, "YES\n": true, "y": true, "n\n": false, "\n": false, "": false, "yesterday\n": false} {
+		var out bytes.Buffer
+		err := ask(strings.NewReader(answer), &out, "Sure?")
+		if yes != (err == nil) || !yes && !errors.Is(err, errDeclined) || out.String() != "Sure? [y/N] " {
+			t.Errorf("%q: %v, %q", answer, err, out.String())
+		}
+	}
+}
+
+func TestCollect(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		limit, want int
+		more        bool
+	}{{0, 250, false}, {250, 250, false}, {249, 249, true}, {100, 100, true}, {7, 7, true}, {300, 250, false}} {
+		list, more, err := collect(tc.limit, func(cursor string, n int) (page []int, next string, err error) {
+			from := 0
+			if cursor != "" {
+				fmt.Sscan(cursor, &from) //nolint:errcheck // of this test
+			}
+			for i := from; i < min(from+n, 250); i++ {
+				page = append(page, i)
+			}
+			if from+n < 250 {
+				next = fmt.Sprint(from + n)
+			}
+			return page, next, nil
+		})
+		if err != nil || len(list) != tc.want || more != tc.more || !slices.IsSorted(list) {
+			t.Errorf("limit %d: %d, more %v, %v", tc.limit, len(list), more, err)
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	t.Parallel()
+	if got := printable("a\x1b[31mé\u009b\n\x7f"); got != "a�[31mé���" {
+		t.Errorf("%q", got)
+	}
+}
+
+// shop is a running registry for commands that use the API.
+type shop struct {
+	t   *testing.T
+	url string
+}
+
+func newShop(t *testing.T) *shop {
+	t.Helper()
+	return &shop{t, start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t))).registry}
+}
+
+func (s *shop) send(method, path, contentType, body string, want int) {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", contentType)
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	res.Body.Close() //nolint:errcheck // nothing is read
+	if res.StatusCode != want {
+		s.t.Fatalf("%s %s: %s, want %d", method, path, res.Status, want)
+	}
+}
+
+// push pushes an image that n makes differ from others.
+func (s *shop) push(repository, tag, n string) string {
+	s.t.Helper()
+	config := `{"os":"linux","architecture":"amd64"}`
+	d := oci.Compute(oci.SHA256, []byte(config)).String()
+	s.send("POST", "/v2/"+repository+"/blobs/uploads/?digest="+d, "application/octet-stream", config, 201)
+	m := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json","digest":%q,"size":%d},`+
+		`"layers":[],"annotations":{"n":%q}}`, oci.MediaTypeImageManifest, d, len(config), n)
+	s.send("PUT", "/v2/"+repository+"/manifests/"+tag, oci.MediaTypeImageManifest, m, 201)
+	return oci.Compute(oci.SHA256, []byte(m)).String()
+}
+
+// run runs a command that succeeds, and returns what it printed.
+func (s *shop) run(args ...string) string {
+	s.t.Helper()
+	code, stdout, stderr := purser(s.t, []string{"PURSER_SERVER=" + s.url}, args...)
+	if code != 0 || stderr != "" {
+		s.t.Fatalf("purser %q: exit code %d\n%s%s", args, code, stdout, stderr)
+	}
+	return stdout
+}
+
+// refused runs a command that fails, and checks what it says.
+func (s *shop) refused(want string, args ...string) {
+	s.t.Helper()
+	code, stdout, stderr := purser(s.t, []string{"PURSER_SERVER=" + s.url}, args...)
+	if code != 1 || !strings.Contains(stderr, want) {
+		s.t.Errorf("purser %q: exit code %d\n%s%s\nwant %q", args, code, stdout, stderr, want)
+	}
+}
+
+// first is the first column of a table, its header left out.
+func first(text string) (list []string) {
+	for _, line := range strings.Split(strings.TrimSpace(text), "\n")[1:] {
+		list = append(list, strings.Fields(line)[0])
+	}
+	return list
+}
+
+func TestCatalogCommands(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.run("namespace", "create", "acme")
+	s.run("repo", "create", "acme/web")
+	one, two := s.push("acme/app", "v1", "1"), s.push("acme/app", "v2", "2")
+	s.push("other", "v1", "1")
+
+	if got := first(s.run("namespace", "list")); !slices.Equal(got, []string{"acme", "other"}) {
+		t.Errorf("namespaces: %q", got)
+	}
+	if got := first(s.run("repo", "list", "acme", "--sort", "-name")); !slices.Equal(got, []string{"acme/web", "acme/app"}) {
+		t.Errorf("repositories: %q", got)
+	}
+	if got := s.run("repo", "list", "--limit", "1"); !strings.Contains(got, "… and more: --limit 0 lists all.") {
+		t.Errorf("one of them: %s", got)
+	}
+	if got := first(s.run("tag", "list", "acme/app")); !slices.Equal(got, []string{"v2", "v1"}) {
+		t.Errorf("tags: %q", got)
+	}
+	var tags []struct {
+		Name   string
+		Digest string `json:"manifest_digest"`
+	}
+	if err := json.Unmarshal([]byte(s.run("tag", "list", "acme/app", "--prefix", "v1", "-o", "json")), &tags); err != nil || len(tags) != 1 || tags[0].Digest != one {
+		t.Errorf("%+v %v", tags, err)
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"namespace", "show", "acme"}, `repositories +2\n`},
+		{[]string{"repo", "show", "acme/app"}, `(?s)tags +2\nmanifests +2\nsize +37 B in 1 blob\n`},
+		{[]string{"tag", "show", "acme/app:v1"}, `(?s)digest +` + one + `\n.*platform +linux/amd64\n.*layers +0\n`},
+	} {
+		if got := s.run(tc.args...); !regexp.MustCompile(tc.want).MatchString(got) {
+			t.Errorf("%q:\n%s\nwant %s", tc.args, got, tc.want)
+		}
+	}
+
+	s.run("tag", "move", "acme/app:new", two)
+	s.run("tag", "delete", "--yes", "acme/app:v1", "acme/app:new")
+	if got := first(s.run("tag", "list", "acme/app")); !slices.Equal(got, []string{"v2"}) {
+		t.Errorf("tags: %q", got)
+	}
+	s.run("tag", "restore", "acme/app:v1", one)
+	s.refused("add --yes", "tag", "delete", "acme/app:v1")
+	s.refused("Delete repository acme/app with 2 tags?", "repo", "delete", "acme/app")
+	s.refused("Delete namespace acme with 2 repositories?", "namespace", "delete", "acme")
+	s.run("repo", "delete", "acme/app", "-y")
+	s.refused("repository acme/app is not known", "repo", "show", "acme/app")
+	s.run("namespace", "delete", "acme", "-y")
+	s.refused("namespace acme is not known", "namespace", "show", "acme")
+	s.refused("namespace other exists already", "namespace", "create", "other")
+	s.refused("repository other exists already", "repo", "create", "other")
+	s.refused("--limit can't be negative", "tag", "list", "other", "--limit", "-1")
+	s.refused(`"other" should be a repository and a tag`, "tag", "show", "other")
+	s.refused("repository other has no tag v9", "tag", "show", "other:v9")
+	s.refused("sort", "tag", "list", "other", "--sort", "age")
+	s.refused("manifest_digest: ", "tag", "move", "other:v2", "nonsense")
+}
+
+func TestAuditCommands(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	d := s.push("acme/app", "v1", "1")
+	s.run("tag", "move", "acme/app:v2", d)
+	s.run("tag", "delete", "-y", "acme/app:v2")
+	kinds := func(args ...string) (list []string) {
+		var entries []logView
+		if err := json.Unmarshal([]byte(s.run(append([]string{"audit", "list", "-o", "json"}, args...)...)), &entries); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			list = append(list, e.Kind)
+		}
+		return list
+	}
+	all := []string{"delete_tag", "create_tag", "push_repo", "create_repo", "org_create"}
+	if got := kinds(); !slices.Equal(got, all) {
+		t.Errorf("the whole log: %q, want %q", got, all)
+	}
+	if got := kinds("acme/app", "--kind", "create_tag,push_repo", "--from", "1h"); !slices.Equal(got, all[1:3]) {
+		t.Errorf("some kinds: %q", got)
+	}
+	if got := kinds("acme", "--tag", "v2", "--limit", "1"); !slices.Equal(got, all[:1]) {
+		t.Errorf("of a tag, one: %q", got)
+	}
+	if got := kinds("none"); len(got) != 0 {
+		t.Errorf("of nothing: %q", got)
+	}
+	if got := s.run("audit", "list"); !regexp.MustCompile(`delete_tag +127\.0\.0\.1 +acme/app:v2 `).MatchString(got) {
+		t.Errorf("as a table:\n%s", got)
+	}
+	lines := strings.Split(strings.TrimSpace(s.run("audit", "export", "acme/app")), "\n")
+	var e struct{ Kind string }
+	if len(lines) < 4 || json.Unmarshal([]byte(lines[len(lines)-1]), &e) != nil || e.Kind != "create_repo" {
+		t.Errorf("the export:\n%s", strings.Join(lines, "\n"))
+	}
+	s.refused("kind", "audit", "list", "--kind", "nonsense")
+	s.refused("from", "audit", "export", "--from", "yesterday")
+}
+
+func TestProtectionCommands(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.push("acme/app", "v1", "1")
+	var made struct{ UUID string }
+	if err := json.Unmarshal([]byte(s.run("protection", "add", "acme", "v[0-9]+", "-o", "json")), &made); err != nil || made.UUID == "" {
+		t.Fatalf("%v %+v", err, made)
+	}
+	if got := first(s.run("protection", "list", "acme")); !slices.Equal(got, []string{made.UUID}) {
+		t.Errorf("%q", got)
+	}
+	s.refused("protected", "tag", "delete", "-y", "acme/app:v1")
+	s.run("tag", "delete", "-y", "--override-protection", "acme/app:v1")
+	s.push("acme/app", "v1", "1")
+	s.refused("add --yes", "protection", "remove", "acme", made.UUID)
+	s.run("protection", "remove", "acme", made.UUID, "-y")
+	s.run("tag", "delete", "-y", "acme/app:v1")
+	if got := s.run("protection", "list", "--all"); !strings.Contains(got, "No rule of the registry protects tags.") {
+		t.Errorf("%q", got)
+	}
+	s.refused("pattern", "protection", "add", "--all", "(")
+	s.refused("there is no TARGET", "protection", "add", "--all", "acme", "x")
+	s.refused("give 2 arguments, not 1", "protection", "add", "acme")
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+func namespaceCommand(src *source) *cobra.Command {
+	return addServer(group("namespace", "Look at namespaces, create and delete them",
+		namespaceListCommand(src), namespaceShowCommand(src), namespaceCreateCommand(src), namespaceDeleteCommand(src)))
+}
+
+// nameFlags select names in a list.
+type nameFlags struct{ prefix, contains string }
+
+func addNameFlags(cmd *cobra.Command) *nameFlags {
+	f := new(nameFlags)
+	cmd.Flags().StringVar(&f.prefix, "prefix", "", "only names that begin with `TEXT`")
+	cmd.Flags().StringVar(&f.contains, "contains", "", "only names that hold `TEXT`")
+	return f
+}
+
+// query is the query of a page.
+func (f *nameFlags) query(cursor string, n int) url.Values {
+	return parameters("prefix", f.prefix, "contains", f.contains, "next_page", cursor, "limit", strconv.Itoa(n))
+}
+
+// parameters makes a query of those that have a value.
+func parameters(pairs ...string) url.Values {
+	q := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			q.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return q
+}
+
+func namespaceListCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "list", Short: "List namespaces", Args: cobra.NoArgs}
+	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, _ []string) error {
+		list, more, err := collect(*limit, func(cursor string, n int) ([]catalog.NamespaceInfo, string, error) {
+			var page struct {
+				Namespaces []catalog.NamespaceInfo `json:"namespaces"`
+				NextPage   string                  `json:"next_page"`
+			}
+			err := c.get(cmd.Context(), apiPath("organization"), names.query(cursor, n), &page)
+			return page.Namespaces, page.NextPage, err
+		})
+		if err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			rows := make([][]string, len(list))
+			for i, n := range list {
+				rows[i] = []string{n.Name, atLeast(n.Repositories), clock(&n.CreatedAt)}
+			}
+			return table(w, []string{"NAMESPACE", "REPOSITORIES", "CREATED"}, rows, more)
+		})
+	})
+	return cmd
+}
+
+// atLeast writes a count, with a plus when there are more.
+func atLeast(n catalog.Count) string {
+	if n.Exact {
+		return humanize.Comma(n.Rows)
+	}
+	return humanize.Comma(n.Rows) + "+"
+}
+
+// sizes writes how much there is, and how much of it nothing else has.
+func sizes(s catalog.Size) (all, own string) {
+	all, own = size(s.Bytes)+" in "+count(s.Blobs, "blob"), size(s.OwnBytes)
+	if !s.Exact {
+		all, own = "at least "+all, "at least "+own
+	}
+	return all, own
+}
+
+func namespaceShowCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "show NAMESPACE", Short: "Show how much a namespace holds", Args: cobra.ExactArgs(1)}
+	format := addFormat(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		var d catalog.NamespaceDetails
+		if err := c.get(cmd.Context(), apiPath("organization", args[0]), nil, &d); err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), d, func(w io.Writer) error {
+			all, own := sizes(d.Size)
+			return fields(w, "namespace", d.Name, "created", clock(&d.CreatedAt),
+				"repositories", humanize.Comma(d.Repositories), "size", all, "of its own", own)
+		})
+	})
+	return cmd
+}
+
+func namespaceCreateCommand(src *source) *cobra.Command {
+	return &cobra.Command{
+		Use: "create NAMESPACE", Short: "Create a namespace before the first push to it", Args: cobra.ExactArgs(1),
+		RunE: src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+			if err := c.post(cmd.Context(), apiPath("organization"), map[string]string{"name": args[0]}, nil); err != nil {
+				return err
+			}
+			return say(cmd, "Created namespace %s.\n", args[0])
+		}),
+	}
+}
+
+// say tells what was done.
+func say(cmd *cobra.Command, format string, args ...any) error {
+	if _, err := fmt.Fprintf(cmd.OutOrStdout(), format, args...); err != nil {
+		return fmt.Errorf("printing: %w", err)
+	}
+	return nil
+}
+
+func namespaceDeleteCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "delete NAMESPACE", Short: "Delete a namespace with all its repositories", Args: cobra.ExactArgs(1)}
+	yes := addYes(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path := apiPath("organization", args[0])
+		var d catalog.NamespaceDetails
+		if !*yes { // who is asked should know what goes
+			if err := c.get(cmd.Context(), path, nil, &d); err != nil {
+				return err
+			}
+		}
+		err := confirm(cmd, *yes, "Delete namespace %s with %s? That can't be undone.", args[0], counted(d.Repositories, "repository", "repositories"))
+		if err != nil {
+			return err
+		}
+		if err := c.delete(cmd.Context(), path, nil); err != nil {
+			return err
+		}
+		return say(cmd, "Deleted namespace %s.\n", args[0])
+	})
+	return cmd
+}
+
+func counted(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return humanize.Comma(n) + " " + many
+}
+
+// since is a time that may be missing, for people.
+func since(t *time.Time) string {
+	if t == nil {
+		return "never"
+	}
+	return clock(t)
+}

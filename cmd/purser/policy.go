@@ -1,0 +1,257 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func policyCommand(src *source) *cobra.Command {
+	cmd := group("policy", "Say which tags auto-pruning deletes",
+		policyListCommand(src), policyCreateCommand(src), policyShowCommand(src), policyUpdateCommand(src), policyDeleteCommand(src))
+	cmd.Long = "Say which tags auto-pruning deletes. TARGET is a namespace (app) or a repository (app/web);\n" +
+		"add --repo for a repository whose name has no slash. With --defaults in place of a target: the\n" +
+		"policies of all namespaces that have none of their own. See what a policy does beforehand with \"purser prune preview\"."
+	return addServer(cmd)
+}
+
+// policyView is a policy as the API tells it.
+type policyView struct {
+	UUID              string    `json:"uuid"`
+	Method            string    `json:"method"`
+	Value             any       `json:"value"`
+	TagPattern        *string   `json:"tagPattern"`
+	TagPatternMatches bool      `json:"tagPatternMatches"`
+	CreatedAt         time.Time `json:"created_at"`
+	UpdatedAt         time.Time `json:"updated_at"`
+}
+
+// tags says which tags the policy looks at.
+func (p policyView) tags() string {
+	switch {
+	case p.TagPattern == nil:
+		return "all"
+	case p.TagPatternMatches:
+		return "that match " + *p.TagPattern
+	}
+	return "that don't match " + *p.TagPattern
+}
+
+func (p policyView) row() []string {
+	return []string{p.UUID, p.Method, fmt.Sprint(p.Value), p.tags(), clock(&p.UpdatedAt)}
+}
+
+var policyHeader = []string{"UUID", "METHOD", "VALUE", "TAGS", "SAVED"}
+
+// targetFlags say what the first argument is.
+type targetFlags struct{ repository, defaults bool }
+
+// addTarget adds the flags that say what the first argument is.
+func addTarget(cmd *cobra.Command, defaults bool) *targetFlags {
+	f := new(targetFlags)
+	cmd.Flags().BoolVar(&f.repository, "repo", false, "TARGET is a repository, though it has no slash")
+	if defaults {
+		cmd.Flags().BoolVar(&f.defaults, "defaults", false, "the registry's default policies; there is no TARGET then")
+	}
+	return f
+}
+
+// path is where the API has the target that the arguments begin with, what people
+// call it, and the other arguments, of which there are to be n.
+func (f *targetFlags) path(args []string, n int) (path, name string, rest []string, err error) {
+	if f.defaults {
+		if len(args) != n {
+			return "", "", nil, fmt.Errorf("with --defaults there is no TARGET: give %d arguments, not %d", n, len(args))
+		}
+		return "", "The registry", args, nil
+	}
+	if len(args) != n+1 {
+		return "", "", nil, fmt.Errorf("give %d arguments, not %d: the first is the name of a namespace or of a repository", n+1, len(args))
+	}
+	name, rest = args[0], args[1:]
+	switch {
+	case name == "":
+		return "", "", nil, errors.New("the name of a namespace or of a repository is empty")
+	case f.repository || strings.Contains(name, "/"):
+		return apiPath("repository", name), name, rest, nil
+	}
+	return apiPath("organization", name), name, rest, nil
+}
+
+func policyListCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "list TARGET", Short: "List the policies of a namespace, a repository, or the defaults", Args: cobra.ArbitraryArgs}
+	format, target := addFormat(cmd), addTarget(cmd, true)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, name, _, err := target.path(args, 0)
+		if err != nil {
+			return err
+		}
+		var out struct {
+			Policies []policyView `json:"policies"`
+		}
+		if err := c.get(cmd.Context(), path+"/autoprunepolicy", nil, &out); err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), out.Policies, func(w io.Writer) error {
+			if len(out.Policies) == 0 {
+				_, err := fmt.Fprintf(w, "%s has no policies of its own.\n", name)
+				return err
+			}
+			rows := make([][]string, len(out.Policies))
+			for i, p := range out.Policies {
+				rows[i] = p.row()
+			}
+			return table(w, policyHeader, rows, false)
+		})
+	})
+	return cmd
+}
+
+// policyFlags make a policy: either its JSON, or part by part.
+type policyFlags struct {
+	json, method, olderThan, pattern string
+	numTags                          int
+	not                              bool
+}
+
+func addPolicyFlags(cmd *cobra.Command) *policyFlags {
+	f, flags := new(policyFlags), cmd.Flags()
+	flags.StringVar(&f.json, "policy", "", "the policy as `JSON`, in place of the flags below")
+	flags.StringVar(&f.method, "method", "", "`METHOD`: creation_date, number_of_tags or last_pulled (default: what the other flags ask for)")
+	flags.StringVar(&f.olderThan, "older-than", "", "tags pushed longer than `AGE` ago, such as 2w; with last_pulled, not used for so long")
+	flags.IntVar(&f.numTags, "num-tags", 0, "all tags but the newest `N`")
+	flags.StringVar(&f.pattern, "pattern", "", "tags whose whole name matches this `REGEXP` only")
+	flags.BoolVar(&f.not, "not-matching", false, "tags that don't match the pattern only")
+	return f
+}
+
+// given says whether a policy was given at all.
+func (f *policyFlags) given() bool { return *f != policyFlags{} }
+
+// body is the policy as the API takes it. What is wrong with it, the API says.
+func (f *policyFlags) body() (json.RawMessage, error) {
+	if f.json != "" {
+		if (*f != policyFlags{json: f.json}) {
+			return nil, errors.New("--policy has all of it: leave the other flags out")
+		}
+		if !json.Valid([]byte(f.json)) {
+			return nil, fmt.Errorf(`--policy: %q isn't JSON; write it like '{"method": "creation_date", "olderThan": "2w"}'`, f.json)
+		}
+		return json.RawMessage(f.json), nil
+	}
+	members := make(map[string]any)
+	switch {
+	case f.method != "":
+		members["method"] = f.method
+	case f.numTags != 0:
+		members["method"] = "number_of_tags"
+	case f.olderThan != "":
+		members["method"] = "creation_date"
+	default:
+		return nil, errors.New("say which tags go: --older-than AGE, --num-tags N, or --policy JSON")
+	}
+	if f.olderThan != "" {
+		members["olderThan"] = f.olderThan
+	}
+	if f.numTags != 0 {
+		members["numTags"] = f.numTags
+	}
+	if f.pattern != "" {
+		members["tagPattern"] = f.pattern
+	}
+	if f.not {
+		members["tagPatternMatches"] = false
+	}
+	return json.Marshal(members)
+}
+
+func policyCreateCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "create TARGET", Short: "Create a policy", Args: cobra.ArbitraryArgs,
+		Example: "  purser policy create app --num-tags 100\n  purser policy create app/web --older-than 2w --pattern 'pr-.*'\n" +
+			"  purser policy create --defaults --method last_pulled --older-than 90d",
+	}
+	format, target, flags := addFormat(cmd), addTarget(cmd, true), addPolicyFlags(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, _, _, err := target.path(args, 0)
+		if err != nil {
+			return err
+		}
+		body, err := flags.body()
+		if err != nil {
+			return err
+		}
+		var out struct {
+			UUID string `json:"uuid"`
+		}
+		if err := c.post(cmd.Context(), path+"/autoprunepolicy", body, &out); err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), out, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "Created policy %s.\n", out.UUID)
+			return err
+		})
+	})
+	return cmd
+}
+
+// policyItem makes a command on one policy.
+func policyItem(src *source, cmd *cobra.Command, run func(cmd *cobra.Command, c *client, path, id string) error) *cobra.Command {
+	cmd.Args = cobra.ArbitraryArgs
+	target := addTarget(cmd, true)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, _, rest, err := target.path(args, 1)
+		if err != nil {
+			return err
+		}
+		return run(cmd, c, path+"/autoprunepolicy"+apiPath(rest[0]), rest[0])
+	})
+	return cmd
+}
+
+func policyShowCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "show TARGET UUID", Short: "Show a policy"}
+	format := addFormat(cmd)
+	return policyItem(src, cmd, func(cmd *cobra.Command, c *client, path, _ string) error {
+		var p policyView
+		if err := c.get(cmd.Context(), path, nil, &p); err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), p, func(w io.Writer) error {
+			return fields(w, "uuid", p.UUID, "method", p.Method, "value", fmt.Sprint(p.Value), "tags", p.tags(),
+				"created", clock(&p.CreatedAt), "saved", clock(&p.UpdatedAt))
+		})
+	})
+}
+
+func policyUpdateCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "update TARGET UUID", Short: "Replace a policy"}
+	flags := addPolicyFlags(cmd)
+	return policyItem(src, cmd, func(cmd *cobra.Command, c *client, path, id string) error {
+		body, err := flags.body()
+		if err != nil {
+			return err
+		}
+		if err := c.put(cmd.Context(), path, body, nil); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "Saved policy %s.\n", id)
+		return err
+	})
+}
+
+func policyDeleteCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "delete TARGET UUID", Short: "Delete a policy: nothing is deleted by it any more"}
+	return policyItem(src, cmd, func(cmd *cobra.Command, c *client, path, id string) error {
+		if err := c.delete(cmd.Context(), path, nil); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "Deleted policy %s.\n", id)
+		return err
+	})
+}

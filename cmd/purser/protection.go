@@ -1,0 +1,124 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func protectionCommand(src *source) *cobra.Command {
+	cmd := group("protection", "Say which tags nobody deletes or moves",
+		protectionListCommand(src), protectionAddCommand(src), protectionRemoveCommand(src))
+	cmd.Long = "Say which tags no policy and nobody deletes or moves. TARGET is a namespace (app) or a repository\n" +
+		"(app/web); with --all in place of a target the rule holds in the whole registry."
+	return addServer(cmd)
+}
+
+// scopeFlags say where a rule holds.
+type scopeFlags struct {
+	*targetFlags
+	all bool
+}
+
+func addScope(cmd *cobra.Command) *scopeFlags {
+	f := &scopeFlags{targetFlags: addTarget(cmd, false)}
+	cmd.Flags().BoolVar(&f.all, "all", false, "all repositories; there is no TARGET then")
+	cmd.Args = cobra.ArbitraryArgs // checked when the flags are known
+	return f
+}
+
+// path is where the API has the rules, and the other arguments, of which there are
+// to be n.
+func (f *scopeFlags) path(args []string, n int) (path, name string, rest []string, err error) {
+	const rules = "/tagprotection"
+	if f.all {
+		if len(args) != n {
+			return "", "", nil, fmt.Errorf("with --all there is no TARGET: give %d arguments, not %d", n, len(args))
+		}
+		return rules, "the registry", args, nil
+	}
+	path, name, rest, err = f.targetFlags.path(args, n)
+	return path + rules, name, rest, err
+}
+
+// ruleView is a rule as the API tells of it.
+type ruleView struct {
+	UUID      string    `json:"uuid"`
+	Pattern   string    `json:"pattern"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+func protectionListCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "list TARGET", Short: "List the rules of a namespace, a repository, or the registry"}
+	format, scope := addFormat(cmd), addScope(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, name, _, err := scope.path(args, 0)
+		if err != nil {
+			return err
+		}
+		var out struct {
+			Rules []ruleView `json:"rules"`
+		}
+		if err := c.get(cmd.Context(), path, nil, &out); err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), out.Rules, func(w io.Writer) error {
+			if len(out.Rules) == 0 {
+				_, err := fmt.Fprintf(w, "No rule of %s protects tags.\n", name)
+				return err
+			}
+			rows := make([][]string, len(out.Rules))
+			for i, r := range out.Rules {
+				rows[i] = []string{r.UUID, r.Pattern, clock(&r.CreatedAt)}
+			}
+			return table(w, []string{"UUID", "TAGS THAT MATCH", "CREATED"}, rows, false)
+		})
+	})
+	return cmd
+}
+
+func protectionAddCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "add TARGET REGEXP", Short: "Protect the tags whose whole name matches",
+		Example: "  purser protection add app/web 'v[0-9.]+'\n  purser protection add --all latest",
+	}
+	format, scope := addFormat(cmd), addScope(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, _, rest, err := scope.path(args, 1)
+		if err != nil {
+			return err
+		}
+		var out struct {
+			UUID string `json:"uuid"`
+		}
+		if err := c.post(cmd.Context(), path, map[string]string{"pattern": rest[0]}, &out); err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), out, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "Created rule %s.\n", out.UUID)
+			return err
+		})
+	})
+	return cmd
+}
+
+func protectionRemoveCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "remove TARGET UUID", Short: "Remove a rule: its tags can be deleted and moved again"}
+	scope, yes := addScope(cmd), addYes(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, name, rest, err := scope.path(args, 1)
+		if err != nil {
+			return err
+		}
+		if err := confirm(cmd, *yes, "Remove rule %s of %s? What it protects, policies may delete then.", rest[0], name); err != nil {
+			return err
+		}
+		if err := c.delete(cmd.Context(), path+apiPath(rest[0]), nil); err != nil {
+			return err
+		}
+		return say(cmd, "Removed rule %s.\n", rest[0])
+	})
+	return cmd
+}

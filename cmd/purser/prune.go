@@ -1,0 +1,324 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+func pruneCommand(src *source) *cobra.Command {
+	return addServer(group("prune", "See what auto-pruning would do, does and did",
+		prunePreviewCommand(src), pruneRunCommand(src), pruneStatusCommand(src), pruneRunsCommand(src), pruneShowCommand(src),
+		pruneUndoCommand(src), pruneDefaultsCommand(src)))
+}
+
+func prunePreviewCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "preview TARGET", Short: "Tell which tags would go, and why, and change nothing",
+		Long: "Tell which tags of a namespace (app) or a repository (app/web) would go, which stay and why, and how\n" +
+			"much garbage collection would free. Without a policy: under the policies that apply now. With one:\n" +
+			"under that policy alone.",
+		Example: "  purser prune preview app\n  purser prune preview app --policy '{\"method\": \"number_of_tags\", \"numTags\": 100}'\n" +
+			"  purser prune preview app/web --older-than 2w",
+		Args: cobra.ArbitraryArgs,
+	}
+	format, target, flags := addFormat(cmd), addTarget(cmd, false), addPolicyFlags(cmd)
+	limit := cmd.Flags().Int("limit", 100, "tell at most `N` tags that go, and as many that stay; 10000 at most")
+	stay := cmd.Flags().Bool("staying", false, "list the tags that stay, too")
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, _, _, err := target.path(args, 0)
+		if err != nil {
+			return err
+		}
+		var body any
+		if flags.given() {
+			if body, err = flags.body(); err != nil {
+				return err
+			}
+		}
+		var p autoprune.Preview
+		query := url.Values{"limit": {strconv.Itoa(*limit)}}
+		if err := c.do(cmd.Context(), "POST", path+"/autoprunepolicy/preview", query, body, &p); err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), p, func(w io.Writer) error { return printPreview(w, p, *stay) })
+	})
+	return cmd
+}
+
+func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
+	if len(p.Policies) == 0 {
+		_, err := fmt.Fprintln(w, "No policy applies.")
+		return err
+	}
+	for _, policy := range p.Policies {
+		if policy.Notice != "" {
+			fmt.Fprintf(w, "Policy %s selects nothing: %s.\n", policy.Policy, policy.Notice) //nolint:errcheck // the last write tells
+		}
+	}
+	lists := []struct {
+		verb string
+		tags []autoprune.PreviewTag
+		of   int64
+	}{{"GOES", p.Going, p.Deleted}}
+	if stay {
+		lists = append(lists, struct {
+			verb string
+			tags []autoprune.PreviewTag
+			of   int64
+		}{"STAYS", p.Staying, p.Tags - p.Deleted})
+	}
+	for _, l := range lists {
+		if len(l.tags) == 0 {
+			continue
+		}
+		rows := make([][]string, len(l.tags))
+		for i, t := range l.tags {
+			rows[i] = []string{t.Repository + ":" + t.Tag, clock(&t.Pushed), t.Reason}
+		}
+		if err := table(w, []string{l.verb, "PUSHED", "WHY"}, rows, false); err != nil {
+			return err
+		}
+		if more := l.of - int64(len(l.tags)); more > 0 {
+			fmt.Fprintf(w, "… and %s more: see --limit.\n", humanize.Comma(more)) //nolint:errcheck // the last write tells
+		}
+		fmt.Fprintln(w) //nolint:errcheck // the last write tells
+	}
+	for _, code := range slices.Sorted(maps.Keys(p.Reasons)) {
+		fmt.Fprintf(w, "%10s  %s\n", humanize.Comma(p.Reasons[code]), code) //nolint:errcheck // the last write tells
+	}
+	if !p.Complete {
+		fmt.Fprintln(w, "The time was over before everything was looked at.") //nolint:errcheck // the last write tells
+	}
+	_, err := fmt.Fprintf(w, "%s of %s in %s would go. Garbage collection would then free %s.\n",
+		humanize.Comma(p.Deleted), count(p.Tags, "tag"), repositories(p.Repositories), size(p.Bytes))
+	return err
+}
+
+func repositories(n int64) string {
+	if n == 1 {
+		return "1 repository"
+	}
+	return humanize.Comma(n) + " repositories"
+}
+
+// pruneState is how auto-pruning stands in a namespace, as the API tells it.
+type pruneState struct {
+	UsesDefaults bool                  `json:"uses_defaults"`
+	Task         *autoprune.TaskStatus `json:"task"`
+}
+
+func (s pruneState) print(w io.Writer, namespace string) error {
+	if s.Task == nil {
+		_, err := fmt.Fprintf(w, "No policy applies to %s, or it hasn't been looked at yet.\n", namespace)
+		return err
+	}
+	defaults := "apply while there are no others"
+	if !s.UsesDefaults {
+		defaults = "refused"
+	}
+	return fields(w, "namespace", namespace, "status", s.Task.Status, "last ran", clock(s.Task.LastRan), "run", s.Task.Run, "defaults", defaults)
+}
+
+func pruneStatusCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "status NAMESPACE", Short: "Tell how auto-pruning stands in a namespace", Args: cobra.ExactArgs(1)}
+	format := addFormat(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		var s pruneState
+		if err := c.get(cmd.Context(), apiPath("organization", args[0], "autoprune"), nil, &s); err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return s.print(w, args[0]) })
+	})
+	return cmd
+}
+
+func pruneRunCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "run NAMESPACE", Short: "Prune a namespace now", Args: cobra.ExactArgs(1),
+		Long: "Put a namespace at the head of the line, for a run under the policies that apply, and wait for its end.",
+	}
+	format := addFormat(cmd)
+	wait := cmd.Flags().Bool("wait", true, "wait for the end of the run")
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path := apiPath("organization", args[0], "autoprune")
+		var s pruneState
+		if err := c.post(cmd.Context(), path+"/run", nil, &s); err != nil {
+			return err
+		}
+		if *wait {
+			if err := waitForRun(cmd.Context(), c, path, &s); err != nil {
+				return err
+			}
+		}
+		return format.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return s.print(w, args[0]) })
+	})
+	return cmd
+}
+
+// waitForRun asks until the task is neither queued nor running.
+func waitForRun(ctx context.Context, c *client, path string, s *pruneState) error {
+	for pause := 50 * time.Millisecond; s.Task != nil && (s.Task.Status == "queued" || s.Task.Status == "running"); pause = min(2*pause, 2*time.Second) {
+		select {
+		case <-ctx.Done():
+			return errors.New("interrupted: the run goes on in the registry")
+		case <-time.After(pause):
+		}
+		*s = pruneState{}
+		if err := c.get(ctx, path, nil, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func pruneRunsCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "runs [NAMESPACE]", Short: "List runs, newest first", Args: cobra.MaximumNArgs(1)}
+	format, limit := addFormat(cmd), addLimit(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		query := url.Values{}
+		if len(args) == 1 {
+			query.Set("namespace", args[0])
+		}
+		list := []autoprune.RunSummary{}
+		more := true
+		for more && (*limit == 0 || len(list) < *limit) {
+			var page struct {
+				Runs []autoprune.RunSummary `json:"runs"`
+				Next string                 `json:"next"`
+			}
+			if err := c.get(cmd.Context(), apiPath("autoprune", "runs"), query, &page); err != nil {
+				return err
+			}
+			list = append(list, page.Runs...)
+			query.Set("cursor", page.Next)
+			more = page.Next != ""
+		}
+		if *limit > 0 && len(list) > *limit {
+			list, more = list[:*limit], true
+		}
+		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error { return printRuns(w, list, more) })
+	})
+	return cmd
+}
+
+func printRuns(w io.Writer, list []autoprune.RunSummary, more bool) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(w, "There are no runs.")
+		return err
+	}
+	rows := make([][]string, len(list))
+	for i, r := range list {
+		state := r.State
+		if r.Times > 1 {
+			state += fmt.Sprintf(" (%d times)", r.Times)
+		}
+		rows[i] = []string{
+			r.ID, r.Namespace, state, clock(&r.Started), took(r.Took), humanize.Comma(r.Deleted) + " of " + humanize.Comma(r.Tags),
+			humanize.Comma(r.Restored), r.Error,
+		}
+	}
+	return table(w, []string{"RUN", "NAMESPACE", "STATE", "STARTED", "TOOK", "DELETED", "RESTORED", "ERROR"}, rows, more)
+}
+
+func took(seconds float64) string {
+	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond).String()
+}
+
+func pruneShowCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "show RUN", Short: "Tell what a run did, by repository", Args: cobra.ExactArgs(1)}
+	format := addFormat(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		var r autoprune.RunDetails
+		if err := c.get(cmd.Context(), apiPath("autoprune", "runs", args[0]), nil, &r); err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), r, func(w io.Writer) error { return printRun(w, r) })
+	})
+	return cmd
+}
+
+func printRun(w io.Writer, r autoprune.RunDetails) error {
+	err := fields(w, "run", r.ID, "namespace", r.Namespace, "state", r.State, "started", clock(&r.Started), "ended", clock(r.Ended),
+		"took", took(r.Took), "deleted", fmt.Sprintf("%s of %s in %s", humanize.Comma(r.Deleted), count(r.Tags, "tag"), repositories(r.Repositories)),
+		"restored", humanize.Comma(r.Restored), "error", r.Error)
+	for _, policy := range slices.Sorted(maps.Keys(r.Notices)) {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "Policy %s selected nothing: %s.\n", policy, r.Notices[policy])
+		}
+	}
+	if err != nil || len(r.PerRepository) == 0 {
+		return err
+	}
+	rows := make([][]string, len(r.PerRepository))
+	for i, p := range r.PerRepository {
+		by := ""
+		for _, policy := range slices.Sorted(maps.Keys(p.Policies)) {
+			by += fmt.Sprintf("%s by %s ", humanize.Comma(p.Policies[policy]), policy)
+		}
+		rows[i] = []string{p.Repository, humanize.Comma(p.Deleted), by, p.Error}
+	}
+	return table(w, []string{"REPOSITORY", "DELETED", "BY POLICY", "ERROR"}, rows, false)
+}
+
+func pruneUndoCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "undo RUN", Short: "Restore the tags that a run has deleted", Args: cobra.ExactArgs(1),
+		Long: "Restore the tags that a run has deleted, as they were, while their manifests are there: until garbage\n" +
+			"collection has taken them (gc.review_after, a day by default). Tags that were made since stay as they\n" +
+			"are. The policies that took the tags don't take them again until they are saved again.",
+	}
+	format := addFormat(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		total := autoprune.Undone{Run: args[0], GoneTags: []string{}}
+		for query := (url.Values{}); ; {
+			var part autoprune.Undone
+			if err := c.do(cmd.Context(), "POST", apiPath("autoprune", "runs", args[0], "undo"), query, nil, &part); err != nil {
+				return err
+			}
+			total.Restored += part.Restored
+			total.Exists += part.Exists
+			total.Gone += part.Gone
+			total.GoneTags = append(total.GoneTags, part.GoneTags...)
+			if part.Next == "" {
+				break
+			}
+			query.Set("cursor", part.Next)
+		}
+		return format.print(cmd.OutOrStdout(), total, func(w io.Writer) error {
+			for _, t := range total.GoneTags {
+				fmt.Fprintf(w, "gone: %s\n", t) //nolint:errcheck // the last write tells
+			}
+			_, err := fmt.Fprintf(w, "Restored %s; left %s that were made since; %s can't be restored.\n",
+				count(total.Restored, "tag"), humanize.Comma(total.Exists), humanize.Comma(total.Gone))
+			return err
+		})
+	})
+	return cmd
+}
+
+func pruneDefaultsCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "defaults NAMESPACE on|off", Short: "Let the default policies apply to a namespace, or not", Args: cobra.ExactArgs(2),
+		Long: "Let the registry's default policies apply to a namespace, or not. They apply as long as it has no\n" +
+			"policies of its own.",
+	}
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		if args[1] != "on" && args[1] != "off" {
+			return fmt.Errorf("%q is neither on nor off", args[1])
+		}
+		return c.put(cmd.Context(), apiPath("organization", args[0], "autoprune"), map[string]bool{"uses_defaults": args[1] == "on"}, nil)
+	})
+	return cmd
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"io"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+func repoCommand(src *source) *cobra.Command {
+	return addServer(group("repo", "Look at repositories, create and delete them",
+		repoListCommand(src), repoShowCommand(src), repoCreateCommand(src), repoDeleteCommand(src)))
+}
+
+// repositoryView is a repository as the API tells of it.
+type repositoryView struct {
+	Repository string        `json:"repository"`
+	CreatedAt  time.Time     `json:"created_at"`
+	PushedAt   *time.Time    `json:"pushed_at"`
+	Tags       catalog.Count `json:"tags"`
+}
+
+func repoListCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "list [NAMESPACE]", Short: "List repositories, of a namespace or all", Args: cobra.MaximumNArgs(1)}
+	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
+	sort := cmd.Flags().String("sort", "name", "sort by `ORDER`: name or created; with - in front the other way round")
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		list, more, err := collect(*limit, func(cursor string, n int) ([]repositoryView, string, error) {
+			var page struct {
+				Repositories []repositoryView `json:"repositories"`
+				NextPage     string           `json:"next_page"`
+			}
+			q := names.query(cursor, n)
+			q.Set("sort", *sort)
+			if len(args) > 0 {
+				q.Set("namespace", args[0])
+			}
+			err := c.get(cmd.Context(), apiPath("repository"), q, &page)
+			return page.Repositories, page.NextPage, err
+		})
+		if err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			rows := make([][]string, len(list))
+			for i, r := range list {
+				rows[i] = []string{r.Repository, atLeast(r.Tags), since(r.PushedAt), clock(&r.CreatedAt)}
+			}
+			return table(w, []string{"REPOSITORY", "TAGS", "LAST PUSH", "CREATED"}, rows, more)
+		})
+	})
+	return cmd
+}
+
+// repositoryDetails is one repository as the API tells of it.
+type repositoryDetails struct {
+	Repository string       `json:"repository"`
+	CreatedAt  time.Time    `json:"created_at"`
+	PushedAt   *time.Time   `json:"pushed_at"`
+	Tags       int64        `json:"tags_count"`
+	Manifests  int64        `json:"manifests_count"`
+	Size       catalog.Size `json:"size"`
+}
+
+func repoShowCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show REPOSITORY", Short: "Show how much a repository holds", Args: cobra.ExactArgs(1),
+		Long: "Show how much a repository holds: its size is that of all blobs in it, and of its own are those that\n" +
+			"no other repository has, which are free when it is deleted.",
+	}
+	format := addFormat(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		var d repositoryDetails
+		if err := c.get(cmd.Context(), apiPath("repository", args[0]), nil, &d); err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), d, func(w io.Writer) error {
+			all, own := sizes(d.Size)
+			return fields(w, "repository", d.Repository, "created", clock(&d.CreatedAt), "last push", since(d.PushedAt),
+				"tags", humanize.Comma(d.Tags), "manifests", humanize.Comma(d.Manifests), "size", all, "of its own", own)
+		})
+	})
+	return cmd
+}
+
+func repoCreateCommand(src *source) *cobra.Command {
+	return &cobra.Command{
+		Use: "create REPOSITORY", Short: "Create a repository before the first push to it", Args: cobra.ExactArgs(1),
+		RunE: src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+			if err := c.post(cmd.Context(), apiPath("repository"), map[string]string{"repository": args[0]}, nil); err != nil {
+				return err
+			}
+			return say(cmd, "Created repository %s.\n", args[0])
+		}),
+	}
+}
+
+func repoDeleteCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "delete REPOSITORY", Short: "Delete a repository with all its tags and manifests", Args: cobra.ExactArgs(1)}
+	yes := addYes(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path := apiPath("repository", args[0])
+		var d repositoryDetails
+		if !*yes {
+			if err := c.get(cmd.Context(), path, nil, &d); err != nil {
+				return err
+			}
+		}
+		if err := confirm(cmd, *yes, "Delete repository %s with %s? That can't be undone.", args[0], count(d.Tags, "tag")); err != nil {
+			return err
+		}
+		if err := c.delete(cmd.Context(), path, nil); err != nil {
+			return err
+		}
+		return say(cmd, "Deleted repository %s.\n", args[0])
+	})
+	return cmd
+}

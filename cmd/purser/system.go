@@ -1,0 +1,31 @@
+package main
+
+import (
+	"context"
+
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// stats is the database of the statistics of pulls.
+func (p parts) stats() *db.DB {
+	if p.keys.stats == p.keys.main {
+		return p.db
+	}
+	return p.keys.stats
+}
+
+// system is what operators are told of this process.
+func (p parts) system(cfg *config.Config) server.System {
+	s := server.System{
+		Version: readBuild().version, Replica: p.replica.String(), Storage: "filesystem", Database: p.db,
+		Migrations: func(ctx context.Context) ([]db.MigrationStatus, error) {
+			return migrations(ctx, cfg, p.db.Pool.Config().ConnString())
+		},
+	}
+	if cfg.Storage.UsesS3() {
+		s.Storage = "s3"
+	}
+	return s
+}

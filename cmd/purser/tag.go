@@ -1,0 +1,232 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+func tagCommand(src *source) *cobra.Command {
+	return addServer(group("tag", "Look at tags, move, delete and restore them",
+		tagListCommand(src), tagShowCommand(src), tagMoveCommand(src), tagDeleteCommand(src), tagRestoreCommand(src)))
+}
+
+// tagView is a tag as the API tells of it.
+type tagView struct {
+	Name         string     `json:"name"`
+	Digest       string     `json:"manifest_digest"`
+	Size         int64      `json:"size"`
+	MediaType    string     `json:"media_type"`
+	ArtifactType string     `json:"artifact_type,omitempty"`
+	Platforms    []string   `json:"platforms,omitempty"`
+	CreatedAt    time.Time  `json:"created_at"`
+	PushedAt     time.Time  `json:"pushed_at"`
+	LastPulledAt *time.Time `json:"last_pulled_at"`
+	PullCount    *int64     `json:"pull_count"`
+}
+
+// pulled writes when a tag or manifest was last pulled. Where there is nothing to
+// tell, it need not be never: pulls are counted from some time on.
+func pulled(t *time.Time, n *int64) string {
+	if t == nil {
+		return ""
+	}
+	if n == nil {
+		return clock(t)
+	}
+	return fmt.Sprintf("%s (%s)", clock(t), count(*n, "pull"))
+}
+
+func tagListCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "list REPOSITORY", Short: "List the tags of a repository, the newest first", Args: cobra.ExactArgs(1)}
+	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
+	sort := cmd.Flags().String("sort", "-pushed", "sort by `ORDER`: name, pushed, size or last_pulled; with - in front the other way round")
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		list, more, err := collect(*limit, func(cursor string, n int) ([]tagView, string, error) {
+			var page struct {
+				Tags     []tagView `json:"tags"`
+				NextPage string    `json:"next_page"`
+			}
+			q := names.query(cursor, n)
+			q.Set("sort", *sort)
+			err := c.get(cmd.Context(), apiPath("repository", args[0], "tag"), q, &page)
+			return page.Tags, page.NextPage, err
+		})
+		if err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			rows := make([][]string, len(list))
+			for i, t := range list {
+				rows[i] = []string{t.Name, short(t.Digest), size(t.Size), strings.Join(t.Platforms, " "), clock(&t.PushedAt), clock(t.LastPulledAt)}
+			}
+			return table(w, []string{"TAG", "DIGEST", "SIZE", "PLATFORMS", "PUSHED", "LAST PULL"}, rows, more)
+		})
+	})
+	return cmd
+}
+
+// short is a digest as tables have it.
+func short(digest string) string {
+	algorithm, hash, _ := strings.Cut(digest, ":")
+	return algorithm + ":" + hash[:min(12, len(hash))]
+}
+
+// splitTag splits REPOSITORY:TAG.
+func splitTag(text string) (repository, tag string, err error) {
+	repository, tag, ok := strings.Cut(text, ":")
+	if !ok || repository == "" || tag == "" || strings.Contains(tag, "/") {
+		return "", "", fmt.Errorf("%q should be a repository and a tag, like library/app:v1", text)
+	}
+	return repository, tag, nil
+}
+
+// tagPath is where the API has REPOSITORY:TAG.
+func tagPath(text string) (string, error) {
+	repository, tag, err := splitTag(text)
+	return apiPath("repository", repository, "tag", tag), err
+}
+
+// manifestView is a manifest as the API tells of it.
+type manifestView struct {
+	Config *struct {
+		MediaType string `json:"media_type"`
+		Platform  string `json:"platform"`
+		Created   string `json:"created"`
+	} `json:"config"`
+	Layers    []any         `json:"layers"`
+	Tags      []string      `json:"tags"`
+	TagCount  catalog.Count `json:"tags_count"`
+	Referrers catalog.Count `json:"referrers"`
+}
+
+func tagShowCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "show REPOSITORY:TAG", Short: "Show a tag and what it points to", Args: cobra.ExactArgs(1)}
+	format := addFormat(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		repository, tag, err := splitTag(args[0])
+		if err != nil {
+			return err
+		}
+		var t tagView
+		if err := c.get(cmd.Context(), apiPath("repository", repository, "tag", tag), nil, &t); err != nil {
+			return err
+		}
+		if *format == formatJSON {
+			return format.print(cmd.OutOrStdout(), t, nil)
+		}
+		var m manifestView
+		if err := c.get(cmd.Context(), apiPath("repository", repository, "manifest", t.Digest), nil, &m); err != nil {
+			return err
+		}
+		return writeTag(cmd.OutOrStdout(), t, m)
+	})
+	return cmd
+}
+
+func writeTag(w io.Writer, t tagView, m manifestView) error {
+	platform, built, layers := strings.Join(t.Platforms, ", "), "", ""
+	if m.Config != nil {
+		platform, built, layers = m.Config.Platform, builtAt(m.Config.Created), humanize.Comma(int64(len(m.Layers)))
+		if t.ArtifactType == m.Config.MediaType { // what it is without a type of its own
+			t.ArtifactType = ""
+		}
+	}
+	referrers := ""
+	if m.Referrers.Rows > 0 {
+		referrers = atLeast(m.Referrers)
+	}
+	others := ""
+	for _, name := range m.Tags {
+		if name != t.Name {
+			others += " " + name
+		}
+	}
+	return fields(w, "tag", t.Name, "digest", t.Digest, "type", t.MediaType, "artifact type", t.ArtifactType,
+		"size", size(t.Size), "platform", platform, "built", built, "layers", layers, "referrers", referrers,
+		"other tags", strings.TrimSpace(others), "first push", clock(&t.CreatedAt), "last push", clock(&t.PushedAt),
+		"last pull", pulled(t.LastPulledAt, t.PullCount))
+}
+
+// builtAt writes when an image says that it was built. Some say the year 1, for
+// builds that can be repeated.
+func builtAt(text string) string {
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return text
+	}
+	return clock(&t)
+}
+
+func tagMoveCommand(src *source) *cobra.Command {
+	return &cobra.Command{
+		Use: "move REPOSITORY:TAG DIGEST", Short: "Point a tag, which may be new, to a manifest of the repository", Args: cobra.ExactArgs(2),
+		RunE: src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+			path, err := tagPath(args[0])
+			if err != nil {
+				return err
+			}
+			if err := c.put(cmd.Context(), path, map[string]string{"manifest_digest": args[1]}, nil); err != nil {
+				return err
+			}
+			return say(cmd, "%s points to %s.\n", args[0], args[1])
+		}),
+	}
+}
+
+func tagRestoreCommand(src *source) *cobra.Command {
+	return &cobra.Command{
+		Use: "restore REPOSITORY:TAG DIGEST", Short: "Bring back a tag that was deleted or moved", Args: cobra.ExactArgs(2),
+		Long: "Bring back a tag that was deleted or moved, as long as garbage collection hasn't deleted its manifest.\n" +
+			"\"purser audit list\" knows which manifest it pointed to.",
+		RunE: src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+			path, err := tagPath(args[0])
+			if err != nil {
+				return err
+			}
+			if err := c.post(cmd.Context(), path+"/restore", map[string]string{"manifest_digest": args[1]}, nil); err != nil {
+				return err
+			}
+			return say(cmd, "%s points to %s again.\n", args[0], args[1])
+		}),
+	}
+}
+
+func tagDeleteCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "delete REPOSITORY:TAG...", Short: "Delete tags", Args: cobra.MinimumNArgs(1)}
+	yes := addYes(cmd)
+	override := cmd.Flags().Bool("override-protection", false, "delete protected tags too")
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		paths := make([]string, len(args)) // nothing is deleted if one of them is misspelt
+		for i, arg := range args {
+			var err error
+			if paths[i], err = tagPath(arg); err != nil {
+				return err
+			}
+		}
+		if err := confirm(cmd, *yes, "Delete %s? They can be restored until garbage collection deletes their manifests.", strings.Join(args, ", ")); err != nil {
+			return err
+		}
+		q := url.Values{}
+		if *override {
+			q.Set("override_protection", "true")
+		}
+		for i, path := range paths {
+			if err := c.delete(cmd.Context(), path, q); err != nil {
+				return fmt.Errorf("deleting %s: %w", args[i], err)
+			}
+			if err := say(cmd, "Deleted %s.\n", args[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return cmd
+}

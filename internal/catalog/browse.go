@@ -1,0 +1,175 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// browseScan is how many names a page looks at for those that no index finds.
+	browseScan = 20_000
+	// browseCount is up to where a list counts what hangs on each of its items.
+	browseCount = 1000
+	// browseBlobs is how many blobs are added up for the size of something.
+	browseBlobs = 50_000
+	// afterNames sorts behind every name of a repository or a tag.
+	afterNames = "\x7f"
+)
+
+// NameFilter selects names that meet all of it. An empty text selects everything.
+type NameFilter struct{ Prefix, Contains string }
+
+func (f NameFilter) selects(name string) bool {
+	return strings.HasPrefix(name, f.Prefix) && strings.Contains(name, f.Contains)
+}
+
+// pick takes up to n of what a query found that the filter selects, after the
+// first skip of them. The query looked at bound items at most. Next is the item
+// behind which the next page begins, nil when there is none: a page that had to
+// pass over many may hold less than n, even nothing, and have a next one.
+func pick[T any](found []T, selects func(T) bool, skip, n, bound int) (page []T, next *T) {
+	for i := range found {
+		switch {
+		case !selects(found[i]):
+		case skip > 0:
+			skip--
+		case len(page) == n:
+			return page, &found[i-1]
+		default:
+			page = append(page, found[i])
+		}
+	}
+	if len(found) == bound {
+		next = &found[len(found)-1]
+	}
+	return page, next
+}
+
+// bound is how many rows a query looks at for a page of n after skip, if all of
+// them are selected and if not.
+func bound(skip, n int, all bool) int {
+	if all {
+		return skip + n + 1
+	}
+	return max(browseScan, skip+n+1)
+}
+
+// upTo is a count that ended above browseCount.
+func upTo(rows int64) Count {
+	return Count{Rows: min(rows, browseCount), Exact: rows <= browseCount}
+}
+
+// NamespaceInfo is a namespace in a list.
+type NamespaceInfo struct {
+	Name         string    `json:"name"`
+	CreatedAt    time.Time `json:"created_at"`
+	Repositories Count     `json:"repositories"` // counted up to 1000
+}
+
+// Namespaces lists up to n namespaces after a name, in the order of their bytes.
+// Next is the after of the next page, "" when there is none. A page looks at a
+// bounded number of names, so with Contains it may hold less than n and still have
+// a next one.
+func (c *Catalog) Namespaces(ctx context.Context, f NameFilter, after string, n int) (list []NamespaceInfo, next string, err error) {
+	limit := bound(0, n, f.Contains == "")
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT name FROM top_level_namespaces WHERE name > $1 AND name >= $2 AND name < $3
+		ORDER BY name LIMIT $4`, after, f.Prefix, f.Prefix+afterNames, limit)
+	if err != nil {
+		return nil, "", fmt.Errorf("listing namespaces: %w", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, "", fmt.Errorf("listing namespaces: %w", err)
+	}
+	page, last := pick(names, f.selects, 0, n, limit)
+	if last != nil {
+		next = *last
+	}
+	rows, err = c.db.Pool.Query(ctx, `
+		SELECT n.name, n.created_at, (
+			SELECT count(*) FROM (
+				SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id
+				ORDER BY r.id LIMIT $2) counted) -- in the order of an index, or the table may be read instead
+		FROM unnest($1::text[]) WITH ORDINALITY AS want (name, nth)
+		JOIN top_level_namespaces n ON n.name = want.name
+		ORDER BY want.nth`, page, browseCount+1)
+	if err != nil {
+		return nil, "", fmt.Errorf("listing namespaces: %w", err)
+	}
+	list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (i NamespaceInfo, err error) {
+		var repositories int64
+		err = row.Scan(&i.Name, &i.CreatedAt, &repositories)
+		i.CreatedAt, i.Repositories = i.CreatedAt.UTC(), upTo(repositories)
+		return i, err
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("listing namespaces: %w", err)
+	}
+	return list, next, nil
+}
+
+// Size is how much a repository or a namespace holds.
+type Size struct {
+	// Blobs is how many blobs are linked to it.
+	Blobs int64 `json:"blobs"`
+	// Bytes is the size of these blobs, each counted once.
+	Bytes int64 `json:"bytes"`
+	// OwnBytes is the size of those that nothing else has: what would be free
+	// without it.
+	OwnBytes int64 `json:"own_bytes"`
+	// Exact is false where there are so many blobs that only the first were
+	// counted; then each number is too low.
+	Exact bool `json:"exact"`
+}
+
+// NamespaceDetails is what is told of one namespace.
+type NamespaceDetails struct {
+	Name         string    `json:"name"`
+	CreatedAt    time.Time `json:"created_at"`
+	Repositories int64     `json:"repositories"`
+	Size         Size      `json:"size"`
+}
+
+// DescribeNamespace tells of a namespace. Error: NAME_UNKNOWN.
+func (c *Catalog) DescribeNamespace(ctx context.Context, name string) (d NamespaceDetails, err error) {
+	d.Name = name
+	var id int64
+	err = c.db.Pool.QueryRow(ctx, `
+		SELECT id, created_at, (SELECT count(*) FROM repositories r WHERE r.top_level_namespace_id = n.id)
+		FROM top_level_namespaces n WHERE name = $1`, name).Scan(&id, &d.CreatedAt, &d.Repositories)
+	switch {
+	case isNoRows(err):
+		return d, namespaceUnknown(name)
+	case err != nil:
+		return d, fmt.Errorf("describing namespace %s: %w", name, err)
+	}
+	d.CreatedAt = d.CreatedAt.UTC()
+	// A blob that several repositories have is looked at several times.
+	d.Size, err = c.size(ctx, `
+		WITH links AS MATERIALIZED (
+			SELECT l.blob_digest FROM repositories r
+			CROSS JOIN LATERAL (
+				SELECT blob_digest FROM repository_blobs
+				WHERE repository_id = r.id AND top_level_namespace_id = $1 OFFSET 0) l
+			WHERE r.top_level_namespace_id = $1 LIMIT $2)
+		SELECT count(*), COALESCE(sum(b.size), 0)::bigint, COALESCE(sum(b.size) FILTER (WHERE NOT EXISTS (
+			SELECT FROM repository_blobs o
+			WHERE o.blob_digest = l.blob_digest AND o.top_level_namespace_id <> $1)), 0)::bigint,
+			(SELECT count(*) FROM links) < $2
+		FROM (SELECT DISTINCT blob_digest FROM links) l
+		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`, id, browseBlobs+1)
+	if err != nil {
+		return d, fmt.Errorf("adding up the blobs of namespace %s: %w", name, err)
+	}
+	return d, nil
+}
+
+func (c *Catalog) size(ctx context.Context, sql string, args ...any) (s Size, err error) {
+	err = c.db.Pool.QueryRow(ctx, sql, args...).Scan(&s.Blobs, &s.Bytes, &s.OwnBytes, &s.Exact)
+	return s, err
+}

@@ -1,0 +1,85 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// browseHolders is how many tags and indexes are named that hold a manifest.
+const browseHolders = 100
+
+// ManifestDetails is what is told of one manifest.
+type ManifestDetails struct {
+	Manifest
+	Repository int64 // id
+	CreatedAt  time.Time
+	// Size is that of the manifest with its configuration and layers, bytes; of an
+	// index, of all its manifests, each by itself.
+	Size      int64
+	Tags      []string     // up to 100 that point to it, by name
+	TagCount  Count        // counted up to 1000
+	Indexes   []oci.Digest // the first 100 that list it
+	Referrers Count        // whose subject it is, counted up to 1000
+}
+
+// DescribeManifest tells of a manifest of a repository. Errors: NAME_UNKNOWN,
+// MANIFEST_UNKNOWN.
+func (c *Catalog) DescribeManifest(ctx context.Context, path string, d oci.Digest) (m ManifestDetails, err error) {
+	m.Digest = d
+	var r repository
+	var id int64
+	err = c.db.Pool.QueryRow(ctx, `
+		SELECT r.top_level_namespace_id, r.id, COALESCE(m.id, 0)
+		FROM live_repositories r
+		LEFT JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
+			AND m.repository_id = r.id AND m.digest = $2
+		WHERE r.path = $1`, path, d.Bytes()).Scan(&r.namespace, &r.id, &id)
+	switch {
+	case isNoRows(err):
+		return m, nameUnknown(path)
+	case err != nil:
+		return m, fmt.Errorf("describing manifest %s of %s: %w", d, path, err)
+	case id == 0:
+		return m, manifestUnknown(path, d.String())
+	}
+	m.Repository = r.id
+	var tags, referrers int64
+	var indexes [][]byte
+	err = c.db.Pool.QueryRow(ctx, `
+		SELECT m.media_type, m.payload, m.created_at, m.size + children.size,
+			ARRAY(SELECT name FROM (SELECT name FROM tags
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = m.id LIMIT $6) pointing
+				ORDER BY name LIMIT $5),
+			(SELECT count(*) FROM (SELECT FROM tags
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = m.id LIMIT $6) counted),
+			(SELECT count(*) FROM (SELECT FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = m.digest ORDER BY id LIMIT $6) counted),
+			ARRAY(SELECT above.digest FROM (
+					SELECT parent_id FROM manifest_references
+					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = m.id
+					ORDER BY parent_id LIMIT $5) x
+				CROSS JOIN LATERAL (
+					SELECT digest FROM manifests
+					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = x.parent_id OFFSET 0) above)
+		FROM (SELECT $3::bigint AS id) want`+manifestSize,
+		r.namespace, r.id, id, oci.MaxDescriptors, browseHolders, browseCount+1).
+		Scan(&m.MediaType, &m.Payload, &m.CreatedAt, &m.Size, &m.Tags, &tags, &referrers, &indexes)
+	switch {
+	case isNoRows(err):
+		return m, manifestUnknown(path, d.String())
+	case err != nil:
+		return m, fmt.Errorf("describing manifest %s of %s: %w", d, path, err)
+	}
+	m.CreatedAt, m.TagCount, m.Referrers = m.CreatedAt.UTC(), upTo(tags), upTo(referrers)
+	for _, raw := range indexes {
+		index, err := oci.DigestFromBytes(raw)
+		if err != nil {
+			return m, fmt.Errorf("describing manifest %s of %s: %w", d, path, err)
+		}
+		m.Indexes = append(m.Indexes, index)
+	}
+	return m, nil
+}

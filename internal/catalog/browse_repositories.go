@@ -1,0 +1,203 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// RepositoryInfo is a repository in a list.
+type RepositoryInfo struct {
+	ID        int64     `json:"-"`
+	Path      string    `json:"path"`
+	CreatedAt time.Time `json:"created_at"`
+	// PushedAt is when a tag that is there was last pushed, nil when there is none.
+	PushedAt *time.Time `json:"pushed_at"`
+	Tags     Count      `json:"tags"` // counted up to 1000
+}
+
+// RepositoryQuery asks for a page of repositories.
+type RepositoryQuery struct {
+	NameFilter
+	Namespace  string // "": all
+	ByCreation bool   // in the order of creation, not of names
+	Descending bool
+	After      *RepositoryPlace // nil: from the beginning
+	Limit      int
+}
+
+// RepositoryPlace is where a repository stands in a list.
+type RepositoryPlace struct {
+	Path string `json:"p,omitempty"`
+	ID   int64  `json:"i,omitempty"`
+}
+
+// BrowseRepositories lists repositories. Next is the After of the next page, nil
+// when there is none. A page looks at a bounded number of names, so with Contains,
+// or with Prefix in the order of creation, it may hold less than Limit and still
+// have a next one. Error: NAME_UNKNOWN of the namespace.
+func (c *Catalog) BrowseRepositories(ctx context.Context, q RepositoryQuery) (list []RepositoryInfo, next *RepositoryPlace, err error) {
+	limit := bound(0, q.Limit, q.Contains == "" && (!q.ByCreation || q.Prefix == ""))
+	find := c.repositoriesByName
+	if q.ByCreation {
+		find = c.repositoriesByCreation
+	}
+	var namespace int64
+	if q.Namespace != "" {
+		if namespace, err = c.NamespaceID(ctx, q.Namespace); err != nil {
+			return nil, nil, err
+		}
+	}
+	found, err := find(ctx, q, namespace, limit)
+	if err != nil {
+		return nil, nil, fmt.Errorf("listing repositories: %w", err)
+	}
+	page, last := pick(found, func(p RepositoryPlace) bool { return q.selects(p.Path) }, 0, q.Limit, limit)
+	if list, err = c.repositoryInfos(ctx, page); err != nil {
+		return nil, nil, fmt.Errorf("listing repositories: %w", err)
+	}
+	return list, last, nil
+}
+
+// repositoriesByName finds repositories in the order of their names. One may be
+// called like its namespace; the others are below it.
+func (c *Catalog) repositoriesByName(ctx context.Context, q RepositoryQuery, _ int64, limit int) ([]RepositoryPlace, error) {
+	from, to := q.Prefix, q.Prefix+afterNames
+	if q.Namespace != "" {
+		from, to = max(from, q.Namespace+"/"), min(to, q.Namespace+"0") // 0 comes after /
+	}
+	compare, order, after := ">", "ASC", ""
+	if q.Descending {
+		compare, order, after = "<", "DESC", afterNames
+	}
+	if q.After != nil {
+		after = q.After.Path
+	}
+	rows, err := c.db.Pool.Query(ctx, fmt.Sprintf(`
+		SELECT path, id FROM (
+			(SELECT path, id FROM live_repositories WHERE path = $1 AND path %[1]s $2)
+			UNION ALL
+			(SELECT path, id FROM live_repositories WHERE path %[1]s $2 AND path >= $3 AND path < $4
+			 ORDER BY path %[2]s LIMIT $5)) both_kinds
+		ORDER BY path %[2]s LIMIT $5`, compare, order), q.Namespace, after, from, to, limit)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[RepositoryPlace])
+}
+
+func (c *Catalog) repositoriesByCreation(ctx context.Context, q RepositoryQuery, namespace int64, limit int) ([]RepositoryPlace, error) {
+	compare, order, after := ">", "ASC", int64(0)
+	if q.Descending {
+		compare, order, after = "<", "DESC", math.MaxInt64
+	}
+	if q.After != nil {
+		after = q.After.ID
+	}
+	args, where := []any{after, limit}, ""
+	if q.Namespace != "" {
+		args, where = append(args, namespace), "AND top_level_namespace_id = $3"
+	}
+	rows, err := c.db.Pool.Query(ctx, fmt.Sprintf(
+		"SELECT path, id FROM live_repositories WHERE id %s $1 %s ORDER BY id %s LIMIT $2", compare, where, order), args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[RepositoryPlace])
+}
+
+// repositoryInfos tells of repositories. Those that are gone are left out.
+func (c *Catalog) repositoryInfos(ctx context.Context, places []RepositoryPlace) ([]RepositoryInfo, error) {
+	ids := make([]int64, len(places))
+	for i, p := range places {
+		ids[i] = p.ID
+	}
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT r.id, r.path, r.created_at, t.tags, p.pushed
+		FROM unnest($1::bigint[]) WITH ORDINALITY AS want (id, nth)
+		JOIN live_repositories r ON r.id = want.id
+		CROSS JOIN LATERAL (
+			SELECT count(*) AS tags FROM (
+				SELECT FROM tags
+				WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id
+				ORDER BY name LIMIT $2) counted) t -- in the order of an index, or the table may be read instead
+		`+lastPushed+`
+		ORDER BY want.nth`, ids, browseCount+1)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (i RepositoryInfo, err error) {
+		var tags int64
+		err = row.Scan(&i.ID, &i.Path, &i.CreatedAt, &tags, &i.PushedAt)
+		i.CreatedAt, i.PushedAt, i.Tags = i.CreatedAt.UTC(), utc(i.PushedAt), upTo(tags)
+		return i, err
+	})
+}
+
+// lastPushed joins the tag of a repository r that was pushed last.
+const lastPushed = `
+		LEFT JOIN LATERAL (
+			SELECT COALESCE(updated_at, created_at) AS pushed FROM tags
+			WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id
+			ORDER BY COALESCE(updated_at, created_at) DESC, name DESC LIMIT 1) p ON true`
+
+func utc(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	u := t.UTC()
+	return &u
+}
+
+// RepositoryDetails is what is told of one repository.
+type RepositoryDetails struct {
+	ID        int64      `json:"-"`
+	Namespace string     `json:"-"`
+	Path      string     `json:"path"`
+	CreatedAt time.Time  `json:"created_at"`
+	PushedAt  *time.Time `json:"pushed_at"`
+	Tags      int64      `json:"tags"`
+	Manifests int64      `json:"manifests"`
+	Size      Size       `json:"size"`
+}
+
+// DescribeRepository tells of a repository. Error: NAME_UNKNOWN.
+func (c *Catalog) DescribeRepository(ctx context.Context, path string) (d RepositoryDetails, err error) {
+	d.Path = path
+	d.Namespace, _, _ = strings.Cut(path, "/")
+	var namespace int64
+	err = c.db.Pool.QueryRow(ctx, `
+		SELECT r.top_level_namespace_id, r.id, r.created_at, p.pushed,
+			(SELECT count(*) FROM tags
+			 WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id),
+			(SELECT count(*) FROM manifests
+			 WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id)
+		FROM live_repositories r`+lastPushed+`
+		WHERE r.path = $1`, path).Scan(&namespace, &d.ID, &d.CreatedAt, &d.PushedAt, &d.Tags, &d.Manifests)
+	switch {
+	case isNoRows(err):
+		return d, nameUnknown(path)
+	case err != nil:
+		return d, fmt.Errorf("describing repository %s: %w", path, err)
+	}
+	d.CreatedAt, d.PushedAt = d.CreatedAt.UTC(), utc(d.PushedAt)
+	d.Size, err = c.size(ctx, `
+		WITH links AS MATERIALIZED (
+			SELECT blob_digest FROM repository_blobs
+			WHERE repository_id = $2 AND top_level_namespace_id = $1 LIMIT $3)
+		SELECT count(*), COALESCE(sum(b.size), 0)::bigint, COALESCE(sum(b.size) FILTER (WHERE NOT EXISTS (
+			SELECT FROM repository_blobs o
+			WHERE o.blob_digest = l.blob_digest AND o.repository_id <> $2)), 0)::bigint,
+			count(*) < $3
+		FROM links l
+		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`,
+		namespace, d.ID, browseBlobs+1)
+	if err != nil {
+		return d, fmt.Errorf("adding up the blobs of repository %s: %w", path, err)
+	}
+	return d, nil
+}

@@ -1,0 +1,370 @@
+package catalog
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+const (
+	// MaxRanked is how many tags can be put in an order that no index has.
+	MaxRanked = 10_000
+	// MaxSkip is how many tags a page may pass over.
+	MaxSkip = 10_000
+	// browsePlatforms is the longest index of which a list shows the platforms,
+	// bytes.
+	browsePlatforms = 64 << 10
+	// browseChildren is of how many of an index's manifests a list adds up the size.
+	browseChildren = 1000
+)
+
+// TagOrder is what tags are put in the order of.
+type TagOrder string
+
+// Orders of tags. Those with an index are first.
+const (
+	TagsByName TagOrder = "name"
+	TagsByPush TagOrder = "pushed"
+	TagsBySize TagOrder = "size"
+	TagsByRank TagOrder = "rank" // by TagQuery.Rank
+)
+
+// TagQuery asks for a page of tags.
+type TagQuery struct {
+	NameFilter
+	Exact      string   // one tag; "": all
+	Order      TagOrder // default TagsByName
+	Descending bool
+	// Rank says by what TagsByRank goes; a tag that isn't in its answer comes as
+	// if it had the lowest.
+	Rank  func(ctx context.Context, repository int64, names []string) (map[string]int64, error)
+	After *TagPlace // nil: from the beginning
+	Skip  int       // pass over so many, at most MaxSkip
+	Limit int
+}
+
+// TagPlace is where a tag stands in a list.
+type TagPlace struct {
+	Name string `json:"n"`
+	// Rank is when it was pushed, in microseconds since 1970, its size, or what
+	// TagQuery.Rank says.
+	Rank int64 `json:"r,omitempty"`
+}
+
+// TagInfo is a tag in a list.
+type TagInfo struct {
+	Name         string
+	Digest       oci.Digest
+	MediaType    string
+	ArtifactType string // "" for an index
+	IsIndex      bool
+	// Size is that of the manifest with its configuration and layers, bytes; of
+	// an index, of all its manifests, each by itself, of which the first 1000 are
+	// looked at.
+	Size      int64
+	Platforms []string // of an index up to 64 KiB
+	CreatedAt time.Time
+	// PushedAt is when the tag was made, moved or pushed again.
+	PushedAt time.Time
+}
+
+// TagPage is a page of the tags of a repository.
+type TagPage struct {
+	Repository int64 // id
+	Tags       []TagInfo
+	Next       *TagPlace // nil: there is no next page
+}
+
+// foundTag is a tag of which a page may be made.
+type foundTag struct {
+	name            string
+	manifest        int64
+	created, pushed time.Time
+}
+
+// BrowseTags lists tags of a repository. A page is found by the place of the last
+// tag of the one before, so tags that come or go meanwhile move nothing: whoever
+// stays as it is and where it is gets listed once. In the order of names and of
+// pushes a page costs the same whatever the repository's size, but looks at a
+// bounded number of names: with Contains, or with Prefix in the order of pushes, it
+// may hold less than Limit and still have a next one. The other orders read all
+// tags that the prefix leaves, and are refused above MaxRanked. Error:
+// NAME_UNKNOWN.
+func (c *Catalog) BrowseTags(ctx context.Context, path string, q TagQuery) (page TagPage, err error) {
+	var r repository
+	err = c.db.Pool.QueryRow(ctx, "SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).
+		Scan(&r.namespace, &r.id)
+	switch {
+	case isNoRows(err):
+		return page, nameUnknown(path)
+	case err != nil:
+		return page, fmt.Errorf("listing tags of %s: %w", path, err)
+	}
+	q.Skip = min(q.Skip, MaxSkip)
+	page.Repository = r.id
+	var chosen []foundTag
+	switch q.Order {
+	case TagsBySize, TagsByRank:
+		chosen, page.Next, err = c.rankedTags(ctx, path, r, q)
+	default:
+		chosen, page.Next, err = c.indexedTags(ctx, r, q)
+	}
+	if err == nil {
+		page.Tags, err = c.tagInfos(ctx, r, chosen)
+	}
+	if err != nil && !isAnswer(err) {
+		err = fmt.Errorf("listing tags of %s: %w", path, err)
+	}
+	return page, err
+}
+
+// indexedTags finds a page in the order of an index.
+func (c *Catalog) indexedTags(ctx context.Context, r repository, q TagQuery) (page []foundTag, next *TagPlace, err error) {
+	byPush := q.Order == TagsByPush
+	limit := bound(q.Skip, q.Limit, q.Contains == "" && (!byPush || q.Prefix == ""))
+	find := c.tagsByName
+	switch {
+	case q.Exact != "":
+		find = c.tagByName
+	case byPush:
+		find = c.tagsByPush
+	}
+	found, err := find(ctx, r, q, limit)
+	if err != nil {
+		return nil, nil, err
+	}
+	page, last := pick(found, func(t foundTag) bool { return q.selects(t.name) }, q.Skip, q.Limit, limit)
+	if last != nil {
+		next = &TagPlace{Name: last.name}
+		if byPush {
+			next.Rank = last.pushed.UnixMicro()
+		}
+	}
+	return page, next, nil
+}
+
+const foundColumns = "name, manifest_id, created_at, COALESCE(updated_at, created_at)"
+
+func (c *Catalog) tagByName(ctx context.Context, r repository, q TagQuery, limit int) ([]foundTag, error) {
+	return c.findTags(ctx, `
+		SELECT `+foundColumns+` FROM tags
+		WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name = $3 LIMIT $4`,
+		r.namespace, r.id, q.Exact, limit)
+}
+
+func (c *Catalog) tagsByName(ctx context.Context, r repository, q TagQuery, limit int) ([]foundTag, error) {
+	compare, order, after := ">", "ASC", ""
+	if q.Descending {
+		compare, order, after = "<", "DESC", afterNames
+	}
+	if q.After != nil {
+		after = q.After.Name
+	}
+	return c.findTags(ctx, fmt.Sprintf(`
+		SELECT %s FROM tags
+		WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name %s $3 AND name >= $4 AND name < $5
+		ORDER BY name %s LIMIT $6`, foundColumns, compare, order),
+		r.namespace, r.id, after, q.Prefix, q.Prefix+afterNames, limit)
+}
+
+func (c *Catalog) tagsByPush(ctx context.Context, r repository, q TagQuery, limit int) ([]foundTag, error) {
+	compare, order, after := ">", "ASC", TagPlace{Rank: math.MinInt64}
+	if q.Descending {
+		compare, order, after = "<", "DESC", TagPlace{Name: afterNames, Rank: math.MaxInt64}
+	}
+	if q.After != nil {
+		after = *q.After
+	}
+	// What isn't a time of PostgreSQL's is before or after all of them.
+	moment := pgtype.Timestamptz{Time: time.UnixMicro(after.Rank), Valid: true}
+	switch {
+	case after.Rank < 0:
+		moment.InfinityModifier = pgtype.NegativeInfinity
+	case after.Rank > maxMoment:
+		moment.InfinityModifier = pgtype.Infinity
+	}
+	return c.findTags(ctx, fmt.Sprintf(`
+		SELECT %s FROM tags
+		WHERE repository_id = $2 AND top_level_namespace_id = $1
+			AND (COALESCE(updated_at, created_at), name) %s ($3, $4)
+		ORDER BY COALESCE(updated_at, created_at) %[3]s, name %[3]s LIMIT $5`, foundColumns, compare, order),
+		r.namespace, r.id, moment, after.Name, limit)
+}
+
+// maxMoment is the year 10000, in microseconds since 1970.
+const maxMoment = 253_402_300_800_000_000
+
+func (c *Catalog) findTags(ctx context.Context, sql string, args ...any) ([]foundTag, error) {
+	rows, err := c.db.Pool.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t foundTag, err error) {
+		err = row.Scan(&t.name, &t.manifest, &t.created, &t.pushed)
+		return t, err
+	})
+}
+
+// rankedTags finds a page in an order that no index has, by putting all tags in
+// that order.
+func (c *Catalog) rankedTags(ctx context.Context, path string, r repository, q TagQuery) ([]foundTag, *TagPlace, error) {
+	find := c.tagsByName
+	if q.Exact != "" {
+		find = c.tagByName
+	}
+	all, err := find(ctx, r, TagQuery{NameFilter: q.NameFilter, Exact: q.Exact}, MaxRanked+1)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(all) > MaxRanked {
+		return nil, nil, oci.Errorf(oci.Unsupported,
+			"repository %s has more than %d tags to be sorted by %s: sort by name or pushed, or list those with a longer prefix",
+			path, MaxRanked, q.what()).WithStatus(http.StatusBadRequest)
+	}
+	all = slices.DeleteFunc(all, func(t foundTag) bool { return !q.selects(t.name) })
+	ranks, err := c.rank(ctx, r, q, all)
+	if err != nil {
+		return nil, nil, err
+	}
+	compare := func(a, b TagPlace) int {
+		d := cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Name, b.Name))
+		if q.Descending {
+			return -d
+		}
+		return d
+	}
+	place := func(t foundTag) TagPlace { return TagPlace{t.name, ranks[t.name]} }
+	slices.SortFunc(all, func(a, b foundTag) int { return compare(place(a), place(b)) })
+	if q.After != nil {
+		all = slices.DeleteFunc(all, func(t foundTag) bool { return compare(place(t), *q.After) <= 0 })
+	}
+	all = all[min(q.Skip, len(all)):]
+	if len(all) <= q.Limit {
+		return all, nil, nil
+	}
+	last := place(all[q.Limit-1])
+	return all[:q.Limit], &last, nil
+}
+
+func (q TagQuery) what() string {
+	if q.Order == TagsByRank {
+		return "their last pull"
+	}
+	return string(q.Order)
+}
+
+// rank says by what each of the tags is put in order.
+func (c *Catalog) rank(ctx context.Context, r repository, q TagQuery, tags []foundTag) (map[string]int64, error) {
+	names, manifests := make([]string, len(tags)), make([]int64, len(tags))
+	for i, t := range tags {
+		names[i], manifests[i] = t.name, t.manifest
+	}
+	if q.Order == TagsByRank {
+		if len(tags) == 0 {
+			return nil, nil
+		}
+		return q.Rank(ctx, r.id, names)
+	}
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT want.nth, m.size + children.size
+		FROM unnest($3::bigint[]) WITH ORDINALITY AS want (id, nth)`+manifestSize, r.namespace, r.id, manifests, browseChildren)
+	if err != nil {
+		return nil, err
+	}
+	ranks := make(map[string]int64, len(tags))
+	var nth, size int64
+	_, err = pgx.ForEachRow(rows, []any{&nth, &size}, func() error {
+		ranks[names[nth-1]] = size
+		return nil
+	})
+	return ranks, err
+}
+
+// manifestSize joins the manifest of want.id as m, and the size of its children
+// if it is an index. Arguments: namespace, repository, any, browseChildren. The
+// total_size of an index has its descriptors' sizes, which the children have too.
+const manifestSize = `
+		CROSS JOIN LATERAL (
+			SELECT *, CASE WHEN media_type IN ('` + oci.MediaTypeImageIndex + `', '` + oci.MediaTypeDockerManifestList + `')
+				THEN octet_length(payload)::bigint ELSE total_size END AS size
+			FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = want.id OFFSET 0) m
+		CROSS JOIN LATERAL (
+			SELECT COALESCE(sum(c.total_size), 0)::bigint AS size FROM (
+				SELECT child_id FROM manifest_references
+				WHERE repository_id = $2 AND top_level_namespace_id = $1 AND parent_id = m.id
+				ORDER BY child_id LIMIT $4) x
+			CROSS JOIN LATERAL (
+				SELECT total_size FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = x.child_id OFFSET 0) c) children`
+
+// tagInfos tells of tags. One whose manifest is gone meanwhile is left out: it was
+// deleted or moved.
+func (c *Catalog) tagInfos(ctx context.Context, r repository, tags []foundTag) ([]TagInfo, error) {
+	manifests := make([]int64, len(tags))
+	for i, t := range tags {
+		manifests[i] = t.manifest
+	}
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT want.nth, m.digest, m.media_type, COALESCE(m.artifact_type, ''), m.size + children.size,
+			CASE WHEN m.media_type IN ('`+oci.MediaTypeImageIndex+`', '`+oci.MediaTypeDockerManifestList+`')
+				AND octet_length(m.payload) <= $5 THEN m.payload END
+		FROM unnest($3::bigint[]) WITH ORDINALITY AS want (id, nth)`+manifestSize+`
+		ORDER BY want.nth`, r.namespace, r.id, manifests, browseChildren, browsePlatforms)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]TagInfo, 0, len(tags))
+	var nth, size int64
+	var digest, payload []byte
+	var mediaType, artifactType string
+	_, err = pgx.ForEachRow(rows, []any{&nth, &digest, &mediaType, &artifactType, &size, &payload}, func() error {
+		d, err := oci.DigestFromBytes(digest)
+		t := tags[nth-1]
+		kind, _ := oci.KindOf(mediaType)
+		list = append(list, TagInfo{
+			Name: t.name, Digest: d, MediaType: mediaType, ArtifactType: artifactType, IsIndex: kind == oci.KindIndex,
+			Size: size, Platforms: platforms(payload), CreatedAt: t.created.UTC(), PushedAt: t.pushed.UTC(),
+		})
+		return err
+	})
+	return list, err
+}
+
+// platforms are those that an index names, as os/architecture/variant. What was
+// put by an older version, or isn't as it should be, has none.
+func platforms(index []byte) []string {
+	var content struct {
+		Manifests []struct {
+			Platform *struct{ OS, Architecture, Variant string }
+		}
+	}
+	if len(index) == 0 || json.Unmarshal(index, &content) != nil {
+		return nil
+	}
+	var list []string
+	for _, m := range content.Manifests {
+		p := m.Platform
+		if p == nil || p.OS == "" || p.OS == "unknown" { // so attestations are listed
+			continue
+		}
+		text := p.OS + "/" + p.Architecture
+		if p.Variant != "" {
+			text += "/" + p.Variant
+		}
+		if !slices.Contains(list, text) {
+			list = append(list, text)
+		}
+	}
+	return list
+}

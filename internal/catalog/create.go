@@ -1,0 +1,58 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// CreateNamespace makes an empty namespace, whose name must be a valid first part
+// of a repository's. Error: UNSUPPORTED with status 400 when it exists.
+func (c *Catalog) CreateNamespace(ctx context.Context, name string) error {
+	var made bool
+	err := db.Retry(ctx, func() error {
+		return c.db.Pool.QueryRow(ctx, `
+			WITH made AS (
+				INSERT INTO top_level_namespaces (name) VALUES ($5) ON CONFLICT DO NOTHING RETURNING name
+			), logged AS (`+c.entries(`
+				SELECT 'org_create' AS kind, name AS namespace, NULL::text AS repository, NULL::bigint AS repository_id,
+					NULL::text AS tag, NULL::bytea AS digest, NULL::jsonb AS detail FROM made`)+`)
+			SELECT EXISTS (SELECT FROM made)`, c.who(ctx, name)...).Scan(&made)
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("creating namespace %s: %w", name, err)
+	case !made:
+		return exists("namespace", name)
+	}
+	return nil
+}
+
+// CreateRepository makes an empty repository, and its namespace if there is none.
+// Path must be a valid name. Error: UNSUPPORTED with status 400 when it exists.
+func (c *Catalog) CreateRepository(ctx context.Context, path string) error {
+	for range lifeAttempts {
+		made, err := c.create(ctx, path)
+		if err != nil || made {
+			return err
+		}
+		// Nothing was made because it exists, or because its namespace went meanwhile.
+		var found bool
+		err = c.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM live_repositories WHERE path = $1)", path).Scan(&found)
+		switch {
+		case err != nil:
+			return fmt.Errorf("creating repository %s: %w", path, err)
+		case found:
+			return exists("repository", path)
+		}
+	}
+	return fmt.Errorf("repository %s is deleted and created again without pause", path)
+}
+
+func exists(what, name string) error {
+	return oci.Errorf(oci.Unsupported, "%s %s exists already", what, name).WithStatus(http.StatusBadRequest).
+		WithDetail(map[string]string{"name": name})
+}

@@ -1,0 +1,190 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// TagOption changes what DeleteTag does.
+type TagOption int
+
+// OverrideProtection deletes a tag though it is protected: for who may.
+const OverrideProtection TagOption = 1
+
+// DeleteTag removes a tag; its manifest goes to review. Errors: NAME_UNKNOWN,
+// MANIFEST_UNKNOWN; DENIED, with status 409, for a protected tag.
+func (c *Catalog) DeleteTag(ctx context.Context, path, tag string, options ...TagOption) error {
+	c.cache.dropAll(path) // the repository may be another one by now
+	r, err := c.lookUp(ctx, path)
+	if err != nil {
+		return err
+	}
+	override := slices.Contains(options, OverrideProtection)
+	var n int64
+	err = c.change(ctx, path, c.cache.dropTags, func(ctx context.Context) error {
+		return c.deletingTags(ctx, func(rules *protection) error {
+			rule := rules.of(r, tag)
+			n, err = c.deleteTag(ctx, r, path, tag, rules.version, rule != nil, override)
+			if db.Code(err) == stateTagProtected {
+				return rule.refusal(path, tag, "deleted", "delete it by the management API with the right to override rules")
+			}
+			return err
+		})
+	})
+	switch {
+	case db.Code(err) == stateRepositoryGone:
+		return nameUnknown(path)
+	case err != nil && !isAnswer(err):
+		return fmt.Errorf("deleting tag %s of %s: %w", tag, path, err)
+	case err == nil && n == 0:
+		return manifestUnknown(path, tag)
+	}
+	return err
+}
+
+// deleteTag locks the tag before it is deleted by a statement that sees it as it
+// was locked.
+func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag, version string, protected, override bool) (n int64, err error) {
+	err = db.Retry(ctx, func() error {
+		b := new(batch)
+		b.exec(lockRepository, r.namespace, r.id, path)
+		b.exec("SELECT FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 FOR UPDATE",
+			r.namespace, r.id, tag)
+		b.row([]any{&n, nil, nil}, `
+			WITH gone AS (
+				DELETE FROM tags WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = $7
+				RETURNING name, manifest_id
+			), logged AS (`+c.entries(`
+				SELECT 'delete_tag' AS kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository,
+					$6::bigint AS repository_id, gone.name AS tag, m.digest,
+					CASE WHEN $9::boolean THEN '{"protection": "overridden"}'::jsonb END AS detail
+				FROM gone CROSS JOIN LATERAL (
+					SELECT digest FROM manifests
+					WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = gone.manifest_id OFFSET 0) m`)+`)
+			SELECT (SELECT count(*) FROM gone), `+sameRules("$10")+`,
+				purser_require($11::boolean OR NOT EXISTS (SELECT FROM gone), '`+stateTagProtected+`')`,
+			c.who(ctx, r.namespace, r.id, tag, path, protected && override, version, !protected || override)...)
+		return b.send(ctx, c.db.Pool)
+	})
+	return n, err
+}
+
+// DeleteManifest removes a manifest and the tags that point to it. One that an
+// index holds stays: the error, DENIED with status 409, names the index. So does
+// one that has a protected tag. Other errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest) error {
+	c.cache.dropAll(path) // the repository may be another one by now
+	r, err := c.lookUp(ctx, path)
+	if err != nil {
+		return err
+	}
+	err = c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
+		return c.deletingTags(ctx, func(rules *protection) error {
+			return c.db.Tx(ctx, func(tx pgx.Tx) error { return c.deleteManifest(ctx, tx, r, path, d, rules) })
+		})
+	})
+	switch {
+	case db.Code(err) == stateRepositoryGone:
+		return nameUnknown(path)
+	case err != nil && !isAnswer(err):
+		return fmt.Errorf("deleting manifest %s of %s: %w", d, path, err)
+	}
+	return err
+}
+
+// deleteManifest locks the manifest, so that no new tag or index can hold it,
+// and looks for those that do in statements of their own.
+func (c *Catalog) deleteManifest(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest, rules *protection) error {
+	var id int64
+	b := new(batch)
+	b.exec(lockRepository, r.namespace, r.id, path)
+	b.row([]any{&id}, `
+		SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
+		FOR UPDATE`, r.namespace, r.id, d.Bytes())
+	err := tx.SendBatch(ctx, &b.Batch).Close()
+	if isNoRows(err) {
+		return manifestUnknown(path, d.String())
+	}
+	if err != nil {
+		return err
+	}
+	if err := indexHolds(ctx, tx, r, id, d); err != nil {
+		return err
+	}
+	// Tags are locked in the order of their names, as a put does, and the review
+	// rows of blobs in the order of digests: the triggers that follow write those
+	// of configurations before those of layers.
+	var tags []string
+	err = tx.QueryRow(ctx, `
+		SELECT COALESCE(array_agg(name), '{}'), `+sameRules("$4")+` FROM (
+			SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3
+			ORDER BY name FOR UPDATE) t`, r.namespace, r.id, id, rules.version).Scan(&tags, nil)
+	if err != nil {
+		return err
+	}
+	for _, tag := range tags {
+		if rule := rules.of(r, tag); rule != nil {
+			return rule.refusal(path, tag, "deleted with its manifest", "delete the tag first, by the management API with the right to override rules")
+		}
+	}
+	for _, sql := range []string{
+		"DELETE FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3",
+		`INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
+			SELECT d.digest, gc_review_after('layer_delete'), 'layer_delete'
+			FROM (
+				SELECT digest FROM layers
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3
+				UNION
+				SELECT configuration_blob_digest FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = $3
+					AND configuration_blob_digest IS NOT NULL) d
+			ORDER BY d.digest` + greatestReview,
+	} {
+		if _, err := tx.Exec(ctx, sql, r.namespace, r.id, id); err != nil {
+			return err
+		}
+	}
+	_, err = tx.Exec(ctx, `
+		WITH gone AS (
+			DELETE FROM manifests WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = $7
+			RETURNING digest
+		), logged AS (`+c.entries(`
+			SELECT k.kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository, $6::bigint AS repository_id,
+				k.tag, gone.digest, NULL::jsonb AS detail
+			FROM gone CROSS JOIN (
+				SELECT 'delete_manifest' AS kind, NULL AS tag
+				UNION ALL
+				SELECT 'delete_tag', name FROM unnest($9::text[]) AS name) k`)+`)
+		SELECT FROM gone`, c.who(ctx, r.namespace, r.id, id, path, tags)...)
+	return err
+}
+
+// indexHolds is the refusal to delete a manifest that an index holds.
+func indexHolds(ctx context.Context, tx pgx.Tx, r repository, id int64, d oci.Digest) error {
+	var parent []byte
+	err := tx.QueryRow(ctx, `
+		SELECT m.digest FROM manifest_references x
+		JOIN manifests m ON m.top_level_namespace_id = x.top_level_namespace_id
+			AND m.repository_id = x.repository_id AND m.id = x.parent_id
+		WHERE x.top_level_namespace_id = $1 AND x.repository_id = $2 AND x.child_id = $3
+		ORDER BY m.id LIMIT 1`, r.namespace, r.id, id).Scan(&parent)
+	if isNoRows(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	index, err := oci.DigestFromBytes(parent)
+	if err != nil {
+		return err
+	}
+	return oci.Errorf(oci.Denied, "manifest %s is part of index %s: delete the index first", d, index).
+		WithStatus(http.StatusConflict).WithDetail(map[string]string{"digest": d.String(), "index": index.String()})
+}

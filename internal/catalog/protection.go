@@ -1,0 +1,374 @@
+package catalog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// MaxProtectionRules is how many rules a scope may have.
+const MaxProtectionRules = 100
+
+// ProtectionScope is where a rule holds: in a repository, in all of a namespace, or,
+// as the zero value, everywhere.
+type ProtectionScope struct {
+	Namespace  string
+	Repository string // path; Namespace is empty then
+}
+
+// String names the scope for people.
+func (s ProtectionScope) String() string {
+	switch {
+	case s.Repository != "":
+		return "repository " + s.Repository
+	case s.Namespace != "":
+		return "namespace " + s.Namespace
+	}
+	return "the registry"
+}
+
+// ProtectionRule keeps the tags that its pattern matches as they are: such a tag
+// may be made, and then neither be moved to another manifest nor be deleted.
+// Deleting the whole repository or namespace is possible all the same.
+type ProtectionRule struct {
+	ID      uuid.UUID
+	Scope   ProtectionScope
+	Pattern oci.TagPattern
+	Created time.Time
+
+	namespace, repository int64 // 0: any
+}
+
+// Rules are kept in memory, all of them, with the number of their version. A write
+// that moves or deletes tags decides by what is in memory, and its last statement
+// compares the version with the one in the database, and the decision with the tags
+// that it has locked: so a write goes by the rules as they are, however many
+// processes there are, and no round trip is spent on it. When the version has moved
+// the rules are read again and the write runs again.
+
+// protection are all rules as of a version.
+type protection struct {
+	version string
+	rules   []ProtectionRule
+}
+
+// Settings: the version of the rules, which each change of them raises.
+const protectionVersion = "tag_protection_version"
+
+// sameRules ends a statement whose decision was made by another version of the
+// rules. version is a parameter.
+func sameRules(version string) string {
+	return "purser_require((SELECT value FROM settings WHERE name = '" + protectionVersion + "') = " + version + ", '" +
+		stateRulesChanged + "')"
+}
+
+// rules are those in memory. At first they are those of a new registry.
+func (c *Catalog) rules() *protection {
+	if p := c.protection.Load(); p != nil {
+		return p
+	}
+	return &protection{version: "0"}
+}
+
+// reloadRules reads all rules and keeps them.
+func (c *Catalog) reloadRules(ctx context.Context) (*protection, error) {
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT s.value, p.uuid, COALESCE(p.pattern, ''), COALESCE(p.created_at, 'epoch'),
+			COALESCE(p.namespace_id, 0), COALESCE(p.repository_id, 0),
+			CASE WHEN p.repository_id IS NULL THEN COALESCE(n.name, '') ELSE '' END, COALESCE(r.path, '')
+		FROM settings s
+		LEFT JOIN tagprotectionrules p ON true
+		LEFT JOIN top_level_namespaces n ON n.id = p.namespace_id
+		LEFT JOIN repositories r ON r.id = p.repository_id
+		WHERE s.name = $1 ORDER BY p.created_at, p.uuid`, protectionVersion)
+	if err != nil {
+		return nil, fmt.Errorf("reading the rules that protect tags: %w", err)
+	}
+	out := new(protection)
+	var r ProtectionRule
+	var id *uuid.UUID
+	var pattern string
+	_, err = pgx.ForEachRow(rows, []any{&out.version, &id, &pattern, &r.Created, &r.namespace, &r.repository,
+		&r.Scope.Namespace, &r.Scope.Repository}, func() (err error) {
+		if id == nil {
+			return nil
+		}
+		r.ID = *id
+		if r.Pattern, err = oci.ParseTagPattern(pattern); err != nil {
+			return fmt.Errorf("rule %s as it is stored: %w", r.ID, err)
+		}
+		out.rules = append(out.rules, r)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the rules that protect tags: %w", err)
+	}
+	c.protection.Store(out)
+	return out, nil
+}
+
+// of is the first rule that protects a tag of a repository, nil when none does.
+func (p *protection) of(r repository, tag string) *ProtectionRule {
+	for i := range p.rules {
+		if rule := &p.rules[i]; rule.holds(r) && rule.Pattern.Match(tag) {
+			return rule
+		}
+	}
+	return nil
+}
+
+func (r *ProtectionRule) holds(in repository) bool {
+	return (r.namespace == 0 || r.namespace == in.namespace) && (r.repository == 0 || r.repository == in.id)
+}
+
+// protected are those of the tags that a rule protects.
+func (p *protection) protected(r repository, tags []string) []string {
+	out := []string{}
+	for _, tag := range tags {
+		if p.of(r, tag) != nil {
+			out = append(out, tag)
+		}
+	}
+	return out
+}
+
+// refusal is what a client hears that is about to do something ("moved") to a
+// protected tag. The status is not that of missing rights: no log-in would help.
+func (r *ProtectionRule) refusal(path, tag, what, wayOut string) error {
+	return oci.Errorf(oci.Denied, "tag %s of %s can't be %s: it is protected by the rule %q of %s; %s, or remove the rule",
+		tag, path, what, r.Pattern, r.Scope, wayOut).
+		WithStatus(http.StatusConflict).
+		WithDetail(map[string]string{"name": path, "tag": tag, "rule": r.ID.String(), "pattern": r.Pattern.String()})
+}
+
+// moveRefused finds the protected tag that a put would have moved to d, for the
+// answer. Nil: there is none any more.
+func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, tags []string, d oci.Digest) error {
+	rules := c.rules()
+	var tag string
+	err := c.db.Pool.QueryRow(ctx, `
+		SELECT want.name FROM unnest($3::text[]) AS want (name)
+		CROSS JOIN LATERAL (
+			SELECT manifest_id FROM tags
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name) t
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = t.manifest_id) m
+		WHERE m.digest <> $4 ORDER BY want.name LIMIT 1`,
+		r.namespace, r.id, rules.protected(r, tags), d.Bytes()).Scan(&tag)
+	switch {
+	case isNoRows(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("looking for the protected tag: %w", err)
+	}
+	return rules.of(r, tag).refusal(path, tag, "moved to another manifest", "push under another tag")
+}
+
+// movingTags runs a write that points tags to d, decides by the rules in memory, and
+// returns the repository that it wrote to. It runs again when the rules had changed.
+func (c *Catalog) movingTags(ctx context.Context, path string, tags []string, d oci.Digest, write func() (repository, error)) error {
+	for range lifeAttempts {
+		r, err := write()
+		switch db.Code(err) {
+		case stateRulesChanged:
+			_, err = c.reloadRules(ctx)
+		case stateTagProtected:
+			err = c.moveRefused(ctx, r, path, tags, d) // nil: it is gone
+		default:
+			return err
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errRulesRestless
+}
+
+var errRulesRestless = errors.New("the rules that protect tags, or the tags, change without pause")
+
+// deletingTags runs a write that deletes tags and decides by rules, again when they
+// had changed.
+func (c *Catalog) deletingTags(ctx context.Context, write func(rules *protection) error) error {
+	for range lifeAttempts {
+		err := write(c.rules())
+		if db.Code(err) != stateRulesChanged {
+			return err
+		}
+		if _, err := c.reloadRules(ctx); err != nil {
+			return err
+		}
+	}
+	return errRulesRestless
+}
+
+// Protection returns the rules that hold in a repository, and the version of all
+// rules that they are of. Error: NAME_UNKNOWN.
+func (c *Catalog) Protection(ctx context.Context, path string) (rules []ProtectionRule, version string, err error) {
+	r, err := c.lookUp(ctx, path)
+	if err != nil {
+		return nil, "", err
+	}
+	all, err := c.reloadRules(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	return slices.DeleteFunc(slices.Clone(all.rules), func(rule ProtectionRule) bool { return !rule.holds(r) }), all.version, nil
+}
+
+// ProtectionRules lists the rules of a scope, without those of what is around it or
+// in it, oldest first. Error: NAME_UNKNOWN.
+func (c *Catalog) ProtectionRules(ctx context.Context, s ProtectionScope) ([]ProtectionRule, error) {
+	var list []ProtectionRule
+	err := pgx.BeginFunc(ctx, c.db.Pool, func(tx pgx.Tx) error {
+		namespace, repository, err := lockScope(ctx, tx, s)
+		if err != nil {
+			return err
+		}
+		list, err = rulesOf(ctx, tx, s, namespace, repository)
+		return err
+	})
+	if err != nil && !isAnswer(err) {
+		return nil, fmt.Errorf("listing the rules that protect tags of %s: %w", s, err)
+	}
+	return list, err
+}
+
+func rulesOf(ctx context.Context, tx pgx.Tx, s ProtectionScope, namespace, repository *int64) ([]ProtectionRule, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT uuid, pattern, created_at FROM tagprotectionrules
+		WHERE namespace_id IS NOT DISTINCT FROM $1 AND repository_id IS NOT DISTINCT FROM $2
+		ORDER BY created_at, uuid`, namespace, repository)
+	if err != nil {
+		return nil, err
+	}
+	list := []ProtectionRule{}
+	r := ProtectionRule{Scope: s}
+	var pattern string
+	_, err = pgx.ForEachRow(rows, []any{&r.ID, &pattern, &r.Created}, func() (err error) {
+		r.Pattern, err = oci.ParseTagPattern(pattern)
+		list = append(list, r)
+		return err
+	})
+	return list, err
+}
+
+// lockScope keeps what the scope names alive and returns its ids, nil for any.
+// Error: NAME_UNKNOWN.
+func lockScope(ctx context.Context, tx pgx.Tx, s ProtectionScope) (namespace, repository *int64, err error) {
+	switch {
+	case s.Repository != "":
+		err = tx.QueryRow(ctx, `
+			SELECT n.id, r.id FROM repositories r JOIN top_level_namespaces n ON n.id = r.top_level_namespace_id
+			WHERE r.path = $1 FOR KEY SHARE`, s.Repository).Scan(&namespace, &repository)
+		if isNoRows(err) {
+			err = nameUnknown(s.Repository)
+		}
+	case s.Namespace != "":
+		err = tx.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1 FOR KEY SHARE", s.Namespace).Scan(&namespace)
+		if isNoRows(err) {
+			err = namespaceUnknown(s.Namespace)
+		}
+	}
+	return namespace, repository, err
+}
+
+func namespaceUnknown(name string) error {
+	return oci.Errorf(oci.NameUnknown, "namespace %s is not known to this registry", name).
+		WithDetail(map[string]string{"name": name})
+}
+
+// CreateProtectionRule makes a rule. Tags that it matches are protected as they are
+// at that moment. Errors: NAME_UNKNOWN; UNSUPPORTED with status 400 for a rule that
+// the scope has already, or more than MaxProtectionRules.
+func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, pattern oci.TagPattern) (ProtectionRule, error) {
+	rule := ProtectionRule{ID: uuid.New(), Scope: s, Pattern: pattern}
+	err := c.changeRules(ctx, s, func(tx pgx.Tx, namespace, repository *int64) error {
+		have, err := rulesOf(ctx, tx, s, namespace, repository)
+		if err != nil {
+			return err
+		}
+		for _, other := range have {
+			if other.Pattern.String() == pattern.String() {
+				return oci.Errorf(oci.Unsupported, "%s has the rule %q already: it is %s", s, pattern, other.ID).
+					WithStatus(http.StatusBadRequest).WithDetail(map[string]string{"uuid": other.ID.String()})
+			}
+		}
+		if len(have) >= MaxProtectionRules {
+			return oci.Errorf(oci.Unsupported, "%s has %d rules, and more are not possible: join patterns with |, or remove some", s, len(have)).
+				WithStatus(http.StatusBadRequest)
+		}
+		err = tx.QueryRow(ctx, `
+			INSERT INTO tagprotectionrules (uuid, namespace_id, repository_id, pattern) VALUES ($1, $2, $3, $4)
+			RETURNING created_at`, rule.ID, namespace, repository, pattern.String()).Scan(&rule.Created)
+		if err != nil {
+			return err
+		}
+		return c.logRule(ctx, tx, rule, repository, "create")
+	})
+	if err != nil && !isAnswer(err) {
+		return rule, fmt.Errorf("protecting tags of %s: %w", s, err)
+	}
+	return rule, err
+}
+
+// DeleteProtectionRule removes a rule of the scope. Errors: NAME_UNKNOWN, also for a
+// rule that isn't there or is another scope's.
+func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, id uuid.UUID) error {
+	err := c.changeRules(ctx, s, func(tx pgx.Tx, namespace, repository *int64) error {
+		var pattern string
+		err := tx.QueryRow(ctx, `
+			DELETE FROM tagprotectionrules
+			WHERE uuid = $1 AND namespace_id IS NOT DISTINCT FROM $2 AND repository_id IS NOT DISTINCT FROM $3
+			RETURNING pattern`, id, namespace, repository).Scan(&pattern)
+		if isNoRows(err) {
+			return oci.Errorf(oci.NameUnknown, "%s has no rule %s that protects tags", s, id)
+		}
+		if err != nil {
+			return err
+		}
+		rule := ProtectionRule{ID: id, Scope: s}
+		if rule.Pattern, err = oci.ParseTagPattern(pattern); err != nil {
+			return err
+		}
+		return c.logRule(ctx, tx, rule, repository, "delete")
+	})
+	if err != nil && !isAnswer(err) {
+		return fmt.Errorf("removing the protection of tags of %s: %w", s, err)
+	}
+	return err
+}
+
+// changeRules runs a change of the rules of a scope. One is made at a time: each
+// raises the version first, and so waits for the others.
+func (c *Catalog) changeRules(ctx context.Context, s ProtectionScope, change func(tx pgx.Tx, namespace, repository *int64) error) error {
+	return c.db.Tx(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = $1", protectionVersion)
+		if err != nil {
+			return err
+		}
+		namespace, repository, err := lockScope(ctx, tx, s)
+		if err != nil {
+			return err
+		}
+		return change(tx, namespace, repository)
+	})
+}
+
+func (c *Catalog) logRule(ctx context.Context, tx pgx.Tx, rule ProtectionRule, repository *int64, change string) error {
+	_, err := tx.Exec(ctx, c.entries(`
+		SELECT 'change_tag_protection' AS kind, NULLIF(split_part($5 || $6, '/', 1), '') AS namespace,
+			NULLIF($6::text, '') AS repository, $7::bigint AS repository_id, NULL::text AS tag, NULL::bytea AS digest,
+			jsonb_build_object('change', $8::text, 'rule', $9::uuid, 'pattern', $10::text) AS detail`),
+		c.who(ctx, rule.Scope.Namespace, rule.Scope.Repository, repository, change, rule.ID, rule.Pattern.String())...)
+	return err
+}

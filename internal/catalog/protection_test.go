@@ -1,0 +1,295 @@
+package catalog_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+func tagPattern(t testing.TB, text string) oci.TagPattern {
+	t.Helper()
+	p, err := oci.ParseTagPattern(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// protect makes a rule.
+func (b bundle) protect(t testing.TB, s catalog.ProtectionScope, pattern string) catalog.ProtectionRule {
+	t.Helper()
+	r, err := b.CreateProtectionRule(t.Context(), s, tagPattern(t, pattern))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// variants are n manifests that differ.
+func (b bundle) variants(t *testing.T, path string, n int) (payloads [][]byte) {
+	t.Helper()
+	config := b.push(t, path, "config")
+	for i := range n {
+		payloads = append(payloads, image(t, config, nil, map[string]any{"annotations": map[string]string{"n": fmt.Sprint(i)}}))
+	}
+	return payloads
+}
+
+// wantProtected checks a refusal: what it says and its status.
+func wantProtected(t *testing.T, err error, tag, pattern string) {
+	t.Helper()
+	wantCode(t, err, oci.Denied)
+	e := err.(*oci.Error)
+	if e.HTTPStatus() != http.StatusConflict || !strings.Contains(e.Message, "tag "+tag+" of") || !strings.Contains(e.Message, pattern) {
+		t.Errorf("the refusal is %d %q; want 409 that names %s and %s", e.HTTPStatus(), e.Message, tag, pattern)
+	}
+}
+
+func (b bundle) wantTag(t *testing.T, path, tag string, want oci.Digest) {
+	t.Helper()
+	if m, err := b.ManifestByTag(t.Context(), path, tag); err != nil || m.Digest != want {
+		t.Errorf("tag %s is %v, %v; want %s", tag, m, err, want)
+	}
+}
+
+func TestProtectedTags(t *testing.T) { atBoth(t, testProtectedTags) }
+
+func testProtectedTags(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	b.listen(t)
+	const path = "acme/app"
+	p := b.variants(t, path, 3)
+	one := b.put(t, path, p[0], "v1", "latest")
+	two := b.put(t, path, p[1], "v2")
+	b.protect(t, catalog.ProtectionScope{Repository: path}, "v[0-9]+")
+	ctx := t.Context()
+
+	for what, f := range map[string]func() error{
+		"push of a new manifest":    func() error { _, err := b.tryPut(ctx, path, p[2], "v1"); return err },
+		"push of one that is there": func() error { _, err := b.tryPut(ctx, path, p[1], "latest", "v1"); return err },
+		"restore":                   func() error { return b.RestoreTag(ctx, path, "v1", two) },
+		"deletion":                  func() error { return b.DeleteTag(ctx, path, "v1") },
+		"deletion of the manifest":  func() error { return b.DeleteManifest(ctx, path, one) },
+	} {
+		t.Log(what)
+		wantProtected(t, f(), "v1", "v[0-9]+")
+	}
+	b.wantTag(t, path, "v1", one)
+	b.wantTag(t, path, "latest", one) // nothing of a refused push stays
+	if n := b.rows(t, "manifests"); n != 2 {
+		t.Errorf("%d manifests, want 2", n)
+	}
+
+	b.put(t, path, p[0], "v1") // the same again
+	three := b.put(t, path, p[2], "v3", "latest")
+	b.wantTag(t, path, "v3", three)
+	for _, err := range []error{
+		b.RestoreTag(ctx, path, "v1", one), b.RestoreTag(ctx, path, "v4", one), b.DeleteTag(ctx, path, "latest"),
+		b.DeleteTag(ctx, path, "v4", catalog.OverrideProtection),
+	} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	wantCode(t, b.DeleteTag(ctx, path, "v9"), oci.ManifestUnknown)
+	if err := b.DeleteRepository(ctx, path); err != nil {
+		t.Error(err)
+	}
+	q := b.variants(t, path, 2) // another repository, of which there is no rule
+	b.put(t, path, q[0], "v1")
+	b.put(t, path, q[1], "v1")
+}
+
+// Rules hold where they were made and below, and no further.
+func TestProtectionScopes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	paths := []string{"acme/app", "acme/web", "other/app"}
+	payloads := map[string][][]byte{}
+	for _, path := range paths {
+		payloads[path] = b.variants(t, path, 2)
+		b.put(t, path, payloads[path][0], "all", "namespace", "repository", "free")
+	}
+	scopes := map[string]catalog.ProtectionScope{
+		"all": {}, "namespace": {Namespace: "acme"}, "repository": {Repository: "acme/app"},
+	}
+	for pattern, scope := range scopes {
+		b.protect(t, scope, pattern)
+	}
+	want := map[string]string{"acme/app": "all namespace repository", "acme/web": "all namespace", "other/app": "all"}
+	for _, path := range paths {
+		for _, tag := range []string{"all", "namespace", "repository", "free"} {
+			_, err := b.tryPut(t.Context(), path, payloads[path][1], tag)
+			if strings.Contains(want[path], tag) {
+				wantProtected(t, err, tag, tag)
+			} else if err != nil {
+				t.Errorf("%s:%s: %v", path, tag, err)
+			}
+		}
+		rules, version, err := b.Protection(t.Context(), path)
+		if err != nil || version != "3" || len(rules) != len(strings.Fields(want[path])) {
+			t.Errorf("%s: %d rules as of %s, %v", path, len(rules), version, err)
+		}
+	}
+	if _, _, err := b.Protection(t.Context(), "nowhere"); oci.CodeOf(err) != oci.NameUnknown {
+		t.Errorf("rules of a repository that isn't there: %v", err)
+	}
+}
+
+// A process goes by the rules as they are, however little it has heard of them.
+func TestProtectionIsExact(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.DSN(t)
+	// Each process does one thing only, so that it hears of no change by another.
+	a, b, c, d := replica(t, dsn), replica(t, dsn), replica(t, dsn), replica(t, dsn)
+	const path = "acme/app"
+	p := a.variants(t, path, 2)
+	ctx := t.Context()
+	for range 2 {
+		one := a.put(t, path, p[0], "v1", "v2")
+		rule := a.protect(t, catalog.ProtectionScope{Namespace: "acme"}, "v1")
+		_, err := b.tryPut(ctx, path, p[1], "v1")
+		wantProtected(t, err, "v1", "v1")
+		wantProtected(t, c.DeleteTag(ctx, path, "v1"), "v1", "v1")
+		wantProtected(t, d.DeleteManifest(ctx, path, one), "v1", "v1")
+		if err := a.DeleteProtectionRule(ctx, catalog.ProtectionScope{Namespace: "acme"}, rule.ID); err != nil {
+			t.Fatal(err)
+		}
+		b.put(t, path, p[1], "v1")
+		if err := c.DeleteTag(ctx, path, "v1"); err != nil {
+			t.Error(err)
+		}
+		a.put(t, path, p[0], "v1")
+		if err := d.DeleteManifest(ctx, path, one); err != nil {
+			t.Error(err)
+		}
+	}
+	a.put(t, path, p[0], "v1")
+	counted, n := db.WithCounter(ctx)
+	if _, err := b.tryPut(counted, path, p[1], "v1"); err != nil || n.Count() != 3 {
+		t.Errorf("a put of a known manifest: %d round trips, %v; want 3, the look at the repository included", n.Count(), err)
+	}
+}
+
+// Of many clients that push a new protected tag at once, one makes it.
+func TestProtectedTagIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.DSN(t)
+	a, b := replica(t, dsn), replica(t, dsn)
+	const path, clients = "acme/app", 12
+	p := a.variants(t, path, clients)
+	a.protect(t, catalog.ProtectionScope{}, "release-.*")
+	for round := range 3 {
+		tag := fmt.Sprintf("release-%d", round)
+		var mu sync.Mutex
+		var made []oci.Digest
+		var group sync.WaitGroup
+		for i, payload := range p {
+			group.Go(func() {
+				d, err := []bundle{a, b}[i%2].tryPut(context.Background(), path, payload, tag)
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					made = append(made, d)
+				} else if oci.CodeOf(err) != oci.Denied {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+		if len(made) != 1 {
+			t.Fatalf("%s was made %d times", tag, len(made))
+		}
+		b.wantTag(t, path, tag, made[0])
+	}
+}
+
+func TestProtectionRules(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	ctx := t.Context()
+	b.push(t, "acme/app", "x")
+	for _, s := range []catalog.ProtectionScope{{}, {Namespace: "acme"}, {Repository: "acme/app"}} {
+		first, second := b.protect(t, s, "v.*"), b.protect(t, s, "w.*")
+		_, err := b.CreateProtectionRule(ctx, s, tagPattern(t, "v.*"))
+		wantCode(t, err, oci.Unsupported)
+		if !strings.Contains(err.Error(), first.ID.String()) {
+			t.Errorf("the error %v doesn't name the rule", err)
+		}
+		list, err := b.ProtectionRules(ctx, s)
+		if err != nil || len(list) != 2 || list[0].ID != first.ID || list[1].Pattern.String() != "w.*" || list[0].Scope != s || list[0].Created.IsZero() {
+			t.Errorf("rules of %s: %+v, %v", s, list, err)
+		}
+		for _, other := range []catalog.ProtectionScope{{}, {Namespace: "acme"}, {Repository: "acme/app"}} {
+			if other != s {
+				wantCode(t, b.DeleteProtectionRule(ctx, other, second.ID), oci.NameUnknown)
+			}
+		}
+		if err := b.DeleteProtectionRule(ctx, s, second.ID); err != nil {
+			t.Error(err)
+		}
+		wantCode(t, b.DeleteProtectionRule(ctx, s, second.ID), oci.NameUnknown)
+	}
+	for _, s := range []catalog.ProtectionScope{{Namespace: "nowhere"}, {Repository: "acme/nothing"}} {
+		_, err := b.CreateProtectionRule(ctx, s, tagPattern(t, "v.*"))
+		wantCode(t, err, oci.NameUnknown)
+		_, err = b.ProtectionRules(ctx, s)
+		wantCode(t, err, oci.NameUnknown)
+		wantCode(t, b.DeleteProtectionRule(ctx, s, uuid.New()), oci.NameUnknown)
+	}
+	if n := b.count(t, "SELECT value::int FROM settings WHERE name = 'tag_protection_version'"); n != 9 {
+		t.Errorf("the version is %d after 9 changes", n)
+	}
+	for i := range catalog.MaxProtectionRules - 1 {
+		b.protect(t, catalog.ProtectionScope{}, fmt.Sprint(i))
+	}
+	_, err := b.CreateProtectionRule(ctx, catalog.ProtectionScope{}, tagPattern(t, "more"))
+	wantCode(t, err, oci.Unsupported)
+	if err := b.DeleteNamespace(ctx, "acme"); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.count(t, "SELECT count(*) FROM tagprotectionrules WHERE namespace_id IS NOT NULL AND repository_id IS NULL"); n != 0 {
+		t.Errorf("%d rules of a namespace that is gone", n)
+	}
+}
+
+// A push of what is there already is a push, and moves nothing.
+func TestPushedAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	payload := b.variants(t, "r", 1)[0]
+	d := b.put(t, "r", payload, "v1", "v2")
+	old := "UPDATE tags SET created_at = now() - interval '30 d', updated_at = NULLIF($1, 'never')::timestamptz"
+	for _, before := range []string{"never", "2001-01-01"} {
+		for what, again := range map[string]func() error{
+			"push":    func() error { _, err := b.tryPut(t.Context(), "r", payload, "v1"); return err },
+			"restore": func() error { return b.RestoreTag(t.Context(), "r", "v1", d) },
+		} {
+			if _, err := b.db.Pool.Exec(t.Context(), old, before); err != nil {
+				t.Fatal(err)
+			}
+			if err := again(); err != nil {
+				t.Fatal(err)
+			}
+			if n := b.count(t, "SELECT count(*) FROM tags WHERE name = 'v1' AND updated_at > now() - interval '1 min' AND created_at < now() - interval '29 d'"); n != 1 {
+				t.Errorf("%s, %s before: the tag wasn't renewed", what, before)
+			}
+		}
+	}
+	if n := b.count(t, "SELECT count(*) FROM tags WHERE name = 'v2' AND updated_at > now() - interval '1 d'"); n != 0 {
+		t.Error("another tag was renewed")
+	}
+	if n := b.rows(t, "gc_manifest_review_queue"); n != 0 {
+		t.Errorf("%d manifests are to be reviewed: a tag counts as moved", n)
+	}
+}

@@ -1,0 +1,120 @@
+// Package pullstats counts how often, and remembers when, tags and manifests were
+// pulled, and tells of it.
+//
+// The statistics may live in a database of their own (database.stats), on another
+// server: nothing here is joined with the catalog. What was never pulled, or not
+// since statistics are kept, has no row and is left out of an answer.
+//
+// # Why each pull counts once
+//
+// A [SyncWorker] reads pulls in the audit log in the order of (xid, id): the id of
+// the transaction that wrote the entry, and the entry's own. It reads only entries of
+// transactions below the oldest that is open, as the reading statement's snapshot has
+// it. All of these are over, so what was written by them is visible, and nothing will
+// be added between two entries that were read. Ids or times alone don't have this: an
+// entry may be committed after one with a later id.
+//
+// How far was read, the watermark, is a row in the database of the statistics. It
+// moves in the transaction that adds what was read, and only if it still is where the
+// reading began. Of two workers with the same entries the second finds it moved and
+// adds nothing. A worker that dies before its commit has moved nothing and added
+// nothing; one that dies after it, or doesn't hear of it, has done both, and begins
+// with a fresh look at the watermark in any case. Entries that aren't to be counted
+// here (Redis did) move it like all others.
+//
+// So the watermark divides the log, at each moment, in entries that are in the
+// statistics and entries that are not. That is what [SyncWorker.Uses] relies on to
+// find a pull in one or the other, and the audit log's keeper to drop nothing unread.
+//
+// Repositories of counted entries are kept from being deleted until the statistics are
+// committed, so that the clean-up of a deleted one comes after that.
+//
+// Transaction ids are a server's. After a restore they begin anew below the
+// watermark, or below those that entries have: both show, nothing is counted then
+// ([ErrForeignLog]), and [SyncWorker.Reset] puts the log in order.
+package pullstats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Options says where the statistics are.
+type Options struct {
+	DB *db.DB // required: the database of the statistics
+}
+
+// Reader reads statistics. Its methods may be called concurrently.
+type Reader struct{ db *db.DB }
+
+// NewReader makes a reader.
+func NewReader(o Options) (*Reader, error) {
+	if o.DB == nil {
+		return nil, errors.New("pullstats: a database is required")
+	}
+	return &Reader{o.DB}, nil
+}
+
+// Pulls is what is known of the pulls of a tag or a manifest.
+type Pulls struct {
+	Count int64
+	Last  time.Time // zero: when it was isn't known
+}
+
+// Tags are the statistics of those tags of a repository that have any, by name.
+func (r *Reader) Tags(ctx context.Context, repository int64, names []string) (map[string]Pulls, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	rows, err := r.db.Pool.Query(ctx, `
+		SELECT s.* FROM unnest($2::text[]) AS want (name)
+		CROSS JOIN LATERAL (
+			SELECT tag_name, tag_pull_count, last_tag_pull_date FROM tagpullstatistics
+			WHERE repository_id = $1 AND tag_name = want.name OFFSET 0) s`, repository, names)
+	if err != nil {
+		return nil, fmt.Errorf("reading the pull statistics of tags: %w", err)
+	}
+	list, err := collect(rows)
+	if err != nil {
+		return nil, fmt.Errorf("reading the pull statistics of tags: %w", err)
+	}
+	return list, nil
+}
+
+// Manifest is the statistics of a manifest of a repository; zero: there are none.
+func (r *Reader) Manifest(ctx context.Context, repository int64, d oci.Digest) (Pulls, error) {
+	rows, err := r.db.Pool.Query(ctx, `
+		SELECT manifest_digest, total_pull_count, last_pull_date FROM manifestpullstatistics
+		WHERE repository_id = $1 AND manifest_digest = $2`, repository, d.String())
+	if err != nil {
+		return Pulls{}, fmt.Errorf("reading the pull statistics of manifest %s: %w", d, err)
+	}
+	list, err := collect(rows)
+	if err != nil {
+		return Pulls{}, fmt.Errorf("reading the pull statistics of manifest %s: %w", d, err)
+	}
+	return list[d.String()], nil
+}
+
+func collect(rows pgx.Rows) (map[string]Pulls, error) {
+	list := make(map[string]Pulls)
+	var name string
+	var count int64
+	var last *time.Time
+	_, err := pgx.ForEachRow(rows, []any{&name, &count, &last}, func() error {
+		p := Pulls{Count: count}
+		if last != nil {
+			p.Last = last.UTC()
+		}
+		list[name] = p
+		return nil
+	})
+	return list, err
+}

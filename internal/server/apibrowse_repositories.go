@@ -1,0 +1,175 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// QuayRepository is what Quay tells of a repository. It is exported because JSON
+// schemas are made of exported names only.
+type QuayRepository struct {
+	Namespace   string  `json:"namespace" doc:"The first part of its name" example:"library"`
+	Name        string  `json:"name" doc:"The other parts; empty where there are none" example:"alpine"`
+	Description *string `json:"description" doc:"Always null"`
+	IsPublic    bool    `json:"is_public" doc:"Whether anybody may pull"`
+	Kind        string  `json:"kind" enum:"image"`
+	State       string  `json:"state" enum:"NORMAL"`
+	Repository  string  `json:"repository" doc:"Its whole name" example:"library/alpine"`
+	// What follows is Purser's.
+	CreatedAt time.Time  `json:"created_at"`
+	PushedAt  *time.Time `json:"pushed_at" doc:"When a tag was last made, moved or pushed again, of those that are there; null: there is none"`
+}
+
+func quayRepositoryOf(path string, created time.Time, pushed *time.Time) QuayRepository {
+	namespace, name, _ := strings.Cut(path, "/")
+	return QuayRepository{
+		Namespace: namespace, Name: name, IsPublic: true, Kind: "image", State: "NORMAL", Repository: path,
+		CreatedAt: created, PushedAt: pushed,
+	}
+}
+
+// listedRepository is a repository in a list.
+type listedRepository struct {
+	QuayRepository
+	LastModified *int64        `json:"last_modified,omitempty" doc:"pushed_at in seconds since 1970, if it was asked for"`
+	Tags         catalog.Count `json:"tags" doc:"Counted up to 1000"`
+}
+
+// describedRepository is one repository.
+type describedRepository struct {
+	QuayRepository
+	Tags      int64        `json:"tags_count"`
+	Manifests int64        `json:"manifests_count"`
+	Size      catalog.Size `json:"size" doc:"Of more than 50,000 blobs only the first are looked at, and exact is false"`
+}
+
+type repositoryListInput struct {
+	NameFilter
+	Namespace    string `query:"namespace" doc:"Only those of this namespace" example:"library"`
+	Sort         string `query:"sort" enum:"name,-name,created,-created" default:"name" doc:"The order; with - the other way round"`
+	Limit        int    `query:"limit" minimum:"1" maximum:"100" default:"50" doc:"How many on a page at most"`
+	LastModified bool   `query:"last_modified" doc:"Tell last_modified"`
+	Public       bool   `query:"public" doc:"Quay's clients send it; all repositories that one may see are listed anyway"`
+	Kind         string `query:"repo_kind" enum:"image" default:"image" doc:"There is one kind"`
+}
+
+func (in *repositoryListInput) query() (q catalog.RepositoryQuery, err error) {
+	if q.NameFilter, err = in.filter(); err != nil {
+		return q, err
+	}
+	if q.Namespace = in.Namespace; in.Namespace != "" {
+		if err := checkNamespace("namespace", in.Namespace); err != nil {
+			return q, err
+		}
+	}
+	sort, descending := strings.CutPrefix(in.Sort, "-")
+	q.ByCreation, q.Descending, q.Limit = sort == "created", descending, in.Limit
+	after := new(catalog.RepositoryPlace)
+	given, err := parseCursor(in.NextPage, "repository "+in.Sort, after)
+	if given {
+		q.After = after
+	}
+	return q, err
+}
+
+func (a *api) addRepositoryList() {
+	type repositoryList struct {
+		Repositories []listedRepository `json:"repositories" nullable:"false"`
+		NextPage     string             `json:"next_page,omitempty" doc:"Where the next page begins; not there on the last"`
+	}
+	type output struct{ Body repositoryList }
+	add(a, AccessCatalog, huma.Operation{
+		OperationID: "listRepos", Method: http.MethodGet, Path: "/repository", Tags: []string{"repository"},
+		Summary: "List repositories", Errors: []int{http.StatusNotFound},
+		Description: "Those of a namespace, or all. Tags are counted up to 1000 each; exact says whether that is all.",
+	}, func(ctx context.Context, in *repositoryListInput) (*output, error) {
+		q, err := in.query()
+		if err != nil {
+			return nil, err
+		}
+		found, next, err := a.server.catalog.BrowseRepositories(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		out := repositoryList{Repositories: make([]listedRepository, 0, len(found))}
+		for _, r := range found {
+			item := listedRepository{QuayRepository: quayRepositoryOf(r.Path, r.CreatedAt, r.PushedAt), Tags: r.Tags}
+			if in.LastModified && r.PushedAt != nil {
+				seconds := r.PushedAt.Unix()
+				item.LastModified = &seconds
+			}
+			out.Repositories = append(out.Repositories, item)
+		}
+		if next != nil {
+			out.NextPage = cursor("repository "+in.Sort, next)
+		}
+		return &output{out}, nil
+	})
+}
+
+// newRepository is the body of a request to create a repository.
+type newRepository struct {
+	Repository  string `json:"repository" minLength:"1" maxLength:"255" doc:"Its name below the namespace, or its whole name without one" example:"alpine"`
+	Namespace   string `json:"namespace,omitempty" maxLength:"255" example:"library"`
+	Visibility  string `json:"visibility,omitempty" enum:"public" doc:"As long as nobody logs in, all are public"`
+	Description string `json:"description,omitempty" doc:"Quay's clients send it; nothing is done with it"`
+	Kind        string `json:"repo_kind,omitempty" enum:"image"`
+}
+
+func (a *api) addRepository() {
+	type createInput struct{ Body newRepository }
+	type createdRepository struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+		Kind      string `json:"kind" enum:"image"`
+	}
+	type createOutput struct{ Body createdRepository }
+	// Whoever may push anything may create a repository by a push; which one that is
+	// stands in the body, so this is for operators.
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "createRepo", Method: http.MethodPost, Path: "/repository", Tags: []string{"repository"},
+		Summary:       "Create a repository",
+		Description:   "It is empty. The first push creates its repository too; this is for policies that are to be there before.",
+		DefaultStatus: http.StatusCreated,
+		Errors:        []int{http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *createInput) (*createOutput, error) {
+		path := in.Body.Repository
+		if in.Body.Namespace != "" {
+			if err := checkNamespace("namespace", in.Body.Namespace); err != nil {
+				return nil, err
+			}
+			path = in.Body.Namespace + "/" + path
+		}
+		if err := oci.ValidateName(path); err != nil {
+			return nil, refusal(http.StatusBadRequest, "repository: %v", err)
+		}
+		namespace, name, _ := strings.Cut(path, "/")
+		return &createOutput{createdRepository{namespace, name, "image"}}, a.server.catalog.CreateRepository(ctx, path)
+	})
+	type input struct {
+		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+	}
+	type output struct{ Body describedRepository }
+	add(a, AccessPull, huma.Operation{
+		OperationID: "getRepo", Method: http.MethodGet, Path: "/repository/{repository}", Tags: []string{"repository"},
+		Summary: "Describe a repository", Errors: []int{http.StatusNotFound},
+		Description: "size.bytes are those of all its blobs, which others may have too; size.own_bytes of those that no " +
+			"other repository has: what would be free without it.",
+	}, func(ctx context.Context, in *input) (*output, error) {
+		d, err := a.server.catalog.DescribeRepository(ctx, in.Repository)
+		if err != nil {
+			return nil, err
+		}
+		return &output{describedRepository{
+			QuayRepository: quayRepositoryOf(d.Path, d.CreatedAt, d.PushedAt),
+			Tags:           d.Tags, Manifests: d.Manifests, Size: d.Size,
+		}}, nil
+	})
+}

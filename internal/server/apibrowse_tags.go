@@ -1,0 +1,258 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats"
+)
+
+// listedTag is a tag as Quay tells of it, and what Purser knows besides.
+type listedTag struct {
+	Name           string     `json:"name" example:"3.22"`
+	Reversion      bool       `json:"reversion" doc:"Always false"`
+	StartTS        int64      `json:"start_ts" doc:"pushed_at in seconds since 1970"`
+	LastModified   string     `json:"last_modified" doc:"pushed_at in Quay's form" example:"Mon, 02 Jan 2006 15:04:05 -0000"`
+	ManifestDigest oci.Digest `json:"manifest_digest"`
+	IsManifestList bool       `json:"is_manifest_list"`
+	Size           int64      `json:"size" doc:"Bytes of the manifest, its configuration and layers; of an index, of its first 1000 manifests, each by itself"`
+	MediaType      string     `json:"media_type"`
+	ArtifactType   string     `json:"artifact_type,omitempty"`
+	Platforms      []string   `json:"platforms,omitempty" nullable:"false" doc:"Of an index of up to 64 KiB" example:"linux/amd64"`
+	CreatedAt      time.Time  `json:"created_at" doc:"When the tag was first pushed"`
+	PushedAt       time.Time  `json:"pushed_at" doc:"When it was made, moved or pushed again"`
+	LastPulledAt   *time.Time `json:"last_pulled_at" doc:"Null: it wasn't since pulls are counted, or that can't be told now"`
+	PullCount      *int64     `json:"pull_count" doc:"Null as last_pulled_at"`
+}
+
+func newListedTag(t catalog.TagInfo, pulls map[string]pullstats.Pulls) listedTag {
+	l := listedTag{
+		Name: t.Name, StartTS: t.PushedAt.Unix(), LastModified: quayTime(t.PushedAt), ManifestDigest: t.Digest,
+		IsManifestList: t.IsIndex, Size: t.Size, MediaType: t.MediaType, ArtifactType: t.ArtifactType,
+		Platforms: t.Platforms, CreatedAt: t.CreatedAt, PushedAt: t.PushedAt,
+	}
+	if p, ok := pulls[t.Name]; ok {
+		l.LastPulledAt, l.PullCount = optional(p.Last), &p.Count
+	}
+	return l
+}
+
+type tagListInput struct {
+	NameFilter
+	Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+	Specific   string `query:"specificTag" maxLength:"128" doc:"Only this tag"`
+	Filter     string `query:"filter_tag_name" maxLength:"255" doc:"like:TEXT is contains=TEXT, eq:TAG is specificTag=TAG"`
+	OnlyActive bool   `query:"onlyActiveTags" doc:"Quay's clients send it; tags that were deleted are in the log and not here"`
+	Sort       string `query:"sort" enum:"name,-name,pushed,-pushed,size,-size,last_pulled,-last_pulled" default:"-pushed" doc:"The order; with - the other way round"`
+	Limit      int    `query:"limit" minimum:"1" maximum:"100" default:"50" doc:"How many on a page at most"`
+	Page       int    `query:"page" minimum:"1" default:"1" doc:"Quay's way to ask for a page. Tags that come or go meanwhile move the others, and it ends after 10,000 tags: next_page is better"`
+}
+
+func (in *tagListInput) query() (q catalog.TagQuery, err error) {
+	if op, text, ok := strings.Cut(in.Filter, ":"); in.Filter != "" {
+		switch {
+		case ok && op == "like" && in.Contains == "":
+			in.Contains = text
+		case ok && op == "eq" && in.Specific == "":
+			in.Specific = text
+		default:
+			return q, badQuery("filter_tag_name", "%.100q should be like:TEXT or eq:TAG, and not beside contains or specificTag", in.Filter)
+		}
+	}
+	if q.NameFilter, err = in.filter(); err != nil {
+		return q, err
+	}
+	if q.Exact = in.Specific; q.Exact != "" {
+		if err := oci.ValidateTag(q.Exact); err != nil {
+			return q, badQuery("specificTag", "%v", err)
+		}
+	}
+	sort, descending := strings.CutPrefix(in.Sort, "-")
+	q.Order, q.Descending, q.Limit = catalog.TagOrder(sort), descending, in.Limit
+	if sort == "last_pulled" {
+		q.Order = catalog.TagsByRank
+	}
+	after := new(catalog.TagPlace)
+	given, err := parseCursor(in.NextPage, "tag "+in.Sort, after)
+	if err != nil {
+		return q, err
+	}
+	if given {
+		q.After = after
+		return q, nil
+	}
+	if in.Page > catalog.MaxSkip || (in.Page-1)*in.Limit > catalog.MaxSkip {
+		return q, badQuery("page", "there is none behind the first %d tags: use next_page", catalog.MaxSkip)
+	}
+	q.Skip = (in.Page - 1) * in.Limit
+	return q, nil
+}
+
+func (a *api) addTagList() {
+	type tagPage struct {
+		Tags          []listedTag `json:"tags" nullable:"false"`
+		Page          int         `json:"page" doc:"The page that was asked for"`
+		HasAdditional bool        `json:"has_additional" doc:"Whether there is a next page"`
+		NextPage      string      `json:"next_page,omitempty" doc:"Where it begins"`
+	}
+	type output struct{ Body tagPage }
+	add(a, AccessPull, huma.Operation{
+		OperationID: "listRepoTags", Method: http.MethodGet, Path: "/repository/{repository}/tag", Tags: []string{"tag"},
+		Summary: "List tags", Errors: []int{http.StatusNotFound},
+		Description: "With next_page a tag that stays as it is gets listed once, whatever comes and goes meanwhile. " +
+			"Sorted by name or pushed a page costs the same whatever the size of the repository; by size or last_pulled " +
+			"up to 10,000 tags can be sorted, and more are refused: prefix narrows them.",
+	}, func(ctx context.Context, in *tagListInput) (*output, error) {
+		q, err := in.query()
+		if err != nil {
+			return nil, err
+		}
+		q.Rank = a.lastPulls
+		page, err := a.server.catalog.BrowseTags(ctx, in.Repository, q)
+		if err != nil {
+			return nil, err
+		}
+		pulls := a.pullsOf(ctx, page)
+		out := tagPage{Tags: make([]listedTag, 0, len(page.Tags)), Page: in.Page, HasAdditional: page.Next != nil}
+		for _, t := range page.Tags {
+			out.Tags = append(out.Tags, newListedTag(t, pulls))
+		}
+		if page.Next != nil {
+			out.NextPage = cursor("tag "+in.Sort, page.Next)
+		}
+		return &output{out}, nil
+	})
+}
+
+// lastPulls ranks tags by their last pull.
+func (a *api) lastPulls(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
+	if a.server.opt.Pulls == nil {
+		return nil, nil
+	}
+	pulls, err := a.server.opt.Pulls.Tags(ctx, repository, names)
+	if err != nil {
+		a.server.log.WarnContext(ctx, "listing tags by their last pull", "error", err)
+		return nil, oci.Errorf(oci.Unavailable, "the statistics of pulls can't be read now: sort by something else")
+	}
+	ranks := make(map[string]int64, len(pulls))
+	for name, p := range pulls {
+		if !p.Last.IsZero() {
+			ranks[name] = p.Last.UnixMicro()
+		}
+	}
+	return ranks, nil
+}
+
+// pullsOf are the statistics of a page of tags. A list is more use without them
+// than not at all.
+func (a *api) pullsOf(ctx context.Context, page catalog.TagPage) map[string]pullstats.Pulls {
+	if a.server.opt.Pulls == nil || len(page.Tags) == 0 {
+		return nil
+	}
+	names := make([]string, len(page.Tags))
+	for i, t := range page.Tags {
+		names[i] = t.Name
+	}
+	pulls, err := a.server.opt.Pulls.Tags(ctx, page.Repository, names)
+	if err != nil {
+		a.server.log.WarnContext(ctx, "listing tags without the statistics of their pulls", "error", err)
+	}
+	return pulls
+}
+
+// movedTag is the body of a request to point a tag to a manifest.
+type movedTag struct {
+	ManifestDigest string `json:"manifest_digest" doc:"The manifest that the tag is to point to" example:"sha256:4bcff63911fcb4448bd4fdacec207030997caf25e9bea4045fa6c8c44de311d1"`
+}
+
+// TagInput names a tag. It is exported like NameFilter.
+type TagInput struct {
+	Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+	Tag        string `path:"tag" doc:"Name of the tag" example:"3.22"`
+}
+
+func (a *api) addTag() {
+	type getOutput struct{ Body listedTag }
+	add(a, AccessPull, huma.Operation{
+		OperationID: "getTag", Method: http.MethodGet, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},
+		Summary: "Describe a tag", Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *TagInput) (*getOutput, error) {
+		if err := oci.ValidateTag(in.Tag); err != nil {
+			return nil, tagInvalid(in.Tag, err)
+		}
+		page, err := a.server.catalog.BrowseTags(ctx, in.Repository, catalog.TagQuery{Exact: in.Tag, Limit: 1})
+		if err != nil {
+			return nil, err
+		}
+		if len(page.Tags) == 0 {
+			return nil, oci.Errorf(oci.ManifestUnknown, "repository %s has no tag %s", in.Repository, in.Tag).
+				WithDetail(map[string]string{"name": in.Repository, "tag": in.Tag})
+		}
+		return &getOutput{newListedTag(page.Tags[0], a.pullsOf(ctx, page))}, nil
+	})
+	a.addTagChanges()
+}
+
+type deleteTagInput struct {
+	TagInput
+	Override bool `query:"override_protection" doc:"Delete the tag though it is protected"`
+
+	request *http.Request // for a second look at what it may do
+}
+
+// Resolve is called by huma with each request.
+func (in *deleteTagInput) Resolve(ctx huma.Context) []error {
+	in.request, _ = humago.Unwrap(ctx)
+	return nil
+}
+
+func (a *api) addTagChanges() {
+	type moveInput struct {
+		TagInput
+		Body movedTag
+	}
+	type moveOutput struct{ Body string }
+	add(a, AccessPush, huma.Operation{
+		OperationID: "changeTag", Method: http.MethodPut, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},
+		Summary:       "Create or move a tag",
+		Description:   "Points a tag to a manifest that is in the repository. A protected tag stays where it is: 409.",
+		DefaultStatus: http.StatusCreated,
+		Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge,
+			http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *moveInput) (*moveOutput, error) {
+		if err := oci.ValidateTag(in.Tag); err != nil {
+			return nil, tagInvalid(in.Tag, err)
+		}
+		d, err := oci.ParseDigest(in.Body.ManifestDigest)
+		if err != nil {
+			return nil, refusal(http.StatusBadRequest, "manifest_digest: %v", err)
+		}
+		return &moveOutput{"Updated"}, a.server.catalog.PointTag(ctx, in.Repository, in.Tag, d)
+	})
+	add(a, AccessDelete, huma.Operation{
+		OperationID: "deleteFullTag", Method: http.MethodDelete, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},
+		Summary: "Delete a tag",
+		Description: "Its manifest goes when nothing else holds it, after a delay; until then the tag can be restored. " +
+			"A protected tag stays: 409. override_protection deletes it all the same, which needs the access admin.",
+		DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound, http.StatusConflict},
+	}, func(ctx context.Context, in *deleteTagInput) (*struct{}, error) {
+		if err := oci.ValidateTag(in.Tag); err != nil {
+			return nil, tagInvalid(in.Tag, err)
+		}
+		var options []catalog.TagOption
+		if in.Override {
+			if err := a.server.authorize(in.request, AccessAdmin, in.Repository); err != nil {
+				return nil, err
+			}
+			options = append(options, catalog.OverrideProtection)
+		}
+		return nil, a.server.catalog.DeleteTag(ctx, in.Repository, in.Tag, options...)
+	})
+}

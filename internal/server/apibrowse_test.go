@@ -1,0 +1,440 @@
+package server_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/loosefk"
+)
+
+// onDatabase is setup for options that need a pool of their own.
+func onDatabase(t *testing.T, change func(o *server.Options, d *db.DB)) *registry {
+	t.Helper()
+	dsn := dbtest.DSN(t)
+	d := dbtest.Open(t, dsn)
+	r := replica(t, dsn, t.TempDir(), func(o *server.Options) { change(o, d) })
+	r.listen(t)
+	return r
+}
+
+func TestAPINamespaces(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.push(t, "acme/app", "content")
+	if a := r.manage(t, "POST", "/organization/", `{"name":"zoo"}`); a.StatusCode != 201 || string(a.body) != "\"Created\"\n" {
+		t.Errorf("creating a namespace: %d %q", a.StatusCode, a.body)
+	}
+	for body, text := range map[string]string{
+		`{"name":"zoo"}`:            "namespace zoo exists already",
+		`{"name":"a/b"}`:            `^name: "a/b" has a slash`,
+		`{"name":"Zoo"}`:            "^name: ",
+		`{"name":""}`:               "name",
+		`{"name":"x","nonsense":1}`: "nonsense",
+	} {
+		r.manage(t, "POST", "/organization", body).refused(t, 400, "invalid_request", text)
+	}
+	var list struct {
+		Namespaces []struct {
+			Name         string
+			Repositories struct {
+				Count int
+				Exact bool
+			}
+		}
+		NextPage string `json:"next_page"`
+	}
+	r.manage(t, "GET", "/organization?limit=1", "").into(t, 200, &list)
+	if len(list.Namespaces) != 1 || list.Namespaces[0].Name != "acme" || list.Namespaces[0].Repositories.Count != 1 || !list.Namespaces[0].Repositories.Exact {
+		t.Fatalf("%+v", list)
+	}
+	next := list.NextPage
+	list.NextPage = ""
+	r.manage(t, "GET", "/organization?limit=1&next_page="+next, "").into(t, 200, &list)
+	if len(list.Namespaces) != 1 || list.Namespaces[0].Name != "zoo" || list.NextPage != "" {
+		t.Fatalf("%+v", list)
+	}
+	var one struct {
+		Repositories int
+		Size         struct{ Blobs, Bytes int }
+	}
+	r.manage(t, "GET", "/organization/acme", "").into(t, 200, &one)
+	if one.Repositories != 1 || one.Size.Blobs != 1 || one.Size.Bytes != 7 {
+		t.Errorf("%+v", one)
+	}
+	r.manage(t, "GET", "/organization/none", "").refused(t, 404, "not_found", "namespace none is not known")
+	r.manage(t, "GET", "/organization?next_page=!", "").refused(t, 400, "invalid_request", "next_page.*isn't a cursor")
+	r.manage(t, "GET", "/repository?next_page="+next, "").refused(t, 400, "invalid_request", "next_page.*another list")
+	r.manage(t, "GET", "/organization?prefix=%00", "").refused(t, 400, "invalid_request", "prefix: .* is not text")
+	r.manage(t, "GET", "/organization?limit=101", "").refused(t, 400, "invalid_request", "limit")
+}
+
+type repositories struct {
+	Repositories []struct {
+		Namespace, Name, Repository, Kind, State string
+		IsPublic                                 bool   `json:"is_public"`
+		LastModified                             *int64 `json:"last_modified"`
+	}
+	NextPage string `json:"next_page"`
+}
+
+func (l repositories) names() (names []string) {
+	for _, r := range l.Repositories {
+		names = append(names, r.Repository)
+	}
+	return names
+}
+
+func TestAPIRepositories(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.manage(t, "POST", "/repository", `{"namespace":"acme","repository":"web/api","visibility":"public","description":""}`)
+	var created struct{ Namespace, Name, Kind string }
+	if a.into(t, 201, &created); created.Namespace != "acme" || created.Name != "web/api" || created.Kind != "image" {
+		t.Errorf("created %+v", created)
+	}
+	r.manage(t, "POST", "/repository", `{"repository":"alone"}`).into(t, 201, &created)
+	for body, text := range map[string]string{
+		`{"namespace":"acme","repository":"web/api"}`:        "repository acme/web/api exists already",
+		`{"namespace":"a/b","repository":"c"}`:               "^namespace: .* has a slash",
+		`{"namespace":"acme","repository":"../x"}`:           "^repository: ",
+		`{"repository":"a","visibility":"private"}`:          "visibility",
+		`{"repository":"a","namespace":"b","repo_kind":"x"}`: "repo_kind",
+	} {
+		r.manage(t, "POST", "/repository", body).refused(t, 400, "invalid_request", text)
+	}
+	r.put(t, "acme/app", "v1", r.simple(t, "acme/app", 1, nil))
+	var list repositories
+	r.manage(t, "GET", "/repository?namespace=acme&last_modified=true&public=true", "").into(t, 200, &list)
+	if got := list.names(); !slices.Equal(got, []string{"acme/app", "acme/web/api"}) {
+		t.Fatalf("%q", got)
+	}
+	if first := list.Repositories[0]; first.Namespace != "acme" || first.Name != "app" || !first.IsPublic || first.Kind != "image" ||
+		first.State != "NORMAL" || first.LastModified == nil || time.Since(time.Unix(*first.LastModified, 0)) > time.Minute {
+		t.Errorf("%+v", first)
+	}
+	if list.Repositories[1].LastModified != nil {
+		t.Error("nothing was ever pushed there")
+	}
+	var got []string
+	for next := ""; ; {
+		list = repositories{}
+		r.manage(t, "GET", "/repository?limit=1&sort=-created&next_page="+next, "").into(t, 200, &list)
+		got = append(got, list.names()...)
+		if next = list.NextPage; next == "" {
+			break
+		}
+	}
+	if !slices.Equal(got, []string{"acme/app", "alone", "acme/web/api"}) {
+		t.Errorf("newest first: %q", got)
+	}
+	var one struct {
+		Repository string
+		Tags       int `json:"tags_count"`
+		Manifests  int `json:"manifests_count"`
+		Size       struct {
+			Blobs, Bytes int
+			Own          int `json:"own_bytes"`
+		}
+	}
+	r.manage(t, "GET", "/repository/acme/app", "").into(t, 200, &one)
+	if one.Repository != "acme/app" || one.Tags != 1 || one.Manifests != 1 || one.Size.Blobs != 1 || one.Size.Bytes != 2 || one.Size.Own != 2 {
+		t.Errorf("%+v", one)
+	}
+	r.manage(t, "GET", "/repository/none", "").refused(t, 404, "not_found", "repository none is not known")
+	r.manage(t, "GET", "/repository?namespace=none", "").refused(t, 404, "not_found", "namespace none is not known")
+	r.manage(t, "GET", "/repository?sort=size", "").refused(t, 400, "invalid_request", "sort")
+	r.manage(t, "GET", "/repository?contain=a", "").refused(t, 400, "invalid_request", "contain")
+}
+
+type tagList struct {
+	Tags []struct {
+		Name           string
+		ManifestDigest oci.Digest `json:"manifest_digest"`
+		StartTS        int64      `json:"start_ts"`
+		LastModified   string     `json:"last_modified"`
+		IsManifestList bool       `json:"is_manifest_list"`
+		Size           int
+		PushedAt       time.Time  `json:"pushed_at"`
+		LastPulledAt   *time.Time `json:"last_pulled_at"`
+		PullCount      *int64     `json:"pull_count"`
+	}
+	Page          int
+	HasAdditional bool   `json:"has_additional"`
+	NextPage      string `json:"next_page"`
+}
+
+func (l tagList) names() string {
+	var names []string
+	for _, tag := range l.Tags {
+		names = append(names, tag.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+func TestAPITags(t *testing.T) {
+	t.Parallel()
+	r := onDatabase(t, func(o *server.Options, d *db.DB) {
+		var err error
+		if o.Pulls, err = pullstats.NewReader(pullstats.Options{DB: d}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for i := range 5 {
+		r.put(t, "acme/app", fmt.Sprintf("v%d", i), r.simple(t, "acme/app", i, nil))
+	}
+	_, err := r.db.Pool.Exec(t.Context(), `
+		INSERT INTO tagpullstatistics (repository_id, tag_name, tag_pull_count, last_tag_pull_date)
+		SELECT id, tag.name, 3, tag.at::timestamptz FROM repositories, (VALUES ('v1', '2026-03-01Z'), ('v3', '2026-02-01Z')) AS tag (name, at)
+		WHERE path = 'acme/app'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const tags = "/repository/acme/app/tag/"
+	for query, want := range map[string]string{
+		"":                                    "v4 v3 v2 v1 v0",
+		"?sort=name":                          "v0 v1 v2 v3 v4",
+		"?sort=pushed&limit=2":                "v0 v1 …",
+		"?sort=-last_pulled":                  "v1 v3 v4 v2 v0",
+		"?sort=-last_pulled&limit=1":          "v1 …",
+		"?sort=-size&specificTag=v2":          "v2",
+		"?specificTag=nope":                   "",
+		"?filter_tag_name=like:3":             "v3",
+		"?filter_tag_name=eq:v1":              "v1",
+		"?filter_tag_name=eq:v":               "",
+		"?prefix=v&contains=2":                "v2",
+		"?limit=2&page=2&onlyActiveTags=true": "v2 v1 …",
+		"?limit=2&page=3":                     "v0",
+		"?limit=2&page=9":                     "",
+	} {
+		var list tagList
+		r.manage(t, "GET", tags+query, "").into(t, 200, &list)
+		got := list.names()
+		if list.HasAdditional {
+			got += " …"
+		}
+		if got != want || list.HasAdditional != (list.NextPage != "") {
+			t.Errorf("%s: %q, want %q", query, got, want)
+		}
+	}
+	var list tagList
+	r.manage(t, "GET", tags+"?specificTag=v1", "").into(t, 200, &list)
+	first := list.Tags[0]
+	if first.LastPulledAt == nil || first.PullCount == nil || *first.PullCount != 3 || first.StartTS != first.PushedAt.Unix() ||
+		first.LastModified != first.PushedAt.Format("Mon, 02 Jan 2006 15:04:05 -0000") || first.IsManifestList || first.Size == 0 {
+		t.Errorf("%+v", first)
+	}
+	for query, text := range map[string]string{
+		"?filter_tag_name=v1":                "filter_tag_name.*like:TEXT or eq:TAG",
+		"?filter_tag_name=like:a&contains=b": "filter_tag_name",
+		"?specificTag=-":                     "specificTag",
+		"?page=1000":                         "page.*use next_page",
+		"?page=99999999999":                  "page.*use next_page",
+		"?page=0":                            "page",
+		"?sort=age":                          "sort",
+		"?next_page=e30":                     "next_page.*another",
+		"?next_page=" + url.QueryEscape("%"): "next_page.*isn't a cursor",
+		"?sort=name&next_page=eyJvIjoidGFnIG5hbWUiLCJwIjoxfQ": "next_page.*isn't a cursor",
+	} {
+		r.manage(t, "GET", tags+query, "").refused(t, 400, "invalid_request", text)
+	}
+	r.manage(t, "GET", "/repository/none/tag/", "").refused(t, 404, "not_found", "repository none is not known")
+}
+
+func TestAPITagChanges(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	d := r.put(t, "acme/app", "v1", r.simple(t, "acme/app", 1, nil))
+	other := r.put(t, "acme/app", "v2", r.simple(t, "acme/app", 2, nil))
+	const tag = "/repository/acme/app/tag/new"
+	r.manage(t, "GET", tag, "").refused(t, 404, "not_found", "repository acme/app has no tag new")
+	for _, to := range []oci.Digest{d, other} {
+		if a := r.manage(t, "PUT", tag, `{"manifest_digest":"`+to.String()+`"}`); a.StatusCode != 201 || string(a.body) != "\"Updated\"\n" {
+			t.Fatalf("%d %s", a.StatusCode, a.body)
+		}
+		var got struct {
+			Digest oci.Digest `json:"manifest_digest"`
+		}
+		if r.manage(t, "GET", tag, "").into(t, 200, &got); got.Digest != to {
+			t.Errorf("the tag points to %s, want %s", got.Digest, to)
+		}
+		r.do(t, "HEAD", "/v2/acme/app/manifests/new", "").want(t, 200, "", "Docker-Content-Digest", to.String())
+	}
+	r.manage(t, "PUT", tag, `{"manifest_digest":"`+digest("x").String()+`"}`).refused(t, 404, "not_found", "is not in repository acme/app")
+	r.manage(t, "PUT", tag, `{"expiration":1}`).refused(t, 400, "invalid_request", "expiration")
+	r.manage(t, "PUT", tag, `{"manifest_digest":"x"}`).refused(t, 400, "invalid_request", "manifest_digest")
+	r.manage(t, "PUT", tag, `{}`).refused(t, 400, "invalid_request", "manifest_digest")
+	r.manage(t, "PUT", "/repository/acme/app/tag/-", `{"manifest_digest":"`+d.String()+`"}`).refused(t, 400, "invalid_request", "tag")
+	if a := r.manage(t, "DELETE", tag, ""); a.StatusCode != 204 || len(a.body) != 0 {
+		t.Fatalf("%d %s", a.StatusCode, a.body)
+	}
+	r.do(t, "HEAD", "/v2/acme/app/manifests/new", "").want(t, 404, "")
+	r.manage(t, "DELETE", tag, "").refused(t, 404, "not_found", "new")
+}
+
+func TestAPIOverridesProtection(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *server.Options) {
+		o.Authorize = func(q *http.Request, a server.Access, repository string) error {
+			if a == server.AccessAdmin && repository == "acme/app" && q.Header.Get("Authorization") == "" {
+				return oci.Errorf(oci.Denied, "%s of <%s>", a, repository)
+			}
+			return nil
+		}
+	})
+	r.put(t, "acme/app", "v1", r.simple(t, "acme/app", 1, nil))
+	r.manage(t, "POST", "/organization/acme/tagprotection", `{"pattern":"v.*"}`).into(t, 201, &struct{}{})
+	const tag = "/repository/acme/app/tag/v1"
+	r.manage(t, "DELETE", tag, "").refused(t, 409, "invalid_request", "protected")
+	r.manage(t, "DELETE", tag+"?override_protection=true", "").refused(t, 403, "insufficient_scope", "admin of <acme/app>")
+	r.do(t, "HEAD", "/v2/acme/app/manifests/v1", "").want(t, 200, "")
+	if a := r.manage(t, "DELETE", tag+"?override_protection=true", "", "Authorization", "x"); a.StatusCode != 204 {
+		t.Errorf("with the right: %d %s", a.StatusCode, a.body)
+	}
+	r.do(t, "HEAD", "/v2/acme/app/manifests/v1", "").want(t, 404, "")
+}
+
+func TestAPIManifest(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	config := `{"os":"linux","architecture":"arm64","variant":"v8","created":"2026-01-01T00:00:00Z","author":"somebody",` +
+		`"config":{"Entrypoint":["/app"]},"history":[{"created_by":"ENV x","empty_layer":true},{"created_by":"COPY app /","comment":"c"}]}`
+	c, l := r.push(t, "acme/app", config), r.push(t, "acme/app", "layer")
+	payload := image(t, c, []oci.Digest{l}, nil)
+	d := r.put(t, "acme/app", "v1", payload)
+	list := index(t, d)
+	top := r.put(t, "acme/app", "all", list)
+	about := r.put(t, "acme/app", "sig", r.simple(t, "acme/app", 1, object{"subject": descriptor(oci.MediaTypeImageManifest, d, len(payload))}))
+	type answer struct {
+		Data      string `json:"manifest_data"`
+		IsList    bool   `json:"is_manifest_list"`
+		Type      string `json:"config_media_type"`
+		Size      int
+		Tags      []string
+		Indexes   []oci.Digest
+		Subject   oci.Digest
+		Manifests []struct{ Digest oci.Digest }
+		Referrers struct{ Count int }
+		Config    struct {
+			Platform, Author string
+			Config           map[string]any
+		}
+		Layers []struct {
+			Index   int
+			Digest  oci.Digest `json:"blob_digest"`
+			Size    int        `json:"compressed_size"`
+			Command []string
+			Comment string
+		}
+	}
+	get := func(d oci.Digest) (m answer) {
+		r.manage(t, "GET", "/repository/acme/app/manifest/"+d.String(), "").into(t, 200, &m)
+		return m
+	}
+	m := get(d)
+	if m.Data != payload || m.IsList || m.Type != configType || m.Size != len(payload)+2 || m.Referrers.Count != 1 ||
+		!slices.Equal(m.Tags, []string{"v1"}) || !slices.Equal(m.Indexes, []oci.Digest{top}) {
+		t.Errorf("%+v", m)
+	}
+	if m.Config.Platform != "linux/arm64/v8" || m.Config.Author != "somebody" || m.Config.Config["Entrypoint"] == nil {
+		t.Errorf("%+v", m.Config)
+	}
+	if len(m.Layers) != 1 || m.Layers[0].Digest != l || !slices.Equal(m.Layers[0].Command, []string{"COPY app /"}) || m.Layers[0].Comment != "c" {
+		t.Errorf("%+v", m.Layers)
+	}
+	if m = get(top); !m.IsList || m.Layers != nil || len(m.Manifests) != 1 || m.Manifests[0].Digest != d || m.Size != len(list)+len(payload)+2 {
+		t.Errorf("%+v", m)
+	}
+	if m = get(about); m.Subject != d || m.Config.Platform != "" {
+		t.Errorf("%+v", m)
+	}
+	r.manage(t, "GET", "/repository/acme/app/manifest/"+digest("x").String(), "").refused(t, 404, "not_found", "manifest")
+	r.manage(t, "GET", "/repository/acme/app/manifest/latest", "").refused(t, 400, "invalid_request", "digest")
+}
+
+func TestAPISystem(t *testing.T) {
+	t.Parallel()
+	var other *db.DB
+	r := onDatabase(t, func(o *server.Options, d *db.DB) {
+		other = d
+		o.System = server.System{Version: "v1.2.3", Replica: "me", Storage: "filesystem", Database: d}
+	})
+	var s struct {
+		Version, Replica  string
+		Database, Storage struct {
+			OK      bool
+			Version string
+		}
+	}
+	r.manage(t, "GET", "/system", "").into(t, 200, &s)
+	if s.Version != "v1.2.3" || s.Replica != "me" || !s.Database.OK || s.Database.Version == "" || !s.Storage.OK {
+		t.Errorf("%+v", s)
+	}
+	other.Close()
+	r.manage(t, "GET", "/system", "").into(t, 200, &s)
+	if s.Database.OK || !s.Storage.OK {
+		t.Errorf("without a database: %+v", s)
+	}
+}
+
+func TestAPILooseKeys(t *testing.T) {
+	t.Parallel()
+	r := onDatabase(t, func(o *server.Options, d *db.DB) {
+		dbs, defs, err := db.LooseForeignKeys(t.Context(), d.Pool, d.Pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := loosefk.New(loosefk.Options{Databases: dbs, Definitions: defs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.LooseKeys = &server.LooseKeys{Database: &dbs[0], Worker: w}
+	})
+	r.push(t, "acme/app", "content")
+	if err := r.catalog.DeleteRepository(t.Context(), "acme/app"); err != nil {
+		t.Fatal(err)
+	}
+	pending := func() (n int) {
+		var s struct {
+			Pending []struct {
+				Table string
+				Count int
+			}
+		}
+		r.manage(t, "GET", "/loosefk/status", "").into(t, 200, &s)
+		for _, p := range s.Pending {
+			n += p.Count
+		}
+		return n
+	}
+	if n := pending(); n != 1 {
+		t.Fatalf("%d are pending", n)
+	}
+	type status struct {
+		ID, State, Error string
+		Result           *struct{ Processed int }
+	}
+	var run status
+	r.manage(t, "POST", "/loosefk/run", "").into(t, 202, &run)
+	id := run.ID
+	eventually(t, "the run ended", func() bool {
+		run = status{}
+		r.manage(t, "GET", "/loosefk/run/"+id, "").into(t, 200, &run)
+		return run.State != "running"
+	})
+	if run.State != "succeeded" || run.Result == nil || run.Result.Processed != 1 || pending() != 0 {
+		t.Errorf("%+v", run)
+	}
+	other := setup(t)
+	other.manage(t, "GET", "/loosefk/status", "").refused(t, 503, "unavailable", "loose foreign keys")
+	other.manage(t, "POST", "/loosefk/run", "").refused(t, 503, "unavailable", "loose foreign keys")
+}

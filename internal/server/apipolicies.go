@@ -1,0 +1,287 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// PolicyOfRegistry, PolicyOfNamespace and PolicyOfRepository say in a path whose
+// policies are meant. They are exported because huma reads exported fields only.
+type PolicyOfRegistry struct{}
+
+// PolicyOfNamespace is described with PolicyOfRegistry.
+type PolicyOfNamespace struct {
+	Namespace string `path:"orgname" doc:"Name of the namespace: the first part of its repositories' names" example:"library"`
+}
+
+// PolicyOfRepository is described with PolicyOfRegistry.
+type PolicyOfRepository struct {
+	Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+}
+
+func (PolicyOfRegistry) target() autoprune.Target { return autoprune.Target{} }
+func (p PolicyOfNamespace) target() autoprune.Target {
+	return autoprune.Target{Namespace: p.Namespace}
+}
+func (p PolicyOfRepository) target() autoprune.Target {
+	return autoprune.Target{Repository: p.Repository}
+}
+
+// PolicyItem is the part of a path that names a policy.
+type PolicyItem struct {
+	Policy string `path:"policy_uuid" doc:"Identifier of the policy" example:"f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e"`
+}
+
+func (i PolicyItem) item() string { return i.Policy }
+
+// PolicyBody is a body that is a policy.
+type PolicyBody struct{ Body policyText }
+
+func (b PolicyBody) text() policyText { return b.Body }
+
+// policyText is a policy as a client has sent it. It is read by autoprune, whose
+// errors say more than a schema's.
+type policyText []byte
+
+// UnmarshalJSON keeps the text.
+func (p *policyText) UnmarshalJSON(b []byte) error {
+	*p = bytes.Clone(b)
+	return nil
+}
+
+// Schema describes the policy.
+func (policyText) Schema(r huma.Registry) *huma.Schema {
+	return r.Schema(reflect.TypeFor[PolicyForm](), true, "")
+}
+
+// parse reads the policy. id is what the path says, "" for a new one: some clients
+// of Quay repeat it in the body.
+func (p policyText) parse(id string) (autoprune.Policy, error) {
+	text := []byte(p)
+	var members map[string]json.RawMessage
+	if id != "" && json.Unmarshal(text, &members) == nil && members["uuid"] != nil {
+		var given string
+		if err := json.Unmarshal(members["uuid"], &given); err != nil || given != id {
+			return autoprune.Policy{}, refusal(http.StatusBadRequest, "uuid: the body is of policy %s and the path of policy %s", members["uuid"], id)
+		}
+		delete(members, "uuid")
+		text, _ = json.Marshal(members) // of raw messages that were read
+	}
+	policy, err := autoprune.ParsePolicy(text)
+	if field, ok := errors.AsType[*autoprune.FieldError](err); ok {
+		return policy, refusal(http.StatusBadRequest, "%s", field.Error()).WithDetail(map[string]string{"field": field.Field})
+	}
+	return policy, err
+}
+
+// PolicyForm is how a policy is written. It is exported because JSON schemas are made
+// of exported names only.
+type PolicyForm struct {
+	Method            string  `json:"method" enum:"creation_date,number_of_tags,last_pulled" doc:"How tags are selected"`
+	OlderThan         string  `json:"olderThan,omitempty" doc:"For creation_date and last_pulled: digits and one of s, m, h, d, w, y" example:"2w"`
+	NumTags           int     `json:"numTags,omitempty" minimum:"1" doc:"For number_of_tags: how many of the newest tags stay" example:"100"`
+	Value             any     `json:"value,omitempty" doc:"Quay's name for olderThan or numTags, in place of it"`
+	TagPattern        *string `json:"tagPattern,omitempty" maxLength:"256" doc:"Regular expression (RE2) that the whole name of a tag is to match. Absent: all tags"`
+	TagPatternMatches *bool   `json:"tagPatternMatches,omitempty" doc:"False: the tags that don't match the pattern. Default true"`
+}
+
+// PolicyView is a policy as it is told: Quay's members first.
+type PolicyView struct {
+	UUID              string    `json:"uuid"`
+	Method            string    `json:"method" enum:"creation_date,number_of_tags,last_pulled"`
+	Value             any       `json:"value" doc:"The age of creation_date and last_pulled, the number of number_of_tags"`
+	TagPattern        *string   `json:"tagPattern" doc:"Null: all tags"`
+	TagPatternMatches bool      `json:"tagPatternMatches"`
+	CreatedAt         time.Time `json:"created_at"`
+	UpdatedAt         time.Time `json:"updated_at" doc:"When it was last saved"`
+}
+
+func viewPolicy(s autoprune.Saved) PolicyView {
+	v := PolicyView{UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), CreatedAt: s.Created.UTC(), UpdatedAt: s.Updated.UTC()}
+	pattern, matches := s.Policy.Pattern()
+	if !pattern.IsZero() {
+		text := pattern.String()
+		v.TagPattern = &text
+	}
+	v.TagPatternMatches = matches
+	return v
+}
+
+type (
+	policyIDBody struct {
+		UUID string `json:"uuid" doc:"Identifier of the policy"`
+	}
+	policyCreated struct{ Body policyIDBody }
+	policyListed  struct {
+		Body struct {
+			Policies []PolicyView `json:"policies" nullable:"false"`
+		}
+	}
+	policyTold struct{ Body PolicyView }
+)
+
+// addPolicies adds the operations on the policies of the registry, of namespaces and
+// of repositories.
+func (a *api) addPolicies() {
+	if a.server.opt.Autoprune == nil {
+		return
+	}
+	addPoliciesOf[PolicyOfNamespace, struct {
+		PolicyOfNamespace
+		PolicyBody
+	}, struct {
+		PolicyOfNamespace
+		PolicyItem
+	}, struct {
+		PolicyOfNamespace
+		PolicyItem
+		PolicyBody
+	}](a, "/organization/{orgname}/autoprunepolicy", "Organization", "a namespace")
+	addPoliciesOf[PolicyOfRepository, struct {
+		PolicyOfRepository
+		PolicyBody
+	}, struct {
+		PolicyOfRepository
+		PolicyItem
+	}, struct {
+		PolicyOfRepository
+		PolicyItem
+		PolicyBody
+	}](a, "/repository/{repository}/autoprunepolicy", "Repository", "a repository")
+	addPoliciesOf[PolicyOfRegistry, struct {
+		PolicyOfRegistry
+		PolicyBody
+	}, struct {
+		PolicyOfRegistry
+		PolicyItem
+	}, struct {
+		PolicyOfRegistry
+		PolicyItem
+		PolicyBody
+	}](a, "/autoprunepolicy", "Default", "the registry's defaults")
+	a.addPreviews()
+}
+
+// targeted, named and written are what the inputs of these operations have.
+type (
+	targeted interface{ target() autoprune.Target }
+	named    interface{ item() string }
+	written  interface{ text() policyText }
+)
+
+// addPoliciesOf adds the operations of one scope. L is the input of a list, C of a
+// creation, I of what names a policy, U of an update.
+func addPoliciesOf[L, C, I, U any](a *api, path, name, of string) {
+	prune, tags := a.server.opt.Autoprune, []string{"autoprune"}
+	bad := []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "list" + name + "AutoPrunePolicies", Method: http.MethodGet, Path: path, Tags: tags,
+		Summary: "List the auto-prune policies of " + of, Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *L) (*policyListed, error) {
+		list, err := prune.List(ctx, any(in).(targeted).target())
+		out := new(policyListed)
+		out.Body.Policies = make([]PolicyView, len(list))
+		for i, s := range list {
+			out.Body.Policies[i] = viewPolicy(s)
+		}
+		return out, err
+	})
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "create" + name + "AutoPrunePolicy", Method: http.MethodPost, Path: path, Tags: tags,
+		Summary:       "Create an auto-prune policy of " + of,
+		Description:   "It is applied within autoprune.interval. Preview it first.",
+		DefaultStatus: http.StatusCreated, Errors: bad, SkipValidateBody: true,
+	}, func(ctx context.Context, in *C) (*policyCreated, error) {
+		policy, err := any(in).(written).text().parse("")
+		if err != nil {
+			return nil, err
+		}
+		id, err := prune.Create(ctx, any(in).(targeted).target(), policy)
+		return &policyCreated{policyIDBody{id}}, err
+	})
+	path += "/{policy_uuid}"
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "get" + name + "AutoPrunePolicy", Method: http.MethodGet, Path: path, Tags: tags,
+		Summary: "Ask for an auto-prune policy of " + of, Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *I) (*policyTold, error) {
+		s, err := prune.Get(ctx, any(in).(targeted).target(), any(in).(named).item())
+		if err != nil {
+			return nil, err
+		}
+		return &policyTold{viewPolicy(s)}, nil
+	})
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "update" + name + "AutoPrunePolicy", Method: http.MethodPut, Path: path, Tags: tags,
+		Summary: "Replace an auto-prune policy of " + of,
+		Description: "Tags that an undo has exempted from the policy aren't exempt any more, also when it stays the same. " +
+			"The body may repeat the uuid.",
+		DefaultStatus: http.StatusNoContent, Errors: bad, SkipValidateBody: true,
+	}, func(ctx context.Context, in *U) (*struct{}, error) {
+		id := any(in).(named).item()
+		policy, err := any(in).(written).text().parse(id)
+		if err != nil {
+			return nil, err
+		}
+		return nil, prune.Update(ctx, any(in).(targeted).target(), id, policy)
+	})
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "delete" + name + "AutoPrunePolicy", Method: http.MethodDelete, Path: path, Tags: tags,
+		Summary: "Delete an auto-prune policy of " + of, Description: "Once it is answered, nothing is deleted by the policy any more.",
+		Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *I) (*policyCreated, error) {
+		id := any(in).(named).item()
+		return &policyCreated{policyIDBody{id}}, prune.Delete(ctx, any(in).(targeted).target(), id)
+	})
+}
+
+// addPreviews adds what tells beforehand what policies do.
+func (a *api) addPreviews() {
+	type namespaceInput struct {
+		PolicyOfNamespace
+		Limit int         `query:"limit" minimum:"1" maximum:"10000" default:"100" doc:"How many tags are told, of those that would go and of those that would stay"`
+		Body  *policyText `required:"false"`
+	}
+	type repositoryInput struct {
+		PolicyOfRepository
+		Limit int         `query:"limit" minimum:"1" maximum:"10000" default:"100" doc:"How many tags are told, of those that would go and of those that would stay"`
+		Body  *policyText `required:"false"`
+	}
+	type output struct{ Body *autoprune.Preview }
+	preview := func(ctx context.Context, t autoprune.Target, text *policyText, limit int) (*output, error) {
+		o := autoprune.PreviewOptions{Limit: limit}
+		if text != nil && len(*text) > 0 {
+			policy, err := text.parse("")
+			if err != nil {
+				return nil, err
+			}
+			o.Policy = &policy
+		}
+		p, err := a.server.opt.Autoprune.Preview(ctx, t, o)
+		return &output{p}, err
+	}
+	operation := func(of, name, path string) huma.Operation {
+		return huma.Operation{
+			OperationID: "preview" + name + "AutoPrunePolicy", Method: http.MethodPost, Path: path + "/autoprunepolicy/preview",
+			Tags: []string{"autoprune"}, Summary: "Tell what auto-pruning would delete in " + of,
+			Description: "With a policy as the body: what that policy alone would delete. Without a body: what all policies " +
+				"that apply now would. Nothing is changed. The judgement is the run's own; it is given up after a minute, " +
+				"and complete is false then.",
+			Errors: []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}, SkipValidateBody: true,
+		}
+	}
+	add(a, AccessAdmin, operation("a namespace", "Organization", "/organization/{orgname}"), func(ctx context.Context, in *namespaceInput) (*output, error) {
+		return preview(ctx, in.target(), in.Body, in.Limit)
+	})
+	add(a, AccessAdmin, operation("a repository", "Repository", "/repository/{repository}"), func(ctx context.Context, in *repositoryInput) (*output, error) {
+		return preview(ctx, in.target(), in.Body, in.Limit)
+	})
+}

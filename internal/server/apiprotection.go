@@ -1,0 +1,149 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// ProtectionRule is what is told of a rule that protects tags. It is exported
+// because JSON schemas are made of exported names only.
+type ProtectionRule struct {
+	UUID      string    `json:"uuid" format:"uuid"`
+	Pattern   string    `json:"pattern" doc:"The tags that are protected" example:"v[0-9.]+"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+type protectionList struct {
+	Rules []ProtectionRule `json:"rules" nullable:"false" doc:"Oldest first"`
+}
+
+// newProtectionRule is the body of a request to protect tags.
+type newProtectionRule struct {
+	Pattern string `json:"pattern" doc:"Regular expression (RE2) that matches the whole name of a tag" example:"v[0-9.]+"`
+}
+
+type createdRule struct {
+	UUID string `json:"uuid" format:"uuid"`
+}
+
+// ScopeOfRepository and ScopeOfNamespace are where rules hold; ScopeOfAll is
+// everywhere. They are exported because parameters are found in exported names only.
+type (
+	ScopeOfRepository struct {
+		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+	}
+	ScopeOfNamespace struct {
+		Namespace string `path:"orgname" doc:"Name of the namespace" example:"library"`
+	}
+	ScopeOfAll struct{}
+)
+
+func (a *api) addProtection() {
+	type repoCreate struct {
+		ScopeOfRepository
+		Body newProtectionRule
+	}
+	type repoDelete struct {
+		ScopeOfRepository
+		UUID string `path:"uuid" doc:"Identifier of the rule"`
+	}
+	repository := func(in ScopeOfRepository) catalog.ProtectionScope {
+		return catalog.ProtectionScope{Repository: in.Repository}
+	}
+	addProtection(a, protectionTexts{"Repo", "/repository/{repository}", "a repository"},
+		func(in *ScopeOfRepository) catalog.ProtectionScope { return repository(*in) },
+		func(in *repoCreate) (catalog.ProtectionScope, string) {
+			return repository(in.ScopeOfRepository), in.Body.Pattern
+		},
+		func(in *repoDelete) (catalog.ProtectionScope, string) {
+			return repository(in.ScopeOfRepository), in.UUID
+		})
+	type orgCreate struct {
+		ScopeOfNamespace
+		Body newProtectionRule
+	}
+	type orgDelete struct {
+		ScopeOfNamespace
+		UUID string `path:"uuid" doc:"Identifier of the rule"`
+	}
+	namespace := func(in ScopeOfNamespace) catalog.ProtectionScope {
+		return catalog.ProtectionScope{Namespace: in.Namespace}
+	}
+	addProtection(a, protectionTexts{"Org", "/organization/{orgname}", "all repositories of a namespace"},
+		func(in *ScopeOfNamespace) catalog.ProtectionScope { return namespace(*in) },
+		func(in *orgCreate) (catalog.ProtectionScope, string) {
+			return namespace(in.ScopeOfNamespace), in.Body.Pattern
+		},
+		func(in *orgDelete) (catalog.ProtectionScope, string) { return namespace(in.ScopeOfNamespace), in.UUID })
+	type allCreate struct{ Body newProtectionRule }
+	type allDelete struct {
+		UUID string `path:"uuid" doc:"Identifier of the rule"`
+	}
+	addProtection(a, protectionTexts{"All", "", "all repositories"},
+		func(*ScopeOfAll) (none catalog.ProtectionScope) { return none },
+		func(in *allCreate) (none catalog.ProtectionScope, pattern string) { return none, in.Body.Pattern },
+		func(in *allDelete) (none catalog.ProtectionScope, id string) { return none, in.UUID })
+}
+
+// protectionTexts describe the operations on the rules of a scope.
+type protectionTexts struct{ name, path, of string }
+
+// addProtection adds the operations on the rules of a scope. L, C and D are what
+// listing, making and removing take; the functions tell the scope, and pattern or
+// identifier.
+func addProtection[L, C, D any](a *api, text protectionTexts, ofList func(*L) catalog.ProtectionScope,
+	ofCreate func(*C) (catalog.ProtectionScope, string), ofDelete func(*D) (catalog.ProtectionScope, string),
+) {
+	c, path, tags := a.server.catalog, text.path+"/tagprotection", []string{"tagprotection"}
+	type listOutput struct{ Body protectionList }
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "list" + text.name + "TagProtection", Method: http.MethodGet, Path: path, Tags: tags,
+		Summary:     "List the rules that protect tags of " + text.of,
+		Description: "The rules that were made here, without those that hold in more or less than this.",
+		Errors:      []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *L) (*listOutput, error) {
+		rules, err := c.ProtectionRules(ctx, ofList(in))
+		out := &listOutput{protectionList{[]ProtectionRule{}}}
+		for _, r := range rules {
+			out.Body.Rules = append(out.Body.Rules, ProtectionRule{r.ID.String(), r.Pattern.String(), r.Created.UTC()})
+		}
+		return out, err
+	})
+	type createOutput struct{ Body createdRule }
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "create" + text.name + "TagProtection", Method: http.MethodPost, Path: path, Tags: tags,
+		Summary: "Protect tags of " + text.of,
+		Description: "A tag that the pattern matches may be made, and from then on neither be moved to another manifest nor " +
+			"be deleted, by clients or by policies. Tags that are there are protected as they are. The whole repository or " +
+			"namespace may be deleted all the same.",
+		DefaultStatus: http.StatusCreated,
+		Errors:        []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *C) (*createOutput, error) {
+		scope, text := ofCreate(in)
+		pattern, err := oci.ParseTagPattern(text)
+		if err != nil {
+			return nil, refusal(http.StatusBadRequest, "pattern: %v", err).WithDetail(map[string]string{"field": "pattern"})
+		}
+		rule, err := c.CreateProtectionRule(ctx, scope, pattern)
+		return &createOutput{createdRule{rule.ID.String()}}, err
+	})
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "delete" + text.name + "TagProtection", Method: http.MethodDelete, Path: path + "/{uuid}", Tags: tags,
+		Summary: "Remove a rule that protects tags of " + text.of, DefaultStatus: http.StatusNoContent,
+		Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *D) (*struct{}, error) {
+		scope, text := ofDelete(in)
+		id, err := uuid.Parse(text)
+		if err != nil {
+			return nil, refusal(http.StatusBadRequest, "%q is not a UUID", text)
+		}
+		return nil, c.DeleteProtectionRule(ctx, scope, id)
+	})
+}

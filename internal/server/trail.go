@@ -1,0 +1,85 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+// source is where a request comes from, for the audit log. The address is that of
+// the connection: what a header says of it, anybody can write.
+func source(r *http.Request, id string) audit.Source {
+	return audit.Source{Address: clientAddress(r.RemoteAddr), UserAgent: bounded(r.UserAgent()), RequestID: id}
+}
+
+// clientAddress is an address without its port.
+func clientAddress(remote string) string {
+	if i := strings.LastIndexByte(remote, ':'); i >= 0 {
+		remote = remote[:i]
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(remote, "["), "]")
+}
+
+// maxKept is how much of what a client sends is kept in memory for an entry.
+const maxKept = 1024
+
+// bounded keeps the beginning of a text, and nothing that it was cut from.
+func bounded(s string) string {
+	if len(s) <= maxKept {
+		return s
+	}
+	return strings.Clone(s[:maxKept])
+}
+
+// changes says whether a request may change something, so that it needs a source.
+// Pulls, which are most, write theirs themselves.
+func changes(r *http.Request) bool {
+	return r.Method != http.MethodGet && r.Method != http.MethodHead || isManagement(r)
+}
+
+// recordPull takes note of a manifest that a client has been given.
+func (s *Server) recordPull(c *call, m *catalog.Manifest) {
+	if s.opt.PullLog == nil {
+		return
+	}
+	from := source(c.r, observed(c.r.Context()).id)
+	e := audit.Entry{
+		Kind: audit.PullRepo, Address: from.Address, UserAgent: from.UserAgent, RequestID: from.RequestID,
+		Repository: c.name, RepositoryID: m.Repository, Digest: m.Digest,
+	}
+	if !strings.Contains(c.ref, ":") {
+		e.Tag = c.ref
+	}
+	if len(c.r.RequestURI) > maxKept { // both are parts of it
+		e.Repository, e.Tag = strings.Clone(e.Repository), strings.Clone(e.Tag)
+	}
+	s.opt.PullLog.Record(c.r.Context(), e)
+}
+
+// logAct writes an entry of something that an operator does, before it is done.
+// Without a log it writes nothing.
+func (s *Server) logAct(ctx context.Context, kind audit.Kind, detail map[string]any) error {
+	if s.opt.Audit == nil {
+		return nil
+	}
+	return s.opt.Audit.Append(ctx, audit.Entry{Kind: kind, Detail: detail})
+}
+
+// logRun makes the work of a run begin with an entry of who has asked for it, whose
+// request ctx is of.
+func logRun[R any](ctx context.Context, s *Server, kind audit.Kind, detail map[string]any,
+	work func(ctx context.Context, r *run[R]) error,
+) func(ctx context.Context, r *run[R]) error {
+	from := audit.SourceOf(ctx)
+	return func(ctx context.Context, r *run[R]) error {
+		status, _ := r.view()
+		detail["task"] = status.ID
+		if err := s.logAct(audit.WithSource(ctx, from), kind, detail); err != nil {
+			return err
+		}
+		return work(ctx, r)
+	}
+}

@@ -1,0 +1,267 @@
+package server_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// entries lists what the log has of a filter, oldest first.
+func (r *registry) entries(t testing.TB, f audit.Filter) []audit.Entry {
+	t.Helper()
+	var list []audit.Entry
+	for cursor := ""; ; {
+		page, next, err := audit.New(r.db).List(t.Context(), f, cursor, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if list = append(list, page...); next == "" {
+			slices.Reverse(list)
+			return list
+		}
+		cursor = next
+	}
+}
+
+// line is an entry in one line, without what differs from run to run.
+func line(e audit.Entry) string {
+	s := fmt.Sprintf("%s %s %s %s %.15s", e.Kind, e.Namespace, e.Repository, e.Tag, e.Digest)
+	if e.Detail != nil {
+		s += fmt.Sprintf(" %s", e.Detail)
+	}
+	return s
+}
+
+func (r *registry) wantLog(t testing.TB, f audit.Filter, want ...string) {
+	t.Helper()
+	var got []string
+	for _, e := range r.entries(t, f) {
+		got = append(got, line(e))
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("the log has\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+// since selects what is logged from now on, by the database's clock.
+func (r *registry) since(t testing.TB) audit.Filter {
+	t.Helper()
+	var f audit.Filter
+	if err := r.db.Pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&f.From); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// Each change leaves its entries, with who asked and from where.
+func TestChangesAreLogged(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	const path = "acme/team/app"
+	r.do(t, "POST", "/v2/"+path+"/blobs/uploads/", "")
+	one := r.simple(t, path, 1, nil)
+	two := r.simple(t, path, 2, nil)
+	d1, d2 := digest(one), digest(two)
+	m := "/v2/" + path + "/manifests/"
+	tag := func(kind, tag string, d oci.Digest, more ...string) string {
+		return strings.Join(append([]string{fmt.Sprintf("%s acme %s %s %.15s", kind, path, tag, d)}, more...), " ")
+	}
+	previous := func(d oci.Digest) string { return fmt.Sprintf(`{"previous_digest": %q}`, d) }
+	other := r.push(t, path, "other")
+	for _, step := range []struct {
+		name string
+		do   func()
+		want []string
+	}{
+		{"push", func() { r.put(t, path, "v1", one) }, []string{tag("push_repo", "v1", d1)}},
+		{"the same again", func() { r.put(t, path, "v1", one) }, []string{tag("push_repo", "v1", d1)}},
+		{"move by a new manifest", func() { r.put(t, path, "v1", two) },
+			[]string{tag("push_repo", "v1", d2), tag("move_tag", "v1", d2, previous(d1))}},
+		{"move by one that is there", func() { r.put(t, path, "v1", one) },
+			[]string{tag("push_repo", "v1", d1), tag("move_tag", "v1", d1, previous(d2))}},
+		{"by digest", func() { r.put(t, path, d2.String(), two) }, []string{tag("push_repo", "", d2)}},
+		{"by digest with tags", func() { r.do(t, "PUT", m+d2.String()+"?tag=v1&tag=v2", two).want(t, 201, "") },
+			[]string{tag("push_repo", "v1", d2), tag("move_tag", "v1", d2, previous(d1)), tag("push_repo", "v2", d2)}},
+		{"refused", func() {
+			r.do(t, "PUT", m+"v9", image(t, digest("missing"), nil, nil)).want(t, 400, oci.ManifestBlobUnknown)
+		}, nil},
+		{"delete a tag", func() { r.do(t, "DELETE", m+"v2", "").want(t, 202, "") }, []string{tag("delete_tag", "v2", d2)}},
+		{"that isn't there", func() { r.do(t, "DELETE", m+"v2", "").want(t, 404, oci.ManifestUnknown) }, nil},
+		{"restore", func() {
+			r.manage(t, "POST", "/repository/"+path+"/tag/v2/restore", encode(t, object{"manifest_digest": d1})).wantStatus(t, 200)
+		},
+			[]string{tag("revert_tag", "v2", d1)}},
+		{"restore to another", func() {
+			r.manage(t, "POST", "/repository/"+path+"/tag/v2/restore", encode(t, object{"manifest_digest": d2})).wantStatus(t, 200)
+		},
+			[]string{tag("revert_tag", "v2", d2, previous(d1))}},
+		{"delete a manifest", func() { r.do(t, "DELETE", m+d2.String(), "").want(t, 202, "") },
+			[]string{tag("delete_manifest", "", d2), tag("delete_tag", "v1", d2), tag("delete_tag", "v2", d2)}},
+		{"delete a blob", func() { r.do(t, "DELETE", "/v2/"+path+"/blobs/"+other.String(), "").want(t, 202, "") },
+			[]string{tag("delete_blob", "", other)}},
+		{"delete the repository", func() { r.do(t, "DELETE", "/api/v1/repository/"+path, "") }, []string{"delete_repo acme " + path + "  "}},
+		{"delete the namespace", func() { r.do(t, "DELETE", "/api/v1/organization/acme", "") }, []string{"org_delete acme   "}},
+	} {
+		f := r.since(t)
+		step.do()
+		t.Log(step.name)
+		r.wantLog(t, f, step.want...)
+	}
+	r.wantLog(t, audit.Filter{Kinds: []audit.Kind{audit.CreateNamespace, audit.CreateRepo}},
+		"org_create acme   ", "create_repo acme "+path+"  ")
+	for _, e := range r.entries(t, audit.Filter{}) {
+		if e.Address != "127.0.0.1" || !strings.HasPrefix(e.UserAgent, "Go-http-client") || e.RequestID == "" {
+			t.Errorf("%s is from %q, %q, %q", e.Kind, e.Address, e.UserAgent, e.RequestID)
+		}
+		if gone := e.Kind == audit.DeleteRepo || e.Repository == ""; gone != (e.RepositoryID == 0) {
+			t.Errorf("%s has the repository's id %d", e.Kind, e.RepositoryID)
+		}
+	}
+}
+
+// Clients that push the same new tag at once leave one entry each, and each move
+// from one manifest to another is told: what they tell is a chain.
+func TestConcurrentPushesAreLogged(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	const path, clients = "acme/app", 12
+	var payloads []string
+	for i := range clients {
+		payloads = append(payloads, r.simple(t, path, i, nil))
+	}
+	var group sync.WaitGroup
+	for _, p := range payloads {
+		group.Go(func() {
+			a, err := r.try(t.Context(), "PUT", "/v2/"+path+"/manifests/latest", strings.NewReader(p))
+			if err != nil || a.StatusCode != 201 {
+				t.Errorf("push: %v %d %s", err, a.StatusCode, a.body)
+			}
+		})
+	}
+	group.Wait()
+	if n := len(r.entries(t, audit.Filter{Kinds: []audit.Kind{audit.PushRepo}})); n != clients {
+		t.Errorf("%d pushes, want %d", n, clients)
+	}
+	next := map[string]string{}
+	for _, e := range r.entries(t, audit.Filter{Kinds: []audit.Kind{audit.MoveTag}}) {
+		var detail struct {
+			Previous string `json:"previous_digest"`
+		}
+		if err := json.Unmarshal(e.Detail.(json.RawMessage), &detail); err != nil {
+			t.Fatal(err)
+		}
+		if next[detail.Previous] != "" {
+			t.Errorf("the tag was moved away from %s twice", detail.Previous)
+		}
+		next[detail.Previous] = e.Digest.String()
+	}
+	if len(next) != clients-1 {
+		t.Errorf("%d moves, want %d", len(next), clients-1)
+	}
+}
+
+// recording starts a registry that records pulls.
+func recording(t *testing.T) (*registry, *audit.Recorder) {
+	t.Helper()
+	dsn := dbtest.DSN(t)
+	recorder := audit.NewRecorder(audit.RecorderOptions{DB: dbtest.Open(t, dsn), Alive: catalog.AliveRepositories})
+	r := replica(t, dsn, t.TempDir(), func(o *server.Options) { o.PullLog = recorder })
+	r.listen(t)
+	return r, recorder
+}
+
+func TestPullsAreLogged(t *testing.T) {
+	t.Parallel()
+	r, recorder := recording(t)
+	const path = "acme/app"
+	payload := r.simple(t, path, 1, nil)
+	d := r.put(t, path, "v1", payload)
+	m, f := "/v2/"+path+"/manifests/", r.since(t)
+	agent := strings.Repeat("a", 5000)
+	r.do(t, "GET", m+"v1", "", "User-Agent", agent).want(t, 200, "")
+	r.do(t, "GET", m+"v1?x="+agent, "").want(t, 200, "") // cached
+	r.do(t, "GET", m+d.String(), "", "If-None-Match", `"`+d.String()+`"`).want(t, 304, "")
+	r.do(t, "HEAD", m+"v1", "").want(t, 200, "")
+	r.do(t, "HEAD", m+d.String(), "").want(t, 200, "")
+	r.do(t, "GET", m+"v2", "").want(t, 404, oci.ManifestUnknown)
+	r.do(t, "GET", "/v2/"+path+"/tags/list", "").want(t, 200, "")
+	if err := recorder.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.wantLog(t, f, fmt.Sprintf("pull_repo acme %s v1 %.15s", path, d), fmt.Sprintf("pull_repo acme %s v1 %.15s", path, d),
+		fmt.Sprintf("pull_repo acme %s  %.15s", path, d))
+	var id int64
+	if err := r.db.Pool.QueryRow(t.Context(), "SELECT id FROM repositories WHERE path = $1", path).Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range r.entries(t, f) {
+		if e.RepositoryID != id || e.Address != "127.0.0.1" || e.UserAgent == "" || len(e.UserAgent) > 1024 || e.RequestID == "" || e.Digest != d {
+			t.Errorf("the entry is %+v", e)
+		}
+	}
+}
+
+// A pull that fails or waits because of the log would be a test of the recorder;
+// here it is that the server doesn't add to it: no round trip, with the log on.
+func TestPullCostsNoRoundTrip(t *testing.T) {
+	t.Parallel()
+	r, recorder := recording(t)
+	r.put(t, "app", "v1", r.simple(t, "app", 1, nil))
+	r.do(t, "GET", "/v2/app/manifests/v1", "").want(t, 200, "")
+	eventually(t, "it is cached", func() bool {
+		before := r.db.Pool.Stat().AcquireCount()
+		r.do(t, "GET", "/v2/app/manifests/v1", "").want(t, 200, "")
+		return r.db.Pool.Stat().AcquireCount() == before
+	})
+	if recorder.Pending() < 2 {
+		t.Errorf("%d pulls are pending", recorder.Pending())
+	}
+}
+
+// What operators start is logged.
+func TestActsAreLogged(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	for path, kind := range map[string]audit.Kind{"/gc/run": audit.RunGC, "/check": audit.RunCheck} {
+		var started struct{ ID string }
+		a := r.manage(t, "POST", path, "{}").wantStatus(t, 202)
+		if err := json.Unmarshal(a.body, &started); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "an entry of "+path, func() bool {
+			list := r.entries(t, audit.Filter{Kinds: []audit.Kind{kind}})
+			return len(list) == 1 && strings.Contains(string(list[0].Detail.(json.RawMessage)), started.ID) && list[0].Address == "127.0.0.1"
+		})
+	}
+	if err := r.handler.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.db.Pool.Exec(t.Context(), `INSERT INTO gc_blob_review_queue (digest, event, set_aside_at)
+		SELECT decode(lpad(n::text, 66, '01'), 'hex'), 'blob_upload', now() FROM generate_series(1, 3) n`); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second finds nothing
+		r.manage(t, "POST", "/gc/retry", "{}").wantStatus(t, 200)
+	}
+	r.wantLog(t, audit.Filter{Kinds: []audit.Kind{audit.RetryGC}}, `retry_gc     {"kind": "blob", "reviews": 3}`)
+}
+
+// wantStatus checks the status alone.
+func (a answer) wantStatus(t testing.TB, status int) answer {
+	t.Helper()
+	if a.StatusCode != status {
+		t.Fatalf("%s %s: %d %s, want %d", a.Request.Method, a.Request.URL.RequestURI(), a.StatusCode, a.body, status)
+	}
+	return a
+}
