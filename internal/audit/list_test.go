@@ -260,6 +260,10 @@ func TestPlans(t *testing.T) {
 		must(t, err)
 	}
 	must(t, d.Pool.AcquireFunc(t.Context(), unbounded(t, fill, 1_000_000)))
+	exec(t, d, `INSERT INTO auditlog (kind, time, namespace, run)
+		SELECT 'autoprune_tag_delete', '2025-11-21'::timestamptz + i % 110 * interval '1 day', 'n7',
+			md5((i % 50)::text)::uuid
+		FROM generate_series(1, 50000) AS i`)
 	exec(t, d, "ANALYZE auditlog")
 	if n := count(t, d, "SELECT count(*) FROM partitions.auditlog_default"); n != 0 {
 		t.Fatalf("%d entries are in the default partition", n)
@@ -269,7 +273,7 @@ func TestPlans(t *testing.T) {
 		"all": {}, "namespace": {Namespace: "n7"}, "repository": {Repository: "n7/r7"}, "repository id": {RepositoryID: 8},
 		"kind": {Kinds: []Kind{DeleteTag}}, "kinds": {Kinds: []Kind{PushRepo, DeleteTag, MoveTag}}, "pulls": {Kinds: []Kind{PullRepo}},
 		"time":  {From: time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC), To: time.Date(2026, 1, 6, 0, 0, 0, 0, time.UTC)},
-		"actor": {Actor: "nobody"}, "tag": {Tag: "none"}, "run": {Run: uuid.New()},
+		"actor": {Actor: "nobody"}, "tag": {Tag: "none"}, "run": {Run: uuid.MustParse("cfcd208495d565ef66e7dff9f98764da")}, // md5 of 0
 		"digest": {Digest: oci.Compute(oci.SHA256, nil), Namespace: "n7", Kinds: []Kind{PushRepo, PullRepo}},
 	} {
 		for _, after := range []*place{nil, cursor} {

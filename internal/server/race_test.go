@@ -226,6 +226,7 @@ func TestTakeover(t *testing.T) {
 		if stored > 0 {
 			one.do(t, "PATCH", at, head).want(t, 202, "")
 		}
+		before := one.large(t)
 		stalled, feed := io.Pipe()
 		done := make(chan answer, 1)
 		go func() {
@@ -238,7 +239,7 @@ func TestTakeover(t *testing.T) {
 		if _, err := io.WriteString(feed, pattern(1, 1<<20)); err != nil { // it has begun to write
 			t.Fatal(err)
 		}
-		one.writing(t)
+		eventually(t, "an object that is being written", func() bool { return one.large(t) > before })
 		mine := pattern(2, 700_000)
 		two.do(t, "PATCH", at, mine, "Content-Range", fmt.Sprintf("%d-%d", stored, stored+len(mine)-1)).want(t, 202, "")
 		if _, err := io.WriteString(feed, pattern(3, 1<<20)); err != nil {
@@ -254,18 +255,19 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// writing waits until an object has bytes that no row has acknowledged.
-func (r *registry) writing(t *testing.T) {
+// large counts the objects of half a MiB and more, those being written included.
+func (r *registry) large(t *testing.T) (n int) {
 	t.Helper()
-	eventually(t, "an object that is being written", func() bool {
-		files, err := filepath.Glob(filepath.Join(r.dir, "objects", "*", "*"))
-		for _, f := range files {
-			if fi, statErr := os.Stat(f); statErr == nil && fi.Size() >= 512<<10 {
-				return true
-			}
+	files, err := filepath.Glob(filepath.Join(r.dir, "objects", "*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if fi, err := os.Stat(f); err == nil && fi.Size() >= 512<<10 {
+			n++
 		}
-		return err != nil
-	})
+	}
+	return n
 }
 
 // TestCancelWhileWriting: a request that writes to an upload that is cancelled
