@@ -121,8 +121,8 @@ CREATE TABLE tagprotectionrules (
     CHECK (namespace_id IS NOT NULL OR repository_id IS NULL)
 );
 
-CREATE INDEX tagprotectionrules_namespace_id_idx ON tagprotectionrules (namespace_id) WHERE namespace_id IS NOT NULL;
-CREATE INDEX tagprotectionrules_repository_id_idx ON tagprotectionrules (repository_id) WHERE repository_id IS NOT NULL;
+CREATE INDEX tagprotectionrules_namespace_id_idx ON tagprotectionrules (namespace_id);
+CREATE INDEX tagprotectionrules_repository_id_idx ON tagprotectionrules (repository_id);
 
 INSERT INTO settings (name, value) VALUES ('autoprune_defaults_version', '0'), ('tag_protection_version', '0');
 
