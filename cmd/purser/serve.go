@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -116,7 +117,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 		return err
 	}
 	defer closePulls(pulls, log)
-	handler, workers, err := assemble(ctx, cfg, parts{metadata, reviews, keys, store, pulls, replica, reg, log, tracing})
+	handler, workers, err := assemble(ctx, cfg, parts{metadata, reviews, keys, store, pulls, nil, replica, reg, log, tracing})
 	if err != nil {
 		return err
 	}
@@ -163,7 +164,8 @@ type parts struct {
 	reviews *db.DB
 	keys    *looseKeys
 	store   blob.Store
-	pulls   *audit.Recorder // nil: none are recorded
+	pulls   *audit.Recorder       // nil: none are recorded
+	counter *pullstats.SyncWorker // nil: pulls aren't counted
 	replica uuid.UUID
 	metrics *prometheus.Registry
 	log     *slog.Logger
@@ -201,6 +203,11 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if err != nil {
 		return nil, nil, err
 	}
+	counter, counting, err := openPullStats(cfg, p, loops)
+	if err != nil {
+		return nil, nil, err
+	}
+	p.counter = counter
 	pruner, pruning, err := openPruning(cfg.Autoprune, c, p, loops)
 	if err != nil {
 		return nil, nil, err
@@ -210,7 +217,7 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
 		BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, Tracing: p.tracing,
 		Audit: audit.New(p.db), PullLog: p.pulls,
-		Pulls: pulls, LooseKeys: &server.LooseKeys{Database: &p.keys.databases[0], Worker: keys},
+		Pulls: pulls, PullStats: counter, LooseKeys: &server.LooseKeys{Database: &p.keys.databases[0], Worker: keys},
 		System: p.system(cfg),
 		GC: gc.CollectOptions{
 			Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout, StorageTimeout: cfg.Storage.DeleteTimeout,
@@ -227,7 +234,7 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if cfg.LooseForeignKeys.Enabled {
 		workers = append(workers, keys.Run)
 	}
-	return handler, append(append(workers, pruning...), c.Listen), nil
+	return handler, append(slices.Concat(workers, counting, pruning), c.Listen), nil
 }
 
 // gcWorkers makes the workers of garbage collection. Each wakes the one that

@@ -46,7 +46,11 @@ func closePulls(pulls *audit.Recorder, log *slog.Logger) {
 
 // auditWorkers are what the audit log needs in the background.
 func auditWorkers(cfg config.Audit, p parts, loops *worker.Metrics) []func(context.Context) error {
-	keeper := audit.NewKeeper(audit.KeeperOptions{DB: p.db, Retention: cfg.Retention, Log: p.log, Metrics: loops})
+	o := audit.KeeperOptions{DB: p.db, Retention: cfg.Retention, Log: p.log, Metrics: loops}
+	if p.counter != nil {
+		o.Read = p.counter.Read
+	}
+	keeper := audit.NewKeeper(o)
 	list := []func(context.Context) error{keeper.Run}
 	if p.pulls != nil {
 		list = append(list, p.pulls.Run)

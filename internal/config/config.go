@@ -30,6 +30,7 @@ type Config struct {
 	GC               GC
 	LooseForeignKeys LooseForeignKeys
 	Audit            Audit
+	PullStatistics   PullStatistics
 	Autoprune        Autoprune
 	Cache            Cache
 
@@ -231,6 +232,9 @@ func (c *Config) derive() {
 	}
 	if !c.isSet("storage.s3.region") {
 		c.Storage.S3.Region = defaultRegion(c.env)
+	}
+	if !c.isSet("pull_statistics.enabled") {
+		c.PullStatistics.Enabled = c.Audit.Pulls
 	}
 	fs := &c.Storage.Filesystem
 	switch {

@@ -36,8 +36,14 @@ func (c *Config) loadEnviron(environ []string) []error {
 	for i := range settings {
 		s := &settings[i]
 		known = append(known, s.env())
-		if value, ok := values[s.env()]; ok {
-			if err := c.set(s, value, "env "+s.env()); err != nil {
+		name := s.env()
+		value, ok := values[name]
+		if !ok && s.also != "" {
+			name = s.also
+			value, ok = values[name]
+		}
+		if ok {
+			if err := c.set(s, value, "env "+name); err != nil {
 				problems = append(problems, err)
 			}
 		}

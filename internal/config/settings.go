@@ -15,6 +15,8 @@ type setting struct {
 	derived string
 	// unset keys have no value of their own until they are given one.
 	unset bool
+	// also is a variable of Quay's name, which counts where env isn't set.
+	also  string
 	field func(*Config) field
 }
 
@@ -109,7 +111,7 @@ var settings = append([]setting{
 	{key: "gc.review_after", def: "24h", field: func(c *Config) field {
 		return durationField{&c.GC.ReviewAfter, 0, maxDuration}
 	}},
-}, slices.Concat(eventSettings(), looseSettings, auditSettings, autopruneSettings, webhookSettings)...)
+}, slices.Concat(eventSettings(), looseSettings, auditSettings, pullSettings, autopruneSettings, webhookSettings)...)
 
 // looseSettings are about loose foreign keys.
 var looseSettings = []setting{

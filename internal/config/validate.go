@@ -28,6 +28,7 @@ func (c *Config) Validate() error {
 	c.validateS3(report)
 	c.validateTimes(report)
 	c.validateWebhook(report)
+	c.validatePulls(report)
 	return errors.Join(problems...)
 }
 

@@ -81,6 +81,7 @@ func newAPI(s *Server) *api {
 	a.addPruning()
 	a.addLogs()
 	a.addProtection()
+	a.addPulls()
 	return a
 }
 

@@ -57,6 +57,8 @@ type Options struct {
 	Autoprune *autoprune.Pruner
 	// Pulls reads the statistics of pulls. Nil: nothing is told of them.
 	Pulls *pullstats.Reader
+	// PullStats counts them. Nil: nobody does.
+	PullStats *pullstats.SyncWorker
 	// LooseKeys are the loose foreign keys. Nil: operators can't look after them.
 	LooseKeys *LooseKeys
 	System    System

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats"
+)
+
+// putIndex pushes an index of manifests that are there, and returns its digest.
+func putIndex(t *testing.T, s *running, repository, tag, name string, children ...oci.Digest) oci.Digest {
+	t.Helper()
+	list := []map[string]any{}
+	for _, d := range children {
+		list = append(list, map[string]any{"mediaType": "application/vnd.oci.image.index.v1+json", "digest": d, "size": sizeOf(t, s, repository, d)})
+	}
+	body, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json",
+		"manifests": list, "annotations": map[string]string{"name": name}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), "PUT", s.registry+"/v2/"+repository+"/manifests/"+tag, strings.NewReader(string(body)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil || resp.StatusCode != 201 {
+		t.Fatalf("pushing %s: %v, %v", tag, resp, err)
+	}
+	resp.Body.Close() //nolint:errcheck // nothing is in it
+	return oci.Compute(oci.SHA256, body)
+}
+
+// sizeOf is a manifest's size, without pulling it.
+func sizeOf(t *testing.T, s *running, repository string, d oci.Digest) int64 {
+	t.Helper()
+	resp, err := http.Head(s.registry + "/v2/" + repository + "/manifests/" + d.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close() //nolint:errcheck // nothing is in it
+	return resp.ContentLength
+}
+
+// judge is auto-pruning on the databases of a server, as the server makes it, but
+// for what statistics lack.
+func judge(t *testing.T, main, stats *db.DB) *autoprune.Pruner {
+	t.Helper()
+	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Log: main, Stats: stats, Alive: catalog.AliveRepositories})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := autoprune.Options{DB: main, Catalog: catalog.New(catalog.Options{DB: main, CacheOff: true}), Log: slog.New(slog.DiscardHandler)}
+	pruneByPulls(&o, w)
+	pulls := o.Pulls
+	o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) {
+		r, err := pulls(ctx)
+		r.Lacking = ""
+		return r, err
+	}
+	p, err := autoprune.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// going are the tags that a last_pulled policy would take.
+func going(t *testing.T, pruner *autoprune.Pruner) (tags []string, p *autoprune.Preview) {
+	t.Helper()
+	policy, err := autoprune.ParsePolicy([]byte(`{"method": "last_pulled", "olderThan": "30d"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err = pruner.Preview(t.Context(), autoprune.Target{Namespace: "acme"}, autoprune.PreviewOptions{Policy: &policy}); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range p.Going {
+		tags = append(tags, g.Tag)
+	}
+	slices.Sort(tags)
+	return tags, p
+}
+
+// From the pull to the policy: what was pulled by its tag, by its digest, or by that
+// of a manifest below it stays, counted or not; nothing goes before statistics are as
+// old as the policy asks for, or while they can't be relied on.
+func TestPruningByPulls(t *testing.T) {
+	t.Parallel()
+	for _, apart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("apart=%v", apart), func(t *testing.T) {
+			t.Parallel()
+			main := dbtest.EmptyDSN(t)
+			stats := main
+			if apart {
+				stats = dbtest.EmptyDSN(t)
+			}
+			// Pulls are counted when the test says so, and then have 1 s to be written.
+			s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+main, "PURSER_DATABASE_STATS="+stats, "PURSER_PULL_STATISTICS_INTERVAL=1h"))
+			d, sd := dbtest.Open(t, main), dbtest.Open(t, stats)
+			pruner := judge(t, d, sd)
+			putIndex(t, s, "acme/app", "by-tag", "1")
+			byDigest := putIndex(t, s, "acme/app", "by-digest", "2")
+			child := putIndex(t, s, "acme/app", "child", "3")
+			above := putIndex(t, s, "acme/app", "above", "4", child)
+			putIndex(t, s, "acme/app", "far-above", "5", above)
+			putIndex(t, s, "acme/app", "unused", "6")
+			putIndex(t, s, "acme/app", "late", "7")
+			exec := func(d *db.DB, sql string) {
+				t.Helper()
+				if _, err := d.Pool.Exec(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			exec(d, "UPDATE tags SET created_at = now() - interval '100 days', updated_at = NULL")
+			waitFor(t, "the statistics begin", func() bool {
+				var n int
+				return sd.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pullstatisticsprocessingstate").Scan(&n) == nil && n == 1
+			})
+			for _, ref := range []string{"by-tag", byDigest.String(), child.String()} {
+				if code, body := get(t, s.registry+"/v2/acme/app/manifests/"+ref); code != 200 {
+					t.Fatalf("pulling: %d %s", code, body)
+				}
+			}
+			flush(t, s, 3)
+			if tags, p := going(t, pruner); len(tags) > 0 || !strings.Contains(fmt.Sprint(p.Staying), "pull statistics began at") {
+				t.Errorf("%v go though statistics are young: %v", tags, p.Staying)
+			}
+			exec(sd, "UPDATE pullstatisticsprocessingstate SET recorded_since = now() - interval '60 days'")
+			if tags, p := going(t, pruner); !slices.Equal(tags, []string{"late", "unused"}) {
+				t.Errorf("%v go, want late and unused: %+v", tags, p)
+			}
+			// The server itself waits until HEAD requests are recorded.
+			code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "prune", "preview", "acme", "--method", "last_pulled", "--older-than", "30d")
+			if code != 0 || !strings.Contains(stdout, "pull statistics don't record HEAD requests") || !strings.Contains(stdout, "\n0 of 7 tags") {
+				t.Errorf("the server's own preview: %d %s %s", code, stdout, stderr)
+			}
+			if code, _ := get(t, s.registry+"/v2/acme/app/manifests/late"); code != 200 {
+				t.Fatal("pulling late")
+			}
+			waitFor(t, "the pull is in the log", func() bool {
+				var n int
+				return d.Pool.QueryRow(t.Context(), "SELECT count(*) FROM auditlog WHERE tag = 'late' AND kind = 'pull_repo'").Scan(&n) == nil && n == 1
+			})
+			if tags, p := going(t, pruner); !slices.Equal(tags, []string{"unused"}) {
+				t.Errorf("%v go, want unused: the pull of late isn't counted yet, and seen; %+v", tags, p)
+			}
+			exec(sd, "UPDATE pullstatisticsprocessingstate SET last_processed_xid = '1099511627776'")
+			if tags, p := going(t, pruner); len(tags) > 0 {
+				t.Errorf("%v go though nobody can tell what was pulled: %+v", tags, p)
+			}
+			code, stdout, stderr = purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "status")
+			if code != 1 || !strings.Contains(stderr, "purser pulls reset") || !strings.Contains(stdout, "transaction 1099511627776") {
+				t.Errorf("status: %d %s %s", code, stdout, stderr)
+			}
+			if code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "reset", "--yes"); code != 0 || stdout != "Pulls to be counted: 1.\n" {
+				t.Errorf("reset: %d %s %s", code, stdout, stderr)
+			}
+			flush(t, s, 4)
+			if tags, p := going(t, pruner); !slices.Equal(tags, []string{"unused"}) {
+				t.Errorf("%v go in the end: %+v", tags, p)
+			}
+			if code, body := get(t, s.debug+"/metrics"); code != 200 || !strings.Contains(body, `purser_pull_statistics_entries_total{result="counted"} 4`) {
+				t.Error("the metrics don't have the pulls")
+			}
+		})
+	}
+}
+
+// flush counts pulls until there are that many.
+func flush(t *testing.T, s *running, want int64) {
+	t.Helper()
+	waitFor(t, fmt.Sprint(want, " pulls are counted"), func() bool {
+		code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "flush", "-o", "json")
+		var v pullsView
+		if err := json.Unmarshal([]byte(stdout), &v); err != nil || code != 0 {
+			t.Fatalf("flush: %d %s %s %v", code, stdout, stderr, err)
+		}
+		return v.Counted == want
+	})
+}
+
+// A process that records no pulls says so, and counts none.
+func TestPullsOff(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.EmptyDSN(t)
+	s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn, "PURSER_AUDIT_PULLS=false"))
+	d := dbtest.Open(t, dsn)
+	waitFor(t, "statistics are said to be incomplete", func() bool {
+		var since time.Time
+		return d.Pool.QueryRow(t.Context(), "SELECT recorded_since FROM pullstatisticsprocessingstate").Scan(&since) == nil && time.Until(since) > time.Minute
+	})
+	code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "status")
+	if code != 1 || !strings.Contains(stderr, "pull_statistics.enabled is false") {
+		t.Errorf("status: %d %s", code, stderr)
+	}
+}

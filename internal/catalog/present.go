@@ -1,0 +1,80 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Present is which of the tags and manifests asked for a repository has.
+type Present struct {
+	Repository int64
+	Tags       map[string]oci.Digest // with what they point to
+	Manifests  map[oci.Digest]bool
+}
+
+// Present looks for tags and manifests in a repository, for a caller that knows them
+// from elsewhere. Error: NAME_UNKNOWN.
+func (c *Catalog) Present(ctx context.Context, path string, tags []string, manifests []oci.Digest) (Present, error) {
+	p := Present{Tags: make(map[string]oci.Digest), Manifests: make(map[oci.Digest]bool)}
+	failed := func(err error) (Present, error) {
+		return p, fmt.Errorf("looking for tags and manifests of %s: %w", path, err)
+	}
+	var namespace int64
+	err := c.db.Pool.QueryRow(ctx, "SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).
+		Scan(&namespace, &p.Repository)
+	if isNoRows(err) {
+		return p, nameUnknown(path)
+	}
+	if err != nil {
+		return failed(err)
+	}
+	var name string
+	var raw []byte
+	if len(tags) > 0 {
+		rows, err := c.db.Pool.Query(ctx, `
+			SELECT t.name, m.digest FROM unnest($3::text[]) AS want (name)
+			CROSS JOIN LATERAL (
+				SELECT name, manifest_id FROM tags
+				WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name = want.name OFFSET 0) t
+			CROSS JOIN LATERAL (
+				SELECT digest FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = t.manifest_id OFFSET 0) m`,
+			namespace, p.Repository, tags)
+		if err != nil {
+			return failed(err)
+		}
+		if _, err := pgx.ForEachRow(rows, []any{&name, &raw}, func() (err error) {
+			p.Tags[name], err = oci.DigestFromBytes(raw)
+			return err
+		}); err != nil {
+			return failed(err)
+		}
+	}
+	wanted := make([][]byte, len(manifests))
+	for i, d := range manifests {
+		wanted[i] = d.Bytes()
+	}
+	if len(wanted) > 0 {
+		rows, err := c.db.Pool.Query(ctx, `
+			SELECT m.digest FROM unnest($3::bytea[]) AS want (digest)
+			CROSS JOIN LATERAL (
+				SELECT digest FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = want.digest OFFSET 0) m`,
+			namespace, p.Repository, wanted)
+		if err != nil {
+			return failed(err)
+		}
+		if _, err := pgx.ForEachRow(rows, []any{&raw}, func() error {
+			d, err := oci.DigestFromBytes(raw)
+			p.Manifests[d] = true
+			return err
+		}); err != nil {
+			return failed(err)
+		}
+	}
+	return p, nil
+}

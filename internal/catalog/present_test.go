@@ -1,0 +1,79 @@
+package catalog_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// indexOf is an index of manifests.
+func indexOf(name string, children ...oci.Digest) []byte {
+	list := ""
+	for i, d := range children {
+		if i > 0 {
+			list += ","
+		}
+		list += fmt.Sprintf(`{"mediaType":%q,"digest":%q,"size":1}`, oci.MediaTypeImageIndex, d)
+	}
+	return fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[%s],"annotations":{"name":%q}}`, oci.MediaTypeImageIndex, list, name)
+}
+
+func TestDigestsBelow(t *testing.T) {
+	atBoth(t, func(t *testing.T, dsn string) {
+		s := replica(t, dsn)
+		leaf := s.put(t, "app", indexOf("leaf"))
+		other := s.put(t, "app", indexOf("other"))
+		middle := s.put(t, "app", indexOf("middle", leaf))
+		top := s.put(t, "app", indexOf("top", middle, leaf, other), "latest")
+		target, err := s.PruneTarget(t.Context(), "app")
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := func(d oci.Digest) (id int64) {
+			t.Helper()
+			if err := s.db.Pool.QueryRow(t.Context(), "SELECT id FROM manifests WHERE digest = $1", d.Bytes()).Scan(&id); err != nil {
+				t.Fatal(err)
+			}
+			return id
+		}
+		// Two that list each other, as only a database that was tampered with has.
+		if _, err := s.db.Pool.Exec(t.Context(), "INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id) VALUES ($1, $2, $3, $4)",
+			target.NamespaceID, target.ID, id(leaf), id(middle)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := s.DigestsBelow(t.Context(), target.ID, []int64{id(top), id(other), id(leaf), 999_999})
+		if err != nil || len(got) != 3 {
+			t.Fatalf("%v, %v", got, err)
+		}
+		for root, want := range map[oci.Digest][]oci.Digest{top: {top, middle, leaf, other}, other: {other}, leaf: {leaf, middle}} {
+			list := got[id(root)]
+			for _, l := range [][]oci.Digest{list, want} {
+				slices.SortFunc(l, func(a, b oci.Digest) int { return slices.Compare(a.Bytes(), b.Bytes()) })
+			}
+			if !slices.Equal(list, want) {
+				t.Errorf("below %s: %v, want %v", root, list, want)
+			}
+		}
+		if got, err := s.DigestsBelow(t.Context(), target.ID+1, []int64{id(top)}); err != nil || len(got) > 0 {
+			t.Errorf("a repository that isn't there: %v, %v", got, err)
+		}
+	})
+}
+
+func TestPresent(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	a := s.put(t, "app", indexOf("a"), "v1", "v2")
+	b := s.put(t, "app", indexOf("b"))
+	s.put(t, "web", indexOf("c"), "v3")
+	none := oci.Compute(oci.SHA256, []byte("none"))
+	p, err := s.Present(t.Context(), "app", []string{"v1", "v3", "v2"}, []oci.Digest{a, none, b})
+	if err != nil || len(p.Tags) != 2 || p.Tags["v1"] != a || p.Tags["v2"] != a || len(p.Manifests) != 2 || !p.Manifests[a] || !p.Manifests[b] || p.Repository == 0 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if _, err := s.Present(t.Context(), "none", nil, nil); oci.CodeOf(err) != oci.NameUnknown {
+		t.Errorf("a repository that isn't there: %v", err)
+	}
+}

@@ -1,0 +1,57 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// DigestsBelow are the digests of manifests of a repository and of all manifests
+// below them, by the ids of the manifests given: what may be pulled in the place of
+// an index. What isn't there has none.
+func (c *Catalog) DigestsBelow(ctx context.Context, repository int64, manifests []int64) (map[int64][]oci.Digest, error) {
+	failed := func(err error) error {
+		return fmt.Errorf("looking for the manifests below others in repository %d: %w", repository, err)
+	}
+	var namespace int64
+	err := c.opt.Background.Pool.QueryRow(ctx, "SELECT top_level_namespace_id FROM live_repositories WHERE id = $1", repository).Scan(&namespace)
+	if isNoRows(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, failed(err)
+	}
+	// UNION ends at manifests that were met: indexes can go in circles.
+	rows, err := c.opt.Background.Pool.Query(ctx, `
+		WITH RECURSIVE below (root, id) AS (
+			SELECT id, id FROM unnest($3::bigint[]) AS id
+			UNION
+			SELECT b.root, x.child_id FROM below b
+			CROSS JOIN LATERAL (
+				SELECT child_id FROM manifest_references
+				WHERE repository_id = $2 AND top_level_namespace_id = $1 AND parent_id = b.id OFFSET 0) x
+		)
+		SELECT b.root, m.digest FROM below b
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = b.id OFFSET 0) m`,
+		namespace, repository, manifests)
+	if err != nil {
+		return nil, failed(err)
+	}
+	found := make(map[int64][]oci.Digest, len(manifests))
+	var root int64
+	var raw []byte
+	_, err = pgx.ForEachRow(rows, []any{&root, &raw}, func() error {
+		d, err := oci.DigestFromBytes(raw)
+		found[root] = append(found[root], d)
+		return err
+	})
+	if err != nil {
+		return nil, failed(err)
+	}
+	return found, nil
+}

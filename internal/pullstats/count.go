@@ -1,0 +1,133 @@
+package pullstats
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+)
+
+// pulled is what a batch adds to a tag or a manifest.
+type pulled struct {
+	repository int64
+	name       string // of the tag, or the digest
+	count      int64
+	last       time.Time
+	other      string    // the digest, or the tag, of the newest pull that has both
+	lastBoth   time.Time // when that was
+}
+
+// add counts one pull more.
+func (p *pulled) add(at time.Time, other string) {
+	p.count++
+	if at.After(p.last) {
+		p.last = at
+	}
+	if other != "" && !at.Before(p.lastBoth) { // of two at once the later in the log
+		p.other, p.lastBoth = other, at
+	}
+}
+
+// counts is what a batch of pulls comes to: each row once, in the order of keys, so
+// that two who write rows meet in the same order.
+type counts struct{ tags, manifests []pulled }
+
+// aggregate adds up pulls of repositories that are alive.
+func aggregate(pulls []audit.Pull) counts {
+	type key struct {
+		repository int64
+		name       string
+	}
+	tags, manifests := make(map[key]*pulled), make(map[key]*pulled)
+	add := func(rows map[key]*pulled, p *audit.Pull, name, other string) {
+		if name == "" {
+			return
+		}
+		k := key{p.RepositoryID, name}
+		if rows[k] == nil {
+			rows[k] = &pulled{repository: k.repository, name: name}
+		}
+		rows[k].add(p.Time, other)
+	}
+	for i := range pulls {
+		p := &pulls[i]
+		add(tags, p, p.Tag, p.Digest.String())
+		add(manifests, p, p.Digest.String(), p.Tag)
+	}
+	ordered := func(rows map[key]*pulled) []pulled {
+		list := make([]pulled, 0, len(rows))
+		for _, p := range rows {
+			list = append(list, *p)
+		}
+		slices.SortFunc(list, func(a, b pulled) int {
+			return cmp.Or(cmp.Compare(a.repository, b.repository), cmp.Compare(a.name, b.name))
+		})
+		return list
+	}
+	return counts{ordered(tags), ordered(manifests)}
+}
+
+// The newest pull says what a tag pointed to, and by which tag a manifest was
+// pulled; one that is read later and is older changes neither.
+const (
+	upsertTags = `
+		INSERT INTO tagpullstatistics AS s (repository_id, tag_name, tag_pull_count, last_tag_pull_date, current_manifest_digest)
+		SELECT repository_id, name, count, last, NULLIF(other, '')
+		FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[], $6::timestamptz[])
+			AS p (repository_id, name, count, last, other, last_both)
+		ON CONFLICT (repository_id, tag_name) DO UPDATE SET
+			tag_pull_count = s.tag_pull_count + EXCLUDED.tag_pull_count,
+			last_tag_pull_date = GREATEST(s.last_tag_pull_date, EXCLUDED.last_tag_pull_date),
+			current_manifest_digest = CASE WHEN s.last_tag_pull_date > EXCLUDED.last_tag_pull_date
+				THEN s.current_manifest_digest
+				ELSE COALESCE(EXCLUDED.current_manifest_digest, s.current_manifest_digest) END`
+	upsertManifests = `
+		INSERT INTO manifestpullstatistics AS s
+			(repository_id, manifest_digest, total_pull_count, last_pull_date, last_tag_pulled, last_tag_pull_date)
+		SELECT repository_id, name, count, last, NULLIF(other, ''), last_both
+		FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[], $6::timestamptz[])
+			AS p (repository_id, name, count, last, other, last_both)
+		ON CONFLICT (repository_id, manifest_digest) DO UPDATE SET
+			total_pull_count = s.total_pull_count + EXCLUDED.total_pull_count,
+			last_pull_date = GREATEST(s.last_pull_date, EXCLUDED.last_pull_date),
+			last_tag_pulled = CASE WHEN EXCLUDED.last_tag_pull_date IS NULL OR s.last_tag_pull_date > EXCLUDED.last_tag_pull_date
+				THEN s.last_tag_pulled ELSE EXCLUDED.last_tag_pulled END,
+			last_tag_pull_date = GREATEST(s.last_tag_pull_date, EXCLUDED.last_tag_pull_date)`
+)
+
+// write adds the counts to the statistics, in the caller's transaction.
+func (c counts) write(ctx context.Context, tx pgx.Tx) error {
+	for _, part := range []struct {
+		sql  string
+		rows []pulled
+		of   string
+	}{{upsertTags, c.tags, "tags"}, {upsertManifests, c.manifests, "manifests"}} {
+		if len(part.rows) == 0 {
+			continue
+		}
+		if _, err := tx.Exec(ctx, part.sql, columns(part.rows)...); err != nil {
+			return fmt.Errorf("adding to the pull statistics of %s: %w", part.of, err)
+		}
+	}
+	return nil
+}
+
+// columns are the arrays of an upsert.
+func columns(rows []pulled) []any {
+	n := len(rows)
+	repositories, numbers := make([]int64, n), make([]int64, n)
+	names, others := make([]string, n), make([]string, n)
+	lasts, boths := make([]time.Time, n), make([]*time.Time, n)
+	for i, p := range rows {
+		repositories[i], names[i], numbers[i], lasts[i], others[i] = p.repository, p.name, p.count, p.last, p.other
+		if !p.lastBoth.IsZero() {
+			boths[i] = &rows[i].lastBoth
+		}
+	}
+	return []any{repositories, names, numbers, lasts, others, boths}
+}

@@ -1,0 +1,189 @@
+package pullstats
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exec(t testing.TB, d *db.DB, sql string, args ...any) {
+	t.Helper()
+	if _, err := d.Pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func number(t testing.TB, d *db.DB, sql string, args ...any) (n int64) {
+	t.Helper()
+	if err := d.Pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// alive is what the catalog's function of this kind does.
+func alive(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
+	rows, err := tx.Query(ctx, "SELECT id FROM repositories WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE", ids)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
+}
+
+// shop is a log and statistics, with repositories.
+type shop struct {
+	log, stats   *db.DB
+	repositories []int64
+}
+
+// open makes a shop, whose statistics are in another database if apart.
+func open(t testing.TB, apart bool, repositories int) *shop {
+	t.Helper()
+	s := &shop{log: dbtest.New(t)}
+	if s.stats = s.log; apart {
+		s.stats = dbtest.New(t)
+	}
+	exec(t, s.log, "INSERT INTO top_level_namespaces (name) VALUES ('acme')")
+	exec(t, s.log, "INSERT INTO repositories (top_level_namespace_id, path) SELECT id, 'acme/app' || n FROM top_level_namespaces, generate_series(1, $1::int) n", repositories)
+	rows, err := s.log.Pool.Query(t.Context(), "SELECT id FROM repositories ORDER BY id")
+	must(t, err)
+	s.repositories, err = pgx.CollectRows(rows, pgx.RowTo[int64])
+	must(t, err)
+	return s
+}
+
+func (s *shop) worker(t testing.TB, change ...func(*SyncOptions)) *SyncWorker {
+	t.Helper()
+	o := SyncOptions{Log: s.log, Stats: s.stats, Alive: alive, Logger: quiet}
+	for _, f := range change {
+		f(&o)
+	}
+	w, err := NewSyncWorker(o)
+	must(t, err)
+	return w
+}
+
+// settle counts until nothing is left. It may take a while: transactions of other
+// tests, in other databases of the server, hold counting up as those of this one do.
+func settle(t testing.TB, w *SyncWorker) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		must(t, w.Sync(t.Context()))
+		st, err := w.Status(t.Context())
+		must(t, err)
+		n := number(t, w.opt.Log, "SELECT count(*) FROM auditlog WHERE kind = 'pull_repo' AND (xid, id) > ($1::text::xid8, $2::bigint)", strconv.FormatUint(st.Read.XID, 10), st.Read.ID)
+		if n == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d pulls are never counted: %+v", n, st)
+		}
+	}
+}
+
+func digest(name string) oci.Digest { return oci.Compute(oci.SHA256, []byte(name)) }
+
+// pull is an entry of a pull.
+func (s *shop) pull(repository int, tag, content string, at time.Time) audit.Entry {
+	return audit.Entry{
+		Kind: audit.PullRepo, Repository: fmt.Sprint("acme/app", repository+1), RepositoryID: s.repositories[repository],
+		Tag: tag, Digest: digest(content), Time: at,
+	}
+}
+
+// row is a row of statistics, of a tag or a manifest.
+type row struct {
+	Count int64
+	Last  time.Time
+	Other string
+}
+
+// books are the statistics, by kind, repository and name.
+type books map[string]row
+
+func (s *shop) books(t testing.TB) books {
+	t.Helper()
+	rows, err := s.stats.Pool.Query(t.Context(), `
+		SELECT 'tag ' || repository_id || ' ' || tag_name, tag_pull_count, last_tag_pull_date, COALESCE(current_manifest_digest, '') FROM tagpullstatistics
+		UNION ALL
+		SELECT 'manifest ' || repository_id || ' ' || manifest_digest, total_pull_count, last_pull_date, COALESCE(last_tag_pulled, '') FROM manifestpullstatistics`)
+	must(t, err)
+	out := books{}
+	var name string
+	var r row
+	_, err = pgx.ForEachRow(rows, []any{&name, &r.Count, &r.Last, &r.Other}, func() error {
+		r.Last = r.Last.UTC()
+		out[name] = r
+		return nil
+	})
+	must(t, err)
+	return out
+}
+
+// truth is what the statistics of the entries should be.
+func truth(entries []audit.Entry) books {
+	out := books{}
+	both := map[string]time.Time{}
+	add := func(name string, at time.Time, other string) {
+		r := out[name]
+		r.Count++
+		if at.After(r.Last) {
+			r.Last = at
+		}
+		if other != "" && at.After(both[name]) {
+			r.Other, both[name] = other, at
+		}
+		out[name] = r
+	}
+	for _, e := range entries {
+		if e.Tag != "" {
+			add(fmt.Sprintf("tag %d %s", e.RepositoryID, e.Tag), e.Time, e.Digest.String())
+		}
+		add(fmt.Sprintf("manifest %d %s", e.RepositoryID, e.Digest), e.Time, e.Tag)
+	}
+	return out
+}
+
+// compare fails where the books differ.
+func compare(t testing.TB, got, want books) {
+	t.Helper()
+	var names []string
+	for name := range got {
+		names = append(names, name)
+	}
+	for name := range want {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	wrong := 0
+	for _, name := range slices.Compact(names) {
+		if got[name] != want[name] {
+			if wrong++; wrong <= 10 {
+				t.Errorf("%s: %+v, want %+v", name, got[name], want[name])
+			}
+		}
+	}
+	if wrong > 10 {
+		t.Errorf("and %d more", wrong-10)
+	}
+}

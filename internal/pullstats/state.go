@@ -1,0 +1,252 @@
+package pullstats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// state is the row of pullstatisticsprocessingstate.
+type state struct {
+	Read    audit.Position // the watermark
+	Last    time.Time      // the newest pull that was read, zero: none
+	Since   time.Time      // from when on statistics are complete
+	Counted int64
+	Updated time.Time
+	now     time.Time // by the clock of the statistics' database
+}
+
+// queryer is a pool or a transaction.
+type queryer interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// errNoState says that nothing was ever counted.
+var errNoState = errors.New("no pulls were counted yet")
+
+const selectState = `
+	SELECT last_processed_xid::text, last_processed_log_id, last_processed_timestamp, recorded_since, entries_counted,
+		updated_at, clock_timestamp()
+	FROM pullstatisticsprocessingstate`
+
+// readState reads the state. Error: errNoState.
+func readState(ctx context.Context, q queryer) (state, error) {
+	return scanState(q.QueryRow(ctx, selectState))
+}
+
+func scanState(row pgx.Row) (s state, err error) {
+	var xid string
+	var last *time.Time
+	err = row.Scan(&xid, &s.Read.ID, &last, &s.Since, &s.Counted, &s.Updated, &s.now)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return s, errNoState
+	}
+	if err == nil {
+		s.Read.XID, err = strconv.ParseUint(xid, 10, 64)
+	}
+	if err != nil {
+		return s, fmt.Errorf("reading how far pulls were counted: %w", err)
+	}
+	if last != nil {
+		s.Last = last.UTC()
+	}
+	s.Since = s.Since.UTC()
+	return s, nil
+}
+
+// move moves the watermark over pulls, counted of which are added to the
+// statistics, unless it isn't any more where s has it.
+func (s state) move(ctx context.Context, tx pgx.Tx, pulls []audit.Pull, counted int) (moved bool, err error) {
+	to, last := s.Read, (*time.Time)(nil)
+	for i := range pulls {
+		to = pulls[i].Position
+		if last == nil || pulls[i].Time.After(*last) {
+			last = &pulls[i].Time
+		}
+	}
+	done, err := tx.Exec(ctx, `
+		UPDATE pullstatisticsprocessingstate SET
+			last_processed_xid = $3::text::xid8, last_processed_log_id = $4,
+			last_processed_timestamp = GREATEST(last_processed_timestamp, $5::timestamptz),
+			entries_counted = entries_counted + $6, updated_at = now()
+		WHERE last_processed_xid = $1::text::xid8 AND last_processed_log_id = $2`,
+		strconv.FormatUint(s.Read.XID, 10), s.Read.ID, strconv.FormatUint(to.XID, 10), to.ID, last, counted)
+	if err != nil {
+		return false, fmt.Errorf("recording how far pulls were counted: %w", err)
+	}
+	return done.RowsAffected() > 0, nil
+}
+
+// looked records that there was nothing to count.
+func (w *SyncWorker) looked(ctx context.Context) error {
+	if _, err := w.opt.Stats.Pool.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET updated_at = now()"); err != nil {
+		return fmt.Errorf("recording that all pulls were counted: %w", err)
+	}
+	return nil
+}
+
+// start makes the state where there is none, and finds out whether entries may have
+// gone unread while statistics were off.
+func (w *SyncWorker) start(ctx context.Context) error {
+	if w.started {
+		return nil
+	}
+	log, err := w.audit.PullState(ctx, audit.Position{})
+	if err != nil {
+		return err
+	}
+	since := log.Now // of switching on
+	if !log.Oldest.IsZero() && log.Oldest.Before(since) {
+		since = log.Oldest
+	}
+	_, err = w.opt.Stats.Pool.Exec(ctx, `
+		INSERT INTO pullstatisticsprocessingstate AS s (recorded_since) VALUES ($1)
+		ON CONFLICT (id) DO UPDATE SET recorded_since = GREATEST(s.recorded_since, now() - $2::bigint * interval '1 microsecond')
+		WHERE s.updated_at < now() - $2::bigint * interval '1 microsecond' AND $2 > 0`, since, w.opt.Retention.Microseconds())
+	if err != nil {
+		return fmt.Errorf("beginning to count pulls: %w", err)
+	}
+	w.started = true
+	return nil
+}
+
+// Unrecorded says, for a process that records no pulls, that statistics aren't
+// complete before some time from now. It is to be called again before that.
+func Unrecorded(ctx context.Context, stats *db.DB, d time.Duration) error {
+	_, err := stats.Pool.Exec(ctx, `
+		INSERT INTO pullstatisticsprocessingstate AS s (recorded_since) VALUES (now() + $1::bigint * interval '1 microsecond')
+		ON CONFLICT (id) DO UPDATE SET recorded_since = GREATEST(s.recorded_since, EXCLUDED.recorded_since)`, d.Microseconds())
+	if err != nil {
+		return fmt.Errorf("telling that pulls aren't recorded: %w", err)
+	}
+	return nil
+}
+
+// Status is how the statistics stand to the audit log.
+type Status struct {
+	// Since is the time from which on every pull is counted, or will be: what has
+	// no statistics wasn't pulled since.
+	Since time.Time
+	// Behind is the age of the oldest pull that isn't counted yet, 0 when there is
+	// none.
+	Behind time.Duration
+	// Read is up to where the log was read.
+	Read audit.Position
+	Last time.Time // the newest pull that was read, zero: none
+	// Counted is how many entries were counted, ever.
+	Counted int64
+	// Checked is when a worker last looked for more.
+	Checked time.Time
+	// Foreign says that nothing can be counted: see ErrForeignLog.
+	Foreign bool
+}
+
+// Status tells how far the log was read. Before the first time it is of a log of
+// which nothing was.
+func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
+	s, err := readState(ctx, w.opt.Stats.Pool)
+	if errors.Is(err, errNoState) {
+		w.reading.Lock()
+		err = w.start(ctx)
+		w.reading.Unlock()
+		if err == nil {
+			s, err = readState(ctx, w.opt.Stats.Pool)
+		}
+	}
+	if err != nil {
+		return Status{}, err
+	}
+	log, err := w.audit.PullState(ctx, s.Read)
+	if err != nil {
+		return Status{}, err
+	}
+	out := Status{Since: s.Since, Read: s.Read, Last: s.Last, Counted: s.Counted, Checked: s.Updated.UTC(), Foreign: log.Foreign}
+	if !log.Oldest.IsZero() {
+		out.Behind = max(0, log.Now.Sub(log.Oldest))
+	}
+	return out, nil
+}
+
+// Read is up to where pulls have been read, for an audit.Keeper: nothing behind it
+// may go.
+func (w *SyncWorker) Read(ctx context.Context) (audit.Position, error) {
+	s, err := w.Status(ctx)
+	if err == nil && s.Foreign {
+		err = ErrForeignLog
+	}
+	return s.Read, err
+}
+
+// Reset is the way out of ErrForeignLog: it gives the pulls of the log a new order
+// and returns how many of them are to be counted. Those are what wasn't read by the
+// old order, and what is younger than the newest that was read: it came after the
+// restore. It may take minutes on a long log.
+//
+// With one database it is one transaction. With two, the log is put in order first;
+// a crash in between leaves the statistics refusing the log, and Reset can be run
+// again, but then counts by age alone.
+func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
+	w.reading.Lock()
+	defer w.reading.Unlock()
+	if err := w.start(ctx); err != nil {
+		return 0, err
+	}
+	err = w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
+		if err := unhurried(ctx, tx); err != nil {
+			return err
+		}
+		s, err := scanState(tx.QueryRow(ctx, selectState+" FOR UPDATE")) // no worker counts meanwhile
+		if err != nil {
+			return err
+		}
+		var to audit.Position
+		reset := func(tx pgx.Tx) error {
+			if err := unhurried(ctx, tx); err != nil {
+				return err
+			}
+			to, unread, err = audit.ResetPulls(ctx, tx, s.Read, s.Last)
+			return err
+		}
+		if w.opt.Log == w.opt.Stats {
+			err = reset(tx)
+		} else {
+			err = w.opt.Log.Tx(ctx, reset)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET last_processed_xid = $1::text::xid8, last_processed_log_id = $2, updated_at = now()",
+			strconv.FormatUint(to.XID, 10), to.ID)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("resetting the pull statistics: %w", err)
+	}
+	return unread, nil
+}
+
+// unhurried lifts the bounds of the pool for a transaction that takes its time.
+func unhurried(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, "SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true)")
+	return err
+}
+
+// repositories are the ids of the pulls' repositories, ordered.
+func repositories(pulls []audit.Pull) []int64 {
+	var ids []int64
+	for _, p := range pulls {
+		if p.RepositoryID != 0 {
+			ids = append(ids, p.RepositoryID)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}

@@ -1,0 +1,226 @@
+package pullstats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// writers write entries in transactions that stay open for a while, end in any
+// order, and are sometimes undone; what was committed is the truth.
+func (s *shop) writers(ctx context.Context, n, each int) ([]audit.Entry, error) {
+	var mu sync.Mutex
+	var all []audit.Entry
+	undo := errors.New("undo")
+	var group errgroup.Group
+	var clock atomic.Int64
+	for i := range n {
+		group.Go(func() error {
+			r := rand.New(rand.NewPCG(uint64(i), 7))
+			for range each {
+				var list []audit.Entry
+				for range 1 + r.IntN(4) {
+					tag := ""
+					if r.IntN(3) > 0 {
+						tag = fmt.Sprint("v", r.IntN(4))
+					}
+					// No two at the same time, and in no order.
+					at := noon.Add(time.Duration(r.IntN(1e6))*time.Second + time.Duration(clock.Add(1))*time.Microsecond)
+					e := s.pull(r.IntN(len(s.repositories)), tag, fmt.Sprint(r.IntN(5)), at)
+					if r.IntN(5) == 0 {
+						e.CountedBy = audit.CountedByRedis
+					}
+					list = append(list, e)
+				}
+				err := s.log.Tx(ctx, func(tx pgx.Tx) error {
+					for _, e := range list { // each a statement: the id is taken early
+						if err := audit.Append(ctx, tx, e); err != nil {
+							return err
+						}
+					}
+					if _, err := tx.Exec(ctx, "SELECT pg_sleep($1)", r.Float64()*0.03); err != nil {
+						return err
+					}
+					if r.IntN(6) == 0 {
+						return undo
+					}
+					return nil
+				})
+				if errors.Is(err, undo) {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				mu.Lock()
+				for _, e := range list {
+					if e.CountedBy != audit.CountedByRedis {
+						all = append(all, e)
+					}
+				}
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	err := group.Wait()
+	return all, err
+}
+
+var errCrash = errors.New("the process ends here")
+
+// crashing runs a worker that dies again and again, at any of its steps: it stops
+// there, its context ends in the middle of a statement, or the server ends its
+// connections.
+func (s *shop) crashing(t *testing.T, ctx context.Context, seed uint64, crashes *[5]atomic.Int64) error {
+	r := rand.New(rand.NewPCG(seed, 1))
+	for ctx.Err() == nil {
+		log, stats := s.process(t)
+		w, err := NewSyncWorker(SyncOptions{Log: log, Stats: stats, Alive: alive, Logger: quiet, Batch: 1 + r.IntN(40)})
+		if err != nil {
+			return err
+		}
+		life, die := context.WithCancel(ctx)
+		steps := r.IntN(6)
+		w.crash = func(step string) error {
+			if steps--; steps > 0 {
+				return nil
+			}
+			way := r.IntN(3)
+			switch {
+			case way == 0:
+				die()
+			case way == 1 && step == "before commit":
+				crashes[3].Add(1)
+				return s.kill(life)
+			}
+			crashes[map[string]int{"read": 0, "before commit": 1, "after commit": 2}[step]].Add(1)
+			if way == 0 {
+				return nil // what follows meets the end
+			}
+			return errCrash
+		}
+		if r.IntN(4) == 0 {
+			time.AfterFunc(time.Duration(r.IntN(20_000))*time.Microsecond, die)
+			crashes[4].Add(1)
+		}
+		for life.Err() == nil {
+			if err = w.Sync(life); err != nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if ctx.Err() == nil && life.Err() == nil && !errors.Is(err, errCrash) && db.Code(err) != "57P01" && !db.Unavailable(err) {
+			die()
+			return err
+		}
+		die()
+		log.Close()
+		stats.Close()
+	}
+	return nil
+}
+
+// process opens the pools of a process.
+func (s *shop) process(t *testing.T) (log, stats *db.DB) {
+	open := func(of *db.DB) *db.DB {
+		d, err := db.Open(context.WithoutCancel(t.Context()), db.Options{DSN: of.Pool.Config().ConnString(), ApplicationName: "counting", MaxConns: 3, Log: quiet})
+		if err != nil {
+			panic(err) // the DSN was good before
+		}
+		return d
+	}
+	if log = open(s.log); s.log == s.stats {
+		return log, log
+	}
+	return log, open(s.stats)
+}
+
+// kill ends the connections of all workers to the statistics.
+func (s *shop) kill(ctx context.Context) error {
+	_, err := s.stats.Pool.Exec(ctx, `
+		SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'counting' AND pid <> pg_backend_pid()`)
+	return err
+}
+
+// Each pull counts once: 200 writers whose transactions end in any order, three
+// workers that die at every step, and another one that cleans up in the end.
+func TestExactlyOnce(t *testing.T) {
+	t.Parallel()
+	for _, apart := range []bool{false, true} {
+		t.Run(fmt.Sprintf("apart=%v", apart), func(t *testing.T) {
+			t.Parallel()
+			s := open(t, apart, 4)
+			ctx, stop := context.WithCancel(t.Context())
+			var workers errgroup.Group
+			var crashes [5]atomic.Int64
+			for i := range 3 {
+				workers.Go(func() error { return s.crashing(t, ctx, uint64(i), &crashes) })
+			}
+			entries, err := s.writers(t.Context(), 200, 12)
+			must(t, err)
+			counted := number(t, s.stats, "SELECT COALESCE(sum(entries_counted), 0) FROM pullstatisticsprocessingstate")
+			deadline := time.After(5 * time.Second) // of work for those that die
+			for done := false; !done; {
+				select {
+				case <-deadline:
+					done = true
+				case <-time.After(20 * time.Millisecond):
+					done = number(t, s.stats, "SELECT entries_counted FROM pullstatisticsprocessingstate") == int64(len(entries))
+				}
+			}
+			stop()
+			must(t, workers.Wait())
+			settle(t, s.worker(t))
+			compare(t, s.books(t), truth(entries))
+			st, err := s.worker(t).Status(t.Context())
+			must(t, err)
+			if st.Counted != int64(len(entries)) || len(entries) < 1000 {
+				t.Errorf("%d entries counted, want %d", st.Counted, len(entries))
+			}
+			for i := range crashes {
+				if crashes[i].Load() == 0 {
+					t.Errorf("no crash of kind %d", i)
+				}
+			}
+			t.Logf("%d entries, %d of them counted while they were written; crashes %d %d %d %d %d", len(entries), counted,
+				crashes[0].Load(), crashes[1].Load(), crashes[2].Load(), crashes[3].Load(), crashes[4].Load())
+		})
+	}
+}
+
+// The counting of a batch whose commit isn't heard of has either happened or not.
+func TestUnansweredCommit(t *testing.T) {
+	t.Parallel()
+	s := open(t, true, 1)
+	e := s.pull(0, "v1", "a", noon)
+	must(t, audit.Append(t.Context(), s.log.Pool, e))
+	w := s.worker(t)
+	lost := false
+	w.crash = func(step string) error {
+		if step == "after commit" && !lost {
+			lost = true
+			return errCrash
+		}
+		return nil
+	}
+	for deadline := time.Now().Add(time.Minute); !lost; time.Sleep(5 * time.Millisecond) {
+		if err := w.Sync(t.Context()); err != nil && !errors.Is(err, errCrash) || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	settle(t, w)
+	compare(t, s.books(t), truth([]audit.Entry{e}))
+}

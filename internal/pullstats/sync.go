@@ -1,0 +1,235 @@
+package pullstats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+// SyncOptions says how to count what the audit log has.
+type SyncOptions struct {
+	Log   *db.DB // required: the database of the audit log
+	Stats *db.DB // required: that of the statistics, the same pool where it is the same
+	// Alive locks those of the repositories that exist, in the order of their ids and
+	// until the transaction ends, and returns them: nothing is counted for others,
+	// whose statistics nobody would remove any more. The transaction is one of Log.
+	// Required.
+	Alive func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
+	// Interval is how often the log is read, at least. Default 5 min.
+	Interval time.Duration
+	// Batch is how many entries are read and counted together. Default 1,000.
+	Batch int
+	// Retention is how long the log keeps entries at least, read or not. Unread ones
+	// that are older may be missing after statistics were switched off for as long.
+	// 0: for ever.
+	Retention time.Duration
+	Logger    *slog.Logger    // default slog.Default()
+	Metrics   *Metrics        // nil: none
+	Worker    *worker.Metrics // nil: none
+}
+
+// SyncWorker counts the pulls that the audit log has: PullStatsSyncWorker. Any
+// number of processes may run one. Its methods may be called concurrently.
+type SyncWorker struct {
+	opt     SyncOptions
+	audit   *audit.Log
+	log     *slog.Logger
+	loop    *worker.Loop
+	reading sync.Mutex // held by the one who syncs
+
+	due     time.Time // by the loop alone
+	started bool      // under reading: the state is there, and gaps were looked for
+
+	crash func(step string) error // for tests: stands in for the end of the process
+}
+
+// NewSyncWorker makes a worker. It counts nothing before Run or Sync.
+func NewSyncWorker(o SyncOptions) (*SyncWorker, error) {
+	if o.Log == nil || o.Stats == nil || o.Alive == nil {
+		return nil, errors.New("pullstats: the databases of the log and of the statistics are required, and who knows which repositories exist")
+	}
+	if o.Interval <= 0 {
+		o.Interval = 5 * time.Minute
+	}
+	if o.Batch <= 0 {
+		o.Batch = 1000
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	w := &SyncWorker{opt: o, audit: audit.New(o.Log), log: o.Logger, crash: func(string) error { return nil }}
+	w.loop = worker.New(worker.Options{
+		Name: "pull statistics", Batch: w.round, Next: w.next, Log: o.Logger, Metrics: o.Worker,
+	})
+	return w, nil
+}
+
+// Run counts until ctx ends, and returns nil when the last batch is over.
+func (w *SyncWorker) Run(ctx context.Context) error { return w.loop.Run(ctx) }
+
+// round is a batch, when one is due.
+func (w *SyncWorker) round(ctx context.Context) (more bool, err error) {
+	if time.Now().Before(w.due) {
+		return false, nil
+	}
+	if more, err = w.batch(ctx); err != nil {
+		w.opt.Metrics.failed()
+		return false, err
+	}
+	if more {
+		return true, nil
+	}
+	w.due = time.Now().Add(w.opt.Interval)
+	return false, w.observe(ctx)
+}
+
+// next says how long it is until the log is read again.
+func (w *SyncWorker) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
+
+// observe measures how far behind the statistics are.
+func (w *SyncWorker) observe(ctx context.Context) error {
+	s, err := w.Status(ctx)
+	if err != nil {
+		return err
+	}
+	w.opt.Metrics.lagging(s.Behind)
+	return nil
+}
+
+// Sync counts all that can be counted now.
+func (w *SyncWorker) Sync(ctx context.Context) error {
+	for {
+		if more, err := w.batch(ctx); err != nil || !more {
+			return err
+		}
+	}
+}
+
+// ErrForeignLog says that the order of the log's entries isn't that in which they
+// were written any more.
+var ErrForeignLog = errors.New("the audit log was restored or moved, and its transaction ids began anew, " +
+	"so it can't be told which pulls were counted; nothing is counted until \"purser pulls reset\" has put them in order")
+
+// batch reads and counts one batch, and says whether there may be more.
+func (w *SyncWorker) batch(ctx context.Context) (more bool, err error) {
+	w.reading.Lock()
+	defer w.reading.Unlock()
+	if err := w.start(ctx); err != nil {
+		return false, err
+	}
+	s, err := readState(ctx, w.opt.Stats.Pool)
+	if err != nil {
+		return false, err
+	}
+	log, err := w.audit.PullState(ctx, s.Read)
+	if err != nil {
+		return false, err
+	}
+	if log.Foreign {
+		return false, ErrForeignLog
+	}
+	pulls, err := w.audit.Pulls(ctx, s.Read, w.opt.Batch)
+	if err != nil {
+		return false, err
+	}
+	if len(pulls) == 0 {
+		return false, w.looked(ctx)
+	}
+	if err := w.crash("read"); err != nil {
+		return false, err
+	}
+	counted, err := w.count(ctx, s, pulls)
+	if err != nil {
+		return false, fmt.Errorf("counting pulls of the audit log: %w", err)
+	}
+	w.opt.Metrics.read(counted)
+	return len(pulls) == w.opt.Batch || counted.lost, nil
+}
+
+// tally says what became of the entries of a batch.
+type tally struct {
+	counted, elsewhere, gone int
+	lost                     bool // another worker was faster: nothing was done
+}
+
+// count moves the watermark over pulls and adds them to the statistics, in one
+// transaction, unless another worker has moved it.
+func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull) (t tally, err error) {
+	mine, elsewhere := split(pulls)
+	err = w.withAlive(ctx, repositories(mine), func(alive map[int64]bool, tx pgx.Tx) error {
+		var living []audit.Pull
+		for _, p := range mine {
+			if alive[p.RepositoryID] {
+				living = append(living, p)
+			}
+		}
+		t = tally{counted: len(living), elsewhere: elsewhere, gone: len(mine) - len(living)}
+		moved, err := s.move(ctx, tx, pulls, len(living))
+		if err != nil || !moved {
+			t = tally{lost: !moved}
+			return err
+		}
+		if err := aggregate(living).write(ctx, tx); err != nil {
+			return err
+		}
+		return w.crash("before commit")
+	})
+	if err != nil {
+		return tally{}, err
+	}
+	return t, w.crash("after commit")
+}
+
+// split tells apart what is to be counted here and what is counted elsewhere.
+func split(pulls []audit.Pull) (mine []audit.Pull, elsewhere int) {
+	for _, p := range pulls {
+		if p.CountedBy == audit.CountedByRedis {
+			elsewhere++
+		} else {
+			mine = append(mine, p)
+		}
+	}
+	return mine, elsewhere
+}
+
+// withAlive calls fn in a transaction of the statistics' database while
+// repositories are kept from being deleted, so that the clean-up after a deletion
+// comes later and finds what fn wrote. Where both databases are one it is one
+// transaction.
+func (w *SyncWorker) withAlive(ctx context.Context, ids []int64, fn func(alive map[int64]bool, tx pgx.Tx) error) error {
+	lock := func(tx pgx.Tx) (map[int64]bool, error) {
+		alive := make(map[int64]bool, len(ids))
+		if len(ids) == 0 {
+			return alive, nil
+		}
+		list, err := w.opt.Alive(ctx, tx, ids)
+		if err != nil {
+			return nil, fmt.Errorf("looking for the repositories of pulls: %w", err)
+		}
+		for _, id := range list {
+			alive[id] = true
+		}
+		return alive, nil
+	}
+	return w.opt.Log.Tx(ctx, func(tx pgx.Tx) error {
+		alive, err := lock(tx)
+		if err != nil {
+			return err
+		}
+		if w.opt.Log == w.opt.Stats {
+			return fn(alive, tx)
+		}
+		// If the outer transaction runs again, the watermark has moved and nothing
+		// is counted.
+		return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error { return fn(alive, tx) })
+	})
+}

@@ -1,0 +1,105 @@
+package pullstats
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+)
+
+// Uses are when tags and manifests of a repository were last pulled, by name and by
+// digest. What isn't in there wasn't since Status.Since.
+type Uses struct{ Tags, Manifests map[string]time.Time }
+
+// Uses finds when tags and manifests of a repository were last pulled, by the
+// statistics and by what of the log they don't hold yet. What recorders still have
+// in memory, which is about the last second, nobody can see.
+//
+// The watermark is read first: a pull before it is in the statistics, and one behind
+// it in the log, whether it is counted meanwhile or not. Error: ErrForeignLog.
+func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests []string) (Uses, error) {
+	s, err := w.Status(ctx)
+	if err != nil {
+		return Uses{}, err
+	}
+	if s.Foreign {
+		return Uses{}, ErrForeignLog
+	}
+	unread, err := w.unread(ctx, repository, s.Read)
+	if err != nil {
+		return Uses{}, err
+	}
+	uses := Uses{make(map[string]time.Time, len(tags)), make(map[string]time.Time, len(digests))}
+	for _, part := range []struct {
+		sql   string
+		names []string
+		into  map[string]time.Time
+	}{
+		{"SELECT tag_name, last_tag_pull_date FROM tagpullstatistics WHERE repository_id = $1 AND tag_name = want.name", tags, uses.Tags},
+		{"SELECT manifest_digest, last_pull_date FROM manifestpullstatistics WHERE repository_id = $1 AND manifest_digest = want.name", digests, uses.Manifests},
+	} {
+		if err := w.lasts(ctx, part.sql, repository, part.names, part.into); err != nil {
+			return Uses{}, err
+		}
+	}
+	later := func(into map[string]time.Time, name string, at time.Time) {
+		if name != "" && at.After(into[name]) {
+			into[name] = at
+		}
+	}
+	for _, p := range unread {
+		later(uses.Tags, p.Tag, p.Time)
+		later(uses.Manifests, p.Digest.String(), p.Time)
+	}
+	return uses, nil
+}
+
+// catchUps is how often Uses counts what has come since, before it gives up.
+const catchUps = 3
+
+// unread are the repository's pulls behind a position. Where there are too many of
+// all repositories they are counted first.
+func (w *SyncWorker) unread(ctx context.Context, repository int64, read audit.Position) ([]audit.Pull, error) {
+	for range catchUps {
+		list, all, err := w.audit.PullsOf(ctx, repository, read)
+		if err != nil || all {
+			return list, err
+		}
+		if err := w.Sync(ctx); err != nil {
+			return nil, err
+		}
+		s, err := readState(ctx, w.opt.Stats.Pool)
+		if err != nil {
+			return nil, err
+		}
+		read = s.Read
+	}
+	return nil, fmt.Errorf("pull statistics are too far behind to tell what was pulled: an open transaction may hold them up (pg_stat_activity has it)")
+}
+
+// lasts adds the times of statistics, by name.
+func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, names []string, into map[string]time.Time) error {
+	if len(names) == 0 {
+		return nil
+	}
+	rows, err := w.opt.Stats.Pool.Query(ctx,
+		"SELECT s.* FROM unnest($2::text[]) AS want (name) CROSS JOIN LATERAL ("+sql+" OFFSET 0) s", repository, names)
+	if err != nil {
+		return fmt.Errorf("reading when images were pulled: %w", err)
+	}
+	var name string
+	var last *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&name, &last}, func() error {
+		if last != nil {
+			into[name] = *last
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("reading when images were pulled: %w", err)
+	}
+	return nil
+}

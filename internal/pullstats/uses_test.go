@@ -1,0 +1,181 @@
+package pullstats
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+)
+
+// A pull is seen from when it is committed, counted or not.
+func TestUses(t *testing.T) {
+	t.Parallel()
+	each(t, 2, func(t *testing.T, s *shop) {
+		w := s.worker(t, func(o *SyncOptions) { o.Batch = 1 })
+		must(t, audit.Append(t.Context(), s.log.Pool, s.pull(0, "v1", "a", noon), s.pull(0, "", "b", noon), s.pull(1, "v1", "a", noon.Add(time.Hour))))
+		check := func(tag, a, b time.Time) {
+			t.Helper()
+			got, err := w.Uses(t.Context(), s.repositories[0], []string{"v1", "v2"}, []string{digest("a").String(), digest("b").String(), digest("c").String()})
+			must(t, err)
+			if !got.Tags["v1"].Equal(tag) || !got.Manifests[digest("a").String()].Equal(a) || !got.Manifests[digest("b").String()].Equal(b) ||
+				!got.Tags["v2"].IsZero() || !got.Manifests[digest("c").String()].IsZero() {
+				t.Errorf("%+v, want %v %v %v", got, tag, a, b)
+			}
+		}
+		check(noon, noon, noon)
+		settle(t, w)
+		check(noon, noon, noon)
+		// An older one that is unread changes nothing, a newer one does.
+		must(t, audit.Append(t.Context(), s.log.Pool, s.pull(0, "v1", "a", noon.Add(-time.Hour)), s.pull(0, "", "b", noon.Add(time.Minute))))
+		check(noon, noon, noon.Add(time.Minute))
+		settle(t, w)
+		check(noon, noon, noon.Add(time.Minute))
+	})
+}
+
+// With more unread pulls than it looks at, Uses counts first.
+func TestUsesCatchesUp(t *testing.T) {
+	t.Parallel()
+	s := open(t, true, 1)
+	w := s.worker(t)
+	exec(t, s.log, `INSERT INTO auditlog (kind, xid, time, repository_id, tag, digest)
+		SELECT 'pull_repo', '50', $1::timestamptz + n * interval '1 second', $2, 'v1', $3 FROM generate_series(1, 12000) n`,
+		noon, s.repositories[0], digest("a").Bytes())
+	got, err := w.Uses(t.Context(), s.repositories[0], []string{"v1"}, nil)
+	if err != nil || !got.Tags["v1"].Equal(noon.Add(12000*time.Second)) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if n := number(t, s.stats, "SELECT tag_pull_count FROM tagpullstatistics"); n != 12000 {
+		t.Errorf("%d counted", n)
+	}
+	// What can't be counted can't be told either.
+	tx, err := s.log.Pool.Begin(t.Context())
+	must(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck
+	must(t, audit.Append(t.Context(), tx, s.pull(0, "v1", "a", noon)))
+	exec(t, s.log, "INSERT INTO auditlog (kind, repository_id) SELECT 'pull_repo', $1 FROM generate_series(1, 12000)", s.repositories[0])
+	if got, err := w.Uses(t.Context(), s.repositories[0], []string{"v1"}, nil); err == nil {
+		t.Errorf("%+v, though not all was looked at", got)
+	}
+}
+
+// After a restore nothing is counted until a reset, and then what wasn't is.
+func TestReset(t *testing.T) {
+	t.Parallel()
+	each(t, 1, func(t *testing.T, s *shop) {
+		w := s.worker(t)
+		read := s.pull(0, "read", "a", noon)
+		must(t, audit.Append(t.Context(), s.log.Pool, read))
+		settle(t, w)
+		// As a dump that was loaded into a new server leaves it: ids of a server that
+		// had come further, here and in the state.
+		unread := s.pull(0, "unread", "a", noon.Add(-time.Minute))
+		must(t, audit.Append(t.Context(), s.log.Pool, unread))
+		exec(t, s.log, "UPDATE auditlog SET xid = (1000000000 + id)::text::xid8")
+		exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET last_processed_xid = '1000000001', last_processed_log_id = 1")
+		if n := number(t, s.log, "SELECT id FROM auditlog WHERE tag = 'read'"); n != 1 {
+			t.Fatalf("the entry that was read has id %d", n)
+		}
+		after := s.pull(0, "after", "a", noon.Add(time.Minute))
+		must(t, audit.Append(t.Context(), s.log.Pool, after))
+
+		compare(t, s.books(t), truth([]audit.Entry{read}))
+		if err := w.Sync(t.Context()); !errors.Is(err, ErrForeignLog) {
+			t.Fatalf("counting: %v", err)
+		}
+		if _, err := w.Read(t.Context()); !errors.Is(err, ErrForeignLog) {
+			t.Errorf("reading up to where: %v", err)
+		}
+		if _, err := w.Uses(t.Context(), s.repositories[0], []string{"after"}, nil); !errors.Is(err, ErrForeignLog) {
+			t.Errorf("uses: %v", err)
+		}
+		if st, err := w.Status(t.Context()); err != nil || !st.Foreign {
+			t.Errorf("%+v, %v", st, err)
+		}
+		if n, err := w.Reset(t.Context()); err != nil || n != 2 {
+			t.Fatalf("%d are to be counted, %v", n, err)
+		}
+		settle(t, w)
+		compare(t, s.books(t), truth([]audit.Entry{read, unread, after}))
+		// A second one changes nothing.
+		if n, err := w.Reset(t.Context()); err != nil || n != 0 {
+			t.Errorf("again: %d, %v", n, err)
+		}
+		settle(t, w)
+		compare(t, s.books(t), truth([]audit.Entry{read, unread, after}))
+	})
+}
+
+// The keeper of the log is told the watermark.
+func TestRead(t *testing.T) {
+	t.Parallel()
+	s := open(t, true, 1)
+	w := s.worker(t)
+	if p, err := w.Read(t.Context()); err != nil || p != (audit.Position{}) {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	must(t, audit.Append(t.Context(), s.log.Pool, s.pull(0, "v1", "a", noon)))
+	settle(t, w)
+	var want audit.Position
+	must(t, pgx.BeginFunc(t.Context(), s.log.Pool, func(tx pgx.Tx) error {
+		return tx.QueryRow(t.Context(), "SELECT xid::text::bigint, id FROM auditlog").Scan(&want.XID, &want.ID)
+	}))
+	if p, err := w.Read(t.Context()); err != nil || p != want {
+		t.Errorf("%+v, %v, want %+v", p, err, want)
+	}
+}
+
+// A reset waits for a worker that is counting, and one that has read before it
+// counts nothing after it.
+func TestResetBesideWorkers(t *testing.T) {
+	t.Parallel()
+	each(t, 1, func(t *testing.T, s *shop) {
+		other := s.worker(t)
+		must(t, other.Sync(t.Context())) // the state is there
+		var all []audit.Entry
+		var done chan error
+		// Before the commit a reset has to wait; between reading and counting it
+		// needs not.
+		for _, at := range []string{"before commit", "read", "read"} {
+			e := s.pull(0, "v1", "a", noon.Add(time.Duration(len(all))*time.Minute))
+			all = append(all, e)
+			must(t, audit.Append(t.Context(), s.log.Pool, e))
+			w := s.worker(t)
+			done = nil
+			w.crash = func(step string) error {
+				if step != at || done != nil {
+					return nil
+				}
+				done = make(chan error, 1)
+				go func() {
+					_, err := other.Reset(t.Context())
+					done <- err
+				}()
+				if at == "read" {
+					err := <-done
+					done <- err
+					return err
+				}
+				for deadline := time.Now().Add(20 * time.Second); number(t, s.stats, `SELECT count(*) FROM pg_stat_activity
+					WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0; time.Sleep(2 * time.Millisecond) {
+					if time.Now().After(deadline) {
+						return errors.New("the reset doesn't wait")
+					}
+				}
+				return nil
+			}
+			for deadline := time.Now().Add(time.Minute); done == nil; time.Sleep(5 * time.Millisecond) {
+				must(t, w.Sync(t.Context()))
+				if time.Now().After(deadline) {
+					t.Fatal("nothing is counted")
+				}
+			}
+			must(t, <-done)
+			settle(t, other)
+			compare(t, s.books(t), truth(all))
+		}
+	})
+}

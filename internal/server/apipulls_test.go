@@ -1,0 +1,208 @@
+package server_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// counting is a registry that counts pulls, when the test says so: flush writes what
+// was recorded, and counts it.
+func counting(t *testing.T) (r *registry, flush func(want int64)) {
+	t.Helper()
+	var recorder *audit.Recorder
+	r = onDatabase(t, func(o *server.Options, d *db.DB) {
+		var err error
+		if o.Pulls, err = pullstats.NewReader(pullstats.Options{DB: d}); err != nil {
+			t.Fatal(err)
+		}
+		quiet := slog.New(slog.DiscardHandler)
+		o.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Log: d, Stats: d, Alive: catalog.AliveRepositories, Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		recorder = audit.NewRecorder(audit.RecorderOptions{DB: d, Alive: catalog.AliveRepositories, Log: quiet})
+		o.PullLog = recorder
+	})
+	return r, func(want int64) {
+		t.Helper()
+		if err := recorder.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var state struct{ Counted int64 }
+		eventually(t, "the pulls are counted", func() bool {
+			r.manage(t, "POST", "/pull_statistics/flush", "").into(t, 200, &state)
+			return state.Counted == want
+		})
+	}
+}
+
+type tagPulls struct {
+	Name          string     `json:"tag_name"`
+	Count         int        `json:"tag_pull_count"`
+	Last          *time.Time `json:"last_tag_pull_date"`
+	Digest        oci.Digest `json:"manifest_digest"`
+	TotalCount    int        `json:"manifest_total_pull_count"`
+	ManifestLast  *time.Time `json:"manifest_last_pull_date"`
+	RecordedSince *time.Time `json:"recorded_since"`
+}
+
+type manifestPulls struct {
+	Digest        oci.Digest `json:"manifest_digest"`
+	Count         int        `json:"manifest_total_pull_count"`
+	Last          *time.Time `json:"manifest_last_pull_date"`
+	LastTag       *string    `json:"last_tag_pulled"`
+	RecordedSince *time.Time `json:"recorded_since"`
+}
+
+func recent(at *time.Time) bool { return at != nil && time.Since(*at).Abs() < time.Minute }
+
+// Pulls of a client are told by tag, by manifest, and in pages of a repository.
+func TestAPIPulls(t *testing.T) {
+	t.Parallel()
+	r, flush := counting(t)
+	const app = "/repository/acme/web/app"
+	a := r.put(t, "acme/web/app", "v1", r.simple(t, "acme/web/app", 1, nil))
+	r.put(t, "acme/web/app", "same", r.simple(t, "acme/web/app", 1, nil))
+	b := r.put(t, "acme/web/app", "moved", r.simple(t, "acme/web/app", 2, nil))
+	r.put(t, "acme/web/app", "never", r.simple(t, "acme/web/app", 3, nil))
+	for _, ref := range []string{"v1", "v1", "same", a.String(), b.String(), "moved"} {
+		if res := r.do(t, "GET", "/v2/acme/web/app/manifests/"+ref, ""); res.StatusCode != 200 {
+			t.Fatalf("pulling %s: %d", ref, res.StatusCode)
+		}
+	}
+	r.do(t, "HEAD", "/v2/acme/web/app/manifests/v1", "")
+	r.put(t, "acme/web/app", "moved", r.simple(t, "acme/web/app", 1, nil))
+	flush(6)
+
+	var tag tagPulls
+	r.manage(t, "GET", app+"/tag/v1/pull_statistics", "").into(t, 200, &tag)
+	if tag.Name != "v1" || tag.Count != 2 || tag.Digest != a || tag.TotalCount != 4 || !recent(tag.Last) || !recent(tag.ManifestLast) || !recent(tag.RecordedSince) {
+		t.Errorf("%+v", tag)
+	}
+	tag = tagPulls{}
+	r.manage(t, "GET", app+"/tag/moved/pull_statistics", "").into(t, 200, &tag)
+	if tag.Count != 1 || tag.Digest != a || tag.TotalCount != 4 {
+		t.Errorf("a tag that moved keeps its own count: %+v", tag)
+	}
+	var raw map[string]any
+	r.manage(t, "GET", app+"/tag/never/pull_statistics", "").into(t, 200, &raw)
+	if raw["tag_pull_count"] != 0.0 || raw["last_tag_pull_date"] != nil || raw["manifest_total_pull_count"] != 0.0 || raw["manifest_last_pull_date"] != nil ||
+		raw["recorded_since"] == nil || len(raw) != 7 {
+		t.Errorf("never pulled: %v", raw)
+	}
+	var m manifestPulls
+	r.manage(t, "GET", app+"/manifest/"+a.String()+"/pull_statistics", "").into(t, 200, &m)
+	if m.Digest != a || m.Count != 4 || !recent(m.Last) || m.LastTag == nil || *m.LastTag != "same" || !recent(m.RecordedSince) {
+		t.Errorf("%+v", m)
+	}
+
+	// Tags and manifests that are gone are left out, and come in pages.
+	r.manage(t, "DELETE", app+"/tag/same", "")
+	for _, limit := range []int{1, 2, 3, 100} {
+		var got []string
+		for next := ""; ; {
+			var page struct {
+				Repository    string
+				Tags          []tagPulls
+				Manifests     []manifestPulls
+				NextPage      string     `json:"next_page"`
+				RecordedSince *time.Time `json:"recorded_since"`
+			}
+			r.manage(t, "GET", fmt.Sprintf("%s/pull_statistics?limit=%d&next_page=%s", app, limit, next), "").into(t, 200, &page)
+			if page.Repository != "acme/web/app" || !recent(page.RecordedSince) || len(page.Tags)+len(page.Manifests) > limit {
+				t.Fatalf("%+v", page)
+			}
+			for _, tag := range page.Tags {
+				got = append(got, fmt.Sprint(tag.Name, " ", tag.Count))
+			}
+			for _, m := range page.Manifests {
+				got = append(got, fmt.Sprint(m.Digest, " ", m.Count))
+			}
+			if next = page.NextPage; next == "" {
+				break
+			}
+		}
+		want := []string{"moved 1", "v1 2", a.String() + " 4", b.String() + " 2"}
+		if b.String() < a.String() {
+			want[2], want[3] = want[3], want[2]
+		}
+		if strings.Join(got, ", ") != strings.Join(want, ", ") {
+			t.Errorf("limit %d: %q, want %q", limit, got, want)
+		}
+	}
+}
+
+func TestAPIPullsRefused(t *testing.T) {
+	t.Parallel()
+	r, flush := counting(t)
+	a := r.put(t, "acme/app", "v1", r.simple(t, "acme/app", 1, nil))
+	flush(0)
+	other := oci.Compute(oci.SHA256, []byte("other")).String()
+	for path, text := range map[string]string{
+		"/repository/acme/app/tag/v2/pull_statistics":                 "repository acme/app has no tag v2",
+		"/repository/acme/app/manifest/" + other:                      "",
+		"/repository/none/pull_statistics":                            "repository none is not known",
+		"/repository/none/tag/v1/pull_statistics":                     "repository none is not known",
+		"/repository/none/manifest/" + other + "/pull_statistics":     "repository none is not known",
+		"/repository/acme/app/manifest/" + other + "/pull_statistics": "repository acme/app has no manifest " + other,
+	} {
+		r.manage(t, "GET", path, "").refused(t, 404, "not_found", text)
+	}
+	r.manage(t, "GET", "/repository/acme/app/pull_statistics?limit=0", "").refused(t, 400, "invalid_request", "limit")
+	r.manage(t, "GET", "/repository/acme/app/pull_statistics?next_page=e30", "").refused(t, 400, "invalid_request", "next_page.*another")
+	r.manage(t, "GET", "/repository/acme/app/tag/-/pull_statistics", "").refused(t, 400, "invalid_request", "")
+
+	off := setup(t)
+	off.put(t, "acme/app", "v1", off.simple(t, "acme/app", 1, nil))
+	for _, path := range []string{"/repository/acme/app/pull_statistics", "/repository/acme/app/tag/v1/pull_statistics",
+		"/repository/acme/app/manifest/" + a.String() + "/pull_statistics", "/pull_statistics"} {
+		off.manage(t, "GET", path, "").refused(t, 404, "not_found", "pulls are not counted here: the setting pull_statistics.enabled is false")
+	}
+}
+
+// The state tells of a log that was restored, and a reset is the way out.
+func TestAPIPullState(t *testing.T) {
+	t.Parallel()
+	r, flush := counting(t)
+	r.put(t, "acme/app", "v1", r.simple(t, "acme/app", 1, nil))
+	r.do(t, "GET", "/v2/acme/app/manifests/v1", "")
+	flush(1)
+	var state struct {
+		Counted int64
+		Last    *time.Time `json:"last_processed_timestamp"`
+		XID     uint64     `json:"last_processed_xid"`
+		Problem string
+	}
+	r.manage(t, "GET", "/pull_statistics", "").into(t, 200, &state)
+	if state.Counted != 1 || !recent(state.Last) || state.XID == 0 || state.Problem != "" {
+		t.Errorf("%+v", state)
+	}
+	if _, err := r.db.Pool.Exec(t.Context(), "UPDATE pullstatisticsprocessingstate SET last_processed_xid = '1099511627776'"); err != nil {
+		t.Fatal(err)
+	}
+	r.manage(t, "GET", "/pull_statistics", "").into(t, 200, &state)
+	if !strings.Contains(state.Problem, `"purser pulls reset"`) {
+		t.Errorf("%+v", state)
+	}
+	r.manage(t, "POST", "/pull_statistics/flush", "").refused(t, 409, "invalid_request", "purser pulls reset")
+	var reset struct{ Unread *int64 }
+	r.manage(t, "POST", "/pull_statistics/reset", "").into(t, 200, &reset)
+	if reset.Unread == nil || *reset.Unread != 0 {
+		t.Errorf("%+v", reset)
+	}
+	state.Problem = ""
+	r.manage(t, "POST", "/pull_statistics/flush", "").into(t, 200, &state)
+	if state.Counted != 1 || state.Problem != "" {
+		t.Errorf("%+v", state)
+	}
+}
