@@ -89,8 +89,6 @@ func (u *turn) record(ctx context.Context, tx pgx.Tx, t catalog.PruneTarget, del
 			policies = (SELECT jsonb_object_agg(key, COALESCE((r.policies ->> key)::bigint, 0) + COALESCE((EXCLUDED.policies ->> key)::bigint, 0))
 				FROM jsonb_object_keys(r.policies || EXCLUDED.policies) AS key)`,
 		u.task.run, t.ID, t.Path, deleted, counts)
-	// Where the run is, should this process end here.
-	b.Queue("UPDATE autoprunetaskstatus SET next_repository = $2 WHERE namespace_id = $1", u.task.namespace, u.task.next)
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("recording a run: %w", err)
 	}
@@ -100,7 +98,7 @@ func (u *turn) record(ctx context.Context, tx pgx.Tx, t catalog.PruneTarget, del
 // recordFailure keeps why a repository could not be pruned.
 func (u *turn) recordFailure(ctx context.Context, t catalog.PruneTarget, failure error) error {
 	err := u.p.db.Tx(ctx, func(tx pgx.Tx) error {
-		if _, err := u.p.keep(ctx, tx, u.task); err != nil {
+		if err := u.p.keep(ctx, tx, u.task); err != nil {
 			return err
 		}
 		if err := u.makeRun(ctx, tx); err != nil {
@@ -131,7 +129,7 @@ func shorten(text string) string {
 // the task back.
 func (u *turn) pause(ctx context.Context) error {
 	return u.p.db.Tx(ctx, func(tx pgx.Tx) error {
-		if _, err := u.p.keep(ctx, tx, u.task); err != nil {
+		if err := u.p.keep(ctx, tx, u.task); err != nil {
 			return err
 		}
 		if err := u.makeRun(ctx, tx); err != nil {
@@ -191,7 +189,7 @@ func (u *turn) finish(ctx context.Context) error {
 	var r *run
 	err := u.p.db.Tx(ctx, func(tx pgx.Tx) (err error) {
 		told = false
-		if _, err := u.p.keep(ctx, tx, u.task); err != nil {
+		if err := u.p.keep(ctx, tx, u.task); err != nil {
 			return err
 		}
 		if r, err = u.addTurn(ctx, tx, "success"); err != nil {
@@ -276,7 +274,7 @@ func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
 		return failure
 	}
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
-		if _, err := p.keep(ctx, tx, t); err != nil {
+		if err := p.keep(ctx, tx, t); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, `

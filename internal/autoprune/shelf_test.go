@@ -39,7 +39,7 @@ func setup(t testing.TB, change ...func(*autoprune.Options)) *registry {
 // replica is another process on the same database.
 func (r *registry) replica(change ...func(*autoprune.Options)) (*catalog.Catalog, *autoprune.Pruner) {
 	r.t.Helper()
-	background, err := db.Open(r.t.Context(), db.Options{DSN: r.dsn, LockTimeout: 200 * time.Millisecond, Log: quiet})
+	background, err := db.Open(r.t.Context(), db.Options{DSN: r.dsn, ApplicationName: "pruner", LockTimeout: 200 * time.Millisecond, Log: quiet})
 	r.must(err)
 	r.t.Cleanup(background.Close)
 	c := catalog.New(catalog.Options{DB: r.db, Background: background, CacheOff: true, Log: quiet})

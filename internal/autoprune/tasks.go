@@ -73,34 +73,42 @@ func (p *Pruner) claim(ctx context.Context) (*task, error) {
 // nowMS is the database's time in milliseconds, as last_ran_ms has it.
 const nowMS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
-// keep locks the task until the transaction ends and makes its lease new. It is the
-// first statement of everything that a turn writes, also of what it records of the
-// run: a worker that was stopped for longer than its lease, and whose task another
-// has, does nothing when it wakes. It returns the version of the policies. Error:
-// errLost.
-func (p *Pruner) keep(ctx context.Context, tx pgx.Tx, t *task) (version int64, err error) {
-	err = tx.QueryRow(ctx, `
-		UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() + $3::interval
-		WHERE namespace_id = $1 AND lease = $2 RETURNING policies_version`,
-		t.namespace, t.lease, p.opt.Lease).Scan(&version)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, errLost
-	}
+// keep locks the task until the transaction ends. It, or hold, is the first
+// statement of everything that a turn writes, also of what it records of the run: a
+// worker that was stopped for longer than its lease, and whose task another has,
+// does nothing when it wakes. Error: errLost.
+//
+// A transaction may update the task once, and it matters: at the second time
+// PostgreSQL checks the key to the namespace again, although it is the same, and
+// waits there for who deletes the namespace, who waits for the task.
+func (p *Pruner) keep(ctx context.Context, tx pgx.Tx, t *task) error {
+	done, err := tx.Exec(ctx, "SELECT FROM autoprunetaskstatus WHERE namespace_id = $1 AND lease = $2 FOR NO KEY UPDATE",
+		t.namespace, t.lease)
 	if err != nil {
-		return 0, fmt.Errorf("locking the task of namespace %s: %w", t.name, err)
+		return fmt.Errorf("locking the task of namespace %s: %w", t.name, err)
 	}
-	return version, nil
+	if done.RowsAffected() == 0 {
+		return errLost
+	}
+	return nil
 }
 
-// hold is keep for what goes by the policies: one that was changed or deleted
-// deletes nothing any more once its change is committed, because that waits for
-// these locks, or this finds it. Errors: errLost, errOutdated.
+// hold is keep for what goes by the policies, makes the lease new and says where the
+// run is, should this process end here. A policy that was changed or deleted deletes
+// nothing any more once its change is committed, because that waits for these
+// locks, or this finds it. Errors: errLost, errOutdated.
 func (p *Pruner) hold(ctx context.Context, tx pgx.Tx, t *task) error {
-	policies, err := p.keep(ctx, tx, t)
-	if err != nil {
-		return err
+	var policies, defaults, protection int64
+	err := tx.QueryRow(ctx, `
+		UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() + $3::interval, next_repository = $4
+		WHERE namespace_id = $1 AND lease = $2 RETURNING policies_version`,
+		t.namespace, t.lease, p.opt.Lease, t.next).Scan(&policies)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return errLost
 	}
-	var defaults, protection int64
+	if err != nil {
+		return fmt.Errorf("locking the task of namespace %s: %w", t.name, err)
+	}
 	err = tx.QueryRow(ctx, `
 		WITH locked AS (
 			SELECT name, value::bigint FROM settings

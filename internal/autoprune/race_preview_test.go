@@ -1,0 +1,212 @@
+package autoprune_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+// TestPreviewEqualsRun: with nothing in between, a run deletes exactly what the
+// preview has told, and garbage collection can then free exactly as many bytes.
+func TestPreviewEqualsRun(t *testing.T) {
+	t.Parallel()
+	deleted, freed, companions := 0, int64(0), 0
+	for seed := range uint64(25) {
+		r := setup(t, func(o *autoprune.Options) { o.Batch, o.Page = 3, 5 })
+		l := &library{registry: r, rnd: rand.New(rand.NewPCG(seed, 1))}
+		l.fill()
+		if l.rnd.IntN(2) == 0 { // what an undo has restored is exempt
+			l.run()
+			runs, _, err := r.pruner.Runs(t.Context(), "n", "", 1)
+			r.must(err)
+			_, err = r.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
+			r.must(err)
+			r.policy(autoprune.Target{Namespace: "n"}, `{"method": "number_of_tags", "numTags": 2, "tagPattern": "a.*"}`)
+		}
+		l.collect()
+		before, entries := l.bytes(), value[int64](r, "SELECT COALESCE(max(id), 0) FROM auditlog")
+		preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "n"}, autoprune.PreviewOptions{Limit: 10_000})
+		r.must(err)
+		r.run()
+		var going []string
+		for _, tag := range preview.Going {
+			going = append(going, fmt.Sprintf("%s:%s %s %s", tag.Repository, tag.Tag, tag.Code, tag.Policy))
+			if tag.Code == autoprune.ImageGoes {
+				companions++
+			}
+		}
+		gone := values[string](r, `SELECT repository || ':' || tag || ' ' || (detail ->> 'code') || ' ' || policy FROM auditlog
+			WHERE kind = 'autoprune_tag_delete' AND id > $1`, entries)
+		slices.Sort(going)
+		slices.Sort(gone)
+		if !slices.Equal(going, gone) || int(preview.Deleted) != len(gone) {
+			t.Errorf("seed %d: were to go (%d):\n%q\ndid go:\n%q", seed, preview.Deleted, going, gone)
+		}
+		if now := l.bytes(); before-now != preview.Bytes {
+			t.Errorf("seed %d: %d bytes were to be freed, and can be %d", seed, preview.Bytes, before-now)
+		}
+		r.consistent()
+		deleted, freed = deleted+len(gone), freed+preview.Bytes
+	}
+	if deleted < 100 || freed < 1000 || companions < 10 {
+		t.Errorf("too little happened: %d tags, %d bytes, %d companions", deleted, freed, companions)
+	}
+}
+
+// library is a namespace with all that can be in one.
+type library struct {
+	*registry
+	rnd *rand.Rand
+}
+
+func (l *library) one(list ...string) string { return list[l.rnd.IntN(len(list))] }
+
+func (l *library) fill() {
+	targets := []catalog.PruneTarget{l.repository("n/a"), l.repository("n/b"), l.repository("other/c")}
+	for _, target := range targets {
+		l.stock(target)
+	}
+	for range 1 + l.rnd.IntN(3) {
+		target := autoprune.Target{Namespace: "n"}
+		if l.rnd.IntN(3) == 0 {
+			target = autoprune.Target{Repository: l.one("n/a", "n/b")}
+		}
+		text := fmt.Sprintf(`{"method": "number_of_tags", "numTags": %d`, 1+l.rnd.IntN(6))
+		if l.rnd.IntN(2) == 0 {
+			text = fmt.Sprintf(`{"method": "creation_date", "olderThan": "%dd"`, 1+l.rnd.IntN(30))
+		}
+		text += l.one("", "", `, "tagPattern": "a.*"`, `, "tagPattern": "[ab]1?", "tagPatternMatches": false`) + "}"
+		// The same policy twice is refused, which is no matter.
+		if _, err := l.pruner.Create(l.t.Context(), target, parsed(l.t, text)); err != nil && !isAnswer(err) {
+			l.t.Fatal(err)
+		}
+	}
+	for range l.rnd.IntN(3) {
+		l.must(l.protect(catalog.ProtectionScope{Namespace: "n"}, l.one("a[0-3]", "b.*", `.*\.sig`, "c1|c2", "a7")+l.one("", "|x")))
+		if l.rnd.IntN(2) == 0 {
+			break
+		}
+	}
+}
+
+// stock fills a repository: manifests with blobs that others have too, indexes,
+// referrers, tags, and companions of all of these.
+func (l *library) stock(target catalog.PruneTarget) {
+	const plain = 8
+	name := func(i int) string { return fmt.Sprintf("%s m%d", target.Path, i) }
+	for i := range plain {
+		for layer := range 10 {
+			if l.rnd.IntN(4) == 0 {
+				l.layer(target, name(i), fmt.Sprintf("layer%d", layer), int64(1)<<layer)
+			}
+		}
+	}
+	all := plain
+	for range l.rnd.IntN(4) { // indexes, also of indexes
+		for child := range all {
+			if l.rnd.IntN(4) == 0 {
+				l.index(target, name(all), name(child))
+			}
+		}
+		l.manifest(target, name(all), "")
+		all++
+	}
+	for range l.rnd.IntN(4) { // referrers, also of referrers, and of what isn't there
+		l.manifest(target, name(all), name(l.rnd.IntN(all+2)))
+		l.layer(target, name(all), fmt.Sprintf("bill%d", all), 1<<20)
+		all++
+	}
+	for range 5 + l.rnd.IntN(20) {
+		tag := l.one("a", "b", "c", "zz") + fmt.Sprint(l.rnd.IntN(9))
+		if l.rnd.IntN(3) == 0 {
+			tag = "sha256-" + digestOf(name(l.rnd.IntN(all+2))).Hex() + l.one("", ".sig", ".att", ".sbom")
+		}
+		l.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
+			SELECT $1, $2, $3, id, now() - $5::interval FROM manifests WHERE repository_id = $2 AND digest = $4
+			ON CONFLICT DO NOTHING`, target.NamespaceID, target.ID, tag, digestOf(name(l.rnd.IntN(all))).Bytes(),
+			time.Duration(l.rnd.IntN(30*24*60))*time.Minute)
+	}
+}
+
+type manifestRow struct {
+	ID, Repository  int64
+	Digest, Subject []byte
+}
+
+// alive are the manifests that tags keep, in the plainest way: by turns, what they
+// point to, what is in an index that is kept, and what has a subject that is kept.
+func (l *library) alive() map[int64]bool {
+	l.t.Helper()
+	alive := make(map[int64]bool)
+	for _, id := range values[int64](l.registry, "SELECT manifest_id FROM tags") {
+		alive[id] = true
+	}
+	manifests := rowsOf[manifestRow](l.registry, "SELECT id, repository_id, digest, subject_digest FROM manifests")
+	links := rowsOf[catalog.ManifestLink](l.registry, "SELECT parent_id, child_id FROM manifest_references")
+	for _, m := range manifests {
+		for _, subject := range manifests {
+			if m.Subject != nil && m.Repository == subject.Repository && slices.Equal(m.Subject, subject.Digest) {
+				links = append(links, catalog.ManifestLink{Keeper: subject.ID, Kept: m.ID})
+			}
+		}
+	}
+	for more := true; more; {
+		more = false
+		for _, link := range links {
+			if alive[link.Keeper] && !alive[link.Kept] {
+				alive[link.Kept], more = true, true
+			}
+		}
+	}
+	return alive
+}
+
+// collect deletes the manifests that nothing keeps.
+func (l *library) collect() {
+	l.t.Helper()
+	var ids []int64
+	for id := range l.alive() {
+		ids = append(ids, id)
+	}
+	for _, sql := range []string{
+		"DELETE FROM manifest_references WHERE NOT parent_id = ANY ($1)",
+		"DELETE FROM layers WHERE NOT manifest_id = ANY ($1)",
+		"DELETE FROM manifests WHERE NOT id = ANY ($1)",
+	} {
+		l.exec(sql, ids)
+	}
+}
+
+// bytes are those of the blobs that the manifests hold which tags keep.
+func (l *library) bytes() (sum int64) {
+	l.t.Helper()
+	alive, held := l.alive(), make(map[string]int64)
+	for _, layer := range rowsOf[struct {
+		Manifest, Size int64
+		Digest         string
+	}](l.registry, "SELECT l.manifest_id, b.size, encode(b.digest, 'hex') FROM layers l JOIN blobs b ON b.digest = l.digest") {
+		if alive[layer.Manifest] {
+			held[layer.Digest] = layer.Size
+		}
+	}
+	for _, size := range held {
+		sum += size
+	}
+	return sum
+}
+
+func rowsOf[T any](r *registry, sql string, args ...any) []T {
+	r.t.Helper()
+	rows, err := r.db.Pool.Query(r.t.Context(), sql, args...)
+	r.must(err)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[T])
+	r.must(err)
+	return list
+}

@@ -1,0 +1,438 @@
+package autoprune_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// witness lets the database itself look at each deletion by a policy, in the
+// transaction that deletes: that the policies are there and select the tag as it
+// was, that no rule protects it, and that a tag was deleted for each entry and an
+// entry written for each tag. What is wrong stays in a table.
+const witness = `
+	CREATE TABLE wrong (what text);
+	CREATE TABLE deletions (repository_id bigint, tag text, created_at timestamptz, updated_at timestamptz, by text);
+	CREATE TABLE pushes (repository_id bigint, tag text, pushed timestamptz);
+
+	CREATE FUNCTION witness_tags () RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		IF TG_OP = 'DELETE' THEN
+			INSERT INTO deletions VALUES (OLD.repository_id, OLD.name, OLD.created_at, OLD.updated_at, current_setting('application_name'));
+		ELSE
+			INSERT INTO pushes VALUES (NEW.repository_id, NEW.name, COALESCE(NEW.updated_at, NEW.created_at));
+		END IF;
+		RETURN NULL;
+	END;
+	$$;
+	CREATE TRIGGER witness AFTER INSERT OR UPDATE OR DELETE ON tags FOR EACH ROW EXECUTE FUNCTION witness_tags();
+
+	CREATE FUNCTION witness_entries () RETURNS trigger LANGUAGE plpgsql AS $$
+	DECLARE
+		was timestamptz := COALESCE(NEW.detail ->> 'updated_at', NEW.detail ->> 'created_at')::timestamptz;
+		namespace bigint := (SELECT top_level_namespace_id FROM repositories WHERE id = NEW.repository_id);
+		id text;
+		p jsonb;
+	BEGIN
+		IF namespace IS NULL THEN -- the repository is being deleted
+			RETURN NULL;
+		END IF;
+		IF EXISTS (SELECT FROM tagprotectionrules r WHERE NEW.tag ~ ('^(' || r.pattern || ')$')
+			AND COALESCE(r.namespace_id, namespace) = namespace AND COALESCE(r.repository_id, NEW.repository_id) = NEW.repository_id) THEN
+			INSERT INTO wrong VALUES (format('%s is protected and was deleted', NEW.tag));
+		END IF;
+		FOR id IN SELECT jsonb_array_elements_text(NEW.detail -> 'policies') LOOP
+			p := (
+				SELECT policy::jsonb FROM namespaceautoprunepolicy WHERE uuid = id AND namespace_id = namespace
+				UNION ALL
+				SELECT policy::jsonb FROM repositoryautoprunepolicy WHERE uuid = id AND repository_id = NEW.repository_id
+				UNION ALL
+				SELECT policy::jsonb FROM defaultautoprunepolicy WHERE uuid = id
+					AND NOT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = namespace)
+					AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = namespace));
+			IF p IS NULL THEN
+				INSERT INTO wrong VALUES (format('%s was deleted by a policy that did not apply any more', NEW.tag));
+			ELSIF p ? 'olderThan' AND was >= clock_timestamp() - (p ->> 'olderThan')::interval THEN
+				INSERT INTO wrong VALUES (format('%s was pushed at %s and deleted by %s', NEW.tag, was, p));
+			ELSIF p ? 'numTags' AND (
+				SELECT count(DISTINCT tag) FROM pushes u WHERE u.repository_id = NEW.repository_id AND u.tag <> NEW.tag
+					AND u.pushed >= was) < (p ->> 'numTags')::bigint THEN
+				INSERT INTO wrong VALUES (format('%s was among the newest of %s', NEW.tag, p));
+			ELSIF p ? 'tagPattern' AND NEW.tag !~ ('^(' || (p ->> 'tagPattern') || ')$') THEN
+				INSERT INTO wrong VALUES (format('%s does not match %s', NEW.tag, p));
+			END IF;
+		END LOOP;
+		IF jsonb_array_length(NEW.detail -> 'policies') = 0 THEN
+			INSERT INTO wrong VALUES (format('%s was deleted by no policy', NEW.tag));
+		END IF;
+		RETURN NULL;
+	END;
+	$$;
+	CREATE TRIGGER witness AFTER INSERT ON auditlog FOR EACH ROW WHEN (NEW.kind = 'autoprune_tag_delete')
+		EXECUTE FUNCTION witness_entries();`
+
+// storm is all that goes on at once.
+type storm struct {
+	*registry
+	pruners []*autoprune.Pruner
+	done    [6]atomic.Int64 // of each kind of act, those that succeeded
+}
+
+var (
+	stormNamespaces = []string{"n0", "n1", "n2"} // n0 stays
+	stormPolicies   = []string{
+		`{"method": "number_of_tags", "numTags": 1}`,
+		`{"method": "number_of_tags", "numTags": 4}`,
+		`{"method": "number_of_tags", "numTags": 2, "tagPattern": "a.*"}`,
+		`{"method": "creation_date", "olderThan": "1h"}`,
+		`{"method": "creation_date", "olderThan": "4h"}`,
+		`{"method": "creation_date", "olderThan": "2h", "tagPattern": "b.*"}`,
+	}
+)
+
+// TestStorm: whatever happens at the same time, nothing goes that a policy and the
+// rules of that moment don't let go, everything that goes is told once, and when it
+// is quiet exactly what the rules keep is left.
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	s := &storm{registry: setup(t)}
+	s.exec(witness)
+	s.must(s.protect(catalog.ProtectionScope{}, "keep.*"))
+	for range 4 {
+		_, p := s.replica(func(o *autoprune.Options) {
+			o.Lease, o.Turn, o.Batch, o.Page = 40*time.Millisecond, 30*time.Millisecond, 3, 7
+			o.Pulls = func(context.Context) (autoprune.PullRecord, error) { // some workers are slow
+				if rand.IntN(4) == 0 {
+					time.Sleep(time.Duration(rand.IntN(90)) * time.Millisecond)
+				}
+				return autoprune.PullRecord{}, nil
+			}
+		})
+		s.pruners = append(s.pruners, p)
+	}
+	for _, name := range stormNamespaces {
+		for _, repository := range []string{"/a", "/b"} {
+			s.pushOld(t.Context(), name+repository, "keep", 100)
+		}
+	}
+	s.blow(6 * time.Second)
+	s.settle()
+	s.verify()
+}
+
+// blow lets everybody do what they do for a while.
+func (s *storm) blow(d time.Duration) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), d)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, p := range s.pruners {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				turn, end := context.WithTimeout(context.Background(), time.Duration(1+rand.IntN(300))*time.Millisecond)
+				if _, err := p.Work(turn); err != nil && turn.Err() == nil {
+					s.t.Errorf("a worker: %v", err)
+				}
+				end()
+			}
+		})
+	}
+	for range 5 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				s.act(context.WithoutCancel(ctx))
+			}
+		})
+	}
+	all.Wait()
+}
+
+func pick[T any](list []T) T { return list[rand.IntN(len(list))] }
+
+// act is something that a client does. What it is told may be no; that something
+// failed it may not be told.
+func (s *storm) act(ctx context.Context) {
+	namespace := pick(stormNamespaces)
+	path := namespace + pick([]string{"/a", "/b"})
+	tag := fmt.Sprintf("%s%d", pick([]string{"a", "b", "c"}), rand.IntN(8))
+	target := pick([]autoprune.Target{{}, {Namespace: namespace}, {Namespace: namespace}, {Repository: path}})
+	var err error
+	kind := 0
+	switch n := rand.IntN(100); {
+	case n < 45:
+		s.pushOld(ctx, path, tag, rand.IntN(6))
+	case n < 60:
+		err = s.catalog.PointTag(ctx, path, tag, digestOf(fmt.Sprintf("m%d", rand.IntN(5))))
+	case n < 68:
+		kind, err = 1, s.catalog.DeleteTag(ctx, path, tag)
+	case n < 80:
+		kind, err = 2, s.changePolicy(ctx, target)
+	case n < 87:
+		kind, err = 3, s.changeProtection(ctx, namespace, path)
+	case n < 95:
+		kind, err = 4, s.undo(ctx)
+	case n < 97:
+		kind = 5
+		s.exec("DELETE FROM repositories WHERE path = $1 AND path NOT LIKE 'n0/%'", path)
+	case n < 98:
+		s.exec("DELETE FROM top_level_namespaces WHERE name = $1 AND name <> 'n0'", namespace)
+	default:
+		err = s.pruners[0].RunNow(ctx, namespace)
+	}
+	if _, answer := errors.AsType[*oci.Error](err); err != nil && !answer {
+		s.t.Errorf("a client was told: %v", err)
+	}
+	if err == nil {
+		s.done[kind].Add(1)
+	}
+}
+
+// pushOld makes or moves a tag that was pushed so many hours ago, and what it needs.
+func (s *storm) pushOld(ctx context.Context, path, tag string, hours int) {
+	err := s.db.Tx(ctx, func(tx pgx.Tx) error {
+		for _, sql := range []string{
+			"INSERT INTO top_level_namespaces (name) VALUES (split_part($1, '/', 1)) ON CONFLICT DO NOTHING",
+			`INSERT INTO repositories (top_level_namespace_id, path)
+				SELECT id, $1 FROM top_level_namespaces WHERE name = split_part($1, '/', 1) FOR KEY SHARE ON CONFLICT DO NOTHING`,
+		} {
+			if _, err := tx.Exec(ctx, sql, path); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		err = s.db.Tx(ctx, func(tx pgx.Tx) error {
+			var namespace, repository, manifest int64
+			err := tx.QueryRow(ctx, `SELECT n.id, r.id FROM repositories r JOIN top_level_namespaces n ON n.id = r.top_level_namespace_id
+				WHERE path = $1 FOR KEY SHARE`, path).Scan(&namespace, &repository)
+			if errors.Is(err, pgx.ErrNoRows) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			name := fmt.Sprintf("m%d", rand.IntN(5))
+			err = tx.QueryRow(ctx, `INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, payload, total_size)
+				VALUES ($1, $2, $3, 'application/vnd.oci.image.manifest.v1+json', '{}', 2)
+				ON CONFLICT (top_level_namespace_id, repository_id, digest) DO UPDATE SET total_size = 2 RETURNING id`,
+				namespace, repository, digestOf(name).Bytes()).Scan(&manifest)
+			if err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
+				VALUES ($1, $2, $3, $4, now() - make_interval(hours => $5))
+				ON CONFLICT (repository_id, top_level_namespace_id, name) DO UPDATE
+				SET manifest_id = EXCLUDED.manifest_id, updated_at = EXCLUDED.created_at WHERE NOT tags.name LIKE 'keep%'`,
+				namespace, repository, tag, manifest, hours)
+			return err
+		})
+	}
+	if err != nil {
+		s.t.Errorf("pushing %s:%s: %v", path, tag, err)
+	}
+}
+
+func (s *storm) changePolicy(ctx context.Context, target autoprune.Target) error {
+	p := pick(s.pruners)
+	if target.Namespace != "" && rand.IntN(6) == 0 {
+		return p.UseDefaults(ctx, target.Namespace, rand.IntN(2) == 0)
+	}
+	list, err := p.List(ctx, target)
+	if err != nil {
+		return err
+	}
+	policy, err := autoprune.ParsePolicy([]byte(pick(stormPolicies)))
+	if err != nil {
+		return err
+	}
+	switch n := rand.IntN(3); {
+	case n == 0 && len(list) < 2 || len(list) == 0:
+		_, err = p.Create(ctx, target, policy)
+	case n == 1:
+		err = p.Update(ctx, target, pick(list).ID, policy)
+	default:
+		err = p.Delete(ctx, target, pick(list).ID)
+	}
+	return err
+}
+
+func (s *storm) changeProtection(ctx context.Context, namespace, path string) error {
+	scope := pick([]catalog.ProtectionScope{{}, {Namespace: namespace}, {Repository: path}})
+	rules, err := s.catalog.ProtectionRules(ctx, scope)
+	if err != nil {
+		return err
+	}
+	for _, r := range rules {
+		if r.Pattern.String() != "keep.*" && rand.IntN(3) > 0 {
+			return s.catalog.DeleteProtectionRule(ctx, scope, r.ID)
+		}
+	}
+	pattern, err := oci.ParseTagPattern(pick([]string{"a[0-3]", "b.*", "c1|c2|c3"}))
+	if err != nil {
+		return err
+	}
+	_, err = s.catalog.CreateProtectionRule(ctx, scope, pattern)
+	return err
+}
+
+func (s *storm) undo(ctx context.Context) error {
+	p := pick(s.pruners)
+	runs, _, err := p.Runs(ctx, "", "", 20)
+	if err != nil || len(runs) == 0 {
+		return err
+	}
+	_, err = p.Undo(ctx, pick(runs).ID, "", time.Minute)
+	return err
+}
+
+// settle lets one worker prune until nothing is to be done.
+func (s *storm) settle() {
+	s.t.Helper()
+	s.exec("UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() - interval '1s' WHERE lease IS NOT NULL")
+	_, p := s.replica() // which keeps house when it begins
+	for quiet, before := 0, int64(-1); quiet < 20; quiet++ {
+		_, err := p.Work(s.t.Context())
+		s.must(err)
+		if now := value[int64](s.registry, "SELECT sum(deleted)::bigint FROM autopruneruns"); now != before ||
+			value[bool](s.registry, "SELECT EXISTS (SELECT FROM autoprunetaskstatus WHERE run IS NOT NULL OR last_ran_ms IS NULL)") {
+			before, quiet = now, 0
+		}
+	}
+	_, p = s.replica() // once more, for runs whose task went just now
+	_, err := p.Work(s.t.Context())
+	s.must(err)
+}
+
+func (s *storm) verify() {
+	s.t.Helper()
+	s.consistent()
+	for _, wrong := range values[string](s.registry, "SELECT DISTINCT what FROM wrong LIMIT 20") {
+		s.t.Error(wrong)
+	}
+	for _, failure := range values[string](s.registry, `SELECT DISTINCT error FROM autopruneruns WHERE state = 'failure'
+		UNION SELECT error FROM autopruneruns_repositories WHERE error IS NOT NULL LIMIT 20`) {
+		s.t.Errorf("a run failed: %s", failure)
+	}
+	for what, sql := range map[string]string{
+		"deletions by workers that the audit log doesn't tell, or entries without a deletion": `
+			SELECT count(*) FROM (SELECT repository_id, tag, created_at, updated_at, count(*) AS n FROM deletions
+				WHERE by = 'pruner' GROUP BY 1, 2, 3, 4) d
+			FULL JOIN (SELECT repository_id, tag, (detail ->> 'created_at')::timestamptz AS created_at,
+				(detail ->> 'updated_at')::timestamptz AS updated_at, count(*) AS n FROM auditlog
+				WHERE kind = 'autoprune_tag_delete' GROUP BY 1, 2, 3, 4) e
+			ON (d.repository_id, d.tag, d.created_at) = (e.repository_id, e.tag, e.created_at) AND d.updated_at IS NOT DISTINCT FROM e.updated_at
+			WHERE d.n IS DISTINCT FROM e.n`,
+		"runs that run for ever": "SELECT count(*) FROM autopruneruns WHERE state = 'running'",
+		"runs that don't count what was restored": `SELECT count(*) FROM autopruneruns r
+			WHERE restored <> (SELECT count(*) FROM auditlog WHERE run = r.id AND kind = 'revert_tag')`,
+		"tasks without a policy, or policies without a task": `
+			SELECT count(*) FROM top_level_namespaces n
+			WHERE EXISTS (SELECT FROM autoprunetaskstatus WHERE namespace_id = n.id) <> (
+				EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = n.id)
+				OR EXISTS (SELECT FROM repositoryautoprunepolicy WHERE namespace_id = n.id)
+				OR EXISTS (SELECT FROM defaultautoprunepolicy)
+					AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = n.id))`,
+		"tags that were always protected and are gone": `
+			SELECT count(*) FROM deletions d JOIN repositories r ON r.id = d.repository_id WHERE tag LIKE 'keep%'`,
+	} {
+		if n := value[int](s.registry, sql); n != 0 {
+			s.t.Errorf("%s: %d", what, n)
+		}
+	}
+	s.verifyRest()
+	for kind, what := range []string{"pushes", "deletions", "changes of policies", "changes of protection", "undos", "deletions of repositories"} {
+		if s.done[kind].Load() == 0 {
+			s.t.Errorf("there were no %s", what)
+		}
+	}
+	s.t.Logf("tags deleted by policies: %d, restored: %d, runs: %d, of them stopped: %d; acts: %d pushes, %d deletions, %d of policies, %d of rules, %d undos",
+		value[int](s.registry, "SELECT sum(deleted) FROM autopruneruns"), value[int](s.registry, "SELECT sum(restored) FROM autopruneruns"),
+		value[int](s.registry, "SELECT sum(times) FROM autopruneruns"), value[int](s.registry, "SELECT count(*) FROM autopruneruns WHERE state = 'stopped'"),
+		s.done[0].Load(), s.done[1].Load(), s.done[2].Load(), s.done[3].Load(), s.done[4].Load())
+}
+
+// rest is a tag that is left, and what applies to it.
+type rest struct {
+	Repository int64
+	Path, Tag  string
+	Pushed     time.Time
+	Exempt     []string
+}
+
+// verifyRest checks that exactly those tags are left that the rules keep, which it
+// finds in the plainest way.
+func (s *storm) verifyRest() {
+	s.t.Helper()
+	rows, err := s.db.Pool.Query(s.t.Context(), `
+		SELECT r.id, r.path, t.name, COALESCE(t.updated_at, t.created_at) AS pushed, ARRAY(
+			SELECT e.policy FROM autopruneexemptions e
+			JOIN (SELECT uuid, version FROM namespaceautoprunepolicy UNION ALL SELECT uuid, version FROM repositoryautoprunepolicy
+				UNION ALL SELECT uuid, version FROM defaultautoprunepolicy) p ON p.uuid = e.policy AND p.version = e.version
+			WHERE e.repository_id = r.id AND e.tag_id = t.id AND e.pushed_at = COALESCE(t.updated_at, t.created_at))
+		FROM tags t JOIN live_repositories r ON r.id = t.repository_id ORDER BY r.id, pushed DESC, t.name`)
+	s.must(err)
+	tags, err := pgx.CollectRows(rows, pgx.RowToStructByPos[rest])
+	s.must(err)
+	now := value[time.Time](s.registry, "SELECT now()")
+	counts := make(map[string]int64) // by repository and policy
+	for _, one := range tags {
+		namespace, _, _ := strings.Cut(one.Path, "/")
+		rules, _, err := s.catalog.Protection(s.t.Context(), one.Path)
+		s.must(err)
+		if slices.ContainsFunc(rules, func(r catalog.ProtectionRule) bool { return r.Pattern.Match(one.Tag) }) {
+			continue
+		}
+		for _, p := range s.policies(namespace, one.Path) {
+			if slices.Contains(one.Exempt, p.ID) || p.Pattern != "" && !regexp.MustCompile("^("+p.Pattern+")$").MatchString(one.Tag) {
+				continue
+			}
+			key := one.Path + p.ID
+			if counts[key]++; p.Number > 0 && counts[key] > p.Number {
+				s.t.Errorf("%s:%s is left, and isn't among the newest %d", one.Path, one.Tag, p.Number)
+			}
+			if p.Age > 0 && one.Pushed.Before(now.Add(-p.Age)) {
+				s.t.Errorf("%s:%s is left, and was pushed at %s, more than %s ago", one.Path, one.Tag, one.Pushed, p.Age)
+			}
+		}
+	}
+}
+
+type plainPolicy struct {
+	ID, Pattern string
+	Number      int64
+	Age         time.Duration
+}
+
+func (s *storm) policies(namespace, path string) []plainPolicy {
+	s.t.Helper()
+	rows, err := s.db.Pool.Query(s.t.Context(), `
+		SELECT p.uuid, COALESCE(policy::jsonb ->> 'tagPattern', ''), COALESCE((policy::jsonb ->> 'numTags')::bigint, 0),
+			COALESCE((policy::jsonb ->> 'olderThan')::interval, '0')
+		FROM top_level_namespaces n CROSS JOIN LATERAL (
+			SELECT uuid, policy FROM namespaceautoprunepolicy WHERE namespace_id = n.id
+			UNION ALL
+			SELECT p.uuid, policy FROM repositoryautoprunepolicy p JOIN repositories r ON r.id = p.repository_id WHERE r.path = $2
+			UNION ALL
+			SELECT uuid, policy FROM defaultautoprunepolicy
+			WHERE NOT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = n.id)
+				AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = n.id)) p
+		WHERE n.name = $1`, namespace, path)
+	s.must(err)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[plainPolicy])
+	s.must(err)
+	return list
+}

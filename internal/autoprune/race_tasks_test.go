@@ -1,0 +1,294 @@
+package autoprune_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+func isLockTimeout(err error) bool { return db.Code(err) == db.CodeLockNotAvailable }
+
+// notice is an Options.Notify that does something at the first notice.
+func notice(do func()) func(context.Context, audit.Execer, string, any) error {
+	var once sync.Once
+	return func(context.Context, audit.Execer, string, any) error {
+		once.Do(do)
+		return nil
+	}
+}
+
+func (r *registry) tasks() int { return value[int](r, "SELECT count(*) FROM autoprunetaskstatus") }
+
+// TestPolicyComesWhileItsTaskGoes: a policy that is created when a worker has seen
+// none, in whichever order they come, has a task in the end.
+func TestPolicyComesWhileItsTaskGoes(t *testing.T) {
+	t.Parallel()
+	namespace := autoprune.Target{Namespace: "app"}
+	const text = `{"method": "creation_date", "olderThan": "1d"}`
+	create := func(target autoprune.Target) func(r *registry) {
+		return func(r *registry) { r.policy(target, text) }
+	}
+	for name, come := range map[string]func(r *registry){
+		"of the namespace":  create(namespace),
+		"of the repository": create(autoprune.Target{Repository: "app/a"}),
+		"of the registry":   create(autoprune.Target{}),
+		// Without a change of the version, as if that had been forgotten.
+		"by hand": func(r *registry) {
+			r.exec("INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) SELECT gen_random_uuid(), id, $1 FROM top_level_namespaces", text)
+		},
+		"by hand, of the repository": func(r *registry) {
+			r.exec("INSERT INTO repositoryautoprunepolicy (uuid, namespace_id, repository_id, policy) SELECT gen_random_uuid(), top_level_namespace_id, id, $1 FROM repositories", text)
+		},
+		"by hand, of the registry": func(r *registry) {
+			r.exec("INSERT INTO defaultautoprunepolicy (uuid, policy) VALUES (gen_random_uuid(), $1)", text)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			a := r.repository("app/a")
+			r.tag(a, "v1", "m1", 10*day)
+			id := r.policy(namespace, text)
+			r.must(r.pruner.Delete(t.Context(), namespace, id))
+			var once sync.Once
+			_, pruner := r.replica(func(o *autoprune.Options) {
+				o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) { // all policies were read
+					once.Do(func() { come(r) })
+					return reliable(ctx)
+				}
+			})
+			_, err := pruner.Work(t.Context())
+			r.must(err)
+			if r.tasks() != 1 {
+				t.Fatal("the policy has no task")
+			}
+			_, err = pruner.Work(t.Context())
+			r.must(err)
+			if got := r.tags(a); len(got) != 0 {
+				t.Errorf("the policy was not applied: %v", got)
+			}
+		})
+	}
+}
+
+// TestPolicyWaitsForTheTaskThatGoes: the task is deleted and that isn't committed
+// yet. The policy that comes makes it again.
+func TestPolicyWaitsForTheTaskThatGoes(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.repository("app/a")
+	namespace := autoprune.Target{Namespace: "app"}
+	id := r.policy(namespace, `{"method": "creation_date", "olderThan": "1d"}`)
+	r.must(r.pruner.Delete(t.Context(), namespace, id))
+	tx, err := r.db.Pool.Begin(t.Context())
+	r.must(err)
+	_, err = tx.Exec(t.Context(), "DELETE FROM autoprunetaskstatus")
+	r.must(err)
+	made := make(chan error, 1)
+	go func() {
+		_, err := r.pruner.Create(t.Context(), namespace, parsed(t, `{"method": "creation_date", "olderThan": "1d"}`))
+		made <- err
+	}()
+	r.await("SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT granted AND datname = current_database())")
+	r.must(tx.Commit(t.Context()))
+	r.must(<-made)
+	if r.tasks() != 1 || value[int](r, "SELECT count(*) FROM namespaceautoprunepolicy") != 1 {
+		t.Error("a policy without a task, or the other way round")
+	}
+}
+
+// TestTaskWaitsForThePolicyThatComes: the policy is there and isn't committed yet
+// when the worker, which has seen none, is about to delete the task.
+func TestTaskWaitsForThePolicyThatComes(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	namespace := autoprune.Target{Namespace: "app"}
+	r.must(r.pruner.Delete(t.Context(), namespace, r.policy(namespace, `{"method": "number_of_tags", "numTags": 1}`)))
+	var once sync.Once
+	committed := make(chan error, 1)
+	_, pruner := r.replica(func(o *autoprune.Options) {
+		o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) { // all policies were read
+			once.Do(func() {
+				tx, err := r.db.Pool.Begin(context.WithoutCancel(ctx))
+				r.must(err)
+				for _, sql := range []string{ // as Create does
+					"UPDATE autoprunetaskstatus SET policies_version = policies_version + 1, last_ran_ms = NULL WHERE namespace_id = $1",
+					`INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy)
+						VALUES (gen_random_uuid(), $1, '{"method": "number_of_tags", "numTags": 1}')`,
+				} {
+					_, err = tx.Exec(ctx, sql, a.NamespaceID)
+					r.must(err)
+				}
+				go func() {
+					r.await("SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT granted AND datname = current_database())")
+					committed <- tx.Commit(context.WithoutCancel(ctx))
+				}()
+			})
+			return reliable(ctx)
+		}
+	})
+	_, err := pruner.Work(t.Context())
+	r.must(err)
+	r.must(<-committed)
+	if r.tasks() != 1 {
+		t.Error("the policy has no task")
+	}
+}
+
+// await waits until a query says true.
+func (r *registry) await(sql string) {
+	r.t.Helper()
+	for end := time.Now().Add(20 * time.Second); !value[bool](r, sql); {
+		if time.Now().After(end) {
+			r.t.Fatalf("still not so: %s", sql)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestDuplicateAtTheSameTime: of equal policies that are created at one time, one is
+// saved.
+func TestDuplicateAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	for _, target := range []autoprune.Target{{}, {Namespace: "app"}, {Repository: "app/a"}} {
+		r := setup(t)
+		r.repository("app/a")
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		made := 0
+		for range 6 {
+			all.Go(func() {
+				_, err := r.pruner.Create(t.Context(), target, parsed(t, `{"method": "number_of_tags", "numTags": 7}`))
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					made++
+				}
+			})
+		}
+		if all.Wait(); made != 1 {
+			t.Errorf("%s: saved %d times", target, made)
+		}
+	}
+}
+
+// TestOneWorkerEach: a task is had by one worker at a time, the longest waiting
+// first, and a leased one isn't waited for.
+func TestOneWorkerEach(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	names := []string{"a", "b", "c"}
+	for _, name := range names {
+		r.tag(r.repository(name+"/x"), "v1", "m1", 10*day)
+		r.policy(autoprune.Target{Namespace: name}, `{"method": "creation_date", "olderThan": "1d"}`)
+	}
+	r.exec(`UPDATE autoprunetaskstatus t SET last_ran_ms = CASE n.name WHEN 'a' THEN 30 WHEN 'b' THEN 10 ELSE 20 END
+		FROM top_level_namespaces n WHERE n.id = t.namespace_id`)
+	var order []string
+	var within func(depth int) func(*autoprune.Options)
+	within = func(depth int) func(*autoprune.Options) {
+		return func(o *autoprune.Options) {
+			o.Interval = time.Hour
+			o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) {
+				order = append(order, values[string](r, `SELECT n.name FROM autoprunetaskstatus t JOIN top_level_namespaces n ON n.id = t.namespace_id
+					WHERE lease IS NOT NULL ORDER BY last_ran_ms DESC LIMIT 1`)...)
+				if depth < 3 {
+					_, other := r.replica(within(depth + 1))
+					_, err := other.Work(ctx)
+					return autoprune.PullRecord{}, err
+				}
+				return autoprune.PullRecord{}, errors.New("a fourth task")
+			}
+		}
+	}
+	_, first := r.replica(within(0))
+	_, err := first.Work(t.Context())
+	r.must(err)
+	if !slices.Equal(order, []string{"b", "c", "a"}) {
+		t.Errorf("the tasks were taken in the order %v", order)
+	}
+	r.consistent()
+	if n := value[int](r, "SELECT count(*) FROM autoprunetaskstatus WHERE status LIKE 'success: deleted 1 of 1 tags%' AND lease IS NULL AND run IS NULL"); n != 3 {
+		t.Errorf("%d tasks were done, want 3: %v", n, values[string](r, "SELECT status FROM autoprunetaskstatus"))
+	}
+}
+
+// TestAskedForWhileItRuns: who asks for a run in the middle of one gets another.
+func TestAskedForWhileItRuns(t *testing.T) {
+	t.Parallel()
+	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	m.turn(func(ctx context.Context, _ []*autoprune.Tag) error { return m.pruner.RunNow(ctx, "app") })
+	task, err := m.pruner.Task(t.Context(), "app")
+	m.must(err)
+	if task.Status != "queued" || task.LastRan != nil || len(m.tags(m.a)) != 0 {
+		t.Errorf("the task: %+v, tags: %v", task, m.tags(m.a))
+	}
+}
+
+// TestClientsGoFirst: a batch gives way to a client, and a busy moment is no
+// failure of the repository.
+func TestClientsGoFirst(t *testing.T) {
+	t.Parallel()
+	for name, sql := range map[string]string{
+		"before the run is begun": "SELECT FROM autoprunetaskstatus FOR UPDATE",
+		"while tags are deleted":  "SELECT FROM autopruneruns FOR UPDATE",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+			reads, blocked, begun := 0, make(chan struct{}), false
+			_, pruner := m.replica(func(o *autoprune.Options) {
+				o.Interval = time.Hour
+				o.Pulls = reliable
+				o.Used = func(ctx context.Context, _ int64, _ []*autoprune.Tag) error {
+					reads++ // 1: to judge; 2: to delete; 3: the last look
+					if begun || reads != map[bool]int{true: 2, false: 3}[name == "before the run is begun"] {
+						return nil
+					}
+					begun = true
+					tx, err := m.db.Pool.Begin(context.WithoutCancel(ctx))
+					if err != nil {
+						return err
+					}
+					if _, err = tx.Exec(ctx, sql); err != nil {
+						return err
+					}
+					go func() {
+						defer close(blocked)
+						// Two lock timeouts are over when the wait has begun three times.
+						for waits, before := 0, false; waits < 3; {
+							waiting := value[bool](m.registry, `SELECT EXISTS (SELECT FROM pg_stat_activity
+								WHERE datname = current_database() AND wait_event_type = 'Lock')`)
+							if waiting && !before {
+								waits++
+							}
+							before = waiting
+						}
+						tx.Rollback(context.WithoutCancel(ctx))
+					}()
+					return nil
+				}
+			})
+			_, err := pruner.Work(t.Context())
+			m.must(err)
+			if !begun {
+				t.Fatal("nobody was in the way")
+			}
+			<-blocked
+			runs, _, err := m.pruner.Runs(t.Context(), "app", "", 9)
+			m.must(err)
+			if len(runs) != 1 || runs[0].State != "success" || runs[0].Deleted != 3 {
+				t.Errorf("runs: %+v", runs)
+			}
+			m.consistent()
+		})
+	}
+}

@@ -1,0 +1,131 @@
+package autoprune_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+func isAnswer(err error) bool {
+	_, ok := errors.AsType[*oci.Error](err)
+	return ok
+}
+
+// undone is a registry whose tags v1 to v3 a run has deleted and an undo restored.
+func undone(t *testing.T) (m *middle, run string) {
+	t.Helper()
+	m = inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	m.turn(func(context.Context, []*autoprune.Tag) error { return nil })
+	runs, _, err := m.pruner.Runs(t.Context(), "app", "", 1)
+	m.must(err)
+	u, err := m.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
+	m.must(err)
+	if u.Restored != 3 {
+		t.Fatalf("undone: %+v", u)
+	}
+	return m, runs[0].ID
+}
+
+// TestExemptionIsOfTheTagAsItWas: it doesn't hold for what takes the tag's place or
+// becomes of it, nor for another policy, nor for the policy once it was saved.
+func TestExemptionIsOfTheTagAsItWas(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		do   func(m *middle) error
+		stay []string
+	}{
+		"nothing":          {func(*middle) error { return nil }, []string{"v1", "v2", "v3"}},
+		"it was made anew": {func(m *middle) error { return m.renew("v1") }, []string{"v2", "v3"}},
+		"it was pushed again": {func(m *middle) error {
+			m.exec("UPDATE tags SET updated_at = created_at - interval '1h' WHERE name = 'v1'")
+			return nil
+		}, []string{"v2", "v3"}},
+		"the policy was saved": {func(m *middle) error {
+			return m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, unused))
+		}, nil},
+		"another policy came": {func(m *middle) error {
+			_, err := m.pruner.Create(m.t.Context(), m.scope, parsed(m.t, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "v[23]"}`))
+			return err
+		}, []string{"v1"}},
+		"the policy was made anew": {func(m *middle) error {
+			if err := m.pruner.Delete(m.t.Context(), m.scope, m.policy); err != nil {
+				return err
+			}
+			_, err := m.pruner.Create(m.t.Context(), m.scope, parsed(m.t, unused))
+			return err
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m, _ := undone(t)
+			m.must(c.do(m))
+			m.run()
+			if got := m.tags(m.a); !slices.Equal(got, c.stay) {
+				t.Errorf("there are %v, want %v", got, c.stay)
+			}
+			m.consistent()
+		})
+	}
+}
+
+// renew makes a tag again that looks the same.
+func (m *middle) renew(tag string) error {
+	m.exec(`WITH gone AS (DELETE FROM tags WHERE name = $1 RETURNING *)
+		INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
+		SELECT top_level_namespace_id, repository_id, 'other', manifest_id, created_at FROM gone`, tag)
+	m.exec("UPDATE tags SET name = $1 WHERE name = 'other'", tag)
+	return nil
+}
+
+// TestUndoTwiceAtOnce restores each tag once, and counts it once.
+func TestUndoTwiceAtOnce(t *testing.T) {
+	t.Parallel()
+	m, run := undone(t)
+	m.exec("DELETE FROM tags")
+	m.exec("UPDATE autopruneruns SET restored = 0")
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var restored, exists int64
+	for range 4 {
+		all.Go(func() {
+			u, err := m.pruner.Undo(t.Context(), run, "", time.Minute)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Errorf("an undo: %v", err)
+			}
+			restored, exists = restored+u.Restored, exists+u.Exists
+		})
+	}
+	all.Wait()
+	if restored != 3 || exists != 9 || value[int64](m.registry, "SELECT restored FROM autopruneruns WHERE id = $1", run) != 3 {
+		t.Errorf("%d were restored and %d existed", restored, exists)
+	}
+	m.run()
+	if got := m.tags(m.a); len(got) != 3 {
+		t.Errorf("the next run took again: only %v are left", got)
+	}
+}
+
+// TestUndoOfARunThatRuns is refused.
+func TestUndoOfARunThatRuns(t *testing.T) {
+	t.Parallel()
+	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	m.turn(func(ctx context.Context, _ []*autoprune.Tag) error {
+		runs, _, err := m.pruner.Runs(ctx, "app", "", 1)
+		m.must(err)
+		if _, err := m.pruner.Undo(ctx, runs[0].ID, "", time.Minute); !isAnswer(err) {
+			t.Errorf("undone while it ran: %v", err)
+		}
+		return nil
+	})
+	if got := m.tags(m.a); len(got) != 0 {
+		t.Errorf("there are %v", got)
+	}
+}
