@@ -51,7 +51,7 @@ func (b *bench) fillIdle(ctx context.Context) error {
 			FROM manifests m JOIN repositories r ON r.id = m.repository_id WHERE r.path LIKE 'idle%'`,
 		`INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy)
 			SELECT gen_random_uuid()::text, id, '{"method":"number_of_tags","numTags":20}' FROM top_level_namespaces WHERE name LIKE 'idle%'`,
-		`INSERT INTO autoprunetaskstatus (namespace_id, status)
-			SELECT id, 'queued' FROM top_level_namespaces WHERE name LIKE 'idle%'`,
+		`INSERT INTO autoprunetaskstatus (namespace_id, status, last_ran_ms)
+			SELECT id, 'success', (extract(epoch FROM now()) * 1000)::bigint - 3600000 + id FROM top_level_namespaces WHERE name LIKE 'idle%'`,
 		"ANALYZE", "CHECKPOINT")
 }

@@ -71,7 +71,7 @@ const (
 var errTimeOver = errors.New("the time is over")
 
 // Preview tells what a run would do now in a namespace or a repository, by the code
-// of the run itself, and changes nothing. Each repository is judged as it is at
+// of the run itself, and changes nothing. A process makes two at a time. Each repository is judged as it is at
 // one moment. Error: NAME_UNKNOWN.
 func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Preview, error) {
 	if t.Scope() == DefaultScope {
@@ -82,6 +82,12 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 	}
 	o.Limit = min(o.Limit, maxPreview)
 	setDefault(&o.Within, time.Minute)
+	select {
+	case p.previews <- struct{}{}:
+		defer func() { <-p.previews }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	found, err := t.find(ctx, p.db.Pool, "")
 	if err != nil {
 		return nil, err
@@ -176,7 +182,7 @@ func (v *previewing) rules(t catalog.PruneTarget) (Rules, []Saved) {
 
 func (v *previewing) repository(ctx context.Context, target catalog.PruneTarget) error {
 	rules, saved := v.rules(target)
-	return v.p.catalog.PruneSnapshot(ctx, target, func(s *catalog.PruneSnapshot) error {
+	return v.p.catalog.PreviewSnapshot(ctx, target, func(s *catalog.PruneSnapshot) error {
 		rules.Now, v.out.Now = s.Now, s.Now
 		r := &reading{p: v.p, s: s, target: target, saved: saved, alive: v.alive}
 		verdict, err := Evaluate(rules, r.repository(ctx))

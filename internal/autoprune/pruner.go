@@ -60,6 +60,8 @@ type Pruner struct {
 	log     *slog.Logger
 	metrics *metrics
 	loop    *worker.Loop
+	// previews bounds how many are made at once: each holds a connection.
+	previews chan struct{}
 
 	ensured, housekept time.Time     // by the loop alone
 	rest               time.Duration // before the next turn
@@ -84,7 +86,7 @@ func New(o Options) (*Pruner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registering the metrics of auto-pruning: %w", err)
 	}
-	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m}
+	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m, previews: make(chan struct{}, 2)}
 	p.loop = worker.New(worker.Options{
 		Name: "autoprune", Batch: p.work, Next: p.next, Timeout: 10*time.Minute + 2*o.Turn,
 		Log: o.Log, Metrics: o.Worker,

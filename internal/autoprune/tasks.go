@@ -20,6 +20,7 @@ type task struct {
 	lease     uuid.UUID
 	run       uuid.UUID
 	resumed   bool  // the run was begun in an earlier turn
+	asked     bool  // it never ran, or somebody has asked for a run or changed a policy
 	next      int64 // repositories up to this id are done
 	// versions are those of the policies, the defaults and the protection rules
 	// that the turn goes by. They were read before what they count.
@@ -44,10 +45,10 @@ func (p *Pruner) claim(ctx context.Context) (*task, error) {
 	var resumed *uuid.UUID
 	err := p.db.Pool.QueryRow(ctx, `
 		WITH due AS (
-			SELECT namespace_id, run FROM autoprunetaskstatus
+			SELECT namespace_id, run, last_ran_ms FROM autoprunetaskstatus
 			WHERE (leased_until IS NULL OR leased_until < clock_timestamp())
 				AND (last_ran_ms IS NULL OR run IS NOT NULL OR last_ran_ms <= `+nowMS+` - $3::bigint)
-			ORDER BY last_ran_ms NULLS FIRST, namespace_id LIMIT 1
+			ORDER BY last_ran_ms NULLS FIRST LIMIT 1
 			FOR UPDATE SKIP LOCKED
 		)
 		UPDATE autoprunetaskstatus t
@@ -55,11 +56,11 @@ func (p *Pruner) claim(ctx context.Context) (*task, error) {
 			run = COALESCE(t.run, gen_random_uuid())
 		FROM due JOIN top_level_namespaces n ON n.id = due.namespace_id
 		WHERE t.namespace_id = due.namespace_id
-		RETURNING t.namespace_id, n.name, t.run, due.run, t.next_repository, t.policies_version,
+		RETURNING t.namespace_id, n.name, t.run, due.run, due.last_ran_ms IS NULL, t.next_repository, t.policies_version,
 			(SELECT value::bigint FROM settings WHERE name = '`+defaultsVersion+`'),
 			(SELECT value::bigint FROM settings WHERE name = '`+protectionVersion+`')`,
 		t.lease, p.opt.Lease, p.opt.Interval.Milliseconds()).
-		Scan(&t.namespace, &t.name, &t.run, &resumed, &t.next, &t.versions.policies, &t.versions.defaults, &t.versions.protection)
+		Scan(&t.namespace, &t.name, &t.run, &resumed, &t.asked, &t.next, &t.versions.policies, &t.versions.defaults, &t.versions.protection)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -97,6 +98,10 @@ func (p *Pruner) keep(ctx context.Context, tx pgx.Tx, t *task) error {
 // run is, should this process end here. A policy that was changed or deleted deletes
 // nothing any more once its change is committed, because that waits for these
 // locks, or this finds it. Errors: errLost, errOutdated.
+//
+// Its commit isn't waited for: should the machine go down, the tags of the last
+// moment are there again, with no entry of their deletion, and the next turn deletes
+// them. The commit that ends a turn is waited for, and with it those before.
 func (p *Pruner) hold(ctx context.Context, tx pgx.Tx, t *task) error {
 	var policies, defaults, protection int64
 	err := tx.QueryRow(ctx, `
@@ -115,7 +120,8 @@ func (p *Pruner) hold(ctx context.Context, tx pgx.Tx, t *task) error {
 			WHERE name IN ('`+defaultsVersion+`', '`+protectionVersion+`') ORDER BY name FOR SHARE
 		)
 		SELECT (SELECT value FROM locked WHERE name = '`+defaultsVersion+`'),
-			(SELECT value FROM locked WHERE name = '`+protectionVersion+`')`).Scan(&defaults, &protection)
+			(SELECT value FROM locked WHERE name = '`+protectionVersion+`'),
+			set_config('synchronous_commit', 'off', true)`).Scan(&defaults, &protection, nil)
 	if err != nil {
 		return fmt.Errorf("looking whether policies have changed: %w", err)
 	}

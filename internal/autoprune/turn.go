@@ -42,7 +42,7 @@ func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 		return true, p.stopRun(ctx, t)
 	case err != nil:
 		return false, err
-	case deleted > 0:
+	case deleted > 0, t.asked:
 		return true, nil
 	}
 	// What found nothing is to cost next to nothing, however many namespaces.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -89,8 +90,18 @@ type PruneSnapshot struct {
 // The transaction only reads, so it is in nobody's way, and may be idle while what
 // it read is acted upon.
 func (c *Catalog) PruneSnapshot(ctx context.Context, t PruneTarget, fn func(s *PruneSnapshot) error) error {
+	return pruneSnapshot(ctx, c.opt.Background.Pool, t, fn)
+}
+
+// PreviewSnapshot is PruneSnapshot for who only looks: it takes none of the few
+// connections that background work has.
+func (c *Catalog) PreviewSnapshot(ctx context.Context, t PruneTarget, fn func(s *PruneSnapshot) error) error {
+	return pruneSnapshot(ctx, c.db.Pool, t, fn)
+}
+
+func pruneSnapshot(ctx context.Context, pool *pgxpool.Pool, t PruneTarget, fn func(s *PruneSnapshot) error) error {
 	o := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	return pgx.BeginTxFunc(ctx, c.opt.Background.Pool, o, func(tx pgx.Tx) error {
+	return pgx.BeginTxFunc(ctx, pool, o, func(tx pgx.Tx) error {
 		s := &PruneSnapshot{tx: tx, target: t}
 		err := tx.QueryRow(ctx, `
 			SELECT now(), EXISTS (SELECT FROM manifests
@@ -265,7 +276,7 @@ func (c *Catalog) PruneUnused(ctx context.Context, repositories []PruneTarget, m
 		return 0, nil
 	}
 	// Manifests' ids are unique in the registry.
-	err = c.opt.Background.Pool.QueryRow(ctx, `
+	err = c.db.Pool.QueryRow(ctx, `
 		WITH going AS MATERIALIZED (
 			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS g (namespace_id, repository_id, id)
 		), held AS MATERIALIZED (

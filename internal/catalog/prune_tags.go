@@ -49,7 +49,9 @@ func (c *Catalog) Prune(ctx context.Context, fn func(p Pruning) error) error {
 // moment is left alone. They are locked in the order of their names, as a put does.
 //
 // The rows are locked and their condition is checked on what is locked, the newest
-// version; the deletion follows the same row, and checks again.
+// version; the deletion takes that version by its place, if the statement can see
+// it, and checks again. One that it can't see came after the statement began, and
+// stays.
 func (p Pruning) Delete(ctx context.Context, t PruneTarget, tags []PruneTag) ([]PrunedTag, error) {
 	ids, names, manifests, pushed := columns(tags)
 	rows, err := p.tx.Query(ctx, `
@@ -58,15 +60,15 @@ func (p Pruning) Delete(ctx context.Context, t PruneTarget, tags []PruneTag) ([]
 				AS w (id, name, manifest_id, pushed)
 			ORDER BY name COLLATE "C"
 		), locked AS MATERIALIZED (
-			SELECT w.* FROM want w
+			SELECT w.*, t.tableoid, t.ctid FROM want w
 			CROSS JOIN LATERAL (
-				SELECT FROM tags
+				SELECT tableoid, ctid FROM tags
 				WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name = w.name AND id = w.id
 					AND manifest_id = w.manifest_id AND COALESCE(updated_at, created_at) = w.pushed
 				FOR UPDATE SKIP LOCKED) t
 		), gone AS (
 			DELETE FROM tags t USING locked l
-			WHERE t.repository_id = $2 AND t.top_level_namespace_id = $1 AND t.name = l.name AND t.id = l.id
+			WHERE t.top_level_namespace_id = $1 AND t.ctid = l.ctid AND t.tableoid = l.tableoid AND t.id = l.id
 				AND t.manifest_id = l.manifest_id AND COALESCE(t.updated_at, t.created_at) = l.pushed
 			RETURNING t.id, t.name, t.manifest_id, t.created_at, t.updated_at
 		)
