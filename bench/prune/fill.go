@@ -33,7 +33,7 @@ func (b *bench) fill(ctx context.Context) error {
 			SELECT top_level_namespace_id, repository_id, 'v' || row_number() OVER (PARTITION BY repository_id ORDER BY id), id,
 				now() - interval '1 minute' * row_number() OVER (PARTITION BY repository_id ORDER BY id)
 			FROM manifests`,
-		"ANALYZE", "CHECKPOINT")
+		"VACUUM (ANALYZE)", "CHECKPOINT")
 }
 
 // fillIdle makes namespaces with a policy that selects nothing.
@@ -53,5 +53,5 @@ func (b *bench) fillIdle(ctx context.Context) error {
 			SELECT gen_random_uuid()::text, id, '{"method":"number_of_tags","numTags":20}' FROM top_level_namespaces WHERE name LIKE 'idle%'`,
 		`INSERT INTO autoprunetaskstatus (namespace_id, status, last_ran_ms)
 			SELECT id, 'success', (extract(epoch FROM now()) * 1000)::bigint - 3600000 + id FROM top_level_namespaces WHERE name LIKE 'idle%'`,
-		"ANALYZE", "CHECKPOINT")
+		"VACUUM (ANALYZE)", "CHECKPOINT")
 }
