@@ -161,7 +161,7 @@ func (v *previewing) all(ctx context.Context, t Target, found owner) error {
 
 // rules are those of the run, or those of the policy that is tried.
 func (v *previewing) rules(t catalog.PruneTarget) (Rules, []Saved) {
-	rules, saved := v.policies.of(t.ID)
+	rules, saved := v.policies.of(t)
 	if v.o.Policy != nil {
 		rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *v.o.Policy}}
 		saved = []Saved{{Policy: *v.o.Policy}}

@@ -391,9 +391,11 @@ func (s *storm) verifyRest() {
 	counts := make(map[string]int64) // by repository and policy
 	for _, one := range tags {
 		namespace, _, _ := strings.Cut(one.Path, "/")
-		rules, _, err := s.catalog.Protection(s.t.Context(), one.Path)
+		target, err := s.catalog.PruneTarget(s.t.Context(), one.Path)
 		s.must(err)
-		if slices.ContainsFunc(rules, func(r catalog.ProtectionRule) bool { return r.Pattern.Match(one.Tag) }) {
+		rules, err := s.catalog.ProtectionIn(s.t.Context(), target.NamespaceID)
+		s.must(err)
+		if slices.ContainsFunc(rules, func(r catalog.ProtectionRule) bool { return r.HoldsIn(target) && r.Pattern.Match(one.Tag) }) {
 			continue
 		}
 		for _, p := range s.policies(namespace, one.Path) {

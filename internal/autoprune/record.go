@@ -79,6 +79,10 @@ func (u *turn) makeRun(ctx context.Context, q execer) error {
 }
 
 // record adds to what the run did to a repository.
+//
+// The commit isn't waited for: should the machine go down, the tags of the last
+// moment are there again, with no entry of their deletion, and the next turn deletes
+// them. The commit that ends a turn is waited for, and with it those before.
 func (u *turn) record(ctx context.Context, tx pgx.Tx, t catalog.PruneTarget, deleted int64, counts map[string]int64) error {
 	b := new(pgx.Batch)
 	b.Queue("UPDATE autopruneruns SET deleted = deleted + $2 WHERE id = $1", u.task.run, deleted)
@@ -89,6 +93,7 @@ func (u *turn) record(ctx context.Context, tx pgx.Tx, t catalog.PruneTarget, del
 			policies = (SELECT jsonb_object_agg(key, COALESCE((r.policies ->> key)::bigint, 0) + COALESCE((EXCLUDED.policies ->> key)::bigint, 0))
 				FROM jsonb_object_keys(r.policies || EXCLUDED.policies) AS key)`,
 		u.task.run, t.ID, t.Path, deleted, counts)
+	b.Queue("SELECT set_config('synchronous_commit', 'off', true)")
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("recording a run: %w", err)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/catalog"
 )
 
 // policies are those of a namespace, before they are combined for a repository.
@@ -14,14 +14,8 @@ type policies struct {
 	defaults, namespace []Saved
 	repositories        map[int64][]Saved
 	off                 bool // the namespace refuses the defaults
-	protection          []protection
+	protection          []catalog.ProtectionRule
 	pulls               PullRecord
-}
-
-// protection is a rule with where it holds.
-type protection struct {
-	Protection
-	repository int64 // 0: everywhere in the namespace
 }
 
 // load reads all that applies in a namespace.
@@ -41,7 +35,7 @@ func (p *Pruner) load(ctx context.Context, q querier, namespace int64) (*policie
 	if err := out.loadRepositories(ctx, q, namespace); err != nil {
 		return nil, err
 	}
-	if err := out.loadProtection(ctx, q, namespace); err != nil {
+	if out.protection, err = p.catalog.ProtectionIn(ctx, namespace); err != nil {
 		return nil, err
 	}
 	if p.opt.Pulls != nil {
@@ -75,28 +69,6 @@ func (l *policies) loadRepositories(ctx context.Context, q querier, namespace in
 	return nil
 }
 
-func (l *policies) loadProtection(ctx context.Context, q querier, namespace int64) error {
-	rows, err := q.Query(ctx, `
-		SELECT uuid::text, pattern, COALESCE(repository_id, 0) FROM tagprotectionrules
-		WHERE namespace_id IS NULL OR namespace_id = $1 ORDER BY created_at, uuid`, namespace)
-	if err != nil {
-		return fmt.Errorf("listing rules that protect tags: %w", err)
-	}
-	var r protection
-	var text string
-	_, err = pgx.ForEachRow(rows, []any{&r.ID, &text, &r.repository}, func() (err error) {
-		if r.Pattern, err = oci.ParseTagPattern(text); err != nil {
-			return fmt.Errorf("rule %s as it is stored: %w", r.ID, err)
-		}
-		l.protection = append(l.protection, r)
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("listing rules that protect tags: %w", err)
-	}
-	return nil
-}
-
 // none says that no policy applies anywhere in the namespace.
 func (l *policies) none() bool {
 	return len(l.namespace) == 0 && len(l.repositories) == 0 && (l.off || len(l.defaults) == 0)
@@ -104,15 +76,15 @@ func (l *policies) none() bool {
 
 // of are the rules for a repository, and its policies as they were saved, in the
 // same order. Now is to be set.
-func (l *policies) of(repository int64) (Rules, []Saved) {
-	own := l.repositories[repository]
+func (l *policies) of(t catalog.PruneTarget) (Rules, []Saved) {
+	own := l.repositories[t.ID]
 	r := Rules{
 		Policies: Combine(applied(DefaultScope, l.defaults), applied(NamespaceScope, l.namespace), applied(RepositoryScope, own), l.off),
 		Pulls:    l.pulls,
 	}
 	for _, rule := range l.protection {
-		if rule.repository == 0 || rule.repository == repository {
-			r.Protection = append(r.Protection, rule.Protection)
+		if rule.HoldsIn(t) {
+			r.Protection = append(r.Protection, Protection{ID: rule.ID.String(), Pattern: rule.Pattern})
 		}
 	}
 	byID := make(map[string]Saved)

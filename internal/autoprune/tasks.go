@@ -98,10 +98,6 @@ func (p *Pruner) keep(ctx context.Context, tx pgx.Tx, t *task) error {
 // run is, should this process end here. A policy that was changed or deleted deletes
 // nothing any more once its change is committed, because that waits for these
 // locks, or this finds it. Errors: errLost, errOutdated.
-//
-// Its commit isn't waited for: should the machine go down, the tags of the last
-// moment are there again, with no entry of their deletion, and the next turn deletes
-// them. The commit that ends a turn is waited for, and with it those before.
 func (p *Pruner) hold(ctx context.Context, tx pgx.Tx, t *task) error {
 	var policies, defaults, protection int64
 	err := tx.QueryRow(ctx, `
@@ -120,8 +116,7 @@ func (p *Pruner) hold(ctx context.Context, tx pgx.Tx, t *task) error {
 			WHERE name IN ('`+defaultsVersion+`', '`+protectionVersion+`') ORDER BY name FOR SHARE
 		)
 		SELECT (SELECT value FROM locked WHERE name = '`+defaultsVersion+`'),
-			(SELECT value FROM locked WHERE name = '`+protectionVersion+`'),
-			set_config('synchronous_commit', 'off', true)`).Scan(&defaults, &protection, nil)
+			(SELECT value FROM locked WHERE name = '`+protectionVersion+`')`).Scan(&defaults, &protection)
 	if err != nil {
 		return fmt.Errorf("looking whether policies have changed: %w", err)
 	}

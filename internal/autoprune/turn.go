@@ -128,7 +128,7 @@ func (u *turn) repository(ctx context.Context, target catalog.PruneTarget) (done
 	if err := u.alive(ctx); err != nil {
 		return false, err
 	}
-	rules, saved := u.policies.of(target.ID)
+	rules, saved := u.policies.of(target)
 	if len(rules.Policies) == 0 {
 		return true, nil
 	}

@@ -211,19 +211,20 @@ func (c *Catalog) deletingTags(ctx context.Context, write func(rules *protection
 	return errRulesRestless
 }
 
-// Protection returns the rules that hold in a repository, and the version of all
-// rules that they are of. Error: NAME_UNKNOWN.
-func (c *Catalog) Protection(ctx context.Context, path string) (rules []ProtectionRule, version string, err error) {
-	r, err := c.lookUp(ctx, path)
-	if err != nil {
-		return nil, "", err
-	}
+// ProtectionIn returns the rules that hold in a namespace, or in some of its
+// repositories, as they are now: see ProtectionRule.HoldsIn.
+func (c *Catalog) ProtectionIn(ctx context.Context, namespace int64) ([]ProtectionRule, error) {
 	all, err := c.reloadRules(ctx)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(all.rules), func(rule ProtectionRule) bool { return !rule.holds(r) }), all.version, nil
+	return slices.DeleteFunc(slices.Clone(all.rules), func(rule ProtectionRule) bool {
+		return rule.namespace != 0 && rule.namespace != namespace
+	}), nil
 }
+
+// HoldsIn says whether the rule holds in a repository.
+func (r *ProtectionRule) HoldsIn(t PruneTarget) bool { return r.holds(repository{t.NamespaceID, t.ID}) }
 
 // ProtectionRules lists the rules of a scope, without those of what is around it or
 // in it, oldest first. Error: NAME_UNKNOWN.
