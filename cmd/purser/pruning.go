@@ -36,7 +36,7 @@ func openPruning(cfg config.Autoprune, c *catalog.Catalog, p parts, loops *worke
 			return sender.Queue(ctx, tx, webhook.Event{Type: event, Time: time.Now(), Data: data})
 		}
 	}
-	pruneByPulls(&o, p.counter)
+	pruneByPulls(&o, p.pulls)
 	pruner, err := autoprune.New(o)
 	if err != nil {
 		return nil, nil, err

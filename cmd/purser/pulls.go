@@ -2,50 +2,129 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"time"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
-	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// openPullStats makes what counts pulls, nil when they aren't to be counted, and what
-// of it runs in the background.
-func openPullStats(cfg *config.Config, p parts, loops *worker.Metrics) (*pullstats.SyncWorker, []func(context.Context) error, error) {
-	if !cfg.PullStatistics.Enabled {
-		if cfg.Audit.Pulls {
-			return nil, nil, nil // they can be counted later
-		}
-		return nil, []func(context.Context) error{unrecorded(p.stats(), p, loops)}, nil
+// lastPulls is how long a stopping process tries to write the pulls that it has
+// taken note of.
+const lastPulls = 10 * time.Second
+
+// pullParts are what logs and counts pulls.
+type pullParts struct {
+	log      *audit.Recorder        // nil: they aren't logged
+	recorder *pullstats.Recorder    // nil: nobody takes note of them
+	redis    *pullstats.Redis       // nil: there is none
+	sync     *pullstats.SyncWorker  // nil: they aren't counted
+	flush    *pullstats.FlushWorker // nil: there is no Redis
+	workers  []func(context.Context) error
+	logger   *slog.Logger
+}
+
+// openPulls makes what logs and counts pulls. Where they aren't counted now they are
+// logged, if that is wanted, and can be counted later.
+func openPulls(cfg *config.Config, p parts, loops *worker.Metrics) (out pullParts, err error) {
+	out.logger = p.log
+	if out.log, err = openPullLog(cfg.Audit, p.db, p.metrics, p.log); err != nil {
+		return out, err
 	}
+	if out.log != nil {
+		out.workers = append(out.workers, out.log.Run)
+	}
+	if cfg.Redis.URL != "" {
+		if out.redis, err = pullstats.NewRedis(string(cfg.Redis.URL), p.stats()); err != nil {
+			return out, fmt.Errorf("redis.url: %w", err)
+		}
+	}
+	o := pullstats.RecorderOptions{Log: out.log, Logger: p.log, Worker: loops}
+	if cfg.PullStatistics.Counts() {
+		if err := out.count(cfg, p, loops, &o); err != nil {
+			return out, err
+		}
+	} else {
+		out.workers = append(out.workers, uncounted(cfg.Audit.Pulls, p, loops))
+	}
+	if o.Count || o.Log != nil {
+		out.recorder = pullstats.NewRecorder(o)
+		out.workers = append(out.workers, out.recorder.Run)
+	}
+	return out, nil
+}
+
+// count makes what counts pulls.
+func (out *pullParts) count(cfg *config.Config, p parts, loops *worker.Metrics, o *pullstats.RecorderOptions) error {
 	metrics, err := pullstats.NewMetrics(p.metrics)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{
-		Log: p.db, Stats: p.stats(), Alive: catalog.AliveRepositories,
-		Interval: cfg.PullStatistics.Interval, Batch: cfg.PullStatistics.Batch, Retention: cfg.Audit.Retention,
+	places := pullstats.Databases{Log: p.db, Stats: p.stats(), Alive: catalog.AliveRepositories}
+	marks, err := pullstats.NewMarks(pullstats.MarksOptions{Databases: places, Log: p.log, Worker: loops})
+	if err != nil {
+		return err
+	}
+	c := cfg.PullStatistics
+	o.Count, o.Marks, o.Metrics, o.Buffer = true, marks, metrics, c.RedisBuffer
+	o.Ignore = pullstats.Ignore{UserAgents: c.IgnoreUserAgents, Accounts: c.IgnoreAccounts}
+	if c.Redis {
+		o.Redis = out.redis
+	}
+	out.sync, err = pullstats.NewSyncWorker(pullstats.SyncOptions{
+		Databases: places, Redis: out.redis, Interval: c.Interval, Batch: c.Batch, Retention: cfg.Audit.Retention,
 		Logger: p.log, Metrics: metrics, Worker: loops,
 	})
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	return w, []func(context.Context) error{w.Run}, nil
+	out.workers = append(out.workers, out.sync.Run, marks.Run)
+	if out.redis == nil {
+		return nil
+	}
+	out.flush, err = pullstats.NewFlushWorker(pullstats.FlushOptions{
+		Databases: places, Redis: out.redis, Interval: c.RedisInterval, Batch: c.Batch,
+		Logger: p.log, Metrics: metrics, Worker: loops,
+	})
+	if err != nil {
+		return err
+	}
+	out.workers = append(out.workers, out.flush.Run)
+	return nil
+}
+
+// close writes what is left, when no more pulls come: what Redis doesn't take goes to
+// the log.
+func (p pullParts) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), lastPulls)
+	defer cancel()
+	p.recorder.Close(ctx)
+	if err := p.log.Close(ctx); err != nil {
+		p.logger.Error("stopping without all pulls in the audit log", "error", err)
+	}
+	if p.redis != nil {
+		p.redis.Close() //nolint:errcheck // nothing is left to send
+	}
 }
 
 // unrecordedFor is longer than a loop sleeps.
 const unrecordedFor = 2 * worker.MaxIdle
 
-// unrecorded tells the statistics, again and again, that pulls of this process are
-// missing in them.
-func unrecorded(stats *db.DB, p parts, loops *worker.Metrics) func(context.Context) error {
+// uncounted tells the statistics, again and again, that HEAD requests, and pulls if
+// they aren't logged, of this process are missing in them.
+func uncounted(logged bool, p parts, loops *worker.Metrics) func(context.Context) error {
 	return worker.New(worker.Options{
-		Name: "unrecorded pulls", Log: p.log, Metrics: loops,
+		Name: "uncounted pulls", Log: p.log, Metrics: loops,
 		Batch: func(ctx context.Context) (bool, error) {
-			return false, pullstats.Unrecorded(ctx, stats, unrecordedFor)
+			if logged {
+				return false, pullstats.Unchecked(ctx, p.stats(), unrecordedFor)
+			}
+			return false, pullstats.Unrecorded(ctx, p.stats(), unrecordedFor)
 		},
 	}).Run
 }
@@ -53,29 +132,22 @@ func unrecorded(stats *db.DB, p parts, loops *worker.Metrics) func(context.Conte
 // unreliable are pull statistics that nothing may be deleted by.
 var unreliable = autoprune.PullRecord{Since: time.Unix(0, 0), Behind: 365 * 24 * time.Hour}
 
-// lacking keeps last_pulled policies from selecting anything: a tag that is in use
-// could look unused.
-const lacking = "HEAD requests, which are all that a node sends that has an image"
-
 // pruneByPulls lets auto-pruning read the statistics of pulls.
-func pruneByPulls(o *autoprune.Options, w *pullstats.SyncWorker) {
-	if w == nil {
+func pruneByPulls(o *autoprune.Options, p pullParts) {
+	if p.sync == nil {
 		return
 	}
 	// Policies that need no statistics are to run without them.
 	o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) {
-		s, err := w.Status(ctx)
-		if err == nil && s.Foreign {
-			err = pullstats.ErrForeignLog
-		}
+		record, err := p.record(ctx)
 		if err != nil {
 			o.Log.WarnContext(ctx, "pruning without pull statistics", "error", err)
 			return unreliable, ctx.Err()
 		}
-		return autoprune.PullRecord{Since: s.Since, Lacking: lacking, Behind: s.Behind}, nil
+		return record, nil
 	}
 	o.Used = func(ctx context.Context, repository int64, tags []*autoprune.Tag) error {
-		err := fillUses(ctx, o.Catalog, w, repository, tags)
+		err := fillUses(ctx, o.Catalog, p.sync, repository, tags)
 		if err != nil {
 			// What can't be told counts as used now.
 			o.Log.WarnContext(ctx, "pruning without pull statistics", "repository_id", repository, "error", err)
@@ -85,6 +157,27 @@ func pruneByPulls(o *autoprune.Options, w *pullstats.SyncWorker) {
 		}
 		return ctx.Err()
 	}
+}
+
+// record is what the statistics are worth.
+func (p pullParts) record(ctx context.Context) (r autoprune.PullRecord, err error) {
+	s, err := p.sync.Status(ctx)
+	if err == nil && s.Foreign {
+		err = pullstats.ErrForeignLog
+	}
+	if err != nil {
+		return r, err
+	}
+	r = autoprune.PullRecord{Since: s.Since, Behind: s.Behind}
+	if s.Checks.After(r.Since) {
+		r.Since = s.Checks
+	}
+	if p.flush == nil {
+		return r, nil
+	}
+	behind, err := p.flush.Behind(ctx)
+	r.Behind = max(r.Behind, behind)
+	return r, err
 }
 
 // fillUses finds when tags, and the manifests at and below them, were last pulled.

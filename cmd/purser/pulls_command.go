@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -12,8 +13,8 @@ import (
 
 func pullsCommand(src *source) *cobra.Command {
 	cmd := group("pulls", "Look after the statistics of pulls", pullsStatusCommand(src), pullsFlushCommand(src), pullsResetCommand(src))
-	cmd.Long = "Look after the statistics of pulls: how often and when tags and manifests were pulled. What is\n" +
-		"pulled is written to the audit log, and counted from there every few minutes."
+	cmd.Long = "Look after the statistics of pulls: how often and when tags and manifests were pulled. Pulls are\n" +
+		"counted every few minutes, from the audit log or from Redis."
 	return addServer(cmd)
 }
 
@@ -27,6 +28,53 @@ type pullsView struct {
 	LastXID       uint64     `json:"last_processed_xid"`
 	Checked       time.Time  `json:"checked_at"`
 	Problem       string     `json:"problem,omitempty"`
+	CountedBy     string     `json:"counted_by"`
+	CheckedSince  time.Time  `json:"checks_since"`
+	Redis         *redisView `json:"redis,omitempty"`
+}
+
+// redisView is how counting in Redis stands.
+type redisView struct {
+	Address   string     `json:"address"`
+	Reachable bool       `json:"reachable"`
+	Memory    int64      `json:"memory_bytes"`
+	MaxMemory int64      `json:"max_memory_bytes"`
+	Status    string     `json:"processing_status"`
+	Error     string     `json:"error_message,omitempty"`
+	Processed *time.Time `json:"last_processed_timestamp"`
+	Behind    *float64   `json:"behind_seconds"`
+	Keys      int64      `json:"keys_processed_count"`
+	Problems  []string   `json:"problems"`
+}
+
+// problem is why pulls can't be counted, "" when they can.
+func (v pullsView) problem() string {
+	switch r := v.Redis; {
+	case v.Problem != "":
+		return v.Problem
+	case r != nil && (!r.Reachable || r.Status == "ERROR"):
+		return "pulls in Redis can't be counted: " + strings.Join(r.Problems, "; ")
+	}
+	return ""
+}
+
+// fields are the lines about Redis.
+func (r *redisView) fields() []string {
+	if r == nil {
+		return nil
+	}
+	memory := humanize.IBytes(uint64(r.Memory))
+	if r.MaxMemory > 0 {
+		memory += " of " + humanize.IBytes(uint64(r.MaxMemory))
+	}
+	list := []string{
+		"Redis", r.Address, "its memory", memory, "flush", strings.ToLower(r.Status),
+		"last complete flush", clock(r.Processed), "keys flushed", humanize.Comma(r.Keys),
+	}
+	for _, p := range r.Problems {
+		list = append(list, "note", p)
+	}
+	return list
 }
 
 // show writes the state, and fails when there is a problem.
@@ -36,12 +84,12 @@ func (v pullsView) show(cmd *cobra.Command, f format) error {
 		if v.Behind > 0 {
 			behind = time.Duration(v.Behind * float64(time.Second)).Round(time.Second).String()
 		}
-		return fields(w, "recorded since", clock(&v.RecordedSince), "behind", behind, "counted", humanize.Comma(v.Counted),
+		return fields(w, append([]string{"recorded since", clock(&v.RecordedSince), "new pulls counted by", v.CountedBy, "behind", behind, "counted from the log", humanize.Comma(v.Counted),
 			"newest pull read", clock(v.Last), "watermark", fmt.Sprintf("transaction %d, entry %d", v.LastXID, v.LastID),
-			"log last read", clock(&v.Checked))
+			"log last read", clock(&v.Checked)}, v.Redis.fields()...)...)
 	})
-	if err == nil && v.Problem != "" {
-		err = errors.New(v.Problem)
+	if p := v.problem(); err == nil && p != "" {
+		err = errors.New(p)
 	}
 	return err
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -54,22 +53,15 @@ func sizeOf(t *testing.T, s *running, repository string, d oci.Digest) int64 {
 	return resp.ContentLength
 }
 
-// judge is auto-pruning on the databases of a server, as the server makes it, but
-// for what statistics lack.
+// judge is auto-pruning on the databases of a server, as the server makes it.
 func judge(t *testing.T, main, stats *db.DB) *autoprune.Pruner {
 	t.Helper()
-	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Log: main, Stats: stats, Alive: catalog.AliveRepositories})
+	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: pullstats.Databases{Log: main, Stats: stats, Alive: catalog.AliveRepositories}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := autoprune.Options{DB: main, Catalog: catalog.New(catalog.Options{DB: main, CacheOff: true}), Log: slog.New(slog.DiscardHandler)}
-	pruneByPulls(&o, w)
-	pulls := o.Pulls
-	o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) {
-		r, err := pulls(ctx)
-		r.Lacking = ""
-		return r, err
-	}
+	pruneByPulls(&o, pullParts{sync: w})
 	p, err := autoprune.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +87,8 @@ func going(t *testing.T, pruner *autoprune.Pruner) (tags []string, p *autoprune.
 }
 
 // From the pull to the policy: what was pulled by its tag, by its digest, or by that
-// of a manifest below it stays, counted or not; nothing goes before statistics are as
+// of a manifest below it stays, counted or not, and so does what a client has asked
+// about; nothing goes before statistics are as
 // old as the policy asks for, or while they can't be relied on.
 func TestPruningByPulls(t *testing.T) {
 	t.Parallel()
@@ -118,6 +111,7 @@ func TestPruningByPulls(t *testing.T) {
 			putIndex(t, s, "acme/app", "far-above", "5", above)
 			putIndex(t, s, "acme/app", "unused", "6")
 			putIndex(t, s, "acme/app", "late", "7")
+			putIndex(t, s, "acme/app", "asked", "8")
 			exec := func(d *db.DB, sql string) {
 				t.Helper()
 				if _, err := d.Pool.Exec(t.Context(), sql); err != nil {
@@ -134,17 +128,27 @@ func TestPruningByPulls(t *testing.T) {
 					t.Fatalf("pulling: %d %s", code, body)
 				}
 			}
+			if res, err := http.Head(s.registry + "/v2/acme/app/manifests/asked"); err != nil || res.StatusCode != 200 {
+				t.Fatalf("asking: %v %v", res, err)
+			}
 			flush(t, s, 3)
+			waitFor(t, "the HEAD is remembered", func() bool {
+				var n int
+				return sd.Pool.QueryRow(t.Context(), "SELECT count(last_check_date) FROM tagpullstatistics WHERE tag_pull_count = 0").Scan(&n) == nil && n == 1
+			})
 			if tags, p := going(t, pruner); len(tags) > 0 || !strings.Contains(fmt.Sprint(p.Staying), "pull statistics began at") {
 				t.Errorf("%v go though statistics are young: %v", tags, p.Staying)
 			}
 			exec(sd, "UPDATE pullstatisticsprocessingstate SET recorded_since = now() - interval '60 days'")
+			if tags, p := going(t, pruner); len(tags) > 0 {
+				t.Errorf("%v go though HEAD requests weren't remembered for as long: %v", tags, p.Staying)
+			}
+			exec(sd, "UPDATE pullstatisticsprocessingstate SET checks_since = now() - interval '60 days'")
 			if tags, p := going(t, pruner); !slices.Equal(tags, []string{"late", "unused"}) {
 				t.Errorf("%v go, want late and unused: %+v", tags, p)
 			}
-			// The server itself waits until HEAD requests are recorded.
 			code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "prune", "preview", "acme", "--method", "last_pulled", "--older-than", "30d")
-			if code != 0 || !strings.Contains(stdout, "pull statistics don't record HEAD requests") || !strings.Contains(stdout, "\n0 of 7 tags") {
+			if code != 0 || !strings.Contains(stdout, "\n2 of 8 tags") {
 				t.Errorf("the server's own preview: %d %s %s", code, stdout, stderr)
 			}
 			if code, _ := get(t, s.registry+"/v2/acme/app/manifests/late"); code != 200 {
@@ -203,7 +207,7 @@ func TestPullsOff(t *testing.T) {
 		return d.Pool.QueryRow(t.Context(), "SELECT recorded_since FROM pullstatisticsprocessingstate").Scan(&since) == nil && time.Until(since) > time.Minute
 	})
 	code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "status")
-	if code != 1 || !strings.Contains(stderr, "pull_statistics.enabled is false") {
+	if code != 1 || !strings.Contains(stderr, "pull_statistics.enabled and pull_statistics.redis are false") {
 		t.Errorf("status: %d %s", code, stderr)
 	}
 }

@@ -112,12 +112,16 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if store, err = blob.Metered(store, reg); err != nil {
 		return err
 	}
-	pulls, err := openPulls(cfg.Audit, metadata, reg, log)
+	loops, err := worker.NewMetrics(reg)
 	if err != nil {
 		return err
 	}
-	defer closePulls(pulls, log)
-	handler, workers, err := assemble(ctx, cfg, parts{metadata, reviews, keys, store, pulls, nil, replica, reg, log, tracing})
+	p := parts{metadata, reviews, keys, store, pullParts{}, loops, replica, reg, log, tracing}
+	if p.pulls, err = openPulls(cfg, p, loops); err != nil {
+		return err
+	}
+	defer p.pulls.close()
+	handler, workers, err := assemble(ctx, cfg, p)
 	if err != nil {
 		return err
 	}
@@ -164,8 +168,8 @@ type parts struct {
 	reviews *db.DB
 	keys    *looseKeys
 	store   blob.Store
-	pulls   *audit.Recorder       // nil: none are recorded
-	counter *pullstats.SyncWorker // nil: pulls aren't counted
+	pulls   pullParts
+	loops   *worker.Metrics
 	replica uuid.UUID
 	metrics *prometheus.Registry
 	log     *slog.Logger
@@ -195,20 +199,11 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if err := p.metrics.Register(keys); err != nil {
 		return nil, nil, fmt.Errorf("registering the metrics of loose foreign keys: %w", err)
 	}
-	pulls, err := pullstats.NewReader(pullstats.Options{DB: p.stats()})
+	statistics, err := pullstats.NewReader(pullstats.Options{DB: p.stats(), Redis: p.pulls.redis})
 	if err != nil {
 		return nil, nil, err
 	}
-	loops, err := worker.NewMetrics(p.metrics)
-	if err != nil {
-		return nil, nil, err
-	}
-	counter, counting, err := openPullStats(cfg, p, loops)
-	if err != nil {
-		return nil, nil, err
-	}
-	p.counter = counter
-	pruner, pruning, err := openPruning(cfg.Autoprune, c, p, loops)
+	pruner, pruning, err := openPruning(cfg.Autoprune, c, p, p.loops)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -216,9 +211,10 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 		Catalog: c, Autoprune: pruner, Store: p.store, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
 		BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, Tracing: p.tracing,
-		Audit: audit.New(p.db), PullLog: p.pulls,
-		Pulls: pulls, PullStats: counter, LooseKeys: &server.LooseKeys{Database: &p.keys.databases[0], Worker: keys},
-		System: p.system(cfg),
+		Audit: audit.New(p.db), Recorder: p.pulls.recorder,
+		Pulls: statistics, PullStats: p.pulls.sync, RedisPulls: p.pulls.flush,
+		LooseKeys: &server.LooseKeys{Database: &p.keys.databases[0], Worker: keys},
+		System:    p.system(cfg),
 		GC: gc.CollectOptions{
 			Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout, StorageTimeout: cfg.Storage.DeleteTimeout,
 			SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: cfg.Uploads.MaxAge,
@@ -227,14 +223,14 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if err != nil {
 		return nil, nil, err
 	}
-	workers, err := gcWorkers(c, cfg, p, loops)
+	workers, err := gcWorkers(c, cfg, p, p.loops)
 	if err != nil {
 		return nil, nil, err
 	}
 	if cfg.LooseForeignKeys.Enabled {
 		workers = append(workers, keys.Run)
 	}
-	return handler, append(slices.Concat(workers, counting, pruning), c.Listen), nil
+	return handler, append(slices.Concat(workers, p.pulls.workers, pruning), c.Listen), nil
 }
 
 // gcWorkers makes the workers of garbage collection. Each wakes the one that

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"log/slog"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -17,12 +16,8 @@ import (
 // auditing is how the catalog writes to the audit log.
 var auditing = catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who}
 
-// lastPulls is how long a stopping process tries to write the pulls that it has
-// taken note of.
-const lastPulls = 10 * time.Second
-
-// openPulls makes the recorder of pulls, nil when they aren't to be recorded.
-func openPulls(cfg config.Audit, d *db.DB, reg prometheus.Registerer, log *slog.Logger) (*audit.Recorder, error) {
+// openPullLog makes what logs pulls, nil when they aren't to be logged.
+func openPullLog(cfg config.Audit, d *db.DB, reg prometheus.Registerer, log *slog.Logger) (*audit.Recorder, error) {
 	if !cfg.Pulls {
 		return nil, nil
 	}
@@ -35,25 +30,12 @@ func openPulls(cfg config.Audit, d *db.DB, reg prometheus.Registerer, log *slog.
 	}), nil
 }
 
-// closePulls writes what is left, when no more pulls come.
-func closePulls(pulls *audit.Recorder, log *slog.Logger) {
-	ctx, cancel := context.WithTimeout(context.Background(), lastPulls)
-	defer cancel()
-	if err := pulls.Close(ctx); err != nil {
-		log.Error("stopping without all pulls in the audit log", "error", err)
-	}
-}
-
 // auditWorkers are what the audit log needs in the background.
 func auditWorkers(cfg config.Audit, p parts, loops *worker.Metrics) []func(context.Context) error {
 	o := audit.KeeperOptions{DB: p.db, Retention: cfg.Retention, Log: p.log, Metrics: loops}
-	if p.counter != nil {
-		o.Read = p.counter.Read
+	if p.pulls.sync != nil {
+		o.Read = p.pulls.sync.Read
 	}
 	keeper := audit.NewKeeper(o)
-	list := []func(context.Context) error{keeper.Run}
-	if p.pulls != nil {
-		list = append(list, p.pulls.Run)
-	}
-	return list
+	return []func(context.Context) error{keeper.Run}
 }

@@ -47,6 +47,7 @@ import (
 const (
 	CountedByAudit = "audit" // the worker that reads this log
 	CountedByRedis = "redis" // it was counted in Redis
+	CountedByNone  = "none"  // it isn't to be counted
 )
 
 // Entry is one line of the log. Zero values are absent. Texts are kept up to 1 KiB,

@@ -87,11 +87,11 @@ func NewRecorder(o RecorderOptions) *Recorder {
 }
 
 // Record takes an entry. It never blocks, waits for nothing but a moment's lock,
-// and has no error: what finds no room is dropped and counted. The context's
-// source is the entry's, and now its time, unless it has its own.
-func (r *Recorder) Record(ctx context.Context, e Entry) {
+// and has no error: what finds no room is dropped and counted, and not taken. The
+// context's source is the entry's, and now its time, unless it has its own.
+func (r *Recorder) Record(ctx context.Context, e Entry) (taken bool) {
 	if r == nil {
-		return
+		return false
 	}
 	e = e.from(SourceOf(ctx))
 	e.ID = 0
@@ -119,6 +119,7 @@ func (r *Recorder) Record(ctx context.Context, e Entry) {
 	if full {
 		r.loop.Wake()
 	}
+	return reason == ""
 }
 
 // Pending is how many entries wait to be written.

@@ -93,8 +93,6 @@ func (p PullRecord) problem(age Age, cutoff time.Time) string {
 	switch {
 	case p.Since.IsZero():
 		return "there are no pull statistics yet"
-	case p.Lacking != "":
-		return "pull statistics don't record " + p.Lacking + " yet"
 	case !p.Since.Before(cutoff):
 		return fmt.Sprintf("pull statistics began at %s, no more than %s ago", stamp(p.Since), age)
 	case p.Behind > limit:

@@ -451,22 +451,3 @@ func TestLongChain(t *testing.T) {
 		t.Errorf("parents were asked for %d manifests, want %d", asked, want)
 	}
 }
-
-// TestLackingStatisticsSelectNothing: as long as statistics leave something out, what
-// looks unused may be in use.
-func TestLackingStatisticsSelectNothing(t *testing.T) {
-	t.Parallel()
-	r := rules(t, "last_pulled:1d")
-	r.Pulls = autoprune.PullRecord{Since: ago(10 * day)}
-	old := autoprune.Tag{Name: "v1", Manifest: 1, Created: ago(20 * day)}
-	for lacking, want := range map[string]autoprune.Code{"": autoprune.NeverPulled, "HEAD requests": autoprune.NoStatistics} {
-		r.Pulls.Lacking = lacking
-		v, err := autoprune.Evaluate(r, autoprune.Repository{Tags: autoprune.Tags([]autoprune.Tag{old})})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := v.Decide(old); d.Code != want || d.Delete != (lacking == "") {
-			t.Errorf("lacking %q: %+v, want %s", lacking, d, want)
-		}
-	}
-}

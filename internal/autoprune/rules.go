@@ -60,9 +60,6 @@ type Protection struct {
 type PullRecord struct {
 	// Since is when they began; the zero value says that there are none.
 	Since time.Time
-	// Lacking says what they don't record, for people; as long as that is anything,
-	// nothing may be deleted by them.
-	Lacking string
 	// Behind is the age of the oldest pull that they don't hold yet.
 	Behind time.Duration
 	// MaxBehind is the limit on Behind; 0 means DefaultMaxBehind.

@@ -31,6 +31,7 @@ type Config struct {
 	LooseForeignKeys LooseForeignKeys
 	Audit            Audit
 	PullStatistics   PullStatistics
+	Redis            Redis
 	Autoprune        Autoprune
 	Cache            Cache
 

@@ -150,7 +150,9 @@ func otherValue(t *testing.T, s *setting) string {
 		return map[string]string{"true": "false", "false": "true"}[f.show()]
 	case intField:
 		return "77"
-	case durationField, eventField:
+	case listField:
+		return "trivy/*, *grype*"
+	case durationField, secondsField, eventField:
 		return "77s"
 	case sizeField:
 		return "77KiB"

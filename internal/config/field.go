@@ -128,6 +128,32 @@ func (f durationField) set(text string) error {
 
 func (f durationField) show() string { return formatDuration(*f.p) }
 
+// secondsField takes a number without a unit as seconds.
+type secondsField struct{ durationField }
+
+func (f secondsField) set(text string) error {
+	if text != "" && strings.Trim(text, "0123456789") == "" {
+		text += "s"
+	}
+	return f.durationField.set(text)
+}
+
+// listField is texts with commas between them.
+type listField struct{ p *[]string }
+
+func (f listField) set(text string) error {
+	var list []string
+	for part := range strings.SplitSeq(text, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			list = append(list, part)
+		}
+	}
+	*f.p = list
+	return nil
+}
+
+func (f listField) show() string { return strings.Join(*f.p, ", ") }
+
 type sizeField struct{ p *int64 }
 
 func (f sizeField) set(text string) error {

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Pulls are counted where they are recorded, unless somebody says otherwise.
@@ -33,5 +35,48 @@ func TestPullStatistics(t *testing.T) {
 		if (err == nil) != (tt.problem == "") || err != nil && !(strings.Contains(err.Error(), before) && strings.Contains(err.Error(), after)) {
 			t.Errorf("%v: %v", tt.environ, err)
 		}
+	}
+}
+
+// Redis counts where it is said to, and only where it is said which; intervals may be
+// a number of seconds, as Quay has them; lists have commas.
+func TestRedisSettings(t *testing.T) {
+	t.Parallel()
+	const url = "PURSER_REDIS_URL=redis://user:secret@cache:6379/1"
+	for _, tt := range []struct {
+		environ []string
+		problem string
+	}{
+		{[]string{url, "FEATURE_REDIS_PULL_TRACKING=true"}, ""},
+		{[]string{url, "FEATURE_REDIS_PULL_TRACKING=true", "PURSER_AUDIT_PULLS=false"}, ""},
+		{[]string{url, "FEATURE_REDIS_PULL_TRACKING=true", "FEATURE_PULL_STATISTICS_TRACKING=false"}, ""},
+		{[]string{"FEATURE_REDIS_PULL_TRACKING=true"}, "env FEATURE_REDIS_PULL_TRACKING: pull_statistics.redis: pulls are counted in Redis, and redis.url isn't set"},
+		{[]string{"PURSER_REDIS_URL=rediss://cache"}, ""},
+		{[]string{"PURSER_REDIS_URL=unix:///run/redis.sock"}, ""},
+		{[]string{"PURSER_REDIS_URL=cache:6379"}, "redis.url: this is no URL of a Redis"},
+		{[]string{"PURSER_REDIS_URL=http://cache:6379"}, "redis.url: this is no URL of a Redis"},
+		{[]string{"PURSER_REDIS_URL=unix://relative"}, "redis.url: this is no URL of a Redis"},
+		{[]string{"PURSER_REDIS_URL=redis://:se%cret@cache"}, "redis.url: this is no URL of a Redis"},
+		{[]string{"REDIS_FLUSH_INTERVAL_SECONDS=7200"}, "7200s is too long"},
+		{[]string{"REDIS_FLUSH_INTERVAL_SECONDS=soon"}, `"soon" is no duration`},
+	} {
+		c, err := Load("", append(tt.environ, "HOME=/home/x"))
+		if err == nil {
+			err = c.Validate()
+		}
+		if (err == nil) != (tt.problem == "") || err != nil && (!strings.Contains(err.Error(), tt.problem) || strings.Contains(err.Error(), "cret")) {
+			t.Errorf("%v: %v, want %q", tt.environ, err, tt.problem)
+		}
+	}
+	c, err := Load("", []string{url, "REDIS_FLUSH_INTERVAL_SECONDS=300", "PURSER_PULL_STATISTICS_IGNORE_USER_AGENTS= trivy/*,, Grype ,"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := c.PullStatistics
+	if p.RedisInterval != 5*time.Minute || !slices.Equal(p.IgnoreUserAgents, []string{"trivy/*", "Grype"}) {
+		t.Errorf("%+v", p)
+	}
+	if strings.Contains(c.Redis.URL.String(), "secret") {
+		t.Errorf("%s shows the password", c.Redis.URL)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // pulled is what a batch adds to a tag or a manifest.
@@ -22,9 +23,9 @@ type pulled struct {
 	lastBoth   time.Time // when that was
 }
 
-// add counts one pull more.
-func (p *pulled) add(at time.Time, other string) {
-	p.count++
+// add counts n pulls more, the last of which was at a time.
+func (p *pulled) add(n int64, at time.Time, other string) {
+	p.count += n
 	if at.After(p.last) {
 		p.last = at
 	}
@@ -37,47 +38,61 @@ func (p *pulled) add(at time.Time, other string) {
 // that two who write rows meet in the same order.
 type counts struct{ tags, manifests []pulled }
 
+// adder adds up pulls.
+type adder struct{ tags, manifests map[rowKey]*pulled }
+
+type rowKey struct {
+	repository int64
+	name       string
+}
+
+func newAdder() adder { return adder{map[rowKey]*pulled{}, map[rowKey]*pulled{}} }
+
+// add adds n pulls of a manifest, by a tag or, if that is "", by digest.
+func (a adder) add(repository int64, tag string, d oci.Digest, n int64, last time.Time) {
+	addTo(a.tags, rowKey{repository, tag}, n, last, d.String())
+	addTo(a.manifests, rowKey{repository, d.String()}, n, last, tag)
+}
+
+func addTo(rows map[rowKey]*pulled, k rowKey, n int64, last time.Time, other string) {
+	if k.name == "" {
+		return
+	}
+	if rows[k] == nil {
+		rows[k] = &pulled{repository: k.repository, name: k.name}
+	}
+	rows[k].add(n, last, other)
+}
+
+func (a adder) counts() counts { return counts{ordered(a.tags), ordered(a.manifests)} }
+
+func ordered(rows map[rowKey]*pulled) []pulled {
+	list := make([]pulled, 0, len(rows))
+	for _, p := range rows {
+		list = append(list, *p)
+	}
+	slices.SortFunc(list, func(a, b pulled) int {
+		return cmp.Or(cmp.Compare(a.repository, b.repository), cmp.Compare(a.name, b.name))
+	})
+	return list
+}
+
 // aggregate adds up pulls of repositories that are alive.
 func aggregate(pulls []audit.Pull) counts {
-	type key struct {
-		repository int64
-		name       string
-	}
-	tags, manifests := make(map[key]*pulled), make(map[key]*pulled)
-	add := func(rows map[key]*pulled, p *audit.Pull, name, other string) {
-		if name == "" {
-			return
-		}
-		k := key{p.RepositoryID, name}
-		if rows[k] == nil {
-			rows[k] = &pulled{repository: k.repository, name: name}
-		}
-		rows[k].add(p.Time, other)
-	}
+	a := newAdder()
 	for i := range pulls {
 		p := &pulls[i]
-		add(tags, p, p.Tag, p.Digest.String())
-		add(manifests, p, p.Digest.String(), p.Tag)
+		a.add(p.RepositoryID, p.Tag, p.Digest, 1, p.Time)
 	}
-	ordered := func(rows map[key]*pulled) []pulled {
-		list := make([]pulled, 0, len(rows))
-		for _, p := range rows {
-			list = append(list, *p)
-		}
-		slices.SortFunc(list, func(a, b pulled) int {
-			return cmp.Or(cmp.Compare(a.repository, b.repository), cmp.Compare(a.name, b.name))
-		})
-		return list
-	}
-	return counts{ordered(tags), ordered(manifests)}
+	return a.counts()
 }
 
 // The newest pull says what a tag pointed to, and by which tag a manifest was
 // pulled; one that is read later and is older changes neither.
 const (
 	upsertTags = `
-		INSERT INTO tagpullstatistics AS s (repository_id, tag_name, tag_pull_count, last_tag_pull_date, current_manifest_digest)
-		SELECT repository_id, name, count, last, NULLIF(other, '')
+		INSERT INTO tagpullstatistics AS s (repository_id, tag_name, tag_pull_count, last_tag_pull_date, current_manifest_digest, redis_last_processed)
+		SELECT repository_id, name, count, last, NULLIF(other, ''), $7
 		FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[], $6::timestamptz[])
 			AS p (repository_id, name, count, last, other, last_both)
 		ON CONFLICT (repository_id, tag_name) DO UPDATE SET
@@ -85,11 +100,12 @@ const (
 			last_tag_pull_date = GREATEST(s.last_tag_pull_date, EXCLUDED.last_tag_pull_date),
 			current_manifest_digest = CASE WHEN s.last_tag_pull_date > EXCLUDED.last_tag_pull_date
 				THEN s.current_manifest_digest
-				ELSE COALESCE(EXCLUDED.current_manifest_digest, s.current_manifest_digest) END`
+				ELSE COALESCE(EXCLUDED.current_manifest_digest, s.current_manifest_digest) END,
+			redis_last_processed = COALESCE(EXCLUDED.redis_last_processed, s.redis_last_processed)`
 	upsertManifests = `
 		INSERT INTO manifestpullstatistics AS s
-			(repository_id, manifest_digest, total_pull_count, last_pull_date, last_tag_pulled, last_tag_pull_date)
-		SELECT repository_id, name, count, last, NULLIF(other, ''), last_both
+			(repository_id, manifest_digest, total_pull_count, last_pull_date, last_tag_pulled, last_tag_pull_date, redis_last_processed)
+		SELECT repository_id, name, count, last, NULLIF(other, ''), last_both, $7
 		FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[], $6::timestamptz[])
 			AS p (repository_id, name, count, last, other, last_both)
 		ON CONFLICT (repository_id, manifest_digest) DO UPDATE SET
@@ -97,11 +113,20 @@ const (
 			last_pull_date = GREATEST(s.last_pull_date, EXCLUDED.last_pull_date),
 			last_tag_pulled = CASE WHEN EXCLUDED.last_tag_pull_date IS NULL OR s.last_tag_pull_date > EXCLUDED.last_tag_pull_date
 				THEN s.last_tag_pulled ELSE EXCLUDED.last_tag_pulled END,
-			last_tag_pull_date = GREATEST(s.last_tag_pull_date, EXCLUDED.last_tag_pull_date)`
+			last_tag_pull_date = GREATEST(s.last_tag_pull_date, EXCLUDED.last_tag_pull_date),
+			redis_last_processed = COALESCE(EXCLUDED.redis_last_processed, s.redis_last_processed)`
 )
 
 // write adds the counts to the statistics, in the caller's transaction.
-func (c counts) write(ctx context.Context, tx pgx.Tx) error {
+func (c counts) write(ctx context.Context, tx pgx.Tx) error { return c.add(ctx, tx, nil) }
+
+// writeFlushed is write for what Redis has counted.
+func (c counts) writeFlushed(ctx context.Context, tx pgx.Tx) error {
+	now := time.Now()
+	return c.add(ctx, tx, &now)
+}
+
+func (c counts) add(ctx context.Context, tx pgx.Tx, flushed *time.Time) error {
 	for _, part := range []struct {
 		sql  string
 		rows []pulled
@@ -110,7 +135,7 @@ func (c counts) write(ctx context.Context, tx pgx.Tx) error {
 		if len(part.rows) == 0 {
 			continue
 		}
-		if _, err := tx.Exec(ctx, part.sql, columns(part.rows)...); err != nil {
+		if _, err := tx.Exec(ctx, part.sql, append(columns(part.rows), flushed)...); err != nil {
 			return fmt.Errorf("adding to the pull statistics of %s: %w", part.of, err)
 		}
 	}

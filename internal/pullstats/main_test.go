@@ -74,7 +74,7 @@ func open(t testing.TB, apart bool, repositories int) *shop {
 
 func (s *shop) worker(t testing.TB, change ...func(*SyncOptions)) *SyncWorker {
 	t.Helper()
-	o := SyncOptions{Log: s.log, Stats: s.stats, Alive: alive, Logger: quiet}
+	o := SyncOptions{Databases: Databases{s.log, s.stats, alive}, Logger: quiet}
 	for _, f := range change {
 		f(&o)
 	}
@@ -118,15 +118,15 @@ type row struct {
 	Other string
 }
 
-// books are the statistics, by kind, repository and name.
+// books are the statistics of what was pulled, by kind, repository and name.
 type books map[string]row
 
 func (s *shop) books(t testing.TB) books {
 	t.Helper()
 	rows, err := s.stats.Pool.Query(t.Context(), `
-		SELECT 'tag ' || repository_id || ' ' || tag_name, tag_pull_count, last_tag_pull_date, COALESCE(current_manifest_digest, '') FROM tagpullstatistics
+		SELECT 'tag ' || repository_id || ' ' || tag_name, tag_pull_count, last_tag_pull_date, COALESCE(current_manifest_digest, '') FROM tagpullstatistics WHERE tag_pull_count > 0
 		UNION ALL
-		SELECT 'manifest ' || repository_id || ' ' || manifest_digest, total_pull_count, last_pull_date, COALESCE(last_tag_pulled, '') FROM manifestpullstatistics`)
+		SELECT 'manifest ' || repository_id || ' ' || manifest_digest, total_pull_count, last_pull_date, COALESCE(last_tag_pulled, '') FROM manifestpullstatistics WHERE total_pull_count > 0`)
 	must(t, err)
 	out := books{}
 	var name string

@@ -12,7 +12,39 @@ type Metrics struct {
 	entries  *prometheus.CounterVec
 	failures prometheus.Counter
 	lag      prometheus.Gauge
+
+	events *prometheus.CounterVec
+	buffer prometheus.Gauge
+	redis  redisMetrics
 }
+
+// What becomes of a pull that Redis is to count.
+const (
+	eventRecorded   = "recorded"
+	eventLogged     = "logged"
+	eventDropped    = "dropped"
+	eventUnanswered = "unanswered"
+)
+
+// redisMetrics are those of flushing.
+type redisMetrics struct {
+	keys     *prometheus.CounterVec
+	flush    prometheus.Histogram
+	upsert   prometheus.Histogram
+	failures prometheus.Counter
+	live     prometheus.Gauge
+	memory   prometheus.Gauge
+	lag      prometheus.Gauge
+	up       prometheus.Gauge
+}
+
+// What becomes of a key that has something to count.
+const (
+	keyFlushed = "flushed"
+	keyGone    = "gone"
+	keyKept    = "kept"
+	keyInvalid = "invalid"
+)
 
 // What becomes of an entry that is read.
 const (
@@ -36,15 +68,77 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Help: "Age of the oldest pull in the audit log that is not counted yet, when this process last counted.",
 		}),
 	}
+	m.redisMetrics()
 	for _, result := range []string{entryCounted, entryElsewhere, entryGone} {
 		m.entries.WithLabelValues(result) // so that there is a zero to compare with
 	}
-	for _, c := range []prometheus.Collector{m.entries, m.failures, m.lag} {
+	for _, result := range []string{eventRecorded, eventLogged, eventDropped, eventUnanswered} {
+		m.events.WithLabelValues(result)
+	}
+	for _, result := range []string{keyFlushed, keyGone, keyKept, keyInvalid} {
+		m.redis.keys.WithLabelValues(result)
+	}
+	for _, c := range []prometheus.Collector{
+		m.entries, m.failures, m.lag, m.events, m.buffer,
+		m.redis.keys, m.redis.flush, m.redis.upsert, m.redis.failures, m.redis.live, m.redis.memory, m.redis.lag, m.redis.up,
+	} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the metrics of pull statistics: %w", err)
 		}
 	}
 	return m, nil
+}
+
+func (m *Metrics) redisMetrics() {
+	m.events = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "purser_redis_pull_events_total",
+		Help: "Pulls for Redis: recorded; logged (Redis didn't take them, so they are counted from the audit log); " +
+			"dropped (there was no room) or unanswered (they may be counted or not).",
+	}, []string{"result"})
+	m.buffer = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "purser_redis_pull_events_waiting", Help: "Pulls in memory that wait for Redis.",
+	})
+	m.redis = redisMetrics{
+		keys: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_redis_flush_keys_total",
+			Help: "Keys with pulls that were flushed, whose repository is gone, that were kept for another time, or that are no counters of pulls.",
+		}, []string{"result"}),
+		flush: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "purser_redis_flush_batch_duration_seconds", Help: "Time that it took to flush a batch of keys.",
+			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 5, 30},
+		}),
+		upsert: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "purser_redis_flush_upsert_duration_seconds", Help: "Time of the transaction that adds a batch to the statistics.",
+			Buckets: []float64{.005, .01, .02, .05, .1, .2, .5, 1, 5, 30},
+		}),
+		failures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "purser_redis_flush_failures_total", Help: "Runs that failed; what they didn't flush is flushed later.",
+		}),
+		live: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "purser_redis_pull_keys", Help: "Keys of pulls in Redis, when this process last flushed them.",
+		}),
+		memory: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "purser_redis_memory_bytes", Help: "Memory that Redis uses, when this process last looked.",
+		}),
+		lag: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "purser_redis_flush_lag_seconds", Help: "How long ago the last complete flush began, when this process last looked.",
+		}),
+		up: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "purser_redis_up", Help: "Whether Redis answered when this process last looked.",
+		}),
+	}
+}
+
+func (m *Metrics) event(result string, n int) {
+	if m != nil {
+		m.events.WithLabelValues(result).Add(float64(n))
+	}
+}
+
+func (m *Metrics) waiting(n int) {
+	if m != nil {
+		m.buffer.Set(float64(n))
+	}
 }
 
 func (m *Metrics) read(t tally) {
@@ -65,4 +159,47 @@ func (m *Metrics) lagging(d time.Duration) {
 	if m != nil {
 		m.lag.Set(d.Seconds())
 	}
+}
+
+func (m *Metrics) flushedKeys(result string, n int) {
+	if m != nil {
+		m.redis.keys.WithLabelValues(result).Add(float64(n))
+	}
+}
+
+func (m *Metrics) flushed(took time.Duration) {
+	if m != nil {
+		m.redis.flush.Observe(took.Seconds())
+	}
+}
+
+func (m *Metrics) upserted(took time.Duration) {
+	if m != nil {
+		m.redis.upsert.Observe(took.Seconds())
+	}
+}
+
+func (m *Metrics) flushFailed() {
+	if m != nil {
+		m.redis.failures.Inc()
+	}
+}
+
+func (m *Metrics) keysLeft(n int) {
+	if m != nil {
+		m.redis.live.Set(float64(n))
+	}
+}
+
+// looked takes over what a look at Redis has shown.
+func (m *Metrics) looked(s RedisStatus) {
+	if m == nil {
+		return
+	}
+	m.redis.up.Set(0)
+	if s.Reachable {
+		m.redis.up.Set(1)
+		m.redis.memory.Set(float64(s.Memory))
+	}
+	m.redis.lag.Set(s.Behind.Seconds())
 }

@@ -1,9 +1,11 @@
 package pullstats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,6 +18,7 @@ type Row struct {
 	Name  string // of the tag, or the digest
 	Count int64
 	Last  time.Time // zero: when it was isn't known
+	Check time.Time // the last HEAD, to some minutes; zero: there was none
 	// Other is, of a tag, the digest of what was last pulled by it; of a manifest, the
 	// tag that it was last pulled by, "" if it never was by one.
 	Other string
@@ -25,22 +28,33 @@ type Row struct {
 // in the order of names. The tags need not be there any more.
 func (r *Reader) TagPage(ctx context.Context, repository int64, after string, n int) ([]Row, error) {
 	return r.page(ctx, `
-		SELECT tag_name, tag_pull_count, last_tag_pull_date, COALESCE(current_manifest_digest, '') FROM tagpullstatistics
-		WHERE repository_id = $1 AND tag_name > $2 ORDER BY tag_name LIMIT $3`, repository, after, n)
+		SELECT tag_name, tag_pull_count, last_tag_pull_date, last_check_date, COALESCE(current_manifest_digest, '') FROM tagpullstatistics
+		WHERE repository_id = $1 AND tag_name > $2 AND tag_pull_count > 0 ORDER BY tag_name LIMIT $3`, repository, after, n)
 }
 
 // ManifestPage is TagPage for manifests, by digest.
 func (r *Reader) ManifestPage(ctx context.Context, repository int64, after string, n int) ([]Row, error) {
 	return r.page(ctx, `
-		SELECT manifest_digest, total_pull_count, last_pull_date, COALESCE(last_tag_pulled, '') FROM manifestpullstatistics
-		WHERE repository_id = $1 AND manifest_digest > $2 ORDER BY manifest_digest LIMIT $3`, repository, after, n)
+		SELECT manifest_digest, total_pull_count, last_pull_date, last_check_date, COALESCE(last_tag_pulled, '') FROM manifestpullstatistics
+		WHERE repository_id = $1 AND manifest_digest > $2 AND total_pull_count > 0 ORDER BY manifest_digest LIMIT $3`, repository, after, n)
 }
 
-// ManifestRow is the statistics of a manifest. Of one that was never pulled it is
-// zero but for its name.
+// TagRow is the statistics of a tag. Of one that was never pulled it is zero but for
+// its name.
+func (r *Reader) TagRow(ctx context.Context, repository int64, name string) (Row, error) {
+	list, err := r.page(ctx, `
+		SELECT tag_name, tag_pull_count, last_tag_pull_date, last_check_date, COALESCE(current_manifest_digest, '') FROM tagpullstatistics
+		WHERE repository_id = $1 AND tag_name = $2 LIMIT $3`, repository, name, 1)
+	if err != nil || len(list) == 0 {
+		return Row{Name: name}, err
+	}
+	return list[0], nil
+}
+
+// ManifestRow is TagRow for a manifest.
 func (r *Reader) ManifestRow(ctx context.Context, repository int64, d oci.Digest) (Row, error) {
 	list, err := r.page(ctx, `
-		SELECT manifest_digest, total_pull_count, last_pull_date, COALESCE(last_tag_pulled, '') FROM manifestpullstatistics
+		SELECT manifest_digest, total_pull_count, last_pull_date, last_check_date, COALESCE(last_tag_pulled, '') FROM manifestpullstatistics
 		WHERE repository_id = $1 AND manifest_digest = $2 LIMIT $3`, repository, d.String(), 1)
 	if err != nil || len(list) == 0 {
 		return Row{Name: d.String()}, err
@@ -54,9 +68,12 @@ func (r *Reader) page(ctx context.Context, sql string, repository int64, after s
 		return nil, fmt.Errorf("listing pull statistics: %w", err)
 	}
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (out Row, err error) {
-		var last *time.Time
-		if err = row.Scan(&out.Name, &out.Count, &last, &out.Other); last != nil {
+		var last, check *time.Time
+		if err = row.Scan(&out.Name, &out.Count, &last, &check, &out.Other); last != nil {
 			out.Last = last.UTC()
+		}
+		if check != nil {
+			out.Check = check.UTC()
 		}
 		return out, err
 	})
@@ -74,4 +91,26 @@ func (r *Reader) Since(ctx context.Context) (time.Time, error) {
 		return time.Time{}, nil
 	}
 	return s.Since, err
+}
+
+// Merge adds live pulls to a page of rows that come after a name, and rows for names
+// that have only those, up to limit rows.
+func Merge(page []Row, live []string, add func(Row) Row, after string, limit int) []Row {
+	known := make(map[string]bool, len(page))
+	for i, r := range page {
+		known[r.Name] = true
+		page[i] = add(r)
+	}
+	last := ""
+	if len(page) == limit {
+		last = page[limit-1].Name
+	}
+	for _, name := range live {
+		// What comes after a full page is on another one.
+		if !known[name] && name > after && (last == "" || name < last) {
+			page = append(page, add(Row{Name: name}))
+		}
+	}
+	slices.SortFunc(page, func(a, b Row) int { return cmp.Compare(a.Name, b.Name) })
+	return page[:min(len(page), limit)]
 }

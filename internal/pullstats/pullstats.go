@@ -49,17 +49,22 @@ import (
 // Options says where the statistics are.
 type Options struct {
 	DB *db.DB // required: the database of the statistics
+	// Redis has pulls that aren't in there yet. Nil: none are.
+	Redis *Redis
 }
 
 // Reader reads statistics. Its methods may be called concurrently.
-type Reader struct{ db *db.DB }
+type Reader struct {
+	db    *db.DB
+	redis *Redis
+}
 
 // NewReader makes a reader.
 func NewReader(o Options) (*Reader, error) {
 	if o.DB == nil {
 		return nil, errors.New("pullstats: a database is required")
 	}
-	return &Reader{o.DB}, nil
+	return &Reader{o.DB, o.Redis}, nil
 }
 
 // Pulls is what is known of the pulls of a tag or a manifest.

@@ -19,6 +19,7 @@ type state struct {
 	Read    audit.Position // the watermark
 	Last    time.Time      // the newest pull that was read, zero: none
 	Since   time.Time      // from when on statistics are complete
+	Checks  time.Time      // from when on HEAD requests are remembered
 	Counted int64
 	Updated time.Time
 	now     time.Time // by the clock of the statistics' database
@@ -33,7 +34,7 @@ type queryer interface {
 var errNoState = errors.New("no pulls were counted yet")
 
 const selectState = `
-	SELECT last_processed_xid::text, last_processed_log_id, last_processed_timestamp, recorded_since, entries_counted,
+	SELECT last_processed_xid::text, last_processed_log_id, last_processed_timestamp, recorded_since, checks_since, entries_counted,
 		updated_at, clock_timestamp()
 	FROM pullstatisticsprocessingstate`
 
@@ -45,7 +46,7 @@ func readState(ctx context.Context, q queryer) (state, error) {
 func scanState(row pgx.Row) (s state, err error) {
 	var xid string
 	var last *time.Time
-	err = row.Scan(&xid, &s.Read.ID, &last, &s.Since, &s.Counted, &s.Updated, &s.now)
+	err = row.Scan(&xid, &s.Read.ID, &last, &s.Since, &s.Checks, &s.Counted, &s.Updated, &s.now)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return s, errNoState
 	}
@@ -130,11 +131,24 @@ func Unrecorded(ctx context.Context, stats *db.DB, d time.Duration) error {
 	return nil
 }
 
+// Unchecked says, for a process that remembers no HEAD requests, that signs of use
+// aren't complete before some time from now. It is to be called again before that.
+func Unchecked(ctx context.Context, stats *db.DB, d time.Duration) error {
+	_, err := stats.Pool.Exec(ctx,
+		"UPDATE pullstatisticsprocessingstate SET checks_since = GREATEST(checks_since, now() + $1::bigint * interval '1 microsecond')", d.Microseconds())
+	if err != nil {
+		return fmt.Errorf("telling that HEAD requests aren't remembered: %w", err)
+	}
+	return nil
+}
+
 // Status is how the statistics stand to the audit log.
 type Status struct {
 	// Since is the time from which on every pull is counted, or will be: what has
 	// no statistics wasn't pulled since.
 	Since time.Time
+	// Checks is the time from which on every use is remembered that is no pull.
+	Checks time.Time
 	// Behind is the age of the oldest pull that isn't counted yet, 0 when there is
 	// none.
 	Behind time.Duration
@@ -168,7 +182,7 @@ func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	out := Status{Since: s.Since, Read: s.Read, Last: s.Last, Counted: s.Counted, Checked: s.Updated.UTC(), Foreign: log.Foreign}
+	out := Status{Since: s.Since, Checks: s.Checks, Read: s.Read, Last: s.Last, Counted: s.Counted, Checked: s.Updated.UTC(), Foreign: log.Foreign}
 	if !log.Oldest.IsZero() {
 		out.Behind = max(0, log.Now.Sub(log.Oldest))
 	}
@@ -247,6 +261,11 @@ func repositories(pulls []audit.Pull) []int64 {
 			ids = append(ids, p.RepositoryID)
 		}
 	}
+	return sorted(ids)
+}
+
+// sorted are ids in their order, each once.
+func sorted(ids []int64) []int64 {
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }

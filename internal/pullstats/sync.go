@@ -11,19 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
 // SyncOptions says how to count what the audit log has.
 type SyncOptions struct {
-	Log   *db.DB // required: the database of the audit log
-	Stats *db.DB // required: that of the statistics, the same pool where it is the same
-	// Alive locks those of the repositories that exist, in the order of their ids and
-	// until the transaction ends, and returns them: nothing is counted for others,
-	// whose statistics nobody would remove any more. The transaction is one of Log.
-	// Required.
-	Alive func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
+	Databases
+	// Redis counts pulls too, for Uses to look at. Nil: none does.
+	Redis *Redis
 	// Interval is how often the log is read, at least. Default 5 min.
 	Interval time.Duration
 	// Batch is how many entries are read and counted together. Default 1,000.
@@ -54,8 +49,8 @@ type SyncWorker struct {
 
 // NewSyncWorker makes a worker. It counts nothing before Run or Sync.
 func NewSyncWorker(o SyncOptions) (*SyncWorker, error) {
-	if o.Log == nil || o.Stats == nil || o.Alive == nil {
-		return nil, errors.New("pullstats: the databases of the log and of the statistics are required, and who knows which repositories exist")
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	if o.Interval <= 0 {
 		o.Interval = 5 * time.Minute
@@ -165,7 +160,7 @@ type tally struct {
 // transaction, unless another worker has moved it.
 func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull) (t tally, err error) {
 	mine, elsewhere := split(pulls)
-	err = w.withAlive(ctx, repositories(mine), func(alive map[int64]bool, tx pgx.Tx) error {
+	err = w.opt.withAlive(ctx, repositories(mine), func(alive map[int64]bool, tx pgx.Tx) error {
 		var living []audit.Pull
 		for _, p := range mine {
 			if alive[p.RepositoryID] {
@@ -192,44 +187,11 @@ func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull) (t 
 // split tells apart what is to be counted here and what is counted elsewhere.
 func split(pulls []audit.Pull) (mine []audit.Pull, elsewhere int) {
 	for _, p := range pulls {
-		if p.CountedBy == audit.CountedByRedis {
+		if p.CountedBy == audit.CountedByRedis || p.CountedBy == audit.CountedByNone {
 			elsewhere++
 		} else {
 			mine = append(mine, p)
 		}
 	}
 	return mine, elsewhere
-}
-
-// withAlive calls fn in a transaction of the statistics' database while
-// repositories are kept from being deleted, so that the clean-up after a deletion
-// comes later and finds what fn wrote. Where both databases are one it is one
-// transaction.
-func (w *SyncWorker) withAlive(ctx context.Context, ids []int64, fn func(alive map[int64]bool, tx pgx.Tx) error) error {
-	lock := func(tx pgx.Tx) (map[int64]bool, error) {
-		alive := make(map[int64]bool, len(ids))
-		if len(ids) == 0 {
-			return alive, nil
-		}
-		list, err := w.opt.Alive(ctx, tx, ids)
-		if err != nil {
-			return nil, fmt.Errorf("looking for the repositories of pulls: %w", err)
-		}
-		for _, id := range list {
-			alive[id] = true
-		}
-		return alive, nil
-	}
-	return w.opt.Log.Tx(ctx, func(tx pgx.Tx) error {
-		alive, err := lock(tx)
-		if err != nil {
-			return err
-		}
-		if w.opt.Log == w.opt.Stats {
-			return fn(alive, tx)
-		}
-		// If the outer transaction runs again, the watermark has moved and nothing
-		// is counted.
-		return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error { return fn(alive, tx) })
-	})
 }

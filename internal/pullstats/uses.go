@@ -3,6 +3,7 @@ package pullstats
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -10,16 +11,18 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// Uses are when tags and manifests of a repository were last pulled, by name and by
+// Uses are when tags and manifests of a repository were last used, by name and by
 // digest. What isn't in there wasn't since Status.Since.
 type Uses struct{ Tags, Manifests map[string]time.Time }
 
-// Uses finds when tags and manifests of a repository were last pulled, by the
-// statistics and by what of the log they don't hold yet. What recorders still have
-// in memory, which is about the last second, nobody can see.
+// Uses finds when tags and manifests of a repository were last used: pulled, by the
+// statistics and by what of the log and of Redis they don't hold yet, or asked about.
+// What recorders still have in memory, some seconds, nobody can see. A time may be
+// some minutes later than the use was.
 //
 // The watermark is read first: a pull before it is in the statistics, and one behind
-// it in the log, whether it is counted meanwhile or not. Error: ErrForeignLog.
+// it in the log, whether it is counted meanwhile or not. Redis remembers a use for
+// hours, flushed or not. Error: ErrForeignLog, or that Redis can't be asked.
 func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests []string) (Uses, error) {
 	s, err := w.Status(ctx)
 	if err != nil {
@@ -38,10 +41,15 @@ func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests [
 		names []string
 		into  map[string]time.Time
 	}{
-		{"SELECT tag_name, last_tag_pull_date FROM tagpullstatistics WHERE repository_id = $1 AND tag_name = want.name", tags, uses.Tags},
-		{"SELECT manifest_digest, last_pull_date FROM manifestpullstatistics WHERE repository_id = $1 AND manifest_digest = want.name", digests, uses.Manifests},
+		{"SELECT tag_name, last_tag_pull_date, last_check_date FROM tagpullstatistics WHERE repository_id = $1 AND tag_name = want.name", tags, uses.Tags},
+		{"SELECT manifest_digest, last_pull_date, last_check_date FROM manifestpullstatistics WHERE repository_id = $1 AND manifest_digest = want.name", digests, uses.Manifests},
 	} {
 		if err := w.lasts(ctx, part.sql, repository, part.names, part.into); err != nil {
+			return Uses{}, err
+		}
+	}
+	if w.opt.Redis != nil {
+		if err := w.usesInRedis(ctx, repository, tags, digests, uses); err != nil {
 			return Uses{}, err
 		}
 	}
@@ -51,10 +59,32 @@ func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests [
 		}
 	}
 	for _, p := range unread {
+		if p.CountedBy == audit.CountedByNone {
+			continue
+		}
 		later(uses.Tags, p.Tag, p.Time)
 		later(uses.Manifests, p.Digest.String(), p.Time)
 	}
 	return uses, nil
+}
+
+// usesInRedis adds what Redis remembers.
+func (w *SyncWorker) usesInRedis(ctx context.Context, repository int64, tags, digests []string, uses Uses) error {
+	found, err := w.opt.Redis.uses(ctx, repository, slices.Concat(tags, digests))
+	if err != nil {
+		return err
+	}
+	for _, part := range []struct {
+		names []string
+		into  map[string]time.Time
+	}{{tags, uses.Tags}, {digests, uses.Manifests}} {
+		for _, name := range part.names {
+			if at := found[name]; at.After(part.into[name]) {
+				part.into[name] = at
+			}
+		}
+	}
+	return nil
 }
 
 // catchUps is how often Uses counts what has come since, before it gives up.
@@ -80,6 +110,13 @@ func (w *SyncWorker) unread(ctx context.Context, repository int64, read audit.Po
 	return nil, fmt.Errorf("pull statistics are too far behind to tell what was pulled: an open transaction may hold them up (pg_stat_activity has it)")
 }
 
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
 // lasts adds the times of statistics, by name.
 func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, names []string, into map[string]time.Time) error {
 	if len(names) == 0 {
@@ -91,10 +128,17 @@ func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, na
 		return fmt.Errorf("reading when images were pulled: %w", err)
 	}
 	var name string
-	var last *time.Time
-	_, err = pgx.ForEachRow(rows, []any{&name, &last}, func() error {
+	var last, check *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&name, &last, &check}, func() error {
 		if last != nil {
 			into[name] = *last
+		}
+		// A name may have been used since its mark was written.
+		if now := time.Now(); check != nil && check.Before(now) {
+			*check = earlier(check.Add(markSlack), now)
+		}
+		if check != nil && check.After(into[name]) {
+			into[name] = *check
 		}
 		return nil
 	})

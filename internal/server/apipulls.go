@@ -2,12 +2,12 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
 )
@@ -16,6 +16,7 @@ import (
 // exported because embedded structs are described only then.
 type RecordedSince struct {
 	RecordedSince *time.Time `json:"recorded_since" doc:"Every pull since then is counted, or will be within some minutes. Null: it isn't known yet"`
+	Realtime      *bool      `json:"realtime,omitempty" doc:"Where that was asked for: whether pulls that aren't counted yet are in the numbers. False: only Redis has them at once, and there is none, or it doesn't answer"`
 }
 
 // tagPulls are a tag's statistics in a list.
@@ -23,6 +24,7 @@ type tagPulls struct {
 	Name   string     `json:"tag_name"`
 	Count  int64      `json:"tag_pull_count"`
 	Last   *time.Time `json:"last_tag_pull_date" doc:"Null: it wasn't pulled since recorded_since"`
+	Check  *time.Time `json:"last_check_date" doc:"The last HEAD, which is no pull, to some minutes; null: there was none"`
 	Digest string     `json:"current_manifest_digest" doc:"What the last pull by this tag got"`
 }
 
@@ -31,11 +33,12 @@ type ManifestPulls struct {
 	Digest  string     `json:"manifest_digest"`
 	Count   int64      `json:"manifest_total_pull_count" doc:"By whatever tag, or by digest"`
 	Last    *time.Time `json:"manifest_last_pull_date" doc:"Null: it wasn't pulled since recorded_since"`
+	Check   *time.Time `json:"last_check_date" doc:"The last HEAD by digest, which is no pull, to some minutes; null: there was none"`
 	LastTag *string    `json:"last_tag_pulled" doc:"The tag of the last pull by tag; null: there was none"`
 }
 
 func newManifestPulls(r pullstats.Row) ManifestPulls {
-	m := ManifestPulls{Digest: r.Name, Count: r.Count, Last: optional(r.Last)}
+	m := ManifestPulls{Digest: r.Name, Count: r.Count, Last: optional(r.Last), Check: optional(r.Check)}
 	if r.Other != "" {
 		m.LastTag = &r.Other
 	}
@@ -47,7 +50,7 @@ func (a *api) pullsOff() error {
 	if a.server.opt.PullStats != nil && a.server.opt.Pulls != nil {
 		return nil
 	}
-	return refusal(http.StatusNotFound, "pulls are not counted here: the setting pull_statistics.enabled is false")
+	return refusal(http.StatusNotFound, "pulls are not counted here: the settings pull_statistics.enabled and pull_statistics.redis are false")
 }
 
 // pullsFailed is the answer where the statistics can't be read.
@@ -56,13 +59,34 @@ func (a *api) pullsFailed(ctx context.Context, err error) error {
 	return oci.Errorf(oci.Unavailable, "the statistics of pulls can't be read now: try again later")
 }
 
-// since reads from when on pulls were counted.
-func (a *api) since(ctx context.Context) (RecordedSince, error) {
+// Realtime is what a request may ask for.
+type Realtime struct {
+	Realtime bool `query:"realtime" doc:"Add what Redis has and isn't counted yet. Where there is no Redis, or it doesn't answer, the numbers are those of the database"`
+}
+
+// readPulls calls read, which reads the statistics of a repository, and returns what
+// is to be added to them, and from when on they were kept.
+func (a *api) readPulls(ctx context.Context, in Realtime, repository int64, read func(ctx context.Context) error) (live pullstats.Live, since RecordedSince, err error) {
+	if in.Realtime {
+		live, err = a.server.opt.Pulls.Live(ctx, repository, read)
+		ok := err == nil
+		since.Realtime = &ok
+		if errors.Is(err, pullstats.ErrNotLive) { // read has read what there is
+			a.server.log.DebugContext(ctx, "answering without pulls that aren't counted yet", "error", err)
+			err = nil
+		}
+	} else {
+		err = read(ctx)
+	}
+	if err != nil {
+		return live, since, a.pullsFailed(ctx, err)
+	}
 	t, err := a.server.opt.Pulls.Since(ctx)
 	if err != nil {
-		return RecordedSince{}, a.pullsFailed(ctx, err)
+		return live, since, a.pullsFailed(ctx, err)
 	}
-	return RecordedSince{optional(t)}, nil
+	since.RecordedSince = optional(t)
+	return live, since, nil
 }
 
 const pullsDelay = "Counts follow within some minutes (pull_statistics.interval). Where pulls aren't counted the answer is 404."
@@ -75,10 +99,15 @@ func (a *api) addPulls() {
 }
 
 func (a *api) addTagPulls() {
+	type input struct {
+		TagInput
+		Realtime
+	}
 	type tagPullStatistics struct {
 		Name         string     `json:"tag_name"`
 		Count        int64      `json:"tag_pull_count"`
 		Last         *time.Time `json:"last_tag_pull_date" doc:"Null: it wasn't pulled since recorded_since"`
+		Check        *time.Time `json:"last_check_date" doc:"The last HEAD, which is no pull, to some minutes; null: there was none"`
 		Digest       oci.Digest `json:"manifest_digest" doc:"What the tag points to"`
 		TotalCount   int64      `json:"manifest_total_pull_count" doc:"Of the manifest, by whatever tag or by digest"`
 		ManifestLast *time.Time `json:"manifest_last_pull_date" doc:"Null: it wasn't pulled since recorded_since"`
@@ -89,7 +118,7 @@ func (a *api) addTagPulls() {
 		OperationID: "getTagPullStatistics", Method: http.MethodGet, Path: "/repository/{repository}/tag/{tag}/pull_statistics",
 		Tags: []string{"pullstatistics"}, Summary: "Tell how often and when a tag was pulled", Description: pullsDelay,
 		Errors: []int{http.StatusNotFound},
-	}, func(ctx context.Context, in *TagInput) (*output, error) {
+	}, func(ctx context.Context, in *input) (*output, error) {
 		if err := a.pullsOff(); err != nil {
 			return nil, err
 		}
@@ -105,17 +134,15 @@ func (a *api) addTagPulls() {
 			return nil, oci.Errorf(oci.ManifestUnknown, "repository %s has no tag %s", in.Repository, in.Tag).
 				WithDetail(map[string]string{"name": in.Repository, "tag": in.Tag})
 		}
-		tags, err := a.server.opt.Pulls.Tags(ctx, here.Repository, []string{in.Tag})
-		if err != nil {
-			return nil, a.pullsFailed(ctx, err)
-		}
-		m, err := a.server.opt.Pulls.Manifest(ctx, here.Repository, d)
-		if err != nil {
-			return nil, a.pullsFailed(ctx, err)
-		}
-		t := tags[in.Tag]
-		since, err := a.since(ctx)
-		return &output{tagPullStatistics{in.Tag, t.Count, optional(t.Last), d, m.Count, optional(m.Last), since}}, err
+		var t, m pullstats.Row
+		live, since, err := a.readPulls(ctx, in.Realtime, here.Repository, func(ctx context.Context) (err error) {
+			if t, err = a.server.opt.Pulls.TagRow(ctx, here.Repository, in.Tag); err == nil {
+				m, err = a.server.opt.Pulls.ManifestRow(ctx, here.Repository, d)
+			}
+			return err
+		})
+		t, m = live.Tag(t), live.Manifest(m)
+		return &output{tagPullStatistics{in.Tag, t.Count, optional(t.Last), optional(t.Check), d, m.Count, optional(m.Last), since}}, err
 	})
 }
 
@@ -123,6 +150,7 @@ func (a *api) addManifestPulls() {
 	type input struct {
 		Repository string     `path:"repository" doc:"Name of the repository" example:"library/alpine"`
 		Digest     oci.Digest `path:"digest" doc:"Digest of the manifest"`
+		Realtime
 	}
 	type manifestPullStatistics struct {
 		ManifestPulls
@@ -145,12 +173,12 @@ func (a *api) addManifestPulls() {
 			return nil, oci.Errorf(oci.ManifestUnknown, "repository %s has no manifest %s", in.Repository, in.Digest).
 				WithDetail(map[string]string{"name": in.Repository, "digest": in.Digest.String()})
 		}
-		row, err := a.server.opt.Pulls.ManifestRow(ctx, here.Repository, in.Digest)
-		if err != nil {
-			return nil, a.pullsFailed(ctx, err)
-		}
-		since, err := a.since(ctx)
-		return &output{manifestPullStatistics{newManifestPulls(row), since}}, err
+		var row pullstats.Row
+		live, since, err := a.readPulls(ctx, in.Realtime, here.Repository, func(ctx context.Context) (err error) {
+			row, err = a.server.opt.Pulls.ManifestRow(ctx, here.Repository, in.Digest)
+			return err
+		})
+		return &output{manifestPullStatistics{newManifestPulls(live.Manifest(row)), since}}, err
 	})
 }
 
@@ -165,6 +193,7 @@ func (a *api) addRepositoryPulls() {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
 		Limit      int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"How many tags and manifests on a page at most"`
 		NextPage   string `query:"next_page" doc:"Where the page begins, from the page before"`
+		Realtime
 	}
 	type repositoryPullStatistics struct {
 		Repository string          `json:"repository"`
@@ -187,16 +216,15 @@ func (a *api) addRepositoryPulls() {
 		if _, err := parseCursor(in.NextPage, "pulls", &place); err != nil {
 			return nil, err
 		}
-		page, err := a.pullPage(ctx, in.Repository, place, in.Limit)
+		page, since, err := a.pullPage(ctx, in.Repository, place, in.Limit, in.Realtime)
 		if err != nil {
 			return nil, err
 		}
-		since, err := a.since(ctx)
 		out := repositoryPullStatistics{in.Repository, page.tags, page.manifests, since, ""}
 		if page.next != nil {
 			out.NextPage = cursor("pulls", page.next)
 		}
-		return &output{out}, err
+		return &output{out}, nil
 	})
 }
 
@@ -207,30 +235,40 @@ type pullPage struct {
 	next      *pullPlace
 }
 
-func (a *api) pullPage(ctx context.Context, repository string, place pullPlace, limit int) (page pullPage, err error) {
+func (a *api) pullPage(ctx context.Context, repository string, place pullPlace, limit int, in Realtime) (page pullPage, since RecordedSince, err error) {
 	here, err := a.server.catalog.Present(ctx, repository, nil, nil)
 	if err != nil {
-		return page, err
+		return page, since, err
 	}
 	var tags, manifests []pullstats.Row
-	if !place.Manifests {
-		if tags, err = a.server.opt.Pulls.TagPage(ctx, here.Repository, place.After, limit); err != nil {
-			return page, a.pullsFailed(ctx, err)
+	afterTags, afterManifests := place.After, ""
+	if place.Manifests {
+		afterManifests = place.After
+	}
+	live, since, err := a.readPulls(ctx, in, here.Repository, func(ctx context.Context) (err error) {
+		if !place.Manifests {
+			if tags, err = a.server.opt.Pulls.TagPage(ctx, here.Repository, afterTags, limit); err != nil {
+				return err
+			}
 		}
+		manifests, err = a.server.opt.Pulls.ManifestPage(ctx, here.Repository, afterManifests, limit)
+		return err
+	})
+	if err != nil {
+		return page, since, err
+	}
+	if !place.Manifests {
+		tags = pullstats.Merge(tags, live.Tags(), live.Tag, afterTags, limit)
 		if len(tags) == limit {
 			page.next = &pullPlace{After: tags[limit-1].Name}
 		}
-		place, limit = pullPlace{Manifests: true}, limit-len(tags)
 	}
-	if page.next == nil {
-		if manifests, err = a.server.opt.Pulls.ManifestPage(ctx, here.Repository, place.After, limit); err != nil {
-			return page, a.pullsFailed(ctx, err)
-		}
-		if len(manifests) == limit {
-			page.next = &pullPlace{true, manifests[limit-1].Name}
-		}
+	manifests = pullstats.Merge(manifests, live.Manifests(), live.Manifest, afterManifests, limit)
+	manifests = manifests[:min(len(manifests), limit-len(tags))]
+	if n := len(manifests); n > 0 && len(tags)+n == limit {
+		page.next = &pullPlace{true, manifests[n-1].Name}
 	}
-	return page, a.fillPullPage(ctx, repository, &page, tags, manifests)
+	return page, since, a.fillPullPage(ctx, repository, &page, tags, manifests)
 }
 
 // fillPullPage takes over the statistics of what is there.
@@ -252,7 +290,7 @@ func (a *api) fillPullPage(ctx context.Context, repository string, page *pullPag
 	page.tags, page.manifests = make([]tagPulls, 0, len(tags)), make([]ManifestPulls, 0, len(manifests))
 	for _, t := range tags {
 		if _, ok := here.Tags[t.Name]; ok {
-			page.tags = append(page.tags, tagPulls{t.Name, t.Count, optional(t.Last), t.Other})
+			page.tags = append(page.tags, tagPulls{t.Name, t.Count, optional(t.Last), optional(t.Check), t.Other})
 		}
 	}
 	for i, m := range manifests {
@@ -261,88 +299,4 @@ func (a *api) fillPullPage(ctx context.Context, repository string, page *pullPag
 		}
 	}
 	return nil
-}
-
-// pullState is how counting stands.
-type pullState struct {
-	RecordedSince time.Time  `json:"recorded_since" doc:"Every pull since then is counted, or will be"`
-	Behind        float64    `json:"behind_seconds" doc:"Age of the oldest pull that isn't counted yet; 0: there is none"`
-	Counted       int64      `json:"counted" doc:"Pulls that were counted, ever"`
-	Last          *time.Time `json:"last_processed_timestamp" doc:"The newest pull that was read; null: none was"`
-	LastID        int64      `json:"last_processed_log_id"`
-	LastXID       uint64     `json:"last_processed_xid" doc:"The log is read in the order of this and the id"`
-	Checked       time.Time  `json:"checked_at" doc:"When the log was last read"`
-	Problem       string     `json:"problem,omitempty" doc:"Why nothing can be counted, and what to do"`
-}
-
-func (a *api) pullState(ctx context.Context) (out pullState, err error) {
-	if err := a.pullsOff(); err != nil {
-		return out, err
-	}
-	s, err := a.server.opt.PullStats.Status(ctx)
-	if err != nil {
-		return out, a.pullsFailed(ctx, err)
-	}
-	out = pullState{
-		RecordedSince: s.Since, Behind: s.Behind.Seconds(), Counted: s.Counted, Last: optional(s.Last),
-		LastID: s.Read.ID, LastXID: s.Read.XID, Checked: s.Checked,
-	}
-	if s.Foreign {
-		out.Problem = pullstats.ErrForeignLog.Error()
-	}
-	return out, nil
-}
-
-func (a *api) addPullState() {
-	type output struct{ Body pullState }
-	add(a, AccessAdmin, huma.Operation{
-		OperationID: "getPullStatisticsState", Method: http.MethodGet, Path: "/pull_statistics", Tags: []string{"pullstatistics"},
-		Summary: "Tell how far pulls are counted", Errors: []int{http.StatusNotFound},
-	}, func(ctx context.Context, _ *struct{}) (*output, error) {
-		s, err := a.pullState(ctx)
-		return &output{s}, err
-	})
-	add(a, AccessAdmin, huma.Operation{
-		OperationID: "flushPullStatistics", Method: http.MethodPost, Path: "/pull_statistics/flush", Tags: []string{"pullstatistics"},
-		Summary: "Count now what isn't counted yet", Errors: []int{http.StatusNotFound, http.StatusConflict},
-		Description: "The answer comes when all that can be counted is. Pulls of the last second, and those behind a transaction " +
-			"that is open in the database, may be left. 409: see problem.",
-	}, func(ctx context.Context, _ *struct{}) (*output, error) {
-		s, err := a.pullState(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if s.Problem != "" {
-			return nil, refusal(http.StatusConflict, "%s", s.Problem)
-		}
-		if err := a.server.opt.PullStats.Sync(ctx); err != nil {
-			return nil, a.pullsFailed(ctx, err)
-		}
-		s, err = a.pullState(ctx)
-		return &output{s}, err
-	})
-	type resetOutput struct {
-		Body struct {
-			Unread int64 `json:"unread" doc:"Pulls in the log that are to be counted now"`
-		}
-	}
-	add(a, AccessAdmin, huma.Operation{
-		OperationID: "resetPullStatistics", Method: http.MethodPost, Path: "/pull_statistics/reset", Tags: []string{"pullstatistics"},
-		Summary: "Go on counting after a restore", Errors: []int{http.StatusNotFound},
-		Description: "After the database was restored from a dump or moved to another server it can't be told by transaction ids " +
-			"which pulls were counted. This puts the log in order: what was counted isn't again, what wasn't will be. Counts stay.",
-	}, func(ctx context.Context, _ *struct{}) (*resetOutput, error) {
-		if err := a.pullsOff(); err != nil {
-			return nil, err
-		}
-		if err := a.server.logAct(ctx, audit.ChangeMaintenance, map[string]any{"reset": "pull statistics"}); err != nil {
-			return nil, err
-		}
-		out := new(resetOutput)
-		var err error
-		if out.Body.Unread, err = a.server.opt.PullStats.Reset(ctx); err != nil {
-			return nil, a.pullsFailed(ctx, err)
-		}
-		return out, nil
-	})
 }

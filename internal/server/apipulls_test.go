@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -20,22 +21,26 @@ import (
 func counting(t *testing.T) (r *registry, flush func(want int64)) {
 	t.Helper()
 	var recorder *audit.Recorder
+	var marks *pullstats.Marks
 	r = onDatabase(t, func(o *server.Options, d *db.DB) {
 		var err error
 		if o.Pulls, err = pullstats.NewReader(pullstats.Options{DB: d}); err != nil {
 			t.Fatal(err)
 		}
 		quiet := slog.New(slog.DiscardHandler)
-		o.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Log: d, Stats: d, Alive: catalog.AliveRepositories, Logger: quiet})
-		if err != nil {
+		places := pullstats.Databases{Log: d, Stats: d, Alive: catalog.AliveRepositories}
+		if o.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Logger: quiet}); err != nil {
+			t.Fatal(err)
+		}
+		if marks, err = pullstats.NewMarks(pullstats.MarksOptions{Databases: places, Log: quiet}); err != nil {
 			t.Fatal(err)
 		}
 		recorder = audit.NewRecorder(audit.RecorderOptions{DB: d, Alive: catalog.AliveRepositories, Log: quiet})
-		o.PullLog = recorder
+		o.Recorder = pullstats.NewRecorder(pullstats.RecorderOptions{Log: recorder, Count: true, Marks: marks, Logger: quiet})
 	})
 	return r, func(want int64) {
 		t.Helper()
-		if err := recorder.Close(t.Context()); err != nil {
+		if err := errors.Join(recorder.Close(t.Context()), marks.Close(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 		var state struct{ Counted int64 }
@@ -50,6 +55,7 @@ type tagPulls struct {
 	Name          string     `json:"tag_name"`
 	Count         int        `json:"tag_pull_count"`
 	Last          *time.Time `json:"last_tag_pull_date"`
+	Check         *time.Time `json:"last_check_date"`
 	Digest        oci.Digest `json:"manifest_digest"`
 	TotalCount    int        `json:"manifest_total_pull_count"`
 	ManifestLast  *time.Time `json:"manifest_last_pull_date"`
@@ -86,18 +92,18 @@ func TestAPIPulls(t *testing.T) {
 
 	var tag tagPulls
 	r.manage(t, "GET", app+"/tag/v1/pull_statistics", "").into(t, 200, &tag)
-	if tag.Name != "v1" || tag.Count != 2 || tag.Digest != a || tag.TotalCount != 4 || !recent(tag.Last) || !recent(tag.ManifestLast) || !recent(tag.RecordedSince) {
+	if tag.Name != "v1" || tag.Count != 2 || !recent(tag.Check) || tag.Digest != a || tag.TotalCount != 4 || !recent(tag.Last) || !recent(tag.ManifestLast) || !recent(tag.RecordedSince) {
 		t.Errorf("%+v", tag)
 	}
 	tag = tagPulls{}
 	r.manage(t, "GET", app+"/tag/moved/pull_statistics", "").into(t, 200, &tag)
-	if tag.Count != 1 || tag.Digest != a || tag.TotalCount != 4 {
+	if tag.Count != 1 || tag.Check != nil || tag.Digest != a || tag.TotalCount != 4 {
 		t.Errorf("a tag that moved keeps its own count: %+v", tag)
 	}
 	var raw map[string]any
 	r.manage(t, "GET", app+"/tag/never/pull_statistics", "").into(t, 200, &raw)
 	if raw["tag_pull_count"] != 0.0 || raw["last_tag_pull_date"] != nil || raw["manifest_total_pull_count"] != 0.0 || raw["manifest_last_pull_date"] != nil ||
-		raw["recorded_since"] == nil || len(raw) != 7 {
+		raw["recorded_since"] == nil || raw["last_check_date"] != nil || len(raw) != 8 {
 		t.Errorf("never pulled: %v", raw)
 	}
 	var m manifestPulls
@@ -166,7 +172,7 @@ func TestAPIPullsRefused(t *testing.T) {
 	off.put(t, "acme/app", "v1", off.simple(t, "acme/app", 1, nil))
 	for _, path := range []string{"/repository/acme/app/pull_statistics", "/repository/acme/app/tag/v1/pull_statistics",
 		"/repository/acme/app/manifest/" + a.String() + "/pull_statistics", "/pull_statistics"} {
-		off.manage(t, "GET", path, "").refused(t, 404, "not_found", "pulls are not counted here: the setting pull_statistics.enabled is false")
+		off.manage(t, "GET", path, "").refused(t, 404, "not_found", "pulls are not counted here: the settings pull_statistics.enabled and pull_statistics.redis are false")
 	}
 }
 

@@ -31,9 +31,7 @@ func (s *Server) getManifest(c *call) error {
 	} else {
 		c.body(http.StatusOK, m.MediaType, m.Payload)
 	}
-	if c.r.Method == http.MethodGet { // who has it already uses it too
-		s.recordPull(c, m)
-	}
+	s.recordPull(c, m) // who has it already uses it too
 	return nil
 }
 

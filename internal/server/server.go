@@ -51,14 +51,16 @@ type Options struct {
 	// Audit is the audit log: for what operators do and for who reads it. What
 	// changes the catalog, the catalog logs. Nil: none.
 	Audit *audit.Log
-	// PullLog takes an entry for each manifest that is pulled. Nil: none.
-	PullLog *audit.Recorder
+	// Recorder takes note of each manifest that is pulled. Nil: nobody does.
+	Recorder *pullstats.Recorder
 	// Autoprune keeps policies and prunes by them. Nil: no such operations.
 	Autoprune *autoprune.Pruner
 	// Pulls reads the statistics of pulls. Nil: nothing is told of them.
 	Pulls *pullstats.Reader
 	// PullStats counts them. Nil: nobody does.
 	PullStats *pullstats.SyncWorker
+	// RedisPulls adds those that Redis has counted. Nil: there is no Redis.
+	RedisPulls *pullstats.FlushWorker
 	// LooseKeys are the loose foreign keys. Nil: operators can't look after them.
 	LooseKeys *LooseKeys
 	System    System

@@ -40,9 +40,10 @@ func changes(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead || isManagement(r)
 }
 
-// recordPull takes note of a manifest that a client has been given.
+// recordPull takes note of a manifest that a client has been given, or by HEAD has
+// asked about.
 func (s *Server) recordPull(c *call, m *catalog.Manifest) {
-	if s.opt.PullLog == nil {
+	if s.opt.Recorder == nil {
 		return
 	}
 	from := source(c.r, observed(c.r.Context()).id)
@@ -56,7 +57,11 @@ func (s *Server) recordPull(c *call, m *catalog.Manifest) {
 	if len(c.r.RequestURI) > maxKept { // both are parts of it
 		e.Repository, e.Tag = strings.Clone(e.Repository), strings.Clone(e.Tag)
 	}
-	s.opt.PullLog.Record(c.r.Context(), e)
+	if c.r.Method == http.MethodHead {
+		s.opt.Recorder.Checked(c.r.Context(), e)
+		return
+	}
+	s.opt.Recorder.Pulled(c.r.Context(), e)
 }
 
 // logAct writes an entry of something that an operator does, before it is done.

@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -32,7 +33,7 @@ func BenchmarkPull(b *testing.B) {
 			recorder := audit.NewRecorder(audit.RecorderOptions{DB: dbtest.Open(b, dsn), Alive: catalog.AliveRepositories, Buffer: 1 << 30})
 			r := replica(b, dsn, b.TempDir(), func(o *server.Options) {
 				if o.AccessLog = false; logging {
-					o.PullLog = recorder
+					o.Recorder = pullstats.NewRecorder(pullstats.RecorderOptions{Log: recorder})
 				}
 			})
 			r.listen(b)

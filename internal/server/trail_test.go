@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -176,7 +177,7 @@ func recording(t *testing.T) (*registry, *audit.Recorder) {
 	t.Helper()
 	dsn := dbtest.DSN(t)
 	recorder := audit.NewRecorder(audit.RecorderOptions{DB: dbtest.Open(t, dsn), Alive: catalog.AliveRepositories})
-	r := replica(t, dsn, t.TempDir(), func(o *server.Options) { o.PullLog = recorder })
+	r := replica(t, dsn, t.TempDir(), func(o *server.Options) { o.Recorder = pullstats.NewRecorder(pullstats.RecorderOptions{Log: recorder}) })
 	r.listen(t)
 	return r, recorder
 }

@@ -1,0 +1,150 @@
+package pullstats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+)
+
+const (
+	// batchLease is how long a batch may be open before another worker abandons it. A
+	// worker that is slower than that has its keys counted by others, and finds out
+	// when it applies them.
+	batchLease = time.Minute
+	// batchesFor is how long the states of batches are kept: no claim in Redis is
+	// older that isn't an error.
+	batchesFor = 30 * 24 * time.Hour
+)
+
+// States of a batch. It is open until, once and for all, it is one of the others.
+const (
+	batchOpen      = "open"
+	batchApplied   = "applied"
+	batchAbandoned = "abandoned"
+	batchUnknown   = "unknown"
+)
+
+// batches are those of flushes, in the statistics' database.
+type batches struct{ stats *db.DB }
+
+// open makes a batch and returns its number, which is greater than all before, and
+// the newest one that Redis should remember.
+func (b batches) open(ctx context.Context) (n, kept int64, err error) {
+	err = b.stats.Pool.QueryRow(ctx, `
+		INSERT INTO redisflushbatches (lease_until) VALUES (clock_timestamp() + $1::bigint * interval '1 microsecond')
+		RETURNING id, (SELECT redis_epoch FROM redisprocessingstate)`,
+		batchLease.Microseconds()).Scan(&n, &kept)
+	if err != nil {
+		return 0, 0, fmt.Errorf("beginning to flush pulls: %w", err)
+	}
+	return n, kept, nil
+}
+
+// apply takes a batch as applied, in the transaction that adds what it claimed, and
+// returns its state if it isn't open any more.
+func (b batches) apply(ctx context.Context, tx pgx.Tx, n int64, keys int) (other string, err error) {
+	done, err := tx.Exec(ctx, "UPDATE redisflushbatches SET state = 'applied', keys = $2 WHERE id = $1 AND state = 'open'", n, keys)
+	if err != nil {
+		return "", fmt.Errorf("applying flush %d: %w", n, err)
+	}
+	if done.RowsAffected() == 1 {
+		return "", nil
+	}
+	err = tx.QueryRow(ctx, "SELECT state FROM redisflushbatches WHERE id = $1", n).Scan(&other)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return batchUnknown, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("applying flush %d: %w", n, err)
+	}
+	return other, nil
+}
+
+// abandon gives a batch up unless it is applied, and returns what it is then.
+func (b batches) abandon(ctx context.Context, n int64) (state string, err error) {
+	err = b.stats.Pool.QueryRow(ctx, `
+		WITH put AS (
+			UPDATE redisflushbatches SET state = 'abandoned' WHERE id = $1 AND state = 'open' RETURNING state)
+		SELECT COALESCE((SELECT state FROM put), (SELECT state FROM redisflushbatches WHERE id = $1), 'unknown')`, n).Scan(&state)
+	if err == nil && state == batchOpen {
+		// It was applied while the statement waited: its snapshot had it open.
+		err = b.stats.Pool.QueryRow(ctx, "SELECT state FROM redisflushbatches WHERE id = $1", n).Scan(&state)
+	}
+	if err != nil {
+		return "", fmt.Errorf("giving up flush %d: %w", n, err)
+	}
+	return state, nil
+}
+
+// states are those of batches that have claims. What is open for too long is abandoned
+// first; what still is open isn't told.
+func (b batches) states(ctx context.Context, ids []int64) (map[int64]string, error) {
+	if _, err := b.stats.Pool.Exec(ctx,
+		"UPDATE redisflushbatches SET state = 'abandoned' WHERE id = ANY ($1) AND state = 'open' AND lease_until < clock_timestamp()", ids); err != nil {
+		return nil, fmt.Errorf("reading the states of flushes: %w", err)
+	}
+	rows, err := b.stats.Pool.Query(ctx, `
+		SELECT want.id, COALESCE(b.state, 'unknown')
+		FROM unnest($1::bigint[]) AS want (id) LEFT JOIN redisflushbatches b ON b.id = want.id`, ids)
+	if err != nil {
+		return nil, fmt.Errorf("reading the states of flushes: %w", err)
+	}
+	states := map[int64]string{}
+	var id int64
+	var state string
+	if _, err := pgx.ForEachRow(rows, []any{&id, &state}, func() error {
+		if state != batchOpen {
+			states[id] = state
+		}
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("reading the states of flushes: %w", err)
+	}
+	return states, nil
+}
+
+// sweep forgets the states of old batches, some at a time, but not the newest.
+func (b batches) sweep(ctx context.Context) error {
+	_, err := b.stats.Pool.Exec(ctx, `
+		DELETE FROM redisflushbatches WHERE id IN (
+			SELECT id FROM redisflushbatches
+			WHERE state <> 'open' AND created_at < now() - $1::bigint * interval '1 microsecond'
+				AND id < (SELECT max(id) FROM redisflushbatches)
+			ORDER BY created_at LIMIT 10000)`, batchesFor.Microseconds())
+	if err != nil {
+		return fmt.Errorf("forgetting old flushes: %w", err)
+	}
+	return nil
+}
+
+// beyond abandons batches up to one that Redis knows and that were made after what the
+// database was restored from: what they applied isn't there either. Batches to come
+// have greater numbers, or keys would take them for some that they are done with.
+func (b batches) beyond(ctx context.Context, n int64) error {
+	var known int64
+	err := b.stats.Pool.QueryRow(ctx, "SELECT COALESCE(max(id), 0) FROM redisflushbatches").Scan(&known)
+	if err == nil && n <= known {
+		return nil
+	}
+	if err == nil {
+		_, err = b.stats.Pool.Exec(ctx, `
+			INSERT INTO redisflushbatches (id, state, lease_until) OVERRIDING SYSTEM VALUE
+			SELECT id, 'abandoned', now() FROM generate_series($1::bigint + 1, $2::bigint) id
+			ON CONFLICT DO NOTHING`, known, n)
+	}
+	if err == nil {
+		_, err = b.stats.Pool.Exec(ctx, `
+			SELECT setval(seq, GREATEST($1, (SELECT max(id) FROM redisflushbatches)))
+			FROM pg_get_serial_sequence('redisflushbatches', 'id') seq
+			WHERE COALESCE(pg_sequence_last_value(seq::regclass), 0) < $1`, n)
+	}
+	if err != nil {
+		return fmt.Errorf("numbering flushes of a database that was restored: %w", err)
+	}
+	return nil
+}

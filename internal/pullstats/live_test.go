@@ -1,0 +1,180 @@
+package pullstats
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Numbers with what Redis holds are those that the statistics will have.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 2)
+	r := startRedis(t).open(t, s.stats)
+	reader, err := NewReader(Options{DB: s.stats, Redis: r})
+	must(t, err)
+	w := s.flusher(t, r)
+	pull := func(repository int, tag, content string) {
+		rec := s.recorder(t, r)
+		rec.Pulled(t.Context(), s.client("a", repository, tag, content))
+		finish(t, rec)
+	}
+	read := func() (tag, manifest Row) {
+		t.Helper()
+		live, err := reader.Live(t.Context(), s.repositories[0], func(ctx context.Context) (err error) {
+			if tag, err = reader.TagRow(ctx, s.repositories[0], "v1"); err == nil {
+				manifest, err = reader.ManifestRow(ctx, s.repositories[0], digest("x"))
+			}
+			return err
+		})
+		must(t, err)
+		return live.Tag(tag), live.Manifest(manifest)
+	}
+	pull(0, "v1", "x")
+	pull(0, "v2", "x")
+	pull(0, "", "x")
+	pull(1, "v1", "x")
+	if tag, m := read(); tag.Count != 1 || tag.Other != digest("x").String() || m.Count != 3 || m.Other != "v2" || m.Last.IsZero() {
+		t.Errorf("before the flush: %+v, %+v", tag, m)
+	}
+	must(t, w.Flush(t.Context()))
+	if tag, m := read(); tag.Count != 1 || m.Count != 3 {
+		t.Errorf("after the flush: %+v, %+v", tag, m)
+	}
+	pull(0, "v1", "y")
+	if tag, m := read(); tag.Count != 2 || tag.Other != digest("y").String() || m.Count != 3 {
+		t.Errorf("after a pull more: %+v, %+v", tag, m)
+	}
+	for _, crashAt := range []string{"claimed", "before commit", "after commit"} {
+		pull(0, "v1", "y")
+		want := number(t, s.stats, "SELECT tag_pull_count FROM tagpullstatistics WHERE tag_name = 'v1' AND repository_id = $1", s.repositories[0]) + 1
+		if crashAt == "claimed" {
+			want++ // the one above isn't flushed
+		}
+		func() {
+			defer func() { recover() }() //nolint:errcheck // it is the test's own
+			w := s.flusher(t, r)
+			w.crash = func(step string) {
+				if step == crashAt {
+					panic("the process ends here")
+				}
+			}
+			w.Flush(t.Context()) //nolint:errcheck // it ends before
+		}()
+		if tag, _ := read(); tag.Count != want {
+			t.Errorf("flush died at %q: %d pulls, want %d", crashAt, tag.Count, want)
+		}
+		exec(t, s.stats, "UPDATE redisflushbatches SET lease_until = now() WHERE state = 'open'")
+		must(t, w.Flush(t.Context()))
+		if tag, _ := read(); tag.Count != want {
+			t.Errorf("flush went on after %q: %d pulls, want %d", crashAt, tag.Count, want)
+		}
+	}
+}
+
+// While flushes go on, no reader sees a count that is too high or falls.
+func TestLiveDuringFlushes(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	r := startRedis(t).open(t, s.stats)
+	reader, err := NewReader(Options{DB: s.stats, Redis: r})
+	must(t, err)
+	group, ctx := errgroup.WithContext(t.Context())
+	const pulls = 300
+	group.Go(func() error {
+		for i := range pulls {
+			rec := s.recorder(t, r)
+			rec.Pulled(ctx, s.client("a", 0, "v1", string(rune('a'+rand.IntN(5)))))
+			finish(t, rec)
+			if i%10 == 9 {
+				if err := s.flusher(t, r).Flush(ctx); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	var seen []int64
+	missed := 0
+	for len(seen) == 0 || seen[len(seen)-1] < pulls {
+		var tag Row
+		live, err := reader.Live(ctx, s.repositories[0], func(ctx context.Context) (err error) {
+			tag, err = reader.TagRow(ctx, s.repositories[0], "v1")
+			return err
+		})
+		if errors.Is(err, ErrNotLive) {
+			missed++
+			continue
+		}
+		if err != nil {
+			break
+		}
+		seen = append(seen, live.Tag(tag).Count)
+	}
+	must(t, group.Wait())
+	if !slices.IsSorted(seen) || len(seen) == 0 || seen[len(seen)-1] != pulls {
+		t.Errorf("counts fell, or came to more than %d: %v", pulls, seen)
+	}
+	t.Logf("%d answers, %d without Redis", len(seen), missed)
+}
+
+// Without Redis, or when it doesn't answer, the database alone answers.
+func TestLiveWithoutRedis(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	server := startRedis(t)
+	r := server.open(t, s.stats)
+	server.kill(t)
+	for name, redis := range map[string]*Redis{"none": nil, "away": r} {
+		reader, err := NewReader(Options{DB: s.stats, Redis: redis})
+		must(t, err)
+		calls := 0
+		_, err = reader.Live(t.Context(), s.repositories[0], func(context.Context) error { calls++; return nil })
+		if !errors.Is(err, ErrNotLive) || calls == 0 {
+			t.Errorf("%s: %v after %d readings, want ErrNotLive after one at least", name, err, calls)
+		}
+		broken := errors.New("broken")
+		if _, err = reader.Live(t.Context(), s.repositories[0], func(context.Context) error { return broken }); !errors.Is(err, broken) || errors.Is(err, ErrNotLive) {
+			t.Errorf("%s: %v, want what read says", name, err)
+		}
+	}
+}
+
+// Rows of names that only Redis has come where they belong.
+func TestMerge(t *testing.T) {
+	t.Parallel()
+	add := func(r Row) Row { r.Count++; return r }
+	for _, c := range []struct {
+		page, live, want string
+		after            string
+		limit            int
+	}{
+		{"bd", "ace", "abcde", "", 9},
+		{"bd", "ace", "abc", "", 3},
+		{"bd", "ace", "ab", "", 2},
+		{"bd", "bd", "bd", "", 2},
+		{"de", "abce", "cde", "b", 3},
+		{"", "cab", "abc", "", 3},
+		{"", "cab", "c", "b", 3},
+	} {
+		var page []Row
+		var live []string
+		for _, n := range c.page {
+			page = append(page, Row{Name: string(n), Count: 10})
+		}
+		for _, n := range c.live {
+			live = append(live, string(n))
+		}
+		got := ""
+		for _, r := range Merge(page, live, add, c.after, c.limit) {
+			got += r.Name
+		}
+		if got != c.want {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}

@@ -1,0 +1,224 @@
+package pullstats
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	// marksEvery is how often marks are written.
+	marksEvery = 5 * time.Second
+	// markRefresh is how old a mark may be in the statistics while its name is used
+	// all the time: each is written once in that time, not every marksEvery.
+	markRefresh = 5 * time.Minute
+	// markSlack is how much later than its mark says a name may have been used.
+	markSlack = markRefresh + 12*marksEvery
+	// maxMarks bounds the names in memory.
+	maxMarks = 100_000
+	// markBatch is how many are written together.
+	markBatch = 1000
+)
+
+// MarksOptions says where to write signs of use.
+type MarksOptions struct {
+	Databases
+	// Every is how often they are written. Default 5 s.
+	Every  time.Duration
+	Log    *slog.Logger    // default slog.Default()
+	Worker *worker.Metrics // nil: none
+}
+
+// Marks are the times when names were used other than by a counted pull: asked about
+// by HEAD, or pulled when the pull found no room. They are written every few seconds
+// and are exact to some minutes. A mark that is written twice changes nothing.
+type Marks struct {
+	opt  MarksOptions
+	loop *worker.Loop
+
+	mu    sync.Mutex
+	names map[markKey]*mark
+	gap   bool // there was no room for one
+}
+
+// markKey is a tag or, with the digest's text, a manifest.
+type markKey struct {
+	repository int64
+	manifest   bool
+	name       string
+}
+
+type mark struct{ at, saved time.Time }
+
+// NewMarks makes the marks of a process. They are written by Run.
+func NewMarks(o MarksOptions) (*Marks, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	if o.Every <= 0 {
+		o.Every = marksEvery
+	}
+	m := &Marks{opt: o, names: map[markKey]*mark{}}
+	m.loop = worker.New(worker.Options{Name: "signs of use", Batch: m.save, Idle: o.Every, Log: o.Log, Metrics: o.Worker})
+	return m, nil
+}
+
+// Run writes marks until ctx ends, and then what is left.
+func (m *Marks) Run(ctx context.Context) error {
+	if err := m.loop.Run(ctx); err != nil {
+		return err
+	}
+	return m.Close(context.WithoutCancel(ctx))
+}
+
+// Close writes what is left, within 10 s. An error is that of the database, and what
+// it names is missing.
+func (m *Marks) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if _, err := m.save(ctx); err != nil {
+		return fmt.Errorf("stopping without the last signs of use: %w", err)
+	}
+	return nil
+}
+
+// used marks a manifest, and the tag if there is one.
+func (m *Marks) used(repository int64, tag string, d oci.Digest, at time.Time) {
+	if tag != "" {
+		m.tagUsed(repository, tag, at)
+	}
+	if !d.IsZero() {
+		m.mark(markKey{repository, true, d.String()}, at)
+	}
+}
+
+func (m *Marks) tagUsed(repository int64, tag string, at time.Time) {
+	m.mark(markKey{repository, false, tag}, at)
+}
+
+func (m *Marks) mark(k markKey, at time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := m.names[k]
+	switch {
+	case known == nil && len(m.names) >= maxMarks:
+		m.gap = true
+	case known == nil:
+		m.names[k] = &mark{at: at}
+	case at.After(known.at):
+		known.at = at
+	}
+}
+
+// save writes the marks that are due, and forgets those that aren't used any more.
+func (m *Marks) save(ctx context.Context) (more bool, err error) {
+	if m.takeGap() {
+		if err := Unrecorded(ctx, m.opt.Stats, 0); err != nil {
+			m.returnGap()
+			return false, err
+		}
+	}
+	due := m.due(time.Now())
+	for batch := range slices.Chunk(due, markBatch) {
+		if err := m.write(ctx, batch); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// owed is a mark to be written.
+type owed struct {
+	markKey
+	at time.Time
+}
+
+// due are the marks to be written, in the order of their rows.
+func (m *Marks) due(now time.Time) (list []owed) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k, v := range m.names {
+		switch {
+		case v.at.After(v.saved) && now.Sub(v.saved) >= markRefresh:
+			list = append(list, owed{k, v.at})
+		case !v.at.After(v.saved) && now.Sub(v.at) > markRefresh:
+			delete(m.names, k)
+		}
+	}
+	slices.SortFunc(list, func(a, b owed) int {
+		return cmp.Or(cmp.Compare(a.repository, b.repository), cmp.Compare(a.name, b.name))
+	})
+	return list
+}
+
+func (m *Marks) write(ctx context.Context, list []owed) error {
+	ids := make([]int64, len(list))
+	for i, o := range list {
+		ids[i] = o.repository
+	}
+	err := m.opt.withAlive(ctx, slices.Compact(ids), func(alive map[int64]bool, tx pgx.Tx) error {
+		return upsertMarks(ctx, tx, list, alive)
+	})
+	if err != nil {
+		return fmt.Errorf("writing signs of use: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range list {
+		if v := m.names[o.markKey]; v != nil {
+			v.saved = o.at
+		}
+	}
+	return nil
+}
+
+func upsertMarks(ctx context.Context, tx pgx.Tx, list []owed, alive map[int64]bool) error {
+	for _, part := range []struct {
+		manifests  bool
+		table, key string
+	}{{false, "tagpullstatistics", "tag_name"}, {true, "manifestpullstatistics", "manifest_digest"}} {
+		var repositories []int64
+		var names []string
+		var times []time.Time
+		for _, o := range list {
+			if o.manifest == part.manifests && alive[o.repository] {
+				repositories, names, times = append(repositories, o.repository), append(names, o.name), append(times, o.at)
+			}
+		}
+		if len(names) == 0 {
+			continue
+		}
+		if _, err := tx.Exec(ctx, fmt.Sprintf(`
+			INSERT INTO %[1]s AS s (repository_id, %[2]s, last_check_date)
+			SELECT * FROM unnest($1::bigint[], $2::text[], $3::timestamptz[])
+			ON CONFLICT (repository_id, %[2]s) DO UPDATE SET last_check_date = EXCLUDED.last_check_date
+			WHERE s.last_check_date IS NULL OR s.last_check_date < EXCLUDED.last_check_date`, part.table, part.key),
+			repositories, names, times); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Marks) takeGap() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	gap := m.gap
+	m.gap = false
+	return gap
+}
+
+func (m *Marks) returnGap() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gap = true
+}

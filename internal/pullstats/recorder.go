@@ -1,0 +1,195 @@
+package pullstats
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+// RecorderOptions says who counts pulls and where they are logged.
+type RecorderOptions struct {
+	// Log takes an entry for each pull. Nil: pulls aren't logged, and only Redis can
+	// count them.
+	Log *audit.Recorder
+	// Count says whether pulls are counted. If not they are only logged, so that they
+	// can be counted later.
+	Count bool
+	// Redis counts, if Count. Nil: the worker that reads the log does.
+	Redis *Redis
+	// Marks takes signs of use that are no pulls, and pulls that may not be counted.
+	// Required if Count.
+	Marks *Marks
+	// Ignore says whose pulls don't count.
+	Ignore Ignore
+	// Buffer is how many pulls wait for Redis at most. Default 10,000.
+	Buffer int
+	// Batch is how many pulls are sent to Redis together. Default 1,000.
+	Batch   int
+	Logger  *slog.Logger    // default slog.Default()
+	Metrics *Metrics        // nil: none
+	Worker  *worker.Metrics // nil: none
+}
+
+// Recorder takes note of pulls as they happen, and decides who counts each. Its
+// methods may be called concurrently, never block and never fail. A nil Recorder
+// records nothing.
+type Recorder struct {
+	opt   RecorderOptions
+	hints hints
+	queue *redisQueue // nil: Redis doesn't count
+}
+
+// NewRecorder makes a recorder. What it gives to Redis is sent by Run and Close.
+func NewRecorder(o RecorderOptions) *Recorder {
+	if o.Buffer <= 0 {
+		o.Buffer = 10_000
+	}
+	if o.Batch <= 0 {
+		o.Batch = 1000
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	r := &Recorder{opt: o}
+	if o.Count && o.Redis != nil {
+		r.queue = newRedisQueue(r)
+	}
+	return r
+}
+
+// CountedBy is who counts the pulls that this process takes note of: audit, redis or
+// none.
+func (r *Recorder) CountedBy() string {
+	switch {
+	case r == nil || !r.opt.Count:
+		return audit.CountedByNone
+	case r.queue != nil:
+		return audit.CountedByRedis
+	}
+	return audit.CountedByAudit
+}
+
+// Run sends pulls to Redis until ctx ends, and returns nil then. What is left is for
+// Close.
+func (r *Recorder) Run(ctx context.Context) error {
+	if r == nil || r.queue == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return r.queue.loop.Run(ctx)
+}
+
+// Close sends what waits for Redis, or has it counted from the log where Redis doesn't
+// take it until ctx ends. It comes before the log's own Close. Run should be over.
+func (r *Recorder) Close(ctx context.Context) {
+	if r != nil && r.queue != nil {
+		r.queue.close(ctx)
+	}
+}
+
+// Pulled takes note of a manifest that a client was given. The entry is that of the
+// log, without its time and who counts it.
+func (r *Recorder) Pulled(ctx context.Context, e audit.Entry) {
+	if r == nil {
+		return
+	}
+	e.Time = time.Now()
+	switch {
+	case !r.opt.Count:
+		r.log(ctx, e)
+	case r.opt.Ignore.matches(e):
+		e.CountedBy = audit.CountedByNone
+		r.log(ctx, e)
+	default:
+		var byDigest hint
+		if e.Tag == "" {
+			byDigest = hintOf(e)
+			e.Tag = r.hints.take(byDigest, e.Time)
+		}
+		if r.queue == nil {
+			e.CountedBy = audit.CountedByAudit
+			r.log(ctx, e)
+			return
+		}
+		r.queue.pulled(ctx, e, byDigest)
+	}
+}
+
+// Checked takes note of a manifest that a client asked about, by HEAD: it uses it,
+// and if it asked by tag and fetches it next, by digest, it pulls the tag.
+func (r *Recorder) Checked(_ context.Context, e audit.Entry) {
+	if r == nil || !r.opt.Count || r.opt.Ignore.matches(e) {
+		return
+	}
+	e.Time = time.Now()
+	if e.Tag == "" {
+		r.opt.Marks.used(e.RepositoryID, "", e.Digest, e.Time)
+		return
+	}
+	r.opt.Marks.tagUsed(e.RepositoryID, e.Tag, e.Time)
+	h := hintOf(e)
+	r.hints.put(h, e.Tag, e.Time)
+	if r.queue != nil {
+		r.queue.checked(h, e.Tag)
+	}
+}
+
+// log writes the entry of a pull. One that is to be counted from the log and finds no
+// room there is a sign of use at least.
+func (r *Recorder) log(ctx context.Context, e audit.Entry) {
+	if r.opt.Log != nil && r.opt.Log.Record(ctx, e) {
+		return
+	}
+	if r.opt.Count && e.CountedBy == audit.CountedByAudit {
+		r.missed(e)
+	}
+}
+
+// missed takes note of a pull that nobody will count, or that may not be counted.
+func (r *Recorder) missed(e audit.Entry) { r.opt.Marks.used(e.RepositoryID, e.Tag, e.Digest, e.Time) }
+
+// Ignore says whose pulls don't count: those of scanners and mirrors. A pattern is a
+// whole text, where * stands for any part of it.
+type Ignore struct {
+	UserAgents []string
+	Accounts   []string
+}
+
+func (i Ignore) matches(e audit.Entry) bool {
+	return matchesAny(i.UserAgents, e.UserAgent) || e.Actor != "" && matchesAny(i.Accounts, e.Actor)
+}
+
+func matchesAny(patterns []string, text string) bool {
+	for _, p := range patterns {
+		if matches(p, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// matches says whether a pattern is the whole text. Each part between asterisks is
+// taken as early as it comes, which leaves the most to those behind it.
+func matches(pattern, text string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == text
+	}
+	first, last := parts[0], parts[len(parts)-1]
+	if len(text) < len(first)+len(last) || !strings.HasPrefix(text, first) || !strings.HasSuffix(text, last) {
+		return false
+	}
+	text = text[len(first) : len(text)-len(last)]
+	for _, part := range parts[1 : len(parts)-1] {
+		_, after, found := strings.Cut(text, part)
+		if !found {
+			return false
+		}
+		text = after
+	}
+	return true
+}

@@ -1,0 +1,290 @@
+package pullstats
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/audit"
+)
+
+func TestIgnorePatterns(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		pattern, text string
+		want          bool
+	}{
+		{"", "", true}, {"", "x", false}, {"x", "x", true}, {"x", "xx", false}, {"*", "", true}, {"*", "anything", true},
+		{"trivy/*", "trivy/0.50", true}, {"trivy/*", "trivy/", true}, {"trivy/*", "Trivy/0.50", false}, {"trivy/*", "not trivy/0.50", false},
+		{"*Grype*", "anchore Grype 1", true}, {"*Grype*", "Gripe", false}, {"*/1", "a/1", true}, {"*/1", "a/1/2", false},
+		{"a*a", "a", false}, {"a*a", "aa", true}, {"a*b*c", "axbxc", true}, {"a*b*c", "acb", false}, {"a*b*b*c", "abc", false},
+		{"a*b*b*c", "abbc", true}, {"**", "x", true}, {"a**b", "ab", true}, {"*ab*ab", "ab", false}, {"*ab*ab", "abab", true},
+	} {
+		if got := matches(c.pattern, c.text); got != c.want {
+			t.Errorf("%q of %q: %v", c.pattern, c.text, got)
+		}
+	}
+}
+
+// A HEAD by tag and a GET by digest of one client are one pull of the tag; other
+// clients, other digests, and a second GET are not. It is so for both ways of counting.
+func TestPullInTwoRequests(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"log", "redis"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, false, 2)
+			var r *Redis
+			if how == "redis" {
+				r = startRedis(t).open(t, s.stats)
+			}
+			rec := s.recorder(t, r)
+			rec.Checked(t.Context(), s.client("a", 0, "v1", "x"))
+			rec.Pulled(t.Context(), s.client("a", 0, "", "x")) // the pull of v1
+			rec.Pulled(t.Context(), s.client("a", 0, "", "x")) // by digest
+			rec.Checked(t.Context(), s.client("b", 0, "v2", "x"))
+			rec.Pulled(t.Context(), s.client("c", 0, "", "x")) // another client
+			rec.Pulled(t.Context(), s.client("b", 0, "", "y")) // another manifest
+			rec.Pulled(t.Context(), s.client("b", 1, "", "x")) // another repository
+			rec.Checked(t.Context(), s.client("d", 0, "v3", "x"))
+			finish(t, rec)
+			s.count(t, r)
+			got := s.books(t)
+			for name, want := range map[string]int64{
+				tagName(s, 0, "v1"): 1, tagName(s, 0, "v2"): 0, tagName(s, 0, "v3"): 0,
+				manifestName(s, 0, "x"): 3, manifestName(s, 0, "y"): 1, manifestName(s, 1, "x"): 1,
+			} {
+				if got[name].Count != want {
+					t.Errorf("%s: %d pulls, want %d", name, got[name].Count, want)
+				}
+			}
+			// Who only asked has used the tag all the same.
+			if n := number(t, s.stats, "SELECT count(*) FROM tagpullstatistics WHERE last_check_date > now() - interval '1 minute'"); n != 3 {
+				t.Errorf("%d tags were asked about, want 3", n)
+			}
+		})
+	}
+}
+
+// count counts all that was recorded, in Redis if there is one.
+func (s *shop) count(t testing.TB, r *Redis) {
+	t.Helper()
+	if r != nil {
+		must(t, s.flusher(t, r).Flush(t.Context()))
+	}
+	settle(t, s.worker(t))
+}
+
+// The HEAD and the GET may be answered by two processes, if they share a Redis.
+func TestPullInTwoProcesses(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	r := startRedis(t).open(t, s.stats)
+	one, two, three := s.recorder(t, r), s.recorder(t, r), s.recorder(t, r)
+	one.Checked(t.Context(), s.client("a", 0, "v1", "x"))
+	finish(t, one)
+	two.Pulled(t.Context(), s.client("a", 0, "", "x"))
+	finish(t, two)
+	three.Pulled(t.Context(), s.client("a", 0, "", "x")) // the hint is used up
+	// And one that its own process joins isn't there for others.
+	three.Checked(t.Context(), s.client("b", 0, "v2", "x"))
+	three.Pulled(t.Context(), s.client("b", 0, "", "x"))
+	finish(t, three)
+	four := s.recorder(t, r)
+	four.Pulled(t.Context(), s.client("b", 0, "", "x"))
+	finish(t, four)
+	s.count(t, r)
+	got := s.books(t)
+	if v1, v2, m := got[tagName(s, 0, "v1")].Count, got[tagName(s, 0, "v2")].Count, got[manifestName(s, 0, "x")].Count; v1 != 1 || v2 != 1 || m != 4 {
+		t.Errorf("v1 %d, v2 %d, manifest %d; want 1, 1, 4", v1, v2, m)
+	}
+}
+
+func TestHintsEnd(t *testing.T) {
+	t.Parallel()
+	var h hints
+	at := time.Now()
+	key := func(i int) hint { return hint{byte(i), byte(i >> 8), byte(i >> 16)} }
+	h.put(key(1), "v1", at)
+	if got := h.take(key(1), at.Add(hintTime+1)); got != "" {
+		t.Errorf("%q holds for too long", got)
+	}
+	h.put(key(1), "v1", at)
+	h.put(key(2), "v2", at.Add(hintTime+1)) // the maps change places
+	if got := h.take(key(1), at.Add(hintTime)); got != "v1" {
+		t.Errorf("%q, want v1 from the older half", got)
+	}
+	for i := range 3 * maxHints {
+		h.put(key(i), "v", at)
+	}
+	if n := len(h.now) + len(h.old); n > 2*maxHints {
+		t.Errorf("%d hints are kept, more than %d", n, 2*maxHints)
+	}
+}
+
+// Scanners and mirrors are logged and don't count, and their HEAD is no use.
+func TestIgnored(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	rec := s.recorder(t, nil, func(o *RecorderOptions) {
+		o.Ignore = Ignore{UserAgents: []string{"trivy/*"}, Accounts: []string{"mirror"}}
+	})
+	scanner, mirror, user := s.client("a", 0, "v1", "x"), s.client("b", 0, "v1", "x"), s.client("c", 0, "v1", "x")
+	scanner.UserAgent, mirror.Actor = "trivy/0.50", "mirror"
+	for _, e := range []audit.Entry{scanner, mirror, user} {
+		rec.Pulled(t.Context(), e)
+	}
+	rec.Checked(t.Context(), scanner)
+	rec.Checked(t.Context(), mirror)
+	finish(t, rec)
+	settle(t, s.worker(t))
+	if none, counted := s.logged(t, audit.CountedByNone), s.logged(t, audit.CountedByAudit); none != 2 || counted != 1 {
+		t.Errorf("%d pulls are logged as not to be counted and %d as to be, want 2 and 1", none, counted)
+	}
+	if got := s.books(t)[tagName(s, 0, "v1")].Count; got != 1 {
+		t.Errorf("%d pulls, want 1", got)
+	}
+	if n := number(t, s.stats, "SELECT count(last_check_date) FROM tagpullstatistics"); n != 0 {
+		t.Error("a scanner's HEAD is a use")
+	}
+}
+
+// Where pulls aren't counted they are logged, to be counted once when they are.
+func TestCountedLater(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	rec := s.recorder(t, nil, func(o *RecorderOptions) { o.Count = false })
+	rec.Pulled(t.Context(), s.client("a", 0, "v1", "x"))
+	rec.Checked(t.Context(), s.client("a", 0, "v1", "x"))
+	finish(t, rec)
+	if n := number(t, s.log, "SELECT count(*) FROM auditlog WHERE counted_by IS NULL"); n != 1 {
+		t.Errorf("%d pulls are nobody's yet, want 1", n)
+	}
+	r := startRedis(t).open(t, s.stats)
+	rec = s.recorder(t, r)
+	rec.Pulled(t.Context(), s.client("a", 0, "v1", "x"))
+	finish(t, rec)
+	s.count(t, r)
+	if got := s.books(t)[tagName(s, 0, "v1")].Count; got != 2 {
+		t.Errorf("%d pulls, want 2", got)
+	}
+}
+
+// Marks are written once in a while, never back in time, and not for repositories
+// that are gone; when there is no room for more, statistics are no more complete.
+func TestMarks(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 2)
+	must(t, s.worker(t).Sync(t.Context())) // the state is there
+	m, err := NewMarks(MarksOptions{Databases: s.databases(), Log: quiet})
+	must(t, err)
+	save := func() {
+		t.Helper()
+		_, err := m.save(t.Context())
+		must(t, err)
+	}
+	at := time.Now().Truncate(time.Microsecond)
+	checked := func(of string) (out time.Time) {
+		t.Helper()
+		var p *time.Time
+		must(t, s.stats.Pool.QueryRow(t.Context(), "SELECT max(last_check_date) FROM "+of+"pullstatistics").Scan(&p))
+		if p != nil {
+			out = *p
+		}
+		return out
+	}
+	m.tagUsed(s.repositories[0], "v1", at)
+	m.used(s.repositories[0], "", digest("x"), at.Add(time.Second))
+	save()
+	if !checked("tag").Equal(at) || !checked("manifest").Equal(at.Add(time.Second)) {
+		t.Errorf("%v and %v, want %v and a second later", checked("tag"), checked("manifest"), at)
+	}
+	m.tagUsed(s.repositories[0], "v1", at.Add(time.Minute))
+	save()
+	if !checked("tag").Equal(at) {
+		t.Error("a mark is written more often than it should")
+	}
+	m.tagUsed(s.repositories[0], "v1", at.Add(markRefresh))
+	m.names[markKey{s.repositories[0], false, "v1"}].saved = at.Add(-markRefresh)
+	save()
+	if !checked("tag").Equal(at.Add(markRefresh)) {
+		t.Errorf("%v, want the later one", checked("tag"))
+	}
+	again, err := NewMarks(MarksOptions{Databases: s.databases(), Log: quiet})
+	must(t, err)
+	again.tagUsed(s.repositories[0], "v1", at)
+	must(t, again.Close(t.Context()))
+	if !checked("tag").Equal(at.Add(markRefresh)) {
+		t.Error("an older mark overwrites a newer")
+	}
+
+	m.tagUsed(1<<40, "v1", at)
+	save()
+	if n := number(t, s.stats, "SELECT count(*) FROM tagpullstatistics"); n != 1 {
+		t.Errorf("%d rows, want 1: a repository is gone", n)
+	}
+	since := number(t, s.stats, "SELECT extract(epoch FROM recorded_since) * 1000000 FROM pullstatisticsprocessingstate")
+	for i := range maxMarks + 1 {
+		m.tagUsed(s.repositories[1], fmt.Sprint("t", i), at)
+	}
+	save()
+	if number(t, s.stats, "SELECT extract(epoch FROM recorded_since) * 1000000 FROM pullstatisticsprocessingstate") <= since {
+		t.Error("a use was forgotten, and statistics are said to be complete")
+	}
+	m.mu.Lock()
+	for _, v := range m.names {
+		v.at = v.at.Add(-3 * markRefresh)
+		v.saved = v.at
+	}
+	m.mu.Unlock()
+	save()
+	if len(m.names) != 0 {
+		t.Errorf("%d marks stay in memory", len(m.names))
+	}
+}
+
+// A pull that finds no room in the log, or isn't answered by Redis, is a sign of use.
+func TestMissedPullsAreUses(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	rec := s.recorder(t, nil, func(o *RecorderOptions) {
+		o.Log = audit.NewRecorder(audit.RecorderOptions{DB: s.log, Buffer: 1, Log: quiet})
+	})
+	rec.Pulled(t.Context(), s.client("a", 0, "v1", "x"))
+	rec.Pulled(t.Context(), s.client("a", 0, "v2", "y"))
+	finish(t, rec)
+	w := s.worker(t)
+	settle(t, w)
+	uses, err := w.Uses(t.Context(), s.repositories[0], []string{"v1", "v2", "v3"}, []string{digest("x").String(), digest("y").String()})
+	must(t, err)
+	if len(uses.Tags) != 2 || len(uses.Manifests) != 2 || time.Since(uses.Tags["v2"]).Abs() > time.Minute {
+		t.Errorf("%+v", uses)
+	}
+	if got := s.books(t); got[tagName(s, 0, "v1")].Count != 1 || got[tagName(s, 0, "v2")].Count != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What Redis holds is looked at before tags are deleted, flushed or not.
+func TestUsesInRedis(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 2)
+	r := startRedis(t).open(t, s.stats)
+	rec := s.recorder(t, r)
+	rec.Pulled(t.Context(), s.client("a", 0, "v1", "x"))
+	rec.Pulled(t.Context(), s.client("a", 0, "", "y"))
+	rec.Pulled(t.Context(), s.client("a", 1, "v9", "z"))
+	finish(t, rec)
+	w := s.worker(t, func(o *SyncOptions) { o.Redis = r })
+	check := func(when string) {
+		t.Helper()
+		uses, err := w.Uses(t.Context(), s.repositories[0], []string{"v1", "v2", "v9"}, []string{digest("x").String(), digest("y").String(), digest("z").String()})
+		must(t, err)
+		if len(uses.Tags) != 1 || time.Since(uses.Tags["v1"]).Abs() > time.Minute || len(uses.Manifests) != 2 {
+			t.Errorf("%s: %+v", when, uses)
+		}
+	}
+	check("before the flush")
+	must(t, s.flusher(t, r).Flush(t.Context()))
+	check("after the flush")
+}

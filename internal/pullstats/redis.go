@@ -1,0 +1,281 @@
+package pullstats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/purser-registry/purser/internal/db"
+)
+
+const (
+	redisDialTimeout = 2 * time.Second
+	redisTimeout     = 3 * time.Second // of a command, and of a pipeline
+)
+
+// Redis is a Redis or Valkey server, or a cluster of them: which it is it tells
+// itself. Nothing is sent twice: a call that stays unanswered is for the caller to
+// judge. Its methods may be called concurrently.
+type Redis struct {
+	opt   *redis.Options
+	stats *db.DB
+
+	mu     sync.Mutex
+	client redis.UniversalClient // nil: it wasn't reached yet
+}
+
+// NewRedis makes a client of the server at a URL, redis://, rediss:// or unix://,
+// without connecting to it, for the registry whose statistics are in a database. Its
+// error doesn't repeat the URL, which may have a password.
+func NewRedis(rawURL string, stats *db.DB) (*Redis, error) {
+	opt, err := parseRedisURL(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	silence()
+	opt.MaxRetries = -1
+	opt.Protocol = 2
+	opt.DialTimeout, opt.ReadTimeout, opt.WriteTimeout, opt.PoolTimeout = redisDialTimeout, redisTimeout, redisTimeout, redisTimeout
+	opt.ContextTimeoutEnabled = true
+	opt.DialerRetries = 1
+	opt.DisableIdentity = true
+	return &Redis{opt: opt, stats: stats}, nil
+}
+
+// silence keeps the client library from writing what is an error here to standard
+// error, past the log. It has one logger for the process.
+var silence = sync.OnceFunc(func() { redis.SetLogger(silent{}) })
+
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+func parseRedisURL(rawURL string) (*redis.Options, error) {
+	opt, err := redis.ParseURL(rawURL)
+	if err == nil {
+		return opt, nil
+	}
+	// An error of package url repeats the text.
+	if inner := (*url.Error)(nil); errors.As(err, &inner) {
+		err = inner.Err
+	}
+	return nil, fmt.Errorf("this is no URL of a Redis (redis://[user:password@]host:port[/number], rediss:// with TLS, or unix:///path): %w", err)
+}
+
+// Address is where the server is, without user and password.
+func (r *Redis) Address() string { return r.opt.Addr }
+
+// Close ends the connections.
+func (r *Redis) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.client == nil {
+		return nil
+	}
+	return r.client.Close()
+}
+
+// ErrNotOwner says that a Redis has the pulls of another registry, whose repositories
+// have the same numbers.
+var ErrNotOwner = errors.New("it has pulls of another registry: give each its own Redis, or its own database of one " +
+	"(redis://host:port/1), or delete the key " + ownerKey + " if the other one is no more")
+
+// connect returns the client, and finds out at first whether it is of a cluster, and
+// whether the pulls in there are this registry's.
+func (r *Redis) connect(ctx context.Context) (redis.UniversalClient, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.client != nil {
+		return r.client, nil
+	}
+	c, err := r.dial(ctx)
+	if err == nil {
+		if err = r.own(ctx, c); err != nil {
+			c.Close() //nolint:errcheck // it was of no use
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reaching Redis at %s: %w", r.opt.Addr, err)
+	}
+	r.client = c
+	return c, nil
+}
+
+func (r *Redis) dial(ctx context.Context) (redis.UniversalClient, error) {
+	c := redis.NewClient(r.opt)
+	info, err := c.Info(ctx, "cluster").Result()
+	if err == nil && !strings.Contains(info, "cluster_enabled:1") {
+		return c, nil
+	}
+	c.Close() //nolint:errcheck // it was of no use, or a cluster's clients take its place
+	if err != nil {
+		return nil, err
+	}
+	return redis.NewClusterClient(r.clusterOptions()), nil
+}
+
+// own takes a Redis for this registry, if no other has it.
+func (r *Redis) own(ctx context.Context, c redis.UniversalClient) error {
+	var owner string
+	if err := r.stats.Pool.QueryRow(ctx, "SELECT owner::text FROM redisprocessingstate").Scan(&owner); err != nil {
+		return fmt.Errorf("asking the database whose Redis it is: %w", err)
+	}
+	if err := c.SetNX(ctx, ownerKey, owner, 0).Err(); err != nil {
+		return err
+	}
+	got, err := c.Get(ctx, ownerKey).Result()
+	if err != nil {
+		return err
+	}
+	if got != owner {
+		return ErrNotOwner
+	}
+	return nil
+}
+
+func (r *Redis) clusterOptions() *redis.ClusterOptions {
+	o := r.opt
+	return &redis.ClusterOptions{
+		Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig,
+		MaxRedirects: -1, // "retried on network errors too": what was sent once would be counted twice
+		Protocol:     o.Protocol, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
+		PoolTimeout: o.PoolTimeout, ContextTimeoutEnabled: true, DialerRetries: 1, DisableIdentity: true,
+	}
+}
+
+// eachMaster calls fn with each server that has keys of its own, one after another.
+func (r *Redis) eachMaster(ctx context.Context, fn func(ctx context.Context, c *redis.Client) error) error {
+	c, err := r.connect(ctx)
+	if err != nil {
+		return err
+	}
+	switch c := c.(type) {
+	case *redis.Client:
+		return fn(ctx, c)
+	case *redis.ClusterClient:
+		var one sync.Mutex // the callback is called by several at once
+		return c.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+			one.Lock()
+			defer one.Unlock()
+			return fn(ctx, c)
+		})
+	}
+	return fmt.Errorf("a client of Redis of type %T is unknown", c)
+}
+
+// call is a script to be run on a key.
+type call struct {
+	script *redis.Script
+	key    string
+	args   []any
+
+	cmd *redis.Cmd
+	err error // why it wasn't sent
+}
+
+// run sends calls in one round trip (on a cluster, one for each server) and returns
+// when each was answered, or it is known that it won't be.
+func (r *Redis) run(ctx context.Context, calls []*call) {
+	c, err := r.connect(ctx)
+	if err != nil {
+		for _, call := range calls {
+			call.err = err
+		}
+		return
+	}
+	r.send(ctx, c, calls)
+	var unknown []*call // the server doesn't know the script and did nothing
+	for _, call := range calls {
+		if redis.HasErrorPrefix(call.cmd.Err(), "NOSCRIPT") {
+			unknown = append(unknown, call)
+		}
+	}
+	if len(unknown) == 0 {
+		return
+	}
+	if err := r.load(ctx, unknown); err == nil {
+		r.send(ctx, c, unknown)
+	}
+}
+
+func (r *Redis) send(ctx context.Context, c redis.UniversalClient, calls []*call) {
+	p := c.Pipeline()
+	for _, call := range calls {
+		call.cmd = call.script.EvalSha(ctx, p, []string{call.key}, call.args...)
+	}
+	_, err := p.Exec(ctx)
+	for _, call := range calls {
+		// When a server refuses the connection (a wrong password, too many clients) the
+		// library sends nothing, and leaves the commands without an error. A script that
+		// was run has answered something.
+		if err != nil && call.cmd.Err() == nil && call.cmd.Val() == nil {
+			call.cmd.SetErr(err)
+		}
+	}
+}
+
+// load makes scripts known to all servers.
+func (r *Redis) load(ctx context.Context, calls []*call) error {
+	return r.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+		loaded := map[*redis.Script]bool{}
+		for _, call := range calls {
+			if loaded[call.script] {
+				continue
+			}
+			loaded[call.script] = true
+			if err := call.script.Load(ctx, c).Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// outcome is what is known of a call.
+type outcome int
+
+const (
+	answered   outcome = iota // it was done
+	refused                   // it wasn't, and changed nothing
+	unanswered                // nobody knows
+)
+
+// outcome says what became of a call, with the error of what wasn't done.
+func (c *call) outcome() (outcome, error) {
+	if c.err != nil {
+		return refused, c.err
+	}
+	return outcomeOf(c.cmd.Err())
+}
+
+func outcomeOf(err error) (outcome, error) {
+	var reply redis.Error
+	var network *net.OpError
+	switch {
+	case err == nil, errors.Is(err, redis.Nil):
+		return answered, nil
+	case errors.As(err, &reply):
+		return refused, err // scripts change nothing before they can't fail any more
+	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):
+		return refused, err // it wasn't sent
+	case errors.As(err, &network) && network.Op == "dial":
+		return refused, err
+	}
+	return unanswered, err
+}
+
+// ping asks whether the servers answer.
+func (r *Redis) ping(ctx context.Context) error {
+	err := r.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return c.Ping(ctx).Err() })
+	if err != nil {
+		return fmt.Errorf("reaching Redis at %s: %w", r.opt.Addr, err)
+	}
+	return nil
+}

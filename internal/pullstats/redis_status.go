@@ -1,0 +1,118 @@
+package pullstats
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// RedisStatus is how counting in Redis stands.
+type RedisStatus struct {
+	Address   string // without user and password
+	Reachable bool
+	Memory    int64 // bytes in use
+	MaxMemory int64 // bytes, 0: without a limit
+	// Problems are what keeps pulls from being counted, or may lose them, with the way
+	// out.
+	Problems []string
+	// State is IDLE, PROCESSING or ERROR, and Error why.
+	State, Error string
+	// Processed is when the last complete flush began, zero: there was none.
+	Processed time.Time
+	// Behind is how long ago that was: no pull in Redis that isn't counted is older.
+	Behind time.Duration
+	Keys   int64 // that were ever flushed
+}
+
+// Status tells how flushing stands, by the database, and how Redis is, by itself.
+func (w *FlushWorker) Status(ctx context.Context) (s RedisStatus, err error) {
+	var message *string
+	var micros int64
+	err = w.opt.Stats.Pool.QueryRow(ctx, `
+		SELECT last_processed_timestamp, processing_status, error_message, keys_processed_count,
+			(EXTRACT(EPOCH FROM now() - last_processed_timestamp) * 1000000)::bigint
+		FROM redisprocessingstate`).Scan(&s.Processed, &s.State, &message, &s.Keys, &micros)
+	if err != nil {
+		return s, fmt.Errorf("reading how pulls in Redis are flushed: %w", err)
+	}
+	s.Behind = time.Duration(max(0, micros)) * time.Microsecond
+	if s.Processed.Unix() <= 0 {
+		s.Processed = time.Time{}
+	}
+	if message != nil {
+		s.Error = *message
+		s.Problems = append(s.Problems, "the last flush failed: "+s.Error)
+	}
+	s.Address = w.opt.Redis.Address()
+	if err := w.opt.Redis.look(ctx, &s); err != nil {
+		s.Problems = append(s.Problems, err.Error()+": pulls wait, and then are counted from the audit log")
+	}
+	return s, nil
+}
+
+// Behind is RedisStatus.Behind.
+func (w *FlushWorker) Behind(ctx context.Context) (time.Duration, error) {
+	var micros int64
+	err := w.opt.Stats.Pool.QueryRow(ctx,
+		"SELECT (EXTRACT(EPOCH FROM now() - last_processed_timestamp) * 1000000)::bigint FROM redisprocessingstate").Scan(&micros)
+	if err != nil {
+		return 0, fmt.Errorf("reading how pulls in Redis are flushed: %w", err)
+	}
+	return time.Duration(max(0, micros)) * time.Microsecond, nil
+}
+
+// observe shows the status in the metrics.
+func (w *FlushWorker) observe(ctx context.Context) {
+	s, err := w.Status(ctx)
+	if err != nil {
+		w.opt.Logger.WarnContext(ctx, "looking at Redis", "error", err)
+		return
+	}
+	w.opt.Metrics.looked(s)
+}
+
+// look asks all servers how they are.
+func (r *Redis) look(ctx context.Context, s *RedisStatus) error {
+	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
+	defer cancel()
+	err := r.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+		info, err := c.InfoMap(ctx, "memory", "persistence").Result()
+		if err != nil {
+			return fmt.Errorf("reaching Redis at %s: %w", c.Options().Addr, err)
+		}
+		s.add(info["Memory"], info["Persistence"])
+		return nil
+	})
+	s.Reachable = err == nil
+	return err
+}
+
+// add adds what one server says of itself.
+func (s *RedisStatus) add(memory, persistence map[string]string) {
+	number := func(name string) int64 {
+		n, _ := strconv.ParseInt(memory[name], 10, 64) // a server that doesn't say: 0
+		return n
+	}
+	s.Memory += number("used_memory")
+	s.MaxMemory += number("maxmemory")
+	if policy := memory["maxmemory_policy"]; number("maxmemory") > 0 && policy != "" && policy != "noeviction" {
+		s.problem("maxmemory-policy of Redis is " + policy + ", which deletes pulls that aren't counted when memory is short: set it to noeviction")
+	}
+	if persistence["aof_enabled"] == "0" {
+		s.problem("Redis writes no append-only file, so it loses what isn't counted when it restarts: set appendonly to yes")
+	}
+	if number("maxmemory") > 0 && number("used_memory") > number("maxmemory")/10*9 {
+		s.problem("Redis has less than a tenth of its memory left")
+	}
+}
+
+// problem adds what isn't said yet.
+func (s *RedisStatus) problem(text string) {
+	if !strings.Contains(strings.Join(s.Problems, "\n"), text) {
+		s.Problems = append(s.Problems, text)
+	}
+}
