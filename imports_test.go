@@ -66,6 +66,7 @@ var layers = map[string]rule{
 	// What measures a part from inside knows that part.
 	"bench/gc":      {layer: 6},
 	"bench/prune":   {layer: 6},
+	"bench/pulls":   {layer: 6},
 	"bench/loosefk": {layer: 6},
 }
 

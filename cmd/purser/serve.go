@@ -227,6 +227,15 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if err != nil {
 		return nil, nil, err
 	}
+	if p.pulls.sync != nil {
+		sweeper, err := pullstats.NewSweeper(pullstats.SweeperOptions{
+			Stats: p.stats(), Tags: c.PresentTags, Manifests: c.PresentManifests, Logger: p.log, Worker: p.loops,
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		workers = append(workers, sweeper.Run)
+	}
 	if cfg.LooseForeignKeys.Enabled {
 		workers = append(workers, keys.Run)
 	}

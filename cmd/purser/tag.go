@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/pullstats"
 )
 
 func tagCommand(src *source) *cobra.Command {
@@ -30,6 +31,7 @@ type tagView struct {
 	PushedAt     time.Time  `json:"pushed_at"`
 	LastPulledAt *time.Time `json:"last_pulled_at"`
 	PullCount    *int64     `json:"pull_count"`
+	PullDisplay  *string    `json:"pull_count_display"`
 }
 
 // pulled writes when a tag or manifest was last pulled. Where there is nothing to
@@ -41,13 +43,25 @@ func pulled(t *time.Time, n *int64) string {
 	if n == nil {
 		return clock(t)
 	}
-	return fmt.Sprintf("%s (%s)", clock(t), count(*n, "pull"))
+	if *n == 1 {
+		return clock(t) + " (1 pull)"
+	}
+	return fmt.Sprintf("%s (%s pulls)", clock(t), pullstats.Display(*n))
+}
+
+// pulls writes a count for people. Like pulled it leaves out what isn't known.
+func pulls(n *int64) string {
+	if n == nil {
+		return ""
+	}
+	return pullstats.Display(*n)
 }
 
 func tagListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list REPOSITORY", Short: "List the tags of a repository, the newest first", Args: cobra.ExactArgs(1)}
 	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
 	sort := cmd.Flags().String("sort", "-pushed", "sort by `ORDER`: name, pushed, size or last_pulled; with - in front the other way round")
+	unused := cmd.Flags().String("not-pulled-for", "", "only tags that weren't pulled, asked for or pushed for `AGE`, such as 90d or 12w")
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
 		list, more, err := collect(*limit, func(cursor string, n int) ([]tagView, string, error) {
 			var page struct {
@@ -56,6 +70,9 @@ func tagListCommand(src *source) *cobra.Command {
 			}
 			q := names.query(cursor, n)
 			q.Set("sort", *sort)
+			if cmd.Flags().Changed("not-pulled-for") {
+				q.Set("not_pulled_for", *unused)
+			}
 			err := c.get(cmd.Context(), apiPath("repository", args[0], "tag"), q, &page)
 			return page.Tags, page.NextPage, err
 		})
@@ -65,9 +82,9 @@ func tagListCommand(src *source) *cobra.Command {
 		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, t := range list {
-				rows[i] = []string{t.Name, short(t.Digest), size(t.Size), strings.Join(t.Platforms, " "), clock(&t.PushedAt), clock(t.LastPulledAt)}
+				rows[i] = []string{t.Name, short(t.Digest), size(t.Size), strings.Join(t.Platforms, " "), clock(&t.PushedAt), clock(t.LastPulledAt), pulls(t.PullCount)}
 			}
-			return table(w, []string{"TAG", "DIGEST", "SIZE", "PLATFORMS", "PUSHED", "LAST PULL"}, rows, more)
+			return table(w, []string{"TAG", "DIGEST", "SIZE", "PLATFORMS", "PUSHED", "LAST PULL", "PULLS"}, rows, more)
 		})
 	})
 	return cmd

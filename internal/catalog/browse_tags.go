@@ -47,10 +47,11 @@ type TagQuery struct {
 	Descending bool
 	// Rank says by what TagsByRank goes; a tag that isn't in its answer comes as
 	// if it had the lowest.
-	Rank  func(ctx context.Context, repository int64, names []string) (map[string]int64, error)
-	After *TagPlace // nil: from the beginning
-	Skip  int       // pass over so many, at most MaxSkip
-	Limit int
+	Rank   func(ctx context.Context, repository int64, names []string) (map[string]int64, error)
+	Unused *UnusedTags // only these; not with Skip. Nil: all
+	After  *TagPlace   // nil: from the beginning
+	Skip   int         // pass over so many, at most MaxSkip
+	Limit  int
 }
 
 // TagPlace is where a tag stands in a list.
@@ -96,9 +97,9 @@ type foundTag struct {
 // tag of the one before, so tags that come or go meanwhile move nothing: whoever
 // stays as it is and where it is gets listed once. In the order of names and of
 // pushes a page costs the same whatever the repository's size, but looks at a
-// bounded number of names: with Contains, or with Prefix in the order of pushes, it
-// may hold less than Limit and still have a next one. The other orders read all
-// tags that the prefix leaves, and are refused above MaxRanked. Error:
+// bounded number of names: with Contains, with Unused, or with Prefix in the order
+// of pushes, it may hold less than Limit and still have a next one. The other orders
+// read all tags that the prefix leaves, and are refused above MaxRanked. Error:
 // NAME_UNKNOWN.
 func (c *Catalog) BrowseTags(ctx context.Context, path string, q TagQuery) (page TagPage, err error) {
 	var r repository
@@ -113,9 +114,11 @@ func (c *Catalog) BrowseTags(ctx context.Context, path string, q TagQuery) (page
 	q.Skip = min(q.Skip, MaxSkip)
 	page.Repository = r.id
 	var chosen []foundTag
-	switch q.Order {
-	case TagsBySize, TagsByRank:
+	switch {
+	case q.Order == TagsBySize, q.Order == TagsByRank:
 		chosen, page.Next, err = c.rankedTags(ctx, path, r, q)
+	case q.Unused != nil:
+		chosen, page.Next, err = c.unusedTags(ctx, r, q)
 	default:
 		chosen, page.Next, err = c.indexedTags(ctx, r, q)
 	}
@@ -130,27 +133,36 @@ func (c *Catalog) BrowseTags(ctx context.Context, path string, q TagQuery) (page
 
 // indexedTags finds a page in the order of an index.
 func (c *Catalog) indexedTags(ctx context.Context, r repository, q TagQuery) (page []foundTag, next *TagPlace, err error) {
-	byPush := q.Order == TagsByPush
-	limit := bound(q.Skip, q.Limit, q.Contains == "" && (!byPush || q.Prefix == ""))
-	find := c.tagsByName
-	switch {
-	case q.Exact != "":
-		find = c.tagByName
-	case byPush:
-		find = c.tagsByPush
-	}
-	found, err := find(ctx, r, q, limit)
+	limit := bound(q.Skip, q.Limit, q.Contains == "" && (q.Order != TagsByPush || q.Prefix == ""))
+	found, err := c.finder(q)(ctx, r, q, limit)
 	if err != nil {
 		return nil, nil, err
 	}
 	page, last := pick(found, func(t foundTag) bool { return q.selects(t.name) }, q.Skip, q.Limit, limit)
 	if last != nil {
-		next = &TagPlace{Name: last.name}
-		if byPush {
-			next.Rank = last.pushed.UnixMicro()
-		}
+		next = q.place(*last)
 	}
 	return page, next, nil
+}
+
+// finder is what reads tags in the order of an index.
+func (c *Catalog) finder(q TagQuery) func(ctx context.Context, r repository, q TagQuery, limit int) ([]foundTag, error) {
+	switch {
+	case q.Exact != "":
+		return c.tagByName
+	case q.Order == TagsByPush:
+		return c.tagsByPush
+	}
+	return c.tagsByName
+}
+
+// place is where a tag stands in the order of an index.
+func (q TagQuery) place(t foundTag) *TagPlace {
+	p := &TagPlace{Name: t.name}
+	if q.Order == TagsByPush {
+		p.Rank = t.pushed.UnixMicro()
+	}
+	return p
 }
 
 const foundColumns = "name, manifest_id, created_at, COALESCE(updated_at, created_at)"
@@ -231,7 +243,14 @@ func (c *Catalog) rankedTags(ctx context.Context, path string, r repository, q T
 			"repository %s has more than %d tags to be sorted by %s: sort by name or pushed, or list those with a longer prefix",
 			path, MaxRanked, q.what()).WithStatus(http.StatusBadRequest)
 	}
-	all = slices.DeleteFunc(all, func(t foundTag) bool { return !q.selects(t.name) })
+	if q.Unused != nil {
+		all, err = q.unused(ctx, r, all)
+	} else {
+		all = slices.DeleteFunc(all, func(t foundTag) bool { return !q.selects(t.name) })
+	}
+	if err != nil {
+		return nil, nil, err
+	}
 	ranks, err := c.rank(ctx, r, q, all)
 	if err != nil {
 		return nil, nil, err

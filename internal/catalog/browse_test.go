@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -56,6 +57,9 @@ func newShelf(t *testing.T, dsn string, r *rand.Rand, repositories ...string) *s
 func (s *shelf) want(path string, q catalog.TagQuery) (names []string) {
 	var list []shelfTag
 	for _, tag := range s.model[path] {
+		if q.Unused != nil && (tag.pushed >= q.Unused.Since.UnixMicro() || useOf(tag.name).Compare(q.Unused.Since) >= 0) {
+			continue
+		}
 		if strings.HasPrefix(tag.name, q.Prefix) && strings.Contains(tag.name, q.Contains) && (q.Exact == "" || q.Exact == tag.name) {
 			list = append(list, tag)
 		}
@@ -94,6 +98,24 @@ func rankAll(_ context.Context, _ int64, names []string) (map[string]int64, erro
 	return ranks, nil
 }
 
+// useOf is when a tag was used: about half of them never were.
+func useOf(name string) time.Time {
+	if n := rankOf(name); n > 0 {
+		return time.Now().Add(-time.Duration(n-1) * 100 * 24 * time.Hour)
+	}
+	return time.Time{}
+}
+
+func useAll(_ context.Context, _ int64, names []string) (map[string]time.Time, error) {
+	uses := map[string]time.Time{}
+	for _, name := range names {
+		if at := useOf(name); !at.IsZero() {
+			uses[name] = at
+		}
+	}
+	return uses, nil
+}
+
 // TestBrowseTags compares pages with a model.
 func TestBrowseTags(t *testing.T) {
 	atBoth(t, func(t *testing.T, dsn string) {
@@ -112,9 +134,16 @@ func TestBrowseTags(t *testing.T) {
 			if r.IntN(10) == 0 {
 				q.Exact = s.want(path, catalog.TagQuery{})[0]
 			}
+			if r.IntN(3) == 0 { // of any tag's push, so that some were pushed just then
+				some := slices.Collect(maps.Values(s.model[path]))
+				q.Unused = &catalog.UnusedTags{Since: time.UnixMicro(some[r.IntN(len(some))].pushed), LastUses: useAll}
+			}
 			want, first := s.want(path, q), q
 			if got := s.pages(t, path, q); !slices.Equal(got, want) {
 				t.Fatalf("%s %+v:\n%q\nwant\n%q", path, first, got, want)
+			}
+			if q.Unused != nil {
+				continue
 			}
 			// The page that is so many tags after the first.
 			q.Skip = r.IntN(50)

@@ -78,3 +78,44 @@ func (c *Catalog) Present(ctx context.Context, path string, tags []string, manif
 	}
 	return p, nil
 }
+
+// PresentTags says which of the tags exist, each of a repository by id, in their
+// order. Of a repository that is gone none does.
+func (c *Catalog) PresentTags(ctx context.Context, repositories []int64, names []string) ([]bool, error) {
+	return c.present(ctx, `
+		SELECT FROM tags
+		WHERE repository_id = want.repository AND top_level_namespace_id = r.top_level_namespace_id AND name = want.value`,
+		"text[]", repositories, names)
+}
+
+// PresentManifests is PresentTags for manifests.
+func (c *Catalog) PresentManifests(ctx context.Context, repositories []int64, manifests []oci.Digest) ([]bool, error) {
+	raw := make([][]byte, len(manifests))
+	for i, d := range manifests {
+		raw[i] = d.Bytes()
+	}
+	return c.present(ctx, `
+		SELECT FROM manifests
+		WHERE top_level_namespace_id = r.top_level_namespace_id AND repository_id = want.repository AND digest = want.value`,
+		"bytea[]", repositories, raw)
+}
+
+// present says for which of the values, of a type, a query finds a row.
+func (c *Catalog) present(ctx context.Context, find, of string, repositories []int64, values any) ([]bool, error) {
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT want.nth FROM unnest($1::bigint[], $2::`+of+`) WITH ORDINALITY AS want (repository, value, nth)
+		CROSS JOIN LATERAL (SELECT top_level_namespace_id FROM live_repositories WHERE id = want.repository OFFSET 0) r
+		CROSS JOIN LATERAL (`+find+` OFFSET 0) found`, repositories, values)
+	if err != nil {
+		return nil, fmt.Errorf("looking for tags and manifests: %w", err)
+	}
+	here := make([]bool, len(repositories))
+	var nth int64
+	if _, err := pgx.ForEachRow(rows, []any{&nth}, func() error {
+		here[nth-1] = true
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("looking for tags and manifests: %w", err)
+	}
+	return here, nil
+}

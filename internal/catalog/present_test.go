@@ -77,3 +77,35 @@ func TestPresent(t *testing.T) {
 		t.Errorf("a repository that isn't there: %v", err)
 	}
 }
+
+// What is asked for is in several repositories, and in some that are gone.
+func TestPresentIn(t *testing.T) {
+	atBoth(t, func(t *testing.T, dsn string) {
+		s := replica(t, dsn)
+		a, b := s.put(t, "app", indexOf("a"), "v1", "v2"), s.put(t, "acme/web", indexOf("b"), "v2")
+		c := s.put(t, "gone", indexOf("c"), "v1")
+		id := func(path string) int64 {
+			t.Helper()
+			p, err := s.Present(t.Context(), path, nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p.Repository
+		}
+		app, web, gone := id("app"), id("acme/web"), id("gone")
+		if err := s.DeleteNamespace(t.Context(), "gone"); err != nil {
+			t.Fatal(err)
+		}
+		tags, err := s.PresentTags(t.Context(), []int64{web, app, app, web, gone, 999_999, app}, []string{"v2", "v2", "v3", "v1", "v1", "v1", "v1"})
+		if want := []bool{true, true, false, false, false, false, true}; err != nil || !slices.Equal(tags, want) {
+			t.Errorf("tags: %v, %v, want %v", tags, err, want)
+		}
+		manifests, err := s.PresentManifests(t.Context(), []int64{app, web, app, web, gone}, []oci.Digest{a, b, b, a, c})
+		if want := []bool{true, true, false, false, false}; err != nil || !slices.Equal(manifests, want) {
+			t.Errorf("manifests: %v, %v, want %v", manifests, err, want)
+		}
+		if none, err := s.PresentTags(t.Context(), nil, nil); err != nil || len(none) != 0 {
+			t.Errorf("nothing: %v, %v", none, err)
+		}
+	})
+}

@@ -30,6 +30,7 @@ type listedTag struct {
 	PushedAt       time.Time  `json:"pushed_at" doc:"When it was made, moved or pushed again"`
 	LastPulledAt   *time.Time `json:"last_pulled_at" doc:"Null: it wasn't since pulls are counted, or that can't be told now"`
 	PullCount      *int64     `json:"pull_count" doc:"Null as last_pulled_at"`
+	PullDisplay    *string    `json:"pull_count_display" doc:"pull_count for people" example:"1.7K"`
 }
 
 func newListedTag(t catalog.TagInfo, pulls map[string]pullstats.Pulls) listedTag {
@@ -38,8 +39,10 @@ func newListedTag(t catalog.TagInfo, pulls map[string]pullstats.Pulls) listedTag
 		IsManifestList: t.IsIndex, Size: t.Size, MediaType: t.MediaType, ArtifactType: t.ArtifactType,
 		Platforms: t.Platforms, CreatedAt: t.CreatedAt, PushedAt: t.PushedAt,
 	}
-	if p, ok := pulls[t.Name]; ok {
-		l.LastPulledAt, l.PullCount = optional(p.Last), &p.Count
+	// One that was only asked for by HEAD has statistics, but no pull.
+	if p := pulls[t.Name]; p.Count > 0 || !p.Last.IsZero() {
+		text := pullstats.Display(p.Count)
+		l.LastPulledAt, l.PullCount, l.PullDisplay = optional(p.Last), &p.Count, &text
 	}
 	return l
 }
@@ -50,9 +53,19 @@ type tagListInput struct {
 	Specific   string `query:"specificTag" maxLength:"128" doc:"Only this tag"`
 	Filter     string `query:"filter_tag_name" maxLength:"255" doc:"like:TEXT is contains=TEXT, eq:TAG is specificTag=TAG"`
 	OnlyActive bool   `query:"onlyActiveTags" doc:"Quay's clients send it; tags that were deleted are in the log and not here"`
+	NotPulled  string `query:"not_pulled_for" maxLength:"64" doc:"Only tags that weren't pulled, asked for by HEAD or pushed for so long: a number and one of s, m, h, d, w and y. A page looks at 10,000 tags at most, so it may be short, even empty, and have a next one" example:"90d"`
 	Sort       string `query:"sort" enum:"name,-name,pushed,-pushed,size,-size,last_pulled,-last_pulled" default:"-pushed" doc:"The order; with - the other way round"`
 	Limit      int    `query:"limit" minimum:"1" maximum:"100" default:"50" doc:"How many on a page at most"`
 	Page       int    `query:"page" minimum:"1" default:"1" doc:"Quay's way to ask for a page. Tags that come or go meanwhile move the others, and it ends after 10,000 tags: next_page is better"`
+
+	unused bool // not_pulled_for is there, if only empty
+}
+
+// Resolve is called by huma with each request.
+func (in *tagListInput) Resolve(ctx huma.Context) []error {
+	u := ctx.URL()
+	in.unused = u.Query().Has("not_pulled_for")
+	return nil
 }
 
 func (in *tagListInput) query() (q catalog.TagQuery, err error) {
@@ -105,16 +118,20 @@ func (a *api) addTagList() {
 	type output struct{ Body tagPage }
 	add(a, AccessPull, huma.Operation{
 		OperationID: "listRepoTags", Method: http.MethodGet, Path: "/repository/{repository}/tag", Tags: []string{"tag"},
-		Summary: "List tags", Errors: []int{http.StatusNotFound},
+		Summary: "List tags", Errors: []int{http.StatusNotFound, http.StatusConflict},
 		Description: "With next_page a tag that stays as it is gets listed once, whatever comes and goes meanwhile. " +
 			"Sorted by name or pushed a page costs the same whatever the size of the repository; by size or last_pulled " +
-			"up to 10,000 tags can be sorted, and more are refused: prefix narrows them.",
+			"up to 10,000 tags can be sorted, and more are refused: prefix narrows them. 409: pulls weren't counted for as " +
+			"long as not_pulled_for asks, so nobody can tell.",
 	}, func(ctx context.Context, in *tagListInput) (*output, error) {
 		q, err := in.query()
 		if err != nil {
 			return nil, err
 		}
 		q.Rank = a.lastPulls
+		if q.Unused, err = a.unused(ctx, in); err != nil {
+			return nil, err
+		}
 		page, err := a.server.catalog.BrowseTags(ctx, in.Repository, q)
 		if err != nil {
 			return nil, err

@@ -1,0 +1,320 @@
+// Command pulls measures counting pulls: how fast a process gives them to Redis and
+// what memory they take there, how fast they are flushed into the statistics, what
+// that takes of this process's memory, and how fast the audit log is read instead.
+//
+//	go run ./bench/pulls -keys 1000000
+//
+// It starts a PostgreSQL and a Redis of its own in a directory that it removes
+// afterwards. What a pull feels of either is for go run ./bench, with servers of
+// different settings side by side: README.md says how.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/builtinpg"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats"
+)
+
+type settings struct {
+	keys, repositories, batch, entries int
+	dir                                string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	var s settings
+	flag.IntVar(&s.keys, "keys", 1_000_000, "keys in Redis: tags with a manifest each")
+	flag.IntVar(&s.repositories, "repositories", 10_000, "repositories that they are in")
+	flag.IntVar(&s.batch, "batch", 1000, "keys, or entries of the log, that are counted in a transaction")
+	flag.IntVar(&s.entries, "entries", 300_000, "entries of the audit log; 0 leaves this out")
+	flag.StringVar(&s.dir, "dir", "", "directory for the databases; default the temporary directory")
+	flag.Parse()
+	if err := run(ctx, s); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/pulls:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is what counts pulls in this process.
+type bench struct {
+	settings
+	db    *db.DB
+	redis *pullstats.Redis
+	where pullstats.Databases
+	url   string
+	ids   []int64
+	log   *slog.Logger
+}
+
+func run(ctx context.Context, s settings) error {
+	b := &bench{settings: s, log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	base, err := os.MkdirTemp(s.dir, "purser-bench-pulls-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(base) //nolint:errcheck // what is left says so itself
+	pg, err := builtinpg.Start(ctx, builtinpg.Options{DataDir: filepath.Join(base, "postgres"), Log: b.log})
+	if err != nil {
+		return err
+	}
+	defer pg.Stop(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it any more
+	if _, err := db.Migrate(ctx, pg.DSN("purser"), db.MigrateOptions{Partitions: db.DefaultPartitions}); err != nil {
+		return err
+	}
+	if _, err := db.MigrateStats(ctx, pg.DSN("purser")); err != nil {
+		return err
+	}
+	if b.db, err = db.Open(ctx, db.Options{DSN: pg.DSN("purser"), StatementTimeout: -1, Log: b.log}); err != nil {
+		return err
+	}
+	defer b.db.Close()
+	b.where = pullstats.Databases{Log: b.db, Stats: b.db, Alive: catalog.AliveRepositories}
+	if err := b.fill(ctx); err != nil {
+		return err
+	}
+	stop, err := b.startRedis(base)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if b.redis, err = pullstats.NewRedis(b.url, b.db); err != nil {
+		return err
+	}
+	defer b.redis.Close() //nolint:errcheck // the server ends as well
+	if err := b.flushing(ctx); err != nil || s.entries == 0 {
+		return err
+	}
+	return b.reading(ctx)
+}
+
+// fill makes repositories.
+func (b *bench) fill(ctx context.Context) error {
+	if _, err := b.db.Pool.Exec(ctx, "INSERT INTO top_level_namespaces (name) VALUES ('bench')"); err != nil {
+		return err
+	}
+	rows, err := b.db.Pool.Query(ctx, `
+		INSERT INTO repositories (top_level_namespace_id, path)
+		SELECT n.id, 'bench/r' || i FROM top_level_namespaces n, generate_series(1, $1::int) AS i RETURNING id`, b.repositories)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		b.ids = append(b.ids, id)
+	}
+	return rows.Err()
+}
+
+// startRedis starts a Redis as it should be run: it writes down what it is told.
+func (b *bench) startRedis(base string) (stop func(), err error) {
+	socket := filepath.Join(base, "redis.sock")
+	cmd := exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "yes", "--dir", base)
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting redis-server: %w", err)
+	}
+	b.url = "unix://" + socket
+	return func() {
+		cmd.Process.Kill() //nolint:errcheck // it may have ended
+		cmd.Wait()         //nolint:errcheck // by the signal
+	}, nil
+}
+
+// pull is the n-th pull: each of keys is pulled once before one is again.
+func (b *bench) pull(n int) audit.Entry {
+	n %= b.keys
+	return audit.Entry{
+		Kind: audit.PullRepo, Address: "192.0.2.1", UserAgent: "containerd/2.1", RequestID: "0123456789abcdef",
+		Repository: fmt.Sprintf("bench/r%d", n%b.repositories+1), RepositoryID: b.ids[n%b.repositories],
+		Tag: fmt.Sprintf("v1.%d.0", n/b.repositories), Digest: oci.Compute(oci.SHA256, []byte(fmt.Sprint(n))),
+	}
+}
+
+// recorder gives pulls to Redis and logs none.
+func (b *bench) recorder() (*pullstats.Recorder, error) {
+	marks, err := pullstats.NewMarks(pullstats.MarksOptions{Databases: b.where, Log: b.log})
+	if err != nil {
+		return nil, err
+	}
+	return pullstats.NewRecorder(pullstats.RecorderOptions{Count: true, Redis: b.redis, Marks: marks, Buffer: 2 * b.keys, Logger: b.log}), nil
+}
+
+// flushing gives Redis a pull of each key, and flushes them: once into empty
+// statistics, and once more into what is there then.
+func (b *bench) flushing(ctx context.Context) error {
+	reg := prometheus.NewRegistry()
+	metrics, err := pullstats.NewMetrics(reg)
+	if err != nil {
+		return err
+	}
+	worker, err := pullstats.NewFlushWorker(pullstats.FlushOptions{Databases: b.where, Redis: b.redis, Batch: b.batch, Logger: b.log, Metrics: metrics})
+	if err != nil {
+		return err
+	}
+	if err := worker.Flush(ctx); err != nil { // it is there
+		return err
+	}
+	before, err := worker.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for round, name := range []string{"new rows", "rows that are there"} {
+		r, err := b.recorder()
+		if err != nil {
+			return err
+		}
+		start := time.Now()
+		for n := range b.keys {
+			r.Pulled(ctx, b.pull(n))
+		}
+		taken := time.Since(start)
+		r.Close(ctx)
+		sent := time.Since(start)
+		status, err := worker.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if round == 0 {
+			fmt.Printf("%d pulls of as many keys: %s each to be taken, %.0f/s given to Redis\n", b.keys, (taken / time.Duration(b.keys)).Round(10*time.Nanosecond), float64(b.keys)/sent.Seconds())
+			fmt.Printf("memory of Redis: %d bytes a key\n", (status.Memory-before.Memory)/int64(b.keys))
+		}
+		runtime.GC()
+		peak := watchHeap()
+		start = time.Now()
+		if err := worker.Flush(ctx); err != nil {
+			return err
+		}
+		took := time.Since(start)
+		batch, transaction, err := meanTimes(reg)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("flushed, %s: %.0f keys/s, heap %d MiB at most; so far %s for a batch of %d, %s of it in the transaction\n", name,
+			float64(b.keys)/took.Seconds(), peak()>>20, batch, b.batch, transaction)
+		if err := b.check(ctx, int64(round+1)); err != nil {
+			return err
+		}
+	}
+	start := time.Now()
+	if err := worker.Flush(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("a flush that finds nothing to count in %d keys: %s\n", b.keys, time.Since(start).Round(time.Millisecond))
+	return nil
+}
+
+// meanTimes are those of a batch, and of its transaction.
+func meanTimes(reg *prometheus.Registry) (batch, transaction time.Duration, err error) {
+	families, err := reg.Gather()
+	if err != nil {
+		return 0, 0, err
+	}
+	mean := func(name string) time.Duration {
+		for _, f := range families {
+			if h := f.GetMetric()[0].GetHistogram(); f.GetName() == name && h.GetSampleCount() > 0 {
+				return time.Duration(h.GetSampleSum() / float64(h.GetSampleCount()) * float64(time.Second)).Round(100 * time.Microsecond)
+			}
+		}
+		return 0
+	}
+	return mean("purser_redis_flush_batch_duration_seconds"), mean("purser_redis_flush_upsert_duration_seconds"), nil
+}
+
+// check fails unless each key was counted that often.
+func (b *bench) check(ctx context.Context, times int64) error {
+	var rows, pulls, manifests int64
+	err := b.db.Pool.QueryRow(ctx, `
+		SELECT count(*), sum(tag_pull_count)::bigint, (SELECT sum(total_pull_count)::bigint FROM manifestpullstatistics)
+		FROM tagpullstatistics`).Scan(&rows, &pulls, &manifests)
+	if err != nil {
+		return err
+	}
+	if n := int64(b.keys); rows != n || pulls != n*times || manifests != n*times {
+		return fmt.Errorf("%d tags with %d pulls, and %d of manifests; there should be %d with %d", rows, pulls, manifests, n, n*times)
+	}
+	return nil
+}
+
+// reading logs pulls, and counts them from there.
+func (b *bench) reading(ctx context.Context) error {
+	if _, err := audit.NewKeeper(audit.KeeperOptions{DB: b.db, Log: b.log}).Keep(ctx); err != nil {
+		return err
+	}
+	log := audit.NewRecorder(audit.RecorderOptions{DB: b.db, Buffer: b.entries, Log: b.log})
+	start := time.Now()
+	for n := range b.entries {
+		if !log.Record(ctx, b.pull(n)) {
+			return errors.New("an entry found no room")
+		}
+	}
+	if err := log.Close(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("%d pulls written to the audit log: %.0f/s\n", b.entries, float64(b.entries)/time.Since(start).Seconds())
+	worker, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: b.where, Batch: b.batch, Logger: b.log})
+	if err != nil {
+		return err
+	}
+	start = time.Now()
+	if err := worker.Sync(ctx); err != nil {
+		return err
+	}
+	took := time.Since(start)
+	s, err := worker.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if s.Counted != int64(b.entries) {
+		return fmt.Errorf("%d of %d entries were counted", s.Counted, b.entries)
+	}
+	fmt.Printf("counted from there: %.0f/s\n", float64(b.entries)/took.Seconds())
+	return nil
+}
+
+// watchHeap returns what gives the greatest size of the heap from now on.
+func watchHeap() (peak func() uint64) {
+	var most atomic.Uint64
+	done, stop := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		var m runtime.MemStats
+		for {
+			runtime.ReadMemStats(&m)
+			most.Store(max(most.Load(), m.HeapInuse))
+			select {
+			case <-tick.C:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return func() uint64 {
+		close(stop)
+		<-done
+		return most.Load()
+	}
+}

@@ -1,0 +1,300 @@
+package pullstats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+// sweepPage is how many rows are looked at together.
+const sweepPage = 1000
+
+// SweeperOptions says which statistics are to go.
+type SweeperOptions struct {
+	Stats *db.DB // required: the database of the statistics
+	// Tags says which tags exist, each of a repository by id, in their order. Required.
+	Tags func(ctx context.Context, repositories []int64, names []string) ([]bool, error)
+	// Manifests is Tags for manifests. Required.
+	Manifests func(ctx context.Context, repositories []int64, digests []oci.Digest) ([]bool, error)
+	// Window is for how long something must be gone until its statistics go too: so
+	// long they come back with it. Default 30 days.
+	Window time.Duration
+	// Interval is how long after a sweep the next one begins. Default 24 h.
+	Interval time.Duration
+	Logger   *slog.Logger    // default slog.Default()
+	Worker   *worker.Metrics // nil: none
+}
+
+// Sweeper deletes statistics of tags and manifests that are gone. Any number of
+// processes may run one.
+//
+// It goes through the tables in the order of their keys. What it finds missing it
+// marks (gone_since), and what is there again it unmarks. Rows that have been marked
+// for the whole window go, if nothing in them says that they were used meanwhile.
+//
+// Tags and statistics may be on two servers, so nothing can hold a tag while its
+// statistics are deleted. What keeps those of a tag that comes back is the order:
+//
+//  1. The values and the mark of a row are read.
+//  2. The tag is looked for, and marks are put right.
+//  3. What is to go is looked for a second time.
+//  4. The row is deleted if it still is as it was read. Each pull and each HEAD that
+//     is counted in between changes it; and a sweeper that has found the tag has taken
+//     the mark off.
+//
+// What remains is a tag that was missing for the whole window and comes back between 3
+// and 4, within milliseconds: its old count is lost, and later pulls count from 0. A
+// tag that comes back and goes again between two sweeps without being used is taken
+// for one that was gone all the while.
+//
+// No statement waits for a row that another transaction holds: it is left for the next
+// sweep. So sweeping can't be part of a deadlock with what counts pulls.
+//
+// Rows of a repository that is gone are for loose foreign keys to delete; if one is
+// left it goes as any other.
+type Sweeper struct {
+	opt    SweeperOptions
+	log    *slog.Logger
+	loop   *worker.Loop
+	tables []sweptTable
+
+	// By the loop alone.
+	due   time.Time
+	table int // where the sweep is: the table, and the key behind which to go on
+	after sweptKey
+	gone  []int64 // rows that the sweep deleted, by table
+}
+
+// NewSweeper makes a sweeper. It deletes nothing before Run.
+func NewSweeper(o SweeperOptions) (*Sweeper, error) {
+	if o.Stats == nil || o.Tags == nil || o.Manifests == nil {
+		return nil, errors.New("pullstats: the database of the statistics is required, and who knows which tags and manifests exist")
+	}
+	if o.Window <= 0 {
+		o.Window = 30 * 24 * time.Hour
+	}
+	if o.Interval <= 0 {
+		o.Interval = 24 * time.Hour
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	w := &Sweeper{opt: o, log: o.Logger, tables: sweptTables(o)}
+	w.gone = make([]int64, len(w.tables))
+	// Replicas that start together don't sweep together.
+	w.due = time.Now().Add(rand.N(o.Interval/24 + 1))
+	w.loop = worker.New(worker.Options{
+		Name: "pull statistics sweep", Batch: w.round, Next: w.next, Log: o.Logger, Metrics: o.Worker,
+	})
+	return w, nil
+}
+
+// Run sweeps until ctx ends, and returns nil when the last page is over.
+func (w *Sweeper) Run(ctx context.Context) error { return w.loop.Run(ctx) }
+
+// round is a page, when one is due. Pages are far enough apart to take a fifth of a
+// connection's time at most.
+func (w *Sweeper) round(ctx context.Context) (more bool, err error) {
+	start := time.Now()
+	if start.Before(w.due) {
+		return false, nil
+	}
+	end, err := w.page(ctx)
+	if err != nil {
+		return false, fmt.Errorf("sweeping pull statistics: %w", err)
+	}
+	if end {
+		w.due = time.Now().Add(w.opt.Interval)
+	} else {
+		w.due = time.Now().Add(4 * time.Since(start))
+	}
+	return false, nil
+}
+
+// next says how long it is until a page is due.
+func (w *Sweeper) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
+
+// page sweeps the next page, and says whether it was the last one of all.
+func (w *Sweeper) page(ctx context.Context) (end bool, err error) {
+	t := w.tables[w.table]
+	rows, err := t.read(ctx, w.after, w.opt.Window)
+	if err != nil {
+		return false, err
+	}
+	gone, err := t.sweep(ctx, rows)
+	if err != nil {
+		return false, err
+	}
+	w.gone[w.table] += gone
+	if len(rows) == sweepPage {
+		w.after = rows[len(rows)-1].sweptKey
+		return false, nil
+	}
+	w.after = sweptKey{}
+	if w.table++; w.table < len(w.tables) {
+		return false, nil
+	}
+	if w.gone[0]+w.gone[1] > 0 {
+		w.log.InfoContext(ctx, "deleted pull statistics of what is gone", "tags", w.gone[0], "manifests", w.gone[1])
+	}
+	w.table = 0
+	clear(w.gone)
+	return true, nil
+}
+
+// sweptKey is a primary key.
+type sweptKey struct {
+	repository int64
+	name       string
+}
+
+// sweptRow is a row as it was read.
+type sweptRow struct {
+	sweptKey
+	count               int64
+	last, checked, gone *time.Time
+	due                 bool // it may go, if what it is of is missing
+}
+
+// sweptTable is a table of statistics.
+type sweptTable struct {
+	db      *db.DB
+	columns *strings.Replacer // names of the table and its columns
+	here    func(ctx context.Context, rows []sweptRow) ([]bool, error)
+}
+
+// sweptTables are the tables of tags and of manifests.
+func sweptTables(o SweeperOptions) []sweptTable {
+	return []sweptTable{
+		{o.Stats, strings.NewReplacer("{table}", "tagpullstatistics", "{name}", "tag_name", "{count}", "tag_pull_count", "{last}", "last_tag_pull_date"),
+			func(ctx context.Context, rows []sweptRow) ([]bool, error) {
+				repositories, names := keys(rows)
+				return o.Tags(ctx, repositories, names)
+			}},
+		{o.Stats, strings.NewReplacer("{table}", "manifestpullstatistics", "{name}", "manifest_digest", "{count}", "total_pull_count", "{last}", "last_pull_date"),
+			func(ctx context.Context, rows []sweptRow) ([]bool, error) {
+				repositories, names := keys(rows)
+				digests := make([]oci.Digest, len(names))
+				for i, name := range names {
+					var err error
+					if digests[i], err = oci.ParseDigest(name); err != nil {
+						return nil, fmt.Errorf("statistics of repository %d: %w", repositories[i], err)
+					}
+				}
+				return o.Manifests(ctx, repositories, digests)
+			}},
+	}
+}
+
+func keys(rows []sweptRow) (repositories []int64, names []string) {
+	for _, r := range rows {
+		repositories, names = append(repositories, r.repository), append(names, r.name)
+	}
+	return repositories, names
+}
+
+// read reads a page of rows behind a key.
+func (t sweptTable) read(ctx context.Context, after sweptKey, window time.Duration) ([]sweptRow, error) {
+	rows, err := t.db.Pool.Query(ctx, t.columns.Replace(`
+		SELECT repository_id, {name}, {count}, {last}, last_check_date, gone_since, gone_since IS NOT NULL
+			AND GREATEST(gone_since, {last}, last_check_date) < now() - $4::bigint * interval '1 microsecond'
+		FROM {table} WHERE (repository_id, {name}) > ($1, $2) ORDER BY repository_id, {name} LIMIT $3`),
+		after.repository, after.name, sweepPage, window.Microseconds())
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r sweptRow, err error) {
+		err = row.Scan(&r.repository, &r.name, &r.count, &r.last, &r.checked, &r.gone, &r.due)
+		return r, err
+	})
+}
+
+// sweep puts the marks of rows right and deletes those that are to go.
+func (t sweptTable) sweep(ctx context.Context, rows []sweptRow) (gone int64, err error) {
+	if len(rows) == 0 {
+		return 0, nil
+	}
+	here, err := t.here(ctx, rows)
+	if err != nil {
+		return 0, err
+	}
+	var wrong, due []sweptRow
+	for i, r := range rows {
+		if here[i] == (r.gone != nil) {
+			wrong = append(wrong, r)
+		}
+		if r.due && !here[i] {
+			due = append(due, r)
+		}
+	}
+	if err := t.mark(ctx, wrong); err != nil || len(due) == 0 {
+		return 0, err
+	}
+	if here, err = t.here(ctx, due); err != nil {
+		return 0, err
+	}
+	var missing []sweptRow
+	for i, r := range due {
+		if !here[i] {
+			missing = append(missing, r)
+		}
+	}
+	return t.drop(ctx, missing)
+}
+
+// mark turns the marks of rows round, unless somebody else has.
+func (t sweptTable) mark(ctx context.Context, rows []sweptRow) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	marked := make([]bool, len(rows))
+	for i, r := range rows {
+		marked[i] = r.gone != nil
+	}
+	repositories, names := keys(rows)
+	_, err := t.db.Pool.Exec(ctx, t.columns.Replace(`
+		WITH mine AS MATERIALIZED (
+			SELECT s.* FROM unnest($1::bigint[], $2::text[], $3::boolean[]) AS p (repository_id, name, marked)
+			CROSS JOIN LATERAL (
+				SELECT repository_id, {name} FROM {table}
+				WHERE repository_id = p.repository_id AND {name} = p.name AND (gone_since IS NOT NULL) = p.marked
+				FOR UPDATE SKIP LOCKED) s)
+		UPDATE {table} s SET gone_since = CASE WHEN gone_since IS NULL THEN now() END
+		FROM mine WHERE s.repository_id = mine.repository_id AND s.{name} = mine.{name}`), repositories, names, marked)
+	return err
+}
+
+// drop deletes those of the rows that still are as they were read.
+func (t sweptTable) drop(ctx context.Context, rows []sweptRow) (int64, error) {
+	if len(rows) == 0 {
+		return 0, nil
+	}
+	repositories, names := keys(rows)
+	counts := make([]int64, len(rows))
+	lasts, checks, marks := make([]*time.Time, len(rows)), make([]*time.Time, len(rows)), make([]*time.Time, len(rows))
+	for i, r := range rows {
+		counts[i], lasts[i], checks[i], marks[i] = r.count, r.last, r.checked, r.gone
+	}
+	done, err := t.db.Pool.Exec(ctx, t.columns.Replace(`
+		WITH same AS MATERIALIZED (
+			SELECT s.* FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[])
+				AS p (repository_id, name, count, last, checked, gone)
+			CROSS JOIN LATERAL (
+				SELECT repository_id, {name} FROM {table}
+				WHERE repository_id = p.repository_id AND {name} = p.name AND {count} = p.count AND {last} IS NOT DISTINCT FROM p.last
+					AND last_check_date IS NOT DISTINCT FROM p.checked AND gone_since = p.gone
+				FOR UPDATE SKIP LOCKED) s)
+		DELETE FROM {table} s USING same WHERE s.repository_id = same.repository_id AND s.{name} = same.{name}`),
+		repositories, names, counts, lasts, checks, marks)
+	return done.RowsAffected(), err
+}

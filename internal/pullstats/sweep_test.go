@@ -1,0 +1,364 @@
+package pullstats
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// inventory is which tags and manifests exist.
+type inventory struct {
+	mu   sync.Mutex
+	here map[string]bool
+	look func(n int) // called with the number of each look, before it
+	n    int
+}
+
+func thing(repository int64, name string) string { return fmt.Sprint(repository, " ", name) }
+
+func (v *inventory) set(name string, here bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.here[name] = here
+}
+
+func (v *inventory) tags(_ context.Context, repositories []int64, names []string) ([]bool, error) {
+	v.mu.Lock()
+	v.n++
+	n, look := v.n, v.look
+	v.mu.Unlock()
+	if look != nil {
+		look(n)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	here := make([]bool, len(names))
+	for i := range names {
+		here[i] = v.here[thing(repositories[i], names[i])]
+	}
+	return here, nil
+}
+
+func (v *inventory) manifests(ctx context.Context, repositories []int64, digests []oci.Digest) ([]bool, error) {
+	names := make([]string, len(digests))
+	for i, d := range digests {
+		names[i] = d.String()
+	}
+	return v.tags(ctx, repositories, names)
+}
+
+func (v *inventory) sweeper(t testing.TB, stats *db.DB, change ...func(*SweeperOptions)) *Sweeper {
+	t.Helper()
+	o := SweeperOptions{Stats: stats, Tags: v.tags, Manifests: v.manifests, Logger: quiet}
+	for _, f := range change {
+		f(&o)
+	}
+	w, err := NewSweeper(o)
+	must(t, err)
+	return w
+}
+
+// sweepAll sweeps once, and returns in how many pages.
+func sweepAll(t testing.TB, w *Sweeper) (pages int) {
+	t.Helper()
+	for {
+		end, err := w.page(t.Context())
+		must(t, err)
+		if pages++; end {
+			return pages
+		}
+	}
+}
+
+// swept is a table with two columns for what tests look at: names of rows that are
+// marked end with an asterisk.
+func swept(t testing.TB, stats *db.DB) []string {
+	t.Helper()
+	rows, err := stats.Pool.Query(t.Context(), `
+		SELECT repository_id || ' ' || tag_name || CASE WHEN gone_since IS NULL THEN '' ELSE '*' END FROM tagpullstatistics
+		UNION ALL
+		SELECT repository_id || ' ' || manifest_digest || CASE WHEN gone_since IS NULL THEN '' ELSE '*' END FROM manifestpullstatistics ORDER BY 1`)
+	must(t, err)
+	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	must(t, err)
+	return list
+}
+
+func expect(t testing.TB, stats *db.DB, when string, want ...string) {
+	t.Helper()
+	slices.Sort(want)
+	if got := swept(t, stats); !slices.Equal(got, want) {
+		t.Errorf("%s:\n%q, want\n%q", when, got, want)
+	}
+}
+
+// What is missing is marked, and goes when it was for the whole window; what is back
+// loses the mark; what was used meanwhile wasn't gone.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"tag", "manifest"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, false, 1)
+			table, name, count, last := "tagpullstatistics", "tag_name", "tag_pull_count", "last_tag_pull_date"
+			label := func(n string) string { return n }
+			if kind == "manifest" {
+				table, name, count, last = "manifestpullstatistics", "manifest_digest", "total_pull_count", "last_pull_date"
+				label = func(n string) string { return digest(n).String() }
+			}
+			key := func(n string) string { return thing(7, label(n)) }
+			v := &inventory{here: map[string]bool{key("here"): true, key("other"): true, thing(8, label("missing")): true}}
+			w := v.sweeper(t, s.stats)
+			for _, n := range []string{"here", "missing", "back", "used", "checked", "waiting"} {
+				exec(t, s.stats, fmt.Sprintf("INSERT INTO %s (repository_id, %s, %s, %s) VALUES (7, $1, 3, now() - interval '100 days')", table, name, count, last), label(n))
+			}
+			exec(t, s.stats, fmt.Sprintf("INSERT INTO %s (repository_id, %s, %s) VALUES (8, $1, 3)", table, name, count), label("missing"))
+			marked := []string{key("here"), key("missing") + "*", key("back") + "*", key("used") + "*", key("checked") + "*", key("waiting") + "*", thing(8, label("missing"))}
+			sweepAll(t, w)
+			expect(t, s.stats, "after the first sweep", marked...)
+			first := number(t, s.stats, "SELECT max((extract(epoch FROM gone_since) * 1e6)::bigint) FROM "+table)
+			sweepAll(t, w)
+			expect(t, s.stats, "after the second", marked...)
+			if again := number(t, s.stats, "SELECT max((extract(epoch FROM gone_since) * 1e6)::bigint) FROM "+table); again != first {
+				t.Errorf("the second sweep sets the mark anew")
+			}
+
+			v.set(key("back"), true)
+			ago := func(interval, of string) {
+				t.Helper()
+				exec(t, s.stats, fmt.Sprintf("UPDATE %s SET gone_since = now() - $1::text::interval WHERE repository_id = 7 AND %s = $2", table, name), interval, label(of))
+			}
+			for _, n := range []string{"missing", "back", "used", "checked"} {
+				ago("31 days", n)
+			}
+			ago("29 days", "waiting")
+			// A mark that a process left which died before it could take it off.
+			ago("31 days", "here")
+			exec(t, s.stats, fmt.Sprintf("UPDATE %s SET %s = now() - interval '1 day' WHERE %s = $1", table, last, name), label("used"))
+			exec(t, s.stats, fmt.Sprintf("UPDATE %s SET last_check_date = now() - interval '1 day' WHERE %s = $1", table, name), label("checked"))
+			sweepAll(t, w)
+			left := []string{key("here"), key("back"), key("used") + "*", key("checked") + "*", key("waiting") + "*", thing(8, label("missing"))}
+			expect(t, s.stats, "after the window", left...)
+			if n := number(t, s.stats, fmt.Sprintf("SELECT %s FROM %s WHERE %s = $1", count, table, name), label("back")); n != 3 {
+				t.Errorf("what is back has %d pulls", n)
+			}
+			sweepAll(t, w)
+			expect(t, s.stats, "after one more", left...)
+		})
+	}
+}
+
+// Every row is looked at, however they fall into pages.
+func TestSweepPages(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	v := &inventory{here: map[string]bool{}}
+	w := v.sweeper(t, s.stats)
+	if n := sweepAll(t, w); n != 2 {
+		t.Errorf("%d pages of nothing", n)
+	}
+	exec(t, s.stats, "INSERT INTO tagpullstatistics (repository_id, tag_name) SELECT 1 + n / 700, 't' || n FROM generate_series(0, 1999) n")
+	exec(t, s.stats, "INSERT INTO manifestpullstatistics (repository_id, manifest_digest) SELECT 1 + n / 700, 'sha256:' || encode(sha256(n::text::bytea), 'hex') FROM generate_series(0, 2100) n")
+	if n := sweepAll(t, w); n != 3+3 {
+		t.Errorf("%d pages", n)
+	}
+	const left = "SELECT (SELECT count(*) FROM tagpullstatistics WHERE %s) + (SELECT count(*) FROM manifestpullstatistics WHERE %[1]s)"
+	if n := number(t, s.stats, fmt.Sprintf(left, "gone_since IS NULL")); n != 0 {
+		t.Errorf("%d rows aren't marked", n)
+	}
+	exec(t, s.stats, "UPDATE tagpullstatistics SET gone_since = now() - interval '31 days'")
+	exec(t, s.stats, "UPDATE manifestpullstatistics SET gone_since = now() - interval '31 days'")
+	sweepAll(t, w)
+	if n := number(t, s.stats, fmt.Sprintf(left, "true")); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// What happens between the looks and the deletion saves a row.
+func TestSweepRaces(t *testing.T) {
+	t.Parallel()
+	const old = "UPDATE tagpullstatistics SET gone_since = now() - interval '31 days'"
+	for name, tc := range map[string]struct {
+		then string // what happens before the second look
+		back bool   // the tag is there at it
+		want []string
+	}{
+		"nothing":            {want: nil},
+		"a restore":          {back: true, want: []string{"1 v1*"}},
+		"a pull":             {then: "UPDATE tagpullstatistics SET tag_pull_count = tag_pull_count + 1, last_tag_pull_date = now()", want: []string{"1 v1*"}},
+		"a late pull":        {then: "UPDATE tagpullstatistics SET tag_pull_count = tag_pull_count + 1", want: []string{"1 v1*"}},
+		"a HEAD":             {then: "UPDATE tagpullstatistics SET last_check_date = now()", want: []string{"1 v1*"}},
+		"another time":       {then: "UPDATE tagpullstatistics SET last_tag_pull_date = now() - interval '40 days'", want: []string{"1 v1*"}},
+		"another sweep":      {then: "UPDATE tagpullstatistics SET gone_since = NULL", want: []string{"1 v1"}},
+		"a new mark":         {then: "UPDATE tagpullstatistics SET gone_since = now()", want: []string{"1 v1*"}},
+		"an end of the row":  {then: "DELETE FROM tagpullstatistics", want: nil},
+		"a change of others": {then: "UPDATE tagpullstatistics SET redis_last_processed = now()", want: nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := open(t, false, 1)
+			v := &inventory{here: map[string]bool{}}
+			w := v.sweeper(t, s.stats)
+			exec(t, s.stats, "INSERT INTO tagpullstatistics (repository_id, tag_name, tag_pull_count) VALUES (1, 'v1', 5)")
+			exec(t, s.stats, old)
+			v.look = func(n int) {
+				if n != 2 {
+					return
+				}
+				if tc.then != "" {
+					exec(t, s.stats, tc.then)
+				}
+				if tc.back {
+					v.set("1 v1", true)
+				}
+			}
+			if _, err := w.page(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if v.n != 2 {
+				t.Errorf("%d looks", v.n)
+			}
+			expect(t, s.stats, "afterwards", tc.want...)
+		})
+	}
+}
+
+// A row that another transaction holds is left alone, neither waited for nor lost.
+func TestSweepDoesNotWait(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	v := &inventory{here: map[string]bool{}}
+	w := v.sweeper(t, s.stats)
+	exec(t, s.stats, `INSERT INTO tagpullstatistics (repository_id, tag_name, gone_since)
+		SELECT 1, name, CASE WHEN name < 'c' THEN now() - interval '31 days' END FROM unnest('{a,b,c,d}'::text[]) name`)
+	tx, err := s.stats.Pool.Begin(t.Context())
+	must(t, err)
+	defer tx.Rollback(context.Background()) //nolint:errcheck // after the commit
+	_, err = tx.Exec(t.Context(), "UPDATE tagpullstatistics SET tag_pull_count = tag_pull_count + 1 WHERE tag_name IN ('a', 'c')")
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := w.page(ctx); err != nil {
+		t.Fatalf("with rows that are held: %v", err)
+	}
+	must(t, tx.Commit(t.Context()))
+	expect(t, s.stats, "afterwards", "1 a*", "1 c", "1 d*")
+	w.table = 0
+	sweepAll(t, w)
+	expect(t, s.stats, "after the next sweep", "1 c*", "1 d*")
+}
+
+// The loop sweeps again and again.
+func TestSweeperRuns(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	exec(t, s.stats, "INSERT INTO tagpullstatistics (repository_id, tag_name) VALUES (1, 'v1'), (1, 'v2')")
+	sweeps := make(chan int, 100)
+	v := &inventory{here: map[string]bool{"1 v2": true}, look: func(n int) { sweeps <- n }}
+	w := v.sweeper(t, s.stats, func(o *SweeperOptions) { o.Interval, o.Window = time.Millisecond, time.Microsecond })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- w.Run(ctx) }()
+	// Marked after the first look, deleted after the third, and one sweep more.
+	for n := 0; n < 4; {
+		select {
+		case n = <-sweeps:
+		case <-time.After(time.Minute):
+			t.Fatal("nothing is swept")
+		}
+	}
+	cancel()
+	must(t, <-done)
+	expect(t, s.stats, "in the end", "1 v2")
+}
+
+// Three sweepers beside writers in no order: what exists all the time loses no pull,
+// and nobody gets into a deadlock.
+func TestSweepStorm(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	const names, rounds = 60, 150
+	v := &inventory{here: map[string]bool{}}
+	for i := range names {
+		v.here[thing(1, fmt.Sprint("t", i))] = i%3 > 0
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var writers, sweepers sync.WaitGroup
+	stop := make(chan struct{})
+	for range 3 {
+		w := v.sweeper(t, s.stats, func(o *SweeperOptions) { o.Window = time.Microsecond })
+		sweepers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := w.page(ctx); err != nil {
+					t.Errorf("sweeping: %v", err)
+					return
+				}
+			}
+		})
+	}
+	var mu sync.Mutex
+	truth := map[string]int64{}
+	for range 4 {
+		writers.Go(func() {
+			for range rounds {
+				var batch []string
+				for i := range names {
+					if rand.IntN(3) == 0 {
+						batch = append(batch, fmt.Sprint("t", i))
+					}
+				}
+				slices.Sort(batch)
+				if i := rand.IntN(names); i%3 == 2 { // these come and go, with a pull while they are there
+					v.set(thing(1, fmt.Sprint("t", i)), rand.IntN(2) == 0)
+				}
+				_, err := s.stats.Pool.Exec(ctx, `
+					INSERT INTO tagpullstatistics AS s (repository_id, tag_name, tag_pull_count, last_tag_pull_date)
+					SELECT 1, name, 1, now() FROM unnest($1::text[]) name
+					ON CONFLICT (repository_id, tag_name) DO UPDATE SET tag_pull_count = s.tag_pull_count + 1, last_tag_pull_date = now()`, batch)
+				if err != nil {
+					t.Errorf("counting: %v", err)
+					return
+				}
+				mu.Lock()
+				for _, name := range batch {
+					truth[name]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	writers.Wait()
+	close(stop)
+	sweepers.Wait()
+	for i := range names {
+		name := fmt.Sprint("t", i)
+		if i%3 != 1 {
+			continue
+		}
+		if n := number(t, s.stats, "SELECT tag_pull_count FROM tagpullstatistics WHERE tag_name = $1", name); n != truth[name] {
+			t.Errorf("%s: %d pulls, want %d", name, n, truth[name])
+		}
+	}
+	// And what is gone goes, once nobody writes.
+	w := v.sweeper(t, s.stats, func(o *SweeperOptions) { o.Window = time.Microsecond })
+	sweepAll(t, w)
+	sweepAll(t, w)
+	if n := number(t, s.stats, "SELECT count(*) FROM tagpullstatistics WHERE gone_since IS NOT NULL"); n != 0 {
+		t.Errorf("%d rows of what is gone are left", n)
+	}
+}

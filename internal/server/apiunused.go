@@ -1,0 +1,77 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats"
+)
+
+// unused is what not_pulled_for asks for, nil if it isn't there. It is refused where
+// the statistics can't tell.
+func (a *api) unused(ctx context.Context, in *tagListInput) (*catalog.UnusedTags, error) {
+	if !in.unused {
+		return nil, nil
+	}
+	age, err := autoprune.ParseAge(in.NotPulled)
+	if err != nil {
+		return nil, badQuery("not_pulled_for", "%v", err)
+	}
+	if in.Page > 1 {
+		return nil, badQuery("page", "tags that weren't pulled for a while come by next_page alone")
+	}
+	since := time.Now().Add(-age.Duration())
+	if err := a.knowsUses(ctx, age, since); err != nil {
+		return nil, err
+	}
+	return &catalog.UnusedTags{Since: since, LastUses: a.lastUses}, nil
+}
+
+// knowsUses refuses where the statistics can't tell what was used since a time.
+func (a *api) knowsUses(ctx context.Context, age autoprune.Age, since time.Time) error {
+	refused := func(format string, args ...any) error {
+		return refusal(http.StatusConflict, "which tags weren't pulled for "+age.String()+" can't be told: "+format, args...)
+	}
+	if a.pullsOff() != nil {
+		return refused("pulls aren't counted here, because the setting pull_statistics.enabled is false")
+	}
+	status, err := a.server.opt.PullStats.Status(ctx)
+	behind := status.Behind
+	if err == nil && a.server.opt.RedisPulls != nil {
+		var inRedis time.Duration
+		inRedis, err = a.server.opt.RedisPulls.Behind(ctx)
+		behind = max(behind, inRedis)
+	}
+	if err != nil {
+		return a.pullsFailed(ctx, err)
+	}
+	recorded, what := status.Since, "pulls are counted"
+	if status.Checks.After(recorded) {
+		recorded, what = status.Checks, "HEAD requests, which are uses too, are remembered"
+	}
+	switch {
+	case status.Foreign:
+		return refused("%v", pullstats.ErrForeignLog)
+	case !recorded.Before(since):
+		return refused("%s since %s, so they can be from %s on", what,
+			recorded.UTC().Format(time.RFC3339), recorded.Add(age.Duration()).UTC().Format(time.RFC3339))
+	case behind > autoprune.DefaultMaxBehind:
+		return oci.Errorf(oci.Unavailable, "which tags weren't pulled for %s can't be told now: the statistics of pulls are %s behind; "+
+			"\"purser pulls status\" tells how they come on", age, behind.Round(time.Second))
+	}
+	return nil
+}
+
+// lastUses are when tags were last used. A pull of the manifest by digest is none of
+// the tag.
+func (a *api) lastUses(ctx context.Context, repository int64, names []string) (map[string]time.Time, error) {
+	uses, err := a.server.opt.PullStats.Uses(ctx, repository, names, nil)
+	if err != nil {
+		return nil, a.pullsFailed(ctx, err)
+	}
+	return uses.Tags, nil
+}
