@@ -84,7 +84,7 @@ func (v pullsView) show(cmd *cobra.Command, f format) error {
 		if v.Behind > 0 {
 			behind = time.Duration(v.Behind * float64(time.Second)).Round(time.Second).String()
 		}
-		return fields(w, append([]string{"recorded since", clock(&v.RecordedSince), "new pulls counted by", v.CountedBy, "behind", behind, "counted from the log", humanize.Comma(v.Counted),
+		return fields(w, append([]string{"recorded since", clock(&v.RecordedSince), "HEADs known since", clock(&v.CheckedSince), "new pulls counted by", v.CountedBy, "behind", behind, "counted from the log", humanize.Comma(v.Counted),
 			"newest pull read", clock(v.Last), "watermark", fmt.Sprintf("transaction %d, entry %d", v.LastXID, v.LastID),
 			"log last read", clock(&v.Checked)}, v.Redis.fields()...)...)
 	})

@@ -16,6 +16,8 @@ const (
 	hintTime = 30 * time.Second
 	// maxHints bounds those of one half of hintTime.
 	maxHints = 50_000
+	// maxSameHints bounds those of one client and manifest in Redis.
+	maxSameHints = 1000
 )
 
 // hint names what a client has asked about: who it is, as far as that is known, and
@@ -35,21 +37,25 @@ type asked struct {
 	at  time.Time
 }
 
-// hints are the tags that clients of this process have just asked about. They are in
-// two maps that change places, so that old ones need not be looked for.
+// hints are the tags that clients of this process have just asked about. Behind one
+// address, a balancer's for one, there may be many clients that nothing tells apart:
+// each HEAD holds for one GET, and the newest for the next. They are in two maps that
+// change places, so that old ones need not be looked for.
 type hints struct {
 	mu       sync.Mutex
-	now, old map[hint]asked
+	now, old map[hint][]asked
+	held     int // in now
 	turned   time.Time
 }
 
 func (h *hints) put(key hint, tag string, at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.now == nil || len(h.now) >= maxHints || at.Sub(h.turned) > hintTime {
-		h.now, h.old, h.turned = map[hint]asked{}, h.now, at
+	if h.now == nil || h.held >= maxHints || at.Sub(h.turned) > hintTime {
+		h.now, h.old, h.held, h.turned = map[hint][]asked{}, h.now, 0, at
 	}
-	h.now[key] = asked{tag, at}
+	h.now[key] = append(h.now[key], asked{tag, at})
+	h.held++
 }
 
 // take returns the tag of a hint that still holds, and removes it: "" when there is
@@ -57,13 +63,20 @@ func (h *hints) put(key hint, tag string, at time.Time) {
 func (h *hints) take(key hint, at time.Time) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, m := range []map[hint]asked{h.now, h.old} {
-		if a, ok := m[key]; ok {
-			delete(m, key)
-			if at.Sub(a.at) <= hintTime {
-				return a.tag
-			}
+	for _, m := range []map[hint][]asked{h.now, h.old} {
+		list := m[key]
+		if len(list) == 0 {
+			continue
 		}
+		last := list[len(list)-1]
+		if at.Sub(last.at) > hintTime {
+			delete(m, key) // what is before it is older
+			continue
+		}
+		if m[key] = list[:len(list)-1]; len(list) == 1 {
+			delete(m, key)
+		}
+		return last.tag
 	}
 	return ""
 }

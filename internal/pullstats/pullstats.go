@@ -26,12 +26,44 @@
 // statistics and entries that are not. That is what [SyncWorker.Uses] relies on to
 // find a pull in one or the other, and the audit log's keeper to drop nothing unread.
 //
+// Of pulls in Redis it finds when names were used in keys of their own, which outlive
+// a flush.
+//
 // Repositories of counted entries are kept from being deleted until the statistics are
 // committed, so that the clean-up of a deleted one comes after that.
 //
-// Transaction ids are a server's. After a restore they begin anew below the
-// watermark, or below those that entries have: both show, nothing is counted then
-// ([ErrForeignLog]), and [SyncWorker.Reset] puts the log in order.
+// A [Recorder] decides at the pull who counts it, a SyncWorker or Redis, and the
+// entry in the log says so (counted_by). What Redis refuses is logged for the
+// SyncWorker; what it doesn't answer is logged as Redis's, and counted there or not.
+// So no pull is counted by both, and either may be switched on and off at any time.
+//
+// # Why each pull in Redis counts once
+//
+// A pull adds to one key, by one script. A [FlushWorker] claims keys for a batch,
+// which has a number and a state in the statistics' database: open, and then applied or
+// abandoned for good. A claim moves a key's count aside under the batch's number. One
+// transaction takes the batch from open to applied and adds what was claimed; then
+// claims are settled, dropped if their batch is applied, counted again if not.
+//
+// What a batch claimed it applies as a whole: a claim that stays unanswered ends the
+// batch, abandoned, and none is sent twice. So every claim of an applied batch was in
+// the transaction, and dropping it loses nothing. No claim of another batch was, and
+// only an open batch can be applied, so that putting it back counts nothing twice. The
+// state is asked for after the claim was seen, and the batch was made before it was
+// claimed: a state is always there, unless the database was set back. Redis is told
+// of each batch before it claims (the epoch), so that shows, and the batches that the
+// database has lost are abandoned before a new one is made: what they applied is lost
+// with them. A key remembers the last batch that is done with it, so that a claim that
+// comes late does nothing.
+//
+// A claim holds until its batch is over. A worker that dies leaves it open for its
+// lease at most; another one abandons it then, and a worker that was only slow finds
+// that out when it applies.
+//
+// # Transaction ids
+//
+// They are a server's. After a restore they begin anew below the watermark, or below
+// those that entries have: both show, nothing is counted then ([ErrForeignLog]), and [SyncWorker.Reset] puts the log in order.
 package pullstats
 
 import (

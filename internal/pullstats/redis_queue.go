@@ -6,10 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/worker"
@@ -208,7 +207,7 @@ func (q *redisQueue) sendHints(ctx context.Context, before time.Time) error {
 	q.mu.Unlock()
 	var calls []*call
 	for _, h := range list {
-		calls = append(calls, &call{script: hintScript, key: h.key(), args: []any{h.tag, int(hintTime.Seconds())}})
+		calls = append(calls, &call{script: hintScript, key: h.key(), args: []any{h.tag, int(hintTime.Seconds()), redisTime(h.at), maxSameHints}})
 	}
 	if len(calls) == 0 {
 		return nil
@@ -286,9 +285,16 @@ func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome) {
 	q.r.opt.Metrics.event(eventRecorded, len(list))
 }
 
-// unfit says whether an answer tells that a key will never take a pull.
+// unfit says whether an answer tells that a key holds something else than it should,
+// and always will. Redis 6 has what a script met inside an ERR of its own, where it has
+// causes that pass too.
 func unfit(err error) bool {
-	return redis.HasErrorPrefix(err, "WRONGTYPE") || redis.HasErrorPrefix(err, "ERR")
+	for _, text := range []string{"WRONGTYPE ", "is not an integer", "would overflow", "attempt to "} {
+		if strings.Contains(err.Error(), text) {
+			return true
+		}
+	}
+	return false
 }
 
 // lookHints finds the tags of pulls by digest that belong to a HEAD which another
@@ -300,7 +306,7 @@ func (q *redisQueue) lookHints(ctx context.Context, batch []*event) ([]*event, e
 	for _, e := range batch {
 		if e.hint != (hint{}) && !e.looked {
 			looking = append(looking, e)
-			calls = append(calls, &call{script: takeHintScript, key: e.hint.key()})
+			calls = append(calls, &call{script: takeHintScript, key: e.hint.key(), args: []any{int(hintTime.Seconds()), redisTime(e.Time)}})
 		}
 	}
 	if len(calls) == 0 {

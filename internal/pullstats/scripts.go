@@ -119,9 +119,23 @@ if now < tonumber(ARGV[2]) then return 0 end
 if now < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
 return 1`)
 
-	// hintScript remembers a tag: it, and the seconds that it holds.
-	hintScript = redis.NewScript(`redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2]) return 1`)
+	// hintScript remembers a tag, and those before it: it, the seconds that it holds, the
+	// time, and how many may be remembered.
+	hintScript = redis.NewScript(`
+redis.call('LPUSH', KEYS[1], ARGV[3] .. ' ' .. ARGV[1])
+redis.call('LTRIM', KEYS[1], 0, ARGV[4] - 1)
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+return 1`)
 
-	// takeHintScript reads what hintScript set, and removes it.
-	takeHintScript = redis.NewScript(`return redis.call('GETDEL', KEYS[1])`)
+	// takeHintScript reads the last that hintScript remembered, and removes it: the
+	// seconds that it holds, and the time.
+	takeHintScript = redis.NewScript(`
+local last = redis.call('LPOP', KEYS[1])
+if not last then return false end
+local at, tag = string.match(last, '^(%S+) (.*)$')
+if tonumber(ARGV[2]) - tonumber(at) > tonumber(ARGV[1]) then
+  redis.call('DEL', KEYS[1])
+  return false
+end
+return tag`)
 )

@@ -1,0 +1,185 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// containerdConfig keeps containerd to one directory. The disabled plugins are for
+// Kubernetes, and for programs in /opt.
+const containerdConfig = `version = 2
+root = "%[1]s/root"
+state = "%[1]s/state"
+disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt"]
+[grpc]
+  address = "%[1]s/sock"
+  uid = %[2]d
+  gid = %[3]d
+[ttrpc]
+  address = "%[1]s/ttrpc"
+  uid = %[2]d
+  gid = %[3]d
+`
+
+// startContainerd starts a containerd that ends with the test, and returns its
+// socket. It needs no root, since nothing is mounted or run.
+func startContainerd(t testing.TB) string {
+	t.Helper()
+	dir := newDir(t)
+	path := systemProgram(t, "containerd")
+	config := writeFile(t, "config.toml", fmt.Sprintf(containerdConfig, dir, os.Getuid(), os.Getgid()))
+	socket := filepath.Join(dir, "sock")
+	startEngine(t, "containerd", exec.Command(path, "--config", config), socket)
+	return socket
+}
+
+// startEngine starts a server that listens on a socket, and stops it with the test.
+func startEngine(t testing.TB, name string, cmd *exec.Cmd, socket string) {
+	t.Helper()
+	cmd.Env = childEnv("HOME=" + newDir(t))
+	p, err := startProcess(name, cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.signal(syscall.SIGTERM, 20*time.Second); p.running() {
+			t.Errorf("stopping at the end of the test: %v", err)
+			p.kill()
+		}
+	})
+	err = p.waitFor(t.Context(), time.Minute, func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// systemProgram finds a server that the system has installed, which may be where
+// only root looks.
+func systemProgram(t testing.TB, name string) string {
+	t.Helper()
+	for _, candidate := range []string{name, "/usr/sbin/" + name} {
+		if path, err := exec.LookPath(candidate); err == nil {
+			return path
+		}
+	}
+	lacking(t, "%s isn't installed (tools/packages installs it)", name)
+	return ""
+}
+
+// containerdPuller pulls as a node of Kubernetes does.
+func containerdPuller(t testing.TB, r *registry) puller {
+	ctr := systemClient(t, "ctr", "--address", startContainerd(t))
+	return puller{
+		asks:   true,
+		pull:   func(repo, reference string) { ctr.Run("content", "fetch", "--plain-http", r.Ref(repo, reference)) },
+		forget: func(repo, tag, _ string) { ctr.Run("images", "rm", "--sync", r.Ref(repo, tag)) },
+	}
+}
+
+// docker is an engine that runs no containers.
+type docker struct {
+	t    testing.TB
+	http *http.Client
+	ctr  *client // of the containerd where it keeps manifests
+}
+
+// startDocker starts a Docker engine that ends with the test. It changes nothing of
+// the machine's network, and its mounts are its own.
+func startDocker(t testing.TB) *docker {
+	t.Helper()
+	if os.Getuid() != 0 {
+		lacking(t, "only root can run dockerd")
+	}
+	path := systemProgram(t, "dockerd")
+	dir, containerd := newDir(t), startContainerd(t)
+	socket := filepath.Join(dir, "sock")
+	cmd := exec.Command(path, "--host", "unix://"+socket, "--containerd", containerd,
+		"--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"), "--pidfile", filepath.Join(dir, "pid"),
+		"--config-file", writeFile(t, "daemon.json", "{}"), "--storage-driver", "vfs",
+		"--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false", "--userland-proxy=false")
+	ownMounts(cmd)
+	startEngine(t, "dockerd", cmd, socket)
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &docker{t, &http.Client{Transport: transport, Timeout: time.Minute},
+		systemClient(t, "ctr", "--address", containerd, "--namespace", "moby")}
+}
+
+// dockerPuller pulls as "docker pull" does.
+func dockerPuller(t testing.TB, r *registry) puller {
+	d := startDocker(t)
+	return puller{
+		asks: true,
+		pull: func(repo, reference string) {
+			t.Helper()
+			// The engine takes a digest for a tag, too.
+			d.call("POST", "/images/create?fromImage="+url.QueryEscape(r.host+"/"+repo)+"&tag="+url.QueryEscape(reference))
+		},
+		forget: func(repo, tag, digest string) {
+			t.Helper()
+			d.ctr.Run("content", "rm", digest) // the engine does so at some later time
+			d.call("DELETE", "/images/"+r.Ref(repo, tag))
+		},
+	}
+}
+
+// call sends a request to the engine and waits for the end of what it does, which
+// must not fail.
+func (d *docker) call(method, path string) {
+	d.t.Helper()
+	req, err := http.NewRequestWithContext(d.t.Context(), method, "http://docker"+path, nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	res, err := d.http.Do(req)
+	if err != nil {
+		d.t.Fatalf("docker: %s %s: %v", method, path, err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = errors.New(res.Status)
+	}
+	if err == nil && method == "POST" {
+		err = failedProgress(string(body))
+	}
+	if err != nil {
+		d.t.Fatalf("docker: %s %s: %v\n%s", method, path, err, body)
+	}
+}
+
+// failedProgress finds the failure in a stream of messages.
+func failedProgress(text string) error {
+	for d := json.NewDecoder(strings.NewReader(text)); ; {
+		var message struct{ Error string }
+		if err := d.Decode(&message); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if message.Error != "" {
+			return errors.New(message.Error)
+		}
+	}
+}

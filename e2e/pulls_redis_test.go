@@ -1,0 +1,279 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// redisServer is a Redis, or a Valkey, that a test can kill and start again. What it
+// has acknowledged it keeps.
+type redisServer struct {
+	t       testing.TB
+	program string
+	dir     string
+	p       *process
+}
+
+// startRedis starts an empty one that ends with the test.
+func startRedis(t testing.TB) *redisServer {
+	t.Helper()
+	s := &redisServer{t: t, dir: newDir(t)}
+	for _, name := range []string{"redis-server", "valkey-server"} {
+		if path, err := exec.LookPath(name); err == nil {
+			s.program = path
+		}
+	}
+	if s.program == "" {
+		lacking(t, "redis-server isn't installed (tools/packages installs it)")
+	}
+	t.Cleanup(func() {
+		if s.p != nil {
+			s.p.kill()
+		}
+	})
+	s.Start()
+	return s
+}
+
+func (s *redisServer) socket() string { return filepath.Join(s.dir, "sock") }
+
+// Start starts it on the data that is there.
+func (s *redisServer) Start() {
+	s.t.Helper()
+	p, err := startProcess("redis", exec.Command(s.program, "--port", "0", "--unixsocket", s.socket(), "--dir", s.dir,
+		"--save", "", "--appendonly", "yes", "--appendfsync", "always", "--daemonize", "no"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.p = p
+	if err := p.waitFor(s.t.Context(), time.Minute, s.ready); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// ready asks whether it answers, which it does when its data is loaded.
+func (s *redisServer) ready(ctx context.Context) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", s.socket())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	conn.SetDeadline(deadline) //nolint:errcheck // the answer is waited for with ctx
+	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err == nil && !strings.HasPrefix(line, "+PONG") {
+		err = errors.New(line)
+	}
+	return err
+}
+
+// freeze keeps it from doing anything while a function runs.
+func (s *redisServer) freeze(during func()) {
+	s.t.Helper()
+	if err := s.p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		s.t.Fatal(err)
+	}
+	defer s.p.cmd.Process.Signal(syscall.SIGCONT) //nolint:errcheck // without it the test fails
+	during()
+}
+
+// env is how a registry counts pulls in it.
+func (s *redisServer) env() []string {
+	return []string{"PURSER_PULL_STATISTICS_REDIS=true", "PURSER_REDIS_URL=unix://" + s.socket()}
+}
+
+// splitHeads returns a registry in front of two: one is asked for what a tag is, and
+// the other for all the rest.
+func splitHeads(t testing.TB, heads, rest *registry) *registry {
+	t.Helper()
+	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		to := rest
+		if r.In.Method == http.MethodHead {
+			to = heads
+		}
+		r.Out.URL.Scheme, r.Out.URL.Host = "http", to.host
+		r.Out.Host = r.In.Host
+	}})
+	t.Cleanup(proxy.Close)
+	u, err := url.Parse(proxy.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &registry{t: t, host: u.Host}
+}
+
+// TestPullsThroughReplicas has clients pull through a balancer that sends the two
+// requests of a pull to two replicas.
+func TestPullsThroughReplicas(t *testing.T) {
+	for _, name := range []string{"crane", "regctl", "containerd"} {
+		t.Run(name, func(t *testing.T) {
+			beginOwn(t)
+			s := newPullScene(t, 2, startRedis(t).env()...)
+			p := pullers[name](t, splitHeads(t, s.replicas[0], s.replicas[1]))
+			s.byTag(p)
+			s.byTagThenDigest(p)
+			s.byDigest(p)
+			s.index(p)
+			if p.asks {
+				s.checked("tag", "v1")
+			}
+		})
+	}
+}
+
+// metric returns the value of a metric, written with its labels.
+func (r *registry) metric(name string) int64 {
+	r.t.Helper()
+	res, err := http.Get("http://" + r.debug + "/metrics")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			n, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				r.t.Fatalf("the metric %s: %v", name, err)
+			}
+			return int64(n)
+		}
+	}
+	r.t.Fatalf("there is no metric %s", name)
+	return 0
+}
+
+// events counts what became of pulls in all replicas.
+func (s *pullScene) events(result string) (n int64) {
+	s.t.Helper()
+	for _, r := range s.replicas {
+		n += r.metric(fmt.Sprintf("purser_redis_pull_events_total{result=%q}", result))
+	}
+	return n
+}
+
+// TestPullsSurviveRedisKill9 kills Redis while clients pull through two replicas,
+// lets them go on without it, and starts it again. It also stops it for so long that
+// nobody waits for its answers any more, which it gives nevertheless. No pull fails,
+// and each is counted once, but for those that stayed unanswered.
+func TestPullsSurviveRedisKill9(t *testing.T) {
+	beginOwn(t)
+	redis := startRedis(t)
+	s := newPullScene(t, 2, redis.env()...)
+	img := newImage(t, 1, 1<<10)
+	digest := digestOf(t, img)
+	s.push("app", "v1", img)
+
+	var pulled atomic.Int64
+	wait := s.pullAlways("app", &pulled)
+	more := func(n int64) { // waits for as many pulls more
+		t.Helper()
+		until := pulled.Load() + n
+		eventually(t, time.Minute, func() error {
+			if got := pulled.Load(); got < until {
+				return fmt.Errorf("%d pulls, want %d", got, until)
+			}
+			return nil
+		})
+	}
+	for range 3 {
+		more(200)
+		redis.p.kill()
+		more(200)
+		redis.Start()
+		eventually(t, time.Minute, s.tryFlush)
+	}
+	more(200)
+	redis.freeze(func() {
+		before := s.events("unanswered")
+		eventually(t, time.Minute, func() error {
+			if s.events("unanswered") == before {
+				return errors.New("everything is answered")
+			}
+			return nil
+		})
+		more(200)
+	})
+	more(200)
+	wait()
+
+	all := pulled.Load()
+	eventually(t, time.Minute, func() error {
+		if n := s.events("recorded") + s.events("logged") + s.events("unanswered"); n != all {
+			return fmt.Errorf("%d of %d pulls have come to something", n, all)
+		}
+		return nil
+	})
+	least := all - s.events("unanswered")
+	eventually(t, time.Minute, func() error {
+		s.r.remote("pulls", "flush")
+		if n := s.manifestPulls("app", digest); n < least {
+			return fmt.Errorf("%d pulls are counted, want at least %d of %d", n, least, all)
+		}
+		return nil
+	})
+	s.r.remote("pulls", "flush")
+	if n := s.manifestPulls("app", digest); n < least || n > all {
+		t.Errorf("%d pulls are counted, want %d to %d", n, least, all)
+	}
+	if n := s.tagPulls("app", "v1"); n != s.manifestPulls("app", digest) {
+		t.Errorf("%d pulls of the tag, and %d of the manifest", n, s.manifestPulls("app", digest))
+	}
+	if n := s.events("dropped"); n > 0 {
+		t.Errorf("%d pulls were dropped", n)
+	}
+	t.Logf("%d pulls: %d recorded, %d logged, %d unanswered; %d are counted",
+		all, s.events("recorded"), s.events("logged"), s.events("unanswered"), s.manifestPulls("app", digest))
+}
+
+// tryFlush has the first replica count what Redis has.
+func (s *pullScene) tryFlush() error {
+	s.t.Helper()
+	if code, out := purser(s.t, []string{"PURSER_SERVER=" + s.r.URL()}, "pulls", "flush"); code != 0 {
+		return errors.New(out)
+	}
+	return nil
+}
+
+// pullAlways pulls v1 through all replicas, until the function is called that it
+// returns.
+func (s *pullScene) pullAlways(repo string, pulled *atomic.Int64) (stop func()) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(s.t.Context())
+	var wg sync.WaitGroup
+	for _, r := range s.replicas {
+		api := r.API()
+		for range 2 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					if _, _, err := api.manifest(s.t.Context(), repo, "v1"); err != nil {
+						s.t.Errorf("pulling: %v", err)
+						return
+					}
+					pulled.Add(1)
+				}
+			})
+		}
+	}
+	stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
+	s.t.Cleanup(stop)
+	return stop
+}

@@ -1,0 +1,325 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/content/memory"
+
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// puller is a client that pulls.
+type puller struct {
+	// pull fetches a tag or a digest with all that it names for this platform.
+	pull func(repo, reference string)
+	// forget makes the client fetch again what it has. Nil: it keeps nothing.
+	forget func(repo, tag, digest string)
+	// asks says that the client only asks, by HEAD, for the digest of a tag whose
+	// content it has.
+	asks bool
+	// all says that the client fetches an index with the children of all platforms.
+	all bool
+}
+
+// pullers are the clients, each of which pulls in a way of its own.
+var pullers = map[string]func(t testing.TB, r *registry) puller{
+	"crane":      cranePuller,
+	"skopeo":     skopeoPuller,
+	"podman":     podmanPuller,
+	"regctl":     regctlPuller,
+	"oras":       orasPuller,
+	"containerd": containerdPuller,
+	"docker":     dockerPuller,
+}
+
+func cranePuller(t testing.TB, r *registry) puller {
+	crane := toolClient(t, "crane")
+	return puller{pull: func(repo, reference string) {
+		crane.Run("pull", "--platform", "linux/"+runtime.GOARCH, r.Ref(repo, reference), filepath.Join(newDir(t), "pulled"))
+	}}
+}
+
+func skopeoPuller(t testing.TB, r *registry) puller {
+	skopeo := skopeo(t)
+	return puller{pull: func(repo, reference string) {
+		skopeo.Run("copy", "--src-tls-verify=false", "docker://"+r.Ref(repo, reference), "oci:"+filepath.Join(newDir(t), "pulled")+":v1")
+	}}
+}
+
+func podmanPuller(t testing.TB, r *registry) puller {
+	podman := podman(t)
+	return puller{pull: func(repo, reference string) {
+		podman.Run("pull", "--quiet", "--tls-verify=false", r.Ref(repo, reference))
+	}}
+}
+
+// regctl looks into the layout that it is to write to.
+func regctlPuller(t testing.TB, r *registry) puller {
+	regctl, dir := regctl(t, r), newDir(t)
+	return puller{
+		asks: true, all: true,
+		pull: func(repo, reference string) {
+			regctl.Run("image", "copy", r.Ref(repo, reference), "ocidir://"+filepath.Join(dir, repo)+":v1")
+		},
+		forget: func(string, string, string) { dir = newDir(t) },
+	}
+}
+
+func orasPuller(t testing.TB, r *registry) puller {
+	return puller{all: true, pull: func(repo, reference string) {
+		t.Helper()
+		if _, err := oras.Copy(t.Context(), orasRepository(t, r, repo), reference, memory.New(), "", oras.DefaultCopyOptions); err != nil {
+			t.Fatalf("oras.Copy of %s: %v", r.Ref(repo, reference), err)
+		}
+	}}
+}
+
+// TestPullsOfClients has each client pull. They send different requests, and what
+// is counted is what their users did.
+func TestPullsOfClients(t *testing.T) {
+	for name, client := range pullers {
+		t.Run(name, func(t *testing.T) {
+			beginOwn(t)
+			s := newPullScene(t, 1)
+			p := client(t, s.r)
+			s.byTag(p)
+			s.byTagThenDigest(p)
+			s.byDigest(p)
+			s.index(p)
+			if p.asks {
+				s.checked("tag", "v1")
+			}
+		})
+	}
+}
+
+// pullScene is a registry whose pulls are counted.
+type pullScene struct {
+	t        testing.TB
+	r        *registry
+	replicas []*registry // r and those beside it
+	db       *pgxpool.Pool
+	fences   int64 // how many pulls settle has made
+}
+
+// newPullScene starts a registry of so many replicas.
+func newPullScene(t testing.TB, replicas int, env ...string) *pullScene {
+	t.Helper()
+	dsn := dbtest.EmptyDSN(t)
+	env = append(env, "PURSER_DATABASE_MAIN="+dsn, "PURSER_STORAGE_FILESYSTEM_PATH="+newDir(t))
+	s := &pullScene{t: t, db: openPool(t, dsn)}
+	for range replicas {
+		s.replicas = append(s.replicas, startRegistry(t, options{env: env}))
+	}
+	s.r = s.replicas[0]
+	s.push("fence", "v1", newImage(t, 1, 1<<10))
+	return s
+}
+
+// byTag pulls a tag once, again with the content there, and again after it moved.
+func (s *pullScene) byTag(p puller) {
+	s.t.Helper()
+	img, next := newPlatformImage(s.t, 1, 4<<10, runtime.GOARCH), newPlatformImage(s.t, 1, 4<<10, runtime.GOARCH)
+	first, second := digestOf(s.t, img), digestOf(s.t, next)
+	s.push("tag", "v1", img)
+	p.pull("tag", "v1")
+	s.expect("a pull by tag", "tag", "v1", 1, map[string]int64{first: 1})
+
+	p.pull("tag", "v1")
+	n := int64(2)
+	if p.asks {
+		n = 1
+	}
+	s.expect("a second pull by tag", "tag", "v1", n, map[string]int64{first: n})
+
+	s.push("tag", "v1", next)
+	p.pull("tag", "v1")
+	s.expect("a pull of a tag that moved", "tag", "v1", n+1, map[string]int64{first: n, second: 1})
+}
+
+// byTagThenDigest pulls the manifest of a tag by its digest too, soon after the tag.
+func (s *pullScene) byTagThenDigest(p puller) {
+	s.t.Helper()
+	img := newPlatformImage(s.t, 1, 4<<10, runtime.GOARCH)
+	digest := digestOf(s.t, img)
+	s.push("both", "v1", img)
+	p.pull("both", "v1")
+	if p.forget != nil {
+		p.forget("both", "v1", digest)
+	}
+	p.pull("both", digest)
+	s.expect("a pull by tag, and then one by digest", "both", "v1", 1, map[string]int64{digest: 2})
+}
+
+// byDigest pulls by digest what has a tag.
+func (s *pullScene) byDigest(p puller) {
+	s.t.Helper()
+	img := newPlatformImage(s.t, 1, 4<<10, runtime.GOARCH)
+	digest := digestOf(s.t, img)
+	s.push("digest", "v1", img)
+	p.pull("digest", digest)
+	s.expect("a pull by digest", "digest", "v1", 0, map[string]int64{digest: 1})
+}
+
+// index pulls the tag of an index.
+func (s *pullScene) index(p puller) {
+	s.t.Helper()
+	index := newIndex(s.t, runtime.GOARCH, "s390x")
+	children := s.pushIndex("index", "v1", index)
+	want := map[string]int64{digestOf(s.t, index): 1, children[0]: 1, children[1]: 0}
+	if p.all {
+		want[children[1]] = 1
+	}
+	p.pull("index", "v1")
+	s.expect("a pull of an index by tag", "index", "v1", 1, want)
+}
+
+// manifest is what an image and an index have in common.
+type manifest interface {
+	RawManifest() ([]byte, error)
+	MediaType() (types.MediaType, error)
+}
+
+// put puts a manifest under a reference. Nothing here sends a request that could be
+// taken for a pull.
+func (s *pullScene) put(repo, reference string, m manifest) {
+	s.t.Helper()
+	text, err := m.RawManifest()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	mediaType, err := m.MediaType()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := s.r.API().putManifest(s.t.Context(), repo, reference, string(mediaType), text); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// push pushes an image.
+func (s *pullScene) push(repo, reference string, img v1.Image) {
+	s.t.Helper()
+	config, err := img.RawConfigFile()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	layers, err := img.Layers()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	blobs := [][]byte{config}
+	for _, layer := range layers {
+		r, err := layer.Compressed()
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		blob, err := io.ReadAll(r)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		blobs = append(blobs, blob)
+	}
+	for _, blob := range blobs {
+		if _, err := s.r.API().pushBlob(s.t.Context(), repo, blob, 1); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	s.put(repo, reference, img)
+}
+
+// pushIndex pushes an index, and returns the digests of its children.
+func (s *pullScene) pushIndex(repo, reference string, index v1.ImageIndex) (children []string) {
+	s.t.Helper()
+	list, err := index.IndexManifest()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, child := range list.Manifests {
+		img, err := index.Image(child.Digest)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.push(repo, child.Digest.String(), img)
+		children = append(children, child.Digest.String())
+	}
+	s.put(repo, reference, index)
+	return children
+}
+
+// settle waits until all pulls up to now are counted: those of its own are, which
+// each replica has last.
+func (s *pullScene) settle() {
+	s.t.Helper()
+	for _, r := range s.replicas {
+		if _, _, err := r.API().manifest(s.t.Context(), "fence", "v1"); err != nil {
+			s.t.Fatal(err)
+		}
+		s.fences++
+	}
+	eventually(s.t, 30*time.Second, func() error {
+		s.r.remote("pulls", "flush")
+		if n := s.tagPulls("fence", "v1"); n != s.fences {
+			return fmt.Errorf("of the last pulls %d are counted, want %d", n, s.fences)
+		}
+		return nil
+	})
+}
+
+// tagPulls is a tag's count.
+func (s *pullScene) tagPulls(repo, tag string) int64 {
+	s.t.Helper()
+	var got struct {
+		Count int64 `json:"tag_pull_count"`
+	}
+	s.r.manage("GET", "/repository/"+repo+"/tag/"+tag+"/pull_statistics", nil, &got, http.StatusOK)
+	return got.Count
+}
+
+// manifestPulls is a manifest's count.
+func (s *pullScene) manifestPulls(repo, digest string) int64 {
+	s.t.Helper()
+	var got struct {
+		Count int64 `json:"manifest_total_pull_count"`
+	}
+	s.r.manage("GET", "/repository/"+repo+"/manifest/"+digest+"/pull_statistics", nil, &got, http.StatusOK)
+	return got.Count
+}
+
+// expect fails the test unless a tag and manifests have exactly those counts.
+func (s *pullScene) expect(after, repo, tag string, count int64, manifests map[string]int64) {
+	s.t.Helper()
+	s.settle()
+	if got := s.tagPulls(repo, tag); got != count {
+		s.t.Errorf("after %s the count of %s is %d, want %d", after, s.r.Ref(repo, tag), got, count)
+	}
+	for digest, want := range manifests {
+		if got := s.manifestPulls(repo, digest); got != want {
+			s.t.Errorf("after %s the count of %s is %d, want %d", after, s.r.Ref(repo, digest), got, want)
+		}
+	}
+}
+
+// checked fails the test unless it is kept that a tag was asked for.
+func (s *pullScene) checked(repo, tag string) {
+	s.t.Helper()
+	eventually(s.t, 30*time.Second, func() error {
+		s.r.remote("pulls", "flush")
+		n := column[int](s.t, s.db, `SELECT count(*) FROM tagpullstatistics JOIN repositories r ON r.id = repository_id
+			WHERE r.path = $1 AND tag_name = $2 AND last_check_date > now() - interval '10 minutes'`, repo, tag)[0]
+		if n == 0 {
+			return fmt.Errorf("nothing tells that %s was asked for", s.r.Ref(repo, tag))
+		}
+		return nil
+	})
+}
