@@ -49,17 +49,18 @@ var layers = map[string]rule{
 	"internal/blob/s3":          {layer: 2, also: []string{"internal/blob"}},
 	"internal/blob/blobtest": {layer: 2, testing: true,
 		also: []string{"internal/blob", "internal/blob/s3"}},
-	"internal/catalog":   {layer: 3},
-	"internal/auth":      {layer: 3},
-	"internal/audit":     {layer: 3},
-	"internal/pullstats": {layer: 3, also: []string{"internal/audit"}}, // it counts what is logged
-	"internal/webhook":   {layer: 3},
-	"internal/gc":        {layer: 4},
-	"internal/gc/model":  {only: true, testing: true}, // the protocol by itself, for its tests
-	"internal/autoprune": {layer: 4},
-	"internal/server":    {layer: 5},
-	"cmd/purser":         {layer: 6},
-	"cmd/loosefk":        {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/redislock"}}, // the tool of the public package
+	"internal/catalog":             {layer: 3},
+	"internal/auth":                {layer: 3},
+	"internal/audit":               {layer: 3},
+	"internal/pullstats":           {layer: 3, also: []string{"internal/audit"}}, // it counts what is logged
+	"internal/pullstats/redistest": {only: true, testing: true},
+	"internal/webhook":             {layer: 3},
+	"internal/gc":                  {layer: 4},
+	"internal/gc/model":            {only: true, testing: true}, // the protocol by itself, for its tests
+	"internal/autoprune":           {layer: 4},
+	"internal/server":              {layer: 5},
+	"cmd/purser":                   {layer: 6},
+	"cmd/loosefk":                  {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/redislock"}}, // the tool of the public package
 	// What drives Purser from outside sees what its users see.
 	"e2e":   {only: true, also: []string{"internal/db/dbtest"}},
 	"bench": {only: true},

@@ -16,6 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/redistest"
 )
 
 // putIndex pushes an index of manifests that are there, and returns its digest.
@@ -209,5 +210,78 @@ func TestPullsOff(t *testing.T) {
 	code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "status")
 	if code != 1 || !strings.Contains(stderr, "pull_statistics.enabled and pull_statistics.redis are false") {
 		t.Errorf("status: %d %s", code, stderr)
+	}
+}
+
+// Pulls that are in Redis alone keep their tags, and so do those that were flushed;
+// while Redis is away nothing goes, since nobody can tell what was used.
+func TestPruningByPullsInRedis(t *testing.T) {
+	t.Parallel()
+	redis := redistest.Start(t)
+	main := dbtest.EmptyDSN(t)
+	s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+main, "PURSER_REDIS_URL="+redis.URL(), "FEATURE_REDIS_PULL_TRACKING=true", "PURSER_AUDIT_PULLS=false"))
+	d := dbtest.Open(t, main)
+	for i, tag := range []string{"unused", "pulled", "same"} {
+		putIndex(t, s, "acme/app", tag, fmt.Sprint(min(i, 1))) // pulled and same are one manifest
+	}
+	waitFor(t, "the statistics begin and Redis is flushed", func() bool {
+		var n int
+		return d.Pool.QueryRow(t.Context(), `SELECT count(*) FROM pullstatisticsprocessingstate, redisprocessingstate r
+			WHERE r.last_processed_timestamp > 'epoch'`).Scan(&n) == nil && n == 1
+	})
+	for _, sql := range []string{
+		"UPDATE tags SET created_at = now() - interval '100 days', updated_at = NULL",
+		"UPDATE pullstatisticsprocessingstate SET recorded_since = now() - interval '60 days', checks_since = now() - interval '60 days'",
+	} {
+		if _, err := d.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	preview := func() string {
+		t.Helper()
+		code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "prune", "preview", "acme", "--method", "last_pulled", "--older-than", "30d", "-o", "json")
+		if code != 0 {
+			t.Fatalf("preview: %d %s %s", code, stdout, stderr)
+		}
+		var p struct{ Going []struct{ Tag string } }
+		if err := json.Unmarshal([]byte(stdout), &p); err != nil {
+			t.Fatal(err)
+		}
+		var tags []string
+		for _, g := range p.Going {
+			tags = append(tags, g.Tag)
+		}
+		slices.Sort(tags)
+		return strings.Join(tags, " ")
+	}
+	if got := preview(); got != "pulled same unused" {
+		t.Fatalf("%q go, want all", got)
+	}
+	if code, _ := get(t, s.registry+"/v2/acme/app/manifests/pulled"); code != 200 {
+		t.Fatal("pulling")
+	}
+	waitFor(t, "the pull is in Redis", func() bool { return preview() == "unused" })
+	var counted int
+	if err := d.Pool.QueryRow(t.Context(), "SELECT count(*) FROM tagpullstatistics").Scan(&counted); err != nil || counted != 0 {
+		t.Fatalf("%d tags are counted, %v; this is about what isn't", counted, err)
+	}
+	if code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "flush"); code != 0 || !strings.Contains(stdout, "new pulls counted by  redis") {
+		t.Errorf("flush: %d %s %s", code, stdout, stderr)
+	}
+	if got := preview(); got != "unused" {
+		t.Errorf("%q go after the flush, want unused", got)
+	}
+	if code, body := get(t, s.registry+"/api/v1/repository/acme/app/tag/pulled/pull_statistics"); code != 200 || !strings.Contains(body, `"tag_pull_count":1,`) {
+		t.Errorf("%d %s", code, body)
+	}
+	redis.Kill()
+	if got := preview(); got != "" {
+		t.Errorf("%q go though Redis is away", got)
+	}
+	if code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "status"); code != 1 || !strings.Contains(stderr, "reaching Redis at") {
+		t.Errorf("status: %d %s", code, stderr)
+	}
+	if code, _ := get(t, s.registry+"/v2/acme/app/manifests/pulled"); code != 200 {
+		t.Error("a pull fails because Redis is away")
 	}
 }

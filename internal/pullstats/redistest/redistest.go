@@ -1,0 +1,98 @@
+// Package redistest starts Redis servers for tests.
+package redistest
+
+import (
+	"bufio"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Server is a Redis, or Valkey, of a test's own, on a socket. It writes down each
+// command before it answers, so that killing it loses nothing that it answered.
+type Server struct {
+	Socket string // its path
+
+	program, dir string
+	cmd          *exec.Cmd // nil: it isn't running
+}
+
+// Program is the path of a server. Where none is installed the test is skipped, but
+// fails in CI.
+func Program(t testing.TB) string {
+	t.Helper()
+	for _, name := range []string{"redis-server", "valkey-server"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatal("redis-server isn't installed: see tools/packages")
+	}
+	t.Skip("needs redis-server: see tools/packages")
+	return ""
+}
+
+// Start starts a server, which ends with the test. See Program.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	s := &Server{program: Program(t)}
+	dir, err := os.MkdirTemp("", "redis-") // t.TempDir may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.dir, s.Socket = dir, filepath.Join(dir, "s")
+	t.Cleanup(func() {
+		s.Kill()
+		os.RemoveAll(dir) //nolint:errcheck // a leftover temporary directory harms nobody
+	})
+	s.Start(t)
+	return s
+}
+
+// Start starts it again, with what it had written down, and returns when it answers.
+func (s *Server) Start(t testing.TB) {
+	t.Helper()
+	s.cmd = exec.Command(s.program, "--port", "0", "--unixsocket", s.Socket, "--save", "",
+		"--appendonly", "yes", "--appendfsync", "always", "--dir", s.dir)
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); !s.answers(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("Redis doesn't answer")
+		}
+	}
+}
+
+// answers says whether it takes commands, which it does when its data is loaded.
+func (s *Server) answers() bool {
+	conn, err := net.DialTimeout("unix", s.Socket, time.Second)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(time.Second)) //nolint:errcheck // it fails to answer then
+	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+		return false
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	return err == nil && strings.HasPrefix(line, "+PONG")
+}
+
+// Kill ends it without a word.
+func (s *Server) Kill() {
+	if s.cmd == nil {
+		return
+	}
+	s.cmd.Process.Kill() //nolint:errcheck // it may have ended
+	s.cmd.Wait()         //nolint:errcheck // by the signal
+	s.cmd = nil
+}
+
+// URL is where it is.
+func (s *Server) URL() string { return "unix://" + s.Socket }
