@@ -148,6 +148,52 @@ func TestAPIPulls(t *testing.T) {
 	}
 }
 
+// The statistics of a deleted tag aren't told any more, and come back with the tag.
+func TestAPIPullsOfRestoredTag(t *testing.T) {
+	t.Parallel()
+	r, flush := counting(t)
+	const app = "/repository/acme/app"
+	d := r.put(t, "acme/app", "v1", r.simple(t, "acme/app", 1, nil))
+	for range 3 {
+		r.do(t, "GET", "/v2/acme/app/manifests/v1", "")
+	}
+	flush(3)
+	if a := r.manage(t, "DELETE", app+"/tag/v1", ""); a.StatusCode != 204 {
+		t.Fatalf("deleting: %d %s", a.StatusCode, a.body)
+	}
+	r.manage(t, "GET", app+"/tag/v1/pull_statistics", "").refused(t, 404, "not_found", "repository acme/app has no tag v1")
+	var list struct{ Tags []tagPulls }
+	r.manage(t, "GET", app+"/pull_statistics", "").into(t, 200, &list)
+	if len(list.Tags) > 0 {
+		t.Errorf("%+v", list)
+	}
+	if a := r.manage(t, "POST", app+"/tag/v1/restore", fmt.Sprintf(`{"manifest_digest": %q}`, d)); a.StatusCode != 200 {
+		t.Fatalf("restoring: %d %s", a.StatusCode, a.body)
+	}
+	var tag tagPulls
+	r.manage(t, "GET", app+"/tag/v1/pull_statistics", "").into(t, 200, &tag)
+	if tag.Count != 3 || !recent(tag.Last) {
+		t.Errorf("%+v", tag)
+	}
+}
+
+// Numbers that aren't counted yet need Redis; without one the answer says so.
+func TestAPIPullsRealtimeWithoutRedis(t *testing.T) {
+	t.Parallel()
+	r, flush := counting(t)
+	d := r.put(t, "acme/app", "v1", r.simple(t, "acme/app", 1, nil))
+	r.do(t, "GET", "/v2/acme/app/manifests/v1", "")
+	flush(1)
+	for _, path := range []string{"", "/tag/v1", "/manifest/" + d.String()} {
+		var raw map[string]any
+		r.manage(t, "GET", "/repository/acme/app"+path+"/pull_statistics?realtime=true", "").into(t, 200, &raw)
+		if raw["realtime"] != false || raw["recorded_since"] == nil || !strings.Contains(fmt.Sprint(raw), "pull_count:1") {
+			t.Errorf("%s: %v", path, raw)
+		}
+	}
+	r.manage(t, "GET", "/repository/acme/app/pull_statistics?realtime=maybe", "").refused(t, 400, "invalid_request", "query.realtime: invalid boolean")
+}
+
 func TestAPIPullsRefused(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
