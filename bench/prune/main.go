@@ -198,9 +198,9 @@ func (b *bench) pruned(ctx context.Context) error {
 	if want := int64(b.tags - b.keep*b.repositories); run.State != "success" || run.Deleted != want {
 		return fmt.Errorf("the run has deleted %d tags and not %d: %+v", run.Deleted, want, run)
 	}
-	fmt.Printf("pruned %d of %d tags in %d repositories in %s: %.0f tags/s, %.1f cores of server and database, peak heap %d MiB\n",
+	fmt.Printf("pruned %d of %d tags in %d repositories in %s: %.0f tags/s, %.2f cores of server and database, %.1f µs of them for a tag, peak heap %d MiB\n",
 		run.Deleted, run.Tags, run.Repositories, took.Round(time.Millisecond), float64(run.Deleted)/took.Seconds(),
-		used.Seconds()/took.Seconds(), peak>>20)
+		used.Seconds()/took.Seconds(), float64(used.Microseconds())/float64(run.Deleted), peak>>20)
 	if b.rate > 0 {
 		fmt.Printf("pulls at %d/s: p50 %s p95 %s p99 %s without, p50 %s p95 %s p99 %s beside (p99 %.2f)\n", b.rate,
 			before.at(50), before.at(95), before.at(99), during.at(50), during.at(95), during.at(99), float64(during.at(99))/float64(before.at(99)))

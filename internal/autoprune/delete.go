@@ -2,6 +2,7 @@ package autoprune
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -161,7 +162,8 @@ func (v *visit) missingImages(ctx context.Context, q catalog.Pruning, part []goi
 }
 
 // inTx deletes what choose returns, with the entries of the audit log and the run's
-// counts, in one transaction that holds the task.
+// counts, in one transaction that holds the task. The run's rows are locked after
+// the log: nobody else who locks those of a run that isn't over waits for the log.
 func (v *visit) inTx(ctx context.Context, choose func(q catalog.Pruning) ([]going, error)) error {
 	u := v.turn
 	var deleted int64
@@ -173,20 +175,25 @@ func (v *visit) inTx(ctx context.Context, choose func(q catalog.Pruning) ([]goin
 		if err != nil || len(list) == 0 {
 			return err
 		}
-		tags := make([]catalog.PruneTag, len(list))
-		for i := range list {
-			tags[i] = list[i].PruneTag
-		}
-		gone, err := q.Delete(ctx, v.target, tags)
-		if err != nil || len(gone) == 0 {
+		batch, policies, err := v.batch(list)
+		if err != nil {
 			return err
 		}
-		deleted = int64(len(gone))
-		counts, entries := v.entries(list, gone)
-		if err := u.record(ctx, q.Tx(), v.target, deleted, counts); err != nil {
+		gone, err := q.Delete(ctx, batch)
+		if err != nil {
 			return err
 		}
-		return audit.Append(ctx, q.Tx(), entries...)
+		counts := make(map[string]int64)
+		for i, n := range gone {
+			if n > 0 {
+				deleted += n
+				counts[policies[i]] += n
+			}
+		}
+		if deleted == 0 {
+			return nil
+		}
+		return u.record(ctx, q.Tx(), v.target, deleted, counts)
 	})
 	if err != nil {
 		return err
@@ -197,43 +204,64 @@ func (v *visit) inTx(ctx context.Context, choose func(q catalog.Pruning) ([]goin
 	return nil
 }
 
+// prunedReason is why a policy deleted a tag, as the audit log keeps it.
+type prunedReason struct {
+	Code     Code     `json:"code"`
+	Reason   string   `json:"reason"`
+	Policies []string `json:"policies"` // all that took it
+}
+
 // prunedDetail is what the audit log keeps of a tag that a policy deleted, besides
 // its name and digest: why, and what an undo needs.
 type prunedDetail struct {
-	Code     Code       `json:"code"`
-	Reason   string     `json:"reason"`
-	Policies []string   `json:"policies"` // all that took it
-	Created  time.Time  `json:"created_at"`
-	Updated  *time.Time `json:"updated_at,omitempty"`
+	prunedReason
+	Created time.Time  `json:"created_at"`
+	Updated *time.Time `json:"updated_at"`
 }
 
-// entries are those of the audit log for the tags that are gone, and how many went
-// by each policy.
-func (v *visit) entries(list []going, gone []catalog.PrunedTag) (map[string]int64, []audit.Entry) {
-	why := make(map[int64]*going, len(list))
+// batch is what the catalog deletes, with the entries of the audit log, and the ids
+// of the policies that its reasons are about.
+func (v *visit) batch(list []going) (b catalog.PruneBatch, policies []string, err error) {
+	type why struct {
+		Decision
+		reason string
+	}
+	b = catalog.PruneBatch{
+		Target: v.target, Tags: make([]catalog.PruneTag, len(list)), Why: make([]int32, len(list)),
+		Audit: catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who}, Kind: string(audit.AutopruneTagDelete), Run: v.turn.task.run,
+	}
+	places := make(map[why]int32)
 	for i := range list {
-		why[list[i].ID] = &list[i]
+		g := &list[i]
+		w := why{g.decision, g.reason}
+		place, known := places[w]
+		if !known {
+			r, err := v.reason(g)
+			if err != nil {
+				return b, nil, err
+			}
+			place = int32(len(b.Reasons))
+			places[w], b.Reasons = place, append(b.Reasons, r)
+			policies = append(policies, v.saved[g.decision.Policy].ID)
+		}
+		b.Tags[i], b.Why[i] = g.PruneTag, place
 	}
-	counts := make(map[string]int64)
-	entries := make([]audit.Entry, len(gone))
-	for i, t := range gone {
-		g := why[t.ID]
-		detail := prunedDetail{Code: g.decision.Code, Reason: g.reason, Created: t.Created}
-		if !t.Updated.IsZero() {
-			detail.Updated = &gone[i].Updated
-		}
-		for place := range g.decision.Policies.All() {
-			detail.Policies = append(detail.Policies, v.saved[place].ID)
-		}
-		policy := v.saved[g.decision.Policy].ID
-		counts[policy]++
-		entries[i] = audit.Entry{
-			Kind: audit.AutopruneTagDelete, Repository: v.target.Path, RepositoryID: v.target.ID, Tag: t.Name,
-			Digest: t.Digest, Run: v.turn.task.run, Detail: detail,
-		}
-		entries[i].Policy, _ = uuid.Parse(policy) // ids of ours are uuids
+	return b, policies, nil
+}
+
+// reason is why a tag goes, for its entry.
+func (v *visit) reason(g *going) (r catalog.PruneReason, err error) {
+	why := prunedReason{Code: g.decision.Code, Reason: g.reason}
+	for place := range g.decision.Policies.All() {
+		why.Policies = append(why.Policies, v.saved[place].ID)
 	}
-	return counts, entries
+	detail, err := json.Marshal(why)
+	if err != nil {
+		return r, fmt.Errorf("why tag %s of %s goes: %w", g.Name, v.target.Path, err)
+	}
+	r.Detail = string(detail)
+	r.Policy, _ = uuid.Parse(v.saved[g.decision.Policy].ID) // ids of ours are uuids
+	return r, nil
 }
 
 // begin makes the run's row and tells that the run begins to delete, before it does.

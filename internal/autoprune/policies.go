@@ -50,6 +50,11 @@ func (s shelf) of(arg int) string {
 	return fmt.Sprintf("%s = $%d", s.column, arg)
 }
 
+// list is a query of the owner's policies, oldest first, for scanPolicy.
+func (s shelf) list() string {
+	return "SELECT uuid, policy, version, created_at, updated_at FROM " + s.table + " WHERE " + s.of(1) + " ORDER BY created_at, uuid"
+}
+
 func (o owner) id() int64 {
 	if o.repository != 0 {
 		return o.repository
@@ -98,9 +103,7 @@ func (p *Pruner) List(ctx context.Context, t Target) ([]Saved, error) {
 }
 
 func listPolicies(ctx context.Context, q querier, scope Scope, o owner) ([]Saved, error) {
-	s := shelves[scope]
-	rows, err := q.Query(ctx, "SELECT uuid, policy, version, created_at, updated_at FROM "+s.table+" WHERE "+s.of(1)+
-		" ORDER BY created_at, uuid", o.id())
+	rows, err := q.Query(ctx, shelves[scope].list(), o.id())
 	if err != nil {
 		return nil, fmt.Errorf("listing auto-prune policies: %w", err)
 	}

@@ -64,8 +64,9 @@ const witness = `
 				SELECT policy::jsonb FROM defaultautoprunepolicy WHERE uuid = id
 					AND NOT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = namespace)
 					AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = namespace));
-			IF p IS NULL THEN
-				INSERT INTO wrong VALUES (format('%s was deleted by a policy that did not apply any more', NEW.tag));
+			IF p IS NULL THEN -- the policies of a repository go with it, by now perhaps
+				INSERT INTO wrong SELECT format('%s was deleted by a policy that did not apply any more', NEW.tag)
+				WHERE EXISTS (SELECT FROM repositories WHERE id = NEW.repository_id);
 			ELSIF p ? 'olderThan' AND was >= clock_timestamp() - (p ->> 'olderThan')::interval THEN
 				INSERT INTO wrong VALUES (format('%s was pushed at %s and deleted by %s', NEW.tag, was, p));
 			ELSIF p ? 'numTags' AND (

@@ -249,8 +249,8 @@ func TestClientsGoFirst(t *testing.T) {
 				o.Interval = time.Hour
 				o.Pulls = reliable
 				o.Used = func(ctx context.Context, _ int64, _ []*autoprune.Tag) error {
-					reads++ // 1: to judge; 2: to delete; 3: the last look
-					if begun || reads != map[bool]int{true: 2, false: 3}[name == "before the run is begun"] {
+					reads++ // 1: to judge; 2: the last look
+					if begun || reads != map[bool]int{true: 1, false: 2}[name == "before the run is begun"] {
 						return nil
 					}
 					begun = true

@@ -23,6 +23,12 @@ type reading struct {
 	seen  int64 // tags of the last time through
 
 	exemptions *bool // whether the repository has any; nil: not looked yet
+
+	// all are the tags of a repository that is no larger than a page, once they were
+	// read: it isn't read again for what stays the same in the snapshot. complete
+	// says that they are all.
+	all      []going
+	complete bool
 }
 
 // repository is what Evaluate reads.
@@ -51,10 +57,16 @@ func (r *reading) tags(ctx context.Context) iter.Seq2[going, error] {
 	return func(yield func(going, error) bool) {
 		r.seen = 0
 		for last := ""; ; {
-			page, err := r.page(ctx, last)
+			page, err := r.all, error(nil)
+			if !r.complete {
+				page, err = r.page(ctx, last)
+			}
 			if err != nil {
 				yield(going{}, err)
 				return
+			}
+			if last == "" && len(page) < r.p.opt.Page {
+				r.all, r.complete = page, true
 			}
 			r.seen += int64(len(page))
 			for i := range page {

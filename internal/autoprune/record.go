@@ -187,6 +187,9 @@ func (u *turn) addTurn(ctx context.Context, tx pgx.Tx, finished string) (*run, e
 	return r, nil
 }
 
+// recorded says that the run may have a row: this turn or an earlier one has made it.
+func (u *turn) recorded() bool { return u.task.resumed || u.begun || u.failed > 0 }
+
 // finish ends the run and gives the task back, in one transaction: a run is over
 // exactly when its task says so.
 func (u *turn) finish(ctx context.Context) error {
@@ -197,8 +200,10 @@ func (u *turn) finish(ctx context.Context) error {
 		if err := u.p.keep(ctx, tx, u.task); err != nil {
 			return err
 		}
-		if r, err = u.addTurn(ctx, tx, "success"); err != nil {
-			return err
+		if r = nil; u.recorded() {
+			if r, err = u.addTurn(ctx, tx, "success"); err != nil {
+				return err
+			}
 		}
 		if r == nil {
 			if r, err = u.recordIdle(ctx, tx); err != nil {

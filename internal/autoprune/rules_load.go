@@ -18,22 +18,23 @@ type policies struct {
 	pulls               PullRecord
 }
 
-// load reads all that applies in a namespace.
-func (p *Pruner) load(ctx context.Context, q querier, namespace int64) (*policies, error) {
+type batcher interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// load reads all that applies in a namespace: what the database has in one round
+// trip, since most namespaces have nothing to do.
+func (p *Pruner) load(ctx context.Context, q batcher, namespace int64) (*policies, error) {
 	out := &policies{repositories: make(map[int64][]Saved)}
-	var err error
-	if out.defaults, err = listPolicies(ctx, q, DefaultScope, owner{}); err != nil {
-		return nil, err
-	}
-	if out.namespace, err = listPolicies(ctx, q, NamespaceScope, owner{namespace: namespace}); err != nil {
-		return nil, err
-	}
-	err = q.QueryRow(ctx, "SELECT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = $1)", namespace).Scan(&out.off)
+	b := new(pgx.Batch)
+	queuePolicies(b, DefaultScope, owner{}, &out.defaults)
+	queuePolicies(b, NamespaceScope, owner{namespace: namespace}, &out.namespace)
+	b.Queue("SELECT EXISTS (SELECT FROM autoprunewithoutdefaults WHERE namespace_id = $1)", namespace).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&out.off) })
+	out.queueRepositories(b, namespace)
+	err := q.SendBatch(ctx, b).Close()
 	if err != nil {
-		return nil, fmt.Errorf("looking for the defaults of a namespace: %w", err)
-	}
-	if err := out.loadRepositories(ctx, q, namespace); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("listing auto-prune policies: %w", err)
 	}
 	if out.protection, err = p.catalog.ProtectionIn(ctx, namespace); err != nil {
 		return nil, err
@@ -46,27 +47,29 @@ func (p *Pruner) load(ctx context.Context, q querier, namespace int64) (*policie
 	return out, nil
 }
 
-func (l *policies) loadRepositories(ctx context.Context, q querier, namespace int64) error {
-	rows, err := q.Query(ctx, `
-		SELECT uuid, policy, version, created_at, updated_at, repository_id FROM repositoryautoprunepolicy
-		WHERE namespace_id = $1 ORDER BY created_at, uuid`, namespace)
-	if err != nil {
-		return fmt.Errorf("listing auto-prune policies: %w", err)
-	}
-	var s Saved
-	var text string
-	var repository int64
-	_, err = pgx.ForEachRow(rows, []any{&s.ID, &text, &s.Version, &s.Created, &s.Updated, &repository}, func() (err error) {
-		if s.Policy, err = ParsePolicy([]byte(text)); err != nil {
-			return fmt.Errorf("policy %s as it is stored: %w", s.ID, err)
-		}
-		l.repositories[repository] = append(l.repositories[repository], s)
-		return nil
+func queuePolicies(b *pgx.Batch, scope Scope, o owner, list *[]Saved) {
+	b.Queue(shelves[scope].list(), o.id()).Query(func(rows pgx.Rows) (err error) {
+		*list, err = pgx.CollectRows(rows, scanPolicy)
+		return err
 	})
-	if err != nil {
-		return fmt.Errorf("listing auto-prune policies: %w", err)
-	}
-	return nil
+}
+
+func (l *policies) queueRepositories(b *pgx.Batch, namespace int64) {
+	b.Queue(`
+		SELECT uuid, policy, version, created_at, updated_at, repository_id FROM repositoryautoprunepolicy
+		WHERE namespace_id = $1 ORDER BY created_at, uuid`, namespace).Query(func(rows pgx.Rows) error {
+		var s Saved
+		var text string
+		var repository int64
+		_, err := pgx.ForEachRow(rows, []any{&s.ID, &text, &s.Version, &s.Created, &s.Updated, &repository}, func() (err error) {
+			if s.Policy, err = ParsePolicy([]byte(text)); err != nil {
+				return fmt.Errorf("policy %s as it is stored: %w", s.ID, err)
+			}
+			l.repositories[repository] = append(l.repositories[repository], s)
+			return nil
+		})
+		return err
+	})
 }
 
 // none says that no policy applies anywhere in the namespace.

@@ -99,28 +99,37 @@ func (p *Pruner) keep(ctx context.Context, tx pgx.Tx, t *task) error {
 // nothing any more once its change is committed, because that waits for these
 // locks, or this finds it. Errors: errLost, errOutdated.
 func (p *Pruner) hold(ctx context.Context, tx pgx.Tx, t *task) error {
-	var policies, defaults, protection int64
-	err := tx.QueryRow(ctx, `
+	var now versions
+	b := new(pgx.Batch)
+	b.Queue(`
 		UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() + $3::interval, next_repository = $4
 		WHERE namespace_id = $1 AND lease = $2 RETURNING policies_version`,
-		t.namespace, t.lease, p.opt.Lease, t.next).Scan(&policies)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return errLost
-	}
-	if err != nil {
-		return fmt.Errorf("locking the task of namespace %s: %w", t.name, err)
-	}
-	err = tx.QueryRow(ctx, `
+		t.namespace, t.lease, p.opt.Lease, t.next).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(&now.policies)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			return errLost
+		case err != nil:
+			return fmt.Errorf("locking the task of namespace %s: %w", t.name, err)
+		}
+		return nil
+	})
+	b.Queue(`
 		WITH locked AS (
 			SELECT name, value::bigint FROM settings
-			WHERE name IN ('`+defaultsVersion+`', '`+protectionVersion+`') ORDER BY name FOR SHARE
+			WHERE name IN ('` + defaultsVersion + `', '` + protectionVersion + `') ORDER BY name FOR SHARE
 		)
-		SELECT (SELECT value FROM locked WHERE name = '`+defaultsVersion+`'),
-			(SELECT value FROM locked WHERE name = '`+protectionVersion+`')`).Scan(&defaults, &protection)
-	if err != nil {
-		return fmt.Errorf("looking whether policies have changed: %w", err)
+		SELECT (SELECT value FROM locked WHERE name = '` + defaultsVersion + `'),
+			(SELECT value FROM locked WHERE name = '` + protectionVersion + `')`).QueryRow(func(row pgx.Row) error {
+		if err := row.Scan(&now.defaults, &now.protection); err != nil {
+			return fmt.Errorf("looking whether policies have changed: %w", err)
+		}
+		return nil
+	})
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
+		return err
 	}
-	if (versions{policies, defaults, protection}) != t.versions {
+	if now != t.versions {
 		return errOutdated
 	}
 	return nil

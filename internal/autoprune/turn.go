@@ -88,13 +88,11 @@ func (p *Pruner) turn(ctx context.Context, t *task) (deleted int64, err error) {
 
 // namespace goes through the repositories, from where the run is.
 func (u *turn) namespace(ctx context.Context) (done bool, err error) {
+	page := min(u.p.opt.Page, 1000)
 	for {
-		list, err := u.p.catalog.PruneTargets(ctx, u.task.namespace, u.task.next, min(u.p.opt.Page, 1000))
+		list, err := u.p.catalog.PruneTargets(ctx, u.task.namespace, u.task.next, page)
 		if err != nil {
 			return false, err
-		}
-		if len(list) == 0 {
-			return true, nil
 		}
 		for _, target := range list {
 			done, err := u.repository(ctx, target)
@@ -106,6 +104,9 @@ func (u *turn) namespace(ctx context.Context) (done bool, err error) {
 			if u.over() {
 				return false, nil
 			}
+		}
+		if len(list) < page {
+			return true, nil
 		}
 	}
 }

@@ -1,12 +1,14 @@
 package autoprune_test
 
 import (
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 )
@@ -59,6 +61,30 @@ func TestRunPrunesByNumberAndAge(t *testing.T) {
 	}
 	if n := value[int](r, "SELECT count(*) FROM gc_manifest_review_queue WHERE event = 'tag_delete'"); n != 6 {
 		t.Errorf("%d manifests queued for review, want 6", n)
+	}
+}
+
+// TestRunGoesThroughAllPagesOfRepositories, whether the last page is full or not.
+func TestRunGoesThroughAllPagesOfRepositories(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *autoprune.Options) { o.Page = 2 })
+	for i := range 4 {
+		r.tag(r.repository(fmt.Sprintf("full/r%d", i)), "v1", "m1", 10*day)
+	}
+	for i := range 5 {
+		r.tag(r.repository(fmt.Sprintf("short/r%d", i)), "v1", "m1", 10*day)
+	}
+	for _, namespace := range []string{"full", "short"} {
+		r.policy(autoprune.Target{Namespace: namespace}, `{"method": "creation_date", "olderThan": "1d"}`)
+	}
+	r.run()
+	if left := values[string](r, "SELECT r.path FROM tags t JOIN repositories r ON r.id = t.repository_id ORDER BY r.path"); len(left) > 0 {
+		t.Errorf("not pruned: %v", left)
+	}
+	for namespace, want := range map[string]int64{"full": 4, "short": 5} {
+		if n := value[int64](r, "SELECT max(repositories) FROM autopruneruns WHERE namespace = $1", namespace); n != want {
+			t.Errorf("a run went through %d repositories of %s, want %d", n, namespace, want)
+		}
 	}
 }
 
@@ -203,6 +229,7 @@ func TestUndo(t *testing.T) {
 	target := autoprune.Target{Namespace: "app"}
 	id := r.policy(target, `{"method": "creation_date", "olderThan": "5d"}`)
 	r.policy(autoprune.Target{Repository: "app/a"}, `{"method": "number_of_tags", "numTags": 3}`)
+	r.exec("UPDATE tags SET updated_at = created_at + interval '1 hour' WHERE repository_id = $1 AND name = 'v4'", a.ID) // moved once
 	before := values[time.Time](r, "SELECT created_at FROM tags WHERE repository_id = $1 ORDER BY name", a.ID)
 	r.run()
 	if got := r.tags(a); !slices.Equal(got, []string{"v0"}) {
@@ -224,6 +251,11 @@ func TestUndo(t *testing.T) {
 	after := values[time.Time](r, "SELECT created_at FROM tags WHERE repository_id = $1 AND name IN ('v1', 'v4') ORDER BY name", a.ID)
 	if !after[0].Equal(before[1]) || !after[1].Equal(before[4]) {
 		t.Errorf("the tags aren't as old as they were: %v, %v", after, before)
+	}
+	moved := values[string](r, `SELECT COALESCE((updated_at - created_at)::text, 'never') FROM tags
+		WHERE repository_id = $1 AND name IN ('v1', 'v4') ORDER BY name`, a.ID)
+	if want := []string{"never", "01:00:00"}; !slices.Equal(moved, want) {
+		t.Errorf("the tags were moved so long after they were made: %v, want %v", moved, want)
 	}
 	if value[[]byte](r, "SELECT m.digest FROM tags t JOIN manifests m ON m.id = t.manifest_id WHERE t.name = 'v2' AND t.repository_id = $1", a.ID)[1] != digestOf("new").Bytes()[1] {
 		t.Error("the tag that was made since was overwritten")
@@ -273,13 +305,23 @@ func TestMovedTagStays(t *testing.T) {
 	r.exec("UPDATE tags SET updated_at = now() WHERE name = 'pushed'")
 	r.exec("DELETE FROM tags WHERE name = 'remade'")
 	r.tag(a, "remade", "remade", 10*day)
-	var gone []catalog.PrunedTag
+	var gone []int64
 	r.must(r.catalog.Prune(t.Context(), func(p catalog.Pruning) (err error) {
-		gone, err = p.Delete(t.Context(), a, page)
+		gone, err = p.Delete(t.Context(), catalog.PruneBatch{
+			Target: a, Tags: page, Why: make([]int32, len(page)), Reasons: []catalog.PruneReason{{Detail: "{}"}},
+			Audit: catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who}, Kind: string(audit.AutopruneTagDelete),
+		})
 		return err
 	}))
-	if len(gone) != 1 || gone[0].Name != "kept" || gone[0].Digest != digestOf("kept") {
-		t.Errorf("deleted: %+v", gone)
+	if want := []int64{1}; !slices.Equal(gone, want) {
+		t.Errorf("deleted for each reason: %v, want %v", gone, want)
+	}
+	if got, want := r.tags(a), []string{"moved", "pushed", "remade"}; !slices.Equal(got, want) {
+		t.Errorf("left: %v, want %v", got, want)
+	}
+	logged := values[string](r, "SELECT tag || ' ' || encode(digest, 'hex') FROM auditlog WHERE kind = 'autoprune_tag_delete'")
+	if want := []string{"kept " + hex.EncodeToString(digestOf("kept").Bytes())}; !slices.Equal(logged, want) {
+		t.Errorf("entries: %v, want %v", logged, want)
 	}
 }
 

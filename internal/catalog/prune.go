@@ -141,7 +141,12 @@ func (s *PruneSnapshot) Tags(ctx context.Context, last string, n int) ([]PruneTa
 	if err != nil {
 		return nil, s.failed(err)
 	}
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PruneTag])
+	var list []PruneTag
+	var t PruneTag
+	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.Manifest, &t.Name, &t.Pushed, &t.Subject}, func() error {
+		list = append(list, t)
+		return nil
+	})
 	if err != nil {
 		return nil, s.failed(err)
 	}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
@@ -15,7 +17,6 @@ import (
 // PrunedTag is a tag that was deleted by a policy, with what it takes to bring it
 // back.
 type PrunedTag struct {
-	ID      int64 // of the deleted row
 	Name    string
 	Digest  oci.Digest // of its manifest
 	Created time.Time
@@ -44,70 +45,97 @@ func (c *Catalog) Prune(ctx context.Context, fn func(p Pruning) error) error {
 	return err
 }
 
+// PruneBatch is tags of a repository that are to go, and what the audit log is to
+// say of each that does.
+type PruneBatch struct {
+	Target PruneTarget
+	Tags   []PruneTag
+	// Why is, for each of the tags, the place of its reason in Reasons: most tags of
+	// a batch share one.
+	Why     []int32
+	Reasons []PruneReason
+	Audit   Audit // writes the entries
+	Kind    string
+	Run     uuid.UUID
+}
+
+// PruneReason is why a tag goes.
+type PruneReason struct {
+	Policy uuid.UUID // zero: none that the log could name
+	// Detail is a JSON object. The entry of a tag has it with the tag's created_at,
+	// and its updated_at if it was ever moved or pushed again.
+	Detail string
+}
+
 // Delete deletes those of the tags that are still as they were read: the same row,
 // with the same manifest, not pushed again. One that somebody is changing at this
 // moment is left alone. They are locked in the order of their names, as a put does.
+// It returns how many went for each of the reasons.
 //
 // The rows are locked and their condition is checked on what is locked, the newest
 // version; the deletion takes that version by its place, if the statement can see
 // it, and checks again. One that it can't see came after the statement began, and
-// stays.
-func (p Pruning) Delete(ctx context.Context, t PruneTarget, tags []PruneTag) ([]PrunedTag, error) {
-	ids, names, manifests, pushed := columns(tags)
+// stays. The entries of the audit log are made of what the deletion returns, by the
+// same statement, so that a name and a digest aren't sent back and forth. A manifest
+// that has a tag is there, also for the statement that deletes the tag.
+func (p Pruning) Delete(ctx context.Context, b PruneBatch) (deleted []int64, err error) {
+	ids, names, manifests, pushed := columns(b.Tags)
+	policies, details := make([]pgtype.UUID, len(b.Reasons)), make([]string, len(b.Reasons))
+	for i, r := range b.Reasons {
+		policies[i], details[i] = pgtype.UUID{Bytes: r.Policy, Valid: r.Policy != uuid.Nil}, r.Detail
+	}
 	rows, err := p.tx.Query(ctx, `
 		WITH want AS (
-			SELECT * FROM unnest($3::bigint[], $4::text[], $5::bigint[], $6::timestamptz[])
-				AS w (id, name, manifest_id, pushed)
+			SELECT * FROM unnest($7::bigint[], $8::text[], $9::bigint[], $10::timestamptz[], $11::integer[])
+				AS w (id, name, manifest_id, pushed, why)
 			ORDER BY name COLLATE "C"
 		), locked AS MATERIALIZED (
 			SELECT w.*, t.tableoid, t.ctid FROM want w
 			CROSS JOIN LATERAL (
 				SELECT tableoid, ctid FROM tags
-				WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name = w.name AND id = w.id
+				WHERE repository_id = $6 AND top_level_namespace_id = $5 AND name = w.name AND id = w.id
 					AND manifest_id = w.manifest_id AND COALESCE(updated_at, created_at) = w.pushed
 				FOR UPDATE SKIP LOCKED) t
 		), gone AS (
 			DELETE FROM tags t USING locked l
-			WHERE t.top_level_namespace_id = $1 AND t.ctid = l.ctid AND t.tableoid = l.tableoid AND t.id = l.id
+			WHERE t.top_level_namespace_id = $5 AND t.ctid = l.ctid AND t.tableoid = l.tableoid AND t.id = l.id
 				AND t.manifest_id = l.manifest_id AND COALESCE(t.updated_at, t.created_at) = l.pushed
-			RETURNING t.id, t.name, t.manifest_id, t.created_at, t.updated_at
-		)
-		SELECT g.id, g.name, m.digest, g.created_at, g.updated_at FROM gone g
-		CROSS JOIN LATERAL (
-			SELECT digest FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = g.manifest_id OFFSET 0) m`,
-		t.NamespaceID, t.ID, ids, names, manifests, pushed)
+			RETURNING t.name, t.manifest_id, t.created_at, t.updated_at, l.why
+		), logged AS (`+b.Audit.orNone().Insert(`
+			SELECT $12::text AS kind, split_part($13::text, '/', 1) AS namespace, $13::text AS repository,
+				$6::bigint AS repository_id, g.name AS tag, m.digest, ($14::uuid[])[g.why + 1] AS policy, $15::uuid AS run,
+				($16::jsonb[])[g.why + 1] || CASE WHEN g.updated_at IS NULL
+					THEN jsonb_build_object('created_at', g.created_at)
+					ELSE jsonb_build_object('created_at', g.created_at, 'updated_at', g.updated_at) END AS detail
+			FROM gone g CROSS JOIN LATERAL (
+				SELECT digest FROM manifests
+				WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = g.manifest_id OFFSET 0) m`)+`)
+		SELECT why, count(*) FROM gone GROUP BY why`,
+		append(b.Audit.orNone().Who(ctx), b.Target.NamespaceID, b.Target.ID, ids, names, manifests, pushed, b.Why,
+			b.Kind, b.Target.Path, policies, b.Run, details)...)
 	if err != nil {
-		return nil, fmt.Errorf("deleting tags of %s: %w", t.Path, err)
+		return nil, fmt.Errorf("deleting tags of %s: %w", b.Target.Path, err)
 	}
-	return collectPruned(rows, t)
+	deleted = make([]int64, len(b.Reasons))
+	var why int32
+	var n int64
+	_, err = pgx.ForEachRow(rows, []any{&why, &n}, func() error {
+		deleted[why] = n
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("deleting tags of %s: %w", b.Target.Path, err)
+	}
+	return deleted, nil
 }
 
 func columns(tags []PruneTag) (ids []int64, names []string, manifests []int64, pushed []time.Time) {
-	for _, t := range tags {
-		ids, names = append(ids, t.ID), append(names, t.Name)
-		manifests, pushed = append(manifests, t.Manifest), append(pushed, t.Pushed)
+	n := len(tags)
+	ids, names, manifests, pushed = make([]int64, n), make([]string, n), make([]int64, n), make([]time.Time, n)
+	for i, t := range tags {
+		ids[i], names[i], manifests[i], pushed[i] = t.ID, t.Name, t.Manifest, t.Pushed
 	}
 	return ids, names, manifests, pushed
-}
-
-func collectPruned(rows pgx.Rows, t PruneTarget) ([]PrunedTag, error) {
-	var list []PrunedTag
-	var tag PrunedTag
-	var digest []byte
-	var updated *time.Time
-	_, err := pgx.ForEachRow(rows, []any{&tag.ID, &tag.Name, &digest, &tag.Created, &updated}, func() (err error) {
-		if tag.Updated = (time.Time{}); updated != nil {
-			tag.Updated = *updated
-		}
-		tag.Digest, err = oci.DigestFromBytes(digest)
-		list = append(list, tag)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("deleting tags of %s: %w", t.Path, err)
-	}
-	return list, nil
 }
 
 // HoldImages keeps the images, each a manifest of the repository, from getting a

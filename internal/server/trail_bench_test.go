@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -11,9 +12,11 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/pullstats/redistest"
 	"github.com/purser-registry/purser/internal/server"
 )
 
@@ -24,18 +27,23 @@ func (w nowhere) Header() http.Header         { return w.header }
 func (w nowhere) Write(p []byte) (int, error) { return len(p), nil }
 func (w nowhere) WriteHeader(int)             {}
 
-// BenchmarkPull is a pull of a manifest by tag from the cache, without the network,
-// with and without the log.
+// BenchmarkPull is a pull of a manifest by tag from the cache, without the network:
+// without note, logged, and counted in Redis. What is logged isn't written; what goes
+// to Redis does, so that with -cpu 1 its cost is in there.
 func BenchmarkPull(b *testing.B) {
-	for _, logging := range []bool{false, true} {
-		b.Run(fmt.Sprintf("log %v", logging), func(b *testing.B) {
+	for _, how := range []string{"none", "log", "redis"} {
+		b.Run(how, func(b *testing.B) {
 			dsn := dbtest.DSN(b)
-			recorder := audit.NewRecorder(audit.RecorderOptions{DB: dbtest.Open(b, dsn), Alive: catalog.AliveRepositories, Buffer: 1 << 30})
-			r := replica(b, dsn, b.TempDir(), func(o *server.Options) {
-				if o.AccessLog = false; logging {
-					o.Recorder = pullstats.NewRecorder(pullstats.RecorderOptions{Log: recorder})
-				}
-			})
+			d := dbtest.Open(b, dsn)
+			var rec *pullstats.Recorder
+			switch how {
+			case "log":
+				log := audit.NewRecorder(audit.RecorderOptions{DB: d, Alive: catalog.AliveRepositories, Buffer: 1 << 30})
+				rec = pullstats.NewRecorder(pullstats.RecorderOptions{Log: log})
+			case "redis":
+				rec = countingInRedis(b, d)
+			}
+			r := replica(b, dsn, b.TempDir(), func(o *server.Options) { o.AccessLog, o.Recorder = false, rec })
 			r.listen(b)
 			r.put(b, "app", "v1", r.simple(b, "app", 1, nil))
 			req := httptest.NewRequest("GET", "/v2/app/manifests/v1", nil)
@@ -46,6 +54,31 @@ func BenchmarkPull(b *testing.B) {
 			}
 		})
 	}
+}
+
+// countingInRedis is a recorder at work.
+func countingInRedis(b *testing.B, d *db.DB) *pullstats.Recorder {
+	b.Helper()
+	redis, err := pullstats.NewRedis(redistest.Start(b).URL(), d)
+	if err != nil {
+		b.Fatal(err)
+	}
+	marks, err := pullstats.NewMarks(pullstats.MarksOptions{Databases: pullstats.Databases{Log: d, Stats: d, Alive: catalog.AliveRepositories}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	rec := pullstats.NewRecorder(pullstats.RecorderOptions{Count: true, Redis: redis, Marks: marks, Buffer: 100_000})
+	ctx, stop := context.WithCancel(b.Context())
+	done := make(chan error, 1)
+	go func() { done <- rec.Run(ctx) }()
+	b.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			b.Error(err)
+		}
+		redis.Close() //nolint:errcheck // the test is over
+	})
+	return rec
 }
 
 // BenchmarkPut is a push of a new manifest to a tag that moves, with and without
