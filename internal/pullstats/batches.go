@@ -122,26 +122,28 @@ func (b batches) sweep(ctx context.Context) error {
 	return nil
 }
 
-// beyond abandons batches up to one that Redis knows and that were made after what the
-// database was restored from: what they applied isn't there either. Batches to come
-// have greater numbers, or keys would take them for some that they are done with.
-func (b batches) beyond(ctx context.Context, n int64) error {
-	var known int64
-	err := b.stats.Pool.QueryRow(ctx, "SELECT COALESCE(max(id), 0) FROM redisflushbatches").Scan(&known)
-	if err == nil && n <= known {
-		return nil
+// newest is the greatest number of a batch, 0: there is none.
+func (b batches) newest(ctx context.Context) (n int64, err error) {
+	if err = b.stats.Pool.QueryRow(ctx, "SELECT COALESCE(max(id), 0) FROM redisflushbatches").Scan(&n); err != nil {
+		return 0, fmt.Errorf("reading how far pulls in Redis were flushed: %w", err)
 	}
+	return n, nil
+}
+
+// beyond abandons the batches after newest up to n, which Redis knows and which were
+// made after what the database was restored from: what they applied isn't there either.
+// Batches to come have greater numbers, or keys would take them for some that they are
+// done with.
+func (b batches) beyond(ctx context.Context, newest, n int64) error {
+	// First what can't be found out to be missing.
+	_, err := b.stats.Pool.Exec(ctx, `
+		SELECT setval(seq, $1) FROM pg_get_serial_sequence('redisflushbatches', 'id') seq
+		WHERE COALESCE(pg_sequence_last_value(seq::regclass), 0) < $1`, n)
 	if err == nil {
 		_, err = b.stats.Pool.Exec(ctx, `
 			INSERT INTO redisflushbatches (id, state, lease_until) OVERRIDING SYSTEM VALUE
 			SELECT id, 'abandoned', now() FROM generate_series($1::bigint + 1, $2::bigint) id
-			ON CONFLICT DO NOTHING`, known, n)
-	}
-	if err == nil {
-		_, err = b.stats.Pool.Exec(ctx, `
-			SELECT setval(seq, GREATEST($1, (SELECT max(id) FROM redisflushbatches)))
-			FROM pg_get_serial_sequence('redisflushbatches', 'id') seq
-			WHERE COALESCE(pg_sequence_last_value(seq::regclass), 0) < $1`, n)
+			ON CONFLICT DO NOTHING`, newest, n)
 	}
 	if err != nil {
 		return fmt.Errorf("numbering flushes of a database that was restored: %w", err)

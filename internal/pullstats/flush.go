@@ -170,11 +170,13 @@ func (w *FlushWorker) flush(ctx context.Context) error {
 	}
 	f := &flushing{w: w}
 	keys := 0
+	// A node of a cluster that is down keeps its keys, and not those of the others.
 	err := w.opt.Redis.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
 		for cursor := uint64(0); ; {
 			page, next, err := c.Scan(ctx, cursor, pullPrefix+"*", int64(w.opt.Batch)).Result()
 			if err != nil {
-				return fmt.Errorf("reading which pulls Redis has: %w", err)
+				f.left = fmt.Errorf("reading which pulls Redis has: %w", err)
+				return nil
 			}
 			keys += len(page)
 			if err := f.page(ctx, page); err != nil {
@@ -214,10 +216,25 @@ func (w *FlushWorker) agree(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := w.batches.beyond(ctx, known); err != nil || kept > 0 {
+	if err := w.restored(ctx, known); err != nil || kept > 0 {
 		return err
 	}
 	return w.acquaint(ctx)
+}
+
+// restored finds out whether Redis knows of a batch that the database doesn't: it was
+// restored, and what batches have added since isn't there any more.
+func (w *FlushWorker) restored(ctx context.Context, known int64) error {
+	newest, err := w.batches.newest(ctx)
+	if err != nil || known <= newest {
+		return err
+	}
+	w.opt.Logger.ErrorContext(ctx, "the database of the statistics was restored, and pulls that were counted after that state are missing",
+		"batch", known, "batch_of_database", newest)
+	if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
+		return err
+	}
+	return w.batches.beyond(ctx, newest, known)
 }
 
 // acquaint gives Redis a first number to remember: without one it wouldn't show that

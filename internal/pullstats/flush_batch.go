@@ -7,29 +7,44 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
 // flushing is a run under way: a batch is filled with claims, page by page, and
 // applied when it is full.
 type flushing struct {
-	w     *FlushWorker
-	batch int64 // 0: none is open
-	list  []claimed
-	has   map[string]bool // the keys of list
-	begun time.Time
-	left  error // why keys were left for another time
+	w      *FlushWorker
+	batch  int64 // 0: none is open
+	list   []claimed
+	has    map[string]bool // the keys of list
+	begun  time.Time
+	failed error // why the batch takes no more
+	left   error // why keys were left for another time
 }
 
 // errUnknownBatch says that a claim's batch is known to nobody.
 var errUnknownBatch = errors.New("a batch that the database doesn't know has claimed pulls in Redis, so that it can't be told whether they were counted: " +
 	"the statistics' database isn't the one that Redis was flushed to, or was emptied. Delete the claimed keys to give their pulls up")
 
-// page claims what a page of keys has, and applies the batch when it is full.
+// page claims what a page of keys has, and applies the batch when it is full. After an
+// error it does nothing more, whatever other nodes of a cluster have: a batch with an
+// unanswered claim must not be applied.
 func (f *flushing) page(ctx context.Context, keys []string) error {
+	if f.failed == nil {
+		f.failed = f.take(ctx, keys)
+	}
+	return f.failed
+}
+
+// take is page while nothing has failed.
+func (f *flushing) take(ctx context.Context, keys []string) error {
 	slices.Sort(keys) // a scan may tell one twice
 	for part := range slices.Chunk(slices.Compact(keys), f.w.opt.Batch) {
+		if len(f.list) > f.w.opt.Batch/2 { // pages are of about a batch
+			if err := f.finish(ctx); err != nil {
+				return err
+			}
+		}
 		if f.batch == 0 {
 			if err := f.open(ctx); err != nil {
 				return err
@@ -88,14 +103,14 @@ func (f *flushing) claimOnce(ctx context.Context, keys []string) (others map[str
 	var lost error
 	for _, c := range calls {
 		switch got, err := c.outcome(); {
-		case got == refused && isWrongType(err):
+		case got == refused && unfit(err):
 			f.w.invalid(ctx, c.key, err)
 		case got == refused:
 			f.left = fmt.Errorf("claiming pulls in Redis: %w", err)
 		case got == unanswered:
 			lost = err
 		default:
-			f.take(ctx, c, others)
+			f.answer(ctx, c, others)
 		}
 	}
 	if lost != nil {
@@ -104,12 +119,8 @@ func (f *flushing) claimOnce(ctx context.Context, keys []string) (others map[str
 	return others, nil
 }
 
-// isWrongType says whether an answer tells that a key is of another type. Redis 6 has
-// what a script met inside an ERR of its own, like other causes, which may pass.
-func isWrongType(err error) bool { return strings.Contains(err.Error(), "WRONGTYPE ") }
-
-// take takes over the answer of a claim.
-func (f *flushing) take(ctx context.Context, c *call, others map[string]int64) {
+// answer takes over the answer of a claim.
+func (f *flushing) answer(ctx context.Context, c *call, others map[string]int64) {
 	fields, ok := c.cmd.Val().([]any)
 	if !ok || len(fields) == 0 {
 		return // there was nothing to claim

@@ -185,7 +185,7 @@ func (r *Redis) counters(ctx context.Context, keys []string) ([]counter, error) 
 	answers, err := p.Exec(ctx)
 	list := make([]counter, len(keys))
 	for i, a := range answers {
-		if cause := cmp.Or(a.Err(), err); cause != nil && a.(*redis.SliceCmd).Val() == nil && !isWrongType(cause) {
+		if cause := cmp.Or(a.Err(), err); cause != nil && a.(*redis.SliceCmd).Val() == nil && !unfit(cause) {
 			return nil, fmt.Errorf("reading the pulls in Redis: %w", cause)
 		}
 		if fields := a.(*redis.SliceCmd).Val(); len(fields) == 7 {

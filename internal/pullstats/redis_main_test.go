@@ -22,22 +22,26 @@ type redisServer struct {
 	cmd                  *osexec.Cmd
 }
 
-// startRedis starts a Redis, or skips the test where none is installed, but fails
-// in CI.
+// redisProgram is the path of a server, if one is installed: the test is skipped
+// otherwise, but fails in CI.
+func redisProgram(t testing.TB) string {
+	t.Helper()
+	for _, name := range []string{"redis-server", "valkey-server"} {
+		if path, err := osexec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatal("redis-server isn't installed: see tools/packages")
+	}
+	t.Skip("needs redis-server: see tools/packages")
+	return ""
+}
+
+// startRedis starts a Redis, or skips the test where none is installed.
 func startRedis(t testing.TB) *redisServer {
 	t.Helper()
-	s := &redisServer{}
-	for _, name := range []string{"redis-server", "valkey-server"} {
-		if path, err := osexec.LookPath(name); err == nil && s.program == "" {
-			s.program = path
-		}
-	}
-	if s.program == "" {
-		if os.Getenv("CI") != "" {
-			t.Fatal("redis-server isn't installed: see tools/packages")
-		}
-		t.Skip("needs redis-server: see tools/packages")
-	}
+	s := &redisServer{program: redisProgram(t)}
 	dir, err := os.MkdirTemp("", "redis-") // t.TempDir may be too long for a socket
 	must(t, err)
 	s.dir, s.socket = dir, filepath.Join(dir, "s")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -71,9 +72,7 @@ func (q *redisQueue) pulled(ctx context.Context, e audit.Entry, byDigest hint) {
 		q.pulls = append(q.pulls, &event{Entry: e, hint: byDigest})
 	}
 	first := len(q.pulls) == 1 || len(q.pulls) == q.r.opt.Batch
-	n := len(q.pulls)
 	q.mu.Unlock()
-	q.r.opt.Metrics.waiting(n)
 	switch {
 	case full:
 		q.spill(ctx, e)
@@ -179,7 +178,7 @@ func (q *redisQueue) take(before time.Time) (batch []*event, more bool) {
 func (q *redisQueue) keep(list []*event) {
 	q.mu.Lock()
 	q.pulls = append(q.pulls, list...)
-	n := len(q.pulls)
+	n := len(q.pulls) // while Redis is away it is what came until the last attempt
 	q.mu.Unlock()
 	q.r.opt.Metrics.waiting(n)
 }
@@ -229,7 +228,8 @@ func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event,
 	if kept, err = q.lookHints(ctx, batch); err != nil {
 		return kept, err
 	}
-	uses, groups := usesOf(batch), grouped(batch)
+	groups := grouped(batch)
+	uses := usesOf(groups)
 	calls := make([]*call, 0, len(uses)+len(groups))
 	for _, u := range uses {
 		calls = append(calls, u.call)
@@ -334,55 +334,65 @@ func (q *redisQueue) lookHints(ctx context.Context, batch []*event) ([]*event, e
 // group is the pulls of a batch that have one key.
 type group struct {
 	events []*event
+	last   time.Time
 	call   *call
 }
 
+// counterName is what a counter counts.
+type counterName struct {
+	repository int64
+	tag        string
+	digest     oci.Digest
+}
+
 func grouped(batch []*event) []*group {
-	groups := map[string]*group{}
+	groups := make(map[counterName]*group, len(batch))
 	var list []*group
 	for _, e := range batch {
-		key := pullKey(e.RepositoryID, e.Tag, e.Digest)
-		g := groups[key]
+		name := counterName{e.RepositoryID, e.Tag, e.Digest}
+		g := groups[name]
 		if g == nil {
-			g = &group{call: &call{script: recordScript, key: key}}
-			groups[key] = g
+			g = &group{}
+			groups[name] = g
 			list = append(list, g)
 		}
 		g.events = append(g.events, e)
+		if e.Time.After(g.last) {
+			g.last = e.Time
+		}
 	}
 	for _, g := range list {
-		e, last, method := g.events[0], time.Time{}, "tag"
-		for _, one := range g.events {
-			if one.Time.After(last) {
-				last = one.Time
-			}
-		}
+		e, method := g.events[0], "tag"
 		if e.Tag == "" {
 			method = "digest"
 		}
-		g.call.args = []any{len(g.events), redisTime(last), e.RepositoryID, e.Tag, e.Digest.String(), method}
+		g.call = &call{
+			script: recordScript, key: pullKey(e.RepositoryID, e.Tag, e.Digest),
+			args: []any{len(g.events), redisTime(g.last), e.RepositoryID, e.Tag, e.Digest.String(), method},
+		}
 	}
 	return list
 }
 
-// usesOf are the calls by which Redis remembers when names were used, one for each
-// repository and hour.
-func usesOf(batch []*event) []*group {
-	groups := map[string]*group{}
+// usesOf are the calls by which Redis remembers when names of groups were used, one
+// for each repository and hour.
+func usesOf(groups []*group) []*group {
+	uses := map[string]*group{}
 	var list []*group
-	for _, e := range batch {
-		key := usesKey(e.RepositoryID, e.Time)
-		g := groups[key]
-		if g == nil {
-			g = &group{call: &call{script: useScript, key: key, args: []any{int((usesFor + 2*time.Hour).Seconds())}}}
-			groups[key] = g
-			list = append(list, g)
+	for _, g := range groups {
+		e := g.events[0]
+		key := usesKey(e.RepositoryID, g.last)
+		u := uses[key]
+		if u == nil {
+			u = &group{call: &call{script: useScript, key: key, args: []any{int((usesFor + 2*time.Hour).Seconds())}}}
+			uses[key] = u
+			list = append(list, u)
 		}
-		g.events = append(g.events, e)
-		at := e.Time.Unix() + 1
-		g.call.args = append(g.call.args, useField(e.Digest.String()), at)
+		u.events = append(u.events, g.events...)
+		at := g.last.Unix() + 1
+		u.call.args = append(u.call.args, useField(e.Digest.String()), at)
 		if e.Tag != "" {
-			g.call.args = append(g.call.args, useField(e.Tag), at)
+			u.call.args = append(u.call.args, useField(e.Tag), at)
 		}
 	}
 	return list

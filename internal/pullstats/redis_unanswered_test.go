@@ -1,0 +1,452 @@
+package pullstats
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// What a proxy does with a request.
+type fault int
+
+const (
+	pass      fault = iota
+	cutBefore       // it doesn't arrive
+	cutAfter        // it is done, and the answer is lost
+	swallow         // it doesn't arrive, and the connection stays
+)
+
+// proxy stands between a client and a server, both on sockets.
+type proxy struct {
+	listener net.Listener
+	server   string
+
+	mu    sync.Mutex
+	judge func(request []byte) fault // of each piece that comes from a client
+	hits  int
+}
+
+func startProxy(t testing.TB, name, server string) *proxy {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "proxy-") // t.TempDir may be too long for a socket
+	must(t, err)
+	p := &proxy{server: server, judge: func([]byte) fault { return pass }}
+	p.listener, err = net.Listen("unix", filepath.Join(dir, name))
+	must(t, err)
+	t.Cleanup(func() {
+		p.listener.Close() //nolint:errcheck // the test is over
+		os.RemoveAll(dir)  //nolint:errcheck // a leftover temporary directory harms nobody
+	})
+	go func() {
+		for {
+			client, err := p.listener.Accept()
+			if err != nil {
+				return
+			}
+			go p.serve(client)
+		}
+	}()
+	return p
+}
+
+func (p *proxy) serve(client net.Conn) {
+	defer client.Close() //nolint:errcheck // it was cut
+	server, err := net.Dial("unix", p.server)
+	if err != nil {
+		return
+	}
+	defer server.Close() //nolint:errcheck // it was cut
+	answers := make(chan []byte)
+	cut := make(chan struct{})
+	defer close(cut)
+	go func() {
+		defer close(answers)
+		for {
+			b := make([]byte, 1<<16)
+			n, err := server.Read(b)
+			if n == 0 || err != nil {
+				return
+			}
+			select {
+			case answers <- b[:n]:
+			case <-cut:
+				return
+			}
+		}
+	}()
+	requests := make(chan []byte)
+	go func() {
+		defer close(requests)
+		for {
+			b := make([]byte, 1<<20)
+			n, err := client.Read(b)
+			if n == 0 || err != nil {
+				return
+			}
+			select {
+			case requests <- b[:n]:
+			case <-cut:
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case b, ok := <-answers:
+			if _, err := client.Write(b); !ok || err != nil {
+				return
+			}
+		case b, ok := <-requests:
+			if !ok || !p.pass(b, server, answers) {
+				return
+			}
+		}
+	}
+}
+
+// pass forwards a request, and says whether the connection goes on.
+func (p *proxy) pass(request []byte, server io.Writer, answers <-chan []byte) bool {
+	p.mu.Lock()
+	f := p.judge(request)
+	if f != pass {
+		p.hits++
+	}
+	p.mu.Unlock()
+	switch f {
+	case cutBefore:
+		return false
+	case swallow:
+		return true
+	}
+	if _, err := server.Write(request); err != nil {
+		return false
+	}
+	if f == cutAfter {
+		<-answers
+		return false
+	}
+	return true
+}
+
+// on makes the proxy do something with requests that have a text, n times.
+func (p *proxy) on(text string, n int, f fault) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hits = 0
+	p.judge = func(request []byte) fault {
+		if n > 0 && bytes.Contains(request, []byte(text)) {
+			n--
+			return f
+		}
+		return pass
+	}
+}
+
+func (p *proxy) times() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.hits
+}
+
+// behind opens a client of a Redis behind a proxy.
+func (s *redisServer) behind(t testing.TB, stats *db.DB) (*Redis, *proxy) {
+	t.Helper()
+	p := startProxy(t, "s", s.socket)
+	r, err := NewRedis("unix://"+p.listener.Addr().String(), stats)
+	must(t, err)
+	t.Cleanup(func() { r.Close() }) //nolint:errcheck // the test is over
+	return r, p
+}
+
+// What a flush isn't answered has either happened or not, and is counted once.
+func TestRedisFlushUnanswered(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	for _, f := range []fault{cutBefore, cutAfter} {
+		for name, script := range map[string]*redis.Script{"claim": claimScript, "settle": settleScript, "epoch": epochScript} {
+			t.Run(fmt.Sprintf("%s/%d", name, f), func(t *testing.T) {
+				s := open(t, false, 1)
+				c := server.client(t)
+				must(t, c.FlushAll(t.Context()).Err())
+				r, p := server.behind(t, s.stats)
+				rec := s.recorder(t, r, unlogged)
+				w := s.flusher(t, r)
+				list := []audit.Entry{s.pull(0, "v0", "a", noon.Add(-time.Second))}
+				recorded(t, rec, list...)
+				must(t, w.Flush(t.Context())) // the scripts are known now
+				more := []audit.Entry{s.pull(0, "v1", "a", noon), s.pull(0, "v2", "b", noon.Add(time.Second)), s.pull(0, "v2", "b", noon.Add(2*time.Second))}
+				recorded(t, rec, more...)
+				list = append(list, more...)
+				p.on(script.Hash(), 1, f)
+				if err := w.Flush(t.Context()); err == nil || p.times() != 1 {
+					t.Errorf("a flush with %d calls unanswered: %v", p.times(), err)
+				}
+				if text := number(t, s.stats, "SELECT count(*) FROM redisprocessingstate WHERE processing_status = 'ERROR' AND error_message <> ''"); text != 1 {
+					t.Error("the failure isn't recorded")
+				}
+				more = []audit.Entry{s.pull(0, "v2", "c", noon.Add(time.Minute))}
+				recorded(t, rec, more...)
+				list = append(list, more...)
+				must(t, w.Flush(t.Context()))
+				compare(t, s.books(t), truth(list))
+				drained(t, c)
+				s.accounted(t)
+			})
+		}
+	}
+}
+
+// A record that stays unanswered is counted at most once, isn't counted from the log,
+// and shows as a use.
+func TestRedisRecordUnanswered(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	for f, counted := range map[fault]int64{cutBefore: 0, cutAfter: 1, swallow: 0} {
+		s := open(t, false, 1)
+		must(t, server.client(t).FlushAll(t.Context()).Err())
+		r, p := server.behind(t, s.stats)
+		m, err := NewMetrics(prometheus.NewRegistry())
+		must(t, err)
+		rec := s.recorder(t, r, func(o *RecorderOptions) { o.Metrics = m })
+		recorded(t, rec, s.pull(0, "v0", "z", time.Now())) // the scripts are known now
+		p.on(recordScript.Hash(), 1, f)
+		begun := time.Now().Truncate(time.Microsecond)
+		kept, err := rec.queue.record(t.Context(), waiting([]audit.Entry{s.pull(0, "v1", "a", time.Now())}))
+		if err == nil || len(kept) > 0 || p.times() != 1 {
+			t.Errorf("fault %d: kept %d, %v", f, len(kept), err)
+		}
+		if n := testutil.ToFloat64(m.events.WithLabelValues(eventUnanswered)); n != 1 {
+			t.Errorf("fault %d: the metric of unanswered pulls is %v, want 1", f, n)
+		}
+		finish(t, rec)
+		if n := s.logged(t, audit.CountedByRedis); n != 2 {
+			t.Errorf("fault %d: %d pulls are logged as counted by Redis, want 2", f, n)
+		}
+		must(t, s.flusher(t, r).Flush(t.Context()))
+		settle(t, s.worker(t))
+		if n := s.books(t)[tagName(s, 0, "v1")].Count; n != counted {
+			t.Errorf("fault %d: it is counted %d times, want %d", f, n, counted)
+		}
+		uses, err := s.worker(t, func(o *SyncOptions) { o.Redis = r }).Uses(t.Context(), s.repositories[0], []string{"v1"}, []string{digest("a").String()})
+		must(t, err)
+		if at := uses.Tags["v1"]; at.Before(begun) {
+			t.Errorf("fault %d: the tag was used at %v, want since %v", f, at, begun)
+		}
+		if at := uses.Manifests[digest("a").String()]; at.Before(begun) {
+			t.Errorf("fault %d: the manifest was used at %v, want since %v", f, at, begun)
+		}
+	}
+}
+
+// A hint that stays unanswered doesn't cost the pull that was looking for it.
+func TestRedisHintUnanswered(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, false, 1)
+	r, p := server.behind(t, s.stats)
+	rec := s.recorder(t, r, unlogged)
+	recorded(t, rec, s.pull(0, "v1", "a", noon)) // the scripts are known now
+	e := s.client("someone", 0, "", "a")
+	e.Time = noon.Add(time.Second)
+	p.on("evalsha", 1000, swallow)
+	list := []*event{{Entry: e, hint: hintOf(e)}}
+	kept, err := rec.queue.record(t.Context(), list)
+	if err == nil || len(kept) != 1 {
+		t.Fatalf("%d pulls are kept, want 1: %v", len(kept), err)
+	}
+	p.on("", 0, pass)
+	if kept, err = rec.queue.record(t.Context(), kept); err != nil || len(kept) > 0 {
+		t.Fatalf("then %d are kept: %v", len(kept), err)
+	}
+	must(t, s.flusher(t, r).Flush(t.Context()))
+	if n := s.books(t)[manifestName(s, 0, "a")].Count; n != 2 {
+		t.Errorf("the manifest was pulled %d times, want 2", n)
+	}
+}
+
+// A hint that can't be read costs its own pull the tag, and others nothing.
+func TestRedisHintUnfit(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, false, 1)
+	r := server.open(t, s.stats)
+	c := server.client(t)
+	var list []*event
+	for i, name := range []string{"a", "b"} {
+		e := s.client(fmt.Sprint("client", i), 0, "", name)
+		e.Time = noon
+		list = append(list, &event{Entry: e, hint: hintOf(e)})
+	}
+	must(t, c.HSet(t.Context(), list[0].hint.key(), "it", "is no text").Err())
+	must(t, hintScript.Run(t.Context(), c, []string{list[1].hint.key()}, "v1", 30, redisTime(noon), maxSameHints).Err())
+	kept, err := s.recorder(t, r, unlogged).queue.record(t.Context(), list)
+	if err != nil || len(kept) > 0 {
+		t.Fatalf("%d pulls are kept: %v", len(kept), err)
+	}
+	must(t, s.flusher(t, r).Flush(t.Context()))
+	compare(t, s.books(t), truth([]audit.Entry{s.pull(0, "", "a", noon), s.pull(0, "v1", "b", noon)}))
+}
+
+// A connection that can't be begun takes nothing, whatever the client library says.
+func TestRedisRefusesConnections(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, false, 1)
+	admin := server.client(t)
+	r, err := NewRedis("unix://:secret@"+server.socket+"?db=1", s.stats)
+	must(t, err)
+	t.Cleanup(func() { r.Close() }) //nolint:errcheck // the test is over
+	must(t, admin.ConfigSet(t.Context(), "requirepass", "secret").Err())
+	must(t, r.ping(t.Context()))
+	rec := s.recorder(t, r, unlogged)
+	list := []audit.Entry{s.pull(0, "v1", "a", noon)}
+	recorded(t, rec, list...)
+	must(t, admin.ConfigSet(t.Context(), "requirepass", "another").Err())
+	must(t, admin.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes").Err())
+	more := []audit.Entry{s.pull(0, "v1", "a", noon.Add(time.Second))}
+	kept, err := rec.queue.record(t.Context(), waiting(more))
+	if err == nil || len(kept) != 1 {
+		t.Fatalf("%d pulls are kept, want 1: %v", len(kept), err)
+	}
+	if err := s.flusher(t, r).Flush(t.Context()); err == nil {
+		t.Error("a flush of nothing succeeded")
+	}
+	must(t, admin.ConfigSet(t.Context(), "requirepass", "secret").Err())
+	recorded(t, rec, more...)
+	must(t, s.flusher(t, r).Flush(t.Context()))
+	compare(t, s.books(t), truth(append(list, more...)))
+}
+
+// A commit that stays unanswered is found out about: a batch is added once.
+func TestRedisCommitUnanswered(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	for _, f := range []fault{cutBefore, cutAfter} {
+		s := open(t, false, 1)
+		must(t, server.client(t).FlushAll(t.Context()).Err())
+		cfg := s.log.Pool.Config().ConnConfig
+		p := startProxy(t, fmt.Sprintf(".s.PGSQL.%d", cfg.Port), filepath.Join(cfg.Host, fmt.Sprintf(".s.PGSQL.%d", cfg.Port)))
+		dsn := fmt.Sprintf("host=%s port=%d dbname=%s user=%s password='%s' sslmode=disable",
+			filepath.Dir(p.listener.Addr().String()), cfg.Port, cfg.Database, cfg.User, cfg.Password)
+		far, err := db.Open(t.Context(), db.Options{DSN: dsn, Log: quiet})
+		must(t, err)
+		t.Cleanup(far.Close)
+		r := server.open(t, s.stats)
+		list := []audit.Entry{s.pull(0, "v1", "a", noon), s.pull(0, "v2", "b", noon.Add(time.Second))}
+		recorded(t, s.recorder(t, r, unlogged), list...)
+		w := s.flusher(t, r, func(o *FlushOptions) { o.Log, o.Stats = far, far })
+		must(t, far.Ping(t.Context()))
+		p.on("commit\x00", 1, f)
+		must(t, w.Flush(t.Context()))
+		if p.times() != 1 {
+			t.Errorf("%d commits were unanswered", p.times())
+		}
+		compare(t, s.books(t), truth(list))
+		s.accounted(t)
+		p.on("commit\x00", 1000, f) // until it gives up
+		more := []audit.Entry{s.pull(0, "v1", "b", noon.Add(time.Minute))}
+		recorded(t, s.recorder(t, r, unlogged), more...)
+		if err := w.Flush(t.Context()); err == nil || p.times() < flushAttempts {
+			t.Errorf("fault %d at %d commits: %v", f, p.times(), err)
+		}
+		p.on("", 0, pass)
+		must(t, w.Flush(t.Context()))
+		compare(t, s.books(t), truth(append(list, more...)))
+		drained(t, server.client(t))
+		s.accounted(t)
+	}
+}
+
+// With the statistics in a database of their own the transaction there may be
+// committed while that of the log, which holds the repositories, fails.
+func TestRedisLogLostAtCommit(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, true, 1)
+	r := server.open(t, s.stats)
+	list := []audit.Entry{s.pull(0, "v1", "a", noon), s.pull(0, "v2", "b", noon.Add(time.Second))}
+	recorded(t, s.recorder(t, r, unlogged), list...)
+	w := s.flusher(t, r)
+	cut := 0
+	w.crash = func(step string) {
+		if step == "before commit" {
+			cut++
+			exec(t, s.log, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+		}
+	}
+	must(t, w.Flush(t.Context()))
+	if cut != 1 {
+		t.Errorf("the batch was added %d times", cut)
+	}
+	compare(t, s.books(t), truth(list))
+	drained(t, server.client(t))
+	s.accounted(t)
+}
+
+// Where PostgreSQL cuts all connections in the middle of a flush, it is tried again.
+func TestRedisFlushDatabaseCut(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	for _, step := range []string{"claimed", "before commit", "after commit", "settled"} {
+		s := open(t, false, 1)
+		must(t, server.client(t).FlushAll(t.Context()).Err())
+		r := server.open(t, s.stats)
+		list := []audit.Entry{s.pull(0, "v1", "a", noon), s.pull(0, "v2", "b", noon.Add(time.Second))}
+		recorded(t, s.recorder(t, r, unlogged), list...)
+		w := s.flusher(t, r)
+		w.crash = at(step, func() {
+			exec(t, s.log, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+		})
+		if err := w.Flush(t.Context()); err != nil && db.Code(err) != "57P01" && !db.Unavailable(err) && !strings.Contains(err.Error(), "conn closed") {
+			t.Errorf("%s: %v", step, err)
+		}
+		if err := w.Flush(t.Context()); err != nil { // a connection of the pool may still be of those
+			must(t, w.Flush(t.Context()))
+		}
+		compare(t, s.books(t), truth(list))
+		drained(t, server.client(t))
+		s.accounted(t)
+	}
+}
+
+// After an unanswered claim a batch takes no more keys, of other nodes of a cluster
+// for instance: it must not be applied.
+func TestRedisClaimUnansweredAmongNodes(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, false, 1)
+	r, p := server.behind(t, s.stats)
+	rec := s.recorder(t, r, unlogged)
+	first := []audit.Entry{s.pull(0, "v0", "a", noon.Add(-time.Second))}
+	recorded(t, rec, first...)
+	must(t, s.flusher(t, r).Flush(t.Context())) // the scripts are known now
+	list := []audit.Entry{s.pull(0, "v1", "a", noon), s.pull(0, "v2", "b", noon.Add(time.Second))}
+	recorded(t, rec, list...)
+	f := &flushing{w: s.flusher(t, r, func(o *FlushOptions) { o.Batch = 1 })}
+	p.on(claimScript.Hash(), 1, cutAfter)
+	lost := f.page(t.Context(), []string{pullKey(s.repositories[0], "v1", digest("a"))})
+	again := f.page(t.Context(), []string{pullKey(s.repositories[0], "v2", digest("b"))})
+	if lost == nil || again == nil {
+		t.Errorf("pages of a flush with an unanswered claim: %v, then %v", lost, again)
+	}
+	if err := f.close(t.Context(), lost); err == nil {
+		t.Error("it ended well")
+	}
+	must(t, s.flusher(t, r).Flush(t.Context()))
+	compare(t, s.books(t), truth(append(first, list...)))
+	drained(t, server.client(t))
+}
