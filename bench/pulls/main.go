@@ -15,6 +15,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -136,10 +137,20 @@ func (b *bench) startRedis(base string) (stop func(), err error) {
 		return nil, fmt.Errorf("starting redis-server: %w", err)
 	}
 	b.url = "unix://" + socket
-	return func() {
+	stop = func() {
 		cmd.Process.Kill() //nolint:errcheck // it may have ended
 		cmd.Wait()         //nolint:errcheck // by the signal
-	}, nil
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			return stop, conn.Close()
+		}
+		if time.Now().After(deadline) {
+			stop()
+			return nil, fmt.Errorf("redis-server doesn't answer: %w", err)
+		}
+	}
 }
 
 // pull is the n-th pull: each of keys is pulled once before one is again.

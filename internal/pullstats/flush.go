@@ -21,7 +21,7 @@ const (
 	flushAttempts = 4
 	// settledFor is how long a key stays that has nothing to count: longer than a claim
 	// may be under way.
-	settledFor = 15 * time.Minute
+	settledFor = time.Minute
 	// turnFor is how long a run that has come to nothing new is taken to go on.
 	turnFor = 2 * time.Minute
 )

@@ -77,26 +77,27 @@ return 1`)
 	// the claim that the key has now and, if that is the batch's, what it comes to;
 	// nothing if there is nothing to claim. Once more it answers the same.
 	claimScript = redis.NewScript(`
-local h = redis.call('HMGET', KEYS[1], 'claim', 'done', 'pull_count', 'last_pull_timestamp')
-if not h[1] then
-  if (tonumber(h[2] or 0) or 0) >= tonumber(ARGV[1]) then return false end
-  if not ((tonumber(h[3] or 0) or 0) > 0) then return false end
-  redis.call('HSET', KEYS[1], 'claim', ARGV[1], 'claimed_count', h[3], 'claimed_ts', h[4] or '0', 'pull_count', '0')
-elseif h[1] ~= ARGV[1] then
-  return {h[1]}
+local h = redis.call('HMGET', KEYS[1], 'claim', 'done', 'pull_count', 'last_pull_timestamp', 'claimed_count', 'claimed_ts',
+  'repository_id', 'tag_name', 'manifest_digest', 'pull_method')
+if h[1] and h[1] ~= '' then
+  if h[1] ~= ARGV[1] then return {h[1]} end
+  return {h[1], h[5], h[6], h[7], h[8], h[9], h[10]}
 end
-return redis.call('HMGET', KEYS[1], 'claim', 'claimed_count', 'claimed_ts', 'repository_id', 'tag_name', 'manifest_digest', 'pull_method')`)
+if (tonumber(h[2] or 0) or 0) >= tonumber(ARGV[1]) then return false end
+if not ((tonumber(h[3] or 0) or 0) > 0) then return false end
+local at = h[4] or '0'
+redis.call('HSET', KEYS[1], 'claim', ARGV[1], 'claimed_count', h[3], 'claimed_ts', at, 'pull_count', '0')
+return {ARGV[1], h[3], at, h[7], h[8], h[9], h[10]}`)
 
 	// settleScript ends the claim of a batch: its number, "applied" or "abandoned", and
 	// the seconds that a key with nothing to count stays. What wasn't applied is to be
 	// counted again. Without that claim it does nothing.
 	settleScript = redis.NewScript(`
-local h = redis.call('HMGET', KEYS[1], 'claim', 'claimed_count')
+local h = redis.call('HMGET', KEYS[1], 'claim', 'claimed_count', 'pull_count')
 if h[1] ~= ARGV[1] then return 0 end
 if ARGV[2] ~= 'applied' then redis.call('HINCRBY', KEYS[1], 'pull_count', h[2]) end
-redis.call('HDEL', KEYS[1], 'claim', 'claimed_count', 'claimed_ts')
-redis.call('HSET', KEYS[1], 'done', ARGV[1])
-if redis.call('HGET', KEYS[1], 'pull_count') == '0' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
+redis.call('HSET', KEYS[1], 'claim', '', 'claimed_count', '', 'claimed_ts', '', 'done', ARGV[1])
+if ARGV[2] == 'applied' and h[3] == '0' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
 return 1`)
 
 	// useScript remembers when names were last used: seconds to live, and pairs of a
