@@ -172,7 +172,15 @@ func TestRedisRestarts(t *testing.T) {
 		}
 		<-killed
 		if round > 0 {
-			exec(t, s.stats, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+			cut := func() error {
+				_, err := s.stats.Pool.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+				return err
+			}
+			for deadline := time.Now().Add(time.Minute); cut() != nil; { // the pool has connections that were cut before
+				if time.Now().After(deadline) {
+					t.Fatal("the database can't be reached")
+				}
+			}
 			server.start(t)
 		}
 	}

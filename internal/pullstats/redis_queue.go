@@ -36,17 +36,20 @@ type redisQueue struct {
 
 	mu     sync.Mutex
 	pulls  []*event
+	same   map[counterName]*event // those of pulls that others may join
 	hints  []heldHint
 	closed bool
 }
 
-// event is a pull that waits.
+// event is a pull that waits, or several of the same name that have no entries.
 type event struct {
-	audit.Entry
-	hint   hint // of a pull by digest
-	looked bool // for a hint
-	marked bool // as used
-	unseen bool // as a use, until it is flushed
+	audit.Entry // its time is the last one's
+	n           int
+	since       time.Time // it waits
+	hint        hint      // of a pull by digest
+	looked      bool      // for a hint
+	marked      bool      // as used
+	unseen      bool      // as a use, until it is flushed
 }
 
 type heldHint struct {
@@ -56,7 +59,7 @@ type heldHint struct {
 }
 
 func newRedisQueue(r *Recorder) *redisQueue {
-	q := &redisQueue{r: r, sending: make(chan struct{}, 1)}
+	q := &redisQueue{r: r, sending: make(chan struct{}, 1), same: map[counterName]*event{}}
 	q.loop = worker.New(worker.Options{
 		Name: "pulls to Redis", Batch: q.batch, Next: q.next, Timeout: 2 * recordTimeout,
 		BackoffMin: 200 * time.Millisecond, BackoffMax: 5 * time.Second, Log: r.opt.Logger, Metrics: r.opt.Worker,
@@ -67,28 +70,55 @@ func newRedisQueue(r *Recorder) *redisQueue {
 // pulled takes a pull, or has it counted from the log where there is no room.
 func (q *redisQueue) pulled(ctx context.Context, e audit.Entry, byDigest hint) {
 	q.mu.Lock()
+	if q.join(e, byDigest) {
+		q.mu.Unlock()
+		return
+	}
 	full := q.closed || len(q.pulls) >= q.r.opt.Buffer
 	if !full {
-		q.pulls = append(q.pulls, &event{Entry: e, hint: byDigest})
+		q.add(&event{Entry: e, n: 1, since: e.Time, hint: byDigest})
 	}
 	first := len(q.pulls) == 1 || len(q.pulls) == q.r.opt.Batch
 	q.mu.Unlock()
 	switch {
 	case full:
-		q.spill(ctx, e)
+		q.spill(ctx, e, 1)
 	case first:
 		q.loop.Wake()
 	}
 }
 
+// join adds a pull to one of the same name that waits, where none of them is logged.
+func (q *redisQueue) join(e audit.Entry, byDigest hint) bool {
+	if q.r.opt.Log != nil || byDigest != (hint{}) {
+		return false
+	}
+	other := q.same[counterName{e.RepositoryID, e.Tag, e.Digest}]
+	if other == nil {
+		return false
+	}
+	other.n, other.marked = other.n+1, false
+	if e.Time.After(other.Time) {
+		other.Time = e.Time
+	}
+	return true
+}
+
+func (q *redisQueue) add(e *event) {
+	q.pulls = append(q.pulls, e)
+	if q.r.opt.Log == nil && e.hint == (hint{}) {
+		q.same[counterName{e.RepositoryID, e.Tag, e.Digest}] = e
+	}
+}
+
 // spill has a pull that Redis didn't take counted from the log.
-func (q *redisQueue) spill(ctx context.Context, e audit.Entry) {
+func (q *redisQueue) spill(ctx context.Context, e audit.Entry, n int) {
 	e.CountedBy = audit.CountedByAudit
 	if q.r.opt.Log != nil && q.r.opt.Log.Record(ctx, e) {
-		q.r.opt.Metrics.event(eventLogged, 1)
+		q.r.opt.Metrics.event(eventLogged, n)
 		return
 	}
-	q.r.opt.Metrics.event(eventDropped, 1)
+	q.r.opt.Metrics.event(eventDropped, n)
 	q.r.missed(e)
 }
 
@@ -111,7 +141,7 @@ func (q *redisQueue) next(context.Context) (time.Duration, error) {
 	defer q.mu.Unlock()
 	idle := worker.MaxIdle
 	if len(q.pulls) > 0 {
-		idle = time.Until(q.pulls[0].Time.Add(redisLinger))
+		idle = time.Until(q.pulls[0].since.Add(redisLinger))
 	}
 	if len(q.hints) > 0 {
 		idle = min(idle, time.Until(q.hints[0].at.Add(hintLinger)))
@@ -165,10 +195,13 @@ func (q *redisQueue) take(before time.Time) (batch []*event, more bool) {
 	limit := min(len(q.pulls), q.r.opt.Batch)
 	full := limit == q.r.opt.Batch
 	n := 0
-	for n < limit && (full || q.pulls[n].Time.Before(before)) {
+	for n < limit && (full || q.pulls[n].since.Before(before)) {
 		n++
 	}
 	batch = append(batch, q.pulls[:n]...)
+	for _, e := range batch {
+		delete(q.same, counterName{e.RepositoryID, e.Tag, e.Digest}) // it is complete
+	}
 	clear(q.pulls[:n])
 	q.pulls = q.pulls[n:]
 	return batch, len(q.pulls) >= q.r.opt.Batch
@@ -250,7 +283,7 @@ func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event,
 		switch {
 		case got == refused && unfit(cause):
 			for _, e := range g.events {
-				q.spill(ctx, e.Entry)
+				q.spill(ctx, e.Entry, e.n)
 			}
 			q.r.opt.Logger.WarnContext(ctx, "Redis has something else in the place of a counter of pulls", "key", g.call.key, "error", cause)
 		case got == refused:
@@ -271,7 +304,9 @@ func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event,
 // counted logs pulls that Redis has counted or, where it didn't answer, may have:
 // who would count them again might count them twice.
 func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome) {
+	n := 0
 	for _, e := range list {
+		n += e.n
 		e.CountedBy = audit.CountedByRedis
 		q.r.log(ctx, e.Entry)
 		if got == unanswered || e.unseen {
@@ -279,10 +314,10 @@ func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome) {
 		}
 	}
 	if got == unanswered {
-		q.r.opt.Metrics.event(eventUnanswered, len(list))
+		q.r.opt.Metrics.event(eventUnanswered, n)
 		return
 	}
-	q.r.opt.Metrics.event(eventRecorded, len(list))
+	q.r.opt.Metrics.event(eventRecorded, n)
 }
 
 // unfit says whether an answer tells that a key holds something else than it should,
@@ -334,6 +369,7 @@ func (q *redisQueue) lookHints(ctx context.Context, batch []*event) ([]*event, e
 // group is the pulls of a batch that have one key.
 type group struct {
 	events []*event
+	n      int // pulls
 	last   time.Time
 	call   *call
 }
@@ -356,7 +392,7 @@ func grouped(batch []*event) []*group {
 			groups[name] = g
 			list = append(list, g)
 		}
-		g.events = append(g.events, e)
+		g.events, g.n = append(g.events, e), g.n+e.n
 		if e.Time.After(g.last) {
 			g.last = e.Time
 		}
@@ -368,7 +404,7 @@ func grouped(batch []*event) []*group {
 		}
 		g.call = &call{
 			script: recordScript, key: pullKey(e.RepositoryID, e.Tag, e.Digest),
-			args: []any{len(g.events), redisTime(g.last), e.RepositoryID, e.Tag, e.Digest.String(), method},
+			args: []any{g.n, redisTime(g.last), e.RepositoryID, e.Tag, e.Digest.String(), method},
 		}
 	}
 	return list
@@ -424,13 +460,13 @@ func (q *redisQueue) close(ctx context.Context) {
 	defer func() { <-q.sending }()
 	q.mu.Lock()
 	rest := q.pulls
-	q.pulls = nil
+	q.pulls, q.same = nil, nil
 	q.mu.Unlock()
 	if len(rest) > 0 {
 		q.r.opt.Logger.WarnContext(ctx, "stopping with pulls that Redis didn't take", "pulls", len(rest), "error", errors.Join(err, ctx.Err()))
 	}
 	for _, e := range rest {
-		q.spill(ctx, e.Entry)
+		q.spill(ctx, e.Entry, e.n)
 	}
 }
 

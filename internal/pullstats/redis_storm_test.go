@@ -78,7 +78,7 @@ func recorded(t testing.TB, rec *Recorder, list ...audit.Entry) {
 
 func waiting(list []audit.Entry) (batch []*event) {
 	for _, e := range list {
-		batch = append(batch, &event{Entry: e})
+		batch = append(batch, &event{Entry: e, n: 1})
 	}
 	return batch
 }

@@ -1,8 +1,12 @@
 package pullstats
 
 import (
+	"context"
+	"fmt"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/audit"
 )
@@ -54,5 +58,53 @@ func TestRedis(t *testing.T) {
 		must(t, w.Flush(t.Context())) // nothing is left
 		settle(t, s.worker(t))        // and nothing of it counts in the log
 		check()
+	}
+}
+
+// Without a log pulls of the same name wait as one: none is lost among them, whatever
+// comes while they are sent, and the newest time is theirs.
+func TestRedisWithoutLog(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	r := startRedis(t).open(t, s.stats)
+	rec := s.recorder(t, r, func(o *RecorderOptions) { o.Log = nil })
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- rec.Run(ctx) }()
+	var group errgroup.Group
+	const clients, each = 4, 20_000
+	for range clients {
+		group.Go(func() error {
+			for n := range each {
+				rec.Pulled(t.Context(), s.client("a", 0, fmt.Sprint("v", n%3), "x"))
+				if n%100 == 0 {
+					rec.Pulled(t.Context(), s.client("a", 0, "", "x"))
+				}
+			}
+			return nil
+		})
+	}
+	must(t, group.Wait())
+	if n := rec.queue.waiting(); n > 3*clients*each/100 {
+		t.Errorf("%d events wait", n)
+	}
+	stop()
+	must(t, <-done)
+	last := time.Now()
+	rec.Pulled(t.Context(), s.client("a", 0, "v0", "x"))
+	rec.Pulled(t.Context(), s.client("a", 0, "v0", "x"))
+	rec.Close(t.Context())
+	rec.Pulled(t.Context(), s.client("a", 0, "v0", "x")) // too late
+	must(t, s.flusher(t, r).Flush(t.Context()))
+	got := s.books(t)
+	v0 := got[tagName(s, 0, "v0")]
+	if sum := v0.Count + got[tagName(s, 0, "v1")].Count + got[tagName(s, 0, "v2")].Count; sum != clients*each+2 {
+		t.Errorf("%d pulls by tag, want %d", sum, clients*each+2)
+	}
+	if n := got[manifestName(s, 0, "x")].Count; n != clients*each+clients*each/100+2 {
+		t.Errorf("%d pulls of the manifest, want %d", n, clients*each+clients*each/100+2)
+	}
+	if v0.Last.Before(last.Truncate(time.Microsecond)) {
+		t.Errorf("the last pull was at %v, want %v or later", v0.Last, last)
 	}
 }

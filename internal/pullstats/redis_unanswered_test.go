@@ -263,7 +263,7 @@ func TestRedisHintUnanswered(t *testing.T) {
 	e := s.client("someone", 0, "", "a")
 	e.Time = noon.Add(time.Second)
 	p.on("evalsha", 1000, swallow)
-	list := []*event{{Entry: e, hint: hintOf(e)}}
+	list := []*event{{Entry: e, hint: hintOf(e), n: 1}}
 	kept, err := rec.queue.record(t.Context(), list)
 	if err == nil || len(kept) != 1 {
 		t.Fatalf("%d pulls are kept, want 1: %v", len(kept), err)
@@ -289,7 +289,7 @@ func TestRedisHintUnfit(t *testing.T) {
 	for i, name := range []string{"a", "b"} {
 		e := s.client(fmt.Sprint("client", i), 0, "", name)
 		e.Time = noon
-		list = append(list, &event{Entry: e, hint: hintOf(e)})
+		list = append(list, &event{Entry: e, hint: hintOf(e), n: 1})
 	}
 	must(t, c.HSet(t.Context(), list[0].hint.key(), "it", "is no text").Err())
 	must(t, hintScript.Run(t.Context(), c, []string{list[1].hint.key()}, "v1", 30, redisTime(noon), maxSameHints).Err())
