@@ -232,7 +232,7 @@ func (b *bench) flushing(ctx context.Context) error {
 	if err := worker.Flush(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("a flush that finds nothing to count in %d keys: %s\n", b.keys, time.Since(start).Round(time.Millisecond))
+	fmt.Printf("a flush right after, of %d keys with nothing to count that have not expired: %s\n", b.keys, time.Since(start).Round(time.Millisecond))
 	return nil
 }
 
