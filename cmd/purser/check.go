@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
@@ -49,6 +50,10 @@ func checkCommand(src *source) *cobra.Command {
 			o.Catalog = catalog.New(catalog.Options{DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime})
 			// A wrong path has no store, which is not an empty one.
 			if o.Store, err = tryStore(ctx, cfg.Storage, blob.DirOptions{Path: cfg.Storage.Filesystem.Path, Existing: true}); err != nil {
+				return err
+			}
+			entry := audit.Entry{Kind: audit.RunCheck, Detail: map[string]any{"deep": o.Deep, "repair": o.Repair, "force": o.Force}}
+			if err := audit.New(metadata).Append(byCommand(ctx, cmd), entry); err != nil {
 				return err
 			}
 			return runCheck(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr(), *out, o)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 )
@@ -19,8 +20,9 @@ func gcCommand(src *source) *cobra.Command {
 }
 
 // withCatalog runs fn on the catalog of the metadata database, whether a server
-// runs or not. The caches of running servers hear of what fn changes.
-func (s *source) withCatalog(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *catalog.Catalog) error) error {
+// runs or not. The caches of running servers hear of what fn changes, and the audit
+// log takes what it does for the command's.
+func (s *source) withCatalog(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *catalog.Catalog, trail *audit.Log) error) error {
 	return s.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		if err := checkMetadata(ctx, dsn); errors.Is(err, errPending) {
 			return errors.New(`the database's schema is older than this program needs: run "purser migrate up"`)
@@ -36,9 +38,9 @@ func (s *source) withCatalog(cmd *cobra.Command, fn func(ctx context.Context, cf
 			return err
 		}
 		defer metadata.Close()
-		return fn(ctx, cfg, catalog.New(catalog.Options{
+		return fn(byCommand(ctx, cmd), cfg, catalog.New(catalog.Options{
 			DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime, Audit: auditing, Log: log,
-		}))
+		}), audit.New(metadata))
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/oci"
@@ -33,7 +34,7 @@ func gcExplainCommand(src *source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return src.withCatalog(cmd, func(ctx context.Context, _ *config.Config, c *catalog.Catalog) error {
+		return src.withCatalog(cmd, func(ctx context.Context, _ *config.Config, c *catalog.Catalog, _ *audit.Log) error {
 			if path == "" {
 				e, err := c.ExplainBlob(ctx, digest)
 				if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 )
@@ -20,7 +21,10 @@ func gcRetryCommand(src *source) *cobra.Command {
 	}
 	out := addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withCatalog(cmd, func(ctx context.Context, _ *config.Config, c *catalog.Catalog) error {
+		return src.withCatalog(cmd, func(ctx context.Context, _ *config.Config, c *catalog.Catalog, trail *audit.Log) error {
+			if err := trail.Append(ctx, audit.Entry{Kind: audit.RetryGC}); err != nil {
+				return err
+			}
 			var n struct {
 				Manifests int64 `json:"manifests"`
 				Blobs     int64 `json:"blobs"`

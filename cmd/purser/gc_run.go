@@ -10,6 +10,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/gc"
@@ -38,8 +39,11 @@ func gcRunCommand(src *source) *cobra.Command {
 	cmd.Flags().IntVar(&r.limit, "limit", 100, "list at most `N` things that would go; 0: all")
 	r.format = addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withCatalog(cmd, func(ctx context.Context, cfg *config.Config, c *catalog.Catalog) error {
+		return src.withCatalog(cmd, func(ctx context.Context, cfg *config.Config, c *catalog.Catalog, trail *audit.Log) error {
 			r.out, r.progress = cmd.OutOrStdout(), newProgressLine(cmd.ErrOrStderr())
+			if err := trail.Append(ctx, audit.Entry{Kind: audit.RunGC, Detail: map[string]any{"dry_run": r.dry}}); err != nil {
+				return err
+			}
 			return r.run(ctx, cfg, c)
 		})
 	}

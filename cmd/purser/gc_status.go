@@ -10,6 +10,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 )
@@ -26,7 +27,7 @@ func gcStatusCommand(src *source) *cobra.Command {
 	}
 	out := addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withCatalog(cmd, func(ctx context.Context, _ *config.Config, c *catalog.Catalog) error {
+		return src.withCatalog(cmd, func(ctx context.Context, _ *config.Config, c *catalog.Catalog, _ *audit.Log) error {
 			s, err := c.GCStatus(ctx)
 			if err != nil {
 				return err

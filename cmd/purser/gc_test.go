@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
@@ -246,6 +248,30 @@ func TestGCRetry(t *testing.T) {
 	g.exec("UPDATE gc_manifest_review_queue SET set_aside_at = now(), review_count = 10")
 	same(t, g.run("gc", "retry"), "Brought back 1 manifest and 2 blobs: their reviews are due now.\n")
 	same(t, g.run("gc", "retry", "-o", "json"), "{\n  \"manifests\": 0,\n  \"blobs\": 0\n}\n")
+}
+
+// What an operator starts by a command is in the audit log, as if by the API.
+func TestCommandsAreLogged(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	g.run("gc", "status")
+	g.run("gc", "run", "--dry-run")
+	g.run("gc", "run")
+	g.run("gc", "retry")
+	g.run("check", "--deep")
+	rows, err := g.db.Pool.Query(t.Context(), `
+		SELECT concat_ws(' ', kind, user_agent || ':', detail) FROM auditlog WHERE user_agent LIKE 'purser %' ORDER BY id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, strings.Join(got, "\n"), `run_gc purser gc run: {"dry_run": true}
+run_gc purser gc run: {"dry_run": false}
+retry_gc purser gc retry:
+run_check purser check: {"deep": true, "force": false, "repair": false}`)
 }
 
 const drySays = "A dry run can't tell what comes after: deleting manifests queues their blobs, children and\n" +

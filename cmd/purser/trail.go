@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -28,6 +29,11 @@ func openPullLog(cfg config.Audit, d *db.DB, reg prometheus.Registerer, log *slo
 	return audit.NewRecorder(audit.RecorderOptions{
 		DB: d, Buffer: cfg.Buffer, Alive: catalog.AliveRepositories, Log: log, Metrics: metrics,
 	}), nil
+}
+
+// byCommand makes entries of the audit log tell which command they are of.
+func byCommand(ctx context.Context, cmd *cobra.Command) context.Context {
+	return audit.WithSource(ctx, audit.Source{UserAgent: cmd.CommandPath()})
 }
 
 // auditWorkers are what the audit log needs in the background.

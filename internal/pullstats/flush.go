@@ -323,7 +323,7 @@ func parseClaim(key string, fields []any) (c claimed, err error) {
 	return c, err
 }
 
-// tally adds claims up, those of repositories that are gone left out.
+// addUp adds claims up, those of repositories that are gone left out.
 func addUp(list []claimed, alive map[int64]bool) (c counts, gone int) {
 	a := newAdder()
 	for _, p := range list {
