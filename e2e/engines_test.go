@@ -103,11 +103,15 @@ type docker struct {
 }
 
 // startDocker starts a Docker engine that ends with the test. It changes nothing of
-// the machine's network, and its mounts are its own.
+// the machine's network, and its mounts are its own. Who may not mount can't run it,
+// which nothing that is installed changes, so that the test skips in CI too:
+// containerd, which anybody can run, pulls by the same requests.
 func startDocker(t testing.TB) *docker {
 	t.Helper()
-	if os.Getuid() != 0 {
-		lacking(t, "only root can run dockerd")
+	try := exec.Command("true")
+	ownMounts(try)
+	if err := try.Run(); os.Getuid() != 0 || err != nil {
+		t.Skipf("only root who may mount can run dockerd: %v", err)
 	}
 	path := systemProgram(t, "dockerd")
 	dir, containerd := newDir(t), startContainerd(t)
