@@ -128,7 +128,7 @@ func TestLiveWithoutRedis(t *testing.T) {
 	s := open(t, false, 1)
 	server := startRedis(t)
 	r := server.open(t, s.stats)
-	server.kill(t)
+	server.Kill()
 	for name, redis := range map[string]*Redis{"none": nil, "away": r} {
 		reader, err := NewReader(Options{DB: s.stats, Redis: redis})
 		must(t, err)

@@ -56,7 +56,7 @@ func TestRedisAway(t *testing.T) {
 	}
 	pull(5)
 	until(t, "the first pulls", func() bool { return testutil.ToFloat64(m.events.WithLabelValues(eventRecorded)) == 5 })
-	server.kill(t)
+	server.Kill()
 	rec.Pulled(t.Context(), s.client("a", 0, "v1", "a"))
 	until(t, "a failure", func() bool { return rec.queue.waiting() == 1 && marked(rec, s, "v1") })
 	rec.Pulled(t.Context(), s.client("a", 0, "v2", "a")) // it waits while nothing is sent any more
@@ -69,7 +69,7 @@ func TestRedisAway(t *testing.T) {
 	if logged < 5 || logged > 10 {
 		t.Errorf("%v pulls found no room, want some 10", logged)
 	}
-	server.start(t)
+	server.Start(t)
 	until(t, "what waits", func() bool { return rec.queue.waiting() == 0 })
 	stop()
 	finish(t, rec)
@@ -103,7 +103,7 @@ func TestRedisAwayWithoutLog(t *testing.T) {
 	m, err := NewMetrics(prometheus.NewRegistry())
 	must(t, err)
 	rec := s.recorder(t, r, unlogged, func(o *RecorderOptions) { o.Buffer, o.Metrics = 1, m })
-	server.kill(t)
+	server.Kill()
 	begun := time.Now()
 	rec.Pulled(t.Context(), s.client("a", 0, "v0", "z"))
 	rec.Pulled(t.Context(), s.client("a", 0, "v1", "a"))
@@ -117,7 +117,7 @@ func TestRedisAwayWithoutLog(t *testing.T) {
 		t.Errorf("%v pulls were dropped in the end, want 2", n)
 	}
 	must(t, rec.opt.Marks.Close(t.Context()))
-	server.start(t)
+	server.Start(t)
 	must(t, s.flusher(t, r).Flush(t.Context()))
 	uses, err := s.asked(t, r)
 	if err != nil || uses.Tags["v1"].Before(begun) || uses.Manifests[digest("a").String()].Before(begun) {

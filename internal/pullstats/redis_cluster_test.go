@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/pullstats/redistest"
 )
 
 // cluster is a Redis cluster of a test's own: three masters.
@@ -33,7 +34,7 @@ func freePort(t testing.TB) int {
 
 func startCluster(t testing.TB) *cluster {
 	t.Helper()
-	program := redisProgram(t)
+	program := redistest.Program(t)
 	c := &cluster{}
 	var buses []int
 	for range 3 {

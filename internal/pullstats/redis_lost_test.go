@@ -139,7 +139,7 @@ func TestRedisRestarts(t *testing.T) {
 			go func() {
 				defer close(killed)
 				time.Sleep(time.Duration(random.IntN(30)) * time.Millisecond)
-				server.kill(t)
+				server.Kill()
 			}()
 		} else {
 			close(killed)
@@ -181,7 +181,7 @@ func TestRedisRestarts(t *testing.T) {
 					t.Fatal("the database can't be reached")
 				}
 			}
-			server.start(t)
+			server.Start(t)
 		}
 	}
 	close(stop)

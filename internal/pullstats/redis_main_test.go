@@ -3,9 +3,6 @@ package pullstats
 import (
 	"context"
 	"fmt"
-	"os"
-	osexec "os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -13,83 +10,28 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/pullstats/redistest"
 )
 
-// redisServer is a Redis of a test's own, on a socket, that writes down each command
-// before it answers.
-type redisServer struct {
-	program, dir, socket string
-	cmd                  *osexec.Cmd
+// redisServer is a Redis of a test's own.
+type redisServer struct{ *redistest.Server }
+
+func startRedis(t testing.TB) redisServer {
+	t.Helper()
+	return redisServer{redistest.Start(t)}
 }
 
-// redisProgram is the path of a server, if one is installed: the test is skipped
-// otherwise, but fails in CI.
-func redisProgram(t testing.TB) string {
+func (s redisServer) client(t testing.TB) *redis.Client {
 	t.Helper()
-	for _, name := range []string{"redis-server", "valkey-server"} {
-		if path, err := osexec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	if os.Getenv("CI") != "" {
-		t.Fatal("redis-server isn't installed: see tools/packages")
-	}
-	t.Skip("needs redis-server: see tools/packages")
-	return ""
-}
-
-// startRedis starts a Redis, or skips the test where none is installed.
-func startRedis(t testing.TB) *redisServer {
-	t.Helper()
-	s := &redisServer{program: redisProgram(t)}
-	dir, err := os.MkdirTemp("", "redis-") // t.TempDir may be too long for a socket
-	must(t, err)
-	s.dir, s.socket = dir, filepath.Join(dir, "s")
-	t.Cleanup(func() {
-		s.kill(t)
-		os.RemoveAll(dir) //nolint:errcheck // a leftover temporary directory harms nobody
-	})
-	s.start(t)
-	return s
-}
-
-func (s *redisServer) start(t testing.TB) {
-	t.Helper()
-	s.cmd = osexec.Command(s.program, "--port", "0", "--unixsocket", s.socket, "--save", "",
-		"--appendonly", "yes", "--appendfsync", "always", "--dir", s.dir)
-	must(t, s.cmd.Start())
-	c := s.client(t)
-	for deadline := time.Now().Add(30 * time.Second); c.Ping(t.Context()).Err() != nil; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("Redis doesn't answer")
-		}
-	}
-}
-
-// kill ends it without a word.
-func (s *redisServer) kill(t testing.TB) {
-	t.Helper()
-	if s.cmd == nil {
-		return
-	}
-	s.cmd.Process.Kill() //nolint:errcheck // it may have ended
-	s.cmd.Wait()         //nolint:errcheck // by the signal
-	s.cmd = nil
-}
-
-func (s *redisServer) url() string { return "unix://" + s.socket }
-
-func (s *redisServer) client(t testing.TB) *redis.Client {
-	t.Helper()
-	c := redis.NewClient(&redis.Options{Network: "unix", Addr: s.socket, DisableIdentity: true})
+	c := redis.NewClient(&redis.Options{Network: "unix", Addr: s.Socket, DisableIdentity: true})
 	t.Cleanup(func() { c.Close() }) //nolint:errcheck // the test is over
 	return c
 }
 
 // open makes the client of a registry.
-func (s *redisServer) open(t testing.TB, stats *db.DB) *Redis {
+func (s redisServer) open(t testing.TB, stats *db.DB) *Redis {
 	t.Helper()
-	r, err := NewRedis(s.url(), stats)
+	r, err := NewRedis(s.URL(), stats)
 	must(t, err)
 	t.Cleanup(func() { r.Close() }) //nolint:errcheck // the test is over
 	return r

@@ -163,9 +163,9 @@ func (p *proxy) times() int {
 }
 
 // behind opens a client of a Redis behind a proxy.
-func (s *redisServer) behind(t testing.TB, stats *db.DB) (*Redis, *proxy) {
+func (s redisServer) behind(t testing.TB, stats *db.DB) (*Redis, *proxy) {
 	t.Helper()
-	p := startProxy(t, "s", s.socket)
+	p := startProxy(t, "s", s.Socket)
 	r, err := NewRedis("unix://"+p.listener.Addr().String(), stats)
 	must(t, err)
 	t.Cleanup(func() { r.Close() }) //nolint:errcheck // the test is over
@@ -307,7 +307,7 @@ func TestRedisRefusesConnections(t *testing.T) {
 	server := startRedis(t)
 	s := open(t, false, 1)
 	admin := server.client(t)
-	r, err := NewRedis("unix://:secret@"+server.socket+"?db=1", s.stats)
+	r, err := NewRedis("unix://:secret@"+server.Socket+"?db=1", s.stats)
 	must(t, err)
 	t.Cleanup(func() { r.Close() }) //nolint:errcheck // the test is over
 	must(t, admin.ConfigSet(t.Context(), "requirepass", "secret").Err())
