@@ -60,7 +60,7 @@ func pulls(n *int64) string {
 func tagListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list REPOSITORY", Short: "List the tags of a repository, the newest first", Args: cobra.ExactArgs(1)}
 	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
-	sort := cmd.Flags().String("sort", "-pushed", "sort by `ORDER`: name, pushed, size or last_pulled; with - in front the other way round")
+	sort := cmd.Flags().String("sort", "-pushed", "sort by `ORDER`: name, pushed, size, last_pulled or pull_count; with - in front the other way round")
 	unused := cmd.Flags().String("not-pulled-for", "", "only tags that weren't pulled, asked for or pushed for `AGE`, such as 90d or 12w")
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
 		list, more, err := collect(*limit, func(cursor string, n int) ([]tagView, string, error) {

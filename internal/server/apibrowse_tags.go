@@ -54,7 +54,7 @@ type tagListInput struct {
 	Filter     string `query:"filter_tag_name" maxLength:"255" doc:"like:TEXT is contains=TEXT, eq:TAG is specificTag=TAG"`
 	OnlyActive bool   `query:"onlyActiveTags" doc:"Quay's clients send it; tags that were deleted are in the log and not here"`
 	NotPulled  string `query:"not_pulled_for" maxLength:"64" doc:"Only tags that weren't pulled, asked for by HEAD or pushed for so long: a number and one of s, m, h, d, w and y. A page looks at 10,000 tags at most, so it may be short, even empty, and have a next one" example:"90d"`
-	Sort       string `query:"sort" enum:"name,-name,pushed,-pushed,size,-size,last_pulled,-last_pulled" default:"-pushed" doc:"The order; with - the other way round"`
+	Sort       string `query:"sort" enum:"name,-name,pushed,-pushed,size,-size,last_pulled,-last_pulled,pull_count,-pull_count" default:"-pushed" doc:"The order; with - the other way round"`
 	Limit      int    `query:"limit" minimum:"1" maximum:"100" default:"50" doc:"How many on a page at most"`
 	Page       int    `query:"page" minimum:"1" default:"1" doc:"Quay's way to ask for a page. Tags that come or go meanwhile move the others, and it ends after 10,000 tags: next_page is better"`
 
@@ -89,7 +89,7 @@ func (in *tagListInput) query() (q catalog.TagQuery, err error) {
 	}
 	sort, descending := strings.CutPrefix(in.Sort, "-")
 	q.Order, q.Descending, q.Limit = catalog.TagOrder(sort), descending, in.Limit
-	if sort == "last_pulled" {
+	if sort == "last_pulled" || sort == "pull_count" {
 		q.Order = catalog.TagsByRank
 	}
 	after := new(catalog.TagPlace)
@@ -120,7 +120,7 @@ func (a *api) addTagList() {
 		OperationID: "listRepoTags", Method: http.MethodGet, Path: "/repository/{repository}/tag", Tags: []string{"tag"},
 		Summary: "List tags", Errors: []int{http.StatusNotFound, http.StatusConflict},
 		Description: "With next_page a tag that stays as it is gets listed once, whatever comes and goes meanwhile. " +
-			"Sorted by name or pushed a page costs the same whatever the size of the repository; by size or last_pulled " +
+			"Sorted by name or pushed a page costs the same whatever the size of the repository; by size, last_pulled or pull_count " +
 			"up to 10,000 tags can be sorted, and more are refused: prefix narrows them. 409: pulls weren't counted for as " +
 			"long as not_pulled_for asks, so nobody can tell.",
 	}, func(ctx context.Context, in *tagListInput) (*output, error) {
@@ -128,7 +128,7 @@ func (a *api) addTagList() {
 		if err != nil {
 			return nil, err
 		}
-		q.Rank = a.lastPulls
+		q.Rank = a.rankByPulls(strings.TrimPrefix(in.Sort, "-") == "pull_count")
 		if q.Unused, err = a.unused(ctx, in); err != nil {
 			return nil, err
 		}
@@ -148,23 +148,28 @@ func (a *api) addTagList() {
 	})
 }
 
-// lastPulls ranks tags by their last pull.
-func (a *api) lastPulls(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
-	if a.server.opt.Pulls == nil {
-		return nil, nil
-	}
-	pulls, err := a.server.opt.Pulls.Tags(ctx, repository, names)
-	if err != nil {
-		a.server.log.WarnContext(ctx, "listing tags by their last pull", "error", err)
-		return nil, oci.Errorf(oci.Unavailable, "the statistics of pulls can't be read now: sort by something else")
-	}
-	ranks := make(map[string]int64, len(pulls))
-	for name, p := range pulls {
-		if !p.Last.IsZero() {
-			ranks[name] = p.Last.UnixMicro()
+// rankByPulls ranks tags by how often, or when they last were pulled.
+func (a *api) rankByPulls(count bool) func(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
+	return func(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
+		if a.server.opt.Pulls == nil {
+			return nil, nil
 		}
+		pulls, err := a.server.opt.Pulls.Tags(ctx, repository, names)
+		if err != nil {
+			a.server.log.WarnContext(ctx, "listing tags by their pulls", "error", err)
+			return nil, oci.Errorf(oci.Unavailable, "the statistics of pulls can't be read now: sort by something else")
+		}
+		ranks := make(map[string]int64, len(pulls))
+		for name, p := range pulls {
+			switch {
+			case count:
+				ranks[name] = p.Count
+			case !p.Last.IsZero():
+				ranks[name] = p.Last.UnixMicro()
+			}
+		}
+		return ranks, nil
 	}
-	return ranks, nil
 }
 
 // pullsOf are the statistics of a page of tags. A list is more use without them

@@ -194,7 +194,7 @@ func TestAPITags(t *testing.T) {
 	}
 	_, err := r.db.Pool.Exec(t.Context(), `
 		INSERT INTO tagpullstatistics (repository_id, tag_name, tag_pull_count, last_tag_pull_date)
-		SELECT id, tag.name, 3, tag.at::timestamptz FROM repositories, (VALUES ('v1', '2026-03-01Z'), ('v3', '2026-02-01Z')) AS tag (name, at)
+		SELECT id, tag.name, tag.n, tag.at::timestamptz FROM repositories, (VALUES ('v1', '2026-03-01Z', 3), ('v3', '2026-02-01Z', 7)) AS tag (name, at, n)
 		WHERE path = 'acme/app'`)
 	if err != nil {
 		t.Fatal(err)
@@ -206,6 +206,8 @@ func TestAPITags(t *testing.T) {
 		"?sort=pushed&limit=2":                "v0 v1 …",
 		"?sort=-last_pulled":                  "v1 v3 v4 v2 v0",
 		"?sort=-last_pulled&limit=1":          "v1 …",
+		"?sort=-pull_count":                   "v3 v1 v4 v2 v0",
+		"?sort=pull_count&limit=4":            "v0 v2 v4 v1 …",
 		"?sort=-size&specificTag=v2":          "v2",
 		"?specificTag=nope":                   "",
 		"?filter_tag_name=like:3":             "v3",

@@ -268,11 +268,12 @@ func (a *api) pullPage(ctx context.Context, repository string, place pullPlace, 
 	if n := len(manifests); n > 0 && len(tags)+n == limit {
 		page.next = &pullPlace{true, manifests[n-1].Name}
 	}
-	return page, since, a.fillPullPage(ctx, repository, &page, tags, manifests)
+	return page, since, a.fillPullPage(ctx, repository, here.Repository, &page, tags, manifests)
 }
 
-// fillPullPage takes over the statistics of what is there.
-func (a *api) fillPullPage(ctx context.Context, repository string, page *pullPage, tags, manifests []pullstats.Row) error {
+// fillPullPage takes over the statistics of what is there, if the repository of that
+// name still is the one with that id.
+func (a *api) fillPullPage(ctx context.Context, repository string, id int64, page *pullPage, tags, manifests []pullstats.Row) error {
 	names, digests := make([]string, len(tags)), make([]oci.Digest, len(manifests))
 	for i, t := range tags {
 		names[i] = t.Name
@@ -288,6 +289,9 @@ func (a *api) fillPullPage(ctx context.Context, repository string, page *pullPag
 		return err
 	}
 	page.tags, page.manifests = make([]tagPulls, 0, len(tags)), make([]ManifestPulls, 0, len(manifests))
+	if here.Repository != id {
+		return nil
+	}
 	for _, t := range tags {
 		if _, ok := here.Tags[t.Name]; ok {
 			page.tags = append(page.tags, tagPulls{t.Name, t.Count, optional(t.Last), optional(t.Check), t.Other})

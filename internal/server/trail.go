@@ -48,7 +48,7 @@ func (s *Server) recordPull(c *call, m *catalog.Manifest) {
 	}
 	from := source(c.r, observed(c.r.Context()).id)
 	e := audit.Entry{
-		Kind: audit.PullRepo, Address: from.Address, UserAgent: from.UserAgent, RequestID: from.RequestID,
+		Kind: audit.PullRepo, Actor: audit.SourceOf(c.r.Context()).Actor, Address: from.Address, UserAgent: from.UserAgent, RequestID: from.RequestID,
 		Repository: c.name, RepositoryID: m.Repository, Digest: m.Digest,
 	}
 	if !strings.Contains(c.ref, ":") {
