@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// lastPulls is how long a stopping process tries to write the pulls that it has
-// taken note of.
+// lastPulls is how long a stopping process tries to give Redis the pulls that it has
+// taken note of, and then to write them to the log.
 const lastPulls = 10 * time.Second
 
 // pullParts are what logs and counts pulls.
@@ -23,6 +23,7 @@ type pullParts struct {
 	log      *audit.Recorder        // nil: they aren't logged
 	recorder *pullstats.Recorder    // nil: nobody takes note of them
 	redis    *pullstats.Redis       // nil: there is none
+	marks    *pullstats.Marks       // nil: pulls aren't counted
 	sync     *pullstats.SyncWorker  // nil: they aren't counted
 	flush    *pullstats.FlushWorker // nil: there is no Redis
 	workers  []func(context.Context) error
@@ -70,6 +71,7 @@ func (out *pullParts) count(cfg *config.Config, p parts, loops *worker.Metrics, 
 	if err != nil {
 		return err
 	}
+	out.marks = marks
 	c := cfg.PullStatistics
 	o.Count, o.Marks, o.Metrics, o.Buffer = true, marks, metrics, c.RedisBuffer
 	o.Ignore = pullstats.Ignore{UserAgents: c.IgnoreUserAgents, Accounts: c.IgnoreAccounts}
@@ -99,13 +101,26 @@ func (out *pullParts) count(cfg *config.Config, p parts, loops *worker.Metrics, 
 }
 
 // close writes what is left, when no more pulls come: what Redis doesn't take goes to
-// the log.
+// the log, and what neither takes is marked as used. Each has its time, however long
+// the others took.
 func (p pullParts) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), lastPulls)
-	defer cancel()
-	p.recorder.Close(ctx)
-	if err := p.log.Close(ctx); err != nil {
-		p.logger.Error("stopping without all pulls in the audit log", "error", err)
+	within := func(fn func(ctx context.Context)) {
+		ctx, cancel := context.WithTimeout(context.Background(), lastPulls)
+		defer cancel()
+		fn(ctx)
+	}
+	within(p.recorder.Close)
+	within(func(ctx context.Context) {
+		if err := p.log.Close(ctx); err != nil {
+			p.logger.Error("stopping without all pulls in the audit log", "error", err)
+		}
+	})
+	if p.marks != nil {
+		within(func(ctx context.Context) {
+			if err := p.marks.Close(ctx); err != nil {
+				p.logger.Error("stopping the statistics of pulls", "error", err)
+			}
+		})
 	}
 	if p.redis != nil {
 		p.redis.Close() //nolint:errcheck // nothing is left to send

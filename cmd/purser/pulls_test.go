@@ -275,6 +275,9 @@ func TestPruningByPullsInRedis(t *testing.T) {
 		t.Errorf("%d %s", code, body)
 	}
 	redis.Kill()
+	if res, err := http.Head(s.registry + "/v2/acme/app/manifests/unused"); err != nil || res.StatusCode != 200 {
+		t.Fatalf("asking: %v %v", res, err)
+	}
 	if got := preview(); got != "" {
 		t.Errorf("%q go though Redis is away", got)
 	}
@@ -283,5 +286,13 @@ func TestPruningByPullsInRedis(t *testing.T) {
 	}
 	if code, _ := get(t, s.registry+"/v2/acme/app/manifests/pulled"); code != 200 {
 		t.Error("a pull fails because Redis is away")
+	}
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	// The pull found Redis and the log closed, and is a use; so is the HEAD.
+	var marked int
+	if err := d.Pool.QueryRow(t.Context(), "SELECT count(last_check_date) FROM tagpullstatistics WHERE tag_name IN ('pulled', 'unused')").Scan(&marked); err != nil || marked != 2 {
+		t.Errorf("%d tags are marked as used, %v; want 2", marked, err)
 	}
 }

@@ -59,7 +59,7 @@ type markKey struct {
 
 type mark struct{ at, saved time.Time }
 
-// NewMarks makes the marks of a process. They are written by Run.
+// NewMarks makes the marks of a process. They are written by Run and Close.
 func NewMarks(o MarksOptions) (*Marks, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -72,19 +72,12 @@ func NewMarks(o MarksOptions) (*Marks, error) {
 	return m, nil
 }
 
-// Run writes marks until ctx ends, and then what is left.
-func (m *Marks) Run(ctx context.Context) error {
-	if err := m.loop.Run(ctx); err != nil {
-		return err
-	}
-	return m.Close(context.WithoutCancel(ctx))
-}
+// Run writes marks until ctx ends, and returns nil then. What is left is for Close.
+func (m *Marks) Run(ctx context.Context) error { return m.loop.Run(ctx) }
 
-// Close writes what is left, within 10 s. An error is that of the database, and what
-// it names is missing.
+// Close writes what is left. It comes after the recorder's Close, which may leave
+// marks. An error is that of the database, and what it names is missing.
 func (m *Marks) Close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
 	if _, err := m.save(ctx); err != nil {
 		return fmt.Errorf("stopping without the last signs of use: %w", err)
 	}
