@@ -38,6 +38,7 @@ var layers = map[string]rule{
 	"loosefk/loosefktest":       {only: true, also: []string{"loosefk"}, testing: true},
 	"loosefk/redislock":         {only: true, also: []string{"loosefk"}},
 	"loosefk/cli":               {only: true, also: []string{"loosefk"}}, // the commands of both tools
+	"internal/memory":           {only: true},
 	"internal/oci":              {layer: 1},
 	"internal/worker":           {layer: 1},
 	"internal/builtinpg":        {layer: 1},

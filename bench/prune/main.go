@@ -30,13 +30,15 @@ import (
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/memory"
 	"github.com/purser-registry/purser/internal/server"
 )
 
 type settings struct {
-	tags, repositories, keep, namespaces, rate, batch int
-	quiet, idle                                       time.Duration
-	dir                                               string
+	tags, repositories, keep, namespaces, rate, pushers, batch int
+	quiet, idle                                                time.Duration
+	equal                                                      bool
+	dir                                                        string
 }
 
 func main() {
@@ -48,9 +50,11 @@ func main() {
 	flag.IntVar(&s.keep, "keep", 100, "newest tags that stay in each")
 	flag.IntVar(&s.namespaces, "namespaces", 10_000, "namespaces with a policy and nothing to do; 0 leaves this out")
 	flag.IntVar(&s.rate, "pulls", 300, "pulls a second beside the pruning; 0: none")
+	flag.IntVar(&s.pushers, "pushers", 0, "connections that push small images to another namespace meanwhile, as fast as they can")
 	flag.IntVar(&s.batch, "batch", 0, "tags deleted in a transaction; 0: the default")
 	flag.DurationVar(&s.quiet, "quiet", 20*time.Second, "how long pulls are measured without pruning")
 	flag.DurationVar(&s.idle, "idle", 2*time.Minute, "how long namespaces with nothing to do are measured")
+	flag.BoolVar(&s.equal, "equal", false, "let pruning have the priority of requests")
 	flag.StringVar(&s.dir, "dir", "", "directory for the database; default the temporary directory")
 	flag.Parse()
 	if err := run(ctx, s); err != nil {
@@ -62,10 +66,11 @@ func main() {
 // bench is a registry in this process, and its database.
 type bench struct {
 	settings
-	main, reviews *db.DB
+	main, pruning *db.DB
 	catalog       *catalog.Catalog
 	url           string
 	postmaster    int
+	held          uint64 // of the heap, and never used
 	log           *slog.Logger
 }
 
@@ -104,15 +109,24 @@ func run(ctx context.Context, s settings) error {
 
 // serve starts the registry.
 func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err error) {
+	b.held = uint64(memory.HoldHeap())
 	replica := uuid.New()
 	if b.main, err = db.Open(ctx, db.Options{DSN: dsn, StatementTimeout: -1, Replica: replica.String(), Log: b.log}); err != nil {
 		return nil, err
 	}
-	if b.reviews, err = db.Open(ctx, db.Options{DSN: dsn, LockTimeout: 200 * time.Millisecond, Log: b.log}); err != nil {
+	o := db.Options{DSN: dsn, LockTimeout: 200 * time.Millisecond, Log: b.log}
+	if !b.equal {
+		o.Connected = func(pid uint32) {
+			if err := builtinpg.Background(pid); err != nil {
+				b.log.Warn("pruning has the priority of pulls", "error", err)
+			}
+		}
+	}
+	if b.pruning, err = db.Open(ctx, o); err != nil {
 		return nil, err
 	}
 	b.catalog = catalog.New(catalog.Options{
-		DB: b.main, Background: b.reviews, Replica: replica, Log: b.log,
+		DB: b.main, Pruning: b.pruning, Replica: replica, Log: b.log,
 		Audit: catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who},
 	})
 	store, err := blob.OpenDir(blob.DirOptions{Path: filepath.Join(base, "blobs")})
@@ -136,7 +150,7 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 		srv.Close()
 		end()
 		<-done
-		b.reviews.Close()
+		b.pruning.Close()
 		b.main.Close()
 	}, nil
 }
@@ -163,9 +177,13 @@ func (b *bench) pruned(ctx context.Context) error {
 		return fmt.Errorf("filling: %w", err)
 	}
 	fmt.Fprintf(os.Stderr, "%d tags in %d repositories, filled in %s\n", b.tags, b.repositories, time.Since(start).Round(time.Second))
-	quiet := b.pulls(ctx)
+	quiet, pushesQuiet := b.pulls(ctx), b.pushes(ctx)
 	time.Sleep(b.quiet)
 	before := quiet.end()
+	pushesBefore, pushedBefore, err := pushesQuiet.end()
+	if err != nil {
+		return err
+	}
 
 	policy, err := autoprune.ParsePolicy(fmt.Appendf(nil, `{"method": "number_of_tags", "numTags": %d}`, b.keep))
 	if err != nil {
@@ -176,8 +194,8 @@ func (b *bench) pruned(ctx context.Context) error {
 		return err
 	}
 	runtime.GC()
-	heap := watchHeap(ctx)
-	beside := b.pulls(ctx)
+	heap := b.watchHeap(ctx)
+	beside, pushesBeside := b.pulls(ctx), b.pushes(ctx)
 	clock, cpu := time.Now(), b.cpu()
 	if _, err := p.Create(ctx, autoprune.Target{Namespace: "bench"}, policy); err != nil {
 		return err
@@ -191,6 +209,10 @@ func (b *bench) pruned(ctx context.Context) error {
 	}
 	took, used := time.Since(clock), b.cpu()-cpu
 	during := beside.end()
+	pushesDuring, pushedDuring, err := pushesBeside.end()
+	if err != nil {
+		return err
+	}
 	peak := heap()
 	if err := stop(); err != nil {
 		return err
@@ -204,6 +226,11 @@ func (b *bench) pruned(ctx context.Context) error {
 	if b.rate > 0 {
 		fmt.Printf("pulls at %d/s: p50 %s p95 %s p99 %s without, p50 %s p95 %s p99 %s beside (p99 %.2f)\n", b.rate,
 			before.at(50), before.at(95), before.at(99), during.at(50), during.at(95), during.at(99), float64(during.at(99))/float64(before.at(99)))
+	}
+	if b.pushers > 0 {
+		fmt.Printf("pushes by %d: %.0f/s p50 %s p95 %s p99 %s without, %.0f/s p50 %s p95 %s p99 %s beside\n", b.pushers,
+			pushedBefore, pushesBefore.at(50), pushesBefore.at(95), pushesBefore.at(99),
+			pushedDuring, pushesDuring.at(50), pushesDuring.at(95), pushesDuring.at(99))
 	}
 	return nil
 }
@@ -221,7 +248,7 @@ func (b *bench) ended(ctx context.Context, p *autoprune.Pruner) (r autoprune.Run
 		select {
 		case <-ctx.Done():
 			return r, ctx.Err()
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(200 * time.Millisecond): // it costs a core something to ask
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
+	"runtime/metrics"
 	"slices"
 	"strconv"
 	"strings"
@@ -87,15 +87,16 @@ func (p *pulling) end() latencies {
 
 // watchHeap samples the heap until the function that it returns is called, which
 // returns the most that was in use, bytes.
-func watchHeap(ctx context.Context) func() uint64 {
+func (b *bench) watchHeap(ctx context.Context) func() uint64 {
 	ctx, cancel := context.WithCancel(ctx)
 	peak := make(chan uint64)
 	go func() {
 		var most uint64
-		var m runtime.MemStats
+		// Objects and what is free between them. To read it doesn't stop the world.
+		m := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"}}
 		for {
-			runtime.ReadMemStats(&m)
-			most = max(most, m.HeapInuse)
+			metrics.Read(m)
+			most = max(most, m[0].Value.Uint64()+m[1].Value.Uint64()-b.held)
 			select {
 			case <-ctx.Done():
 				peak <- most

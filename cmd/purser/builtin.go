@@ -39,7 +39,7 @@ func startPostgres(ctx context.Context, cfg *config.Config, log *slog.Logger) (*
 	p := &postgres{log: log, opt: builtinpg.Options{
 		DataDir: postgresDir(cfg), Log: log.With("component", "postgres"),
 		Settings: map[string]string{
-			"max_connections": strconv.Itoa(max(100, cfg.Database.MaxConns+reviewConns(cfg)+spareConnections)),
+			"max_connections": strconv.Itoa(max(100, cfg.Database.MaxConns+reviewConns(cfg)+pruneConns+spareConnections)),
 		},
 	}}
 	server, err := builtinpg.Start(ctx, p.opt)

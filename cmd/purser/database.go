@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/worker"
@@ -119,14 +120,35 @@ const lockTimeout = 200 * time.Millisecond
 // reviewConns is a connection for each reviewer and one for what is asked besides.
 func reviewConns(cfg *config.Config) int { return 2*cfg.GC.Workers + 1 }
 
-// openReviews opens the pool of reviews. It names no replica, so that this
-// process's caches hear of what a review deletes, like all others. A stalled
-// process holds locks for one statement and one idle timeout at most, which
-// together are the transaction timeout.
+// openReviews opens the pool of reviews.
 func openReviews(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
+	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser gc", MaxConns: reviewConns(cfg), Log: log})
+}
+
+// pruneConns is a connection for the snapshot that a policy is judged by, one for
+// what it deletes, and some for previews and what else is looked up.
+const pruneConns = 4
+
+// openPrunes opens the pool of auto-pruning. Where PostgreSQL is the one that
+// Purser has started, its work there gives way to requests.
+func openPrunes(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
+	o := db.Options{ApplicationName: "purser autoprune", MaxConns: pruneConns, Log: log}
+	if cfg.Database.Main == "" {
+		o.Connected = func(pid uint32) {
+			if err := builtinpg.Background(pid); err != nil {
+				log.Debug("auto-pruning has the priority of requests", "error", err)
+			}
+		}
+	}
+	return openQuiet(ctx, cfg, dsn, o)
+}
+
+// openQuiet opens a pool for work that gives way to clients. It names no replica,
+// so that this process's caches hear of what is deleted there, like all others. A
+// stalled process holds locks for one statement and one idle timeout at most, which
+// together are the transaction timeout.
+func openQuiet(ctx context.Context, cfg *config.Config, dsn string, o db.Options) (*db.DB, error) {
 	half := cfg.GC.TransactionTimeout / 2
-	return db.Open(ctx, db.Options{
-		DSN: dsn, MaxConns: reviewConns(cfg), ApplicationName: "purser gc",
-		StatementTimeout: half, IdleTimeout: half, LockTimeout: lockTimeout, Log: log,
-	})
+	o.DSN, o.StatementTimeout, o.IdleTimeout, o.LockTimeout = dsn, half, half, lockTimeout
+	return db.Open(ctx, o)
 }

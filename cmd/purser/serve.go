@@ -22,6 +22,7 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/memory"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/worker"
@@ -50,6 +51,7 @@ func serveCommand(src *source) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			memory.HoldHeap()
 			err = run(cmd.Context(), cfg, cmd.OutOrStdout(), log)
 			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 				return nil // told to stop before it was ready
@@ -100,6 +102,11 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 		return err
 	}
 	defer reviews.Close()
+	prunes, err := openPrunes(ctx, cfg, dsn, log)
+	if err != nil {
+		return err
+	}
+	defer prunes.Close()
 	keys, err := openLooseKeys(ctx, cfg, dsn, log)
 	if err != nil {
 		return err
@@ -116,7 +123,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	p := parts{metadata, reviews, keys, store, pullParts{}, loops, replica, reg, log, tracing}
+	p := parts{metadata, reviews, prunes, keys, store, pullParts{}, loops, replica, reg, log, tracing}
 	if p.pulls, err = openPulls(cfg, p, loops); err != nil {
 		return err
 	}
@@ -166,6 +173,7 @@ func tryStore(ctx context.Context, cfg config.Storage, dir blob.DirOptions) (blo
 type parts struct {
 	db      *db.DB
 	reviews *db.DB
+	prunes  *db.DB
 	keys    *looseKeys
 	store   blob.Store
 	pulls   pullParts
@@ -179,7 +187,7 @@ type parts struct {
 // assemble makes the registry: what answers requests, and what runs besides.
 func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server, []func(context.Context) error, error) {
 	c := catalog.New(catalog.Options{
-		DB: p.db, Background: p.reviews, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
+		DB: p.db, Background: p.reviews, Pruning: p.prunes, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
 		Audit: auditing,
 		// There, 0 stands for the default.
 		CacheOff:           !cfg.Cache.Enabled,

@@ -24,6 +24,8 @@ type reading struct {
 
 	exemptions *bool // whether the repository has any; nil: not looked yet
 
+	// memory holds a page, and then the next: tags isn't ranged over inside itself.
+	memory []going
 	// all are the tags of a repository that is no larger than a page, once they were
 	// read: it isn't read again for what stays the same in the snapshot. complete
 	// says that they are all.
@@ -88,13 +90,12 @@ func (r *reading) page(ctx context.Context, last string) ([]going, error) {
 			return nil, err
 		}
 	}
-	list, err := r.s.Tags(ctx, last, r.p.opt.Page)
-	if err != nil {
+	page := r.memory[:0]
+	err := r.s.Tags(ctx, last, r.p.opt.Page, func(t catalog.PruneTag) {
+		page = append(page, going{PruneTag: t, tag: Tag{Name: t.Name, Created: t.Pushed, Manifest: t.Manifest, Image: t.Subject}})
+	})
+	if r.memory = page; err != nil {
 		return nil, err
-	}
-	page := make([]going, len(list))
-	for i, t := range list {
-		page[i] = going{PruneTag: t, tag: Tag{Name: t.Name, Created: t.Pushed, Manifest: t.Manifest, Image: t.Subject}}
 	}
 	for _, fill := range []func(context.Context, []going) error{r.fillImages, r.fillExemptions, r.fillUses} {
 		if err := fill(ctx, page); err != nil {

@@ -21,6 +21,8 @@ type turn struct {
 	repositories, tags, deleted, failed int64
 	firstError                          string
 	notices                             map[string]string // by policy
+
+	page, batch []going // memory, for one repository after the other
 }
 
 // work is one turn: it takes the namespace that has waited longest, if one is due.
@@ -170,7 +172,8 @@ type visit struct {
 func (v *visit) prune(ctx context.Context, s *catalog.PruneSnapshot, rules Rules) error {
 	u := v.turn
 	rules.Now = s.Now
-	r := reading{p: u.p, s: s, target: v.target, saved: v.saved, alive: u.alive}
+	r := reading{p: u.p, s: s, target: v.target, saved: v.saved, alive: u.alive, memory: u.page}
+	defer func() { u.page = r.memory }()
 	verdict, err := Evaluate(rules, r.repository(ctx))
 	if err != nil {
 		return err
@@ -218,7 +221,8 @@ type going struct {
 func (v *visit) each(ctx context.Context, r *reading, verdict *Verdict, want func(going) bool,
 	del func(ctx context.Context, verdict *Verdict, batch []going) error,
 ) error {
-	var batch []going
+	batch := v.turn.batch[:0]
+	defer func() { v.turn.batch = batch }()
 	flush := func() error {
 		if len(batch) == 0 {
 			return nil

@@ -326,9 +326,8 @@ func TestMovedTagStays(t *testing.T) {
 }
 
 func snapshot(r *registry, target catalog.PruneTarget) (page []catalog.PruneTag, err error) {
-	err = r.catalog.PruneSnapshot(r.t.Context(), target, func(s *catalog.PruneSnapshot) (err error) {
-		page, err = s.Tags(r.t.Context(), "", 1000)
-		return err
+	err = r.catalog.PruneSnapshot(r.t.Context(), target, func(s *catalog.PruneSnapshot) error {
+		return s.Tags(r.t.Context(), "", 1000, func(t catalog.PruneTag) { page = append(page, t) })
 	})
 	return page, err
 }

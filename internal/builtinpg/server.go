@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/memory"
 )
 
 // deathSignal makes PostgreSQL stop at once and without a checkpoint: the next
@@ -199,7 +201,7 @@ func (s *Server) launch(bin binaries, acct *account, settings map[string]string)
 // cluster's files.
 func (s *Server) arguments(settings map[string]string) []string {
 	all := maps.Clone(defaultSettings)
-	all["shared_buffers"] = sharedBuffers(memoryLimit())
+	all["shared_buffers"] = sharedBuffers(memory.Limit())
 	maps.Copy(all, settings)
 	maps.Copy(all, fixedSettings)
 	all["unix_socket_directories"] = s.socketDir

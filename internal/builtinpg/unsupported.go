@@ -29,3 +29,6 @@ func (s *Server) Stop(context.Context) error { return errUnsupported }
 
 // RunningDSN always fails on this operating system.
 func RunningDSN(string, string) (string, error) { return "", errUnsupported }
+
+// Background does nothing on this operating system.
+func Background(uint32) error { return errUnsupported }

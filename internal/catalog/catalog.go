@@ -49,6 +49,9 @@ type Options struct {
 	// deletes, and its LockTimeout is short. Default DB, for a process without
 	// caches.
 	Background *db.DB
+	// Pruning is the pool in which policies read and delete tags, opened like that
+	// of reviews. Default Background.
+	Pruning *db.DB
 	// Replica names this process among those that share the database.
 	Replica uuid.UUID
 	// ManifestCacheBytes bounds the payloads kept in memory. Default 64 MiB.
@@ -90,6 +93,9 @@ func New(o Options) *Catalog {
 	}
 	if o.Background == nil {
 		o.Background = o.DB
+	}
+	if o.Pruning == nil {
+		o.Pruning = o.Background
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

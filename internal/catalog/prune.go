@@ -47,7 +47,7 @@ func (c *Catalog) PruneTarget(ctx context.Context, path string) (PruneTarget, er
 // PruneTargets lists up to n repositories of a namespace whose ids are above
 // after, in the order of their ids.
 func (c *Catalog) PruneTargets(ctx context.Context, namespace, after int64, n int) ([]PruneTarget, error) {
-	rows, err := c.opt.Background.Pool.Query(ctx, `
+	rows, err := c.opt.Pruning.Pool.Query(ctx, `
 		SELECT top_level_namespace_id, id, path FROM live_repositories
 		WHERE top_level_namespace_id = $1 AND id > $2 ORDER BY id LIMIT $3`, namespace, after, n)
 	if err != nil {
@@ -90,7 +90,7 @@ type PruneSnapshot struct {
 // The transaction only reads, so it is in nobody's way, and may be idle while what
 // it read is acted upon.
 func (c *Catalog) PruneSnapshot(ctx context.Context, t PruneTarget, fn func(s *PruneSnapshot) error) error {
-	return pruneSnapshot(ctx, c.opt.Background.Pool, t, fn)
+	return pruneSnapshot(ctx, c.opt.Pruning.Pool, t, fn)
 }
 
 // PreviewSnapshot is PruneSnapshot for who only looks: it takes none of the few
@@ -115,8 +115,8 @@ func pruneSnapshot(ctx context.Context, pool *pgxpool.Pool, t PruneTarget, fn fu
 	})
 }
 
-// Tags lists up to n tags after last, in the order of their names.
-func (s *PruneSnapshot) Tags(ctx context.Context, last string, n int) ([]PruneTag, error) {
+// Tags calls each with up to n tags after last, in the order of their names.
+func (s *PruneSnapshot) Tags(ctx context.Context, last string, n int, each func(PruneTag)) error {
 	sql := `
 		SELECT id, manifest_id, name, COALESCE(updated_at, created_at), 0::bigint
 		FROM tags WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name > $3
@@ -139,18 +139,17 @@ func (s *PruneSnapshot) Tags(ctx context.Context, last string, n int) ([]PruneTa
 	}
 	rows, err := s.tx.Query(ctx, sql, s.target.NamespaceID, s.target.ID, last, n)
 	if err != nil {
-		return nil, s.failed(err)
+		return s.failed(err)
 	}
-	var list []PruneTag
 	var t PruneTag
 	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.Manifest, &t.Name, &t.Pushed, &t.Subject}, func() error {
-		list = append(list, t)
+		each(t)
 		return nil
 	})
 	if err != nil {
-		return nil, s.failed(err)
+		return s.failed(err)
 	}
-	return list, nil
+	return nil
 }
 
 // Query reads what another package keeps about the repository, in the snapshot.

@@ -17,7 +17,7 @@ func (c *Catalog) DigestsBelow(ctx context.Context, repository int64, manifests 
 		return fmt.Errorf("looking for the manifests below others in repository %d: %w", repository, err)
 	}
 	var namespace int64
-	err := c.opt.Background.Pool.QueryRow(ctx, "SELECT top_level_namespace_id FROM live_repositories WHERE id = $1", repository).Scan(&namespace)
+	err := c.opt.Pruning.Pool.QueryRow(ctx, "SELECT top_level_namespace_id FROM live_repositories WHERE id = $1", repository).Scan(&namespace)
 	if isNoRows(err) {
 		return nil, nil
 	}
@@ -25,7 +25,7 @@ func (c *Catalog) DigestsBelow(ctx context.Context, repository int64, manifests 
 		return nil, failed(err)
 	}
 	// UNION ends at manifests that were met: indexes can go in circles.
-	rows, err := c.opt.Background.Pool.Query(ctx, `
+	rows, err := c.opt.Pruning.Pool.Query(ctx, `
 		WITH RECURSIVE below (root, id) AS (
 			SELECT id, id FROM unnest($3::bigint[]) AS id
 			UNION

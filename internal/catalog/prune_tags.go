@@ -32,11 +32,11 @@ type Pruning struct{ tx pgx.Tx }
 // Tx is the transaction itself, for what belongs to it.
 func (p Pruning) Tx() pgx.Tx { return p.tx }
 
-// Prune calls fn in a READ COMMITTED transaction of the pool for background work,
+// Prune calls fn in a READ COMMITTED transaction of the pool for pruning,
 // whose lock timeout is short. It runs once; ErrTargetBusy says that it lost a race
 // and left nothing.
 func (c *Catalog) Prune(ctx context.Context, fn func(p Pruning) error) error {
-	err := pgx.BeginTxFunc(ctx, c.opt.Background.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, c.opt.Pruning.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		return fn(Pruning{tx})
 	})
 	if code := db.Code(err); code == db.CodeLockNotAvailable || db.Retryable(err) {

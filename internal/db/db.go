@@ -54,7 +54,10 @@ type Options struct {
 	// IdleTimeout ends a transaction whose client has stalled that long, with
 	// its connection. Default 1 min.
 	IdleTimeout time.Duration
-	Log         *slog.Logger // default slog.Default()
+	// Connected is called for each new connection with the id of the process that
+	// PostgreSQL serves it by. Nil: nobody wants to know.
+	Connected func(pid uint32)
+	Log       *slog.Logger // default slog.Default()
 }
 
 // DB is a pool of connections to one database.
@@ -96,6 +99,10 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	// than most of them do; partitions are pruned when a plan runs.
 	params["plan_cache_mode"] = "force_generic_plan"
 	params["jit"] = "off"
+	// What is looked up has an index. A plan is kept until PostgreSQL has analyzed
+	// its tables anew, and a plan for one that was found empty then reads all of it.
+	// Queues are empty most of the time, and fill by a million rows within a minute.
+	params["enable_seqscan"] = "off"
 	params["idle_in_transaction_session_timeout"] = fmt.Sprint(o.IdleTimeout.Milliseconds())
 	if o.StatementTimeout > 0 {
 		params["statement_timeout"] = fmt.Sprint(o.StatementTimeout.Milliseconds())
@@ -108,6 +115,12 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	}
 	cfg.ConnConfig.Tracer = tracer{}
 	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
+	if o.Connected != nil {
+		cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+			o.Connected(conn.PgConn().PID())
+			return nil
+		}
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("opening the database: %w", err)
