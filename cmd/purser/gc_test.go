@@ -259,6 +259,10 @@ func TestCommandsAreLogged(t *testing.T) {
 	g.run("gc", "run")
 	g.run("gc", "retry")
 	g.run("check", "--deep")
+	g.run("loosefk", "status")
+	g.run("loosefk", "install", "--sql")
+	g.run("loosefk", "run")
+	g.run("loosefk", "fix-default-partition")
 	rows, err := g.db.Pool.Query(t.Context(), `
 		SELECT concat_ws(' ', kind, user_agent || ':', detail) FROM auditlog WHERE user_agent LIKE 'purser %' ORDER BY id`)
 	if err != nil {
@@ -271,7 +275,9 @@ func TestCommandsAreLogged(t *testing.T) {
 	same(t, strings.Join(got, "\n"), `run_gc purser gc run: {"dry_run": true}
 run_gc purser gc run: {"dry_run": false}
 retry_gc purser gc retry:
-run_check purser check: {"deep": true, "force": false, "repair": false}`)
+run_check purser check: {"deep": true, "force": false, "repair": false}
+run_loose_foreign_keys purser loosefk run:
+run_loose_foreign_keys purser loosefk fix-default-partition:`)
 }
 
 const drySays = "A dry run can't tell what comes after: deleting manifests queues their blobs, children and\n" +

@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/loosefk/cli"
 )
 
@@ -31,15 +33,33 @@ func (s *source) openLoose(ctx context.Context, cmd *cobra.Command) (*cli.App, e
 		return nil, err
 	}
 	log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
-	if err == nil {
-		var keys *looseKeys
-		if keys, err = openLooseKeys(ctx, cfg, dsn, log); err == nil {
-			return &cli.App{
-				Databases: keys.databases, Definitions: keys.definitions, Options: keys.options(cfg.LooseForeignKeys, log),
-				Close: func() { keys.close(); stop() },
-			}, nil
-		}
+	if err != nil {
+		stop()
+		return nil, err
 	}
-	stop()
-	return nil, err
+	keys, err := openLooseKeys(ctx, cfg, dsn, log)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	end := func() { keys.close(); stop() }
+	if err := keys.logCommand(ctx, cmd); err != nil {
+		end()
+		return nil, err
+	}
+	return &cli.App{
+		Databases: keys.databases, Definitions: keys.definitions, Options: keys.options(cfg.LooseForeignKeys, log), Close: end,
+	}, nil
+}
+
+// looseChanges are the commands of loose foreign keys that change a database.
+var looseChanges = []string{"run", "drain", "install", "track", "untrack", "fix-default-partition"}
+
+// logCommand writes to the audit log that somebody changes something by a command.
+func (k *looseKeys) logCommand(ctx context.Context, cmd *cobra.Command) error {
+	onlyPrints, _ := cmd.Flags().GetBool("sql") // an error says that there is no such flag
+	if onlyPrints || !slices.Contains(looseChanges, cmd.Name()) {
+		return nil
+	}
+	return audit.New(k.main).Append(byCommand(ctx, cmd), audit.Entry{Kind: audit.RunLooseKeys})
 }
