@@ -219,9 +219,11 @@ func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Slid) error {
 // once more.
 func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *Slid) error {
 	for {
+		// Whether there are any is asked first: else the plan may go through all records.
 		tag, err := d.Pool.Exec(ctx, fmt.Sprintf(`
-			UPDATE %s SET partition = $1
-			WHERE (partition, id) IN (SELECT partition, id FROM %s LIMIT 1000 FOR UPDATE SKIP LOCKED)`,
+			UPDATE %[1]s SET partition = $1
+			WHERE EXISTS (SELECT FROM %[2]s)
+				AND (partition, id) IN (SELECT partition, id FROM %[2]s LIMIT 1000 FOR UPDATE SKIP LOCKED)`,
 			d.records(), d.table(table).quoted()), to)
 		if err != nil {
 			return err
@@ -244,9 +246,12 @@ func (d *Database) addNext(ctx context.Context, o slideOptions, s *Slid) error {
 		return err
 	}
 	var due bool
-	err = d.Pool.QueryRow(ctx, fmt.Sprintf(
+	err = indexed(ctx, d.Pool, fmt.Sprintf(
 		"SELECT COALESCE((SELECT created_at < now() - $1::interval FROM %s ORDER BY partition, id LIMIT 1), false)",
-		d.table(last.Table).quoted()), o.age).Scan(&due)
+		d.table(last.Table).quoted()), []any{o.age}, func(rows pgx.Rows) (err error) {
+		due, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
+		return err
+	})
 	if err != nil || !due {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // record is a pending deleted record.
@@ -32,7 +33,7 @@ const (
 
 // load returns pending records of a parent table, first those that wait longest.
 // Each partition's index is asked for its own first ones.
-func (d *Database) load(ctx context.Context, parent tableName, which lane, limit int) ([]record, error) {
+func (d *Database) load(ctx context.Context, parent tableName, which lane, limit int) (pending []record, err error) {
 	list, current, err := d.partitions(ctx, d.Pool)
 	if err != nil {
 		return nil, err
@@ -48,21 +49,35 @@ func (d *Database) load(ctx context.Context, parent tableName, which lane, limit
 		laneUrgent: "consume_after = '-infinity'",
 		laneAll:    "true",
 	}[which]
-	rows, err := d.Pool.Query(ctx, fmt.Sprintf(`
+	err = indexed(ctx, d.Pool, fmt.Sprintf(`
 		SELECT r.partition, r.id, r.primary_key_value, COALESCE(r.cleanup_attempts, 0)
 		FROM unnest($2::bigint[]) AS w (partition)
 		CROSS JOIN LATERAL (
 			SELECT * FROM %s d
 			WHERE d.partition = w.partition AND d.fully_qualified_table_name = $1 AND d.status = 1 AND %s
 			ORDER BY d.consume_after, d.id LIMIT $3) r
-		ORDER BY r.consume_after, r.partition, r.id LIMIT $3`, d.records(), when), parent.String(), values, limit)
-	if err != nil {
-		return nil, err
+		ORDER BY r.consume_after, r.partition, r.id LIMIT $3`, d.records(), when), []any{parent.String(), values, limit},
+		func(rows pgx.Rows) error {
+			pending, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r record, err error) {
+				err = row.Scan(&r.partition, &r.id, &r.parent, &r.attempts)
+				return r, err
+			})
+			return err
+		})
+	return pending, err
+}
+
+// indexed runs a statement on records in one round trip. PostgreSQL may know a plan
+// for it from when none were pending, which reads all of a partition, and keep that
+// until it has analyzed the table anew.
+func indexed(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, scan func(pgx.Rows) error) error {
+	b := new(pgx.Batch)
+	b.Queue("SELECT set_config('enable_seqscan', 'off', true)")
+	q := b.Queue(sql, args...)
+	if scan != nil {
+		q.Query(scan)
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r record, err error) {
-		err = row.Scan(&r.partition, &r.id, &r.parent, &r.attempts)
-		return r, err
-	})
+	return pool.SendBatch(ctx, b).Close()
 }
 
 // alive returns those of the ids that are in the parent table.
@@ -89,11 +104,11 @@ func (d *Database) set(ctx context.Context, records []record, set string, args .
 	partitions, ids := keys(records)
 	var err error
 	for range 3 { // one may just be moved out of the default partition, or others mark the same
-		_, err = d.Pool.Exec(ctx, fmt.Sprintf(`
+		err = indexed(ctx, d.Pool, fmt.Sprintf(`
 			UPDATE %s d SET %s
 			FROM unnest($1::bigint[], $2::bigint[]) AS w (partition, id)
 			WHERE d.partition = w.partition AND d.id = w.id AND d.status + 0 = 1`, d.records(), set),
-			append([]any{partitions, ids}, args...)...)
+			append([]any{partitions, ids}, args...), nil)
 		if !isState(err, stateSerialization) && !isState(err, stateDeadlock) {
 			break
 		}

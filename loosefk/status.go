@@ -28,7 +28,9 @@ type Pending struct {
 // table. More than one partition in the list means that some records have been
 // pending for days.
 func (d *Database) Pending(ctx context.Context) ([]Pending, error) {
-	rows, err := d.Pool.Query(ctx, fmt.Sprintf(`
+	var list []Pending
+	args := []any{d.table(trackFunction).quoted() + "()", d.table(overrideFunction).quoted() + "()"}
+	err := indexed(ctx, d.Pool, fmt.Sprintf(`
 		SELECT r.*, NOT EXISTS (
 			SELECT FROM pg_trigger t
 			WHERE t.tgrelid = to_regclass(regexp_replace(r.name, '^([^.]+)[.](.+)$', '"\1"."\2"')) AND t.tgenabled <> 'D'
@@ -42,15 +44,14 @@ func (d *Database) Pending(ctx context.Context) ([]Pending, error) {
 			FROM %s
 			WHERE status = 1
 			GROUP BY 1, 2) r
-		ORDER BY 1, 2`, d.records()), d.table(trackFunction).quoted()+"()", d.table(overrideFunction).quoted()+"()")
-	if err != nil {
-		return nil, fmt.Errorf("counting pending records of database %s: %w", d.Name, err)
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Pending, err error) {
-		var seconds float64
-		err = row.Scan(&p.Partition, &p.Table, &p.Count, &seconds, &p.MaxAttempts, &p.SecondLook, &p.Waiting, &p.Untracked)
-		p.OldestAge = time.Duration(seconds * float64(time.Second))
-		return p, err
+		ORDER BY 1, 2`, d.records()), args, func(rows pgx.Rows) (err error) {
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Pending, err error) {
+			var seconds float64
+			err = row.Scan(&p.Partition, &p.Table, &p.Count, &seconds, &p.MaxAttempts, &p.SecondLook, &p.Waiting, &p.Untracked)
+			p.OldestAge = time.Duration(seconds * float64(time.Second))
+			return p, err
+		})
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("counting pending records of database %s: %w", d.Name, err)

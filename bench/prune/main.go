@@ -54,7 +54,7 @@ func main() {
 	flag.IntVar(&s.batch, "batch", 0, "tags deleted in a transaction; 0: the default")
 	flag.DurationVar(&s.quiet, "quiet", 20*time.Second, "how long pulls are measured without pruning")
 	flag.DurationVar(&s.idle, "idle", 2*time.Minute, "how long namespaces with nothing to do are measured")
-	flag.BoolVar(&s.equal, "equal", false, "let pruning have the priority of requests")
+	flag.BoolVar(&s.equal, "equal", false, "don't let pruning give way to requests")
 	flag.StringVar(&s.dir, "dir", "", "directory for the database; default the temporary directory")
 	flag.Parse()
 	if err := run(ctx, s); err != nil {
@@ -118,7 +118,7 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 	if !b.equal {
 		o.Connected = func(pid uint32) {
 			if err := builtinpg.Background(pid); err != nil {
-				b.log.Warn("pruning has the priority of pulls", "error", err)
+				b.log.Warn("pruning doesn't give way to pulls", "error", err)
 			}
 		}
 	}

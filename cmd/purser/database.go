@@ -136,7 +136,7 @@ func openPrunes(ctx context.Context, cfg *config.Config, dsn string, log *slog.L
 	if cfg.Database.Main == "" {
 		o.Connected = func(pid uint32) {
 			if err := builtinpg.Background(pid); err != nil {
-				log.Debug("auto-pruning has the priority of requests", "error", err)
+				log.Debug("auto-pruning doesn't give way to requests", "error", err)
 			}
 		}
 	}

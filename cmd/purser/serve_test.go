@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -21,8 +20,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
@@ -176,7 +173,6 @@ func TestServeWithBuiltInPostgres(t *testing.T) {
 	if !errors.Is(err, builtinpg.ErrInUse) || !strings.Contains(err.Error(), cfg.DataDir) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
 		t.Errorf("second server on the same directory: %v; want a refusal that names directory and process", err)
 	}
-	waitFor(t, "auto-pruning gives way to requests", func() bool { return givesWay(t, dsn) })
 	killPostgres(t, cfg)
 	waitFor(t, "requests succeed again", func() bool {
 		code, _ := get(t, s.debug+"/readyz")
@@ -191,29 +187,6 @@ func TestServeWithBuiltInPostgres(t *testing.T) {
 	if _, err := builtinpg.RunningDSN(postgresDir(cfg), databaseName); err == nil {
 		t.Error("PostgreSQL still runs")
 	}
-}
-
-// givesWay says whether PostgreSQL's processes for auto-pruning have a lower priority
-// than those for requests.
-func givesWay(t *testing.T, dsn string) bool {
-	t.Helper()
-	nice := func(application string) string {
-		conn, err := pgx.Connect(t.Context(), dsn)
-		if err != nil {
-			return ""
-		}
-		defer conn.Close(t.Context()) //nolint:errcheck // only read
-		var pid int
-		if conn.QueryRow(t.Context(), "SELECT pid FROM pg_stat_activity WHERE application_name = $1 LIMIT 1", application).Scan(&pid) != nil {
-			return "" // not connected yet
-		}
-		out, err := exec.Command("ps", "-o", "ni=", "-p", strconv.Itoa(pid)).Output()
-		if err != nil {
-			return "" // it has ended since
-		}
-		return strings.TrimSpace(string(out))
-	}
-	return nice("purser autoprune") == "10" && nice("purser") == "0"
 }
 
 // killPostgres kills the server process and waits until it is noticed.

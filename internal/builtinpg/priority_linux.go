@@ -1,27 +1,23 @@
 package builtinpg
 
-import (
-	"syscall"
+import "golang.org/x/sys/unix"
 
-	"golang.org/x/sys/unix"
+const (
+	schedOther = 0 // the kernel's SCHED_OTHER
+	// backgroundSlice is how long a process in the background asks to run at a
+	// stretch. The kernel lets one that asks for less, as all do by default, run as
+	// soon as it wakes. More would keep this one waiting for longer at a stretch, too.
+	backgroundSlice = 20_000_000 // ns
 )
 
-const schedOther = 0 // the kernel's SCHED_OTHER
-
-// lowerPriority sets the nice value and, where the kernel has it (6.12 and newer;
-// older ones ignore it), the slice.
-func lowerPriority(pid int) error {
+// yieldReadily sets the slice. The nice value stays: with fewer shares of the cores
+// the process would hold its locks for longer, and where sessions are scheduled as
+// groups it changes nothing.
+func yieldReadily(pid int) error {
 	attr, err := unix.SchedGetAttr(pid, 0)
-	if err == nil && attr.Policy != schedOther {
-		return nil // whoever started this process has chosen for it
+	if err != nil || attr.Policy != schedOther { // whoever chose another has a reason
+		return err
 	}
-	if err == nil {
-		attr.Nice = min(attr.Nice+backgroundNice, 19)
-		attr.Runtime = backgroundSlice
-		err = unix.SchedSetAttr(pid, attr, 0)
-	}
-	if err != nil { // a sandbox may refuse these calls
-		return syscall.Setpriority(syscall.PRIO_PROCESS, pid, backgroundNice)
-	}
-	return nil
+	attr.Runtime = backgroundSlice // kernels before 6.12 ignore it
+	return unix.SchedSetAttr(pid, attr, 0)
 }

@@ -2,8 +2,6 @@
 
 package builtinpg
 
-import "syscall"
+import "errors"
 
-func lowerPriority(pid int) error {
-	return syscall.Setpriority(syscall.PRIO_PROCESS, pid, backgroundNice)
-}
+func yieldReadily(int) error { return errors.ErrUnsupported }

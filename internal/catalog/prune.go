@@ -93,8 +93,8 @@ func (c *Catalog) PruneSnapshot(ctx context.Context, t PruneTarget, fn func(s *P
 	return pruneSnapshot(ctx, c.opt.Pruning.Pool, t, fn)
 }
 
-// PreviewSnapshot is PruneSnapshot for who only looks: it takes none of the few
-// connections that background work has.
+// PreviewSnapshot is PruneSnapshot for who only looks: it holds none of the few
+// connections that pruning has.
 func (c *Catalog) PreviewSnapshot(ctx context.Context, t PruneTarget, fn func(s *PruneSnapshot) error) error {
 	return pruneSnapshot(ctx, c.db.Pool, t, fn)
 }

@@ -82,10 +82,15 @@ func (b batches) abandon(ctx context.Context, n int64) (state string, err error)
 }
 
 // states are those of batches that have claims. What is open for too long is abandoned
-// first; what still is open isn't told.
+// first, locked in the order of their numbers, since workers ask for several at a time;
+// what still is open isn't told.
 func (b batches) states(ctx context.Context, ids []int64) (map[int64]string, error) {
-	if _, err := b.stats.Pool.Exec(ctx,
-		"UPDATE redisflushbatches SET state = 'abandoned' WHERE id = ANY ($1) AND state = 'open' AND lease_until < clock_timestamp()", ids); err != nil {
+	if _, err := b.stats.Pool.Exec(ctx, `
+		WITH late AS MATERIALIZED (
+			SELECT id FROM redisflushbatches
+			WHERE id = ANY ($1) AND state = 'open' AND lease_until < clock_timestamp()
+			ORDER BY id FOR UPDATE)
+		UPDATE redisflushbatches b SET state = 'abandoned' FROM late WHERE b.id = late.id AND b.state = 'open'`, ids); err != nil {
 		return nil, fmt.Errorf("reading the states of flushes: %w", err)
 	}
 	rows, err := b.stats.Pool.Query(ctx, `
@@ -111,11 +116,11 @@ func (b batches) states(ctx context.Context, ids []int64) (map[int64]string, err
 // sweep forgets the states of old batches, some at a time, but not the newest.
 func (b batches) sweep(ctx context.Context) error {
 	_, err := b.stats.Pool.Exec(ctx, `
-		DELETE FROM redisflushbatches WHERE id IN (
+		DELETE FROM redisflushbatches WHERE id = ANY (ARRAY(
 			SELECT id FROM redisflushbatches
 			WHERE state <> 'open' AND created_at < now() - $1::bigint * interval '1 microsecond'
 				AND id < (SELECT max(id) FROM redisflushbatches)
-			ORDER BY created_at LIMIT 10000)`, batchesFor.Microseconds())
+			ORDER BY created_at LIMIT 10000 FOR UPDATE SKIP LOCKED))`, batchesFor.Microseconds())
 	if err != nil {
 		return fmt.Errorf("forgetting old flushes: %w", err)
 	}

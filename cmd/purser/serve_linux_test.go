@@ -1,0 +1,54 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/purser-registry/purser/internal/builtinpg"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// TestAutopruneGivesWay: with the built-in PostgreSQL, the processes that prune ask to
+// run for longer at a stretch than those of requests, which so come first.
+func TestAutopruneGivesWay(t *testing.T) {
+	t.Parallel()
+	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL
+	cfg := testConfig(t)
+	s := start(t, cfg)
+	dsn, err := builtinpg.RunningDSN(postgresDir(cfg), databaseName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slice := func(application string) uint64 {
+		var pid uint32
+		waitFor(t, application+" is connected", func() bool {
+			return conn.QueryRow(t.Context(), "SELECT pid FROM pg_stat_activity WHERE application_name = $1 LIMIT 1", application).Scan(&pid) == nil
+		})
+		attr, err := unix.SchedGetAttr(int(pid), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return attr.Runtime
+	}
+	request := slice("purser")
+	switch {
+	case request == 0:
+		t.Log("this kernel has no slices that can be set")
+	case builtinpg.Background(conn.PgConn().PID()) != nil:
+		t.Log("this process may not change the scheduling of others")
+	default:
+		waitFor(t, "auto-pruning gives way", func() bool { return slice("purser autoprune") > request })
+	}
+	if err := conn.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := s.stop(); err != nil {
+		t.Errorf("stopping: %v", err)
+	}
+}

@@ -1,0 +1,38 @@
+package loosefk
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// TestRecordsAreNotReadWhole: a worker that has found nothing for some time, and
+// PostgreSQL that has found the table of records empty, know plans that read all of
+// it. Then a million come.
+func TestRecordsAreNotReadWhole(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, projects)
+	install(t, pool, "projects")
+	exec(t, pool, "VACUUM (ANALYZE)")
+	cfg := pool.Config()
+	cfg.ConnConfig.RuntimeParams["application_name"] = "worker"
+	own, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	must(t, err)
+	defer own.Close()
+	d := Database{Name: "main", Pool: own}
+	w := newWorker(t, Options{Definitions: parse(t, projectsDefinitions)}, d)
+	for range 10 { // PostgreSQL keeps a plan from the sixth time on
+		runOnce(t, w, "main")
+	}
+	exec(t, pool, "INSERT INTO projects SELECT generate_series(1000, 2999)")
+	exec(t, pool, "DELETE FROM projects WHERE id >= 1000")
+	if r := runOnce(t, w, "main"); r.Processed < 1000 {
+		t.Errorf("the run says %+v", r)
+	}
+	own.Close() // PostgreSQL counts what a connection has read when it ends
+	for query[int64](t, pool, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'worker'")[0] > 0 {
+		must(t, t.Context().Err())
+	}
+	wantRows[string](t, pool, `SELECT relname || ': ' || seq_tup_read FROM pg_stat_user_tables
+		WHERE relname LIKE 'loose_foreign_keys_deleted_records%' AND seq_tup_read > 0`)
+}
