@@ -186,7 +186,7 @@ const (
 const touchTask = `
 	INSERT INTO autoprunetaskstatus AS t (namespace_id, status) VALUES ($1, 'queued')
 	ON CONFLICT (namespace_id) DO UPDATE
-	SET policies_version = t.policies_version + 1, last_ran_ms = NULL,
+	SET policies_version = t.policies_version + 1, last_ran_ms = NULL, asked = true,
 		status = CASE WHEN t.run IS NULL THEN 'queued' ELSE t.status END`
 
 // Create saves a new policy and returns its id. Its namespace's task is made, or

@@ -3,6 +3,7 @@ package autoprune_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -230,6 +231,66 @@ func TestAskedForWhileItRuns(t *testing.T) {
 	m.must(err)
 	if task.Status != "queued" || task.LastRan != nil || len(m.tags(m.a)) != 0 {
 		t.Errorf("the task: %+v, tags: %v", task, m.tags(m.a))
+	}
+}
+
+// TestAskedForBetweenTurns: a run that takes several turns has been through a
+// repository when somebody asks for a run, or changes a policy. Another run follows
+// it at once.
+func TestAskedForBetweenTurns(t *testing.T) {
+	t.Parallel()
+	namespace := autoprune.Target{Namespace: "app"}
+	for name, ask := range map[string]func(r *registry, policy string) error{
+		"asked": func(r *registry, _ string) error { return r.pruner.RunNow(t.Context(), "app") },
+		"changed": func(r *registry, policy string) error {
+			return r.pruner.Update(t.Context(), namespace, policy, parsed(t, `{"method": "creation_date", "olderThan": "20d"}`))
+		},
+		"created": func(r *registry, _ string) error {
+			_, err := r.pruner.Create(t.Context(), namespace, parsed(t, `{"method": "number_of_tags", "numTags": 1}`))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t, func(o *autoprune.Options) { o.Turn, o.Interval = time.Nanosecond, time.Hour })
+			a, b := r.repository("app/a"), r.repository("app/b")
+			policy := r.policy(namespace, `{"method": "creation_date", "olderThan": "1d"}`)
+			r.tag(b, "v1", "m1", 10*day)
+			work := func() { // one turn
+				t.Helper()
+				_, err := r.pruner.Work(t.Context())
+				r.must(err)
+			}
+			work()
+			if next := value[int64](r, "SELECT next_repository FROM autoprunetaskstatus"); next != a.ID {
+				t.Fatalf("the run is behind repository %d, want %d", next, a.ID)
+			}
+			for i := range 3 {
+				r.tag(a, fmt.Sprintf("v%d", i), fmt.Sprintf("m%d", i), 30*day)
+			}
+			r.must(ask(r, policy))
+			for value[bool](r, "SELECT run IS NOT NULL FROM autoprunetaskstatus") {
+				work()
+			}
+			task, err := r.pruner.Task(t.Context(), "app")
+			r.must(err)
+			if task.Status != "queued" || task.LastRan != nil {
+				t.Errorf("the task between the runs: %+v", task)
+			}
+			for work(); value[bool](r, "SELECT run IS NOT NULL FROM autoprunetaskstatus"); {
+				work()
+			}
+			if got := r.tags(a); len(got) != 0 {
+				t.Errorf("the second run has left %v", got)
+			}
+			if n := value[int](r, "SELECT count(*) FROM autopruneruns WHERE state = 'success'"); n != 2 {
+				t.Errorf("%d runs have ended, want 2", n)
+			}
+			if task, err = r.pruner.Task(t.Context(), "app"); err != nil || task.LastRan == nil {
+				t.Errorf("the task after the runs: %+v, %v: want no third", task, err)
+			}
+			r.consistent()
+		})
 	}
 }
 

@@ -210,13 +210,8 @@ func (u *turn) finish(ctx context.Context) error {
 				return err
 			}
 		}
-		_, err = tx.Exec(ctx, `
-			UPDATE autoprunetaskstatus SET run = NULL, next_repository = 0, lease = NULL, leased_until = NULL,
-				status = CASE WHEN last_ran_ms IS NULL THEN 'queued' ELSE $2 END,
-				last_ran_ms = CASE WHEN last_ran_ms IS NULL THEN NULL ELSE `+nowMS+` END
-			WHERE namespace_id = $1`, u.task.namespace, r.status())
-		if err != nil {
-			return fmt.Errorf("ending a run: %w", err)
+		if err := u.p.free(ctx, tx, u.task, r.status()); err != nil {
+			return err
 		}
 		if told = u.p.opt.Notify != nil && (r.deleted > 0 || r.failed > 0); told {
 			return u.p.opt.Notify(ctx, tx, EventFinished, FinishedNotice{
@@ -295,11 +290,7 @@ func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, `
-			UPDATE autoprunetaskstatus SET run = NULL, next_repository = 0, lease = NULL, leased_until = NULL,
-				last_ran_ms = `+nowMS+`, status = $2
-			WHERE namespace_id = $1`, t.namespace, "failure: "+shorten(failure.Error()))
-		return err
+		return p.free(ctx, tx, t, "failure: "+shorten(failure.Error()))
 	})
 	if err != nil {
 		return errors.Join(failure, err)

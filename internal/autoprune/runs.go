@@ -181,7 +181,7 @@ func (p *Pruner) RunNow(ctx context.Context, namespace string) error {
 		}
 		if _, err := tx.Exec(ctx, `
 			INSERT INTO autoprunetaskstatus AS t (namespace_id, status) VALUES ($1, 'queued')
-			ON CONFLICT (namespace_id) DO UPDATE SET last_ran_ms = NULL,
+			ON CONFLICT (namespace_id) DO UPDATE SET last_ran_ms = NULL, asked = true,
 				status = CASE WHEN t.run IS NULL THEN 'queued' ELSE t.status END`, o.namespace); err != nil {
 			return err
 		}

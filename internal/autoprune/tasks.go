@@ -39,7 +39,8 @@ var errOutdated = errors.New("policies have changed meanwhile")
 
 // claim takes the task that has waited longest, nil when none is due. A task is due
 // when its run isn't finished, or when it last ran longer ago than the interval;
-// those that never ran come first.
+// those that never ran come first. What was asked for before a run begins is done by
+// it; what is asked for meanwhile stays, for another run behind it (see free).
 func (p *Pruner) claim(ctx context.Context) (*task, error) {
 	t := &task{lease: uuid.New()}
 	var resumed *uuid.UUID
@@ -53,7 +54,7 @@ func (p *Pruner) claim(ctx context.Context) (*task, error) {
 		)
 		UPDATE autoprunetaskstatus t
 		SET lease = $1, leased_until = clock_timestamp() + $2::interval, last_ran_ms = `+nowMS+`, status = 'running',
-			run = COALESCE(t.run, gen_random_uuid())
+			run = COALESCE(t.run, gen_random_uuid()), asked = t.asked AND t.run IS NOT NULL
 		FROM due JOIN top_level_namespaces n ON n.id = due.namespace_id
 		WHERE t.namespace_id = due.namespace_id
 		RETURNING t.namespace_id, n.name, t.run, due.run, due.last_ran_ms IS NULL, t.next_repository, t.policies_version,
@@ -157,6 +158,21 @@ func (p *Pruner) park(ctx context.Context, q execer, t *task) error {
 		WHERE namespace_id = $1 AND lease = $2`, t.namespace, t.lease, t.next)
 	if err != nil {
 		return fmt.Errorf("giving back the task of namespace %s: %w", t.name, err)
+	}
+	return nil
+}
+
+// free gives the task back at the end of its run. Who has asked for a run, or changed
+// a policy, in the middle of this one gets another at once: this one may have been
+// through some repositories by then.
+func (p *Pruner) free(ctx context.Context, tx pgx.Tx, t *task, status string) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE autoprunetaskstatus SET run = NULL, next_repository = 0, lease = NULL, leased_until = NULL, asked = false,
+			status = CASE WHEN asked THEN 'queued' ELSE $2 END,
+			last_ran_ms = CASE WHEN asked THEN NULL ELSE `+nowMS+` END
+		WHERE namespace_id = $1`, t.namespace, status)
+	if err != nil {
+		return fmt.Errorf("ending a run of namespace %s: %w", t.name, err)
 	}
 	return nil
 }
