@@ -54,7 +54,7 @@ func main() {
 	flag.IntVar(&s.batch, "batch", 0, "tags deleted in a transaction; 0: the default")
 	flag.DurationVar(&s.quiet, "quiet", 20*time.Second, "how long pulls are measured without pruning")
 	flag.DurationVar(&s.idle, "idle", 2*time.Minute, "how long namespaces with nothing to do are measured")
-	flag.BoolVar(&s.equal, "equal", false, "don't let pruning give way to requests")
+	flag.BoolVar(&s.equal, "equal", false, "don't let pruning and PostgreSQL's housekeeping give way to requests")
 	flag.StringVar(&s.dir, "dir", "", "directory for the database; default the temporary directory")
 	flag.Parse()
 	if err := run(ctx, s); err != nil {
@@ -111,18 +111,19 @@ func run(ctx context.Context, s settings) error {
 func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err error) {
 	b.held = uint64(memory.HoldHeap())
 	replica := uuid.New()
-	if b.main, err = db.Open(ctx, db.Options{DSN: dsn, StatementTimeout: -1, Replica: replica.String(), Log: b.log}); err != nil {
-		return nil, err
-	}
-	o := db.Options{DSN: dsn, LockTimeout: 200 * time.Millisecond, Log: b.log}
-	if !b.equal {
-		o.Connected = func(pid uint32) {
-			if err := builtinpg.Background(pid); err != nil {
-				b.log.Warn("pruning doesn't give way to pulls", "error", err)
-			}
+	foreground := func(pid uint32) {
+		if err := builtinpg.Foreground(pid); err != nil {
+			b.log.Warn("pruning doesn't give way to pulls", "error", err)
 		}
 	}
-	if b.pruning, err = db.Open(ctx, o); err != nil {
+	if b.equal { // whoever PostgreSQL starts from now on is like it
+		foreground(uint32(b.postmaster))
+	}
+	o := db.Options{DSN: dsn, StatementTimeout: -1, Replica: replica.String(), Connected: foreground, Log: b.log}
+	if b.main, err = db.Open(ctx, o); err != nil {
+		return nil, err
+	}
+	if b.pruning, err = db.Open(ctx, db.Options{DSN: dsn, LockTimeout: 200 * time.Millisecond, Log: b.log}); err != nil {
 		return nil, err
 	}
 	b.catalog = catalog.New(catalog.Options{
@@ -177,9 +178,8 @@ func (b *bench) pruned(ctx context.Context) error {
 		return fmt.Errorf("filling: %w", err)
 	}
 	fmt.Fprintf(os.Stderr, "%d tags in %d repositories, filled in %s\n", b.tags, b.repositories, time.Since(start).Round(time.Second))
-	quiet, pushesQuiet := b.pulls(ctx), b.pushes(ctx)
-	time.Sleep(b.quiet)
-	before := quiet.end()
+	pushesQuiet := b.pushes(ctx)
+	before := b.quietPulls(ctx)
 	pushesBefore, pushedBefore, err := pushesQuiet.end()
 	if err != nil {
 		return err
@@ -224,8 +224,14 @@ func (b *bench) pruned(ctx context.Context) error {
 		run.Deleted, run.Tags, run.Repositories, took.Round(time.Millisecond), float64(run.Deleted)/took.Seconds(),
 		used.Seconds()/took.Seconds(), float64(used.Microseconds())/float64(run.Deleted), peak>>20)
 	if b.rate > 0 {
-		fmt.Printf("pulls at %d/s: p50 %s p95 %s p99 %s without, p50 %s p95 %s p99 %s beside (p99 %.2f)\n", b.rate,
-			before.at(50), before.at(95), before.at(99), during.at(50), during.at(95), during.at(99), float64(during.at(99))/float64(before.at(99)))
+		fmt.Printf("%d pulls/s:\n", b.rate)
+		fmt.Println("  before", before)
+		fmt.Println("  beside", during)
+		after := b.quietPulls(ctx)
+		fmt.Println("  after ", after)
+		quiet := before.and(after)
+		fmt.Printf("  p99 beside is %.2f of that of both others, from when a pull was due; %.2f from when it was sent\n",
+			during.due.ratio(quiet.due, 99), during.sent.ratio(quiet.sent, 99))
 	}
 	if b.pushers > 0 {
 		fmt.Printf("pushes by %d: %.0f/s p50 %s p95 %s p99 %s without, %.0f/s p50 %s p95 %s p99 %s beside\n", b.pushers,

@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// latencies are those of pulls, sorted.
+// latencies are those of requests, sorted.
 type latencies []time.Duration
 
-// at is the latency within which that percentage of pulls was answered.
+// at is the latency within which that percentage of requests was answered.
 func (l latencies) at(percent int) time.Duration {
 	if len(l) == 0 {
 		return 0
@@ -27,19 +27,54 @@ func (l latencies) at(percent int) time.Duration {
 	return l[min(len(l)-1, len(l)*percent/100)].Round(time.Microsecond)
 }
 
+// ratio is that latency as a multiple of another's.
+func (l latencies) ratio(other latencies, percent int) float64 {
+	return float64(l.at(percent)) / float64(other.at(percent))
+}
+
+func (l latencies) String() string {
+	return fmt.Sprintf("p50 %s p95 %s p99 %s", l.at(50), l.at(95), l.at(99))
+}
+
+// pulled is how long pulls took: from when they were due, which this process may be
+// late to do, and from when they were sent.
+type pulled struct {
+	due, sent latencies
+	// stolen is the part of a core that other machines had meanwhile, of what this
+	// one wanted. It makes figures worthless.
+	stolen float64
+}
+
+func (p pulled) String() string {
+	return fmt.Sprintf("from when they were due %s, from when they were sent %s; %.1f%% of a core stolen", p.due, p.sent, 100*p.stolen)
+}
+
+func (p pulled) and(q pulled) pulled {
+	r := pulled{due: slices.Concat(p.due, q.due), sent: slices.Concat(p.sent, q.sent)}
+	r.sort()
+	return r
+}
+
+func (p pulled) sort() {
+	slices.Sort(p.due)
+	slices.Sort(p.sent)
+}
+
 // pulling pulls at a steady rate: a pull that is late doesn't hold up the next.
 type pulling struct {
-	stop context.CancelFunc
-	done sync.WaitGroup
-	mu   sync.Mutex
-	list latencies
-	bad  int
+	stop   context.CancelFunc
+	done   sync.WaitGroup
+	began  time.Time
+	stolen time.Duration // until then
+	mu     sync.Mutex
+	pulled pulled
+	bad    int
 }
 
 // pulls begins to pull manifests that stay, by tag.
 func (b *bench) pulls(ctx context.Context) *pulling {
 	ctx, cancel := context.WithCancel(ctx)
-	p := &pulling{stop: cancel}
+	p := &pulling{stop: cancel, began: time.Now(), stolen: stolen()}
 	if b.rate == 0 {
 		return p
 	}
@@ -60,29 +95,53 @@ func (b *bench) pulls(ctx context.Context) *pulling {
 
 func (p *pulling) pull(b *bench, due time.Time) {
 	url := fmt.Sprintf("%s/v2/bench/r%d/manifests/v%d", b.url, 1+rand.N(b.repositories), 1+rand.N(b.keep))
-	status := 0
+	status, sent := 0, time.Now()
 	if res, err := http.Get(url); err == nil {
 		io.Copy(io.Discard, res.Body) //nolint:errcheck // the status counts
 		res.Body.Close()              //nolint:errcheck // only read
 		status = res.StatusCode
 	}
-	took := time.Since(due)
+	fromDue, fromSent := time.Since(due), time.Since(sent)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.list = append(p.list, took); status != http.StatusOK {
+	p.pulled.due, p.pulled.sent = append(p.pulled.due, fromDue), append(p.pulled.sent, fromSent)
+	if status != http.StatusOK {
 		p.bad++
 	}
 }
 
-// end stops pulling and returns the latencies.
-func (p *pulling) end() latencies {
+// end stops pulling and returns how long pulls took.
+func (p *pulling) end() pulled {
 	p.stop()
 	p.done.Wait()
 	if p.bad > 0 {
-		fmt.Printf("!! %d of %d pulls failed\n", p.bad, len(p.list))
+		fmt.Printf("!! %d of %d pulls failed\n", p.bad, len(p.pulled.due))
 	}
-	slices.Sort(p.list)
-	return p.list
+	p.pulled.stolen = (stolen() - p.stolen).Seconds() / time.Since(p.began).Seconds()
+	p.pulled.sort()
+	return p.pulled
+}
+
+// quietPulls pulls while nothing else is done.
+func (b *bench) quietPulls(ctx context.Context) pulled {
+	p := b.pulls(ctx)
+	select {
+	case <-ctx.Done():
+	case <-time.After(b.quiet):
+	}
+	return p.end()
+}
+
+// stolen is how long this machine's processors were wanted and given to other
+// machines, as Linux says; 0 elsewhere.
+func stolen() time.Duration {
+	text, err := os.ReadFile("/proc/stat")
+	f := strings.Fields(string(text))
+	if err != nil || len(f) < 9 {
+		return 0
+	}
+	n, _ := strconv.ParseInt(f[8], 10, 64)
+	return time.Duration(n) * 10 * time.Millisecond
 }
 
 // watchHeap samples the heap until the function that it returns is called, which

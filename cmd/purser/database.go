@@ -38,9 +38,15 @@ func openDatabase(ctx context.Context, cfg *config.Config, dsn string, replica u
 	if err != nil {
 		return nil, err
 	}
-	return db.Open(ctx, db.Options{
-		DSN: dsn, MaxConns: cfg.Database.MaxConns, Replica: replica.String(), Log: log,
-	})
+	o := db.Options{DSN: dsn, MaxConns: cfg.Database.MaxConns, Replica: replica.String(), Log: log}
+	if cfg.Database.Main == "" { // the others on the built-in PostgreSQL give way to it
+		o.Connected = func(pid uint32) {
+			if err := builtinpg.Foreground(pid); err != nil {
+				log.Debug("requests don't go before other work in PostgreSQL", "error", err)
+			}
+		}
+	}
+	return db.Open(ctx, o)
 }
 
 // statsDSN is where the statistics are, given where everything else is.
@@ -129,18 +135,9 @@ func openReviews(ctx context.Context, cfg *config.Config, dsn string, log *slog.
 // what it deletes, and some for previews and what else is looked up.
 const pruneConns = 4
 
-// openPrunes opens the pool of auto-pruning. Where PostgreSQL is the one that
-// Purser has started, its work there gives way to requests.
+// openPrunes opens the pool of auto-pruning.
 func openPrunes(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
-	o := db.Options{ApplicationName: "purser autoprune", MaxConns: pruneConns, Log: log}
-	if cfg.Database.Main == "" {
-		o.Connected = func(pid uint32) {
-			if err := builtinpg.Background(pid); err != nil {
-				log.Debug("auto-pruning doesn't give way to requests", "error", err)
-			}
-		}
-	}
-	return openQuiet(ctx, cfg, dsn, o)
+	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser autoprune", MaxConns: pruneConns, Log: log})
 }
 
 // openQuiet opens a pool for work that gives way to clients. It names no replica,

@@ -10,9 +10,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// TestAutopruneGivesWay: with the built-in PostgreSQL, the processes that prune ask to
-// run for longer at a stretch than those of requests, which so come first.
-func TestAutopruneGivesWay(t *testing.T) {
+// TestRequestsComeFirst: with the built-in PostgreSQL, the processes that prune and
+// review ask to run for longer at a stretch than those of requests.
+func TestRequestsComeFirst(t *testing.T) {
 	t.Parallel()
 	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL
 	cfg := testConfig(t)
@@ -36,14 +36,18 @@ func TestAutopruneGivesWay(t *testing.T) {
 		}
 		return attr.Runtime
 	}
-	request := slice("purser")
-	switch {
-	case request == 0:
+	switch attr, err := unix.SchedGetAttr(0, 0); {
+	case err != nil || attr.Runtime == 0:
 		t.Log("this kernel has no slices that can be set")
-	case builtinpg.Background(conn.PgConn().PID()) != nil:
+	case builtinpg.Foreground(conn.PgConn().PID()) != nil:
 		t.Log("this process may not change the scheduling of others")
 	default:
-		waitFor(t, "auto-pruning gives way", func() bool { return slice("purser autoprune") > request })
+		waitFor(t, "requests run as soon as they wake", func() bool { return slice("purser") == attr.Runtime })
+		for _, application := range []string{"purser autoprune", "purser gc"} {
+			if got := slice(application); got <= attr.Runtime {
+				t.Errorf("%s asks for %d ns at a stretch, requests for %d", application, got, attr.Runtime)
+			}
+		}
 	}
 	if err := conn.Close(t.Context()); err != nil {
 		t.Error(err)

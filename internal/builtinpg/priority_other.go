@@ -4,4 +4,4 @@ package builtinpg
 
 import "errors"
 
-func yieldReadily(int) error { return errors.ErrUnsupported }
+func setSlice(int, uint64) error { return errors.ErrUnsupported }

@@ -3,6 +3,7 @@
 package builtinpg
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"syscall"
@@ -11,27 +12,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestBackground(t *testing.T) {
+// TestForeground: what PostgreSQL does of itself, and connections, are in the
+// background, but for those that are put into the foreground.
+func TestForeground(t *testing.T) {
 	t.Parallel()
 	s := begin(t, testOptions(newDir(t)))
-	conn, other := connect(t, s.DSN("")), connect(t, s.DSN(""))
-	before := slice(t, other.PgConn().PID())
-	if before == 0 {
+	usual := slice(t, 0) // this thread's
+	if usual == 0 {
 		t.Skip("this kernel has no slices that can be set: it is older than 6.12")
 	}
-	err := Background(conn.PgConn().PID())
-	if errors.Is(err, syscall.EPERM) {
-		t.Skip("this process may not change the scheduling of others: it lacks CAP_SYS_NICE")
+	conn, other := connect(t, s.DSN("")), connect(t, s.DSN(""))
+	err := Foreground(conn.PgConn().PID())
+	if errors.Is(err, syscall.EPERM) { // it lacks CAP_SYS_NICE: all are equal
+		if got := slice(t, conn.PgConn().PID()); got != usual {
+			t.Errorf("what can't be put into the foreground asks for %d ns at a stretch, and all else for %d", got, usual)
+		}
+		return
 	}
 	must(t, err)
-	if got := slice(t, conn.PgConn().PID()); got != backgroundSlice || got <= before {
-		t.Errorf("it asks for %d ns at a stretch, others for %d", got, before)
+	if got := slice(t, conn.PgConn().PID()); got != usual {
+		t.Errorf("it asks for %d ns at a stretch, and all else for %d", got, usual)
 	}
-	if got := slice(t, other.PgConn().PID()); got != before {
-		t.Errorf("another connection asks for %d ns and not %d", got, before)
+	if got := slice(t, other.PgConn().PID()); got != backgroundSlice || got <= usual {
+		t.Errorf("another connection asks for %d ns, want %d", got, backgroundSlice)
+	}
+	var workers []int32
+	must(t, conn.QueryRow(context.Background(),
+		"SELECT array_agg(pid) FROM pg_stat_activity WHERE backend_type <> 'client backend'").Scan(&workers))
+	if len(workers) < 3 {
+		t.Errorf("PostgreSQL has %d processes of its own", len(workers))
+	}
+	for _, pid := range workers {
+		if got := slice(t, uint32(pid)); got != backgroundSlice {
+			t.Errorf("PostgreSQL's own process %d asks for %d ns, want %d", pid, got, backgroundSlice)
+		}
 	}
 	end(t, s)
-	wantError(t, Background(1<<22+1), "give way", strconv.Itoa(1<<22+1)) // above what Linux gives out
+	wantError(t, Foreground(1<<22+1), "as soon as it wakes", strconv.Itoa(1<<22+1)) // above what Linux gives out
 }
 
 // slice is how long a process asks to run at a stretch, ns; 0 where the kernel

@@ -190,6 +190,10 @@ func (s *Server) launch(bin binaries, acct *account, settings map[string]string)
 		r.Close()
 		return fmt.Errorf("starting %s as %s: %w", cmd.Path, acct, err)
 	}
+	// It has started none of its own yet: those that come have this from it.
+	if err := background(cmd.Process.Pid); err != nil {
+		s.log.Debug("PostgreSQL's housekeeping doesn't give way to requests", "error", err)
+	}
 	if os.Getpid() == 1 {
 		s.reaper.Go(func() { reapOrphans(s.endReaper, cmd.Process.Pid) })
 	}

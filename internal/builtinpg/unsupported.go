@@ -30,5 +30,5 @@ func (s *Server) Stop(context.Context) error { return errUnsupported }
 // RunningDSN always fails on this operating system.
 func RunningDSN(string, string) (string, error) { return "", errUnsupported }
 
-// Background does nothing on this operating system.
-func Background(uint32) error { return errUnsupported }
+// Foreground does nothing on this operating system.
+func Foreground(uint32) error { return errUnsupported }
