@@ -81,7 +81,7 @@ func run(ctx context.Context, s settings) error {
 		return err
 	}
 	defer os.RemoveAll(base) //nolint:errcheck // what is left says so itself
-	pg, err := builtinpg.Start(ctx, builtinpg.Options{DataDir: filepath.Join(base, "postgres"), Log: b.log})
+	pg, err := builtinpg.Start(ctx, builtinpg.Options{DataDir: filepath.Join(base, "postgres"), Background: !s.equal, Log: b.log})
 	if err != nil {
 		return err
 	}
@@ -115,9 +115,6 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 		if err := builtinpg.Foreground(pid); err != nil {
 			b.log.Warn("pruning doesn't give way to pulls", "error", err)
 		}
-	}
-	if b.equal { // whoever PostgreSQL starts from now on is like it
-		foreground(uint32(b.postmaster))
 	}
 	o := db.Options{DSN: dsn, StatementTimeout: -1, Replica: replica.String(), Connected: foreground, Log: b.log}
 	if b.main, err = db.Open(ctx, o); err != nil {

@@ -37,7 +37,7 @@ type postgres struct {
 // startPostgres starts the built-in PostgreSQL. Error: builtinpg.ErrInUse.
 func startPostgres(ctx context.Context, cfg *config.Config, log *slog.Logger) (*postgres, error) {
 	p := &postgres{log: log, opt: builtinpg.Options{
-		DataDir: postgresDir(cfg), Log: log.With("component", "postgres"),
+		DataDir: postgresDir(cfg), Background: true, Log: log.With("component", "postgres"),
 		Settings: map[string]string{
 			"max_connections": strconv.Itoa(max(100, cfg.Database.MaxConns+reviewConns(cfg)+pruneConns+spareConnections)),
 		},

@@ -38,15 +38,22 @@ func openDatabase(ctx context.Context, cfg *config.Config, dsn string, replica u
 	if err != nil {
 		return nil, err
 	}
-	o := db.Options{DSN: dsn, MaxConns: cfg.Database.MaxConns, Replica: replica.String(), Log: log}
-	if cfg.Database.Main == "" { // the others on the built-in PostgreSQL give way to it
-		o.Connected = func(pid uint32) {
-			if err := builtinpg.Foreground(pid); err != nil {
-				log.Debug("requests don't go before other work in PostgreSQL", "error", err)
-			}
+	return db.Open(ctx, db.Options{
+		DSN: dsn, MaxConns: cfg.Database.MaxConns, Replica: replica.String(), Connected: foreground(cfg, dsn, log), Log: log,
+	})
+}
+
+// foreground is what a pool does with its connections so that what else the built-in
+// PostgreSQL has to do lets them go first; nil where PostgreSQL is another.
+func foreground(cfg *config.Config, dsn string, log *slog.Logger) func(pid uint32) {
+	if cfg.Database.Main != "" || dsn == string(cfg.Database.Stats) {
+		return nil
+	}
+	return func(pid uint32) {
+		if err := builtinpg.Foreground(pid); err != nil {
+			log.Debug("other work in PostgreSQL doesn't give way to this connection's", "error", err)
 		}
 	}
-	return db.Open(ctx, o)
 }
 
 // statsDSN is where the statistics are, given where everything else is.
@@ -128,14 +135,15 @@ func reviewConns(cfg *config.Config) int { return 2*cfg.GC.Workers + 1 }
 
 // openReviews opens the pool of reviews.
 func openReviews(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
-	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser gc", MaxConns: reviewConns(cfg), Log: log})
+	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser gc", MaxConns: reviewConns(cfg), Connected: foreground(cfg, dsn, log), Log: log})
 }
 
 // pruneConns is a connection for the snapshot that a policy is judged by, one for
 // what it deletes, and some for previews and what else is looked up.
 const pruneConns = 4
 
-// openPrunes opens the pool of auto-pruning.
+// openPrunes opens the pool of auto-pruning, the one that isn't in the foreground:
+// its statements take long, and few wait for them.
 func openPrunes(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
 	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser autoprune", MaxConns: pruneConns, Log: log})
 }

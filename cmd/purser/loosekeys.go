@@ -24,7 +24,7 @@ const looseConns = 3
 // one on the metadata names no replica.
 func openLooseKeys(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*looseKeys, error) {
 	open := func(dsn string) (*db.DB, error) {
-		return db.Open(ctx, db.Options{DSN: dsn, MaxConns: looseConns, ApplicationName: "purser loose foreign keys", Log: log})
+		return db.Open(ctx, db.Options{DSN: dsn, MaxConns: looseConns, ApplicationName: "purser loose foreign keys", Connected: foreground(cfg, dsn, log), Log: log})
 	}
 	k := new(looseKeys)
 	var err error

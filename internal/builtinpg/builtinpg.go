@@ -44,6 +44,9 @@ type Options struct {
 	// Settings are PostgreSQL settings that replace or add to the defaults,
 	// by name. Settings about the socket and the log's form can't be replaced.
 	Settings map[string]string
+	// Background lets processes that wake run before those of this server, other
+	// than those that Foreground names. It works as Foreground does.
+	Background bool
 }
 
 // ErrInUse says that another process, or another server of this one, owns the

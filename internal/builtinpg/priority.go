@@ -4,11 +4,11 @@ package builtinpg
 
 import "fmt"
 
-// Foreground makes the process that serves a connection run as soon as it wakes.
-// All processes of the built-in PostgreSQL are in the background otherwise, the ones
-// that vacuum too: they let others that wake go first. Their share of the cores is
-// the same, so what they have locked isn't held much longer. pid is the process id
-// that PostgreSQL told when it connected, and this lasts as long as the connection.
+// Foreground makes the process that serves a connection run as soon as it wakes. All
+// processes of a server with Options.Background let others that wake go first,
+// the ones that vacuum too. Their share of the cores is the same, so what they have
+// locked isn't held much longer. pid is the process id that PostgreSQL told when it
+// connected, and this lasts as long as the connection.
 //
 // It works on Linux 6.12 and newer, for who may change the scheduling of PostgreSQL's
 // processes: the same user, or one with CAP_SYS_NICE. For others nothing is in the

@@ -12,11 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestForeground: what PostgreSQL does of itself, and connections, are in the
-// background, but for those that are put into the foreground.
+// TestForeground: what a server in the background does of itself, and connections, are
+// there, but for those that are put into the foreground.
 func TestForeground(t *testing.T) {
 	t.Parallel()
-	s := begin(t, testOptions(newDir(t)))
+	o := testOptions(newDir(t))
+	o.Background = true
+	s := begin(t, o)
 	usual := slice(t, 0) // this thread's
 	if usual == 0 {
 		t.Skip("this kernel has no slices that can be set: it is older than 6.12")

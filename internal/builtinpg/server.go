@@ -150,7 +150,7 @@ func (s *Server) bringUp(ctx context.Context, o Options, find *finder) error {
 	if err := s.lock.publish(s.socketDir); err != nil {
 		return err
 	}
-	return s.launch(bin, acct, o.Settings)
+	return s.launch(bin, acct, o)
 }
 
 // takeOver gives a cluster that belongs to root, as one restored from a backup
@@ -167,8 +167,8 @@ func takeOver(cluster string, acct *account) error {
 }
 
 // launch starts the postgres program and what waits for its end.
-func (s *Server) launch(bin binaries, acct *account, settings map[string]string) error {
-	cmd := exec.Command(filepath.Join(bin.dir, "postgres"), s.arguments(settings)...)
+func (s *Server) launch(bin binaries, acct *account, o Options) error {
+	cmd := exec.Command(filepath.Join(bin.dir, "postgres"), s.arguments(o.Settings)...)
 	prepare(cmd, acct, deathSignal)
 	held, err := onCluster(cmd, acct, s.cluster)
 	if err != nil {
@@ -190,9 +190,10 @@ func (s *Server) launch(bin binaries, acct *account, settings map[string]string)
 		r.Close()
 		return fmt.Errorf("starting %s as %s: %w", cmd.Path, acct, err)
 	}
-	// It has started none of its own yet: those that come have this from it.
-	if err := background(cmd.Process.Pid); err != nil {
-		s.log.Debug("PostgreSQL's housekeeping doesn't give way to requests", "error", err)
+	if o.Background { // it has started none of its own yet, and those have it from it
+		if err := background(cmd.Process.Pid); err != nil {
+			s.log.Debug("PostgreSQL's own work doesn't give way to requests", "error", err)
+		}
 	}
 	if os.Getpid() == 1 {
 		s.reaper.Go(func() { reapOrphans(s.endReaper, cmd.Process.Pid) })
