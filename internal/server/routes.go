@@ -115,7 +115,6 @@ func (rt *route) match(path string) (name, ref string, ok bool) {
 
 // route finds what answers a request and calls it.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
-	w.Header()["Docker-Distribution-Api-Version"] = apiVersion
 	o := observed(r.Context())
 	rt, name, ref := match(r.URL.Path)
 	if rt == nil {

@@ -6,13 +6,16 @@
 //
 // What holds inside: a handler returns an error and never writes one; what is
 // sent to a client is an oci.Error, anything else is logged and answered as
-// unknown or unavailable; a route names the access that it needs, and a route
+// unknown or unavailable; a browser can't be made to act for the one before it:
+// requests under foreign names and from foreign pages are refused before any
+// route is looked for; a route names the access that it needs, and a route
 // that names none is denied; bytes of blobs stream through small buffers and
 // are hashed once, on their way.
 package server
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -24,6 +27,7 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
 )
 
@@ -64,6 +68,11 @@ type Options struct {
 	// LooseKeys are the loose foreign keys. Nil: operators can't look after them.
 	LooseKeys *LooseKeys
 	System    System
+	// Hosts are the names under which requests are answered. Nil: every name.
+	Hosts *Hosts
+	// Origins are the sites, "https://registry.example.com", whose pages may change
+	// something, besides those of the request's own host.
+	Origins []string
 	// Authorize says whether a request may have an access; nil: everybody may.
 	// Its error is the answer, UNAUTHORIZED or DENIED.
 	Authorize func(r *http.Request, a Access, repository string) error
@@ -78,6 +87,7 @@ type Server struct {
 	metrics *metrics
 	uploads *uploads
 	api     *api
+	origin  *http.CrossOriginProtection
 	started time.Time
 	handler http.Handler
 }
@@ -107,7 +117,12 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{opt: o, log: o.Log, catalog: o.Catalog, store: o.Store, metrics: m,
-		uploads: newUploads(o.Catalog), started: time.Now()}
+		uploads: newUploads(o.Catalog), origin: http.NewCrossOriginProtection(), started: time.Now()}
+	for _, origin := range o.Origins {
+		if err := s.origin.AddTrustedOrigin(origin); err != nil {
+			return nil, fmt.Errorf("server: %w", err)
+		}
+	}
 	s.opt.GC.Catalog, s.opt.GC.Store, s.opt.GC.Log = o.Catalog, o.Store, o.Log
 	s.api = newAPI(s)
 	s.handler = s.observe(http.HandlerFunc(s.dispatch))
@@ -116,11 +131,32 @@ func New(o Options) (*Server, error) {
 
 // dispatch hands a request to the API that it is for.
 func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
-	if isManagement(r) {
-		s.api.ServeHTTP(w, r)
-		return
+	management := isManagement(r)
+	if !management {
+		w.Header()["Docker-Distribution-Api-Version"] = apiVersion
 	}
-	s.route(w, r)
+	switch err := s.checkSite(r); {
+	case err != nil:
+		s.fail(w, r, err)
+	case management:
+		s.api.ServeHTTP(w, r)
+	default:
+		s.route(w, r)
+	}
+}
+
+// checkSite refuses what a web page of another site has a browser send: any
+// request under a name that isn't the registry's, and requests that may change
+// something from a page that was loaded elsewhere. Clients other than browsers
+// send neither Origin nor Sec-Fetch-Site.
+func (s *Server) checkSite(r *http.Request) error {
+	if err := s.opt.Hosts.Check(r); err != nil {
+		return err
+	}
+	if err := s.origin.Check(r); err != nil {
+		return oci.Errorf(oci.Denied, "the request comes from a page of another site").WithCause(err)
+	}
+	return nil
 }
 
 // ServeHTTP answers one request.
