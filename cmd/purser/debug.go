@@ -3,17 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"net/http"
-	"net/http/pprof"
 	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 const (
@@ -98,45 +91,4 @@ func (r *readiness) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	w.Write(text) //nolint:errcheck // the asker has gone
-}
-
-// debugHandler serves what operators look at: /metrics, /healthz (the process
-// lives), /readyz (requests can succeed) and /debug/pprof/.
-func debugHandler(reg *prometheus.Registry, ready *readiness) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg}))
-	mux.Handle("GET /readyz", ready)
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.Write([]byte("ok\n")) //nolint:errcheck // the asker has gone
-	})
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return mux
-}
-
-// serveDebug serves h on l until stop is called, which waits for its end. A nil
-// listener serves nothing.
-func serveDebug(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
-	if l == nil {
-		return func() {}
-	}
-	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("metrics and health are no longer served", "error", err)
-		}
-	}()
-	return func() {
-		srv.Close() //nolint:errcheck // its connections end with the process
-		<-done
-	}
 }

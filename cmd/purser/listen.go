@@ -10,12 +10,14 @@ import (
 	"syscall"
 
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/server"
 )
 
 // sockets are what Purser listens on.
 type sockets struct {
 	registry net.Listener
-	debug    net.Listener // nil: none
+	debug    net.Listener // of metrics and health, nil: none
+	profiles net.Listener // of profiles alone, nil: none
 	tls      *tls.Config  // of the registry; nil: none
 }
 
@@ -30,17 +32,41 @@ func listen(ctx context.Context, h config.HTTP) (*sockets, error) {
 		}
 		s.tls = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
-	var err error
-	if s.registry, err = open(ctx, h.Addr, "--addr", "http.addr"); err != nil {
-		return nil, err
-	}
-	if h.DebugAddr == "" {
-		return s, nil
-	}
-	if s.debug, err = open(ctx, h.DebugAddr, "--debug-addr", "http.debug_addr"); err != nil {
-		return nil, errors.Join(err, s.registry.Close())
+	for _, a := range []struct {
+		to              *net.Listener
+		addr, flag, key string
+	}{
+		{&s.registry, h.Addr, "--addr", "http.addr"},
+		{&s.debug, h.DebugAddr, "--debug-addr", "http.debug_addr"},
+		{&s.profiles, h.ProfileAddr, "--profile-addr", "http.profile_addr"},
+	} {
+		if a.addr == "" || a.to == &s.profiles && a.addr == h.DebugAddr {
+			continue
+		}
+		l, err := open(ctx, a.addr, a.flag, a.key)
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+		*a.to = l
 	}
 	return s, nil
+}
+
+// hosts are the names under which a listener answers that was opened at addr.
+// Every name counts for those that other machines reach, until somebody says
+// which; a web page reaches the others through its reader's browser.
+func hosts(l net.Listener, addr string, h config.HTTP) *server.Hosts {
+	if !isLoopback(l) && len(h.AllowedHosts) == 0 {
+		return nil
+	}
+	return server.NewHosts(h.Hosts(addr)...)
+}
+
+// isLoopback tells whether only this machine reaches the listener.
+func isLoopback(l net.Listener) bool {
+	a, ok := l.Addr().(*net.TCPAddr)
+	return ok && a.IP.IsLoopback()
 }
 
 func open(ctx context.Context, addr, flag, key string) (net.Listener, error) {
@@ -60,7 +86,7 @@ func open(ctx context.Context, addr, flag, key string) (net.Listener, error) {
 
 // close closes what still listens. The servers have closed what they served.
 func (s *sockets) close() {
-	for _, l := range []net.Listener{s.registry, s.debug} {
+	for _, l := range []net.Listener{s.registry, s.debug, s.profiles} {
 		if l != nil {
 			l.Close() //nolint:errcheck // it may be closed already
 		}

@@ -78,7 +78,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	}
 	defer stopTracing()
 	reg, ready := newRegistry(), newReadiness()
-	stopDebug := serveDebug(socks.debug, debugHandler(reg, ready), log)
+	stopDebug := serveOperators(socks, cfg.HTTP, reg, ready, log)
 	defer stopDebug()
 
 	var background []func(context.Context) error
@@ -123,7 +123,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	p := parts{metadata, reviews, prunes, keys, store, pullParts{}, loops, replica, reg, log, tracing}
+	p := parts{metadata, reviews, prunes, keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP)}
 	if p.pulls, err = openPulls(cfg, p, loops); err != nil {
 		return err
 	}
@@ -182,6 +182,7 @@ type parts struct {
 	metrics *prometheus.Registry
 	log     *slog.Logger
 	tracing bool
+	hosts   *server.Hosts // of the registry
 }
 
 // assemble makes the registry: what answers requests, and what runs besides.
@@ -222,7 +223,7 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 		Audit: audit.New(p.db), Recorder: p.pulls.recorder,
 		Pulls: statistics, PullStats: p.pulls.sync, RedisPulls: p.pulls.flush,
 		LooseKeys: &server.LooseKeys{Database: &p.keys.databases[0], Worker: keys},
-		System:    p.system(cfg),
+		System:    p.system(cfg), Hosts: p.hosts, Origins: origins(cfg.HTTP),
 		GC: gc.CollectOptions{
 			Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout, StorageTimeout: cfg.Storage.DeleteTimeout,
 			SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: cfg.Uploads.MaxAge,
@@ -394,6 +395,9 @@ func announce(out io.Writer, cfg *config.Config, socks *sockets) error {
 	text := "Purser is ready.\n  registry  " + scheme + host + "\n"
 	if socks.debug != nil {
 		text += "  debug     http://" + reachable(socks.debug) + "\n"
+	}
+	if socks.profiles != nil {
+		text += "  profiles  http://" + reachable(socks.profiles) + "\n"
 	}
 	for _, place := range places(cfg) {
 		text += "  data      " + place + "\n"

@@ -49,8 +49,8 @@ func testConfig(t *testing.T, environ ...string) *config.Config {
 
 // running is a server in this process.
 type running struct {
-	registry, debug, data string // as it told
-	stop                  func() error
+	registry, debug, profiles, data string // as it told
+	stop                            func() error
 }
 
 // start runs a server until stop is called, and waits until it is ready.
@@ -81,6 +81,8 @@ func start(t *testing.T, cfg *config.Config) *running {
 			s.registry = value
 		case "debug":
 			s.debug = value
+		case "profiles":
+			s.profiles = value
 		case "data":
 			s.data = value
 		case "push":
@@ -228,8 +230,9 @@ func TestPortInUse(t *testing.T) {
 	defer taken.Close()
 	addr := taken.Addr().String()
 	for flag, h := range map[string]config.HTTP{
-		"--addr":       {Addr: addr},
-		"--debug-addr": {Addr: "127.0.0.1:0", DebugAddr: addr},
+		"--addr":         {Addr: addr},
+		"--debug-addr":   {Addr: "127.0.0.1:0", DebugAddr: addr},
+		"--profile-addr": {Addr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0", ProfileAddr: addr},
 	} {
 		_, err := listen(t.Context(), h)
 		if err == nil || !strings.Contains(err.Error(), addr+" is in use") || !strings.Contains(err.Error(), " "+flag+" ") {

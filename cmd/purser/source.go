@@ -27,6 +27,7 @@ var settingFlags = []struct{ name, key string }{
 	{"data-dir", "data_dir"},
 	{"addr", "http.addr"},
 	{"debug-addr", "http.debug_addr"},
+	{"profile-addr", "http.profile_addr"},
 	{"allow-anonymous", "http.allow_anonymous"},
 }
 
@@ -39,7 +40,8 @@ func (s *source) addFlags(flags *pflag.FlagSet) {
 // addServeFlags adds what a running server needs besides.
 func addServeFlags(flags *pflag.FlagSet) {
 	flags.String("addr", "", "serve the registry on `HOST:PORT` (default 127.0.0.1:5000)")
-	flags.String("debug-addr", "", "serve metrics, health and profiles on `HOST:PORT`, or \"off\" (default 127.0.0.1:5001)")
+	flags.String("debug-addr", "", "serve metrics and health on `HOST:PORT`, or \"off\" (default 127.0.0.1:5001)")
+	flags.String("profile-addr", "", "serve profiles on `HOST:PORT`, or \"off\" (default --debug-addr where that is on loopback)")
 	flags.Bool("allow-anonymous", false, "allow addresses that other machines reach although nobody needs to log in")
 }
 

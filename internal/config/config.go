@@ -39,24 +39,6 @@ type Config struct {
 	env     map[string]string // the environment outside PURSER_ that defaults follow
 }
 
-// HTTP is how the registry listens.
-type HTTP struct {
-	Addr            string // host:port
-	DebugAddr       string // host:port, "" when there is none
-	TLS             TLS
-	AllowAnonymous  bool
-	DrainTimeout    time.Duration
-	MaxRequestTime  time.Duration
-	BodyIdleTimeout time.Duration
-	ExternalURL     string // scheme and host without a slash behind, "" for what the request says
-}
-
-// TLS is a certificate and its key, both PEM files or both "".
-type TLS struct {
-	Cert string
-	Key  string
-}
-
 // Log is what is logged and how.
 type Log struct {
 	Level  string // debug, info, warn or error
@@ -228,6 +210,7 @@ func (c *Config) derive() {
 		c.DataDir = defaultDataDir(c.env)
 	}
 	c.DataDir = absolute(c.DataDir)
+	c.HTTP.deriveProfiles(c.isSet("http.profile_addr"))
 	if !c.isSet("database.stats") {
 		c.Database.Stats = c.Database.Main
 	}

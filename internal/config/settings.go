@@ -40,6 +40,10 @@ var settings = append([]setting{
 
 	{key: "http.addr", def: "127.0.0.1:5000", field: func(c *Config) field { return textField{&c.HTTP.Addr} }},
 	{key: "http.debug_addr", def: "127.0.0.1:5001", field: func(c *Config) field { return offField{&c.HTTP.DebugAddr} }},
+	{key: "http.profile_addr", derived: "http.debug_addr on loopback, else off", field: func(c *Config) field {
+		return offField{&c.HTTP.ProfileAddr}
+	}},
+	{key: "http.allow_profiles", def: "false", field: func(c *Config) field { return boolField{&c.HTTP.AllowProfiles} }},
 	{key: "http.tls.cert", field: func(c *Config) field { return textField{&c.HTTP.TLS.Cert} }},
 	{key: "http.tls.key", field: func(c *Config) field { return textField{&c.HTTP.TLS.Key} }},
 	{key: "http.allow_anonymous", def: "false", field: func(c *Config) field { return boolField{&c.HTTP.AllowAnonymous} }},
@@ -52,6 +56,7 @@ var settings = append([]setting{
 	{key: "http.body_idle_timeout", def: "60s", field: func(c *Config) field {
 		return durationField{&c.HTTP.BodyIdleTimeout, time.Second, maxDuration}
 	}},
+	{key: "http.allowed_hosts", field: func(c *Config) field { return listField{&c.HTTP.AllowedHosts} }},
 	{key: "http.external_url", field: func(c *Config) field { return textField{&c.HTTP.ExternalURL} }},
 
 	{key: "log.level", def: "info", field: func(c *Config) field {

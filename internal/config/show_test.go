@@ -28,7 +28,7 @@ func TestShow(t *testing.T) {
 	out := show(t, c)
 	for _, want := range []string{
 		`(?m)^data_dir: /data +# env PURSER_DATA_DIR$`,
-		`(?m)^http:\n  addr: 127\.0\.0\.1:1 +# .*purser\.yaml:2\n  debug_addr: "?off"? +# env PURSER_HTTP_DEBUG_ADDR\n  tls:\n    cert: "" +# default\n    key: `,
+		`(?m)^http:\n  addr: 127\.0\.0\.1:1 +# .*purser\.yaml:2\n  debug_addr: "?off"? +# env PURSER_HTTP_DEBUG_ADDR\n  profile_addr: "?off"? +# default\n  allow_profiles: false +# default\n  tls:\n    cert: "" +# default\n    key: `,
 		`(?m)^  level: debug +# flag --log-level$`,
 		`(?m)^  main: postgres://u:\(hidden\)@h/db +# .*purser\.yaml:4$`,
 		`(?m)^  stats: postgres://u:\(hidden\)@h/db +# default$`,
@@ -48,7 +48,7 @@ func TestShow(t *testing.T) {
 func TestShowIsReadBack(t *testing.T) {
 	t.Parallel()
 	c := mustLoad(t, `
-http: {addr: ':5000', allow_anonymous: true, debug_addr: "", external_url: "https://a.example"}
+http: {addr: ':5000', allow_anonymous: true, debug_addr: "", external_url: "https://a.example", allowed_hosts: "*, *.b.example, [fd00::1]", profile_addr: "[::1]:7"}
 storage: {s3: {bucket: "123", prefix: "a: b # c", access_key: "null", region: "- x", redirect: true}}
 cache: {manifest_bytes: 1000001}
 gc: {review_after: 90s, review_after_events: {tag_switch: 0, blob_upload: 1h1s}}

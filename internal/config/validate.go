@@ -3,9 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
-	"strconv"
 	"strings"
 )
 
@@ -49,59 +46,6 @@ func (c *Config) validatePaths(report func(key, format string, args ...any)) {
 			report(p.key, "a path can't hold a NUL character")
 		}
 	}
-}
-
-func (c *Config) validateHTTP(report func(key, format string, args ...any)) {
-	h := c.HTTP
-	for _, a := range []struct{ key, addr string }{{"http.addr", h.Addr}, {"http.debug_addr", h.DebugAddr}} {
-		if a.addr == "" && a.key == "http.debug_addr" {
-			continue
-		}
-		loopback, err := parseAddr(a.addr)
-		if err != nil {
-			report(a.key, "%v", err)
-			continue
-		}
-		if !loopback && !h.AllowAnonymous {
-			report(a.key, "%s can be reached from other machines and nobody needs to log in; "+
-				"listen on a loopback address such as 127.0.0.1, behind a proxy that asks who it is, "+
-				"or set http.allow_anonymous: true (serve --allow-anonymous)", a.addr)
-		}
-	}
-	if h.Addr == h.DebugAddr && h.Addr != "" && !strings.HasSuffix(h.Addr, ":0") {
-		report("http.debug_addr", "http.addr is the same address; choose another port, or \"off\"")
-	}
-	if h.TLS.Cert != "" && h.TLS.Key == "" {
-		report("http.tls.cert", "http.tls.key is missing; set both or neither")
-	}
-	if h.TLS.Key != "" && h.TLS.Cert == "" {
-		report("http.tls.key", "http.tls.cert is missing; set both or neither")
-	}
-	if h.ExternalURL != "" {
-		if _, err := parseHTTPURL(h.ExternalURL); err != nil {
-			report("http.external_url", "%v", err)
-		} else if strings.HasSuffix(h.ExternalURL, "/") {
-			report("http.external_url", "remove the slash at its end")
-		}
-	}
-}
-
-// parseAddr checks host:port and tells whether it is reached from this machine
-// only. An empty host stands for all addresses. The name of a host isn't looked
-// up, so only localhost counts as loopback.
-func parseAddr(addr string) (loopback bool, err error) {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false, fmt.Errorf("%q is no host:port; write it as 127.0.0.1:5000 or [::1]:5000", addr)
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || port != strconv.FormatUint(n, 10) {
-		return false, fmt.Errorf("%q has no port from 0 to 65535", addr)
-	}
-	if strings.EqualFold(host, "localhost") {
-		return true, nil
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback(), nil
 }
 
 func (c *Config) validateDatabase(report func(key, format string, args ...any)) {

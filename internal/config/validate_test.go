@@ -16,7 +16,22 @@ func TestValidate(t *testing.T) {
 		{"IPv6", "http: {addr: '[::]:5000'}", "http.addr: "},
 		{"name", "http: {addr: 'registry.example.com:5000'}", "http.addr: "},
 		{"like loopback", "http: {addr: 'localhost.example.com:5000'}", "http.addr: "},
-		{"debug", "http: {debug_addr: '0.0.0.0:5001'}", "http.debug_addr: "},
+		{"debug needs no consent", "http: {debug_addr: '0.0.0.0:5001'}", ""},
+		{"debug is off", "http: {debug_addr: off, profile_addr: '127.0.0.1:0'}", ""},
+		{"profiles on an address of their own", "http: {debug_addr: ':5001', profile_addr: '127.0.0.1:6060'}", ""},
+		{"no profiles", "http: {profile_addr: off}", ""},
+		{"profiles for all", "http: {profile_addr: '0.0.0.0:6060', allow_anonymous: true}", "purser.yaml:1: http.profile_addr: 0.0.0.0:6060 can be reached"},
+		{"profiles beside metrics for all", "http: {debug_addr: ':5001', profile_addr: ':5001'}", "set http.allow_profiles: true"},
+		{"profiles allowed", "http: {debug_addr: ':5001', profile_addr: ':5001', allow_profiles: true}", ""},
+		{"allowing profiles opens nothing else", "http: {addr: ':5000', allow_profiles: true}", "http.addr: :5000 can be reached"},
+		{"profiles' address", "http: {profile_addr: x}", "http.profile_addr: \"x\" is no host:port"},
+		{"profiles at the registry", "http: {profile_addr: '127.0.0.1:5000'}", "http.profile_addr: http.addr is the same"},
+		{"hosts", "http: {allowed_hosts: 'registry.example.com, *.example.org, 10.0.0.5, fd00::1, [fd00::2], a_b, *'}", ""},
+		{"host with a port", "http: {allowed_hosts: 'a.example:5000'}", "purser.yaml:1: http.allowed_hosts: \"a.example:5000\" has a port, and ports don't count; write \"a.example\""},
+		{"URL for a host", "http: {allowed_hosts: 'https://a.example'}", "http.allowed_hosts: \"https://a.example\" is no name"},
+		{"star within", "http: {allowed_hosts: 'a.*.example'}", "http.allowed_hosts: "},
+		{"star without a dot", "http: {allowed_hosts: '*example'}", "http.allowed_hosts: "},
+		{"host that isn't ASCII", "http: {allowed_hosts: 'bücher.example'}", "http.allowed_hosts: "},
 		{"allowed", "http: {addr: ':5000', debug_addr: '0.0.0.0:5001', allow_anonymous: true}", ""},
 		{"no debug", "http: {debug_addr: off}", ""},
 		{"no address", "http: {addr: ''}", "http.addr: \"\" is no host:port"},
@@ -96,5 +111,35 @@ func TestS3Endpoint(t *testing.T) {
 		if s.Host() != test.host || s.Insecure() != test.insecure {
 			t.Errorf("%q: %q, %v", test.endpoint, s.Host(), s.Insecure())
 		}
+	}
+}
+
+func TestProfilesFollowMetrics(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"":                                  "127.0.0.1:5001",
+		"http: {debug_addr: 'localhost:7'}": "localhost:7",
+		"http: {debug_addr: '[::1]:7'}":     "[::1]:7",
+		"http: {debug_addr: ':7'}":          "",
+		"http: {debug_addr: 'metrics.example.com:7'}":           "",
+		"http: {debug_addr: off}":                               "",
+		"http: {profile_addr: off}":                             "",
+		"http: {debug_addr: ':7', profile_addr: '127.0.0.1:8'}": "127.0.0.1:8",
+		"http: {debug_addr: '127.0.0.1:7', profile_addr: ''}":   "127.0.0.1:7",
+	} {
+		if got := mustLoad(t, text).HTTP.ProfileAddr; got != want {
+			t.Errorf("%s: profiles at %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	h := mustLoad(t, "http: {allowed_hosts: 'a.example, *.b.example', external_url: 'https://c.example:8443'}").HTTP
+	if got := strings.Join(h.Hosts("d.example:5000"), " "); got != "a.example *.b.example c.example d.example" {
+		t.Errorf("names: %s", got)
+	}
+	if got := mustLoad(t, "").HTTP.Hosts(":5000"); len(got) != 0 {
+		t.Errorf("names without a setting: %q", got)
 	}
 }

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/url"
+	"strings"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// serveOperators serves metrics, health and profiles where the settings have
+// them, until stop is called, which waits for the end.
+func serveOperators(socks *sockets, h config.HTTP, reg *prometheus.Registry, ready *readiness, log *slog.Logger) (stop func()) {
+	var stops []func()
+	if socks.debug != nil {
+		mux := http.NewServeMux()
+		mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg}))
+		addHealth(mux, ready, isLoopback(socks.debug), log)
+		addProfiles(mux, h.ProfileAddr == h.DebugAddr)
+		stops = append(stops, serveDebug(socks.debug, underNames(hosts(socks.debug, h.DebugAddr, h), mux), log))
+	}
+	if socks.profiles != nil {
+		mux := http.NewServeMux()
+		addProfiles(mux, true)
+		stops = append(stops, serveDebug(socks.profiles, underNames(hosts(socks.profiles, h.ProfileAddr, h), mux), log))
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
+
+// addHealth adds /healthz (the process lives) and /readyz (requests can succeed).
+// The reasons why they can't are for the answer where only this machine asks, and
+// else for the log: they name addresses and users.
+func addHealth(mux *http.ServeMux, ready *readiness, withReasons bool, log *slog.Logger) {
+	if withReasons {
+		mux.Handle("GET /readyz", ready)
+	} else {
+		mux.Handle("GET /readyz", briefly(ready, log))
+	}
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Write([]byte("ok\n")) //nolint:errcheck // the asker has gone
+	})
+}
+
+// briefly answers whether ready is, and logs the reasons when they change.
+func briefly(ready *readiness, log *slog.Logger) http.Handler {
+	var logged atomic.Pointer[string]
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text, status := "ok\n", http.StatusOK
+		ok, reasons := ready.answer(r.Context())
+		if !ok {
+			text, status = "not ready\n", http.StatusServiceUnavailable
+		}
+		now := string(reasons)
+		if before := logged.Swap(&now); !ok && (before == nil || *before != now) {
+			log.Warn("requests can't succeed", "checks", strings.TrimSpace(now))
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Cache-Control", "no-store")
+		w.WriteHeader(status)
+		w.Write([]byte(text)) //nolint:errcheck // the asker has gone
+	})
+}
+
+// addProfiles adds /debug/pprof/, or where profiles aren't served, how to have
+// them.
+func addProfiles(mux *http.ServeMux, served bool) {
+	if !served {
+		mux.HandleFunc("/debug/pprof/", func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "profiles aren't served here: set http.profile_addr", http.StatusNotFound)
+		})
+		return
+	}
+	for path, h := range map[string]http.HandlerFunc{
+		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
+		"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
+	} {
+		mux.Handle(path, fromHere(h))
+	}
+}
+
+// fromHere refuses what a page of another site asks for, by any method: it can't
+// read a profile, but taking one costs time.
+func fromHere(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("Sec-Fetch-Site") {
+		case "", "none", "same-origin":
+			next.ServeHTTP(w, r)
+		default:
+			http.Error(w, "the request comes from a page of another site: open the address itself", http.StatusForbidden)
+		}
+	})
+}
+
+// underNames answers requests under the listener's names only.
+func underNames(names *server.Hosts, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := names.Check(r); err != nil {
+			http.Error(w, err.Error(), http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// origins are the sites whose pages are the registry's own, whatever name a proxy
+// passes on, as browsers write them: in lower case, without the scheme's own port.
+func origins(h config.HTTP) []string {
+	u, err := url.Parse(strings.ToLower(h.ExternalURL))
+	if err != nil || h.ExternalURL == "" {
+		return nil
+	}
+	if u.Scheme == "https" && u.Port() == "443" || u.Scheme == "http" && u.Port() == "80" {
+		u.Host = strings.TrimSuffix(u.Host, ":"+u.Port())
+	}
+	return []string{u.Scheme + "://" + u.Host}
+}
+
+// serveDebug serves h on l until stop is called, which waits for its end.
+func serveDebug(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
+	srv := &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("metrics and health are no longer served", "error", err)
+		}
+	}()
+	return func() {
+		srv.Close() //nolint:errcheck // its connections end with the process
+		<-done
+	}
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// askAs sends a request with other headers, Host included; it returns status and
+// body.
+func askAs(t *testing.T, method, url, body string, headers ...string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			req.Host = headers[i+1]
+		}
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// TestServeBehindTheWall does what a page does whose name points to 127.0.0.1 by
+// now: its requests have the page's name as Host, a matching Origin, and count
+// for the browser as same-origin.
+func TestServeBehindTheWall(t *testing.T) {
+	t.Parallel()
+	s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_HTTP_ALLOWED_HOSTS=registry.example.com",
+		"PURSER_HTTP_EXTERNAL_URL=https://outer.example:443"))
+	page := []string{"Host", "evil.example", "Origin", "http://evil.example", "Sec-Fetch-Site", "same-origin", "Content-Type", "application/json"}
+	for _, r := range [][3]string{
+		{"PUT", s.registry + "/v2/app/manifests/v1", "{}"}, {"POST", s.registry + "/v2/app/blobs/uploads/", ""},
+		{"GET", s.registry + "/v2/_catalog", ""}, {"DELETE", s.registry + "/api/v1/organization/app", ""},
+		{"POST", s.registry + "/api/v1/gc/run", "{}"}, {"GET", s.registry + "/api/v1/openapi.json", ""},
+		{"GET", s.debug + "/debug/pprof/heap", ""}, {"GET", s.debug + "/debug/pprof/cmdline", ""},
+		{"GET", s.debug + "/metrics", ""}, {"GET", s.debug + "/healthz", ""}, {"GET", s.debug + "/readyz", ""},
+	} {
+		code, text := askAs(t, r[0], r[1], r[2], page...)
+		if code != 421 || !strings.Contains(text, "evil.example") || !strings.Contains(text, "http.allowed_hosts") {
+			t.Errorf("%s %s under a foreign name: %d %.200s, want 421 with the way out", r[0], r[1], code, text)
+		}
+	}
+	for _, name := range []string{"localhost", "LOCALHOST:1", "app.localhost:5000", "127.0.0.2", "[::1]:80", "registry.example.com", "outer.example"} {
+		for _, url := range []string{s.registry + "/v2/", s.registry + "/api/v1/openapi.json", s.debug + "/healthz", s.debug + "/debug/pprof/cmdline"} {
+			if code, text := askAs(t, "GET", url, "", "Host", name); code != 200 {
+				t.Errorf("%s under %s: %d %.200s, want 200", url, name, code, text)
+			}
+		}
+	}
+	for _, site := range []string{"cross-site", "same-site"} {
+		if code, _ := askAs(t, "GET", s.debug+"/debug/pprof/cmdline", "", "Sec-Fetch-Site", site); code != 403 {
+			t.Errorf("a page of another site takes a profile: %d, want 403", code)
+		}
+		if code, _ := askAs(t, "POST", s.registry+"/v2/app/blobs/uploads/", "", "Sec-Fetch-Site", site); code != 403 {
+			t.Errorf("a page of another site begins an upload: %d, want 403", code)
+		}
+	}
+	if code, text := askAs(t, "POST", s.registry+"/v2/app/blobs/uploads/", "", "Sec-Fetch-Site", "cross-site", "Origin", "https://outer.example"); code != 202 {
+		t.Errorf("a page of the external URL begins an upload: %d %s, want 202", code, text)
+	}
+}
+
+// TestServeApart: metrics are for other machines, profiles and the registry for
+// this one.
+func TestServeApart(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_HTTP_PROFILE_ADDR=localhost:0")
+	if err := cfg.Set("http.debug_addr", "0.0.0.0:0", "test"); err != nil {
+		t.Fatal(err)
+	}
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, cfg)
+	if s.profiles == "" {
+		t.Fatal("it isn't told where profiles are")
+	}
+	for url, want := range map[string]int{
+		s.debug + "/metrics": 200, s.debug + "/healthz": 200, s.debug + "/readyz": 200, s.debug + "/debug/pprof/heap": 404,
+		s.profiles + "/debug/pprof/cmdline": 200, s.profiles + "/metrics": 404, s.profiles + "/readyz": 404,
+		s.registry + "/v2/": 200, s.registry + "/metrics": 404, s.registry + "/debug/pprof/": 404,
+	} {
+		if code, text := get(t, url); code != want {
+			t.Errorf("%s: %d %.200s, want %d", url, code, text, want)
+		}
+	}
+	if _, text := get(t, s.debug+"/readyz"); text != "ok\n" {
+		t.Errorf("/readyz tells other machines %q", text)
+	}
+	if _, text := get(t, s.debug+"/debug/pprof/"); !strings.Contains(text, "http.profile_addr") {
+		t.Errorf("who looks for profiles is told %q", text)
+	}
+	// Under whatever name Prometheus knows it.
+	if code, _ := askAs(t, "GET", s.debug+"/metrics", "", "Host", "metrics.example.com"); code != 200 {
+		t.Errorf("/metrics under another name: %d, want 200", code)
+	}
+	for _, url := range []string{s.profiles + "/debug/pprof/heap", s.registry + "/v2/"} {
+		if code, _ := askAs(t, "GET", url, "", "Host", "evil.example"); code != 421 {
+			t.Errorf("%s under another name: %d, want 421", url, code)
+		}
+	}
+}
+
+// TestBriefReadiness: other machines learn that requests fail, the log learns why,
+// once.
+func TestBriefReadiness(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	ready := newReadiness()
+	h := briefly(ready, slog.New(slog.NewTextHandler(&log, nil)))
+	expect := func(wantCode int, want string) {
+		t.Helper()
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+		if rec.Code != wantCode || rec.Body.String() != want {
+			t.Errorf("%d %q, want %d %q", rec.Code, rec.Body, wantCode, want)
+		}
+	}
+	expect(503, "not ready\n")
+	ready.started(check{"database", func(context.Context) error { return errors.New("user=purser host=10.0.0.7") }})
+	expect(503, "not ready\n")
+	expect(503, "not ready\n")
+	if n := strings.Count(log.String(), "host=10.0.0.7"); n != 1 {
+		t.Errorf("the reason is logged %d times, want once:\n%s", n, &log)
+	}
+	ready.started(check{"database", func(context.Context) error { return nil }})
+	ready.checked = time.Time{}
+	expect(200, "ok\n")
+}
+
+// TestHostsOfAListener: a listener that other machines reach has no names until
+// some are set, one on loopback always has.
+func TestHostsOfAListener(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		addr, host string
+		allowed    []string
+		answers    bool
+	}{
+		{"127.0.0.1:0", "evil.example", nil, false},
+		{"127.0.0.1:0", "a.example", []string{"a.example"}, true},
+		{"127.0.0.1:0", "evil.example", []string{"*"}, true},
+		{"localhost:0", "localhost", nil, true},
+		{"[::1]:0", "evil.example", nil, false},
+		{"0.0.0.0:0", "evil.example", nil, true},
+		{"0.0.0.0:0", "evil.example", []string{"a.example"}, false},
+		{"0.0.0.0:0", "a.example", []string{"a.example"}, true},
+		{":0", "evil.example", nil, true},
+	} {
+		l, err := open(t.Context(), tc.addr, "--addr", "http.addr")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close() //nolint:errcheck // nothing was accepted
+		h := hosts(l, tc.addr, config.HTTP{Addr: tc.addr, AllowedHosts: tc.allowed})
+		if err := h.Check(&http.Request{Host: tc.host}); (err == nil) != tc.answers {
+			t.Errorf("%s with %q under %s: %v, want an answer: %v", tc.addr, tc.allowed, tc.host, err, tc.answers)
+		}
+	}
+}
+
+func TestOrigins(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"": "", "https://r.example": "https://r.example", "https://R.example:443": "https://r.example", "http://r.example:80": "http://r.example",
+		"http://r.example:443": "http://r.example:443", "https://[::1]:443": "https://[::1]", "https://r.example:8443": "https://r.example:8443",
+	} {
+		if got := strings.Join(origins(config.HTTP{ExternalURL: url}), " "); got != want {
+			t.Errorf("%q: %q, want %q", url, got, want)
+		}
+	}
+}
