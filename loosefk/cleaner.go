@@ -160,8 +160,8 @@ func (c *cleaner) batch(ctx context.Context, parent tableName, refs references, 
 			return 0, err
 		}
 	}
-	var paused []int64 // had their share of this turn
-	var left []int64   // a limit, a lock or an error kept them from being finished
+	var paused []parentKey // had their share of this turn
+	var left []parentKey   // a limit, a lock or an error kept them from being finished
 	for _, r := range refs {
 		res, err2 := c.reference(ctx, r, ids)
 		ids, paused, left = res.done, append(paused, res.paused...), append(left, res.left...)
@@ -203,7 +203,7 @@ func (c *cleaner) note(parent tableName, stuck, waiting, done []record) {
 
 // dead returns the parents that don't exist. One that was inserted again under
 // its old id has its children back.
-func (c *cleaner) dead(ctx context.Context, parent tableName, ids []int64) ([]int64, error) {
+func (c *cleaner) dead(ctx context.Context, parent tableName, ids []parentKey) ([]parentKey, error) {
 	alive, err := c.db.alive(ctx, parent, ids)
 	if err != nil {
 		return nil, err
@@ -211,15 +211,15 @@ func (c *cleaner) dead(ctx context.Context, parent tableName, ids []int64) ([]in
 	return without(ids, alive), nil
 }
 
-func without(ids, others []int64) []int64 {
+func without(ids, others []parentKey) []parentKey {
 	if len(others) == 0 {
 		return ids
 	}
-	skip := make(map[int64]bool, len(others))
+	skip := make(map[parentKey]bool, len(others))
 	for _, id := range others {
 		skip[id] = true
 	}
-	var list []int64
+	var list []parentKey
 	for _, id := range ids {
 		if !skip[id] {
 			list = append(list, id)
@@ -281,12 +281,12 @@ func (rs references) remote() bool {
 
 // outcome says what became of parents: their children are gone; they have had
 // their share of this turn; or something kept them from being finished.
-type outcome struct{ done, paused, left []int64 }
+type outcome struct{ done, paused, left []parentKey }
 
 // reference cleans up the children of one definition: first those that nobody
 // holds, then, waiting a moment for each, the rest. Only a parent of which a query
 // that skips nothing found no more children is done.
-func (c *cleaner) reference(ctx context.Context, r reference, ids []int64) (all outcome, err error) {
+func (c *cleaner) reference(ctx context.Context, r reference, ids []parentKey) (all outcome, err error) {
 	all.done = ids
 	for _, skipLocked := range []bool{true, false} {
 		res, err := c.pass(ctx, r, all.done, skipLocked)
@@ -307,10 +307,10 @@ const maxTries = 2
 // query that meets a timeout, or a row that may not be changed, is tried again for
 // half of the parents and half of the rows, so that in the end only those are left
 // that were in its way.
-func (c *cleaner) pass(ctx context.Context, r reference, line []int64, skipLocked bool) (out outcome, err error) {
+func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipLocked bool) (out outcome, err error) {
 	most := c.limit(r)
 	limit, width, tries := most, len(line), 0
-	changed := map[int64]int{}
+	changed := map[parentKey]int{}
 	for len(line) > 0 {
 		if c.tracker.over() || ctx.Err() != nil {
 			out.left = append(out.left, line...)
@@ -384,7 +384,7 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []int64, skipLocke
 
 // back looks whether any of the parents at the head of the line exist again, and
 // takes those out of it: their children stay. On an error all are left.
-func (c *cleaner) back(ctx context.Context, r reference, ids []int64, line *[]int64, out *outcome) (bool, error) {
+func (c *cleaner) back(ctx context.Context, r reference, ids []parentKey, line *[]parentKey, out *outcome) (bool, error) {
 	dead, err := c.dead(ctx, r.parent, ids)
 	if err != nil {
 		out.left = append(out.left, *line...)
@@ -435,11 +435,11 @@ func refuses(err error) bool {
 
 // sorted is what becomes of the parents of a query: those that it didn't get to
 // stay where they are, those with more go to the back of the line.
-type sorted struct{ ahead, back []int64 }
+type sorted struct{ ahead, back []parentKey }
 
 // advance sorts the parents of a query by what it found. Those with nothing more
 // are done; those that have had their share pause.
-func advance(ids []int64, list []found, rows, limit, perParent int, changed map[int64]int, share int, out *outcome) (s sorted) {
+func advance(ids []parentKey, list []found, rows, limit, perParent int, changed map[parentKey]int, share int, out *outcome) (s sorted) {
 	total := 0
 	by := make(map[int]int, len(list))
 	for _, f := range list {

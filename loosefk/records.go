@@ -10,10 +10,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// parentKey is the value of a parent's key.
+type parentKey = int64
+
 // record is a pending deleted record.
 type record struct {
 	partition, id int64
-	parent        int64 // primary_key_value
+	parent        parentKey
 	// attempts is cleanup_attempts: 0 and up count runs that ended before the
 	// clean-up did; -1 and down do so for the second look.
 	attempts int16
@@ -81,8 +84,8 @@ func indexed(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, sc
 }
 
 // alive returns those of the ids that are in the parent table.
-func (d *Database) alive(ctx context.Context, parent tableName, ids []int64) ([]int64, error) {
-	return collect(ctx, d.Pool, "SELECT id FROM "+parent.quoted()+" WHERE id = ANY ($1::bigint[])", []any{ids}, pgx.RowTo[int64])
+func (d *Database) alive(ctx context.Context, parent tableName, ids []parentKey) ([]parentKey, error) {
+	return collect(ctx, d.Pool, "SELECT id FROM "+parent.quoted()+" WHERE id = ANY ($1::bigint[])", []any{ids}, pgx.RowTo[parentKey])
 }
 
 // keys are the primary keys of records, as columns.
@@ -190,8 +193,8 @@ func (d *Database) tracked(ctx context.Context, parents []tableName) ([]tableNam
 }
 
 // split divides records by whether their parent is in ids.
-func split(records []record, ids []int64) (in, out []record) {
-	has := make(map[int64]bool, len(ids))
+func split(records []record, ids []parentKey) (in, out []record) {
+	has := make(map[parentKey]bool, len(ids))
 	for _, id := range ids {
 		has[id] = true
 	}
@@ -206,9 +209,9 @@ func split(records []record, ids []int64) (in, out []record) {
 }
 
 // parents are the distinct parents of records, in order.
-func parentIDs(records []record) []int64 {
-	seen := make(map[int64]bool, len(records))
-	var ids []int64
+func parentIDs(records []record) []parentKey {
+	seen := make(map[parentKey]bool, len(records))
+	var ids []parentKey
 	for _, r := range records {
 		if !seen[r.parent] {
 			seen[r.parent] = true

@@ -128,7 +128,7 @@ func collect[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args []
 // change runs the statement for the parents ids. It returns what was found, by
 // parent, and how many rows were changed. When one of the parents exists, in this
 // database, nothing is changed: the error has the SQLSTATE 22012.
-func (r reference) change(ctx context.Context, t timeouts, ids []int64, limit, perParent int, skipLocked bool) (list []found, changed int, err error) {
+func (r reference) change(ctx context.Context, t timeouts, ids []parentKey, limit, perParent int, skipLocked bool) (list []found, changed int, err error) {
 	sql, args := r.statement(limit, perParent, skipLocked)
 	var check []string
 	if r.local() { // while the statement waited for children, their parent may have come back
