@@ -2,11 +2,12 @@
 // its schema up to date.
 //
 // Inside it holds: every connection runs READ COMMITTED (the locking of the
-// registry depends on each statement seeing what committed before it); a
-// transaction that fails with a deadlock or a serialization failure runs again
-// whole; what a request costs in round trips is counted; the schema only ever
-// moves forward, under a lock, and functions and triggers are applied as they
-// stand in routines/ whenever they differ from what the database has.
+// registry depends on each statement seeing what committed before it); a session
+// of PostgreSQL's belongs to one connection, or connecting fails; a transaction
+// that fails with a deadlock or a serialization failure runs again whole; what a
+// request costs in round trips is counted; the schema only ever moves forward,
+// under a lock, and functions and triggers are applied as they stand in routines/
+// whenever they differ from what the database has.
 package db
 
 import (
@@ -90,7 +91,25 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	cfg.MaxConns = int32(o.MaxConns)
 	cfg.MinIdleConns = 1
 	cfg.MaxConnIdleTime = 5 * time.Minute
-	params := cfg.ConnConfig.RuntimeParams
+	configure(cfg.ConnConfig, o.params())
+	cfg.ConnConfig.Tracer = tracer{}
+	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
+	if o.Connected != nil {
+		cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+			o.Connected(conn.PgConn().PID())
+			return nil
+		}
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("opening the database: %w", err)
+	}
+	return &DB{Pool: pool, log: o.Log}, nil
+}
+
+// params are the settings of each session.
+func (o Options) params() map[string]string {
+	params := map[string]string{}
 	params["application_name"] = o.ApplicationName
 	params["default_transaction_isolation"] = "read committed"
 	params["timezone"] = "UTC"
@@ -113,19 +132,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if o.Replica != "" {
 		params["purser.replica"] = o.Replica
 	}
-	cfg.ConnConfig.Tracer = tracer{}
-	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
-	if o.Connected != nil {
-		cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
-			o.Connected(conn.PgConn().PID())
-			return nil
-		}
-	}
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("opening the database: %w", err)
-	}
-	return &DB{Pool: pool, log: o.Log}, nil
+	return params
 }
 
 // Close closes every connection, waiting for those in use.
@@ -134,7 +141,7 @@ func (d *DB) Close() { d.Pool.Close() }
 // Ping checks that the database answers.
 func (d *DB) Ping(ctx context.Context) error {
 	if err := d.Pool.Ping(ctx); err != nil {
-		return fmt.Errorf("reaching the database: %w", err)
+		return fmt.Errorf("reaching the database: %w", explain(err))
 	}
 	return nil
 }
@@ -201,6 +208,8 @@ func Unavailable(err error) bool {
 	}
 	code := Code(err)
 	switch {
+	case errors.Is(err, ErrSharedSessions), code == codeProtocolViolation:
+		return false // somebody has to change a setting
 	case code == "":
 		var connect *pgconn.ConnectError
 		return errors.As(err, &connect) || isNetwork(err) || errors.Is(err, puddle.ErrClosedPool) ||

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"strconv"
 	"time"
 
@@ -141,7 +140,7 @@ func StatusStats(ctx context.Context, dsn string) ([]MigrationStatus, error) {
 func statusOf(ctx context.Context, provider *goose.Provider) ([]MigrationStatus, error) {
 	list, err := provider.Status(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("reading the status of migrations: %w", err)
+		return nil, fmt.Errorf("reading the status of migrations: %w", explain(err))
 	}
 	out := make([]MigrationStatus, len(list))
 	for i, s := range list {
@@ -177,9 +176,10 @@ func migrationConn(ctx context.Context, dsn string) (*pgx.Conn, func(), error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the database's DSN: %w", err)
 	}
+	configure(cfg, map[string]string{})
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return nil, nil, fmt.Errorf("connecting to migrate: %w", err)
+		return nil, nil, fmt.Errorf("connecting to migrate: %w", explain(err))
 	}
 	return conn, func() { conn.Close(context.WithoutCancel(ctx)) }, nil //nolint:errcheck
 }
@@ -229,7 +229,10 @@ func provider(dsn string, files embed.FS, dir, table string, settings map[string
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the database's DSN: %w", err)
 	}
-	maps.Copy(cfg.RuntimeParams, settings)
+	if settings == nil {
+		settings = map[string]string{}
+	}
+	configure(cfg, settings)
 	handle := stdlib.OpenDB(*cfg)
 	handle.SetMaxOpenConns(2)
 	sub, err := fs.Sub(files, dir)

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// Two servers work behind a pooler that keeps sessions apart, with their listeners.
+func TestServeBehindSessionPooling(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.PgBouncer(t, dbtest.EmptyDSN(t), "session", "default_pool_size = 100")
+	one := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn))
+	two := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn))
+	d := dbtest.Open(t, dsn)
+	waitFor(t, "two listening replicas", func() bool {
+		var n int
+		if err := d.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'SELECT pg_notify%'").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n == 2
+	})
+	for _, s := range []*running{one, two} {
+		if code, body := get(t, s.debug+"/readyz"); code != 200 {
+			t.Errorf("/readyz: %d %s", code, body)
+		}
+	}
+	for _, s := range []*running{one, two} {
+		if err := s.stop(); err != nil {
+			t.Errorf("stopping: %v", err)
+		}
+	}
+}
+
+// A pooler that shares sessions is refused at the start, by the server and by
+// commands, for each of the databases.
+func TestServeRefusesSharedSessions(t *testing.T) {
+	t.Parallel()
+	direct := dbtest.DSN(t)
+	pooled := pgtest.PgBouncer(t, dbtest.DSN(t), "transaction")
+	for _, environ := range [][]string{
+		{"PURSER_DATABASE_MAIN=" + pooled},
+		{"PURSER_DATABASE_MAIN=" + direct, "PURSER_DATABASE_STATS=" + pooled},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		if err := run(ctx, testConfig(t, environ...), new(strings.Builder), quiet); !errors.Is(err, db.ErrSharedSessions) {
+			t.Errorf("%q: the server says %v", environ, err)
+		}
+		for _, args := range [][]string{{"migrate", "up"}, {"gc", "status"}, {"loosefk", "status"}} {
+			code, _, stderr := purser(t, append(environ, "PURSER_DATA_DIR="+t.TempDir()), args...)
+			if len(environ) == 2 && args[0] == "gc" {
+				continue // it needs no statistics
+			}
+			if code != 1 || !strings.Contains(stderr, "pool_mode = session") {
+				t.Errorf("%q: %q: exit code %d: %s", environ, args, code, stderr)
+			}
+		}
+	}
+}
