@@ -3,8 +3,10 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -122,6 +124,39 @@ func TestORASReferrers(t *testing.T) {
 	}
 	for _, d := range attached[""] {
 		r.API().checkWhole(t, "oras/graph", d.String(), d.String())
+	}
+}
+
+// TestORASSeesEveryReferrer: oras reads 4 MiB of a page of referrers. Those with
+// annotations that are long, or that JSON can write in six bytes each, hide none.
+func TestORASSeesEveryReferrer(t *testing.T) {
+	begin(t)
+	r := startRegistry(t, options{})
+	repo, ctx := orasRepository(t, r, "oras/hidden"), t.Context()
+	repo.ReferrerListPageSize = 0
+	subject := pack(t, repo, testArtifact, "the subject", nil)
+	var want []digest.Digest
+	for i := range 60 {
+		n := 60 << 10
+		if i%10 == 5 {
+			n = 600 << 10
+		}
+		desc, err := oras.PackManifest(ctx, repo, oras.PackManifestVersion1_1, "application/vnd.example.signature",
+			oras.PackManifestOptions{Subject: &subject, ManifestAnnotations: map[string]string{"n": fmt.Sprint(i), "long": strings.Repeat("<", n)}})
+		if err != nil {
+			t.Fatalf("pushing a referrer: %v", err)
+		}
+		want = append(want, desc.Digest)
+	}
+	var got []digest.Digest
+	err := repo.Referrers(ctx, subject, "", func(page []v1.Descriptor) error {
+		for _, desc := range page {
+			got = append(got, desc.Digest)
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("oras sees %d of %d referrers: %v", len(got), len(want), err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -64,37 +65,31 @@ type Referrer struct {
 	Annotations  json.RawMessage
 }
 
-// Referrers lists up to n manifests of the repository whose subject is d, of
-// one artifact type unless it is "", after the one whose ID is last, and says
-// whether there are more. A repository without any, or none at all, has an
-// empty list.
+// Referrers lists manifests of the repository whose subject is d, of one artifact
+// type unless it is "", after the one whose ID is last: up to n of them, and no more
+// than referrerBatch, since each may have annotations of MaxAnnotations. It says
+// whether there are more. A repository without any, or none at all, has an empty
+// list.
 func (c *Catalog) Referrers(ctx context.Context, path string, d oci.Digest, artifactType string, last int64, n int) (list []Referrer, more bool, err error) {
+	n = min(n, referrerBatch)
 	rows, err := c.db.Pool.Query(ctx, `
-		SELECT id, digest, media_type, artifact_type, size,
-			CASE WHEN before < $6 THEN annotations END, before >= $6
-		FROM (
-			SELECT m.id, m.digest, m.media_type, COALESCE(m.artifact_type, '') AS artifact_type,
-				octet_length(m.payload) AS size, m.annotations::text AS annotations,
-				COALESCE(sum(octet_length(m.annotations::text)) OVER (
-					ORDER BY m.id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before
-			FROM live_repositories r
-			JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id AND m.repository_id = r.id
-			WHERE r.path = $1 AND m.subject_digest = $2 AND m.id > $3 AND ($4 = '' OR m.artifact_type = $4)
-			ORDER BY m.id LIMIT $5) page
-		ORDER BY id`, path, d.Bytes(), last, artifactType, n+1, maxAnnotations)
+		SELECT m.id, m.digest, m.media_type, COALESCE(m.artifact_type, ''), octet_length(m.payload), m.annotations::text
+		FROM live_repositories r
+		JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id AND m.repository_id = r.id
+		WHERE r.path = $1 AND m.subject_digest = $2 AND m.id > $3 AND ($4 = '' OR m.artifact_type = $4)
+		ORDER BY m.id LIMIT $5`, path, d.Bytes(), last, artifactType, n+1)
 	if err != nil {
 		return nil, false, fmt.Errorf("listing referrers of %s in %s: %w", d, path, err)
 	}
 	var r Referrer
 	var digest []byte
 	var annotations *string
-	var cut bool
-	_, err = pgx.ForEachRow(rows, []any{&r.ID, &digest, &r.MediaType, &r.ArtifactType, &r.Size, &annotations, &cut}, func() error {
-		if more = more || cut || len(list) == n; more {
+	_, err = pgx.ForEachRow(rows, []any{&r.ID, &digest, &r.MediaType, &r.ArtifactType, &r.Size, &annotations}, func() error {
+		if more = len(list) == n; more {
 			return nil
 		}
 		var err error
-		if r.Annotations = nil; annotations != nil {
+		if r.Annotations = nil; annotations != nil && len(*annotations) <= MaxAnnotations {
 			r.Annotations = json.RawMessage(*annotations)
 		}
 		r.Digest, err = oci.DigestFromBytes(digest)
@@ -107,9 +102,40 @@ func (c *Catalog) Referrers(ctx context.Context, path string, d oci.Digest, arti
 	return list, more, nil
 }
 
-// maxAnnotations is how many bytes of annotations a page of referrers has
-// before it ends, so that a page stays within what clients take for a manifest.
-const maxAnnotations = 3 << 20
+const (
+	// MaxAnnotations is how many bytes of annotations, as JSON, a referrer may have
+	// to be listed with them. Of a manifest that has more none are kept beside its
+	// payload, and it is listed without.
+	MaxAnnotations = 64 << 10
+	// referrerBatch is how many referrers one query reads: with the longest
+	// annotations 6 MiB, somewhat more than a page.
+	referrerBatch = 100
+)
+
+// referrerAnnotations is what is kept of a referrer's annotations for the list of
+// referrers: their JSON, nil without any or with more than MaxAnnotations.
+func referrerAnnotations(m *oci.Manifest) ([]byte, error) {
+	if m.Subject == nil || len(m.Annotations) == 0 {
+		return nil, nil
+	}
+	size := 0
+	for key, value := range m.Annotations {
+		size += len(key) + len(value)
+	}
+	if size > MaxAnnotations { // the JSON is longer still
+		return nil, nil
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false) // which would write six bytes for each "<"
+	if err := e.Encode(m.Annotations); err != nil {
+		return nil, fmt.Errorf("writing annotations: %w", err)
+	}
+	if text := bytes.TrimSpace(b.Bytes()); len(text) <= MaxAnnotations {
+		return text, nil
+	}
+	return nil, nil
+}
 
 // Sources lists up to n repositories that have a blob, for a mount that names
 // none.

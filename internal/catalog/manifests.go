@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -96,13 +95,10 @@ func manifestRows(p NewManifest) (manifestColumns, error) {
 	}
 	if m.Subject != nil {
 		rows.subject = m.Subject.Digest.Bytes()
-		if len(m.Annotations) > 0 {
-			b, err := json.Marshal(m.Annotations)
-			if err != nil {
-				return rows, fmt.Errorf("writing annotations: %w", err)
-			}
-			rows.annotations = b
-		}
+	}
+	var err error
+	if rows.annotations, err = referrerAnnotations(m); err != nil {
+		return rows, err
 	}
 	if m.Config != nil {
 		rows.config = m.Config.Digest.Bytes()

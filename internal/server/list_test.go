@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -214,16 +215,22 @@ func TestReferrers(t *testing.T) {
 }
 
 // TestReferrerPages: a list longer than a page, or than clients take for a
-// manifest, comes in pages that Link joins, with the filter kept.
+// manifest, comes in pages that Link joins, with the filter kept. Pages are cut by
+// what is sent: half of the annotations are written as two bytes for each.
 func TestReferrerPages(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	subject := digest("absent")
 	names := descriptor(oci.MediaTypeImageManifest, subject, 5)
 	var want, wantOdd []string
-	for i := range 7 {
+	const count = 120
+	for i := range count {
+		long := strings.Repeat("<", 60<<10)
+		if i%2 == 1 {
+			long = strings.Repeat(`"`, 30<<10)
+		}
 		m := object{"subject": names, "artifactType": fmt.Sprintf("application/x.%d", i%2),
-			"annotations": map[string]string{"n": fmt.Sprint(i), "long": strings.Repeat("x", 900<<10)}}
+			"annotations": map[string]string{"n": fmt.Sprint(i), "long": long}}
 		d := r.put(t, "a", fmt.Sprintf("t%d", i), r.simple(t, "a", i, m))
 		want = append(want, d.String())
 		if i%2 == 1 {
@@ -232,30 +239,80 @@ func TestReferrerPages(t *testing.T) {
 	}
 	path := "/v2/a/referrers/" + subject.String()
 	for query, want := range map[string][]string{
-		"": want, "?n=1": want, "?n=2": want, "?n=7": want, "?n=100": want,
-		"?artifactType=application/x.1": wantOdd, "?n=1&artifactType=application/x.1": wantOdd,
+		"": want, "?n=50": want, "?n=7": want, "?n=1000": want,
+		"?artifactType=application/x.1": wantOdd, "?n=20&artifactType=application/x.1": wantOdd,
 	} {
+		list, pages := r.referrers(t, path+query)
 		var got []string
-		pages := 0
-		for next := path + query; next != ""; pages++ {
-			a := r.do(t, "GET", next, "").want(t, 200, "", "Content-Type", oci.MediaTypeImageIndex)
-			if strings.Contains(query, "artifactType") && a.Header.Get("OCI-Filters-Applied") != "artifactType" {
-				t.Errorf("%s: no OCI-Filters-Applied", next)
+		for _, m := range list {
+			got = append(got, m.Digest)
+			if len(m.Annotations["long"]) < 30<<10 {
+				t.Fatalf("%s: %s has lost its annotations", query, m.Digest)
 			}
-			if len(a.body) > oci.MaxManifestSize {
-				t.Errorf("%s: a page of %d bytes", next, len(a.body))
-			}
-			var page struct{ Manifests []struct{ Digest string } }
-			if err := json.Unmarshal(a.body, &page); err != nil || len(page.Manifests) == 0 {
-				t.Fatalf("%s: %.100s, %v", next, a.body, err)
-			}
-			for _, m := range page.Manifests {
-				got = append(got, m.Digest)
-			}
-			next = a.next(t)
 		}
-		if !slices.Equal(got, want) || pages < 2 && len(want) > 3 {
+		if !slices.Equal(got, want) || pages < 2 {
 			t.Errorf("%s: %d of %d referrers in %d pages", query, len(got), len(want), pages)
+		}
+	}
+	if list, pages := r.referrers(t, path+"?n=1"); len(list) != count || pages != count {
+		t.Errorf("one at a time: %d referrers in %d pages, want %d", len(list), pages, count)
+	}
+}
+
+type listedReferrer struct {
+	Digest      string
+	Annotations map[string]string
+}
+
+// referrers reads a list of referrers to its end, and checks each page as clients do
+// that read 4 MiB of one.
+func (r *registry) referrers(t *testing.T, next string) (list []listedReferrer, pages int) {
+	t.Helper()
+	for filtered := strings.Contains(next, "artifactType"); next != ""; pages++ {
+		a := r.do(t, "GET", next, "").want(t, 200, "", "Content-Type", oci.MediaTypeImageIndex)
+		if filtered && a.Header.Get("OCI-Filters-Applied") != "artifactType" {
+			t.Errorf("%s: no OCI-Filters-Applied", next)
+		}
+		if len(a.body) > oci.MaxManifestSize {
+			t.Errorf("%s: a page of %d bytes", next, len(a.body))
+		}
+		var page struct{ Manifests []listedReferrer }
+		if err := json.Unmarshal(a.body, &page); err != nil || len(page.Manifests) == 0 {
+			t.Fatalf("%s: %.100s, %v", next, a.body, err)
+		}
+		list, next = append(list, page.Manifests...), a.next(t)
+	}
+	return list, pages
+}
+
+// TestReferrerOfLongAnnotations: annotations that would fill a page by themselves
+// hide nothing. Their entry is listed without them.
+func TestReferrerOfLongAnnotations(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	subject := digest("absent")
+	names := descriptor(oci.MediaTypeImageManifest, subject, 5)
+	lengths := []int{10, 1 << 20, 64 << 10, 3_500_000, 30 << 10}
+	for i, n := range lengths {
+		m := object{"subject": names, "annotations": map[string]string{"n": fmt.Sprint(i), "<": strings.Repeat("<", n)}}
+		var b bytes.Buffer // json.Marshal would write more than a manifest may have
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		config := r.push(t, "a", "{}")
+		m["schemaVersion"], m["mediaType"], m["layers"] = 2, oci.MediaTypeImageManifest, []any{}
+		m["config"] = descriptor(configType, config, 2)
+		if err := e.Encode(m); err != nil {
+			t.Fatal(err)
+		}
+		r.put(t, "a", fmt.Sprintf("t%d", i), b.String())
+	}
+	list, _ := r.referrers(t, "/v2/a/referrers/"+subject.String())
+	if len(list) != len(lengths) {
+		t.Fatalf("%d of %d referrers", len(list), len(lengths))
+	}
+	for i, m := range list {
+		if kept := lengths[i] < 64<<10; kept != (m.Annotations["n"] == fmt.Sprint(i)) || kept != (len(m.Annotations["<"]) == lengths[i]) {
+			t.Errorf("of %d bytes %d are listed", lengths[i], len(m.Annotations["<"]))
 		}
 	}
 }

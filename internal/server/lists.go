@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -119,12 +120,6 @@ type referrer struct {
 	Annotations  json.RawMessage `json:"annotations,omitempty"`
 }
 
-type referrerIndex struct {
-	SchemaVersion int        `json:"schemaVersion"`
-	MediaType     string     `json:"mediaType"`
-	Manifests     []referrer `json:"manifests"`
-}
-
 // listReferrers answers with the manifests whose subject is the digest
 // ("Listing Referrers"). There is always a list, if an empty one.
 func (s *Server) listReferrers(c *call) error {
@@ -148,35 +143,85 @@ func (s *Server) listReferrers(c *call) error {
 	}
 	// Clients leave the + of a media type as it is, which stands for a space.
 	kind = strings.ReplaceAll(kind, " ", "+")
-	list, more, err := s.catalog.Referrers(c.r.Context(), c.name, d, kind, after, max(n, 1))
+	page, err := s.referrers(c, d, kind, after, max(n, 1))
 	if err != nil {
 		return err
 	}
 	if kind != "" {
 		c.Header().Set("OCI-Filters-Applied", "artifactType")
 	}
-	if more {
-		q := url.Values{"n": {strconv.Itoa(max(n, 1))}, "last": {strconv.FormatInt(list[len(list)-1].ID, 10)}}
+	if page.more {
+		q := url.Values{"n": {strconv.Itoa(max(n, 1))}, "last": {strconv.FormatInt(page.last, 10)}}
 		if kind != "" {
 			q.Set("artifactType", kind)
 		}
 		c.next("/v2/"+c.name+"/referrers/"+d.String(), q)
 	}
-	return c.referrers(list)
+	c.body(http.StatusOK, oci.MediaTypeImageIndex, page.body())
+	return nil
 }
 
-func (c *call) referrers(list []catalog.Referrer) error {
-	index := referrerIndex{SchemaVersion: 2, MediaType: oci.MediaTypeImageIndex, Manifests: []referrer{}}
-	for _, r := range list {
-		index.Manifests = append(index.Manifests, referrer{
-			MediaType: r.MediaType, Digest: r.Digest, Size: r.Size,
-			ArtifactType: r.ArtifactType, Annotations: r.Annotations,
-		})
-	}
-	body, err := json.Marshal(index)
+// maxReferrerBytes is the longest page of referrers. Clients take such an index for
+// a manifest, of which oras reads 4 MiB and no more; a page that is longer hides all
+// signatures from it.
+const maxReferrerBytes = 3 << 20
+
+// referrerPage is an index that is written entry by entry, so that it ends where the
+// next entry, as it is sent, would be too much.
+type referrerPage struct {
+	entries []byte
+	n       int
+	last    int64 // ID of the last entry
+	more    bool
+}
+
+const referrerPageHead, referrerPageEnd = `{"schemaVersion":2,"mediaType":"` + oci.MediaTypeImageIndex + `","manifests":[`, `]}`
+
+func (p *referrerPage) body() []byte {
+	b := make([]byte, 0, len(referrerPageHead)+len(p.entries)+len(referrerPageEnd))
+	return append(append(append(b, referrerPageHead...), p.entries...), referrerPageEnd...)
+}
+
+// add adds an entry, or returns false when there is no room.
+func (p *referrerPage) add(r catalog.Referrer) (bool, error) {
+	var entry bytes.Buffer
+	e := json.NewEncoder(&entry)
+	e.SetEscapeHTML(false) // which would write six bytes for each "<"
+	err := e.Encode(referrer{
+		MediaType: r.MediaType, Digest: r.Digest, Size: r.Size, ArtifactType: r.ArtifactType, Annotations: r.Annotations,
+	})
 	if err != nil {
-		return fmt.Errorf("writing referrers: %w", err)
+		return false, fmt.Errorf("writing referrer %s: %w", r.Digest, err)
 	}
-	c.body(http.StatusOK, index.MediaType, body)
-	return nil
+	text := bytes.TrimSpace(entry.Bytes())
+	if p.n > 0 {
+		if len(referrerPageHead)+len(p.entries)+1+len(text)+len(referrerPageEnd) > maxReferrerBytes {
+			return false, nil
+		}
+		p.entries = append(p.entries, ',')
+	}
+	p.entries = append(p.entries, text...)
+	p.n, p.last = p.n+1, r.ID
+	return true, nil
+}
+
+// referrers makes a page of up to n referrers after the one whose ID is last.
+func (s *Server) referrers(c *call, d oci.Digest, kind string, last int64, n int) (*referrerPage, error) {
+	p := &referrerPage{last: last}
+	for {
+		list, more, err := s.catalog.Referrers(c.r.Context(), c.name, d, kind, p.last, n-p.n)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range list {
+			if added, err := p.add(r); err != nil || !added {
+				p.more = true
+				return p, err
+			}
+		}
+		if !more || p.n == n {
+			p.more = more
+			return p, nil
+		}
+	}
 }
