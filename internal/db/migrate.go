@@ -34,7 +34,7 @@ const DefaultPartitions = 4
 // RoutinesVersion orders the states of routines/. It is raised with every change
 // there after a release, so that a process of an older version that starts
 // during an upgrade leaves the newer functions and triggers alone.
-const RoutinesVersion = 1
+const RoutinesVersion = 2
 
 // migrateLock is the advisory lock that one migrating process holds.
 const migrateLock = 0x70757273 // "purs"
@@ -74,6 +74,9 @@ func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 	if err := requireVersion(ctx, conn); err != nil {
 		return 0, err
 	}
+	if err := requireOwners(ctx, conn); err != nil {
+		return 0, err
+	}
 	if current, err := upToDate(ctx, conn); err != nil || current {
 		return 0, err
 	}
@@ -98,6 +101,9 @@ func MigrateStats(ctx context.Context, dsn string) (int, error) {
 	}
 	defer done()
 	if err := requireVersion(ctx, conn); err != nil {
+		return 0, err
+	}
+	if err := requireOwners(ctx, conn); err != nil {
 		return 0, err
 	}
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", migrateLock); err != nil {
@@ -277,10 +283,31 @@ func upTo(ctx context.Context, p *goose.Provider) (int, error) {
 	return len(applied), nil
 }
 
+// Waiting for a lock on a busy table, applyRoutines lets nobody queue behind it for
+// longer than routinesLockWait, and tries that many times.
+const (
+	routinesLockWait  = "1s"
+	routinesLockTries = 30
+)
+
 // applyRoutines brings functions and triggers to how they stand in routines/,
 // in one transaction, unless the database has those of a newer version.
 func applyRoutines(ctx context.Context, conn *pgx.Conn) error {
+	var err error
+	for range routinesLockTries {
+		err = applyRoutinesOnce(ctx, conn)
+		if code := Code(err); code != CodeLockNotAvailable && code != CodeDeadlockDetected {
+			return err
+		}
+	}
+	return fmt.Errorf("transactions that stay open hold tables whose triggers are to be replaced: %w", err)
+}
+
+func applyRoutinesOnce(ctx context.Context, conn *pgx.Conn) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", routinesLockWait); err != nil {
+			return fmt.Errorf("bounding the wait for locks: %w", err)
+		}
 		var version int
 		if err := tx.QueryRow(ctx, "SELECT COALESCE((SELECT value::int FROM settings WHERE name = 'routines_version'), 0)").
 			Scan(&version); err != nil {

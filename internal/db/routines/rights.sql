@@ -1,0 +1,18 @@
+-- Nobody but their owner may execute the registry's functions, whatever default
+-- privileges say. A trigger needs that right when it is made, not when it fires;
+-- what a trigger function calls is called with the rights of whoever changes the
+-- table, who is the owner or a member of the owner's role.
+DO $$
+DECLARE
+    f record;
+BEGIN
+    FOR f IN
+        SELECT DISTINCT p.oid::regprocedure AS name
+        FROM pg_catalog.pg_proc p, pg_catalog.aclexplode(COALESCE(p.proacl, pg_catalog.acldefault('f', p.proowner))) a
+        WHERE p.pronamespace = current_schema()::regnamespace AND a.grantee = 0
+            AND (starts_with(p.proname, 'gc_') OR starts_with(p.proname, 'purser_'))
+    LOOP
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f.name);
+    END LOOP;
+END;
+$$;
