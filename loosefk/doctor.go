@@ -163,7 +163,7 @@ func (e *examination) parents(ctx context.Context, db *Database) error {
 	}
 	// Rights come first, because others may fail without them.
 	checks := []func(context.Context, *Database) error{
-		e.workerRights, e.functions, e.strayTriggers, e.partitions, e.detached, e.pending,
+		e.workerRights, e.functions, e.openTables, e.strayTriggers, e.partitions, e.detached, e.failed, e.pending,
 	}
 	for _, check := range checks {
 		err := check(ctx, db)
@@ -186,6 +186,9 @@ func (e *examination) children(ctx context.Context, db *Database) error {
 		}
 	}
 	if err := e.tableRights(ctx, db); err != nil {
+		return err
+	}
+	if err := e.superuser(ctx, db); err != nil {
 		return err
 	}
 	if err := e.hardKeys(ctx, db, here); err != nil {

@@ -123,6 +123,19 @@ INSERT INTO %s (fully_qualified_table_name, primary_key_value) SELECT * FROM aga
 	return nil
 }
 
+// failed examines the records that were marked as failed.
+func (e *examination) failed(ctx context.Context, db *Database) error {
+	var count int64
+	var example *string
+	err := db.Pool.QueryRow(ctx, fmt.Sprintf("SELECT count(*), min(fully_qualified_table_name) FROM %s WHERE status = %d", db.records(), statusFailed)).
+		Scan(&count, &example)
+	if err == nil && count > 0 {
+		e.add(SeverityWarning, db, db.table(RecordsTable), fmt.Sprintf("DELETE FROM %s WHERE status = %d", db.records(), statusFailed),
+			"%d records name no table of this database (%q is one), so they were marked as failed. If it was dropped or renamed, its children may be orphans: see 'loosefk audit'", count, *example)
+	}
+	return err
+}
+
 // pending examines the records that are not processed.
 func (e *examination) pending(ctx context.Context, db *Database) error {
 	rows, err := db.Pool.Query(ctx, fmt.Sprintf(`

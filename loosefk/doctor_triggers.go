@@ -86,7 +86,17 @@ func (e *examination) triggers(ctx context.Context, db *Database, parent tableNa
 		good[t.on] = *t.name
 	}
 	e.bare(db, parent, bare, track)
-	return nil
+	if len(good) == 0 {
+		return nil
+	}
+	var changes bool
+	err = db.Pool.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgfoid = to_regprocedure($2) AND tgenabled IN ('O', 'A'))`,
+		parent.quoted(), db.function(keyChangeFunction)).Scan(&changes)
+	if err == nil && !changes {
+		e.add(SeverityWarning, db, parent, track, "keys of %s that an UPDATE changes aren't recorded: the children of the old key stay behind", parent)
+	}
+	return err
 }
 
 // bare tells of a parent, or partitions of it, without a trigger.
@@ -122,7 +132,7 @@ func (e *examination) strayTriggers(ctx context.Context, db *Database) error {
 		JOIN pg_class c ON c.oid = COALESCE((SELECT relid FROM pg_partition_ancestors(t.tgrelid) a (relid)
 			JOIN pg_class k ON k.oid = a.relid WHERE NOT k.relispartition), t.tgrelid)
 		JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE t.tgfoid IN (to_regprocedure($1), to_regprocedure($2)) ORDER BY 1, 2`,
+		WHERE t.tgfoid IN (to_regprocedure($1), to_regprocedure($2)) AND c.relpersistence <> 't' ORDER BY 1, 2`,
 		db.function(trackFunction), db.function(overrideFunction))
 	if err != nil {
 		return err
@@ -148,44 +158,4 @@ func (e *examination) named(db *Database) []tableName {
 		}
 	}
 	return list
-}
-
-// functions examines the functions of the triggers.
-func (e *examination) functions(ctx context.Context, db *Database) error {
-	rows, err := db.Pool.Query(ctx, `
-		SELECT w.name, p.oid IS NOT NULL, COALESCE(p.prosecdef, false),
-			COALESCE(EXISTS (SELECT FROM unnest(p.proconfig) s WHERE s LIKE 'search_path=%'), false),
-			COALESCE(pg_get_userbyid(p.proowner)::text, ''),
-			COALESCE(has_table_privilege(p.proowner, $2, 'INSERT') AND has_sequence_privilege(p.proowner, $3, 'USAGE'), false)
-		FROM unnest($1::text[]) WITH ORDINALITY AS w (name, place)
-		LEFT JOIN pg_proc p ON p.oid = to_regprocedure(w.name)
-		ORDER BY w.place`, []string{db.function(trackFunction), db.function(overrideFunction)},
-		db.records(), db.table(RecordsTable+"_id_seq").quoted())
-	if err != nil {
-		return err
-	}
-	var name, owner string
-	var there, definer, pinned, allowed bool
-	records := db.table(RecordsTable)
-	_, err = pgx.ForEachRow(rows, []any{&name, &there, &definer, &pinned, &owner, &allowed}, func() error {
-		if !there {
-			e.add(SeverityError, db, records, "loosefk install "+db.Name, "the trigger function %s is missing", name)
-			return nil
-		}
-		if !definer {
-			e.add(SeverityError, db, records, fmt.Sprintf("ALTER FUNCTION %s SECURITY DEFINER", name),
-				"the trigger function %s isn't SECURITY DEFINER: whoever deletes a parent would need rights on the table of deleted records", name)
-		}
-		if !pinned {
-			e.add(SeverityError, db, records, fmt.Sprintf("ALTER FUNCTION %s SET search_path = pg_catalog", name),
-				"the trigger function %s has no search_path of its own: whoever deletes a parent could have it run other code", name)
-		}
-		if !allowed {
-			e.add(SeverityError, db, records, fmt.Sprintf("GRANT INSERT ON %s TO %s; GRANT USAGE ON SEQUENCE %s TO %[2]s",
-				db.records(), quote(owner), db.table(RecordsTable+"_id_seq").quoted()),
-				"%s, who owns the trigger function %s, may not insert deleted records: deletes from parents fail", owner, name)
-		}
-		return nil
-	})
-	return err
 }

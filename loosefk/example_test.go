@@ -82,16 +82,7 @@ func ExampleSchema_Install() {
 func ExampleSchema_TrackRecordDeletionsSQL() {
 	fmt.Println(loosefk.Public.TrackRecordDeletionsSQL("projects"))
 	// Output:
-	// DO $$
-	// BEGIN
-	//     IF EXISTS (SELECT FROM pg_catalog.pg_partitioned_table WHERE partrelid = '"public"."projects"'::regclass) THEN
-	//         RAISE EXCEPTION 'table % is partitioned: use track_record_deletions_override_table_name', 'public.projects';
-	//     END IF;
-	//     CREATE OR REPLACE TRIGGER "projects_loose_fk_trigger"
-	//         AFTER DELETE ON "public"."projects" REFERENCING OLD TABLE AS old_table
-	//         FOR EACH STATEMENT EXECUTE FUNCTION "public"."insert_into_loose_foreign_keys_deleted_records" ();
-	// END;
-	// $$;
+	// SELECT "public"."loose_foreign_keys_track"('"public"."projects"'::regclass, false);
 }
 
 // Run: a worker cleans up. An application calls Run in a goroutine, in as many

@@ -134,6 +134,10 @@ func untrackName(parent string) string { return fileName("untrack_deletions_from
 
 // installation installs the table of deleted records.
 func installation(s Schema, database string) migration {
+	var functions []string
+	for _, f := range s.functions() {
+		functions = append(functions, f.signature(s))
+	}
 	return migration{
 		name: installName,
 		comment: fmt.Sprintf("Installs loose foreign keys in database %s: the table of deleted records and the\n"+
@@ -150,7 +154,7 @@ BEGIN
 END;
 $$;`),
 			s.expand("DROP TABLE IF EXISTS {records}, {detached};"),
-			s.expand("DROP FUNCTION IF EXISTS {track} (), {override} (), {guard_insert} (), {guard_update} ();")},
+			"DROP FUNCTION IF EXISTS " + strings.Join(functions, ", ") + ";"},
 	}
 }
 

@@ -267,6 +267,7 @@ func (d *Database) addNext(ctx context.Context, o slideOptions, s *Slid) error {
 		}
 		for _, sql := range []string{
 			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL)", next.quoted(), d.records()),
+			fmt.Sprintf("REVOKE ALL ON %s FROM PUBLIC", next.quoted()), // which default privileges may have let in
 			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES IN (%d)", d.records(), next.quoted(), value),
 			fmt.Sprintf("ALTER TABLE %s ALTER COLUMN partition SET DEFAULT %d", d.records(), value),
 		} {

@@ -51,8 +51,7 @@ func (d *Database) addMissing(ctx context.Context, o slideOptions, s *Slid) erro
 			return err
 		}
 		if !slices.ContainsFunc(list, isDefault) {
-			_, err := tx.Exec(ctx, fmt.Sprintf("CREATE TABLE %s PARTITION OF %s DEFAULT", d.table(RecordsTable+"_default").quoted(), d.records()))
-			if err != nil {
+			if err := d.addPartition(ctx, tx, d.table(RecordsTable+"_default"), "DEFAULT"); err != nil {
 				return err
 			}
 		}
@@ -70,12 +69,25 @@ func (d *Database) addMissing(ctx context.Context, o slideOptions, s *Slid) erro
 			return err
 		}
 		table := d.table(fmt.Sprintf("%s_%d", RecordsTable, value))
-		_, err = tx.Exec(ctx, fmt.Sprintf("CREATE TABLE %s PARTITION OF %s FOR VALUES IN (%d)", table.quoted(), d.records(), value))
+		err = d.addPartition(ctx, tx, table, fmt.Sprintf("FOR VALUES IN (%d)", value))
 		if err == nil {
 			s.Added = table.String()
 		}
 		return err
 	})
+}
+
+// addPartition makes a partition, to which default privileges let nobody in.
+func (d *Database) addPartition(ctx context.Context, tx pgx.Tx, table tableName, bound string) error {
+	for _, sql := range []string{
+		fmt.Sprintf("CREATE TABLE %s PARTITION OF %s %s", table.quoted(), d.records(), bound),
+		fmt.Sprintf("REVOKE ALL ON %s FROM PUBLIC", table.quoted()),
+	} {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // IsPartitioned says whether a table is there and partitioned.

@@ -32,8 +32,8 @@ func (d *Database) Pending(ctx context.Context) ([]Pending, error) {
 	args := []any{d.table(trackFunction).quoted() + "()", d.table(overrideFunction).quoted() + "()"}
 	err := indexed(ctx, d.Pool, fmt.Sprintf(`
 		SELECT r.*, NOT EXISTS (
-			SELECT FROM pg_trigger t
-			WHERE t.tgrelid = to_regclass(regexp_replace(r.name, '^([^.]+)[.](.+)$', '"\1"."\2"')) AND t.tgenabled <> 'D'
+			SELECT FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+			WHERE n.nspname || '.' || c.relname = r.name AND t.tgenabled <> 'D'
 				AND t.tgfoid IN (to_regprocedure($1), to_regprocedure($2)))
 		FROM (
 			SELECT partition, fully_qualified_table_name AS name, count(*),

@@ -172,6 +172,7 @@ type Result struct {
 	Rescheduled int    `json:"rescheduled"`
 	Deletes     int    `json:"deletes"`
 	Updates     int    `json:"updates"`
+	Failed      int    `json:"failed,omitempty"`     // records that name no table, marked as failed
 	Locked      int    `json:"locked"`               // parent tables that another worker has
 	OverLimit   string `json:"over_limit,omitempty"` // the limit that ended the run
 	Slid        Slid   `json:"partitions"`
@@ -196,7 +197,11 @@ func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
 	c.begin = (w.runs.Add(1) - 1) / uint64(len(w.parentDatabases()))
 	// Records can be worked off in whatever partitions there are.
 	c.Slid, err = db.slide(ctx, slideOptions{w.opt.PartitionAge, w.opt.Retention, w.opt.LockTimeout, 5})
-	err = errors.Join(err, c.run(ctx, rs))
+	var unknown error
+	if c.Failed, unknown = db.fail(ctx, rs.parents(db)); c.Failed > 0 {
+		w.opt.Log.WarnContext(ctx, "deleted records name no table: they are marked as failed", "database", db.Name, "records", c.Failed)
+	}
+	err = errors.Join(err, unknown, c.run(ctx, rs))
 	w.metrics.ran(db.Name, time.Since(began), err)
 	return c.result(), errors.Join(err, w.gauge(ctx, db))
 }

@@ -225,20 +225,20 @@ func TestUntrack(t *testing.T) {
 	triggers := func() int {
 		return count(t, pool, "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal")
 	}
-	before := triggers() // one, and three on the partitioned table
+	before := triggers() // one and its key's, three on the partitioned table and its key's three
 	runSQL(t, pool, "DELETE FROM projects; DELETE FROM p_loads")
 	wantExit(t, app, 2, "requires at least 1 arg", "untrack")
 	wantExit(t, app, 1, "remove the definition steps.load_id", "untrack", "public.p_loads")
 	app.Definitions = app.Definitions.Of("projects")
 	printed := ok(t, app, "untrack", "p_loads", "--sql")
-	if before != 4 || triggers() != 4 {
-		t.Errorf("%d triggers, then %d, want 4", before, triggers())
+	if before != 8 || triggers() != 8 {
+		t.Errorf("%d triggers, then %d, want 8", before, triggers())
 	}
 	wantLines(t, ok(t, app, "untrack", "p_loads"), "database main: no longer tracking deletions from p_loads")
 	pending := func(table string) int {
 		return count(t, pool, "SELECT count(*) FROM "+records+" WHERE status = 1 AND fully_qualified_table_name = 'public."+table+"'")
 	}
-	if triggers() != 1 || pending("p_loads") != 0 || pending("projects") != 3 {
+	if triggers() != 2 || pending("p_loads") != 0 || pending("projects") != 3 {
 		t.Errorf("%d triggers, %d and %d records are left", triggers(), pending("p_loads"), pending("projects"))
 	}
 	wantLines(t, ok(t, app, "untrack", "--force", "projects"), "database main: no longer tracking deletions from projects")

@@ -63,6 +63,7 @@ func told(r loosefk.Result) string {
 	count(r.Again, "to be looked at a second time")
 	count(r.Incremented, "not finished")
 	count(r.Rescheduled, "put off")
+	count(r.Failed, "failed, because they name no table")
 	count(r.Locked, "tables held by another worker")
 	if r.OverLimit != "" {
 		parts = append(parts, "stopped at the limit of "+r.OverLimit)

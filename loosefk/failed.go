@@ -1,0 +1,81 @@
+package loosefk
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// failBatch is how many records are marked as failed at once, and failBatches how
+// many times in a run.
+const (
+	failBatch   = 1000
+	failBatches = 100
+)
+
+// fail marks pending records as failed whose table neither a definition names nor
+// the database has: of a temporary table, of one that was dropped, of a name that
+// is none. Nobody could work them off, and they would keep their partition attached
+// for ever. It returns how many they were.
+func (d *Database) fail(ctx context.Context, parents []tableName) (failed int, err error) {
+	list, _, err := d.partitions(ctx, d.Pool)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range list {
+		for range failBatches {
+			n, err := d.failIn(ctx, p, parents)
+			if err != nil {
+				return failed, fmt.Errorf("marking records that name no table as failed: %w", err)
+			}
+			if failed += n; n < failBatch {
+				break
+			}
+		}
+	}
+	return failed, nil
+}
+
+// failIn marks some of the records of a partition. Its distinct names are found by
+// one probe of the index for each, however many records have a name.
+func (d *Database) failIn(ctx context.Context, p Partition, parents []tableName) (failed int, err error) {
+	names := make([]string, len(parents))
+	for i, t := range parents {
+		names[i] = t.String()
+	}
+	within := "true" // the default partition, with few rows or none
+	if !p.Default {
+		within = fmt.Sprintf("d.partition = %d", p.Value)
+	}
+	err = indexed(ctx, d.Pool, fmt.Sprintf(`
+		WITH RECURSIVE recorded (name) AS (
+			(SELECT d.fully_qualified_table_name FROM %[1]s d WHERE d.status = 1 AND %[2]s
+				ORDER BY d.fully_qualified_table_name LIMIT 1)
+			UNION ALL
+			SELECT (SELECT d.fully_qualified_table_name FROM %[1]s d
+				WHERE d.status = 1 AND d.fully_qualified_table_name > recorded.name AND %[2]s
+				ORDER BY d.fully_qualified_table_name LIMIT 1)
+			FROM recorded WHERE recorded.name IS NOT NULL
+		), unknown AS MATERIALIZED (
+			SELECT name FROM recorded
+			WHERE name IS NOT NULL AND name <> ALL ($1::text[]) AND NOT EXISTS (
+				SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+				WHERE n.nspname || '.' || c.relname = recorded.name AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't')
+		), failed AS (
+			UPDATE %[1]s SET status = %[3]d
+			WHERE ctid = ANY (ARRAY(
+				SELECT d.ctid FROM unknown CROSS JOIN LATERAL (
+					SELECT d.ctid FROM %[1]s d
+					WHERE d.status = 1 AND d.fully_qualified_table_name = unknown.name AND %[2]s
+					LIMIT %[4]d FOR UPDATE SKIP LOCKED) d
+				LIMIT %[4]d))
+			RETURNING 1
+		)
+		SELECT count(*)::int FROM failed`, d.table(p.Table).quoted(), within, statusFailed, failBatch), []any{names},
+		func(rows pgx.Rows) error {
+			failed, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
+			return err
+		})
+	return failed, err
+}

@@ -1,0 +1,322 @@
+package loosefk
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// version1 is what the first release installed in the schema public.
+//
+//go:embed testdata/install_1.sql
+var version1 string
+
+// newRole makes a role that may connect and make temporary tables, and returns
+// its name and a pool of its own.
+func newRole(t *testing.T, pool *pgxpool.Pool, name, more string) (string, *pgxpool.Pool) {
+	t.Helper()
+	role := name + "_" + strings.ReplaceAll(pool.Config().ConnConfig.Database, "-", "_")
+	exec(t, pool, strings.ReplaceAll("CREATE ROLE $role LOGIN;"+more, "$role", role))
+	cfg := pool.Config()
+	cfg.ConnConfig.User = role
+	cfg.MaxConns, cfg.MinIdleConns = 1, 0 // temporary tables stay
+	own, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	must(t, err)
+	must(t, own.Ping(t.Context()))
+	t.Cleanup(func() {
+		own.Close()
+		pool.Exec(context.Background(), "DROP OWNED BY "+role+" CASCADE; DROP ROLE "+role, pgx.QueryExecModeSimpleProtocol) //nolint:errcheck // the server goes
+	})
+	return role, own
+}
+
+// loot is a database with something to steal: a role that may connect and make
+// temporary tables and a schema of its own, and a function of that role's which, run
+// by somebody mightier, leaves a row in loot.
+func loot(t *testing.T, pool *pgxpool.Pool) (role string, attacker *pgxpool.Pool) {
+	t.Helper()
+	exec(t, pool, "CREATE TABLE loot (who text)")
+	role, attacker = newRole(t, pool, "attacker", "CREATE SCHEMA AUTHORIZATION $role")
+	exec(t, attacker, fmt.Sprintf(`
+		CREATE FUNCTION %[1]s.pwn() RETURNS bigint LANGUAGE plpgsql AS $$
+		BEGIN INSERT INTO public.loot VALUES (current_user); RETURN 1; EXCEPTION WHEN insufficient_privilege THEN RETURN 1; END $$;
+		CREATE TABLE %[1]s.mine (id bigint PRIMARY KEY);
+		CREATE TABLE %[1]s.child (project_id bigint);
+		CREATE TEMP TABLE temp_projects (id bigint);
+		INSERT INTO temp_projects VALUES (1);
+		INSERT INTO %[1]s.mine VALUES (1)`, role))
+	return role, attacker
+}
+
+// forgeries are what a stranger attaches and then runs; $s is his schema.
+var forgeries = map[string]string{
+	"temporary table": `CREATE TRIGGER forged AFTER DELETE ON temp_projects REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.insert_into_loose_foreign_keys_deleted_records()`,
+	"temporary table in the name of a parent": `CREATE TRIGGER forged AFTER DELETE ON temp_projects REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.insert_into_loose_foreign_keys_deleted_records_override_table('public.projects')`,
+	"own table": `CREATE TRIGGER forged AFTER DELETE ON $s.mine REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.insert_into_loose_foreign_keys_deleted_records()`,
+	"own table in the name of a parent": `CREATE TRIGGER forged AFTER DELETE ON $s.mine REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.insert_into_loose_foreign_keys_deleted_records_override_table('public.projects')`,
+	"inserted rows": `CREATE TRIGGER forged AFTER INSERT ON $s.mine REFERENCING NEW TABLE AS old_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.insert_into_loose_foreign_keys_deleted_records_override_table('public.projects')`,
+	"a view in the place of the deleted rows": `CREATE TEMP VIEW old_table AS SELECT $s.pwn() AS id;
+		CREATE TRIGGER forged AFTER DELETE ON $s.mine FOR EACH STATEMENT
+		EXECUTE FUNCTION public.insert_into_loose_foreign_keys_deleted_records()`,
+	"a key with a cast": `CREATE TYPE $s.evil AS (n int);
+		CREATE FUNCTION $s.cast(e $s.evil) RETURNS bigint LANGUAGE sql AS 'SELECT $s.pwn()';
+		CREATE CAST ($s.evil AS bigint) WITH FUNCTION $s.cast($s.evil) AS IMPLICIT;
+		DROP TABLE $s.mine; CREATE TABLE $s.mine (id $s.evil); INSERT INTO $s.mine VALUES (ROW(1));
+		CREATE TRIGGER forged AFTER DELETE ON $s.mine REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.insert_into_loose_foreign_keys_deleted_records()`,
+	"a query in the place of a parent": `CREATE TRIGGER forged AFTER INSERT ON $s.child REFERENCING NEW TABLE AS new_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.loose_foreign_keys_guard_insert('project_id', '(SELECT 1::bigint AS id FROM (SELECT $s.pwn()) q)')`,
+	"a query in the place of a parent, for updates": `CREATE TRIGGER forged AFTER UPDATE ON $s.child
+		FOR EACH ROW EXECUTE FUNCTION public.loose_foreign_keys_guard_update('project_id', '(SELECT 1::bigint AS id FROM (SELECT $s.pwn()) q)')`,
+	"a view in the place of a parent": `CREATE VIEW $s.looks_like AS SELECT $s.pwn() AS id;
+		CREATE TRIGGER forged AFTER INSERT ON $s.child REFERENCING NEW TABLE AS new_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.loose_foreign_keys_guard_insert('project_id', '$s.looks_like')`,
+	"a parent with a policy": `CREATE POLICY evil ON $s.mine USING ($s.pwn() = 1); ALTER TABLE $s.mine ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+		CREATE TRIGGER forged AFTER INSERT ON $s.child REFERENCING NEW TABLE AS new_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.loose_foreign_keys_guard_insert('project_id', '$s.mine')`,
+	"a parent with code in its index": `CREATE FUNCTION $s.immutable(n int) RETURNS boolean IMMUTABLE LANGUAGE plpgsql AS 'BEGIN PERFORM $s.pwn(); RETURN true; END';
+		CREATE INDEX ON $s.mine (id) WHERE $s.immutable(1);
+		CREATE TRIGGER forged AFTER INSERT ON $s.child REFERENCING NEW TABLE AS new_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.loose_foreign_keys_guard_insert('project_id', '$s.mine')`,
+	"a look at what is hidden": `CREATE TRIGGER forged AFTER INSERT ON $s.child REFERENCING NEW TABLE AS new_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.loose_foreign_keys_guard_insert('project_id', 'public.projects')`,
+	"a guard on a temporary table": `CREATE TRIGGER forged AFTER INSERT ON temp_projects REFERENCING NEW TABLE AS new_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.loose_foreign_keys_guard_insert('id', 'public.projects')`,
+	"a temporary parent": `CREATE TRIGGER forged AFTER INSERT ON $s.child REFERENCING NEW TABLE AS new_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.loose_foreign_keys_guard_insert('project_id', 'pg_temp.temp_projects')`,
+	"changed keys": `CREATE TRIGGER forged AFTER UPDATE ON $s.mine FOR EACH ROW
+		EXECUTE FUNCTION public.loose_foreign_keys_record_key_change('public.projects', 'id')`,
+}
+
+// uses are what fires those triggers. Each may fail.
+var uses = []string{
+	"DELETE FROM temp_projects", "DELETE FROM $s.mine WHERE id IS NOT NULL", "INSERT INTO $s.mine VALUES (2)", "UPDATE $s.mine SET id = 3",
+	"INSERT INTO temp_projects VALUES (1)", "INSERT INTO $s.child VALUES (1)", "UPDATE $s.child SET project_id = 1", "DELETE FROM $s.mine",
+}
+
+// wantNothing checks that the attack has got nowhere: a stranger has neither run
+// code with somebody else's rights nor recorded anything nor had a guard look for him.
+func wantNothing(t *testing.T, pool, attacker *pgxpool.Pool, role string) {
+	t.Helper()
+	for _, sql := range uses {
+		_, err := attacker.Exec(t.Context(), strings.ReplaceAll(sql, "$s", role), pgx.QueryExecModeSimpleProtocol)
+		if isState(err, "23503") || isState(err, "XX000") {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	wantRows[string](t, pool, "SELECT DISTINCT who FROM loot")
+	wantRows[string](t, pool, "SELECT fully_qualified_table_name || primary_key_value FROM loose_foreign_keys_deleted_records")
+}
+
+// A role without rights can attach none of the functions, and call none.
+func TestStrangerAttachesNothing(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild, `
+		ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO PUBLIC;
+		ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC;
+		ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO PUBLIC`)
+	install(t, pool)
+	must(t, Public.Install(t.Context(), pool)) // again, with functions that are there
+	role, attacker := loot(t, pool)
+	exec(t, pool, "REVOKE ALL ON loot, projects, builds FROM PUBLIC")
+	for name, sql := range forgeries {
+		_, err := attacker.Exec(t.Context(), strings.ReplaceAll(sql, "$s", role), pgx.QueryExecModeSimpleProtocol)
+		if !isState(err, stateNoPrivilege) {
+			t.Errorf("%s: %v, want no right to execute the function", name, err)
+		}
+	}
+	for _, sql := range []string{
+		"SELECT public.loose_foreign_keys_version()",
+		"SELECT public.loose_foreign_keys_track('temp_projects', false)",
+		"SELECT public.loose_foreign_keys_key_type('public.projects', 'id')",
+		"SELECT public.loose_foreign_keys_recorded_name('public.projects', NULL)",
+		"SELECT public.insert_into_loose_foreign_keys_deleted_records()",
+		"INSERT INTO public.loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) VALUES ('public.projects', 1)",
+		"INSERT INTO public.loose_foreign_keys_deleted_records_1 (fully_qualified_table_name, primary_key_value) VALUES ('public.projects', 1)",
+		"INSERT INTO public.detached_partitions (table_name, drop_after) VALUES ('public.projects', now())",
+		"SELECT nextval('public.loose_foreign_keys_deleted_records_id_seq')",
+		"CREATE TRIGGER evil BEFORE INSERT ON public.loose_foreign_keys_deleted_records FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+	} {
+		if _, err := attacker.Exec(t.Context(), sql); !isState(err, stateNoPrivilege) {
+			t.Errorf("%s: %v, want no right", sql, err)
+		}
+	}
+	wantNothing(t, pool, attacker, role)
+}
+
+// What a stranger attached to the functions of version 1, and what he was granted
+// then, is of no use to him after an upgrade.
+func TestStrangerBeforeUpgrade(t *testing.T) {
+	t.Parallel()
+	for name, sql := range forgeries {
+		if strings.Contains(sql, "record_key_change") {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, oneChild, version1)
+			role, attacker := loot(t, pool)
+			exec(t, attacker, strings.ReplaceAll(sql, "$s", role))
+			exec(t, pool, "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO "+role)
+			must(t, Public.Install(t.Context(), pool))
+			wantNothing(t, pool, attacker, role)
+		})
+	}
+}
+
+// Somebody who may attach the functions, because he owns a tracked table, records
+// deletions from his own tables only, and gets no other rights.
+func TestOwnerOfParent(t *testing.T) {
+	t.Parallel()
+	for name, sql := range forgeries {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, oneChild)
+			install(t, pool)
+			role, attacker := loot(t, pool)
+			exec(t, pool, "CREATE TABLE "+role+".legal (id bigint PRIMARY KEY); ALTER TABLE "+role+".legal OWNER TO "+role)
+			must(t, Public.TrackRecordDeletions(t.Context(), pool, role+".legal"))
+			_, err := attacker.Exec(t.Context(), strings.ReplaceAll(sql, "$s", role), pgx.QueryExecModeSimpleProtocol)
+			if err != nil && !isState(err, stateNoPrivilege) {
+				t.Fatal(err)
+			}
+			for _, sql := range uses {
+				attacker.Exec(t.Context(), strings.ReplaceAll(sql, "$s", role), pgx.QueryExecModeSimpleProtocol) //nolint:errcheck // it may fail
+			}
+			wantRows[string](t, pool, "SELECT DISTINCT who FROM loot")
+			wantRows[string](t, pool, `SELECT DISTINCT fully_qualified_table_name FROM loose_foreign_keys_deleted_records
+				WHERE fully_qualified_table_name <> '`+role+`.mine'`)
+			exec(t, attacker, "INSERT INTO "+role+".legal VALUES (7); DELETE FROM "+role+".legal")
+			wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records WHERE fully_qualified_table_name = '"+role+".legal'", int64(7))
+		})
+	}
+}
+
+// What somebody else has put where the installation goes isn't taken over.
+func TestInstallMeetsTraps(t *testing.T) {
+	t.Parallel()
+	for name, sql := range map[string]string{
+		"function": "CREATE FUNCTION insert_into_loose_foreign_keys_deleted_records() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+		"guard":    "CREATE FUNCTION loose_foreign_keys_guard_insert() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+		"overload": "CREATE FUNCTION loose_foreign_keys_key_type(r regclass, t name) RETURNS text LANGUAGE sql AS 'SELECT 1'",
+		"version":  "CREATE FUNCTION loose_foreign_keys_version() RETURNS integer LANGUAGE sql AS 'SELECT 99'",
+		"records":  "CREATE TABLE loose_foreign_keys_deleted_records (partition bigint) PARTITION BY LIST (partition)",
+		"detached": "CREATE TABLE detached_partitions (table_name text)",
+		"sequence": "CREATE SEQUENCE loose_foreign_keys_deleted_records_id_seq",
+		"index":    "CREATE TABLE other (n int); CREATE INDEX index_loose_foreign_keys_deleted_records_for_partitioned_query ON other (n)",
+		"first":    "CREATE TABLE loose_foreign_keys_deleted_records_1 (n int)",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, oneChild)
+			role, attacker := newRole(t, pool, "attacker", "GRANT CREATE ON SCHEMA public TO $role")
+			exec(t, attacker, sql)
+			err := Public.Install(t.Context(), pool)
+			if !isState(err, stateNoPrivilege) || !strings.Contains(err.Error(), role) {
+				t.Errorf("the installation ends with %v", err)
+			}
+			wantRows(t, pool, "SELECT count(*)::int FROM pg_trigger WHERE NOT tgisinternal", 0)
+			exec(t, pool, "REASSIGN OWNED BY "+role+" TO CURRENT_USER") // the way out, if he was the one
+		})
+	}
+}
+
+// Records that name no table stop neither a run nor the status, and are marked as
+// failed.
+func TestUnknownRecords(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	db := install(t, pool, "projects")
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, db)
+	conn, err := pool.Acquire(t.Context())
+	must(t, err)
+	defer conn.Release()
+	exec(t, conn, "CREATE TEMP TABLE t4 (id bigint)")
+	exec(t, pool, "CREATE TABLE others (id bigint)")
+	temp := query[string](t, conn, "SELECT nspname || '.t4' FROM pg_namespace WHERE oid = pg_my_temp_schema()")[0]
+	for _, name := range []string{temp, "", ".", "nothing", "public.gone", `public."x`, "a.b.c.d", `'; DROP TABLE projects; --`, "public.others", "pg_temp.t4"} {
+		exec(t, pool, "INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value) SELECT $1, g FROM generate_series(1, 3) g", name)
+	}
+	exec(t, pool, "INSERT INTO loose_foreign_keys_deleted_records (partition, fully_qualified_table_name, primary_key_value) VALUES (77, 'public.gone', 1)")
+	if _, err := db.Pending(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.Doctor(t.Context()); err != nil {
+		t.Error(err)
+	}
+	family(t, pool, 1, 3)
+	if r := runOnce(t, w, "main"); r.Processed != 1 || r.Deletes != 3 || r.Failed != 28 {
+		t.Errorf("the run says %+v", r)
+	}
+	wantRows(t, pool, "SELECT DISTINCT fully_qualified_table_name FROM loose_foreign_keys_deleted_records WHERE status = 1", "public.others")
+}
+
+// Who may delete a parent needs no other right; what he deletes is recorded.
+func TestOrdinaryDeleter(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	install(t, pool, "projects")
+	_, user := newRole(t, pool, "user", "GRANT SELECT, INSERT, UPDATE, DELETE ON projects, builds TO $role; GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO $role")
+	must(t, Public.GuardInserts(t.Context(), pool, "builds", "project_id", "projects"))
+	exec(t, user, "INSERT INTO projects VALUES (1), (2)")
+	exec(t, user, "INSERT INTO builds (project_id) VALUES (1)")
+	if _, err := user.Exec(t.Context(), "INSERT INTO builds (project_id) VALUES (9)"); !isState(err, "23503") {
+		t.Errorf("an orphan: %v", err)
+	}
+	exec(t, user, "DELETE FROM projects WHERE id = 1")
+	exec(t, user, "UPDATE projects SET id = 5 WHERE id = 2")
+	exec(t, user, "UPDATE projects SET id = 5")
+	wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records ORDER BY 1", int64(1), int64(2))
+}
+
+// An upgrade goes on recording what was tracked, keeps what was recorded, and may
+// be followed by the old version's SQL or preceded by it.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild, version1, "CREATE SCHEMA apart")
+	role, owner := newRole(t, pool, "owner", "")
+	exec(t, pool, "CREATE TABLE apart.things (id int PRIMARY KEY); ALTER TABLE apart.things OWNER TO "+role+"; GRANT USAGE ON SCHEMA apart TO "+role)
+	exec(t, owner, `CREATE TRIGGER t AFTER DELETE ON apart.things REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT
+		EXECUTE FUNCTION public.insert_into_loose_foreign_keys_deleted_records();
+		INSERT INTO apart.things VALUES (1), (2), (3); DELETE FROM apart.things WHERE id = 1`)
+	exec(t, pool, `UPDATE loose_foreign_keys_deleted_records SET status = 2;
+		ALTER TABLE projects OWNER TO `+role+`;
+		CREATE TRIGGER projects_loose_fk_trigger AFTER DELETE ON projects REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT
+			EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records();
+		CREATE TABLE loose_foreign_keys_deleted_records_0 (LIKE loose_foreign_keys_deleted_records INCLUDING ALL);
+		INSERT INTO detached_partitions (table_name, drop_after) VALUES ('public.loose_foreign_keys_deleted_records_0', now())`)
+	must(t, Public.Install(t.Context(), pool))
+	exec(t, owner, "DELETE FROM apart.things WHERE id = 2; INSERT INTO public.projects VALUES (8); DELETE FROM public.projects")
+	wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records WHERE status = 1 ORDER BY id", int64(2), int64(8))
+	exec(t, pool, "ALTER TABLE loose_foreign_keys_deleted_records ATTACH PARTITION loose_foreign_keys_deleted_records_0 FOR VALUES IN (0)")
+	exec(t, pool, "CREATE OR REPLACE FUNCTION loose_foreign_keys_version() RETURNS integer LANGUAGE sql AS 'SELECT 99'")
+	must(t, Public.Install(t.Context(), pool))
+	wantRows(t, pool, "SELECT loose_foreign_keys_version()", 99) // a newer one stays
+}
+
+// Default privileges let nobody write to the partitions that are made later.
+func TestPartitionsStayClosed(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild, "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC")
+	db := install(t, pool, "projects")
+	family(t, pool, 1, 1)
+	aged(t, db, "25 hours")
+	slide(t, db)
+	exec(t, pool, "DROP TABLE loose_foreign_keys_deleted_records_default")
+	if _, err := db.RepairDefault(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantRows(t, pool, `SELECT count(*)::int FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid, aclexplode(c.relacl) a
+		WHERE i.inhparent = 'loose_foreign_keys_deleted_records'::regclass AND a.grantee = 0`, 0)
+	wantRows(t, pool, "SELECT count(*)::int FROM pg_inherits WHERE inhparent = 'loose_foreign_keys_deleted_records'::regclass", 3)
+}

@@ -1,0 +1,100 @@
+package loosefk
+
+import (
+	"context"
+	"strings"
+)
+
+// The triggers of a table: the one that records deletions has the table's name
+// before its suffix, the one for keys that change has the same on all tables.
+const (
+	triggerSuffix = "_loose_fk_trigger"
+	keyTrigger    = "loose_fk_key_trigger"
+)
+
+// TrackRecordDeletions puts triggers on a table that isn't partitioned, so that its
+// deleted keys are recorded from now on, and keys that an UPDATE changes. The
+// table's key is a single column of an integer type, uuid, text or varchar: its
+// column id where that is unique, else its primary key. A partitioned one is
+// refused: see TrackRecordDeletionsOverrideTableName. Like all that makes a trigger
+// it waits for transactions that write to the table; see Install for lock_timeout.
+func (s Schema) TrackRecordDeletions(ctx context.Context, db DB, table string) error {
+	return run(ctx, db, "tracking deletions from "+table, s.TrackRecordDeletionsSQL(table))
+}
+
+// TrackRecordDeletionsSQL is what TrackRecordDeletions runs.
+func (s Schema) TrackRecordDeletionsSQL(table string) string {
+	return s.expand(`SELECT {track_table}({t}::regclass, false);`, "{t}", literal(s.name(table).quoted()))
+}
+
+// TrackRecordDeletionsOverrideTableName puts triggers on a partitioned table and
+// on all its partitions, all of which record the name of the partitioned table:
+// a statement may name the table or a partition. Run it again after partitions
+// were added, for deletes that name these.
+func (s Schema) TrackRecordDeletionsOverrideTableName(ctx context.Context, db DB, table string) error {
+	return run(ctx, db, "tracking deletions from "+table, s.TrackRecordDeletionsOverrideTableNameSQL(table))
+}
+
+// TrackRecordDeletionsOverrideTableNameSQL is what
+// TrackRecordDeletionsOverrideTableName runs.
+func (s Schema) TrackRecordDeletionsOverrideTableNameSQL(table string) string {
+	return s.expand(`SELECT {track_table}({t}::regclass, true);`, "{t}", literal(s.name(table).quoted()))
+}
+
+// triggerName is the name of the trigger on a table, cut as PostgreSQL would.
+func triggerName(table string) string {
+	name := table + triggerSuffix
+	return name[:min(len(name), 63)]
+}
+
+// trackTableBody puts the triggers on a parent and, if partitions is set, on its
+// partitions. The owner of a table that the functions would refuse gets the right
+// that he lacks: by it he can do no more than record deletions from his own tables.
+var trackTableBody = `
+DECLARE
+    parent record;
+    part record;
+    key text;
+    call text;
+BEGIN
+    SELECT c.oid::regclass AS name, n.nspname || '.' || c.relname AS recorded, c.relname, c.relkind, c.relpersistence, c.relowner, c.relnamespace INTO parent
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = relation;
+    IF parent.relkind NOT IN ('r', 'p') OR parent.relpersistence = 't' THEN
+        RAISE wrong_object_type USING MESSAGE = format('%s is temporary or no table: deletions from it can''t be recorded', parent.recorded);
+    END IF;
+    IF parent.relkind = 'p' AND NOT partitions THEN
+        RAISE EXCEPTION 'table % is partitioned: use track_record_deletions_override_table_name', parent.recorded;
+    END IF;
+    IF length(parent.recorded) - length(replace(parent.recorded, '.', '')) <> 1 THEN
+        RAISE invalid_name USING MESSAGE = format('deletions from %s can''t be recorded: its name has a dot in it', parent.name);
+    END IF;
+    key := (` + strings.ReplaceAll(keyColumnSQL, "{relation}", "relation") + `);
+    IF key IS NULL THEN
+        RAISE datatype_mismatch USING
+            MESSAGE = format('deletions from %s can''t be recorded: it has no key of a single column of type smallint, integer, bigint, uuid, text or varchar', parent.recorded),
+            HINT = 'That is its column id if that is unique, else its primary key.';
+    END IF;
+    call := CASE WHEN partitions THEN format('%s (%L%s)', {override_name}, parent.recorded, ', ' || quote_literal(NULLIF(key, 'id')))
+        ELSE format('%s (%s)', {track_name}, quote_literal(NULLIF(key, 'id'))) END;
+    FOR part IN
+        SELECT c.oid::regclass AS name, left(c.relname || '_loose_fk_trigger', 63) AS trigger
+        FROM (SELECT relation AS oid UNION SELECT tree.relid FROM pg_catalog.pg_partition_tree(relation) tree WHERE partitions) all_of
+        JOIN pg_catalog.pg_class c ON c.oid = all_of.oid AND c.relkind IN ('r', 'p')
+    LOOP
+        EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER DELETE ON %s REFERENCING OLD TABLE AS old_table
+            FOR EACH STATEMENT EXECUTE FUNCTION %s', part.trigger, part.name, call);
+    END LOOP;
+    -- On a partitioned table a trigger BEFORE sees rows that move to another
+    -- partition, one AFTER doesn't.
+    EXECUTE format('CREATE OR REPLACE TRIGGER %I %s UPDATE ON %s
+        FOR EACH ROW WHEN (OLD.%4$I IS DISTINCT FROM NEW.%4$I) EXECUTE FUNCTION %5$s (%6$L, %4$L)',
+        'loose_fk_key_trigger', CASE parent.relkind WHEN 'p' THEN 'BEFORE' ELSE 'AFTER' END,
+        parent.name, key, {key_change_name}, parent.recorded);
+    IF NOT has_function_privilege(parent.relowner, {track_literal}, 'EXECUTE')
+        AND (parent.relnamespace <> {schema_literal}::regnamespace OR has_schema_privilege('public', parent.relnamespace, 'CREATE')) THEN
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s (), %s (), %s (), %s (regclass, boolean) TO %s',
+            {track_name}, {override_name}, {key_change_name}, {track_table_name}, parent.relowner::regrole);
+        PERFORM {check_table}(relation, {track_literal});
+    END IF;
+END;
+`
