@@ -2,7 +2,7 @@
 //
 // Its tests build cmd/purser once (with the race detector when they have it),
 // start it as a user does, and speak to it with crane, skopeo, podman, regctl,
-// oras-go, containerd, Docker and plain HTTP. What holds inside: each test has its own registry and
+// oras-go, containerd, Docker, a browser and plain HTTP. What holds inside: each test has its own registry and
 // its own directories; nothing is reached but through the command line and the
 // network; a test that lacks a program skips, and fails when CI is set.
 //
