@@ -2,11 +2,14 @@ package catalog
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/db"
@@ -98,7 +101,7 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 		"SELECT "+uploadColumns+" FROM uploads WHERE id = $1 AND repository IN ($2, '') AND status = 1", id, path))
 	switch {
 	case isNoRows(err):
-		return u, uploadUnknown(path, id)
+		return u, uploadUnknown(path)
 	case err != nil:
 		return u, fmt.Errorf("looking for upload %s: %w", id, err)
 	}
@@ -117,7 +120,7 @@ func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int) (attempt, ne
 		WHERE id = $1 AND attempt = $2 AND status = 1
 		RETURNING attempt, numbers - $3`, u.ID, u.Attempt, n).Scan(&attempt, &next)
 	if isNoRows(err) {
-		return 0, 0, uploadMoved(u)
+		return 0, 0, uploadMoved()
 	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("claiming upload %s: %w", u.ID, err)
@@ -133,7 +136,7 @@ func (c *Catalog) UploadNumbers(ctx context.Context, u Upload, n int) (first int
 		WHERE id = $1 AND attempt = $2
 		RETURNING numbers - $3`, u.ID, u.Attempt, n).Scan(&first)
 	if isNoRows(err) {
-		return 0, uploadMoved(u)
+		return 0, uploadMoved()
 	}
 	if err != nil {
 		return 0, fmt.Errorf("numbering parts of upload %s: %w", u.ID, err)
@@ -160,7 +163,7 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 		taken, u.Ticket).Scan(&u.Attempt, &u.Ticket)
 	switch {
 	case isNoRows(err):
-		return u, uploadMoved(u)
+		return u, uploadMoved()
 	case err != nil:
 		return u, fmt.Errorf("saving upload %s: %w", u.ID, err)
 	}
@@ -189,7 +192,7 @@ func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key 
 	case err == nil:
 		return nil
 	case db.Code(err) == stateUploadLost:
-		return uploadMoved(u)
+		return uploadMoved()
 	}
 	return fmt.Errorf("committing upload %s as %s: %w", u.ID, d, err)
 }
@@ -277,7 +280,7 @@ func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) e
 	case err != nil:
 		return fmt.Errorf("cancelling upload %s: %w", id, err)
 	case done.RowsAffected() == 0:
-		return uploadUnknown(path, id)
+		return uploadUnknown(path)
 	}
 	return nil
 }
@@ -317,12 +320,33 @@ func (c *Catalog) late() time.Duration { return c.opt.MaxRequest + TicketMaxAge 
 // request continued, finished or cancelled the upload.
 var ErrUploadMoved = errors.New("the upload's row is not as it was")
 
-func uploadUnknown(path string, id uuid.UUID) error {
-	return oci.Errorf(oci.BlobUploadUnknown, "upload %s is not known to repository %s: it was finished, cancelled or given up; start another", id, path)
+// The messages leave out the row's identifier, which isn't the one that clients
+// know.
+func uploadUnknown(path string) error {
+	return oci.Errorf(oci.BlobUploadUnknown, "this upload is not known to repository %s: it was finished, cancelled or given up; start another", path)
 }
 
 // uploadMoved is for a request that lost the upload to another.
-func uploadMoved(u Upload) error {
-	return oci.Errorf(oci.BlobUploadInvalid, "upload %s was continued, finished or cancelled by another request: ask for its state and go on from there", u.ID).
+func uploadMoved() error {
+	return oci.Errorf(oci.BlobUploadInvalid, "this upload was continued, finished or cancelled by another request: ask for its state and go on from there").
 		WithStatus(416).WithCause(ErrUploadMoved)
+}
+
+// UploadSecret returns 32 bytes that every process on this database has, and
+// nobody else. The first who asks makes them.
+func (c *Catalog) UploadSecret(ctx context.Context) ([]byte, error) {
+	fresh := make([]byte, 32)
+	rand.Read(fresh) //nolint:errcheck // it never fails
+	b := new(pgx.Batch)
+	b.Queue("INSERT INTO settings (name, value) VALUES ('uploads_secret', $1) ON CONFLICT (name) DO NOTHING", hex.EncodeToString(fresh))
+	var text string
+	b.Queue("SELECT value FROM settings WHERE name = 'uploads_secret'").QueryRow(func(row pgx.Row) error { return row.Scan(&text) })
+	if err := c.db.Pool.SendBatch(ctx, b).Close(); err != nil {
+		return nil, fmt.Errorf("reading the secret of uploads' URLs: %w", err)
+	}
+	secret, err := hex.DecodeString(text)
+	if err != nil || len(secret) != len(fresh) {
+		return nil, fmt.Errorf("the secret of uploads' URLs (settings, uploads_secret) is damaged: it is not %d bytes in hexadecimal; delete the row, and uploads in progress begin again", len(fresh))
+	}
+	return secret, nil
 }

@@ -28,6 +28,7 @@ const (
 // one request at a time; whether it is still as it was is for the row to say.
 type uploads struct {
 	catalog *catalog.Catalog
+	names   *uploadNames
 
 	mu    sync.Mutex
 	ahead []catalog.Upload
@@ -44,7 +45,7 @@ type remembered struct {
 }
 
 func newUploads(c *catalog.Catalog) *uploads {
-	return &uploads{catalog: c, known: map[uuid.UUID]remembered{}, making: make(chan struct{}, 1)}
+	return &uploads{catalog: c, names: &uploadNames{catalog: c}, known: map[uuid.UUID]remembered{}, making: make(chan struct{}, 1)}
 }
 
 // start returns a new upload.

@@ -34,6 +34,8 @@ type call struct {
 	r    *http.Request
 	name string // repository, valid; "" for routes without
 	ref  string // what the route's last part is: tag, digest or upload
+	// names are those of the repository's uploads, where the route is about one.
+	names repositoryNames
 }
 
 type handler func(s *Server, c *call) error

@@ -39,6 +39,10 @@ func (s *Server) startUpload(c *call) error {
 		}
 		algorithm = whole.Algorithm()
 	}
+	var err error
+	if c.names, err = s.uploads.names.of(c.r.Context(), c.name); err != nil {
+		return err
+	}
 	u, err := s.uploads.start(c.r.Context())
 	if err != nil {
 		return err
@@ -53,7 +57,7 @@ func (s *Server) startUpload(c *call) error {
 	// A client that names a digest and sends nothing means to send it next,
 	// unless nothing is what the digest is of.
 	if !whole.IsZero() && (c.r.ContentLength != 0 || whole == oci.Compute(algorithm, nil)) {
-		c.ref = u.ID.String()
+		c.ref = c.names.name(u.ID).String()
 		return s.complete(c, whole)
 	}
 	c.uploadState(u, http.StatusAccepted)
@@ -102,15 +106,15 @@ func (c *call) uploadState(u catalog.Upload, status int) {
 }
 
 func (c *call) uploadHeaders(u catalog.Upload) {
-	h := c.Header()
-	h.Set("Location", "/v2/"+c.name+"/blobs/uploads/"+u.ID.String())
+	h, name := c.Header(), c.names.name(u.ID).String()
+	h.Set("Location", "/v2/"+c.name+"/blobs/uploads/"+name)
 	h.Set("Range", "0-"+strconv.FormatInt(max(u.Size-1, 0), 10))
-	h.Set("Docker-Upload-Uuid", u.ID.String())
+	h.Set("Docker-Upload-Uuid", name)
 }
 
 // upload is the upload that the route names, and whether that is from memory.
 func (s *Server) upload(c *call) (u catalog.Upload, remembered bool, err error) {
-	id, err := c.uploadID()
+	id, err := s.uploadID(c)
 	if err != nil {
 		return u, false, err
 	}
@@ -121,16 +125,20 @@ func (s *Server) upload(c *call) (u catalog.Upload, remembered bool, err error) 
 	return u, false, err
 }
 
-func (c *call) uploadID() (uuid.UUID, error) {
-	id, err := uuid.Parse(c.ref)
+// uploadID is the identifier of the row of the upload that the route names.
+func (s *Server) uploadID(c *call) (id uuid.UUID, err error) {
+	name, err := uuid.Parse(c.ref)
 	if err != nil {
 		return id, oci.Errorf(oci.BlobUploadUnknown, "%q is not an upload's identifier", c.ref)
 	}
-	return id, nil
+	if c.names, err = s.uploads.names.of(c.r.Context(), c.name); err != nil {
+		return id, err
+	}
+	return c.names.id(name), nil
 }
 
 func (s *Server) uploadStatus(c *call) error {
-	id, err := c.uploadID()
+	id, err := s.uploadID(c)
 	if err != nil {
 		return err
 	}
@@ -200,7 +208,7 @@ func (s *Server) complete(c *call, d oci.Digest) error {
 }
 
 func (s *Server) cancelUpload(c *call) error {
-	id, err := c.uploadID()
+	id, err := s.uploadID(c)
 	if err != nil {
 		return err
 	}
