@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -154,6 +157,9 @@ func (a *api) admit(w http.ResponseWriter, r *http.Request) (*apiOperation, erro
 		return nil, refusal(http.StatusMethodNotAllowed, "%s is not possible at %s, but %s", r.Method, rt.pattern, rt.allow())
 	}
 	o.method = r.Method
+	if err := checkParameters(r, values); err != nil {
+		return nil, err
+	}
 	repository, named := values["repository"]
 	if named {
 		if err := oci.ValidateName(repository); err != nil {
@@ -168,6 +174,21 @@ func (a *api) admit(w http.ResponseWriter, r *http.Request) (*apiOperation, erro
 		r.SetPathValue(name, value)
 	}
 	return op, a.readBody(w, r)
+}
+
+// checkParameters checks the texts in path and query. A query that can't be read
+// is refused whole: of what net/url leaves out nobody would hear.
+func checkParameters(r *http.Request, values map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if err := checkText(name, values[name]); err != nil {
+			return err
+		}
+	}
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return refusal(http.StatusBadRequest, "the query can't be read: %v", err)
+	}
+	return checkQuery(q)
 }
 
 // readBody reads the body into memory. It must be JSON, also by name: that is
@@ -190,6 +211,9 @@ func (a *api) readBody(w http.ResponseWriter, r *http.Request) error {
 	}
 	if err != nil {
 		return bodyError(err, int64(len(body)), r.ContentLength)
+	}
+	if err := checkBody(body); err != nil {
+		return err
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.Header.Set("Content-Type", "application/json") // huma takes it by the letter
