@@ -74,12 +74,15 @@ func (out *pullParts) count(cfg *config.Config, p parts, loops *worker.Metrics, 
 	out.marks = marks
 	c := cfg.PullStatistics
 	o.Count, o.Marks, o.Metrics, o.Buffer = true, marks, metrics, c.RedisBuffer
+	if o.Join = c.JoinWithin; !c.Join {
+		o.Join = -1
+	}
 	o.Ignore = pullstats.Ignore{UserAgents: c.IgnoreUserAgents, Accounts: c.IgnoreAccounts}
 	if c.Redis {
 		o.Redis = out.redis
 	}
 	out.sync, err = pullstats.NewSyncWorker(pullstats.SyncOptions{
-		Databases: places, Redis: out.redis, Interval: c.Interval, Batch: c.Batch, Retention: cfg.Audit.Retention,
+		Databases: places, Redis: out.redis, Interval: c.Interval, Batch: c.Batch, Join: c.JoinWithin, Retention: cfg.Audit.Retention,
 		Logger: p.log, Metrics: metrics, Worker: loops,
 	})
 	if err != nil {
@@ -109,10 +112,12 @@ func (p pullParts) close() {
 		defer cancel()
 		fn(ctx)
 	}
+	lost := false
 	within(p.recorder.Close)
 	within(func(ctx context.Context) {
 		if err := p.log.Close(ctx); err != nil {
 			p.logger.Error("stopping without all pulls in the audit log", "error", err)
+			lost = true
 		}
 	})
 	if p.marks != nil {
@@ -122,6 +127,11 @@ func (p pullParts) close() {
 			}
 		})
 	}
+	within(func(ctx context.Context) {
+		if err := p.recorder.Leave(ctx, lost); err != nil {
+			p.logger.Error("stopping the statistics of pulls", "error", err)
+		}
+	})
 	if p.redis != nil {
 		p.redis.Close() //nolint:errcheck // nothing is left to send
 	}
@@ -186,6 +196,9 @@ func (p pullParts) record(ctx context.Context) (r autoprune.PullRecord, err erro
 	r = autoprune.PullRecord{Since: s.Since, Behind: s.Behind}
 	if s.Checks.After(r.Since) {
 		r.Since = s.Checks
+	}
+	if s.Unseen {
+		r.Unknown = pullstats.ErrUnseen.Error()
 	}
 	if p.flush == nil {
 		return r, nil

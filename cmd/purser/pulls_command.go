@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -30,6 +32,7 @@ type pullsView struct {
 	Problem       string     `json:"problem,omitempty"`
 	CountedBy     string     `json:"counted_by"`
 	CheckedSince  time.Time  `json:"checks_since"`
+	Unseen        string     `json:"unseen,omitempty"`
 	Redis         *redisView `json:"redis,omitempty"`
 }
 
@@ -52,6 +55,8 @@ func (v pullsView) problem() string {
 	switch r := v.Redis; {
 	case v.Problem != "":
 		return v.Problem
+	case v.Unseen != "":
+		return v.Unseen
 	case r != nil && (!r.Reachable || r.Status == "ERROR"):
 		return "pulls in Redis can't be counted: " + strings.Join(r.Problems, "; ")
 	}
@@ -134,7 +139,14 @@ func pullsResetCommand(src *source) *cobra.Command {
 			"again, and what wasn't will be. It may take minutes where the audit log is long.",
 	}
 	yes := addYes(cmd)
+	redis := cmd.Flags().Bool("redis", false, "give up the pulls in a Redis that is no more, and nothing else")
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, _ []string) error {
+		if *redis {
+			if err := confirm(cmd, *yes, "Give up the pulls that Redis had?"); err != nil {
+				return err
+			}
+			return c.do(cmd.Context(), http.MethodPost, apiPath("pull_statistics", "reset"), url.Values{"redis": {"true"}}, nil, nil)
+		}
 		if err := confirm(cmd, *yes, "Put the pulls in the audit log in a new order?"); err != nil {
 			return err
 		}

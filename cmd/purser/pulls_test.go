@@ -261,6 +261,9 @@ func TestPruningByPullsInRedis(t *testing.T) {
 		t.Fatal("pulling")
 	}
 	waitFor(t, "the pull is in Redis", func() bool { return preview() == "unused" })
+	if tags, p := going(t, judge(t, d, d)); len(tags) > 0 || !strings.Contains(fmt.Sprint(p.Staying), "set redis.url here too") {
+		t.Errorf("%v go by a process that can't read Redis: %+v", tags, p.Staying)
+	}
 	var counted int
 	if err := d.Pool.QueryRow(t.Context(), "SELECT count(*) FROM tagpullstatistics").Scan(&counted); err != nil || counted != 0 {
 		t.Fatalf("%d tags are counted, %v; this is about what isn't", counted, err)

@@ -22,6 +22,10 @@
 // attempt that is still under way. Rows move between partitions by their time
 // alone, so the repeated one meets the first wherever it is by then.
 //
+// A HEAD of a tag is no pull and has no entry. Where it may be the first half of one
+// (Recorder.RecordHead), it is written beside the entries, in a table of its own, until
+// the statistics have read it.
+//
 // The [Keeper] moves entries from the default partition to that of their month in
 // the transaction that attaches it: readers see an entry in one of them, never in
 // both or none, and a crash leaves all as it was. It locks out writers for that
@@ -32,6 +36,7 @@ package audit
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -75,6 +80,23 @@ type Entry struct {
 	// read has a json.RawMessage.
 	Detail    any    `json:"detail,omitempty"`
 	CountedBy string `json:"counted_by,omitempty"` // of a pull
+	// Port is the client's, of the connection that a pull came by. It is 0 in what is
+	// listed.
+	Port int `json:"-"`
+}
+
+// Client names who sent a request, as far as that is known, and the manifest that it
+// is about: account, address, User-Agent, repository and digest.
+func (e Entry) Client() ClientKey {
+	return clientKey(clean(e.Actor), clean(e.Address), clean(e.UserAgent), e.RepositoryID, e.Digest)
+}
+
+// ClientKey is the same for requests of one client about one manifest.
+type ClientKey [16]byte
+
+func clientKey(actor, address, agent string, repository int64, d oci.Digest) ClientKey {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %d %s", actor, address, agent, repository, d))
+	return ClientKey(sum[:len(ClientKey{})])
 }
 
 // Source is who asks, and from where.

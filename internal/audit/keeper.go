@@ -110,6 +110,7 @@ func (k *Keeper) Keep(ctx context.Context) (Kept, error) {
 	if k.opt.Retention > 0 {
 		problems = append(problems, k.expire(ctx, oldest, &done))
 	}
+	problems = append(problems, k.deleteHeads(ctx))
 	if err := errors.Join(problems...); err != nil {
 		return done, fmt.Errorf("keeping the audit log's partitions: %w", err)
 	}

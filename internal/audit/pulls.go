@@ -19,6 +19,14 @@ type Pull struct {
 	Tag          string     // "": the pull was by digest
 	Digest       oci.Digest // zero: the entry names none
 	CountedBy    string
+	// Head says that it is no pull but a HEAD of a tag; Digest isn't known then.
+	Head bool
+	// Used says that it is a pull by digest, counted elsewhere, which has used a HEAD. Head
+	// is set too.
+	Used bool
+	// Client and Port, as Entry has them, are those of heads and of pulls by digest.
+	Client ClientKey
+	Port   int
 }
 
 // Less says whether p comes before other.
@@ -30,32 +38,42 @@ func (p Position) Less(other Position) bool {
 // driver knows, and the id.
 func (p Position) arguments() (xid string, id int64) { return strconv.FormatUint(p.XID, 10), p.ID }
 
-// pullColumns are what collectPulls reads. The text has a name of its own: ORDER BY
-// xid would sort by a column of the result that is called so.
-const pullColumns = "xid::text AS xid_text, id, time, COALESCE(repository_id, 0), COALESCE(tag, ''), digest, COALESCE(counted_by, '')"
-
-// Pulls are up to n pulls behind a position, in their order. Only those of
+// Pulls are up to n pulls and heads behind a position, in their order. Only those of
 // transactions are told before which none is open any more: what is between two of
 // them can't change, so that a reader who remembers the last one misses none and
 // meets none twice.
 func (l *Log) Pulls(ctx context.Context, after Position, n int) ([]Pull, error) {
 	xid, id := after.arguments()
 	rows, err := l.db.Pool.Query(ctx, `
-		SELECT `+pullColumns+` FROM auditlog
-		WHERE kind = 'pull_repo' AND (xid, id) > ($1::text::xid8, $2::bigint)
-			AND xid < pg_snapshot_xmin(pg_current_snapshot())
-		ORDER BY auditlog.xid, auditlog.id LIMIT $3`, xid, id, n)
+		SELECT xid::text AS xid_text, id, time, repository_id, tag, digest, counted_by, head, client, port, used, actor, address, user_agent FROM (
+			(SELECT xid, id, time, COALESCE(repository_id, 0) AS repository_id, COALESCE(tag, '') AS tag, digest, COALESCE(counted_by, '') AS counted_by,
+				false AS head, NULL::bytea AS client, COALESCE(port, 0) AS port, false AS used,
+				CASE WHEN tag IS NULL THEN COALESCE(actor, '') END AS actor, CASE WHEN tag IS NULL THEN COALESCE(address, '') END AS address,
+				CASE WHEN tag IS NULL THEN COALESCE(user_agent, '') END AS user_agent
+			FROM auditlog
+			WHERE kind = 'pull_repo' AND (xid, id) > ($1::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+			ORDER BY xid, id LIMIT $3)
+			UNION ALL
+			(SELECT xid, id, time, repository_id, tag, NULL, '', true, client, port, used, NULL, NULL, NULL
+			FROM pullheads
+			WHERE (xid, id) > ($1::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+			ORDER BY xid, id LIMIT $3)) both_kinds
+		ORDER BY xid, id LIMIT $3`, xid, id, n)
 	if err != nil {
 		return nil, fmt.Errorf("reading pulls in the audit log: %w", err)
 	}
-	return collectPulls(rows)
-}
-
-func collectPulls(rows pgx.Rows) ([]Pull, error) {
 	var list []Pull
 	var r pullRow
-	_, err := pgx.ForEachRow(rows, r.fields(), func() error {
+	var client []byte
+	var actor, address, agent *string
+	_, err = pgx.ForEachRow(rows, append(r.fields(), &r.p.Head, &client, &r.p.Port, &r.p.Used, &actor, &address, &agent), func() error {
 		p, err := r.pull()
+		switch {
+		case p.Head && len(client) == len(p.Client):
+			p.Client = ClientKey(client)
+		case actor != nil:
+			p.Client = clientKey(*actor, *address, *agent, p.RepositoryID, p.Digest)
+		}
 		list = append(list, p)
 		return err
 	})
@@ -65,7 +83,28 @@ func collectPulls(rows pgx.Rows) ([]Pull, error) {
 	return list, nil
 }
 
-// pullRow is a row of pullColumns.
+// OldestUnread is the time of the oldest pull or head behind a position, whether it can be
+// read yet or not; zero: there is none. It looks at the next 10,000, since they come about
+// in the order of their times.
+func (l *Log) OldestUnread(ctx context.Context, after Position) (oldest time.Time, err error) {
+	xid, id := after.arguments()
+	var at *time.Time
+	err = l.db.Pool.QueryRow(ctx, `
+		SELECT LEAST(
+			(SELECT min(time) FROM (SELECT time FROM auditlog
+				WHERE kind = 'pull_repo' AND (xid, id) > ($1::text::xid8, $2::bigint) ORDER BY xid, id LIMIT 10000) pulls),
+			(SELECT min(time) FROM (SELECT time FROM pullheads
+				WHERE (xid, id) > ($1::text::xid8, $2::bigint) ORDER BY xid, id LIMIT 10000) heads))`, xid, id).Scan(&at)
+	if err != nil {
+		return oldest, fmt.Errorf("looking at the pulls in the audit log: %w", err)
+	}
+	if at != nil {
+		oldest = *at
+	}
+	return oldest, nil
+}
+
+// pullRow is a row of what PullsOf and Pulls have in common.
 type pullRow struct {
 	p      Pull
 	xid    string
@@ -178,6 +217,10 @@ func ResetPulls(ctx context.Context, tx pgx.Tx, read Position, last time.Time) (
 	to.XID-- // before all that is, or will be, of that id
 	if to.ID = maxID; to == read {
 		to.ID-- // so that who has read from there finds it changed
+	}
+	// Heads hold for less time than a restore takes.
+	if _, err := tx.Exec(ctx, "DELETE FROM pullheads"); err != nil {
+		return to, 0, fmt.Errorf("giving the pulls in the audit log a new order: %w", err)
 	}
 	err = tx.QueryRow(ctx, `
 		WITH put AS (

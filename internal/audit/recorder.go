@@ -51,6 +51,7 @@ type Recorder struct {
 
 	mu      sync.Mutex
 	queue   []Entry // its first entries are those being written
+	heads   int     // of these, that are no pulls
 	closed  bool
 	dropped uint64
 }
@@ -122,6 +123,43 @@ func (r *Recorder) Record(ctx context.Context, e Entry) (taken bool) {
 	return reason == ""
 }
 
+// RecordHead is Record for a HEAD of a tag, which may be the first half of a pull, or for
+// the second half that Redis has counted (CountedBy), so that no other pull is joined with
+// that HEAD: it is written beside the entries, for the statistics alone. Heads take half of the room
+// at most, and what is dropped isn't counted as dropped: a pull by digest isn't joined.
+func (r *Recorder) RecordHead(ctx context.Context, e Entry) (taken bool) {
+	if r == nil {
+		return false
+	}
+	e = e.from(SourceOf(ctx))
+	e.ID, e.Kind = 0, headOfTag
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || len(r.queue) >= r.opt.Buffer || r.heads >= (r.opt.Buffer+1)/2 {
+		return false
+	}
+	r.queue, r.heads = append(r.queue, e), r.heads+1
+	return true
+}
+
+// Oldest is the time of the oldest entry that waits to be written; zero: none waits.
+func (r *Recorder) Oldest() (oldest time.Time) {
+	if r == nil {
+		return oldest
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.queue { // they come nearly in order
+		if at := r.queue[i].Time; oldest.IsZero() || at.Before(oldest) {
+			oldest = at
+		}
+	}
+	return oldest
+}
+
 // Pending is how many entries wait to be written.
 func (r *Recorder) Pending() int {
 	if r == nil {
@@ -179,8 +217,8 @@ func (r *Recorder) abandon() int {
 	r.writing <- struct{}{}
 	defer func() { <-r.writing }()
 	r.mu.Lock()
-	n := len(r.queue)
-	r.queue, r.dropped = nil, r.dropped+uint64(n)
+	n := len(r.queue) - r.heads
+	r.queue, r.heads, r.dropped = nil, 0, r.dropped+uint64(n)
 	r.mu.Unlock()
 	r.opt.Metrics.drop(droppedClosed, n)
 	return n
@@ -206,7 +244,7 @@ func (r *Recorder) flush(ctx context.Context) (more bool, err error) {
 		r.log.WarnContext(ctx, "pulls could not be written to the audit log", "entries", unfit)
 	}
 	r.opt.Metrics.drop(droppedUnfit, unfit)
-	r.opt.Metrics.wrote(len(batch) - unfit)
+	r.opt.Metrics.wrote(len(batch) - countHeads(batch) - unfit)
 	return r.done(len(batch), unfit), nil
 }
 
@@ -243,6 +281,7 @@ func (r *Recorder) next(ctx context.Context) ([]Entry, error) {
 func (r *Recorder) done(n, unfit int) (more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.heads -= countHeads(r.queue[:n])
 	clear(r.queue[:n]) // they hold texts
 	r.queue = r.queue[n:]
 	r.dropped += uint64(unfit)
@@ -279,10 +318,14 @@ func refused(err error) bool {
 }
 
 func (r *Recorder) insert(ctx context.Context, entries []Entry) error {
-	if r.opt.Alive == nil {
-		return db.Retry(ctx, func() error { return Append(ctx, r.opt.DB.Pool, entries...) })
+	pulls, heads := apart(entries)
+	if r.opt.Alive == nil && len(heads) == 0 {
+		return db.Retry(ctx, func() error { return Append(ctx, r.opt.DB.Pool, pulls...) })
 	}
 	return r.opt.DB.Tx(ctx, func(tx pgx.Tx) error {
+		if r.opt.Alive == nil {
+			return errors.Join(Append(ctx, tx, pulls...), appendHeads(ctx, tx, heads))
+		}
 		alive, err := r.opt.Alive(ctx, tx, repositories(entries))
 		if err != nil {
 			return fmt.Errorf("looking for the repositories of pulls: %w", err)
@@ -291,11 +334,14 @@ func (r *Recorder) insert(ctx context.Context, entries []Entry) error {
 		for _, id := range alive {
 			there[id] = true
 		}
-		mine := slices.Clone(entries)
+		mine := slices.Clone(pulls)
 		for i := range mine {
 			if !there[mine[i].RepositoryID] {
 				mine[i].RepositoryID = 0
 			}
+		}
+		if err := appendHeads(ctx, tx, heads); err != nil {
+			return err
 		}
 		return Append(ctx, tx, mine...)
 	})

@@ -91,6 +91,8 @@ func (p PullRecord) problem(age Age, cutoff time.Time) string {
 		limit = DefaultMaxBehind
 	}
 	switch {
+	case p.Unknown != "":
+		return p.Unknown
 	case p.Since.IsZero():
 		return "there are no pull statistics yet"
 	case !p.Since.Before(cutoff):

@@ -62,6 +62,8 @@ type PullRecord struct {
 	Since time.Time
 	// Behind is the age of the oldest pull that they don't hold yet.
 	Behind time.Duration
+	// Unknown says why uses can't be known at all; "" when they can.
+	Unknown string
 	// MaxBehind is the limit on Behind; 0 means DefaultMaxBehind.
 	MaxBehind time.Duration
 }

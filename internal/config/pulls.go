@@ -17,6 +17,8 @@ type PullStatistics struct {
 	RedisBuffer      int           // pulls that wait for Redis at most
 	IgnoreUserAgents []string      // whose pulls don't count; * stands for anything
 	IgnoreAccounts   []string
+	Join             bool          // a HEAD by tag and the GET by digest after it are one pull
+	JoinWithin       time.Duration // that may lie between them
 }
 
 // Counts says whether pulls are counted at all.
@@ -40,6 +42,10 @@ var pullSettings = []setting{
 	}},
 	{key: "pull_statistics.ignore_user_agents", field: func(c *Config) field { return listField{&c.PullStatistics.IgnoreUserAgents} }},
 	{key: "pull_statistics.ignore_accounts", field: func(c *Config) field { return listField{&c.PullStatistics.IgnoreAccounts} }},
+	{key: "pull_statistics.join", def: "true", field: func(c *Config) field { return boolField{&c.PullStatistics.Join} }},
+	{key: "pull_statistics.join_within", def: "30s", field: func(c *Config) field {
+		return durationField{&c.PullStatistics.JoinWithin, time.Second, 5 * time.Minute}
+	}},
 	{key: "pull_statistics.redis", def: "false", also: "FEATURE_REDIS_PULL_TRACKING", field: func(c *Config) field {
 		return boolField{&c.PullStatistics.Redis}
 	}},

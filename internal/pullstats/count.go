@@ -54,6 +54,12 @@ func (a adder) add(repository int64, tag string, d oci.Digest, n int64, last tim
 	addTo(a.manifests, rowKey{repository, d.String()}, n, last, tag)
 }
 
+// addTag adds a pull of a tag whose manifest was counted before.
+func (a adder) addTag(repository int64, tag string, d oci.Digest, at time.Time) {
+	addTo(a.tags, rowKey{repository, tag}, 1, at, d.String())
+	addTo(a.manifests, rowKey{repository, d.String()}, 0, at, tag)
+}
+
 func addTo(rows map[rowKey]*pulled, k rowKey, n int64, last time.Time, other string) {
 	if k.name == "" {
 		return
@@ -77,14 +83,12 @@ func ordered(rows map[rowKey]*pulled) []pulled {
 	return list
 }
 
-// aggregate adds up pulls of repositories that are alive.
-func aggregate(pulls []audit.Pull) counts {
-	a := newAdder()
+// addPulls adds pulls of repositories that are alive.
+func (a adder) addPulls(pulls []audit.Pull) {
 	for i := range pulls {
 		p := &pulls[i]
 		a.add(p.RepositoryID, p.Tag, p.Digest, 1, p.Time)
 	}
-	return a.counts()
 }
 
 // The newest pull says what a tag pointed to, and by which tag a manifest was

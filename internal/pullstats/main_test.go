@@ -80,6 +80,7 @@ func (s *shop) worker(t testing.TB, change ...func(*SyncOptions)) *SyncWorker {
 	}
 	w, err := NewSyncWorker(o)
 	must(t, err)
+	w.lag = 0 // recorders of tests say up to when they have written, or are over
 	return w
 }
 
@@ -92,6 +93,8 @@ func settle(t testing.TB, w *SyncWorker) {
 		st, err := w.Status(t.Context())
 		must(t, err)
 		n := number(t, w.opt.Log, "SELECT count(*) FROM auditlog WHERE kind = 'pull_repo' AND (xid, id) > ($1::text::xid8, $2::bigint)", strconv.FormatUint(st.Read.XID, 10), st.Read.ID)
+		n += number(t, w.opt.Log, "SELECT count(*) FROM pullheads WHERE (xid, id) > ($1::text::xid8, $2::bigint)", strconv.FormatUint(st.Read.XID, 10), st.Read.ID)
+		n += number(t, w.opt.Stats, "SELECT count(*) FROM pullstatisticspending WHERE NOT head AND time < now()")
 		if n == 0 {
 			return
 		}

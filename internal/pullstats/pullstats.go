@@ -37,6 +37,28 @@
 // SyncWorker; what it doesn't answer is logged as Redis's, and counted there or not.
 // So no pull is counted by both, and either may be switched on and off at any time.
 //
+// # Why a pull in two requests counts for its tag
+//
+// A HEAD by tag and the GET by digest after it are one pull, and any two processes may
+// have answered them. They are joined in one place: by the SyncWorker where it counts the
+// GET, else by Redis, never in a process's memory. Both choose by one rule (pick).
+//
+// HEADs are written beside the log, and read with it in its order. Reading a GET counts its
+// manifest, and keeps the GET in the statistics' database with the HEADs that were read.
+// It is joined when no HEAD before it can be missing: all processes have said that they
+// have written what came before it (presence), and nothing that was written before then is
+// unread. So the order of commits, the borders of batches, and who reads don't matter:
+// GETs are joined in the order of their times. What is joined is counted and forgotten in
+// one transaction, which holds the row of the watermark, so it counts once.
+//
+// In Redis a GET waits for longer than HEADs take to be sent. Both have names there: a HEAD
+// that is sent again is there once, and a GET that asks again has the same answer. While
+// Redis is away, and for a while after, GETs by digest are counted from the log, and
+// processes write to the log the HEADs that only Redis had.
+//
+// Times are those of the statistics' database, to about a millisecond: each process
+// measures how far its own clock is off.
+//
 // # Why each pull in Redis counts once
 //
 // A pull adds to one key, by one script. A [FlushWorker] claims keys for a batch,

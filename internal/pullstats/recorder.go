@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -25,7 +27,11 @@ type RecorderOptions struct {
 	Marks *Marks
 	// Ignore says whose pulls don't count.
 	Ignore Ignore
-	// Buffer is how many pulls wait for Redis at most. Default 10,000.
+	// Join is how long after a HEAD by tag a GET by digest is taken for the rest of the
+	// same pull. Default DefaultJoin; below 0 nothing is joined.
+	Join time.Duration
+	// Buffer is how many pulls, and how many HEADs, wait for Redis at most. Default
+	// 10,000.
 	Buffer int
 	// Batch is how many pulls are sent to Redis together. Default 1,000.
 	Batch   int
@@ -38,9 +44,9 @@ type RecorderOptions struct {
 // methods may be called concurrently, never block and never fail. A nil Recorder
 // records nothing.
 type Recorder struct {
-	opt   RecorderOptions
-	hints hints
-	queue *redisQueue // nil: Redis doesn't count
+	opt      RecorderOptions
+	queue    *redisQueue // nil: Redis doesn't count
+	presence *presence   // nil: pulls aren't counted
 }
 
 // NewRecorder makes a recorder. What it gives to Redis is sent by Run and Close.
@@ -51,6 +57,9 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	if o.Batch <= 0 {
 		o.Batch = 1000
 	}
+	if o.Join == 0 {
+		o.Join = DefaultJoin
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -58,7 +67,22 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	if o.Count && o.Redis != nil {
 		r.queue = newRedisQueue(r)
 	}
+	if o.Count {
+		r.presence = newPresence(o.Marks.opt.Stats, r.queue != nil, o.Log != nil, r.oldest, o.Logger, o.Worker)
+	}
 	return r
+}
+
+// oldest is the time of the oldest pull or HEAD that waits to be written down; zero: none
+// does.
+func (r *Recorder) oldest() time.Time {
+	at := r.opt.Log.Oldest()
+	if r.queue != nil {
+		if waits := r.queue.oldest(); at.IsZero() || !waits.IsZero() && waits.Before(at) {
+			at = waits
+		}
+	}
+	return at
 }
 
 // CountedBy is who counts the pulls that this process takes note of: audit, redis or
@@ -73,14 +97,20 @@ func (r *Recorder) CountedBy() string {
 	return audit.CountedByAudit
 }
 
-// Run sends pulls to Redis until ctx ends, and returns nil then. What is left is for
-// Close.
+// Run sends pulls to Redis, and tells others up to when pulls are written down, until
+// ctx ends, and returns nil then. What is left is for Close.
 func (r *Recorder) Run(ctx context.Context) error {
-	if r == nil || r.queue == nil {
+	if r == nil || r.presence == nil {
 		<-ctx.Done()
 		return nil
 	}
-	return r.queue.loop.Run(ctx)
+	var group errgroup.Group
+	group.Go(func() error { return r.presence.loop.Run(ctx) })
+	if r.queue != nil {
+		group.Go(func() error { return r.queue.loop.Run(ctx) })
+		group.Go(func() error { return r.queue.watch(ctx) })
+	}
+	return group.Wait()
 }
 
 // Close sends what waits for Redis, or has it counted from the log where Redis doesn't
@@ -91,50 +121,62 @@ func (r *Recorder) Close(ctx context.Context) {
 	}
 }
 
+// Leave says that this process takes no more pulls and, if it has lost some, that these
+// are missing. It comes after the Close of the log and of the marks.
+func (r *Recorder) Leave(ctx context.Context, lost bool) error {
+	if r == nil || r.presence == nil {
+		return nil
+	}
+	return r.presence.close(ctx, lost)
+}
+
 // Pulled takes note of a manifest that a client was given. The entry is that of the
 // log, without its time and who counts it.
 func (r *Recorder) Pulled(ctx context.Context, e audit.Entry) {
 	if r == nil {
 		return
 	}
-	e.Time = time.Now()
+	r.presence.begin()
+	defer r.presence.end()
+	e.Time = r.presence.now()
+	if e.Tag != "" {
+		e.Port = 0
+	}
 	switch {
 	case !r.opt.Count:
 		r.log(ctx, e)
 	case r.opt.Ignore.matches(e):
 		e.CountedBy = audit.CountedByNone
 		r.log(ctx, e)
+	case r.queue == nil:
+		e.CountedBy = audit.CountedByAudit
+		r.log(ctx, e)
 	default:
-		var byDigest hint
-		if e.Tag == "" {
-			byDigest = hintOf(e)
-			e.Tag = r.hints.take(byDigest, e.Time)
-		}
-		if r.queue == nil {
-			e.CountedBy = audit.CountedByAudit
-			r.log(ctx, e)
-			return
-		}
-		r.queue.pulled(ctx, e, byDigest)
+		r.queue.pulled(ctx, e)
 	}
 }
 
-// Checked takes note of a manifest that a client asked about, by HEAD: it uses it,
-// and if it asked by tag and fetches it next, by digest, it pulls the tag.
-func (r *Recorder) Checked(_ context.Context, e audit.Entry) {
+// Checked takes note of a manifest that a client asked about, by HEAD or by a GET that
+// was answered by "not modified": it uses it, and if it asked by tag and fetches it next,
+// by digest, it pulls the tag.
+func (r *Recorder) Checked(ctx context.Context, e audit.Entry) {
 	if r == nil || !r.opt.Count || r.opt.Ignore.matches(e) {
 		return
 	}
-	e.Time = time.Now()
+	r.presence.begin()
+	defer r.presence.end()
+	e.Time = r.presence.now()
 	if e.Tag == "" {
 		r.opt.Marks.used(e.RepositoryID, "", e.Digest, e.Time)
 		return
 	}
 	r.opt.Marks.tagUsed(e.RepositoryID, e.Tag, e.Time)
-	h := hintOf(e)
-	r.hints.put(h, e.Tag, e.Time)
-	if r.queue != nil {
-		r.queue.checked(h, e.Tag)
+	switch {
+	case r.opt.Join < 0:
+	case r.queue != nil:
+		r.queue.checked(ctx, e)
+	default:
+		r.opt.Log.RecordHead(ctx, e)
 	}
 }
 
@@ -144,8 +186,12 @@ func (r *Recorder) log(ctx context.Context, e audit.Entry) {
 	if r.opt.Log != nil && r.opt.Log.Record(ctx, e) {
 		return
 	}
-	if r.opt.Count && e.CountedBy == audit.CountedByAudit {
+	switch {
+	case !r.opt.Count:
+	case e.CountedBy == audit.CountedByAudit:
 		r.missed(e)
+	case e.CountedBy == audit.CountedByRedis && r.opt.Log != nil:
+		r.presence.gap.Store(true)
 	}
 }
 

@@ -1,9 +1,12 @@
 package pullstats
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/purser-registry/purser/internal/audit"
 )
@@ -100,37 +103,97 @@ func TestPullInTwoProcesses(t *testing.T) {
 	}
 }
 
-func TestHintsEnd(t *testing.T) {
+// Which HEAD a GET by digest belongs to is told by one rule, here and in Redis.
+func TestPick(t *testing.T) {
 	t.Parallel()
-	var h hints
-	at := time.Now()
-	key := func(i int) hint { return hint{byte(i), byte(i >> 8), byte(i >> 16)} }
-	h.put(key(1), "v1", at)
-	if got := h.take(key(1), at.Add(hintTime+1)); got != "" {
-		t.Errorf("%q holds for too long", got)
+	c := startRedis(t).client(t)
+	at := func(seconds float64) time.Time { return noon.Add(time.Duration(seconds * float64(time.Second))) }
+	type h struct {
+		tag  string
+		at   float64
+		port int
 	}
-	h.put(key(1), "v1", at)
-	h.put(key(2), "v2", at.Add(hintTime+1)) // the maps change places
-	if got := h.take(key(1), at.Add(hintTime)); got != "v1" {
-		t.Errorf("%q, want v1 from the older half", got)
+	type g struct {
+		at   float64
+		port int
+		want string
 	}
-	// Of clients that can't be told apart each HEAD is for one GET, the newest first.
-	h.put(key(3), "v1", at)
-	h.put(key(3), "v2", at)
-	if first, second, third := h.take(key(3), at), h.take(key(3), at), h.take(key(3), at); first != "v2" || second != "v1" || third != "" {
-		t.Errorf("%q, %q and %q, want v2, v1 and nothing", first, second, third)
-	}
-	for i := range 3 * maxHints {
-		h.put(key(i/2), "v", at)
-	}
-	kept := 0
-	for _, m := range []map[hint][]asked{h.now, h.old} {
-		for _, list := range m {
-			kept += len(list)
+	for name, test := range map[string]struct {
+		heads []h
+		gets  []g
+	}{
+		"none":                      {nil, []g{{1, 0, ""}}},
+		"before":                    {[]h{{"v1", 0, 0}}, []g{{1, 0, "v1"}, {2, 0, ""}}},
+		"after":                     {[]h{{"v1", 1, 0}}, []g{{0.999999, 0, ""}, {1, 0, "v1"}}},
+		"too long ago":              {[]h{{"v1", 0, 0}}, []g{{30.000001, 0, ""}}},
+		"just in time":              {[]h{{"v1", 0, 0}}, []g{{30, 0, "v1"}}},
+		"the newest":                {[]h{{"v1", 0, 0}, {"v2", 1, 0}}, []g{{2, 0, "v2"}, {3, 0, "v1"}, {4, 0, ""}}},
+		"the newest before it":      {[]h{{"v1", 0, 0}, {"v2", 2, 0}}, []g{{1, 0, "v1"}, {1, 0, ""}, {3, 0, "v2"}}},
+		"of its connection":         {[]h{{"v1", 0, 4000}, {"v2", 1, 5000}}, []g{{2, 4000, "v1"}, {3, 5000, "v2"}}},
+		"the newest of another one": {[]h{{"v1", 0, 4000}, {"v2", 1, 5000}}, []g{{2, 6000, "v2"}, {3, 0, "v1"}}},
+	} {
+		var heads []*head
+		key := headPrefix + name
+		for i, h := range test.heads {
+			heads = append(heads, &head{id: int64(i), tag: h.tag, at: at(h.at), port: h.port})
+			must(t, headScript.Run(t.Context(), c, []string{key}, fmt.Sprint("head", i), at(h.at).UnixMicro(), h.port, h.tag, int64(9e7), maxSameHeads, 90).Err())
+		}
+		for i, g := range test.gets {
+			tag := ""
+			if h := pick(heads, at(g.at), g.port, DefaultJoin); h != nil {
+				h.used, tag = true, h.tag
+			}
+			if tag != g.want {
+				t.Errorf("%s: the GET at %v has %q, want %q", name, g.at, tag, g.want)
+			}
+			for range 2 { // an answer that was lost is asked for again
+				tag, err := takeScript.Run(t.Context(), c, []string{key}, fmt.Sprint("get", i), at(g.at).UnixMicro(), g.port, DefaultJoin.Microseconds()).Text()
+				if err != nil && !errors.Is(err, redis.Nil) {
+					t.Fatal(err)
+				}
+				if tag != g.want {
+					t.Errorf("%s: in Redis the GET at %v has %q, want %q", name, g.at, tag, g.want)
+				}
+			}
 		}
 	}
-	if kept > 2*maxHints {
-		t.Errorf("%d hints are kept, more than %d", kept, 2*maxHints)
+}
+
+// Redis remembers a HEAD once, however often it is told of it, and of many of one client
+// the newest.
+func TestHeadsInRedis(t *testing.T) {
+	t.Parallel()
+	c := startRedis(t).client(t)
+	put := func(name string, second int, tag string) {
+		must(t, headScript.Run(t.Context(), c, []string{"k"}, name, noon.Add(time.Duration(second)*time.Second).UnixMicro(), 0, tag, int64(90e6), 10, 90).Err())
+	}
+	take := func(name string, second int) string {
+		tag, err := takeScript.Run(t.Context(), c, []string{"k"}, name, noon.Add(time.Duration(second)*time.Second).UnixMicro(), 0, int64(30e6)).Text()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			t.Fatal(err)
+		}
+		return tag
+	}
+	put("a", 0, "v1")
+	put("a", 0, "v1")
+	if first, second := take("g1", 1), take("g2", 1); first != "v1" || second != "" {
+		t.Errorf("%q and %q, want v1 and nothing", first, second)
+	}
+	put("a", 0, "v1")
+	if tag := take("g3", 1); tag != "" {
+		t.Errorf("%q, which is used", tag)
+	}
+	for i := range 30 {
+		put(fmt.Sprint("h", i), 60+i, fmt.Sprint("t", i))
+	}
+	if n := c.HLen(t.Context(), "k").Val(); n != 10 {
+		t.Errorf("%d HEADs are remembered, want 10", n)
+	}
+	if tag := take("g4", 90); tag != "t29" {
+		t.Errorf("%q, want the newest", tag)
+	}
+	if ttl := c.TTL(t.Context(), "k").Val(); ttl <= 0 || ttl > 90*time.Second {
+		t.Errorf("the key stays for %v", ttl)
 	}
 }
 

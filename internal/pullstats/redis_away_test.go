@@ -34,64 +34,83 @@ func running(t testing.TB, rec *Recorder) (stop func()) {
 	return stop
 }
 
-// While Redis is away pulls wait, as many as have room; the others are counted from
-// the log, and all once. Others can see meanwhile that their tags are used.
+// While Redis is away pulls are written to the log at once, to be counted from there,
+// and when it is back it counts again. All are counted once, and none waits.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
-	server := startRedis(t)
-	s := open(t, false, 1)
-	r := server.open(t, s.stats)
-	m, err := NewMetrics(prometheus.NewRegistry())
-	must(t, err)
-	rec := s.recorder(t, r, func(o *RecorderOptions) { o.Buffer, o.Batch, o.Metrics = 20, 10, m })
-	stop := running(t, rec)
-	pull := func(n int) {
-		for range n {
-			begun := time.Now()
-			rec.Pulled(t.Context(), s.client("a", 0, "v1", "a"))
-			if took := time.Since(begun); took > time.Second {
-				t.Errorf("a pull waited for %v", took)
+	for how, away := range map[string]func(redisServer, *proxy){
+		"killed": func(s redisServer, _ *proxy) { s.Kill() },
+		"silent": func(_ redisServer, p *proxy) { p.on("", 1<<30, swallow) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			server := startRedis(t)
+			s := open(t, false, 1)
+			r, p := server.behind(t, s.stats)
+			m, err := NewMetrics(prometheus.NewRegistry())
+			must(t, err)
+			rec := s.recorder(t, r, func(o *RecorderOptions) { o.Buffer, o.Batch, o.Metrics = 20, 10, m })
+			stop := running(t, rec)
+			writing(t, rec.opt.Log)
+			n := 0
+			pull := func(tag string) {
+				begun := time.Now()
+				rec.Pulled(t.Context(), s.client("a", 0, tag, "a"))
+				if took := time.Since(begun); took > time.Second {
+					t.Errorf("a pull waited for %v", took)
+				}
+				n++
 			}
-		}
-	}
-	pull(5)
-	until(t, "the first pulls", func() bool { return testutil.ToFloat64(m.events.WithLabelValues(eventRecorded)) == 5 })
-	server.Kill()
-	rec.Pulled(t.Context(), s.client("a", 0, "v1", "a"))
-	until(t, "a failure", func() bool { return rec.queue.waiting() == 1 && marked(rec, s, "v1") })
-	rec.Pulled(t.Context(), s.client("a", 0, "v2", "a")) // it waits while nothing is sent any more
-	until(t, "the mark of what waits", func() bool { return marked(rec, s, "v2") })
-	pull(28)
-	if n := rec.queue.waiting(); n < 20 || n > 30 {
-		t.Errorf("%d pulls wait, want some 20", n)
-	}
-	logged := testutil.ToFloat64(m.events.WithLabelValues(eventLogged))
-	if logged < 5 || logged > 10 {
-		t.Errorf("%v pulls found no room, want some 10", logged)
-	}
-	server.Start(t)
-	until(t, "what waits", func() bool { return rec.queue.waiting() == 0 })
-	stop()
-	finish(t, rec)
-	if n := s.logged(t, audit.CountedByAudit); n != int64(logged) {
-		t.Errorf("%d pulls are logged to be counted from there, want %v", n, logged)
-	}
-	must(t, s.flusher(t, r).Flush(t.Context()))
-	settle(t, s.worker(t))
-	got := s.books(t)
-	if n := got[tagName(s, 0, "v1")].Count + got[tagName(s, 0, "v2")].Count; n != 35 {
-		t.Errorf("%d pulls are counted, want 35", n)
-	}
-	if n := got[manifestName(s, 0, "a")].Count; n != 35 {
-		t.Errorf("%d pulls of the manifest are counted, want 35", n)
+			written := func() bool {
+				return number(t, s.log, "SELECT count(*) FROM auditlog WHERE kind = 'pull_repo'") == int64(n)
+			}
+			for range 5 {
+				pull("v1")
+			}
+			until(t, "the first pulls", func() bool { return testutil.ToFloat64(m.events.WithLabelValues(eventRecorded)) == 5 })
+			away(server, p)
+			for range 30 {
+				pull("v1")
+			}
+			until(t, "what came while Redis went away", written)
+			for range 30 {
+				pull("")
+			}
+			until(t, "what came while Redis was away", written)
+			if s.logged(t, audit.CountedByAudit) < 40 {
+				t.Errorf("%d pulls are to be counted from the log, want nearly all", s.logged(t, audit.CountedByAudit))
+			}
+			if how == "killed" {
+				server.Start(t)
+			}
+			p.on("", 0, pass)
+			before := s.logged(t, audit.CountedByRedis)
+			until(t, "Redis counts again", func() bool {
+				pull("v2")
+				time.Sleep(100 * time.Millisecond)
+				return s.logged(t, audit.CountedByRedis) > before
+			})
+			stop()
+			finish(t, rec)
+			must(t, s.flusher(t, r).Flush(t.Context()))
+			settle(t, s.worker(t))
+			lost := int64(testutil.ToFloat64(m.events.WithLabelValues(eventUnanswered)))
+			if got := s.books(t)[manifestName(s, 0, "a")].Count; got > int64(n) || got < int64(n)-lost {
+				t.Errorf("%d pulls of the manifest are counted, want %d, but for %d that weren't answered", got, n, lost)
+			}
+		})
 	}
 }
 
-func marked(rec *Recorder, s *shop, tag string) bool {
-	m := rec.opt.Marks
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.names[markKey{s.repositories[0], false, tag}] != nil
+// writing lets a log write until the test ends.
+func writing(t testing.TB, log *audit.Recorder) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		log.Run(ctx) //nolint:errcheck // it returns nil
+	}()
+	t.Cleanup(func() { cancel(); <-done })
 }
 
 // Without a log what finds no room is dropped, counted as that, and known as a use.

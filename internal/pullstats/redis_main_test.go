@@ -73,6 +73,7 @@ func finish(t testing.TB, r *Recorder) {
 	r.Close(ctx)
 	must(t, r.opt.Log.Close(ctx))
 	must(t, r.opt.Marks.Close(ctx))
+	must(t, r.Leave(ctx, false))
 }
 
 // client is an entry of a client's request.

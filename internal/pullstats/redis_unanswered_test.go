@@ -252,48 +252,59 @@ func TestRedisRecordUnanswered(t *testing.T) {
 	}
 }
 
-// A hint that stays unanswered doesn't cost the pull that was looking for it.
-func TestRedisHintUnanswered(t *testing.T) {
+// A look for a HEAD that stays unanswered doesn't cost the pull that was looking for it,
+// nor its tag.
+func TestRedisHeadUnanswered(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
-	s := open(t, false, 1)
-	r, p := server.behind(t, s.stats)
-	rec := s.recorder(t, r, unlogged)
-	recorded(t, rec, s.pull(0, "v1", "a", noon)) // the scripts are known now
-	e := s.client("someone", 0, "", "a")
-	e.Time = noon.Add(time.Second)
-	p.on("evalsha", 1000, swallow)
-	list := []*event{{Entry: e, hint: hintOf(e), n: 1}}
-	kept, err := rec.queue.record(t.Context(), list)
-	if err == nil || len(kept) != 1 {
-		t.Fatalf("%d pulls are kept, want 1: %v", len(kept), err)
-	}
-	p.on("", 0, pass)
-	if kept, err = rec.queue.record(t.Context(), kept); err != nil || len(kept) > 0 {
-		t.Fatalf("then %d are kept: %v", len(kept), err)
-	}
-	must(t, s.flusher(t, r).Flush(t.Context()))
-	if n := s.books(t)[manifestName(s, 0, "a")].Count; n != 2 {
-		t.Errorf("the manifest was pulled %d times, want 2", n)
+	for _, f := range []fault{cutBefore, cutAfter, swallow} {
+		s := open(t, false, 1)
+		must(t, server.client(t).FlushAll(t.Context()).Err())
+		r, p := server.behind(t, s.stats)
+		rec := s.recorder(t, r, unlogged)
+		recorded(t, rec, s.pull(0, "v1", "a", noon)) // the scripts are known now
+		e := s.client("someone", 0, "v2", "a")
+		e.Time = noon
+		rec.queue.heads.add(t.Context(), e, false)
+		must(t, rec.queue.heads.send(t.Context(), time.Now()))
+		e.Time, e.Tag = noon.Add(time.Second), ""
+		p.on(takeScript.Hash(), 1, f)
+		kept, err := rec.queue.record(t.Context(), []*event{{Entry: e, name: "this", n: 1}})
+		if err == nil || len(kept) != 1 {
+			t.Fatalf("%d pulls are kept, want 1: %v", len(kept), err)
+		}
+		p.on("", 0, pass)
+		if kept, err = rec.queue.record(t.Context(), kept); err != nil || len(kept) > 0 {
+			t.Fatalf("then %d are kept: %v", len(kept), err)
+		}
+		must(t, s.flusher(t, r).Flush(t.Context()))
+		if got := s.books(t); got[manifestName(s, 0, "a")].Count != 2 || got[tagName(s, 0, "v2")].Count != 1 {
+			t.Errorf("fault %d: %+v, want 2 pulls of the manifest and 1 of v2", f, got)
+		}
 	}
 }
 
-// A hint that can't be read costs its own pull the tag, and others nothing.
-func TestRedisHintUnfit(t *testing.T) {
+// HEADs that can't be read cost their own pull the tag, and others nothing.
+func TestRedisHeadUnfit(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
 	s := open(t, false, 1)
 	r := server.open(t, s.stats)
 	c := server.client(t)
+	rec := s.recorder(t, r, unlogged)
 	var list []*event
 	for i, name := range []string{"a", "b"} {
-		e := s.client(fmt.Sprint("client", i), 0, "", name)
+		e := s.client(fmt.Sprint("client", i), 0, "v1", name)
 		e.Time = noon
-		list = append(list, &event{Entry: e, hint: hintOf(e), n: 1})
+		if i > 0 {
+			rec.queue.heads.add(t.Context(), e, false)
+		}
+		e.Tag = ""
+		list = append(list, &event{Entry: e, name: name, n: 1})
 	}
-	must(t, c.HSet(t.Context(), list[0].hint.key(), "it", "is no text").Err())
-	must(t, hintScript.Run(t.Context(), c, []string{list[1].hint.key()}, "v1", 30, redisTime(noon), maxSameHints).Err())
-	kept, err := s.recorder(t, r, unlogged).queue.record(t.Context(), list)
+	must(t, c.Set(t.Context(), headKey(list[0].Entry), "no hash", 0).Err())
+	must(t, rec.queue.heads.send(t.Context(), time.Now()))
+	kept, err := rec.queue.record(t.Context(), list)
 	if err != nil || len(kept) > 0 {
 		t.Fatalf("%d pulls are kept: %v", len(kept), err)
 	}

@@ -21,8 +21,8 @@ const (
 	ownerKey = "pull_events:owner"
 	// usesPrefix begins the keys of when names were last used.
 	usesPrefix = "pull_events:uses:"
-	// hintPrefix begins the keys of which tag a client has just asked for.
-	hintPrefix = "pull_events:hint:"
+	// headPrefix begins the keys of which tags a client has just asked for.
+	headPrefix = "pull_events:head:"
 )
 
 // pullKey is the key that counts pulls of a manifest: by a tag, or by digest when tag
@@ -120,23 +120,44 @@ if now < tonumber(ARGV[2]) then return 0 end
 if now < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
 return 1`)
 
-	// hintScript remembers a tag, and those before it: it, the seconds that it holds, the
-	// time, and how many may be remembered.
-	hintScript = redis.NewScript(`
-redis.call('LPUSH', KEYS[1], ARGV[3] .. ' ' .. ARGV[1])
-redis.call('LTRIM', KEYS[1], 0, ARGV[4] - 1)
-redis.call('EXPIRE', KEYS[1], ARGV[2])
+	// headScript remembers a HEAD by tag, once however often it is sent: its name, the
+	// time in microseconds, the connection's port, the tag, for how many microseconds it
+	// matters, how many are remembered, and the seconds that the key stays.
+	headScript = redis.NewScript(`
+if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[6]) then
+  local all, oldest, first = redis.call('HGETALL', KEYS[1]), nil, nil
+  for i = 1, #all, 2 do
+    local at = tonumber(string.match(all[i + 1], '^%S+')) or 0
+    if tonumber(ARGV[2]) - at > tonumber(ARGV[5]) then
+      redis.call('HDEL', KEYS[1], all[i])
+    elseif not first or at < first then
+      oldest, first = all[i], at
+    end
+  end
+  if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[6]) then redis.call('HDEL', KEYS[1], oldest) end
+end
+redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. ARGV[4] .. ' ')
+redis.call('EXPIRE', KEYS[1], ARGV[7])
 return 1`)
 
-	// takeHintScript reads the last that hintScript remembered, and removes it: the
-	// seconds that it holds, and the time.
-	takeHintScript = redis.NewScript(`
-local last = redis.call('LPOP', KEYS[1])
-if not last then return false end
-local at, tag = string.match(last, '^(%S+) (.*)$')
-if tonumber(ARGV[2]) - tonumber(at) > tonumber(ARGV[1]) then
-  redis.call('DEL', KEYS[1])
-  return false
+	// takeScript chooses a HEAD for a GET by digest, by the rule of pick, and marks it as
+	// used by that: its name, the time in microseconds, the connection's port, and how many
+	// microseconds a HEAD holds. The answer is the tag. Once more it answers the same.
+	takeScript = redis.NewScript(`
+local all, best, bestAt, bestOwn, bestTag, bestPort = redis.call('HGETALL', KEYS[1]), nil, nil, nil, nil, nil
+for i = 1, #all, 2 do
+  local at, port, tag, user = string.match(all[i + 1], '^(%S+) (%S+) (%S+) (%S*)$')
+  if at and user == ARGV[1] then return tag end
+  local age = at and tonumber(ARGV[2]) - tonumber(at)
+  if at and user == '' and age >= 0 and age <= tonumber(ARGV[4]) then
+    local own = port == ARGV[3] and port ~= '0'
+    local newer = bestAt and (tonumber(at) > bestAt or tonumber(at) == bestAt and all[i] > best)
+    if not best or own and not bestOwn or own == bestOwn and newer then
+      best, bestAt, bestOwn, bestTag, bestPort = all[i], tonumber(at), own, tag, port
+    end
+  end
 end
-return tag`)
+if not best then return false end
+redis.call('HSET', KEYS[1], best, string.format('%.0f', bestAt) .. ' ' .. bestPort .. ' ' .. bestTag .. ' ' .. ARGV[1])
+return bestTag`)
 )

@@ -23,6 +23,7 @@ type state struct {
 	Counted int64
 	Updated time.Time
 	now     time.Time // by the clock of the statistics' database
+	missing int       // processes that aren't heard of and had pulls to write
 }
 
 // queryer is a pool or a transaction.
@@ -35,7 +36,8 @@ var errNoState = errors.New("no pulls were counted yet")
 
 const selectState = `
 	SELECT last_processed_xid::text, last_processed_log_id, last_processed_timestamp, recorded_since, checks_since, entries_counted,
-		updated_at, clock_timestamp()
+		updated_at, clock_timestamp(), (SELECT count(*) FROM pullrecorders
+			WHERE ended_at IS NULL AND written_to IS NOT NULL AND seen_at < now() - interval '15 seconds')
 	FROM pullstatisticsprocessingstate`
 
 // readState reads the state. Error: errNoState.
@@ -46,7 +48,7 @@ func readState(ctx context.Context, q queryer) (state, error) {
 func scanState(row pgx.Row) (s state, err error) {
 	var xid string
 	var last *time.Time
-	err = row.Scan(&xid, &s.Read.ID, &last, &s.Since, &s.Checks, &s.Counted, &s.Updated, &s.now)
+	err = row.Scan(&xid, &s.Read.ID, &last, &s.Since, &s.Checks, &s.Counted, &s.Updated, &s.now, &s.missing)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return s, errNoState
 	}
@@ -60,6 +62,9 @@ func scanState(row pgx.Row) (s state, err error) {
 		s.Last = last.UTC()
 	}
 	s.Since = s.Since.UTC()
+	if s.missing > 0 && s.now.After(s.Since) { // it may be dead
+		s.Since = s.now.UTC()
+	}
 	return s, nil
 }
 
@@ -69,6 +74,9 @@ func (s state) move(ctx context.Context, tx pgx.Tx, pulls []audit.Pull, counted 
 	to, last := s.Read, (*time.Time)(nil)
 	for i := range pulls {
 		to = pulls[i].Position
+		if pulls[i].Head {
+			continue
+		}
 		if last == nil || pulls[i].Time.After(*last) {
 			last = &pulls[i].Time
 		}
@@ -88,6 +96,9 @@ func (s state) move(ctx context.Context, tx pgx.Tx, pulls []audit.Pull, counted 
 
 // looked records that there was nothing to count.
 func (w *SyncWorker) looked(ctx context.Context) error {
+	if err := w.bury(ctx); err != nil {
+		return err
+	}
 	if _, err := w.opt.Stats.Pool.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET updated_at = now()"); err != nil {
 		return fmt.Errorf("recording that all pulls were counted: %w", err)
 	}
@@ -161,6 +172,8 @@ type Status struct {
 	Checked time.Time
 	// Foreign says that nothing can be counted: see ErrForeignLog.
 	Foreign bool
+	// Unseen says that there are pulls that this process can't see: see ErrUnseen.
+	Unseen bool
 }
 
 // Status tells how far the log was read. Before the first time it is of a log of
@@ -183,6 +196,9 @@ func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 		return Status{}, err
 	}
 	out := Status{Since: s.Since, Checks: s.Checks, Read: s.Read, Last: s.Last, Counted: s.Counted, Checked: s.Updated.UTC(), Foreign: log.Foreign}
+	if out.Unseen, err = w.unseen(ctx); err != nil {
+		return Status{}, err
+	}
 	if !log.Oldest.IsZero() {
 		out.Behind = max(0, log.Now.Sub(log.Oldest))
 	}

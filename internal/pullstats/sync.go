@@ -23,6 +23,9 @@ type SyncOptions struct {
 	Interval time.Duration
 	// Batch is how many entries are read and counted together. Default 1,000.
 	Batch int
+	// Join is how long after a HEAD by tag a GET by digest is taken for the rest of the
+	// same pull. Default DefaultJoin.
+	Join time.Duration
 	// Retention is how long the log keeps entries at least, read or not. Unread ones
 	// that are older may be missing after statistics were switched off for as long.
 	// 0: for ever.
@@ -44,6 +47,7 @@ type SyncWorker struct {
 	due     time.Time // by the loop alone
 	started bool      // under reading: the state is there, and gaps were looked for
 
+	lag   time.Duration           // joinLag, but for tests
 	crash func(step string) error // for tests: stands in for the end of the process
 }
 
@@ -58,10 +62,13 @@ func NewSyncWorker(o SyncOptions) (*SyncWorker, error) {
 	if o.Batch <= 0 {
 		o.Batch = 1000
 	}
+	if o.Join <= 0 {
+		o.Join = DefaultJoin
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	w := &SyncWorker{opt: o, audit: audit.New(o.Log), log: o.Logger, crash: func(string) error { return nil }}
+	w := &SyncWorker{opt: o, audit: audit.New(o.Log), log: o.Logger, lag: joinLag, crash: func(string) error { return nil }}
 	w.loop = worker.New(worker.Options{
 		Name: "pull statistics", Batch: w.round, Next: w.next, Log: o.Logger, Metrics: o.Worker,
 	})
@@ -132,22 +139,59 @@ func (w *SyncWorker) batch(ctx context.Context) (more bool, err error) {
 	if log.Foreign {
 		return false, ErrForeignLog
 	}
+	written, err := w.written(ctx)
+	if err != nil {
+		return false, err
+	}
 	pulls, err := w.audit.Pulls(ctx, s.Read, w.opt.Batch)
 	if err != nil {
 		return false, err
 	}
-	if len(pulls) == 0 {
+	ripe, err := w.ripe(ctx, s.Read, pulls, written)
+	if err != nil {
+		return false, err
+	}
+	pending, err := w.pendingRepositories(ctx, ripe)
+	if err != nil {
+		return false, err
+	}
+	if len(pulls) == 0 && len(pending) == 0 {
 		return false, w.looked(ctx)
 	}
 	if err := w.crash("read"); err != nil {
 		return false, err
 	}
-	counted, err := w.count(ctx, s, pulls)
+	counted, err := w.count(ctx, s, pulls, ripe, pending)
 	if err != nil {
 		return false, fmt.Errorf("counting pulls of the audit log: %w", err)
 	}
 	w.opt.Metrics.read(counted)
-	return len(pulls) == w.opt.Batch || counted.lost, nil
+	if more = len(pulls) == w.opt.Batch || counted.lost; !more {
+		err = w.bury(ctx)
+	}
+	return more, err
+}
+
+// ripe is the time before which pulls by digest can be joined: all that came before it
+// was read. written is up to when all was written, as of before pulls were read.
+func (w *SyncWorker) ripe(ctx context.Context, read audit.Position, pulls []audit.Pull, written time.Time) (time.Time, error) {
+	if len(pulls) == w.opt.Batch { // there is more to read, of about the same time and later
+		var newest time.Time
+		for i := range pulls {
+			if pulls[i].Time.After(newest) {
+				newest = pulls[i].Time
+			}
+		}
+		return earlier(written, newest.Add(-joinLate)), nil
+	}
+	if len(pulls) > 0 {
+		read = pulls[len(pulls)-1].Position
+	}
+	unread, err := w.audit.OldestUnread(ctx, read) // behind a transaction that is open
+	if err != nil || unread.IsZero() {
+		return written, err
+	}
+	return earlier(written, unread), nil
 }
 
 // tally says what became of the entries of a batch.
@@ -157,10 +201,11 @@ type tally struct {
 }
 
 // count moves the watermark over pulls and adds them to the statistics, in one
-// transaction, unless another worker has moved it.
-func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull) (t tally, err error) {
-	mine, elsewhere := split(pulls)
-	err = w.opt.withAlive(ctx, repositories(mine), func(alive map[int64]bool, tx pgx.Tx) error {
+// transaction, unless another worker has moved it. What was pulled by digest before ripe
+// is counted for its tag too.
+func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, ripe time.Time, pending []int64) (t tally, err error) {
+	mine, elsewhere, heads := split(pulls)
+	err = w.opt.withAlive(ctx, sorted(append(repositories(mine), pending...)), func(alive map[int64]bool, tx pgx.Tx) error {
 		var living []audit.Pull
 		for _, p := range mine {
 			if alive[p.RepositoryID] {
@@ -173,7 +218,15 @@ func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull) (t 
 			t = tally{lost: !moved}
 			return err
 		}
-		if err := aggregate(living).write(ctx, tx); err != nil {
+		if err := keepPending(ctx, tx, pulls); err != nil {
+			return err
+		}
+		sum := newAdder()
+		sum.addPulls(living)
+		if err := w.joinPending(ctx, tx, ripe, alive, sum); err != nil {
+			return err
+		}
+		if err := sum.counts().write(ctx, tx); err != nil { // rows in their order, each once
 			return err
 		}
 		return w.crash("before commit")
@@ -181,17 +234,30 @@ func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull) (t 
 	if err != nil {
 		return tally{}, err
 	}
+	if heads > 0 && !t.lost {
+		if err := w.audit.ForgetHeads(ctx, pulls[len(pulls)-1].Position); err != nil {
+			w.log.WarnContext(ctx, "HEAD requests that were read stay until the next are", "error", err)
+		}
+	}
 	return t, w.crash("after commit")
 }
 
-// split tells apart what is to be counted here and what is counted elsewhere.
-func split(pulls []audit.Pull) (mine []audit.Pull, elsewhere int) {
-	for _, p := range pulls {
-		if p.CountedBy == audit.CountedByRedis || p.CountedBy == audit.CountedByNone {
+// split tells apart what is to be counted here, what is counted elsewhere, and heads.
+func split(pulls []audit.Pull) (mine []audit.Pull, elsewhere, heads int) {
+	for i := range pulls {
+		switch p := &pulls[i]; {
+		case p.Head:
+			heads++
+		case countedHere(p):
+			mine = append(mine, *p)
+		default:
 			elsewhere++
-		} else {
-			mine = append(mine, p)
 		}
 	}
-	return mine, elsewhere
+	return mine, elsewhere, heads
+}
+
+// countedHere says whether it is this log's reader who counts a pull.
+func countedHere(p *audit.Pull) bool {
+	return p.CountedBy != audit.CountedByRedis && p.CountedBy != audit.CountedByNone
 }

@@ -22,7 +22,7 @@ type Uses struct{ Tags, Manifests map[string]time.Time }
 //
 // The watermark is read first: a pull before it is in the statistics, and one behind
 // it in the log, whether it is counted meanwhile or not. Redis remembers a use for
-// hours, flushed or not. Error: ErrForeignLog, or that Redis can't be asked.
+// hours, flushed or not. Errors: ErrForeignLog, ErrUnseen, or that Redis can't be asked.
 func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests []string) (Uses, error) {
 	s, err := w.Status(ctx)
 	if err != nil {
@@ -30,6 +30,9 @@ func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests [
 	}
 	if s.Foreign {
 		return Uses{}, ErrForeignLog
+	}
+	if s.Unseen {
+		return Uses{}, ErrUnseen
 	}
 	unread, err := w.unread(ctx, repository, s.Read)
 	if err != nil {

@@ -23,6 +23,7 @@ type pullState struct {
 	LastXID       uint64      `json:"last_processed_xid" doc:"The log is read in the order of this and the id"`
 	Checked       time.Time   `json:"checked_at" doc:"When the log was last read"`
 	Problem       string      `json:"problem,omitempty" doc:"Why nothing can be counted from the log, and what to do"`
+	Unseen        string      `json:"unseen,omitempty" doc:"Why this process can't tell what was used, so that nothing is deleted by last use, and what to do"`
 	Redis         *redisPulls `json:"redis,omitempty" doc:"How counting in Redis stands; absent: there is none"`
 }
 
@@ -65,6 +66,9 @@ func (a *api) pullState(ctx context.Context) (out pullState, err error) {
 		Behind: s.Behind.Seconds(), Counted: s.Counted, Last: optional(s.Last),
 		LastID: s.Read.ID, LastXID: s.Read.XID, Checked: s.Checked,
 	}
+	if s.Unseen {
+		out.Unseen = pullstats.ErrUnseen.Error()
+	}
 	if s.Foreign {
 		out.Problem = pullstats.ErrForeignLog.Error()
 	}
@@ -89,6 +93,20 @@ func (a *api) flushPulls(ctx context.Context) error {
 	if err := a.server.opt.RedisPulls.Flush(ctx); err != nil {
 		a.server.log.WarnContext(ctx, "flushing pulls in Redis", "error", err)
 		return refusal(http.StatusServiceUnavailable, "pulls in Redis can't be counted now: %v", err)
+	}
+	return nil
+}
+
+// abandonRedis gives up what a Redis had that is no more.
+func (a *api) abandonRedis(ctx context.Context) error {
+	if a.server.opt.RedisPulls != nil {
+		return refusal(http.StatusConflict, "this process has a Redis, whose pulls are counted by \"purser pulls flush\"")
+	}
+	if err := a.server.logAct(ctx, audit.ChangeMaintenance, map[string]any{"reset": "pull statistics", "redis": true}); err != nil {
+		return err
+	}
+	if err := a.server.opt.PullStats.AbandonRedis(ctx); err != nil {
+		return a.pullsFailed(ctx, err)
 	}
 	return nil
 }
@@ -121,6 +139,9 @@ func (a *api) addPullState() {
 		s, err = a.pullState(ctx)
 		return &output{s}, err
 	})
+	type resetInput struct {
+		Redis bool `query:"redis" doc:"Give up the pulls in a Redis that is no more"`
+	}
 	type resetOutput struct {
 		Body struct {
 			Unread int64 `json:"unread" doc:"Pulls in the log that are to be counted now"`
@@ -128,12 +149,16 @@ func (a *api) addPullState() {
 	}
 	add(a, AccessAdmin, huma.Operation{
 		OperationID: "resetPullStatistics", Method: http.MethodPost, Path: "/pull_statistics/reset", Tags: []string{"pullstatistics"},
-		Summary: "Go on counting after a restore", Errors: []int{http.StatusNotFound},
+		Summary: "Go on counting after a restore", Errors: []int{http.StatusNotFound, http.StatusConflict},
 		Description: "After the database was restored from a dump or moved to another server it can't be told by transaction ids " +
-			"which pulls were counted. This puts the log in order: what was counted isn't again, what wasn't will be. Counts stay.",
-	}, func(ctx context.Context, _ *struct{}) (*resetOutput, error) {
+			"which pulls were counted. This puts the log in order: what was counted isn't again, what wasn't will be. Counts stay. " +
+			"With redis=true: gives up the pulls in a Redis that is no more, and leaves the log as it is.",
+	}, func(ctx context.Context, in *resetInput) (*resetOutput, error) {
 		if err := a.pullsOff(); err != nil {
 			return nil, err
+		}
+		if in.Redis {
+			return new(resetOutput), a.abandonRedis(ctx)
 		}
 		if err := a.server.logAct(ctx, audit.ChangeMaintenance, map[string]any{"reset": "pull statistics"}); err != nil {
 			return nil, err

@@ -56,6 +56,8 @@ func (a *api) knowsUses(ctx context.Context, age autoprune.Age, since time.Time)
 	switch {
 	case status.Foreign:
 		return refused("%v", pullstats.ErrForeignLog)
+	case status.Unseen:
+		return refused("%v", pullstats.ErrUnseen)
 	case !recorded.Before(since):
 		return refused("%s since %s, so they can be from %s on", what,
 			recorded.UTC().Format(time.RFC3339), recorded.Add(age.Duration()).UTC().Format(time.RFC3339))

@@ -26,12 +26,14 @@ func (s *Server) getManifest(c *call) error {
 	h := c.Header()
 	h["Docker-Content-Digest"] = []string{digest}
 	h["Etag"] = []string{`"` + digest + `"`}
+	fetched := c.r.Method == http.MethodGet
 	if noneMatch(c.r, digest) {
 		c.WriteHeader(http.StatusNotModified)
+		fetched = false // who has it already uses it, and pulls nothing
 	} else {
 		c.body(http.StatusOK, m.MediaType, m.Payload)
 	}
-	s.recordPull(c, m) // who has it already uses it too
+	s.recordPull(c, m, fetched)
 	return nil
 }
 

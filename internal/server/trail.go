@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/purser-registry/purser/internal/audit"
@@ -23,6 +24,15 @@ func clientAddress(remote string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(remote, "["), "]")
 }
 
+// clientPort is the port of an address, 0 if it has none.
+func clientPort(remote string) int {
+	port, err := strconv.ParseUint(remote[strings.LastIndexByte(remote, ':')+1:], 10, 16)
+	if err != nil {
+		return 0
+	}
+	return int(port)
+}
+
 // maxKept is how much of what a client sends is kept in memory for an entry.
 const maxKept = 1024
 
@@ -40,16 +50,16 @@ func changes(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead || isManagement(r)
 }
 
-// recordPull takes note of a manifest that a client has been given, or by HEAD has
-// asked about.
-func (s *Server) recordPull(c *call, m *catalog.Manifest) {
+// recordPull takes note of a manifest that a client has fetched, or has only asked about:
+// by HEAD, or by a GET whose answer was that it hasn't changed.
+func (s *Server) recordPull(c *call, m *catalog.Manifest, fetched bool) {
 	if s.opt.Recorder == nil {
 		return
 	}
 	from := source(c.r, observed(c.r.Context()).id)
 	e := audit.Entry{
 		Kind: audit.PullRepo, Actor: audit.SourceOf(c.r.Context()).Actor, Address: from.Address, UserAgent: from.UserAgent, RequestID: from.RequestID,
-		Repository: c.name, RepositoryID: m.Repository, Digest: m.Digest,
+		Repository: c.name, RepositoryID: m.Repository, Digest: m.Digest, Port: clientPort(c.r.RemoteAddr),
 	}
 	if !strings.Contains(c.ref, ":") {
 		e.Tag = c.ref
@@ -57,7 +67,7 @@ func (s *Server) recordPull(c *call, m *catalog.Manifest) {
 	if len(c.r.RequestURI) > maxKept { // both are parts of it
 		e.Repository, e.Tag = strings.Clone(e.Repository), strings.Clone(e.Tag)
 	}
-	if c.r.Method == http.MethodHead {
+	if !fetched {
 		s.opt.Recorder.Checked(c.r.Context(), e)
 		return
 	}

@@ -1,0 +1,88 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// headOfTag marks what a Recorder has of HEAD requests. The log never has this kind.
+const headOfTag Kind = "head_of_tag"
+
+// headsFor is how long heads stay that nobody reads.
+const headsFor = 7 * 24 * time.Hour
+
+// apart tells pulls and heads apart.
+func apart(entries []Entry) (pulls, heads []Entry) {
+	n := countHeads(entries)
+	if n == 0 {
+		return entries, nil
+	}
+	pulls, heads = make([]Entry, 0, len(entries)-n), make([]Entry, 0, n)
+	for _, e := range entries {
+		if e.Kind == headOfTag {
+			heads = append(heads, e)
+		} else {
+			pulls = append(pulls, e)
+		}
+	}
+	return pulls, heads
+}
+
+func countHeads(entries []Entry) (n int) {
+	for i := range entries {
+		if entries[i].Kind == headOfTag {
+			n++
+		}
+	}
+	return n
+}
+
+// appendHeads writes heads, each once however often it is tried. Those of repositories
+// that are gone belong to no pull and do no harm.
+func appendHeads(ctx context.Context, tx pgx.Tx, heads []Entry) error {
+	n := len(heads)
+	if n == 0 {
+		return nil
+	}
+	ids, repositories, ports, used := make([]int64, n), make([]int64, n), make([]int, n), make([]bool, n)
+	times, clients, tags := make([]time.Time, n), make([][]byte, n), make([]string, n)
+	for i, e := range heads {
+		client := e.Client()
+		ids[i], times[i], clients[i], repositories[i], tags[i], ports[i] = e.ID, e.Time, client[:], e.RepositoryID, clean(e.Tag), e.Port
+		used[i] = e.CountedBy == CountedByRedis
+	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO pullheads (id, time, client, repository_id, tag, port, used)
+		SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::bytea[], $4::bigint[], $5::text[], $6::integer[], $7::boolean[])
+		ON CONFLICT (id) DO NOTHING`, ids, times, clients, repositories, tags, ports, used)
+	if err != nil {
+		return fmt.Errorf("writing HEAD requests: %w", err)
+	}
+	return nil
+}
+
+// ForgetHeads deletes heads up to a position: they were read, and are remembered by who
+// read them.
+func (l *Log) ForgetHeads(ctx context.Context, read Position) error {
+	xid, id := read.arguments()
+	if _, err := l.db.Pool.Exec(ctx, "DELETE FROM pullheads WHERE (xid, id) <= ($1::text::xid8, $2::bigint)", xid, id); err != nil {
+		return fmt.Errorf("deleting HEAD requests that were read: %w", err)
+	}
+	return nil
+}
+
+// deleteHeads deletes heads that nobody has read for long: pulls aren't counted any more.
+func (k *Keeper) deleteHeads(ctx context.Context) error {
+	for {
+		tag, err := k.opt.DB.Pool.Exec(ctx, `
+			DELETE FROM pullheads WHERE id = ANY (ARRAY(
+				SELECT id FROM (SELECT id, time FROM pullheads ORDER BY xid, id LIMIT 1000) oldest
+				WHERE time < now() - $1::bigint * interval '1 microsecond'))`, headsFor.Microseconds())
+		if err != nil || tag.RowsAffected() < 1000 {
+			return err
+		}
+	}
+}

@@ -1,0 +1,257 @@
+package pullstats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	// busyTick is how often a process that takes note of pulls says up to when they are
+	// written down, and idleTick how often one that has none says that it is there.
+	busyTick = time.Second
+	idleTick = 30 * time.Second
+	// goneAfter is how long a process with unwritten pulls may be silent before it is
+	// taken to have been killed. (After 15 s statistics count as incomplete: selectState.)
+	goneAfter = time.Minute
+	// clockSamples is how many measurements of the clock the best one is chosen from.
+	clockSamples = 8
+	// clockSlack is by how much a clock may be wrong before it is put right.
+	clockSlack = 2 * time.Millisecond
+)
+
+// presence is the row in which a process says that it takes note of pulls, and up to
+// when they are written down. So others know that a pull by digest can be joined, since
+// no HEAD before it is still to come, and that pulls were lost when the process is killed.
+//
+// It also keeps the process on the clock of the statistics' database: which request of a
+// client came first is told by the times that different processes give them.
+type presence struct {
+	stats  *db.DB
+	redis  bool
+	logged bool             // pulls are logged too
+	oldest func() time.Time // of what waits to be written; zero: nothing does
+	wall   func() time.Time // for tests: the process's clock
+	loop   *worker.Loop
+
+	taking sync.RWMutex // held for reading while a pull gets its time and its place
+	gap    atomic.Bool  // a pull that Redis counts isn't in the log
+	busy   atomic.Bool  // something came since the row said that all is written
+	came   atomic.Int64 // pulls and HEADs
+	offset atomic.Int64 // of the database's clock, in nanoseconds
+
+	mu      sync.Mutex // the row's, and what follows
+	id      int64      // 0: there is no row yet
+	seen    int64      // came when the row was last written
+	samples []clockSample
+}
+
+type clockSample struct{ offset, trip time.Duration }
+
+func newPresence(stats *db.DB, redis, logged bool, oldest func() time.Time, log *slog.Logger, metrics *worker.Metrics) *presence {
+	p := &presence{stats: stats, redis: redis, logged: logged, oldest: oldest, wall: time.Now}
+	p.loop = worker.New(worker.Options{
+		Name: "presence of pulls", Batch: p.tick, Next: p.next, BackoffMax: 5 * time.Second, Log: log, Metrics: metrics,
+	})
+	return p
+}
+
+// now is the time by the database's clock.
+func (p *presence) now() time.Time {
+	if p == nil {
+		return time.Now()
+	}
+	return p.wall().Add(time.Duration(p.offset.Load()))
+}
+
+// begin comes before a pull gets its time, and end after it has its place in a queue.
+func (p *presence) begin() {
+	if p == nil {
+		return
+	}
+	p.taking.RLock()
+	p.came.Add(1)
+	if !p.busy.Load() && !p.busy.Swap(true) {
+		p.loop.Wake()
+	}
+}
+
+// hold keeps up cut while pulls have no place, between two queues. end comes after it.
+func (p *presence) hold() {
+	if p != nil {
+		p.taking.RLock()
+	}
+}
+
+func (p *presence) end() {
+	if p != nil {
+		p.taking.RUnlock()
+	}
+}
+
+// cut is the time before which nothing is unwritten. Zero: nothing is, and nothing came
+// since the last one.
+func (p *presence) cut() time.Time {
+	p.taking.Lock()
+	defer p.taking.Unlock()
+	came := p.came.Load()
+	oldest := p.oldest()
+	if oldest.IsZero() && came == p.seen {
+		p.busy.Store(false) // from now on a pull wakes the loop
+		return time.Time{}
+	}
+	p.seen = came
+	if oldest.IsZero() {
+		return p.now()
+	}
+	return oldest
+}
+
+func (p *presence) next(context.Context) (time.Duration, error) {
+	if p.busy.Load() {
+		return busyTick, nil
+	}
+	return idleTick, nil
+}
+
+// tick writes the row, and measures the clock by the way.
+func (p *presence) tick(ctx context.Context) (more bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var to *time.Time
+	if cut := p.cut(); !cut.IsZero() {
+		to = &cut
+	}
+	var theirs time.Time
+	begun := p.wall()
+	err = p.stats.Pool.QueryRow(ctx, `
+		UPDATE pullrecorders SET seen_at = now(), written_to = $2, logged = $3 WHERE id = $1 AND ended_at IS NULL
+		RETURNING clock_timestamp()`, p.id, to, p.logged && !p.gap.Load()).Scan(&theirs)
+	if errors.Is(err, pgx.ErrNoRows) { // the first time, or it was taken for dead
+		begun = p.wall()
+		err = p.stats.Pool.QueryRow(ctx,
+			"INSERT INTO pullrecorders (redis, written_to, logged) VALUES ($1, $2, $3) RETURNING id, clock_timestamp()",
+			p.redis, to, p.logged && !p.gap.Load()).Scan(&p.id, &theirs)
+	}
+	if err != nil {
+		p.busy.Store(true) // the row isn't what it should be
+		return false, fmt.Errorf("telling that this process takes note of pulls: %w", err)
+	}
+	trip := p.wall().Sub(begun)
+	p.measure(clockSample{theirs.Sub(begun.Add(trip / 2)), trip})
+	return false, nil
+}
+
+// measure puts the clock right by the best of the last measurements, if it is off by more
+// than that may be wrong.
+func (p *presence) measure(s clockSample) {
+	p.samples = append(p.samples, s)
+	if len(p.samples) > clockSamples {
+		p.samples = p.samples[1:]
+	}
+	best := s
+	for _, other := range p.samples {
+		if other.trip < best.trip {
+			best = other
+		}
+	}
+	off := best.offset - time.Duration(p.offset.Load())
+	if off.Abs() > best.trip/2+clockSlack {
+		p.offset.Store(int64(best.offset))
+	}
+}
+
+// close says that all is written, or that pulls were lost.
+func (p *presence) close(ctx context.Context, lost bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if lost {
+		if err := lostPulls(ctx, p.stats); err != nil {
+			return err
+		}
+	}
+	if p.id == 0 {
+		return nil
+	}
+	if _, err := p.stats.Pool.Exec(ctx,
+		"UPDATE pullrecorders SET ended_at = now(), seen_at = now(), written_to = NULL WHERE id = $1 AND ended_at IS NULL", p.id); err != nil {
+		return fmt.Errorf("telling that this process takes no more pulls: %w", err)
+	}
+	return nil
+}
+
+// lostPulls notes that pulls which came before now may be missing, in the log as in the
+// statistics.
+func lostPulls(ctx context.Context, stats *db.DB) error { return Unrecorded(ctx, stats, 0) }
+
+// ErrUnseen says that pulls are counted where this process can't look.
+var ErrUnseen = errors.New("pulls are counted in Redis, which this process can't read, so it can't tell what was used: " +
+	"set redis.url here too; or, where Redis counts no more, run \"purser pulls flush\" on a process that has it; " +
+	"or, where it is no more, give up what it had with \"purser pulls reset --redis\"")
+
+// unseen says whether Redis counts pulls of any process, or may have some that aren't
+// flushed, and this one can't read it.
+func (w *SyncWorker) unseen(ctx context.Context) (unseen bool, err error) {
+	if w.opt.Redis != nil {
+		return false, nil
+	}
+	err = w.opt.Stats.Pool.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM pullrecorders
+			WHERE redis AND (ended_at IS NULL OR ended_at >= (SELECT last_processed_timestamp FROM redisprocessingstate)))`).Scan(&unseen)
+	if err != nil {
+		return false, fmt.Errorf("asking whether pulls are counted in Redis: %w", err)
+	}
+	return unseen, nil
+}
+
+// AbandonRedis gives up the pulls that a Redis had which is no more: statistics are
+// complete from now on. Processes that count in it aren't touched.
+func (w *SyncWorker) AbandonRedis(ctx context.Context) error {
+	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "DELETE FROM pullrecorders WHERE redis AND ended_at IS NOT NULL"); err != nil {
+			return fmt.Errorf("giving up the pulls in Redis: %w", err)
+		}
+		_, err := tx.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET recorded_since = GREATEST(recorded_since, now())")
+		if err != nil {
+			return fmt.Errorf("giving up the pulls in Redis: %w", err)
+		}
+		return nil
+	})
+}
+
+// bury finds processes that were killed with unwritten pulls, notes that these are lost,
+// and forgets processes whose end doesn't matter any more.
+func (w *SyncWorker) bury(ctx context.Context) error {
+	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
+		gone, err := tx.Exec(ctx, `
+			UPDATE pullrecorders SET ended_at = now()
+			WHERE ended_at IS NULL AND seen_at < now() - $1::bigint * interval '1 microsecond' AND written_to IS NOT NULL`, goneAfter.Microseconds())
+		if err == nil && gone.RowsAffected() > 0 {
+			w.log.WarnContext(ctx, "a process was killed with pulls that it hadn't written down: statistics are complete from now on only", "processes", gone.RowsAffected())
+			_, err = tx.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET recorded_since = GREATEST(recorded_since, now())")
+		}
+		if err == nil { // killed with nothing unwritten
+			_, err = tx.Exec(ctx, `
+				UPDATE pullrecorders SET ended_at = now() WHERE ended_at IS NULL AND seen_at < now() - $1::bigint * interval '1 microsecond'`,
+				(10 * idleTick).Microseconds())
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, `
+				DELETE FROM pullrecorders WHERE ended_at < now() - interval '1 hour'
+					AND (NOT redis OR ended_at < (SELECT last_processed_timestamp FROM redisprocessingstate))`)
+		}
+		if err != nil {
+			return fmt.Errorf("looking for processes that were killed: %w", err)
+		}
+		return nil
+	})
+}

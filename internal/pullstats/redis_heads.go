@@ -1,0 +1,253 @@
+package pullstats
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	// maxHeads bounds the HEADs in a process's memory.
+	maxHeads = 50_000
+	// maxSameHeads bounds those of one client and manifest in Redis.
+	maxSameHeads = 1000
+	// headBatch is how many are sent together.
+	headBatch = 2000
+	// headMargin is how much longer Redis remembers HEADs than they hold: a pull that
+	// looks for one may be sent late.
+	headMargin = time.Minute
+)
+
+// redisHeads gives the HEADs by tag that this process answers to Redis, where pulls by
+// digest look for theirs, whichever process answers these. The process joins nothing by
+// itself. It remembers HEADs as long as they hold: when Redis goes away they are written
+// to the log, since pulls are counted from there, and when it is back Redis is told of
+// them again. Pulls that Redis has joined are written too, so that none of these HEADs is
+// used twice. A HEAD has a name, so that it is in Redis once, and stays used.
+type redisHeads struct {
+	q       *redisQueue
+	process uint64
+
+	mu     sync.Mutex
+	named  uint64        // HEADs and pulls by digest that have a name
+	recent []*recentHead // in the order in which they came
+	unsaid int           // of these, that Redis doesn't know
+	logged int           // of these, that the log has
+	taken  []audit.Entry // pulls by digest that have used HEADs, and that Redis has counted
+}
+
+type recentHead struct {
+	audit.Entry
+	name         string
+	since        time.Time
+	sent, logged bool
+}
+
+// name makes a name that no other HEAD or pull of any process has.
+func (h *redisHeads) name() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.nextName()
+}
+
+func (h *redisHeads) nextName() string {
+	h.named++
+	return fmt.Sprintf("%016x%010x", h.process, h.named)
+}
+
+func headKey(e audit.Entry) string {
+	client := e.Client()
+	return headPrefix + hex.EncodeToString(client[:])
+}
+
+// add takes a HEAD, and says whether it is the first that waits. What finds no room isn't
+// joined.
+func (h *redisHeads) add(ctx context.Context, e audit.Entry, byLog bool) (first bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.forget(time.Now())
+	if len(h.recent) >= maxHeads {
+		return false
+	}
+	head := &recentHead{Entry: e, name: h.nextName(), since: time.Now()}
+	h.recent = append(h.recent, head)
+	h.unsaid++
+	if byLog {
+		h.log(ctx, head)
+	}
+	return h.unsaid == 1
+}
+
+// forget drops HEADs that don't hold any more.
+func (h *redisHeads) forget(now time.Time) {
+	n := 0
+	for n < len(h.recent) && now.Sub(h.recent[n].since) > h.q.r.opt.Join {
+		if head := h.recent[n]; !head.sent {
+			h.unsaid--
+		}
+		if h.recent[n].logged {
+			h.logged--
+		}
+		h.recent[n] = nil
+		n++
+	}
+	h.recent = h.recent[n:]
+	n = 0
+	for n < len(h.taken) && h.q.r.presence.now().Sub(h.taken[n].Time) > h.q.r.opt.Join+joinLag {
+		n++
+	}
+	h.taken = h.taken[n:]
+}
+
+// used takes note of a pull by digest that Redis has joined and counted. What finds no
+// room may be joined again.
+func (h *redisHeads) used(e audit.Entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.q.r.opt.Log != nil && len(h.taken) < maxHeads {
+		h.taken = append(h.taken, e)
+	}
+}
+
+func (h *redisHeads) log(ctx context.Context, head *recentHead) {
+	if !head.logged && h.q.r.opt.Log.RecordHead(ctx, head.Entry) {
+		head.logged = true
+		h.logged++
+	}
+}
+
+// toLog writes to the log what it doesn't have yet: Redis is away.
+func (h *redisHeads) toLog(ctx context.Context) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.forget(time.Now())
+	for _, head := range h.recent {
+		h.log(ctx, head)
+	}
+	for _, e := range h.taken {
+		h.q.r.opt.Log.RecordHead(ctx, e)
+	}
+	h.taken = nil
+}
+
+// again has all HEADs sent that hold: Redis is back.
+func (h *redisHeads) again() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.forget(time.Now())
+	for _, head := range h.recent {
+		head.sent = false
+	}
+	h.unsaid = len(h.recent)
+}
+
+// unsent is how many wait to be sent.
+func (h *redisHeads) unsent() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.forget(time.Now())
+	return h.unsaid
+}
+
+// unwatched says whether Redis has HEADs that the log doesn't, so that they have to be
+// written there when it goes away.
+func (h *redisHeads) unwatched(now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.forget(now)
+	return h.q.r.opt.Log != nil && len(h.recent)+len(h.taken) > h.logged
+}
+
+// next says how long it is until there is something to do.
+func (h *redisHeads) next(now time.Time) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.forget(now)
+	switch {
+	case h.unsaid > 0:
+		return headLinger
+	case h.q.r.opt.Log != nil && len(h.recent)+len(h.taken) > h.logged:
+		return contactEvery
+	}
+	return worker.MaxIdle
+}
+
+// send gives Redis HEADs that came before a time, a batch of them.
+func (h *redisHeads) send(ctx context.Context, before time.Time) error {
+	h.mu.Lock()
+	var list []*recentHead
+	for i := 0; i < len(h.recent) && len(list) < min(h.unsaid, headBatch); i++ {
+		if head := h.recent[i]; !head.sent && head.since.Before(before) {
+			list = append(list, head)
+		}
+	}
+	h.mu.Unlock()
+	if len(list) == 0 {
+		return nil
+	}
+	holds := h.q.r.opt.Join
+	calls := make([]*call, len(list))
+	for i, head := range list {
+		calls[i] = &call{script: headScript, key: headKey(head.Entry), args: []any{
+			head.name, head.Time.UnixMicro(), head.Port, head.Tag, (holds + headMargin).Microseconds(), maxSameHeads, int((holds + headMargin).Seconds()) + 1,
+		}}
+	}
+	h.q.r.opt.Redis.run(ctx, calls)
+	var failed error
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, c := range calls {
+		got, err := c.outcome()
+		if got == answered || got == refused && unfit(err) {
+			if !list[i].sent {
+				list[i].sent = true
+				h.unsaid--
+			}
+			continue
+		}
+		failed = fmt.Errorf("sending pulls to Redis: %w", err)
+	}
+	return failed
+}
+
+// join finds the tags of pulls by digest that belong to a HEAD. When one look fails all
+// pulls are returned, and none was counted; a second look finds the same.
+func (h *redisHeads) join(ctx context.Context, batch []*event) ([]*event, error) {
+	var looking []*event
+	var calls []*call
+	for _, e := range batch {
+		if e.name != "" && !e.looked {
+			looking = append(looking, e)
+			calls = append(calls, &call{script: takeScript, key: headKey(e.Entry), args: []any{
+				e.name, e.Time.UnixMicro(), e.Port, h.q.r.opt.Join.Microseconds(),
+			}})
+		}
+	}
+	if len(calls) == 0 {
+		return nil, nil
+	}
+	h.q.r.opt.Redis.run(ctx, calls)
+	var failed error
+	for i, c := range calls {
+		got, err := c.outcome()
+		bad := got == refused && unfit(err)
+		if got != answered && !bad {
+			failed = fmt.Errorf("sending pulls to Redis: %w", err)
+			continue
+		}
+		e := looking[i]
+		e.looked = true
+		if got == answered {
+			e.Tag, _ = c.cmd.Text()
+		}
+	}
+	if failed != nil {
+		return batch, failed // of what is sent to a server that doesn't answer nothing is known
+	}
+	return nil, nil
+}
