@@ -34,6 +34,7 @@ CREATE TABLE pullrecorders (
     ended_at   timestamptz
 );
 
--- A registry that has counted in Redis may have pulls in there: until the next complete
+-- A registry that counts in Redis has pulls in there: until the next complete
 -- flush nobody else may decide by last use.
-INSERT INTO pullrecorders (redis, ended_at) SELECT true, now() FROM redisprocessingstate WHERE redis_epoch > 0;
+INSERT INTO pullrecorders (redis, ended_at)
+SELECT true, now() FROM redisprocessingstate WHERE redis_epoch > 0 AND last_processed_timestamp > now() - interval '1 day';
