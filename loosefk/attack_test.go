@@ -256,7 +256,7 @@ func TestMarkedWhileMoved(t *testing.T) {
 	db := install(t, pool, "projects")
 	exec(t, pool, "ALTER TABLE loose_foreign_keys_deleted_records ALTER COLUMN partition SET DEFAULT 4")
 	family(t, pool, 1, 2)
-	recs, err := db.load(t.Context(), tableName{"public", "projects"}, laneDue, 10)
+	recs, err := db.load(t.Context(), tableName{"public", "projects"}, laneDue, 10, nil)
 	must(t, err)
 	if len(recs) != 1 {
 		t.Fatalf("%d records", len(recs))

@@ -62,10 +62,13 @@ type cleaner struct {
 	db      *Database
 	tracker *tracker
 	begin   uint64 // the place of the parent table that is first, modulo their number
-	// unfinished are the records that turns have left, by parent table: those
-	// that something was in the way of, and, as paused, those that only await
-	// their next turn.
-	unfinished, paused map[tableName]map[record]bool
+	// stuck are the records, by parent table, that a lock, a timeout or an error kept
+	// from being finished: this run doesn't load them again. paused are those that
+	// only await their next turn, which they have in the next run when a limit ends
+	// this one.
+	stuck, paused map[tableName]map[record]bool
+	// waited is how long queries for a parent table have waited in vain.
+	waited map[tableName]time.Duration
 	// refused are the first errors, by definition, of rows that may not be changed.
 	refused map[string]error
 }
@@ -73,8 +76,8 @@ type cleaner struct {
 func (w *Worker) cleaner(db *Database, o Options) *cleaner {
 	return &cleaner{
 		Result: Result{Database: db.Name}, opt: o, metrics: w.metrics, db: db, tracker: newTracker(o),
-		unfinished: map[tableName]map[record]bool{}, paused: map[tableName]map[record]bool{},
-		refused: map[string]error{},
+		stuck: map[tableName]map[record]bool{}, paused: map[tableName]map[record]bool{},
+		waited: map[tableName]time.Duration{}, refused: map[string]error{},
 	}
 }
 
@@ -87,8 +90,8 @@ func (c *cleaner) result() Result {
 // turnQueries is how many queries' worth of children of one parent a turn changes.
 const turnQueries = 10
 
-// run works off what is urgent, then the parents in turn, a batch each, until
-// none has anything left or a limit is met.
+// run works off what is urgent, then what is due, and then, when a limit leaves
+// room, the parents that were put off because they have many children.
 func (c *cleaner) run(ctx context.Context, rs references) error {
 	parents, err := c.db.tracked(ctx, rs.parents(c.db))
 	if err != nil {
@@ -99,24 +102,15 @@ func (c *cleaner) run(ctx context.Context, rs references) error {
 		parents = slices.Concat(parents[first:], parents[:first])
 	}
 	var failed []error
-	step := func(parent tableName, which lane, limit int) (more bool) {
-		more, err := c.turn(ctx, parent, rs.of(c.db, parent), which, limit)
-		if err != nil {
-			failed = append(failed, fmt.Errorf("children of %s: %w", parent, err))
-		}
-		return more && err == nil
-	}
 	for _, parent := range parents {
 		if !c.tracker.over() && ctx.Err() == nil {
-			step(parent, laneUrgent, c.opt.UrgentRecords)
+			if _, err := c.turn(ctx, parent, rs.of(c.db, parent), laneUrgent, c.opt.UrgentRecords); err != nil {
+				failed = append(failed, fmt.Errorf("children of %s: %w", parent, err))
+			}
 		}
 	}
-	for len(parents) > 0 && !c.tracker.over() && ctx.Err() == nil {
-		parent := parents[0]
-		parents = parents[1:]
-		if step(parent, laneDue, c.opt.Batch) {
-			parents = append(parents, parent)
-		}
+	for _, which := range []lane{laneDue, lanePutOff} {
+		failed = append(failed, c.rounds(ctx, rs, parents, which)...)
 	}
 	failed = slices.AppendSeq(failed, maps.Values(c.refused))
 	if ctx.Err() == nil {
@@ -125,21 +119,54 @@ func (c *cleaner) run(ctx context.Context, rs references) error {
 	return errors.Join(append(failed, ctx.Err())...)
 }
 
-// turn works off one batch of records of a parent table, under its lock. more
-// says that there may be further ones and that this one got somewhere.
+// rounds works off the records of a lane, the parents in turn, a batch each, until
+// none has anything left that wasn't tried or a limit is met. A parent whose turn
+// failed has no other. One whose own rows were deleted, as the children of another
+// or of itself, has another turn: there are new records of it.
+func (c *cleaner) rounds(ctx context.Context, rs references, parents []tableName, which lane) (failed []error) {
+	line := slices.Clone(parents)
+	ended := map[tableName]bool{}
+	for len(line) > 0 && !c.tracker.over() && ctx.Err() == nil {
+		parent := line[0]
+		line = line[1:]
+		refs, before := rs.of(c.db, parent), c.tracker.deletes
+		more, err := c.turn(ctx, parent, refs, which, c.opt.Batch)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("children of %s: %w", parent, err))
+			ended[parent] = true
+			continue
+		}
+		if more {
+			line = append(line, parent)
+		}
+		if c.tracker.deletes == before {
+			continue
+		}
+		for _, r := range refs {
+			if r.OnDelete == AsyncDelete && r.childDB == c.db && !ended[r.child] && !slices.Contains(line, r.child) && slices.Contains(parents, r.child) {
+				line = append(line, r.child)
+			}
+		}
+	}
+	return failed
+}
+
+// turn works off one batch of records of a parent table, under its lock, and passes
+// over those that got stuck in this run. more says that there may be further ones,
+// and that this turn has changed what the next one loads.
 func (c *cleaner) turn(ctx context.Context, parent tableName, refs references, which lane, limit int) (more bool, err error) {
 	held, err := c.opt.Lock.Hold(ctx, c.db, "loose_foreign_keys/"+c.db.Name+"/"+parent.String(), func(ctx context.Context) error {
-		records, err := c.db.load(ctx, parent, which, limit)
+		records, err := c.db.load(ctx, parent, which, limit, slices.Collect(maps.Keys(c.stuck[parent])))
 		if err != nil || len(records) == 0 {
 			return err
 		}
 		c.Records += len(records)
-		before := c.tracker.deletes + c.tracker.updates
+		before, stuck := c.tracker.deletes+c.tracker.updates, len(c.stuck[parent])
 		done, err := c.batch(ctx, parent, refs, records)
-		more = done > 0 && (done < len(records) || len(records) == limit) || c.tracker.deletes+c.tracker.updates > before
+		more = c.tracker.deletes+c.tracker.updates > before || len(records) == limit && (done > 0 || len(c.stuck[parent]) > stuck)
 		return err
 	})
-	if !held && err == nil && which != laneUrgent {
+	if !held && err == nil && (which == laneDue || which == laneAll) {
 		c.Locked++
 	}
 	return more, err
@@ -160,8 +187,8 @@ func (c *cleaner) batch(ctx context.Context, parent tableName, refs references, 
 			return 0, err
 		}
 	}
-	var paused []parentKey // had their share of this turn
-	var left []parentKey   // a limit, a lock or an error kept them from being finished
+	var paused []parentKey // had their share of this turn, or a limit came before they had one
+	var left []parentKey   // a lock, a timeout or an error kept them from being finished
 	for _, r := range refs {
 		res, err2 := c.reference(ctx, r, ids)
 		ids, paused, left = res.done, append(paused, res.paused...), append(left, res.left...)
@@ -186,17 +213,18 @@ func (c *cleaner) batch(ctx context.Context, parent tableName, refs references, 
 
 // note keeps in mind which records of a parent table aren't finished.
 func (c *cleaner) note(parent tableName, stuck, waiting, done []record) {
-	if c.unfinished[parent] == nil {
-		c.unfinished[parent], c.paused[parent] = map[record]bool{}, map[record]bool{}
+	if c.stuck[parent] == nil {
+		c.stuck[parent], c.paused[parent] = map[record]bool{}, map[record]bool{}
 	}
 	for _, r := range waiting {
 		c.paused[parent][r] = true
 	}
 	for _, r := range stuck {
-		c.unfinished[parent][r] = true
+		c.stuck[parent][r] = true
+		delete(c.paused[parent], r)
 	}
 	for _, r := range done {
-		delete(c.unfinished[parent], r)
+		delete(c.stuck[parent], r)
 		delete(c.paused[parent], r)
 	}
 }
@@ -255,11 +283,12 @@ func (c *cleaner) finish(ctx context.Context, parent tableName, refs references,
 // What awaits its next turn has none when a limit has ended the run.
 func (c *cleaner) attempted(ctx context.Context) error {
 	var failed []error
-	for parent, records := range c.unfinished {
+	for parent, stuck := range c.stuck {
+		var cut []record
 		if c.tracker.over() {
-			maps.Copy(records, c.paused[parent])
+			cut = slices.Collect(maps.Keys(c.paused[parent]))
 		}
-		incremented, rescheduled, err := c.db.attempted(ctx, slices.Collect(maps.Keys(records)), c.opt)
+		incremented, rescheduled, err := c.db.attempted(ctx, slices.Collect(maps.Keys(stuck)), cut, c.opt)
 		failed = append(failed, err)
 		c.Incremented += incremented
 		c.Rescheduled += rescheduled
@@ -280,7 +309,8 @@ func (rs references) remote() bool {
 }
 
 // outcome says what became of parents: their children are gone; they have had
-// their share of this turn; or something kept them from being finished.
+// their share of this turn, or a limit ended it; or something else kept them from
+// being finished.
 type outcome struct{ done, paused, left []parentKey }
 
 // reference cleans up the children of one definition: first those that nobody
@@ -302,20 +332,27 @@ func (c *cleaner) reference(ctx context.Context, r reference, ids []parentKey) (
 // gives way to others before the parent is left for the next run.
 const maxTries = 2
 
+// patience is how many times LockTimeout the queries for one parent table wait in a
+// run, all together. Else a thousand parents whose children somebody holds would
+// take the time of all others.
+const patience = 10
+
 // pass runs queries until it has seen every parent through. A parent with many
 // children takes a quarter of a query at most, and goes to the back of the line. A
 // query that meets a timeout, or a row that may not be changed, is tried again for
 // half of the parents and half of the rows, so that in the end only those are left
-// that were in its way.
+// that were in its way. When the queries of a parent table have waited for
+// patience together, the rest of the run doesn't wait for those who hold children.
 func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipLocked bool) (out outcome, err error) {
 	most := c.limit(r)
 	limit, width, tries := most, len(line), 0
 	changed := map[parentKey]int{}
 	for len(line) > 0 {
 		if c.tracker.over() || ctx.Err() != nil {
-			out.left = append(out.left, line...)
+			out.paused = append(out.paused, line...)
 			return out, ctx.Err()
 		}
+		patient := c.waited[r.parent] < patience*c.opt.LockTimeout
 		ids := line[:min(width, len(line))]
 		if !r.local() { // one may have come back while others' children were cleaned up
 			back, err := c.back(ctx, r, ids, &line, &out)
@@ -331,7 +368,11 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipL
 		if len(ids) > 1 {
 			perParent = max(n/4, 1)
 		}
-		t := timeouts{c.opt.LockTimeout, min(c.opt.StatementTimeout, max(time.Until(c.tracker.deadline), time.Second))}
+		lock, began := c.opt.LockTimeout, time.Now()
+		if !patient {
+			lock = time.Millisecond
+		}
+		t := timeouts{lock, min(c.opt.StatementTimeout, max(time.Until(c.tracker.deadline), time.Second))}
 		found, rows, err := r.change(ctx, t, ids, n, perParent, skipLocked)
 		if isState(err, stateDivisionByZero) {
 			back, err := c.back(ctx, r, ids, &line, &out)
@@ -356,6 +397,9 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipL
 		}
 		// It gave way, or others had just changed all that it found, or a row may
 		// not be changed.
+		if !refuses(err) {
+			c.waited[r.parent] += time.Since(began)
+		}
 		switch {
 		case len(ids) > 1 || limit > 1 && isState(err, stateQueryCanceled):
 			width, limit = max(len(ids)/2, 1), max(limit/2, 1)
@@ -366,13 +410,16 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipL
 			out.left = append(out.left, ids[0])
 			line, tries, limit = line[1:], 0, most
 			continue
-		case tries < maxTries:
+		case tries < maxTries && patient:
 			tries++
 		default:
 			c.opt.Log.InfoContext(ctx, "left the children of a deleted parent for the next run",
 				"definition", r.Definition.String(), "parent", ids[0], "reason", err)
 			out.left = append(out.left, ids[0])
 			line, tries, limit = line[1:], 0, most
+		}
+		if !patient {
+			continue
 		}
 		if err := sleep(ctx, rand.N(c.opt.LockTimeout/4+1)); err != nil {
 			out.left = append(out.left, line...)

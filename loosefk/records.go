@@ -20,10 +20,15 @@ type record struct {
 	// attempts is cleanup_attempts: 0 and up count runs that ended before the
 	// clean-up did; -1 and down do so for the second look.
 	attempts int16
+	// putOff says that lanePutOff has loaded it, before its time.
+	putOff bool
 }
 
 // secondLook says whether the record was worked off before.
 func (r record) secondLook() bool { return r.attempts < 0 }
+
+// runs is how many runs have ended before the clean-up did.
+func (r record) runs() int { return int(max(r.attempts, -r.attempts-1)) }
 
 // lane says which records are to be loaded.
 type lane int
@@ -32,11 +37,15 @@ const (
 	laneDue    lane = iota // their time has come
 	laneUrgent             // consume_after is -infinity
 	laneAll                // whatever their time
+	// lanePutOff has the records that a limit has left unfinished so often that they
+	// wait: they have many children, and may go on when nothing else is due.
+	lanePutOff
 )
 
-// load returns pending records of a parent table, first those that wait longest.
+// load returns pending records of a parent table, first those that wait longest,
+// without those that are to be passed over.
 // Each partition's index is asked for its own first ones.
-func (d *Database) load(ctx context.Context, parent tableName, which lane, limit int) (pending []record, err error) {
+func (d *Database) load(ctx context.Context, parent tableName, which lane, limit int, without []record) (pending []record, err error) {
 	list, current, err := d.partitions(ctx, d.Pool)
 	if err != nil {
 		return nil, err
@@ -51,18 +60,21 @@ func (d *Database) load(ctx context.Context, parent tableName, which lane, limit
 		laneDue:    "consume_after <= now()",
 		laneUrgent: "consume_after = '-infinity'",
 		laneAll:    "true",
+		lanePutOff: "consume_after > now() AND cleanup_attempts > 0",
 	}[which]
+	_, skip := keys(without) // an id is unique in all partitions
 	err = indexed(ctx, d.Pool, fmt.Sprintf(`
 		SELECT r.partition, r.id, r.primary_key_value, COALESCE(r.cleanup_attempts, 0)
 		FROM unnest($2::bigint[]) AS w (partition)
 		CROSS JOIN LATERAL (
 			SELECT * FROM %s d
-			WHERE d.partition = w.partition AND d.fully_qualified_table_name = $1 AND d.status = 1 AND %s
+			WHERE d.partition = w.partition AND d.fully_qualified_table_name = $1 AND d.status = 1 AND %s AND d.id <> ALL ($4::bigint[])
 			ORDER BY d.consume_after, d.id LIMIT $3) r
-		ORDER BY r.consume_after, r.partition, r.id LIMIT $3`, d.records(), when), []any{parent.String(), values, limit},
+		ORDER BY r.consume_after, r.partition, r.id LIMIT $3`, d.records(), when), []any{parent.String(), values, limit, append([]int64{}, skip...)},
 		func(rows pgx.Rows) error {
 			pending, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r record, err error) {
 				err = row.Scan(&r.partition, &r.id, &r.parent, &r.attempts)
+				r.putOff = which == lanePutOff
 				return r, err
 			})
 			return err
@@ -129,26 +141,44 @@ func (d *Database) lookAgain(ctx context.Context, records []record, after time.D
 	return d.set(ctx, records, "cleanup_attempts = -1, consume_after = now() + $3::interval", after)
 }
 
-// attempted counts a run that didn't finish the records. Those that have had
-// enough of them wait for the others' sake.
-func (d *Database) attempted(ctx context.Context, records []record, o Options) (incremented, rescheduled int, err error) {
-	var more, enough []record
-	for _, r := range records {
-		if n := r.attempts; max(n, -n-1)+1 < int16(o.MaxAttempts) {
+// attempted counts a run that didn't finish the records, because they were stuck
+// or because a limit cut it off. Those that have had enough of them wait for the
+// others' sake. Their count tells why: where there are just too many children it
+// stays, and they go on in lanePutOff. In that lane a run is no attempt, and what
+// is stuck there waits from then on.
+func (d *Database) attempted(ctx context.Context, stuck, cut []record, o Options) (incremented, rescheduled int, err error) {
+	var more, stop, heavy, rest []record
+	for _, r := range stuck {
+		switch {
+		case r.putOff:
+			rest = append(rest, r)
+		case r.runs()+1 < o.MaxAttempts:
 			more = append(more, r)
-		} else {
-			enough = append(enough, r)
+		default:
+			stop = append(stop, r)
+		}
+	}
+	for _, r := range cut {
+		switch {
+		case r.putOff:
+		case r.runs()+1 < o.MaxAttempts:
+			more = append(more, r)
+		default:
+			heavy = append(heavy, r)
 		}
 	}
 	err = d.set(ctx, more, "cleanup_attempts = CASE WHEN cleanup_attempts < 0 THEN cleanup_attempts - 1 ELSE cleanup_attempts + 1 END")
 	if err != nil {
 		return 0, 0, err
 	}
-	err = d.set(ctx, enough, "cleanup_attempts = CASE WHEN cleanup_attempts < 0 THEN -1 ELSE 0 END, consume_after = now() + $3::interval", o.RescheduleAfter)
-	if err != nil {
-		return len(more), 0, err
+	const wait = "cleanup_attempts = CASE WHEN cleanup_attempts < 0 THEN -1 ELSE $4::smallint END, consume_after = now() + $3::interval"
+	for attempts, list := range map[int][]record{0: stop, o.MaxAttempts: heavy} {
+		if err := d.set(ctx, list, wait, o.RescheduleAfter, attempts); err != nil {
+			return len(more), rescheduled, err
+		}
+		rescheduled += len(list)
 	}
-	return len(more), len(enough), nil
+	return len(more), rescheduled, d.set(ctx, rest, "cleanup_attempts = 0")
 }
 
 // Expedite puts deleted records of a parent table first: they are worked off

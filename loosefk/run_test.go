@@ -89,7 +89,7 @@ func TestMetrics(t *testing.T) {
 		"loose_foreign_key_processed_deleted_records main public.projects":   1,
 		"loose_foreign_key_incremented_deleted_records main public.projects": 2,
 		"loose_foreign_key_rescheduled_deleted_records main public.projects": 1,
-		"loose_foreign_key_deletions main public.builds":                     30,
+		"loose_foreign_key_deletions main public.builds":                     40,
 		"loose_foreign_key_pending_deleted_records main public.projects":     1,
 		"loose_foreign_key_run_duration_seconds main":                        4,
 	} {

@@ -236,7 +236,6 @@ func (w *Worker) Drain(ctx context.Context, parent string, progress func(Result)
 	o.MaxRuntime, o.MaxDeletes, o.MaxUpdates, o.SecondLook = 365*24*time.Hour, int(^uint(0)>>1), int(^uint(0)>>1), -1
 	c := w.cleaner(db, o)
 	for {
-		clear(c.refused)
 		more, err := c.turn(ctx, name, refs, laneAll, o.Batch)
 		if err != nil {
 			return c.result(), fmt.Errorf("draining %s: %w", parent, err)
@@ -247,13 +246,15 @@ func (w *Worker) Drain(ctx context.Context, parent string, progress func(Result)
 		if more {
 			continue
 		}
-		if left, err := db.load(ctx, name, laneAll, 1); err != nil || len(left) == 0 {
+		if left, err := db.load(ctx, name, laneAll, 1, nil); err != nil || len(left) == 0 {
 			return c.result(), err
 		}
 		for _, err := range c.refused {
 			return c.result(), fmt.Errorf("draining %s: %w", parent, err)
 		}
-		// Another worker has the table, or somebody has a child.
+		// Another worker has the table, or somebody has a child: all are tried again.
+		clear(c.stuck)
+		clear(c.waited)
 		if err := sleep(ctx, w.opt.LockTimeout); err != nil {
 			return c.Result, fmt.Errorf("draining %s: %w", parent, err)
 		}
