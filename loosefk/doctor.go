@@ -88,7 +88,6 @@ func (e *examination) definitions(ctx context.Context) error {
 	}
 	problems = append(problems, unfit...)
 	problems = append(problems, rs.duplicates()...)
-	problems = append(problems, rs.cycles()...)
 	e.rs = slices.DeleteFunc(rs, func(r reference) bool { return len(r.complete(found)) > 0 })
 	for _, p := range problems {
 		f := Finding{Severity: SeverityError, Text: p.Error()}

@@ -251,8 +251,9 @@ func (x index) beginsWith(columns ...string) bool {
 
 // Validate holds definitions against the databases: whether tables and columns
 // are there and of the right kind, each child column has an index that begins
-// with it, each parent has a single integer key id, and no deletes go round in a
-// circle. Error: Problems, all of them at once, or what the database said.
+// with it, and each parent has a single integer key id. A table may be its own
+// child, and deletes may go round in a circle: they end when no rows are left.
+// Error: Problems, all of them at once, or what the database said.
 func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
 	if err := dbs.check(); err != nil {
 		return err
@@ -269,7 +270,6 @@ func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
 	problems = append(problems, unfit...)
 	problems = append(problems, rs.duplicates()...)
 	problems = append(problems, rs.indexes(found)...)
-	problems = append(problems, rs.cycles()...)
 	slices.SortStableFunc(problems, func(a, b Problem) int { return a.Line - b.Line })
 	return problems.or()
 }
@@ -355,46 +355,4 @@ func (t table) hasKey() bool {
 	return slices.ContainsFunc(t.indexes, func(x index) bool {
 		return x.unique && x.predicate == "" && (x.keys == 1 || t.kind == "p") && slices.Contains(x.columns, "id")
 	})
-}
-
-// cycles finds tables whose deletes come back to them.
-func (rs references) cycles() (problems Problems) {
-	type node struct {
-		db *Database
-		t  tableName
-	}
-	next := map[node][]reference{}
-	for _, r := range rs {
-		if r.OnDelete == AsyncDelete {
-			n := node{r.parentDB, r.parent}
-			next[n] = append(next[n], r)
-		}
-	}
-	const onPath, done = 1, 2
-	state := map[node]int{}
-	var path []string
-	var visit func(n node)
-	visit = func(n node) {
-		state[n] = onPath
-		path = append(path, n.t.String())
-		for _, r := range next[n] {
-			to := node{r.childDB, r.child}
-			switch state[to] {
-			case onPath:
-				from := slices.Index(path, to.t.String())
-				problems = append(problems, r.problem("deletes go round in a circle: %s → %s",
-					strings.Join(path[max(from, 0):], " → "), to.t))
-			case 0:
-				visit(to)
-			}
-		}
-		path = path[:len(path)-1]
-		state[n] = done
-	}
-	for _, r := range rs {
-		if n := (node{r.parentDB, r.parent}); state[n] == 0 {
-			visit(n)
-		}
-	}
-	return problems
 }

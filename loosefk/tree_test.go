@@ -1,0 +1,113 @@
+package loosefk
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	folders = `
+		CREATE TABLE folders (id bigint PRIMARY KEY, folder_id bigint);
+		CREATE INDEX ON folders (folder_id)`
+	foldersDefinition = "folders: [{table: folders, column: folder_id, on_delete: async_delete}]"
+)
+
+// drained runs a worker until nothing is pending, and returns how many runs that took.
+func drained(t *testing.T, pool *pgxpool.Pool, w *Worker) int {
+	t.Helper()
+	for runs := 1; ; runs++ {
+		runOnce(t, w, "main")
+		if query[int](t, pool, "SELECT count(*)::int FROM loose_foreign_keys_deleted_records WHERE status = 1")[0] == 0 {
+			return runs
+		}
+		if runs == 20 {
+			t.Fatal("20 runs haven't cleaned it up")
+		}
+	}
+}
+
+// A table that is its own child is cleaned up level by level, in one run, and what
+// doesn't hang on the deleted rows stays.
+func TestTrees(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, rows, delete string }{
+		{"deep", "SELECT g, nullif(g - 1, 0) FROM generate_series(1, 200) g", "id = 1"},
+		{"wide", "SELECT g, CASE WHEN g > 1 THEN 1 END FROM generate_series(1, 3000) g", "id = 1"},
+		{"both", "SELECT g, nullif(g / 3, 0) FROM generate_series(1, 2000) g", "id <= 2"},
+		{"a ring", "SELECT g, g % 50 + 1 FROM generate_series(1, 50) g", "id = 7"},
+		{"its own parent", "SELECT g, 1 FROM generate_series(1, 10) g", "id = 1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, folders)
+			w := newWorker(t, Options{Definitions: parse(t, foldersDefinition), Batch: 100}, install(t, pool, "folders"))
+			exec(t, pool, "INSERT INTO folders "+tt.rows)
+			exec(t, pool, "INSERT INTO folders VALUES (1000000, NULL), (1000001, 1000000)")
+			exec(t, pool, "DELETE FROM folders WHERE "+tt.delete)
+			if r := runOnce(t, w, "main"); r.OverLimit != "" {
+				t.Errorf("the run says %+v", r)
+			}
+			wantRows(t, pool, "SELECT id FROM folders ORDER BY 1", int64(1000000), 1000001)
+			wantRows(t, pool, "SELECT count(*)::int FROM loose_foreign_keys_deleted_records WHERE status = 1", 0)
+			findings, err := w.Doctor(t.Context())
+			must(t, err)
+			if len(findings) > 0 {
+				t.Errorf("doctor says %+v", findings)
+			}
+		})
+	}
+}
+
+// Two tables that delete each other's rows, with little room in a run.
+func TestCircle(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, `
+		CREATE TABLE hens (id bigint PRIMARY KEY, egg_id bigint);
+		CREATE TABLE eggs (id bigint PRIMARY KEY, hen_id bigint);
+		CREATE INDEX ON hens (egg_id); CREATE INDEX ON eggs (hen_id)`)
+	w := newWorker(t, Options{Definitions: parse(t, `
+hens: [{table: eggs, column: egg_id, on_delete: async_delete}]
+eggs: [{table: hens, column: hen_id, on_delete: async_delete}]`), MaxDeletes: 40}, install(t, pool, "hens", "eggs"))
+	exec(t, pool, "INSERT INTO eggs SELECT g, g FROM generate_series(1, 100) g")
+	exec(t, pool, "INSERT INTO hens SELECT g, g - 1 FROM generate_series(1, 100) g")
+	exec(t, pool, "DELETE FROM hens WHERE id = 50")
+	if runs := drained(t, pool, w); runs > 5 {
+		t.Errorf("100 rows at 40 a run took %d runs", runs)
+	}
+	if got := query[int](t, pool, "SELECT count(*)::int FROM hens UNION ALL SELECT count(*)::int FROM eggs"); !slices.Equal(got, []int{49, 49}) {
+		t.Errorf("%v rows are left, want 49 each", got)
+	}
+}
+
+// Children of a deleted row become roots.
+func TestTreeNullify(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, folders)
+	w := newWorker(t, Options{Definitions: parse(t, "folders: [{table: folders, column: folder_id, on_delete: async_nullify}]")}, install(t, pool, "folders"))
+	exec(t, pool, "INSERT INTO folders VALUES (1, 1), (2, 1), (3, 2)")
+	exec(t, pool, "DELETE FROM folders WHERE id = 1")
+	runOnce(t, w, "main")
+	wantRows(t, pool, "SELECT COALESCE(folder_id, 0) FROM folders ORDER BY id", int64(0), 2)
+}
+
+// The foreign key of a tree becomes a loose one and comes back, orphans of several
+// levels removed.
+func TestConvertTree(t *testing.T) {
+	t.Parallel()
+	g := newGenerated(t, "")
+	must(t, g.convert(t, "^folders$").Write())
+	_, err := g.goose(t).Up(t.Context())
+	must(t, err)
+	exec(t, g.pool, "INSERT INTO folders SELECT g, nullif(g - 1, 0) FROM generate_series(1, 30) g")
+	exec(t, g.pool, "DELETE FROM folders WHERE id = 20")
+	if r := g.work(t); r.Deletes != 10 {
+		t.Errorf("the run says %+v", r)
+	}
+	exec(t, g.pool, "DELETE FROM folders WHERE id = 5") // nobody works it off
+	_, err = g.goose(t).Down(t.Context())
+	must(t, err)
+	wantRows(t, g.pool, "SELECT count(*)::int FROM folders", 4)
+	wantRows(t, g.pool, "SELECT count(*)::int FROM pg_constraint WHERE conrelid = 'folders'::regclass AND contype = 'f' AND convalidated", 1)
+}
