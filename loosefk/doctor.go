@@ -60,6 +60,11 @@ func (w *Worker) Doctor(ctx context.Context) ([]Finding, error) {
 	if err := e.definitions(ctx); err != nil {
 		return nil, err
 	}
+	for i := range w.opt.Databases {
+		if err := e.session(ctx, &w.opt.Databases[i]); err != nil {
+			return nil, fmt.Errorf("examining database %s: %w", w.opt.Databases[i].Name, err)
+		}
+	}
 	for _, db := range w.parentDatabases() {
 		if err := e.parents(ctx, db); err != nil {
 			return nil, fmt.Errorf("examining database %s: %w", db.Name, err)
@@ -88,6 +93,11 @@ func (e *examination) definitions(ctx context.Context) error {
 	}
 	problems = append(problems, unfit...)
 	problems = append(problems, rs.duplicates()...)
+	partitions, err := rs.parentPartitions(ctx)
+	if err != nil {
+		return err
+	}
+	problems = append(problems, partitions...)
 	e.rs = slices.DeleteFunc(rs, func(r reference) bool { return len(r.complete(found)) > 0 })
 	for _, p := range problems {
 		f := Finding{Severity: SeverityError, Text: p.Error()}
@@ -153,6 +163,11 @@ func (e *examination) parents(ctx context.Context, db *Database) error {
 		e.add(SeverityError, db, records, "loosefk install "+db.Name, "there is no table of deleted records: nothing is recorded")
 	}
 	for _, parent := range e.rs.parents(db) {
+		if root, err := db.root(ctx, parent); err != nil {
+			return err
+		} else if root != parent {
+			continue // it was told of; its trigger is that of its table
+		}
 		if err := e.triggers(ctx, db, parent); err != nil {
 			return err
 		}

@@ -18,11 +18,16 @@ func (e *examination) partitions(ctx context.Context, db *Database) error {
 	records := db.table(RecordsTable)
 	repair, run := "loosefk fix-default-partition "+db.Name, "loosefk run "+db.Name
 	withDefault := slices.IndexFunc(list, func(p Partition) bool { return p.Default })
+	last, newestErr := newest(list)
 	switch {
+	case current == 0:
+		e.add(SeverityError, db, records, repair, "the column partition has no default that is a number: deletes from parents fail")
 	case !exists(list, current) && withDefault < 0:
 		e.add(SeverityError, db, records, repair, "the default of the column partition is %d, which no partition takes, and there is no default partition: deletes from parents fail", current)
 	case !exists(list, current):
 		e.add(SeverityError, db, records, repair, "the default of the column partition is %d, which no partition takes but the default one", current)
+	case newestErr == nil && last.Value != current:
+		e.add(SeverityWarning, db, records, repair, "the default of the column partition is %d, and not %d, the newest partition: partitions don't rotate", current, last.Value)
 	case withDefault < 0:
 		e.add(SeverityWarning, db, records, repair, "there is no default partition: if the column's default is ever wrong, deletes from parents fail")
 	}
@@ -44,6 +49,9 @@ func (e *examination) partitions(ctx context.Context, db *Database) error {
 		e.add(SeverityWarning, db, records, run, "%d partitions are attached: their records have been pending for days. See 'loosefk status'", n)
 	}
 	if err := e.sliding(ctx, db, list, run); err != nil {
+		return err
+	}
+	if err := e.defaults(ctx, db); err != nil {
 		return err
 	}
 	return e.recordsIndex(ctx, db)

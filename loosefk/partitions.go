@@ -20,11 +20,14 @@ type Partition struct {
 	Value   int64  // of the column partition; 0 for the default partition
 	Default bool   // takes what no other does
 	Current bool   // the column's default value leads here
+	// values are all that lead here. The worker's own partitions have one; Value is
+	// the largest.
+	values []int64
 }
 
 // Slid says what a run of Slide changed.
 type Slid struct {
-	Repaired int64    `json:"repaired,omitempty"` // the wrong default that was found, or 0
+	Repaired int64    `json:"repaired,omitempty"` // the wrong default that was found, -1 for none or no number; 0: it was right
 	Moved    int64    `json:"moved,omitempty"`    // rows out of the default partition
 	Added    string   `json:"added,omitempty"`    // table, or ""
 	Detached []string `json:"detached,omitempty"` // tables
@@ -47,12 +50,12 @@ type slideOptions struct {
 // was changed.
 var ErrBusy = errors.New("the table of deleted records is held by open transactions")
 
-// slide brings the partitions of a database up to date: it repairs a wrong
-// default, adds the next partition if the newest is old enough, detaches those
+// slide brings the partitions of a database up to date: it adds a missing default
+// partition, repairs a wrong default of the column, adds the next partition if the newest is old enough, detaches those
 // with nothing pending and drops what was detached long ago.
 func (d *Database) slide(ctx context.Context, o slideOptions) (Slid, error) {
 	var s Slid
-	steps := []func(context.Context, slideOptions, *Slid) error{d.repairDefault, d.addNext, d.detachSettled, d.dropDetached}
+	steps := []func(context.Context, slideOptions, *Slid) error{d.addMissing, d.repairDefault, d.addNext, d.detachSettled, d.dropDetached}
 	for _, step := range steps {
 		err := step(ctx, o, &s)
 		if errors.Is(err, ErrBusy) {
@@ -94,10 +97,10 @@ func (d *Database) partitions(ctx context.Context, db DB) (list []Partition, cur
 	if _, err = pgx.ForEachRow(rows, []any{&schema, &table, &bound}, func() error {
 		p := Partition{Table: tableName{schema, table}.String(), Default: bound == "DEFAULT"}
 		if !p.Default {
-			text := strings.Trim(strings.TrimPrefix(bound, "FOR VALUES IN "), "()'")
-			if p.Value, err = strconv.ParseInt(text, 10, 64); err != nil {
-				return fmt.Errorf("partition %s holds %s: want one value", p.Table, bound)
+			if p.values, err = boundValues(bound); err != nil {
+				return fmt.Errorf("partition %s is %s: want FOR VALUES IN (number)", p.Table, bound)
 			}
+			p.Value = slices.Max(p.values)
 		}
 		list = append(list, p)
 		return nil
@@ -127,6 +130,25 @@ func (d *Database) partitions(ctx context.Context, db DB) (list []Partition, cur
 		current = 0 // not a number: as wrong as one without a partition
 	}
 	return list, current, nil
+}
+
+// boundValues are the numbers of a partition's bound, "FOR VALUES IN ('1', '2')".
+func boundValues(bound string) (values []int64, err error) {
+	list, ok := strings.CutPrefix(bound, "FOR VALUES IN (")
+	if !ok {
+		return nil, errors.New("it is no list")
+	}
+	for text := range strings.SplitSeq(strings.TrimSuffix(list, ")"), ", ") {
+		if text == "NULL" { // no record has it
+			text = "0"
+		}
+		value, err := strconv.ParseInt(strings.Trim(text, "'"), 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, value)
+	}
+	return values, nil
 }
 
 // newest is the partition with the highest value.
@@ -167,14 +189,15 @@ func (d *Database) underLock(ctx context.Context, o slideOptions, fn func(tx pgx
 	return fmt.Errorf("%w: %w", ErrBusy, err)
 }
 
-// repairDefault leads the column's default to a partition that exists, and then
-// moves what the default partition caught meanwhile.
+// repairDefault leads the column's default to the newest partition, and then moves
+// what the default partition caught meanwhile. Where it leads to an older one, no
+// record comes into the newest, which then never gets old enough for a next one.
 func (d *Database) repairDefault(ctx context.Context, o slideOptions, s *Slid) error {
 	list, current, err := d.partitions(ctx, d.Pool)
 	if err != nil {
 		return err
 	}
-	if !exists(list, current) {
+	if last, err := newest(list); err == nil && last.Value != current {
 		if err := d.underLock(ctx, o, func(tx pgx.Tx) error { return d.setDefault(ctx, tx, s) }); err != nil {
 			return err
 		}
@@ -193,22 +216,24 @@ func (d *Database) repairDefault(ctx context.Context, o slideOptions, s *Slid) e
 }
 
 func exists(list []Partition, value int64) bool {
-	return slices.ContainsFunc(list, func(p Partition) bool { return !p.Default && p.Value == value })
+	return slices.ContainsFunc(list, func(p Partition) bool { return slices.Contains(p.values, value) })
 }
 
 // setDefault leads the column's default to the newest partition.
 func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Slid) error {
 	list, current, err := d.partitions(ctx, tx)
-	if err != nil || exists(list, current) {
+	if err != nil {
 		return err
 	}
 	last, err := newest(list)
-	if err != nil {
+	if err != nil || last.Value == current {
 		return err
 	}
 	_, err = tx.Exec(ctx, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN partition SET DEFAULT %d", d.records(), last.Value))
 	if err == nil {
-		s.Repaired = max(current, 1)
+		if s.Repaired = current; current == 0 {
+			s.Repaired = -1
+		}
 	}
 	return err
 }
@@ -255,8 +280,6 @@ func (d *Database) addNext(ctx context.Context, o slideOptions, s *Slid) error {
 	if err != nil || !due {
 		return err
 	}
-	value := last.Value + 1
-	next := d.table(fmt.Sprintf("%s_%d", RecordsTable, value))
 	return d.underLock(ctx, o, func(tx pgx.Tx) error {
 		again, _, err := d.partitions(ctx, tx)
 		if err != nil {
@@ -265,6 +288,11 @@ func (d *Database) addNext(ctx context.Context, o slideOptions, s *Slid) error {
 		if now, err := newest(again); err != nil || now.Value != last.Value {
 			return err // somebody else was faster
 		}
+		value, err := d.nextValue(ctx, tx, again, last.Value)
+		if err != nil {
+			return err
+		}
+		next := d.table(fmt.Sprintf("%s_%d", RecordsTable, value))
 		for _, sql := range []string{
 			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL)", next.quoted(), d.records()),
 			fmt.Sprintf("REVOKE ALL ON %s FROM PUBLIC", next.quoted()), // which default privileges may have let in
@@ -278,6 +306,22 @@ func (d *Database) addNext(ctx context.Context, o slideOptions, s *Slid) error {
 		s.Added = next.String()
 		return nil
 	})
+}
+
+// nextValue is a number above that of the newest partition which no row of the
+// default partition has, nor the name of a table, such as a partition that somebody
+// has detached.
+func (d *Database) nextValue(ctx context.Context, tx pgx.Tx, list []Partition, newest int64) (value int64, err error) {
+	caught := d.records()
+	if i := slices.IndexFunc(list, func(p Partition) bool { return p.Default }); i >= 0 {
+		caught = d.table(list[i].Table).quoted()
+	}
+	err = tx.QueryRow(ctx, fmt.Sprintf(`
+		SELECT 1 + GREATEST($1, (SELECT max(partition) FROM %s),
+			(SELECT max(substring(relname FROM '_([0-9]{1,15})$')::bigint) FROM pg_class
+			WHERE starts_with(relname, $2) AND relkind IN ('r', 'p', 'f') AND relnamespace = $3::regnamespace))`, caught),
+		newest, RecordsTable+"_", quote(d.schema())).Scan(&value)
+	return value, err
 }
 
 // errPending says that a partition is still needed.

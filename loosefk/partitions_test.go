@@ -109,6 +109,58 @@ func TestSlideRepairsWrongDefault(t *testing.T) {
 	}
 }
 
+// A default that leads to a partition that isn't the newest, or is none, is repaired
+// too, and rotation goes on.
+func TestSlideGoesOn(t *testing.T) {
+	t.Parallel()
+	const table = "loose_foreign_keys_deleted_records"
+	for _, tt := range []struct{ name, breaks, added string }{
+		{"an older partition", "CREATE TABLE " + table + "_2 PARTITION OF " + table + " FOR VALUES IN (2)", "_3"},
+		{"a detached one", "CREATE TABLE " + table + "_2 PARTITION OF " + table + " FOR VALUES IN (2); ALTER TABLE " + table + " DETACH PARTITION " + table + "_1", "_3"},
+		{"no default", "ALTER TABLE " + table + " ALTER COLUMN partition DROP DEFAULT", "_2"},
+		{"no number", "CREATE SEQUENCE s START 70; ALTER TABLE " + table + " ALTER COLUMN partition SET DEFAULT nextval('s')", "_2"},
+		{"a table of the next one's name", "CREATE TABLE " + table + "_2 (LIKE " + table + ")", "_3"},
+		{"several values", "CREATE TABLE " + table + "_many PARTITION OF " + table + " FOR VALUES IN (4, 5, NULL)", "_6"},
+		{"no default partition", "DROP TABLE " + table + "_default", "_2"},
+		{"a default partition that was detached", "ALTER TABLE " + table + " DETACH PARTITION " + table + "_default", "_2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			db := install(t, newPool(t, onlyParents), "projects")
+			exec(t, db.Pool, tt.breaks)
+			slide(t, db)
+			deletedProject(t, db.Pool, 1)
+			aged(t, db, "25 hours")
+			s := slide(t, db)
+			list, current, err := db.partitions(t.Context(), db.Pool)
+			must(t, err)
+			last, err := newest(list)
+			must(t, err)
+			if last.Table != "public."+table+tt.added || current != last.Value || !list[len(list)-1].Default {
+				t.Errorf("%+v: the partitions are %+v, the default is %d", s, list, current)
+			}
+			recs, err := db.load(t.Context(), tableName{"public", "projects"}, laneDue, 10, nil)
+			must(t, err)
+			if len(recs) != 1 {
+				t.Errorf("%d records are loaded, want 1", len(recs))
+			}
+		})
+	}
+}
+
+// Without any partition with a number, the next slide makes one.
+func TestSlideWithoutPartition(t *testing.T) {
+	t.Parallel()
+	db := install(t, newPool(t, onlyParents), "projects")
+	exec(t, db.Pool, "DROP TABLE loose_foreign_keys_deleted_records_1")
+	deletedProject(t, db.Pool, 1)
+	if s := slide(t, db); s.Added != "public.loose_foreign_keys_deleted_records_2" || s.Repaired != 1 || s.Moved != 1 {
+		t.Errorf("%+v", s)
+	}
+	deletedProject(t, db.Pool, 2)
+	wantRows(t, db.Pool, "SELECT DISTINCT partition FROM loose_foreign_keys_deleted_records", int64(2))
+}
+
 // Even while the default can't be repaired, what it led to the default partition
 // is worked off.
 func TestWrongDefaultIsWorkedOff(t *testing.T) {

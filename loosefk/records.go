@@ -52,8 +52,10 @@ func (d *Database) load(ctx context.Context, parent tableName, which lane, limit
 	}
 	values := []int64{current} // in the default partition, if that is all there is
 	for _, p := range list {
-		if !p.Default && p.Value != current {
-			values = append(values, p.Value)
+		for _, v := range p.values {
+			if v != current {
+				values = append(values, v)
+			}
 		}
 	}
 	when := map[lane]string{

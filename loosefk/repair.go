@@ -20,8 +20,8 @@ func (d *Database) Installed(ctx context.Context) (ok bool, err error) {
 
 // RepairDefault makes sure that deleted records have a partition to go to: it adds
 // a numbered partition and a default one where there is none, leads the column's
-// default to a partition that exists, and moves the rows that the default
-// partition caught. Each run of a worker does the last two by itself. Error:
+// default to the newest partition, and moves the rows that the default partition
+// caught. Each run of a worker does so too. Error:
 // ErrBusy when the locks can't be had for some seconds.
 func (d *Database) RepairDefault(ctx context.Context) (Slid, error) {
 	var s Slid
@@ -51,20 +51,25 @@ func (d *Database) addMissing(ctx context.Context, o slideOptions, s *Slid) erro
 			return err
 		}
 		if !slices.ContainsFunc(list, isDefault) {
-			if err := d.addPartition(ctx, tx, d.table(RecordsTable+"_default"), "DEFAULT"); err != nil {
+			name := d.table(RecordsTable + "_default")
+			for n := 2; ; n++ { // one that was detached keeps its name
+				var taken bool
+				if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", name.quoted()).Scan(&taken); err != nil {
+					return err
+				}
+				if !taken {
+					break
+				}
+				name = d.table(fmt.Sprintf("%s_default%d", RecordsTable, n))
+			}
+			if err := d.addPartition(ctx, tx, name, "DEFAULT"); err != nil {
 				return err
 			}
 		}
 		if _, err := newest(list); err == nil {
 			return nil
 		}
-		// A number that no row of the default partition has, nor a partition that
-		// was detached.
-		var value int64
-		err = tx.QueryRow(ctx, fmt.Sprintf(`
-			SELECT 1 + GREATEST($1, (SELECT max(partition) FROM %s),
-				(SELECT max(substring(relname FROM '_([0-9]{1,15})$')::bigint) FROM pg_class
-				WHERE starts_with(relname, $2) AND relkind = 'r'))`, d.records()), current, RecordsTable+"_").Scan(&value)
+		value, err := d.nextValue(ctx, tx, list, max(current, 0))
 		if err != nil {
 			return err
 		}

@@ -270,6 +270,11 @@ func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
 	problems = append(problems, unfit...)
 	problems = append(problems, rs.duplicates()...)
 	problems = append(problems, rs.indexes(found)...)
+	partitions, err := rs.parentPartitions(ctx)
+	if err != nil {
+		return err
+	}
+	problems = append(problems, partitions...)
 	slices.SortStableFunc(problems, func(a, b Problem) int { return a.Line - b.Line })
 	return problems.or()
 }
@@ -328,6 +333,35 @@ func (rs references) duplicates() (problems Problems) {
 		first[key] = r
 	}
 	return problems
+}
+
+// parentPartitions finds parents that are partitions. What is deleted through their
+// table fires its trigger and not theirs.
+func (rs references) parentPartitions(ctx context.Context) (problems Problems, err error) {
+	for _, r := range rs {
+		root, err := r.parentDB.root(ctx, r.parent)
+		if err != nil {
+			return nil, fmt.Errorf("looking at table %s: %w", r.parent, err)
+		}
+		if root != r.parent {
+			problems = append(problems, r.problem("%s is a partition of %s and can't be a parent by itself: what is deleted through %[2]s would not be recorded for it. Name %[2]s", r.parent, root))
+		}
+	}
+	return problems, nil
+}
+
+// root is the partitioned table to which a table belongs, or the table itself.
+func (d *Database) root(ctx context.Context, t tableName) (tableName, error) {
+	root := t
+	err := d.Pool.QueryRow(ctx, `
+		SELECT n.nspname, r.relname FROM pg_class c
+		JOIN pg_class r ON r.oid = pg_partition_root(c.oid)
+		JOIN pg_namespace n ON n.oid = r.relnamespace
+		WHERE c.oid = to_regclass($1) AND c.relispartition`, t.quoted()).Scan(&root.schema, &root.table)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
+	return root, err
 }
 
 func (rs references) indexes(found tables) (problems Problems) {

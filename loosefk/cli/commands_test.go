@@ -113,7 +113,7 @@ func TestFixDefaultPartition(t *testing.T) {
 	wantLines(t, ok(t, app, "fix-default-partition"), "database main: there was nothing to repair")
 	runSQL(t, pool, "ALTER TABLE "+records+" ALTER COLUMN partition SET DEFAULT 4; DELETE FROM projects")
 	wantLines(t, ok(t, app, "fix-default-partition"),
-		"database main: led the column's default from 4 to a partition that exists; moved 3 rows out of the default partition")
+		"database main: led the column's default from 4 to the newest partition; moved 3 rows out of the default partition")
 	if n := count(t, pool, "SELECT count(*) FROM "+records+"_1"); n != 3 {
 		t.Errorf("%d rows are in partition 1, want 3", n)
 	}
@@ -123,7 +123,7 @@ func TestFixDefaultPartition(t *testing.T) {
 		t.Fatal("a delete has found a partition")
 	}
 	wantLines(t, ok(t, app, "fix-default-partition", "main"),
-		"database main: added partition public."+records+"_2; led the column's default from 1 to a partition that exists")
+		"database main: added partition public."+records+"_2; led the column's default from 1 to the newest partition")
 	runSQL(t, pool, "DELETE FROM projects")
 	if n := count(t, pool, "SELECT count(*) FROM "+records+"_2"); n != 1 {
 		t.Errorf("%d rows are in partition 2, want 1", n)

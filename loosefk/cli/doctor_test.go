@@ -116,6 +116,17 @@ func TestDoctor(t *testing.T) {
 		{"no default partition", "DROP TABLE " + records + "_default", "warning", "no default partition", `^loosefk fix-default-partition main$`},
 		{"wrong default", "ALTER TABLE " + records + " ALTER COLUMN partition SET DEFAULT 84", "error", "is 84, which no partition takes but", `^loosefk fix-default-partition main$`},
 		{"wrong default and no partition for it", "ALTER TABLE " + records + " ALTER COLUMN partition SET DEFAULT 84; DROP TABLE " + records + "_default", "error", "is 84.* deletes from parents fail", `^loosefk fix-default-partition main$`},
+		{"no default of the column", "ALTER TABLE " + records + " ALTER COLUMN partition DROP DEFAULT", "error", "partition has no default that is a number", `^loosefk fix-default-partition main$`},
+		{"no number as default", "CREATE SEQUENCE s; ALTER TABLE " + records + " ALTER COLUMN partition SET DEFAULT nextval('s')", "error", "partition has no default that is a number", `^loosefk run main$|^loosefk fix-default-partition main$`},
+		{"an old default", "CREATE TABLE " + records + "_2 PARTITION OF " + records + " FOR VALUES IN (2)", "warning", "is 1, and not 2, the newest partition", `^loosefk fix-default-partition main$`},
+		{"no default of the time", "ALTER TABLE " + records + " ALTER COLUMN consume_after DROP DEFAULT", "error", "consume_after has no default: nobody works off", `^ALTER TABLE .* SET DEFAULT now\(\)$`},
+		{"another default of the time", "ALTER TABLE " + records + " ALTER COLUMN consume_after SET DEFAULT 'infinity'", "error", "consume_after has the default 'infinity'", `^ALTER TABLE .* SET DEFAULT now\(\)$`},
+		{"no default of the status", "ALTER TABLE " + records + " ALTER COLUMN status DROP DEFAULT", "error", "status has no default: deletes from parents fail", `^ALTER TABLE .* SET DEFAULT 1$`},
+		{"another default of the status", "ALTER TABLE " + records + " ALTER COLUMN status SET DEFAULT 2", "error", "status has the default 2", `^ALTER TABLE .* SET DEFAULT 1$`},
+		{"no default of the id", "ALTER TABLE " + records + " ALTER COLUMN id DROP DEFAULT", "error", "id has no default: deletes from parents fail", `^ALTER TABLE .* SET DEFAULT nextval`},
+		{"no default of the creation", "ALTER TABLE " + records + " ALTER COLUMN created_at DROP DEFAULT", "error", "created_at has no default: deletes from parents fail", `^ALTER TABLE .* SET DEFAULT now\(\)$`},
+		{"no default of the attempts", "ALTER TABLE " + records + " ALTER COLUMN cleanup_attempts DROP DEFAULT", "warning", "cleanup_attempts has no default", `^ALTER TABLE .* SET DEFAULT 0$`},
+		{"records without a time", "DELETE FROM projects WHERE id = 1; UPDATE " + records + " SET consume_after = NULL", "error", "have no time in consume_after", `^UPDATE `},
 		{"no partition at all", "DROP TABLE " + records + "_1; DROP TABLE " + records + "_default", "error", "deletes from parents fail", `^loosefk fix-default-partition main$`},
 		{"rows in the default partition", "ALTER TABLE " + records + " ALTER COLUMN partition SET DEFAULT 2; DELETE FROM projects WHERE id = 1; ALTER TABLE " + records + " ALTER COLUMN partition SET DEFAULT 1", "warning", "default partition holds rows", `^loosefk fix-default-partition main$`},
 		{"many partitions", strings.Join(func() (all []string) {
@@ -148,6 +159,63 @@ func TestDoctor(t *testing.T) {
 			runSQL(t, pool, tt.breaks)
 			wantRemedied(t, app, pool, app, tt.severity, tt.want, tt.remedy)
 		})
+	}
+}
+
+// TestDoctorSession has settings of a database or a role with which the worker can't
+// do its work.
+func TestDoctorSession(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ set, want string }{
+		{"ALTER DATABASE $database SET default_transaction_read_only = on", "^the worker's transactions are read-only"},
+		{"ALTER ROLE CURRENT_USER IN DATABASE $database SET default_transaction_read_only = on", "^the worker's transactions are read-only"},
+		{"ALTER ROLE CURRENT_USER IN DATABASE $database SET session_replication_role = replica", "no trigger fires .*session_replication_role is replica"},
+		{"ALTER DATABASE $database SET default_transaction_isolation = 'repeatable read'", "don't see what others commit"},
+	} {
+		t.Run(tt.set, func(t *testing.T) {
+			t.Parallel()
+			app, pool := newShop(t)
+			runSQL(t, pool, strings.ReplaceAll(tt.set, "$database", pool.Config().ConnConfig.Database))
+			pool.Reset()
+			list := findings(t, app)
+			if len(list) == 0 || list[0].Severity != loosefk.SeverityError || list[0].Database != "main" || !regexp.MustCompile(tt.want).MatchString(list[0].Text) {
+				t.Fatalf("doctor says %+v, want %s", list, tt.want)
+			}
+			runSQL(t, pool, list[0].Remedy)
+			pool.Reset()
+			if out := ok(t, app, "doctor"); out != "all is well\n" {
+				t.Errorf("after %q doctor says %q", list[0].Remedy, out)
+			}
+		})
+	}
+}
+
+// TestDoctorPartitionAsParent has a partition as a parent beside its table, and by
+// itself: it is told of, and following the remedies comes to an end.
+func TestDoctorPartitionAsParent(t *testing.T) {
+	t.Parallel()
+	for _, definitions := range []string{
+		shopDefinitions + "packages: [{table: p_loads_1, column: project_id, on_delete: async_delete}]",
+		"packages: [{table: p_loads_1, column: project_id, on_delete: async_delete}]",
+	} {
+		app, pool := newShop(t)
+		app.Definitions = parse(t, strings.Replace(definitions, "\npackages:\n", "\npublic.packages:\n", 1))
+		ok(t, app, "track")
+		const want = "p_loads_1 is a partition of public.p_loads and can't be a parent by itself"
+		if _, out, _ := command(t, app, "validate"); !strings.Contains(out, want) {
+			t.Errorf("validate says %s", out)
+		}
+		for range 4 {
+			for _, f := range findings(t, app) {
+				if f.Remedy != "" {
+					applyRemedy(t, app, pool, f.Remedy)
+				}
+			}
+		}
+		list := findings(t, app)
+		if len(list) != 1 || !strings.Contains(list[0].Text, want) || list[0].Remedy != "" {
+			t.Errorf("at last doctor says %+v", list)
+		}
 	}
 }
 

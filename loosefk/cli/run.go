@@ -76,8 +76,11 @@ func slid(s loosefk.Slid) (parts []string) {
 	if s.Added != "" {
 		parts = append(parts, "added partition "+s.Added)
 	}
-	if s.Repaired != 0 {
-		parts = append(parts, fmt.Sprintf("led the column's default from %d to a partition that exists", s.Repaired))
+	switch {
+	case s.Repaired > 0:
+		parts = append(parts, fmt.Sprintf("led the column's default from %d to the newest partition", s.Repaired))
+	case s.Repaired < 0:
+		parts = append(parts, "led the column's default, which was no number, to the newest partition")
 	}
 	if s.Moved > 0 {
 		parts = append(parts, fmt.Sprintf("moved %d rows out of the default partition", s.Moved))
@@ -133,10 +136,10 @@ standard error.`,
 func newFixDefaultPartitionCommand(env Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "fix-default-partition [DATABASE]...",
-		Short: "Lead new records to a partition that exists",
+		Short: "Lead new records to the newest partition",
 		Long: `Make sure that deleted records have a partition to go to: add a missing default
-partition, lead the default of the column partition to a partition that exists,
-and move the rows that the default partition caught meanwhile. Each run of the
+partition, lead the default of the column partition to the newest partition, and
+move the rows that the default partition caught meanwhile. Each run of the
 worker does so too; this is for when none runs.`,
 		Example: `  loosefk fix-default-partition`,
 		RunE: func(cmd *cobra.Command, args []string) error {

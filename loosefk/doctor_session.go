@@ -1,0 +1,124 @@
+package loosefk
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// sessionSetting is a setting of the worker's sessions with which it can't do its
+// work.
+type sessionSetting struct {
+	name string
+	fine []string // values
+	text string   // what happens otherwise; %s is the value
+}
+
+var sessionSettings = []sessionSetting{
+	{"default_transaction_read_only", []string{"off"}, "the worker's transactions are read-only: it can't clean up"},
+	{"session_replication_role", []string{"origin", "local"}, "no trigger fires for what the worker deletes (%s): the children of children stay"},
+	{"default_transaction_isolation", []string{"read committed"}, "the worker's transactions don't see what others commit meanwhile (%s): it may pass over children"},
+}
+
+// session finds settings of the database, the role or the DSN with which the worker
+// can't do its work. It looks at a connection of the worker's.
+func (e *examination) session(ctx context.Context, db *Database) error {
+	if !slices.ContainsFunc(e.rs, func(r reference) bool { return r.parentDB == db || r.childDB == db }) {
+		return nil
+	}
+	var standby bool
+	if err := db.Pool.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
+		return err
+	}
+	if standby {
+		e.list = append(e.list, Finding{SeverityError, db.Name, "", "this is a standby, which is read-only: connect to the primary", ""})
+		return nil
+	}
+	for _, s := range sessionSettings {
+		var value, source, role, database string
+		err := db.Pool.QueryRow(ctx, "SELECT setting, source, current_user::text, current_database()::text FROM pg_settings WHERE name = $1", s.name).
+			Scan(&value, &source, &role, &database)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(s.fine, value) {
+			continue
+		}
+		reset, where := "RESET "+s.name, ""
+		switch source {
+		case "database":
+			reset = fmt.Sprintf("ALTER DATABASE %s %s", quote(database), reset)
+		case "user":
+			reset = fmt.Sprintf("ALTER ROLE %s %s", quote(role), reset)
+		case "database user":
+			reset = fmt.Sprintf("ALTER ROLE %s IN DATABASE %s %s", quote(role), quote(database), reset)
+		default: // the DSN, the server's configuration, …
+			reset, where = "", fmt.Sprintf(". Its setting %s comes from: %s", s.name, source)
+		}
+		text := s.text
+		if args := fmt.Sprintf("%s is %s", s.name, value); value != "on" {
+			text = fmt.Sprintf(s.text, args)
+		}
+		if reset != "" && s.name == "default_transaction_read_only" { // it is for who runs the remedy, too
+			reset = "BEGIN READ WRITE; " + reset + "; COMMIT"
+		}
+		e.list = append(e.list, Finding{SeverityError, db.Name, "", text + where, reset})
+	}
+	return nil
+}
+
+// columnDefault is the default of a column of deleted records.
+type columnDefault struct {
+	column string
+	want   []string // as pg_get_expr has it; nil: any
+	set    string   // for SET DEFAULT
+	s      Severity
+	text   string // what happens otherwise
+}
+
+// defaults finds columns of deleted records that have lost their default value,
+// which the trigger relies on, and records that nobody loads because of it.
+func (e *examination) defaults(ctx context.Context, db *Database) error {
+	records := db.table(RecordsTable)
+	rows, err := db.Pool.Query(ctx, `
+		SELECT a.attname::text, COALESCE(pg_get_expr(d.adbin, d.adrelid), '')
+		FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+		WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a.attidentity = ''`, db.records())
+	if err != nil {
+		return err
+	}
+	found := map[string]string{}
+	var column, expr string
+	if _, err := pgx.ForEachRow(rows, []any{&column, &expr}, func() error { found[column] = expr; return nil }); err != nil {
+		return err
+	}
+	now := []string{"now()", "CURRENT_TIMESTAMP", "transaction_timestamp()", "statement_timestamp()", "clock_timestamp()"}
+	const fail = "deletes from parents fail"
+	for _, c := range []columnDefault{
+		{"id", nil, fmt.Sprintf("nextval(%s)", literal(db.table(RecordsTable+"_id_seq").quoted())), SeverityError, fail},
+		{"status", []string{"1", "'1'::smallint"}, "1", SeverityError, fail + ", or their records don't count as pending"},
+		{"created_at", now, "now()", SeverityError, fail + ", or partitions don't rotate in time"},
+		{"consume_after", now, "now()", SeverityError, "nobody works off new records"},
+		{"cleanup_attempts", []string{"0", "'0'::smallint"}, "0", SeverityWarning, "attempts aren't counted"},
+	} {
+		expr, there := found[c.column]
+		if there && (c.want == nil && expr != "" || slices.Contains(c.want, expr)) {
+			continue
+		}
+		what := "no default"
+		if expr != "" {
+			what = "the default " + expr
+		}
+		e.add(c.s, db, records, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT %s", db.records(), c.column, c.set),
+			"the column %s has %s: %s", c.column, what, c.text)
+	}
+	var timeless bool
+	err = db.Pool.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE status = %d AND consume_after IS NULL)", db.records(), statusPending)).Scan(&timeless)
+	if err == nil && timeless {
+		e.add(SeverityError, db, records, fmt.Sprintf("UPDATE %s SET consume_after = now() WHERE status = %d AND consume_after IS NULL", db.records(), statusPending),
+			"pending records have no time in consume_after: nobody works them off")
+	}
+	return err
+}
