@@ -76,6 +76,27 @@ func (ds Definitions) Of(parent string) Definitions {
 	return slices.DeleteFunc(slices.Clone(ds), func(d Definition) bool { return d.Parent != parent })
 }
 
+// check finds what is wrong with definitions that were made by a program: Parse lets
+// none of it pass.
+func (ds Definitions) check() error {
+	var problems Problems
+	for _, d := range ds {
+		switch {
+		case d.Child == "" || d.Parent == "":
+			problems = append(problems, d.problem("%s: want the names of a child and a parent table", d))
+		case d.Column == "":
+			problems = append(problems, d.problem("%s: the column that refers to the parent is missing", d))
+		case d.OnDelete != AsyncDelete && d.OnDelete != AsyncNullify && d.OnDelete != UpdateColumnTo:
+			problems = append(problems, d.problem("%s: want %s, %s or %s", d, AsyncDelete, AsyncNullify, UpdateColumnTo))
+		case d.OnDelete == UpdateColumnTo && d.TargetColumn == "":
+			problems = append(problems, d.problem("%s: the target column is missing", d))
+		case d.DeleteLimit < 0 || d.DeleteLimit > 1_000_000:
+			problems = append(problems, d.problem("%s: the delete limit is %d: want rows per query, up to 1000000", d, d.DeleteLimit))
+		}
+	}
+	return problems.or()
+}
+
 // Problem is something wrong at a place in a file of definitions.
 type Problem struct {
 	File string

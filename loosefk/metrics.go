@@ -2,6 +2,7 @@ package loosefk
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,19 +60,38 @@ func (m *metrics) ran(database string, took time.Duration, err error) {
 	}
 }
 
-// Describe is prometheus.Collector's: register the worker to export its metrics.
-func (w *Worker) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range w.metrics.all() {
+// register registers the metrics, or returns those that another worker has registered.
+func (m *metrics) register(reg prometheus.Registerer) (*metrics, error) {
+	err := reg.Register(m)
+	if before, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
+		if shared, ok := before.ExistingCollector.(*metrics); ok {
+			return shared, nil
+		}
+	}
+	return m, err
+}
+
+// Describe is prometheus.Collector's.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.all() {
 		c.Describe(ch)
 	}
 }
 
 // Collect is prometheus.Collector's.
-func (w *Worker) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range w.metrics.all() {
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.all() {
 		c.Collect(ch)
 	}
 }
+
+// Describe is prometheus.Collector's: register the worker to export its metrics.
+// Where several workers of one process share a registerer, name it in
+// Options.Registerer instead.
+func (w *Worker) Describe(ch chan<- *prometheus.Desc) { w.metrics.Describe(ch) }
+
+// Collect is prometheus.Collector's.
+func (w *Worker) Collect(ch chan<- prometheus.Metric) { w.metrics.Collect(ch) }
 
 // gauge sets what is pending in a database.
 func (w *Worker) gauge(ctx context.Context, db *Database) error {

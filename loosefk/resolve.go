@@ -261,7 +261,7 @@ func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
 	rs, found, err := lookUp(ctx, dbs, defs)
 	var problems Problems
 	if err != nil && !errors.As(err, &problems) {
-		return err
+		return explain(err)
 	}
 	unfit, err := rs.unfit(ctx, found)
 	if err != nil {

@@ -4,93 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
 )
-
-// Options says what a worker does and how much of it at a time.
-type Options struct {
-	// Databases are where the tables are; required. A pool needs two free
-	// connections while its database is cleaned up, one with a lock that isn't
-	// PostgreSQL's.
-	Databases   Databases
-	Definitions Definitions
-	Lock        Lock // default AdvisoryLock
-
-	// Interval is the time between runs; each is on the next database in turn.
-	// Default 1 min.
-	Interval time.Duration
-	// MaxDeletes and MaxUpdates bound the rows that a run changes. Defaults
-	// 100,000 and 50,000.
-	MaxDeletes, MaxUpdates int
-	// MaxRuntime bounds a run. Default 30 s.
-	MaxRuntime time.Duration
-	// Batch is how many deleted records are worked off together. Default 500.
-	Batch int
-	// DeleteLimit and UpdateLimit bound the rows of a query. Defaults 1,000 and
-	// 500. Where a row is heavy (triggers, cascades) a definition's delete_limit
-	// lowers it.
-	DeleteLimit, UpdateLimit int
-	// UrgentRecords bounds, for each parent table and run, the records of the
-	// urgent lane. Default 100.
-	UrgentRecords int
-	// LockTimeout bounds each wait for a lock. Keep it below PostgreSQL's
-	// deadlock_timeout, so that it is the worker that gives way. Default 200 ms.
-	LockTimeout time.Duration
-	// StatementTimeout bounds a query. One that takes longer is tried again
-	// with half the rows. Default 10 s.
-	StatementTimeout time.Duration
-	// MaxAttempts is the number of runs that may leave a record unfinished
-	// before it waits for RescheduleAfter. Defaults 3 and 10 min.
-	MaxAttempts     int
-	RescheduleAfter time.Duration
-	// SecondLook is when children on another server are looked for again: one
-	// may have been inserted by somebody who had still seen the parent. Default
-	// 1 h; negative: never.
-	SecondLook time.Duration
-	// PartitionAge is the age of the first record of the newest partition from
-	// which on a new one takes over. Default 24 h.
-	PartitionAge time.Duration
-	// Retention is how long detached partitions are kept. Default 7 days.
-	Retention time.Duration
-	Log       *slog.Logger // default slog.Default()
-}
-
-func (o *Options) defaults() {
-	duration := func(d *time.Duration, value time.Duration) {
-		if *d == 0 {
-			*d = value
-		}
-	}
-	number := func(n *int, value int) {
-		if *n <= 0 {
-			*n = value
-		}
-	}
-	duration(&o.Interval, time.Minute)
-	number(&o.MaxDeletes, 100_000)
-	number(&o.MaxUpdates, 50_000)
-	duration(&o.MaxRuntime, 30*time.Second)
-	number(&o.Batch, 500)
-	number(&o.DeleteLimit, 1000)
-	number(&o.UpdateLimit, 500)
-	number(&o.UrgentRecords, 100)
-	duration(&o.LockTimeout, 200*time.Millisecond)
-	duration(&o.StatementTimeout, 10*time.Second)
-	number(&o.MaxAttempts, 3)
-	duration(&o.RescheduleAfter, 10*time.Minute)
-	duration(&o.SecondLook, time.Hour)
-	duration(&o.PartitionAge, 24*time.Hour)
-	duration(&o.Retention, 7*24*time.Hour)
-	if o.Lock == nil {
-		o.Lock = AdvisoryLock{}
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-}
 
 // Worker cleans up behind deleted parents. Its methods may be called
 // concurrently, by any number of processes.
@@ -101,9 +18,9 @@ type Worker struct {
 }
 
 // New makes a worker. It starts nothing and connects to nothing: see Run, and
-// Validate for the definitions.
+// Validate for the definitions. Error: what is wrong with the options.
 func New(o Options) (*Worker, error) {
-	if err := o.Databases.check(); err != nil {
+	if err := errors.Join(o.Databases.check(), o.Definitions.check(), o.Check()); err != nil {
 		return nil, err
 	}
 	o.defaults()
@@ -112,7 +29,14 @@ func New(o Options) (*Worker, error) {
 			return nil, fmt.Errorf("loose foreign keys: the pool of database %s has one connection: a lock takes one and the work another", d.Name)
 		}
 	}
-	return &Worker{opt: o, metrics: newMetrics()}, nil
+	metrics := newMetrics()
+	if o.Registerer != nil {
+		var err error
+		if metrics, err = metrics.register(o.Registerer); err != nil {
+			return nil, fmt.Errorf("loose foreign keys: registering metrics: %w", err)
+		}
+	}
+	return &Worker{opt: o, metrics: metrics}, nil
 }
 
 // Run cleans up until ctx ends: once each Interval, the databases in turn by the
@@ -191,7 +115,7 @@ func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
 	began := time.Now()
 	rs, _, err := lookUp(ctx, w.opt.Databases, w.opt.Definitions)
 	if err != nil {
-		return Result{Database: database}, err
+		return Result{Database: database}, explain(err)
 	}
 	c := w.cleaner(db, w.opt)
 	c.begin = (w.runs.Add(1) - 1) / uint64(len(w.parentDatabases()))

@@ -22,7 +22,7 @@ func main() {
 // execute runs one command line and returns the exit code.
 func execute(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
 	s := newSource(env, stderr)
-	root := cli.New(cli.Env{Open: s.open})
+	root := cli.New(cli.Env{Open: s.open, Tuning: s.tuning})
 	s.addFlags(root.PersistentFlags())
 	root.AddCommand(newWorkerCommand(s))
 	root.SetArgs(args)

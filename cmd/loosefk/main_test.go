@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
@@ -129,6 +131,51 @@ func TestBadUsage(t *testing.T) {
 	l.want(2, "unknown flag", "run", "--nonsense")
 	l.want(2, "unknown command", "status", "main")
 	l.want(0, "SIGTERM", "worker", "--help")
+	l.want(2, "interval is -1s: it has to be from 1ms", append(db, "worker", "--interval=-1s")...)
+	l.want(2, "--batch is 0: leave it out", append(db, "run", "--batch=0")...)
+	l.want(2, "max attempts is 99999", append(db, "drain", "--table", "a", "--max-attempts", "99999")...)
+	l.env = map[string]string{"LOOSEFK_LOCK_TIMEOUT": "soon", "LOOSEFK_DELETE_LIMIT": "many", "LOOSEFK_RETENTION": "-1h"}
+	l.want(2, `LOOSEFK_LOCK_TIMEOUT is "soon": want a time such as 90s`, append(db, "doctor")...)
+	l.want(2, `LOOSEFK_DELETE_LIMIT is "many": want a whole number`, append(db, "run")...)
+	l.want(2, "retention is -1h0m0s: it has to be from", append(db, "worker")...)
+}
+
+// TestTuning has options from flags and variables, the flag first.
+func TestTuning(t *testing.T) {
+	t.Parallel()
+	dsn := newDatabase(t, parents+";"+children)
+	env := map[string]string{
+		"LOOSEFK_DATABASE_URL": dsn, "LOOSEFK_DEFINITIONS": write(t, "d.yml", definitions),
+		"LOOSEFK_MAX_DELETES": "7", "LOOSEFK_DELETE_LIMIT": "2", "LOOSEFK_PARTITION_AGE": "1ms",
+	}
+	l := tool{t, env}
+	l.want(0, "", "install")
+	l.want(0, "", "track")
+	runSQL(t, dsn, "DELETE FROM projects")
+	l.want(0, "7 rows deleted, 0 updated; 5 not finished; stopped at the limit of deletes; added partition", "run")
+	l.want(0, "0 of 5 records processed, 3 rows deleted", "run", "--max-deletes", "3", "--partition-age", "24h")
+	l.want(0, "nothing of projects is pending", "drain", "--table", "projects", "--batch", "1")
+}
+
+// TestTransactionPooling goes the whole way through a pooler that shares sessions,
+// which knows nothing of prepared statements.
+func TestTransactionPooling(t *testing.T) {
+	t.Parallel()
+	dsn := newDatabase(t, parents+";"+children)
+	for i, setting := range []string{"", "server_round_robin = 1"} {
+		pooled := pgtest.PgBouncer(t, dsn, "transaction", setting)
+		l := tool{t, map[string]string{"LOOSEFK_DATABASE_URL": pooled, "LOOSEFK_DEFINITIONS": write(t, "d.yml", definitions)}}
+		l.want(0, "1 definitions fit", "validate")
+		l.want(0, "database main: installed", "install")
+		l.want(0, "tracking deletions from projects", "track")
+		l.want(0, "all is well", "doctor")
+		runSQL(t, dsn, fmt.Sprintf("DELETE FROM projects WHERE id = %d", i+1))
+		l.want(0, "1 of 1 records processed, 10 rows deleted", "run")
+		runSQL(t, dsn, fmt.Sprintf("DELETE FROM projects WHERE id = %d", i+3))
+		l.want(0, "nothing of projects is pending", "drain", "--table", "projects")
+		l.want(0, "public.ci_pipelines", "audit")
+		l.want(0, "nothing is pending", "status")
+	}
 }
 
 // output is written to and read at the same time.

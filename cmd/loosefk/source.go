@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/pflag"
 
@@ -28,12 +29,13 @@ type source struct {
 	mapFile     string
 	schema      string
 	redis       string
+	tuning      *cli.Tuning
 }
 
 const defaultDefinitions = "config/loose_foreign_keys.yml"
 
 func newSource(env func(string) string, stderr io.Writer) *source {
-	return &source{env: env, log: slog.New(slog.NewTextHandler(stderr, nil))}
+	return &source{env: env, log: slog.New(slog.NewTextHandler(stderr, nil)), tuning: &cli.Tuning{Getenv: env}}
 }
 
 func (s *source) addFlags(f *pflag.FlagSet) {
@@ -54,11 +56,15 @@ func (s *source) value(flag, variable string) string {
 
 // open is cli.Env's. Pools connect when they are used.
 func (s *source) open(ctx context.Context) (*cli.App, error) {
-	app := &cli.App{File: s.value(s.definitions, "LOOSEFK_DEFINITIONS"), Options: loosefk.Options{Log: s.log}}
+	app := &cli.App{File: s.value(s.definitions, "LOOSEFK_DEFINITIONS")}
 	if app.File == "" {
 		app.File = defaultDefinitions
 	}
 	var err error
+	if app.Options, err = s.tuning.Options(); err != nil {
+		return nil, err
+	}
+	app.Options.Log = s.log
 	app.Definitions, err = loosefk.Load(app.File)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && s.value(s.definitions, "LOOSEFK_DEFINITIONS") == "":
@@ -114,6 +120,10 @@ func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databa
 		}
 		if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 			cfg.ConnConfig.RuntimeParams["application_name"] = "loosefk"
+		}
+		// Statements with a name are lost behind a pooler that shares sessions.
+		if !strings.Contains(dsn, "default_query_exec_mode") {
+			cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 		}
 		pool, err := pgxpool.NewWithConfig(ctx, cfg)
 		if err != nil {

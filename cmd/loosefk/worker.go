@@ -17,7 +17,6 @@ import (
 )
 
 func newWorkerCommand(s *source) *cobra.Command {
-	var o loosefk.Options
 	var metrics string
 	cmd := &cobra.Command{
 		Use:   "worker",
@@ -34,7 +33,8 @@ parent tables. It refuses to start when the definitions don't fit the databases.
 				return err
 			}
 			defer app.Close()
-			o.Databases, o.Definitions, o.Lock, o.Log = app.Databases, app.Definitions, app.Options.Lock, app.Options.Log
+			o := app.Options
+			o.Databases, o.Definitions = app.Databases, app.Definitions
 			if err := loosefk.Validate(cmd.Context(), o.Databases, o.Definitions); err != nil {
 				return err
 			}
@@ -53,10 +53,7 @@ parent tables. It refuses to start when the definitions don't fit the databases.
 	}
 	f := cmd.Flags()
 	f.StringVar(&metrics, "metrics-addr", "", "serve Prometheus metrics at this address under /metrics, such as :9187")
-	f.DurationVar(&o.Interval, "interval", time.Minute, "time between runs")
-	f.DurationVar(&o.MaxRuntime, "max-runtime", 30*time.Second, "longest run")
-	f.IntVar(&o.MaxDeletes, "max-deletes", 100_000, "most rows that a run deletes")
-	f.IntVar(&o.MaxUpdates, "max-updates", 50_000, "most rows that a run updates")
+	s.tuning.AddFlags(f)
 	return cmd
 }
 

@@ -34,6 +34,17 @@ type App struct {
 // Env makes an App for a command; it is called when a command runs, never before.
 type Env struct {
 	Open func(ctx context.Context) (*App, error)
+	// Tuning has the flags of the worker's options, for the commands that make one.
+	// Open puts what it says into App.Options. Nil: they have no such flags.
+	Tuning *Tuning
+}
+
+// tune adds the flags of the worker's options to a command.
+func (env Env) tune(cmd *cobra.Command) *cobra.Command {
+	if env.Tuning != nil {
+		env.Tuning.AddFlags(cmd.Flags())
+	}
+	return cmd
 }
 
 // New makes the command loosefk with all others below it. They write to the
@@ -59,8 +70,8 @@ problem, audit found orphans, and so on).`,
 	root.AddCommand(
 		newInstallCommand(env), newTrackCommand(env), newUntrackCommand(env), newValidateCommand(env),
 		newListCommand(env), newConvertCommand(env), newRevertCommand(env),
-		newStatusCommand(env), newRunCommand(env), newDrainCommand(env),
-		newDoctorCommand(env), newFixDefaultPartitionCommand(env), newAuditCommand(env),
+		newStatusCommand(env), env.tune(newRunCommand(env)), env.tune(newDrainCommand(env)),
+		env.tune(newDoctorCommand(env)), newFixDefaultPartitionCommand(env), newAuditCommand(env),
 	)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageOf(cmd, err) })
 	checkArgs(root)

@@ -57,6 +57,9 @@ func (l *Lock) Hold(ctx context.Context, _ *loosefk.Database, name string, fn fu
 	if ttl <= 0 {
 		ttl = DefaultTTL
 	}
+	if ttl < 10*time.Millisecond { // it is renewed three times in it
+		return false, fmt.Errorf("taking lock %s in Redis: the lock's time to live is %s: it has to be at least 10ms", name, ttl)
+	}
 	key, token := l.Prefix+name, rand.Text()
 	expires := time.Now().Add(ttl)
 	held, err = l.take(ctx, key, token, ttl)

@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/purser-registry/purser/loosefk"
+)
+
+// Tuning is the worker's numbers and times as flags of commands, each of which has
+// an environment variable too: --max-deletes and LOOSEFK_MAX_DELETES.
+type Tuning struct {
+	// Getenv is where variables come from. Default os.Getenv.
+	Getenv func(string) string
+
+	options loosefk.Options
+	sets    []*pflag.FlagSet // of the commands; one of them is parsed
+}
+
+// AddFlags adds the flags to those of a command.
+func (t *Tuning) AddFlags(f *pflag.FlagSet) {
+	t.sets = append(t.sets, f)
+	o := &t.options
+	f.DurationVar(&o.Interval, "interval", 0, "time between runs (default 1m)")
+	f.DurationVar(&o.MaxRuntime, "max-runtime", 0, "longest run (default 30s)")
+	f.IntVar(&o.MaxDeletes, "max-deletes", 0, "most rows that a run deletes (default 100000)")
+	f.IntVar(&o.MaxUpdates, "max-updates", 0, "most rows that a run updates (default 50000)")
+	f.IntVar(&o.Batch, "batch", 0, "records that are worked off together (default 500)")
+	f.IntVar(&o.DeleteLimit, "delete-limit", 0, "most rows that a query deletes (default 1000)")
+	f.IntVar(&o.UpdateLimit, "update-limit", 0, "most rows that a query updates (default 500)")
+	f.IntVar(&o.UrgentRecords, "urgent-records", 0, "records of the urgent lane, for each parent table and run (default 100)")
+	f.DurationVar(&o.LockTimeout, "lock-timeout", 0, "longest wait for a lock; keep it below deadlock_timeout (default 200ms)")
+	f.DurationVar(&o.StatementTimeout, "statement-timeout", 0, "longest query (default 10s)")
+	f.IntVar(&o.MaxAttempts, "max-attempts", 0, "runs that may leave a record unfinished before it waits (default 3)")
+	f.DurationVar(&o.RescheduleAfter, "reschedule-after", 0, "how long it waits then (default 10m)")
+	f.DurationVar(&o.SecondLook, "second-look", 0, "when children in another database are looked for again; -1s: never (default 1h)")
+	f.DurationVar(&o.PartitionAge, "partition-age", 0, "age of the newest partition's first record from which on there is a next one (default 24h)")
+	f.DurationVar(&o.Retention, "retention", 0, "how long detached partitions are kept (default 168h)")
+}
+
+// Options returns what the flags and variables say, zero where they say nothing, and
+// what is wrong with it.
+func (t *Tuning) Options() (loosefk.Options, error) {
+	getenv := t.Getenv
+	if getenv == nil {
+		getenv = os.Getenv
+	}
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	parsed := Tuning{}
+	parsed.AddFlags(all)
+	var errs []error
+	set := func(name, value, where string) {
+		switch err := all.Set(name, value); {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s is %q: want %s", where, value, map[string]string{
+				"duration": "a time such as 90s or 10m", "int": "a whole number"}[all.Lookup(name).Value.Type()]))
+		case strings.Trim(all.Lookup(name).Value.String(), "0s") == "":
+			errs = append(errs, fmt.Errorf("%s is 0: leave it out for the default", where))
+		}
+	}
+	all.VisitAll(func(f *pflag.Flag) {
+		variable := "LOOSEFK_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		for _, s := range t.sets {
+			if s.Changed(f.Name) {
+				set(f.Name, s.Lookup(f.Name).Value.String(), "--"+f.Name)
+				return
+			}
+		}
+		if value := getenv(variable); value != "" {
+			set(f.Name, value, variable)
+		}
+	})
+	if err := errors.Join(append(errs, parsed.options.Check())...); err != nil {
+		return loosefk.Options{}, &exit{exitUsage, err}
+	}
+	return parsed.options, nil
+}

@@ -1,0 +1,65 @@
+package loosefk
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Options that make no sense are refused when the worker is made, each by its name.
+func TestOptionsAreChecked(t *testing.T) {
+	t.Parallel()
+	dbs := Databases{{Name: "main", Pool: newPool(t)}}
+	wrong := Options{
+		Databases: dbs, Interval: -time.Second, MaxDeletes: -1, MaxUpdates: -1, MaxRuntime: -1, Batch: -5, DeleteLimit: 2_000_000,
+		UpdateLimit: -1, UrgentRecords: -1, LockTimeout: -1, StatementTimeout: time.Microsecond, MaxAttempts: 40_000,
+		RescheduleAfter: -time.Minute, SecondLook: time.Nanosecond, PartitionAge: -1, Retention: -1,
+	}
+	_, err := New(wrong)
+	if err == nil || strings.Count(err.Error(), "it has to be from") != 15 {
+		t.Errorf("it says %v", err)
+	}
+	for _, want := range []string{"interval is -1s: it has to be from 1ms to 24h0m0s", "batch is -5: it has to be from 1 to 100000", "second look is 1ns: it has to be from 1ms to 720h0m0s, or less than 0 for never"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("it says %v, want %s", err, want)
+		}
+	}
+	for want, o := range map[string]Options{
+		"":                       {SecondLook: -1},
+		"there is no database":   {Databases: Databases{}},
+		"want async_delete":      {Definitions: Definitions{{Child: "a", Parent: "b", Column: "c", OnDelete: "cascade"}}},
+		"the delete limit is -1": {Definitions: Definitions{{Child: "a", Parent: "b", Column: "c", OnDelete: AsyncDelete, DeleteLimit: -1}}},
+	} {
+		if o.Databases == nil {
+			o.Databases = dbs
+		}
+		if _, err := New(o); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%+v: %v, want %q", o, err, want)
+		}
+	}
+}
+
+// Workers of one process share a registerer, and their counts add up.
+func TestWorkersShareRegisterer(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	db := install(t, pool, "projects")
+	reg := prometheus.NewPedanticRegistry()
+	o := Options{Definitions: parse(t, oneDefinition), Registerer: reg}
+	for id, w := range []*Worker{newWorker(t, o, db), newWorker(t, o, db)} {
+		family(t, pool, id+1, 3)
+		runOnce(t, w, "main")
+	}
+	families, err := reg.Gather()
+	must(t, err)
+	for _, f := range families {
+		if f.GetName() == "loose_foreign_key_deletions" && f.Metric[0].GetCounter().GetValue() != 6 {
+			t.Errorf("%v rows were deleted, want 6", f.Metric[0].GetCounter().GetValue())
+		}
+	}
+	if len(families) == 0 {
+		t.Error("there are no metrics")
+	}
+}
