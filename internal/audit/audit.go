@@ -80,6 +80,9 @@ type Entry struct {
 	// read has a json.RawMessage.
 	Detail    any    `json:"detail,omitempty"`
 	CountedBy string `json:"counted_by,omitempty"` // of a pull
+	// RedisSeq is the number that Redis has given a pull which it counts. It is 0 in what
+	// is listed.
+	RedisSeq int64 `json:"-"`
 	// Port is the client's, of the connection that a pull came by. It is 0 in what is
 	// listed.
 	Port int `json:"-"`

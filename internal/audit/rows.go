@@ -16,15 +16,15 @@ import (
 // (COPY would be no faster at these sizes and can't do that.)
 const insertEntries = `
 	INSERT INTO auditlog (id, time, kind, actor, address, user_agent, request_id,
-		namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port)
+		namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq)
 	SELECT COALESCE(id, nextval('auditlog_id_seq')), COALESCE(time, now()), kind,
 		NULLIF(actor, ''), NULLIF(address, ''), NULLIF(user_agent, ''), NULLIF(request_id, ''),
 		NULLIF(namespace, ''), NULLIF(repository, ''), repository_id, NULLIF(tag, ''), digest,
-		policy, run, NULLIF(detail, '')::jsonb, NULLIF(counted_by, ''), NULLIF(port, 0)
+		policy, run, NULLIF(detail, '')::jsonb, NULLIF(counted_by, ''), NULLIF(port, 0), NULLIF(redis_seq, 0)
 	FROM unnest($1::bigint[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
-		$8::text[], $9::text[], $10::bigint[], $11::text[], $12::bytea[], $13::uuid[], $14::uuid[], $15::text[], $16::text[], $17::integer[])
+		$8::text[], $9::text[], $10::bigint[], $11::text[], $12::bytea[], $13::uuid[], $14::uuid[], $15::text[], $16::text[], $17::integer[], $18::bigint[])
 		AS e (id, time, kind, actor, address, user_agent, request_id,
-			namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port)
+			namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq)
 	ON CONFLICT (time, id) DO NOTHING`
 
 // errUnfit says that an entry can't be written, whatever the database does.
@@ -35,6 +35,7 @@ func arguments(s Source, entries []Entry) ([]any, error) {
 	n := len(entries)
 	var (
 		ids, repositories                             = make([]pgtype.Int8, n), make([]pgtype.Int8, n)
+		seqs                                          = make([]int64, n)
 		times                                         = make([]pgtype.Timestamptz, n)
 		kind, actor, address, agent, request          = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 		namespace, repository, tag, detail, countedBy = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
@@ -61,11 +62,11 @@ func arguments(s Source, entries []Entry) ([]any, error) {
 		if !e.Digest.IsZero() {
 			digests[i] = e.Digest.Bytes()
 		}
-		ports[i] = e.Port
+		ports[i], seqs[i] = e.Port, e.RedisSeq
 		policies[i], runs[i] = nullable(e.Policy), nullable(e.Run)
 	}
 	return []any{ids, times, kind, actor, address, agent, request,
-		namespace, repository, repositories, tag, digests, policies, runs, detail, countedBy, ports}, nil
+		namespace, repository, repositories, tag, digests, policies, runs, detail, countedBy, ports, seqs}, nil
 }
 
 func nullable(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: id != uuid.Nil} }

@@ -47,8 +47,14 @@ func (b batches) open(ctx context.Context) (n, kept int64, err error) {
 
 // apply takes a batch as applied, in the transaction that adds what it claimed, and
 // returns its state if it isn't open any more.
-func (b batches) apply(ctx context.Context, tx pgx.Tx, n int64, keys int) (other string, err error) {
-	done, err := tx.Exec(ctx, "UPDATE redisflushbatches SET state = 'applied', keys = $2 WHERE id = $1 AND state = 'open'", n, keys)
+func (b batches) apply(ctx context.Context, tx pgx.Tx, n int64, list []claimed) (other string, err error) {
+	names, seqs := make([]int64, len(list)), make([]int64, len(list))
+	for i, c := range list {
+		names[i], seqs[i] = keyName(c.key), c.seq
+	}
+	done, err := tx.Exec(ctx, `
+		UPDATE redisflushbatches SET state = 'applied', keys = $2, key_names = $3, key_seqs = $4 WHERE id = $1 AND state = 'open'`,
+		n, len(list), names, seqs)
 	if err != nil {
 		return "", fmt.Errorf("applying flush %d: %w", n, err)
 	}
@@ -123,6 +129,37 @@ func (b batches) sweep(ctx context.Context) error {
 			ORDER BY created_at LIMIT 10000 FOR UPDATE SKIP LOCKED))`, batchesFor.Microseconds())
 	if err != nil {
 		return fmt.Errorf("forgetting old flushes: %w", err)
+	}
+	return nil
+}
+
+// appliedSince is up to which number each key has been applied by batches since a time.
+func (b batches) appliedSince(ctx context.Context, since time.Time) (map[int64]int64, error) {
+	rows, err := b.stats.Pool.Query(ctx, `
+		SELECT k.name, k.seq FROM redisflushbatches, unnest(key_names, key_seqs) AS k (name, seq)
+		WHERE state = 'applied' AND created_at >= $1`, since)
+	if err != nil {
+		return nil, fmt.Errorf("reading what was flushed: %w", err)
+	}
+	list := map[int64]int64{}
+	var name, seq int64
+	if _, err := pgx.ForEachRow(rows, []any{&name, &seq}, func() error {
+		list[name] = max(list[name], seq)
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("reading what was flushed: %w", err)
+	}
+	return list, nil
+}
+
+// forgetApplied forgets what batches have applied that were complete long ago.
+func (b batches) forgetApplied(ctx context.Context) error {
+	_, err := b.stats.Pool.Exec(ctx, `
+		UPDATE redisflushbatches SET key_names = NULL, key_seqs = NULL
+		WHERE state <> 'open' AND key_names IS NOT NULL
+			AND created_at < (SELECT last_processed_timestamp FROM redisprocessingstate) - $1::bigint * interval '1 microsecond'`, appliedFor.Microseconds())
+	if err != nil {
+		return fmt.Errorf("forgetting what was flushed: %w", err)
 	}
 	return nil
 }

@@ -150,6 +150,9 @@ func (w *FlushWorker) run(ctx context.Context) error {
 			last_processed_timestamp = GREATEST(last_processed_timestamp, $1)`, begun); err != nil {
 		return fmt.Errorf("recording a flush of pulls: %w", err)
 	}
+	if err := w.batches.forgetApplied(ctx); err != nil {
+		return err
+	}
 	return w.batches.sweep(ctx)
 }
 
@@ -207,12 +210,7 @@ func (w *FlushWorker) agree(ctx context.Context) error {
 		return err
 	}
 	if known < kept {
-		w.opt.Logger.ErrorContext(ctx, "Redis has lost pulls, which can't be counted any more: it was emptied, or set back",
-			"batch", known, "batch_of_database", kept)
-		if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
-			return err
-		}
-		if err := w.opt.Redis.raiseEpoch(ctx, kept, 0); err != nil {
+		if err := w.recover(ctx, c); err != nil {
 			return err
 		}
 	}
@@ -296,6 +294,7 @@ type claimed struct {
 	digest     oci.Digest
 	count      int64
 	last       time.Time
+	seq        int64 // of the last pull in it; 0: it has no numbers
 }
 
 // parseClaim reads the answer of claimScript to its owner.
@@ -312,6 +311,9 @@ func parseClaim(key string, fields []any) (c claimed, err error) {
 		return c, err
 	}
 	if c.repository, err = strconv.ParseInt(text[3], 10, 64); err != nil {
+		return c, err
+	}
+	if c.seq, err = strconv.ParseInt(text[7], 10, 64); err != nil {
 		return c, err
 	}
 	if c.digest, err = oci.ParseDigest(text[5]); err != nil {
@@ -346,7 +348,7 @@ func (w *FlushWorker) write(ctx context.Context, n int64, list []claimed) (state
 	err = w.opt.withAlive(ctx, sorted(ids), func(alive map[int64]bool, tx pgx.Tx) error {
 		var sum counts
 		sum, gone = addUp(list, alive)
-		if state, err = w.batches.apply(ctx, tx, n, len(list)); err != nil || state != "" {
+		if state, err = w.batches.apply(ctx, tx, n, list); err != nil || state != "" {
 			return err
 		}
 		if err := sum.writeFlushed(ctx, tx); err != nil {

@@ -78,6 +78,8 @@
 // with them. A key remembers the last batch that is done with it, so that a claim that
 // comes late does nothing.
 //
+// What Redis loses is counted from the log where it was logged, once: see recount.
+//
 // A claim holds until its batch is over. A worker that dies leaves it open for its
 // lease at most; another one abandons it then, and a worker that was only slow finds
 // that out when it applies.

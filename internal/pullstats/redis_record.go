@@ -50,7 +50,8 @@ func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event,
 		case got == refused:
 			kept, err = append(kept, g.events...), cause
 		default:
-			q.counted(ctx, g.events, got)
+			seq, _ := g.call.cmd.Int64() // 0: it isn't known
+			q.counted(ctx, g.events, got, seq)
 			if got == unanswered {
 				err = cause
 			}
@@ -64,11 +65,11 @@ func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event,
 
 // counted logs pulls that Redis has counted or, where it didn't answer, may have:
 // who would count them again might count them twice.
-func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome) {
+func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome, seq int64) {
 	n := 0
 	for _, e := range list {
 		n += e.n
-		e.CountedBy = audit.CountedByRedis
+		e.CountedBy, e.RedisSeq = audit.CountedByRedis, seq
 		q.r.log(ctx, e.Entry)
 		if e.name != "" && e.Tag != "" {
 			q.heads.used(e.Entry)

@@ -59,35 +59,41 @@ func parseRedisTime(s string) (time.Time, error) {
 // can't fail after its first change.
 var (
 	// recordScript counts pulls: count, time, repository_id, tag_name,
-	// manifest_digest, pull_method.
+	// manifest_digest, pull_method. The answer is their number, which is greater than all
+	// before in this key, whether it was deleted meanwhile or not: by the server's clock, in
+	// microseconds.
 	recordScript = redis.NewScript(`
+local now = redis.call('TIME')
+local seq = tonumber(now[1]) * 1000000 + tonumber(now[2])
+seq = string.format('%.0f', math.max(seq, (tonumber(redis.call('HGET', KEYS[1], 'seq') or 0) or 0) + 1))
 local last = redis.call('HGET', KEYS[1], 'last_pull_timestamp')
 local newer = not last or tonumber(last) < tonumber(ARGV[2])
 redis.call('HINCRBY', KEYS[1], 'pull_count', ARGV[1])
 if not last then
   redis.call('HSET', KEYS[1], 'repository_id', ARGV[3], 'tag_name', ARGV[4], 'manifest_digest', ARGV[5],
-    'pull_method', ARGV[6], 'last_pull_timestamp', ARGV[2])
+    'pull_method', ARGV[6], 'last_pull_timestamp', ARGV[2], 'born', seq)
 elseif newer then
   redis.call('HSET', KEYS[1], 'last_pull_timestamp', ARGV[2])
 end
+redis.call('HSET', KEYS[1], 'seq', seq)
 redis.call('PERSIST', KEYS[1])
-return 1`)
+return seq`)
 
 	// claimScript gives what a key has counted to a batch: its number. The answer is
 	// the claim that the key has now and, if that is the batch's, what it comes to;
 	// nothing if there is nothing to claim. Once more it answers the same.
 	claimScript = redis.NewScript(`
 local h = redis.call('HMGET', KEYS[1], 'claim', 'done', 'pull_count', 'last_pull_timestamp', 'claimed_count', 'claimed_ts',
-  'repository_id', 'tag_name', 'manifest_digest', 'pull_method')
+  'repository_id', 'tag_name', 'manifest_digest', 'pull_method', 'seq', 'claimed_seq')
 if h[1] and h[1] ~= '' then
   if h[1] ~= ARGV[1] then return {h[1]} end
-  return {h[1], h[5], h[6], h[7], h[8], h[9], h[10]}
+  return {h[1], h[5], h[6], h[7], h[8], h[9], h[10], h[12] or '0'}
 end
 if (tonumber(h[2] or 0) or 0) >= tonumber(ARGV[1]) then return false end
 if not ((tonumber(h[3] or 0) or 0) > 0) then return false end
 local at = h[4] or '0'
-redis.call('HSET', KEYS[1], 'claim', ARGV[1], 'claimed_count', h[3], 'claimed_ts', at, 'pull_count', '0')
-return {ARGV[1], h[3], at, h[7], h[8], h[9], h[10]}`)
+redis.call('HSET', KEYS[1], 'claim', ARGV[1], 'claimed_count', h[3], 'claimed_ts', at, 'pull_count', '0', 'claimed_seq', h[11] or '0')
+return {ARGV[1], h[3], at, h[7], h[8], h[9], h[10], h[11] or '0'}`)
 
 	// settleScript ends the claim of a batch: its number, "applied" or "abandoned", and
 	// the seconds that a key with nothing to count stays. What wasn't applied is to be

@@ -1,0 +1,72 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Place is where an entry is in the order of time and id.
+type Place struct {
+	Time time.Time
+	ID   int64
+}
+
+// RedisPull is a pull that Redis has counted, as its entry says.
+type RedisPull struct {
+	Place
+	RepositoryID int64 // 0: the repository is gone
+	Tag          string
+	Digest       oci.Digest
+	Seq          int64 // Redis's number of it; 0: it gave none
+}
+
+// CountedByRedis are up to n pulls that Redis has counted and that come after a place, in
+// the order of time, and the place of the last one; zero: there are no more.
+func (l *Log) CountedByRedis(ctx context.Context, after Place, n int) (list []RedisPull, next Place, err error) {
+	rows, err := l.db.Pool.Query(ctx, `
+		SELECT time, id, COALESCE(repository_id, 0), COALESCE(tag, ''), digest, COALESCE(redis_seq, 0) FROM auditlog
+		WHERE time >= $1 AND (time, id) > ($1, $2) AND kind = 'pull_repo' AND counted_by = 'redis' ORDER BY time, id LIMIT $3`,
+		after.Time, after.ID, n)
+	if err != nil {
+		return nil, next, fmt.Errorf("reading pulls that Redis has counted: %w", err)
+	}
+	list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p RedisPull, err error) {
+		var digest []byte
+		if err = row.Scan(&p.Time, &p.ID, &p.RepositoryID, &p.Tag, &digest, &p.Seq); err == nil && digest != nil {
+			p.Digest, err = oci.DigestFromBytes(digest)
+		}
+		return p, err
+	})
+	if err != nil {
+		return nil, next, fmt.Errorf("reading pulls that Redis has counted: %w", err)
+	}
+	if len(list) == n {
+		next = list[n-1].Place
+	}
+	return list, next, nil
+}
+
+// CountAgain marks pulls as to be counted from the log, by who reads it, unless they are
+// already. They are read again, as if they had been written now.
+func (l *Log) CountAgain(ctx context.Context, list []RedisPull) error {
+	if len(list) == 0 {
+		return nil
+	}
+	times, ids := make([]time.Time, len(list)), make([]int64, len(list))
+	for i, p := range list {
+		times[i], ids[i] = p.Time, p.ID
+	}
+	_, err := l.db.Pool.Exec(ctx, `
+		UPDATE auditlog a SET counted_by = 'audit', xid = pg_current_xact_id(), redis_seq = NULL
+		FROM unnest($1::timestamptz[], $2::bigint[]) AS lost (time, id)
+		WHERE a.time = lost.time AND a.id = lost.id AND a.counted_by = 'redis'`, times, ids)
+	if err != nil {
+		return fmt.Errorf("having pulls counted again: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+package pullstats
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/purser-registry/purser/internal/audit"
+)
+
+const (
+	// recountMargin is how much earlier than its record in Redis a pull may have been.
+	recountMargin = 10 * time.Minute
+	// recountMost is how far back the log is searched for pulls that Redis has lost.
+	recountMost = 24 * time.Hour
+	// recountPage is how many pulls are looked at together.
+	recountPage = 2000
+	// recountWait is how long a recount waits for processes to write their pulls.
+	recountWait = 10 * time.Second
+	// appliedFor is how much longer than to the last complete flush batches remember what
+	// they applied.
+	appliedFor = time.Hour
+)
+
+var errUnwritten = errors.New("Redis has lost pulls, which are counted from the log when all processes have written theirs")
+
+// keyName is a short name of a key.
+func keyName(key string) int64 {
+	sum := sha256.Sum256([]byte(key))
+	return int64(binary.BigEndian.Uint64(sum[:8]))
+}
+
+// recover makes good what Redis has lost, as far as the log has it, and tells Redis of the
+// newest batch. Of several processes one does it.
+func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) error {
+	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
+		if err := unhurried(ctx, tx); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('pulls that Redis has lost', 0))"); err != nil {
+			return fmt.Errorf("counting what Redis has lost: %w", err)
+		}
+		known, kept, err := w.opt.Redis.epochs(ctx, c)
+		if err != nil || known >= kept { // another process was faster
+			return err
+		}
+		w.opt.Logger.ErrorContext(ctx, "Redis has lost pulls: it was emptied, or set back", "batch", known, "batch_of_database", kept)
+		all, err := w.recount(ctx)
+		if err != nil {
+			return err
+		}
+		// Of one that was set back it can't be told what of a key is missing.
+		if !all || known > 0 {
+			if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
+				return err
+			}
+		}
+		return w.opt.Redis.raiseEpoch(ctx, kept, 0)
+	})
+}
+
+// recount has the pulls that Redis has lost counted from the log, and says whether these
+// are all.
+//
+// Each pull that Redis counts gets a number from its key, which grows, and the log has it.
+// A batch that is applied remembers up to which number of each key it has. So a pull in the
+// log is in the statistics if a batch has applied its key up to its number or beyond; it is
+// in Redis if the key was born before it; and else it is lost. What is lost is marked as to
+// be counted from the log, and gets a new place in the log's order, behind the watermark:
+// from there it is counted once, as all are. A recount that is cut off is begun again, and
+// finds what was marked marked.
+//
+// No batch that has claimed what is lost may be applied later, so open ones are abandoned
+// first. No new one claims anything before Redis is told of it, which it isn't while it
+// counts as one that has lost pulls.
+func (w *FlushWorker) recount(ctx context.Context) (all bool, err error) {
+	from, all, err := w.recountFrom(ctx)
+	if err != nil {
+		return false, err
+	}
+	if _, err := w.opt.Stats.Pool.Exec(ctx, "UPDATE redisflushbatches SET state = 'abandoned' WHERE state = 'open'"); err != nil {
+		return false, fmt.Errorf("giving up flushes: %w", err)
+	}
+	applied, err := w.batches.appliedSince(ctx, from.Add(-recountMargin))
+	if err != nil {
+		return false, err
+	}
+	log := audit.New(w.opt.Log)
+	for after := (audit.Place{Time: from}); ; {
+		page, next, err := log.CountedByRedis(ctx, after, recountPage)
+		if err != nil {
+			return false, err
+		}
+		lost, unknown, err := w.lost(ctx, page, applied)
+		if err != nil {
+			return false, err
+		}
+		if unknown {
+			all = false
+		}
+		if err := log.CountAgain(ctx, lost); err != nil {
+			return false, err
+		}
+		if len(lost) > 0 {
+			w.opt.Logger.WarnContext(ctx, "pulls that Redis has lost are counted from the audit log", "pulls", len(lost))
+		}
+		if next == (audit.Place{}) {
+			return all, nil
+		}
+		after = next
+	}
+}
+
+// recountFrom is the time from which pulls may be lost, and whether the log has all of
+// them. It waits for processes that have pulls to write.
+func (w *FlushWorker) recountFrom(ctx context.Context) (from time.Time, all bool, err error) {
+	var flushed, now time.Time
+	if err := w.opt.Stats.Pool.QueryRow(ctx, "SELECT last_processed_timestamp, clock_timestamp() FROM redisprocessingstate").Scan(&flushed, &now); err != nil {
+		return from, false, fmt.Errorf("reading how pulls in Redis are flushed: %w", err)
+	}
+	for deadline := time.Now().Add(recountWait); ; {
+		var waits bool
+		err := w.opt.Stats.Pool.QueryRow(ctx, `
+			SELECT count(*) FILTER (WHERE written_to < $1 AND ended_at IS NULL AND seen_at > now() - $2::bigint * interval '1 microsecond') > 0,
+				count(*) > 0 AND bool_and(logged) FROM pullrecorders WHERE redis AND (ended_at IS NULL OR ended_at >= $3)`,
+			now, goneAfter.Microseconds(), flushed).Scan(&waits, &all)
+		if err != nil {
+			return from, false, fmt.Errorf("asking up to when pulls are written: %w", err)
+		}
+		if !waits {
+			break
+		}
+		if time.Now().After(deadline) {
+			return from, false, errUnwritten
+		}
+		if err := pause(ctx, busyTick/4); err != nil {
+			return from, false, err
+		}
+	}
+	if from = flushed.Add(-recountMargin); from.Before(now.Add(-recountMost)) {
+		return now.Add(-recountMost), false, nil
+	}
+	return from, all, nil
+}
+
+// lost are those of the pulls that are neither in the statistics nor in Redis. unknown says
+// that of some it can't be told.
+func (w *FlushWorker) lost(ctx context.Context, page []audit.RedisPull, applied map[int64]int64) (lost []audit.RedisPull, unknown bool, err error) {
+	var open []audit.RedisPull
+	var keys []string
+	for _, p := range page {
+		key := pullKey(p.RepositoryID, p.Tag, p.Digest)
+		switch last := applied[keyName(key)]; {
+		case p.RepositoryID == 0: // its repository is gone
+		case p.Seq == 0:
+			unknown = true // Redis didn't answer
+		case p.Seq > last:
+			open, keys = append(open, p), append(keys, key)
+		}
+	}
+	if len(open) == 0 {
+		return nil, unknown, nil
+	}
+	born, err := w.opt.Redis.born(ctx, keys)
+	if err != nil {
+		return nil, false, err
+	}
+	for i, p := range open {
+		if born[i] == 0 || p.Seq < born[i] {
+			lost = append(lost, p)
+		}
+	}
+	return lost, unknown, nil
+}
+
+// born are the first numbers of keys, 0 for those that aren't there.
+func (r *Redis) born(ctx context.Context, keys []string) ([]int64, error) {
+	c, err := r.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := c.Pipeline()
+	cmds := make([]*redis.StringCmd, len(keys))
+	for i, key := range keys {
+		cmds[i] = p.HGet(ctx, key, "born")
+	}
+	if _, err := p.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("asking Redis what it has: %w", err)
+	}
+	list := make([]int64, len(keys))
+	for i, cmd := range cmds {
+		n, err := cmd.Int64()
+		if err != nil && !errors.Is(err, redis.Nil) {
+			return nil, fmt.Errorf("asking Redis what it has: %w", err)
+		}
+		list[i] = n
+	}
+	return list, nil
+}
+
+// pause returns after d, or with ctx's error when it ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,159 @@
+package pullstats
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/audit"
+)
+
+// What Redis counted and lost is counted again from the log, once: what was flushed
+// before, what a flush had claimed, and what came afterwards isn't. Statistics stay
+// complete, and nobody rests.
+func TestRecount(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	c := server.client(t)
+	for _, when := range []string{"between flushes", "opened", "claimed", "before commit", "after commit", "settled"} {
+		s := open(t, when == "claimed", 2)
+		must(t, c.FlushAll(t.Context()).Err())
+		r := server.open(t, s.stats)
+		w := s.flusher(t, r, func(o *FlushOptions) { o.Batch = 3 })
+		must(t, w.Flush(t.Context()))
+		s.since(t) // is there now
+		exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1", noon)
+		n := 0
+		pulls := func(random *rand.Rand, count int) {
+			t.Helper()
+			rec := s.recorder(t, r)
+			_, err := rec.presence.tick(t.Context())
+			must(t, err)
+			for range count {
+				n++
+				rec.Pulled(t.Context(), s.client("a", random.IntN(2), fmt.Sprint("v", random.IntN(4)), fmt.Sprint(random.IntN(3))))
+			}
+			finish(t, rec)
+		}
+		random := rand.New(rand.NewPCG(uint64(len(when)), 1))
+		pulls(random, 20)
+		must(t, w.Flush(t.Context()))
+		pulls(random, 20)
+		empty := func() { must(t, c.FlushAll(t.Context()).Err()) }
+		if when == "between flushes" {
+			empty()
+		} else {
+			emptied := false
+			w.crash = at(when, func() {
+				if !emptied {
+					emptied = true
+					empty()
+				}
+			})
+			w.Flush(t.Context()) //nolint:errcheck // it may find out
+			w.crash = func(string) {}
+		}
+		pulls(random, 20) // in the new Redis, which nobody has looked at
+		var group errgroup.Group
+		for range 2 {
+			group.Go(func() error {
+				s.flusher(t, r).Flush(t.Context()) //nolint:errcheck // one may find the other's batch given up
+				return nil
+			})
+		}
+		must(t, group.Wait())
+		must(t, w.Flush(t.Context()))
+		settle(t, s.worker(t))
+		entries := s.entries(t)
+		if len(entries) != n {
+			t.Errorf("%s: %d pulls are logged, want %d", when, len(entries), n)
+		}
+		got, want := s.books(t), truth(entries)
+		for _, b := range []books{got, want} { // two may have come at the same time
+			for name, r := range b {
+				r.Other = ""
+				b[name] = r
+			}
+		}
+		compare(t, got, want)
+		if since := s.since(t); !since.Equal(noon) {
+			t.Errorf("%s: statistics are complete since %v only, though nothing is missing", when, since)
+		}
+		if t.Failed() {
+			t.Fatalf("Redis was emptied: %s", when)
+		}
+	}
+}
+
+// Where the log doesn't have all that Redis had, statistics aren't complete any more, and
+// what the log has is counted.
+func TestRecountIncomplete(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, false, 1)
+	r := server.open(t, s.stats)
+	w := s.flusher(t, r)
+	must(t, w.Flush(t.Context()))
+	s.since(t)
+	exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1", noon)
+	for _, change := range [][]func(*RecorderOptions){nil, {unlogged}} {
+		rec := s.recorder(t, r, change...)
+		_, err := rec.presence.tick(t.Context())
+		must(t, err)
+		rec.Pulled(t.Context(), s.client("a", 0, "v1", "x"))
+		ended(t, rec)
+	}
+	must(t, server.client(t).FlushAll(t.Context()).Err())
+	must(t, w.Flush(t.Context()))
+	settle(t, s.worker(t))
+	if got := s.books(t)[tagName(s, 0, "v1")].Count; got != 1 {
+		t.Errorf("%d pulls are counted, want the one that is in the log", got)
+	}
+	if since := s.since(t); time.Since(since) > time.Minute {
+		t.Errorf("statistics are complete since %v, though a pull is missing", since)
+	}
+}
+
+// ended is finish of a recorder that may have no log.
+func ended(t *testing.T, rec *Recorder) {
+	t.Helper()
+	rec.Close(t.Context())
+	must(t, rec.opt.Log.Close(t.Context()))
+	must(t, rec.opt.Marks.Close(t.Context()))
+	must(t, rec.Leave(t.Context(), false))
+}
+
+// A recount waits for pulls that Redis has counted and that are still to be logged.
+func TestRecountWaits(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, false, 1)
+	r := server.open(t, s.stats)
+	w := s.flusher(t, r)
+	must(t, w.Flush(t.Context()))
+	rec := s.recorder(t, r)
+	stop := running(t, rec)
+	rec.Pulled(t.Context(), s.client("a", 0, "v1", "x"))
+	until(t, "Redis has it", func() bool { return rec.queue.waiting() == 0 && rec.opt.Log.Pending() == 1 })
+	must(t, server.client(t).FlushAll(t.Context()).Err())
+	done := make(chan error, 1)
+	go func() { done <- w.Flush(t.Context()) }()
+	select {
+	case err := <-done:
+		t.Fatalf("the recount is over, though a pull isn't written: %v", err)
+	case <-time.After(3 * time.Second):
+	}
+	must(t, rec.opt.Log.Close(t.Context()))
+	must(t, <-done)
+	stop()
+	settle(t, s.worker(t))
+	if got := s.books(t)[tagName(s, 0, "v1")].Count; got != 1 {
+		t.Errorf("%d pulls are counted, want 1", got)
+	}
+	if n := s.logged(t, audit.CountedByAudit); n != 1 {
+		t.Errorf("%d pulls are marked as counted from the log, want 1", n)
+	}
+}
