@@ -39,6 +39,7 @@ var layers = map[string]rule{
 	"loosefk/redislock":         {only: true, also: []string{"loosefk"}},
 	"loosefk/cli":               {only: true, also: []string{"loosefk"}}, // the commands of both tools
 	"internal/memory":           {only: true},
+	"internal/pgsession":        {only: true},
 	"internal/oci":              {layer: 1},
 	"internal/worker":           {layer: 1},
 	"internal/builtinpg":        {layer: 1},
@@ -61,7 +62,7 @@ var layers = map[string]rule{
 	"internal/autoprune":           {layer: 4},
 	"internal/server":              {layer: 5},
 	"cmd/purser":                   {layer: 6},
-	"cmd/loosefk":                  {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/redislock"}}, // the tool of the public package
+	"cmd/loosefk":                  {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
 	// What drives Purser from outside sees what its users see.
 	"e2e":   {only: true, also: []string{"internal/db/dbtest"}},
 	"bench": {only: true},

@@ -18,22 +18,36 @@ type Lock interface {
 
 // AdvisoryLock is a lock of PostgreSQL's in the database of the deleted records.
 // It takes a connection of the pool as long as it is held.
-type AdvisoryLock struct{}
+type AdvisoryLock struct {
+	// Loss is after how long PostgreSQL takes the lock from a process that stalls or
+	// has vanished. It is made sure of six times as often. Default 30 s.
+	Loss time.Duration
+}
 
-// keepAlive is how often a held lock is made sure of.
-const keepAlive = 5 * time.Second
+// answerTime is how long PostgreSQL may take for a statement that has nothing to do
+// but to show that it is there.
+const answerTime = 15 * time.Second
 
 // Hold is Lock's. The lock belongs to a transaction and not to a session, so it
-// works through a pool in front of PostgreSQL.
-func (AdvisoryLock) Hold(ctx context.Context, db *Database, name string, fn func(ctx context.Context) error) (held bool, err error) {
+// works through a pool in front of PostgreSQL, and ends when this process stalls.
+func (l AdvisoryLock) Hold(ctx context.Context, db *Database, name string, fn func(ctx context.Context) error) (held bool, err error) {
+	if l.Loss <= 0 {
+		l.Loss = 30 * time.Second
+	}
 	tx, err := db.Pool.Begin(ctx)
 	if err != nil {
 		return false, fmt.Errorf("taking lock %s: %w", name, err)
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it only releases the lock
-	var idle string
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+		defer cancel()
+		tx.Rollback(ctx) //nolint:errcheck // it only releases the lock
+	}()
+	// PostgreSQL has a transaction_timeout from 17 on. It would end a long drain.
 	err = tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0)),
-		set_config('idle_in_transaction_session_timeout', '0', true)`, name).Scan(&held, &idle)
+		set_config('idle_in_transaction_session_timeout', $2, true),
+		(SELECT count(set_config(s.name, '0', true)) FROM pg_settings s WHERE s.name = 'transaction_timeout')`,
+		name, milliseconds(l.Loss)).Scan(&held, nil, nil)
 	if err != nil {
 		return false, fmt.Errorf("taking lock %s: %w", name, err)
 	}
@@ -45,14 +59,17 @@ func (AdvisoryLock) Hold(ctx context.Context, db *Database, name string, fn func
 	done := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		tick := time.NewTicker(keepAlive)
+		tick := time.NewTicker(l.Loss / 6)
 		defer tick.Stop()
 		for {
 			select {
 			case <-done:
 				return
 			case <-tick.C:
-				if _, err := tx.Exec(lockCtx, "SELECT 1"); err != nil {
+				ctx, cancel := context.WithTimeout(lockCtx, answerTime)
+				_, err := tx.Exec(ctx, "SELECT 1")
+				cancel()
+				if err != nil {
 					lost(fmt.Errorf("lock %s is lost: %w", name, err))
 					return
 				}

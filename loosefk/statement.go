@@ -99,8 +99,11 @@ type timeouts struct{ lock, statement time.Duration }
 // transaction, and a check, if there is one, that undoes it by failing. It fails
 // where row security would hide rows, as collect does. However few children a
 // parent has in the planner's eyes, they are to be read one by one up to the
-// limit, and not collected all beforehand.
+// limit, and not collected all beforehand. A server that doesn't end the statement
+// in time is given up, so that one that went silent doesn't keep a worker for ever.
 func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args []any, scan func(pgx.Rows) error, check ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*t.statement+answerTime) // the check is a statement too
+	defer cancel()
 	b := new(pgx.Batch)
 	b.Queue(`SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
 			set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true),

@@ -51,7 +51,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	for {
 		turn, next := turnAt(time.Now(), w.opt.Interval)
 		db := databases[turn%int64(len(databases))]
-		if r, err := w.RunOnce(ctx, db.Name); err != nil && ctx.Err() == nil {
+		if r, err := w.runBounded(ctx, db.Name); err != nil && ctx.Err() == nil {
 			w.opt.Log.ErrorContext(ctx, "cleaning up loose foreign keys", "database", db.Name, "error", err)
 		} else if r.Records > 0 {
 			w.opt.Log.InfoContext(ctx, "cleaned up loose foreign keys", "database", db.Name, "records", r.Records,
@@ -61,6 +61,14 @@ func (w *Worker) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// runBounded is RunOnce, given up when a database that went silent makes it take much
+// longer than it may.
+func (w *Worker) runBounded(ctx context.Context, database string) (Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.opt.MaxRuntime+2*w.opt.StatementTimeout+2*time.Minute)
+	defer cancel()
+	return w.RunOnce(ctx, database)
 }
 
 // turnAt counts the intervals up to a time, the same for all processes, and says

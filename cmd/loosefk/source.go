@@ -9,11 +9,13 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/pflag"
 
+	"github.com/purser-registry/purser/internal/pgsession"
 	"github.com/purser-registry/purser/loosefk"
 	"github.com/purser-registry/purser/loosefk/cli"
 	"github.com/purser-registry/purser/loosefk/redislock"
@@ -93,6 +95,10 @@ func (s *source) open(ctx context.Context) (*cli.App, error) {
 	return app, nil
 }
 
+// idleInTransaction is for how long a process may stall within a transaction before
+// PostgreSQL ends it, with its connection.
+const idleInTransaction = time.Minute
+
 // poolConns is a connection for a lock, two for work and one for metrics.
 const poolConns = 4
 
@@ -125,6 +131,8 @@ func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databa
 		if !strings.Contains(dsn, "default_query_exec_mode") {
 			cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 		}
+		// What a command reads may take long; a DSN can say statement_timeout=….
+		pgsession.Apply(&cfg.ConnConfig.Config, pgsession.Limits{Idle: idleInTransaction})
 		pool, err := pgxpool.NewWithConfig(ctx, cfg)
 		if err != nil {
 			return nil, fmt.Errorf("database %s: %w", name, err)

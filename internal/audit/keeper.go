@@ -224,6 +224,7 @@ func (k *Keeper) caught(ctx context.Context, oldest, current month) (list []mont
 // which clear ids, may wait for an entry that is being moved while this waits for
 // them: both give way, theirs being a short lock timeout too.
 func (k *Keeper) makeOne(ctx context.Context, m month) (moved int64, err error) {
+	ctx = db.Unhurried(ctx)
 	err = pgx.BeginTxFunc(ctx, k.opt.DB.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		moved = 0
 		attached, err := k.begin(ctx, tx, m)
@@ -281,8 +282,10 @@ func (k *Keeper) move(ctx context.Context, tx pgx.Tx, m month) (int64, error) {
 // its time. Error: errBusy, when another process is at it.
 func (k *Keeper) begin(ctx context.Context, tx pgx.Tx, m month) (attached bool, err error) {
 	var mine bool
-	err = tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended('auditlog/partitions', 0))
-		AND set_config('statement_timeout', '0', true) IS NOT NULL`).Scan(&mine)
+	if err := db.LiftLimits(ctx, tx); err != nil {
+		return false, err
+	}
+	err = tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock(hashtextextended('auditlog/partitions', 0))").Scan(&mine)
 	if err == nil && !mine {
 		err = errBusy
 	}
@@ -373,6 +376,7 @@ func (k *Keeper) drop(ctx context.Context, m month, uncounted string, args []any
 	if err := search(ctx, k.opt.DB.Pool, m, uncounted, args); err != nil {
 		return err
 	}
+	ctx = db.Unhurried(ctx)
 	return pgx.BeginTxFunc(ctx, k.opt.DB.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		attached, err := k.begin(ctx, tx, m)
 		if err == nil && !attached {

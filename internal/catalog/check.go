@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -90,8 +91,9 @@ func (c *Catalog) Owners(ctx context.Context, from, to string) iter.Seq2[Owner, 
 // declareOwners makes the cursor. Its query runs when the transaction commits,
 // and may take longer than other statements may.
 func declareOwners(ctx context.Context, conn *pgx.Conn, from, to string) error {
+	ctx = db.Unhurried(ctx)
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = 0"); err != nil {
+		if err := db.LiftLimits(ctx, tx); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, `
@@ -221,11 +223,13 @@ func (c *Catalog) DoomUnownedUploads(ctx context.Context, bases []string, delay 
 // the time that it needs, and reads each table once: joined row by row it would
 // never end.
 func (c *Catalog) scan(ctx context.Context, sql string, args ...any) (list []string, err error) {
+	ctx = db.Unhurried(ctx)
 	err = c.db.Tx(ctx, func(tx pgx.Tx) error {
-		for _, set := range []string{"SET LOCAL statement_timeout = 0", "SET LOCAL enable_nestloop = off"} {
-			if _, err := tx.Exec(ctx, set); err != nil {
-				return err
-			}
+		if err := db.LiftLimits(ctx, tx); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "SET LOCAL enable_nestloop = off"); err != nil {
+			return err
 		}
 		rows, err := tx.Query(ctx, sql, args...)
 		if err != nil {

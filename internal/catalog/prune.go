@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pgsession"
 )
 
 // PruneTarget is a repository whose tags are judged.
@@ -106,8 +107,8 @@ func pruneSnapshot(ctx context.Context, pool *pgxpool.Pool, t PruneTarget, fn fu
 		err := tx.QueryRow(ctx, `
 			SELECT now(), EXISTS (SELECT FROM manifests
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest IS NOT NULL),
-				set_config('idle_in_transaction_session_timeout', '5min', true)`,
-			t.NamespaceID, t.ID).Scan(&s.Now, &s.subjects, nil)
+				set_config('idle_in_transaction_session_timeout', '5min', true), (`+pgsession.LiftTransaction+`)`,
+			t.NamespaceID, t.ID).Scan(&s.Now, &s.subjects, nil, nil)
 		if err != nil {
 			return fmt.Errorf("reading the tags of %s: %w", t.Path, err)
 		}

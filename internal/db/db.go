@@ -3,7 +3,8 @@
 //
 // Inside it holds: every connection runs READ COMMITTED (the locking of the
 // registry depends on each statement seeing what committed before it); a session
-// of PostgreSQL's belongs to one connection, or connecting fails; a transaction
+// of PostgreSQL's belongs to one connection, or connecting fails; neither a process
+// nor a server that vanishes is waited for without limit (pgsession); a transaction
 // that fails with a deadlock or a serialization failure runs again whole; what a
 // request costs in round trips is counted; the schema only ever moves forward,
 // under a lock, and functions and triggers are applied as they stand in routines/
@@ -15,13 +16,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/multitracer"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/puddle/v2"
+
+	"github.com/purser-registry/purser/internal/pgsession"
 )
 
 // SQLSTATE codes that callers decide on.
@@ -53,8 +58,12 @@ type Options struct {
 	// deadlock it is the one that gives way.
 	LockTimeout time.Duration
 	// IdleTimeout ends a transaction whose client has stalled that long, with
-	// its connection. Default 1 min.
+	// its connection. Default 20 s: shorter than StatementTimeout, so that who
+	// waits for the locks of a process that stalls gets them.
 	IdleTimeout time.Duration
+	// TransactionTimeout ends a transaction, with its connection, on PostgreSQL 17
+	// and newer. Default 2 min. [LiftLimits] lifts it.
+	TransactionTimeout time.Duration
 	// Connected is called for each new connection with the id of the process that
 	// PostgreSQL serves it by. Nil: nobody wants to know.
 	Connected func(pid uint32)
@@ -80,7 +89,10 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		o.StatementTimeout = 30 * time.Second
 	}
 	if o.IdleTimeout <= 0 {
-		o.IdleTimeout = time.Minute
+		o.IdleTimeout = 20 * time.Second
+	}
+	if o.TransactionTimeout <= 0 {
+		o.TransactionTimeout = 2 * time.Minute
 	}
 	if o.ApplicationName == "" {
 		o.ApplicationName = "purser"
@@ -92,8 +104,9 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	cfg.MinIdleConns = 1
 	cfg.MaxConnIdleTime = 5 * time.Minute
 	configure(cfg.ConnConfig, o.params())
-	cfg.ConnConfig.Tracer = tracer{}
-	cfg.ConnConfig.ConnectTimeout = 5 * time.Second
+	// A batch is one transaction, or a part of one.
+	cfg.ConnConfig.Tracer = multitracer.New(tracer{},
+		pgsession.Tracer{Statement: max(o.StatementTimeout, 0), Batch: max(o.TransactionTimeout, o.StatementTimeout)})
 	if o.Connected != nil {
 		cfg.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 			o.Connected(conn.PgConn().PID())
@@ -122,16 +135,12 @@ func (o Options) params() map[string]string {
 	// its tables anew, and a plan for one that was found empty then reads all of it.
 	// Queues are empty most of the time, and fill by a million rows within a minute.
 	params["enable_seqscan"] = "off"
-	params["idle_in_transaction_session_timeout"] = fmt.Sprint(o.IdleTimeout.Milliseconds())
-	if o.StatementTimeout > 0 {
-		params["statement_timeout"] = fmt.Sprint(o.StatementTimeout.Milliseconds())
-	}
-	if o.LockTimeout > 0 {
-		params["lock_timeout"] = fmt.Sprint(o.LockTimeout.Milliseconds())
-	}
 	if o.Replica != "" {
 		params["purser.replica"] = o.Replica
 	}
+	maps.Copy(params, pgsession.Settings(pgsession.Limits{
+		Statement: o.StatementTimeout, Lock: o.LockTimeout, Idle: o.IdleTimeout, Transaction: o.TransactionTimeout,
+	}))
 	return params
 }
 
@@ -142,6 +151,22 @@ func (d *DB) Close() { d.Pool.Close() }
 func (d *DB) Ping(ctx context.Context) error {
 	if err := d.Pool.Ping(ctx); err != nil {
 		return fmt.Errorf("reaching the database: %w", explain(err))
+	}
+	return nil
+}
+
+// Unhurried exempts calls under the context from the time that a client waits for
+// the server's answer. It is for transactions that LiftLimits is called in, their
+// commit included.
+func Unhurried(ctx context.Context) context.Context { return pgsession.Unhurried(ctx) }
+
+// LiftLimits lifts the limits of the pool for the rest of a transaction that takes
+// its time, but for those on waiting: LockTimeout and IdleTimeout. The transaction
+// must run under the context of [Unhurried].
+func LiftLimits(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, "SELECT set_config('statement_timeout', '0', true), ("+pgsession.LiftTransaction+")")
+	if err != nil {
+		return fmt.Errorf("lifting the limits of a transaction: %w", err)
 	}
 	return nil
 }
@@ -213,6 +238,7 @@ func Unavailable(err error) bool {
 	case code == "":
 		var connect *pgconn.ConnectError
 		return errors.As(err, &connect) || isNetwork(err) || errors.Is(err, puddle.ErrClosedPool) ||
+			pgconn.Timeout(err) || // the server took a statement and didn't answer
 			pgconn.SafeToRetry(err) // nothing was sent: the connection was closed already
 	case len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:3] == "57P"):
 		return true

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"strconv"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/database"
+
+	"github.com/purser-registry/purser/internal/pgsession"
 )
 
 //go:embed migrations/*.sql
@@ -35,9 +38,6 @@ const DefaultPartitions = 4
 // there after a release, so that a process of an older version that starts
 // during an upgrade leaves the newer functions and triggers alone.
 const RoutinesVersion = 2
-
-// migrateLock is the advisory lock that one migrating process holds.
-const migrateLock = 0x70757273 // "purs"
 
 // MigrateOptions says how to migrate.
 type MigrateOptions struct {
@@ -80,16 +80,14 @@ func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 	if current, err := upToDate(ctx, conn); err != nil || current {
 		return 0, err
 	}
-	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", migrateLock); err != nil {
-		return 0, fmt.Errorf("waiting for another process that migrates: %w", err)
-	}
-	// The lock ends with the connection, so an unlock that fails is harmless.
-	defer conn.Exec(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", migrateLock) //nolint:errcheck
-	n, err := up(ctx, dsn, o.Partitions)
-	if err != nil {
-		return n, err
-	}
-	return n, applyRoutines(ctx, conn)
+	var n int
+	err = alone(ctx, dsn, lockLoss, func(ctx context.Context) (err error) {
+		if n, err = up(ctx, dsn, o.Partitions); err != nil {
+			return err
+		}
+		return applyRoutines(ctx, conn)
+	})
+	return n, err
 }
 
 // MigrateStats does the same for the tables of the statistics, in the database
@@ -106,17 +104,17 @@ func MigrateStats(ctx context.Context, dsn string) (int, error) {
 	if err := requireOwners(ctx, conn); err != nil {
 		return 0, err
 	}
-	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", migrateLock); err != nil {
-		return 0, fmt.Errorf("waiting for another process that migrates: %w", err)
-	}
-	// The lock ends with the connection, so an unlock that fails is harmless.
-	defer conn.Exec(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", migrateLock) //nolint:errcheck
-	p, finish, err := statsProvider(dsn)
-	if err != nil {
-		return 0, err
-	}
-	defer finish()
-	return upTo(ctx, p)
+	var n int
+	err = alone(ctx, dsn, lockLoss, func(ctx context.Context) error {
+		p, finish, err := statsProvider(dsn)
+		if err != nil {
+			return err
+		}
+		defer finish()
+		n, err = upTo(ctx, p)
+		return err
+	})
+	return n, err
 }
 
 // Status lists every migration that this version knows.
@@ -178,16 +176,31 @@ func Hash() string {
 }
 
 func migrationConn(ctx context.Context, dsn string) (*pgx.Conn, func(), error) {
-	cfg, err := pgx.ParseConfig(dsn)
+	cfg, err := migrationConfig(dsn, nil)
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading the database's DSN: %w", err)
+		return nil, nil, err
 	}
-	configure(cfg, map[string]string{})
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("connecting to migrate: %w", explain(err))
 	}
-	return conn, func() { conn.Close(context.WithoutCancel(ctx)) }, nil //nolint:errcheck
+	return conn, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		conn.Close(ctx) //nolint:errcheck // nothing is lost
+	}, nil
+}
+
+// migrationConfig is for connections whose statements may take as long as they need.
+func migrationConfig(dsn string, params map[string]string) (*pgx.ConnConfig, error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("reading the database's DSN: %w", err)
+	}
+	all := pgsession.Settings(pgsession.Limits{Idle: time.Minute})
+	maps.Copy(all, params)
+	configure(cfg, all)
+	return cfg, nil
 }
 
 func requireVersion(ctx context.Context, conn *pgx.Conn) error {
@@ -231,14 +244,10 @@ func statsProvider(dsn string) (*goose.Provider, func(), error) {
 
 // provider reads the migrations in dir, whose versions are kept in table.
 func provider(dsn string, files embed.FS, dir, table string, settings map[string]string) (*goose.Provider, func(), error) {
-	cfg, err := pgx.ParseConfig(dsn)
+	cfg, err := migrationConfig(dsn, settings)
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading the database's DSN: %w", err)
+		return nil, nil, err
 	}
-	if settings == nil {
-		settings = map[string]string{}
-	}
-	configure(cfg, settings)
 	handle := stdlib.OpenDB(*cfg)
 	handle.SetMaxOpenConns(2)
 	sub, err := fs.Sub(files, dir)

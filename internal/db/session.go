@@ -2,16 +2,16 @@ package db
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/purser-registry/purser/internal/pgsession"
 )
 
 // ErrSharedSessions says that a pooler between Purser and PostgreSQL gives one
@@ -21,14 +21,16 @@ var ErrSharedSessions = errors.New("a connection pooler stands before PostgreSQL
 
 // configure has every connection of cfg set its parameters, those of the DSN too,
 // by a statement after it is made. A pooler refuses most of them in the message
-// that opens a connection. The connection fails with ErrSharedSessions where the
+// that opens a connection. Settings of pgsession that the DSN has are the DSN's where
+// params doesn't name them. The connection fails with ErrSharedSessions where the
 // settings would be another client's a moment later.
 func configure(cfg *pgx.ConnConfig, params map[string]string) {
+	pgsession.Dialing(&cfg.Config)
 	for name, value := range cfg.RuntimeParams {
 		if name == "application_name" || name == "options" { // of which a pooler takes the one, and the other holds several
 			continue
 		}
-		if _, ok := params[name]; !ok {
+		if _, ok := params[name]; !ok || pgsession.Detects(name) {
 			params[name] = value
 		}
 		delete(cfg.RuntimeParams, name)
@@ -37,22 +39,12 @@ func configure(cfg *pgx.ConnConfig, params map[string]string) {
 		cfg.RuntimeParams["application_name"] = name
 		delete(params, "application_name")
 	}
-	list, err := json.Marshal(params)
-	if err != nil {
-		panic(err) // texts can be written as JSON
-	}
 	cfg.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		r := conn.ExecParams(ctx, `
-			SELECT pg_backend_pid(), (SELECT count(set_config(key, value, false)) FROM json_each_text($1::json))`,
-			[][]byte{list}, nil, nil, nil).Read()
-		if r.Err != nil {
-			return fmt.Errorf("setting up the session: %w", r.Err)
+		direct, err := pgsession.Set(ctx, conn, params)
+		if err != nil || direct {
+			return err
 		}
-		// A pooler gives out process ids of its own.
-		if len(r.Rows) == 1 && string(r.Rows[0][0]) != strconv.FormatUint(uint64(conn.PID()), 10) {
-			return requireOwnSession(ctx, &cfg.Config, conn)
-		}
-		return nil
+		return requireOwnSession(ctx, &cfg.Config, conn)
 	}
 }
 

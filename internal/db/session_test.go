@@ -52,7 +52,7 @@ func TestSessionPooling(t *testing.T) {
 	want := map[string]string{
 		"lock_timeout": "200ms", "statement_timeout": "30s", "enable_seqscan": "off", "plan_cache_mode": "force_generic_plan",
 		"purser.replica": "here", "search_path": "public,pg_catalog", "application_name": "purser",
-		"default_transaction_isolation": "read committed", "idle_in_transaction_session_timeout": "1min",
+		"default_transaction_isolation": "read committed", "idle_in_transaction_session_timeout": "20s",
 	}
 	names := make([]string, 0, len(want))
 	for name := range want {

@@ -56,6 +56,10 @@ func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive ma
 		if d.Log == d.Stats {
 			return fn(alive, tx)
 		}
+		// It is idle while the other database works, which has 30 s for a statement.
+		if _, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = '1min'"); err != nil {
+			return err
+		}
 		return d.Stats.Tx(ctx, func(tx pgx.Tx) error { return fn(alive, tx) })
 	})
 }

@@ -229,6 +229,7 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 	if err := w.start(ctx); err != nil {
 		return 0, err
 	}
+	ctx = db.Unhurried(ctx)
 	err = w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
 		if err := unhurried(ctx, tx); err != nil {
 			return err
@@ -263,9 +264,13 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 	return unread, nil
 }
 
-// unhurried lifts the bounds of the pool for a transaction that takes its time.
+// unhurried lifts the bounds of the pool for a transaction that takes its time, and
+// may be idle while the other database works.
 func unhurried(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, "SELECT set_config('statement_timeout', '0', true), set_config('idle_in_transaction_session_timeout', '0', true)")
+	if err := db.LiftLimits(ctx, tx); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = '30min'")
 	return err
 }
 

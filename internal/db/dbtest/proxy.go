@@ -1,0 +1,141 @@
+package dbtest
+
+import (
+	"io"
+	"net"
+	"net/url"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// Proxy stands between a process and PostgreSQL, and can go silent: it drops what
+// either end sends from then on and closes nothing, as a network does behind which a
+// machine has vanished. The connections that it accepts stay what they were.
+type Proxy struct {
+	// DSN leads through the proxy.
+	DSN string
+
+	listener net.Listener
+	server   string // the path of PostgreSQL's socket
+
+	mu     sync.Mutex
+	conns  []net.Conn
+	silent chan struct{} // closed while the proxy is silent
+	ended  bool
+	copies sync.WaitGroup
+}
+
+// NewProxy starts a proxy in front of the test's database dsn, stopped with the test.
+func NewProxy(t testing.TB, dsn string) *Proxy {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	p := &Proxy{listener: l, server: filepath.Join(q.Get("host"), ".s.PGSQL."+q.Get("port")), silent: make(chan struct{})}
+	host, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Set("host", host)
+	q.Set("port", port)
+	u.RawQuery = q.Encode()
+	p.DSN = u.String()
+	p.copies.Go(p.accept)
+	t.Cleanup(p.Stop)
+	return p
+}
+
+// Silence drops from now on all that comes, also on connections that are yet to be
+// made.
+func (p *Proxy) Silence() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.silent)
+}
+
+// Connections is how many have been accepted so far.
+func (p *Proxy) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns) / 2
+}
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("unix", p.server)
+		if err != nil {
+			client.Close()
+			continue
+		}
+		p.mu.Lock()
+		if p.ended {
+			p.mu.Unlock()
+			client.Close()
+			server.Close()
+			return
+		}
+		p.conns = append(p.conns, client, server)
+		p.mu.Unlock()
+		p.copies.Go(func() { p.copy(server, client) })
+		p.copies.Go(func() { p.copy(client, server) })
+	}
+}
+
+// copy passes on what comes from one end until either closes. While the proxy is
+// silent it passes on nothing, not even the end of a connection.
+func (p *Proxy) copy(to, from net.Conn) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if p.isSilent() {
+			if err != nil {
+				return
+			}
+			continue
+		}
+		if n > 0 {
+			if _, werr := to.Write(buf[:n]); werr != nil {
+				return
+			}
+		}
+		if err != nil {
+			if err == io.EOF {
+				to.Close()
+			}
+			return
+		}
+	}
+}
+
+func (p *Proxy) isSilent() bool {
+	select {
+	case <-p.silent:
+		return true
+	default:
+		return false
+	}
+}
+
+// Stop closes all connections and accepts no more. A test calls it before it closes
+// pools, which otherwise wait for a silent server.
+func (p *Proxy) Stop() {
+	p.mu.Lock()
+	p.ended = true
+	p.listener.Close()
+	for _, c := range p.conns {
+		c.Close()
+	}
+	p.mu.Unlock()
+	p.copies.Wait()
+}

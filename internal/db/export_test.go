@@ -1,0 +1,11 @@
+package db
+
+import (
+	"context"
+	"time"
+)
+
+// Alone is alone with another time after which PostgreSQL takes the lock.
+func Alone(ctx context.Context, dsn string, loss time.Duration, fn func(ctx context.Context) error) error {
+	return alone(ctx, dsn, loss, fn)
+}

@@ -1,0 +1,116 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/pgsession"
+)
+
+const (
+	// migrateLock is the advisory lock that one migrating process holds.
+	migrateLock = 0x70757273 // "purs"
+
+	lockRetry = 200 * time.Millisecond
+	// A process that holds the lock says so again and again; PostgreSQL takes the
+	// lock from one that has stalled.
+	lockRenewal  = 5 * time.Second
+	lockLoss     = 30 * time.Second
+	lockAnswer   = 10 * time.Second // in which PostgreSQL must answer
+	closeTimeout = 5 * time.Second
+)
+
+// errLockLost says that this process had to stop migrating: another one may be at it.
+var errLockLost = errors.New("the lock that lets one process migrate was lost")
+
+// alone runs fn while no other process migrates. The context of fn ends when the lock
+// is lost.
+//
+// The lock belongs to a transaction that is idle otherwise. So PostgreSQL ends it
+// after 30 s if this process stalls, and at once if it dies, and the next process
+// goes on; a lock of the session would stay with a connection that nobody closes.
+func alone(ctx context.Context, dsn string, loss time.Duration, fn func(ctx context.Context) error) error {
+	conn, done, err := lockConn(ctx, dsn, loss)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := takeLock(ctx, conn); err != nil {
+		return fmt.Errorf("waiting for another process that migrates: %w", err)
+	}
+	held, lost := context.WithCancelCause(ctx)
+	renewing := make(chan struct{})
+	go func() {
+		defer close(renewing)
+		if err := renew(held, conn); err != nil {
+			lost(fmt.Errorf("%w: %w", errLockLost, err))
+		}
+	}()
+	err = fn(held)
+	cause := context.Cause(held)
+	lost(nil)
+	<-renewing
+	if errors.Is(cause, errLockLost) {
+		err = errors.Join(err, cause)
+	}
+	return err
+}
+
+// lockConn is a connection each of whose statements is answered soon or fails.
+func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, func(), error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the database's DSN: %w", err)
+	}
+	configure(cfg, pgsession.Settings(pgsession.Limits{Statement: lockAnswer, Idle: loss}))
+	cfg.Tracer = pgsession.Tracer{Statement: lockAnswer}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connecting to migrate: %w", explain(err))
+	}
+	return conn, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		conn.Close(ctx) //nolint:errcheck // the lock ends with the connection either way
+	}, nil
+}
+
+// takeLock begins the transaction of the lock and waits for its turn.
+func takeLock(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := conn.Exec(ctx, "BEGIN"); err != nil {
+		return err
+	}
+	tick := time.NewTicker(lockRetry)
+	defer tick.Stop()
+	for {
+		var mine bool
+		if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1)", migrateLock).Scan(&mine); err != nil || mine {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// renew shows PostgreSQL that this process still holds the lock, until ctx ends.
+func renew(ctx context.Context, conn *pgx.Conn) error {
+	tick := time.NewTicker(lockRenewal)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if _, err := conn.Exec(ctx, "SELECT 1"); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package pgsession
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// grace is how much longer than the server a client waits for the server to end
+	// a statement.
+	grace = 5 * time.Second
+	// unhurried bounds a call that may take its time.
+	unhurried = 24 * time.Hour
+)
+
+// Tracer ends calls that a server accepts and doesn't answer: a statement after the
+// time that the server has for it, a batch after the time of its transaction, each
+// 5 s later than the server should have. The connection is closed then, and the
+// call fails with context.DeadlineExceeded. 0 stands for a day.
+type Tracer struct{ Statement, Batch time.Duration }
+
+type (
+	cancelKey    struct{}
+	unhurriedKey struct{}
+)
+
+// Unhurried exempts calls under the context: they may take a day. It is for
+// statements whose limits on the server have been lifted.
+func Unhurried(ctx context.Context) context.Context {
+	return context.WithValue(ctx, unhurriedKey{}, true)
+}
+
+func begin(ctx context.Context, limit time.Duration) context.Context {
+	if limit += grace; limit <= grace || ctx.Value(unhurriedKey{}) != nil {
+		limit = unhurried
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	return context.WithValue(ctx, cancelKey{}, cancel)
+}
+
+func end(ctx context.Context) {
+	if cancel, ok := ctx.Value(cancelKey{}).(context.CancelFunc); ok {
+		cancel()
+	}
+}
+
+func (t Tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return begin(ctx, t.Statement)
+}
+
+func (Tracer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) { end(ctx) }
+
+func (t Tracer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return begin(ctx, t.Batch)
+}
+
+func (Tracer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+func (Tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchEndData) { end(ctx) }
