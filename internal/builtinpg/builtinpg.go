@@ -12,10 +12,11 @@
 //     cluster is ever deleted.
 //   - The server lives no longer than its owner, however the owner ends: by a
 //     death signal on Linux, by a watchdog process elsewhere.
-//   - Only the owner's user (and root) can connect: there is no TCP, and the
-//     socket is in a directory of mode 0700. As root, PostgreSQL runs under an
-//     unprivileged user and is handed its directory as an open descriptor, so
-//     that the parents need not be open to that user.
+//   - Only the owner's user (and root) can connect: there is no TCP, the socket is
+//     in a directory of mode 0700, and PostgreSQL asks the kernel who connects. As
+//     root, PostgreSQL runs under an unprivileged user, which may not connect: it may
+//     be an account that others share. The server is handed its directory as an open
+//     descriptor, so that the parents need not be open to that user.
 //
 // Layout of a data directory:
 //

@@ -94,7 +94,7 @@ func escapeGlob(path string) string {
 
 func runInitdb(ctx context.Context, bin binaries, acct *account, dir string, sync bool) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(bin.dir, "initdb"),
-		"--username="+superuser, "--auth-local=trust", "--auth-host=reject",
+		"--username="+superuser, "--auth-local=peer", "--auth-host=reject",
 		"--encoding=UTF8", "--locale=C", "--data-checksums", "--no-instructions")
 	if !sync {
 		cmd.Args = append(cmd.Args, "--no-sync")

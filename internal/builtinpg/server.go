@@ -144,6 +144,9 @@ func (s *Server) bringUp(ctx context.Context, o Options, find *finder) error {
 	} else if err := takeOver(s.cluster, acct); err != nil {
 		return err
 	}
+	if err := writeAccess(ctx, s.log, s.cluster, acct); err != nil {
+		return err
+	}
 	if s.socketDir, err = makeSocketDir(s.dataDir, s.cluster, acct); err != nil {
 		return err
 	}

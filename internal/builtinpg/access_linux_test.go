@@ -1,0 +1,148 @@
+package builtinpg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// connectAs connects to a socket as another user, to whom the kernel gives the access
+// of a process of that user's.
+func connectAs(t *testing.T, uid int, socket string) error {
+	t.Helper()
+	type outcome struct {
+		conn net.Conn
+		err  error
+	}
+	result := make(chan outcome, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		keep := ^uintptr(0)
+		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, keep, uintptr(uid), keep); errno != 0 {
+			result <- outcome{nil, errno}
+			return
+		}
+		conn, err := net.Dial("unix", socket)
+		result <- outcome{conn, err}
+	}()
+	r := <-result
+	if r.err != nil {
+		return r.err
+	}
+	cfg, err := pgx.ParseConfig("postgres://" + superuser + "@127.0.0.1/postgres?sslmode=disable")
+	must(t, err)
+	cfg.DialFunc = func(context.Context, string, string) (net.Conn, error) { return r.conn, nil }
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		return err
+	}
+	return conn.Close(t.Context())
+}
+
+// The server may run under an account that others share. Their processes reach its
+// socket through its working directory, its descriptors and its root; none of them is
+// let in, and neither is an unrelated user. Root is.
+func TestOthersAreNotLetIn(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	s := begin(t, testOptions(newDir(t)))
+	acct, err := pickAccount(s.cluster)
+	must(t, err)
+	proc := fmt.Sprintf("/proc/%d", s.cmd.Process.Pid)
+	for what, dir := range map[string]string{
+		"its working directory": proc + "/cwd", "its root": proc + "/root" + s.socketDir, "an open descriptor": openDir(t, s.socketDir),
+	} {
+		socket := filepath.Join(dir, socketFile)
+		for who, uid := range map[string]int{"the server's user": int(acct.uid), "another user": 54321} {
+			err := connectAs(t, uid, socket)
+			if err == nil {
+				t.Errorf("%s is let in through %s", who, what)
+			}
+			if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code != "28000" {
+				t.Errorf("%s through %s: %v", who, what, err)
+			}
+		}
+		if err := connectAs(t, 0, socket); err != nil {
+			t.Errorf("root isn't let in through %s: %v", what, err)
+		}
+	}
+}
+
+// openDir has the test's own process hold a directory open, as one that inherited a
+// descriptor, and names it.
+func openDir(t *testing.T, dir string) string {
+	t.Helper()
+	f, err := os.Open(dir)
+	must(t, err)
+	t.Cleanup(func() { f.Close() })
+	return fmt.Sprintf("/proc/self/fd/%d", f.Fd())
+}
+
+// A cluster of an earlier version trusted whoever connected. It no longer does after a
+// start, keeps its data, and what its file said is kept beside; so it is after a crash
+// between the two files.
+func TestTrustingClusterIsMended(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	s := begin(t, testOptions(dir))
+	execute(t, s.DSN(""), "CREATE TABLE kept AS SELECT 'here' AS v")
+	cluster := s.cluster
+	end(t, s)
+	must(t, os.Remove(filepath.Join(cluster, hbaFile+replacedSuffix)))
+	must(t, os.WriteFile(filepath.Join(cluster, hbaFile), []byte("local all all trust\n"), 0o600))
+	if os.Geteuid() == 0 { // which the start gives back to the server's user
+		must(t, (&account{}).own(cluster))
+	}
+
+	for range 2 {
+		s = begin(t, testOptions(dir))
+		if got := query(t, s.DSN(""), "SELECT v FROM kept"); got != "here" {
+			t.Errorf("the cluster's data: %q", got)
+		}
+		rules := query(t, s.DSN(""), "SELECT string_agg(DISTINCT auth_method, ' ') FROM pg_hba_file_rules")
+		if rules != "peer" {
+			t.Errorf("it lets in by %q, want peer alone", rules)
+		}
+		old, err := os.ReadFile(filepath.Join(cluster, hbaFile+replacedSuffix))
+		if err != nil || !strings.Contains(string(old), "trust") {
+			t.Errorf("what was there before isn't kept: %q %v", old, err)
+		}
+		end(t, s)
+		if err := os.Remove(filepath.Join(cluster, hbaFile)); err != nil { // as a crash after the rename leaves it
+			t.Fatal(err)
+		}
+	}
+}
+
+// A link that the server's account puts in place of a file isn't followed.
+func TestAccessFollowsNoLink(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	must(t, os.Mkdir(dir, 0o700))
+	victim := filepath.Join(filepath.Dir(dir), "victim")
+	must(t, os.WriteFile(victim, []byte("as it was"), 0o600))
+	for _, name := range []string{hbaFile, identFile} {
+		must(t, os.Symlink(victim, filepath.Join(dir, name)))
+	}
+	for range 2 {
+		must(t, writeAccess(t.Context(), testOptions(dir).Log, dir, nil))
+	}
+	if got, err := os.ReadFile(victim); err != nil || string(got) != "as it was" {
+		t.Errorf("the link's target is %q (%v)", got, err)
+	}
+	if fi, err := os.Lstat(filepath.Join(dir, hbaFile)); err != nil || !fi.Mode().IsRegular() || fi.Mode().Perm() != 0o600 {
+		t.Errorf("the file is %v (%v)", fi.Mode(), err)
+	}
+}
