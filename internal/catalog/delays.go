@@ -16,8 +16,12 @@ var ReviewEvents = []string{
 	"tag_delete", "tag_switch", "subject_delete", "blob_delete",
 }
 
-// SetReviewDelays makes the delay of each event in events, and all for every
-// other, the ones in force, from the next event on.
+// SetReviewDelays gives the catalog the configuration's delays: that of each event in
+// events, and all for every other. They are in force from the next event on.
+//
+// The table remembers which configuration it had last. A delay that the configuration
+// hasn't changed since stays as it is, so that a start doesn't undo what an operator
+// has set in the table, however many replicas start.
 func (c *Catalog) SetReviewDelays(ctx context.Context, all time.Duration, events map[string]time.Duration) error {
 	delays := make(map[string]time.Duration, len(ReviewEvents))
 	for _, e := range ReviewEvents {
@@ -36,15 +40,32 @@ func (c *Catalog) SetReviewDelays(ctx context.Context, all time.Duration, events
 			return fmt.Errorf("setting review delays: %s: a delay can't be negative", e)
 		}
 	}
+	var kept []string
 	err := c.db.Tx(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
-			INSERT INTO gc_review_after_defaults AS d (event, value)
-			SELECT * FROM unnest($1::text[], $2::interval[]) ORDER BY 1
-			ON CONFLICT (event) DO UPDATE SET value = EXCLUDED.value WHERE d.value <> EXCLUDED.value`, names, values)
+			INSERT INTO gc_review_after_defaults AS d (event, value, configured)
+			SELECT event, delay, delay FROM unnest($1::text[], $2::interval[]) AS c (event, delay) ORDER BY event
+			ON CONFLICT (event) DO UPDATE SET
+				value = CASE WHEN d.configured IS NULL THEN d.value ELSE EXCLUDED.value END,
+				configured = EXCLUDED.configured
+			WHERE d.configured IS DISTINCT FROM EXCLUDED.configured`, names, values)
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `
+			SELECT event || ' ' || value FROM gc_review_after_defaults
+			WHERE event = ANY ($1) AND value <> configured ORDER BY event`, names)
+		if err != nil {
+			return err
+		}
+		kept, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("setting review delays: %w", err)
+	}
+	if len(kept) > 0 {
+		c.log.InfoContext(ctx, "delays that were set in gc_review_after_defaults stay, not the configuration's", "delays", kept)
 	}
 	return nil
 }

@@ -157,6 +157,52 @@ func TestReviewDelays(t *testing.T) {
 	}
 }
 
+// A start leaves alone what an operator has set in the table since the last one,
+// however many replicas start, until the configuration itself changes.
+func TestOperatorsDelaysStay(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	b := setup(t)
+	start := func(all time.Duration, events map[string]time.Duration) {
+		t.Helper()
+		for range 2 { // replicas
+			if err := b.SetReviewDelays(t.Context(), all, events); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	set := func(sql string) {
+		t.Helper()
+		if _, err := b.db.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(event string, want time.Duration) {
+		t.Helper()
+		var d time.Duration
+		err := b.db.Pool.QueryRow(t.Context(), "SELECT value FROM gc_review_after_defaults WHERE event = $1", event).Scan(&d)
+		if err != nil || d != want {
+			t.Errorf("the delay of %s is %v (%v), want %v", event, d, err, want)
+		}
+	}
+	start(day, nil)
+	set("UPDATE gc_review_after_defaults SET value = '5 minutes' WHERE event = 'tag_delete'")
+	start(day, map[string]time.Duration{"tag_switch": time.Hour})
+	want("tag_delete", 5*time.Minute)
+	want("tag_switch", time.Hour)
+	want("subject_delete", day)
+	start(2*day, map[string]time.Duration{"tag_switch": time.Hour}) // now the configuration has changed
+	want("tag_delete", 2*day)
+	want("tag_switch", time.Hour)
+
+	// What an earlier version left: it doesn't say where a value came from.
+	set("UPDATE gc_review_after_defaults SET value = '7 hours', configured = NULL WHERE event = 'blob_upload'")
+	start(2*day, nil)
+	want("blob_upload", 7*time.Hour)
+	start(day, nil)
+	want("blob_upload", day)
+}
+
 // No event shortens a delay that another one granted.
 func TestDelaysNeverShrink(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 )
 
@@ -95,21 +94,10 @@ type LooseForeignKeys struct {
 	MaxRuntime time.Duration
 }
 
-// cascade is the longest default delay of what is queued because it hung on
-// something that a review has just deleted: that has waited already.
-const cascade = time.Minute
-
-// cascades are the events that queue such things.
-var cascades = []string{"manifest_list_delete", "subject_delete"}
-
 // Delay is the delay after an event.
 func (g GC) Delay(event string) time.Duration {
-	d, ok := g.ReviewAfterEvents[event]
-	switch {
-	case ok:
+	if d, ok := g.ReviewAfterEvents[event]; ok {
 		return d
-	case slices.Contains(cascades, event):
-		return min(g.ReviewAfter, cascade)
 	}
 	return g.ReviewAfter
 }

@@ -144,12 +144,8 @@ var gcEvents = []string{
 func eventSettings() []setting {
 	var list []setting
 	for _, event := range gcEvents {
-		derived := "gc.review_after"
-		if slices.Contains(cascades, event) {
-			derived = "1m, or gc.review_after where that is shorter"
-		}
 		list = append(list, setting{
-			key: "gc.review_after_events." + event, derived: derived, unset: true,
+			key: "gc.review_after_events." + event, derived: "gc.review_after", unset: true,
 			field: func(c *Config) field { return eventField{c, event} },
 		})
 	}
