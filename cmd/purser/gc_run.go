@@ -81,7 +81,7 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *catalog.Catalog)
 	}
 	o := gc.CollectOptions{
 		Catalog: c, DryRun: r.dry, Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout,
-		StorageTimeout: cfg.Storage.DeleteTimeout, SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: cfg.Uploads.MaxAge,
+		StorageTimeout: cfg.Storage.DeleteTimeout, SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: uploadAge(cfg),
 		Progress: r.progress.show, Found: r.found, Log: log,
 	}
 	if r.report.DryRun = r.dry; r.dry {

@@ -219,14 +219,14 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	handler, err := server.New(server.Options{
 		Catalog: c, Autoprune: pruner, Store: p.store, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
-		BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, Tracing: p.tracing,
+		BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, UploadMaxAge: cfg.Uploads.MaxAge, Tracing: p.tracing,
 		Audit: audit.New(p.db), Recorder: p.pulls.recorder,
 		Pulls: statistics, PullStats: p.pulls.sync, RedisPulls: p.pulls.flush,
 		LooseKeys: &server.LooseKeys{Database: &p.keys.databases[0], Worker: keys},
 		System:    p.system(cfg), Hosts: p.hosts, Origins: origins(cfg.HTTP),
 		GC: gc.CollectOptions{
 			Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout, StorageTimeout: cfg.Storage.DeleteTimeout,
-			SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: cfg.Uploads.MaxAge,
+			SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: uploadAge(cfg),
 		},
 	})
 	if err != nil {
@@ -272,7 +272,7 @@ func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts, loops *worker.Me
 		return nil, err
 	}
 	reaper, err := gc.NewReaper(gc.ReaperOptions{
-		Catalog: c, Age: cfg.Uploads.MaxAge, Reaped: sweeper.Wake, Log: p.log, Metrics: metrics, Worker: loops,
+		Catalog: c, Age: uploadAge(cfg), Reaped: sweeper.Wake, Log: p.log, Metrics: metrics, Worker: loops,
 	})
 	if err != nil {
 		return nil, err
@@ -305,6 +305,14 @@ func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts, loops *worker.Me
 		}
 	}
 	return list, nil
+}
+
+// uploadAge is how long ago the row of an upload that nobody uses was last changed. A
+// client has uploads.max_age to go on with it; the row may have been made a while
+// before the client got it, and a request that began at the last moment takes its
+// time without changing it.
+func uploadAge(cfg *config.Config) time.Duration {
+	return cfg.Uploads.MaxAge + server.AheadAge(cfg.Uploads.MaxAge) + cfg.HTTP.MaxRequestTime
 }
 
 // idle is how often reviewers look for work at least: as often as the shortest

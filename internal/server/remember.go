@@ -13,8 +13,8 @@ import (
 const (
 	// uploadsAhead is how many uploads are made in one commit.
 	uploadsAhead = 16
-	// aheadMaxAge is how old an upload that was made ahead may be when it is
-	// given to a client, who is to have nearly all of its time.
+	// aheadMaxAge is how old an upload that was made ahead may be at most when it is
+	// given to a client: see AheadAge.
 	aheadMaxAge = 5 * time.Minute
 	// maxRemembered bounds the uploads whose rows a process remembers. One that
 	// is forgotten costs a query.
@@ -23,12 +23,19 @@ const (
 	maxRememberedBytes = 8 << 20
 )
 
+// AheadAge is how old an upload that was made ahead may be when it is given to a
+// client, where uploads are given up that nobody has touched for maxAge: the client is
+// to have nearly all of that time.
+func AheadAge(maxAge time.Duration) time.Duration { return min(aheadMaxAge, maxAge/10) }
+
 // uploads are those that this process knows without asking: made ahead, so
 // that the start of one costs no commit, or saved by it last. Each is given to
 // one request at a time; whether it is still as it was is for the row to say.
 type uploads struct {
 	catalog *catalog.Catalog
 	names   *uploadNames
+
+	aheadAge time.Duration
 
 	mu    sync.Mutex
 	ahead []catalog.Upload
@@ -44,8 +51,9 @@ type remembered struct {
 	since time.Time
 }
 
-func newUploads(c *catalog.Catalog) *uploads {
-	return &uploads{catalog: c, names: &uploadNames{catalog: c}, known: map[uuid.UUID]remembered{}, making: make(chan struct{}, 1)}
+func newUploads(c *catalog.Catalog, maxAge time.Duration) *uploads {
+	return &uploads{catalog: c, names: &uploadNames{catalog: c}, aheadAge: AheadAge(maxAge),
+		known: map[uuid.UUID]remembered{}, making: make(chan struct{}, 1)}
 }
 
 // start returns a new upload.
@@ -78,7 +86,7 @@ func (m *uploads) take() (catalog.Upload, bool) {
 	for len(m.ahead) > 0 {
 		u := m.ahead[len(m.ahead)-1]
 		m.ahead = m.ahead[:len(m.ahead)-1]
-		if time.Since(u.StartedAt) < aheadMaxAge {
+		if time.Since(u.StartedAt) < m.aheadAge {
 			return u, true
 		}
 	}

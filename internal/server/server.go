@@ -47,6 +47,9 @@ type Options struct {
 	BodyIdleTimeout time.Duration
 	// MaxRequest ends a request, whatever it does. Default 2 h.
 	MaxRequest time.Duration
+	// UploadMaxAge is how long a client has to go on with an upload before it may be
+	// given up. Default 24 h.
+	UploadMaxAge time.Duration
 	// GC bounds the garbage collection that operators start by request. Its
 	// Catalog, Store and Log are those above.
 	GC gc.CollectOptions
@@ -109,6 +112,9 @@ func New(o Options) (*Server, error) {
 	if o.MaxRequest <= 0 {
 		o.MaxRequest = 2 * time.Hour
 	}
+	if o.UploadMaxAge <= 0 {
+		o.UploadMaxAge = 24 * time.Hour
+	}
 	if o.Authorize == nil {
 		o.Authorize = func(*http.Request, Access, string) error { return nil }
 	}
@@ -117,7 +123,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{opt: o, log: o.Log, catalog: o.Catalog, store: o.Store, metrics: m,
-		uploads: newUploads(o.Catalog), origin: http.NewCrossOriginProtection(), started: time.Now()}
+		uploads: newUploads(o.Catalog, o.UploadMaxAge), origin: http.NewCrossOriginProtection(), started: time.Now()}
 	for _, origin := range o.Origins {
 		if err := s.origin.AddTrustedOrigin(origin); err != nil {
 			return nil, fmt.Errorf("server: %w", err)

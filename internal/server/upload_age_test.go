@@ -1,0 +1,51 @@
+package server_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// An upload that was made ahead and has been given up meanwhile isn't given to a
+// client, however soon uploads are given up.
+func TestUploadsAheadOutliveNoShortAge(t *testing.T) {
+	t.Parallel()
+	const maxAge = 500 * time.Millisecond
+	r := setup(t, func(o *server.Options) { o.UploadMaxAge = maxAge })
+	push := func() int {
+		t.Helper()
+		resp, err := http.Post(r.URL+"/v2/n/r/blobs/uploads/", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusAccepted {
+			t.Fatalf("starting an upload: %s", resp.Status)
+		}
+		put, err := http.NewRequestWithContext(t.Context(), http.MethodPut,
+			r.URL+resp.Header.Get("Location")+"?digest="+oci.Compute(oci.SHA256, []byte("blob")).String(), strings.NewReader("blob"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err = http.DefaultClient.Do(put); err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	if status := push(); status != http.StatusCreated { // others are made ahead with it
+		t.Fatalf("the first upload: %d", status)
+	}
+	age := maxAge + server.AheadAge(maxAge)
+	eventually(t, "what was made ahead is given up", func() bool {
+		n, err := r.catalog.ReapUploads(t.Context(), age, 1000)
+		return err == nil && n > 0
+	})
+	if status := push(); status != http.StatusCreated {
+		t.Errorf("an upload after the others were given up: %d", status)
+	}
+}
