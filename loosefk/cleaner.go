@@ -62,6 +62,8 @@ type cleaner struct {
 	db      *Database
 	tracker *tracker
 	begin   uint64 // the place of the parent table that is first, modulo their number
+	// away are the parents that have children in a database that can't be reached.
+	away map[tableName]bool
 	// stuck are the records, by parent table, that a lock, a timeout or an error kept
 	// from being finished: this run doesn't load them again. paused are those that
 	// only await their next turn, which they have in the next run when a limit ends
@@ -197,6 +199,10 @@ func (c *cleaner) batch(ctx context.Context, parent tableName, refs references, 
 			ids = nil
 			break
 		}
+	}
+	if c.away[parent] {
+		left = append(left, ids...)
+		ids = nil
 	}
 	done, rest := split(pending, ids)
 	if ctx.Err() != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -114,26 +115,28 @@ type Result struct {
 // nothing is due there or a limit is met, and brings its partitions up to date.
 // Others that run at the same time share the parents. Errors: Problems when the
 // definitions don't fit the databases (then no record is touched); what failed
-// for single tables, all together, after all others were worked off.
+// for single tables, all together, after all others were worked off; which databases
+// can't be reached, whose parents' records stay pending.
 func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
 	db, err := w.database(database)
 	if err != nil || !slices.Contains(w.parentDatabases(), db) {
 		return Result{Database: database}, err
 	}
 	began := time.Now()
-	rs, _, err := lookUp(ctx, w.opt.Databases, w.opt.Definitions)
+	rs, away, gone, err := w.lookUpReachable(ctx, db)
 	if err != nil {
 		return Result{Database: database}, explain(err)
 	}
 	c := w.cleaner(db, w.opt)
+	c.away = away
 	c.begin = (w.runs.Add(1) - 1) / uint64(len(w.parentDatabases()))
 	// Records can be worked off in whatever partitions there are.
 	c.Slid, err = db.slide(ctx, slideOptions{w.opt.PartitionAge, w.opt.Retention, w.opt.LockTimeout, 5})
 	var unknown error
-	if c.Failed, unknown = db.fail(ctx, rs.parents(db)); c.Failed > 0 {
+	if c.Failed, unknown = db.fail(ctx, slices.AppendSeq(rs.parents(db), maps.Keys(away))); c.Failed > 0 {
 		w.opt.Log.WarnContext(ctx, "deleted records name no table: they are marked as failed", "database", db.Name, "records", c.Failed)
 	}
-	err = errors.Join(err, unknown, c.run(ctx, rs))
+	err = errors.Join(err, unknown, gone, c.run(ctx, rs))
 	w.metrics.ran(db.Name, time.Since(began), err)
 	return c.result(), errors.Join(err, w.gauge(ctx, db))
 }

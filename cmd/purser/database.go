@@ -22,14 +22,13 @@ const databasePatience = time.Minute
 // errPending says that the schema is older than this program needs.
 var errPending = errors.New("the database's schema is not up to date and database.migrate is false: run \"purser migrate up\", or set database.migrate: true")
 
-// openDatabase brings the schema up to date, that of the statistics too, and
-// opens the pool.
+// openDatabase brings the schema of the metadata up to date, and opens the pool.
 func openDatabase(ctx context.Context, cfg *config.Config, dsn string, replica uuid.UUID, log *slog.Logger) (*db.DB, error) {
 	err := patiently(ctx, log, func() error {
 		if !cfg.Database.Migrate {
-			return checkSchema(ctx, cfg, dsn)
+			return checkMetadata(ctx, dsn)
 		}
-		n, err := migrate(ctx, cfg, dsn)
+		n, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: cfg.Database.Partitions})
 		if n > 0 {
 			log.InfoContext(ctx, "the database's schema is up to date", "migrations_applied", n)
 		}
@@ -77,7 +76,7 @@ func migrate(ctx context.Context, cfg *config.Config, dsn string) (int, error) {
 	return n + m, err
 }
 
-// migrations lists all migrations.
+// migrations lists all migrations. With an error it lists those that it could read.
 func migrations(ctx context.Context, cfg *config.Config, dsn string) ([]db.MigrationStatus, error) {
 	list, err := db.Status(ctx, dsn)
 	if err != nil {
@@ -85,7 +84,7 @@ func migrations(ctx context.Context, cfg *config.Config, dsn string) ([]db.Migra
 	}
 	stats, err := db.StatusStats(ctx, statsDSN(cfg, dsn))
 	if err != nil {
-		return nil, fmt.Errorf("the statistics' database: %w", err)
+		return list, fmt.Errorf("the statistics' database: %w", err)
 	}
 	return append(list, stats...), nil
 }

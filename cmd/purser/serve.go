@@ -97,6 +97,11 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 		return err
 	}
 	defer metadata.Close()
+	stats, err := openStatistics(ctx, cfg, dsn, log)
+	if err != nil {
+		return err
+	}
+	background = append(background, stats.Run)
 	reviews, err := openReviews(ctx, cfg, dsn, log)
 	if err != nil {
 		return err
@@ -134,7 +139,8 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	}
 	background = append(background, workers...)
 
-	ready.started(check{"database", metadata.Ping}, check{"storage", store.Check})
+	ready.started(check{name: "database", run: metadata.Ping}, check{name: "storage", run: store.Check},
+		check{name: "statistics", run: statisticsCheck(stats, p), spare: true})
 	if err := announce(out, cfg, socks); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,7 +20,8 @@ var looseForeignKeys []byte
 var statsTables = []string{"tagpullstatistics", "manifestpullstatistics"}
 
 // LooseForeignKeys are the registry's loose foreign keys and the databases that
-// they span. stats is main where the statistics live there too.
+// they span. stats is main where the statistics live there too; their server may be
+// away.
 func LooseForeignKeys(ctx context.Context, main, stats *pgxpool.Pool) (loosefk.Databases, loosefk.Definitions, error) {
 	defs, err := loosefk.Parse("loose_foreign_keys.yml", bytes.NewReader(looseForeignKeys))
 	if err != nil {
@@ -30,11 +32,30 @@ func LooseForeignKeys(ctx context.Context, main, stats *pgxpool.Pool) (loosefk.D
 		list = append(list, loosefk.Database{Name: "stats", Pool: stats, Tables: statsTables})
 	}
 	for i := range list {
-		if err := list[i].Pool.QueryRow(ctx, "SELECT current_schema()").Scan(&list[i].Schema); err != nil {
+		err := list[i].Pool.QueryRow(ctx, "SELECT current_schema()").Scan(&list[i].Schema)
+		if i > 0 && Unavailable(err) { // the metadata's children are cleaned up without it
+			list[i].Schema, err = likelySchema(list[i].Pool), nil
+		}
+		if err != nil {
 			return nil, nil, fmt.Errorf("asking database %s for its schema: %w", list[i].Name, err)
 		}
 	}
 	return list, defs, nil
+}
+
+// likelySchema is where the tables of a database are that can't be asked: the first
+// schema of the search_path that its DSN has, or else public.
+func likelySchema(pool *pgxpool.Pool) string {
+	cfg, err := pgx.ParseConfig(pool.Config().ConnString())
+	if err != nil {
+		return "public"
+	}
+	for name := range strings.SplitSeq(cfg.RuntimeParams["search_path"], ",") {
+		if name = strings.Trim(name, ` "`); name != "" && name != "$user" {
+			return name
+		}
+	}
+	return "public"
 }
 
 // looseParents are the tables whose deletions are recorded.

@@ -22,6 +22,7 @@ type Proxy struct {
 	mu     sync.Mutex
 	conns  []net.Conn
 	silent chan struct{} // closed while the proxy is silent
+	refuse bool
 	ended  bool
 	copies sync.WaitGroup
 }
@@ -60,11 +61,12 @@ func (p *Proxy) Silence() {
 	close(p.silent)
 }
 
-// Connections is how many have been accepted so far.
-func (p *Proxy) Connections() int {
+// Refuse ends connections that are made from now on at once, as when no server is
+// there, or no longer does.
+func (p *Proxy) Refuse(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.conns) / 2
+	p.refuse = refuse
 }
 
 func (p *Proxy) accept() {
@@ -72,6 +74,13 @@ func (p *Proxy) accept() {
 		client, err := p.listener.Accept()
 		if err != nil {
 			return
+		}
+		p.mu.Lock()
+		refuse := p.refuse
+		p.mu.Unlock()
+		if refuse {
+			client.Close()
+			continue
 		}
 		server, err := net.Dial("unix", p.server)
 		if err != nil {

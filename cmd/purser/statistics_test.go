@@ -1,0 +1,38 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// The registry starts while the server of the statistics is away, says so without
+// counting as not ready, and prepares the statistics when the server comes.
+func TestStatisticsAreAwayAtTheStart(t *testing.T) {
+	t.Parallel()
+	stats := dbtest.EmptyDSN(t)
+	proxy := dbtest.NewProxy(t, stats)
+	proxy.Refuse(true)
+	s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_DATABASE_STATS="+proxy.DSN))
+	code, body := get(t, s.debug+"/readyz")
+	if code != 200 || !strings.Contains(body, "statistics: ") || strings.Contains(body, "statistics: ok") {
+		t.Errorf("without statistics: %d %s", code, body)
+	}
+	if code, body := get(t, s.registry+"/v2/_catalog"); code != 200 {
+		t.Errorf("without statistics, /v2/_catalog: %d %s", code, body)
+	}
+	proxy.Refuse(false)
+	waitFor(t, "the statistics are ready", func() bool {
+		_, body := get(t, s.debug+"/readyz")
+		return strings.Contains(body, "statistics: ok")
+	})
+	var there bool
+	err := dbtest.Open(t, stats).Pool.QueryRow(t.Context(), "SELECT to_regclass('tagpullstatistics') IS NOT NULL").Scan(&there)
+	if err != nil || !there {
+		t.Errorf("the tables of the statistics are there: %v (%v)", there, err)
+	}
+	if err := s.stop(); err != nil {
+		t.Errorf("stopping: %v", err)
+	}
+}

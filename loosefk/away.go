@@ -1,0 +1,49 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// reachTime bounds the look whether a database can be reached.
+const reachTime = 5 * time.Second
+
+// lookUpReachable is lookUp for a run on db, without the definitions whose other
+// database can't be reached. The parents of those are away: their children in other
+// databases are cleaned up, and their records stay pending. The error says which
+// databases these are.
+func (w *Worker) lookUpReachable(ctx context.Context, db *Database) (rs references, away map[tableName]bool, gone, err error) {
+	rs, _, err = lookUp(ctx, w.opt.Databases, w.opt.Definitions)
+	if _, bad := errors.AsType[Problems](err); err == nil || bad || ctx.Err() != nil {
+		return rs, nil, nil, err
+	}
+	missing := map[*Database]bool{}
+	for i := range w.opt.Databases {
+		other := &w.opt.Databases[i]
+		if other == db {
+			continue
+		}
+		reach, cancel := context.WithTimeout(ctx, reachTime)
+		if lost := other.Pool.Ping(reach); lost != nil {
+			missing[other] = true
+			gone = errors.Join(gone, fmt.Errorf("database %s can't be reached, and children there stay: %w", other.Name, lost))
+		}
+		cancel()
+	}
+	if len(missing) == 0 {
+		return nil, nil, nil, err
+	}
+	away = map[tableName]bool{}
+	left := slices.DeleteFunc(slices.Clone(w.opt.Definitions), func(d Definition) bool {
+		child, parent := w.opt.Databases.Of(d.Child), w.opt.Databases.Of(d.Parent)
+		if missing[child] && parent == db {
+			away[db.table(d.Parent)] = true
+		}
+		return missing[child] || missing[parent]
+	})
+	rs, _, err = lookUp(ctx, w.opt.Databases, left)
+	return rs, away, gone, err
+}
