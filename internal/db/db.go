@@ -244,5 +244,6 @@ func Unavailable(err error) bool {
 		return true
 	}
 	// Read-only: a standby that was promoted away from. Cancelled: it took too long.
-	return code == "25006" || code == CodeQueryCanceled
+	// The others: this process stalled in a transaction, which was ended.
+	return code == "25006" || code == CodeQueryCanceled || code == "25P03" || code == "25P04"
 }

@@ -46,7 +46,7 @@ const (
 	// statement is still there.
 	checkInterval = 5 * time.Second
 	// connectTimeout bounds a connection's making, the log-in included.
-	connectTimeout = 5 * time.Second
+	connectTimeout = 15 * time.Second
 )
 
 // Limits are the bounds of a session on the server. 0: what the DSN, or else the
