@@ -16,9 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// connectAs connects to a socket as another user, to whom the kernel gives the access
-// of a process of that user's.
-func connectAs(t *testing.T, uid int, socket string) error {
+// connectAs connects to a socket as another user of its own group, to whom the kernel
+// gives the access of a process of that user's, to /proc too.
+func connectAs(t *testing.T, uid, gid int, socket string) error {
 	t.Helper()
 	type outcome struct {
 		conn net.Conn
@@ -27,10 +27,11 @@ func connectAs(t *testing.T, uid int, socket string) error {
 	result := make(chan outcome, 1)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		keep := ^uintptr(0)
-		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, keep, uintptr(uid), keep); errno != 0 {
-			result <- outcome{nil, errno}
-			return
+		for _, set := range []struct{ call, id uintptr }{{syscall.SYS_SETRESGID, uintptr(gid)}, {syscall.SYS_SETRESUID, uintptr(uid)}} {
+			if _, _, errno := syscall.RawSyscall(set.call, set.id, set.id, set.id); errno != 0 {
+				result <- outcome{nil, errno}
+				return
+			}
 		}
 		conn, err := net.Dial("unix", socket)
 		result <- outcome{conn, err}
@@ -65,8 +66,8 @@ func TestOthersAreNotLetIn(t *testing.T) {
 		"its working directory": proc + "/cwd", "its root": proc + "/root" + s.socketDir, "an open descriptor": openDir(t, s.socketDir),
 	} {
 		socket := filepath.Join(dir, socketFile)
-		for who, uid := range map[string]int{"the server's user": int(acct.uid), "another user": 54321} {
-			err := connectAs(t, uid, socket)
+		for who, user := range map[string]*account{"the server's user": acct, "another user": {uid: 54321, gid: 54321}} {
+			err := connectAs(t, int(user.uid), int(user.gid), socket)
 			if err == nil {
 				t.Errorf("%s is let in through %s", who, what)
 			}
@@ -74,7 +75,7 @@ func TestOthersAreNotLetIn(t *testing.T) {
 				t.Errorf("%s through %s: %v", who, what, err)
 			}
 		}
-		if err := connectAs(t, 0, socket); err != nil {
+		if err := connectAs(t, 0, 0, socket); err != nil {
 			t.Errorf("root isn't let in through %s: %v", what, err)
 		}
 	}
