@@ -1,17 +1,20 @@
-// Package memory says how much memory this process may use, and how often its own
-// is collected.
+// Package memory says how much memory this process may use, how much Go may use of
+// it, and how often its own is collected.
 package memory
 
 import (
 	"math"
 	"os"
+	"path"
+	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 )
 
-// Limit is the memory that this process may use, in bytes: the machine's,
-// or what its control group allows if that is less. Where the system doesn't say
-// it is 0.
+// Limit is the memory that this process may use, in bytes: the machine's, or what its
+// control group or GOMEMLIMIT allows if that is less. Where the system doesn't say it
+// is 0.
 func Limit() int64 {
 	limit := int64(math.MaxInt64)
 	for line := range strings.SplitSeq(readText("/proc/meminfo"), "\n") {
@@ -19,20 +22,46 @@ func Limit() int64 {
 			limit = min(limit, parseBytes(f[1], 1<<10))
 		}
 	}
-	files := []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}
-	for line := range strings.SplitSeq(readText("/proc/self/cgroup"), "\n") {
+	if n := groupLimit("/"); n > 0 {
+		limit = min(limit, n)
+	}
+	if os.Getenv("GOMEMLIMIT") != "" {
+		limit = min(limit, debug.SetMemoryLimit(-1))
+	}
+	if limit == math.MaxInt64 {
+		return 0
+	}
+	return limit
+}
+
+// groupLimit is the least that this process's control group, or one above it, allows,
+// 0: no limit. It knows both versions of control groups. root is where /proc and /sys
+// are. In a container the group's name may be that of the host, and the group itself
+// at the top.
+func groupLimit(root string) int64 {
+	limit := int64(math.MaxInt64)
+	look := func(top, group, file string) {
+		for dir := path.Clean("/" + group); ; dir = path.Dir(dir) {
+			text := readText(filepath.Join(root, top, dir, file))
+			limit = min(limit, parseBytes(strings.TrimSpace(text), 1))
+			if dir == "/" {
+				return
+			}
+		}
+	}
+	const unified, memory = "sys/fs/cgroup", "sys/fs/cgroup/memory"
+	look(unified, "/", "memory.max")
+	look(memory, "/", "memory.limit_in_bytes")
+	for line := range strings.SplitSeq(readText(filepath.Join(root, "proc/self/cgroup")), "\n") {
 		switch f := strings.SplitN(line, ":", 3); {
 		case len(f) < 3:
 		case f[0] == "0":
-			files = append(files, "/sys/fs/cgroup"+f[2]+"/memory.max")
+			look(unified, f[2], "memory.max")
 		case f[1] == "memory":
-			files = append(files, "/sys/fs/cgroup/memory"+f[2]+"/memory.limit_in_bytes")
+			look(memory, f[2], "memory.limit_in_bytes")
 		}
 	}
-	for _, name := range files {
-		limit = min(limit, parseBytes(strings.TrimSpace(readText(name)), 1))
-	}
-	if limit == math.MaxInt64 {
+	if limit >= math.MaxInt64>>1 { // how the first version of control groups says "no limit"
 		return 0
 	}
 	return limit
