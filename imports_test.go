@@ -40,6 +40,7 @@ var layers = map[string]rule{
 	"loosefk/cli":               {only: true, also: []string{"loosefk"}}, // the commands of both tools
 	"internal/memory":           {only: true},
 	"internal/pgsession":        {only: true},
+	"internal/limit":            {only: true},
 	"internal/oci":              {layer: 1},
 	"internal/worker":           {layer: 1},
 	"internal/builtinpg":        {layer: 1},

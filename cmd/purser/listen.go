@@ -10,15 +10,17 @@ import (
 	"syscall"
 
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/server"
 )
 
 // sockets are what Purser listens on.
 type sockets struct {
 	registry net.Listener
-	debug    net.Listener // of metrics and health, nil: none
-	profiles net.Listener // of profiles alone, nil: none
-	tls      *tls.Config  // of the registry; nil: none
+	debug    net.Listener    // of metrics and health, nil: none
+	profiles net.Listener    // of profiles alone, nil: none
+	tls      *tls.Config     // of the registry; nil: none
+	bounded  *limit.Listener // the registry's, with its limits
 }
 
 // listen opens the sockets, first of all that a start does, so that a port that

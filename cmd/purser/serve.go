@@ -31,7 +31,7 @@ import (
 const (
 	headerTimeout  = 30 * time.Second
 	idleTimeout    = 2 * time.Minute
-	maxHeaderBytes = 128 << 10
+	maxHeaderBytes = 64 << 10
 )
 
 func serveCommand(src *source) *cobra.Command {
@@ -52,6 +52,7 @@ func serveCommand(src *source) *cobra.Command {
 				return err
 			}
 			memory.HoldHeap()
+			memory.SetLimit(cfg.Database.Main == "")
 			err = run(cmd.Context(), cfg, cmd.OutOrStdout(), log)
 			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 				return nil // told to stop before it was ready
@@ -78,6 +79,11 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	}
 	defer stopTracing()
 	reg, ready := newRegistry(), newReadiness()
+	limits, err := newLimits(cfg, reg, log)
+	if err != nil {
+		return err
+	}
+	limits.bound(socks)
 	stopDebug := serveOperators(socks, cfg.HTTP, reg, ready, log)
 	defer stopDebug()
 
@@ -128,7 +134,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	p := parts{metadata, reviews, prunes, keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP)}
+	p := parts{metadata, reviews, prunes, keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits}
 	if p.pulls, err = openPulls(cfg, p, loops); err != nil {
 		return err
 	}
@@ -144,7 +150,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if err := announce(out, cfg, socks); err != nil {
 		return err
 	}
-	return serve(ctx, cfg, handler, socks, background, ready, log)
+	return serve(ctx, cfg, handler, socks, limits, background, ready, log)
 }
 
 // openStore opens the blob store and tries it.
@@ -189,6 +195,7 @@ type parts struct {
 	log     *slog.Logger
 	tracing bool
 	hosts   *server.Hosts // of the registry
+	limits  *limits
 }
 
 // assemble makes the registry: what answers requests, and what runs besides.
@@ -225,7 +232,7 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	handler, err := server.New(server.Options{
 		Catalog: c, Autoprune: pruner, Store: p.store, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
-		BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, UploadMaxAge: cfg.Uploads.MaxAge, Tracing: p.tracing,
+		Limits: p.limits.server(), BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, UploadMaxAge: cfg.Uploads.MaxAge, Tracing: p.tracing,
 		Audit: audit.New(p.db), Recorder: p.pulls.recorder,
 		Pulls: statistics, PullStats: p.pulls.sync, RedisPulls: p.pulls.flush,
 		LooseKeys: &server.LooseKeys{Database: &p.keys.databases[0], Worker: keys},
@@ -334,7 +341,7 @@ func idle(cfg config.GC) time.Duration {
 // serve answers requests and runs background work until ctx ends or one of them
 // fails. Then it lets requests end, as long as they may take, and stops the
 // background work after them: they need what it does.
-func serve(ctx context.Context, cfg *config.Config, handler *server.Server, socks *sockets,
+func serve(ctx context.Context, cfg *config.Config, handler *server.Server, socks *sockets, limits *limits,
 	background []func(context.Context) error, ready *readiness, log *slog.Logger,
 ) error {
 	srv := &http.Server{
@@ -343,6 +350,7 @@ func serve(ctx context.Context, cfg *config.Config, handler *server.Server, sock
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	limits.apply(srv, socks)
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
 	group, groupCtx := errgroup.WithContext(work)

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/purser-registry/purser/internal/limit"
 )
 
 // dirState is the State of an upload in a Dir.
@@ -262,6 +264,8 @@ func (w *dirWriter) Write(p []byte) (int, error) {
 const (
 	writebackStep = 8 << 20
 	copyBuffer    = 512 << 10
+	// scarceBuffer is for when the budget has no memory for two of the others.
+	scarceBuffer = 16 << 10
 )
 
 var copyBuffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
@@ -269,6 +273,11 @@ var copyBuffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 // ReadFrom implements Writer. What doesn't fit in one buffer is read and written
 // side by side, with two.
 func (w *dirWriter) ReadFrom(r io.Reader) (total int64, err error) {
+	mem := limit.LeaseOf(w.ctx)
+	if !mem.TryStream(2 * copyBuffer) {
+		return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, make([]byte, scarceBuffer))
+	}
+	defer mem.Give(2 * copyBuffer)
 	buf := copyBuffers.Get().(*[copyBuffer]byte)
 	n, readErr := fill(r, buf[:])
 	if readErr == nil {

@@ -270,6 +270,19 @@ func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.
 	return b.send(ctx, c.db.Pool)
 }
 
+// OpenUploads returns those of the uploads that can still be continued.
+func (c *Catalog) OpenUploads(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID, error) {
+	rows, err := c.db.Pool.Query(ctx, "SELECT id FROM uploads WHERE id = ANY ($1) AND status = 1", ids)
+	if err != nil {
+		return nil, fmt.Errorf("looking for open uploads: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return nil, fmt.Errorf("looking for open uploads: %w", err)
+	}
+	return list, nil
+}
+
 // CancelUpload gives the upload up; its objects are doomed. Error:
 // BLOB_UPLOAD_UNKNOWN.
 func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) error {

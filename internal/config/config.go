@@ -69,7 +69,9 @@ type Filesystem struct {
 
 // Uploads is about unfinished blobs.
 type Uploads struct {
-	MaxAge time.Duration
+	MaxAge        time.Duration
+	MaxOpen       int // 0: no limit
+	MaxClientOpen int
 }
 
 // GC is about the review of what may be garbage.
@@ -198,6 +200,7 @@ func (c *Config) derive() {
 		c.DataDir = defaultDataDir(c.env)
 	}
 	c.DataDir = absolute(c.DataDir)
+	c.deriveLimits()
 	c.HTTP.deriveProfiles(c.isSet("http.profile_addr"))
 	if !c.isSet("database.stats") {
 		c.Database.Stats = c.Database.Main

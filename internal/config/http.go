@@ -23,8 +23,17 @@ type HTTP struct {
 	DrainTimeout    time.Duration
 	MaxRequestTime  time.Duration
 	BodyIdleTimeout time.Duration
-	AllowedHosts    []string // names that requests may come under, "*.example.com" and "*" included
-	ExternalURL     string   // scheme and host without a slash behind, "" for what the request says
+	// Limits of what clients may hold, 0: none.
+	BodyMemory           int64 // bytes
+	BodyMemoryShare      int   // percent of it for one client
+	BodyMemoryWait       time.Duration
+	MaxConnections       int
+	MaxClientConnections int
+	MinBodyRate          int64 // bytes a second
+	MinBodyRateWindow    time.Duration
+	AnswerIdleTimeout    time.Duration
+	AllowedHosts         []string // names that requests may come under, "*.example.com" and "*" included
+	ExternalURL          string   // scheme and host without a slash behind, "" for what the request says
 }
 
 // TLS is a certificate and its key, both PEM files or both "".

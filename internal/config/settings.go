@@ -58,6 +58,26 @@ var settings = append([]setting{
 	}},
 	{key: "http.allowed_hosts", field: func(c *Config) field { return listField{&c.HTTP.AllowedHosts} }},
 	{key: "http.external_url", field: func(c *Config) field { return textField{&c.HTTP.ExternalURL} }},
+	{key: "http.body_memory", derived: "a quarter of the memory, from 32MiB to 1GiB", unset: true, field: func(c *Config) field {
+		return sizeField{&c.HTTP.BodyMemory}
+	}},
+	{key: "http.body_memory_client_share", def: "50", field: func(c *Config) field { return intField{&c.HTTP.BodyMemoryShare, 10, 100} }},
+	{key: "http.body_memory_wait", def: "5s", field: func(c *Config) field {
+		return durationField{&c.HTTP.BodyMemoryWait, 0, time.Hour}
+	}},
+	{key: "http.max_connections", def: "10000", field: func(c *Config) field {
+		return intField{&c.HTTP.MaxConnections, 0, math.MaxInt32}
+	}},
+	{key: "http.max_client_connections", def: "4000", field: func(c *Config) field {
+		return intField{&c.HTTP.MaxClientConnections, 0, math.MaxInt32}
+	}},
+	{key: "http.min_body_rate", def: "512", field: func(c *Config) field { return sizeField{&c.HTTP.MinBodyRate} }},
+	{key: "http.min_body_rate_window", def: "2m", field: func(c *Config) field {
+		return durationField{&c.HTTP.MinBodyRateWindow, time.Second, maxDuration}
+	}},
+	{key: "http.answer_idle_timeout", def: "5m", field: func(c *Config) field {
+		return durationField{&c.HTTP.AnswerIdleTimeout, 0, maxDuration}
+	}},
 
 	{key: "log.level", def: "info", field: func(c *Config) field {
 		return choiceField{&c.Log.Level, []string{"debug", "info", "warn", "error"}}
@@ -99,6 +119,10 @@ var settings = append([]setting{
 
 	{key: "uploads.max_age", def: "24h", field: func(c *Config) field {
 		return durationField{&c.Uploads.MaxAge, time.Second, maxDuration}
+	}},
+	{key: "uploads.max_open", def: "50000", field: func(c *Config) field { return intField{&c.Uploads.MaxOpen, 0, math.MaxInt32} }},
+	{key: "uploads.max_client_open", def: "5000", field: func(c *Config) field {
+		return intField{&c.Uploads.MaxClientOpen, 0, math.MaxInt32}
 	}},
 
 	{key: "cache.enabled", def: "true", field: func(c *Config) field { return boolField{&c.Cache.Enabled} }},

@@ -21,6 +21,7 @@ func (c *Config) Validate() error {
 	}
 	c.validatePaths(report)
 	c.validateHTTP(report)
+	c.validateLimits(report)
 	c.validateDatabase(report)
 	c.validateS3(report)
 	c.validateTimes(report)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"maps"
 	"mime"
@@ -13,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -202,15 +200,17 @@ func (a *api) readBody(w http.ResponseWriter, r *http.Request) error {
 	if t, _, err := mime.ParseMediaType(given); err != nil || t != "application/json" {
 		return refusal(http.StatusUnsupportedMediaType, "the Content-Type is %q and should be application/json", given)
 	}
-	// net/http ends the deadline with the body. A connection without deadlines (in
-	// a test, say) just waits.
-	http.NewResponseController(w).SetReadDeadline(time.Now().Add(a.server.opt.BodyIdleTimeout)) //nolint:errcheck
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAPIBody))
-	if _, long := errors.AsType[*http.MaxBytesError](err); long {
-		return refusal(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", maxAPIBody)
+	tooLong := refusal(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", maxAPIBody)
+	if r.ContentLength > maxAPIBody {
+		return tooLong
 	}
-	if err != nil {
-		return bodyError(err, int64(len(body)), r.ContentLength)
+	in := a.server.newIntake(&call{ResponseWriter: w, r: r})
+	body := in.hold(maxAPIBody+1, 1)
+	if err := in.lostError(); err != nil {
+		return err
+	}
+	if len(body) > maxAPIBody {
+		return tooLong
 	}
 	if err := checkBody(body); err != nil {
 		return err

@@ -208,6 +208,9 @@ func (a *api) readConfig(ctx context.Context, repository string, d oci.Digest, i
 	if b.Size > maxConfig {
 		return fmt.Errorf("it has %d bytes", b.Size)
 	}
+	if _, err := observed(ctx).lease.Take(ctx, 2*b.Size); err != nil { // its bytes, and what is made of them
+		return err
+	}
 	r, err := a.server.store.Open(ctx, b.StorageKey, 0, b.Size)
 	if err != nil {
 		return err

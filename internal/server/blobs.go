@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -83,11 +82,6 @@ func (s *Server) getBlob(c *call) error {
 		status = http.StatusPartialContent
 	}
 	c.Header()["Content-Length"] = []string{strconv.FormatInt(rng.length, 10)}
-	// A client that doesn't read is waited for as long as any request may last. A
-	// connection without deadlines (in a test, say) just waits.
-	control := http.NewResponseController(c.ResponseWriter)
-	control.SetWriteDeadline(time.Now().Add(s.opt.MaxRequest)) //nolint:errcheck
-	defer control.SetWriteDeadline(time.Time{})                //nolint:errcheck
 	c.WriteHeader(status)
 	if _, err := io.Copy(c.ResponseWriter, body); err != nil {
 		return fmt.Errorf("sending blob %s: %w", d, err)

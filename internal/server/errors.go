@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -29,8 +30,13 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if e.HTTPStatus() >= 500 {
 		s.logFailure(r, err)
 	}
-	if e.HTTPStatus() == http.StatusServiceUnavailable {
+	switch e.HTTPStatus() {
+	case http.StatusServiceUnavailable:
 		w.Header().Set("Retry-After", "2")
+	case http.StatusTooManyRequests:
+		w.Header().Set("Retry-After", "10")
+	case http.StatusRequestTimeout: // the rest of the body would come as slowly
+		w.Header().Set("Connection", "close")
 	}
 	if e.HTTPStatus() == http.StatusMethodNotAllowed && o.matched != nil {
 		w.Header().Set("Allow", o.matched.allow(r.Method))
@@ -67,9 +73,14 @@ func (s *Server) answer(ctx context.Context, err error) *oci.Error {
 	if e, ok := errors.AsType[*oci.Error](err); ok {
 		return e
 	}
+	_, full := errors.AsType[*limit.FullError](err)
 	switch {
 	case ctx.Err() != nil:
 		return oci.Errorf(oci.Unknown, "the client closed the connection").WithStatus(statusClientGone)
+	case full:
+		return oci.Errorf(oci.Unavailable, "the registry holds as many bodies of requests in memory as it may: try again in a moment")
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return oci.Errorf(oci.Unavailable, "the registry has too many files open: try again in a moment")
 	case errors.Is(err, blob.ErrBusy):
 		return oci.Errorf(oci.Unavailable, "another request is still writing to this upload: try again in a moment")
 	case errors.Is(err, blob.ErrFenced):

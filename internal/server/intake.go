@@ -1,25 +1,31 @@
 package server
 
 import (
-	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// intake is the body of a request that uploads. Its beginning can be looked at
-// before it is used up.
+// intake is the body of a request. Its beginning can be looked at before it is used
+// up. What it holds in memory counts for the request's lease, and grows as bytes
+// arrive: a client that sends nothing holds next to nothing.
 type intake struct {
 	body    io.Reader
+	ctx     context.Context // ends with the client
 	control *http.ResponseController
 	idle    time.Duration
 	end     time.Time
 	moved   time.Time
+	pace    pace
+	metrics *limit.Metrics
+	lease   *limit.Lease
 
 	length int64 // -1 if it isn't known
 	want   int64 // what Content-Range says, -1 without one
@@ -29,16 +35,19 @@ type intake struct {
 	// streaming says that bytes have been used up, saved that they were kept.
 	streaming, saved bool
 
-	buffer *bytes.Buffer
+	buffer []byte
+	looked bool // buffer is the beginning
 	whole  bool
 }
 
-var buffers = sync.Pool{New: func() any { return bytes.NewBuffer(make([]byte, 0, catalog.MaxTail+1+bytes.MinRead)) }}
-
 func (s *Server) newIntake(c *call) *intake {
+	l := s.opt.Limits
 	return &intake{
-		body: c.r.Body, control: http.NewResponseController(c.ResponseWriter),
-		idle: s.opt.BodyIdleTimeout, end: time.Now().Add(s.opt.MaxRequest), length: c.r.ContentLength, want: -1,
+		body: c.r.Body, ctx: c.r.Context(), control: http.NewResponseController(c.ResponseWriter),
+		idle: s.opt.BodyIdleTimeout, end: time.Now().Add(s.opt.MaxRequest),
+		pace:    pace{least: l.MinBodyRate, window: l.MinBodyRateWindow},
+		metrics: l.Metrics, lease: observed(c.r.Context()).lease,
+		length: c.r.ContentLength, want: -1,
 	}
 }
 
@@ -48,30 +57,52 @@ func (in *intake) first() (b []byte, whole bool) {
 	if in.length > catalog.MaxTail {
 		return nil, false
 	}
-	if in.buffer == nil {
-		in.buffer = buffers.Get().(*bytes.Buffer)
-		in.buffer.Reset()
-		if in.length == 0 {
-			in.whole = true
-			return nil, true
+	if !in.looked {
+		in.buffer = in.hold(catalog.MaxTail+1, 1)
+		in.looked = true
+		in.whole = in.lost != nil || len(in.buffer) <= catalog.MaxTail
+	}
+	return in.buffer, in.whole
+}
+
+// firstStep is the memory that a body begins with, bytes.
+const firstStep = 8 << 10
+
+// hold reads the body into memory: all of it, or most bytes of one whose length isn't
+// known. Each byte of memory counts as factor. Where the body ends early, lost says
+// why.
+func (in *intake) hold(most int, factor int64) []byte {
+	if in.length >= 0 {
+		most = int(min(in.length, int64(most)))
+	}
+	var buf []byte
+	var held int64
+	for len(buf) < most {
+		if len(buf) == cap(buf) {
+			size := min(most, max(4*cap(buf), firstStep))
+			taken, err := in.lease.Take(in.ctx, int64(size)*factor)
+			if err != nil {
+				in.lost = err
+				return buf
+			}
+			buf = append(make([]byte, 0, size), buf...)
+			in.lease.Give(held)
+			held = taken
 		}
-		_, err := in.buffer.ReadFrom(io.LimitReader(in, catalog.MaxTail+1))
-		in.whole = err != nil || in.buffer.Len() <= catalog.MaxTail
+		n, err := in.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err != nil {
+			return buf
+		}
 	}
-	return in.buffer.Bytes(), in.whole
+	return buf
 }
 
-func (in *intake) close() {
-	if in.buffer != nil {
-		buffers.Put(in.buffer)
-		in.buffer = nil
-	}
-}
-
-// Read waits for a client as long as it sends something every now and then.
-// The time is moved on once in a quarter of it.
+// Read waits for a client as long as it sends something every now and then, and
+// enough of it. The time is moved on once in a quarter of it.
 func (in *intake) Read(p []byte) (int, error) {
-	if now := time.Now(); now.Sub(in.moved) > in.idle/4 {
+	now := time.Now()
+	if now.Sub(in.moved) > in.idle/4 {
 		until := now.Add(in.idle)
 		if until.After(in.end) {
 			until = in.end
@@ -82,6 +113,11 @@ func (in *intake) Read(p []byte) (int, error) {
 	}
 	n, err := in.body.Read(p)
 	in.read += int64(n)
+	if in.pace.tooSlow(n, time.Since(now)) && err == nil {
+		in.metrics.Refused(limit.BodyRate)
+		err = oci.Errorf(oci.SizeInvalid, "the body came at less than %d bytes a second over %s", in.pace.least, in.pace.window).
+			WithStatus(http.StatusRequestTimeout)
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		in.lost = err
 	}
@@ -101,4 +137,18 @@ func (in *intake) lostError() error {
 		return nil
 	}
 	return bodyError(in.lost, in.read, in.length)
+}
+
+// bodyError is for a body that ended early.
+func bodyError(err error, got, want int64) error {
+	if _, told := errors.AsType[*oci.Error](err); told {
+		return err
+	}
+	if _, full := errors.AsType[*limit.FullError](err); full {
+		return fmt.Errorf("after %d bytes of the body: %w", got, err)
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) && want >= 0 {
+		return oci.Errorf(oci.SizeInvalid, "the body ended after %d of %d bytes", got, want).WithCause(err)
+	}
+	return oci.Errorf(oci.SizeInvalid, "the body could not be read after %d bytes", got).WithCause(err)
 }

@@ -66,7 +66,11 @@ func (s *Server) listTags(c *call) error {
 	if more && n > 0 {
 		c.next("/v2/"+c.name+"/tags/list", url.Values{"n": {strconv.Itoa(n)}, "last": {tags[n-1]}})
 	}
-	c.json(http.StatusOK, tagList(c.name, tags))
+	body := tagList(c.name, tags)
+	if err := c.hold(len(body)); err != nil {
+		return err
+	}
+	c.json(http.StatusOK, body)
 	return nil
 }
 
@@ -211,6 +215,13 @@ func (s *Server) referrers(c *call, d oci.Digest, kind string, last int64, n int
 	for {
 		list, more, err := s.catalog.Referrers(c.r.Context(), c.name, d, kind, p.last, n-p.n)
 		if err != nil {
+			return nil, err
+		}
+		size := 0
+		for _, r := range list {
+			size += len(r.Annotations)
+		}
+		if err := c.hold(2 * size); err != nil { // as they are, and in the answer
 			return nil, err
 		}
 		for _, r := range list {

@@ -1,8 +1,6 @@
 package server
 
 import (
-	"errors"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -21,6 +19,11 @@ func (s *Server) getManifest(c *call) error {
 	m, err := s.findManifest(c)
 	if err != nil {
 		return err
+	}
+	if c.r.Method == http.MethodGet {
+		if err := c.hold(len(m.Payload)); err != nil {
+			return err
+		}
 	}
 	digest := m.Digest.String()
 	h := c.Header()
@@ -91,6 +94,11 @@ func (s *Server) putManifest(c *call) error {
 	if err != nil {
 		return err
 	}
+	done, err := s.heavy(c.r.Context(), len(payload))
+	if err != nil {
+		return err
+	}
+	defer done()
 	p := catalog.NewManifest{Repository: c.name, Payload: payload}
 	if p.Digest, p.Tags, err = c.manifestTarget(payload); err != nil {
 		return err
@@ -127,22 +135,15 @@ func (s *Server) readManifest(c *call) ([]byte, error) {
 	if c.r.ContentLength > oci.MaxManifestSize {
 		return nil, tooLarge
 	}
-	b, err := io.ReadAll(io.LimitReader(s.newIntake(c), oci.MaxManifestSize+1))
-	if err != nil {
-		return nil, bodyError(err, int64(len(b)), c.r.ContentLength)
+	in := s.newIntake(c)
+	b := in.hold(oci.MaxManifestSize+1, manifestFactor)
+	if err := in.lostError(); err != nil {
+		return nil, err
 	}
 	if len(b) > oci.MaxManifestSize {
 		return nil, tooLarge
 	}
 	return b, nil
-}
-
-// bodyError is for a body that ended early.
-func bodyError(err error, got, want int64) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) && want >= 0 {
-		return oci.Errorf(oci.SizeInvalid, "the body ended after %d of %d bytes", got, want).WithCause(err)
-	}
-	return oci.Errorf(oci.SizeInvalid, "the body could not be read after %d bytes", got).WithCause(err)
 }
 
 // manifestTarget is the digest and the tags that a manifest is pushed to.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -34,6 +35,10 @@ type observation struct {
 	read    int64
 	err     error
 	trips   *db.Counter // to the database
+	client  string      // whose limits count
+	lease   *limit.Lease
+	drained bool // nothing more of the body will come
+	sending sending
 }
 
 type observationKey struct{}
@@ -46,6 +51,7 @@ func (o *observation) WriteHeader(status int) {
 	if o.status == 0 && status >= 200 {
 		o.status = status
 	}
+	o.sending.extend()
 	o.ResponseWriter.WriteHeader(status)
 }
 
@@ -53,7 +59,7 @@ func (o *observation) Write(p []byte) (int, error) {
 	if o.status == 0 {
 		o.status = http.StatusOK
 	}
-	n, err := o.ResponseWriter.Write(p)
+	n, err := o.sending.write(o.ResponseWriter, p)
 	o.sent += int64(n)
 	return n, err
 }
@@ -63,13 +69,7 @@ func (o *observation) ReadFrom(src io.Reader) (int64, error) {
 	if o.status == 0 {
 		o.status = http.StatusOK
 	}
-	var n int64
-	var err error
-	if rf, ok := o.ResponseWriter.(io.ReaderFrom); ok {
-		n, err = rf.ReadFrom(src)
-	} else {
-		n, err = io.Copy(struct{ io.Writer }{o.ResponseWriter}, src)
-	}
+	n, err := o.sending.readFrom(o.ResponseWriter, src)
 	o.sent += n
 	return n, err
 }
@@ -80,12 +80,13 @@ func (o *observation) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 // countedBody counts what a client sends.
 type countedBody struct {
 	io.ReadCloser
-	n *int64
+	o *observation
 }
 
 func (b countedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	*b.n += int64(n)
+	b.o.read += int64(n)
+	b.o.drained = b.o.drained || err != nil
 	return n, err
 }
 
@@ -94,7 +95,9 @@ func (b countedBody) Read(p []byte) (int, error) {
 func (s *Server) observe(next http.Handler) http.Handler {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		o := &observation{ResponseWriter: w, id: requestID(r), route: "none", method: "any"}
+		o := &observation{ResponseWriter: w, id: requestID(r), route: "none", method: "any", drained: r.ContentLength == 0,
+			client: limit.Client(r.RemoteAddr), sending: s.newSending(w)}
+		o.lease = s.budget.Lease(o.client)
 		w.Header()["X-Request-Id"] = []string{o.id}
 		ctx := context.WithValue(r.Context(), observationKey{}, o)
 		ctx, o.trips = db.WithCounter(ctx)
@@ -103,7 +106,9 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		}
 		r = r.WithContext(ctx)
 		if r.ContentLength != 0 {
-			r.Body = countedBody{r.Body, &o.read}
+			r.Body = countedBody{r.Body, o}
+			// Before an answer, net/http reads some of a body that nobody has read.
+			o.sending.control.SetReadDeadline(start.Add(s.opt.BodyIdleTimeout)) //nolint:errcheck // without deadlines it waits
 		}
 		s.metrics.inFlight.Inc()
 		defer s.finish(o, r, start)
@@ -134,6 +139,11 @@ func (s *Server) finish(o *observation, r *http.Request, start time.Time) {
 	}
 	if o.status == 0 {
 		o.status = http.StatusOK
+		o.sending.extend()
+	}
+	o.lease.Close()
+	if !o.drained && o.read != r.ContentLength { // net/http reads some of what is left before it answers
+		o.sending.control.SetReadDeadline(time.Now().Add(drainTime)) //nolint:errcheck // without deadlines it waits
 	}
 	took := time.Since(start)
 	s.metrics.inFlight.Dec()

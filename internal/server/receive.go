@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -104,7 +105,7 @@ func (s *Server) onUpload(c *call, d oci.Digest, work func(ctx context.Context, 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), s.opt.MaxRequest)
 	defer cancel()
 	in := s.newIntake(c)
-	defer in.close()
+	ctx = limit.WithLease(ctx, in.lease)
 	u, remembered, err := s.upload(c)
 	for {
 		if err == nil {
@@ -182,6 +183,7 @@ func (ss *session) fill(ctx context.Context) (small bool, err error) {
 
 // storeTail brings an upload that fitted in its row to the store.
 func (ss *session) storeTail(ctx context.Context) error {
+	ss.in.lease.Expect(int64(len(ss.tail)))
 	if err := ss.open(ctx, false); err != nil {
 		return err
 	}
@@ -202,6 +204,9 @@ func (ss *session) hold(p []byte) error {
 // store brings the bytes that the row held, then first and the rest of the
 // body, to the store.
 func (ss *session) store(ctx context.Context, held, first []byte) error {
+	if ss.in.length >= 0 {
+		ss.in.lease.Expect(int64(len(held)) + ss.in.length)
+	}
 	if err := ss.open(ctx, true); err != nil {
 		return err
 	}
@@ -213,6 +218,9 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 	n, err := ss.w.ReadFrom(body)
 	body.finish()
 	ss.u.Size += n
+	if full, ok := errors.AsType[*limit.FullError](err); ok {
+		ss.in.lost = full // what the store has taken is saved
+	}
 	if ss.in.lost != nil { // the client's side, not the store's
 		return nil
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
 )
@@ -50,6 +51,8 @@ type Options struct {
 	// UploadMaxAge is how long a client has to go on with an upload before it may be
 	// given up. Default 24 h.
 	UploadMaxAge time.Duration
+	// Limits bound what clients may hold.
+	Limits Limits
 	// GC bounds the garbage collection that operators start by request. Its
 	// Catalog, Store and Log are those above.
 	GC gc.CollectOptions
@@ -89,10 +92,16 @@ type Server struct {
 	store   blob.Store
 	metrics *metrics
 	uploads *uploads
-	api     *api
-	origin  *http.CrossOriginProtection
-	started time.Time
-	handler http.Handler
+	// budget is the memory for bodies, requests counts those under way, and unfinished the
+	// uploads that are.
+	budget     *limit.Budget
+	requests   *limit.Counter
+	unfinished *openUploads
+	heavyTurns chan struct{} // one element for each large manifest that is worked on
+	api        *api
+	origin     *http.CrossOriginProtection
+	started    time.Time
+	handler    http.Handler
 }
 
 // New makes a server.
@@ -124,6 +133,11 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{opt: o, log: o.Log, catalog: o.Catalog, store: o.Store, metrics: m,
 		uploads: newUploads(o.Catalog, o.UploadMaxAge), origin: http.NewCrossOriginProtection(), started: time.Now()}
+	o.Limits.Memory.Metrics = o.Limits.Metrics
+	s.budget = limit.NewBudget(o.Limits.Memory)
+	s.requests = limit.NewCounter(o.Limits.Requests, o.Limits.ClientRequests)
+	s.unfinished = newOpenUploads(o.Catalog, o.Limits)
+	s.heavyTurns = make(chan struct{}, maxHeavy)
 	for _, origin := range o.Origins {
 		if err := s.origin.AddTrustedOrigin(origin); err != nil {
 			return nil, fmt.Errorf("server: %w", err)
@@ -141,6 +155,12 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	if !management {
 		w.Header()["Docker-Distribution-Api-Version"] = apiVersion
 	}
+	client := observed(r.Context()).client
+	if err := s.admit(client); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	defer s.requests.Done(client)
 	switch err := s.checkSite(r); {
 	case err != nil:
 		s.fail(w, r, err)

@@ -43,10 +43,15 @@ func (s *Server) startUpload(c *call) error {
 	if c.names, err = s.uploads.names.of(c.r.Context(), c.name); err != nil {
 		return err
 	}
+	client := observed(c.r.Context()).client
+	if err := s.unfinished.admit(c.r.Context(), client); err != nil {
+		return err
+	}
 	u, err := s.uploads.start(c.r.Context())
 	if err != nil {
 		return err
 	}
+	s.unfinished.begin(client, u.ID)
 	u.Repository, u.Algorithm = c.name, algorithm
 	if algorithm != oci.SHA256 {
 		if u, err = s.catalog.SaveUpload(c.r.Context(), u); err != nil {
@@ -202,6 +207,9 @@ func (s *Server) complete(c *call, d oci.Digest) error {
 	if err := s.commit(c, d); err != nil {
 		return err
 	}
+	if id, err := s.uploadID(c); err == nil {
+		s.unfinished.end(id)
+	}
 	c.Header().Set("Docker-Content-Digest", d.String())
 	c.created("/v2/" + c.name + "/blobs/" + d.String())
 	return nil
@@ -216,6 +224,7 @@ func (s *Server) cancelUpload(c *call) error {
 	if err := s.catalog.CancelUpload(c.r.Context(), c.name, id); err != nil {
 		return err
 	}
+	s.unfinished.end(id)
 	c.WriteHeader(http.StatusNoContent)
 	return nil
 }

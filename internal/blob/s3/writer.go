@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/limit"
 )
 
 // state is the blob.State of an upload: the acknowledged bytes are those of the
@@ -53,7 +55,9 @@ type writer struct {
 	total int64 // and written
 
 	buf    buffer // the bytes after the parts, once loaded
-	loaded bool   // the tail is in buf
+	mem    *limit.Lease
+	taken  int64 // what buf has of the lease
+	loaded bool  // the tail is in buf
 	flight chan sent
 
 	free, end int64 // numbers in hand: free <= n < end
@@ -66,10 +70,11 @@ type writer struct {
 
 // sent is the outcome of sending a part.
 type sent struct {
-	buf  *buffer // freed by the writer's goroutine: see sendPart
-	part part
-	size int64
-	err  error
+	buf   *buffer // freed by the writer's goroutine: see sendPart
+	taken int64   // of the lease, for buf
+	part  part
+	size  int64
+	err   error
 }
 
 var (
@@ -81,7 +86,7 @@ var (
 func (s *Store) Resume(ctx context.Context, base string, given blob.State, size int64, claim blob.Claim, numbers blob.Numbers) (blob.Writer, error) {
 	w := &writer{
 		s: s, base: base, given: given, numbers: numbers,
-		size: size, total: size, block: 1, partName: -1,
+		size: size, total: size, block: 1, partName: -1, mem: limit.LeaseOf(ctx),
 	}
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	if err := w.open(claim); err != nil {
@@ -240,7 +245,56 @@ func (w *writer) space() ([]byte, error) {
 	if err := w.ctx.Err(); err != nil {
 		return nil, w.fail("writing", err)
 	}
+	if w.taken == 0 && w.mem != nil {
+		if err := w.reserve(); err != nil {
+			return nil, err
+		}
+	}
 	return w.buf.space(w.partLimit() - w.buf.n), nil
+}
+
+// memoryWait is how long an upload waits for the memory of its first part: as long as
+// proxies let a connection stand still.
+const memoryWait = 50 * time.Second
+
+// reserve takes the memory that the next part may need, whole: if each upload took
+// its part's memory bit by bit, many could fill all of it, and none its part. While a
+// part is being sent there is no wait for others: without more memory the next part
+// waits for that one, and has its share. The error leaves the writer as it was, so
+// that what was written can be saved.
+func (w *writer) reserve() error {
+	need := w.partLimit()
+	if left := w.mem.Expected(); left >= 0 {
+		need = min(need, max(left-(w.total-w.size), 0)+segmentSize)
+	}
+	if !w.loaded {
+		need += w.st.TailSize + segmentSize
+	}
+	if w.flight != nil {
+		if w.mem.TryStream(need) {
+			w.taken = need
+			return nil
+		}
+		taken, err := w.awaitFlight()
+		if err != nil {
+			return w.fail("writing", w.blame(w.ctx, err))
+		}
+		if w.taken = taken; taken >= need {
+			return nil
+		}
+		need -= taken
+	}
+	taken, err := w.mem.TakeStream(w.ctx, need, memoryWait)
+	w.taken += taken
+	return err
+}
+
+// awaitFlight waits for the part that is being sent, and returns what its buffer had
+// of the lease. Whoever gave the last bytes may still read them, so the buffer isn't
+// used again.
+func (w *writer) awaitFlight() (taken int64, err error) {
+	s, err := w.arrive(w.ctx)
+	return s.taken, err
 }
 
 // added counts n bytes in the buffer, and sends the buffer when it is a part. The
@@ -313,11 +367,11 @@ func (w *writer) sendPart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	mp, buf, flight := w.st.Multipart, w.buf, make(chan sent, 1)
-	w.buf, w.flight = buffer{}, flight
+	mp, buf, taken, flight := w.st.Multipart, w.buf, w.taken, make(chan sent, 1)
+	w.buf, w.taken, w.flight = buffer{}, 0, flight
 	go func() {
 		outcome := w.s.putPart(w.ctx, mp.Key, mp.ID, n, &buf)
-		outcome.buf = &buf
+		outcome.buf, outcome.taken = &buf, taken
 		flight <- outcome
 	}()
 	return nil
@@ -336,23 +390,33 @@ func (s *Store) putPart(ctx context.Context, key, id string, n int, buf *buffer)
 	return sent{part: part{N: n, ETag: p.ETag}, size: buf.n, err: err}
 }
 
-// landed waits for the part that is being sent.
+// landed waits for the part that is being sent, and frees its buffer.
 func (w *writer) landed(ctx context.Context) error {
 	if w.flight == nil {
 		return nil
 	}
-	select {
-	case s := <-w.flight:
-		w.flight = nil
+	s, err := w.arrive(ctx)
+	if s.buf != nil {
 		s.buf.free()
+		w.mem.Give(s.taken)
+	}
+	return err
+}
+
+// arrive waits for the part that is being sent, and counts it. What it returns has no
+// buffer when ctx ended before.
+func (w *writer) arrive(ctx context.Context) (s sent, err error) {
+	select {
+	case s = <-w.flight:
+		w.flight = nil
 		if s.err != nil {
-			return s.err
+			return s, s.err
 		}
 		w.st.Multipart.Parts = append(w.st.Multipart.Parts, s.part)
 		w.st.Multipart.Size += s.size
-		return nil
+		return s, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return s, ctx.Err()
 	}
 }
 
@@ -402,9 +466,12 @@ func (w *writer) Close() error {
 	if w.flight != nil {
 		s := <-w.flight
 		s.buf.free()
+		w.mem.Give(s.taken)
 		w.flight = nil
 	}
 	w.buf.free()
+	w.mem.Give(w.taken)
+	w.taken = 0
 	w.fail("writing to", errEnded)
 	return nil
 }

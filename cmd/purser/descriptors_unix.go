@@ -1,0 +1,18 @@
+//go:build unix
+
+package main
+
+import (
+	"math"
+	"syscall"
+)
+
+// descriptorLimit is how many files this process may have open, 0: unknown. Go has
+// raised it as far as it may.
+func descriptorLimit() int {
+	var r syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {
+		return 0
+	}
+	return int(min(uint64(r.Cur), math.MaxInt32)) //nolint:unconvert // it is signed on some systems
+}

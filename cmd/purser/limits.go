@@ -1,0 +1,88 @@
+package main
+
+import (
+	"log/slog"
+	"net"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+const (
+	// descriptorsOfConnections is how many file descriptors a connection may need: its
+	// own, that of an object, and one for everything else.
+	descriptorsOfConnections = 3
+	// operatorConnections bounds the connections of metrics, health and profiles.
+	operatorConnections = 512
+)
+
+// limits bound what clients may hold of this process.
+type limits struct {
+	cfg         *config.Config
+	connections int // in all, 0: no limit
+	ofClient    int
+	metrics     *limit.Metrics
+	log         *slog.Logger
+}
+
+func newLimits(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) (*limits, error) {
+	metrics, err := limit.NewMetrics(reg)
+	if err != nil {
+		return nil, err
+	}
+	l := &limits{cfg: cfg, metrics: metrics, log: log}
+	l.connections, l.ofClient = connectionLimits(cfg.HTTP.MaxConnections, cfg.HTTP.MaxClientConnections, descriptorLimit())
+	if l.connections < cfg.HTTP.MaxConnections {
+		log.Warn("fewer connections than http.max_connections are accepted, since this process may open few files: raise the limit (ulimit -n, LimitNOFILE)",
+			"connections", l.connections, "files", descriptorLimit())
+	}
+	return l, nil
+}
+
+// connectionLimits lowers the limits to what the process's file descriptors allow, 0:
+// unknown. A client that could have them all has half of them.
+func connectionLimits(most, ofClient, descriptors int) (int, int) {
+	if possible := descriptors / descriptorsOfConnections; most > possible && possible > 0 {
+		most = possible
+	}
+	if most > 0 && ofClient > most {
+		ofClient = (most + 1) / 2
+	}
+	return most, ofClient
+}
+
+// bound bounds the sockets.
+func (l *limits) bound(s *sockets) {
+	s.bounded = limit.Listen(s.registry, limit.ListenerOptions{
+		Most: l.connections, MostOfClient: l.ofClient, Plain: s.tls == nil, Log: l.log, Metrics: l.metrics,
+	})
+	s.registry = s.bounded
+	for _, p := range []*net.Listener{&s.debug, &s.profiles} {
+		if *p != nil {
+			*p = limit.Listen(*p, limit.ListenerOptions{Most: operatorConnections, Plain: true, Log: l.log})
+		}
+	}
+}
+
+// apply makes the server of the registry obey those limits that HTTP/2 and idle
+// connections need it for.
+func (l *limits) apply(srv *http.Server, s *sockets) {
+	srv.ConnState = s.bounded.ConnState
+	srv.HTTP2 = &http.HTTP2Config{WriteByteTimeout: l.cfg.HTTP.AnswerIdleTimeout}
+}
+
+// server are the limits of requests.
+func (l *limits) server() server.Limits {
+	h, u := l.cfg.HTTP, l.cfg.Uploads
+	return server.Limits{
+		Memory:   limit.BudgetOptions{Total: h.BodyMemory, Share: h.BodyMemoryShare, Wait: h.BodyMemoryWait},
+		Requests: l.connections, ClientRequests: l.ofClient,
+		Uploads: u.MaxOpen, ClientUploads: u.MaxClientOpen,
+		MinBodyRate: h.MinBodyRate, MinBodyRateWindow: h.MinBodyRateWindow,
+		AnswerIdleTimeout: h.AnswerIdleTimeout, Metrics: l.metrics,
+	}
+}

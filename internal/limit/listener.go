@@ -1,0 +1,188 @@
+package limit
+
+import (
+	"container/list"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// ListenerOptions bound the connections of a listener.
+type ListenerOptions struct {
+	Most, MostOfClient int // 0: no limit
+	// Plain says that connections begin with HTTP, not TLS, so that one that is
+	// refused can be told why.
+	Plain   bool
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+// Listener accepts connections up to its limits. When one is reached, the connection
+// that has been idle for longest, of the client or of all, makes room for the new one;
+// without one, the new one is refused.
+//
+// It embeds *net.TCPConn in what it accepts, so that files are still sent by the
+// kernel.
+type Listener struct {
+	net.Listener
+	o       ListenerOptions
+	counter *Counter
+
+	mu     sync.Mutex
+	idle   *list.List // of *conn, the longest idle first
+	logged time.Time
+	missed int // errors since then
+}
+
+// Listen bounds l.
+func Listen(l net.Listener, o ListenerOptions) *Listener {
+	return &Listener{Listener: l, o: o, counter: NewCounter(o.Most, o.MostOfClient), idle: list.New()}
+}
+
+// conn is a connection that is counted until it is closed.
+type conn struct {
+	*net.TCPConn
+	l      *Listener
+	client string
+	once   sync.Once
+	idle   *list.Element // guarded by l.mu
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.once.Do(func() {
+		c.l.setIdle(c, false)
+		c.l.counter.Done(c.client)
+		if c.l.o.Metrics != nil {
+			c.l.o.Metrics.connections.Dec()
+		}
+	})
+	return c.TCPConn.Close()
+}
+
+const (
+	acceptDescriptors = "descriptors"
+	acceptOther       = "other"
+	// logEvery is how often errors of Accept are logged.
+	logEvery = 10 * time.Second
+)
+
+// Accept implements net.Listener. net/http tries again after an error, with pauses of
+// up to a second.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			l.failed(err)
+			return nil, err
+		}
+		tcp, ok := c.(*net.TCPConn)
+		if !ok {
+			return c, nil
+		}
+		counted := &conn{TCPConn: tcp, l: l, client: Client(c.RemoteAddr().String())}
+		if l.admit(counted) {
+			return counted, nil
+		}
+	}
+}
+
+// failed counts an error of Accept, and logs it now and then.
+func (l *Listener) failed(err error) {
+	if errors.Is(err, net.ErrClosed) {
+		return
+	}
+	reason := acceptOther
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		reason = acceptDescriptors
+	}
+	if l.o.Metrics != nil {
+		l.o.Metrics.acceptErrors.WithLabelValues(reason).Inc()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.missed++
+	if time.Since(l.logged) < logEvery {
+		return
+	}
+	text := "connections can't be accepted"
+	if reason == acceptDescriptors {
+		text = "out of file descriptors: connections wait. Raise the limit of open files (ulimit -n, LimitNOFILE), or lower http.max_connections"
+	}
+	l.o.Log.Error(text, "address", l.Addr().String(), "times", l.missed, "error", err)
+	l.logged, l.missed = time.Now(), 0
+}
+
+// admit counts the connection, or refuses it.
+func (l *Listener) admit(c *conn) bool {
+	full := l.counter.Add(c.client)
+	if full != NotFull && l.closeIdle(c.client, full) {
+		full = l.counter.Add(c.client)
+	}
+	switch full {
+	case NotFull:
+		if l.o.Metrics != nil {
+			l.o.Metrics.connections.Inc()
+		}
+		return true
+	case ClientFull:
+		l.o.Metrics.Refused(ClientConnections)
+	case AllFull:
+		l.o.Metrics.Refused(Connections)
+	}
+	if l.o.Plain {
+		// A new socket has room for this, so it doesn't hold up those that wait.
+		c.TCPConn.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // it is only told
+		c.TCPConn.Write(tooMany)                                //nolint:errcheck
+	}
+	c.TCPConn.Close() //nolint:errcheck // it is nobody's
+	return false
+}
+
+var tooMany = []byte("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConnection: close\r\n" +
+	"Content-Type: application/json\r\nContent-Length: 78\r\n\r\n" +
+	`{"errors":[{"code":"UNAVAILABLE","message":"there are too many connections"}]}`)
+
+// closeIdle closes the connection that has been idle for longest.
+func (l *Listener) closeIdle(client string, full Full) bool {
+	l.mu.Lock()
+	var found *conn
+	for e := l.idle.Front(); e != nil && found == nil; e = e.Next() {
+		if c := e.Value.(*conn); full == AllFull || c.client == client {
+			found = c
+		}
+	}
+	l.mu.Unlock()
+	if found == nil {
+		return false
+	}
+	found.Close() //nolint:errcheck // its client has nothing to lose
+	return true
+}
+
+func (l *Listener) setIdle(c *conn, idle bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case idle && c.idle == nil:
+		c.idle = l.idle.PushBack(c)
+	case !idle && c.idle != nil:
+		l.idle.Remove(c.idle)
+		c.idle = nil
+	}
+}
+
+// ConnState is for http.Server: it tells which connections are idle.
+func (l *Listener) ConnState(nc net.Conn, state http.ConnState) {
+	if t, ok := nc.(*tls.Conn); ok {
+		nc = t.NetConn()
+	}
+	if c, ok := nc.(*conn); ok {
+		l.setIdle(c, state == http.StateIdle)
+	}
+}

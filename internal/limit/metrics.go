@@ -1,0 +1,72 @@
+package limit
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Names of limits, as the metric of refusals has them.
+const (
+	Connections       = "connections"
+	ClientConnections = "client_connections"
+	Requests          = "requests"
+	ClientRequests    = "client_requests"
+	Uploads           = "uploads"
+	ClientUploads     = "client_uploads"
+	BodyMemory        = "body_memory"
+	ClientBodyMemory  = "client_body_memory"
+	BodyRate          = "body_rate"
+	AnswerIdle        = "answer_idle"
+)
+
+// Metrics tell of the limits. A nil one tells nobody.
+type Metrics struct {
+	refused      *prometheus.CounterVec
+	acceptErrors *prometheus.CounterVec
+	connections  prometheus.Gauge
+	used, total  prometheus.Gauge
+	waiting      prometheus.Gauge
+}
+
+// NewMetrics registers the metrics of limits.
+func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_limit_refused_total", Help: "What clients were refused or cut off from, by the limit that they reached.",
+		}, []string{"limit"}),
+		acceptErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_http_accept_errors_total", Help: "Connections that could not be accepted: out of file descriptors, or other reasons.",
+		}, []string{"reason"}),
+		connections: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "purser_http_connections", Help: "Open connections of clients of the registry.",
+		}),
+		used: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "purser_body_memory_bytes", Help: "Memory that bodies of requests, and long answers, have of the budget.",
+		}),
+		total: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "purser_body_memory_limit_bytes", Help: "The budget for bodies in memory, 0: none.",
+		}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "purser_body_memory_waiting", Help: "Requests that wait for a part of the budget for bodies in memory.",
+		}),
+	}
+	for _, name := range []string{
+		Connections, ClientConnections, Requests, ClientRequests, Uploads, ClientUploads,
+		BodyMemory, ClientBodyMemory, BodyRate, AnswerIdle,
+	} {
+		m.refused.WithLabelValues(name)
+	}
+	for _, reason := range []string{acceptDescriptors, acceptOther} {
+		m.acceptErrors.WithLabelValues(reason)
+	}
+	for _, c := range []prometheus.Collector{m.refused, m.acceptErrors, m.connections, m.used, m.total, m.waiting} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// Refused counts a client that reached a limit.
+func (m *Metrics) Refused(limit string) {
+	if m != nil {
+		m.refused.WithLabelValues(limit).Inc()
+	}
+}

@@ -1,0 +1,267 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// limited sets limits, with their metrics in the registry that is returned.
+func limited(t *testing.T, change func(*server.Limits)) (*prometheus.Registry, func(*server.Options)) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	m, err := limit.NewMetrics(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reg, func(o *server.Options) {
+		o.Limits.Metrics = m
+		change(&o.Limits)
+	}
+}
+
+// metric is the sum of a metric's values, of those with a label's value unless it is "".
+func metric(t *testing.T, reg *prometheus.Registry, name, label string) (sum float64) {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && (label == "" || m.GetLabel()[0].GetValue() == label) {
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// unfinished sends the beginning of a request and leaves it there.
+func (r *registry) unfinished(t *testing.T, head, body string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() }) //nolint:errcheck // it may be closed already
+	if _, err := fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\n%s", head, oci.MediaTypeImageManifest, body); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func answerOn(t *testing.T, c net.Conn) *http.Response {
+	t.Helper()
+	c.SetReadDeadline(time.Now().Add(time.Minute)) //nolint:errcheck // a socket has deadlines
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close() //nolint:errcheck
+	return res
+}
+
+// TestBodiesHaveABudget: manifests whose bytes don't come hold what has come, and
+// when the budget is used up the next is refused with 503 until it is given back.
+// Small requests and pulls go on.
+func TestBodiesHaveABudget(t *testing.T) {
+	t.Parallel()
+	reg, limits := limited(t, func(l *server.Limits) { l.Memory = limit.BudgetOptions{Total: 4 << 20, Share: 50} })
+	r := setup(t, limits)
+	payload := r.simple(t, "a", 1, nil)
+	r.put(t, "a", "v1", payload)
+	used := func() float64 { return metric(t, reg, "purser_body_memory_bytes", "") }
+	eventually(t, "nothing held", func() bool { return used() == 0 })
+
+	for range 20 { // of nothing yet
+		r.unfinished(t, "PUT /v2/a/manifests/x", "Content-Length: 2000000\r\n\r\n")
+	}
+	eventually(t, "twenty first steps", func() bool { return used() == 20*2*8<<10 })
+	part := strings.Repeat("x", 400_000)
+	first := r.unfinished(t, "PUT /v2/a/manifests/x", "Content-Length: 500000\r\n\r\n"+part)
+	eventually(t, "what has arrived", func() bool { return used() == 20*2*8<<10+2*500_000 })
+	second := answerOn(t, r.unfinished(t, "PUT /v2/a/manifests/x", "Content-Length: 500000\r\n\r\n"+part))
+	if second.StatusCode != 503 || second.Header.Get("Retry-After") == "" {
+		t.Errorf("beyond the client's share: %s, %v", second.Status, second.Header)
+	}
+	if n := metric(t, reg, "purser_limit_refused_total", limit.ClientBodyMemory); n != 1 {
+		t.Errorf("%v were counted as refused", n)
+	}
+	r.do(t, "GET", "/v2/a/manifests/v1", "").want(t, 200, "")
+	r.put(t, "a", "v2", payload)
+	r.push(t, "a", "small")
+	first.Close() //nolint:errcheck
+	eventually(t, "given back", func() bool { return used() == 20*2*8<<10 })
+	r.put(t, "a", "v3", r.simple(t, "a", 3, object{"annotations": map[string]string{"l": strings.Repeat("x", 400_000)}}))
+}
+
+// TestUploadsHaveABudget: an upload that can't be held is answered with 503, and what
+// has arrived is there. One that streams to the directory needs no more than a little.
+func TestUploadsHaveABudget(t *testing.T) {
+	t.Parallel()
+	reg, limits := limited(t, func(l *server.Limits) { l.Memory = limit.BudgetOptions{Total: 100 << 10, Share: 50} })
+	r := setup(t, limits)
+	at := r.start(t, "a", "")
+	content := pattern(1, 60_000)
+	a := r.do(t, "PATCH", at, content).want(t, 503, oci.Unavailable, "Retry-After", "*")
+	if !strings.Contains(string(a.body), "memory") {
+		t.Errorf("the answer is %s", a.body)
+	}
+	rng := r.do(t, "GET", at, "").want(t, 204, "", "Range", "*").Header.Get("Range")
+	var end int
+	if _, err := fmt.Sscanf(rng, "0-%d", &end); err != nil || end < 1000 {
+		t.Fatalf("the upload's range is %q", rng)
+	}
+	for end < len(content)-1 { // go on in pieces that fit
+		piece := content[end+1 : min(end+1+20_000, len(content))]
+		r.do(t, "PATCH", at, piece).want(t, 202, "")
+		end += len(piece)
+	}
+	r.do(t, "PUT", at+"?digest="+digest(content).String(), "").want(t, 201, "")
+	r.wantBlob(t, "a", digest(content), content)
+	large := pattern(2, 3<<20)
+	r.push(t, "a", large)
+	r.wantBlob(t, "a", digest(large), large)
+	eventually(t, "nothing held", func() bool { return metric(t, reg, "purser_body_memory_bytes", "") == 0 })
+}
+
+// TestSlowBodies: a body that drips ends when it was too slow over the window, with
+// an answer that says so; one that comes in time doesn't.
+func TestSlowBodies(t *testing.T) {
+	t.Parallel()
+	reg, limits := limited(t, func(l *server.Limits) { l.MinBodyRate, l.MinBodyRateWindow = 1000, time.Second })
+	r := setup(t, limits)
+	r.put(t, "a", "v1", r.simple(t, "a", 1, nil))
+	c := r.unfinished(t, "PUT /v2/a/manifests/x", "Content-Length: 100000\r\n\r\n{")
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		for tick := time.NewTicker(20 * time.Millisecond); ; {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+				c.Write([]byte(" ")) //nolint:errcheck // until it is closed
+			}
+		}
+	}()
+	if res := answerOn(t, c); res.StatusCode != 408 || !res.Close {
+		t.Errorf("a dripped body: %s, closed %v", res.Status, res.Close)
+	}
+	if n := metric(t, reg, "purser_limit_refused_total", limit.BodyRate); n != 1 {
+		t.Errorf("%v were counted", n)
+	}
+}
+
+// TestClientThatDoesNotRead: its connection ends, of a blob and of a manifest.
+func TestClientThatDoesNotRead(t *testing.T) {
+	t.Parallel()
+	reg, limits := limited(t, func(l *server.Limits) { l.AnswerIdleTimeout = time.Second })
+	r := setup(t, limits)
+	content := pattern(3, 48<<20)
+	d := r.push(t, "a", content)
+	r.unfinished(t, "GET /v2/a/blobs/"+d.String(), "\r\n")
+	eventually(t, "cut off", func() bool { return metric(t, reg, "purser_limit_refused_total", limit.AnswerIdle) == 1 })
+	// One that reads slowly, but reads, gets all of it.
+	res, err := client.Get(r.URL + "/v2/a/blobs/" + d.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close() //nolint:errcheck
+	n, buf := 0, make([]byte, 4<<20)
+	for {
+		m, err := io.ReadFull(res.Body, buf)
+		if n += m; err != nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond) // the client is slow
+	}
+	if n != len(content) {
+		t.Errorf("%d of %d bytes came", n, len(content))
+	}
+}
+
+// TestRequestLimit: more requests at once than a client may have are refused.
+func TestRequestLimit(t *testing.T) {
+	t.Parallel()
+	reg, limits := limited(t, func(l *server.Limits) { l.ClientRequests = 2 })
+	r := setup(t, limits)
+	inFlight := func() float64 { return metric(t, r.metrics, "purser_http_requests_in_flight", "") }
+	eventually(t, "no requests", func() bool { return inFlight() == 0 })
+	one := r.unfinished(t, "PUT /v2/a/manifests/x", "Content-Length: 10\r\n\r\n")
+	r.unfinished(t, "PUT /v2/a/manifests/x", "Content-Length: 10\r\n\r\n")
+	eventually(t, "two requests", func() bool { return inFlight() == 2 })
+	r.do(t, "GET", "/v2/a/tags/list", "").want(t, 503, oci.Unavailable, "Retry-After", "*")
+	one.Close() //nolint:errcheck
+	eventually(t, "one has ended", func() bool { return inFlight() == 1 })
+	r.do(t, "GET", "/v2/", "").want(t, 200, "")
+	if n := metric(t, reg, "purser_limit_refused_total", limit.ClientRequests); n != 1 {
+		t.Errorf("%v were counted", n)
+	}
+}
+
+// TestOpenUploads: a client that begins uploads and ends none is refused, until some
+// are finished, cancelled, or gone by another process's doing.
+func TestOpenUploads(t *testing.T) {
+	t.Parallel()
+	_, limits := limited(t, func(l *server.Limits) { l.ClientUploads = 3 })
+	r := setup(t, limits)
+	a, b, c := r.start(t, "a", ""), r.start(t, "a", ""), r.start(t, "a", "")
+	refused := func() {
+		t.Helper()
+		r.do(t, "POST", "/v2/a/blobs/uploads/", "").want(t, 429, oci.TooManyRequests, "Retry-After", "*")
+	}
+	// Another process ends two of three. They are found to be gone.
+	other := replica(t, r.dsn, r.dir)
+	other.do(t, "PUT", a+"?digest="+digest("x").String(), "x").want(t, 201, "")
+	other.do(t, "DELETE", b, "").want(t, 204, "")
+	b = r.start(t, "a", "")
+	r.start(t, "a", "")
+	refused()
+	r.do(t, "DELETE", b, "").want(t, 204, "")
+	r.start(t, "a", "")
+	refused()
+	r.do(t, "PUT", c+"?digest="+digest("y").String(), "y").want(t, 201, "")
+	r.start(t, "a", "")
+	refused()
+}
+
+// TestUnreadBodies: an answer to a request whose body nobody reads doesn't wait for
+// the rest of it.
+func TestUnreadBodies(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	c := r.unfinished(t, "DELETE /v2/a/manifests/x", "Content-Length: 100\r\n\r\n")
+	if res := answerOn(t, c); res.StatusCode != 404 {
+		t.Errorf("%s", res.Status)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	closed := make(chan error, 1)
+	go func() {
+		_, err := c.Read(make([]byte, 1))
+		closed <- err
+	}()
+	select {
+	case err := <-closed:
+		if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) && err == nil {
+			t.Errorf("%v", err)
+		}
+	case <-ctx.Done():
+		t.Error("the connection is still open")
+	}
+}

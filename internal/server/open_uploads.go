@@ -1,0 +1,137 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// openUploads counts the uploads that were begun here and neither finished nor
+// cancelled, by client. Another process may finish one, and the reaper ends it, of
+// which nobody tells; so when a limit is reached the rows are looked for once, and
+// those that are gone don't count any more.
+type openUploads struct {
+	catalog            *catalog.Catalog
+	most, mostOfClient int // 0: no limit
+	metrics            *limit.Metrics
+
+	mu      sync.Mutex
+	client  map[uuid.UUID]string
+	counts  map[string]int
+	checked map[string]time.Time // when rows were looked for, by client, "" for all
+}
+
+// checkUploadsEvery is how often the rows of one client's uploads are looked for.
+const checkUploadsEvery = 10 * time.Second
+
+func newOpenUploads(c *catalog.Catalog, l Limits) *openUploads {
+	return &openUploads{catalog: c, most: l.Uploads, mostOfClient: l.ClientUploads, metrics: l.Metrics,
+		client: map[uuid.UUID]string{}, counts: map[string]int{}, checked: map[string]time.Time{}}
+}
+
+// admit says whether the client may begin an upload.
+func (o *openUploads) admit(ctx context.Context, client string) error {
+	full := o.full(client)
+	if full == limit.NotFull {
+		return nil
+	}
+	whose := client
+	if full == limit.AllFull {
+		whose = ""
+	}
+	if err := o.check(ctx, whose); err != nil {
+		return err
+	}
+	switch o.full(client) {
+	case limit.ClientFull:
+		o.metrics.Refused(limit.ClientUploads)
+		return oci.Errorf(oci.TooManyRequests, "%d uploads from your address are unfinished: finish or cancel some, or wait until they are given up", o.mostOfClient)
+	case limit.AllFull:
+		o.metrics.Refused(limit.Uploads)
+		return oci.Errorf(oci.Unavailable, "there are too many unfinished uploads: try again later")
+	}
+	return nil
+}
+
+func (o *openUploads) full(client string) limit.Full {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.mostOfClient > 0 && o.counts[client] >= o.mostOfClient:
+		return limit.ClientFull
+	case o.most > 0 && len(o.client) >= o.most:
+		return limit.AllFull
+	}
+	return limit.NotFull
+}
+
+// check forgets the client's uploads whose rows are gone, or everybody's for "".
+func (o *openUploads) check(ctx context.Context, client string) error {
+	ids, due := o.due(client)
+	if !due {
+		return nil
+	}
+	alive, err := o.catalog.OpenUploads(ctx, ids)
+	if err != nil {
+		return err
+	}
+	is := make(map[uuid.UUID]bool, len(alive))
+	for _, id := range alive {
+		is[id] = true
+	}
+	for _, id := range ids {
+		if !is[id] {
+			o.end(id)
+		}
+	}
+	return nil
+}
+
+// due returns the uploads whose rows are to be looked for, if it is time.
+func (o *openUploads) due(client string) (ids []uuid.UUID, due bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if time.Since(o.checked[client]) < checkUploadsEvery {
+		return nil, false
+	}
+	o.checked[client] = time.Now()
+	for id, c := range o.client {
+		if client == "" || c == client {
+			ids = append(ids, id)
+		}
+	}
+	return ids, true
+}
+
+// begin counts an upload.
+func (o *openUploads) begin(client string, id uuid.UUID) {
+	if o.most <= 0 && o.mostOfClient <= 0 {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.client[id] = client
+	o.counts[client]++
+}
+
+// end counts an upload off that is finished, cancelled or gone. One that was begun
+// elsewhere wasn't counted.
+func (o *openUploads) end(id uuid.UUID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	client, ok := o.client[id]
+	if !ok {
+		return
+	}
+	delete(o.client, id)
+	if o.counts[client]--; o.counts[client] <= 0 {
+		delete(o.counts, client)
+		delete(o.checked, client)
+	}
+}
