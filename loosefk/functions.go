@@ -160,6 +160,8 @@ END;
 // expression given gives, by the column that the expression key names.
 func recordBody(acting, given, key string) string {
 	return strings.NewReplacer("{acting}", strings.Replace(acting, "}", "_literal}", 1), "{given}", given, "{key}", key).Replace(`
+-- A parent may have a column of any name: unqualified names are variables.
+#variable_conflict use_variable
 DECLARE
     name text;
     key text := COALESCE({key}, 'id');
