@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -40,6 +41,8 @@ type Orphans struct {
 	Parents int64 `json:"orphan_parents"`
 	// Examples are the first ten of those parents' ids.
 	Examples []int64 `json:"examples,omitempty"`
+	// ExampleKeys are the same where the keys are no integers.
+	ExampleKeys []string `json:"example_keys,omitempty"`
 	// Repaired is how many deleted records were written.
 	Repaired int64 `json:"repaired"`
 }
@@ -81,13 +84,35 @@ func (w *Worker) Audit(ctx context.Context, o AuditOptions) ([]Orphans, error) {
 	return list, errors.Join(failed...)
 }
 
+// example keeps the key of a parent if there are few yet.
+func (o *Orphans) example(kind keyKind, id parentKey) {
+	if kind != "integer" {
+		if len(o.ExampleKeys) < 10 {
+			o.ExampleKeys = append(o.ExampleKeys, id)
+		}
+		return
+	}
+	if n, err := strconv.ParseInt(id, 10, 64); err == nil && len(o.Examples) < 10 {
+		o.Examples = append(o.Examples, n)
+	}
+}
+
+// examples are the keys of some lost parents, as text.
+func (o Orphans) examples() []string {
+	list := slices.Clone(o.ExampleKeys)
+	for _, n := range o.Examples {
+		list = append(list, strconv.FormatInt(n, 10))
+	}
+	return list
+}
+
 func (r reference) isChild(name string) bool { return r.childDB.table(name) == r.child }
 
 func (r reference) audit(ctx context.Context, o AuditOptions) (Orphans, error) {
 	found := Orphans{
 		Definition: r.Definition, Database: r.childDB.Name, Child: r.child.String(), Column: r.Column, Parent: r.parent.String(),
 	}
-	var after *int64
+	var after *parentKey
 	for seen := int64(0); o.most == 0 || seen < o.most; {
 		ids, err := r.parentsAfter(ctx, after, o.Page)
 		if err != nil || len(ids) == 0 {
@@ -103,35 +128,38 @@ func (r reference) audit(ctx context.Context, o AuditOptions) (Orphans, error) {
 }
 
 // parentsAfter returns the next distinct values of the child's column, in order.
-func (r reference) parentsAfter(ctx context.Context, after *int64, limit int) ([]int64, error) {
+func (r reference) parentsAfter(ctx context.Context, after *parentKey, limit int) ([]parentKey, error) {
 	args := []any{limit}
 	if after != nil {
 		args = append(args, *after)
 	}
-	return collect(ctx, r.childDB.Pool, r.parentsQuery(after == nil), args, pgx.RowTo[int64])
+	return collect(ctx, r.childDB.Pool, r.parentsQuery(after == nil), args, pgx.RowTo[parentKey])
 }
 
 // parentsQuery finds the first $1 values, or those after $2: one probe of the index
 // for each, however many rows have it.
 func (r reference) parentsQuery(first bool) string {
-	from := "> $2"
+	from := ""
 	if first {
 		from = "IS NOT NULL"
 	}
+	if !first {
+		from = fmt.Sprintf("> CAST($2::text AS %s)", r.key.sqlType())
+	}
 	return fmt.Sprintf(`
 		WITH RECURSIVE ids (id, place) AS (
-			(SELECT %[1]s::bigint, 1 FROM %[2]s c WHERE %[1]s %[3]s ORDER BY %[1]s LIMIT 1)
+			(SELECT %[1]s::%[4]s, 1 FROM %[2]s c WHERE %[1]s %[3]s ORDER BY %[1]s LIMIT 1)
 			UNION ALL
-			SELECT (SELECT %[1]s::bigint FROM %[2]s c WHERE %[1]s > ids.id ORDER BY %[1]s LIMIT 1), place + 1
+			SELECT (SELECT %[1]s::%[4]s FROM %[2]s c WHERE %[1]s > ids.id ORDER BY %[1]s LIMIT 1), place + 1
 			FROM ids WHERE ids.id IS NOT NULL AND place < $1
 		)
-		SELECT id FROM ids WHERE id IS NOT NULL ORDER BY id`, "c."+quote(r.Column), r.child.quoted(), from)
+		SELECT id::text FROM ids WHERE id IS NOT NULL ORDER BY place`, "c."+quote(r.Column), r.child.quoted(), from, r.key.sqlType())
 }
 
 // auditPage looks at the children of some parents. The order matters: a parent
 // that goes after it was looked up counts as alive; one that was gone has its
 // record by then; and what a worker has cleaned up meanwhile is counted no more.
-func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []int64, found *Orphans) error {
+func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []parentKey, found *Orphans) error {
 	alive, err := r.parentDB.alive(ctx, r.parent, ids)
 	if err != nil {
 		return err
@@ -148,7 +176,7 @@ func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []int64, f
 	if err != nil {
 		return err
 	}
-	var lost []int64
+	var lost []parentKey
 	for _, id := range dead {
 		switch n := counts[id]; {
 		case n == 0:
@@ -159,9 +187,7 @@ func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []int64, f
 			found.Rows += n
 			found.Parents++
 			lost = append(lost, id)
-			if len(found.Examples) < 10 {
-				found.Examples = append(found.Examples, id)
-			}
+			found.example(r.key.keyKind, id)
 		}
 	}
 	if !o.Repair || len(lost) == 0 {
@@ -173,16 +199,16 @@ func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []int64, f
 }
 
 // pendingOf returns which of the parents have a pending record.
-func (r reference) pendingOf(ctx context.Context, ids []int64) (map[int64]bool, error) {
+func (r reference) pendingOf(ctx context.Context, ids []parentKey) (map[parentKey]bool, error) {
 	rows, err := r.parentDB.Pool.Query(ctx, fmt.Sprintf(`
-		SELECT DISTINCT primary_key_value FROM %s
-		WHERE fully_qualified_table_name = $1 AND status = 1 AND primary_key_value = ANY ($2::bigint[])`,
-		r.parentDB.records()), r.parent.String(), ids)
+		SELECT DISTINCT %s FROM %s d
+		WHERE fully_qualified_table_name = $1 AND status = 1 AND %s`,
+		r.key.recorded("d"), r.parentDB.records(), r.key.among("d", "$2")), r.parent.String(), ids)
 	if err != nil {
 		return nil, err
 	}
-	list, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	pending := make(map[int64]bool, len(list))
+	list, err := pgx.CollectRows(rows, pgx.RowTo[parentKey])
+	pending := make(map[parentKey]bool, len(list))
 	for _, id := range list {
 		pending[id] = true
 	}
@@ -191,7 +217,7 @@ func (r reference) pendingOf(ctx context.Context, ids []int64) (map[int64]bool, 
 
 // count returns how many children of each parent the definition would clean up,
 // at most most of each unless that is 0.
-func (r reference) count(ctx context.Context, ids []int64, most int) (map[int64]int64, error) {
+func (r reference) count(ctx context.Context, ids []parentKey, most int) (map[parentKey]int64, error) {
 	args := []any{ids}
 	where, _ := r.children(func(value any) string {
 		args = append(args, value)
@@ -201,12 +227,15 @@ func (r reference) count(ctx context.Context, ids []int64, most int) (map[int64]
 	if most > 0 {
 		limit = fmt.Sprintf("LIMIT %d", most)
 	}
-	type row struct{ ID, Rows int64 }
+	type row struct {
+		ID   parentKey
+		Rows int64
+	}
 	list, err := collect(ctx, r.childDB.Pool, fmt.Sprintf(`
-		SELECT p.id, n.rows FROM unnest($1::bigint[]) AS p (id)
+		SELECT p.id::text, n.rows FROM unnest(%s) AS p (id)
 		CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT FROM %s c WHERE %s %s) l) n`,
-		r.child.quoted(), where, limit), args, pgx.RowToStructByPos[row])
-	counts := make(map[int64]int64, len(ids))
+		r.key.list("$1"), r.child.quoted(), where, limit), args, pgx.RowToStructByPos[row])
+	counts := make(map[parentKey]int64, len(ids))
 	for _, n := range list {
 		counts[n.ID] = n.Rows
 	}
@@ -216,16 +245,20 @@ func (r reference) count(ctx context.Context, ids []int64, most int) (map[int64]
 // record writes deleted records for parents that don't exist at this moment and
 // have none that is pending. Both tables are in the parent's database, so it is
 // one statement wherever the children live.
-func (r reference) record(ctx context.Context, ids []int64) (int64, error) {
+func (r reference) record(ctx context.Context, ids []parentKey) (int64, error) {
+	columns, values, same := "primary_key_value", "p.id", "d.primary_key_value = p.id"
+	if r.key.keyKind != "integer" {
+		columns, values, same = "primary_key_value, primary_key_text", "0, p.id::text", "d.primary_key_text = p.id::text"
+	}
 	list, err := collect(ctx, r.parentDB.Pool, fmt.Sprintf(`
-		INSERT INTO %[1]s (fully_qualified_table_name, primary_key_value)
-		SELECT $1, p.id FROM unnest($2::bigint[]) AS p (id)
-		WHERE NOT EXISTS (SELECT FROM %[2]s x WHERE x.id = p.id)
+		INSERT INTO %[1]s (fully_qualified_table_name, %[3]s)
+		SELECT $1, %[4]s FROM unnest(%[5]s) AS p (id)
+		WHERE NOT EXISTS (SELECT FROM %[2]s x WHERE x.%[6]s = p.id)
 			AND NOT EXISTS (
 				SELECT FROM %[1]s d
-				WHERE d.fully_qualified_table_name = $1 AND d.status = 1 AND d.primary_key_value = p.id)
+				WHERE d.fully_qualified_table_name = $1 AND d.status = 1 AND %[7]s)
 		RETURNING id`,
-		r.parentDB.records(), r.parent.quoted()), []any{r.parent.String(), ids}, pgx.RowTo[int64])
+		r.parentDB.records(), r.parent.quoted(), columns, values, r.key.list("$2"), quote(r.key.column), same), []any{r.parent.String(), ids}, pgx.RowTo[int64])
 	if err != nil {
 		return 0, fmt.Errorf("writing deleted records of %s: %w", r.parent, err)
 	}

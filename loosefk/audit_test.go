@@ -102,7 +102,7 @@ func TestAuditRepairSparesParents(t *testing.T) {
 	rs, _, err := lookUp(t.Context(), w.opt.Databases, w.opt.Definitions)
 	must(t, err)
 	for _, want := range []int64{1, 0} {
-		n, err := rs[0].record(t.Context(), []int64{1, 2, 77})
+		n, err := rs[0].record(t.Context(), []parentKey{"1", "2", "77"})
 		must(t, err)
 		if n != want {
 			t.Errorf("%d records were written, want %d: one for the parent that is gone, once", n, want)

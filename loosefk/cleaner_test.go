@@ -186,7 +186,7 @@ func TestParentIsBack(t *testing.T) {
 	// dead was made.
 	rs, _, err := lookUp(t.Context(), w.opt.Databases, w.opt.Definitions)
 	must(t, err)
-	_, n, err := rs[0].change(t.Context(), timeouts{time.Second, time.Second}, []int64{1}, 10, 10, false)
+	_, n, err := rs[0].change(t.Context(), timeouts{time.Second, time.Second}, []parentKey{"1"}, 10, 10, false)
 	if !isState(err, stateDivisionByZero) || n != 0 {
 		t.Errorf("%d children of a living parent were deleted: %v", n, err)
 	}
@@ -448,21 +448,21 @@ func TestErrorLeavesRecords(t *testing.T) {
 
 func TestAdvance(t *testing.T) {
 	t.Parallel()
-	ids := []int64{10, 20, 30, 40}
+	ids := []parentKey{"10", "20", "30", "40"}
 	for name, c := range map[string]struct {
 		found                     []found
 		rows, limit, share        int
-		done, paused, ahead, back []int64
+		done, paused, ahead, back []parentKey
 	}{
 		"nothing":                         {nil, 0, 8, 100, ids, nil, nil, nil},
 		"some of each":                    {[]found{{0, 1}, {2, 1}}, 2, 8, 100, ids, nil, nil, nil},
-		"a heavy one":                     {[]found{{1, 2}, {2, 1}}, 3, 8, 100, []int64{10, 30, 40}, nil, nil, []int64{20}},
-		"a heavy one that had its share":  {[]found{{1, 2}, {2, 1}}, 3, 8, 2, []int64{10, 30, 40}, []int64{20}, nil, nil},
-		"full in the middle of the third": {[]found{{1, 1}, {2, 1}}, 2, 2, 100, []int64{10, 20}, nil, []int64{40}, []int64{30}},
+		"a heavy one":                     {[]found{{1, 2}, {2, 1}}, 3, 8, 100, []parentKey{"10", "30", "40"}, nil, nil, []parentKey{"20"}},
+		"a heavy one that had its share":  {[]found{{1, 2}, {2, 1}}, 3, 8, 2, []parentKey{"10", "30", "40"}, []parentKey{"20"}, nil, nil},
+		"full in the middle of the third": {[]found{{1, 1}, {2, 1}}, 2, 2, 100, []parentKey{"10", "20"}, nil, []parentKey{"40"}, []parentKey{"30"}},
 		"changed less than was found":     {[]found{{0, 1}}, 0, 8, 100, nil, nil, nil, ids},
 	} {
 		var out outcome
-		s := advance(ids, c.found, c.rows, c.limit, 2, map[int64]int{}, c.share, &out)
+		s := advance(ids, c.found, c.rows, c.limit, 2, map[parentKey]int{}, c.share, &out)
 		if !slices.Equal(out.done, c.done) || !slices.Equal(out.paused, c.paused) || !slices.Equal(s.ahead, c.ahead) || !slices.Equal(s.back, c.back) {
 			t.Errorf("%s: done %v, paused %v, ahead %v, back %v", name, out.done, out.paused, s.ahead, s.back)
 		}

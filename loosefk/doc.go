@@ -5,7 +5,7 @@
 // A loose foreign key is a definition: when a row of the parent table goes, the
 // rows of the child table that name it in a column are deleted, lose the
 // reference, or get a value in another column. Not at once: a trigger on the
-// parent writes the ids of deleted rows into the table
+// parent writes the keys of deleted rows into the table
 // loose_foreign_keys_deleted_records, and a [Worker] cleans up behind them in
 // bounded batches. Parent and child may live in different databases. Nothing but
 // PostgreSQL 14 or newer is needed: no superuser, no extension.

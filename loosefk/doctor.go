@@ -119,8 +119,8 @@ func (e *examination) definitions(ctx context.Context) error {
 func (e *examination) indexes(r reference) {
 	parent, child := e.tables[r.parentDB][r.parent], e.tables[r.childDB][r.child]
 	if !parent.hasKey() {
-		e.add(SeverityError, r.parentDB, r.parent, createIndex(parent, r.parent, true, "id"),
-			"table %s has no unique index on id alone: each clean-up would read it whole to see which parents exist", r.parent)
+		e.add(SeverityError, r.parentDB, r.parent, createIndex(parent, r.parent, true, parent.key),
+			"table %s has no unique index on %s alone: each clean-up would read it whole to see which parents exist", r.parent, parent.key)
 	}
 	switch both := []string{r.Column, r.TargetColumn}; {
 	case r.OnDelete == UpdateColumnTo && !child.indexed(both...) && !child.indexed(r.Column):
@@ -235,8 +235,8 @@ func (e *examination) orphans(ctx context.Context, r reference) error {
 	}
 	if found.Parents > 0 {
 		e.add(SeverityWarning, r.childDB, r.child, "loosefk audit --repair "+r.Child,
-			"rows of %s refer to parents of %s that don't exist, and nothing is going to clean them up: %d such parents among the first %d (%s = %d is one)",
-			r.child, r.parent, found.Parents, doctorParents, r.Column, found.Examples[0])
+			"rows of %s refer to parents of %s that don't exist, and nothing is going to clean them up: %d such parents among the first %d (%s = %s is one)",
+			r.child, r.parent, found.Parents, doctorParents, r.Column, found.examples()[0])
 	}
 	return nil
 }

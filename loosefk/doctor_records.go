@@ -121,8 +121,8 @@ func (e *examination) detached(ctx context.Context, db *Database) error {
 			return err
 		}
 		if pending {
-			e.add(SeverityError, db, table, fmt.Sprintf(`WITH again AS (UPDATE %s SET status = %d WHERE status = %d RETURNING fully_qualified_table_name, primary_key_value)
-INSERT INTO %s (fully_qualified_table_name, primary_key_value) SELECT * FROM again`, table.quoted(), statusProcessed, statusPending, db.records()),
+			e.add(SeverityError, db, table, fmt.Sprintf(`WITH again AS (UPDATE %s SET status = %d WHERE status = %d RETURNING *)
+INSERT INTO %s (fully_qualified_table_name, primary_key_value, primary_key_text) SELECT fully_qualified_table_name, primary_key_value, to_jsonb(again) ->> 'primary_key_text' FROM again`, table.quoted(), statusProcessed, statusPending, db.records()),
 				"a detached partition has pending records: nobody works them off")
 		} else {
 			e.add(SeverityWarning, db, table, "loosefk run "+db.Name, "a detached partition should have been dropped: no worker runs, or it may not drop the table")
@@ -139,7 +139,7 @@ func (e *examination) failed(ctx context.Context, db *Database) error {
 		Scan(&count, &example)
 	if err == nil && count > 0 {
 		e.add(SeverityWarning, db, db.table(RecordsTable), fmt.Sprintf("DELETE FROM %s WHERE status = %d", db.records(), statusFailed),
-			"%d records name no table of this database (%q is one), so they were marked as failed. If it was dropped or renamed, its children may be orphans: see 'loosefk audit'", count, *example)
+			"%d records name no table of this database, or a key of another type than the table has (%q is one), so they were marked as failed. If it was dropped or renamed, its children may be orphans: see 'loosefk audit'", count, *example)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package loosefk
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -17,7 +18,8 @@ type trigger struct {
 	enabled  string // as pg_trigger has it
 	override bool   // records the name in arg, else that of its table
 	arg      string
-	fits     bool // after a delete, for each statement, with the transition table
+	column   string // that it records
+	fits     bool   // after a delete, for each statement, with the transition table
 }
 
 // triggersOn lists the triggers on a table and its partitions; a table without
@@ -26,7 +28,7 @@ func (d *Database) triggersOn(ctx context.Context, parent tableName) ([]trigger,
 	rows, err := d.Pool.Query(ctx, `
 		SELECT n.nspname, c.relname, c.oid = to_regclass($1), c.relkind = 'p' OR c.relispartition,
 			t.tgname, COALESCE(t.tgenabled::text, ''), COALESCE(t.tgfoid = to_regprocedure($3), false),
-			COALESCE(rtrim(encode(t.tgargs, 'escape'), '\0'), ''),
+			COALESCE(t.tgargs, ''),
 			COALESCE(t.tgtype & 75 = 8 AND t.tgoldtable = 'old_table' AND t.tgqual IS NULL, false)
 		FROM (
 			SELECT to_regclass($1)::oid AS oid
@@ -40,7 +42,13 @@ func (d *Database) triggersOn(ctx context.Context, parent tableName) ([]trigger,
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t trigger, err error) {
-		err = row.Scan(&t.on.schema, &t.on.table, &t.root, &t.parent, &t.name, &t.enabled, &t.override, &t.arg, &t.fits)
+		var args []byte
+		err = row.Scan(&t.on.schema, &t.on.table, &t.root, &t.parent, &t.name, &t.enabled, &t.override, &args, &t.fits)
+		if t.override {
+			first, _, _ := bytes.Cut(args, []byte{0})
+			t.arg = string(first)
+		}
+		t.column = recordedColumn(args, t.override)
 		return t, err
 	})
 }
@@ -54,6 +62,7 @@ func (e *examination) triggers(ctx context.Context, db *Database, parent tableNa
 	if err != nil {
 		return err
 	}
+	key := e.tables[db][parent].key
 	track := "loosefk track " + db.plain(parent)
 	good := map[tableName]string{} // the trigger that does it
 	var bare []trigger
@@ -65,6 +74,8 @@ func (e *examination) triggers(ctx context.Context, db *Database, parent tableNa
 		switch {
 		case !t.fits:
 			e.add(SeverityError, db, t.on, e.replace(t, track), "trigger %s doesn't run once after each delete: what is deleted from %s isn't recorded as it should be", *t.name, t.on)
+		case key != "" && t.column != key:
+			e.add(SeverityError, db, t.on, e.replace(t, track), "trigger %s records the column %s of %s, whose key is %s", *t.name, t.column, t.on, key)
 		case t.override && t.arg != parent.String():
 			e.add(SeverityError, db, t.on, e.replace(t, track), "trigger %s records the name %s for what is deleted from %s: no definition of %s is applied", *t.name, t.arg, t.on, parent)
 		case !t.override && t.parent && !t.root:

@@ -3,6 +3,7 @@ package loosefk
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -46,7 +47,7 @@ func (d *Database) failIn(ctx context.Context, p Partition, parents []tableName)
 	}
 	within := "true" // the default partition, with few rows or none
 	if !p.Default {
-		within = fmt.Sprintf("d.partition = %d", p.Value)
+		within = fmt.Sprintf("d.partition IN (%s)", strings.Trim(strings.ReplaceAll(fmt.Sprint(p.values), " ", ", "), "[]"))
 	}
 	err = indexed(ctx, d.Pool, fmt.Sprintf(`
 		WITH RECURSIVE recorded (name) AS (

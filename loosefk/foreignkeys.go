@@ -143,7 +143,7 @@ func notConvertible(columns, keys []string) string {
 	case len(columns) > 1:
 		return fmt.Sprintf("it has %d columns: a loose foreign key has one, which holds the parent's id", len(columns))
 	case keys[0] != "id":
-		return fmt.Sprintf("it refers to the parent's column %s: a loose foreign key refers to the column id, an integer", keys[0])
+		return fmt.Sprintf("it refers to the parent's column %s: only keys onto the column id are converted. Write the definition by hand", keys[0])
 	}
 	return ""
 }

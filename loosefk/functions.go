@@ -15,6 +15,7 @@ const (
 	overrideFunction  = "insert_into_loose_foreign_keys_deleted_records_override_table"
 	keyChangeFunction = "loose_foreign_keys_record_key_change"
 	guardInsertFunc   = "loose_foreign_keys_guard_insert"
+	guardFunc         = "loose_foreign_keys_guard"
 	guardUpdateFunc   = "loose_foreign_keys_guard_update"
 	checkTableFunc    = "loose_foreign_keys_check_table"
 	checkGuardFunc    = "loose_foreign_keys_check_guard"
@@ -66,6 +67,7 @@ func (s Schema) functions() []function {
 		{recordedNameFunc, "relation regclass, given text", "text", "LANGUAGE plpgsql", recordedNameBody},
 		{checkGuardFunc, "child regclass, child_column text, parent regclass, key_column text, acting regprocedure", "void", "LANGUAGE plpgsql", checkGuardBody},
 		{trackTableFunc, "relation regclass, partitions boolean", "void", "LANGUAGE plpgsql", trackTableBody},
+		{guardFunc, "child regclass, child_column text, parent regclass, insert_name text, update_name text", "void", "LANGUAGE plpgsql", guardBody},
 		{trackFunction, "", "trigger", definer, recordBody("{track}", "NULL", "TG_ARGV[0]")},
 		{overrideFunction, "", "trigger", definer, recordBody("{override}", "COALESCE(TG_ARGV[0], '')", "TG_ARGV[1]")},
 		{keyChangeFunction, "", "trigger", definer, keyChangeBody},

@@ -83,6 +83,9 @@ func (r *reversal) add(ctx context.Context, ref reference) error {
 
 // key is the key that takes the place of a definition.
 func (r *reversal) key(ref reference) (ForeignKey, string, error) {
+	if ref.key.column != "id" {
+		return ForeignKey{}, fmt.Sprintf("the key of %s is its column %s: only keys onto a column id can be brought back so. Do it by hand", ref.Parent, ref.key.column), nil
+	}
 	for _, k := range r.existing {
 		if k.child == ref.child && k.parent == ref.parent && k.Column == ref.Column {
 			return k, "", nil

@@ -1,5 +1,116 @@
 package loosefk
 
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// parentKey is the value of a parent's key as text, the way PostgreSQL writes it.
+type parentKey = string
+
+// keyKind is the type of a key: integer, uuid or text.
+type keyKind string
+
+// sqlType is the type by which values of a kind are compared.
+func (k keyKind) sqlType() string {
+	if k == "integer" {
+		return "bigint"
+	}
+	return string(k)
+}
+
+// list makes an array of the key's type of a parameter with texts.
+func (k keyKind) list(parameter string) string {
+	return fmt.Sprintf("CAST(%s::text[] AS %s[])", parameter, k.sqlType())
+}
+
+// recorded is the value in a deleted record d.
+func (k keyKind) recorded(d string) string {
+	if k == "integer" {
+		return d + ".primary_key_value::text"
+	}
+	return "COALESCE(" + d + ".primary_key_text, '')"
+}
+
+// among is the condition that the key of a deleted record d is among the texts of
+// a parameter.
+func (k keyKind) among(d, parameter string) string {
+	if k == "integer" {
+		return fmt.Sprintf("%s.primary_key_value = ANY (%s)", d, k.list(parameter))
+	}
+	return fmt.Sprintf("%s.primary_key_text = ANY (%s::text[])", d, parameter)
+}
+
+// fits is the condition that a deleted record d holds a key of this kind. Where
+// version 1 is installed the records have no column primary_key_text.
+func (k keyKind) fits(d string) string {
+	switch k {
+	case "integer":
+		return fmt.Sprintf("to_jsonb(%s) ->> 'primary_key_text' IS NULL", d)
+	case "uuid":
+		return fmt.Sprintf("COALESCE(%s.primary_key_text ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$', false)", d)
+	}
+	return d + ".primary_key_text IS NOT NULL"
+}
+
+// key is the column by which deletions from a parent are recorded.
+type key struct {
+	column string
+	keyKind
+}
+
+// key looks up the key of a parent. Error: there is none, or the table's trigger
+// records another column than the key.
+func (d *Database) key(ctx context.Context, parent tableName) (k key, err error) {
+	var args []byte
+	var overrides bool
+	err = d.Pool.QueryRow(ctx, `
+		SELECT a.attname::text, `+kindSQL+`, g.tgargs, COALESCE(g.tgfoid = to_regprocedure($3), false)
+		FROM pg_class c
+		JOIN LATERAL (`+keyColumnOf("c.oid")+`) k (name) ON k.name IS NOT NULL
+		JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = k.name
+		JOIN pg_type t ON t.oid = a.atttypid
+		LEFT JOIN pg_trigger g ON g.tgrelid = c.oid AND g.tgfoid IN (to_regprocedure($2), to_regprocedure($3))
+		WHERE c.oid = to_regclass($1) LIMIT 1`, parent.quoted(), d.function(trackFunction), d.function(overrideFunction)).
+		Scan(&k.column, &k.keyKind, &args, &overrides)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return k, fmt.Errorf("table %s has no key of a single column of an integer type, uuid, text or varchar", parent)
+	}
+	if err != nil {
+		return k, fmt.Errorf("looking up the key of %s: %w", parent, err)
+	}
+	if recorded := recordedColumn(args, overrides); args != nil && recorded != k.column {
+		return k, fmt.Errorf("the trigger on %s records the column %s, but its key is %s: run loosefk track %[1]s", parent, recorded, k.column)
+	}
+	return k, nil
+}
+
+// recordedColumn is the column that a trigger with these arguments records.
+func recordedColumn(args []byte, overrides bool) string {
+	list := bytes.Split(bytes.TrimSuffix(args, []byte{0}), []byte{0})
+	if overrides {
+		list = list[min(1, len(list)):]
+	}
+	if len(list) == 0 || len(list[0]) == 0 {
+		return "id"
+	}
+	return string(list[0])
+}
+
+func keyColumnOf(relation string) string {
+	return strings.ReplaceAll(keyColumnSQL, "{relation}", relation)
+}
+
+// kindSQL is the keyKind of the type t, or NULL.
+const kindSQL = `CASE CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END
+		WHEN 'int2'::regtype THEN 'integer' WHEN 'int4'::regtype THEN 'integer' WHEN 'int8'::regtype THEN 'integer'
+		WHEN 'uuid'::regtype THEN 'uuid' WHEN 'text'::regtype THEN 'text' WHEN 'varchar'::regtype THEN 'text' END`
+
 // keyColumnSQL is the column of {relation} by which deletions are recorded, or
 // NULL. It is of an integer type, uuid, text or varchar, and: called id and unique;
 // or else the primary key, in a partitioned table apart from what that is

@@ -10,13 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// parentKey is the value of a parent's key.
-type parentKey = int64
-
 // record is a pending deleted record.
 type record struct {
 	partition, id int64
-	parent        parentKey
+	parent        parentKey // primary_key_text, or else primary_key_value
 	// attempts is cleanup_attempts: 0 and up count runs that ended before the
 	// clean-up did; -1 and down do so for the second look.
 	attempts int16
@@ -46,6 +43,7 @@ const (
 // without those that are to be passed over.
 // Each partition's index is asked for its own first ones.
 func (d *Database) load(ctx context.Context, parent tableName, which lane, limit int, without []record) (pending []record, err error) {
+	var unfit []record // their key isn't of the type that the parent's is
 	list, current, err := d.partitions(ctx, d.Pool)
 	if err != nil {
 		return nil, err
@@ -58,6 +56,10 @@ func (d *Database) load(ctx context.Context, parent tableName, which lane, limit
 			}
 		}
 	}
+	key, err := d.key(ctx, parent)
+	if err != nil {
+		return nil, err
+	}
 	when := map[lane]string{
 		laneDue:    "consume_after <= now()",
 		laneUrgent: "consume_after = '-infinity'",
@@ -66,22 +68,35 @@ func (d *Database) load(ctx context.Context, parent tableName, which lane, limit
 	}[which]
 	_, skip := keys(without) // an id is unique in all partitions
 	err = indexed(ctx, d.Pool, fmt.Sprintf(`
-		SELECT r.partition, r.id, r.primary_key_value, COALESCE(r.cleanup_attempts, 0)
+		SELECT r.partition, r.id, %[1]s, COALESCE(r.cleanup_attempts, 0), %[2]s
 		FROM unnest($2::bigint[]) AS w (partition)
 		CROSS JOIN LATERAL (
-			SELECT * FROM %s d
-			WHERE d.partition = w.partition AND d.fully_qualified_table_name = $1 AND d.status = 1 AND %s AND d.id <> ALL ($4::bigint[])
+			SELECT * FROM %[3]s d
+			WHERE d.partition = w.partition AND d.fully_qualified_table_name = $1 AND d.status = 1 AND %[4]s AND d.id <> ALL ($4::bigint[])
 			ORDER BY d.consume_after, d.id LIMIT $3) r
-		ORDER BY r.consume_after, r.partition, r.id LIMIT $3`, d.records(), when), []any{parent.String(), values, limit, append([]int64{}, skip...)},
+		ORDER BY r.consume_after, r.partition, r.id LIMIT $3`, key.recorded("r"), key.fits("r"), d.records(), when),
+		[]any{parent.String(), values, limit, append([]int64{}, skip...)},
 		func(rows pgx.Rows) error {
-			pending, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r record, err error) {
-				err = row.Scan(&r.partition, &r.id, &r.parent, &r.attempts)
-				r.putOff = which == lanePutOff
-				return r, err
+			r := record{putOff: which == lanePutOff}
+			var fits bool
+			_, err := pgx.ForEachRow(rows, []any{&r.partition, &r.id, &r.parent, &r.attempts, &fits}, func() error {
+				if fits {
+					pending = append(pending, r)
+				} else {
+					unfit = append(unfit, r)
+				}
+				return nil
 			})
 			return err
 		})
-	return pending, err
+	if err != nil || len(unfit) == 0 {
+		return pending, err
+	}
+	// Such a record was made when the key was another, or by hand.
+	if err := d.set(ctx, unfit, fmt.Sprintf("status = %d", statusFailed)); err != nil || len(pending) > 0 {
+		return pending, err
+	}
+	return d.load(ctx, parent, which, limit, without)
 }
 
 // indexed runs a statement on records in one round trip. PostgreSQL may know a plan
@@ -99,7 +114,12 @@ func indexed(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, sc
 
 // alive returns those of the ids that are in the parent table.
 func (d *Database) alive(ctx context.Context, parent tableName, ids []parentKey) ([]parentKey, error) {
-	return collect(ctx, d.Pool, "SELECT id FROM "+parent.quoted()+" WHERE id = ANY ($1::bigint[])", []any{ids}, pgx.RowTo[parentKey])
+	key, err := d.key(ctx, parent)
+	if err != nil {
+		return nil, err
+	}
+	return collect(ctx, d.Pool, fmt.Sprintf("SELECT %[1]s::text FROM %[2]s WHERE %[1]s = ANY (%[3]s)", quote(key.column), parent.quoted(), key.list("$1")),
+		[]any{ids}, pgx.RowTo[parentKey])
 }
 
 // keys are the primary keys of records, as columns.
@@ -191,6 +211,22 @@ func (d *Database) Expedite(ctx context.Context, parent string, ids ...int64) (i
 		UPDATE %s SET consume_after = '-infinity'
 		WHERE fully_qualified_table_name = $1 AND status = 1 AND ($2::bigint[] IS NULL OR primary_key_value = ANY ($2))`,
 		d.records()), d.table(parent).String(), ids)
+	if err != nil {
+		return 0, fmt.Errorf("putting deleted records of %s first: %w", parent, err)
+	}
+	return tag.RowsAffected(), nil
+}
+
+// ExpediteKeys is Expedite for keys of any type, as text.
+func (d *Database) ExpediteKeys(ctx context.Context, parent string, keys ...string) (int64, error) {
+	key, err := d.key(ctx, d.table(parent))
+	if err != nil {
+		return 0, err
+	}
+	tag, err := d.Pool.Exec(ctx, fmt.Sprintf(`
+		UPDATE %s d SET consume_after = '-infinity'
+		WHERE fully_qualified_table_name = $1 AND status = 1 AND %s = ANY ($2::text[])`, d.records(), key.recorded("d")),
+		d.table(parent).String(), keys)
 	if err != nil {
 		return 0, fmt.Errorf("putting deleted records of %s first: %w", parent, err)
 	}

@@ -19,6 +19,7 @@ type reference struct {
 	child, parent     tableName
 	targetType        string   // SQL type of the target column
 	conditionTypes    []string // of the conditions' columns
+	key               key      // of the parent
 }
 
 // local says whether parent and child live in one database.
@@ -47,7 +48,7 @@ func (rs references) parents(db *Database) []tableName {
 // column is what a database says of a column.
 type column struct {
 	typ     string
-	integer bool
+	kind    keyKind // "" if no key can have the type
 	notNull bool
 }
 
@@ -56,6 +57,7 @@ type table struct {
 	kind    string // of pg_class: r, p, v, …
 	columns map[string]column
 	indexes []index
+	key     string // the column that deleted records name, or ""
 }
 
 // index is a valid index of a table.
@@ -127,8 +129,9 @@ func (r *reference) complete(found tables) (problems Problems) {
 	if !ok || !ok2 || len(problems) > 0 {
 		return problems
 	}
-	if id, ok := parent.columns["id"]; !ok || !id.integer {
-		fail("the key of %s must be a single integer column id: deleted records hold a number", r.parent)
+	r.key = key{parent.key, parent.columns[parent.key].kind}
+	if parent.key == "" {
+		fail("table %s has no key that deleted records can hold: a single column of an integer type, uuid, text or varchar, which is called id and unique or is the primary key", r.parent)
 	}
 	column := func(name string) column {
 		c, ok := child.columns[name]
@@ -138,8 +141,8 @@ func (r *reference) complete(found tables) (problems Problems) {
 		return c
 	}
 	c := column(r.Column)
-	if len(problems) == 0 && !c.integer {
-		fail("column %s of %s is %s: it can't hold the integer id of %s", r.Column, r.child, c.typ, r.parent)
+	if len(problems) == 0 && c.kind != r.key.keyKind {
+		fail("column %s of %s is %s: it can't hold the key %s of %s, which is %s", r.Column, r.child, c.typ, parent.key, r.parent, parent.columns[parent.key].typ)
 	}
 	if r.OnDelete == AsyncNullify && c.notNull {
 		fail("column %s of %s is NOT NULL: async_nullify can't clear it", r.Column, r.child)
@@ -182,25 +185,27 @@ func describe(ctx context.Context, db DB, names []tableName) (map[tableName]tabl
 	found := map[tableName]table{}
 	rows, err := db.Query(ctx, `
 		SELECT n.nspname, c.relname, c.relkind::text, a.attname, format_type(a.atttypid, a.atttypmod),
-			a.atttypid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype), a.attnotnull
+			COALESCE(`+kindSQL+`, ''), a.attnotnull, COALESCE((`+keyColumnOf("c.oid")+`), '')
 		FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::text[])) AS w (schema, name)
 		JOIN pg_namespace n ON n.nspname = w.schema
 		JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-		LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped`, schemas, relations)
+		LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+		LEFT JOIN pg_type t ON t.oid = a.atttypid`, schemas, relations)
 	if err != nil {
 		return nil, err
 	}
 	var n tableName
-	var kind string
+	var kind, keyColumn string
 	var name, typ *string
-	var integer, notNull *bool
-	_, err = pgx.ForEachRow(rows, []any{&n.schema, &n.table, &kind, &name, &typ, &integer, &notNull}, func() error {
+	var columnKind keyKind
+	var notNull *bool
+	_, err = pgx.ForEachRow(rows, []any{&n.schema, &n.table, &kind, &name, &typ, &columnKind, &notNull, &keyColumn}, func() error {
 		t, ok := found[n]
 		if !ok {
-			t = table{kind: kind, columns: map[string]column{}}
+			t = table{kind: kind, columns: map[string]column{}, key: keyColumn}
 		}
 		if name != nil {
-			t.columns[*name] = column{*typ, *integer, *notNull}
+			t.columns[*name] = column{*typ, columnKind, *notNull}
 		}
 		found[n] = t
 		return nil
@@ -251,7 +256,7 @@ func (x index) beginsWith(columns ...string) bool {
 
 // Validate holds definitions against the databases: whether tables and columns
 // are there and of the right kind, each child column has an index that begins
-// with it, and each parent has a single integer key id. A table may be its own
+// with it, and each parent has a single key. A table may be its own
 // child, and deletes may go round in a circle: they end when no rows are left.
 // Error: Problems, all of them at once, or what the database said.
 func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
@@ -372,8 +377,8 @@ func (rs references) indexes(found tables) (problems Problems) {
 				r.Column, r.child, r.child.quoted(), quote(r.Column)))
 		}
 		parent, ok := found[r.parentDB][r.parent]
-		if ok && parent.columns["id"].integer && !parent.hasKey() {
-			problems = append(problems, r.problem("the key of %s must be a single integer column: it has no unique index on id alone", r.parent))
+		if ok && parent.key != "" && !parent.hasKey() {
+			problems = append(problems, r.problem("the key of %s must be a single column: it has no unique index on %s alone", r.parent, parent.key))
 		}
 	}
 	return problems
@@ -383,10 +388,10 @@ func (t table) indexed(columns ...string) bool {
 	return slices.ContainsFunc(t.indexes, func(x index) bool { return x.beginsWith(columns...) })
 }
 
-// hasKey says whether id is the key. That of a partitioned table has to hold
+// hasKey says whether the key is unique. That of a partitioned table has to hold
 // the partition's column too.
 func (t table) hasKey() bool {
 	return slices.ContainsFunc(t.indexes, func(x index) bool {
-		return x.unique && x.predicate == "" && (x.keys == 1 || t.kind == "p") && slices.Contains(x.columns, "id")
+		return x.unique && x.predicate == "" && (x.keys == 1 || t.kind == "p") && slices.Contains(x.columns, t.key)
 	})
 }

@@ -82,6 +82,9 @@ func (s Schema) expand(sql string, more ...string) string {
 		"{track_table_name}", literal(in(trackTableFunc)),
 		"{check_table}", in(checkTableFunc),
 		"{check_guard}", in(checkGuardFunc),
+		"{guard}", in(guardFunc),
+		"{guard_insert_name}", literal(in(guardInsertFunc)),
+		"{guard_update_name}", literal(in(guardUpdateFunc)),
 		"{recorded_name}", in(recordedNameFunc),
 		"{key_type}", in(keyTypeFunc),
 		"{track_literal}", call(trackFunction),
@@ -170,35 +173,41 @@ func (s Schema) GuardInserts(ctx context.Context, db DB, child, column, parent s
 
 // GuardInsertsSQL is what GuardInserts runs.
 func (s Schema) GuardInsertsSQL(child, column, parent string) string {
-	c, p := s.name(child), s.name(parent)
-	return s.expand(`
-DO $$
+	return s.expand(`SELECT {guard}({c}::regclass, {column}, {p}::regclass, {insert_name}, {update_name});`,
+		"{c}", literal(s.name(child).quoted()), "{p}", literal(s.name(parent).quoted()), "{column}", literal(column),
+		"{insert_name}", literal(guardName(column, "insert")), "{update_name}", literal(guardName(column, "update")))
+}
+
+// guardBody puts the guards on a child and its partitions.
+var guardBody = `
 DECLARE
-    t record;
+    key text := (` + keyColumnOf("parent") + `);
+    more text := CASE WHEN key <> 'id' THEN ', ' || quote_literal(key) ELSE '' END;
+    target record;
 BEGIN
-    FOR t IN
-        SELECT c.oid::regclass AS name, c.oid = {c_literal}::regclass AS is_root,
-            CASE c.relkind WHEN 'p' THEN 'BEFORE' ELSE 'AFTER' END AS moment
+    IF key IS NULL THEN
+        RAISE datatype_mismatch USING MESSAGE = format('table %s has no key of a single column of type smallint, integer, bigint, uuid, text or varchar', parent);
+    END IF;
+    PERFORM {check_guard}(child, child_column, parent, key, {guard_insert_literal});
+    FOR target IN
+        SELECT c.oid::regclass AS name, c.oid = child AS is_root, CASE c.relkind WHEN 'p' THEN 'BEFORE' ELSE 'AFTER' END AS moment
         FROM pg_catalog.pg_class c
-        WHERE c.oid = {c_literal}::regclass
-            OR c.oid IN (SELECT relid FROM pg_catalog.pg_partition_tree({c_literal}::regclass)) AND c.relkind IN ('r', 'p')
+        WHERE c.oid = child OR c.oid IN (SELECT tree.relid FROM pg_catalog.pg_partition_tree(child) tree) AND c.relkind IN ('r', 'p')
     LOOP
         EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER INSERT ON %s REFERENCING NEW TABLE AS new_table
-            FOR EACH STATEMENT EXECUTE FUNCTION {guard_insert} (%L, %L)',
-            {insert_name}, t.name, {column}, {p_literal});
+            FOR EACH STATEMENT EXECUTE FUNCTION %s (%L, %L%s)',
+            insert_name, target.name, {guard_insert_name}, child_column, parent, more);
         -- A trigger for each row is on the partitions by itself. One AFTER UPDATE
         -- doesn't see rows that move from a partition to another.
-        IF t.is_root THEN
+        IF target.is_root THEN
             EXECUTE format('CREATE OR REPLACE TRIGGER %1$I %5$s UPDATE OF %2$I ON %3$s
                 FOR EACH ROW WHEN (NEW.%2$I IS DISTINCT FROM OLD.%2$I AND NEW.%2$I IS NOT NULL)
-                EXECUTE FUNCTION {guard_update} (%2$L, %4$L)',
-                {update_name}, {column}, t.name, {p_literal}, t.moment);
+                EXECUTE FUNCTION %7$s (%2$L, %4$L%6$s)',
+                update_name, child_column, target.name, parent, target.moment, more, {guard_update_name});
         END IF;
     END LOOP;
 END;
-$$;`, "{c_literal}", literal(c.quoted()), "{p_literal}", literal(p.quoted()), "{column}", literal(column),
-		"{insert_name}", literal(guardName(column, "insert")), "{update_name}", literal(guardName(column, "update")))
-}
+`
 
 // UnguardInserts undoes GuardInserts.
 func (s Schema) UnguardInserts(ctx context.Context, db DB, child, column string) error {

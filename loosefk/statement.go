@@ -42,7 +42,7 @@ func (r reference) statement(limit, perParent int, skipLocked bool) (sql string,
 	}
 	alive := ""
 	if r.local() { // OFFSET makes it one probe of the key for each parent
-		alive = fmt.Sprintf("WHERE NOT EXISTS (SELECT FROM %s x WHERE x.id = p.id OFFSET 0)", r.parent.quoted())
+		alive = fmt.Sprintf("WHERE NOT EXISTS (SELECT FROM %s x WHERE x.%s = p.id OFFSET 0)", r.parent.quoted(), quote(r.key.column))
 	}
 	skip := ""
 	if skipLocked {
@@ -51,7 +51,7 @@ func (r reference) statement(limit, perParent int, skipLocked bool) (sql string,
 	return fmt.Sprintf(`
 		WITH victims AS MATERIALIZED (
 			SELECT p.place, v.part, v.tid
-			FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, place)
+			FROM unnest(%s) WITH ORDINALITY AS p (id, place)
 			CROSS JOIN LATERAL (
 				SELECT c.tableoid AS part, c.ctid AS tid FROM %s c
 				WHERE %s
@@ -65,7 +65,7 @@ func (r reference) statement(limit, perParent int, skipLocked bool) (sql string,
 			RETURNING 1
 		)
 		SELECT place - 1, count(*), (SELECT count(*) FROM changed) FROM victims GROUP BY place ORDER BY place`,
-		r.child.quoted(), where, perParent, skip, alive, limit, change), args
+		r.key.list("$1"), r.child.quoted(), where, perParent, skip, alive, limit, change), args
 }
 
 // children is the condition for children c of a parent p that are to be cleaned
@@ -135,7 +135,7 @@ func (r reference) change(ctx context.Context, t timeouts, ids []parentKey, limi
 	sql, args := r.statement(limit, perParent, skipLocked)
 	var check []string
 	if r.local() { // while the statement waited for children, their parent may have come back
-		check = []string{fmt.Sprintf("SELECT 1 / (NOT EXISTS (SELECT FROM %s WHERE id = ANY ($1::bigint[])))::int", r.parent.quoted())}
+		check = []string{fmt.Sprintf("SELECT 1 / (NOT EXISTS (SELECT FROM %s WHERE %s = ANY (%s)))::int", r.parent.quoted(), quote(r.key.column), r.key.list("$1"))}
 	}
 	err = bound(ctx, r.childDB.Pool, t, sql, append([]any{ids}, args...), func(rows pgx.Rows) error {
 		var f found

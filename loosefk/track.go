@@ -2,7 +2,6 @@ package loosefk
 
 import (
 	"context"
-	"strings"
 )
 
 // The triggers of a table: the one that records deletions has the table's name
@@ -68,7 +67,7 @@ BEGIN
     IF length(parent.recorded) - length(replace(parent.recorded, '.', '')) <> 1 THEN
         RAISE invalid_name USING MESSAGE = format('deletions from %s can''t be recorded: its name has a dot in it', parent.name);
     END IF;
-    key := (` + strings.ReplaceAll(keyColumnSQL, "{relation}", "relation") + `);
+    key := (` + keyColumnOf("relation") + `);
     IF key IS NULL THEN
         RAISE datatype_mismatch USING
             MESSAGE = format('deletions from %s can''t be recorded: it has no key of a single column of type smallint, integer, bigint, uuid, text or varchar', parent.recorded),

@@ -64,7 +64,7 @@ func printOrphans(w io.Writer, found []loosefk.Orphans, repair bool) {
 		if repair {
 			repaired = fmt.Sprint(o.Repaired)
 		}
-		examples := strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Examples), " ", ","), "[]")
+		examples := strings.Trim(strings.ReplaceAll(fmt.Sprint(append(strings.Fields(strings.Trim(fmt.Sprint(o.Examples), "[]")), o.ExampleKeys...)), " ", ","), "[]")
 		if examples == "" {
 			examples = "-"
 		}

@@ -1,0 +1,163 @@
+package loosefk
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Keys of each type, of whatever name, in tables with and without partitions: what
+// is deleted is recorded and cleaned up, what lives stays, guards and audits see it.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, parent, child string // types; "$" in parent has the rest of the table
+		key                 string
+		values              [3]string
+	}{
+		{"uuid", "CREATE TABLE p (k uuid PRIMARY KEY, n int)", "uuid", "k", [3]string{
+			"00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000b", "00000000-0000-0000-0000-00000000000c"}},
+		{"uuid called id", "CREATE TABLE p (id uuid PRIMARY KEY, n int)", "uuid", "id", [3]string{
+			"00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000b", "00000000-0000-0000-0000-00000000000c"}},
+		{"text", "CREATE TABLE p (\"the 'Key\" text PRIMARY KEY, n int)", "varchar(40)", "the 'Key", [3]string{"o'brien", `b"\ %s`, "ü,{c}"}},
+		{"varchar", "CREATE TABLE p (k varchar(20) PRIMARY KEY, n int)", "text", "k", [3]string{"a", "B", ""}},
+		{"integer of another name", "CREATE TABLE p (no int PRIMARY KEY, n int)", "bigint", "no", [3]string{"1", "2", "-3"}},
+		{"columns called like variables", "CREATE TABLE p (id int PRIMARY KEY, n int, name text, key text, key_type text, parent int, given text)", "int", "id", [3]string{"1", "2", "3"}},
+		{"partitioned", "CREATE TABLE p (k uuid, n int, PRIMARY KEY (k, n)) PARTITION BY LIST (n); CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1); CREATE TABLE p_2 PARTITION OF p FOR VALUES IN (2)",
+			"uuid", "k", [3]string{
+				"00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000b", "00000000-0000-0000-0000-00000000000c"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			pool := newPool(t, tt.parent, "CREATE TABLE c (id bigserial, ref "+tt.child+"); CREATE INDEX ON c (ref)")
+			db := install(t, pool)
+			track := Public.TrackRecordDeletions
+			if tt.name == "partitioned" {
+				track = Public.TrackRecordDeletionsOverrideTableName
+			}
+			must(t, track(t.Context(), pool, "p"))
+			must(t, Public.GuardInserts(t.Context(), pool, "c", "ref", "p"))
+			w := newWorker(t, Options{Definitions: parse(t, "c: [{table: p, column: ref, on_delete: async_delete}]")}, db)
+			key := quote(tt.key)
+			for _, v := range tt.values {
+				exec(t, pool, "INSERT INTO p ("+key+", n) VALUES ("+literal(v)+", 1)")
+				exec(t, pool, "INSERT INTO c (ref) VALUES ("+literal(v)+"), ("+literal(v)+"), (NULL)")
+			}
+			lost := map[keyKind]string{"integer": "77", "uuid": "00000000-0000-0000-0000-0000000000ff", "text": "lost"}
+			k, err := db.key(t.Context(), tableName{"public", "p"})
+			must(t, err)
+			insert := "INSERT INTO c (ref) VALUES (" + literal(lost[k.keyKind]) + ")"
+			if _, err := pool.Exec(t.Context(), insert); !isState(err, "23503") {
+				t.Errorf("an orphan: %v", err)
+			}
+			if _, err := pool.Exec(t.Context(), "UPDATE c SET ref = "+literal(lost[k.keyKind])+" WHERE id = 1"); !isState(err, "23503") {
+				t.Errorf("a child that becomes an orphan: %v", err)
+			}
+			exec(t, pool, "DELETE FROM p WHERE "+key+" = "+literal(tt.values[0]))
+			exec(t, pool, "DELETE FROM p WHERE "+key+" = "+literal(tt.values[1]))
+			exec(t, pool, "INSERT INTO p ("+key+", n) VALUES ("+literal(tt.values[1])+", 1)") // it is back
+			if r := runOnce(t, w, "main"); r.Processed != 2 || r.Deletes != 2 {
+				t.Errorf("the run says %+v", r)
+			}
+			exec(t, pool, "UPDATE p SET "+key+" = "+literal(lost[k.keyKind])+", n = 1 WHERE "+key+" = "+literal(tt.values[2]))
+			if r := runOnce(t, w, "main"); r.Processed != 1 || r.Deletes != 2 {
+				t.Errorf("after a key has changed, the run says %+v", r)
+			}
+			wantRows(t, pool, "SELECT ref::text FROM c WHERE ref IS NOT NULL", tt.values[1], tt.values[1])
+			must(t, Public.UnguardInserts(t.Context(), pool, "c", "ref"))
+			exec(t, pool, "DELETE FROM p WHERE "+key+" = "+literal(lost[k.keyKind]))
+			runOnce(t, w, "main")
+			exec(t, pool, insert)
+			found, err := w.Audit(t.Context(), AuditOptions{Repair: true})
+			must(t, err)
+			if len(found) != 1 || found[0].Parents != 1 || found[0].Repaired != 1 || fmt.Sprint(found[0].examples()) != "["+lost[k.keyKind]+"]" {
+				t.Errorf("the audit finds %+v", found)
+			}
+			if n, err := db.ExpediteKeys(t.Context(), "p", lost[k.keyKind]); err != nil || n != 1 {
+				t.Errorf("%d records were put first: %v", n, err)
+			}
+			if r, err := w.Drain(t.Context(), "p", nil); err != nil || r.Deletes != 1 {
+				t.Errorf("draining says %+v, %v", r, err)
+			}
+			list, err := w.Doctor(t.Context())
+			must(t, err)
+			if len(list) > 0 {
+				t.Errorf("doctor finds %+v", list)
+			}
+		})
+	}
+}
+
+// A parent whose key can't be recorded is refused when it is to be tracked, and by
+// validate, not when somebody deletes from it.
+func TestKeysThatCantBeRecorded(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, `
+		CREATE TABLE none (n text);
+		CREATE TABLE composite (a int, b int, PRIMARY KEY (a, b));
+		CREATE TABLE tenant (tenant_id int, id int, PRIMARY KEY (tenant_id, id));
+		CREATE TABLE moment (id timestamptz PRIMARY KEY);
+		CREATE TABLE amount (id numeric PRIMARY KEY);
+		CREATE VIEW looks AS SELECT 1 AS id;
+		CREATE TABLE "dot.ted" (id int PRIMARY KEY);
+		CREATE TABLE fine (k uuid PRIMARY KEY);
+		CREATE TABLE c (ref bigint); CREATE INDEX ON c (ref)`)
+	must(t, Public.Install(t.Context(), pool))
+	for _, table := range []string{"none", "composite", "tenant", "moment", "amount", "looks"} {
+		if err := Public.TrackRecordDeletions(t.Context(), pool, table); err == nil || !strings.Contains(err.Error(), "public."+table) {
+			t.Errorf("tracking %s: %v", table, err)
+		}
+		defs := parse(t, "c: [{table: "+table+", column: ref, on_delete: async_delete}]")
+		if err := Validate(t.Context(), Databases{{Name: "main", Pool: pool}}, defs); err == nil {
+			t.Errorf("%s is valid", table)
+		}
+	}
+	if _, err := pool.Exec(t.Context(), `SELECT loose_foreign_keys_track('"dot.ted"', false)`, pgx.QueryExecModeSimpleProtocol); !isState(err, "42602") {
+		t.Errorf("a name with a dot: %v", err)
+	}
+	defs := parse(t, "c: [{table: fine, column: ref, on_delete: async_delete}]")
+	if err := Validate(t.Context(), Databases{{Name: "main", Pool: pool}}, defs); err == nil || !strings.Contains(err.Error(), "can't hold the key k of public.fine, which is uuid") {
+		t.Errorf("a child of another type: %v", err)
+	}
+	must(t, Public.TrackRecordDeletions(t.Context(), pool, "fine"))
+	if err := Public.GuardInserts(t.Context(), pool, "c", "ref", "fine"); err == nil {
+		t.Error("a guard on a column of another type is taken")
+	}
+	wantRows(t, pool, "SELECT count(*)::int FROM pg_trigger WHERE NOT tgisinternal", 2)
+}
+
+// A record whose key isn't of the parent's type fails alone; and a parent whose
+// trigger records another column than the key is left alone with an error.
+func TestUnfitKeys(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, `CREATE TABLE p (k uuid PRIMARY KEY); CREATE TABLE c (ref uuid); CREATE INDEX ON c (ref)`)
+	db := install(t, pool, "p")
+	w := newWorker(t, Options{Batch: 2, Definitions: parse(t, "c: [{table: p, column: ref, on_delete: async_delete}]")}, db)
+	exec(t, pool, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, primary_key_text)
+		VALUES ('public.p', 1, NULL), ('public.p', 0, 'nonsense'), ('public.p', 5, NULL), ('public.p', 0, NULL)`)
+	exec(t, pool, `INSERT INTO p VALUES ('00000000-0000-0000-0000-00000000000a'); INSERT INTO c SELECT k FROM p; DELETE FROM p`)
+	if r := runOnce(t, w, "main"); r.Processed != 1 || r.Deletes != 1 {
+		t.Errorf("the run says %+v", r)
+	}
+	wantRows(t, pool, "SELECT count(*)::int FROM loose_foreign_keys_deleted_records WHERE status = 3", 4)
+	exec(t, pool, "ALTER TABLE p ADD id uuid UNIQUE DEFAULT gen_random_uuid()")
+	exec(t, pool, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, primary_key_text)
+		VALUES ('public.p', 0, '00000000-0000-0000-0000-00000000000b')`)
+	if _, err := w.RunOnce(t.Context(), "main"); err == nil || !strings.Contains(err.Error(), "records the column k, but its key is id") {
+		t.Errorf("the run ends with %v", err)
+	}
+}
+
+// A worker of this version works on what version 1 installed.
+func TestWorkerBeforeUpgrade(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild, version1, `CREATE TRIGGER projects_loose_fk_trigger AFTER DELETE ON projects REFERENCING OLD TABLE AS old_table
+		FOR EACH STATEMENT EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records()`)
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, Database{Name: "main", Pool: pool})
+	family(t, pool, 1, 3)
+	if r := runOnce(t, w, "main"); r.Processed != 1 || r.Deletes != 3 {
+		t.Errorf("the run says %+v", r)
+	}
+}
