@@ -16,7 +16,9 @@ func policyCommand(src *source) *cobra.Command {
 		policyListCommand(src), policyCreateCommand(src), policyShowCommand(src), policyUpdateCommand(src), policyDeleteCommand(src))
 	cmd.Long = "Say which tags auto-pruning deletes. TARGET is a namespace (app) or a repository (app/web);\n" +
 		"add --repo for a repository whose name has no slash. With --defaults in place of a target: the\n" +
-		"policies of all namespaces that have none of their own. See what a policy does beforehand with \"purser prune preview\"."
+		"policies of all namespaces that have none of their own. Of the policies that apply to a repository\n" +
+		"those by age and last use come first; those by number count what remains. See what a policy does\n" +
+		"beforehand with \"purser prune preview\"."
 	return addServer(cmd)
 }
 
@@ -27,22 +29,34 @@ type policyView struct {
 	Value             any       `json:"value"`
 	TagPattern        *string   `json:"tagPattern"`
 	TagPatternMatches bool      `json:"tagPatternMatches"`
+	RemoveOrphans     bool      `json:"removeOrphans"`
+	Warnings          []string  `json:"warnings,omitempty"`
+	Problem           string    `json:"problem,omitempty"`
+	Stored            string    `json:"stored,omitempty"`
 	CreatedAt         time.Time `json:"created_at"`
 	UpdatedAt         time.Time `json:"updated_at"`
 }
 
 // tags says which tags the policy looks at.
-func (p policyView) tags() string {
+func (p policyView) tags() (text string) {
 	switch {
 	case p.TagPattern == nil:
-		return "all"
+		text = "all"
 	case p.TagPatternMatches:
-		return "that match " + *p.TagPattern
+		text = "that match " + *p.TagPattern
+	default:
+		text = "that don't match " + *p.TagPattern
 	}
-	return "that don't match " + *p.TagPattern
+	if p.RemoveOrphans {
+		text += ", and orphans after a day"
+	}
+	return text
 }
 
 func (p policyView) row() []string {
+	if p.Problem != "" {
+		return []string{p.UUID, "unreadable", "", "none: " + p.Problem, clock(&p.UpdatedAt)}
+	}
 	return []string{p.UUID, p.Method, fmt.Sprint(p.Value), p.tags(), clock(&p.UpdatedAt)}
 }
 
@@ -116,7 +130,7 @@ func policyListCommand(src *source) *cobra.Command {
 type policyFlags struct {
 	json, method, olderThan, pattern string
 	numTags                          int
-	not                              bool
+	not, orphans                     bool
 }
 
 func addPolicyFlags(cmd *cobra.Command) *policyFlags {
@@ -125,8 +139,9 @@ func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 	flags.StringVar(&f.method, "method", "", "`METHOD`: creation_date, number_of_tags or last_pulled (default: what the other flags ask for)")
 	flags.StringVar(&f.olderThan, "older-than", "", "tags pushed longer than `AGE` ago, such as 2w; with last_pulled, not used for so long")
 	flags.IntVar(&f.numTags, "num-tags", 0, "all tags but the newest `N`")
-	flags.StringVar(&f.pattern, "pattern", "", "tags whose whole name matches this `REGEXP` only")
-	flags.BoolVar(&f.not, "not-matching", false, "tags that don't match the pattern only")
+	flags.StringVar(&f.pattern, "pattern", "", "tags in whose names this `REGEXP` is found only; anchor it, as in '^v[0-9]+$'")
+	flags.BoolVar(&f.not, "not-matching", false, "tags in whose names the pattern isn't found only")
+	flags.BoolVar(&f.orphans, "remove-orphans", false, "also signatures and the like, a day old, whose image isn't in their repository")
 	return f
 }
 
@@ -167,13 +182,16 @@ func (f *policyFlags) body() (json.RawMessage, error) {
 	if f.not {
 		members["tagPatternMatches"] = false
 	}
+	if f.orphans {
+		members["removeOrphans"] = true
+	}
 	return json.Marshal(members)
 }
 
 func policyCreateCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create TARGET", Short: "Create a policy", Args: cobra.ArbitraryArgs,
-		Example: "  purser policy create app --num-tags 100\n  purser policy create app/web --older-than 2w --pattern 'pr-.*'\n" +
+		Example: "  purser policy create app --num-tags 100\n  purser policy create app/web --older-than 2w --pattern '^pr-'\n" +
 			"  purser policy create --defaults --method last_pulled --older-than 90d",
 	}
 	format, target, flags := addFormat(cmd), addTarget(cmd, true), addPolicyFlags(cmd)
@@ -187,17 +205,26 @@ func policyCreateCommand(src *source) *cobra.Command {
 			return err
 		}
 		var out struct {
-			UUID string `json:"uuid"`
+			UUID     string   `json:"uuid"`
+			Warnings []string `json:"warnings,omitempty"`
 		}
 		if err := c.post(cmd.Context(), path+"/autoprunepolicy", body, &out); err != nil {
 			return err
 		}
+		warn(cmd, out.Warnings)
 		return format.print(cmd.OutOrStdout(), out, func(w io.Writer) error {
 			_, err := fmt.Fprintf(w, "Created policy %s.\n", out.UUID)
 			return err
 		})
 	})
 	return cmd
+}
+
+// warn tells warnings where they aren't taken for output.
+func warn(cmd *cobra.Command, warnings []string) {
+	for _, text := range warnings {
+		fmt.Fprintf(cmd.ErrOrStderr(), "Warning: %s.\n", text) //nolint:errcheck // what was asked for is done
+	}
 }
 
 // policyItem makes a command on one policy.
@@ -223,6 +250,10 @@ func policyShowCommand(src *source) *cobra.Command {
 			return err
 		}
 		return format.print(cmd.OutOrStdout(), p, func(w io.Writer) error {
+			if p.Problem != "" {
+				return fields(w, "uuid", p.UUID, "problem", p.Problem, "stored", p.Stored, "created", clock(&p.CreatedAt), "saved", clock(&p.UpdatedAt))
+			}
+			warn(cmd, p.Warnings)
 			return fields(w, "uuid", p.UUID, "method", p.Method, "value", fmt.Sprint(p.Value), "tags", p.tags(),
 				"created", clock(&p.CreatedAt), "saved", clock(&p.UpdatedAt))
 		})
@@ -239,6 +270,10 @@ func policyUpdateCommand(src *source) *cobra.Command {
 		}
 		if err := c.put(cmd.Context(), path, body, nil); err != nil {
 			return err
+		}
+		var saved policyView
+		if c.get(cmd.Context(), path, nil, &saved) == nil { // it is saved, whatever comes of this
+			warn(cmd, saved.Warnings)
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "Saved policy %s.\n", id)
 		return err

@@ -47,6 +47,8 @@ func (f *scopeFlags) path(args []string, n int) (path, name string, rest []strin
 type ruleView struct {
 	UUID      string    `json:"uuid"`
 	Pattern   string    `json:"pattern"`
+	Warnings  []string  `json:"warnings,omitempty"`
+	Problem   string    `json:"problem,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 }
 
@@ -72,6 +74,9 @@ func protectionListCommand(src *source) *cobra.Command {
 			rows := make([][]string, len(out.Rules))
 			for i, r := range out.Rules {
 				rows[i] = []string{r.UUID, r.Pattern, clock(&r.CreatedAt)}
+				if r.Problem != "" {
+					rows[i][1] = fmt.Sprintf("every tag, since %q can't be read", r.Pattern)
+				}
 			}
 			return table(w, []string{"UUID", "TAGS THAT MATCH", "CREATED"}, rows, false)
 		})
@@ -81,8 +86,9 @@ func protectionListCommand(src *source) *cobra.Command {
 
 func protectionAddCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "add TARGET REGEXP", Short: "Protect the tags whose whole name matches",
-		Example: "  purser protection add app/web 'v[0-9.]+'\n  purser protection add --all latest",
+		Use: "add TARGET REGEXP", Short: "Protect the tags in whose names REGEXP is found",
+		Long:    "Protect the tags in whose names REGEXP is found. Anchor it, as in '^v[0-9.]+$', for whole names.",
+		Example: "  purser protection add app/web '^v[0-9.]+$'\n  purser protection add --all '^latest$'",
 	}
 	format, scope := addFormat(cmd), addScope(cmd)
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
@@ -91,11 +97,13 @@ func protectionAddCommand(src *source) *cobra.Command {
 			return err
 		}
 		var out struct {
-			UUID string `json:"uuid"`
+			UUID     string   `json:"uuid"`
+			Warnings []string `json:"warnings,omitempty"`
 		}
 		if err := c.post(cmd.Context(), path, map[string]string{"pattern": rest[0]}, &out); err != nil {
 			return err
 		}
+		warn(cmd, out.Warnings)
 		return format.print(cmd.OutOrStdout(), out, func(w io.Writer) error {
 			_, err := fmt.Fprintf(w, "Created rule %s.\n", out.UUID)
 			return err

@@ -28,7 +28,7 @@ func prunePreviewCommand(src *source) *cobra.Command {
 		Use: "preview TARGET", Short: "Tell which tags would go, and why, and change nothing",
 		Long: "Tell which tags of a namespace (app) or a repository (app/web) would go, which stay and why, and how\n" +
 			"much garbage collection would free. Without a policy: under the policies that apply now. With one:\n" +
-			"under that policy alone.",
+			"under that policy alone. A pattern is searched for in names: anchor it, as in '^v[0-9]+$', for whole names.",
 		Example: "  purser prune preview app\n  purser prune preview app --policy '{\"method\": \"number_of_tags\", \"numTags\": 100}'\n" +
 			"  purser prune preview app/web --older-than 2w",
 		Args: cobra.ArbitraryArgs,
@@ -52,6 +52,9 @@ func prunePreviewCommand(src *source) *cobra.Command {
 		if err := c.do(cmd.Context(), "POST", path+"/autoprunepolicy/preview", query, body, &p); err != nil {
 			return err
 		}
+		for _, policy := range p.Policies {
+			warn(cmd, policy.Warnings)
+		}
 		return format.print(cmd.OutOrStdout(), p, func(w io.Writer) error { return printPreview(w, p, *stay) })
 	})
 	return cmd
@@ -63,9 +66,14 @@ func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
 		return err
 	}
 	for _, policy := range p.Policies {
-		if policy.Notice != "" {
-			fmt.Fprintf(w, "Policy %s selects nothing: %s.\n", policy.Policy, policy.Notice) //nolint:errcheck // the last write tells
+		if policy.Notice == "" {
+			continue
 		}
+		what := policy.ID
+		if policy.Policy != nil {
+			what = policy.Policy.String()
+		}
+		fmt.Fprintf(w, "Policy %s selects nothing: %s.\n", what, policy.Notice) //nolint:errcheck // the last write tells
 	}
 	lists := []struct {
 		verb string

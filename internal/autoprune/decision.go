@@ -15,8 +15,8 @@ const (
 	BeyondNewest Code = "beyond_newest" // number_of_tags
 	NotPulled    Code = "not_pulled"    // last_pulled: the last use is too long ago
 	NeverPulled  Code = "never_pulled"  // last_pulled: no use is known
-	ImageGoes    Code = "image_goes"    // a companion whose image loses its last tag
-	ImageMissing Code = "image_missing" // a companion whose image isn't there
+	ImageGoes    Code = "image_goes"    // an attached tag whose image loses its last tag
+	ImageMissing Code = "image_missing" // removeOrphans: the image isn't there
 )
 
 // Why a tag stays.
@@ -29,8 +29,10 @@ const (
 	AmongNewest    Code = "among_newest"    // number_of_tags
 	RecentlyPulled Code = "recently_pulled" // last_pulled
 	NoStatistics   Code = "no_statistics"   // last_pulled can't be judged yet
-	ImageStays     Code = "image_stays"     // a companion whose image isn't going
-	ImageAwaited   Code = "image_awaited"   // a young companion whose image isn't there
+	ImageStays     Code = "image_stays"     // an attached tag whose image isn't going
+	ImageAwaited   Code = "image_awaited"   // removeOrphans: the image isn't there, but the tag is young
+
+	PolicyUnreadable Code = "policy_unreadable" // a policy that might take it can't be read
 )
 
 // Decision says whether a tag goes, and why. [Verdict.Reason] puts it in words.
@@ -63,7 +65,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case TooOld:
 		return fmt.Sprintf("pushed at %s, more than %s ago", stamp(t.Created), r.policy.age)
 	case BeyondNewest:
-		return fmt.Sprintf("not among the newest %d%s", r.policy.number, r.ofWhich())
+		return fmt.Sprintf("not among the newest %d%s", r.policy.number, v.ofWhich(r))
 	case NotPulled:
 		return fmt.Sprintf("last used at %s, more than %s ago", stamp(t.used()), r.policy.age)
 	case NeverPulled:
@@ -84,11 +86,13 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case Young:
 		return fmt.Sprintf("pushed at %s, no more than %s ago", stamp(t.Created), r.policy.age)
 	case AmongNewest:
-		return fmt.Sprintf("among the newest %d%s", r.policy.number, r.ofWhich())
+		return fmt.Sprintf("among the newest %d%s", r.policy.number, v.ofWhich(r))
 	case RecentlyPulled:
 		return fmt.Sprintf("last used at %s, no more than %s ago", stamp(t.used()), r.policy.age)
 	case NoStatistics:
-		return r.unready
+		return r.rests
+	case PolicyUnreadable:
+		return fmt.Sprintf("policy %s selects nothing: %s", r.id, r.rests)
 	case ImageStays:
 		return "belongs to an image that isn't going in this run"
 	case ImageAwaited:
@@ -101,12 +105,19 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // ofWhich says which tags a number_of_tags policy counts, unless it is all.
-func (r *rule) ofWhich() string {
+func (v *Verdict) ofWhich(r *rule) (text string) {
 	switch {
 	case r.policy.pattern.IsZero():
-		return ""
 	case r.policy.exclude:
-		return fmt.Sprintf(" that don't match %q", r.policy.pattern)
+		text = fmt.Sprintf(" that don't match %q", r.policy.pattern)
+	default:
+		text = fmt.Sprintf(" that match %q", r.policy.pattern)
 	}
-	return fmt.Sprintf(" that match %q", r.policy.pattern)
+	if first := v.order[0]; !v.rules[first].counts() {
+		text += " and that policies by age leave"
+		if r.policy.pattern.IsZero() {
+			text = " that policies by age leave"
+		}
+	}
+	return text
 }

@@ -71,7 +71,7 @@ func (v *visit) lookAgain(ctx context.Context, verdict *Verdict, part []going) (
 	var asked []*Tag
 	for i := range part {
 		for place := range part[i].decision.Policies.All() {
-			if v.saved[place].Policy.Method() == LastPulled {
+			if !part[i].tag.attached() && v.saved[place].Policy.Method() == LastPulled {
 				asked = append(asked, &part[i].tag)
 				break
 			}
@@ -93,9 +93,14 @@ func (v *visit) lookAgain(ctx context.Context, verdict *Verdict, part []going) (
 	return kept, nil
 }
 
-// deleteCompanions deletes companions of images that no tag reaches, and of those
-// that aren't there, as that is at this moment.
-func (v *visit) deleteCompanions(ctx context.Context, _ *Verdict, part []going) error {
+// deleteAttached deletes tags that are attached to images which no tag reaches, and
+// orphans, whose image isn't there, as that is at this moment. Orphans are judged like
+// other tags, so there is a last look at whether they were used.
+func (v *visit) deleteAttached(ctx context.Context, verdict *Verdict, part []going) error {
+	part, err := v.lookAgain(ctx, verdict, part)
+	if err != nil || len(part) == 0 {
+		return err
+	}
 	return v.inTx(ctx, func(q catalog.Pruning) ([]going, error) {
 		var list []going
 		free, err := v.freeImages(ctx, q, part)
@@ -107,11 +112,10 @@ func (v *visit) deleteCompanions(ctx context.Context, _ *Verdict, part []going) 
 			return nil, err
 		}
 		for _, g := range part {
-			d, named := CompanionOf(g.Name)
+			d, named := AttachedTo(g.Name)
 			switch {
-			case g.tag.Image != MissingImage && free[g.tag.Image],
-				g.tag.Image == MissingImage && named && absent[d],
-				g.tag.Image == MissingImage && !named && alone[g.Manifest]:
+			case !g.tag.orphan() && free[g.tag.Image],
+				g.tag.orphan() && alone[g.Manifest] && (!named || absent[d]):
 				list = append(list, g)
 			}
 		}
@@ -120,11 +124,11 @@ func (v *visit) deleteCompanions(ctx context.Context, _ *Verdict, part []going) 
 	})
 }
 
-// freeImages are the images of companions that no tag reaches.
+// freeImages are the images of attached tags that no tag reaches.
 func (v *visit) freeImages(ctx context.Context, q catalog.Pruning, part []going) (map[int64]bool, error) {
 	images := make(map[int64]bool)
 	for _, g := range part {
-		if g.tag.Image != MissingImage {
+		if !g.tag.orphan() {
 			images[g.tag.Image] = true
 		}
 	}
@@ -142,20 +146,21 @@ func (v *visit) freeImages(ctx context.Context, q catalog.Pruning, part []going)
 	return images, nil
 }
 
-func (v *visit) missingImages(ctx context.Context, q catalog.Pruning, part []going) (map[oci.Digest]bool, map[int64]bool, error) {
-	var digests []oci.Digest
+// missingImages looks for the images of orphans once more, while nobody can push to the
+// repository: by the digests that their names have, and by their manifests' subjects.
+func (v *visit) missingImages(ctx context.Context, q catalog.Pruning, part []going) (absent map[oci.DigestPrefix]bool, alone map[int64]bool, err error) {
+	var digests []oci.DigestPrefix
 	var manifests []int64
 	for _, g := range part {
-		if g.tag.Image != MissingImage {
+		if !g.tag.orphan() {
 			continue
 		}
-		if d, named := CompanionOf(g.Name); named {
+		manifests = append(manifests, g.Manifest)
+		if d, named := AttachedTo(g.Name); named {
 			digests = append(digests, d)
-		} else {
-			manifests = append(manifests, g.Manifest)
 		}
 	}
-	if len(digests)+len(manifests) == 0 {
+	if len(manifests) == 0 {
 		return nil, nil, nil
 	}
 	return q.HoldRepository(ctx, v.target, digests, manifests)

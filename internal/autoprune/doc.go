@@ -4,14 +4,18 @@
 // [Combine] says which policies apply to a repository, and [Evaluate] judges the
 // repository's tags. What holds:
 //
-//   - A tag goes if any policy selects it; policies don't know of each other, so
-//     one more policy never keeps a tag that went without it.
+//   - Policies by age and by last use come first. Those by number count what remains
+//     after them. A tag goes if any policy selects it.
+//   - A policy that can't be judged costs no other tag: what one might take that rests
+//     for lack of statistics doesn't count, and beside one that can't be read nothing is
+//     counted, since it might come first.
 //   - A protected tag stays, whatever selects it.
 //   - What is unknown is no reason: without pull statistics for the whole of its
 //     age a last_pulled policy selects nothing, and the verdict says why.
-//   - Signatures, SBOMs and attestations (companions) are never selected and never
-//     counted. One goes when its image loses its last tag in the same run, or when
-//     its image isn't in the repository.
+//   - Signatures, SBOMs and attestations that are attached to an image of the repository
+//     are never selected and never counted. One goes when its image loses its last tag
+//     in the same run. One whose image isn't in the repository, an orphan, is a tag like
+//     any other, unless a policy asks for the removal of orphans.
 //   - The verdict depends on the set of tags, never on their order.
 //
 // Evaluation is pure: the tags come from a sequence that the caller can run again,
@@ -46,10 +50,10 @@
 // are is judged in the snapshot: if a client deletes one of them after that, it is as
 // if it had done so after the run.
 //
-// Companions go last, when their images have lost their tags. The image and the
+// Attached tags go last, when their images have lost their tags. The image and the
 // indexes above it are locked, which who tags a manifest or puts an index needs, and
 // then looked at again; an image that isn't there is looked for again while nobody can
-// push to the repository. A companion of a companion needs another pass. What a run
+// push to the repository. What is attached to an attached tag needs another pass. What a run
 // that was interrupted here leaves goes when garbage collection has taken the image.
 //
 // Undo makes tags anew where there is none by the name, with the times they had, and in

@@ -5,23 +5,22 @@ import (
 	"time"
 )
 
-// orphanAge is how old a companion must be to go because its image isn't there.
-// Tools that copy images may push the signature first.
+// orphanAge is how old an orphan must be to go because its image isn't there. Tools
+// that copy images may push the signature first.
 const orphanAge = 24 * time.Hour
 
 // Verdict judges the tags of one repository. It may be used by several goroutines.
 //
 // A tag that came after the evaluation is judged like the others, and one that is
 // new among the newest of a policy stays. Uses may be newer than they were: Decide
-// with what is known just before a tag is deleted may save it. The companions of
-// its image then stay too only if the caller sees to it: delete companions last,
+// with what is known just before a tag is deleted may save it. The tags attached to
+// its image then stay too only if the caller sees to it: delete attached tags last,
 // and only those whose image has no tag.
 type Verdict struct {
 	rules      []rule
-	all        PolicySet // policies that can select something
+	order      []int // places of the rules: those that count come last
 	protection []Protection
 	pulls      PullRecord
-	orphans    time.Time // companions pushed before go when their image isn't there
 	gone       map[int64]PolicySet
 	may        bool // there may be a tag that goes
 }
@@ -29,23 +28,34 @@ type Verdict struct {
 // rule is a policy made ready for a repository.
 type rule struct {
 	policy Policy
+	id     string
 	// cutoff is the policy's age ago. What is older goes, what is as old stays.
 	cutoff time.Time
+	// orphans is the time before which an orphan was pushed that goes.
+	orphans time.Time
 	// oldest is the oldest tag that a number_of_tags policy keeps, if full.
 	oldest rank
 	full   bool
-	// unready says why the policy selects nothing.
-	unready string
+	// rests says why the policy selects nothing, and restCode in a word.
+	rests    string
+	restCode Code
+	// unreadable says that nothing is known of the policy, but that it may select any
+	// tag before tags are counted. mayCount: it is known to count tags, too.
+	unreadable, mayCount bool
 }
 
+// counts tells whether the policy counts tags. It applies after those that don't, to
+// the tags that remain.
+func (r *rule) counts() bool { return r.policy.method == NumberOfTags }
+
 // Evaluate judges a repository's tags by the rules. It runs through the tags once,
-// and a second time if there are companions whose images are there; errors are the
-// repository's, or tell of a tag or a rule that can only be a mistake.
+// and a second time if there are attached tags; errors are the repository's, or tell
+// of a tag or a rule that can only be a mistake.
 //
 // While it runs it holds 45 bytes and the name for each tag that a number_of_tags
-// policy keeps, about 60 bytes for each companion, and about 100 for each image that
-// has companions and for each index above one. Other tags cost nothing. The verdict
-// keeps some 30 bytes for each image that has companions and loses its last tag.
+// policy keeps, about 60 bytes for each attached tag, and about 100 for each image that
+// has such tags and for each index above one. Other tags cost nothing. The verdict
+// keeps some 30 bytes for each image that has attached tags and loses its last tag.
 func Evaluate(rules Rules, repository Repository) (*Verdict, error) {
 	if err := rules.validate(); err != nil {
 		return nil, err
@@ -54,31 +64,49 @@ func Evaluate(rules Rules, repository Repository) (*Verdict, error) {
 	if len(v.rules) == 0 {
 		return v, nil
 	}
-	companions, err := v.survey(repository)
+	attached, err := v.survey(repository)
 	if err != nil {
 		return nil, err
 	}
-	if err := v.followImages(repository, companions); err != nil {
+	if err := v.followImages(repository, attached); err != nil {
 		return nil, err
 	}
 	return v, nil
 }
 
 func newVerdict(rules Rules) *Verdict {
-	v := &Verdict{
-		protection: rules.Protection,
-		pulls:      rules.Pulls,
-		orphans:    rules.Now.Add(-orphanAge),
-	}
+	v := &Verdict{protection: rules.Protection, pulls: rules.Pulls}
+	var last []int
+	unreadable := ""
 	for i, applied := range rules.Policies {
-		r := rule{policy: applied.Policy, cutoff: rules.Now.Add(-applied.Policy.age.Duration())}
-		if r.policy.method == LastPulled {
-			r.unready = rules.Pulls.problem(r.policy.age, r.cutoff)
+		r := rule{
+			policy: applied.Policy, id: applied.ID,
+			cutoff:  rules.Now.Add(-applied.Policy.age.Duration()),
+			orphans: rules.Now.Add(-orphanAge),
 		}
-		if r.unready == "" {
-			v.all = v.all.with(i)
+		switch {
+		case applied.Problem != "":
+			r.unreadable, r.mayCount = true, applied.Counts
+			r.rests, r.restCode = unreadableText+applied.Problem, PolicyUnreadable
+			if !r.mayCount {
+				unreadable = applied.ID
+			}
+		case r.policy.method == LastPulled:
+			r.rests, r.restCode = rules.Pulls.problem(r.policy.age, r.cutoff), NoStatistics
 		}
 		v.rules = append(v.rules, r)
+		if r.counts() {
+			last = append(last, i)
+		} else {
+			v.order = append(v.order, i)
+		}
+	}
+	v.order = append(v.order, last...)
+	if unreadable != "" {
+		for _, i := range last {
+			v.rules[i].rests = fmt.Sprintf("it counts what remains after other policies, and policy %s can't be read", unreadable)
+			v.rules[i].restCode = PolicyUnreadable
+		}
 	}
 	return v
 }
@@ -104,13 +132,13 @@ func (p PullRecord) problem(age Age, cutoff time.Time) string {
 }
 
 // survey finds the oldest tag that each number_of_tags policy keeps, and returns
-// the companions.
-func (v *Verdict) survey(repository Repository) ([]companion, error) {
+// the attached tags.
+func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 	counters := make([]newest, len(v.rules))
 	for i := range v.rules {
 		counters[i].limit = v.rules[i].policy.number
 	}
-	var companions []companion
+	var attached []attachedTag
 	for t, err := range repository.Tags {
 		if err != nil {
 			return nil, err
@@ -118,61 +146,80 @@ func (v *Verdict) survey(repository Repository) ([]companion, error) {
 		if err := t.validate(); err != nil {
 			return nil, err
 		}
-		if t.companion() {
-			companions = append(companions, v.newCompanion(&t))
+		if t.attached() {
+			attached = append(attached, attachedTag{image: t.Image, manifest: t.Manifest, exempt: t.Exempt, protected: v.protected(t.Name)})
 			continue
 		}
 		v.count(counters, &t)
 	}
 	for i := range v.rules {
-		v.rules[i].oldest, v.rules[i].full = counters[i].oldest()
-		v.may = v.may || counters[i].added > v.rules[i].policy.number
-	}
-	return companions, nil
-}
-
-func (v *Verdict) newCompanion(t *Tag) companion {
-	c := companion{image: t.Image, manifest: t.Manifest, exempt: t.Exempt, protected: v.protected(t.Name)}
-	if t.Image == MissingImage {
-		if d := v.Decide(*t); d.Delete {
-			c.taken, v.may = d.Policies, true
-		}
-	}
-	return c
-}
-
-// count shows the tag to the number_of_tags policies that count it.
-func (v *Verdict) count(counters []newest, t *Tag) {
-	protected, known := false, false
-	for i := range v.rules {
 		r := &v.rules[i]
-		if r.policy.method != NumberOfTags {
-			v.may = v.may || r.unready == "" && t.Created.Before(r.cutoff)
+		if !r.counts() || r.rests != "" {
 			continue
 		}
-		if t.Exempt.Has(i) || !r.policy.Considers(t.Name) {
+		r.oldest, r.full = counters[i].oldest()
+		v.may = v.may || r.full && counters[i].seen > r.policy.number
+	}
+	return attached, nil
+}
+
+// count shows the tag to the number_of_tags policies that count it: what other
+// policies take, or may take, doesn't count, and neither does what they would take had
+// no undo restored it. So no policy that rests, and no undo, costs another tag.
+func (v *Verdict) count(counters []newest, t *Tag) {
+	known, remains := false, false
+	for i := range v.rules {
+		r := &v.rules[i]
+		v.may = v.may || r.rests == "" && r.mayTakeFirst(t)
+		if !r.counts() || t.Exempt.Has(i) || !r.policy.Considers(t.Name) || r.policy.orphans && t.orphan() {
 			continue
 		}
 		if !known {
-			protected, known = v.protected(t.Name), true
+			if v.protected(t.Name) {
+				return
+			}
+			known, remains = true, !v.takenFirst(t)
 		}
-		if protected {
-			return
+		counters[i].seen++
+		if remains {
+			counters[i].add(rank{created: t.Created, name: t.Name})
 		}
-		counters[i].add(rank{created: t.Created, name: t.Name})
 	}
 }
 
-// followImages finds the images that lose their last tag.
-func (v *Verdict) followImages(repository Repository, companions []companion) error {
-	present := false
-	for _, c := range companions {
-		present = present || c.image != MissingImage
+// takenFirst tells whether a policy takes the tag, or may take it, before tags are
+// counted; exemptions aside.
+func (v *Verdict) takenFirst(t *Tag) bool {
+	for i := range v.rules {
+		r := &v.rules[i]
+		if !r.mayTakeFirst(t) || !r.policy.Considers(t.Name) {
+			continue
+		}
+		if _, taken := r.judge(t, false); taken || r.rests != "" {
+			return true
+		}
 	}
-	if !present {
+	return false
+}
+
+// mayTakeFirst is a quick look at whether the policy may take the tag before tags are
+// counted, whatever its pattern and the tag's uses.
+func (r *rule) mayTakeFirst(t *Tag) bool {
+	switch {
+	case r.unreadable:
+		return !r.mayCount
+	case r.policy.orphans && t.orphan():
+		return t.Created.Before(r.orphans)
+	}
+	return !r.counts() && t.Created.Before(r.cutoff)
+}
+
+// followImages finds the images that lose their last tag.
+func (v *Verdict) followImages(repository Repository, attached []attachedTag) error {
+	if len(attached) == 0 {
 		return nil
 	}
-	g, err := newImages(companions, repository.Parents)
+	g, err := newImages(attached, repository.Parents)
 	if err != nil {
 		return err
 	}
@@ -180,7 +227,7 @@ func (v *Verdict) followImages(repository Repository, companions []companion) er
 		if err != nil {
 			return err
 		}
-		if t.companion() || !g.has(t.Manifest) {
+		if t.attached() || !g.has(t.Manifest) {
 			continue
 		}
 		g.addTag(t.Manifest, v.Decide(t).Policies)
@@ -194,14 +241,19 @@ func (v *Verdict) Decide(t Tag) Decision {
 	if len(v.rules) == 0 {
 		return Decision{Code: NoPolicy, Policy: -1}
 	}
-	if t.companion() {
-		return v.decideCompanion(&t)
-	}
 	if v.protected(t.Name) {
 		return Decision{Code: Protected, Policy: -1}
 	}
+	if t.attached() {
+		return v.decideAttached(&t)
+	}
 	d := Decision{Code: NotMatched, Policy: -1}
-	for i := range v.rules {
+	unreadable := -1
+	for _, i := range v.order {
+		if v.rules[i].unreadable {
+			unreadable = i
+			continue
+		}
 		code, selected := v.rules[i].judge(&t, t.Exempt.Has(i))
 		switch {
 		case selected:
@@ -213,19 +265,29 @@ func (v *Verdict) Decide(t Tag) Decision {
 			d.Code, d.Policy = code, i
 		}
 	}
+	if d.Policy < 0 && unreadable >= 0 {
+		d.Code, d.Policy = PolicyUnreadable, unreadable
+	}
 	return d
 }
 
 // judge says whether the policy selects a tag, protection aside.
 func (r *rule) judge(t *Tag, exempt bool) (code Code, selected bool) {
 	switch {
+	case r.unreadable:
+		return PolicyUnreadable, false
 	case !r.policy.Considers(t.Name):
 		return NotMatched, false
 	case exempt:
 		return Exempt, false
-	case r.unready != "":
-		return NoStatistics, false
-	case r.policy.method == NumberOfTags:
+	case r.rests != "":
+		return r.restCode, false
+	case r.policy.orphans && t.orphan():
+		if t.Created.Before(r.orphans) {
+			return ImageMissing, true
+		}
+		return ImageAwaited, false
+	case r.counts():
 		if r.full && (rank{created: t.Created, name: t.Name}).compare(r.oldest) < 0 {
 			return BeyondNewest, true
 		}
@@ -244,39 +306,29 @@ func (r *rule) judge(t *Tag, exempt bool) (code Code, selected bool) {
 	return RecentlyPulled, false
 }
 
-// decideCompanion says whether a companion goes.
-func (v *Verdict) decideCompanion(t *Tag) Decision {
-	if v.protected(t.Name) {
-		return Decision{Code: Protected, Policy: -1}
-	}
-	if t.Image == MissingImage && v.all == 0 {
-		return Decision{Code: NoStatistics, Policy: 0} // so for each of the policies
-	}
-	code, takers := v.takersOf(t)
+// decideAttached says whether a tag goes that is attached to an image of the
+// repository: with its image, and under the policies that take that.
+func (v *Verdict) decideAttached(t *Tag) Decision {
+	// An image of 0 says that the caller didn't look for it; it is never gone.
+	takers, gone := v.gone[t.Image]
 	taken := takers &^ t.Exempt
 	switch {
-	case taken != 0:
-		return Decision{Delete: true, Code: code, Policy: taken.first(), Policies: taken}
-	case takers != 0:
+	case !gone:
+		return Decision{Code: ImageStays, Policy: -1}
+	case taken == 0:
 		return Decision{Code: Exempt, Policy: takers.first()}
 	}
-	return Decision{Code: code, Policy: -1}
+	return Decision{Delete: true, Code: ImageGoes, Policy: v.firstOf(taken), Policies: taken}
 }
 
-// takersOf returns the policies that take a companion, protection and exemptions
-// aside, and the reason; or none and the reason why it stays.
-func (v *Verdict) takersOf(t *Tag) (Code, PolicySet) {
-	if t.Image == MissingImage {
-		if t.Created.Before(v.orphans) {
-			return ImageMissing, v.all
+// firstOf returns the policy of the set that applies first.
+func (v *Verdict) firstOf(set PolicySet) int {
+	for _, i := range v.order {
+		if set.Has(i) {
+			return i
 		}
-		return ImageAwaited, 0
 	}
-	// An image of 0 says that the caller didn't look for it; it is never gone.
-	if takers, gone := v.gone[t.Image]; gone {
-		return ImageGoes, takers
-	}
-	return ImageStays, 0
+	return -1
 }
 
 // protected tells whether a rule keeps the tag.
@@ -293,18 +345,22 @@ func (v *Verdict) protectionOf(tag string) *Protection {
 
 // protectedBy names the rule for a reason.
 func (v *Verdict) protectedBy(tag string) string {
-	if p := v.protectionOf(tag); p != nil {
+	switch p := v.protectionOf(tag); {
+	case p == nil:
+		return "by a rule"
+	case p.Problem != "":
+		return fmt.Sprintf("by rule %s, which holds for every tag: %s", p.ID, p.Problem)
+	default:
 		return fmt.Sprintf("it matches %q", p.Pattern)
 	}
-	return "by a rule"
 }
 
 // Notices says which policies select nothing, whatever the tags, and why.
 func (v *Verdict) Notices() []Notice {
 	var notices []Notice
 	for i := range v.rules {
-		if v.rules[i].unready != "" {
-			notices = append(notices, Notice{Policy: i, Text: v.rules[i].unready})
+		if v.rules[i].rests != "" {
+			notices = append(notices, Notice{Policy: i, Text: v.rules[i].rests})
 		}
 	}
 	return notices

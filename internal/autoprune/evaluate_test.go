@@ -55,14 +55,19 @@ func rules(t rapid.TB, policies ...string) autoprune.Rules {
 	for i, short := range policies {
 		method, rest, _ := strings.Cut(short, ":")
 		value, pattern, filtered := strings.Cut(rest, ":")
+		value, orphans := strings.CutSuffix(value, "+orphans")
+		if strings.HasPrefix(method, "?") {
+			r.Policies = append(r.Policies, autoprune.Applied{ID: fmt.Sprint(i), Problem: "it is from the future", Counts: method == "?number"})
+			continue
+		}
 		if method != "number_of_tags" {
 			value = fmt.Sprintf("%q", value)
 		}
-		text := fmt.Sprintf(`{"method": %q, "value": %s}`, method, value)
+		text := fmt.Sprintf(`{"method": %q, "value": %s, "removeOrphans": %v}`, method, value, orphans)
 		if filtered {
 			matches := !strings.HasPrefix(pattern, "!")
-			text = fmt.Sprintf(`{"method": %q, "value": %s, "tagPattern": %q, "tagPatternMatches": %v}`,
-				method, value, strings.TrimPrefix(pattern, "!"), matches)
+			text = fmt.Sprintf(`{"method": %q, "value": %s, "tagPattern": %q, "tagPatternMatches": %v, "removeOrphans": %v}`,
+				method, value, strings.TrimPrefix(pattern, "!"), matches, orphans)
 		}
 		r.Policies = append(r.Policies, autoprune.Applied{ID: fmt.Sprint(i), Scope: autoprune.NamespaceScope, Policy: policy(t, text)})
 	}
@@ -142,7 +147,7 @@ func TestEvaluate(t *testing.T) {
 			{tag("younger", 14*day-time.Nanosecond), "young 0"},
 			{tag("future", -day), "young 0"},
 		}},
-		{name: "the pattern and its opposite", policies: []string{"creation_date:1d:pr-.*", "creation_date:2d:!v.*"}, tags: []one{
+		{name: "the pattern and its opposite", policies: []string{"creation_date:1d:^pr-", "creation_date:2d:!^v"}, tags: []one{
 			{tag("pr-1", 3*day), "-too_old 0"},
 			{tag("pr-2", 36*time.Hour), "-too_old 0"},
 			{tag("v1", 3*day), "not_matched"},
@@ -168,13 +173,13 @@ func TestEvaluate(t *testing.T) {
 			{tag("c", day), "among_newest 0"},
 			{tag("b", day), "among_newest 0"},
 		}},
-		{name: "only what the pattern selects counts", policies: []string{"number_of_tags:1:pr-.*"}, tags: []one{
+		{name: "only what the pattern selects counts", policies: []string{"number_of_tags:1:^pr-"}, tags: []one{
 			{tag("new", 0), "not_matched"},
 			{tag("pr-1", 2*day), "-beyond_newest 0"},
 			{tag("pr-2", day), "among_newest 0"},
 			{tag("old", 9*day), "not_matched"},
 		}},
-		{name: "protected, exempt and companion tags don't count", policies: []string{"number_of_tags:1"}, protected: []string{"v.*", "stable"}, tags: []one{
+		{name: "protected, exempt and companion tags don't count", policies: []string{"number_of_tags:1"}, protected: []string{"^v", "^stable$"}, tags: []one{
 			{tag("v1", 0), "protected"},
 			{tag("stable", 5*day), "protected"},
 			{tag("undone", time.Hour, exempt(0)), "exempt 0"},
@@ -183,13 +188,37 @@ func TestEvaluate(t *testing.T) {
 			{tag("old", 3*day), "-beyond_newest 0"},
 		}},
 		{name: "a tag goes if any policy selects it", policies: []string{"number_of_tags:2", "creation_date:1d"}, tags: []one{
-			{tag("a", time.Hour), "among_newest 0"},
+			{tag("a", time.Hour), "young 1"},
 			{tag("b", 2*day), "-too_old 1"},
+			{tag("c", 3*day), "-too_old 1"},
+		}},
+		{name: "what a policy by age takes doesn't count for one by number", policies: []string{"number_of_tags:1", "creation_date:1d:^x"}, tags: []one{
+			{tag("x", 2*day), "-too_old 1"},
+			{tag("b", 3*day), "among_newest 0"},
+			{tag("c", 4*day), "-beyond_newest 0"},
+			{tag("x2", 5*day), "-too_old 1"},
+		}},
+		{name: "policies by number count apart from each other", policies: []string{"number_of_tags:2", "number_of_tags:1:^pr-"}, tags: []one{
+			{tag("pr-1", day), "among_newest 0"},
+			{tag("pr-2", 2*day), "-beyond_newest 1"},
 			{tag("c", 3*day), "-beyond_newest 0"},
 		}},
-		{name: "what one policy takes counts for the other", policies: []string{"creation_date:1d:x.*", "number_of_tags:1"}, tags: []one{
-			{tag("x", 2*day), "-too_old 0"},
-			{tag("b", 3*day), "-beyond_newest 1"},
+		{name: "what an undo has restored doesn't count", policies: []string{"number_of_tags:1", "creation_date:1d:^pr-"}, tags: []one{
+			{tag("pr-1", 2*day, exempt(1)), "exempt 1"},
+			{tag("b", 3*day), "among_newest 0"},
+			{tag("c", 4*day), "-beyond_newest 0"},
+			{tag("pr-2", 5*day, exempt(1)), "-beyond_newest 0"},
+		}},
+		{name: "what statistics would tell doesn't count", policies: []string{"number_of_tags:2", "last_pulled:30d"}, pulls: &autoprune.PullRecord{}, tags: []one{
+			{tag("a", 31*day), "no_statistics 1"},
+			{tag("b", 32*day), "no_statistics 1"},
+			{tag("c", 33*day), "no_statistics 1"},
+			{tag("d", day), "no_statistics 1"},
+		}},
+		{name: "policies by number rest less than those by use", policies: []string{"number_of_tags:2", "last_pulled:30d"}, pulls: &autoprune.PullRecord{}, tags: []one{
+			{tag("a", 31*day), "-beyond_newest 0"},
+			{tag("b", day), "no_statistics 1"},
+			{tag("c", 2*day), "no_statistics 1"},
 		}},
 		{name: "exempt from one policy", policies: []string{"creation_date:1d", "creation_date:3d"}, tags: []one{
 			{tag("a", 2*day, exempt(0)), "exempt 0"},
@@ -208,7 +237,7 @@ func TestEvaluate(t *testing.T) {
 		{name: "no statistics", policies: []string{"last_pulled:90d"}, pulls: &autoprune.PullRecord{}, tags: []one{
 			{tag("never", 91*day), "no_statistics 0"},
 			{tag("old", 200*day, pulled(100*day, -1, -1)), "no_statistics 0"},
-			{signature(autoprune.MissingImage, 10*day), "no_statistics 0"},
+			{signature(autoprune.MissingImage, 91*day), "no_statistics 0"},
 		}},
 		{name: "statistics that are too young", policies: []string{"last_pulled:90d", "last_pulled:89d"}, pulls: &autoprune.PullRecord{Since: ago(90 * day)}, tags: []one{
 			{tag("never", 100*day), "-never_pulled 1"},
@@ -230,7 +259,7 @@ func TestEvaluate(t *testing.T) {
 			{tag("sbom-of-new", 100*day, image(2), manifest(72)), "image_stays"},
 			{signature(3, 100*day), "image_stays"}, // untagged: not this run's doing
 		}},
-		{name: "another tag keeps the image", policies: []string{"creation_date:5d"}, protected: []string{"keep"}, tags: []one{
+		{name: "another tag keeps the image", policies: []string{"creation_date:5d"}, protected: []string{"^keep$"}, tags: []one{
 			{tag("old", 6*day, manifest(1)), "-too_old 0"},
 			{tag("new", 4*day, manifest(1)), "young 0"},
 			{signature(1, time.Minute), "image_stays"},
@@ -255,7 +284,7 @@ func TestEvaluate(t *testing.T) {
 			{signature(3, day, exempt(0), manifest(4)), "exempt 0"},
 			{signature(4, day, manifest(5)), "image_stays"},
 		}},
-		{name: "protected and exempt companions", policies: []string{"creation_date:5d"}, protected: []string{`.*\.att`}, tags: []one{
+		{name: "protected and exempt companions", policies: []string{"creation_date:5d"}, protected: []string{`\.att$`}, tags: []one{
 			{tag("old", 6*day, manifest(1)), "-too_old 0"},
 			{tag(companionName(1, ".att"), day, image(1), manifest(2)), "protected"},
 			{signature(1, day, exempt(0)), "exempt 0"},
@@ -269,12 +298,45 @@ func TestEvaluate(t *testing.T) {
 			{tag(companionName(2, ""), 9*day, image(2), manifest(2)), "-too_old 0"},
 			{signature(2, day), "-image_goes 0"},
 		}},
-		{name: "companions without an image", policies: []string{"last_pulled:30d", "creation_date:90d:x.*"}, pulls: &autoprune.PullRecord{}, tags: []one{
+		{name: "orphans are tags like any other", policies: []string{"creation_date:90d", "number_of_tags:2:^sha256"}, tags: []one{
+			{tag(companionName(1, ".sig"), day+1, image(autoprune.MissingImage)), "young 0"},
+			{tag(companionName(2, ".att"), 2*day, image(autoprune.MissingImage)), "young 0"},
+			{tag(companionName(3, ".sbom"), 9*day, image(autoprune.MissingImage)), "-beyond_newest 1"},
+			{tag(companionName(4, ""), 91*day, image(autoprune.MissingImage)), "-too_old 0"},
+			{tag("x-subject", 99*day, image(autoprune.MissingImage), manifest(5)), "-too_old 0"},
+			{signature(5, time.Hour), "-image_goes 0"}, // of the one before
+		}},
+		{name: "orphans that no pattern selects stay", policies: []string{"creation_date:1d:^pr-", "creation_date:1d:!^sha256-"}, tags: []one{
+			{tag(companionName(1, ".sig"), 99*day, image(autoprune.MissingImage)), "not_matched"},
+		}},
+		{name: "orphans whose removal is asked for", policies: []string{"last_pulled:30d+orphans", "creation_date:90d+orphans", "number_of_tags:1:^(x|sha256-)"}, pulls: &autoprune.PullRecord{}, tags: []one{
 			{tag(companionName(1, ".sig"), day+1, image(autoprune.MissingImage)), "-image_missing 1"},
-			{tag(companionName(2, ".sig"), day, image(autoprune.MissingImage)), "image_awaited"},
-			{tag(companionName(3, ".sig"), 9*day, image(autoprune.MissingImage), exempt(1)), "exempt 1"},
+			{tag(companionName(2, ".sig"), day, image(autoprune.MissingImage)), "no_statistics 0"},
+			{tag(companionName(3, ".sig"), 9*day, image(autoprune.MissingImage), exempt(0, 1, 2)), "exempt 0"},
 			{tag("x-subject", 99*day, image(autoprune.MissingImage), manifest(5)), "-image_missing 1"},
 			{signature(5, time.Hour), "-image_goes 1"}, // of the one before
+		}},
+		{name: "the pattern selects orphans, too", policies: []string{`creation_date:90d+orphans:\.sig$`}, tags: []one{
+			{tag(companionName(1, ".sig"), 2*day, image(autoprune.MissingImage)), "-image_missing 0"},
+			{tag(companionName(1, ".att"), 2*day, image(autoprune.MissingImage)), "not_matched"},
+		}},
+		{name: "a policy by number that removes orphans doesn't count them", policies: []string{"number_of_tags:1+orphans"}, tags: []one{
+			{tag(companionName(1, ".sig"), time.Hour, image(autoprune.MissingImage)), "image_awaited 0"},
+			{tag(companionName(2, ".sig"), 2*day, image(autoprune.MissingImage)), "-image_missing 0"},
+			{tag("a", 3*day), "among_newest 0"},
+		}},
+		{name: "a policy that can't be read", policies: []string{"?", "creation_date:1d:^pr-", "number_of_tags:1"}, tags: []one{
+			{tag("pr-1", 2*day), "-too_old 1"},
+			{tag("pr-2", time.Hour), "young 1"},
+			{tag("c", 3*day), "policy_unreadable 2"},
+		}},
+		{name: "a policy by number that can't be read", policies: []string{"?number", "creation_date:1d:^pr-", "number_of_tags:1"}, tags: []one{
+			{tag("pr-1", 2*day), "-too_old 1"},
+			{tag("b", 2*day), "among_newest 2"},
+			{tag("c", 3*day), "-beyond_newest 2"},
+		}},
+		{name: "no policy can be read", policies: []string{"?", "?"}, tags: []one{
+			{tag("a", 2000*day), "policy_unreadable 1"},
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -311,22 +373,22 @@ func TestEvaluate(t *testing.T) {
 
 func TestReason(t *testing.T) {
 	t.Parallel()
-	r := rules(t, "creation_date:2w:a.*", `number_of_tags:1:![al]\w`, "last_pulled:90d:l.*", "last_pulled:9y:m.*")
-	r.Protection = protect(t, "v.*")
+	r := rules(t, "creation_date:2w:^a", `number_of_tags:1:!^[al]\w`, "last_pulled:90d:^l", "last_pulled:9y:^m")
+	r.Protection = protect(t, "^v")
 	used := tag("l1", 100*day)
 	used.Pulled, used.Checked = ago(95*day), ago(91*day)
 	tags := []autoprune.Tag{
-		tag("a1", 20*day), tag("a2", 3*day), tag("b1", day), tag("b2", 2*day), used, tag("l2", 99*day), tag("v1", 0), tag("m1", 9*day, exempt(1)),
+		tag("a1", 20*day), tag("a2", 3*day), tag("b1", day), tag("b2", 2*day), used, tag("l2", 99*day), tag("v1", 0), tag("n1", 9*day, exempt(1)),
 	}
 	v := evaluate(t, r, tags)
 	for i, want := range []string{
 		"pushed at 2026-02-09T12:00:00Z, more than 2w ago",
 		"pushed at 2026-02-26T12:00:00Z, no more than 2w ago",
-		`among the newest 1 that don't match "[al]\\w"`,
-		`not among the newest 1 that don't match "[al]\\w"`,
+		`among the newest 1 that don't match "^[al]\\w" and that policies by age leave`,
+		`not among the newest 1 that don't match "^[al]\\w" and that policies by age leave`,
 		"last used at 2025-11-30T12:00:00Z, more than 90d ago",
 		"pushed at 2025-11-22T12:00:00Z, more than 90d ago, and no use recorded since 2023-03-02T12:00:00Z",
-		`protected: it matches "v.*"`,
+		`protected: it matches "^v"`,
 		"restored by an undo, and the policy hasn't been saved since",
 	} {
 		if got := v.Reason(tags[i], v.Decide(tags[i])); got != want {

@@ -1,15 +1,15 @@
 package autoprune
 
-// images follows which images lose their last tag, and which companions lose
-// theirs with it. It is a graph of the manifests that matter, which are the images
-// of companions and the indexes above them, with counted references: a manifest is
-// kept by its tags and by the indexes above it that are kept.
+// images follows which images lose their last tag, and which attached tags go with
+// it. It is a graph of the manifests that matter, which are the images of attached tags
+// and the indexes above them, with counted references: a manifest is kept by its tags
+// and by the indexes above it that are kept.
 type images struct {
-	places     map[int64]int32 // manifest to node
-	nodes      []node
-	edges      []edge
-	companions []companion
-	dead       []int32 // nodes whose last reference is gone and whose loss isn't passed on yet
+	places   map[int64]int32 // manifest to node
+	nodes    []node
+	edges    []edge
+	attached []attachedTag
+	dead     []int32 // nodes whose last reference is gone and whose loss isn't passed on yet
 }
 
 // node is a manifest. Lists are linked by place, -1 ends them.
@@ -18,42 +18,35 @@ type node struct {
 	references      int32     // what keeps it: tags, and indexes that are kept
 	policies        PolicySet // that took the tags and indexes which don't keep it any more
 	firstChild      int32
-	firstCompanion  int32
+	firstAttached   int32
 	reachable, gone bool
 }
 
 type edge struct{ child, next int32 }
 
-// companion is a tag that goes with its image.
-type companion struct {
+// attachedTag is a tag that goes with its image.
+type attachedTag struct {
 	image, manifest int64
 	exempt          PolicySet
 	protected       bool
-	// taken are the policies that took it from the start, because its image isn't
-	// there.
-	taken PolicySet
-	next  int32 // of the same image
+	next            int32 // of the same image
 }
 
 // parentsBatch is how many manifests are asked for at once.
 const parentsBatch = 1000
 
-// newImages builds the graph below the companions' images; tags are added after.
-func newImages(companions []companion, parents func([]int64) ([]Reference, error)) (*images, error) {
-	g := &images{places: make(map[int64]int32), companions: companions}
+// newImages builds the graph above the images of attached tags; tags are added after.
+func newImages(attached []attachedTag, parents func([]int64) ([]Reference, error)) (*images, error) {
+	g := &images{places: make(map[int64]int32), attached: attached}
 	var frontier []int64
-	for i := range companions {
-		c := &companions[i]
-		c.next = -1
-		if c.image == MissingImage {
-			continue
-		}
+	for i := range attached {
+		c := &attached[i]
 		place, added := g.place(c.image)
 		if added {
 			frontier = append(frontier, c.image)
 		}
-		c.next = g.nodes[place].firstCompanion
-		g.nodes[place].firstCompanion = int32(i)
+		c.next = g.nodes[place].firstAttached
+		g.nodes[place].firstAttached = int32(i)
 	}
 	if parents == nil {
 		return g, nil
@@ -87,7 +80,7 @@ func (g *images) place(manifest int64) (place int32, added bool) {
 	if !known {
 		place = int32(len(g.nodes))
 		g.places[manifest] = place
-		g.nodes = append(g.nodes, node{firstChild: -1, firstCompanion: -1})
+		g.nodes = append(g.nodes, node{firstChild: -1, firstAttached: -1})
 	}
 	return place, !known
 }
@@ -116,8 +109,8 @@ func (g *images) addTag(manifest int64, taken PolicySet) {
 // more with the policies that took their tags. An image that had no tag to begin
 // with isn't among them.
 func (g *images) settle() map[int64]PolicySet {
-	for i := range g.companions {
-		g.addTag(g.companions[i].manifest, g.companions[i].taken)
+	for i := range g.attached {
+		g.addTag(g.attached[i].manifest, 0)
 	}
 	g.countReferences()
 	for place := range g.nodes {
@@ -132,7 +125,7 @@ func (g *images) settle() map[int64]PolicySet {
 	}
 	gone := make(map[int64]PolicySet)
 	for manifest, place := range g.places {
-		if n := &g.nodes[place]; n.gone && n.firstCompanion >= 0 {
+		if n := &g.nodes[place]; n.gone && n.firstAttached >= 0 {
 			gone[manifest] = n.policies
 		}
 	}
@@ -175,14 +168,14 @@ func (g *images) release(place, references int32, policies PolicySet) {
 }
 
 // passOn releases what a node that is gone kept: the manifests below it, and those
-// that its companions point to.
+// that its attached tags point to.
 func (g *images) passOn(place int32) {
 	n := g.nodes[place]
 	for e := n.firstChild; e >= 0; e = g.edges[e].next {
 		g.release(g.edges[e].child, 1, n.policies)
 	}
-	for i := n.firstCompanion; i >= 0; i = g.companions[i].next {
-		c := &g.companions[i]
+	for i := n.firstAttached; i >= 0; i = g.attached[i].next {
+		c := &g.attached[i]
 		taken := n.policies &^ c.exempt
 		if c.protected || taken == 0 {
 			continue

@@ -24,12 +24,11 @@ func (r rank) compare(other rank) int {
 // be kept, or were added, if that is less.
 type newest struct {
 	limit int
-	added int
+	seen  int // tags that the policy looks at, added or not
 	ranks ranks
 }
 
 func (n *newest) add(r rank) {
-	n.added++
 	switch {
 	case len(n.ranks) < n.limit:
 		heap.Push(&n.ranks, r)

@@ -23,9 +23,14 @@ const (
 	fieldValue   = "value"
 	fieldPattern = "tagPattern"
 	fieldMatches = "tagPatternMatches"
+	fieldOrphans = "removeOrphans"
+	fieldSearch  = "tagPatternSearch" // in the stored form alone
 )
 
-var policyFields = []string{fieldMethod, fieldAge, fieldNumber, fieldValue, fieldPattern, fieldMatches}
+var (
+	policyFields = []string{fieldMethod, fieldAge, fieldNumber, fieldValue, fieldPattern, fieldMatches, fieldOrphans}
+	storedFields = append(slices.Clone(policyFields), fieldSearch)
+)
 
 // FieldError says what is wrong with a policy's JSON, and where. Its text is meant
 // for whoever wrote the policy.
@@ -56,15 +61,36 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //     [oci.ParseTagPattern]. Left out or null: every tag.
 //   - tagPatternMatches: false for the tags that don't match. Left out or null:
 //     true. False needs a tagPattern.
+//   - removeOrphans: true for a policy that [Policy.RemovesOrphans]. Left out or
+//     null: false.
 //
 // Anything else is refused: other fields, a field twice or in another case, a field
 // of another method, text after the object. Every error is a [*FieldError].
 func ParsePolicy(data []byte) (Policy, error) {
-	fields, err := readFields(data)
+	fields, err := readFields(data, policyFields)
 	if err != nil {
 		return Policy{}, err
 	}
-	var p Policy
+	return readPolicy(fields, oci.ParseTagPattern)
+}
+
+// parseStored reads what marshalStored has written, and what the first release has.
+func parseStored(data []byte) (Policy, error) {
+	fields, err := readFields(data, storedFields)
+	if err != nil {
+		return Policy{}, err
+	}
+	searched, err := readFlag(fieldSearch, fields[fieldSearch], false)
+	if err != nil {
+		return Policy{}, err
+	}
+	if searched {
+		return readPolicy(fields, oci.ParseTagPattern)
+	}
+	return readPolicy(fields, oci.ParseWholeTagPattern)
+}
+
+func readPolicy(fields map[string]json.RawMessage, parsePattern func(string) (oci.TagPattern, error)) (p Policy, err error) {
 	if p.method, err = readMethod(fields[fieldMethod]); err != nil {
 		return Policy{}, err
 	}
@@ -76,10 +102,15 @@ func ParsePolicy(data []byte) (Policy, error) {
 	if err != nil {
 		return Policy{}, err
 	}
-	if p.pattern, err = readPattern(fields[fieldPattern]); err != nil {
+	if p.pattern, err = readPattern(fields[fieldPattern], parsePattern); err != nil {
 		return Policy{}, err
 	}
-	if p.exclude, err = readExclude(fields[fieldMatches]); err != nil {
+	matches, err := readFlag(fieldMatches, fields[fieldMatches], true)
+	if err != nil {
+		return Policy{}, err
+	}
+	p.exclude = !matches
+	if p.orphans, err = readFlag(fieldOrphans, fields[fieldOrphans], false); err != nil {
 		return Policy{}, err
 	}
 	if p.exclude && p.pattern.IsZero() {
@@ -89,8 +120,9 @@ func ParsePolicy(data []byte) (Policy, error) {
 }
 
 // readFields returns the object's members by name. It walks the object itself,
-// because encoding/json folds the case of names and lets the last of two win.
-func readFields(data []byte) (map[string]json.RawMessage, error) {
+// because encoding/json folds the case of names and lets the last of two win. Names
+// that aren't among those known are refused.
+func readFields(data []byte, known []string) (map[string]json.RawMessage, error) {
 	if err := checkDocument(data); err != nil {
 		return nil, err
 	}
@@ -105,7 +137,7 @@ func readFields(data []byte) (map[string]json.RawMessage, error) {
 			return nil, malformed(err)
 		}
 		name, _ := token.(string)
-		if err := checkName(name); err != nil {
+		if err := checkName(name, known); err != nil {
 			return nil, err
 		}
 		if _, twice := fields[name]; twice {
@@ -155,8 +187,8 @@ func malformed(err error) error {
 }
 
 // checkName refuses a name that no field has.
-func checkName(name string) error {
-	if slices.Contains(policyFields, name) {
+func checkName(name string, known []string) error {
+	if slices.Contains(known, name) {
 		return nil
 	}
 	shown := name
@@ -242,7 +274,7 @@ func readNumber(fields map[string]json.RawMessage) (int, error) {
 	return n, nil
 }
 
-func readPattern(raw json.RawMessage) (oci.TagPattern, error) {
+func readPattern(raw json.RawMessage, parse func(string) (oci.TagPattern, error)) (oci.TagPattern, error) {
 	if raw == nil || string(raw) == "null" {
 		return oci.TagPattern{}, nil
 	}
@@ -250,22 +282,24 @@ func readPattern(raw json.RawMessage) (oci.TagPattern, error) {
 	if err != nil {
 		return oci.TagPattern{}, err
 	}
-	pattern, err := oci.ParseTagPattern(text)
+	pattern, err := parse(text)
 	if err != nil {
 		return oci.TagPattern{}, fieldErrorf(fieldPattern, "%v", err)
 	}
 	return pattern, nil
 }
 
-// readExclude returns the opposite of tagPatternMatches.
-func readExclude(raw json.RawMessage) (bool, error) {
+// readFlag returns a boolean, otherwise what stands for it when it is left out or null.
+func readFlag(field string, raw json.RawMessage, otherwise bool) (bool, error) {
 	switch string(raw) {
-	case "", "null", "true":
-		return false, nil
-	case "false":
+	case "", "null":
+		return otherwise, nil
+	case "true":
 		return true, nil
+	case "false":
+		return false, nil
 	}
-	return false, fieldErrorf(fieldMatches, "it must be true or false, not %s", typeName(raw))
+	return false, fieldErrorf(field, "it must be true or false, not %s", typeName(raw))
 }
 
 func readText(field string, raw json.RawMessage) (string, error) {

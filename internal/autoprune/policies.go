@@ -2,6 +2,7 @@ package autoprune
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -20,6 +21,11 @@ type Saved struct {
 	Version int64 // counts how often it was saved
 	Created time.Time
 	Updated time.Time
+	// Problem says why this version can't read what is stored: a newer one wrote it, or
+	// somebody by hand. Policy is the zero value then, and Stored what is stored. Counts
+	// says that it is a number_of_tags policy all the same (see Applied).
+	Problem, Stored string
+	Counts          bool
 }
 
 // owner is the row that a policy hangs on, locked so that it stays.
@@ -119,10 +125,31 @@ func scanPolicy(row pgx.CollectableRow) (s Saved, err error) {
 	if err = row.Scan(&s.ID, &text, &s.Version, &s.Created, &s.Updated); err != nil {
 		return s, err
 	}
-	if s.Policy, err = ParsePolicy([]byte(text)); err != nil {
-		return s, fmt.Errorf("policy %s as it is stored: %w", s.ID, err)
-	}
+	s.read(text)
 	return s, nil
+}
+
+// read reads a policy as it is stored.
+func (s *Saved) read(text string) {
+	policy, err := parseStored([]byte(text))
+	if err == nil {
+		s.Policy, s.Problem, s.Stored, s.Counts = policy, "", "", false
+		return
+	}
+	s.Policy, s.Problem, s.Stored = Policy{}, err.Error(), text
+	s.Counts = countsTags([]byte(text))
+}
+
+// countsTags tells whether what is stored, though it can't be read, is a number_of_tags
+// policy and nothing else: what is wrong is its number or its pattern.
+func countsTags(stored []byte) bool {
+	fields, err := readFields(stored, storedFields)
+	if err != nil || fields[fieldAge] != nil {
+		return false
+	}
+	method, err := readMethod(fields[fieldMethod])
+	orphans, wrong := readFlag(fieldOrphans, fields[fieldOrphans], false)
+	return err == nil && wrong == nil && method == NumberOfTags && !orphans
 }
 
 // Get is one policy of a target. Error: NAME_UNKNOWN, for the policy too.
@@ -229,14 +256,14 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 		return "", err
 	}
 	for _, s := range list {
-		if s.ID != except && s.Policy.Equal(policy) {
+		if s.ID != except && s.Problem == "" && s.Policy.Equal(policy) {
 			return "", invalid("%s has this policy already, as %s", t, s.ID).WithDetail(map[string]string{"policy": s.ID})
 		}
 	}
 	if except == "" && len(list) >= MaxScopePolicies {
 		return "", invalid("%s has %d policies, and more aren't possible: delete one, or put their patterns together", t, len(list))
 	}
-	text, err := policy.MarshalJSON()
+	text, err := policy.marshalStored()
 	return string(text), err
 }
 
@@ -275,8 +302,21 @@ func (p *Pruner) Delete(ctx context.Context, t Target, id string) error {
 		if err != nil {
 			return err
 		}
-		return audit.Append(ctx, tx, entry(s.deletedKind, t, o, id, map[string]any{"policy": rawJSON(text), "change": "delete"}))
+		return audit.Append(ctx, tx, entry(s.deletedKind, t, o, id, map[string]any{"policy": storedPolicy(text), "change": "delete"}))
 	})
+}
+
+// storedPolicy is a policy as the audit log has it: the JSON that is stored, or text that
+// is no JSON.
+func storedPolicy(text string) any {
+	var s Saved
+	if s.read(text); s.Problem == "" {
+		return s.Policy
+	}
+	if json.Valid([]byte(text)) {
+		return json.RawMessage(text)
+	}
+	return text
 }
 
 // entry is what the audit log tells of a change of a policy.

@@ -2,6 +2,7 @@ package autoprune
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/purser-registry/purser/internal/oci"
@@ -32,6 +33,7 @@ type Policy struct {
 	number  int // NumberOfTags
 	pattern oci.TagPattern
 	exclude bool // the pattern names the tags that aren't selected
+	orphans bool // attached tags whose image isn't in the repository go, see RemovesOrphans
 }
 
 // Method returns how the policy selects, "" for the zero value.
@@ -53,8 +55,17 @@ func (p Policy) Value() any {
 // those that don't. The zero pattern means that every tag is.
 func (p Policy) Pattern() (pattern oci.TagPattern, matches bool) { return p.pattern, !p.exclude }
 
-// Considers tells whether the policy's pattern selects the tag. Companions aren't
-// looked at here.
+// RemovesOrphans tells whether the policy deletes attached tags (signatures and the
+// like) whose image isn't in their repository, when they are a day old and its pattern
+// selects them, whatever its method. Without it such tags are judged like any other.
+func (p Policy) RemovesOrphans() bool { return p.orphans }
+
+// Warnings says what the policy's pattern may select besides what its author has in
+// mind.
+func (p Policy) Warnings() []string { return p.pattern.Warnings() }
+
+// Considers tells whether the policy's pattern selects the tag. Whether the tag is
+// attached to an image isn't looked at here.
 func (p Policy) Considers(tag string) bool {
 	return p.pattern.IsZero() || p.pattern.Match(tag) != p.exclude
 }
@@ -66,7 +77,8 @@ func (p Policy) Equal(other Policy) bool {
 		p.age.Duration() == other.age.Duration() &&
 		p.number == other.number &&
 		p.pattern.String() == other.pattern.String() &&
-		p.exclude == other.exclude
+		p.exclude == other.exclude &&
+		p.orphans == other.orphans
 }
 
 // String describes the policy for people, such as
@@ -81,6 +93,9 @@ func (p Policy) String() string {
 	default:
 		return "no policy"
 	}
+	if p.orphans {
+		text += ", removeOrphans"
+	}
 	switch {
 	case p.pattern.IsZero():
 		return text
@@ -90,28 +105,53 @@ func (p Policy) String() string {
 	return fmt.Sprintf("%s, tags that match %q", text, p.pattern)
 }
 
-// policyJSON is the form that is stored.
+// policyJSON is how a policy is written. TagPatternSearch is in the stored form alone.
 type policyJSON struct {
 	Method            Method `json:"method"`
 	OlderThan         string `json:"olderThan,omitempty"`
 	NumTags           int    `json:"numTags,omitempty"`
 	TagPattern        string `json:"tagPattern,omitempty"`
 	TagPatternMatches *bool  `json:"tagPatternMatches,omitempty"`
+	RemoveOrphans     bool   `json:"removeOrphans,omitempty"`
+	TagPatternSearch  bool   `json:"tagPatternSearch,omitempty"`
 }
 
-// MarshalJSON writes the policy in its one stored form: olderThan or numTags, never
-// value; tagPatternMatches whenever there is a tagPattern. [ParsePolicy] reads it
-// back. The zero value is an error.
+// MarshalJSON writes the policy in one form: olderThan or numTags, never value;
+// tagPatternMatches whenever there is a tagPattern; removeOrphans when it is true.
+// [ParsePolicy] reads it back. The zero value is an error.
 func (p Policy) MarshalJSON() ([]byte, error) {
-	if p.method == "" {
-		return nil, fmt.Errorf("autoprune: the zero policy has no JSON form")
+	form, err := p.form()
+	if err != nil {
+		return nil, err
 	}
-	form := policyJSON{Method: p.method, OlderThan: p.age.String(), NumTags: p.number, TagPattern: p.pattern.String()}
+	return json.Marshal(form)
+}
+
+// marshalStored writes the policy as tables keep it. The first release matched a
+// pattern with the whole name and stored no tagPatternSearch: a policy without it keeps
+// that meaning (see parseStored). A process of the first release that still runs during
+// an upgrade doesn't know tagPatternSearch and deletes nothing by such a policy.
+func (p Policy) marshalStored() ([]byte, error) {
+	form, err := p.form()
+	if err != nil {
+		return nil, err
+	}
+	form.TagPatternSearch = !p.pattern.IsZero()
+	return json.Marshal(form)
+}
+
+func (p Policy) form() (policyJSON, error) {
+	if p.method == "" {
+		return policyJSON{}, errors.New("autoprune: the zero policy has no JSON form")
+	}
+	form := policyJSON{
+		Method: p.method, OlderThan: p.age.String(), NumTags: p.number, TagPattern: p.pattern.String(), RemoveOrphans: p.orphans,
+	}
 	if !p.pattern.IsZero() {
 		matches := !p.exclude
 		form.TagPatternMatches = &matches
 	}
-	return json.Marshal(form)
+	return form, nil
 }
 
 // UnmarshalJSON reads what [ParsePolicy] accepts.

@@ -56,8 +56,10 @@ type PreviewPolicy struct {
 	ID         string `json:"uuid,omitempty" doc:"Absent for one that isn't saved"`
 	Scope      Scope  `json:"scope"`
 	Repository string `json:"repository,omitempty" doc:"Of a repository's policy"`
-	Policy     Policy `json:"policy"`
-	Notice     string `json:"notice,omitempty" doc:"Why it could select nothing"`
+	// Policy is nil when it can't be read: Notice says why.
+	Policy   *Policy  `json:"policy,omitempty" doc:"Absent when this version can't read it: see notice"`
+	Notice   string   `json:"notice,omitempty" doc:"Why it could select nothing"`
+	Warnings []string `json:"warnings,omitempty" doc:"What its pattern may select besides what was meant"`
 }
 
 // Bounds of a preview.
@@ -71,8 +73,8 @@ const (
 var errTimeOver = errors.New("the time is over")
 
 // Preview tells what a run would do now in a namespace or a repository, by the code
-// of the run itself, and changes nothing. A process makes two at a time. Each repository is judged as it is at
-// one moment. Error: NAME_UNKNOWN.
+// of the run itself, and changes nothing. A process makes two at a time. Each
+// repository is judged as it is at one moment. Error: NAME_UNKNOWN.
 func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Preview, error) {
 	if t.Scope() == DefaultScope {
 		return nil, invalid("a preview is of a namespace or of a repository: name one")
@@ -171,7 +173,10 @@ func (v *previewing) rules(t catalog.PruneTarget) (Rules, []Saved) {
 			continue
 		}
 		v.told[a.ID] = true
-		told := PreviewPolicy{ID: a.ID, Scope: a.Scope, Policy: a.Policy}
+		told := PreviewPolicy{ID: a.ID, Scope: a.Scope, Warnings: a.Policy.Warnings()}
+		if a.Problem == "" {
+			told.Policy = &a.Policy
+		}
 		if a.Scope == RepositoryScope {
 			told.Repository = t.Path
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ const missing = 100
 func drawScene(t *rapid.T) scene {
 	var s scene
 	s.rules = rules(t, rapid.SliceOfN(drawPolicy(), 1, 4).Draw(t, "policies")...)
-	s.rules.Protection = protect(t, rapid.SliceOfN(rapid.SampledFrom([]string{"v1.*", "pr-3", `.*\.att`}), 0, 2).Draw(t, "protection")...)
+	s.rules.Protection = protect(t, rapid.SliceOfN(rapid.SampledFrom([]string{"^v1", "^pr-3$", `\.att$`}), 0, 2).Draw(t, "protection")...)
 	s.rules.Pulls = autoprune.PullRecord{
 		Since:  ago(time.Duration(rapid.IntRange(0, 120).Draw(t, "hours of statistics")) * time.Hour),
 		Behind: time.Duration(rapid.IntRange(0, 70).Draw(t, "minutes behind")) * time.Minute,
@@ -54,7 +55,15 @@ func drawPolicy() *rapid.Generator[string] {
 		if rapid.Bool().Draw(t, "by number") {
 			text = fmt.Sprintf("number_of_tags:%d", rapid.IntRange(1, 12).Draw(t, "number"))
 		}
-		return text + rapid.SampledFrom([]string{"", ":.*", ":pr-.*", ":!v.*", ":[a-z]+[0-9]"}).Draw(t, "pattern")
+		switch rapid.IntRange(0, 9).Draw(t, "kind of policy") {
+		case 0:
+			return "?"
+		case 1:
+			return "?number"
+		case 2, 3:
+			text += "+orphans"
+		}
+		return text + rapid.SampledFrom([]string{"", ":.*", ":^pr-", ":!^v", ":[a-z]+[0-9]$", ":^(pr-|sha256-)"}).Draw(t, "pattern")
 	})
 }
 
@@ -78,8 +87,8 @@ func drawTag(t *rapid.T, name string) autoprune.Tag {
 			*use = hours("use")
 		}
 	}
-	if digest, ok := autoprune.CompanionOf(name); ok {
-		fmt.Sscanf(digest.Hex(), "%x", &one.Image)
+	if digest, ok := autoprune.AttachedTo(name); ok {
+		fmt.Sscanf(strings.TrimPrefix(digest.String(), "sha256:"), "%x", &one.Image)
 		if one.Image >= missing {
 			one.Image = autoprune.MissingImage
 		}
@@ -108,32 +117,82 @@ func (s scene) taken(t rapid.TB) map[string]autoprune.PolicySet {
 	return taken
 }
 
-// companion tells whether a tag belongs to another manifest than its own.
-func companion(one autoprune.Tag) bool { return one.Image != 0 && one.Image != one.Manifest }
+// attached tells whether a tag belongs to another manifest of the repository.
+func attached(one autoprune.Tag) bool { return one.Image > 0 && one.Image != one.Manifest }
+
+func orphan(one autoprune.Tag) bool { return one.Image == autoprune.MissingImage }
 
 func (s scene) protected(name string) bool {
 	return slices.ContainsFunc(s.rules.Protection, func(p autoprune.Protection) bool { return p.Pattern.Match(name) })
 }
 
-// counted returns the tags that policy i may select, newest first.
-func (s scene) counted(i int) []autoprune.Tag {
-	var list []autoprune.Tag
-	for _, one := range s.tags {
-		if !companion(one) && !s.protected(one.Name) && !one.Exempt.Has(i) && s.rules.Policies[i].Policy.Considers(one.Name) {
-			list = append(list, one)
-		}
-	}
-	slices.SortFunc(list, func(a, b autoprune.Tag) int {
-		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Name, a.Name))
+// counts tells whether policy i counts what other policies leave.
+func (s scene) counts(i int) bool {
+	p := s.rules.Policies[i]
+	return p.Problem != "" && p.Counts || p.Policy.Method() == autoprune.NumberOfTags
+}
+
+// considered returns the tags that policy i may select.
+func (s scene) considered(i int) []autoprune.Tag {
+	return slices.DeleteFunc(slices.Clone(s.tags), func(one autoprune.Tag) bool {
+		return attached(one) || s.protected(one.Name) || one.Exempt.Has(i) || !s.rules.Policies[i].Policy.Considers(one.Name)
 	})
+}
+
+// first tells whether policy i takes a tag before tags are counted, or might had it what
+// it lacks; exemptions aside.
+func (s scene) first(i int, one autoprune.Tag) bool {
+	p := s.rules.Policies[i]
+	switch {
+	case p.Problem != "":
+		return !p.Counts
+	case !p.Policy.Considers(one.Name):
+		return false
+	case orphan(one) && p.Policy.RemovesOrphans():
+		return one.Created.Before(ago(24 * time.Hour))
+	case s.counts(i) || !one.Created.Before(s.cutoff(i)):
+		return false
+	case s.rests(i) || p.Policy.Method() == autoprune.CreationDate:
+		return true
+	}
+	return !slices.ContainsFunc([]time.Time{one.Pulled, one.ManifestPulled, one.Checked}, func(use time.Time) bool {
+		return !use.IsZero() && !use.Before(s.cutoff(i))
+	})
+}
+
+// remaining returns the tags that policy i counts, newest first.
+func (s scene) remaining(i int) []autoprune.Tag {
+	list := slices.DeleteFunc(s.considered(i), func(one autoprune.Tag) bool {
+		if orphan(one) && s.rules.Policies[i].Policy.RemovesOrphans() {
+			return true
+		}
+		for other := range s.rules.Policies {
+			if s.first(other, one) {
+				return true
+			}
+		}
+		return false
+	})
+	slices.SortFunc(list, newestFirst)
 	return list
 }
 
-// ready tells whether policy i can select anything.
-func (s scene) ready(i int) bool {
-	p := s.rules.Policies[i].Policy
-	return p.Method() != autoprune.LastPulled ||
-		s.rules.Pulls.Since.Before(s.cutoff(i)) && s.rules.Pulls.Behind <= time.Hour
+func newestFirst(a, b autoprune.Tag) int {
+	return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Name, a.Name))
+}
+
+// rests tells whether policy i selects nothing, whatever the tags.
+func (s scene) rests(i int) bool {
+	p := s.rules.Policies[i]
+	switch {
+	case p.Problem != "":
+		return true
+	case p.Policy.Method() == autoprune.LastPulled:
+		return !s.rules.Pulls.Since.Before(s.cutoff(i)) || s.rules.Pulls.Behind > time.Hour
+	case s.counts(i):
+		return slices.ContainsFunc(s.rules.Policies, func(other autoprune.Applied) bool { return other.Problem != "" && !other.Counts })
+	}
+	return false
 }
 
 func (s scene) cutoff(i int) time.Time {
@@ -144,21 +203,18 @@ func (s scene) cutoff(i int) time.Time {
 	return s.rules.Now.Add(-age.Duration())
 }
 
-// selected returns what policy i selects, companions aside, by the definition.
+// selected returns what policy i selects, attached tags aside, by the definition.
 func (s scene) selected(i int) []autoprune.Tag {
-	p, list := s.rules.Policies[i].Policy, s.counted(i)
-	if p.Method() == autoprune.NumberOfTags {
-		return list[min(p.Value().(int), len(list)):]
-	}
-	if !s.ready(i) {
+	if s.rests(i) {
 		return nil
 	}
-	return slices.DeleteFunc(list, func(one autoprune.Tag) bool {
-		recent := func(when time.Time) bool { return !when.IsZero() && !when.Before(s.cutoff(i)) }
-		if recent(one.Created) {
-			return true
+	p, remaining := s.rules.Policies[i].Policy, s.remaining(i)
+	return slices.DeleteFunc(s.considered(i), func(one autoprune.Tag) bool {
+		if !s.counts(i) || orphan(one) && p.RemovesOrphans() {
+			return !s.first(i, one)
 		}
-		return p.Method() == autoprune.LastPulled && (recent(one.Pulled) || recent(one.ManifestPulled) || recent(one.Checked))
+		number := p.Value().(int)
+		return len(remaining) < number || newestFirst(one, remaining[number-1]) <= 0
 	})
 }
 
@@ -170,7 +226,7 @@ func (s scene) reaches(from, to int64) bool {
 	return slices.ContainsFunc(s.references, func(r autoprune.Reference) bool { return r.Parent == from && s.reaches(r.Child, to) })
 }
 
-// expected is taken, found the slow way: companions are looked at again and again
+// expected is taken, found the slow way: attached tags are looked at again and again
 // until nothing changes.
 func (s scene) expected() map[string]autoprune.PolicySet {
 	taken := map[string]autoprune.PolicySet{}
@@ -182,7 +238,7 @@ func (s scene) expected() map[string]autoprune.PolicySet {
 	for changed := true; changed; {
 		changed = false
 		for _, one := range s.tags {
-			if !companion(one) || s.protected(one.Name) || taken[one.Name] != 0 {
+			if !attached(one) || s.protected(one.Name) || taken[one.Name] != 0 {
 				continue
 			}
 			if policies := s.takers(one, taken) &^ one.Exempt; policies != 0 {
@@ -193,16 +249,8 @@ func (s scene) expected() map[string]autoprune.PolicySet {
 	return taken
 }
 
-// takers returns the policies that take a companion, none while its image stays.
+// takers returns the policies that take an attached tag, none while its image stays.
 func (s scene) takers(one autoprune.Tag, taken map[string]autoprune.PolicySet) (policies autoprune.PolicySet) {
-	if one.Image == autoprune.MissingImage {
-		for i := range s.rules.Policies {
-			if s.ready(i) && one.Created.Before(ago(24*time.Hour)) {
-				policies |= autoprune.PolicySetOf(i)
-			}
-		}
-		return policies
-	}
 	for _, keeper := range s.tags {
 		if !s.reaches(keeper.Manifest, one.Image) {
 			continue
@@ -248,7 +296,7 @@ func TestEvaluateProperties(t *testing.T) {
 				t.Fatalf("tag %s goes under policy %d, which isn't among %b", one.Name, d.Policy, d.Policies)
 			}
 			for i := range d.Policies.All() {
-				if !companion(one) && !slices.ContainsFunc(s.selected(i), func(other autoprune.Tag) bool { return other.Name == one.Name }) {
+				if !attached(one) && !slices.ContainsFunc(s.selected(i), func(other autoprune.Tag) bool { return other.Name == one.Name }) {
 					t.Fatalf("tag %s goes under policy %d, which doesn't select it", one.Name, i)
 				}
 			}
@@ -265,8 +313,8 @@ func TestKeepsExactlyTheNewest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawScene(t)
 		number := rapid.IntRange(1, 12).Draw(t, "number alone")
-		s.rules.Policies = rules(t, fmt.Sprintf("number_of_tags:%d:!x.*", number)).Policies
-		v, counted := s.evaluate(t), s.counted(0)
+		s.rules.Policies = rules(t, fmt.Sprintf("number_of_tags:%d:!^x", number)).Policies
+		v, counted := s.evaluate(t), s.remaining(0)
 		kept := slices.DeleteFunc(slices.Clone(counted), func(one autoprune.Tag) bool { return v.Decide(one).Delete })
 		if want := counted[:min(number, len(counted))]; !slices.Equal(kept, want) {
 			t.Fatalf("of %v\nare kept %v\nwant     %v", counted, kept, want)
@@ -288,19 +336,50 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestPoliciesAddUp adds a policy: what went without it goes with it, and under the
-// same policies.
+// TestPoliciesAddUp adds a policy: what policies by age took they still take, and when
+// the new one counts tags, everything that went goes under the same policies.
 func TestPoliciesAddUp(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawScene(t)
 		before := s.taken(t)
-		more := s
+		more, place := s, len(s.rules.Policies)
 		more.rules.Policies = slices.Concat(s.rules.Policies, rules(t, drawPolicy().Draw(t, "one more")).Policies)
 		after := more.taken(t)
-		for name, policies := range before {
-			if after[name]&policies != policies {
-				t.Fatalf("tag %s went under %b; with one more policy under %b", name, policies, after[name])
+		added := more.rules.Policies[place]
+		for _, one := range s.tags {
+			kept := before[one.Name]
+			if !more.counts(place) || added.Policy.RemovesOrphans() {
+				for i := range kept.All() {
+					if s.counts(i) || attached(one) {
+						kept &^= autoprune.PolicySetOf(i)
+					}
+				}
+			}
+			if after[one.Name]&kept != kept {
+				t.Fatalf("tag %s went under %b; with one more policy under %b", one.Name, kept, after[one.Name])
+			}
+		}
+	})
+}
+
+// TestLessIsKnown takes away what policies go by: one that can't be read any more, or
+// the statistics of pulls. Nothing goes that would stay otherwise.
+func TestLessIsKnown(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawScene(t)
+		before := s.taken(t)
+		less := s
+		less.rules.Policies = slices.Clone(s.rules.Policies)
+		if i := rapid.IntRange(-1, len(s.rules.Policies)-1).Draw(t, "unreadable"); i >= 0 {
+			less.rules.Policies[i] = autoprune.Applied{Problem: "it is from the future", Counts: s.counts(i) && !s.rules.Policies[i].Policy.RemovesOrphans()}
+		} else {
+			less.rules.Pulls = autoprune.PullRecord{}
+		}
+		for name := range less.taken(t) {
+			if before[name] == 0 {
+				t.Fatalf("tag %s goes, and would stay if more were known", name)
 			}
 		}
 	})

@@ -65,6 +65,8 @@ type Pruner struct {
 
 	ensured, housekept time.Time     // by the loop alone
 	rest               time.Duration // before the next turn
+	// logged are the policies whose problem was logged, with the problem.
+	logged map[string]string
 }
 
 // New makes a pruner. It prunes nothing before Run.
@@ -86,7 +88,7 @@ func New(o Options) (*Pruner, error) {
 	if err != nil {
 		return nil, fmt.Errorf("registering the metrics of auto-pruning: %w", err)
 	}
-	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m, previews: make(chan struct{}, 2)}
+	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m, previews: make(chan struct{}, 2), logged: make(map[string]string)}
 	p.loop = worker.New(worker.Options{
 		Name: "autoprune", Batch: p.work, Next: p.next, Timeout: 10*time.Minute + 2*o.Turn,
 		Log: o.Log, Metrics: o.Worker,
@@ -146,8 +148,8 @@ func namespaceUnknown(name string) *oci.Error {
 }
 
 type metrics struct {
-	deleted, turns, failures, busy prometheus.Counter
-	runs                           *prometheus.CounterVec
+	deleted, turns, failures, busy, unreadable prometheus.Counter
+	runs                                       *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -159,6 +161,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		turns:    counter("turns_total", "Times that a worker has taken up a namespace."),
 		failures: counter("repository_failures_total", "Repositories that could not be pruned in a turn."),
 		busy:     counter("busy_total", "Batches that gave way to clients and were tried again."),
+		unreadable: counter("unreadable_policies_total",
+			"Policies that a turn skipped because this version can't read them."),
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_autoprune_runs_total", Help: "Runs that have ended, by how.",
 		}, []string{"state"}),
@@ -166,7 +170,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.deleted, m.turns, m.failures, m.busy, m.runs} {
+	for _, c := range []prometheus.Collector{m.deleted, m.turns, m.failures, m.busy, m.unreadable, m.runs} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

@@ -179,9 +179,9 @@ func TestHeldRepository(t *testing.T) {
 	here := r.manifest(a, "here", "")
 	alone, follows := r.manifest(a, "alone", "not here"), r.manifest(a, "follows", "here")
 	r.prune(func(p catalog.Pruning) {
-		absent, lonely, err := p.HoldRepository(t.Context(), a, []oci.Digest{digestOf("here"), digestOf("not here")}, []int64{here, alone, follows})
+		absent, lonely, err := p.HoldRepository(t.Context(), a, []oci.DigestPrefix{prefixOf("here"), prefixOf("not here")}, []int64{here, alone, follows})
 		r.must(err)
-		if absent[digestOf("here")] || !absent[digestOf("not here")] || !lonely[alone] || lonely[follows] {
+		if absent[prefixOf("here")] || !absent[prefixOf("not here")] || !lonely[alone] || lonely[follows] {
 			t.Errorf("absent: %v, alone: %v", absent, lonely)
 		}
 		if !r.refused("SELECT FROM repositories WHERE id = $1 FOR KEY SHARE", a.ID) {

@@ -105,11 +105,11 @@ func (r *reading) page(ctx context.Context, last string) ([]going, error) {
 	return page, nil
 }
 
-// fillImages finds the images that companions name.
+// fillImages finds the images that tags name.
 func (r *reading) fillImages(ctx context.Context, page []going) error {
-	var digests []oci.Digest
+	var digests []oci.DigestPrefix
 	for i := range page {
-		if d, ok := CompanionOf(page[i].Name); ok {
+		if d, ok := AttachedTo(page[i].Name); ok {
 			digests = append(digests, d)
 		}
 	}
@@ -121,13 +121,13 @@ func (r *reading) fillImages(ctx context.Context, page []going) error {
 		return err
 	}
 	for i := range page {
-		d, ok := CompanionOf(page[i].Name)
+		d, ok := AttachedTo(page[i].Name)
 		if !ok {
 			continue
 		}
 		if id, there := found[d]; there {
 			page[i].tag.Image = id
-		} else {
+		} else if page[i].tag.Image == 0 {
 			page[i].tag.Image = MissingImage
 		}
 	}

@@ -52,11 +52,15 @@ func (u *turn) started() StartedNotice {
 	n := StartedNotice{Run: u.task.run.String(), Namespace: u.task.name, Policies: []NoticePolicy{}}
 	l := u.policies
 	for _, a := range Combine(applied(DefaultScope, l.defaults), applied(NamespaceScope, l.namespace), nil, l.off) {
-		n.Policies = append(n.Policies, NoticePolicy{ID: a.ID, Scope: a.Scope, Policy: a.Policy})
+		if a.Problem == "" {
+			n.Policies = append(n.Policies, NoticePolicy{ID: a.ID, Scope: a.Scope, Policy: a.Policy})
+		}
 	}
 	for id, list := range l.repositories {
 		for _, s := range list {
-			n.Policies = append(n.Policies, NoticePolicy{ID: s.ID, Scope: RepositoryScope, Repository: id, Policy: s.Policy})
+			if s.Problem == "" {
+				n.Policies = append(n.Policies, NoticePolicy{ID: s.ID, Scope: RepositoryScope, Repository: id, Policy: s.Policy})
+			}
 		}
 	}
 	return n
@@ -210,7 +214,7 @@ func (u *turn) finish(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := u.p.free(ctx, tx, u.task, r.status()); err != nil {
+		if err := u.p.free(ctx, tx, u.task, r.status()+u.skipped()); err != nil {
 			return err
 		}
 		if told = u.p.opt.Notify != nil && (r.deleted > 0 || r.failed > 0); told {
@@ -242,6 +246,17 @@ func (r *run) status() string {
 		return fmt.Sprintf("failure: %d repositories failed, first %s; %s", r.failed, r.err, text)
 	}
 	return "success: " + text
+}
+
+// skipped says in a task's words that policies were skipped.
+func (u *turn) skipped() string {
+	switch u.unreadable {
+	case 0:
+		return ""
+	case 1:
+		return "; 1 policy can't be read and was skipped: see the run's notices"
+	}
+	return fmt.Sprintf("; %d policies can't be read and were skipped: see the run's notices", u.unreadable)
 }
 
 // recordIdle records a run that had nothing to do. Such runs in a row share a row,

@@ -37,6 +37,12 @@ type Applied struct {
 	ID     string // the policy's uuid
 	Scope  Scope
 	Policy Policy
+	// Problem says why this version can't read the policy, which is the zero value
+	// then and selects nothing. Counts says that it is a number_of_tags policy all the
+	// same: any other one may apply before tags are counted, so that those policies
+	// which count select nothing beside it.
+	Problem string
+	Counts  bool
 }
 
 // Combine returns the policies that apply to a repository. Those of its namespace
@@ -54,6 +60,7 @@ func Combine(defaults, namespace, repository []Applied, off bool) []Applied {
 type Protection struct {
 	ID      string
 	Pattern oci.TagPattern
+	Problem string // why the pattern can't be read, which matches every tag then
 }
 
 // PullRecord says how far pull statistics can be relied on.
@@ -85,7 +92,7 @@ func (r *Rules) validate() error {
 		return fmt.Errorf("autoprune: %d policies apply to one repository and at most %d may", len(r.Policies), MaxPolicies)
 	}
 	for _, applied := range r.Policies {
-		if applied.Policy.method == "" {
+		if applied.Policy.method == "" && applied.Problem == "" {
 			return fmt.Errorf("autoprune: policy %q is the zero policy", applied.ID)
 		}
 	}

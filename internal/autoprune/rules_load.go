@@ -61,10 +61,8 @@ func (l *policies) queueRepositories(b *pgx.Batch, namespace int64) {
 		var s Saved
 		var text string
 		var repository int64
-		_, err := pgx.ForEachRow(rows, []any{&s.ID, &text, &s.Version, &s.Created, &s.Updated, &repository}, func() (err error) {
-			if s.Policy, err = ParsePolicy([]byte(text)); err != nil {
-				return fmt.Errorf("policy %s as it is stored: %w", s.ID, err)
-			}
+		_, err := pgx.ForEachRow(rows, []any{&s.ID, &text, &s.Version, &s.Created, &s.Updated, &repository}, func() error {
+			s.read(text)
 			l.repositories[repository] = append(l.repositories[repository], s)
 			return nil
 		})
@@ -77,6 +75,29 @@ func (l *policies) none() bool {
 	return len(l.namespace) == 0 && len(l.repositories) == 0 && (l.off || len(l.defaults) == 0)
 }
 
+// unreadable returns the policies that this version can't read, with the reason.
+func (l *policies) unreadable() map[string]string {
+	out := make(map[string]string)
+	add := func(list []Saved) {
+		for _, s := range list {
+			if s.Problem != "" {
+				out[s.ID] = unreadableText + s.Problem
+			}
+		}
+	}
+	if !l.off && len(l.namespace) == 0 {
+		add(l.defaults)
+	}
+	add(l.namespace)
+	for _, list := range l.repositories {
+		add(list)
+	}
+	return out
+}
+
+// unreadableText begins what is told of a policy that can't be read.
+const unreadableText = "it can't be read by this version: "
+
 // of are the rules for a repository, and its policies as they were saved, in the
 // same order. Now is to be set.
 func (l *policies) of(t catalog.PruneTarget) (Rules, []Saved) {
@@ -87,7 +108,7 @@ func (l *policies) of(t catalog.PruneTarget) (Rules, []Saved) {
 	}
 	for _, rule := range l.protection {
 		if rule.HoldsIn(t) {
-			r.Protection = append(r.Protection, Protection{ID: rule.ID.String(), Pattern: rule.Pattern})
+			r.Protection = append(r.Protection, Protection{ID: rule.ID.String(), Pattern: rule.Pattern, Problem: rule.Problem})
 		}
 	}
 	byID := make(map[string]Saved)
@@ -106,7 +127,7 @@ func (l *policies) of(t catalog.PruneTarget) (Rules, []Saved) {
 func applied(scope Scope, list []Saved) []Applied {
 	out := make([]Applied, len(list))
 	for i, s := range list {
-		out[i] = Applied{ID: s.ID, Scope: scope, Policy: s.Policy}
+		out[i] = Applied{ID: s.ID, Scope: scope, Policy: s.Policy, Problem: s.Problem, Counts: s.Counts}
 	}
 	return out
 }

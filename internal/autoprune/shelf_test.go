@@ -106,6 +106,12 @@ func digestOf(name string) oci.Digest {
 	return d
 }
 
+// prefixOf is how a tag names the digest.
+func prefixOf(name string) oci.DigestPrefix {
+	d, _, _ := oci.CutDigest("sha256-" + digestOf(name).Hex())
+	return d
+}
+
 // manifest makes a manifest and returns its id; subject may be "".
 func (r *registry) manifest(t catalog.PruneTarget, name, subject string) int64 {
 	r.t.Helper()

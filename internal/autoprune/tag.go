@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// MissingImage is the [Tag.Image] of a companion whose image isn't in the
-// repository.
+// MissingImage is the [Tag.Image] of a tag whose image isn't in the repository.
 const MissingImage = -1
 
 // Tag is what evaluation looks at in a tag. Manifests are named by any numbers
@@ -19,11 +18,12 @@ type Tag struct {
 	// manifest.
 	Created  time.Time
 	Manifest int64
-	// Image is the manifest that the tag belongs to: the one that CompanionOf
-	// finds in its name, or else the subject of its manifest; MissingImage if
-	// that isn't in the repository, 0 if there is neither. A tag that names the
-	// manifest it points to belongs to nothing and is judged like any other:
-	// some tools tag images by their digest.
+	// Image is the manifest that the tag belongs to: the one that AttachedTo finds in
+	// its name, or else the subject of its manifest; MissingImage if these aren't in
+	// the repository, 0 if there is neither. The tag is attached to an image of the
+	// repository and goes with it. A tag whose image isn't there is an orphan, and
+	// judged like any other, unless a policy asks for the removal of orphans. So is a
+	// tag that names the manifest it points to: some tools tag images by their digest.
 	Image int64
 	// Pulled, ManifestPulled and Checked are the latest uses known: a pull by
 	// this tag, a pull of its manifest or of any manifest below that, a HEAD of
@@ -45,14 +45,17 @@ func (t *Tag) used() time.Time {
 	return latest
 }
 
-// companion tells whether the tag belongs to an image.
-func (t *Tag) companion() bool {
+// attached tells whether the tag belongs to an image of the repository.
+func (t *Tag) attached() bool {
 	if t.Image != 0 {
-		return t.Image != t.Manifest
+		return t.Image != t.Manifest && !t.orphan()
 	}
-	_, ok := CompanionOf(t.Name)
+	_, ok := AttachedTo(t.Name)
 	return ok
 }
+
+// orphan tells whether the tag belongs to an image that isn't in the repository.
+func (t *Tag) orphan() bool { return t.Image == MissingImage }
 
 // validate refuses what can only be a mistake of the caller, and would cost tags.
 func (t *Tag) validate() error {
@@ -65,7 +68,7 @@ func (t *Tag) validate() error {
 		return fmt.Errorf("autoprune: tag %q has no manifest", t.Name)
 	case t.Image < MissingImage:
 		return fmt.Errorf("autoprune: tag %q belongs to image %d, which is no manifest", t.Name, t.Image)
-	case t.Image == 0 && t.companion():
+	case t.Image == 0 && t.attached():
 		return fmt.Errorf("autoprune: tag %q belongs to an image and names none", t.Name)
 	}
 	return nil

@@ -2,7 +2,6 @@ package autoprune
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -260,5 +259,3 @@ func (p *Pruner) next(ctx context.Context) (time.Duration, error) {
 	}
 	return min(time.Duration(max(*ms, 0))*time.Millisecond, p.opt.Interval), nil
 }
-
-func rawJSON(text string) json.RawMessage { return json.RawMessage(text) }

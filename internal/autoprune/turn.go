@@ -21,6 +21,7 @@ type turn struct {
 	repositories, tags, deleted, failed int64
 	firstError                          string
 	notices                             map[string]string // by policy
+	unreadable                          int               // policies that can't be read
 
 	page, batch []going // memory, for one repository after the other
 }
@@ -68,7 +69,9 @@ func (p *Pruner) turn(ctx context.Context, t *task) (deleted int64, err error) {
 		}
 		return 1, p.park(ctx, p.db.Pool, t) // somebody changes policies: look again
 	}
-	u := &turn{p: p, task: t, policies: l, began: time.Now(), renewed: time.Now(), notices: make(map[string]string)}
+	u := &turn{p: p, task: t, policies: l, began: time.Now(), renewed: time.Now(), notices: l.unreadable()}
+	u.unreadable = len(u.notices)
+	p.tellUnreadable(ctx, t, u.notices)
 	done, err := u.namespace(ctx)
 	switch {
 	case errors.Is(err, errLost):
@@ -86,6 +89,18 @@ func (p *Pruner) turn(ctx context.Context, t *task) (deleted int64, err error) {
 		return max(u.deleted, 1), u.pause(ctx)
 	}
 	return u.deleted, u.finish(ctx)
+}
+
+// tellUnreadable counts the policies that a turn skips, and logs each once.
+func (p *Pruner) tellUnreadable(ctx context.Context, t *task, problems map[string]string) {
+	p.metrics.unreadable.Add(float64(len(problems)))
+	for id, problem := range problems {
+		if p.logged[id] == problem {
+			continue
+		}
+		p.logged[id] = problem
+		p.log.WarnContext(ctx, "skipping a policy: save it again, or delete it", "policy", id, "namespace", t.name, "problem", problem)
+	}
 }
 
 // namespace goes through the repositories, from where the run is.
@@ -162,11 +177,11 @@ type visit struct {
 	saved  []Saved // of the rules' policies, in their order
 	tags   int64   // that were looked at
 	cut    bool    // there is more to do, in another turn
-	held   bool    // companions stayed because a tag still reaches their image
+	held   bool    // attached tags stayed because a tag still reaches their image
 }
 
 // prune judges the repository's tags and deletes those that go: images first, page
-// by page, then companions of images that no tag reaches any more. The snapshot
+// by page, then what is attached to images that no tag reaches any more, and orphans. The snapshot
 // stays open meanwhile, so that nothing has to be remembered; what has changed
 // since is left alone by the deletion itself.
 func (v *visit) prune(ctx context.Context, s *catalog.PruneSnapshot, rules Rules) error {
@@ -185,18 +200,18 @@ func (v *visit) prune(ctx context.Context, s *catalog.PruneSnapshot, rules Rules
 	if !verdict.may {
 		return nil
 	}
-	companions := false
+	attached := false
 	err = v.each(ctx, &r, verdict, func(g going) bool {
-		companions = companions || g.companion
-		return !g.companion
+		attached = attached || g.attached
+		return !g.attached
 	}, v.deleteTags)
-	if err != nil || !companions {
+	if err != nil || !attached {
 		return err
 	}
 	cut := v.cut
-	for before := int64(-1); u.deleted > before; { // a companion may be the image of others
+	for before := int64(-1); u.deleted > before; { // an attached tag may be the image of others
 		before, v.cut, v.held = u.deleted, false, false
-		if err := v.each(ctx, &r, verdict, func(g going) bool { return g.companion }, v.deleteCompanions); err != nil {
+		if err := v.each(ctx, &r, verdict, func(g going) bool { return g.attached }, v.deleteAttached); err != nil {
 			return err
 		}
 		if cut = cut || v.cut; v.cut || !v.held {
@@ -210,10 +225,10 @@ func (v *visit) prune(ctx context.Context, s *catalog.PruneSnapshot, rules Rules
 // going is a tag that is to go, and why.
 type going struct {
 	catalog.PruneTag
-	tag       Tag
-	decision  Decision
-	reason    string
-	companion bool
+	tag      Tag
+	decision Decision
+	reason   string
+	attached bool // to an image, be it in the repository or not
 }
 
 // each deletes those of the tags that go and are wanted, in batches, until the turn
@@ -239,7 +254,7 @@ func (v *visit) each(ctx context.Context, r *reading, verdict *Verdict, want fun
 		if !d.Delete {
 			continue
 		}
-		t.decision, t.companion = d, t.tag.companion()
+		t.decision, t.attached = d, t.tag.attached() || t.tag.orphan()
 		if !want(t) {
 			continue
 		}

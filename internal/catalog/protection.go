@@ -44,6 +44,9 @@ type ProtectionRule struct {
 	Scope   ProtectionScope
 	Pattern oci.TagPattern
 	Created time.Time
+	// Problem says why this version can't read the pattern. The rule protects every tag
+	// then, since it may be about any.
+	Problem string
 
 	namespace, repository int64 // 0: any
 }
@@ -82,7 +85,7 @@ func (c *Catalog) rules() *protection {
 // reloadRules reads all rules and keeps them.
 func (c *Catalog) reloadRules(ctx context.Context) (*protection, error) {
 	rows, err := c.db.Pool.Query(ctx, `
-		SELECT s.value, p.uuid, COALESCE(p.pattern, ''), COALESCE(p.created_at, 'epoch'),
+		SELECT s.value, p.uuid, COALESCE(p.pattern, ''), p.searched, COALESCE(p.created_at, 'epoch'),
 			COALESCE(p.namespace_id, 0), COALESCE(p.repository_id, 0),
 			CASE WHEN p.repository_id IS NULL THEN COALESCE(n.name, '') ELSE '' END, COALESCE(r.path, '')
 		FROM settings s
@@ -97,15 +100,14 @@ func (c *Catalog) reloadRules(ctx context.Context) (*protection, error) {
 	var r ProtectionRule
 	var id *uuid.UUID
 	var pattern string
-	_, err = pgx.ForEachRow(rows, []any{&out.version, &id, &pattern, &r.Created, &r.namespace, &r.repository,
-		&r.Scope.Namespace, &r.Scope.Repository}, func() (err error) {
+	var searched *string
+	_, err = pgx.ForEachRow(rows, []any{&out.version, &id, &pattern, &searched, &r.Created, &r.namespace, &r.repository,
+		&r.Scope.Namespace, &r.Scope.Repository}, func() error {
 		if id == nil {
 			return nil
 		}
 		r.ID = *id
-		if r.Pattern, err = oci.ParseTagPattern(pattern); err != nil {
-			return fmt.Errorf("rule %s as it is stored: %w", r.ID, err)
-		}
+		r.read(pattern, searched)
 		out.rules = append(out.rules, r)
 		return nil
 	})
@@ -114,6 +116,21 @@ func (c *Catalog) reloadRules(ctx context.Context) (*protection, error) {
 	}
 	c.protection.Store(out)
 	return out, nil
+}
+
+// read reads a rule's pattern as it is stored: pattern has to match the whole name, as in
+// the first release; searched, if there is one, is the same pattern as it was written.
+func (r *ProtectionRule) read(pattern string, searched *string) {
+	var err error
+	if searched != nil {
+		pattern = *searched
+		r.Pattern, err = oci.ParseTagPattern(pattern)
+	} else {
+		r.Pattern, err = oci.ParseWholeTagPattern(pattern)
+	}
+	if r.Problem = ""; err != nil {
+		r.Pattern, r.Problem = oci.EveryTag(pattern), fmt.Sprintf("it can't be read by this version: %v", err)
+	}
 }
 
 // of is the first rule that protects a tag of a repository, nil when none does.
@@ -144,8 +161,12 @@ func (p *protection) protected(r repository, tags []string) []string {
 // refusal is what a client hears that is about to do something ("moved") to a
 // protected tag. The status is not that of missing rights: no log-in would help.
 func (r *ProtectionRule) refusal(path, tag, what, wayOut string) error {
-	return oci.Errorf(oci.Denied, "tag %s of %s can't be %s: it is protected by the rule %q of %s; %s, or remove the rule",
-		tag, path, what, r.Pattern, r.Scope, wayOut).
+	why := ""
+	if r.Problem != "" {
+		why = ", which protects every tag because this version can't read it"
+	}
+	return oci.Errorf(oci.Denied, "tag %s of %s can't be %s: it is protected by the rule %q of %s%s; %s, or remove the rule",
+		tag, path, what, r.Pattern, r.Scope, why, wayOut).
 		WithStatus(http.StatusConflict).
 		WithDetail(map[string]string{"name": path, "tag": tag, "rule": r.ID.String(), "pattern": r.Pattern.String()})
 }
@@ -246,7 +267,7 @@ func (c *Catalog) ProtectionRules(ctx context.Context, s ProtectionScope) ([]Pro
 
 func rulesOf(ctx context.Context, tx pgx.Tx, s ProtectionScope, namespace, repository *int64) ([]ProtectionRule, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT uuid, pattern, created_at FROM tagprotectionrules
+		SELECT uuid, pattern, searched, created_at FROM tagprotectionrules
 		WHERE namespace_id IS NOT DISTINCT FROM $1 AND repository_id IS NOT DISTINCT FROM $2
 		ORDER BY created_at, uuid`, namespace, repository)
 	if err != nil {
@@ -255,10 +276,11 @@ func rulesOf(ctx context.Context, tx pgx.Tx, s ProtectionScope, namespace, repos
 	list := []ProtectionRule{}
 	r := ProtectionRule{Scope: s}
 	var pattern string
-	_, err = pgx.ForEachRow(rows, []any{&r.ID, &pattern, &r.Created}, func() (err error) {
-		r.Pattern, err = oci.ParseTagPattern(pattern)
+	var searched *string
+	_, err = pgx.ForEachRow(rows, []any{&r.ID, &pattern, &searched, &r.Created}, func() error {
+		r.read(pattern, searched)
 		list = append(list, r)
-		return err
+		return nil
 	})
 	return list, err
 }
@@ -309,8 +331,8 @@ func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, p
 				WithStatus(http.StatusBadRequest)
 		}
 		err = tx.QueryRow(ctx, `
-			INSERT INTO tagprotectionrules (uuid, namespace_id, repository_id, pattern) VALUES ($1, $2, $3, $4)
-			RETURNING created_at`, rule.ID, namespace, repository, pattern.String()).Scan(&rule.Created)
+			INSERT INTO tagprotectionrules (uuid, namespace_id, repository_id, pattern, searched) VALUES ($1, $2, $3, $4, $5)
+			RETURNING created_at`, rule.ID, namespace, repository, pattern.WholeText(), pattern.String()).Scan(&rule.Created)
 		if err != nil {
 			return err
 		}
@@ -327,10 +349,11 @@ func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, p
 func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, id uuid.UUID) error {
 	err := c.changeRules(ctx, s, func(tx pgx.Tx, namespace, repository *int64) error {
 		var pattern string
+		var searched *string
 		err := tx.QueryRow(ctx, `
 			DELETE FROM tagprotectionrules
 			WHERE uuid = $1 AND namespace_id IS NOT DISTINCT FROM $2 AND repository_id IS NOT DISTINCT FROM $3
-			RETURNING pattern`, id, namespace, repository).Scan(&pattern)
+			RETURNING pattern, searched`, id, namespace, repository).Scan(&pattern, &searched)
 		if isNoRows(err) {
 			return oci.Errorf(oci.NameUnknown, "%s has no rule %s that protects tags", s, id)
 		}
@@ -338,9 +361,7 @@ func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, i
 			return err
 		}
 		rule := ProtectionRule{ID: id, Scope: s}
-		if rule.Pattern, err = oci.ParseTagPattern(pattern); err != nil {
-			return err
-		}
+		rule.read(pattern, searched)
 		return c.logRule(ctx, tx, rule, repository, "delete")
 	})
 	if err != nil && !isAnswer(err) {

@@ -167,31 +167,31 @@ func (s *PruneSnapshot) failed(err error) error {
 	return fmt.Errorf("reading the tags of %s: %w", s.target.Path, err)
 }
 
-// Manifests finds the ids of the manifests that are there, by their digests.
-func (s *PruneSnapshot) Manifests(ctx context.Context, digests []oci.Digest) (map[oci.Digest]int64, error) {
-	found := make(map[oci.Digest]int64, len(digests))
+// Manifests finds the ids of the manifests that are there, by the beginnings of their
+// digests.
+func (s *PruneSnapshot) Manifests(ctx context.Context, digests []oci.DigestPrefix) (map[oci.DigestPrefix]int64, error) {
+	found := make(map[oci.DigestPrefix]int64, len(digests))
 	if len(digests) == 0 {
 		return found, nil
 	}
-	wanted := make([][]byte, len(digests))
+	first, last := make([][]byte, len(digests)), make([][]byte, len(digests))
 	for i, d := range digests {
-		wanted[i] = d.Bytes()
+		first[i], last[i] = d.Range()
 	}
 	rows, err := s.tx.Query(ctx, `
-		SELECT want.digest, m.id FROM unnest($3::bytea[]) AS want (digest)
+		SELECT want.place, m.id FROM unnest($3::bytea[], $4::bytea[]) WITH ORDINALITY AS want (first, last, place)
 		CROSS JOIN LATERAL (
 			SELECT id FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = want.digest OFFSET 0) m`,
-		s.target.NamespaceID, s.target.ID, wanted)
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest BETWEEN want.first AND want.last
+			ORDER BY digest LIMIT 1) m`,
+		s.target.NamespaceID, s.target.ID, first, last)
 	if err != nil {
 		return nil, s.failed(err)
 	}
-	var raw []byte
-	var id int64
-	_, err = pgx.ForEachRow(rows, []any{&raw, &id}, func() error {
-		d, err := oci.DigestFromBytes(raw)
-		found[d] = id
-		return err
+	var place, id int64
+	_, err = pgx.ForEachRow(rows, []any{&place, &id}, func() error {
+		found[digests[place-1]] = id
+		return nil
 	})
 	if err != nil {
 		return nil, s.failed(err)

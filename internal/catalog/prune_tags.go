@@ -140,7 +140,7 @@ func columns(tags []PruneTag) (ids []int64, names []string, manifests []int64, p
 
 // HoldImages keeps the images, each a manifest of the repository, from getting a
 // tag until the transaction ends, and returns those that no tag reaches now, neither
-// their own nor one of an index above them. What keeps a companion's image is known
+// their own nor one of an index above them. What keeps an image is known
 // for sure only so: who tags a manifest, or puts an index, locks it first. An image
 // that isn't there any more is not among them: it may have been pushed again, and
 // be another manifest by its id.
@@ -155,7 +155,7 @@ func (p Pruning) HoldImages(ctx context.Context, t PruneTarget, images []int64) 
 				SELECT FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = w.id
 				FOR UPDATE) m`, t.NamespaceID, t.ID, level)
 		if err != nil {
-			return nil, fmt.Errorf("locking the images of companions in %s: %w", t.Path, err)
+			return nil, fmt.Errorf("locking images in %s: %w", t.Path, err)
 		}
 		rows, err := p.tx.Query(ctx, `
 			SELECT DISTINCT parent_id FROM manifest_references
@@ -164,7 +164,7 @@ func (p Pruning) HoldImages(ctx context.Context, t PruneTarget, images []int64) 
 			level, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 		}
 		if err != nil {
-			return nil, fmt.Errorf("locking the images of companions in %s: %w", t.Path, err)
+			return nil, fmt.Errorf("locking images in %s: %w", t.Path, err)
 		}
 	}
 	rows, err := p.tx.Query(ctx, `
@@ -186,11 +186,11 @@ func (p Pruning) HoldImages(ctx context.Context, t PruneTarget, images []int64) 
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = a.id OFFSET 0) t)`,
 		t.NamespaceID, t.ID, images)
 	if err != nil {
-		return nil, fmt.Errorf("looking for what keeps the images of companions in %s: %w", t.Path, err)
+		return nil, fmt.Errorf("looking for what keeps images in %s: %w", t.Path, err)
 	}
 	free, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
-		return nil, fmt.Errorf("looking for what keeps the images of companions in %s: %w", t.Path, err)
+		return nil, fmt.Errorf("looking for what keeps images in %s: %w", t.Path, err)
 	}
 	return free, nil
 }
@@ -198,7 +198,7 @@ func (p Pruning) HoldImages(ctx context.Context, t PruneTarget, images []int64) 
 // HoldRepository lets nobody push to the repository until the transaction ends,
 // and says which of the digests aren't manifests of it, and which of the manifests
 // have no subject in it.
-func (p Pruning) HoldRepository(ctx context.Context, t PruneTarget, digests []oci.Digest, manifests []int64) (absent map[oci.Digest]bool, alone map[int64]bool, err error) {
+func (p Pruning) HoldRepository(ctx context.Context, t PruneTarget, digests []oci.DigestPrefix, manifests []int64) (absent map[oci.DigestPrefix]bool, alone map[int64]bool, err error) {
 	if _, err := p.tx.Exec(ctx, "SELECT FROM repositories WHERE id = $1 FOR UPDATE", t.ID); err != nil {
 		return nil, nil, fmt.Errorf("locking repository %s: %w", t.Path, err)
 	}
@@ -211,7 +211,7 @@ func (p Pruning) HoldRepository(ctx context.Context, t PruneTarget, digests []oc
 	if err != nil {
 		return nil, nil, err
 	}
-	absent, alone = make(map[oci.Digest]bool), make(map[int64]bool)
+	absent, alone = make(map[oci.DigestPrefix]bool), make(map[int64]bool)
 	for _, d := range digests {
 		_, there := found[d]
 		absent[d] = !there

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"regexp"
 	"regexp/syntax"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
 const (
-	// MaxTagPattern is the longest pattern of tags in characters.
+	// MaxTagPattern is the longest pattern of tags in characters, a surrounding
+	// ^(?:…)$ not counted.
 	MaxTagPattern = 256
 	// maxProgram is how many instructions a pattern may compile to. Up to this
 	// size Go's regexp matches with its backtracker, which visits each pair of
@@ -18,26 +20,31 @@ const (
 	// Repetitions make a short pattern large, and a pattern is matched with each
 	// tag of a namespace.
 	maxProgram = 500
+
+	wholeOpen, wholeClose = "^(?:", ")$"
 )
 
 // TagPattern selects tags by name: a regular expression in RE2's syntax, which takes
-// linear time, that must match the whole name. The zero value is no pattern and
-// matches nothing; every other one came from [ParseTagPattern]. Patterns may be used
-// by several goroutines.
+// linear time. It is searched for in the name, as Quay does; ^ and $ bind it to the
+// beginning and the end. The zero value is no pattern and matches nothing; every other
+// one came from [ParseTagPattern] or [ParseWholeTagPattern]. Patterns may be used by
+// several goroutines.
 type TagPattern struct {
 	text string
 	re   *regexp.Regexp
 }
 
-// ParseTagPattern compiles a pattern. The error says what to change.
+// ParseTagPattern compiles a pattern, without the space around it, which no tag has.
+// The error says what to change.
 func ParseTagPattern(text string) (TagPattern, error) {
-	if text == "" {
-		return TagPattern{}, errors.New("it is empty, which no tag matches; leave it out to select every tag")
-	}
 	if !utf8.ValidString(text) {
 		return TagPattern{}, errors.New("it isn't valid UTF-8")
 	}
-	if n := utf8.RuneCountInString(text); n > MaxTagPattern {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return TagPattern{}, errors.New("it is empty, which every tag matches; leave it out to select every tag")
+	}
+	if n := utf8.RuneCountInString(unwrap(text)); n > MaxTagPattern {
 		return TagPattern{}, fmt.Errorf("it has %d characters and at most %d are allowed", n, MaxTagPattern)
 	}
 	for _, c := range text {
@@ -45,21 +52,57 @@ func ParseTagPattern(text string) (TagPattern, error) {
 			return TagPattern{}, fmt.Errorf("it has the control character %U, which no tag has", c)
 		}
 	}
-	parsed, err := syntax.Parse(text, syntax.Perl)
-	if err != nil {
-		return TagPattern{}, patternError(err)
-	}
-	// The pattern is written anew from what was parsed, because some patterns
-	// mean something else between brackets: \Qa would take the bracket in.
-	full := `\A(?:` + parsed.String() + `)\z`
-	if err := checkSize(full); err != nil {
+	if err := checkSize(text); err != nil {
 		return TagPattern{}, err
 	}
-	re, err := regexp.Compile(full)
+	re, err := regexp.Compile(text)
 	if err != nil {
 		return TagPattern{}, patternError(err)
 	}
 	return TagPattern{text: text, re: re}, nil
+}
+
+// unwrap returns the pattern without the ^(?:…)$ around it.
+func unwrap(text string) string {
+	if inner, ok := strings.CutPrefix(text, wholeOpen); ok {
+		if inner, ok = strings.CutSuffix(inner, wholeClose); ok {
+			return inner
+		}
+	}
+	return text
+}
+
+// ParseWholeTagPattern compiles a pattern that the first release has stored, when a
+// pattern had to match the whole name. The result selects the same tags, and its text
+// is ^(?:…)$ with the pattern in it.
+func ParseWholeTagPattern(text string) (TagPattern, error) {
+	parsed, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		return TagPattern{}, patternError(err)
+	}
+	if strings.Contains(text, `\Q`) { // it would take the bracket in
+		text = parsed.String()
+	}
+	return ParseTagPattern(wholeOpen + text + wholeClose)
+}
+
+// EveryTag returns a pattern that every tag matches and that is told as text, for a rule
+// that protects tags and can't be read.
+func EveryTag(text string) TagPattern { return TagPattern{text: text, re: everyTag} }
+
+var everyTag = regexp.MustCompile("")
+
+// WholeText returns a pattern that selects the same tags where it has to match the
+// whole name, as in the first release: its processes may still run during an upgrade.
+func (p TagPattern) WholeText() string {
+	if p.re == nil {
+		return ""
+	}
+	parsed, err := syntax.Parse(p.text, syntax.Perl)
+	if err != nil { // it was parsed before
+		return p.text
+	}
+	return `.*(?:` + parsed.String() + `).*`
 }
 
 func patternError(err error) error {
@@ -82,10 +125,11 @@ func checkSize(expression string) error {
 	return nil
 }
 
-// Match tells whether the pattern matches the whole of the tag's name.
+// Match tells whether the pattern is found in the tag's name.
 func (p TagPattern) Match(tag string) bool { return p.re != nil && p.re.MatchString(tag) }
 
-// String returns the pattern as it was written, "" for the zero value.
+// String returns the pattern as it was written, without surrounding space, and "" for
+// the zero value.
 func (p TagPattern) String() string { return p.text }
 
 // IsZero tells whether p is the zero value.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
+	"strconv"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -64,7 +65,7 @@ func (policyText) Schema(r huma.Registry) *huma.Schema {
 }
 
 // parse reads the policy. id is what the path says, "" for a new one: some clients
-// of Quay repeat it in the body.
+// of Quay repeat it in the body, and others send back all that they were told.
 func (p policyText) parse(id string) (autoprune.Policy, error) {
 	text := []byte(p)
 	var members map[string]json.RawMessage
@@ -73,7 +74,9 @@ func (p policyText) parse(id string) (autoprune.Policy, error) {
 		if err := json.Unmarshal(members["uuid"], &given); err != nil || given != id {
 			return autoprune.Policy{}, refusal(http.StatusBadRequest, "uuid: the body is of policy %s and the path of policy %s", members["uuid"], id)
 		}
-		delete(members, "uuid")
+		for _, told := range []string{"uuid", "created_at", "updated_at", "warnings"} {
+			delete(members, told)
+		}
 		text, _ = json.Marshal(members) // of raw messages that were read
 	}
 	policy, err := autoprune.ParsePolicy(text)
@@ -90,23 +93,31 @@ type PolicyForm struct {
 	OlderThan         string  `json:"olderThan,omitempty" doc:"For creation_date and last_pulled: digits and one of s, m, h, d, w, y" example:"2w"`
 	NumTags           int     `json:"numTags,omitempty" minimum:"1" doc:"For number_of_tags: how many of the newest tags stay" example:"100"`
 	Value             any     `json:"value,omitempty" doc:"Quay's name for olderThan or numTags, in place of it"`
-	TagPattern        *string `json:"tagPattern,omitempty" maxLength:"256" doc:"Regular expression (RE2) that the whole name of a tag is to match. Absent: all tags"`
+	TagPattern        *string `json:"tagPattern,omitempty" maxLength:"256" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $. Absent: all tags"`
 	TagPatternMatches *bool   `json:"tagPatternMatches,omitempty" doc:"False: the tags that don't match the pattern. Default true"`
+	RemoveOrphans     *bool   `json:"removeOrphans,omitempty" doc:"True: delete also signatures and the like that the pattern selects, once they are a day old, when their image isn't in their repository. Default false: these are tags like any other"`
 }
 
 // PolicyView is a policy as it is told: Quay's members first.
 type PolicyView struct {
 	UUID              string    `json:"uuid"`
-	Method            string    `json:"method" enum:"creation_date,number_of_tags,last_pulled"`
+	Method            string    `json:"method" doc:"creation_date, number_of_tags or last_pulled; empty for a policy with a problem"`
 	Value             any       `json:"value" doc:"The age of creation_date and last_pulled, the number of number_of_tags"`
 	TagPattern        *string   `json:"tagPattern" doc:"Null: all tags"`
 	TagPatternMatches bool      `json:"tagPatternMatches"`
+	RemoveOrphans     bool      `json:"removeOrphans" doc:"Whether it deletes attached tags whose image isn't in their repository"`
+	Warnings          []string  `json:"warnings,omitempty" doc:"What the pattern may select besides what was meant"`
+	Problem           string    `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`
+	Stored            string    `json:"stored,omitempty" doc:"What is stored of a policy with a problem"`
 	CreatedAt         time.Time `json:"created_at"`
 	UpdatedAt         time.Time `json:"updated_at" doc:"When it was last saved"`
 }
 
 func viewPolicy(s autoprune.Saved) PolicyView {
-	v := PolicyView{UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), CreatedAt: s.Created.UTC(), UpdatedAt: s.Updated.UTC()}
+	v := PolicyView{
+		UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), RemoveOrphans: s.Policy.RemovesOrphans(),
+		Warnings: s.Policy.Warnings(), Problem: s.Problem, Stored: s.Stored, CreatedAt: s.Created.UTC(), UpdatedAt: s.Updated.UTC(),
+	}
 	pattern, matches := s.Policy.Pattern()
 	if !pattern.IsZero() {
 		text := pattern.String()
@@ -118,10 +129,14 @@ func viewPolicy(s autoprune.Saved) PolicyView {
 
 type (
 	policyIDBody struct {
-		UUID string `json:"uuid" doc:"Identifier of the policy"`
+		UUID     string   `json:"uuid" doc:"Identifier of the policy"`
+		Warnings []string `json:"warnings,omitempty" doc:"What the pattern may select besides what was meant"`
 	}
 	policyCreated struct{ Body policyIDBody }
-	policyListed  struct {
+	policyUpdated struct {
+		Warning []string `header:"Warning" doc:"What the pattern may select besides what was meant, as 299 - \"…\""`
+	}
+	policyListed struct {
 		Body struct {
 			Policies []PolicyView `json:"policies" nullable:"false"`
 		}
@@ -206,7 +221,7 @@ func addPoliciesOf[L, C, I, U any](a *api, path, name, of string) {
 			return nil, err
 		}
 		id, err := prune.Create(ctx, any(in).(targeted).target(), policy)
-		return &policyCreated{policyIDBody{id}}, err
+		return &policyCreated{policyIDBody{id, policy.Warnings()}}, err
 	})
 	path += "/{policy_uuid}"
 	add(a, AccessAdmin, huma.Operation{
@@ -225,13 +240,13 @@ func addPoliciesOf[L, C, I, U any](a *api, path, name, of string) {
 		Description: "Tags that an undo has exempted from the policy aren't exempt any more, also when it stays the same. " +
 			"The body may repeat the uuid.",
 		DefaultStatus: http.StatusNoContent, Errors: bad, SkipValidateBody: true,
-	}, func(ctx context.Context, in *U) (*struct{}, error) {
+	}, func(ctx context.Context, in *U) (*policyUpdated, error) {
 		id := any(in).(named).item()
 		policy, err := any(in).(written).text().parse(id)
 		if err != nil {
 			return nil, err
 		}
-		return nil, prune.Update(ctx, any(in).(targeted).target(), id, policy)
+		return &policyUpdated{warningHeaders(policy.Warnings())}, prune.Update(ctx, any(in).(targeted).target(), id, policy)
 	})
 	add(a, AccessAdmin, huma.Operation{
 		OperationID: "delete" + name + "AutoPrunePolicy", Method: http.MethodDelete, Path: path, Tags: tags,
@@ -239,8 +254,18 @@ func addPoliciesOf[L, C, I, U any](a *api, path, name, of string) {
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *I) (*policyCreated, error) {
 		id := any(in).(named).item()
-		return &policyCreated{policyIDBody{id}}, prune.Delete(ctx, any(in).(targeted).target(), id)
+		return &policyCreated{policyIDBody{UUID: id}}, prune.Delete(ctx, any(in).(targeted).target(), id)
 	})
+}
+
+// warningHeaders are warnings for people as the OCI Distribution Specification has them
+// ("Warnings").
+func warningHeaders(texts []string) []string {
+	headers := make([]string, len(texts))
+	for i, text := range texts {
+		headers[i] = "299 - " + strconv.QuoteToASCII(text)
+	}
+	return headers
 }
 
 // addPreviews adds what tells beforehand what policies do.

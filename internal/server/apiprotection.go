@@ -16,7 +16,9 @@ import (
 // because JSON schemas are made of exported names only.
 type ProtectionRule struct {
 	UUID      string    `json:"uuid" format:"uuid"`
-	Pattern   string    `json:"pattern" doc:"The tags that are protected" example:"v[0-9.]+"`
+	Pattern   string    `json:"pattern" doc:"The tags that are protected" example:"^v[0-9.]+$"`
+	Warnings  []string  `json:"warnings,omitempty" doc:"What the pattern may protect besides what was meant"`
+	Problem   string    `json:"problem,omitempty" doc:"Why this version can't read the rule, which protects every tag then"`
 	CreatedAt time.Time `json:"created_at"`
 }
 
@@ -26,11 +28,12 @@ type protectionList struct {
 
 // newProtectionRule is the body of a request to protect tags.
 type newProtectionRule struct {
-	Pattern string `json:"pattern" doc:"Regular expression (RE2) that matches the whole name of a tag" example:"v[0-9.]+"`
+	Pattern string `json:"pattern" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $" example:"^v[0-9.]+$"`
 }
 
 type createdRule struct {
-	UUID string `json:"uuid" format:"uuid"`
+	UUID     string   `json:"uuid" format:"uuid"`
+	Warnings []string `json:"warnings,omitempty" doc:"What the pattern may protect besides what was meant"`
 }
 
 // ScopeOfRepository and ScopeOfNamespace are where rules hold; ScopeOfAll is
@@ -112,7 +115,9 @@ func addProtection[L, C, D any](a *api, text protectionTexts, ofList func(*L) ca
 		rules, err := c.ProtectionRules(ctx, ofList(in))
 		out := &listOutput{protectionList{[]ProtectionRule{}}}
 		for _, r := range rules {
-			out.Body.Rules = append(out.Body.Rules, ProtectionRule{r.ID.String(), r.Pattern.String(), r.Created.UTC()})
+			out.Body.Rules = append(out.Body.Rules, ProtectionRule{
+				UUID: r.ID.String(), Pattern: r.Pattern.String(), Warnings: r.Pattern.Warnings(), Problem: r.Problem, CreatedAt: r.Created.UTC(),
+			})
 		}
 		return out, err
 	})
@@ -132,7 +137,7 @@ func addProtection[L, C, D any](a *api, text protectionTexts, ofList func(*L) ca
 			return nil, refusal(http.StatusBadRequest, "pattern: %v", err).WithDetail(map[string]string{"field": "pattern"})
 		}
 		rule, err := c.CreateProtectionRule(ctx, scope, pattern)
-		return &createOutput{createdRule{rule.ID.String()}}, err
+		return &createOutput{createdRule{rule.ID.String(), pattern.Warnings()}}, err
 	})
 	add(a, AccessAdmin, huma.Operation{
 		OperationID: "delete" + text.name + "TagProtection", Method: http.MethodDelete, Path: path + "/{uuid}", Tags: tags,

@@ -201,3 +201,72 @@ func TestAPIPreviewRunUndo(t *testing.T) {
 		t.Error("the namespace still uses the defaults")
 	}
 }
+
+// TestAPIPolicyWarnings tells of patterns that may select more than was meant, and lets a
+// client send back what it was told.
+func TestAPIPolicyWarnings(t *testing.T) {
+	t.Parallel()
+	r, _ := pruning(t)
+	r.put(t, "app/a", "v1", r.simple(t, "app/a", 1, nil))
+	base := "/organization/app/autoprunepolicy"
+	var made struct {
+		UUID     string
+		Warnings []string
+	}
+	r.manage(t, "POST", base+"/", `{"method": "number_of_tags", "value": 10, "tagPattern": " v1.2 ", "removeOrphans": true}`).into(t, 201, &made)
+	if len(made.Warnings) != 2 || !strings.Contains(made.Warnings[0], "no anchors") || !strings.Contains(made.Warnings[1], "dot between digits") {
+		t.Errorf("the answer warns %q", made.Warnings)
+	}
+	one := base + "/" + made.UUID
+	told := r.manage(t, "GET", one, "")
+	var view server.PolicyView
+	told.into(t, 200, &view)
+	if *view.TagPattern != "v1.2" || !view.RemoveOrphans || len(view.Warnings) != 2 {
+		t.Errorf("the policy: %s", told.body)
+	}
+	a := r.manage(t, "PUT", one, string(told.body))
+	if a.StatusCode != 204 || len(a.Header.Values("Warning")) != 2 || !strings.HasPrefix(a.Header.Get("Warning"), `299 - "`) {
+		t.Errorf("PUT: %d %s, warnings %q", a.StatusCode, a.body, a.Header.Values("Warning"))
+	}
+	a = r.manage(t, "PUT", one, `{"method": "number_of_tags", "value": 10, "tagPattern": "^v1$"}`)
+	if a.StatusCode != 204 || a.Header.Get("Warning") != "" {
+		t.Errorf("PUT: %d %s, warnings %q", a.StatusCode, a.body, a.Header.Values("Warning"))
+	}
+	var preview struct{ Policies []struct{ Warnings []string } }
+	r.manage(t, "POST", base+"/preview", `{"method": "number_of_tags", "value": 10, "tagPattern": "v"}`).into(t, 200, &preview)
+	if len(preview.Policies) != 1 || len(preview.Policies[0].Warnings) != 1 {
+		t.Errorf("the preview: %+v", preview)
+	}
+	var rule struct{ Warnings []string }
+	r.manage(t, "POST", "/organization/app/tagprotection", `{"pattern": "v"}`).into(t, 201, &rule)
+	if len(rule.Warnings) != 1 {
+		t.Errorf("the rule: %+v", rule)
+	}
+}
+
+// TestAPIUnreadable lists a policy and a rule that this version can't read, and lets them
+// be deleted.
+func TestAPIUnreadable(t *testing.T) {
+	t.Parallel()
+	r, _ := pruning(t)
+	r.put(t, "app/a", "v1", r.simple(t, "app/a", 1, nil))
+	r.exec(t, `INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) SELECT 'p', id, '{"method": "by_magic"}' FROM top_level_namespaces`)
+	r.exec(t, `INSERT INTO tagprotectionrules (uuid, namespace_id, pattern)
+		SELECT '00000000-0000-4000-8000-000000000001', id, '(' FROM top_level_namespaces`)
+	base := "/organization/app/autoprunepolicy"
+	var list struct{ Policies []server.PolicyView }
+	r.manage(t, "GET", base, "").into(t, 200, &list)
+	if len(list.Policies) != 1 || !strings.Contains(list.Policies[0].Problem, "by_magic") || list.Policies[0].Stored != `{"method": "by_magic"}` {
+		t.Errorf("policies: %+v", list)
+	}
+	var made struct{ UUID string }
+	r.manage(t, "POST", base, `{"method": "number_of_tags", "numTags": 1}`).into(t, 201, &made)
+	var gone struct{ UUID string }
+	r.manage(t, "DELETE", base+"/p", "").into(t, 200, &gone)
+	var rules struct{ Rules []server.ProtectionRule }
+	r.manage(t, "GET", "/organization/app/tagprotection", "").into(t, 200, &rules)
+	if len(rules.Rules) != 1 || rules.Rules[0].Problem == "" || rules.Rules[0].Pattern != "(" {
+		t.Errorf("rules: %+v", rules)
+	}
+	r.manage(t, "DELETE", "/organization/app/tagprotection/"+rules.Rules[0].UUID, "").wantStatus(t, 204)
+}

@@ -1,0 +1,233 @@
+package autoprune_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+// TestDetachedSignaturesStay keeps signatures in a repository of their own, as cosign
+// does with COSIGN_REPOSITORY: what a policy doesn't select stays, however old, and what
+// it selects goes like any tag.
+func TestDetachedSignaturesStay(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		policy string
+		stay   []string
+	}{
+		"another pattern": {`{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-"}`, []string{"a.sig", "a.att", "a.sbom", "a", "512", "subject"}},
+		"age":             {`{"method": "creation_date", "olderThan": "5d"}`, []string{"a.sig", "a.att"}},
+		"number":          {`{"method": "number_of_tags", "numTags": 3}`, []string{"a.sig", "a.att", "a.sbom"}},
+		"orphans":         {`{"method": "creation_date", "olderThan": "50d", "removeOrphans": true}`, []string{"a.sig"}},
+		"orphans that match": {
+			`{"method": "number_of_tags", "numTags": 50, "removeOrphans": true, "tagPattern": "sig$|att$"}`,
+			[]string{"a.sig", "a.sbom", "a", "512", "subject"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			a := r.repository("signatures/web")
+			digest := "sha256-" + digestOf("an image elsewhere").Hex()
+			names := map[string]string{
+				"a.sig": digest + ".sig", "a.att": digest + ".att", "a.sbom": digest + ".sbom", "a": digest,
+				"512": "sha512-" + digestOf("another").Hex(), "subject": "sbom",
+			}
+			for i, short := range []string{"a.sig", "a.att", "a.sbom", "a", "512"} {
+				r.tag(a, names[short], short, time.Duration(i)*3*day-time.Duration(i)*time.Hour)
+			}
+			id := r.manifest(a, "of a subject", "a subject elsewhere")
+			r.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
+				VALUES ($1, $2, 'sbom', $3, now() - interval '40 days')`, a.NamespaceID, a.ID, id)
+			r.policy(autoprune.Target{Namespace: "signatures"}, c.policy)
+			r.run()
+			var want []string
+			for _, short := range c.stay {
+				want = append(want, names[short])
+			}
+			slices.Sort(want)
+			if got := r.tags(a); !slices.Equal(got, want) {
+				t.Errorf("tags:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+		})
+	}
+}
+
+// TestReferrersTagOfSHA512 finds the image of a referrers tag, which names half of the
+// image's digest, and keeps the tag with the image.
+func TestReferrersTagOfSHA512(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	full := strings.Repeat("ab", 64)
+	r.exec(`INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, payload, total_size)
+		VALUES ($1, $2, decode('02' || $3, 'hex'), 'application/vnd.oci.image.manifest.v1+json', '{}', 2)`, a.NamespaceID, a.ID, full)
+	r.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+		SELECT $1, $2, 'new', id FROM manifests WHERE repository_id = $2`, a.NamespaceID, a.ID)
+	attached := "sha512-" + full[:64]
+	r.tag(a, attached, "referrers", 100*day)
+	r.tag(a, "sha512-"+full[1:64]+"c", "of another", 100*day)
+	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "5d"}`)
+	r.run()
+	if got, want := r.tags(a), []string{"new", attached}; !slices.Equal(got, want) {
+		t.Errorf("tags: %v, want %v", got, want)
+	}
+}
+
+// TestOrphanIsAttachedAgain pushes the image of an orphan after the orphan was selected.
+func TestOrphanIsAttachedAgain(t *testing.T) {
+	t.Parallel()
+	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	orphan := "sha256-" + digestOf("late").Hex() + ".sig"
+	m.tag(m.a, orphan, "signature", 10*day)
+	m.turn(func(context.Context, []*autoprune.Tag) error {
+		m.tag(m.a, "image", "late", 0)
+		return nil
+	})
+	if got, want := m.tags(m.a), []string{"image", orphan}; !slices.Equal(got, want) {
+		t.Errorf("tags: %v, want %v", got, want)
+	}
+}
+
+// TestAgeFirstThenNumber applies policies of all scopes in the published order: 10 of 15
+// tags go by age, and the 5 that remain are fewer than the number.
+func TestAgeFirstThenNumber(t *testing.T) {
+	t.Parallel()
+	age, number := `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-.*"}`, `{"method": "number_of_tags", "numTags": 10}`
+	app, repository := autoprune.Target{Namespace: "app"}, autoprune.Target{Repository: "app/a"}
+	for name, c := range map[string][2]autoprune.Target{ // of the number, and of the age
+		"in one namespace":         {app, app},
+		"namespace and repository": {app, repository},
+		"repository and namespace": {repository, app},
+		"defaults":                 {{}, {}},
+		"defaults and repository":  {{}, repository},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			a := r.repository("app/a")
+			for i := range 15 {
+				kind := "pr-"
+				if i >= 10 {
+					kind = "release-"
+				}
+				r.tag(a, kind+string(rune('a'+i)), "m", time.Duration(i+2)*day)
+			}
+			r.policy(c[0], number)
+			r.policy(c[1], age)
+			preview, err := r.pruner.Preview(t.Context(), app, autoprune.PreviewOptions{})
+			r.must(err)
+			r.ensure()
+			r.run()
+			if got, want := r.tags(a), []string{"release-k", "release-l", "release-m", "release-n", "release-o"}; !slices.Equal(got, want) {
+				t.Errorf("tags: %v, want %v", got, want)
+			}
+			if preview.Deleted != 10 || preview.Tags != 15 || preview.Reasons[autoprune.TooOld] != 10 || preview.Reasons[autoprune.AmongNewest] != 5 {
+				t.Errorf("the preview: %d of %d, %v", preview.Deleted, preview.Tags, preview.Reasons)
+			}
+		})
+	}
+}
+
+// TestUnreadablePoliciesAreSkipped stores policies that this version can't read, in each
+// scope: they are told, and the others do what they can without them.
+func TestUnreadablePoliciesAreSkipped(t *testing.T) {
+	t.Parallel()
+	for name, stored := range map[string]string{
+		"a newer method":    `{"method": "by_magic", "olderThan": "1d"}`,
+		"a newer member":    `{"method": "creation_date", "olderThan": "1d", "onlyOnSundays": true}`,
+		"no JSON":           `{"method": `,
+		"a bad pattern":     `{"method": "creation_date", "olderThan": "1d", "tagPattern": "("}`,
+		"nothing":           ``,
+		"something else":    `7`,
+		"an old expression": `{"method": "creation_date", "olderThan": "1d", "tagPattern": "(?=a)", "tagPatternSearch": true}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			bad, plain := r.repository("bad/a"), r.repository("plain/a")
+			for _, target := range []catalog.PruneTarget{bad, plain} {
+				for i, name := range []string{"pr-1", "v1", "v2", "v3"} {
+					r.tag(target, name, name, time.Duration(10+i)*day)
+				}
+			}
+			r.policy(autoprune.Target{Namespace: "bad"}, `{"method": "creation_date", "olderThan": "2d", "tagPattern": "^pr-"}`)
+			r.policy(autoprune.Target{Namespace: "bad"}, `{"method": "number_of_tags", "numTags": 1}`)
+			id := "00000000-0000-4000-8000-000000000001"
+			r.exec("INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) VALUES ($1, $2, $3)", id, bad.NamespaceID, stored)
+			r.policy(autoprune.Target{Repository: "plain/a"}, `{"method": "creation_date", "olderThan": "2d", "tagPattern": "^pr-"}`)
+			r.exec("INSERT INTO defaultautoprunepolicy (uuid, policy) VALUES ('d', $1)", stored)
+			preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "bad"}, autoprune.PreviewOptions{})
+			r.must(err)
+			if preview.Deleted != 1 || preview.Reasons[autoprune.PolicyUnreadable] != 3 {
+				t.Errorf("the preview: %+v", preview)
+			}
+			r.run()
+			for _, target := range []catalog.PruneTarget{bad, plain} {
+				if got, want := r.tags(target), []string{"v1", "v2", "v3"}; !slices.Equal(got, want) {
+					t.Errorf("tags of %s: %v, want %v", target.Path, got, want)
+				}
+			}
+			runs, _, err := r.pruner.Runs(t.Context(), "bad", "", 1)
+			r.must(err)
+			if len(runs) != 1 || runs[0].State != "success" || !strings.Contains(runs[0].Notices[id], "can't be read") {
+				t.Errorf("runs: %+v", runs)
+			}
+			task, err := r.pruner.Task(t.Context(), "bad")
+			r.must(err)
+			if !strings.Contains(task.Status, "1 policy can't be read") {
+				t.Errorf("status: %s", task.Status)
+			}
+			list, err := r.pruner.List(t.Context(), autoprune.Target{Namespace: "bad"})
+			r.must(err)
+			if len(list) != 3 || list[2].Problem == "" || list[2].Stored != stored {
+				t.Errorf("policies: %+v", list)
+			}
+			r.must(r.pruner.Delete(t.Context(), autoprune.Target{Namespace: "bad"}, id))
+			r.run()
+			if got, want := r.tags(bad), []string{"v1"}; !slices.Equal(got, want) {
+				t.Errorf("tags without the policy: %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// TestPatternsOfTheFirstRelease keeps what policies and rules of an older release
+// select: whole names.
+func TestPatternsOfTheFirstRelease(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	for _, name := range []string{"v", "v1", "dev", "keep", "keeper"} {
+		r.tag(a, name, name, 10*day)
+	}
+	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 100}`) // makes the task
+	r.exec(`INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) VALUES
+		('a', $1, '{"method": "creation_date", "olderThan": "1d", "tagPattern": "v", "tagPatternMatches": true}'),
+		('b', $1, '{"method": "creation_date", "olderThan": "1d", "tagPattern": "v|v1|dev|\\Qother", "tagPatternMatches": false}')`, a.NamespaceID)
+	r.exec("INSERT INTO tagprotectionrules (uuid, pattern) VALUES (gen_random_uuid(), 'keep')")
+	r.run()
+	if got, want := r.tags(a), []string{"dev", "keep", "v1"}; !slices.Equal(got, want) {
+		t.Errorf("tags: %v, want %v", got, want)
+	}
+	p, err := r.pruner.Get(t.Context(), autoprune.Target{Namespace: "app"}, "a")
+	r.must(err)
+	if pattern, matches := p.Policy.Pattern(); pattern.String() != "^(?:v)$" || !matches {
+		t.Errorf("the policy is told with %q, %t", pattern, matches)
+	}
+	// One that is saved now is found anywhere, and refused by the first release.
+	r.must(r.pruner.Update(t.Context(), autoprune.Target{Namespace: "app"}, "a", parsed(t, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "v"}`)))
+	stored := value[string](r, "SELECT policy FROM namespaceautoprunepolicy WHERE uuid = 'a'")
+	if !strings.Contains(stored, `"tagPatternSearch":true`) {
+		t.Errorf("stored: %s", stored)
+	}
+	r.run()
+	if got, want := r.tags(a), []string{"keep"}; !slices.Equal(got, want) {
+		t.Errorf("tags: %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,53 @@
+package oci
+
+import (
+	"bytes"
+	"encoding/hex"
+	"strings"
+)
+
+// DigestPrefix is the beginning of a digest: its algorithm and the first 64 hexadecimal
+// digits, which are all of a sha256 and half of a sha512. Tags name digests so ("Unavailable
+// Referrers API" of the OCI Distribution Specification). It is comparable; the zero
+// value is none.
+type DigestPrefix struct {
+	text string // "sha256:" or "sha512:", and 64 lower-case hexadecimal digits
+}
+
+const prefixDigits = 64
+
+// CutDigest reads the digest that a tag's name begins with, as in sha256-….sig, and
+// returns what follows it.
+func CutDigest(tag string) (d DigestPrefix, rest string, ok bool) {
+	name, encoded, found := strings.Cut(tag, "-")
+	if !found || len(encoded) < prefixDigits {
+		return d, "", false
+	}
+	if _, err := ParseAlgorithm(name); err != nil {
+		return d, "", false
+	}
+	digits, rest := encoded[:prefixDigits], encoded[prefixDigits:]
+	for i := range prefixDigits {
+		if c := digits[i]; ('0' > c || c > '9') && ('a' > c || c > 'f') {
+			return d, "", false
+		}
+	}
+	return DigestPrefix{name + ":" + digits}, rest, true
+}
+
+// String returns algorithm and digits as they stand in a digest.
+func (d DigestPrefix) String() string { return d.text }
+
+// Range returns the first and the last of the digests that begin so, as [Digest.Bytes]
+// has them.
+func (d DigestPrefix) Range() (first, last []byte) {
+	name, encoded, _ := strings.Cut(d.text, ":")
+	alg, err := ParseAlgorithm(name)
+	if err != nil {
+		return nil, nil
+	}
+	raw, _ := hex.DecodeString(encoded) // checked when it was made
+	first = append([]byte{byte(alg)}, raw...)
+	missing := alg.Size() - len(raw)
+	return append(bytes.Clone(first), bytes.Repeat([]byte{0}, missing)...), append(bytes.Clone(first), bytes.Repeat([]byte{0xff}, missing)...)
+}

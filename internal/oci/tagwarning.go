@@ -1,0 +1,105 @@
+package oci
+
+import (
+	"fmt"
+	"regexp/syntax"
+	"strings"
+)
+
+// Warnings says what the pattern may select besides what its author has in mind, and
+// how to write it. A pattern with a warning is valid all the same.
+func (p TagPattern) Warnings() []string {
+	if p.re == nil {
+		return nil
+	}
+	parsed, err := syntax.Parse(p.text, syntax.Perl)
+	if err != nil { // it was parsed before
+		return nil
+	}
+	var warnings []string
+	switch {
+	case p.re.MatchString("\x00"): // no tag has it
+		warnings = append(warnings, fmt.Sprintf("%q is found in every name, so it selects every tag", p.text))
+	case !anchored(parsed, syntax.OpBeginText) && !anchored(parsed, syntax.OpEndText) && !spansName(p.text):
+		warnings = append(warnings, fmt.Sprintf("%q has no anchors, so it is found anywhere in a name; write %q to match whole names",
+			p.text, wholeOpen+p.text+wholeClose))
+	}
+	if dotBetweenDigits(parsed) {
+		warnings = append(warnings, fmt.Sprintf(`%q has an unescaped dot between digits, which matches any character; write \. for a dot`, p.text))
+	}
+	return warnings
+}
+
+// spansName tells whether the author has written that anything may stand around it.
+func spansName(text string) bool {
+	return strings.HasPrefix(text, ".*") && strings.HasSuffix(text, ".*")
+}
+
+// anchored tells whether every match begins (OpBeginText) or ends (OpEndText) where the
+// name does.
+func anchored(re *syntax.Regexp, at syntax.Op) bool {
+	switch re.Op {
+	case at:
+		return true
+	case syntax.OpCapture:
+		return anchored(re.Sub[0], at)
+	case syntax.OpAlternate:
+		for _, sub := range re.Sub {
+			if !anchored(sub, at) {
+				return false
+			}
+		}
+		return true
+	case syntax.OpConcat:
+		edge := re.Sub[0]
+		if at == syntax.OpEndText {
+			edge = re.Sub[len(re.Sub)-1]
+		}
+		return anchored(edge, at)
+	}
+	return false
+}
+
+// dotBetweenDigits tells whether a dot that stands for any character has digits on both
+// sides, as in v1.2 or [0-9]+.[0-9]+.
+func dotBetweenDigits(re *syntax.Regexp) bool {
+	for i, sub := range re.Sub {
+		if dotBetweenDigits(sub) {
+			return true
+		}
+		if re.Op == syntax.OpConcat && i > 0 && i < len(re.Sub)-1 &&
+			(sub.Op == syntax.OpAnyCharNotNL || sub.Op == syntax.OpAnyChar) && digitAt(re.Sub[i-1], true) && digitAt(re.Sub[i+1], false) {
+			return true
+		}
+	}
+	return false
+}
+
+// digitAt tells whether what matches ends, or begins, with a digit.
+func digitAt(re *syntax.Regexp, end bool) bool {
+	switch re.Op {
+	case syntax.OpLiteral:
+		c := re.Rune[0]
+		if end {
+			c = re.Rune[len(re.Rune)-1]
+		}
+		return '0' <= c && c <= '9'
+	case syntax.OpCharClass:
+		n := len(re.Rune)
+		return n > 0 && re.Rune[0] >= '0' && re.Rune[n-1] <= '9'
+	case syntax.OpCapture, syntax.OpPlus, syntax.OpStar, syntax.OpQuest, syntax.OpRepeat:
+		return digitAt(re.Sub[0], end)
+	case syntax.OpConcat:
+		if end {
+			return digitAt(re.Sub[len(re.Sub)-1], end)
+		}
+		return digitAt(re.Sub[0], end)
+	case syntax.OpAlternate:
+		for _, sub := range re.Sub {
+			if digitAt(sub, end) {
+				return true
+			}
+		}
+	}
+	return false
+}
