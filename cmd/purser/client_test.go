@@ -318,7 +318,7 @@ func TestProtectionCommands(t *testing.T) {
 	s := newShop(t)
 	s.push("acme/app", "v1", "1")
 	var made struct{ UUID string }
-	if err := json.Unmarshal([]byte(s.run("protection", "add", "acme", "v[0-9]+", "-o", "json")), &made); err != nil || made.UUID == "" {
+	if err := json.Unmarshal([]byte(s.run("protection", "add", "acme", "^v[0-9]+$", "-o", "json")), &made); err != nil || made.UUID == "" {
 		t.Fatalf("%v %+v", err, made)
 	}
 	if got := first(s.run("protection", "list", "acme")); !slices.Equal(got, []string{made.UUID}) {

@@ -171,9 +171,15 @@ func (v *visit) missingImages(ctx context.Context, q catalog.Pruning, part []goi
 // the log: nobody else who locks those of a run that isn't over waits for the log.
 func (v *visit) inTx(ctx context.Context, choose func(q catalog.Pruning) ([]going, error)) error {
 	u := v.turn
-	var deleted int64
+	var deleted, tags int64
+	if !v.counted {
+		tags = v.uncounted()
+	}
 	err := u.p.catalog.Prune(ctx, func(q catalog.Pruning) error {
 		if err := u.p.hold(ctx, q.Tx(), u.task); err != nil {
+			return err
+		}
+		if err := q.KeepRepository(ctx, v.target); err != nil {
 			return err
 		}
 		list, err := choose(q)
@@ -198,11 +204,12 @@ func (v *visit) inTx(ctx context.Context, choose func(q catalog.Pruning) ([]goin
 		if deleted == 0 {
 			return nil
 		}
-		return u.record(ctx, q.Tx(), v.target, deleted, counts)
+		return v.record(ctx, q.Tx(), deleted, tags, counts)
 	})
 	if err != nil {
 		return err
 	}
+	v.counted = v.counted || deleted > 0
 	u.renewed = time.Now()
 	u.deleted += deleted
 	u.p.metrics.deleted.Add(float64(deleted))

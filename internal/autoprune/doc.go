@@ -50,11 +50,22 @@
 // are is judged in the snapshot: if a client deletes one of them after that, it is as
 // if it had done so after the run.
 //
+// Repositories of the moment. Each deletion locks the repository's row against being
+// deleted, as a push does, and finds it there, or leaves the repository.
+//
 // Attached tags go last, when their images have lost their tags. The image and the
 // indexes above it are locked, which who tags a manifest or puts an index needs, and
 // then looked at again; an image that isn't there is looked for again while nobody can
-// push to the repository. What is attached to an attached tag needs another pass. What a run
-// that was interrupted here leaves goes when garbage collection has taken the image.
+// push to the repository. What is attached to an attached tag needs another pass. What a
+// process that dies here leaves is an orphan when garbage collection has taken the image.
+//
+// Time. A namespace has a turn's time, and is left in the middle of a repository only
+// where that costs little: what was judged goes by one snapshot and can't be kept, so the
+// deletion that follows goes on for as long as the judgement took, and a judgement that
+// outlasts the turn pauses for turns of others (share). A turn in such a pause doesn't
+// pause itself: it ends, and the repository is judged again in a turn of its own. The
+// run's tags are counted with the first deletion in a repository, or when the run has
+// been through it, so that what is judged again isn't counted again.
 //
 // Undo makes tags anew where there is none by the name, with the times they had, and in
 // the same transaction exempts them from the policies that took them. An exemption is

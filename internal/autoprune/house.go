@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 )
 
 // houseEvery is how often what is left over is looked for, besides the tasks that
@@ -32,13 +35,23 @@ func (p *Pruner) keepHouse(ctx context.Context) error {
 		return nil
 	}
 	p.housekept = now
+	rows, err := p.db.Pool.Query(ctx, `
+		SELECT id FROM autopruneruns r
+		WHERE state = 'running' AND NOT EXISTS (SELECT FROM autoprunetaskstatus t WHERE t.run = r.id) LIMIT 10000`)
+	if err != nil {
+		return fmt.Errorf("looking for runs whose task is gone: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return fmt.Errorf("looking for runs whose task is gone: %w", err)
+	}
+	if err := p.stopRuns(ctx, ids...); err != nil {
+		return err
+	}
 	for _, job := range []struct {
 		what, sql string
 		args      []any
 	}{
-		{"ending runs whose task is gone", `
-			UPDATE autopruneruns r SET state = 'stopped', ended_at = clock_timestamp()
-			WHERE state = 'running' AND NOT EXISTS (SELECT FROM autoprunetaskstatus t WHERE t.run = r.id)`, nil},
 		{"forgetting old runs", `
 			DELETE FROM autopruneruns WHERE id IN (
 				SELECT id FROM autopruneruns WHERE started_at < now() - $1::interval AND COALESCE(ended_at, started_at) < now() - $1::interval

@@ -189,7 +189,7 @@ func (v *previewing) repository(ctx context.Context, target catalog.PruneTarget)
 	rules, saved := v.rules(target)
 	return v.p.catalog.PreviewSnapshot(ctx, target, func(s *catalog.PruneSnapshot) error {
 		rules.Now, v.out.Now = s.Now, s.Now
-		r := &reading{p: v.p, s: s, target: target, saved: saved, alive: v.alive}
+		r := &reading{p: v.p, s: s, target: target, saved: saved, alive: v.alive, step: v.alive}
 		verdict, err := Evaluate(rules, r.repository(ctx))
 		if err != nil {
 			return err
@@ -225,11 +225,11 @@ func (v *previewing) repository(ctx context.Context, target catalog.PruneTarget)
 	})
 }
 
-func (v *previewing) alive(context.Context) error {
+func (v *previewing) alive(ctx context.Context) error {
 	if time.Now().After(v.until) {
 		return errTimeOver
 	}
-	return nil
+	return ctx.Err()
 }
 
 // tell adds a tag to the preview.

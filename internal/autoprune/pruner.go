@@ -90,7 +90,7 @@ func New(o Options) (*Pruner, error) {
 	}
 	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m, previews: make(chan struct{}, 2), logged: make(map[string]string)}
 	p.loop = worker.New(worker.Options{
-		Name: "autoprune", Batch: p.work, Next: p.next, Timeout: 10*time.Minute + 2*o.Turn,
+		Name: "autoprune", Batch: p.work, Next: p.next, Timeout: time.Hour, // a turn shares its time
 		Log: o.Log, Metrics: o.Worker,
 	})
 	return p, nil

@@ -51,7 +51,7 @@ const witness = `
 		IF namespace IS NULL THEN -- the repository is being deleted
 			RETURN NULL;
 		END IF;
-		IF EXISTS (SELECT FROM tagprotectionrules r WHERE NEW.tag ~ ('^(' || r.pattern || ')$')
+		IF EXISTS (SELECT FROM tagprotectionrules r WHERE NEW.tag ~ r.searched
 			AND COALESCE(r.namespace_id, namespace) = namespace AND COALESCE(r.repository_id, NEW.repository_id) = NEW.repository_id) THEN
 			INSERT INTO wrong VALUES (format('%s is protected and was deleted', NEW.tag));
 		END IF;
@@ -73,7 +73,7 @@ const witness = `
 				SELECT count(DISTINCT tag) FROM pushes u WHERE u.repository_id = NEW.repository_id AND u.tag <> NEW.tag
 					AND u.pushed >= was) < (p ->> 'numTags')::bigint THEN
 				INSERT INTO wrong VALUES (format('%s was among the newest of %s', NEW.tag, p));
-			ELSIF p ? 'tagPattern' AND NEW.tag !~ ('^(' || (p ->> 'tagPattern') || ')$') THEN
+			ELSIF p ? 'tagPattern' AND NEW.tag !~ (p ->> 'tagPattern') THEN
 				INSERT INTO wrong VALUES (format('%s does not match %s', NEW.tag, p));
 			END IF;
 		END LOOP;
@@ -399,12 +399,18 @@ func (s *storm) verifyRest() {
 		if slices.ContainsFunc(rules, func(r catalog.ProtectionRule) bool { return r.HoldsIn(target) && r.Pattern.Match(one.Tag) }) {
 			continue
 		}
-		for _, p := range s.policies(namespace, one.Path) {
-			if slices.Contains(one.Exempt, p.ID) || p.Pattern != "" && !regexp.MustCompile("^("+p.Pattern+")$").MatchString(one.Tag) {
+		policies := s.policies(namespace, one.Path)
+		old := func(p plainPolicy) bool { return p.Age > 0 && one.Pushed.Before(now.Add(-p.Age)) && p.selects(one.Tag) }
+		first := slices.ContainsFunc(policies, old) // an undo has restored it: it doesn't count
+		for _, p := range policies {
+			if slices.Contains(one.Exempt, p.ID) || !p.selects(one.Tag) {
 				continue
 			}
 			key := one.Path + p.ID
-			if counts[key]++; p.Number > 0 && counts[key] > p.Number {
+			if !first {
+				counts[key]++
+			}
+			if p.Number > 0 && counts[key] > p.Number {
 				s.t.Errorf("%s:%s is left, and isn't among the newest %d", one.Path, one.Tag, p.Number)
 			}
 			if p.Age > 0 && one.Pushed.Before(now.Add(-p.Age)) {
@@ -418,6 +424,10 @@ type plainPolicy struct {
 	ID, Pattern string
 	Number      int64
 	Age         time.Duration
+}
+
+func (p plainPolicy) selects(tag string) bool {
+	return p.Pattern == "" || regexp.MustCompile(p.Pattern).MatchString(tag)
 }
 
 func (s *storm) policies(namespace, path string) []plainPolicy {

@@ -142,7 +142,7 @@ func TestWhatChangesAfterTheSelection(t *testing.T) {
 		"the repository is deleted with its policy": {repository, func(m *middle) error {
 			m.exec("DELETE FROM repositories WHERE path = 'app/a'")
 			return nil
-		}, nil, true}, // its rows are about to be drained anyway
+		}, all, true}, // its rows are drained by others
 		"the default is deleted": {defaults, func(m *middle) error {
 			return m.pruner.Delete(m.t.Context(), m.scope, m.policy)
 		}, all, true},

@@ -18,9 +18,9 @@ type reading struct {
 	s      *catalog.PruneSnapshot
 	target catalog.PruneTarget
 	saved  []Saved // the policies, in the order of the rules
-	// alive is asked before each page whether to go on. Nil: always.
-	alive func(ctx context.Context) error
-	seen  int64 // tags of the last time through
+	// alive is asked before each page whether to go on, and step for every few tags.
+	alive, step func(ctx context.Context) error
+	seen        int64 // tags of the last time through
 
 	exemptions *bool // whether the repository has any; nil: not looked yet
 
@@ -72,6 +72,10 @@ func (r *reading) tags(ctx context.Context) iter.Seq2[going, error] {
 			}
 			r.seen += int64(len(page))
 			for i := range page {
+				if err := r.pace(ctx, i); err != nil {
+					yield(going{}, err)
+					return
+				}
 				if !yield(page[i], nil) {
 					return
 				}
@@ -84,11 +88,21 @@ func (r *reading) tags(ctx context.Context) iter.Seq2[going, error] {
 	}
 }
 
+// stepTags is for how many tags there is a step: patterns may take a millisecond of each
+// tag, and the clock takes as long as a tag without patterns.
+const stepTags = 16
+
+// pace makes a step now and then.
+func (r *reading) pace(ctx context.Context, i int) error {
+	if i%stepTags != 0 {
+		return nil
+	}
+	return r.step(ctx)
+}
+
 func (r *reading) page(ctx context.Context, last string) ([]going, error) {
-	if r.alive != nil {
-		if err := r.alive(ctx); err != nil {
-			return nil, err
-		}
+	if err := r.alive(ctx); err != nil {
+		return nil, err
 	}
 	page := r.memory[:0]
 	err := r.s.Tags(ctx, last, r.p.opt.Page, func(t catalog.PruneTag) {
@@ -183,6 +197,9 @@ func (r *reading) fillUses(ctx context.Context, page []going) error {
 	}
 	var asked []*Tag
 	for i := range page {
+		if err := r.pace(ctx, i); err != nil {
+			return err
+		}
 		for _, s := range r.saved {
 			if s.Policy.Method() == LastPulled && s.Policy.Considers(page[i].Name) {
 				asked = append(asked, &page[i].tag)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -18,7 +19,7 @@ import (
 // Events that notices tell.
 const (
 	EventStarted  = "autoprune.started"  // before the first tag of a run is deleted
-	EventFinished = "autoprune.finished" // of a run that deleted something, or failed
+	EventFinished = "autoprune.finished" // of a run whose beginning was told, or that failed
 )
 
 // StartedNotice is what EventStarted tells.
@@ -82,21 +83,22 @@ func (u *turn) makeRun(ctx context.Context, q execer) error {
 	return nil
 }
 
-// record adds to what the run did to a repository.
+// record adds to what the run did to the repository. tags are those that it hasn't
+// counted yet.
 //
 // The commit isn't waited for: should the machine go down, the tags of the last
 // moment are there again, with no entry of their deletion, and the next turn deletes
 // them. The commit that ends a turn is waited for, and with it those before.
-func (u *turn) record(ctx context.Context, tx pgx.Tx, t catalog.PruneTarget, deleted int64, counts map[string]int64) error {
+func (v *visit) record(ctx context.Context, tx pgx.Tx, deleted, tags int64, counts map[string]int64) error {
 	b := new(pgx.Batch)
-	b.Queue("UPDATE autopruneruns SET deleted = deleted + $2 WHERE id = $1", u.task.run, deleted)
+	b.Queue("UPDATE autopruneruns SET deleted = deleted + $2, tags = tags + $3 WHERE id = $1", v.turn.task.run, deleted, tags)
 	b.Queue(`
-		INSERT INTO autopruneruns_repositories AS r (run, repository_id, repository, deleted, policies)
-		VALUES ($1, $2, $3, $4, $5)
-		ON CONFLICT (run, repository_id) DO UPDATE SET deleted = r.deleted + EXCLUDED.deleted,
+		INSERT INTO autopruneruns_repositories AS r (run, repository_id, repository, deleted, policies, tags)
+		VALUES ($1, $2, $3, $4, $5, $6)
+		ON CONFLICT (run, repository_id) DO UPDATE SET deleted = r.deleted + EXCLUDED.deleted, tags = r.tags + EXCLUDED.tags,
 			policies = (SELECT jsonb_object_agg(key, COALESCE((r.policies ->> key)::bigint, 0) + COALESCE((EXCLUDED.policies ->> key)::bigint, 0))
 				FROM jsonb_object_keys(r.policies || EXCLUDED.policies) AS key)`,
-		u.task.run, t.ID, t.Path, deleted, counts)
+		v.turn.task.run, v.target.ID, v.target.Path, deleted, counts, tags)
 	b.Queue("SELECT set_config('synchronous_commit', 'off', true)")
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("recording a run: %w", err)
@@ -158,6 +160,7 @@ type run struct {
 	repositories, tags, deleted, failed int64
 	busy                                time.Duration
 	err                                 string
+	announced                           bool // its beginning was told
 }
 
 // addTurn adds this turn to the run's row; a run that is finished gets its end.
@@ -176,9 +179,9 @@ func (u *turn) addTurn(ctx context.Context, tx pgx.Tx, finished string) (*run, e
 			state = CASE WHEN $8::text = '' THEN state WHEN failed + $4 > 0 THEN 'failure' ELSE $8 END,
 			ended_at = CASE WHEN $8 <> '' THEN clock_timestamp() END
 		WHERE id = $1
-		RETURNING state, started_at, ended_at, repositories, tags, deleted, failed, busy, COALESCE(error, '')`,
-		u.task.run, u.repositories, u.tags, u.failed, shorten(u.firstError), time.Since(u.began), string(notices), finished).
-		Scan(&r.state, &r.started, &ended, &r.repositories, &r.tags, &r.deleted, &r.failed, &r.busy, &r.err)
+		RETURNING state, started_at, ended_at, repositories, tags, deleted, failed, busy, COALESCE(error, ''), announced`,
+		u.task.run, u.repositories, u.tags, u.failed, shorten(u.firstError), u.busy(), string(notices), finished).
+		Scan(&r.state, &r.started, &ended, &r.repositories, &r.tags, &r.deleted, &r.failed, &r.busy, &r.err, &r.announced)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -217,13 +220,8 @@ func (u *turn) finish(ctx context.Context) error {
 		if err := u.p.free(ctx, tx, u.task, r.status()+u.skipped()); err != nil {
 			return err
 		}
-		if told = u.p.opt.Notify != nil && (r.deleted > 0 || r.failed > 0); told {
-			return u.p.opt.Notify(ctx, tx, EventFinished, FinishedNotice{
-				Run: u.task.run.String(), Namespace: u.task.name, State: r.state, Started: r.started, Ended: r.ended,
-				Deleted: r.deleted, Failed: r.failed, Error: r.err,
-			})
-		}
-		return nil
+		told, err = u.p.tellEnd(ctx, tx, u.task.run.String(), u.task.name, r)
+		return err
 	})
 	if err != nil {
 		return err
@@ -233,10 +231,27 @@ func (u *turn) finish(ctx context.Context) error {
 		u.p.log.InfoContext(ctx, "pruned a namespace", "namespace", u.task.name, "run", u.task.run, "state", r.state,
 			"tags", r.tags, "deleted", r.deleted, "repositories", r.repositories, "failed", r.failed, "took", r.busy)
 	}
-	if told && u.p.opt.Notified != nil {
-		u.p.opt.Notified()
-	}
+	u.p.notified(told)
 	return nil
+}
+
+// tellEnd queues the notice that a run has ended, unless it was as silent as one with
+// nothing to do: what told of its beginning tells of its end, however it came.
+func (p *Pruner) tellEnd(ctx context.Context, tx pgx.Tx, id, namespace string, r *run) (told bool, err error) {
+	if p.opt.Notify == nil || !r.announced && r.deleted == 0 && r.failed == 0 && r.state != "failure" {
+		return false, nil
+	}
+	return true, p.opt.Notify(ctx, tx, EventFinished, FinishedNotice{
+		Run: id, Namespace: namespace, State: r.state, Started: r.started, Ended: r.ended,
+		Deleted: r.deleted, Failed: r.failed, Error: r.err,
+	})
+}
+
+// notified says that notices were committed, if there were any.
+func (p *Pruner) notified(told bool) {
+	if told && p.opt.Notified != nil {
+		p.opt.Notified()
+	}
 }
 
 // status is the run in a task's words.
@@ -266,7 +281,7 @@ func (u *turn) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	took := time.Since(u.began)
+	took := u.busy()
 	done, err := tx.Exec(ctx, `
 		UPDATE autopruneruns SET ended_at = clock_timestamp(), times = times + 1, repositories = $2, tags = $3, busy = busy + $4::interval
 		WHERE id = (SELECT id FROM autopruneruns WHERE namespace = $1 ORDER BY started_at DESC, id DESC LIMIT 1)
@@ -293,38 +308,77 @@ func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
 	if db.Unavailable(failure) {
 		return failure
 	}
+	told := false
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
+		told = false
 		if err := p.keep(ctx, tx, t); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, `
+		r := &run{state: "failure"}
+		err := tx.QueryRow(ctx, `
 			INSERT INTO autopruneruns (id, namespace_id, namespace, state, ended_at, error)
 			VALUES ($1, $2, $3, 'failure', clock_timestamp(), $4)
-			ON CONFLICT (id) DO UPDATE SET state = 'failure', ended_at = clock_timestamp(), error = EXCLUDED.error`,
-			t.run, t.namespace, t.name, shorten(failure.Error()))
+			ON CONFLICT (id) DO UPDATE SET state = 'failure', ended_at = clock_timestamp(), error = EXCLUDED.error
+			RETURNING started_at, ended_at, deleted, failed, error, announced`,
+			t.run, t.namespace, t.name, shorten(failure.Error())).Scan(&r.started, &r.ended, &r.deleted, &r.failed, &r.err, &r.announced)
 		if err != nil {
 			return err
 		}
-		return p.free(ctx, tx, t, "failure: "+shorten(failure.Error()))
+		if err := p.free(ctx, tx, t, "failure: "+shorten(failure.Error())); err != nil {
+			return err
+		}
+		told, err = p.tellEnd(ctx, tx, t.run.String(), t.name, r)
+		return err
 	})
 	if err != nil {
 		return errors.Join(failure, err)
 	}
 	p.metrics.runs.WithLabelValues("failure").Inc()
+	p.notified(told)
 	return nil
 }
 
 // stopRun ends a run whose task is gone, with its namespace or its policies. One
 // that another worker goes on with has its task.
-func (p *Pruner) stopRun(ctx context.Context, t *task) error {
-	done, err := p.db.Pool.Exec(ctx, `
-		UPDATE autopruneruns SET state = 'stopped', ended_at = clock_timestamp()
-		WHERE id = $1 AND state = 'running' AND NOT EXISTS (SELECT FROM autoprunetaskstatus WHERE run = $1)`, t.run)
+func (p *Pruner) stopRun(ctx context.Context, t *task) error { return p.stopRuns(ctx, t.run) }
+
+// stopRuns ends those of the runs that are running and whose task is gone, and tells.
+func (p *Pruner) stopRuns(ctx context.Context, ids ...uuid.UUID) error {
+	stopped, told := 0, false
+	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
+		stopped, told = 0, false
+		rows, err := tx.Query(ctx, `
+			UPDATE autopruneruns r SET state = 'stopped', ended_at = clock_timestamp(), tags = GREATEST(tags, deleted)
+			WHERE id = ANY ($1) AND state = 'running' AND NOT EXISTS (SELECT FROM autoprunetaskstatus t WHERE t.run = r.id)
+			RETURNING id::text, namespace, started_at, ended_at, deleted, failed, COALESCE(error, ''), announced`, ids)
+		if err != nil {
+			return err
+		}
+		type ended struct {
+			id, namespace string
+			run
+		}
+		list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e ended, err error) {
+			e.state = "stopped"
+			return e, row.Scan(&e.id, &e.namespace, &e.started, &e.ended, &e.deleted, &e.failed, &e.err, &e.announced)
+		})
+		if err != nil {
+			return err
+		}
+		for _, e := range list {
+			one, err := p.tellEnd(ctx, tx, e.id, e.namespace, &e.run)
+			if err != nil {
+				return err
+			}
+			told = told || one
+		}
+		stopped = len(list)
+		return nil
+	})
 	if err != nil {
 		return fmt.Errorf("recording that a run was stopped: %w", err)
 	}
-	if done.RowsAffected() > 0 {
-		p.metrics.runs.WithLabelValues("stopped").Inc()
-	}
+	p.metrics.runs.WithLabelValues("stopped").Add(float64(stopped))
+	p.notified(told)
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
@@ -15,8 +17,12 @@ type turn struct {
 	task     *task
 	policies *policies
 	began    time.Time
+	slice    time.Time // when the time began that is the namespace's alone
 	renewed  time.Time
-	begun    bool // the run's row is there, and its beginning was told
+	shared   time.Duration // that other namespaces had meanwhile
+	nested   bool          // the turn is in the time that another one shares
+	begun    bool          // the run's row is there, and its beginning was told
+	visited  bool          // a repository was begun
 
 	repositories, tags, deleted, failed int64
 	firstError                          string
@@ -38,23 +44,28 @@ func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	p.metrics.turns.Inc()
-	deleted, err := p.turn(ctx, t)
-	switch {
-	case errors.Is(err, errLost):
-		p.log.InfoContext(ctx, "left a namespace in the middle of its pruning", "namespace", t.name, "run", t.run, "reason", err)
-		return true, p.stopRun(ctx, t)
-	case err != nil:
-		return false, err
-	case deleted > 0, t.asked:
-		return true, nil
+	deleted, err := p.turnOrStop(ctx, t, false)
+	if err != nil || deleted > 0 || t.asked {
+		return err == nil, err
 	}
 	// What found nothing is to cost next to nothing, however many namespaces.
 	p.rest = min(time.Duration(float64(time.Since(began))*(1/p.opt.IdleShare-1)), p.opt.Interval)
 	return false, nil
 }
 
+// turnOrStop is a turn, and the end of the run when the task is lost, which counts as
+// something done.
+func (p *Pruner) turnOrStop(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
+	deleted, err = p.turn(ctx, t, nested)
+	if errors.Is(err, errLost) {
+		p.log.InfoContext(ctx, "left a namespace in the middle of its pruning", "namespace", t.name, "run", t.run, "reason", err)
+		return max(deleted, 1), p.stopRun(ctx, t)
+	}
+	return deleted, err
+}
+
 // turn prunes a namespace until it is done or others are to have their turn.
-func (p *Pruner) turn(ctx context.Context, t *task) (deleted int64, err error) {
+func (p *Pruner) turn(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
 	l, err := p.load(ctx, p.db.Pool, t.namespace)
 	if err != nil {
 		return 0, p.fail(ctx, t, err)
@@ -69,7 +80,8 @@ func (p *Pruner) turn(ctx context.Context, t *task) (deleted int64, err error) {
 		}
 		return 1, p.park(ctx, p.db.Pool, t) // somebody changes policies: look again
 	}
-	u := &turn{p: p, task: t, policies: l, began: time.Now(), renewed: time.Now(), notices: l.unreadable()}
+	now := time.Now()
+	u := &turn{p: p, task: t, policies: l, began: now, slice: now, renewed: now, nested: nested, notices: l.unreadable()}
 	u.unreadable = len(u.notices)
 	p.tellUnreadable(ctx, t, u.notices)
 	done, err := u.namespace(ctx)
@@ -129,7 +141,47 @@ func (u *turn) namespace(ctx context.Context) (done bool, err error) {
 }
 
 // over says that others are to have their turn.
-func (u *turn) over() bool { return time.Since(u.began) >= u.p.opt.Turn }
+func (u *turn) over() bool { return time.Since(u.slice) >= u.p.opt.Turn }
+
+// busy is how long the turn has worked.
+func (u *turn) busy() time.Duration { return time.Since(u.began) - u.shared }
+
+// errTurnOver says that a turn has to end in the middle of a repository.
+var errTurnOver = errors.New("others are to have their turn")
+
+// share lets other namespaces have their turns for as long as one lasts, and begins
+// another for this one. A repository is judged as it is at one moment, and what was
+// judged can't be kept for a later turn; so one whose judgement takes longer than a turn
+// is judged with such pauses. In a pause there is no other: a turn that needs one ends,
+// without what it hasn't judged to its end, and has it when its own time comes.
+func (u *turn) share(ctx context.Context) error {
+	if u.nested {
+		return errTurnOver
+	}
+	began := time.Now()
+	for time.Since(began) < u.p.opt.Turn {
+		u.renewed = time.Now()
+		if err := u.p.renew(ctx, u.task); err != nil {
+			return err
+		}
+		t, err := u.p.claim(ctx)
+		if err != nil {
+			return err
+		}
+		if t == nil {
+			break
+		}
+		u.p.metrics.turns.Inc()
+		if _, err := u.p.turnOrStop(ctx, t, true); err != nil {
+			u.p.log.ErrorContext(ctx, "a turn failed", "namespace", t.name, "run", t.run, "error", err)
+			break
+		}
+	}
+	u.shared += time.Since(began)
+	u.slice = time.Now()
+	u.renewed = u.slice
+	return errors.Join(ctx.Err(), u.p.renew(ctx, u.task))
+}
 
 // alive renews the lease when a third of it is over.
 func (u *turn) alive(ctx context.Context) error {
@@ -151,13 +203,21 @@ func (u *turn) repository(ctx context.Context, target catalog.PruneTarget) (done
 		return true, nil
 	}
 	v := &visit{turn: u, target: target, saved: saved}
+	if err := v.findEarlier(ctx); err != nil {
+		return false, err
+	}
 	err = u.p.catalog.PruneSnapshot(ctx, target, func(s *catalog.PruneSnapshot) error {
 		return v.prune(ctx, s, rules)
 	})
-	u.tags += v.tags
+	if !v.counted && !v.cut {
+		u.tags += v.uncounted()
+	}
 	switch {
 	case err == nil:
 		return !v.cut, nil
+	case errors.Is(err, catalog.ErrRepositoryGone):
+		u.p.log.InfoContext(ctx, "left a repository that is gone", "repository", target.Path, "run", u.task.run)
+		return true, nil
 	case errors.Is(err, errLost), errors.Is(err, errOutdated), ctx.Err() != nil:
 		return false, err
 	}
@@ -175,9 +235,68 @@ type visit struct {
 	turn   *turn
 	target catalog.PruneTarget
 	saved  []Saved // of the rules' policies, in their order
-	tags   int64   // that were looked at
+	pages  int     // that were read
 	cut    bool    // there is more to do, in another turn
 	held   bool    // attached tags stayed because a tag still reaches their image
+
+	// earlier turns of the run have deleted so many of the repository's tags, and have
+	// counted so many.
+	earlierDeleted, earlierTags int64
+	tags                        int64 // of the repository when the run came to it
+	counted                     bool  // tags is in the run's row
+
+	// judging is how long the judgement took, and deleting when the deletion began, in
+	// time of the turn's own. Zero: it hasn't.
+	judging, deleting time.Duration
+	// finishing says that what is attached to images without a tag is being deleted. It
+	// isn't put off: the next turn couldn't tell such an image from one that never had a
+	// tag, whose signatures stay.
+	finishing bool
+}
+
+// findEarlier finds what an earlier turn of the run has done in the repository. It can
+// be the first one of a turn alone.
+func (v *visit) findEarlier(ctx context.Context) error {
+	u := v.turn
+	first := u.task.resumed && !u.visited
+	if u.visited = true; !first {
+		return nil
+	}
+	err := u.p.db.Pool.QueryRow(ctx, "SELECT deleted, tags FROM autopruneruns_repositories WHERE run = $1 AND repository_id = $2",
+		u.task.run, v.target.ID).Scan(&v.earlierDeleted, &v.earlierTags)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("looking for what the run has done in %s: %w", v.target.Path, err)
+	}
+	return nil
+}
+
+// uncounted is how many tags of the repository the run hasn't counted yet.
+func (v *visit) uncounted() int64 { return max(0, v.tags-v.earlierTags) }
+
+// alive renews the lease, and ends the visit of a repository that was deleted.
+func (v *visit) alive(ctx context.Context) error {
+	if err := v.turn.alive(ctx); err != nil {
+		return err
+	}
+	if v.pages++; v.pages == 1 {
+		return nil
+	}
+	return v.turn.p.catalog.PruneTargetLives(ctx, v.target)
+}
+
+// step lets others have their turns when this one's time is over. The deletion ends the
+// turn then, once it has taken as long as the judgement, which the next turn repeats.
+func (v *visit) step(ctx context.Context) error {
+	u := v.turn
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case !u.over(), v.finishing && u.nested:
+		return nil
+	case !v.finishing && v.deleting != 0 && u.busy()-v.deleting >= v.judging:
+		return errTurnOver
+	}
+	return u.share(ctx)
 }
 
 // prune judges the repository's tags and deletes those that go: images first, page
@@ -187,16 +306,23 @@ type visit struct {
 func (v *visit) prune(ctx context.Context, s *catalog.PruneSnapshot, rules Rules) error {
 	u := v.turn
 	rules.Now = s.Now
-	r := reading{p: u.p, s: s, target: v.target, saved: v.saved, alive: u.alive, memory: u.page}
+	r := reading{p: u.p, s: s, target: v.target, saved: v.saved, alive: v.alive, step: v.step, memory: u.page}
 	defer func() { u.page = r.memory }()
+	began := u.busy()
 	verdict, err := Evaluate(rules, r.repository(ctx))
+	if errors.Is(err, errTurnOver) {
+		v.cut = true
+		return nil
+	}
 	if err != nil {
 		return err
 	}
+	v.deleting = u.busy()
+	v.judging = v.deleting - began
 	for _, n := range verdict.Notices() {
 		u.notices[v.saved[n.Policy].ID] = n.Text
 	}
-	v.tags = r.seen
+	v.tags = v.earlierDeleted + r.seen
 	if !verdict.may {
 		return nil
 	}
@@ -205,9 +331,10 @@ func (v *visit) prune(ctx context.Context, s *catalog.PruneSnapshot, rules Rules
 		attached = attached || g.attached
 		return !g.attached
 	}, v.deleteTags)
-	if err != nil || !attached {
+	if err != nil || !attached && len(verdict.gone) == 0 {
 		return err
 	}
+	v.finishing = true
 	cut := v.cut
 	for before := int64(-1); u.deleted > before; { // an attached tag may be the image of others
 		before, v.cut, v.held = u.deleted, false, false
@@ -247,6 +374,10 @@ func (v *visit) each(ctx context.Context, r *reading, verdict *Verdict, want fun
 		return v.deleteBatch(ctx, verdict, list, del)
 	}
 	for t, err := range r.tags(ctx) {
+		if errors.Is(err, errTurnOver) {
+			v.cut = true
+			break
+		}
 		if err != nil {
 			return err
 		}
@@ -264,10 +395,6 @@ func (v *visit) each(ctx context.Context, r *reading, verdict *Verdict, want fun
 		}
 		if err := flush(); err != nil {
 			return err
-		}
-		if v.turn.over() {
-			v.cut = true
-			break
 		}
 	}
 	return flush()

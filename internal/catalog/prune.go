@@ -61,6 +61,19 @@ func (c *Catalog) PruneTargets(ctx context.Context, namespace, after int64, n in
 	return list, nil
 }
 
+// PruneTargetLives tells whether the repository is still there. Error: ErrRepositoryGone.
+func (c *Catalog) PruneTargetLives(ctx context.Context, t PruneTarget) error {
+	var lives bool
+	err := c.opt.Pruning.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM live_repositories WHERE id = $1)", t.ID).Scan(&lives)
+	if err != nil {
+		return fmt.Errorf("looking for repository %s: %w", t.Path, err)
+	}
+	if !lives {
+		return ErrRepositoryGone
+	}
+	return nil
+}
+
 // PruneTag is what pruning looks at in a tag.
 type PruneTag struct {
 	ID, Manifest int64
@@ -77,6 +90,12 @@ const SubjectMissing = -1
 
 // PruneSnapshot reads a repository as it was at one moment. It is for one
 // goroutine.
+//
+// Its statements have one sensible plan each, whatever statistics say: those of a new
+// or emptied table make any index look as good as the right one, and another one reads
+// all of a repository for each row. So a manifest is looked for by a range of one id or
+// digest in the order of these, which their index alone gives without sorting, and layers
+// in the order that the index by manifest gives.
 type PruneSnapshot struct {
 	// Now is the database's time when the snapshot was taken.
 	Now    time.Time
@@ -132,10 +151,12 @@ func (s *PruneSnapshot) Tags(ctx context.Context, last string, n int, each func(
 			ORDER BY name LIMIT $4) t
 		CROSS JOIN LATERAL (
 			SELECT subject_digest FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = t.manifest_id OFFSET 0) m
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN t.manifest_id AND t.manifest_id
+			ORDER BY id LIMIT 1) m
 		LEFT JOIN LATERAL (
 			SELECT id FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = m.subject_digest OFFSET 0) subject ON true
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest BETWEEN m.subject_digest AND m.subject_digest
+			ORDER BY digest LIMIT 1) subject ON true
 		ORDER BY t.name`
 	}
 	rows, err := s.tx.Query(ctx, sql, s.target.NamespaceID, s.target.ID, last, n)
@@ -209,7 +230,8 @@ func (s *PruneSnapshot) Parents(ctx context.Context, manifests []int64) ([]Manif
 		SELECT x.parent_id, x.child_id FROM unnest($3::bigint[]) AS want (id)
 		CROSS JOIN LATERAL (
 			SELECT parent_id, child_id FROM manifest_references
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = want.id OFFSET 0) x`, manifests)
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id BETWEEN want.id AND want.id
+			ORDER BY child_id OFFSET 0) x`, manifests)
 }
 
 // Children are the links from the manifests given to those they list as indexes.
@@ -230,11 +252,12 @@ func (s *PruneSnapshot) Subjects(ctx context.Context, manifests []int64) ([]Mani
 		SELECT subject.id, want.id FROM unnest($3::bigint[]) AS want (id)
 		CROSS JOIN LATERAL (
 			SELECT subject_digest FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = want.id
-				AND subject_digest IS NOT NULL OFFSET 0) m
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN want.id AND want.id
+				AND subject_digest IS NOT NULL ORDER BY id LIMIT 1) m
 		CROSS JOIN LATERAL (
 			SELECT id FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = m.subject_digest OFFSET 0) subject`, manifests)
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest BETWEEN m.subject_digest AND m.subject_digest
+			ORDER BY digest LIMIT 1) subject`, manifests)
 }
 
 // Referrers are the links from the manifests given to those whose subject they are.
@@ -246,7 +269,8 @@ func (s *PruneSnapshot) Referrers(ctx context.Context, manifests []int64) ([]Man
 		SELECT want.id, r.id FROM unnest($3::bigint[]) AS want (id)
 		CROSS JOIN LATERAL (
 			SELECT digest FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = want.id OFFSET 0) m
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN want.id AND want.id
+			ORDER BY id LIMIT 1) m
 		CROSS JOIN LATERAL (
 			SELECT id FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = m.digest OFFSET 0) r`, manifests)
@@ -289,13 +313,13 @@ func (c *Catalog) PruneUnused(ctx context.Context, repositories []PruneTarget, m
 			CROSS JOIN LATERAL (
 				SELECT digest FROM layers
 				WHERE top_level_namespace_id = g.namespace_id AND repository_id = g.repository_id AND manifest_id = g.id
-				OFFSET 0) l
+				ORDER BY digest OFFSET 0) l
 			UNION
 			SELECT m.digest FROM going g
 			CROSS JOIN LATERAL (
 				SELECT configuration_blob_digest AS digest FROM manifests
-				WHERE top_level_namespace_id = g.namespace_id AND repository_id = g.repository_id AND id = g.id
-					AND configuration_blob_digest IS NOT NULL OFFSET 0) m
+				WHERE top_level_namespace_id = g.namespace_id AND repository_id = g.repository_id AND id BETWEEN g.id AND g.id
+					AND configuration_blob_digest IS NOT NULL ORDER BY id LIMIT 1) m
 		)
 		SELECT COALESCE(sum(b.size), 0)::bigint FROM held h
 		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = h.digest OFFSET 0) b

@@ -37,7 +37,8 @@ func (c *Catalog) DigestsBelow(ctx context.Context, repository int64, manifests 
 		SELECT b.root, m.digest FROM below b
 		CROSS JOIN LATERAL (
 			SELECT digest FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = b.id OFFSET 0) m`,
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN b.id AND b.id
+			ORDER BY id LIMIT 1) m`,
 		namespace, repository, manifests)
 	if err != nil {
 		return nil, failed(err)

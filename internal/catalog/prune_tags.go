@@ -32,17 +32,39 @@ type Pruning struct{ tx pgx.Tx }
 // Tx is the transaction itself, for what belongs to it.
 func (p Pruning) Tx() pgx.Tx { return p.tx }
 
+// beginPruning begins a transaction in which tables aren't hashed or sorted for a join:
+// Delete joins a few rows to their places in a table, for which statistics of a smaller
+// table make reading all of it look cheaper.
+const beginPruning = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`
+
 // Prune calls fn in a READ COMMITTED transaction of the pool for pruning,
 // whose lock timeout is short. It runs once; ErrTargetBusy says that it lost a race
 // and left nothing.
 func (c *Catalog) Prune(ctx context.Context, fn func(p Pruning) error) error {
-	err := pgx.BeginTxFunc(ctx, c.opt.Pruning.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, c.opt.Pruning.Pool, pgx.TxOptions{BeginQuery: beginPruning}, func(tx pgx.Tx) error {
 		return fn(Pruning{tx})
 	})
 	if code := db.Code(err); code == db.CodeLockNotAvailable || db.Retryable(err) {
 		return fmt.Errorf("%w: %w", ErrTargetBusy, err)
 	}
 	return err
+}
+
+// ErrRepositoryGone says that the repository was deleted: nothing of it is pruned any
+// more, its rows are drained.
+var ErrRepositoryGone = errors.New("the repository is gone")
+
+// KeepRepository keeps the repository from being deleted until the transaction ends.
+// Error: ErrRepositoryGone.
+func (p Pruning) KeepRepository(ctx context.Context, t PruneTarget) error {
+	done, err := p.tx.Exec(ctx, "SELECT FROM repositories WHERE id = $1 FOR KEY SHARE", t.ID)
+	if err != nil {
+		return fmt.Errorf("locking repository %s: %w", t.Path, err)
+	}
+	if done.RowsAffected() == 0 {
+		return ErrRepositoryGone
+	}
+	return nil
 }
 
 // PruneBatch is tags of a repository that are to go, and what the audit log is to
@@ -72,6 +94,10 @@ type PruneReason struct {
 // moment is left alone. They are locked in the order of their names, as a put does.
 // It returns how many went for each of the reasons.
 //
+// The comparisons with IS NOT DISTINCT FROM can't use an index, so that a row is found by
+// its name alone and, when it is deleted, by its place: statistics that know of few tags
+// of a manifest made each row cost a look at all 60,000 of one.
+//
 // The rows are locked and their condition is checked on what is locked, the newest
 // version; the deletion takes that version by its place, if the statement can see
 // it, and checks again. One that it can't see came after the statement began, and
@@ -93,13 +119,13 @@ func (p Pruning) Delete(ctx context.Context, b PruneBatch) (deleted []int64, err
 			SELECT w.*, t.tableoid, t.ctid FROM want w
 			CROSS JOIN LATERAL (
 				SELECT tableoid, ctid FROM tags
-				WHERE repository_id = $6 AND top_level_namespace_id = $5 AND name = w.name AND id = w.id
-					AND manifest_id = w.manifest_id AND COALESCE(updated_at, created_at) = w.pushed
+				WHERE repository_id = $6 AND top_level_namespace_id = $5 AND name = w.name
+					AND (id, manifest_id, COALESCE(updated_at, created_at)) IS NOT DISTINCT FROM (w.id, w.manifest_id, w.pushed)
 				FOR UPDATE SKIP LOCKED) t
 		), gone AS (
 			DELETE FROM tags t USING locked l
-			WHERE t.top_level_namespace_id = $5 AND t.ctid = l.ctid AND t.tableoid = l.tableoid AND t.id = l.id
-				AND t.manifest_id = l.manifest_id AND COALESCE(t.updated_at, t.created_at) = l.pushed
+			WHERE t.top_level_namespace_id = $5 AND t.ctid = l.ctid AND t.tableoid = l.tableoid
+				AND (t.id, t.manifest_id, COALESCE(t.updated_at, t.created_at)) IS NOT DISTINCT FROM (l.id, l.manifest_id, l.pushed)
 			RETURNING t.name, t.manifest_id, t.created_at, t.updated_at, l.why
 		), logged AS (`+b.Audit.orNone().Insert(`
 			SELECT $12::text AS kind, split_part($13::text, '/', 1) AS namespace, $13::text AS repository,
@@ -109,7 +135,8 @@ func (p Pruning) Delete(ctx context.Context, b PruneBatch) (deleted []int64, err
 					ELSE jsonb_build_object('created_at', g.created_at, 'updated_at', g.updated_at) END AS detail
 			FROM gone g CROSS JOIN LATERAL (
 				SELECT digest FROM manifests
-				WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = g.manifest_id OFFSET 0) m`)+`)
+				WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id BETWEEN g.manifest_id AND g.manifest_id
+				ORDER BY id LIMIT 1) m`)+`)
 		SELECT why, count(*) FROM gone GROUP BY why`,
 		append(b.Audit.orNone().Who(ctx), b.Target.NamespaceID, b.Target.ID, ids, names, manifests, pushed, b.Why,
 			b.Kind, b.Target.Path, policies, b.Run, details)...)
@@ -152,14 +179,17 @@ func (p Pruning) HoldImages(ctx context.Context, t PruneTarget, images []int64) 
 		_, err := p.tx.Exec(ctx, `
 			SELECT FROM (SELECT id FROM unnest($3::bigint[]) AS id ORDER BY id) w
 			CROSS JOIN LATERAL (
-				SELECT FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = w.id
-				FOR UPDATE) m`, t.NamespaceID, t.ID, level)
+				SELECT FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN w.id AND w.id
+				ORDER BY id LIMIT 1 FOR UPDATE) m`, t.NamespaceID, t.ID, level)
 		if err != nil {
 			return nil, fmt.Errorf("locking images in %s: %w", t.Path, err)
 		}
 		rows, err := p.tx.Query(ctx, `
-			SELECT DISTINCT parent_id FROM manifest_references
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = ANY ($3)`, t.NamespaceID, t.ID, level)
+			SELECT DISTINCT x.parent_id FROM unnest($3::bigint[]) AS want (id)
+			CROSS JOIN LATERAL (
+				SELECT parent_id FROM manifest_references
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id BETWEEN want.id AND want.id
+				ORDER BY child_id OFFSET 0) x`, t.NamespaceID, t.ID, level)
 		if err == nil {
 			level, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 		}
@@ -170,7 +200,8 @@ func (p Pruning) HoldImages(ctx context.Context, t PruneTarget, images []int64) 
 	rows, err := p.tx.Query(ctx, `
 		SELECT want.id FROM unnest($3::bigint[]) AS want (id)
 		CROSS JOIN LATERAL (
-			SELECT FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = want.id OFFSET 0) m
+			SELECT FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN want.id AND want.id
+			ORDER BY id LIMIT 1) m
 		WHERE NOT EXISTS (
 			WITH RECURSIVE above AS (
 				SELECT want.id
@@ -178,12 +209,14 @@ func (p Pruning) HoldImages(ctx context.Context, t PruneTarget, images []int64) 
 				SELECT x.parent_id FROM above a
 				CROSS JOIN LATERAL (
 					SELECT parent_id FROM manifest_references
-					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = a.id OFFSET 0) x
+					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id BETWEEN a.id AND a.id
+					ORDER BY child_id OFFSET 0) x
 			)
 			SELECT FROM above a
 			CROSS JOIN LATERAL (
 				SELECT name FROM tags
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = a.id OFFSET 0) t)`,
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id BETWEEN a.id AND a.id
+				ORDER BY manifest_id LIMIT 1) t)`,
 		t.NamespaceID, t.ID, images)
 	if err != nil {
 		return nil, fmt.Errorf("looking for what keeps images in %s: %w", t.Path, err)
@@ -279,8 +312,8 @@ func restore(ctx context.Context, tx pgx.Tx, t PruneTarget, tags []PrunedTag) ([
 		SELECT FROM (SELECT DISTINCT digest FROM unnest($3::bytea[]) AS digest ORDER BY digest) want
 		CROSS JOIN LATERAL (
 			SELECT FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = want.digest
-			FOR KEY SHARE) m`, t.NamespaceID, t.ID, digests); err != nil {
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest BETWEEN want.digest AND want.digest
+			ORDER BY digest LIMIT 1 FOR KEY SHARE) m`, t.NamespaceID, t.ID, digests); err != nil {
 		return nil, err
 	}
 	rows, err := tx.Query(ctx, `
@@ -289,7 +322,8 @@ func restore(ctx context.Context, tx pgx.Tx, t PruneTarget, tags []PrunedTag) ([
 			FROM unnest($3::bytea[], $4::text[], $5::timestamptz[], $6::timestamptz[]) AS w (digest, name, created, updated)
 			LEFT JOIN LATERAL (
 				SELECT id FROM manifests
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = w.digest OFFSET 0) m ON true
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest BETWEEN w.digest AND w.digest
+				ORDER BY digest LIMIT 1) m ON true
 		), made AS (
 			INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at, updated_at)
 			SELECT $1, $2, name, manifest_id, created, updated FROM want WHERE manifest_id IS NOT NULL

@@ -1,0 +1,76 @@
+package autoprune_test
+
+import (
+	"testing"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// TestPlansWithStaleStatistics prunes 3,000 tags of one manifest, and 500 signatures,
+// whose statistics were made when there were none, or few. No statement may read all of
+// them for each: what indexes have given is counted.
+func TestPlansWithStaleStatistics(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]int{"never analyzed": -1, "analyzed empty": 0, "analyzed with few": 200} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			a := r.repository("app/a")
+			own := r.db
+			filler, err := db.Open(t.Context(), db.Options{DSN: r.dsn, ApplicationName: "pruner", Log: quiet})
+			r.must(err)
+			t.Cleanup(filler.Close)
+			r.db = filler // whose reads are counted before the run's
+			id := r.manifest(a, "m", "")
+			if before > 0 {
+				r.exec(`INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, payload, total_size)
+					SELECT $1, $2, decode('01' || repeat(md5(i::text), 2), 'hex'), 'm', '{}', 2 FROM generate_series(1, $3::int) AS i`, a.NamespaceID, a.ID, before)
+				r.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+					SELECT $1, $2, 'u' || row_number() OVER (), id FROM manifests WHERE media_type = 'm'`, a.NamespaceID, a.ID)
+			}
+			if before >= 0 {
+				r.exec("ANALYZE tags, manifests, manifest_references")
+			}
+			for part := range 3 {
+				r.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
+					SELECT $1, $2, 't' || i, $3, now() - interval '9 days' FROM generate_series($4::int, $4 + 999) AS i`, a.NamespaceID, a.ID, id, part*1000)
+			}
+			for part := range 10 {
+				r.exec(`INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, subject_digest, payload, total_size)
+					SELECT $1, $2, decode('01' || repeat(md5('s' || i), 2), 'hex'), 's',
+						CASE WHEN i % 2 = 0 THEN decode('01' || repeat(md5('s' || (i - 1)), 2), 'hex') END, '{}', 2
+					FROM generate_series(1 + $3::int, $3 + 100) AS i`, a.NamespaceID, a.ID, part*100)
+			}
+			r.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
+				SELECT $1, $2, CASE WHEN subject_digest IS NULL THEN 'i' || id ELSE 'sha256-' || encode(substr(subject_digest, 2), 'hex') || '.sig' END,
+					id, now() - interval '9 days' FROM manifests WHERE media_type = 's'`, a.NamespaceID, a.ID)
+			r.db = own
+			r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "2d"}`)
+			read := r.indexReads()
+			_, r.pruner = r.replica()
+			r.run()
+			if n, want := len(r.tags(a)), max(before, 0); n != want {
+				t.Errorf("%d tags are left, want %d", n, want)
+			}
+			for _, failure := range values[string](r, "SELECT error FROM autopruneruns_repositories WHERE error IS NOT NULL") {
+				t.Error(failure)
+			}
+			// 4,000 tags are read three or four times and deleted, with a look at what else
+			// points to a manifest; reading all for each is 4,000 times as much.
+			if read = r.indexReads() - read; read > 400_000 {
+				t.Errorf("indexes gave %d entries for 4,000 tags", read)
+			}
+		})
+	}
+}
+
+// indexReads is how many entries of indexes sessions have read that have ended; it ends
+// those of pruners.
+func (r *registry) indexReads() int64 {
+	r.t.Helper()
+	const pruners = "FROM pg_stat_activity WHERE application_name = 'pruner' AND datname = current_database()"
+	for value[int](r, "SELECT count(pg_terminate_backend(pid)) "+pruners) > 0 { //nolint:revive // until they have ended
+	}
+	return value[int64](r, "SELECT COALESCE(sum(idx_tup_read), 0)::bigint FROM pg_stat_user_indexes WHERE relname LIKE 'tags%' OR relname LIKE 'manifest%'")
+}

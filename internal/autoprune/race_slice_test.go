@@ -1,0 +1,135 @@
+package autoprune_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// expensive fills a namespace whose judgement takes many turns: long names, and patterns
+// that match none of them after trying everything.
+func (r *registry) expensive(namespace string, tags int) {
+	r.t.Helper()
+	target := r.repository(namespace + "/a")
+	for i := range tags {
+		r.tag(target, fmt.Sprintf("%s%03d", strings.Repeat("a", 120), i), "m", 10*day)
+	}
+	for i := range 20 {
+		r.policy(autoprune.Target{Namespace: namespace},
+			fmt.Sprintf(`{"method": "creation_date", "olderThan": "%dd", "tagPattern": "(a|a?a?){30}(a?){50}!$"}`, i+1))
+	}
+	r.policy(autoprune.Target{Namespace: namespace}, `{"method": "number_of_tags", "numTags": 1}`)
+}
+
+// TestJudgementSharesItsTime judges a repository for longer than a turn: another
+// namespace is pruned meanwhile, the judgement goes on after that, and each tag is
+// counted once.
+func TestJudgementSharesItsTime(t *testing.T) {
+	t.Parallel()
+	for name, namespaces := range map[string][]string{"one": {"slow"}, "two": {"slow", "slow2"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			_, r.pruner = r.replica(func(o *autoprune.Options) { o.Turn, o.Interval = 20*time.Millisecond, time.Hour })
+			for _, namespace := range namespaces {
+				r.expensive(namespace, 60)
+			}
+			fast := r.repository("fast/a")
+			r.tag(fast, "v1", "m", 10*day)
+			r.policy(autoprune.Target{Namespace: "fast"}, `{"method": "creation_date", "olderThan": "1d"}`)
+			for i, namespace := range append(slices.Clone(namespaces), "fast") { // in this order
+				r.exec(`UPDATE autoprunetaskstatus SET last_ran_ms = $1
+					WHERE namespace_id = (SELECT id FROM top_level_namespaces WHERE name = $2)`, i+1, namespace)
+			}
+			_, err := r.pruner.Work(t.Context())
+			r.must(err)
+			if got := r.tags(fast); len(namespaces) == 1 && len(got) != 0 {
+				t.Errorf("after one turn of another namespace, fast has %v", got)
+			}
+			for range 100 {
+				if value[int](r, "SELECT count(*) FROM autoprunetaskstatus WHERE run IS NOT NULL OR last_ran_ms < 100") == 0 {
+					break
+				}
+				_, err := r.pruner.Work(t.Context())
+				r.must(err)
+			}
+			runs, _, err := r.pruner.Runs(t.Context(), "", "", 9)
+			r.must(err)
+			for _, run := range runs {
+				deleted, tags := int64(59), int64(60)
+				if run.Namespace == "fast" {
+					deleted, tags = 1, 1
+				}
+				if run.State != "success" || run.Deleted != deleted || run.Tags != tags || run.Repositories != 1 {
+					t.Errorf("the run: %+v", run)
+				}
+			}
+			if len(runs) != len(namespaces)+1 {
+				t.Errorf("runs: %+v", runs)
+			}
+			r.consistent()
+		})
+	}
+}
+
+// TestTagsAreCountedOnce cuts a run into many turns: it has looked at as many tags as
+// there were.
+func TestTagsAreCountedOnce(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *autoprune.Options) { o.Turn, o.Batch, o.Page = time.Nanosecond, 7, 11 })
+	a, b := r.repository("app/a"), r.repository("app/b")
+	for i := range 100 {
+		r.tag(a, fmt.Sprintf("v%03d", i), "m", time.Duration(10+i)*day)
+	}
+	r.tag(b, "v1", "m", 0)
+	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 10}`)
+	r.run()
+	runs, _, err := r.pruner.Runs(t.Context(), "app", "", 9)
+	r.must(err)
+	if len(runs) != 1 || runs[0].Deleted != 90 || runs[0].Tags != 101 || runs[0].Repositories != 2 {
+		t.Errorf("runs: %+v", runs)
+	}
+	r.consistent()
+}
+
+// TestStoppedRunIsTold: a run whose beginning was told tells of its end when its policies,
+// or its namespace, went meanwhile.
+func TestStoppedRunIsTold(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(m *middle) error{
+		"policies": func(m *middle) error { return m.pruner.Delete(m.t.Context(), m.scope, m.policy) },
+		"namespace": func(m *middle) error {
+			m.exec("DELETE FROM top_level_namespaces WHERE name = 'app'")
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+			var told []string
+			_, m.pruner = m.replica(m.m.options(&m.registry), func(o *autoprune.Options) {
+				o.Notify = func(_ context.Context, _ audit.Execer, event string, data any) error {
+					if f, ok := data.(autoprune.FinishedNotice); ok {
+						event += " " + f.State + " of " + f.Namespace
+					}
+					told = append(told, event)
+					return nil
+				}
+			})
+			m.turn(func(context.Context, []*autoprune.Tag) error { return stop(m) })
+			for range 3 {
+				_, err := m.pruner.Work(t.Context())
+				m.must(err)
+			}
+			if want := []string{"autoprune.started", "autoprune.finished stopped of app"}; !slices.Equal(told, want) {
+				t.Errorf("told: %v, want %v", told, want)
+			}
+		})
+	}
+}
