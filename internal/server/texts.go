@@ -16,10 +16,10 @@ import (
 func checkText(what string, texts ...string) error {
 	for _, text := range texts {
 		if strings.ContainsRune(text, 0) {
-			return refusal(http.StatusBadRequest, "%s holds the character NUL, which nothing here can hold", what)
+			return refusal(http.StatusBadRequest, "%s: the value is not text: it holds the character NUL", what)
 		}
 		if !utf8.ValidString(text) {
-			return refusal(http.StatusBadRequest, "%s is not valid UTF-8", what)
+			return refusal(http.StatusBadRequest, "%s: the value is not text: it is not valid UTF-8", what)
 		}
 	}
 	return nil
@@ -31,7 +31,7 @@ func checkQuery(q url.Values) error {
 		if err := checkText("the name of a query parameter", name); err != nil {
 			return err
 		}
-		if err := checkText("the query parameter "+name, q[name]...); err != nil {
+		if err := checkText(name, q[name]...); err != nil {
 			return err
 		}
 	}
