@@ -41,6 +41,11 @@ var (
 	// ErrNotFound says that the store has no object under the key.
 	ErrNotFound = errors.New("object not found in the blob store")
 
+	// ErrWrongStore says that this isn't the store of the registry's database: its
+	// volume isn't mounted, or it belongs to another registry. What it has or lacks
+	// says nothing about the registry's objects.
+	ErrWrongStore = errors.New("this is not the registry's blob store")
+
 	// ErrFenced says that a newer attempt has claimed the upload. It comes from
 	// the caller's Claim and Numbers, and the store passes it on.
 	ErrFenced = errors.New("a newer request has taken over this upload")
@@ -153,6 +158,16 @@ type Store interface {
 	// Check reports whether the store can be read and written. It is cheap
 	// enough to be called every few seconds.
 	Check(ctx context.Context) error
+
+	// Identity returns the id that SetIdentity gave the store, "" if it has none.
+	// It costs one small read.
+	Identity(ctx context.Context) (string, error)
+
+	// SetIdentity keeps id, a UUID, in an object of its own, which is no upload's
+	// and which List leaves out. Without replace it leaves an identity that is there
+	// as it is, and returns no error: the caller asks for Identity afterwards. When
+	// it returns nil, the identity is durable.
+	SetIdentity(ctx context.Context, id string, replace bool) error
 }
 
 // Object is what a store says of one of its objects.
@@ -211,6 +226,20 @@ type Writer interface {
 	// Close releases locks and memory. It may be called at any time, more than
 	// once, and aborts nothing that a state describes.
 	Close() error
+}
+
+// Look says what is wrong with an object that must have size bytes: "" for nothing.
+func Look(ctx context.Context, s Store, key string, size int64) (wrong string, err error) {
+	o, err := s.Stat(ctx, key)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return "it is missing", nil
+	case err != nil:
+		return "", err
+	case o.Size != size:
+		return fmt.Sprintf("it has %d bytes instead of %d", o.Size, size), nil
+	}
+	return "", nil
 }
 
 // NewBase returns a base for a new upload: 128 random bits as 32 lower-case

@@ -31,6 +31,7 @@ type DirOptions struct {
 // Dir is a Store in a local directory:
 //
 //	PATH/objects/1f/1f0c…e2-0     an object: directory = first two digits of its base
+//	PATH/objects/purser-store.json   the store's identity
 //	PATH/docker/registry/…/data   an object of another registry, if PATH was one:
 //	                              a key with a slash is a path below PATH
 //
@@ -79,6 +80,9 @@ func OpenDir(o DirOptions) (*Dir, error) {
 	}
 	return d, nil
 }
+
+// Path is the store's directory.
+func (d *Dir) Path() string { return d.path }
 
 // makeLayout makes the 256 directories durable. It syncs even when all are there:
 // the process that made them may have been killed before it did.
@@ -159,7 +163,7 @@ func (d *Dir) file(key string) (string, error) {
 // an unmounted volume would all be "not found", and "deleted".
 func (d *Dir) mounted() error {
 	if _, err := os.Stat(filepath.Join(d.objects, "ff")); err != nil {
-		return fmt.Errorf("the blob directory %s has lost its layout (is its volume mounted?): %w", d.path, err)
+		return fmt.Errorf("%w: the directory %s has lost its layout (is its volume mounted?): %w", ErrWrongStore, d.path, err)
 	}
 	return nil
 }

@@ -64,6 +64,7 @@ func Run(t *testing.T, b Backend) {
 		{"BadArguments", badArguments},
 		{"Presign", presign},
 		{"Check", check},
+		{"Identity", identity},
 		{"Race", race},
 	} {
 		t.Run(test.name, func(t *testing.T) {

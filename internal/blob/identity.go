@@ -1,0 +1,49 @@
+package blob
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+)
+
+// IdentityKey is the name of the object that holds a store's identity.
+const IdentityKey = "purser-store.json"
+
+// MaxIdentity bounds the size of that object, in bytes.
+const MaxIdentity = 4 << 10
+
+// ErrDamagedIdentity says that the object with the identity can't be understood.
+var ErrDamagedIdentity = errors.New("the store's identity is damaged")
+
+type identity struct {
+	ID   string `json:"id"`
+	Note string `json:"note"`
+}
+
+const identityNote = "This directory or bucket belongs to the Purser registry whose database knows this id. " +
+	"Purser refuses to run without it: copy it along with everything else, and don't change or delete it. " +
+	`"purser store show" tells more.`
+
+// EncodeIdentity is the content of the object that holds the identity id.
+func EncodeIdentity(id string) ([]byte, error) {
+	if _, err := uuid.Parse(id); err != nil {
+		return nil, fmt.Errorf("store identity %q is not a UUID", id)
+	}
+	b, err := json.MarshalIndent(identity{id, identityNote}, "", "  ")
+	return append(b, '\n'), err
+}
+
+// DecodeIdentity reads what EncodeIdentity made. Error: ErrDamagedIdentity.
+func DecodeIdentity(b []byte) (string, error) {
+	var i identity
+	if err := json.Unmarshal(b, &i); err != nil {
+		return "", fmt.Errorf("%w: %s: %w", ErrDamagedIdentity, IdentityKey, err)
+	}
+	id, err := uuid.Parse(i.ID)
+	if err != nil {
+		return "", fmt.Errorf("%w: %s: %q is not a UUID", ErrDamagedIdentity, IdentityKey, i.ID)
+	}
+	return id.String(), nil
+}
