@@ -18,12 +18,18 @@ import (
 // whoever deletes the blob waits, or has made the row go away.
 func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (bool, error) {
 	// A look beforehand, so that a mount that can't be doesn't make a repository.
-	if _, err := c.Blob(ctx, from, d); isAnswer(err) {
+	known, err := c.Blob(ctx, from, d)
+	if isAnswer(err) {
 		return false, nil
 	} else if err != nil {
 		return false, err
 	}
-	err := c.withRepository(ctx, path, nil, func(r repository) error {
+	if !c.promised(contentKey{digest: d}, 0) {
+		if whole, err := c.VerifyBlob(ctx, from, known); err != nil || !whole {
+			return false, err
+		}
+	}
+	err = c.withRepository(ctx, path, nil, func(r repository) error {
 		b := new(batch)
 		b.exec(lockRepository, r.namespace, r.id, path)
 		b.exec(promiseBlob, d.Bytes())

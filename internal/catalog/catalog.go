@@ -65,8 +65,14 @@ type Options struct {
 	// objects that came from an upload are swept once more after it. Default
 	// 2 h.
 	MaxRequest time.Duration
-	Audit      Audit        // the zero value writes nothing
-	Log        *slog.Logger // default slog.Default()
+	// KeepDoomed is how long objects of deleted blobs are kept, so that they are
+	// still there after a restore of an older database. Default 0: not at all.
+	KeepDoomed time.Duration
+	// Look says what is wrong with an object of the store that must have size bytes,
+	// "" for nothing. It is called outside of transactions. Nil: nobody looks.
+	Look  func(ctx context.Context, key string, size int64) (wrong string, err error)
+	Audit Audit        // the zero value writes nothing
+	Log   *slog.Logger // default slog.Default()
 }
 
 // Catalog reads and writes the metadata. Its methods may be called

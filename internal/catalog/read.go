@@ -179,7 +179,8 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 // queue, written first, and the blob is looked for in a second statement of the
 // same round trip: in the other order, or in one statement, garbage collection
 // could delete the blob in between. A process remembers its promises and
-// answers from memory while more than half of one remains.
+// answers from memory while more than half of one remains. Before it promises it
+// looks at the object (VerifyBlob): who is told that a blob exists doesn't push it.
 func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	gen := c.cache.content(path)
 	if b, ok := get(c.cache, c.cache.blobs, contentKey{path, d}, gen); ok && c.promised(contentKey{digest: d}, 0) {
@@ -213,6 +214,11 @@ func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (B
 		return Blob{}, blobUnknown(path, d)
 	}
 	blob := Blob{Digest: d, Size: *size, MediaType: *mediaType, StorageKey: *key}
+	if whole, err := c.VerifyBlob(ctx, path, blob); err != nil {
+		return Blob{}, err
+	} else if !whole {
+		return Blob{}, blobUnknown(path, d)
+	}
 	keep(c.cache, c.cache.blobs, contentKey{path, d}, blob, gen)
 	c.keepPromise(contentKey{digest: d}, asked.Add(delay/2), 0)
 	return blob, nil

@@ -181,7 +181,9 @@ func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key 
 		_, err := c.db.Pool.Exec(ctx, commitNew, u.ID, u.Attempt, d.Bytes(), u.Size, key, leftovers, c.late(),
 			r.namespace, r.id, u.Repository)
 		if db.Code(err) == stateBlobExists {
-			err = c.commitKnown(ctx, r, u, d)
+			if err = c.verifyKnown(ctx, u.Repository, d); err == nil {
+				err = c.commitKnown(ctx, r, u, d)
+			}
 		}
 		if db.Code(err) == stateBlobLost {
 			err = c.commitLost(ctx, r, u, d, key, leftovers)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -84,6 +85,9 @@ func (s *Server) getBlob(c *call) error {
 	c.Header()["Content-Length"] = []string{strconv.FormatInt(rng.length, 10)}
 	c.WriteHeader(status)
 	if _, err := io.Copy(c.ResponseWriter, body); err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			s.endedEarly(c, b)
+		}
 		return fmt.Errorf("sending blob %s: %w", d, err)
 	}
 	return nil
@@ -91,25 +95,55 @@ func (s *Server) getBlob(c *call) error {
 
 // open opens a blob's object. When the store doesn't have it, the row is looked
 // at once more: the blob may have been deleted, or uploaded anew under another
-// key, since it was read.
+// key, since it was read. If it has this key still, the store has lost it, and the
+// client is told that there is no such blob.
 func (s *Server) open(c *call, b *catalog.Blob, rng byteRange) (io.ReadCloser, error) {
 	ctx := c.r.Context()
 	body, err := s.store.Open(ctx, b.StorageKey, rng.off, rng.length)
 	if !errors.Is(err, blob.ErrNotFound) {
 		return body, err
 	}
-	now, err := s.catalog.BlobNow(ctx, c.name, b.Digest)
-	if err != nil {
+	lost := b.StorageKey
+	if *b, err = s.catalog.BlobNow(ctx, c.name, b.Digest); err != nil {
 		return nil, err
 	}
-	if now.StorageKey == b.StorageKey {
-		return nil, fmt.Errorf("blob %s of %s: the store lost its object %s: %w", b.Digest, c.name, b.StorageKey, blob.ErrNotFound)
+	if b.StorageKey == lost {
+		if *b, err = s.wholeBlob(c, *b); err != nil {
+			return nil, err
+		}
 	}
-	*b = now
 	return s.store.Open(ctx, b.StorageKey, rng.off, rng.length)
 }
 
+// wholeBlob returns the blob if the store has its object. If not, the blob is
+// unknown from now on, unless it was pushed again meanwhile.
+func (s *Server) wholeBlob(c *call, b catalog.Blob) (catalog.Blob, error) {
+	whole, err := s.catalog.VerifyBlob(c.r.Context(), c.name, b)
+	if err != nil || whole {
+		return b, err
+	}
+	return s.catalog.BlobNow(c.r.Context(), c.name, b.Digest)
+}
+
+// endedEarly looks at the object of a blob that had fewer bytes than it should. The
+// client of this request sees its connection end.
+func (s *Server) endedEarly(c *call, b catalog.Blob) {
+	ctx := context.WithoutCancel(c.r.Context())
+	if _, err := s.catalog.VerifyBlob(ctx, c.name, b); err != nil {
+		s.log.WarnContext(ctx, "a blob that ended early could not be looked at", "digest", b.Digest, "error", err)
+	}
+}
+
+// redirect sends the client to the store. The store's answer is the client's alone,
+// so the object is looked at here, once in a while.
 func (s *Server) redirect(c *call, b catalog.Blob) (bool, error) {
+	if _, seen := s.redirected.GetIfPresent(b.StorageKey); !seen {
+		var err error
+		if b, err = s.wholeBlob(c, b); err != nil {
+			return false, err
+		}
+		s.redirected.Set(b.StorageKey, struct{}{})
+	}
 	url, err := s.store.Presign(c.r.Context(), b.StorageKey, blob.PresignOptions{TTL: s.opt.RedirectTTL, ContentType: b.MediaType})
 	if err != nil || url == "" {
 		return false, err

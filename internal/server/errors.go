@@ -81,6 +81,8 @@ func (s *Server) answer(ctx context.Context, err error) *oci.Error {
 		return oci.Errorf(oci.Unavailable, "the registry holds as many bodies of requests in memory as it may: try again in a moment")
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return oci.Errorf(oci.Unavailable, "the registry has too many files open: try again in a moment")
+	case errors.Is(err, blob.ErrWrongStore):
+		return oci.Errorf(oci.Unavailable, "the registry's storage is not available now: try again")
 	case errors.Is(err, blob.ErrBusy):
 		return oci.Errorf(oci.Unavailable, "another request is still writing to this upload: try again in a moment")
 	case errors.Is(err, blob.ErrFenced):

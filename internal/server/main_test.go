@@ -66,6 +66,9 @@ func replica(t testing.TB, dsn, dir string, change ...func(*server.Options)) *re
 	}
 	r := &registry{db: d, dsn: dsn, dir: dir, log: new(logBuffer), metrics: prometheus.NewRegistry()}
 	r.catalog = catalog.New(catalog.Options{DB: d, Replica: id, Log: quiet,
+		Look: func(ctx context.Context, key string, size int64) (string, error) {
+			return blob.Look(ctx, store, key, size)
+		},
 		Audit: catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who}})
 	o := server.Options{
 		Catalog: r.catalog, Store: store, AccessLog: true, Metrics: r.metrics, Audit: audit.New(d),

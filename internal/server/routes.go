@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -144,6 +145,9 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	m := &rt.methods[i]
 	o.method = m.name
 	err := s.authorize(r, m.access, name)
+	if err == nil && rt.needsStore(m) && s.opt.WrongStore() {
+		err = blob.ErrWrongStore
+	}
 	if err == nil {
 		err = m.handle(s, &call{ResponseWriter: w, r: r, name: name, ref: ref})
 	}
@@ -163,6 +167,12 @@ func (rt *route) allow(refused string) string {
 		}
 	}
 	return strings.Join(names, ", ")
+}
+
+// needsStore says that the method tells of blobs, or builds on them. With another
+// store than the registry's nothing is known of any.
+func (rt *route) needsStore(m *method) bool {
+	return strings.HasPrefix(rt.pattern, "/v2/{name}/blobs/") || m.name == http.MethodPut
 }
 
 func (s *Server) authorize(r *http.Request, a Access, name string) error {

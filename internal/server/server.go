@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/maypok86/otter/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/audit"
@@ -37,6 +38,9 @@ type Options struct {
 	Catalog *catalog.Catalog // required
 	Store   blob.Store       // required
 	Log     *slog.Logger     // default slog.Default()
+	// WrongStore says that Store isn't the one that belongs to the database: nothing
+	// is said of blobs then. Nil: it always is.
+	WrongStore func() bool
 	// AccessLog logs each request at level info.
 	AccessLog bool
 	Metrics   prometheus.Registerer // nil: none
@@ -102,7 +106,16 @@ type Server struct {
 	origin     *http.CrossOriginProtection
 	started    time.Time
 	handler    http.Handler
+	// redirected are keys of objects that were seen in the store not long ago.
+	redirected *otter.Cache[string, struct{}]
 }
+
+const (
+	// redirectedMax bounds the keys that are remembered, redirectedAge how long each
+	// is: so long clients may be sent to an object that the store has lost.
+	redirectedMax = 50_000
+	redirectedAge = 5 * time.Minute
+)
 
 // New makes a server.
 func New(o Options) (*Server, error) {
@@ -124,6 +137,9 @@ func New(o Options) (*Server, error) {
 	if o.UploadMaxAge <= 0 {
 		o.UploadMaxAge = 24 * time.Hour
 	}
+	if o.WrongStore == nil {
+		o.WrongStore = func() bool { return false }
+	}
 	if o.Authorize == nil {
 		o.Authorize = func(*http.Request, Access, string) error { return nil }
 	}
@@ -132,7 +148,10 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{opt: o, log: o.Log, catalog: o.Catalog, store: o.Store, metrics: m,
-		uploads: newUploads(o.Catalog, o.UploadMaxAge), origin: http.NewCrossOriginProtection(), started: time.Now()}
+		uploads: newUploads(o.Catalog, o.UploadMaxAge), origin: http.NewCrossOriginProtection(), started: time.Now(),
+		redirected: otter.Must(&otter.Options[string, struct{}]{
+			MaximumSize: redirectedMax, ExpiryCalculator: otter.ExpiryWriting[string, struct{}](redirectedAge),
+		})}
 	o.Limits.Memory.Metrics = o.Limits.Metrics
 	s.budget = limit.NewBudget(o.Limits.Memory)
 	s.requests = limit.NewCounter(o.Limits.Requests, o.Limits.ClientRequests)

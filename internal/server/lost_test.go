@@ -1,0 +1,172 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/blob/blobtest"
+	"github.com/purser-registry/purser/internal/blob/s3"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// file is where a blob's object lies.
+func (r *registry) file(t *testing.T, d oci.Digest) string {
+	t.Helper()
+	key := r.key(t, d)
+	return filepath.Join(r.dir, "objects", key[:2], key)
+}
+
+// A blob whose object the store has lost is told as missing once somebody has
+// read it in vain, and the next push of it heals it in every repository.
+func TestLostBlobIsHealedByAPush(t *testing.T) {
+	t.Parallel()
+	for name, harm := range map[string]func(t *testing.T, path string){
+		"missing": remove,
+		"truncated": func(t *testing.T, path string) {
+			if err := os.Truncate(path, 3); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			const content = "the content of a layer"
+			d := r.push(t, "team/app", content)
+			r.do(t, "POST", "/v2/team/web/blobs/uploads/?mount="+d.String()+"&from=team/app", "").want(t, 201, "")
+			r.wantBlob(t, "team/web", d, content)
+			at := "/v2/team/app/blobs/" + d.String()
+			harm(t, r.file(t, d))
+			r.try(t.Context(), "GET", at, http.NoBody) //nolint:errcheck // of a truncated one it ends in the middle
+			eventually(t, "it is taken for lost", func() bool { return r.lost(t, d) })
+			r.do(t, "GET", at, "").want(t, 404, oci.BlobUnknown)
+			r.do(t, "HEAD", at, "").want(t, 404, "")
+			eventually(t, "the other repository hears of it", func() bool {
+				return r.do(t, "HEAD", "/v2/team/web/blobs/"+d.String(), "").StatusCode == 404
+			})
+			r.do(t, "POST", "/v2/team/new/blobs/uploads/?mount="+d.String()+"&from=team/app", "").want(t, 202, "")
+			r.do(t, "PUT", "/v2/team/app/manifests/v1", image(t, d, nil, nil)).want(t, 400, oci.ManifestBlobUnknown)
+			r.push(t, "team/new", content)
+			for _, repository := range []string{"team/new", "team/app", "team/web"} {
+				r.wantBlob(t, repository, d, content)
+			}
+		})
+	}
+}
+
+// Nobody has read the blob since its object was lost: who asks before a push hears
+// that it is missing, who mounts it gets an upload, and who pushes it all the same
+// heals it.
+func TestLostBlobIsFoundByAPush(t *testing.T) {
+	t.Parallel()
+	const content = "the content of a layer"
+	for name, meet := range map[string]func(r *registry, d oci.Digest){
+		"HEAD": func(r *registry, d oci.Digest) {
+			r.do(t, "HEAD", "/v2/team/app/blobs/"+d.String(), "").want(t, 404, "")
+			r.push(t, "team/app", content)
+		},
+		"mount": func(r *registry, d oci.Digest) {
+			r.do(t, "POST", "/v2/team/web/blobs/uploads/?mount="+d.String()+"&from=team/app", "").want(t, 202, "")
+			r.push(t, "team/web", content)
+		},
+		"push": func(r *registry, _ oci.Digest) { r.push(t, "team/web", content) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			d := r.push(t, "team/app", content)
+			remove(t, r.file(t, d))
+			meet(r, d)
+			r.wantBlob(t, "team/app", d, content)
+		})
+	}
+}
+
+// Other replicas hear that a blob is lost, and that it is back, though they have it
+// in their caches.
+func TestLostBlobOnOtherReplicas(t *testing.T) {
+	t.Parallel()
+	const content = "the content of a layer"
+	one := setup(t)
+	other := replica(t, one.dsn, one.dir)
+	other.listen(t)
+	d := one.push(t, "team/app", content)
+	at := "/v2/team/app/blobs/" + d.String()
+	other.do(t, "HEAD", at, "").want(t, 200, "")
+	other.wantBlob(t, "team/app", d, content)
+	remove(t, one.file(t, d))
+	one.do(t, "GET", at, "").want(t, 404, oci.BlobUnknown)
+	eventually(t, "the other replica hears of it", func() bool { return other.do(t, "HEAD", at, "").StatusCode == 404 })
+	one.push(t, "team/app", content)
+	other.wantBlob(t, "team/app", d, content)
+}
+
+// wrong is a store that isn't the registry's.
+type wrong struct{ blob.Store }
+
+func (wrong) Stat(context.Context, string) (blob.Object, error) {
+	return blob.Object{}, fmt.Errorf("it is away: %w", blob.ErrWrongStore)
+}
+
+// What a wrong store lacks isn't lost.
+func TestNothingIsLostInAWrongStore(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	d := r.push(t, "team/app", "content")
+	away := replica(t, r.dsn, r.dir, func(o *server.Options) { o.WrongStore = func() bool { return true } })
+	for _, req := range []string{"GET /blobs/" + d.String(), "HEAD /blobs/" + d.String(), "POST /blobs/uploads/", "PUT /manifests/v1"} {
+		var method, path string
+		fmt.Sscan(req, &method, &path) //nolint:errcheck // two words
+		away.do(t, method, "/v2/team/app"+path, "{}").want(t, 503, oci.Unavailable)
+	}
+	away.do(t, "GET", "/v2/team/app/tags/list", "").want(t, 200, "")
+	c := catalog.New(catalog.Options{DB: r.db, CacheOff: true, Look: func(ctx context.Context, key string, size int64) (string, error) {
+		return blob.Look(ctx, wrong{}, key, size)
+	}})
+	b, err := c.BlobNow(t.Context(), "team/app", d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if whole, err := c.VerifyBlob(t.Context(), "team/app", b); whole || err == nil || r.lost(t, d) {
+		t.Errorf("whole %v, error %v, lost %v", whole, err, r.lost(t, d))
+	}
+}
+
+// In S3 it is the same, also where clients are sent to the store themselves.
+func TestLostBlobInS3(t *testing.T) {
+	t.Parallel()
+	for _, redirect := range []bool{false, true} {
+		t.Run(fmt.Sprintf("redirect %v", redirect), func(t *testing.T) {
+			t.Parallel()
+			r, bucket := setup(t), blobtest.S3Server(t)
+			store, err := s3.New(bucket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := catalog.New(catalog.Options{DB: r.db, CacheOff: true, Look: func(ctx context.Context, key string, size int64) (string, error) {
+				return blob.Look(ctx, store, key, size)
+			}})
+			on := replica(t, r.dsn, r.dir, func(o *server.Options) { o.Store, o.Catalog, o.Redirect = store, c, redirect })
+			const content = "the content of a layer"
+			d := on.push(t, "team/app", content)
+			at := "/v2/team/app/blobs/" + d.String()
+			if err := store.Delete(t.Context(), []string{r.key(t, d)}); err != nil {
+				t.Fatal(err)
+			}
+			on.do(t, "GET", at, "").want(t, 404, oci.BlobUnknown)
+			on.push(t, "team/app", content)
+			status := http.StatusOK
+			if redirect {
+				status = http.StatusTemporaryRedirect
+			}
+			on.do(t, "GET", at, "").want(t, status, "")
+		})
+	}
+}
