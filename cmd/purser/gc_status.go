@@ -55,9 +55,15 @@ func writeGCStatus(w io.Writer, s catalog.GCStatus) error {
 		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\n", q.name, number(q.Due), number(q.Waiting), number(q.SetAside), overdue, next)
 	}
 	fmt.Fprintf(out, "\ndoomed objects\t%s (%s), %s due\n", number(s.Doomed.Objects), size(s.Doomed.Bytes), number(s.Doomed.Due))
+	if s.Doomed.Kept.Rows > 0 {
+		fmt.Fprintf(out, "  kept\t%s (%s)\n", number(s.Doomed.Kept), size(s.Doomed.KeptBytes))
+	}
 	if s.Doomed.FailingSince != nil {
 		fmt.Fprintf(out, "  failing\t%s, the oldest for %s: %s\n",
 			number(s.Doomed.Failing), catalog.Age(s.AsOf.Sub(*s.Doomed.FailingSince)), s.Doomed.LastError)
+	}
+	if s.Lost.Rows > 0 {
+		fmt.Fprintf(out, "lost blobs\t%s: \"purser check\" lists them\n", number(s.Lost))
 	}
 	fmt.Fprintf(out, "uploads\t%s in progress (%s)\n", number(s.Uploads.Uploads), size(s.Uploads.Bytes))
 	fmt.Fprintln(out, "\nRECLAIMED\tMANIFESTS\tBLOBS\tOBJECTS\tSIZE")

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"iter"
 	"time"
@@ -122,6 +123,39 @@ func scanOwner(row pgx.CollectableRow) (Owner, error) {
 		err = fmt.Errorf("blob with object %s: %w", o.Key, err)
 	}
 	return o, err
+}
+
+// SampleBlobs returns up to n blobs that aren't lost, drawn at random. It leaves out
+// imported ones, whose keys other stores may have too.
+func (c *Catalog) SampleBlobs(ctx context.Context, n int) ([]Owner, error) {
+	const draws = 5 // places in the order of digests
+	var list []Owner
+	seen := make(map[string]bool)
+	for i := range draws + 1 {
+		from := []byte{1} // the last draw begins where all do, for those who have few
+		if i < draws {
+			from = append(from, make([]byte, 32)...)
+			rand.Read(from[1:]) // never fails
+		}
+		rows, err := c.db.Pool.Query(ctx, `
+			SELECT 'blob', storage_key, digest, size, false, '' FROM blobs
+			WHERE digest >= $1 AND lost_at IS NULL AND position('/' IN storage_key) = 0
+			ORDER BY digest LIMIT $2`, from, n/draws)
+		if err != nil {
+			return nil, fmt.Errorf("drawing some blobs: %w", err)
+		}
+		page, err := pgx.CollectRows(rows, scanOwner)
+		if err != nil {
+			return nil, fmt.Errorf("drawing some blobs: %w", err)
+		}
+		for _, o := range page {
+			if !seen[o.Key] && len(list) < n {
+				seen[o.Key] = true
+				list = append(list, o)
+			}
+		}
+	}
+	return list, nil
 }
 
 // BlobOwner returns the row of a blob as it is now, false if it is gone.

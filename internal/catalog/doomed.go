@@ -30,15 +30,24 @@ func claims(list []Doomed) (keys []string, held []time.Time) {
 // ClaimDoomed returns up to n doomed objects that are due, and puts each off by
 // hold, so that no other process takes it meanwhile and one that its claimer
 // forgets comes back. Deleting an object twice is harmless: its name is never
-// used again.
+// used again. An object that was a blob's is due Options.KeepDoomed later than its
+// row says, until it is claimed first; an upload's never had a row that could name
+// it after a restore.
 func (c *Catalog) ClaimDoomed(ctx context.Context, n int, hold time.Duration) ([]Doomed, error) {
 	rows, err := c.db.Pool.Query(ctx, `
-		UPDATE gc_doomed_objects d SET delete_after = now() + $2::interval,
+		WITH others AS MATERIALIZED (
+			SELECT storage_key FROM gc_doomed_objects
+			WHERE (of_upload OR sweeping) AND delete_after <= now()
+			ORDER BY delete_after LIMIT $1 FOR UPDATE SKIP LOCKED
+		), kept AS MATERIALIZED (
+			SELECT storage_key FROM gc_doomed_objects
+			WHERE NOT (of_upload OR sweeping) AND delete_after <= now() - $3::interval
+			ORDER BY delete_after LIMIT $1 - (SELECT count(*) FROM others) FOR UPDATE SKIP LOCKED
+		)
+		UPDATE gc_doomed_objects d SET delete_after = now() + $2::interval, sweeping = true,
 			again_at = CASE WHEN again_at > now() THEN again_at END
-		WHERE storage_key = ANY (ARRAY(
-			SELECT storage_key FROM gc_doomed_objects WHERE delete_after <= now()
-			ORDER BY delete_after LIMIT $1 FOR UPDATE SKIP LOCKED))
-		RETURNING storage_key, of_upload, COALESCE(keep, ''), size, attempts, delete_after`, n, hold)
+		WHERE storage_key = ANY (ARRAY(SELECT storage_key FROM others UNION ALL SELECT storage_key FROM kept))
+		RETURNING storage_key, of_upload, COALESCE(keep, ''), size, attempts, delete_after`, n, hold, c.opt.KeepDoomed)
 	if err != nil {
 		return nil, fmt.Errorf("claiming doomed objects: %w", err)
 	}
@@ -86,10 +95,16 @@ func (c *Catalog) PostponeDoomed(ctx context.Context, list []Doomed, delay time.
 func (c *Catalog) NextDoomed(ctx context.Context, limit time.Duration) (time.Duration, error) {
 	var d time.Duration
 	err := c.db.Pool.QueryRow(ctx, `
-		SELECT GREATEST('0', LEAST($1::interval, COALESCE(
-			(SELECT delete_after - now() FROM gc_doomed_objects ORDER BY delete_after LIMIT 1), $1::interval)))`, limit).Scan(&d)
+		SELECT GREATEST('0', LEAST($1::interval,
+			(SELECT delete_after - now() FROM gc_doomed_objects
+				WHERE of_upload OR sweeping ORDER BY delete_after LIMIT 1),
+			(SELECT delete_after - now() + $2::interval FROM gc_doomed_objects
+				WHERE NOT (of_upload OR sweeping) ORDER BY delete_after LIMIT 1)))`, limit, c.opt.KeepDoomed).Scan(&d)
 	if err != nil {
 		return 0, fmt.Errorf("looking for doomed objects: %w", err)
 	}
 	return d, nil
 }
+
+// KeepDoomed is how long objects of deleted blobs are kept.
+func (c *Catalog) KeepDoomed() time.Duration { return c.opt.KeepDoomed }

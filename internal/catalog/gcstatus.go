@@ -21,9 +21,12 @@ type GCStatus struct {
 	// latest first.
 	SetAside []SetAsideReview `json:"set_aside"`
 	Doomed   DoomedStatus     `json:"doomed"`
-	Uploads  UploadStatus     `json:"uploads"`
-	LastHour Reclaimed        `json:"last_hour"`
-	LastDay  Reclaimed        `json:"last_day"`
+	// Lost is the blobs whose objects the store has lost, and which nobody has
+	// pushed since.
+	Lost     Count        `json:"lost"`
+	Uploads  UploadStatus `json:"uploads"`
+	LastHour Reclaimed    `json:"last_hour"`
+	LastDay  Reclaimed    `json:"last_day"`
 }
 
 // GCBacklog is the part of GCStatus that is cheap enough to be asked for all the
@@ -32,6 +35,7 @@ type GCBacklog struct {
 	Manifests QueueStatus   `json:"manifests"`
 	Blobs     QueueStatus   `json:"blobs"`
 	Doomed    DoomedBacklog `json:"doomed"`
+	Lost      Count         `json:"lost"` // blobs whose objects the store has lost
 }
 
 // Count is a number of rows. Where there are too many to count, it isn't exact:
@@ -71,6 +75,10 @@ type DoomedBacklog struct {
 	Objects Count `json:"objects"`
 	Due     Count `json:"due"`
 	Bytes   int64 `json:"bytes"` // as exact as Objects
+	// Kept is those among Objects that aren't due because they are kept: for
+	// gc.keep_doomed, or for a day after a repair.
+	Kept      Count `json:"kept"`
+	KeptBytes int64 `json:"kept_bytes"` // as exact as Kept
 }
 
 // DoomedStatus is a DoomedBacklog, and what is wrong with it.
@@ -113,7 +121,7 @@ func (c *Catalog) GCStatus(ctx context.Context) (GCStatus, error) {
 	s := GCStatus{SetAside: []SetAsideReview{}}
 	var backlog GCBacklog
 	v := newSurvey(statusLimit)
-	v.backlog(&backlog)
+	v.backlog(&backlog, c.opt.KeepDoomed)
 	v.row([]any{&s.AsOf}, "SELECT now()")
 	v.setAside(&s.SetAside)
 	v.count(tally{from: "gc_doomed_objects WHERE attempts > 0", rows: &s.Doomed.Failing})
@@ -128,7 +136,7 @@ func (c *Catalog) GCStatus(ctx context.Context) (GCStatus, error) {
 	if err := v.take(ctx, c.db); err != nil {
 		return GCStatus{}, fmt.Errorf("asking for the state of garbage collection: %w", err)
 	}
-	s.Manifests, s.Blobs, s.Doomed.DoomedBacklog = backlog.Manifests, backlog.Blobs, backlog.Doomed
+	s.Manifests, s.Blobs, s.Doomed.DoomedBacklog, s.Lost = backlog.Manifests, backlog.Blobs, backlog.Doomed, backlog.Lost
 	return s, nil
 }
 
@@ -137,7 +145,7 @@ func (c *Catalog) GCStatus(ctx context.Context) (GCStatus, error) {
 func (c *Catalog) GCBacklog(ctx context.Context) (GCBacklog, error) {
 	var s GCBacklog
 	v := newSurvey(backlogLimit)
-	v.backlog(&s)
+	v.backlog(&s, c.opt.KeepDoomed)
 	if err := v.take(ctx, c.opt.Background); err != nil {
 		return GCBacklog{}, fmt.Errorf("asking for the backlog of garbage collection: %w", err)
 	}
@@ -162,11 +170,17 @@ type tally struct {
 
 func newSurvey(limit int) *survey { return &survey{limit: limit} }
 
-func (v *survey) backlog(s *GCBacklog) {
+func (v *survey) backlog(s *GCBacklog, keep time.Duration) {
 	v.queue(ReviewOfManifests.queue(), &s.Manifests)
 	v.queue(ReviewOfBlobs.queue(), &s.Blobs)
 	v.count(tally{from: "gc_doomed_objects", rows: &s.Doomed.Objects, bytes: &s.Doomed.Bytes})
-	v.count(tally{from: "gc_doomed_objects WHERE delete_after <= now()", rows: &s.Doomed.Due})
+	// Like the limits, the time stands in the text.
+	kept := fmt.Sprintf("now() - interval '%d ms'", keep.Milliseconds())
+	v.count(tally{from: "gc_doomed_objects WHERE (of_upload OR sweeping) AND delete_after <= now()" +
+		" OR NOT (of_upload OR sweeping) AND delete_after <= " + kept, rows: &s.Doomed.Due})
+	v.count(tally{from: "gc_doomed_objects WHERE NOT (of_upload OR sweeping) AND delete_after > " + kept,
+		rows: &s.Doomed.Kept, bytes: &s.Doomed.KeptBytes})
+	v.count(tally{from: "blobs WHERE lost_at IS NOT NULL", rows: &s.Lost})
 }
 
 func (v *survey) queue(queue string, s *QueueStatus) {

@@ -32,6 +32,7 @@ func TestGCStatusOfNothing(t *testing.T) {
 	queue := catalog.QueueStatus{Due: exact(0), Waiting: exact(0), SetAside: exact(0)}
 	want := catalog.GCStatus{AsOf: s.AsOf, Manifests: queue, Blobs: queue, SetAside: []catalog.SetAsideReview{}}
 	want.Doomed.Objects, want.Doomed.Due, want.Doomed.Failing, want.Uploads.Uploads = exact(0), exact(0), exact(0), exact(0)
+	want.Doomed.Kept, want.Lost = exact(0), exact(0)
 	if got, want := fmt.Sprintf("%+v", s), fmt.Sprintf("%+v", want); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -48,10 +49,13 @@ func TestGCStatus(t *testing.T) {
 	b.queueBlobs(t, "waiting", 5, time.Hour, false)
 	b.exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 		SELECT 1, 1, i, now() + i * interval '1 minute', 'tag_delete' FROM generate_series(-1, 7) i WHERE i <> 0`)
-	b.exec(t, `INSERT INTO gc_doomed_objects (storage_key, size, doomed_at, delete_after, attempts, last_error) VALUES
-		('a', 100, now(), now() - interval '1 s', 0, NULL),
-		('b', 200, now() - interval '1 h', now() + interval '1 h', 2, 'newer'),
-		('c', 300, now() - interval '2 h', now() + interval '1 h', 9, 'older')`)
+	b.exec(t, `INSERT INTO gc_doomed_objects (storage_key, size, doomed_at, delete_after, attempts, last_error, sweeping) VALUES
+		('a', 100, now(), now() - interval '1 s', 0, NULL, false),
+		('b', 200, now() - interval '1 h', now() + interval '1 h', 2, 'newer', true),
+		('c', 300, now() - interval '2 h', now() + interval '1 h', 9, 'older', true),
+		('d', 400, now(), now() + interval '1 h', 0, NULL, false)`)
+	b.exec(t, "INSERT INTO blobs (digest, size, storage_key, lost_at) VALUES ('\\x01', 1, 'lost', now()), ('\\x02', 1, 'there', NULL)")
+	b.exec(t, "DELETE FROM gc_blob_review_queue WHERE digest IN ('\\x01', '\\x02')")
 	b.exec(t, `INSERT INTO uploads (id, repository, storage_key, size) VALUES
 		(gen_random_uuid(), 'r', 'u1', 10), (gen_random_uuid(), 'r', 'u2', 20), (gen_random_uuid(), '', 'made ahead', 0)`)
 	b.exec(t, `INSERT INTO gc_activity (minute, manifests_deleted, blobs_deleted, objects_swept, bytes_swept) VALUES
@@ -99,8 +103,8 @@ func TestGCStatus(t *testing.T) {
 		"as_of":"0001-01-01T00:00:00Z",
 		"manifests":{"due":#1;,"waiting":#7;,"set_aside":#0;,"oldest_overdue_seconds":0,"next_due":null},
 		"blobs":{"due":#3;,"waiting":#5;,"set_aside":#4;,"oldest_overdue_seconds":0,"next_due":null},
-		"set_aside":null,"doomed":{"objects":#3;,"due":#1;,"bytes":600,"failing":#2;,"last_error":"older","failing_since":null},
-		"uploads":{"uploads":#2;,"bytes":30},
+		"set_aside":null,"doomed":{"objects":#4;,"due":#1;,"bytes":1000,"kept":#1;,"kept_bytes":400,"failing":#2;,"last_error":"older","failing_since":null},
+		"lost":#1;,"uploads":{"uploads":#2;,"bytes":30},
 		"last_hour":{"manifests":11,"blobs":22,"objects":33,"bytes":44},
 		"last_day":{"manifests":111,"blobs":222,"objects":333,"bytes":444}}`)
 	if string(got) != want {

@@ -85,6 +85,7 @@ type GC struct {
 	Batch              int
 	TransactionTimeout time.Duration
 	SetAsideAfter      int
+	KeepDoomed         time.Duration // objects of deleted blobs
 }
 
 // LooseForeignKeys is about what deleted repositories leave behind.

@@ -137,6 +137,9 @@ var settings = append([]setting{
 		return durationField{&c.GC.TransactionTimeout, 500 * time.Millisecond, time.Hour}
 	}},
 	{key: "gc.set_aside_after", def: "10", field: func(c *Config) field { return intField{&c.GC.SetAsideAfter, 1, 1000} }},
+	{key: "gc.keep_doomed", def: "0s", field: func(c *Config) field {
+		return durationField{&c.GC.KeepDoomed, 0, maxDuration}
+	}},
 	{key: "gc.review_after", def: "24h", field: func(c *Config) field {
 		return durationField{&c.GC.ReviewAfter, 0, maxDuration}
 	}},

@@ -65,9 +65,17 @@ type CheckReport struct {
 	HashedBytes int64 `json:"hashed_bytes"`
 	// Young objects without an owner may belong to a request that is being
 	// answered. They are no findings.
-	Young    int64              `json:"young"`
-	Problems map[Problem]*Tally `json:"problems"`
-	Took     time.Duration      `json:"-"`
+	Young int64 `json:"young"`
+	// Kept objects without an owner are younger than gc.keep_doomed: a database that
+	// was restored doesn't know what was pushed since its backup was made. They are no
+	// findings, and no repair dooms them.
+	Kept      int64 `json:"kept"`
+	KeptBytes int64 `json:"kept_bytes"`
+	// Doomed objects wait to be deleted, or are kept for gc.keep_doomed until then.
+	Doomed      int64              `json:"doomed"`
+	DoomedBytes int64              `json:"doomed_bytes"`
+	Problems    map[Problem]*Tally `json:"problems"`
+	Took        time.Duration      `json:"-"`
 }
 
 // Remaining says whether something is left for an operator to do: a finding that
@@ -159,7 +167,10 @@ func Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 		o.Parallel = 4
 	}
 	began := time.Now()
-	k := &checker{opt: o, young: began.Add(-o.Catalog.LongestWrite())}
+	if err := refuseRepair(ctx, o); err != nil {
+		return CheckReport{}, err
+	}
+	k := &checker{opt: o, young: began.Add(-o.Catalog.LongestWrite()), kept: began.Add(-o.Catalog.KeepDoomed())}
 	k.report.Problems = make(map[Problem]*Tally)
 	stop := k.tell()
 	err := k.run(ctx)
@@ -169,10 +180,19 @@ func Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 	return k.report, errors.Join(err, k.refused)
 }
 
+// refuseRepair fails when a repair is asked for and the store isn't the database's.
+func refuseRepair(ctx context.Context, o CheckOptions) error {
+	if !o.Repair {
+		return nil
+	}
+	return refuseWrong(ctx, o.Store)
+}
+
 // checker is one run of a check.
 type checker struct {
 	opt   CheckOptions
 	young time.Time // what was modified after this isn't judged
+	kept  time.Time // what was modified after this isn't doomed
 
 	hashedBytes atomic.Int64
 	done        [parts]atomic.Uint32 // of each part, in 65536ths

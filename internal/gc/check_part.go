@@ -72,7 +72,6 @@ func (p *part) merge(ctx context.Context) error {
 
 // settle judges one key: the rows that name it, and its object, nil for none.
 func (p *part) settle(ctx context.Context, key string, same []catalog.Owner, object *blob.Object) error {
-	p.count(same, object)
 	owners := same
 	base, _ := blob.UploadOf(key)
 	for _, o := range p.above {
@@ -83,6 +82,7 @@ func (p *part) settle(ctx context.Context, key string, same []catalog.Owner, obj
 	if len(same) > 0 && same[0].OfUpload() {
 		p.above = same
 	}
+	p.count(owners, object)
 	if err := p.shared(key, owners, object); err != nil {
 		return err
 	}
@@ -99,13 +99,21 @@ func (p *part) settle(ctx context.Context, key string, same []catalog.Owner, obj
 	return nil
 }
 
-func (p *part) count(same []catalog.Owner, object *blob.Object) {
+func (p *part) count(owners []catalog.Owner, object *blob.Object) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, o := range same {
-		if o.Kind == catalog.OwnerBlob {
+	doomed := false
+	for _, o := range owners {
+		switch o.Kind {
+		case catalog.OwnerBlob:
 			p.report.Blobs++
+		case catalog.OwnerDoomed, catalog.OwnerDoomedUpload:
+			doomed = true
 		}
+	}
+	if object != nil && doomed {
+		p.report.Doomed++
+		p.report.DoomedBytes += object.Size
 	}
 	if object != nil {
 		p.report.Objects++

@@ -21,6 +21,13 @@ func (k *checker) stray(ctx context.Context, o blob.Object) error {
 		k.mu.Unlock()
 		return nil
 	}
+	if o.Modified.After(k.kept) {
+		k.mu.Lock()
+		k.report.Kept++
+		k.report.KeptBytes += o.Size
+		k.mu.Unlock()
+		return nil
+	}
 	k.mu.Lock()
 	k.strays = append(k.strays, o)
 	k.mu.Unlock()
@@ -48,6 +55,9 @@ func (k *checker) settleStrays(ctx context.Context, atLeast int) error {
 	}
 	objects, err := k.stillThere(ctx, unowned)
 	if err != nil {
+		return err
+	}
+	if err := refuseRepair(ctx, k.opt); err != nil {
 		return err
 	}
 	repair := k.mayRepair(len(objects), seen, Unowned)
@@ -111,6 +121,9 @@ func (k *checker) settleMarks(ctx context.Context, atLeast int) error {
 	}
 	k.marks = nil
 	k.mu.Unlock()
+	if err := refuseRepair(ctx, k.opt); err != nil {
+		return err
+	}
 	lost := slices.DeleteFunc(slices.Clone(list), func(f Finding) bool { return !loses(f) })
 	found := slices.DeleteFunc(list, loses)
 	if !k.mayRepair(len(lost), seen, Missing, WrongSize, Damaged) {
@@ -184,6 +197,9 @@ func (k *checker) settleUnfinished(ctx context.Context, bases []string) error {
 			there = append(there, base)
 			break
 		}
+	}
+	if err := refuseRepair(ctx, k.opt); err != nil {
+		return err
 	}
 	// How many of them are to be expected, nobody knows.
 	repair := k.mayRepair(len(there), math.MaxInt64)

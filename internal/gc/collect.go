@@ -42,6 +42,10 @@ type Progress struct {
 	Objects           int64 `json:"objects"` // swept from the store
 	Bytes             int64 `json:"bytes"`   // of what was swept; in a dry run, of the blobs that would go
 	Failed            int64 `json:"failed"`  // objects that the store failed to delete; they are tried again
+	// Kept objects are deleted from the database, and stay in the store for
+	// gc.keep_doomed or, after a repair, for a day. They are counted at the end.
+	Kept      int64 `json:"kept"`
+	KeptBytes int64 `json:"kept_bytes"`
 	// Due is how many reviews are left: a count that is a few seconds old, less
 	// what was done since.
 	Due int64 `json:"due"`
@@ -111,7 +115,9 @@ func (c *collection) run(ctx context.Context) error {
 			did = did || some
 		}
 	}
-	return nil
+	backlog, err := c.opt.Catalog.GCBacklog(ctx)
+	c.progress.Kept, c.progress.KeptBytes = backlog.Doomed.Kept.Rows, backlog.Doomed.KeptBytes
+	return err
 }
 
 func (c *collection) reviewer(kind catalog.ReviewKind) (*Reviewer, error) {
@@ -125,6 +131,9 @@ func (c *collection) reviewer(kind catalog.ReviewKind) (*Reviewer, error) {
 func (c *collection) reap(ctx context.Context) error {
 	if c.opt.UploadAge <= 0 {
 		return nil
+	}
+	if err := refuseWrong(ctx, c.opt.Store); err != nil {
+		return err
 	}
 	for {
 		const batch = 1000

@@ -64,11 +64,18 @@ var (
 		"Objects that wait to be deleted from the store.", nil, nil)
 	doomedBytesDesc = prometheus.NewDesc("purser_gc_doomed_bytes",
 		"Size of the objects that wait to be deleted from the store.", nil, nil)
+	keptObjectsDesc = prometheus.NewDesc("purser_gc_kept_objects",
+		"Of purser_gc_doomed_objects, those that are kept for gc.keep_doomed or for a day after a repair.", nil, nil)
+	keptBytesDesc = prometheus.NewDesc("purser_gc_kept_bytes",
+		"Of purser_gc_doomed_bytes, what is kept for gc.keep_doomed or for a day after a repair.", nil, nil)
+	lostBlobsDesc = prometheus.NewDesc("purser_lost_blobs",
+		"Blobs whose objects the store has lost, and which nobody has pushed since.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (g *Gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{queueRowsDesc, oldestOverdueDesc, doomedObjectsDesc, doomedBytesDesc} {
+	for _, d := range []*prometheus.Desc{queueRowsDesc, oldestOverdueDesc, doomedObjectsDesc, doomedBytesDesc,
+		keptObjectsDesc, keptBytesDesc, lostBlobsDesc} {
 		ch <- d
 	}
 }
@@ -93,6 +100,9 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(doomedObjectsDesc, values.Doomed.Objects.Rows)
 	gauge(doomedBytesDesc, values.Doomed.Bytes)
+	gauge(keptObjectsDesc, values.Doomed.Kept.Rows)
+	gauge(keptBytesDesc, values.Doomed.KeptBytes)
+	gauge(lostBlobsDesc, values.Lost.Rows)
 }
 
 // latest returns the values, new ones when it is time, and whether there are

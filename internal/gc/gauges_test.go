@@ -52,7 +52,9 @@ func TestGauges(t *testing.T) {
 		('\x03', now() + interval '1 h', 'blob_upload', NULL)`)
 	b.exec(`INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 		VALUES (1, 1, 1, now() - interval '100 h', 'tag_delete')`)
-	b.exec("INSERT INTO gc_doomed_objects (storage_key, size) VALUES ('a', 30), ('b', 12)")
+	b.exec("INSERT INTO gc_doomed_objects (storage_key, size, delete_after) VALUES ('a', 30, now()), ('b', 12, now() + interval '1 h')")
+	b.exec("INSERT INTO blobs (digest, size, storage_key, lost_at) VALUES ('\\x05', 1, 'lost', now()), ('\\x04', 1, 'there', NULL)")
+	b.exec("DELETE FROM gc_blob_review_queue WHERE digest IN ('\\x04', '\\x05')")
 	g := b.gauges(time.Hour)
 	want := `
 # HELP purser_gc_doomed_bytes Size of the objects that wait to be deleted from the store.
@@ -61,6 +63,12 @@ purser_gc_doomed_bytes 42
 # HELP purser_gc_doomed_objects Objects that wait to be deleted from the store.
 # TYPE purser_gc_doomed_objects gauge
 purser_gc_doomed_objects 2
+# HELP purser_gc_kept_bytes Of purser_gc_doomed_bytes, what is kept for gc.keep_doomed or for a day after a repair.
+# TYPE purser_gc_kept_bytes gauge
+purser_gc_kept_bytes 12
+# HELP purser_gc_kept_objects Of purser_gc_doomed_objects, those that are kept for gc.keep_doomed or for a day after a repair.
+# TYPE purser_gc_kept_objects gauge
+purser_gc_kept_objects 1
 # HELP purser_gc_queue_rows Rows of the review queues by state: due, waiting for their delay, or set_aside after too many failures.
 # TYPE purser_gc_queue_rows gauge
 purser_gc_queue_rows{queue="blobs",state="due"} 0
@@ -69,9 +77,13 @@ purser_gc_queue_rows{queue="blobs",state="waiting"} 2
 purser_gc_queue_rows{queue="manifests",state="due"} 1
 purser_gc_queue_rows{queue="manifests",state="set_aside"} 0
 purser_gc_queue_rows{queue="manifests",state="waiting"} 0
+# HELP purser_lost_blobs Blobs whose objects the store has lost, and which nobody has pushed since.
+# TYPE purser_lost_blobs gauge
+purser_lost_blobs 1
 `
 	if err := testutil.CollectAndCompare(g, strings.NewReader(want),
-		"purser_gc_doomed_bytes", "purser_gc_doomed_objects", "purser_gc_queue_rows"); err != nil {
+		"purser_gc_doomed_bytes", "purser_gc_doomed_objects", "purser_gc_kept_bytes", "purser_gc_kept_objects",
+		"purser_gc_queue_rows", "purser_lost_blobs"); err != nil {
 		t.Error(err)
 	}
 	if n := testutil.CollectAndCount(g, "purser_gc_oldest_overdue_seconds"); n != 2 {

@@ -20,6 +20,12 @@
 //   - A request that lost its upload may still write an object of it. So the
 //     objects of an upload are swept once more when the longest request that
 //     may have begun before is over.
+//   - The object of a deleted blob is claimed no earlier than gc.keep_doomed after
+//     its row went. Until then a database that was restored to a state from before
+//     finds the object under the key that its row has; the row that dooms it is
+//     gone with the newer state.
+//   - Nothing is swept, reaped or repaired while the store isn't the database's:
+//     what it lacks would count as deleted, and what it has belongs to somebody.
 //   - No storage call is made in a database transaction: a store that hangs
 //     holds no lock and no connection.
 package gc

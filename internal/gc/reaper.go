@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -13,6 +14,9 @@ import (
 // ReaperOptions says which uploads to give up.
 type ReaperOptions struct {
 	Catalog *catalog.Catalog // required
+	// Store is where the uploads are. While it is the wrong one none is given up.
+	// Nil: that is not looked at.
+	Store blob.Store
 	// Age is how long nobody has touched an upload that is given up. It must be
 	// at least as long as the longest request. Default 24 h.
 	Age time.Duration
@@ -61,6 +65,9 @@ func (r *Reaper) Run(ctx context.Context) error { return r.loop.Run(ctx) }
 
 // batch gives up one batch of uploads.
 func (r *Reaper) batch(ctx context.Context) (more bool, err error) {
+	if err := refuseWrong(ctx, r.opt.Store); err != nil {
+		return false, err
+	}
 	n, err := r.opt.Catalog.ReapUploads(ctx, r.opt.Age, r.opt.Batch)
 	if err != nil || n == 0 {
 		return false, err
@@ -71,4 +78,18 @@ func (r *Reaper) batch(ctx context.Context) (more bool, err error) {
 		r.opt.Reaped()
 	}
 	return n >= int64(r.opt.Batch), nil
+}
+
+// refuseWrong fails while the store isn't the database's. Whatever else the store
+// ails from, who uses it will hear.
+func refuseWrong(ctx context.Context, store blob.Store) error {
+	if store == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	if err := store.Check(ctx); errors.Is(err, blob.ErrWrongStore) {
+		return err
+	}
+	return nil
 }

@@ -140,6 +140,9 @@ func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 
 // round is one batch and what became of it.
 func (s *Sweeper) round(ctx context.Context) (*outcome, error) {
+	if err := refuseWrong(ctx, s.opt.Store); err != nil {
+		return nil, err
+	}
 	list, err := s.opt.Catalog.ClaimDoomed(ctx, s.size, s.opt.Hold)
 	if err != nil || len(list) == 0 {
 		return &outcome{}, err

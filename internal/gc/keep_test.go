@@ -1,0 +1,99 @@
+package gc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/gc"
+)
+
+// collectKeeping collects with a time for which objects of deleted blobs are kept.
+func (b *bundle) collectKeeping(keep time.Duration) gc.Progress {
+	b.t.Helper()
+	c := catalog.New(catalog.Options{DB: b.db, CacheOff: true, KeepDoomed: keep, Log: slog.New(slog.DiscardHandler)})
+	p, err := gc.Collect(b.t.Context(), gc.CollectOptions{Catalog: c, Store: b.store, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return p
+}
+
+// Objects of blobs are kept, those of uploads aren't, and what was claimed once is
+// claimed again when its row says so. A shorter time counts for what is kept already.
+func TestKeepDoomed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	keys := b.doom(3)
+	b.exec("UPDATE gc_doomed_objects SET delete_after = now() - interval '2 h' WHERE storage_key = $1", keys[0])
+	b.exec("UPDATE gc_doomed_objects SET sweeping = true WHERE storage_key = $1", keys[1])
+	base := blob.NewBase()
+	b.write(base, 10)
+	b.exec("INSERT INTO gc_doomed_objects (storage_key, of_upload, size) VALUES ($1, true, 10)", base)
+	if p := b.collectKeeping(3 * time.Hour); p.Objects != 2 || p.Kept != 2 || p.KeptBytes != 20 {
+		t.Errorf("with 3 h: %+v, want that 2 of 4 are swept", p)
+	}
+	if next, err := catalog.New(catalog.Options{DB: b.db, CacheOff: true, KeepDoomed: 3 * time.Hour}).
+		NextDoomed(t.Context(), 100*time.Hour); err != nil || next < 50*time.Minute || next > time.Hour {
+		t.Errorf("the next is due in %v (%v), want an hour", next, err)
+	}
+	if p := b.collectKeeping(time.Hour); p.Objects != 1 || p.Kept != 1 || !slices.Equal(b.stored(), keys[2:]) {
+		t.Errorf("with 1 h: %+v, stored %v", p, b.stored())
+	}
+	if p := b.collectKeeping(0); p.Objects != 1 || p.Kept != 0 || len(b.stored()) != 0 {
+		t.Errorf("with nothing kept: %+v, stored %v", p, b.stored())
+	}
+}
+
+// away is a store that isn't the database's.
+type away struct{ blob.Store }
+
+func (away) Check(context.Context) error { return fmt.Errorf("the volume: %w", blob.ErrWrongStore) }
+
+// While the store is the wrong one nothing is claimed, given up or repaired, though
+// it would let itself be changed.
+func TestNothingIsDoneWithAWrongStore(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	b := setup(t)
+	keys := b.doom(2)
+	u, stray := b.upload(), b.object(5)
+	b.exec("UPDATE uploads SET updated_at = now() - interval '9 days', repository = 'a' WHERE id = $1", u.ID)
+	long := time.Now().Add(-9 * 24 * time.Hour)
+	if err := os.Chtimes(filepath.Join(b.dir, "objects", stray[:2], stray), long, long); err != nil {
+		t.Fatal(err)
+	}
+	store := away{b.store}
+	quiet := slog.New(slog.DiscardHandler)
+	_, collected := gc.Collect(ctx, gc.CollectOptions{Catalog: b.catalog, Store: store, UploadAge: time.Hour, Log: quiet})
+	_, checked := gc.Check(ctx, gc.CheckOptions{Catalog: b.catalog, Store: store, Repair: true, Force: true})
+	for what, err := range map[string]error{"collecting": collected, "repairing": checked} {
+		if !errors.Is(err, blob.ErrWrongStore) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := gc.Check(ctx, gc.CheckOptions{Catalog: b.catalog, Store: store}); err != nil {
+		t.Errorf("a check that only looks: %v", err)
+	}
+	stop := b.start(b.sweeper(func(o *gc.SweeperOptions) { o.Store = store }).Run)
+	reaper, err := gc.NewReaper(gc.ReaperOptions{Catalog: b.catalog, Store: store, Age: time.Hour, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopReaper := b.start(reaper.Run)
+	stop()
+	stopReaper()
+	var claimed, uploads int
+	if err := b.db.Pool.QueryRow(ctx, `SELECT (SELECT count(*) FROM gc_doomed_objects WHERE sweeping), (SELECT count(*) FROM uploads)`).
+		Scan(&claimed, &uploads); err != nil || claimed != 0 || uploads != 1 || b.doomed() != len(keys) || len(b.stored()) != 4 {
+		t.Errorf("%d claimed, %d uploads, %d doomed, %d stored (%v)", claimed, uploads, b.doomed(), len(b.stored()), err)
+	}
+}
