@@ -59,6 +59,7 @@ var layers = map[string]rule{
 	"internal/pullstats/redistest": {only: true, testing: true},
 	"internal/webhook":             {layer: 3},
 	"internal/gc":                  {layer: 4},
+	"internal/storeid":             {layer: 4},
 	"internal/gc/model":            {only: true, testing: true}, // the protocol by itself, for its tests
 	"internal/autoprune":           {layer: 4},
 	"internal/server":              {layer: 5},

@@ -104,7 +104,7 @@ func files(dir string, name func(path string) string) ([]string, error) {
 			return err
 		case e.IsDir() && path != dir && strings.HasPrefix(e.Name(), "."):
 			return fs.SkipDir
-		case !e.IsDir():
+		case !e.IsDir() && e.Name() != "purser-store.json": // the store's identity
 			list = append(list, name(path))
 		}
 		return nil

@@ -47,9 +47,8 @@ func checkCommand(src *source) *cobra.Command {
 				return err
 			}
 			defer metadata.Close()
-			o.Catalog = catalog.New(catalog.Options{DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime})
-			// A wrong path has no store, which is not an empty one.
-			if o.Store, err = tryStore(ctx, cfg.Storage, blob.DirOptions{Path: cfg.Storage.Filesystem.Path, Existing: true}); err != nil {
+			o.Catalog = catalog.New(catalog.Options{DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime, KeepDoomed: cfg.GC.KeepDoomed})
+			if o.Store, err = storeForCheck(ctx, cmd, cfg.Storage, metadata, o.Repair); err != nil {
 				return err
 			}
 			entry := audit.Entry{Kind: audit.RunCheck, Detail: map[string]any{"deep": o.Deep, "repair": o.Repair, "force": o.Force}}
@@ -60,6 +59,33 @@ func checkCommand(src *source) *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// storeForCheck opens the blob store, which a repair needs to be the database's.
+// Who only looks may look at any, and is told.
+func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, metadata *db.DB, repair bool) (blob.Store, error) {
+	log, err := newLogger(cmd.ErrOrStderr(), config.Log{Level: "error", Format: "text"})
+	if err != nil {
+		return nil, err
+	}
+	// A wrong path has no store, which is not an empty one.
+	raw, err := tryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: true})
+	if err != nil {
+		return nil, err
+	}
+	store, err := identified(cfg, metadata, raw, log)
+	if err != nil {
+		return nil, err
+	}
+	if repair {
+		return store, store.Establish(ctx)
+	}
+	if s, err := store.Show(ctx); err != nil {
+		return nil, err
+	} else if !s.Same() && s.Store+s.Database != "" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "This store isn't the database's: \"purser store show\" tells more. What is found below says nothing about the registry.\n") //nolint:errcheck
+	}
+	return raw, nil
 }
 
 // openForCheck opens the database. It names no replica, so that the caches of all
@@ -166,7 +192,7 @@ var advice = map[gc.Problem]struct{ what, todo, done string }{
 const (
 	doneLost = "They are marked as lost: clients hear that there are no such blobs, so whoever pushes an image\n" +
 		"with them, under a tag that is new there, restores them in all repositories."
-	doneDoomed = "A running registry deletes them in a day, should you find out by then that this was a mistake."
+	doneDoomed = "A running registry deletes them in a day, or gc.keep_doomed after that, should you find out by then that this was a mistake."
 )
 
 // things are what the findings of a problem are of.
@@ -197,6 +223,13 @@ func writeCheck(w io.Writer, o gc.CheckOptions, r gc.CheckReport, examples map[g
 	}
 	if r.Young > 0 {
 		fmt.Fprintf(&b, "Without an owner, but so young that a request may be at work on them: %s.\n", count(r.Young, "object"))
+	}
+	if r.Kept > 0 {
+		fmt.Fprintf(&b, "Without an owner, but younger than gc.keep_doomed, so that a newer state of the database may know them: %s (%s).\n",
+			count(r.Kept, "object"), size(r.KeptBytes))
+	}
+	if r.Doomed > 0 {
+		fmt.Fprintf(&b, "Deleted from the database, and waiting to be deleted from the store: %s (%s).\n", count(r.Doomed, "object"), size(r.DoomedBytes))
 	}
 	for _, p := range gc.Problems {
 		if t := r.Problems[p]; t != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
 )
 
 func gcCommand(src *source) *cobra.Command {
@@ -23,6 +24,13 @@ func gcCommand(src *source) *cobra.Command {
 // runs or not. The caches of running servers hear of what fn changes, and the audit
 // log takes what it does for the command's.
 func (s *source) withCatalog(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *catalog.Catalog, trail *audit.Log) error) error {
+	return s.withMetadata(cmd, func(ctx context.Context, cfg *config.Config, _ *db.DB, c *catalog.Catalog, trail *audit.Log) error {
+		return fn(ctx, cfg, c, trail)
+	})
+}
+
+// withMetadata is withCatalog for a command that needs the database itself too.
+func (s *source) withMetadata(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, trail *audit.Log) error) error {
 	return s.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		if err := checkMetadata(ctx, dsn); errors.Is(err, errPending) {
 			return errors.New(`the database's schema is older than this program needs: run "purser migrate up"`)
@@ -38,8 +46,8 @@ func (s *source) withCatalog(cmd *cobra.Command, fn func(ctx context.Context, cf
 			return err
 		}
 		defer metadata.Close()
-		return fn(byCommand(ctx, cmd), cfg, catalog.New(catalog.Options{
-			DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime, Audit: auditing, Log: log,
+		return fn(byCommand(ctx, cmd), cfg, metadata, catalog.New(catalog.Options{
+			DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime, KeepDoomed: cfg.GC.KeepDoomed, Audit: auditing, Log: log,
 		}), audit.New(metadata))
 	})
 }

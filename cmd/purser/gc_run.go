@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
 )
 
@@ -39,12 +40,12 @@ func gcRunCommand(src *source) *cobra.Command {
 	cmd.Flags().IntVar(&r.limit, "limit", 100, "list at most `N` things that would go; 0: all")
 	r.format = addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withCatalog(cmd, func(ctx context.Context, cfg *config.Config, c *catalog.Catalog, trail *audit.Log) error {
+		return src.withMetadata(cmd, func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, trail *audit.Log) error {
 			r.out, r.progress = cmd.OutOrStdout(), newProgressLine(cmd.ErrOrStderr())
 			if err := trail.Append(ctx, audit.Entry{Kind: audit.RunGC, Detail: map[string]any{"dry_run": r.dry}}); err != nil {
 				return err
 			}
-			return r.run(ctx, cfg, c)
+			return r.run(ctx, cfg, c, metadata)
 		})
 	}
 	return cmd
@@ -74,7 +75,7 @@ type gcReport struct {
 // errInterrupted ends a run that was told to stop.
 var errInterrupted = errors.New("interrupted: the rest is left to the next run, or to the servers")
 
-func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *catalog.Catalog) error {
+func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *catalog.Catalog, metadata *db.DB) error {
 	log, err := r.logger(cfg.Log)
 	if err != nil {
 		return err
@@ -86,7 +87,7 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *catalog.Catalog)
 	}
 	if r.report.DryRun = r.dry; r.dry {
 		r.report.Found = []catalog.Reviewed{}
-	} else if o.Store, err = openStore(ctx, cfg.Storage); err != nil {
+	} else if o.Store, err = openStore(ctx, cfg.Storage, metadata, log, nil); err != nil {
 		return err
 	}
 	r.report.Progress, err = gc.Collect(ctx, o)
@@ -149,6 +150,9 @@ func (r *gcRun) summary(w io.Writer) error {
 		count(p.BlobsReviewed, "blob"), humanize.Comma(p.BlobsDeleted), count(p.Objects, "object"), size(p.Bytes))
 	if err == nil && p.Failed > 0 {
 		_, err = fmt.Fprintf(w, "The store failed to delete %s; \"purser gc status\" says why, and they are tried again.\n", count(p.Failed, "object"))
+	}
+	if err == nil && p.Kept > 0 {
+		_, err = fmt.Fprintf(w, "Kept in the store until gc.keep_doomed is over, or a day after a repair: %s (%s).\n", count(p.Kept, "object"), size(p.KeptBytes))
 	}
 	if err == nil && r.report.Complete {
 		_, err = fmt.Fprintln(w, "Nothing is left to do now. What was set free may wait for its delay: see \"purser gc status\".")

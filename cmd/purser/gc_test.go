@@ -332,6 +332,8 @@ Nothing is left to do now. What was set free may wait for its delay: see "purser
   "objects": 0,
   "bytes": 0,
   "failed": 0,
+  "kept": 0,
+  "kept_bytes": 0,
   "due": 0
 }
 `[1:])
@@ -358,7 +360,7 @@ func TestGCRunInterrupted(t *testing.T) {
 	told := &stopAt{stop: cancel}
 	r := &gcRun{format: &f, out: &out, progress: &progressLine{out: told}}
 	cfg := testConfig(t, append(g.environ, "PURSER_GC_BATCH=1")...)
-	if err := r.run(ctx, cfg, g.catalog); err == nil || !strings.HasPrefix(err.Error(), "interrupted: ") {
+	if err := r.run(ctx, cfg, g.catalog, g.db); err == nil || !strings.HasPrefix(err.Error(), "interrupted: ") {
 		t.Errorf("error %v, want that it was interrupted", err)
 	}
 	// Stopped by the first line of progress, after one batch of one manifest.

@@ -16,8 +16,9 @@ import (
 func TestServeBehindSessionPooling(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.PgBouncer(t, dbtest.EmptyDSN(t), "session", "default_pool_size = 100")
-	one := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn))
-	two := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn))
+	blobs := "PURSER_STORAGE_FILESYSTEM_PATH=" + t.TempDir()
+	one := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn, blobs))
+	two := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn, blobs))
 	d := dbtest.Open(t, dsn)
 	waitFor(t, "two listening replicas", func() bool {
 		var n int

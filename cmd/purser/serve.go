@@ -17,7 +17,6 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
-	"github.com/purser-registry/purser/internal/blob/s3"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
@@ -25,12 +24,14 @@ import (
 	"github.com/purser-registry/purser/internal/memory"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/storeid"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
 const (
 	headerTimeout  = 30 * time.Second
 	idleTimeout    = 2 * time.Minute
+	storeTimeout   = 30 * time.Second // of the first request to the blob store
 	maxHeaderBytes = 64 << 10
 )
 
@@ -123,11 +124,13 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 		return err
 	}
 	defer keys.close()
-	store, err := openStore(ctx, cfg.Storage)
+	store, err := openStore(ctx, cfg.Storage, metadata, log, func(store blob.Store) (blob.Store, error) {
+		return blob.Metered(store, reg)
+	})
 	if err != nil {
 		return err
 	}
-	if store, err = blob.Metered(store, reg); err != nil {
+	if err := reg.Register(store.Collector()); err != nil {
 		return err
 	}
 	loops, err := worker.NewMetrics(reg)
@@ -143,7 +146,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	background = append(background, workers...)
+	background = append(append(background, workers...), store.Run)
 
 	ready.started(check{name: "database", run: metadata.Ping}, check{name: "storage", run: store.Check},
 		check{name: "statistics", run: statisticsCheck(stats, p), spare: true})
@@ -153,41 +156,13 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	return serve(ctx, cfg, handler, socks, limits, background, ready, log)
 }
 
-// openStore opens the blob store and tries it.
-func openStore(ctx context.Context, cfg config.Storage) (blob.Store, error) {
-	return tryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path})
-}
-
-// tryStore opens the store that is configured, as dir where it is a directory.
-func tryStore(ctx context.Context, cfg config.Storage, dir blob.DirOptions) (blob.Store, error) {
-	var store blob.Store
-	var err error
-	if c := cfg.S3; cfg.UsesS3() {
-		store, err = s3.New(s3.Options{
-			Endpoint: c.Endpoint, Bucket: c.Bucket, Region: c.Region, Prefix: c.Prefix, PathStyle: c.PathStyle,
-			AccessKey: c.AccessKey, SecretKey: string(c.SecretKey),
-		})
-	} else {
-		store, err = blob.OpenDir(dir)
-	}
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	if err := store.Check(ctx); err != nil {
-		return nil, fmt.Errorf("trying the blob store: %w", err)
-	}
-	return store, nil
-}
-
 // parts is what the registry is assembled from.
 type parts struct {
 	db      *db.DB
 	reviews *db.DB
 	prunes  *db.DB
 	keys    *looseKeys
-	store   blob.Store
+	store   *storeid.Store
 	pulls   pullParts
 	loops   *worker.Metrics
 	replica uuid.UUID
@@ -201,8 +176,11 @@ type parts struct {
 // assemble makes the registry: what answers requests, and what runs besides.
 func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server, []func(context.Context) error, error) {
 	c := catalog.New(catalog.Options{
-		DB: p.db, Background: p.reviews, Pruning: p.prunes, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
+		DB: p.db, Background: p.reviews, Pruning: p.prunes, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime, KeepDoomed: cfg.GC.KeepDoomed,
 		Audit: auditing,
+		Look: func(ctx context.Context, key string, size int64) (string, error) {
+			return blob.Look(ctx, p.store, key, size)
+		},
 		// There, 0 stands for the default.
 		CacheOff:           !cfg.Cache.Enabled,
 		ManifestCacheBytes: int(max(1, cfg.Cache.ManifestBytes)),
@@ -230,7 +208,7 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 		return nil, nil, err
 	}
 	handler, err := server.New(server.Options{
-		Catalog: c, Autoprune: pruner, Store: p.store, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
+		Catalog: c, Autoprune: pruner, Store: p.store, WrongStore: p.store.Wrong, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
 		Limits: p.limits.server(), BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, UploadMaxAge: cfg.Uploads.MaxAge, Tracing: p.tracing,
 		Audit: audit.New(p.db), Recorder: p.pulls.recorder,
@@ -285,7 +263,7 @@ func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts, loops *worker.Me
 		return nil, err
 	}
 	reaper, err := gc.NewReaper(gc.ReaperOptions{
-		Catalog: c, Age: uploadAge(cfg), Reaped: sweeper.Wake, Log: p.log, Metrics: metrics, Worker: loops,
+		Catalog: c, Store: p.store, Age: uploadAge(cfg), Reaped: sweeper.Wake, Log: p.log, Metrics: metrics, Worker: loops,
 	})
 	if err != nil {
 		return nil, err
@@ -439,12 +417,8 @@ func places(cfg *config.Config) []string {
 		list = append(list, cfg.DataDir)
 	}
 	switch s := cfg.Storage; {
-	case s.UsesS3() && s.S3.Prefix != "":
-		list = append(list, "s3://"+s.S3.Bucket+"/"+s.S3.Prefix)
-	case s.UsesS3():
-		list = append(list, "s3://"+s.S3.Bucket)
-	case len(list) == 0 || s.Filesystem.Path != blobsDir(cfg):
-		list = append(list, s.Filesystem.Path)
+	case s.UsesS3(), len(list) == 0 || s.Filesystem.Path != blobsDir(cfg):
+		list = append(list, storePlace(s))
 	}
 	return list
 }

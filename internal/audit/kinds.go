@@ -65,6 +65,7 @@ const (
 	RunGC             Kind = "run_gc"
 	RetryGC           Kind = "retry_gc" // reviews set aside were put back
 	RunCheck          Kind = "run_check"
+	AdoptStore        Kind = "adopt_store"
 	RunLooseKeys      Kind = "run_loose_foreign_keys"
 	ExportLog         Kind = "export_logs"
 	ChangeMaintenance Kind = "change_maintenance"
@@ -85,5 +86,5 @@ var kinds = []Kind{
 	CreateRobot, DeleteRobot, RegenerateRobotToken, CreateToken, RevokeToken,
 	LoginSuccess, LoginFailure, LogoutSuccess,
 	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ChangeProtection, ChangeDefault,
-	RunGC, RetryGC, RunCheck, RunLooseKeys, ExportLog, ChangeMaintenance,
+	RunGC, RetryGC, RunCheck, AdoptStore, RunLooseKeys, ExportLog, ChangeMaintenance,
 }

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/blob/s3"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/storeid"
+)
+
+// openStore opens the blob store for a process that writes to it: it must be the
+// one that belongs to the database. measure is put around what really does the
+// work; nil: nothing.
+func openStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *slog.Logger, measure func(blob.Store) (blob.Store, error)) (*storeid.Store, error) {
+	known, err := storeid.Read(ctx, metadata)
+	if err != nil {
+		return nil, err
+	}
+	// In an empty mount point nothing is made, once the store is known to be elsewhere.
+	store, err := tryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: known.Confirmed})
+	if err != nil {
+		if known.Confirmed {
+			err = fmt.Errorf("%w; the database's store has the identity %s, and was last at %s: if the registry is to go on with a new, empty "+
+				`store there, run "purser store adopt --force"`, err, known.ID, known.Place)
+		}
+		return nil, err
+	}
+	if measure != nil {
+		if store, err = measure(store); err != nil {
+			return nil, err
+		}
+	}
+	s, err := identified(cfg, metadata, store, log)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Establish(ctx)
+}
+
+// identified puts the comparison of identities in front of store.
+func identified(cfg config.Storage, metadata *db.DB, store blob.Store, log *slog.Logger) (*storeid.Store, error) {
+	return storeid.New(storeid.Options{
+		DB: metadata, Catalog: catalog.New(catalog.Options{DB: metadata, CacheOff: true, Log: log}),
+		Store: store, Place: storePlace(cfg), Local: !cfg.UsesS3(), Log: log,
+	})
+}
+
+// storePlace is where the blob store is.
+func storePlace(s config.Storage) string {
+	if !s.UsesS3() {
+		return s.Filesystem.Path
+	}
+	place := "s3://" + s.S3.Bucket
+	if s.S3.Prefix != "" {
+		place += "/" + s.S3.Prefix
+	}
+	return place
+}
+
+// tryStore opens the store that is configured, as dir where it is a directory.
+func tryStore(ctx context.Context, cfg config.Storage, dir blob.DirOptions) (blob.Store, error) {
+	var store blob.Store
+	var err error
+	if c := cfg.S3; cfg.UsesS3() {
+		store, err = s3.New(s3.Options{
+			Endpoint: c.Endpoint, Bucket: c.Bucket, Region: c.Region, Prefix: c.Prefix, PathStyle: c.PathStyle,
+			AccessKey: c.AccessKey, SecretKey: string(c.SecretKey),
+		})
+	} else {
+		store, err = blob.OpenDir(dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	if err := store.Check(ctx); err != nil {
+		return nil, fmt.Errorf("trying the blob store: %w", err)
+	}
+	return store, nil
+}
+
+func storeCommand(src *source) *cobra.Command {
+	return group("store", "Look after which blob store belongs to the database", storeShowCommand(src), storeAdoptCommand(src))
+}
+
+// withStore runs fn with the store that is configured, whosever it is.
+func (s *source) withStore(cmd *cobra.Command, existing bool, fn func(ctx context.Context, store *storeid.Store, trail *audit.Log) error) error {
+	return s.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
+		metadata, err := openForCheck(ctx, cmd, cfg, dsn)
+		if err != nil {
+			return err
+		}
+		defer metadata.Close()
+		log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
+		if err != nil {
+			return err
+		}
+		store, err := tryStore(ctx, cfg.Storage, blob.DirOptions{Path: cfg.Storage.Filesystem.Path, Existing: existing})
+		if err != nil {
+			return err
+		}
+		guarded, err := identified(cfg.Storage, metadata, store, log)
+		if err != nil {
+			return err
+		}
+		return fn(byCommand(ctx, cmd), guarded, audit.New(metadata))
+	})
+}
+
+func storeShowCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Compare the identities of the blob store and the database",
+		Long: "Compare the identities of the blob store and the database, and look for some of the database's\n" +
+			"blobs in the store. Nothing is changed. The exit code is 0 when the two belong together, 1\n" +
+			"after an error, and 2 when they don't.",
+		Args: cobra.NoArgs,
+	}
+	out := addFormat(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return src.withStore(cmd, true, func(ctx context.Context, store *storeid.Store, _ *audit.Log) error {
+			s, err := store.Show(ctx)
+			if err != nil {
+				return err
+			}
+			if err := out.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return writeStore(w, s) }); err != nil {
+				return err
+			}
+			if !s.Same() {
+				return exitFindings
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+func writeStore(w io.Writer, s storeid.State) error {
+	text := fmt.Sprintf("store     %s  at %s\ndatabase  %s", orNone(s.Store), s.Place, orNone(s.Database))
+	if s.LastPlace != "" {
+		text += "  last at " + s.LastPlace
+	}
+	text += "\n" + sampled(s.Sample) + "\n"
+	switch {
+	case s.Same():
+		text += "They belong together.\n"
+	case s.Store == "" && s.Database == "":
+		text += "Neither has an identity yet: \"purser serve\" gives them one at its first start.\n"
+	case s.Store == "":
+		text += "They don't belong together: see \"purser store adopt --help\".\n"
+	default:
+		text += "They don't belong together, and the store belongs to another database: see \"purser store adopt --help\".\n"
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}
+
+func sampled(s storeid.Sample) string {
+	if s.Sampled == 0 {
+		return "The database has no blobs to look for in the store."
+	}
+	return fmt.Sprintf("Of %s of the database, drawn at random, the store has %d.", count(int64(s.Sampled), "blob"), s.Found)
+}
+
+func orNone(id string) string {
+	if id == "" {
+		return "no identity"
+	}
+	return id
+}
+
+func storeAdoptCommand(src *source) *cobra.Command {
+	var o storeid.AdoptOptions
+	cmd := &cobra.Command{
+		Use:   "adopt",
+		Short: "Give the blob store to the database",
+		Long: "Give the blob store to the database: the store gets the database's identity, and registries on\n" +
+			"this database may write to it from now on. Do this when the store was restored or moved without\n" +
+			"its identity, when the database was restored from a backup that knows no store, or to begin\n" +
+			"with another store.\n\n" +
+			"It is refused when the store has nothing of what the database knows, unless --force is given,\n" +
+			"and when the store belongs to another database, unless --from names the identity that it has.\n" +
+			"Registries on that database stop writing then. \"purser store show\" tells what would be said.",
+		Args: cobra.NoArgs,
+	}
+	out := addFormat(cmd)
+	cmd.Flags().StringVar(&o.From, "from", "", "take the store away from the database whose store has this `ID`")
+	cmd.Flags().BoolVar(&o.New, "new", false, "give store and database a new identity: for a copy of both, to be a registry of its own")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "adopt a store that has nothing of what the database knows, or a damaged identity")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return src.withStore(cmd, !o.Force, func(ctx context.Context, store *storeid.Store, trail *audit.Log) error {
+			o.Begin = func(a storeid.Adoption) error {
+				return trail.Append(ctx, audit.Entry{Kind: audit.AdoptStore, Detail: map[string]any{
+					"place": a.Place, "identity": a.Identity, "was": a.Was, "force": o.Force, "sampled": a.Sampled, "found": a.Found,
+				}})
+			}
+			a, err := store.Adopt(ctx, o)
+			if errors.Is(err, blob.ErrDamagedIdentity) {
+				err = fmt.Errorf("%w: --force writes it anew", err)
+			}
+			if err != nil {
+				return err
+			}
+			return out.print(cmd.OutOrStdout(), a, func(w io.Writer) error { return writeAdoption(w, a) })
+		})
+	}
+	return cmd
+}
+
+func writeAdoption(w io.Writer, a storeid.Adoption) error {
+	text := fmt.Sprintf("The store at %s and the database belong together already, as %s.\n", a.Place, a.Identity)
+	if a.Changed {
+		text = fmt.Sprintf("The store at %s belongs to the database now, as %s.\n%s\n", a.Place, a.Identity, sampled(a.Sample))
+		if a.Found < a.Sampled {
+			text += "\"purser check\" says which blobs are missing, and \"purser check --repair\" has clients push them again.\n"
+		}
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}

@@ -1,0 +1,111 @@
+package storeid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/blob"
+)
+
+// AdoptOptions say how far an adoption may go.
+type AdoptOptions struct {
+	// From is the identity that the store has now, which a caller who wants to take
+	// the store away from another database must know.
+	From string
+	// New gives the database a new identity, as its copy needs one.
+	New bool
+	// Force adopts a store that doesn't have what the database knows, and one whose
+	// identity is damaged.
+	Force bool
+	// Begin is called with what is about to be done, before anything is. May be nil.
+	Begin func(Adoption) error
+}
+
+// Adoption is what an adoption did.
+type Adoption struct {
+	Place    string `json:"place"`
+	Identity string `json:"identity"` // that both have now
+	Was      string `json:"was"`      // the store's, "" for none
+	Changed  bool   `json:"changed"`  // false: they belonged together already
+	Sample
+}
+
+// Adopt gives the store the identity of the database. Error: blob.ErrWrongStore,
+// with what stands against it.
+func (s *Store) Adopt(ctx context.Context, o AdoptOptions) (Adoption, error) {
+	known, err := read(ctx, s.opt.DB, s.opt.Lease)
+	if err != nil {
+		return Adoption{}, err
+	}
+	there, err := s.Store.Identity(ctx)
+	if err != nil && !(o.Force && errors.Is(err, blob.ErrDamagedIdentity)) {
+		return Adoption{}, err
+	}
+	a := Adoption{Place: s.opt.Place, Identity: known.ID, Was: there}
+	if there != "" && there == known.ID && !o.New {
+		_, err := s.confirm(ctx, known)
+		return a, err
+	}
+	if there != "" && there != known.ID && there != o.From {
+		return a, fmt.Errorf("%w: the store at %s has the identity %s and so belongs to another database. Registries on that database stop "+
+			"writing when this one takes it. If you are sure that this is wanted, add --from %[3]s", blob.ErrWrongStore, s.opt.Place, there)
+	}
+	if a.Sample, err = s.sample(ctx); err != nil {
+		return a, err
+	}
+	if !o.Force && (there == "" || there != known.ID) {
+		if err := s.fits(ctx); errors.Is(err, errUnfit) {
+			return a, fmt.Errorf("%w: %w. If you are sure that this is the registry's store, or the one that it is to use from now on, add --force",
+				blob.ErrWrongStore, err)
+		} else if err != nil {
+			return a, err
+		}
+	}
+	if a.Identity == "" || o.New {
+		a.Identity = uuid.NewString()
+	}
+	a.Changed = true
+	if o.Begin != nil {
+		if err := o.Begin(a); err != nil {
+			return a, err
+		}
+	}
+	return a, s.adopt(ctx, known, a.Identity)
+}
+
+// adopt brings the id to the database, unconfirmed, and then to the store. If it
+// ends in between, the next start refuses, and another adoption succeeds.
+func (s *Store) adopt(ctx context.Context, known Known, id string) error {
+	if id != known.ID {
+		done, err := s.opt.DB.Pool.Exec(ctx, `
+			INSERT INTO store_identity AS i (id, place) VALUES ($1, $2)
+			ON CONFLICT (one) DO UPDATE SET id = EXCLUDED.id, place = EXCLUDED.place, chosen_at = now(), confirmed_at = NULL
+			WHERE i.id::text = $3`, id, s.opt.Place, known.ID)
+		if err != nil {
+			return fmt.Errorf("giving the database an identity: %w", err)
+		}
+		if done.RowsAffected() == 0 {
+			return errMoved
+		}
+		known = Known{ID: id}
+	}
+	if err := s.write(ctx, id, true); err != nil {
+		return err
+	}
+	there, err := s.Store.Identity(ctx)
+	if err != nil {
+		return err
+	}
+	if there != id {
+		return fmt.Errorf("%w: another process has given the store at %s the identity %s meanwhile", blob.ErrWrongStore, s.opt.Place, there)
+	}
+	if done, err := s.confirm(ctx, known); err != nil || done {
+		return err
+	}
+	return errMoved
+}
+
+var errMoved = errors.New("another process has changed the database's identity meanwhile: see \"purser store show\", and try again")

@@ -1,0 +1,149 @@
+package storeid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/blob"
+)
+
+// Establish verifies that the store belongs to the database or, at the first start
+// of a registry, makes it so. It waits while another process does. Error:
+// blob.ErrWrongStore.
+func (s *Store) Establish(ctx context.Context) error {
+	mine := ""
+	for {
+		known, err := read(ctx, s.opt.DB, s.opt.Lease)
+		if err != nil {
+			return err
+		}
+		there, err := s.Store.Identity(ctx)
+		if err != nil {
+			return err
+		}
+		switch {
+		case there != "" && there == known.ID:
+			if done, err := s.confirm(ctx, known); done || err != nil {
+				return err
+			}
+			continue // another process chose anew meanwhile
+		case known.Confirmed || there != "":
+			return s.mismatch(known, there)
+		case known.ID != "" && known.ID == mine:
+			// The store took none, nor has it another one's: the write was lost.
+			return fmt.Errorf("the blob store at %s didn't keep the identity that it was given", s.opt.Place)
+		case known.ID != "" && !known.chosen:
+			if err := pause(ctx, poll); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := s.mayBegin(ctx); err != nil {
+			return err
+		}
+		if mine, err = s.choose(ctx, known); err != nil {
+			return err
+		}
+	}
+}
+
+// choose makes this process the one that gives the store its identity, and does so.
+// It returns the id, "" if another process was first.
+func (s *Store) choose(ctx context.Context, known Known) (string, error) {
+	id := uuid.NewString()
+	sql := `INSERT INTO store_identity (id, place) SELECT $1::uuid, $2 WHERE $3 = '' ON CONFLICT DO NOTHING`
+	if known.ID != "" {
+		sql = `UPDATE store_identity SET id = $1::uuid, place = $2, chosen_at = now()
+			WHERE id::text = $3 AND confirmed_at IS NULL`
+	}
+	done, err := s.opt.DB.Pool.Exec(ctx, sql, id, s.opt.Place, known.ID)
+	if err != nil {
+		return "", fmt.Errorf("choosing an identity for the blob store: %w", err)
+	}
+	if done.RowsAffected() == 0 {
+		return "", nil
+	}
+	return id, s.write(ctx, id, false)
+}
+
+// write gives the store an identity within the time that others wait for it.
+func (s *Store) write(ctx context.Context, id string, replace bool) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	return s.Store.SetIdentity(ctx, id, replace)
+}
+
+// confirm notes in the database that the store has its identity, and where the
+// store is. It returns false when the database has another identity by now.
+func (s *Store) confirm(ctx context.Context, known Known) (bool, error) {
+	if !known.Confirmed || known.Place != s.opt.Place {
+		done, err := s.opt.DB.Pool.Exec(ctx, `
+			UPDATE store_identity SET confirmed_at = COALESCE(confirmed_at, now()), place = $2 WHERE id::text = $1`,
+			known.ID, s.opt.Place)
+		if err != nil {
+			return false, fmt.Errorf("confirming the identity of the blob store: %w", err)
+		}
+		if done.RowsAffected() == 0 {
+			return false, nil
+		}
+	}
+	s.mu.Lock()
+	s.id, s.last = known.ID, look{began: time.Now()}
+	s.mu.Unlock()
+	s.wrong.Store(false)
+	return true, nil
+}
+
+// mismatch says how the store's identity differs from the database's, and what to
+// do about it.
+func (s *Store) mismatch(known Known, there string) error {
+	at, was := s.opt.Place, ""
+	if known.Place != "" && known.Place != at {
+		was = ", last at " + known.Place
+	}
+	switch {
+	case known.ID == "":
+		return fmt.Errorf("%w: the store at %s has the identity %s and so belongs to another database, while this database is new or was restored "+
+			"from a backup that knows no store yet: correct the path, bucket or database; if the store is to go over to this database, "+
+			`run "purser store adopt --from %[3]s"`, blob.ErrWrongStore, at, there)
+	case there == "":
+		return fmt.Errorf("%w: the store at %s has no identity, while the database's store has %s%s: is its volume mounted, and is its path or "+
+			`bucket right? If it is the registry's own store, restored or moved without its identity, run "purser store adopt"`,
+			blob.ErrWrongStore, at, known.ID, was)
+	}
+	return fmt.Errorf("%w: the store at %s has the identity %s and so belongs to another database, while this database's store has %s%s: "+
+		"correct the path, bucket or database; if the store is to go over to this database, "+
+		`run "purser store adopt --from %[3]s"`, blob.ErrWrongStore, at, there, known.ID, was)
+}
+
+// unfit says that nothing shows that a store without an identity is the database's.
+func (s *Store) unfit(err error) error {
+	return fmt.Errorf("%w: neither the store at %s nor the database has an identity yet, and they don't seem to belong together: %w: "+
+		`correct the path, bucket or database; if they do belong together, run "purser store adopt --force"`,
+		blob.ErrWrongStore, s.opt.Place, err)
+}
+
+// mayBegin says whether a store without an identity may be given one without
+// anybody having asked for it.
+func (s *Store) mayBegin(ctx context.Context) error {
+	err := s.fits(ctx)
+	if errors.Is(err, errUnfit) {
+		return s.unfit(err)
+	}
+	return err
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

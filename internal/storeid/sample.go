@@ -1,0 +1,94 @@
+package storeid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+const (
+	sampleSize     = 100
+	sampleParallel = 8
+)
+
+// Sample is how many of some blobs the store has, whole.
+type Sample struct {
+	Sampled int `json:"sampled"`
+	Found   int `json:"found"`
+}
+
+// errUnfit says that a store and a database don't seem to belong together.
+var errUnfit = errors.New("the store and the database don't seem to belong together")
+
+// fits says whether the contents of the store and the database go together: the
+// store has at least half of a sample of the database's blobs; or the database has
+// no blob, and the store nothing but what the database knows. Keys are random, so
+// another registry's store has none of them. Error: errUnfit.
+func (s *Store) fits(ctx context.Context) error {
+	sample, err := s.sample(ctx)
+	switch {
+	case err != nil:
+		return err
+	case sample.Sampled > 0 && 2*sample.Found >= sample.Sampled:
+		return nil
+	case sample.Sampled > 0:
+		return fmt.Errorf("%w: of %d blobs that the database has, the store has %d", errUnfit, sample.Sampled, sample.Found)
+	}
+	var keys []string
+	for o, err := range s.Store.List(ctx, "") {
+		if err != nil {
+			return err
+		}
+		if keys = append(keys, o.Key); len(keys) == sampleSize {
+			break
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	unowned, err := s.opt.Catalog.Unowned(ctx, keys)
+	if err != nil {
+		return err
+	}
+	if 2*len(unowned) > len(keys) {
+		return fmt.Errorf("%w: the store isn't empty, and the database knows nothing of %d of %d objects in it", errUnfit, len(unowned), len(keys))
+	}
+	return nil
+}
+
+// sample looks for some of the database's blobs in the store.
+func (s *Store) sample(ctx context.Context) (Sample, error) {
+	rows, err := s.opt.Catalog.SampleBlobs(ctx, sampleSize)
+	if err != nil {
+		return Sample{}, err
+	}
+	var sampled, found atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(sampleParallel)
+	for _, row := range rows {
+		group.Go(func() error {
+			o, err := s.Store.Stat(ctx, row.Key)
+			if err == nil && o.Size == row.Size {
+				found.Add(1)
+			}
+			if errors.Is(err, blob.ErrNotFound) {
+				// It may have been deleted since it was drawn.
+				var now catalog.Owner
+				var there bool
+				if now, there, err = s.opt.Catalog.BlobOwner(ctx, row.Digest); err == nil && (!there || now.Key != row.Key) {
+					return nil
+				}
+			}
+			sampled.Add(1)
+			return err
+		})
+	}
+	err = group.Wait()
+	return Sample{int(sampled.Load()), int(found.Load())}, err
+}

@@ -1,0 +1,430 @@
+package storeid_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/blob/blobtest"
+	"github.com/purser-registry/purser/internal/blob/s3"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/storeid"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// bundle is a database, and stores that a test puts beside it.
+type bundle struct {
+	t       *testing.T
+	db      *db.DB
+	catalog *catalog.Catalog
+}
+
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	d := dbtest.New(t)
+	return &bundle{t, d, catalog.New(catalog.Options{DB: d, CacheOff: true, Log: slog.New(slog.DiscardHandler)})}
+}
+
+func dir(t *testing.T, path string) *blob.Dir {
+	t.Helper()
+	d, err := blob.OpenDir(blob.DirOptions{Path: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// on makes a Store of this database in front of another.
+func (b *bundle) on(store blob.Store, place string) *storeid.Store {
+	b.t.Helper()
+	s, err := storeid.New(storeid.Options{DB: b.db, Catalog: b.catalog, Store: store, Place: place, Local: true,
+		Lease: time.Second, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+// push commits content as a blob of the database, whose object is in store.
+func (b *bundle) push(store blob.Store, content string) (oci.Digest, string) {
+	b.t.Helper()
+	list, err := b.catalog.StartUploads(b.t.Context(), 1)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	u, key := list[0], object(b.t, store, list[0].StorageKey, content)
+	u.Repository, u.Size = "team/app", int64(len(content))
+	d := oci.Compute(oci.SHA256, []byte(content))
+	if err := b.catalog.CommitUpload(b.t.Context(), u, d, key, false); err != nil {
+		b.t.Fatal(err)
+	}
+	return d, key
+}
+
+// object stores content under a name of the upload base.
+func object(t *testing.T, store blob.Store, base, content string) string {
+	t.Helper()
+	key, err := tryObject(t.Context(), store, base, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func tryObject(ctx context.Context, store blob.Store, base, content string) (string, error) {
+	var next int64
+	w, err := store.Resume(ctx, base, nil, 0, func(context.Context) (int64, error) { return 0, nil },
+		func(_ context.Context, n int) (int64, error) { next += int64(n); return next - int64(n), nil })
+	if err != nil {
+		return "", err
+	}
+	defer w.Close() //nolint:errcheck // Finish has said whether all is well
+	if _, err := w.Write([]byte(content)); err != nil {
+		return "", err
+	}
+	return w.Finish(ctx)
+}
+
+// known is what the database knows.
+func (b *bundle) known() storeid.Known {
+	b.t.Helper()
+	k, err := storeid.Read(b.t.Context(), b.db)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return k
+}
+
+func identity(t *testing.T, s blob.Store) string {
+	t.Helper()
+	id, err := s.Identity(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// refused fails the test unless err says that the store is the wrong one, with all
+// of the words.
+func refused(t *testing.T, err error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, blob.ErrWrongStore) {
+		t.Fatalf("error %v, want a refusal", err)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%v\nsays nothing of %q", err, w)
+		}
+	}
+}
+
+// backends are the stores that the protocol is tested on.
+func backends(t *testing.T, test func(t *testing.T, open func(t *testing.T) blob.Store)) {
+	t.Helper()
+	for name, open := range map[string]func(t *testing.T) blob.Store{
+		"dir": func(t *testing.T) blob.Store { return dir(t, t.TempDir()) },
+		"s3": func(t *testing.T) blob.Store {
+			s, err := s3.New(blobtest.S3Server(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, open)
+		})
+	}
+}
+
+// The first start gives both sides one identity, however many processes start at
+// once, and later starts compare it.
+func TestFirstStart(t *testing.T) {
+	t.Parallel()
+	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
+		b, store := setup(t), open(t)
+		var wg sync.WaitGroup
+		for range 6 {
+			wg.Go(func() {
+				if err := b.on(store, "here").Establish(t.Context()); err != nil {
+					t.Errorf("a first start: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if k := b.known(); k.ID == "" || !k.Confirmed || k.Place != "here" || identity(t, store) != k.ID {
+			t.Fatalf("the database knows %+v, the store %s", k, identity(t, store))
+		}
+		if err := b.on(store, "moved").Establish(t.Context()); err != nil || b.known().Place != "moved" {
+			t.Errorf("a later start: %v; the database knows %+v", err, b.known())
+		}
+		refused(t, b.on(open(t), "elsewhere").Establish(t.Context()), b.known().ID, "elsewhere", "moved", "no identity", "purser store adopt")
+		other := setup(t)
+		refused(t, other.on(store, "here").Establish(t.Context()), b.known().ID, "here", "adopt --from "+b.known().ID)
+		if k := other.known(); k.ID != "" {
+			t.Errorf("the refused database has taken %+v", k)
+		}
+	})
+}
+
+// Two replicas of one database that start at once on stores of their own (a volume
+// that isn't shared): one is refused.
+func TestFirstStartOnTwoStores(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	stores := []*blob.Dir{dir(t, t.TempDir()), dir(t, t.TempDir())}
+	errs := make([]error, 2)
+	var wg sync.WaitGroup
+	for i, store := range stores {
+		wg.Go(func() { errs[i] = b.on(store, fmt.Sprint("store ", i)).Establish(t.Context()) })
+	}
+	wg.Wait()
+	if (errs[0] == nil) == (errs[1] == nil) {
+		t.Fatalf("errors %v, want one", errs)
+	}
+	refused(t, errors.Join(errs...), "has no identity", b.known().ID)
+}
+
+// Two databases that start at once on one empty store: one is refused.
+func TestTwoDatabasesOnOneStore(t *testing.T) {
+	t.Parallel()
+	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
+		store := open(t)
+		errs := make([]error, 4)
+		var wg sync.WaitGroup
+		for i := range errs {
+			b := setup(t)
+			wg.Go(func() { errs[i] = b.on(store, "here").Establish(t.Context()) })
+		}
+		wg.Wait()
+		won := 0
+		for _, err := range errs {
+			if err == nil {
+				won++
+			} else {
+				refused(t, err, identity(t, store))
+			}
+		}
+		if won != 1 {
+			t.Errorf("%d databases have the store: %v", won, errs)
+		}
+	})
+}
+
+// failing is a store whose SetIdentity fails, after it did its work or before.
+type failing struct {
+	blob.Store
+	after bool
+}
+
+func (f failing) SetIdentity(ctx context.Context, id string, replace bool) error {
+	if f.after {
+		if err := f.Store.SetIdentity(ctx, id, replace); err != nil {
+			return err
+		}
+	}
+	return errors.New("the process died here")
+}
+
+// A first start that ends between its steps is completed by the next one.
+func TestFirstStartIsCompleted(t *testing.T) {
+	t.Parallel()
+	for _, after := range []bool{false, true} {
+		t.Run(fmt.Sprintf("after the write %v", after), func(t *testing.T) {
+			t.Parallel()
+			b, store := setup(t), dir(t, t.TempDir())
+			if err := b.on(failing{store, after}, "here").Establish(t.Context()); err == nil {
+				t.Fatal("it succeeded")
+			}
+			chosen := b.known()
+			if chosen.ID == "" || chosen.Confirmed {
+				t.Fatalf("the database knows %+v", chosen)
+			}
+			if err := b.on(store, "here").Establish(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if k := b.known(); !k.Confirmed || k.ID != identity(t, store) || after != (k.ID == chosen.ID) {
+				t.Errorf("the database knows %+v, first it chose %s; the store has %s", k, chosen.ID, identity(t, store))
+			}
+		})
+	}
+}
+
+// An upgrade: a database with blobs and its store get an identity; with another
+// store they don't, nor does a fresh database with a store that has objects.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
+		b, store := setup(t), open(t)
+		var keys []string
+		for i := range 6 {
+			_, key := b.push(store, fmt.Sprint("content ", i))
+			keys = append(keys, key)
+		}
+		refused(t, b.on(open(t), "empty").Establish(t.Context()), "empty", "of 6 blobs that the database has, the store has 0", "adopt --force")
+		other := setup(t)
+		refused(t, other.on(store, "here").Establish(t.Context()), "here", "6 of 6 objects", "adopt --force")
+		if err := store.Delete(t.Context(), keys[:3]); err != nil { // lost ones don't make it another store
+			t.Fatal(err)
+		}
+		if err := b.on(store, "here").Establish(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Adopt takes a store that has what the database knows, and any other only when
+// told to.
+func TestAdopt(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	b, store := setup(t), dir(t, t.TempDir())
+	_, key := b.push(store, "content")
+	if err := b.on(store, "here").Establish(ctx); err != nil {
+		t.Fatal(err)
+	}
+	id := b.known().ID
+	if a, err := b.on(store, "here").Adopt(ctx, storeid.AdoptOptions{}); err != nil || a.Changed {
+		t.Errorf("adopting its own: %+v, %v", a, err)
+	}
+	// The store restored without its identity.
+	restored := dir(t, t.TempDir())
+	object(t, restored, strings.Split(key, "-")[0], "content")
+	refused(t, b.on(restored, "restored").Establish(ctx), id)
+	begun := 0
+	a, err := b.on(restored, "restored").Adopt(ctx, storeid.AdoptOptions{Begin: func(storeid.Adoption) error { begun++; return nil }})
+	if err != nil || !a.Changed || a.Identity != id || a.Found != 1 || identity(t, restored) != id || begun != 1 {
+		t.Errorf("adopting the restored store: %+v, %v", a, err)
+	}
+	if err := b.on(restored, "restored").Establish(ctx); err != nil {
+		t.Error(err)
+	}
+	// An empty one.
+	empty := dir(t, t.TempDir())
+	_, err = b.on(empty, "empty").Adopt(ctx, storeid.AdoptOptions{})
+	refused(t, err, "of 1 blobs", "--force")
+	if identity(t, empty) != "" {
+		t.Error("a refused adoption has written")
+	}
+	if _, err := b.on(empty, "empty").Adopt(ctx, storeid.AdoptOptions{Force: true}); err != nil {
+		t.Error(err)
+	}
+	// Another database's, which stops writing.
+	other := setup(t)
+	theirs := other.on(restored, "restored")
+	_, err = theirs.Adopt(ctx, storeid.AdoptOptions{Force: true})
+	refused(t, err, id, "--from "+id)
+	if a, err := theirs.Adopt(ctx, storeid.AdoptOptions{From: id, Force: true}); err != nil || a.Was != id || a.Identity == id {
+		t.Errorf("taking a store away: %+v, %v", a, err)
+	}
+	ours := b.on(restored, "restored")
+	if _, err := tryObject(ctx, ours, blob.NewBase(), "x"); !errors.Is(err, blob.ErrWrongStore) || !ours.Wrong() {
+		t.Errorf("writing to a store that was taken away: %v", err)
+	}
+	// A damaged identity.
+	if err := os.WriteFile(filepath.Join(restored.Path(), "objects", blob.IdentityKey), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := theirs.Establish(ctx); !errors.Is(err, blob.ErrDamagedIdentity) {
+		t.Errorf("a damaged identity: %v", err)
+	}
+	if _, err := theirs.Adopt(ctx, storeid.AdoptOptions{Force: true}); err != nil || identity(t, restored) != other.known().ID {
+		t.Errorf("adopting a damaged identity: %v", err)
+	}
+	// A copy of both.
+	if a, err := theirs.Adopt(ctx, storeid.AdoptOptions{New: true}); err != nil || a.Identity == a.Was || identity(t, restored) != other.known().ID {
+		t.Errorf("a new identity: %+v, %v", a, err)
+	}
+}
+
+// While the store is the wrong one nothing is written, nothing deleted, and nothing
+// said to be missing.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
+		ctx := t.Context()
+		b, store := setup(t), open(t)
+		s := b.on(store, "here")
+		if _, err := tryObject(ctx, s, blob.NewBase(), "x"); err == nil {
+			t.Error("written before it was established")
+		}
+		if err := s.Establish(ctx); err != nil {
+			t.Fatal(err)
+		}
+		base := blob.NewBase()
+		key := object(t, s, base, "content")
+		missing := blob.NewBase() + "-0"
+		if _, err := s.Stat(ctx, missing); !errors.Is(err, blob.ErrNotFound) {
+			t.Errorf("stat of nothing: %v", err)
+		}
+		if err := errors.Join(s.Delete(ctx, []string{missing}), s.DeleteUpload(ctx, blob.NewBase(), ""), s.Check(ctx)); err != nil {
+			t.Error(err)
+		}
+		if err := store.SetIdentity(ctx, uuid.NewString(), true); err != nil { // its place is taken
+			t.Fatal(err)
+		}
+		_, statErr := s.Stat(ctx, missing)
+		_, openErr := s.Open(ctx, missing, 0, -1)
+		_, writeErr := tryObject(ctx, s, blob.NewBase(), "x")
+		for name, err := range map[string]error{
+			"Stat": statErr, "Open": openErr, "Resume": writeErr, "Delete": s.Delete(ctx, []string{key}),
+			"DeleteUpload": s.DeleteUpload(ctx, base, ""), "Check": s.Check(ctx),
+		} {
+			if !errors.Is(err, blob.ErrWrongStore) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if _, err := store.Stat(ctx, key); err != nil || !s.Wrong() {
+			t.Errorf("the object: %v; wrong: %v", err, s.Wrong())
+		}
+		if err := store.SetIdentity(ctx, b.known().ID, true); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Check(ctx); err != nil || s.Wrong() {
+			t.Errorf("the store is back: %v, wrong: %v", err, s.Wrong())
+		}
+		object(t, s, blob.NewBase(), "x")
+	})
+}
+
+// A volume that goes away while an upload is written isn't taken to have it.
+func TestGuardLooksAfterTheWrite(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	b := setup(t)
+	store := dir(t, t.TempDir())
+	s := b.on(store, "here")
+	if err := s.Establish(ctx); err != nil {
+		t.Fatal(err)
+	}
+	w, err := s.Resume(ctx, blob.NewBase(), nil, 0, func(context.Context) (int64, error) { return 0, nil },
+		func(_ context.Context, n int) (int64, error) { return 0, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close() //nolint:errcheck // it fails
+	if _, err := w.Write([]byte("content")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(store.Path(), "objects", blob.IdentityKey)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Finish(ctx); !errors.Is(err, blob.ErrWrongStore) {
+		t.Errorf("finished in a store that isn't the registry's: %v", err)
+	}
+}
