@@ -22,7 +22,7 @@ func TestServeBehindSessionPooling(t *testing.T) {
 	d := dbtest.Open(t, dsn)
 	waitFor(t, "two listening replicas", func() bool {
 		var n int
-		if err := d.Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'SELECT pg_notify%'").Scan(&n); err != nil {
+		if err := d.Pool.QueryRow(t.Context(), "SELECT count(*) FROM replicas").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n == 2

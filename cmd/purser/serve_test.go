@@ -117,7 +117,7 @@ func TestServe(t *testing.T) {
 	if code, body := get(t, s.registry+"/v2/"); code != 200 {
 		t.Errorf("/v2/: %d %s", code, body)
 	}
-	if code, body := get(t, s.debug+"/readyz"); code != 200 || body != "database: ok\nstorage: ok\n" {
+	if code, body := get(t, s.debug+"/readyz"); code != 200 || body != "database: ok\nstorage: ok\nstatistics: ok\n" {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
 	if code, body := get(t, s.debug+"/healthz"); code != 200 {
