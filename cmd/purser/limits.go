@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"net/http"
@@ -37,7 +38,12 @@ func newLimits(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) 
 	l := &limits{cfg: cfg, metrics: metrics, log: log}
 	l.connections, l.ofClient = connectionLimits(cfg.HTTP.MaxConnections, cfg.HTTP.MaxClientConnections, descriptorLimit())
 	if l.connections < cfg.HTTP.MaxConnections {
-		log.Warn("fewer connections than http.max_connections are accepted, since this process may open few files: raise the limit (ulimit -n, LimitNOFILE)",
+		// The default is more than most machines let a process have, which is no fault.
+		level := slog.LevelDebug
+		if cfg.Source("http.max_connections") != "default" {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "fewer connections than http.max_connections are accepted, since this process may open few files: raise the limit (ulimit -n, LimitNOFILE)",
 			"connections", l.connections, "files", descriptorLimit())
 	}
 	return l, nil
