@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -532,9 +533,9 @@ func TestPlan(t *testing.T) {
 	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, install(t, pool, "projects"))
 	rs, _, err := lookUp(t.Context(), w.opt.Databases, w.opt.Definitions)
 	must(t, err)
-	ids := make([]int64, 500)
+	ids := make([]string, 500)
 	for i := range ids {
-		ids[i] = int64(i + 1)
+		ids[i] = strconv.Itoa(i + 1)
 	}
 	for _, skip := range []bool{true, false} {
 		sql, _ := rs[0].statement(1000, 250, skip)
@@ -637,8 +638,8 @@ func TestValidate(t *testing.T) {
 		"builds: [{table: projects, column: half, on_delete: async_delete}]":                                       "column half of public.builds has no index",
 		"builds: [{table: projects, column: name, on_delete: async_delete}]":                                       "column name of public.builds is text",
 		"builds: [{table: projects, column: project_id, on_delete: async_nullify}]":                                "is NOT NULL: async_nullify",
-		"builds: [{table: named, column: project_id, on_delete: async_delete}]":                                    "key of public.named must be a single integer column",
-		"builds: [{table: paired, column: project_id, on_delete: async_delete}]":                                   "no unique index on id alone",
+		"builds: [{table: named, column: project_id, on_delete: async_delete}]":                                    "it can't hold the key id of public.named, which is text",
+		"builds: [{table: paired, column: project_id, on_delete: async_delete}]":                                   "table public.paired has no key that deleted records can hold",
 		"public.builds: [{table: public.projects, column: project_id, on_delete: async_delete}]\n" + oneDefinition: "defined at line 1 already",
 		"projects: [{table: projects, column: parent, on_delete: async_delete}]":                                   "",
 		oneDefinition + "\nprojects: [{table: builds, column: parent, on_delete: async_delete}]":                   "",

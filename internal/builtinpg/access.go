@@ -35,10 +35,12 @@ const (
 // processes reach the socket through the server's directory in /proc. What they can do
 // to the server's files and memory is beyond PostgreSQL.
 //
+// With anyRole, whoever reaches the socket connects as any role.
+//
 // The cluster belongs to that account, so nothing here follows a link in it. Each file
 // appears whole; a crash in between leaves files that let in fewer, and the next start
 // writes them again.
-func writeAccess(ctx context.Context, log *slog.Logger, cluster string, acct *account) error {
+func writeAccess(ctx context.Context, log *slog.Logger, cluster string, acct *account, anyRole bool) error {
 	names, err := mayConnect()
 	if err != nil {
 		return err
@@ -47,6 +49,9 @@ func writeAccess(ctx context.Context, log *slog.Logger, cluster string, acct *ac
 	if len(names) == 0 {
 		// PostgreSQL couldn't tell who connects. The directory of mode 0700 is the wall.
 		log.WarnContext(ctx, "the user that runs this has no name on this machine: whoever has its uid may connect to the built-in PostgreSQL", "uid", os.Geteuid())
+		method = "trust"
+	}
+	if anyRole {
 		method = "trust"
 	}
 	hba := accessHeader +

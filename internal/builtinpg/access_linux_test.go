@@ -138,7 +138,7 @@ func TestAccessFollowsNoLink(t *testing.T) {
 		must(t, os.Symlink(victim, filepath.Join(dir, name)))
 	}
 	for range 2 {
-		must(t, writeAccess(t.Context(), testOptions(dir).Log, dir, nil))
+		must(t, writeAccess(t.Context(), testOptions(dir).Log, dir, nil, false))
 	}
 	if got, err := os.ReadFile(victim); err != nil || string(got) != "as it was" {
 		t.Errorf("the link's target is %q (%v)", got, err)

@@ -48,6 +48,9 @@ type Options struct {
 	// Background lets processes that wake run before those of this server, other
 	// than those that Foreground names. It works as Foreground does.
 	Background bool
+	// AnyRole lets whoever reaches the socket connect as any role. It is for tests:
+	// without it only this process's user and root connect, as the superuser.
+	AnyRole bool
 }
 
 // ErrInUse says that another process, or another server of this one, owns the

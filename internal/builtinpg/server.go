@@ -144,7 +144,7 @@ func (s *Server) bringUp(ctx context.Context, o Options, find *finder) error {
 	} else if err := takeOver(s.cluster, acct); err != nil {
 		return err
 	}
-	if err := writeAccess(ctx, s.log, s.cluster, acct); err != nil {
+	if err := writeAccess(ctx, s.log, s.cluster, acct, o.AnyRole); err != nil {
 		return err
 	}
 	if s.socketDir, err = makeSocketDir(s.dataDir, s.cluster, acct); err != nil {

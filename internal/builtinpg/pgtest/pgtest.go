@@ -67,6 +67,7 @@ func launch(t testing.TB) {
 		defer cancel()
 		server, failed = builtinpg.Start(ctx, builtinpg.Options{
 			DataDir: filepath.Join(dir, "pg"),
+			AnyRole: true, // tests attack as roles without rights
 			Log:     slog.New(slog.DiscardHandler),
 			Settings: map[string]string{
 				"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off",
