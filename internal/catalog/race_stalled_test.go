@@ -22,7 +22,11 @@ func (b bundle) limits(t *testing.T, transaction time.Duration) (settings []stri
 		t.Fatal(err)
 	}
 	defer d.Close()
-	for name, value := range d.Pool.Config().ConnConfig.RuntimeParams {
+	for _, name := range []string{"statement_timeout", "idle_in_transaction_session_timeout", "lock_timeout"} {
+		var value string
+		if err := d.Pool.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&value); err != nil {
+			t.Fatal(err)
+		}
 		settings = append(settings, name, value)
 	}
 	return settings

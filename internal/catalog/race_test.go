@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/purser-registry/purser/internal/catalog"
@@ -50,10 +51,20 @@ func (b bundle) pausingAt(t *testing.T, review func(context.Context, *catalog.Ca
 	cfg := b.db.Pool.Config()
 	cfg.MaxConns, cfg.MinIdleConns = 1, 0
 	cfg.ConnConfig.Tracer = p
-	delete(cfg.ConnConfig.RuntimeParams, "purser.replica")
-	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "200"
-	for i := 0; i < len(settings); i += 2 {
-		cfg.ConnConfig.RuntimeParams[settings[i]] = settings[i+1]
+	// The pool's own settings are made after the connection, so these come after them.
+	settings = append([]string{"lock_timeout", "200", "purser.replica", ""}, settings...)
+	configure := cfg.ConnConfig.AfterConnect
+	cfg.ConnConfig.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if err := configure(ctx, conn); err != nil {
+			return err
+		}
+		for i := 0; i < len(settings); i += 2 {
+			if r := conn.ExecParams(ctx, "SELECT set_config($1, $2, false)",
+				[][]byte{[]byte(settings[i]), []byte(settings[i+1])}, nil, nil, nil).Read(); r.Err != nil {
+				return r.Err
+			}
+		}
+		return nil
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
