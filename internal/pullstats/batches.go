@@ -119,6 +119,19 @@ func (b batches) states(ctx context.Context, ids []int64) (map[int64]string, err
 	return states, nil
 }
 
+// abandonOpen gives up every open batch, whatever its lease, locked in the order of their
+// numbers, as states does: the two wait for each other else.
+func (b batches) abandonOpen(ctx context.Context) error {
+	_, err := b.stats.Pool.Exec(ctx, `
+		WITH open AS MATERIALIZED (
+			SELECT id FROM redisflushbatches WHERE state = 'open' ORDER BY id FOR UPDATE)
+		UPDATE redisflushbatches b SET state = 'abandoned' FROM open WHERE b.id = open.id AND b.state = 'open'`)
+	if err != nil {
+		return fmt.Errorf("giving up flushes: %w", err)
+	}
+	return nil
+}
+
 // sweep forgets the states of old batches, some at a time, but not the newest.
 func (b batches) sweep(ctx context.Context) error {
 	_, err := b.stats.Pool.Exec(ctx, `
@@ -152,12 +165,16 @@ func (b batches) appliedSince(ctx context.Context, since time.Time) (map[int64]i
 	return list, nil
 }
 
-// forgetApplied forgets what batches have applied that were complete long ago.
+// forgetApplied forgets what batches have applied that were complete long ago. It passes
+// over those that another worker has locked, which forgets or deletes them itself.
 func (b batches) forgetApplied(ctx context.Context) error {
 	_, err := b.stats.Pool.Exec(ctx, `
 		UPDATE redisflushbatches SET key_names = NULL, key_seqs = NULL
-		WHERE state <> 'open' AND key_names IS NOT NULL
-			AND created_at < (SELECT last_processed_timestamp FROM redisprocessingstate) - $1::bigint * interval '1 microsecond'`, appliedFor.Microseconds())
+		WHERE id = ANY (ARRAY(
+			SELECT id FROM redisflushbatches
+			WHERE state <> 'open' AND key_names IS NOT NULL
+				AND created_at < (SELECT last_processed_timestamp FROM redisprocessingstate) - $1::bigint * interval '1 microsecond'
+			FOR UPDATE SKIP LOCKED))`, appliedFor.Microseconds())
 	if err != nil {
 		return fmt.Errorf("forgetting what was flushed: %w", err)
 	}

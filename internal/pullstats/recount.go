@@ -84,8 +84,8 @@ func (w *FlushWorker) recount(ctx context.Context) (all bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if _, err := w.opt.Stats.Pool.Exec(ctx, "UPDATE redisflushbatches SET state = 'abandoned' WHERE state = 'open'"); err != nil {
-		return false, fmt.Errorf("giving up flushes: %w", err)
+	if err := w.batches.abandonOpen(ctx); err != nil {
+		return false, err
 	}
 	applied, err := w.batches.appliedSince(ctx, from.Add(-recountMargin))
 	if err != nil {

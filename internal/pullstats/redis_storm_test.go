@@ -64,7 +64,16 @@ func crashHere() { panic(errCrash) }
 // expire makes the leases of batches be over.
 func (s *shop) expire(t testing.TB) {
 	t.Helper()
-	exec(t, s.stats, "UPDATE redisflushbatches SET lease_until = now() - interval '1 second' WHERE state = 'open'")
+	must(t, s.leasesEnd(t.Context()))
+}
+
+// leasesEnd locks batches in the order of their numbers, as workers do.
+func (s *shop) leasesEnd(ctx context.Context) error {
+	_, err := s.stats.Pool.Exec(ctx, `
+		WITH open AS MATERIALIZED (
+			SELECT id FROM redisflushbatches WHERE state = 'open' ORDER BY id FOR UPDATE)
+		UPDATE redisflushbatches b SET lease_until = now() - interval '1 second' FROM open WHERE b.id = open.id`)
+	return err
 }
 
 // recorded has Redis count pulls that happened at given times.
@@ -213,8 +222,7 @@ func TestRedisStorm(t *testing.T) {
 			gone := s.repositories[4]
 			workers.Go(func() error {
 				for deleted := false; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
-					if _, err := s.stats.Pool.Exec(context.WithoutCancel(ctx),
-						"UPDATE redisflushbatches SET lease_until = now() - interval '1 second' WHERE state = 'open'"); err != nil {
+					if err := s.leasesEnd(context.WithoutCancel(ctx)); err != nil {
 						return err
 					}
 					w.mu.Lock()
@@ -388,6 +396,40 @@ func TestRedisLeaseOverAtCommit(t *testing.T) {
 	}
 	must(t, s.flusher(t, r).Flush(t.Context()))
 	compare(t, s.books(t), truth(list))
+}
+
+// A recount that gives up every open batch and a worker that gives up two of them don't
+// wait for each other, whatever the order of the rows on their page.
+func TestRedisAbandonInOrder(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 1)
+	b := batches{stats: s.stats}
+	first, _, err := b.open(t.Context())
+	must(t, err)
+	second, _, err := b.open(t.Context())
+	must(t, err)
+	// The first one's row now lies behind the second's.
+	exec(t, s.stats, "UPDATE redisflushbatches SET keys = keys WHERE id = $1", first)
+	tx, err := s.stats.Pool.Begin(t.Context())
+	must(t, err)
+	defer tx.Rollback(context.Background()) //nolint:errcheck
+	lock := "SELECT FROM redisflushbatches WHERE id = $1 FOR UPDATE"
+	_, err = tx.Exec(t.Context(), lock, first)
+	must(t, err)
+	abandoned := make(chan error, 1)
+	go func() { abandoned <- b.abandonOpen(t.Context()) }()
+	until(t, "the recount waits", func() bool {
+		return number(t, s.stats, `
+			SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%abandoned%'`) == 1
+	})
+	_, err = tx.Exec(t.Context(), lock, second)
+	must(t, err)
+	must(t, tx.Commit(t.Context()))
+	must(t, <-abandoned)
+	if n := number(t, s.stats, "SELECT count(*) FROM redisflushbatches WHERE state = 'abandoned'"); n != 2 {
+		t.Errorf("%d of 2 batches are given up", n)
+	}
 }
 
 // A flush whose context ends in the middle counts all or nothing of a batch, and the
