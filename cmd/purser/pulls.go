@@ -124,6 +124,7 @@ func (p pullParts) close() {
 		within(func(ctx context.Context) {
 			if err := p.marks.Close(ctx); err != nil {
 				p.logger.Error("stopping the statistics of pulls", "error", err)
+				lost = true
 			}
 		})
 	}

@@ -23,6 +23,7 @@ func pullsCommand(src *source) *cobra.Command {
 // pullsView is how counting stands, as the API tells of it.
 type pullsView struct {
 	RecordedSince time.Time  `json:"recorded_since"`
+	UsedSince     time.Time  `json:"used_since"`
 	Behind        float64    `json:"behind_seconds"`
 	Counted       int64      `json:"counted"`
 	Last          *time.Time `json:"last_processed_timestamp"`
@@ -89,7 +90,7 @@ func (v pullsView) show(cmd *cobra.Command, f format) error {
 		if v.Behind > 0 {
 			behind = time.Duration(v.Behind * float64(time.Second)).Round(time.Second).String()
 		}
-		return fields(w, append([]string{"recorded since", clock(&v.RecordedSince), "HEADs known since", clock(&v.CheckedSince), "new pulls counted by", v.CountedBy, "behind", behind, "counted from the log", humanize.Comma(v.Counted),
+		return fields(w, append([]string{"recorded since", clock(&v.RecordedSince), "uses known since", clock(&v.UsedSince), "HEADs known since", clock(&v.CheckedSince), "new pulls counted by", v.CountedBy, "behind", behind, "counted from the log", humanize.Comma(v.Counted),
 			"newest pull read", clock(v.Last), "watermark", fmt.Sprintf("transaction %d, entry %d", v.LastXID, v.LastID),
 			"log last read", clock(&v.Checked)}, v.Redis.fields()...)...)
 	})

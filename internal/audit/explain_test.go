@@ -11,16 +11,19 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/internal/db"
 )
 
 // unbounded runs a statement without the timeout of the pool.
 func unbounded(t testing.TB, sql string, args ...any) func(*pgxpool.Conn) error {
 	return func(c *pgxpool.Conn) error {
-		return pgx.BeginFunc(t.Context(), c, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(t.Context(), "SET LOCAL statement_timeout = 0"); err != nil {
+		ctx := db.Unhurried(t.Context())
+		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
+			if err := db.LiftLimits(ctx, tx); err != nil {
 				return err
 			}
-			_, err := tx.Exec(t.Context(), sql, args...)
+			_, err := tx.Exec(ctx, sql, args...)
 			return err
 		})
 	}

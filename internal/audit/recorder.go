@@ -54,6 +54,7 @@ type Recorder struct {
 	heads   int     // of these, that are no pulls
 	closed  bool
 	dropped uint64
+	unfit   uint64 // of these, that PostgreSQL doesn't take
 }
 
 // NewRecorder makes a recorder. It writes nothing before Run or Close.
@@ -180,6 +181,16 @@ func (r *Recorder) Dropped() uint64 {
 	return r.dropped
 }
 
+// Unfit is how many entries were dropped because PostgreSQL doesn't take them.
+func (r *Recorder) Unfit() uint64 {
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unfit
+}
+
 // Run writes batches until ctx ends, and returns nil then. What is left is for
 // Close.
 func (r *Recorder) Run(ctx context.Context) error { return r.loop.Run(ctx) }
@@ -285,6 +296,7 @@ func (r *Recorder) done(n, unfit int) (more bool) {
 	clear(r.queue[:n]) // they hold texts
 	r.queue = r.queue[n:]
 	r.dropped += uint64(unfit)
+	r.unfit += uint64(unfit)
 	return len(r.queue) >= r.opt.Batch
 }
 

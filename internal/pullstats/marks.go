@@ -48,6 +48,9 @@ type Marks struct {
 	mu    sync.Mutex
 	names map[markKey]*mark
 	gap   bool // there was no room for one
+	// uncounted is when the newest pull came that isn't counted, until the statistics
+	// know of it.
+	uncounted time.Time
 }
 
 // markKey is a tag or, with the digest's text, a manifest.
@@ -112,6 +115,36 @@ func (m *Marks) mark(k markKey, at time.Time) {
 	}
 }
 
+// notCounted takes note of a pull that may be missing in the counts.
+func (m *Marks) notCounted(at time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if at.After(m.uncounted) {
+		m.uncounted = at
+	}
+}
+
+// unsaved says whether a process that is killed now takes something with it.
+func (m *Marks) unsaved() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.gap || !m.uncounted.IsZero() {
+		return true
+	}
+	now := time.Now()
+	for _, v := range m.names {
+		if v.due(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// due says whether a mark is to be written.
+func (v *mark) due(now time.Time) bool {
+	return v.at.After(v.saved) && now.Sub(v.saved) >= markRefresh
+}
+
 // save writes the marks that are due, and forgets those that aren't used any more.
 func (m *Marks) save(ctx context.Context) (more bool, err error) {
 	if m.takeGap() {
@@ -120,6 +153,9 @@ func (m *Marks) save(ctx context.Context) (more bool, err error) {
 			return false, err
 		}
 	}
+	if err := m.saveUncounted(ctx); err != nil {
+		return false, err
+	}
 	due := m.due(time.Now())
 	for batch := range slices.Chunk(due, markBatch) {
 		if err := m.write(ctx, batch); err != nil {
@@ -127,6 +163,27 @@ func (m *Marks) save(ctx context.Context) (more bool, err error) {
 		}
 	}
 	return false, nil
+}
+
+// saveUncounted notes since when every pull is counted.
+func (m *Marks) saveUncounted(ctx context.Context) error {
+	m.mu.Lock()
+	at := m.uncounted
+	m.mu.Unlock()
+	if at.IsZero() {
+		return nil
+	}
+	if _, err := m.opt.Stats.Pool.Exec(ctx, `
+		INSERT INTO pullstatisticsprocessingstate AS s (recorded_since, uncounted_at) VALUES ($1, $1)
+		ON CONFLICT (id) DO UPDATE SET uncounted_at = GREATEST(s.uncounted_at, EXCLUDED.uncounted_at)`, at); err != nil {
+		return fmt.Errorf("telling that pulls weren't counted: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.uncounted.Equal(at) {
+		m.uncounted = time.Time{}
+	}
+	return nil
 }
 
 // owed is a mark to be written.
@@ -141,7 +198,7 @@ func (m *Marks) due(now time.Time) (list []owed) {
 	defer m.mu.Unlock()
 	for k, v := range m.names {
 		switch {
-		case v.at.After(v.saved) && now.Sub(v.saved) >= markRefresh:
+		case v.due(now):
 			list = append(list, owed{k, v.at})
 		case !v.at.After(v.saved) && now.Sub(v.at) > markRefresh:
 			delete(m.names, k)

@@ -83,14 +83,14 @@ func (r *Reader) page(ctx context.Context, sql string, repository int64, after s
 	return list, nil
 }
 
-// Since is the time from which on statistics are complete: what has none wasn't
-// pulled since. It is zero before anything was counted.
+// Since is the time from which on every pull is counted. It is zero before anything was
+// counted.
 func (r *Reader) Since(ctx context.Context) (time.Time, error) {
 	s, err := readState(ctx, r.db.Pool)
 	if errors.Is(err, errNoState) {
 		return time.Time{}, nil
 	}
-	return s.Since, err
+	return s.Counts, err
 }
 
 // Merge adds live pulls to a page of rows that come after a name, and rows for names

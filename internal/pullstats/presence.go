@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,12 +35,10 @@ const (
 // It also keeps the process on the clock of the statistics' database: which request of a
 // client came first is told by the times that different processes give them.
 type presence struct {
-	stats  *db.DB
-	redis  bool
-	logged bool             // pulls are logged too
-	oldest func() time.Time // of what waits to be written; zero: nothing does
-	wall   func() time.Time // for tests: the process's clock
-	loop   *worker.Loop
+	r     *Recorder
+	stats *db.DB
+	wall  func() time.Time // for tests: the process's clock
+	loop  *worker.Loop
 
 	taking sync.RWMutex // held for reading while a pull gets its time and its place
 	gap    atomic.Bool  // a pull that Redis counts isn't in the log
@@ -53,14 +50,15 @@ type presence struct {
 	id      int64      // 0: there is no row yet
 	seen    int64      // came when the row was last written
 	samples []clockSample
+	unfit   uint64 // pulls that the log couldn't hold, as far as they are noted
 }
 
 type clockSample struct{ offset, trip time.Duration }
 
-func newPresence(stats *db.DB, redis, logged bool, oldest func() time.Time, log *slog.Logger, metrics *worker.Metrics) *presence {
-	p := &presence{stats: stats, redis: redis, logged: logged, oldest: oldest, wall: time.Now}
+func newPresence(r *Recorder) *presence {
+	p := &presence{r: r, stats: r.opt.Marks.opt.Stats, wall: time.Now}
 	p.loop = worker.New(worker.Options{
-		Name: "presence of pulls", Batch: p.tick, Next: p.next, BackoffMax: 5 * time.Second, Log: log, Metrics: metrics,
+		Name: "presence of pulls", Batch: p.tick, Next: p.next, BackoffMax: 5 * time.Second, Log: r.opt.Logger, Metrics: r.opt.Worker,
 	})
 	return p
 }
@@ -104,8 +102,8 @@ func (p *presence) cut() time.Time {
 	p.taking.Lock()
 	defer p.taking.Unlock()
 	came := p.came.Load()
-	oldest := p.oldest()
-	if oldest.IsZero() && came == p.seen {
+	oldest := p.r.oldest()
+	if oldest.IsZero() && came == p.seen && !p.r.opt.Marks.unsaved() {
 		p.busy.Store(false) // from now on a pull wakes the loop
 		return time.Time{}
 	}
@@ -127,6 +125,13 @@ func (p *presence) next(context.Context) (time.Duration, error) {
 func (p *presence) tick(ctx context.Context) (more bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if n := p.r.opt.Log.Unfit(); n > p.unfit {
+		if err := lostPulls(ctx, p.stats); err != nil {
+			return false, err
+		}
+		p.unfit = n
+	}
+	logged := p.r.opt.Log != nil && !p.gap.Load()
 	var to *time.Time
 	if cut := p.cut(); !cut.IsZero() {
 		to = &cut
@@ -135,12 +140,12 @@ func (p *presence) tick(ctx context.Context) (more bool, err error) {
 	begun := p.wall()
 	err = p.stats.Pool.QueryRow(ctx, `
 		UPDATE pullrecorders SET seen_at = now(), written_to = $2, logged = $3 WHERE id = $1 AND ended_at IS NULL
-		RETURNING clock_timestamp()`, p.id, to, p.logged && !p.gap.Load()).Scan(&theirs)
+		RETURNING clock_timestamp()`, p.id, to, logged).Scan(&theirs)
 	if errors.Is(err, pgx.ErrNoRows) { // the first time, or it was taken for dead
 		begun = p.wall()
 		err = p.stats.Pool.QueryRow(ctx,
 			"INSERT INTO pullrecorders (redis, written_to, logged) VALUES ($1, $2, $3) RETURNING id, clock_timestamp()",
-			p.redis, to, p.logged && !p.gap.Load()).Scan(&p.id, &theirs)
+			p.r.queue != nil, to, logged).Scan(&p.id, &theirs)
 	}
 	if err != nil {
 		p.busy.Store(true) // the row isn't what it should be

@@ -29,8 +29,14 @@ func TestKilledProcess(t *testing.T) {
 		silent  string
 		want    bool
 	}{
-		"stopped":               {func(rec *Recorder) { finish(t, rec) }, "5 minutes", false},
-		"killed, all written":   {func(rec *Recorder) { must(t, rec.opt.Log.Close(t.Context())); tick(rec); tick(rec) }, "5 minutes", false},
+		"stopped":             {func(rec *Recorder) { finish(t, rec) }, "5 minutes", false},
+		"killed, all written": {func(rec *Recorder) { must(t, rec.opt.Log.Close(t.Context())); tick(rec); tick(rec) }, "5 minutes", false},
+		"killed, use unwritten": {func(rec *Recorder) {
+			rec.Checked(t.Context(), s.client("a", 0, "", "x"))
+			must(t, rec.opt.Log.Close(t.Context()))
+			tick(rec)
+			tick(rec)
+		}, "5 minutes", true},
 		"busy":                  {tick, "3 seconds", false},
 		"not heard of":          {tick, "20 seconds", true},
 		"killed with unwritten": {tick, "5 minutes", true},

@@ -68,7 +68,7 @@ func NewRecorder(o RecorderOptions) *Recorder {
 		r.queue = newRedisQueue(r)
 	}
 	if o.Count {
-		r.presence = newPresence(o.Marks.opt.Stats, r.queue != nil, o.Log != nil, r.oldest, o.Logger, o.Worker)
+		r.presence = newPresence(r)
 	}
 	return r
 }
@@ -175,8 +175,8 @@ func (r *Recorder) Checked(ctx context.Context, e audit.Entry) {
 	case r.opt.Join < 0:
 	case r.queue != nil:
 		r.queue.checked(ctx, e)
-	default:
-		r.opt.Log.RecordHead(ctx, e)
+	case !r.opt.Log.RecordHead(ctx, e):
+		r.opt.Marks.notCounted(e.Time) // the rest of its pull isn't one of the tag
 	}
 }
 
@@ -189,14 +189,20 @@ func (r *Recorder) log(ctx context.Context, e audit.Entry) {
 	switch {
 	case !r.opt.Count:
 	case e.CountedBy == audit.CountedByAudit:
-		r.missed(e)
+		r.uncounted(e)
 	case e.CountedBy == audit.CountedByRedis && r.opt.Log != nil:
 		r.presence.gap.Store(true)
 	}
 }
 
-// missed takes note of a pull that nobody will count, or that may not be counted.
-func (r *Recorder) missed(e audit.Entry) { r.opt.Marks.used(e.RepositoryID, e.Tag, e.Digest, e.Time) }
+// uncounted takes note of a pull that nobody will count, or that may not be counted.
+func (r *Recorder) uncounted(e audit.Entry) {
+	r.opt.Marks.notCounted(e.Time)
+	r.used(e)
+}
+
+// used takes note of a pull that others can't see yet as a use.
+func (r *Recorder) used(e audit.Entry) { r.opt.Marks.used(e.RepositoryID, e.Tag, e.Digest, e.Time) }
 
 // Ignore says whose pulls don't count: those of scanners and mirrors. A pattern is a
 // whole text, where * stands for any part of it.

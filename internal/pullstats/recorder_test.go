@@ -1,6 +1,7 @@
 package pullstats
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -337,6 +338,52 @@ func TestMissedPullsAreUses(t *testing.T) {
 	}
 	if got := s.books(t); got[tagName(s, 0, "v1")].Count != 1 || got[tagName(s, 0, "v2")].Count != 0 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// The time from which on every pull is counted moves when a pull, or the HEAD by tag that
+// belongs to one, found no room in the log. The time from which on uses are known stays:
+// it is a sign of use.
+func TestUncountedPulls(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		lose  func(ctx context.Context, rec *Recorder, e audit.Entry)
+		moves bool
+	}{
+		"none":    {func(context.Context, *Recorder, audit.Entry) {}, false},
+		"a pull":  {func(ctx context.Context, rec *Recorder, e audit.Entry) { rec.Pulled(ctx, e) }, true},
+		"a HEAD":  {func(ctx context.Context, rec *Recorder, e audit.Entry) { rec.Checked(ctx, e) }, true},
+		"ignored": {func(ctx context.Context, rec *Recorder, e audit.Entry) { e.UserAgent = "scanner"; rec.Pulled(ctx, e) }, false},
+	} {
+		s := open(t, false, 1)
+		w := s.worker(t)
+		must(t, w.Sync(t.Context()))
+		exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET recorded_since = now() - interval '60 days'")
+		rec := s.recorder(t, nil, func(o *RecorderOptions) {
+			o.Log = audit.NewRecorder(audit.RecorderOptions{DB: s.log, Buffer: 1, Log: quiet})
+			o.Ignore.UserAgents = []string{"scanner"}
+		})
+		rec.Pulled(t.Context(), s.client("a", 0, "v1", "x"))
+		lost := time.Now()
+		test.lose(t.Context(), rec, s.client("a", 0, "v2", "y"))
+		must(t, rec.opt.Log.Close(t.Context()))
+		for range 2 { // what came is written, and nothing came since
+			_, err := rec.presence.tick(t.Context())
+			must(t, err)
+		}
+		if busy := number(t, s.stats, "SELECT count(*) FROM pullrecorders WHERE written_to IS NOT NULL") > 0; busy != test.moves {
+			t.Errorf("%s: a kill now loses something: %v", name, busy)
+		}
+		must(t, rec.opt.Marks.Close(t.Context()))
+		st, err := w.Status(t.Context())
+		must(t, err)
+		if moved := !st.Counts.Before(lost); moved != test.moves {
+			t.Errorf("%s: every pull is counted since %v, %v after it", name, st.Counts, st.Counts.Sub(lost))
+		}
+		if time.Since(st.Since) < 24*time.Hour {
+			t.Errorf("%s: uses are known since %v only", name, st.Since)
+		}
+		must(t, rec.Leave(t.Context(), false))
 	}
 }
 

@@ -72,6 +72,7 @@ func (h *redisHeads) add(ctx context.Context, e audit.Entry, byLog bool) (first 
 	defer h.mu.Unlock()
 	h.forget(time.Now())
 	if len(h.recent) >= maxHeads {
+		h.q.r.opt.Marks.notCounted(e.Time)
 		return false
 	}
 	head := &recentHead{Entry: e, name: h.nextName(), since: time.Now()}

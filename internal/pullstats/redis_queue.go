@@ -140,7 +140,7 @@ func (q *redisQueue) spill(ctx context.Context, e audit.Entry, n int) {
 		return
 	}
 	q.r.opt.Metrics.event(eventDropped, n)
-	q.r.missed(e)
+	q.r.uncounted(e)
 }
 
 // checked takes a HEAD by tag.
@@ -365,7 +365,7 @@ func (q *redisQueue) markWaiting() {
 	for _, e := range q.pulls {
 		if !e.marked {
 			e.marked = true
-			q.r.missed(e.Entry)
+			q.r.used(e.Entry)
 		}
 	}
 }

@@ -74,8 +74,11 @@ func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome, se
 		if e.name != "" && e.Tag != "" {
 			q.heads.used(e.Entry)
 		}
-		if got == unanswered || e.unseen {
-			q.r.missed(e.Entry)
+		switch {
+		case got == unanswered:
+			q.r.uncounted(e.Entry)
+		case e.unseen:
+			q.r.used(e.Entry)
 		}
 	}
 	if got == unanswered {

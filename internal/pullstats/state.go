@@ -18,7 +18,8 @@ import (
 type state struct {
 	Read    audit.Position // the watermark
 	Last    time.Time      // the newest pull that was read, zero: none
-	Since   time.Time      // from when on statistics are complete
+	Since   time.Time      // from when on every use is known
+	Counts  time.Time      // from when on every pull is counted
 	Checks  time.Time      // from when on HEAD requests are remembered
 	Counted int64
 	Updated time.Time
@@ -35,7 +36,8 @@ type queryer interface {
 var errNoState = errors.New("no pulls were counted yet")
 
 const selectState = `
-	SELECT last_processed_xid::text, last_processed_log_id, last_processed_timestamp, recorded_since, checks_since, entries_counted,
+	SELECT last_processed_xid::text, last_processed_log_id, last_processed_timestamp, recorded_since,
+		GREATEST(recorded_since, uncounted_at + interval '1 microsecond'), checks_since, entries_counted,
 		updated_at, clock_timestamp(), (SELECT count(*) FROM pullrecorders
 			WHERE ended_at IS NULL AND written_to IS NOT NULL AND seen_at < now() - interval '15 seconds')
 	FROM pullstatisticsprocessingstate`
@@ -48,7 +50,7 @@ func readState(ctx context.Context, q queryer) (state, error) {
 func scanState(row pgx.Row) (s state, err error) {
 	var xid string
 	var last *time.Time
-	err = row.Scan(&xid, &s.Read.ID, &last, &s.Since, &s.Checks, &s.Counted, &s.Updated, &s.now, &s.missing)
+	err = row.Scan(&xid, &s.Read.ID, &last, &s.Since, &s.Counts, &s.Checks, &s.Counted, &s.Updated, &s.now, &s.missing)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return s, errNoState
 	}
@@ -61,9 +63,12 @@ func scanState(row pgx.Row) (s state, err error) {
 	if last != nil {
 		s.Last = last.UTC()
 	}
-	s.Since = s.Since.UTC()
+	s.Since, s.Counts = s.Since.UTC(), s.Counts.UTC()
 	if s.missing > 0 && s.now.After(s.Since) { // it may be dead
 		s.Since = s.now.UTC()
+	}
+	if s.Since.After(s.Counts) {
+		s.Counts = s.Since
 	}
 	return s, nil
 }
@@ -155,9 +160,12 @@ func Unchecked(ctx context.Context, stats *db.DB, d time.Duration) error {
 
 // Status is how the statistics stand to the audit log.
 type Status struct {
-	// Since is the time from which on every pull is counted, or will be: what has
-	// no statistics wasn't pulled since.
+	// Since is the time from which on every pull is known as a use: what has no
+	// statistics wasn't pulled since.
 	Since time.Time
+	// Counts is the time from which on every pull is counted, or will be. It is after
+	// Since when pulls found no room and are known as uses alone.
+	Counts time.Time
 	// Checks is the time from which on every use is remembered that is no pull.
 	Checks time.Time
 	// Behind is the age of the oldest pull that isn't counted yet, 0 when there is
@@ -195,7 +203,7 @@ func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	out := Status{Since: s.Since, Checks: s.Checks, Read: s.Read, Last: s.Last, Counted: s.Counted, Checked: s.Updated.UTC(), Foreign: log.Foreign}
+	out := Status{Since: s.Since, Counts: s.Counts, Checks: s.Checks, Read: s.Read, Last: s.Last, Counted: s.Counted, Checked: s.Updated.UTC(), Foreign: log.Foreign}
 	if out.Unseen, err = w.unseen(ctx); err != nil {
 		return Status{}, err
 	}

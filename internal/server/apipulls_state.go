@@ -14,6 +14,7 @@ import (
 // pullState is how counting stands.
 type pullState struct {
 	RecordedSince time.Time   `json:"recorded_since" doc:"Every pull since then is counted, or will be"`
+	UsedSince     time.Time   `json:"used_since" doc:"Every pull since then is known as a use, by which policies go; earlier than recorded_since where pulls found no room to be counted"`
 	CheckedSince  time.Time   `json:"checks_since" doc:"Every HEAD request since then is remembered, as a use that is no pull"`
 	CountedBy     string      `json:"counted_by" enum:"audit,redis,none" doc:"Who counts the pulls that this process answers: the audit log's reader, or Redis"`
 	Behind        float64     `json:"behind_seconds" doc:"Age of the oldest pull in the log that isn't counted yet; 0: there is none"`
@@ -62,7 +63,7 @@ func (a *api) pullState(ctx context.Context) (out pullState, err error) {
 		return out, a.pullsFailed(ctx, err)
 	}
 	out = pullState{
-		RecordedSince: s.Since, CheckedSince: s.Checks, CountedBy: a.server.opt.Recorder.CountedBy(),
+		RecordedSince: s.Counts, UsedSince: s.Since, CheckedSince: s.Checks, CountedBy: a.server.opt.Recorder.CountedBy(),
 		Behind: s.Behind.Seconds(), Counted: s.Counted, Last: optional(s.Last),
 		LastID: s.Read.ID, LastXID: s.Read.XID, Checked: s.Checked,
 	}
