@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 )
@@ -57,6 +56,8 @@ type Plan struct {
 	Steps []string `json:"steps"`
 
 	up []migration
+	// made are the directories that Write made, the deepest last.
+	made []string
 }
 
 // PlannedFile is a file that is to be written.
@@ -288,56 +289,6 @@ func (p *Plan) editDefinitions(g Generator, add, remove Definitions) error {
 	}
 	p.Files = append(p.Files, PlannedFile{Path: g.File, Content: string(text), Old: string(old), Changed: !missing})
 	return nil
-}
-
-// Write writes the files. A file that is new must not be there, and one that
-// changes must be as it was when the plan was made; then nothing is written.
-func (p *Plan) Write() error {
-	for _, f := range p.Files {
-		now, err := os.ReadFile(f.Path)
-		switch {
-		case f.Changed && err != nil:
-			return fmt.Errorf("changing %s: %w", f.Path, err)
-		case f.Changed && string(now) != f.Old:
-			return fmt.Errorf("changing %s: somebody else has changed it meanwhile; run this again", f.Path)
-		case !f.Changed && err == nil:
-			return fmt.Errorf("writing %s: it exists already", f.Path)
-		case !f.Changed && !errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("writing %s: %w", f.Path, err)
-		}
-	}
-	for _, f := range p.Files {
-		if err := f.write(); err != nil {
-			return fmt.Errorf("writing %s: %w", f.Path, err)
-		}
-	}
-	return nil
-}
-
-// write replaces the file as a whole.
-func (f PlannedFile) write() error {
-	mode := fs.FileMode(0o644)
-	if info, err := os.Stat(f.Path); err == nil {
-		mode = info.Mode().Perm()
-	}
-	name, err := filepath.EvalSymlinks(f.Path) // what a link leads to is replaced, not the link
-	if err != nil {
-		name = f.Path
-	}
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return err
-	}
-	temporary, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temporary.Name()) //nolint:errcheck // it is gone when all went well
-	_, err = temporary.WriteString(f.Content)
-	err = errors.Join(err, temporary.Chmod(mode), temporary.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(temporary.Name(), name)
 }
 
 // Statements are what the plan's migrations run, in order, outside of

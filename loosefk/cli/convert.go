@@ -201,29 +201,13 @@ func (g *generation) carryOut(ctx context.Context, cmd *cobra.Command, app *App,
 			return fmt.Errorf("nothing was written: --schema-dump: %w", err)
 		}
 	}
-	var repo *repository
-	if g.commit || g.branch {
-		var reason string
-		if repo, reason = findRepository(ctx, app.File); repo == nil {
-			out.Notes = append(out.Notes, reason+": nothing is committed")
-		}
-	}
-	if repo != nil {
-		if err := repo.ready(ctx, app.File, g.branch, branch, g.commit); err != nil {
-			return fmt.Errorf("nothing was written: %w", err)
-		}
+	repo, err := g.repository(ctx, app, &out, branch)
+	if err != nil {
+		return fmt.Errorf("nothing was written: %w", err)
 	}
 	if !g.dryRun {
-		if err := plan.Write(); err != nil {
+		if err := g.write(ctx, repo, &out, subject); err != nil {
 			return err
-		}
-	}
-	if repo != nil && g.branch {
-		out.Branch = branch
-	}
-	if repo != nil && !g.dryRun {
-		if err := g.record(ctx, repo, &out, subject); err != nil {
-			return fmt.Errorf("the files are written, but git says: %w", err)
 		}
 	}
 	if asJSON(cmd) {
@@ -233,17 +217,47 @@ func (g *generation) carryOut(ctx context.Context, cmd *cobra.Command, app *App,
 	return nil
 }
 
-// record makes the branch and the commit.
-func (g *generation) record(ctx context.Context, repo *repository, out *outcome, subject string) (err error) {
-	if g.branch {
-		if err := repo.checkout(ctx, out.Branch); err != nil {
-			return err
-		}
+// repository is the work tree to commit in, or nil, and ready for that.
+func (g *generation) repository(ctx context.Context, app *App, out *outcome, branch string) (*repository, error) {
+	if !g.commit && !g.branch {
+		return nil, nil
 	}
-	if g.commit {
+	repo, reason := findRepository(ctx, app.File)
+	if repo == nil {
+		out.Notes = append(out.Notes, reason+": nothing is committed")
+		return nil, nil
+	}
+	switch {
+	case g.branch && repo.unborn:
+		out.Notes = append(out.Notes, repo.branch+" has no commit yet: no branch is made")
+	case g.branch:
+		out.Branch = branch
+	}
+	return repo, repo.ready(ctx, app.File, out.Plan, out.Branch, g.commit)
+}
+
+// write writes the files, and makes the branch and the commit; or, if one of them
+// fails, leaves all as it is.
+func (g *generation) write(ctx context.Context, repo *repository, out *outcome, subject string) (err error) {
+	if err := out.Plan.Write(); err != nil {
+		return err
+	}
+	if repo == nil {
+		return nil
+	}
+	if out.Branch != "" {
+		err = repo.checkout(ctx, out.Branch)
+	}
+	if err == nil && g.commit {
 		out.Commit, err = repo.commit(ctx, subject, out.Plan)
 	}
-	return err
+	if err == nil {
+		return nil
+	}
+	if back := errors.Join(repo.takeBack(context.WithoutCancel(ctx)), out.Plan.TakeBack()); back != nil {
+		return fmt.Errorf("%w\nand what was written could not be taken back: %w", err, back)
+	}
+	return fmt.Errorf("%w\nall is as it was before; --no-branch --no-commit only writes the files", err)
 }
 
 // refused is the error of a plan that can't be carried out.

@@ -13,20 +13,70 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// repository is a git work tree.
-type repository struct{ dir string }
+// repository is a git work tree, and what convert changes there.
+type repository struct {
+	dir    string // a directory of the tree, without symbolic links
+	top    string // the tree's
+	branch string // that is checked out; "" for a commit without a branch
+	unborn bool   // the branch has no commit yet
+	added  []string
+	// made is the branch that was made, or "".
+	made string
+}
 
-// findRepository finds the work tree of a file, or says why there is none.
+// findRepository finds the work tree of a file, which with its directories need not
+// exist, or says why there is none.
 func findRepository(ctx context.Context, file string) (repo *repository, reason string) {
-	dir := filepath.Dir(file)
 	if _, err := exec.LookPath("git"); err != nil {
 		return nil, "git is not installed"
 	}
-	top, err := (&repository{dir}).git(ctx, "rev-parse", "--show-toplevel")
-	if err != nil || top == "" {
+	path, err := physical(file)
+	if err != nil {
+		return nil, err.Error()
+	}
+	repo = &repository{dir: existing(filepath.Dir(path))}
+	repo.top, err = repo.git(ctx, "rev-parse", "--show-toplevel")
+	switch {
+	case err != nil && !strings.Contains(err.Error(), "not a git repository") && !strings.Contains(err.Error(), "must be run in a work tree"):
+		return nil, err.Error()
+	case err != nil || repo.top == "":
 		return nil, file + " is in no git work tree"
 	}
-	return &repository{dir}, ""
+	if ref, err := repo.git(ctx, "symbolic-ref", "--quiet", "HEAD"); err == nil {
+		repo.branch = strings.TrimPrefix(ref, "refs/heads/")
+	}
+	_, err = repo.git(ctx, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+	repo.unborn = err != nil
+	return repo, ""
+}
+
+// existing is the directory itself, or the closest one above it that exists.
+func existing(dir string) string {
+	for {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() || filepath.Dir(dir) == dir {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// physical is the absolute path of a file without symbolic links, as git wants it.
+// The file and its last directories need not exist.
+func physical(file string) (string, error) {
+	path, err := filepath.Abs(file)
+	if err != nil {
+		return "", err
+	}
+	there := path
+	if _, err := os.Stat(there); err != nil {
+		there = existing(filepath.Dir(path))
+	}
+	real, err := filepath.EvalSymlinks(there)
+	if err != nil {
+		return "", err
+	}
+	rest, err := filepath.Rel(there, path)
+	return filepath.Join(real, rest), err
 }
 
 // git runs git and returns what it prints.
@@ -39,7 +89,7 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 		err = errors.New(strings.TrimSpace(string(failed.Stderr)))
 	}
 	if err != nil {
-		return "", fmt.Errorf("git %s: %w", args[0], err)
+		return strings.TrimSpace(string(out)), fmt.Errorf("git %s: %w", args[0], err)
 	}
 	return strings.TrimSpace(string(out)), nil
 }
@@ -54,12 +104,16 @@ func branchName(prefix string, filters []string) string {
 			name += "-" + part
 		}
 	}
-	return name[:min(len(name), 100)]
+	return strings.TrimRight(name[:min(len(name), 100)], "-")
 }
 
-// ready finds what would keep the change from being committed by itself.
-func (r *repository) ready(ctx context.Context, file string, newBranch bool, branch string, commit bool) error {
-	if newBranch {
+// ready finds what would keep the change from being committed by itself. branch is
+// that which is to be made, or "".
+func (r *repository) ready(ctx context.Context, file string, plan *loosefk.Plan, branch string, commit bool) error {
+	if err := r.settled(ctx); err != nil {
+		return err
+	}
+	if branch != "" {
 		if _, err := r.git(ctx, "rev-parse", "--verify", "--quiet", "refs/heads/"+branch); err == nil {
 			return fmt.Errorf("the branch %s exists already: remove it, or give --no-branch to commit where you are", branch)
 		}
@@ -67,32 +121,99 @@ func (r *repository) ready(ctx context.Context, file string, newBranch bool, bra
 	if !commit {
 		return nil
 	}
-	changes, err := r.git(ctx, "--no-optional-locks", "status", "--porcelain", "--", filepath.Base(file))
+	for _, who := range []string{"GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"} {
+		if _, err := r.git(ctx, "var", who); err != nil {
+			return errors.New("git doesn't know who commits: git config user.name and user.email say so, or give --no-commit")
+		}
+	}
+	path, err := physical(file)
+	if err != nil {
+		return err
+	}
+	changes, err := r.git(ctx, "--no-optional-locks", "status", "--porcelain", "--", path)
 	if err != nil {
 		return err
 	}
 	if changes != "" && !strings.HasPrefix(changes, "??") {
 		return fmt.Errorf("%s has changes that are not committed: commit them, or give --no-commit", file)
 	}
+	return r.takes(ctx, plan)
+}
+
+// settled finds a merge and the like that somebody has to finish first.
+func (r *repository) settled(ctx context.Context) error {
+	for _, o := range []struct{ name, file string }{
+		{"merge", "MERGE_HEAD"}, {"cherry-pick", "CHERRY_PICK_HEAD"}, {"revert", "REVERT_HEAD"},
+		{"rebase", "rebase-merge"}, {"rebase", "rebase-apply"},
+	} {
+		path, err := r.git(ctx, "rev-parse", "--git-path", o.file)
+		if err != nil {
+			return err
+		}
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(r.dir, path)
+		}
+		if _, err := os.Stat(path); err == nil {
+			return fmt.Errorf("a %s is under way: finish it (git status says how), or give --no-branch --no-commit", o.name)
+		}
+	}
 	return nil
+}
+
+// takes finds files of a plan that git wouldn't commit.
+func (r *repository) takes(ctx context.Context, plan *loosefk.Plan) error {
+	paths, err := planned(plan)
+	if err != nil {
+		return err
+	}
+	for i, path := range paths {
+		if rel, err := filepath.Rel(r.top, path); err != nil || !filepath.IsLocal(rel) {
+			return fmt.Errorf("%s is outside of the git work tree %s: name a place inside, or give --no-commit", plan.Files[i].Path, r.top)
+		}
+	}
+	ignored, err := r.git(ctx, append([]string{"check-ignore", "--"}, paths...)...)
+	if ignored != "" {
+		first, _, _ := strings.Cut(ignored, "\n")
+		if rel, err := filepath.Rel(r.top, first); err == nil {
+			first = rel
+		}
+		return fmt.Errorf("git ignores %s: change .gitignore, or give --no-commit", first)
+	}
+	if _, none := errors.AsType[*exec.ExitError](err); err != nil && !none {
+		return err
+	}
+	return nil
+}
+
+// planned are the paths of a plan's files.
+func planned(plan *loosefk.Plan) ([]string, error) {
+	var paths []string
+	for _, f := range plan.Files {
+		path, err := physical(f.Path)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
 }
 
 // checkout makes a branch and goes there.
 func (r *repository) checkout(ctx context.Context, branch string) error {
 	_, err := r.git(ctx, "checkout", "--quiet", "-b", branch)
+	if err == nil {
+		r.made = branch
+	}
 	return err
 }
 
 // commit commits a plan's files and nothing else, and returns the commit.
 func (r *repository) commit(ctx context.Context, subject string, plan *loosefk.Plan) (string, error) {
-	var paths []string
-	for _, f := range plan.Files {
-		path, err := filepath.Abs(f.Path)
-		if err != nil {
-			return "", err
-		}
-		paths = append(paths, path)
+	paths, err := planned(plan)
+	if err != nil {
+		return "", err
 	}
+	r.added = paths
 	if _, err := r.git(ctx, append([]string{"add", "--"}, paths...)...); err != nil {
 		return "", err
 	}
@@ -107,5 +228,30 @@ func (r *repository) commit(ctx context.Context, subject string, plan *loosefk.P
 	if _, err := r.git(ctx, append(args, paths...)...); err != nil {
 		return "", err
 	}
+	r.added = nil
 	return r.git(ctx, "rev-parse", "--short", "HEAD")
+}
+
+// takeBack undoes checkout, and a commit that failed: the index and the branch are as
+// they were before.
+func (r *repository) takeBack(ctx context.Context) error {
+	var failed []error
+	run := func(args ...string) {
+		_, err := r.git(ctx, args...)
+		failed = append(failed, err)
+	}
+	if len(r.added) > 0 && r.unborn {
+		run(append([]string{"rm", "--quiet", "--cached", "--ignore-unmatch", "--"}, r.added...)...)
+	} else if len(r.added) > 0 {
+		run(append([]string{"reset", "--quiet", "--"}, r.added...)...)
+	}
+	if r.made != "" { // it has the same commit, so nothing else changes
+		if r.branch != "" {
+			run("symbolic-ref", "HEAD", "refs/heads/"+r.branch)
+		} else {
+			run("checkout", "--quiet", "--detach")
+		}
+		run("branch", "--quiet", "-D", r.made)
+	}
+	return errors.Join(failed...)
 }

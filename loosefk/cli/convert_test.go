@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -53,6 +54,9 @@ func newProject(t *testing.T) *project {
 	must(t, os.WriteFile(s.file, []byte(projectDefinitions), 0o600))
 	s.env = Env{Open: func(context.Context) (*App, error) {
 		defs, err := loosefk.Load(s.file)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
 		return &App{
 			Databases: loosefk.Databases{{Name: "main", Pool: pool}}, Definitions: defs, File: s.file,
 			Map: loosefk.Databases{{Name: "main"}, {Name: "sales", Tables: []string{"orders", "letters"}}},

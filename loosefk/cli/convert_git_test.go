@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// freshTree makes a project whose definitions file, with its directory, is yet to be
+// made. With git the directory is a work tree without a commit.
+func freshTree(t *testing.T, git bool) *project {
+	t.Helper()
+	s := newProject(t)
+	must(t, os.Remove(s.file))
+	s.file = filepath.Join(s.dir, "config", "loose.yml")
+	if git {
+		if _, err := exec.LookPath("git"); err != nil {
+			lacking(t, "git")
+		}
+		s.git(t, "init", "--quiet", "--initial-branch", "trunk")
+		s.git(t, "config", "commit.gpgsign", "false")
+	}
+	return s
+}
+
+// identity says who commits.
+func (s *project) identity(t *testing.T) {
+	t.Helper()
+	s.git(t, "config", "user.name", "A tester")
+	s.git(t, "config", "user.email", "tester@example.com")
+}
+
+// unchanged checks that a command fails with a message, and that not a byte of the
+// directory or the database is another.
+func (s *project) unchanged(t *testing.T, want string, args ...string) {
+	t.Helper()
+	before, status := s.state(t), s.git(t, "status", "--porcelain", "--branch")
+	_, code, message := s.run(t, args...)
+	if code != 1 || !strings.Contains(message, want) {
+		t.Errorf("%q: %d, %s; want %s", args, code, message, want)
+	}
+	if now := s.git(t, "status", "--porcelain", "--branch"); now != status {
+		t.Errorf("%q: git's status is\n%s\nand was\n%s", args, now, status)
+	}
+	// git's own files besides the index and the branches don't count.
+	ours := func(state string) []string {
+		return slices.DeleteFunc(strings.Split(state, "\n"), func(line string) bool {
+			return strings.Contains(line, "/.git/") && !strings.Contains(line, "/.git/refs/heads/") && !strings.Contains(line, "/.git/HEAD")
+		})
+	}
+	if now := ours(s.state(t)); !slices.Equal(now, ours(before)) {
+		t.Errorf("%q left\n%s\nof\n%s", args, strings.Join(now, "\n"), strings.Join(ours(before), "\n"))
+	}
+}
+
+// The first commit of a tree may be that of convert, which makes directories too.
+func TestConvertInFreshTree(t *testing.T) {
+	t.Parallel()
+	s := freshTree(t, true)
+	s.identity(t)
+	out := s.ok(t, "convert", "^orders$")
+	contains(t, "convert", out, "trunk has no commit yet: no branch is made", "committed "+s.git(t, "rev-parse", "--short", "HEAD"))
+	if branch := s.git(t, "branch", "--show-current"); branch != "trunk" || s.git(t, "status", "--porcelain") != "" {
+		t.Errorf("the branch is %s, the status %s", branch, s.git(t, "status", "--porcelain"))
+	}
+	contains(t, "the commit", s.git(t, "show", "--name-only", "--format=", "HEAD"), "config/loose.yml", "migrations/", "tests/")
+	contains(t, "the next", s.ok(t, "convert", "^visits$"), "made the branch loose-fk-visits")
+}
+
+// What git would refuse is found before anything is written.
+func TestConvertFindsWhatGitRefuses(t *testing.T) {
+	s := freshTree(t, true)
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	for _, name := range []string{"EMAIL", "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"} {
+		t.Setenv(name, "")
+		must(t, os.Unsetenv(name))
+	}
+	s.git(t, "config", "user.useConfigOnly", "true")
+	const identity = "git doesn't know who commits: git config user.name and user.email say so, or give --no-commit"
+	s.unchanged(t, identity, "convert", "^orders$")
+	s.git(t, "-c", "user.name=A", "-c", "user.email=a@example.com", "commit", "--quiet", "--allow-empty", "-m", "x")
+	s.unchanged(t, identity, "convert", "^orders$")
+	contains(t, "without a commit", s.ok(t, "convert", "-n", "--no-commit", "^orders$"), "would make the branch loose-fk-orders")
+
+	s.identity(t)
+	exclude := filepath.Join(s.dir, ".git", "info", "exclude")
+	must(t, os.MkdirAll(filepath.Dir(exclude), 0o755))
+	must(t, os.WriteFile(exclude, []byte("migrations/\n"), 0o600))
+	s.unchanged(t, "git ignores migrations", "convert", "^orders$")
+	must(t, os.Remove(exclude))
+
+	must(t, os.WriteFile(filepath.Join(s.dir, ".git", "MERGE_HEAD"), []byte(s.git(t, "rev-parse", "HEAD")+"\n"), 0o600))
+	s.unchanged(t, "a merge is under way: finish it (git status says how), or give --no-branch --no-commit", "convert", "^orders$")
+	must(t, os.Remove(filepath.Join(s.dir, ".git", "MERGE_HEAD")))
+
+	outside := filepath.Join(t.TempDir(), "m")
+	s.unchanged(t, "is outside of the git work tree", "convert", "^orders$", "--schema-dump", filepath.Join(outside, "s.sql"))
+}
+
+// What git refuses in the middle is taken back: files, index and branch.
+func TestConvertTakesBack(t *testing.T) {
+	t.Parallel()
+	for _, first := range []bool{true, false} {
+		s := freshTree(t, true)
+		s.identity(t)
+		must(t, os.WriteFile(filepath.Join(s.dir, "mine"), []byte("x"), 0o600))
+		if !first {
+			must(t, os.MkdirAll(filepath.Dir(s.file), 0o755))
+			must(t, os.WriteFile(s.file, []byte(projectDefinitions), 0o640))
+			s.git(t, "add", "config")
+			s.git(t, "commit", "--quiet", "-m", "x")
+		}
+		s.git(t, "add", "mine")
+		hook := filepath.Join(s.dir, ".git", "hooks", "pre-commit")
+		must(t, os.MkdirAll(filepath.Dir(hook), 0o755))
+		must(t, os.WriteFile(hook, []byte("#!/bin/sh\necho 'lint says no' >&2\nexit 1\n"), 0o755)) //nolint:gosec // a hook has to be executable
+		s.unchanged(t, "lint says no", "convert", "^orders$")
+		_, _, message := s.run(t, "convert", "^orders$")
+		contains(t, "the message", message, "all is as it was before", "--no-commit")
+		if info, err := os.Stat(s.file); !first && (err != nil || info.Mode().Perm() != 0o640) {
+			t.Errorf("the definitions are %v, %v", info, err)
+		}
+		contains(t, "without a commit", s.ok(t, "convert", "--no-branch", "--no-commit", "^orders$"), "wrote "+s.file)
+	}
+}
+
+// Outside of a work tree the files are written, and git's reason is told.
+func TestConvertWithoutTree(t *testing.T) {
+	t.Parallel()
+	s := freshTree(t, false)
+	contains(t, "convert", s.ok(t, "convert", "--no-test", "^orders$"), "is in no git work tree: nothing is committed", "wrote "+s.file)
+	if got := s.files(t); len(got) != 4 || got[0] != "config/loose.yml" {
+		t.Errorf("there are %q", got)
+	}
+}
+
+// Where a file can't be written, those before it are taken back.
+func TestConvertWritesAllOrNothing(t *testing.T) {
+	t.Parallel()
+	s := freshTree(t, false)
+	must(t, os.WriteFile(filepath.Join(s.dir, "tests"), nil, 0o600)) // no directory
+	_, code, message := s.run(t, "convert", "^orders$")
+	if got := s.files(t); code != 1 || !strings.Contains(message, "tests") || !slices.Equal(got, []string{"tests"}) {
+		t.Errorf("%d, %s; there are %q", code, message, got)
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, "config")); err == nil {
+		t.Error("an empty directory is left")
+	}
+}

@@ -1,0 +1,102 @@
+package loosefk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Write writes the files, or none: it takes back what it wrote when a file can't be
+// written. A file that is new must not be there, and one that changes must be as it
+// was when the plan was made.
+func (p *Plan) Write() error {
+	for _, f := range p.Files {
+		now, err := os.ReadFile(f.Path)
+		switch {
+		case f.Changed && err != nil:
+			return fmt.Errorf("changing %s: %w", f.Path, err)
+		case f.Changed && string(now) != f.Old:
+			return fmt.Errorf("changing %s: somebody else has changed it meanwhile; run this again", f.Path)
+		case !f.Changed && err == nil:
+			return fmt.Errorf("writing %s: it exists already", f.Path)
+		case !f.Changed && !errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("writing %s: %w", f.Path, err)
+		}
+	}
+	for i, f := range p.Files {
+		err := p.makeDirectory(filepath.Dir(f.Path))
+		if err == nil {
+			err = f.write(f.Content)
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("writing %s: %w", f.Path, err), p.takeBack(p.Files[:i]))
+		}
+	}
+	return nil
+}
+
+// TakeBack undoes Write: new files and directories go, and changed files become what
+// they were. A file that somebody has changed since stays.
+func (p *Plan) TakeBack() error { return p.takeBack(p.Files) }
+
+func (p *Plan) takeBack(files []PlannedFile) error {
+	var failed []error
+	for _, f := range files {
+		now, err := os.ReadFile(f.Path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || err == nil && f.Changed && string(now) == f.Old:
+			continue
+		case err == nil && string(now) != f.Content:
+			err = errors.New("somebody has changed it since, and it stays so")
+		case err == nil && f.Changed:
+			err = f.write(f.Old)
+		case err == nil:
+			err = os.Remove(f.Path)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("taking %s back: %w", f.Path, err))
+		}
+	}
+	for _, dir := range slices.Backward(p.made) {
+		os.Remove(dir) //nolint:errcheck // one that somebody else uses stays
+	}
+	p.made = nil
+	return errors.Join(failed...)
+}
+
+// makeDirectory makes a directory with those above it, and remembers which are new.
+func (p *Plan) makeDirectory(dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
+		if err := p.makeDirectory(filepath.Dir(dir)); err != nil {
+			return err
+		}
+		p.made = append(p.made, dir)
+	}
+	return os.MkdirAll(dir, 0o755)
+}
+
+// write replaces the file as a whole.
+func (f PlannedFile) write(content string) error {
+	mode := fs.FileMode(0o644)
+	if info, err := os.Stat(f.Path); err == nil {
+		mode = info.Mode().Perm()
+	}
+	name, err := filepath.EvalSymlinks(f.Path) // what a link leads to is replaced, not the link
+	if err != nil {
+		name = f.Path
+	}
+	temporary, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temporary.Name()) //nolint:errcheck // it is gone when all went well
+	_, err = temporary.WriteString(content)
+	err = errors.Join(err, temporary.Chmod(mode), temporary.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(temporary.Name(), name)
+}
