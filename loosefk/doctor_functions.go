@@ -16,13 +16,19 @@ type installedFunction struct {
 	grantees               []string
 }
 
+// version is the version of what is installed.
+func (d *Database) version(ctx context.Context) (version int, err error) {
+	err = d.Pool.QueryRow(ctx, "SELECT COALESCE((SELECT substring(prosrc FROM '[0-9]+')::int FROM pg_proc WHERE oid = to_regprocedure($1)), 1)",
+		d.function(versionFunction)).Scan(&version)
+	return version, err
+}
+
 // functions examines the functions that Install makes: their version, whether
 // they are as it makes them, and who may execute them.
 func (e *examination) functions(ctx context.Context, db *Database) error {
 	s, records := Schema(db.schema()), db.table(RecordsTable)
-	var version int
-	if err := db.Pool.QueryRow(ctx, "SELECT COALESCE((SELECT substring(prosrc FROM '[0-9]+')::int FROM pg_proc WHERE oid = to_regprocedure($1)), 1)",
-		db.function(versionFunction)).Scan(&version); err != nil {
+	version, err := db.version(ctx)
+	if err != nil {
 		return err
 	}
 	install := "loosefk install " + db.Name

@@ -23,6 +23,8 @@ type ForeignKey struct {
 	From       string `json:"from"`   // child table
 	To         string `json:"to"`     // parent table
 	Column     string `json:"column"` // of the child; several with commas
+	// ToColumn is the parent's column; several with commas.
+	ToColumn string `json:"to_column"`
 	// OnDelete is cascade, nullify, restrict, no action or set default.
 	OnDelete string `json:"on_delete"`
 	// HasLFK says that a definition for it exists already.
@@ -35,10 +37,14 @@ type ForeignKey struct {
 
 	child, parent tableName
 	partitioned   bool // the child is
+	valid         bool // all rows were checked
 }
 
 // String is the key in one line.
 func (k ForeignKey) String() string {
+	if k.OnDelete == "" {
+		return fmt.Sprintf("%s.%s → %s", k.From, k.Column, k.To)
+	}
 	return fmt.Sprintf("%s.%s → %s (%s)", k.From, k.Column, k.To, k.OnDelete)
 }
 
@@ -113,7 +119,7 @@ func (d *Database) foreignKeys(ctx context.Context, fn func(oid uint32, k Foreig
 					JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.num ORDER BY u.place),
 				CASE k.confdeltype WHEN 'c' THEN 'cascade' WHEN 'n' THEN 'nullify' WHEN 'r' THEN 'restrict'
 					WHEN 'd' THEN 'set default' ELSE 'no action' END,
-				pg_get_constraintdef(k.oid)
+				pg_get_constraintdef(k.oid), k.convalidated, COALESCE((`+keyColumnOf("k.confrelid")+`), '')
 			FROM pg_constraint k
 			JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace cn ON cn.oid = c.relnamespace
 			JOIN pg_class p ON p.oid = k.confrelid JOIN pg_namespace pn ON pn.oid = p.relnamespace
@@ -125,11 +131,12 @@ func (d *Database) foreignKeys(ctx context.Context, fn func(oid uint32, k Foreig
 		var oid uint32
 		var k ForeignKey
 		var columns, keys []string
+		var parentKey string
 		_, err = pgx.ForEachRow(rows, []any{&oid, &k.Constraint, &k.child.schema, &k.child.table, &k.partitioned,
-			&k.parent.schema, &k.parent.table, &columns, &keys, &k.OnDelete, &k.Clause}, func() error {
-			k.Column = strings.Join(columns, ", ")
+			&k.parent.schema, &k.parent.table, &columns, &keys, &k.OnDelete, &k.Clause, &k.valid, &parentKey}, func() error {
+			k.Column, k.ToColumn = strings.Join(columns, ", "), strings.Join(keys, ", ")
 			k.Clause = strings.TrimSuffix(k.Clause, " NOT VALID")
-			k.NotConvertible = notConvertible(columns, keys)
+			k.NotConvertible = notConvertible(columns, keys, parentKey)
 			fn(oid, k)
 			return nil
 		})
@@ -138,12 +145,15 @@ func (d *Database) foreignKeys(ctx context.Context, fn func(oid uint32, k Foreig
 }
 
 // notConvertible is why a key of these columns can't become a loose one, or "".
-func notConvertible(columns, keys []string) string {
+// parentKey is the column by which deletions from the parent are recorded.
+func notConvertible(columns, keys []string, parentKey string) string {
 	switch {
 	case len(columns) > 1:
-		return fmt.Sprintf("it has %d columns: a loose foreign key has one, which holds the parent's id", len(columns))
-	case keys[0] != "id":
-		return fmt.Sprintf("it refers to the parent's column %s: only keys onto the column id are converted. Write the definition by hand", keys[0])
+		return fmt.Sprintf("it has %d columns: a loose foreign key has one, which holds the parent's key", len(columns))
+	case parentKey == "":
+		return "its parent has no key that deleted records can hold: a single column of an integer type, uuid, text or varchar, which is called id and unique or is the primary key"
+	case keys[0] != parentKey:
+		return fmt.Sprintf("it refers to the parent's column %s, and deletions from the parent are recorded by its key %s", keys[0], parentKey)
 	}
 	return ""
 }
@@ -152,10 +162,15 @@ func notConvertible(columns, keys []string) string {
 func (k ForeignKey) in(db *Database, dbs Databases, defs Definitions) ForeignKey {
 	k.Database = db.Name
 	k.From, k.To = db.plain(k.child), db.plain(k.parent)
-	k.HasLFK = slices.ContainsFunc(defs, func(d Definition) bool {
-		return d.Column == k.Column && dbs.named(d.Child) == k.child && dbs.named(d.Parent) == k.parent
-	})
+	k.HasLFK = len(k.Definitions(dbs, defs)) > 0
 	return k
+}
+
+// Definitions are those of defs that are the loose form of the key.
+func (k ForeignKey) Definitions(dbs Databases, defs Definitions) Definitions {
+	return slices.DeleteFunc(slices.Clone(defs), func(d Definition) bool {
+		return k.NotConvertible != "" || d.Column != k.Column || dbs.named(d.Child) != k.child || dbs.named(d.Parent) != k.parent
+	})
 }
 
 // plain is a table's name as definitions have it.

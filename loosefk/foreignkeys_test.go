@@ -58,13 +58,13 @@ func TestForeignKeys(t *testing.T) {
 	}
 	want := []string{
 		"billing.invoices.customer_id → customers (restrict) false ",
-		"cards.customer → customers (cascade) false it refers to the parent's column number: only keys onto the column id are converted. Write the definition by hand",
+		"cards.customer → customers (cascade) false it refers to the parent's column number, and deletions from the parent are recorded by its key id",
 		"flags.customer_id → customers (nullify) false ",
 		"folders.folder_id → folders (cascade) false ",
 		"letters.customer_id → customers (cascade) true ",
 		"notes.customer_id → customers (no action) false ",
 		"orders.customer_id → customers (cascade) false ",
-		"regions.region, customer_id → customers (cascade) false it has 2 columns: a loose foreign key has one, which holds the parent's id",
+		"regions.region, customer_id → customers (cascade) false it has 2 columns: a loose foreign key has one, which holds the parent's key",
 		"shelves.store_id → stores (cascade) false ",
 		"visits.customer_id → customers (nullify) false ",
 	}

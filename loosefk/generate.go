@@ -97,10 +97,13 @@ func (g *Generator) defaults() error {
 	return nil
 }
 
-// Convert plans what turns the keys into loose ones. A key that can't become one
-// is in the plan's Refused, and one that has a definition in Skipped; for the
-// others the definitions' file, migrations and tests are in Files.
-func (g Generator) Convert(ctx context.Context, keys []ForeignKey) (*Plan, error) {
+// Convert plans what turns the keys into loose ones. A key that can't become one is
+// in the plan's Refused. Of a conversion that somebody began by hand it plans what is
+// left: nothing for the definition of a key that has one, no trigger where there is
+// one, and for defs, definitions whose key is gone, the trigger alone. Where nothing
+// is left Skipped says why. For the others the definitions' file, migrations and
+// tests are in Files.
+func (g Generator) Convert(ctx context.Context, keys []ForeignKey, defs ...Definition) (*Plan, error) {
 	if err := g.defaults(); err != nil {
 		return nil, err
 	}
@@ -111,7 +114,9 @@ func (g Generator) Convert(ctx context.Context, keys []ForeignKey) (*Plan, error
 	}
 	for _, k := range keys {
 		if k.HasLFK {
-			c.plan.Skipped = append(c.plan.Skipped, Refusal{k, "it has a definition already"})
+			if err := c.rest(ctx, k); err != nil {
+				return nil, err
+			}
 			continue
 		}
 		d, reason, err := c.definition(ctx, k, base)
@@ -124,7 +129,12 @@ func (g Generator) Convert(ctx context.Context, keys []ForeignKey) (*Plan, error
 		}
 		c.accept(k, d)
 	}
-	if len(c.plan.Keys) == 0 {
+	for _, d := range defs {
+		if err := c.withoutKey(ctx, d); err != nil {
+			return nil, err
+		}
+	}
+	if len(c.plan.Keys)+len(c.parents) == 0 {
 		return c.plan, nil
 	}
 	return c.plan, c.files(ctx)
@@ -145,16 +155,35 @@ type conversion struct {
 	plan  *Plan
 	all   Definitions // with the added ones
 	added Definitions
+	// settled are the definitions of the plan's keys: the added ones, and those that
+	// were there.
+	settled Definitions
+	parents []string // that have to be tracked
 	// actions are what becomes of the children, by the plan's keys.
 	actions []Action
 }
 
 func (c *conversion) accept(k ForeignKey, d Definition) {
-	c.plan.Keys = append(c.plan.Keys, k)
-	c.actions = append(c.actions, d.OnDelete)
 	if !slices.ContainsFunc(c.added, d.same) { // two keys may say the same
 		c.added = append(c.added, d)
 		c.all = append(slices.Clone(c.all), d)
+	}
+	c.settle(k, d)
+}
+
+// settle plans that a key goes which has, or gets, a definition.
+func (c *conversion) settle(k ForeignKey, d Definition) {
+	c.plan.Keys = append(c.plan.Keys, k)
+	c.actions = append(c.actions, d.OnDelete)
+	if !slices.ContainsFunc(c.settled, d.same) {
+		c.settled = append(c.settled, d)
+	}
+	c.track(d.Parent)
+}
+
+func (c *conversion) track(parent string) {
+	if !slices.Contains(c.parents, parent) {
+		c.parents = append(c.parents, parent)
 	}
 }
 
@@ -188,8 +217,10 @@ func (c *conversion) definition(ctx context.Context, k ForeignKey, base Problems
 // files plans the files.
 func (c *conversion) files(ctx context.Context) error {
 	p := c.plan
-	if err := p.editDefinitions(c.Generator, c.added, nil); err != nil {
-		return err
+	if len(c.added) > 0 {
+		if err := p.editDefinitions(c.Generator, c.added, nil); err != nil {
+			return err
+		}
 	}
 	if err := c.tracking(ctx); err != nil {
 		return err
@@ -209,7 +240,7 @@ func (c *conversion) files(ctx context.Context) error {
 	if err := c.tests(); err != nil {
 		return err
 	}
-	p.Steps = convertSteps(c.File, c.Format, names[:first], names[first:])
+	p.Steps = convertSteps(c.File, len(c.added) > 0, c.Format, names[:first], names[first:])
 	return nil
 }
 
@@ -241,30 +272,17 @@ func (c *conversion) check(ctx context.Context, k ForeignKey) ([]string, error) 
 // keys are not installed yet, what they need.
 func (c *conversion) tracking(ctx context.Context) error {
 	looked := map[*Database]bool{}
-	var parents []string
-	for _, d := range c.added {
-		if !slices.Contains(parents, d.Parent) {
-			parents = append(parents, d.Parent)
-		}
-	}
-	for _, parent := range parents {
+	for _, parent := range c.parents {
 		db := c.Databases.Of(parent)
-		name := db.table(parent)
-		found, err := db.tracked(ctx, []tableName{name})
-		if err != nil {
-			return fmt.Errorf("looking for the trigger on %s: %w", parent, err)
-		}
-		if len(found) > 0 || c.willTrack(parent) {
+		if tracked, err := c.isTracked(ctx, parent); err != nil {
+			return err
+		} else if tracked {
 			continue
 		}
 		if !looked[db] {
 			looked[db] = true
-			installed, err := db.Installed(ctx)
-			if err != nil {
+			if err := c.installing(ctx, db); err != nil {
 				return err
-			}
-			if !installed && c.lastMigration(installName) == "" {
-				c.plan.up = append(c.plan.up, installation(Schema(db.schema()), db.Name))
 			}
 		}
 		partitioned, err := db.IsPartitioned(ctx, parent)
@@ -274,6 +292,42 @@ func (c *conversion) tracking(ctx context.Context) error {
 		c.plan.up = append(c.plan.up, track(Schema(db.schema()), parent, partitioned, db.Name))
 	}
 	return nil
+}
+
+// installing plans what the functions that make triggers need: the installation, or a
+// newer one than there is.
+func (c *conversion) installing(ctx context.Context, db *Database) error {
+	installed, err := db.Installed(ctx)
+	if err != nil {
+		return err
+	}
+	if !installed {
+		if c.lastMigration(installName) == "" {
+			c.plan.up = append(c.plan.up, installation(Schema(db.schema()), db.Name))
+		}
+		return nil
+	}
+	version, err := db.version(ctx)
+	if err != nil {
+		return fmt.Errorf("looking for the version of loose foreign keys in database %s: %w", db.Name, err)
+	}
+	if version < SchemaVersion && c.lastMigration(upgradeName()) == "" {
+		c.plan.up = append(c.plan.up, upgrade(Schema(db.schema()), db.Name))
+	}
+	return nil
+}
+
+// isTracked says whether a parent has its trigger, or a migration will make it.
+func (g Generator) isTracked(ctx context.Context, parent string) (bool, error) {
+	if g.willTrack(parent) {
+		return true, nil
+	}
+	db := g.Databases.Of(parent)
+	found, err := db.tracked(ctx, []tableName{db.table(parent)})
+	if err != nil {
+		return false, fmt.Errorf("looking for the trigger on %s: %w", parent, err)
+	}
+	return len(found) > 0, nil
 }
 
 // editDefinitions plans the change of the definitions' file.

@@ -2,12 +2,10 @@ package loosefk
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"go/format"
 	goparser "go/parser"
 	"go/token"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,7 +16,7 @@ import (
 // tests plans a test for each parent and each key, and what they share. Those
 // that are there stay as they are.
 func (c *conversion) tests() error {
-	if c.Tests == "" {
+	if c.Tests == "" || len(c.settled) == 0 {
 		return nil
 	}
 	pkg, err := testPackage(c.Tests)
@@ -33,7 +31,7 @@ func (c *conversion) tests() error {
 		return err
 	}
 	var parents []string
-	for _, d := range c.added {
+	for _, d := range c.settled {
 		if !slices.Contains(parents, d.Parent) {
 			parents = append(parents, d.Parent)
 			if err := c.goFile(parentTest(d.Parent), call.Replace(fmt.Sprintf(parentTestText, pkg, camel(d.Parent), d.Parent))); err != nil {
@@ -93,10 +91,8 @@ func (c *conversion) sharedTest(pkg string) (text string, call *strings.Replacer
 // goFile plans a file of the tests' directory unless it is there.
 func (c *conversion) goFile(name, text string) error {
 	path := filepath.Join(c.Tests, name)
-	if _, err := os.Stat(path); err == nil {
+	if fileExists(path) {
 		return nil
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("looking for tests: %w", err)
 	}
 	source, err := format.Source([]byte(text))
 	if err != nil {
@@ -104,6 +100,11 @@ func (c *conversion) goFile(name, text string) error {
 	}
 	c.plan.Files = append(c.plan.Files, PlannedFile{Path: path, Content: string(source)})
 	return nil
+}
+
+func fileExists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // testPackage is the package of the Go files in a directory, preferably that of

@@ -17,8 +17,10 @@ var restoreForms = map[string]string{"cascade": "CASCADE", "nullify": "SET NULL"
 // Revert plans what brings foreign keys back in the place of definitions. A key
 // comes back as it was if it still exists or a migration of the directory knows
 // it, else as its definition says. Refused are those whose child has rows without
-// a parent, and those across databases.
-func (g Generator) Revert(ctx context.Context, defs Definitions) (*Plan, error) {
+// a parent, and those across databases. Of a way back that somebody began by hand it
+// plans what is left: nothing for a key that is there, and for keys, foreign keys
+// without a definition, that the trigger goes from their parents.
+func (g Generator) Revert(ctx context.Context, defs Definitions, keys ...ForeignKey) (*Plan, error) {
 	if err := g.defaults(); err != nil {
 		return nil, err
 	}
@@ -39,7 +41,12 @@ func (g Generator) Revert(ctx context.Context, defs Definitions) (*Plan, error) 
 			return nil, err
 		}
 	}
-	if len(r.plan.Keys) == 0 {
+	for _, k := range keys {
+		if err := r.withoutDefinition(ctx, k); err != nil {
+			return nil, err
+		}
+	}
+	if len(r.removed)+len(r.parents) == 0 {
 		return r.plan, nil
 	}
 	return r.plan, r.files(ctx)
@@ -52,6 +59,7 @@ type reversal struct {
 	existing []ForeignKey
 	found    tables
 	removed  references
+	parents  []string // of keys without a definition: their triggers go
 	notes    []string
 }
 
@@ -77,21 +85,67 @@ func (r *reversal) add(ctx context.Context, ref reference) error {
 		action = "" // it doesn't speak of all rows
 	}
 	r.plan.Keys = append(r.plan.Keys, k)
+	if k.valid && r.dropMigration(k) == "" {
+		r.note("the foreign key " + k.Constraint + " of " + k.From + " is there already")
+		return nil
+	}
 	r.plan.up = append(r.plan.up, restoreKey(k, action, r.File))
 	return nil
 }
 
+// withoutDefinition plans what is left for a foreign key that has no definition: if
+// no other definition names its parent, nobody needs the parent's trigger.
+func (r *reversal) withoutDefinition(ctx context.Context, k ForeignKey) error {
+	skip := func(reason string) { r.plan.Skipped = append(r.plan.Skipped, Refusal{k, reason}) }
+	db := r.Databases.Of(k.To)
+	if db == nil || slices.ContainsFunc(r.Definitions, func(d Definition) bool {
+		return r.Databases.Of(d.Parent) == db && r.Databases.named(d.Parent) == k.parent
+	}) {
+		skip("it is a foreign key, and has no definition")
+		return nil
+	}
+	traces, err := r.traces(ctx, db, k.To)
+	switch {
+	case err != nil:
+		return err
+	case !traces:
+		skip("it is a foreign key, and has no definition")
+	case r.lastMigration(untrackName(k.To)) > r.lastMigration(trackName(k.To)):
+		skip("it has no definition, and the migration " + r.lastMigration(untrackName(k.To)) + " takes the trigger from " + k.To + ": run that")
+	case !slices.Contains(r.parents, k.To):
+		r.parents = append(r.parents, k.To)
+	}
+	return nil
+}
+
+// traces says whether a parent has a trigger, or will have one, or records that
+// nobody works off once the last definition is gone.
+func (r *reversal) traces(ctx context.Context, db *Database, parent string) (yes bool, err error) {
+	if r.willTrack(parent) {
+		return true, nil
+	}
+	installed, err := db.Installed(ctx)
+	if err != nil || !installed {
+		return false, err
+	}
+	err = db.Pool.QueryRow(ctx, fmt.Sprintf(`
+		SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgfoid IN (to_regprocedure($2), to_regprocedure($3)))
+			OR EXISTS (SELECT FROM %s WHERE fully_qualified_table_name = $4 AND status = %d)`, db.records(), statusPending),
+		db.table(parent).quoted(), db.function(trackFunction), db.function(overrideFunction), db.table(parent).String()).Scan(&yes)
+	if err != nil {
+		return false, fmt.Errorf("looking for the trigger on %s: %w", parent, err)
+	}
+	return yes, nil
+}
+
 // key is the key that takes the place of a definition.
 func (r *reversal) key(ref reference) (ForeignKey, string, error) {
-	if ref.key.column != "id" {
-		return ForeignKey{}, fmt.Sprintf("the key of %s is its column %s: only keys onto a column id can be brought back so. Do it by hand", ref.Parent, ref.key.column), nil
-	}
 	for _, k := range r.existing {
-		if k.child == ref.child && k.parent == ref.parent && k.Column == ref.Column {
+		if k.child == ref.child && k.parent == ref.parent && k.Column == ref.Column && k.ToColumn == ref.key.column {
 			return k, "", nil
 		}
 	}
-	k := ForeignKey{Database: ref.childDB.Name, From: ref.Child, To: ref.Parent, Column: ref.Column,
+	k := ForeignKey{Database: ref.childDB.Name, From: ref.Child, To: ref.Parent, Column: ref.Column, ToColumn: ref.key.column,
 		child: ref.child, parent: ref.parent, partitioned: r.found[ref.childDB][ref.child].kind == "p"}
 	known, err := r.known(&k)
 	if err != nil || known {
@@ -108,7 +162,7 @@ func (r *reversal) key(ref reference) (ForeignKey, string, error) {
 		return k, fmt.Sprintf("no ON DELETE does what %s does: say with --on-delete what the key is to do", ref.OnDelete), nil
 	}
 	k.Constraint = constraintName(ref)
-	k.Clause = fmt.Sprintf("FOREIGN KEY (%s) REFERENCES %s(id) ON DELETE %s", quote(k.Column), k.parent.quoted(), restoreForms[k.OnDelete])
+	k.Clause = fmt.Sprintf("FOREIGN KEY (%s) REFERENCES %s(%s) ON DELETE %s", quote(k.Column), k.parent.quoted(), quote(k.ToColumn), restoreForms[k.OnDelete])
 	return k, "", nil
 }
 
@@ -124,7 +178,7 @@ func (r *reversal) known(k *ForeignKey) (bool, error) {
 	names := func(n string) string { return `(?:` + regexp.QuoteMeta(n) + `|` + regexp.QuoteMeta(quote(n)) + `)` }
 	schema := `(?:` + names(k.parent.schema) + `\.)?`
 	statement := regexp.MustCompile(`ALTER TABLE ` + regexp.QuoteMeta(k.child.quoted()) + ` ADD CONSTRAINT "((?:[^"]|"")+)" ` +
-		`(FOREIGN KEY \(` + names(k.Column) + `\) REFERENCES ` + schema + names(k.parent.table) + `\(id\)[^;]*?)(?: NOT VALID)?;`)
+		`(FOREIGN KEY \(` + names(k.Column) + `\) REFERENCES ` + schema + names(k.parent.table) + `\(` + names(k.ToColumn) + `\)[^;]*?)(?: NOT VALID)?;`)
 	files, err := filepath.Glob(filepath.Join(r.Migrations, "*.sql"))
 	if err != nil {
 		return false, err
@@ -170,8 +224,8 @@ func (r *reversal) obstacle(ctx context.Context, ref reference) (string, error) 
 	}
 	var orphans, pending int64
 	err = ref.childDB.Pool.QueryRow(ctx, fmt.Sprintf(
-		"SELECT count(*) FROM %s c WHERE c.%s IS NOT NULL AND NOT EXISTS (SELECT FROM %s p WHERE p.id = c.%[2]s)",
-		ref.child.quoted(), quote(ref.Column), ref.parent.quoted())).Scan(&orphans)
+		"SELECT count(*) FROM %s c WHERE c.%s IS NOT NULL AND NOT EXISTS (SELECT FROM %s p WHERE p.%s = c.%[2]s)",
+		ref.child.quoted(), quote(ref.Column), ref.parent.quoted(), quote(ref.key.column))).Scan(&orphans)
 	if err != nil {
 		return "", err
 	}
@@ -208,8 +262,10 @@ func (r *reversal) files(ctx context.Context) error {
 	for _, ref := range r.removed {
 		remove = append(remove, ref.Definition)
 	}
-	if err := p.editDefinitions(r.Generator, nil, remove); err != nil {
-		return err
+	if len(remove) > 0 {
+		if err := p.editDefinitions(r.Generator, nil, remove); err != nil {
+			return err
+		}
 	}
 	restores := len(p.up)
 	if err := r.untracking(ctx); err != nil {
@@ -219,7 +275,16 @@ func (r *reversal) files(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.Steps = append(r.notes, "run "+strings.Join(names[:restores], ", "), "then, or in the same deployment, deploy "+r.File+" everywhere")
+	p.Steps = r.notes
+	if restores > 0 {
+		p.Steps = append(p.Steps, "run "+strings.Join(names[:restores], ", "))
+	}
+	switch {
+	case restores > 0:
+		p.Steps = append(p.Steps, "then, or in the same deployment, deploy "+r.File+" everywhere")
+	case len(remove) > 0:
+		p.Steps = append(p.Steps, "deploy "+r.File+" everywhere")
+	}
 	if restores < len(names) {
 		p.Steps = append(p.Steps, "then run "+strings.Join(names[restores:], ", "))
 	}
@@ -256,27 +321,34 @@ func (r *reversal) testFiles() []string {
 // untracking plans that triggers go from parents that no definition names any
 // more.
 func (r *reversal) untracking(ctx context.Context) error {
-	var done []tableName
+	parents := slices.Clone(r.parents)
 	for _, ref := range r.removed {
-		if slices.Contains(done, ref.parent) {
+		parents = append(parents, ref.Parent)
+	}
+	var done []tableName
+	for _, parent := range parents {
+		db, name := r.Databases.Of(parent), r.Databases.named(parent)
+		if slices.Contains(done, name) {
 			continue
 		}
-		done = append(done, ref.parent)
+		done = append(done, name)
 		left := slices.ContainsFunc(r.Definitions, func(d Definition) bool {
-			return r.Databases.named(d.Parent) == ref.parent && r.Databases.Of(d.Parent) == ref.parentDB &&
+			return r.Databases.named(d.Parent) == name && r.Databases.Of(d.Parent) == db &&
 				!slices.ContainsFunc(r.removed, func(x reference) bool { return d.same(x.Definition) })
 		})
 		if left {
 			continue
 		}
-		installed, err := ref.parentDB.Installed(ctx)
+		if traces, err := r.traces(ctx, db, parent); err != nil {
+			return err
+		} else if !traces {
+			continue
+		}
+		partitioned, err := db.IsPartitioned(ctx, parent)
 		if err != nil {
 			return err
 		}
-		if installed || r.willTrack(ref.Parent) {
-			r.plan.up = append(r.plan.up, untrack(Schema(ref.parentDB.schema()), ref.Parent,
-				r.found[ref.parentDB][ref.parent].kind == "p", ref.parentDB.Name, r.File))
-		}
+		r.plan.up = append(r.plan.up, untrack(Schema(db.schema()), parent, partitioned, db.Name, r.File))
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -130,6 +131,10 @@ const installName = "install_loose_foreign_keys"
 
 func trackName(parent string) string { return fileName("track_deletions_from", parent) }
 
+func dropName(k ForeignKey) string { return fileName("drop", k.Constraint, "from", k.From) }
+
+func restoreName(k ForeignKey) string { return fileName("restore", k.Constraint, "of", k.From) }
+
 func untrackName(parent string) string { return fileName("untrack_deletions_from", parent) }
 
 // installation installs the table of deleted records.
@@ -155,6 +160,20 @@ END;
 $$;`),
 			s.expand("DROP TABLE IF EXISTS {records}, {detached};"),
 			"DROP FUNCTION IF EXISTS " + strings.Join(functions, ", ") + ";"},
+	}
+}
+
+func upgradeName() string { return fmt.Sprintf("upgrade_loose_foreign_keys_to_%d", SchemaVersion) }
+
+// upgrade brings an installation of an older version up to date. There is no way back:
+// the older one is open to misuse.
+func upgrade(s Schema, database string) migration {
+	m := installation(s, database)
+	return migration{
+		name:    upgradeName(),
+		comment: fmt.Sprintf("Brings loose foreign keys in database %s to version %d. The way back changes nothing.", database, SchemaVersion),
+		up:      slices.Concat([]string{"SET lock_timeout = '5s';"}, m.up, []string{"RESET lock_timeout;"}),
+		down:    []string{"SELECT 1;"},
 	}
 }
 
@@ -262,7 +281,7 @@ BEGIN
     LOOP
         WITH orphans AS MATERIALIZED (
             SELECT c.tableoid AS part, c.ctid AS tid FROM {child} c
-            WHERE c.{column} IS NOT NULL AND NOT EXISTS (SELECT FROM {parent} p WHERE p.id = c.{column})
+            WHERE c.{column} IS NOT NULL AND NOT EXISTS (SELECT FROM {parent} p WHERE p.{key} = c.{column})
             LIMIT 1000 FOR UPDATE OF c
         )
         ` + change + `
@@ -280,7 +299,7 @@ DECLARE
     orphans bigint;
 BEGIN
     SELECT count(*) INTO orphans FROM {child} c
-    WHERE c.{column} IS NOT NULL AND NOT EXISTS (SELECT FROM {parent} p WHERE p.id = c.{column});
+    WHERE c.{column} IS NOT NULL AND NOT EXISTS (SELECT FROM {parent} p WHERE p.{key} = c.{column});
     IF orphans > 0 THEN
         RAISE foreign_key_violation USING
             MESSAGE = format('%s rows of %s refer to rows of %s that are gone', orphans, {child_name}, {parent_name}),
@@ -291,7 +310,7 @@ $loosefk$;`)
 }
 
 func (k ForeignKey) expand(sql string) string {
-	return strings.NewReplacer("{child}", k.child.quoted(), "{parent}", k.parent.quoted(), "{column}", quote(k.Column),
+	return strings.NewReplacer("{child}", k.child.quoted(), "{parent}", k.parent.quoted(), "{column}", quote(k.Column), "{key}", quote(k.ToColumn),
 		"{child_name}", literal(k.child.String()), "{parent_name}", literal(k.parent.String())).Replace(sql)
 }
 
@@ -316,7 +335,7 @@ $loosefk$;`, "{t_literal}", literal(parent.quoted()), "{t_name}", literal(parent
 // dropKey drops a key that a definition replaces, after the statements of check.
 func dropKey(k ForeignKey, action Action, file string, check ...string) migration {
 	return migration{
-		name: fileName("drop", k.Constraint, "from", k.From),
+		name: dropName(k),
 		comment: fmt.Sprintf(`Drops the foreign key %[1]s of %[2]s (%[3]s, to %[4]s):
 its loose form cleans up from here on.
 
@@ -334,7 +353,7 @@ The way back does to rows without a parent what the definition says (%[6]s).`,
 // restoreKey brings a key back.
 func restoreKey(k ForeignKey, action Action, file string) migration {
 	return migration{
-		name: fileName("restore", k.Constraint, "of", k.From),
+		name: restoreName(k),
 		comment: fmt.Sprintf(`Brings the foreign key %[1]s of %[2]s (%[3]s, to %[4]s) back,
 in the place of its loose form.
 
@@ -346,16 +365,30 @@ The way back drops the key: put the definition and the trigger on %[4]s back fir
 	}
 }
 
-// convertSteps say what to deploy in which order.
-func convertSteps(file string, format Format, before, drops []string) []string {
+// convertSteps say what to deploy in which order. changed says that the definitions
+// did.
+func convertSteps(file string, changed bool, format Format, before, drops []string) []string {
+	var steps []string
 	first := "deploy " + file + " everywhere, to all workers too"
+	if !changed {
+		first = "see that " + file + " is deployed everywhere, to all workers too"
+	}
 	if len(before) > 0 {
 		first = "run " + strings.Join(before, ", ") + " and " + first
-		if version, _, ok := strings.Cut(filepath.Base(before[len(before)-1]), "_"); ok && format == Goose {
+		if version, _, ok := strings.Cut(filepath.Base(before[len(before)-1]), "_"); ok && format == Goose && len(drops) > 0 {
 			if _, err := strconv.ParseInt(version, 10, 64); err == nil {
 				first += "; goose up-to " + version + " stops where it has to"
 			}
 		}
 	}
-	return []string{first, "only then, in a later deployment, run " + strings.Join(drops, ", ")}
+	if len(before) > 0 || len(drops) > 0 || changed {
+		steps = append(steps, first)
+	}
+	switch {
+	case len(drops) > 0 && (len(before) > 0 || changed):
+		steps = append(steps, "only then, in a later deployment, run "+strings.Join(drops, ", "))
+	case len(drops) > 0:
+		steps = append(steps, "only then run "+strings.Join(drops, ", "))
+	}
+	return steps
 }

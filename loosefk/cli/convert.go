@@ -122,10 +122,14 @@ committed there, with nothing else.`,
 				if len(args) == 0 {
 					return show(cmd, rows, func(w io.Writer) { printKeys(w, rows, cross); printChoice(w, cmd) })
 				}
-				if len(rows) == 0 {
+				defs, err := app.withoutKey(ctx, filter, cross)
+				if err != nil {
+					return err
+				}
+				if len(rows)+len(defs) == 0 {
 					return fmt.Errorf("no foreign key matches %s: 'loosefk list' shows them all", strings.Join(args, " "))
 				}
-				return g.convert(ctx, cmd, app, rows, branchName("loose-fk", args))
+				return g.convert(ctx, cmd, app, rows, defs, branchName("loose-fk", args))
 			})
 		},
 	}
@@ -157,7 +161,7 @@ To choose foreign keys give one or more filters, which are looked for in FROM, T
 `, name)
 }
 
-func (g *generation) convert(ctx context.Context, cmd *cobra.Command, app *App, rows []keyRow, branch string) error {
+func (g *generation) convert(ctx context.Context, cmd *cobra.Command, app *App, rows []keyRow, defs loosefk.Definitions, branch string) error {
 	gen, err := g.generator(app)
 	if err != nil {
 		return err
@@ -171,7 +175,7 @@ func (g *generation) convert(ctx context.Context, cmd *cobra.Command, app *App, 
 	for i, r := range rows {
 		keys[i] = r.ForeignKey
 	}
-	plan, err := gen.Convert(ctx, keys)
+	plan, err := gen.Convert(ctx, keys, defs...)
 	if err != nil {
 		return err
 	}
@@ -194,6 +198,13 @@ func (g *generation) carryOut(ctx context.Context, cmd *cobra.Command, app *App,
 		return err
 	}
 	out := outcome{Plan: plan, DryRun: g.dryRun}
+	if len(plan.Files) == 0 {
+		if asJSON(cmd) {
+			return show(cmd, out, nil)
+		}
+		g.print(cmd.OutOrStdout(), out)
+		return nil
+	}
 	if g.schemaDump != "" {
 		if g.dryRun {
 			out.Notes = append(out.Notes, g.schemaDump+" would be written by pg_dump")
@@ -267,13 +278,12 @@ func (g *generation) refused(plan *loosefk.Plan) error {
 		errs = append(errs, r)
 	}
 	switch {
-	case len(plan.Refused) > 0 && !g.skipRefused:
-		return errors.Join(append(errs, errors.New("nothing was written; --skip-refused leaves these out and does the rest"))...)
-	case len(plan.Keys) > 0:
+	case len(plan.Refused) == 0:
 		return nil
-	}
-	for _, s := range plan.Skipped {
-		errs = append(errs, s)
+	case !g.skipRefused:
+		return errors.Join(append(errs, errors.New("nothing was written; --skip-refused leaves these out and does the rest"))...)
+	case len(plan.Files) > 0:
+		return nil
 	}
 	return errors.Join(append(errs, errors.New("nothing is left to do"))...)
 }
@@ -289,6 +299,10 @@ func (g *generation) print(w io.Writer, out outcome) {
 	}
 	for _, r := range out.Refused {
 		fmt.Fprintf(w, "left out %s\n", r.Error())
+	}
+	if len(out.Files) == 0 {
+		fmt.Fprintln(w, "nothing is left to do")
+		return
 	}
 	fmt.Fprintln(w)
 	for _, f := range out.Files {

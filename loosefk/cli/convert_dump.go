@@ -22,6 +22,9 @@ func addSchemaDump(ctx context.Context, app *App, plan *loosefk.Plan, file strin
 	if _, err := exec.LookPath("pg_dump"); err != nil {
 		return errors.New("pg_dump is not to be found: install PostgreSQL's client programs, of the server's version or newer, or leave the dump out")
 	}
+	if len(plan.Keys) == 0 {
+		return errors.New("no foreign key goes or comes, so the dump would hold nothing new: leave it out")
+	}
 	db, err := app.database(plan.Keys[0].Database)
 	if err != nil {
 		return err

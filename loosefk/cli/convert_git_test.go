@@ -151,3 +151,26 @@ func TestConvertWritesAllOrNothing(t *testing.T) {
 		t.Error("an empty directory is left")
 	}
 }
+
+// What was done by hand is taken as it is, and what is left is told.
+func TestConvertAfterTheGuide(t *testing.T) {
+	t.Parallel()
+	s := newProject(t)
+	s.ok(t, "install")
+	s.ok(t, "track")
+	contains(t, "convert", s.ok(t, "convert", "--no-test", "^visits$"), "wrote "+filepath.Join(s.dir, "migrations"),
+		"1. see that "+s.file+" is deployed everywhere", "2. only then run ")
+	if got := s.files(t); len(got) != 2 || !strings.HasSuffix(got[1], "_drop_fk_visits_from_visits.sql") {
+		t.Errorf("there are %q", got)
+	}
+	contains(t, "convert again", s.ok(t, "convert", "^visits$"), "skipped visits.customer_id → customers (nullify): it has a definition already, and ", "drops it: run that", "nothing is left to do")
+	must(t, os.RemoveAll(filepath.Join(s.dir, "migrations")))
+	runSQL(t, s.pool, "ALTER TABLE visits DROP CONSTRAINT fk_visits")
+	contains(t, "convert of what is done", s.ok(t, "convert", "-n", "^visits$"), "skipped visits.customer_id → customers: it has a definition, and its foreign key is gone already", "nothing is left to do")
+
+	runSQL(t, s.pool, "ALTER TABLE visits ADD CONSTRAINT fk_visits FOREIGN KEY (customer_id) REFERENCES customers ON DELETE SET NULL")
+	contains(t, "revert", s.ok(t, "revert", "-n", "^visits$"), "the foreign key fk_visits of visits is there already", "_untrack_deletions_from_customers.sql")
+	must(t, os.WriteFile(s.file, nil, 0o600))
+	contains(t, "revert without a definition", s.ok(t, "revert", "^visits$"), "_untrack_deletions_from_customers.sql")
+	contains(t, "revert again", s.ok(t, "revert", "^visits$"), "skipped visits.customer_id → customers (nullify): it has no definition, and ", "nothing is left to do")
+}

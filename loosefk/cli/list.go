@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -65,6 +66,24 @@ func (a *App) keys(ctx context.Context, filter loosefk.Filter, cross bool) ([]ke
 		}
 	}
 	return rows, nil
+}
+
+// withoutKey are the definitions that match and whose foreign key is gone.
+func (a *App) withoutKey(ctx context.Context, filter loosefk.Filter, cross bool) (loosefk.Definitions, error) {
+	places := a.Map
+	if places == nil {
+		places = a.Databases
+	}
+	defs := matching(a.Definitions, filter)
+	keys, err := loosefk.ForeignKeys(ctx, a.Databases, defs)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(defs, func(d loosefk.Definition) bool {
+		return cross && places.Of(d.Child) == places.Of(d.Parent) || slices.ContainsFunc(keys, func(k loosefk.ForeignKey) bool {
+			return len(k.Definitions(a.Databases, loosefk.Definitions{d})) > 0
+		})
+	}), nil
 }
 
 func printKeys(w io.Writer, rows []keyRow, cross bool) {

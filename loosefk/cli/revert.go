@@ -48,13 +48,18 @@ those that a worker still has to clean up, and 'loosefk audit' shows the rest.`,
 }
 
 func (g *generation) revert(ctx context.Context, cmd *cobra.Command, app *App, filter loosefk.Filter, args []string) error {
-	var defs loosefk.Definitions
-	for _, d := range app.Definitions {
-		if filter.Match(d.Child, d.Parent, d.Column) {
-			defs = append(defs, d)
+	rows, err := app.keys(ctx, filter, false)
+	if err != nil {
+		return err
+	}
+	var keys []loosefk.ForeignKey
+	for _, r := range rows {
+		if !r.HasLFK {
+			keys = append(keys, r.ForeignKey)
 		}
 	}
-	if len(defs) == 0 {
+	defs := matching(app.Definitions, filter)
+	if len(defs)+len(keys) == 0 {
 		return fmt.Errorf("no definition matches %s", strings.Join(args, " "))
 	}
 	g.tests = true
@@ -66,9 +71,19 @@ func (g *generation) revert(ctx context.Context, cmd *cobra.Command, app *App, f
 		return usage(cmd, "--on-delete %s: want %s", g.onDelete, strings.Join(forms[1:], ", "))
 	}
 	gen.Restore = g.onDelete
-	plan, err := gen.Revert(ctx, defs)
+	plan, err := gen.Revert(ctx, defs, keys...)
 	if err != nil {
 		return err
 	}
 	return g.carryOut(ctx, cmd, app, plan, "Bring foreign keys back in the place of loose ones", branchName("hard-fk", args))
+}
+
+// matching are the definitions that a filter chooses.
+func matching(defs loosefk.Definitions, filter loosefk.Filter) (list loosefk.Definitions) {
+	for _, d := range defs {
+		if filter.Match(d.Child, d.Parent, d.Column) {
+			list = append(list, d)
+		}
+	}
+	return list
 }
