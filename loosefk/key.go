@@ -90,6 +90,21 @@ func (d *Database) key(ctx context.Context, parent tableName) (k key, err error)
 	return k, nil
 }
 
+// Key is the column of a parent by which deletions from it are recorded.
+type Key struct {
+	Column string
+	// Type is that by which its values are compared: bigint for all integer types,
+	// uuid or text.
+	Type string
+}
+
+// Key looks up the key of a parent. Error: the table has no key that can be recorded,
+// or its trigger records another column.
+func (d *Database) Key(ctx context.Context, parent string) (Key, error) {
+	k, err := d.key(ctx, d.table(parent))
+	return Key{k.column, k.sqlType()}, err
+}
+
 // recordedColumn is the column that a trigger with these arguments records.
 func recordedColumn(args []byte, overrides bool) string {
 	list := bytes.Split(bytes.TrimSuffix(args, []byte{0}), []byte{0})

@@ -44,16 +44,29 @@ type Option func(*setup)
 // may be nil.
 func In(dbs loosefk.Databases) Option { return func(s *setup) { s.dbs = dbs } }
 
-// NewParent makes a parent and returns its id. The default is a row with made-up
+// NewParent makes a parent and returns its key. The default is a row with made-up
 // values for columns that need one.
-func NewParent(create func(ctx context.Context, db loosefk.DB) (id int64, err error)) Option {
-	return func(s *setup) { s.newParent = create }
+func NewParent[K KeyValue](create func(ctx context.Context, db loosefk.DB) (key K, err error)) Option {
+	return func(s *setup) {
+		s.newParent = func(ctx context.Context, db loosefk.DB) (string, error) {
+			key, err := create(ctx, db)
+			return keyString(key), err
+		}
+	}
 }
 
-// NewChild makes a child of a parent that the definition would clean up. The
-// default is a row with made-up values for columns that need one.
-func NewChild(create func(ctx context.Context, db loosefk.DB, parent int64) error) Option {
-	return func(s *setup) { s.newChild = create }
+// NewChild makes a child of a parent, given by its key, that the definition would
+// clean up. The default is a row with made-up values for columns that need one.
+func NewChild[K KeyValue](create func(ctx context.Context, db loosefk.DB, parent K) error) Option {
+	return func(s *setup) {
+		s.newChild = func(ctx context.Context, db loosefk.DB, parent string) error {
+			key, err := keyOf[K](parent)
+			if err != nil {
+				return err
+			}
+			return create(ctx, db, key)
+		}
+	}
 }
 
 // setup is what one test works with.
@@ -63,8 +76,9 @@ type setup struct {
 	defs      loosefk.Definitions // of the parent
 	parent    string
 	db        *loosefk.Database // of the parent
-	newParent func(ctx context.Context, db loosefk.DB) (int64, error)
-	newChild  func(ctx context.Context, db loosefk.DB, parent int64) error
+	key       loosefk.Key       // likewise
+	newParent func(ctx context.Context, db loosefk.DB) (string, error)
+	newChild  func(ctx context.Context, db loosefk.DB, parent string) error
 }
 
 func newSetup(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, parent string, opts []Option) *setup {
@@ -112,15 +126,16 @@ func HasLooseForeignKeys(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definiti
 	s := newSetup(t, pool, defs, parent, opts)
 	ctx := s.context()
 	s.examine(ctx)
+	s.lookUpKey(ctx)
 	s.rolledBack(ctx)
 	id := s.createParent(ctx)
 	s.deleteParent(ctx, s.db.Pool, id)
 	if n := s.records(ctx, s.db.Pool, id, "status = 1"); n != 1 {
-		t.Fatalf("loose foreign keys of %s: deleting id %d left %d pending records, want 1", parent, id, n)
+		t.Fatalf("loose foreign keys of %s: deleting %s left %d pending records, want 1", parent, s.is(id), n)
 	}
 	s.drain(ctx)
 	if n := s.records(ctx, s.db.Pool, id, "status = 2"); n != 1 {
-		t.Fatalf("loose foreign keys of %s: the record of the deleted id %d wasn't marked processed", parent, id)
+		t.Fatalf("loose foreign keys of %s: the record of the deleted row with %s wasn't marked processed", parent, s.is(id))
 	}
 }
 
@@ -158,13 +173,13 @@ func (s *setup) rolledBack(ctx context.Context) {
 	s.fatal(err, "making a parent")
 	s.deleteParent(ctx, tx, id)
 	if n := s.records(ctx, tx, id, "status = 1"); n != 1 {
-		s.t.Fatalf("loose foreign keys of %s: deleting id %d recorded it %d times, want once: is the trigger on the table that rows are deleted from?", s.parent, id, n)
+		s.t.Fatalf("loose foreign keys of %s: deleting %s recorded it %d times, want once: is the trigger on the table that rows are deleted from?", s.parent, s.is(id), n)
 	}
 }
 
 // createParent makes a parent. What was made besides it is removed when the test
 // ends.
-func (s *setup) createParent(ctx context.Context) int64 {
+func (s *setup) createParent(ctx context.Context) string {
 	s.t.Helper()
 	f := s.factory(s.db)
 	id, err := s.makeParent(ctx, s.db.Pool, f)
@@ -172,9 +187,14 @@ func (s *setup) createParent(ctx context.Context) int64 {
 	return id
 }
 
-func (s *setup) makeParent(ctx context.Context, db loosefk.DB, f *factory) (int64, error) {
+func (s *setup) makeParent(ctx context.Context, db loosefk.DB, f *factory) (key string, err error) {
 	if s.newParent != nil {
-		return s.newParent(ctx, db)
+		if key, err = s.newParent(ctx, db); err != nil {
+			return "", err
+		}
+		// As PostgreSQL writes it.
+		err = db.QueryRow(ctx, fmt.Sprintf("SELECT CAST($1::text AS %s)::text", s.key.Type), key).Scan(&key)
+		return key, err
 	}
 	if f == nil {
 		f = &factory{}
@@ -182,10 +202,21 @@ func (s *setup) makeParent(ctx context.Context, db loosefk.DB, f *factory) (int6
 	f.db = db
 	row, err := f.insert(ctx, s.db.FullName(s.parent), nil)
 	if err != nil {
-		return 0, fmt.Errorf("%w; say how it is made with NewParent", err)
+		return "", fmt.Errorf("%w; say how it is made with NewParent", err)
 	}
-	return row.id(ctx, db)
+	return row.text(ctx, db, s.key.Column)
 }
+
+// lookUpKey looks up the key of the parent.
+func (s *setup) lookUpKey(ctx context.Context) {
+	s.t.Helper()
+	var err error
+	s.key, err = s.db.Key(ctx, s.parent)
+	s.fatal(err, "looking up its key")
+}
+
+// is names a row by its key.
+func (s *setup) is(key string) string { return s.key.Column + " " + key }
 
 // factory makes rows in a database, which are removed when the test ends.
 func (s *setup) factory(db *loosefk.Database) *factory {
@@ -201,23 +232,27 @@ func (s *setup) factory(db *loosefk.Database) *factory {
 	return f
 }
 
-func (s *setup) deleteParent(ctx context.Context, db loosefk.DB, id int64) {
+func (s *setup) deleteParent(ctx context.Context, db loosefk.DB, key string) {
 	s.t.Helper()
-	tag, err := db.Exec(ctx, "DELETE FROM "+quoted(s.db.FullName(s.parent))+" WHERE id = $1", id)
+	tag, err := db.Exec(ctx, "DELETE FROM "+quoted(s.db.FullName(s.parent))+fmt.Sprintf(" WHERE %s = CAST($1::text AS %s)", quote(s.key.Column), s.key.Type), key)
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "23503" {
 		s.t.Fatalf("loose foreign keys of %s: the parent can't be deleted: the foreign key %s is still there: %v", s.parent, e.ConstraintName, err)
 	}
 	s.fatal(err, "deleting a parent")
 	if tag.RowsAffected() != 1 {
-		s.t.Fatalf("loose foreign keys of %s: there is no row with the id %d to delete", s.parent, id)
+		s.t.Fatalf("loose foreign keys of %s: there is no row with the %s to delete", s.parent, s.is(key))
 	}
 }
 
 // records counts the deleted records of a parent.
-func (s *setup) records(ctx context.Context, db loosefk.DB, id int64, condition string) (n int) {
+func (s *setup) records(ctx context.Context, db loosefk.DB, key string, condition string) (n int) {
 	s.t.Helper()
-	err := db.QueryRow(ctx, fmt.Sprintf("SELECT count(*) FROM %s WHERE fully_qualified_table_name = $1 AND primary_key_value = $2 AND %s",
-		quoted(s.db.FullName(loosefk.RecordsTable)), condition), s.db.FullName(s.parent), id).Scan(&n)
+	column := "primary_key_text"
+	if s.key.Type == "bigint" {
+		column = "primary_key_value::text"
+	}
+	err := db.QueryRow(ctx, fmt.Sprintf("SELECT count(*) FROM %s WHERE fully_qualified_table_name = $1 AND %s = $2 AND %s",
+		quoted(s.db.FullName(loosefk.RecordsTable)), column, condition), s.db.FullName(s.parent), key).Scan(&n)
 	s.fatal(err, "counting deleted records")
 	return n
 }
@@ -238,13 +273,14 @@ func CleanedUp(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, child
 	s := newSetup(t, pool, defs, d.Parent, opts)
 	c := s.cleanUp(d)
 	ctx := s.context()
+	s.lookUpKey(ctx)
 	parent := s.createParent(ctx)
 	if s.newChild != nil || len(c.rows(ctx, parent)) == 0 { // else NewParent has made one
 		s.createChild(ctx, c, parent)
 	}
 	before := c.rows(ctx, parent)
 	if len(before) == 0 {
-		t.Fatalf("loose foreign key %s: there is no row with %s = %d that the definition would clean up%s: say how one is made with NewChild", d, d.Column, parent, c.wants())
+		t.Fatalf("loose foreign key %s: there is no row with %s = %s that the definition would clean up%s: say how one is made with NewChild", d, d.Column, parent, c.wants())
 	}
 	s.deleteParent(ctx, s.db.Pool, parent)
 	if left := c.rows(ctx, parent); len(left) != len(before) {
@@ -319,14 +355,13 @@ func (s *setup) cleanUp(d loosefk.Definition) *cleanUp {
 	return c
 }
 
-func (s *setup) createChild(ctx context.Context, c *cleanUp, parent int64) {
+func (s *setup) createChild(ctx context.Context, c *cleanUp, parent string) {
 	s.t.Helper()
 	if s.newChild != nil {
 		s.fatal(s.newChild(ctx, c.db.Pool, parent), "making a child")
 		return
 	}
-	id := fmt.Sprint(parent)
-	values := map[string]*string{c.def.Column: &id}
+	values := map[string]*string{c.def.Column: &parent}
 	for _, cond := range c.def.Conditions {
 		values[cond.Column] = cond.Values[0]
 	}
@@ -346,7 +381,7 @@ func (c *cleanUp) where(args *[]any) string {
 		*args = append(*args, *value)
 		return fmt.Sprintf("CAST($%d::text AS %s)", len(*args), c.types[column])
 	}
-	all := []string{quote(c.def.Column) + " = $1"}
+	all := []string{fmt.Sprintf("%s = CAST($1::text AS %s)", quote(c.def.Column), c.s.key.Type)}
 	for _, cond := range c.def.Conditions {
 		var any []string
 		for _, v := range cond.Values {
@@ -362,7 +397,7 @@ func (c *cleanUp) where(args *[]any) string {
 
 // rows returns the children that are to be cleaned up, by their key, or as "" if
 // they have none.
-func (c *cleanUp) rows(ctx context.Context, parent int64) []string {
+func (c *cleanUp) rows(ctx context.Context, parent string) []string {
 	c.s.t.Helper()
 	args := []any{parent}
 	where := c.where(&args)

@@ -222,6 +222,96 @@ func TestFails(t *testing.T) {
 	}
 }
 
+// TestKeys has parents whose keys are of each type, of whatever name.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	type uuid [16]byte
+	type slug string
+	insert := func(ctx context.Context, db loosefk.DB, value any) error {
+		_, err := db.Exec(ctx, "INSERT INTO c (ref) VALUES ($1)", value)
+		return err
+	}
+	const insertParent = "INSERT INTO p VALUES ($1)"
+	for _, tt := range []struct {
+		name, column, typ string
+		own               []loosefktest.Option
+	}{
+		{"smallint", "id", "smallint", []loosefktest.Option{
+			loosefktest.NewParent(func(ctx context.Context, db loosefk.DB) (int16, error) {
+				_, err := db.Exec(ctx, insertParent, int16(-7))
+				return -7, err
+			}),
+			loosefktest.NewChild(func(ctx context.Context, db loosefk.DB, parent int16) error { return insert(ctx, db, parent) })}},
+		{"integer", "nr", "integer", []loosefktest.Option{
+			loosefktest.NewChild(func(ctx context.Context, db loosefk.DB, parent int) error { return insert(ctx, db, parent) })}},
+		{"bigint", "The id", "bigint", []loosefktest.Option{
+			loosefktest.NewChild(func(ctx context.Context, db loosefk.DB, parent int64) error { return insert(ctx, db, parent) })}},
+		{"uuid", "id", "uuid", []loosefktest.Option{
+			loosefktest.NewParent(func(ctx context.Context, db loosefk.DB) (string, error) {
+				_, err := db.Exec(ctx, insertParent, "A0000000-0000-0000-0000-00000000000B")
+				return "A0000000-0000-0000-0000-00000000000B", err
+			}),
+			loosefktest.NewChild(func(ctx context.Context, db loosefk.DB, parent string) error { return insert(ctx, db, parent) })}},
+		{"uuid of bytes", "key", "uuid", []loosefktest.Option{
+			loosefktest.NewParent(func(ctx context.Context, db loosefk.DB) (uuid, error) {
+				_, err := db.Exec(ctx, insertParent, [16]byte{1, 2})
+				return uuid{1, 2}, err
+			}),
+			loosefktest.NewChild(func(ctx context.Context, db loosefk.DB, parent uuid) error { return insert(ctx, db, [16]byte(parent)) })}},
+		{"text", "slug", "text", []loosefktest.Option{
+			loosefktest.NewParent(func(ctx context.Context, db loosefk.DB) (slug, error) {
+				_, err := db.Exec(ctx, insertParent, "it's")
+				return "it's", err
+			}),
+			loosefktest.NewChild(func(ctx context.Context, db loosefk.DB, parent slug) error { return insert(ctx, db, string(parent)) })}},
+		{"varchar", "id", "varchar(12)", nil},
+		{"domain over uuid", "id", "key_uuid", nil},
+		{"domain over smallint", "id", "key_small", nil},
+		{"domain over varchar", "id", "key_varchar", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			pool, err := pgxpool.New(t.Context(), dbtest.EmptyDSN(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			column := pgx.Identifier{tt.column}.Sanitize()
+			runSQL(t, pool, "CREATE DOMAIN key_uuid AS uuid; CREATE DOMAIN key_small AS smallint; CREATE DOMAIN key_varchar AS varchar(9);"+
+				"CREATE TABLE p ("+column+" "+tt.typ+" PRIMARY KEY); CREATE TABLE c (n serial PRIMARY KEY, ref "+tt.typ+"); CREATE INDEX ON c (ref)")
+			for _, err := range []error{loosefk.Public.Install(t.Context(), pool), loosefk.Public.TrackRecordDeletions(t.Context(), pool, "p")} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			defs, err := loosefk.Parse("loose.yml", strings.NewReader("c: [{table: p, column: ref, on_delete: async_nullify}]"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, opts := range [][]loosefktest.Option{nil, tt.own} {
+				loosefktest.HasLooseForeignKeys(t, pool, defs, "p", opts...)
+				loosefktest.CleanedUp(t, pool, defs, loosefktest.Child{Table: "c", Column: "ref"}, opts...)
+			}
+			why := record(t, func(t testing.TB) {
+				loosefktest.CleanedUp(t, pool, defs, loosefktest.Child{Table: "c", Column: "ref"},
+					loosefktest.NewParent(func(ctx context.Context, db loosefk.DB) (string, error) {
+						return "0", nil
+					}))
+			})
+			if why == "" {
+				t.Error("it passes with a parent that isn't there")
+			}
+		})
+	}
+	if why := record(t, func(t testing.TB) {
+		pool, defs := newApp(t.(*recorder).TB.(*testing.T))
+		loosefktest.CleanedUp(t, pool, defs, children[1],
+			loosefktest.NewChild(func(context.Context, loosefk.DB, [16]byte) error { return nil }))
+	}); !strings.Contains(why, "NewChild takes a uuid of 16 bytes, and the parent's key is") {
+		t.Errorf("with a child of another type it fails with %q", why)
+	}
+}
+
 // TestIn has parents and children on two databases, one of them in a schema.
 func TestIn(t *testing.T) {
 	t.Parallel()

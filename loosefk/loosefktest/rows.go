@@ -8,7 +8,6 @@ import (
 	mathrand "math/rand/v2"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -137,14 +136,6 @@ func (r row) text(ctx context.Context, db loosefk.DB, column string) (v string, 
 	return v, nil
 }
 
-func (r row) id(ctx context.Context, db loosefk.DB) (int64, error) {
-	text, err := r.text(ctx, db, "id")
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(text, 10, 64)
-}
-
 // remove removes the rows that were made, the last one first. Those that are gone
 // are passed over, and those without a key that were changed.
 func (f *factory) remove(ctx context.Context) error {
@@ -160,6 +151,7 @@ func (f *factory) remove(ctx context.Context) error {
 // column is one of a table.
 type column struct {
 	Name, Type          string
+	Base                string // the type itself, or that which a domain is made of
 	Category, Kind      string // of pg_type
 	NotNull, HasDefault bool
 	Length              int    // of a text; 0: any
@@ -169,9 +161,11 @@ type column struct {
 
 func describe(ctx context.Context, db loosefk.DB, table string) ([]column, error) {
 	rows, err := db.Query(ctx, `
-		SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type, t.typcategory::text AS category, t.typtype::text AS kind,
+		SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type,
+			format_type(COALESCE(NULLIF(t.typbasetype, 0), a.atttypid), NULL) AS base, t.typcategory::text AS category, t.typtype::text AS kind,
 			a.attnotnull AS not_null, a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '' AS has_default,
-			CASE WHEN a.atttypid IN ('varchar'::regtype, 'bpchar'::regtype) THEN GREATEST(a.atttypmod - 4, 0) ELSE 0 END AS length,
+			CASE WHEN COALESCE(NULLIF(t.typbasetype, 0), a.atttypid) IN ('varchar'::regtype, 'bpchar'::regtype)
+				THEN GREATEST(CASE t.typbasetype WHEN 0 THEN a.atttypmod ELSE t.typtypmod END - 4, 0) ELSE 0 END AS length,
 			COALESCE((SELECT enumlabel FROM pg_enum WHERE enumtypid = a.atttypid ORDER BY enumsortorder LIMIT 1)::text, '') AS label,
 			COALESCE((SELECT pg_get_expr(k.relpartbound, k.oid) FROM pg_partitioned_table p
 				JOIN pg_inherits i ON i.inhparent = p.partrelid JOIN pg_class k ON k.oid = i.inhrelid
@@ -197,15 +191,15 @@ func (c column) makeUp() (string, error) {
 	switch {
 	case c.Kind == "e":
 		return c.Label, nil
-	case c.Type == "smallint":
+	case c.Base == "smallint":
 		return fmt.Sprint(1 + mathrand.N(32766)), nil
-	case c.Type == "uuid":
+	case c.Base == "uuid":
 		b := make([]byte, 16)
 		rand.Read(b) //nolint:errcheck // it never fails
 		return fmt.Sprintf("%x", b), nil
-	case c.Type == "json" || c.Type == "jsonb":
+	case c.Base == "json" || c.Base == "jsonb":
 		return "{}", nil
-	case c.Type == "bytea":
+	case c.Base == "bytea":
 		return rand.Text(), nil
 	}
 	switch c.Category {
