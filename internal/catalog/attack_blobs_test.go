@@ -164,7 +164,7 @@ func TestAttackPutHoldsItsBlobs(t *testing.T) {
 	if err := soon(t, "put", done); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, soon(t, "unlink", unlink), oci.Unsupported)
+	wantCode(t, soon(t, "unlink", unlink), oci.Denied)
 }
 
 // A manifest whose blob is being unlinked waits, and is refused.

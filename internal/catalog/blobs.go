@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"fmt"
+	"net/http"
 
 	"github.com/jackc/pgx/v5"
 
@@ -62,8 +63,8 @@ const promiseBlob = `
 	VALUES ($1, gc_review_after('blob_upload'), 'blob_upload')` + greatestReview
 
 // DeleteBlob unlinks a blob from the repository; the blob goes to review.
-// Errors: NAME_UNKNOWN, BLOB_UNKNOWN, and UNSUPPORTED (405) while a manifest of
-// the repository uses it.
+// Errors: NAME_UNKNOWN, BLOB_UNKNOWN, and DENIED with status 409 while a manifest
+// of the repository uses it.
 //
 // The queue's row is locked before the link, as garbage collection does, and
 // the link before the manifests are looked at: a manifest that is being put
@@ -141,6 +142,6 @@ func blobInUse(path string, d oci.Digest, user []byte) error {
 	if err != nil {
 		return err
 	}
-	return oci.Errorf(oci.Unsupported, "blob %s is used by manifest %s of %s: delete the manifest first", d, manifest, path).
-		WithDetail(map[string]string{"digest": d.String(), "manifest": manifest.String()})
+	return oci.Errorf(oci.Denied, "blob %s is used by manifest %s of %s: delete the manifest first", d, manifest, path).
+		WithStatus(http.StatusConflict).WithDetail(map[string]string{"digest": d.String(), "manifest": manifest.String()})
 }

@@ -347,7 +347,7 @@ func (s *storm) act(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand,
 	case 4, 5:
 		if s.unlink {
 			d := oci.Compute(oci.SHA256, fmt.Append(nil, "layer", rng.IntN(s.layers)))
-			return s.unpromised(b.DeleteBlob(ctx, path, d), time.Time{}, oci.BlobUnknown, oci.NameUnknown, oci.Unsupported)
+			return s.unpromised(b.DeleteBlob(ctx, path, d), time.Time{}, oci.BlobUnknown, oci.NameUnknown, oci.Denied)
 		}
 	}
 	start := time.Now()

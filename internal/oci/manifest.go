@@ -97,13 +97,23 @@ func syntaxError(body []byte) error {
 	return fmt.Errorf("there is no JSON value")
 }
 
-// readSchema refuses Docker's schema 1 with its own message, and every schema
-// version but 2.
+// readSchema refuses media types that aren't supported, which may know no schema
+// version (those with a history have their own messages), and every schema version
+// but 2.
 func (m *Manifest) readSchema(contentType string, fields map[string]field) error {
 	const schema1 = "Docker schema 1 manifests aren't supported: push the image with a current client, which sends schema 2 or OCI"
-	switch trimParameters(contentType) {
+	sent := trimParameters(contentType)
+	if sent == "" { // one that can't be read is told by readKind
+		sent, _ = readText("mediaType", fields["mediaType"])
+	}
+	switch sent {
 	case MediaTypeDockerSchema1, MediaTypeDockerSchema1Signed:
 		return invalid("mediaType", schema1)
+	case MediaTypeArtifactManifest:
+		return invalid("mediaType", "%s isn't supported: the specification withdrew it. Push an image manifest with an artifactType instead, as current clients do", sent)
+	}
+	if _, known := KindOf(sent); sent != "" && !known {
+		return unsupportedType(sent)
 	}
 	version := string(fields["schemaVersion"].value)
 	if version == "1" || fields["fsLayers"].present() {
@@ -116,6 +126,10 @@ func (m *Manifest) readSchema(contentType string, fields map[string]field) error
 		return invalid("schemaVersion", "it must be 2, not %.40s", version)
 	}
 	return nil
+}
+
+func unsupportedType(mediaType string) error {
+	return invalid("mediaType", "%.200q isn't supported: it must be one of %s", mediaType, strings.Join(ManifestTypes(), ", "))
 }
 
 // readKind settles media type and kind, from the content type, the mediaType
@@ -146,7 +160,7 @@ func (m *Manifest) readKind(contentType string, fields map[string]field) error {
 	}
 	kind, ok := KindOf(m.MediaType)
 	if !ok {
-		return invalid("mediaType", "%.200q isn't supported: it must be one of %s", m.MediaType, strings.Join(ManifestTypes(), ", "))
+		return unsupportedType(m.MediaType)
 	}
 	m.Kind = kind
 	if kind == KindImage && index {

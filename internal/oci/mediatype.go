@@ -22,6 +22,10 @@ const (
 	MediaTypeDockerSchema1Signed = "application/vnd.docker.distribution.manifest.v1+prettyjws"
 )
 
+// MediaTypeArtifactManifest is a manifest of blobs without a configuration, which the
+// specification had in release candidates of version 1.1 and withdrew.
+const MediaTypeArtifactManifest = "application/vnd.oci.artifact.manifest.v1+json"
+
 // Other media types with a meaning to a registry.
 const (
 	// MediaTypeEmpty is the type of the two bytes "{}" that stand where a

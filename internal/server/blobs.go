@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -162,7 +163,7 @@ type byteRange struct {
 }
 
 // byteRange reads Range. Anything but one range of bytes is ignored, as RFC
-// 9110 allows; one that lies outside the blob is 416.
+// 9110 allows; one that lies outside the blob, or ends before it starts, is 416.
 func (c *call) byteRange(b catalog.Blob) (byteRange, error) {
 	whole := byteRange{length: b.Size}
 	spec, ok := strings.CutPrefix(c.r.Header.Get("Range"), "bytes=")
@@ -192,25 +193,34 @@ func (c *call) byteRange(b catalog.Blob) (byteRange, error) {
 // can't be satisfied.
 func parseRange(first, last string, size int64) (byteRange, bool) {
 	if first == "" { // the last so many bytes
-		n, err := strconv.ParseUint(last, 10, 63)
-		n = min(n, uint64(size))
-		return byteRange{off: size - int64(n), length: int64(n), partial: true}, err == nil
+		n, ok := parseOffset(last)
+		n = min(n, size)
+		return byteRange{off: size - n, length: n, partial: true}, ok
 	}
-	from, err := strconv.ParseUint(first, 10, 63)
-	if err != nil {
+	from, ok := parseOffset(first)
+	if !ok {
 		return byteRange{}, false
 	}
-	to := uint64(size) - 1
+	to := int64(math.MaxInt64)
 	if last != "" {
-		if to, err = strconv.ParseUint(last, 10, 63); err != nil || to < from {
+		if to, ok = parseOffset(last); !ok {
 			return byteRange{}, false
 		}
-		to = min(to, uint64(size)-1)
 	}
-	if from >= uint64(size) {
+	if from >= size || to < from {
 		return byteRange{partial: true}, true
 	}
-	return byteRange{off: int64(from), length: int64(to-from) + 1, partial: true}, true
+	return byteRange{off: from, length: min(to, size-1) - from + 1, partial: true}, true
+}
+
+// parseOffset reads a number without a sign. One that is too large for an int64 is
+// larger than any blob, and as good as the largest.
+func parseOffset(s string) (int64, bool) {
+	n, err := strconv.ParseUint(s, 10, 63)
+	if errors.Is(err, strconv.ErrRange) {
+		return math.MaxInt64, true
+	}
+	return int64(n), err == nil
 }
 
 // deleteBlob unlinks a blob from the repository ("Deleting Blobs").

@@ -99,6 +99,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 			client: limit.Client(r.RemoteAddr), sending: s.newSending(w)}
 		o.lease = s.budget.Lease(o.client)
 		w.Header()["X-Request-Id"] = []string{o.id}
+		w.Header()["X-Content-Type-Options"] = noSniff
 		ctx := context.WithValue(r.Context(), observationKey{}, o)
 		ctx, o.trips = db.WithCounter(ctx)
 		if changes(r) {
@@ -119,6 +120,10 @@ func (s *Server) observe(next http.Handler) http.Handler {
 	}
 	return h
 }
+
+// noSniff has browsers take content for what its Content-Type says, so that a blob
+// is never a page.
+var noSniff = []string{"nosniff"}
 
 // finish is deferred: it runs in whatever way the handler ends.
 func (s *Server) finish(o *observation, r *http.Request, start time.Time) {

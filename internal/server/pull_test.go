@@ -145,7 +145,7 @@ func TestRange(t *testing.T) {
 			want(t, 206, "", "Content-Range", c.want, "Content-Length", fmt.Sprint(len(c.body)),
 				"Docker-Content-Digest", d.String(), "Accept-Ranges", "bytes").text(t, c.body)
 	}
-	for _, header := range []string{"bytes=10-", "bytes=10-20", "bytes=9223372036854775807-", "bytes=-0"} {
+	for _, header := range []string{"bytes=10-", "bytes=10-20", "bytes=9223372036854775807-", "bytes=-0", "bytes=5-3"} {
 		a := r.do(t, "GET", path, "", "Range", header).want(t, 416, oci.SizeInvalid, "Content-Range", "bytes */10")
 		if a.Header.Get("Docker-Content-Digest") != "" {
 			t.Errorf("%s: the digest of a body that isn't the blob's", header)
@@ -153,8 +153,8 @@ func TestRange(t *testing.T) {
 	}
 	// A recipient may ignore Range; more than one range, and what is none, is.
 	for _, header := range []string{
-		"bytes=0-1,3-4", "bytes=5-3", "bytes=", "bytes=-", "bytes=x-y", "bytes=1", "items=0-1", "0-1", "bytes 0-1",
-		"bytes=+1-2", "bytes=0x1-2", "bytes=1--2", "bytes=99999999999999999999-", "bytes=--1", "bytes=1_0-",
+		"bytes=0-1,3-4", "bytes=", "bytes=-", "bytes=x-y", "bytes=1", "items=0-1", "0-1", "bytes 0-1",
+		"bytes=+1-2", "bytes=0x1-2", "bytes=1--2", "bytes=--1", "bytes=1_0-",
 	} {
 		r.do(t, "GET", path, "", "Range", header).want(t, 200, "", "Content-Range", "").text(t, content)
 	}

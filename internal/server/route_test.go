@@ -35,12 +35,12 @@ func TestUnknownMethods(t *testing.T) {
 	all := []string{"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS", "INVENTED"}
 	for path, allow := range map[string]string{
 		"/v2/":                       "GET, HEAD",
-		"/v2/_catalog":               "GET",
-		"/v2/a/tags/list":            "GET",
-		"/v2/a/referrers/" + d:       "GET",
+		"/v2/_catalog":               "GET, HEAD",
+		"/v2/a/tags/list":            "GET, HEAD",
+		"/v2/a/referrers/" + d:       "GET, HEAD",
 		"/v2/a/blobs/uploads/":       "POST",
 		"/v2/a/blobs/uploads":        "POST",
-		"/v2/a/blobs/uploads/" + id:  "GET, PATCH, PUT, DELETE",
+		"/v2/a/blobs/uploads/" + id:  "GET, HEAD, PATCH, PUT, DELETE",
 		"/v2/a/blobs/" + d:           "GET, HEAD, DELETE",
 		"/v2/a/manifests/v1":         "GET, HEAD, PUT, DELETE",
 		"/v2/a/b/c/d/manifests/" + d: "GET, HEAD, PUT, DELETE",

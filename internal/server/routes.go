@@ -61,12 +61,18 @@ var routes = []route{
 	{"/v2/", []method{
 		{"GET", AccessAny, (*Server).ping}, {"HEAD", AccessAny, (*Server).ping},
 	}},
-	{"/v2/_catalog", []method{{"GET", AccessCatalog, (*Server).listRepositories}}},
-	{"/v2/{name}/tags/list", []method{{"GET", AccessPull, (*Server).listTags}}},
-	{"/v2/{name}/referrers/{ref}", []method{{"GET", AccessPull, (*Server).listReferrers}}},
+	{"/v2/_catalog", []method{
+		{"GET", AccessCatalog, (*Server).listRepositories}, {"HEAD", AccessCatalog, (*Server).listRepositories},
+	}},
+	{"/v2/{name}/tags/list", []method{
+		{"GET", AccessPull, (*Server).listTags}, {"HEAD", AccessPull, (*Server).listTags},
+	}},
+	{"/v2/{name}/referrers/{ref}", []method{
+		{"GET", AccessPull, (*Server).listReferrers}, {"HEAD", AccessPull, (*Server).listReferrers},
+	}},
 	{"/v2/{name}/blobs/uploads/", []method{{"POST", AccessPush, (*Server).startUpload}}},
 	{"/v2/{name}/blobs/uploads/{ref}", []method{
-		{"GET", AccessPush, (*Server).uploadStatus}, {"PATCH", AccessPush, (*Server).patchUpload},
+		{"GET", AccessPush, (*Server).uploadStatus}, {"HEAD", AccessPush, (*Server).uploadStatus}, {"PATCH", AccessPush, (*Server).patchUpload},
 		{"PUT", AccessPush, (*Server).putUpload}, {"DELETE", AccessPush, (*Server).cancelUpload},
 	}},
 	{"/v2/{name}/blobs/{ref}", []method{

@@ -517,7 +517,7 @@ func (m *machine) deleteBlob(r, b int) *program {
 	}
 	p.add("unlinkBlob: SELECT a manifest that uses it", func(x *exec) result {
 		if w.usedIn(l, x.see) {
-			return x.answer("405")
+			return x.answer("409")
 		}
 		return next
 	})
