@@ -126,6 +126,7 @@ const (
 	stateBlobLost       = "PU007"
 	stateRulesChanged   = "PU008"
 	stateTagProtected   = "PU009"
+	stateConditionFails = "PU010"
 )
 
 // lockRepository is the first statement of every transaction that inserts

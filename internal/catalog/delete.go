@@ -21,6 +21,12 @@ const OverrideProtection TagOption = 1
 // DeleteTag removes a tag; its manifest goes to review. Errors: NAME_UNKNOWN,
 // MANIFEST_UNKNOWN; DENIED, with status 409, for a protected tag.
 func (c *Catalog) DeleteTag(ctx context.Context, path, tag string, options ...TagOption) error {
+	return c.DeleteTagIf(ctx, path, tag, Condition{}, options...)
+}
+
+// DeleteTagIf is DeleteTag on a condition, which is about this tag. Where it doesn't
+// hold the error is DENIED with status 412.
+func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition Condition, options ...TagOption) error {
 	c.cache.dropAll(path) // the repository may be another one by now
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
@@ -31,9 +37,12 @@ func (c *Catalog) DeleteTag(ctx context.Context, path, tag string, options ...Ta
 	err = c.change(ctx, path, c.cache.dropTags, func(ctx context.Context) error {
 		return c.deletingTags(ctx, func(rules *protection) error {
 			rule := rules.of(r, tag)
-			n, err = c.deleteTag(ctx, r, path, tag, rules.version, rule != nil, override)
-			if db.Code(err) == stateTagProtected {
+			n, err = c.deleteTag(ctx, r, path, tag, condition, rules.version, rule != nil, override)
+			switch db.Code(err) {
+			case stateTagProtected:
 				return rule.refusal(path, tag, "deleted", "delete it by the management API with the right to override rules")
+			case stateConditionFails:
+				return c.conditionFailed(ctx, path, condition, oci.Digest{})
 			}
 			return err
 		})
@@ -51,26 +60,31 @@ func (c *Catalog) DeleteTag(ctx context.Context, path, tag string, options ...Ta
 
 // deleteTag locks the tag before it is deleted by a statement that sees it as it
 // was locked.
-func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag, version string, protected, override bool) (n int64, err error) {
+func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string, condition Condition, version string, protected, override bool) (n int64, err error) {
 	err = db.Retry(ctx, func() error {
 		b := new(batch)
 		b.exec(lockRepository, r.namespace, r.id, path)
 		b.exec("SELECT FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 FOR UPDATE",
 			r.namespace, r.id, tag)
-		b.row([]any{&n, nil, nil}, `
+		b.row([]any{&n, nil, nil, nil}, `
 			WITH gone AS (
 				DELETE FROM tags WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = $7
 				RETURNING name, manifest_id
+			), previous AS (
+				SELECT gone.name, m.digest FROM gone CROSS JOIN LATERAL (
+					SELECT digest FROM manifests
+					WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = gone.manifest_id OFFSET 0) m
 			), logged AS (`+c.entries(`
 				SELECT 'delete_tag' AS kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository,
-					$6::bigint AS repository_id, gone.name AS tag, m.digest,
+					$6::bigint AS repository_id, previous.name AS tag, previous.digest,
 					CASE WHEN $9::boolean THEN '{"protection": "overridden"}'::jsonb END AS detail
-				FROM gone CROSS JOIN LATERAL (
-					SELECT digest FROM manifests
-					WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = gone.manifest_id OFFSET 0) m`)+`)
+				FROM previous`)+`)
 			SELECT (SELECT count(*) FROM gone), `+sameRules("$10")+`,
-				purser_require($11::boolean OR NOT EXISTS (SELECT FROM gone), '`+stateTagProtected+`')`,
-			c.who(ctx, r.namespace, r.id, tag, path, protected && override, version, !protected || override)...)
+				purser_require($11::boolean OR NOT EXISTS (SELECT FROM gone), '`+stateTagProtected+`'),
+				purser_require((SELECT bool_and(purser_condition_holds(digest, $12::bytea[], $13::bytea[])) FROM previous) IS NOT FALSE,
+					'`+stateConditionFails+`')`,
+			c.who(ctx, r.namespace, r.id, tag, path, protected && override, version, !protected || override,
+				condition.IfMatch.arg(), condition.IfNoMatch.arg())...)
 		return b.send(ctx, c.db.Pool)
 	})
 	return n, err

@@ -19,6 +19,7 @@ type NewManifest struct {
 	Manifest   *oci.Manifest // Payload, parsed
 	Payload    []byte        // stored as it is
 	Tags       []string      // valid tags that are to point to it; may be empty
+	Condition  Condition     // its Tag is the only one of Tags, or ""
 }
 
 // PutManifest stores a manifest with its references and tags, in one
@@ -27,7 +28,8 @@ type NewManifest struct {
 // else MANIFEST_BLOB_UNKNOWN names what is missing; a subject need not exist. A
 // manifest that is already there keeps its row and gets the tags or, without any,
 // is promised for the review delay. A tag that is protected and points to another
-// manifest refuses the put: DENIED with status 409.
+// manifest refuses the put: DENIED with status 409; so does, with status 412, a
+// condition that doesn't hold.
 //
 // Rows are locked in one order: repository, blobs, links, children; the queue
 // last. A guard in each statement ends the batch when something is missing.
@@ -44,8 +46,11 @@ func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestColumns) (err error) {
 	// A manifest that can't be put doesn't make a repository.
 	mayCreate := func() error { return nil }
-	if len(rows.blobs)+len(rows.children) > 0 {
+	switch {
+	case len(rows.blobs)+len(rows.children) > 0:
 		mayCreate = func() error { return c.missing(ctx, p, rows) }
+	case p.Condition.IfMatch != nil:
+		mayCreate = func() error { return c.conditionFailed(ctx, p.Repository, p.Condition, p.Digest) }
 	}
 	for range 5 {
 		err = c.movingTags(ctx, p.Repository, rows.tags, p.Digest, func() (in repository, err error) {
@@ -63,6 +68,8 @@ func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestC
 				return missing
 			}
 			continue // it has come meanwhile
+		case stateConditionFails:
+			return c.conditionFailed(ctx, p.Repository, p.Condition, p.Digest)
 		}
 		if err != nil && !isAnswer(err) {
 			return fmt.Errorf("storing manifest %s of %s: %w", p.Digest, p.Repository, err)
@@ -145,9 +152,9 @@ func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows man
 	b.lockContent(r, rows)
 	b.lockQueue(r, rows)
 	rules := c.rules()
-	b.row([]any{&inserted, nil, nil, nil}, c.insertManifest(), c.who(ctx, r.namespace, r.id, rows.digest,
+	b.row([]any{&inserted, nil, nil, nil, nil}, c.insertManifest(), c.who(ctx, r.namespace, r.id, rows.digest,
 		rows.tags, p.Repository, rules.protected(r, rows.tags), rules.version,
-		p.Manifest.MediaType, rows.artifactType,
+		p.Condition.IfMatch.arg(), p.Condition.IfNoMatch.arg(), p.Condition.Tag, p.Manifest.MediaType, rows.artifactType,
 		rows.subject, rows.config, rows.annotations, p.Payload, rows.totalSize,
 		rows.layers, rows.layerSizes, rows.layerTypes, rows.children)...)
 	if err := b.send(ctx, c.db.Pool); err != nil || inserted {
@@ -229,7 +236,8 @@ func (b *batch) lockQueue(r repository, rows manifestColumns) {
 
 // A statement that points tags to a manifest, m (id), has their names as $8, the
 // repository as $5 and $6, the manifest's digest as $7, the path as $9, those of the
-// names that are protected as $10 and the version of the rules as $11. Its part t
+// names that are protected as $10, the version of the rules as $11 and the condition
+// ([Condition]) as $12, $13 and $14. Its part t
 // writes them and returns name and moved (false: the tag is new); previous are those
 // that were there, with what they pointed to.
 //
@@ -259,7 +267,12 @@ var tagsAsDecided = sameRules("$11") + `,
 			SELECT count(*) FROM t LEFT JOIN previous p ON p.name = t.name WHERE t.moved = (p.name IS NOT NULL)), '` +
 	db.CodeSerializationFailure + `'),
 		purser_require(NOT EXISTS (SELECT FROM previous p, m
-			WHERE p.manifest_id <> m.id AND p.name = ANY ($10::text[])), '` + stateTagProtected + `')`
+			WHERE p.manifest_id <> m.id AND p.name = ANY ($10::text[])), '` + stateTagProtected + `'),
+		purser_require(purser_condition_holds(
+			CASE WHEN $14::text <> '' THEN (SELECT p.digest FROM previous p WHERE p.name = $14)
+			ELSE (SELECT digest FROM manifests
+				WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = $7) END,
+			$12::bytea[], $13::bytea[]), '` + stateConditionFails + `')`
 
 // tagEntries are the entries of such a statement: one of the kind for each tag, or
 // one alone without any, and one for each tag that was moved.
@@ -296,17 +309,17 @@ func (c *Catalog) insertManifest() string {
 	WITH ` + previousTags + `, m AS (
 		INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type,
 			subject_digest, configuration_blob_digest, annotations, payload, total_size)
-		VALUES ($5, $6, $7, $12, $13, $14, $15, $16, $17, $18)
+		VALUES ($5, $6, $7, $15, $16, $17, $18, $19, $20, $21)
 		ON CONFLICT (top_level_namespace_id, repository_id, digest) DO NOTHING
 		RETURNING id
 	), l AS (
 		INSERT INTO layers (top_level_namespace_id, repository_id, manifest_id, digest, size, media_type)
 		SELECT $5, $6, m.id, d.digest, d.size, d.media_type
-		FROM m, unnest($19::bytea[], $20::bigint[], $21::text[]) AS d (digest, size, media_type)
+		FROM m, unnest($22::bytea[], $23::bigint[], $24::text[]) AS d (digest, size, media_type)
 	), r AS (
 		INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id)
 		SELECT $5, $6, m.id, c.id
-		FROM m, unnest($22::bytea[]) AS child (digest)
+		FROM m, unnest($25::bytea[]) AS child (digest)
 		CROSS JOIN LATERAL (
 			SELECT id FROM manifests
 			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = child.digest) c
@@ -349,7 +362,7 @@ func (c *Catalog) putAgain(ctx context.Context, r repository, p NewManifest, row
 			ORDER BY name COLLATE "C"`+movedTags+`
 		), logged AS (`+c.entries(tagEntries(kind))+`)
 		SELECT `+tagsAsDecided, c.who(ctx, r.namespace, r.id, rows.digest, rows.tags, p.Repository,
-		rules.protected(r, rows.tags), rules.version)...)
+		rules.protected(r, rows.tags), rules.version, p.Condition.IfMatch.arg(), p.Condition.IfNoMatch.arg(), p.Condition.Tag)...)
 	return b.send(ctx, c.db.Pool)
 }
 

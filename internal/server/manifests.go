@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -103,6 +104,9 @@ func (s *Server) putManifest(c *call) error {
 	if p.Digest, p.Tags, err = c.manifestTarget(payload); err != nil {
 		return err
 	}
+	if p.Condition = condition(c.r); !strings.Contains(c.ref, ":") {
+		p.Condition.Tag = c.ref
+	}
 	if p.Manifest, err = oci.ParseManifest(c.r.Header.Get("Content-Type"), payload); err != nil {
 		return err
 	}
@@ -117,6 +121,7 @@ func (s *Server) putManifest(c *call) error {
 		h.Set("OCI-Tag", strings.Join(p.Tags, ", "))
 	}
 	h.Set("Docker-Content-Digest", p.Digest.String())
+	h.Set("ETag", `"`+p.Digest.String()+`"`)
 	c.created("/v2/" + c.name + "/manifests/" + p.Digest.String())
 	return nil
 }
@@ -148,7 +153,7 @@ func (s *Server) readManifest(c *call) ([]byte, error) {
 
 // manifestTarget is the digest and the tags that a manifest is pushed to.
 func (c *call) manifestTarget(payload []byte) (d oci.Digest, tags []string, err error) {
-	extra := c.r.URL.Query()["tag"]
+	extra := distinctTags(c.r.URL.Query()["tag"])
 	if !strings.Contains(c.ref, ":") {
 		if len(extra) > 0 {
 			return d, nil, oci.Errorf(oci.Unsupported, "the tag parameter is for pushes by digest: put the tags there, or push to one tag").
@@ -177,6 +182,16 @@ func (c *call) manifestTarget(payload []byte) (d oci.Digest, tags []string, err 
 	return d, extra, nil
 }
 
+// distinctTags are the tags, each where it comes first.
+func distinctTags(tags []string) []string {
+	seen := make(map[string]bool, len(tags))
+	return slices.DeleteFunc(tags, func(tag string) bool {
+		again := seen[tag]
+		seen[tag] = true
+		return again
+	})
+}
+
 func digestMismatch(want, got oci.Digest) error {
 	return oci.Errorf(oci.DigestInvalid, "the content's digest is %s, not %s", got, want).
 		WithDetail(map[string]string{"expected": want.String(), "actual": got.String()})
@@ -190,6 +205,9 @@ func (s *Server) deleteManifest(c *call) error {
 		if err != nil {
 			return err
 		}
+		if err := matches(condition(c.r), d); err != nil {
+			return err
+		}
 		if err := s.catalog.DeleteManifest(c.r.Context(), c.name, d); err != nil {
 			return err
 		}
@@ -197,7 +215,9 @@ func (s *Server) deleteManifest(c *call) error {
 		if err := oci.ValidateTag(c.ref); err != nil {
 			return tagInvalid(c.ref, err)
 		}
-		if err := s.catalog.DeleteTag(c.r.Context(), c.name, c.ref); err != nil {
+		condition := condition(c.r)
+		condition.Tag = c.ref
+		if err := s.catalog.DeleteTagIf(c.r.Context(), c.name, c.ref, condition); err != nil {
 			return err
 		}
 	}

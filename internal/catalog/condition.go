@@ -1,0 +1,82 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Condition is what a write asks of the tag that it moves or deletes, or of the
+// manifest that it stores by digest (RFC 9110, sections 13.1.1 and 13.1.2). The zero
+// value asks nothing. The statement that writes compares it, under the locks of the
+// write: of many clients that replace the same digest one succeeds.
+type Condition struct {
+	Tag                string      // "": it is about the manifest
+	IfMatch, IfNoMatch *Validators // nil: there is no such condition
+}
+
+// Validators are the digests of a condition.
+type Validators struct {
+	Any     bool // "*": any manifest
+	Digests []oci.Digest
+}
+
+// arg is the validators as an argument of purser_condition_holds: NULL without a
+// condition, and an empty element for any manifest.
+func (v *Validators) arg() [][]byte {
+	if v == nil {
+		return nil
+	}
+	list := make([][]byte, 0, len(v.Digests)+1)
+	for _, d := range v.Digests {
+		list = append(list, d.Bytes())
+	}
+	if v.Any {
+		list = append(list, []byte{})
+	}
+	return list
+}
+
+// conditionFailed is the answer for a write whose condition didn't hold: it says what
+// the tag points to now.
+func (c *Catalog) conditionFailed(ctx context.Context, path string, condition Condition, d oci.Digest) error {
+	if condition.Tag == "" {
+		is := "is not in"
+		if condition.IfNoMatch != nil {
+			is = "is already in"
+		}
+		return refused("manifest %s %s repository %s", d, is, path).WithDetail(map[string]string{"name": path, "digest": d.String()})
+	}
+	var raw []byte
+	err := c.db.Pool.QueryRow(ctx, `
+		SELECT m.digest FROM live_repositories r
+		CROSS JOIN LATERAL (
+			SELECT manifest_id FROM tags
+			WHERE top_level_namespace_id = r.top_level_namespace_id AND repository_id = r.id AND name = $2 OFFSET 0) t
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = r.top_level_namespace_id AND repository_id = r.id AND id = t.manifest_id OFFSET 0) m
+		WHERE r.path = $1`, path, condition.Tag).Scan(&raw)
+	detail := map[string]string{"name": path, "tag": condition.Tag}
+	switch {
+	case isNoRows(err):
+		return refused("tag %s of %s does not exist", condition.Tag, path).WithDetail(detail)
+	case err != nil:
+		return fmt.Errorf("looking for tag %s of %s: %w", condition.Tag, path, err)
+	}
+	now, err := oci.DigestFromBytes(raw)
+	if err != nil {
+		return err
+	}
+	detail["digest"] = now.String()
+	return refused("tag %s of %s points to %s now", condition.Tag, path, now).WithDetail(detail)
+}
+
+// refused is an answer of 412. The specification has no code for it; whoever is
+// refused here may not do what was asked, as things are.
+func refused(format string, args ...any) *oci.Error {
+	return oci.Errorf(oci.Denied, "nothing was changed, since the condition of the request (If-Match, If-None-Match) doesn't hold: "+format, args...).
+		WithStatus(http.StatusPreconditionFailed)
+}

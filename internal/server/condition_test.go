@@ -1,0 +1,175 @@
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// TestConditionalPut: a tag is moved only while it is what the client takes it for
+// (RFC 9110, section 13.1).
+func TestConditionalPut(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	one, two := r.simple(t, "a", 1, nil), r.simple(t, "a", 2, nil)
+	first, second := digest(one).String(), digest(two).String()
+	quoted := func(d string) string { return `"` + d + `"` }
+	put := func(payload string, headers ...string) answer {
+		return r.do(t, "PUT", "/v2/a/manifests/v1", payload, headers...)
+	}
+	is := func(d string) { r.do(t, "HEAD", "/v2/a/manifests/v1", "").want(t, 200, "", "Docker-Content-Digest", d) }
+
+	// There is no such tag.
+	put(one, "If-Match", "*").want(t, 412, oci.Denied)
+	put(one, "If-Match", quoted(first)).want(t, 412, oci.Denied)
+	r.do(t, "HEAD", "/v2/a/manifests/"+first, "").want(t, 404, oci.ManifestUnknown) // nothing was stored
+	put(one, "If-None-Match", "*").want(t, 201, "", "Etag", quoted(first))
+	is(first)
+
+	// There is one.
+	for range 2 { // the first time the manifest is new, the second it isn't
+		put(two, "If-None-Match", "*").want(t, 412, oci.Denied)
+		put(two, "If-Match", quoted(second)).want(t, 412, oci.Denied)
+		put(two, "If-Match", `"nonsense"`).want(t, 412, oci.Denied)
+		put(two, "If-Match", "").want(t, 412, oci.Denied)
+		put(two, "If-Match", "W/"+quoted(first)).want(t, 412, oci.Denied) // no strong validator
+		put(two, "If-None-Match", quoted(second)+", W/"+quoted(first)).want(t, 412, oci.Denied)
+		is(first)
+		r.do(t, "PUT", "/v2/a/manifests/other", two).want(t, 201, "")
+	}
+	a := put(two, "If-Match", quoted(second)).want(t, 412, oci.Denied)
+	if !strings.Contains(string(a.body), `"digest":"`+first+`"`) {
+		t.Errorf("%s doesn't say what the tag points to", a.body)
+	}
+	put(two, "If-Match", quoted(second)+", "+quoted(first)).want(t, 201, "")
+	is(second)
+	put(one, "If-Match", "*", "If-None-Match", quoted(first)).want(t, 201, "")
+	is(first)
+	put(one, "If-Match", quoted(first)).want(t, 201, "") // as it is
+
+	// What is refused without a condition is refused with one as before.
+	put("{}", "If-Match", "*").want(t, 400, oci.ManifestInvalid)
+	put(image(t, digest("nowhere"), nil, nil), "If-None-Match", "*").want(t, 400, oci.ManifestBlobUnknown)
+	r.do(t, "PUT", "/v2/none/manifests/v1", index(t), "If-Match", "*").want(t, 412, oci.Denied)
+	r.do(t, "GET", "/v2/none/tags/list", "").want(t, 404, oci.NameUnknown)
+}
+
+// TestConditionOnDigest: by digest a condition is about the manifest itself.
+func TestConditionOnDigest(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	m := r.simple(t, "a", 1, nil)
+	d := digest(m).String()
+	path := "/v2/a/manifests/" + d + "?tag=v1"
+	r.do(t, "PUT", path, m, "If-Match", "*").want(t, 412, oci.Denied)
+	r.do(t, "PUT", path, m, "If-None-Match", "*").want(t, 201, "")
+	r.do(t, "PUT", path, m, "If-None-Match", "*").want(t, 412, oci.Denied)
+	r.do(t, "PUT", path, m, "If-None-Match", `"`+d+`"`).want(t, 412, oci.Denied)
+	r.do(t, "PUT", path, m, "If-Match", `"`+d+`"`).want(t, 201, "")
+}
+
+// TestConditionalDelete: a tag is deleted only while it is what the client takes it
+// for.
+func TestConditionalDelete(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	d := r.put(t, "a", "v1", r.simple(t, "a", 1, nil)).String()
+	other := digest("other").String()
+	for _, ref := range []string{"v1", d} {
+		r.do(t, "DELETE", "/v2/a/manifests/"+ref, "", "If-Match", `"`+other+`"`).want(t, 412, oci.Denied)
+		r.do(t, "DELETE", "/v2/a/manifests/"+ref, "", "If-None-Match", "*").want(t, 412, oci.Denied)
+		r.do(t, "GET", "/v2/a/manifests/v1", "").want(t, 200, "")
+	}
+	r.do(t, "DELETE", "/v2/a/manifests/none", "", "If-Match", "*").want(t, 404, oci.ManifestUnknown)
+	r.do(t, "DELETE", "/v2/a/manifests/v1", "", "If-Match", `"`+d+`"`).want(t, 202, "")
+	r.do(t, "DELETE", "/v2/a/manifests/"+d, "", "If-Match", `"`+d+`"`).want(t, 202, "")
+}
+
+// TestConditionRace: of many clients of two replicas that all replace what they have
+// seen, exactly one succeeds; the others hear 412 and nothing of them is there.
+func TestConditionRace(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	other := replica(t, r.dsn, r.dir)
+	other.listen(t)
+	const clients, rounds = 12, 6
+	payloads := make([]string, clients)
+	for i := range payloads {
+		payloads[i] = r.simple(t, "a", i, nil)
+	}
+	condition := []string{"If-None-Match", "*"}
+	for round := range rounds {
+		var won atomic.Int64
+		var winner atomic.Pointer[string]
+		var all sync.WaitGroup
+		start := make(chan struct{})
+		for i := range clients {
+			all.Go(func() {
+				<-start
+				via := []*registry{r, other}[i%2]
+				payload := payloads[(i+round)%clients]
+				if round%2 == 1 { // two clients each push the same manifest
+					payload = payloads[(i/2+round)%clients]
+				}
+				a, err := via.try(t.Context(), "PUT", "/v2/a/manifests/v1", strings.NewReader(payload), condition...)
+				switch {
+				case err != nil:
+					t.Error(err)
+				case a.StatusCode == 201:
+					won.Add(1)
+					d := digest(payload).String()
+					winner.Store(&d)
+				case a.StatusCode != 412:
+					t.Errorf("%d %s", a.StatusCode, a.body)
+				}
+			})
+		}
+		close(start)
+		all.Wait()
+		if won.Load() != 1 {
+			t.Fatalf("round %d: %d clients replaced the same tag", round, won.Load())
+		}
+		r.do(t, "HEAD", "/v2/a/manifests/v1", "").want(t, 200, "", "Docker-Content-Digest", *winner.Load())
+		condition = []string{"If-Match", `"` + *winner.Load() + `"`}
+	}
+}
+
+// TestPutRoundTrips: a put is one round trip to the database when the manifest is new
+// and two when it isn't, with a condition as without.
+func TestPutRoundTrips(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	trips := func() float64 {
+		families, err := r.metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() != "purser_http_database_round_trips_total" {
+				continue
+			}
+			for _, m := range f.GetMetric() {
+				labels := fmt.Sprint(m.GetLabel())
+				if strings.Contains(labels, "manifests/{ref}") && strings.Contains(labels, "PUT") {
+					return m.GetCounter().GetValue()
+				}
+			}
+		}
+		return 0
+	}
+	r.put(t, "a", "warm", r.simple(t, "a", "warm", nil)) // knows the repository from now on
+	for name, headers := range map[string][]string{"none": nil, "if-none-match": {"If-None-Match", "*"}} {
+		m := r.simple(t, "a", name, nil)
+		for i, want := range []float64{1, 2} {
+			before := trips()
+			r.do(t, "PUT", fmt.Sprintf("/v2/a/manifests/%s-%d", name, i), m, headers...).want(t, 201, "")
+			if got := trips() - before; got != want {
+				t.Errorf("condition %s, put %d: %v round trips, want %v", name, i, got, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package server_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// TestInvalidRanges: a range that ends before it begins is refused, and one beyond
+// any number lies outside of the blob (RFC 9110, section 14.2).
+func TestInvalidRanges(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	content := pattern(1, 1000)
+	d := r.push(t, "a", content)
+	get := func(header string) answer { return r.do(t, "GET", "/v2/a/blobs/"+d.String(), "", "Range", header) }
+	for _, header := range []string{"bytes=500-0", "bytes=1-0", "bytes=2000-1999", "bytes=99999999999999999999-0", "bytes=99999999999999999999-", "bytes=-0"} {
+		get(header).want(t, 416, oci.SizeInvalid, "Content-Range", "bytes */1000")
+	}
+	get("bytes=0-99999999999999999999").want(t, 206, "", "Content-Range", "bytes 0-999/1000").text(t, content)
+	get("bytes=-99999999999999999999").want(t, 206, "", "Content-Range", "bytes 0-999/1000").text(t, content)
+	for _, header := range []string{"bytes=", "bytes=-", "bytes=x-1", "bytes=1-x", "bytes=+1-2", "lines=1-2"} {
+		get(header).want(t, 200, "", "Content-Range", "").text(t, content)
+	}
+}
+
+// TestHeadOfLists: HEAD answers as GET does, without the content (RFC 9110,
+// section 9.3.2).
+func TestHeadOfLists(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	subject := r.put(t, "a", "one", r.simple(t, "a", 1, nil))
+	r.put(t, "a", "two", r.simple(t, "a", 2, object{"subject": descriptor(oci.MediaTypeImageManifest, subject, 1)}))
+	r.put(t, "b", "one", r.simple(t, "b", 1, nil))
+	for _, path := range []string{
+		"/v2/_catalog", "/v2/_catalog?n=1", "/v2/a/tags/list", "/v2/a/tags/list?n=1",
+		"/v2/a/referrers/" + subject.String(), "/v2/a/referrers/" + subject.String() + "?artifactType=x/y",
+	} {
+		get := r.do(t, "GET", path, "").want(t, 200, "", "Content-Length", "*")
+		head := r.do(t, "HEAD", path, "").want(t, 200, "")
+		head.text(t, "")
+		for _, name := range []string{"Content-Length", "Content-Type", "Link", "Oci-Filters-Applied"} {
+			if got, want := head.Header.Get(name), get.Header.Get(name); got != want {
+				t.Errorf("HEAD %s: %s is %q, with GET %q", path, name, got, want)
+			}
+		}
+	}
+	r.do(t, "HEAD", "/v2/none/tags/list", "").want(t, 404, oci.NameUnknown).text(t, "")
+	upload := r.start(t, "a", "")
+	r.do(t, "HEAD", upload, "").want(t, 204, "", "Location", "*", "Range", "*")
+}
+
+// TestNoSniff: no browser takes content for another type than that it is sent as.
+func TestNoSniff(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	d := r.push(t, "a", "<html><script>alert(1)</script>")
+	tag := r.put(t, "a", "one", r.simple(t, "a", 1, nil))
+	for _, path := range []string{
+		"/v2/", "/v2/a/blobs/" + d.String(), "/v2/a/manifests/" + tag.String(), "/v2/a/tags/list", "/v2/_catalog",
+		"/v2/a/manifests/none", "/nothing", "/api/v1/repository", "/api/v1/nothing",
+	} {
+		if got := r.do(t, "GET", path, "").Header.Get("X-Content-Type-Options"); got != "nosniff" {
+			t.Errorf("GET %s: X-Content-Type-Options is %q", path, got)
+		}
+	}
+}
+
+// TestRepeatedTag: a tag that is named twice is one tag.
+func TestRepeatedTag(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	m := r.simple(t, "a", 1, nil)
+	d := digest(m)
+	r.do(t, "PUT", "/v2/a/manifests/"+d.String()+"?tag=b&tag=a&tag=b&tag=a", m).want(t, 201, "", "OCI-Tag", "b, a")
+	var many strings.Builder
+	for i := range 300 {
+		fmt.Fprintf(&many, "&tag=t%d", i%100)
+	}
+	r.do(t, "PUT", "/v2/a/manifests/"+d.String()+"?"+many.String()[1:], m).want(t, 201, "")
+	r.do(t, "PUT", "/v2/a/manifests/"+d.String()+"?tag=more"+many.String(), m).want(t, http.StatusRequestURITooLong, oci.Unsupported)
+}
+
+// TestWithdrawnArtifactManifest: the media type that the specification had before
+// 1.1 is told to be unsupported, whatever else the manifest lacks.
+func TestWithdrawnArtifactManifest(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	const withdrawn = "application/vnd.oci.artifact.manifest.v1+json"
+	payload := encode(t, object{"mediaType": withdrawn, "artifactType": "x/y", "blobs": []any{}})
+	for _, headers := range [][]string{{"Content-Type", withdrawn}, nil} {
+		a := r.do(t, "PUT", "/v2/a/manifests/one", payload, headers...).want(t, 400, oci.ManifestInvalid)
+		if !strings.Contains(string(a.body), "isn't supported") || strings.Contains(string(a.body), "schemaVersion") {
+			t.Errorf("an artifact manifest is told %s", a.body)
+		}
+	}
+	a := r.do(t, "PUT", "/v2/a/manifests/one", "{}", "Content-Type", "application/json").want(t, 400, oci.ManifestInvalid)
+	if !strings.Contains(string(a.body), "isn't supported") {
+		t.Errorf("a manifest of type application/json is told %s", a.body)
+	}
+}
