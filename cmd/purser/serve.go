@@ -239,7 +239,7 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if cfg.LooseForeignKeys.Enabled {
 		workers = append(workers, keys.Run)
 	}
-	return handler, append(slices.Concat(workers, p.pulls.workers, pruning), c.Listen), nil
+	return handler, append(slices.Concat(workers, p.pulls.workers, pruning, plannerWorkers(p)), c.Listen), nil
 }
 
 // gcWorkers makes the workers of garbage collection. Each wakes the one that

@@ -219,7 +219,7 @@ func (b *batch) lockQueue(r repository, rows manifestColumns) {
 			SELECT t.manifest_id, false FROM unnest($4::text[]) AS want (name)
 			CROSS JOIN LATERAL (
 				SELECT manifest_id FROM tags
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name) t
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name OFFSET 0) t
 		), locked AS (
 			SELECT c.id, c.waits FROM (SELECT id, bool_or(waits) AS waits FROM concerned GROUP BY id ORDER BY id) c
 			CROSS JOIN LATERAL (
@@ -249,7 +249,7 @@ const (
 		SELECT t.name, t.manifest_id, p.digest FROM unnest($8::text[]) AS want (name)
 		CROSS JOIN LATERAL (
 			SELECT name, manifest_id FROM tags
-			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = want.name) t
+			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = want.name OFFSET 0) t
 		CROSS JOIN LATERAL (
 			SELECT digest FROM manifests
 			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = t.manifest_id OFFSET 0) p
@@ -322,7 +322,7 @@ func (c *Catalog) insertManifest() string {
 		FROM m, unnest($25::bytea[]) AS child (digest)
 		CROSS JOIN LATERAL (
 			SELECT id FROM manifests
-			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = child.digest) c
+			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = child.digest OFFSET 0) c
 	), t AS (
 		INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 		SELECT $5, $6, name, m.id FROM m, unnest($8::text[]) AS name` + movedTags + `

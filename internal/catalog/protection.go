@@ -180,10 +180,10 @@ func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, ta
 		SELECT want.name FROM unnest($3::text[]) AS want (name)
 		CROSS JOIN LATERAL (
 			SELECT manifest_id FROM tags
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name) t
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name OFFSET 0) t
 		CROSS JOIN LATERAL (
 			SELECT digest FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = t.manifest_id) m
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = t.manifest_id OFFSET 0) m
 		WHERE m.digest <> $4 ORDER BY want.name LIMIT 1`,
 		r.namespace, r.id, rules.protected(r, tags), d.Bytes()).Scan(&tag)
 	switch {

@@ -37,6 +37,7 @@ const (
 	CodeDeadlockDetected     = "40P01"
 	CodeLockNotAvailable     = "55P03"
 	CodeQueryCanceled        = "57014"
+	CodeUndefinedTable       = "42P01"
 )
 
 // Options says how to connect.

@@ -92,7 +92,8 @@ BEGIN
         SELECT FROM tags t
         WHERE t.top_level_namespace_id = n.top_level_namespace_id
             AND t.repository_id = n.repository_id
-            AND t.manifest_id = n.id)
+            AND t.manifest_id = n.id
+        OFFSET 0)
     ORDER BY 1, 2, 3
     ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
         review_after = GREATEST(q.review_after, EXCLUDED.review_after),
@@ -125,10 +126,12 @@ BEGIN
     INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
     SELECT m.top_level_namespace_id, m.repository_id, m.id, after_subject_delete, 'subject_delete'
     FROM (SELECT DISTINCT top_level_namespace_id, repository_id, digest FROM old_rows) o
-    JOIN manifests m
-        ON m.top_level_namespace_id = o.top_level_namespace_id
-        AND m.repository_id = o.repository_id
-        AND m.subject_digest = o.digest
+    CROSS JOIN LATERAL ( -- OFFSET 0: a join may read the whole repository
+        SELECT top_level_namespace_id, repository_id, id FROM manifests
+        WHERE top_level_namespace_id = o.top_level_namespace_id
+            AND repository_id = o.repository_id
+            AND subject_digest = o.digest
+        OFFSET 0) m
     WHERE EXISTS (SELECT FROM repositories r WHERE r.id = o.repository_id)
     ORDER BY 1, 2, 3
     ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET

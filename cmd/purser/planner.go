@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+// analyzeEvery is how often tables are looked at that may have outgrown the statistics
+// that PostgreSQL plans by.
+const analyzeEvery = 30 * time.Second
+
+// plannerWorkers keep the statistics that PostgreSQL plans by up with tables that grow.
+func plannerWorkers(p parts) (list []func(context.Context) error) {
+	databases := []*db.DB{p.db}
+	if stats := p.stats(); stats != p.db {
+		databases = append(databases, stats)
+	}
+	for _, d := range databases {
+		loop := worker.New(worker.Options{
+			Name: "analyzing tables", Idle: analyzeEvery, Log: p.log, Metrics: p.loops,
+			Batch: func(ctx context.Context) (more bool, err error) {
+				tables, err := d.AnalyzeGrown(ctx)
+				if len(tables) > 0 {
+					p.log.DebugContext(ctx, "tables that have grown were analyzed", "tables", tables)
+				}
+				return false, err
+			},
+		})
+		list = append(list, loop.Run)
+	}
+	return list
+}

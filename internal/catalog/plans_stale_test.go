@@ -1,0 +1,230 @@
+package catalog_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// manyRows is how many manifests and tags the repository of the test below has.
+const manyRows = 3000
+
+// TestPlansOfLargeRepository works on a repository that is much larger than all others,
+// whose statistics were made when there was none, or when there were only small ones: an
+// index that leads to all of a repository looks as good then as the one that leads to a
+// row. No operation may read all, once tables that have grown are analyzed.
+func TestPlansOfLargeRepository(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]int{"never analyzed": -1, "analyzed empty": 0, "analyzed with many repositories": 300} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dsn := dbtest.DSN(t)
+			conn, err := pgx.Connect(t.Context(), dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(t.Context()) //nolint:errcheck // the database goes anyway
+			exec := func(sql string, args ...any) {
+				t.Helper()
+				if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			exec(`INSERT INTO top_level_namespaces (name) VALUES ('acme')`)
+			exec(`INSERT INTO repositories (top_level_namespace_id, path)
+				SELECT id, 'acme/small' || i FROM top_level_namespaces, generate_series(1, 300) i`)
+			if before > 0 {
+				exec(fillRepositories, "acme/small%")
+			}
+			if before >= 0 {
+				exec("ANALYZE")
+			}
+			exec(`INSERT INTO repositories (top_level_namespace_id, path) SELECT id, 'acme/large' FROM top_level_namespaces`)
+			d := dbtest.Open(t, dsn)
+			for _, sql := range fillLarge {
+				exec(sql, manyRows)
+				exec("SELECT pg_stat_force_next_flush()")
+				if _, err := d.AnalyzeGrown(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tables, err := d.AnalyzeGrown(t.Context()); err != nil || len(tables) > 0 {
+				t.Fatalf("%v were analyzed twice, %v", tables, err)
+			}
+			d.Close()
+			run := func(name string, limit int64, op func(b bundle, i int) error) {
+				t.Helper()
+				before := rowsRead(t, conn)
+				t.Run(name, func(t *testing.T) { // its pools are closed at its end, which counts what they read
+					b := replica(t, dsn)
+					for i := range 7 { // from the sixth time on a plan is made for any arguments
+						if err := op(b, i); err != nil {
+							t.Fatal(err)
+						}
+					}
+				})
+				alone(t, conn)
+				total := int64(0)
+				var most string
+				for index, n := range rowsRead(t, conn) {
+					if n -= before[index]; n > 0 {
+						total += n
+						most += fmt.Sprintf(" %s: %d", index, n)
+					}
+				}
+				if total > limit*7 {
+					t.Errorf("%s reads %d rows:%s", name, total/7, most)
+				}
+			}
+			staleOperations(t, run)
+		})
+	}
+}
+
+func staleOperations(t *testing.T, run func(name string, limit int64, op func(b bundle, i int) error)) {
+	ctx := t.Context()
+	path := "acme/large"
+	manifest := func(i int) oci.Digest { return oci.Compute(oci.SHA256, fmt.Appendf(nil, "manifest %d", i)) }
+	blob := func(i int) oci.Digest { return oci.Compute(oci.SHA256, fmt.Appendf(nil, "blob %d", i)) }
+	run("manifest by tag", 100, func(b bundle, i int) error { return second(b.ManifestByTag(ctx, path, fmt.Sprint("t", i+1))) })
+	run("manifest by digest", 100, func(b bundle, i int) error { return second(b.ManifestByDigest(ctx, path, manifest(i+1))) })
+	run("promised manifest", 100, func(b bundle, i int) error { return second(b.PromiseManifest(ctx, path, manifest(i+1))) })
+	run("blob", 100, func(b bundle, i int) error { return second(b.Blob(ctx, path, blob(i+1))) })
+	run("promised blob", 100, func(b bundle, i int) error { return second(b.PromiseBlob(ctx, path, blob(i+1))) })
+	run("mounted blob", 100, func(b bundle, i int) error { return second(b.Mount(ctx, "acme/small1", path, blob(i+1))) })
+	run("sources of a blob", 100, func(b bundle, i int) error { return second(b.Sources(ctx, blob(i+1), 10)) })
+	run("explained manifest", 600, func(b bundle, i int) error { return second(b.ExplainManifest(ctx, path, manifest(i+1))) })
+	run("explained blob", 200, func(b bundle, i int) error { return second(b.ExplainBlob(ctx, blob(i+1))) })
+	run("described manifest", 600, func(b bundle, i int) error { return second(b.DescribeManifest(ctx, path, manifest(i+1))) })
+	run("described index", 400, func(b bundle, i int) error { return second(b.DescribeManifest(ctx, path, manifest(manyRows-i))) })
+	run("page of tags", 200, func(b bundle, i int) error { _, _, err := b.Tags(ctx, path, "t5", 10); return err })
+	run("referrers", 200, func(b bundle, i int) error {
+		_, _, err := b.Referrers(ctx, path, manifest(i+1), "", 0, 10)
+		return err
+	})
+	run("present", 400, func(b bundle, i int) error {
+		return second(b.Present(ctx, path, []string{"t1", "t2"}, []oci.Digest{manifest(i + 1), manifest(i + 2)}))
+	})
+	image := func(i int) []byte { return image(t, blob(i+1), []oci.Digest{blob(i + 2), blob(i + 3)}, nil) }
+	put := func(b bundle, payload []byte, tags ...string) error {
+		return second(b.tryPut(ctx, path, payload, tags...))
+	}
+	run("put image", 300, func(b bundle, i int) error { return put(b, image(i), fmt.Sprint("new", i)) })
+	run("put image again", 300, func(b bundle, i int) error { return put(b, image(i), fmt.Sprint("new", i)) })
+	run("put image without a tag", 300, func(b bundle, i int) error { return put(b, image(i+20)) })
+	run("put over a tag", 300, func(b bundle, i int) error { return put(b, image(i), fmt.Sprint("t", i+30)) })
+	run("put index", 400, func(b bundle, i int) error {
+		return put(b, index(t, oci.Compute(oci.SHA256, image(i))), fmt.Sprint("i", i))
+	})
+	run("delete tag", 200, func(b bundle, i int) error { return b.DeleteTag(ctx, path, fmt.Sprint("t", i+200)) })
+	run("delete tag of many", 200, func(b bundle, i int) error { return b.DeleteTag(ctx, path, fmt.Sprint("many", i+200)) })
+	run("restore tag", 200, func(b bundle, i int) error { return b.RestoreTag(ctx, path, fmt.Sprint("t", i+200), manifest(i+200)) })
+	run("delete manifest", 500, func(b bundle, i int) error { return b.DeleteManifest(ctx, path, manifest(manyRows*17/20+i)) })
+	run("delete index", 500, func(b bundle, i int) error { return b.DeleteManifest(ctx, path, manifest(manyRows-i-3)) })
+	run("delete blob", 300, func(b bundle, i int) error { return b.DeleteBlob(ctx, path, blob(manyRows+i+1)) })
+	review := func(kind catalog.ReviewKind, what string) func(b bundle, i int) error {
+		return func(b bundle, i int) error {
+			r, err := b.Review(ctx, catalog.ReviewOptions{Kind: kind, Limit: 10})
+			if err == nil && r.Claimed == 0 {
+				err = fmt.Errorf("no %s was reviewed", what)
+			}
+			return err
+		}
+	}
+	run("make all due", 2*manyRows, func(b bundle, i int) error {
+		if i > 0 {
+			return nil
+		}
+		b.dueNow(t)
+		_, err := b.db.Pool.Exec(ctx, "VACUUM gc_manifest_review_queue, gc_blob_review_queue")
+		return err
+	})
+	run("review of manifests", 1000, review(catalog.ReviewOfManifests, "manifest"))
+	run("review of blobs", 1000, review(catalog.ReviewOfBlobs, "blob"))
+}
+
+// alone waits until no other session is left.
+func alone(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	eventually(t, "all others have gone", func() bool {
+		var n int
+		if err := conn.QueryRow(context.WithoutCancel(t.Context()), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n == 1
+	})
+}
+
+// rowsRead is how many rows sessions that have ended have read, by index and table.
+func rowsRead(t *testing.T, conn *pgx.Conn) map[string]int64 {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), `
+		SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes
+		UNION ALL SELECT relname, seq_tup_read FROM pg_stat_user_tables WHERE relname !~ 'defaults$'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]int64)
+	var name string
+	var n int64
+	if _, err := pgx.ForEachRow(rows, []any{&name, &n}, func() error { found[name] += n; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// fillRepositories gives each repository that $1 names a blob, a manifest and a tag.
+const fillRepositories = `
+	WITH r AS (SELECT * FROM repositories WHERE path LIKE $1), b AS (
+		INSERT INTO blobs (digest, size, storage_key)
+		SELECT '\x01'::bytea || sha256(('small ' || id)::bytea), 1, 'small' || id FROM r RETURNING digest, storage_key
+	), l AS (
+		INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
+		SELECT r.top_level_namespace_id, r.id, b.digest FROM r JOIN b ON b.storage_key = 'small' || r.id
+	), m AS (
+		INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, configuration_blob_digest, payload, total_size)
+		SELECT r.top_level_namespace_id, r.id, '\x01'::bytea || sha256(('small manifest ' || r.id)::bytea), 'm', b.digest, '{}', 1
+		FROM r JOIN b ON b.storage_key = 'small' || r.id RETURNING *
+	), y AS (
+		INSERT INTO layers (top_level_namespace_id, repository_id, manifest_id, digest, size, media_type)
+		SELECT top_level_namespace_id, repository_id, id, configuration_blob_digest, 1, 'm' FROM m)
+	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+	SELECT top_level_namespace_id, repository_id, 'latest', id FROM m`
+
+// fillLarge fills acme/large: $1 images of a blob each, a tenth of which are indexes of
+// ten others, and a tenth referrers of one of the first; a tag of each, and as many of
+// the first one; and a few blobs that nothing uses.
+var fillLarge = []string{`
+	INSERT INTO blobs (digest, size, storage_key)
+	SELECT '\x01'::bytea || sha256(('blob ' || i)::bytea), 1, 'large' || i FROM generate_series(1, $1::int + 10) i`, `
+	INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
+	SELECT r.top_level_namespace_id, r.id, b.digest FROM repositories r, blobs b WHERE r.path = 'acme/large' AND $1::int > 0 AND b.storage_key LIKE 'large%'`, `
+	INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, configuration_blob_digest, subject_digest, payload, total_size)
+	SELECT r.top_level_namespace_id, r.id, '\x01'::bytea || sha256(('manifest ' || i)::bytea), 'm',
+		CASE WHEN i <= $1::int * 0.9 THEN '\x01'::bytea || sha256(('blob ' || i)::bytea) END,
+		CASE WHEN i > $1::int * 0.8 AND i <= $1::int * 0.9 THEN '\x01'::bytea || sha256(('manifest ' || i % 50)::bytea) END,
+		('{"n": ' || i || '}')::bytea, 1
+	FROM repositories r, generate_series(1, $1::int) i WHERE r.path = 'acme/large' ORDER BY i`, `
+	INSERT INTO layers (top_level_namespace_id, repository_id, manifest_id, digest, size, media_type)
+	SELECT m.top_level_namespace_id, m.repository_id, m.id, m.configuration_blob_digest, 1, 'm'
+	FROM manifests m JOIN repositories r ON r.id = m.repository_id WHERE r.path = 'acme/large' AND m.configuration_blob_digest IS NOT NULL AND $1::int > 0`, `
+	INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id)
+	SELECT p.top_level_namespace_id, p.repository_id, p.id, c.id
+	FROM (SELECT m.*, row_number() OVER (ORDER BY m.id) n FROM manifests m JOIN repositories r ON r.id = m.repository_id WHERE r.path = 'acme/large') p
+	JOIN (SELECT m.*, row_number() OVER (ORDER BY m.id) n FROM manifests m JOIN repositories r ON r.id = m.repository_id WHERE r.path = 'acme/large') c
+		ON c.n BETWEEN (p.n - $1::int * 0.9) * 8 + 1 AND (p.n - $1::int * 0.9) * 8 + 8
+	WHERE p.n > $1::int * 0.9`, `
+	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+	SELECT top_level_namespace_id, repository_id, 't' || n, id
+	FROM (SELECT m.*, row_number() OVER (ORDER BY m.id) n FROM manifests m JOIN repositories r ON r.id = m.repository_id WHERE r.path = 'acme/large') m
+	WHERE $1::int > 0`, `
+	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+	SELECT m.top_level_namespace_id, m.repository_id, 'many' || i, m.id
+	FROM (SELECT m.* FROM manifests m JOIN repositories r ON r.id = m.repository_id WHERE r.path = 'acme/large' ORDER BY m.id LIMIT 1) m, generate_series(1, $1::int) i`,
+}
