@@ -85,12 +85,3 @@ func (l AdvisoryLock) Hold(ctx context.Context, db *Database, name string, fn fu
 	}
 	return true, err
 }
-
-// explain adds to an error what helps behind a pooler that shares sessions: there
-// a prepared statement is another client's, or nobody's.
-func explain(err error) error {
-	if isState(err, "26000") || isState(err, "42P05") {
-		return fmt.Errorf("%w (a connection pooler shares sessions among clients: put default_query_exec_mode=cache_describe into the DSN, or give PgBouncer 1.21 or newer max_prepared_statements)", err)
-	}
-	return err
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -227,61 +228,63 @@ func waitBlocked(t *testing.T, db DB, conn *pgx.Conn) {
 }
 
 // TestRotationUnderLoad rotates all the time while parents are deleted and a
-// transaction that deleted one stays open. No delete fails, and none waits longer
-// than the rotation's lock timeout and what a busy machine adds.
+// transaction that deleted one stays open until a rotation has given up, and the next
+// one waits until a rotation has added a partition. No delete fails, and none waits
+// longer than the rotation's lock timeout and what a busy machine adds.
 func TestRotationUnderLoad(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, onlyParents, "INSERT INTO projects SELECT generate_series(1, 100000)")
 	db := install(t, pool, "projects")
-	const lockWait, machine = 50 * time.Millisecond, 3 * time.Second
-	group, ctx := errgroup.WithContext(t.Context())
+	const lockWait, machine, rounds = 50 * time.Millisecond, 3 * time.Second, 5
+	ctx, fail := context.WithCancelCause(t.Context())
+	defer fail(nil)
+	group, ctx := errgroup.WithContext(ctx)
 	rotating, stop := context.WithCancel(ctx)
+	rotations := newRotations()
 	rotator := make(chan error, 1)
-	var added, busy int
 	go func() {
-		for rotating.Err() == nil || added == 0 { // the last one has nobody in its way
-			s, err := db.slide(context.WithoutCancel(rotating), slideOptions{time.Nanosecond, time.Nanosecond, lockWait, 2})
-			if err != nil {
-				rotator <- err
-				return
-			}
-			if s.Added != "" {
-				added++
-			}
-			if s.Busy {
-				busy++
-			}
-			_, err = pool.Exec(context.WithoutCancel(rotating), "UPDATE loose_foreign_keys_deleted_records SET status = 2 WHERE status = 1")
-			if err != nil {
-				rotator <- err
-				return
-			}
-		}
-		rotator <- nil
+		err := rotations.run(rotating, db, slideOptions{time.Nanosecond, time.Nanosecond, lockWait, 2})
+		fail(err)
+		rotator <- err
 	}()
+	remove := func(id int) error {
+		began := time.Now()
+		if _, err := pool.Exec(ctx, "DELETE FROM projects WHERE id = $1", id); err != nil {
+			return err
+		}
+		if took := time.Since(began); took > lockWait+machine {
+			return fmt.Errorf("a delete took %s", took)
+		}
+		return nil
+	}
 	for n := range 4 {
 		group.Go(func() error {
 			for i := range 150 {
-				began := time.Now()
-				if _, err := pool.Exec(ctx, "DELETE FROM projects WHERE id = $1", n*1000+i+1); err != nil {
+				if err := remove(n*1000 + i + 1); err != nil {
 					return err
-				}
-				if took := time.Since(began); took > lockWait+machine {
-					return fmt.Errorf("a delete took %s", took)
 				}
 			}
 			return nil
 		})
 	}
-	group.Go(func() error { // one whose transactions stay open
-		for i := range 10 {
+	group.Go(func() error {
+		for i := range rounds {
+			added, busy := rotations.count()
 			err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 				if _, err := tx.Exec(ctx, "DELETE FROM projects WHERE id = $1", 50_000+i); err != nil {
 					return err
 				}
-				return sleep(ctx, 2*lockWait) // longer than a rotation waits: it has to give up
+				// The newest partition has a record, so the next one is due, and has to
+				// wait for this transaction.
+				if err := remove(60_000 + i); err != nil {
+					return err
+				}
+				return rotations.wait(ctx, added, busy+1)
 			})
 			if err != nil {
+				return err
+			}
+			if err := rotations.wait(ctx, added+1, busy); err != nil {
 				return err
 			}
 		}
@@ -292,8 +295,65 @@ func TestRotationUnderLoad(t *testing.T) {
 	if err := errors.Join(err, <-rotator); err != nil {
 		t.Fatal(err)
 	}
-	if added == 0 || busy == 0 {
+	if added, busy := rotations.count(); added < rounds || busy < rounds {
 		t.Errorf("%d partitions were added and %d rotations gave up: the test needs both", added, busy)
 	}
-	wantRows(t, pool, "SELECT count(*)::int FROM projects", 100000-4*150-10)
+	wantRows(t, pool, "SELECT count(*)::int FROM projects", 100000-4*150-2*rounds)
+}
+
+// rotations counts what became of rotations, and tells of each.
+type rotations struct {
+	mu          sync.Mutex
+	added, busy int
+	news        chan struct{} // is closed by the next one
+}
+
+func newRotations() *rotations { return &rotations{news: make(chan struct{})} }
+
+// run rotates until ctx ends, and marks all records as processed.
+func (r *rotations) run(ctx context.Context, db Database, o slideOptions) error {
+	whole := context.WithoutCancel(ctx)
+	for ctx.Err() == nil {
+		s, err := db.slide(whole, o)
+		if err != nil {
+			return err
+		}
+		r.mu.Lock()
+		if s.Added != "" {
+			r.added++
+		}
+		if s.Busy {
+			r.busy++
+		}
+		close(r.news)
+		r.news = make(chan struct{})
+		r.mu.Unlock()
+		if _, err := db.Pool.Exec(whole, "UPDATE loose_foreign_keys_deleted_records SET status = 2 WHERE status = 1"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *rotations) count() (added, busy int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.added, r.busy
+}
+
+// wait waits until so many partitions were added and so many rotations gave up.
+func (r *rotations) wait(ctx context.Context, added, busy int) error {
+	for {
+		r.mu.Lock()
+		done, news := r.added >= added && r.busy >= busy, r.news
+		r.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }

@@ -258,9 +258,13 @@ func (x index) beginsWith(columns ...string) bool {
 // are there and of the right kind, each child column has an index that begins
 // with it, and each parent has a single key. A table may be its own
 // child, and deletes may go round in a circle: they end when no rows are left.
-// Error: Problems, all of them at once, or what the database said.
+// Error: Problems, all of them at once, or what the database said. A pool that prepares
+// statements behind a pooler which shares sessions is one too, before it happens.
 func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
 	if err := dbs.check(); err != nil {
+		return err
+	}
+	if err := dbs.sessions(ctx); err != nil {
 		return err
 	}
 	rs, found, err := lookUp(ctx, dbs, defs)
@@ -270,14 +274,14 @@ func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
 	}
 	unfit, err := rs.unfit(ctx, found)
 	if err != nil {
-		return err
+		return explain(err)
 	}
 	problems = append(problems, unfit...)
 	problems = append(problems, rs.duplicates()...)
 	problems = append(problems, rs.indexes(found)...)
 	partitions, err := rs.parentPartitions(ctx)
 	if err != nil {
-		return err
+		return explain(err)
 	}
 	problems = append(problems, partitions...)
 	slices.SortStableFunc(problems, func(a, b Problem) int { return a.Line - b.Line })
@@ -293,7 +297,7 @@ func (rs references) unfit(ctx context.Context, found tables) (problems Problems
 			continue
 		}
 		err := r.childDB.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return r.fits(ctx, conn) })
-		if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code[:2] != "57" {
+		if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code[:2] != "57" && !lostStatement(err) {
 			problems = append(problems, r.problem("%s can't be cleaned up so: %s", r.child, e.Message))
 		} else if err != nil {
 			return nil, fmt.Errorf("looking at the definitions: %w", err)

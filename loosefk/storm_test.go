@@ -54,6 +54,8 @@ type storm struct {
 	// lived since.
 	children map[int]map[string][]int64
 	next     int
+	// whole and cut are the runs of workers that came to their end, and that didn't.
+	whole, cut int
 }
 
 // TestStorm inserts and deletes parents, with children, chains and partitions,
@@ -86,9 +88,9 @@ func TestStorm(t *testing.T) {
 		LockTimeout: 20 * time.Millisecond, SecondLook: 200 * time.Millisecond, PartitionAge: 50 * time.Millisecond, Retention: time.Millisecond,
 	}
 	group, ctx := errgroup.WithContext(t.Context())
-	working, stop := context.WithCancel(ctx)
+	working, stop := context.WithCancel(t.Context())
+	defer stop()
 	var workers sync.WaitGroup
-	var runs, cut int
 	for n := range 3 {
 		rng := rand.New(rand.NewPCG(uint64(n), 3))
 		workers.Go(func() {
@@ -106,15 +108,27 @@ func TestStorm(t *testing.T) {
 				_, err := w.RunOnce(ctx, "main")
 				cancel()
 				s.mu.Lock()
-				runs++
 				if err != nil { // it was cut off: whatever it says, nothing may be lost
-					cut++
+					s.cut++
+				} else {
+					s.whole++
 				}
 				s.mu.Unlock()
 			}
 		})
 	}
-	workers.Go(func() { s.cutConnections(working, t) })
+	// The storm lasts until there were runs of both kinds: connections are cut until
+	// the clients are done and a run was cut off, and the workers go on until one more
+	// comes to its end.
+	storming, calm := context.WithCancel(t.Context())
+	defer calm()
+	workers.Go(func() {
+		s.cutConnections(working, t, func() bool { return storming.Err() != nil && s.hadRun(&s.cut) })
+		for !s.hadRun(&s.whole) && sleep(working, time.Millisecond) == nil {
+			continue
+		}
+		stop()
+	})
 	for n := range 5 {
 		rng := rand.New(rand.NewPCG(uint64(n), 4))
 		group.Go(func() error {
@@ -126,22 +140,32 @@ func TestStorm(t *testing.T) {
 			return nil
 		})
 	}
-	err = group.Wait()
-	stop()
+	if err = group.Wait(); err != nil {
+		stop()
+	}
+	calm()
 	workers.Wait()
 	must(t, err)
-	t.Logf("%d runs, %d of them cut off, %d projects", runs, cut, len(s.projects))
-	if cut == 0 || cut == runs {
-		t.Errorf("of %d runs %d were cut off: the test needs both kinds", runs, cut)
+	t.Logf("%d runs came to their end, %d were cut off, %d projects", s.whole, s.cut, len(s.projects))
+	if s.cut == 0 || s.whole == 0 {
+		t.Errorf("%d runs came to their end and %d were cut off: the test needs both kinds", s.whole, s.cut)
 	}
 	main.Pool.Reset() // some connections were cut while nobody had them
 	s.settle(t, options)
 	s.check(t)
 }
 
-// cutConnections ends connections of the workers at random, whatever they do.
-func (s *storm) cutConnections(ctx context.Context, t *testing.T) {
-	for sleep(ctx, 100*time.Millisecond) == nil {
+// hadRun says whether there was a run of a kind.
+func (s *storm) hadRun(kind *int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *kind > 0
+}
+
+// cutConnections ends connections of the workers at random, whatever they do, until
+// it is enough.
+func (s *storm) cutConnections(ctx context.Context, t *testing.T, enough func() bool) {
+	for !enough() && sleep(ctx, 100*time.Millisecond) == nil {
 		_, err := s.main.Exec(context.WithoutCancel(ctx), `
 			SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 			WHERE datname = current_database() AND application_name = 'worker'
