@@ -92,30 +92,7 @@ func TestStorm(t *testing.T) {
 	defer stop()
 	var workers sync.WaitGroup
 	for n := range 3 {
-		rng := rand.New(rand.NewPCG(uint64(n), 3))
-		workers.Go(func() {
-			w, err := New(options)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			for working.Err() == nil {
-				limit := time.Duration(5+rng.IntN(600)) * time.Millisecond
-				if rng.IntN(3) == 0 { // on a busy machine none would come to its end
-					limit = time.Minute
-				}
-				ctx, cancel := context.WithTimeout(context.WithoutCancel(working), limit)
-				_, err := w.RunOnce(ctx, "main")
-				cancel()
-				s.mu.Lock()
-				if err != nil { // it was cut off: whatever it says, nothing may be lost
-					s.cut++
-				} else {
-					s.whole++
-				}
-				s.mu.Unlock()
-			}
-		})
+		workers.Go(func() { s.work(working, t, options, rand.New(rand.NewPCG(uint64(n), 3))) })
 	}
 	// The storm lasts until there were runs of both kinds: connections are cut until
 	// the clients are done and a run was cut off, and the workers go on until one more
@@ -153,6 +130,31 @@ func TestStorm(t *testing.T) {
 	main.Pool.Reset() // some connections were cut while nobody had them
 	s.settle(t, options)
 	s.check(t)
+}
+
+// work runs a worker until ctx ends. Most of its runs have too little time.
+func (s *storm) work(ctx context.Context, t *testing.T, options Options, rng *rand.Rand) {
+	w, err := New(options)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for ctx.Err() == nil {
+		limit := time.Duration(5+rng.IntN(600)) * time.Millisecond
+		if rng.IntN(3) == 0 { // on a busy machine none would come to its end
+			limit = time.Minute
+		}
+		run, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		_, err := w.RunOnce(run, "main")
+		cancel()
+		s.mu.Lock()
+		if err != nil { // it was cut off: whatever it says, nothing may be lost
+			s.cut++
+		} else {
+			s.whole++
+		}
+		s.mu.Unlock()
+	}
 }
 
 // hadRun says whether there was a run of a kind.

@@ -1,7 +1,10 @@
 package loosefk
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"time"
 )
 
 const projects = `
@@ -54,4 +57,59 @@ func TestRunOnce(t *testing.T) {
 	if r := runOnce(t, w, "main"); r.Records != 0 || r.Deletes != 0 {
 		t.Errorf("a second run says %+v", r)
 	}
+}
+
+// Two workers share the parents: the second leaves the first one's alone.
+func TestWorkersShareParents(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild)
+	db := install(t, pool, "projects")
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, db)
+	family(t, pool, 1, 2)
+	held, err := AdvisoryLock{}.Hold(t.Context(), &db, "loose_foreign_keys/main/public.projects", func(context.Context) error {
+		if r := runOnce(t, w, "main"); r.Locked != 1 || r.Records != 0 {
+			t.Errorf("the run says %+v", r)
+		}
+		return nil
+	})
+	if err != nil || !held {
+		t.Fatal(held, err)
+	}
+	if r := runOnce(t, w, "main"); r.Locked != 0 || r.Processed != 1 {
+		t.Errorf("the run after it says %+v", r)
+	}
+}
+
+// A run whose context ends in the middle leaves its records as they were.
+func TestRunStops(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, oneChild, `
+		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(30); RETURN OLD; END $$;
+		CREATE TRIGGER slow BEFORE DELETE ON builds FOR EACH ROW EXECUTE FUNCTION slow()`)
+	w := newWorker(t, Options{Definitions: parse(t, oneDefinition), StatementTimeout: time.Minute}, install(t, pool, "projects"))
+	family(t, pool, 1, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.RunOnce(ctx, "main")
+		done <- err
+	}()
+	deadline := time.Now().Add(10 * time.Second)
+	for query[int](t, pool, "SELECT count(*)::int FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()")[0] == 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("it never began")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	select {
+	case err := <-done:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("it ended with %v", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("it goes on")
+	}
+	wantRows(t, pool, attempts, "1 1 0 false")
 }

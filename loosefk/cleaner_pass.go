@@ -1,0 +1,227 @@
+package loosefk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// outcome says what became of parents: their children are gone; they have had
+// their share of this turn, or a limit ended it; or something else kept them from
+// being finished.
+type outcome struct{ done, paused, left []parentKey }
+
+// reference cleans up the children of one definition: first those that nobody
+// holds, then, waiting a moment for each, the rest. Only a parent of which a query
+// that skips nothing found no more children is done.
+func (c *cleaner) reference(ctx context.Context, r reference, ids []parentKey) (all outcome, err error) {
+	all.done = ids
+	for _, skipLocked := range []bool{true, false} {
+		res, err := c.pass(ctx, r, all.done, skipLocked)
+		all.done, all.paused, all.left = res.done, append(all.paused, res.paused...), append(all.left, res.left...)
+		if err != nil {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+// maxTries is how often a query for a single parent, of as few rows as possible,
+// gives way to others before the parent is left for the next run.
+const maxTries = 2
+
+// patience is how many times LockTimeout the queries for one parent table wait in a
+// run, all together. Else a thousand parents whose children somebody holds would
+// take the time of all others.
+const patience = 10
+
+// pass runs queries until it has seen every parent through. A parent with many
+// children takes a quarter of a query at most, and goes to the back of the line. A
+// query that meets a timeout, or a row that may not be changed, is tried again for
+// half of the parents and half of the rows, so that in the end only those are left
+// that were in its way. When the queries of a parent table have waited for
+// patience together, the rest of the run doesn't wait for those who hold children.
+func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipLocked bool) (out outcome, err error) {
+	most := c.limit(r)
+	limit, width, tries := most, len(line), 0
+	changed := map[parentKey]int{}
+	for len(line) > 0 {
+		if c.tracker.over() || ctx.Err() != nil {
+			out.paused = append(out.paused, line...)
+			return out, ctx.Err()
+		}
+		patient := c.waited[r.parent] < patience*c.opt.LockTimeout
+		ids := line[:min(width, len(line))]
+		if !r.local() { // one may have come back while others' children were cleaned up
+			back, err := c.back(ctx, r, ids, &line, &out)
+			if err != nil {
+				return out, err
+			}
+			if back {
+				continue
+			}
+		}
+		n := min(limit, c.tracker.room(r.OnDelete))
+		perParent := n
+		if len(ids) > 1 {
+			perParent = max(n/4, 1)
+		}
+		began := time.Now()
+		found, rows, err := r.change(ctx, c.timeouts(patient), ids, n, perParent, skipLocked)
+		if isState(err, stateDivisionByZero) {
+			back, err := c.back(ctx, r, ids, &line, &out)
+			if err != nil {
+				return out, err
+			}
+			if back {
+				continue
+			}
+		}
+		if err != nil && !givesWay(err) && !refuses(err) {
+			out.left = append(out.left, line...)
+			return out, err
+		}
+		if err == nil && (rows > 0 || len(found) == 0) {
+			tries, limit, width = 0, min(2*limit, most), min(2*width, c.opt.Batch)
+			c.tracker.add(r.OnDelete, rows)
+			c.metrics.changed(r, rows)
+			seen := advance(ids, found, rows, n, perParent, changed, c.share(r), &out)
+			line = slices.Concat(seen.ahead, line[len(ids):], seen.back)
+			continue
+		}
+		// It gave way, or others had just changed all that it found, or a row may
+		// not be changed.
+		if !refuses(err) {
+			c.waited[r.parent] += time.Since(began)
+		}
+		switch {
+		case len(ids) > 1 || limit > 1 && isState(err, stateQueryCanceled):
+			width, limit = max(len(ids)/2, 1), max(limit/2, 1)
+		case refuses(err):
+			c.refuse(r, err)
+			out.left = append(out.left, ids[0])
+			line, tries, limit = line[1:], 0, most
+			continue
+		case tries < maxTries && patient:
+			tries++
+		default:
+			c.opt.Log.InfoContext(ctx, "left the children of a deleted parent for the next run",
+				"definition", r.Definition.String(), "parent", ids[0], "reason", err)
+			out.left = append(out.left, ids[0])
+			line, tries, limit = line[1:], 0, most
+		}
+		if !patient {
+			continue
+		}
+		if err := sleep(ctx, rand.N(c.opt.LockTimeout/4+1)); err != nil {
+			out.left = append(out.left, line...)
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// timeouts bound the next query. One that isn't patient waits for nobody.
+func (c *cleaner) timeouts(patient bool) timeouts {
+	t := timeouts{c.opt.LockTimeout, min(c.opt.StatementTimeout, max(time.Until(c.tracker.deadline), time.Second))}
+	if !patient {
+		t.lock = time.Millisecond
+	}
+	return t
+}
+
+// refuse keeps the first error of rows of a definition that may not be changed.
+func (c *cleaner) refuse(r reference, err error) {
+	if key := r.Definition.String(); c.refused[key] == nil {
+		c.refused[key] = fmt.Errorf("children of %s: %w", r.parent, err)
+	}
+}
+
+// back looks whether any of the parents at the head of the line exist again, and
+// takes those out of it: their children stay. On an error all are left.
+func (c *cleaner) back(ctx context.Context, r reference, ids []parentKey, line *[]parentKey, out *outcome) (bool, error) {
+	dead, err := c.dead(ctx, r.parent, ids)
+	if err != nil {
+		out.left = append(out.left, *line...)
+		return false, err
+	}
+	if len(dead) == len(ids) {
+		return false, nil
+	}
+	out.done = append(out.done, without(ids, dead)...)
+	*line = slices.Concat(dead, (*line)[len(ids):])
+	return true, nil
+}
+
+// share is how many children of one parent a turn changes at most: then the
+// others of its batch go on without it.
+func (c *cleaner) share(r reference) int {
+	whole := c.opt.MaxUpdates
+	if r.OnDelete == AsyncDelete {
+		whole = c.opt.MaxDeletes
+	}
+	return max(min(c.limit(r)*turnQueries, whole/4), 1)
+}
+
+// limit is the most rows of one query.
+func (c *cleaner) limit(r reference) int {
+	switch {
+	case r.DeleteLimit > 0:
+		return r.DeleteLimit
+	case r.OnDelete == AsyncDelete:
+		return c.opt.DeleteLimit
+	}
+	return c.opt.UpdateLimit
+}
+
+// givesWay says whether the worker is to step back: a lock or the query took too
+// long, or a deadlock was resolved at its cost.
+func givesWay(err error) bool {
+	return isState(err, stateLockNotAvailable) || isState(err, stateQueryCanceled) ||
+		isState(err, stateDeadlock) || isState(err, stateSerialization)
+}
+
+// refuses says whether the data forbids a change: a constraint, a value that
+// doesn't fit or a trigger that raises. Other rows may be changed.
+func refuses(err error) bool {
+	e, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && slices.Contains([]string{"22", "23", "27", "44", "P0"}, e.Code[:2])
+}
+
+// sorted is what becomes of the parents of a query: those that it didn't get to
+// stay where they are, those with more go to the back of the line.
+type sorted struct{ ahead, back []parentKey }
+
+// advance sorts the parents of a query by what it found. Those with nothing more
+// are done; those that have had their share pause.
+func advance(ids []parentKey, list []found, rows, limit, perParent int, changed map[parentKey]int, share int, out *outcome) (s sorted) {
+	total := 0
+	by := make(map[int]int, len(list))
+	for _, f := range list {
+		total += f.rows
+		by[f.place] = f.rows
+	}
+	last := len(ids) // the parent in whose middle the query stopped
+	if total == limit {
+		last = list[len(list)-1].place
+	}
+	for place, id := range ids {
+		changed[id] += by[place]
+		switch {
+		case place > last:
+			s.ahead = append(s.ahead, id)
+		case place < last && by[place] < perParent && rows == total:
+			out.done = append(out.done, id)
+		case changed[id] >= share:
+			out.paused = append(out.paused, id)
+		default:
+			s.back = append(s.back, id)
+		}
+	}
+	return s
+}
