@@ -24,7 +24,7 @@ func (c *Catalog) RecordActivity(ctx context.Context, a Activity) error {
 			blobs_reviewed = g.blobs_reviewed + EXCLUDED.blobs_reviewed,
 			blobs_deleted = g.blobs_deleted + EXCLUDED.blobs_deleted,
 			objects_swept = g.objects_swept + EXCLUDED.objects_swept,
-			bytes_swept = g.bytes_swept + EXCLUDED.bytes_swept`,
+			bytes_swept = LEAST(g.bytes_swept::numeric + EXCLUDED.bytes_swept, `+maxBytes+`)::bigint`,
 		a.ManifestsReviewed, a.ManifestsDeleted, a.BlobsReviewed, a.BlobsDeleted, a.ObjectsSwept, a.BytesSwept)
 	if err != nil {
 		return fmt.Errorf("recording what was collected: %w", err)

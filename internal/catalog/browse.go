@@ -157,9 +157,9 @@ func (c *Catalog) DescribeNamespace(ctx context.Context, name string) (d Namespa
 				SELECT blob_digest FROM repository_blobs
 				WHERE repository_id = r.id AND top_level_namespace_id = $1 OFFSET 0) l
 			WHERE r.top_level_namespace_id = $1 LIMIT $2)
-		SELECT count(*), COALESCE(sum(b.size), 0)::bigint, COALESCE(sum(b.size) FILTER (WHERE NOT EXISTS (
+		SELECT count(*), LEAST(COALESCE(sum(b.size), 0), `+maxBytes+`)::bigint, LEAST(COALESCE(sum(b.size) FILTER (WHERE NOT EXISTS (
 			SELECT FROM repository_blobs o
-			WHERE o.blob_digest = l.blob_digest AND o.top_level_namespace_id <> $1)), 0)::bigint,
+			WHERE o.blob_digest = l.blob_digest AND o.top_level_namespace_id <> $1)), 0), `+maxBytes+`)::bigint,
 			(SELECT count(*) FROM links) < $2
 		FROM (SELECT DISTINCT blob_digest FROM links) l
 		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`, id, browseBlobs+1)

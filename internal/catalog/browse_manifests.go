@@ -23,6 +23,7 @@ type ManifestDetails struct {
 	TagCount  Count        // counted up to 1000
 	Indexes   []oci.Digest // the first 100 that list it
 	Referrers Count        // whose subject it is, counted up to 1000
+	in        repository
 }
 
 // DescribeManifest tells of a manifest of a repository. Errors: NAME_UNKNOWN,
@@ -45,11 +46,11 @@ func (c *Catalog) DescribeManifest(ctx context.Context, path string, d oci.Diges
 	case id == 0:
 		return m, manifestUnknown(path, d.String())
 	}
-	m.Repository = r.id
+	m.Repository, m.in = r.id, r
 	var tags, referrers int64
 	var indexes [][]byte
 	err = c.db.Pool.QueryRow(ctx, `
-		SELECT m.media_type, m.payload, m.created_at, m.size + children.size,
+		SELECT m.media_type, m.payload, m.created_at, `+sumOfSizes+`,
 			ARRAY(SELECT name FROM (SELECT name FROM tags
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = m.id LIMIT $6) pointing
 				ORDER BY name LIMIT $5),

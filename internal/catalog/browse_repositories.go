@@ -189,9 +189,9 @@ func (c *Catalog) DescribeRepository(ctx context.Context, path string) (d Reposi
 		WITH links AS MATERIALIZED (
 			SELECT blob_digest FROM repository_blobs
 			WHERE repository_id = $2 AND top_level_namespace_id = $1 LIMIT $3)
-		SELECT count(*), COALESCE(sum(b.size), 0)::bigint, COALESCE(sum(b.size) FILTER (WHERE NOT EXISTS (
+		SELECT count(*), LEAST(COALESCE(sum(b.size), 0), `+maxBytes+`)::bigint, LEAST(COALESCE(sum(b.size) FILTER (WHERE NOT EXISTS (
 			SELECT FROM repository_blobs o
-			WHERE o.blob_digest = l.blob_digest AND o.repository_id <> $2)), 0)::bigint,
+			WHERE o.blob_digest = l.blob_digest AND o.repository_id <> $2)), 0), `+maxBytes+`)::bigint,
 			count(*) < $3
 		FROM links l
 		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`,

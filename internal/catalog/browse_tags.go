@@ -295,7 +295,7 @@ func (c *Catalog) rank(ctx context.Context, r repository, q TagQuery, tags []fou
 		return q.Rank(ctx, r.id, names)
 	}
 	rows, err := c.db.Pool.Query(ctx, `
-		SELECT want.nth, m.size + children.size
+		SELECT want.nth, `+sumOfSizes+`
 		FROM unnest($3::bigint[]) WITH ORDINALITY AS want (id, nth)`+manifestSize, r.namespace, r.id, manifests, browseChildren)
 	if err != nil {
 		return nil, err
@@ -310,22 +310,27 @@ func (c *Catalog) rank(ctx context.Context, r repository, q TagQuery, tags []fou
 }
 
 // manifestSize joins the manifest of want.id as m, and the size of its children
-// if it is an index. Arguments: namespace, repository, any, browseChildren. The
-// total_size of an index has its descriptors' sizes, which the children have too.
-const manifestSize = `
+// if it is an index; sumOfSizes adds both up. Arguments: namespace, repository, any,
+// browseChildren. The total_size of an index has the lengths of its manifests, which
+// the children have too. Where the first release has stored a negative one, the length
+// of the payload counts.
+const (
+	sumOfSizes   = `LEAST(m.size + children.size, ` + maxBytes + `)::bigint`
+	manifestSize = `
 		CROSS JOIN LATERAL (
 			SELECT *, CASE WHEN media_type IN ('` + oci.MediaTypeImageIndex + `', '` + oci.MediaTypeDockerManifestList + `')
-				THEN octet_length(payload)::bigint ELSE total_size END AS size
+				THEN octet_length(payload)::bigint ELSE GREATEST(total_size, octet_length(payload)) END AS size
 			FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = want.id OFFSET 0) m
 		CROSS JOIN LATERAL (
-			SELECT COALESCE(sum(c.total_size), 0)::bigint AS size FROM (
+			SELECT COALESCE(sum(c.size), 0) AS size FROM (
 				SELECT child_id FROM manifest_references
 				WHERE repository_id = $2 AND top_level_namespace_id = $1 AND parent_id = m.id
 				ORDER BY child_id LIMIT $4) x
 			CROSS JOIN LATERAL (
-				SELECT total_size FROM manifests
+				SELECT GREATEST(total_size, octet_length(payload)) AS size FROM manifests
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = x.child_id OFFSET 0) c) children`
+)
 
 // tagInfos tells of tags. One whose manifest is gone meanwhile is left out: it was
 // deleted or moved.
@@ -335,7 +340,7 @@ func (c *Catalog) tagInfos(ctx context.Context, r repository, tags []foundTag) (
 		manifests[i] = t.manifest
 	}
 	rows, err := c.db.Pool.Query(ctx, `
-		SELECT want.nth, m.digest, m.media_type, COALESCE(m.artifact_type, ''), m.size + children.size,
+		SELECT want.nth, m.digest, m.media_type, COALESCE(m.artifact_type, ''), `+sumOfSizes+`,
 			CASE WHEN m.media_type IN ('`+oci.MediaTypeImageIndex+`', '`+oci.MediaTypeDockerManifestList+`')
 				AND octet_length(m.payload) <= $5 THEN m.payload END
 		FROM unnest($3::bigint[]) WITH ORDINALITY AS want (id, nth)`+manifestSize+`

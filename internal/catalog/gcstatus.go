@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -205,7 +206,7 @@ func (v *survey) count(t tally) {
 	}
 	// The limit stands in the text so that the planner knows it.
 	v.row([]any{&t.rows.Rows, t.bytes}, fmt.Sprintf(
-		"SELECT count(*), COALESCE(sum(size), 0)::bigint FROM (SELECT %s FROM %s LIMIT %d) counted", size, t.from, v.limit+1))
+		"SELECT count(*), LEAST(COALESCE(sum(size), 0), "+maxBytes+")::bigint FROM (SELECT %s FROM %s LIMIT %d) counted", size, t.from, v.limit+1))
 }
 
 func (v *survey) setAside(list *[]SetAsideReview) {
@@ -243,7 +244,7 @@ func (v *survey) setAside(list *[]SetAsideReview) {
 func (v *survey) reclaimed(r *Reclaimed, within time.Duration) {
 	v.row([]any{&r.Manifests, &r.Blobs, &r.Objects, &r.Bytes}, `
 		SELECT COALESCE(sum(manifests_deleted), 0)::bigint, COALESCE(sum(blobs_deleted), 0)::bigint,
-			COALESCE(sum(objects_swept), 0)::bigint, COALESCE(sum(bytes_swept), 0)::bigint
+			COALESCE(sum(objects_swept), 0)::bigint, LEAST(COALESCE(sum(bytes_swept), 0), `+maxBytes+`)::bigint
 		FROM gc_activity WHERE minute > now() - $1::interval`, within)
 }
 
@@ -281,7 +282,11 @@ func (b *batch) estimate(t tally) {
 			return nil
 		}
 		if t.bytes != nil {
-			*t.bytes = int64(float64(*t.bytes) / float64(t.rows.Rows) * plans[0].Plan.Rows)
+			all := float64(*t.bytes) / float64(t.rows.Rows) * plans[0].Plan.Rows
+			*t.bytes = math.MaxInt64
+			if all < math.MaxInt64 {
+				*t.bytes = int64(all)
+			}
 		}
 		t.rows.Rows = int64(plans[0].Plan.Rows)
 		return nil

@@ -85,7 +85,6 @@ type manifestColumns struct {
 	digest, subject, config []byte
 	artifactType            *string
 	annotations             []byte
-	totalSize               int64
 	blobs                   [][]byte // configuration and layers
 	layers                  [][]byte
 	layerSizes              []int64
@@ -96,7 +95,7 @@ type manifestColumns struct {
 
 func manifestRows(p NewManifest) (manifestColumns, error) {
 	m := p.Manifest
-	rows := manifestColumns{digest: p.Digest.Bytes(), totalSize: int64(len(p.Payload))}
+	rows := manifestColumns{digest: p.Digest.Bytes()}
 	if m.ArtifactType != "" {
 		rows.artifactType = &m.ArtifactType
 	}
@@ -109,7 +108,6 @@ func manifestRows(p NewManifest) (manifestColumns, error) {
 	}
 	if m.Config != nil {
 		rows.config = m.Config.Digest.Bytes()
-		rows.totalSize += m.Config.Size
 		rows.blobs = append(rows.blobs, rows.config)
 	}
 	// A foreign layer is elsewhere, unless the manifest also lists it as its own.
@@ -119,12 +117,10 @@ func manifestRows(p NewManifest) (manifestColumns, error) {
 		rows.layers = append(rows.layers, l.Digest.Bytes())
 		rows.layerSizes = append(rows.layerSizes, l.Size)
 		rows.layerTypes = append(rows.layerTypes, l.MediaType)
-		rows.totalSize += l.Size
 	}
 	rows.blobs = sortedSet(rows.blobs)
 	for _, d := range distinct(m.Manifests) {
 		rows.children = append(rows.children, d.Digest.Bytes())
-		rows.totalSize += d.Size
 	}
 	rows.tags = slices.Clone(p.Tags)
 	slices.Sort(rows.tags)
@@ -155,8 +151,8 @@ func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows man
 	b.row([]any{&inserted, nil, nil, nil, nil}, c.insertManifest(), c.who(ctx, r.namespace, r.id, rows.digest,
 		rows.tags, p.Repository, rules.protected(r, rows.tags), rules.version,
 		p.Condition.IfMatch.arg(), p.Condition.IfNoMatch.arg(), p.Condition.Tag, p.Manifest.MediaType, rows.artifactType,
-		rows.subject, rows.config, rows.annotations, p.Payload, rows.totalSize,
-		rows.layers, rows.layerSizes, rows.layerTypes, rows.children)...)
+		rows.subject, rows.config, rows.annotations, p.Payload, len(p.Payload),
+		rows.layers, rows.layerSizes, rows.layerTypes, rows.children, rows.blobs)...)
 	if err := b.send(ctx, c.db.Pool); err != nil || inserted {
 		return err
 	}
@@ -309,7 +305,7 @@ func (c *Catalog) insertManifest() string {
 	WITH ` + previousTags + `, m AS (
 		INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type,
 			subject_digest, configuration_blob_digest, annotations, payload, total_size)
-		VALUES ($5, $6, $7, $15, $16, $17, $18, $19, $20, $21)
+		VALUES ($5, $6, $7, $15, $16, $17, $18, $19, $20, ` + putSize + `)
 		ON CONFLICT (top_level_namespace_id, repository_id, digest) DO NOTHING
 		RETURNING id
 	), l AS (

@@ -321,7 +321,7 @@ func (c *Catalog) PruneUnused(ctx context.Context, repositories []PruneTarget, m
 				WHERE top_level_namespace_id = g.namespace_id AND repository_id = g.repository_id AND id BETWEEN g.id AND g.id
 					AND configuration_blob_digest IS NOT NULL ORDER BY id LIMIT 1) m
 		)
-		SELECT COALESCE(sum(b.size), 0)::bigint FROM held h
+		SELECT LEAST(COALESCE(sum(b.size), 0), `+maxBytes+`)::bigint FROM held h
 		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = h.digest OFFSET 0) b
 		WHERE NOT EXISTS (SELECT FROM layers l WHERE l.digest = h.digest AND l.manifest_id NOT IN (SELECT id FROM going))
 			AND NOT EXISTS (SELECT FROM manifests m

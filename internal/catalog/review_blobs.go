@@ -152,7 +152,7 @@ func (c *Catalog) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte, 
 		return d, err
 	})
 	for _, d := range list {
-		out.Bytes += d.size
+		out.Bytes = AddSizes(out.Bytes, d.size)
 	}
 	return list, err
 }

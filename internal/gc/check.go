@@ -295,7 +295,7 @@ func (k *checker) add(list ...Finding) {
 			k.report.Problems[f.Problem] = t
 		}
 		t.Count++
-		t.Bytes += f.Size
+		t.Bytes = catalog.AddSizes(t.Bytes, f.Size)
 		if f.Repaired {
 			t.Repaired++
 		}

@@ -167,7 +167,7 @@ func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error
 		}
 		did = true
 		c.progress.Objects += int64(len(o.swept))
-		c.progress.Bytes += o.bytes()
+		c.progress.Bytes = catalog.AddSizes(c.progress.Bytes, o.bytes())
 		c.progress.Failed += int64(len(o.failed))
 		c.report(ctx)
 	}
@@ -202,7 +202,7 @@ func (c *collection) dryRun(ctx context.Context) error {
 			}
 			o.After = out.Last
 			c.add(kind, out)
-			c.progress.Bytes += out.Bytes
+			c.progress.Bytes = catalog.AddSizes(c.progress.Bytes, out.Bytes)
 			c.report(ctx)
 		}
 	}

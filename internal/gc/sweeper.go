@@ -107,7 +107,7 @@ type failure struct {
 // bytes is the size of what was swept.
 func (o *outcome) bytes() (sum int64) {
 	for _, d := range o.swept {
-		sum += d.Size
+		sum = catalog.AddSizes(sum, d.Size)
 	}
 	return sum
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
 	"strings"
 	"unicode/utf8"
@@ -247,24 +246,4 @@ func distinct(list []Descriptor) []Descriptor {
 		}
 	}
 	return out
-}
-
-// ContentSize returns the bytes that the registry keeps for an image besides
-// the manifest itself: the configuration and each distinct layer that isn't
-// foreign. It is 0 for an index and at most math.MaxInt64.
-func (m *Manifest) ContentSize() int64 {
-	var total int64
-	if m.Config != nil {
-		total = m.Config.Size
-	}
-	for _, d := range m.DistinctLayers() {
-		if d.Foreign() || m.Config != nil && d.Digest == m.Config.Digest {
-			continue
-		}
-		if total > math.MaxInt64-d.Size {
-			return math.MaxInt64
-		}
-		total += d.Size
-	}
-	return total
 }

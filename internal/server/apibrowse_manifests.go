@@ -21,7 +21,8 @@ const maxConfig = 1 << 20
 // layer is a layer as Quay tells of it.
 type layer struct {
 	Index     int        `json:"index"`
-	Size      int64      `json:"compressed_size" doc:"Bytes"`
+	Size      int64      `json:"compressed_size" doc:"Bytes that are stored; of a remote one, as the manifest says"`
+	Declared  *int64     `json:"declared_size,omitempty" doc:"What the manifest says it is, where something else is stored"`
 	IsRemote  bool       `json:"is_remote" doc:"It is kept elsewhere, and not in this registry"`
 	URLs      []string   `json:"urls" doc:"Where a remote one is; null for others"`
 	Command   []string   `json:"command" doc:"What made it, if the configuration says so"`
@@ -37,7 +38,8 @@ type childManifest struct {
 	Digest       oci.Digest `json:"digest"`
 	MediaType    string     `json:"media_type"`
 	ArtifactType string     `json:"artifact_type,omitempty"`
-	Size         int64      `json:"size" doc:"Bytes of the manifest alone"`
+	Size         int64      `json:"size" doc:"Bytes of the manifest alone, as it is stored"`
+	Declared     *int64     `json:"declared_size,omitempty" doc:"What the manifest says it is, where something else is stored"`
 	Platform     string     `json:"platform,omitempty" example:"linux/amd64"`
 }
 
@@ -45,7 +47,8 @@ type childManifest struct {
 type imageConfig struct {
 	Digest    oci.Digest `json:"digest"`
 	MediaType string     `json:"media_type"`
-	Size      int64      `json:"size"`
+	Size      int64      `json:"size" doc:"Bytes that are stored"`
+	Declared  *int64     `json:"declared_size,omitempty" doc:"What the manifest says it is, where something else is stored"`
 	Platform  string     `json:"platform,omitempty" example:"linux/arm64/v8"`
 	Created   string     `json:"created,omitempty" doc:"When the image was built, as it says itself"`
 	Author    string     `json:"author,omitempty"`
@@ -68,12 +71,16 @@ type describedManifest struct {
 	Config       *imageConfig    `json:"config,omitempty"`
 	Manifests    []childManifest `json:"manifests,omitempty" nullable:"false" doc:"What an index lists"`
 	Subject      *oci.Digest     `json:"subject,omitempty" doc:"The manifest that this one is about"`
-	Referrers    catalog.Count   `json:"referrers" doc:"How many are about this one, counted up to 1000"`
-	Tags         []string        `json:"tags" nullable:"false" doc:"Up to 100 that point to it"`
-	TagCount     catalog.Count   `json:"tags_count" doc:"Counted up to 1000"`
-	Indexes      []oci.Digest    `json:"indexes,omitempty" nullable:"false" doc:"Up to 100 that list it"`
-	LastPulledAt *time.Time      `json:"last_pulled_at" doc:"Null: it wasn't since pulls are counted, or that can't be told now"`
-	PullCount    *int64          `json:"pull_count" doc:"Null as last_pulled_at"`
+
+	SubjectSize     *int64 `json:"subject_size,omitempty" doc:"Bytes that are stored of it; if it isn't in the repository, as this manifest says"`
+	SubjectDeclared *int64 `json:"subject_declared_size,omitempty" doc:"What this manifest says its size is, where something else is stored"`
+
+	Referrers    catalog.Count `json:"referrers" doc:"How many are about this one, counted up to 1000"`
+	Tags         []string      `json:"tags" nullable:"false" doc:"Up to 100 that point to it"`
+	TagCount     catalog.Count `json:"tags_count" doc:"Counted up to 1000"`
+	Indexes      []oci.Digest  `json:"indexes,omitempty" nullable:"false" doc:"Up to 100 that list it"`
+	LastPulledAt *time.Time    `json:"last_pulled_at" doc:"Null: it wasn't since pulls are counted, or that can't be told now"`
+	PullCount    *int64        `json:"pull_count" doc:"Null as last_pulled_at"`
 }
 
 func (a *api) addManifest() {
@@ -95,7 +102,11 @@ func (a *api) addManifest() {
 		if err != nil { // it was put by another version
 			return nil, fmt.Errorf("reading manifest %s: %w", in.Digest, err)
 		}
-		out := newDescribedManifest(m, parsed)
+		sizes, err := a.server.catalog.StoredSizes(ctx, m, parsed)
+		if err != nil {
+			return nil, err
+		}
+		out := newDescribedManifest(m, parsed, sizes)
 		if parsed.Config != nil {
 			a.describeImage(ctx, in.Repository, parsed, &out)
 		}
@@ -111,7 +122,19 @@ func (a *api) addManifest() {
 	})
 }
 
-func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest) describedManifest {
+// newDescribedManifest tells of a manifest. Sizes are those of what is stored; what
+// the manifest says is told where it differs, and where nothing is stored.
+func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest, sizes map[oci.Digest]int64) describedManifest {
+	sizeOf := func(d oci.Descriptor) (size int64, declared *int64) {
+		size, stored := sizes[d.Digest]
+		switch {
+		case !stored || d.Foreign():
+			return d.Size, nil
+		case size != d.Size:
+			declared = &d.Size
+		}
+		return size, declared
+	}
 	out := describedManifest{
 		Digest: m.Digest, IsManifestList: parsed.Kind == oci.KindIndex, ManifestData: string(m.Payload),
 		MediaType: m.MediaType, ArtifactType: parsed.ArtifactType, PushedAt: m.CreatedAt, Size: m.Size,
@@ -119,9 +142,12 @@ func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest) descr
 	}
 	if parsed.Subject != nil {
 		out.Subject = &parsed.Subject.Digest
+		size, declared := sizeOf(*parsed.Subject)
+		out.SubjectSize, out.SubjectDeclared = &size, declared
 	}
 	for _, d := range parsed.Manifests {
-		child := childManifest{Digest: d.Digest, MediaType: d.MediaType, ArtifactType: d.ArtifactType, Size: d.Size}
+		child := childManifest{Digest: d.Digest, MediaType: d.MediaType, ArtifactType: d.ArtifactType}
+		child.Size, child.Declared = sizeOf(d)
 		if p := d.Platform; p != nil {
 			child.Platform = platform{p.OS, p.Architecture, p.Variant}.String()
 		}
@@ -131,11 +157,13 @@ func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest) descr
 		return out
 	}
 	out.ConfigMediaType = &parsed.Config.MediaType
-	out.Config = &imageConfig{Digest: parsed.Config.Digest, MediaType: parsed.Config.MediaType, Size: parsed.Config.Size}
+	out.Config = &imageConfig{Digest: parsed.Config.Digest, MediaType: parsed.Config.MediaType}
+	out.Config.Size, out.Config.Declared = sizeOf(*parsed.Config)
 	out.Layers = make([]layer, 0, len(parsed.Layers))
 	for i, d := range parsed.Layers {
+		size, declared := sizeOf(d)
 		out.Layers = append(out.Layers, layer{
-			Index: i, Size: d.Size, Digest: d.Digest, MediaType: d.MediaType, IsRemote: d.Foreign(), URLs: foreignURLs(d),
+			Index: i, Size: size, Declared: declared, Digest: d.Digest, MediaType: d.MediaType, IsRemote: d.Foreign(), URLs: foreignURLs(d),
 		})
 	}
 	return out
@@ -177,9 +205,6 @@ type builtImage struct {
 // describeImage adds what the configuration of an image says. One that isn't an
 // image's, is too long or can't be read leaves the manifest as it is.
 func (a *api) describeImage(ctx context.Context, repository string, m *oci.Manifest, out *describedManifest) {
-	if m.Config.Size > maxConfig {
-		return
-	}
 	var image builtImage
 	if err := a.readConfig(ctx, repository, m.Config.Digest, &image); err != nil {
 		a.server.log.InfoContext(ctx, "describing a manifest without its configuration", "digest", out.Digest, "error", err)

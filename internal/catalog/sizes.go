@@ -1,0 +1,133 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// A manifest declares the size of everything that it refers to, and may declare
+// anything: other registries store such manifests, so this one does. Therefore sums
+// are made of the sizes of what is stored. PostgreSQL adds up bigint as numeric; each
+// sum is cut at maxBytes before it becomes a bigint again.
+
+// maxBytes is the largest sum of sizes that is told.
+const maxBytes = "9223372036854775807"
+
+// AddSizes returns a + b, at most [math.MaxInt64]. Neither is negative.
+func AddSizes(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// putSize is the total_size of a new manifest: the length of its payload ($21), the
+// sizes of its blobs ($26) and the lengths of an index's manifests ($25). The
+// statements before it in the same transaction have locked all of them.
+const putSize = `LEAST($21::numeric
+		+ COALESCE((SELECT sum(b.size) FROM unnest($26::bytea[]) AS own (digest)
+			CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = own.digest OFFSET 0) b), 0)
+		+ COALESCE((SELECT sum(c.size) FROM unnest($25::bytea[]) AS child (digest)
+			CROSS JOIN LATERAL (
+				SELECT octet_length(payload) AS size FROM manifests
+				WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = child.digest OFFSET 0) c), 0),
+		` + maxBytes + `)::bigint`
+
+// referred is content that a manifest of a repository refers to.
+type referred struct {
+	in       repository
+	digest   oci.Digest
+	manifest bool // of the same repository; else a blob
+}
+
+// references lists what a manifest of a repository refers to and the registry
+// stores: configuration and layers, an index's manifests, and the subject.
+func references(in repository, m *oci.Manifest) []referred {
+	var list []referred
+	if m.Config != nil {
+		list = append(list, referred{in, m.Config.Digest, false})
+	}
+	for _, d := range m.DistinctLayers() {
+		if !d.Foreign() {
+			list = append(list, referred{in, d.Digest, false})
+		}
+	}
+	for _, d := range m.DistinctManifests() {
+		list = append(list, referred{in, d.Digest, true})
+	}
+	if m.Subject != nil {
+		list = append(list, referred{in, m.Subject.Digest, true})
+	}
+	return list
+}
+
+// storedSizes returns the stored size of each, -1 for what isn't there. It is one
+// round trip.
+func (c *Catalog) storedSizes(ctx context.Context, list []referred) ([]int64, error) {
+	sizes := make([]int64, len(list))
+	var blobs, manifests [][]byte
+	var blobsAt, manifestsAt []int
+	var namespaces, repositories []int64
+	for i, r := range list {
+		sizes[i] = -1
+		if r.manifest {
+			manifests, manifestsAt = append(manifests, r.digest.Bytes()), append(manifestsAt, i)
+			namespaces, repositories = append(namespaces, r.in.namespace), append(repositories, r.in.id)
+		} else {
+			blobs, blobsAt = append(blobs, r.digest.Bytes()), append(blobsAt, i)
+		}
+	}
+	b := new(batch)
+	ask := func(at []int, sql string, args ...any) {
+		if len(at) == 0 {
+			return
+		}
+		b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+			var nth, size int64
+			_, err := pgx.ForEachRow(rows, []any{&nth, &size}, func() error {
+				sizes[at[nth-1]] = size
+				return nil
+			})
+			return err
+		})
+	}
+	ask(blobsAt, `
+		SELECT want.nth, b.size FROM unnest($1::bytea[]) WITH ORDINALITY AS want (digest, nth)
+		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = want.digest OFFSET 0) b`, blobs)
+	ask(manifestsAt, `
+		SELECT want.nth, m.size
+		FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) WITH ORDINALITY AS want (namespace_id, repository_id, digest, nth)
+		CROSS JOIN LATERAL (
+			SELECT octet_length(payload)::bigint AS size FROM manifests
+			WHERE top_level_namespace_id = want.namespace_id AND repository_id = want.repository_id
+				AND digest = want.digest OFFSET 0) m`, namespaces, repositories, manifests)
+	if b.Len() == 0 {
+		return sizes, nil
+	}
+	if err := b.send(ctx, c.db.Pool); err != nil {
+		return nil, fmt.Errorf("looking for the sizes of what manifests refer to: %w", err)
+	}
+	return sizes, nil
+}
+
+// StoredSizes returns the stored sizes of what a manifest refers to: configuration,
+// layers, manifests and subject. What isn't in the registry is left out.
+func (c *Catalog) StoredSizes(ctx context.Context, m ManifestDetails, content *oci.Manifest) (map[oci.Digest]int64, error) {
+	list := references(m.in, content)
+	sizes, err := c.storedSizes(ctx, list)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[oci.Digest]int64, len(list))
+	for i, r := range list {
+		if sizes[i] >= 0 {
+			found[r.digest] = sizes[i]
+		}
+	}
+	return found, nil
+}
