@@ -200,7 +200,7 @@ func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []parentKe
 
 // pendingOf returns which of the parents have a pending record.
 func (r reference) pendingOf(ctx context.Context, ids []parentKey) (map[parentKey]bool, error) {
-	rows, err := r.parentDB.Pool.Query(ctx, fmt.Sprintf(`
+	rows, err := r.parentDB.catalog().Query(ctx, fmt.Sprintf(`
 		SELECT DISTINCT %s FROM %s d
 		WHERE fully_qualified_table_name = $1 AND status = 1 AND %s`,
 		r.key.recorded("d"), r.parentDB.records(), r.key.among("d", "$2")), r.parent.String(), ids)

@@ -18,7 +18,7 @@ type installedFunction struct {
 
 // version is the version of what is installed.
 func (d *Database) version(ctx context.Context) (version int, err error) {
-	err = d.Pool.QueryRow(ctx, "SELECT COALESCE((SELECT substring(prosrc FROM '[0-9]+')::int FROM pg_proc WHERE oid = to_regprocedure($1)), 1)",
+	err = d.catalog().QueryRow(ctx, "SELECT COALESCE((SELECT substring(prosrc FROM '[0-9]+')::int FROM pg_proc WHERE oid = to_regprocedure($1)), 1)",
 		d.function(versionFunction)).Scan(&version)
 	return version, err
 }
@@ -55,7 +55,7 @@ func (e *examination) functions(ctx context.Context, db *Database) error {
 }
 
 func (d *Database) installedFunction(ctx context.Context, signature string) (f installedFunction, err error) {
-	err = d.Pool.QueryRow(ctx, `
+	err = d.catalog().QueryRow(ctx, `
 		SELECT p.oid IS NOT NULL, COALESCE(p.prosecdef, false), COALESCE('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false),
 			COALESCE(p.prosrc, ''), COALESCE(pg_get_userbyid(p.proowner)::text, ''),
 			COALESCE(has_table_privilege(p.proowner, $2, 'INSERT') AND has_sequence_privilege(p.proowner, $3, 'USAGE'), false),
@@ -115,7 +115,7 @@ func (e *examination) parentOwners(ctx context.Context, db *Database) (owners []
 	for _, t := range e.named(db) {
 		names = append(names, t.String())
 	}
-	err = db.Pool.QueryRow(ctx, `
+	err = db.catalog().QueryRow(ctx, `
 		SELECT ARRAY(SELECT DISTINCT pg_get_userbyid(c.relowner)::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 			WHERE n.nspname || '.' || c.relname = ANY ($1::text[]))`, names).Scan(&owners)
 	return owners, err
@@ -128,7 +128,7 @@ func (e *examination) openTables(ctx context.Context, db *Database) error {
 		OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))`
 	args := []any{db.records(), db.table(DetachedTable).quoted(), db.table(RecordsTable + "_id_seq").quoted()}
 	var open, triggers []string
-	err := db.Pool.QueryRow(ctx, `
+	err := db.catalog().QueryRow(ctx, `
 		SELECT ARRAY(SELECT DISTINCT (CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE '' END) || format('%I.%I', n.nspname, c.relname)
 				FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, aclexplode(c.relacl) a
 				WHERE a.grantee = 0 AND a.privilege_type <> 'SELECT' AND (`+ours+`)),
@@ -157,7 +157,7 @@ func (e *examination) superuser(ctx context.Context, db *Database) error {
 		}
 	}
 	var user, owner, table, schema *string
-	err := db.Pool.QueryRow(ctx, `
+	err := db.catalog().QueryRow(ctx, `
 		SELECT current_user::text, f.*
 		FROM (SELECT 1) one LEFT JOIN (
 			SELECT o.rolname::text, c.relname::text, n.nspname::text

@@ -11,7 +11,7 @@ import (
 
 // partitions examines the partitions of the table of deleted records.
 func (e *examination) partitions(ctx context.Context, db *Database) error {
-	list, current, err := db.partitions(ctx, db.Pool)
+	list, current, err := db.partitions(ctx, db.catalog())
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func (e *examination) partitions(ctx context.Context, db *Database) error {
 	}
 	if withDefault >= 0 {
 		var rows bool
-		err := db.Pool.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s)", db.table(list[withDefault].Table).quoted())).Scan(&rows)
+		err := db.catalog().QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s)", db.table(list[withDefault].Table).quoted())).Scan(&rows)
 		if err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (e *examination) sliding(ctx context.Context, db *Database, list []Partitio
 		return nil //nolint:nilerr // it was told of
 	}
 	var seconds float64
-	err = db.Pool.QueryRow(ctx, fmt.Sprintf(
+	err = db.catalog().QueryRow(ctx, fmt.Sprintf(
 		"SELECT COALESCE((SELECT EXTRACT(epoch FROM now() - created_at) FROM %s ORDER BY partition, id LIMIT 1), 0)::float8",
 		db.table(last.Table).quoted())).Scan(&seconds)
 	if err != nil {
@@ -79,7 +79,7 @@ func (e *examination) sliding(ctx context.Context, db *Database, list []Partitio
 func (e *examination) recordsIndex(ctx context.Context, db *Database) error {
 	records := db.table(RecordsTable)
 	var there bool
-	err := db.Pool.QueryRow(ctx, `
+	err := db.catalog().QueryRow(ctx, `
 		SELECT EXISTS (
 			SELECT FROM pg_index i
 			WHERE i.indrelid = to_regclass($1) AND i.indisvalid AND i.indnkeyatts >= 3
@@ -96,14 +96,14 @@ func (e *examination) recordsIndex(ctx context.Context, db *Database) error {
 // detached examines partitions that were detached.
 func (e *examination) detached(ctx context.Context, db *Database) error {
 	var there bool
-	if err := db.Pool.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", db.table(DetachedTable).quoted()).Scan(&there); err != nil {
+	if err := db.catalog().QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", db.table(DetachedTable).quoted()).Scan(&there); err != nil {
 		return err
 	}
 	if !there {
 		e.add(SeverityError, db, db.table(DetachedTable), "loosefk install "+db.Name, "the table of detached partitions is missing: none can be detached")
 		return nil
 	}
-	rows, err := db.Pool.Query(ctx, fmt.Sprintf(`
+	rows, err := db.catalog().Query(ctx, fmt.Sprintf(`
 		SELECT table_name FROM %s
 		WHERE drop_after < now() - $1::interval AND to_regclass(regexp_replace(table_name, '^([^.]+)[.](.+)$', '"\1"."\2"')) IS NOT NULL
 		ORDER BY id`, db.table(DetachedTable).quoted()), doctorOverdue)
@@ -116,7 +116,7 @@ func (e *examination) detached(ctx context.Context, db *Database) error {
 	}
 	for _, name := range names {
 		table := db.table(name)
-		pending, err := db.anyPending(ctx, db.Pool, name)
+		pending, err := db.anyPending(ctx, db.catalog(), name)
 		if err != nil {
 			return err
 		}
@@ -135,7 +135,7 @@ INSERT INTO %s (fully_qualified_table_name, primary_key_value, primary_key_text)
 func (e *examination) failed(ctx context.Context, db *Database) error {
 	var count int64
 	var example *string
-	err := db.Pool.QueryRow(ctx, fmt.Sprintf("SELECT count(*), min(fully_qualified_table_name) FROM %s WHERE status = %d", db.records(), statusFailed)).
+	err := db.catalog().QueryRow(ctx, fmt.Sprintf("SELECT count(*), min(fully_qualified_table_name) FROM %s WHERE status = %d", db.records(), statusFailed)).
 		Scan(&count, &example)
 	if err == nil && count > 0 {
 		e.add(SeverityWarning, db, db.table(RecordsTable), fmt.Sprintf("DELETE FROM %s WHERE status = %d", db.records(), statusFailed),
@@ -146,7 +146,7 @@ func (e *examination) failed(ctx context.Context, db *Database) error {
 
 // pending examines the records that are not processed.
 func (e *examination) pending(ctx context.Context, db *Database) error {
-	rows, err := db.Pool.Query(ctx, fmt.Sprintf(`
+	rows, err := db.catalog().Query(ctx, fmt.Sprintf(`
 		SELECT fully_qualified_table_name, count(*),
 			COALESCE(EXTRACT(epoch FROM now() - min(created_at) FILTER (WHERE cleanup_attempts >= 0 OR consume_after < now())), 0)::float8,
 			count(*) FILTER (WHERE cleanup_attempts >= 0 AND consume_after > now())

@@ -15,7 +15,7 @@ func (e *examination) workerRights(ctx context.Context, db *Database) error {
 	records, detached := db.table(RecordsTable), db.table(DetachedTable)
 	var user, owner string
 	var owns, creates bool
-	err := db.Pool.QueryRow(ctx, `
+	err := db.catalog().QueryRow(ctx, `
 		SELECT current_user::text, pg_get_userbyid(c.relowner)::text, pg_has_role(c.relowner, 'USAGE'), has_schema_privilege($2, 'CREATE')
 		FROM pg_class c WHERE c.oid = to_regclass($1)`, db.records(), db.schema()).Scan(&user, &owner, &owns, &creates)
 	if err != nil {
@@ -76,7 +76,7 @@ func (e *examination) rights(ctx context.Context, db *Database, needs []need) er
 		var user string
 		var there, usage, hides *bool
 		var missing []string
-		err := db.Pool.QueryRow(ctx, `
+		err := db.catalog().QueryRow(ctx, `
 			SELECT current_user::text, c.oid IS NOT NULL, has_schema_privilege($2, 'USAGE'), row_security_active(c.oid),
 				ARRAY(SELECT r FROM unnest($3::text[]) r WHERE NOT has_table_privilege(c.oid, r))
 			FROM (SELECT (SELECT k.oid FROM pg_class k JOIN pg_namespace s ON s.oid = k.relnamespace
@@ -124,7 +124,7 @@ func (d *Database) hardKeys(ctx context.Context, tables []tableName) ([]hardKey,
 	for i, t := range tables {
 		names[i] = t.quoted()
 	}
-	rows, err := d.Pool.Query(ctx, `
+	rows, err := d.catalog().Query(ctx, `
 		SELECT k.conname, fn.nspname, f.relname, tn.nspname, t.relname, f.relkind::text, k.confdeltype::text,
 			(SELECT string_agg(a.attname, ', ' ORDER BY u.place) FROM unnest(k.conkey) WITH ORDINALITY AS u (num, place)
 				JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.num),

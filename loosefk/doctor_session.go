@@ -29,7 +29,7 @@ func (e *examination) session(ctx context.Context, db *Database) error {
 		return nil
 	}
 	var standby bool
-	if err := db.Pool.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
+	if err := db.catalog().QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
 		return err
 	}
 	if standby {
@@ -38,7 +38,7 @@ func (e *examination) session(ctx context.Context, db *Database) error {
 	}
 	for _, s := range sessionSettings {
 		var value, source, role, database string
-		err := db.Pool.QueryRow(ctx, "SELECT setting, source, current_user::text, current_database()::text FROM pg_settings WHERE name = $1", s.name).
+		err := db.catalog().QueryRow(ctx, "SELECT setting, source, current_user::text, current_database()::text FROM pg_settings WHERE name = $1", s.name).
 			Scan(&value, &source, &role, &database)
 		if err != nil {
 			return err
@@ -82,7 +82,7 @@ type columnDefault struct {
 // which the trigger relies on, and records that nobody loads because of it.
 func (e *examination) defaults(ctx context.Context, db *Database) error {
 	records := db.table(RecordsTable)
-	rows, err := db.Pool.Query(ctx, `
+	rows, err := db.catalog().Query(ctx, `
 		SELECT a.attname::text, COALESCE(pg_get_expr(d.adbin, d.adrelid), '')
 		FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 		WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a.attidentity = ''`, db.records())
@@ -115,7 +115,7 @@ func (e *examination) defaults(ctx context.Context, db *Database) error {
 			"the column %s has %s: %s", c.column, what, c.text)
 	}
 	var timeless bool
-	err = db.Pool.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE status = %d AND consume_after IS NULL)", db.records(), statusPending)).Scan(&timeless)
+	err = db.catalog().QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE status = %d AND consume_after IS NULL)", db.records(), statusPending)).Scan(&timeless)
 	if err == nil && timeless {
 		e.add(SeverityError, db, records, fmt.Sprintf("UPDATE %s SET consume_after = now() WHERE status = %d AND consume_after IS NULL", db.records(), statusPending),
 			"pending records have no time in consume_after: nobody works them off")

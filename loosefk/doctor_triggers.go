@@ -25,7 +25,7 @@ type trigger struct {
 // triggersOn lists the triggers on a table and its partitions; a table without
 // has one entry with no name.
 func (d *Database) triggersOn(ctx context.Context, parent tableName) ([]trigger, error) {
-	rows, err := d.Pool.Query(ctx, `
+	rows, err := d.catalog().Query(ctx, `
 		SELECT n.nspname, c.relname, c.oid = to_regclass($1), c.relkind = 'p' OR c.relispartition,
 			t.tgname, COALESCE(t.tgenabled::text, ''), COALESCE(t.tgfoid = to_regprocedure($3), false),
 			COALESCE(t.tgargs, ''),
@@ -101,7 +101,7 @@ func (e *examination) triggers(ctx context.Context, db *Database, parent tableNa
 		return nil
 	}
 	var changes bool
-	err = db.Pool.QueryRow(ctx, `
+	err = db.catalog().QueryRow(ctx, `
 		SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgfoid = to_regprocedure($2) AND tgenabled IN ('O', 'A'))`,
 		parent.quoted(), db.function(keyChangeFunction)).Scan(&changes)
 	if err == nil && !changes {
@@ -137,7 +137,7 @@ func dropTrigger(on tableName, name string) string {
 // strayTriggers finds tables with a trigger that are no parents: their records
 // pile up.
 func (e *examination) strayTriggers(ctx context.Context, db *Database) error {
-	rows, err := db.Pool.Query(ctx, `
+	rows, err := db.catalog().Query(ctx, `
 		SELECT DISTINCT n.nspname, c.relname
 		FROM pg_trigger t
 		JOIN pg_class c ON c.oid = COALESCE((SELECT relid FROM pg_partition_ancestors(t.tgrelid) a (relid)

@@ -20,7 +20,7 @@ const (
 // is none. Nobody could work them off, and they would keep their partition attached
 // for ever. It returns how many they were.
 func (d *Database) fail(ctx context.Context, parents []tableName) (failed int, err error) {
-	list, _, err := d.partitions(ctx, d.Pool)
+	list, _, err := d.partitions(ctx, d.catalog())
 	if err != nil {
 		return 0, err
 	}

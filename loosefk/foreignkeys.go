@@ -98,8 +98,8 @@ func ForeignKeys(ctx context.Context, dbs Databases, defs Definitions) ([]Foreig
 
 // place tells one database from all others, by whatever address it is reached.
 func (d *Database) place(ctx context.Context) (place string, err error) {
-	err = d.Pool.QueryRow(ctx, `
-		SELECT oid || '/' || EXTRACT(epoch FROM pg_postmaster_start_time())
+	err = d.catalog().QueryRow(ctx, `
+		SELECT oid::text || '/' || EXTRACT(epoch FROM pg_postmaster_start_time())::text
 		FROM pg_database WHERE datname = current_database()`).Scan(&place)
 	return place, err
 }
@@ -108,7 +108,7 @@ func (d *Database) place(ctx context.Context) (place string, err error) {
 func (d *Database) foreignKeys(ctx context.Context, fn func(oid uint32, k ForeignKey)) error {
 	return pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// PostgreSQL qualifies the names that it can't see.
-		if _, err := tx.Exec(ctx, "SET LOCAL search_path = pg_catalog"); err != nil {
+		if _, err := tx.Exec(ctx, pinPath); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, `

@@ -128,7 +128,7 @@ func (r *reversal) traces(ctx context.Context, db *Database, parent string) (yes
 	if err != nil || !installed {
 		return false, err
 	}
-	err = db.Pool.QueryRow(ctx, fmt.Sprintf(`
+	err = db.catalog().QueryRow(ctx, fmt.Sprintf(`
 		SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgfoid IN (to_regprocedure($2), to_regprocedure($3)))
 			OR EXISTS (SELECT FROM %s WHERE fully_qualified_table_name = $4 AND status = %d)`, db.records(), statusPending),
 		db.table(parent).quoted(), db.function(trackFunction), db.function(overrideFunction), db.table(parent).String()).Scan(&yes)
@@ -223,7 +223,7 @@ func (r *reversal) obstacle(ctx context.Context, ref reference) (string, error) 
 		return fmt.Sprintf("%s is in database %s and %s in %s: a foreign key can't cross them", ref.Child, ref.childDB.Name, ref.Parent, ref.parentDB.Name), nil
 	}
 	var orphans, pending int64
-	err = ref.childDB.Pool.QueryRow(ctx, fmt.Sprintf(
+	err = ref.childDB.catalog().QueryRow(ctx, fmt.Sprintf(
 		"SELECT count(*) FROM %s c WHERE c.%s IS NOT NULL AND NOT EXISTS (SELECT FROM %s p WHERE p.%s = c.%[2]s)",
 		ref.child.quoted(), quote(ref.Column), ref.parent.quoted(), quote(ref.key.column))).Scan(&orphans)
 	if err != nil {
@@ -232,7 +232,7 @@ func (r *reversal) obstacle(ctx context.Context, ref reference) (string, error) 
 	if installed, err := ref.parentDB.Installed(ctx); err != nil {
 		return "", err
 	} else if installed {
-		err = ref.parentDB.Pool.QueryRow(ctx, fmt.Sprintf(
+		err = ref.parentDB.catalog().QueryRow(ctx, fmt.Sprintf(
 			"SELECT count(*) FROM %s WHERE fully_qualified_table_name = $1 AND status = %d", ref.parentDB.records(), statusPending),
 			ref.parent.String()).Scan(&pending)
 		if err != nil {

@@ -249,7 +249,7 @@ func dropSQL(k ForeignKey) string {
 // the rest is checked. A partitioned table can't have a key that isn't checked
 // yet, so there the orphans come first.
 func restoreSQL(k ForeignKey, action Action) []string {
-	missing := fmt.Sprintf("NOT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE conrelid = %s::regclass AND conname = %s)",
+	missing := fmt.Sprintf("NOT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE conrelid = %s::regclass::oid AND conname = %s)",
 		literal(k.child.quoted()), literal(k.Constraint))
 	add := addKey(k)
 	if k.partitioned {
@@ -281,7 +281,7 @@ BEGIN
     LOOP
         WITH orphans AS MATERIALIZED (
             SELECT c.tableoid AS part, c.ctid AS tid FROM {child} c
-            WHERE c.{column} IS NOT NULL AND NOT EXISTS (SELECT FROM {parent} p WHERE p.{key} = c.{column})
+            WHERE c.{column} IS NOT NULL AND NOT EXISTS (SELECT FROM {parent} p WHERE p.{key} OPERATOR(pg_catalog.=) c.{column})
             LIMIT 1000 FOR UPDATE OF c
         )
         ` + change + `
@@ -298,11 +298,11 @@ func orphansReportSQL(k ForeignKey) string {
 DECLARE
     orphans bigint;
 BEGIN
-    SELECT count(*) INTO orphans FROM {child} c
-    WHERE c.{column} IS NOT NULL AND NOT EXISTS (SELECT FROM {parent} p WHERE p.{key} = c.{column});
+    SELECT pg_catalog.count(*) INTO orphans FROM {child} c
+    WHERE c.{column} IS NOT NULL AND NOT EXISTS (SELECT FROM {parent} p WHERE p.{key} OPERATOR(pg_catalog.=) c.{column});
     IF orphans > 0 THEN
         RAISE foreign_key_violation USING
-            MESSAGE = format('%s rows of %s refer to rows of %s that are gone', orphans, {child_name}, {parent_name}),
+            MESSAGE = pg_catalog.format('%s rows of %s refer to rows of %s that are gone', orphans, {child_name}, {parent_name}),
             HINT = 'Remove them or clear the column, then run this again.';
     END IF;
 END;
@@ -320,8 +320,8 @@ func trackedSQL(s Schema, parent tableName) string {
 BEGIN
     IF NOT EXISTS (
         SELECT FROM pg_catalog.pg_trigger
-        WHERE tgrelid = {t_literal}::regclass AND tgenabled <> 'D'
-            AND tgfoid IN (to_regprocedure({track_literal}), to_regprocedure({override_literal}))
+        WHERE tgrelid = {t_literal}::regclass::oid AND tgenabled <> 'D'
+            AND tgfoid IN (to_regprocedure({track_literal})::oid, to_regprocedure({override_literal})::oid)
     ) THEN
         RAISE EXCEPTION 'nothing records what is deleted from %', {t_name}
             USING HINT = 'Run the migration that tracks its deletions first.';

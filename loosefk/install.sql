@@ -1,5 +1,8 @@
 DO $install$
 DECLARE
+    -- Until the end nothing is found in schemas where others may create operators.
+    search_path_before text := pg_catalog.current_setting('search_path');
+    search_path_pinned text := pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     home oid := {schema_literal}::regnamespace;
     names text[] := ARRAY[{function_names}];
     installed int := COALESCE((SELECT substring(p.prosrc FROM '[0-9]+')::int FROM pg_catalog.pg_proc p
@@ -37,6 +40,7 @@ BEGIN
     END LOOP;
     IF installed > {version} THEN
         RAISE NOTICE 'version % of loose foreign keys is installed: this one, {version}, leaves it as it is', installed;
+        PERFORM set_config('search_path', search_path_before, true);
         RETURN;
     END IF;
     CREATE SEQUENCE IF NOT EXISTS {schema}.loose_foreign_keys_deleted_records_id_seq;
@@ -117,5 +121,6 @@ BEGIN
                 {track_name}, {override_name}, {key_change_name}, {track_table_name}, o.owner);
         END LOOP;
     END IF;
+    PERFORM set_config('search_path', search_path_before, true);
 END;
 $install$;

@@ -69,7 +69,7 @@ type key struct {
 func (d *Database) key(ctx context.Context, parent tableName) (k key, err error) {
 	var args []byte
 	var overrides bool
-	err = d.Pool.QueryRow(ctx, `
+	err = d.catalog().QueryRow(ctx, `
 		SELECT a.attname::text, `+kindSQL+`, g.tgargs, COALESCE(g.tgfoid = to_regprocedure($3), false)
 		FROM pg_class c
 		JOIN LATERAL (`+keyColumnOf("c.oid")+`) k (name) ON k.name IS NOT NULL

@@ -44,9 +44,9 @@ func (l AdvisoryLock) Hold(ctx context.Context, db *Database, name string, fn fu
 		tx.Rollback(ctx) //nolint:errcheck // it only releases the lock
 	}()
 	// PostgreSQL has a transaction_timeout from 17 on. It would end a long drain.
-	err = tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0)),
-		set_config('idle_in_transaction_session_timeout', $2, true),
-		(SELECT count(set_config(s.name, '0', true)) FROM pg_settings s WHERE s.name = 'transaction_timeout')`,
+	err = tx.QueryRow(ctx, `SELECT pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended($1, 0)),
+		pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true),
+		(SELECT pg_catalog.count(pg_catalog.set_config(s.name, '0', true)) FROM pg_settings s WHERE s.name = 'transaction_timeout')`,
 		name, milliseconds(l.Loss)).Scan(&held, nil, nil)
 	if err != nil {
 		return false, fmt.Errorf("taking lock %s: %w", name, err)

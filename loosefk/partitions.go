@@ -72,7 +72,7 @@ func (d *Database) slide(ctx context.Context, o slideOptions) (Slid, error) {
 // Partitions lists the partitions that are attached, by value, the default
 // partition last.
 func (d *Database) Partitions(ctx context.Context) ([]Partition, error) {
-	list, current, err := d.partitions(ctx, d.Pool)
+	list, current, err := d.partitions(ctx, d.catalog())
 	if err != nil {
 		return nil, fmt.Errorf("listing the partitions of %s: %w", RecordsTable, err)
 	}
@@ -169,6 +169,9 @@ func (d *Database) underLock(ctx context.Context, o slideOptions, fn func(tx pgx
 	var err error
 	for attempt := range o.tries {
 		err = pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, pinPath); err != nil {
+				return err
+			}
 			if _, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", milliseconds(o.lockWait)); err != nil {
 				return err
 			}
@@ -193,7 +196,7 @@ func (d *Database) underLock(ctx context.Context, o slideOptions, fn func(tx pgx
 // what the default partition caught meanwhile. Where it leads to an older one, no
 // record comes into the newest, which then never gets old enough for a next one.
 func (d *Database) repairDefault(ctx context.Context, o slideOptions, s *Slid) error {
-	list, current, err := d.partitions(ctx, d.Pool)
+	list, current, err := d.partitions(ctx, d.catalog())
 	if err != nil {
 		return err
 	}
@@ -201,7 +204,7 @@ func (d *Database) repairDefault(ctx context.Context, o slideOptions, s *Slid) e
 		if err := d.underLock(ctx, o, func(tx pgx.Tx) error { return d.setDefault(ctx, tx, s) }); err != nil {
 			return err
 		}
-		if list, _, err = d.partitions(ctx, d.Pool); err != nil {
+		if list, _, err = d.partitions(ctx, d.catalog()); err != nil {
 			return err
 		}
 	}
@@ -245,7 +248,7 @@ func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Slid) error {
 func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *Slid) error {
 	for {
 		// Whether there are any is asked first: else the plan may go through all records.
-		tag, err := d.Pool.Exec(ctx, fmt.Sprintf(`
+		tag, err := d.catalog().Exec(ctx, fmt.Sprintf(`
 			UPDATE %[1]s SET partition = $1
 			WHERE EXISTS (SELECT FROM %[2]s)
 				AND (partition, id) IN (SELECT partition, id FROM %[2]s LIMIT 1000 FOR UPDATE SKIP LOCKED)`,
@@ -262,7 +265,7 @@ func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *
 // addNext adds a partition and leads the column's default there when the first
 // row of the newest one is old enough.
 func (d *Database) addNext(ctx context.Context, o slideOptions, s *Slid) error {
-	list, _, err := d.partitions(ctx, d.Pool)
+	list, _, err := d.partitions(ctx, d.catalog())
 	if err != nil {
 		return err
 	}
@@ -344,7 +347,7 @@ func (d *Database) detachSettled(ctx context.Context, o slideOptions, s *Slid) e
 			continue
 		}
 		// A look without locks spares everybody the wait for the likely answer.
-		if pending, err := d.anyPending(ctx, d.Pool, p.Table); err != nil || pending {
+		if pending, err := d.anyPending(ctx, d.catalog(), p.Table); err != nil || pending {
 			if err != nil {
 				return err
 			}
@@ -398,7 +401,7 @@ func (d *Database) anyPending(ctx context.Context, db DB, table string) (pending
 // dropDetached drops detached partitions whose retention is over, unless someone
 // has attached one again or it has pending records.
 func (d *Database) dropDetached(ctx context.Context, o slideOptions, s *Slid) error {
-	rows, err := d.Pool.Query(ctx, fmt.Sprintf(
+	rows, err := d.catalog().Query(ctx, fmt.Sprintf(
 		"SELECT table_name FROM %s WHERE drop_after < now() ORDER BY id", d.table(DetachedTable).quoted()))
 	if err != nil {
 		return err

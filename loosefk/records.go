@@ -44,7 +44,7 @@ const (
 // Each partition's index is asked for its own first ones.
 func (d *Database) load(ctx context.Context, parent tableName, which lane, limit int, without []record) (pending []record, err error) {
 	var unfit []record // their key isn't of the type that the parent's is
-	list, current, err := d.partitions(ctx, d.Pool)
+	list, current, err := d.partitions(ctx, d.catalog())
 	if err != nil {
 		return nil, err
 	}
@@ -104,6 +104,7 @@ func (d *Database) load(ctx context.Context, parent tableName, which lane, limit
 // until it has analyzed the table anew.
 func indexed(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, scan func(pgx.Rows) error) error {
 	b := new(pgx.Batch)
+	b.Queue(pinPath)
 	b.Queue("SELECT set_config('enable_seqscan', 'off', true)")
 	q := b.Queue(sql, args...)
 	if scan != nil {
@@ -207,7 +208,7 @@ func (d *Database) attempted(ctx context.Context, stuck, cut []record, o Options
 // before all others, in a lane with a quota of its own. Without ids it is for
 // all that are pending. It returns how many records that were.
 func (d *Database) Expedite(ctx context.Context, parent string, ids ...int64) (int64, error) {
-	tag, err := d.Pool.Exec(ctx, fmt.Sprintf(`
+	tag, err := d.catalog().Exec(ctx, fmt.Sprintf(`
 		UPDATE %s SET consume_after = '-infinity'
 		WHERE fully_qualified_table_name = $1 AND status = 1 AND ($2::bigint[] IS NULL OR primary_key_value = ANY ($2))`,
 		d.records()), d.table(parent).String(), ids)
@@ -223,7 +224,7 @@ func (d *Database) ExpediteKeys(ctx context.Context, parent string, keys ...stri
 	if err != nil {
 		return 0, err
 	}
-	tag, err := d.Pool.Exec(ctx, fmt.Sprintf(`
+	tag, err := d.catalog().Exec(ctx, fmt.Sprintf(`
 		UPDATE %s d SET consume_after = '-infinity'
 		WHERE fully_qualified_table_name = $1 AND status = 1 AND %s = ANY ($2::text[])`, d.records(), key.recorded("d")),
 		d.table(parent).String(), keys)
@@ -239,7 +240,7 @@ func (d *Database) tracked(ctx context.Context, parents []tableName) ([]tableNam
 	for i, p := range parents {
 		names[i] = p.quoted()
 	}
-	rows, err := d.Pool.Query(ctx, `
+	rows, err := d.catalog().Query(ctx, `
 		SELECT w.place - 1 FROM unnest($1::text[]) WITH ORDINALITY AS w (name, place)
 		WHERE EXISTS (
 			SELECT FROM pg_trigger t

@@ -11,7 +11,7 @@ import (
 
 // Installed says whether the table of deleted records is in a database.
 func (d *Database) Installed(ctx context.Context) (ok bool, err error) {
-	err = d.Pool.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", d.records()).Scan(&ok)
+	err = d.catalog().QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", d.records()).Scan(&ok)
 	if err != nil {
 		return false, fmt.Errorf("looking for %s in database %s: %w", d.records(), d.Name, err)
 	}
@@ -37,7 +37,7 @@ func (d *Database) RepairDefault(ctx context.Context) (Slid, error) {
 // addMissing adds a partition with a number and the default partition, if there
 // is none.
 func (d *Database) addMissing(ctx context.Context, o slideOptions, s *Slid) error {
-	list, _, err := d.partitions(ctx, d.Pool)
+	list, _, err := d.partitions(ctx, d.catalog())
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (d *Database) addPartition(ctx context.Context, tx pgx.Tx, table tableName,
 
 // IsPartitioned says whether a table is there and partitioned.
 func (d *Database) IsPartitioned(ctx context.Context, table string) (yes bool, err error) {
-	err = d.Pool.QueryRow(ctx, "SELECT COALESCE((SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass($1)), false)",
+	err = d.catalog().QueryRow(ctx, "SELECT COALESCE((SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass($1)), false)",
 		d.table(table).quoted()).Scan(&yes)
 	if err != nil {
 		return false, fmt.Errorf("looking at table %s in database %s: %w", table, d.Name, err)

@@ -19,7 +19,10 @@ type reference struct {
 	child, parent     tableName
 	targetType        string   // SQL type of the target column
 	conditionTypes    []string // of the conditions' columns
-	key               key      // of the parent
+	// targetEquals and conditionEquals are the operators that compare their values.
+	targetEquals    string
+	conditionEquals []string
+	key             key // of the parent
 }
 
 // local says whether parent and child live in one database.
@@ -48,6 +51,7 @@ func (rs references) parents(db *Database) []tableName {
 // column is what a database says of a column.
 type column struct {
 	typ     string
+	equals  string  // the operator for its values, by its schema's name
 	kind    keyKind // "" if no key can have the type
 	notNull bool
 }
@@ -95,7 +99,7 @@ func lookUp(ctx context.Context, dbs Databases, defs Definitions) (references, t
 	found := tables{}
 	for db, names := range wanted {
 		var err error
-		if found[db], err = describe(ctx, db.Pool, names); err != nil {
+		if found[db], err = describe(ctx, db.catalog(), names); err != nil {
 			return nil, nil, fmt.Errorf("looking up the tables of database %s: %w", db.Name, err)
 		}
 	}
@@ -149,7 +153,7 @@ func (r *reference) complete(found tables) (problems Problems) {
 	}
 	if r.OnDelete == UpdateColumnTo {
 		t := column(r.TargetColumn)
-		r.targetType = t.typ
+		r.targetType, r.targetEquals = t.typ, t.equals
 		if t.notNull && r.TargetValue == nil {
 			fail("column %s of %s is NOT NULL: target_value can't be null", r.TargetColumn, r.child)
 		}
@@ -157,9 +161,10 @@ func (r *reference) complete(found tables) (problems Problems) {
 			fail("target_value %s is another time in each query: give one that stays", *r.TargetValue)
 		}
 	}
-	r.conditionTypes = nil
+	r.conditionTypes, r.conditionEquals = nil, nil
 	for _, cond := range r.Conditions {
-		r.conditionTypes = append(r.conditionTypes, column(cond.Column).typ)
+		c := column(cond.Column)
+		r.conditionTypes, r.conditionEquals = append(r.conditionTypes, c.typ), append(r.conditionEquals, c.equals)
 	}
 	return problems
 }
@@ -185,7 +190,9 @@ func describe(ctx context.Context, db DB, names []tableName) (map[tableName]tabl
 	found := map[tableName]table{}
 	rows, err := db.Query(ctx, `
 		SELECT n.nspname, c.relname, c.relkind::text, a.attname, format_type(a.atttypid, a.atttypmod),
-			COALESCE(`+kindSQL+`, ''), a.attnotnull, COALESCE((`+keyColumnOf("c.oid")+`), '')
+			COALESCE(`+kindSQL+`, ''), a.attnotnull, COALESCE((`+keyColumnOf("c.oid")+`), ''),
+			COALESCE((SELECT o.nspname FROM pg_type b JOIN pg_namespace o ON o.oid = b.typnamespace
+				WHERE b.oid = CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END AND b.typtype = 'b' AND b.typcategory <> 'A'), 'pg_catalog')
 		FROM (SELECT DISTINCT * FROM unnest($1::text[], $2::text[])) AS w (schema, name)
 		JOIN pg_namespace n ON n.nspname = w.schema
 		JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
@@ -195,17 +202,17 @@ func describe(ctx context.Context, db DB, names []tableName) (map[tableName]tabl
 		return nil, err
 	}
 	var n tableName
-	var kind, keyColumn string
+	var kind, keyColumn, operators string
 	var name, typ *string
 	var columnKind keyKind
 	var notNull *bool
-	_, err = pgx.ForEachRow(rows, []any{&n.schema, &n.table, &kind, &name, &typ, &columnKind, &notNull, &keyColumn}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&n.schema, &n.table, &kind, &name, &typ, &columnKind, &notNull, &keyColumn, &operators}, func() error {
 		t, ok := found[n]
 		if !ok {
 			t = table{kind: kind, columns: map[string]column{}, key: keyColumn}
 		}
 		if name != nil {
-			t.columns[*name] = column{*typ, columnKind, *notNull}
+			t.columns[*name] = column{*typ, "OPERATOR(" + quote(operators) + ".=)", columnKind, *notNull}
 		}
 		found[n] = t
 		return nil
@@ -362,7 +369,7 @@ func (rs references) parentPartitions(ctx context.Context) (problems Problems, e
 // root is the partitioned table to which a table belongs, or the table itself.
 func (d *Database) root(ctx context.Context, t tableName) (tableName, error) {
 	root := t
-	err := d.Pool.QueryRow(ctx, `
+	err := d.catalog().QueryRow(ctx, `
 		SELECT n.nspname, r.relname FROM pg_class c
 		JOIN pg_class r ON r.oid = pg_partition_root(c.oid)
 		JOIN pg_namespace n ON n.oid = r.relnamespace

@@ -107,6 +107,8 @@ func (s Schema) UntrackRecordDeletionsSQL(table string) string {
 	return s.expand(`
 DO $$
 DECLARE
+    search_path_before text := pg_catalog.current_setting('search_path');
+    search_path_pinned text := pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     t record;
 BEGIN
     FOR t IN
@@ -118,6 +120,7 @@ BEGIN
     LOOP
         EXECUTE format('DROP TRIGGER %I ON %s', t.trigger, t.name);
     END LOOP;
+    PERFORM set_config('search_path', search_path_before, true);
 END;
 $$;`, "{t_literal}", literal(s.name(table).quoted()))
 }
@@ -219,6 +222,8 @@ func (s Schema) UnguardInsertsSQL(child, column string) string {
 	return s.expand(`
 DO $$
 DECLARE
+    search_path_before text := pg_catalog.current_setting('search_path');
+    search_path_pinned text := pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     t regclass;
 BEGIN
     FOR t IN
@@ -231,6 +236,7 @@ BEGIN
             EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', {update_name}, t);
         END IF;
     END LOOP;
+    PERFORM set_config('search_path', search_path_before, true);
 END;
 $$;`, "{c_literal}", literal(s.name(child).quoted()),
 		"{insert_name}", literal(guardName(column, "insert")), "{update_name}", literal(guardName(column, "update")))

@@ -42,7 +42,7 @@ func (r reference) statement(limit, perParent int, skipLocked bool) (sql string,
 	}
 	alive := ""
 	if r.local() { // OFFSET makes it one probe of the key for each parent
-		alive = fmt.Sprintf("WHERE NOT EXISTS (SELECT FROM %s x WHERE x.%s = p.id OFFSET 0)", r.parent.quoted(), quote(r.key.column))
+		alive = fmt.Sprintf("WHERE NOT EXISTS (SELECT FROM %s x WHERE x.%s OPERATOR(pg_catalog.=) p.id OFFSET 0)", r.parent.quoted(), quote(r.key.column))
 	}
 	skip := ""
 	if skipLocked {
@@ -51,7 +51,7 @@ func (r reference) statement(limit, perParent int, skipLocked bool) (sql string,
 	return fmt.Sprintf(`
 		WITH victims AS MATERIALIZED (
 			SELECT p.place, v.part, v.tid
-			FROM unnest(%s) WITH ORDINALITY AS p (id, place)
+			FROM pg_catalog.unnest(%s) WITH ORDINALITY AS p (id, place)
 			CROSS JOIN LATERAL (
 				SELECT c.tableoid AS part, c.ctid AS tid FROM %s c
 				WHERE %s
@@ -72,22 +72,23 @@ func (r reference) statement(limit, perParent int, skipLocked bool) (sql string,
 // up, and the value of the target column where there is one. arg makes a
 // parameter of a value.
 func (r reference) children(arg func(value any) string) (where, value string) {
-	all := []string{"c." + quote(r.Column) + " = p.id"}
+	all := []string{"c." + quote(r.Column) + " OPERATOR(pg_catalog.=) p.id"}
 	for i, cond := range r.Conditions {
 		var any []string
 		for _, v := range cond.Values {
 			if v == nil {
 				any = append(any, fmt.Sprintf("c.%s IS NULL", quote(cond.Column)))
 			} else {
-				any = append(any, fmt.Sprintf("c.%s = CAST(%s::text AS %s)", quote(cond.Column), arg(*v), r.conditionTypes[i]))
+				any = append(any, fmt.Sprintf("c.%s %s CAST(%s::text AS %s)", quote(cond.Column), r.conditionEquals[i], arg(*v), r.conditionTypes[i]))
 			}
 		}
 		all = append(all, "("+strings.Join(any, " OR ")+")")
 	}
 	if r.OnDelete == UpdateColumnTo {
 		value = fmt.Sprintf("CAST(%s::text AS %s)", arg(r.TargetValue), r.targetType)
-		// NULL is distinct from a value, and not unequal to it.
-		all = append(all, fmt.Sprintf("c.%s IS DISTINCT FROM %s", quote(r.TargetColumn), value))
+		// IS DISTINCT FROM, which can't name its operator: NULL is distinct from a value,
+		// and not unequal to it.
+		all = append(all, fmt.Sprintf("(c.%[1]s %[2]s %[3]s) IS NOT TRUE AND (c.%[1]s IS NOT NULL OR %[3]s IS NOT NULL)", quote(r.TargetColumn), r.targetEquals, value))
 	}
 	return strings.Join(all, " AND "), value
 }
@@ -105,9 +106,9 @@ func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args
 	ctx, cancel := context.WithTimeout(ctx, 2*t.statement+answerTime) // the check is a statement too
 	defer cancel()
 	b := new(pgx.Batch)
-	b.Queue(`SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
-			set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true),
-			set_config('row_security', 'off', true)`,
+	b.Queue(`SELECT pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('statement_timeout', $2, true),
+			pg_catalog.set_config('enable_bitmapscan', 'off', true), pg_catalog.set_config('enable_seqscan', 'off', true),
+			pg_catalog.set_config('row_security', 'off', true)`,
 		milliseconds(t.lock), milliseconds(t.statement))
 	b.Queue(sql, args...).Query(scan)
 	for _, sql := range check {
@@ -120,6 +121,7 @@ func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args
 // hide rows: those that aren't seen would count as gone.
 func collect[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args []any, row pgx.RowToFunc[T]) (list []T, err error) {
 	b := new(pgx.Batch)
+	b.Queue(pinPath)
 	b.Queue("SELECT set_config('row_security', 'off', true)")
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
 		list, err = pgx.CollectRows(rows, row)
@@ -135,7 +137,7 @@ func (r reference) change(ctx context.Context, t timeouts, ids []parentKey, limi
 	sql, args := r.statement(limit, perParent, skipLocked)
 	var check []string
 	if r.local() { // while the statement waited for children, their parent may have come back
-		check = []string{fmt.Sprintf("SELECT 1 / (NOT EXISTS (SELECT FROM %s WHERE %s = ANY (%s)))::int", r.parent.quoted(), quote(r.key.column), r.key.list("$1"))}
+		check = []string{fmt.Sprintf("SELECT 1 / (NOT EXISTS (SELECT FROM %s WHERE %s OPERATOR(pg_catalog.=) ANY (%s)))::int", r.parent.quoted(), quote(r.key.column), r.key.list("$1"))}
 	}
 	err = bound(ctx, r.childDB.Pool, t, sql, append([]any{ids}, args...), func(rows pgx.Rows) error {
 		var f found

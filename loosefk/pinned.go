@@ -1,0 +1,114 @@
+package loosefk
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// pinned runs statements of which nothing is found in a schema where others may create
+// operators and functions: one that fits the arguments better than PostgreSQL's own
+// would run with the caller's rights. Each statement is a transaction. What fires
+// triggers of an application's doesn't run by it: these may rely on the search path,
+// and the statement has to name its operators (see equals).
+type pinned struct{ pool *pgxpool.Pool }
+
+// pinPath sets the search path until the end of the transaction. The schema of
+// temporary objects comes last; unnamed, it would be searched first for tables.
+const pinPath = "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)"
+
+// catalog reads, without a transaction of the caller's.
+func (d *Database) catalog() pinned { return pinned{d.Pool} }
+
+// Exec is DB's.
+func (p pinned) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
+	b := new(pgx.Batch)
+	b.Queue(pinPath)
+	b.Queue(sql, args...).Exec(func(t pgconn.CommandTag) error { tag = t; return nil })
+	return tag, p.pool.SendBatch(ctx, b).Close()
+}
+
+// Query is DB's.
+func (p pinned) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	b := new(pgx.Batch)
+	b.Queue(pinPath)
+	b.Queue(sql, args...)
+	results := p.pool.SendBatch(ctx, b)
+	_, err := results.Exec()
+	var rows pgx.Rows
+	if err == nil {
+		rows, err = results.Query()
+	}
+	if err != nil {
+		results.Close() //nolint:errcheck // the first error counts
+		return nil, err
+	}
+	return &pinnedRows{Rows: rows, results: results}, nil
+}
+
+// QueryRow is DB's.
+func (p pinned) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, err := p.Query(ctx, sql, args...)
+	return pinnedRow{rows, err}
+}
+
+// pinnedRows end their batch.
+type pinnedRows struct {
+	pgx.Rows
+	results pgx.BatchResults
+	err     error
+	closed  bool
+}
+
+// Next is pgx.Rows's.
+func (r *pinnedRows) Next() bool {
+	if r.Rows.Next() {
+		return true
+	}
+	r.Close()
+	return false
+}
+
+// Close is pgx.Rows's.
+func (r *pinnedRows) Close() {
+	if r.closed {
+		return
+	}
+	r.closed = true
+	r.Rows.Close()
+	r.err = r.results.Close()
+}
+
+// Err is pgx.Rows's.
+func (r *pinnedRows) Err() error {
+	if err := r.Rows.Err(); err != nil {
+		return err
+	}
+	return r.err
+}
+
+type pinnedRow struct {
+	rows pgx.Rows
+	err  error
+}
+
+// Scan is pgx.Row's.
+func (r pinnedRow) Scan(dest ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
+}

@@ -1,0 +1,147 @@
+package loosefk
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A role that may create in a schema of the worker's search path plants operators and
+// functions there that fit the worker's arguments better than PostgreSQL's own. None
+// of them runs with the rights of the worker, doctor, audit, validate or convert.
+func TestPlantedOperators(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, `
+		CREATE TYPE mood AS ENUM ('good', 'bad');
+		CREATE TABLE parents (id varchar(20) PRIMARY KEY);
+		CREATE TABLE children (n bigserial PRIMARY KEY, ref varchar(20), kind varchar(20), mood mood, state varchar(20));
+		CREATE INDEX ON children (ref, state);
+		CREATE TABLE others (n bigserial PRIMARY KEY, ref varchar(20) CONSTRAINT fk_others REFERENCES parents ON DELETE CASCADE);
+		CREATE INDEX ON others (ref)`)
+	db := install(t, pool, "parents")
+	evil, own := newRole(t, pool, "planter", "GRANT CREATE, USAGE ON SCHEMA public TO $role")
+	exec(t, own, `CREATE TEMP TABLE mine (x int);
+		CREATE FUNCTION public.caught(what text) RETURNS boolean LANGUAGE plpgsql AS $$
+		BEGIN
+			IF current_user <> '`+evil+`' THEN RAISE EXCEPTION 'PLANTED: % runs as %', what, current_user; END IF;
+			RETURN true;
+		END $$`)
+	types := []string{"varchar", "text", "name", "oid", "regclass", "regprocedure", "regnamespace", "regtype", "int2", "int4", "int8", `"char"`, "public.mood", "tid"}
+	n := 0
+	for _, left := range types {
+		for _, right := range types {
+			for _, op := range []string{"=", "<>", "||", ">", "<"} {
+				n++
+				result := "boolean"
+				if op == "||" {
+					result = "text"
+				}
+				exec(t, own, fmt.Sprintf(`CREATE FUNCTION public.op_%[1]d(%[2]s, %[3]s) RETURNS %[4]s LANGUAGE sql AS 'SELECT public.caught(''%[5]s'')::%[4]s';
+					CREATE OPERATOR public.%[6]s (LEFTARG = %[2]s, RIGHTARG = %[3]s, FUNCTION = public.op_%[1]d)`,
+					n, left, right, result, strings.ReplaceAll(left+" "+op+" "+right, "'", ""), op))
+			}
+		}
+	}
+	for _, f := range []string{"starts_with(name, text)", "quote_ident(name)", "format(text, name)", "format(text, text)", "min(varchar)", "left(name, int4)",
+		"concat(text)", "pg_get_expr(pg_node_tree, regclass)", "to_regclass(varchar)", "char_length(name)", "length(name)", "lower(name)", "replace(name, text, text)"} {
+		exec(t, own, "CREATE FUNCTION public."+f+" RETURNS text LANGUAGE sql AS 'SELECT public.caught(''"+f+"'')::text'")
+	}
+	exec(t, own, "CREATE FUNCTION public.starts_with_any(text, text) RETURNS text LANGUAGE sql AS 'SELECT public.caught(''count'')::text';"+
+		"CREATE FUNCTION public.hashtextextended(text, int4) RETURNS int8 LANGUAGE sql AS 'SELECT public.caught(''hashtextextended'')::int::int8';"+
+		"CREATE FUNCTION public.unnest(text[]) RETURNS SETOF text LANGUAGE sql AS 'SELECT public.caught(''unnest'')::text';"+
+		"CREATE AGGREGATE public.count(text) (SFUNC = public.starts_with_any, STYPE = text)")
+	definitions := `children:
+  - {table: parents, column: ref, on_delete: update_column_to, target_column: state, target_value: x,
+     conditions: [{column: kind, value: [a, null]}, {column: mood, value: good}]}
+`
+	defs := parse(t, definitions)
+	fill := "INSERT INTO parents VALUES ('a'), ('b'), ('c'); INSERT INTO children (ref, kind, mood) SELECT p.id, 'a', 'good' FROM parents p"
+	exec(t, pool, "SET search_path = pg_catalog; SET search_path = public; "+fill)
+	dbs := Databases{db}
+	w, err := New(Options{Databases: dbs, Definitions: defs})
+	must(t, err)
+	for _, step := range []struct {
+		name string
+		run  func() error
+	}{
+		{"validate", func() error { return Validate(t.Context(), dbs, defs) }},
+		{"a delete", func() error {
+			_, err := pool.Exec(t.Context(), `DELETE FROM parents WHERE id OPERATOR(pg_catalog.<>) 'c'`)
+			return err
+		}},
+		{"run", func() error {
+			r, err := w.RunOnce(t.Context(), "main")
+			if err == nil && r.Updates != 2 {
+				err = fmt.Errorf("%+v", r)
+			}
+			return err
+		}},
+		{"drain", func() error { _, err := w.Drain(t.Context(), "parents", nil); return err }},
+		{"doctor", func() error { _, err := w.Doctor(t.Context()); return err }},
+		{"audit", func() error { _, err := w.Audit(t.Context(), AuditOptions{Repair: true}); return err }},
+		{"expedite", func() error { _, err := db.ExpediteKeys(t.Context(), "parents", "a"); return err }},
+		{"status", func() error { _, err := db.Pending(t.Context()); return err }},
+		{"keys", func() error { _, err := ForeignKeys(t.Context(), dbs, defs); return err }},
+		{"rotation", func() error {
+			_, err := db.slide(t.Context(), slideOptions{1, 1, quick.lockWait, 3})
+			return err
+		}},
+		{"repair", func() error { _, err := db.RepairDefault(t.Context()); return err }},
+		{"convert and revert", func() error { return planAndRun(t, dbs) }},
+		{"install", func() error { return Public.Install(t.Context(), pool) }},
+		{"track", func() error { return Public.TrackRecordDeletions(t.Context(), pool, "parents") }},
+		{"guard", func() error { return Public.GuardInserts(t.Context(), pool, "children", "ref", "parents") }},
+		{"unguard", func() error { return Public.UnguardInserts(t.Context(), pool, "children", "ref") }},
+		{"untrack", func() error { return Public.UntrackRecordDeletions(t.Context(), pool, "parents") }},
+		{"remove", func() error { _, err := Public.RemoveDeletedRecords(t.Context(), pool, "parents"); return err }},
+	} {
+		if err := step.run(); err != nil {
+			t.Errorf("%s: %v", step.name, err)
+		}
+	}
+}
+
+// What pins the search path leaves it as it was in a transaction of the caller's.
+func TestSearchPathComesBack(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, "CREATE TABLE parents (id bigint PRIMARY KEY); CREATE TABLE children (ref bigint)")
+	tx, err := pool.Begin(t.Context())
+	must(t, err)
+	defer tx.Rollback(t.Context()) //nolint:errcheck // that is what is meant
+	exec(t, tx, "SET LOCAL search_path = app, public")
+	for _, step := range []func() error{
+		func() error { return Public.Install(t.Context(), tx) },
+		func() error { return Public.Install(t.Context(), tx) },
+		func() error { return Public.TrackRecordDeletions(t.Context(), tx, "parents") },
+		func() error { return Public.GuardInserts(t.Context(), tx, "children", "ref", "parents") },
+		func() error { return Public.UnguardInserts(t.Context(), tx, "children", "ref") },
+		func() error { return Public.UntrackRecordDeletions(t.Context(), tx, "parents") },
+	} {
+		must(t, step())
+		wantRows(t, tx, "SELECT current_setting('search_path')", "app, public")
+	}
+}
+
+// planAndRun converts the keys of a database, runs the migrations, and goes back.
+func planAndRun(t *testing.T, dbs Databases) error {
+	g := generated{Generator{Databases: dbs, File: filepath.Join(t.TempDir(), "loose.yml"), Migrations: t.TempDir(), Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, dbs[0].Pool}
+	must(t, os.WriteFile(g.File, nil, 0o600))
+	p := g.convert(t, "^others$")
+	if len(p.Keys) != 1 {
+		return fmt.Errorf("convert refuses %v", p.Refused)
+	}
+	must(t, p.Write())
+	if _, err := g.goose(t).Up(t.Context()); err != nil {
+		return err
+	}
+	q := g.revert(t, "^others$")
+	if len(q.Keys) != 1 {
+		return fmt.Errorf("revert refuses %v", q.Refused)
+	}
+	must(t, q.Write())
+	_, err := g.goose(t).Up(t.Context())
+	return err
+}
