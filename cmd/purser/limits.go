@@ -64,7 +64,7 @@ func connectionLimits(most, ofClient, descriptors int) (int, int) {
 // bound bounds the sockets.
 func (l *limits) bound(s *sockets) {
 	s.bounded = limit.Listen(s.registry, limit.ListenerOptions{
-		Most: l.connections, MostOfClient: l.ofClient, Plain: s.tls == nil, Log: l.log, Metrics: l.metrics,
+		Most: l.connections, MostOfClient: l.ofClient, Plain: s.cert == nil, Log: l.log, Metrics: l.metrics,
 	})
 	s.registry = s.bounded
 	for _, p := range []*net.Listener{&s.debug, &s.profiles} {

@@ -2,9 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strconv"
 	"syscall"
@@ -19,20 +19,19 @@ type sockets struct {
 	registry net.Listener
 	debug    net.Listener    // of metrics and health, nil: none
 	profiles net.Listener    // of profiles alone, nil: none
-	tls      *tls.Config     // of the registry; nil: none
+	cert     *certificate    // of the registry; nil: it serves no TLS
 	bounded  *limit.Listener // the registry's, with its limits
 }
 
 // listen opens the sockets, first of all that a start does, so that a port that
 // is taken is told at once.
-func listen(ctx context.Context, h config.HTTP) (*sockets, error) {
+func listen(ctx context.Context, h config.HTTP, log *slog.Logger) (*sockets, error) {
 	s := &sockets{}
 	if h.TLS.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(h.TLS.Cert, h.TLS.Key)
-		if err != nil {
-			return nil, fmt.Errorf("reading the certificate (http.tls.cert, http.tls.key): %w", err)
+		var err error
+		if s.cert, err = loadCertificate(h.TLS, log); err != nil {
+			return nil, err
 		}
-		s.tls = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
 	for _, a := range []struct {
 		to              *net.Listener

@@ -14,15 +14,21 @@ import (
 // newLogger logs to w: text if it is a terminal, JSON otherwise, unless the
 // configuration names one of them.
 func newLogger(w io.Writer, c config.Log) (*slog.Logger, error) {
-	var level slog.Level
+	log, _, err := newLeveledLogger(w, c)
+	return log, err
+}
+
+// newLeveledLogger is newLogger, with the level, which may be changed.
+func newLeveledLogger(w io.Writer, c config.Log) (*slog.Logger, *slog.LevelVar, error) {
+	level := new(slog.LevelVar)
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
-		return nil, fmt.Errorf("log.level: %w", err)
+		return nil, nil, fmt.Errorf("log.level: %w", err)
 	}
 	o := &slog.HandlerOptions{Level: level}
 	if c.Format == "text" || c.Format == "auto" && isTerminal(w) {
-		return slog.New(slog.NewTextHandler(w, o)), nil
+		return slog.New(slog.NewTextHandler(w, o)), level, nil
 	}
-	return slog.New(slog.NewJSONHandler(w, o)), nil
+	return slog.New(slog.NewJSONHandler(w, o)), level, nil
 }
 
 func isTerminal(w io.Writer) bool {

@@ -51,7 +51,7 @@ func TestServeRefusesSharedSessions(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		if err := run(ctx, testConfig(t, environ...), new(strings.Builder), quiet); !errors.Is(err, db.ErrSharedSessions) {
+		if err := run(ctx, testConfig(t, environ...), new(strings.Builder), quiet, nil); !errors.Is(err, db.ErrSharedSessions) {
 			t.Errorf("%q: the server says %v", environ, err)
 		}
 		for _, args := range [][]string{{"migrate", "up"}, {"gc", "status"}, {"loosefk", "status"}} {

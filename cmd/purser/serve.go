@@ -41,20 +41,21 @@ func serveCommand(src *source) *cobra.Command {
 		Short: "Run the registry",
 		Long: "Run the registry. Without further settings it keeps its metadata in a PostgreSQL of its own\n" +
 			"and its blobs in the data directory. An interrupt lets requests end, then stops it; a second\n" +
-			"one stops it at once.",
+			"one stops it at once. SIGHUP reads the certificate and log.level again.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := src.load(cmd)
 			if err != nil {
 				return err
 			}
-			log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
+			log, level, err := newLeveledLogger(cmd.ErrOrStderr(), cfg.Log)
 			if err != nil {
 				return err
 			}
 			memory.HoldHeap()
 			memory.SetLimit(cfg.Database.Main == "")
-			err = run(cmd.Context(), cfg, cmd.OutOrStdout(), log)
+			load := func() (*config.Config, error) { return src.load(cmd) }
+			err = run(cmd.Context(), cfg, cmd.OutOrStdout(), log, &reloader{load: load, running: cfg, level: level, log: log})
 			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 				return nil // told to stop before it was ready
 			}
@@ -67,13 +68,17 @@ func serveCommand(src *source) *cobra.Command {
 
 // run is the whole life of a server: it starts everything in order, tells on
 // out when it is ready, serves until ctx ends, and stops everything in the
-// opposite order.
-func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logger) error {
-	socks, err := listen(ctx, cfg.HTTP)
+// opposite order. A nil reload leaves SIGHUP alone.
+func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logger, reload *reloader) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	socks, err := listen(ctx, cfg.HTTP, log)
 	if err != nil {
 		return err
 	}
 	defer socks.close()
+	waitForHangups := reload.handle(ctx, socks.cert, stop)
+	defer func() { stop(); waitForHangups() }()
 	tracing, stopTracing, err := startTracing(ctx, log)
 	if err != nil {
 		return err
@@ -99,32 +104,12 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 		dsn, background = pg.dsn, append(background, pg.supervise)
 	}
 	replica := uuid.New()
-	metadata, err := openDatabase(ctx, cfg, dsn, replica, log)
+	pools, err := openPools(ctx, cfg, dsn, replica, log)
 	if err != nil {
 		return err
 	}
-	defer metadata.Close()
-	stats, err := openStatistics(ctx, cfg, dsn, log)
-	if err != nil {
-		return err
-	}
-	background = append(background, stats.Run)
-	reviews, err := openReviews(ctx, cfg, dsn, log)
-	if err != nil {
-		return err
-	}
-	defer reviews.Close()
-	prunes, err := openPrunes(ctx, cfg, dsn, log)
-	if err != nil {
-		return err
-	}
-	defer prunes.Close()
-	keys, err := openLooseKeys(ctx, cfg, dsn, log)
-	if err != nil {
-		return err
-	}
-	defer keys.close()
-	store, err := openStore(ctx, cfg.Storage, metadata, log, func(store blob.Store) (blob.Store, error) {
+	defer pools.close()
+	store, err := openStore(ctx, cfg.Storage, pools.metadata, log, func(store blob.Store) (blob.Store, error) {
 		return blob.Metered(store, reg)
 	})
 	if err != nil {
@@ -137,7 +122,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	p := parts{metadata, reviews, prunes, keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits}
+	p := parts{pools.metadata, pools.reviews, pools.prunes, pools.keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits}
 	if p.pulls, err = openPulls(cfg, p, loops); err != nil {
 		return err
 	}
@@ -146,10 +131,16 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	background = append(append(background, workers...), store.Run)
+	background = append(append(background, workers...), store.Run, pools.stats.Run)
+	if socks.cert != nil {
+		background = append(background, socks.cert.watch(loops))
+		if err := reg.Register(socks.cert.collector()); err != nil {
+			return err
+		}
+	}
 
-	ready.started(check{name: "database", run: metadata.Ping}, check{name: "storage", run: store.Check},
-		check{name: "statistics", run: statisticsCheck(stats, p), spare: true})
+	ready.started(check{name: "database", run: pools.metadata.Ping}, check{name: "storage", run: store.Check},
+		check{name: "statistics", run: statisticsCheck(pools.stats, p), spare: true})
 	if err := announce(out, cfg, socks); err != nil {
 		return err
 	}
@@ -323,10 +314,13 @@ func serve(ctx context.Context, cfg *config.Config, handler *server.Server, sock
 	background []func(context.Context) error, ready *readiness, log *slog.Logger,
 ) error {
 	srv := &http.Server{
-		Handler: handler, TLSConfig: socks.tls,
+		Handler: handler,
 		// Bodies are as long as they are: the handler ends those that stall.
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	if socks.cert != nil {
+		srv.TLSConfig = socks.cert.config()
 	}
 	limits.apply(srv, socks)
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
@@ -364,7 +358,7 @@ func serve(ctx context.Context, cfg *config.Config, handler *server.Server, sock
 }
 
 func listenAndServe(srv *http.Server, socks *sockets) error {
-	if socks.tls != nil {
+	if socks.cert != nil {
 		return srv.ServeTLS(socks.registry, "", "")
 	}
 	return srv.Serve(socks.registry)
@@ -389,7 +383,7 @@ func closeServer(handler *server.Server) error {
 // announce tells people that the registry is ready, and how to use it.
 func announce(out io.Writer, cfg *config.Config, socks *sockets) error {
 	scheme, host := "http://", reachable(socks.registry)
-	if socks.tls != nil {
+	if socks.cert != nil {
 		scheme = "https://"
 	}
 	text := "Purser is ready.\n  registry  " + scheme + host + "\n"

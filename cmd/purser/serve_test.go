@@ -56,11 +56,16 @@ type running struct {
 // start runs a server until stop is called, and waits until it is ready.
 func start(t *testing.T, cfg *config.Config) *running {
 	t.Helper()
+	return startWith(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, quiet, nil) })
+}
+
+func startWith(t *testing.T, serve func(ctx context.Context, out io.Writer) error) *running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	r, w := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := run(ctx, cfg, w, quiet)
+		err := serve(ctx, w)
 		w.CloseWithError(fmt.Errorf("run returned: %w", err))
 		done <- err
 	}()
@@ -171,7 +176,7 @@ func TestServeWithBuiltInPostgres(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	err = run(ctx, testConfig(t, "PURSER_DATA_DIR="+cfg.DataDir), io.Discard, quiet)
+	err = run(ctx, testConfig(t, "PURSER_DATA_DIR="+cfg.DataDir), io.Discard, quiet, nil)
 	if !errors.Is(err, builtinpg.ErrInUse) || !strings.Contains(err.Error(), cfg.DataDir) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
 		t.Errorf("second server on the same directory: %v; want a refusal that names directory and process", err)
 	}
@@ -234,12 +239,12 @@ func TestPortInUse(t *testing.T) {
 		"--debug-addr":   {Addr: "127.0.0.1:0", DebugAddr: addr},
 		"--profile-addr": {Addr: "127.0.0.1:0", DebugAddr: "127.0.0.1:0", ProfileAddr: addr},
 	} {
-		_, err := listen(t.Context(), h)
+		_, err := listen(t.Context(), h, quiet)
 		if err == nil || !strings.Contains(err.Error(), addr+" is in use") || !strings.Contains(err.Error(), " "+flag+" ") {
 			t.Errorf("%s: %v; want an error that names address and flag", flag, err)
 		}
 	}
-	if _, err := listen(t.Context(), config.HTTP{Addr: "127.0.0.1:0", TLS: config.TLS{Cert: "/nonexistent.pem", Key: "/nonexistent.key"}}); err == nil ||
+	if _, err := listen(t.Context(), config.HTTP{Addr: "127.0.0.1:0", TLS: config.TLS{Cert: "/nonexistent.pem", Key: "/nonexistent.key"}}, quiet); err == nil ||
 		!strings.Contains(err.Error(), "http.tls.cert") {
 		t.Errorf("missing certificate: %v", err)
 	}

@@ -35,7 +35,7 @@ func refusedStart(t *testing.T, environ []string) string {
 		cancel()
 		io.Copy(io.Discard, r) //nolint:errcheck // as above
 	}()
-	err := run(ctx, testConfig(t, environ...), w, quiet)
+	err := run(ctx, testConfig(t, environ...), w, quiet, nil)
 	w.Close() //nolint:errcheck // a pipe
 	if err == nil {
 		t.Fatal("the server started")

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+// certificateEvery is how often the files of the certificate are looked at.
+const certificateEvery = 10 * time.Second
+
+// certificate is that of the registry, read again when its files change. One that can't
+// be read, or doesn't belong to its key, replaces none that could.
+type certificate struct {
+	files config.TLS
+	log   *slog.Logger
+	used  atomic.Pointer[tls.Certificate]
+
+	mu   sync.Mutex
+	seen [sha256.Size]byte // what the files held when they were last read
+}
+
+func loadCertificate(files config.TLS, log *slog.Logger) (*certificate, error) {
+	c := &certificate{files: files, log: log}
+	if err := c.reload(context.Background()); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// config serves the certificate that is in use when a client connects.
+func (c *certificate) config() *tls.Config {
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.used.Load(), nil },
+	}
+}
+
+// reload reads the files and uses what they hold, if it is another certificate.
+func (c *certificate) reload(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cert, err := os.ReadFile(c.files.Cert)
+	if err != nil {
+		return fmt.Errorf("reading the certificate (http.tls.cert): %w", err)
+	}
+	key, err := os.ReadFile(c.files.Key)
+	if err != nil {
+		return fmt.Errorf("reading the certificate's key (http.tls.key): %w", err)
+	}
+	seen := sha256.Sum256(bytes.Join([][]byte{cert, key}, []byte{0}))
+	if seen == c.seen {
+		return nil
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return fmt.Errorf("reading the certificate %s with the key %s (http.tls.cert, http.tls.key): %w", c.files.Cert, c.files.Key, err)
+	}
+	c.seen = seen
+	if c.used.Swap(&pair) != nil {
+		c.log.InfoContext(ctx, "the certificate was changed", "file", c.files.Cert, "valid_until", pair.Leaf.NotAfter)
+	}
+	return nil
+}
+
+// watch looks at the files until ctx ends.
+func (c *certificate) watch(loops *worker.Metrics) func(ctx context.Context) error {
+	return worker.New(worker.Options{
+		Name: "certificate", Idle: certificateEvery, BackoffMin: certificateEvery, Log: c.log, Metrics: loops,
+		Batch: func(ctx context.Context) (more bool, err error) {
+			if err := c.reload(ctx); err != nil {
+				return false, fmt.Errorf("%w; the one that was read before is still in use, until %s",
+					err, c.used.Load().Leaf.NotAfter.Format(time.RFC3339))
+			}
+			return false, nil
+		},
+	}).Run
+}
+
+// collector tells when the certificate ends.
+func (c *certificate) collector() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "purser_tls_certificate_expiry_timestamp_seconds",
+		Help: "When the certificate in use ends, in seconds since 1970.",
+	}, func() float64 { return float64(c.used.Load().Leaf.NotAfter.Unix()) })
+}

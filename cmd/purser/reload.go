@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/purser-registry/purser/internal/config"
+)
+
+// reloadable are the settings that count from a reload on. All others need a restart.
+var reloadable = []string{"log.level"}
+
+// reloader reads again what may change while the server runs, on SIGHUP.
+type reloader struct {
+	load    func() (*config.Config, error) // as at the start
+	running *config.Config
+	level   *slog.LevelVar
+	cert    *certificate // nil: there is none
+	log     *slog.Logger
+}
+
+// handle reloads on each SIGHUP until ctx ends; wait returns when it has. A terminal that
+// is closed sends one too: stop is called then, unless the process was started to ignore
+// it (nohup). A nil reloader leaves the signal alone.
+func (r *reloader) handle(ctx context.Context, cert *certificate, stop func()) (wait func()) {
+	if r == nil {
+		return func() {}
+	}
+	r.cert = cert
+	ignored := signal.Ignored(syscall.SIGHUP)
+	attended := hasTerminal()
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer signal.Stop(hangups)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangups:
+			}
+			if attended && !ignored && !hasTerminal() {
+				r.log.InfoContext(ctx, "stopping: the terminal was closed")
+				stop()
+				return
+			}
+			r.reload(ctx)
+		}
+	}()
+	return func() { <-done }
+}
+
+// reload says what it did in one line, or that the configuration can't be read; then
+// nothing changes.
+func (r *reloader) reload(ctx context.Context) {
+	cfg, err := r.load()
+	if err != nil {
+		r.log.ErrorContext(ctx, "SIGHUP: nothing was reloaded, since the configuration can't be read", "error", err)
+		return
+	}
+	if r.cert != nil {
+		if err := r.cert.reload(ctx); err != nil {
+			r.log.ErrorContext(ctx, "SIGHUP: the certificate stays as it was", "error", err)
+		}
+	}
+	restart := slices.DeleteFunc(r.running.Changed(cfg), func(key string) bool { return slices.Contains(reloadable, key) })
+	if err := r.level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
+		r.log.ErrorContext(ctx, "SIGHUP: the log's level stays as it was", "error", err)
+	}
+	fields := []any{"log_level", strings.ToLower(r.level.Level().String())}
+	if r.cert != nil {
+		fields = append(fields, "certificate_valid_until", r.cert.used.Load().Leaf.NotAfter.Format(time.RFC3339))
+	}
+	if len(restart) > 0 {
+		fields = append(fields, "changed_and_needs_a_restart", restart)
+	}
+	r.log.Log(ctx, max(slog.LevelInfo, r.level.Level()), "SIGHUP: reloaded", fields...)
+}
+
+// hasTerminal says whether the process has a terminal that is still there.
+func hasTerminal() bool {
+	f, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	f.Close() //nolint:errcheck // nothing was written
+	return true
+}

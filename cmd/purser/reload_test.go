@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// logBuffer is a log that a test reads while it is written.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) count(text string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return strings.Count(b.buf.String(), text)
+}
+
+// writeCertificate writes a certificate with a serial number, and its key.
+func writeCertificate(t *testing.T, files config.TLS, serial int64) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Duration(serial) * time.Hour),
+	}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, block := range map[string]*pem.Block{files.Cert: {Type: "CERTIFICATE", Bytes: cert}, files.Key: {Type: "PRIVATE KEY", Bytes: der}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestReload: SIGHUP reads the certificate and the log's level again and says so, names
+// the settings that need a restart, and changes nothing where something can't be read.
+func TestReload(t *testing.T) {
+	dir := t.TempDir()
+	files := config.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	writeCertificate(t, files, 1)
+	environ := []string{
+		"PURSER_DATABASE_MAIN=" + dbtest.DSN(t), "PURSER_HTTP_TLS_CERT=" + files.Cert, "PURSER_HTTP_TLS_KEY=" + files.Key,
+		"PURSER_DATA_DIR=" + dir,
+	}
+	cfg := testConfig(t, environ...)
+	out := new(logBuffer)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(out.buf.String())
+		}
+	})
+	log, level, err := newLeveledLogger(out, config.Log{Level: "info", Format: "json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := struct {
+		sync.Mutex
+		cfg *config.Config
+		err error
+	}{cfg: cfg}
+	reload := &reloader{running: cfg, level: level, log: log, load: func() (*config.Config, error) {
+		next.Lock()
+		defer next.Unlock()
+		return next.cfg, next.err
+	}}
+	s := startWith(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, log, reload) })
+	hangup := func(want string) {
+		t.Helper()
+		before := out.count(want)
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "the log to say "+want, func() bool { return out.count(want) > before })
+	}
+	serial := func() int64 {
+		t.Helper()
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(s.registry, "https://"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // of this test
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close() //nolint:errcheck
+		return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
+	}
+	writeCertificate(t, files, 2)
+	hangup("SIGHUP: reloaded")
+	if n := serial(); n != 2 {
+		t.Errorf("certificate %d is served after a reload, want 2", n)
+	}
+	if err := os.WriteFile(files.Key, []byte("half of a k"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hangup("the certificate stays as it was")
+	if n := serial(); n != 2 {
+		t.Errorf("certificate %d is served though its files are broken, want 2", n)
+	}
+	writeCertificate(t, files, 3)
+	if err := reload.cert.reload(t.Context()); err != nil || serial() != 3 { // as its worker does
+		t.Errorf("the files' change is found: %v, and certificate %d is served", err, serial())
+	}
+	next.Lock()
+	next.cfg = testConfig(t, append(environ, "PURSER_LOG_LEVEL=debug", "PURSER_GC_BATCH=77", "PURSER_REDIS_URL=redis://:x@h")...)
+	next.Unlock()
+	hangup(`"changed_and_needs_a_restart":["gc.batch","redis.url"]`)
+	if level.Level() != slog.LevelDebug {
+		t.Errorf("the log's level is %v", level.Level())
+	}
+	next.Lock()
+	next.err = os.ErrPermission
+	next.Unlock()
+	hangup("nothing was reloaded, since the configuration can't be read")
+	if err := s.stop(); err != nil {
+		t.Errorf("stopped with %v", err)
+	}
+}
