@@ -68,6 +68,8 @@ type Options struct {
 	// KeepDoomed is how long objects of deleted blobs are kept, so that they are
 	// still there after a restore of an older database. Default 0: not at all.
 	KeepDoomed time.Duration
+	// SparseIndexes accepts indexes of which manifests are missing.
+	SparseIndexes bool
 	// Look says what is wrong with an object of the store that must have size bytes,
 	// "" for nothing. It is called outside of transactions. Nil: nobody looks.
 	Look  func(ctx context.Context, key string, size int64) (wrong string, err error)

@@ -47,7 +47,7 @@ func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestC
 	// A manifest that can't be put doesn't make a repository.
 	mayCreate := func() error { return nil }
 	switch {
-	case len(rows.blobs)+len(rows.children) > 0:
+	case len(rows.blobs)+len(c.requiredChildren(rows)) > 0:
 		mayCreate = func() error { return c.missing(ctx, p, rows) }
 	case p.Condition.IfMatch != nil:
 		mayCreate = func() error { return c.conditionFailed(ctx, p.Repository, p.Condition, p.Digest) }
@@ -64,6 +64,11 @@ func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestC
 		case stateManifestGone: // deleted between the two halves of put
 			continue
 		case stateBlobsMissing, stateChildMissing:
+			if moved, err := c.listedManifests(ctx, p, &rows); err != nil {
+				return err
+			} else if moved {
+				continue
+			}
 			if missing := c.missing(ctx, p, rows); missing != nil {
 				return missing
 			}
@@ -85,7 +90,7 @@ type manifestColumns struct {
 	digest, subject, config []byte
 	artifactType            *string
 	annotations             []byte
-	blobs                   [][]byte // configuration and layers
+	blobs                   [][]byte // configuration and layers, or what an index lists besides manifests
 	layers                  [][]byte
 	layerSizes              []int64
 	layerTypes              []string
@@ -110,16 +115,18 @@ func manifestRows(p NewManifest) (manifestColumns, error) {
 		rows.config = m.Config.Digest.Bytes()
 		rows.blobs = append(rows.blobs, rows.config)
 	}
-	// A foreign layer is elsewhere, unless the manifest also lists it as its own.
-	own := slices.DeleteFunc(slices.Clone(m.Layers), oci.Descriptor.Foreign)
-	for _, l := range distinct(own) {
+	// What an index lists and is no manifest is used as a layer is. A foreign layer is
+	// elsewhere, unless the manifest also lists it as its own.
+	own := slices.Concat(m.Layers, slices.DeleteFunc(slices.Clone(m.Manifests), oci.Descriptor.IsManifest))
+	for _, l := range distinct(slices.DeleteFunc(own, oci.Descriptor.Foreign)) {
 		rows.blobs = append(rows.blobs, l.Digest.Bytes())
 		rows.layers = append(rows.layers, l.Digest.Bytes())
 		rows.layerSizes = append(rows.layerSizes, l.Size)
 		rows.layerTypes = append(rows.layerTypes, l.MediaType)
 	}
 	rows.blobs = sortedSet(rows.blobs)
-	for _, d := range distinct(m.Manifests) {
+	children := slices.DeleteFunc(slices.Clone(m.Manifests), func(d oci.Descriptor) bool { return !d.IsManifest() })
+	for _, d := range distinct(children) {
 		rows.children = append(rows.children, d.Digest.Bytes())
 	}
 	rows.tags = slices.Clone(p.Tags)
@@ -145,7 +152,7 @@ func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows man
 	var inserted bool
 	b := new(batch)
 	b.exec(lockRepository, r.namespace, r.id, p.Repository)
-	b.lockContent(r, rows)
+	b.lockContent(r, rows, len(c.requiredChildren(rows)))
 	b.lockQueue(r, rows)
 	rules := c.rules()
 	b.row([]any{&inserted, nil, nil, nil, nil}, c.insertManifest(), c.who(ctx, r.namespace, r.id, rows.digest,
@@ -160,9 +167,9 @@ func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows man
 }
 
 // lockContent locks what the manifest refers to, and fails unless all of it is
-// there and not lost: blobs first, then their links to the repository, then
-// children and the subject.
-func (b *batch) lockContent(r repository, rows manifestColumns) {
+// there and not lost, of the children as many as are required: blobs first, then
+// their links to the repository, then children and the subject.
+func (b *batch) lockContent(r repository, rows manifestColumns, required int) {
 	if len(rows.blobs) > 0 {
 		b.exec(`SELECT purser_require(count(*) = $2, '`+stateBlobsMissing+`') FROM (
 				SELECT FROM (SELECT digest FROM unnest($1::bytea[]) AS digest ORDER BY digest) want
@@ -177,13 +184,13 @@ func (b *batch) lockContent(r repository, rows manifestColumns) {
 			r.namespace, r.id, rows.blobs, len(rows.blobs))
 	}
 	if len(rows.children) > 0 {
-		b.exec(`SELECT purser_require(count(*) = $4, '`+stateChildMissing+`') FROM (
+		b.exec(`SELECT purser_require(count(*) >= $4, '`+stateChildMissing+`') FROM (
 				SELECT FROM (SELECT digest FROM unnest($3::bytea[]) AS digest ORDER BY digest) want
 				CROSS JOIN LATERAL (
 					SELECT FROM manifests
 					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = want.digest
 					FOR KEY SHARE) m) locked`,
-			r.namespace, r.id, rows.children, len(rows.children))
+			r.namespace, r.id, rows.children, required)
 	}
 	// A subject need not be there. One that is being deleted is waited for: its
 	// deletion can't see this manifest, so it must be over when this one is reviewed.
@@ -319,6 +326,12 @@ func (c *Catalog) insertManifest() string {
 		CROSS JOIN LATERAL (
 			SELECT id FROM manifests
 			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = child.digest OFFSET 0) c
+	), missing AS (
+		INSERT INTO missing_children (top_level_namespace_id, repository_id, parent_id, child_digest)
+		SELECT $5, $6, m.id, child.digest FROM m, unnest($25::bytea[]) AS child (digest)
+		WHERE NOT EXISTS (
+			SELECT FROM manifests
+			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = child.digest OFFSET 0)
 	), t AS (
 		INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 		SELECT $5, $6, name, m.id FROM m, unnest($8::text[]) AS name` + movedTags + `
@@ -379,7 +392,7 @@ func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColum
 		WHERE NOT EXISTS (
 			SELECT FROM live_repositories r JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
 				AND m.repository_id = r.id
-			WHERE r.path = $1 AND m.digest = want.digest)`, p.Repository, rows.blobs, rows.children)
+			WHERE r.path = $1 AND m.digest = want.digest)`, p.Repository, rows.blobs, c.requiredChildren(rows))
 	if err != nil {
 		return fmt.Errorf("looking for what manifest %s refers to: %w", p.Digest, err)
 	}

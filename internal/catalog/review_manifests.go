@@ -44,6 +44,12 @@ func (k *manifestKeys) add(namespace, repository, id int64) {
 	k.ids = append(k.ids, id)
 }
 
+func (k *manifestKeys) join(other manifestKeys) {
+	k.namespaces = append(k.namespaces, other.namespaces...)
+	k.repositories = append(k.repositories, other.repositories...)
+	k.ids = append(k.ids, other.ids...)
+}
+
 func (k *manifestKeys) len() int { return len(k.ids) }
 
 func (k *manifestKeys) args(more ...any) []any {
@@ -65,7 +71,7 @@ func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRo
 	for _, r := range rows {
 		claimed.add(r.namespace, r.repository, r.id)
 	}
-	first, err := look(ctx, tx, claimed)
+	first, err := lookAndLink(ctx, tx, claimed)
 	if err != nil {
 		return err
 	}
@@ -79,6 +85,7 @@ func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRo
 		return err
 	}
 	doomed, keptSince, held := second.settled(lockedIDs)
+	held.join(first.awaited)
 	// Before anything is deleted: that makes new rows for what it sets free, which
 	// may be something that was kept just now.
 	for _, settled := range []manifestKeys{kept, keptSince, first.gone} {
@@ -111,6 +118,8 @@ func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRo
 // looked is what a look at manifests has found.
 type looked struct {
 	held, free, gone manifestKeys
+	// awaited are listed by an index that came before them and isn't linked yet.
+	awaited manifestKeys
 	// suspects are held, not by a tag, and hold something themselves; those of
 	// them that are in a circle are in circles.
 	suspects suspects
@@ -149,7 +158,7 @@ func (l *looked) candidates() (kept, free manifestKeys, above []*circle) {
 // settled splits what was looked at under locks: doomed is to go, kept to stay,
 // held to be put off.
 func (l *looked) settled(locked map[int64]bool) (doomed, kept, held manifestKeys) {
-	doomed, kept = l.free, l.held
+	doomed, kept, held = l.free, l.held, l.awaited
 	for _, s := range l.suspects.list {
 		c, ok := l.circles[s.id]
 		switch {
@@ -173,6 +182,10 @@ func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l looked, err erro
 	rows, err := tx.Query(ctx, `
 		SELECT w.namespace, w.repository, w.id,
 			CASE WHEN m.id IS NULL THEN 'gone'
+			WHEN EXISTS (
+				SELECT FROM missing_children c
+				WHERE c.child_digest = m.digest AND c.repository_id = w.repository
+					AND c.top_level_namespace_id = w.namespace OFFSET 0) THEN 'awaited'
 			WHEN EXISTS (
 				SELECT FROM tags t
 				WHERE t.top_level_namespace_id = w.namespace AND t.repository_id = w.repository
@@ -200,6 +213,8 @@ func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l looked, err erro
 		switch what {
 		case "gone":
 			l.gone.add(s.namespace, s.repository, s.id)
+		case "awaited":
+			l.awaited.add(s.namespace, s.repository, s.id)
 		case "held":
 			l.held.add(s.namespace, s.repository, s.id)
 		case "free":

@@ -26,6 +26,7 @@ type Config struct {
 	Database         Database
 	Storage          Storage
 	Uploads          Uploads
+	Manifests        Manifests
 	GC               GC
 	LooseForeignKeys LooseForeignKeys
 	Audit            Audit
@@ -112,6 +113,11 @@ func (g GC) Delays() map[string]time.Duration {
 		all[event] = g.Delay(event)
 	}
 	return all
+}
+
+// Manifests is about which manifests are accepted.
+type Manifests struct {
+	SparseIndexes bool // indexes whose manifests aren't all there
 }
 
 // Cache is about what is kept in memory.

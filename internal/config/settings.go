@@ -125,6 +125,8 @@ var settings = append([]setting{
 		return intField{&c.Uploads.MaxClientOpen, 0, math.MaxInt32}
 	}},
 
+	{key: "manifests.sparse_indexes", def: "false", field: func(c *Config) field { return boolField{&c.Manifests.SparseIndexes} }},
+
 	{key: "cache.enabled", def: "true", field: func(c *Config) field { return boolField{&c.Cache.Enabled} }},
 	{key: "cache.manifest_bytes", def: "64MiB", field: func(c *Config) field { return sizeField{&c.Cache.ManifestBytes} }},
 	{key: "cache.entries", def: "100000", field: func(c *Config) field { return intField{&c.Cache.Entries, 0, math.MaxInt32} }},

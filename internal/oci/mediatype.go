@@ -77,6 +77,14 @@ func KindOf(mediaType string) (Kind, bool) {
 	return 0, false
 }
 
+// IsManifest tells whether the descriptor's type is that of a manifest that is accepted.
+// What else an index lists are blobs: the index in which BuildKit exports a cache lists
+// layers, and the cache's configuration (application/vnd.buildkit.cacheconfig.v0).
+func (d Descriptor) IsManifest() bool {
+	_, ok := KindOf(d.MediaType)
+	return ok
+}
+
 // trimParameters returns a Content-Type without its parameters, which the
 // specification has a registry ignore ("Pushing Manifests"), in lower case as
 // types are compared without regard to case (RFC 9110, section 8.3.1).

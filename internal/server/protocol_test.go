@@ -102,3 +102,31 @@ func TestWithdrawnArtifactManifest(t *testing.T) {
 		t.Errorf("a manifest of type application/json is told %s", a.body)
 	}
 }
+
+// TestCacheOfBuildKit: the index that BuildKit exports a cache with is stored and
+// served as it is; what it lists can't be deleted before it.
+func TestCacheOfBuildKit(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	config, layer := r.push(t, "a", "config"), r.push(t, "a", "layer")
+	list := func(layers ...oci.Digest) string {
+		entries := []any{}
+		for _, d := range layers {
+			entries = append(entries, descriptor(layerType, d, 5))
+		}
+		return encode(t, object{"schemaVersion": 2, "mediaType": oci.MediaTypeImageIndex,
+			"manifests": append(entries, descriptor("application/vnd.buildkit.cacheconfig.v0", config, 6))})
+	}
+	cache := list(layer)
+	d := r.put(t, "a", "cache", cache)
+	r.do(t, "GET", "/v2/a/manifests/cache", "").want(t, 200, "", "Content-Type", oci.MediaTypeImageIndex).text(t, cache)
+	for _, listed := range []oci.Digest{layer, config} {
+		r.do(t, "DELETE", "/v2/a/blobs/"+listed.String(), "").want(t, 409, oci.Denied)
+	}
+	a := r.do(t, "PUT", "/v2/a/manifests/other", list(layer, digest("nowhere"))).want(t, 400, oci.ManifestBlobUnknown)
+	if !strings.Contains(string(a.body), digest("nowhere").String()) || strings.Contains(string(a.body), layer.String()) {
+		t.Errorf("%s names another layer than the missing one", a.body)
+	}
+	r.do(t, "DELETE", "/v2/a/manifests/"+d.String(), "").want(t, 202, "")
+	r.do(t, "DELETE", "/v2/a/blobs/"+layer.String(), "").want(t, 202, "")
+}

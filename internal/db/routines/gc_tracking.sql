@@ -76,6 +76,46 @@ BEGIN
 END;
 $$;
 
+-- gc_link_missing_children links manifests, given by their keys, to the indexes that
+-- list them and were pushed before them. The indexes are locked in one order; one that
+-- is being deleted is waited for, and then lists nothing any more. A row that came
+-- since the first statement stays, and the manifest's review links it.
+CREATE OR REPLACE FUNCTION gc_link_missing_children (namespaces bigint[], repositories bigint[], ids bigint[])
+    RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id)
+    SELECT listed.namespace, listed.repository, listed.parent_id, listed.id
+    FROM (
+        SELECT w.namespace, w.repository, w.id, c.parent_id
+        FROM unnest(namespaces, repositories, ids) AS w (namespace, repository, id)
+        CROSS JOIN LATERAL (
+            SELECT digest FROM manifests
+            WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND id = w.id
+            OFFSET 0) m
+        CROSS JOIN LATERAL (
+            SELECT parent_id FROM missing_children
+            WHERE child_digest = m.digest AND repository_id = w.repository AND top_level_namespace_id = w.namespace
+            OFFSET 0) c
+        ORDER BY c.parent_id) listed
+    CROSS JOIN LATERAL (
+        SELECT FROM manifests
+        WHERE top_level_namespace_id = listed.namespace AND repository_id = listed.repository AND id = listed.parent_id
+        FOR KEY SHARE) parent
+    ON CONFLICT DO NOTHING;
+
+    DELETE FROM missing_children c
+    USING unnest(namespaces, repositories, ids) AS w (namespace, repository, id), manifests m
+    WHERE m.top_level_namespace_id = w.namespace AND m.repository_id = w.repository AND m.id = w.id
+        AND c.child_digest = m.digest AND c.repository_id = w.repository AND c.top_level_namespace_id = w.namespace
+        AND EXISTS (
+            SELECT FROM manifest_references x
+            WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository
+                AND x.parent_id = c.parent_id AND x.child_id = w.id);
+END;
+$$;
+
 -- A manifest that is inserted together with its tag, in one statement, needs
 -- no review: the tag's deletion will queue it.
 CREATE OR REPLACE FUNCTION gc_track_manifest_uploads ()
@@ -100,6 +140,16 @@ BEGIN
         review_count = 0,
         event = EXCLUDED.event,
         set_aside_at = NULL;
+
+    IF EXISTS (
+        SELECT FROM new_rows n
+        JOIN missing_children c ON c.child_digest = n.digest AND c.repository_id = n.repository_id
+            AND c.top_level_namespace_id = n.top_level_namespace_id)
+    THEN
+        PERFORM gc_link_missing_children(
+            array_agg(n.top_level_namespace_id), array_agg(n.repository_id), array_agg(n.id))
+        FROM new_rows n;
+    END IF;
     RETURN NULL;
 END;
 $$;

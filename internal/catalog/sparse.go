@@ -1,0 +1,83 @@
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A sparse index lists manifests that its repository doesn't have. Each of them is a
+// row of missing_children until it is pushed; then the trigger on manifests makes it a
+// row of manifest_references, which holds it as every child is held. An index and a
+// manifest that are put at the same time may not see each other, and the row stays. So
+// the review of a manifest looks for such rows too, makes them references and decides
+// after that: at the latest then one sees the other, since it happens in statements
+// that began after both were committed. Both ways keep what a put relies on: a
+// manifest is locked before it is deleted, so that an index which is put meanwhile
+// waits, and finds it there or missing.
+
+// requiredChildren are the manifests without which an index isn't stored.
+func (c *Catalog) requiredChildren(rows manifestColumns) [][]byte {
+	if c.opt.SparseIndexes {
+		return nil
+	}
+	return rows.children
+}
+
+// linkMissing makes references of what indexes list of the manifests.
+func linkMissing(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
+	_, err := tx.Exec(ctx, "SELECT gc_link_missing_children($1::bigint[], $2::bigint[], $3::bigint[])", keys.args()...)
+	return err
+}
+
+// lookAndLink is look for manifests of which some may have come after an index that
+// lists them.
+func lookAndLink(ctx context.Context, tx pgx.Tx, keys manifestKeys) (looked, error) {
+	found, err := look(ctx, tx, keys)
+	if err != nil || found.awaited.len() == 0 {
+		return found, err
+	}
+	if err := linkMissing(ctx, tx, found.awaited); err != nil {
+		return found, err
+	}
+	return look(ctx, tx, keys)
+}
+
+// listedManifests moves what an index lists under another type than a manifest's, and
+// what the repository has as a manifest nevertheless, from the blobs to the children.
+// It returns false when there is no such thing.
+func (c *Catalog) listedManifests(ctx context.Context, p NewManifest, rows *manifestColumns) (bool, error) {
+	if len(p.Manifest.Manifests) == 0 || len(rows.layers) == 0 {
+		return false, nil
+	}
+	found, err := c.db.Pool.Query(ctx, `
+		SELECT want.digest FROM live_repositories r CROSS JOIN unnest($2::bytea[]) AS want (digest)
+		WHERE r.path = $1 AND EXISTS (
+			SELECT FROM manifests m
+			WHERE m.top_level_namespace_id = r.top_level_namespace_id AND m.repository_id = r.id
+				AND m.digest = want.digest OFFSET 0)
+			AND NOT EXISTS (
+				SELECT FROM repository_blobs l
+				WHERE l.top_level_namespace_id = r.top_level_namespace_id AND l.repository_id = r.id
+					AND l.blob_digest = want.digest OFFSET 0)`, p.Repository, rows.layers)
+	if err != nil {
+		return false, fmt.Errorf("looking for what index %s lists: %w", p.Digest, err)
+	}
+	digests, err := pgx.CollectRows(found, pgx.RowTo[[]byte])
+	if err != nil || len(digests) == 0 {
+		return false, err
+	}
+	for _, d := range digests {
+		is := func(other []byte) bool { return bytes.Equal(d, other) }
+		i := slices.IndexFunc(rows.layers, is)
+		rows.layers = slices.Delete(slices.Clone(rows.layers), i, i+1)
+		rows.layerSizes = slices.Delete(slices.Clone(rows.layerSizes), i, i+1)
+		rows.layerTypes = slices.Delete(slices.Clone(rows.layerTypes), i, i+1)
+		rows.blobs = slices.DeleteFunc(slices.Clone(rows.blobs), is)
+	}
+	rows.children = sortedSet(slices.Concat(rows.children, digests))
+	return true, nil
+}

@@ -1,0 +1,365 @@
+package catalog_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+const (
+	cacheConfig = "application/vnd.buildkit.cacheconfig.v0"
+	cacheLayer  = "application/vnd.oci.image.layer.v1.tar+gzip"
+)
+
+// listing is an index of descriptors of any type.
+func listing(t *testing.T, indexType string, list ...map[string]any) []byte {
+	t.Helper()
+	payload, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": indexType, "manifests": list})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return payload
+}
+
+func entry(mediaType string, d oci.Digest) map[string]any {
+	return map[string]any{"mediaType": mediaType, "digest": d.String(), "size": 1}
+}
+
+// TestCacheIndex: the index in which BuildKit exports a cache lists layers and the
+// cache's configuration. They must be there, are kept with it, and go with it.
+func TestCacheIndex(t *testing.T) { atBoth(t, testCacheIndex) }
+
+func testCacheIndex(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	ctx := t.Context()
+	b.atOnce(t)
+	for _, indexType := range []string{oci.MediaTypeImageIndex, oci.MediaTypeDockerManifestList} {
+		config, one, two := b.push(t, "r", "config"), b.push(t, "r", "one"), b.push(t, "r", "two")
+		child := b.put(t, "r", image(t, config, nil, nil))
+		foreign := entry(oci.MediaTypeDockerForeignLayer, oci.Compute(oci.SHA256, []byte("elsewhere")))
+		cache := listing(t, indexType, entry(cacheLayer, one), entry(cacheLayer, two), entry(cacheLayer, one), foreign,
+			entry(cacheConfig, config), entry(oci.MediaTypeImageManifest, child))
+		d := b.put(t, "r", cache, "cache")
+		b.reviewAll(t)
+		for _, blob := range []oci.Digest{config, one, two} {
+			if !b.linked(t, "r", blob) {
+				t.Fatalf("%s is gone though an index of type %s lists it", blob, indexType)
+			}
+			wantCode(t, b.DeleteBlob(ctx, "r", blob), oci.Denied)
+		}
+		if _, err := b.ManifestByDigest(ctx, "r", child); err != nil {
+			t.Error(err)
+		}
+		// Another repository has neither the layers nor the manifest.
+		_, err := b.tryPut(ctx, "other", cache, "cache")
+		wantCode(t, err, oci.ManifestBlobUnknown)
+		if n := b.count(t, "SELECT count(*) FROM repositories"); n != 1 {
+			t.Errorf("%d repositories, want one", n)
+		}
+		// A retag keeps them, and the end of the index frees them.
+		b.put(t, "r", cache, "again")
+		if err := b.DeleteTag(ctx, "r", "cache"); err != nil {
+			t.Fatal(err)
+		}
+		b.reviewAll(t)
+		if !b.linked(t, "r", one) {
+			t.Error("a layer is gone though a tag is left")
+		}
+		if err := b.DeleteManifest(ctx, "r", d); err != nil {
+			t.Fatal(err)
+		}
+		b.reviewAll(t)
+		b.nothing(t)
+	}
+}
+
+// TestListedManifestOfAnyType: what an index lists under another type, and what the
+// repository has as a manifest, is its child.
+func TestListedManifestOfAnyType(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.atOnce(t)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	child := b.put(t, "r", image(t, config, nil, nil))
+	b.put(t, "r", listing(t, oci.MediaTypeImageIndex, entry("application/json", child), entry(cacheLayer, layer)), "v1")
+	b.reviewAll(t)
+	if _, err := b.ManifestByDigest(t.Context(), "r", child); err != nil {
+		t.Error(err)
+	}
+	if !b.linked(t, "r", layer) {
+		t.Error("the layer is gone")
+	}
+	wantCode(t, b.DeleteManifest(t.Context(), "r", child), oci.Denied)
+	_, err := b.tryPut(t.Context(), "r", listing(t, oci.MediaTypeImageIndex, entry("x/y", oci.Compute(oci.SHA256, []byte("nowhere")))), "v2")
+	wantCode(t, err, oci.ManifestBlobUnknown)
+}
+
+// sparse is a catalog that accepts indexes of which manifests are missing.
+func sparse(t *testing.T, dsn string) bundle {
+	t.Helper()
+	b := replica(t, dsn)
+	reviews, err := db.Open(t.Context(), db.Options{DSN: dsn, LockTimeout: 200 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(reviews.Close)
+	b.Catalog = catalog.New(catalog.Options{DB: b.db, Background: reviews, Replica: uuid.New(), SparseIndexes: true, Log: slog.New(slog.DiscardHandler)})
+	return b
+}
+
+// TestSparseIndex: manifests that come after an index that lists them belong to it.
+func TestSparseIndex(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.DSN(t)
+	b, strict := sparse(t, dsn), replica(t, dsn)
+	ctx := t.Context()
+	b.atOnce(t)
+	config := b.push(t, "r", "config")
+	b.put(t, "r", numbered(t, 0, config), "keeps-the-configuration")
+	payloads := make([][]byte, 3)
+	digests := make([]oci.Digest, 3)
+	for i := range payloads {
+		payloads[i] = numbered(t, i+1, config)
+		digests[i] = oci.Compute(oci.SHA256, payloads[i])
+	}
+	list := index(t, digests...)
+	b.put(t, "r", payloads[0], "first")
+	_, err := strict.tryPut(ctx, "r", list, "v1")
+	wantCode(t, err, oci.ManifestBlobUnknown)
+	d := b.put(t, "r", list, "v1")
+	outer := b.put(t, "r", index(t, oci.Compute(oci.SHA256, index(t, digests[2]))), "outer")
+	_, err = b.ManifestByDigest(ctx, "r", digests[1])
+	wantCode(t, err, oci.ManifestUnknown)
+	// A blob must be there all the same.
+	_, err = b.tryPut(ctx, "r", listing(t, oci.MediaTypeImageIndex, entry(cacheLayer, digests[0])), "v2")
+	if err != nil { // it is there, as a manifest
+		t.Error(err)
+	}
+	_, err = b.tryPut(ctx, "r", listing(t, oci.MediaTypeImageIndex, entry(cacheLayer, digests[1])), "v2")
+	wantCode(t, err, oci.ManifestBlobUnknown)
+	b.reviewAll(t)
+	if n := b.rows(t, "missing_children"); n != 3 {
+		t.Fatalf("%d manifests are missing, want 3", n)
+	}
+
+	// One comes without a tag, from a replica that accepts no sparse indexes.
+	strict.put(t, "r", payloads[1])
+	b.reviewAll(t)
+	if _, err := b.ManifestByDigest(ctx, "r", digests[1]); err != nil {
+		t.Errorf("a manifest that its index had waited for: %v", err)
+	}
+	wantCode(t, b.DeleteManifest(ctx, "r", digests[1]), oci.Denied)
+	// An index that was missing itself, and lists what is missing.
+	b.put(t, "r", index(t, digests[2]))
+	b.reviewAll(t)
+	if n := b.rows(t, "missing_children"); n != 2 { // of the first index and of the inner one
+		t.Errorf("%d manifests are missing, want 2", n)
+	}
+	b.put(t, "r", payloads[2])
+	b.reviewAll(t)
+	if n := b.rows(t, "missing_children"); n != 0 {
+		t.Errorf("%d manifests are missing, want none", n)
+	}
+	for _, gone := range []oci.Digest{d, outer} {
+		if err := b.DeleteManifest(ctx, "r", gone); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.DeleteTag(ctx, "r", "v2"); err != nil {
+		t.Fatal(err)
+	}
+	b.reviewAll(t)
+	if n := b.rows(t, "manifests"); n != 2 {
+		t.Errorf("%d manifests are left, want the two with tags", n)
+	}
+}
+
+// TestUnlinkedChild: an index and its manifest that were put at the same time may not
+// have seen each other. The review of the manifest links them, also when a tag holds
+// it meanwhile.
+func TestUnlinkedChild(t *testing.T) {
+	t.Parallel()
+	b := sparse(t, dbtest.DSN(t))
+	b.atOnce(t)
+	config := b.push(t, "r", "config")
+	for i, tags := range [][]string{nil, {"also"}} {
+		payload := numbered(t, i, config)
+		d := b.put(t, "r", payload, tags...)
+		b.put(t, "r", index(t, d), fmt.Sprint("v", i))
+		b.exec(t, `WITH x AS (DELETE FROM manifest_references RETURNING *)
+			INSERT INTO missing_children SELECT x.top_level_namespace_id, x.repository_id, x.parent_id, m.digest
+			FROM x JOIN manifests m ON m.id = x.child_id`)
+		if len(tags) > 0 {
+			if err := b.DeleteTag(t.Context(), "r", tags[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+			SELECT top_level_namespace_id, repository_id, id, now(), 'manifest_upload' FROM manifests WHERE digest = $1
+			ON CONFLICT DO NOTHING`, d.Bytes())
+		b.reviewAll(t)
+		if _, err := b.ManifestByDigest(t.Context(), "r", d); err != nil {
+			t.Errorf("a manifest that an index lists: %v", err)
+		}
+		if n, m := b.rows(t, "missing_children"), b.rows(t, "manifest_references"); n != 0 || m != i+1 {
+			t.Errorf("%d rows of missing manifests and %d references, want 0 and %d", n, m, i+1)
+		}
+	}
+}
+
+// TestConcurrentSparseIndexes puts and deletes indexes and their manifests at random
+// while reviews run without a delay. At no time is a manifest gone that an index with a
+// tag lists and that was put after it; and at the end each index has each of its
+// manifests either as a reference or as missing, and nothing is left that nothing holds.
+func TestConcurrentSparseIndexes(t *testing.T) { atBoth(t, testConcurrentSparseIndexes) }
+
+func testConcurrentSparseIndexes(t *testing.T, dsn string) {
+	b := sparse(t, dsn)
+	b.atOnce(t)
+	config := b.push(t, "r", "config")
+	b.put(t, "r", numbered(t, 0, config), "keeps-the-configuration")
+	const children = 4
+	payloads := make([][]byte, children)
+	digests := make([]oci.Digest, children)
+	for i := range payloads {
+		payloads[i] = numbered(t, i+1, config)
+		digests[i] = oci.Compute(oci.SHA256, payloads[i])
+	}
+	b.put(t, "r", index(t, digests[0]), "anchor")
+	indexes := [][]byte{index(t, digests[1], digests[2]), index(t, digests[2], digests[3]), index(t, digests[1:]...)}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	step := func(rng *rand.Rand) error {
+		switch i, j := rng.IntN(children), rng.IntN(len(indexes)); rng.IntN(8) {
+		case 0, 1:
+			if _, err := b.tryPut(ctx, "r", payloads[i]); err != nil {
+				return err
+			}
+			if i == 0 {
+				if _, err := b.ManifestByDigest(ctx, "r", digests[0]); err != nil {
+					return fmt.Errorf("just after it was put: %w", err)
+				}
+			}
+		case 2:
+			_, err := b.tryPut(ctx, "r", payloads[i], fmt.Sprint("child", i))
+			return err
+		case 3, 4:
+			_, err := b.tryPut(ctx, "r", indexes[j], fmt.Sprint("index", j))
+			return err
+		case 5:
+			return allowed(b.DeleteManifest(ctx, "r", oci.Compute(oci.SHA256, indexes[j])), oci.ManifestUnknown)
+		case 6:
+			if i > 0 {
+				return allowed(b.DeleteManifest(ctx, "r", digests[i]), oci.ManifestUnknown, oci.Denied)
+			}
+			return allowed(b.DeleteTag(ctx, "r", "child0"), oci.ManifestUnknown)
+		case 7:
+			return allowed(b.DeleteTag(ctx, "r", fmt.Sprint("index", j)), oci.ManifestUnknown)
+		}
+		return nil
+	}
+	review := func() error {
+		_, err := b.Review(ctx, catalog.ReviewOptions{Kind: catalog.ReviewOfManifests, Limit: 3})
+		if e, ok := errors.AsType[*catalog.ReviewError](err); ok && e.Contended() {
+			return nil
+		}
+		return err
+	}
+	var clients, reviewers sync.WaitGroup
+	stop := make(chan struct{})
+	for range 2 {
+		reviewers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := review(); err != nil {
+					t.Errorf("review: %v", err)
+					return
+				}
+			}
+		})
+	}
+	for seed := range uint64(6) {
+		clients.Go(func() {
+			rng := rand.New(rand.NewPCG(seed, uint64(len(dsn))))
+			for range 60 {
+				if err := step(rng); err != nil {
+					t.Errorf("client %d: %v", seed, err)
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
+	close(stop)
+	reviewers.Wait()
+	b.checkSparse(t)
+}
+
+// allowed is err, or nil if it has one of the codes.
+func allowed(err error, codes ...oci.Code) error {
+	if slices.Contains(codes, oci.CodeOf(err)) {
+		return nil
+	}
+	return err
+}
+
+// checkSparse settles everything and looks at every index.
+func (b bundle) checkSparse(t *testing.T) {
+	t.Helper()
+	b.dueNow(t)
+	b.reviewAll(t)
+	if n := b.count(t, `
+		SELECT count(*) FROM missing_children c JOIN manifests m ON m.digest = c.child_digest AND m.repository_id = c.repository_id`); n != 0 {
+		t.Errorf("%d manifests are there, and missing", n)
+	}
+	if n := b.count(t, `
+		SELECT count(*) FROM manifests m WHERE NOT EXISTS (SELECT FROM tags WHERE manifest_id = m.id)
+			AND NOT EXISTS (SELECT FROM manifest_references WHERE child_id = m.id)`); n != 0 {
+		t.Errorf("%d manifests are left that nothing holds", n)
+	}
+	rows, err := b.db.Pool.Query(t.Context(), "SELECT id, payload FROM manifests WHERE media_type = $1", oci.MediaTypeImageIndex)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists := map[int64][]byte{}
+	for rows.Next() {
+		var id int64
+		var payload []byte
+		if err := rows.Scan(&id, &payload); err != nil {
+			t.Fatal(err)
+		}
+		lists[id] = slices.Clone(payload)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	for id, payload := range lists {
+		m, err := oci.ParseManifest("", payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := b.count(t, `
+			SELECT (SELECT count(*) FROM manifest_references WHERE parent_id = $1)
+				+ (SELECT count(*) FROM missing_children WHERE parent_id = $1)`, id); n != len(m.Manifests) {
+			t.Errorf("an index of %d manifests has %d as references or as missing", len(m.Manifests), n)
+		}
+	}
+}
