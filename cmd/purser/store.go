@@ -55,6 +55,14 @@ func identified(cfg config.Storage, metadata *db.DB, store blob.Store, log *slog
 	})
 }
 
+// storeTrouble tells what is the matter with the store from its errors.
+func storeTrouble(s config.Storage) func(error) blob.Trouble {
+	if s.UsesS3() {
+		return s3.TroubleOf
+	}
+	return blob.TroubleOf
+}
+
 // storePlace is where the blob store is.
 func storePlace(s config.Storage) string {
 	if !s.UsesS3() {

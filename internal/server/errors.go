@@ -29,6 +29,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if e.HTTPStatus() >= 500 {
 		s.logFailure(r, err)
+		o.told = true
 	}
 	switch e.HTTPStatus() {
 	case http.StatusServiceUnavailable:
@@ -74,6 +75,7 @@ func (s *Server) answer(ctx context.Context, err error) *oci.Error {
 		return e
 	}
 	_, full := errors.AsType[*limit.FullError](err)
+	store, ofStore := errors.AsType[*blob.StoreError](err)
 	switch {
 	case ctx.Err() != nil:
 		return oci.Errorf(oci.Unknown, "the client closed the connection").WithStatus(statusClientGone)
@@ -82,7 +84,7 @@ func (s *Server) answer(ctx context.Context, err error) *oci.Error {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return oci.Errorf(oci.Unavailable, "the registry has too many files open: try again in a moment")
 	case errors.Is(err, blob.ErrWrongStore):
-		return oci.Errorf(oci.Unavailable, "the registry's storage is not available now: try again")
+		return storeAnswer(blob.TroubleAway)
 	case errors.Is(err, blob.ErrBusy):
 		return oci.Errorf(oci.Unavailable, "another request is still writing to this upload: try again in a moment")
 	case errors.Is(err, blob.ErrFenced):
@@ -93,11 +95,29 @@ func (s *Server) answer(ctx context.Context, err error) *oci.Error {
 	case errors.Is(err, blob.ErrTooManyParts):
 		return oci.Errorf(oci.BlobUploadInvalid, "the upload was sent in too many small requests: start another with larger chunks")
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return oci.Errorf(oci.Unavailable, "the registry's storage is full").WithStatus(http.StatusInsufficientStorage)
+		return storeAnswer(blob.TroubleFull)
+	case ofStore:
+		return storeAnswer(store.Trouble)
 	case db.Unavailable(err):
 		return oci.Errorf(oci.Unavailable, "the registry's database is not available now: try again")
 	case errors.Is(err, context.DeadlineExceeded):
 		return oci.Errorf(oci.Unavailable, "the request took too long: try again")
 	}
 	return oci.NewError(oci.Unknown)
+}
+
+// storeAnswer is what a client is told of a store that can't be used. What exactly is
+// the matter, and where, is logged.
+func storeAnswer(trouble blob.Trouble) *oci.Error {
+	switch trouble {
+	case blob.TroubleForbidden:
+		return oci.Errorf(oci.Unavailable, "the registry's storage refuses access to the registry: whoever runs it has to look at permissions or credentials")
+	case blob.TroubleMissing:
+		return oci.Errorf(oci.Unavailable, "the registry's storage is missing: whoever runs it has to bring its directory, volume or bucket back")
+	case blob.TroubleReadOnly:
+		return oci.Errorf(oci.Unavailable, "the registry's storage is read-only: nothing can be pushed now")
+	case blob.TroubleFull:
+		return oci.Errorf(oci.Unavailable, "the registry's storage is full").WithStatus(http.StatusInsufficientStorage)
+	}
+	return oci.Errorf(oci.Unavailable, "the registry's storage is not available now: try again")
 }

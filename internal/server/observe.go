@@ -34,6 +34,7 @@ type observation struct {
 	sent    int64
 	read    int64
 	err     error
+	told    bool        // err is in the log, in a line of its own
 	trips   *db.Counter // to the database
 	client  string      // whose limits count
 	lease   *limit.Lease
@@ -168,7 +169,7 @@ func (s *Server) logRequest(o *observation, r *http.Request, took time.Duration)
 		slog.String("remote", r.RemoteAddr), slog.String("agent", r.UserAgent()), slog.String("request_id", o.id),
 	}
 	list := attrs[:9]
-	if o.err != nil {
+	if o.err != nil && !o.told {
 		list = append(list, slog.String("error", o.err.Error()))
 	}
 	s.log.LogAttrs(r.Context(), slog.LevelInfo, "request", list...)

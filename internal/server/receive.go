@@ -157,7 +157,7 @@ func (s *Server) verify(ctx context.Context, key string, d oci.Digest) error {
 	defer r.Close() //nolint:errcheck // only read
 	h := d.Algorithm().New()
 	if _, err := io.Copy(struct{ io.Writer }{h}, r); err != nil {
-		return fmt.Errorf("hashing object %s: %w", key, err)
+		return blob.MarkRead(ctx, s.store, key, err)
 	}
 	if actual := oci.FromHash(d.Algorithm(), h); actual != d {
 		return digestMismatch(d, actual)

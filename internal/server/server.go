@@ -37,7 +37,10 @@ import (
 type Options struct {
 	Catalog *catalog.Catalog // required
 	Store   blob.Store       // required
-	Log     *slog.Logger     // default slog.Default()
+	// StoreTrouble tells from an error of Store what is the matter with it. Default
+	// blob.TroubleOf.
+	StoreTrouble func(error) blob.Trouble
+	Log          *slog.Logger // default slog.Default()
 	// WrongStore says that Store isn't the one that belongs to the database: nothing
 	// is said of blobs then. Nil: it always is.
 	WrongStore func() bool
@@ -143,6 +146,7 @@ func New(o Options) (*Server, error) {
 	if o.Authorize == nil {
 		o.Authorize = func(*http.Request, Access, string) error { return nil }
 	}
+	o.Store = blob.Mark(o.Store, o.StoreTrouble)
 	m, err := newMetrics(o.Metrics)
 	if err != nil {
 		return nil, err

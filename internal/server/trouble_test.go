@@ -271,8 +271,8 @@ func TestUnmountedStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.do(t, "GET", "/v2/a/blobs/"+d.String(), "").want(t, 503, oci.Unavailable)
-	r.do(t, "PATCH", at, pattern(1, 100_000)).want(t, 500, oci.Unknown) // what the file system says
-	r.do(t, "PUT", at+"?digest="+digest("x").String(), "x").want(t, 500, oci.Unknown)
+	r.do(t, "PATCH", at, pattern(1, 100_000)).want(t, 503, oci.Unavailable)
+	r.do(t, "PUT", at+"?digest="+digest("x").String(), "x").want(t, 503, oci.Unavailable)
 	if err := os.Rename(filepath.Join(r.dir, "gone"), filepath.Join(r.dir, "objects")); err != nil {
 		t.Fatal(err)
 	}
@@ -309,5 +309,5 @@ func TestRedirect(t *testing.T) {
 	dir := replica(t, r.dsn, r.dir, func(o *server.Options) { o.Redirect = true }) // a directory has no URLs
 	dir.wantBlob(t, "a", d, "content")
 	broken := replica(t, r.dsn, r.dir, func(o *server.Options) { o.Store, o.Redirect = presigner{o.Store, io.ErrNoProgress}, true })
-	broken.do(t, "GET", path, "").want(t, 500, oci.Unknown)
+	broken.do(t, "GET", path, "").want(t, 503, oci.Unavailable)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net/http"
 	"strings"
 
 	"github.com/minio/minio-go/v7"
@@ -21,8 +22,16 @@ func (s *Store) Stat(ctx context.Context, key string) (blob.Object, error) {
 	return o, err
 }
 
+// stat looks at an object. The answer to HEAD has no body, so it doesn't tell a missing
+// object from a missing bucket.
 func (s *Store) stat(ctx context.Context, key string) (blob.Object, error) {
 	info, err := s.core.StatObject(ctx, s.bucket, s.name(key), minio.StatObjectOptions{})
+	if code(err) == minio.NoSuchKey {
+		if exists, lookErr := s.core.BucketExists(ctx, s.bucket); lookErr == nil && !exists {
+			err = minio.ErrorResponse{Code: minio.NoSuchBucket, BucketName: s.bucket, StatusCode: http.StatusNotFound,
+				Message: "the bucket does not exist"}
+		}
+	}
 	if err != nil {
 		return blob.Object{}, notFound(err)
 	}

@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -226,6 +227,26 @@ func (s *Store) wayOut(ctx context.Context, err error) string {
 		return " (is the region right?)"
 	}
 	return ""
+}
+
+// refusals are codes that some servers (versitygw) send with other statuses than 403.
+var refusals = []string{"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "XAdminUserNotFound"}
+
+// TroubleOf tells the trouble from an error of a Store of this package.
+func TroubleOf(err error) blob.Trouble {
+	var resp minio.ErrorResponse
+	if !errors.As(err, &resp) {
+		return blob.TroubleOf(err)
+	}
+	switch {
+	case resp.Code == minio.NoSuchBucket:
+		return blob.TroubleMissing
+	case resp.Code == "XMinioStorageFull", resp.Code == "QuotaExceeded", resp.StatusCode == http.StatusInsufficientStorage:
+		return blob.TroubleFull
+	case resp.StatusCode == http.StatusForbidden, resp.StatusCode == http.StatusUnauthorized, slices.Contains(refusals, resp.Code):
+		return blob.TroubleForbidden
+	}
+	return blob.TroubleAway
 }
 
 // code returns S3's code of an error, "" if it isn't one of S3.

@@ -1,0 +1,186 @@
+package blob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"syscall"
+)
+
+// Trouble is why a store can't do what it is asked.
+type Trouble int
+
+// Troubles. What is none of the others is TroubleAway: the store doesn't answer, or
+// answers that it can't now.
+const (
+	TroubleAway      Trouble = iota + 1
+	TroubleForbidden         // permissions or credentials
+	TroubleMissing           // its directory, volume or bucket isn't there
+	TroubleReadOnly
+	TroubleFull
+)
+
+// StoreError is a failure of the store itself, of whatever kind. Its text is that of
+// the error that it wraps.
+type StoreError struct {
+	Trouble Trouble
+	Err     error
+}
+
+func (e *StoreError) Error() string { return e.Err.Error() }
+
+func (e *StoreError) Unwrap() error { return e.Err }
+
+// TroubleOf tells the trouble from what a file system says. See also the function of
+// this name in package s3.
+func TroubleOf(err error) Trouble {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return TroubleFull
+	case errors.Is(err, syscall.EROFS):
+		return TroubleReadOnly
+	case errors.Is(err, fs.ErrPermission):
+		return TroubleForbidden
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENODEV):
+		return TroubleMissing
+	}
+	return TroubleAway
+}
+
+// Mark returns a store whose errors are told apart from those of others: each wraps a
+// *StoreError, unless it came from the caller (through Claim, Numbers or the end of a
+// context). The reader of Open is left as it is, for sendfile. of is TroubleOf or the
+// like; nil: TroubleOf.
+func Mark(s Store, of func(error) Trouble) Store {
+	if of == nil {
+		of = TroubleOf
+	}
+	return &marked{s, of}
+}
+
+type marked struct {
+	Store
+	of func(error) Trouble
+}
+
+// callersError is an error that came from the caller of a store.
+type callersError struct{ error }
+
+func (e *callersError) Unwrap() error { return e.error }
+
+func (m *marked) mark(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	if _, foreign := errors.AsType[*callersError](err); foreign {
+		return err
+	}
+	return &StoreError{m.of(err), err}
+}
+
+// Resume implements Store.
+func (m *marked) Resume(ctx context.Context, base string, state State, size int64, claim Claim, numbers Numbers) (Writer, error) {
+	w, err := m.Store.Resume(ctx, base, state, size, func(ctx context.Context) (int64, error) {
+		next, err := claim(ctx)
+		return next, callers(err)
+	}, func(ctx context.Context, n int) (int64, error) {
+		first, err := numbers(ctx, n)
+		return first, callers(err)
+	})
+	if err != nil {
+		return nil, m.mark(ctx, err)
+	}
+	return &markedWriter{w, m, ctx}, nil
+}
+
+func callers(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &callersError{err}
+}
+
+// Open implements Store.
+func (m *marked) Open(ctx context.Context, key string, off, length int64) (io.ReadCloser, error) {
+	r, err := m.Store.Open(ctx, key, off, length)
+	return r, m.mark(ctx, err)
+}
+
+// Delete implements Store.
+func (m *marked) Delete(ctx context.Context, keys []string) error {
+	return m.mark(ctx, m.Store.Delete(ctx, keys))
+}
+
+// Stat implements Store.
+func (m *marked) Stat(ctx context.Context, key string) (Object, error) {
+	o, err := m.Store.Stat(ctx, key)
+	return o, m.mark(ctx, err)
+}
+
+// Presign implements Store.
+func (m *marked) Presign(ctx context.Context, key string, o PresignOptions) (string, error) {
+	url, err := m.Store.Presign(ctx, key, o)
+	return url, m.mark(ctx, err)
+}
+
+// markedWriter is a Writer under the context of its Resume.
+type markedWriter struct {
+	Writer
+	m   *marked
+	ctx context.Context
+}
+
+// Write implements Writer.
+func (w *markedWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	return n, w.m.mark(w.ctx, err)
+}
+
+// ReadFrom implements Writer. An error of r isn't the store's.
+func (w *markedWriter) ReadFrom(r io.Reader) (int64, error) {
+	source := &markedReader{r: r}
+	n, err := w.Writer.ReadFrom(source)
+	if err == nil || source.err != nil && errors.Is(err, source.err) {
+		return n, err
+	}
+	return n, w.m.mark(w.ctx, err)
+}
+
+type markedReader struct {
+	r   io.Reader
+	err error
+}
+
+func (r *markedReader) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	if err != nil && err != io.EOF {
+		r.err = err
+	}
+	return n, err
+}
+
+// Save implements Writer.
+func (w *markedWriter) Save(ctx context.Context) (State, error) {
+	state, err := w.Writer.Save(ctx)
+	return state, w.m.mark(ctx, err)
+}
+
+// Finish implements Writer.
+func (w *markedWriter) Finish(ctx context.Context) (string, error) {
+	key, err := w.Writer.Finish(ctx)
+	return key, w.m.mark(ctx, err)
+}
+
+// MarkRead marks an error of reading what Open of a marked store returned.
+func MarkRead(ctx context.Context, s Store, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("reading object %s: %w", key, err)
+	if m, ok := s.(*marked); ok {
+		return m.mark(ctx, err)
+	}
+	return err
+}

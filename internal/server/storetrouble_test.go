@@ -1,0 +1,160 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/blob/blobtest"
+	"github.com/purser-registry/purser/internal/blob/s3"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// failing is a store of which everything fails.
+type failing struct {
+	blob.Store
+	err error
+}
+
+func (f failing) Open(context.Context, string, int64, int64) (io.ReadCloser, error) {
+	return nil, f.err
+}
+
+func (f failing) Resume(ctx context.Context, base string, state blob.State, size int64, claim blob.Claim, numbers blob.Numbers) (blob.Writer, error) {
+	if _, err := claim(ctx); err != nil {
+		return nil, err
+	}
+	return nil, f.err
+}
+
+func (f failing) Stat(context.Context, string) (blob.Object, error) { return blob.Object{}, f.err }
+
+// TestStoreTrouble: what is the matter with a store is told in its own words, with 503,
+// and its cause is in the log once, with the request's identifier.
+func TestStoreTrouble(t *testing.T) {
+	t.Parallel()
+	path := func(err error) error { return &os.PathError{Op: "open", Path: "objects/aa/secret", Err: err} }
+	for word, err := range map[string]error{
+		"permissions":   path(syscall.EACCES),
+		"credentials":   path(syscall.EPERM),
+		"read-only":     path(syscall.EROFS),
+		"missing":       path(syscall.ENOTDIR),
+		"bring its":     fmt.Errorf("no volume: %w", path(syscall.ENOENT)),
+		"not available": path(syscall.EIO),
+		"try again":     &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, // as from a database that is away
+		"full":          path(syscall.ENOSPC),
+	} {
+		t.Run(word, func(t *testing.T) {
+			t.Parallel()
+			r := setup(t)
+			d := r.push(t, "a", pattern(1, 100_000))
+			on := replica(t, r.dsn, r.dir, func(o *server.Options) { o.Store = failing{o.Store, err} })
+			status := 503
+			if word == "full" {
+				status = 507
+			}
+			on.storeFails(t, d, status, word)
+		})
+	}
+}
+
+// storeFails sends every kind of request that needs the store.
+func (r *registry) storeFails(t *testing.T, d oci.Digest, status int, word string) {
+	t.Helper()
+	before := len(r.log.records(t, "request failed"))
+	sent := 0
+	check := func(method, path, body string) {
+		t.Helper()
+		sent++
+		a := r.do(t, method, path, body).want(t, status, oci.Unavailable)
+		text := string(a.body)
+		if !strings.Contains(text, word) || !strings.Contains(text, "storage") || strings.Contains(text, "database") || strings.Contains(text, "secret") {
+			failures := r.log.records(t, "request failed")
+			t.Errorf("%s %s is told %s, which doesn't say %q, of %v", method, path, text, word, failures[len(failures)-1]["error"])
+		}
+	}
+	check("GET", "/v2/a/blobs/"+d.String(), "")
+	check("PATCH", r.start(t, "a", ""), pattern(2, 100_000))
+	check("PUT", r.start(t, "a", "")+"?digest="+digest("small").String(), "small")
+	check("POST", "/v2/a/blobs/uploads/?digest="+digest("small").String(), "small")
+	r.do(t, "HEAD", "/v2/a/blobs/"+d.String(), "").want(t, 200, "") // says what the rows say
+	failures := r.log.records(t, "request failed")[before:]
+	if len(failures) != sent {
+		t.Errorf("%d of %d failures are in the log", len(failures), sent)
+	}
+	ids := map[any]bool{}
+	for _, f := range failures {
+		ids[f["request_id"]] = true
+		if f["error"] == "" {
+			t.Errorf("no cause in %v", f)
+		}
+	}
+	for _, line := range r.log.records(t, "request") {
+		if ids[line["request_id"]] && line["error"] != nil {
+			t.Errorf("the cause is in the log a second time: %v", line)
+		}
+	}
+}
+
+// TestS3Trouble does so with an S3 server and what can be wrong about it.
+func TestS3Trouble(t *testing.T) {
+	t.Parallel()
+	bucket := blobtest.S3Server(t)
+	good, err := s3.New(bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := setup(t)
+	use := func(store blob.Store) func(*server.Options) {
+		c := catalog.New(catalog.Options{DB: r.db, CacheOff: true, Look: func(ctx context.Context, key string, size int64) (string, error) {
+			return blob.Look(ctx, store, key, size)
+		}})
+		return func(o *server.Options) { o.Catalog, o.Store, o.StoreTrouble = c, store, s3.TroubleOf }
+	}
+	d := replica(t, r.dsn, r.dir, use(good)).push(t, "a", pattern(1, 100_000))
+	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotImplemented) }))
+	t.Cleanup(broken.Close)
+	for word, change := range map[string]func(*s3.Options){
+		"credentials":   func(o *s3.Options) { o.SecretKey = "wrong" },
+		"permissions":   func(o *s3.Options) { o.AccessKey = "nobody" },
+		"bucket":        func(o *s3.Options) { o.Bucket = "b-" + blob.NewBase() },
+		"not available": func(o *s3.Options) { o.Endpoint = "http://127.0.0.1:1" },
+		"try again":     func(o *s3.Options) { o.Endpoint = broken.URL },
+	} {
+		t.Run(word, func(t *testing.T) {
+			t.Parallel()
+			o := bucket
+			change(&o)
+			store, err := s3.New(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			on := replica(t, r.dsn, r.dir, use(store))
+			on.storeFails(t, d, 503, word)
+		})
+	}
+}
+
+// TestStoreTroubleIsNotTheDatabases: while the database is away, uploads that reach the
+// store hear of the database.
+func TestStoreTroubleIsNotTheDatabases(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	at := r.start(t, "a", "")
+	r.do(t, "PATCH", at, pattern(1, 100_000)).want(t, 202, "")
+	r.db.Close()
+	a := r.do(t, "PATCH", at, pattern(1, 100_000)).want(t, 503, oci.Unavailable)
+	if !strings.Contains(string(a.body), "database") {
+		t.Errorf("an upload without a database is told %s", a.body)
+	}
+}
