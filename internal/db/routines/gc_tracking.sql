@@ -106,13 +106,18 @@ BEGIN
     ON CONFLICT DO NOTHING;
 
     DELETE FROM missing_children c
-    USING unnest(namespaces, repositories, ids) AS w (namespace, repository, id), manifests m
-    WHERE m.top_level_namespace_id = w.namespace AND m.repository_id = w.repository AND m.id = w.id
-        AND c.child_digest = m.digest AND c.repository_id = w.repository AND c.top_level_namespace_id = w.namespace
+    USING (
+        SELECT w.namespace, w.repository, w.id, m.digest
+        FROM unnest(namespaces, repositories, ids) AS w (namespace, repository, id)
+        CROSS JOIN LATERAL (
+            SELECT digest FROM manifests
+            WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND id = w.id
+            OFFSET 0) m) k
+    WHERE c.child_digest = k.digest AND c.repository_id = k.repository AND c.top_level_namespace_id = k.namespace
         AND EXISTS (
             SELECT FROM manifest_references x
-            WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository
-                AND x.parent_id = c.parent_id AND x.child_id = w.id);
+            WHERE x.top_level_namespace_id = k.namespace AND x.repository_id = k.repository
+                AND x.parent_id = c.parent_id AND x.child_id = k.id OFFSET 0);
 END;
 $$;
 
@@ -143,8 +148,11 @@ BEGIN
 
     IF EXISTS (
         SELECT FROM new_rows n
-        JOIN missing_children c ON c.child_digest = n.digest AND c.repository_id = n.repository_id
-            AND c.top_level_namespace_id = n.top_level_namespace_id)
+        CROSS JOIN LATERAL (
+            SELECT FROM missing_children
+            WHERE child_digest = n.digest AND repository_id = n.repository_id
+                AND top_level_namespace_id = n.top_level_namespace_id
+            OFFSET 0) c)
     THEN
         PERFORM gc_link_missing_children(
             array_agg(n.top_level_namespace_id), array_agg(n.repository_id), array_agg(n.id))
