@@ -311,7 +311,8 @@ func (c *Catalog) rank(ctx context.Context, r repository, q TagQuery, tags []fou
 
 // manifestSize joins the manifest of want.id as m, and the size of its children
 // if it is an index; sumOfSizes adds both up. Arguments: namespace, repository, any,
-// browseChildren. The total_size of an index has the lengths of its manifests, which
+// browseChildren. An index has the blobs that it lists besides manifests; the
+// total_size of an index has the lengths of its manifests, which
 // the children have too. Where the first release has stored a negative one, the length
 // of the payload counts.
 const (
@@ -319,7 +320,12 @@ const (
 	manifestSize = `
 		CROSS JOIN LATERAL (
 			SELECT *, CASE WHEN media_type IN ('` + oci.MediaTypeImageIndex + `', '` + oci.MediaTypeDockerManifestList + `')
-				THEN octet_length(payload)::bigint ELSE GREATEST(total_size, octet_length(payload)) END AS size
+				THEN octet_length(payload) + COALESCE((
+					SELECT sum(b.size) FROM (
+						SELECT digest FROM layers
+						WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = want.id OFFSET 0) l
+					CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.digest OFFSET 0) b), 0)
+				ELSE GREATEST(total_size, octet_length(payload)) END AS size
 			FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = want.id OFFSET 0) m
 		CROSS JOIN LATERAL (

@@ -58,7 +58,7 @@ func references(in repository, m *oci.Manifest) []referred {
 		}
 	}
 	for _, d := range m.DistinctManifests() {
-		list = append(list, referred{in, d.Digest, true})
+		list = append(list, referred{in, d.Digest, d.IsManifest()})
 	}
 	if m.Subject != nil {
 		list = append(list, referred{in, m.Subject.Digest, true})

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -120,6 +121,10 @@ func TestCacheOfBuildKit(t *testing.T) {
 	cache := list(layer)
 	d := r.put(t, "a", "cache", cache)
 	r.do(t, "GET", "/v2/a/manifests/cache", "").want(t, 200, "", "Content-Type", oci.MediaTypeImageIndex).text(t, cache)
+	var tag struct{ Size int }
+	if err := json.Unmarshal(r.do(t, "GET", "/api/v1/repository/a/tag/cache", "").body, &tag); err != nil || tag.Size != len(cache)+len("config")+len("layer") {
+		t.Errorf("the size of the cache is %d, %v", tag.Size, err)
+	}
 	for _, listed := range []oci.Digest{layer, config} {
 		r.do(t, "DELETE", "/v2/a/blobs/"+listed.String(), "").want(t, 409, oci.Denied)
 	}
