@@ -77,7 +77,7 @@ func (l *limits) bound(s *sockets) {
 // apply makes the server of the registry obey those limits that HTTP/2 and idle
 // connections need it for.
 func (l *limits) apply(srv *http.Server, s *sockets) {
-	srv.ConnState = s.bounded.ConnState
+	srv.ConnState, srv.ConnContext = s.bounded.ConnState, s.bounded.ConnContext
 	srv.HTTP2 = &http.HTTP2Config{WriteByteTimeout: l.cfg.HTTP.AnswerIdleTimeout}
 }
 

@@ -51,6 +51,7 @@ type conn struct {
 	client string
 	once   sync.Once
 	idle   *list.Element // guarded by l.mu
+	wire   wire
 }
 
 // Close implements net.Conn.
@@ -184,5 +185,8 @@ func (l *Listener) ConnState(nc net.Conn, state http.ConnState) {
 	}
 	if c, ok := nc.(*conn); ok {
 		l.setIdle(c, state == http.StateIdle)
+		if state == http.StateIdle {
+			c.wire.next()
+		}
 	}
 }

@@ -178,6 +178,11 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	if !management {
 		w.Header()["Docker-Distribution-Api-Version"] = apiVersion
 	}
+	if err := limit.Begin(r); err != nil {
+		w.Header().Set("Connection", "close")
+		s.fail(w, r, oci.Errorf(oci.Unsupported, "%v", err).WithStatus(http.StatusBadRequest))
+		return
+	}
 	client := observed(r.Context()).client
 	if err := s.admit(client); err != nil {
 		s.fail(w, r, err)

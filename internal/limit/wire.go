@@ -1,0 +1,180 @@
+package limit
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// net/http answers some requests itself, before any handler: those that it can't read,
+// with headers that are too long, or with an expectation that it doesn't know. And it
+// drops the Content-Length of a request that has a Transfer-Encoding as well, so that a
+// handler doesn't see it. A conn therefore looks at what passes between the end of one
+// answer and the begin of the next: the header of a request, and then maybe an answer
+// that no handler has written. Of connections with TLS it sees nothing.
+
+// wire is what a conn knows of the request that is read or answered.
+type wire struct {
+	used      bool // by an http.Server with ConnContext and ConnState, before the first byte
+	mu        sync.Mutex
+	answering bool   // a handler has the request: what is written is its own
+	line      []byte // the beginning of the line that is being read
+	lines     int
+	ended     bool // the header has been read to its end
+	begun     bool // and from its first line on
+	length    bool // Content-Length
+	coding    bool // Transfer-Encoding
+}
+
+// keepLine is how much of a header's line is kept: names are shorter. Of the first line
+// firstLine is kept, since its end is looked at.
+const (
+	keepLine  = 32
+	firstLine = 16 << 10
+)
+
+// next expects another request.
+func (w *wire) next() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answering, w.line, w.lines = false, w.line[:0], 0
+	w.ended, w.begun, w.length, w.coding = false, false, false, false
+}
+
+// read looks at bytes that were read.
+func (w *wire) read(p []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(p) > 0 && !w.answering && !w.ended {
+		piece, rest, whole := bytes.Cut(p, []byte{'\n'})
+		most := keepLine
+		if w.lines == 0 {
+			most = firstLine
+		}
+		w.line = append(w.line, piece[:min(len(piece), most-min(most, len(w.line)))]...)
+		if whole {
+			w.endLine()
+		}
+		p = rest
+	}
+}
+
+func (w *wire) endLine() {
+	line := strings.TrimSuffix(string(w.line), "\r")
+	w.line = w.line[:0]
+	w.lines++
+	if w.lines == 1 {
+		// The first byte may have been read ahead, while the answer before was written.
+		version := line[max(0, len(line)-len(" HTTP/1.1")):]
+		w.begun = version == " HTTP/1.1" || version == " HTTP/1.0"
+		return
+	}
+	if line == "" {
+		w.ended, w.line = true, nil
+		return
+	}
+	name, _, _ := strings.Cut(line, ":")
+	switch strings.ToLower(strings.TrimSpace(name)) {
+	case "content-length":
+		w.length = true
+	case "transfer-encoding":
+		w.coding = true
+	}
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.TCPConn.Read(p)
+	if c.wire.used && n > 0 {
+		c.wire.read(p[:n])
+	}
+	return n, err
+}
+
+// Write implements net.Conn. An answer that no handler has written is given the form of
+// the registry's errors.
+func (c *conn) Write(p []byte) (int, error) {
+	if !c.wire.used {
+		return c.TCPConn.Write(p)
+	}
+	c.wire.mu.Lock()
+	own := c.wire.answering
+	c.wire.mu.Unlock()
+	if own {
+		return c.TCPConn.Write(p)
+	}
+	if answer, ok := errorAnswer(p); ok {
+		if _, err := c.TCPConn.Write(answer); err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	}
+	return c.TCPConn.Write(p)
+}
+
+// reasons say more than the names of some statuses.
+var reasons = map[string]string{
+	"417": "the header Expect names something other than 100-continue",
+	"431": "the headers of the request are too long",
+	"501": "the Transfer-Encoding of the request isn't chunked",
+}
+
+// errorAnswer is an answer of net/http's own in the form of the OCI Distribution
+// Specification ("Error Codes").
+func errorAnswer(p []byte) ([]byte, bool) {
+	first, _, ok := bytes.Cut(p, []byte("\r\n"))
+	status, isAnswer := strings.CutPrefix(string(first), "HTTP/1.1 ")
+	if !ok || !isAnswer || len(status) < 4 || status[0] != '4' && status[0] != '5' {
+		return nil, false
+	}
+	message := reasons[status[:3]]
+	if message == "" {
+		message = "the request can't be read: " + strings.TrimSpace(status[3:])
+	}
+	text, err := json.Marshal(message)
+	if err != nil {
+		return nil, false
+	}
+	body := fmt.Sprintf(`{"errors":[{"code":"UNSUPPORTED","message":%s}]}`, text)
+	return fmt.Appendf(nil, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n"+
+		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body), true
+}
+
+type connKey struct{}
+
+// ConnContext is for http.Server: it lets Begin find the connection of a request.
+func (l *Listener) ConnContext(ctx context.Context, nc net.Conn) context.Context {
+	if c, ok := nc.(*conn); ok && l.o.Plain {
+		c.wire.used = true
+		return context.WithValue(ctx, connKey{}, c)
+	}
+	return ctx
+}
+
+// Begin is called by whoever answers a request, first of all. Its error says that the
+// end of the request can be read in two ways, so that something between client and
+// registry may take a part of its body for another request (RFC 9112, section 6.1): the
+// request is to be refused and its connection to be closed.
+func Begin(r *http.Request) error {
+	c, ok := r.Context().Value(connKey{}).(*conn)
+	if !ok || r.ProtoMajor != 1 {
+		return nil
+	}
+	w := &c.wire
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answering = true
+	switch {
+	case w.length && w.coding:
+		return errors.New("a request has either Content-Length or Transfer-Encoding, never both")
+	case len(r.TransferEncoding) > 0 && !(w.ended && w.begun):
+		return errors.New("a request with Transfer-Encoding can't be sent before the answer to the one before it")
+	}
+	return nil
+}

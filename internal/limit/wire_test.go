@@ -1,0 +1,186 @@
+package limit_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/limit"
+)
+
+// bare is a server that answers each request with what it was sent, behind a Listener.
+func bare(t *testing.T) string {
+	t.Helper()
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := limit.Listen(raw, limit.ListenerOptions{Plain: true, Log: slog.New(slog.DiscardHandler)})
+	srv := &http.Server{
+		MaxHeaderBytes: 8 << 10, ConnState: l.ConnState, ConnContext: l.ConnContext,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if err := limit.Begin(r); err != nil {
+				w.Header().Set("Connection", "close")
+				http.Error(w, "refused: "+err.Error(), http.StatusBadRequest)
+				return
+			}
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return
+			}
+			w.Write(body) //nolint:errcheck // the client is gone, and knows
+		}),
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		srv.Serve(l) //nolint:errcheck // it ends with the test
+	}()
+	t.Cleanup(func() {
+		srv.Close() //nolint:errcheck
+		<-done
+	})
+	return raw.Addr().String()
+}
+
+// exchange sends text at once and reads n answers.
+func exchange(t *testing.T, addr, text string, n int) (answers []*http.Response, bodies []string) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(c)
+	for range n {
+		a, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatalf("%.60q: %v", text, err)
+		}
+		body, err := io.ReadAll(a.Body)
+		if err != nil {
+			t.Fatalf("%.60q: %v", text, err)
+		}
+		answers, bodies = append(answers, a), append(bodies, string(body))
+	}
+	return answers, bodies
+}
+
+// TestAnswersBelowHandlers: what net/http refuses by itself has the form of the
+// registry's errors, also after a request that was answered.
+func TestAnswersBelowHandlers(t *testing.T) {
+	t.Parallel()
+	addr := bare(t)
+	const good = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+	for text, status := range map[string]int{
+		"nonsense\r\n\r\n":                                                            400,
+		"GET / HTTP/1.1\r\n\r\n":                                                      400, // no Host
+		"GET / HTTP/1.1\r\nHost: x y\r\n\r\n":                                         400,
+		"GET / HTTP/1.1\r\nHost: x\r\n: y\r\n\r\n":                                    400,
+		"GET / HTTP/9.1\r\nHost: x\r\n\r\n":                                           505,
+		"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 1, 2\r\n\r\n":                   400,
+		"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n":                501,
+		"PUT / HTTP/1.1\r\nHost: x\r\nExpect: a-miracle\r\nContent-Length: 1\r\n\r\n": 417,
+		"GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 20<<10) + "\r\n\r\n": 431,
+	} {
+		for _, before := range []string{"", good} {
+			n := 1
+			if before != "" {
+				n = 2
+			}
+			answers, bodies := exchange(t, addr, before+text, n)
+			a, body := answers[n-1], bodies[n-1]
+			var told struct {
+				Errors []struct{ Code, Message string }
+			}
+			if a.StatusCode != status || a.Header.Get("Content-Type") != "application/json" ||
+				json.Unmarshal([]byte(body), &told) != nil || len(told.Errors) != 1 || told.Errors[0].Code != "UNSUPPORTED" || told.Errors[0].Message == "" {
+				t.Errorf("%.60q: %d %v %q, want %d in the form of errors", text, a.StatusCode, a.Header, body, status)
+			}
+			if n == 2 && bodies[0] != "hello" {
+				t.Errorf("the answer before is %q", bodies[0])
+			}
+		}
+	}
+}
+
+// TestContentLikeAnAnswer: content that looks like an answer of net/http's own is sent
+// as it is, wherever a write begins.
+func TestContentLikeAnAnswer(t *testing.T) {
+	t.Parallel()
+	addr := bare(t)
+	content := strings.Repeat("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request", 1000)
+	for range 2 {
+		res, err := http.Post("http://"+addr, "text/plain", strings.NewReader(content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close() //nolint:errcheck
+		if err != nil || string(body) != content {
+			t.Errorf("%d of %d bytes came back, %v", len(body), len(content), err)
+		}
+	}
+}
+
+// TestTwoLengths: a request with Content-Length and Transfer-Encoding is refused and
+// its connection closed, however the bytes arrive.
+func TestTwoLengths(t *testing.T) {
+	t.Parallel()
+	addr := bare(t)
+	const chunked = "5\r\nhello\r\n0\r\n\r\n"
+	both := []string{
+		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked,
+		"POST / HTTP/1.1\r\nHost: x\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n" + chunked,
+		"POST / HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\nContent-Length: 5\n\n" + chunked,
+		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nX: " + strings.Repeat("x", 5000) + "\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked,
+		"POST / HTTP/1.0\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello",
+	}
+	for _, text := range both {
+		answers, bodies := exchange(t, addr, text, 1)
+		if answers[0].StatusCode != 400 || !strings.HasPrefix(bodies[0], "refused") || !answers[0].Close {
+			t.Errorf("%.80q: %d %q, closed: %v", text, answers[0].StatusCode, bodies[0], answers[0].Close)
+		}
+	}
+	const get, post = "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+	for _, before := range []string{get, post} { // sent together
+		answers, bodies := exchange(t, addr, before+both[0], 2)
+		if answers[1].StatusCode != 400 || !strings.HasPrefix(bodies[1], "refused") {
+			t.Errorf("after another request: %d %q", answers[1].StatusCode, bodies[1])
+		}
+	}
+	// One after the other on one connection, all is well.
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close() //nolint:errcheck
+	in := bufio.NewReader(c)
+	for _, text := range []string{
+		get, post, "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked, get,
+		"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked, post,
+	} {
+		for i := range text { // byte by byte, as slow clients send
+			if _, err := c.Write([]byte{text[i]}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(a.Body)
+		if err != nil || a.StatusCode != 200 {
+			t.Errorf("%.40q: %d %q %v", text, a.StatusCode, body, err)
+		}
+	}
+}
