@@ -259,7 +259,11 @@ func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts, loops *worker.Me
 	if err != nil {
 		return nil, err
 	}
-	list := append(auditWorkers(cfg.Audit, p, loops), sweeper.Run, reaper.Run)
+	sizes, err := gc.NewSizeCorrector(gc.SizeCorrectorOptions{Catalog: c, Log: p.log, Worker: loops})
+	if err != nil {
+		return nil, err
+	}
+	list := append(auditWorkers(cfg.Audit, p, loops), sweeper.Run, reaper.Run, sizes.Run)
 	next := sweeper.Wake
 	for _, k := range []struct {
 		kind catalog.ReviewKind

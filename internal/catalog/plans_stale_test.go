@@ -145,6 +145,12 @@ func staleOperations(t *testing.T, run func(name string, limit int64, op func(b 
 		_, err := b.db.Pool.Exec(ctx, "VACUUM gc_manifest_review_queue, gc_blob_review_queue")
 		return err
 	})
+	run("correction of sizes", 300, func(b bundle, i int) error {
+		if i == 0 {
+			b.exec(t, "UPDATE manifest_size_corrections SET finished_at = NULL, due_at = now()")
+		}
+		return second(b.CorrectSizes(ctx, 10))
+	})
 	run("review of manifests", 1000, review(catalog.ReviewOfManifests, "manifest"))
 	run("review of blobs", 1000, review(catalog.ReviewOfBlobs, "blob"))
 }

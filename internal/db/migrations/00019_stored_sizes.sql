@@ -1,0 +1,30 @@
+-- manifests.total_size was added up from the sizes that a manifest declares, which may
+-- be anything: layers of 2^63-1 bytes made it negative. It is the size of what is stored
+-- now. Older rows are corrected in the background, a bounded page at a time, since a
+-- registry may have hundreds of millions of them: this table has one row, how far that
+-- has come. There are two passes. The second one finds what processes of the first
+-- release stored while they were being replaced.
+
+-- +goose Up
+SET LOCAL lock_timeout = '10s';
+
+CREATE TABLE manifest_size_corrections (
+    one_row     boolean PRIMARY KEY DEFAULT true CHECK (one_row),
+    pass        integer NOT NULL DEFAULT 1,
+    manifest_id bigint NOT NULL DEFAULT 0,
+    compared    bigint NOT NULL DEFAULT 0,
+    corrected   bigint NOT NULL DEFAULT 0,
+    due_at      timestamptz NOT NULL DEFAULT now(),
+    finished_at timestamptz
+);
+
+COMMENT ON TABLE manifest_size_corrections IS 'how far the background correction of manifests.total_size has come';
+COMMENT ON COLUMN manifest_size_corrections.manifest_id IS 'the last manifest of this pass that was compared';
+COMMENT ON COLUMN manifest_size_corrections.compared IS 'manifests, of all passes';
+COMMENT ON COLUMN manifest_size_corrections.corrected IS 'manifests whose total_size was wrong, of all passes';
+COMMENT ON COLUMN manifest_size_corrections.due_at IS 'the pass does not go on before';
+COMMENT ON COLUMN manifests.total_size IS 'bytes that are stored: of the payload, the configuration and the layers; of an index, of its manifests without theirs';
+COMMENT ON COLUMN layers.size IS 'bytes, as the manifest declares them; blobs.size is what is stored';
+
+INSERT INTO manifest_size_corrections (finished_at)
+SELECT CASE WHEN NOT EXISTS (SELECT FROM manifests) THEN now() END;

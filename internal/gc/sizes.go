@@ -1,0 +1,87 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	// sizePage is how many manifests are compared at once.
+	sizePage = 1000
+	// sizeShare is which part of its time the corrector works, the rest is for others.
+	sizeShare = 0.25
+)
+
+// SizeCorrectorOptions says whose sizes to correct.
+type SizeCorrectorOptions struct {
+	Catalog *catalog.Catalog // required
+	Log     *slog.Logger     // default slog.Default()
+	Worker  *worker.Metrics  // nil: none
+}
+
+// SizeCorrector corrects the sizes of manifests that the first release stored, once, in
+// the background.
+type SizeCorrector struct {
+	opt   SizeCorrectorOptions
+	loop  *worker.Loop
+	over  context.CancelFunc
+	page  int
+	rest  time.Duration
+	began bool
+}
+
+// NewSizeCorrector makes a corrector. It starts nothing: see Run.
+func NewSizeCorrector(o SizeCorrectorOptions) (*SizeCorrector, error) {
+	if o.Catalog == nil {
+		return nil, errors.New("gc: the corrector of sizes needs a catalog")
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	s := &SizeCorrector{opt: o, page: sizePage}
+	s.loop = worker.New(worker.Options{
+		Name: "sizes of manifests", Batch: s.batch, Log: o.Log, Metrics: o.Worker,
+		Next: func(context.Context) (time.Duration, error) { return s.rest, nil },
+	})
+	return s, nil
+}
+
+// Run corrects sizes until all are right or ctx ends. Any number of processes may do so
+// at once.
+func (s *SizeCorrector) Run(ctx context.Context) error {
+	ctx, s.over = context.WithCancel(ctx)
+	defer s.over()
+	return s.loop.Run(ctx)
+}
+
+// batch compares one page, a smaller one when the last one took too long.
+func (s *SizeCorrector) batch(ctx context.Context) (more bool, err error) {
+	began := time.Now()
+	done, err := s.opt.Catalog.CorrectSizes(ctx, s.page)
+	if db.Code(err) == db.CodeQueryCanceled {
+		s.page = max(1, s.page/2)
+	}
+	if err != nil {
+		return false, err
+	}
+	if done.Compared > 0 && !s.began {
+		s.began = true
+		s.opt.Log.InfoContext(ctx, "comparing the sizes of manifests, which an earlier version took from what they declare, with what is stored")
+	}
+	if done.Over {
+		if s.began {
+			s.opt.Log.InfoContext(ctx, "all sizes of manifests are those of what is stored",
+				"compared", done.ComparedInAll, "corrected", done.CorrectedInAll)
+		}
+		s.over()
+		return false, nil
+	}
+	s.rest = min(max(done.Next, time.Duration(float64(time.Since(began))*(1/sizeShare-1))), worker.MaxIdle)
+	return false, nil
+}
