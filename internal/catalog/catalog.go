@@ -19,6 +19,9 @@
 //     a race all the same (a deadlock, a target that was deleted while it waited)
 //     it runs again whole, and what the client hears is the answer of the last
 //     run.
+//   - What a sparse index lists and the repository doesn't have is linked when it
+//     is pushed or, if both were pushed at the same moment, by the manifest's
+//     review before it decides (see sparse.go).
 //   - To say that a blob exists is to promise that it stays for the review
 //     delay: the promise is written before the blob is looked for (see
 //     PromiseBlob).

@@ -32,6 +32,8 @@ type ManifestExplanation struct {
 	// when it is deleted.
 	Referrers Some[oci.Digest] `json:"referrers"`
 	Children  Some[oci.Digest] `json:"children"`
+	// Missing are manifests that a sparse index lists and the repository doesn't have.
+	Missing Some[oci.Digest] `json:"missing"`
 }
 
 // HoldingIndex is an index that contains a manifest.
@@ -136,9 +138,12 @@ func askHolders(b *batch, e *ManifestExplanation, r repository, id int64) {
 	}
 	askSome(b, &e.Indexes, scan, someOf(`
 		SELECT parent_id AS id FROM manifest_references
-		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = $3`,
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = $3
+		UNION ALL -- pushed at the same moment: the review links them
+		SELECT parent_id FROM missing_children
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_digest = $4`,
 		"m.digest, t.tags, t.names",
-		manifestOfRow+" CROSS JOIN LATERAL ("+tagsOf("f.id")+") t"), r.namespace, r.id, id)
+		manifestOfRow+" CROSS JOIN LATERAL ("+tagsOf("f.id")+") t"), r.namespace, r.id, id, e.Digest.Bytes())
 }
 
 // manifestOfRow joins row f of a list with its manifest in repository $1, $2.
@@ -173,4 +178,8 @@ func askDependents(b *batch, e *ManifestExplanation, r repository, id int64) {
 		SELECT child_id AS id FROM manifest_references
 		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND parent_id = $3`,
 		"m.digest", manifestOfRow), r.namespace, r.id, id)
+	askSome(b, &e.Missing, scanDigest, someOf(`
+		SELECT parent_id AS id, child_digest FROM missing_children
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND parent_id = $3`,
+		"f.child_digest", ""), r.namespace, r.id, id)
 }

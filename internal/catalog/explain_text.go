@@ -41,6 +41,9 @@ func (e ManifestExplanation) Sentences() []string {
 		tell("%s to it: %s; when it is deleted, %s reviewed", e.Referrers.count("manifest refers", "manifests refer"),
 			e.Referrers.list(), verb(e.Referrers.Total, "that is", "those are"))
 	}
+	if e.Missing.Total.Rows > 0 {
+		tell("it lists %s that the repository doesn't have: %s", e.Missing.count("manifest", "manifests"), e.Missing.list())
+	}
 	if e.Children.Total.Rows > 0 {
 		tell("it contains %s: %s; when it is deleted, %s reviewed", e.Children.count("manifest", "manifests"),
 			e.Children.list(), verb(e.Children.Total, "that is", "those are"))

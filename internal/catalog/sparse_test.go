@@ -208,6 +208,9 @@ func TestUnlinkedChild(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if e := b.explainManifest(t, "r", d, catalog.FateKept); len(e.Indexes.First) != 1 {
+			t.Errorf("not linked, it is said to be held by %+v", e.Indexes)
+		}
 		b.exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 			SELECT top_level_namespace_id, repository_id, id, now(), 'manifest_upload' FROM manifests WHERE digest = $1
 			ON CONFLICT DO NOTHING`, d.Bytes())
