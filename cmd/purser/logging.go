@@ -24,7 +24,12 @@ func newLeveledLogger(w io.Writer, c config.Log) (*slog.Logger, *slog.LevelVar, 
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
 		return nil, nil, fmt.Errorf("log.level: %w", err)
 	}
-	o := &slog.HandlerOptions{Level: level}
+	o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration { // else JSON has nanoseconds without their unit
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		return a
+	}}
 	if c.Format == "text" || c.Format == "auto" && isTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, o)), level, nil
 	}
