@@ -31,6 +31,7 @@ func checkCommand(src *source) *cobra.Command {
 		Short: "Compare the database with the blob store",
 		Long: "Compare the database with the blob store: blobs whose object is missing or has the wrong size,\n" +
 			"objects that nothing owns and, with --deep, blobs whose content isn't what their digest says.\n" +
+			"Manifests that declare other sizes than are stored are told as a note.\n" +
 			"Registries may run meanwhile. Nothing is changed unless --repair is given.\n\n" +
 			"The exit code is 0 when all is well, 1 after an error, and 2 when something is left to be done.",
 		Args: cobra.NoArgs,
@@ -162,6 +163,9 @@ func showCheck(w io.Writer, p gc.CheckProgress) {
 	if p.HashedBytes > 0 {
 		fmt.Fprintf(w, ", %s read", size(p.HashedBytes)) //nolint:errcheck
 	}
+	if p.Manifests > 0 {
+		fmt.Fprintf(w, ", %s", count(p.Manifests, "manifest")) //nolint:errcheck
+	}
 	fmt.Fprintf(w, ", %s", count(p.Findings, "finding")) //nolint:errcheck
 }
 
@@ -187,6 +191,9 @@ var advice = map[gc.Problem]struct{ what, todo, done string }{
 		"They only take space. --repair has them deleted.", doneDoomed},
 	gc.UnownedUpload: {"in the store that nothing owns",
 		"Their parts only take space. --repair has them deleted.", doneDoomed},
+	gc.DeclaredSize: {"declaring other sizes than are stored",
+		"This is a note: they are served as they were pushed, all sizes that are told and added up are the stored ones, and\n" +
+			"nothing repairs it. Some clients refuse to pull such images: whoever builds them can push them anew.", ""},
 }
 
 const (
@@ -204,6 +211,8 @@ func things(p gc.Problem) string {
 		return "object"
 	case gc.UnownedUpload:
 		return "unfinished multipart upload"
+	case gc.DeclaredSize:
+		return "manifest"
 	}
 	return "blob"
 }
@@ -231,17 +240,22 @@ func writeCheck(w io.Writer, o gc.CheckOptions, r gc.CheckReport, examples map[g
 	if r.Doomed > 0 {
 		fmt.Fprintf(&b, "Deleted from the database, and waiting to be deleted from the store: %s (%s).\n", count(r.Doomed, "object"), size(r.DoomedBytes))
 	}
+	if r.UnreadableManifests > 0 {
+		fmt.Fprintf(&b, "Passed over, since this version can't read what another one took: %s.\n", count(r.UnreadableManifests, "manifest"))
+	}
+	well, all := complete, "All is well"
 	for _, p := range gc.Problems {
 		if t := r.Problems[p]; t != nil {
+			well, all = well && p.Note(), "\nOtherwise all is well"
 			writeProblem(&b, p, *t, examples[p])
 		}
 	}
 	switch {
-	case len(r.Problems) > 0 || !complete:
+	case !well:
 	case o.Deep:
-		b.WriteString("All is well.\n")
+		b.WriteString(all + ".\n")
 	default:
-		b.WriteString("All is well. Contents were not read: --deep does that.\n")
+		b.WriteString(all + ". Contents were not read: --deep does that.\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -274,7 +288,10 @@ func writeProblem(b *strings.Builder, p gc.Problem, t gc.Tally, examples []gc.Fi
 func describe(f gc.Finding) string {
 	text := f.Key
 	if !f.Digest.IsZero() {
-		text = f.Digest.String() + "  object " + f.Key
+		text = f.Digest.String()
+		if f.Key != "" {
+			text += "  object " + f.Key
+		}
 	}
 	if f.Size > 0 {
 		text += "  " + size(f.Size)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // Every problem is explained, whether it was repaired or not, with the way out.
@@ -32,9 +33,36 @@ func TestCheckExplainsEveryProblem(t *testing.T) {
 					t.Errorf("%s, %d repaired: nothing of %q:\n%s", p, repaired, w, text)
 				}
 			}
-			if strings.Contains(text, "All is well") {
-				t.Errorf("%s: all is well:\n%s", p, text)
+			if strings.Contains(strings.ToLower(text), "all is well") != p.Note() {
+				t.Errorf("%s: whether all is well:\n%s", p, text)
 			}
+		}
+	}
+}
+
+// What manifests declare is a note: nothing remains to be done, and all is well.
+func TestCheckNotesDeclaredSizes(t *testing.T) {
+	t.Parallel()
+	for _, other := range []gc.Problem{"", gc.Unowned} {
+		r := gc.CheckReport{UnreadableManifests: 2, Problems: map[gc.Problem]*gc.Tally{gc.DeclaredSize: {Count: 1}}}
+		if other != "" {
+			r.Problems[other] = &gc.Tally{Count: 1}
+		}
+		examples := map[gc.Problem][]gc.Finding{gc.DeclaredSize: {{
+			Problem: gc.DeclaredSize, Digest: oci.Compute(oci.SHA256, nil), Repositories: []string{"team/app"}, Detail: "layers[0] has 9 bytes",
+		}}}
+		var b strings.Builder
+		if err := writeCheck(&b, gc.CheckOptions{}, r, examples, true); err != nil {
+			t.Fatal(err)
+		}
+		text := b.String()
+		for _, want := range []string{"1 manifest declaring", "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855  in team/app  (layers[0] has 9 bytes)\n", "note", "2 manifests"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("nothing of %q:\n%s", want, text)
+			}
+		}
+		if well := strings.Contains(text, "Otherwise all is well"); well != (other == "") || r.Remaining() != (other != "") {
+			t.Errorf("all is well: %v, remaining: %v:\n%s", well, r.Remaining(), text)
 		}
 	}
 }

@@ -31,22 +31,31 @@ const (
 	Unowned       Problem = "unowned"        // an object has no owner: it is doomed
 	UnownedUpload Problem = "unowned-upload" // a multipart upload has no owner: it is doomed
 	Shared        Problem = "shared"         // an object has several owners: nothing
+
+	DeclaredSize Problem = "declared-size" // a manifest declares other sizes than are stored: nothing, it is a note
 )
 
 // Problems lists them all, the worst first.
-var Problems = []Problem{Shared, Missing, WrongSize, Damaged, Unreadable, Lost, Recovered, Unowned, UnownedUpload}
+var Problems = []Problem{Shared, Missing, WrongSize, Damaged, Unreadable, Lost, Recovered, Unowned, UnownedUpload, DeclaredSize}
+
+// Note says that nothing is to be done about the problem: it leaves the rest of the
+// check well.
+func (p Problem) Note() bool { return p == DeclaredSize }
 
 // Finding is one problem, confirmed by looking again.
 type Finding struct {
 	Problem Problem `json:"problem"`
-	// Key is that of the object or, of a multipart upload, the base.
+	// Key is that of the object or, of a multipart upload, the base. It is "" for a
+	// manifest.
 	Key    string     `json:"key"`
-	Digest oci.Digest `json:"digest,omitzero"` // of the blob, if it is about one
+	Digest oci.Digest `json:"digest,omitzero"` // of the blob or manifest, if it is about one
 	Size   int64      `json:"size"`            // bytes: the blob's, else the object's
 	Detail string     `json:"detail,omitempty"`
-	// Repositories are some of those that have the blob.
+	// Repositories are some of those that have the blob, or the one of the manifest.
 	Repositories []string `json:"repositories,omitempty"`
-	Repaired     bool     `json:"repaired"` // as far as a repair can
+	// Contradiction is what a manifest declares otherwise than it is stored.
+	Contradiction *catalog.Contradiction `json:"contradiction,omitempty"`
+	Repaired      bool                   `json:"repaired"` // as far as a repair can
 }
 
 // Tally sums up the findings of one problem.
@@ -63,6 +72,10 @@ type CheckReport struct {
 	Blobs       int64 `json:"blobs"` // in the database
 	Hashed      int64 `json:"hashed"`
 	HashedBytes int64 `json:"hashed_bytes"`
+	// Manifests are those whose declared sizes were compared. UnreadableManifests were
+	// passed over: another version took them, and this one would refuse them.
+	Manifests           int64 `json:"manifests"`
+	UnreadableManifests int64 `json:"unreadable_manifests"`
 	// Young objects without an owner may belong to a request that is being
 	// answered. They are no findings.
 	Young int64 `json:"young"`
@@ -79,10 +92,11 @@ type CheckReport struct {
 }
 
 // Remaining says whether something is left for an operator to do: a finding that
-// wasn't repaired, or a blob that somebody has to push again.
+// wasn't repaired, or a blob that somebody has to push again. Notes are neither.
 func (r CheckReport) Remaining() bool {
 	for p, t := range r.Problems {
 		switch p {
+		case DeclaredSize:
 		case Unowned, UnownedUpload, Recovered:
 			if t.Repaired < t.Count {
 				return true
@@ -101,6 +115,7 @@ type CheckProgress struct {
 	Share       float64 // of all keys, from 0 to 1
 	Objects     int64
 	Blobs       int64
+	Manifests   int64 // which come after all keys
 	HashedBytes int64
 	Findings    int64
 }
@@ -156,6 +171,10 @@ const unownedDelay = 24 * time.Hour
 //     request isn't judged.
 //   - A multipart upload is looked at like an object.
 //   - A key with two owners: both were read by one statement, at one moment.
+//
+// At last the sizes that manifests declare are compared with those that the database
+// has. It takes manifests as they are, since other registries store such ones too:
+// what differs is told as a note, and never repaired.
 //
 // Its findings are handed to o.Found. The report is good as far as it goes even
 // with an error.
@@ -234,7 +253,10 @@ func (k *checker) run(ctx context.Context) error {
 	if err := k.settleMarks(ctx, 0); err != nil {
 		return err
 	}
-	return k.unfinished(ctx)
+	if err := k.unfinished(ctx); err != nil {
+		return err
+	}
+	return k.manifests(ctx)
 }
 
 // tell reports progress every second until the function that it returns is called.
@@ -267,7 +289,7 @@ func (k *checker) progress() CheckProgress {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	p := CheckProgress{Share: share, Objects: k.report.Objects, Blobs: k.report.Blobs, HashedBytes: k.hashedBytes.Load()}
+	p := CheckProgress{Share: share, Objects: k.report.Objects, Blobs: k.report.Blobs, Manifests: k.report.Manifests, HashedBytes: k.hashedBytes.Load()}
 	for _, t := range k.report.Problems {
 		p.Findings += t.Count
 	}

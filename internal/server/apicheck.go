@@ -28,6 +28,7 @@ type checkProgress struct {
 	Share       float64 `json:"share" doc:"Of everything, from 0 to 1"`
 	Objects     int64   `json:"objects"`
 	Blobs       int64   `json:"blobs"`
+	Manifests   int64   `json:"manifests" doc:"Compared when the share is 1"`
 	HashedBytes int64   `json:"hashed_bytes"`
 }
 
@@ -52,7 +53,7 @@ func (a *api) addChecks() {
 		p := report.progress
 		return checkRun{
 			RunStatus: status, Deep: report.request.Deep, Repair: report.request.Repair,
-			Progress:      checkProgress{Share: p.Share, Objects: p.Objects, Blobs: p.Blobs, HashedBytes: p.HashedBytes},
+			Progress:      checkProgress{Share: p.Share, Objects: p.Objects, Blobs: p.Blobs, Manifests: p.Manifests, HashedBytes: p.HashedBytes},
 			FindingsTotal: report.found, Findings: report.findings, Summary: report.summary,
 		}
 	})

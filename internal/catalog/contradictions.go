@@ -1,0 +1,234 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Contradiction is a manifest that declares another size of something than the
+// registry stores.
+type Contradiction struct {
+	Repository string     `json:"-"`
+	Manifest   oci.Digest `json:"-"`
+	// Descriptor is the first one that is wrong: "config", "layers[2]",
+	// "manifests[0]" or "subject".
+	Descriptor string     `json:"descriptor"`
+	Digest     oci.Digest `json:"digest"`        // of what it describes
+	Declared   int64      `json:"declared_size"` // bytes
+	Stored     int64      `json:"stored_size"`   // bytes
+	Others     int        `json:"others"`        // further descriptors of the manifest that are wrong
+}
+
+// ContradictionsPage is what was found in some manifests.
+type ContradictionsPage struct {
+	Compared   int64 // manifests, those that are unreadable included
+	Unreadable int64 // manifests that another version took and this one would refuse
+	Found      []Contradiction
+}
+
+const (
+	// contradictionPageBytes bounds the payloads of a page: a page ends with the
+	// payload that reaches it, so a page has at most this and one manifest more.
+	contradictionPageBytes = 4 << 20
+	// contradictionSizes is how many stored sizes one statement looks up.
+	contradictionSizes = 10_000
+)
+
+// Contradictions compares the sizes that the manifests of all repositories declare
+// with those that are stored. It reads every payload, in pages in the order of keys,
+// and no snapshot is held between them: a manifest that is put meanwhile may be left
+// out. An error ends the list.
+//
+// What isn't in the registry contradicts nothing: foreign layers, and subjects that
+// are still to be pushed. Manifests and blobs never change their sizes, so what was
+// found isn't looked at again.
+func (c *Catalog) Contradictions(ctx context.Context) iter.Seq2[ContradictionsPage, error] {
+	return func(yield func(ContradictionsPage, error) bool) {
+		var after manifestKey
+		for {
+			list, err := c.payloads(ctx, after)
+			if err == nil && len(list) == 0 {
+				return
+			}
+			var page ContradictionsPage
+			if err == nil {
+				after = list[len(list)-1].manifestKey
+				page, err = c.contradictions(ctx, list)
+			}
+			if err != nil {
+				yield(ContradictionsPage{}, fmt.Errorf("comparing the sizes that manifests declare: %w", err))
+				return
+			}
+			if !yield(page, nil) {
+				return
+			}
+		}
+	}
+}
+
+// manifestKey is the primary key of a manifest, which begins with id.
+type manifestKey struct {
+	id int64
+	in repository
+}
+
+// storedManifest is a manifest as it is stored.
+type storedManifest struct {
+	manifestKey
+	digest    oci.Digest
+	mediaType string
+	payload   []byte
+}
+
+// payloads returns the manifests that follow after in the order of keys: at most
+// 500, and at least one if there is any.
+//
+// Without sorting, PostgreSQL merges the primary keys of the partitions and stops at
+// the limit. If statistics are old, the planner may believe that few manifests follow,
+// and would read and sort all of them for each page.
+func (c *Catalog) payloads(ctx context.Context, after manifestKey) (list []storedManifest, err error) {
+	err = c.db.Tx(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			SELECT set_config(name, 'off', true)
+			FROM unnest(ARRAY['enable_sort', 'enable_seqscan', 'enable_bitmapscan']) AS name`)
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `
+			SELECT id, repository_id, top_level_namespace_id, digest, media_type, payload FROM (
+				SELECT *, sum(octet_length(payload)::bigint) OVER (
+					ORDER BY id, repository_id, top_level_namespace_id ROWS UNBOUNDED PRECEDING) - octet_length(payload) AS before
+				FROM (
+					SELECT id, repository_id, top_level_namespace_id, digest, media_type, payload FROM manifests
+					WHERE (id, repository_id, top_level_namespace_id) > ($1::bigint, $2::bigint, $3::bigint)
+					ORDER BY id, repository_id, top_level_namespace_id LIMIT 500) next) page
+			WHERE before < $4::bigint
+			ORDER BY id, repository_id, top_level_namespace_id`,
+			after.id, after.in.id, after.in.namespace, contradictionPageBytes)
+		if err != nil {
+			return err
+		}
+		list, err = pgx.CollectRows(rows, scanManifest)
+		return err
+	})
+	return list, err
+}
+
+func scanManifest(row pgx.CollectableRow) (m storedManifest, err error) {
+	var digest []byte
+	if err := row.Scan(&m.id, &m.in.id, &m.in.namespace, &digest, &m.mediaType, &m.payload); err != nil {
+		return m, err
+	}
+	m.digest, err = oci.DigestFromBytes(digest)
+	return m, err
+}
+
+// contradictions compares some manifests.
+func (c *Catalog) contradictions(ctx context.Context, list []storedManifest) (ContradictionsPage, error) {
+	page := ContradictionsPage{Compared: int64(len(list))}
+	type parsed struct {
+		storedManifest
+		content *oci.Manifest
+		refers  int // how many of wanted are its own
+	}
+	var readable []parsed
+	var wanted []referred
+	for _, m := range list {
+		content, err := oci.ParseManifest(m.mediaType, m.payload)
+		if err != nil {
+			page.Unreadable++
+			continue
+		}
+		own := references(m.in, content)
+		wanted = append(wanted, own...)
+		readable = append(readable, parsed{m, content, len(own)})
+	}
+	var sizes []int64
+	for some := range slices.Chunk(wanted, contradictionSizes) {
+		found, err := c.storedSizes(ctx, some)
+		if err != nil {
+			return page, err
+		}
+		sizes = append(sizes, found...)
+	}
+	var in []int64 // of each found, the id of its repository
+	for _, m := range readable {
+		stored := make(map[oci.Digest]int64, m.refers)
+		for i, r := range wanted[:m.refers] {
+			if sizes[i] >= 0 {
+				stored[r.digest] = sizes[i]
+			}
+		}
+		wanted, sizes = wanted[m.refers:], sizes[m.refers:]
+		if found, wrong := contradiction(m.content, stored); wrong {
+			found.Manifest = m.digest
+			page.Found, in = append(page.Found, found), append(in, m.in.id)
+		}
+	}
+	var err error
+	page.Found, err = c.nameRepositories(ctx, page.Found, in)
+	return page, err
+}
+
+// contradiction compares every descriptor of a manifest, one that comes twice too,
+// with what is stored.
+func contradiction(m *oci.Manifest, stored map[oci.Digest]int64) (found Contradiction, wrong bool) {
+	compare := func(d oci.Descriptor, name string, at int) {
+		size, there := stored[d.Digest]
+		if !there || d.Foreign() || size == d.Size {
+			return
+		}
+		if wrong {
+			found.Others++
+			return
+		}
+		if at >= 0 {
+			name = fmt.Sprintf("%s[%d]", name, at)
+		}
+		found, wrong = Contradiction{Descriptor: name, Digest: d.Digest, Declared: d.Size, Stored: size}, true
+	}
+	if m.Config != nil {
+		compare(*m.Config, "config", -1)
+	}
+	for i, d := range m.Layers {
+		compare(d, "layers", i)
+	}
+	for i, d := range m.Manifests {
+		compare(d, "manifests", i)
+	}
+	if m.Subject != nil {
+		compare(*m.Subject, "subject", -1)
+	}
+	return found, wrong
+}
+
+// nameRepositories names the repositories, ids, of the contradictions, and leaves out
+// those of repositories that are deleted, whose manifests go in their own time.
+func (c *Catalog) nameRepositories(ctx context.Context, list []Contradiction, ids []int64) ([]Contradiction, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	rows, err := c.db.Pool.Query(ctx, "SELECT id, path FROM live_repositories WHERE id = ANY ($1)", ids)
+	if err != nil {
+		return nil, err
+	}
+	paths := make(map[int64]string)
+	var id int64
+	var path string
+	if _, err := pgx.ForEachRow(rows, []any{&id, &path}, func() error { paths[id] = path; return nil }); err != nil {
+		return nil, err
+	}
+	var named []Contradiction
+	for i, found := range list {
+		if found.Repository = paths[ids[i]]; found.Repository != "" {
+			named = append(named, found)
+		}
+	}
+	return named, nil
+}
