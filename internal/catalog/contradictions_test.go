@@ -107,6 +107,7 @@ func testContradictions(t *testing.T, dsn string) {
 		put(repo, index(nil, described(imageType, child, size)), "")
 		put(repo, index(nil, described(imageType, about, aboutSize), described(imageType, child, size+1)),
 			fmt.Sprintf("manifests[1] %s declared %d stored %d others 0", child, size+1, size))
+		put(repo, index(nil, described(layerType, layer, 6)), fmt.Sprintf("manifests[0] %s declared 6 stored 5 others 0", layer)) // as BuildKit's cache
 		put(repo, index(subject(child, 1), described(imageType, child, size)), fmt.Sprintf("subject %s declared 1 stored %d others 0", child, size))
 	}
 	check := func(unreadable int64) {
