@@ -31,9 +31,8 @@ type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// execute runs one command line and returns the exit code: 0, or 1 after an
-// error, which it writes to stderr, or the one that the command asks for. The
-// commands of loose foreign keys have more codes, and say so.
+// execute runs one command line and returns the exit code: 0, or another one after an
+// error, which it writes to stderr, or the one that the command asks for.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	root := newRoot(environ)
 	root.SetArgs(args)
@@ -43,7 +42,7 @@ func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	if code, ok := errors.AsType[exitCode](err); ok {
 		return int(code)
 	}
-	return cli.Report(stderr, "purser", err)
+	return exitCodeOf(err, cli.Report(stderr, "purser", err))
 }
 
 func newRoot(environ []string) *cobra.Command {
@@ -55,11 +54,14 @@ func newRoot(environ []string) *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.Version = readBuild().version
+	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = true
 	src := &source{environ: environ}
 	src.addFlags(root.PersistentFlags())
 	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), policyCommand(src), pruneCommand(src), looseCommand(src), checkCommand(src), storeCommand(src), configCommand(src), versionCommand())
 	root.AddCommand(namespaceCommand(src), repoCommand(src), tagCommand(src), auditCommand(src), pullsCommand(src), protectionCommand(src))
+	checkUsage(root)
 	return root
 }
 

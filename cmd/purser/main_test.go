@@ -75,9 +75,9 @@ func TestCommands(t *testing.T) {
 			stderr: []string{"built-in PostgreSQL"}},
 		{name: "PostgreSQL is elsewhere", args: []string{"postgres", "url", "--config", external}, code: 1,
 			stderr: []string{"database.main (" + external + ":2)"}},
-		{name: "unknown flag", args: []string{"serve", "--nonsense"}, code: 1, stderr: []string{"unknown flag: --nonsense"}},
-		{name: "unknown command", args: []string{"nonsense"}, code: 1, stderr: []string{`unknown command "nonsense"`}},
-		{name: "too many arguments", args: []string{"serve", "extra"}, code: 1, stderr: []string{"extra"}},
+		{name: "unknown flag", args: []string{"serve", "--nonsense"}, code: 2, stderr: []string{"unknown flag: --nonsense"}},
+		{name: "unknown command", args: []string{"nonsense"}, code: 2, stderr: []string{`unknown command "nonsense"`}},
+		{name: "too many arguments", args: []string{"serve", "extra"}, code: 2, stderr: []string{"extra"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

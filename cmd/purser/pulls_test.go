@@ -208,7 +208,7 @@ func TestPullsOff(t *testing.T) {
 		return d.Pool.QueryRow(t.Context(), "SELECT recorded_since FROM pullstatisticsprocessingstate").Scan(&since) == nil && time.Until(since) > time.Minute
 	})
 	code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.registry}, "pulls", "status")
-	if code != 1 || !strings.Contains(stderr, "pull_statistics.enabled and pull_statistics.redis are false") {
+	if code != 3 || !strings.Contains(stderr, "pull_statistics.enabled and pull_statistics.redis are false") {
 		t.Errorf("status: %d %s", code, stderr)
 	}
 }
