@@ -133,6 +133,9 @@ func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databa
 		}
 		// What a command reads may take long; a DSN can say statement_timeout=….
 		pgsession.Apply(&cfg.ConnConfig.Config, pgsession.Limits{Idle: idleInTransaction})
+		if !strings.Contains(dsn, "pool_ping_timeout") {
+			cfg.PingTimeout = pgsession.PingTimeout
+		}
 		pool, err := pgxpool.NewWithConfig(ctx, cfg)
 		if err != nil {
 			return nil, fmt.Errorf("database %s: %w", name, err)

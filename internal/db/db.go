@@ -104,6 +104,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	cfg.MaxConns = int32(o.MaxConns)
 	cfg.MinIdleConns = 1
 	cfg.MaxConnIdleTime = 5 * time.Minute
+	cfg.PingTimeout = pgsession.PingTimeout
 	configure(cfg.ConnConfig, o.params())
 	// A batch is one transaction, or a part of one.
 	cfg.ConnConfig.Tracer = multitracer.New(tracer{},

@@ -125,6 +125,24 @@ func TestSilentServerFailsCalls(t *testing.T) {
 	}
 }
 
+// A connection that was idle when the server went silent is given up: the pool asks it
+// whether it is still there before it gives it out.
+func TestSilentIdleConnection(t *testing.T) {
+	t.Parallel()
+	proxy := dbtest.NewProxy(t, dbtest.DSN(t))
+	d := openWith(t, db.Options{DSN: proxy.DSN, MaxConns: 1})
+	t.Cleanup(proxy.Stop)
+	if err := d.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(1100 * time.Millisecond) // from a second on it is asked
+	proxy.Silence()
+	ctx := within(t, time.Minute)
+	if err := d.Pool.QueryRow(ctx, "SELECT 1").Scan(nil); ctx.Err() != nil || !db.Unavailable(err) {
+		t.Errorf("ended with %v, after the test's own limit: %v", err, ctx.Err())
+	}
+}
+
 // Both ends are told to notice that the other one's machine has vanished. A DSN may
 // know better.
 func TestKeepalivesAreAskedFor(t *testing.T) {

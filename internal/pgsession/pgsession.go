@@ -17,7 +17,8 @@
 //   - The client has gone while its statement runs: client_connection_check_interval,
 //     and statement_timeout at the latest.
 //   - The server accepts a statement and never answers: [Tracer] ends the call some
-//     seconds after the server should have ended the statement.
+//     seconds after the server should have ended the statement. A pool waits for an
+//     idle connection for [PingTimeout].
 package pgsession
 
 import (
@@ -47,6 +48,9 @@ const (
 	checkInterval = 5 * time.Second
 	// connectTimeout bounds a connection's making, the log-in included.
 	connectTimeout = 15 * time.Second
+	// PingTimeout bounds how long a pool waits for a connection that was idle to answer
+	// before it takes another one. It is for pgxpool.Config: no [Tracer] sees a ping.
+	PingTimeout = 5 * time.Second
 )
 
 // Limits are the bounds of a session on the server. 0: what the DSN, or else the

@@ -68,6 +68,10 @@ func FuzzRouteOfName(f *testing.F) {
 
 var simpleRange = regexp.MustCompile(`^bytes=([0-9]{1,18}-[0-9]{0,18}|-[0-9]{1,18})$`)
 
+// RFC 9110 has a position behind the end stand for the end, however large it is;
+// net/http refuses what is no int64.
+var hugeNumber = regexp.MustCompile(`[0-9]{19}`)
+
 var noBytes = regexp.MustCompile(`^bytes=\s*-0+\s*$`)
 
 // FuzzRange: what is sent of a blob lies within it and is what net/http would
@@ -103,6 +107,9 @@ func FuzzRange(f *testing.F) {
 			}
 		case rng.partial:
 			got := fmt.Sprintf("bytes %d-%d/%d", rng.off, rng.off+rng.length-1, size)
+			if ref.Code == http.StatusRequestedRangeNotSatisfiable && hugeNumber.MatchString(header) {
+				return
+			}
 			if ref.Code != http.StatusPartialContent || ref.Header().Get("Content-Range") != got {
 				t.Errorf("%q of %d bytes is %s, net/http says %d %s", header, size, got, ref.Code, ref.Header().Get("Content-Range"))
 			}
