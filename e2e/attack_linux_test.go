@@ -88,7 +88,11 @@ func TestUnfinishedManifests(t *testing.T) {
 	}
 	peak := r.peak(t)
 	t.Logf("the most memory: %d MiB before, %d MiB under attack; %d rounds of pulls and of another client's pushes", before>>20, peak>>20, pulled)
-	if peak-before > 256<<20 {
+	most := int64(256 << 20)
+	if raceEnabled {
+		most *= 2 // the race detector remembers who touched what
+	}
+	if peak-before > most {
 		t.Errorf("the process grew from %d MiB to %d MiB with a budget of 64 MiB", before>>20, peak>>20)
 	}
 }

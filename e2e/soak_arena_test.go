@@ -104,7 +104,7 @@ func (w *worker) strike(tag string) {
 	case 1:
 		path, also = manifestPath(arenaRepo, m.Digest.String()), append(also, http.StatusConflict)
 	case 2:
-		path, also = blobPath(arenaRepo, w.universe.blob(w.rng).Digest.String()), append(also, http.StatusMethodNotAllowed)
+		path, also = blobPath(arenaRepo, w.universe.blob(w.rng).Digest.String()), append(also, http.StatusConflict)
 	}
 	w.arena.begin(tag, nil)
 	_, status := w.anywhere(call{request: request{method: "DELETE", path: path, want: http.StatusAccepted}, also: also})

@@ -190,13 +190,13 @@ func (o *owner) deleteBlob(r *ownRepo) {
 	}
 	used := r.uses(b.Digest)
 	_, status := o.anywhere(call{request: request{method: "DELETE", path: blobPath(r.name, b.Digest.String()),
-		want: http.StatusAccepted}, also: []int{http.StatusNotFound, http.StatusMethodNotAllowed}})
+		want: http.StatusAccepted}, also: []int{http.StatusNotFound, http.StatusConflict}})
 	switch {
 	case status == 0:
 		r.mu.Lock()
 		r.unlinked[b.Digest] = true
 		r.mu.Unlock()
-	case used && status != http.StatusMethodNotAllowed:
+	case used && status != http.StatusConflict:
 		o.violate([]string{r.name, b.Digest.String()}, "deleting blob %s of %s, which uses it, was answered %d", b.Digest, r.name, status)
 	}
 }

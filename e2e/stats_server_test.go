@@ -288,8 +288,9 @@ line:
 	return fmt.Errorf("no line of the log has all of %q:\n%s", words, log[max(0, len(log)-4000):])
 }
 
-// TestServeWaitsForStatsServer starts a registry before its statistics' server.
-func TestServeWaitsForStatsServer(t *testing.T) {
+// TestServeBeforeStatsServer starts a registry before its statistics' server: it serves,
+// and counts pulls when the server comes.
+func TestServeBeforeStatsServer(t *testing.T) {
 	beginOwn(t)
 	stats := startPostgres(t)
 	stats.Stop(syscall.SIGINT)
@@ -302,14 +303,27 @@ func TestServeWaitsForStatsServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.p = p
-	eventually(t, 30*time.Second, func() error {
-		return tells(p.out.String(), "waiting for the database", "the statistics' database", stats.dir)
-	})
-	stats.Start()
 	eventually(t, readyWithin, r.readAddresses)
-	if _, err := r.API().pushImage(t.Context(), "acme/app", "v1", randomBytes(1<<10)); err != nil {
+	if err := tells(p.out.String(), "the statistics' database is away", stats.dir); err != nil {
 		t.Error(err)
 	}
+	img, err := r.API().pushImage(t.Context(), "acme/app", "v1", randomBytes(1<<10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status := getStatus(t.Context(), r.URL()+"/v2/acme/app/manifests/v1"); status != http.StatusOK {
+		t.Errorf("a pull of %v without statistics is answered %d", img, status)
+	}
+	stats.Start()
+	db := openPool(t, stats.DSN())
+	eventually(t, time.Minute, func() error {
+		var n int64
+		err := db.QueryRow(t.Context(), "SELECT COALESCE(sum(tag_pull_count), 0)::bigint FROM tagpullstatistics").Scan(&n)
+		if err == nil && n != 1 {
+			err = fmt.Errorf("%d pulls are counted, want the one from before the server came", n)
+		}
+		return err
+	})
 }
 
 // TestMigrateBothServers has the schema of each server made and listed.

@@ -38,6 +38,11 @@ issues: [{table: projects, column: project_id, on_delete: async_delete}]`)
 		t.Errorf("the run says %+v, want two deletes and no record done", r)
 	}
 	wantRows(t, pool, "SELECT project_id FROM issues", int64(2))
+	for range o.MaxAttempts + 4 { // however many runs find it away, the parent isn't put off
+		if _, err := w.RunOnce(t.Context(), "main"); err == nil {
+			t.Error("a run says nothing of the database that is away")
+		}
+	}
 	if r := runOnce(t, whole, "main"); r.Deletes != 1 || r.Processed != 1 {
 		t.Errorf("when it has come, the run says %+v", r)
 	}

@@ -283,10 +283,14 @@ func (c *cleaner) finish(ctx context.Context, parent tableName, refs references,
 }
 
 // attempted counts this run, once, as one that didn't finish what it has left.
-// What awaits its next turn has none when a limit has ended the run.
+// What awaits its next turn has none when a limit has ended the run. That a database is
+// away is no fault of its parents: they don't wait longer than until it is back.
 func (c *cleaner) attempted(ctx context.Context) error {
 	var failed []error
 	for parent, stuck := range c.stuck {
+		if c.away[parent] {
+			continue
+		}
 		var cut []record
 		if c.tracker.over() {
 			cut = slices.Collect(maps.Keys(c.paused[parent]))
