@@ -283,8 +283,8 @@ func (c *cleaner) finish(ctx context.Context, parent tableName, refs references,
 }
 
 // attempted counts this run, once, as one that didn't finish what it has left.
-// What awaits its next turn has none when a limit has ended the run. That a database is
-// away is no fault of its parents: they don't wait longer than until it is back.
+// A record that awaits its next turn has none when a limit has ended the run. A database
+// that is away is no fault of the parents whose children it has: these aren't put off.
 func (c *cleaner) attempted(ctx context.Context) error {
 	var failed []error
 	for parent, stuck := range c.stuck {

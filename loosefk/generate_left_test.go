@@ -50,8 +50,8 @@ func (g *generated) finish(t *testing.T) *Plan {
 	return p
 }
 
-// What was done by hand isn't done again: the plan has the rest, and running it ends
-// where a conversion from the beginning does.
+// TestConvertWhatIsLeft: a conversion doesn't do again what somebody did by hand. Its
+// plan has the rest, and ends where a conversion from the beginning does.
 func TestConvertWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	const drop = "drop_fk_orders_customers_from_orders.sql"

@@ -63,7 +63,7 @@ func checkCommand(src *source) *cobra.Command {
 }
 
 // storeForCheck opens the blob store, which a repair needs to be the database's.
-// Who only looks may look at any, and is told.
+// A check without repairs may look at any store, and says that it is another one.
 func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, metadata *db.DB, repair bool) (blob.Store, error) {
 	log, err := newLogger(cmd.ErrOrStderr(), config.Log{Level: "error", Format: "text"})
 	if err != nil {

@@ -40,7 +40,8 @@ func TestCheckExplainsEveryProblem(t *testing.T) {
 	}
 }
 
-// What manifests declare is a note: nothing remains to be done, and all is well.
+// TestCheckNotesDeclaredSizes: a size that a manifest declares wrongly is told as a note,
+// after which nothing remains to be done.
 func TestCheckNotesDeclaredSizes(t *testing.T) {
 	t.Parallel()
 	for _, other := range []gc.Problem{"", gc.Unowned} {

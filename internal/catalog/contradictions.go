@@ -45,8 +45,8 @@ const (
 // and no snapshot is held between them: a manifest that is put meanwhile may be left
 // out. An error ends the list.
 //
-// What isn't in the registry contradicts nothing: foreign layers, and subjects that
-// are still to be pushed. Manifests and blobs never change their sizes, so what was
+// Foreign layers, and subjects that are still to be pushed, aren't in the registry and
+// contradict nothing. Manifests and blobs never change their sizes, so what was
 // found isn't looked at again.
 func (c *Catalog) Contradictions(ctx context.Context) iter.Seq2[ContradictionsPage, error] {
 	return func(yield func(ContradictionsPage, error) bool) {

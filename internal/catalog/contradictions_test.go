@@ -119,7 +119,7 @@ func testContradictions(t *testing.T, dsn string) {
 		}
 	}
 	check(0)
-	// What another version took is passed over, and what follows it is found.
+	// A manifest that only another version could read is passed over; later ones are found.
 	b.exec(t, `UPDATE manifests SET payload = '{"schemaVersion": 1}' WHERE media_type = $1 AND subject_digest IS NOT NULL`, oci.MediaTypeImageIndex)
 	want = slices.DeleteFunc(want, func(w string) bool { return strings.Contains(w, "subject") && strings.Contains(w, "declared 1 ") })
 	check(int64(len(repos)))

@@ -115,8 +115,8 @@ func manifestRows(p NewManifest) (manifestColumns, error) {
 		rows.config = m.Config.Digest.Bytes()
 		rows.blobs = append(rows.blobs, rows.config)
 	}
-	// What an index lists and is no manifest is used as a layer is. A foreign layer is
-	// elsewhere, unless the manifest also lists it as its own.
+	// An entry of an index that is no manifest is a blob, and is used as a layer is. A
+	// foreign layer is elsewhere, unless the manifest also lists it as its own.
 	own := slices.Concat(m.Layers, slices.DeleteFunc(slices.Clone(m.Manifests), oci.Descriptor.IsManifest))
 	for _, l := range distinct(slices.DeleteFunc(own, oci.Descriptor.Foreign)) {
 		rows.blobs = append(rows.blobs, l.Digest.Bytes())

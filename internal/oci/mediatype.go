@@ -78,8 +78,8 @@ func KindOf(mediaType string) (Kind, bool) {
 }
 
 // IsManifest tells whether the descriptor's type is that of a manifest that is accepted.
-// What else an index lists are blobs: the index in which BuildKit exports a cache lists
-// layers, and the cache's configuration (application/vnd.buildkit.cacheconfig.v0).
+// The other entries of an index are blobs: the index in which BuildKit exports a cache
+// lists layers, and the cache's configuration (application/vnd.buildkit.cacheconfig.v0).
 func (d Descriptor) IsManifest() bool {
 	_, ok := KindOf(d.MediaType)
 	return ok

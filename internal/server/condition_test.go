@@ -51,7 +51,7 @@ func TestConditionalPut(t *testing.T) {
 	is(first)
 	put(one, "If-Match", quoted(first)).want(t, 201, "") // as it is
 
-	// What is refused without a condition is refused with one as before.
+	// A request that is refused without a condition is refused with one too.
 	put("{}", "If-Match", "*").want(t, 400, oci.ManifestInvalid)
 	put(image(t, digest("nowhere"), nil, nil), "If-None-Match", "*").want(t, 400, oci.ManifestBlobUnknown)
 	r.do(t, "PUT", "/v2/none/manifests/v1", index(t), "If-Match", "*").want(t, 412, oci.Denied)

@@ -115,7 +115,7 @@ func (wrong) Stat(context.Context, string) (blob.Object, error) {
 	return blob.Object{}, fmt.Errorf("it is away: %w", blob.ErrWrongStore)
 }
 
-// What a wrong store lacks isn't lost.
+// TestNothingIsLostInAWrongStore: blobs that a wrong store doesn't have aren't marked lost.
 func TestNothingIsLostInAWrongStore(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

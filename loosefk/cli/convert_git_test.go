@@ -70,7 +70,8 @@ func TestConvertInFreshTree(t *testing.T) {
 	contains(t, "the next", s.ok(t, "convert", "^visits$"), "made the branch loose-fk-visits")
 }
 
-// What git would refuse is found before anything is written.
+// TestConvertFindsWhatGitRefuses: convert looks for reasons of git to refuse a commit
+// before it writes anything.
 func TestConvertFindsWhatGitRefuses(t *testing.T) {
 	s := freshTree(t, true)
 	t.Setenv("HOME", t.TempDir())
@@ -101,7 +102,8 @@ func TestConvertFindsWhatGitRefuses(t *testing.T) {
 	s.unchanged(t, "is outside of the git work tree", "convert", "^orders$", "--schema-dump", filepath.Join(outside, "s.sql"))
 }
 
-// What git refuses in the middle is taken back: files, index and branch.
+// TestConvertTakesBack: when git refuses in the middle, convert takes back its files, its
+// changes of the index and its branch.
 func TestConvertTakesBack(t *testing.T) {
 	t.Parallel()
 	for _, first := range []bool{true, false} {
@@ -152,7 +154,8 @@ func TestConvertWritesAllOrNothing(t *testing.T) {
 	}
 }
 
-// What was done by hand is taken as it is, and what is left is told.
+// TestConvertAfterTheGuide: convert takes steps that were done by hand as they are, and
+// tells the steps that are left.
 func TestConvertAfterTheGuide(t *testing.T) {
 	t.Parallel()
 	s := newProject(t)
