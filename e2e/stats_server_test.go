@@ -296,6 +296,7 @@ func TestServeBeforeStatsServer(t *testing.T) {
 	stats.Stop(syscall.SIGINT)
 	r := &registry{t: t, opt: options{dataDir: newDir(t), env: []string{
 		"PURSER_DATABASE_MAIN=" + dbtest.EmptyDSN(t), "PURSER_DATABASE_STATS=" + stats.DSN(),
+		"PURSER_PULL_STATISTICS_INTERVAL=1s", // the first look may come before the pull's entry is written
 	}}}
 	t.Cleanup(r.cleanup)
 	p, err := startProcess("purser", r.command())
