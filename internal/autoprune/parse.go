@@ -64,10 +64,12 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //   - removeOrphans: true for a policy that [Policy.RemovesOrphans]. Left out or
 //     null: false.
 //
-// Anything else is refused: other fields, a field twice or in another case, a field
-// of another method, text after the object. Every error is a [*FieldError].
-func ParsePolicy(data []byte) (Policy, error) {
-	fields, err := readFields(data, policyFields)
+// Fields that are named in readOnly may be there too, with any value: they are what
+// a policy that was read has besides, and are left out. Anything else is refused:
+// other fields, a field twice or in another case, a field of another method, text
+// after the object. Every error is a [*FieldError].
+func ParsePolicy(data []byte, readOnly ...string) (Policy, error) {
+	fields, err := readFields(data, slices.Concat(policyFields, readOnly))
 	if err != nil {
 		return Policy{}, err
 	}

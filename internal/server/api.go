@@ -126,6 +126,17 @@ func nullable(s *huma.Schema, properties ...string) *huma.Schema {
 	return s
 }
 
+// readOnly lets a body have members that are told of a resource and that no request
+// sets: whoever sends back what was read has them. What they say is passed over.
+func readOnly(s *huma.Schema, members ...string) *huma.Schema {
+	for _, name := range members {
+		if s.Properties[name] == nil {
+			s.Properties[name] = &huma.Schema{ReadOnly: true, Description: "As it was read; what it says is passed over"}
+		}
+	}
+	return s
+}
+
 // ServeHTTP answers one request. It is part of huma.Adapter.
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")

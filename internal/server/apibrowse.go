@@ -136,6 +136,11 @@ type newNamespace struct {
 	Email string `json:"email,omitempty" doc:"Quay's clients send it; nothing is done with it"`
 }
 
+// TransformSchema adds what a namespace that was read has besides.
+func (newNamespace) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return readOnly(s, "created_at", "repositories", "size")
+}
+
 func (a *api) addNamespace() {
 	type createInput struct{ Body newNamespace }
 	type createOutput struct{ Body string }

@@ -121,6 +121,36 @@ type newRepository struct {
 	Visibility  string `json:"visibility,omitempty" enum:"public" doc:"As long as nobody logs in, all are public"`
 	Description string `json:"description,omitempty" doc:"Quay's clients send it; nothing is done with it"`
 	Kind        string `json:"repo_kind,omitempty" enum:"image"`
+	// Name is in the body of who sends back a repository that was read, whose repository
+	// is the whole name.
+	Name *string `json:"name,omitempty" doc:"As a repository that was read has it: repository is its whole name then"`
+}
+
+// TransformSchema adds what a repository that was read has besides.
+func (newRepository) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return readOnly(s, "is_public", "kind", "state", "created_at", "pushed_at", "last_modified", "tags", "tags_count", "manifests_count", "size")
+}
+
+// path is the whole name of the repository.
+func (b newRepository) path() (string, error) {
+	path := b.Repository
+	if b.Namespace != "" {
+		if err := checkNamespace("namespace", b.Namespace); err != nil {
+			return "", err
+		}
+	}
+	switch {
+	case b.Name != nil:
+		if whole := strings.TrimSuffix(b.Namespace+"/"+*b.Name, "/"); path != whole {
+			return "", refusal(http.StatusBadRequest, "name: beside it repository has to be the whole name, %q and not %q", whole, path)
+		}
+	case b.Namespace != "":
+		path = b.Namespace + "/" + path
+	}
+	if err := oci.ValidateName(path); err != nil {
+		return "", refusal(http.StatusBadRequest, "repository: %v", err)
+	}
+	return path, nil
 }
 
 func (a *api) addRepository() {
@@ -140,15 +170,9 @@ func (a *api) addRepository() {
 		DefaultStatus: http.StatusCreated,
 		Errors:        []int{http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *createInput) (*createOutput, error) {
-		path := in.Body.Repository
-		if in.Body.Namespace != "" {
-			if err := checkNamespace("namespace", in.Body.Namespace); err != nil {
-				return nil, err
-			}
-			path = in.Body.Namespace + "/" + path
-		}
-		if err := oci.ValidateName(path); err != nil {
-			return nil, refusal(http.StatusBadRequest, "repository: %v", err)
+		path, err := in.Body.path()
+		if err != nil {
+			return nil, err
 		}
 		namespace, name, _ := strings.Cut(path, "/")
 		return &createOutput{createdRepository{namespace, name, "image"}}, a.server.catalog.CreateRepository(ctx, path)

@@ -194,6 +194,12 @@ type movedTag struct {
 	ManifestDigest string `json:"manifest_digest" doc:"The manifest that the tag is to point to" example:"sha256:4bcff63911fcb4448bd4fdacec207030997caf25e9bea4045fa6c8c44de311d1"`
 }
 
+// TransformSchema adds what a tag that was read has besides.
+func (movedTag) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return readOnly(s, "name", "reversion", "start_ts", "last_modified", "is_manifest_list", "size", "media_type", "artifact_type",
+		"platforms", "created_at", "pushed_at", "last_pulled_at", "pull_count", "pull_count_display")
+}
+
 // TagInput names a tag. It is exported like NameFilter.
 type TagInput struct {
 	Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`

@@ -64,22 +64,23 @@ func (policyText) Schema(r huma.Registry) *huma.Schema {
 	return r.Schema(reflect.TypeFor[PolicyForm](), true, "")
 }
 
-// parse reads the policy. id is what the path says, "" for a new one: some clients
-// of Quay repeat it in the body, and others send back all that they were told.
+// readOnlyOfPolicies are the members of PolicyView that no body can set. Some clients
+// send back all that they were told, and what these members say is passed over.
+var readOnlyOfPolicies = []string{"uuid", "warnings", "problem", "stored", "created_at", "updated_at"}
+
+// parse reads the policy. id is what the path says, "" for a new one. A body that names
+// another policy than the path is refused: it is meant for that one.
 func (p policyText) parse(id string) (autoprune.Policy, error) {
-	text := []byte(p)
-	var members map[string]json.RawMessage
-	if id != "" && json.Unmarshal(text, &members) == nil && members["uuid"] != nil {
-		var given string
-		if err := json.Unmarshal(members["uuid"], &given); err != nil || given != id {
-			return autoprune.Policy{}, refusal(http.StatusBadRequest, "uuid: the body is of policy %s and the path of policy %s", members["uuid"], id)
-		}
-		for _, told := range []string{"uuid", "created_at", "updated_at", "warnings"} {
-			delete(members, told)
-		}
-		text, _ = json.Marshal(members) // of raw messages that were read
+	var members struct {
+		UUID json.RawMessage `json:"uuid"`
 	}
-	policy, err := autoprune.ParsePolicy(text)
+	if id != "" && json.Unmarshal(p, &members) == nil && members.UUID != nil {
+		var given string
+		if err := json.Unmarshal(members.UUID, &given); err != nil || given != id {
+			return autoprune.Policy{}, refusal(http.StatusBadRequest, "uuid: the body is of policy %s and the path of policy %s", members.UUID, id)
+		}
+	}
+	policy, err := autoprune.ParsePolicy(p, readOnlyOfPolicies...)
 	if field, ok := errors.AsType[*autoprune.FieldError](err); ok {
 		return policy, refusal(http.StatusBadRequest, "%s", field.Error()).WithDetail(map[string]string{"field": field.Field})
 	}
@@ -96,6 +97,11 @@ type PolicyForm struct {
 	TagPattern        *string `json:"tagPattern,omitempty" maxLength:"256" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $. Absent: all tags"`
 	TagPatternMatches *bool   `json:"tagPatternMatches,omitempty" doc:"False: the tags that don't match the pattern. Default true"`
 	RemoveOrphans     *bool   `json:"removeOrphans,omitempty" doc:"True: delete also signatures and the like that the pattern selects, once they are a day old, when their image isn't in their repository. Default false: these are tags like any other"`
+}
+
+// TransformSchema adds what a policy that was read has besides.
+func (PolicyForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return readOnly(s, readOnlyOfPolicies...)
 }
 
 // PolicyView is a policy as it is told: Quay's members first.
@@ -238,7 +244,7 @@ func addPoliciesOf[L, C, I, U any](a *api, path, name, of string) {
 		OperationID: "update" + name + "AutoPrunePolicy", Method: http.MethodPut, Path: path, Tags: tags,
 		Summary: "Replace an auto-prune policy of " + of,
 		Description: "Tags that an undo has exempted from the policy aren't exempt any more, also when it stays the same. " +
-			"The body may repeat the uuid.",
+			"The body may be what was read: read-only members are passed over, but a uuid that is another policy's is refused.",
 		DefaultStatus: http.StatusNoContent, Errors: bad, SkipValidateBody: true,
 	}, func(ctx context.Context, in *U) (*policyUpdated, error) {
 		id := any(in).(named).item()

@@ -31,6 +31,11 @@ type newProtectionRule struct {
 	Pattern string `json:"pattern" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $" example:"^v[0-9.]+$"`
 }
 
+// TransformSchema adds what a rule that was read has besides.
+func (newProtectionRule) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return readOnly(s, "uuid", "warnings", "problem", "created_at")
+}
+
 type createdRule struct {
 	UUID     string   `json:"uuid" format:"uuid"`
 	Warnings []string `json:"warnings,omitempty" doc:"What the pattern may protect besides what was meant"`

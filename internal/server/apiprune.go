@@ -21,6 +21,16 @@ func (pruneState) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema 
 	return nullable(s, "task")
 }
 
+// pruneSetting is the body of a request to refuse the registry's default policies.
+type pruneSetting struct {
+	UsesDefaults bool `json:"uses_defaults" doc:"False: the registry's default policies don't apply to the namespace"`
+}
+
+// TransformSchema adds what a state that was read has besides.
+func (pruneSetting) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return readOnly(s, "task")
+}
+
 // addPruning adds what asks for runs, lists them and undoes them.
 func (a *api) addPruning() {
 	prune := a.server.opt.Autoprune
@@ -43,9 +53,7 @@ func (a *api) addPruning() {
 
 	type setState struct {
 		PolicyOfNamespace
-		Body struct {
-			UsesDefaults bool `json:"uses_defaults" doc:"False: the registry's default policies don't apply to the namespace"`
-		}
+		Body pruneSetting
 	}
 	add(a, AccessAdmin, huma.Operation{
 		OperationID: "setAutoPruneState", Method: http.MethodPut, Path: "/organization/{orgname}/autoprune", Tags: tags,
