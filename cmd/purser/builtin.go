@@ -34,15 +34,20 @@ type postgres struct {
 	server *builtinpg.Server // nil while none runs
 }
 
-// startPostgres starts the built-in PostgreSQL. Error: builtinpg.ErrInUse.
-func startPostgres(ctx context.Context, cfg *config.Config, log *slog.Logger) (*postgres, error) {
+// startPostgres starts the built-in PostgreSQL, which is made where there is none,
+// unless it is to exist. Errors: builtinpg.ErrInUse, and one that names the data
+// directory without a PostgreSQL.
+func startPostgres(ctx context.Context, cfg *config.Config, existing bool, log *slog.Logger) (*postgres, error) {
 	p := &postgres{log: log, opt: builtinpg.Options{
-		DataDir: postgresDir(cfg), Background: true, Log: log.With("component", "postgres"),
+		DataDir: postgresDir(cfg), Background: true, Existing: existing, Log: log.With("component", "postgres"),
 		Settings: map[string]string{
 			"max_connections": strconv.Itoa(max(100, cfg.Database.MaxConns+reviewConns(cfg)+pruneConns+spareConnections)),
 		},
 	}}
 	server, err := builtinpg.Start(ctx, p.opt)
+	if errors.Is(err, builtinpg.ErrNoCluster) {
+		return nil, fmt.Errorf("there is no Purser in %s: correct data_dir (%s), or make one there with \"purser serve\"", cfg.DataDir, cfg.Source("data_dir"))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("starting the built-in PostgreSQL: %w", err)
 	}

@@ -92,9 +92,7 @@ func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, 
 // openForCheck opens the database. It names no replica, so that the caches of all
 // servers hear of what a repair changes.
 func openForCheck(ctx context.Context, cmd *cobra.Command, cfg *config.Config, dsn string) (*db.DB, error) {
-	if err := checkMetadata(ctx, dsn); errors.Is(err, errPending) {
-		return nil, errors.New(`the database's schema is older than this program needs: run "purser migrate up"`)
-	} else if err != nil {
+	if err := forCommand(checkMetadata(ctx, dsn)); err != nil {
 		return nil, err
 	}
 	log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)

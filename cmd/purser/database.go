@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/pgsession"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -24,7 +27,7 @@ var errPending = errors.New("the database's schema is not up to date and databas
 
 // openDatabase brings the schema of the metadata up to date, and opens the pool.
 func openDatabase(ctx context.Context, cfg *config.Config, dsn string, replica uuid.UUID, log *slog.Logger) (*db.DB, error) {
-	err := patiently(ctx, log, func() error {
+	err := patiently(ctx, cfg, log, func() error {
 		if !cfg.Database.Migrate {
 			return checkMetadata(ctx, dsn)
 		}
@@ -95,6 +98,37 @@ func checkSchema(ctx context.Context, cfg *config.Config, dsn string) error {
 	return errors.Join(err, complete(list))
 }
 
+// forCommand gives what is wrong with a schema the words for a command, which no
+// setting makes migrate.
+func forCommand(err error) error {
+	switch {
+	case errors.Is(err, errNoSchema):
+		return errors.New("the database has no tables of Purser: correct database.main or data_dir, or make them with \"purser migrate up\"")
+	case errors.Is(err, errPending):
+		return errors.New("the database's schema is older than this program needs: run \"purser migrate up\"")
+	}
+	return err
+}
+
+// explainDatabase gives an error of a connection that wasn't made the words for an
+// operator, with the setting that names the server.
+func explainDatabase(cfg *config.Config, err error) error {
+	setting := "database.main"
+	if c, ok := errors.AsType[*pgconn.ConnectError](err); ok && isOf(c.Config, string(cfg.Database.Stats)) && !isOf(c.Config, string(cfg.Database.Main)) {
+		setting = "database.stats"
+	}
+	if cfg.Source(setting) != "default" {
+		setting += " (" + cfg.Source(setting) + ")"
+	}
+	return pgsession.Explain(err, setting)
+}
+
+// isOf says whether a connection was to be made by dsn.
+func isOf(made *pgconn.Config, dsn string) bool {
+	cfg, err := pgconn.ParseConfig(dsn)
+	return dsn != "" && err == nil && cfg.Host == made.Host && cfg.Port == made.Port && cfg.Database == made.Database && cfg.User == made.User
+}
+
 // checkMetadata is checkSchema for who needs no statistics: their server may be
 // away.
 func checkMetadata(ctx context.Context, dsn string) error {
@@ -102,7 +136,14 @@ func checkMetadata(ctx context.Context, dsn string) error {
 	return errors.Join(err, complete(list))
 }
 
+// errNoSchema says that the database may be another one than was meant.
+var errNoSchema = errors.New("it has no tables of Purser")
+
 func complete(list []db.MigrationStatus) error {
+	applied := func(m db.MigrationStatus) bool { return !m.Applied.IsZero() }
+	if len(list) > 0 && !slices.ContainsFunc(list, applied) {
+		return fmt.Errorf("%w: %w", errNoSchema, errPending)
+	}
 	for _, m := range list {
 		if m.Applied.IsZero() {
 			return fmt.Errorf("%s is missing: %w", m.Name, errPending)
@@ -111,12 +152,13 @@ func complete(list []db.MigrationStatus) error {
 	return nil
 }
 
-// patiently runs fn again while the database can't be reached, for a minute.
-func patiently(ctx context.Context, log *slog.Logger, fn func() error) error {
+// patiently runs fn again while the database can't be reached, for a minute. Its
+// error says which setting may be wrong.
+func patiently(ctx context.Context, cfg *config.Config, log *slog.Logger, fn func() error) error {
 	end := time.Now().Add(databasePatience)
 	for attempt := 1; ; attempt++ {
-		err := fn()
-		if err == nil || ctx.Err() != nil || !db.Unavailable(err) || time.Now().After(end) {
+		err := explainDatabase(cfg, fn())
+		if err == nil || ctx.Err() != nil || !db.Unavailable(err) || pgsession.Misconfigured(err) || time.Now().After(end) {
 			return err
 		}
 		log.WarnContext(ctx, "waiting for the database", "error", err)

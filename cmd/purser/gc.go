@@ -32,9 +32,7 @@ func (s *source) withCatalog(cmd *cobra.Command, fn func(ctx context.Context, cf
 // withMetadata is withCatalog for a command that needs the database itself too.
 func (s *source) withMetadata(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, trail *audit.Log) error) error {
 	return s.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
-		if err := checkMetadata(ctx, dsn); errors.Is(err, errPending) {
-			return errors.New(`the database's schema is older than this program needs: run "purser migrate up"`)
-		} else if err != nil {
+		if err := forCommand(checkMetadata(ctx, dsn)); err != nil {
 			return err
 		}
 		log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)

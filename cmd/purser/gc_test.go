@@ -235,7 +235,7 @@ func TestGCRefusals(t *testing.T) {
 		}
 	}
 	code, stdout, stderr := purser(t, []string{"PURSER_DATABASE_MAIN=" + dbtest.EmptyDSN(t)}, "gc", "status")
-	if code != 1 || stdout != "" || stderr != "purser: the database's schema is older than this program needs: run \"purser migrate up\"\n" {
+	if code != 1 || stdout != "" || stderr != "purser: the database has no tables of Purser: correct database.main or data_dir, or make them with \"purser migrate up\"\n" {
 		t.Errorf("without a schema: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 }

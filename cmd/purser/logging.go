@@ -9,6 +9,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/pgsession"
 )
 
 // newLogger logs to w: text if it is a terminal, JSON otherwise, unless the
@@ -27,6 +28,9 @@ func newLeveledLogger(w io.Writer, c config.Log) (*slog.Logger, *slog.LevelVar, 
 	o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration { // else JSON has nanoseconds without their unit
 			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		if err, ok := a.Value.Any().(error); ok { // in one line, where a connection wasn't made
+			a.Value = slog.AnyValue(pgsession.Explain(err, ""))
 		}
 		return a
 	}}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -21,16 +20,13 @@ func looseCommand(src *source) *cobra.Command {
 }
 
 func (s *source) openLoose(ctx context.Context, cmd *cobra.Command) (*cli.App, error) {
-	cfg, dsn, stop, err := s.openDSN(cmd)
+	cfg, dsn, stop, err := s.openDSN(cmd, true)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkSchema(ctx, cfg, dsn); err != nil {
+	if err := forCommand(checkSchema(ctx, cfg, dsn)); err != nil {
 		stop()
-		if errors.Is(err, errPending) {
-			err = errors.New(`the database's schema is older than this program needs: run "purser migrate up"`)
-		}
-		return nil, err
+		return nil, explainDatabase(cfg, err)
 	}
 	log, err := newLogger(cmd.ErrOrStderr(), cfg.Log)
 	if err != nil {

@@ -21,7 +21,7 @@ func migrateCommand(src *source) *cobra.Command {
 		Short: "Bring the database's schema up to date",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return src.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
+			return src.withAnyDSN(cmd, false, func(ctx context.Context, cfg *config.Config, dsn string) error {
 				n, err := migrate(ctx, cfg, dsn)
 				if err != nil {
 					return err
@@ -62,18 +62,23 @@ func writeStatus(w io.Writer, list []db.MigrationStatus) error {
 }
 
 // withDSN runs fn on the metadata database: the configured one, the built-in
-// one of a running server, or the built-in one started for the purpose.
+// one of a running server, or the built-in one started for the purpose. It makes none.
 func (s *source) withDSN(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
-	cfg, dsn, stop, err := s.openDSN(cmd)
+	return s.withAnyDSN(cmd, true, fn)
+}
+
+// withAnyDSN is withDSN, and makes the built-in PostgreSQL unless it is to exist.
+func (s *source) withAnyDSN(cmd *cobra.Command, existing bool, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
+	cfg, dsn, stop, err := s.openDSN(cmd, existing)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	return fn(cmd.Context(), cfg, dsn)
+	return explainDatabase(cfg, fn(cmd.Context(), cfg, dsn))
 }
 
-// openDSN is withDSN for a caller that says itself when it is done.
-func (s *source) openDSN(cmd *cobra.Command) (cfg *config.Config, dsn string, stop func(), err error) {
+// openDSN is withAnyDSN for a caller that says itself when it is done.
+func (s *source) openDSN(cmd *cobra.Command, existing bool) (cfg *config.Config, dsn string, stop func(), err error) {
 	if cfg, err = s.load(cmd); err != nil {
 		return nil, "", nil, err
 	}
@@ -84,7 +89,7 @@ func (s *source) openDSN(cmd *cobra.Command) (cfg *config.Config, dsn string, st
 	if cfg.Database.Main != "" {
 		return cfg, string(cfg.Database.Main), func() {}, nil
 	}
-	pg, err := startPostgres(cmd.Context(), cfg, log)
+	pg, err := startPostgres(cmd.Context(), cfg, existing, log)
 	if errors.Is(err, builtinpg.ErrInUse) {
 		dsn, err := builtinpg.RunningDSN(postgresDir(cfg), databaseName)
 		return cfg, dsn, func() {}, err

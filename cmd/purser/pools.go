@@ -38,10 +38,31 @@ func openPools(ctx context.Context, cfg *config.Config, dsn string, replica uuid
 	if p.prunes, err = openPrunes(ctx, cfg, dsn, log); err != nil {
 		return nil, err
 	}
-	if p.keys, err = openLooseKeys(ctx, cfg, dsn, log); err != nil {
+	err = patiently(ctx, cfg, log, func() (err error) {
+		p.keys, err = openLooseKeys(ctx, cfg, dsn, log)
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
-	return p, nil
+	return p, patiently(ctx, cfg, log, func() error { return p.count(ctx, cfg, log) })
+}
+
+// otherConns are connections outside of pools: one that listens for what other
+// processes change, and those of a migration.
+const otherConns = 3
+
+// count warns when PostgreSQL allows fewer connections than this process may open.
+func (p *pools) count(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	room, err := p.metadata.Room(ctx)
+	if err != nil {
+		return err
+	}
+	if need := cfg.Database.MaxConns + reviewConns(cfg) + pruneConns + looseConns + otherConns; room.Connections < need {
+		log.WarnContext(ctx, "PostgreSQL allows fewer connections than this process may open: requests and background work fail when there is none left. "+
+			"Raise the limit there, or lower database.max_conns or gc.workers", "limit_of", room.Of, "limit", room.Connections, "needed", need)
+	}
+	return nil
 }
 
 // close closes those that were opened.

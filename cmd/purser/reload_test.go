@@ -37,11 +37,13 @@ func (b *logBuffer) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
-func (b *logBuffer) count(text string) int {
+func (b *logBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return strings.Count(b.buf.String(), text)
+	return b.buf.String()
 }
+
+func (b *logBuffer) count(text string) int { return strings.Count(b.String(), text) }
 
 // writeCertificate writes a certificate with a serial number, and its key.
 func writeCertificate(t *testing.T, files config.TLS, serial int64) {

@@ -96,7 +96,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	var background []func(context.Context) error
 	dsn := string(cfg.Database.Main)
 	if dsn == "" {
-		pg, err := startPostgres(ctx, cfg, log)
+		pg, err := startPostgres(ctx, cfg, false, log)
 		if err != nil {
 			return err
 		}
@@ -177,7 +177,8 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 		ManifestCacheBytes: int(max(1, cfg.Cache.ManifestBytes)),
 		CacheEntries:       max(1, cfg.Cache.Entries),
 	})
-	if err := c.SetReviewDelays(ctx, cfg.GC.ReviewAfter, cfg.GC.Delays()); err != nil {
+	err := patiently(ctx, cfg, p.log, func() error { return c.SetReviewDelays(ctx, cfg.GC.ReviewAfter, cfg.GC.Delays()) })
+	if err != nil {
 		return nil, nil, err
 	}
 	if err := p.metrics.Register(poolCollector{p.db.Pool}); err != nil {

@@ -347,7 +347,7 @@ func TestDatabaseIsWaitedFor(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		err := patiently(t.Context(), quiet, func() error {
+		err := patiently(t.Context(), new(config.Config), quiet, func() error {
 			if n++; n < 5 {
 				return down
 			}
@@ -357,7 +357,7 @@ func TestDatabaseIsWaitedFor(t *testing.T) {
 			t.Errorf("%v after %d attempts, want success after 5", err, n)
 		}
 		began := time.Now()
-		if err := patiently(t.Context(), quiet, func() error { return down }); !errors.Is(err, syscall.ECONNREFUSED) {
+		if err := patiently(t.Context(), new(config.Config), quiet, func() error { return down }); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("a database that stays away: %v", err)
 		}
 		if took := time.Since(began); took < databasePatience || took > databasePatience+10*time.Second {
@@ -365,7 +365,7 @@ func TestDatabaseIsWaitedFor(t *testing.T) {
 		}
 		n = 0
 		other := errors.New("wrong password")
-		if err := patiently(t.Context(), quiet, func() error { n++; return other }); !errors.Is(err, other) || n != 1 {
+		if err := patiently(t.Context(), new(config.Config), quiet, func() error { n++; return other }); !errors.Is(err, other) || n != 1 {
 			t.Errorf("%v after %d attempts, want the error at once", err, n)
 		}
 	})

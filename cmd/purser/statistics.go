@@ -10,6 +10,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/pgsession"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -35,11 +36,16 @@ func openStatistics(ctx context.Context, cfg *config.Config, dsn string, log *sl
 		list, err := db.StatusStats(ctx, statsDSN(cfg, dsn))
 		return errors.Join(err, complete(list))
 	}}
-	err := s.prepare(ctx)
+	var err error
+	if statsDSN(cfg, dsn) == dsn {
+		err = patiently(ctx, cfg, log, func() error { return s.prepare(ctx) })
+	} else {
+		err = explainDatabase(cfg, s.prepare(ctx))
+	}
 	switch {
 	case err == nil:
 		return s, nil
-	case ctx.Err() != nil || statsDSN(cfg, dsn) == dsn || !db.Unavailable(err):
+	case ctx.Err() != nil || statsDSN(cfg, dsn) == dsn || !db.Unavailable(err) || pgsession.Misconfigured(err):
 		return nil, fmt.Errorf("the statistics' database: %w", err)
 	}
 	log.ErrorContext(ctx, "the statistics' database is away: starting without pull statistics, which are counted from the audit log when it comes; until then no last_pulled policy runs", "error", err)

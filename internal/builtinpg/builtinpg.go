@@ -48,6 +48,8 @@ type Options struct {
 	// Background lets processes that wake run before those of this server, other
 	// than those that Foreground names. It works as Foreground does.
 	Background bool
+	// Existing fails with ErrNoCluster, and makes nothing, where there is no cluster.
+	Existing bool
 	// AnyRole lets whoever reaches the socket connect as any role. It is for tests:
 	// without it only this process's user and root connect, as the superuser.
 	AnyRole bool
@@ -57,6 +59,10 @@ type Options struct {
 // data directory. The error that wraps it names the directory and the owner's
 // pid.
 var ErrInUse = errors.New("data directory is in use")
+
+// ErrNoCluster says that a data directory was to be used that has no cluster, or that
+// doesn't exist. The error that wraps it names the directory.
+var ErrNoCluster = errors.New("there is no PostgreSQL in the data directory")
 
 const (
 	superuser       = "purser" // of the cluster

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -87,6 +88,9 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 }
 
 func start(ctx context.Context, o Options, find *finder) (*Server, error) {
+	if _, err := os.Stat(filepath.Join(o.DataDir, clusterName)); o.Existing && errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s", ErrNoCluster, o.DataDir)
+	}
 	dataDir, err := prepareDataDir(o.DataDir)
 	if err != nil {
 		return nil, err

@@ -117,14 +117,15 @@ func MigrateStats(ctx context.Context, dsn string) (int, error) {
 	return n, err
 }
 
-// Status lists every migration that this version knows.
+// Status lists every migration that this version knows. It changes nothing, even
+// where there is no schema yet.
 func Status(ctx context.Context, dsn string) ([]MigrationStatus, error) {
 	p, done, err := gooseProvider(dsn, DefaultPartitions)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	return statusOf(ctx, p)
+	return statusOf(ctx, dsn, p, "SELECT version_id, tstamp FROM goose_db_version WHERE is_applied")
 }
 
 // StatusStats is Status for the tables of the statistics.
@@ -134,21 +135,35 @@ func StatusStats(ctx context.Context, dsn string) ([]MigrationStatus, error) {
 		return nil, err
 	}
 	defer done()
-	list, err := statusOf(ctx, p)
+	list, err := statusOf(ctx, dsn, p, "SELECT version_id, tstamp FROM goose_stats_version WHERE is_applied")
 	for i := range list {
 		list[i].Name = "stats/" + list[i].Name
 	}
 	return list, err
 }
 
-func statusOf(ctx context.Context, provider *goose.Provider) ([]MigrationStatus, error) {
-	list, err := provider.Status(ctx)
+// statusOf lists the migrations of p. Those that were applied are what the statement
+// finds: goose itself would make its table where there is none.
+func statusOf(ctx context.Context, dsn string, p *goose.Provider, applied string) ([]MigrationStatus, error) {
+	conn, done, err := migrationConn(ctx, dsn)
 	if err != nil {
-		return nil, fmt.Errorf("reading the status of migrations: %w", explain(err))
+		return nil, err
 	}
-	out := make([]MigrationStatus, len(list))
-	for i, s := range list {
-		out[i] = MigrationStatus{Version: s.Source.Version, Name: s.Source.Path, Applied: s.AppliedAt}
+	defer done()
+	at := make(map[int64]time.Time)
+	var version int64
+	var when time.Time
+	rows, _ := conn.Query(ctx, applied) //nolint:errcheck // ForEachRow returns its error
+	_, err = pgx.ForEachRow(rows, []any{&version, &when}, func() error {
+		at[version] = when.UTC()
+		return nil
+	})
+	if err != nil && Code(err) != CodeUndefinedTable {
+		return nil, fmt.Errorf("reading the status of migrations: %w", err)
+	}
+	var out []MigrationStatus
+	for _, s := range p.ListSources() {
+		out = append(out, MigrationStatus{Version: s.Version, Name: s.Path, Applied: at[s.Version]})
 	}
 	return out, nil
 }
@@ -182,7 +197,7 @@ func migrationConn(ctx context.Context, dsn string) (*pgx.Conn, func(), error) {
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return nil, nil, fmt.Errorf("connecting to migrate: %w", explain(err))
+		return nil, nil, fmt.Errorf("connecting: %w", explain(err))
 	}
 	return conn, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)

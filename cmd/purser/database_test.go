@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// dsnWith is dsn with another value of a parameter, or another user or database.
+func dsnWith(t *testing.T, dsn string, change func(u *url.URL, q url.Values)) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	change(u, q)
+	u.RawQuery = q.Encode()
+	return u.String()
+}
+
+// A database that can't be used is told in one line, with the setting that may be
+// wrong and what helps, and isn't waited for where waiting doesn't help.
+func TestUnusableDatabases(t *testing.T) {
+	t.Parallel()
+	empty := dbtest.EmptyDSN(t)
+	owner := dbtest.Open(t, empty)
+	role := fmt.Sprintf("stranger_%d", time.Now().UnixNano())
+	for _, sql := range []string{"CREATE ROLE " + role + " LOGIN", "REVOKE CREATE ON SCHEMA public FROM PUBLIC"} {
+		if _, err := owner.Pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { owner.Pool.Exec(context.Background(), "DROP ROLE "+role) }) //nolint:errcheck // the server goes with the tests
+	proxied := dbtest.NewProxy(t, empty).DSN
+	for _, tc := range []struct {
+		name, dsn string
+		want      []string
+	}{
+		{"no TLS", dsnWith(t, proxied, func(_ *url.URL, q url.Values) { q.Set("sslmode", "require") }),
+			[]string{"offers no TLS, which sslmode in database.main (env PURSER_DATABASE_MAIN) asks for"}},
+		{"no database", dsnWith(t, proxied, func(u *url.URL, _ url.Values) { u.Path = "/nothere" }),
+			[]string{`has no database "nothere": correct database.main (env PURSER_DATABASE_MAIN)`}},
+		{"no right", dsnWith(t, empty, func(u *url.URL, _ url.Values) { u.User = url.User(role) }),
+			[]string{"permission denied for schema public", "the role in database.main (env PURSER_DATABASE_MAIN) lacks this right", "OWNER TO"}},
+	} {
+		code, stdout, stderr := purser(t, []string{"PURSER_DATABASE_MAIN=" + tc.dsn},
+			"serve", "--addr", "127.0.0.1:0", "--debug-addr", "off", "--data-dir", t.TempDir())
+		if code != 1 || stdout != "" || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q", tc.name, code, stdout, stderr)
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("%s: %q doesn't say %q", tc.name, stderr, want)
+			}
+		}
+	}
+}
+
+// A command that only looks makes nothing, neither a cluster where there is no data
+// directory nor tables in a database that isn't Purser's.
+func TestCommandsThatOnlyLookMakeNothing(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "typo")
+	empty := dbtest.EmptyDSN(t)
+	for _, args := range [][]string{
+		{"gc", "status"}, {"gc", "run"}, {"gc", "run", "--dry-run"}, {"gc", "retry"}, {"check"}, {"migrate", "status"}, {"loosefk", "status"},
+		{"store", "show"}, {"store", "adopt"}, {"gc", "explain", "sha256:" + strings.Repeat("0", 64)}, {"pulls", "status"}, {"audit", "list"},
+	} {
+		code, _, stderr := purser(t, nil, append(args, "--data-dir", dir)...)
+		if asksRegistry := args[0] == "pulls" || args[0] == "audit"; !asksRegistry &&
+			(code != 1 || !strings.Contains(stderr, "there is no Purser in "+dir+": correct data_dir (flag --data-dir)")) {
+			t.Errorf("%v in no directory: exit code %d, stderr %q", args, code, stderr)
+		}
+		if _, err := os.Stat(dir); err == nil {
+			t.Fatalf("%v made the directory", args)
+		}
+		purser(t, []string{"PURSER_DATABASE_MAIN=" + empty}, append(args, "--data-dir", dir)...)
+	}
+	var tables int
+	if err := dbtest.Open(t, empty).Pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").Scan(&tables); err != nil || tables != 0 {
+		t.Errorf("%d tables (%v), want none", tables, err)
+	}
+}
+
+// At the limit of connections a server waits for some, at each step of its start, and
+// says that it has fewer than it may need.
+func TestConnectionLimitIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.EmptyDSN(t)
+	owner := dbtest.Open(t, dsn)
+	role := fmt.Sprintf("limited_%d", time.Now().UnixNano())
+	set := func(sql string) {
+		t.Helper()
+		if _, err := owner.Pool.Exec(t.Context(), fmt.Sprintf(sql, role)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("CREATE ROLE %s LOGIN CONNECTION LIMIT 0")
+	set("ALTER DATABASE " + owner.Pool.Config().ConnConfig.Database + " OWNER TO %s")
+	limited := dsnWith(t, dsn, func(u *url.URL, _ url.Values) { u.User = url.User(role) })
+	cfg := testConfig(t, "PURSER_DATABASE_MAIN="+limited)
+	log, out, ended := new(logBuffer), new(logBuffer), make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { ended <- run(ctx, cfg, out, slog.New(slog.NewTextHandler(log, nil)), nil) }()
+	const ready = "Purser is ready."
+	for _, limit := range []int{0, 2, 3, 30} { // at least one for each of the first steps; all of them
+		set(fmt.Sprintf("ALTER ROLE %%s CONNECTION LIMIT %d", limit))
+		before := strings.Count(log.String(), "waiting for the database")
+		waitFor(t, fmt.Sprintf("a step of the start with %d connections", limit), func() bool {
+			select {
+			case err := <-ended:
+				t.Fatalf("with %d connections the server ends: %v\n%s", limit, err, log)
+			default:
+			}
+			return strings.Contains(out.String(), ready) || limit < 30 && strings.Count(log.String(), "waiting for the database") > before
+		})
+	}
+	if got := log.String(); !strings.Contains(got, "too many connections for role") || !strings.Contains(got, "limit_of=\"role "+role+"\" limit=30 needed=33") {
+		t.Errorf("the limit isn't named:\n%s", got)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

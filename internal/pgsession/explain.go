@@ -1,0 +1,146 @@
+package pgsession
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// SQLSTATE codes of what somebody has to settle.
+const (
+	codeInvalidAuthorization = "28000" // no pg_hba.conf line, or no such role
+	codeInvalidPassword      = "28P01"
+	codeUndefinedDatabase    = "3D000"
+	codeTooManyConnections   = "53300"
+	codeCannotConnectNow     = "57P03" // it starts or stops
+	codeNoPrivilege          = "42501"
+)
+
+// explained is an error with a text for the operator.
+type explained struct {
+	text string
+	err  error
+}
+
+func (e *explained) Error() string { return e.text }
+func (e *explained) Unwrap() error { return e.err }
+
+// Explain returns err with a text that says in one line which server didn't take a
+// connection, why, and what helps. The setting is the one that has the DSN, for the
+// text to name; it may be empty. Other errors are returned as they are.
+func Explain(err error, setting string) error {
+	if err == nil {
+		return nil
+	}
+	if _, done := errors.AsType[*explained](err); done {
+		return err
+	}
+	if c, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return &explained{strings.Replace(err.Error(), c.Error(), explainConnect(c, setting), 1), err}
+	}
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == codeNoPrivilege {
+		return &explained{err.Error() + ": the role in " + dsn(setting) + " lacks this right. Make it the owner of the database " +
+			"(ALTER DATABASE … OWNER TO …), or grant it USAGE and CREATE on the schema", err}
+	}
+	return err
+}
+
+// Misconfigured says whether err is of a connection that will never be made unless
+// somebody changes a setting: no TLS is offered, or the certificate isn't trusted.
+func Misconfigured(err error) bool {
+	c, ok := errors.AsType[*pgconn.ConnectError](err)
+	if !ok {
+		return false
+	}
+	_, answered := errors.AsType[*pgconn.PgError](c)
+	return !answered && (refusedTLS(c) || distrusted(c))
+}
+
+func explainConnect(c *pgconn.ConnectError, setting string) string {
+	cfg, in := c.Config, dsn(setting)
+	at := "PostgreSQL at " + address(cfg)
+	e, answered := errors.AsType[*pgconn.PgError](c)
+	switch {
+	case !answered && refusedTLS(c):
+		return fmt.Sprintf("%s offers no TLS, which sslmode in %s asks for: switch ssl on there, or say sslmode=disable", at, in)
+	case !answered && distrusted(c):
+		return fmt.Sprintf("%s has a certificate that can't be verified (%s): name its authority by sslrootcert in %s, and the host as the certificate does", at, reasons(c), in)
+	case !answered:
+		return fmt.Sprintf("%s can't be reached: %s", at, reasons(c))
+	}
+	switch e.Code {
+	case codeInvalidPassword:
+		return fmt.Sprintf("%s refuses the password of user %q: correct it in %s", at, cfg.User, in)
+	case codeInvalidAuthorization:
+		return fmt.Sprintf("%s doesn't let user %q in: %s. Correct %s, or pg_hba.conf there", at, cfg.User, e.Message, in)
+	case codeUndefinedDatabase:
+		return fmt.Sprintf("%s has no database %q: correct %s, or create it there (CREATE DATABASE %s OWNER %s)", at, cfg.Database, in, cfg.Database, cfg.User)
+	case codeTooManyConnections:
+		return fmt.Sprintf("%s gives user %q no further connection: %s. Raise the limit there (CONNECTION LIMIT of the role or the database, or max_connections), or let clients open fewer", at, cfg.User, e.Message)
+	case codeCannotConnectNow:
+		return fmt.Sprintf("%s takes no connections now: %s", at, e.Message)
+	}
+	return fmt.Sprintf("%s refuses user %q: %s (SQLSTATE %s)", at, cfg.User, e.Message, e.Code)
+}
+
+// dsn is how a text names the setting that has the DSN.
+func dsn(setting string) string {
+	if setting == "" {
+		return "the DSN"
+	}
+	return setting
+}
+
+func address(cfg *pgconn.Config) string {
+	if strings.HasPrefix(cfg.Host, "/") {
+		return cfg.Host // the directory of a socket
+	}
+	return net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port)))
+}
+
+// refusedTLS says whether no attempt came further than to ask for TLS.
+func refusedTLS(c *pgconn.ConnectError) bool {
+	list := attempts(c)
+	return len(list) > 0 && strings.Contains(list[0], noTLS)
+}
+
+const noTLS = "server refused TLS connection" // pgconn exports no such error
+
+// distrusted says whether the server's certificate was found wanting.
+func distrusted(c *pgconn.ConnectError) bool {
+	_, ok := errors.AsType[*tls.CertificateVerificationError](c)
+	return ok
+}
+
+// attempts are the errors of a connection's attempts, each told once. Where sslmode
+// lets PostgreSQL choose, an attempt by TLS that it refused tells nothing.
+func attempts(c *pgconn.ConnectError) []string {
+	list := strings.Split(c.Unwrap().Error(), "\n")
+	others := slices.DeleteFunc(slices.Clone(list), func(s string) bool { return strings.Contains(s, noTLS) })
+	if len(others) > 0 {
+		list = others
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// reasons is what the system said of each attempt.
+func reasons(c *pgconn.ConnectError) string {
+	list := attempts(c)
+	for i, text := range list {
+		for _, prefix := range []string{"dial error: ", "tls error: ", "hostname resolving error: "} {
+			if _, after, ok := strings.Cut(text, prefix); ok {
+				text = after
+			}
+		}
+		list[i] = text
+	}
+	slices.Sort(list)
+	return strings.Join(slices.Compact(list), "; ")
+}
