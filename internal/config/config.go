@@ -207,6 +207,7 @@ func (c *Config) derive() {
 		c.DataDir = defaultDataDir(c.env)
 	}
 	c.DataDir = absolute(c.DataDir)
+	c.deriveTimes()
 	c.deriveLimits()
 	c.HTTP.deriveProfiles(c.isSet("http.profile_addr"))
 	if !c.isSet("database.stats") {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -29,7 +30,7 @@ func (c *Config) loadYAML(path string, text []byte) []error {
 		return nil // nothing but comments
 	}
 	if err != nil {
-		return []error{syntaxProblem(path, err)}
+		return []error{syntaxProblem(path, text, err)}
 	}
 	w := &walker{c: c, path: path}
 	w.group("", document.Content[0])
@@ -37,28 +38,40 @@ func (c *Config) loadYAML(path string, text []byte) []error {
 	if err := decoder.Decode(&more); err == nil {
 		w.problem(&more, "", "a second document begins here; keep all settings in one")
 	} else if !errors.Is(err, io.EOF) {
-		w.problems = append(w.problems, syntaxProblem(path, err))
+		w.problems = append(w.problems, syntaxProblem(path, text, err))
 	}
 	return w.problems
 }
 
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+var (
+	yamlLine  = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+	yamlTab   = regexp.MustCompile(`(?m)^ *\t`)
+	yamlLater = regexp.MustCompile(`^(did not find|could not find) `) // where the parser names the line before
+)
 
-// syntaxProblem puts the line of a YAML error where all problems have it. The
-// name of an anchor is left out: it may be an unquoted secret.
-func syntaxProblem(path string, err error) error {
-	text := err.Error()
-	place := path
-	if m := yamlLine.FindStringSubmatch(text); m != nil {
-		text = text[len(m[0]):]
-		if m[1] != "" {
-			place += ":" + m[1]
+// syntaxProblem puts the line of a YAML error where all problems have it: the parser
+// names none where that is the first. The name of an anchor is left out: it may be an
+// unquoted secret.
+func syntaxProblem(path string, text []byte, err error) error {
+	reason, line := err.Error(), 1
+	if m := yamlLine.FindStringSubmatch(reason); m != nil {
+		reason = reason[len(m[0]):]
+		if n, err := strconv.Atoi(m[1]); err == nil {
+			if line = n; yamlLater.MatchString(reason) {
+				line++
+			}
 		}
 	}
-	if strings.Contains(text, "anchor") {
-		text = "unknown anchor; quote a value that begins with *"
+	const token = "found character that cannot start any token"
+	if tab := yamlTab.FindIndex(text); tab != nil && (strings.Contains(reason, "tab character") || reason == token) {
+		line, reason = 1+bytes.Count(text[:tab[0]], []byte("\n")), "a tab indents this line; use spaces"
+	} else if reason == token {
+		reason = "a value begins with a character that needs quotes, such as @ or `"
 	}
-	return fmt.Errorf("%s: this isn't YAML: %s", place, text)
+	if strings.Contains(reason, "anchor") {
+		reason = "unknown anchor; quote a value that begins with *"
+	}
+	return fmt.Errorf("%s:%d: this isn't YAML: %s", path, line, reason)
 }
 
 // walker applies the nodes of one file. Its depth is that of the keys, so

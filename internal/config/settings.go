@@ -50,10 +50,10 @@ var settings = append([]setting{
 	{key: "http.drain_timeout", def: "30s", field: func(c *Config) field {
 		return durationField{&c.HTTP.DrainTimeout, 0, maxDuration}
 	}},
-	{key: "http.max_request_time", def: "2h", field: func(c *Config) field {
+	{key: "http.max_request_time", def: "2h", derived: "2h, or uploads.max_age where that is shorter", field: func(c *Config) field {
 		return durationField{&c.HTTP.MaxRequestTime, time.Second, maxDuration}
 	}},
-	{key: "http.body_idle_timeout", def: "60s", field: func(c *Config) field {
+	{key: "http.body_idle_timeout", def: "60s", derived: "60s, or http.max_request_time where that is shorter", field: func(c *Config) field {
 		return durationField{&c.HTTP.BodyIdleTimeout, time.Second, maxDuration}
 	}},
 	{key: "http.allowed_hosts", field: func(c *Config) field { return listField{&c.HTTP.AllowedHosts} }},
@@ -117,7 +117,7 @@ var settings = append([]setting{
 		return durationField{&c.Storage.DeleteTimeout, time.Millisecond, time.Hour}
 	}},
 
-	{key: "uploads.max_age", def: "24h", field: func(c *Config) field {
+	{key: "uploads.max_age", def: "24h", derived: "24h, or http.max_request_time where that is longer", field: func(c *Config) field {
 		return durationField{&c.Uploads.MaxAge, time.Second, maxDuration}
 	}},
 	{key: "uploads.max_open", def: "50000", field: func(c *Config) field { return intField{&c.Uploads.MaxOpen, 0, math.MaxInt32} }},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Validate checks what one value alone can't tell: addresses, paths, and
@@ -70,6 +71,29 @@ func looksLikeDSN(s string) bool {
 		return true
 	}
 	return !strings.Contains(s, "://") && maskPairs(s) != hidden
+}
+
+// Defaults of times that bound each other.
+const (
+	defaultMaxRequestTime  = 2 * time.Hour
+	defaultBodyIdleTimeout = time.Minute
+	defaultUploadMaxAge    = 24 * time.Hour
+)
+
+// deriveTimes has times that aren't set give way to those that are.
+func (c *Config) deriveTimes() {
+	age := c.isSet("uploads.max_age")
+	if !c.isSet("http.max_request_time") {
+		if c.HTTP.MaxRequestTime = defaultMaxRequestTime; age {
+			c.HTTP.MaxRequestTime = min(defaultMaxRequestTime, c.Uploads.MaxAge)
+		}
+	}
+	if !age {
+		c.Uploads.MaxAge = max(defaultUploadMaxAge, c.HTTP.MaxRequestTime)
+	}
+	if !c.isSet("http.body_idle_timeout") {
+		c.HTTP.BodyIdleTimeout = min(defaultBodyIdleTimeout, c.HTTP.MaxRequestTime)
+	}
 }
 
 func (c *Config) validateTimes(report func(key, format string, args ...any)) {

@@ -68,8 +68,12 @@ func TestValidate(t *testing.T) {
 		{"webhook's scheme", "autoprune: {webhook: {url: 'ftp://h/a'}}", "autoprune.webhook.url: it is no http or https URL"},
 		{"webhook without a host", "autoprune: {webhook: {url: 'https:///a'}}", "autoprune.webhook.url: it is no http or https URL"},
 		{"webhook with a user", "autoprune: {webhook: {url: 'https://u:p@h/a'}}", "autoprune.webhook.url: it may not hold a user"},
-		{"idle", "http: {max_request_time: 10s}", "http.body_idle_timeout: 1m is longer"},
-		{"reaped while written", "uploads: {max_age: 1h}", "purser.yaml:1: uploads.max_age: 1h is shorter than http.max_request_time (2h)"},
+		{"short requests", "http: {max_request_time: 10s}", ""},
+		{"long requests", "http: {max_request_time: 48h}", ""},
+		{"short uploads", "uploads: {max_age: 1h}", ""},
+		{"shortest uploads", "uploads: {max_age: 1s}", ""},
+		{"idle", "http: {max_request_time: 10s, body_idle_timeout: 60s}", "http.body_idle_timeout: 1m is longer"},
+		{"reaped while written", "uploads: {max_age: 1h}\nhttp: {max_request_time: 2h}", "purser.yaml:1: uploads.max_age: 1h is shorter than http.max_request_time (2h)"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
