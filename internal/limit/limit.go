@@ -3,8 +3,9 @@
 //
 // Each limit is one for all clients together and one for each client, so that no
 // client can take what others need. A client is an address: whoever comes through one
-// proxy or one NAT is one client, so the shares are large. Nothing here is kept
-// longer than it is held.
+// NAT is one client, so the shares are large. Of a proxy that is trusted (Proxies), the
+// address is that of the client that it names, in a header of the request or of the
+// connection. Nothing here is kept longer than it is held.
 package limit
 
 import (
@@ -61,12 +62,13 @@ const (
 	AllFull
 )
 
-// Add counts one more of the client, unless a limit is reached. Done counts it off.
+// Add counts one more of the client, unless a limit is reached. Done counts it off. ""
+// isn't one client, so it has no limit of one.
 func (c *Counter) Add(client string) Full {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.mostOfClient > 0 && c.clients[client] >= c.mostOfClient:
+	case c.clientFull(client):
 		return ClientFull
 	case c.most > 0 && c.all >= c.most:
 		return AllFull
@@ -76,11 +78,32 @@ func (c *Counter) Add(client string) Full {
 	return NotFull
 }
 
+func (c *Counter) clientFull(client string) bool {
+	return client != "" && c.mostOfClient > 0 && c.clients[client] >= c.mostOfClient
+}
+
+// Name counts one that was added as "" as a client's, unless the client's limit is
+// reached.
+func (c *Counter) Name(client string) Full {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.clientFull(client) {
+		return ClientFull
+	}
+	c.take("")
+	c.clients[client]++
+	return NotFull
+}
+
 // Done takes back what Add counted.
 func (c *Counter) Done(client string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all--
+	c.take(client)
+}
+
+func (c *Counter) take(client string) {
 	if c.clients[client]--; c.clients[client] <= 0 {
 		delete(c.clients, client)
 	}

@@ -2,6 +2,7 @@ package limit
 
 import (
 	"container/list"
+	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -17,9 +18,17 @@ type ListenerOptions struct {
 	Most, MostOfClient int // 0: no limit
 	// Plain says that connections begin with HTTP, not TLS, so that one that is
 	// refused can be told why.
-	Plain   bool
-	Log     *slog.Logger
-	Metrics *Metrics
+	Plain bool
+	// Proxies' connections bring requests of many clients, so the limit of a client
+	// isn't theirs.
+	Proxies *Proxies
+	// ProxyProtocol says that connections of proxies begin with a header of the PROXY
+	// protocol, version 1 or 2, which names the client. Then its limit counts.
+	ProxyProtocol bool
+	// ProxyHeaderTime is how long that header is waited for. Default 5 s.
+	ProxyHeaderTime time.Duration
+	Log             *slog.Logger
+	Metrics         *Metrics
 }
 
 // Listener accepts connections up to its limits. When one is reached, the connection
@@ -47,18 +56,25 @@ func Listen(l net.Listener, o ListenerOptions) *Listener {
 // conn is a connection that is counted until it is closed.
 type conn struct {
 	*net.TCPConn
-	l      *Listener
-	client string
-	once   sync.Once
-	idle   *list.Element // guarded by l.mu
-	wire   wire
+	l     *Listener
+	once  sync.Once
+	proxy *proxyConn // nil: the connection doesn't begin with a header of a proxy
+	wire  wire
+
+	// These are guarded by l.mu.
+	client string // "" for a proxy's, of many clients or not known yet
+	closed bool
+	idle   *list.Element
 }
 
 // Close implements net.Conn.
 func (c *conn) Close() error {
 	c.once.Do(func() {
 		c.l.setIdle(c, false)
+		c.l.mu.Lock()
+		c.closed = true
 		c.l.counter.Done(c.client)
+		c.l.mu.Unlock()
 		if c.l.o.Metrics != nil {
 			c.l.o.Metrics.connections.Dec()
 		}
@@ -69,6 +85,7 @@ func (c *conn) Close() error {
 const (
 	acceptDescriptors = "descriptors"
 	acceptOther       = "other"
+	acceptProxyHeader = "proxy_header"
 	// logEvery is how often errors of Accept are logged.
 	logEvery = 10 * time.Second
 )
@@ -86,7 +103,13 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if !ok {
 			return c, nil
 		}
-		counted := &conn{TCPConn: tcp, l: l, client: Client(c.RemoteAddr().String())}
+		counted := &conn{TCPConn: tcp, l: l}
+		switch {
+		case !l.o.Proxies.trustedPeer(tcp):
+			counted.client = Client(tcp.RemoteAddr().String())
+		case l.o.ProxyProtocol:
+			counted.proxy = newProxyConn(tcp)
+		}
 		if l.admit(counted) {
 			return counted, nil
 		}
@@ -102,6 +125,15 @@ func (l *Listener) failed(err error) {
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		reason = acceptDescriptors
 	}
+	text := "connections can't be accepted"
+	if reason == acceptDescriptors {
+		text = "out of file descriptors: connections wait. Raise the limit of open files (ulimit -n, LimitNOFILE), or lower http.max_connections"
+	}
+	l.report(slog.LevelError, reason, text, err)
+}
+
+// report counts what keeps connections from being served, and logs it now and then.
+func (l *Listener) report(level slog.Level, reason, text string, err error) {
 	if l.o.Metrics != nil {
 		l.o.Metrics.acceptErrors.WithLabelValues(reason).Inc()
 	}
@@ -111,11 +143,7 @@ func (l *Listener) failed(err error) {
 	if time.Since(l.logged) < logEvery {
 		return
 	}
-	text := "connections can't be accepted"
-	if reason == acceptDescriptors {
-		text = "out of file descriptors: connections wait. Raise the limit of open files (ulimit -n, LimitNOFILE), or lower http.max_connections"
-	}
-	l.o.Log.Error(text, "address", l.Addr().String(), "times", l.missed, "error", err)
+	l.o.Log.Log(context.Background(), level, text, "address", l.Addr().String(), "times", l.missed, "error", err)
 	l.logged, l.missed = time.Now(), 0
 }
 
@@ -125,24 +153,34 @@ func (l *Listener) admit(c *conn) bool {
 	if full != NotFull && l.closeIdle(c.client, full) {
 		full = l.counter.Add(c.client)
 	}
-	switch full {
-	case NotFull:
+	if full == NotFull {
 		if l.o.Metrics != nil {
 			l.o.Metrics.connections.Inc()
 		}
 		return true
-	case ClientFull:
+	}
+	l.refused(c, full)
+	c.TCPConn.Close() //nolint:errcheck // it is nobody's
+	return false
+}
+
+// refused counts a connection that is refused, and tells its client.
+func (l *Listener) refused(c *conn, full Full) {
+	if full == ClientFull {
 		l.o.Metrics.Refused(ClientConnections)
-	case AllFull:
+	} else {
 		l.o.Metrics.Refused(Connections)
 	}
 	if l.o.Plain {
-		// A new socket has room for this, so it doesn't hold up those that wait.
-		c.TCPConn.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // it is only told
-		c.TCPConn.Write(tooMany)                                //nolint:errcheck
+		c.tell(tooMany)
 	}
-	c.TCPConn.Close() //nolint:errcheck // it is nobody's
-	return false
+}
+
+// tell writes an answer before anything else was written. A new socket has room for
+// this, so it holds up nobody.
+func (c *conn) tell(answer []byte) {
+	c.TCPConn.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // it is only told
+	c.TCPConn.Write(answer)                                 //nolint:errcheck
 }
 
 var tooMany = []byte("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConnection: close\r\n" +

@@ -32,7 +32,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Name: "purser_limit_refused_total", Help: "What clients were refused or cut off from, by the limit that they reached.",
 		}, []string{"limit"}),
 		acceptErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "purser_http_accept_errors_total", Help: "Connections that could not be accepted: out of file descriptors, or other reasons.",
+			Name: "purser_http_accept_errors_total", Help: "Connections that could not be accepted: out of file descriptors, a header of the PROXY protocol missing or wrong, or other reasons.",
 		}, []string{"reason"}),
 		connections: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_http_connections", Help: "Open connections of clients of the registry.",
@@ -53,7 +53,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	} {
 		m.refused.WithLabelValues(name)
 	}
-	for _, reason := range []string{acceptDescriptors, acceptOther} {
+	for _, reason := range []string{acceptDescriptors, acceptOther, acceptProxyHeader} {
 		m.acceptErrors.WithLabelValues(reason)
 	}
 	for _, c := range []prometheus.Collector{m.refused, m.acceptErrors, m.connections, m.used, m.total, m.waiting} {

@@ -28,6 +28,7 @@ type wire struct {
 	lines     int
 	ended     bool // the header has been read to its end
 	begun     bool // and from its first line on
+	proxied   bool // it begins with a header of the PROXY protocol instead
 	length    bool // Content-Length
 	coding    bool // Transfer-Encoding
 }
@@ -44,13 +45,16 @@ func (w *wire) next() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.answering, w.line, w.lines = false, w.line[:0], 0
-	w.ended, w.begun, w.length, w.coding = false, false, false, false
+	w.ended, w.begun, w.proxied, w.length, w.coding = false, false, false, false, false
 }
 
 // read looks at bytes that were read.
 func (w *wire) read(p []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.lines == 0 && len(w.line) == 0 {
+		w.proxied = beginsWithProxyHeader(p)
+	}
 	for len(p) > 0 && !w.answering && !w.ended {
 		piece, rest, whole := bytes.Cut(p, []byte{'\n'})
 		most := keepLine
@@ -90,7 +94,13 @@ func (w *wire) endLine() {
 
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
-	n, err := c.TCPConn.Read(p)
+	var n int
+	var err error
+	if c.proxy != nil {
+		n, err = c.readBehindHeader(p)
+	} else {
+		n, err = c.TCPConn.Read(p)
+	}
 	if c.wire.used && n > 0 {
 		c.wire.read(p[:n])
 	}
@@ -104,12 +114,12 @@ func (c *conn) Write(p []byte) (int, error) {
 		return c.TCPConn.Write(p)
 	}
 	c.wire.mu.Lock()
-	own := c.wire.answering
+	own, proxied := c.wire.answering, c.wire.proxied
 	c.wire.mu.Unlock()
 	if own {
 		return c.TCPConn.Write(p)
 	}
-	if answer, ok := errorAnswer(p); ok {
+	if answer, ok := errorAnswer(p, proxied); ok {
 		if _, err := c.TCPConn.Write(answer); err != nil {
 			return 0, err
 		}
@@ -127,23 +137,31 @@ var reasons = map[string]string{
 
 // errorAnswer is an answer of net/http's own in the form of the OCI Distribution
 // Specification ("Error Codes").
-func errorAnswer(p []byte) ([]byte, bool) {
+func errorAnswer(p []byte, proxied bool) ([]byte, bool) {
 	first, _, ok := bytes.Cut(p, []byte("\r\n"))
 	status, isAnswer := strings.CutPrefix(string(first), "HTTP/1.1 ")
 	if !ok || !isAnswer || len(status) < 4 || status[0] != '4' && status[0] != '5' {
 		return nil, false
 	}
 	message := reasons[status[:3]]
-	if message == "" {
+	switch {
+	case proxied:
+		message = "the connection begins with a header of the PROXY protocol, which is read with the setting http.proxy_protocol, from addresses in http.trusted_proxies"
+	case message == "":
 		message = "the request can't be read: " + strings.TrimSpace(status[3:])
 	}
+	return errorText(status, message), true
+}
+
+// errorText is an answer with this status and message. Then the connection ends.
+func errorText(status, message string) []byte {
 	text, err := json.Marshal(message)
 	if err != nil {
-		return nil, false
+		text = []byte(`""`) // text is always JSON
 	}
 	body := fmt.Sprintf(`{"errors":[{"code":"UNSUPPORTED","message":%s}]}`, text)
 	return fmt.Appendf(nil, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n"+
-		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body), true
+		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body)
 }
 
 type connKey struct{}

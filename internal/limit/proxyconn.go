@@ -1,0 +1,148 @@
+package limit
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+)
+
+const (
+	// proxyHeaderTime is the default of ListenerOptions.ProxyHeaderTime. Proxies send the
+	// header at once.
+	proxyHeaderTime = 5 * time.Second
+	// turnAwayTime is how long the rest of what a client sends is read, so that it sees the
+	// answer before the end of the connection.
+	turnAwayTime = 500 * time.Millisecond
+)
+
+// proxyConn is how a connection begins that a proxy has made for a client: with a header
+// of the PROXY protocol.
+type proxyConn struct {
+	once   sync.Once
+	in     *bufio.Reader // nil when what it had is read
+	client *net.TCPAddr  // nil: the proxy itself
+	err    error
+}
+
+func newProxyConn(c *net.TCPConn) *proxyConn {
+	return &proxyConn{in: bufio.NewReaderSize(c, 256)} // longer than a header without additions
+}
+
+// RemoteAddr is the address of the client. It waits for the header of a proxy: an
+// http.Server asks for it in the goroutine of the connection.
+func (c *conn) RemoteAddr() net.Addr {
+	if c.proxy != nil {
+		c.proxy.once.Do(c.readHeader)
+		if c.proxy.client != nil {
+			return c.proxy.client
+		}
+	}
+	return c.TCPConn.RemoteAddr()
+}
+
+// readBehindHeader reads what follows the header of a proxy.
+func (c *conn) readBehindHeader(p []byte) (int, error) {
+	x := c.proxy
+	x.once.Do(c.readHeader)
+	switch {
+	case x.err != nil:
+		return 0, x.err
+	case x.in == nil:
+		return c.TCPConn.Read(p)
+	}
+	n := min(len(p), x.in.Buffered())
+	if n == 0 && len(p) > 0 {
+		x.in = nil
+		return c.TCPConn.Read(p)
+	}
+	return x.in.Read(p[:n])
+}
+
+// readHeader reads the header of a proxy, and counts the connection as the client's that
+// it names. Where it can't, reading ends.
+func (c *conn) readHeader() {
+	x := c.proxy
+	c.TCPConn.SetReadDeadline(time.Now().Add(cmp.Or(c.l.o.ProxyHeaderTime, proxyHeaderTime))) //nolint:errcheck // without deadlines it waits
+	_, err := x.in.Peek(1)
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+		x.err = io.EOF // balancers look whether somebody answers
+		return
+	}
+	var header *proxyproto.Header
+	if err == nil {
+		header, err = proxyproto.Read(x.in)
+	}
+	if err != nil {
+		c.badHeader(err)
+		return
+	}
+	c.TCPConn.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
+	// A proxy's own connections, for checks, and those whose client it doesn't know are LOCAL.
+	if source, _, ok := header.TCPAddrs(); ok && header.Command.IsProxy() {
+		x.client = source
+	}
+	if x.client != nil && !c.l.o.Proxies.Trust(x.client.AddrPort().Addr()) {
+		c.named(Client(x.client.String()))
+	}
+}
+
+// badHeader refuses a connection without the header that it should begin with.
+func (c *conn) badHeader(err error) {
+	c.l.report(slog.LevelWarn, acceptProxyHeader,
+		"a connection of a proxy (http.trusted_proxies) is refused, since http.proxy_protocol is set and it doesn't begin with a header of the PROXY protocol that can be read",
+		fmt.Errorf("from %s: %w", c.TCPConn.RemoteAddr(), err))
+	if c.l.o.Plain {
+		c.tell(errorText("400 Bad Request",
+			"connections from this address must begin with a header of the PROXY protocol, since it is in http.trusted_proxies and http.proxy_protocol is set"))
+	}
+	c.turnAway()
+}
+
+// named counts the connection as the client's, or refuses it.
+func (c *conn) named(client string) {
+	l := c.l
+	full := l.name(c, client)
+	if full != NotFull && l.closeIdle(client, full) {
+		full = l.name(c, client)
+	}
+	if full != NotFull {
+		l.refused(c, full)
+		c.turnAway()
+	}
+}
+
+func (l *Listener) name(c *conn, client string) Full {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.closed {
+		return NotFull // and counted no more
+	}
+	full := l.counter.Name(client)
+	if full == NotFull {
+		c.client = client
+	}
+	return full
+}
+
+// turnAway ends a connection whose client was told why.
+func (c *conn) turnAway() {
+	c.proxy.err = io.EOF
+	c.TCPConn.CloseWrite()                                  //nolint:errcheck // it ends anyway
+	c.TCPConn.SetReadDeadline(time.Now().Add(turnAwayTime)) //nolint:errcheck // as above
+	io.CopyN(io.Discard, c.TCPConn, 64<<10)                 //nolint:errcheck // as above
+}
+
+// beginsWithProxyHeader says whether a connection begins with what only the PROXY
+// protocol begins with.
+func beginsWithProxyHeader(p []byte) bool {
+	return bytes.HasPrefix(p, []byte("PROXY ")) || bytes.HasPrefix(p, proxyproto.SIGV2)
+}
