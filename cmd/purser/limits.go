@@ -65,6 +65,7 @@ func connectionLimits(most, ofClient, descriptors int) (int, int) {
 func (l *limits) bound(s *sockets) {
 	s.bounded = limit.Listen(s.registry, limit.ListenerOptions{
 		Most: l.connections, MostOfClient: l.ofClient, Plain: s.cert == nil, Log: l.log, Metrics: l.metrics,
+		Proxies: proxies(l.cfg.HTTP), ProxyProtocol: l.cfg.HTTP.ProxyProtocol,
 	})
 	s.registry = s.bounded
 	for _, p := range []*net.Listener{&s.debug, &s.profiles} {
@@ -72,6 +73,12 @@ func (l *limits) bound(s *sockets) {
 			*p = limit.Listen(*p, limit.ListenerOptions{Most: operatorConnections, Plain: true, Log: l.log})
 		}
 	}
+}
+
+// proxies are those that say who their clients are.
+func proxies(h config.HTTP) *limit.Proxies {
+	header := map[string]limit.ForwardedHeader{"x-forwarded-for": limit.XForwardedFor, "forwarded": limit.Forwarded}
+	return limit.NewProxies(h.TrustedProxies, header[h.ForwardedHeader])
 }
 
 // apply makes the server of the registry obey those limits that HTTP/2 and idle

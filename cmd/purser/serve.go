@@ -202,7 +202,7 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	handler, err := server.New(server.Options{
 		Catalog: c, Autoprune: pruner, Store: p.store, StoreTrouble: storeTrouble(cfg.Storage), WrongStore: p.store.Wrong, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
-		Limits: p.limits.server(), BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, UploadMaxAge: cfg.Uploads.MaxAge, Tracing: p.tracing,
+		Limits: p.limits.server(), Proxies: proxies(cfg.HTTP), BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, UploadMaxAge: cfg.Uploads.MaxAge, Tracing: p.tracing,
 		Audit: audit.New(p.db), Recorder: p.pulls.recorder,
 		Pulls: statistics, PullStats: p.pulls.sync, RedisPulls: p.pulls.flush,
 		LooseKeys: &server.LooseKeys{Database: &p.keys.databases[0], Worker: keys},

@@ -152,6 +152,8 @@ func otherValue(t *testing.T, s *setting) string {
 		return "77"
 	case listField:
 		return "trivy/*, *grype*"
+	case networksField:
+		return "10.0.0.0/8, 2001:db8::1/128"
 	case durationField, secondsField, eventField:
 		return "77s"
 	case sizeField:
@@ -194,6 +196,10 @@ func TestProblemsOfAFile(t *testing.T) {
 		{"short", "http: {max_request_time: 1ms}\n", "1ms is too short; use at least 1s"},
 		{"long", "storage: {s3: {redirect_ttl: 8d}}\n", "8d is too long; use at most 168h"},
 		{"size", "cache: {manifest_bytes: many}\n", `cache.manifest_bytes: "many" is no size`},
+		{"no network", "http: {trusted_proxies: '10.0.0.1, proxy.example'}\n", `http.trusted_proxies: "proxy.example" is no network; write networks such as 10.0.0.0/8`},
+		{"everybody", "http: {trusted_proxies: '::/0'}\n", `http.trusted_proxies: "::/0" is everybody`},
+		{"host in a network", "http: {trusted_proxies: 10.1.2.3/8}\n", "write 10.0.0.0/8 for the network, or 10.1.2.3 for the one address"},
+		{"IPv4 in IPv6", "http: {trusted_proxies: '::ffff:10.0.0.0/104'}\n", "write it as IPv4"},
 		{"empty event", "gc: {review_after_events: {tag_delete: \"\"}}\n", "gc.review_after_events.tag_delete: it is empty"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -2,10 +2,12 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,7 +35,13 @@ type HTTP struct {
 	MinBodyRateWindow    time.Duration
 	AnswerIdleTimeout    time.Duration
 	AllowedHosts         []string // names that requests may come under, "*.example.com" and "*" included
-	ExternalURL          string   // scheme and host without a slash behind, "" for what the request says
+	// TrustedProxies are the networks of proxies that say who their clients are: in the
+	// header ForwardedHeader, auto, x-forwarded-for or forwarded, or at the beginning of
+	// each connection.
+	TrustedProxies  []netip.Prefix
+	ForwardedHeader string
+	ProxyProtocol   bool
+	ExternalURL     string // scheme and host without a slash behind, "" for what the request says
 }
 
 // TLS is a certificate and its key, both PEM files or both "".
@@ -82,6 +90,9 @@ func (c *Config) validateHTTP(report reporter) {
 		if err := checkHost(name); err != nil {
 			report("http.allowed_hosts", "%v", err)
 		}
+	}
+	if h.ProxyProtocol && len(h.TrustedProxies) == 0 {
+		report("http.proxy_protocol", "http.trusted_proxies is empty, so no header would be believed; name the addresses of the proxies there")
 	}
 	if h.ExternalURL != "" {
 		if _, err := parseHTTPURL(h.ExternalURL); err != nil {
@@ -156,4 +167,68 @@ func checkHost(name string) error {
 	}
 	return fmt.Errorf("%q is no name of a host; write names such as registry.example.com, *.example.com for all below, "+
 		"or addresses, without a scheme and a port, with commas between them", name)
+}
+
+// networkWords stand for networks in http.trusted_proxies.
+var networkWords = map[string][]string{
+	"loopback": {"127.0.0.0/8", "::1/128"},
+	"private":  {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"},
+}
+
+// networksField is networks, addresses and words with commas between them.
+type networksField struct{ p *[]netip.Prefix }
+
+func (f networksField) set(text string) error {
+	var names listField
+	names.p = new([]string)
+	if err := names.set(text); err != nil {
+		return err
+	}
+	var list []netip.Prefix
+	for _, name := range *names.p {
+		words, ok := networkWords[strings.ToLower(name)]
+		if !ok {
+			words = []string{name}
+		}
+		for _, word := range words {
+			network, err := parseNetwork(word)
+			if err != nil {
+				return err
+			}
+			list = append(list, network)
+		}
+	}
+	*f.p = list
+	return nil
+}
+
+func (f networksField) show() string {
+	names := make([]string, len(*f.p))
+	for i, network := range *f.p {
+		names[i] = network.String()
+	}
+	return strings.Join(names, ", ")
+}
+
+// parseNetwork reads 10.0.0.0/8, or an address as a network of one.
+func parseNetwork(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
+		addr = addr.Unmap()
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	network, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil:
+		words := slices.Sorted(maps.Keys(networkWords))
+		return netip.Prefix{}, fmt.Errorf("%q is no network; write networks such as 10.0.0.0/8 or 2001:db8::/32, addresses, or %s, with commas between them",
+			text, strings.Join(words, ", "))
+	case network.Addr().Is4In6():
+		return netip.Prefix{}, fmt.Errorf("%q is IPv4 within IPv6; write it as IPv4", text)
+	case network.Bits() == 0:
+		return netip.Prefix{}, fmt.Errorf("%q is everybody, so that each client could choose the address that counts as its own; name the proxies", text)
+	case network != network.Masked():
+		return netip.Prefix{}, fmt.Errorf("%q isn't the address of a network; write %s for the network, or %s for the one address",
+			text, network.Masked(), network.Addr())
+	}
+	return network, nil
 }

@@ -57,6 +57,11 @@ var settings = append([]setting{
 		return durationField{&c.HTTP.BodyIdleTimeout, time.Second, maxDuration}
 	}},
 	{key: "http.allowed_hosts", field: func(c *Config) field { return listField{&c.HTTP.AllowedHosts} }},
+	{key: "http.trusted_proxies", field: func(c *Config) field { return networksField{&c.HTTP.TrustedProxies} }},
+	{key: "http.forwarded_header", def: "auto", field: func(c *Config) field {
+		return choiceField{&c.HTTP.ForwardedHeader, []string{"auto", "x-forwarded-for", "forwarded"}}
+	}},
+	{key: "http.proxy_protocol", def: "false", field: func(c *Config) field { return boolField{&c.HTTP.ProxyProtocol} }},
 	{key: "http.external_url", field: func(c *Config) field { return textField{&c.HTTP.ExternalURL} }},
 	{key: "http.body_memory", derived: "a quarter of the memory, from 32MiB to 1GiB", unset: true, field: func(c *Config) field {
 		return sizeField{&c.HTTP.BodyMemory}

@@ -49,7 +49,7 @@ func indent(depth int) string { return strings.Repeat("  ", depth) }
 func (c *Config) scalar(s *setting) string {
 	text := s.field(c).show()
 	switch s.field(c).(type) {
-	case textField, offField, secretField, dsnField, listField:
+	case textField, offField, secretField, dsnField, listField, networksField:
 	default:
 		return text
 	}

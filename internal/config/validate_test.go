@@ -74,6 +74,8 @@ func TestValidate(t *testing.T) {
 		{"shortest uploads", "uploads: {max_age: 1s}", ""},
 		{"idle", "http: {max_request_time: 10s, body_idle_timeout: 60s}", "http.body_idle_timeout: 1m is longer"},
 		{"reaped while written", "uploads: {max_age: 1h}\nhttp: {max_request_time: 2h}", "purser.yaml:1: uploads.max_age: 1h is shorter than http.max_request_time (2h)"},
+		{"proxies", "http: {trusted_proxies: '10.0.0.0/8, 192.0.2.1, ::1, loopback, private', proxy_protocol: true}", ""},
+		{"nobody to believe", "http: {proxy_protocol: true}", "http.proxy_protocol: http.trusted_proxies is empty"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -14,6 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
@@ -37,6 +39,7 @@ type observation struct {
 	told    bool        // err is in the log, in a line of its own
 	trips   *db.Counter // to the database
 	client  string      // whose limits count
+	proxy   string      // the address that r had, if a proxy has named the client
 	lease   *limit.Lease
 	drained bool // nothing more of the body will come
 	sending sending
@@ -97,16 +100,22 @@ func (s *Server) observe(next http.Handler) http.Handler {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		o := &observation{ResponseWriter: w, id: requestID(r), route: "none", method: "any", drained: r.ContentLength == 0,
-			client: limit.Client(r.RemoteAddr), sending: s.newSending(w)}
+			sending: s.newSending(w)}
+		remote := s.remote(r, o)
+		o.client = limit.Client(remote)
+		if s.opt.Tracing { // a span has the first entry of X-Forwarded-For, whoever wrote it
+			trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("client.address", clientAddress(remote)))
+		}
 		o.lease = s.budget.Lease(o.client)
 		w.Header()["X-Request-Id"] = []string{o.id}
 		w.Header()["X-Content-Type-Options"] = noSniff
 		ctx := context.WithValue(r.Context(), observationKey{}, o)
 		ctx, o.trips = db.WithCounter(ctx)
 		if changes(r) {
-			ctx = audit.WithSource(ctx, source(r, o.id))
+			ctx = audit.WithSource(ctx, audit.Source{Address: clientAddress(remote), UserAgent: bounded(r.UserAgent()), RequestID: o.id})
 		}
 		r = r.WithContext(ctx)
+		r.RemoteAddr = remote
 		if r.ContentLength != 0 {
 			r.Body = countedBody{r.Body, o}
 			// Before an answer, net/http reads some of a body that nobody has read.
@@ -120,6 +129,30 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		return otelhttp.NewHandler(h, "registry")
 	}
 	return h
+}
+
+// remote is the address of the client, HOST:PORT, that the connection or a trusted proxy
+// names. The port is 0 where the proxy doesn't say it.
+func (s *Server) remote(r *http.Request, o *observation) string {
+	if s.opt.Proxies == nil {
+		return r.RemoteAddr
+	}
+	client, disagree := s.opt.Proxies.Client(r)
+	if disagree {
+		s.ambiguous.Do(func() {
+			s.log.WarnContext(r.Context(), "a proxy's request has X-Forwarded-For and Forwarded, which name different clients, so the proxy counts as the client: set http.forwarded_header to the one that the proxy writes",
+				"proxy", r.RemoteAddr, "request_id", o.id)
+		})
+	}
+	if !client.IsValid() {
+		return r.RemoteAddr
+	}
+	remote := client.String()
+	if clientAddress(remote) == clientAddress(r.RemoteAddr) {
+		return r.RemoteAddr
+	}
+	o.proxy = r.RemoteAddr
+	return remote
 }
 
 // noSniff has browsers take content for what its Content-Type says, so that a blob
@@ -163,12 +196,19 @@ func (s *Server) finish(o *observation, r *http.Request, start time.Time) {
 }
 
 func (s *Server) logRequest(o *observation, r *http.Request, took time.Duration) {
+	remote := r.RemoteAddr
+	if o.proxy != "" && clientPort(remote) == 0 { // the proxy doesn't say which
+		remote = clientAddress(remote)
+	}
 	attrs := [12]slog.Attr{
 		slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.Int("status", o.status),
 		slog.Int64("sent", o.sent), slog.Int64("received", o.read), slog.Duration("took", took),
-		slog.String("remote", r.RemoteAddr), slog.String("agent", r.UserAgent()), slog.String("request_id", o.id),
+		slog.String("remote", remote), slog.String("agent", r.UserAgent()), slog.String("request_id", o.id),
 	}
 	list := attrs[:9]
+	if o.proxy != "" {
+		list = append(list, slog.String("proxy", o.proxy))
+	}
 	if o.err != nil && !o.told {
 		list = append(list, slog.String("error", o.err.Error()))
 	}

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/maypok86/otter/v2"
@@ -58,6 +59,8 @@ type Options struct {
 	// UploadMaxAge is how long a client has to go on with an upload before it may be
 	// given up. Default 24 h.
 	UploadMaxAge time.Duration
+	// Proxies are those that say from whom a request is. Nil: none.
+	Proxies *limit.Proxies
 	// Limits bound what clients may hold.
 	Limits Limits
 	// GC bounds the garbage collection that operators start by request. Its
@@ -109,6 +112,7 @@ type Server struct {
 	origin     *http.CrossOriginProtection
 	started    time.Time
 	handler    http.Handler
+	ambiguous  sync.Once // tells that two headers name different clients
 	// redirected are keys of objects that were seen in the store not long ago.
 	redirected *otter.Cache[string, struct{}]
 }

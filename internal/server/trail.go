@@ -10,12 +10,6 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// source is where a request comes from, for the audit log. The address is that of
-// the connection: what a header says of it, anybody can write.
-func source(r *http.Request, id string) audit.Source {
-	return audit.Source{Address: clientAddress(r.RemoteAddr), UserAgent: bounded(r.UserAgent()), RequestID: id}
-}
-
 // clientAddress is an address without its port.
 func clientAddress(remote string) string {
 	if i := strings.LastIndexByte(remote, ':'); i >= 0 {
@@ -56,9 +50,9 @@ func (s *Server) recordPull(c *call, m *catalog.Manifest, fetched bool) {
 	if s.opt.Recorder == nil {
 		return
 	}
-	from := source(c.r, observed(c.r.Context()).id)
 	e := audit.Entry{
-		Kind: audit.PullRepo, Actor: audit.SourceOf(c.r.Context()).Actor, Address: from.Address, UserAgent: from.UserAgent, RequestID: from.RequestID,
+		Kind: audit.PullRepo, Actor: audit.SourceOf(c.r.Context()).Actor,
+		Address: clientAddress(c.r.RemoteAddr), UserAgent: bounded(c.r.UserAgent()), RequestID: observed(c.r.Context()).id,
 		Repository: c.name, RepositoryID: m.Repository, Digest: m.Digest, Port: clientPort(c.r.RemoteAddr),
 	}
 	if !strings.Contains(c.ref, ":") {

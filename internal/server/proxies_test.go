@@ -1,0 +1,72 @@
+package server_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// behindProxies trusts what this machine says of its clients.
+func behindProxies(o *server.Options) {
+	o.Proxies = limit.NewProxies([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, limit.AnyForwarded)
+}
+
+// TestLimitsBehindProxies: the limits of a client are those of the client that a proxy
+// names.
+func TestLimitsBehindProxies(t *testing.T) {
+	t.Parallel()
+	_, limits := limited(t, func(l *server.Limits) { l.ClientUploads = 1 })
+	r := setup(t, limits, behindProxies)
+	const begin = "/v2/a/blobs/uploads/"
+	r.do(t, "POST", begin, "", "X-Forwarded-For", "198.51.100.1").want(t, 202, "")
+	r.do(t, "POST", begin, "", "X-Forwarded-For", "198.51.100.1").want(t, 429, oci.TooManyRequests)
+	r.do(t, "POST", begin, "", "X-Forwarded-For", "203.0.113.9, 198.51.100.1").want(t, 429, oci.TooManyRequests)
+	r.do(t, "POST", begin, "", "X-Forwarded-For", "198.51.100.2").want(t, 202, "")
+	r.do(t, "POST", begin, "", "Forwarded", `for="[2001:db8::1]:80"`).want(t, 202, "")
+	r.do(t, "POST", begin, "", "Forwarded", `for="[2001:db8::2]:80"`).want(t, 429, oci.TooManyRequests) // of one network
+}
+
+// TestHeadersThatDisagree: it is said once which setting helps.
+func TestHeadersThatDisagree(t *testing.T) {
+	t.Parallel()
+	r := setup(t, behindProxies)
+	for range 3 {
+		r.do(t, "GET", "/v2/", "", "X-Forwarded-For", "198.51.100.1", "Forwarded", "for=198.51.100.2").want(t, 200, "")
+	}
+	eventually(t, "three lines", func() bool { return len(r.log.records(t, "request")) == 3 })
+	for _, line := range r.log.records(t, "request") {
+		if remote, _ := line["remote"].(string); !strings.HasPrefix(remote, "127.0.0.1:") {
+			t.Errorf("an address is believed: %v", line)
+		}
+	}
+	if n := len(r.log.records(t, "a proxy's request has X-Forwarded-For and Forwarded, which name different clients, so the proxy counts as the client: set http.forwarded_header to the one that the proxy writes")); n != 1 {
+		t.Errorf("%d warnings", n)
+	}
+}
+
+// TestTraceOfForeignAddress: a trace has the client's address, not one that anybody can
+// write. It isn't parallel, since tracing is of the process.
+func TestTraceOfForeignAddress(t *testing.T) {
+	spans := tracetest.NewSpanRecorder()
+	before := otel.GetTracerProvider()
+	otel.SetTracerProvider(trace.NewTracerProvider(trace.WithSpanProcessor(spans)))
+	defer otel.SetTracerProvider(before)
+	r := setup(t, func(o *server.Options) { o.Tracing = true })
+	r.do(t, "GET", "/v2/", "", "X-Forwarded-For", "198.51.100.1").want(t, 200, "")
+	eventually(t, "a span", func() bool { return len(spans.Ended()) > 0 })
+	for _, s := range spans.Ended() {
+		for _, a := range s.Attributes() {
+			if a.Key == "client.address" && a.Value.AsString() != "127.0.0.1" {
+				t.Errorf("%s", a.Value.AsString())
+			}
+		}
+	}
+}
