@@ -163,6 +163,15 @@ func (c *Catalog) lookUp(ctx context.Context, path string) (repository, error) {
 	return r, nil
 }
 
+// HasRepository tells whether there is a repository of that name.
+func (c *Catalog) HasRepository(ctx context.Context, path string) (bool, error) {
+	_, err := c.lookUp(ctx, path)
+	if oci.CodeOf(err) == oci.NameUnknown {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // lifeAttempts is how often a write may find its repository deleted and make it
 // anew. Each time somebody has deleted it in between.
 const lifeAttempts = 20

@@ -27,8 +27,11 @@ type ListenerOptions struct {
 	ProxyProtocol bool
 	// ProxyHeaderTime is how long that header is waited for. Default 5 s.
 	ProxyHeaderTime time.Duration
-	Log             *slog.Logger
-	Metrics         *Metrics
+	// ErrorBody writes the body, in JSON, of an answer that no handler gives, to a request
+	// for a path. Nil: that of the OCI Distribution Specification.
+	ErrorBody func(path string, status int, message string) []byte
+	Log       *slog.Logger
+	Metrics   *Metrics
 }
 
 // Listener accepts connections up to its limits. When one is reached, the connection

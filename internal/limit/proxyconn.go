@@ -101,7 +101,7 @@ func (c *conn) badHeader(err error) {
 		"a connection of a proxy (http.trusted_proxies) is refused, since http.proxy_protocol is set and it doesn't begin with a header of the PROXY protocol that can be read",
 		fmt.Errorf("from %s: %w", c.TCPConn.RemoteAddr(), err))
 	if c.l.o.Plain {
-		c.tell(errorText("400 Bad Request",
+		c.tell(c.l.errorText("", "400 Bad Request",
 			"connections from this address must begin with a header of the PROXY protocol, since it is in http.trusted_proxies and http.proxy_protocol is set"))
 	}
 	c.turnAway()

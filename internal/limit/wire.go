@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -25,6 +27,7 @@ type wire struct {
 	mu        sync.Mutex
 	answering bool   // a handler has the request: what is written is its own
 	line      []byte // the beginning of the line that is being read
+	target    string // what the request is about, as it is written: path and query
 	lines     int
 	ended     bool // the header has been read to its end
 	begun     bool // and from its first line on
@@ -44,7 +47,7 @@ const (
 func (w *wire) next() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.answering, w.line, w.lines = false, w.line[:0], 0
+	w.answering, w.line, w.lines, w.target = false, w.line[:0], 0, ""
 	w.ended, w.begun, w.proxied, w.length, w.coding = false, false, false, false, false
 }
 
@@ -77,6 +80,7 @@ func (w *wire) endLine() {
 		// The first byte may have been read ahead, while the answer before was written.
 		version := line[max(0, len(line)-len(" HTTP/1.1")):]
 		w.begun = version == " HTTP/1.1" || version == " HTTP/1.0"
+		w.target = targetOf(line)
 		return
 	}
 	if line == "" {
@@ -90,6 +94,13 @@ func (w *wire) endLine() {
 	case "transfer-encoding":
 		w.coding = true
 	}
+}
+
+// targetOf is the target that a request's first line names, maybe not to its end.
+func targetOf(line string) string {
+	_, rest, _ := strings.Cut(line, " ")
+	target, _, _ := strings.Cut(rest, " ")
+	return target
 }
 
 // Read implements net.Conn.
@@ -114,12 +125,15 @@ func (c *conn) Write(p []byte) (int, error) {
 		return c.TCPConn.Write(p)
 	}
 	c.wire.mu.Lock()
-	own, proxied := c.wire.answering, c.wire.proxied
+	own, proxied, target := c.wire.answering, c.wire.proxied, c.wire.target
+	if c.wire.lines == 0 { // it is longer than a header may be
+		target = targetOf(string(c.wire.line))
+	}
 	c.wire.mu.Unlock()
 	if own {
 		return c.TCPConn.Write(p)
 	}
-	if answer, ok := errorAnswer(p, proxied); ok {
+	if answer, ok := c.l.errorAnswer(p, target, proxied); ok {
 		if _, err := c.TCPConn.Write(answer); err != nil {
 			return 0, err
 		}
@@ -135,9 +149,9 @@ var reasons = map[string]string{
 	"501": "the Transfer-Encoding of the request isn't chunked",
 }
 
-// errorAnswer is an answer of net/http's own in the form of the OCI Distribution
-// Specification ("Error Codes").
-func errorAnswer(p []byte, proxied bool) ([]byte, bool) {
+// errorAnswer is an answer of net/http's own, to a request for target, in the form of the
+// OCI Distribution Specification ("Error Codes") or that of ListenerOptions.ErrorBody.
+func (l *Listener) errorAnswer(p []byte, target string, proxied bool) ([]byte, bool) {
 	first, _, ok := bytes.Cut(p, []byte("\r\n"))
 	status, isAnswer := strings.CutPrefix(string(first), "HTTP/1.1 ")
 	if !ok || !isAnswer || len(status) < 4 || status[0] != '4' && status[0] != '5' {
@@ -150,16 +164,24 @@ func errorAnswer(p []byte, proxied bool) ([]byte, bool) {
 	case message == "":
 		message = "the request can't be read: " + strings.TrimSpace(status[3:])
 	}
-	return errorText(status, message), true
+	if _, err := url.ParseRequestURI(target); status[:3] == "400" && err != nil && !proxied {
+		if escape, ok := errors.AsType[url.EscapeError](err); ok {
+			message = fmt.Sprintf("the path can't be read: %q in it should be %% and two hexadecimal digits", string(escape))
+		}
+	}
+	return l.errorText(target, status, message), true
 }
 
 // errorText is an answer with this status and message. Then the connection ends.
-func errorText(status, message string) []byte {
+func (l *Listener) errorText(target, status, message string) []byte {
 	text, err := json.Marshal(message)
 	if err != nil {
 		text = []byte(`""`) // text is always JSON
 	}
-	body := fmt.Sprintf(`{"errors":[{"code":"UNSUPPORTED","message":%s}]}`, text)
+	body := fmt.Appendf(nil, `{"errors":[{"code":"UNSUPPORTED","message":%s}]}`, text)
+	if number, err := strconv.Atoi(status[:3]); err == nil && l.o.ErrorBody != nil {
+		body = l.o.ErrorBody(target, number, message)
+	}
 	return fmt.Appendf(nil, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n"+
 		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body)
 }

@@ -3,6 +3,7 @@ package limit_test
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -14,13 +15,17 @@ import (
 )
 
 // bare is a server that answers each request with what it was sent, behind a Listener.
-func bare(t *testing.T) string {
+func bare(t *testing.T, errorBody ...func(path string, status int, message string) []byte) string {
 	t.Helper()
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := limit.Listen(raw, limit.ListenerOptions{Plain: true, Log: slog.New(slog.DiscardHandler)})
+	o := limit.ListenerOptions{Plain: true, Log: slog.New(slog.DiscardHandler)}
+	if len(errorBody) > 0 {
+		o.ErrorBody = errorBody[0]
+	}
+	l := limit.Listen(raw, o)
 	srv := &http.Server{
 		MaxHeaderBytes: 8 << 10, ConnState: l.ConnState, ConnContext: l.ConnContext,
 		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
@@ -108,6 +113,52 @@ func TestAnswersBelowHandlers(t *testing.T) {
 			}
 			if n == 2 && bodies[0] != "hello" {
 				t.Errorf("the answer before is %q", bodies[0])
+			}
+		}
+	}
+}
+
+// TestErrorBody: what net/http refuses has the form of the API that its path belongs to,
+// and says so where the path itself can't be read.
+func TestErrorBody(t *testing.T) {
+	t.Parallel()
+	addr := bare(t, func(path string, status int, message string) []byte {
+		return fmt.Appendf(nil, "%s|%d|%s", path, status, message)
+	})
+	const good = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+	for target, want := range map[string]string{
+		"/api/v1/%":                          `/api/v1/%|400|the path can't be read: "%" in it should be % and two hexadecimal digits`,
+		"/api/v1/%zz/x?y":                    `/api/v1/%zz/x?y|400|the path can't be read: "%zz" in it should be % and two hexadecimal digits`,
+		"/v2/a/manifests/%4":                 `/v2/a/manifests/%4|400|the path can't be read: "%4" in it should be % and two hexadecimal digits`,
+		"/api/" + strings.Repeat("x", 8<<10): "|431|the headers of the request are too long",
+	} {
+		for _, before := range []bool{false, true} { // another request on the connection
+			c, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := bufio.NewReader(c)
+			ask := func(text string) (*http.Response, string) {
+				if _, err := io.WriteString(c, text); err != nil {
+					t.Fatal(err)
+				}
+				a, err := http.ReadResponse(in, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(a.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return a, string(body)
+			}
+			if before {
+				ask(good)
+			}
+			a, body := ask("GET " + target + " HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", len(target)) + "\r\n\r\n")
+			c.Close() //nolint:errcheck
+			if a.Header.Get("Content-Type") != "application/json" || !strings.HasSuffix(body, want) || !strings.HasPrefix(body, target[:5]) {
+				t.Errorf("%.60q: %d %v %.200q, want %q", target, a.StatusCode, a.Header, body, want)
 			}
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"mime"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -58,6 +57,8 @@ func newAPI(s *Server) *api {
 				Description: "The management API of the Purser registry. Where Quay has a route for something, it is Quay's. " +
 					"The slashes of a repository's name may be written as they are or as %2F.",
 			},
+			Tags:       apiTags,
+			Components: &huma.Components{SecuritySchemes: securitySchemes},
 		},
 		Formats: huma.DefaultFormats, DefaultFormat: "application/json",
 		// What is misspelt must not run as something else: a dry run as a real one.
@@ -101,6 +102,9 @@ func add[I, O any](a *api, access Access, op huma.Operation, handle func(ctx con
 	op.Path = apiRoot + op.Path
 	op.Metadata = map[string]any{accessKey: access}
 	op.Extensions = map[string]any{"x-access": access.String()}
+	if access != AccessAny {
+		op.Security = optionalSecurity
+	}
 	op.Errors = append(op.Errors, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden,
 		http.StatusServiceUnavailable)
 	op.Responses = make(map[string]*huma.Response)
@@ -155,28 +159,37 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // checked before it is read.
 func (a *api) admit(w http.ResponseWriter, r *http.Request) (*apiOperation, error) {
 	o := observed(r.Context())
-	rt, values := a.match(r.URL.EscapedPath())
+	rt, values, nameParts := a.match(r.URL.EscapedPath())
 	if rt == nil {
-		return nil, refusal(http.StatusNotFound, "there is nothing at %s", r.URL.Path)
+		return nil, nothingAt(r)
 	}
 	o.route = rt.pattern
 	op := rt.operation(r.Method)
 	if op == nil {
+		if nameParts > 1 && values["repository"] != "" {
+			if err := a.checkName(r, AccessPull, values["repository"]); err != nil {
+				return nil, err
+			}
+		}
 		w.Header().Set("Allow", rt.allow())
 		return nil, refusal(http.StatusMethodNotAllowed, "%s is not possible at %s, but %s", r.Method, rt.pattern, rt.allow())
 	}
 	o.method = r.Method
-	if err := checkParameters(r, values); err != nil {
+	err := checkParameters(r, values)
+	if err != nil {
 		return nil, err
 	}
 	repository, named := values["repository"]
-	if named {
-		if err := oci.ValidateName(repository); err != nil {
-			return nil, oci.Errorf(oci.NameInvalid, "%v", err)
-		}
-	}
 	access, _ := op.Metadata[accessKey].(Access)
-	if err := a.server.authorize(r, access, repository); err != nil {
+	switch {
+	case named && nameParts > 2:
+		err = a.checkName(r, access, repository)
+	case named && oci.ValidateName(repository) != nil:
+		err = oci.Errorf(oci.NameInvalid, "%v", oci.ValidateName(repository))
+	default:
+		err = a.server.authorize(r, access, repository)
+	}
+	if err != nil {
 		return nil, err
 	}
 	for name, value := range values {
@@ -185,19 +198,35 @@ func (a *api) admit(w http.ResponseWriter, r *http.Request) (*apiOperation, erro
 	return op, a.readBody(w, r)
 }
 
-// checkParameters checks the texts in path and query. A query that can't be read
-// is refused whole: of what net/url leaves out nobody would hear.
+func nothingAt(r *http.Request) error {
+	return refusal(http.StatusNotFound, "there is nothing at %s", r.URL.Path)
+}
+
+// checkName is for a name whose slashes aren't escaped, so that the end of the path may
+// have been meant for an operation that there isn't: it must be that of a repository.
+func (a *api) checkName(r *http.Request, access Access, repository string) error {
+	if oci.ValidateName(repository) != nil {
+		return nothingAt(r)
+	}
+	if err := a.server.authorize(r, access, repository); err != nil {
+		return err
+	}
+	known, err := a.server.catalog.HasRepository(r.Context(), repository)
+	if err == nil && !known {
+		err = refusal(http.StatusNotFound, "there is nothing at %s: no operation has this path, and repository %s is not known to this registry "+
+			"(write %%2F for the slashes of its name if that is meant)", r.URL.Path, repository)
+	}
+	return err
+}
+
+// checkParameters checks the texts in path and query.
 func checkParameters(r *http.Request, values map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if err := checkText(name, values[name]); err != nil {
 			return err
 		}
 	}
-	q, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return refusal(http.StatusBadRequest, "the query can't be read: %v", err)
-	}
-	return checkQuery(q)
+	return checkRawQuery(r.URL.RawQuery)
 }
 
 // readBody reads the body into memory. It must be JSON, also by name: that is

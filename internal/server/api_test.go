@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -126,6 +127,86 @@ func TestAPIPaths(t *testing.T) {
 	r.do(t, "GET", "/api/v2/gc/status", "").refused(t, 404, "not_found", "nothing at /api/v2/gc/status")
 }
 
+// TestAPIUnknownSubPaths: a path that no operation has is not found, whatever its method,
+// and never taken for the name of a repository that nobody has.
+func TestAPIUnknownSubPaths(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.put(t, "acme/app", "v1", r.simple(t, "acme/app", 1, nil))
+	for _, path := range []string{
+		"acme/app/frobnicate", "acme/app/frobnicate/", "acme/app/tags/v1", "acme/app/tag/v1/restored", "acme/app/tag/v1/restore/x",
+		"acme/app/Frobnicate", "acme/app/frobnicate/logs", "acme/app/frobnicate/logs/export", "acme/app/frobnicate/tagprotection",
+		"acme/app/frobnicate/pull_statistics", "acme/app/frobnicate/tag", "acme/app/Frobnicate/tag", "acme/app//logs",
+	} {
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "INVENTED"} {
+			body := ""
+			if method == "POST" || method == "PUT" {
+				body = `{"pattern": "x"}`
+			}
+			r.manage(t, method, "/repository/"+path, body).refused(t, 404, "not_found", "nothing at /api/v1/repository/acme/app/")
+		}
+	}
+	for _, method := range []string{"POST", "PUT", "PATCH"} {
+		r.manage(t, method, "/repository/acme/frobnicate", "{}").refused(t, 404, "not_found", "nothing at")
+		r.manage(t, method, "/repository/acme/app", "{}").refused(t, 405, "invalid_request", "not possible")
+	}
+	for _, path := range []string{"/organization/acme/frobnicate", "/organization/acme/autoprune/frobnicate", "/frobnicate", "/superuser", "/tag", ""} {
+		r.manage(t, "DELETE", path, "").wantStatus(t, map[bool]int{true: 405, false: 404}[path == ""])
+	}
+	// A repository of that name is meant, as before, and %2F says that one is.
+	r.put(t, "acme/app/frobnicate", "v1", r.simple(t, "acme/app/frobnicate", 1, nil))
+	r.manage(t, "GET", "/repository/acme/app/frobnicate", "").wantStatus(t, 200)
+	r.manage(t, "GET", "/repository/acme/app/frobnicate/logs", "").wantStatus(t, 200)
+	r.manage(t, "DELETE", "/repository/acme/app/frobnicate", "").wantStatus(t, 204)
+	r.manage(t, "GET", "/repository/acme/app/frobnicate/logs", "").wantStatus(t, 404)
+	r.manage(t, "GET", "/repository/acme%2Fapp%2Ffrobnicate/logs", "").wantStatus(t, 200)
+	r.manage(t, "GET", "/repository/acme/app", "").wantStatus(t, 200)
+}
+
+// TestBadEscapes: a query that holds % and anything but two hexadecimal digits is refused
+// in the form of the API that was asked.
+func TestBadEscapes(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.put(t, "acme/app", "v1", r.simple(t, "acme/app", 1, nil))
+	d := digest("x").String()
+	for _, query := range []string{"?%", "?%zz", "?n=%zz", "?%zz=1", "?n=1&last=%f", "?n=%%", "?digest=%u0000"} {
+		for _, path := range []string{"GET /v2/", "GET /v2/_catalog", "GET /v2/acme/app/tags/list", "GET /v2/acme/app/referrers/" + d,
+			"POST /v2/acme/app/blobs/uploads/", "GET /v2/acme/app/manifests/v1", "HEAD /v2/acme/app/blobs/" + d, "PUT /v2/acme/app/manifests/v2"} {
+			method, path, _ := strings.Cut(path, " ")
+			a := r.unchecked(t, method, path+query)
+			if text := string(a.body); a.StatusCode != 400 || method != "HEAD" && (!strings.Contains(text, "UNSUPPORTED") || !strings.Contains(text, "the query can't be read")) {
+				t.Errorf("%s %s%s: %d %s", method, path, query, a.StatusCode, a.body)
+			}
+		}
+		for _, path := range []string{"", "/openapi.json", "/repository", "/repository/acme/app", "/repository/acme/app/tag", "/repository/acme/app/logs",
+			"/superuser/logs/export", "/organization/acme", "/gc/status", "/system", "/error/not_found"} {
+			r.unchecked(t, "GET", "/api/v1"+path+query).refused(t, 400, "invalid_request", "^the query can't be read")
+		}
+	}
+}
+
+// unchecked sends a request whose path and query aren't checked by the client.
+func (r *registry) unchecked(t testing.TB, method, target string) answer {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, r.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, query, _ := strings.Cut(target, "?")
+	req.URL.Path, req.URL.RawQuery = path, query
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close() //nolint:errcheck // read to its end
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{res, b}
+}
+
 // TestAPIRefusals: what is wrong with a request is told before anything is done.
 func TestAPIRefusals(t *testing.T) {
 	t.Parallel()
@@ -154,7 +235,7 @@ func TestAPIRefusals(t *testing.T) {
 		{"POST", restore + "?tag=x", `{"manifest_digest": "` + d + `"}`, 400, bad, "query.tag: unknown query parameter"},
 		{"POST", "/repository/a/c/tag/v2/restore", `{"manifest_digest": "` + d + `"}`, 404, absence, "repository a/c is not known"},
 		{"POST", "/repository/A/tag/v2/restore", `{"manifest_digest": "` + d + `"}`, 400, bad, `"A" at byte 0 is not allowed`},
-		{"POST", "/repository/a//b/tag/v2/restore", `{"manifest_digest": "` + d + `"}`, 400, bad, "repository name"},
+		{"POST", "/repository/a//b/tag/v2/restore", `{"manifest_digest": "` + d + `"}`, 404, absence, "nothing at"},
 		{"POST", "/repository/a/b/tag/-/restore", `{"manifest_digest": "` + d + `"}`, 400, bad, "invalid tag"},
 		{"POST", "/repository/a/b/tag/" + strings.Repeat("x", 129) + "/restore", `{"manifest_digest": "` + d + `"}`, 400, bad, "invalid tag"},
 		{"POST", "/repository/a/b/tag/x%20y/restore", `{"manifest_digest": "` + d + `"}`, 400, bad, "invalid tag"},
@@ -293,7 +374,9 @@ func TestAPIDocument(t *testing.T) {
 	r := setup(t)
 	var d struct {
 		OpenAPI string
+		Tags    []struct{ Name, Description string }
 		Paths   map[string]map[string]struct {
+			Security             []map[string][]string
 			OperationID, Summary string
 			Tags                 []string
 			Access               string `json:"x-access"`
@@ -304,10 +387,19 @@ func TestAPIDocument(t *testing.T) {
 				Content     map[string]struct{ Schema map[string]any }
 			}
 		}
+		Components struct {
+			SecuritySchemes map[string]struct{ Type string }
+		}
 	}
 	r.manage(t, "GET", "/openapi.json", "").into(t, 200, &d)
 	strict := replica(t, r.dsn, r.dir, denying)
-	ids := map[string]bool{}
+	ids, tags := map[string]bool{}, map[string]bool{}
+	for _, tag := range d.Tags {
+		if tags[tag.Name] || tag.Description == "" {
+			t.Errorf("tag %+v is declared twice or without a description", tag)
+		}
+		tags[tag.Name] = true
+	}
 	for path, methods := range d.Paths {
 		for method, op := range methods {
 			what := method + " " + path
@@ -315,6 +407,22 @@ func TestAPIDocument(t *testing.T) {
 				t.Errorf("%s: identifier %q (once only), summary %q, tags %q", what, op.OperationID, op.Summary, op.Tags)
 			}
 			ids[op.OperationID] = true
+			for _, tag := range op.Tags {
+				if !tags[tag] {
+					t.Errorf("%s: tag %s isn't declared", what, tag)
+				}
+			}
+			// Optional as long as there are no accounts: one alternative asks for nothing.
+			if op.Access != "any" && (len(op.Security) < 2 || len(op.Security[0]) != 0) {
+				t.Errorf("%s: security %v, want one that is optional", what, op.Security)
+			}
+			for _, alternative := range op.Security {
+				for scheme := range alternative {
+					if d.Components.SecuritySchemes[scheme].Type != "http" {
+						t.Errorf("%s: the security scheme %s isn't declared", what, scheme)
+					}
+				}
+			}
 			want := []string{"400", "401", "403", "500", "503"}
 			if strings.Contains(path, "{") {
 				want = append(want, "404")

@@ -47,22 +47,22 @@ func (rt *apiRoute) compare(other *apiRoute) int {
 	return strings.Count(rt.pattern, "{") - strings.Count(other.pattern, "{")
 }
 
-// match finds the route of a path, which is escaped as the client sent it, and
-// the values in it. Nil: there is none.
-func (a *api) match(path string) (*apiRoute, map[string]string) {
+// match finds the route of a path, which is escaped as the client sent it, the values
+// in it, and of how many parts the repository's name is. Nil: there is none.
+func (a *api) match(path string) (rt *apiRoute, values map[string]string, nameParts int) {
 	parts := pathParts(path)
 	for i, part := range parts {
 		var err error
 		if parts[i], err = url.PathUnescape(part); err != nil {
-			return nil, nil
+			return nil, nil, 0
 		}
 	}
 	for _, rt := range a.routes {
 		if values, ok := rt.match(parts); ok {
-			return rt, values
+			return rt, values, len(parts) - len(rt.parts) + 1
 		}
 	}
-	return nil, nil
+	return nil, nil, 0
 }
 
 // pathParts splits a path. A slash at its end counts for nothing: Quay has it

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/purser-registry/purser/internal/blob"
@@ -55,6 +56,16 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 // errorBody is an error in the form of the API that was asked.
 func errorBody(r *http.Request, e *oci.Error) []byte {
 	if isManagement(r) {
+		return newAPIError(e).marshal()
+	}
+	return oci.MarshalErrors(e)
+}
+
+// ErrorBody is an error in the form of the API that a path belongs to, for what answers
+// before there is a request.
+func ErrorBody(path string, status int, message string) []byte {
+	e := refusal(status, "%s", message)
+	if strings.HasPrefix(path, "/api/") {
 		return newAPIError(e).marshal()
 	}
 	return oci.MarshalErrors(e)

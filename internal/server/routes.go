@@ -142,11 +142,9 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if r.URL.RawQuery != "" {
-		if err := checkQuery(r.URL.Query()); err != nil {
-			s.fail(w, r, err)
-			return
-		}
+	if err := checkRawQuery(r.URL.RawQuery); err != nil {
+		s.fail(w, r, err)
+		return
 	}
 	m := &rt.methods[i]
 	o.method = m.name

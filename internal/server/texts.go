@@ -25,6 +25,19 @@ func checkText(what string, texts ...string) error {
 	return nil
 }
 
+// checkRawQuery does so for a query as it was sent. One that can't be read is refused
+// whole: of what net/url leaves out nobody would hear.
+func checkRawQuery(query string) error {
+	if query == "" {
+		return nil
+	}
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return refusal(http.StatusBadRequest, "the query can't be read: %v", err)
+	}
+	return checkQuery(q)
+}
+
 // checkQuery does so for the names and values of a query.
 func checkQuery(q url.Values) error {
 	for _, name := range slices.Sorted(maps.Keys(q)) {

@@ -1,0 +1,33 @@
+package server
+
+import "github.com/danielgtaylor/huma/v2"
+
+// apiTags are the groups of operations, as the document and its page have them.
+var apiTags = []*huma.Tag{
+	{Name: "autoprune", Description: "Policies that delete tags, previews of them, their runs"},
+	{Name: "check", Description: "Comparing the database with the blob store"},
+	{Name: "error", Description: "What kinds of errors mean"},
+	{Name: "gc", Description: "Garbage collection: its state, runs by hand, why something is kept"},
+	{Name: "logs", Description: "The audit log"},
+	{Name: "loosefk", Description: "Cleaning up behind deleted repositories and namespaces"},
+	{Name: "manifest", Description: "What manifests hold and who refers to them"},
+	{Name: "namespace", Description: "Namespaces, which are Quay's organizations: the first parts of repositories' names"},
+	{Name: "pullstatistics", Description: "How often and when something was pulled"},
+	{Name: "repository", Description: "Repositories"},
+	{Name: "system", Description: "How the registry is"},
+	{Name: "tag", Description: "Tags"},
+	{Name: "tagprotection", Description: "Rules that keep tags as they are"},
+}
+
+// securitySchemes are the ways in which a request will say who it is from. Whoever
+// reaches the registry may do everything as long as there are no accounts.
+var securitySchemes = map[string]*huma.SecurityScheme{
+	"basic": {Type: "http", Scheme: "basic",
+		Description: "Name and password of an account. There are no accounts yet, and what is sent is passed over"},
+	"bearer": {Type: "http", Scheme: "bearer",
+		Description: "A token of an account. There are no accounts yet, and what is sent is passed over"},
+}
+
+// optionalSecurity says that a request may do without: the first of the alternatives
+// asks for nothing (OpenAPI 3.1, "Security Requirement Object").
+var optionalSecurity = []map[string][]string{{}, {"basic": {}}, {"bearer": {}}}
