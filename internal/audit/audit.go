@@ -55,6 +55,13 @@ const (
 	CountedByNone  = "none"  // it isn't to be counted
 )
 
+// Actors of the registry's own. No account is called so, since names of accounts have no
+// space.
+const (
+	// ActorAutoprune deletes tags by policies. Quay's worker has this name in its log.
+	ActorAutoprune = "autoprune worker"
+)
+
 // Entry is one line of the log. Zero values are absent. Texts are kept up to 1 KiB,
 // and made valid where they aren't: a client's header must not fail its push.
 type Entry struct {
@@ -63,7 +70,7 @@ type Entry struct {
 	// database's clock.
 	Time      time.Time `json:"time"`
 	Kind      Kind      `json:"kind"`
-	Actor     string    `json:"actor,omitempty"` // account, or "" for nobody known
+	Actor     string    `json:"actor,omitempty"` // account, one of the registry's own, or "" for nobody known
 	Address   string    `json:"address,omitempty"`
 	UserAgent string    `json:"user_agent,omitempty"`
 	RequestID string    `json:"request_id,omitempty"`

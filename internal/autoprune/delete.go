@@ -240,7 +240,7 @@ func (v *visit) batch(list []going) (b catalog.PruneBatch, policies []string, er
 	}
 	b = catalog.PruneBatch{
 		Target: v.target, Tags: make([]catalog.PruneTag, len(list)), Why: make([]int32, len(list)),
-		Audit: catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who}, Kind: string(audit.AutopruneTagDelete), Run: v.turn.task.run,
+		Audit: catalog.Audit{Insert: audit.InsertFrom, Who: byAutoprune}, Kind: string(audit.AutopruneTagDelete), Run: v.turn.task.run,
 	}
 	places := make(map[why]int32)
 	for i := range list {
@@ -259,6 +259,11 @@ func (v *visit) batch(list []going) (b catalog.PruneBatch, policies []string, er
 		b.Tags[i], b.Why[i] = g.PruneTag, place
 	}
 	return b, policies, nil
+}
+
+// byAutoprune are the arguments of an entry that name who deletes by policies.
+func byAutoprune(ctx context.Context) []any {
+	return audit.Who(audit.WithSource(ctx, audit.Source{Actor: audit.ActorAutoprune}))
 }
 
 // reason is why a tag goes, for its entry.

@@ -51,6 +51,9 @@ func (f LogFilter) filter(namespace, repository string) (out audit.Filter, err e
 		}
 		out.Actor = f.Performer
 	}
+	if out.Actor == audit.ActorAutoprune && (len(f.Kinds) == 0 || slices.Contains(f.Kinds, string(audit.AutopruneTagDelete))) {
+		out.Actor, f.Kinds = "", []string{string(audit.AutopruneTagDelete)} // the first release wrote no actor
+	}
 	for _, k := range f.Kinds {
 		if !slices.Contains(audit.Kinds(), audit.Kind(k)) {
 			return out, badQuery("kind", "there is no kind %q: the kinds are %s", k, joinKinds())
@@ -126,7 +129,7 @@ type LogPage struct {
 // LogPerformer is who did something, as Quay tells it. It is exported because JSON
 // schemas are made of exported names only.
 type LogPerformer struct {
-	Kind    string `json:"kind" example:"user"`
+	Kind    string `json:"kind" enum:"user,worker" doc:"worker: the registry itself" example:"user"`
 	Name    string `json:"name"`
 	IsRobot bool   `json:"is_robot"`
 }
@@ -137,7 +140,7 @@ type logEntry struct {
 	Metadata  map[string]any `json:"metadata" doc:"What the entry is about"`
 	IP        string         `json:"ip,omitempty" doc:"Address of the client"`
 	Datetime  string         `json:"datetime" doc:"The time as Quay writes it" example:"Thu, 05 Mar 2026 07:00:00 -0000"`
-	Performer *LogPerformer  `json:"performer,omitempty" doc:"Missing where nobody was logged in"`
+	Performer *LogPerformer  `json:"performer,omitempty" doc:"Who did it. Missing where nobody was logged in; of what a policy deleted, the worker, with the policy and its run below"`
 
 	ID           int64      `json:"id"`
 	Time         time.Time  `json:"time"`
@@ -173,8 +176,16 @@ func newLogEntry(e audit.Entry) logEntry {
 	tell("tag", e.Tag)
 	tell("manifest_digest", e.Digest.String())
 	tell("user-agent", e.UserAgent)
-	if e.Actor != "" {
-		out.Performer = &LogPerformer{"user", e.Actor, strings.Contains(e.Actor, "+")}
+	actor := e.Actor
+	if actor == "" && e.Kind == audit.AutopruneTagDelete { // the first release wrote none
+		actor = audit.ActorAutoprune
+	}
+	switch {
+	case actor == audit.ActorAutoprune:
+		out.Performer = &LogPerformer{"worker", actor, false}
+		tell("performer", actor) // where Quay has it
+	case actor != "":
+		out.Performer = &LogPerformer{"user", actor, strings.Contains(actor, "+")}
 	}
 	if e.Policy != uuid.Nil {
 		out.Policy = &e.Policy

@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -186,6 +187,9 @@ func TestAPIPreviewRunUndo(t *testing.T) {
 		t.Errorf("run: %+v", details)
 	}
 	eventually(t, "the tag is gone", func() bool { return r.do(t, "GET", "/v2/app/a/manifests/v0", "").StatusCode == 404 })
+	r.wantPerformer(t, "autoprune_tag_delete", server.LogPerformer{Kind: "worker", Name: "autoprune worker"}, 1)
+	r.exec(t, "UPDATE auditlog SET actor = NULL") // as the first release has written it
+	r.wantPerformer(t, "autoprune_tag_delete", server.LogPerformer{Kind: "worker", Name: "autoprune worker"}, 1)
 	var undone autoprune.Undone
 	r.manage(t, "POST", "/autoprune/runs/"+first.ID+"/undo", "").into(t, 200, &undone)
 	if undone.Restored != 1 || undone.Next != "" {
@@ -199,6 +203,31 @@ func TestAPIPreviewRunUndo(t *testing.T) {
 	r.manage(t, "GET", "/organization/app/autoprune", "").into(t, 200, &state)
 	if state.UsesDefaults {
 		t.Error("the namespace still uses the defaults")
+	}
+}
+
+// wantPerformer checks who has done what the entries of a kind are about, and that they
+// are found by it.
+func (r *registry) wantPerformer(t testing.TB, kind string, want server.LogPerformer, n int) {
+	t.Helper()
+	for _, query := range []string{"kind=" + kind, "performer=" + url.QueryEscape(want.Name), "actor=" + url.QueryEscape(want.Name) + "&kind=" + kind} {
+		var list struct {
+			Logs []struct {
+				Kind      string
+				Performer *server.LogPerformer
+				Metadata  struct{ Performer string }
+				Policy    string
+			}
+		}
+		r.manage(t, "GET", "/superuser/logs?"+query, "").into(t, 200, &list)
+		if len(list.Logs) != n {
+			t.Errorf("%s: %d entries, want %d", query, len(list.Logs), n)
+		}
+		for _, e := range list.Logs {
+			if e.Kind != kind || e.Performer == nil || *e.Performer != want || e.Metadata.Performer != want.Name {
+				t.Errorf("%s: %+v, performer %+v, want %+v", query, e, e.Performer, want)
+			}
+		}
 	}
 }
 
