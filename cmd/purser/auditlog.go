@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 func auditCommand(src *source) *cobra.Command {
@@ -54,7 +56,22 @@ func (e logView) row() []string {
 	if e.Digest != "" {
 		digest = short(e.Digest)
 	}
-	return []string{clock(&e.Time), e.Kind, strings.TrimSpace(who), what, digest}
+	return []string{clock(&e.Time), e.Kind, strings.TrimSpace(who), what, digest, e.why()}
+}
+
+// why is what the entry says of its reason: the policy and the run that did it, and what
+// the policy found, or the text that somebody gave.
+func (e logView) why() string {
+	var parts []string
+	if reason, ok := e.Metadata["reason"].(string); ok {
+		parts = append(parts, reason)
+	}
+	for _, p := range []struct{ name, id string }{{"policy", e.Policy}, {"run", e.Run}} {
+		if p.id != "" {
+			parts = append(parts, p.name+" "+p.id)
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // logFlags select entries.
@@ -65,15 +82,15 @@ type logFlags struct {
 }
 
 func addLogFlags(cmd *cobra.Command) *logFlags {
-	f, flags := &logFlags{target: addTarget(cmd, false)}, cmd.Flags()
-	flags.StringVar(&f.from, "from", "", "from this `TIME` on: 2026-03-05, 2026-03-05T07:00:00Z, or an age like 90m or 12h")
-	flags.StringVar(&f.to, "to", "", "before this `TIME`")
-	flags.StringSliceVar(&f.kinds, "kind", nil, "only entries of these `KIND`s, such as push_repo,delete_tag")
-	flags.StringVar(&f.actor, "actor", "", "only what this `ACCOUNT` did")
-	flags.StringVar(&f.tag, "tag", "", "only entries about this `TAG`")
-	flags.StringVar(&f.digest, "digest", "", "only entries about this `DIGEST`")
-	flags.StringVar(&f.policy, "policy", "", "only what the policy with this `UUID` did")
-	flags.StringVar(&f.run, "run", "", "only what the run with this `UUID` did")
+	f := &logFlags{target: addTarget(cmd, false)}
+	textFlag(cmd, &f.from, "from", "", "from this `TIME` on: 2026-03-05, 2026-03-05T07:00:00Z, or an age like 90m or 12h", checkMoment)
+	textFlag(cmd, &f.to, "to", "", "before this `TIME`", checkMoment)
+	cmd.Flags().Var(kindsFlag{&f.kinds}, "kind", "only entries of these `KIND`s, such as push_repo,delete_tag")
+	textFlag(cmd, &f.actor, "actor", "", "only what this `ACCOUNT` did", notEmpty)
+	textFlag(cmd, &f.tag, "tag", "", "only entries about this `TAG`", oci.ValidateTag)
+	textFlag(cmd, &f.digest, "digest", "", "only entries about this `DIGEST`", checkDigest)
+	textFlag(cmd, &f.policy, "policy", "", "only what the policy with this `UUID` did", checkUUID)
+	textFlag(cmd, &f.run, "run", "", "only what the run with this `UUID` did", checkUUID)
 	return f
 }
 
@@ -132,7 +149,7 @@ func auditListCommand(src *source) *cobra.Command {
 				}
 				rows[i] = e.row()
 			}
-			return table(w, []string{"TIME", "KIND", "WHO", "WHAT", "DIGEST"}, rows, more)
+			return table(w, []string{"TIME", "KIND", "WHO", "WHAT", "DIGEST", "WHY"}, rows, more)
 		})
 	})
 	return cmd

@@ -20,10 +20,6 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// exitFindings is the exit code of a check that worked and found something that
-// is still to be done.
-const exitFindings exitCode = 2
-
 func checkCommand(src *source) *cobra.Command {
 	var o gc.CheckOptions
 	cmd := &cobra.Command{
@@ -33,7 +29,7 @@ func checkCommand(src *source) *cobra.Command {
 			"objects that nothing owns and, with --deep, blobs whose content isn't what their digest says.\n" +
 			"Manifests that declare other sizes than are stored are told as a note.\n" +
 			"Registries may run meanwhile. Nothing is changed unless --repair is given.\n\n" +
-			"The exit code is 0 when all is well, 1 after an error, and 2 when something is left to be done.",
+			"The exit code is 0 when all is well, 1 after an error, and 4 when something is left to be done.",
 		Args: cobra.NoArgs,
 	}
 	out := addFormat(cmd)
@@ -140,7 +136,7 @@ func runCheck(ctx context.Context, stdout, stderr io.Writer, f format, o gc.Chec
 	case err != nil || printErr != nil:
 		return errors.Join(err, printErr)
 	case report.Remaining():
-		return exitFindings
+		return exitCode(exitFindings)
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ func (s *source) client(cmd *cobra.Command) (*client, error) {
 	}
 	server, err := parseServer(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", from, err)
+		return nil, usagef("%s: %w", from, err)
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext

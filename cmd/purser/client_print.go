@@ -26,15 +26,9 @@ func (s *source) withClient(run func(cmd *cobra.Command, c *client, args []strin
 
 // addLimit adds the flag --limit of a command that lists.
 func addLimit(cmd *cobra.Command) *int {
-	limit := cmd.Flags().Int("limit", 100, "list at most `N`; 0: all")
-	check := cmd.Args
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if *limit < 0 {
-			return errors.New("--limit can't be negative; 0 lists everything")
-		}
-		return check(cmd, args)
-	}
-	return limit
+	limit := 100
+	cmd.Flags().Var(numberFlag{&limit, 0, maxListed}, "limit", "list at most `N`; 0: all")
+	return &limit
 }
 
 // table writes rows under a header, and says so when there are more. Cells are
@@ -100,22 +94,30 @@ func addYes(cmd *cobra.Command) *bool {
 	return cmd.Flags().BoolP("yes", "y", false, "don't ask for confirmation")
 }
 
-// confirm asks whether to do what can't be taken back. Without a terminal there
-// is nobody to ask, and it is an error.
+// confirm asks whether to do what can't be taken back. Where the question can't be seen
+// or answered on a terminal, there is nobody to ask, and it is refused.
 func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
 	if yes {
 		return nil
 	}
 	question := fmt.Sprintf(format, args...)
 	in, ok := cmd.InOrStdin().(*os.File)
-	if !ok || !isTerminal(in) {
-		return fmt.Errorf("%s Nobody can be asked here: add --yes to go on", question)
+	if !ok || !isTerminal(in) || !isTerminal(cmd.ErrOrStderr()) {
+		return &refusal{question + " Nobody can be asked here: add --yes to go on"}
 	}
-	return ask(in, cmd.ErrOrStderr(), question)
+	answer := make(chan error, 1)
+	go func() { answer <- ask(in, cmd.ErrOrStderr(), question) }()
+	select {
+	case err := <-answer:
+		return err
+	case <-cmd.Context().Done():
+		fmt.Fprintln(cmd.ErrOrStderr()) //nolint:errcheck // the line of the question ends
+		return errDeclined
+	}
 }
 
 // errDeclined ends a command whose question was answered with no.
-var errDeclined = errors.New("nothing was done")
+var errDeclined = &refusal{"nothing was done"}
 
 func ask(in io.Reader, out io.Writer, question string) error {
 	if _, err := fmt.Fprintf(out, "%s [y/N] ", question); err != nil {

@@ -309,6 +309,20 @@ func TestAuditCommands(t *testing.T) {
 	if len(lines) < 4 || json.Unmarshal([]byte(lines[len(lines)-1]), &e) != nil || e.Kind != "create_repo" {
 		t.Errorf("the export:\n%s", strings.Join(lines, "\n"))
 	}
+	s.run("policy", "create", "acme", "--num-tags", "1")
+	s.push("acme/app", "v3", "3")
+	if code, stdout, stderr := purser(t, nil, "prune", "run", "acme", "--server", s.url); code != 0 {
+		t.Fatalf("prune run: %d %s%s", code, stdout, stderr) // its progress may be on stderr
+	}
+	pruned := s.run("audit", "list", "acme", "--kind", "autoprune_tag_delete")
+	if !regexp.MustCompile(`acme/app:v1 .* (1 newer|.*newest).*, policy [0-9a-f-]{36}, run [0-9a-f-]{36}\n`).MatchString(pruned) {
+		t.Errorf("what a policy did:\n%s", pruned)
+	}
+	var entries []logView
+	if err := json.Unmarshal([]byte(s.run("audit", "list", "acme", "--kind", "autoprune_tag_delete", "-o", "json")), &entries); err != nil ||
+		len(entries) != 1 || entries[0].Policy == "" || entries[0].Run == "" || entries[0].Metadata["reason"] == "" {
+		t.Errorf("what a policy did, as JSON: %+v, %v", entries, err)
+	}
 	s.refused("kind", "audit", "list", "--kind", "nonsense")
 	s.refused("from", "audit", "export", "--from", "yesterday")
 }
@@ -333,7 +347,7 @@ func TestProtectionCommands(t *testing.T) {
 	if got := s.run("protection", "list", "--all"); !strings.Contains(got, "No rule of the registry protects tags.") {
 		t.Errorf("%q", got)
 	}
-	s.refused("pattern", "protection", "add", "--all", "(")
+	s.refused("REGEXP", "protection", "add", "--all", "(")
 	s.refused("there is no TARGET", "protection", "add", "--all", "acme", "x")
 	s.refused("give 2 arguments, not 1", "protection", "add", "acme")
 }

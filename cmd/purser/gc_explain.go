@@ -32,7 +32,7 @@ func gcExplainCommand(src *source) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		path, digest, err := parseExplainable(args[0])
 		if err != nil {
-			return err
+			return usagef("%w", err)
 		}
 		return src.withCatalog(cmd, func(ctx context.Context, _ *config.Config, c *catalog.Catalog, _ *audit.Log) error {
 			if path == "" {
@@ -82,7 +82,7 @@ func plainly(err error) error {
 	if e.Code == oci.BlobUnknown {
 		text += `; if it is a manifest's digest, write <repository>@<digest>`
 	}
-	return errors.New(text)
+	return &refusal{text}
 }
 
 func writeExplanation(w io.Writer, what string, sentences []string) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// progressLine tells how far garbage collection is: on a terminal by one line
+// progressLine tells how far a command is: on a terminal by one line
 // that is drawn again and again, elsewhere by a line every few seconds. It is a
 // writer too, for what else goes to the same place.
 type progressLine struct {
@@ -41,26 +41,37 @@ func newProgressLine(out io.Writer) *progressLine {
 	return p
 }
 
-// show tells the progress if it is time to.
+// show tells the progress of garbage collection if it is time to.
 func (p *progressLine) show(done gc.Progress) {
+	reviewed := done.ManifestsReviewed + done.BlobsReviewed
+	p.tell(bar(reviewed, reviewed+done.Due)+" ", fmt.Sprintf("reviewed %s, %s left; deleted %s, %s; reclaimed %s", humanize.Comma(reviewed),
+		humanize.Comma(done.Due), count(done.ManifestsDeleted, "manifest"), count(done.BlobsDeleted, "blob"), size(done.Bytes)))
+}
+
+// tell tells the text if it is time to, with the picture in front of it on a terminal.
+func (p *progressLine) tell(picture, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Since(p.last) < p.every {
 		return
 	}
 	p.last = time.Now()
-	reviewed := done.ManifestsReviewed + done.BlobsReviewed
-	text := fmt.Sprintf("reviewed %s, %s left; deleted %s, %s; reclaimed %s", humanize.Comma(reviewed),
-		humanize.Comma(done.Due), count(done.ManifestsDeleted, "manifest"), count(done.BlobsDeleted, "blob"), size(done.Bytes))
 	if p.width == nil {
 		fmt.Fprintln(p.out, text) //nolint:errcheck // nobody reads it
 		return
 	}
-	line := bar(reviewed, reviewed+done.Due) + " " + text
+	line := picture + text
 	// A line as wide as the terminal would begin the next one.
 	line = line[:min(len(line), max(0, p.width()-1))]
 	fmt.Fprint(p.out, "\r"+line+"\x1b[K") //nolint:errcheck // nobody reads it
 	p.drawn = true
+}
+
+// due says whether it is time to tell the next text.
+func (p *progressLine) due() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Since(p.last) >= p.every
 }
 
 // clear takes the line off the screen.

@@ -30,14 +30,12 @@ func gcRunCommand(src *source) *cobra.Command {
 			if cmd.Flags().Changed("limit") && !r.dry {
 				return errors.New("--limit is for --dry-run: a run lists nothing")
 			}
-			if r.limit < 0 {
-				return errors.New("--limit can't be negative; 0 lists everything")
-			}
 			return cobra.NoArgs(cmd, args)
 		},
 	}
 	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "delete nothing, and list what would go")
-	cmd.Flags().IntVar(&r.limit, "limit", 100, "list at most `N` things that would go; 0: all")
+	r.limit = 100
+	cmd.Flags().Var(numberFlag{&r.limit, 0, maxListed}, "limit", "list at most `N` things that would go; 0: all")
 	r.format = addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return src.withMetadata(cmd, func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, trail *audit.Log) error {

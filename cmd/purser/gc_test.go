@@ -206,7 +206,7 @@ func TestGCExplain(t *testing.T) {
 		{"library/none@" + unknown, "purser: repository library/none is not known to this registry\n"},
 		{unknown, "purser: blob " + unknown + " is not known to this registry: it was never pushed, or it has been deleted; if it is a manifest's digest, write <repository>@<digest>\n"},
 	} {
-		if code, stdout, stderr := purser(t, g.environ, "gc", "explain", tc.arg); code != 1 || stdout != "" || stderr != tc.want {
+		if code, stdout, stderr := purser(t, g.environ, "gc", "explain", tc.arg); code != 3 || stdout != "" || stderr != tc.want {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q; want %q", tc.arg, code, stdout, stderr, tc.want)
 		}
 	}
@@ -227,10 +227,10 @@ func TestGCRefusals(t *testing.T) {
 		{[]string{"status", "-o", "yaml"}, "text or json"},
 		{[]string{"status", "extra"}, "extra"},
 		{[]string{"run", "--limit", "5"}, "--limit is for --dry-run"},
-		{[]string{"run", "--dry-run", "--limit", "-1"}, "can't be negative"},
+		{[]string{"run", "--dry-run", "--limit", "-1"}, "use a whole number from 0"},
 	} {
 		code, stdout, stderr := purser(t, []string{"PURSER_DATABASE_MAIN=postgres://nowhere.invalid/x"}, append([]string{"gc"}, tc.args...)...)
-		if code != 1 && code != 2 || stdout != "" || !strings.Contains(stderr, tc.want) {
+		if code != 2 || stdout != "" || !strings.Contains(stderr, tc.want) {
 			t.Errorf("%v: exit code %d, stdout %q, stderr %q; want %q", tc.args, code, stdout, stderr, tc.want)
 		}
 	}
@@ -313,7 +313,7 @@ Deleted 1 object from the store: reclaimed 17 B.
 Nothing is left to do now. What was set free may wait for its delay: see "purser gc status".
 `[1:])
 	for what, d := range map[string]oci.Digest{"library/app@": g.untagged, "": g.unused} {
-		if code, stdout, stderr := purser(t, g.environ, "gc", "explain", what+d.String()); code != 1 {
+		if code, stdout, stderr := purser(t, g.environ, "gc", "explain", what+d.String()); code != 3 {
 			t.Errorf("%s%s is still there: %s%s", what, d, stdout, stderr)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/autoprune"
 )
 
 func policyCommand(src *source) *cobra.Command {
@@ -80,17 +82,17 @@ func addTarget(cmd *cobra.Command, defaults bool) *targetFlags {
 func (f *targetFlags) path(args []string, n int) (path, name string, rest []string, err error) {
 	if f.defaults {
 		if len(args) != n {
-			return "", "", nil, fmt.Errorf("with --defaults there is no TARGET: give %d arguments, not %d", n, len(args))
+			return "", "", nil, usagef("with --defaults there is no TARGET: give %d arguments, not %d", n, len(args))
 		}
 		return "", "The registry", args, nil
 	}
 	if len(args) != n+1 {
-		return "", "", nil, fmt.Errorf("give %d arguments, not %d: the first is the name of a namespace or of a repository", n+1, len(args))
+		return "", "", nil, usagef("give %d arguments, not %d: the first is the name of a namespace or of a repository", n+1, len(args))
 	}
 	name, rest = args[0], args[1:]
 	switch {
 	case name == "":
-		return "", "", nil, errors.New("the name of a namespace or of a repository is empty")
+		return "", "", nil, usagef("the name of a namespace or of a repository is empty")
 	case f.repository || strings.Contains(name, "/"):
 		return apiPath("repository", name), name, rest, nil
 	}
@@ -135,11 +137,12 @@ type policyFlags struct {
 
 func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 	f, flags := new(policyFlags), cmd.Flags()
-	flags.StringVar(&f.json, "policy", "", "the policy as `JSON`, in place of the flags below")
-	flags.StringVar(&f.method, "method", "", "`METHOD`: creation_date, number_of_tags or last_pulled (default: what the other flags ask for)")
-	flags.StringVar(&f.olderThan, "older-than", "", "tags pushed longer than `AGE` ago, such as 2w; with last_pulled, not used for so long")
-	flags.IntVar(&f.numTags, "num-tags", 0, "all tags but the newest `N`")
-	flags.StringVar(&f.pattern, "pattern", "", "tags in whose names this `REGEXP` is found only; anchor it, as in '^v[0-9]+$'")
+	textFlag(cmd, &f.json, "policy", "", "the policy as `JSON`, in place of the flags below", checkPolicy)
+	textFlag(cmd, &f.method, "method", "", "`METHOD`: creation_date, number_of_tags or last_pulled (default: what the other flags ask for)",
+		checkChoice(string(autoprune.CreationDate), string(autoprune.NumberOfTags), string(autoprune.LastPulled)))
+	textFlag(cmd, &f.olderThan, "older-than", "", "tags pushed longer than `AGE` ago, such as 2w; with last_pulled, not used for so long", checkAge)
+	flags.Var(numberFlag{&f.numTags, 1, autoprune.MaxNumTags}, "num-tags", "all tags but the newest `N`")
+	textFlag(cmd, &f.pattern, "pattern", "", "tags in whose names this `REGEXP` is found only; anchor it, as in '^v[0-9]+$'", checkPattern)
 	flags.BoolVar(&f.not, "not-matching", false, "tags in whose names the pattern isn't found only")
 	flags.BoolVar(&f.orphans, "remove-orphans", false, "also signatures and the like, a day old, whose image isn't in their repository")
 	return f
@@ -148,27 +151,52 @@ func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 // given says whether a policy was given at all.
 func (f *policyFlags) given() bool { return *f != policyFlags{} }
 
-// body is the policy as the API takes it. What is wrong with it, the API says.
-func (f *policyFlags) body() (json.RawMessage, error) {
-	if f.json != "" {
-		if (*f != policyFlags{json: f.json}) {
-			return nil, errors.New("--policy has all of it: leave the other flags out")
-		}
-		if !json.Valid([]byte(f.json)) {
-			return nil, fmt.Errorf(`--policy: %q isn't JSON; write it like '{"method": "creation_date", "olderThan": "2w"}'`, f.json)
-		}
-		return json.RawMessage(f.json), nil
+// checkPolicy reads a policy's JSON.
+func checkPolicy(text string) error {
+	if !json.Valid([]byte(text)) {
+		return errors.New(`it isn't JSON; write it like '{"method": "creation_date", "olderThan": "2w"}'`)
 	}
-	members := make(map[string]any)
+	_, err := autoprune.ParsePolicy([]byte(text))
+	return err
+}
+
+// check is the error of flags that don't go together.
+func (f *policyFlags) check() error {
+	byNumber := f.method == string(autoprune.NumberOfTags)
+	switch {
+	case f.json != "" && (*f != policyFlags{json: f.json}):
+		return usagef("--policy has all of it: leave the other flags out")
+	case f.json != "":
+		return nil
+	case f.numTags != 0 && f.olderThan != "":
+		return usagef("--num-tags and --older-than are two policies: create one for each")
+	case byNumber && f.olderThan != "":
+		return usagef("--older-than isn't for --method %s, which needs --num-tags N", f.method)
+	case byNumber && f.numTags == 0:
+		return usagef("--method %s needs --num-tags N", f.method)
+	case f.method != "" && !byNumber && f.numTags != 0:
+		return usagef("--num-tags isn't for --method %s, which needs --older-than AGE", f.method)
+	case f.method != "" && !byNumber && f.olderThan == "":
+		return usagef("--method %s needs --older-than AGE, such as 2w", f.method)
+	case f.numTags == 0 && f.olderThan == "":
+		return usagef("say which tags go: --older-than AGE, --num-tags N, or --policy JSON")
+	case f.not && f.pattern == "":
+		return usagef("--not-matching needs --pattern REGEXP")
+	}
+	return nil
+}
+
+// body is the policy as the API takes it.
+func (f *policyFlags) body() (json.RawMessage, error) {
+	if err := f.check(); err != nil || f.json != "" {
+		return json.RawMessage(f.json), err
+	}
+	members := map[string]any{"method": autoprune.CreationDate}
 	switch {
 	case f.method != "":
 		members["method"] = f.method
 	case f.numTags != 0:
-		members["method"] = "number_of_tags"
-	case f.olderThan != "":
-		members["method"] = "creation_date"
-	default:
-		return nil, errors.New("say which tags go: --older-than AGE, --num-tags N, or --policy JSON")
+		members["method"] = autoprune.NumberOfTags
 	}
 	if f.olderThan != "" {
 		members["olderThan"] = f.olderThan
@@ -234,6 +262,9 @@ func policyItem(src *source, cmd *cobra.Command, run func(cmd *cobra.Command, c 
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
 		path, _, rest, err := target.path(args, 1)
 		if err != nil {
+			return err
+		}
+		if err := checkArg("UUID", rest[0], checkUUID); err != nil {
 			return err
 		}
 		return run(cmd, c, path+"/autoprunepolicy"+apiPath(rest[0]), rest[0])

@@ -35,7 +35,7 @@ func (f *scopeFlags) path(args []string, n int) (path, name string, rest []strin
 	const rules = "/tagprotection"
 	if f.all {
 		if len(args) != n {
-			return "", "", nil, fmt.Errorf("with --all there is no TARGET: give %d arguments, not %d", n, len(args))
+			return "", "", nil, usagef("with --all there is no TARGET: give %d arguments, not %d", n, len(args))
 		}
 		return rules, "the registry", args, nil
 	}
@@ -96,6 +96,9 @@ func protectionAddCommand(src *source) *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if err := checkArg("REGEXP", rest[0], checkPattern); err != nil {
+			return err
+		}
 		var out struct {
 			UUID     string   `json:"uuid"`
 			Warnings []string `json:"warnings,omitempty"`
@@ -118,6 +121,9 @@ func protectionRemoveCommand(src *source) *cobra.Command {
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
 		path, name, rest, err := scope.path(args, 1)
 		if err != nil {
+			return err
+		}
+		if err := checkArg("UUID", rest[0], checkUUID); err != nil {
 			return err
 		}
 		if err := confirm(cmd, *yes, "Remove rule %s of %s? What it protects, policies may delete then.", rest[0], name); err != nil {

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -23,6 +24,9 @@ func pruneCommand(src *source) *cobra.Command {
 		pruneUndoCommand(src), pruneDefaultsCommand(src)))
 }
 
+// maxPreviewed is how many tags the API tells of a preview.
+const maxPreviewed = 10_000
+
 func prunePreviewCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "preview TARGET", Short: "Tell which tags would go, and why, and change nothing",
@@ -34,7 +38,8 @@ func prunePreviewCommand(src *source) *cobra.Command {
 		Args: cobra.ArbitraryArgs,
 	}
 	format, target, flags := addFormat(cmd), addTarget(cmd, false), addPolicyFlags(cmd)
-	limit := cmd.Flags().Int("limit", 100, "tell at most `N` tags that go, and as many that stay; 10000 at most")
+	limit := 100
+	cmd.Flags().Var(numberFlag{&limit, 1, maxPreviewed}, "limit", "tell at most `N` tags that go, and as many that stay; 10000 at most")
 	stay := cmd.Flags().Bool("staying", false, "list the tags that stay, too")
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
 		path, _, _, err := target.path(args, 0)
@@ -48,7 +53,7 @@ func prunePreviewCommand(src *source) *cobra.Command {
 			}
 		}
 		var p autoprune.Preview
-		query := url.Values{"limit": {strconv.Itoa(*limit)}}
+		query := url.Values{"limit": {strconv.Itoa(limit)}}
 		if err := c.do(cmd.Context(), "POST", path+"/autoprunepolicy/preview", query, body, &p); err != nil {
 			return err
 		}
@@ -155,7 +160,9 @@ func pruneStatusCommand(src *source) *cobra.Command {
 func pruneRunCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run NAMESPACE", Short: "Prune a namespace now", Args: cobra.ExactArgs(1),
-		Long: "Put a namespace at the head of the line, for a run under the policies that apply, and wait for its end.",
+		Long: "Put a namespace at the head of the line, for a run under the policies that apply, and wait for its end.\n" +
+			"If one is under way, another follows it, and that one's end is waited for. An interrupt ends the waiting\n" +
+			"and not the run. The exit code is 1 when the run failed, and 3 when no policy applies.",
 	}
 	format := addFormat(cmd)
 	wait := cmd.Flags().Bool("wait", true, "wait for the end of the run")
@@ -166,22 +173,61 @@ func pruneRunCommand(src *source) *cobra.Command {
 			return err
 		}
 		if *wait {
-			if err := waitForRun(cmd.Context(), c, path, &s); err != nil {
+			if err := waitForRun(cmd.Context(), c, path, &s, newProgressLine(cmd.ErrOrStderr())); err != nil {
 				return err
 			}
 		}
-		return format.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return s.print(w, args[0]) })
+		err := format.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return s.print(w, args[0]) })
+		if err == nil && *wait {
+			err = s.failed(args[0])
+		}
+		return err
 	})
 	return cmd
 }
 
-// waitForRun asks until the task is neither queued nor running.
-func waitForRun(ctx context.Context, c *client, path string, s *pruneState) error {
+// failed is the error of a run that didn't succeed.
+func (s pruneState) failed(namespace string) error {
+	switch {
+	case s.Task == nil:
+		return fmt.Errorf("the run was stopped: no policy applies to %s any more", namespace)
+	case strings.HasPrefix(s.Task.Status, "failure"):
+		return fmt.Errorf("the run failed: \"purser prune runs %s\" lists it, and \"purser prune show RUN\" tells more", namespace)
+	}
+	return nil
+}
+
+// queuedLong is how long a run usually waits for a worker at most.
+const queuedLong = 15 * time.Second
+
+// progress is how far the run is that is asked for since a time.
+func (s pruneState) progress(ctx context.Context, c *client, since time.Time) string {
+	var r autoprune.RunDetails
+	switch waited := time.Since(since); {
+	case s.Task.Status == "queued" && waited > queuedLong:
+		return fmt.Sprintf("queued for %s: workers are busy, or autoprune.enabled is false on all servers", waited.Round(time.Second))
+	case s.Task.Run == "" || c.get(ctx, apiPath("autoprune", "runs", s.Task.Run), nil, &r) != nil: // it may have ended
+		return s.Task.Status
+	}
+	text := fmt.Sprintf("%s: deleted %s of %s in %s so far", s.Task.Status, humanize.Comma(r.Deleted), count(r.Tags, "tag"), repositories(r.Repositories))
+	if r.Failed > 0 {
+		text += ", " + repositories(r.Failed) + " failed"
+	}
+	return text
+}
+
+// waitForRun asks until the task is neither queued nor running, and tells how far it is.
+func waitForRun(ctx context.Context, c *client, path string, s *pruneState, line *progressLine) error {
+	defer line.clear()
+	began := time.Now()
 	for pause := 50 * time.Millisecond; s.Task != nil && (s.Task.Status == "queued" || s.Task.Status == "running"); pause = min(2*pause, 2*time.Second) {
 		select {
 		case <-ctx.Done():
 			return errors.New("interrupted: the run goes on in the registry")
 		case <-time.After(pause):
+		}
+		if line.due() {
+			line.tell("", s.progress(ctx, c, began))
 		}
 		*s = pruneState{}
 		if err := c.get(ctx, path, nil, s); err != nil {
@@ -249,6 +295,9 @@ func pruneShowCommand(src *source) *cobra.Command {
 	format := addFormat(cmd)
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
 		var r autoprune.RunDetails
+		if err := checkArg("RUN", args[0], checkUUID); err != nil {
+			return err
+		}
 		if err := c.get(cmd.Context(), apiPath("autoprune", "runs", args[0]), nil, &r); err != nil {
 			return err
 		}
@@ -289,6 +338,9 @@ func pruneUndoCommand(src *source) *cobra.Command {
 	}
 	format := addFormat(cmd)
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		if err := checkArg("RUN", args[0], checkUUID); err != nil {
+			return err
+		}
 		total := autoprune.Undone{Run: args[0], GoneTags: []string{}}
 		for query := (url.Values{}); ; {
 			var part autoprune.Undone
@@ -324,7 +376,7 @@ func pruneDefaultsCommand(src *source) *cobra.Command {
 	}
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
 		if args[1] != "on" && args[1] != "off" {
-			return fmt.Errorf("%q is neither on nor off", args[1])
+			return usagef("%q is neither on nor off", args[1])
 		}
 		return c.put(cmd.Context(), apiPath("organization", args[0], "autoprune"), map[string]bool{"uses_defaults": args[1] == "on"}, nil)
 	})

@@ -26,7 +26,8 @@ type repositoryView struct {
 func repoListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list [NAMESPACE]", Short: "List repositories, of a namespace or all", Args: cobra.MaximumNArgs(1)}
 	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
-	sort := cmd.Flags().String("sort", "name", "sort by `ORDER`: name or created; with - in front the other way round")
+	var sort string
+	textFlag(cmd, &sort, "sort", "name", "sort by `ORDER`: name or created; with - in front the other way round", checkOrder("name", "created"))
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
 		list, more, err := collect(*limit, func(cursor string, n int) ([]repositoryView, string, error) {
 			var page struct {
@@ -34,7 +35,7 @@ func repoListCommand(src *source) *cobra.Command {
 				NextPage     string           `json:"next_page"`
 			}
 			q := names.query(cursor, n)
-			q.Set("sort", *sort)
+			q.Set("sort", sort)
 			if len(args) > 0 {
 				q.Set("namespace", args[0])
 			}

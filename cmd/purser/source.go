@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -57,6 +59,9 @@ func (s *source) load(cmd *cobra.Command) (*config.Config, error) {
 		return isFile(entry) || strings.HasPrefix(entry, serverVariable+"=") // not a setting: see client
 	})
 	cfg, err := config.Load(file, environ)
+	if errors.Is(err, fs.ErrNotExist) && cmd.Flags().Changed("config") {
+		err = fmt.Errorf("flag --config: %w", err)
+	}
 	problems := []error{err}
 	for _, f := range settingFlags {
 		if flag := cmd.Flags().Lookup(f.name); flag != nil && flag.Changed {
@@ -64,7 +69,21 @@ func (s *source) load(cmd *cobra.Command) (*config.Config, error) {
 		}
 	}
 	problems = append(problems, cfg.Validate())
-	return cfg, errors.Join(problems...)
+	err = errors.Join(problems...)
+	if err != nil && ofFlag(err) {
+		err = usagef("%w", err)
+	}
+	return cfg, err
+}
+
+// ofFlag tells whether one of the configuration's problems is that of a flag.
+func ofFlag(err error) bool {
+	for line := range strings.Lines(err.Error()) {
+		if strings.HasPrefix(line, "flag --") {
+			return true
+		}
+	}
+	return false
 }
 
 // blobsDir is where blobs are kept when nothing else is said.

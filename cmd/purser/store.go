@@ -146,7 +146,7 @@ func storeShowCommand(src *source) *cobra.Command {
 				return err
 			}
 			if !s.Same() {
-				return exitFindings
+				return exitCode(exitFindings)
 			}
 			return nil
 		})

@@ -60,8 +60,10 @@ func pulls(n *int64) string {
 func tagListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list REPOSITORY", Short: "List the tags of a repository, the newest first", Args: cobra.ExactArgs(1)}
 	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
-	sort := cmd.Flags().String("sort", "-pushed", "sort by `ORDER`: name, pushed, size, last_pulled or pull_count; with - in front the other way round")
-	unused := cmd.Flags().String("not-pulled-for", "", "only tags that weren't pulled, asked for or pushed for `AGE`, such as 90d or 12w")
+	var sort, unused string
+	textFlag(cmd, &sort, "sort", "-pushed", "sort by `ORDER`: name, pushed, size, last_pulled or pull_count; with - in front the other way round",
+		checkOrder("name", "pushed", "size", "last_pulled", "pull_count"))
+	textFlag(cmd, &unused, "not-pulled-for", "", "only tags that weren't pulled, asked for or pushed for `AGE`, such as 90d or 12w", checkAge)
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
 		list, more, err := collect(*limit, func(cursor string, n int) ([]tagView, string, error) {
 			var page struct {
@@ -69,9 +71,9 @@ func tagListCommand(src *source) *cobra.Command {
 				NextPage string    `json:"next_page"`
 			}
 			q := names.query(cursor, n)
-			q.Set("sort", *sort)
-			if cmd.Flags().Changed("not-pulled-for") {
-				q.Set("not_pulled_for", *unused)
+			q.Set("sort", sort)
+			if unused != "" {
+				q.Set("not_pulled_for", unused)
 			}
 			err := c.get(cmd.Context(), apiPath("repository", args[0], "tag"), q, &page)
 			return page.Tags, page.NextPage, err
@@ -100,7 +102,7 @@ func short(digest string) string {
 func splitTag(text string) (repository, tag string, err error) {
 	repository, tag, ok := strings.Cut(text, ":")
 	if !ok || repository == "" || tag == "" || strings.Contains(tag, "/") {
-		return "", "", fmt.Errorf("%q should be a repository and a tag, like library/app:v1", text)
+		return "", "", usagef("%q should be a repository and a tag, like library/app:v1", text)
 	}
 	return repository, tag, nil
 }
@@ -190,6 +192,9 @@ func tagMoveCommand(src *source) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := checkArg("DIGEST", args[1], checkDigest); err != nil {
+				return err
+			}
 			if err := c.put(cmd.Context(), path, map[string]string{"manifest_digest": args[1]}, nil); err != nil {
 				return err
 			}
@@ -206,6 +211,9 @@ func tagRestoreCommand(src *source) *cobra.Command {
 		RunE: src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
 			path, err := tagPath(args[0])
 			if err != nil {
+				return err
+			}
+			if err := checkArg("DIGEST", args[1], checkDigest); err != nil {
 				return err
 			}
 			if err := c.post(cmd.Context(), path+"/restore", map[string]string{"manifest_digest": args[1]}, nil); err != nil {

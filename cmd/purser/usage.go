@@ -10,9 +10,14 @@ import (
 
 // Exit codes of commands, besides 1 of a failure.
 const (
-	exitUsage   = 2 // what was typed isn't a command
-	exitRefused = 3 // the registry says no
+	exitUsage    = 2 // what was typed isn't a command
+	exitRefused  = 3 // the registry says no, or whoever was asked does
+	exitFindings = 4 // the command has done its work, and found what needs somebody
 )
+
+// foundOfLoose is the exit code with which commands of loose foreign keys say that they
+// found something.
+const foundOfLoose = 3
 
 // usageError is the error of a command that was typed in a wrong way.
 type usageError struct {
@@ -20,8 +25,21 @@ type usageError struct {
 	err     error
 }
 
-func (e *usageError) Error() string { return fmt.Sprintf("%v\nSee '%s --help'", e.err, e.command) }
+// usagef says what of a command's line can't be. The command is added where it ends.
+func usagef(format string, args ...any) error { return &usageError{err: fmt.Errorf(format, args...)} }
+
+func (e *usageError) Error() string {
+	if e.command == "" {
+		return e.err.Error()
+	}
+	return fmt.Sprintf("%v\nSee '%s --help'", e.err, e.command)
+}
 func (e *usageError) Unwrap() error { return e.err }
+
+// refusal is the error of what isn't done since somebody says no.
+type refusal struct{ text string }
+
+func (e *refusal) Error() string { return e.text }
 
 // exitCodeOf is the code that a command ends with after an error.
 func exitCodeOf(err error, otherwise int) int {
@@ -31,13 +49,28 @@ func exitCodeOf(err error, otherwise int) int {
 	if e, ok := errors.AsType[*serverError](err); ok && e.Status >= 400 && e.Status < 500 {
 		return exitRefused
 	}
+	if _, ok := errors.AsType[*refusal](err); ok {
+		return exitRefused
+	}
+	if otherwise == foundOfLoose {
+		return exitFindings
+	}
 	return otherwise
 }
 
 // checkUsage makes wrong flags and arguments of a command, and of those below it, errors
 // of usage, which come with the names that may have been meant.
 func checkUsage(cmd *cobra.Command) {
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd.CommandPath(), err} })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd.CommandPath(), flagError(err)} })
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			err := run(cmd, args)
+			if e, ok := errors.AsType[*usageError](err); ok && e.command == "" {
+				e.command = cmd.CommandPath()
+			}
+			return err
+		}
+	}
 	check := cmd.Args
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 && cmd.HasSubCommands() {

@@ -1,10 +1,15 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // TestExitCodes: usage, refusal and failure are told apart, and a mistyped command is
@@ -36,12 +41,104 @@ func TestExitCodes(t *testing.T) {
 		"tag list":                {2, `write "purser tag list `},
 		"namespace show acme":     {3, "the registry said this"},
 		"namespace show broken":   {1, "the registry said this"},
-		"repo list --server :bad": {1, ""},
+		"repo list --server :bad": {2, "--server:"},
+
+		"policy create acme --num-tags 0":                             {2, `--num-tags: "0" isn't possible: use a whole number from 1 to 1000000000`},
+		"policy create acme --num-tags many":                          {2, `--num-tags: "many" isn't possible`},
+		"policy create acme --older-than 2":                           {2, `--older-than: "2" isn't possible: "2" has no unit; units are s, m, h`},
+		"policy create acme --older-than 0d":                          {2, "is zero, which would select every tag"},
+		"policy create acme --method newest --num-tags 1":             {2, "--method: \"newest\" isn't possible: use one of creation_date, number_of_tags, last_pulled"},
+		"policy create acme --num-tags 1 --older-than 2w":             {2, "create one for each"},
+		"policy create acme --method last_pulled --num-tags 5":        {2, "needs --older-than AGE"},
+		"policy create acme --method number_of_tags":                  {2, "needs --num-tags N"},
+		"policy create acme --num-tags 5 --pattern (":                 {2, "--pattern: "},
+		"policy create acme --num-tags 5 --not-matching":              {2, "--not-matching needs --pattern"},
+		"policy create acme --policy {":                               {2, "--policy: \"{\" isn't possible: it isn't JSON"},
+		"policy create acme --policy {\"method\":\"creation_date\"}":  {2, "--policy: "},
+		"policy create acme":                                          {2, "say which tags go"},
+		"policy create":                                               {2, "give 1 arguments, not 0"},
+		"policy show acme 7":                                          {2, `UUID: "7" isn't possible`},
+		"prune preview acme --limit 0":                                {2, "from 1 to 10000"},
+		"prune show 7":                                                {2, `RUN: "7" isn't possible`},
+		"prune undo 7":                                                {2, `RUN: "7" isn't possible`},
+		"prune defaults acme maybe":                                   {2, "neither on nor off"},
+		"audit list --kind push":                                      {2, `--kind: "push" isn't possible: use one of push_repo`},
+		"audit list --from yesterday":                                 {2, "write 2026-03-05"},
+		"audit list --run 1":                                          {2, "--run: "},
+		"audit list --digest sha256:1":                                {2, "--digest: "},
+		"tag list acme/app --sort age":                                {2, "use one of name, pushed, size, last_pulled, pull_count, with - in front"},
+		"tag list acme/app --not-pulled-for month":                    {2, "--not-pulled-for: "},
+		"tag list acme/app --limit -1":                                {2, `--limit: "-1" isn't possible: use a whole number from 0`},
+		"tag show acme/app":                                           {2, "like library/app:v1"},
+		"tag move acme/app:v1 sha256:1":                               {2, `DIGEST: "sha256:1" isn't possible`},
+		"protection add acme [":                                       {2, `REGEXP: "[" isn't possible`},
+		"repo list -o xml":                                            {2, `--output: "xml" isn't possible: it is text or json`},
+		"prune run acme --wait=perhaps":                               {2, `--wait: "perhaps" isn't possible: write true or false`},
+		"gc run --limit 5":                                            {2, "--limit is for --dry-run"},
+		"gc explain acme":                                             {2, "a digest is sha256:"},
+		"gc status --data-dir ~nobody":                                {2, "flag --data-dir: "},
+		"serve --addr 5000":                                           {2, `flag --addr: http.addr: "5000" is no host:port`},
+		"serve --config /nowhere.yaml":                                {2, "flag --config: "},
+		"loosefk status --fail-over soon":                             {2, "--fail-over: \"soon\" isn't possible: write a duration"},
+		"tag delete acme/app:v1":                                      {3, "Nobody can be asked here: add --yes"},
+		"pulls reset":                                                 {3, "add --yes"},
+		"protection remove acme 5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b": {3, "add --yes"},
 	} {
 		args := strings.Fields(line)
 		code, stdout, stderr := purser(t, []string{"PURSER_SERVER=" + registry.URL}, args...)
 		if code != want.code || !strings.Contains(stdout+stderr, want.text) {
 			t.Errorf("purser %s ends with %d, want %d with %q: %s%s", line, code, want.code, want.text, stdout, stderr)
+		}
+	}
+}
+
+// TestBadValues: every flag that has a form names itself and what is allowed.
+func TestBadValues(t *testing.T) {
+	t.Parallel()
+	tried := 0
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, c := range cmd.Commands() {
+			walk(c)
+		}
+		cmd.InheritedFlags() // adds those of the commands above
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			var bad string
+			switch f.Value.Type() {
+			case "int", "duration", "bool", "FORMAT", "format", "strings":
+				bad = "what?"
+			case "string":
+				if _, checked := f.Value.(checkedText); !checked {
+					return
+				}
+			default:
+				t.Errorf("%s --%s has the type %s", cmd.CommandPath(), f.Name, f.Value.Type())
+				return
+			}
+			tried++
+			args := append(strings.Fields(cmd.CommandPath())[1:], "--"+f.Name+"="+bad)
+			code, _, stderr := purser(t, nil, args...)
+			if code != 2 || !strings.Contains(stderr, fmt.Sprintf("--%s: %q isn't possible: ", f.Name, bad)) {
+				t.Errorf("purser %s ends with %d: %s", strings.Join(args, " "), code, stderr)
+			}
+		})
+	}
+	walk(newRoot(nil))
+	if tried < 60 {
+		t.Errorf("%d flags were tried", tried)
+	}
+}
+
+// TestExitCodesAreDocumented: the table has each of them.
+func TestExitCodesAreDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, code := range []int{0, 1, exitUsage, exitRefused, exitFindings} {
+		if !strings.Contains(string(text), fmt.Sprintf("\n| %d | ", code)) {
+			t.Errorf("%d isn't there", code)
 		}
 	}
 }

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// checkedText is a flag whose text is checked where it is read, so that the error names
+// the flag. It implements pflag.Value.
+type checkedText struct {
+	p     *string
+	check func(text string) error
+}
+
+func (v checkedText) String() string { return *v.p }
+func (v checkedText) Type() string   { return "string" }
+
+func (v checkedText) Set(text string) error {
+	if err := v.check(text); err != nil {
+		return err
+	}
+	*v.p = text
+	return nil
+}
+
+func textFlag(cmd *cobra.Command, p *string, name, value, usage string, check func(text string) error) {
+	*p = value
+	cmd.Flags().Var(checkedText{p, check}, name, usage)
+}
+
+// numberFlag is a flag that is a whole number within bounds. It implements pflag.Value.
+type numberFlag struct {
+	p        *int
+	min, max int
+}
+
+func (v numberFlag) String() string { return strconv.Itoa(*v.p) }
+func (v numberFlag) Type() string   { return "int" }
+
+func (v numberFlag) Set(text string) error {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < v.min || n > v.max {
+		return fmt.Errorf("use a whole number from %d to %d", v.min, v.max)
+	}
+	*v.p = n
+	return nil
+}
+
+// maxListed is the largest --limit.
+const maxListed = 1_000_000_000
+
+// flagError is an error of pflag in words that name the flag, its value, and what may be.
+func flagError(err error) error {
+	bad, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return err
+	}
+	cause := bad.Unwrap()
+	switch bad.GetFlag().Value.Type() {
+	case "bool":
+		cause = errors.New("write true or false")
+	case "duration":
+		cause = errors.New("write a duration such as 90s, 30m or 6h")
+	}
+	return fmt.Errorf("--%s: %q isn't possible: %w", bad.GetFlag().Name, bad.GetValue(), cause)
+}
+
+func notEmpty(text string) error {
+	if text == "" {
+		return errors.New("it is empty; leave the flag out instead")
+	}
+	return nil
+}
+
+func checkAge(text string) error {
+	_, err := autoprune.ParseAge(text)
+	return err
+}
+
+func checkPattern(text string) error {
+	_, err := oci.ParseTagPattern(text)
+	return err
+}
+
+func checkUUID(text string) error {
+	if _, err := uuid.Parse(text); err != nil {
+		return errors.New("write a UUID, like 5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b")
+	}
+	return nil
+}
+
+func checkDigest(text string) error {
+	_, err := oci.ParseDigest(text)
+	return err
+}
+
+// kindsFlag is kinds of entries with commas between them. It implements pflag.Value.
+type kindsFlag struct{ p *[]string }
+
+func (v kindsFlag) String() string { return strings.Join(*v.p, ",") }
+func (v kindsFlag) Type() string   { return "strings" }
+
+func (v kindsFlag) Set(text string) error {
+	for kind := range strings.SplitSeq(text, ",") {
+		if err := checkKind(kind); err != nil {
+			return err
+		}
+		*v.p = append(*v.p, kind)
+	}
+	return nil
+}
+
+func checkKind(text string) error {
+	var kinds []string
+	for _, k := range audit.Kinds() {
+		kinds = append(kinds, string(k))
+	}
+	return checkChoice(kinds...)(text)
+}
+
+// checkChoice allows some words.
+func checkChoice(choices ...string) func(text string) error {
+	return func(text string) error {
+		if !slices.Contains(choices, text) {
+			return fmt.Errorf("use one of %s", strings.Join(choices, ", "))
+		}
+		return nil
+	}
+}
+
+// checkOrder allows words, and the same with - in front.
+func checkOrder(orders ...string) func(text string) error {
+	return func(text string) error {
+		if !slices.Contains(orders, strings.TrimPrefix(text, "-")) {
+			return fmt.Errorf("use one of %s, with - in front for the other way round", strings.Join(orders, ", "))
+		}
+		return nil
+	}
+}
+
+func checkMoment(text string) error {
+	for _, form := range []string{time.RFC3339, time.DateOnly} {
+		if _, err := time.Parse(form, moment(text)); err == nil {
+			return nil
+		}
+	}
+	return errors.New("write 2026-03-05, 2026-03-05T07:00:00Z, or an age like 90m or 12h")
+}
+
+// checkArg is the error of an argument that can't be what it stands for.
+func checkArg(what, text string, check func(text string) error) error {
+	if err := check(text); err != nil {
+		return usagef("%s: %q isn't possible: %w", what, text, err)
+	}
+	return nil
+}

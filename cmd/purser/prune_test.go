@@ -1,0 +1,99 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// pruneRegistry answers with one state of a task after another; the last one stays. "" is
+// that there is no task. ask is called at each question.
+func pruneRegistry(t *testing.T, ask func(), states ...string) string {
+	t.Helper()
+	const run = "5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b"
+	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if strings.HasPrefix(r.URL.Path, "/api/v1/autoprune/runs/") {
+			json.NewEncoder(w).Encode(autoprune.RunDetails{RunSummary: autoprune.RunSummary{Deleted: 7, Tags: 1200, Repositories: 3, Failed: 1}}) //nolint:errcheck // the test sees it
+			return
+		}
+		if ask != nil && r.Method == "GET" {
+			ask()
+		}
+		s := pruneState{UsesDefaults: true}
+		if states[0] != "" {
+			s.Task = &autoprune.TaskStatus{Namespace: "acme", Status: states[0]}
+			if states[0] == "running" {
+				s.Task.Run = run
+			}
+		}
+		if len(states) > 1 {
+			states = states[1:]
+		}
+		json.NewEncoder(w).Encode(s) //nolint:errcheck // the test sees it
+	}))
+	t.Cleanup(registry.Close)
+	return registry.URL
+}
+
+// TestPruneRunTellsTheOutcome: a run that failed, or that ended before its end, is a
+// failure of the command.
+func TestPruneRunTellsTheOutcome(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		states []string
+		args   []string
+		code   int
+		want   string
+	}{
+		{[]string{"queued", "running", "success: deleted 7 of 1200 tags"}, nil, 0, "success: deleted 7"},
+		{[]string{"queued", "failure: 1 repositories failed, first acme/app"}, nil, 1, "the run failed: \"purser prune runs acme\""},
+		{[]string{"queued", "failure: 1 repositories failed, first acme/app"}, []string{"-o", "json"}, 1, `"status": "failure: 1 repositories`},
+		{[]string{"running", ""}, nil, 1, "the run was stopped: no policy applies to acme any more"},
+		{[]string{"queued"}, []string{"--wait=false"}, 0, "queued"},
+	} {
+		registry := pruneRegistry(t, nil, slices.Clone(c.states)...)
+		code, stdout, stderr := purser(t, nil, append([]string{"prune", "run", "acme", "--server", registry}, c.args...)...)
+		if code != c.code || !strings.Contains(stdout+stderr, c.want) {
+			t.Errorf("%q ends with %d, want %d and %q: %s%s", c.states, code, c.code, c.want, stdout, stderr)
+		}
+	}
+}
+
+// TestPruneRunInterrupted: an interrupt ends the waiting, and says that the run goes on.
+func TestPruneRunInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	registry := pruneRegistry(t, cancel, "running")
+	var stdout, stderr bytes.Buffer
+	code := execute(ctx, []string{"prune", "run", "acme", "--server", registry}, nil, &stdout, &stderr)
+	if code != 1 || !strings.Contains(stderr.String(), "interrupted") {
+		t.Errorf("it ends with %d: %s%s", code, &stdout, &stderr)
+	}
+}
+
+// TestPruneRunProgress: it says what the run has done so far.
+func TestPruneRunProgress(t *testing.T) {
+	t.Parallel()
+	server, err := parseServer(pruneRegistry(t, nil, "running", "running", "success"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	line := newProgressLine(&out)
+	line.every = 0
+	s := pruneState{Task: &autoprune.TaskStatus{Status: "queued"}}
+	if err := waitForRun(t.Context(), &client{server: server, http: http.DefaultClient}, apiPath("organization", "acme", "autoprune"), &s, line); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); got != "queued\n"+strings.Repeat("running: deleted 7 of 1,200 tags in 3 repositories so far, 1 repository failed\n", 2) {
+		t.Errorf("%s", got)
+	}
+}
