@@ -114,7 +114,7 @@ func get(t *testing.T, url string) (int, string) {
 
 func TestServe(t *testing.T) {
 	t.Parallel()
-	cfg := testConfig(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_GC_REVIEW_AFTER=7h")
+	cfg := testConfig(t, "PURSER_DATABASE_MAIN=file:"+writeFile(t, dbtest.EmptyDSN(t)+"\n"), "PURSER_GC_REVIEW_AFTER=7h")
 	s := start(t, cfg)
 	if want := filepath.Join(cfg.DataDir, "blobs"); s.data != want {
 		t.Errorf("data in %q, want %q", s.data, want)

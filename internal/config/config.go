@@ -3,7 +3,9 @@
 //
 // A setting has one dotted key, "http.addr". Its value is, from weakest to
 // strongest: the default, the YAML file, the environment (PURSER_HTTP_ADDR),
-// and what [Config.Set] was called with, which is how flags arrive. The table
+// and what [Config.Set] was called with, which is how flags arrive. A variable with
+// _FILE behind its name, and a secret with file: in front, name a file that has the
+// value. The table
 // in settings.go is the only list of keys: the file, the environment, the
 // output of [Config.Show] and the documentation all follow it. Every problem
 // names its place and key and never holds the value of a secret.
@@ -174,6 +176,9 @@ func (c *Config) Set(key, value, source string) error {
 }
 
 func (c *Config) set(s *setting, value, source string) error {
+	if path, isFile := filePath(value); isFile && s.takesFile(c) {
+		return c.setFromFile(s, path, source)
+	}
 	if err := s.field(c).set(value); err != nil {
 		return fmt.Errorf("%s: %s: %w", source, s.key, err)
 	}

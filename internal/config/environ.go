@@ -35,9 +35,13 @@ func (c *Config) loadEnviron(environ []string) []error {
 	known := make([]string, 0, len(settings))
 	for i := range settings {
 		s := &settings[i]
-		known = append(known, s.env())
-		name := s.env()
+		name, inFile := s.env(), s.env()+fileVariable
+		known = append(known, name, inFile)
 		value, ok := values[name]
+		if path, isFile := values[inFile]; isFile {
+			problems = append(problems, c.setVariableFile(s, path, ok))
+			continue
+		}
 		if !ok && s.also != "" {
 			name = s.also
 			value, ok = values[name]
@@ -60,6 +64,16 @@ func (c *Config) loadEnviron(environ []string) []error {
 		problems = append(problems, fmt.Errorf("env %s: no setting has this variable%s", name, didYouMean(name, known)))
 	}
 	return problems
+}
+
+// setVariableFile gives a setting what the file of its variable holds. twice says that
+// the variable itself is set too.
+func (c *Config) setVariableFile(s *setting, path string, twice bool) error {
+	name := s.env()
+	if twice {
+		return fmt.Errorf("env %s: %s: %s%s is set too; remove one of them", name, s.key, name, fileVariable)
+	}
+	return c.setFromFile(s, path, "env "+name+fileVariable)
 }
 
 // systemDataDir is where a service that runs as root keeps its data.

@@ -1,0 +1,91 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+const (
+	// fileVariable is behind the variable of a setting whose value is in a file.
+	fileVariable = "_FILE"
+	// fileValue is in front of the path of a file that holds a secret.
+	fileValue = "file:"
+	// maxFileValue is the largest file that holds a value, bytes.
+	maxFileValue = 64 << 10
+)
+
+// takesFile tells whether a setting's value may be in a file that the value names: those
+// of secrets, and what comes with one.
+func (s *setting) takesFile(c *Config) bool {
+	switch s.field(c).(type) {
+	case secretField, dsnField:
+		return true
+	}
+	return s.key == "storage.s3.access_key"
+}
+
+// setFromFile gives a setting what a file holds.
+func (c *Config) setFromFile(s *setting, path, source string) error {
+	text, err := readValue(path)
+	if err == nil && strings.HasPrefix(text, "-----BEGIN ") && !s.takesFile(c) {
+		err = fmt.Errorf("%s holds a certificate or a key, and its path belongs there: name it with %s", path, s.env())
+	}
+	if err == nil {
+		err = s.field(c).set(text)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", source, s.key, err)
+	}
+	c.sources[s.key] = source + ", file " + path
+	return nil
+}
+
+// readValue reads the value in a file. Line ends behind it don't count: editors and
+// echo write one.
+func readValue(path string) (string, error) {
+	switch {
+	case path == "":
+		return "", errors.New("there is no path of a file; write one, such as /run/secrets/name")
+	case path[0] == '~':
+		return "", fmt.Errorf("%q: only a shell knows what ~ is; write the whole path", path)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", unreadable(path, err)
+	}
+	defer f.Close() //nolint:errcheck // only read
+	text, err := io.ReadAll(io.LimitReader(f, maxFileValue+1))
+	if err != nil {
+		return "", unreadable(path, err)
+	}
+	value := strings.TrimRight(string(text), "\r\n")
+	switch {
+	case len(text) > maxFileValue:
+		return "", fmt.Errorf("the file %s is longer than %d KiB; write the value into it and nothing else", path, maxFileValue>>10)
+	case strings.TrimSpace(value) == "":
+		return "", fmt.Errorf("the file %s is empty; write the value into it, or don't name it", path)
+	case strings.ContainsRune(value, 0):
+		return "", fmt.Errorf("the file %s holds a NUL character; write the value into it as text", path)
+	}
+	return value, nil
+}
+
+func unreadable(path string, err error) error {
+	if inner, ok := errors.AsType[*fs.PathError](err); ok {
+		err = inner.Err // the path is named once
+	}
+	return fmt.Errorf("reading the file %s: %w; check its path and that this user may read it", path, err)
+}
+
+// filePath is the path in "file:/path", or in "file:///path".
+func filePath(value string) (string, bool) {
+	path, ok := strings.CutPrefix(value, fileValue)
+	if strings.HasPrefix(path, "///") {
+		path = path[2:]
+	}
+	return path, ok
+}
