@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
@@ -85,8 +86,8 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *catalog.Catalog,
 	}
 	if r.report.DryRun = r.dry; r.dry {
 		r.report.Found = []catalog.Reviewed{}
-	} else if o.Store, err = openStore(ctx, cfg.Storage, metadata, log, nil); err != nil {
-		return err
+	} else if o.Store, o.StoreError = r.store(ctx, cfg, metadata, log); errors.Is(o.StoreError, blob.ErrWrongStore) {
+		return o.StoreError // the wrong database may have been named as well
 	}
 	r.report.Progress, err = gc.Collect(ctx, o)
 	r.report.Complete = err == nil
@@ -94,7 +95,16 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *catalog.Catalog,
 		err = errInterrupted
 	}
 	r.progress.clear()
-	return errors.Join(err, r.err, r.format.print(r.out, r.report, r.summary))
+	return errors.Join(r.err, r.format.print(r.out, r.report, r.summary), err)
+}
+
+// store opens the store.
+func (r *gcRun) store(ctx context.Context, cfg *config.Config, metadata *db.DB, log *slog.Logger) (blob.Store, error) {
+	store, err := openStore(ctx, cfg.Storage, metadata, log, nil)
+	if err != nil {
+		return nil, err // a nil store of its type isn't a nil blob.Store
+	}
+	return store, nil
 }
 
 // logger logs where the progress is told, and leaves out what the progress tells
@@ -147,7 +157,10 @@ func (r *gcRun) summary(w io.Writer) error {
 		count(p.ManifestsReviewed, "manifest"), humanize.Comma(p.ManifestsDeleted),
 		count(p.BlobsReviewed, "blob"), humanize.Comma(p.BlobsDeleted), count(p.Objects, "object"), size(p.Bytes))
 	if err == nil && p.Failed > 0 {
-		_, err = fmt.Fprintf(w, "The store failed to delete %s; \"purser gc status\" says why, and they are tried again.\n", count(p.Failed, "object"))
+		_, err = fmt.Fprintf(w, "The store failed to delete %s: servers try them again, and \"purser gc status\" shows them.\n", count(p.Failed, "object"))
+	}
+	if err == nil && p.SecondSweeps > 0 {
+		_, err = fmt.Fprintf(w, "Swept once more when http.max_request_time is over, in case something was written late: %s.\n", count(p.SecondSweeps, "object"))
 	}
 	if err == nil && p.Kept > 0 {
 		_, err = fmt.Fprintf(w, "Kept in the store until gc.keep_doomed is over, or a day after a repair: %s (%s).\n", count(p.Kept, "object"), size(p.KeptBytes))

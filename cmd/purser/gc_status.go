@@ -55,6 +55,9 @@ func writeGCStatus(w io.Writer, s catalog.GCStatus) error {
 		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\n", q.name, number(q.Due), number(q.Waiting), number(q.SetAside), overdue, next)
 	}
 	fmt.Fprintf(out, "\ndoomed objects\t%s (%s), %s due\n", number(s.Doomed.Objects), size(s.Doomed.Bytes), number(s.Doomed.Due))
+	if s.Doomed.SecondSweeps.Rows > 0 {
+		fmt.Fprintf(out, "second sweeps\t%s: deleted, and once more in case something was written late\n", number(s.Doomed.SecondSweeps))
+	}
 	if s.Doomed.Kept.Rows > 0 {
 		fmt.Fprintf(out, "  kept\t%s (%s)\n", number(s.Doomed.Kept), size(s.Doomed.KeptBytes))
 	}

@@ -106,5 +106,9 @@ func (c *Catalog) NextDoomed(ctx context.Context, limit time.Duration) (time.Dur
 	return d, nil
 }
 
+// Reclaims says whether something is known to be stored below the name. If not, it is
+// swept a second time, or an upload has written nothing.
+func (d Doomed) Reclaims() bool { return d.Size > 0 }
+
 // KeepDoomed is how long objects of deleted blobs are kept.
 func (c *Catalog) KeepDoomed() time.Duration { return c.opt.KeepDoomed }

@@ -74,8 +74,12 @@ type SetAsideReview struct {
 // sweeper holds right now are among Objects and not among Due.
 type DoomedBacklog struct {
 	Objects Count `json:"objects"`
-	Due     Count `json:"due"`
-	Bytes   int64 `json:"bytes"` // as exact as Objects
+	// SecondSweeps is rows that aren't among Objects: what they name was deleted, and
+	// is deleted once more when the longest request is over, in case it was written
+	// late.
+	SecondSweeps Count `json:"second_sweeps"`
+	Due          Count `json:"due"`
+	Bytes        int64 `json:"bytes"` // as exact as Objects
 	// Kept is those among Objects that aren't due because they are kept: for
 	// gc.keep_doomed, or for a day after a repair.
 	Kept      Count `json:"kept"`
@@ -167,6 +171,9 @@ type tally struct {
 	from  string // table and condition
 	rows  *Count
 	bytes *int64
+	// index is one that has these rows and no others, and so tells about how many they
+	// are; "": the planner estimates them.
+	index string
 }
 
 func newSurvey(limit int) *survey { return &survey{limit: limit} }
@@ -174,7 +181,9 @@ func newSurvey(limit int) *survey { return &survey{limit: limit} }
 func (v *survey) backlog(s *GCBacklog, keep time.Duration) {
 	v.queue(ReviewOfManifests.queue(), &s.Manifests)
 	v.queue(ReviewOfBlobs.queue(), &s.Blobs)
-	v.count(tally{from: "gc_doomed_objects", rows: &s.Doomed.Objects, bytes: &s.Doomed.Bytes})
+	v.count(tally{from: "gc_doomed_objects WHERE again_at IS DISTINCT FROM delete_after", index: "gc_doomed_objects_first_idx",
+		rows: &s.Doomed.Objects, bytes: &s.Doomed.Bytes})
+	v.count(tally{from: "gc_doomed_objects WHERE again_at = delete_after", index: "gc_doomed_objects_again_idx", rows: &s.Doomed.SecondSweeps})
 	// Like the limits, the time stands in the text.
 	kept := fmt.Sprintf("now() - interval '%d ms'", keep.Milliseconds())
 	v.count(tally{from: "gc_doomed_objects WHERE (of_upload OR sweeping) AND delete_after <= now()" +
@@ -266,29 +275,42 @@ func (v *survey) take(ctx context.Context, on *db.DB) error {
 	return estimates.send(ctx, on.Pool)
 }
 
-// estimate asks how many rows PostgreSQL's planner expects. Sizes are taken to
-// be like those of the rows that were counted.
+// estimate asks how many rows PostgreSQL expects, or how many it last saw in the
+// index that has just these. Sizes are taken to be like those of the rows that were
+// counted.
 func (b *batch) estimate(t tally) {
+	use := func(rows float64) {
+		if rows <= float64(t.rows.Rows) {
+			return
+		}
+		if t.bytes != nil {
+			all := float64(*t.bytes) / float64(t.rows.Rows) * rows
+			*t.bytes = math.MaxInt64
+			if all < math.MaxInt64 {
+				*t.bytes = int64(all)
+			}
+		}
+		t.rows.Rows = int64(rows)
+	}
+	if t.index != "" {
+		b.Queue("SELECT reltuples FROM pg_class WHERE oid = $1::regclass", t.index).QueryRow(func(row pgx.Row) error {
+			var rows float64
+			err := row.Scan(&rows)
+			use(rows)
+			return err
+		})
+		return
+	}
 	b.Queue("EXPLAIN (FORMAT JSON) SELECT FROM " + t.from).QueryRow(func(row pgx.Row) error {
 		var plans []struct {
 			Plan struct {
 				Rows float64 `json:"Plan Rows"`
 			}
 		}
-		if err := row.Scan(&plans); err != nil {
-			return err
+		err := row.Scan(&plans)
+		if len(plans) > 0 {
+			use(plans[0].Plan.Rows)
 		}
-		if len(plans) == 0 || plans[0].Plan.Rows <= float64(t.rows.Rows) {
-			return nil
-		}
-		if t.bytes != nil {
-			all := float64(*t.bytes) / float64(t.rows.Rows) * plans[0].Plan.Rows
-			*t.bytes = math.MaxInt64
-			if all < math.MaxInt64 {
-				*t.bytes = int64(all)
-			}
-		}
-		t.rows.Rows = int64(plans[0].Plan.Rows)
-		return nil
+		return err
 	})
 }

@@ -32,7 +32,7 @@ func TestGCStatusOfNothing(t *testing.T) {
 	queue := catalog.QueueStatus{Due: exact(0), Waiting: exact(0), SetAside: exact(0)}
 	want := catalog.GCStatus{AsOf: s.AsOf, Manifests: queue, Blobs: queue, SetAside: []catalog.SetAsideReview{}}
 	want.Doomed.Objects, want.Doomed.Due, want.Doomed.Failing, want.Uploads.Uploads = exact(0), exact(0), exact(0), exact(0)
-	want.Doomed.Kept, want.Lost = exact(0), exact(0)
+	want.Doomed.Kept, want.Doomed.SecondSweeps, want.Lost = exact(0), exact(0), exact(0)
 	if got, want := fmt.Sprintf("%+v", s), fmt.Sprintf("%+v", want); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -54,6 +54,9 @@ func TestGCStatus(t *testing.T) {
 		('b', 200, now() - interval '1 h', now() + interval '1 h', 2, 'newer', true),
 		('c', 300, now() - interval '2 h', now() + interval '1 h', 9, 'older', true),
 		('d', 400, now(), now() + interval '1 h', 0, NULL, false)`)
+	b.exec(t, `INSERT INTO gc_doomed_objects (storage_key, of_upload, delete_after, again_at, sweeping) VALUES
+		('swept once', true, now() + interval '1 h', now() + interval '1 h', true),
+		('too', true, now() + interval '2 h', now() + interval '2 h', true)`)
 	b.exec(t, "INSERT INTO blobs (digest, size, storage_key, lost_at) VALUES ('\\x01', 1, 'lost', now()), ('\\x02', 1, 'there', NULL)")
 	b.exec(t, "DELETE FROM gc_blob_review_queue WHERE digest IN ('\\x01', '\\x02')")
 	b.exec(t, `INSERT INTO uploads (id, repository, storage_key, size) VALUES
@@ -103,7 +106,7 @@ func TestGCStatus(t *testing.T) {
 		"as_of":"0001-01-01T00:00:00Z",
 		"manifests":{"due":#1;,"waiting":#7;,"set_aside":#0;,"oldest_overdue_seconds":0,"next_due":null},
 		"blobs":{"due":#3;,"waiting":#5;,"set_aside":#4;,"oldest_overdue_seconds":0,"next_due":null},
-		"set_aside":null,"doomed":{"objects":#4;,"due":#1;,"bytes":1000,"kept":#1;,"kept_bytes":400,"failing":#2;,"last_error":"older","failing_since":null},
+		"set_aside":null,"doomed":{"objects":#4;,"second_sweeps":#2;,"due":#1;,"bytes":1000,"kept":#1;,"kept_bytes":400,"failing":#2;,"last_error":"older","failing_since":null},
 		"lost":#1;,"uploads":{"uploads":#2;,"bytes":30},
 		"last_hour":{"manifests":11,"blobs":22,"objects":33,"bytes":44},
 		"last_day":{"manifests":111,"blobs":222,"objects":333,"bytes":444}}`)
@@ -163,6 +166,8 @@ func TestGCBacklogOfLargeQueues(t *testing.T) {
 	b.queueBlobs(t, "waiting", n, time.Hour, false)
 	b.queueBlobs(t, "due", 100, -time.Hour, false)
 	b.exec(t, "INSERT INTO gc_doomed_objects (storage_key, size, delete_after) SELECT 'k' || i, 1000, now() + interval '1 h' FROM generate_series(1, $1::int) i", n)
+	b.exec(t, `INSERT INTO gc_doomed_objects (storage_key, of_upload, delete_after, again_at, sweeping)
+		SELECT 'again' || i, true, now() + interval '1 h', now() + interval '1 h', true FROM generate_series(1, $1::int) i`, 2*n)
 	b.exec(t, "ANALYZE gc_blob_review_queue")
 	b.exec(t, "ANALYZE gc_doomed_objects")
 	s, err := b.GCBacklog(t.Context())
@@ -178,6 +183,7 @@ func TestGCBacklogOfLargeQueues(t *testing.T) {
 	near("waiting", s.Blobs.Waiting.Rows, n)
 	near("doomed", s.Doomed.Objects.Rows, n)
 	near("doomed bytes", s.Doomed.Bytes, 1000*n)
+	near("second sweeps", s.Doomed.SecondSweeps.Rows, 2*n)
 	if s.Blobs.Waiting.Exact || s.Doomed.Objects.Exact {
 		t.Errorf("estimates are called exact: %+v", s)
 	}

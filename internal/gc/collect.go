@@ -3,6 +3,7 @@ package gc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -14,7 +15,10 @@ import (
 // CollectOptions says what to collect.
 type CollectOptions struct {
 	Catalog *catalog.Catalog // required
-	Store   blob.Store       // required unless DryRun
+	// Store is required unless DryRun is set, or StoreError says why there is none:
+	// then what is in the database is collected, and Collect fails with it.
+	Store      blob.Store
+	StoreError error
 	// DryRun does everything in the database and rolls it back: nothing is
 	// deleted.
 	DryRun bool
@@ -46,6 +50,9 @@ type Progress struct {
 	// gc.keep_doomed or, after a repair, for a day. They are counted at the end.
 	Kept      int64 `json:"kept"`
 	KeptBytes int64 `json:"kept_bytes"`
+	// SecondSweeps is what is deleted and will be once more when the longest request
+	// is over, in case it was written late. It is counted at the end.
+	SecondSweeps int64 `json:"second_sweeps"`
 	// Due is how many reviews are left: a count that is a few seconds old, less
 	// what was done since.
 	Due int64 `json:"due"`
@@ -54,10 +61,30 @@ type Progress struct {
 // recount is how old the count of due reviews may get.
 const recount = 5 * time.Second
 
+// StoreError is the error of a Collect that has done all there was to do but for what
+// the store failed to delete. The workers of servers try that again.
+type StoreError struct {
+	// Failed is how many objects the store failed to delete; 0: it wasn't asked, or
+	// refused all.
+	Failed int64
+	Err    error // one of the store's
+}
+
+func (e *StoreError) Error() string {
+	if e.Failed == 0 {
+		return fmt.Sprintf("nothing was deleted from the store: %v", e.Err)
+	}
+	return fmt.Sprintf("the store failed to delete %d objects, one of them with: %v", e.Failed, e.Err)
+}
+
+// Unwrap returns the store's error.
+func (e *StoreError) Unwrap() error { return e.Err }
+
 // Collect reviews what is due and sweeps what is doomed, until nothing is due.
-// It may run beside any number of workers, and leaves alone what they hold.
+// It may run beside any number of workers, and leaves alone what they hold. When the
+// store fails it goes on with the database. Error: *StoreError, after all else.
 func Collect(ctx context.Context, o CollectOptions) (Progress, error) {
-	if o.Catalog == nil || o.Store == nil && !o.DryRun {
+	if o.Catalog == nil || o.Store == nil && o.StoreError == nil && !o.DryRun {
 		return Progress{}, errors.New("gc: collecting needs a catalog and a store")
 	}
 	if o.Progress == nil {
@@ -80,6 +107,9 @@ type collection struct {
 	opt      CollectOptions
 	progress Progress
 	counted  time.Time
+
+	failure error // the first of the store's
+	ails    bool  // the store isn't asked any more
 }
 
 func (c *collection) run(ctx context.Context) error {
@@ -91,13 +121,8 @@ func (c *collection) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sweeper, err := NewSweeper(SweeperOptions{
-		Catalog: c.opt.Catalog, Store: c.opt.Store, Timeout: c.opt.StorageTimeout, Log: c.opt.Log,
-	})
+	sweep, err := c.sweeping(ctx)
 	if err != nil {
-		return err
-	}
-	if err := c.reap(ctx); err != nil {
 		return err
 	}
 	// What a review sets free may be due at once.
@@ -106,7 +131,7 @@ func (c *collection) run(ctx context.Context) error {
 		for _, drain := range []func(context.Context) (bool, error){
 			func(ctx context.Context) (bool, error) { return c.review(ctx, manifests) },
 			func(ctx context.Context) (bool, error) { return c.review(ctx, blobs) },
-			func(ctx context.Context) (bool, error) { return c.sweep(ctx, sweeper) },
+			sweep,
 		} {
 			some, err := drain(ctx)
 			if err != nil {
@@ -117,7 +142,31 @@ func (c *collection) run(ctx context.Context) error {
 	}
 	backlog, err := c.opt.Catalog.GCBacklog(ctx)
 	c.progress.Kept, c.progress.KeptBytes = backlog.Doomed.Kept.Rows, backlog.Doomed.KeptBytes
+	c.progress.SecondSweeps = backlog.Doomed.SecondSweeps.Rows
+	if err == nil && c.failure != nil {
+		err = &StoreError{c.progress.Failed, c.failure}
+	}
 	return err
+}
+
+// sweeping gives uploads up, and returns what sweeps afterwards. Neither is done
+// without a store, or with one that isn't the database's.
+func (c *collection) sweeping(ctx context.Context) (func(context.Context) (bool, error), error) {
+	if c.failure = c.opt.StoreError; c.opt.Store == nil {
+		return func(context.Context) (bool, error) { return false, nil }, nil
+	}
+	s, err := NewSweeper(SweeperOptions{
+		Catalog: c.opt.Catalog, Store: c.opt.Store, Timeout: c.opt.StorageTimeout, Log: c.opt.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.reap(ctx); errors.Is(err, blob.ErrWrongStore) {
+		c.failure, c.ails = err, true
+	} else if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (bool, error) { return c.sweep(ctx, s) }, nil
 }
 
 func (c *collection) reviewer(kind catalog.ReviewKind) (*Reviewer, error) {
@@ -158,15 +207,24 @@ func (c *collection) review(ctx context.Context, r *Reviewer) (did bool, err err
 }
 
 // sweep sweeps until no doomed object is due, and says whether any was. One that
-// the store fails to delete is put off and counted.
+// the store fails to delete is put off and counted. A store that deleted none of a
+// batch isn't asked again: each batch might take the whole time that a call may take.
 func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error) {
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !c.ails {
 		o, err := s.round(ctx)
+		if errors.Is(err, blob.ErrWrongStore) {
+			c.failure, c.ails = err, true
+			break
+		}
 		if err != nil || o.claimed == 0 {
 			return did, err
 		}
 		did = true
-		c.progress.Objects += int64(len(o.swept))
+		if len(o.failed) > 0 && c.failure == nil {
+			c.failure = o.failed[0].err
+		}
+		c.ails = len(o.swept) == 0
+		c.progress.Objects += o.objects()
 		c.progress.Bytes = catalog.AddSizes(c.progress.Bytes, o.bytes())
 		c.progress.Failed += int64(len(o.failed))
 		c.report(ctx)

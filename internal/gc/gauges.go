@@ -55,6 +55,8 @@ func NewGauges(o GaugesOptions) (*Gauges, error) {
 }
 
 var (
+	takenDesc = prometheus.NewDesc("purser_gc_backlog_timestamp_seconds",
+		"When the database last told the backlog, which the other gauges of garbage collection are of. Those are left out two minutes later.", nil, nil)
 	queueRowsDesc = prometheus.NewDesc("purser_gc_queue_rows",
 		"Rows of the review queues by state: due, waiting for their delay, or set_aside after too many failures.",
 		[]string{"queue", "state"}, nil)
@@ -62,6 +64,8 @@ var (
 		"For how long the oldest due row of a review queue has been due; 0 when none is.", []string{"queue"}, nil)
 	doomedObjectsDesc = prometheus.NewDesc("purser_gc_doomed_objects",
 		"Objects that wait to be deleted from the store.", nil, nil)
+	secondSweepsDesc = prometheus.NewDesc("purser_gc_second_sweeps",
+		"Objects that were deleted from the store and are once more when the longest request is over; not among purser_gc_doomed_objects.", nil, nil)
 	doomedBytesDesc = prometheus.NewDesc("purser_gc_doomed_bytes",
 		"Size of the objects that wait to be deleted from the store.", nil, nil)
 	keptObjectsDesc = prometheus.NewDesc("purser_gc_kept_objects",
@@ -74,7 +78,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (g *Gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{queueRowsDesc, oldestOverdueDesc, doomedObjectsDesc, doomedBytesDesc,
+	for _, d := range []*prometheus.Desc{takenDesc, secondSweepsDesc, queueRowsDesc, oldestOverdueDesc, doomedObjectsDesc, doomedBytesDesc,
 		keptObjectsDesc, keptBytesDesc, lostBlobsDesc} {
 		ch <- d
 	}
@@ -82,7 +86,10 @@ func (g *Gauges) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
-	values, ok := g.latest()
+	values, taken, ok := g.latest()
+	if !taken.IsZero() {
+		ch <- prometheus.MustNewConstMetric(takenDesc, prometheus.GaugeValue, float64(taken.UnixMilli())/1000)
+	}
 	if !ok {
 		return
 	}
@@ -99,15 +106,16 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 		gauge(oldestOverdueDesc, q.OldestOverdueSeconds, q.name)
 	}
 	gauge(doomedObjectsDesc, values.Doomed.Objects.Rows)
+	gauge(secondSweepsDesc, values.Doomed.SecondSweeps.Rows)
 	gauge(doomedBytesDesc, values.Doomed.Bytes)
 	gauge(keptObjectsDesc, values.Doomed.Kept.Rows)
 	gauge(keptBytesDesc, values.Doomed.KeptBytes)
 	gauge(lostBlobsDesc, values.Lost.Rows)
 }
 
-// latest returns the values, new ones when it is time, and whether there are
-// any. Scrapes that come at once wait for one answer.
-func (g *Gauges) latest() (catalog.GCBacklog, bool) {
+// latest returns the values, new ones when it is time, when they were taken, and
+// whether they may still be told. Scrapes that come at once wait for one answer.
+func (g *Gauges) latest() (catalog.GCBacklog, time.Time, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if now := time.Now(); g.asked.IsZero() || now.Sub(g.asked) >= g.opt.Every {
@@ -120,5 +128,5 @@ func (g *Gauges) latest() (catalog.GCBacklog, bool) {
 			g.values, g.taken = values, time.Now()
 		}
 	}
-	return g.values, !g.taken.IsZero() && time.Since(g.taken) < max(gaugesExpiry, 2*g.opt.Every)
+	return g.values, g.taken, !g.taken.IsZero() && time.Since(g.taken) < max(gaugesExpiry, 2*g.opt.Every)
 }

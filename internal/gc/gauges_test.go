@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db/dbtest"
@@ -53,6 +54,7 @@ func TestGauges(t *testing.T) {
 	b.exec(`INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 		VALUES (1, 1, 1, now() - interval '100 h', 'tag_delete')`)
 	b.exec("INSERT INTO gc_doomed_objects (storage_key, size, delete_after) VALUES ('a', 30, now()), ('b', 12, now() + interval '1 h')")
+	b.exec("INSERT INTO gc_doomed_objects (storage_key, of_upload, delete_after, again_at, sweeping) SELECT 'c', true, t, t, true FROM (SELECT now() + interval '1 h' AS t) one")
 	b.exec("INSERT INTO blobs (digest, size, storage_key, lost_at) VALUES ('\\x05', 1, 'lost', now()), ('\\x04', 1, 'there', NULL)")
 	b.exec("DELETE FROM gc_blob_review_queue WHERE digest IN ('\\x04', '\\x05')")
 	g := b.gauges(time.Hour)
@@ -77,13 +79,16 @@ purser_gc_queue_rows{queue="blobs",state="waiting"} 2
 purser_gc_queue_rows{queue="manifests",state="due"} 1
 purser_gc_queue_rows{queue="manifests",state="set_aside"} 0
 purser_gc_queue_rows{queue="manifests",state="waiting"} 0
+# HELP purser_gc_second_sweeps Objects that were deleted from the store and are once more when the longest request is over; not among purser_gc_doomed_objects.
+# TYPE purser_gc_second_sweeps gauge
+purser_gc_second_sweeps 1
 # HELP purser_lost_blobs Blobs whose objects the store has lost, and which nobody has pushed since.
 # TYPE purser_lost_blobs gauge
 purser_lost_blobs 1
 `
 	if err := testutil.CollectAndCompare(g, strings.NewReader(want),
 		"purser_gc_doomed_bytes", "purser_gc_doomed_objects", "purser_gc_kept_bytes", "purser_gc_kept_objects",
-		"purser_gc_queue_rows", "purser_lost_blobs"); err != nil {
+		"purser_gc_second_sweeps", "purser_gc_queue_rows", "purser_lost_blobs"); err != nil {
 		t.Error(err)
 	}
 	if n := testutil.CollectAndCount(g, "purser_gc_oldest_overdue_seconds"); n != 2 {
@@ -137,5 +142,18 @@ func TestGaugesWithoutDatabase(t *testing.T) {
 	b.db.Close()
 	if v := doomedGauge(t, g); v != 0 {
 		t.Errorf("%v, want the last value", v)
+	}
+	var age prometheus.Metric
+	metrics := make(chan prometheus.Metric, 100)
+	g.Collect(metrics)
+	close(metrics)
+	for m := range metrics {
+		if strings.Contains(m.Desc().String(), "purser_gc_backlog_timestamp_seconds") {
+			age = m
+		}
+	}
+	var told dto.Metric
+	if age == nil || age.Write(&told) != nil || time.Since(time.UnixMilli(int64(told.GetGauge().GetValue()*1000))) > time.Minute {
+		t.Errorf("of their age it tells %v", &told)
 	}
 }

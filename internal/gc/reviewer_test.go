@@ -226,8 +226,36 @@ func TestCollectTellsOfObjectsThatFail(t *testing.T) {
 		return errors.Join(errs...)
 	}}
 	got, err := gc.Collect(t.Context(), gc.CollectOptions{Catalog: b.catalog, Store: store, Log: slog.New(slog.DiscardHandler)})
-	if err != nil || got.Objects != 2 || got.Failed != 1 {
-		t.Errorf("progress %+v, %v; want one failure and no error", got, err)
+	failed, ok := errors.AsType[*gc.StoreError](err)
+	if !ok || failed.Failed != 1 || got.Objects != 2 || got.Failed != 1 {
+		t.Errorf("progress %+v, %v; want one failure", got, err)
+	}
+}
+
+// A store that fails keeps nothing of the database's part from being done, and isn't
+// asked for every object when it deleted none.
+func TestCollectGoesOnWithoutAStore(t *testing.T) {
+	t.Parallel()
+	away := errors.New("connection refused")
+	for _, opened := range []bool{false, true} {
+		b := setup(t)
+		b.strays(6)
+		b.untagged(3)
+		calls := 0
+		o := gc.CollectOptions{Catalog: b.catalog, Batch: 2, StoreError: away, Log: slog.New(slog.DiscardHandler)}
+		if opened {
+			o.StoreError, o.Store = nil, faulty{Store: b.store, delete: func(context.Context, []string) error { calls++; return away }}
+		}
+		got, err := gc.Collect(t.Context(), o)
+		if !errors.Is(err, away) {
+			t.Errorf("opened: %t: error %v", opened, err)
+		}
+		if got.ManifestsDeleted != 3 || got.BlobsDeleted != 6 || got.Objects != 0 || len(b.stored()) != 6 || b.doomed() != 6 {
+			t.Errorf("opened: %t: progress %+v; %d doomed, %d stored", opened, got, b.doomed(), len(b.stored()))
+		}
+		if opened && calls != 1 {
+			t.Errorf("a store that deletes nothing was asked %d times", calls)
+		}
 	}
 }
 

@@ -104,6 +104,16 @@ type failure struct {
 	err error
 }
 
+// objects is how many objects were swept that the store had.
+func (o *outcome) objects() (n int64) {
+	for _, d := range o.swept {
+		if d.Reclaims() {
+			n++
+		}
+	}
+	return n
+}
+
 // bytes is the size of what was swept.
 func (o *outcome) bytes() (sum int64) {
 	for _, d := range o.swept {
@@ -245,16 +255,16 @@ func (s *Sweeper) record(ctx context.Context, o *outcome) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	if len(o.swept) > 0 {
-		bytes := o.bytes()
+		objects, bytes := o.objects(), o.bytes()
 		if err := s.opt.Catalog.SettleDoomed(ctx, o.swept); err != nil {
 			return err
 		}
-		if err := s.opt.Catalog.RecordActivity(ctx, catalog.Activity{ObjectsSwept: int64(len(o.swept)), BytesSwept: bytes}); err != nil {
+		if err := s.opt.Catalog.RecordActivity(ctx, catalog.Activity{ObjectsSwept: objects, BytesSwept: bytes}); err != nil {
 			return err
 		}
-		s.opt.Metrics.sweptObjects.Add(float64(len(o.swept)))
+		s.opt.Metrics.sweptObjects.Add(float64(objects))
 		s.opt.Metrics.sweptBytes.Add(float64(bytes))
-		s.opt.Log.DebugContext(ctx, "swept doomed objects", "objects", len(o.swept), "bytes", bytes)
+		s.opt.Log.DebugContext(ctx, "swept doomed objects", "objects", objects, "second_sweeps", int64(len(o.swept))-objects, "bytes", bytes)
 	}
 	if len(o.failed) == 0 {
 		return nil
