@@ -152,7 +152,7 @@ func (d *DB) Close() { d.Pool.Close() }
 // Ping checks that the database answers.
 func (d *DB) Ping(ctx context.Context) error {
 	if err := d.Pool.Ping(ctx); err != nil {
-		return fmt.Errorf("reaching the database: %w", explain(err))
+		return pgsession.Explain(fmt.Errorf("reaching the database: %w", explain(err)), "")
 	}
 	return nil
 }
