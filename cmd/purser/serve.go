@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
@@ -264,7 +265,11 @@ func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts, loops *worker.Me
 	if err != nil {
 		return nil, err
 	}
-	list := append(auditWorkers(cfg.Audit, p, loops), sweeper.Run, reaper.Run, sizes.Run)
+	expirer, err := autoprune.NewExpirer(autoprune.ExpirerOptions{Catalog: c, Log: p.log, Worker: loops})
+	if err != nil {
+		return nil, err
+	}
+	list := append(auditWorkers(cfg.Audit, p, loops), sweeper.Run, reaper.Run, sizes.Run, expirer.Run)
 	next := sweeper.Wake
 	for _, k := range []struct {
 		kind catalog.ReviewKind

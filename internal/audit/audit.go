@@ -60,6 +60,8 @@ const (
 const (
 	// ActorAutoprune deletes tags by policies. Quay's worker has this name in its log.
 	ActorAutoprune = "autoprune worker"
+	// ActorExpiration deletes tags at the date that they have.
+	ActorExpiration = "expiration worker"
 )
 
 // Entry is one line of the log. Zero values are absent. Texts are kept up to 1 KiB,

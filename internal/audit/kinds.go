@@ -19,6 +19,8 @@ const (
 	DeleteTag       Kind = "delete_tag"
 	DeleteTagFailed Kind = "delete_tag_failed"
 	RevertTag       Kind = "revert_tag" // a tag restored
+	// ChangeTagExpiration is a tag's date of deletion that was set, or taken away.
+	ChangeTagExpiration Kind = "change_tag_expiration"
 	// AutopruneTagDelete is a tag that a policy deleted.
 	AutopruneTagDelete Kind = "autoprune_tag_delete"
 
@@ -77,7 +79,7 @@ func Kinds() []Kind { return slices.Clone(kinds) }
 
 var kinds = []Kind{
 	PushRepo, PushRepoFailed, PullRepo, PullRepoFailed, CreateRepo, DeleteRepo,
-	CreateTag, MoveTag, DeleteTag, DeleteTagFailed, RevertTag, AutopruneTagDelete,
+	CreateTag, MoveTag, DeleteTag, DeleteTagFailed, RevertTag, ChangeTagExpiration, AutopruneTagDelete,
 	CreateNamespacePolicy, UpdateNamespacePolicy, DeleteNamespacePolicy,
 	CreateRepositoryPolicy, UpdateRepositoryPolicy, DeleteRepositoryPolicy,
 	CreateNamespace, DeleteNamespace,

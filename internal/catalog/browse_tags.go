@@ -77,6 +77,8 @@ type TagInfo struct {
 	CreatedAt time.Time
 	// PushedAt is when the tag was made, moved or pushed again.
 	PushedAt time.Time
+	// ExpiresAt is when the tag is to be deleted, zero: never.
+	ExpiresAt time.Time
 }
 
 // TagPage is a page of the tags of a repository.
@@ -91,6 +93,7 @@ type foundTag struct {
 	name            string
 	manifest        int64
 	created, pushed time.Time
+	expires         *time.Time // nil: never
 }
 
 // BrowseTags lists tags of a repository. A page is found by the place of the last
@@ -165,7 +168,7 @@ func (q TagQuery) place(t foundTag) *TagPlace {
 	return p
 }
 
-const foundColumns = "name, manifest_id, created_at, COALESCE(updated_at, created_at)"
+const foundColumns = "name, manifest_id, created_at, COALESCE(updated_at, created_at), expires_at"
 
 func (c *Catalog) tagByName(ctx context.Context, r repository, q TagQuery, limit int) ([]foundTag, error) {
 	return c.findTags(ctx, `
@@ -222,7 +225,7 @@ func (c *Catalog) findTags(ctx context.Context, sql string, args ...any) ([]foun
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t foundTag, err error) {
-		err = row.Scan(&t.name, &t.manifest, &t.created, &t.pushed)
+		err = row.Scan(&t.name, &t.manifest, &t.created, &t.pushed, &t.expires)
 		return t, err
 	})
 }
@@ -362,10 +365,14 @@ func (c *Catalog) tagInfos(ctx context.Context, r repository, tags []foundTag) (
 		d, err := oci.DigestFromBytes(digest)
 		t := tags[nth-1]
 		kind, _ := oci.KindOf(mediaType)
-		list = append(list, TagInfo{
+		info := TagInfo{
 			Name: t.name, Digest: d, MediaType: mediaType, ArtifactType: artifactType, IsIndex: kind == oci.KindIndex,
 			Size: size, Platforms: platforms(payload), CreatedAt: t.created.UTC(), PushedAt: t.pushed.UTC(),
-		})
+		}
+		if t.expires != nil {
+			info.ExpiresAt = t.expires.UTC()
+		}
+		list = append(list, info)
 		return err
 	})
 	return list, err

@@ -259,7 +259,7 @@ const (
 	)`
 	movedTags = `
 		ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
-		SET manifest_id = EXCLUDED.manifest_id, updated_at = now()
+		SET manifest_id = EXCLUDED.manifest_id, updated_at = now(), expires_at = NULL
 		WHERE tags.manifest_id = (SELECT p.manifest_id FROM previous p WHERE p.name = EXCLUDED.name)
 		RETURNING name, updated_at IS NOT NULL AS moved`
 )

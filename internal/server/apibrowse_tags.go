@@ -1,7 +1,9 @@
 package server
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"net/http"
 	"strings"
 	"time"
@@ -19,6 +21,8 @@ type listedTag struct {
 	Name           string     `json:"name" example:"3.22"`
 	Reversion      bool       `json:"reversion" doc:"Always false"`
 	StartTS        int64      `json:"start_ts" doc:"pushed_at in seconds since 1970"`
+	EndTS          int64      `json:"end_ts,omitempty" doc:"When the tag is deleted, in seconds since 1970. Missing: never"`
+	Expiration     string     `json:"expiration,omitempty" doc:"The same in Quay's form. Missing: never" example:"Mon, 02 Jan 2006 15:04:05 -0000"`
 	LastModified   string     `json:"last_modified" doc:"pushed_at in Quay's form" example:"Mon, 02 Jan 2006 15:04:05 -0000"`
 	ManifestDigest oci.Digest `json:"manifest_digest"`
 	IsManifestList bool       `json:"is_manifest_list"`
@@ -37,7 +41,10 @@ func newListedTag(t catalog.TagInfo, pulls map[string]pullstats.Pulls) listedTag
 	l := listedTag{
 		Name: t.Name, StartTS: t.PushedAt.Unix(), LastModified: quayTime(t.PushedAt), ManifestDigest: t.Digest,
 		IsManifestList: t.IsIndex, Size: t.Size, MediaType: t.MediaType, ArtifactType: t.ArtifactType,
-		Platforms: t.Platforms, CreatedAt: t.CreatedAt, PushedAt: t.PushedAt,
+		Platforms: t.Platforms, CreatedAt: t.CreatedAt, PushedAt: t.PushedAt, Expiration: quayTime(t.ExpiresAt),
+	}
+	if !t.ExpiresAt.IsZero() {
+		l.EndTS = t.ExpiresAt.Unix()
 	}
 	// One that was only asked for by HEAD has statistics, but no pull.
 	if p := pulls[t.Name]; p.Count > 0 || !p.Last.IsZero() {
@@ -189,14 +196,76 @@ func (a *api) pullsOf(ctx context.Context, page catalog.TagPage) map[string]pull
 	return pulls
 }
 
-// movedTag is the body of a request to point a tag to a manifest.
+// movedTag is the body of a request to change a tag.
 type movedTag struct {
-	ManifestDigest string `json:"manifest_digest" doc:"The manifest that the tag is to point to" example:"sha256:4bcff63911fcb4448bd4fdacec207030997caf25e9bea4045fa6c8c44de311d1"`
+	ManifestDigest string         `json:"manifest_digest,omitempty" doc:"The manifest that the tag is to point to" example:"sha256:4bcff63911fcb4448bd4fdacec207030997caf25e9bea4045fa6c8c44de311d1"`
+	Expiration     *tagExpiration `json:"expiration,omitempty"`
+}
+
+// tagExpiration is the date at which a tag is deleted, as a client has written it.
+type tagExpiration []byte
+
+// UnmarshalJSON keeps the text. It isn't called for null: see movedTag.UnmarshalJSON.
+func (e *tagExpiration) UnmarshalJSON(b []byte) error {
+	*e = bytes.Clone(b)
+	return nil
+}
+
+// Schema describes the date.
+func (tagExpiration) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		Description: "When the tag is to be deleted: seconds since 1970, or text such as 2030-01-02T15:04:05Z or what a list of tags has. Null: never",
+		Examples:    []any{1893596645},
+	}
+}
+
+// UnmarshalJSON tells a date that is null from one that is left out.
+func (b *movedTag) UnmarshalJSON(text []byte) error {
+	type plain movedTag
+	if err := json.Unmarshal(text, (*plain)(b)); err != nil {
+		return err
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(text, &members); err != nil {
+		return err
+	}
+	if given, ok := members["expiration"]; ok {
+		b.Expiration = (*tagExpiration)(&given)
+	}
+	return nil
+}
+
+// time is the date, zero for null.
+func (e tagExpiration) time() (at time.Time, err error) {
+	bad := refusal(http.StatusBadRequest, "expiration: %.100s is neither a number of seconds since 1970, nor a time like 2030-01-02T15:04:05Z, nor null", []byte(e)).
+		WithDetail(map[string]string{"field": "expiration"})
+	var value any
+	if json.Unmarshal(e, &value) != nil {
+		return at, bad
+	}
+	switch v := value.(type) {
+	case nil:
+		return at, nil
+	case float64:
+		if v > float64(catalog.MaxExpiration.Unix()) || v < 0 {
+			v = max(0, min(v, float64(catalog.MaxExpiration.Unix())+1))
+		}
+		at = time.UnixMilli(int64(v * 1000)).UTC()
+	case string:
+		if at, err = time.Parse(time.RFC3339, v); err != nil {
+			if at, err = time.Parse(time.RFC1123Z, v); err != nil {
+				return at, bad
+			}
+		}
+	default:
+		return at, bad
+	}
+	return at, catalog.CheckExpiration(at)
 }
 
 // TransformSchema adds what a tag that was read has besides.
 func (movedTag) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "name", "reversion", "start_ts", "last_modified", "is_manifest_list", "size", "media_type", "artifact_type",
+	return readOnly(s, "name", "reversion", "start_ts", "end_ts", "last_modified", "is_manifest_list", "size", "media_type", "artifact_type",
 		"platforms", "created_at", "pushed_at", "last_pulled_at", "pull_count", "pull_count_display")
 }
 
@@ -228,6 +297,30 @@ func (a *api) addTag() {
 	a.addTagChanges()
 }
 
+// changeTag moves a tag, sets its date, or both.
+func (a *api) changeTag(ctx context.Context, tag TagInput, change movedTag) error {
+	var expires time.Time
+	if change.Expiration != nil {
+		var err error
+		if expires, err = change.Expiration.time(); err != nil {
+			return err
+		}
+	}
+	if change.ManifestDigest != "" || change.Expiration == nil {
+		d, err := oci.ParseDigest(change.ManifestDigest)
+		if err != nil {
+			return refusal(http.StatusBadRequest, "manifest_digest: %v", err)
+		}
+		if err := a.server.catalog.PointTag(ctx, tag.Repository, tag.Tag, d); err != nil {
+			return err
+		}
+	}
+	if change.Expiration == nil {
+		return nil
+	}
+	return a.server.catalog.SetTagExpiration(ctx, tag.Repository, tag.Tag, expires)
+}
+
 type deleteTagInput struct {
 	TagInput
 	Override bool `query:"override_protection" doc:"Delete the tag though it is protected"`
@@ -249,8 +342,10 @@ func (a *api) addTagChanges() {
 	type moveOutput struct{ Body string }
 	add(a, AccessPush, huma.Operation{
 		OperationID: "changeTag", Method: http.MethodPut, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},
-		Summary:       "Create or move a tag",
-		Description:   "Points a tag to a manifest that is in the repository. A protected tag stays where it is: 409.",
+		Summary: "Create or move a tag, or have it deleted at a date",
+		Description: "With manifest_digest: points the tag to a manifest that is in the repository. A protected tag stays where it is: 409. " +
+			"With expiration: the tag is deleted at that date, within a minute. Whoever pushes the tag again, or moves it, takes the date away; " +
+			"so does a rule that protects the tag by then. With both, the date is that of the tag that was moved.",
 		DefaultStatus: http.StatusCreated,
 		Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge,
 			http.StatusUnsupportedMediaType},
@@ -258,11 +353,7 @@ func (a *api) addTagChanges() {
 		if err := oci.ValidateTag(in.Tag); err != nil {
 			return nil, tagInvalid(in.Tag, err)
 		}
-		d, err := oci.ParseDigest(in.Body.ManifestDigest)
-		if err != nil {
-			return nil, refusal(http.StatusBadRequest, "manifest_digest: %v", err)
-		}
-		return &moveOutput{"Updated"}, a.server.catalog.PointTag(ctx, in.Repository, in.Tag, d)
+		return &moveOutput{"Updated"}, a.changeTag(ctx, in.TagInput, in.Body)
 	})
 	add(a, AccessDelete, huma.Operation{
 		OperationID: "deleteFullTag", Method: http.MethodDelete, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},

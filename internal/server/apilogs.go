@@ -181,7 +181,7 @@ func newLogEntry(e audit.Entry) logEntry {
 		actor = audit.ActorAutoprune
 	}
 	switch {
-	case actor == audit.ActorAutoprune:
+	case actor == audit.ActorAutoprune, actor == audit.ActorExpiration:
 		out.Performer = &LogPerformer{"worker", actor, false}
 		tell("performer", actor) // where Quay has it
 	case actor != "":

@@ -1,0 +1,49 @@
+package autoprune
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+// ExpirerOptions are those of the worker that deletes tags at the date that they have.
+type ExpirerOptions struct {
+	Catalog *catalog.Catalog // required
+	Log     *slog.Logger     // default slog.Default()
+	Worker  *worker.Metrics  // nil: none
+}
+
+// NewExpirer makes the worker that deletes tags at the date that they have. It looks at
+// the next date, and at least once a minute, since another process may have set one. Any
+// number of processes may have one: see [catalog.Catalog.ExpireTags].
+func NewExpirer(o ExpirerOptions) (*worker.Loop, error) {
+	if o.Catalog == nil {
+		return nil, errors.New("autoprune: the worker of expirations needs a catalog")
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return worker.New(worker.Options{
+		Name: "tag_expiration", Log: o.Log, Metrics: o.Worker,
+		Batch: func(ctx context.Context) (bool, error) {
+			ctx = audit.WithSource(ctx, audit.Source{Actor: audit.ActorExpiration})
+			done, err := o.Catalog.ExpireTags(ctx)
+			if done.Deleted+done.Kept > 0 {
+				o.Log.InfoContext(ctx, "tags have expired", "deleted", done.Deleted, "kept_because_protected", done.Kept)
+			}
+			return done.More, err
+		},
+		Next: func(ctx context.Context) (time.Duration, error) {
+			next, some, err := o.Catalog.NextExpiration(ctx)
+			if err != nil || !some {
+				return worker.MaxIdle, err
+			}
+			return max(next, 0), nil
+		},
+	}), nil
+}

@@ -1,0 +1,236 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// SetTagExpiration gives a tag the date at which it is to be deleted, the zero time for
+// none. A push of the tag takes the date away, also one of the same manifest. Errors:
+// NAME_UNKNOWN, MANIFEST_UNKNOWN; DENIED, with status 409, for a protected tag, which has
+// none.
+//
+// The row of the tag is locked before it is changed, as a put and a deletion do it.
+func (c *Catalog) SetTagExpiration(ctx context.Context, path, tag string, at time.Time) error {
+	c.cache.dropAll(path) // the repository may be another one by now
+	r, err := c.lookUp(ctx, path)
+	if err != nil {
+		return err
+	}
+	err = c.deletingTags(ctx, func(rules *protection) error {
+		if rule := rules.of(r, tag); rule != nil && !at.IsZero() {
+			return rule.refusal(path, tag, "given a date of expiration", "delete it by hand when it is time")
+		}
+		return c.db.Tx(ctx, func(tx pgx.Tx) error {
+			return c.setExpiration(ctx, tx, r, path, tag, at, rules.version)
+		})
+	})
+	switch {
+	case db.Code(err) == stateRepositoryGone:
+		return nameUnknown(path)
+	case err != nil && !isAnswer(err):
+		return fmt.Errorf("setting the expiration of tag %s of %s: %w", tag, path, err)
+	}
+	return err
+}
+
+func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, path, tag string, at time.Time, version string) error {
+	var old *time.Time
+	b := new(batch)
+	b.exec(lockRepository, r.namespace, r.id, path)
+	b.row([]any{&old, nil}, `
+		SELECT expires_at, `+sameRules("$4")+` FROM (
+			SELECT expires_at FROM tags
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 FOR UPDATE) t`,
+		r.namespace, r.id, tag, version)
+	err := tx.SendBatch(ctx, &b.Batch).Close()
+	switch {
+	case isNoRows(err):
+		return manifestUnknown(path, tag)
+	case err != nil:
+		return err
+	case old == nil && at.IsZero(), old != nil && old.Equal(at):
+		return nil
+	}
+	_, err = tx.Exec(ctx, `
+		WITH changed AS (
+			UPDATE tags SET expires_at = $10 WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = $7
+			RETURNING name, manifest_id
+		), logged AS (`+c.entries(`
+			SELECT 'change_tag_expiration' AS kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository,
+				$6::bigint AS repository_id, t.name AS tag, m.digest,
+				jsonb_build_object('expiration_date', $10::timestamptz, 'old_expiration_date', $9::timestamptz) AS detail
+			FROM changed t CROSS JOIN LATERAL (
+				SELECT digest FROM manifests
+				WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = t.manifest_id OFFSET 0) m`)+`)
+		SELECT FROM changed`, c.who(ctx, r.namespace, r.id, tag, path, old, orNull(at))...)
+	return err
+}
+
+// orNull is NULL for the zero time.
+func orNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// maxExpired is how many tags ExpireTags looks at in one call.
+const maxExpired = 200
+
+// Expired says what ExpireTags did.
+type Expired struct {
+	Deleted int  // tags
+	Kept    int  // protected tags, which have no date any more
+	More    bool // tags are due that it didn't look at
+}
+
+// ExpireTags deletes tags whose date has come, the earliest first. A tag that has been
+// protected since it got its date stays, without the date. Several processes may call it at
+// once: a tag that another one has locked is left to that one, or to the next call.
+//
+// The tags of a repository are one transaction, which locks its row, so that the
+// repository isn't deleted beside it, then the tags in the order of their names, as a put
+// does, and decides by what it has locked: a put that came first has taken the date away.
+func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
+	type due struct {
+		PruneTarget
+		name string
+	}
+	rows, err := c.db.Pool.Query(ctx, `
+		SELECT t.top_level_namespace_id, t.repository_id, COALESCE(r.path, ''), t.name FROM (
+			SELECT top_level_namespace_id, repository_id, name, expires_at FROM tags
+			WHERE expires_at <= now() ORDER BY expires_at LIMIT $1) t
+		LEFT JOIN live_repositories r ON r.id = t.repository_id AND r.top_level_namespace_id = t.top_level_namespace_id
+		ORDER BY t.expires_at`, maxExpired)
+	if err != nil {
+		return done, fmt.Errorf("looking for expired tags: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d due, err error) {
+		err = row.Scan(&d.NamespaceID, &d.ID, &d.Path, &d.name)
+		return d, err
+	})
+	if err != nil {
+		return done, fmt.Errorf("looking for expired tags: %w", err)
+	}
+	var order []PruneTarget
+	names := make(map[PruneTarget][]string)
+	for _, d := range list {
+		if names[d.PruneTarget] == nil {
+			order = append(order, d.PruneTarget)
+		}
+		names[d.PruneTarget] = append(names[d.PruneTarget], d.name)
+	}
+	for _, t := range order {
+		if t.Path == "" { // its rows are being drained
+			_, err := c.db.Pool.Exec(ctx, `
+				UPDATE tags SET expires_at = NULL WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($3::text[])`,
+				t.NamespaceID, t.ID, names[t])
+			if err != nil {
+				return done, fmt.Errorf("passing over tags of a deleted repository: %w", err)
+			}
+			continue
+		}
+		deleted, kept, err := c.expireIn(ctx, t, names[t])
+		if err != nil && db.Code(err) != stateRepositoryGone {
+			return done, fmt.Errorf("deleting expired tags of %s: %w", t.Path, err)
+		}
+		done.Deleted, done.Kept = done.Deleted+deleted, done.Kept+kept
+	}
+	done.More = len(list) == maxExpired && done.Deleted+done.Kept > 0
+	return done, nil
+}
+
+// expireIn does so for tags of one repository.
+func (c *Catalog) expireIn(ctx context.Context, t PruneTarget, names []string) (deleted, kept int, err error) {
+	r := repository{namespace: t.NamespaceID, id: t.ID}
+	err = c.change(ctx, t.Path, c.cache.dropTags, func(ctx context.Context) error {
+		return c.deletingTags(ctx, func(rules *protection) error {
+			return c.db.Tx(ctx, func(tx pgx.Tx) error {
+				deleted, kept, err = c.expire(ctx, tx, r, t.Path, names, rules)
+				return err
+			})
+		})
+	})
+	return deleted, kept, err
+}
+
+func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path string, names []string, rules *protection) (deleted, kept int, err error) {
+	var locked []string
+	b := new(batch)
+	b.exec(lockRepository, r.namespace, r.id, path)
+	b.row([]any{&locked, nil}, `
+		SELECT COALESCE(array_agg(name), '{}'), `+sameRules("$4")+` FROM (
+			SELECT name FROM tags
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($3::text[]) AND expires_at <= now()
+			ORDER BY name FOR UPDATE SKIP LOCKED) t`, r.namespace, r.id, names, rules.version)
+	if err := tx.SendBatch(ctx, &b.Batch).Close(); err != nil {
+		return 0, 0, err
+	}
+	if len(locked) == 0 {
+		return 0, 0, nil
+	}
+	protected := rules.protected(r, locked)
+	err = tx.QueryRow(ctx, `
+		WITH old AS (
+			SELECT name, manifest_id, expires_at, name = ANY ($9::text[]) AS protected FROM tags
+			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = ANY ($7::text[])
+		), gone AS (
+			DELETE FROM tags WHERE top_level_namespace_id = $5 AND repository_id = $6
+				AND name = ANY ($7::text[]) AND name <> ALL ($9::text[])
+			RETURNING name
+		), kept AS (
+			UPDATE tags SET expires_at = NULL WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = ANY ($9::text[])
+			RETURNING name
+		), logged AS (`+c.entries(`
+			SELECT CASE WHEN o.protected THEN 'change_tag_expiration' ELSE 'delete_tag' END AS kind,
+				split_part($8::text, '/', 1) AS namespace, $8::text AS repository, $6::bigint AS repository_id, o.name AS tag, m.digest,
+				CASE WHEN o.protected
+					THEN jsonb_build_object('expiration_date', NULL, 'old_expiration_date', o.expires_at, 'reason', 'protected')
+					ELSE jsonb_build_object('expiration_date', o.expires_at, 'reason', 'expired') END AS detail
+			FROM old o CROSS JOIN LATERAL (
+				SELECT digest FROM manifests
+				WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = o.manifest_id OFFSET 0) m`)+`)
+		SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)`,
+		c.who(ctx, r.namespace, r.id, locked, path, protected)...).Scan(&deleted, &kept)
+	return deleted, kept, err
+}
+
+// NextExpiration is how long it is until the next tag is to be deleted, by the database's
+// clock; false: none is.
+func (c *Catalog) NextExpiration(ctx context.Context) (time.Duration, bool, error) {
+	var seconds *float64
+	err := c.db.Pool.QueryRow(ctx, `
+		SELECT extract(epoch FROM (SELECT expires_at FROM tags WHERE expires_at IS NOT NULL ORDER BY expires_at LIMIT 1) - now())`).Scan(&seconds)
+	if err != nil || seconds == nil {
+		return 0, false, err
+	}
+	// What a date far ahead would overflow.
+	return time.Duration(min(*seconds, 1e9) * float64(time.Second)), true, nil
+}
+
+// expirationInvalid is the answer to a date that no tag can have.
+func expirationInvalid(format string, args ...any) error {
+	return oci.Errorf(oci.Unsupported, "expiration: "+format, args...).WithStatus(400).WithDetail(map[string]string{"field": "expiration"})
+}
+
+// MaxExpiration is the last date that a tag can have.
+var MaxExpiration = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+
+// CheckExpiration refuses a date that has passed already, by this process's clock, or that
+// comes after MaxExpiration.
+func CheckExpiration(at time.Time) error {
+	switch {
+	case !at.After(time.Now()):
+		return expirationInvalid("%s has passed already; null takes the date away", at.UTC().Format(time.RFC3339))
+	case at.After(MaxExpiration):
+		return expirationInvalid("it is after the year %d", MaxExpiration.Year())
+	}
+	return nil
+}
