@@ -181,6 +181,26 @@ func TestHostsOfAListener(t *testing.T) {
 	}
 }
 
+// TestAnnounceExternalURL: what is told to push to is what clients reach.
+func TestAnnounceExternalURL(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t, "PURSER_HTTP_EXTERNAL_URL=https://registry.example.com")
+	socks, err := listen(t.Context(), cfg.HTTP, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socks.close()
+	var out bytes.Buffer
+	if err := announce(&out, cfg, socks); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"  registry  http://127.0.0.1:", "  external  https://registry.example.com\n", "docker push registry.example.com/alpine\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q isn't in\n%s", want, out.String())
+		}
+	}
+}
+
 func TestOrigins(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -203,7 +204,7 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	handler, err := server.New(server.Options{
 		Catalog: c, Autoprune: pruner, Store: p.store, StoreTrouble: storeTrouble(cfg.Storage), WrongStore: p.store.Wrong, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
-		Limits: p.limits.server(), Proxies: proxies(cfg.HTTP), BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, UploadMaxAge: cfg.Uploads.MaxAge, Tracing: p.tracing,
+		Limits: p.limits.server(), Proxies: proxies(cfg.HTTP), ExternalURL: cfg.HTTP.ExternalURL, BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, UploadMaxAge: cfg.Uploads.MaxAge, Tracing: p.tracing,
 		Audit: audit.New(p.db), Recorder: p.pulls.recorder,
 		Pulls: statistics, PullStats: p.pulls.sync, RedisPulls: p.pulls.flush,
 		LooseKeys: &server.LooseKeys{Database: &p.keys.databases[0], Worker: keys},
@@ -397,6 +398,10 @@ func announce(out io.Writer, cfg *config.Config, socks *sockets) error {
 		scheme = "https://"
 	}
 	text := "Purser is ready.\n  registry  " + scheme + host + "\n"
+	if external := cfg.HTTP.ExternalURL; external != "" {
+		text += "  external  " + external + "\n"
+		_, host, _ = strings.Cut(external, "://")
+	}
 	if socks.debug != nil {
 		text += "  debug     http://" + reachable(socks.debug) + "\n"
 	}

@@ -95,7 +95,10 @@ func (c *Config) validateHTTP(report reporter) {
 		report("http.proxy_protocol", "http.trusted_proxies is empty, so no header would be believed; name the addresses of the proxies there")
 	}
 	if h.ExternalURL != "" {
-		if _, err := parseHTTPURL(h.ExternalURL); err != nil {
+		u, err := url.Parse(h.ExternalURL)
+		if err == nil && u.Host != "" && strings.Trim(u.Path, "/") != "" {
+			report("http.external_url", "it may not have a path: clients look for a registry at the root of a host, at /v2/; give it a host of its own")
+		} else if _, err := parseHTTPURL(h.ExternalURL); err != nil {
 			report("http.external_url", "%v", err)
 		} else if strings.HasSuffix(h.ExternalURL, "/") {
 			report("http.external_url", "remove the slash at its end")

@@ -64,6 +64,9 @@ func newAPI(s *Server) *api {
 		// What is misspelt must not run as something else: a dry run as a real one.
 		RejectUnknownQueryParameters: true,
 	}, a)
+	if s.external != nil {
+		a.huma.OpenAPI().Servers = []*huma.Server{{URL: s.external.url}}
+	}
 	a.addDocument()
 	a.addPage()
 	a.addErrorTypes()

@@ -202,7 +202,7 @@ func addRuns[B, R, V any](a *api, rs *runs[R], text runTexts, start func(context
 			return nil, err
 		}
 		status, report := r.view()
-		return &startOutput{apiRoot + text.path + "/" + status.ID, view(status, report)}, nil
+		return &startOutput{observed(ctx).base + apiRoot + text.path + "/" + status.ID, view(status, report)}, nil
 	})
 	add(a, AccessAdmin, huma.Operation{
 		OperationID: "get" + text.name, Method: http.MethodGet, Path: text.path + "/{id}", Tags: []string{text.tag},

@@ -49,7 +49,7 @@ func (c *call) text(name string) (string, error) {
 
 // next points to the rest of a list (RFC 5988).
 func (c *call) next(path string, q url.Values) {
-	c.Header().Set("Link", fmt.Sprintf(`<%s?%s>; rel="next"`, path, q.Encode()))
+	c.Header().Set("Link", fmt.Sprintf(`<%s%s?%s>; rel="next"`, observed(c.r.Context()).base, path, q.Encode()))
 }
 
 // listTags answers with a repository's tags in the order of their bytes

@@ -126,10 +126,10 @@ func (s *Server) putManifest(c *call) error {
 	return nil
 }
 
-// created answers 201 without a body.
-func (c *call) created(location string) {
+// created answers 201 without a body: what was made is at this path.
+func (c *call) created(path string) {
 	h := c.Header()
-	h.Set("Location", location)
+	h.Set("Location", observed(c.r.Context()).base+path)
 	h.Set("Content-Length", "0")
 	c.WriteHeader(http.StatusCreated)
 }

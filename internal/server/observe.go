@@ -39,6 +39,7 @@ type observation struct {
 	told    bool        // err is in the log, in a line of its own
 	trips   *db.Counter // to the database
 	client  string      // whose limits count
+	base    string      // of the URLs in the answer
 	proxy   string      // the address that r had, if a proxy has named the client
 	lease   *limit.Lease
 	drained bool // nothing more of the body will come
@@ -102,7 +103,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		o := &observation{ResponseWriter: w, id: requestID(r), route: "none", method: "any", drained: r.ContentLength == 0,
 			sending: s.newSending(w)}
 		remote := s.remote(r, o)
-		o.client = limit.Client(remote)
+		o.client, o.base = limit.Client(remote), s.external.base(r, o.proxy != "")
 		if s.opt.Tracing { // a span has the first entry of X-Forwarded-For, whoever wrote it
 			trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("client.address", clientAddress(remote)))
 		}

@@ -89,6 +89,9 @@ type Options struct {
 	// Origins are the sites, "https://registry.example.com", whose pages may change
 	// something, besides those of the request's own host.
 	Origins []string
+	// ExternalURL is the scheme and host under which clients reach the registry. The URLs
+	// in answers to such clients begin with it. "": they are paths.
+	ExternalURL string
 	// Authorize says whether a request may have an access; nil: everybody may.
 	// Its error is the answer, UNAUTHORIZED or DENIED.
 	Authorize func(r *http.Request, a Access, repository string) error
@@ -112,6 +115,7 @@ type Server struct {
 	origin     *http.CrossOriginProtection
 	started    time.Time
 	handler    http.Handler
+	external   *external
 	ambiguous  sync.Once // tells that two headers name different clients
 	// redirected are keys of objects that were seen in the store not long ago.
 	redirected *otter.Cache[string, struct{}]
@@ -155,7 +159,11 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opt: o, log: o.Log, catalog: o.Catalog, store: o.Store, metrics: m,
+	external, err := parseExternal(o.ExternalURL)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{opt: o, log: o.Log, catalog: o.Catalog, store: o.Store, metrics: m, external: external,
 		uploads: newUploads(o.Catalog, o.UploadMaxAge), origin: http.NewCrossOriginProtection(), started: time.Now(),
 		redirected: otter.Must(&otter.Options[string, struct{}]{
 			MaximumSize: redirectedMax, ExpiryCalculator: otter.ExpiryWriting[string, struct{}](redirectedAge),

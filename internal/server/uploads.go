@@ -112,7 +112,7 @@ func (c *call) uploadState(u catalog.Upload, status int) {
 
 func (c *call) uploadHeaders(u catalog.Upload) {
 	h, name := c.Header(), c.names.name(u.ID).String()
-	h.Set("Location", "/v2/"+c.name+"/blobs/uploads/"+name)
+	h.Set("Location", observed(c.r.Context()).base+"/v2/"+c.name+"/blobs/uploads/"+name)
 	h.Set("Range", "0-"+strconv.FormatInt(max(u.Size-1, 0), 10))
 	h.Set("Docker-Upload-Uuid", name)
 }
