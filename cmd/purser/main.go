@@ -56,12 +56,13 @@ func newRoot(environ []string) *cobra.Command {
 	}
 	root.Version = readBuild().version
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.CompletionOptions.HiddenDefaultCmd = false
 	src := &source{environ: environ}
 	src.addFlags(root.PersistentFlags())
 	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), policyCommand(src), pruneCommand(src), looseCommand(src), checkCommand(src), storeCommand(src), configCommand(src), versionCommand())
 	root.AddCommand(namespaceCommand(src), repoCommand(src), tagCommand(src), auditCommand(src), pullsCommand(src), protectionCommand(src))
 	checkUsage(root)
+	src.complete(root)
 	return root
 }
 
