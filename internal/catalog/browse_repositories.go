@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,12 +19,17 @@ type RepositoryInfo struct {
 	// PushedAt is when a tag that is there was last pushed, nil when there is none.
 	PushedAt *time.Time `json:"pushed_at"`
 	Tags     Count      `json:"tags"` // counted up to 1000
+	// Visibility is what was asked for, see SetVisibility.
+	Visibility string `json:"visibility"`
+	Starred    bool   `json:"starred"`
 }
 
 // RepositoryQuery asks for a page of repositories.
 type RepositoryQuery struct {
 	NameFilter
 	Namespace  string // "": all
+	Visibility string // "": any
+	Starred    bool   // only those with a star
 	ByCreation bool   // in the order of creation, not of names
 	Descending bool
 	After      *RepositoryPlace // nil: from the beginning
@@ -36,12 +42,23 @@ type RepositoryPlace struct {
 	ID   int64  `json:"i,omitempty"`
 }
 
+// foundRepository is a repository of which a page may be made.
+type foundRepository struct {
+	RepositoryPlace
+	Visibility string
+	Starred    bool
+}
+
+func (q RepositoryQuery) takes(r foundRepository) bool {
+	return q.selects(r.Path) && (q.Visibility == "" || q.Visibility == r.Visibility) && (!q.Starred || r.Starred)
+}
+
 // BrowseRepositories lists repositories. Next is the After of the next page, nil
 // when there is none. A page looks at a bounded number of names, so with Contains,
-// or with Prefix in the order of creation, it may hold less than Limit and still
-// have a next one. Error: NAME_UNKNOWN of the namespace.
+// Visibility or Starred, or with Prefix in the order of creation, it may hold less than
+// Limit and still have a next one. Error: NAME_UNKNOWN of the namespace.
 func (c *Catalog) BrowseRepositories(ctx context.Context, q RepositoryQuery) (list []RepositoryInfo, next *RepositoryPlace, err error) {
-	limit := bound(0, q.Limit, q.Contains == "" && (!q.ByCreation || q.Prefix == ""))
+	limit := bound(0, q.Limit, q.Contains == "" && q.Visibility == "" && !q.Starred && (!q.ByCreation || q.Prefix == ""))
 	find := c.repositoriesByName
 	if q.ByCreation {
 		find = c.repositoriesByCreation
@@ -56,16 +73,19 @@ func (c *Catalog) BrowseRepositories(ctx context.Context, q RepositoryQuery) (li
 	if err != nil {
 		return nil, nil, fmt.Errorf("listing repositories: %w", err)
 	}
-	page, last := pick(found, func(p RepositoryPlace) bool { return q.selects(p.Path) }, 0, q.Limit, limit)
+	page, last := pick(found, q.takes, 0, q.Limit, limit)
 	if list, err = c.repositoryInfos(ctx, page); err != nil {
 		return nil, nil, fmt.Errorf("listing repositories: %w", err)
 	}
-	return list, last, nil
+	if last != nil {
+		next = &last.RepositoryPlace
+	}
+	return list, next, nil
 }
 
 // repositoriesByName finds repositories in the order of their names. One may be
 // called like its namespace; the others are below it.
-func (c *Catalog) repositoriesByName(ctx context.Context, q RepositoryQuery, _ int64, limit int) ([]RepositoryPlace, error) {
+func (c *Catalog) repositoriesByName(ctx context.Context, q RepositoryQuery, _ int64, limit int) ([]foundRepository, error) {
 	from, to := q.Prefix, q.Prefix+afterNames
 	if q.Namespace != "" {
 		from, to = max(from, q.Namespace+"/"), min(to, q.Namespace+"0") // 0 comes after /
@@ -78,19 +98,20 @@ func (c *Catalog) repositoriesByName(ctx context.Context, q RepositoryQuery, _ i
 		after = q.After.Path
 	}
 	rows, err := c.db.Pool.Query(ctx, fmt.Sprintf(`
-		SELECT path, id FROM (
-			(SELECT path, id FROM live_repositories WHERE path = $1 AND path %[1]s $2)
+		SELECT path, id, visibility, starred_at IS NOT NULL FROM (
+			(SELECT path, id, top_level_namespace_id FROM live_repositories WHERE path = $1 AND path %[1]s $2)
 			UNION ALL
-			(SELECT path, id FROM live_repositories WHERE path %[1]s $2 AND path >= $3 AND path < $4
+			(SELECT path, id, top_level_namespace_id FROM live_repositories WHERE path %[1]s $2 AND path >= $3 AND path < $4
 			 ORDER BY path %[2]s LIMIT $5)) both_kinds
+		CROSS JOIN LATERAL (SELECT visibility, starred_at FROM repositories s WHERE s.id = both_kinds.id OFFSET 0) s
 		ORDER BY path %[2]s LIMIT $5`, compare, order), q.Namespace, after, from, to, limit)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[RepositoryPlace])
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[foundRepository])
 }
 
-func (c *Catalog) repositoriesByCreation(ctx context.Context, q RepositoryQuery, namespace int64, limit int) ([]RepositoryPlace, error) {
+func (c *Catalog) repositoriesByCreation(ctx context.Context, q RepositoryQuery, namespace int64, limit int) ([]foundRepository, error) {
 	compare, order, after := ">", "ASC", int64(0)
 	if q.Descending {
 		compare, order, after = "<", "DESC", math.MaxInt64
@@ -103,15 +124,18 @@ func (c *Catalog) repositoriesByCreation(ctx context.Context, q RepositoryQuery,
 		args, where = append(args, namespace), "AND top_level_namespace_id = $3"
 	}
 	rows, err := c.db.Pool.Query(ctx, fmt.Sprintf(
-		"SELECT path, id FROM live_repositories WHERE id %s $1 %s ORDER BY id %s LIMIT $2", compare, where, order), args...)
+		`SELECT path, f.id, visibility, starred_at IS NOT NULL
+		FROM (SELECT path, id FROM live_repositories WHERE id %s $1 %s ORDER BY id %s LIMIT $2) f
+		CROSS JOIN LATERAL (SELECT visibility, starred_at FROM repositories s WHERE s.id = f.id OFFSET 0) s
+		ORDER BY f.id %[3]s`, compare, where, order), args...)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[RepositoryPlace])
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[foundRepository])
 }
 
 // repositoryInfos tells of repositories. Those that are gone are left out.
-func (c *Catalog) repositoryInfos(ctx context.Context, places []RepositoryPlace) ([]RepositoryInfo, error) {
+func (c *Catalog) repositoryInfos(ctx context.Context, places []foundRepository) ([]RepositoryInfo, error) {
 	ids := make([]int64, len(places))
 	for i, p := range places {
 		ids[i] = p.ID
@@ -134,6 +158,8 @@ func (c *Catalog) repositoryInfos(ctx context.Context, places []RepositoryPlace)
 		var tags int64
 		err = row.Scan(&i.ID, &i.Path, &i.CreatedAt, &tags, &i.PushedAt)
 		i.CreatedAt, i.PushedAt, i.Tags = i.CreatedAt.UTC(), utc(i.PushedAt), upTo(tags)
+		place := slices.IndexFunc(places, func(f foundRepository) bool { return f.ID == i.ID })
+		i.Visibility, i.Starred = places[place].Visibility, places[place].Starred
 		return i, err
 	})
 }
@@ -163,6 +189,9 @@ type RepositoryDetails struct {
 	Tags      int64      `json:"tags"`
 	Manifests int64      `json:"manifests"`
 	Size      Size       `json:"size"`
+	// Visibility is what was asked for, see SetVisibility.
+	Visibility string `json:"visibility"`
+	Starred    bool   `json:"starred"`
 }
 
 // DescribeRepository tells of a repository. Error: NAME_UNKNOWN.
@@ -175,9 +204,10 @@ func (c *Catalog) DescribeRepository(ctx context.Context, path string) (d Reposi
 			(SELECT count(*) FROM tags
 			 WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id),
 			(SELECT count(*) FROM manifests
-			 WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id)
-		FROM live_repositories r`+lastPushed+`
-		WHERE r.path = $1`, path).Scan(&namespace, &d.ID, &d.CreatedAt, &d.PushedAt, &d.Tags, &d.Manifests)
+			 WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id),
+			s.visibility, s.starred_at IS NOT NULL
+		FROM live_repositories r CROSS JOIN LATERAL (SELECT * FROM repositories WHERE id = r.id OFFSET 0) s`+lastPushed+`
+		WHERE r.path = $1`, path).Scan(&namespace, &d.ID, &d.CreatedAt, &d.PushedAt, &d.Tags, &d.Manifests, &d.Visibility, &d.Starred)
 	switch {
 	case isNoRows(err):
 		return d, nameUnknown(path)

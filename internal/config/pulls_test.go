@@ -80,3 +80,19 @@ func TestRedisSettings(t *testing.T) {
 		t.Errorf("%s shows the password", c.Redis.URL)
 	}
 }
+
+// Quay's variables of auto-pruning stand for the settings where these aren't set.
+func TestQuaysAutoPruneVariables(t *testing.T) {
+	t.Parallel()
+	c, err := Load("", []string{"FEATURE_AUTO_PRUNE=false", "AUTO_PRUNING_POLL_PERIOD=45"})
+	if err != nil || c.Autoprune.Enabled || c.Autoprune.Interval != 45*time.Second {
+		t.Errorf("%+v, %v", c.Autoprune, err)
+	}
+	c, err = Load("", []string{"FEATURE_AUTO_PRUNE=false", "PURSER_AUTOPRUNE_ENABLED=true"})
+	if err != nil || !c.Autoprune.Enabled {
+		t.Errorf("%+v, %v", c.Autoprune, err)
+	}
+	if _, err = Load("", []string{"AUTO_PRUNING_POLL_PERIOD=soon"}); err == nil || !strings.Contains(err.Error(), "AUTO_PRUNING_POLL_PERIOD") {
+		t.Errorf("soon: %v", err)
+	}
+}

@@ -16,9 +16,9 @@ type Autoprune struct {
 
 // autopruneSettings are about auto-pruning.
 var autopruneSettings = []setting{
-	{key: "autoprune.enabled", def: "true", field: func(c *Config) field { return boolField{&c.Autoprune.Enabled} }},
-	{key: "autoprune.interval", def: "30s", field: func(c *Config) field {
-		return durationField{&c.Autoprune.Interval, time.Second, time.Hour}
+	{key: "autoprune.enabled", def: "true", also: "FEATURE_AUTO_PRUNE", field: func(c *Config) field { return boolField{&c.Autoprune.Enabled} }},
+	{key: "autoprune.interval", def: "30s", also: "AUTO_PRUNING_POLL_PERIOD", field: func(c *Config) field {
+		return secondsField{durationField{&c.Autoprune.Interval, time.Second, time.Hour}}
 	}},
 	{key: "autoprune.keep_runs", def: "90d", field: func(c *Config) field {
 		return durationField{&c.Autoprune.KeepRuns, time.Minute, maxDuration}

@@ -75,6 +75,8 @@ func newAPI(s *Server) *api {
 	a.addNamespaces()
 	a.addRepositoryList()
 	a.addRepository()
+	a.addVisibility()
+	a.addStars()
 	a.addTagList()
 	a.addTag()
 	a.addManifest()

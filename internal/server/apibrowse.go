@@ -97,7 +97,7 @@ func checkNamespace(field, name string) error {
 func (a *api) addNamespaces() {
 	type listInput struct {
 		NameFilter
-		Limit int `query:"limit" minimum:"1" maximum:"100" default:"50" doc:"How many on a page at most"`
+		Limit int `query:"limit" minimum:"1" default:"50" doc:"How many on a page at most. More than 100 counts as 100"`
 	}
 	type namespaceList struct {
 		Namespaces []catalog.NamespaceInfo `json:"namespaces" nullable:"false"`
@@ -117,7 +117,7 @@ func (a *api) addNamespaces() {
 		if _, err := parseCursor(in.NextPage, "namespace", &after); err != nil {
 			return nil, err
 		}
-		found, next, err := a.server.catalog.Namespaces(ctx, f, after, in.Limit)
+		found, next, err := a.server.catalog.Namespaces(ctx, f, after, min(in.Limit, 100))
 		if err != nil {
 			return nil, err
 		}

@@ -18,7 +18,9 @@ type QuayRepository struct {
 	Namespace   string  `json:"namespace" doc:"The first part of its name" example:"library"`
 	Name        string  `json:"name" doc:"The other parts; empty where there are none" example:"alpine"`
 	Description *string `json:"description" doc:"Always null"`
-	IsPublic    bool    `json:"is_public" doc:"Whether anybody may pull"`
+	IsPublic    bool    `json:"is_public" doc:"Whether anybody may pull: true as long as nobody logs in, whatever visibility says"`
+	Visibility  string  `json:"visibility" enum:"public,private" doc:"What was asked for. Nothing holds to private while there are no accounts"`
+	IsStarred   bool    `json:"is_starred" doc:"Whether it has a star: one for all, while there are no accounts"`
 	Kind        string  `json:"kind" enum:"image"`
 	State       string  `json:"state" enum:"NORMAL"`
 	Repository  string  `json:"repository" doc:"Its whole name" example:"library/alpine"`
@@ -27,11 +29,11 @@ type QuayRepository struct {
 	PushedAt  *time.Time `json:"pushed_at" doc:"When a tag was last made, moved or pushed again, of those that are there; null: there is none"`
 }
 
-func quayRepositoryOf(path string, created time.Time, pushed *time.Time) QuayRepository {
+func quayRepositoryOf(path string, created time.Time, pushed *time.Time, visibility string, starred bool) QuayRepository {
 	namespace, name, _ := strings.Cut(path, "/")
 	return QuayRepository{
 		Namespace: namespace, Name: name, IsPublic: true, Kind: "image", State: "NORMAL", Repository: path,
-		CreatedAt: created, PushedAt: pushed,
+		CreatedAt: created, PushedAt: pushed, Visibility: visibility, IsStarred: starred,
 	}
 }
 
@@ -54,10 +56,12 @@ type repositoryListInput struct {
 	NameFilter
 	Namespace    string `query:"namespace" doc:"Only those of this namespace" example:"library"`
 	Sort         string `query:"sort" enum:"name,-name,created,-created" default:"name" doc:"The order; with - the other way round"`
-	Limit        int    `query:"limit" minimum:"1" maximum:"100" default:"50" doc:"How many on a page at most"`
+	Limit        int    `query:"limit" minimum:"1" default:"50" doc:"How many on a page at most. More than 100 counts as 100"`
 	LastModified bool   `query:"last_modified" doc:"Tell last_modified"`
 	Public       bool   `query:"public" doc:"Quay's clients send it; all repositories that one may see are listed anyway"`
 	Kind         string `query:"repo_kind" enum:"image" default:"image" doc:"There is one kind"`
+	Visibility   string `query:"visibility" enum:"public,private" doc:"Only those of which this was asked for. A page looks at 20,000 names at most"`
+	Starred      bool   `query:"starred" doc:"Only those with a star. A page looks at 20,000 names at most"`
 }
 
 func (in *repositoryListInput) query() (q catalog.RepositoryQuery, err error) {
@@ -70,7 +74,8 @@ func (in *repositoryListInput) query() (q catalog.RepositoryQuery, err error) {
 		}
 	}
 	sort, descending := strings.CutPrefix(in.Sort, "-")
-	q.ByCreation, q.Descending, q.Limit = sort == "created", descending, in.Limit
+	q.ByCreation, q.Descending, q.Limit = sort == "created", descending, min(in.Limit, 100)
+	q.Visibility, q.Starred = in.Visibility, in.Starred
 	after := new(catalog.RepositoryPlace)
 	given, err := parseCursor(in.NextPage, "repository "+in.Sort, after)
 	if given {
@@ -100,7 +105,7 @@ func (a *api) addRepositoryList() {
 		}
 		out := repositoryList{Repositories: make([]listedRepository, 0, len(found))}
 		for _, r := range found {
-			item := listedRepository{QuayRepository: quayRepositoryOf(r.Path, r.CreatedAt, r.PushedAt), Tags: r.Tags}
+			item := listedRepository{QuayRepository: quayRepositoryOf(r.Path, r.CreatedAt, r.PushedAt, r.Visibility, r.Starred), Tags: r.Tags}
 			if in.LastModified && r.PushedAt != nil {
 				seconds := r.PushedAt.Unix()
 				item.LastModified = &seconds
@@ -118,7 +123,8 @@ func (a *api) addRepositoryList() {
 type newRepository struct {
 	Repository  string `json:"repository" minLength:"1" maxLength:"255" doc:"Its name below the namespace, or its whole name without one" example:"alpine"`
 	Namespace   string `json:"namespace,omitempty" maxLength:"255" example:"library"`
-	Visibility  string `json:"visibility,omitempty" enum:"public" doc:"As long as nobody logs in, all are public"`
+	Visibility  string `json:"visibility,omitempty" enum:"public,private" doc:"Default public. private is kept, and nothing holds to it while there are no accounts"`
+	Starred     bool   `json:"starred,omitempty" doc:"True: it gets a star"`
 	Description string `json:"description,omitempty" doc:"Quay's clients send it; nothing is done with it"`
 	Kind        string `json:"repo_kind,omitempty" enum:"image"`
 	// Name is in the body of who sends back a repository that was read, whose repository
@@ -128,7 +134,7 @@ type newRepository struct {
 
 // TransformSchema adds what a repository that was read has besides.
 func (newRepository) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
-	return readOnly(s, "is_public", "kind", "state", "created_at", "pushed_at", "last_modified", "tags", "tags_count", "manifests_count", "size")
+	return readOnly(s, "is_public", "is_starred", "kind", "state", "created_at", "pushed_at", "last_modified", "tags", "tags_count", "manifests_count", "size")
 }
 
 // path is the whole name of the repository.
@@ -175,7 +181,14 @@ func (a *api) addRepository() {
 			return nil, err
 		}
 		namespace, name, _ := strings.Cut(path, "/")
-		return &createOutput{createdRepository{namespace, name, "image"}}, a.server.catalog.CreateRepository(ctx, path)
+		err = a.server.catalog.CreateRepository(ctx, path)
+		if err == nil && in.Body.Visibility == catalog.Private {
+			err = a.server.catalog.SetVisibility(ctx, path, catalog.Private)
+		}
+		if err == nil && in.Body.Starred {
+			err = a.server.catalog.SetStar(ctx, path, true)
+		}
+		return &createOutput{createdRepository{namespace, name, "image"}}, err
 	})
 	type input struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
@@ -192,7 +205,7 @@ func (a *api) addRepository() {
 			return nil, err
 		}
 		return &output{describedRepository{
-			QuayRepository: quayRepositoryOf(d.Path, d.CreatedAt, d.PushedAt),
+			QuayRepository: quayRepositoryOf(d.Path, d.CreatedAt, d.PushedAt, d.Visibility, d.Starred),
 			Tags:           d.Tags, Manifests: d.Manifests, Size: d.Size,
 		}}, nil
 	})

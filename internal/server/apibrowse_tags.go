@@ -62,7 +62,7 @@ type tagListInput struct {
 	OnlyActive bool   `query:"onlyActiveTags" doc:"Quay's clients send it; tags that were deleted are in the log and not here"`
 	NotPulled  string `query:"not_pulled_for" maxLength:"64" doc:"Only tags that weren't pulled, asked for by HEAD or pushed for so long: a number and one of s, m, h, d, w and y. A page looks at 10,000 tags at most, so it may be short, even empty, and have a next one" example:"90d"`
 	Sort       string `query:"sort" enum:"name,-name,pushed,-pushed,size,-size,last_pulled,-last_pulled,pull_count,-pull_count" default:"-pushed" doc:"The order; with - the other way round"`
-	Limit      int    `query:"limit" minimum:"1" maximum:"100" default:"50" doc:"How many on a page at most"`
+	Limit      int    `query:"limit" minimum:"1" default:"50" doc:"How many on a page at most. More than 100 counts as 100"`
 	Page       int    `query:"page" minimum:"1" default:"1" doc:"Quay's way to ask for a page. Tags that come or go meanwhile move the others, and it ends after 10,000 tags: next_page is better"`
 
 	unused bool // not_pulled_for is there, if only empty
@@ -94,6 +94,7 @@ func (in *tagListInput) query() (q catalog.TagQuery, err error) {
 			return q, badQuery("specificTag", "%v", err)
 		}
 	}
+	in.Limit = min(in.Limit, 100)
 	sort, descending := strings.CutPrefix(in.Sort, "-")
 	q.Order, q.Descending, q.Limit = catalog.TagOrder(sort), descending, in.Limit
 	if sort == "last_pulled" || sort == "pull_count" {

@@ -123,7 +123,7 @@ func either(name, text, quays, day string, days int) (time.Time, error) {
 // LogPage is which part of a list is asked for.
 type LogPage struct {
 	NextPage string `query:"next_page" doc:"Where to go on: next_page of the answer before"`
-	Limit    int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"Most entries of the answer"`
+	Limit    int    `query:"limit" minimum:"1" default:"100" doc:"Most entries of the answer. More than 1000 counts as 1000"`
 }
 
 // LogPerformer is who did something, as Quay tells it. It is exported because JSON
@@ -224,7 +224,7 @@ func (a *api) logs(ctx context.Context, f audit.Filter, p LogPage) (*logList, er
 	}
 	out := &logList{StartTime: quayTime(f.From), EndTime: quayTime(f.To), Logs: []logEntry{}, NextPage: p.NextPage}
 	for range emptyPages {
-		entries, next, err := log.List(ctx, f, out.NextPage, p.Limit)
+		entries, next, err := log.List(ctx, f, out.NextPage, min(p.Limit, audit.MaxPage))
 		if errors.Is(err, audit.ErrCursor) {
 			return nil, badQuery("next_page", "%v", err)
 		}
@@ -323,6 +323,9 @@ func (a *api) addLogs() {
 		LogPage
 	}
 	type allExport struct{ LogFilter }
+	addLog(a, logTexts{"User", "/user", "the user's namespace, which is " + userNamespace + " as long as nobody logs in"},
+		func(in *allList) logRequest { return logRequest{userNamespace, "", in.LogFilter, in.LogPage} },
+		func(in *allExport) logRequest { return logRequest{userNamespace, "", in.LogFilter, LogPage{}} })
 	addLog(a, logTexts{"All", "/superuser", "the whole registry"},
 		func(in *allList) logRequest { return logRequest{"", "", in.LogFilter, in.LogPage} },
 		func(in *allExport) logRequest { return logRequest{"", "", in.LogFilter, LogPage{}} })

@@ -189,6 +189,7 @@ func (a *api) addPolicies() {
 		PolicyItem
 		PolicyBody
 	}](a, "/autoprunepolicy", "Default", "the registry's defaults")
+	a.addUserPolicies()
 	a.addPreviews()
 }
 
@@ -278,12 +279,12 @@ func warningHeaders(texts []string) []string {
 func (a *api) addPreviews() {
 	type namespaceInput struct {
 		PolicyOfNamespace
-		Limit int         `query:"limit" minimum:"1" maximum:"10000" default:"100" doc:"How many tags are told, of those that would go and of those that would stay"`
+		Limit int         `query:"limit" minimum:"1" default:"100" doc:"How many tags are told, of those that would go and of those that would stay. More than 10000 counts as 10000"`
 		Body  *policyText `required:"false"`
 	}
 	type repositoryInput struct {
 		PolicyOfRepository
-		Limit int         `query:"limit" minimum:"1" maximum:"10000" default:"100" doc:"How many tags are told, of those that would go and of those that would stay"`
+		Limit int         `query:"limit" minimum:"1" default:"100" doc:"How many tags are told, of those that would go and of those that would stay. More than 10000 counts as 10000"`
 		Body  *policyText `required:"false"`
 	}
 	type output struct{ Body *autoprune.Preview }
@@ -310,9 +311,9 @@ func (a *api) addPreviews() {
 		}
 	}
 	add(a, AccessAdmin, operation("a namespace", "Organization", "/organization/{orgname}"), func(ctx context.Context, in *namespaceInput) (*output, error) {
-		return preview(ctx, in.target(), in.Body, in.Limit)
+		return preview(ctx, in.target(), in.Body, min(in.Limit, 10_000))
 	})
 	add(a, AccessAdmin, operation("a repository", "Repository", "/repository/{repository}"), func(ctx context.Context, in *repositoryInput) (*output, error) {
-		return preview(ctx, in.target(), in.Body, in.Limit)
+		return preview(ctx, in.target(), in.Body, min(in.Limit, 10_000))
 	})
 }

@@ -90,7 +90,7 @@ func (a *api) addPruneRuns() {
 	type listInput struct {
 		Namespace string `query:"namespace" doc:"Runs of this namespace only; it may be gone"`
 		Cursor    string `query:"cursor" doc:"Where to go on: next of the page before"`
-		Limit     int    `query:"limit" minimum:"1" maximum:"500" default:"50" doc:"Runs per page"`
+		Limit     int    `query:"limit" minimum:"1" default:"50" doc:"Runs per page. More than 500 counts as 500"`
 	}
 	type listOutput struct {
 		Body struct {
@@ -102,7 +102,7 @@ func (a *api) addPruneRuns() {
 		OperationID: "listAutoPruneRuns", Method: http.MethodGet, Path: "/autoprune/runs", Tags: tags,
 		Summary: "List runs of auto-pruning, newest first",
 	}, func(ctx context.Context, in *listInput) (*listOutput, error) {
-		list, next, err := prune.Runs(ctx, in.Namespace, in.Cursor, in.Limit)
+		list, next, err := prune.Runs(ctx, in.Namespace, in.Cursor, min(in.Limit, 500))
 		out := new(listOutput)
 		out.Body.Runs, out.Body.Next = list, next
 		if list == nil {

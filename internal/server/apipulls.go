@@ -191,7 +191,7 @@ type pullPlace struct {
 func (a *api) addRepositoryPulls() {
 	type input struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
-		Limit      int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"How many tags and manifests on a page at most"`
+		Limit      int    `query:"limit" minimum:"1" default:"100" doc:"How many tags and manifests on a page at most. More than 1000 counts as 1000"`
 		NextPage   string `query:"next_page" doc:"Where the page begins, from the page before"`
 		Realtime
 	}
@@ -216,7 +216,7 @@ func (a *api) addRepositoryPulls() {
 		if _, err := parseCursor(in.NextPage, "pulls", &place); err != nil {
 			return nil, err
 		}
-		page, since, err := a.pullPage(ctx, in.Repository, place, in.Limit, in.Realtime)
+		page, since, err := a.pullPage(ctx, in.Repository, place, min(in.Limit, 1000), in.Realtime)
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,63 @@
+package catalog
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// Visibilities of a repository. They are what its owner asks for: as long as there are no
+// accounts, whoever reaches the registry may pull from every repository.
+const (
+	Public  = "public"
+	Private = "private"
+)
+
+// SetVisibility keeps what is asked for: Public or Private. Error: NAME_UNKNOWN.
+func (c *Catalog) SetVisibility(ctx context.Context, path, visibility string) error {
+	return c.setting(ctx, path, "changing the visibility", func(tx pgx.Tx, r repository) error {
+		_, err := tx.Exec(ctx, `
+			WITH changed AS (
+				UPDATE repositories SET visibility = $7 WHERE id = $5 AND visibility <> $7 RETURNING id
+			), logged AS (`+c.entries(`
+				SELECT 'change_repo_visibility' AS kind, split_part($6::text, '/', 1) AS namespace, $6::text AS repository,
+					id AS repository_id, NULL::text AS tag, NULL::bytea AS digest, jsonb_build_object('visibility', $7::text) AS detail
+				FROM changed`)+`)
+			SELECT FROM changed`, c.who(ctx, r.id, path, visibility)...)
+		return err
+	})
+}
+
+// SetStar gives a repository a star or takes it away. There is one for all, as long as
+// there are no accounts. Error: NAME_UNKNOWN.
+func (c *Catalog) SetStar(ctx context.Context, path string, on bool) error {
+	return c.setting(ctx, path, "changing the star", func(tx pgx.Tx, r repository) error {
+		_, err := tx.Exec(ctx, "UPDATE repositories SET starred_at = CASE WHEN $2 THEN COALESCE(starred_at, now()) END WHERE id = $1", r.id, on)
+		return err
+	})
+}
+
+// setting runs fn in a transaction in which the repository stays.
+func (c *Catalog) setting(ctx context.Context, path, doing string, fn func(tx pgx.Tx, r repository) error) error {
+	c.cache.dropAll(path) // the repository may be another one by now
+	r, err := c.lookUp(ctx, path)
+	if err != nil {
+		return err
+	}
+	err = c.db.Tx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockRepository, r.namespace, r.id, path); err != nil {
+			return err
+		}
+		return fn(tx, r)
+	})
+	switch {
+	case db.Code(err) == stateRepositoryGone:
+		return nameUnknown(path)
+	case err != nil && !isAnswer(err):
+		return fmt.Errorf("%s of repository %s: %w", doing, path, err)
+	}
+	return err
+}

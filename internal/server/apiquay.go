@@ -1,0 +1,107 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+// userNamespace is the namespace of who isn't logged in, for Quay's routes below /user. Who
+// is will have the one of the account's name.
+const userNamespace = "library"
+
+// PolicyOfUser names the policies of the user's namespace. It is exported like
+// PolicyOfRegistry.
+type PolicyOfUser struct{}
+
+func (PolicyOfUser) target() autoprune.Target { return autoprune.Target{Namespace: userNamespace} }
+
+// addUserPolicies adds Quay's routes to the policies of the user's namespace.
+func (a *api) addUserPolicies() {
+	addPoliciesOf[PolicyOfUser, struct {
+		PolicyOfUser
+		PolicyBody
+	}, struct {
+		PolicyOfUser
+		PolicyItem
+	}, struct {
+		PolicyOfUser
+		PolicyItem
+		PolicyBody
+	}](a, "/user/autoprunepolicy", "User", "the user's namespace, which is "+userNamespace+" as long as nobody logs in")
+}
+
+// newVisibility is the body of a request to change a repository's visibility.
+type newVisibility struct {
+	_          struct{} `additionalProperties:"true"`
+	Visibility string   `json:"visibility" enum:"public,private" doc:"private is kept, and nothing holds to it while there are no accounts"`
+}
+
+type quaySuccess struct {
+	Success bool `json:"success"`
+}
+
+// addVisibility adds what changes a repository's visibility.
+func (a *api) addVisibility() {
+	type input struct {
+		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+		Body       newVisibility
+	}
+	type output struct {
+		Warning []string `header:"Warning" doc:"That private holds nobody off, as 299 - \"…\""`
+		Body    quaySuccess
+	}
+	add(a, AccessAdmin, huma.Operation{
+		OperationID: "changeRepoVisibility", Method: http.MethodPost, Path: "/repository/{repository}/changevisibility",
+		Tags: []string{"repository"}, Summary: "Say whether a repository is meant to be public",
+		Description: "What is asked for is kept and told as visibility. As long as there are no accounts, everybody who reaches the " +
+			"registry may pull, and is_public says so.",
+		Errors: []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *input) (*output, error) {
+		out := &output{Body: quaySuccess{true}}
+		if in.Body.Visibility == catalog.Private {
+			out.Warning = warningHeaders([]string{"the registry has no accounts yet: whoever reaches it may pull from this repository"})
+		}
+		return out, a.server.catalog.SetVisibility(ctx, in.Repository, in.Body.Visibility)
+	})
+}
+
+// newStar is the body of a request to give a repository a star.
+type newStar struct {
+	_          struct{} `additionalProperties:"true"`
+	Namespace  string   `json:"namespace" example:"library"`
+	Repository string   `json:"repository" doc:"Its name below the namespace" example:"alpine"`
+}
+
+// addStars adds Quay's routes to stars.
+func (a *api) addStars() {
+	type createInput struct{ Body newStar }
+	type star struct {
+		Namespace  string `json:"namespace"`
+		Repository string `json:"repository"`
+	}
+	type createOutput struct{ Body star }
+	add(a, AccessCatalog, huma.Operation{
+		OperationID: "createStar", Method: http.MethodPost, Path: "/user/starred", Tags: []string{"repository"},
+		Summary: "Give a repository a star", DefaultStatus: http.StatusCreated,
+		Description: "There is one for all, as long as there are no accounts. GET /repository?starred=true lists those that have it.",
+		Errors:      []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *createInput) (*createOutput, error) {
+		path := strings.TrimSuffix(in.Body.Namespace+"/"+in.Body.Repository, "/")
+		return &createOutput{star{in.Body.Namespace, in.Body.Repository}}, a.server.catalog.SetStar(ctx, path, true)
+	})
+	type input struct {
+		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+	}
+	add(a, AccessCatalog, huma.Operation{
+		OperationID: "deleteStar", Method: http.MethodDelete, Path: "/user/starred/{repository}", Tags: []string{"repository"},
+		Summary: "Take a repository's star away", DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *input) (*struct{}, error) {
+		return nil, a.server.catalog.SetStar(ctx, in.Repository, false)
+	})
+}

@@ -1,0 +1,126 @@
+package server_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// TestQuayLimits: a limit above the longest page counts as the longest page.
+func TestQuayLimits(t *testing.T) {
+	t.Parallel()
+	r := whole(t)
+	payload := r.simple(t, "acme/app", 1, nil)
+	for i := range 103 {
+		r.put(t, "acme/app", fmt.Sprintf("v%03d", i), payload)
+	}
+	var tags tagList
+	r.manage(t, "GET", "/repository/acme/app/tag/?limit=1000", "").into(t, 200, &tags)
+	if len(tags.Tags) != 100 || !tags.HasAdditional {
+		t.Errorf("%d tags, more: %v", len(tags.Tags), tags.HasAdditional)
+	}
+	r.manage(t, "GET", "/repository/acme/app/tag/?limit=1000&page=2", "").into(t, 200, &tags)
+	if len(tags.Tags) != 3 || tags.HasAdditional {
+		t.Errorf("%d tags on the second page, more: %v", len(tags.Tags), tags.HasAdditional)
+	}
+	for _, path := range []string{"/repository", "/organization", "/superuser/logs", "/autoprune/runs", "/repository/acme/app/tag", "/repository/acme/app/pull_statistics"} {
+		for _, limit := range []string{"101", "1001", "99999", "9223372036854775807"} {
+			r.manage(t, "GET", path+"?limit="+limit, "").wantStatus(t, 200)
+		}
+		r.manage(t, "GET", path+"?limit=0", "").refused(t, 400, "invalid_request", "limit")
+	}
+}
+
+// TestQuayVisibility: what is asked for is kept and told, and so is that everybody may pull.
+func TestQuayVisibility(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	type told struct {
+		Repository, Visibility string
+		IsPublic               bool `json:"is_public"`
+		IsStarred              bool `json:"is_starred"`
+	}
+	one := func(path string) (d told) {
+		t.Helper()
+		r.manage(t, "GET", "/repository/"+path, "").into(t, 200, &d)
+		return d
+	}
+	names := func(query string) (list []string) {
+		t.Helper()
+		for _, sort := range []string{"", "&sort=created"} {
+			var out struct{ Repositories []told }
+			r.manage(t, "GET", "/repository?"+query+sort, "").into(t, 200, &out)
+			list = nil
+			for _, d := range out.Repositories {
+				if list = append(list, d.Repository); d != one(d.Repository) {
+					t.Errorf("the list has %+v, the repository %+v", d, one(d.Repository))
+				}
+			}
+			slices.Sort(list)
+		}
+		return list
+	}
+	r.manage(t, "POST", "/repository", `{"namespace":"acme","repository":"a","visibility":"public","description":""}`).wantStatus(t, 201)
+	r.manage(t, "POST", "/repository", `{"namespace":"acme","repository":"b","visibility":"private","description":"","starred":true}`).wantStatus(t, 201)
+	if d := one("acme/a"); d != (told{"acme/a", "public", true, false}) {
+		t.Errorf("%+v", d)
+	}
+	if d := one("acme/b"); d != (told{"acme/b", "private", true, true}) {
+		t.Errorf("%+v", d)
+	}
+	if all, private, stars := names("public=true&starred=false"), names("visibility=private"), names("starred=true&namespace=acme"); len(all) != 2 ||
+		!slices.Equal(private, []string{"acme/b"}) || !slices.Equal(stars, []string{"acme/b"}) {
+		t.Errorf("all %q, private %q, stars %q", all, private, stars)
+	}
+	f := r.since(t)
+	for _, visibility := range []string{"private", "private", "public"} {
+		var ok struct{ Success bool }
+		a := r.manage(t, "POST", "/repository/acme/a/changevisibility", `{"visibility":"`+visibility+`"}`).into(t, 200, &ok)
+		if !ok.Success || (a.Header.Get("Warning") != "") != (visibility == "private") || one("acme/a").Visibility != visibility || !one("acme/a").IsPublic {
+			t.Errorf("%s: %+v, Warning %q, then %+v", visibility, ok, a.Header.Get("Warning"), one("acme/a"))
+		}
+	}
+	f.Kinds = []audit.Kind{audit.ChangeVisibility}
+	r.wantLog(t, f, `change_repo_visibility acme acme/a   {"visibility": "private"}`, `change_repo_visibility acme acme/a   {"visibility": "public"}`)
+	r.manage(t, "POST", "/repository/acme/a/changevisibility", `{"visibility":"secret"}`).refused(t, 400, "invalid_request", "visibility")
+	r.manage(t, "POST", "/repository/acme/none/changevisibility", `{"visibility":"public"}`).refused(t, 404, "not_found", "acme/none")
+	r.manage(t, "POST", "/user/starred", `{"namespace":"acme","repository":"a"}`).wantStatus(t, 201)
+	r.manage(t, "POST", "/user/starred", `{"namespace":"acme","repository":"a"}`).wantStatus(t, 201)
+	if stars := names("starred=true"); !slices.Equal(stars, []string{"acme/a", "acme/b"}) {
+		t.Errorf("stars %q", stars)
+	}
+	r.manage(t, "DELETE", "/user/starred/acme/a", "").wantStatus(t, 204)
+	if stars := names("starred=true"); !slices.Equal(stars, []string{"acme/b"}) {
+		t.Errorf("stars %q", stars)
+	}
+	r.manage(t, "POST", "/user/starred", `{"namespace":"acme","repository":"none"}`).refused(t, 404, "not_found", "acme/none")
+}
+
+// TestQuayUserRoutes: who isn't logged in has the namespace library.
+func TestQuayUserRoutes(t *testing.T) {
+	t.Parallel()
+	r, _ := pruning(t)
+	r.put(t, "library/app", "v1", r.simple(t, "library/app", 1, nil))
+	var made struct{ UUID string }
+	r.manage(t, "POST", "/user/autoprunepolicy/", `{"method":"number_of_tags","value":10}`).into(t, 201, &made)
+	var list struct{ Policies []server.PolicyView }
+	r.manage(t, "GET", "/organization/library/autoprunepolicy/", "").into(t, 200, &list)
+	if len(list.Policies) != 1 || list.Policies[0].UUID != made.UUID {
+		t.Errorf("%+v", list)
+	}
+	told := r.manage(t, "GET", "/user/autoprunepolicy/"+made.UUID, "")
+	r.manage(t, "PUT", "/user/autoprunepolicy/"+made.UUID, string(told.body)).wantStatus(t, 204)
+	r.manage(t, "DELETE", "/user/autoprunepolicy/"+made.UUID, "").wantStatus(t, 200)
+	r.manage(t, "GET", "/user/autoprunepolicy", "").into(t, 200, &list)
+	if len(list.Policies) != 0 {
+		t.Errorf("%+v", list)
+	}
+	var logs struct{ Logs []struct{ Kind string } }
+	r.manage(t, "GET", "/user/logs", "").into(t, 200, &logs)
+	if len(logs.Logs) < 4 || logs.Logs[0].Kind != "delete_namespace_autoprune_policy" {
+		t.Errorf("%+v", logs)
+	}
+}
