@@ -1,7 +1,9 @@
 package catalog
 
 import (
+	"context"
 	"hash/maphash"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +40,13 @@ type cache struct {
 	// clock is the same by the clock on the wall, which goes on when the machine
 	// is suspended.
 	clock atomic.Int64
+	// late says that somebody has waited for news in vain, and none has come since.
+	late atomic.Bool
+	mu   sync.Mutex
+	told chan struct{} // closed with the next news; nil: nobody waits
+
+	used atomic.Int64  // when somebody last asked, as news, within a second
+	wake chan struct{} // for the heart that rests: somebody asks again
 
 	repositories *otter.Cache[pathKey, entry[repository]]
 	tagged       *otter.Cache[tagKey, entry[oci.Digest]]
@@ -50,8 +59,12 @@ type cache struct {
 const (
 	generations = 1 << 14
 	// newsMaxAge is how old the newest heartbeat may be for the caches to be
-	// used.
+	// used by a request, when it begins.
 	newsMaxAge = time.Second
+	// freshWait is how long a request waits for a heartbeat that is late.
+	freshWait = 2 * time.Second
+	// idleAfter is how long after the last request the heart rests.
+	idleAfter = 5 * time.Second
 	// doubtFor is longer than the database lets a transaction go on that nobody
 	// waits for: several statements at their time limit.
 	doubtFor = 5 * time.Minute
@@ -80,6 +93,7 @@ func newCache(o Options) *cache {
 		off:          o.CacheOff,
 		seed:         maphash.MakeSeed(),
 		started:      time.Now(),
+		wake:         make(chan struct{}, 1),
 		repositories: otter.Must(&otter.Options[pathKey, entry[repository]]{MaximumSize: n}),
 		tagged:       otter.Must(&otter.Options[tagKey, entry[oci.Digest]]{MaximumSize: n}),
 		manifests: otter.Must(&otter.Options[contentKey, entry[*Manifest]]{
@@ -155,22 +169,101 @@ func (c *cache) doubtful(path string) bool {
 func (c *cache) heard(t, wall time.Time) {
 	c.clock.Store(wall.UnixNano())
 	c.news.Store(int64(t.Sub(c.started)) + 1)
+	c.late.Store(false)
+	c.tell()
 }
 
 // deaf stops the use of the caches until the next heartbeat.
-func (c *cache) deaf() { c.news.Store(0) }
+func (c *cache) deaf() {
+	c.news.Store(0)
+	c.tell()
+}
 
-// usable says whether news of changes elsewhere is fresh.
-func (c *cache) usable() bool {
+// tell wakes those who wait for news.
+func (c *cache) tell() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.told != nil {
+		close(c.told)
+		c.told = nil
+	}
+}
+
+// next is closed when the next heartbeat comes back, or no more will.
+func (c *cache) next() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.told == nil {
+		c.told = make(chan struct{})
+	}
+	return c.told
+}
+
+// fresh says whether the caches may be used for a request that begins now. Take it
+// before generations. On a machine that has too much to do, heartbeats come late:
+// a request waits for one that was sent late enough, so that many requests share the
+// one statement that a heartbeat is. When none came in freshWait, nobody waits until
+// one comes, and requests ask the database.
+func (c *cache) fresh(ctx context.Context) bool {
 	if c.off {
 		return false
 	}
-	news := c.news.Load()
-	if news == 0 {
+	now := time.Now()
+	c.use(now)
+	if c.newsAt(now) {
+		return true
+	}
+	if c.late.Load() || c.news.Load() == 0 {
 		return false
 	}
-	now := time.Now()
-	return now.Sub(c.started)-time.Duration(news) < newsMaxAge && now.UnixNano()-c.clock.Load() < int64(newsMaxAge)
+	timer := time.NewTimer(freshWait)
+	defer timer.Stop()
+	for {
+		told := c.next()
+		if c.newsAt(now) {
+			return true
+		}
+		if c.news.Load() == 0 {
+			return false
+		}
+		select {
+		case <-told:
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			c.late.Store(true)
+			return false
+		}
+	}
+}
+
+// newsAt says whether the newest heartbeat that came back had been sent at most
+// newsMaxAge before now.
+func (c *cache) newsAt(now time.Time) bool {
+	news := c.news.Load()
+	return news != 0 && now.Sub(c.started)-time.Duration(news) < newsMaxAge && now.UnixNano()-c.clock.Load() < int64(newsMaxAge)
+}
+
+// use notes that somebody asks for what is cached, and wakes the heart that rests.
+func (c *cache) use(now time.Time) {
+	const exact = time.Second
+	at := now.Sub(c.started)
+	last := time.Duration(c.used.Load())
+	if last > 0 && at-last < exact {
+		return
+	}
+	c.used.Store(int64(at))
+	if at-last > idleAfter-exact {
+		select {
+		case c.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// idle says whether nobody has asked for what is cached for a while.
+func (c *cache) idle() bool {
+	return time.Since(c.started)-time.Duration(c.used.Load()) > idleAfter
 }
 
 // key is what an entry is kept under; all of them belong to a path.
@@ -186,9 +279,10 @@ func (k tagKey) of() string     { return k.path }
 func (k listKey) of() string    { return k.path }
 func (k contentKey) of() string { return k.path }
 
-// get returns what is kept under k if it is of generation gen.
-func get[K key, V any](c *cache, m *otter.Cache[K, entry[V]], k K, gen uint64) (V, bool) {
-	if c.usable() && !c.doubtful(k.of()) {
+// get returns what is kept under k if it is of generation gen, for a request to which
+// the caches are fresh.
+func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, gen uint64) (V, bool) {
+	if fresh && !c.doubtful(k.of()) {
 		if e, ok := m.GetIfPresent(k); ok && e.gen == gen {
 			return e.value, true
 		}
@@ -198,9 +292,10 @@ func get[K key, V any](c *cache, m *otter.Cache[K, entry[V]], k K, gen uint64) (
 }
 
 // keep stores v under k as of generation gen. Where gen has moved since, the
-// entry is void from the start.
+// entry is void from the start. Late news don't matter: they come before the entry is
+// used.
 func keep[K key, V any](c *cache, m *otter.Cache[K, entry[V]], k K, v V, gen uint64) {
-	if c.usable() && !c.doubtful(k.of()) {
+	if !c.off && c.news.Load() != 0 && !c.doubtful(k.of()) {
 		m.Set(k, entry[V]{value: v, gen: gen})
 	}
 }

@@ -187,3 +187,110 @@ func TestCacheNeverServesThePast(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// When heartbeats come late, requests wait for one of them together, and don't each
+// ask the database.
+func TestLateHeartbeatIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.listen(t)
+	config := b.push(t, "r", "config")
+	d := b.put(t, "r", image(t, config, nil, nil), "t")
+	read := func(ctx context.Context) error {
+		m, err := b.ManifestByTag(ctx, "r", "t")
+		if err == nil && m.Digest != d {
+			err = fmt.Errorf("the tag points to %v", m.Digest)
+		}
+		return err
+	}
+	eventually(t, "a cached read", func() bool { return cached(t, read) })
+	tx, err := dbtest.Open(t, b.db.Pool.Config().ConnString()).Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())                                                                  //nolint:errcheck // it was ended
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE replicas IN ACCESS EXCLUSIVE MODE"); err != nil { // no heartbeat goes out
+		t.Fatal(err)
+	}
+	eventually(t, "news are late", func() bool { return !b.Caching() })
+	ctx, n := db.WithCounter(t.Context())
+	var readers errgroup.Group
+	for range 50 {
+		readers.Go(func() error { return read(ctx) })
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := readers.Wait(); err != nil {
+		t.Error(err)
+	}
+	if n.Count() != 0 {
+		t.Errorf("50 reads asked the database %d times", n.Count())
+	}
+}
+
+// Nobody waits twice for a heart that has stopped: requests ask the database, until it
+// beats again.
+func TestStoppedHeartbeatIsNotWaitedForTwice(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.listen(t)
+	config := b.push(t, "r", "config")
+	b.put(t, "r", image(t, config, nil, nil), "t")
+	read := func(ctx context.Context) error { _, err := b.ManifestByTag(ctx, "r", "t"); return err }
+	eventually(t, "a cached read", func() bool { return cached(t, read) })
+	tx, err := dbtest.Open(t, b.db.Pool.Config().ConnString()).Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it was ended
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE replicas IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "news are late", func() bool { return !b.Caching() })
+	if cached(t, read) {
+		t.Error("the first read didn't ask the database")
+	}
+	began := time.Now()
+	const reads = 20
+	for range reads {
+		if cached(t, read) {
+			t.Error("a read without news didn't ask the database")
+		}
+	}
+	if took := time.Since(began); took > reads*time.Second { // each would have waited for two
+		t.Errorf("%d reads took %v: they waited for a heartbeat again", reads, took)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the caches are used again", func() bool { return cached(t, read) })
+}
+
+// A process that nobody asks sends no heartbeats, stays registered, and uses its caches
+// with the first requests that come.
+func TestHeartRestsWhileNobodyAsks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.listen(t)
+	config := b.push(t, "r", "config")
+	b.put(t, "r", image(t, config, nil, nil), "t")
+	read := func(ctx context.Context) error { _, err := b.ManifestByTag(ctx, "r", "t"); return err }
+	eventually(t, "a cached read", func() bool { return cached(t, read) })
+	eventually(t, "the heart rests", func() bool {
+		return b.count(t, `SELECT count(*) FROM pg_stat_activity
+			WHERE application_name = 'purser heartbeat' AND datname = current_database() AND query LIKE '%AS (UPDATE replicas SET seen_at = now() WHERE id = $1 RETURNING%'`) == 1
+	})
+	if !cached(t, read) {
+		t.Error("the first read after a rest asked the database")
+	}
+	// A change that another process made during the rest was heard all the same.
+	eventually(t, "the heart rests again", func() bool {
+		return b.count(t, `SELECT count(*) FROM pg_stat_activity
+			WHERE application_name = 'purser heartbeat' AND datname = current_database() AND query LIKE '%AS (UPDATE replicas SET seen_at = now() WHERE id = $1 RETURNING%'`) == 1
+	})
+	if _, err := dbtest.Open(t, b.db.Pool.Config().ConnString()).Pool.Exec(t.Context(), "DELETE FROM tags"); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, read(t.Context()), oci.ManifestUnknown)
+}

@@ -146,8 +146,9 @@ const lockRepository = `
 
 // lookUp finds a repository that exists. It returns NAME_UNKNOWN otherwise.
 func (c *Catalog) lookUp(ctx context.Context, path string) (repository, error) {
+	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
-	if r, ok := get(c.cache, c.cache.repositories, pathKey(path), gen); ok {
+	if r, ok := get(c.cache, fresh, c.cache.repositories, pathKey(path), gen); ok {
 		return r, nil
 	}
 	var r repository

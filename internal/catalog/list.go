@@ -14,8 +14,9 @@ import (
 // Tags lists up to n tags after last, in the order of their bytes, and says
 // whether there are more. Error: NAME_UNKNOWN.
 func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []string, more bool, err error) {
+	fresh := c.cache.fresh(ctx)
 	gen, key := c.cache.tagList(path), listKey{path, last, n}
-	tags, ok := get(c.cache, c.cache.lists, key, gen)
+	tags, ok := get(c.cache, fresh, c.cache.lists, key, gen)
 	if !ok {
 		r, err := c.lookUp(ctx, path)
 		if err != nil {

@@ -25,8 +25,8 @@ const (
 // replicas, hears of changes by NOTIFY, and sends itself a heartbeat the same
 // way. Notifications arrive in the order of their commits, so once a heartbeat
 // is back, every change that committed before it was sent has been heard; the
-// caches are used while that is under a second ago. When the connection is
-// lost the caches rest, and they are emptied before they are used again.
+// caches are used by requests that began less than a second after that. When the
+// connection is lost the caches rest, and they are emptied before they are used again.
 //
 // Changes are notified only while a process other than the changing one is
 // registered, so a new process must not trust its cache to changes whose
@@ -152,46 +152,64 @@ func (c *Catalog) register(ctx context.Context) error {
 
 var errForgotten = errors.New("this process is no longer among the replicas: it was silent for too long")
 
-// beat sends heartbeats as long as this process is registered.
+// beat sends heartbeats as long as this process is registered. While nobody asks for
+// what is cached, it sends none, and renews the registration alone; the first request
+// after that waits for the next.
 func (c *Catalog) beat(ctx context.Context, conn *pgx.Conn) error {
-	channel := c.channel()
-	tick := time.NewTicker(beatEvery)
-	defer tick.Stop()
+	// A heartbeat says nothing that a crash could lose.
+	if _, err := conn.Exec(ctx, "SET synchronous_commit = off"); err != nil {
+		return fmt.Errorf("setting up heartbeats: %w", err)
+	}
+	c.cache.use(time.Now())
+	pause := time.NewTimer(0)
+	defer pause.Stop()
 	for {
-		now := time.Now()
-		done, err := conn.Exec(ctx, "SELECT pg_notify($2, $3) FROM replicas WHERE id = $1",
-			c.opt.Replica, channel, fmt.Sprintf("%d %d", now.Sub(c.cache.started), now.UnixNano()))
-		switch {
-		case err != nil:
+		idle := c.cache.idle()
+		send, wait, wake := c.sendBeat, beatEvery, (chan struct{})(nil)
+		if idle {
+			send, wait, wake = c.renew, seenEvery, c.cache.wake
+		}
+		if registered, err := send(ctx, conn); err != nil {
 			return fmt.Errorf("sending a heartbeat: %w", err)
-		case done.RowsAffected() == 0:
+		} else if !registered {
 			return errForgotten
 		}
-		if err := c.seen(ctx, conn); err != nil {
-			return err
-		}
+		pause.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-tick.C:
+		case <-pause.C:
+		case <-wake:
 		}
 	}
 }
 
-// seen renews this process's row and forgets those of processes that are gone,
-// every few seconds.
-func (c *Catalog) seen(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, `
-		WITH me AS (
-			UPDATE replicas SET seen_at = now()
-			WHERE id = $1 AND seen_at < now() - $2::interval
-			RETURNING id)
-		DELETE FROM replicas USING me WHERE seen_at < now() - $3::interval AND replicas.id <> me.id`,
-		c.opt.Replica, seenEvery, replicaForgotten)
-	if err != nil {
-		return fmt.Errorf("renewing the row among the replicas: %w", err)
-	}
-	return nil
+// forgetSilent forgets processes that were silent for too long, once this one (me) has
+// been renewed.
+const forgetSilent = "DELETE FROM replicas USING me WHERE seen_at < now() - $3::interval AND replicas.id <> me.id"
+
+// sendBeat sends a heartbeat if this process is registered. Every few seconds it renews
+// its row.
+func (c *Catalog) sendBeat(ctx context.Context, conn *pgx.Conn) (registered bool, err error) {
+	now := time.Now()
+	b := new(pgx.Batch)
+	b.Queue("SELECT pg_notify($2, $3) FROM replicas WHERE id = $1",
+		c.opt.Replica, c.channel(), fmt.Sprintf("%d %d", now.Sub(c.cache.started), now.UnixNano()))
+	b.Queue(`
+		WITH me AS (UPDATE replicas SET seen_at = now() WHERE id = $1 AND seen_at < now() - $2::interval RETURNING id)
+		`+forgetSilent, c.opt.Replica, seenEvery, replicaForgotten)
+	results := conn.SendBatch(ctx, b)
+	done, err := results.Exec()
+	return done.RowsAffected() > 0, errors.Join(err, results.Close())
+}
+
+// renew renews the row of this process, which sends no heartbeats.
+func (c *Catalog) renew(ctx context.Context, conn *pgx.Conn) (registered bool, err error) {
+	done, err := conn.Exec(ctx, `
+		WITH me AS (UPDATE replicas SET seen_at = now() WHERE id = $1 RETURNING id),
+			gone AS (`+forgetSilent+`)
+		SELECT $2::text FROM me`, c.opt.Replica, "the heart rests", replicaForgotten)
+	return done.RowsAffected() > 0, err
 }
 
 // hear takes notifications as they come.
@@ -232,4 +250,8 @@ func (c *Catalog) changed(payload string) {
 
 // Caching says whether the caches are in use: news of other processes' changes
 // is fresh.
-func (c *Catalog) Caching() bool { return c.cache.usable() }
+func (c *Catalog) Caching() bool {
+	now := time.Now()
+	c.cache.use(now)
+	return !c.cache.off && c.cache.newsAt(now)
+}

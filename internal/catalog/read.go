@@ -28,9 +28,10 @@ type Blob struct {
 // ManifestByTag returns the manifest that a tag points to. It costs one query,
 // none when cached. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
 func (c *Catalog) ManifestByTag(ctx context.Context, path, tag string) (*Manifest, error) {
+	fresh := c.cache.fresh(ctx)
 	tagGen, gen := c.cache.tagList(path), c.cache.content(path)
-	if d, ok := get(c.cache, c.cache.tagged, tagKey{path, tag}, tagGen); ok {
-		if m, ok := get(c.cache, c.cache.manifests, contentKey{path, d}, gen); ok {
+	if d, ok := get(c.cache, fresh, c.cache.tagged, tagKey{path, tag}, tagGen); ok {
+		if m, ok := get(c.cache, fresh, c.cache.manifests, contentKey{path, d}, gen); ok {
 			return m, nil
 		}
 	}
@@ -53,8 +54,9 @@ func (c *Catalog) ManifestByTag(ctx context.Context, path, tag string) (*Manifes
 // ManifestByDigest returns a manifest of the repository. It costs one query,
 // none when cached. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
 func (c *Catalog) ManifestByDigest(ctx context.Context, path string, d oci.Digest) (*Manifest, error) {
+	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
-	if m, ok := get(c.cache, c.cache.manifests, contentKey{path, d}, gen); ok {
+	if m, ok := get(c.cache, fresh, c.cache.manifests, contentKey{path, d}, gen); ok {
 		return m, nil
 	}
 	m, err := c.queryManifest(ctx, path, d.String(), `
@@ -95,8 +97,9 @@ func (c *Catalog) queryManifest(ctx context.Context, path, reference, sql string
 // written before the manifest is looked for, in the same round trip, since an
 // answer read first could be outdated by a deletion in between.
 func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest) (*Manifest, error) {
+	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
-	if m, ok := get(c.cache, c.cache.manifests, contentKey{path, d}, gen); ok && c.promised(contentKey{path, d}, gen) {
+	if m, ok := get(c.cache, fresh, c.cache.manifests, contentKey{path, d}, gen); ok && c.promised(contentKey{path, d}, gen) {
 		return m, nil
 	}
 	var mediaType *string
@@ -141,7 +144,8 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 // cached. A blob that the store has lost is unknown, here and wherever a client
 // asks, so that clients push it again. Errors: NAME_UNKNOWN, BLOB_UNKNOWN.
 func (c *Catalog) Blob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
-	if b, ok := get(c.cache, c.cache.blobs, contentKey{path, d}, c.cache.content(path)); ok {
+	fresh := c.cache.fresh(ctx)
+	if b, ok := get(c.cache, fresh, c.cache.blobs, contentKey{path, d}, c.cache.content(path)); ok {
 		return b, nil
 	}
 	return c.BlobNow(ctx, path, d)
@@ -182,8 +186,9 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 // answers from memory while more than half of one remains. Before it promises it
 // looks at the object (VerifyBlob): who is told that a blob exists doesn't push it.
 func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
+	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
-	if b, ok := get(c.cache, c.cache.blobs, contentKey{path, d}, gen); ok && c.promised(contentKey{digest: d}, 0) {
+	if b, ok := get(c.cache, fresh, c.cache.blobs, contentKey{path, d}, gen); ok && c.promised(contentKey{digest: d}, 0) {
 		return b, nil
 	}
 	var size *int64
