@@ -41,7 +41,8 @@ func (l AdvisoryLock) Hold(ctx context.Context, db *Database, name string, fn fu
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 		defer cancel()
-		tx.Rollback(ctx) //nolint:errcheck // it only releases the lock
+		// The transaction holds nothing but the lock. To roll it back would look like a failure.
+		tx.Commit(ctx) //nolint:errcheck // the lock is given up either way
 	}()
 	// PostgreSQL has a transaction_timeout from 17 on. It would end a long drain.
 	err = tx.QueryRow(ctx, `SELECT pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended($1, 0)),

@@ -29,6 +29,10 @@ import (
 // committed is in the WAL.
 const deathSignal = syscall.SIGQUIT
 
+// partingTime is how long a server that is told to stop waits for the end of
+// connections whose clients have closed them, or are about to.
+const partingTime = 2 * time.Second
+
 // defaultSettings suit a small machine that PostgreSQL shares with its client.
 var defaultSettings = map[string]string{
 	"autovacuum":         "on",
@@ -349,13 +353,17 @@ func (s *Server) exited() bool {
 	}
 }
 
-// Stop shuts the server down and gives the data directory up. It ends open
-// transactions and writes a checkpoint; when ctx ends first, the server stops
-// at once, recovers at its next start, and Stop returns ctx's error. It may be
-// called again, also after the server has exited by itself.
+// Stop shuts the server down and gives the data directory up. It waits a moment for
+// connections that are being closed, which the server would complain of as ended by
+// force, then ends open transactions; and it writes a checkpoint. When ctx ends first,
+// the server stops at once, recovers at its next start, and Stop returns ctx's error.
+// It may be called again, also after the server has exited by itself.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopping.Store(true)
-	s.signal(syscall.SIGINT)
+	s.signal(syscall.SIGTERM)
+	if ctx.Err() == nil && !s.exitsWithin(partingTime) {
+		s.signal(syscall.SIGINT)
+	}
 	var forced error
 	select {
 	case <-s.done:

@@ -2,12 +2,12 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -32,20 +32,20 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 	}
 	err = c.withRepository(ctx, path, nil, func(r repository) error {
 		b := new(batch)
-		b.exec(lockRepository, r.namespace, r.id, path)
+		b.guard(nil, lockRepository, r.namespace, r.id, path)
 		b.exec(promiseBlob, d.Bytes())
-		b.exec(`SELECT purser_require(count(*) = 1, '`+stateBlobsMissing+`')
+		b.guard(nil, `SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('`+string(blobsMissing)+`') END
 			FROM (SELECT FROM blobs WHERE digest = $1 AND lost_at IS NULL FOR KEY SHARE) locked`, d.Bytes())
-		b.exec(`SELECT purser_require(EXISTS (
-				SELECT FROM live_repositories r JOIN `+linkOfBlob+` ON true WHERE r.path = $1), '`+stateBlobsMissing+`')`,
-			from, d.Bytes())
+		b.guard(nil, `SELECT CASE WHEN NOT EXISTS (
+				SELECT FROM live_repositories r JOIN `+linkOfBlob+` ON true WHERE r.path = $1)
+				THEN purser_refuse('`+string(blobsMissing)+`') END`, from, d.Bytes())
 		b.exec(linkBlob, r.namespace, r.id, d.Bytes())
 		return b.send(ctx, c.db.Pool)
 	})
-	switch db.Code(err) {
-	case "":
-		return err == nil, err
-	case stateBlobsMissing:
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, blobsMissing):
 		return false, nil
 	}
 	return false, fmt.Errorf("mounting blob %s of %s in %s: %w", d, from, path, err)
@@ -55,12 +55,14 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 // about to delete it, and makes it young again.
 const linkBlob = `
 	INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
-	VALUES ($1, $2, $3)
+	SELECT $1, $2, $3 WHERE purser_accepted()
 	ON CONFLICT (top_level_namespace_id, repository_id, blob_digest) DO UPDATE SET created_at = now()`
 
+// promiseBlob is a promise, which does no harm where a guard that follows refuses: the
+// review that it puts off finds the blob in use, unused or gone.
 const promiseBlob = `
 	INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
-	VALUES ($1, gc_review_after('blob_upload'), 'blob_upload')` + greatestReview
+	SELECT $1, gc_review_after('blob_upload'), 'blob_upload' WHERE purser_accepted()` + greatestReview
 
 // DeleteBlob unlinks a blob from the repository; the blob goes to review.
 // Errors: NAME_UNKNOWN, BLOB_UNKNOWN, and DENIED with status 409 while a manifest
@@ -76,9 +78,9 @@ func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) err
 		return err
 	}
 	err = c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
-		return c.db.Tx(ctx, func(tx pgx.Tx) error { return c.unlinkBlob(ctx, tx, r, path, d) })
+		return c.txOrAnswer(ctx, func(tx pgx.Tx) error { return c.unlinkBlob(ctx, tx, r, path, d) })
 	})
-	if db.Code(err) == stateRepositoryGone {
+	if errors.Is(err, repositoryGone) {
 		return nameUnknown(path)
 	}
 	if err != nil && !isAnswer(err) {
@@ -88,15 +90,24 @@ func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) err
 }
 
 func (c *Catalog) unlinkBlob(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest) error {
-	// Makes the row where there is none, so that it is locked either way. A
-	// rollback takes it back.
+	// Makes the row where there is none, so that it is locked either way; but not for a
+	// blob that the repository doesn't have, since anybody may invent digests. It stays
+	// when the blob is in use, and the review drops it.
+	var linked bool
 	b := new(batch)
-	b.exec(lockRepository, r.namespace, r.id, path)
-	b.exec(`
-		INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
-		VALUES ($1, gc_review_after('blob_delete'), 'blob_delete')`+greatestReview, d.Bytes())
-	if err := tx.SendBatch(ctx, &b.Batch).Close(); err != nil {
+	b.guard(nil, lockRepository, r.namespace, r.id, path)
+	b.row([]any{&linked}, `
+		WITH queued AS (
+			INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
+			SELECT blob_digest, gc_review_after('blob_delete'), 'blob_delete' FROM repository_blobs
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND blob_digest = $3 AND purser_accepted()`+greatestReview+`
+			RETURNING 1)
+		SELECT EXISTS (SELECT FROM queued)`, r.namespace, r.id, d.Bytes())
+	if err := b.send(ctx, tx); err != nil {
 		return err
+	}
+	if !linked {
+		return blobUnknown(path, d)
 	}
 	var one int
 	err := tx.QueryRow(ctx, `

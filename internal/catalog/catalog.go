@@ -39,6 +39,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
@@ -120,26 +121,12 @@ type repository struct {
 	namespace, id int64
 }
 
-// SQLSTATEs with which a guard (purser_require) ends a batch.
-const (
-	stateRepositoryGone = "PU001"
-	stateBlobsMissing   = "PU002"
-	stateChildMissing   = "PU003"
-	stateManifestGone   = "PU004"
-	stateUploadLost     = "PU005"
-	stateBlobExists     = "PU006"
-	stateBlobLost       = "PU007"
-	stateRulesChanged   = "PU008"
-	stateTagProtected   = "PU009"
-	stateConditionFails = "PU010"
-)
-
 // lockRepository is the first statement of every transaction that inserts
 // below a repository: it keeps the repository and its namespace alive until the
-// commit, and fails if they are gone, so that nothing is inserted that a
+// commit, and refuses if they are gone, so that nothing is inserted that a
 // deletion in progress would overlook. Arguments: namespace, id, path.
 const lockRepository = `
-	SELECT purser_require(count(*) = 1, '` + stateRepositoryGone + `')
+	SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('` + string(repositoryGone) + `') END
 	FROM (SELECT FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
 	      WHERE n.id = $1 AND r.id = $2 AND r.path = $3
 	      FOR KEY SHARE) alive`
@@ -237,11 +224,30 @@ func (c *Catalog) change(ctx context.Context, path string, drop func(path string
 	defer cancel()
 	drop(path)
 	err := write(ctx)
-	if err != nil && !isAnswer(err) && db.Code(err) == "" {
+	if err != nil && !isAnswer(err) && !isRefusal(err) && db.Code(err) == "" {
 		c.cache.doubt(path)
 	}
 	drop(path)
 	return err
+}
+
+// txOrAnswer runs fn in a transaction that is committed also where fn has an answer for
+// the client, or a refusal, instead of a change: fn has changed nothing then but what does
+// no harm. A transaction that is rolled back looks like a failure to those who watch
+// PostgreSQL.
+func (c *Catalog) txOrAnswer(ctx context.Context, fn func(tx pgx.Tx) error) error {
+	var answer error
+	err := c.db.Tx(ctx, func(tx pgx.Tx) error {
+		answer = fn(tx)
+		if isAnswer(answer) || isRefusal(answer) {
+			return nil
+		}
+		return answer
+	})
+	if err != nil {
+		return err
+	}
+	return answer
 }
 
 // writeTimeout bounds a write, reruns included.
@@ -257,7 +263,7 @@ func (c *Catalog) withRepository(ctx context.Context, path string, mayCreate fun
 			return err
 		}
 		err = db.Retry(ctx, func() error { return write(r) })
-		if db.Code(err) != stateRepositoryGone {
+		if !errors.Is(err, repositoryGone) {
 			return err
 		}
 		c.cache.dropAll(path)

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -38,17 +39,17 @@ func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition C
 		return c.deletingTags(ctx, func(rules *protection) error {
 			rule := rules.of(r, tag)
 			n, err = c.deleteTag(ctx, r, path, tag, condition, rules.version, rule != nil, override)
-			switch db.Code(err) {
-			case stateTagProtected:
+			switch {
+			case errors.Is(err, tagProtected):
 				return rule.refusal(path, tag, "deleted", "delete it by the management API with the right to override rules")
-			case stateConditionFails:
+			case errors.Is(err, conditionFails):
 				return c.conditionFailed(ctx, path, condition, oci.Digest{})
 			}
 			return err
 		})
 	})
 	switch {
-	case db.Code(err) == stateRepositoryGone:
+	case errors.Is(err, repositoryGone):
 		return nameUnknown(path)
 	case err != nil && !isAnswer(err):
 		return fmt.Errorf("deleting tag %s of %s: %w", tag, path, err)
@@ -63,26 +64,36 @@ func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition C
 func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string, condition Condition, version string, protected, override bool) (n int64, err error) {
 	err = db.Retry(ctx, func() error {
 		b := new(batch)
-		b.exec(lockRepository, r.namespace, r.id, path)
-		b.exec("SELECT FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 FOR UPDATE",
+		b.guard(nil, lockRepository, r.namespace, r.id, path)
+		b.exec("SELECT FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 AND purser_accepted() FOR UPDATE",
 			r.namespace, r.id, tag)
-		b.row([]any{&n, nil, nil, nil}, `
-			WITH gone AS (
-				DELETE FROM tags WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = $7
-				RETURNING name, manifest_id
-			), previous AS (
-				SELECT gone.name, m.digest FROM gone CROSS JOIN LATERAL (
+		b.guard([]any{&n}, `
+			WITH found AS MATERIALIZED (
+				SELECT t.name, m.digest FROM (
+					SELECT name, manifest_id FROM tags
+					WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = $7 OFFSET 0) t
+				CROSS JOIN LATERAL (
 					SELECT digest FROM manifests
-					WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = gone.manifest_id OFFSET 0) m
+					WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = t.manifest_id OFFSET 0) m
+			), asked AS MATERIALIZED (
+				SELECT CASE
+					WHEN `+otherRules("$10")+` THEN purser_refuse('`+string(rulesChanged)+`')
+					WHEN NOT $11::boolean AND EXISTS (SELECT FROM found) THEN purser_refuse('`+string(tagProtected)+`')
+					WHEN EXISTS (SELECT FROM found WHERE NOT purser_condition_holds(digest, $12::bytea[], $13::bytea[]))
+						THEN purser_refuse('`+string(conditionFails)+`') END AS refusal
+				WHERE purser_accepted()
+			), gone AS (
+				DELETE FROM tags WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = $7
+					AND EXISTS (SELECT FROM asked WHERE refusal IS NULL)
+				RETURNING name
+			), previous AS (
+				SELECT found.name, found.digest FROM found JOIN gone ON gone.name = found.name
 			), logged AS (`+c.entries(`
 				SELECT 'delete_tag' AS kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository,
 					$6::bigint AS repository_id, previous.name AS tag, previous.digest,
 					CASE WHEN $9::boolean THEN '{"protection": "overridden"}'::jsonb END AS detail
 				FROM previous`)+`)
-			SELECT (SELECT count(*) FROM gone), `+sameRules("$10")+`,
-				purser_require($11::boolean OR NOT EXISTS (SELECT FROM gone), '`+stateTagProtected+`'),
-				purser_require((SELECT bool_and(purser_condition_holds(digest, $12::bytea[], $13::bytea[])) FROM previous) IS NOT FALSE,
-					'`+stateConditionFails+`')`,
+			SELECT (SELECT count(*) FROM gone), (SELECT refusal FROM asked)`,
 			c.who(ctx, r.namespace, r.id, tag, path, protected && override, version, !protected || override,
 				condition.IfMatch.arg(), condition.IfNoMatch.arg())...)
 		return b.send(ctx, c.db.Pool)
@@ -101,11 +112,11 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest)
 	}
 	err = c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
 		return c.deletingTags(ctx, func(rules *protection) error {
-			return c.db.Tx(ctx, func(tx pgx.Tx) error { return c.deleteManifest(ctx, tx, r, path, d, rules) })
+			return c.txOrAnswer(ctx, func(tx pgx.Tx) error { return c.deleteManifest(ctx, tx, r, path, d, rules) })
 		})
 	})
 	switch {
-	case db.Code(err) == stateRepositoryGone:
+	case errors.Is(err, repositoryGone):
 		return nameUnknown(path)
 	case err != nil && !isAnswer(err):
 		return fmt.Errorf("deleting manifest %s of %s: %w", d, path, err)
@@ -118,16 +129,16 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest)
 func (c *Catalog) deleteManifest(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest, rules *protection) error {
 	var id int64
 	b := new(batch)
-	b.exec(lockRepository, r.namespace, r.id, path)
+	b.guard(nil, lockRepository, r.namespace, r.id, path)
 	b.row([]any{&id}, `
-		SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
-		FOR UPDATE`, r.namespace, r.id, d.Bytes())
-	err := tx.SendBatch(ctx, &b.Batch).Close()
-	if isNoRows(err) {
-		return manifestUnknown(path, d.String())
-	}
-	if err != nil {
+		SELECT COALESCE((
+			SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
+			FOR UPDATE), 0)`, r.namespace, r.id, d.Bytes())
+	if err := b.send(ctx, tx); err != nil {
 		return err
+	}
+	if id == 0 {
+		return manifestUnknown(path, d.String())
 	}
 	if err := indexHolds(ctx, tx, r, id, d); err != nil {
 		return err
@@ -136,12 +147,16 @@ func (c *Catalog) deleteManifest(ctx context.Context, tx pgx.Tx, r repository, p
 	// rows of blobs in the order of digests: the triggers that follow write those
 	// of configurations before those of layers.
 	var tags []string
-	err = tx.QueryRow(ctx, `
-		SELECT COALESCE(array_agg(name), '{}'), `+sameRules("$4")+` FROM (
+	var otherwise bool
+	err := tx.QueryRow(ctx, `
+		SELECT COALESCE(array_agg(name), '{}'), `+otherRules("$4")+` FROM (
 			SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3
-			ORDER BY name FOR UPDATE) t`, r.namespace, r.id, id, rules.version).Scan(&tags, nil)
+			ORDER BY name FOR UPDATE) t`, r.namespace, r.id, id, rules.version).Scan(&tags, &otherwise)
 	if err != nil {
 		return err
+	}
+	if otherwise {
+		return rulesChanged
 	}
 	for _, tag := range tags {
 		if rule := rules.of(r, tag); rule != nil {

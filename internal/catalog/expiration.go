@@ -2,12 +2,12 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -27,12 +27,12 @@ func (c *Catalog) SetTagExpiration(ctx context.Context, path, tag string, at tim
 		if rule := rules.of(r, tag); rule != nil && !at.IsZero() {
 			return rule.refusal(path, tag, "given a date of expiration", "delete it by hand when it is time")
 		}
-		return c.db.Tx(ctx, func(tx pgx.Tx) error {
+		return c.txOrAnswer(ctx, func(tx pgx.Tx) error {
 			return c.setExpiration(ctx, tx, r, path, tag, at, rules.version)
 		})
 	})
 	switch {
-	case db.Code(err) == stateRepositoryGone:
+	case errors.Is(err, repositoryGone):
 		return nameUnknown(path)
 	case err != nil && !isAnswer(err):
 		return fmt.Errorf("setting the expiration of tag %s of %s: %w", tag, path, err)
@@ -42,19 +42,22 @@ func (c *Catalog) SetTagExpiration(ctx context.Context, path, tag string, at tim
 
 func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, path, tag string, at time.Time, version string) error {
 	var old *time.Time
+	var otherwise bool
 	b := new(batch)
-	b.exec(lockRepository, r.namespace, r.id, path)
-	b.row([]any{&old, nil}, `
-		SELECT expires_at, `+sameRules("$4")+` FROM (
+	b.guard(nil, lockRepository, r.namespace, r.id, path)
+	b.row([]any{&old, &otherwise}, `
+		SELECT expires_at, `+otherRules("$4")+` FROM (
 			SELECT expires_at FROM tags
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 FOR UPDATE) t`,
 		r.namespace, r.id, tag, version)
-	err := tx.SendBatch(ctx, &b.Batch).Close()
+	err := b.send(ctx, tx)
 	switch {
 	case isNoRows(err):
 		return manifestUnknown(path, tag)
 	case err != nil:
 		return err
+	case otherwise:
+		return rulesChanged
 	case old == nil && at.IsZero(), old != nil && old.Equal(at):
 		return nil
 	}
@@ -138,7 +141,7 @@ func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 			continue
 		}
 		deleted, kept, err := c.expireIn(ctx, t, names[t])
-		if err != nil && db.Code(err) != stateRepositoryGone {
+		if err != nil && !errors.Is(err, repositoryGone) {
 			return done, fmt.Errorf("deleting expired tags of %s: %w", t.Path, err)
 		}
 		done.Deleted, done.Kept = done.Deleted+deleted, done.Kept+kept
@@ -152,7 +155,7 @@ func (c *Catalog) expireIn(ctx context.Context, t PruneTarget, names []string) (
 	r := repository{namespace: t.NamespaceID, id: t.ID}
 	err = c.change(ctx, t.Path, c.cache.dropTags, func(ctx context.Context) error {
 		return c.deletingTags(ctx, func(rules *protection) error {
-			return c.db.Tx(ctx, func(tx pgx.Tx) error {
+			return c.txOrAnswer(ctx, func(tx pgx.Tx) error {
 				deleted, kept, err = c.expire(ctx, tx, r, t.Path, names, rules)
 				return err
 			})
@@ -163,15 +166,19 @@ func (c *Catalog) expireIn(ctx context.Context, t PruneTarget, names []string) (
 
 func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path string, names []string, rules *protection) (deleted, kept int, err error) {
 	var locked []string
+	var otherwise bool
 	b := new(batch)
-	b.exec(lockRepository, r.namespace, r.id, path)
-	b.row([]any{&locked, nil}, `
-		SELECT COALESCE(array_agg(name), '{}'), `+sameRules("$4")+` FROM (
+	b.guard(nil, lockRepository, r.namespace, r.id, path)
+	b.row([]any{&locked, &otherwise}, `
+		SELECT COALESCE(array_agg(name), '{}'), `+otherRules("$4")+` FROM (
 			SELECT name FROM tags
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($3::text[]) AND expires_at <= now()
 			ORDER BY name FOR UPDATE SKIP LOCKED) t`, r.namespace, r.id, names, rules.version)
-	if err := tx.SendBatch(ctx, &b.Batch).Close(); err != nil {
+	if err := b.send(ctx, tx); err != nil {
 		return 0, 0, err
+	}
+	if otherwise {
+		return 0, 0, rulesChanged
 	}
 	if len(locked) == 0 {
 		return 0, 0, nil

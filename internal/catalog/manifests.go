@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -60,10 +61,10 @@ func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestC
 			})
 			return in, err
 		})
-		switch db.Code(err) {
-		case stateManifestGone: // deleted between the two halves of put
+		switch {
+		case errors.Is(err, manifestGone): // deleted between the two halves of put
 			continue
-		case stateBlobsMissing, stateChildMissing:
+		case errors.Is(err, blobsMissing), errors.Is(err, childMissing):
 			if moved, err := c.listedManifests(ctx, p, &rows); err != nil {
 				return err
 			} else if moved {
@@ -73,7 +74,7 @@ func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestC
 				return missing
 			}
 			continue // it has come meanwhile
-		case stateConditionFails:
+		case errors.Is(err, conditionFails):
 			return c.conditionFailed(ctx, p.Repository, p.Condition, p.Digest)
 		}
 		if err != nil && !isAnswer(err) {
@@ -151,11 +152,11 @@ func sortedSet(list [][]byte) [][]byte {
 func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows manifestColumns) error {
 	var inserted bool
 	b := new(batch)
-	b.exec(lockRepository, r.namespace, r.id, p.Repository)
+	b.lockRepository(r, p.Repository, rows.tags)
 	b.lockContent(r, rows, len(c.requiredChildren(rows)))
 	b.lockQueue(r, rows)
 	rules := c.rules()
-	b.row([]any{&inserted, nil, nil, nil, nil}, c.insertManifest(), c.who(ctx, r.namespace, r.id, rows.digest,
+	b.guard([]any{&inserted, nil}, c.insertManifest(), c.who(ctx, r.namespace, r.id, rows.digest,
 		rows.tags, p.Repository, rules.protected(r, rows.tags), rules.version,
 		p.Condition.IfMatch.arg(), p.Condition.IfNoMatch.arg(), p.Condition.Tag, p.Manifest.MediaType, rows.artifactType,
 		rows.subject, rows.config, rows.annotations, p.Payload, len(p.Payload),
@@ -166,17 +167,40 @@ func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows man
 	return c.putAgain(ctx, r, p, rows, "push_repo")
 }
 
-// lockContent locks what the manifest refers to, and fails unless all of it is
+// lockRepository is the first statement of a put. It also waits for other puts of the
+// same tags, since a tag that isn't there yet has no row to be locked: the one that came
+// second would find out when it has inserted its manifest, and had to be rolled back.
+// The locks have a space of their own, with two keys. Puts take them before all others
+// but the repository's, in one order.
+func (b *batch) lockRepository(r repository, path string, tags []string) {
+	if len(tags) == 0 {
+		b.guard(nil, lockRepository, r.namespace, r.id, path)
+		return
+	}
+	b.guard([]any{nil}, `
+		SELECT (
+			SELECT count(pg_advisory_xact_lock(`+putLocks+`, key)) FROM (
+				SELECT DISTINCT hashtext($2::bigint || ':' || name) AS key FROM unnest($4::text[]) AS name ORDER BY key) k),
+			CASE WHEN count(*) <> 1 THEN purser_refuse('`+string(repositoryGone)+`') END
+		FROM (SELECT FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
+		      WHERE n.id = $1 AND r.id = $2 AND r.path = $3
+		      FOR KEY SHARE) alive`, r.namespace, r.id, path, tags)
+}
+
+// putLocks is the first key of the advisory locks of tags that are being put.
+const putLocks = "1886745443"
+
+// lockContent locks what the manifest refers to, and refuses unless all of it is
 // there and not lost, of the children as many as are required: blobs first, then
 // their links to the repository, then children and the subject.
 func (b *batch) lockContent(r repository, rows manifestColumns, required int) {
 	if len(rows.blobs) > 0 {
-		b.exec(`SELECT purser_require(count(*) = $2, '`+stateBlobsMissing+`') FROM (
-				SELECT FROM (SELECT digest FROM unnest($1::bytea[]) AS digest ORDER BY digest) want
+		b.guard(nil, `SELECT CASE WHEN count(*) <> $2 THEN purser_refuse('`+string(blobsMissing)+`') END FROM (
+				SELECT FROM (SELECT digest FROM unnest($1::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
 				CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = want.digest AND lost_at IS NULL FOR KEY SHARE) b) locked`,
 			rows.blobs, len(rows.blobs))
-		b.exec(`SELECT purser_require(count(*) = $4, '`+stateBlobsMissing+`') FROM (
-				SELECT FROM (SELECT digest FROM unnest($3::bytea[]) AS digest ORDER BY digest) want
+		b.guard(nil, `SELECT CASE WHEN count(*) <> $4 THEN purser_refuse('`+string(blobsMissing)+`') END FROM (
+				SELECT FROM (SELECT digest FROM unnest($3::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
 				CROSS JOIN LATERAL (
 					SELECT FROM repository_blobs
 					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND blob_digest = want.digest
@@ -184,8 +208,8 @@ func (b *batch) lockContent(r repository, rows manifestColumns, required int) {
 			r.namespace, r.id, rows.blobs, len(rows.blobs))
 	}
 	if len(rows.children) > 0 {
-		b.exec(`SELECT purser_require(count(*) >= $4, '`+stateChildMissing+`') FROM (
-				SELECT FROM (SELECT digest FROM unnest($3::bytea[]) AS digest ORDER BY digest) want
+		b.guard(nil, `SELECT CASE WHEN count(*) < $4 THEN purser_refuse('`+string(childMissing)+`') END FROM (
+				SELECT FROM (SELECT digest FROM unnest($3::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
 				CROSS JOIN LATERAL (
 					SELECT FROM manifests
 					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = want.digest
@@ -196,7 +220,7 @@ func (b *batch) lockContent(r repository, rows manifestColumns, required int) {
 	// deletion can't see this manifest, so it must be over when this one is reviewed.
 	if rows.subject != nil {
 		b.exec(`SELECT FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted()
 			FOR KEY SHARE`, r.namespace, r.id, rows.subject)
 	}
 }
@@ -208,7 +232,8 @@ func (b *batch) lockContent(r repository, rows manifestColumns, required int) {
 // delete them.
 func (b *batch) lockQueue(r repository, rows manifestColumns) {
 	if len(rows.tags) > 0 {
-		b.exec(`SELECT FROM (SELECT name FROM unnest($3::text[]) AS name ORDER BY name COLLATE "C") want
+		b.exec(`SELECT FROM (
+				SELECT name FROM unnest($3::text[]) AS name WHERE purser_accepted() ORDER BY name COLLATE "C") want
 			CROSS JOIN LATERAL (
 				SELECT FROM tags
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name
@@ -217,12 +242,13 @@ func (b *batch) lockQueue(r repository, rows manifestColumns) {
 	b.exec(`
 		WITH concerned AS (
 			SELECT id, true AS waits FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = $3
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = $3 AND purser_accepted()
 			UNION
 			SELECT t.manifest_id, false FROM unnest($4::text[]) AS want (name)
 			CROSS JOIN LATERAL (
 				SELECT manifest_id FROM tags
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name OFFSET 0) t
+			WHERE purser_accepted()
 		), locked AS (
 			SELECT c.id, c.waits FROM (SELECT id, bool_or(waits) AS waits FROM concerned GROUP BY id ORDER BY id) c
 			CROSS JOIN LATERAL (
@@ -246,7 +272,11 @@ func (b *batch) lockQueue(r repository, rows manifestColumns) {
 //
 // The tags were locked by the statement before, so that previous is right. But one
 // that wasn't there then may have come since, and be moved or deleted again at this
-// moment. What isn't as previous says isn't written, and the transaction runs again.
+// moment, by whoever doesn't take the locks of puts. What isn't as previous says isn't
+// written, and the transaction fails and runs again.
+//
+// Its part asked comes before anything is written: it compares rules and condition with
+// what is there, and refuses or not; accepted has a row where nothing was refused.
 const (
 	previousTags = `previous AS (
 		SELECT t.name, t.manifest_id, p.digest FROM unnest($8::text[]) AS want (name)
@@ -264,18 +294,29 @@ const (
 		RETURNING name, updated_at IS NOT NULL AS moved`
 )
 
-// tagsAsDecided are the guards at the end of such a statement.
-var tagsAsDecided = sameRules("$11") + `,
-		purser_require((SELECT count(*) FROM m, unnest($8::text[]) AS name) = (
+// tagsAsked is the part asked of such a statement, and accepted.
+var tagsAsked = `asked AS MATERIALIZED (
+		SELECT CASE
+			WHEN ` + otherRules("$11") + ` THEN purser_refuse('` + string(rulesChanged) + `')
+			WHEN EXISTS (SELECT FROM previous p WHERE p.digest <> $7 AND p.name = ANY ($10::text[]))
+				THEN purser_refuse('` + string(tagProtected) + `')
+			WHEN NOT purser_condition_holds(
+					CASE WHEN $14::text <> '' THEN (SELECT p.digest FROM previous p WHERE p.name = $14)
+					ELSE (SELECT digest FROM manifests
+						WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = $7) END,
+					$12::bytea[], $13::bytea[])
+				THEN purser_refuse('` + string(conditionFails) + `') END AS refusal
+		WHERE purser_accepted()
+	), accepted AS MATERIALIZED (
+		SELECT FROM asked WHERE refusal IS NULL
+	)`
+
+// tagsAsDecided is the end of such a statement: it fails where a tag isn't as previous
+// says, and has the refusal as its last column.
+const tagsAsDecided = `purser_require((SELECT count(*) FROM m, unnest($8::text[]) AS name) = (
 			SELECT count(*) FROM t LEFT JOIN previous p ON p.name = t.name WHERE t.moved = (p.name IS NOT NULL)), '` +
 	db.CodeSerializationFailure + `'),
-		purser_require(NOT EXISTS (SELECT FROM previous p, m
-			WHERE p.manifest_id <> m.id AND p.name = ANY ($10::text[])), '` + stateTagProtected + `'),
-		purser_require(purser_condition_holds(
-			CASE WHEN $14::text <> '' THEN (SELECT p.digest FROM previous p WHERE p.name = $14)
-			ELSE (SELECT digest FROM manifests
-				WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = $7) END,
-			$12::bytea[], $13::bytea[]), '` + stateConditionFails + `')`
+		(SELECT refusal FROM asked)`
 
 // tagEntries are the entries of such a statement: one of the kind for each tag, or
 // one alone without any, and one for each tag that was moved.
@@ -309,10 +350,10 @@ func tagEntries(kind string) string {
 // manifest for review sees the tags. When the manifest exists it does nothing.
 func (c *Catalog) insertManifest() string {
 	return `
-	WITH ` + previousTags + `, m AS (
+	WITH ` + previousTags + `, ` + tagsAsked + `, m AS (
 		INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type,
 			subject_digest, configuration_blob_digest, annotations, payload, total_size)
-		VALUES ($5, $6, $7, $15, $16, $17, $18, $19, $20, ` + putSize + `)
+		SELECT $5, $6, $7, $15, $16, $17, $18, $19, $20, ` + putSize + ` FROM accepted
 		ON CONFLICT (top_level_namespace_id, repository_id, digest) DO NOTHING
 		RETURNING id
 	), l AS (
@@ -344,8 +385,8 @@ func (c *Catalog) insertManifest() string {
 // that of the entries of the log.
 func (c *Catalog) putAgain(ctx context.Context, r repository, p NewManifest, rows manifestColumns, kind string) error {
 	b := new(batch)
-	b.exec(lockRepository, r.namespace, r.id, p.Repository)
-	b.exec(`SELECT purser_require(count(*) = 1, '`+stateManifestGone+`') FROM (
+	b.lockRepository(r, p.Repository, rows.tags)
+	b.guard(nil, `SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('`+string(manifestGone)+`') END FROM (
 			SELECT FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
 			FOR KEY SHARE) locked`, r.namespace, r.id, rows.digest)
@@ -354,7 +395,7 @@ func (c *Catalog) putAgain(ctx context.Context, r repository, p NewManifest, row
 			INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 			SELECT top_level_namespace_id, repository_id, id, gc_review_after('manifest_upload'), 'manifest_upload'
 			FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted()
 			ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
 				review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`,
 			r.namespace, r.id, rows.digest)
@@ -362,9 +403,9 @@ func (c *Catalog) putAgain(ctx context.Context, r repository, p NewManifest, row
 		b.lockQueue(r, rows)
 	}
 	rules := c.rules()
-	b.exec(`
-		WITH `+previousTags+`, m AS (
-			SELECT id FROM manifests WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = $7
+	b.guard([]any{nil}, `
+		WITH `+previousTags+`, `+tagsAsked+`, m AS (
+			SELECT id FROM accepted, manifests WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = $7
 		), t AS (
 			INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 			SELECT $5, $6, name, m.id FROM m, unnest($8::text[]) AS name

@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -67,11 +66,10 @@ type protection struct {
 // Settings: the version of the rules, which each change of them raises.
 const protectionVersion = "tag_protection_version"
 
-// sameRules ends a statement whose decision was made by another version of the
-// rules. version is a parameter.
-func sameRules(version string) string {
-	return "purser_require((SELECT value FROM settings WHERE name = '" + protectionVersion + "') = " + version + ", '" +
-		stateRulesChanged + "')"
+// otherRules is an expression that says whether a decision was made by another version
+// of the rules. version is a parameter.
+func otherRules(version string) string {
+	return "(SELECT value FROM settings WHERE name = '" + protectionVersion + "') IS DISTINCT FROM " + version
 }
 
 // rules are those in memory. At first they are those of a new registry.
@@ -200,10 +198,10 @@ func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, ta
 func (c *Catalog) movingTags(ctx context.Context, path string, tags []string, d oci.Digest, write func() (repository, error)) error {
 	for range lifeAttempts {
 		r, err := write()
-		switch db.Code(err) {
-		case stateRulesChanged:
+		switch {
+		case errors.Is(err, rulesChanged):
 			_, err = c.reloadRules(ctx)
-		case stateTagProtected:
+		case errors.Is(err, tagProtected):
 			err = c.moveRefused(ctx, r, path, tags, d) // nil: it is gone
 		default:
 			return err
@@ -222,7 +220,7 @@ var errRulesRestless = errors.New("the rules that protect tags, or the tags, cha
 func (c *Catalog) deletingTags(ctx context.Context, write func(rules *protection) error) error {
 	for range lifeAttempts {
 		err := write(c.rules())
-		if db.Code(err) != stateRulesChanged {
+		if !errors.Is(err, rulesChanged) {
 			return err
 		}
 		if _, err := c.reloadRules(ctx); err != nil {

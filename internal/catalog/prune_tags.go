@@ -278,7 +278,9 @@ func (c *Catalog) Restore(ctx context.Context, t PruneTarget, tags []PrunedTag, 
 	var done []Restored
 	err := c.change(ctx, t.Path, c.cache.dropTags, func(ctx context.Context) error {
 		return c.db.Tx(ctx, func(tx pgx.Tx) (err error) {
-			if _, err = tx.Exec(ctx, lockRepository, t.NamespaceID, t.ID, t.Path); err != nil {
+			b := new(batch)
+			b.guard(nil, lockRepository, t.NamespaceID, t.ID, t.Path)
+			if err = b.send(ctx, tx); err != nil {
 				return err
 			}
 			if done, err = restore(ctx, tx, t, tags); err != nil {
@@ -288,7 +290,7 @@ func (c *Catalog) Restore(ctx context.Context, t PruneTarget, tags []PrunedTag, 
 		})
 	})
 	switch {
-	case db.Code(err) == stateRepositoryGone:
+	case errors.Is(err, repositoryGone):
 		return nil, nameUnknown(t.Path)
 	case err != nil:
 		return nil, fmt.Errorf("restoring tags of %s: %w", t.Path, err)

@@ -160,7 +160,7 @@ func TestRaceLastManifestGoesFirst(t *testing.T) {
 }
 
 // A client removes a blob from its repository while a review deletes it: it
-// waits, hears that there is none, and leaves no row.
+// waits, hears that there is none, and leaves a row for the next review to drop.
 func TestRaceUnlinkMeetsDeletion(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -176,6 +176,7 @@ func TestRaceUnlinkMeetsDeletion(t *testing.T) {
 			t.Fatalf("stopped at %s: %+v", stop, out)
 		}
 		wantCode(t, soon(t, "unlinking", unlinked), oci.BlobUnknown)
+		b.forgotten(t)
 		b.empty(t, "gc_blob_review_queue")
 	}
 }

@@ -313,6 +313,7 @@ func TestRaceMountMeetsDeletion(t *testing.T) {
 		if err := soon(t, "mount", mounted); err != nil {
 			t.Errorf("stopped at %s: %v", stop, err)
 		}
+		b.forgotten(t)
 		b.empty(t, "repository_blobs", "gc_blob_review_queue")
 	}
 }

@@ -249,6 +249,16 @@ func (b bundle) putOff(t *testing.T, queue string, rows int) {
 	}
 }
 
+// forgotten checks that one row is in the queue, of a blob that is gone, and that the
+// next review drops it.
+func (b bundle) forgotten(t *testing.T) {
+	t.Helper()
+	b.dueNow(t)
+	if out := b.review(t, catalog.ReviewOfBlobs); out.Claimed != 1 || out.Gone != 1 {
+		t.Errorf("a review of a promise without its blob: %+v", out)
+	}
+}
+
 // empty checks that tables have no row.
 func (b bundle) empty(t *testing.T, tables ...string) {
 	t.Helper()

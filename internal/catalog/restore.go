@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/purser-registry/purser/internal/db"
@@ -42,9 +43,9 @@ func (c *Catalog) pointTag(ctx context.Context, path, tag string, d oci.Digest, 
 	switch {
 	case err == nil, isAnswer(err):
 		return err
-	case db.Code(err) == stateRepositoryGone:
+	case errors.Is(err, repositoryGone):
 		return nameUnknown(path)
-	case db.Code(err) == stateManifestGone:
+	case errors.Is(err, manifestGone):
 		return oci.Errorf(oci.ManifestUnknown,
 			"manifest %s is not in repository %s: it was never pushed there, or it has been deleted since, and then only a new push brings it back", d, path).
 			WithDetail(map[string]string{"name": path, "digest": d.String()})

@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/blob"
-	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -178,14 +177,13 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 // leftovers says that objects other than key may exist. Error: as ClaimUpload's.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
 	err := c.withRepository(ctx, u.Repository, nil, func(r repository) error {
-		_, err := c.db.Pool.Exec(ctx, commitNew, u.ID, u.Attempt, d.Bytes(), u.Size, key, leftovers, c.late(),
-			r.namespace, r.id, u.Repository)
-		if db.Code(err) == stateBlobExists {
+		err := c.commitNew(ctx, r, u, d, key, leftovers)
+		if errors.Is(err, blobExists) {
 			if err = c.verifyKnown(ctx, u.Repository, d); err == nil {
 				err = c.commitKnown(ctx, r, u, d)
 			}
 		}
-		if db.Code(err) == stateBlobLost {
+		if errors.Is(err, blobLost) {
 			err = c.commitLost(ctx, r, u, d, key, leftovers)
 		}
 		return err
@@ -193,55 +191,68 @@ func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key 
 	switch {
 	case err == nil:
 		return nil
-	case db.Code(err) == stateUploadLost:
+	case errors.Is(err, uploadLost):
 		return uploadMoved()
 	}
-	return fmt.Errorf("committing upload %s as %s: %w", u.ID, d, err)
+	return fmt.Errorf("committing upload %s to %s as %s: %w", u.ID, u.Repository, d, err)
 }
 
-// commitNew commits an upload whose blob isn't there yet. Its parts run in the
-// order in which they need each other: the repository is locked and the upload
-// taken, or the statement ends; only then is anything inserted.
-const commitNew = `
-	WITH alive AS (
-		SELECT FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
-		WHERE n.id = $8 AND r.id = $9 AND r.path = $10
-		FOR KEY SHARE
-	), u AS (
-		DELETE FROM uploads WHERE id = $1 AND attempt = $2 AND status = 1 RETURNING storage_key
-	), required AS MATERIALIZED (
-		SELECT purser_require(EXISTS (SELECT FROM alive), '` + stateRepositoryGone + `'),
-			purser_require(EXISTS (SELECT FROM u), '` + stateUploadLost + `')
-	), b AS (
-		INSERT INTO blobs (digest, size, storage_key)
-		SELECT $3, $4, $5 FROM required
-		ON CONFLICT (digest) DO NOTHING
-		RETURNING digest
-	), l AS (
-		INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
-		SELECT $8, $9, digest FROM b ON CONFLICT DO NOTHING
-	), doomed AS (
-		INSERT INTO gc_doomed_objects (storage_key, of_upload, keep, again_at)
-		SELECT storage_key, true, $5, now() + $7::interval FROM u WHERE $6
-	)
-	SELECT purser_require(EXISTS (SELECT FROM b), '` + stateBlobExists + `')`
+// commitNew commits an upload whose blob isn't there yet, and does nothing where the
+// blob exists. Its parts run in the order in which they need each other: the repository
+// is locked, then the upload; only then is anything inserted, and the upload goes where
+// something was. The insert waits for whoever changes the blob at that moment.
+func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.Digest, key string, leftovers bool) error {
+	b := new(batch)
+	b.guard(nil, `
+		WITH alive AS MATERIALIZED (
+			SELECT FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
+			WHERE n.id = @namespace AND r.id = @repository AND r.path = @path
+			FOR KEY SHARE
+		), held AS MATERIALIZED (
+			SELECT FROM uploads WHERE id = @upload AND attempt = @attempt AND status = 1 AND EXISTS (SELECT FROM alive)
+			FOR UPDATE
+		), b AS (
+			INSERT INTO blobs (digest, size, storage_key)
+			SELECT @digest, @size, @key FROM held
+			ON CONFLICT (digest) DO NOTHING
+			RETURNING digest
+		), l AS (
+			INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
+			SELECT @namespace, @repository, digest FROM b ON CONFLICT DO NOTHING
+		), gone AS (
+			DELETE FROM uploads WHERE id = @upload AND EXISTS (SELECT FROM b) RETURNING storage_key
+		), doomed AS (
+			INSERT INTO gc_doomed_objects (storage_key, of_upload, keep, again_at)
+			SELECT storage_key, true, @key, now() + @late::interval FROM gone WHERE @leftovers
+		)
+		SELECT CASE
+			WHEN NOT EXISTS (SELECT FROM alive) THEN purser_refuse('`+string(repositoryGone)+`')
+			WHEN NOT EXISTS (SELECT FROM held) THEN purser_refuse('`+string(uploadLost)+`')
+			WHEN NOT EXISTS (SELECT FROM b) THEN purser_refuse('`+string(blobExists)+`') END`,
+		pgx.NamedArgs{"upload": u.ID, "attempt": u.Attempt, "digest": d.Bytes(), "size": u.Size, "key": key, "leftovers": leftovers,
+			"late": c.late(), "namespace": r.namespace, "repository": r.id, "path": u.Repository})
+	return b.send(ctx, c.db.Pool)
+}
 
 // commitKnown commits an upload whose blob is there already: the promise first,
 // then the blob is locked, then linked. If it was deleted while this waited for
 // it, the transaction runs again from the start.
 func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci.Digest) error {
 	b := new(batch)
-	b.exec(lockRepository, r.namespace, r.id, u.Repository)
+	b.guard(nil, lockRepository, r.namespace, r.id, u.Repository)
 	b.exec(promiseBlob, d.Bytes())
-	b.exec(`SELECT purser_require(count(*) = 1, '`+db.CodeSerializationFailure+`'),
-			purser_require(count(lost_at) = 0, '`+stateBlobLost+`')
+	b.guard(nil, `
+		SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('`+string(blobGone)+`')
+			WHEN count(lost_at) > 0 THEN purser_refuse('`+string(blobLost)+`') END
 		FROM (SELECT lost_at FROM blobs WHERE digest = $1 FOR KEY SHARE) locked`, d.Bytes())
-	b.exec(`
-		WITH u AS (DELETE FROM uploads WHERE id = $1 AND attempt = $2 AND status = 1 RETURNING storage_key),
-		doomed AS (
+	b.guard(nil, `
+		WITH u AS (
+			DELETE FROM uploads WHERE id = $1 AND attempt = $2 AND status = 1 AND purser_accepted() RETURNING storage_key
+		), doomed AS (
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
 			SELECT storage_key, true, $3, now() + $4::interval FROM u)
-		SELECT purser_require(EXISTS (SELECT FROM u), '`+stateUploadLost+`')`, u.ID, u.Attempt, u.Size, c.late())
+		SELECT CASE WHEN NOT EXISTS (SELECT FROM u) THEN purser_refuse('`+string(uploadLost)+`') END`,
+		u.ID, u.Attempt, u.Size, c.late())
 	b.exec(linkBlob, r.namespace, r.id, d.Bytes())
 	return b.send(ctx, c.db.Pool)
 }
@@ -250,24 +261,28 @@ func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci
 // the new object, and every repository that has a link has the blob again. The
 // old object is doomed, unless it is foreign: what another registry's files are
 // worth isn't for this one to say. Of two uploads that meet here the second finds
-// the blob whole, and runs again as commitKnown.
+// the blob whole, and runs again as commitKnown. The upload is taken last but for the
+// lock of the blob, so that a lost one changes nothing.
 func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.Digest, key string, leftovers bool) error {
 	b := new(batch)
-	b.exec(lockRepository, r.namespace, r.id, u.Repository)
+	b.guard(nil, lockRepository, r.namespace, r.id, u.Repository)
 	b.exec(promiseBlob, d.Bytes())
-	b.exec(`SELECT purser_require(count(*) = 1, '`+db.CodeSerializationFailure+`')
+	b.guard(nil, `SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('`+string(blobGone)+`') END
 		FROM (SELECT FROM blobs WHERE digest = $1 AND lost_at IS NOT NULL FOR NO KEY UPDATE) locked`, d.Bytes())
-	b.exec(`
-		INSERT INTO gc_doomed_objects (storage_key, size)
-		SELECT storage_key, size FROM blobs WHERE digest = $1 AND position('/' IN storage_key) = 0
-		ON CONFLICT DO NOTHING`, d.Bytes())
-	b.exec("UPDATE blobs SET storage_key = $2, size = $3, lost_at = NULL WHERE digest = $1", d.Bytes(), key, u.Size)
-	b.exec(`
-		WITH u AS (DELETE FROM uploads WHERE id = $1 AND attempt = $2 AND status = 1 RETURNING storage_key),
-		doomed AS (
+	b.guard(nil, `
+		WITH u AS (
+			DELETE FROM uploads WHERE id = $1 AND attempt = $2 AND status = 1 AND purser_accepted() RETURNING storage_key
+		), doomed AS (
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, keep, again_at)
 			SELECT storage_key, true, $3, now() + $4::interval FROM u WHERE $5)
-		SELECT purser_require(EXISTS (SELECT FROM u), '`+stateUploadLost+`')`, u.ID, u.Attempt, key, c.late(), leftovers)
+		SELECT CASE WHEN NOT EXISTS (SELECT FROM u) THEN purser_refuse('`+string(uploadLost)+`') END`,
+		u.ID, u.Attempt, key, c.late(), leftovers)
+	b.exec(`
+		INSERT INTO gc_doomed_objects (storage_key, size)
+		SELECT storage_key, size FROM blobs WHERE digest = $1 AND position('/' IN storage_key) = 0 AND purser_accepted()
+		ON CONFLICT DO NOTHING`, d.Bytes())
+	b.exec("UPDATE blobs SET storage_key = $2, size = $3, lost_at = NULL WHERE digest = $1 AND purser_accepted()",
+		d.Bytes(), key, u.Size)
 	b.exec(linkBlob, r.namespace, r.id, d.Bytes())
 	return b.send(ctx, c.db.Pool)
 }

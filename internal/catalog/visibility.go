@@ -2,11 +2,10 @@ package catalog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/purser-registry/purser/internal/db"
 )
 
 // Visibilities of a repository. They are what its owner asks for: as long as there are no
@@ -47,14 +46,16 @@ func (c *Catalog) setting(ctx context.Context, path, doing string, fn func(tx pg
 	if err != nil {
 		return err
 	}
-	err = c.db.Tx(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, lockRepository, r.namespace, r.id, path); err != nil {
+	err = c.txOrAnswer(ctx, func(tx pgx.Tx) error {
+		b := new(batch)
+		b.guard(nil, lockRepository, r.namespace, r.id, path)
+		if err := b.send(ctx, tx); err != nil {
 			return err
 		}
 		return fn(tx, r)
 	})
 	switch {
-	case db.Code(err) == stateRepositoryGone:
+	case errors.Is(err, repositoryGone):
 		return nameUnknown(path)
 	case err != nil && !isAnswer(err):
 		return fmt.Errorf("%s of repository %s: %w", doing, path, err)

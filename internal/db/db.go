@@ -177,6 +177,10 @@ func LiftLimits(ctx context.Context, tx pgx.Tx) error {
 // a race; each has a winner, so the bound is met only when something is wrong.
 const txAttempts = 10
 
+// ErrLostRace is what an error wraps, or says it is, that a rerun of the transaction
+// settles though PostgreSQL has raised none.
+var ErrLostRace = errors.New("the transaction lost a race")
+
 // Tx runs fn in a READ COMMITTED transaction and commits it. When the
 // transaction loses a deadlock, fails to serialize, or meets a foreign key whose
 // target has just gone, it is rolled back and fn runs again, so fn must set its
@@ -208,14 +212,14 @@ func Retry(ctx context.Context, fn func() error) error {
 }
 
 // Retryable says whether err is one that a rerun of the whole transaction
-// settles: a deadlock, a serialization failure, or a foreign key whose target
-// another transaction deleted while this one waited for it.
+// settles: a deadlock, a serialization failure, a foreign key whose target another
+// transaction deleted while this one waited for it, or ErrLostRace.
 func Retryable(err error) bool {
 	switch Code(err) {
 	case CodeDeadlockDetected, CodeSerializationFailure, CodeForeignKeyViolation:
 		return true
 	}
-	return false
+	return errors.Is(err, ErrLostRace)
 }
 
 // Code is the SQLSTATE of err, or "" when err doesn't come from PostgreSQL.

@@ -75,7 +75,12 @@ func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, f
 	return conn, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		conn.Close(ctx) //nolint:errcheck // the lock ends with the connection either way
+		// The transaction holds nothing but the lock, which ends with the connection either
+		// way. PostgreSQL counts one that the connection's end ends as rolled back.
+		if !conn.IsClosed() && conn.PgConn().TxStatus() == 'T' {
+			conn.Exec(ctx, "COMMIT") //nolint:errcheck // see above
+		}
+		conn.Close(ctx) //nolint:errcheck // see above
 	}, nil
 }
 

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/builtinpg"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// records are the log of a server as JSON objects.
+func (b *logBuffer) records(t *testing.T) []map[string]any {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var list []map[string]any
+	for line := range strings.Lines(b.buf.String()) {
+		var r map[string]any
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("a line of the log isn't JSON: %q", line)
+		}
+		list = append(list, r)
+	}
+	return list
+}
+
+// startLogged starts a server whose log is kept, debug messages and those of the
+// built-in PostgreSQL included.
+func startLogged(t *testing.T, cfg *config.Config) (*running, *logBuffer) {
+	t.Helper()
+	buf := new(logBuffer)
+	log := slog.New(slog.NewJSONHandler(buf, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	return startWith(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, log, nil) }), buf
+}
+
+// complaints are the lines of a log that a server on an ordinary day doesn't write:
+// above INFO, and errors, statements and the like of PostgreSQL.
+func (b *logBuffer) complaints(t *testing.T) []string {
+	t.Helper()
+	var list []string
+	for _, r := range b.records(t) {
+		severity, _ := r["severity"].(string)
+		if l := r["level"]; l == "WARN" || l == "ERROR" || !slices.Contains([]string{"", "LOG", "INFO", "NOTICE", "DEBUG"}, severity) {
+			list = append(list, fmt.Sprint(r))
+		}
+	}
+	return list
+}
+
+// rollbacks is how many transactions of a database were rolled back. PostgreSQL
+// adds up what a session did when the session ends.
+func rollbacks(t *testing.T, dsn string) (n int) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
+	waitFor(t, "the server's sessions are over", func() bool {
+		var sessions int
+		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&sessions)
+		return err == nil && sessions == 0
+	})
+	err = conn.QueryRow(t.Context(), "SELECT xact_rollback FROM pg_stat_database WHERE datname = current_database()").Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// ordinaryDay has clients do what clients do every day, and checks the answers.
+func ordinaryDay(t *testing.T, s *running) {
+	t.Helper()
+	url := s.registry + "/v2/library/app/"
+	expect := func(what string, got, want int) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: %d, want %d", what, got, want)
+		}
+	}
+	do := func(want int, method, path, body string, headers ...string) {
+		t.Helper()
+		code, text := askAs(t, method, url+path, body, headers...)
+		if code != want {
+			t.Errorf("%s %s: %d %s, want %d", method, path, code, text, want)
+		}
+	}
+	manifest := func(config oci.Digest, note string) string {
+		return fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",`+
+			`"digest":%q,"size":5},"layers":[],"annotations":{"note":%q}}`, oci.MediaTypeImageManifest, config, note)
+	}
+	layer, known := pushImage(t, s, "v1", "known")
+	for range 20 {
+		pushImage(t, s, "v1", "known")
+	}
+	do(201, "PUT", "manifests/"+known.String(), strings.Replace(manifest(layer, ""), `,"annotations":{"note":""}`, "", 1))
+	missing := oci.Compute(oci.SHA256, []byte("missing"))
+	for range 5 {
+		do(400, "PUT", "manifests/v2", manifest(missing, "a blob is missing"))
+		do(400, "PUT", "manifests/v2", fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"manifests":[{"mediaType":%q,"digest":%q,"size":5}]}`,
+			oci.MediaTypeImageIndex, oci.MediaTypeImageManifest, missing))
+		do(202, "POST", "blobs/uploads/?mount="+missing.String()+"&from=library/other", "")
+		do(202, "POST", "blobs/uploads/?mount="+missing.String()+"&from=library/app", "")
+		do(412, "PUT", "manifests/v1", manifest(layer, "condition"), "If-Match", `"`+missing.String()+`"`)
+		do(412, "PUT", "manifests/v1", manifest(layer, "condition"), "If-None-Match", "*")
+		do(412, "PUT", "manifests/v3", manifest(layer, "condition"), "If-Match", "*")
+		do(412, "PUT", "manifests/"+known.String(), strings.Replace(manifest(layer, ""), `,"annotations":{"note":""}`, "", 1), "If-None-Match", "*")
+		do(412, "DELETE", "manifests/v1", "", "If-Match", `"`+missing.String()+`"`)
+		do(404, "DELETE", "manifests/v9", "")
+		do(404, "DELETE", "manifests/"+missing.String(), "")
+		do(404, "DELETE", "blobs/"+missing.String(), "")
+		do(409, "DELETE", "blobs/"+layer.String(), "")
+		do(404, "GET", "blobs/"+missing.String(), "")
+		do(404, "GET", "manifests/v9", "")
+		do(404, "PATCH", "blobs/uploads/00000000-0000-4000-8000-000000000000", "x")
+		do(404, "DELETE", "blobs/uploads/00000000-0000-4000-8000-000000000000", "")
+	}
+	// A rule that is new to the process, and that keeps a tag.
+	code, text := askAs(t, "POST", s.registry+"/api/v1/repository/library/app/tagprotection/", `{"pattern":"^v1$"}`, "Content-Type", "application/json")
+	expect("a rule: "+text, code, 201)
+	for range 3 {
+		do(409, "PUT", "manifests/v1", manifest(layer, "protected"))
+		do(409, "DELETE", "manifests/v1", "")
+		do(409, "DELETE", "manifests/"+known.String(), "")
+	}
+	raceForTags(t, url, func(client, tag int) string { return manifest(layer, fmt.Sprintf("client %d, tag %d", client, tag)) })
+	do(201, "PUT", "manifests/gone", manifest(layer, "to be deleted"))
+	gone := oci.Compute(oci.SHA256, []byte(manifest(layer, "to be deleted")))
+	do(202, "DELETE", "manifests/"+gone.String(), "")
+	do(404, "DELETE", "manifests/"+gone.String(), "")
+	code, text = askAs(t, "DELETE", s.registry+"/api/v1/repository/library/app", "")
+	expect("the repository goes: "+text, code, 204)
+	do(404, "DELETE", "manifests/v1", "")
+	pushImage(t, s, "v1", "known") // into a repository that is made anew
+}
+
+// raceForTags has clients push different manifests under the same new tags at the
+// same time.
+func raceForTags(t *testing.T, url string, manifest func(client, tag int) string) {
+	t.Helper()
+	const clients, tags = 4, 25
+	var group sync.WaitGroup
+	for client := range clients {
+		group.Go(func() {
+			for tag := range tags {
+				code, text := askAs(t, "PUT", fmt.Sprintf("%smanifests/race%d", url, tag), manifest(client, tag))
+				if code != 201 {
+					t.Errorf("a push that races others for its tag: %d %s", code, text)
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// TestOrdinaryDayIsQuiet does what clients do every day, on a PostgreSQL whose log is
+// read: nothing of it is an error there, or rolled back, or a warning in Purser's log;
+// and the stop of all of it is none either.
+func TestOrdinaryDayIsQuiet(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.DSN(t) // of a server that is there before and after
+	before := rollbacks(t, dsn)
+	s, log := startLogged(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn))
+	ordinaryDay(t, s)
+	if err := s.stop(); err != nil {
+		t.Errorf("stopping: %v", err)
+	}
+	for _, line := range log.complaints(t) {
+		t.Errorf("the log has %s", line)
+	}
+	if n := rollbacks(t, dsn) - before; n != 0 {
+		t.Errorf("%d transactions were rolled back, want none", n)
+	}
+}
+
+// TestBuiltInPostgresIsQuiet is TestOrdinaryDayIsQuiet with the log of PostgreSQL.
+func TestBuiltInPostgresIsQuiet(t *testing.T) {
+	t.Parallel()
+	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL
+	cfg := testConfig(t)
+	s, log := startLogged(t, cfg)
+	ordinaryDay(t, s)
+	if _, err := builtinpg.RunningDSN(postgresDir(cfg), databaseName); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.stop(); err != nil {
+		t.Errorf("stopping: %v", err)
+	}
+	for _, line := range log.complaints(t) {
+		t.Errorf("the log has %s", line)
+	}
+	if log.count("database system is shut down") != 1 {
+		t.Error("the log of PostgreSQL isn't read")
+	}
+}
