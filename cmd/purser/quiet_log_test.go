@@ -35,9 +35,9 @@ func (b *logBuffer) records(t *testing.T) []map[string]any {
 	return list
 }
 
-// startLogged starts a server whose log is kept, debug messages and those of the
+// startRecorded starts a server whose log is kept, debug messages and those of the
 // built-in PostgreSQL included.
-func startLogged(t *testing.T, cfg *config.Config) (*running, *logBuffer) {
+func startRecorded(t *testing.T, cfg *config.Config) (*running, *logBuffer) {
 	t.Helper()
 	buf := new(logBuffer)
 	log := slog.New(slog.NewJSONHandler(buf, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -172,7 +172,7 @@ func TestOrdinaryDayIsQuiet(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t) // of a server that is there before and after
 	before := rollbacks(t, dsn)
-	s, log := startLogged(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn))
+	s, log := startRecorded(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn))
 	ordinaryDay(t, s)
 	if err := s.stop(); err != nil {
 		t.Errorf("stopping: %v", err)
@@ -190,7 +190,7 @@ func TestBuiltInPostgresIsQuiet(t *testing.T) {
 	t.Parallel()
 	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL
 	cfg := testConfig(t)
-	s, log := startLogged(t, cfg)
+	s, log := startRecorded(t, cfg)
 	ordinaryDay(t, s)
 	if _, err := builtinpg.RunningDSN(postgresDir(cfg), databaseName); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 const (
@@ -26,6 +27,8 @@ var pgLine = regexp.MustCompile(`^\[(\d+)\] ([A-Z]+\d?):\s+(.*)$`)
 // logSink passes a server's standard error on and keeps its last lines.
 type logSink struct {
 	log *slog.Logger
+	// stopping: connections that are ended now are no trouble.
+	stopping atomic.Bool
 
 	mu   sync.Mutex
 	tail []string
@@ -72,16 +75,20 @@ func (l *logSink) add(line string) {
 	if level, ok := severityLevel(m[2]); ok {
 		l.level = level
 	}
+	if m[2] == "FATAL" && l.stopping.Load() {
+		l.level = slog.LevelDebug
+	}
 	l.log.Log(context.Background(), l.level, m[3], "severity", m[2], "pid", m[1])
 }
 
-// severityLevel maps PostgreSQL's severities. The parts of a message (DETAIL,
-// HINT, STATEMENT and so on) have none and keep the message's level. An ERROR
+// severityLevel maps PostgreSQL's severities. The parts of a message that help people
+// (DETAIL, HINT) have none and keep the message's level; those that repeat statements
+// are for who looks for them. An ERROR
 // fails one statement and a FATAL one connection, whose client reports it; a
 // PANIC takes the server down.
 func severityLevel(severity string) (slog.Level, bool) {
 	switch severity {
-	case "LOG", "INFO", "NOTICE", "DEBUG", "DEBUG1", "DEBUG2", "DEBUG3", "DEBUG4", "DEBUG5":
+	case "STATEMENT", "QUERY", "CONTEXT", "LOG", "INFO", "NOTICE", "DEBUG", "DEBUG1", "DEBUG2", "DEBUG3", "DEBUG4", "DEBUG5":
 		return slog.LevelDebug, true
 	case "WARNING", "ERROR", "FATAL":
 		return slog.LevelWarn, true

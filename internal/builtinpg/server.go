@@ -35,18 +35,21 @@ const partingTime = 2 * time.Second
 
 // defaultSettings suit a small machine that PostgreSQL shares with its client.
 var defaultSettings = map[string]string{
-	"autovacuum":         "on",
-	"cluster_name":       "purser",
-	"full_page_writes":   "on",
-	"jit":                "off", // its queries are short
-	"log_checkpoints":    "off",
-	"log_timezone":       "UTC",
-	"max_connections":    "100",
-	"max_wal_size":       "2GB", // each checkpoint makes every page be logged whole once more
-	"random_page_cost":   "1.1", // solid-state disks
-	"synchronous_commit": "on",
-	"timezone":           "UTC",
-	"wal_compression":    "on",
+	"autovacuum":       "on",
+	"cluster_name":     "purser",
+	"full_page_writes": "on",
+	"jit":              "off", // its queries are short
+	"log_checkpoints":  "off",
+	// A statement may be a page long and have a client's data in it. What failed is in
+	// the message, and what for in the error that its client has.
+	"log_min_error_statement": "panic",
+	"log_timezone":            "UTC",
+	"max_connections":         "100",
+	"max_wal_size":            "2GB", // each checkpoint makes every page be logged whole once more
+	"random_page_cost":        "1.1", // solid-state disks
+	"synchronous_commit":      "on",
+	"timezone":                "UTC",
+	"wal_compression":         "on",
 }
 
 // fixedSettings are what the rest of this package relies on.
@@ -360,8 +363,13 @@ func (s *Server) exited() bool {
 // It may be called again, also after the server has exited by itself.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopping.Store(true)
+	s.output.stopping.Store(true)
 	s.signal(syscall.SIGTERM)
-	if ctx.Err() == nil && !s.exitsWithin(partingTime) {
+	parting, cancel := context.WithTimeout(ctx, partingTime)
+	defer cancel()
+	select {
+	case <-s.done:
+	case <-parting.Done():
 		s.signal(syscall.SIGINT)
 	}
 	var forced error

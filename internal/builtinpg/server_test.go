@@ -243,6 +243,7 @@ func TestServerLogReachesTheLogger(t *testing.T) {
 		},
 	})))
 	sink.drain(strings.NewReader("[7] LOG:  up\n[8] ERROR:  bad thing\n[8] DETAIL:  very\n\tmore\n" +
+		"[8] STATEMENT:  SELECT\n\t1\n" +
 		"[7] PANIC:  lost\nstray\n[7] WARNING:  " + strings.Repeat("x", 3*longestLine) + "\n[7] FATAL:  end"))
 	var short []string
 	for line := range strings.Lines(got.String()) {
@@ -253,10 +254,17 @@ func TestServerLogReachesTheLogger(t *testing.T) {
 		`level=WARN msg="bad thing" severity=ERROR pid=8`,
 		`level=WARN msg=very severity=DETAIL pid=8`,
 		`level=WARN msg=more`,
+		`level=DEBUG msg=SELECT severity=STATEMENT pid=8`,
+		`level=DEBUG msg=1`,
 		`level=ERROR msg=lost severity=PANIC pid=7`,
 		`level=WARN msg=stray`,
 		`level=WARN msg=` + strings.Repeat("x", 45),
 		`level=WARN msg=end severity=FATAL pid=7`,
+	}
+	got.Reset()
+	sink.stopping.Store(true)
+	if sink.add("[8] FATAL:  terminating connection"); !strings.HasPrefix(got.String(), "level=DEBUG") {
+		t.Errorf("a connection that a stop ends is logged as %s", got.String())
 	}
 	if strings.Join(short, "\n") != strings.Join(want, "\n") {
 		t.Errorf("logged:\n%s\nwant:\n%s", strings.Join(short, "\n"), strings.Join(want, "\n"))

@@ -13,7 +13,8 @@
 //     references in a later statement. Every statement sees what committed
 //     before it (READ COMMITTED), so one of the two always sees the other.
 //   - A write is one transaction with one order of locks: the repository's row;
-//     the review row of a blob that exists and is to be linked or unlinked;
+//     the names of tags that are put; the review row of a blob that exists and is
+//     to be linked or unlinked;
 //     blobs; their links to the repository; children of an index; tags; review
 //     rows of manifests; many of a kind in the order of their keys. When it loses
 //     a race all the same (a deadlock, a target that was deleted while it waited)

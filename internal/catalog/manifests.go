@@ -33,7 +33,7 @@ type NewManifest struct {
 // condition that doesn't hold.
 //
 // Rows are locked in one order: repository, blobs, links, children; the queue
-// last. A guard in each statement ends the batch when something is missing.
+// last. A guard in each statement refuses when something is missing: see [batch].
 func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 	rows, err := manifestRows(p)
 	if err != nil {

@@ -155,9 +155,6 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	op.handle(humago.NewContext(op.Operation, r, w))
-	if o := observed(r.Context()); o.status >= 500 {
-		a.server.logFailure(r, o.err)
-	}
 }
 
 // admit finds the operation that a request asks for, and checks what can be

@@ -527,8 +527,8 @@ func TestAPITrouble(t *testing.T) {
 			t.Errorf("%s %s: no Retry-After", method, path)
 		}
 	}
-	if n := len(r.log.records(t, "request failed")); n != 2 {
-		t.Errorf("%d failures are logged with their reason, want 2", n)
+	if n := len(r.log.records(t, "request failed")); n != 3 {
+		t.Errorf("%d failures are logged with their reason, want 3: a panic and two of the database", n)
 	}
 }
 

@@ -3,7 +3,7 @@ package server
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -26,11 +26,9 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	o := observed(r.Context())
 	o.err = err
 	if o.status != 0 { // the answer has begun: end the connection so that the client notices
+		_, ofStore := errors.AsType[*blob.StoreError](err)
+		o.cut = r.Context().Err() == nil && (ofStore || errors.Is(err, io.ErrUnexpectedEOF)) // else the client hung up
 		panic(http.ErrAbortHandler)
-	}
-	if e.HTTPStatus() >= 500 {
-		s.logFailure(r, err)
-		o.told = true
 	}
 	switch e.HTTPStatus() {
 	case http.StatusServiceUnavailable:
@@ -69,13 +67,6 @@ func ErrorBody(path string, status int, message string) []byte {
 		return newAPIError(e).marshal()
 	}
 	return oci.MarshalErrors(e)
-}
-
-// logFailure logs why a request was answered with a status of 500 or more.
-func (s *Server) logFailure(r *http.Request, err error) {
-	s.log.LogAttrs(r.Context(), slog.LevelError, "request failed",
-		slog.String("request_id", observed(r.Context()).id), slog.String("method", r.Method),
-		slog.String("path", r.URL.Path), slog.Any("error", err))
 }
 
 // answer is what a client is told of an error: itself if it was made for

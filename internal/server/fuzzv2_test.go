@@ -40,7 +40,7 @@ func FuzzV2(f *testing.F) {
 		w := httptest.NewRecorder()
 		r.handler.ServeHTTP(w, req.WithContext(t.Context()))
 		if w.Code >= 500 {
-			t.Fatalf("%q: %d %s; log: %v %v", raw, w.Code, w.Body, r.log.records(t, "request failed"), r.log.records(t, "panic"))
+			t.Fatalf("%q: %d %s; log: %v", raw, w.Code, w.Body, r.log.records(t, "request failed"))
 		}
 		if w.Code >= 400 && w.Code != http.StatusRequestedRangeNotSatisfiable && req.Method != "HEAD" && w.Body.Len() > 0 {
 			res := w.Result()

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/purser-registry/purser/internal/audit"
@@ -36,7 +37,7 @@ type observation struct {
 	sent    int64
 	read    int64
 	err     error
-	told    bool        // err is in the log, in a line of its own
+	cut     bool        // the answer had begun when the store failed
 	trips   *db.Counter // to the database
 	client  string      // whose limits count
 	base    string      // of the URLs in the answer
@@ -163,9 +164,9 @@ var noSniff = []string{"nosniff"}
 // finish is deferred: it runs in whatever way the handler ends.
 func (s *Server) finish(o *observation, r *http.Request, start time.Time) {
 	p := recover()
+	var panicked []slog.Attr
 	if p != nil && p != http.ErrAbortHandler {
-		s.log.ErrorContext(r.Context(), "panic", "request_id", o.id, "method", r.Method, "path", r.URL.Path,
-			"panic", p, "stack", string(debug.Stack()))
+		panicked = []slog.Attr{slog.Any("panic", p), slog.String("stack", string(debug.Stack()))}
 		if o.status == 0 {
 			o.err = errors.New("panic")
 			o.Header().Set("Content-Type", "application/json")
@@ -188,20 +189,26 @@ func (s *Server) finish(o *observation, r *http.Request, start time.Time) {
 	took := time.Since(start)
 	s.metrics.inFlight.Dec()
 	s.metrics.observe(o, took)
-	if s.opt.AccessLog {
-		s.logRequest(o, r, took)
-	}
+	s.logRequest(o, r, took, panicked...)
 	if p != nil {
 		panic(p)
 	}
 }
 
-func (s *Server) logRequest(o *observation, r *http.Request, took time.Duration) {
+// logRequest writes the one line of a request: its failure with the cause, or, if
+// wanted, that it was answered.
+func (s *Server) logRequest(o *observation, r *http.Request, took time.Duration, panicked ...slog.Attr) {
+	level, message := slog.LevelInfo, "request"
+	if o.status >= 500 || o.cut || panicked != nil {
+		level, message = slog.LevelError, "request failed"
+	} else if !s.opt.AccessLog {
+		return
+	}
 	remote := r.RemoteAddr
 	if o.proxy != "" && clientPort(remote) == 0 { // the proxy doesn't say which
 		remote = clientAddress(remote)
 	}
-	attrs := [12]slog.Attr{
+	attrs := [14]slog.Attr{
 		slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.Int("status", o.status),
 		slog.Int64("sent", o.sent), slog.Int64("received", o.read), slog.Duration("took", took),
 		slog.String("remote", remote), slog.String("agent", r.UserAgent()), slog.String("request_id", o.id),
@@ -210,10 +217,26 @@ func (s *Server) logRequest(o *observation, r *http.Request, took time.Duration)
 	if o.proxy != "" {
 		list = append(list, slog.String("proxy", o.proxy))
 	}
-	if o.err != nil && !o.told {
+	if id := traceID(r); id != "" {
+		list = append(list, slog.String("trace_id", id))
+	}
+	if o.err != nil {
 		list = append(list, slog.String("error", o.err.Error()))
 	}
-	s.log.LogAttrs(r.Context(), slog.LevelInfo, "request", list...)
+	s.log.LogAttrs(r.Context(), level, message, append(list, panicked...)...)
+}
+
+// traceID is the trace that a request belongs to: of the span that was made of it, or
+// else the one that its client names. "": none.
+func traceID(r *http.Request) string {
+	span := trace.SpanContextFromContext(r.Context())
+	if !span.HasTraceID() && r.Header["Traceparent"] != nil {
+		span = trace.SpanContextFromContext(propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header)))
+	}
+	if !span.HasTraceID() {
+		return ""
+	}
+	return span.TraceID().String()
 }
 
 // requestID is the client's own identifier if it is one that can be logged as

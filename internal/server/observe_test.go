@@ -165,6 +165,49 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
+// TestFailureIsOneLine: a request that failed is in the log once, with its cause and the
+// trace that its client names, also where requests aren't logged.
+func TestFailureIsOneLine(t *testing.T) {
+	t.Parallel()
+	for _, access := range []bool{true, false} {
+		r := setup(t, func(o *server.Options) {
+			o.AccessLog = access
+			o.Authorize = func(*http.Request, server.Access, string) error { return errors.New("the cause") }
+		})
+		const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+		for path, headers := range map[string][]string{
+			"/v2/a/manifests/v1":      {"X-Request-Id", "f1", "Traceparent", "00-" + trace + "-00f067aa0ba902b7-01"},
+			"/v2/a/manifests/v2":      {"X-Request-Id", "f2", "Traceparent", "00-0-0-01"},
+			"/api/v1/repository/a/b":  {"X-Request-Id", "f3", "Traceparent", "00-" + trace + "-00f067aa0ba902b7-00"},
+			"/api/v1/system/overview": {"X-Request-Id", "f4"},
+		} {
+			a := r.do(t, "GET", path, "", headers...)
+			var lines []map[string]any
+			for _, message := range []string{"request", "request failed"} {
+				for _, line := range r.log.records(t, message) {
+					if line["request_id"] == headers[1] {
+						lines = append(lines, line)
+					}
+				}
+			}
+			if a.StatusCode != 500 && a.StatusCode != 404 || len(lines) != 1 && (access || a.StatusCode == 500) {
+				t.Errorf("%s (access log %v): %d, %d lines", path, access, a.StatusCode, len(lines))
+				continue
+			}
+			if len(lines) == 0 {
+				continue
+			}
+			line, named := lines[0], len(headers) > 3 && strings.Contains(headers[3], trace)
+			if a.StatusCode == 500 && (line["msg"] != "request failed" || line["level"] != "ERROR" || line["error"] != "the cause" || line["status"] != 500.0) {
+				t.Errorf("%s: %v", path, line)
+			}
+			if got := line["trace_id"]; named && got != trace || !named && got != nil {
+				t.Errorf("%s: trace %v, named %v", path, got, named)
+			}
+		}
+	}
+}
+
 // TestRequestID: a client's own identifier is kept if it can be logged as it
 // is; every answer has one.
 func TestRequestID(t *testing.T) {
@@ -200,7 +243,7 @@ func TestPanic(t *testing.T) {
 	if strings.Contains(string(a.body), "a bug") {
 		t.Errorf("internal text was sent: %s", a.body)
 	}
-	list := r.log.records(t, "panic")
+	list := r.log.records(t, "request failed")
 	if len(list) != 1 || list[0]["level"] != "ERROR" || list[0]["panic"] != "a bug" || list[0]["request_id"] != "p1" || list[0]["path"] != "/v2/a/manifests/v1" ||
 		!strings.Contains(list[0]["stack"].(string), "observe_test.go") {
 		t.Errorf("log: %v", list)
@@ -228,8 +271,8 @@ func TestLatePanic(t *testing.T) {
 		if p := recover(); p != http.ErrAbortHandler {
 			t.Errorf("the handler panics with %v, want http.ErrAbortHandler", p)
 		}
-		if n := len(r.log.records(t, "panic")); n != 1 {
-			t.Errorf("%d panics in the log", n)
+		if list := r.log.records(t, "request failed"); len(list) != 1 || list[0]["panic"] != "late" {
+			t.Errorf("log: %v", list)
 		}
 	}()
 	r.handler.ServeHTTP(lateWriter{httptest.NewRecorder()}, httptest.NewRequest("GET", "/v2/", nil))
