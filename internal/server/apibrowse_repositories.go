@@ -166,7 +166,10 @@ func (a *api) addRepository() {
 		Name      string `json:"name"`
 		Kind      string `json:"kind" enum:"image"`
 	}
-	type createOutput struct{ Body createdRepository }
+	type createOutput struct {
+		Warning []string `header:"Warning" doc:"That private holds nobody off, as 299 - \"…\""`
+		Body    createdRepository
+	}
 	// Whoever may push anything may create a repository by a push; which one that is
 	// stands in the body, so this is for operators.
 	add(a, AccessAdmin, huma.Operation{
@@ -182,13 +185,15 @@ func (a *api) addRepository() {
 		}
 		namespace, name, _ := strings.Cut(path, "/")
 		err = a.server.catalog.CreateRepository(ctx, path)
+		out := &createOutput{Body: createdRepository{namespace, name, "image"}}
 		if err == nil && in.Body.Visibility == catalog.Private {
+			out.Warning = warningHeaders([]string{warnPrivate})
 			err = a.server.catalog.SetVisibility(ctx, path, catalog.Private)
 		}
 		if err == nil && in.Body.Starred {
 			err = a.server.catalog.SetStar(ctx, path, true)
 		}
-		return &createOutput{createdRepository{namespace, name, "image"}}, err
+		return out, err
 	})
 	type input struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`

@@ -36,6 +36,9 @@ func (a *api) addUserPolicies() {
 	}](a, "/user/autoprunepolicy", "User", "the user's namespace, which is "+userNamespace+" as long as nobody logs in")
 }
 
+// warnPrivate tells who asks for a private repository what it is worth.
+const warnPrivate = "the registry has no accounts yet: whoever reaches it may pull from this repository"
+
 // newVisibility is the body of a request to change a repository's visibility.
 type newVisibility struct {
 	_          struct{} `additionalProperties:"true"`
@@ -65,7 +68,7 @@ func (a *api) addVisibility() {
 	}, func(ctx context.Context, in *input) (*output, error) {
 		out := &output{Body: quaySuccess{true}}
 		if in.Body.Visibility == catalog.Private {
-			out.Warning = warningHeaders([]string{"the registry has no accounts yet: whoever reaches it may pull from this repository"})
+			out.Warning = warningHeaders([]string{warnPrivate})
 		}
 		return out, a.server.catalog.SetVisibility(ctx, in.Repository, in.Body.Visibility)
 	})

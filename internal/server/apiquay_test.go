@@ -64,7 +64,10 @@ func TestQuayVisibility(t *testing.T) {
 		return list
 	}
 	r.manage(t, "POST", "/repository", `{"namespace":"acme","repository":"a","visibility":"public","description":""}`).wantStatus(t, 201)
-	r.manage(t, "POST", "/repository", `{"namespace":"acme","repository":"b","visibility":"private","description":"","starred":true}`).wantStatus(t, 201)
+	private := r.manage(t, "POST", "/repository", `{"namespace":"acme","repository":"b","visibility":"private","description":"","starred":true}`)
+	if private.wantStatus(t, 201); private.Header.Get("Warning") == "" {
+		t.Error("nobody is warned of a private repository that protects nothing")
+	}
 	if d := one("acme/a"); d != (told{"acme/a", "public", true, false}) {
 		t.Errorf("%+v", d)
 	}
