@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -125,86 +124,6 @@ func TestAPIPaths(t *testing.T) {
 	}
 	r.do(t, "GET", "/api/", "").refused(t, 404, "not_found", "nothing at /api/")
 	r.do(t, "GET", "/api/v2/gc/status", "").refused(t, 404, "not_found", "nothing at /api/v2/gc/status")
-}
-
-// TestAPIUnknownSubPaths: a path that no operation has is not found, whatever its method,
-// and never taken for the name of a repository that nobody has.
-func TestAPIUnknownSubPaths(t *testing.T) {
-	t.Parallel()
-	r := setup(t)
-	r.put(t, "acme/app", "v1", r.simple(t, "acme/app", 1, nil))
-	for _, path := range []string{
-		"acme/app/frobnicate", "acme/app/frobnicate/", "acme/app/tags/v1", "acme/app/tag/v1/restored", "acme/app/tag/v1/restore/x",
-		"acme/app/Frobnicate", "acme/app/frobnicate/logs", "acme/app/frobnicate/logs/export", "acme/app/frobnicate/tagprotection",
-		"acme/app/frobnicate/pull_statistics", "acme/app/frobnicate/tag", "acme/app/Frobnicate/tag", "acme/app//logs",
-	} {
-		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "INVENTED"} {
-			body := ""
-			if method == "POST" || method == "PUT" {
-				body = `{"pattern": "x"}`
-			}
-			r.manage(t, method, "/repository/"+path, body).refused(t, 404, "not_found", "nothing at /api/v1/repository/acme/app/")
-		}
-	}
-	for _, method := range []string{"POST", "PUT", "PATCH"} {
-		r.manage(t, method, "/repository/acme/frobnicate", "{}").refused(t, 404, "not_found", "nothing at")
-		r.manage(t, method, "/repository/acme/app", "{}").refused(t, 405, "invalid_request", "not possible")
-	}
-	for _, path := range []string{"/organization/acme/frobnicate", "/organization/acme/autoprune/frobnicate", "/frobnicate", "/superuser", "/tag", ""} {
-		r.manage(t, "DELETE", path, "").wantStatus(t, map[bool]int{true: 405, false: 404}[path == ""])
-	}
-	// A repository of that name is meant, as before, and %2F says that one is.
-	r.put(t, "acme/app/frobnicate", "v1", r.simple(t, "acme/app/frobnicate", 1, nil))
-	r.manage(t, "GET", "/repository/acme/app/frobnicate", "").wantStatus(t, 200)
-	r.manage(t, "GET", "/repository/acme/app/frobnicate/logs", "").wantStatus(t, 200)
-	r.manage(t, "DELETE", "/repository/acme/app/frobnicate", "").wantStatus(t, 204)
-	r.manage(t, "GET", "/repository/acme/app/frobnicate/logs", "").wantStatus(t, 404)
-	r.manage(t, "GET", "/repository/acme%2Fapp%2Ffrobnicate/logs", "").wantStatus(t, 200)
-	r.manage(t, "GET", "/repository/acme/app", "").wantStatus(t, 200)
-}
-
-// TestBadEscapes: a query that holds % and anything but two hexadecimal digits is refused
-// in the form of the API that was asked.
-func TestBadEscapes(t *testing.T) {
-	t.Parallel()
-	r := setup(t)
-	r.put(t, "acme/app", "v1", r.simple(t, "acme/app", 1, nil))
-	d := digest("x").String()
-	for _, query := range []string{"?%", "?%zz", "?n=%zz", "?%zz=1", "?n=1&last=%f", "?n=%%", "?digest=%u0000"} {
-		for _, path := range []string{"GET /v2/", "GET /v2/_catalog", "GET /v2/acme/app/tags/list", "GET /v2/acme/app/referrers/" + d,
-			"POST /v2/acme/app/blobs/uploads/", "GET /v2/acme/app/manifests/v1", "HEAD /v2/acme/app/blobs/" + d, "PUT /v2/acme/app/manifests/v2"} {
-			method, path, _ := strings.Cut(path, " ")
-			a := r.unchecked(t, method, path+query)
-			if text := string(a.body); a.StatusCode != 400 || method != "HEAD" && (!strings.Contains(text, "UNSUPPORTED") || !strings.Contains(text, "the query can't be read")) {
-				t.Errorf("%s %s%s: %d %s", method, path, query, a.StatusCode, a.body)
-			}
-		}
-		for _, path := range []string{"", "/openapi.json", "/repository", "/repository/acme/app", "/repository/acme/app/tag", "/repository/acme/app/logs",
-			"/superuser/logs/export", "/organization/acme", "/gc/status", "/system", "/error/not_found"} {
-			r.unchecked(t, "GET", "/api/v1"+path+query).refused(t, 400, "invalid_request", "^the query can't be read")
-		}
-	}
-}
-
-// unchecked sends a request whose path and query aren't checked by the client.
-func (r *registry) unchecked(t testing.TB, method, target string) answer {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, r.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path, query, _ := strings.Cut(target, "?")
-	req.URL.Path, req.URL.RawQuery = path, query
-	res, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close() //nolint:errcheck // read to its end
-	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return answer{res, b}
 }
 
 // TestAPIRefusals: what is wrong with a request is told before anything is done.
