@@ -265,11 +265,11 @@ func TestCatalogCommands(t *testing.T) {
 	s.refused("namespace acme is not known", "namespace", "show", "acme")
 	s.refused("namespace other exists already", "namespace", "create", "other")
 	s.refused("repository other exists already", "repo", "create", "other")
-	s.refused("--limit can't be negative", "tag", "list", "other", "--limit", "-1")
+	s.refused(`--limit: "-1" isn't possible`, "tag", "list", "other", "--limit", "-1")
 	s.refused(`"other" should be a repository and a tag`, "tag", "show", "other")
 	s.refused("repository other has no tag v9", "tag", "show", "other:v9")
 	s.refused("sort", "tag", "list", "other", "--sort", "age")
-	s.refused("manifest_digest: ", "tag", "move", "other:v2", "nonsense")
+	s.refused(`DIGEST: "nonsense" isn't possible`, "tag", "move", "other:v2", "nonsense")
 }
 
 func TestAuditCommands(t *testing.T) {
