@@ -14,9 +14,9 @@ import (
 // as one transaction, each with a snapshot of its own. The first error ends
 // it, and nothing of it stays.
 //
-// What happens every day ends a batch without an error, which PostgreSQL would log with
-// the statement: a guard refuses, by purser_refuse, and the statements behind it change
-// nothing (purser_accepted). Then send returns the refusal. Rows that were locked are
+// PostgreSQL logs each error with its statement, so a batch that finds what is found every
+// day ends without one: a guard refuses, by purser_refuse, and the statements behind it
+// change nothing (purser_accepted). Then send returns the refusal. Rows that were locked are
 // given up by the commit. What a batch writes before its last guard must do no harm alone.
 type batch struct {
 	pgx.Batch

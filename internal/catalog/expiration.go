@@ -218,7 +218,7 @@ func (c *Catalog) NextExpiration(ctx context.Context) (time.Duration, bool, erro
 	if err != nil || seconds == nil {
 		return 0, false, err
 	}
-	// What a date far ahead would overflow.
+	// Beyond 1e9 seconds a Duration would overflow.
 	return time.Duration(min(*seconds, 1e9) * float64(time.Second)), true, nil
 }
 

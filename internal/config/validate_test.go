@@ -68,10 +68,6 @@ func TestValidate(t *testing.T) {
 		{"webhook's scheme", "autoprune: {webhook: {url: 'ftp://h/a'}}", "autoprune.webhook.url: it is no http or https URL"},
 		{"webhook without a host", "autoprune: {webhook: {url: 'https:///a'}}", "autoprune.webhook.url: it is no http or https URL"},
 		{"webhook with a user", "autoprune: {webhook: {url: 'https://u:p@h/a'}}", "autoprune.webhook.url: it may not hold a user"},
-		{"short requests", "http: {max_request_time: 10s}", ""},
-		{"long requests", "http: {max_request_time: 48h}", ""},
-		{"short uploads", "uploads: {max_age: 1h}", ""},
-		{"shortest uploads", "uploads: {max_age: 1s}", ""},
 		{"idle", "http: {max_request_time: 10s, body_idle_timeout: 60s}", "http.body_idle_timeout: 1m is longer"},
 		{"reaped while written", "uploads: {max_age: 1h}\nhttp: {max_request_time: 2h}", "purser.yaml:1: uploads.max_age: 1h is shorter than http.max_request_time (2h)"},
 		{"proxies", "http: {trusted_proxies: '10.0.0.0/8, 192.0.2.1, ::1, loopback, private', proxy_protocol: true}", ""},
@@ -87,6 +83,18 @@ func TestValidate(t *testing.T) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+// A time that is set alone is in force, whatever the defaults of those that it bounds.
+func TestTimesGiveWay(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"http: {max_request_time: 10s}", "http: {max_request_time: 48h}", "uploads: {max_age: 1h}", "uploads: {max_age: 1s}",
+	} {
+		if err := mustLoad(t, text).Validate(); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }
 

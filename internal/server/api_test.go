@@ -286,30 +286,75 @@ func TestAPIRefusesOtherSites(t *testing.T) {
 	}
 }
 
+// apiDocument is what TestAPIDocument reads of the OpenAPI document.
+type apiDocument struct {
+	OpenAPI    string
+	Tags       []struct{ Name, Description string }
+	Paths      map[string]map[string]apiOperation
+	Components struct {
+		SecuritySchemes map[string]struct{ Type string }
+	}
+}
+
+type apiOperation struct {
+	Security             []map[string][]string
+	OperationID, Summary string
+	Tags                 []string
+	Access               string `json:"x-access"`
+	Parameters           []struct{ Name, In, Description string }
+	RequestBody          any
+	Responses            map[string]struct {
+		Description string
+		Content     map[string]struct{ Schema map[string]any }
+	}
+}
+
+// check says what is wrong with an operation of a path.
+func (op apiOperation) check(path string) (wrong []string) {
+	add := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	if op.OperationID == "" || op.Summary == "" || len(op.Tags) == 0 {
+		add("identifier %q, summary %q, tags %q", op.OperationID, op.Summary, op.Tags)
+	}
+	// Optional as long as there are no accounts: one alternative asks for nothing.
+	if op.Access != "any" && (len(op.Security) < 2 || len(op.Security[0]) != 0) {
+		add("security %v, want one that is optional", op.Security)
+	}
+	want := []string{"400", "401", "403", "500", "503"}
+	if strings.Contains(path, "{") {
+		want = append(want, "404")
+	}
+	if op.RequestBody != nil {
+		want = append(want, "413", "415")
+	}
+	for _, status := range want {
+		if ref := op.Responses[status].Content["application/json"].Schema["$ref"]; ref != "#/components/schemas/ApiError" {
+			add("it answers %s as %v", status, ref)
+		}
+	}
+	if op.Responses["422"].Description != "" {
+		add("it is said to answer 422")
+	}
+	inPath := 0
+	for _, p := range op.Parameters {
+		if p.In == "path" {
+			inPath++
+		}
+		if p.In == "path" && !strings.Contains(path, "{"+p.Name+"}") || p.Description == "" {
+			add("parameter %+v", p)
+		}
+	}
+	if n := strings.Count(path, "{"); n != inPath {
+		add("%d parameters of the path are described, want %d", inPath, n)
+	}
+	return wrong
+}
+
 // TestAPIDocument: every operation is described, with its errors, and needs the
 // access that it says.
 func TestAPIDocument(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	var d struct {
-		OpenAPI string
-		Tags    []struct{ Name, Description string }
-		Paths   map[string]map[string]struct {
-			Security             []map[string][]string
-			OperationID, Summary string
-			Tags                 []string
-			Access               string `json:"x-access"`
-			Parameters           []struct{ Name, In, Description string }
-			RequestBody          any
-			Responses            map[string]struct {
-				Description string
-				Content     map[string]struct{ Schema map[string]any }
-			}
-		}
-		Components struct {
-			SecuritySchemes map[string]struct{ Type string }
-		}
-	}
+	var d apiDocument
 	r.manage(t, "GET", "/openapi.json", "").into(t, 200, &d)
 	strict := replica(t, r.dsn, r.dir, denying)
 	ids, tags := map[string]bool{}, map[string]bool{}
@@ -322,8 +367,11 @@ func TestAPIDocument(t *testing.T) {
 	for path, methods := range d.Paths {
 		for method, op := range methods {
 			what := method + " " + path
-			if op.OperationID == "" || ids[op.OperationID] || op.Summary == "" || len(op.Tags) == 0 {
-				t.Errorf("%s: identifier %q (once only), summary %q, tags %q", what, op.OperationID, op.Summary, op.Tags)
+			for _, wrong := range op.check(path) {
+				t.Errorf("%s: %s", what, wrong)
+			}
+			if ids[op.OperationID] {
+				t.Errorf("%s: identifier %q comes twice", what, op.OperationID)
 			}
 			ids[op.OperationID] = true
 			for _, tag := range op.Tags {
@@ -331,43 +379,12 @@ func TestAPIDocument(t *testing.T) {
 					t.Errorf("%s: tag %s isn't declared", what, tag)
 				}
 			}
-			// Optional as long as there are no accounts: one alternative asks for nothing.
-			if op.Access != "any" && (len(op.Security) < 2 || len(op.Security[0]) != 0) {
-				t.Errorf("%s: security %v, want one that is optional", what, op.Security)
-			}
 			for _, alternative := range op.Security {
 				for scheme := range alternative {
 					if d.Components.SecuritySchemes[scheme].Type != "http" {
 						t.Errorf("%s: the security scheme %s isn't declared", what, scheme)
 					}
 				}
-			}
-			want := []string{"400", "401", "403", "500", "503"}
-			if strings.Contains(path, "{") {
-				want = append(want, "404")
-			}
-			if op.RequestBody != nil {
-				want = append(want, "413", "415")
-			}
-			for _, status := range want {
-				if ref := op.Responses[status].Content["application/json"].Schema["$ref"]; ref != "#/components/schemas/ApiError" {
-					t.Errorf("%s: answers %s as %v", what, status, ref)
-				}
-			}
-			if op.Responses["422"].Description != "" {
-				t.Errorf("%s: is said to answer 422", what)
-			}
-			inPath := 0
-			for _, p := range op.Parameters {
-				if p.In == "path" {
-					inPath++
-				}
-				if p.In == "path" && !strings.Contains(path, "{"+p.Name+"}") || p.Description == "" {
-					t.Errorf("%s: parameter %+v", what, p)
-				}
-			}
-			if n := strings.Count(path, "{"); n != inPath {
-				t.Errorf("%s: %d parameters of the path are described, want %d", what, inPath, n)
 			}
 			real := regexp.MustCompile(`{\w+}`).ReplaceAllString(strings.TrimPrefix(path, "/api/v1"), "x")
 			body := ""
