@@ -117,17 +117,17 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	shallow := []string{"missing " + keys[0], "wrong-size " + keys[1], "unowned " + stray}
-	wantFindings(t, checkFindings(t, dir, 2), shallow...)
-	wantFindings(t, checkFindings(t, dir, 2, "--deep"), append(shallow, "damaged "+keys[2])...)
+	wantFindings(t, checkFindings(t, dir, 4), shallow...)
+	wantFindings(t, checkFindings(t, dir, 4, "--deep"), append(shallow, "damaged "+keys[2])...)
 	_, text := purser(t, nil, "check", "--data-dir", dir)
 	for _, want := range []string{"1 blob missing", digests[0], "team/app, team/copy", "--repair", "1 object in the store that nothing owns", stray} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the text says nothing of %q:\n%s", want, text)
 		}
 	}
-	wantFindings(t, checkFindings(t, dir, 2, "--deep", "--repair"), "missing "+keys[0]+" repaired",
+	wantFindings(t, checkFindings(t, dir, 4, "--deep", "--repair"), "missing "+keys[0]+" repaired",
 		"wrong-size "+keys[1]+" repaired", "damaged "+keys[2]+" repaired", "unowned "+stray+" repaired")
-	wantFindings(t, checkFindings(t, dir, 2), "lost "+keys[0], "lost "+keys[1], "lost "+keys[2])
+	wantFindings(t, checkFindings(t, dir, 4), "lost "+keys[0], "lost "+keys[1], "lost "+keys[2])
 	for _, d := range digests {
 		for _, repo := range []string{"team/app", "team/copy"} {
 			eventually(t, 5*time.Second, func() error {
@@ -204,7 +204,7 @@ func TestCheckOfS3(t *testing.T) {
 	}
 	other := slices.Concat(env, []string{"PURSER_STORAGE_S3_PREFIX=elsewhere"})
 	code, out = purser(t, other, "check", "--data-dir", r.opt.dataDir)
-	if code != 2 || !strings.Contains(out, "3 blobs missing from the store") {
+	if code != 4 || !strings.Contains(out, "3 blobs missing from the store") {
 		t.Errorf("purser check of another prefix exited with %d:\n%s", code, out)
 	}
 }

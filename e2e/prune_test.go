@@ -82,7 +82,7 @@ func TestPruneFromPreviewToUndo(t *testing.T) {
 		}
 	}
 	says(t, r.remote("prune", "run", "app"), "success: deleted 0 of 6 tags")
-	if code, out := purser(t, []string{"PURSER_SERVER=" + r.URL()}, "policy", "create", "app", "--older-than", "0d"); code == 0 || !strings.Contains(out, "olderThan") {
+	if code, out := purser(t, []string{"PURSER_SERVER=" + r.URL()}, "policy", "create", "app", "--older-than", "0d"); code != 2 || !strings.Contains(out, "--older-than") {
 		t.Errorf("0d: exit code %d:\n%s", code, out)
 	}
 }
