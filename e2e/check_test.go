@@ -130,7 +130,7 @@ func TestCheck(t *testing.T) {
 	wantFindings(t, checkFindings(t, dir, 4), "lost "+keys[0], "lost "+keys[1], "lost "+keys[2])
 	for _, d := range digests {
 		for _, repo := range []string{"team/app", "team/copy"} {
-			eventually(t, 5*time.Second, func() error {
+			eventually(t, time.Minute, func() error {
 				_, err := r.API().do(t.Context(), request{method: "HEAD", path: "/v2/" + repo + "/blobs/" + d, want: http.StatusNotFound})
 				return err
 			})

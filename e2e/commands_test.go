@@ -177,7 +177,7 @@ func TestPostgresGoesWithPurser(t *testing.T) {
 		t.Fatalf("purser postgres url exited with %d:\n%s", code, out)
 	}
 	r.Kill9()
-	eventually(t, 20*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		conn, err := pgx.Connect(t.Context(), strings.TrimSpace(out))
 		if err != nil {
 			return nil

@@ -514,7 +514,7 @@ func (e *estate) deleteBusily(times int, pushed *atomic.Int64) (deleted int) {
 	e.t.Helper()
 	for range times {
 		before := pushed.Load()
-		eventually(e.t, 30*time.Second, func() error {
+		eventually(e.t, time.Minute, func() error {
 			if pushed.Load() < before+2 {
 				return errors.New("nobody pushes")
 			}
@@ -638,7 +638,7 @@ func (e *estate) finishLater(u *upload, rest []byte, d digest.Digest, half bool)
 	if _, err := writer.Write(rest[:len(rest)/2]); err != nil {
 		e.t.Fatalf("sending half: %v", err)
 	}
-	eventually(e.t, 10*time.Second, func() error { return e.r.inFlight(ctx, 1) })
+	eventually(e.t, time.Minute, func() error { return e.r.inFlight(ctx, 1) })
 	return func() error {
 		writer.Write(rest[len(rest)/2:]) //nolint:errcheck // it may have been refused before
 		writer.Close()
@@ -708,7 +708,7 @@ func TestReplicasSeeRepositoryDeleted(t *testing.T) {
 	living := []property{on(a).fill("other/app", shared)}
 	for namespace, path := range map[string]string{"first": "/repository/first/app", "second": "/organization/second"} {
 		old := on(a).fill(namespace+"/app", shared)
-		eventually(t, 5*time.Second, func() error { _, _, err := b.API().manifest(t.Context(), old.repo, "v1"); return err })
+		eventually(t, time.Minute, func() error { _, _, err := b.API().manifest(t.Context(), old.repo, "v1"); return err })
 		for range 3 {
 			on(b).there(b.API(), old) // and now it is in that one's cache
 		}
@@ -756,7 +756,7 @@ func TestReplicaRefusesContentOfDeletedRepository(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, 5*time.Second, func() error { _, _, err := b.API().manifest(ctx, repo, "v1"); return err })
+		eventually(t, time.Minute, func() error { _, _, err := b.API().manifest(ctx, repo, "v1"); return err })
 		warm(t, b, repo, "v1")
 		text, _, err := b.API().manifest(ctx, repo, d.String())
 		if err != nil {
@@ -886,7 +886,7 @@ func (e *estate) killAmong(table string, id int64, size int) {
 		return nil
 	})
 	e.r.Kill9()
-	eventually(e.t, 30*time.Second, func() error {
+	eventually(e.t, time.Minute, func() error {
 		if n := column[int](e.t, e.db, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 				AND application_name = 'purser loose foreign keys'`)[0]; n > 0 {
 			return errors.New("PostgreSQL hasn't noticed that the server was killed")

@@ -118,7 +118,7 @@ func TestGCCommands(t *testing.T) {
 		refused(t, code, out, "is not known")
 	}
 	// The server's caches hear of what another process deleted.
-	eventually(t, 10*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		_, err := a.do(ctx, request{method: "GET", path: "/v2/library/app/manifests/" + gone.String(), want: http.StatusNotFound})
 		return err
 	})

@@ -267,7 +267,7 @@ func (s *pullScene) settle() {
 		}
 		s.fences++
 	}
-	eventually(s.t, 30*time.Second, func() error {
+	eventually(s.t, time.Minute, func() error {
 		s.r.remote("pulls", "flush")
 		if n := s.tagPulls("fence", "v1"); n != s.fences {
 			return fmt.Errorf("of the last pulls %d are counted, want %d", n, s.fences)
@@ -302,7 +302,7 @@ func (s *pullScene) manifestPulls(repo, digest string) int64 {
 func (s *pullScene) expect(after, repo, tag string, count int64, manifests map[string]int64) {
 	s.t.Helper()
 	s.settle()
-	eventually(s.t, 30*time.Second, func() error {
+	eventually(s.t, time.Minute, func() error {
 		s.r.remote("pulls", "flush")
 		if got := s.tagPulls(repo, tag); got != count {
 			return fmt.Errorf("after %s the count of %s is %d, want %d", after, s.r.Ref(repo, tag), got, count)
@@ -319,7 +319,7 @@ func (s *pullScene) expect(after, repo, tag string, count int64, manifests map[s
 // checked fails the test unless it is kept that a tag was asked for.
 func (s *pullScene) checked(repo, tag string) {
 	s.t.Helper()
-	eventually(s.t, 30*time.Second, func() error {
+	eventually(s.t, time.Minute, func() error {
 		s.r.remote("pulls", "flush")
 		n := column[int](s.t, s.db, `SELECT count(*) FROM tagpullstatistics JOIN repositories r ON r.id = repository_id
 			WHERE r.path = $1 AND tag_name = $2 AND last_check_date > now() - interval '10 minutes'`, repo, tag)[0]

@@ -107,7 +107,7 @@ func TestReplicasSeeDeletion(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, 5*time.Second, func() error { _, _, err := b.API().manifest(ctx, "replicas/app", "latest"); return err })
+		eventually(t, time.Minute, func() error { _, _, err := b.API().manifest(ctx, "replicas/app", "latest"); return err })
 		warm(t, b, "replicas/app", "latest")
 		if _, err := a.API().do(ctx, request{method: "DELETE", path: path(d), want: http.StatusAccepted}); err != nil {
 			t.Fatal(err)

@@ -258,7 +258,7 @@ func TestStatsServerDown(t *testing.T) {
 	img := newImage(t, 2, 4<<10)
 	crane.Run("push", writeImage(t, img, "v1"), e.r.Ref("acme/app", "new"))
 	a.checkWhole(t, "acme/app", "new", digestOf(t, img))
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, time.Minute, func() error {
 		return tells(e.r.p.out.String()[before:], "ERROR", "cleaning up loose foreign keys", e.stats.dir)
 	})
 	if !e.r.p.running() {

@@ -30,7 +30,7 @@ func TestUploadResumesAfterDroppedConnection(t *testing.T) {
 			// The registry says what it has, and goes on from there. If the
 			// broken request was still being put away the offset is refused,
 			// and asked for again.
-			eventually(t, 30*time.Second, func() error {
+			eventually(t, time.Minute, func() error {
 				u.offset = 0
 				if err := r.API().status(ctx, u); err != nil {
 					return err
@@ -125,11 +125,11 @@ func TestSIGTERMDrainsSlowRequest(t *testing.T) {
 	}
 	// What was written may still be on its way: a connection without a request
 	// is closed at once.
-	eventually(t, 10*time.Second, func() error { return r.inFlight(ctx, 1) })
+	eventually(t, time.Minute, func() error { return r.inFlight(ctx, 1) })
 	if err := r.p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, func() error { return refusesConnections(ctx, r.host) })
+	eventually(t, time.Minute, func() error { return refusesConnections(ctx, r.host) })
 	if !r.p.running() {
 		t.Fatalf("purser ended with a request in flight\n%s", r.p.out.tail(20))
 	}

@@ -218,7 +218,7 @@ func TestDetachWaitsForInserts(t *testing.T) {
 // waitBlocked waits until somebody waits for a lock of conn's.
 func waitBlocked(t *testing.T, db DB, conn *pgx.Conn) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for query[int](t, db, "SELECT count(*)::int FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))", int32(conn.PgConn().PID()))[0] == 0 {
 		if time.Now().After(deadline) {
 			t.Fatal("nobody waits")

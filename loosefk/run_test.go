@@ -48,7 +48,7 @@ func TestRunTakesTurns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for query[int](t, pool, "SELECT count(*)::int FROM builds")[0]+query[int](t, other, "SELECT count(*)::int FROM keys")[0] > 0 {
 		if time.Now().After(deadline) {
 			t.Fatal("children are left")
@@ -116,7 +116,7 @@ func TestAdvisoryLockIsLost(t *testing.T) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(20 * time.Second):
+		case <-time.After(2 * time.Minute):
 			return errors.New("it was not told")
 		}
 	})

@@ -49,7 +49,7 @@ func TestServeRefusesSharedSessions(t *testing.T) {
 		{"PURSER_DATABASE_MAIN=" + pooled},
 		{"PURSER_DATABASE_MAIN=" + direct, "PURSER_DATABASE_STATS=" + pooled},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		if err := run(ctx, testConfig(t, environ...), new(strings.Builder), quiet, nil); !errors.Is(err, db.ErrSharedSessions) {
 			t.Errorf("%q: the server says %v", environ, err)

@@ -174,7 +174,7 @@ func TestServeWithBuiltInPostgres(t *testing.T) {
 	if code, stdout, stderr := purser(t, nil, "migrate", "status", "--data-dir", cfg.DataDir); code != 0 || strings.Contains(stdout, "pending") {
 		t.Errorf("migrate status beside the server: %d %q %q", code, stdout, stderr)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	err = run(ctx, testConfig(t, "PURSER_DATA_DIR="+cfg.DataDir), io.Discard, quiet, nil)
 	if !errors.Is(err, builtinpg.ErrInUse) || !strings.Contains(err.Error(), cfg.DataDir) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
@@ -217,7 +217,7 @@ func killPostgres(t *testing.T, cfg *config.Config) {
 // waitFor polls what gives no signal.
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for !ok() {
 		if pause(ctx, 20*time.Millisecond); ctx.Err() != nil {

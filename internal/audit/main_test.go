@@ -51,10 +51,10 @@ func count(t testing.TB, d *db.DB, sql string, args ...any) (n int) {
 	return n
 }
 
-// eventually waits for ok, at most 20 s.
+// eventually waits for ok, at most 2 min.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)

@@ -147,7 +147,7 @@ func TestTaskWaitsForThePolicyThatComes(t *testing.T) {
 // await waits until a query says true.
 func (r *registry) await(sql string) {
 	r.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !value[bool](r, sql); {
+	for end := time.Now().Add(2 * time.Minute); !value[bool](r, sql); {
 		if time.Now().After(end) {
 			r.t.Fatalf("still not so: %s", sql)
 		}

@@ -236,7 +236,7 @@ func TestAttackLinkAndUnlink(t *testing.T) {
 			x, watch := b.session(t), b.session(t)
 			x.exec(t, "BEGIN") // as a manifest that is being put
 			x.exec(t, "SELECT FROM repository_blobs WHERE blob_digest = $1 FOR KEY SHARE", d.Bytes())
-			ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			unlinked := later(func() error { return b.DeleteBlob(ctx, "r", d) })
 			x.blocks(t, watch, 1)

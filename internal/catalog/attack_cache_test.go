@@ -214,7 +214,7 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 			done := later(func() error { return c.change(b, ctx, d, other) })
 			select {
 			case <-kept:
-			case <-time.After(10 * time.Second):
+			case <-time.After(2 * time.Minute):
 				t.Fatal("nothing was sent")
 			}
 			if !c.cut {
@@ -262,7 +262,7 @@ func TestAttackLateFill(t *testing.T) {
 	done := later(func() error { _, err := b.ManifestByTag(context.Background(), "r", "t"); return err })
 	select {
 	case <-kept:
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("nothing was read")
 	}
 	if d := b.put(t, "r", image(t, config, nil, nil), "t"); d != want {

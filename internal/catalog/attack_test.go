@@ -62,8 +62,8 @@ func soon(t *testing.T, what string, done <-chan error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(15 * time.Second):
-		t.Fatalf("%s: still waiting after 15 s", what)
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("%s: still waiting after 2 min", what)
 		return nil
 	}
 }

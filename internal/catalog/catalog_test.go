@@ -76,10 +76,10 @@ func (b bundle) waitCaching(t *testing.T) {
 	eventually(t, "caches in use", b.Caching)
 }
 
-// eventually waits for ok, at most 10 s.
+// eventually waits for ok, at most 2 min.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)

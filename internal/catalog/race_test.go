@@ -109,7 +109,7 @@ func (p *paused) to(t *testing.T, pattern string) {
 		p.held = false
 		p.next <- struct{}{}
 	}
-	late := time.After(15 * time.Second)
+	late := time.After(2 * time.Minute)
 	for {
 		select {
 		case sql := <-p.at:
@@ -133,7 +133,7 @@ func (p *paused) finish(t *testing.T) (catalog.Review, error) {
 		p.held = false
 		p.next <- struct{}{}
 	}
-	late := time.After(15 * time.Second)
+	late := time.After(2 * time.Minute)
 	for {
 		select {
 		case <-p.at:

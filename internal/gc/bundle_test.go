@@ -124,7 +124,7 @@ func (b *bundle) doomed() (n int) {
 // signal when they reach it.
 func (b *bundle) eventually(what string, ok func() bool) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

@@ -61,8 +61,8 @@ func say(t *testing.T, addr string, useTLS bool, header string) (status int, bod
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })                 //nolint:errcheck
-	c.SetDeadline(time.Now().Add(20 * time.Second)) //nolint:errcheck
+	t.Cleanup(func() { c.Close() })                //nolint:errcheck
+	c.SetDeadline(time.Now().Add(2 * time.Minute)) //nolint:errcheck
 	if _, err := io.WriteString(c, header); err != nil {
 		t.Fatal(err)
 	}

@@ -129,7 +129,7 @@ func TestRedisAwayWithoutLog(t *testing.T) {
 	if n := testutil.ToFloat64(m.events.WithLabelValues(eventDropped)); n != 1 {
 		t.Errorf("%v pulls were dropped, want 1", n)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	rec.Close(ctx)
 	if n := testutil.ToFloat64(m.events.WithLabelValues(eventDropped)); n != 2 {

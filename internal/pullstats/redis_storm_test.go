@@ -378,7 +378,7 @@ func TestRedisLeaseOverAtCommit(t *testing.T) {
 				states, err := slow.batches.states(t.Context(), []int64{n})
 				others <- fmt.Sprint(states[n], err)
 			}()
-			for deadline := time.Now().Add(20 * time.Second); number(t, s.stats, `
+			for deadline := time.Now().Add(2 * time.Minute); number(t, s.stats, `
 				SELECT count(*) FROM pg_stat_activity
 				WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%abandoned%'`) < 2; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {

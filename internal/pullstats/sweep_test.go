@@ -245,7 +245,7 @@ func TestSweepDoesNotWait(t *testing.T) {
 	defer tx.Rollback(context.Background()) //nolint:errcheck // after the commit
 	_, err = tx.Exec(t.Context(), "UPDATE tagpullstatistics SET tag_pull_count = tag_pull_count + 1 WHERE tag_name IN ('a', 'c')")
 	must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if _, err := w.page(ctx); err != nil {
 		t.Fatalf("with rows that are held: %v", err)

@@ -192,7 +192,7 @@ func TestRun(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
 	want := int64(1)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(2 * time.Millisecond) {
 		if n := number(t, s.stats, "SELECT COALESCE(sum(tag_pull_count), 0) FROM tagpullstatistics"); n == want {
 			if want++; want > 3 {
 				break

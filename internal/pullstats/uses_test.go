@@ -159,7 +159,7 @@ func TestResetBesideWorkers(t *testing.T) {
 					done <- err
 					return err
 				}
-				for deadline := time.Now().Add(20 * time.Second); number(t, s.stats, `SELECT count(*) FROM pg_stat_activity
+				for deadline := time.Now().Add(2 * time.Minute); number(t, s.stats, `SELECT count(*) FROM pg_stat_activity
 					WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0; time.Sleep(2 * time.Millisecond) {
 					if time.Now().After(deadline) {
 						return errors.New("the reset doesn't wait")

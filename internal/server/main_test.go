@@ -103,10 +103,10 @@ func (r *registry) listen(t testing.TB) {
 	eventually(t, "caches in use", r.catalog.Caching)
 }
 
-// eventually waits for ok, at most 10 s.
+// eventually waits for ok, at most 2 min.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)

@@ -30,7 +30,7 @@ func (r *registry) dial(t *testing.T) *wire {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() }) //nolint:errcheck // often closed already
-	c.SetDeadline(time.Now().Add(30 * time.Second))
+	c.SetDeadline(time.Now().Add(2 * time.Minute))
 	return &wire{c.(*net.TCPConn), bufio.NewReader(c)}
 }
 

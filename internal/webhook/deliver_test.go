@@ -338,7 +338,7 @@ func TestClaimSkipsLockedRows(t *testing.T) {
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck
 	_, err = tx.Exec(t.Context(), "SELECT FROM webhookdeliveries WHERE id = $1 FOR UPDATE", locked)
 	must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	list, err := s.claim(ctx, uuid.New())
 	must(t, err)

@@ -53,10 +53,10 @@ func exec(t testing.TB, d *db.DB, rows int64, sql string, args ...any) {
 	}
 }
 
-// eventually waits for ok, at most 20 s.
+// eventually waits for ok, at most 2 min.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)

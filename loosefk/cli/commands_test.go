@@ -207,7 +207,7 @@ func TestInstallHoldsNobodyUp(t *testing.T) {
 				t.Fatalf("%q doesn't wait", args)
 			}
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		if _, err := pool.Exec(ctx, "DELETE FROM projects WHERE id = 2"); err != nil {
 			t.Errorf("a delete beside %q: %v", args, err)
 		}

@@ -52,7 +52,7 @@ func startRedis(t *testing.T) *server {
 		os.RemoveAll(dir) //nolint:errcheck // a leftover temporary directory harms nobody
 	})
 	client := s.client(t)
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for client.Ping(t.Context()).Err() != nil {
 		if time.Now().After(deadline) {
 			t.Fatal("Redis doesn't answer")
@@ -153,7 +153,7 @@ func wait(t *testing.T, ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Error("the context doesn't end")
 		return nil
 	}
