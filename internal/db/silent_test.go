@@ -189,3 +189,32 @@ func TestSettingsOfNewerServers(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A client that hangs up doesn't have its statement cancelled, which PostgreSQL would log
+// as an error, nor the connection closed, as long as the statement is about to end.
+func TestStatementOfGoneClientEnds(t *testing.T) {
+	t.Parallel()
+	d := openWith(t, db.Options{DSN: dbtest.DSN(t), MaxConns: 1})
+	var err error
+	var pid int
+	for range 20 { // a busy machine may not see the end in time
+		pid = number(t, d, "SELECT pg_backend_pid()")
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Millisecond, cancel)
+		if _, err = d.Pool.Exec(ctx, "SELECT pg_sleep(0.05)"); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Errorf("a statement that was about to end: %v", err)
+	}
+	if now := number(t, d, "SELECT pg_backend_pid()"); now != pid {
+		t.Error("the connection was closed")
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := d.Pool.Exec(ctx, "SELECT pg_sleep(60)"); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 30*time.Second {
+		t.Errorf("a long statement: %v after %v", err, time.Since(began))
+	}
+}

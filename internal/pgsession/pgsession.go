@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 )
 
 const (
@@ -151,7 +152,15 @@ func isOf(conn *pgconn.PgConn, r *pgconn.Result) bool {
 func Dialing(cfg *pgconn.Config) {
 	cfg.ConnectTimeout = connectTimeout
 	cfg.DialFunc = dial
+	cfg.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn(), DeadlineDelay: finish}
+	}
 }
+
+// finish is how long a statement may go on whose context has ended: almost all end
+// within it. Cancelling one costs its connection, and PostgreSQL logs it as an error,
+// each time that a client hangs up.
+const finish = time.Second
 
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{

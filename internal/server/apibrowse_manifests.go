@@ -113,7 +113,7 @@ func (a *api) addManifest() {
 		if a.server.opt.Pulls != nil {
 			p, err := a.server.opt.Pulls.Manifest(ctx, m.Repository, in.Digest)
 			if err != nil {
-				a.server.log.WarnContext(ctx, "describing a manifest without the statistics of its pulls", "error", err)
+				a.server.warn(ctx, "describing a manifest without the statistics of its pulls", err)
 			} else if p.Count > 0 || !p.Last.IsZero() {
 				out.LastPulledAt, out.PullCount = optional(p.Last), &p.Count
 			}

@@ -164,7 +164,7 @@ func (a *api) rankByPulls(count bool) func(ctx context.Context, repository int64
 		}
 		pulls, err := a.server.opt.Pulls.Tags(ctx, repository, names)
 		if err != nil {
-			a.server.log.WarnContext(ctx, "listing tags by their pulls", "error", err)
+			a.server.warn(ctx, "listing tags by their pulls", err)
 			return nil, oci.Errorf(oci.Unavailable, "the statistics of pulls can't be read now: sort by something else")
 		}
 		ranks := make(map[string]int64, len(pulls))
@@ -192,7 +192,7 @@ func (a *api) pullsOf(ctx context.Context, page catalog.TagPage) map[string]pull
 	}
 	pulls, err := a.server.opt.Pulls.Tags(ctx, page.Repository, names)
 	if err != nil {
-		a.server.log.WarnContext(ctx, "listing tags without the statistics of their pulls", "error", err)
+		a.server.warn(ctx, "listing tags without the statistics of their pulls", err)
 	}
 	return pulls
 }

@@ -55,7 +55,7 @@ func (a *api) pullsOff() error {
 
 // pullsFailed is the answer where the statistics can't be read.
 func (a *api) pullsFailed(ctx context.Context, err error) error {
-	a.server.log.WarnContext(ctx, "reading the statistics of pulls", "error", err)
+	a.server.warn(ctx, "reading the statistics of pulls", err)
 	return oci.Errorf(oci.Unavailable, "the statistics of pulls can't be read now: try again later")
 }
 

@@ -92,7 +92,7 @@ func (a *api) flushPulls(ctx context.Context) error {
 		return nil
 	}
 	if err := a.server.opt.RedisPulls.Flush(ctx); err != nil {
-		a.server.log.WarnContext(ctx, "flushing pulls in Redis", "error", err)
+		a.server.warn(ctx, "flushing pulls in Redis", err)
 		return refusal(http.StatusServiceUnavailable, "pulls in Redis can't be counted now: %v", err)
 	}
 	return nil

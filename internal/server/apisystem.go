@@ -108,7 +108,7 @@ func (s *Server) system(ctx context.Context) systemState {
 			return err
 		})
 		if err != nil {
-			s.log.WarnContext(ctx, "asking for the migrations", "error", err)
+			s.warn(ctx, "asking for the migrations", err)
 		}
 	}
 	return state

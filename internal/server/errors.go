@@ -123,3 +123,11 @@ func storeAnswer(trouble blob.Trouble) *oci.Error {
 	}
 	return oci.Errorf(oci.Unavailable, "the registry's storage is not available now: try again")
 }
+
+// warn logs a failure that doesn't fail the request, unless its client is gone: then
+// everything that was under way for it has ended early.
+func (s *Server) warn(ctx context.Context, message string, err error) {
+	if ctx.Err() == nil {
+		s.log.WarnContext(ctx, message, "error", err)
+	}
+}

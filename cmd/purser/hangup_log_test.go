@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Clients that hang up while their requests are answered leave no error in the log of
+// PostgreSQL, but for statements that a busy machine holds up for longer than they may
+// take then.
+func TestHangUpsAreQuiet(t *testing.T) {
+	t.Parallel()
+	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL
+	s, log := startRecorded(t, testConfig(t))
+	layer, _ := pushImage(t, s, "v1", "known")
+	const clients, requests = 4, 100
+	var group sync.WaitGroup
+	for client := range clients {
+		random := rand.New(rand.NewPCG(1, uint64(client)))
+		group.Go(func() {
+			for n := range requests {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(10_000))*time.Microsecond)
+				hangUp(ctx, t, s, layer, n, fmt.Sprintf("tag-%d-%d", client, n))
+				cancel()
+			}
+		})
+	}
+	group.Wait()
+	if err := s.stop(); err != nil {
+		t.Errorf("stopping: %v", err)
+	}
+	if n := log.count("canceling statement due to user request"); n > clients*requests/50 {
+		t.Errorf("of %d requests, %d had a statement cancelled", clients*requests, n)
+	}
+	for _, line := range log.complaints(t) {
+		if !strings.Contains(line, "canceling statement due to user request") {
+			t.Errorf("the log has %s", line)
+		}
+	}
+}
+
+// hangUp sends one of the requests that take statements, until ctx is over.
+func hangUp(ctx context.Context, t *testing.T, s *running, layer oci.Digest, n int, tag string) {
+	t.Helper()
+	manifest := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",`+
+		`"digest":%q,"size":5},"layers":[],"annotations":{"note":%q}}`, oci.MediaTypeImageManifest, layer, tag)
+	method, path, body := "PUT", "/v2/library/app/manifests/"+tag, manifest
+	switch n % 4 {
+	case 0:
+		method, path, body = "GET", "/v2/library/app/tags/list?n="+fmt.Sprint(n+1), ""
+	case 1:
+		method, path, body = "POST", "/v2/library/app/blobs/uploads/", ""
+	case 2:
+		method, path, body = "GET", "/api/v1/repository/library/app/tag/", ""
+	}
+	r, err := http.NewRequestWithContext(ctx, method, s.registry+path, strings.NewReader(body))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	r.Header.Set("Content-Type", oci.MediaTypeImageManifest)
+	if answer, err := http.DefaultClient.Do(r); err == nil {
+		answer.Body.Close() //nolint:errcheck // nothing of it is used
+	}
+}
