@@ -33,6 +33,8 @@ type bench struct {
 
 func (b *bench) readRepo() string        { return b.prefix + "/read" }
 func (b *bench) tagsRepo() string        { return b.prefix + "/tags" }
+func (b *bench) manyRepo() string        { return b.prefix + "/many" }
+func (b *bench) pullRepo() string        { return b.prefix + "/pull" }
 func (b *bench) fillRepo(i int) string   { return fmt.Sprintf("%s/fill-%04d", b.prefix, i) }
 func (b *bench) logf(f string, a ...any) { fmt.Fprintf(b.log, f+"\n", a...) }
 
@@ -91,7 +93,9 @@ func (b *bench) all(ctx context.Context, rep *report) error {
 		if err != nil {
 			return fmt.Errorf("filling %s: %w", t.name, err)
 		}
-		rep.add(newResult(stateFilled, fillWorkload, t.name, w, 0))
+		var s series
+		s.add(w)
+		rep.add(s.result(stateFilled, fillWorkload, t.name, 0))
 	}
 	b.logf("settling for %s", b.settle)
 	select {
@@ -111,26 +115,45 @@ func (b *bench) measure(ctx context.Context, state string, rep *report) error {
 			limit.name = w.limit
 			targets = append(targets[:len(targets):len(targets)], &limit)
 		}
-		totals := make([]window, len(targets))
+		totals := make([]series, len(targets))
 		for round := range b.rounds {
-			for i, t := range targets {
-				win := b.window(ctx, w, t)
+			for turn := range targets {
+				i := (turn + round) % len(targets) // each goes first in turn
+				win := b.quietWindow(ctx, w, targets[i], &totals[i])
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				totals[i].usage.known = win.usage.known && (round == 0 || totals[i].usage.known)
 				totals[i].add(win)
-				b.logf("%s %s round %d/%d %s: %d done, %d errors in %s", state, w.name, round+1, b.rounds,
-					t.name, len(win.latencies), win.errors, win.elapsed.Round(time.Millisecond))
+				b.logf("%s %s round %d/%d %s: %d done, %d errors in %s; others took %.1f%%, %.1f%% was stolen", state, w.name,
+					round+1, b.rounds, targets[i].name, len(win.latencies), win.errors, win.elapsed.Round(time.Millisecond),
+					100*win.others.share(win.others.busy), 100*win.others.share(win.others.stolen))
 			}
 		}
 		for i, t := range targets {
-			r := newResult(state, w.name, t.name, totals[i], w.bytesMoved(b.options))
+			r := totals[i].result(state, w.name, t.name, w.bytesMoved(b.options))
 			r.Baseline = t.baseline
 			rep.add(r)
 		}
 	}
 	return nil
+}
+
+// quietWindow is a window in which others took little of the machine. It is measured
+// again where they took more, as often as there are rounds.
+func (b *bench) quietWindow(ctx context.Context, w workload, t *target, s *series) window {
+	for try := 0; ; try++ {
+		win := b.window(ctx, w, t)
+		if !win.others.noisy(b.noise) || ctx.Err() != nil {
+			return win
+		}
+		if try == b.rounds {
+			s.noisy++
+			return win
+		}
+		s.dropped++
+		b.logf("%s %s: others took %.1f%% of the machine, %.1f%% was stolen: measuring again", w.name, t.name,
+			100*win.others.share(win.others.busy), 100*win.others.share(win.others.stolen))
+	}
 }
 
 // window runs a workload on a target once, for the time of one window.
@@ -143,7 +166,7 @@ func (b *bench) window(ctx context.Context, w workload, t *target) window {
 	case w.probes != nil:
 		s, err = openReads(ctx, b.options, t, w.method, w.probes(b))
 	default:
-		s, err = w.open(b, t)
+		s, err = w.open(ctx, b, t)
 	}
 	if err != nil {
 		var failed window
@@ -172,12 +195,24 @@ func (b *bench) metered(ctx context.Context, t *target, d time.Duration, s *sess
 	dials := s.dials()
 	stop := newMeter(b.fs, t.pids).watch()
 	before, _ := selfCPU()
+	began := b.fs.machine()
 	win := drive(ctx, d, s.ops)
+	ended := b.fs.machine()
 	after, _ := selfCPU()
-	win.usage = stop()
+	win.usage, win.end = stop()
 	win.client = after - before
 	win.dials = s.dials() - dials
+	win.others = ended.others(began, b.own(t, win))
+	b.quieten(ctx, t, &win)
 	return win
+}
+
+// own is the CPU time of a window that isn't of others.
+func (b *bench) own(t *target, win window) time.Duration {
+	if slices.Contains(t.pids, os.Getpid()) {
+		return win.usage.cpu() // the server is in the load generator
+	}
+	return win.usage.cpu() + win.client
 }
 
 // prepare finds the target's processes and puts what is read. It only adds
@@ -209,12 +244,23 @@ func (b *bench) prepare(ctx context.Context, t *target) error {
 	if err != nil {
 		return err
 	}
-	return b.prepareTags(ctx, t)
+	if err := b.prepareTags(ctx, t); err != nil {
+		return err
+	}
+	if err := b.prepareMany(ctx, t); err != nil {
+		return err
+	}
+	return b.preparePulls(ctx, t)
+}
+
+// runs tells whether a workload is to run.
+func (b *bench) runs(name string) bool {
+	return slices.ContainsFunc(b.workloads, func(w workload) bool { return w.name == name })
 }
 
 // prepareTags puts the repository that tags-1000 lists, if it is to run.
 func (b *bench) prepareTags(ctx context.Context, t *target) error {
-	if !slices.ContainsFunc(b.workloads, func(w workload) bool { return w.name == tagsWorkload }) {
+	if !b.runs(tagsWorkload) {
 		return nil
 	}
 	img := b.fixture.hot[0]

@@ -29,7 +29,9 @@ type window struct {
 	messages  []string
 	elapsed   time.Duration
 	usage     usage
+	end       usage         // of the server's processes from their start to the window's end
 	client    time.Duration // CPU time of the load generator
+	others    machine       // what the machine did besides while the window ran
 	dials     int           // connections made
 }
 
@@ -94,6 +96,8 @@ func (w *window) add(o window) {
 	w.elapsed += o.elapsed
 	w.client += o.client
 	w.dials += o.dials
+	w.others.add(o.others)
+	w.usage.deferred += o.usage.deferred
 	w.usage.server += o.usage.server
 	w.usage.database += o.usage.database
 	w.usage.rss = max(w.usage.rss, o.usage.rss)

@@ -57,6 +57,9 @@ type options struct {
 	fillRepos     int
 	fillWorkers   int
 	settle        time.Duration
+	quiet         time.Duration
+	noise         float64
+	many          int
 	sync          bool
 	baselines     bool
 	dir           string
@@ -69,10 +72,12 @@ type options struct {
 	targets   []*target
 }
 
-const usageHead = `Usage: go run ./bench [flags] name=URL[,pid=PID[+PID]...] ...
+const usageHead = `Usage: go run ./bench [flags] name=URL[,pid=PID[+PID]...][,after=PATH] ...
 
 Measures the registries named, side by side. Give pid where the server isn't
 found by its listening port (containers, a database that isn't its child).
+After each window a POST is sent to the path given as after, for work that the
+server would do later.
 
 Workloads:
 `
@@ -83,6 +88,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.DurationVar(&o.duration, "d", 5*time.Second, "time of one window: one workload on one registry in one round")
 	fs.IntVar(&o.rounds, "rounds", 3, "windows of each workload on each registry; registries take turns")
 	fs.IntVar(&o.hot, "hot", 64, "number of images that the read workloads read in turn")
+	fs.IntVar(&o.many, "many", 2000, "number of manifests that "+manyWorkload+" reads in turn")
 	fs.IntVar(&o.tagsN, "tags-n", 0, "n parameter of tags-1000; 0 sends none")
 	fs.IntVar(&o.pushWorkers, "push-workers", 8, "connections of small-images")
 	fs.StringVar(&o.pushFlow, "push-flow", flowPostPatchPut, "how small blobs are sent: "+strings.Join(flows, ", "))
@@ -92,6 +98,8 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.IntVar(&o.fillRepos, "fill-repos", 100, "repositories that they are spread over")
 	fs.IntVar(&o.fillWorkers, "fill-workers", 16, "connections that put them")
 	fs.DurationVar(&o.settle, "settle", 5*time.Second, "rest after filling, for the server's background work")
+	fs.DurationVar(&o.quiet, "quiet", 20*time.Second, "longest wait after a window until the server is quiet, whose CPU time counts; 0 doesn't wait")
+	fs.Float64Var(&o.noise, "noise", 0.1, "share of the machine's CPU time that others may take in a window: above it, the window is measured again; 1 takes all")
 	fs.BoolVar(&o.sync, "sync", true, "before each window, write what the system holds unwritten, so that no server pays for another's")
 	fs.BoolVar(&o.baselines, "baselines", false, "measure the limits too: a bare net/http handler, http.ServeContent, hashing and writing")
 	fs.StringVar(&o.dir, "dir", os.TempDir(), "directory of the baselines' files; for the registries' disk, name a directory there")
@@ -139,7 +147,7 @@ func parseOptions(args []string, w io.Writer) (*options, error) {
 
 func (o *options) validate() error {
 	positive := map[string]int64{
-		"c": int64(o.conns), "d": int64(o.duration), "rounds": int64(o.rounds), "hot": int64(o.hot),
+		"c": int64(o.conns), "d": int64(o.duration), "rounds": int64(o.rounds), "hot": int64(o.hot), "many": int64(o.many),
 		"push-workers": int64(o.pushWorkers), "layer-mib": o.layerMiB, "fill-repos": int64(o.fillRepos),
 		"fill-workers": int64(o.fillWorkers), "timeout": int64(o.timeout),
 	}
@@ -151,8 +159,10 @@ func (o *options) validate() error {
 	switch {
 	case len(o.targets) == 0:
 		return errors.New("name at least one registry: name=URL, as in purser=http://127.0.0.1:5000; -h shows the flags")
-	case o.fill < 0 || o.tagsN < 0 || o.settle < 0:
-		return errors.New("-fill, -tags-n and -settle must not be negative")
+	case o.fill < 0 || o.tagsN < 0 || o.settle < 0 || o.quiet < 0:
+		return errors.New("-fill, -tags-n, -settle and -quiet must not be negative")
+	case !(o.noise > 0 && o.noise <= 1):
+		return errors.New("-noise must be above 0 and at most 1")
 	case !slices.Contains(flows, o.pushFlow):
 		return fmt.Errorf("-push-flow %q: want one of %s", o.pushFlow, strings.Join(flows, ", "))
 	case o.layerEncoding != encodingChunked && o.layerEncoding != encodingLength:

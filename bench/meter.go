@@ -31,8 +31,9 @@ type usage struct {
 	known    bool
 	server   time.Duration
 	database time.Duration
-	rss      int64 // bytes, summed over the tree: pages shared by n processes count n times
-	pss      int64 // bytes; 0 when a process's PSS couldn't be read
+	deferred time.Duration // of both, what was used after the window until the server was quiet
+	rss      int64         // bytes, summed over the tree: pages shared by n processes count n times
+	pss      int64         // bytes; 0 when a process's PSS couldn't be read
 }
 
 // now reads the tree. The CPU sums include children that ended and were waited
@@ -75,8 +76,9 @@ func (m *meter) now(memory bool) usage {
 }
 
 // watch measures until the function it returns is called. CPU time is the
-// difference between both ends, memory the highest of what was seen.
-func (m *meter) watch() (stop func() usage) {
+// difference between both ends, memory the highest of what was seen. The
+// second result is the end itself.
+func (m *meter) watch() (stop func() (used, end usage)) {
 	peak := m.now(true)
 	pssKnown := peak.pss > 0
 	look := func() {
@@ -99,7 +101,7 @@ func (m *meter) watch() (stop func() usage) {
 		}
 	})
 	start := m.now(false)
-	return func() usage {
+	return func() (used, last usage) {
 		end := m.now(false)
 		close(done)
 		wg.Wait()
@@ -109,6 +111,6 @@ func (m *meter) watch() (stop func() usage) {
 			u.pss = peak.pss
 		}
 		u.known = start.known && end.known && u.server >= 0 && u.database >= 0
-		return u
+		return u, end
 	}
 }

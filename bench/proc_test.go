@@ -129,10 +129,10 @@ func TestMeterCountsEndedChildren(t *testing.T) {
 	if after.pss != 150<<10 {
 		t.Errorf("PSS %d, want %d", after.pss, 150<<10)
 	}
-	if u := newMeter(fs, nil).watch()(); u.known {
+	if u, _ := newMeter(fs, nil).watch()(); u.known {
 		t.Errorf("measured no process: %+v", u)
 	}
-	if u := newMeter(fs, []int{99}).watch()(); u.known {
+	if u, _ := newMeter(fs, []int{99}).watch()(); u.known {
 		t.Errorf("measured a process that isn't there: %+v", u)
 	}
 }

@@ -20,7 +20,8 @@ type result struct {
 	Errors      int      `json:"errors"`
 	Messages    []string `json:"messages,omitempty"` // the first errors
 	Seconds     float64  `json:"seconds"`
-	PerSecond   float64  `json:"per_second"`
+	PerSecond   float64  `json:"per_second"` // of all windows together
+	Rates       spread   `json:"per_second_of_windows"`
 	P50         float64  `json:"p50_ms"`
 	P99         float64  `json:"p99_ms"`
 	MBPerSecond float64  `json:"mb_per_second,omitempty"` // 10^6 bytes
@@ -29,7 +30,15 @@ type result struct {
 	// CPU time in µs per operation, failed ones included; null when unknown.
 	ServerCPU   *float64 `json:"server_cpu_us"`
 	DatabaseCPU *float64 `json:"database_cpu_us"`
-	ClientCPU   float64  `json:"client_cpu_us"` // of the load generator
+	BothCPU     spread   `json:"cpu_us_of_windows"` // server and database together
+	DeferredCPU float64  `json:"deferred_cpu_us"`   // of both, used after the window's end
+	ClientCPU   float64  `json:"client_cpu_us"`     // of the load generator
+
+	// What others did while windows ran, as parts of the machine's CPU time.
+	Foreign float64 `json:"foreign"`
+	Stolen  float64 `json:"stolen"`
+	Dropped int     `json:"dropped_windows"` // measured again, since others took too much
+	Noisy   int     `json:"noisy_windows"`   // kept all the same
 
 	PSSPeak int64 `json:"pss_peak_bytes,omitempty"`
 	RSSPeak int64 `json:"rss_peak_bytes,omitempty"`
@@ -62,11 +71,57 @@ func newResult(state, workload, registry string, w window, bytes int64) result {
 	}
 	each := func(d time.Duration) float64 { return float64(d) / 1e3 / float64(all) }
 	r.ClientCPU = each(w.client)
+	r.Foreign, r.Stolen = w.others.share(w.others.busy), w.others.share(w.others.stolen)
 	if w.usage.known {
 		server, database := each(w.usage.server), each(w.usage.database)
 		r.ServerCPU, r.DatabaseCPU = &server, &database
+		r.DeferredCPU = each(w.usage.deferred)
 	}
 	return r
+}
+
+// series is the windows of a workload on a target.
+type series struct {
+	total          window
+	windows        int
+	rates, cpus    []float64
+	dropped, noisy int
+}
+
+func (s *series) add(w window) {
+	known := w.usage.known && (s.windows == 0 || s.total.usage.known)
+	s.total.add(w)
+	s.total.usage.known = known
+	s.windows++
+	if n := len(w.latencies); w.elapsed > 0 {
+		s.rates = append(s.rates, float64(n)/w.elapsed.Seconds())
+	}
+	if n := len(w.latencies) + w.errors; n > 0 && w.usage.known {
+		s.cpus = append(s.cpus, float64(w.usage.cpu())/1e3/float64(n))
+	}
+}
+
+func (s *series) result(state, workload, registry string, bytes int64) result {
+	r := newResult(state, workload, registry, s.total, bytes)
+	r.Rates, r.BothCPU = newSpread(s.rates), newSpread(s.cpus)
+	r.Dropped, r.Noisy = s.dropped, s.noisy
+	return r
+}
+
+// spread is the least, the middle and the most of what windows measured.
+type spread struct {
+	Min    float64 `json:"min"`
+	Median float64 `json:"median"`
+	Max    float64 `json:"max"`
+}
+
+func newSpread(values []float64) spread {
+	if len(values) == 0 {
+		return spread{}
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	return spread{Min: sorted[0], Median: (sorted[(n-1)/2] + sorted[n/2]) / 2, Max: sorted[n-1]}
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

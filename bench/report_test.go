@@ -200,13 +200,15 @@ func TestTables(t *testing.T) {
 	row := func(state, registry string, rate, cpu float64) result {
 		return result{
 			State: state, Workload: "get-1MiB", Registry: registry, Operations: 10, Seconds: 5, PerSecond: rate,
-			P50: 1.5, P99: 20, ServerCPU: f(cpu), DatabaseCPU: f(0), ClientCPU: 12.34, PSSPeak: 10 << 20,
+			Rates: spread{rate / 2, rate, 2 * rate}, BothCPU: spread{cpu - 100, cpu, cpu + 100}, Foreign: 0.034, Stolen: 0.001,
+			P50: 1.5, P99: 20, ServerCPU: f(cpu), DatabaseCPU: f(0), DeferredCPU: 5, ClientCPU: 12.34, PSSPeak: 10 << 20,
 		}
 	}
 	base := row(stateEmpty, nameFile, 2000, 400)
 	base.Baseline = true
 	broken := row(stateEmpty, "broken", 1, 1)
-	broken.Errors, broken.Messages, broken.ServerCPU = 2, []string{"status 500"}, nil
+	broken.Errors, broken.Messages, broken.ServerCPU, broken.BothCPU = 2, []string{"status 500"}, nil, spread{}
+	broken.Noisy = 1
 	rep := &report{Fill: 100_000, Results: []result{
 		row(stateEmpty, "purser", 1000, 500), broken, base, row(stateFilled, "purser", 900, 550),
 	}}
@@ -216,10 +218,10 @@ func TestTables(t *testing.T) {
 	}
 	want := `Empty registry
 
-workload  registry        ops/s  p50 ms  p99 ms  server µs  db µs  both µs  client µs  MB/s  PSS MiB  RSS MiB  errors  rate/base  CPU/base
-get-1MiB  purser          1,000    1.50    20.0        500      0      500       12.3     -     10.0        -       0       0.50      1.25
-get-1MiB  broken           1.00    1.50    20.0          -      -        -       12.3     -     10.0        -    2 !!       0.00         -
-get-1MiB  (ServeContent)  2,000    1.50    20.0        400      0      400       12.3     -     10.0        -       0          -         -
+workload  registry        ops/s    min    max  p50 ms  p99 ms  server µs  db µs  both µs  min  max  deferred µs  client µs  MB/s  PSS MiB  RSS MiB  foreign  stolen  errors  rate/base  CPU/base
+get-1MiB  purser          1,000    500  2,000    1.50    20.0        500      0      500  400  600         5.00       12.3     -     10.0        -     3.4%    0.1%       0       0.50      1.25
+get-1MiB  broken           1.00  0.500   2.00    1.50    20.0          -      -        -    -    -         5.00       12.3     -     10.0        -   3.4% !    0.1%    2 !!       0.00         -
+get-1MiB  (ServeContent)  2,000  1,000  4,000    1.50    20.0        400      0      400  300  500         5.00       12.3     -     10.0        -     3.4%    0.1%       0          -         -
 `
 	head, rest, _ := strings.Cut(out.String(), "\nWith 100,000 manifests\n")
 	if head != want {

@@ -33,7 +33,7 @@ func startRegistry(t *testing.T) *httptest.Server {
 // small are flags that make every workload short.
 func small(t *testing.T, extra ...string) []string {
 	return append([]string{"-c", "2", "-d", "30ms", "-rounds", "2", "-hot", "3", "-push-workers", "2",
-		"-layer-mib", "2", "-fill", "40", "-fill-repos", "3", "-fill-workers", "3", "-settle", "0", "-sync=false",
+		"-layer-mib", "2", "-fill", "40", "-fill-repos", "3", "-fill-workers", "3", "-settle", "0", "-quiet", "0", "-noise", "1", "-many", "5", "-sync=false",
 		"-dir", t.TempDir()}, extra...)
 }
 
@@ -236,6 +236,9 @@ func TestOptionsAreChecked(t *testing.T) {
 		{"a=ftp://127.0.0.1:1"},
 		{"a=http://127.0.0.1:1/path"},
 		{"a=http://127.0.0.1:1,pid=x"},
+		{"a=http://127.0.0.1:1,after=flush"},
+		{"-noise", "0", "a=http://127.0.0.1:1"},
+		{"-quiet", "-1s", "a=http://127.0.0.1:1"},
 		{"a=http://127.0.0.1:1,host=x"},
 	} {
 		if _, err := parseOptions(args, io.Discard); err == nil {

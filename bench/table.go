@@ -47,8 +47,9 @@ func (rep *report) hasBaselines() bool {
 }
 
 func (rep *report) table(results []result) string {
-	header := []string{"workload", "registry", "ops/s", "p50 ms", "p99 ms",
-		"server µs", "db µs", "both µs", "client µs", "MB/s", "PSS MiB", "RSS MiB", "errors"}
+	header := []string{"workload", "registry", "ops/s", "min", "max", "p50 ms", "p99 ms",
+		"server µs", "db µs", "both µs", "min", "max", "deferred µs", "client µs", "MB/s", "PSS MiB", "RSS MiB",
+		"foreign", "stolen", "errors"}
 	limits := rep.hasBaselines()
 	if limits {
 		header = append(header, "rate/base", "CPU/base")
@@ -79,10 +80,17 @@ func (r *result) cells() []string {
 	if r.Errors > 0 {
 		errors = fmt.Sprintf("%d !!", r.Errors)
 	}
+	foreign := percent(r.Foreign)
+	if r.Noisy > 0 {
+		foreign += " !"
+	}
 	return []string{
-		r.Workload, r.Registry, number(r.PerSecond), orDash(r.P50, number), orDash(r.P99, number),
-		server, database, both, orDash(r.ClientCPU, number), orDash(r.MBPerSecond, number),
-		orDash(float64(r.PSSPeak)/(1<<20), number), orDash(float64(r.RSSPeak)/(1<<20), number), errors,
+		r.Workload, r.Registry, number(r.Rates.Median), number(r.Rates.Min), number(r.Rates.Max),
+		orDash(r.P50, number), orDash(r.P99, number),
+		server, database, both, orDash(r.BothCPU.Min, number), orDash(r.BothCPU.Max, number), orDash(r.DeferredCPU, number),
+		orDash(r.ClientCPU, number), orDash(r.MBPerSecond, number),
+		orDash(float64(r.PSSPeak)/(1<<20), number), orDash(float64(r.RSSPeak)/(1<<20), number),
+		foreign, percent(r.Stolen), errors,
 	}
 }
 
@@ -125,6 +133,8 @@ func quotient(a, b float64) float64 {
 	}
 	return a / b
 }
+
+func percent(x float64) string { return strconv.FormatFloat(100*x, 'f', 1, 64) + "%" }
 
 // ratio prints a ratio; 0 stands for none.
 func ratio(x float64) string {

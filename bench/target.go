@@ -21,32 +21,47 @@ type target struct {
 	tls      *tls.Config // nil for http
 	auth     string      // Authorization header; empty without credentials
 	pids     []int       // roots of the server's process trees; empty when unknown
+	after    string      // path that a POST is sent to after each window; empty: none
 	baseline bool
 }
 
-// parseTarget understands name=URL[,pid=PID[+PID]…]. Credentials in the URL are
-// sent as Basic authentication.
+// parseTarget understands name=URL[,pid=PID[+PID]…][,after=PATH]. Credentials in the
+// URL are sent as Basic authentication.
 func parseTarget(s string, insecure bool) (*target, error) {
 	name, rest, ok := strings.Cut(s, "=")
 	if !ok || name == "" {
 		return nil, fmt.Errorf("registry %q: want name=URL[,pid=PID]", s)
 	}
-	rawURL, pids, hasPIDs := strings.Cut(rest, ",")
+	rawURL, more, _ := strings.Cut(rest, ",")
 	t := &target{name: name}
-	if hasPIDs {
-		list, ok := strings.CutPrefix(pids, "pid=")
-		if !ok {
-			return nil, fmt.Errorf("registry %q: after the URL only pid=PID[+PID] may follow, not %q", name, pids)
-		}
-		for p := range strings.SplitSeq(list, "+") {
-			pid, err := strconv.Atoi(p)
-			if err != nil || pid <= 0 {
-				return nil, fmt.Errorf("registry %q: process id %q isn't a positive number", name, p)
-			}
-			t.pids = append(t.pids, pid)
+	for more != "" {
+		var part string
+		part, more, _ = strings.Cut(more, ",")
+		if err := t.setPart(part); err != nil {
+			return nil, err
 		}
 	}
 	return t, t.setURL(rawURL, insecure)
+}
+
+// setPart understands what follows the URL.
+func (t *target) setPart(part string) error {
+	key, value, _ := strings.Cut(part, "=")
+	switch {
+	case key == "after" && strings.HasPrefix(value, "/"):
+		t.after = value
+		return nil
+	case key != "pid":
+		return fmt.Errorf("registry %q: after the URL only pid=PID[+PID] and after=/PATH may follow, not %q", t.name, part)
+	}
+	for p := range strings.SplitSeq(value, "+") {
+		pid, err := strconv.Atoi(p)
+		if err != nil || pid <= 0 {
+			return fmt.Errorf("registry %q: process id %q isn't a positive number", t.name, p)
+		}
+		t.pids = append(t.pids, pid)
+	}
+	return nil
 }
 
 func (t *target) setURL(raw string, insecure bool) error {

@@ -23,7 +23,7 @@ type workload struct {
 	// Either of these: what to read with which method, or how to push.
 	method string
 	probes func(*bench) []probe
-	open   func(*bench, *target) (*session, error)
+	open   func(context.Context, *bench, *target) (*session, error)
 }
 
 // session is a workload ready to run on one target, an operation per worker.
@@ -47,7 +47,12 @@ func (s *session) dials() int {
 	return n
 }
 
-const tagsWorkload = "tags-1000"
+// Workloads that read what only they need.
+const (
+	tagsWorkload  = "tags-1000"
+	manyWorkload  = "manifests-2000"
+	pullsWorkload = "pull-images"
+)
 
 var workloads = []workload{
 	{
@@ -56,6 +61,9 @@ var workloads = []workload{
 	}, {
 		name: "manifest-by-digest", about: "GET of a manifest of 1 KiB by digest",
 		baseline: pathFixed, limit: nameFixed, method: http.MethodGet, probes: manifestsByDigest,
+	}, {
+		name: manyWorkload, about: "GET of -many distinct manifests by tag in turn",
+		baseline: pathFixed, limit: nameFixed, method: http.MethodGet, probes: manyManifests,
 	}, {
 		name: "head-blob", about: "HEAD of a blob",
 		baseline: pathFixed, limit: nameFixed, method: http.MethodHead, probes: smallBlobs,
@@ -66,6 +74,10 @@ var workloads = []workload{
 	}, {
 		name: tagsWorkload, about: "list of the 1,000 tags of a repository in one answer",
 		method: http.MethodGet, probes: tagList,
+	}, {
+		name: pullsWorkload, about: "pull of an image: manifest by tag, configuration, 3 layers of 10 KiB",
+		bytes: func(*options) int64 { return 3 * smallSize },
+		open:  openPulls,
 	}, {
 		name: "small-images", about: "push of an image: 3 layers of 10 KiB, configuration, manifest by tag",
 		bytes: func(*options) int64 { return 3 * smallSize },
@@ -111,7 +123,7 @@ func selectWorkloads(list string) ([]workload, error) {
 
 // openSmallImages pushes images that no registry has seen, each under a tag of
 // its own.
-func openSmallImages(b *bench, t *target) (*session, error) {
+func openSmallImages(_ context.Context, b *bench, t *target) (*session, error) {
 	s := &session{}
 	for range b.pushWorkers {
 		var seed [32]byte
@@ -132,7 +144,7 @@ func openSmallImages(b *bench, t *target) (*session, error) {
 }
 
 // openLayer pushes one new large layer; its digest is known before.
-func openLayer(b *bench, t *target) (*session, error) {
+func openLayer(_ context.Context, b *bench, t *target) (*session, error) {
 	src, err := b.layers()
 	if err != nil {
 		return nil, err
@@ -160,7 +172,7 @@ func oneTime(op operation) operation {
 }
 
 // openMount mounts the layers of the fixture into a second repository.
-func openMount(b *bench, t *target) (*session, error) {
+func openMount(_ context.Context, b *bench, t *target) (*session, error) {
 	s := &session{}
 	for w := range b.conns {
 		p, next := newPusher(t, b.options), w

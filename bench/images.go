@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+)
+
+// manyManifest is the i-th of the manifests that manifests-2000 reads: they differ in an
+// annotation, and share a configuration and layers.
+func (b *bench) manyManifest(i int) blob {
+	shared := b.fixture.hot[0].blobs
+	return newImage(shared[0], shared[1:], map[string]string{"bench.n": fmt.Sprint(i)}, manifestSize).manifest
+}
+
+func manyManifests(b *bench) []probe {
+	var ps []probe
+	for i := range b.many {
+		m := b.manyManifest(i)
+		path := "/v2/" + b.manyRepo() + "/manifests/" + fixtureTag(i)
+		ps = append(ps, probe{path: path, accept: "Accept: " + mediaManifest, size: int64(len(m.data)), digest: m.digest})
+	}
+	return ps
+}
+
+// prepareMany puts what manifests-2000 reads, if it is to run.
+func (b *bench) prepareMany(ctx context.Context, t *target) error {
+	if !b.runs(manyWorkload) {
+		return nil
+	}
+	p := newPusher(t, b.options)
+	defer p.close()
+	if err := p.ensure(ctx, b.manyRepo(), b.fixture.hot[0].blobs...); err != nil {
+		return err
+	}
+	return b.each(ctx, t, b.pushWorkers, b.many, func(ctx context.Context, p *pusher, i int) error {
+		return p.manifest(ctx, b.manyRepo(), fixtureTag(i), b.manyManifest(i))
+	})
+}
+
+// pulledImages are what pull-images pulls: as many as there are hot images, of three
+// layers of smallSize and a configuration each, the same in every run.
+func (b *bench) pulledImages() []image {
+	r := rand.NewChaCha8([32]byte([]byte("bench: the images that are whole")))
+	var images []image
+	for i := range b.hot {
+		var layers []blob
+		for range 3 {
+			layers = append(layers, newBlob(randomBytes(r, smallSize)))
+		}
+		images = append(images, newImage(config("pulled "+fixtureTag(i)), layers, nil, 0))
+	}
+	return images
+}
+
+// preparePulls puts what pull-images pulls, if it is to run.
+func (b *bench) preparePulls(ctx context.Context, t *target) error {
+	if !b.runs(pullsWorkload) {
+		return nil
+	}
+	images := b.pulledImages()
+	return b.each(ctx, t, b.pushWorkers, len(images), func(ctx context.Context, p *pusher, i int) error {
+		if err := p.ensure(ctx, b.pullRepo(), images[i].blobs...); err != nil {
+			return err
+		}
+		return p.manifest(ctx, b.pullRepo(), fixtureTag(i), images[i].manifest)
+	})
+}
+
+// openPulls pulls whole images in turn, each over one connection: its manifest by tag,
+// its configuration, its layers. The first pull of each verifies all content.
+func openPulls(ctx context.Context, b *bench, t *target) (*session, error) {
+	images := b.pulledImages()
+	parts := make([][]probe, len(images))
+	reqs := make([][]request, len(images))
+	for i, img := range images {
+		path := "/v2/" + b.pullRepo()
+		parts[i] = append(parts[i], probe{path: path + "/manifests/" + fixtureTag(i), accept: "Accept: " + mediaManifest,
+			size: int64(len(img.manifest.data)), digest: img.manifest.digest})
+		for _, part := range img.blobs {
+			parts[i] = append(parts[i], probe{path: path + "/blobs/" + part.digest, accept: "Accept: */*",
+				size: int64(len(part.data)), digest: part.digest})
+		}
+		for _, p := range parts[i] {
+			reqs[i] = append(reqs[i], request{head: t.head(nil, http.MethodGet, p.path, -1, p.accept), want: http.StatusOK})
+		}
+	}
+	s := &session{}
+	for w := range b.conns {
+		c, next := newConn(t, b.timeout), w
+		s.conns = append(s.conns, c)
+		s.ops = append(s.ops, func(ctx context.Context) error {
+			i := next % len(images)
+			next++
+			for j := range reqs[i] {
+				resp, err := c.do(ctx, &reqs[i][j], nil)
+				if err == nil {
+					err = parts[i][j].verify(resp, http.MethodGet)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for i := range images {
+		for j := range parts[i] {
+			if err := parts[i][j].verifyContent(ctx, s.conns[0], &reqs[i][j], http.MethodGet); err != nil {
+				s.close()
+				return nil, err
+			}
+		}
+	}
+	return s, nil
+}
