@@ -57,7 +57,7 @@ var layers = map[string]rule{
 	"internal/audit":               {layer: 3},
 	"internal/pullstats":           {layer: 3, also: []string{"internal/audit"}}, // it counts what is logged
 	"internal/pullstats/redistest": {only: true, testing: true},
-	"internal/webhook":             {layer: 3},
+	"internal/webhook":             {layer: 3, also: []string{"internal/audit"}}, // it tells what is logged
 	"internal/gc":                  {layer: 4},
 	"internal/storeid":             {layer: 4},
 	"internal/gc/model":            {only: true, testing: true}, // the protocol by itself, for its tests

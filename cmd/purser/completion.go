@@ -15,6 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/webhook"
 )
 
 const (
@@ -38,6 +39,9 @@ var completions = map[string][]completer{
 	"policy list": {targets}, "policy create": {targets}, "policy show": {targets, policies},
 	"policy update": {targets, policies}, "policy delete": {targets, policies},
 	"prune preview": {targets}, "prune run": {namespaces}, "prune status": {namespaces}, "prune runs": {namespaces},
+	"webhook list": {namespaces}, "webhook create": {namespaces}, "webhook show": {namespaces, webhooks, deliveries},
+	"webhook update": {namespaces, webhooks}, "webhook delete": {namespaces, webhooks}, "webhook test": {namespaces, webhooks},
+	"webhook deliveries": {namespaces, webhooks}, "webhook redeliver": {namespaces, webhooks, deliveries},
 	"prune show": {pruneRuns}, "prune undo": {pruneRuns}, "prune defaults": {namespaces, onOff},
 }
 
@@ -86,7 +90,7 @@ func (s *source) completeArgument(cmd *cobra.Command, of []completer, args []str
 // completeFlags completes flags that are one of some words.
 func completeFlags(cmd *cobra.Command) {
 	words := map[string][]string{
-		"output": {string(formatText), string(formatJSON)}, "method": {"creation_date", "number_of_tags", "last_pulled"},
+		"output": {string(formatText), string(formatJSON)}, "events": webhook.Events(), "state": {webhook.Waiting, webhook.Delivered, webhook.GivenUp}, "method": {"creation_date", "number_of_tags", "last_pulled"},
 	}
 	for _, k := range audit.Kinds() {
 		words["kind"] = append(words["kind"], string(k))
@@ -191,17 +195,26 @@ func itemsOf(path, member string) completer {
 			}
 		}
 		var answer map[string]json.RawMessage
-		var items []struct{ UUID, Method, Pattern string }
+		var items []struct{ UUID, Method, Pattern, URL, Event, State string }
 		if c.get(ctx, at+path, nil, &answer) != nil || json.Unmarshal(answer[member], &items) != nil {
 			return nil, false
 		}
 		for _, item := range items {
 			if strings.HasPrefix(item.UUID, word) {
-				list = append(list, cobra.CompletionWithDesc(item.UUID, printable(item.Method+item.Pattern)))
+				list = append(list, cobra.CompletionWithDesc(item.UUID, printable(strings.TrimSpace(item.Method+item.Pattern+item.URL+item.Event+" "+item.State))))
 			}
 		}
 		return list, false
 	}
+}
+
+func webhooks(ctx context.Context, c *client, args []string, word string) ([]string, bool) {
+	return itemsOf("/webhook", "webhooks")(ctx, c, args, word)
+}
+
+// deliveries are the notices of the webhook of the second argument.
+func deliveries(ctx context.Context, c *client, args []string, word string) ([]string, bool) {
+	return itemsOf("/webhook"+apiPath(args[1], "deliveries"), "deliveries")(ctx, c, args, word)
 }
 
 func pruneRuns(ctx context.Context, c *client, _ []string, word string) (list []string, more bool) {

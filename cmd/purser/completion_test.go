@@ -32,21 +32,26 @@ func TestCompletion(t *testing.T) {
 	s.push("other/app", "v1", "1")
 	s.run("policy", "create", "acme", "--num-tags", "50")
 	policy := first(s.run("policy", "list", "acme"))[0]
+	s.run("webhook", "create", "acme", "--url", "https://hooks.example.com/x", "--events", "push")
+	hook := first(s.run("webhook", "list", "acme"))[0]
 	environ := []string{"PURSER_SERVER=" + s.url}
 	const words, goesOn = ":4", ":6" // no files; and no space
 	for line, want := range map[string]string{
-		"namespace show a":                 "acme " + words,
-		"repo show acme/":                  "acme/api acme/app " + words,
-		"tag show acme/ap":                 "acme/api: acme/app: " + goesOn,
-		"tag show acme/app:":               "acme/app:v1 " + words,
-		"tag delete acme/app:v1 acme/api:": "acme/api:latest " + words,
-		"tag move acme/app:v2 sha":         d + " " + words,
-		"policy show a":                    "acme acme/api acme/app " + words,
-		"policy delete acme ":              policy + " " + words,
-		"prune defaults acme ":             "on off " + words,
-		"prune run zz":                     words,
-		"tag list acme/app -o ":            "text json " + words,
-		"policy create acme --method n":    "creation_date number_of_tags last_pulled " + words,
+		"namespace show a":                     "acme " + words,
+		"repo show acme/":                      "acme/api acme/app " + words,
+		"tag show acme/ap":                     "acme/api: acme/app: " + goesOn,
+		"tag show acme/app:":                   "acme/app:v1 " + words,
+		"tag delete acme/app:v1 acme/api:":     "acme/api:latest " + words,
+		"tag move acme/app:v2 sha":             d + " " + words,
+		"policy show a":                        "acme acme/api acme/app " + words,
+		"policy delete acme ":                  policy + " " + words,
+		"prune defaults acme ":                 "on off " + words,
+		"prune run zz":                         words,
+		"webhook show acme ":                   hook + " " + words,
+		"webhook redeliver acme " + hook + " ": words,
+		"webhook create acme --events p":       "push tag pull delete prune gc " + words,
+		"tag list acme/app -o ":                "text json " + words,
+		"policy create acme --method n":        "creation_date number_of_tags last_pulled " + words,
 	} {
 		parts := strings.Split(line, " ")
 		list, directive := completed(t, environ, parts...)

@@ -13,6 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/webhook"
 )
 
 func gcCommand(src *source) *cobra.Command {
@@ -45,7 +46,7 @@ func (s *source) withMetadata(cmd *cobra.Command, fn func(ctx context.Context, c
 		}
 		defer metadata.Close()
 		return fn(byCommand(ctx, cmd), cfg, metadata, catalog.New(catalog.Options{
-			DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime, KeepDoomed: cfg.GC.KeepDoomed, Audit: auditing, Log: log,
+			DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime, KeepDoomed: cfg.GC.KeepDoomed, Audit: auditing, Collected: webhook.InsertCollected, Log: log,
 		}), audit.New(metadata))
 	})
 }

@@ -60,7 +60,7 @@ func newRoot(environ []string) *cobra.Command {
 	src := &source{environ: environ}
 	src.addFlags(root.PersistentFlags())
 	root.AddCommand(serveCommand(src), postgresCommand(src), migrateCommand(src), gcCommand(src), policyCommand(src), pruneCommand(src), looseCommand(src), checkCommand(src), storeCommand(src), configCommand(src), versionCommand())
-	root.AddCommand(namespaceCommand(src), repoCommand(src), tagCommand(src), auditCommand(src), pullsCommand(src), protectionCommand(src))
+	root.AddCommand(namespaceCommand(src), repoCommand(src), tagCommand(src), auditCommand(src), pullsCommand(src), protectionCommand(src), webhookCommand(src))
 	checkUsage(root)
 	src.complete(root)
 	return root

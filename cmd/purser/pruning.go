@@ -12,38 +12,31 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// openPruning makes what prunes by policies and tells of it, and what of that runs
-// in the background.
-func openPruning(cfg config.Autoprune, c *catalog.Catalog, p parts, loops *worker.Metrics) (*autoprune.Pruner, []func(context.Context) error, error) {
+// openWebhooks makes what sends notices of auto-pruning, and those of namespaces' webhooks.
+func openWebhooks(cfg *config.Config, p parts, loops *worker.Metrics) (*webhook.Sender, error) {
 	metrics, err := webhook.NewMetrics(p.metrics)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	hook := cfg.Webhook
-	sender, err := webhook.New(webhook.Options{
+	hook := cfg.Autoprune.Webhook
+	return webhook.New(webhook.Options{
 		DB: p.db, URL: string(hook.URL), Secret: string(hook.Secret), AllowPrivate: hook.AllowPrivate,
+		AllowPrivateHooks: cfg.Webhooks.AllowPrivate, Pulls: cfg.Audit.Pulls,
 		Log: p.log, Metrics: metrics, Worker: loops,
 	})
-	if err != nil {
-		return nil, nil, err
-	}
+}
+
+// openPruning makes what prunes by policies and tells of it.
+func openPruning(cfg config.Autoprune, c *catalog.Catalog, notices *webhook.Sender, p parts, loops *worker.Metrics) (*autoprune.Pruner, error) {
 	o := autoprune.Options{
 		DB: p.db, Catalog: c, Interval: cfg.Interval, KeepRuns: cfg.KeepRuns, Log: p.log, Metrics: p.metrics, Worker: loops,
 	}
-	if sender.Configured() {
-		o.Notified = sender.Wake
+	if notices.Configured() {
+		o.Notified = notices.Wake
 		o.Notify = func(ctx context.Context, tx audit.Execer, event string, data any) error {
-			return sender.Queue(ctx, tx, webhook.Event{Type: event, Time: time.Now(), Data: data})
+			return notices.Queue(ctx, tx, webhook.Event{Type: event, Time: time.Now(), Data: data})
 		}
 	}
 	pruneByPulls(&o, p.pulls)
-	pruner, err := autoprune.New(o)
-	if err != nil {
-		return nil, nil, err
-	}
-	background := []func(context.Context) error{sender.Run}
-	if cfg.Enabled {
-		background = append(background, pruner.Run)
-	}
-	return pruner, background, nil
+	return autoprune.New(o)
 }

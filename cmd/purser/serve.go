@@ -27,6 +27,7 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/storeid"
+	"github.com/purser-registry/purser/internal/webhook"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -170,7 +171,7 @@ type parts struct {
 func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server, []func(context.Context) error, error) {
 	c := catalog.New(catalog.Options{
 		DB: p.db, Background: p.reviews, Pruning: p.prunes, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime, KeepDoomed: cfg.GC.KeepDoomed,
-		Audit: auditing, SparseIndexes: cfg.Manifests.SparseIndexes,
+		Audit: auditing, Collected: webhook.InsertCollected, SparseIndexes: cfg.Manifests.SparseIndexes,
 		Look: func(ctx context.Context, key string, size int64) (string, error) {
 			return blob.Look(ctx, p.store, key, size)
 		},
@@ -197,12 +198,16 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if err != nil {
 		return nil, nil, err
 	}
-	pruner, pruning, err := openPruning(cfg.Autoprune, c, p, p.loops)
+	notices, err := openWebhooks(cfg, p, p.loops)
+	if err != nil {
+		return nil, nil, err
+	}
+	pruner, err := openPruning(cfg.Autoprune, c, notices, p, p.loops)
 	if err != nil {
 		return nil, nil, err
 	}
 	handler, err := server.New(server.Options{
-		Catalog: c, Autoprune: pruner, Store: p.store, StoreTrouble: storeTrouble(cfg.Storage), WrongStore: p.store.Wrong, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
+		Catalog: c, Autoprune: pruner, Webhooks: notices, Store: p.store, StoreTrouble: storeTrouble(cfg.Storage), WrongStore: p.store.Wrong, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
 		Limits: p.limits.server(), Proxies: proxies(cfg.HTTP), ExternalURL: cfg.HTTP.ExternalURL, BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, UploadMaxAge: cfg.Uploads.MaxAge, Tracing: p.tracing,
 		Audit: audit.New(p.db), Recorder: p.pulls.recorder,
@@ -233,7 +238,10 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if cfg.LooseForeignKeys.Enabled {
 		workers = append(workers, keys.Run)
 	}
-	return handler, append(slices.Concat(workers, p.pulls.workers, pruning, plannerWorkers(p)), c.Listen), nil
+	if cfg.Autoprune.Enabled {
+		workers = append(workers, pruner.Run)
+	}
+	return handler, append(slices.Concat(workers, p.pulls.workers, plannerWorkers(p)), notices.Run, c.Listen), nil
 }
 
 // gcWorkers makes the workers of garbage collection. Each wakes the one that

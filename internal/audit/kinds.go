@@ -71,6 +71,10 @@ const (
 	RunLooseKeys      Kind = "run_loose_foreign_keys"
 	ExportLog         Kind = "export_logs"
 	ChangeMaintenance Kind = "change_maintenance"
+	CreateWebhook     Kind = "create_webhook"
+	UpdateWebhook     Kind = "update_webhook" // also by the registry, which disables one
+	DeleteWebhook     Kind = "delete_webhook"
+	RedeliverWebhook  Kind = "redeliver_webhook" // notices that are sent once more
 )
 
 // Kinds are all kinds, Quay's first. The log takes others too: a newer Purser may
@@ -89,4 +93,5 @@ var kinds = []Kind{
 	LoginSuccess, LoginFailure, LogoutSuccess,
 	DeleteManifest, DeleteBlob, RunAutoprune, UndoAutoprune, ChangeProtection, ChangeDefault,
 	RunGC, RetryGC, RunCheck, AdoptStore, RunLooseKeys, ExportLog, ChangeMaintenance,
+	CreateWebhook, UpdateWebhook, DeleteWebhook, RedeliverWebhook,
 }

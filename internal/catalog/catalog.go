@@ -78,8 +78,13 @@ type Options struct {
 	// Look says what is wrong with an object of the store that must have size bytes,
 	// "" for nothing. It is called outside of transactions. Nil: nobody looks.
 	Look  func(ctx context.Context, key string, size int64) (wrong string, err error)
-	Audit Audit        // the zero value writes nothing
-	Log   *slog.Logger // default slog.Default()
+	Audit Audit // the zero value writes nothing
+	// Collected makes a statement, without arguments of its own, that notes what garbage
+	// collection deletes, from a query of namespace, repository (identifiers) and
+	// manifests, a number. It becomes a part of the deletion's statement. Nil: nobody
+	// wants to know.
+	Collected func(query string) string
+	Log       *slog.Logger // default slog.Default()
 }
 
 // Catalog reads and writes the metadata. Its methods may be called

@@ -96,7 +96,7 @@ func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRo
 	if err := queueCircles(ctx, tx, above); err != nil {
 		return err
 	}
-	deleted, err := deleteManifests(ctx, tx, doomed)
+	deleted, err := c.deleteManifests(ctx, tx, doomed)
 	if err != nil {
 		return err
 	}
@@ -307,14 +307,22 @@ type deletedManifest struct {
 
 // deleteManifests deletes manifests and, by cascades and triggers, what is part
 // of them and their rows in the queue.
-func deleteManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) ([]deletedManifest, error) {
+func (c *Catalog) deleteManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) ([]deletedManifest, error) {
 	if keys.len() == 0 {
 		return nil, nil
 	}
+	const counted = "SELECT namespace, repository, count(*) AS manifests FROM gone GROUP BY namespace, repository"
+	noted := "SELECT"
+	if c.opt.Collected != nil {
+		noted = c.opt.Collected(counted)
+	}
 	rows, err := tx.Query(ctx, `
-		DELETE FROM manifests m USING unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
-		WHERE m.top_level_namespace_id = w.namespace AND m.repository_id = w.repository AND m.id = w.id
-		RETURNING m.repository_id, m.id, m.digest, octet_length(m.payload)`, keys.args()...)
+		WITH gone AS (
+			DELETE FROM manifests m USING unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+			WHERE m.top_level_namespace_id = w.namespace AND m.repository_id = w.repository AND m.id = w.id
+			RETURNING w.namespace, m.repository_id AS repository, m.id, m.digest, octet_length(m.payload) AS size
+		), noted AS (`+noted+`)
+		SELECT repository, id, digest, size FROM gone`, keys.args()...)
 	if err != nil {
 		return nil, err
 	}

@@ -35,6 +35,7 @@ type Config struct {
 	PullStatistics   PullStatistics
 	Redis            Redis
 	Autoprune        Autoprune
+	Webhooks         Webhooks
 	Cache            Cache
 
 	sources map[string]string // key → where its value comes from; absent: default

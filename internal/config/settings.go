@@ -150,7 +150,7 @@ var settings = append([]setting{
 	{key: "gc.review_after", def: "24h", field: func(c *Config) field {
 		return durationField{&c.GC.ReviewAfter, 0, maxDuration}
 	}},
-}, slices.Concat(eventSettings(), looseSettings, auditSettings, pullSettings, autopruneSettings, webhookSettings)...)
+}, slices.Concat(eventSettings(), looseSettings, auditSettings, pullSettings, autopruneSettings, webhookSettings, hookSettings)...)
 
 // looseSettings are about loose foreign keys.
 var looseSettings = []setting{

@@ -41,6 +41,16 @@ var webhookSettings = []setting{
 	}},
 }
 
+// Webhooks are about the webhooks of namespaces.
+type Webhooks struct {
+	AllowPrivate bool // receivers may be at addresses that aren't public
+}
+
+// hookSettings are about the webhooks of namespaces.
+var hookSettings = []setting{
+	{key: "webhooks.allow_private", def: "false", field: func(c *Config) field { return boolField{&c.Webhooks.AllowPrivate} }},
+}
+
 // validateWebhook checks the URL's form. The rest is for the one that sends to say.
 func (c *Config) validateWebhook(report func(key, format string, args ...any)) {
 	w := c.Autoprune.Webhook

@@ -87,6 +87,7 @@ func newAPI(s *Server) *api {
 	a.addPruning()
 	a.addLogs()
 	a.addProtection()
+	a.addWebhooks()
 	a.addPulls()
 	return a
 }

@@ -17,6 +17,7 @@ var apiTags = []*huma.Tag{
 	{Name: "system", Description: "How the registry is"},
 	{Name: "tag", Description: "Tags"},
 	{Name: "tagprotection", Description: "Rules that keep tags as they are"},
+	{Name: "webhook", Description: "Who is told of pushes, pulls, deletions and garbage collection in a namespace"},
 }
 
 // securitySchemes are the ways in which a request will say who it is from. Whoever

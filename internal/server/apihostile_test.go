@@ -17,12 +17,16 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/webhook"
 )
 
 // whole is a registry with all that the management API has operations for.
 func whole(t *testing.T) *registry {
 	return onDatabase(t, func(o *server.Options, d *db.DB) {
 		var err error
+		if o.Webhooks, err = webhook.New(webhook.Options{DB: d, Pulls: true, Log: o.Log}); err != nil {
+			t.Fatal(err)
+		}
 		if o.Autoprune, err = autoprune.New(autoprune.Options{DB: d, Catalog: o.Catalog, Log: o.Log, Interval: time.Second}); err != nil {
 			t.Fatal(err)
 		}

@@ -32,6 +32,7 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/webhook"
 )
 
 // Options says what to serve and how.
@@ -75,6 +76,8 @@ type Options struct {
 	Recorder *pullstats.Recorder
 	// Autoprune keeps policies and prunes by them. Nil: no such operations.
 	Autoprune *autoprune.Pruner
+	// Webhooks keeps the webhooks of namespaces. Nil: no such operations.
+	Webhooks *webhook.Sender
 	// Pulls reads the statistics of pulls. Nil: nothing is told of them.
 	Pulls *pullstats.Reader
 	// PullStats counts them. Nil: nobody does.

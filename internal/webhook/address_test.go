@@ -91,7 +91,7 @@ func TestLoopbackIsNotDialled(t *testing.T) {
 	o := Options{Timeout: 5 * time.Second}
 	o.defaults()
 	for _, host := range []string{"127.0.0.1", "localhost", "LOCALHOST.", "[::ffff:127.0.0.1]", "[::1]", "0.0.0.0", "127.1", "2130706433", "0x7f000001"} {
-		client := newClient(o)
+		client := newClient(o, false)
 		resp, err := client.Get("http://" + host + ":" + port + "/")
 		if err == nil {
 			resp.Body.Close()
@@ -105,7 +105,7 @@ func TestLoopbackIsNotDialled(t *testing.T) {
 		t.Errorf("%d connections were made", n)
 	}
 	o.AllowPrivate = true
-	client := newClient(o)
+	client := newClient(o, o.AllowPrivate)
 	defer client.CloseIdleConnections()
 	resp, err := client.Get("http://127.0.0.1:" + port + "/")
 	if err != nil {
@@ -139,7 +139,7 @@ func TestProxiesAreNotUsed(t *testing.T) {
 	t.Parallel()
 	var o Options
 	o.defaults()
-	if newClient(o).Transport.(*http.Transport).Proxy != nil {
+	if newClient(o, false).Transport.(*http.Transport).Proxy != nil {
 		t.Error("the client asks for a proxy")
 	}
 }

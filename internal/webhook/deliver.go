@@ -38,7 +38,7 @@ func (s *Sender) batch(ctx context.Context) (more bool, err error) {
 	errs := make([]error, len(list))
 	var wg sync.WaitGroup
 	for i, d := range list {
-		wg.Go(func() { errs[i] = s.deliver(ctx, lease, d) })
+		wg.Go(func() { errs[i] = s.deliver(ctx, lease, &s.target, d) })
 	}
 	wg.Wait()
 	return len(list) == s.opt.Parallel, errors.Join(errs...)
@@ -52,7 +52,7 @@ func (s *Sender) claim(ctx context.Context, lease uuid.UUID) ([]delivery, error)
 		SET lease = $1, attempts = attempts + 1, next_attempt = clock_timestamp() + $2::interval
 		WHERE id = ANY (ARRAY(
 			SELECT id FROM webhookdeliveries
-			WHERE `+pending+` AND next_attempt <= now()
+			WHERE `+pending+` AND webhook IS NULL AND next_attempt <= now()
 			ORDER BY next_attempt LIMIT $3 FOR UPDATE SKIP LOCKED))
 		RETURNING id, event, body, attempts`, lease, s.opt.Lease, s.opt.Parallel)
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Sender) next(ctx context.Context) (time.Duration, error) {
 	var seconds *float64
 	err := s.opt.DB.Pool.QueryRow(ctx, `
 		SELECT extract(epoch FROM min(next_attempt) - clock_timestamp())::float8
-		FROM webhookdeliveries WHERE `+pending).Scan(&seconds)
+		FROM webhookdeliveries WHERE webhook IS NULL AND `+pending).Scan(&seconds)
 	if err != nil {
 		return 0, fmt.Errorf("asking when the next notice is due: %w", err)
 	}
@@ -76,23 +76,23 @@ func (s *Sender) next(ctx context.Context) (time.Duration, error) {
 	return time.Duration(max(*seconds, 0) * float64(time.Second)), nil
 }
 
-// deliver sends a claimed notice and records what became of it. Errors are the
+// deliver sends a claimed notice to a receiver and records what became of it. Errors are the
 // database's: the lease runs out, and the notice is sent again.
-func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, d delivery) error {
-	failure := s.attempt(ctx, d)
+func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d delivery) error {
+	failure := to.attempt(ctx, d, s.opt.Timeout)
 	stopping := ctx.Err() != nil
 	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	var err error
 	switch {
 	case failure == nil:
-		err = s.delivered(record, d)
+		err = s.delivered(record, to, d)
 	case stopping:
 		err = s.giveBack(record, lease, d)
 	case failure.gone || d.Attempts >= s.opt.MaxAttempts:
-		err = s.giveUp(record, lease, d, failure)
+		err = s.giveUp(record, lease, to, d, failure)
 	default:
-		err = s.postpone(record, lease, d, failure)
+		err = s.postpone(record, lease, to, d, failure)
 	}
 	if err != nil {
 		return fmt.Errorf("recording what became of the notice %s: %w", d.ID, err)
@@ -101,13 +101,13 @@ func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, d delivery) error
 }
 
 // delivered needs no lease: see the package comment.
-func (s *Sender) delivered(ctx context.Context, d delivery) error {
+func (s *Sender) delivered(ctx context.Context, to *target, d delivery) error {
 	_, err := s.opt.DB.Pool.Exec(ctx, `
 		UPDATE webhookdeliveries
 		SET delivered_at = clock_timestamp(), given_up_at = NULL, lease = NULL, last_error = NULL
 		WHERE id = $1 AND delivered_at IS NULL`, d.ID)
 	s.opt.Metrics.count(resultDelivered)
-	s.opt.Log.DebugContext(ctx, "a notice was delivered", "id", d.ID, "event", d.Event, "host", s.url.Host, "attempts", d.Attempts)
+	s.opt.Log.DebugContext(ctx, "a notice was delivered", "id", d.ID, "event", d.Event, "host", to.url.Host, "attempts", d.Attempts)
 	return err
 }
 
@@ -119,7 +119,7 @@ func (s *Sender) giveBack(ctx context.Context, lease uuid.UUID, d delivery) erro
 	return err
 }
 
-func (s *Sender) giveUp(ctx context.Context, lease uuid.UUID, d delivery, f *failure) error {
+func (s *Sender) giveUp(ctx context.Context, lease uuid.UUID, to *target, d delivery, f *failure) error {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		UPDATE webhookdeliveries SET given_up_at = clock_timestamp(), lease = NULL, last_error = $3
 		WHERE id = $1 AND lease = $2`, d.ID, lease, f.detail())
@@ -127,19 +127,19 @@ func (s *Sender) giveUp(ctx context.Context, lease uuid.UUID, d delivery, f *fai
 	if err == nil && tag.RowsAffected() == 1 {
 		s.opt.Metrics.count(resultGivenUp)
 		s.opt.Log.ErrorContext(ctx, "a notice was given up: its receiver won't learn of it",
-			"id", d.ID, "event", d.Event, "host", s.url.Host, "attempts", d.Attempts, "error", f)
+			"id", d.ID, "event", d.Event, "host", to.url.Host, "attempts", d.Attempts, "error", f)
 	}
 	return err
 }
 
-func (s *Sender) postpone(ctx context.Context, lease uuid.UUID, d delivery, f *failure) error {
+func (s *Sender) postpone(ctx context.Context, lease uuid.UUID, to *target, d delivery, f *failure) error {
 	pause := max(s.backoff(d.Attempts), min(f.after, s.opt.RetryMax))
 	_, err := s.opt.DB.Pool.Exec(ctx, `
 		UPDATE webhookdeliveries SET next_attempt = clock_timestamp() + $3::interval, lease = NULL, last_error = $4
 		WHERE id = $1 AND lease = $2`, d.ID, lease, pause, f.detail())
 	s.opt.Metrics.count(resultFailed)
 	s.opt.Log.WarnContext(ctx, "a notice couldn't be delivered; it is tried again",
-		"id", d.ID, "event", d.Event, "host", s.url.Host, "attempts", d.Attempts, "again_in", pause, "error", f)
+		"id", d.ID, "event", d.Event, "host", to.url.Host, "attempts", d.Attempts, "again_in", pause, "error", f)
 	return err
 }
 

@@ -248,8 +248,8 @@ func TestLateFailureLeavesTheLease(t *testing.T) {
 	_, err = s.claim(t.Context(), lease)
 	must(t, err)
 	late := &failure{text: "late"}
-	must(t, s.postpone(t.Context(), old, list[0], late))
-	must(t, s.giveUp(t.Context(), old, list[0], late))
+	must(t, s.postpone(t.Context(), old, &s.target, list[0], late))
+	must(t, s.giveUp(t.Context(), old, &s.target, list[0], late))
 	must(t, s.giveBack(t.Context(), old, list[0]))
 	if r := read(t, d, id); !r.Leased || r.GivenUp || r.LastError != "" || r.Attempts != 2 || r.Wait < 10 {
 		t.Errorf("got %+v, want it as the second claim left it", r)
@@ -406,7 +406,7 @@ func TestSlowReceiver(t *testing.T) {
 			list, err := s.claim(t.Context(), lease)
 			must(t, err)
 			begin := time.Now()
-			must(t, s.deliver(t.Context(), lease, list[0]))
+			must(t, s.deliver(t.Context(), lease, &s.target, list[0]))
 			if took := time.Since(begin); took > test.most {
 				t.Errorf("it took %v", took)
 			}

@@ -21,10 +21,37 @@ const (
 	maxError   = 1 << 10  // bytes of last_error
 )
 
-// newClient makes a client for one receiver.
-func newClient(o Options) *http.Client {
+// target is who is sent notices. Its methods may be called concurrently.
+type target struct {
+	url    *url.URL
+	sign   func(id string, at time.Time, body string) string // nil: not
+	scrub  func(string) string                               // takes what is secret of the URL out of a text
+	client *http.Client
+}
+
+// newTarget checks URL and secret. Its errors don't repeat them.
+func newTarget(address, secret string, allowPrivate bool) (r target, err error) {
+	var problems []error
+	if address != "" {
+		u, err := parseURL(address, allowPrivate)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("webhook: the URL: %w", err))
+		} else {
+			r.url, r.scrub = u, scrubber(u)
+		}
+	}
+	sign, err := signer(secret)
+	if err != nil {
+		problems = append(problems, fmt.Errorf("webhook: the secret: %w", err))
+	}
+	r.sign = sign
+	return r, errors.Join(problems...)
+}
+
+// newClient makes a client that keeps some connections to each receiver.
+func newClient(o Options, allowPrivate bool) *http.Client {
 	dialer := &net.Dialer{Timeout: o.Timeout}
-	if !o.AllowPrivate {
+	if !allowPrivate {
 		dialer.ControlContext = control
 	}
 	return &http.Client{
@@ -62,17 +89,18 @@ func (f *failure) detail() string {
 	return cut(text, maxError)
 }
 
-// attempt sends a notice once. It returns nil when the receiver has it.
-func (s *Sender) attempt(ctx context.Context, d delivery) *failure {
-	ctx, cancel := context.WithTimeout(ctx, s.opt.Timeout)
+// attempt sends a notice once, in the time that it has. It returns nil when the
+// receiver has the notice.
+func (r *target) attempt(ctx context.Context, d delivery, timeout time.Duration) *failure {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	req, err := s.request(ctx, d, time.Now())
+	req, err := r.request(ctx, d, time.Now())
 	if err != nil {
-		return s.failed(err)
+		return r.failed(err, timeout)
 	}
-	resp, err := s.client.Do(req)
+	resp, err := r.client.Do(req)
 	if err != nil {
-		return s.failed(err)
+		return r.failed(err, timeout)
 	}
 	defer resp.Body.Close()
 	// What can't be read of an answer doesn't change it.
@@ -82,7 +110,7 @@ func (s *Sender) attempt(ctx context.Context, d delivery) *failure {
 	}
 	f := &failure{
 		text:    "the receiver answered " + answer(resp.StatusCode),
-		excerpt: cut(clean(s.scrub(string(body))), maxExcerpt),
+		excerpt: cut(clean(r.scrub(string(body))), maxExcerpt),
 		gone:    resp.StatusCode == http.StatusGone,
 		after:   retryAfter(resp.Header.Get("Retry-After"), time.Now()),
 	}
@@ -97,8 +125,8 @@ func answer(status int) string {
 	return strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
 }
 
-func (s *Sender) request(ctx context.Context, d delivery, now time.Time) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url.String(), strings.NewReader(d.Body))
+func (r *target) request(ctx context.Context, d delivery, now time.Time) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url.String(), strings.NewReader(d.Body))
 	if err != nil {
 		return nil, err
 	}
@@ -106,20 +134,20 @@ func (s *Sender) request(ctx context.Context, d delivery, now time.Time) (*http.
 	req.Header.Set("User-Agent", "purser-webhook")
 	req.Header.Set(headerID, d.ID.String())
 	req.Header.Set(headerTimestamp, strconv.FormatInt(now.Unix(), 10))
-	if s.sign != nil {
-		req.Header.Set(headerSignature, s.sign(d.ID.String(), now, d.Body))
+	if r.sign != nil {
+		req.Header.Set(headerSignature, r.sign(d.ID.String(), now, d.Body))
 	}
 	return req, nil
 }
 
 // failed is an error of the client, without the URL that url.Error has.
-func (s *Sender) failed(err error) *failure {
+func (r *target) failed(err error, timeout time.Duration) *failure {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		if err = e.Err; e.Timeout() {
-			err = fmt.Errorf("it took longer than %v: %w", s.opt.Timeout, err)
+			err = fmt.Errorf("it took longer than %v: %w", timeout, err)
 		}
 	}
-	return &failure{text: cut(clean(s.scrub(err.Error())), maxError)}
+	return &failure{text: cut(clean(r.scrub(err.Error())), maxError)}
 }
 
 // retryAfter reads the header of that name: seconds or a date.

@@ -2,7 +2,12 @@ package webhook
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
 )
 
 // tidyRows bounds the rows that one statement deletes, and pendingMost those that
@@ -27,8 +32,13 @@ func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
 	if tag.RowsAffected() == tidyRows {
 		return true, nil
 	}
+	if more, err := s.tidyHooks(ctx); err != nil || more {
+		return more, err
+	}
 	if s.url == nil {
-		return s.abandon(ctx)
+		if more, err := s.abandon(ctx); err != nil || more {
+			return more, err
+		}
 	}
 	var n int
 	err = s.opt.DB.Pool.QueryRow(ctx, `
@@ -47,7 +57,7 @@ func (s *Sender) abandon(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		DELETE FROM webhookdeliveries WHERE id = ANY (ARRAY(
 			SELECT id FROM webhookdeliveries
-			WHERE `+pending+` AND next_attempt < now() - $1::interval
+			WHERE webhook IS NULL AND `+pending+` AND next_attempt < now() - $1::interval
 			LIMIT $2 FOR UPDATE SKIP LOCKED))`, s.opt.Keep, tidyRows)
 	if err != nil {
 		return false, fmt.Errorf("deleting abandoned notices: %w", err)
@@ -56,4 +66,60 @@ func (s *Sender) abandon(ctx context.Context) (more bool, err error) {
 		s.opt.Log.WarnContext(ctx, "notices were deleted that nobody sends, since no webhook is configured any more", "notices", n)
 	}
 	return tag.RowsAffected() == tidyRows, nil
+}
+
+// tidyHooks deletes notices of webhooks that are gone, and those that have waited for as
+// long as settled notices are kept for a webhook that is disabled. It disables webhooks
+// for which too many wait.
+func (s *Sender) tidyHooks(ctx context.Context) (more bool, err error) {
+	tag, err := s.opt.DB.Pool.Exec(ctx, `
+		DELETE FROM webhookdeliveries WHERE id = ANY (ARRAY(
+			SELECT d.id FROM webhookdeliveries d
+			WHERE d.webhook IS NOT NULL AND d.delivered_at IS NULL AND d.given_up_at IS NULL
+				AND (NOT EXISTS (SELECT FROM webhooks w WHERE w.uuid = d.webhook)
+					OR d.next_attempt < now() - $1::interval AND EXISTS (SELECT FROM webhooks w WHERE w.uuid = d.webhook AND NOT w.enabled))
+			LIMIT $2 FOR UPDATE OF d SKIP LOCKED))`, s.opt.Keep, tidyRows)
+	if err != nil {
+		return false, fmt.Errorf("deleting notices of webhooks that are gone: %w", err)
+	}
+	if tag.RowsAffected() == tidyRows {
+		return true, nil
+	}
+	rows, err := s.opt.DB.Pool.Query(ctx, `
+		SELECT n.name, w.uuid, w.title, w.url, w.events FROM webhooks w JOIN top_level_namespaces n ON n.id = w.namespace_id
+		WHERE w.enabled AND (SELECT count(*) FROM (
+			SELECT FROM webhookdeliveries WHERE webhook = w.uuid AND `+pending+` LIMIT $1) p) >= $1`, s.opt.MaxWaiting)
+	if err != nil {
+		return false, fmt.Errorf("looking for webhooks for which too much waits: %w", err)
+	}
+	var namespace string
+	var h Hook
+	var full []func() error
+	_, err = pgx.ForEachRow(rows, []any{&namespace, &h.ID, &h.Title, &h.URL, &h.Events}, func() error {
+		namespace, h := namespace, h
+		full = append(full, func() error { return s.disable(ctx, namespace, h) })
+		return nil
+	})
+	for _, disable := range full {
+		err = errors.Join(err, disable())
+	}
+	return false, err
+}
+
+// disable makes a webhook be told of nothing more, until somebody enables it.
+func (s *Sender) disable(ctx context.Context, namespace string, h Hook) error {
+	reason := fmt.Sprintf("%d notices waited for it", s.opt.MaxWaiting)
+	return s.opt.DB.Tx(ctx, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `
+			UPDATE webhooks SET enabled = false, disabled_reason = $2, updated_at = clock_timestamp() WHERE uuid = $1 AND enabled`, h.ID, reason)
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "DELETE FROM webhookcounts WHERE webhook = $1", h.ID); err != nil {
+			return err
+		}
+		s.opt.Log.ErrorContext(ctx, "a webhook was disabled: too many notices wait for it; enable it when its receiver answers again",
+			"namespace", namespace, "webhook", h.ID, "waiting", s.opt.MaxWaiting)
+		return audit.Append(ctx, tx, hookEntry(audit.UpdateWebhook, namespace, h, map[string]any{"changed": []string{"enabled"}, "reason": reason}))
+	})
 }

@@ -35,6 +35,45 @@
 // Order isn't kept: while one notice waits for its next attempt, later ones are
 // sent. Each says when its event was.
 //
+// # Webhooks of namespaces
+//
+// A namespace's webhooks are rows of the table webhooks. What they are told is in the
+// audit log, where each push, pull and deletion has its entry exactly if it happened. A
+// dispatcher in every process reads the log in the order of (xid, id), and only entries of
+// transactions that are older than every open one: what is between two of these can't
+// change any more. In one transaction it
+//
+//  1. locks the only row of webhookposition, or leaves it to another process that has;
+//  2. reads the entries behind the position, and the webhooks, which it keeps;
+//  3. writes a notice into webhookdeliveries for each webhook that an event is for, or
+//     adds to webhookcounts what is counted first;
+//  4. takes counts that are due out of webhookcounts, and writes a notice of each;
+//  5. moves the position behind what it has read.
+//
+// So each entry gives one notice, or is in one count, which gives one notice. A process
+// that dies leaves all of the transaction or nothing of it: the notice is there exactly if
+// the position is behind its entry. Two processes can't read the same entry, since the
+// second one gets the lock after the first one's commit and reads the position anew. An
+// entry that is committed late is of a transaction that was open, so the position isn't
+// behind it yet.
+//
+// Garbage collection has no entries in the log. Its transactions write what they delete
+// into webhookcollected where a webhook wants to know (InsertCollected), and the dispatcher
+// deletes these rows in the transaction that adds them to webhookcounts.
+//
+// A webhook is told of what happened since it was enabled (active_since). While nobody
+// wants to be told of changes, or of pulls, the position isn't moved; whoever makes the
+// first webhook that does moves it to the end of the log. That transaction holds the
+// position's lock. An entry whose transaction began after the answer is behind that end,
+// and a dispatcher that reads it sees the webhook.
+//
+// The log is looked at each second while a webhook is enabled (two statements on indexes),
+// and each minute, by a statement on two small tables, while none is. Nothing else in the
+// registry does anything for webhooks.
+//
+// Each webhook has a lane of its own in each process (see lanes), so that receivers don't
+// wait for each other. Steps 2 and 3 of the protocol above are the same for all.
+//
 // # Where requests go
 //
 // Who can set the URL could make Purser ask servers that only Purser reaches. So
@@ -51,10 +90,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -74,6 +113,20 @@ type Options struct {
 	Secret string
 	// AllowPrivate permits receivers at addresses that aren't public.
 	AllowPrivate bool
+	// AllowPrivateHooks is AllowPrivate for the webhooks of namespaces.
+	AllowPrivateHooks bool
+	// Pulls says that the audit log has pulls. Without them no webhook can be told of
+	// any, and one that wants to be is refused.
+	Pulls bool
+	// Window is how long pulls and deletions by garbage collection are counted before
+	// they are told. Default 1 min.
+	Window time.Duration
+	// Look is how often the audit log is looked at while a webhook is enabled. Default
+	// 1 s.
+	Look time.Duration
+	// MaxWaiting is how many notices may wait for a webhook before it is disabled.
+	// Default 100,000.
+	MaxWaiting int
 	// Timeout bounds one attempt, from looking up the host to the end of the
 	// answer. Default 10 s.
 	Timeout time.Duration
@@ -105,6 +158,9 @@ func (o *Options) defaults() {
 	def(&o.RetryMax, 24*time.Hour)
 	def(&o.Parallel, 8)
 	def(&o.Keep, 7*24*time.Hour)
+	def(&o.Window, time.Minute)
+	def(&o.Look, time.Second)
+	def(&o.MaxWaiting, 100_000)
 	o.RetryMax = min(max(o.RetryMax, o.RetryMin), maxRetry)
 	o.RetryMin = min(o.RetryMin, o.RetryMax)
 	o.Lease = max(o.Lease, 2*o.Timeout+5*time.Second)
@@ -122,49 +178,41 @@ func def[T int | time.Duration](p *T, value T) {
 // Sender queues and sends notices. Its methods may be called concurrently. Queue,
 // Wake and Configured of a nil Sender are those of one without a URL.
 type Sender struct {
-	opt    Options // without URL and Secret
-	url    *url.URL
-	sign   func(id string, at time.Time, body string) string // nil: not
-	client *http.Client
-	scrub  func(string) string // takes what is secret of the URL out of a text
-	send   *worker.Loop        // nil without a URL
-	tidy   *worker.Loop
+	target                // of the configuration; its url is nil if there is none
+	opt      Options      // without URL and Secret
+	send     *worker.Loop // nil without a URL
+	tidy     *worker.Loop
+	lanes    *lanes
+	dispatch *worker.Loop
+	watching *atomic.Bool            // a webhook of a namespace was enabled at the last look
+	crash    func(step string) error // for tests: stands in for the end of the process
 }
 
 // New makes a sender. It starts nothing: see Run. Its errors say what is wrong with
 // the URL, the secret, or both, and don't repeat them.
 func New(o Options) (*Sender, error) {
 	o.defaults()
-	s := &Sender{}
-	var problems []error
+	to, err := newTarget(o.URL, o.Secret, o.AllowPrivate)
 	if o.DB == nil {
-		problems = append(problems, errors.New("webhook: the sender needs a database"))
+		err = errors.Join(errors.New("webhook: the sender needs a database"), err)
 	}
-	if o.URL != "" {
-		u, err := parseURL(o.URL, o.AllowPrivate)
-		if err != nil {
-			problems = append(problems, fmt.Errorf("webhook: the URL: %w", err))
-		} else {
-			s.url, s.scrub = u, scrubber(u)
-		}
-	}
-	sign, err := signer(o.Secret)
 	if err != nil {
-		problems = append(problems, fmt.Errorf("webhook: the secret: %w", err))
-	}
-	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}
 	o.URL, o.Secret = "", ""
-	s.opt, s.sign = o, sign
+	s := &Sender{target: to, opt: o, watching: new(atomic.Bool), crash: func(string) error { return nil }}
 	s.tidy = worker.New(worker.Options{Name: "webhook tidy", Batch: s.tidyBatch, Log: o.Log, Metrics: o.Worker})
 	if s.url != nil {
-		s.client = newClient(o)
+		s.client = newClient(o, o.AllowPrivate)
 		// The batch ends before the lease, which begins later.
 		s.send = worker.New(worker.Options{
 			Name: "webhook", Batch: s.batch, Next: s.next, Timeout: o.Lease, Log: o.Log, Metrics: o.Worker,
 		})
 	}
+	s.lanes = newLanes(s)
+	s.dispatch = worker.New(worker.Options{
+		Name: "webhook events", Batch: s.dispatchBatch, Next: s.nextLook, Log: o.Log, Metrics: o.Worker,
+	})
 	return s, nil
 }
 
@@ -173,13 +221,14 @@ func (s *Sender) Configured() bool { return s != nil && s.url != nil }
 
 // Run sends notices until ctx ends. Any number of processes may do so at once.
 func (s *Sender) Run(ctx context.Context) error {
-	if s.send == nil {
-		return s.tidy.Run(ctx)
-	}
-	defer s.client.CloseIdleConnections()
 	var g errgroup.Group
-	g.Go(func() error { return s.send.Run(ctx) })
+	if s.send != nil {
+		defer s.client.CloseIdleConnections()
+		g.Go(func() error { return s.send.Run(ctx) })
+	}
 	g.Go(func() error { return s.tidy.Run(ctx) })
+	g.Go(func() error { return s.lanes.run(ctx) })
+	g.Go(func() error { return s.dispatch.Run(ctx) })
 	return g.Wait()
 }
 

@@ -1,0 +1,363 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/webhook"
+)
+
+func webhookCommand(src *source) *cobra.Command {
+	cmd := group("webhook", "Say who is told of what happens in a namespace",
+		webhookListCommand(src), webhookCreateCommand(src), webhookShowCommand(src), webhookUpdateCommand(src), webhookDeleteCommand(src),
+		webhookTestCommand(src), webhookDeliveriesCommand(src), webhookRedeliverCommand(src))
+	cmd.Long = "Say who is told of pushes, pulls, deletions and garbage collection in a namespace. A webhook is a URL\n" +
+		"that gets a signed request for each event that it asks for. The events: " + strings.Join(webhook.Events(), ", ") + "."
+	return addServer(cmd)
+}
+
+// webhookView is a webhook as the API tells of it.
+type webhookView struct {
+	UUID           string    `json:"uuid"`
+	Title          string    `json:"title"`
+	URL            string    `json:"url"`
+	Events         []string  `json:"events"`
+	Enabled        bool      `json:"enabled"`
+	DisabledReason string    `json:"disabled_reason,omitempty"`
+	CreatedAt      time.Time `json:"created_at"`
+	UpdatedAt      time.Time `json:"updated_at"`
+}
+
+func (w webhookView) state() string {
+	switch {
+	case w.Enabled:
+		return "enabled"
+	case w.DisabledReason != "":
+		return "disabled: " + w.DisabledReason
+	}
+	return "disabled"
+}
+
+// webhookDelivery is a notice as the API tells of it.
+type webhookDelivery struct {
+	UUID        string     `json:"uuid"`
+	Event       string     `json:"event"`
+	State       string     `json:"state"`
+	Attempts    int        `json:"attempts"`
+	LastError   string     `json:"last_error,omitempty"`
+	CreatedAt   time.Time  `json:"created_at"`
+	NextAttempt *time.Time `json:"next_attempt,omitempty"`
+	EndedAt     *time.Time `json:"ended_at,omitempty"`
+	Body        string     `json:"body,omitempty"`
+}
+
+// webhookPath is where the API has the webhooks of a namespace, or one of them, which the
+// arguments name.
+func webhookPath(args []string) (string, error) {
+	if strings.Contains(args[0], "/") || args[0] == "" {
+		return "", usagef("NAMESPACE: %q isn't possible: it is the first part of a repository's name, such as app", args[0])
+	}
+	path := apiPath("organization", args[0], "webhook")
+	for _, id := range args[1:] {
+		if err := checkArg("UUID", id, checkUUID); err != nil {
+			return "", err
+		}
+	}
+	if len(args) > 1 {
+		path += apiPath(args[1])
+	}
+	return path, nil
+}
+
+func webhookListCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the webhooks of a namespace", Args: cobra.ExactArgs(1)}
+	format := addFormat(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, err := webhookPath(args)
+		if err != nil {
+			return err
+		}
+		var out struct {
+			Webhooks []webhookView `json:"webhooks"`
+		}
+		if err := c.get(cmd.Context(), path, nil, &out); err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), out.Webhooks, func(w io.Writer) error {
+			if len(out.Webhooks) == 0 {
+				_, err := fmt.Fprintf(w, "%s has no webhooks.\n", args[0])
+				return err
+			}
+			rows := make([][]string, len(out.Webhooks))
+			for i, h := range out.Webhooks {
+				rows[i] = []string{h.UUID, h.URL, strings.Join(h.Events, ","), h.state(), h.Title}
+			}
+			return table(w, []string{"UUID", "URL", "EVENTS", "STATE", "TITLE"}, rows, false)
+		})
+	})
+	return cmd
+}
+
+// webhookFlags say what a webhook is to be.
+type webhookFlags struct {
+	url, title, secret string // secret: a file
+	events             []string
+}
+
+func addWebhookFlags(cmd *cobra.Command) *webhookFlags {
+	f, flags := new(webhookFlags), cmd.Flags()
+	textFlag(cmd, &f.url, "url", "", "`URL` that is told: https://host/path", notEmpty)
+	flags.StringSliceVar(&f.events, "events", nil, "`EVENTS` with commas between them: "+strings.Join(webhook.Events(), ", "))
+	flags.StringVar(&f.title, "title", "", "`TEXT` for people")
+	textFlag(cmd, &f.secret, "secret-file", "", "`FILE` with the key to sign with, - for standard input (default: the registry makes one up)", notEmpty)
+	return f
+}
+
+// body is what the API takes: what was given.
+func (f *webhookFlags) body(cmd *cobra.Command) (map[string]any, error) {
+	members := map[string]any{}
+	if cmd.Flags().Changed("url") {
+		members["url"] = f.url
+	}
+	if cmd.Flags().Changed("title") {
+		members["title"] = f.title
+	}
+	if cmd.Flags().Changed("events") {
+		members["events"] = f.events
+	}
+	if f.secret != "" {
+		secret, err := readSecret(cmd.InOrStdin(), f.secret)
+		if err != nil {
+			return nil, usagef("--secret-file: %v", err)
+		}
+		members["secret"] = secret
+	}
+	return members, nil
+}
+
+// maxSecret is the longest secret that is read, bytes.
+const maxSecret = 4096
+
+// readSecret reads a file, or stdin for "-", without the end of its line.
+func readSecret(stdin io.Reader, path string) (string, error) {
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close() //nolint:errcheck // only read
+		stdin = f
+	}
+	b, err := io.ReadAll(io.LimitReader(stdin, maxSecret))
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimRight(string(b), "\r\n"), nil
+}
+
+func webhookCreateCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "create NAMESPACE", Short: "Make a webhook, and print the secret that it signs with", Args: cobra.ExactArgs(1),
+		Long:    "Make a webhook: from now on the URL is told of the events. The secret that requests are signed with is\nprinted once, and can't be asked for again.",
+		Example: "  purser webhook create app --url https://hooks.example.com/purser --events push,delete",
+	}
+	format, flags := addFormat(cmd), addWebhookFlags(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, err := webhookPath(args)
+		if err != nil {
+			return err
+		}
+		body, err := flags.body(cmd)
+		switch {
+		case err != nil:
+			return err
+		case flags.url == "":
+			return usagef("say who is told: --url https://host/path")
+		case len(flags.events) == 0:
+			return usagef("say of what: --events with some of %s", strings.Join(webhook.Events(), ", "))
+		}
+		var out struct {
+			webhookView
+			Secret string `json:"secret"`
+		}
+		if err := c.post(cmd.Context(), path, body, &out); err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), out, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "Created webhook %s.\nIts secret, which isn't told again: %s\n", out.UUID, out.Secret)
+			return err
+		})
+	})
+	return cmd
+}
+
+func webhookShowCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show NAMESPACE UUID [DELIVERY]", Short: "Show a webhook, or a notice of it with its body", Args: cobra.RangeArgs(2, 3),
+	}
+	format := addFormat(cmd)
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, err := webhookPath(args)
+		if err != nil {
+			return err
+		}
+		if len(args) == 3 {
+			var d webhookDelivery
+			if err := c.get(cmd.Context(), path+apiPath("deliveries", args[2]), nil, &d); err != nil {
+				return err
+			}
+			return format.print(cmd.OutOrStdout(), d, func(w io.Writer) error {
+				return fields(w, "uuid", d.UUID, "event", d.Event, "state", d.State, "attempts", strconv.Itoa(d.Attempts), "created", clock(&d.CreatedAt),
+					"next attempt", clock(d.NextAttempt), "ended", clock(d.EndedAt), "last error", d.LastError, "body", d.Body)
+			})
+		}
+		var h webhookView
+		if err := c.get(cmd.Context(), path, nil, &h); err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), h, func(w io.Writer) error {
+			return fields(w, "uuid", h.UUID, "title", h.Title, "url", h.URL, "events", strings.Join(h.Events, ", "), "state", h.state(),
+				"created", clock(&h.CreatedAt), "saved", clock(&h.UpdatedAt))
+		})
+	})
+	return cmd
+}
+
+func webhookUpdateCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "update NAMESPACE UUID", Short: "Change a webhook: what isn't given stays", Args: cobra.ExactArgs(2),
+		Example: "  purser webhook update app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e --disable",
+	}
+	flags := addWebhookFlags(cmd)
+	enable := cmd.Flags().Bool("enable", false, "tell it of what happens from now on, and send what waits")
+	disable := cmd.Flags().Bool("disable", false, "tell it of nothing, and send nothing")
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, err := webhookPath(args)
+		if err != nil {
+			return err
+		}
+		body, err := flags.body(cmd)
+		if err != nil {
+			return err
+		}
+		switch {
+		case *enable && *disable:
+			return usagef("--enable and --disable are given: leave one out")
+		case *enable, *disable:
+			body["enabled"] = *enable
+		case len(body) == 0:
+			return usagef("say what is to change: --url, --events, --title, --secret-file, --enable or --disable")
+		}
+		if err := c.put(cmd.Context(), path, body, nil); err != nil {
+			return err
+		}
+		return say(cmd, "Saved webhook %s.\n", args[1])
+	})
+	return cmd
+}
+
+func webhookDeleteCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "delete NAMESPACE UUID", Short: "Delete a webhook: what waits for it isn't sent", Args: cobra.ExactArgs(2)}
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, err := webhookPath(args)
+		if err != nil {
+			return err
+		}
+		if err := c.delete(cmd.Context(), path, nil); err != nil {
+			return err
+		}
+		return say(cmd, "Deleted webhook %s.\n", args[1])
+	})
+	return cmd
+}
+
+func webhookTestCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "test NAMESPACE UUID", Short: "Send a webhook a notice that says nothing (ping)", Args: cobra.ExactArgs(2)}
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, err := webhookPath(args)
+		if err != nil {
+			return err
+		}
+		var out struct{ UUID string }
+		if err := c.post(cmd.Context(), path+"/test", nil, &out); err != nil {
+			return err
+		}
+		return say(cmd, "Queued notice %s. \"purser webhook show %s %s %[1]s\" says how it went.\n", out.UUID, args[0], args[1])
+	})
+	return cmd
+}
+
+func webhookDeliveriesCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "deliveries NAMESPACE UUID", Short: "List the notices of a webhook, the newest first", Args: cobra.ExactArgs(2)}
+	format, limit := addFormat(cmd), addLimit(cmd)
+	var state string
+	textFlag(cmd, &state, "state", "", "only those of this `STATE`: waiting, delivered or given_up",
+		checkChoice(webhook.Waiting, webhook.Delivered, webhook.GivenUp))
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, err := webhookPath(args)
+		if err != nil {
+			return err
+		}
+		list, more, err := collect(*limit, func(cursor string, n int) ([]webhookDelivery, string, error) {
+			var page struct {
+				Deliveries []webhookDelivery `json:"deliveries"`
+				NextPage   string            `json:"next_page"`
+			}
+			q := url.Values{}
+			for name, value := range map[string]string{"state": state, "next_page": cursor, "limit": strconv.Itoa(n)} {
+				if value != "" {
+					q.Set(name, value)
+				}
+			}
+			err := c.get(cmd.Context(), path+"/deliveries", q, &page)
+			return page.Deliveries, page.NextPage, err
+		})
+		if err != nil {
+			return err
+		}
+		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error {
+			rows := make([][]string, len(list))
+			for i, d := range list {
+				rows[i] = []string{d.UUID, clock(&d.CreatedAt), d.Event, d.State, strconv.Itoa(d.Attempts), d.LastError}
+			}
+			return table(w, []string{"DELIVERY", "CREATED", "EVENT", "STATE", "ATTEMPTS", "LAST ERROR"}, rows, more)
+		})
+	})
+	return cmd
+}
+
+func webhookRedeliverCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "redeliver NAMESPACE UUID [DELIVERY]", Short: "Send a notice once more, or all that were given up", Args: cobra.RangeArgs(2, 3),
+		Example: "  purser webhook redeliver app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e 5a3f6b0e-6f0f-4b5e-9d55-0d7f6e0b6a3c\n" +
+			"  purser webhook redeliver app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e --given-up",
+	}
+	all := cmd.Flags().Bool("given-up", false, "all that were given up; there is no DELIVERY then")
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		path, err := webhookPath(args)
+		switch {
+		case err != nil:
+			return err
+		case *all == (len(args) == 3):
+			return usagef("name one DELIVERY, or give --given-up")
+		case *all:
+			var out struct{ Deliveries int64 }
+			if err := c.post(cmd.Context(), path+"/redeliver", nil, &out); err != nil {
+				return err
+			}
+			return say(cmd, "Queued %d notices once more.\n", out.Deliveries)
+		}
+		if err := c.post(cmd.Context(), path+apiPath("deliveries", args[2], "redeliver"), nil, nil); err != nil {
+			return err
+		}
+		return say(cmd, "Queued notice %s once more.\n", args[2])
+	})
+	return cmd
+}

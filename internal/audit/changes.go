@@ -1,0 +1,153 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Change is an entry of something that was pushed, pointed to or deleted, with its place
+// in the order in which such entries are read.
+type Change struct {
+	Position
+	Entry
+}
+
+// changeKinds are the kinds of Changes, as the index auditlog_changes_idx has them.
+const changeKinds = `('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'delete_tag', 'delete_manifest', 'delete_repo', 'autoprune_tag_delete')`
+
+// End is a position behind which there will never be an entry.
+var End = Position{XID: maxID, ID: maxID}
+
+// Changes are entries of changes behind a position, in their order: about n, and all of a
+// transaction or none, unless a transaction has more than n by itself. As with
+// Log.Pulls, only those of transactions are told before which none is open any more, so
+// that a reader who remembers the last one misses none and meets none twice. more says
+// that there may be others behind them.
+func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Change, more bool, err error) {
+	xid, id := after.arguments()
+	rows, err := tx.Query(ctx, `
+		SELECT xid::text AS xid_text, `+entryColumns+`, true, false FROM auditlog
+		WHERE kind IN `+changeKinds+` AND (xid, id) > ($1::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+		ORDER BY xid, id LIMIT $3`, xid, id, n)
+	if err != nil {
+		return nil, false, fmt.Errorf("reading changes in the audit log: %w", err)
+	}
+	list, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (c Change, err error) {
+		var xid string
+		found, err := scanRow(withXID{r, &xid})
+		if err != nil {
+			return c, err
+		}
+		c.Entry, c.Position.ID = found.Entry, found.ID
+		c.XID, err = strconv.ParseUint(xid, 10, 64)
+		return c, err
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("reading changes in the audit log: %w", err)
+	}
+	if more = len(list) == n; more {
+		list = wholeTransactions(list)
+	}
+	return list, more, nil
+}
+
+// wholeTransactions leaves out the last transaction, which may have more entries, unless
+// it is the only one.
+func wholeTransactions(list []Change) []Change {
+	last := list[len(list)-1].XID
+	for i := len(list) - 1; i >= 0; i-- {
+		if list[i].XID != last {
+			return list[:i+1]
+		}
+	}
+	return list
+}
+
+// withXID is a row with the transaction's id before the columns of an entry.
+type withXID struct {
+	pgx.CollectableRow
+	xid *string
+}
+
+func (r withXID) Scan(dest ...any) error {
+	return r.CollectableRow.Scan(append([]any{r.xid}, dest...)...)
+}
+
+// Watch is a namespace whose pulls are counted from a moment on.
+type Watch struct {
+	Namespace string
+	Since     time.Time
+}
+
+// PullCount is how often something of a repository was pulled.
+type PullCount struct {
+	Watch       int // index of the watch that has counted
+	Repository  string
+	Pulls       int64
+	First, Last time.Time
+}
+
+// CountPulls counts up to n pulls behind a position for each of the watches, and returns
+// the position of the last one. What Changes says of its entries holds for pulls too.
+func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watch) (counts []PullCount, last Position, more bool, err error) {
+	names, since := make([]string, len(of)), make([]time.Time, len(of))
+	for i, w := range of {
+		names[i], since[i] = w.Namespace, w.Since
+	}
+	xid, id := after.arguments()
+	rows, err := tx.Query(ctx, `
+		WITH unread AS MATERIALIZED (
+			SELECT xid, id, time, namespace, repository FROM auditlog
+			WHERE kind = 'pull_repo' AND (xid, id) > ($1::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+			ORDER BY xid, id LIMIT $3
+		), newest AS (
+			SELECT xid, id FROM unread ORDER BY xid DESC, id DESC LIMIT 1
+		)
+		SELECT 0, '', (SELECT count(*) FROM unread), 'epoch'::timestamptz, 'epoch'::timestamptz, xid::text, id FROM newest
+		UNION ALL
+		SELECT w.n::int, COALESCE(u.repository, ''), count(*), min(u.time), max(u.time), '0', 0
+		FROM unread u JOIN unnest($4::text[], $5::timestamptz[]) WITH ORDINALITY AS w (namespace, since, n)
+			ON w.namespace = u.namespace AND u.time >= w.since
+		GROUP BY w.n, u.repository`, xid, id, n, names, since)
+	if err != nil {
+		return nil, after, false, fmt.Errorf("counting pulls in the audit log: %w", err)
+	}
+	last = after
+	var c PullCount
+	_, err = pgx.ForEachRow(rows, []any{&c.Watch, &c.Repository, &c.Pulls, &c.First, &c.Last, &xid, &id}, func() error {
+		if c.Watch > 0 {
+			c.Watch--
+			counts = append(counts, c)
+			return nil
+		}
+		more, last.ID = c.Pulls == int64(n), id
+		var err error
+		last.XID, err = strconv.ParseUint(xid, 10, 64)
+		return err
+	})
+	if err != nil {
+		return nil, after, false, fmt.Errorf("counting pulls in the audit log: %w", err)
+	}
+	return counts, last, more, nil
+}
+
+// Unread says whether there are changes behind one position, or pulls behind another,
+// that can be read.
+func Unread(ctx context.Context, q queryer, changes, pulls Position) (yes bool, err error) {
+	xid, id := changes.arguments()
+	pullXID, pullID := pulls.arguments()
+	err = q.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM auditlog WHERE kind IN `+changeKinds+`
+				AND (xid, id) > ($1::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot()))
+			OR EXISTS (SELECT FROM auditlog WHERE kind = 'pull_repo'
+				AND (xid, id) > ($3::text::xid8, $4::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot()))`,
+		xid, id, pullXID, pullID).Scan(&yes)
+	if err != nil {
+		return false, fmt.Errorf("looking for what is new in the audit log: %w", err)
+	}
+	return yes, nil
+}

@@ -1,0 +1,211 @@
+package webhook
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// States of a delivery.
+const (
+	Waiting   = "waiting" // for its first attempt, or the next one
+	Delivered = "delivered"
+	GivenUp   = "given_up"
+)
+
+// Delivery is a notice of a webhook, as long as it is kept.
+type Delivery struct {
+	ID                   uuid.UUID // its webhook-id
+	Event                string
+	State                string
+	Attempts             int
+	LastError            string // of the last attempt that failed, of one that isn't delivered
+	Created              time.Time
+	NextAttempt, Settled *time.Time // settled: delivered or given up
+	Body                 string     // of Sender.Delivery alone
+}
+
+// ErrCursor says that a cursor isn't one that Deliveries has given.
+var ErrCursor = errors.New("the cursor is not valid: begin again without one")
+
+// MaxDeliveries is the most that one page has.
+const MaxDeliveries = 1000
+
+// Deliveries lists up to n notices of a webhook, newest first, and returns the cursor of
+// the next page, "" when there is none. state selects those of that state, "" all.
+// Errors: those of Hook, and ErrCursor.
+func (s *Sender) Deliveries(ctx context.Context, namespace string, id uuid.UUID, state, cursor string, n int) (list []Delivery, next string, err error) {
+	if _, err := s.Hook(ctx, namespace, id); err != nil {
+		return nil, "", err
+	}
+	before, last, err := parseCursor(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	n = min(max(n, 1), MaxDeliveries)
+	rows, err := s.opt.DB.Pool.Query(ctx, `
+		SELECT id, event, state, attempts, last_error, created_at, next_attempt, settled, '' FROM (
+			SELECT id, event, attempts, COALESCE(last_error, '') AS last_error, created_at,
+				CASE WHEN delivered_at IS NULL AND given_up_at IS NULL THEN next_attempt END AS next_attempt,
+				COALESCE(delivered_at, given_up_at) AS settled,
+				CASE WHEN delivered_at IS NOT NULL THEN 'delivered' WHEN given_up_at IS NOT NULL THEN 'given_up' ELSE 'waiting' END AS state
+			FROM webhookdeliveries
+			WHERE webhook = $1 AND created_at <= $2 AND (created_at, id) < ($2, $3)) d
+		WHERE $4::text = '' OR state = $4
+		ORDER BY created_at DESC, id DESC LIMIT $5`, id, before, last, state, n+1)
+	if err != nil {
+		return nil, "", fmt.Errorf("listing the notices of a webhook: %w", err)
+	}
+	if list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Delivery]); err != nil {
+		return nil, "", fmt.Errorf("listing the notices of a webhook: %w", err)
+	}
+	if len(list) > n {
+		list = list[:n]
+		b := binary.BigEndian.AppendUint64(nil, uint64(list[n-1].Created.UnixMicro()))
+		next = base64.RawURLEncoding.EncodeToString(append(b, list[n-1].ID[:]...))
+	}
+	return list, next, nil
+}
+
+// parseCursor returns the place that a cursor is of. That of none is behind all.
+func parseCursor(text string) (at time.Time, id uuid.UUID, err error) {
+	if text == "" {
+		return time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), uuid.Max, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(b) != 8+len(id) {
+		return at, id, ErrCursor
+	}
+	at = time.UnixMicro(int64(binary.BigEndian.Uint64(b)))
+	if at.Year() < 2000 || at.Year() > 9999 {
+		return at, id, ErrCursor
+	}
+	copy(id[:], b[8:])
+	return at, id, nil
+}
+
+// Delivery tells of a notice of a webhook, with its body. Errors: those of Hook, and
+// UNSUPPORTED with status 404 when it has no such notice.
+func (s *Sender) Delivery(ctx context.Context, namespace string, hook, id uuid.UUID) (d Delivery, err error) {
+	if _, err := s.Hook(ctx, namespace, hook); err != nil {
+		return d, err
+	}
+	rows, err := s.opt.DB.Pool.Query(ctx, `
+		SELECT id, event, CASE WHEN delivered_at IS NOT NULL THEN 'delivered' WHEN given_up_at IS NOT NULL THEN 'given_up' ELSE 'waiting' END,
+			attempts, COALESCE(last_error, ''), created_at, CASE WHEN delivered_at IS NULL AND given_up_at IS NULL THEN next_attempt END,
+			COALESCE(delivered_at, given_up_at), body
+		FROM webhookdeliveries WHERE webhook = $1 AND id = $2`, hook, id)
+	if err == nil {
+		d, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Delivery])
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		return d, noDelivery(hook, id)
+	}
+	if err != nil {
+		return d, fmt.Errorf("looking for a notice of a webhook: %w", err)
+	}
+	return d, nil
+}
+
+func noDelivery(hook, id uuid.UUID) error {
+	return oci.Errorf(oci.Unsupported, "webhook %s has no notice %s: those that were delivered or given up are kept for 7 days", hook, id).
+		WithStatus(http.StatusNotFound).WithDetail(map[string]string{"delivery": id.String()})
+}
+
+// Redeliver makes a notice be sent once more, now, whatever became of it: with the same
+// webhook-id, and as many attempts as a new one has. One that is being sent at this moment
+// is left to whoever does. Errors: those of Delivery, and UNSUPPORTED with status 409 for
+// a webhook that is disabled.
+func (s *Sender) Redeliver(ctx context.Context, namespace string, hook, id uuid.UUID) error {
+	return s.change(ctx, namespace, "redelivering a notice", func(tx pgx.Tx, owner int64) error {
+		h, err := enabledHook(ctx, tx, namespace, owner, hook)
+		if err != nil {
+			return err
+		}
+		var there bool
+		err = tx.QueryRow(ctx, `
+			WITH found AS (
+				SELECT id FROM webhookdeliveries WHERE webhook = $1 AND id = $2 FOR UPDATE
+			), again AS (
+				UPDATE webhookdeliveries d SET delivered_at = NULL, given_up_at = NULL, attempts = 0, next_attempt = clock_timestamp(), lease = NULL
+				FROM found WHERE d.id = found.id AND NOT (d.lease IS NOT NULL AND d.next_attempt > clock_timestamp()
+					AND d.delivered_at IS NULL AND d.given_up_at IS NULL)
+			)
+			SELECT EXISTS (SELECT FROM found)`, hook, id).Scan(&there)
+		if err != nil {
+			return err
+		}
+		if !there {
+			return noDelivery(hook, id)
+		}
+		return audit.Append(ctx, tx, hookEntry(audit.RedeliverWebhook, namespace, h, map[string]any{"delivery": id}))
+	})
+}
+
+// redeliverRows bounds the rows that one statement of RedeliverGivenUp changes.
+const redeliverRows = 1000
+
+// RedeliverGivenUp does so for all notices of a webhook that were given up, and returns
+// how many they are. Errors: those of Redeliver.
+func (s *Sender) RedeliverGivenUp(ctx context.Context, namespace string, hook uuid.UUID) (total int64, err error) {
+	for n := int64(redeliverRows); n == redeliverRows && err == nil; total += n {
+		err = s.change(ctx, namespace, "redelivering notices", func(tx pgx.Tx, owner int64) error {
+			h, err := enabledHook(ctx, tx, namespace, owner, hook)
+			if err != nil {
+				return err
+			}
+			tag, err := tx.Exec(ctx, `
+				UPDATE webhookdeliveries SET given_up_at = NULL, attempts = 0, next_attempt = clock_timestamp(), lease = NULL
+				WHERE id = ANY (ARRAY(
+					SELECT id FROM webhookdeliveries WHERE webhook = $1 AND given_up_at IS NOT NULL LIMIT $2 FOR UPDATE SKIP LOCKED))`,
+				hook, redeliverRows)
+			if n = tag.RowsAffected(); err != nil || n == 0 {
+				return err
+			}
+			return audit.Append(ctx, tx, hookEntry(audit.RedeliverWebhook, namespace, h, map[string]any{"deliveries": n}))
+		})
+		if err != nil {
+			n = 0
+		}
+	}
+	return total, err
+}
+
+// enabledHook finds a webhook to which notices are sent.
+func enabledHook(ctx context.Context, tx pgx.Tx, namespace string, owner int64, id uuid.UUID) (Hook, error) {
+	h, err := findHook(ctx, tx, namespace, owner, id, "FOR KEY SHARE")
+	if err == nil && !h.Enabled {
+		return h, oci.Errorf(oci.Unsupported, "webhook %s is disabled, so nothing is sent to it; enable it first", id).
+			WithStatus(http.StatusConflict).WithDetail(map[string]string{"webhook": id.String()})
+	}
+	return h, err
+}
+
+// Ping queues a notice that says nothing, for who wants to see one arrive, and returns
+// its id. Errors: those of Redeliver.
+func (s *Sender) Ping(ctx context.Context, namespace string, hook uuid.UUID) (id uuid.UUID, err error) {
+	id = uuid.New()
+	err = s.change(ctx, namespace, "testing a webhook", func(tx pgx.Tx, owner int64) error {
+		h, err := enabledHook(ctx, tx, namespace, owner, hook)
+		if err != nil {
+			return err
+		}
+		body, err := Event{Type: EventPing, Data: map[string]any{"namespace": namespace, "webhook": h.ID, "events": h.Events}}.body()
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, "INSERT INTO webhookdeliveries (id, webhook, event, body) VALUES ($1, $2, $3, $4)", id, hook, EventPing, body)
+		return err
+	})
+	return id, err
+}

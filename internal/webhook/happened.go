@@ -1,0 +1,192 @@
+package webhook
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/audit"
+)
+
+// Events that webhooks of namespaces are told of.
+const (
+	EventPush   = "push"   // a manifest was pushed, with its tags
+	EventTag    = "tag"    // a tag was made, moved or restored without a push
+	EventPull   = "pull"   // manifests were pulled: a number
+	EventDelete = "delete" // tags, manifests or a repository were deleted, by somebody or at their date
+	EventPrune  = "prune"  // tags were deleted by policies
+	EventGC     = "gc"     // manifests were deleted by garbage collection: a number
+	// EventPing is sent when somebody asks for it. No webhook names it.
+	EventPing = "ping"
+)
+
+// Events are those that a webhook may name, in the order in which they are told.
+func Events() []string {
+	return []string{EventPush, EventTag, EventPull, EventDelete, EventPrune, EventGC}
+}
+
+// ofChanges are the events that the audit log's entries of changes are told as.
+var ofChanges = []string{EventPush, EventTag, EventDelete, EventPrune}
+
+// maxNames bounds each list of names in a notice.
+const maxNames = 100
+
+// place is where something happened. Quay's notices have these names.
+type place struct {
+	Namespace  string `json:"namespace"`
+	Name       string `json:"name"`
+	Repository string `json:"repository"`
+}
+
+func placeOf(namespace, repository string) place {
+	name, found := strings.CutPrefix(repository, namespace+"/")
+	if !found {
+		name = repository
+	}
+	return place{namespace, name, repository}
+}
+
+// by is who did something, as the notices of the Distribution project's registry tell it.
+type by struct {
+	Actor   actor     `json:"actor"`
+	Request requester `json:"request"`
+}
+
+type actor struct {
+	Name string `json:"name,omitempty"`
+}
+
+type requester struct {
+	ID        string `json:"id,omitempty"`
+	Address   string `json:"addr,omitempty"`
+	UserAgent string `json:"useragent,omitempty"`
+}
+
+func byWhom(e audit.Entry) by {
+	return by{actor{e.Actor}, requester{e.RequestID, e.Address, e.UserAgent}}
+}
+
+// pushed is the data of EventPush and EventTag.
+type pushed struct {
+	place
+	UpdatedTags []string `json:"updated_tags"`
+	Digest      string   `json:"digest"`
+	Change      string   `json:"change,omitempty"` // of EventTag: the audit log's kind
+	by
+}
+
+// deleted is the data of EventDelete and EventPrune.
+type deleted struct {
+	place
+	RepositoryDeleted bool       `json:"repository_deleted"`
+	TagsDeleted       int        `json:"tags_deleted"`
+	DeletedTags       []string   `json:"deleted_tags"` // the first maxNames of them
+	ManifestsDeleted  int        `json:"manifests_deleted"`
+	DeletedManifests  []string   `json:"deleted_manifests"` // the first maxNames of them
+	Run               *uuid.UUID `json:"run,omitempty"`     // of auto-pruning
+	by
+}
+
+// counted is the data of EventPull and EventGC.
+type counted struct {
+	place
+	Pulls     int64     `json:"pulls,omitempty"`
+	Manifests int64     `json:"manifests,omitempty"`
+	From      time.Time `json:"from"`
+	To        time.Time `json:"to"`
+}
+
+// happened is an event of a namespace, before it is known whom to tell.
+type happened struct {
+	namespace string
+	event     string
+	at        time.Time
+	data      any
+}
+
+// happenings makes one event of the entries that a transaction has written for a
+// repository: of a push with several tags, of a manifest that was deleted with its tags,
+// of a transaction of a policy's run.
+func happenings(list []audit.Change) []happened {
+	type key struct {
+		xid        uint64
+		repository string
+		event      string
+	}
+	var out []happened
+	at := make(map[key]int) // in out
+	pushes := make(map[key]bool)
+	for _, c := range list {
+		if c.Kind == audit.PushRepo {
+			pushes[key{c.XID, c.Repository, ""}] = true
+		}
+	}
+	for _, c := range list {
+		event := eventOf(c.Kind)
+		if event == EventTag && pushes[key{c.XID, c.Repository, ""}] {
+			continue // the push says it
+		}
+		k := key{c.XID, c.Repository, event}
+		i, ok := at[k]
+		if !ok {
+			i, at[k] = len(out), len(out)
+			out = append(out, happened{c.Namespace, event, c.Time, newData(event, c.Entry)})
+		}
+		switch data := out[i].data.(type) {
+		case *pushed:
+			if c.Tag != "" && !slices.Contains(data.UpdatedTags, c.Tag) {
+				data.UpdatedTags = append(data.UpdatedTags, c.Tag)
+			}
+		case *deleted:
+			data.add(c.Entry)
+		}
+	}
+	return out
+}
+
+func eventOf(k audit.Kind) string {
+	switch k {
+	case audit.PushRepo:
+		return EventPush
+	case audit.CreateTag, audit.MoveTag, audit.RevertTag:
+		return EventTag
+	case audit.AutopruneTagDelete:
+		return EventPrune
+	}
+	return EventDelete
+}
+
+// newData is the data of an event, of which e is the first entry.
+func newData(event string, e audit.Entry) any {
+	where := placeOf(e.Namespace, e.Repository)
+	switch event {
+	case EventPush:
+		return &pushed{place: where, UpdatedTags: []string{}, Digest: e.Digest.String(), by: byWhom(e)}
+	case EventTag:
+		return &pushed{place: where, UpdatedTags: []string{}, Digest: e.Digest.String(), Change: string(e.Kind), by: byWhom(e)}
+	}
+	d := &deleted{place: where, DeletedTags: []string{}, DeletedManifests: []string{}, by: byWhom(e)}
+	if e.Run != uuid.Nil {
+		d.Run = &e.Run
+	}
+	return d
+}
+
+func (d *deleted) add(e audit.Entry) {
+	switch e.Kind {
+	case audit.DeleteRepo:
+		d.RepositoryDeleted = true
+	case audit.DeleteManifest:
+		d.ManifestsDeleted++
+		if len(d.DeletedManifests) < maxNames {
+			d.DeletedManifests = append(d.DeletedManifests, e.Digest.String())
+		}
+	default:
+		d.TagsDeleted++
+		if len(d.DeletedTags) < maxNames {
+			d.DeletedTags = append(d.DeletedTags, e.Tag)
+		}
+	}
+}

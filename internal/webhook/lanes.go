@@ -1,0 +1,182 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	maxLanes   = 32 // webhooks that a process sends to at once
+	laneWidth  = 4  // notices that it sends to one of them at once
+	laneRounds = 16 // claims after which a lane makes room for others
+)
+
+// lanes send the notices of namespaces' webhooks. Each webhook that has notices due gets
+// a lane: a goroutine that claims and sends a few of its notices at a time. So a receiver
+// that doesn't answer holds up its own notices and no others. Where there are more such
+// receivers than lanes, lanes end after some rounds, and the next ones are drawn by lot.
+type lanes struct {
+	s      *Sender
+	client *http.Client
+	loop   *worker.Loop
+	going  sync.WaitGroup
+
+	mu      sync.Mutex
+	running map[uuid.UUID]bool
+	ctx     context.Context // of run
+}
+
+func newLanes(s *Sender) *lanes {
+	l := &lanes{s: s, client: newClient(s.opt, s.opt.AllowPrivateHooks), running: make(map[uuid.UUID]bool)}
+	l.loop = worker.New(worker.Options{
+		Name: "webhooks", Batch: l.open, Next: l.next, Log: s.opt.Log, Metrics: s.opt.Worker,
+	})
+	return l
+}
+
+// run sends notices until ctx ends, and returns when the last attempt is recorded.
+func (l *lanes) run(ctx context.Context) error {
+	defer l.client.CloseIdleConnections()
+	defer l.going.Wait()
+	l.mu.Lock()
+	l.ctx = ctx
+	l.mu.Unlock()
+	return l.loop.Run(ctx)
+}
+
+// hook is a webhook that has notices due.
+type hook struct {
+	ID     uuid.UUID
+	URL    string
+	Secret string
+}
+
+// open starts a lane for each webhook that has notices due and no lane, as far as there
+// is room.
+func (l *lanes) open(ctx context.Context) (more bool, err error) {
+	rows, err := l.s.opt.DB.Pool.Query(ctx, `
+		SELECT w.uuid, w.url, w.secret FROM webhooks w
+		WHERE w.enabled AND w.uuid <> ALL ($1::uuid[]) AND EXISTS (
+			SELECT FROM webhookdeliveries
+			WHERE webhook = w.uuid AND `+pending+` AND next_attempt <= now())`, l.busy())
+	if err != nil {
+		return false, fmt.Errorf("looking for webhooks with notices that are due: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[hook])
+	if err != nil {
+		return false, fmt.Errorf("looking for webhooks with notices that are due: %w", err)
+	}
+	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range list {
+		if len(l.running) == maxLanes || l.ctx.Err() != nil {
+			break
+		}
+		l.running[h.ID] = true
+		l.going.Go(func() { l.lane(l.ctx, h) })
+	}
+	return false, nil
+}
+
+// busy are the webhooks that have lanes.
+func (l *lanes) busy() []uuid.UUID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]uuid.UUID, 0, len(l.running))
+	for id := range l.running {
+		list = append(list, id)
+	}
+	return list
+}
+
+// next is how long it is until a notice is due of a webhook that has no lane. While all
+// lanes are taken it is for them to say, as they end.
+func (l *lanes) next(ctx context.Context) (time.Duration, error) {
+	busy := l.busy()
+	if len(busy) == maxLanes {
+		return worker.MaxIdle, nil
+	}
+	var seconds *float64
+	err := l.s.opt.DB.Pool.QueryRow(ctx, `
+		SELECT extract(epoch FROM min(d.next_attempt) - clock_timestamp())::float8
+		FROM webhooks w CROSS JOIN LATERAL (
+			SELECT next_attempt FROM webhookdeliveries
+			WHERE webhook = w.uuid AND `+pending+` ORDER BY next_attempt LIMIT 1) d
+		WHERE w.enabled AND w.uuid <> ALL ($1::uuid[])`, busy).Scan(&seconds)
+	if err != nil {
+		return 0, fmt.Errorf("asking when the next notice of a webhook is due: %w", err)
+	}
+	if seconds == nil || *seconds > worker.MaxIdle.Seconds() {
+		return worker.MaxIdle, nil
+	}
+	return time.Duration(max(*seconds, 0) * float64(time.Second)), nil
+}
+
+// lane sends what is due of one webhook.
+func (l *lanes) lane(ctx context.Context, h hook) {
+	defer func() {
+		l.mu.Lock()
+		delete(l.running, h.ID)
+		l.mu.Unlock()
+		l.loop.Wake()
+	}()
+	to, err := newTarget(h.URL, h.Secret, true) // private addresses are refused when they are dialled
+	to.client = l.client
+	for range laneRounds {
+		if err != nil || ctx.Err() != nil {
+			break
+		}
+		var n int
+		if n, err = l.round(ctx, h.ID, &to); n < laneWidth {
+			break
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		l.s.opt.Log.ErrorContext(ctx, "sending the notices of a webhook failed", "webhook", h.ID, "error", err)
+		select { // so that it isn't tried without a pause
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// round claims some notices of a webhook and sends them. It returns how many it claimed.
+func (l *lanes) round(ctx context.Context, id uuid.UUID, to *target) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.s.opt.Lease)
+	defer cancel()
+	lease := uuid.New()
+	rows, err := l.s.opt.DB.Pool.Query(ctx, `
+		UPDATE webhookdeliveries
+		SET lease = $1, attempts = attempts + 1, next_attempt = clock_timestamp() + $2::interval
+		WHERE id = ANY (ARRAY(
+			SELECT d.id FROM webhookdeliveries d
+			WHERE d.webhook = $3 AND d.delivered_at IS NULL AND d.given_up_at IS NULL AND d.next_attempt <= now()
+				AND EXISTS (SELECT FROM webhooks WHERE uuid = $3 AND enabled)
+			ORDER BY d.next_attempt LIMIT $4 FOR UPDATE OF d SKIP LOCKED))
+		RETURNING id, event, body, attempts`, lease, l.s.opt.Lease, id, laneWidth)
+	if err != nil {
+		return 0, fmt.Errorf("claiming notices: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[delivery])
+	if err != nil {
+		return 0, fmt.Errorf("claiming notices: %w", err)
+	}
+	errs := make([]error, len(list))
+	var wg sync.WaitGroup
+	for i, d := range list {
+		wg.Go(func() { errs[i] = l.s.deliver(ctx, lease, to, d) })
+	}
+	wg.Wait()
+	return len(list), errors.Join(errs...)
+}
