@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/internal/oci"
@@ -39,6 +40,7 @@ type logView struct {
 	Policy     string `json:"policy,omitempty"`
 	Run        string `json:"run,omitempty"`
 	RequestID  string `json:"request_id,omitempty"`
+	Pulls      int    `json:"pulls,omitempty"`
 }
 
 func (e logView) row() []string {
@@ -59,12 +61,15 @@ func (e logView) row() []string {
 	return []string{clock(&e.Time), e.Kind, strings.TrimSpace(who), what, digest, e.why()}
 }
 
-// why is what the entry says of its reason: the policy and the run that did it, and what
+// why is what the entry says of its reason, or of how many pulls it is: the policy and the run that did it, and what
 // the policy found, or the text that somebody gave.
 func (e logView) why() string {
 	var parts []string
 	if reason, ok := e.Metadata["reason"].(string); ok {
 		parts = append(parts, reason)
+	}
+	if e.Pulls > 1 {
+		parts = append(parts, humanize.Comma(int64(e.Pulls))+" pulls")
 	}
 	for _, p := range []struct{ name, id string }{{"policy", e.Policy}, {"run", e.Run}} {
 		if p.id != "" {

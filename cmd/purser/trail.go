@@ -26,8 +26,12 @@ func openPullLog(cfg config.Audit, d *db.DB, reg prometheus.Registerer, log *slo
 	if err != nil {
 		return nil, err
 	}
+	join := audit.DefaultJoin
+	if !cfg.JoinPulls {
+		join = -1
+	}
 	return audit.NewRecorder(audit.RecorderOptions{
-		DB: d, Buffer: cfg.Buffer, Alive: catalog.AliveRepositories, Log: log, Metrics: metrics,
+		DB: d, Buffer: cfg.Buffer, Join: join, Alive: catalog.AliveRepositories, Log: log, Metrics: metrics,
 	}), nil
 }
 

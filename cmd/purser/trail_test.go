@@ -44,7 +44,7 @@ func TestPullsBeforeTheStop(t *testing.T) {
 		if err := s.stop(); err != nil {
 			t.Error(err)
 		}
-		if n := count("SELECT count(*) FROM auditlog WHERE kind = 'pull_repo' AND address = '127.0.0.1'"); n != want {
+		if n := count("SELECT COALESCE(sum(pulls), 0) FROM auditlog WHERE kind = 'pull_repo' AND address = '127.0.0.1'"); n != want {
 			t.Errorf("%d pulls with %q, want %d", n, environ, want)
 		}
 		if n := count("SELECT count(*) FROM auditlog WHERE kind <> 'pull_repo'"); n != 3 {

@@ -13,9 +13,21 @@
 //
 // An entry of a pull is in memory until its batch is committed, about a second. A
 // process that is killed loses that second; one that is told to stop writes it
-// (Recorder.Close). While the database is away the buffer fills, and what is over
-// its bound is dropped and counted: a pull never waits and never fails because of
-// the log. Every pull is in the log, in the buffer, or counted as dropped.
+// (Recorder.Close). No pull fails because of the log. Every pull is in the log, in the
+// buffer, or counted as dropped.
+//
+// Pulls of one thing by one client within a second (RecorderOptions.Join) are one entry,
+// which says how many they are: Entry.Pulls. An entry takes pulls until the batch that
+// writes it is made; from then on it never changes, so a repeated attempt writes the same.
+// Whoever counts entries of pulls adds up these numbers. An entry of pulls by digest has
+// the time of each, since that tells which of them belong to HEADs: as many are joined
+// as if each had its own entry.
+//
+// A full buffer takes pulls that can be joined with a waiting one, however long ago that
+// was. Others wait for room (Recorder.Wait), as long as batches are written, a second at
+// most. While the database is away, or hasn't answered for a second, nothing waits: what
+// finds no room is dropped and counted.
+//
 // A batch whose commit was sent and not answered may or may not be there. Each
 // entry has its time and its id before its first attempt, (time, id) is the
 // primary key, and a repeated insert passes over what is there, waiting for an
@@ -69,7 +81,7 @@ const (
 type Entry struct {
 	ID int64 `json:"id"` // given by the log
 	// Time is when it happened. Zero: when its transaction began, by the
-	// database's clock.
+	// database's clock. Of several pulls it is that of the last.
 	Time      time.Time `json:"time"`
 	Kind      Kind      `json:"kind"`
 	Actor     string    `json:"actor,omitempty"` // account, one of the registry's own, or "" for nobody known
@@ -89,13 +101,22 @@ type Entry struct {
 	// read has a json.RawMessage.
 	Detail    any    `json:"detail,omitempty"`
 	CountedBy string `json:"counted_by,omitempty"` // of a pull
+	// Pulls is how many pulls an entry of pulls is of, and FirstTime when the first of
+	// several was. 0 is written as 1; what is listed has 0 where the entry is of no pull.
+	Pulls     int       `json:"pulls,omitempty"`
+	FirstTime time.Time `json:"first_time,omitzero"`
 	// RedisSeq is the number that Redis has given a pull which it counts. It is 0 in what
 	// is listed.
 	RedisSeq int64 `json:"-"`
 	// Port is the client's, of the connection that a pull came by. It is 0 in what is
 	// listed.
 	Port int `json:"-"`
+	// later has the times behind the first, of several pulls by digest or HEADs: see Times.
+	later []byte
 }
+
+// pulls is how many pulls, or HEADs, the entry is of.
+func (e *Entry) pulls() int { return max(e.Pulls, 1) }
 
 // Client names who sent a request, as far as that is known, and the manifest that it
 // is about: account, address, User-Agent, repository and digest.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // headOfTag marks what a Recorder has of HEAD requests. The log never has this kind.
@@ -31,6 +32,7 @@ func apart(entries []Entry) (pulls, heads []Entry) {
 	return pulls, heads
 }
 
+// countHeads is how many of the entries are heads.
 func countHeads(entries []Entry) (n int) {
 	for i := range entries {
 		if entries[i].Kind == headOfTag {
@@ -49,15 +51,21 @@ func appendHeads(ctx context.Context, tx pgx.Tx, heads []Entry) error {
 	}
 	ids, repositories, ports, used := make([]int64, n), make([]int64, n), make([]int, n), make([]bool, n)
 	times, clients, tags := make([]time.Time, n), make([][]byte, n), make([]string, n)
+	firsts, later := make([]pgtype.Timestamptz, n), make([][]byte, n)
 	for i, e := range heads {
 		client := e.Client()
 		ids[i], times[i], clients[i], repositories[i], tags[i], ports[i] = e.ID, e.Time, client[:], e.RepositoryID, clean(e.Tag), e.Port
 		used[i] = e.CountedBy == CountedByRedis
+		firsts[i], later[i] = pgtype.Timestamptz{Time: e.FirstTime, Valid: !e.FirstTime.IsZero()}, e.later
 	}
 	_, err := tx.Exec(ctx, `
-		INSERT INTO pullheads (id, time, client, repository_id, tag, port, used)
-		SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::bytea[], $4::bigint[], $5::text[], $6::integer[], $7::boolean[])
-		ON CONFLICT (id) DO NOTHING`, ids, times, clients, repositories, tags, ports, used)
+		INSERT INTO pullheads (id, time, client, repository_id, tag, port, used, first_time, later)
+		SELECT * FROM unnest(@ids::bigint[], @times::timestamptz[], @clients::bytea[], @repositories::bigint[], @tags::text[],
+			@ports::integer[], @used::boolean[], @firsts::timestamptz[], @later::bytea[])
+		ON CONFLICT (id) DO NOTHING`, pgx.NamedArgs{
+		"ids": ids, "times": times, "clients": clients, "repositories": repositories, "tags": tags, "ports": ports, "used": used,
+		"firsts": firsts, "later": later,
+	})
 	if err != nil {
 		return fmt.Errorf("writing HEAD requests: %w", err)
 	}

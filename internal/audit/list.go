@@ -128,9 +128,10 @@ type row struct {
 func scanRow(r pgx.CollectableRow) (out row, err error) {
 	e := &out.Entry
 	var digest, detail []byte
+	var first *time.Time
 	err = r.Scan(&e.ID, &e.Time, &e.Kind, &e.Actor, &e.Address, &e.UserAgent, &e.RequestID, &e.Namespace,
 		&e.Repository, &e.RepositoryID, &e.Tag, &digest, &e.Policy, &e.Run, &detail, &e.CountedBy,
-		&out.selected, &out.last)
+		&e.Pulls, &first, &out.selected, &out.last)
 	if err != nil {
 		return out, err
 	}
@@ -140,6 +141,12 @@ func scanRow(r pgx.CollectableRow) (out row, err error) {
 		}
 	}
 	e.Time, e.Detail = e.Time.UTC(), raw(detail)
+	if first != nil {
+		e.FirstTime = first.UTC()
+	}
+	if e.Kind != PullRepo {
+		e.Pulls = 0
+	}
 	return out, nil
 }
 
@@ -147,7 +154,7 @@ func scanRow(r pgx.CollectableRow) (out row, err error) {
 const entryColumns = `id, time, kind, COALESCE(actor, ''), COALESCE(address, ''), COALESCE(user_agent, ''),
 	COALESCE(request_id, ''), COALESCE(namespace, ''), COALESCE(repository, ''), COALESCE(repository_id, 0),
 	COALESCE(tag, ''), digest, COALESCE(policy, '00000000-0000-0000-0000-000000000000'),
-	COALESCE(run, '00000000-0000-0000-0000-000000000000'), detail, COALESCE(counted_by, '')`
+	COALESCE(run, '00000000-0000-0000-0000-000000000000'), detail, COALESCE(counted_by, ''), pulls, first_time`
 
 // maxKinds is how many kinds are looked up one by one.
 const maxKinds = 8

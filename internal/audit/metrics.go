@@ -16,6 +16,7 @@ const (
 // Metrics counts the pulls that recorders write and drop.
 type Metrics struct {
 	written prometheus.Counter
+	entries prometheus.Counter
 	dropped *prometheus.CounterVec
 }
 
@@ -25,6 +26,9 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		written: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "purser_audit_pulls_written_total", Help: "Pulls written to the audit log.",
 		}),
+		entries: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "purser_audit_pull_entries_total", Help: "Entries of the audit log that these pulls are: pulls of one thing by one client within a second are one.",
+		}),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_audit_pulls_dropped_total",
 			Help: "Pulls that are missing in the audit log: full (the buffer was), unfit (PostgreSQL refused them) or closed (the process stopped).",
@@ -33,7 +37,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	for _, reason := range []string{droppedFull, droppedUnfit, droppedClosed} {
 		m.dropped.WithLabelValues(reason) // so that there is a zero to compare with
 	}
-	for _, c := range []prometheus.Collector{m.written, m.dropped} {
+	for _, c := range []prometheus.Collector{m.written, m.entries, m.dropped} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the metrics of the audit log: %w", err)
 		}
@@ -41,9 +45,10 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) wrote(n int) {
+func (m *Metrics) wrote(pulls, entries int) {
 	if m != nil {
-		m.written.Add(float64(n))
+		m.written.Add(float64(pulls))
+		m.entries.Add(float64(entries))
 	}
 }
 

@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -14,7 +15,8 @@ import (
 // Pull is an entry of a pull as the statistics read it.
 type Pull struct {
 	Position
-	Time         time.Time
+	Time         time.Time  // of several, that of the last
+	N            int        // how many pulls, or heads, it is of
 	RepositoryID int64      // 0: the repository is gone
 	Tag          string     // "": the pull was by digest
 	Digest       oci.Digest // zero: the entry names none
@@ -27,6 +29,9 @@ type Pull struct {
 	// Client and Port, as Entry has them, are those of heads and of pulls by digest.
 	Client ClientKey
 	Port   int
+	// First and Later are their times, where there are several: see Times.
+	First time.Time
+	Later []byte
 }
 
 // Less says whether p comes before other.
@@ -45,16 +50,17 @@ func (p Position) arguments() (xid string, id int64) { return strconv.FormatUint
 func (l *Log) Pulls(ctx context.Context, after Position, n int) ([]Pull, error) {
 	xid, id := after.arguments()
 	rows, err := l.db.Pool.Query(ctx, `
-		SELECT xid::text AS xid_text, id, time, repository_id, tag, digest, counted_by, head, client, port, used, actor, address, user_agent FROM (
+		SELECT xid::text AS xid_text, id, time, repository_id, tag, digest, counted_by, pulls,
+			head, client, port, used, first_time, later, actor, address, user_agent FROM (
 			(SELECT xid, id, time, COALESCE(repository_id, 0) AS repository_id, COALESCE(tag, '') AS tag, digest, COALESCE(counted_by, '') AS counted_by,
-				false AS head, NULL::bytea AS client, COALESCE(port, 0) AS port, false AS used,
+				pulls, false AS head, NULL::bytea AS client, COALESCE(port, 0) AS port, false AS used, first_time, later,
 				CASE WHEN tag IS NULL THEN COALESCE(actor, '') END AS actor, CASE WHEN tag IS NULL THEN COALESCE(address, '') END AS address,
 				CASE WHEN tag IS NULL THEN COALESCE(user_agent, '') END AS user_agent
 			FROM auditlog
 			WHERE kind = 'pull_repo' AND (xid, id) > ($1::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
 			ORDER BY xid, id LIMIT $3)
 			UNION ALL
-			(SELECT xid, id, time, repository_id, tag, NULL, '', true, client, port, used, NULL, NULL, NULL
+			(SELECT xid, id, time, repository_id, tag, NULL, '', 1, true, client, port, used, first_time, later, NULL, NULL, NULL
 			FROM pullheads
 			WHERE (xid, id) > ($1::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
 			ORDER BY xid, id LIMIT $3)) both_kinds
@@ -65,9 +71,14 @@ func (l *Log) Pulls(ctx context.Context, after Position, n int) ([]Pull, error) 
 	var list []Pull
 	var r pullRow
 	var client []byte
+	var first *time.Time
 	var actor, address, agent *string
-	_, err = pgx.ForEachRow(rows, append(r.fields(), &r.p.Head, &client, &r.p.Port, &r.p.Used, &actor, &address, &agent), func() error {
+	_, err = pgx.ForEachRow(rows, append(r.fields(), &r.p.Head, &client, &r.p.Port, &r.p.Used, &first, &r.p.Later, &actor, &address, &agent), func() error {
 		p, err := r.pull()
+		p.First, p.Later = p.Time, slices.Clone(p.Later)
+		if first != nil {
+			p.First = *first
+		}
 		switch {
 		case p.Head && len(client) == len(p.Client):
 			p.Client = ClientKey(client)
@@ -91,9 +102,9 @@ func (l *Log) OldestUnread(ctx context.Context, after Position) (oldest time.Tim
 	var at *time.Time
 	err = l.db.Pool.QueryRow(ctx, `
 		SELECT LEAST(
-			(SELECT min(time) FROM (SELECT time FROM auditlog
+			(SELECT min(time) FROM (SELECT COALESCE(first_time, time) AS time FROM auditlog
 				WHERE kind = 'pull_repo' AND (xid, id) > ($1::text::xid8, $2::bigint) ORDER BY xid, id LIMIT 10000) pulls),
-			(SELECT min(time) FROM (SELECT time FROM pullheads
+			(SELECT min(time) FROM (SELECT COALESCE(first_time, time) AS time FROM pullheads
 				WHERE (xid, id) > ($1::text::xid8, $2::bigint) ORDER BY xid, id LIMIT 10000) heads))`, xid, id).Scan(&at)
 	if err != nil {
 		return oldest, fmt.Errorf("looking at the pulls in the audit log: %w", err)
@@ -112,7 +123,7 @@ type pullRow struct {
 }
 
 func (r *pullRow) fields() []any {
-	return []any{&r.xid, &r.p.ID, &r.p.Time, &r.p.RepositoryID, &r.p.Tag, &r.digest, &r.p.CountedBy}
+	return []any{&r.xid, &r.p.ID, &r.p.Time, &r.p.RepositoryID, &r.p.Tag, &r.digest, &r.p.CountedBy, &r.p.N}
 }
 
 func (r *pullRow) pull() (p Pull, err error) {
@@ -144,7 +155,7 @@ func (l *Log) PullsOf(ctx context.Context, repository int64, after Position) (li
 			WHERE kind = 'pull_repo' AND (xid, id) > ($1::text::xid8, $2::bigint)
 			ORDER BY xid, id LIMIT %d)
 		SELECT (SELECT count(*) FROM unread), COALESCE(xid, '0')::text AS xid_text, COALESCE(id, 0), COALESCE(time, 'epoch'),
-			COALESCE(repository_id, 0), COALESCE(tag, ''), digest, COALESCE(counted_by, '')
+			COALESCE(repository_id, 0), COALESCE(tag, ''), digest, COALESCE(counted_by, ''), COALESCE(pulls, 1)
 		FROM (SELECT) one LEFT JOIN unread ON repository_id = $3 ORDER BY unread.xid, unread.id`, maxUnread+1), xid, id, repository)
 	if err != nil {
 		return nil, false, fmt.Errorf("reading pulls in the audit log: %w", err)
@@ -185,7 +196,7 @@ func (l *Log) PullState(ctx context.Context, read Position) (s PullState, err er
 	var oldest *time.Time
 	err = l.db.Pool.QueryRow(ctx, `
 		SELECT clock_timestamp(), (
-				SELECT time FROM auditlog
+				SELECT COALESCE(first_time, time) FROM auditlog
 				WHERE kind = 'pull_repo' AND counted_by IS DISTINCT FROM 'redis' AND (xid, id) > ($1::text::xid8, $2::bigint)
 				ORDER BY xid, id LIMIT 1),
 			$1::text::xid8 >= pg_snapshot_xmin(pg_current_snapshot()) OR EXISTS (
@@ -227,8 +238,8 @@ func ResetPulls(ctx context.Context, tx pgx.Tx, read Position, last time.Time) (
 			UPDATE auditlog SET xid = CASE WHEN (xid, id) > ($1::text::xid8, $2::bigint) OR time > $3
 				THEN pg_current_xact_id() ELSE '0' END
 			WHERE kind = 'pull_repo' AND (xid >= $4::text::xid8 OR (xid, id) > ($1::text::xid8, $2::bigint) OR time > $3)
-			RETURNING xid)
-		SELECT count(*) FROM put WHERE xid > '0'`, xid, id, last, least).Scan(&unread)
+			RETURNING xid, pulls)
+		SELECT COALESCE(sum(pulls), 0) FROM put WHERE xid > '0'`, xid, id, last, least).Scan(&unread)
 	if err != nil {
 		return to, 0, fmt.Errorf("giving the pulls in the audit log a new order: %w", err)
 	}

@@ -21,6 +21,11 @@ type RecorderOptions struct {
 	// Buffer is how many entries wait at most, those being written included.
 	// Default 10,000.
 	Buffer int
+	// Join is how long after the first of them pulls of one thing by one client are one
+	// entry. Default DefaultJoin; below 0 each has its own.
+	Join time.Duration
+	// Patience is how long a pull waits at most for room in a full buffer. Default 1 s.
+	Patience time.Duration
 	// Batch is how many are written together. Default 500.
 	Batch int
 	// Every is the longest that an entry waits for its batch to fill while the
@@ -50,8 +55,12 @@ type Recorder struct {
 	writing chan struct{} // has a value while a batch is being written
 
 	mu      sync.Mutex
-	queue   []Entry // its first entries are those being written
-	heads   int     // of these, that are no pulls
+	queue   []*waiting           // its first entries are those being written
+	open    map[joinKey]*waiting // those of the queue that take more
+	heads   int                  // of the queue, that are no pulls
+	failing bool                 // the last batch wasn't written
+	since   time.Time            // a batch is being written; zero: none is
+	room    chan struct{}        // closed when entries leave the queue
 	closed  bool
 	dropped uint64
 	unfit   uint64 // of these, that PostgreSQL doesn't take
@@ -68,6 +77,12 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	if o.Every <= 0 {
 		o.Every = time.Second
 	}
+	if o.Join == 0 {
+		o.Join = DefaultJoin
+	}
+	if o.Patience <= 0 {
+		o.Patience = time.Second
+	}
 	if o.Timeout <= 0 {
 		o.Timeout = 10 * time.Second
 	}
@@ -80,7 +95,7 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	r := &Recorder{opt: o, log: o.Log, writing: make(chan struct{}, 1)}
+	r := &Recorder{opt: o, log: o.Log, writing: make(chan struct{}, 1), open: map[joinKey]*waiting{}, room: make(chan struct{})}
 	r.loop = worker.New(worker.Options{
 		Name: "audit of pulls", Batch: r.flush, Idle: o.Every, Timeout: o.Timeout,
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, Log: o.Log, Metrics: o.Worker,
@@ -95,33 +110,118 @@ func (r *Recorder) Record(ctx context.Context, e Entry) (taken bool) {
 	if r == nil {
 		return false
 	}
-	e = e.from(SourceOf(ctx))
+	reason := r.take(ctx, &e)
+	if reason == "" {
+		return true
+	}
+	r.mu.Lock()
+	r.dropped += uint64(e.pulls())
+	r.mu.Unlock()
+	r.opt.Metrics.drop(reason, e.pulls())
+	return false
+}
+
+// Offer is Record for who may wait for room: what isn't taken isn't dropped either.
+func (r *Recorder) Offer(ctx context.Context, e Entry) (taken bool) {
+	return r != nil && r.take(ctx, &e) == ""
+}
+
+// take takes an entry, or says why not.
+func (r *Recorder) take(ctx context.Context, e *Entry) (reason string) {
+	r.prepare(ctx, e)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	full := len(r.queue) >= r.opt.Buffer
+	switch {
+	case r.closed:
+		return droppedClosed
+	case r.join(e, full):
+		return ""
+	case full:
+		return droppedFull
+	}
+	r.add(e)
+	if len(r.queue)%r.opt.Batch == 0 {
+		r.loop.Wake()
+	}
+	return ""
+}
+
+// prepare fills in what an entry doesn't say. Its time is to the microsecond, as in the log.
+func (r *Recorder) prepare(ctx context.Context, e *Entry) {
+	*e = e.from(SourceOf(ctx))
 	e.ID = 0
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
-	r.mu.Lock()
-	reason := ""
-	switch {
-	case r.closed:
-		reason = droppedClosed
-	case len(r.queue) >= r.opt.Buffer:
-		reason = droppedFull
-	default:
-		r.queue = append(r.queue, e)
+	e.Time = e.Time.Truncate(time.Microsecond)
+}
+
+// join adds a request to an entry that waits, if there is one for it. Where the buffer is
+// full it doesn't matter how old that is.
+func (r *Recorder) join(e *Entry, full bool) bool {
+	if r.opt.Join < 0 || !e.joinable() {
+		return false
 	}
-	if reason != "" {
-		r.dropped++
-	}
-	full := reason == "" && len(r.queue)%r.opt.Batch == 0
-	r.mu.Unlock()
-	if reason != "" {
-		r.opt.Metrics.drop(reason, 1)
-	}
+	w := r.open[e.joinKey()]
+	span := r.opt.Join
 	if full {
-		r.loop.Wake()
+		span = 1<<63 - 1
 	}
-	return reason == ""
+	return w != nil && w.join(e, span)
+}
+
+// add puts an entry at the end of the queue.
+func (r *Recorder) add(e *Entry) {
+	e.Pulls = e.pulls()
+	w := &waiting{Entry: *e, first: e.Time}
+	if !e.FirstTime.IsZero() {
+		w.first = e.FirstTime
+	}
+	if r.opt.Join >= 0 && e.joinable() {
+		w.key = e.joinKey()
+		r.open[w.key] = w
+	}
+	r.queue = append(r.queue, w)
+	if e.Kind == headOfTag {
+		r.heads++
+	}
+}
+
+// Wait waits until a full buffer has room, or until a moment, and says whether it is of
+// use to offer an entry again. It isn't when batches fail, or the one under way has taken
+// longer than a pull may wait.
+func (r *Recorder) Wait(ctx context.Context, until time.Time) bool {
+	if r == nil {
+		return false
+	}
+	r.mu.Lock()
+	room, usable := r.room, !r.closed && !r.failing
+	if !r.since.IsZero() && r.since.Add(r.opt.Patience).Before(until) {
+		until = r.since.Add(r.opt.Patience)
+	}
+	r.mu.Unlock()
+	if !usable {
+		return false
+	}
+	r.loop.Wake()
+	t := time.NewTimer(time.Until(until))
+	defer t.Stop()
+	select {
+	case <-room:
+		return true
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	return false
+}
+
+// Patience is how long a pull waits for room at most.
+func (r *Recorder) Patience() time.Duration {
+	if r == nil {
+		return 0
+	}
+	return r.opt.Patience
 }
 
 // RecordHead is Record for a HEAD of a tag, which may be the first half of a pull, or for
@@ -132,21 +232,24 @@ func (r *Recorder) RecordHead(ctx context.Context, e Entry) (taken bool) {
 	if r == nil {
 		return false
 	}
-	e = e.from(SourceOf(ctx))
-	e.ID, e.Kind = 0, headOfTag
-	if e.Time.IsZero() {
-		e.Time = time.Now()
-	}
+	e.Kind = headOfTag
+	r.prepare(ctx, &e)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed || len(r.queue) >= r.opt.Buffer || r.heads >= (r.opt.Buffer+1)/2 {
+	full := len(r.queue) >= r.opt.Buffer || r.heads >= (r.opt.Buffer+1)/2
+	switch {
+	case r.closed:
 		return false
+	case r.join(&e, full):
+	case full:
+		return false
+	default:
+		r.add(&e)
 	}
-	r.queue, r.heads = append(r.queue, e), r.heads+1
 	return true
 }
 
-// Oldest is the time of the oldest entry that waits to be written; zero: none waits.
+// Oldest is the time of the oldest request that waits to be written; zero: none waits.
 func (r *Recorder) Oldest() (oldest time.Time) {
 	if r == nil {
 		return oldest
@@ -154,7 +257,7 @@ func (r *Recorder) Oldest() (oldest time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.queue { // they come nearly in order
-		if at := r.queue[i].Time; oldest.IsZero() || at.Before(oldest) {
+		if at := r.queue[i].first; oldest.IsZero() || at.Before(oldest) {
 			oldest = at
 		}
 	}
@@ -171,7 +274,7 @@ func (r *Recorder) Pending() int {
 	return len(r.queue)
 }
 
-// Dropped is how many entries were dropped, for whatever reason.
+// Dropped is how many pulls were dropped, for whatever reason.
 func (r *Recorder) Dropped() uint64 {
 	if r == nil {
 		return 0
@@ -181,7 +284,7 @@ func (r *Recorder) Dropped() uint64 {
 	return r.dropped
 }
 
-// Unfit is how many entries were dropped because PostgreSQL doesn't take them.
+// Unfit is how many pulls were dropped because PostgreSQL doesn't take them.
 func (r *Recorder) Unfit() uint64 {
 	if r == nil {
 		return 0
@@ -228,8 +331,15 @@ func (r *Recorder) abandon() int {
 	r.writing <- struct{}{}
 	defer func() { <-r.writing }()
 	r.mu.Lock()
-	n := len(r.queue) - r.heads
+	n := 0
+	for _, w := range r.queue {
+		if w.Kind != headOfTag {
+			n += w.pulls()
+		}
+	}
 	r.queue, r.heads, r.dropped = nil, 0, r.dropped+uint64(n)
+	clear(r.open)
+	r.leave()
 	r.mu.Unlock()
 	r.opt.Metrics.drop(droppedClosed, n)
 	return n
@@ -243,6 +353,7 @@ func (r *Recorder) flush(ctx context.Context) (more bool, err error) {
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
+	defer func() { r.ended(err) }()
 	batch, err := r.next(ctx)
 	if err != nil || len(batch) == 0 {
 		return false, err
@@ -252,26 +363,59 @@ func (r *Recorder) flush(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	if unfit > 0 {
-		r.log.WarnContext(ctx, "pulls could not be written to the audit log", "entries", unfit)
+		r.log.WarnContext(ctx, "pulls could not be written to the audit log", "pulls", unfit)
+	}
+	n, entries := 0, len(batch)-countHeads(batch)
+	for i := range batch {
+		if batch[i].Kind != headOfTag {
+			n += batch[i].pulls()
+		}
 	}
 	r.opt.Metrics.drop(droppedUnfit, unfit)
-	r.opt.Metrics.wrote(len(batch) - countHeads(batch) - unfit)
+	r.opt.Metrics.wrote(n-unfit, entries)
 	return r.done(len(batch), unfit), nil
 }
 
-// next are the first entries that wait, each with an id.
+// ended takes note of how a batch has ended.
+func (r *Recorder) ended(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.since, r.failing = time.Time{}, err != nil
+	if r.failing {
+		r.leave()
+	}
+}
+
+// leave tells those who wait for room to look again.
+func (r *Recorder) leave() {
+	close(r.room)
+	r.room = make(chan struct{})
+}
+
+// next are the first entries that wait, each with an id. They take no more requests.
 func (r *Recorder) next(ctx context.Context) ([]Entry, error) {
 	r.mu.Lock()
-	batch := slices.Clone(r.queue[:min(len(r.queue), r.opt.Batch)])
-	r.mu.Unlock()
+	n := min(len(r.queue), r.opt.Batch)
+	batch := make([]Entry, n)
 	known := 0 // those that were tried before
-	for known < len(batch) && batch[known].ID != 0 {
-		known++
+	for i, w := range r.queue[:n] {
+		if w.ID != 0 {
+			known++
+		}
+		if w.key != (joinKey{}) && r.open[w.key] == w {
+			delete(r.open, w.key)
+		}
+		w.freeze()
+		batch[i] = w.Entry
 	}
-	if known == len(batch) {
+	if n > 0 {
+		r.since = time.Now()
+	}
+	r.mu.Unlock()
+	if known == n {
 		return batch, nil
 	}
-	rows, err := r.opt.DB.Pool.Query(ctx, "SELECT nextval('auditlog_id_seq') FROM generate_series(1, $1::int)", len(batch)-known)
+	rows, err := r.opt.DB.Pool.Query(ctx, "SELECT nextval('auditlog_id_seq') FROM generate_series(1, $1::int)", n-known)
 	if err != nil {
 		return nil, fmt.Errorf("writing pulls to the audit log: %w", err)
 	}
@@ -288,15 +432,20 @@ func (r *Recorder) next(ctx context.Context) ([]Entry, error) {
 	return batch, nil
 }
 
-// done takes n entries off, unfit of which were dropped.
+// done takes n entries off, of which unfit pulls were dropped.
 func (r *Recorder) done(n, unfit int) (more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.heads -= countHeads(r.queue[:n])
+	for _, w := range r.queue[:n] {
+		if w.Kind == headOfTag {
+			r.heads--
+		}
+	}
 	clear(r.queue[:n]) // they hold texts
 	r.queue = r.queue[n:]
 	r.dropped += uint64(unfit)
 	r.unfit += uint64(unfit)
+	r.leave()
 	return len(r.queue) >= r.opt.Batch
 }
 
@@ -308,7 +457,7 @@ func (r *Recorder) write(ctx context.Context, entries []Entry) (unfit int, err e
 		return 0, err
 	}
 	if len(entries) == 1 {
-		return 1, nil
+		return entries[0].pulls(), nil
 	}
 	half := len(entries) / 2
 	a, err := r.write(ctx, entries[:half])

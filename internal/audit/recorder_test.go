@@ -101,7 +101,7 @@ func TestRecorderOverflow(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
 	m := metrics(t)
-	r := NewRecorder(RecorderOptions{DB: d, Log: quiet, Metrics: m, Buffer: 1000, Batch: 300})
+	r := NewRecorder(RecorderOptions{DB: d, Log: quiet, Metrics: m, Buffer: 1000, Batch: 300, Join: -1})
 	var group errgroup.Group
 	for range 7 {
 		group.Go(func() error {
@@ -195,13 +195,12 @@ type gated struct {
 }
 
 func (c *gated) Write(b []byte) (int, error) {
-	n, err := c.Conn.Write(b)
 	c.gate.mu.Lock()
-	defer c.gate.mu.Unlock()
 	if c.gate.swallow != "" && strings.Contains(string(b), c.gate.swallow) {
-		c.cut = true
+		c.cut = true // before the answer can come
 	}
-	return n, err
+	c.gate.mu.Unlock()
+	return c.Conn.Write(b)
 }
 
 func (c *gated) Read(b []byte) (int, error) {
@@ -240,7 +239,7 @@ func TestDatabaseAwayAndBack(t *testing.T) {
 	d := dbtest.Open(t, dsn)
 	away, g := through(t, dsn)
 	m := metrics(t)
-	r := NewRecorder(RecorderOptions{DB: away, Log: quiet, Metrics: m, Buffer: 1000, Batch: 50, Every: time.Millisecond,
+	r := NewRecorder(RecorderOptions{DB: away, Log: quiet, Metrics: m, Buffer: 1000, Batch: 50, Every: time.Millisecond, Join: -1,
 		BackoffMin: time.Millisecond, BackoffMax: 5 * time.Millisecond})
 	stop := start(t, r.Run)
 	record := func(n int) {
@@ -322,7 +321,7 @@ func TestRecorderOfRepositoryGone(t *testing.T) {
 	exec(t, d, "INSERT INTO repositories (top_level_namespace_id, path) SELECT id, 'acme/' || r FROM top_level_namespaces, unnest(ARRAY['app', 'web']) r")
 	app := int64(count(t, d, "SELECT id FROM repositories WHERE path = 'acme/app'"))
 	web := int64(count(t, d, "SELECT id FROM repositories WHERE path = 'acme/web'"))
-	r := NewRecorder(RecorderOptions{DB: d, Log: quiet, Alive: func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
+	r := NewRecorder(RecorderOptions{DB: d, Log: quiet, Join: -1, Alive: func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 		rows, err := tx.Query(ctx, "SELECT id FROM repositories WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE", ids)
 		if err != nil {
 			return nil, err
@@ -348,7 +347,7 @@ func TestRecorderOfRepositoryGone(t *testing.T) {
 
 // BenchmarkRecord is what the log adds to a pull, batches taken off included.
 func BenchmarkRecord(b *testing.B) {
-	r := NewRecorder(RecorderOptions{Log: quiet})
+	r := NewRecorder(RecorderOptions{Log: quiet, Join: -1})
 	ctx := WithSource(b.Context(), Source{Actor: "ana", Address: "192.0.2.1"})
 	e := pull(1)
 	b.ReportAllocs()

@@ -16,15 +16,16 @@ import (
 // (COPY would be no faster at these sizes and can't do that.)
 const insertEntries = `
 	INSERT INTO auditlog (id, time, kind, actor, address, user_agent, request_id,
-		namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq)
+		namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq, pulls, first_time, later)
 	SELECT COALESCE(id, nextval('auditlog_id_seq')), COALESCE(time, now()), kind,
 		NULLIF(actor, ''), NULLIF(address, ''), NULLIF(user_agent, ''), NULLIF(request_id, ''),
 		NULLIF(namespace, ''), NULLIF(repository, ''), repository_id, NULLIF(tag, ''), digest,
-		policy, run, NULLIF(detail, '')::jsonb, NULLIF(counted_by, ''), NULLIF(port, 0), NULLIF(redis_seq, 0)
+		policy, run, NULLIF(detail, '')::jsonb, NULLIF(counted_by, ''), NULLIF(port, 0), NULLIF(redis_seq, 0), pulls, first_time, later
 	FROM unnest($1::bigint[], $2::timestamptz[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
-		$8::text[], $9::text[], $10::bigint[], $11::text[], $12::bytea[], $13::uuid[], $14::uuid[], $15::text[], $16::text[], $17::integer[], $18::bigint[])
+		$8::text[], $9::text[], $10::bigint[], $11::text[], $12::bytea[], $13::uuid[], $14::uuid[], $15::text[], $16::text[], $17::integer[], $18::bigint[],
+		$19::integer[], $20::timestamptz[], $21::bytea[])
 		AS e (id, time, kind, actor, address, user_agent, request_id,
-			namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq)
+			namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq, pulls, first_time, later)
 	ON CONFLICT (time, id) DO NOTHING`
 
 // errUnfit says that an entry can't be written, whatever the database does.
@@ -36,12 +37,12 @@ func arguments(s Source, entries []Entry) ([]any, error) {
 	var (
 		ids, repositories                             = make([]pgtype.Int8, n), make([]pgtype.Int8, n)
 		seqs                                          = make([]int64, n)
-		times                                         = make([]pgtype.Timestamptz, n)
+		times, firsts                                 = make([]pgtype.Timestamptz, n), make([]pgtype.Timestamptz, n)
 		kind, actor, address, agent, request          = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 		namespace, repository, tag, detail, countedBy = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-		digests                                       = make([][]byte, n)
+		digests, later                                = make([][]byte, n), make([][]byte, n)
 		policies, runs                                = make([]pgtype.UUID, n), make([]pgtype.UUID, n)
-		ports                                         = make([]int, n)
+		ports, pulls                                  = make([]int, n), make([]int, n)
 	)
 	for i, e := range entries {
 		e = e.from(s)
@@ -62,11 +63,12 @@ func arguments(s Source, entries []Entry) ([]any, error) {
 		if !e.Digest.IsZero() {
 			digests[i] = e.Digest.Bytes()
 		}
-		ports[i], seqs[i] = e.Port, e.RedisSeq
+		ports[i], seqs[i], pulls[i] = e.Port, e.RedisSeq, e.pulls()
+		firsts[i], later[i] = pgtype.Timestamptz{Time: e.FirstTime, Valid: !e.FirstTime.IsZero()}, e.later
 		policies[i], runs[i] = nullable(e.Policy), nullable(e.Run)
 	}
 	return []any{ids, times, kind, actor, address, agent, request,
-		namespace, repository, repositories, tag, digests, policies, runs, detail, countedBy, ports, seqs}, nil
+		namespace, repository, repositories, tag, digests, policies, runs, detail, countedBy, ports, seqs, pulls, firsts, later}, nil
 }
 
 func nullable(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: id != uuid.Nil} }

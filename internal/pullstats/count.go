@@ -87,7 +87,7 @@ func ordered(rows map[rowKey]*pulled) []pulled {
 func (a adder) addPulls(pulls []audit.Pull) {
 	for i := range pulls {
 		p := &pulls[i]
-		a.add(p.RepositoryID, p.Tag, p.Digest, 1, p.Time)
+		a.add(p.RepositoryID, p.Tag, p.Digest, int64(p.N), p.Time)
 	}
 }
 

@@ -31,6 +31,19 @@ type head struct {
 	at   time.Time
 	port int
 	used bool
+	row  *pendingRow // where it is remembered
+}
+
+// pendingRow is a row of what is remembered: requests of one client and connection.
+type pendingRow struct {
+	id         int64
+	client     audit.ClientKey
+	repository int64
+	tag        string // of HEADs
+	digest     string // of pulls by digest; "": they were counted elsewhere, and use up HEADs all the same
+	port       int
+	left       []time.Time // of the requests that aren't settled
+	changed    bool        // left is less than the row has
 }
 
 // pick chooses the HEAD that a GET by digest belongs to: one that came before it, at most
@@ -61,12 +74,8 @@ func (h *head) before(other *head, port int) bool {
 // pendingGet is a pull by digest that is counted for its manifest, and may be one of a
 // tag.
 type pendingGet struct {
-	id         int64
-	client     audit.ClientKey
-	repository int64
-	digest     string // "": it was counted elsewhere, and uses up a HEAD all the same
-	at         time.Time
-	port       int
+	*pendingRow
+	at time.Time
 }
 
 // keepPending remembers what may still be joined: HEADs, and pulls by digest that are to
@@ -84,10 +93,11 @@ func keepPending(ctx context.Context, tx pgx.Tx, pulls []audit.Pull) error {
 		return nil
 	}
 	ids, heads, repositories, ports := make([]int64, n), make([]bool, n), make([]int64, n), make([]int, n)
-	clients, tags, digests, times := make([][]byte, n), make([]string, n), make([]string, n), make([]time.Time, n)
+	clients, tags, digests, times, later := make([][]byte, n), make([]string, n), make([]string, n), make([]time.Time, n), make([][]byte, n)
 	for i := range list {
 		p := &list[i]
-		ids[i], heads[i], clients[i], repositories[i], tags[i], times[i], ports[i] = p.ID, p.Head, p.Client[:], p.RepositoryID, p.Tag, p.Time, p.Port
+		ids[i], heads[i], clients[i], repositories[i], tags[i], times[i], ports[i] = p.ID, p.Head, p.Client[:], p.RepositoryID, p.Tag, p.First, p.Port
+		later[i] = p.Later
 		switch {
 		case p.Used:
 			heads[i] = false
@@ -96,11 +106,12 @@ func keepPending(ctx context.Context, tx pgx.Tx, pulls []audit.Pull) error {
 		}
 	}
 	if _, err := tx.Exec(ctx, `
-		INSERT INTO pullstatisticspending (id, head, client, repository_id, tag, digest, time, port)
+		INSERT INTO pullstatisticspending (id, head, client, repository_id, tag, digest, time, port, later)
 		SELECT * FROM unnest(@ids::bigint[], @heads::boolean[], @clients::bytea[], @repositories::bigint[], @tags::text[], @digests::text[],
-			@times::timestamptz[], @ports::integer[])
+			@times::timestamptz[], @ports::integer[], @later::bytea[])
 		ON CONFLICT (id) DO NOTHING`, pgx.NamedArgs{
 		"ids": ids, "heads": heads, "clients": clients, "repositories": repositories, "tags": tags, "digests": digests, "times": times, "ports": ports,
+		"later": later,
 	}); err != nil {
 		return fmt.Errorf("remembering HEAD requests and pulls by digest: %w", err)
 	}
@@ -122,72 +133,142 @@ func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 }
 
 // joinPending adds to sum, for their tags, the pulls by digest that came before a time, in
-// the order in which they came, and forgets them and what can't be joined any more. ids are
-// the repositories that exist and can't be deleted meanwhile.
-func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Time, alive map[int64]bool, sum adder) error {
-	gets, err := ripeGets(ctx, tx, before, w.opt.Batch)
+// the order in which they came, and forgets them and what can't be joined any more. alive
+// are the repositories that exist and can't be deleted meanwhile. more says that there are
+// pulls left that came before that time.
+func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Time, alive map[int64]bool, sum adder) (more bool, err error) {
+	rows, err := ripeGets(ctx, tx, before, w.opt.Batch)
 	if err != nil {
-		return err
+		return false, err
 	}
-	done := make([]int64, 0, 2*len(gets))
+	// Rows are read in the order of their first pulls: none that isn't read has one before
+	// that of the last row.
+	settled := before
+	if more = len(rows) == w.opt.Batch; more {
+		settled = rows[len(rows)-1].left[0].Add(time.Microsecond)
+	}
+	gets := takeBefore(rows, settled)
 	if len(gets) > 0 {
-		heads, err := headsOf(ctx, tx, gets)
+		heads, headRows, err := headsOf(ctx, tx, rows)
 		if err != nil {
-			return err
+			return false, err
 		}
-		for _, g := range gets {
-			done = append(done, g.id)
-			h := pick(heads[g.client], g.at, g.port, w.opt.Join)
-			if h == nil {
-				continue
-			}
-			h.used = true
-			done = append(done, h.id)
-			if g.digest == "" || !alive[g.repository] {
-				continue
-			}
-			d, err := oci.ParseDigest(g.digest)
-			if err != nil {
-				return fmt.Errorf("pull %d: %w", g.id, err)
-			}
-			sum.addTag(g.repository, h.tag, d, g.at)
+		rows = append(rows, headRows...)
+		if err := joinGets(gets, heads, w.opt.Join, alive, sum); err != nil {
+			return false, err
 		}
 	}
-	// A HEAD outlives the pulls that could use it: these are settled before it goes.
-	oldest := before
-	if len(gets) == w.opt.Batch {
-		oldest = gets[len(gets)-1].at
+	// A HEAD outlives the pulls that could use it: these are settled before it goes. Of a
+	// row of several the last is younger than the first, by which rows are found.
+	return more, forget(ctx, tx, rows, settled.Add(-w.opt.Join-audit.MaxSpan))
+}
+
+// takeBefore takes from rows the pulls that came before a time, in the order in which they
+// came.
+func takeBefore(rows []*pendingRow, before time.Time) (gets []pendingGet) {
+	for _, row := range rows {
+		n := 0
+		for n < len(row.left) && row.left[n].Before(before) {
+			gets = append(gets, pendingGet{row, row.left[n]})
+			n++
+		}
+		row.left, row.changed = row.left[n:], n > 0
 	}
-	if _, err := tx.Exec(ctx, `
-		DELETE FROM pullstatisticspending WHERE id = ANY ($1) OR (head AND time < $2)`, done, oldest.Add(-w.opt.Join)); err != nil {
-		return fmt.Errorf("forgetting what was joined: %w", err)
+	slices.SortStableFunc(gets, func(a, b pendingGet) int {
+		return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.id, b.id))
+	})
+	return gets
+}
+
+// joinGets adds to sum the pulls that belong to HEADs, which they use up.
+func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.Duration, alive map[int64]bool, sum adder) error {
+	for _, g := range gets {
+		h := pick(heads[g.client], g.at, g.port, within)
+		if h == nil {
+			continue
+		}
+		h.used, h.row.changed = true, true
+		if g.digest == "" || !alive[g.repository] {
+			continue
+		}
+		d, err := oci.ParseDigest(g.digest)
+		if err != nil {
+			return fmt.Errorf("pull %d: %w", g.id, err)
+		}
+		sum.addTag(g.repository, h.tag, d, g.at)
+	}
+	for _, list := range heads {
+		for _, h := range list {
+			if !h.used {
+				h.row.left = append(h.row.left, h.at)
+			}
+		}
 	}
 	return nil
 }
 
-// ripeGets are the first n pulls by digest before a time.
-func ripeGets(ctx context.Context, tx pgx.Tx, before time.Time, n int) ([]pendingGet, error) {
+// forget writes what is left of rows that have changed, and deletes HEADs whose row begins
+// before a time.
+func forget(ctx context.Context, tx pgx.Tx, rows []*pendingRow, before time.Time) error {
+	var done, ids []int64
+	var times []time.Time
+	var later [][]byte
+	for _, row := range rows {
+		switch {
+		case !row.changed:
+		case len(row.left) == 0:
+			done = append(done, row.id)
+		default:
+			ids, times, later = append(ids, row.id), append(times, row.left[0]), append(later, audit.EncodeTimes(row.left))
+		}
+	}
+	if _, err := tx.Exec(ctx, `
+		DELETE FROM pullstatisticspending WHERE id = ANY ($1) OR (head AND time < $2)`, done, before); err != nil {
+		return fmt.Errorf("forgetting what was joined: %w", err)
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	if _, err := tx.Exec(ctx, `
+		UPDATE pullstatisticspending p SET time = n.time, later = n.later
+		FROM unnest($1::bigint[], $2::timestamptz[], $3::bytea[]) AS n (id, time, later) WHERE p.id = n.id`, ids, times, later); err != nil {
+		return fmt.Errorf("remembering what wasn't joined: %w", err)
+	}
+	return nil
+}
+
+// ripeGets are the first n rows of pulls by digest that begin before a time.
+func ripeGets(ctx context.Context, tx pgx.Tx, before time.Time, n int) ([]*pendingRow, error) {
 	rows, err := tx.Query(ctx, `
-		SELECT id, client, repository_id, digest, time, port FROM pullstatisticspending
+		SELECT id, client, repository_id, tag, digest, time, port, later FROM pullstatisticspending
 		WHERE NOT head AND time < $1 ORDER BY time, id LIMIT $2`, before, n)
 	if err != nil {
 		return nil, fmt.Errorf("reading pulls by digest: %w", err)
 	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (g pendingGet, err error) {
-		var client []byte
-		if err = row.Scan(&g.id, &client, &g.repository, &g.digest, &g.at, &g.port); err == nil && len(client) == len(g.client) {
-			g.client = audit.ClientKey(client)
-		}
-		return g, err
-	})
+	list, err := pgx.CollectRows(rows, scanPending)
 	if err != nil {
 		return nil, fmt.Errorf("reading pulls by digest: %w", err)
 	}
 	return list, nil
 }
 
-// headsOf are the HEADs of the clients of pulls.
-func headsOf(ctx context.Context, tx pgx.Tx, gets []pendingGet) (map[audit.ClientKey][]*head, error) {
+func scanPending(row pgx.CollectableRow) (*pendingRow, error) {
+	var r pendingRow
+	var client, later []byte
+	var first time.Time
+	if err := row.Scan(&r.id, &client, &r.repository, &r.tag, &r.digest, &first, &r.port, &later); err != nil {
+		return nil, err
+	}
+	if len(client) == len(r.client) {
+		r.client = audit.ClientKey(client)
+	}
+	var err error
+	r.left, err = audit.Times(first, later)
+	return &r, err
+}
+
+// headsOf are the HEADs of the clients of pulls, and their rows.
+func headsOf(ctx context.Context, tx pgx.Tx, gets []*pendingRow) (map[audit.ClientKey][]*head, []*pendingRow, error) {
 	clients := make([]audit.ClientKey, len(gets))
 	for i, g := range gets {
 		clients[i] = g.client
@@ -199,25 +280,24 @@ func headsOf(ctx context.Context, tx pgx.Tx, gets []pendingGet) (map[audit.Clien
 		keys[i] = clients[i][:]
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT h.id, h.client, h.tag, h.time, h.port FROM unnest($1::bytea[]) AS want (client)
-		CROSS JOIN LATERAL (SELECT * FROM pullstatisticspending WHERE head AND client = want.client OFFSET 0) h`, keys)
+		SELECT h.* FROM unnest($1::bytea[]) AS want (client)
+		CROSS JOIN LATERAL (SELECT id, client, repository_id, tag, digest, time, port, later
+			FROM pullstatisticspending WHERE head AND client = want.client OFFSET 0) h`, keys)
 	if err != nil {
-		return nil, fmt.Errorf("reading HEAD requests: %w", err)
+		return nil, nil, fmt.Errorf("reading HEAD requests: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, scanPending)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading HEAD requests: %w", err)
 	}
 	out := map[audit.ClientKey][]*head{}
-	var h head
-	var client []byte
-	_, err = pgx.ForEachRow(rows, []any{&h.id, &client, &h.tag, &h.at, &h.port}, func() error {
-		one := h
-		if len(client) == len(audit.ClientKey{}) {
-			out[audit.ClientKey(client)] = append(out[audit.ClientKey(client)], &one)
+	for _, r := range list {
+		for _, at := range r.left {
+			out[r.client] = append(out[r.client], &head{id: r.id, tag: r.tag, at: at, port: r.port, row: r})
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("reading HEAD requests: %w", err)
+		r.left = r.left[:0] // those that aren't used come back
 	}
-	return out, nil
+	return out, list, nil
 }
 
 // pendingRepositories are those of the pulls by digest that may be joined next.

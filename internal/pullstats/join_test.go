@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -125,9 +124,9 @@ func TestCountsAreWhatClientsDidUnderFaults(t *testing.T) {
 		list := s.replicas(t, nil, 3, nil)
 		ctx, stop := context.WithCancel(t.Context())
 		var workers errgroup.Group
-		var crashes [5]atomic.Int64
+		var died crashes
 		for i := range 2 {
-			workers.Go(func() error { return s.crashing(t, ctx, uint64(i), &crashes) })
+			workers.Go(func() error { return s.crashing(t, ctx, uint64(i), &died) })
 		}
 		want := s.visit(t, list, 0, 600)
 		for _, rec := range list {

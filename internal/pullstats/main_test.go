@@ -147,9 +147,10 @@ func (s *shop) books(t testing.TB) books {
 func truth(entries []audit.Entry) books {
 	out := books{}
 	both := map[string]time.Time{}
+	n := int64(1)
 	add := func(name string, at time.Time, other string) {
 		r := out[name]
-		r.Count++
+		r.Count += n
 		if at.After(r.Last) {
 			r.Last = at
 		}
@@ -159,6 +160,7 @@ func truth(entries []audit.Entry) books {
 		out[name] = r
 	}
 	for _, e := range entries {
+		n = int64(max(e.Pulls, 1))
 		if e.Tag != "" {
 			add(fmt.Sprintf("tag %d %s", e.RepositoryID, e.Tag), e.Time, e.Digest.String())
 		}

@@ -22,6 +22,10 @@
 // with a fresh look at the watermark in any case. Entries that aren't to be counted
 // here (Redis did) move it like all others.
 //
+// An entry may be of several pulls, of which it has the number: Pull.N. A process of a
+// version that doesn't know these numbers can't move the watermark: a trigger refuses an
+// UPDATE that doesn't say it knows them (the column reads). So none is counted as one.
+//
 // So the watermark divides the log, at each moment, in entries that are in the
 // statistics and entries that are not. That is what [SyncWorker.Uses] relies on to
 // find a pull in one or the other, and the audit log's keeper to drop nothing unread.
@@ -42,6 +46,9 @@
 // A HEAD by tag and the GET by digest after it are one pull, and any two processes may
 // have answered them. They are joined in one place: by the SyncWorker where it counts the
 // GET, else by Redis, never in a process's memory. Both choose by one rule (pick).
+//
+// Several GETs, or HEADs, of one connection may be one entry, which has the time of each:
+// they are joined one by one, as if each had its own. What isn't settled of an entry stays.
 //
 // HEADs are written beside the log, and read with it in its order. Reading a GET counts its
 // manifest, and keeps the GET in the statistics' database with the HEADs that were read.

@@ -41,8 +41,8 @@ type RecorderOptions struct {
 }
 
 // Recorder takes note of pulls as they happen, and decides who counts each. Its
-// methods may be called concurrently, never block and never fail. A nil Recorder
-// records nothing.
+// methods may be called concurrently and never fail. They block for a second at most,
+// while the log's buffer is full and being written. A nil Recorder records nothing.
 type Recorder struct {
 	opt      RecorderOptions
 	queue    *redisQueue // nil: Redis doesn't count
@@ -131,29 +131,48 @@ func (r *Recorder) Leave(ctx context.Context, lost bool) error {
 }
 
 // Pulled takes note of a manifest that a client was given. The entry is that of the
-// log, without its time and who counts it.
+// log, without its time and who counts it. It waits while the log has no room and is being
+// written, see audit.Recorder.Wait.
 func (r *Recorder) Pulled(ctx context.Context, e audit.Entry) {
 	if r == nil {
 		return
 	}
-	r.presence.begin()
-	defer r.presence.end()
-	e.Time = r.presence.now()
 	if e.Tag != "" {
 		e.Port = 0
 	}
+	var until time.Time
+	for last := false; !r.pulled(ctx, e, last); {
+		if until.IsZero() {
+			until = time.Now().Add(r.opt.Log.Patience())
+		}
+		last = !r.opt.Log.Wait(ctx, until)
+	}
+}
+
+// pulled is an attempt, and says whether it was the last one: it is if nothing is gained by
+// waiting, or last says so.
+func (r *Recorder) pulled(ctx context.Context, e audit.Entry, last bool) (over bool) {
+	r.presence.begin()
+	defer r.presence.end()
+	e.Time = r.presence.now()
 	switch {
 	case !r.opt.Count:
-		r.log(ctx, e)
 	case r.opt.Ignore.matches(e):
 		e.CountedBy = audit.CountedByNone
-		r.log(ctx, e)
 	case r.queue == nil:
 		e.CountedBy = audit.CountedByAudit
-		r.log(ctx, e)
 	default:
 		r.queue.pulled(ctx, e)
+		return true
 	}
+	if r.opt.Log != nil && r.opt.Log.Offer(ctx, e) {
+		return true
+	}
+	if r.opt.Log != nil && !last {
+		return false
+	}
+	r.log(ctx, e)
+	return true
 }
 
 // Checked takes note of a manifest that a client asked about, by HEAD or by a GET that

@@ -83,10 +83,10 @@ func (s *shop) client(name string, repository int, tag, content string) audit.En
 	return e
 }
 
-// logged are the entries of the log.
+// logged are the pulls of the log.
 func (s *shop) logged(t testing.TB, countedBy string) int64 {
 	t.Helper()
-	return number(t, s.log, "SELECT count(*) FROM auditlog WHERE counted_by = $1", countedBy)
+	return number(t, s.log, "SELECT COALESCE(sum(pulls), 0) FROM auditlog WHERE counted_by = $1", countedBy)
 }
 
 func keysOf(t testing.TB, c *redis.Client) []string {

@@ -98,7 +98,9 @@ func (s *shop) entries(t testing.TB) (list []audit.Entry) {
 	pulls, err := audit.New(s.log).Pulls(t.Context(), audit.Position{}, 1_000_000)
 	must(t, err)
 	for _, p := range pulls {
-		list = append(list, audit.Entry{RepositoryID: p.RepositoryID, Tag: p.Tag, Digest: p.Digest, Time: p.Time.UTC()})
+		for range p.N {
+			list = append(list, audit.Entry{RepositoryID: p.RepositoryID, Tag: p.Tag, Digest: p.Digest, Time: p.Time.UTC()})
+		}
 	}
 	return list
 }

@@ -90,7 +90,7 @@ func (s state) move(ctx context.Context, tx pgx.Tx, pulls []audit.Pull, counted 
 		UPDATE pullstatisticsprocessingstate SET
 			last_processed_xid = $3::text::xid8, last_processed_log_id = $4,
 			last_processed_timestamp = GREATEST(last_processed_timestamp, $5::timestamptz),
-			entries_counted = entries_counted + $6, updated_at = now()
+			entries_counted = entries_counted + $6, updated_at = now(), reads = 2
 		WHERE last_processed_xid = $1::text::xid8 AND last_processed_log_id = $2`,
 		strconv.FormatUint(s.Read.XID, 10), s.Read.ID, strconv.FormatUint(to.XID, 10), to.ID, last, counted)
 	if err != nil {
@@ -174,7 +174,7 @@ type Status struct {
 	// Read is up to where the log was read.
 	Read audit.Position
 	Last time.Time // the newest pull that was read, zero: none
-	// Counted is how many entries were counted, ever.
+	// Counted is how many pulls of the log were counted, ever.
 	Counted int64
 	// Checked is when a worker last looked for more.
 	Checked time.Time
@@ -262,7 +262,7 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET last_processed_xid = $1::text::xid8, last_processed_log_id = $2, updated_at = now()",
+		_, err = tx.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET last_processed_xid = $1::text::xid8, last_processed_log_id = $2, updated_at = now(), reads = 2",
 			strconv.FormatUint(to.XID, 10), to.ID)
 		return err
 	})

@@ -166,7 +166,7 @@ func (w *SyncWorker) batch(ctx context.Context) (more bool, err error) {
 		return false, fmt.Errorf("counting pulls of the audit log: %w", err)
 	}
 	w.opt.Metrics.read(counted)
-	if more = len(pulls) == w.opt.Batch || counted.lost; !more {
+	if more = len(pulls) == w.opt.Batch || counted.lost || counted.more; !more {
 		err = w.bury(ctx)
 	}
 	return more, err
@@ -194,9 +194,10 @@ func (w *SyncWorker) ripe(ctx context.Context, read audit.Position, pulls []audi
 	return earlier(written, unread), nil
 }
 
-// tally says what became of the entries of a batch.
+// tally says what became of the pulls of a batch.
 type tally struct {
 	counted, elsewhere, gone int
+	more                     bool // there are more pulls by digest to join
 	lost                     bool // another worker was faster: nothing was done
 }
 
@@ -212,8 +213,9 @@ func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, rip
 				living = append(living, p)
 			}
 		}
-		t = tally{counted: len(living), elsewhere: elsewhere, gone: len(mine) - len(living)}
-		moved, err := s.move(ctx, tx, pulls, len(living))
+		n := pullCount(living)
+		t = tally{counted: n, elsewhere: elsewhere, gone: pullCount(mine) - n}
+		moved, err := s.move(ctx, tx, pulls, n)
 		if err != nil || !moved {
 			t = tally{lost: !moved}
 			return err
@@ -223,7 +225,7 @@ func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, rip
 		}
 		sum := newAdder()
 		sum.addPulls(living)
-		if err := w.joinPending(ctx, tx, ripe, alive, sum); err != nil {
+		if t.more, err = w.joinPending(ctx, tx, ripe, alive, sum); err != nil {
 			return err
 		}
 		if err := sum.counts().write(ctx, tx); err != nil { // rows in their order, each once
@@ -242,7 +244,16 @@ func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, rip
 	return t, w.crash("after commit")
 }
 
-// split tells apart what is to be counted here, what is counted elsewhere, and heads.
+// pullCount is how many pulls entries are of.
+func pullCount(pulls []audit.Pull) (n int) {
+	for i := range pulls {
+		n += pulls[i].N
+	}
+	return n
+}
+
+// split tells apart what is to be counted here, how many pulls are counted elsewhere, and
+// heads.
 func split(pulls []audit.Pull) (mine []audit.Pull, elsewhere, heads int) {
 	for i := range pulls {
 		switch p := &pulls[i]; {
@@ -251,7 +262,7 @@ func split(pulls []audit.Pull) (mine []audit.Pull, elsewhere, heads int) {
 		case countedHere(p):
 			mine = append(mine, *p)
 		default:
-			elsewhere++
+			elsewhere += p.N
 		}
 	}
 	return mine, elsewhere, heads

@@ -153,6 +153,8 @@ type logEntry struct {
 	Run          *uuid.UUID `json:"run,omitempty" format:"uuid" doc:"Run of auto-pruning"`
 	UserAgent    string     `json:"user_agent,omitempty"`
 	RequestID    string     `json:"request_id,omitempty" doc:"As in the registry's log and in the answer's X-Request-Id"`
+	Pulls        int        `json:"pulls,omitempty" doc:"Of pull_repo: how many pulls the entry is of. Pulls of one thing by one client within a second are one entry"`
+	FirstTime    *time.Time `json:"first_time,omitempty" doc:"Of several pulls: when the first was. The time is that of the last, and so is request_id"`
 }
 
 func newLogEntry(e audit.Entry) logEntry {
@@ -192,6 +194,9 @@ func newLogEntry(e audit.Entry) logEntry {
 	}
 	if e.Run != uuid.Nil {
 		out.Run = &e.Run
+	}
+	if out.Pulls = e.Pulls; !e.FirstTime.IsZero() {
+		out.FirstTime = &e.FirstTime
 	}
 	return out
 }

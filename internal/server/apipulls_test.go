@@ -239,7 +239,7 @@ func TestAPIPullState(t *testing.T) {
 	if state.Counted != 1 || !recent(state.Last) || state.XID == 0 || state.Problem != "" {
 		t.Errorf("%+v", state)
 	}
-	if _, err := r.db.Pool.Exec(t.Context(), "UPDATE pullstatisticsprocessingstate SET last_processed_xid = '1099511627776'"); err != nil {
+	if _, err := r.db.Pool.Exec(t.Context(), "UPDATE pullstatisticsprocessingstate SET reads = 2, last_processed_xid = '1099511627776'"); err != nil {
 		t.Fatal(err)
 	}
 	r.manage(t, "GET", "/pull_statistics", "").into(t, 200, &state)

@@ -123,11 +123,11 @@ func TestAPITagsNotPulledForRefused(t *testing.T) {
 	// server.
 	r.exec(t, "INSERT INTO auditlog (kind, time, counted_by) VALUES ('pull_repo', now() - interval '3 hours', 'audit')")
 	r.manage(t, "GET", tags+"1h", "").refused(t, 503, "unavailable", "the statistics of pulls are 3h0m[0-9]s behind")
-	r.exec(t, "UPDATE pullstatisticsprocessingstate SET last_processed_xid = '1099511627776'")
+	r.exec(t, "UPDATE pullstatisticsprocessingstate SET reads = 2, last_processed_xid = '1099511627776'")
 	r.manage(t, "GET", tags+"1h", "").refused(t, 409, "invalid_request", "purser pulls reset")
 
 	r.exec(t, "ALTER TABLE tagpullstatistics RENAME TO elsewhere")
-	r.exec(t, "UPDATE pullstatisticsprocessingstate SET last_processed_xid = '0', recorded_since = now() - interval '9 days'")
+	r.exec(t, "UPDATE pullstatisticsprocessingstate SET reads = 2, last_processed_xid = '0', recorded_since = now() - interval '9 days'")
 	r.exec(t, "DELETE FROM auditlog")
 	r.exec(t, "UPDATE tags SET created_at = now() - interval '9 days', updated_at = NULL")
 	r.manage(t, "GET", tags+"1h", "").refused(t, 503, "unavailable", "the statistics of pulls can't be read now")

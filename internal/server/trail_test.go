@@ -227,7 +227,7 @@ func TestPullCostsNoRoundTrip(t *testing.T) {
 		r.do(t, "GET", "/v2/app/manifests/v1", "").want(t, 200, "")
 		return r.db.Pool.Stat().AcquireCount() == before
 	})
-	if recorder.Pending() < 2 {
+	if recorder.Pending() == 0 { // they are one entry
 		t.Errorf("%d pulls are pending", recorder.Pending())
 	}
 }

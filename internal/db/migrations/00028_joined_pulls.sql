@@ -1,0 +1,22 @@
+-- Pulls of one thing by one client within a second are one entry, which says how many
+-- they are. An entry of an older process is of one pull, as the default says; adding it
+-- changes no row.
+
+-- +goose Up
+SET LOCAL lock_timeout = '10s';
+
+ALTER TABLE auditlog
+    ADD COLUMN pulls integer NOT NULL DEFAULT 1,
+    ADD COLUMN first_time timestamptz,
+    ADD COLUMN later bytea;
+ALTER TABLE pullheads
+    ADD COLUMN first_time timestamptz,
+    ADD COLUMN later bytea;
+
+COMMENT ON COLUMN auditlog.pulls IS 'how many pulls the entry is of; 1 for other kinds';
+COMMENT ON COLUMN auditlog.time IS 'when it happened; of several pulls, the last';
+COMMENT ON COLUMN auditlog.first_time IS 'of several pulls, the first; else NULL';
+COMMENT ON COLUMN auditlog.later IS 'of several pulls by digest, the times behind the first: microseconds since the one before, as varints';
+COMMENT ON COLUMN pullheads.time IS 'of the last, where the row is of several HEAD requests';
+COMMENT ON COLUMN pullheads.first_time IS 'as in auditlog';
+COMMENT ON COLUMN pullheads.later IS 'as in auditlog';

@@ -1,0 +1,172 @@
+package pullstats
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// sent is a GET or a HEAD of a manifest, which some process answers.
+type sent struct {
+	audit.Entry
+	head    bool
+	process int
+}
+
+// requests are those of a few clients in some seconds, often several in a moment.
+func (s *shop) requests(seed uint64, n int) (list []sent) {
+	r := rand.New(rand.NewPCG(seed, 11))
+	begin := time.Now().Add(-time.Hour).Truncate(time.Second)
+	for range n {
+		e := s.client(fmt.Sprint("client", r.IntN(3)), 0, fmt.Sprint("v", r.IntN(3)), fmt.Sprint(r.IntN(2)))
+		e.Time = begin.Add(time.Duration(r.IntN(2_500_000)) * time.Microsecond)
+		e.Port, e.CountedBy = 40_000+r.IntN(2), audit.CountedByAudit
+		q := sent{e, r.IntN(3) == 0, r.IntN(2)}
+		if !q.head && r.IntN(3) > 0 {
+			q.Tag = ""
+		}
+		if q.Tag != "" && !q.head {
+			q.Port = 0
+		}
+		list = append(list, q)
+	}
+	return list
+}
+
+// answer has two processes log the requests, joined or not, and counts them with small
+// batches.
+func (s *shop) answer(t *testing.T, list []sent, join time.Duration) {
+	var processes [2]*audit.Recorder
+	for i := range processes {
+		processes[i] = audit.NewRecorder(audit.RecorderOptions{DB: s.log, Alive: alive, Join: join, Log: quiet, Batch: 7})
+	}
+	for _, q := range list {
+		p := processes[q.process]
+		if taken := q.head && p.RecordHead(t.Context(), q.Entry) || !q.head && p.Record(t.Context(), q.Entry); !taken {
+			t.Fatal("a request isn't taken")
+		}
+	}
+	for _, p := range processes {
+		must(t, p.Close(t.Context()))
+	}
+	settle(t, s.worker(t, func(o *SyncOptions) { o.Batch, o.Join = 5, 2*time.Second }))
+}
+
+// Which GETs belong to which HEADs doesn't depend on what is one entry.
+func TestJoinedEntriesCountTheSame(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(2) {
+		apart, joined := open(t, false, 1), open(t, true, 1)
+		list := apart.requests(seed, 1500)
+		apart.answer(t, list, -1)
+		joined.answer(t, list, time.Second)
+		if n := number(t, joined.log, "SELECT count(*) FROM auditlog"); n > 600 {
+			t.Errorf("%d entries: nothing is joined, and the test shows nothing", n)
+		}
+		got, want := joined.books(t), books{}
+		for name, r := range apart.books(t) {
+			want[name] = r
+		}
+		compare(t, got, want)
+		if n := number(t, joined.stats, "SELECT count(*) FROM pullstatisticspending WHERE NOT head"); n != 0 {
+			t.Errorf("%d pulls by digest are never settled", n)
+		}
+	}
+}
+
+// Concurrent pulls of the same things through recorders that are joined, counted by workers
+// that die at every step, come out exactly.
+func TestJoinedExactlyOnce(t *testing.T) {
+	t.Parallel()
+	s := open(t, true, 2)
+	ctx, stop := context.WithCancel(t.Context())
+	var workers errgroup.Group
+	storm := crashes{}
+	for i := range 2 {
+		workers.Go(func() error { return s.crashing(t, ctx, uint64(i), &storm) })
+	}
+	var mu sync.Mutex
+	want := map[string]int64{}
+	var group errgroup.Group
+	var recorders []*Recorder
+	for range 2 {
+		rec := s.recorder(t, nil)
+		running(t, rec)
+		writing(t, rec.opt.Log)
+		recorders = append(recorders, rec)
+	}
+	for i := range 4 {
+		group.Go(func() error {
+			r := rand.New(rand.NewPCG(uint64(i), 5))
+			for range 3000 {
+				repository, tag, content := r.IntN(2), fmt.Sprint("v", r.IntN(2)), fmt.Sprint(r.IntN(2))
+				if r.IntN(3) == 0 {
+					tag = ""
+				}
+				recorders[i%2].Pulled(ctx, s.client("a", repository, tag, content))
+				mu.Lock()
+				want[manifestName(s, repository, content)]++
+				if tag != "" {
+					want[tagName(s, repository, tag)]++
+				}
+				mu.Unlock()
+				if r.IntN(40) == 0 {
+					time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond)
+				}
+			}
+			return nil
+		})
+	}
+	must(t, group.Wait())
+	stop()
+	must(t, workers.Wait())
+	for _, rec := range recorders {
+		finish(t, rec)
+	}
+	settle(t, s.worker(t))
+	s.wantCounts(t, want)
+	entries := number(t, s.log, "SELECT count(*) FROM auditlog")
+	if entries > 6000 {
+		t.Errorf("%d entries of 12000 pulls: nothing is joined", entries)
+	}
+	t.Logf("12000 pulls in %d entries", entries)
+}
+
+// A worker of a version that counts an entry as one pull can't move the watermark.
+func TestOlderVersionCountsNothing(t *testing.T) {
+	t.Parallel()
+	s := open(t, true, 1)
+	e := s.pull(0, "v1", "a", noon)
+	e.Pulls = 37
+	must(t, audit.Append(t.Context(), s.log.Pool, e))
+	w := s.worker(t)
+	_, err := w.Status(t.Context())
+	must(t, err)
+	// This is the statement of the first release.
+	_, err = s.stats.Pool.Exec(t.Context(), `
+		UPDATE pullstatisticsprocessingstate SET
+			last_processed_xid = $3::text::xid8, last_processed_log_id = $4,
+			last_processed_timestamp = GREATEST(last_processed_timestamp, $5::timestamptz),
+			entries_counted = entries_counted + $6, updated_at = now()
+		WHERE last_processed_xid = $1::text::xid8 AND last_processed_log_id = $2`, "0", 0, "1", 1, noon, 1)
+	if db.Code(err) != "55000" {
+		t.Fatalf("an older version counts an entry of 37 pulls as one: %v", err)
+	}
+	settle(t, w)
+	s.wantCounts(t, map[string]int64{tagName(s, 0, "v1"): 37, manifestName(s, 0, "a"): 37})
+	st, err := w.Status(t.Context())
+	must(t, err)
+	if st.Counted != 37 || number(t, s.stats, "SELECT count(*) FROM pullstatisticsprocessingstate WHERE reads IS NULL") != 1 {
+		t.Errorf("the state is %+v", st)
+	}
+	// What the first release does where there is nothing to count goes on.
+	exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET updated_at = now()")
+}
