@@ -91,7 +91,7 @@ type PullCount struct {
 	First, Last time.Time
 }
 
-// CountPulls counts up to n pulls behind a position for each of the watches, and returns
+// CountPulls counts the pulls of up to n entries behind a position for each of the watches, and returns
 // the position of the last one. What Changes says of its entries holds for pulls too.
 func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watch) (counts []PullCount, last Position, more bool, err error) {
 	names, since := make([]string, len(of)), make([]time.Time, len(of))
@@ -101,7 +101,7 @@ func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watc
 	xid, id := after.arguments()
 	rows, err := tx.Query(ctx, `
 		WITH unread AS MATERIALIZED (
-			SELECT xid, id, time, namespace, repository FROM auditlog
+			SELECT xid, id, time, COALESCE(first_time, time) AS first_time, pulls, namespace, repository FROM auditlog
 			WHERE kind = 'pull_repo' AND (xid, id) > ($1::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
 			ORDER BY xid, id LIMIT $3
 		), newest AS (
@@ -109,7 +109,7 @@ func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watc
 		)
 		SELECT 0, '', (SELECT count(*) FROM unread), 'epoch'::timestamptz, 'epoch'::timestamptz, xid::text, id FROM newest
 		UNION ALL
-		SELECT w.n::int, COALESCE(u.repository, ''), count(*), min(u.time), max(u.time), '0', 0
+		SELECT w.n::int, COALESCE(u.repository, ''), sum(u.pulls)::bigint, min(u.first_time), max(u.time), '0', 0
 		FROM unread u JOIN unnest($4::text[], $5::timestamptz[]) WITH ORDINALITY AS w (namespace, since, n)
 			ON w.namespace = u.namespace AND u.time >= w.since
 		GROUP BY w.n, u.repository`, xid, id, n, names, since)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sync/errgroup"
 
@@ -111,6 +112,27 @@ func TestJoinedTimes(t *testing.T) {
 		if _, err := Times(begin, broken); err == nil {
 			t.Errorf("% x has times", broken[:1])
 		}
+	}
+}
+
+// Who watches a namespace is told of pulls and not of entries.
+func TestWatchedPullsAreAddedUp(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	at := time.Date(2026, 3, 5, 7, 0, 0, 0, time.UTC)
+	e := same(nil, at)
+	e.Pulls, e.FirstTime = 36, at.Add(-time.Second)
+	must(t, Append(t.Context(), d.Pool, e, same(nil, at)))
+	var counts []PullCount
+	eventually(t, "older transactions of the server are over", func() bool {
+		must(t, d.Tx(t.Context(), func(tx pgx.Tx) (err error) {
+			counts, _, _, err = CountPulls(t.Context(), tx, Position{}, 10, []Watch{{"namespaceb", at.Add(-time.Hour)}})
+			return err
+		}))
+		return len(counts) > 0
+	})
+	if len(counts) != 1 || counts[0].Pulls != 37 || !counts[0].First.Equal(e.FirstTime) || !counts[0].Last.Equal(at) {
+		t.Errorf("the pulls are %+v", counts)
 	}
 }
 
