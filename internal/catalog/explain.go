@@ -44,7 +44,7 @@ type Some[T any] struct {
 	Total Count `json:"total"`
 }
 
-// PlannedReview is a row of a review queue.
+// PlannedReview is a row of a review queue, or one that is still to be made.
 type PlannedReview struct {
 	Event       string     `json:"event"` // why it was queued: one of ReviewEvents, or circle
 	QueuedAt    time.Time  `json:"queued_at"`
@@ -106,7 +106,7 @@ func scanDigest(row pgx.CollectableRow, total *int64) (d oci.Digest, err error) 
 // askReview queues the question for a row of a review queue.
 func askReview(b *batch, kind ReviewKind, to **PlannedReview, where string, args ...any) {
 	b.Queue(`SELECT event, created_at, review_after, review_count, set_aside_at, COALESCE(last_error, '')
-		FROM `+kind.queue()+" WHERE "+where, args...).Query(func(rows pgx.Rows) error {
+		FROM `+kind.planned()+" WHERE "+where, args...).Query(func(rows pgx.Rows) error {
 		list, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[PlannedReview])
 		if err == nil && len(list) > 0 {
 			*to = list[0]

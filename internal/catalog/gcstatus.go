@@ -179,8 +179,8 @@ type tally struct {
 func newSurvey(limit int) *survey { return &survey{limit: limit} }
 
 func (v *survey) backlog(s *GCBacklog, keep time.Duration) {
-	v.queue(ReviewOfManifests.queue(), &s.Manifests)
-	v.queue(ReviewOfBlobs.queue(), &s.Blobs)
+	v.queue(ReviewOfManifests, &s.Manifests)
+	v.queue(ReviewOfBlobs, &s.Blobs)
 	v.count(tally{from: "gc_doomed_objects WHERE again_at IS DISTINCT FROM delete_after", index: "gc_doomed_objects_first_idx",
 		rows: &s.Doomed.Objects, bytes: &s.Doomed.Bytes})
 	v.count(tally{from: "gc_doomed_objects WHERE again_at = delete_after", index: "gc_doomed_objects_again_idx", rows: &s.Doomed.SecondSweeps})
@@ -193,16 +193,20 @@ func (v *survey) backlog(s *GCBacklog, keep time.Duration) {
 	v.count(tally{from: "blobs WHERE lost_at IS NOT NULL", rows: &s.Lost})
 }
 
-func (v *survey) queue(queue string, s *QueueStatus) {
+func (v *survey) queue(kind ReviewKind, s *QueueStatus) {
 	const due, waiting = "set_aside_at IS NULL AND review_after <= now()", "set_aside_at IS NULL AND review_after > now()"
-	v.count(tally{from: queue + " WHERE " + due, rows: &s.Due})
-	v.count(tally{from: queue + " WHERE " + waiting, rows: &s.Waiting})
-	v.count(tally{from: queue + " WHERE set_aside_at IS NOT NULL", rows: &s.SetAside})
+	v.count(tally{from: kind.planned() + " WHERE " + due, rows: &s.Due})
+	v.count(tally{from: kind.planned() + " WHERE " + waiting, rows: &s.Waiting})
+	v.count(tally{from: kind.queue() + " WHERE set_aside_at IS NOT NULL", rows: &s.SetAside})
+	// Of referrers that are still to be queued, those of one subject have the same time.
 	v.row([]any{&s.OldestOverdueSeconds, &s.NextDue}, `
 		SELECT
-			COALESCE((SELECT extract(epoch FROM now() - review_after)::bigint FROM `+queue+`
-				WHERE `+due+` ORDER BY review_after LIMIT 1), 0),
-			(SELECT review_after FROM `+queue+` WHERE `+waiting+` ORDER BY review_after LIMIT 1)`)
+			COALESCE(extract(epoch FROM now() - LEAST(
+				(SELECT review_after FROM `+kind.queue()+` WHERE `+due+` ORDER BY review_after LIMIT 1),
+				(SELECT min(review_after) FROM gc_subject_review_queue WHERE $1 AND review_after <= now())))::bigint, 0),
+			LEAST(
+				(SELECT review_after FROM `+kind.queue()+` WHERE `+waiting+` ORDER BY review_after LIMIT 1),
+				(SELECT min(review_after) FROM gc_subject_review_queue WHERE $1 AND review_after > now()))`, kind == ReviewOfManifests)
 }
 
 func (v *survey) count(t tally) {

@@ -225,42 +225,38 @@ func (b *batch) lockContent(r repository, rows manifestColumns, required int) {
 	}
 }
 
-// lockQueue locks the tags that are to move, then, in one order, the review rows
-// that this put will write: those of manifests that lose a tag, and those of
-// referrers that wait for this manifest as their subject. The latter are put
-// off before the subject appears, since a reviewer who can't see it yet would
-// delete them.
+// lockQueue locks, of a manifest that isn't there, its digest against reviews of the
+// referrers that wait for it (see [lockSubjects]); then the tags that are to move, and the
+// review rows of the manifests that lose them, in one order.
 func (b *batch) lockQueue(r repository, rows manifestColumns) {
-	if len(rows.tags) > 0 {
-		b.exec(`SELECT FROM (
-				SELECT name FROM unnest($3::text[]) AS name WHERE purser_accepted() ORDER BY name COLLATE "C") want
-			CROSS JOIN LATERAL (
-				SELECT FROM tags
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name
-				FOR UPDATE) t`, r.namespace, r.id, rows.tags)
-	}
 	b.exec(`
-		WITH concerned AS (
-			SELECT id, true AS waits FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = $3 AND purser_accepted()
-			UNION
-			SELECT t.manifest_id, false FROM unnest($4::text[]) AS want (name)
+		WITH there AS MATERIALIZED (
+			SELECT FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted()
+			FOR KEY SHARE
+		)
+		SELECT pg_advisory_xact_lock(`+subjectLocks+`, `+subjectKey("$2::bigint", "$3::bytea")+`)
+		WHERE NOT EXISTS (SELECT FROM there) AND purser_accepted()`, r.namespace, r.id, rows.digest)
+	if len(rows.tags) == 0 {
+		return
+	}
+	b.exec(`SELECT FROM (
+			SELECT name FROM unnest($3::text[]) AS name WHERE purser_accepted() ORDER BY name COLLATE "C") want
+		CROSS JOIN LATERAL (
+			SELECT FROM tags
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name
+			FOR UPDATE) t`, r.namespace, r.id, rows.tags)
+	b.exec(`
+		SELECT FROM (
+			SELECT DISTINCT t.manifest_id AS id FROM unnest($3::text[]) AS want (name)
 			CROSS JOIN LATERAL (
 				SELECT manifest_id FROM tags
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = want.name OFFSET 0) t
-			WHERE purser_accepted()
-		), locked AS (
-			SELECT c.id, c.waits FROM (SELECT id, bool_or(waits) AS waits FROM concerned GROUP BY id ORDER BY id) c
-			CROSS JOIN LATERAL (
-				SELECT FROM gc_manifest_review_queue
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = c.id
-				FOR UPDATE) q
-		)
-		UPDATE gc_manifest_review_queue q
-		SET review_after = GREATEST(q.review_after, gc_review_after('manifest_upload'))
-		FROM locked
-		WHERE q.top_level_namespace_id = $1 AND q.repository_id = $2 AND q.manifest_id = locked.id
-			AND locked.waits`, r.namespace, r.id, rows.digest, rows.tags)
+			WHERE purser_accepted() ORDER BY id) loses
+		CROSS JOIN LATERAL (
+			SELECT FROM gc_manifest_review_queue
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = loses.id
+			FOR UPDATE) q`, r.namespace, r.id, rows.tags)
 }
 
 // A statement that points tags to a manifest, m (id), has their names as $8, the

@@ -265,9 +265,10 @@ func TestRaceManifestIsGone(t *testing.T) {
 	}
 }
 
-// A subject that comes while a review deletes what waits for it waits, and is
-// stored; one that has come first keeps its referrer, before it is committed and
-// after.
+// A subject that comes while a review deletes what waits for it waits for the review, and
+// is stored; one that comes before the review has locked its digest keeps its referrer.
+// Fails without that lock: the put doesn't wait, and the referrer that its client has seen
+// goes after all.
 func TestRaceSubjectComes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -275,39 +276,67 @@ func TestRaceSubjectComes(t *testing.T) {
 	watch := b.session(t)
 	subject := numbered(t, 1, config)
 	waits := subjectOf(t, config, oci.Compute(oci.SHA256, subject))
-	for _, stop := range []string{beforeLook, beforeLock, beforeDelete, beforeCommit} {
+	const beforeSubjectLock = "pg_try_advisory_xact_lock_shared"
+	for _, s := range []struct {
+		stops []string
+		kept  bool
+	}{
+		{[]string{beforeLook}, true},
+		{[]string{beforeLock}, true},
+		{[]string{beforeSubjectLock}, true},
+		{[]string{beforeSubjectLock, beforeLook}, false},
+		{[]string{beforeDelete}, false},
+		{[]string{beforeCommit}, false},
+	} {
 		b.put(t, "r", waits)
-		b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		b.dueNow(t)
 		p := b.pausing(t, ofManifests())
-		p.to(t, stop)
-		put := later(func() error { _, err := b.tryPut(context.Background(), "r", subject, "t"); return err })
-		p.blocks(t, watch, 1)
-		if out := p.ended(t); out.Deleted != 1 {
-			t.Errorf("stopped at %s: %+v", stop, out)
+		for _, stop := range s.stops {
+			p.to(t, stop)
 		}
-		if err := soon(t, "put", put); err != nil {
+		put := later(func() error { _, err := b.tryPut(context.Background(), "r", subject, "t"); return err })
+		if !s.kept {
+			p.blocks(t, watch, 1)
+		} else if err := soon(t, "put", put); err != nil {
 			t.Fatal(err)
+		}
+		out := p.ended(t)
+		if s.kept && out.Kept != 1 || !s.kept && out.Deleted != 1 {
+			t.Errorf("stopped at %s: %+v", s.stops, out)
+		}
+		if !s.kept {
+			if err := soon(t, "put", put); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if err := b.DeleteManifest(t.Context(), "r", oci.Compute(oci.SHA256, subject)); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
 
-	referrer := b.put(t, "r", waits)
+// A review doesn't wait for the put of a subject: it puts the referrer off.
+func TestRaceSubjectIsBeingPut(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	subject := numbered(t, 1, config)
 	b.put(t, "r", numbered(t, 2, config), "t")
+	b.forget(t)
+	referrer := b.put(t, "r", subjectOf(t, config, oci.Compute(oci.SHA256, subject)))
 	b.dueNow(t)
-	x := b.session(t)
+	x, watch := b.session(t), b.session(t)
 	x.exec(t, "BEGIN")
-	x.exec(t, "SELECT FROM gc_manifest_review_queue FOR UPDATE")
+	x.exec(t, "SELECT FROM tags FOR UPDATE")
 	put := later(func() error { _, err := b.tryPut(context.Background(), "r", subject, "t"); return err })
-	x.blocks(t, watch, 1) // it is about to put its referrer's row off
+	x.blocks(t, watch, 1) // it is about to move the tag
+	if out := b.pausing(t, ofManifests()).ended(t); out.Locked != 1 || out.Claimed != 1 {
+		t.Errorf("review: %+v; want the referrer put off", out)
+	}
+	b.putOff(t, "gc_manifest_review_queue", 1)
 	x.exec(t, "COMMIT")
 	if err := soon(t, "put", put); err != nil {
 		t.Fatal(err)
-	}
-	if n := b.count(t, `SELECT count(*) FROM gc_manifest_review_queue q JOIN manifests m ON m.id = q.manifest_id
-			WHERE m.digest = $1 AND q.review_after > now() + interval '23 hours'`, referrer.Bytes()); n != 1 {
-		t.Error("the referrer's review wasn't put off")
 	}
 	b.dueNow(t)
 	b.review(t, reviewingManifests)

@@ -176,14 +176,16 @@ func (c *Catalog) Review(ctx context.Context, o ReviewOptions) (Review, error) {
 	return Review{}, fmt.Errorf("looking for %ss to review: %w", o.Kind, err)
 }
 
-// NextReview is how long it is until the next row of a queue is due, at most
-// limit.
+// NextReview is how long it is until the next row of a queue is due, or until there
+// are referrers to be queued (see QueueReferrers), at most limit.
 func (c *Catalog) NextReview(ctx context.Context, kind ReviewKind, limit time.Duration) (time.Duration, error) {
 	var d time.Duration
 	err := c.opt.Background.Pool.QueryRow(ctx, `
-		SELECT GREATEST('0', LEAST($1::interval, COALESCE(
+		SELECT GREATEST('0', LEAST($1::interval,
 			(SELECT review_after - now() FROM `+kind.queue()+`
-			WHERE set_aside_at IS NULL ORDER BY review_after LIMIT 1), $1::interval)))`, limit).Scan(&d)
+			WHERE set_aside_at IS NULL ORDER BY review_after LIMIT 1),
+			(SELECT expand_after - now() FROM gc_subject_review_queue WHERE $2::boolean ORDER BY expand_after LIMIT 1)))`,
+		limit, kind == ReviewOfManifests).Scan(&d)
 	if err != nil {
 		return 0, fmt.Errorf("looking for %ss to review: %w", kind, err)
 	}
@@ -193,12 +195,21 @@ func (c *Catalog) NextReview(ctx context.Context, kind ReviewKind, limit time.Du
 // DueReviews is how many rows of both queues are due.
 func (c *Catalog) DueReviews(ctx context.Context) (n int64, err error) {
 	err = c.opt.Background.Pool.QueryRow(ctx, `
-		SELECT (SELECT count(*) FROM gc_manifest_review_queue WHERE set_aside_at IS NULL AND review_after <= now())
+		SELECT (SELECT count(*) FROM gc_planned_manifest_reviews WHERE set_aside_at IS NULL AND review_after <= now())
 			+ (SELECT count(*) FROM gc_blob_review_queue WHERE set_aside_at IS NULL AND review_after <= now())`).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("counting due reviews: %w", err)
 	}
 	return n, nil
+}
+
+// planned is the table or view of all reviews of the kind, those of the queue and those
+// that are still to be queued.
+func (k ReviewKind) planned() string {
+	if k == ReviewOfBlobs {
+		return k.queue()
+	}
+	return "gc_planned_manifest_reviews"
 }
 
 func (k ReviewKind) queue() string {

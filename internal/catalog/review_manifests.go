@@ -50,6 +50,23 @@ func (k *manifestKeys) join(other manifestKeys) {
 	k.ids = append(k.ids, other.ids...)
 }
 
+// without returns the keys that are not in others.
+func (k *manifestKeys) without(others manifestKeys) (rest manifestKeys) {
+	if others.len() == 0 {
+		return *k
+	}
+	skip := make(map[int64]bool, others.len()) // an identity is of one manifest only
+	for _, id := range others.ids {
+		skip[id] = true
+	}
+	for i, id := range k.ids {
+		if !skip[id] {
+			rest.add(k.namespaces[i], k.repositories[i], id)
+		}
+	}
+	return rest
+}
+
 func (k *manifestKeys) len() int { return len(k.ids) }
 
 func (k *manifestKeys) args(more ...any) []any {
@@ -76,9 +93,17 @@ func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRo
 		return err
 	}
 	kept, free, above := first.candidates()
-	lockedIDs, locked, err := lockCandidates(ctx, tx, free, first.circles)
+	lockedIDs, locked, subjects, err := lockCandidates(ctx, tx, free, first.circles)
 	if err != nil {
 		return err
+	}
+	if !dry {
+		var left manifestKeys
+		if locked, left, err = lockSubjects(ctx, tx, locked, subjects); err != nil {
+			return err
+		}
+		free = free.without(left) // their rows stay as they are, due
+		out.Claimed -= left.len()
 	}
 	second, err := look(ctx, tx, locked)
 	if err != nil {
@@ -86,6 +111,7 @@ func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRo
 	}
 	doomed, keptSince, held := second.settled(lockedIDs)
 	held.join(first.awaited)
+	held.join(first.unqueued)
 	// Before anything is deleted: that makes new rows for what it sets free, which
 	// may be something that was kept just now.
 	for _, settled := range []manifestKeys{kept, keptSince, first.gone} {
@@ -120,6 +146,8 @@ type looked struct {
 	held, free, gone manifestKeys
 	// awaited are listed by an index that came before them and isn't linked yet.
 	awaited manifestKeys
+	// unqueued are referrers of a deleted subject that are still to be queued since.
+	unqueued manifestKeys
 	// suspects are held, not by a tag, and hold something themselves; those of
 	// them that are in a circle are in circles.
 	suspects suspects
@@ -159,6 +187,7 @@ func (l *looked) candidates() (kept, free manifestKeys, above []*circle) {
 // held to be put off.
 func (l *looked) settled(locked map[int64]bool) (doomed, kept, held manifestKeys) {
 	doomed, kept, held = l.free, l.held, l.awaited
+	held.join(l.unqueued)
 	for _, s := range l.suspects.list {
 		c, ok := l.circles[s.id]
 		switch {
@@ -198,6 +227,10 @@ func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l looked, err erro
 				SELECT FROM manifests s
 				WHERE s.top_level_namespace_id = w.namespace AND s.repository_id = w.repository
 					AND s.digest = m.subject_digest OFFSET 0) THEN CASE WHEN `+holdsSomething+` THEN 'refers' ELSE 'held' END
+			WHEN m.subject_digest IS NOT NULL AND EXISTS (
+				SELECT FROM gc_subject_review_queue s
+				WHERE s.subject_digest = m.subject_digest AND s.repository_id = w.repository
+					AND s.top_level_namespace_id = w.namespace AND s.next_id <= w.id OFFSET 0) THEN 'unqueued'
 			ELSE 'free' END
 		FROM `+wantedManifests+`
 		LEFT JOIN LATERAL (
@@ -215,6 +248,8 @@ func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l looked, err erro
 			l.gone.add(s.namespace, s.repository, s.id)
 		case "awaited":
 			l.awaited.add(s.namespace, s.repository, s.id)
+		case "unqueued":
+			l.unqueued.add(s.namespace, s.repository, s.id)
 		case "held":
 			l.held.add(s.namespace, s.repository, s.id)
 		case "free":
@@ -245,8 +280,9 @@ const holdsSomething = `(
 						AND r.subject_digest = m.digest OFFSET 0))`
 
 // lockCandidates locks the manifests that may go, and the holders of those that
-// are in circles. It returns all that it has locked, and which candidates are.
-func lockCandidates(ctx context.Context, tx pgx.Tx, free manifestKeys, found circles) (ids map[int64]bool, locked manifestKeys, err error) {
+// are in circles. It returns all that it has locked, which candidates are, and the keys of
+// the subjects that these have.
+func lockCandidates(ctx context.Context, tx pgx.Tx, free manifestKeys, found circles) (ids map[int64]bool, locked manifestKeys, subjects map[int64]int32, err error) {
 	want := make(map[int64]bool, free.len()) // an identity is of one manifest only
 	for _, id := range free.ids {
 		want[id] = true
@@ -261,9 +297,9 @@ func lockCandidates(ctx context.Context, tx pgx.Tx, free manifestKeys, found cir
 			}
 		}
 	}
-	got, err := lockManifests(ctx, tx, all)
+	got, subjects, err := lockManifests(ctx, tx, all)
 	if err != nil {
-		return nil, locked, err
+		return nil, locked, nil, err
 	}
 	ids = make(map[int64]bool, got.len())
 	for i, id := range got.ids {
@@ -272,30 +308,36 @@ func lockCandidates(ctx context.Context, tx pgx.Tx, free manifestKeys, found cir
 			locked.add(got.namespaces[i], got.repositories[i], id)
 		}
 	}
-	return ids, locked, nil
+	return ids, locked, subjects, nil
 }
 
 // lockManifests locks the manifests that nobody else holds, and returns their
-// keys.
-func lockManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (locked manifestKeys, err error) {
+// keys, and those of their subjects' advisory locks by manifest.
+func lockManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (locked manifestKeys, subjects map[int64]int32, err error) {
 	if keys.len() == 0 {
-		return locked, nil
+		return locked, nil, nil
 	}
 	rows, err := tx.Query(ctx, `
-		SELECT m.* FROM `+wantedManifests+`
+		SELECT m.top_level_namespace_id, m.repository_id, m.id, `+subjectKey("m.repository_id", "m.subject_digest")+`
+		FROM `+wantedManifests+`
 		CROSS JOIN LATERAL (
-			SELECT top_level_namespace_id, repository_id, id FROM manifests
+			SELECT top_level_namespace_id, repository_id, id, subject_digest FROM manifests
 			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND id = w.id
 			FOR UPDATE SKIP LOCKED) m`, keys.args()...)
 	if err != nil {
-		return locked, err
+		return locked, nil, err
 	}
+	subjects = make(map[int64]int32)
 	var namespace, repository, id int64
-	_, err = pgx.ForEachRow(rows, []any{&namespace, &repository, &id}, func() error {
+	var subject *int32
+	_, err = pgx.ForEachRow(rows, []any{&namespace, &repository, &id, &subject}, func() error {
 		locked.add(namespace, repository, id)
+		if subject != nil {
+			subjects[id] = *subject
+		}
 		return nil
 	})
-	return locked, err
+	return locked, subjects, err
 }
 
 // deletedManifest is what is told of a manifest that was deleted.
@@ -356,16 +398,7 @@ func postponeHeld(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (int
 	if all.len() == locked.len() {
 		return 0, nil
 	}
-	skip := make(map[int64]bool, locked.len()) // an identity is of one manifest only
-	for _, id := range locked.ids {
-		skip[id] = true
-	}
-	var rest manifestKeys
-	for i, id := range all.ids {
-		if !skip[id] {
-			rest.add(all.namespaces[i], all.repositories[i], id)
-		}
-	}
+	rest := all.without(locked)
 	gone, there, err := goneManifests(ctx, tx, rest)
 	if err != nil {
 		return 0, err

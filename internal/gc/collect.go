@@ -240,6 +240,12 @@ func (c *collection) dryRun(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		// Referrers that are to be queued are queued also now: that decides nothing.
+		for queued := true; queued; {
+			if queued, err = r.queueReferrers(ctx); err != nil {
+				return err
+			}
+		}
 		o := catalog.ReviewOptions{Kind: kind, DryRun: true}
 		for {
 			o.Limit = r.size

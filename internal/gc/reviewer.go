@@ -95,12 +95,16 @@ func (r *Reviewer) batch(ctx context.Context) (more bool, err error) {
 // changes nothing; it is tried again in halves, down to the one row that fails,
 // which is put off. An error is the database's as a whole.
 func (r *Reviewer) review(ctx context.Context) (_ catalog.Review, more bool, err error) {
+	queued, err := r.queueReferrers(ctx)
+	if err != nil {
+		return catalog.Review{}, false, err
+	}
 	start := time.Now()
 	out, late, err := r.attempt(ctx, catalog.ReviewOptions{Kind: r.opt.Kind, Limit: r.size})
 	if err == nil {
 		r.size = min(2*r.size, r.opt.Batch)
 		if out.Claimed == 0 {
-			return out, false, nil
+			return out, queued, nil
 		}
 		r.opt.Metrics.reviewed(r.opt.Kind, out, time.Since(start))
 		if out.Deleted > 0 {
@@ -131,6 +135,16 @@ func (r *Reviewer) review(ctx context.Context) (_ catalog.Review, more bool, err
 		return out, true, nil
 	}
 	return out, true, r.fail(ctx, failed)
+}
+
+// queueReferrers queues a page of the referrers of a deleted subject, if there is one.
+func (r *Reviewer) queueReferrers(ctx context.Context) (did bool, err error) {
+	if r.opt.Kind != catalog.ReviewOfManifests {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout/2)
+	defer cancel()
+	return r.opt.Catalog.QueueReferrers(ctx, r.opt.Batch)
 }
 
 // attempt gives up, late, at half the timeout: a statement that runs at that

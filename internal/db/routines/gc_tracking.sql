@@ -162,8 +162,135 @@ BEGIN
 END;
 $$;
 
--- A deleted manifest frees its configuration, leaves the queue, and leaves
--- behind the manifests whose subject it was.
+-- gc_queue_referrers queues the referrers of deleted subjects whose ids are from first to
+-- below next (NULL: to the last). Each subject is given by namespace, repository, digest,
+-- both ids and the time of the review.
+CREATE OR REPLACE FUNCTION gc_queue_referrers (namespaces bigint[], repositories bigint[], subjects bytea[], firsts bigint[], nexts bigint[], times timestamptz[])
+    RETURNS void
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+    SELECT m.top_level_namespace_id, m.repository_id, m.id, w.review_after, 'subject_delete'
+    FROM unnest(namespaces, repositories, subjects, firsts, nexts, times) AS w (namespace, repository, subject, first_id, next_id, review_after)
+    CROSS JOIN LATERAL ( -- OFFSET 0: a join may read the whole repository
+        SELECT top_level_namespace_id, repository_id, id FROM manifests
+        WHERE top_level_namespace_id = w.namespace
+            AND repository_id = w.repository
+            AND subject_digest = w.subject
+            AND id >= w.first_id AND id < COALESCE(w.next_id, 9223372036854775807)
+        OFFSET 0) m
+    ORDER BY 1, 2, 3
+    ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
+        review_after = GREATEST(q.review_after, EXCLUDED.review_after),
+        review_count = 0,
+        event = EXCLUDED.event,
+        set_aside_at = NULL;
+END;
+$$;
+
+-- gc_page_of_referrers is where a page of a subject's referrers ends: the lowest id of
+-- those from first on, and of the one behind the page, or NULL. It returns no row where
+-- there is no referrer.
+--
+-- The conditions and the order are such that only the index of subjects serves both. If the
+-- subject were compared by = and only ids ordered, the planner might read the manifests of
+-- all repositories by their primary key. A row that is compared tells an index where to
+-- begin, and not where to end.
+CREATE OR REPLACE FUNCTION gc_page_of_referrers (namespace bigint, repository bigint, subject bytea, first bigint, page integer)
+    RETURNS TABLE (first_id bigint, next_id bigint)
+    LANGUAGE plpgsql STABLE ROWS 1
+    AS $$
+BEGIN
+    SELECT m.id INTO first_id FROM manifests m
+    WHERE m.top_level_namespace_id = namespace AND m.repository_id = repository
+        AND (m.subject_digest, m.id) >= (subject, first) AND m.subject_digest <= subject
+    ORDER BY m.subject_digest, m.id LIMIT 1;
+    IF first_id IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT m.id INTO next_id FROM manifests m
+    WHERE m.top_level_namespace_id = namespace AND m.repository_id = repository
+        AND (m.subject_digest, m.id) >= (subject, first_id) AND m.subject_digest <= subject
+    ORDER BY m.subject_digest, m.id OFFSET page LIMIT 1;
+    RETURN NEXT;
+END;
+$$;
+
+-- gc_queue_more_referrers queues the next page of the referrers of one deleted subject, and
+-- returns false if no page is due. A subject that is there again holds its referrers; its
+-- next deletion queues them from the first on. It locks the subject's row before it looks
+-- for the subject, so that a deletion either is seen, or waits and leaves a new row. A page
+-- that can't have its locks is put off.
+CREATE OR REPLACE FUNCTION gc_queue_more_referrers (page integer)
+    RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$
+DECLARE
+    s gc_subject_review_queue%ROWTYPE;
+    first_id bigint;
+    behind bigint;
+BEGIN
+    SELECT q.* INTO s FROM gc_subject_review_queue q
+    WHERE q.expand_after <= now() ORDER BY q.expand_after LIMIT 1 FOR UPDATE SKIP LOCKED;
+    IF s.subject_digest IS NULL THEN
+        RETURN false;
+    END IF;
+
+    IF EXISTS (SELECT FROM repositories r WHERE r.id = s.repository_id)
+        AND NOT EXISTS (
+            SELECT FROM manifests m
+            WHERE m.top_level_namespace_id = s.top_level_namespace_id AND m.repository_id = s.repository_id
+                AND m.digest = s.subject_digest)
+    THEN
+        SELECT p.first_id, p.next_id INTO first_id, behind
+        FROM gc_page_of_referrers(s.top_level_namespace_id, s.repository_id, s.subject_digest, s.next_id, page) p;
+    END IF;
+    IF first_id IS NOT NULL THEN
+        BEGIN
+            PERFORM gc_queue_referrers(ARRAY[s.top_level_namespace_id], ARRAY[s.repository_id], ARRAY[s.subject_digest],
+                ARRAY[first_id], ARRAY[behind], ARRAY[s.review_after]);
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            UPDATE gc_subject_review_queue q SET expand_after = now() + interval '5 s'
+            WHERE q.subject_digest = s.subject_digest AND q.repository_id = s.repository_id
+                AND q.top_level_namespace_id = s.top_level_namespace_id;
+            RETURN true;
+        END;
+    END IF;
+
+    IF behind IS NULL THEN
+        DELETE FROM gc_subject_review_queue q
+        WHERE q.subject_digest = s.subject_digest AND q.repository_id = s.repository_id
+            AND q.top_level_namespace_id = s.top_level_namespace_id;
+    ELSE
+        UPDATE gc_subject_review_queue q SET next_id = behind, expand_after = now()
+        WHERE q.subject_digest = s.subject_digest AND q.repository_id = s.repository_id
+            AND q.top_level_namespace_id = s.top_level_namespace_id;
+    END IF;
+    RETURN true;
+END;
+$$;
+
+-- gc_planned_manifest_reviews is the queue of manifests together with the referrers that
+-- are still to be queued since their subject was deleted.
+CREATE OR REPLACE VIEW gc_planned_manifest_reviews AS
+SELECT top_level_namespace_id, repository_id, manifest_id, review_after, review_count, created_at, event, set_aside_at, last_error
+FROM gc_manifest_review_queue
+UNION ALL
+SELECT s.top_level_namespace_id, s.repository_id, m.id, s.review_after, 0, s.created_at, 'subject_delete', NULL, NULL
+FROM gc_subject_review_queue s
+CROSS JOIN LATERAL (
+    SELECT id FROM manifests
+    WHERE top_level_namespace_id = s.top_level_namespace_id AND repository_id = s.repository_id
+        AND subject_digest = s.subject_digest AND id >= s.next_id) m
+WHERE NOT EXISTS (
+    SELECT FROM gc_manifest_review_queue q
+    WHERE q.manifest_id = m.id AND q.repository_id = s.repository_id AND q.top_level_namespace_id = s.top_level_namespace_id);
+
+-- A deleted manifest frees its configuration, leaves the queue, and leaves behind the
+-- manifests whose subject it was. A hundred of them are queued at once, fewer if many
+-- manifests are deleted; for the others a row of gc_subject_review_queue is left, which is
+-- written first, in the order in which those who queue them lock.
 --
 -- This and the two below queue no manifest of a repository that is gone: all its
 -- manifests are drained anyway.
@@ -174,6 +301,13 @@ CREATE OR REPLACE FUNCTION gc_track_deleted_manifests ()
 DECLARE
     after_subject_delete timestamptz := gc_review_after('subject_delete');
     after_manifest_delete timestamptz := gc_review_after('manifest_delete');
+    page integer := (SELECT GREATEST(4, LEAST(100, 1000 / GREATEST(1, count(*)))) FROM old_rows);
+    namespaces bigint[];
+    repositories bigint[];
+    subjects bytea[];
+    firsts bigint[];
+    nexts bigint[];
+    times timestamptz[];
 BEGIN
     DELETE FROM gc_manifest_review_queue q
     USING old_rows o
@@ -181,22 +315,33 @@ BEGIN
         AND q.repository_id = o.repository_id
         AND q.manifest_id = o.id;
 
-    INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
-    SELECT m.top_level_namespace_id, m.repository_id, m.id, after_subject_delete, 'subject_delete'
-    FROM (SELECT DISTINCT top_level_namespace_id, repository_id, digest FROM old_rows) o
-    CROSS JOIN LATERAL ( -- OFFSET 0: a join may read the whole repository
-        SELECT top_level_namespace_id, repository_id, id FROM manifests
-        WHERE top_level_namespace_id = o.top_level_namespace_id
-            AND repository_id = o.repository_id
-            AND subject_digest = o.digest
-        OFFSET 0) m
-    WHERE EXISTS (SELECT FROM repositories r WHERE r.id = o.repository_id)
-    ORDER BY 1, 2, 3
-    ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
-        review_after = GREATEST(q.review_after, EXCLUDED.review_after),
-        review_count = 0,
-        event = EXCLUDED.event,
-        set_aside_at = NULL;
+    SELECT array_agg(o.top_level_namespace_id), array_agg(o.repository_id), array_agg(o.digest),
+        array_agg(p.first_id), array_agg(p.next_id), array_agg(after_subject_delete)
+    INTO namespaces, repositories, subjects, firsts, nexts, times
+    FROM (
+        SELECT o.* FROM (SELECT DISTINCT top_level_namespace_id, repository_id, digest FROM old_rows) o
+        WHERE EXISTS (SELECT FROM repositories r WHERE r.id = o.repository_id)
+            AND EXISTS (
+                SELECT FROM manifests m
+                WHERE m.top_level_namespace_id = o.top_level_namespace_id
+                    AND m.repository_id = o.repository_id
+                    AND m.subject_digest = o.digest
+                OFFSET 0)
+        OFFSET 0) o
+    CROSS JOIN LATERAL gc_page_of_referrers(o.top_level_namespace_id, o.repository_id, o.digest, 0, page) p;
+
+    IF subjects IS NOT NULL THEN
+        INSERT INTO gc_subject_review_queue AS s (top_level_namespace_id, repository_id, subject_digest, next_id, review_after)
+        SELECT w.* FROM unnest(namespaces, repositories, subjects, nexts, times) AS w (namespace, repository, subject, next_id, review_after)
+        WHERE w.next_id IS NOT NULL
+        ORDER BY w.subject, w.repository, w.namespace
+        ON CONFLICT (subject_digest, repository_id, top_level_namespace_id) DO UPDATE SET
+            next_id = EXCLUDED.next_id,
+            review_after = GREATEST(s.review_after, EXCLUDED.review_after),
+            created_at = EXCLUDED.created_at,
+            expand_after = EXCLUDED.expand_after;
+        PERFORM gc_queue_referrers(namespaces, repositories, subjects, firsts, nexts, times);
+    END IF;
 
     INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
     SELECT o.digest, after_manifest_delete, 'manifest_delete'

@@ -239,6 +239,15 @@ func (m *machine) lockContent(p *program, man manifest) {
 // lockQueue is batch.lockQueue.
 func (m *machine) lockQueue(p *program, slot int, tags []int) {
 	w := &m.world
+	if !m.wrong(subjectKeyFree) && !m.wrong(tagNoKeyShare) {
+		p.scan("lockQueue: FOR KEY SHARE on the manifest, or the advisory lock of its digest", func(x *exec) result {
+			there, ok := x.find(w.manifest(slot), keyShare)
+			if !ok || !there && !x.lock(w.subjectKey(slot), forUpdate) {
+				return wait
+			}
+			return next
+		})
+	}
 	for _, t := range tags {
 		p.scan(fmt.Sprintf("lockQueue: FOR UPDATE on tag %d", t), func(x *exec) result {
 			if _, ok := x.find(w.tag(t), forUpdate); !ok {
@@ -247,32 +256,16 @@ func (m *machine) lockQueue(p *program, slot int, tags []int) {
 			return next
 		})
 	}
-	waiting := func(x *exec, id int) bool { // for slot as its subject
-		return w.manifests[slotOf(id)].subject == slot && !x.m.wrong(noSubjectTouch)
-	}
-	p.early("lockQueue: gc_manifest_review_queue, those that lose a tag or wait for this subject", func(x *exec) result {
+	p.early("lockQueue: FOR UPDATE on gc_manifest_review_queue, those that lose a tag", func(x *exec) result {
 		return x.rows(func() (ids set) {
-			for s, other := range m.manifests {
-				if g := x.see(w.manifest(s)); g != 0 && other.subject == slot && waiting(x, identity(s, g)) {
-					ids |= one(identity(s, g))
-				}
-			}
 			for _, t := range tags {
-				if id := x.see(w.tag(t)); id != 0 {
+				if id := x.see(w.tag(t)); id != 0 && x.see(w.review(int(id)-1)) != 0 {
 					ids |= one(int(id) - 1)
 				}
 			}
-			ids.each(func(id int) {
-				if x.see(w.review(id)) == 0 {
-					ids &^= one(id)
-				}
-			})
 			return ids
 		}, func(id int) bool {
-			there, ok := x.find(w.review(id), forUpdate)
-			if ok && there && waiting(x, id) {
-				x.write(w.review(id), max(x.newest(w.review(id)), x.after(later)))
-			}
+			_, ok := x.find(w.review(id), forUpdate)
 			return ok
 		})
 	})

@@ -62,7 +62,8 @@
 //
 // # What is not
 //
-// Caches, promises answered from memory, attempts and rows that were set aside,
+// The pages in which the referrers of a deleted subject are queued: all are queued by its
+// deletion. Caches, promises answered from memory, attempts and rows that were set aside,
 // lost blobs, dry runs, the limits of batches. Layers and the gc_blobs_* tables
 // come and go with their manifest's row, by the same statement, and stand for
 // themselves in it. A lock that several wait for goes to any of them. PostgreSQL
@@ -73,9 +74,6 @@
 //
 // # What is open
 //
-// Where a delay is as short as a transaction, a review may look for a referrer's
-// subject just before the subject is committed, and delete the referrer just
-// after: as if the review had been first. Scenarios in which this can be carry
-// lateSubjects. Clients that wait for each other are in the scenarios with
-// mayDeadlock; one of them runs again.
+// Clients that wait for each other are in the scenarios with mayDeadlock; one of them
+// runs again.
 package model

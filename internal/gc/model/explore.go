@@ -17,10 +17,7 @@ type machine struct {
 	// mayDeadlock says that clients may wait for each other in a circle; one of
 	// them runs again then.
 	mayDeadlock bool
-	// lateSubjects says that a referrer may be deleted by a review that began
-	// before its subject came.
-	lateSubjects bool
-	limit        int // states; default 2 million
+	limit       int // states; default 2 million
 }
 
 func (m *machine) wrong(what mutation) bool { return m.mutation == what }

@@ -72,7 +72,7 @@ func TestMutations(t *testing.T) {
 		{claimUnlocked, "a manifest is put again and asked for", delays, "told exists"},
 		{pruneReferrer, "a subject goes while a referrer is put", delays, "told exists"},
 		{subjectNotLocked, "a subject goes while a referrer is put", noDelays, "nothing holds it"},
-		{noSubjectTouch, "a subject arrives", delays, "while its subject lives"},
+		{subjectKeyFree, "a subject arrives", delays, "while its subject lives"},
 		{tagNoKeyShare, "an untagged manifest is tagged", noDelays, "isn't there"},
 		{noForeignKeys, "an index is put of an unreferenced manifest", noDelays, "lost a child"},
 		{noForeignKeys, "a blob is asked for, then used", noDelays, "lost blob a"},

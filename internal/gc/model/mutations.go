@@ -20,7 +20,7 @@ const (
 	claimUnlocked    mutation = "queue rows are claimed without a lock"
 	pruneReferrer    mutation = "a put of a referrer isn't queued while its subject lives"
 	subjectNotLocked mutation = "a put of a referrer doesn't lock its subject"
-	noSubjectTouch   mutation = "a put of a subject leaves its referrers' queue rows alone"
+	subjectKeyFree   mutation = "neither puts nor reviews of referrers lock a subject's digest"
 	tagNoKeyShare    mutation = "a tag is put without KEY SHARE on its manifest"
 	childNoKeyShare  mutation = "an index is put without KEY SHARE on its children"
 	noForeignKeys    mutation = "neither locks nor foreign keys on what a manifest refers to"

@@ -390,6 +390,23 @@ func (m *machine) reviewManifests() *program {
 		x.me.sets[held] = lockSkipping(x, want) & x.me.sets[open]
 		return next
 	})
+	p.add("lockSubjects: pg_try_advisory_xact_lock_shared of the subjects' digests", func(x *exec) result {
+		if x.me.sets[held] == 0 {
+			return skip
+		}
+		x.me.sets[held].each(func(id int) {
+			subject := m.manifests[slotOf(id)].subject
+			if subject < 0 || x.m.wrong(subjectKeyFree) {
+				return
+			}
+			if !x.free(w.subjectKey(subject), keyShare) {
+				x.me.sets[held] &^= one(id)
+				return
+			}
+			x.lock(w.subjectKey(subject), keyShare)
+		})
+		return next
+	})
 	p.add("look: again; drop the rows of what is held since", func(x *exec) result {
 		if x.m.wrong(lockAndLook) || x.me.sets[held] == 0 {
 			return skip
@@ -484,7 +501,7 @@ func (m *machine) reviewManifests() *program {
 			if x.s.toldOf.has(id) {
 				x.breaks("manifest " + w.idName(id) + " is deleted, which a client was told exists")
 			}
-			if !w.subject(id, x.newest) || x.m.lateSubjects {
+			if !w.subject(id, x.newest) {
 				return
 			}
 			if _, circular := w.circle(id, func(row int) uint8 { return x.s.rows[row] }); !circular {

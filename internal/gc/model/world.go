@@ -37,7 +37,7 @@ type world struct {
 	rows                                              int
 	atRepository, atBlob, atLink, atManifest, atChild int
 	atTag, atBlobReview, atReview, atUpload           int
-	atDoomed, atDoomedUpload                          int
+	atDoomed, atDoomedUpload, atSubjectKey            int
 }
 
 func (w *world) layout() {
@@ -54,6 +54,7 @@ func (w *world) layout() {
 	take(&w.atUpload, w.uploads)
 	take(&w.atDoomed, w.keys())
 	take(&w.atDoomedUpload, w.uploads)
+	take(&w.atSubjectKey, len(w.manifests))
 	w.rows = next
 	if next > maxRows || len(w.manifests) > maxSlots || w.keys() > maxKeys ||
 		len(w.manifests)*generations > 32 || w.repositories*w.blobs > 32 {
@@ -74,6 +75,9 @@ func (w *world) review(id int) int      { return w.atReview + id }      // gc_ma
 func (w *world) upload(u int) int       { return w.atUpload + u }       // value: attempt + 1
 func (w *world) doomed(k int) int       { return w.atDoomed + k }       // gc_doomed_objects
 func (w *world) doomedUpload(u int) int { return w.atDoomedUpload + u } // the same, of_upload
+
+// subjectKey is the advisory lock of a manifest's digest. It has no row.
+func (w *world) subjectKey(m int) int { return w.atSubjectKey + m }
 
 func (w *world) linkOf(r, b int) int { return r*w.blobs + b }
 
@@ -98,6 +102,7 @@ func (w *world) rowName(row int) string {
 		{w.atUpload, w.uploads, func(i int) string { return fmt.Sprintf("upload %d", i) }},
 		{w.atDoomed, w.keys(), func(i int) string { return fmt.Sprintf("doomed object %d", i) }},
 		{w.atDoomedUpload, w.uploads, func(i int) string { return fmt.Sprintf("doomed upload %d", i) }},
+		{w.atSubjectKey, len(w.manifests), func(i int) string { return "the digest of " + w.manifests[i].name }},
 	} {
 		if row >= part.at && row < part.at+part.n {
 			return part.name(row - part.at)

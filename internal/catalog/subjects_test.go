@@ -1,0 +1,448 @@
+package catalog_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// referrersVariable sets how many referrers the subject of TestSubjectOfManyReferrers
+// has. Default 5,000.
+const referrersVariable = "PURSER_TEST_REFERRERS"
+
+// refer gives a manifest n more referrers, in repository r, that no event has queued.
+func (b bundle) refer(t *testing.T, subject oci.Digest, n int) {
+	t.Helper()
+	tx, err := b.db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it is committed
+	if _, err := tx.Exec(t.Context(), "SET LOCAL session_replication_role = replica"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `
+		INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, subject_digest, payload, total_size)
+		SELECT r.top_level_namespace_id, r.id, '\x01'::bytea || sha256((random() || 'referrer' || i)::bytea), $3, $1, '{}', 1
+		FROM repositories r, generate_series(1, $2::int) i WHERE r.path = 'r' ORDER BY i`,
+		subject.Bytes(), n, oci.MediaTypeImageManifest); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// queueReferrers queues referrers in pages until none is left, and returns how many
+// pages there were.
+func (b bundle) queueReferrers(t *testing.T, page int) (pages int) {
+	t.Helper()
+	for {
+		did, err := b.QueueReferrers(t.Context(), page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !did {
+			return pages
+		}
+		pages++
+	}
+}
+
+// pages is how many pages of manifests and of queues were read by sessions that have
+// ended.
+func pages(t *testing.T, conn *pgx.Conn) (n int) {
+	t.Helper()
+	if err := conn.QueryRow(t.Context(), `
+		SELECT sum(heap_blks_read + heap_blks_hit + COALESCE(idx_blks_read + idx_blks_hit, 0))::int
+		FROM pg_statio_user_tables WHERE relname ~ '^(manifests|gc_)'`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestSubjectOfManyReferrers: what a put and a deletion of a subject read and write
+// doesn't depend on the number of its referrers, and meanwhile every answer counts those
+// that are still to be queued. Fails where either reads all of them.
+func TestSubjectOfManyReferrers(t *testing.T) {
+	t.Parallel()
+	n := 5000
+	if text := os.Getenv(referrersVariable); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dsn := dbtest.DSN(t)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // the database goes anyway
+	var subject oci.Digest
+	var payload []byte
+	// step runs in sessions of its own, whose ends count what they have read.
+	step := func(what string, most int, do func(b bundle)) {
+		alone(t, conn)
+		before := pages(t, conn)
+		t.Run(what, func(t *testing.T) { do(replica(t, dsn)) })
+		alone(t, conn)
+		read := pages(t, conn) - before
+		t.Logf("%s read %d pages", what, read)
+		if most > 0 && read > most {
+			t.Errorf("%s read %d pages, want at most %d", what, read, most)
+		}
+	}
+	step("filling", 0, func(b bundle) {
+		config := b.push(t, "r", "config")
+		payload = image(t, config, nil, nil)
+		subject = oci.Compute(oci.SHA256, payload)
+		b.delays(t, "subject_delete")
+		b.refer(t, subject, n)
+		b.refer(t, oci.Compute(oci.SHA256, []byte("another")), 50)
+		b.exec(t, "VACUUM (ANALYZE) manifests")
+	})
+	put := func(b bundle) {
+		if _, err := b.tryPut(t.Context(), "r", payload, "t"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	step("a put of the subject", 300, put)
+	step("another put of the subject", 300, put)
+	step("a deletion of the subject", 2500, func(b bundle) {
+		if err := b.DeleteManifest(t.Context(), "r", subject); err != nil {
+			t.Fatal(err)
+		}
+		if rows := b.rows(t, "gc_manifest_review_queue"); rows != 100 {
+			t.Errorf("the deletion queued %d referrers, want 100", rows)
+		}
+	})
+	// The index has the one referrer of this manifest before the many of the other.
+	step("a deletion of another subject", 900, func(b bundle) {
+		config := oci.Compute(oci.SHA256, []byte("config"))
+		for i := 0; ; i++ {
+			other := numbered(t, i, config)
+			d := oci.Compute(oci.SHA256, other)
+			if bytes.Compare(d.Bytes(), subject.Bytes()) > 0 {
+				continue
+			}
+			b.push(t, "r", "config")
+			b.put(t, "r", other, "t")
+			b.refer(t, d, 1)
+			if err := b.DeleteManifest(t.Context(), "r", d); err != nil {
+				t.Fatal(err)
+			}
+			b.exec(t, "DELETE FROM manifests WHERE subject_digest = $1", d.Bytes())
+			break
+		}
+	})
+	b := replica(t, dsn)
+	var last []byte
+	if err := conn.QueryRow(t.Context(), "SELECT digest FROM manifests WHERE subject_digest = $1 ORDER BY id DESC LIMIT 1", subject.Bytes()).Scan(&last); err != nil {
+		t.Fatal(err)
+	}
+	digest, err := oci.DigestFromBytes(last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := func(when string) {
+		t.Helper()
+		s, err := b.GCStatus(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		backlog, err := b.GCBacklog(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range []catalog.QueueStatus{s.Manifests, backlog.Manifests} {
+			if q.Due.Rows != 0 || q.Waiting.Exact && q.Waiting.Rows != int64(n) || q.NextDue == nil || time.Until(*q.NextDue) < 23*time.Hour {
+				t.Errorf("%s: %+v; want %d waiting for a day", when, q, n)
+			}
+		}
+		e, err := b.ExplainManifest(t.Context(), "r", digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Fate != catalog.FateWaiting || e.Review == nil || e.Review.Event != "subject_delete" || time.Until(e.Review.ReviewAfter) < 23*time.Hour {
+			t.Errorf("%s: the last referrer is explained by %s, %+v", when, e.Fate, e.Review)
+		}
+	}
+	told("before pages were queued")
+	if next, err := b.NextReview(t.Context(), reviewingManifests, time.Minute); err != nil || next != 0 {
+		t.Errorf("the next review is in %v, %v; want now, since there are referrers to be queued", next, err)
+	}
+	if got, want := b.queueReferrers(t, 500), (n-100+499)/500; got != want {
+		t.Errorf("%d pages, want %d", got, want)
+	}
+	b.empty(t, "gc_subject_review_queue")
+	if rows := b.rows(t, "gc_manifest_review_queue"); rows != n {
+		t.Errorf("%d referrers are queued, want %d", rows, n)
+	}
+	told("after pages were queued")
+}
+
+// manyReferrers is a repository r with a deleted subject, 250 referrers of which 100 are
+// queued.
+func manyReferrers(t *testing.T) (b bundle, subject []byte, digest oci.Digest) {
+	t.Helper()
+	b = setup(t)
+	b.delays(t)
+	config := b.push(t, "r", "config")
+	subject = image(t, config, nil, nil)
+	digest = b.put(t, "r", subject, "t")
+	b.refer(t, digest, 250)
+	b.forget(t)
+	if err := b.DeleteManifest(t.Context(), "r", digest); err != nil {
+		t.Fatal(err)
+	}
+	return b, subject, digest
+}
+
+// left checks how many referrers are queued, and from the how manieth on the others are to be.
+func (b bundle) left(t *testing.T, queued int, pending bool) {
+	t.Helper()
+	if n := b.rows(t, "gc_manifest_review_queue"); n != queued {
+		t.Errorf("%d referrers are queued, want %d", n, queued)
+	}
+	if n := b.rows(t, "gc_subject_review_queue"); (n == 1) != pending {
+		t.Errorf("%d subjects have referrers to be queued", n)
+	}
+}
+
+// A worker that is killed in the middle of a page leaves what was there.
+func TestReferrersPageIsCutOff(t *testing.T) {
+	t.Parallel()
+	b, _, _ := manyReferrers(t)
+	x := b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT gc_queue_more_referrers(100)")
+	if did, err := b.QueueReferrers(t.Context(), 100); did || err != nil {
+		t.Errorf("another worker: %v, %v; want it to find nothing", did, err)
+	}
+	b.exec(t, "SELECT pg_terminate_backend($1)", int32(x.pid))
+	eventually(t, "the worker is gone", func() bool {
+		return b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1", int32(x.pid)) == 0
+	})
+	b.left(t, 100, true)
+	if n := b.queueReferrers(t, 100); n != 2 {
+		t.Errorf("%d pages, want 2", n)
+	}
+	b.left(t, 250, false)
+	if m, _ := b.reviewAll(t); m != 250 {
+		t.Errorf("%d manifests were deleted, want 250", m)
+	}
+}
+
+// A subject that is put again keeps its referrers; its next deletion begins with the first
+// of them, before the worker has seen the subject and after, and while it is at work.
+func TestReferrersOfSubjectPutAgain(t *testing.T) {
+	t.Parallel()
+	for _, seen := range []string{"not", "before", "meanwhile"} {
+		t.Run(seen, func(t *testing.T) {
+			t.Parallel()
+			b, subject, digest := manyReferrers(t)
+			if did, err := b.QueueReferrers(t.Context(), 50); !did || err != nil {
+				t.Fatal(did, err)
+			}
+			b.put(t, "r", subject, "t")
+			b.left(t, 150, true)
+			if m, _ := b.reviewAll(t); m != 0 {
+				t.Fatalf("%d manifests were deleted whose subject lives", m)
+			}
+			b.left(t, 0, true)
+			x, watch := b.session(t), b.session(t)
+			switch seen {
+			case "before":
+				b.queueReferrers(t, 50)
+				b.left(t, 0, false)
+			case "meanwhile":
+				x.exec(t, "BEGIN")
+				x.exec(t, "SELECT gc_queue_more_referrers(50)") // drops the row
+			}
+			deleted := later(func() error { return b.DeleteManifest(context.Background(), "r", digest) })
+			if seen == "meanwhile" {
+				x.blocks(t, watch, 1)
+				x.exec(t, "COMMIT")
+			}
+			if err := soon(t, "deletion", deleted); err != nil {
+				t.Fatal(err)
+			}
+			b.left(t, 100, true)
+			b.queueReferrers(t, 50)
+			b.left(t, 250, false)
+			if m, _ := b.reviewAll(t); m != 250 {
+				t.Errorf("%d manifests were deleted, want 250", m)
+			}
+		})
+	}
+}
+
+// A referrer with a row of its own, which is due, isn't deleted before its subject's
+// deletion has queued it, since that may give it a delay.
+func TestReferrerIsReviewedBeforeItIsQueued(t *testing.T) {
+	t.Parallel()
+	b, _, _ := manyReferrers(t)
+	b.exec(t, "UPDATE gc_subject_review_queue SET review_after = now() + interval '1 day'")
+	b.forget(t)
+	b.exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+		SELECT top_level_namespace_id, repository_id, id, now(), 'tag_delete' FROM manifests ORDER BY id DESC LIMIT 1`)
+	if out := b.review(t, reviewingManifests); out.Claimed != 1 || out.Locked != 1 {
+		t.Errorf("review: %+v; want the referrer put off", out)
+	}
+	b.putOff(t, "gc_manifest_review_queue", 1)
+	b.queueReferrers(t, 500)
+	if n := b.count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 150 {
+		t.Errorf("%d referrers wait for a day, want 150", n)
+	}
+}
+
+// A page waits for nobody who holds a row of the queue: it is put off.
+func TestReferrersPageGivesWay(t *testing.T) {
+	t.Parallel()
+	b, _, _ := manyReferrers(t)
+	b.exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, event)
+		SELECT top_level_namespace_id, repository_id, id, 'test' FROM manifests ORDER BY id DESC LIMIT 1`)
+	x := b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT FROM gc_manifest_review_queue WHERE event = 'test' FOR UPDATE")
+	p := b.pausingAt(t, func(ctx context.Context, c *catalog.Catalog) (out catalog.Review, err error) {
+		_, err = c.QueueReferrers(ctx, 500)
+		return out, err
+	})
+	p.ended(t)
+	b.left(t, 101, true)
+	if next, err := b.NextReview(t.Context(), reviewingManifests, time.Minute); err != nil || next > 0 { // those that are queued
+		t.Error(next, err)
+	}
+	if n := b.count(t, `SELECT count(*) FROM gc_subject_review_queue
+			WHERE expand_after > now() + interval '1 s' AND expand_after <= now() + interval '5 s'`); n != 1 {
+		t.Error("the page wasn't put off by 5 s")
+	}
+	x.exec(t, "COMMIT")
+	b.exec(t, "UPDATE gc_subject_review_queue SET expand_after = now()")
+	b.queueReferrers(t, 500)
+	b.left(t, 250, false)
+}
+
+// What is left of a repository that was deleted isn't queued.
+func TestReferrersOfDeletedRepository(t *testing.T) {
+	t.Parallel()
+	b, _, _ := manyReferrers(t)
+	b.exec(t, "DELETE FROM repositories")
+	b.queueReferrers(t, 50)
+	b.left(t, 100, false)
+}
+
+// Reviews lock no more subjects than PostgreSQL has room for: what is left is due.
+func TestReviewOfManySubjects(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.delays(t)
+	b.push(t, "r", "config")
+	for i := range 250 {
+		b.refer(t, oci.Compute(oci.SHA256, fmt.Append(nil, "subject", i)), 2)
+	}
+	b.exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+		SELECT top_level_namespace_id, repository_id, id, now(), 'test' FROM manifests`)
+	if out := b.review(t, reviewingManifests); out.Claimed != 400 || out.Deleted != 400 {
+		t.Errorf("first review: %+v; want 400 of 500 claimed and deleted", out)
+	}
+	if out := b.review(t, reviewingManifests); out.Claimed != 100 || out.Deleted != 100 {
+		t.Errorf("second review: %+v; want the other 100 claimed and deleted", out)
+	}
+	b.empty(t, "manifests", "gc_manifest_review_queue")
+}
+
+// TestConcurrentSubjects puts and deletes a subject while reviewers that linger delete its
+// referrers. What is there when the put has returned stays until the subject is deleted,
+// and goes afterwards. Fails if reviews don't lock subjects, or puts don't.
+func TestConcurrentSubjects(t *testing.T) {
+	t.Parallel()
+	s := newStorm(t, dbtest.DSN(t))
+	b := s.a
+	b.delays(t)
+	config := b.push(t, "r", "config")
+	ctx, stop := context.WithCancel(t.Context())
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer stop()
+	for i := range 3 {
+		rng := rand.New(rand.NewPCG(rand.Uint64(), uint64(i)))
+		usual, hasty := s.reviewer(t, "200ms", "0"), s.reviewer(t, "200ms", "6ms")
+		workers.Go(func() {
+			if err := s.review(ctx, reviewingManifests, usual, hasty, rng); err != nil {
+				t.Error(err)
+			}
+		})
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				did, err := usual.QueueReferrers(ctx, 1+rand.IntN(40))
+				if err != nil && ctx.Err() == nil {
+					t.Error(err)
+				}
+				if !did {
+					time.Sleep(time.Millisecond)
+				}
+			}
+		})
+	}
+	const existing = "SELECT COALESCE(array_agg(id), '{}') FROM manifests WHERE subject_digest = $1"
+	drained := func(what string) {
+		eventually(t, what, func() bool {
+			b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now(), set_aside_at = NULL WHERE review_after > now() OR set_aside_at IS NOT NULL")
+			return b.rows(t, "gc_manifest_review_queue")+b.rows(t, "gc_subject_review_queue") == 0
+		})
+	}
+	saved := 0
+	for i := range 15 {
+		subject := numbered(t, i, config)
+		d := oci.Compute(oci.SHA256, subject)
+		b.refer(t, d, 130)
+		b.exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+			SELECT top_level_namespace_id, repository_id, id, now(), 'test' FROM manifests WHERE subject_digest = $1
+			ON CONFLICT DO NOTHING`, d.Bytes())
+		time.Sleep(rand.N(40 * time.Millisecond)) // reviews are somewhere
+		s.b.put(t, "r", subject, "t")
+		var there, still []int64
+		if err := b.db.Pool.QueryRow(t.Context(), existing, d.Bytes()).Scan(&there); err != nil {
+			t.Fatal(err)
+		}
+		drained("all referrers of a subject that lives are reviewed")
+		if err := b.db.Pool.QueryRow(t.Context(), existing, d.Bytes()).Scan(&still); err != nil {
+			t.Fatal(err)
+		}
+		if len(still) != len(there) {
+			t.Fatalf("round %d: %d referrers were there when the put had returned, %d of them since deleted", i, len(there), len(there)-len(still))
+		}
+		saved += len(there)
+		b.refer(t, d, 120)
+		if err := s.b.DeleteManifest(t.Context(), "r", d); err != nil {
+			t.Fatal(err)
+		}
+		if rand.IntN(2) == 0 { // and comes again while its referrers are being queued
+			time.Sleep(rand.N(20 * time.Millisecond))
+			s.b.put(t, "r", subject, "t")
+			if err := s.b.DeleteManifest(t.Context(), "r", d); err != nil {
+				t.Fatal(err)
+			}
+		}
+		drained("all referrers of a deleted subject are reviewed")
+		if n := b.count(t, "SELECT count(*) FROM manifests WHERE subject_digest = $1", d.Bytes()); n != 0 {
+			t.Fatalf("round %d: %d referrers are left behind", i, n)
+		}
+	}
+	t.Logf("%d referrers were there when their subject came", saved)
+}

@@ -1,0 +1,51 @@
+package gc_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/gc"
+)
+
+// The referrers of a deleted subject that are still to be queued are found by a dry run,
+// and are deleted by a run on demand and by a reviewer that sleeps.
+func TestReferrersOfADeletedSubject(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"run", "reviewer"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			if err := b.catalog.SetReviewDelays(t.Context(), 0, nil); err != nil {
+				t.Fatal(err)
+			}
+			b.untagged(301)
+			b.exec("UPDATE manifests SET subject_digest = (SELECT digest FROM manifests ORDER BY id LIMIT 1) WHERE id > (SELECT min(id) FROM manifests)")
+			b.exec("DELETE FROM gc_manifest_review_queue")
+			start := func() {}
+			if how == "reviewer" {
+				r := b.reviewer(catalog.ReviewOfManifests, func(o *gc.ReviewerOptions) { o.Batch, o.Idle = 50, time.Second })
+				start = func() { b.start(r.Run) }
+			}
+			b.exec("DELETE FROM manifests WHERE id = (SELECT min(id) FROM manifests)")
+			if n := b.count("SELECT count(*) FROM gc_manifest_review_queue"); n != 100 {
+				t.Errorf("the deletion queued %d referrers, want 100", n)
+			}
+			start()
+			if how == "run" {
+				o := gc.CollectOptions{Catalog: b.catalog, Store: b.store, DryRun: true, Batch: 50, Log: slog.New(slog.DiscardHandler)}
+				if p, err := gc.Collect(t.Context(), o); err != nil || p.ManifestsDeleted != 300 {
+					t.Errorf("a dry run found %d manifests, %v; want 300", p.ManifestsDeleted, err)
+				}
+				o.DryRun = false
+				if p, err := gc.Collect(t.Context(), o); err != nil || p.ManifestsDeleted != 300 {
+					t.Errorf("a run deleted %d manifests, %v; want 300", p.ManifestsDeleted, err)
+				}
+			}
+			b.eventually("all referrers are deleted", func() bool {
+				return b.count("SELECT (SELECT count(*) FROM manifests) + (SELECT count(*) FROM gc_subject_review_queue)") == 0
+			})
+		})
+	}
+}
