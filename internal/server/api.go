@@ -77,6 +77,7 @@ func newAPI(s *Server) *api {
 	a.addRepository()
 	a.addVisibility()
 	a.addStars()
+	a.addUser()
 	a.addTagList()
 	a.addTag()
 	a.addManifest()

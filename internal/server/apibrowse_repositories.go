@@ -84,38 +84,45 @@ func (in *repositoryListInput) query() (q catalog.RepositoryQuery, err error) {
 	return q, err
 }
 
-func (a *api) addRepositoryList() {
-	type repositoryList struct {
-		Repositories []listedRepository `json:"repositories" nullable:"false"`
-		NextPage     string             `json:"next_page,omitempty" doc:"Where the next page begins; not there on the last"`
+type repositoryList struct {
+	Repositories []listedRepository `json:"repositories" nullable:"false"`
+	NextPage     string             `json:"next_page,omitempty" doc:"Where the next page begins; not there on the last"`
+}
+
+// repositories is a page of repositories.
+func (a *api) repositories(ctx context.Context, in *repositoryListInput) (out repositoryList, err error) {
+	q, err := in.query()
+	if err != nil {
+		return out, err
 	}
+	found, next, err := a.server.catalog.BrowseRepositories(ctx, q)
+	if err != nil {
+		return out, err
+	}
+	out.Repositories = make([]listedRepository, 0, len(found))
+	for _, r := range found {
+		item := listedRepository{QuayRepository: quayRepositoryOf(r.Path, r.CreatedAt, r.PushedAt, r.Visibility, r.Starred), Tags: r.Tags}
+		if in.LastModified && r.PushedAt != nil {
+			seconds := r.PushedAt.Unix()
+			item.LastModified = &seconds
+		}
+		out.Repositories = append(out.Repositories, item)
+	}
+	if next != nil {
+		out.NextPage = cursor("repository "+in.Sort, next)
+	}
+	return out, nil
+}
+
+func (a *api) addRepositoryList() {
 	type output struct{ Body repositoryList }
 	add(a, AccessCatalog, huma.Operation{
 		OperationID: "listRepos", Method: http.MethodGet, Path: "/repository", Tags: []string{"repository"},
 		Summary: "List repositories", Errors: []int{http.StatusNotFound},
 		Description: "Those of a namespace, or all. Tags are counted up to 1000 each; exact says whether that is all.",
 	}, func(ctx context.Context, in *repositoryListInput) (*output, error) {
-		q, err := in.query()
-		if err != nil {
-			return nil, err
-		}
-		found, next, err := a.server.catalog.BrowseRepositories(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		out := repositoryList{Repositories: make([]listedRepository, 0, len(found))}
-		for _, r := range found {
-			item := listedRepository{QuayRepository: quayRepositoryOf(r.Path, r.CreatedAt, r.PushedAt, r.Visibility, r.Starred), Tags: r.Tags}
-			if in.LastModified && r.PushedAt != nil {
-				seconds := r.PushedAt.Unix()
-				item.LastModified = &seconds
-			}
-			out.Repositories = append(out.Repositories, item)
-		}
-		if next != nil {
-			out.NextPage = cursor("repository "+in.Sort, next)
-		}
-		return &output{out}, nil
+		out, err := a.repositories(ctx, in)
+		return &output{out}, err
 	})
 }
 

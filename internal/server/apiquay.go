@@ -74,6 +74,31 @@ func (a *api) addVisibility() {
 	})
 }
 
+// quayUser is what Quay tells of who asks.
+type quayUser struct {
+	Anonymous          bool       `json:"anonymous" doc:"Whether nobody is logged in: true as long as there are no accounts"`
+	Username           string     `json:"username" doc:"Whose namespace the routes below /user are of" example:"library"`
+	Verified           bool       `json:"verified" doc:"Always true"`
+	CanCreateRepo      bool       `json:"can_create_repo" doc:"Always true"`
+	PreferredNamespace bool       `json:"preferred_namespace" doc:"Always true"`
+	Organizations      []struct{} `json:"organizations" nullable:"false" doc:"None: namespaces belong to nobody. GET /organization lists them"`
+	Logins             []struct{} `json:"logins" nullable:"false" doc:"None"`
+}
+
+// addUser adds Quay's route to who asks. Its clients look whether they are logged in.
+func (a *api) addUser() {
+	type output struct{ Body quayUser }
+	add(a, AccessAny, huma.Operation{
+		OperationID: "getLoggedInUser", Method: http.MethodGet, Path: "/user", Tags: []string{"system"},
+		Summary: "Say who asks", Description: "Nobody is logged in as long as there are no accounts. Who isn't has the namespace " + userNamespace + ".",
+	}, func(context.Context, *struct{}) (*output, error) {
+		return &output{quayUser{
+			Anonymous: true, Username: userNamespace, Verified: true, CanCreateRepo: true, PreferredNamespace: true,
+			Organizations: []struct{}{}, Logins: []struct{}{},
+		}}, nil
+	})
+}
+
 // newStar is the body of a request to give a repository a star.
 type newStar struct {
 	_          struct{} `additionalProperties:"true"`
@@ -97,6 +122,21 @@ func (a *api) addStars() {
 	}, func(ctx context.Context, in *createInput) (*createOutput, error) {
 		path := strings.TrimSuffix(in.Body.Namespace+"/"+in.Body.Repository, "/")
 		return &createOutput{star{in.Body.Namespace, in.Body.Repository}}, a.server.catalog.SetStar(ctx, path, true)
+	})
+	type listInput struct {
+		Limit    int    `query:"limit" minimum:"1" default:"50" doc:"How many on a page at most. More than 100 counts as 100"`
+		NextPage string `query:"next_page" doc:"Where to go on: next_page of the answer before"`
+		Page     int    `query:"page" minimum:"1" default:"1" doc:"Quay's clients send it; next_page is what counts"`
+	}
+	type listOutput struct{ Body repositoryList }
+	add(a, AccessCatalog, huma.Operation{
+		OperationID: "listStarredRepos", Method: http.MethodGet, Path: "/user/starred", Tags: []string{"repository"},
+		Summary: "List the repositories that have a star", Description: "The same as GET /repository?starred=true.",
+	}, func(ctx context.Context, in *listInput) (*listOutput, error) {
+		all := repositoryListInput{Sort: "name", Limit: in.Limit, Starred: true}
+		all.NextPage = in.NextPage
+		out, err := a.repositories(ctx, &all)
+		return &listOutput{out}, err
 	})
 	type input struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`

@@ -2,7 +2,9 @@ package server_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/purser-registry/purser/internal/audit"
@@ -95,6 +97,15 @@ func TestQuayVisibility(t *testing.T) {
 	if stars := names("starred=true"); !slices.Equal(stars, []string{"acme/a", "acme/b"}) {
 		t.Errorf("stars %q", stars)
 	}
+	var first, starred struct {
+		Repositories []struct{ Repository string }
+		NextPage     string `json:"next_page"`
+	}
+	r.manage(t, "GET", "/user/starred?limit=1", "").into(t, 200, &first)
+	r.manage(t, "GET", "/user/starred?limit=1&next_page="+first.NextPage, "").into(t, 200, &starred)
+	if len(first.Repositories) != 1 || first.Repositories[0].Repository != "acme/a" || len(starred.Repositories) != 1 || starred.Repositories[0].Repository != "acme/b" {
+		t.Errorf("stars %+v, then %+v", first, starred)
+	}
 	r.manage(t, "DELETE", "/user/starred/acme/a", "").wantStatus(t, 204)
 	if stars := names("starred=true"); !slices.Equal(stars, []string{"acme/b"}) {
 		t.Errorf("stars %q", stars)
@@ -126,4 +137,71 @@ func TestQuayUserRoutes(t *testing.T) {
 	if len(logs.Logs) < 4 || logs.Logs[0].Kind != "delete_namespace_autoprune_policy" {
 		t.Errorf("%+v", logs)
 	}
+}
+
+// TestQuayUser: who asks is nobody, and hears so with and without Quay's slash.
+func TestQuayUser(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	for _, path := range []string{"/user", "/user/"} {
+		var who struct {
+			Anonymous     bool
+			Username      string
+			Organizations []struct{}
+		}
+		r.manage(t, "GET", path, "").into(t, 200, &who)
+		if !who.Anonymous || who.Username != "library" || who.Organizations == nil {
+			t.Errorf("%s: %+v", path, who)
+		}
+	}
+}
+
+// TestQuayAggregateLogs: entries are counted by day and kind, of what the path names.
+func TestQuayAggregateLogs(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	for i, path := range []string{"library/app", "library/app", "library/other", "acme/app"} {
+		r.put(t, path, fmt.Sprint("v", i), r.simple(t, path, i, nil))
+	}
+	if _, err := r.db.Pool.Exec(t.Context(), "UPDATE auditlog SET time = '2024-02-03 23:30:00+00' WHERE tag = 'v1'"); err != nil {
+		t.Fatal(err)
+	}
+	count := func(path string) map[string]int {
+		var out struct {
+			Aggregated []struct {
+				Kind, Datetime string
+				Count          int
+			}
+		}
+		r.manage(t, "GET", path, "").into(t, 200, &out)
+		if out.Aggregated == nil {
+			t.Errorf("%s: no list", path)
+		}
+		got := map[string]int{}
+		for _, a := range out.Aggregated {
+			if !strings.HasSuffix(a.Datetime, " 00:00:00 -0000") {
+				t.Errorf("%s: %+v", path, a)
+			}
+			got[a.Kind] += a.Count
+			if strings.HasPrefix(a.Datetime, "Sat, 03 Feb 2024") {
+				got["then"] += a.Count
+			}
+		}
+		return got
+	}
+	for path, want := range map[string]map[string]int{
+		"/repository/library/app/aggregatelogs":                                         {"push_repo": 1, "create_repo": 1},
+		"/repository/library/app/aggregatelogs?starttime=02/03/2024&endtime=02/03/2024": {"push_repo": 1, "then": 1},
+		"/repository/library/app/aggregatelogs?starttime=02/04/2024&endtime=02/05/2024": {},
+		"/repository/library/app/aggregatelogs?from=2024-01-01&kind=push_repo":          {"push_repo": 2, "then": 1},
+		"/organization/library/aggregatelogs":                                           {"push_repo": 2, "create_repo": 2, "org_create": 1},
+		"/user/aggregatelogs":                                                           {"push_repo": 2, "create_repo": 2, "org_create": 1},
+		"/superuser/aggregatelogs?kind=push_repo,create_repo":                           {"push_repo": 3, "create_repo": 3},
+		"/organization/nothing/aggregatelogs":                                           {},
+	} {
+		if got := count(path); !maps.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", path, got, want)
+		}
+	}
+	r.manage(t, "GET", "/user/aggregatelogs?starttime=2024", "").refused(t, 400, "invalid_request", "starttime")
 }
