@@ -20,8 +20,8 @@
 // which says how many they are: Entry.Pulls. An entry takes pulls until the batch that
 // writes it is made; from then on it never changes, so a repeated attempt writes the same.
 // Whoever counts entries of pulls adds up these numbers. An entry of pulls by digest has
-// the time of each, since that tells which of them belong to HEADs: as many are joined
-// as if each had its own entry.
+// the time and the connection of each, since these tell which of them belong to HEADs: as
+// many are joined as if each had its own entry.
 //
 // A full buffer takes pulls that can be joined with a waiting one, however long ago that
 // was. Others wait for room (Recorder.Wait), as long as batches are written, a second at
@@ -111,7 +111,7 @@ type Entry struct {
 	// Port is the client's, of the connection that a pull came by. It is 0 in what is
 	// listed.
 	Port int `json:"-"`
-	// later has the times behind the first, of several pulls by digest or HEADs: see Times.
+	// later has the requests behind the first, of several pulls by digest or HEADs: see Requests.
 	later []byte
 }
 

@@ -15,12 +15,11 @@ const (
 	// MaxSpan bounds the time between the first and the last of the requests whose times an
 	// entry has, also while the buffer is full.
 	MaxSpan = time.Minute
-	// maxTimes is of how many requests an entry has the times.
-	maxTimes = 1000
+	// maxRequests is of how many requests an entry has the times.
+	maxRequests = 1000
 )
 
-// joinKey is what requests have in common that are one entry. Requests whose times are
-// kept are of one connection too, since it tells which HEAD a pull belongs to.
+// joinKey is what requests have in common that are one entry.
 type joinKey struct {
 	kind                              Kind
 	actor, address, agent, repository string
@@ -29,7 +28,13 @@ type joinKey struct {
 	digest                            oci.Digest
 	countedBy                         string
 	redisSeq                          int64
-	port                              int
+}
+
+// Request is one of those that an entry is of: when it came, and by which of the client's
+// ports, which tell together to which HEAD a pull by digest belongs.
+type Request struct {
+	Time time.Time
+	Port int
 }
 
 // waiting is an entry that waits to be written, for one request or several.
@@ -37,10 +42,10 @@ type waiting struct {
 	Entry         // its time and its request are the last one's
 	key   joinKey // zero: it takes no more
 	first time.Time
-	times []time.Time // of all requests, where they matter
+	all   []Request // where each of them matters, and there are several
 }
 
-// timed says whether an entry keeps the time of each of its requests: a HEAD of a tag, and
+// timed says whether an entry keeps the time and port of each of its requests: a HEAD of a tag, and
 // a pull by digest, which may belong to one.
 func (e *Entry) timed() bool { return e.Kind == headOfTag || e.Kind == PullRepo && e.Tag == "" }
 
@@ -54,14 +59,14 @@ func (e *Entry) joinKey() joinKey {
 	return joinKey{
 		kind: e.Kind, actor: e.Actor, address: e.Address, agent: e.UserAgent, repository: e.Repository,
 		namespace: e.Namespace, tag: e.Tag, repositoryID: e.RepositoryID, digest: e.Digest,
-		countedBy: e.CountedBy, redisSeq: e.RedisSeq, port: e.Port,
+		countedBy: e.CountedBy, redisSeq: e.RedisSeq,
 	}
 }
 
 // join adds a request, unless it came too long after the first or before the last.
 func (w *waiting) join(e *Entry, span time.Duration) bool {
 	timed := w.timed()
-	if timed && len(w.times) >= maxTimes {
+	if timed && len(w.all) >= maxRequests {
 		return false
 	}
 	if timed {
@@ -78,10 +83,10 @@ func (w *waiting) join(e *Entry, span time.Duration) bool {
 		return false
 	}
 	if timed {
-		if w.times == nil {
-			w.times = append(make([]time.Time, 0, 8), w.Time)
+		if w.all == nil {
+			w.all = append(make([]Request, 0, 8), Request{w.Time, w.Port})
 		}
-		w.times = append(w.times, e.Time)
+		w.all = append(w.all, Request{e.Time, e.Port})
 	}
 	if !e.Time.Before(w.Time) {
 		w.RequestID = e.RequestID
@@ -96,42 +101,43 @@ func (w *waiting) freeze() {
 	if w.Pulls > 1 {
 		w.FirstTime = w.first
 	}
-	if w.times != nil {
-		slices.SortFunc(w.times, time.Time.Compare)
-		w.later, w.times = encodeTimes(w.times), nil
+	if w.all != nil {
+		slices.SortStableFunc(w.all, func(a, b Request) int { return a.Time.Compare(b.Time) })
+		w.Port, w.later, w.all = w.all[0].Port, EncodeRequests(w.all), nil
 	}
 }
 
-// encodeTimes are the times behind the first, each as the microseconds since the one
-// before. They are in their order.
-func encodeTimes(times []time.Time) []byte {
-	b := make([]byte, 0, 2*len(times))
-	for i := 1; i < len(times); i++ {
-		b = binary.AppendUvarint(b, uint64(times[i].UnixMicro()-times[i-1].UnixMicro()))
-	}
-	return b
-}
+var errRequests = errors.New("the times of its requests can't be read")
 
-var errTimes = errors.New("the times of its requests can't be read")
-
-// Times are the first time and those that are encoded behind it.
-func Times(first time.Time, later []byte) ([]time.Time, error) {
-	times := append(make([]time.Time, 0, 1+len(later)/2), first)
+// Requests are the first request and those that are encoded behind it.
+func Requests(first Request, later []byte) ([]Request, error) {
+	all := append(make([]Request, 0, 1+len(later)/5), first)
 	for len(later) > 0 {
 		step, n := binary.Uvarint(later)
-		if n <= 0 || step > uint64(MaxSpan.Microseconds()) || len(times) > maxTimes {
-			return nil, errTimes
+		if n <= 0 || step > uint64(MaxSpan.Microseconds()) || len(all) > maxRequests {
+			return nil, errRequests
 		}
-		later = later[n:]
-		times = append(times, times[len(times)-1].Add(time.Duration(step)*time.Microsecond))
+		port, m := binary.Uvarint(later[n:])
+		if m <= 0 || port > 65535 {
+			return nil, errRequests
+		}
+		later = later[n+m:]
+		all = append(all, Request{all[len(all)-1].Time.Add(time.Duration(step) * time.Microsecond), int(port)})
 	}
-	return times, nil
+	return all, nil
 }
 
-// EncodeTimes is what Times reads: the times behind the first, nil where there are none.
-func EncodeTimes(times []time.Time) []byte {
-	if len(times) <= 1 {
+// EncodeRequests is what Requests reads: of each request behind the first the microseconds
+// since the one before, and the port. They are in the order of their times. Nil: there are
+// none.
+func EncodeRequests(all []Request) []byte {
+	if len(all) <= 1 {
 		return nil
 	}
-	return encodeTimes(times)
+	b := make([]byte, 0, 5*len(all))
+	for i := 1; i < len(all); i++ {
+		b = binary.AppendUvarint(b, uint64(all[i].Time.UnixMicro()-all[i-1].Time.UnixMicro()))
+		b = binary.AppendUvarint(b, uint64(all[i].Port))
+	}
+	return b
 }

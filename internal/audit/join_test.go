@@ -68,22 +68,23 @@ func TestPullsAreJoined(t *testing.T) {
 	}
 }
 
-// Of pulls by digest, and of HEADs, each keeps its time.
+// Of pulls by digest, and of HEADs, each keeps its time and its connection.
 func TestJoinedTimes(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
 	r := NewRecorder(RecorderOptions{DB: d, Log: quiet})
 	begin := time.Date(2026, 3, 5, 7, 0, 0, 123_456_000, time.UTC)
 	rnd := rand.New(rand.NewPCG(1, 2))
-	want := map[bool][]time.Time{}
+	want := map[bool][]Request{}
 	for range 500 {
 		at := begin.Add(time.Duration(rnd.IntN(1_000_000)) * time.Microsecond)
 		head := rnd.IntN(2) == 0
-		want[head] = append(want[head], at)
+		port := rnd.IntN(65536)
+		want[head] = append(want[head], Request{at, port})
 		if head {
-			r.RecordHead(t.Context(), same(nil, at))
+			r.RecordHead(t.Context(), same(func(e *Entry) { e.Port = port }, at))
 		} else {
-			r.Record(t.Context(), same(func(e *Entry) { e.Tag = "" }, at))
+			r.Record(t.Context(), same(func(e *Entry) { e.Tag, e.Port = "", port }, at))
 		}
 	}
 	must(t, r.Close(t.Context()))
@@ -98,18 +99,18 @@ func TestJoinedTimes(t *testing.T) {
 		t.Fatalf("%d rows, want one of HEADs and one of pulls", len(pulls))
 	}
 	for _, p := range pulls {
-		got, err := Times(p.First, p.Later)
+		got, err := Requests(Request{p.First, p.Port}, p.Later)
 		must(t, err)
-		slices.SortFunc(want[p.Head], time.Time.Compare)
-		if !slices.EqualFunc(got, want[p.Head], time.Time.Equal) {
+		slices.SortStableFunc(want[p.Head], func(a, b Request) int { return a.Time.Compare(b.Time) })
+		if !slices.EqualFunc(got, want[p.Head], func(a, b Request) bool { return a.Time.Equal(b.Time) && a.Port == b.Port }) {
 			t.Errorf("head %v: %d times, want %d, or they differ", p.Head, len(got), len(want[p.Head]))
 		}
 		if !p.Head && p.N != len(got) {
 			t.Errorf("the entry is of %d pulls and has %d times", p.N, len(got))
 		}
 	}
-	for _, broken := range [][]byte{{0x80}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}, make([]byte, maxTimes+2)} {
-		if _, err := Times(begin, broken); err == nil {
+	for _, broken := range [][]byte{{0x80}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}, make([]byte, 2*maxRequests+4), {1}, {1, 0xff, 0xff, 0x7f}} {
+		if _, err := Requests(Request{Time: begin}, broken); err == nil {
 			t.Errorf("% x has times", broken[:1])
 		}
 	}

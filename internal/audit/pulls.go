@@ -29,7 +29,7 @@ type Pull struct {
 	// Client and Port, as Entry has them, are those of heads and of pulls by digest.
 	Client ClientKey
 	Port   int
-	// First and Later are their times, where there are several: see Times.
+	// First and Later are their times and ports, where there are several: see Requests.
 	First time.Time
 	Later []byte
 }

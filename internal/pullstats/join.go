@@ -34,16 +34,15 @@ type head struct {
 	row  *pendingRow // where it is remembered
 }
 
-// pendingRow is a row of what is remembered: requests of one client and connection.
+// pendingRow is a row of what is remembered: requests of one client.
 type pendingRow struct {
 	id         int64
 	client     audit.ClientKey
 	repository int64
-	tag        string // of HEADs
-	digest     string // of pulls by digest; "": they were counted elsewhere, and use up HEADs all the same
-	port       int
-	left       []time.Time // of the requests that aren't settled
-	changed    bool        // left is less than the row has
+	tag        string          // of HEADs
+	digest     string          // of pulls by digest; "": they were counted elsewhere, and use up HEADs all the same
+	left       []audit.Request // those that aren't settled
+	changed    bool            // left is less than the row has
 }
 
 // pick chooses the HEAD that a GET by digest belongs to: one that came before it, at most
@@ -75,7 +74,8 @@ func (h *head) before(other *head, port int) bool {
 // tag.
 type pendingGet struct {
 	*pendingRow
-	at time.Time
+	at   time.Time
+	port int
 }
 
 // keepPending remembers what may still be joined: HEADs, and pulls by digest that are to
@@ -145,7 +145,7 @@ func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Tim
 	// that of the last row.
 	settled := before
 	if more = len(rows) == w.opt.Batch; more {
-		settled = rows[len(rows)-1].left[0].Add(time.Microsecond)
+		settled = rows[len(rows)-1].left[0].Time.Add(time.Microsecond)
 	}
 	gets := takeBefore(rows, settled)
 	if len(gets) > 0 {
@@ -168,8 +168,8 @@ func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Tim
 func takeBefore(rows []*pendingRow, before time.Time) (gets []pendingGet) {
 	for _, row := range rows {
 		n := 0
-		for n < len(row.left) && row.left[n].Before(before) {
-			gets = append(gets, pendingGet{row, row.left[n]})
+		for n < len(row.left) && row.left[n].Time.Before(before) {
+			gets = append(gets, pendingGet{row, row.left[n].Time, row.left[n].Port})
 			n++
 		}
 		row.left, row.changed = row.left[n:], n > 0
@@ -200,7 +200,7 @@ func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.
 	for _, list := range heads {
 		for _, h := range list {
 			if !h.used {
-				h.row.left = append(h.row.left, h.at)
+				h.row.left = append(h.row.left, audit.Request{Time: h.at, Port: h.port})
 			}
 		}
 	}
@@ -212,6 +212,7 @@ func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.
 func forget(ctx context.Context, tx pgx.Tx, rows []*pendingRow, before time.Time) error {
 	var done, ids []int64
 	var times []time.Time
+	var ports []int
 	var later [][]byte
 	for _, row := range rows {
 		switch {
@@ -219,7 +220,8 @@ func forget(ctx context.Context, tx pgx.Tx, rows []*pendingRow, before time.Time
 		case len(row.left) == 0:
 			done = append(done, row.id)
 		default:
-			ids, times, later = append(ids, row.id), append(times, row.left[0]), append(later, audit.EncodeTimes(row.left))
+			first := row.left[0]
+			ids, times, ports, later = append(ids, row.id), append(times, first.Time), append(ports, first.Port), append(later, audit.EncodeRequests(row.left))
 		}
 	}
 	if _, err := tx.Exec(ctx, `
@@ -230,8 +232,8 @@ func forget(ctx context.Context, tx pgx.Tx, rows []*pendingRow, before time.Time
 		return nil
 	}
 	if _, err := tx.Exec(ctx, `
-		UPDATE pullstatisticspending p SET time = n.time, later = n.later
-		FROM unnest($1::bigint[], $2::timestamptz[], $3::bytea[]) AS n (id, time, later) WHERE p.id = n.id`, ids, times, later); err != nil {
+		UPDATE pullstatisticspending p SET time = n.time, port = n.port, later = n.later
+		FROM unnest($1::bigint[], $2::timestamptz[], $3::integer[], $4::bytea[]) AS n (id, time, port, later) WHERE p.id = n.id`, ids, times, ports, later); err != nil {
 		return fmt.Errorf("remembering what wasn't joined: %w", err)
 	}
 	return nil
@@ -255,15 +257,15 @@ func ripeGets(ctx context.Context, tx pgx.Tx, before time.Time, n int) ([]*pendi
 func scanPending(row pgx.CollectableRow) (*pendingRow, error) {
 	var r pendingRow
 	var client, later []byte
-	var first time.Time
-	if err := row.Scan(&r.id, &client, &r.repository, &r.tag, &r.digest, &first, &r.port, &later); err != nil {
+	var first audit.Request
+	if err := row.Scan(&r.id, &client, &r.repository, &r.tag, &r.digest, &first.Time, &first.Port, &later); err != nil {
 		return nil, err
 	}
 	if len(client) == len(r.client) {
 		r.client = audit.ClientKey(client)
 	}
 	var err error
-	r.left, err = audit.Times(first, later)
+	r.left, err = audit.Requests(first, later)
 	return &r, err
 }
 
@@ -292,8 +294,8 @@ func headsOf(ctx context.Context, tx pgx.Tx, gets []*pendingRow) (map[audit.Clie
 	}
 	out := map[audit.ClientKey][]*head{}
 	for _, r := range list {
-		for _, at := range r.left {
-			out[r.client] = append(out[r.client], &head{id: r.id, tag: r.tag, at: at, port: r.port, row: r})
+		for _, q := range r.left {
+			out[r.client] = append(out[r.client], &head{id: r.id, tag: r.tag, at: q.Time, port: q.Port, row: r})
 		}
 		r.left = r.left[:0] // those that aren't used come back
 	}

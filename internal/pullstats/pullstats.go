@@ -47,7 +47,7 @@
 // have answered them. They are joined in one place: by the SyncWorker where it counts the
 // GET, else by Redis, never in a process's memory. Both choose by one rule (pick).
 //
-// Several GETs, or HEADs, of one connection may be one entry, which has the time of each:
+// Several GETs, or HEADs, may be one entry, which has the time and the connection of each:
 // they are joined one by one, as if each had its own. What isn't settled of an entry stays.
 //
 // HEADs are written beside the log, and read with it in its order. Reading a GET counts its

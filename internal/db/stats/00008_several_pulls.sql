@@ -1,6 +1,6 @@
 -- An entry of the audit log may be of several pulls, and a row here of several pulls by
--- digest, or HEAD requests, of one client: time is the first of them, later the others, as
--- microseconds since the one before, in varints.
+-- digest, or HEAD requests, of one client: time and port are those of the first, later has
+-- the others: microseconds since the one before, and port, as varints.
 --
 -- A process of an older version would count such an entry as one pull. It may still run
 -- during an upgrade, so the watermark moves only for who says, in the same statement, that
@@ -11,7 +11,7 @@
 ALTER TABLE pullstatisticspending ADD COLUMN later bytea;
 ALTER TABLE pullstatisticsprocessingstate ADD COLUMN reads smallint;
 
-COMMENT ON COLUMN pullstatisticspending.later IS 'times of the requests behind the first, NULL: there are none';
+COMMENT ON COLUMN pullstatisticspending.later IS 'the requests behind the first, NULL: there are none';
 COMMENT ON COLUMN pullstatisticsprocessingstate.reads IS 'set to 2 by an UPDATE that moves the watermark; a trigger compares it and sets it to NULL';
 
 -- +goose StatementBegin
