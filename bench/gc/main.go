@@ -7,6 +7,11 @@
 // It starts a PostgreSQL of its own in a directory that it removes afterwards,
 // fills it by SQL, and runs the reviews as the registry's workers do. No object
 // is stored, so the store costs nothing.
+//
+// With -w mass-delete it starts the servers given instead, each with a directory of its
+// own, and measures what pushes and pulls feel of the deletion of many images:
+//
+//	go run ./bench/gc -w mass-delete -servers ./purser,/usr/local/bin/purser
 package main
 
 import (
@@ -38,7 +43,22 @@ func main() {
 	batch := flag.Int("batch", 500, "rows per review")
 	dir := flag.String("dir", "", "directory for the database; default the temporary directory")
 	dsn := flag.String("dsn", "", "use this database, empty or filled by an earlier run, and leave it filled")
+	workload := flag.String("w", "", "mass-delete: pushes and pulls beside deletions")
+	m := massDelete{deleters: 4, pushRate: 10, pullRate: 50}
+	servers := flag.String("servers", "./purser", "mass-delete: programs to compare, in turn")
+	flag.IntVar(&m.images, "images", 2000, "mass-delete: images deleted in a round, by four clients")
+	flag.IntVar(&m.rounds, "rounds", 5, "mass-delete: rounds, each of them a quiet window and one beside deletions")
+	flag.DurationVar(&m.quiet, "quiet", 15*time.Second, "mass-delete: length of a quiet window")
+	flag.DurationVar(&m.after, "after", 5*time.Second, "mass-delete: how long the window goes on behind the last deletion")
 	flag.Parse()
+	if *workload == "mass-delete" {
+		m.binaries = strings.Split(*servers, ",")
+		if err := m.run(ctx, *dir); err != nil {
+			fmt.Fprintln(os.Stderr, "bench/gc:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(ctx, *sizes, *sample, *partitions, *batch, *dir, *dsn); err != nil {
 		fmt.Fprintln(os.Stderr, "bench/gc:", err)
 		os.Exit(1)

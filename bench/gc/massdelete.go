@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	mathrand "math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// massDelete measures what pushes and pulls feel of images that are deleted by the
+// thousand: several servers, each in turn quiet and beside the deletions, so that what
+// the machine does meanwhile falls on all of them alike.
+type massDelete struct {
+	binaries           []string
+	images, rounds     int
+	deleters           int // clients
+	pushRate, pullRate int // a second
+	quiet, after       time.Duration
+}
+
+// mixed is what was measured in windows of one kind.
+type mixed struct {
+	pushes, pulls latencies
+	failed        int
+	waits         map[string]int // what PostgreSQL's processes waited for, by sample
+	samples       int
+}
+
+type latencies []time.Duration
+
+func (l latencies) at(percent float64) time.Duration {
+	if len(l) == 0 {
+		return 0
+	}
+	return l[min(len(l)-1, int(float64(len(l))*percent/100))]
+}
+
+func (l latencies) String() string {
+	return fmt.Sprintf("%d, p50 %.1f ms, p90 %.1f, p99 %.1f", len(l), ms(l.at(50)), ms(l.at(90)), ms(l.at(99)))
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func (m massDelete) run(ctx context.Context, dir string) error {
+	var servers []*registry
+	for _, binary := range m.binaries {
+		base, err := os.MkdirTemp(dir, "purser-bench-gc-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(base) //nolint:errcheck // what is left says so itself
+		r, err := startRegistry(ctx, binary, base)
+		if err != nil {
+			return err
+		}
+		defer r.stop()
+		if err := r.fill(ctx, "pulled", 200); err != nil {
+			return err
+		}
+		servers = append(servers, r)
+	}
+	for round := range m.rounds {
+		for i := range servers {
+			r := servers[(round+i)%len(servers)]
+			if err := m.round(ctx, r); err != nil {
+				return fmt.Errorf("%s: %w", r.binary, err)
+			}
+		}
+	}
+	for _, r := range servers {
+		r.report()
+	}
+	return nil
+}
+
+// round is one quiet window and one beside deletions.
+func (m massDelete) round(ctx context.Context, r *registry) error {
+	if err := r.fill(ctx, "deleted", m.images); err != nil {
+		return err
+	}
+	pause(ctx, m.after) // for what the filling has put off
+	stop := r.mix(ctx, &r.still, m.pushRate, m.pullRate)
+	pause(ctx, m.quiet)
+	stop()
+
+	stop = r.mix(ctx, &r.beside, m.pushRate, m.pullRate)
+	began := time.Now()
+	var next atomic.Int64
+	var group errgroup.Group
+	for range m.deleters {
+		group.Go(func() error {
+			for i := int(next.Add(1)) - 1; i < len(r.deletable); i = int(next.Add(1)) - 1 {
+				if err := r.delete(ctx, r.deletable[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	err := group.Wait()
+	r.rates = append(r.rates, float64(len(r.deletable))/time.Since(began).Seconds())
+	r.deletable = nil
+	pause(ctx, m.after) // reviews and the sweeper go on
+	stop()
+	return err
+}
+
+// mix pushes and pulls at steady rates until stop is called, which adds what was
+// measured to to.
+func (r *registry) mix(ctx context.Context, to *mixed, pushes, pulls int) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var mu sync.Mutex
+	var work sync.WaitGroup
+	steady := func(rate int, list *latencies, do func() error) {
+		tick := time.NewTicker(time.Second / time.Duration(rate))
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			due := time.Now()
+			work.Go(func() {
+				err := do()
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					to.failed++
+					r.last = err
+					return
+				}
+				*list = append(*list, time.Since(due))
+			})
+		}
+	}
+	work.Go(func() {
+		steady(pushes, &to.pushes, func() error { return r.push(context.WithoutCancel(ctx), "pushed/app", rand.Text()) })
+	})
+	work.Go(func() {
+		steady(pulls, &to.pulls, func() error { return r.pull(context.WithoutCancel(ctx), r.stored[mathrand.IntN(len(r.stored))]) })
+	})
+	work.Go(func() {
+		if err := r.sample(ctx, to); err != nil {
+			mu.Lock()
+			r.last = err
+			mu.Unlock()
+		}
+	})
+	return func() {
+		cancel()
+		work.Wait()
+	}
+}
+
+// fill pushes n images, each with a tag of its own.
+func (r *registry) fill(ctx context.Context, repository string, n int) error {
+	var group errgroup.Group
+	var mu sync.Mutex
+	group.SetLimit(8)
+	for range n {
+		group.Go(func() error {
+			i, err := r.pushed(ctx, repository+"/app", rand.Text())
+			mu.Lock()
+			defer mu.Unlock()
+			if repository == "pulled" {
+				r.stored = append(r.stored, i)
+			} else {
+				r.deletable = append(r.deletable, i)
+			}
+			return err
+		})
+	}
+	return group.Wait()
+}
+
+func (r *registry) report() {
+	for _, m := range []*mixed{&r.still, &r.beside} {
+		slices.Sort(m.pushes)
+		slices.Sort(m.pulls)
+	}
+	slices.Sort(r.rates)
+	fmt.Printf("%s: deleted %.0f images a second (%.0f to %.0f)\n", r.binary, r.rates[len(r.rates)/2], r.rates[0], r.rates[len(r.rates)-1])
+	for i, m := range []*mixed{&r.still, &r.beside} {
+		name := []string{"quiet", "beside"}[i]
+		fmt.Printf("  %-6s pushes: %s; pulls: %s; failed: %d\n", name, m.pushes, m.pulls, m.failed)
+		var waits []string
+		for what := range m.waits {
+			waits = append(waits, what)
+		}
+		slices.SortFunc(waits, func(a, b string) int { return m.waits[b] - m.waits[a] })
+		waits = waits[:min(len(waits), 14)]
+		for i, what := range waits {
+			waits[i] = fmt.Sprintf("%s %.3f", what, float64(m.waits[what])/float64(m.samples))
+		}
+		fmt.Printf("         of PostgreSQL's processes on average: %s\n", strings.Join(waits, "; "))
+	}
+	ratio := func(a, b latencies) float64 { return float64(a.at(99)) / float64(b.at(99)) }
+	fmt.Printf("  p99 beside the deletions, as a multiple of the quiet one: pushes %.2f, pulls %.2f\n",
+		ratio(r.beside.pushes, r.still.pushes), ratio(r.beside.pulls, r.still.pulls))
+	if r.last != nil {
+		fmt.Printf("  the last failure: %v\n", r.last)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
