@@ -20,7 +20,7 @@ type DayCount struct {
 const MaxAggregated = 1_000_000
 
 // Aggregate counts the entries that the filter selects by day and kind, the oldest day
-// first. all is false when there are more than MaxAggregated to look at: nothing was
+// first; of pulls it counts these, not their entries. all is false when there are more than MaxAggregated to look at: nothing was
 // counted then.
 func (l *Log) Aggregate(ctx context.Context, f Filter) (list []DayCount, all bool, err error) {
 	return l.aggregate(ctx, f, MaxAggregated)
@@ -40,7 +40,7 @@ func (l *Log) aggregate(ctx context.Context, f Filter, bound int) (list []DayCou
 		selected = strings.Join(rest, " AND ")
 	}
 	rows, err := l.db.Pool.Query(ctx, fmt.Sprintf(`
-		SELECT date_trunc('day', time, 'UTC'), kind, count(*) FILTER (WHERE %s), (sum(count(*)) OVER ())::bigint
+		SELECT date_trunc('day', time, 'UTC'), kind, COALESCE(sum(pulls) FILTER (WHERE %s), 0)::bigint, (sum(count(*)) OVER ())::bigint
 		FROM (%s) a GROUP BY 1, 2 ORDER BY 1, 2`, selected, strings.Join(sources, " UNION ALL ")), args...)
 	if err != nil {
 		return nil, false, fmt.Errorf("counting the entries of the audit log: %w", err)

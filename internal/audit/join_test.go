@@ -135,6 +135,11 @@ func TestWatchedPullsAreAddedUp(t *testing.T) {
 	if len(counts) != 1 || counts[0].Pulls != 37 || !counts[0].First.Equal(e.FirstTime) || !counts[0].Last.Equal(at) {
 		t.Errorf("the pulls are %+v", counts)
 	}
+	days, all, err := New(d).Aggregate(t.Context(), Filter{Kinds: []Kind{PullRepo}})
+	must(t, err)
+	if len(days) != 1 || days[0].Count != 37 || !all {
+		t.Errorf("the day has %+v", days)
+	}
 }
 
 // At full load nothing is dropped: what can't be joined waits while batches are written.
