@@ -20,8 +20,8 @@ type DayCount struct {
 const MaxAggregated = 1_000_000
 
 // Aggregate counts the entries that the filter selects by day and kind, the oldest day
-// first; of pulls it counts these, not their entries. all is false when there are more than MaxAggregated to look at: nothing was
-// counted then.
+// first; of pulls it counts these, not their entries. all is false when there are more
+// than MaxAggregated entries to look at: nothing was counted then.
 func (l *Log) Aggregate(ctx context.Context, f Filter) (list []DayCount, all bool, err error) {
 	return l.aggregate(ctx, f, MaxAggregated)
 }
