@@ -90,7 +90,7 @@ func addLogFlags(cmd *cobra.Command) *logFlags {
 	f := &logFlags{target: addTarget(cmd, false)}
 	textFlag(cmd, &f.from, "from", "", "from this `TIME` on: 2026-03-05, 2026-03-05T07:00:00Z, or an age like 90m or 12h", checkMoment)
 	textFlag(cmd, &f.to, "to", "", "before this `TIME`", checkMoment)
-	cmd.Flags().Var(kindsFlag{&f.kinds}, "kind", "only entries of these `KIND`s, such as push_repo,delete_tag")
+	cmd.Flags().Var(listFlag{&f.kinds, checkKind}, "kind", "only entries of these `KIND`s, such as push_repo,delete_tag")
 	textFlag(cmd, &f.actor, "actor", "", "only what this `ACCOUNT` did", notEmpty)
 	textFlag(cmd, &f.tag, "tag", "", "only entries about this `TAG`", oci.ValidateTag)
 	textFlag(cmd, &f.digest, "digest", "", "only entries about this `DIGEST`", checkDigest)

@@ -106,18 +106,22 @@ func checkDigest(text string) error {
 	return err
 }
 
-// kindsFlag is kinds of entries with commas between them. It implements pflag.Value.
-type kindsFlag struct{ p *[]string }
+// listFlag is texts with commas between them, each of which is checked. It implements
+// pflag.Value.
+type listFlag struct {
+	p     *[]string
+	check func(text string) error
+}
 
-func (v kindsFlag) String() string { return strings.Join(*v.p, ",") }
-func (v kindsFlag) Type() string   { return "strings" }
+func (v listFlag) String() string { return strings.Join(*v.p, ",") }
+func (v listFlag) Type() string   { return "strings" }
 
-func (v kindsFlag) Set(text string) error {
-	for kind := range strings.SplitSeq(text, ",") {
-		if err := checkKind(kind); err != nil {
+func (v listFlag) Set(text string) error {
+	for part := range strings.SplitSeq(text, ",") {
+		if err := v.check(part); err != nil {
 			return err
 		}
-		*v.p = append(*v.p, kind)
+		*v.p = append(*v.p, part)
 	}
 	return nil
 }

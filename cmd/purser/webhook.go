@@ -114,11 +114,13 @@ type webhookFlags struct {
 func addWebhookFlags(cmd *cobra.Command) *webhookFlags {
 	f, flags := new(webhookFlags), cmd.Flags()
 	textFlag(cmd, &f.url, "url", "", "`URL` that is told: https://host/path", notEmpty)
-	flags.StringSliceVar(&f.events, "events", nil, "`EVENTS` with commas between them: "+strings.Join(webhook.Events(), ", "))
+	flags.Var(listFlag{&f.events, checkEvent}, "events", "`EVENTS` with commas between them: "+strings.Join(webhook.Events(), ", "))
 	flags.StringVar(&f.title, "title", "", "`TEXT` for people")
 	textFlag(cmd, &f.secret, "secret-file", "", "`FILE` with the key to sign with, - for standard input (default: the registry makes one up)", notEmpty)
 	return f
 }
+
+func checkEvent(name string) error { return checkChoice(webhook.Events()...)(name) }
 
 // body is what the API takes: what was given.
 func (f *webhookFlags) body(cmd *cobra.Command) (map[string]any, error) {

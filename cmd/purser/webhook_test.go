@@ -106,7 +106,7 @@ func TestWebhookCommands(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	s.refused("is disabled", "webhook", "test", "acme", made.UUID)
-	s.refused("no event", "webhook", "create", "acme", "--url", hooks.URL, "--events", "build")
+	s.refused("use one of push", "webhook", "create", "acme", "--url", hooks.URL, "--events", "build")
 	s.refused("--url https://host/path", "webhook", "create", "acme", "--events", "push")
 	s.refused("--events with some of", "webhook", "create", "acme", "--url", hooks.URL)
 	s.refused("NAMESPACE", "webhook", "list", "acme/app")
