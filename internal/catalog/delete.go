@@ -124,63 +124,41 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest)
 	return err
 }
 
-// deleteManifest locks the manifest, so that no new tag or index can hold it,
-// and looks for those that do in statements of their own.
+// deleteManifest locks the manifest, so that no new tag or index can hold it, looks for
+// those that do, and deletes it: two round trips between the transaction's ends, since
+// others may wait for its locks.
 func (c *Catalog) deleteManifest(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest, rules *protection) error {
-	var id int64
-	b := new(batch)
-	b.guard(nil, lockRepository, r.namespace, r.id, path)
-	b.row([]any{&id}, `
-		SELECT COALESCE((
-			SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
-			FOR UPDATE), 0)`, r.namespace, r.id, d.Bytes())
-	if err := b.send(ctx, tx); err != nil {
+	m, err := lockForDeletion(ctx, tx, r, path, d, rules.version)
+	switch {
+	case err != nil:
 		return err
-	}
-	if id == 0 {
+	case m.id == 0:
 		return manifestUnknown(path, d.String())
-	}
-	if err := indexHolds(ctx, tx, r, id, d); err != nil {
-		return err
-	}
-	// Tags are locked in the order of their names, as a put does, and the review
-	// rows of blobs in the order of digests: the triggers that follow write those
-	// of configurations before those of layers.
-	var tags []string
-	var otherwise bool
-	err := tx.QueryRow(ctx, `
-		SELECT COALESCE(array_agg(name), '{}'), `+otherRules("$4")+` FROM (
-			SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3
-			ORDER BY name FOR UPDATE) t`, r.namespace, r.id, id, rules.version).Scan(&tags, &otherwise)
-	if err != nil {
-		return err
-	}
-	if otherwise {
+	case m.index != nil:
+		return heldByIndex(d, m.index)
+	case m.otherRules:
 		return rulesChanged
 	}
-	for _, tag := range tags {
+	for _, tag := range m.tags {
 		if rule := rules.of(r, tag); rule != nil {
 			return rule.refusal(path, tag, "deleted with its manifest", "delete the tag first, by the management API with the right to override rules")
 		}
 	}
-	for _, sql := range []string{
-		"DELETE FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3",
-		`INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
-			SELECT d.digest, gc_review_after('layer_delete'), 'layer_delete'
-			FROM (
-				SELECT digest FROM layers
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3
-				UNION
-				SELECT configuration_blob_digest FROM manifests
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = $3
-					AND configuration_blob_digest IS NOT NULL) d
-			ORDER BY d.digest` + greatestReview,
-	} {
-		if _, err := tx.Exec(ctx, sql, r.namespace, r.id, id); err != nil {
-			return err
-		}
-	}
-	_, err = tx.Exec(ctx, `
+	b := new(batch)
+	b.exec("DELETE FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3", r.namespace, r.id, m.id)
+	// The review rows of blobs are locked in the order of digests: the triggers that
+	// follow write those of configurations before those of layers.
+	b.exec(`INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
+		SELECT d.digest, gc_review_after('layer_delete'), 'layer_delete'
+		FROM (
+			SELECT digest FROM layers
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3
+			UNION
+			SELECT configuration_blob_digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = $3
+				AND configuration_blob_digest IS NOT NULL) d
+		ORDER BY d.digest`+greatestReview, r.namespace, r.id, m.id)
+	b.exec(`
 		WITH gone AS (
 			DELETE FROM manifests WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = $7
 			RETURNING digest
@@ -191,25 +169,45 @@ func (c *Catalog) deleteManifest(ctx context.Context, tx pgx.Tx, r repository, p
 				SELECT 'delete_manifest' AS kind, NULL AS tag
 				UNION ALL
 				SELECT 'delete_tag', name FROM unnest($9::text[]) AS name) k`)+`)
-		SELECT FROM gone`, c.who(ctx, r.namespace, r.id, id, path, tags)...)
-	return err
+		SELECT FROM gone`, c.who(ctx, r.namespace, r.id, m.id, path, m.tags)...)
+	return b.send(ctx, tx)
 }
 
-// indexHolds is the refusal to delete a manifest that an index holds.
-func indexHolds(ctx context.Context, tx pgx.Tx, r repository, id int64, d oci.Digest) error {
-	var parent []byte
-	err := tx.QueryRow(ctx, `
-		SELECT m.digest FROM manifest_references x
-		JOIN manifests m ON m.top_level_namespace_id = x.top_level_namespace_id
-			AND m.repository_id = x.repository_id AND m.id = x.parent_id
-		WHERE x.top_level_namespace_id = $1 AND x.repository_id = $2 AND x.child_id = $3
-		ORDER BY m.id LIMIT 1`, r.namespace, r.id, id).Scan(&parent)
-	if isNoRows(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
+// lockedManifest is a manifest that is to be deleted, with all that holds it.
+type lockedManifest struct {
+	id         int64  // 0: there is none
+	index      []byte // digest of an index that holds it; nil: none does
+	tags       []string
+	otherRules bool // tags are protected by other rules than those of the version
+}
+
+// lockForDeletion locks a manifest, then its tags in the order of their names, as a put
+// does. Each look is a statement of its own, behind the lock.
+func lockForDeletion(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest, version string) (m lockedManifest, err error) {
+	b := new(batch)
+	b.guard(nil, lockRepository, r.namespace, r.id, path)
+	b.row([]any{&m.id}, `
+		SELECT COALESCE((
+			SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
+			FOR UPDATE), 0)`, r.namespace, r.id, d.Bytes())
+	b.row([]any{&m.index}, `
+		SELECT (
+			SELECT m.digest FROM manifest_references x
+			JOIN manifests m ON m.top_level_namespace_id = x.top_level_namespace_id
+				AND m.repository_id = x.repository_id AND m.id = x.parent_id
+			WHERE x.top_level_namespace_id = $1 AND x.repository_id = $2 AND x.child_id = (
+				SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3)
+			ORDER BY m.id LIMIT 1)`, r.namespace, r.id, d.Bytes())
+	b.row([]any{&m.tags, &m.otherRules}, `
+		SELECT COALESCE(array_agg(name), '{}'), `+otherRules("$4")+` FROM (
+			SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = (
+				SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3)
+			ORDER BY name FOR UPDATE) t`, r.namespace, r.id, d.Bytes(), version)
+	return m, b.send(ctx, tx)
+}
+
+// heldByIndex is the refusal to delete a manifest that an index holds.
+func heldByIndex(d oci.Digest, parent []byte) error {
 	index, err := oci.DigestFromBytes(parent)
 	if err != nil {
 		return err
