@@ -15,7 +15,7 @@ COMMENT ON COLUMN pullstatisticspending.later IS 'the requests behind the first,
 COMMENT ON COLUMN pullstatisticsprocessingstate.reads IS 'set to 2 by an UPDATE that moves the watermark; a trigger compares it and sets it to NULL';
 
 -- +goose StatementBegin
-CREATE FUNCTION pullstatistics_readers() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION purser_pullstatistics_readers() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF (NEW.last_processed_xid, NEW.last_processed_log_id) IS DISTINCT FROM (OLD.last_processed_xid, OLD.last_processed_log_id)
         AND NEW.reads IS DISTINCT FROM 2 THEN
@@ -26,7 +26,7 @@ BEGIN
     RETURN NEW;
 END $$;
 -- +goose StatementEnd
-REVOKE ALL ON FUNCTION pullstatistics_readers() FROM PUBLIC;
+REVOKE ALL ON FUNCTION purser_pullstatistics_readers() FROM PUBLIC;
 
 CREATE TRIGGER pullstatistics_readers BEFORE UPDATE ON pullstatisticsprocessingstate
-    FOR EACH ROW EXECUTE FUNCTION pullstatistics_readers();
+    FOR EACH ROW EXECUTE FUNCTION purser_pullstatistics_readers();
