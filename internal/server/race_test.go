@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -293,7 +294,8 @@ func TestCancelWhileWriting(t *testing.T) {
 			}
 			r.received(t, at)
 			r.do(t, "DELETE", at, "").want(t, 204, "")
-			if _, err := io.WriteString(feed, content[n:]); err != nil {
+			// The client stops sending when the answer comes before all is sent.
+			if _, err := io.WriteString(feed, content[n:]); err != nil && !errors.Is(err, io.ErrClosedPipe) {
 				t.Fatal(err)
 			}
 			feed.Close()
