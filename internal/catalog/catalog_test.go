@@ -22,6 +22,8 @@ type bundle struct {
 	db *db.DB
 }
 
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
 func setup(t *testing.T) bundle {
 	t.Helper()
 	return replica(t, dbtest.DSN(t))

@@ -28,6 +28,7 @@ var (
 	server  *builtinpg.Server
 	dir     string
 	failed  error
+	cleaned bool // Run was called, and cleans up
 	counter atomic.Int64
 	// cloning: nobody may be connected to a database while it is cloned.
 	cloning sync.Mutex
@@ -58,6 +59,7 @@ func Main(m *testing.M) { os.Exit(Run(m)) }
 
 // Run is Main for a TestMain that has more to do: it returns the exit code.
 func Run(m *testing.M) int {
+	cleaned = true
 	code := m.Run()
 	if server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -67,7 +69,9 @@ func Run(m *testing.M) int {
 		}
 	}
 	if dir != "" {
-		os.RemoveAll(dir) //nolint:errcheck // a leftover temporary directory harms nobody
+		if err := os.RemoveAll(dir); err != nil {
+			fmt.Fprintln(os.Stderr, "pgtest: removing the database:", err)
+		}
 	}
 	return code
 }
@@ -76,6 +80,9 @@ func Run(m *testing.M) int {
 // test is skipped with the reason, but fails in CI.
 func launch(t testing.TB) {
 	t.Helper()
+	if !cleaned {
+		t.Fatal("this package needs a TestMain that calls Main, or nobody removes its databases")
+	}
 	start.Do(func() {
 		if dir, failed = os.MkdirTemp(place(), dirPrefix); failed != nil {
 			return
