@@ -123,11 +123,16 @@ func Clone(t testing.TB, from string) string {
 	t.Helper()
 	launch(t)
 	name := fmt.Sprintf("test_%d", counter.Add(1))
-	cloning.Lock()
-	admin(t, "CREATE DATABASE "+name+" TEMPLATE "+from+" STRATEGY file_copy")
-	cloning.Unlock()
+	clone(t, from, name)
 	t.Cleanup(func() { admin(t, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)") })
 	return server.DSN(name)
+}
+
+func clone(t testing.TB, from, to string) {
+	t.Helper()
+	cloning.Lock()
+	defer cloning.Unlock() // also when the test ends here
+	admin(t, "CREATE DATABASE "+to+" TEMPLATE "+from+" STRATEGY file_copy")
 }
 
 // Template creates an empty database that stays as long as the server, for
