@@ -91,7 +91,43 @@ func (fs procfs) processes() (map[int]procStat, error) {
 // tree returns the processes that are roots or descend from one. The process
 // self and what it started are left out, unless self is a root: the shell that
 // started the load generator may be the server's parent too.
+//
+// A child that ends while the processes are read one after another is counted
+// neither as itself nor with its parent, or twice. So they are read until two
+// readings agree on which children have ended, at most treeReadings times.
 func (fs procfs) tree(roots []int, self int) ([]procStat, error) {
+	last, err := fs.readTree(roots, self)
+	for range treeReadings - 1 {
+		if err != nil {
+			return nil, err
+		}
+		var tree []procStat
+		if tree, err = fs.readTree(roots, self); err == nil && sameChildren(last, tree) {
+			return tree, nil
+		}
+		last = tree
+	}
+	return last, err
+}
+
+const treeReadings = 5
+
+// sameChildren says whether two readings have the same processes, none of which
+// has waited for a child in between.
+func sameChildren(a, b []procStat) bool {
+	reaped := make(map[int]time.Duration, len(a))
+	for _, p := range a {
+		reaped[p.pid] = p.reaped
+	}
+	for _, p := range b {
+		if d, ok := reaped[p.pid]; !ok || d != p.reaped {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+func (fs procfs) readTree(roots []int, self int) ([]procStat, error) {
 	all, err := fs.processes()
 	if err != nil {
 		return nil, err

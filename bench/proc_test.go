@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -222,8 +223,9 @@ func TestFindPIDsOfThisProcess(t *testing.T) {
 }
 
 // TestMeterOfARealProcess measures the baselines' child while it works.
+// It doesn't run beside TestRunMeasuresEveryWorkloadOnEveryRegistry, whose registries
+// are this process: when a child ends, its CPU time is rounded to hundredths of a second.
 func TestMeterOfARealProcess(t *testing.T) {
-	t.Parallel()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("no /proc: processes aren't measured here")
 	}
@@ -251,5 +253,41 @@ func TestMeterOfARealProcess(t *testing.T) {
 	stop()
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("left in the directory: %v, %v", left, err)
+	}
+}
+
+// TestMeterWhileChildrenEnd reads this process again and again while children of it
+// end: the CPU time of a tree never falls by more than the rounding of a child's.
+func TestMeterWhileChildrenEnd(t *testing.T) {
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("no /proc: processes aren't measured here")
+	}
+	const children = 10
+	ended := make(chan error)
+	go func() {
+		for range children {
+			ended <- exec.Command("sh", "-c", "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done").Run()
+		}
+		close(ended)
+	}()
+	m := newMeter(procfs{root: "/proc"}, []int{os.Getpid()})
+	const rounding = 2 * time.Second / userHZ // user and system time
+	before := m.now(false)
+	for {
+		select {
+		case err, ok := <-ended:
+			if !ok {
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		default:
+		}
+		now := m.now(false)
+		if !now.known || now.cpu() < before.cpu()-rounding {
+			t.Fatalf("CPU time %v after %v, known %v", now.cpu(), before.cpu(), now.known)
+		}
+		before = now
 	}
 }
