@@ -12,6 +12,11 @@
 // own, and measures what pushes and pulls feel of the deletion of many images:
 //
 //	go run ./bench/gc -w mass-delete -servers ./purser,/usr/local/bin/purser
+//
+// With -w collect it measures how long garbage collection takes from the first deletion
+// until the store has none of the images' objects, with and without pushes beside it:
+//
+//	go run ./bench/gc -w collect -servers ./purser
 package main
 
 import (
@@ -43,23 +48,27 @@ func main() {
 	batch := flag.Int("batch", 500, "rows per review")
 	dir := flag.String("dir", "", "directory for the database; default the temporary directory")
 	dsn := flag.String("dsn", "", "use this database, empty or filled by an earlier run, and leave it filled")
-	workload := flag.String("w", "", "mass-delete: pushes and pulls beside deletions")
+	workload := flag.String("w", "", "mass-delete: pushes and pulls beside deletions; collect: from deletions to an empty store")
 	m := massDelete{deleters: 4, pushRate: 10, pullRate: 50}
-	servers := flag.String("servers", "./purser", "mass-delete: programs to compare, in turn")
-	flag.IntVar(&m.images, "images", 2000, "mass-delete: images deleted in a round, by four clients")
-	flag.IntVar(&m.rounds, "rounds", 5, "mass-delete: rounds, each of them a quiet window and one beside deletions")
+	servers := flag.String("servers", "./purser", "mass-delete, collect: programs to compare, in turn")
+	flag.IntVar(&m.images, "images", 2000, "mass-delete, collect: images deleted in a round, by four clients")
+	flag.IntVar(&m.rounds, "rounds", 5, "mass-delete, collect: rounds, each of them without and with pushes or deletions beside")
 	flag.DurationVar(&m.quiet, "quiet", 15*time.Second, "mass-delete: length of a quiet window")
 	flag.DurationVar(&m.after, "after", 5*time.Second, "mass-delete: how long the window goes on behind the last deletion")
 	flag.Parse()
-	if *workload == "mass-delete" {
-		m.binaries = strings.Split(*servers, ",")
-		if err := m.run(ctx, *dir); err != nil {
-			fmt.Fprintln(os.Stderr, "bench/gc:", err)
-			os.Exit(1)
-		}
-		return
+	m.binaries = strings.Split(*servers, ",")
+	var err error
+	switch *workload {
+	case "mass-delete":
+		err = m.run(ctx, *dir)
+	case "collect":
+		err = m.collect(ctx, *dir)
+	case "":
+		err = run(ctx, *sizes, *sample, *partitions, *batch, *dir, *dsn)
+	default:
+		err = fmt.Errorf("-w %s: there are mass-delete and collect", *workload)
 	}
-	if err := run(ctx, *sizes, *sample, *partitions, *batch, *dir, *dsn); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench/gc:", err)
 		os.Exit(1)
 	}

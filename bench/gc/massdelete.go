@@ -50,22 +50,10 @@ func (l latencies) String() string {
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func (m massDelete) run(ctx context.Context, dir string) error {
-	var servers []*registry
-	for _, binary := range m.binaries {
-		base, err := os.MkdirTemp(dir, "purser-bench-gc-")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(base) //nolint:errcheck // what is left says so itself
-		r, err := startRegistry(ctx, binary, base)
-		if err != nil {
-			return err
-		}
-		defer r.stop()
-		if err := r.fill(ctx, "pulled", 200); err != nil {
-			return err
-		}
-		servers = append(servers, r)
+	servers, stop, err := m.start(ctx, dir)
+	defer stop()
+	if err != nil {
+		return err
 	}
 	for round := range m.rounds {
 		for i := range servers {
@@ -81,6 +69,34 @@ func (m massDelete) run(ctx context.Context, dir string) error {
 	return nil
 }
 
+// start starts the servers, each on a directory of its own with images to pull. It
+// returns those that run even with an error.
+func (m massDelete) start(ctx context.Context, dir string) (servers []*registry, stop func(), err error) {
+	var undo []func()
+	stop = func() {
+		for _, f := range slices.Backward(undo) {
+			f()
+		}
+	}
+	for _, binary := range m.binaries {
+		base, err := os.MkdirTemp(dir, "purser-bench-gc-")
+		if err != nil {
+			return servers, stop, err
+		}
+		undo = append(undo, func() { os.RemoveAll(base) }) //nolint:errcheck // what is left says so itself
+		r, err := startRegistry(ctx, binary, base)
+		if err != nil {
+			return servers, stop, err
+		}
+		undo = append(undo, r.stop)
+		servers = append(servers, r)
+		if err := r.fill(ctx, "pulled", 200); err != nil {
+			return servers, stop, err
+		}
+	}
+	return servers, stop, nil
+}
+
 // round is one quiet window and one beside deletions.
 func (m massDelete) round(ctx context.Context, r *registry) error {
 	if err := r.fill(ctx, "deleted", m.images); err != nil {
@@ -92,6 +108,16 @@ func (m massDelete) round(ctx context.Context, r *registry) error {
 	stop()
 
 	stop = r.mix(ctx, &r.beside, m.pushRate, m.pullRate)
+	defer stop()
+	if err := m.deleteAll(ctx, r); err != nil {
+		return err
+	}
+	pause(ctx, m.after) // reviews and the sweeper go on
+	return nil
+}
+
+// deleteAll deletes the deletable images by their digests, as fast as the clients can.
+func (m massDelete) deleteAll(ctx context.Context, r *registry) error {
 	began := time.Now()
 	var next atomic.Int64
 	var group errgroup.Group
@@ -108,8 +134,6 @@ func (m massDelete) round(ctx context.Context, r *registry) error {
 	err := group.Wait()
 	r.rates = append(r.rates, float64(len(r.deletable))/time.Since(began).Seconds())
 	r.deletable = nil
-	pause(ctx, m.after) // reviews and the sweeper go on
-	stop()
 	return err
 }
 

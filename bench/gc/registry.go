@@ -21,13 +21,15 @@ import (
 // registry is a server that this process has started.
 type registry struct {
 	binary, url   string
+	objects       string // the directory of its store
 	cmd           *exec.Cmd
 	dsn           string
 	client        *http.Client
 	stored        []imageOf
 	deletable     []imageOf
 	still, beside mixed
-	rates         []float64 // deletions a second
+	rates         []float64                // deletions a second
+	collected     map[bool][]time.Duration // from the first deletion to a store without the images, by whether pushes ran
 	last          error
 }
 
@@ -45,7 +47,7 @@ func startRegistry(ctx context.Context, binary, base string) (*registry, error) 
 	}
 	addr := l.Addr().String()
 	l.Close() //nolint:errcheck // the server takes the port
-	r := &registry{binary: binary, url: "http://" + addr, client: &http.Client{
+	r := &registry{binary: binary, url: "http://" + addr, objects: filepath.Join(base, "data", "blobs", "objects"), client: &http.Client{
 		Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: time.Minute}}
 	log, err := os.Create(filepath.Join(base, "log"))
 	if err != nil {
