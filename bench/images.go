@@ -17,9 +17,7 @@ func (b *bench) manyManifest(i int) blob {
 func manyManifests(b *bench) []probe {
 	var ps []probe
 	for i := range b.many {
-		m := b.manyManifest(i)
-		path := "/v2/" + b.manyRepo() + "/manifests/" + fixtureTag(i)
-		ps = append(ps, probe{path: path, accept: "Accept: " + mediaManifest, size: int64(len(m.data)), digest: m.digest})
+		ps = append(ps, manifestProbe(b.manyRepo(), fixtureTag(i), b.manyManifest(i)))
 	}
 	return ps
 }
@@ -73,45 +71,11 @@ func (b *bench) preparePulls(ctx context.Context, t *target) error {
 func openPulls(ctx context.Context, b *bench, t *target) (*session, error) {
 	images := b.pulledImages()
 	parts := make([][]probe, len(images))
-	reqs := make([][]request, len(images))
 	for i, img := range images {
-		path := "/v2/" + b.pullRepo()
-		parts[i] = append(parts[i], probe{path: path + "/manifests/" + fixtureTag(i), accept: "Accept: " + mediaManifest,
-			size: int64(len(img.manifest.data)), digest: img.manifest.digest})
+		parts[i] = append(parts[i], manifestProbe(b.pullRepo(), fixtureTag(i), img.manifest))
 		for _, part := range img.blobs {
-			parts[i] = append(parts[i], probe{path: path + "/blobs/" + part.digest, accept: "Accept: */*",
-				size: int64(len(part.data)), digest: part.digest})
-		}
-		for _, p := range parts[i] {
-			reqs[i] = append(reqs[i], request{head: t.head(nil, http.MethodGet, p.path, -1, p.accept), want: http.StatusOK})
+			parts[i] = append(parts[i], blobProbe(b.pullRepo(), part))
 		}
 	}
-	s := &session{}
-	for w := range b.conns {
-		c, next := newConn(t, b.timeout), w
-		s.conns = append(s.conns, c)
-		s.ops = append(s.ops, func(ctx context.Context) error {
-			i := next % len(images)
-			next++
-			for j := range reqs[i] {
-				resp, err := c.do(ctx, &reqs[i][j], nil)
-				if err == nil {
-					err = parts[i][j].verify(resp, http.MethodGet)
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	for i := range images {
-		for j := range parts[i] {
-			if err := parts[i][j].verifyContent(ctx, s.conns[0], &reqs[i][j], http.MethodGet); err != nil {
-				s.close()
-				return nil, err
-			}
-		}
-	}
-	return s, nil
+	return openGroups(ctx, b.options, t, http.MethodGet, parts)
 }

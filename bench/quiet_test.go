@@ -57,7 +57,8 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// What a server does after a window counts as part of the window, and is waited for.
+// CPU time that a server takes after a window for the window's requests counts as part of
+// the window, and bench waits for it.
 func TestDeferredWorkCounts(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/proc/self/stat"); err != nil {

@@ -19,7 +19,7 @@ type probe struct {
 func manifestsByTag(b *bench) []probe {
 	var ps []probe
 	for i, img := range b.fixture.hot {
-		ps = append(ps, manifestProbe(b, fixtureTag(i), img.manifest))
+		ps = append(ps, manifestProbe(b.readRepo(), fixtureTag(i), img.manifest))
 	}
 	return ps
 }
@@ -27,28 +27,28 @@ func manifestsByTag(b *bench) []probe {
 func manifestsByDigest(b *bench) []probe {
 	var ps []probe
 	for _, img := range b.fixture.hot {
-		ps = append(ps, manifestProbe(b, img.manifest.digest, img.manifest))
+		ps = append(ps, manifestProbe(b.readRepo(), img.manifest.digest, img.manifest))
 	}
 	return ps
 }
 
-func manifestProbe(b *bench, ref string, m blob) probe {
-	path := "/v2/" + b.readRepo() + "/manifests/" + ref
+func manifestProbe(repo, ref string, m blob) probe {
+	path := "/v2/" + repo + "/manifests/" + ref
 	return probe{path: path, accept: "Accept: " + mediaManifest, size: int64(len(m.data)), digest: m.digest}
 }
 
 func smallBlobs(b *bench) []probe {
 	var ps []probe
 	for i := range b.fixture.hot {
-		ps = append(ps, blobProbe(b, b.fixture.small(i)))
+		ps = append(ps, blobProbe(b.readRepo(), b.fixture.small(i)))
 	}
 	return ps
 }
 
-func bigBlob(b *bench) []probe { return []probe{blobProbe(b, b.fixture.big)} }
+func bigBlob(b *bench) []probe { return []probe{blobProbe(b.readRepo(), b.fixture.big)} }
 
-func blobProbe(b *bench, content blob) probe {
-	path := "/v2/" + b.readRepo() + "/blobs/" + content.digest
+func blobProbe(repo string, content blob) probe {
+	path := "/v2/" + repo + "/blobs/" + content.digest
 	return probe{path: path, accept: "Accept: */*", size: int64(len(content.data)), digest: content.digest}
 }
 
@@ -64,28 +64,46 @@ func tagList(b *bench) []probe {
 // first read once with its content verified, outside the measured time; from
 // then on status, length and digest header are checked.
 func openReads(ctx context.Context, o *options, t *target, method string, ps []probe) (*session, error) {
-	reqs := make([]request, len(ps))
-	for i, p := range ps {
-		reqs[i] = request{head: t.head(nil, method, p.path, -1, p.accept), want: http.StatusOK}
+	groups := make([][]probe, len(ps))
+	for i := range ps {
+		groups[i] = ps[i : i+1]
+	}
+	return openGroups(ctx, o, t, method, groups)
+}
+
+// openGroups is openReads where an operation reads all of a group, one after the other.
+func openGroups(ctx context.Context, o *options, t *target, method string, groups [][]probe) (*session, error) {
+	reqs := make([][]request, len(groups))
+	for i, ps := range groups {
+		for _, p := range ps {
+			reqs[i] = append(reqs[i], request{head: t.head(nil, method, p.path, -1, p.accept), want: http.StatusOK})
+		}
 	}
 	s := &session{}
 	for w := range o.conns {
 		c, next := newConn(t, o.timeout), w
 		s.conns = append(s.conns, c)
 		s.ops = append(s.ops, func(ctx context.Context) error {
-			i := next % len(ps)
+			i := next % len(groups)
 			next++
-			resp, err := c.do(ctx, &reqs[i], nil)
-			if err != nil {
-				return err
+			for j := range groups[i] {
+				resp, err := c.do(ctx, &reqs[i][j], nil)
+				if err == nil {
+					err = groups[i][j].verify(resp, method)
+				}
+				if err != nil {
+					return err
+				}
 			}
-			return ps[i].verify(resp, method)
+			return nil
 		})
 	}
-	for i := range ps {
-		if err := ps[i].verifyContent(ctx, s.conns[0], &reqs[i], method); err != nil {
-			s.close()
-			return nil, err
+	for i, ps := range groups {
+		for j := range ps {
+			if err := ps[j].verifyContent(ctx, s.conns[0], &reqs[i][j], method); err != nil {
+				s.close()
+				return nil, err
+			}
 		}
 	}
 	return s, nil

@@ -34,7 +34,8 @@ type result struct {
 	DeferredCPU float64  `json:"deferred_cpu_us"`   // of both, used after the window's end
 	ClientCPU   float64  `json:"client_cpu_us"`     // of the load generator
 
-	// What others did while windows ran, as parts of the machine's CPU time.
+	// CPU time that other processes and other guests took while windows ran, as parts of
+	// the machine's.
 	Foreign float64 `json:"foreign"`
 	Stolen  float64 `json:"stolen"`
 	Dropped int     `json:"dropped_windows"` // measured again, since others took too much
