@@ -1,0 +1,187 @@
+package catalog_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// narrowLinks are as many links as a blob may have without being wide, wideLinks
+// are more.
+const narrowLinks, wideLinks = 900, 10_000
+
+// linkFrom makes n links of a blob to repositories that have nothing else.
+func (b bundle) linkFrom(t *testing.T, d oci.Digest, first, n int) {
+	t.Helper()
+	b.exec(t, `INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
+		SELECT i % 100, i, $1 FROM generate_series($2::bigint, $2::bigint + $3 - 1) i`, d.Bytes(), first, n)
+}
+
+// reviewLinks reviews blobs as a reviewer does, the wide ones too, and returns
+// how many links were removed.
+func (b bundle) reviewLinks(t *testing.T) int {
+	t.Helper()
+	out := b.review(t, reviewingBlobs)
+	removed := out.Links
+	for _, w := range out.Wide {
+		n, err := b.UnlinkWide(t.Context(), w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		removed += n
+	}
+	return removed
+}
+
+// The links of the blobs of a batch may be more than it removes: those that it
+// didn't come to are looked at later. Fails with a review that drops the rows of
+// blobs whose links it hasn't come to.
+func TestRaceManyLinks(t *testing.T) { atBoth(t, testRaceManyLinks) }
+
+func testRaceManyLinks(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	var blobs []oci.Digest
+	for _, content := range []string{"one", "two", "three"} {
+		blobs = append(blobs, b.push(t, "r", content))
+	}
+	b.put(t, "r", image(t, b.push(t, "r", "config"), blobs, nil), "t")
+	for i, d := range blobs {
+		b.linkFrom(t, d, 1000*(i+1), narrowLinks)
+	}
+	removed := 0
+	for range 5 {
+		b.exec(t, "UPDATE gc_blob_review_queue SET review_after = now()")
+		removed += b.reviewLinks(t)
+	}
+	if removed != 3*narrowLinks || b.rows(t, "repository_blobs") != 4 {
+		t.Errorf("%d links were removed and %d are left, want %d and 4", removed, b.rows(t, "repository_blobs"), 3*narrowLinks)
+	}
+	b.empty(t, "gc_blob_review_queue")
+}
+
+// A blob that very many repositories link loses those that nobody needs, and
+// then goes with all of them.
+func TestRaceWideBlob(t *testing.T) { atBoth(t, testRaceWideBlob) }
+
+func testRaceWideBlob(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	wide := b.push(t, "r", "wide")
+	d := b.put(t, "r", image(t, b.push(t, "r", "config"), []oci.Digest{wide}, nil), "t")
+	b.linkFrom(t, wide, 1000, wideLinks)
+	b.dueNow(t)
+	if n := b.reviewLinks(t); n != wideLinks || b.rows(t, "repository_blobs") != 2 {
+		t.Errorf("%d links were removed and %d are left, want %d and 2", n, b.rows(t, "repository_blobs"), wideLinks)
+	}
+	b.empty(t, "gc_blob_review_queue")
+
+	b.linkFrom(t, wide, 1000, wideLinks)
+	if err := b.DeleteManifest(t.Context(), "r", d); err != nil {
+		t.Fatal(err)
+	}
+	b.dueNow(t)
+	start := time.Now()
+	if out := b.review(t, reviewingBlobs); out.Deleted != 2 {
+		t.Errorf("review: %+v; want the blobs deleted with all their links", out)
+	}
+	t.Logf("a blob with %d links was deleted in %v", wideLinks, time.Since(start))
+	b.nothing(t)
+}
+
+// Whoever mounts, asks for or frees a wide blob before its links are looked at,
+// or between two pages of them, ends that: the links and the row stay. Fails with
+// pages that don't look whether the row is as the review left it.
+func TestRaceWideBlobIsPromised(t *testing.T) {
+	t.Parallel()
+	for what, do := range map[string]func(b bundle, d, manifest oci.Digest) error{
+		"asked for": func(b bundle, d, _ oci.Digest) error {
+			_, err := b.PromiseBlob(context.Background(), "r", d)
+			return err
+		},
+		"mounted": func(b bundle, d, _ oci.Digest) error {
+			_, err := b.Mount(context.Background(), "other", "r", d)
+			return err
+		},
+		"freed": func(b bundle, _, manifest oci.Digest) error {
+			return b.DeleteManifest(context.Background(), "r", manifest)
+		},
+	} {
+		for _, page := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s before page %d", what, page), func(t *testing.T) {
+				t.Parallel()
+				b := setup(t)
+				wide := b.push(t, "r", "wide")
+				manifest := b.put(t, "r", image(t, b.push(t, "r", "config"), []oci.Digest{wide}, nil), "t")
+				b.linkFrom(t, wide, 1000, wideLinks)
+				b.dueNow(t)
+				out := b.review(t, reviewingBlobs)
+				if len(out.Wide) != 1 {
+					t.Fatalf("review: %+v; want one wide blob", out)
+				}
+				var removed int
+				p := b.pausingAt(t, func(ctx context.Context, c *catalog.Catalog) (r catalog.Review, err error) {
+					removed, err = c.UnlinkWide(ctx, out.Wide[0])
+					return r, err
+				})
+				for range page {
+					p.to(t, `^begin`)
+				}
+				if err := do(b, wide, manifest); err != nil {
+					t.Fatal(err)
+				}
+				p.ended(t)
+				if removed != 0 && page == 1 || removed == wideLinks {
+					t.Errorf("%d links were removed", removed)
+				}
+				if n := b.count(t, `SELECT count(*) FROM gc_blob_review_queue
+						WHERE digest = $1 AND review_after > now() + interval '23 hours'`, wide.Bytes()); n != 1 {
+					t.Error("the row isn't as the client left it")
+				}
+			})
+		}
+	}
+}
+
+// A manifest that starts to use a link of a wide blob between the look and the
+// lock keeps it; one that comes after the lock waits and is refused. A link that
+// somebody holds keeps the row.
+func TestRaceWideBlobIsUsed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config, wide := b.push(t, "r", "config"), b.push(t, "r", "wide")
+	payload := image(t, config, []oci.Digest{wide}, nil)
+	b.put(t, "r", payload, "t")
+	for _, path := range []string{"look", "lock", "held"} {
+		b.push(t, path, "config")
+		b.push(t, path, "wide")
+	}
+	b.linkFrom(t, wide, 1000, wideLinks)
+	b.exec(t, "UPDATE gc_blob_review_queue SET review_after = now() WHERE digest = $1", wide.Bytes())
+	out := b.review(t, reviewingBlobs)
+	if len(out.Wide) != 1 {
+		t.Fatalf("review: %+v; want one wide blob", out)
+	}
+	x, watch := b.session(t), b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, `SELECT FROM repository_blobs rb, repositories r WHERE r.path = 'held' AND rb.repository_id = r.id FOR KEY SHARE OF rb`)
+	p := b.pausingAt(t, func(ctx context.Context, c *catalog.Catalog) (r catalog.Review, err error) {
+		r.Links, err = c.UnlinkWide(ctx, out.Wide[0])
+		return r, err
+	})
+	p.to(t, beforeLinkLock)
+	b.put(t, "look", payload, "t")
+	p.to(t, beforeLinkDelete)
+	put := later(func() error { _, err := b.tryPut(context.Background(), "lock", payload, "t"); return err })
+	p.blocks(t, watch, 1)
+	if out := p.ended(t); out.Links != wideLinks+1 {
+		t.Errorf("%d links were removed, want %d", out.Links, wideLinks+1)
+	}
+	wantCode(t, soon(t, "put", put), oci.ManifestBlobUnknown)
+	b.whole(t, "look", "t", config, wide)
+	if got := b.queued(t, wide); got == "" || !b.linked(t, "held", wide) {
+		t.Errorf("in review: %q; want the blob there, since a link of it was held", got)
+	}
+}

@@ -1,0 +1,323 @@
+package catalog_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Of two reviews at once each has rows of its own. Fails with a claim that
+// waits, or that both can make.
+func TestRaceTwoReviews(t *testing.T) { atBoth(t, testRaceTwoReviews) }
+
+func testRaceTwoReviews(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	for i := range 5 {
+		b.push(t, "r", fmt.Sprint(i))
+	}
+	b.dueNow(t)
+	first := b.pausing(t, catalog.ReviewOptions{Kind: reviewingBlobs, Limit: 2})
+	first.to(t, beforeCommit)
+	second := b.pausing(t, ofBlobs())
+	second.to(t, beforeCommit)
+	if out := b.review(t, reviewingBlobs); out.Claimed != 0 {
+		t.Errorf("a third review: %+v", out)
+	}
+	if one, two := first.ended(t), second.ended(t); one.Deleted != 2 || two.Deleted != 3 {
+		t.Errorf("reviews: %+v and %+v", one, two)
+	}
+	b.nothing(t)
+}
+
+// A review of an index wants the row of a child that another review holds: it
+// gives way, and the next attempt is right.
+func TestRaceTwoReviewsMeet(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.push(t, "r", "config")
+	child := b.put(t, "r", image(t, config, nil, nil))
+	b.put(t, "r", index(t, child))
+	b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now() - manifest_id * interval '1 s'") // the index first
+	first := b.pausing(t, catalog.ReviewOptions{Kind: reviewingManifests, Limit: 1})
+	first.to(t, beforeDelete)
+	second := b.pausing(t, ofManifests())
+	second.to(t, beforeCommit)
+	_, err := first.finish(t)
+	failed := contended(t, err)
+	if out := second.ended(t); out.Kept != 1 {
+		t.Errorf("second review: %+v; want the child kept", out)
+	}
+	if err := b.PostponeReview(t.Context(), failed); err != nil {
+		t.Fatal(err)
+	}
+	b.dueNow(t)
+	if out := b.review(t, reviewingManifests); out.Deleted != 1 {
+		t.Errorf("then: %+v; want the index deleted", out)
+	}
+	if got := b.queued(t, child); got != "manifest_list_delete" {
+		t.Errorf("the child in review: %q", got)
+	}
+}
+
+// In a circle of a client and a review the review gives way, in its lock
+// timeout: the client isn't so much as run again. PostgreSQL's own search for
+// deadlocks is off. Fails without a lock timeout.
+func TestRaceReviewGivesWay(t *testing.T) {
+	t.Parallel()
+	b := replica(t, patientDSN(t))
+	var blobs []oci.Digest
+	for _, content := range []string{"1", "2", "3"} {
+		blobs = append(blobs, b.push(t, "r", content))
+	}
+	sortDigests(blobs)
+	low, mid, high := blobs[0], blobs[1], blobs[2]
+	b.put(t, "r", image(t, high, []oci.Digest{low}, nil)) // its review queues high, then low
+	d := b.put(t, "r", image(t, mid, []oci.Digest{low, high}, nil), "t")
+	alone, m := db.WithCounter(t.Context())
+	if err := b.DeleteManifest(alone, "r", b.put(t, "r", numbered(t, 1, mid), "u")); err != nil {
+		t.Fatal(err)
+	}
+	trips := m.Count()
+	b.dueNow(t)
+	x, watch := b.session(t), b.session(t)
+	x.exec(t, "BEGIN")
+	x.exec(t, "SELECT FROM gc_blob_review_queue WHERE digest = $1 FOR UPDATE", mid.Bytes())
+	ctx, n := db.WithCounter(context.WithoutCancel(t.Context()))
+	deleted := later(func() error { return b.DeleteManifest(ctx, "r", d) })
+	x.blocks(t, watch, 1) // has low and waits for mid
+	p := b.pausing(t, ofManifests(), "lock_timeout", "1000")
+	p.to(t, beforeDelete)
+	reviewed := later(func() error { _, err := p.finish(t); return err })
+	eventually(t, "both wait", func() bool { return b.waiting(t) >= 2 })
+	x.exec(t, "COMMIT") // now the client waits for high
+	contended(t, soon(t, "review", reviewed))
+	if err := soon(t, "deletion", deleted); err != nil {
+		t.Error(err)
+	}
+	if n.Count() != trips {
+		t.Errorf("the deletion took %d round trips, want %d: it was run again", n.Count(), trips)
+	}
+}
+
+// A review whose connection is killed leaves everything as it was, and lets go
+// of whoever waits for it. Fails with a review in more than one transaction.
+func TestRaceReviewerIsKilled(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	watch := b.session(t)
+	state := func() int {
+		return b.count(t, `SELECT hashtext(string_agg(x, ' ' ORDER BY x)) FROM (
+			SELECT q::text x FROM gc_blob_review_queue q UNION ALL SELECT q::text FROM gc_manifest_review_queue q
+			UNION ALL SELECT id::text FROM manifests UNION ALL SELECT storage_key FROM blobs
+			UNION ALL SELECT storage_key FROM gc_doomed_objects UNION ALL SELECT rb::text FROM repository_blobs rb) x`)
+	}
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	b.put(t, "r", image(t, config, []oci.Digest{layer}, nil))
+	b.push(t, "r", "stray")
+	b.dueNow(t)
+	for kind, stops := range map[catalog.ReviewKind][]string{
+		reviewingManifests: {beforeLook, beforeLock, beforeDelete, beforeCommit},
+		reviewingBlobs:     {beforeBlobLook, beforeBlobLock, beforeBlobDelete, beforeBlobSettle, beforeCommit},
+	} {
+		for _, stop := range stops {
+			before := state()
+			p := b.pausing(t, catalog.ReviewOptions{Kind: kind})
+			p.to(t, stop)
+			watch.exec(t, "SELECT pg_terminate_backend($1)", int32(p.pid))
+			if out, err := p.finish(t); err == nil {
+				t.Fatalf("%s killed at %s: %+v", kind, stop, out)
+			}
+			eventually(t, "the backend is gone", func() bool {
+				return b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1", int32(p.pid)) == 0
+			})
+			if state() != before {
+				t.Errorf("%s killed at %s: something changed", kind, stop)
+			}
+		}
+	}
+	p := b.pausing(t, ofBlobs())
+	p.to(t, beforeBlobDelete)
+	asked := later(func() error { _, err := b.PromiseBlob(context.Background(), "r", layer); return err })
+	p.blocks(t, watch, 1)
+	watch.exec(t, "SELECT pg_terminate_backend($1)", int32(p.pid))
+	if err := soon(t, "asking", asked); err != nil {
+		t.Errorf("the review was killed, and who waited for it hears %v", err)
+	}
+	p.finish(t) //nolint:errcheck // it was killed
+	b.dueNow(t)
+	b.reviewAll(t)
+	b.dueNow(t)
+	b.reviewAll(t)
+	b.nothing(t)
+}
+
+// A dry run beside a client: the client waits for the batch, and hears that
+// what the dry run had deleted is there.
+func TestRaceDryRunBesideAClient(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
+	payload := image(t, config, []oci.Digest{layer}, nil)
+	d := b.put(t, "r", payload)
+	stray := b.push(t, "r", "stray")
+	b.dueNow(t)
+	watch := b.session(t)
+	for kind, do := range map[catalog.ReviewKind]func() error{
+		reviewingBlobs:     func() error { _, err := b.PromiseBlob(context.Background(), "r", stray); return err },
+		reviewingManifests: func() error { _, err := b.tryPut(context.Background(), "r", payload, "t"); return err },
+	} {
+		p := b.pausing(t, catalog.ReviewOptions{Kind: kind, DryRun: true})
+		p.to(t, `^rollback$`)
+		done := later(do)
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Deleted != 1 || len(out.Found) != 1 {
+			t.Errorf("dry run of %ss: %+v", kind, out)
+		}
+		if err := soon(t, "the client", done); err != nil {
+			t.Error(err)
+		}
+	}
+	b.whole(t, "r", "t", config, layer, stray)
+	if m, err := b.ManifestByTag(t.Context(), "r", "t"); err != nil || m.Digest != d {
+		t.Error(err)
+	}
+	b.empty(t, "gc_doomed_objects")
+}
+
+// A repository is deleted, and made anew under the same path, while its old
+// manifests and links are still there: each goes its own way.
+func TestRaceRepositoryIsMadeAnew(t *testing.T) { atBoth(t, testRaceRepositoryIsMadeAnew) }
+
+func testRaceRepositoryIsMadeAnew(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	b.delays(t, "blob_upload")
+	push := func() (config, layer oci.Digest) {
+		config, layer = b.push(t, "a/r", "config"), b.push(t, "a/r", "layer")
+		b.put(t, "a/r", image(t, config, []oci.Digest{layer}, nil), "t")
+		return config, layer
+	}
+	push()
+	old := b.count(t, "SELECT id FROM repositories")
+	b.exec(t, "DELETE FROM repositories")
+	config, layer := push()
+	b.forget(t)
+	b.exec(t, "DELETE FROM tags WHERE repository_id = $1", old) // as whoever drains it does, in any order
+	b.exec(t, "DELETE FROM manifests WHERE repository_id = $1", old)
+	b.dueNow(t)
+	if out := b.review(t, reviewingBlobs); out.Kept != 2 || out.Links != 2 {
+		t.Errorf("review: %+v; want both blobs kept, and unlinked from what is gone", out)
+	}
+	b.reviewAll(t)
+	b.whole(t, "a/r", "t", config, layer)
+	b.empty(t, "gc_blob_review_queue", "gc_manifest_review_queue")
+	if n := b.rows(t, "manifests"); n != 1 {
+		t.Errorf("%d manifests are left", n)
+	}
+}
+
+// A put that has begun keeps its repository from being deleted until it is
+// committed, so that whoever drains the repository sees all of it. So does the
+// commit of an upload. Fails with a put that doesn't lock the repository's row.
+func TestRaceRepositoryGoesDuringPut(t *testing.T) {
+	t.Parallel()
+	for what, do := range map[string]func(b bundle, payload []byte) error{
+		"put": func(b bundle, payload []byte) error {
+			_, err := b.tryPut(context.Background(), "r", payload, "t")
+			return err
+		},
+		"mount": func(b bundle, _ []byte) error {
+			_, err := b.Mount(context.Background(), "r", "other", oci.Compute(oci.SHA256, []byte("layer")))
+			return err
+		},
+		"upload": func(b bundle, _ []byte) error {
+			_, err := b.tryPush(context.Background(), "r", "layer")
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			config := b.push(t, "r", "config")
+			b.put(t, "r", image(t, config, nil, nil), "t")
+			layer := b.push(t, "other", "layer")
+			b.push(t, "r", "layer")
+			x, watch, y := b.session(t), b.session(t), b.session(t)
+			x.exec(t, "BEGIN")
+			x.exec(t, "SELECT FROM tags FOR UPDATE")
+			x.exec(t, "SELECT FROM gc_blob_review_queue FOR UPDATE")
+			done := later(func() error { return do(b, image(t, config, []oci.Digest{layer}, nil)) })
+			x.blocks(t, watch, 1)
+			y.exec(t, "BEGIN")
+			deleted := later(func() error {
+				_, err := y.Exec(context.Background(), "DELETE FROM repositories WHERE path = 'r'")
+				return err
+			})
+			eventually(t, "the deletion waits", func() bool { return b.waiting(t) >= 2 || len(deleted) > 0 })
+			if len(deleted) > 0 {
+				t.Error("the repository was deleted from under a write in progress")
+			}
+			x.exec(t, "COMMIT")
+			if err := soon(t, what, done); err != nil {
+				t.Fatal(err)
+			}
+			if err := soon(t, "deletion", deleted); err != nil {
+				t.Fatal(err)
+			}
+			// What the drain sees now is all that there will be.
+			id := b.count(t, "SELECT id FROM repositories WHERE path = 'r'")
+			before := b.count(t, "SELECT count(*) FROM repository_blobs WHERE repository_id = $1", id)
+			y.exec(t, "COMMIT")
+			if after := b.count(t, "SELECT count(*) FROM repository_blobs WHERE repository_id = $1", id); before != after || after == 0 {
+				t.Errorf("%d links after the deletion, %d before", after, before)
+			}
+		})
+	}
+}
+
+// The owner of a storage key is one row at every moment, whoever commits the
+// same upload or content at once.
+func TestRaceOneOwner(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.push(t, "r", "layer")
+	list, err := b.StartUploads(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := list[0]
+	u.Repository, u.Size = "r", 5
+	d := oci.Compute(oci.SHA256, []byte("layer"))
+	b.dueNow(t)
+	p, watch := b.pausing(t, ofBlobs()), b.session(t)
+	p.to(t, beforeBlobDelete)
+	var commits []<-chan error
+	for range 3 {
+		commits = append(commits, later(func() error {
+			return b.CommitUpload(context.Background(), u, d, u.StorageKey+"-0", false)
+		}))
+	}
+	p.blocks(t, watch, 1)
+	eventually(t, "all wait", func() bool { return b.waiting(t) >= 3 })
+	p.ended(t)
+	won := 0
+	for _, c := range commits {
+		if err := soon(t, "commit", c); err == nil {
+			won++
+		} else {
+			wantCode(t, err, oci.BlobUploadInvalid)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d of three commits of one upload succeeded", won)
+	}
+	if n := b.count(t, "SELECT count(*) FROM uploads WHERE id = $1", uuid.UUID(u.ID)); n != 0 {
+		t.Error("the upload is still there")
+	}
+	b.owned(t)
+}

@@ -1,0 +1,79 @@
+package catalog_test
+
+import (
+	"testing"
+)
+
+// complete checks that whatever a manifest names is there, and that its
+// repository has it.
+func (b bundle) complete(t *testing.T) {
+	t.Helper()
+	for what, sql := range map[string]string{
+		"tags without their manifest": `SELECT count(*) FROM tags t WHERE NOT EXISTS (
+			SELECT FROM manifests m WHERE m.repository_id = t.repository_id AND m.id = t.manifest_id)`,
+		"children that are missing": `SELECT count(*) FROM manifest_references x WHERE NOT EXISTS (
+			SELECT FROM manifests m WHERE m.repository_id = x.repository_id AND m.id = x.child_id)`,
+		"layers without their blob or its link": `SELECT count(*) FROM layers l WHERE NOT EXISTS (
+			SELECT FROM blobs b JOIN repository_blobs rb ON rb.blob_digest = b.digest
+			WHERE b.digest = l.digest AND rb.repository_id = l.repository_id)`,
+		"configurations without their blob or its link": `SELECT count(*) FROM manifests m
+			WHERE m.configuration_blob_digest IS NOT NULL AND NOT EXISTS (
+			SELECT FROM blobs b JOIN repository_blobs rb ON rb.blob_digest = b.digest
+			WHERE b.digest = m.configuration_blob_digest AND rb.repository_id = m.repository_id)`,
+		"layers that aren't tracked": `SELECT count(*) FROM layers l FULL JOIN gc_blobs_layers g
+			ON g.layer_id = l.id AND g.digest = l.digest WHERE l.id IS NULL OR g.layer_id IS NULL`,
+		"configurations that aren't tracked": `SELECT count(*)
+			FROM (SELECT * FROM manifests WHERE configuration_blob_digest IS NOT NULL) m FULL JOIN gc_blobs_configurations g
+			ON g.manifest_id = m.id AND g.digest = m.configuration_blob_digest WHERE m.id IS NULL OR g.manifest_id IS NULL`,
+	} {
+		if n := b.count(t, sql); n != 0 {
+			t.Errorf("%d %s", n, what)
+		}
+	}
+}
+
+// nothingDangles checks, after the queues were drained, that all that is left is
+// held by something.
+func (b bundle) nothingDangles(t *testing.T) {
+	t.Helper()
+	for what, sql := range map[string]string{
+		"manifests that no tag holds, directly or not": `
+			WITH RECURSIVE live (repository_id, id) AS (
+				SELECT repository_id, manifest_id FROM tags
+				UNION
+				SELECT h.* FROM live l CROSS JOIN LATERAL (
+					SELECT repository_id, child_id FROM manifest_references
+					WHERE repository_id = l.repository_id AND parent_id = l.id
+					UNION ALL
+					SELECT r.repository_id, r.id FROM manifests s
+					JOIN manifests r ON r.repository_id = s.repository_id AND r.subject_digest = s.digest
+					WHERE s.repository_id = l.repository_id AND s.id = l.id) h
+			)
+			SELECT count(*) FROM manifests m
+			WHERE NOT EXISTS (SELECT FROM live l WHERE l.repository_id = m.repository_id AND l.id = m.id)`,
+		"blobs that nothing refers to": `SELECT count(*) FROM blobs b
+			WHERE NOT EXISTS (SELECT FROM layers l WHERE l.digest = b.digest)
+			AND NOT EXISTS (SELECT FROM manifests m WHERE m.configuration_blob_digest = b.digest)`,
+		"links that no manifest needs": `SELECT count(*) FROM repository_blobs rb
+			WHERE NOT EXISTS (SELECT FROM layers l WHERE l.repository_id = rb.repository_id AND l.digest = rb.blob_digest)
+			AND NOT EXISTS (SELECT FROM manifests m
+				WHERE m.repository_id = rb.repository_id AND m.configuration_blob_digest = rb.blob_digest)`,
+	} {
+		if n := b.count(t, sql); n != 0 {
+			t.Errorf("%d %s", n, what)
+		}
+	}
+}
+
+// owned checks that every object ever written has one owner.
+func (s *storm) owned(t *testing.T) {
+	t.Helper()
+	s.a.owned(t)
+	if n := s.a.count(t, `SELECT count(*) FROM unnest($1::text[]) AS k (key)
+			WHERE (SELECT count(*) FROM blobs WHERE storage_key = key)
+				+ (SELECT count(*) FROM uploads WHERE key LIKE storage_key || '-%')
+				+ (SELECT count(*) FROM gc_doomed_objects
+					WHERE storage_key = key OR of_upload AND key LIKE storage_key || '-%' AND keep IS DISTINCT FROM key) <> 1`, s.keys); n != 0 {
+		t.Errorf("%d of %d objects don't have one owner", n, len(s.keys))
+	}
+}
