@@ -76,14 +76,21 @@ func webhookPath(args []string) (string, error) {
 	return path, nil
 }
 
-func webhookListCommand(src *source) *cobra.Command {
-	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the webhooks of a namespace", Args: cobra.ExactArgs(1)}
-	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+// withWebhook is withClient for commands whose arguments webhookPath reads.
+func (src *source) withWebhook(run func(cmd *cobra.Command, c *client, path string, args []string) error) func(*cobra.Command, []string) error {
+	return src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
 		path, err := webhookPath(args)
 		if err != nil {
 			return err
 		}
+		return run(cmd, c, path, args)
+	})
+}
+
+func webhookListCommand(src *source) *cobra.Command {
+	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the webhooks of a namespace", Args: cobra.ExactArgs(1)}
+	format := addFormat(cmd)
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
 		var out struct {
 			Webhooks []webhookView `json:"webhooks"`
 		}
@@ -171,11 +178,7 @@ func webhookCreateCommand(src *source) *cobra.Command {
 		Example: "  purser webhook create app --url https://hooks.example.com/purser --events push,delete",
 	}
 	format, flags := addFormat(cmd), addWebhookFlags(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-		path, err := webhookPath(args)
-		if err != nil {
-			return err
-		}
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
 		body, err := flags.body(cmd)
 		switch {
 		case err != nil:
@@ -205,11 +208,7 @@ func webhookShowCommand(src *source) *cobra.Command {
 		Use: "show NAMESPACE UUID [DELIVERY]", Short: "Show a webhook, or a notice of it with its body", Args: cobra.RangeArgs(2, 3),
 	}
 	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-		path, err := webhookPath(args)
-		if err != nil {
-			return err
-		}
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
 		if len(args) == 3 {
 			var d webhookDelivery
 			if err := c.get(cmd.Context(), path+apiPath("deliveries", args[2]), nil, &d); err != nil {
@@ -240,11 +239,7 @@ func webhookUpdateCommand(src *source) *cobra.Command {
 	flags := addWebhookFlags(cmd)
 	enable := cmd.Flags().Bool("enable", false, "tell it of what happens from now on, and send what waits")
 	disable := cmd.Flags().Bool("disable", false, "tell it of nothing, and send nothing")
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-		path, err := webhookPath(args)
-		if err != nil {
-			return err
-		}
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
 		body, err := flags.body(cmd)
 		if err != nil {
 			return err
@@ -267,11 +262,7 @@ func webhookUpdateCommand(src *source) *cobra.Command {
 
 func webhookDeleteCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE UUID", Short: "Delete a webhook: what waits for it isn't sent", Args: cobra.ExactArgs(2)}
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-		path, err := webhookPath(args)
-		if err != nil {
-			return err
-		}
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
 		if err := c.delete(cmd.Context(), path, nil); err != nil {
 			return err
 		}
@@ -282,11 +273,7 @@ func webhookDeleteCommand(src *source) *cobra.Command {
 
 func webhookTestCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "test NAMESPACE UUID", Short: "Send a webhook a notice that says nothing (ping)", Args: cobra.ExactArgs(2)}
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-		path, err := webhookPath(args)
-		if err != nil {
-			return err
-		}
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
 		var out struct{ UUID string }
 		if err := c.post(cmd.Context(), path+"/test", nil, &out); err != nil {
 			return err
@@ -302,11 +289,7 @@ func webhookDeliveriesCommand(src *source) *cobra.Command {
 	var state string
 	textFlag(cmd, &state, "state", "", "only those of this `STATE`: waiting, delivered or given_up",
 		checkChoice(webhook.Waiting, webhook.Delivered, webhook.GivenUp))
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-		path, err := webhookPath(args)
-		if err != nil {
-			return err
-		}
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
 		list, more, err := collect(*limit, func(cursor string, n int) ([]webhookDelivery, string, error) {
 			var page struct {
 				Deliveries []webhookDelivery `json:"deliveries"`
@@ -342,11 +325,8 @@ func webhookRedeliverCommand(src *source) *cobra.Command {
 			"  purser webhook redeliver app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e --given-up",
 	}
 	all := cmd.Flags().Bool("given-up", false, "all that were given up; there is no DELIVERY then")
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-		path, err := webhookPath(args)
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
 		switch {
-		case err != nil:
-			return err
 		case *all == (len(args) == 3):
 			return usagef("name one DELIVERY, or give --given-up")
 		case *all:

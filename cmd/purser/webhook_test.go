@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
@@ -68,35 +67,25 @@ func TestWebhookCommands(t *testing.T) {
 		}
 		return ids
 	}
-	wait := func(what string, ok func() bool) {
-		t.Helper()
-		deadline := time.Now().Add(2 * time.Minute)
-		for !ok() {
-			if time.Now().After(deadline) {
-				t.Fatalf("never: %s; told %q", what, told())
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-	}
 	s.push("acme/app", "v1", "1")
-	wait("the push is given up", func() bool { return len(deliveries("given_up")) == 1 })
+	waitFor(t, "the push is given up", func() bool { return len(deliveries("given_up")) == 1 })
 	answer(http.StatusNoContent)
 	push := deliveries("given_up")[0]
 	if text := s.run("webhook", "show", "acme", made.UUID, push); !strings.Contains(text, `"updated_tags":["v1"]`) || !strings.Contains(text, "410 Gone") {
 		t.Errorf("the notice:\n%s", text)
 	}
 	s.run("webhook", "redeliver", "acme", made.UUID, push)
-	wait("the push is delivered", func() bool { return slices.Contains(deliveries("delivered"), push) })
+	waitFor(t, "the push is delivered", func() bool { return slices.Contains(deliveries("delivered"), push) })
 	answer(http.StatusGone)
 	s.run("tag", "delete", "-y", "acme/app:v1")
-	wait("the deletion is given up", func() bool { return len(deliveries("given_up")) == 1 })
+	waitFor(t, "the deletion is given up", func() bool { return len(deliveries("given_up")) == 1 })
 	answer(http.StatusNoContent)
 	if text := s.run("webhook", "redeliver", "acme", made.UUID, "--given-up"); !strings.Contains(text, "Queued 1 notices") {
 		t.Errorf("%s", text)
 	}
-	wait("the deletion is delivered", func() bool { return len(deliveries("delivered")) == 2 })
+	waitFor(t, "the deletion is delivered", func() bool { return len(deliveries("delivered")) == 2 })
 	s.run("webhook", "test", "acme", made.UUID)
-	wait("the ping is delivered", func() bool { return slices.Contains(told(), "ping") })
+	waitFor(t, "the ping is delivered", func() bool { return slices.Contains(told(), "ping") })
 	if list := told(); !slices.Equal(list, []string{"push", "push", "delete", "delete", "ping"}) {
 		t.Errorf("told %q", list)
 	}
