@@ -337,7 +337,7 @@ func TestReferrersPageGivesWay(t *testing.T) {
 	b.left(t, 250, false)
 }
 
-// What is left of a repository that was deleted isn't queued.
+// Referrers of a repository that was deleted aren't queued for review.
 func TestReferrersOfDeletedRepository(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -394,17 +394,29 @@ func TestConcurrentSubjects(t *testing.T) {
 					t.Error(err)
 				}
 				if !did {
-					time.Sleep(time.Millisecond)
+					select { // leaves the processor to others
+					case <-ctx.Done():
+					case <-time.After(time.Millisecond):
+					}
 				}
 			}
 		})
 	}
 	const existing = "SELECT COALESCE(array_agg(id), '{}') FROM manifests WHERE subject_digest = $1"
-	drained := func(what string) {
+	// reviewed waits for ok, and makes what was postponed or failed due at once.
+	reviewed := func(what string, ok func() bool) {
 		eventually(t, what, func() bool {
 			b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now(), set_aside_at = NULL WHERE review_after > now() OR set_aside_at IS NOT NULL")
+			return ok()
+		})
+	}
+	drained := func(what string) {
+		reviewed(what, func() bool {
 			return b.rows(t, "gc_manifest_review_queue")+b.rows(t, "gc_subject_review_queue") == 0
 		})
+	}
+	referrers := func(subject oci.Digest) int {
+		return b.count(t, "SELECT count(*) FROM manifests WHERE subject_digest = $1", subject.Bytes())
 	}
 	saved := 0
 	for i := range 15 {
@@ -414,7 +426,8 @@ func TestConcurrentSubjects(t *testing.T) {
 		b.exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 			SELECT top_level_namespace_id, repository_id, id, now(), 'test' FROM manifests WHERE subject_digest = $1
 			ON CONFLICT DO NOTHING`, d.Bytes())
-		time.Sleep(rand.N(40 * time.Millisecond)) // reviews are somewhere
+		left := rand.IntN(130)
+		reviewed("some referrers are deleted", func() bool { return referrers(d) <= left })
 		s.b.put(t, "r", subject, "t")
 		var there, still []int64
 		if err := b.db.Pool.QueryRow(t.Context(), existing, d.Bytes()).Scan(&there); err != nil {
@@ -433,14 +446,15 @@ func TestConcurrentSubjects(t *testing.T) {
 			t.Fatal(err)
 		}
 		if rand.IntN(2) == 0 { // and comes again while its referrers are being queued
-			time.Sleep(rand.N(20 * time.Millisecond))
+			left := rand.IntN(120)
+			reviewed("some referrers are deleted", func() bool { return referrers(d) <= left })
 			s.b.put(t, "r", subject, "t")
 			if err := s.b.DeleteManifest(t.Context(), "r", d); err != nil {
 				t.Fatal(err)
 			}
 		}
 		drained("all referrers of a deleted subject are reviewed")
-		if n := b.count(t, "SELECT count(*) FROM manifests WHERE subject_digest = $1", d.Bytes()); n != 0 {
+		if n := referrers(d); n != 0 {
 			t.Fatalf("round %d: %d referrers are left behind", i, n)
 		}
 	}
