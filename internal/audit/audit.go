@@ -19,7 +19,7 @@
 // Pulls of one thing by one client within a second (RecorderOptions.Join) are one entry,
 // which says how many they are: Entry.Pulls. An entry takes pulls until the batch that
 // writes it is made; from then on it never changes, so a repeated attempt writes the same.
-// Whoever counts entries of pulls adds up these numbers. An entry of pulls by digest has
+// A reader that counts pulls adds up these numbers. An entry of pulls by digest has
 // the time and the connection of each, since these tell which of them belong to HEADs: as
 // many are joined as if each had its own entry.
 //

@@ -91,8 +91,9 @@ type PullCount struct {
 	First, Last time.Time
 }
 
-// CountPulls counts the pulls of up to n entries behind a position for each of the watches, and returns
-// the position of the last one. What Changes says of its entries holds for pulls too.
+// CountPulls counts the pulls of up to n entries behind a position for each of the watches,
+// and returns the position of the last entry. As with Changes, no entry is missed and none
+// is counted twice.
 func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watch) (counts []PullCount, last Position, more bool, err error) {
 	names, since := make([]string, len(of)), make([]time.Time, len(of))
 	for i, w := range of {

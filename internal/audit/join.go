@@ -45,8 +45,8 @@ type waiting struct {
 	all   []Request // where each of them matters, and there are several
 }
 
-// timed says whether an entry keeps the time and port of each of its requests: a HEAD of a tag, and
-// a pull by digest, which may belong to one.
+// timed says whether an entry keeps the time and port of each of its requests: a HEAD of a
+// tag does, and a pull by digest, which may belong to such a HEAD.
 func (e *Entry) timed() bool { return e.Kind == headOfTag || e.Kind == PullRepo && e.Tag == "" }
 
 // joinable says whether an entry may be joined with others: it says nothing beside what

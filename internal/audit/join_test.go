@@ -116,7 +116,7 @@ func TestJoinedTimes(t *testing.T) {
 	}
 }
 
-// Who watches a namespace is told of pulls and not of entries.
+// CountPulls tells a namespace's watcher the number of pulls, not of entries.
 func TestWatchedPullsAreAddedUp(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -262,7 +262,8 @@ func TestJoinedOnce(t *testing.T) {
 	t.Logf("8000 pulls in %d entries, %d answers lost", entries, swallowed)
 }
 
-// What a client sends is never a reason for one entry to stand for another's.
+// Two clients whose user agents differ only behind the part that the log keeps still get
+// an entry each: no client can make its pulls count as another's.
 func TestJoinKeyTellsApart(t *testing.T) {
 	t.Parallel()
 	a := same(func(e *Entry) { e.Address, e.UserAgent = "x", strings.Repeat("y", 2000) }, time.Now())

@@ -60,7 +60,8 @@ func (s *shop) answer(t *testing.T, list []sent, join time.Duration) {
 	settle(t, s.worker(t, func(o *SyncOptions) { o.Batch, o.Join = 5, 2*time.Second }))
 }
 
-// Which GETs belong to which HEADs doesn't depend on what is one entry.
+// The worker joins the same GETs with the same HEADs, whether the log has an entry for each
+// of them or one for several.
 func TestJoinedEntriesCountTheSame(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {
@@ -167,6 +168,6 @@ func TestOlderVersionCountsNothing(t *testing.T) {
 	if st.Counted != 37 || number(t, s.stats, "SELECT count(*) FROM pullstatisticsprocessingstate WHERE reads IS NULL") != 1 {
 		t.Errorf("the state is %+v", st)
 	}
-	// What the first release does where there is nothing to count goes on.
+	// Where there is nothing to count, the statement of the first release goes on.
 	exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET updated_at = now()")
 }

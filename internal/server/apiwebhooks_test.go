@@ -33,8 +33,8 @@ func hooked(t testing.TB) (*registry, *webhook.Sender) {
 	return r, s
 }
 
-// What clients and garbage collection do is told, exactly once, to the webhook that asks
-// for it; what failed is sent once more on request.
+// A webhook is told exactly once of each event that it asks for, of clients and of garbage
+// collection. A notice that failed is sent once more on request.
 func TestWebhooksAPI(t *testing.T) {
 	t.Parallel()
 	r, s := hooked(t)

@@ -97,8 +97,8 @@ func TestConditionRace(t *testing.T) {
 	other := replica(t, r.dsn, r.dir)
 	other.listen(t)
 	const clients, rounds = 12, 6
-	// Those of one round are none of the next: to push what the tag has already meets the
-	// condition, and replaces nothing.
+	// Each round pushes other manifests than the one before: a push of the manifest that
+	// the tag has already would meet the condition, and replace nothing.
 	both := make([]string, 2*clients)
 	for i := range both {
 		both[i] = r.simple(t, "a", i, nil)

@@ -91,7 +91,8 @@ func (s *Sender) lookAround(ctx context.Context) (work bool, err error) {
 	if work || !enabled || p.foreign {
 		return work || enabled, nil
 	}
-	// What nobody is to be told isn't looked for: nothing is behind such a position.
+	// No webhook asks for these events, so the log needn't be searched for them: nothing
+	// is behind End.
 	if !changes {
 		p.changes = audit.End
 	}

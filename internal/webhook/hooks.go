@@ -287,7 +287,7 @@ func (s *Sender) UpdateHook(ctx context.Context, namespace string, id uuid.UUID,
 		if err != nil {
 			return err
 		}
-		// What was counted for events that it isn't told of any more.
+		// The webhook isn't told of these events any more, so their counts go.
 		_, err = tx.Exec(ctx, "DELETE FROM webhookcounts WHERE webhook = $1 AND NOT ($2 AND event = ANY ($3::text[]))", id, h.Enabled, h.Events)
 		if err != nil {
 			return err
