@@ -87,6 +87,7 @@ func newAPI(s *Server) *api {
 	a.addPolicies()
 	a.addPruning()
 	a.addLogs()
+	a.addExports()
 	a.addProtection()
 	a.addWebhooks()
 	a.addPulls()

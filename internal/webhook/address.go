@@ -70,7 +70,7 @@ func check(addr netip.Addr) error {
 }
 
 func refused(addr netip.Addr, why string) error {
-	return fmt.Errorf("the address %s is %s, not public; name another host, or, if the receiver is meant to be there, set allow_private (autoprune.webhook.allow_private, or webhooks.allow_private for webhooks of namespaces)", addr, why)
+	return fmt.Errorf("the address %s is %s, not public; name another host, or, if the receiver is meant to be there, set allow_private (autoprune.webhook.allow_private, or webhooks.allow_private for webhooks of namespaces and callbacks)", addr, why)
 }
 
 // control is called with each address that is about to be dialled, after its name

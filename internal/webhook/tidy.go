@@ -75,7 +75,7 @@ func (s *Sender) tidyHooks(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		DELETE FROM webhookdeliveries WHERE id = ANY (ARRAY(
 			SELECT d.id FROM webhookdeliveries d
-			WHERE d.webhook IS NOT NULL AND d.delivered_at IS NULL AND d.given_up_at IS NULL
+			WHERE d.webhook IS NOT NULL AND d.url IS NULL AND d.delivered_at IS NULL AND d.given_up_at IS NULL
 				AND (NOT EXISTS (SELECT FROM webhooks w WHERE w.uuid = d.webhook)
 					OR d.next_attempt < now() - $1::interval AND EXISTS (SELECT FROM webhooks w WHERE w.uuid = d.webhook AND NOT w.enabled))
 			LIMIT $2 FOR UPDATE OF d SKIP LOCKED))`, s.opt.Keep, tidyRows)

@@ -74,6 +74,12 @@
 // Each webhook has a lane of its own in each process (see lanes), so that receivers don't
 // wait for each other. Steps 2 and 3 of the protocol above are the same for all.
 //
+// # Callbacks
+//
+// A client can name a URL that is to be told when something that it asked for is done
+// (Call). Its notice is a row like the others, with that URL, and a loop of its own
+// claims and sends these by the same protocol. At most maxCallbacks wait at a time.
+//
 // # Where requests go
 //
 // Who can set the URL could make Purser ask servers that only Purser reaches. So
@@ -184,8 +190,10 @@ type Sender struct {
 	tidy     *worker.Loop
 	lanes    *lanes
 	dispatch *worker.Loop
-	watching *atomic.Bool            // a webhook of a namespace was enabled at the last look
-	crash    func(step string) error // for tests: stands in for the end of the process
+	// callbacks sends the requests of Call.
+	callbacks *worker.Loop
+	watching  *atomic.Bool            // a webhook of a namespace was enabled at the last look
+	crash     func(step string) error // for tests: stands in for the end of the process
 }
 
 // New makes a sender. It starts nothing: see Run. Its errors say what is wrong with
@@ -210,6 +218,9 @@ func New(o Options) (*Sender, error) {
 		})
 	}
 	s.lanes = newLanes(s)
+	s.callbacks = worker.New(worker.Options{ // the batch ends before the lease, as above
+		Name: "callbacks", Batch: s.callbackBatch, Next: s.nextCallback, Timeout: o.Lease, Log: o.Log, Metrics: o.Worker,
+	})
 	s.dispatch = worker.New(worker.Options{
 		Name: "webhook events", Batch: s.dispatchBatch, Next: s.nextLook, Log: o.Log, Metrics: o.Worker,
 	})
@@ -229,6 +240,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	g.Go(func() error { return s.tidy.Run(ctx) })
 	g.Go(func() error { return s.lanes.run(ctx) })
 	g.Go(func() error { return s.dispatch.Run(ctx) })
+	g.Go(func() error { return s.callbacks.Run(ctx) })
 	return g.Wait()
 }
 

@@ -1,0 +1,33 @@
+-- Three things that clients of Quay ask for.
+--
+-- Callbacks of exports of the audit log: notices in webhookdeliveries that have a URL of
+-- their own. webhook has their own id, so that nothing that looks for a webhook's
+-- notices, or for those of the configuration, finds them. A process of an older version
+-- that still runs during an upgrade takes one whose first attempt failed for a notice of a
+-- deleted webhook, and deletes it.
+--
+-- The history of tags, which is read from the audit log: one index leads through what
+-- ended in a repository, the other through all that a tag was.
+--
+-- A default policy of the configuration. It is kept with the registry's other defaults,
+-- so that older versions apply it as one of these, and changes with their version.
+
+-- +goose Up
+SET LOCAL lock_timeout = '10s';
+
+ALTER TABLE webhookdeliveries ADD COLUMN url text;
+COMMENT ON COLUMN webhookdeliveries.url IS 'of a callback, which belongs to no webhook; NULL: the webhook says where it goes';
+
+CREATE INDEX webhookdeliveries_callbacks_idx ON webhookdeliveries (next_attempt)
+    WHERE delivered_at IS NULL AND given_up_at IS NULL AND url IS NOT NULL;
+
+CREATE INDEX auditlog_tag_ends_idx ON auditlog (repository_id, time, id)
+    WHERE repository_id IS NOT NULL AND kind IN ('move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete');
+CREATE INDEX auditlog_tags_idx ON auditlog (repository_id, tag, time, id)
+    WHERE repository_id IS NOT NULL AND tag IS NOT NULL
+        AND kind IN ('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete');
+
+ALTER TABLE defaultautoprunepolicy ADD COLUMN setting boolean NOT NULL DEFAULT false;
+COMMENT ON COLUMN defaultautoprunepolicy.setting IS 'the policy is that of autoprune.default_policy, and applies beside namespaces'' own';
+
+CREATE UNIQUE INDEX defaultautoprunepolicy_setting_idx ON defaultautoprunepolicy (setting) WHERE setting;

@@ -1,0 +1,106 @@
+package webhook
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// call queues a callback to a URL.
+func call(t testing.TB, s *Sender, address string) uuid.UUID {
+	t.Helper()
+	must(t, s.CheckCallback("callback_url", address))
+	id := uuid.New()
+	must(t, s.Call(t.Context(), Callback{
+		ID: id, URL: address, Event: "export_logs", Body: map[string]any{"export_id": id}, Entry: audit.Entry{Kind: audit.ExportLog},
+	}))
+	return id
+}
+
+// A callback is sent, and tried again when it fails, by whichever process is there.
+func TestCallback(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	rec := receive(t, func(w http.ResponseWriter, _ *http.Request, n int) {
+		if n == 1 {
+			w.WriteHeader(500)
+		}
+	})
+	o := Options{DB: d, AllowPrivateHooks: true, RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond}
+	s := newSender(t, o)
+	stop := start(t, s.Run)
+	first := call(t, s, rec.URL+"/done")
+	eventually(t, "delivered", func() bool { return read(t, d, first).Delivered })
+	stop()
+	list := rec.requests()
+	if len(list) != 2 || list[1].path != "/done" || list[1].header.Get("Webhook-Id") != first.String() ||
+		list[1].body != `{"export_id":"`+first.String()+`"}` || list[1].header.Get("Webhook-Signature") != "" {
+		t.Errorf("got %+v", list)
+	}
+	second := call(t, s, rec.URL+"/done") // nobody is there to send it
+	exec(t, d, 1, "UPDATE webhookdeliveries SET next_attempt = now() - interval '8 days' WHERE id = $1", second)
+	other := newSender(t, Options{DB: d, URL: rec.URL + "/configured", AllowPrivateHooks: true})
+	once(t, other) // what is for the configuration's URL
+	if _, err := other.tidyBatch(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r := read(t, d, second); r.Delivered || r.Attempts != 0 {
+		t.Errorf("%+v", r)
+	}
+	start(t, other.Run)
+	eventually(t, "delivered", func() bool { return read(t, d, second).Delivered })
+}
+
+// A name that leads to a private address is refused when it is dialled, and the callback
+// given up in the end, which the log tells once.
+func TestCallbackToPrivateAddress(t *testing.T) {
+	t.Parallel()
+	d, rec := dbtest.New(t), receive(t, nil)
+	logged := new(lockedBuffer)
+	s := newSender(t, Options{DB: d, MaxAttempts: 2, RetryMin: time.Millisecond, RetryMax: time.Millisecond, Log: slog.New(slog.NewTextHandler(logged, nil))})
+	if err := s.CheckCallback("callback_url", rec.URL); err == nil || !strings.Contains(err.Error(), "loopback") {
+		t.Errorf("%s: %v", rec.URL, err)
+	}
+	id := call(t, s, strings.Replace(rec.URL, "127.0.0.1", "localhost", 1)+"/secret-path")
+	start(t, s.Run)
+	eventually(t, "given up", func() bool { return read(t, d, id).GivenUp })
+	text := logged.String()
+	if r := read(t, d, id); len(rec.requests()) != 0 || r.Attempts != 2 || !strings.Contains(r.LastError, "not public") ||
+		strings.Count(text, "given up") != 1 || !strings.Contains(text, id.String()) || strings.Contains(text, "secret-path") {
+		t.Errorf("%+v, %d requests, log: %s", r, len(rec.requests()), text)
+	}
+}
+
+// A process that stops gives a callback back that it is sending.
+func TestCallbackWhileStopping(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	asked, release := make(chan struct{}, 1), make(chan struct{})
+	rec := receive(t, func(_ http.ResponseWriter, r *http.Request, _ int) {
+		asked <- struct{}{}
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	})
+	defer close(release)
+	s := newSender(t, Options{DB: d, AllowPrivateHooks: true})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	id := call(t, s, rec.URL)
+	<-asked
+	cancel()
+	must(t, <-done)
+	if r := read(t, d, id); r.Attempts != 0 || r.Leased || r.Delivered || r.Wait > 0 {
+		t.Errorf("%+v", r)
+	}
+}
