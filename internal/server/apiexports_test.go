@@ -133,7 +133,7 @@ func TestQuayExportLogsRefused(t *testing.T) {
 	}
 	strict := whole(t)
 	strict.manage(t, "POST", path, `{"callback_url": "http://127.0.0.1:9/x"}`).refused(t, 400, "invalid_request", "not public")
-	strict.exec(t, `INSERT INTO webhookdeliveries (id, webhook, event, body, url, next_attempt)
+	strict.exec(t, `INSERT INTO webhooknotices (id, webhook, event, body, url, next_attempt)
 		SELECT id, id, 'export_logs', '{}', 'https://example.com/', now() + interval '1 hour' FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 1000)) n`)
 	strict.manage(t, "POST", path, `{"callback_url": "https://example.com/"}`).wantStatus(t, 429)
 }

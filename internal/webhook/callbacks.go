@@ -52,10 +52,10 @@ func (s *Sender) Call(ctx context.Context, c Callback) error {
 	}
 	err = s.opt.DB.Tx(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `
-			INSERT INTO webhookdeliveries (id, webhook, event, body, url)
+			INSERT INTO webhooknotices (id, webhook, event, body, url)
 			SELECT $1, $1, $2, $3, $4
 			WHERE (SELECT count(*) FROM (
-				SELECT FROM webhookdeliveries WHERE `+pending+` AND url IS NOT NULL LIMIT $5) p) < $5`,
+				SELECT FROM webhooknotices WHERE `+pending+` AND url IS NOT NULL LIMIT $5) p) < $5`,
 			c.ID, c.Event, strings.ToValidUTF8(string(body), "\uFFFD"), c.URL, maxCallbacks)
 		if err != nil {
 			return err
@@ -109,10 +109,10 @@ func (s *Sender) call(ctx context.Context, lease uuid.UUID, c claimedCallback) e
 // claimCallbacks is claim for callbacks.
 func (s *Sender) claimCallbacks(ctx context.Context, lease uuid.UUID) ([]claimedCallback, error) {
 	rows, err := s.opt.DB.Pool.Query(ctx, `
-		UPDATE webhookdeliveries
+		UPDATE webhooknotices
 		SET lease = $1, attempts = attempts + 1, next_attempt = clock_timestamp() + $2::interval
 		WHERE id = ANY (ARRAY(
-			SELECT id FROM webhookdeliveries
+			SELECT id FROM webhooknotices
 			WHERE `+pending+` AND url IS NOT NULL AND next_attempt <= now()
 			ORDER BY next_attempt LIMIT $3 FOR UPDATE SKIP LOCKED))
 		RETURNING id, event, body, attempts, url`, lease, s.opt.Lease, s.opt.Parallel)
@@ -130,7 +130,7 @@ func (s *Sender) nextCallback(ctx context.Context) (time.Duration, error) {
 	var seconds *float64
 	err := s.opt.DB.Pool.QueryRow(ctx, `
 		SELECT extract(epoch FROM min(next_attempt) - clock_timestamp())::float8
-		FROM webhookdeliveries WHERE url IS NOT NULL AND `+pending).Scan(&seconds)
+		FROM webhooknotices WHERE url IS NOT NULL AND `+pending).Scan(&seconds)
 	if err != nil {
 		return 0, fmt.Errorf("asking when the next callback is due: %w", err)
 	}

@@ -46,7 +46,7 @@ func TestCallback(t *testing.T) {
 		t.Errorf("got %+v", list)
 	}
 	second := call(t, s, rec.URL+"/done") // nobody is there to send it
-	exec(t, d, 1, "UPDATE webhookdeliveries SET next_attempt = now() - interval '8 days' WHERE id = $1", second)
+	exec(t, d, 1, "UPDATE webhooknotices SET next_attempt = now() - interval '8 days' WHERE id = $1", second)
 	other := newSender(t, Options{DB: d, URL: rec.URL + "/configured", AllowPrivateHooks: true})
 	once(t, other) // what is for the configuration's URL
 	if _, err := other.tidyBatch(t.Context()); err != nil {

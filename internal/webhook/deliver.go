@@ -48,10 +48,10 @@ func (s *Sender) batch(ctx context.Context) (more bool, err error) {
 // or others have them.
 func (s *Sender) claim(ctx context.Context, lease uuid.UUID) ([]delivery, error) {
 	rows, err := s.opt.DB.Pool.Query(ctx, `
-		UPDATE webhookdeliveries
+		UPDATE webhooknotices
 		SET lease = $1, attempts = attempts + 1, next_attempt = clock_timestamp() + $2::interval
 		WHERE id = ANY (ARRAY(
-			SELECT id FROM webhookdeliveries
+			SELECT id FROM webhooknotices
 			WHERE `+pending+` AND webhook IS NULL AND next_attempt <= now()
 			ORDER BY next_attempt LIMIT $3 FOR UPDATE SKIP LOCKED))
 		RETURNING id, event, body, attempts`, lease, s.opt.Lease, s.opt.Parallel)
@@ -66,7 +66,7 @@ func (s *Sender) next(ctx context.Context) (time.Duration, error) {
 	var seconds *float64
 	err := s.opt.DB.Pool.QueryRow(ctx, `
 		SELECT extract(epoch FROM min(next_attempt) - clock_timestamp())::float8
-		FROM webhookdeliveries WHERE webhook IS NULL AND `+pending).Scan(&seconds)
+		FROM webhooknotices WHERE webhook IS NULL AND `+pending).Scan(&seconds)
 	if err != nil {
 		return 0, fmt.Errorf("asking when the next notice is due: %w", err)
 	}
@@ -103,7 +103,7 @@ func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d del
 // delivered needs no lease: see the package comment.
 func (s *Sender) delivered(ctx context.Context, to *target, d delivery) error {
 	_, err := s.opt.DB.Pool.Exec(ctx, `
-		UPDATE webhookdeliveries
+		UPDATE webhooknotices
 		SET delivered_at = clock_timestamp(), given_up_at = NULL, lease = NULL, last_error = NULL
 		WHERE id = $1 AND delivered_at IS NULL`, d.ID)
 	s.opt.Metrics.count(resultDelivered)
@@ -114,14 +114,14 @@ func (s *Sender) delivered(ctx context.Context, to *target, d delivery) error {
 // giveBack makes a notice due again that wasn't sent, or only half.
 func (s *Sender) giveBack(ctx context.Context, lease uuid.UUID, d delivery) error {
 	_, err := s.opt.DB.Pool.Exec(ctx, `
-		UPDATE webhookdeliveries SET attempts = attempts - 1, next_attempt = clock_timestamp(), lease = NULL
+		UPDATE webhooknotices SET attempts = attempts - 1, next_attempt = clock_timestamp(), lease = NULL
 		WHERE id = $1 AND lease = $2`, d.ID, lease)
 	return err
 }
 
 func (s *Sender) giveUp(ctx context.Context, lease uuid.UUID, to *target, d delivery, f *failure) error {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
-		UPDATE webhookdeliveries SET given_up_at = clock_timestamp(), lease = NULL, last_error = $3
+		UPDATE webhooknotices SET given_up_at = clock_timestamp(), lease = NULL, last_error = $3
 		WHERE id = $1 AND lease = $2`, d.ID, lease, f.detail())
 	s.opt.Metrics.count(resultFailed)
 	if err == nil && tag.RowsAffected() == 1 {
@@ -135,7 +135,7 @@ func (s *Sender) giveUp(ctx context.Context, lease uuid.UUID, to *target, d deli
 func (s *Sender) postpone(ctx context.Context, lease uuid.UUID, to *target, d delivery, f *failure) error {
 	pause := max(s.backoff(d.Attempts), min(f.after, s.opt.RetryMax))
 	_, err := s.opt.DB.Pool.Exec(ctx, `
-		UPDATE webhookdeliveries SET next_attempt = clock_timestamp() + $3::interval, lease = NULL, last_error = $4
+		UPDATE webhooknotices SET next_attempt = clock_timestamp() + $3::interval, lease = NULL, last_error = $4
 		WHERE id = $1 AND lease = $2`, d.ID, lease, pause, f.detail())
 	s.opt.Metrics.count(resultFailed)
 	s.opt.Log.WarnContext(ctx, "a notice couldn't be delivered; it is tried again",

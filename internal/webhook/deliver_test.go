@@ -176,7 +176,7 @@ func TestCrashBeforeTheRecord(t *testing.T) {
 	if n := len(rec.requests()); n != 1 {
 		t.Fatalf("%d requests, want 1: the lease wasn't kept", n)
 	}
-	exec(t, second, 1, "UPDATE webhookdeliveries SET next_attempt = clock_timestamp()") // the lease is over
+	exec(t, second, 1, "UPDATE webhooknotices SET next_attempt = clock_timestamp()") // the lease is over
 	once(t, b)
 	list := rec.requests()
 	if len(list) != 2 || list[0].header.Get("Webhook-Id") != list[1].header.Get("Webhook-Id") || list[0].body != list[1].body {
@@ -221,7 +221,7 @@ func TestLateRecords(t *testing.T) {
 				done <- err
 			}()
 			<-arrived
-			exec(t, d, 1, "UPDATE webhookdeliveries SET next_attempt = clock_timestamp()")
+			exec(t, d, 1, "UPDATE webhooknotices SET next_attempt = clock_timestamp()")
 			once(t, b)
 			close(goOn)
 			must(t, <-done)
@@ -243,7 +243,7 @@ func TestLateFailureLeavesTheLease(t *testing.T) {
 	old, lease := uuid.New(), uuid.New()
 	list, err := s.claim(t.Context(), old)
 	must(t, err)
-	exec(t, d, 1, "UPDATE webhookdeliveries SET next_attempt = clock_timestamp()")
+	exec(t, d, 1, "UPDATE webhooknotices SET next_attempt = clock_timestamp()")
 	_, err = s.claim(t.Context(), lease)
 	must(t, err)
 	late := &failure{text: "late"}
@@ -335,7 +335,7 @@ func TestClaimSkipsLockedRows(t *testing.T) {
 	tx, err := d.Pool.Begin(t.Context())
 	must(t, err)
 	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck
-	_, err = tx.Exec(t.Context(), "SELECT FROM webhookdeliveries WHERE id = $1 FOR UPDATE", locked)
+	_, err = tx.Exec(t.Context(), "SELECT FROM webhooknotices WHERE id = $1 FOR UPDATE", locked)
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -59,7 +59,7 @@ func (s *Sender) Deliveries(ctx context.Context, namespace string, id uuid.UUID,
 				CASE WHEN delivered_at IS NULL AND given_up_at IS NULL THEN next_attempt END AS next_attempt,
 				COALESCE(delivered_at, given_up_at) AS settled,
 				CASE WHEN delivered_at IS NOT NULL THEN 'delivered' WHEN given_up_at IS NOT NULL THEN 'given_up' ELSE 'waiting' END AS state
-			FROM webhookdeliveries
+			FROM webhooknotices
 			WHERE webhook = $1 AND created_at <= $2 AND (created_at, id) < ($2, $3)) d
 		WHERE $4::text = '' OR state = $4
 		ORDER BY created_at DESC, id DESC LIMIT $5`, id, before, last, state, n+1)
@@ -104,7 +104,7 @@ func (s *Sender) Delivery(ctx context.Context, namespace string, hook, id uuid.U
 		SELECT id, event, CASE WHEN delivered_at IS NOT NULL THEN 'delivered' WHEN given_up_at IS NOT NULL THEN 'given_up' ELSE 'waiting' END,
 			attempts, COALESCE(last_error, ''), created_at, CASE WHEN delivered_at IS NULL AND given_up_at IS NULL THEN next_attempt END,
 			COALESCE(delivered_at, given_up_at), body
-		FROM webhookdeliveries WHERE webhook = $1 AND id = $2`, hook, id)
+		FROM webhooknotices WHERE webhook = $1 AND id = $2`, hook, id)
 	if err == nil {
 		d, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Delivery])
 	}
@@ -135,9 +135,9 @@ func (s *Sender) Redeliver(ctx context.Context, namespace string, hook, id uuid.
 		var there bool
 		err = tx.QueryRow(ctx, `
 			WITH found AS (
-				SELECT id FROM webhookdeliveries WHERE webhook = $1 AND id = $2 FOR UPDATE
+				SELECT id FROM webhooknotices WHERE webhook = $1 AND id = $2 FOR UPDATE
 			), again AS (
-				UPDATE webhookdeliveries d SET delivered_at = NULL, given_up_at = NULL, attempts = 0, next_attempt = clock_timestamp(), lease = NULL
+				UPDATE webhooknotices d SET delivered_at = NULL, given_up_at = NULL, attempts = 0, next_attempt = clock_timestamp(), lease = NULL
 				FROM found WHERE d.id = found.id AND NOT (d.lease IS NOT NULL AND d.next_attempt > clock_timestamp()
 					AND d.delivered_at IS NULL AND d.given_up_at IS NULL)
 			)
@@ -165,9 +165,9 @@ func (s *Sender) RedeliverGivenUp(ctx context.Context, namespace string, hook uu
 				return err
 			}
 			tag, err := tx.Exec(ctx, `
-				UPDATE webhookdeliveries SET given_up_at = NULL, attempts = 0, next_attempt = clock_timestamp(), lease = NULL
+				UPDATE webhooknotices SET given_up_at = NULL, attempts = 0, next_attempt = clock_timestamp(), lease = NULL
 				WHERE id = ANY (ARRAY(
-					SELECT id FROM webhookdeliveries WHERE webhook = $1 AND given_up_at IS NOT NULL LIMIT $2 FOR UPDATE SKIP LOCKED))`,
+					SELECT id FROM webhooknotices WHERE webhook = $1 AND given_up_at IS NOT NULL LIMIT $2 FOR UPDATE SKIP LOCKED))`,
 				hook, redeliverRows)
 			if n = tag.RowsAffected(); err != nil || n == 0 {
 				return err
@@ -204,7 +204,7 @@ func (s *Sender) Ping(ctx context.Context, namespace string, hook uuid.UUID) (id
 		if err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "INSERT INTO webhookdeliveries (id, webhook, event, body) VALUES ($1, $2, $3, $4)", id, hook, EventPing, body)
+		_, err = tx.Exec(ctx, "INSERT INTO webhooknotices (id, webhook, event, body) VALUES ($1, $2, $3, $4)", id, hook, EventPing, body)
 		return err
 	})
 	return id, err

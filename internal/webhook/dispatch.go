@@ -322,7 +322,7 @@ func writeNotices(ctx context.Context, tx pgx.Tx, list []notice) error {
 		ids[i], hooks[i], events[i], bodies[i] = uuid.New(), n.webhook, n.event, n.body
 	}
 	_, err := tx.Exec(ctx, `
-		INSERT INTO webhookdeliveries (id, webhook, event, body)
+		INSERT INTO webhooknotices (id, webhook, event, body)
 		SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[])`, ids, hooks, events, bodies)
 	return err
 }

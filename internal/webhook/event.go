@@ -48,7 +48,7 @@ func (s *Sender) Queue(ctx context.Context, tx Execer, e Event) error {
 		e.ID = uuid.New()
 	}
 	_, err = tx.Exec(ctx, `
-		INSERT INTO webhookdeliveries (id, event, body) VALUES ($1, $2, $3)
+		INSERT INTO webhooknotices (id, event, body) VALUES ($1, $2, $3)
 		ON CONFLICT (id) DO NOTHING`, e.ID, e.Type, body)
 	if err != nil {
 		return fmt.Errorf("queueing the notice %s: %w", e.Type, err)

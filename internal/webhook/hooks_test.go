@@ -91,7 +91,7 @@ func dispatchReadable(t testing.TB, s *Sender) {
 // bodies are what waits for a webhook, or was sent, in the order of its happening.
 func bodies(t testing.TB, d *db.DB, hook uuid.UUID) (list []map[string]any) {
 	t.Helper()
-	rows, err := d.Pool.Query(t.Context(), "SELECT body FROM webhookdeliveries WHERE webhook = $1 ORDER BY body::json->>'timestamp', body", hook)
+	rows, err := d.Pool.Query(t.Context(), "SELECT body FROM webhooknotices WHERE webhook = $1 ORDER BY body::json->>'timestamp', body", hook)
 	must(t, err)
 	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	must(t, err)

@@ -67,7 +67,7 @@ func (l *lanes) open(ctx context.Context) (more bool, err error) {
 	rows, err := l.s.opt.DB.Pool.Query(ctx, `
 		SELECT w.uuid, w.url, w.secret FROM webhooks w
 		WHERE w.enabled AND w.uuid <> ALL ($1::uuid[]) AND EXISTS (
-			SELECT FROM webhookdeliveries
+			SELECT FROM webhooknotices
 			WHERE webhook = w.uuid AND `+pending+` AND next_attempt <= now())`, l.busy())
 	if err != nil {
 		return false, fmt.Errorf("looking for webhooks with notices that are due: %w", err)
@@ -111,7 +111,7 @@ func (l *lanes) next(ctx context.Context) (time.Duration, error) {
 	err := l.s.opt.DB.Pool.QueryRow(ctx, `
 		SELECT extract(epoch FROM min(d.next_attempt) - clock_timestamp())::float8
 		FROM webhooks w CROSS JOIN LATERAL (
-			SELECT next_attempt FROM webhookdeliveries
+			SELECT next_attempt FROM webhooknotices
 			WHERE webhook = w.uuid AND `+pending+` ORDER BY next_attempt LIMIT 1) d
 		WHERE w.enabled AND w.uuid <> ALL ($1::uuid[])`, busy).Scan(&seconds)
 	if err != nil {
@@ -157,10 +157,10 @@ func (l *lanes) round(ctx context.Context, id uuid.UUID, to *target) (int, error
 	defer cancel()
 	lease := uuid.New()
 	rows, err := l.s.opt.DB.Pool.Query(ctx, `
-		UPDATE webhookdeliveries
+		UPDATE webhooknotices
 		SET lease = $1, attempts = attempts + 1, next_attempt = clock_timestamp() + $2::interval
 		WHERE id = ANY (ARRAY(
-			SELECT d.id FROM webhookdeliveries d
+			SELECT d.id FROM webhooknotices d
 			WHERE d.webhook = $3 AND d.delivered_at IS NULL AND d.given_up_at IS NULL AND d.next_attempt <= now()
 				AND EXISTS (SELECT FROM webhooks WHERE uuid = $3 AND enabled)
 			ORDER BY d.next_attempt LIMIT $4 FOR UPDATE OF d SKIP LOCKED))

@@ -130,7 +130,7 @@ func read(t testing.TB, d *db.DB, id uuid.UUID) row {
 	rows, err := d.Pool.Query(t.Context(), `
 		SELECT event, body, attempts, lease IS NOT NULL, coalesce(last_error, ''), delivered_at IS NOT NULL,
 			given_up_at IS NOT NULL, extract(epoch FROM next_attempt - clock_timestamp())::float8
-		FROM webhookdeliveries WHERE id = $1`, id)
+		FROM webhooknotices WHERE id = $1`, id)
 	must(t, err)
 	r, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[row])
 	must(t, err)
@@ -139,7 +139,7 @@ func read(t testing.TB, d *db.DB, id uuid.UUID) row {
 
 func count(t testing.TB, d *db.DB, where string) (n int) {
 	t.Helper()
-	must(t, d.Pool.QueryRow(t.Context(), "SELECT count(*) FROM webhookdeliveries WHERE "+where).Scan(&n))
+	must(t, d.Pool.QueryRow(t.Context(), "SELECT count(*) FROM webhooknotices WHERE "+where).Scan(&n))
 	return n
 }
 

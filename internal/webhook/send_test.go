@@ -133,7 +133,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 		for range 3 {
 			once(t, s)
 			var errors string
-			must(t, d.Pool.QueryRow(t.Context(), "SELECT string_agg(last_error, E'\n') FROM webhookdeliveries").Scan(&errors))
+			must(t, d.Pool.QueryRow(t.Context(), "SELECT string_agg(last_error, E'\n') FROM webhooknotices").Scan(&errors))
 			if strings.Contains(errors, "hunter2") || strings.Contains(errors, "Post") {
 				t.Errorf("%s: last_error has it: %s", base, errors)
 			}

@@ -21,8 +21,8 @@ const (
 // how many are pending.
 func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
-		DELETE FROM webhookdeliveries WHERE id = ANY (ARRAY(
-			SELECT id FROM webhookdeliveries
+		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(
+			SELECT id FROM webhooknotices
 			WHERE (delivered_at IS NOT NULL OR given_up_at IS NOT NULL)
 				AND coalesce(delivered_at, given_up_at) < now() - $1::interval
 			LIMIT $2 FOR UPDATE SKIP LOCKED))`, s.opt.Keep, tidyRows)
@@ -42,7 +42,7 @@ func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
 	}
 	var n int
 	err = s.opt.DB.Pool.QueryRow(ctx, `
-		SELECT count(*) FROM (SELECT FROM webhookdeliveries WHERE `+pending+` LIMIT $1) p`, pendingMost).Scan(&n)
+		SELECT count(*) FROM (SELECT FROM webhooknotices WHERE `+pending+` LIMIT $1) p`, pendingMost).Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("counting pending notices: %w", err)
 	}
@@ -55,8 +55,8 @@ func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
 // has one never does this, however long it was down.
 func (s *Sender) abandon(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
-		DELETE FROM webhookdeliveries WHERE id = ANY (ARRAY(
-			SELECT id FROM webhookdeliveries
+		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(
+			SELECT id FROM webhooknotices
 			WHERE webhook IS NULL AND `+pending+` AND next_attempt < now() - $1::interval
 			LIMIT $2 FOR UPDATE SKIP LOCKED))`, s.opt.Keep, tidyRows)
 	if err != nil {
@@ -73,8 +73,8 @@ func (s *Sender) abandon(ctx context.Context) (more bool, err error) {
 // for which too many wait.
 func (s *Sender) tidyHooks(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
-		DELETE FROM webhookdeliveries WHERE id = ANY (ARRAY(
-			SELECT d.id FROM webhookdeliveries d
+		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(
+			SELECT d.id FROM webhooknotices d
 			WHERE d.webhook IS NOT NULL AND d.url IS NULL AND d.delivered_at IS NULL AND d.given_up_at IS NULL
 				AND (NOT EXISTS (SELECT FROM webhooks w WHERE w.uuid = d.webhook)
 					OR d.next_attempt < now() - $1::interval AND EXISTS (SELECT FROM webhooks w WHERE w.uuid = d.webhook AND NOT w.enabled))
@@ -88,7 +88,7 @@ func (s *Sender) tidyHooks(ctx context.Context) (more bool, err error) {
 	rows, err := s.opt.DB.Pool.Query(ctx, `
 		SELECT n.name, w.uuid, w.title, w.url, w.events FROM webhooks w JOIN top_level_namespaces n ON n.id = w.namespace_id
 		WHERE w.enabled AND (SELECT count(*) FROM (
-			SELECT FROM webhookdeliveries WHERE webhook = w.uuid AND `+pending+` LIMIT $1) p) >= $1`, s.opt.MaxWaiting)
+			SELECT FROM webhooknotices WHERE webhook = w.uuid AND `+pending+` LIMIT $1) p) >= $1`, s.opt.MaxWaiting)
 	if err != nil {
 		return false, fmt.Errorf("looking for webhooks for which too much waits: %w", err)
 	}

@@ -3,9 +3,11 @@
 //
 // # The protocol
 //
-// The table webhookdeliveries is an outbox. [Sender.Queue] writes a row in the
+// The table webhooknotices is an outbox. [Sender.Queue] writes a row in the
 // transaction of what the notice tells, so the row is there exactly if that
-// happened. Every process runs a [Sender], which repeats:
+// happened. Every process runs a [Sender], which repeats the steps below. (The view
+// webhookdeliveries has the rows for the URL of the configuration alone: processes of the
+// first release use it, and would send any row that they see to that URL.)
 //
 //  1. Claim: one statement takes rows that are due, FOR UPDATE SKIP LOCKED, writes
 //     a lease of its own into them, and moves next_attempt to the lease's end.
@@ -45,7 +47,7 @@
 //
 //  1. locks the only row of webhookposition, or leaves it to another process that has;
 //  2. reads the entries behind the position, and the webhooks, which it keeps;
-//  3. writes a notice into webhookdeliveries for each webhook that an event is for, or
+//  3. writes a notice into webhooknotices for each webhook that an event is for, or
 //     adds to webhookcounts what is counted first;
 //  4. takes counts that are due out of webhookcounts, and writes a notice of each;
 //  5. moves the position behind what it has read.

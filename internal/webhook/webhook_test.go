@@ -104,7 +104,7 @@ func TestQueueIsPartOfTheTransaction(t *testing.T) {
 		Data      map[string]any
 	}
 	var text string
-	must(t, d.Pool.QueryRow(t.Context(), "SELECT body FROM webhookdeliveries WHERE event = 'c'").Scan(&text))
+	must(t, d.Pool.QueryRow(t.Context(), "SELECT body FROM webhooknotices WHERE event = 'c'").Scan(&text))
 	must(t, json.Unmarshal([]byte(text), &body))
 	if body.Data == nil || body.Timestamp.Before(before.Add(-time.Second)) || body.Timestamp.After(time.Now()) {
 		t.Errorf("got %s, want the present time and an empty object", text)
@@ -160,7 +160,7 @@ func TestTidy(t *testing.T) {
 	d := dbtest.New(t)
 	s := newSender(t, Options{DB: d, URL: "https://hooks.example.com"})
 	off := newSender(t, Options{DB: d})
-	insert := `INSERT INTO webhookdeliveries (id, event, body, next_attempt, delivered_at, given_up_at)
+	insert := `INSERT INTO webhooknotices (id, event, body, next_attempt, delivered_at, given_up_at)
 		SELECT gen_random_uuid(), $1, '{}', now() - interval '100 days', now() - $2::interval, now() - $3::interval
 		FROM generate_series(1, $4)`
 	old, fresh := 7*24*time.Hour+time.Minute, 7*24*time.Hour-time.Minute
@@ -208,11 +208,11 @@ func TestNext(t *testing.T) {
 	next(time.Minute, time.Minute)
 	id := queue(t, s, d, Event{})
 	next(0, 0)
-	exec(t, d, 1, "UPDATE webhookdeliveries SET next_attempt = clock_timestamp() + interval '30 s' WHERE id = $1", id)
+	exec(t, d, 1, "UPDATE webhooknotices SET next_attempt = clock_timestamp() + interval '30 s' WHERE id = $1", id)
 	next(25*time.Second, 30*time.Second)
-	exec(t, d, 1, "UPDATE webhookdeliveries SET next_attempt = clock_timestamp() + interval '1 day' WHERE id = $1", id)
+	exec(t, d, 1, "UPDATE webhooknotices SET next_attempt = clock_timestamp() + interval '1 day' WHERE id = $1", id)
 	next(time.Minute, time.Minute)
-	exec(t, d, 1, "UPDATE webhookdeliveries SET next_attempt = clock_timestamp(), given_up_at = now() WHERE id = $1", id)
+	exec(t, d, 1, "UPDATE webhooknotices SET next_attempt = clock_timestamp(), given_up_at = now() WHERE id = $1", id)
 	next(time.Minute, time.Minute)
 }
 

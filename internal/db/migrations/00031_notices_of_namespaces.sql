@@ -1,0 +1,26 @@
+-- Notices of namespaces' webhooks, and callbacks, stand in the same table as notices of the
+-- registry's own webhook. A process of the first release, which may run beside newer ones
+-- during an upgrade, knows the latter only: it would claim any notice and send it to
+-- autoprune.webhook.url. So the table gets another name, and the old name is a view of the
+-- notices that such a process may see. PostgreSQL passes on what is inserted, updated,
+-- deleted and locked through it. A prepared statement is parsed anew after the change.
+
+-- +goose Up
+SET LOCAL lock_timeout = '10s';
+
+ALTER TABLE webhookdeliveries RENAME TO webhooknotices;
+ALTER INDEX webhookdeliveries_pkey RENAME TO webhooknotices_pkey;
+ALTER INDEX webhookdeliveries_next_attempt_idx RENAME TO webhooknotices_next_attempt_idx;
+ALTER INDEX webhookdeliveries_webhook_next_attempt_idx RENAME TO webhooknotices_webhook_next_attempt_idx;
+ALTER INDEX webhookdeliveries_webhook_idx RENAME TO webhooknotices_webhook_idx;
+ALTER INDEX webhookdeliveries_callbacks_idx RENAME TO webhooknotices_callbacks_idx;
+ALTER INDEX webhookdeliveries_settled_idx RENAME TO webhooknotices_settled_idx;
+
+CREATE VIEW webhookdeliveries AS
+SELECT id, created_at, event, body, attempts, next_attempt, lease, last_error, delivered_at, given_up_at
+FROM webhooknotices
+WHERE webhook IS NULL;
+
+COMMENT ON TABLE webhooknotices IS 'requests to webhooks that wait, or were delivered or given up lately';
+COMMENT ON COLUMN webhooknotices.webhook IS 'of a namespace; NULL: the URL of the configuration';
+COMMENT ON VIEW webhookdeliveries IS 'those of webhooknotices that are for the URL of the configuration';
