@@ -105,14 +105,9 @@ type foundTag struct {
 // read all tags that the prefix leaves, and are refused above MaxRanked. Error:
 // NAME_UNKNOWN.
 func (c *Catalog) BrowseTags(ctx context.Context, path string, q TagQuery) (page TagPage, err error) {
-	var r repository
-	err = c.db.Pool.QueryRow(ctx, "SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).
-		Scan(&r.namespace, &r.id)
-	switch {
-	case isNoRows(err):
-		return page, nameUnknown(path)
-	case err != nil:
-		return page, fmt.Errorf("listing tags of %s: %w", path, err)
+	r, err := c.browsed(ctx, path)
+	if err != nil {
+		return page, err
 	}
 	q.Skip = min(q.Skip, MaxSkip)
 	page.Repository = r.id

@@ -20,18 +20,20 @@ import (
 type listedTag struct {
 	Name           string     `json:"name" example:"3.22"`
 	Reversion      bool       `json:"reversion" doc:"Always false"`
-	StartTS        int64      `json:"start_ts" doc:"pushed_at in seconds since 1970"`
-	EndTS          int64      `json:"end_ts,omitempty" doc:"When the tag is deleted, in seconds since 1970. Missing: never"`
+	StartTS        int64      `json:"start_ts,omitempty" doc:"pushed_at in seconds since 1970; of what a tag was, when it was last pushed or pointed there. Missing: the log no longer says"`
+	EndTS          int64      `json:"end_ts,omitempty" doc:"When the tag is deleted, in seconds since 1970, or when it was deleted or moved. Missing: never"`
 	Expiration     string     `json:"expiration,omitempty" doc:"The same in Quay's form. Missing: never" example:"Mon, 02 Jan 2006 15:04:05 -0000"`
-	LastModified   string     `json:"last_modified" doc:"pushed_at in Quay's form" example:"Mon, 02 Jan 2006 15:04:05 -0000"`
+	LastModified   string     `json:"last_modified,omitempty" doc:"start_ts in Quay's form" example:"Mon, 02 Jan 2006 15:04:05 -0000"`
 	ManifestDigest oci.Digest `json:"manifest_digest"`
 	IsManifestList bool       `json:"is_manifest_list"`
 	Size           int64      `json:"size" doc:"Bytes of the manifest, its configuration and layers; of an index, of its first 1000 manifests, each by itself"`
-	MediaType      string     `json:"media_type"`
+	MediaType      string     `json:"media_type" doc:"Empty where the manifest is gone"`
 	ArtifactType   string     `json:"artifact_type,omitempty"`
 	Platforms      []string   `json:"platforms,omitempty" nullable:"false" doc:"Of an index of up to 64 KiB" example:"linux/amd64"`
-	CreatedAt      time.Time  `json:"created_at" doc:"When the tag was first pushed"`
-	PushedAt       time.Time  `json:"pushed_at" doc:"When it was made, moved or pushed again"`
+	CreatedAt      time.Time  `json:"created_at,omitzero" doc:"When the tag was first pushed. Missing in the history"`
+	PushedAt       time.Time  `json:"pushed_at,omitzero" doc:"When it was made, moved or pushed again. Missing in the history"`
+	EndedBy        string     `json:"ended_by,omitempty" enum:"move_tag,revert_tag,delete_tag,autoprune_tag_delete" doc:"What a tag was, in the history, and how it ended: as a kind of entry in the log"`
+	ManifestGone   bool       `json:"manifest_gone,omitempty" doc:"In the history: the manifest isn't in the repository any more, so the tag can't be restored, and size is 0"`
 	LastPulledAt   *time.Time `json:"last_pulled_at" doc:"Null: it wasn't since pulls are counted, or that can't be told now"`
 	PullCount      *int64     `json:"pull_count" doc:"Null as last_pulled_at"`
 	PullDisplay    *string    `json:"pull_count_display" doc:"pull_count for people" example:"1.7K"`
@@ -59,19 +61,21 @@ type tagListInput struct {
 	Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
 	Specific   string `query:"specificTag" maxLength:"128" doc:"Only this tag"`
 	Filter     string `query:"filter_tag_name" maxLength:"255" doc:"like:TEXT is contains=TEXT, eq:TAG is specificTag=TAG"`
-	OnlyActive bool   `query:"onlyActiveTags" doc:"Quay's clients send it; tags that were deleted are in the log and not here"`
+	OnlyActive bool   `query:"onlyActiveTags" doc:"False, and not left out: the history, which is the tags together with what tags were until they were moved or deleted, as far as the audit log goes back. What changed last is first"`
 	NotPulled  string `query:"not_pulled_for" maxLength:"64" doc:"Only tags that weren't pulled, asked for by HEAD or pushed for so long: a number and one of s, m, h, d, w and y. A page looks at 10,000 tags at most, so it may be short, even empty, and have a next one" example:"90d"`
 	Sort       string `query:"sort" enum:"name,-name,pushed,-pushed,size,-size,last_pulled,-last_pulled,pull_count,-pull_count" default:"-pushed" doc:"The order; with - the other way round"`
 	Limit      int    `query:"limit" minimum:"1" default:"50" doc:"How many on a page at most. More than 100 counts as 100"`
 	Page       int    `query:"page" minimum:"1" default:"1" doc:"Quay's way to ask for a page. Tags that come or go meanwhile move the others, and it ends after 10,000 tags: next_page is better"`
 
-	unused bool // not_pulled_for is there, if only empty
+	unused      bool // not_pulled_for is there, if only empty
+	activeGiven bool // onlyActiveTags is there
 }
 
 // Resolve is called by huma with each request.
 func (in *tagListInput) Resolve(ctx huma.Context) []error {
 	u := ctx.URL()
-	in.unused = u.Query().Has("not_pulled_for")
+	query := u.Query()
+	in.unused, in.activeGiven = query.Has("not_pulled_for"), query.Has("onlyActiveTags")
 	return nil
 }
 
@@ -116,13 +120,15 @@ func (in *tagListInput) query() (q catalog.TagQuery, err error) {
 	return q, nil
 }
 
+// tagPage is a page of a list of tags.
+type tagPage struct {
+	Tags          []listedTag `json:"tags" nullable:"false"`
+	Page          int         `json:"page" doc:"The page that was asked for"`
+	HasAdditional bool        `json:"has_additional" doc:"Whether there is a next page"`
+	NextPage      string      `json:"next_page,omitempty" doc:"Where it begins"`
+}
+
 func (a *api) addTagList() {
-	type tagPage struct {
-		Tags          []listedTag `json:"tags" nullable:"false"`
-		Page          int         `json:"page" doc:"The page that was asked for"`
-		HasAdditional bool        `json:"has_additional" doc:"Whether there is a next page"`
-		NextPage      string      `json:"next_page,omitempty" doc:"Where it begins"`
-	}
 	type output struct{ Body tagPage }
 	add(a, AccessPull, huma.Operation{
 		OperationID: "listRepoTags", Method: http.MethodGet, Path: "/repository/{repository}/tag", Tags: []string{"tag"},
@@ -132,6 +138,10 @@ func (a *api) addTagList() {
 			"up to 10,000 tags can be sorted, and more are refused: prefix narrows them. 409: pulls weren't counted for as " +
 			"long as not_pulled_for asks, so nobody can tell.",
 	}, func(ctx context.Context, in *tagListInput) (*output, error) {
+		if in.historyAsked() {
+			page, err := a.history(ctx, in)
+			return &output{page}, err
+		}
 		q, err := in.query()
 		if err != nil {
 			return nil, err
@@ -267,7 +277,7 @@ func (e tagExpiration) time() (at time.Time, err error) {
 // TransformSchema adds what a tag that was read has besides.
 func (movedTag) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return readOnly(s, "name", "reversion", "start_ts", "end_ts", "last_modified", "is_manifest_list", "size", "media_type", "artifact_type",
-		"platforms", "created_at", "pushed_at", "last_pulled_at", "pull_count", "pull_count_display")
+		"platforms", "created_at", "pushed_at", "ended_by", "manifest_gone", "last_pulled_at", "pull_count", "pull_count_display")
 }
 
 // TagInput names a tag. It is exported like NameFilter.

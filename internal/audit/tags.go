@@ -1,0 +1,161 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// FormerTag is what a tag was until it was moved or deleted.
+type FormerTag struct {
+	Tag    string
+	Digest oci.Digest
+	// Start is when the tag was last pushed or pointed to the digest. Zero: the log
+	// doesn't have that any more.
+	Start time.Time
+	End   time.Time
+	Kind  Kind // MoveTag, RevertTag, DeleteTag or AutopruneTagDelete: how it ended
+	// Cursor is where a list goes on behind this one.
+	Cursor string
+}
+
+// FormerQuery selects former tags of a repository.
+type FormerQuery struct {
+	RepositoryID     int64
+	Tag              string // "": all
+	Prefix, Contains string // of names
+	// EndsOnly leaves Start out, which takes a look for each.
+	EndsOnly bool
+}
+
+// foundFormer is an entry that was looked at.
+type foundFormer struct {
+	FormerTag
+	selected, last bool
+}
+
+func scanFormer(row pgx.CollectableRow) (f foundFormer, err error) {
+	var id int64
+	var digest, startDigest []byte
+	var previous string
+	var start *time.Time
+	err = row.Scan(&f.End, &id, &f.Kind, &f.Tag, &digest, &previous, &start, &startDigest, &f.selected, &f.last)
+	if err != nil {
+		return f, err
+	}
+	f.End, f.Cursor = f.End.UTC(), place{f.End, id}.String()
+	switch {
+	case !f.selected:
+		return f, nil
+	case previous != "":
+		f.Digest, err = oci.ParseDigest(previous)
+	default:
+		f.Digest, err = oci.DigestFromBytes(digest)
+	}
+	if start != nil && bytes.Equal(startDigest, f.Digest.Bytes()) {
+		f.Start = start.UTC()
+	}
+	return f, err
+}
+
+// tagEvents are the kinds of the index auditlog_tags_idx, and tagEnds those of
+// auditlog_tag_ends_idx.
+const (
+	tagEvents = `('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete')`
+	tagEnds   = `('move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete')`
+)
+
+// FormerTags returns up to n of the tags that a repository no longer has as they were,
+// those that ended last first, that come after cursor ("": the first ones), and the cursor
+// of the next page, "" when there is none. It reads what the log has: how long that is, is
+// the keeper's. A repository of the same name that was deleted isn't looked at.
+//
+// As with List, a page looks at a bounded number of entries, and may have fewer than n and
+// a next one. Error: ErrCursor.
+func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n int) (list []FormerTag, next string, err error) {
+	after, err := parseCursor(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	if after == nil {
+		after = &place{time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC), math.MaxInt64}
+	}
+	bound := scanned
+	switch {
+	case q.Prefix != "" || q.Contains != "":
+	case q.Tag == "":
+		bound = n + 1
+	default: // entries of pushes are among those of a tag
+		bound = 10 * (n + 1)
+	}
+	sql, args := formerOfRepository, pgx.NamedArgs{
+		"repository": q.RepositoryID, "prefix": q.Prefix, "contains": q.Contains,
+		"time": after.time, "id": after.id, "bound": bound, "limit": n + 1, "starts": !q.EndsOnly,
+	}
+	if q.Tag != "" {
+		sql, args["tag"] = formerOfTag, q.Tag
+	}
+	rows, err := l.db.Pool.Query(ctx, sql, args)
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the history of tags: %w", err)
+	}
+	all, err := pgx.CollectRows(rows, scanFormer)
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the history of tags: %w", err)
+	}
+	for _, f := range all {
+		switch {
+		case f.selected && len(list) == n:
+			return list, next, nil
+		case f.selected:
+			list = append(list, f.FormerTag)
+		}
+		if next = f.Cursor; f.last {
+			return list, next, nil
+		}
+	}
+	return list, "", nil
+}
+
+// These statements look at up to @bound entries of a repository or of a tag, and take those
+// with which a tag ended. The last of the entries is there whether or not it is taken.
+const (
+	formerOfRepository = `
+		WITH entries AS MATERIALIZED (
+			SELECT time, id, kind, tag, digest, detail->>'previous_digest' AS previous FROM auditlog
+			WHERE repository_id = @repository AND kind IN ` + tagEnds + ` AND time <= @time AND (time, id) < (@time, @id)
+			ORDER BY time DESC, id DESC LIMIT @bound
+		)` + formerAmongEntries
+	formerOfTag = `
+		WITH entries AS MATERIALIZED (
+			SELECT time, id, kind, tag, digest, detail->>'previous_digest' AS previous FROM auditlog
+			WHERE repository_id = @repository AND tag = @tag AND kind IN ` + tagEvents + ` AND time <= @time AND (time, id) < (@time, @id)
+			ORDER BY time DESC, id DESC LIMIT @bound
+		)` + formerAmongEntries
+
+	// What began is the newest entry of the tag before its end, but for entries that go
+	// with it or change nothing: so ten are enough to look at.
+	formerAmongEntries = `, looked AS (
+			SELECT *, row_number() OVER (ORDER BY time DESC, id DESC) = @bound AS last,
+				kind IN ` + tagEnds + ` AND tag IS NOT NULL AND (kind <> 'revert_tag' OR previous IS NOT NULL)
+					AND (digest IS NOT NULL OR previous IS NOT NULL)
+					AND starts_with(tag, @prefix::text) AND (@contains::text = '' OR strpos(tag, @contains::text) > 0) AS selected
+			FROM entries
+		)
+		SELECT e.time, e.id, e.kind, COALESCE(e.tag, ''), e.digest, COALESCE(e.previous, ''), s.time, s.digest, e.selected, e.last
+		FROM (SELECT * FROM looked WHERE selected OR last ORDER BY time DESC, id DESC LIMIT @limit) e
+		LEFT JOIN LATERAL (
+			SELECT b.time, b.digest FROM (
+				SELECT time, id, kind, digest FROM auditlog
+				WHERE repository_id = @repository AND tag = e.tag AND kind IN ` + tagEvents + ` AND time < e.time
+				ORDER BY time DESC, id DESC LIMIT 10) b
+			WHERE b.kind IN ('push_repo', 'create_tag', 'move_tag', 'revert_tag')
+			ORDER BY b.time DESC, b.id DESC LIMIT 1) s ON @starts::boolean AND e.selected
+		ORDER BY e.time DESC, e.id DESC`
+)
