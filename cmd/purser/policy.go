@@ -35,6 +35,7 @@ type policyView struct {
 	Warnings          []string  `json:"warnings,omitempty"`
 	Problem           string    `json:"problem,omitempty"`
 	Stored            string    `json:"stored,omitempty"`
+	Setting           string    `json:"setting,omitempty"`
 	CreatedAt         time.Time `json:"created_at"`
 	UpdatedAt         time.Time `json:"updated_at"`
 }
@@ -51,6 +52,9 @@ func (p policyView) tags() (text string) {
 	}
 	if p.RemoveOrphans {
 		text += ", and orphans after a day"
+	}
+	if p.Setting != "" {
+		text += ", in every namespace (" + p.Setting + ")"
 	}
 	return text
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/purser-registry/purser/internal/audit"
@@ -27,9 +28,13 @@ func openWebhooks(cfg *config.Config, p parts, loops *worker.Metrics) (*webhook.
 }
 
 // openPruning makes what prunes by policies and tells of it.
-func openPruning(cfg config.Autoprune, c *catalog.Catalog, notices *webhook.Sender, p parts, loops *worker.Metrics) (*autoprune.Pruner, error) {
+func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender, p parts, loops *worker.Metrics) (*autoprune.Pruner, error) {
+	policy, err := defaultPolicy(cfg)
+	if err != nil {
+		return nil, err
+	}
 	o := autoprune.Options{
-		DB: p.db, Catalog: c, Interval: cfg.Interval, KeepRuns: cfg.KeepRuns, Log: p.log, Metrics: p.metrics, Worker: loops,
+		DB: p.db, Catalog: c, Interval: cfg.Autoprune.Interval, KeepRuns: cfg.Autoprune.KeepRuns, Default: policy, Log: p.log, Metrics: p.metrics, Worker: loops,
 	}
 	if notices.Configured() {
 		o.Notified = notices.Wake
@@ -39,4 +44,16 @@ func openPruning(cfg config.Autoprune, c *catalog.Catalog, notices *webhook.Send
 	}
 	pruneByPulls(&o, p.pulls)
 	return autoprune.New(o)
+}
+
+// defaultPolicy reads the policy of autoprune.default_policy, nil for none.
+func defaultPolicy(cfg *config.Config) (*autoprune.Policy, error) {
+	if cfg.Autoprune.DefaultPolicy == "" {
+		return nil, nil
+	}
+	policy, err := autoprune.ParsePolicy([]byte(cfg.Autoprune.DefaultPolicy))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", cfg.Source(autoprune.SettingName), autoprune.SettingName, err)
+	}
+	return &policy, nil
 }

@@ -202,7 +202,7 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if err != nil {
 		return nil, nil, err
 	}
-	pruner, err := openPruning(cfg.Autoprune, c, notices, p, p.loops)
+	pruner, err := openPruning(cfg, c, notices, p, p.loops)
 	if err != nil {
 		return nil, nil, err
 	}

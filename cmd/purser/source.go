@@ -68,7 +68,8 @@ func (s *source) load(cmd *cobra.Command) (*config.Config, error) {
 			problems = append(problems, cfg.Set(f.key, flag.Value.String(), "flag --"+f.name))
 		}
 	}
-	problems = append(problems, cfg.Validate())
+	_, policy := defaultPolicy(cfg)
+	problems = append(problems, cfg.Validate(), policy)
 	err = errors.Join(problems...)
 	if err != nil && ofFlag(err) {
 		err = usagef("%w", err)

@@ -43,6 +43,11 @@
 // namespace without policies is deleted under the same lock, after a new look for
 // policies; who creates one then waits, and makes the task again.
 //
+// The default policy of the configuration is a row like the registry's other defaults.
+// Each process makes it the one of its setting before it prunes for the first time
+// (configure), under the same lock and with a new number, so processes with different
+// settings all go by that of the one that started last.
+//
 // Tags of the moment. Tags are judged in a snapshot, and locked and compared when
 // they are deleted: the row, its manifest and the time of its push must be those that
 // were judged. A tag that was moved, pushed again, or deleted and made again isn't the

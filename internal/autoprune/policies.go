@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,6 +22,9 @@ type Saved struct {
 	Version int64 // counts how often it was saved
 	Created time.Time
 	Updated time.Time
+	// Setting says that it is the default policy of the configuration (Options.Default),
+	// which applies in every namespace that doesn't refuse the defaults.
+	Setting bool
 	// Problem says why this version can't read what is stored: a newer one wrote it, or
 	// somebody by hand. Policy is the zero value then, and Stored what is stored. Counts
 	// says that it is a number_of_tags policy all the same (see Applied).
@@ -58,7 +62,11 @@ func (s shelf) of(arg int) string {
 
 // list is a query of the owner's policies, oldest first, for scanPolicy.
 func (s shelf) list() string {
-	return "SELECT uuid, policy, version, created_at, updated_at FROM " + s.table + " WHERE " + s.of(1) + " ORDER BY created_at, uuid"
+	setting := "false"
+	if s.column == "" {
+		setting = "setting"
+	}
+	return "SELECT uuid, policy, version, created_at, updated_at, " + setting + " FROM " + s.table + " WHERE " + s.of(1) + " ORDER BY created_at, uuid"
 }
 
 func (o owner) id() int64 {
@@ -122,7 +130,7 @@ func listPolicies(ctx context.Context, q querier, scope Scope, o owner) ([]Saved
 
 func scanPolicy(row pgx.CollectableRow) (s Saved, err error) {
 	var text string
-	if err = row.Scan(&s.ID, &text, &s.Version, &s.Created, &s.Updated); err != nil {
+	if err = row.Scan(&s.ID, &text, &s.Version, &s.Created, &s.Updated, &s.Setting); err != nil {
 		return s, err
 	}
 	s.read(text)
@@ -255,6 +263,7 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 	if err != nil {
 		return "", err
 	}
+	list = slices.DeleteFunc(list, func(s Saved) bool { return s.Setting })
 	for _, s := range list {
 		if s.ID != except && s.Problem == "" && s.Policy.Equal(policy) {
 			return "", invalid("%s has this policy already, as %s", t, s.ID).WithDetail(map[string]string{"policy": s.ID})
@@ -273,6 +282,9 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy) error {
 	s := shelves[t.Scope()]
 	return p.change(ctx, t, "updating an auto-prune policy", func(tx pgx.Tx, o owner) error {
+		if err := refuseSetting(ctx, tx, t, id); err != nil {
+			return err
+		}
 		text, err := p.admit(ctx, tx, t, o, policy, id)
 		if err != nil {
 			return err
@@ -294,6 +306,9 @@ func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy)
 func (p *Pruner) Delete(ctx context.Context, t Target, id string) error {
 	s := shelves[t.Scope()]
 	return p.change(ctx, t, "deleting an auto-prune policy", func(tx pgx.Tx, o owner) error {
+		if err := refuseSetting(ctx, tx, t, id); err != nil {
+			return err
+		}
 		var text string
 		err := tx.QueryRow(ctx, "DELETE FROM "+s.table+" WHERE "+s.of(1)+" AND uuid = $2 RETURNING policy", o.id(), id).Scan(&text)
 		if errors.Is(err, pgx.ErrNoRows) {

@@ -37,6 +37,9 @@ type Options struct {
 	IdleShare float64
 	// KeepRuns is how long runs are remembered. Default 90 days.
 	KeepRuns time.Duration
+	// Default is the default policy of the configuration, which Run puts in force. Nil:
+	// there is none, and one that was is deleted.
+	Default *Policy
 	// Pulls says how far pull statistics can be relied on. Nil: there are none.
 	Pulls func(ctx context.Context) (PullRecord, error)
 	// Used fills in when tags of a repository were used. It is asked for those
@@ -63,6 +66,7 @@ type Pruner struct {
 	// previews bounds how many are made at once: each holds a connection.
 	previews chan struct{}
 
+	configured         bool          // by the loop alone: Default is in force
 	ensured, housekept time.Time     // by the loop alone
 	rest               time.Duration // before the next turn
 	// logged are the policies whose problem was logged, with the problem.

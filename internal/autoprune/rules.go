@@ -37,6 +37,8 @@ type Applied struct {
 	ID     string // the policy's uuid
 	Scope  Scope
 	Policy Policy
+	// Everywhere says of a default policy that it applies beside a namespace's own.
+	Everywhere bool
 	// Problem says why this version can't read the policy, which is the zero value
 	// then and selects nothing. Counts says that it is a number_of_tags policy all the
 	// same: any other one may apply before tags are counted, so that those policies
@@ -46,13 +48,16 @@ type Applied struct {
 }
 
 // Combine returns the policies that apply to a repository. Those of its namespace
-// take the place of the registry's defaults, as does off, with which a namespace
-// refuses the defaults without having policies of its own; those of the repository
-// apply beside either.
+// take the place of the registry's defaults but for one that applies everywhere; with
+// off a namespace refuses all defaults; those of the repository apply beside either. Where
+// there would be more than MaxPolicies, the one that applies everywhere is left out.
 func Combine(defaults, namespace, repository []Applied, off bool) []Applied {
-	if off || len(namespace) > 0 {
+	if off {
 		defaults = nil
 	}
+	own := len(namespace) > 0
+	full := len(namespace)+len(repository) >= MaxPolicies || !own && len(defaults)+len(repository) > MaxPolicies
+	defaults = slices.DeleteFunc(slices.Clone(defaults), func(a Applied) bool { return a.Everywhere && full || !a.Everywhere && own })
 	return slices.Concat(defaults, namespace, repository)
 }
 

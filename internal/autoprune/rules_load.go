@@ -3,6 +3,7 @@ package autoprune
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -85,8 +86,8 @@ func (l *policies) unreadable() map[string]string {
 			}
 		}
 	}
-	if !l.off && len(l.namespace) == 0 {
-		add(l.defaults)
+	if !l.off {
+		add(slices.DeleteFunc(slices.Clone(l.defaults), func(s Saved) bool { return !s.Setting && len(l.namespace) > 0 }))
 	}
 	add(l.namespace)
 	for _, list := range l.repositories {
@@ -127,7 +128,7 @@ func (l *policies) of(t catalog.PruneTarget) (Rules, []Saved) {
 func applied(scope Scope, list []Saved) []Applied {
 	out := make([]Applied, len(list))
 	for i, s := range list {
-		out[i] = Applied{ID: s.ID, Scope: scope, Policy: s.Policy, Problem: s.Problem, Counts: s.Counts}
+		out[i] = Applied{ID: s.ID, Scope: scope, Policy: s.Policy, Everywhere: s.Setting, Problem: s.Problem, Counts: s.Counts}
 	}
 	return out
 }

@@ -35,6 +35,9 @@ type turn struct {
 // work is one turn: it takes the namespace that has waited longest, if one is due.
 func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 	p.rest = 0
+	if err := p.configure(ctx); err != nil {
+		return false, err
+	}
 	if err := p.keepHouse(ctx); err != nil {
 		return false, err
 	}

@@ -144,6 +144,8 @@ func otherValue(t *testing.T, s *setting) string {
 		return "/something"
 	case dsnField:
 		return "postgres://other"
+	case objectField:
+		return `{"method": "number_of_tags", "value": 7}`
 	case choiceField:
 		return f.choices[len(f.choices)-1]
 	case boolField:
@@ -397,4 +399,19 @@ func FuzzYAML(f *testing.F) {
 			t.Fatalf("Show wrote what Load refuses: %v\n%s", problems, out.String())
 		}
 	})
+}
+
+// TestObjectInFile: a policy may be written as YAML or as the text of its JSON.
+func TestObjectInFile(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"autoprune: {default_policy: {method: number_of_tags, value: 10}}":          `{"method":"number_of_tags","value":10}`,
+		"autoprune:\n  default_policy:\n    value: 5d\n    method: creation_date\n": `{"method":"creation_date","value":"5d"}`,
+		`autoprune: {default_policy: '{"method": "last_pulled", "value": "5d"}'}`:   `{"method": "last_pulled", "value": "5d"}`,
+		"autoprune: {default_policy: }":                                             "",
+	} {
+		if c := mustLoad(t, text); c.Autoprune.DefaultPolicy != want {
+			t.Errorf("%s: %s", text, c.Autoprune.DefaultPolicy)
+		}
+	}
 }

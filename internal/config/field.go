@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,6 +26,20 @@ func (f textField) set(text string) error {
 }
 
 func (f textField) show() string { return *f.p }
+
+// objectField is a JSON object, which a file may have as YAML.
+type objectField struct{ p *string }
+
+func (f objectField) set(text string) error {
+	var object map[string]json.RawMessage
+	if text != "" && (json.Unmarshal([]byte(text), &object) != nil || object == nil) {
+		return errors.New(`it should be a JSON object, such as {"method": "number_of_tags", "value": 10}`)
+	}
+	*f.p = text
+	return nil
+}
+
+func (f objectField) show() string { return *f.p }
 
 // offField is text for which "off" means the same as "".
 type offField struct{ p *string }

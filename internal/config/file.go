@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -140,11 +141,23 @@ func (w *walker) member(key string, name, value *yaml.Node) {
 	if isNull(value) {
 		return // "addr:" with nothing behind it leaves the default
 	}
-	if value.Kind != yaml.ScalarNode {
+	text := value.Value
+	if _, ok := s.field(w.c).(objectField); ok && value.Kind == yaml.MappingNode {
+		var members map[string]any
+		object, err := []byte(nil), value.Decode(&members)
+		if err == nil {
+			object, err = json.Marshal(members)
+		}
+		if err != nil {
+			w.problem(name, key, "it can't be written as JSON: %v", err)
+			return
+		}
+		text = string(object)
+	} else if value.Kind != yaml.ScalarNode {
 		w.problem(name, key, "it must be one value, not a list or a group")
 		return
 	}
-	if err := w.c.set(s, value.Value, w.place(name)); err != nil {
+	if err := w.c.set(s, text, w.place(name)); err != nil {
 		w.problems = append(w.problems, err)
 	}
 }

@@ -92,6 +92,15 @@ func TestQuaysAutoPruneVariables(t *testing.T) {
 	if err != nil || !c.Autoprune.Enabled {
 		t.Errorf("%+v, %v", c.Autoprune, err)
 	}
+	c, err = Load("", []string{`DEFAULT_NAMESPACE_AUTOPRUNE_POLICY={"method": "creation_date", "value": "5d"}`})
+	if err != nil || c.Autoprune.DefaultPolicy != `{"method": "creation_date", "value": "5d"}` {
+		t.Errorf("%+v, %v", c.Autoprune, err)
+	}
+	for _, text := range []string{"10", "[]", "null", "{method: x}"} {
+		if _, err = Load("", []string{"DEFAULT_NAMESPACE_AUTOPRUNE_POLICY=" + text}); err == nil || !strings.Contains(err.Error(), "DEFAULT_NAMESPACE_AUTOPRUNE_POLICY") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
 	if _, err = Load("", []string{"AUTO_PRUNING_POLL_PERIOD=soon"}); err == nil || !strings.Contains(err.Error(), "AUTO_PRUNING_POLL_PERIOD") {
 		t.Errorf("soon: %v", err)
 	}

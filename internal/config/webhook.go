@@ -11,7 +11,9 @@ type Autoprune struct {
 	Enabled  bool          // this process prunes; policies are kept in any case
 	Interval time.Duration // between two runs in a namespace, at least
 	KeepRuns time.Duration
-	Webhook  Webhook
+	// DefaultPolicy is a policy, as JSON, that applies in every namespace. "": none.
+	DefaultPolicy string
+	Webhook       Webhook
 }
 
 // autopruneSettings are about auto-pruning.
@@ -19,6 +21,9 @@ var autopruneSettings = []setting{
 	{key: "autoprune.enabled", def: "true", also: "FEATURE_AUTO_PRUNE", field: func(c *Config) field { return boolField{&c.Autoprune.Enabled} }},
 	{key: "autoprune.interval", def: "30s", also: "AUTO_PRUNING_POLL_PERIOD", field: func(c *Config) field {
 		return secondsField{durationField{&c.Autoprune.Interval, time.Second, time.Hour}}
+	}},
+	{key: "autoprune.default_policy", also: "DEFAULT_NAMESPACE_AUTOPRUNE_POLICY", field: func(c *Config) field {
+		return objectField{&c.Autoprune.DefaultPolicy}
 	}},
 	{key: "autoprune.keep_runs", def: "90d", field: func(c *Config) field {
 		return durationField{&c.Autoprune.KeepRuns, time.Minute, maxDuration}

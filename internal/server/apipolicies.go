@@ -66,7 +66,7 @@ func (policyText) Schema(r huma.Registry) *huma.Schema {
 
 // readOnlyOfPolicies are the members of PolicyView that no body can set. Some clients
 // send back all that they were told, and what these members say is passed over.
-var readOnlyOfPolicies = []string{"uuid", "warnings", "problem", "stored", "created_at", "updated_at"}
+var readOnlyOfPolicies = []string{"uuid", "warnings", "problem", "stored", "setting", "created_at", "updated_at"}
 
 // parse reads the policy. id is what the path says, "" for a new one. A body that names
 // another policy than the path is refused: it is meant for that one.
@@ -115,6 +115,7 @@ type PolicyView struct {
 	Warnings          []string  `json:"warnings,omitempty" doc:"What the pattern may select besides what was meant"`
 	Problem           string    `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`
 	Stored            string    `json:"stored,omitempty" doc:"What is stored of a policy with a problem"`
+	Setting           string    `json:"setting,omitempty" doc:"The setting that the policy is of: it is changed there alone, and applies in every namespace, beside its own policies" example:"autoprune.default_policy"`
 	CreatedAt         time.Time `json:"created_at"`
 	UpdatedAt         time.Time `json:"updated_at" doc:"When it was last saved"`
 }
@@ -123,6 +124,9 @@ func viewPolicy(s autoprune.Saved) PolicyView {
 	v := PolicyView{
 		UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), RemoveOrphans: s.Policy.RemovesOrphans(),
 		Warnings: s.Policy.Warnings(), Problem: s.Problem, Stored: s.Stored, CreatedAt: s.Created.UTC(), UpdatedAt: s.Updated.UTC(),
+	}
+	if s.Setting {
+		v.Setting = autoprune.SettingName
 	}
 	pattern, matches := s.Policy.Pattern()
 	if !pattern.IsZero() {
@@ -204,7 +208,7 @@ type (
 // creation, I of what names a policy, U of an update.
 func addPoliciesOf[L, C, I, U any](a *api, path, name, of string) {
 	prune, tags := a.server.opt.Autoprune, []string{"autoprune"}
-	bad := []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}
+	bad := []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}
 	add(a, AccessAdmin, huma.Operation{
 		OperationID: "list" + name + "AutoPrunePolicies", Method: http.MethodGet, Path: path, Tags: tags,
 		Summary: "List the auto-prune policies of " + of, Errors: []int{http.StatusNotFound},
@@ -257,8 +261,8 @@ func addPoliciesOf[L, C, I, U any](a *api, path, name, of string) {
 	})
 	add(a, AccessAdmin, huma.Operation{
 		OperationID: "delete" + name + "AutoPrunePolicy", Method: http.MethodDelete, Path: path, Tags: tags,
-		Summary: "Delete an auto-prune policy of " + of, Description: "Once it is answered, nothing is deleted by the policy any more.",
-		Errors: []int{http.StatusNotFound},
+		Summary: "Delete an auto-prune policy of " + of, Description: "Once it is answered, nothing is deleted by the policy any more. 409: it is that of a setting.",
+		Errors: []int{http.StatusNotFound, http.StatusConflict},
 	}, func(ctx context.Context, in *I) (*policyCreated, error) {
 		id := any(in).(named).item()
 		return &policyCreated{policyIDBody{UUID: id}}, prune.Delete(ctx, any(in).(targeted).target(), id)

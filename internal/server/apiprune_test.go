@@ -299,3 +299,19 @@ func TestAPIUnreadable(t *testing.T) {
 	}
 	r.manage(t, "DELETE", "/organization/app/tagprotection/"+rules.Rules[0].UUID, "").wantStatus(t, 204)
 }
+
+// TestDefaultPolicyOfSetting: the policy of the configuration is told with its setting, and
+// isn't changed by hand.
+func TestDefaultPolicyOfSetting(t *testing.T) {
+	t.Parallel()
+	r, _ := pruning(t)
+	r.exec(t, `INSERT INTO defaultautoprunepolicy (uuid, policy, setting) VALUES ('7d0f4c1e-0000-4000-8000-000000000000', '{"method":"number_of_tags","numTags":7}', true)`)
+	const path = "/autoprunepolicy/7d0f4c1e-0000-4000-8000-000000000000"
+	told := r.manage(t, "GET", path, "").wantStatus(t, 200)
+	if !strings.Contains(string(told.body), `"setting":"autoprune.default_policy"`) {
+		t.Errorf("%s", told.body)
+	}
+	r.manage(t, "PUT", path, string(told.body)).refused(t, 409, "invalid_request", "autoprune.default_policy")
+	r.manage(t, "DELETE", path, "").refused(t, 409, "invalid_request", "autoprune.default_policy")
+	r.manage(t, "POST", "/autoprunepolicy", `{"method":"number_of_tags","value":7}`).wantStatus(t, 201)
+}

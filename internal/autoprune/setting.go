@@ -1,0 +1,111 @@
+package autoprune
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// SettingName is the setting that Options.Default comes from.
+const SettingName = "autoprune.default_policy"
+
+// configure makes the table of default policies have the one of the configuration, before
+// this process prunes for the first time. So all processes go by one row, that of the
+// process which came last, with the versions, exemptions and entries in the audit log that
+// other policies have: where their settings differ they don't prune by different policies
+// at the same time. A process without the setting deletes the row.
+//
+// The lock on the version is that of change: a worker that deletes by the old policy ends
+// its transaction first, and finds another version afterwards.
+func (p *Pruner) configure(ctx context.Context) error {
+	if p.configured {
+		return nil
+	}
+	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT FROM settings WHERE name = '"+defaultsVersion+"' FOR NO KEY UPDATE"); err != nil {
+			return err
+		}
+		list, err := listPolicies(ctx, tx, DefaultScope, owner{})
+		if err != nil {
+			return err
+		}
+		var old *Saved
+		for _, s := range list {
+			if s.Setting {
+				old = &s
+			}
+		}
+		return p.replaceDefault(ctx, tx, old)
+	})
+	if err != nil {
+		return fmt.Errorf("applying %s: %w", SettingName, err)
+	}
+	p.configured = true
+	return nil
+}
+
+// replaceDefault replaces the policy of the configuration, which was old or, for nil, none.
+func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) error {
+	policy := p.opt.Default
+	id, change := uuid.NewString(), "create"
+	switch {
+	case old == nil && policy == nil:
+		return nil
+	case old == nil:
+	case policy == nil:
+		id, change = old.ID, "delete"
+	case old.Problem == "" && old.Policy.Equal(*policy):
+		return nil
+	default:
+		id, change = old.ID, "update"
+	}
+	if _, err := tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = '"+defaultsVersion+"'"); err != nil {
+		return err
+	}
+	detail := map[string]any{"change": change, "setting": SettingName}
+	if policy == nil {
+		if _, err := tx.Exec(ctx, "DELETE FROM defaultautoprunepolicy WHERE uuid = $1", id); err != nil {
+			return err
+		}
+		p.log.InfoContext(ctx, "the default policy of the configuration is gone: nothing is deleted by it any more", "setting", SettingName, "policy", id)
+	} else {
+		text, err := policy.marshalStored()
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, `
+			INSERT INTO defaultautoprunepolicy AS p (uuid, policy, setting) VALUES ($1, $2, true)
+			ON CONFLICT (uuid) DO UPDATE SET policy = EXCLUDED.policy, version = p.version + 1, updated_at = now()`, id, text)
+		if err != nil {
+			return err
+		}
+		detail["policy"] = policy
+		p.log.InfoContext(ctx, "the default policy of the configuration applies in every namespace", "setting", SettingName, "policy", id, "deletes", policy.String())
+	}
+	return audit.Append(ctx, tx, entry(audit.ChangeDefault, Target{}, owner{}, id, detail))
+}
+
+// refuseSetting refuses to change the policy of the configuration by hand: the next start
+// would undo it.
+func refuseSetting(ctx context.Context, tx pgx.Tx, t Target, id string) error {
+	if t.Scope() != DefaultScope {
+		return nil
+	}
+	var setting bool
+	err := tx.QueryRow(ctx, "SELECT setting FROM defaultautoprunepolicy WHERE uuid = $1", id).Scan(&setting)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err == nil && setting {
+		return oci.Errorf(oci.Unsupported, "policy %s is that of the setting %s: change it there, and restart the instances that prune", id, SettingName).
+			WithStatus(http.StatusConflict).WithDetail(map[string]string{"policy": id})
+	}
+	return err
+}

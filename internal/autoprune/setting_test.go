@@ -1,0 +1,142 @@
+package autoprune_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+)
+
+// withDefault is the option of a process whose configuration has a default policy.
+func (r *registry) withDefault(text string) func(*autoprune.Options) {
+	r.t.Helper()
+	if text == "" {
+		return func(*autoprune.Options) {}
+	}
+	policy, err := autoprune.ParsePolicy([]byte(text))
+	r.must(err)
+	return func(o *autoprune.Options) { o.Default = &policy }
+}
+
+// restart replaces the pruner by one of a process that starts with a default policy, and
+// lets it work.
+func (r *registry) restart(text string) {
+	r.t.Helper()
+	_, r.pruner = r.replica(r.withDefault(text))
+	r.ensure()
+	r.run()
+}
+
+// fresh fills a repository with the tags v0 to v9, of which v0 is the newest.
+func (r *registry) fresh(path string) {
+	r.t.Helper()
+	t := r.repository(path)
+	for i := range 10 {
+		r.tag(t, fmt.Sprint("v", i), fmt.Sprint("m", i), 0)
+		r.exec("UPDATE tags SET created_at = now() - $2::int * interval '1 hour', updated_at = NULL WHERE repository_id = $1 AND name = $3", t.ID, i, fmt.Sprint("v", i))
+	}
+}
+
+// TestDefaultPolicyOfConfiguration: it applies in every namespace, beside its own policies,
+// but where the defaults are refused, and ends with the setting.
+func TestDefaultPolicyOfConfiguration(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	paths := []string{"none/a", "own/a", "off/a", "repo/a"}
+	left := func() (n []int) {
+		for _, path := range paths {
+			n = append(n, len(r.tags(r.repository(path))))
+		}
+		return n
+	}
+	for _, path := range paths {
+		r.fresh(path)
+	}
+	r.policy(autoprune.Target{Namespace: "own"}, `{"method": "creation_date", "olderThan": "1y"}`)
+	r.policy(autoprune.Target{Repository: "repo/a"}, `{"method": "number_of_tags", "numTags": 2}`)
+	r.must(r.pruner.UseDefaults(t.Context(), "off", false))
+	r.restart(`{"method": "number_of_tags", "value": 7}`)
+	if got := left(); !slices.Equal(got, []int{7, 7, 10, 2}) {
+		t.Errorf("left %v", got)
+	}
+	list, err := r.pruner.List(t.Context(), autoprune.Target{})
+	r.must(err)
+	if len(list) != 1 || !list[0].Setting || list[0].Version != 1 {
+		t.Fatalf("%+v", list)
+	}
+	id := list[0].ID
+	r.restart(`{"method": "number_of_tags", "numTags": 7}`) // the same: nothing changes
+	other, err := autoprune.ParsePolicy([]byte(`{"method": "number_of_tags", "numTags": 1}`))
+	r.must(err)
+	for _, err := range []error{r.pruner.Update(t.Context(), autoprune.Target{}, id, other), r.pruner.Delete(t.Context(), autoprune.Target{}, id)} {
+		if err == nil || !strings.Contains(err.Error(), "autoprune.default_policy") {
+			t.Errorf("changed by hand: %v", err)
+		}
+	}
+	r.restart(`{"method": "number_of_tags", "numTags": 5}`)
+	if got := left(); !slices.Equal(got, []int{5, 5, 10, 2}) {
+		t.Errorf("left %v", got)
+	}
+	if list, err = r.pruner.List(t.Context(), autoprune.Target{}); err != nil || len(list) != 1 || list[0].ID != id || list[0].Version != 2 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	r.fresh("none/a")
+	r.fresh("own/a")
+	r.restart("")
+	if got := left(); !slices.Equal(got, []int{10, 10, 10, 2}) {
+		t.Errorf("left %v", got)
+	}
+	if kinds := values[string](r, "SELECT detail->>'change' FROM auditlog WHERE detail->>'setting' = 'autoprune.default_policy' ORDER BY id"); !slices.Equal(kinds, []string{"create", "update", "delete"}) {
+		t.Errorf("logged: %v", kinds)
+	}
+}
+
+// TestDefaultPolicyOfDifferentReplicas: the process that started last says what applies, to
+// processes that run already too.
+func TestDefaultPolicyOfDifferentReplicas(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.fresh("app/a")
+	r.restart(`{"method": "number_of_tags", "numTags": 8}`)
+	first := r.pruner
+	r.restart(`{"method": "number_of_tags", "numTags": 6}`)
+	r.pruner = first
+	r.fresh("app/a")
+	r.run()
+	if n := len(r.tags(r.repository("app/a"))); n != 6 {
+		t.Errorf("%d tags", n)
+	}
+	r.restart("") // the setting was removed, though the others still run with theirs
+	for _, p := range []*autoprune.Pruner{first, r.pruner} {
+		r.pruner = p
+		r.fresh("app/a")
+		r.ensure()
+		r.run()
+	}
+	if n := len(r.tags(r.repository("app/a"))); n != 10 {
+		t.Errorf("%d tags", n)
+	}
+}
+
+// TestDefaultPolicyFindsNoRoom: as many policies as can apply leave the default out.
+func TestDefaultPolicyFindsNoRoom(t *testing.T) {
+	t.Parallel()
+	many := func(scope autoprune.Scope, n int) (list []autoprune.Applied) {
+		for i := range n {
+			list = append(list, autoprune.Applied{ID: fmt.Sprint(scope, i), Scope: scope})
+		}
+		return list
+	}
+	defaults := append(many(autoprune.DefaultScope, 2), autoprune.Applied{ID: "setting", Scope: autoprune.DefaultScope, Everywhere: true})
+	for _, tt := range []struct{ namespace, repository, want int }{{0, 0, 3}, {1, 0, 2}, {1, 1, 3}, {32, 31, 64}, {32, 32, 64}} {
+		got := autoprune.Combine(defaults, many(autoprune.NamespaceScope, tt.namespace), many(autoprune.RepositoryScope, tt.repository), false)
+		if len(got) != tt.want {
+			t.Errorf("%d and %d: %d apply, want %d", tt.namespace, tt.repository, len(got), tt.want)
+		}
+	}
+	if got := autoprune.Combine(defaults, nil, nil, true); len(got) != 0 {
+		t.Errorf("refused, and %d apply", len(got))
+	}
+}
