@@ -93,7 +93,10 @@ type PullCount struct {
 
 // CountPulls counts the pulls of up to n entries behind a position for each of the watches,
 // and returns the position of the last entry. As with Changes, no entry is missed and none
-// is counted twice.
+// is counted twice. An entry of several pulls is counted for a watch if its last pull isn't
+// before Watch.Since, and then with all of its pulls: when each was isn't known. So First
+// may be before Since, by as long as pulls are joined: a second, or more when the recorder's
+// buffer was full.
 func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watch) (counts []PullCount, last Position, more bool, err error) {
 	names, since := make([]string, len(of)), make([]time.Time, len(of))
 	for i, w := range of {
