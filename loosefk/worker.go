@@ -41,7 +41,8 @@ func New(o Options) (*Worker, error) {
 }
 
 // Run cleans up until ctx ends: once each Interval, the databases in turn by the
-// clock, so that the workers of several processes look at the same one. A run
+// clock, so that the workers of several processes look at the same one. While no record
+// is pending in a database, nine of ten runs there are only a look for one. A run
 // that fails is logged, and the next one goes on. It returns nil.
 func (w *Worker) Run(ctx context.Context) error {
 	databases := w.parentDatabases()
@@ -49,10 +50,14 @@ func (w *Worker) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+	rests := make(map[*Database]*rest, len(databases))
+	for _, db := range databases {
+		rests[db] = new(rest)
+	}
 	for {
 		turn, next := turnAt(time.Now(), w.opt.Interval)
 		db := databases[turn%int64(len(databases))]
-		if r, err := w.runBounded(ctx, db.Name); err != nil && ctx.Err() == nil {
+		if r, _, err := w.turnOf(ctx, db, rests[db]); err != nil && ctx.Err() == nil {
 			w.opt.Log.ErrorContext(ctx, "cleaning up loose foreign keys", "database", db.Name, "error", err)
 		} else if r.Records > 0 {
 			w.opt.Log.InfoContext(ctx, "cleaned up loose foreign keys", "database", db.Name, "records", r.Records,

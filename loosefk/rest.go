@@ -1,0 +1,51 @@
+package loosefk
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// restTurns is for how many turns of a database a worker that finds no record there
+// makes no run: then it makes one all the same, which compares the definitions with the
+// tables and brings the partitions up to date.
+const restTurns = 10
+
+// rest is what a worker remembers of a database between its turns. A run costs some
+// fifty statements, most of them on the catalog, and a look costs one.
+type rest struct {
+	left int // turns without a run, as long as no record comes
+}
+
+// turnOf makes a run on a database, or only looks for a record while the database rests.
+// It rests after a run that succeeded and began without a record: such a run has seen
+// what the runs before left, so gauges say that nothing is pending. ran says whether
+// there was a run.
+func (w *Worker) turnOf(ctx context.Context, db *Database, r *rest) (_ Result, ran bool, err error) {
+	pending, err := db.hasPending(ctx)
+	none := err == nil && !pending
+	if none && r.left > 0 {
+		r.left--
+		return Result{}, false, nil
+	}
+	r.left = 0 // an error of the look is the run's to tell
+	result, err := w.runBounded(ctx, db.Name)
+	if err == nil && none && result.Records == 0 {
+		r.left = restTurns - 1
+	}
+	return result, true, err
+}
+
+// hasPending says whether there is a record that isn't processed, whatever its time.
+func (d *Database) hasPending(ctx context.Context) (pending bool, err error) {
+	err = indexed(ctx, d.Pool, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE status = 1)", d.records()), nil,
+		func(rows pgx.Rows) error {
+			pending, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
+			return err
+		})
+	if err != nil {
+		return false, fmt.Errorf("looking for pending records of database %s: %w", d.Name, err)
+	}
+	return pending, nil
+}
