@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -138,12 +139,12 @@ func (s *Server) endedEarly(c *call, b catalog.Blob) {
 // redirect sends the client to the store. The store's answer is the client's alone,
 // so the object is looked at here, once in a while.
 func (s *Server) redirect(c *call, b catalog.Blob) (bool, error) {
-	if _, seen := s.redirected.GetIfPresent(b.StorageKey); !seen {
+	if at, seen := s.redirected.GetIfPresent(b.StorageKey); !seen || time.Since(at) >= redirectedAge {
 		var err error
 		if b, err = s.wholeBlob(c, b); err != nil {
 			return false, err
 		}
-		s.redirected.Set(b.StorageKey, struct{}{})
+		s.redirected.Set(b.StorageKey, time.Now())
 	}
 	url, err := s.store.Presign(c.r.Context(), b.StorageKey, blob.PresignOptions{TTL: s.opt.RedirectTTL, ContentType: b.MediaType})
 	if err != nil || url == "" {

@@ -120,8 +120,9 @@ type Server struct {
 	handler    http.Handler
 	external   *external
 	ambiguous  sync.Once // tells that two headers name different clients
-	// redirected are keys of objects that were seen in the store not long ago.
-	redirected *otter.Cache[string, struct{}]
+	// redirected says when objects were seen in the store, by their keys. A cache that
+	// expires would wake the process every second.
+	redirected *otter.Cache[string, time.Time]
 }
 
 const (
@@ -168,9 +169,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{opt: o, log: o.Log, catalog: o.Catalog, store: o.Store, metrics: m, external: external,
 		uploads: newUploads(o.Catalog, o.UploadMaxAge), origin: http.NewCrossOriginProtection(), started: time.Now(),
-		redirected: otter.Must(&otter.Options[string, struct{}]{
-			MaximumSize: redirectedMax, ExpiryCalculator: otter.ExpiryWriting[string, struct{}](redirectedAge),
-		})}
+		redirected: otter.Must(&otter.Options[string, time.Time]{MaximumSize: redirectedMax})}
 	o.Limits.Memory.Metrics = o.Limits.Metrics
 	s.budget = limit.NewBudget(o.Limits.Memory)
 	s.requests = limit.NewCounter(o.Limits.Requests, o.Limits.ClientRequests)
