@@ -60,6 +60,8 @@ type Recorder struct {
 	failing bool                 // the last batch wasn't written
 	since   time.Time            // a batch is being written; zero: none is
 	room    chan struct{}        // closed when entries leave the queue
+	resting bool                 // the loop sleeps until an entry comes
+	began   bool                 // an entry came while it did, and the loop has just been woken
 	closed  bool
 	dropped uint64
 	unfit   uint64 // of these, that PostgreSQL doesn't take
@@ -96,7 +98,7 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	}
 	r := &Recorder{opt: o, log: o.Log, writing: make(chan struct{}, 1), open: map[joinKey]*waiting{}, room: make(chan struct{})}
 	r.loop = worker.New(worker.Options{
-		Name: "audit of pulls", Batch: r.flush, Idle: o.Every, Timeout: o.Timeout,
+		Name: "audit of pulls", Batch: r.round, Next: r.rest, Timeout: o.Timeout,
 		BackoffMin: o.BackoffMin, BackoffMax: o.BackoffMax, Log: o.Log, Metrics: o.Worker,
 	})
 	return r
@@ -184,6 +186,10 @@ func (r *Recorder) add(e *Entry) {
 	r.queue = append(r.queue, w)
 	if e.Kind == headOfTag {
 		r.heads++
+	}
+	if r.resting {
+		r.resting, r.began = false, true
+		r.loop.Wake()
 	}
 }
 
