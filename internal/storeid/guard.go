@@ -11,21 +11,69 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// Wrong says whether the last look found that the store isn't the database's. It
-// costs nothing. A store that can't be reached isn't a wrong one.
-func (s *Store) Wrong() bool { return s.wrong.Load() }
+const (
+	lookEvery      = 5 * time.Second // unless a directory is in use
+	lookEveryLocal = time.Second
+	localRest      = 5 * time.Second // after the last question
+	// lookWait is how long Wrong waits for a directory that hangs.
+	lookWait = time.Second
+)
+
+// Wrong says whether the last look found that the store isn't the database's. In a
+// directory that look is a second old at most, unless it hangs; elsewhere Run's is
+// taken, and asking costs nothing. A store that can't be reached isn't a wrong one.
+func (s *Store) Wrong() bool {
+	if !s.opt.Local {
+		return s.wrong.Load()
+	}
+	now := s.now()
+	if now-time.Duration(s.used.Load()) > lookEveryLocal/10 {
+		s.used.Store(int64(now))
+	}
+	if looked := s.looked.Load(); looked != 0 && now-time.Duration(looked) <= lookEveryLocal {
+		return s.wrong.Load()
+	}
+	if looking := s.looking.Load(); looking == 0 || now-time.Duration(looking) < lookWait {
+		s.lookShortly()
+	}
+	return s.wrong.Load()
+}
+
+// lookShortly looks at the store, or shares the look that is under way, and doesn't wait
+// long for one that hangs.
+func (s *Store) lookShortly() {
+	ctx, cancel := context.WithTimeout(context.Background(), lookWait)
+	defer cancel()
+	since, over := time.Now().Add(-lookEveryLocal), make(chan struct{})
+	go func() { // the look itself doesn't end with ctx
+		defer close(over)
+		s.verify(ctx, since) //nolint:errcheck // lookNow logs it
+	}()
+	select {
+	case <-over:
+	case <-ctx.Done():
+	}
+}
+
+// now is the time since the store was made.
+func (s *Store) now() time.Duration { return time.Since(s.made) }
 
 // Run looks at the store all the time until ctx ends, so that Wrong is up to date
 // and a store that goes away, or comes back, is logged.
 func (s *Store) Run(ctx context.Context) error {
-	every := 5 * time.Second
-	if s.opt.Local {
-		every = time.Second
-	}
-	for pause(ctx, every) == nil {
-		s.verify(ctx, time.Now()) //nolint:errcheck // look logs it
+	for pause(ctx, s.lookAfter()) == nil {
+		s.verify(ctx, time.Now()) //nolint:errcheck // lookNow logs it
 	}
 	return nil
+}
+
+// lookAfter is how long Run waits before its next look: less at a directory that Wrong
+// was asked about not long ago. While nobody asks, the first question has its own look.
+func (s *Store) lookAfter() time.Duration {
+	if used := s.used.Load(); s.opt.Local && used != 0 && s.now()-time.Duration(used) < localRest {
+		return lookEveryLocal
+	}
+	return lookEvery
 }
 
 // Collector tells metrics whether the store is the database's.
@@ -34,7 +82,7 @@ func (s *Store) Collector() prometheus.Collector {
 		Name: "purser_storage_wrong_store",
 		Help: "1 while the blob store isn't the one that belongs to the database, so that nothing is written to it; else 0.",
 	}, func() float64 {
-		if s.Wrong() {
+		if s.wrong.Load() {
 			return 1
 		}
 		return 0
@@ -73,9 +121,13 @@ func (s *Store) lookNow(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
 	l := look{began: time.Now()}
+	began := int64(s.now())
+	s.looking.Store(began)
 	id, l.err = s.compare(ctx, id)
 	s.tell(l.err)
 	s.mu.Lock()
+	s.looking.Store(0)
+	s.looked.Store(began)
 	s.id, s.last, s.running = id, l, nil
 	s.mu.Unlock()
 	close(done)

@@ -77,6 +77,10 @@ type Store struct {
 	fresh time.Duration // how old a look may be that allows a write
 
 	wrong atomic.Bool // as of the last look
+	made  time.Time
+	// Nanoseconds since made, 0 for never: when Wrong was asked last, when the last look
+	// that is over began, and when the one did that is under way.
+	used, looked, looking atomic.Int64
 
 	mu      sync.Mutex
 	id      string        // that the store must have; "" before Establish
@@ -102,7 +106,7 @@ func New(o Options) (*Store, error) {
 	if o.Lease <= 0 {
 		o.Lease = lease
 	}
-	s := &Store{Store: o.Store, opt: o, log: o.Log, fresh: 10 * time.Second}
+	s := &Store{Store: o.Store, opt: o, log: o.Log, fresh: 10 * time.Second, made: time.Now()}
 	if o.Local {
 		s.fresh = 0
 	}

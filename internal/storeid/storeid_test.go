@@ -402,6 +402,31 @@ func TestGuard(t *testing.T) {
 	})
 }
 
+// Whoever asks hears of a volume that went away while nobody looked.
+func TestWrongLooks(t *testing.T) {
+	t.Parallel()
+	b, ctx := setup(t), t.Context()
+	store := dir(t, t.TempDir())
+	s := b.on(store, "here")
+	if err := s.Establish(ctx); err != nil || s.Wrong() {
+		t.Fatalf("%v, wrong: %v", err, s.Wrong())
+	}
+	for _, wrong := range []bool{true, false} {
+		id := b.known().ID
+		if wrong {
+			id = uuid.NewString()
+		}
+		if err := store.SetIdentity(ctx, id, true); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(time.Minute); s.Wrong() != wrong; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("never: the store is wrong: %v", wrong)
+			}
+		}
+	}
+}
+
 // A volume that goes away while an upload is written isn't taken to have it.
 func TestGuardLooksAfterTheWrite(t *testing.T) {
 	t.Parallel()
