@@ -45,11 +45,13 @@ var defaultSettings = map[string]string{
 	"log_min_error_statement": "panic",
 	"log_timezone":            "UTC",
 	"max_connections":         "100",
-	"max_wal_size":            "2GB", // each checkpoint makes every page be logged whole once more
-	"random_page_cost":        "1.1", // solid-state disks
-	"synchronous_commit":      "on",
-	"timezone":                "UTC",
-	"wal_compression":         "on",
+	// Its launcher would be one more process. Nobody else reaches this server.
+	"max_logical_replication_workers": "0",
+	"max_wal_size":                    "2GB", // each checkpoint makes every page be logged whole once more
+	"random_page_cost":                "1.1", // solid-state disks
+	"synchronous_commit":              "on",
+	"timezone":                        "UTC",
+	"wal_compression":                 "on",
 }
 
 // fixedSettings are what the rest of this package relies on.

@@ -19,6 +19,8 @@ const (
 	// was forgotten has long stopped using its caches, and registers anew.
 	replicaForgotten = time.Minute
 	seenEvery        = 10 * time.Second
+	// restSeenEvery is seenEvery while no heartbeats are sent.
+	restSeenEvery = 20 * time.Second
 )
 
 // Listen keeps the caches in use until ctx ends: it registers this process in
@@ -167,7 +169,7 @@ func (c *Catalog) beat(ctx context.Context, conn *pgx.Conn) error {
 		idle := c.cache.idle()
 		send, wait, wake := c.sendBeat, beatEvery, (chan struct{})(nil)
 		if idle {
-			send, wait, wake = c.renew, seenEvery, c.cache.wake
+			send, wait, wake = c.renew, restSeenEvery, c.cache.wake
 		}
 		if registered, err := send(ctx, conn); err != nil {
 			return fmt.Errorf("sending a heartbeat: %w", err)
@@ -203,13 +205,20 @@ func (c *Catalog) sendBeat(ctx context.Context, conn *pgx.Conn) (registered bool
 	return done.RowsAffected() > 0, errors.Join(err, results.Close())
 }
 
-// renew renews the row of this process, which sends no heartbeats.
+// renew renews the row of this process, which sends no heartbeats. It waits for its commit
+// to be written: PostgreSQL's WAL writer would be woken for it, and stay awake for ten
+// seconds.
 func (c *Catalog) renew(ctx context.Context, conn *pgx.Conn) (registered bool, err error) {
-	done, err := conn.Exec(ctx, `
+	b := new(pgx.Batch)
+	b.Queue("SELECT set_config('synchronous_commit', 'on', true)")
+	b.Queue(`
 		WITH me AS (UPDATE replicas SET seen_at = now() WHERE id = $1 RETURNING id),
 			gone AS (`+forgetSilent+`)
 		SELECT $2::text FROM me`, c.opt.Replica, "the heart rests", replicaForgotten)
-	return done.RowsAffected() > 0, err
+	results := conn.SendBatch(ctx, b)
+	_, err = results.Exec()
+	done, err2 := results.Exec()
+	return done.RowsAffected() > 0, errors.Join(err, err2, results.Close())
 }
 
 // hear takes notifications as they come.

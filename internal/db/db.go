@@ -103,7 +103,8 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	}
 	cfg.MaxConns = int32(o.MaxConns)
 	cfg.MinIdleConns = 1
-	cfg.MaxConnIdleTime = 5 * time.Minute
+	// A backend that nothing is asked of has memory that others could use.
+	cfg.MaxConnIdleTime = 2 * time.Minute
 	cfg.PingTimeout = pgsession.PingTimeout
 	configure(cfg.ConnConfig, o.params())
 	// A batch is one transaction, or a part of one.
