@@ -53,8 +53,10 @@ func play(role, dir string) error {
 		return err
 	}
 	if role == "init" {
-		if err := makeOrphan(); err != nil {
-			return err
+		for range 2 { // the second one wakes who rests after the first
+			if err := makeOrphan(); err != nil {
+				return err
+			}
 		}
 	}
 	fmt.Println("ready")

@@ -4,49 +4,76 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
 )
 
-// reapEvery is also how long a zombie must have been one to be taken for an
-// orphan.
-const reapEvery = time.Second
+const (
+	// reapEvery is how long a zombie must have been one to be taken for an orphan.
+	reapEvery = time.Second
+	// reapRest is how long no look is made while no child has died. Each dead child comes
+	// with a signal; this is for one that got lost.
+	reapRest = time.Minute
+)
 
 // reapOrphans collects dead processes that became children of this one because
 // it is PID 1, such as the backends of a killed postmaster. A child that this
 // process started itself is collected by whoever waits for it: only zombies
-// that nobody wants for a whole interval, and never spared, are reaped. It
-// returns when stop is closed.
+// that nobody wants for a whole interval, and never spared, are reaped. While no
+// child dies and none is dead, it sleeps. It returns when stop is closed.
 func reapOrphans(stop <-chan struct{}, spared int) {
-	tick := time.NewTicker(reapEvery)
-	defer tick.Stop()
+	died := make(chan os.Signal, 1)
+	signal.Notify(died, syscall.SIGCHLD)
+	defer signal.Stop(died)
+	look := time.NewTimer(reapEvery)
+	defer look.Stop()
 	var before map[int]bool
+	resting := false
 	for {
 		select {
 		case <-stop:
 			return
-		case <-tick.C:
+		case <-died:
+			if resting {
+				resting = false
+				look.Reset(reapEvery)
+			}
+			continue
+		case <-look.C:
 		}
-		now := map[int]bool{}
-		for _, pid := range zombieChildren() {
-			if pid == spared {
-				continue
-			}
-			if !before[pid] {
-				now[pid] = true
-				continue
-			}
-			for {
-				_, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
-				if !errors.Is(err, syscall.EINTR) {
-					break
-				}
-			}
+		before = reap(before, spared)
+		resting = len(before) == 0
+		if resting {
+			look.Reset(reapRest)
+		} else {
+			look.Reset(reapEvery)
 		}
-		before = now
 	}
+}
+
+// reap collects those dead children that were dead at the last look, before, and returns
+// the others.
+func reap(before map[int]bool, spared int) map[int]bool {
+	now := map[int]bool{}
+	for _, pid := range zombieChildren() {
+		if pid == spared {
+			continue
+		}
+		if !before[pid] {
+			now[pid] = true
+			continue
+		}
+		for {
+			_, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+			if !errors.Is(err, syscall.EINTR) {
+				break
+			}
+		}
+	}
+	return now
 }
 
 // zombieChildren lists this process's children that have exited and that no
