@@ -1,0 +1,183 @@
+// Command idle measures what a server costs that nobody asks: the CPU time of each of its
+// processes to the nanosecond, how often each is woken, and how many there are.
+//
+//	go run ./bench/idle -wait 4m -d 2m PID…
+//
+// PID is the server's; one that the server didn't start, such as a PostgreSQL's, is named
+// beside it. All their descendants count. Linux only.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func main() {
+	wait := flag.Duration("wait", 4*time.Minute, "time before the measurement, for what was put off")
+	window := flag.Duration("d", 2*time.Minute, "length of the measurement; background work has a period of a minute")
+	flag.Parse()
+	var roots []int
+	for _, arg := range flag.Args() {
+		pid, err := strconv.Atoi(arg)
+		if err != nil {
+			fail(fmt.Errorf("%q is no process id", arg))
+		}
+		roots = append(roots, pid)
+	}
+	if len(roots) == 0 || *window <= 0 {
+		fail(errors.New("usage: idle [-wait 4m] [-d 2m] PID…"))
+	}
+	time.Sleep(*wait)
+	if err := run(os.Stdout, roots, *window); err != nil {
+		fail(err)
+	}
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, "idle:", err)
+	os.Exit(1)
+}
+
+// process is what /proc says of a process.
+type process struct {
+	name     string
+	parent   int
+	cpu      time.Duration // of its threads
+	switches int64         // of its threads: how often they gave up the CPU
+	ended    time.Duration // of its children that have ended, to a hundredth of a second
+}
+
+// run measures for as long as the window is and prints what it saw.
+func run(out io.Writer, roots []int, window time.Duration) error {
+	before, err := tree("/proc", roots)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	time.Sleep(window)
+	after, err := tree("/proc", roots)
+	if err != nil {
+		return err
+	}
+	took := time.Since(began)
+	var cpu, ended time.Duration
+	var switches int64
+	share := func(d time.Duration) float64 { return 100 * d.Seconds() / took.Seconds() }
+	for _, pid := range slices.Sorted(maps.Keys(after)) {
+		a, b := after[pid], before[pid] // b is zero for a process that began meanwhile
+		fmt.Fprintf(out, "%8d %8.4f%% %7.2f/s %s\n", pid, share(a.cpu-b.cpu), float64(a.switches-b.switches)/took.Seconds(), a.name)
+		cpu, switches, ended = cpu+a.cpu-b.cpu, switches+a.switches-b.switches, ended+a.ended-b.ended
+	}
+	fmt.Fprintf(out, "%d processes, %.3f%% of a core and %.3f%% by processes that have ended, %.1f switches/s, for %s\n",
+		len(after), share(cpu), share(ended), float64(switches)/took.Seconds(), took.Round(time.Second))
+	return nil
+}
+
+// tree reads the roots and their descendants. One that ends meanwhile is left out.
+func tree(proc string, roots []int) (map[int]process, error) {
+	entries, err := os.ReadDir(proc)
+	if err != nil {
+		return nil, fmt.Errorf("listing processes: %w", err)
+	}
+	all := map[int]process{}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			if p, err := read(filepath.Join(proc, e.Name())); err == nil {
+				all[pid] = p
+			}
+		}
+	}
+	found := map[int]process{}
+	for _, pid := range roots {
+		p, ok := all[pid]
+		if !ok {
+			return nil, fmt.Errorf("there is no process %d, or this user may not read it", pid)
+		}
+		found[pid] = p
+	}
+	for more := true; more; {
+		more = false
+		for pid, p := range all {
+			if _, known := found[pid]; known {
+				continue
+			}
+			if _, ok := found[p.parent]; ok {
+				found[pid], more = p, true
+			}
+		}
+	}
+	return found, nil
+}
+
+// read reads a process from its directory.
+func read(dir string) (p process, err error) {
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return p, err
+	}
+	// The fields behind the name, which stands in parentheses, begin with number 3 of
+	// proc(5).
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	const parent, ended, endedSystem = 4 - 3, 16 - 3, 17 - 3
+	if len(fields) <= endedSystem {
+		return p, fmt.Errorf("%s has too few fields", filepath.Join(dir, "stat"))
+	}
+	var numbers [3]int64
+	for i, field := range []int{parent, ended, endedSystem} {
+		if numbers[i], err = strconv.ParseInt(fields[field], 10, 64); err != nil {
+			return p, err
+		}
+	}
+	p.parent, p.ended = int(numbers[0]), time.Duration(numbers[1]+numbers[2])*time.Second/100
+	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	if err != nil {
+		return p, err
+	}
+	p.name = strings.TrimSpace(strings.ReplaceAll(string(line[:min(len(line), 60)]), "\x00", " "))
+	threads, err := os.ReadDir(filepath.Join(dir, "task"))
+	if err != nil {
+		return p, err
+	}
+	for _, t := range threads {
+		cpu, switches, err := thread(filepath.Join(dir, "task", t.Name()))
+		if err != nil {
+			return p, err
+		}
+		p.cpu, p.switches = p.cpu+cpu, p.switches+switches
+	}
+	return p, nil
+}
+
+// thread reads the CPU time of a thread and how often it gave up the CPU.
+func thread(dir string) (cpu time.Duration, switches int64, err error) {
+	b, err := os.ReadFile(filepath.Join(dir, "schedstat"))
+	if err != nil {
+		return 0, 0, err
+	}
+	if _, err := fmt.Sscan(string(b), (*int64)(&cpu)); err != nil {
+		return 0, 0, err
+	}
+	status, err := os.ReadFile(filepath.Join(dir, "status"))
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.HasSuffix(name, "ctxt_switches") {
+			n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+			if err != nil {
+				return 0, 0, err
+			}
+			switches += n
+		}
+	}
+	return cpu, switches, nil
+}
