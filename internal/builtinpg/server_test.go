@@ -50,6 +50,7 @@ func TestClusterIsMadeAsPromised(t *testing.T) {
 		"SHOW work_mem":                                                                        "5MB",
 		"SHOW jit":                                                                             "off",
 		"SHOW cluster_name":                                                                    "purser",
+		"SHOW max_logical_replication_workers":                                                 "0",
 		"SHOW listen_addresses":                                                                "",
 		"SELECT count(*)::text FROM pg_hba_file_rules WHERE type LIKE 'host%' AND auth_method <> 'reject'": "0",
 	} {
