@@ -70,6 +70,7 @@ var layers = map[string]rule{
 	"bench": {only: true},
 	// What measures a part from inside knows that part.
 	"bench/gc":      {layer: 6},
+	"bench/idle":    {only: true},
 	"bench/prune":   {layer: 6},
 	"bench/pulls":   {layer: 6},
 	"bench/loosefk": {layer: 6},
