@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // Each event is told in the form that the documentation has, to those that want it.
@@ -218,6 +219,26 @@ func TestLargeTransactions(t *testing.T) {
 	}
 	if total != 0 || len(sizes) > 6 || sizes[0] != 300 || sizes[1] != 400 {
 		t.Errorf("%d are missing; sizes %v", total, sizes)
+	}
+}
+
+// Tags that one transaction has moved to different manifests, as the undoing of a run
+// does, are told with the manifest of each.
+func TestTagsOfOneTransaction(t *testing.T) {
+	t.Parallel()
+	s, d := hooked(t, Options{})
+	h := subscribe(t, s, "http://127.0.0.1:1/", EventTag)
+	a, b, c := entryOf(audit.RevertTag, "app/web", "v1"), entryOf(audit.RevertTag, "app/web", "v2"), entryOf(audit.RevertTag, "app/web", "v3")
+	b.Digest = oci.Compute(oci.SHA256, []byte("another"))
+	logged(t, d, a, b, c)
+	eventually(t, "told", func() bool { dispatchAll(t, s); return len(bodies(t, d, h.ID)) > 0 })
+	got := map[string]string{}
+	for _, n := range bodies(t, d, h.ID) {
+		data := n["data"].(map[string]any)
+		got[fmt.Sprint(data["digest"])] = fmt.Sprint(data["updated_tags"])
+	}
+	if len(got) != 2 || got[a.Digest.String()] != "[v1 v3]" || got[b.Digest.String()] != "[v2]" {
+		t.Errorf("told %v", got)
 	}
 }
 

@@ -107,28 +107,33 @@ type happened struct {
 }
 
 // happenings makes one event of the entries that a transaction has written for a
-// repository: of a push with several tags, of a manifest that was deleted with its tags,
-// of a transaction of a policy's run.
+// repository: of a push with several tags, of tags that were moved to one manifest, of a
+// manifest that was deleted with its tags, of a transaction of a policy's run.
 func happenings(list []audit.Change) []happened {
 	type key struct {
 		xid        uint64
 		repository string
 		event      string
+		digest     string     // of EventTag
+		kind       audit.Kind // of EventTag
 	}
 	var out []happened
 	at := make(map[key]int) // in out
 	pushes := make(map[key]bool)
 	for _, c := range list {
 		if c.Kind == audit.PushRepo {
-			pushes[key{c.XID, c.Repository, ""}] = true
+			pushes[key{xid: c.XID, repository: c.Repository}] = true
 		}
 	}
 	for _, c := range list {
 		event := eventOf(c.Kind)
-		if event == EventTag && pushes[key{c.XID, c.Repository, ""}] {
+		if event == EventTag && pushes[key{xid: c.XID, repository: c.Repository}] {
 			continue // the push says it
 		}
-		k := key{c.XID, c.Repository, event}
+		k := key{xid: c.XID, repository: c.Repository, event: event}
+		if event == EventTag {
+			k.digest, k.kind = c.Digest.String(), c.Kind
+		}
 		i, ok := at[k]
 		if !ok {
 			i, at[k] = len(out), len(out)
