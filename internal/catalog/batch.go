@@ -32,6 +32,8 @@ const (
 	blobsMissing   refusal = "the repository lacks a blob"
 	childMissing   refusal = "the repository lacks a manifest of the index"
 	manifestGone   refusal = "the manifest was deleted meanwhile"
+	manifestHeld   refusal = "the manifest is part of an index"
+	tagsChanged    refusal = "the manifest got a tag meanwhile"
 	uploadLost     refusal = "another request has continued, finished or cancelled the upload"
 	blobExists     refusal = "the blob exists already"
 	blobGone       refusal = "the blob was deleted meanwhile"
@@ -44,7 +46,9 @@ const (
 func (r refusal) Error() string { return string(r) }
 
 // Is makes the loser of a race run again: see [db.Retry].
-func (r refusal) Is(target error) bool { return target == db.ErrLostRace && r == blobGone }
+func (r refusal) Is(target error) bool {
+	return target == db.ErrLostRace && (r == blobGone || r == tagsChanged)
+}
 
 // isRefusal says whether err is of a batch that changed nothing.
 func isRefusal(err error) bool {

@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -112,98 +110,133 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest)
 	}
 	err = c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
 		return c.deletingTags(ctx, func(rules *protection) error {
-			return c.txOrAnswer(ctx, func(tx pgx.Tx) error { return c.deleteManifest(ctx, tx, r, path, d, rules) })
+			return db.Retry(ctx, func() error { return c.deleteManifest(ctx, r, path, d, rules) })
 		})
 	})
 	switch {
 	case errors.Is(err, repositoryGone):
 		return nameUnknown(path)
+	case errors.Is(err, manifestGone):
+		return manifestUnknown(path, d.String())
 	case err != nil && !isAnswer(err):
 		return fmt.Errorf("deleting manifest %s of %s: %w", d, path, err)
 	}
 	return err
 }
 
-// deleteManifest locks the manifest, so that no new tag or index can hold it, looks for
-// those that do, and deletes it: two round trips between the transaction's ends, since
-// others may wait for its locks.
-func (c *Catalog) deleteManifest(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest, rules *protection) error {
-	m, err := lockForDeletion(ctx, tx, r, path, d, rules.version)
-	switch {
-	case err != nil:
-		return err
-	case m.id == 0:
-		return manifestUnknown(path, d.String())
-	case m.index != nil:
-		return heldByIndex(d, m.index)
-	case m.otherRules:
-		return rulesChanged
-	}
-	for _, tag := range m.tags {
-		if rule := rules.of(r, tag); rule != nil {
-			return rule.refusal(path, tag, "deleted with its manifest", "delete the tag first, by the management API with the right to override rules")
+// deleteManifest locks the manifest, so that no new tag or index can hold it, then its
+// tags in the order of their names, as a put does; looks for what keeps it, and deletes
+// both: in one round trip, since others may wait for its locks. Each look is a statement
+// of its own, behind the lock.
+//
+// Where rules protect tags of the repository, the manifest's tags are read and compared
+// with them before. A tag that has come since then is none of those that were compared,
+// and everything begins again.
+func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string, d oci.Digest, rules *protection) error {
+	var deletable []string // nil: every tag
+	if rules.in(r) {
+		var err error
+		if deletable, err = c.unprotectedTags(ctx, r, path, d, rules); err != nil {
+			return err
 		}
 	}
-	b := new(batch)
-	b.exec("DELETE FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3", r.namespace, r.id, m.id)
-	// The review rows of blobs are locked in the order of digests: the triggers that
-	// follow write those of configurations before those of layers.
-	b.exec(`INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
-		SELECT d.digest, gc_review_after('layer_delete'), 'layer_delete'
-		FROM (
-			SELECT digest FROM layers
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3
-			UNION
-			SELECT configuration_blob_digest FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = $3
-				AND configuration_blob_digest IS NOT NULL) d
-		ORDER BY d.digest`+greatestReview, r.namespace, r.id, m.id)
-	b.exec(`
-		WITH gone AS (
-			DELETE FROM manifests WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = $7
-			RETURNING digest
-		), logged AS (`+c.entries(`
-			SELECT k.kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository, $6::bigint AS repository_id,
-				k.tag, gone.digest, NULL::jsonb AS detail
-			FROM gone CROSS JOIN (
-				SELECT 'delete_manifest' AS kind, NULL AS tag
-				UNION ALL
-				SELECT 'delete_tag', name FROM unnest($9::text[]) AS name) k`)+`)
-		SELECT FROM gone`, c.who(ctx, r.namespace, r.id, m.id, path, m.tags)...)
-	return b.send(ctx, tx)
-}
-
-// lockedManifest is a manifest that is to be deleted, with all that holds it.
-type lockedManifest struct {
-	id         int64  // 0: there is none
-	index      []byte // digest of an index that holds it; nil: none does
-	tags       []string
-	otherRules bool // tags are protected by other rules than those of the version
-}
-
-// lockForDeletion locks a manifest, then its tags in the order of their names, as a put
-// does. Each look is a statement of its own, behind the lock.
-func lockForDeletion(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest, version string) (m lockedManifest, err error) {
+	var index []byte
 	b := new(batch)
 	b.guard(nil, lockRepository, r.namespace, r.id, path)
-	b.row([]any{&m.id}, `
-		SELECT COALESCE((
-			SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3
-			FOR UPDATE), 0)`, r.namespace, r.id, d.Bytes())
-	b.row([]any{&m.index}, `
-		SELECT (
+	b.guard(nil, `
+		SELECT CASE WHEN count(*) = 0 THEN purser_refuse('`+string(manifestGone)+`') END
+		FROM (SELECT FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted()
+			FOR UPDATE) m`, r.namespace, r.id, d.Bytes())
+	b.guard([]any{&index}, `
+		SELECT x.digest, CASE WHEN x.digest IS NOT NULL THEN purser_refuse('`+string(manifestHeld)+`') END
+		FROM (SELECT (
 			SELECT m.digest FROM manifest_references x
 			JOIN manifests m ON m.top_level_namespace_id = x.top_level_namespace_id
 				AND m.repository_id = x.repository_id AND m.id = x.parent_id
 			WHERE x.top_level_namespace_id = $1 AND x.repository_id = $2 AND x.child_id = (
 				SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3)
-			ORDER BY m.id LIMIT 1)`, r.namespace, r.id, d.Bytes())
-	b.row([]any{&m.tags, &m.otherRules}, `
-		SELECT COALESCE(array_agg(name), '{}'), `+otherRules("$4")+` FROM (
+			ORDER BY m.id LIMIT 1) AS digest) x`, r.namespace, r.id, d.Bytes())
+	b.guard(nil, `
+		SELECT CASE
+			WHEN `+otherRules("$4")+` THEN purser_refuse('`+string(rulesChanged)+`')
+			WHEN NOT t.names <@ $5::text[] THEN purser_refuse('`+string(tagsChanged)+`') END
+		FROM (SELECT COALESCE(array_agg(name), '{}') AS names FROM (
 			SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = (
-				SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3)
-			ORDER BY name FOR UPDATE) t`, r.namespace, r.id, d.Bytes(), version)
-	return m, b.send(ctx, tx)
+				SELECT id FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted())
+			ORDER BY name FOR UPDATE) n) t`, r.namespace, r.id, d.Bytes(), rules.version, deletable)
+	c.deleteLocked(ctx, b, r, path, d)
+	err := b.send(ctx, c.db.Pool)
+	if errors.Is(err, manifestHeld) {
+		return heldByIndex(d, index)
+	}
+	return err
+}
+
+// deleteLocked adds to a batch, which has locked a manifest and its tags, their deletion
+// and its entries in the log. The review rows of blobs are locked in the order of digests
+// before: the triggers of the manifest's deletion write those of configurations before those
+// of layers.
+func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path string, d oci.Digest) {
+	b.exec(`
+		WITH gone AS (
+			DELETE FROM tags
+			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND purser_accepted() AND manifest_id = (
+				SELECT id FROM manifests WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = $7)
+			RETURNING name
+		), logged AS (`+c.entries(`
+			SELECT 'delete_tag' AS kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository,
+				$6::bigint AS repository_id, gone.name AS tag, $7::bytea AS digest, NULL::jsonb AS detail
+			FROM gone`)+`)
+		SELECT FROM gone`, c.who(ctx, r.namespace, r.id, d.Bytes(), path)...)
+	b.exec(`
+		WITH manifest AS (
+			SELECT id, configuration_blob_digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted()
+		)
+		INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
+		SELECT d.digest, gc_review_after('layer_delete'), 'layer_delete'
+		FROM (
+			SELECT digest FROM layers
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = (SELECT id FROM manifest)
+			UNION
+			SELECT configuration_blob_digest FROM manifest WHERE configuration_blob_digest IS NOT NULL) d
+		ORDER BY d.digest`+greatestReview, r.namespace, r.id, d.Bytes())
+	b.exec(`
+		WITH gone AS (
+			DELETE FROM manifests
+			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = $7 AND purser_accepted()
+			RETURNING digest
+		), logged AS (`+c.entries(`
+			SELECT 'delete_manifest' AS kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository,
+				$6::bigint AS repository_id, NULL AS tag, gone.digest, NULL::jsonb AS detail
+			FROM gone`)+`)
+		SELECT FROM gone`, c.who(ctx, r.namespace, r.id, d.Bytes(), path)...)
+}
+
+// unprotectedTags returns the tags of a manifest, none of which a rule protects. Error:
+// DENIED, with status 409, for a protected tag.
+func (c *Catalog) unprotectedTags(ctx context.Context, r repository, path string, d oci.Digest, rules *protection) ([]string, error) {
+	var otherwise bool
+	tags := []string{} // nil would mean every tag
+	err := c.db.Pool.QueryRow(ctx, `
+		SELECT COALESCE(array_agg(name ORDER BY name), '{}'), `+otherRules("$4")+`
+		FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = (
+			SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3)`,
+		r.namespace, r.id, d.Bytes(), rules.version).Scan(&tags, &otherwise)
+	switch {
+	case err != nil:
+		return nil, err
+	case otherwise:
+		return nil, rulesChanged
+	}
+	for _, tag := range tags {
+		if rule := rules.of(r, tag); rule != nil {
+			return nil, rule.refusal(path, tag, "deleted with its manifest", "delete the tag first, by the management API with the right to override rules")
+		}
+	}
+	return tags, nil
 }
 
 // heldByIndex is the refusal to delete a manifest that an index holds.

@@ -145,6 +145,11 @@ func (r *ProtectionRule) holds(in repository) bool {
 	return (r.namespace == 0 || r.namespace == in.namespace) && (r.repository == 0 || r.repository == in.id)
 }
 
+// in says whether a rule protects tags of the repository.
+func (p *protection) in(r repository) bool {
+	return slices.ContainsFunc(p.rules, func(rule ProtectionRule) bool { return rule.holds(r) })
+}
+
 // protected are those of the tags that a rule protects.
 func (p *protection) protected(r repository, tags []string) []string {
 	out := []string{}

@@ -296,3 +296,39 @@ func TestPushedAgain(t *testing.T) {
 		t.Errorf("%d manifests are to be reviewed: a tag counts as moved", n)
 	}
 }
+
+// A manifest gets a tag after its deletion has read its tags, and before it has locked the
+// manifest: a protected tag keeps the manifest with all its tags, another one goes along.
+func TestRaceTagOfDeletedManifest(t *testing.T) { atBoth(t, testRaceTagOfDeletedManifest) }
+
+func testRaceTagOfDeletedManifest(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	const path = "acme/app"
+	payloads := b.variants(t, path, 2)
+	b.protect(t, catalog.ProtectionScope{Repository: path}, "keep-.+")
+	watch := b.session(t)
+	for i, tag := range []string{"keep-this", "latest"} {
+		d := b.put(t, path, payloads[i], "first")
+		x := b.session(t)
+		x.exec(t, "BEGIN")
+		x.exec(t, "SELECT FROM manifests WHERE digest = $1 FOR SHARE", d.Bytes())
+		deleted := later(func() error { return b.DeleteManifest(context.Background(), path, d) })
+		x.blocks(t, watch, 1)
+		x.exec(t, `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+			SELECT top_level_namespace_id, repository_id, $2, id FROM manifests WHERE digest = $1`, d.Bytes(), tag)
+		x.exec(t, "COMMIT")
+		err := soon(t, "deletion", deleted)
+		want := 0
+		if tag == "latest" {
+			if err != nil {
+				t.Errorf("with the tag %s: %v", tag, err)
+			}
+		} else {
+			wantProtected(t, err, tag, "keep-.+")
+			want = 2
+		}
+		if n := b.count(t, "SELECT count(*) FROM tags t JOIN manifests m ON m.id = t.manifest_id WHERE m.digest = $1", d.Bytes()); n != want {
+			t.Errorf("%d tags are left beside the tag %s, want %d", n, tag, want)
+		}
+	}
+}
