@@ -2,9 +2,7 @@
 --
 -- Callbacks of exports of the audit log: notices in webhookdeliveries that have a URL of
 -- their own. webhook has their own id, so that nothing that looks for a webhook's
--- notices, or for those of the configuration, finds them. A process of an older version
--- that still runs during an upgrade takes one whose first attempt failed for a notice of a
--- deleted webhook, and deletes it.
+-- notices, or for those of the configuration, finds them.
 --
 -- The history of tags, which is read from the audit log: one index leads through what
 -- ended in a repository, the other through all that a tag was.
