@@ -19,43 +19,46 @@ import (
 // Problem is a way in which the database and the store disagree.
 type Problem string
 
-// The problems that a check finds, and what a repair does about each.
+// The problems that a check finds, and what a repair does about each. "Marked as lost" sets
+// blobs.lost_at: the registry then reports the blob as missing, and the next push stores it
+// again. "Doomed" objects are recorded for deletion by the sweeper.
 const (
-	Missing    Problem = "missing"    // a blob has no object: it is marked as lost
-	WrongSize  Problem = "wrong-size" // its object has another size: it is marked as lost
-	Damaged    Problem = "damaged"    // its object has other content: it is marked as lost
-	Unreadable Problem = "unreadable" // its object can't be read: nothing
-	Lost       Problem = "lost"       // it was marked as lost and nobody has pushed it since: nothing
-	Recovered  Problem = "recovered"  // it was marked as lost and its object is right: it is unmarked
+	Missing    Problem = "missing"    // a blob has no object: the blob is marked as lost
+	WrongSize  Problem = "wrong-size" // a blob's object has another size: the blob is marked as lost
+	Damaged    Problem = "damaged"    // a blob's object has other content: the blob is marked as lost
+	Unreadable Problem = "unreadable" // a blob's object can't be read: no repair
+	Lost       Problem = "lost"       // a blob was marked as lost before and not pushed since: no repair
+	Recovered  Problem = "recovered"  // a blob was marked as lost and its object is right: the mark is removed
 
-	Unowned       Problem = "unowned"        // an object has no owner: it is doomed
-	UnownedUpload Problem = "unowned-upload" // a multipart upload has no owner: it is doomed
-	Shared        Problem = "shared"         // an object has several owners: nothing
+	Unowned       Problem = "unowned"        // an object has no owner: the object is doomed
+	UnownedUpload Problem = "unowned-upload" // a multipart upload has no owner: the upload is doomed
+	Shared        Problem = "shared"         // an object has several owners: no repair
 
-	DeclaredSize Problem = "declared-size" // a manifest declares other sizes than are stored: nothing, it is a note
+	DeclaredSize Problem = "declared-size" // a manifest declares other sizes than are stored: no repair, only a note
 )
 
 // Problems lists them all, the worst first.
 var Problems = []Problem{Shared, Missing, WrongSize, Damaged, Unreadable, Lost, Recovered, Unowned, UnownedUpload, DeclaredSize}
 
-// Note says that nothing is to be done about the problem: it leaves the rest of the
-// check well.
+// Note says whether the problem is only informative: a check that finds nothing but notes
+// counts as successful.
 func (p Problem) Note() bool { return p == DeclaredSize }
 
-// Finding is one problem, confirmed by looking again.
+// Finding is one problem, confirmed by a second look at the row or the object.
 type Finding struct {
 	Problem Problem `json:"problem"`
-	// Key is that of the object or, of a multipart upload, the base. It is "" for a
-	// manifest.
+	// Key is the object's storage key, or the base of a multipart upload. It is empty if the
+	// finding is about a manifest.
 	Key    string     `json:"key"`
-	Digest oci.Digest `json:"digest,omitzero"` // of the blob or manifest, if it is about one
+	Digest oci.Digest `json:"digest,omitzero"` // of the blob or manifest, if the finding is about one
 	Size   int64      `json:"size"`            // bytes: the blob's, else the object's
 	Detail string     `json:"detail,omitempty"`
-	// Repositories are some of those that have the blob, or the one of the manifest.
+	// Repositories are up to three of the repositories that have the blob, or the manifest's
+	// repository.
 	Repositories []string `json:"repositories,omitempty"`
-	// Contradiction is what a manifest declares otherwise than it is stored.
+	// Contradiction describes where a manifest's declared sizes differ from the stored ones.
 	Contradiction *catalog.Contradiction `json:"contradiction,omitempty"`
-	Repaired      bool                   `json:"repaired"` // as far as a repair can
+	Repaired      bool                   `json:"repaired"` // a repair has changed the row
 }
 
 // Tally sums up the findings of one problem.
@@ -65,34 +68,35 @@ type Tally struct {
 	Repaired int64 `json:"repaired"`
 }
 
-// CheckReport is what a check has seen.
+// CheckReport sums up a check.
 type CheckReport struct {
-	Objects     int64 `json:"objects"` // in the store, foreign ones left out
+	Objects     int64 `json:"objects"` // in the store, without objects of other programs
 	ObjectBytes int64 `json:"object_bytes"`
 	Blobs       int64 `json:"blobs"` // in the database
 	Hashed      int64 `json:"hashed"`
 	HashedBytes int64 `json:"hashed_bytes"`
-	// Manifests are those whose declared sizes were compared. UnreadableManifests were
-	// passed over: another version took them, and this one would refuse them.
+	// Manifests counts the manifests whose declared sizes were compared. UnreadableManifests
+	// were skipped: this version's parser refuses them, though another version accepted
+	// them.
 	Manifests           int64 `json:"manifests"`
 	UnreadableManifests int64 `json:"unreadable_manifests"`
-	// Young objects without an owner may belong to a request that is being
-	// answered. They are no findings.
+	// Young counts objects without an owner that may belong to a request in progress. They
+	// are no findings.
 	Young int64 `json:"young"`
-	// Kept objects without an owner are younger than gc.keep_doomed: a database that
-	// was restored doesn't know what was pushed since its backup was made. They are no
-	// findings, and no repair dooms them.
+	// Kept counts objects without an owner that are younger than gc.keep_doomed: after a
+	// restore the database doesn't know what was pushed since its backup. They are no
+	// findings, and a repair leaves them alone.
 	Kept      int64 `json:"kept"`
 	KeptBytes int64 `json:"kept_bytes"`
-	// Doomed objects wait to be deleted, or are kept for gc.keep_doomed until then.
+	// Doomed counts objects that wait for deletion, including those kept for gc.keep_doomed.
 	Doomed      int64              `json:"doomed"`
 	DoomedBytes int64              `json:"doomed_bytes"`
 	Problems    map[Problem]*Tally `json:"problems"`
 	Took        time.Duration      `json:"-"`
 }
 
-// Remaining says whether something is left for an operator to do: a finding that
-// wasn't repaired, or a blob that somebody has to push again. Notes are neither.
+// Remaining says whether something is left for an operator to do: a finding that wasn't
+// repaired, or a lost blob that somebody has to push again. Notes don't count.
 func (r CheckReport) Remaining() bool {
 	for p, t := range r.Problems {
 		switch p {
@@ -126,10 +130,10 @@ type CheckOptions struct {
 	Store   blob.Store       // required
 	Deep    bool             // read and hash every blob
 	Repair  bool             // else nothing is changed
-	// Force repairs even when more than half of what was looked at is wrong,
-	// which else ends in ErrImplausible.
+	// Force repairs even when more than half of what was looked at is wrong. Without Force
+	// such a repair stops with ErrImplausible.
 	Force bool
-	// Parallel bounds what is listed, and hashed, at once. Default 4, at most 16.
+	// Parallel bounds how many parts of the key space are listed and hashed at once. Default 4, maximum 16.
 	Parallel int
 	// Found is called for each finding, one after the other; it should be quick.
 	Found func(Finding)
@@ -137,47 +141,46 @@ type CheckOptions struct {
 	Progress func(CheckProgress)
 }
 
-// ErrImplausible says that a repair was refused: so much is wrong that the
-// database and the store are probably not of the same registry, or one of them
-// isn't whole.
+// ErrImplausible says that a repair was refused: so much is wrong that the database and the
+// store probably belong to different registries, or one of them is incomplete.
 var ErrImplausible = errors.New("more than half of what was looked at is wrong, so this is probably another registry's database, another bucket, or a volume that isn't mounted: nothing more was repaired")
 
-// unownedDelay is how long objects without an owner are kept after they are
-// doomed: whoever repaired against the wrong database has a day to notice.
+// unownedDelay is the time between recording an object without an owner for deletion and its
+// deletion: an operator who repaired against the wrong database has a day to notice.
 const unownedDelay = 24 * time.Hour
 
 // Check compares the database with the store while registries run on both.
 //
-// Keys are random, so they are divided by their first digit into parts, and of
-// each part the rows that own objects and the list of objects, both in the order
-// of keys, are merged. The two are of different moments, so that what they say
-// is only a suspicion; what became of it is decided by looking again, in an order
-// in which nothing that moves can be missed. The argument rests on these facts:
-// every object has exactly one owner row, which is there before its first byte
-// and goes after it; a key is never used again; a key only ever goes from an
-// upload to a blob to the doomed objects, never back.
+// Storage keys are random, so Check divides them into 16 parts by their first hexadecimal
+// digit. For each part it merges the rows that own objects with the store's listing, both in
+// key order. Rows and listing are read at different moments, so a difference is only a
+// suspicion. A second look decides, in an order that misses nothing that changes meanwhile.
+// The argument rests on these facts: every object has exactly one owner row, which is
+// inserted before the object's first byte and deleted after the object; a key is never
+// reused; a key only moves from an upload to a blob to the objects waiting for deletion,
+// never back.
 //
-//   - A blob without its object, or with another size: the object is looked at,
-//     then the row. If the row still gives the blob this key, it did all the
-//     time, since the key can't have gone and come back; so the blob owned the
-//     key when the object was looked at, and it should have been there, as long
-//     as it was when it was committed.
-//   - A blob whose content has another hash: the same, and it is read twice.
-//   - An object that no row was seen to own: its owners are looked for, all by one
-//     statement. If there is none, it was deleted before that, or has no owner;
-//     so the object is looked at again, after the row. What no row owns then no
-//     row ever will. Only a request that lost its upload can write such an
-//     object, and it deletes it again: so what is younger than the longest
-//     request isn't judged.
-//   - A multipart upload is looked at like an object.
-//   - A key with two owners: both were read by one statement, at one moment.
+//   - A blob without its object, or whose object has another size: Check looks at the
+//     object, then at the row. If the row still gives the blob this key, it did so all the
+//     time, since a key can't leave and come back. So the blob owned the key when Check
+//     looked at the object, and the object should have existed with the size that it had
+//     when the blob was committed.
+//   - A blob whose content has another hash: the same order, and the object is read twice.
+//   - An object for which Check saw no owner row: one statement looks for all possible
+//     owners. If there is none, the object was deleted before that statement, or has no
+//     owner; so Check looks at the object again after the rows. If it still exists, no row
+//     will ever own it. Only a request that lost its upload can write such an object, and
+//     that request deletes it again: so objects younger than the longest request aren't
+//     judged.
+//   - A multipart upload is checked like an object.
+//   - A key with two owners: one statement read both, at one moment.
 //
-// At last the sizes that manifests declare are compared with those that the database
-// has. It takes manifests as they are, since other registries store such ones too:
-// what differs is told as a note, and never repaired.
+// At the end Check compares the sizes that manifests declare with those in the database. The
+// registry accepts manifests with wrong sizes, since other registries store them too: Check
+// reports a difference as a note and never repairs it.
 //
-// Its findings are handed to o.Found. The report is good as far as it goes even
-// with an error.
+// Check hands its findings to o.Found. The report is valid as far as the check got, also if
+// Check returns an error.
 func Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 	if o.Catalog == nil || o.Store == nil {
 		return CheckReport{}, errors.New("gc: a check needs a catalog and a store")
@@ -199,7 +202,8 @@ func Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 	return k.report, errors.Join(err, k.refused)
 }
 
-// refuseRepair fails when a repair is asked for and the store isn't the database's.
+// refuseRepair returns an error if a repair is requested and the store carries another
+// database's identity.
 func refuseRepair(ctx context.Context, o CheckOptions) error {
 	if !o.Repair {
 		return nil
@@ -207,26 +211,26 @@ func refuseRepair(ctx context.Context, o CheckOptions) error {
 	return refuseWrong(ctx, o.Store)
 }
 
-// checker is one run of a check.
+// checker is the state of one check.
 type checker struct {
 	opt   CheckOptions
-	young time.Time // what was modified after this isn't judged
-	kept  time.Time // what was modified after this isn't doomed
+	young time.Time // objects modified after this aren't judged
+	kept  time.Time // objects modified after this aren't recorded for deletion
 
 	hashedBytes atomic.Int64
-	done        [parts]atomic.Uint32 // of each part, in 65536ths
+	done        [parts]atomic.Uint32 // progress of each part, in 65536ths
 
 	mu      sync.Mutex
 	report  CheckReport
 	strays  []blob.Object // suspected to have no owner
-	marks   []Finding     // of blobs, to be marked and then reported
-	refused error         // why nothing more is repaired
+	marks   []Finding     // about blobs whose lost mark is to be set or removed before they are reported
+	refused error         // why repairing stopped
 }
 
 const (
 	parts = 16
-	// maxStrays bounds the objects in memory whose owners are looked for at once:
-	// that costs the database a look at every blob.
+	// maxStrays bounds the suspected objects held in memory. Their owners are looked up by
+	// one statement, which reads every blob.
 	maxStrays = 100_000
 	maxMarks  = 1000
 )
@@ -259,7 +263,7 @@ func (k *checker) run(ctx context.Context) error {
 	return k.manifests(ctx)
 }
 
-// tell reports progress every second until the function that it returns is called.
+// tell starts a goroutine that reports progress every second, until stop is called.
 func (k *checker) tell() (stop func()) {
 	if k.opt.Progress == nil {
 		return func() {}
@@ -296,7 +300,7 @@ func (k *checker) progress() CheckProgress {
 	return p
 }
 
-// reached notes how far a part has come: keys are random, so their digits tell.
+// reached records a part's progress. Keys are random, so the digits of the current key tell the share.
 func (k *checker) reached(part int, key string) {
 	if len(key) < 5 {
 		return
@@ -306,7 +310,7 @@ func (k *checker) reached(part int, key string) {
 	}
 }
 
-// add reports a finding.
+// add counts findings and hands them to opt.Found.
 func (k *checker) add(list ...Finding) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -327,10 +331,11 @@ func (k *checker) add(list ...Finding) {
 	}
 }
 
-// mayRepair says whether to repair n more of some problems, of which as many as
-// seen were looked at. Keys are random, so what was looked at stands for all.
+// mayRepair says whether to repair n more findings of some problems, after seen objects or
+// blobs were looked at. It refuses for the rest of the check when more than half are wrong;
+// keys are random, so what was looked at is a fair sample.
 func (k *checker) mayRepair(n int, seen int64, problems ...Problem) bool {
-	const few = 100 // may be anything, in a small registry
+	const few = 100 // below this the share says nothing, as in a small registry
 	if !k.opt.Repair || n == 0 {
 		return false
 	}

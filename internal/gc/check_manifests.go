@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// manifests notes the manifests that declare other sizes than are stored.
+// manifests reports, as notes, the manifests that declare other sizes than are stored.
 func (k *checker) manifests(ctx context.Context) error {
 	for page, err := range k.opt.Catalog.Contradictions(ctx) {
 		if err != nil {

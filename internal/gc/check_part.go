@@ -17,12 +17,12 @@ import (
 type part struct {
 	*checker
 	index int
-	above []catalog.Owner // the rows that own all objects of the upload last met
+	above []catalog.Owner // rows of the upload seen last, which own all objects below its base key
 	buf   []byte          // for hashing
 }
 
-// bounds are the prefix of the objects of part i and the range of the owners.
-// Between them the ranges hold every key, foreign ones included.
+// bounds returns the key prefix of the objects of part i and the key range of their owners.
+// The ranges together cover every key, including keys of other programs' objects.
 func bounds(i int) (prefix, from, to string) {
 	const digits = "0123456789abcdef"
 	prefix = digits[i : i+1]
@@ -35,7 +35,7 @@ func bounds(i int) (prefix, from, to string) {
 	return prefix, from, to
 }
 
-// merge goes through the owners and the objects in the order of keys.
+// merge walks the owners and the objects of the part together, in key order.
 func (p *part) merge(ctx context.Context) error {
 	prefix, from, to := bounds(p.index)
 	owners, stopOwners := iter.Pull2(p.opt.Catalog.Owners(ctx, from, to))
@@ -70,7 +70,7 @@ func (p *part) merge(ctx context.Context) error {
 	return errors.Join(rowErr, objectErr)
 }
 
-// settle judges one key: the rows that name it, and its object, nil for none.
+// settle judges one key by the rows that name it and by its object, which is nil if there is none.
 func (p *part) settle(ctx context.Context, key string, same []catalog.Owner, object *blob.Object) error {
 	owners := same
 	base, _ := blob.UploadOf(key)
@@ -121,8 +121,8 @@ func (p *part) count(owners []catalog.Owner, object *blob.Object) {
 	}
 }
 
-// shared reports a key with several owners. Several that all want it deleted
-// agree.
+// shared reports a key with several owners. Several owners that all want the object deleted
+// are no problem.
 func (p *part) shared(key string, owners []catalog.Owner, object *blob.Object) error {
 	if len(owners) < 2 {
 		return nil
@@ -150,8 +150,8 @@ func (p *part) shared(key string, owners []catalog.Owner, object *blob.Object) e
 	return nil
 }
 
-// blob judges a blob by what was listed under its key, and looks again before it
-// says anything against it.
+// blob judges a blob by the object that was listed under its key. Before it reports a
+// problem, it looks at the object and at the row again.
 func (p *part) blob(ctx context.Context, b catalog.Owner, listed *blob.Object) error {
 	if listed != nil && listed.Size == b.Size && !b.Lost {
 		if !p.opt.Deep {
@@ -179,7 +179,7 @@ func (p *part) blob(ctx context.Context, b catalog.Owner, listed *blob.Object) e
 	case now.Lost:
 		problem, detail = Lost, strings.TrimSpace(string(problem)+" "+detail)
 	case problem == "":
-		return nil // another check has found it
+		return nil // another check has removed the lost mark already
 	}
 	f := Finding{Problem: problem, Key: b.Key, Digest: b.Digest, Size: b.Size, Detail: detail}
 	if f.Repositories, err = p.opt.Catalog.Sources(ctx, b.Digest, 3); err != nil {
@@ -188,7 +188,7 @@ func (p *part) blob(ctx context.Context, b catalog.Owner, listed *blob.Object) e
 	return p.mark(ctx, f)
 }
 
-// look compares a blob with its object as it is now; "" says that it is right.
+// look compares a blob with its object's present state, and with its content if read is set. "" means that the object is right.
 func (p *part) look(ctx context.Context, b catalog.Owner, read bool) (Problem, string, error) {
 	o, err := p.opt.Store.Stat(ctx, b.Key)
 	switch {

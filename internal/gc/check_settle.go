@@ -13,7 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// stray takes an object that no row was seen to own, to be looked at again.
+// stray takes an object without a known owner. It counts young and kept objects, and
+// collects the others to be looked at again by settleStrays.
 func (k *checker) stray(ctx context.Context, o blob.Object) error {
 	if o.Modified.After(k.young) {
 		k.mu.Lock()
@@ -34,8 +35,8 @@ func (k *checker) stray(ctx context.Context, o blob.Object) error {
 	return k.settleStrays(ctx, maxStrays)
 }
 
-// settleStrays looks again at the objects without an owner, if they are at least
-// as many as that: first for an owner, then for the object.
+// settleStrays looks again at the collected objects without an owner, if there are at least
+// atLeast of them: first for an owner, then for the object.
 func (k *checker) settleStrays(ctx context.Context, atLeast int) error {
 	k.mu.Lock()
 	list, seen := k.strays, k.report.Objects
@@ -74,7 +75,7 @@ func (k *checker) settleStrays(ctx context.Context, atLeast int) error {
 	return nil
 }
 
-// stillThere returns the objects that the store has, in the order of the keys.
+// stillThere returns those of the objects that the store still has, in the order of keys.
 func (k *checker) stillThere(ctx context.Context, keys []string) ([]blob.Object, error) {
 	objects := make([]blob.Object, len(keys))
 	group, ctx := errgroup.WithContext(ctx)
@@ -93,8 +94,8 @@ func (k *checker) stillThere(ctx context.Context, keys []string) ([]blob.Object,
 	return slices.DeleteFunc(objects, func(o blob.Object) bool { return o.Key == "" }), err
 }
 
-// mark takes a finding about a blob. Those that a repair marks are reported when
-// they are marked, many at once.
+// mark takes a finding about a blob. If a repair changes the blob's lost mark, the finding
+// is collected and reported by settleMarks, many at once; otherwise it is reported now.
 func (k *checker) mark(ctx context.Context, f Finding) error {
 	if !k.opt.Repair || !loses(f) && f.Problem != Recovered {
 		k.add(f)
@@ -106,12 +107,13 @@ func (k *checker) mark(ctx context.Context, f Finding) error {
 	return k.settleMarks(ctx, maxMarks)
 }
 
-// loses says that a repair marks the blob as lost.
+// loses says whether a repair marks the blob as lost.
 func loses(f Finding) bool {
 	return f.Problem == Missing || f.Problem == WrongSize || f.Problem == Damaged
 }
 
-// settleMarks marks what there is to mark, if it is at least as much as that.
+// settleMarks sets and removes the lost marks of the collected findings, if there are at
+// least atLeast of them.
 func (k *checker) settleMarks(ctx context.Context, atLeast int) error {
 	k.mu.Lock()
 	list, seen := k.marks, k.report.Blobs
@@ -136,8 +138,8 @@ func (k *checker) settleMarks(ctx context.Context, atLeast int) error {
 	return k.marked(ctx, found, k.opt.Catalog.MarkFound)
 }
 
-// marked marks the blobs and reports those that were. The others have been
-// pushed again, deleted or marked since they were looked at.
+// marked calls mark for the blobs and reports those whose row was changed. The others have
+// been pushed again, deleted or marked since they were looked at.
 func (k *checker) marked(ctx context.Context, list []Finding, mark func(context.Context, []catalog.Owner) (map[oci.Digest]bool, error)) error {
 	if len(list) == 0 {
 		return nil
@@ -158,7 +160,7 @@ func (k *checker) marked(ctx context.Context, list []Finding, mark func(context.
 	return nil
 }
 
-// unfinished looks for multipart uploads without an owner.
+// unfinished reports multipart uploads without an owner.
 func (k *checker) unfinished(ctx context.Context) error {
 	var bases []string
 	for m, err := range k.opt.Store.Unfinished(ctx, "") {
@@ -178,8 +180,8 @@ func (k *checker) unfinished(ctx context.Context) error {
 	return k.settleUnfinished(ctx, bases)
 }
 
-// settleUnfinished looks for the owners of multipart uploads, and then whether
-// those without one are still there.
+// settleUnfinished looks for the owners of multipart uploads, then checks whether the store
+// still has those without an owner, and reports these.
 func (k *checker) settleUnfinished(ctx context.Context, bases []string) error {
 	if len(bases) == 0 {
 		return nil
@@ -201,7 +203,7 @@ func (k *checker) settleUnfinished(ctx context.Context, bases []string) error {
 	if err := refuseRepair(ctx, k.opt); err != nil {
 		return err
 	}
-	// How many of them are to be expected, nobody knows.
+	// There is no total to compare with, so MaxInt64 turns the plausibility limit off.
 	repair := k.mayRepair(len(there), math.MaxInt64)
 	if repair {
 		if err := k.opt.Catalog.DoomUnownedUploads(ctx, there, unownedDelay); err != nil {

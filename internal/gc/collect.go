@@ -15,12 +15,12 @@ import (
 // CollectOptions says what to collect.
 type CollectOptions struct {
 	Catalog *catalog.Catalog // required
-	// Store is required unless DryRun is set, or StoreError says why there is none:
-	// then what is in the database is collected, and Collect fails with it.
+	// Store is required unless DryRun or StoreError is set. StoreError is the reason why the
+	// store couldn't be opened: then Collect does the database's part and returns a
+	// *StoreError that wraps it.
 	Store      blob.Store
 	StoreError error
-	// DryRun does everything in the database and rolls it back: nothing is
-	// deleted.
+	// DryRun runs each review's transaction and rolls it back: nothing is deleted.
 	DryRun bool
 	// Batch, TransactionTimeout and SetAsideAfter are those of ReviewerOptions,
 	// StorageTimeout is SweeperOptions.Timeout, with their defaults.
@@ -28,46 +28,48 @@ type CollectOptions struct {
 	TransactionTimeout time.Duration
 	StorageTimeout     time.Duration
 	SetAsideAfter      int
-	// UploadAge is from how long untouched on an upload is given up; 0: never.
+	// UploadAge is the time without a change after which an upload is deleted as abandoned;
+	// 0: never.
 	UploadAge time.Duration
 	// Progress is called after each batch, from one goroutine. May be nil.
 	Progress func(Progress)
-	// Found is called for each thing that a dry run found to go. May be nil.
+	// Found is called for each manifest and blob that a dry run would delete. May be nil.
 	Found func(catalog.Reviewed)
 	Log   *slog.Logger // default slog.Default()
 }
 
-// Progress is what was done so far.
+// Progress counts what Collect has done so far.
 type Progress struct {
 	ManifestsReviewed int64 `json:"manifests_reviewed"`
 	ManifestsDeleted  int64 `json:"manifests_deleted"`
 	BlobsReviewed     int64 `json:"blobs_reviewed"`
 	BlobsDeleted      int64 `json:"blobs_deleted"`
 	Objects           int64 `json:"objects"` // swept from the store
-	Bytes             int64 `json:"bytes"`   // of what was swept; in a dry run, of the blobs that would go
+	Bytes             int64 `json:"bytes"`   // of the swept objects; in a dry run, of the blobs that would be deleted
 	Failed            int64 `json:"failed"`  // objects that the store failed to delete; they are tried again
-	// Kept objects are deleted from the database, and stay in the store for
+	// Kept counts objects that are deleted from the database but stay in the store, for
 	// gc.keep_doomed or, after a repair, for a day. They are counted at the end.
 	Kept      int64 `json:"kept"`
 	KeptBytes int64 `json:"kept_bytes"`
-	// SecondSweeps is what is deleted and will be once more when the longest request
-	// is over, in case it was written late. It is counted at the end.
+	// SecondSweeps counts objects that were deleted and will be deleted once more when the
+	// longest request is over, in case a request wrote them late. They are counted at the
+	// end.
 	SecondSweeps int64 `json:"second_sweeps"`
-	// Due is how many reviews are left: a count that is a few seconds old, less
-	// what was done since.
+	// Due is the number of reviews that are left: a count that is a few seconds old, less
+	// the reviews since.
 	Due int64 `json:"due"`
 }
 
-// recount is how old the count of due reviews may get.
+// recount is the time after which report counts the due reviews anew.
 const recount = 5 * time.Second
 
-// StoreError is the error of a Collect that has done all there was to do but for what
-// the store failed to delete. The workers of servers try that again.
+// StoreError is returned by a Collect that did everything except what the store failed to
+// delete. The servers' workers try those deletions again.
 type StoreError struct {
-	// Failed is how many objects the store failed to delete; 0: it wasn't asked, or
-	// refused all.
+	// Failed is the number of objects that the store failed to delete. 0: the store wasn't
+	// called, or refused every call.
 	Failed int64
-	Err    error // one of the store's
+	Err    error // one of the store's errors
 }
 
 func (e *StoreError) Error() string {
@@ -80,9 +82,9 @@ func (e *StoreError) Error() string {
 // Unwrap returns the store's error.
 func (e *StoreError) Unwrap() error { return e.Err }
 
-// Collect reviews what is due and sweeps what is doomed, until nothing is due.
-// It may run beside any number of workers, and leaves alone what they hold. When the
-// store fails it goes on with the database. Error: *StoreError, after all else.
+// Collect runs reviews and sweeps until nothing is due. It may run beside any number of
+// workers, and skips the rows that they have locked. When the store fails, Collect goes on
+// with the database's part and then returns a *StoreError.
 func Collect(ctx context.Context, o CollectOptions) (Progress, error) {
 	if o.Catalog == nil || o.Store == nil && o.StoreError == nil && !o.DryRun {
 		return Progress{}, errors.New("gc: collecting needs a catalog and a store")
@@ -108,8 +110,8 @@ type collection struct {
 	progress Progress
 	counted  time.Time
 
-	failure error // the first of the store's
-	ails    bool  // the store isn't asked any more
+	failure error // the first error of the store
+	ails    bool  // the store failed: no further calls
 }
 
 func (c *collection) run(ctx context.Context) error {
@@ -125,7 +127,8 @@ func (c *collection) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// What a review sets free may be due at once.
+	// A manifest's deletion may make its blobs due at once, so go round until nothing is
+	// done.
 	for did := true; did; {
 		did = false
 		for _, drain := range []func(context.Context) (bool, error){
@@ -149,8 +152,8 @@ func (c *collection) run(ctx context.Context) error {
 	return err
 }
 
-// sweeping gives uploads up, and returns what sweeps afterwards. Neither is done
-// without a store, or with one that isn't the database's.
+// sweeping deletes abandoned uploads and returns the function that sweeps. Without a store,
+// or with a store of another database, neither happens.
 func (c *collection) sweeping(ctx context.Context) (func(context.Context) (bool, error), error) {
 	if c.failure = c.opt.StoreError; c.opt.Store == nil {
 		return func(context.Context) (bool, error) { return false, nil }, nil
@@ -176,7 +179,7 @@ func (c *collection) reviewer(kind catalog.ReviewKind) (*Reviewer, error) {
 	})
 }
 
-// reap gives up uploads that nobody has touched for too long.
+// reap deletes the uploads that nobody has touched for UploadAge.
 func (c *collection) reap(ctx context.Context) error {
 	if c.opt.UploadAge <= 0 {
 		return nil
@@ -192,7 +195,7 @@ func (c *collection) reap(ctx context.Context) error {
 	}
 }
 
-// review reviews until nothing is due, and says whether anything was.
+// review reviews until nothing is due; did says whether anything was.
 func (c *collection) review(ctx context.Context, r *Reviewer) (did bool, err error) {
 	for ctx.Err() == nil {
 		out, more, err := r.review(ctx)
@@ -206,9 +209,9 @@ func (c *collection) review(ctx context.Context, r *Reviewer) (did bool, err err
 	return did, ctx.Err()
 }
 
-// sweep sweeps until no doomed object is due, and says whether any was. One that
-// the store fails to delete is put off and counted. A store that deleted none of a
-// batch isn't asked again: each batch might take the whole time that a call may take.
+// sweep deletes due objects until none is left; did says whether there were any. Objects
+// that the store fails to delete are postponed and counted. When the store deleted none of a
+// batch, sweep stops calling it: each further batch might take the full timeout of a call.
 func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error) {
 	for ctx.Err() == nil && !c.ails {
 		o, err := s.round(ctx)
@@ -232,15 +235,15 @@ func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error
 	return did, ctx.Err()
 }
 
-// dryRun reviews both queues from their beginning to their end and rolls each
-// batch back.
+// dryRun reviews both queues from beginning to end and rolls each batch back.
 func (c *collection) dryRun(ctx context.Context) error {
 	for _, kind := range []catalog.ReviewKind{catalog.ReviewOfManifests, catalog.ReviewOfBlobs} {
 		r, err := c.reviewer(kind)
 		if err != nil {
 			return err
 		}
-		// Referrers that are to be queued are queued also now: that decides nothing.
+		// Pending referrers of deleted subjects are queued even in a dry run: a queue row
+		// only causes a review and deletes nothing by itself.
 		for queued := true; queued; {
 			if queued, err = r.queueReferrers(ctx); err != nil {
 				return err
@@ -284,7 +287,7 @@ func (c *collection) add(kind catalog.ReviewKind, out catalog.Review) {
 	c.progress.Due = max(0, c.progress.Due-int64(out.Claimed))
 }
 
-// report tells the progress, with a new count of what is due now and then.
+// report calls opt.Progress, with a fresh count of due reviews every few seconds (recount).
 func (c *collection) report(ctx context.Context) {
 	if time.Since(c.counted) > recount {
 		if n, err := c.opt.Catalog.DueReviews(ctx); err == nil {

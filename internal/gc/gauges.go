@@ -14,33 +14,33 @@ import (
 
 const (
 	gaugesTimeout = 5 * time.Second
-	// gaugesExpiry is for how long values are told that can't be renewed, or twice
-	// GaugesOptions.Every. Then there are none, so that nobody takes what was long
-	// ago for the present.
+	// gaugesExpiry is how long values are exported that can't be renewed; the limit is twice
+	// GaugesOptions.Every if that is longer. Afterwards no values are exported, so that
+	// nobody takes old ones for the present.
 	gaugesExpiry = 2 * time.Minute
 )
 
-// GaugesOptions says whose backlog to tell and how often to look.
+// GaugesOptions says whose backlog to export and how often to query it.
 type GaugesOptions struct {
 	Catalog *catalog.Catalog // required
-	// Every is the shortest time between two looks at the database, however many
-	// scrapes there are. Default 15 s.
+	// Every is the shortest time between two queries of the database, however many scrapes
+	// there are. Default 15 s.
 	Every time.Duration
 	Log   *slog.Logger // default slog.Default()
 }
 
-// Gauges tells metrics of what garbage collection has to do. Every process on
-// one database tells the same. Numbers above 10,000 are estimates.
+// Gauges exports the backlog of garbage collection as Prometheus gauges. All processes on
+// one database export the same numbers. Numbers above 10,000 are estimates.
 type Gauges struct {
 	opt GaugesOptions
 
 	mu     sync.Mutex
-	asked  time.Time // when the database was last asked
+	asked  time.Time // when the database was last queried
 	taken  time.Time // when it last answered
 	values catalog.GCBacklog
 }
 
-// NewGauges makes the collector. It asks nothing before it is scraped.
+// NewGauges makes the collector. It queries the database only when it is scraped.
 func NewGauges(o GaugesOptions) (*Gauges, error) {
 	if o.Catalog == nil {
 		return nil, errors.New("gc: the gauges need a catalog")
@@ -113,8 +113,9 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 	gauge(lostBlobsDesc, values.Lost.Rows)
 }
 
-// latest returns the values, new ones when it is time, when they were taken, and
-// whether they may still be told. Scrapes that come at once wait for one answer.
+// latest returns the values, the time when they were read, and whether they are recent
+// enough to export. It queries the database if the last query is older than Every.
+// Concurrent scrapes wait for the same query.
 func (g *Gauges) latest() (catalog.GCBacklog, time.Time, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

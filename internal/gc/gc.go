@@ -1,33 +1,34 @@
-// Package gc deletes what the registry no longer needs. Reviewers look at the
-// manifests and blobs that the database's triggers have queued, and delete those
-// that nothing holds; the Reaper gives up the uploads that nobody continues; the
-// Sweeper deletes the objects that either has doomed from the blob store.
-// Collect does all of it until nothing is due.
+// Package gc deletes what the registry no longer needs. Reviewers take the manifests and
+// blobs that database triggers have put into the review queues, and delete those without a
+// reference. The Reaper deletes the rows of abandoned uploads. Both record the freed objects
+// in gc_doomed_objects, the table of objects waiting for deletion ("doomed" objects); the
+// Sweeper deletes these from the blob store. Collect does all three until nothing is due.
 //
-// Why a review never deletes what is in use stands with its SQL, in the
-// catalog's review.go; model explores the protocol step by step.
+// The comment of review.go in package catalog explains why a review never deletes what is in
+// use; package model explores that protocol step by step.
 //
-// Why no object in use is ever deleted, whatever stalls or dies, and why none
-// is forgotten:
+// The following rules guarantee that no object in use is ever deleted, whatever stalls or
+// dies, and that no object to be deleted is forgotten:
 //
-//   - An object is doomed in the transaction that takes away the row which
-//     owned it, and an object's name is never used again. So when a doomed
-//     object is deleted, however late, its name means nothing else.
-//   - Deleting twice is harmless for the same reason. So a doomed object is
-//     forgotten only after the store has said that it is gone. A sweeper that
-//     dies in between leaves it to the next one, once its claim (the hold) is
-//     over; two that hold the same one do no harm.
-//   - A request that lost its upload may still write an object of it. So the
-//     objects of an upload are swept once more when the longest request that
-//     may have begun before is over.
-//   - The object of a deleted blob is claimed no earlier than gc.keep_doomed after
-//     its row went. Until then a database that was restored to a state from before
-//     finds the object under the key that its row has; the row that dooms it is
-//     gone with the newer state.
-//   - Nothing is swept, reaped or repaired while the store isn't the database's:
-//     what it lacks would count as deleted, and what it has belongs to somebody.
-//   - No storage call is made in a database transaction: a store that hangs
-//     holds no lock and no connection.
+//   - An object is recorded for deletion in the same transaction that removes the row which
+//     owned it, and storage keys are never reused. So the deletion may come arbitrarily
+//     late: its key can't mean another object.
+//   - Deleting an object twice is harmless for the same reason. The row in gc_doomed_objects
+//     is removed only after the store has confirmed the deletion. If a sweeper dies in
+//     between, another sweeper takes the object when the first one's claim expires
+//     (SweeperOptions.Hold); two sweepers that hold the same object do no harm.
+//   - A request that lost its upload may still write an object of that upload. So the
+//     objects of an upload are swept a second time, after the longest time that a request
+//     which began earlier can run.
+//   - The object of a deleted blob is claimed no earlier than gc.keep_doomed after its row
+//     was deleted. If the database is restored to a state from before, within that time, it
+//     finds the object under the key in the restored row; the row that scheduled the
+//     deletion belongs to the newer state and is gone.
+//   - Nothing is swept, reaped or repaired while the store carries another database's
+//     identity: objects missing there would count as deleted, and its objects belong to
+//     another registry.
+//   - No storage call is made inside a database transaction: a store that hangs holds no
+//     lock and no connection.
 package gc
 
 import (
@@ -52,7 +53,7 @@ type Metrics struct {
 	reapedUploads prometheus.Counter
 }
 
-// NewMetrics makes the metrics and registers them with reg; nil: nowhere.
+// NewMetrics makes the metrics and registers them with reg, if reg isn't nil.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
@@ -83,7 +84,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		reapedUploads: counter("purser_gc_reaped_uploads_total",
 			"Abandoned uploads given up."),
 	}
-	for _, kind := range []string{"manifest", "blob"} { // so that each is there from the start
+	for _, kind := range []string{"manifest", "blob"} { // makes each label combination visible from the start
 		for _, result := range []string{"deleted", "kept", "gone", "postponed"} {
 			m.reviews.WithLabelValues(kind, result)
 		}
@@ -102,7 +103,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// reviewed counts a batch.
+// reviewed counts a batch of reviews.
 func (m *Metrics) reviewed(kind catalog.ReviewKind, out catalog.Review, took time.Duration) {
 	for result, n := range map[string]int{
 		"deleted": out.Deleted, "kept": out.Kept, "gone": out.Gone, "postponed": out.Locked,

@@ -11,27 +11,26 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// ReaperOptions says which uploads to give up.
+// ReaperOptions says which uploads count as abandoned.
 type ReaperOptions struct {
 	Catalog *catalog.Catalog // required
-	// Store is where the uploads are. While it is the wrong one none is given up.
-	// Nil: that is not looked at.
+	// Store is where the uploads' objects are. While it carries another database's identity,
+	// no upload is deleted. Nil: the identity isn't checked.
 	Store blob.Store
-	// Age is how long nobody has touched an upload that is given up. It must be
+	// Age is the time without a change after which an upload counts as abandoned. It must be
 	// at least as long as the longest request. Default 24 h.
 	Age time.Duration
-	// Batch bounds the uploads that one transaction gives up. Default 1,000.
+	// Batch bounds the uploads that one transaction deletes. Default 1,000.
 	Batch int
-	// Reaped is called after uploads were given up, whose objects are doomed
-	// now: it may wake the sweeper. It must not block.
+	// Reaped is called after uploads were deleted and their objects recorded for deletion;
+	// it may wake the sweeper. It must not block.
 	Reaped  func()
 	Log     *slog.Logger    // default slog.Default()
 	Metrics *Metrics        // nil: none
 	Worker  *worker.Metrics // nil: none
 }
 
-// Reaper gives up uploads that nobody continues, so that their objects are
-// swept.
+// Reaper deletes abandoned uploads and records their objects for the sweeper.
 type Reaper struct {
 	opt  ReaperOptions
 	loop *worker.Loop
@@ -59,11 +58,10 @@ func NewReaper(o ReaperOptions) (*Reaper, error) {
 	return r, nil
 }
 
-// Run gives up uploads until ctx ends. Any number of processes may do so at
-// once.
+// Run deletes abandoned uploads until ctx ends. Any number of processes may do so at once.
 func (r *Reaper) Run(ctx context.Context) error { return r.loop.Run(ctx) }
 
-// batch gives up one batch of uploads.
+// batch deletes one batch of abandoned uploads.
 func (r *Reaper) batch(ctx context.Context) (more bool, err error) {
 	if err := refuseWrong(ctx, r.opt.Store); err != nil {
 		return false, err
@@ -80,8 +78,9 @@ func (r *Reaper) batch(ctx context.Context) (more bool, err error) {
 	return n >= int64(r.opt.Batch), nil
 }
 
-// refuseWrong fails while the store isn't the database's. Whatever else the store
-// ails from, who uses it will hear.
+// refuseWrong returns an error that wraps blob.ErrWrongStore if the store carries another
+// database's identity. Any other error of the check is ignored: the storage call that
+// follows reports it.
 func refuseWrong(ctx context.Context, store blob.Store) error {
 	if store == nil {
 		return nil

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	failMin = time.Minute // after the first failed review of a row
+	failMin = time.Minute // delay after the first failed review of a row
 	failMax = 6 * time.Hour
 
-	// yield is the longest pause of a reviewer that gave way to somebody.
+	// yield is the longest pause of a reviewer whose batch lost a race for locks.
 	yield = 50 * time.Millisecond
 )
 
@@ -29,20 +29,21 @@ type ReviewerOptions struct {
 	Batch int
 	// Timeout is the longest that a transaction may hold its locks. Default 10 s.
 	Timeout time.Duration
-	// SetAsideAfter is the number of failed reviews after which a row is set
-	// aside. Default 10.
+	// SetAsideAfter is the number of failed reviews after which a row is marked as failed
+	// and waits for "purser gc retry" (a dead letter, "set aside" in the status). Default
+	// 10.
 	SetAsideAfter int
-	// Idle is the longest sleep while nothing is due. Default and most 1 min.
+	// Idle is the longest sleep while nothing is due. Default and maximum 1 min.
 	Idle time.Duration
-	// Deleted is called after a batch that deleted something: it may wake who
-	// goes on with it. It must not block.
+	// Deleted is called after a batch that deleted something; it may wake the worker that
+	// continues, such as the sweeper. It must not block.
 	Deleted func()
 	Log     *slog.Logger    // default slog.Default()
 	Metrics *Metrics        // nil: none
 	Worker  *worker.Metrics // nil: none
 }
 
-// Reviewer reviews what is due in one of the queues.
+// Reviewer reviews the due rows of one of the two review queues.
 type Reviewer struct {
 	opt  ReviewerOptions
 	loop *worker.Loop
@@ -91,9 +92,10 @@ func (r *Reviewer) batch(ctx context.Context) (more bool, err error) {
 	return more, err
 }
 
-// review reviews one batch; more says that it claimed rows. A batch that fails
-// changes nothing; it is tried again in halves, down to the one row that fails,
-// which is put off. An error is the database's as a whole.
+// review reviews one batch; more says that it claimed rows. A batch that fails changes
+// nothing; the reviewer halves the batch size and tries again, down to the single row that
+// fails, which is postponed. review returns an error only if it concerns the database as a
+// whole.
 func (r *Reviewer) review(ctx context.Context) (_ catalog.Review, more bool, err error) {
 	queued, err := r.queueReferrers(ctx)
 	if err != nil {
@@ -147,8 +149,9 @@ func (r *Reviewer) queueReferrers(ctx context.Context) (did bool, err error) {
 	return r.opt.Catalog.QueueReferrers(ctx, r.opt.Batch)
 }
 
-// attempt gives up, late, at half the timeout: a statement that runs at that
-// time may take as long again on the server, as its own timeout says.
+// attempt runs one review with half the timeout; late says that this time ran out. A
+// statement that is running then may take as long again on the server, until its own
+// timeout.
 func (r *Reviewer) attempt(ctx context.Context, o catalog.ReviewOptions) (out catalog.Review, late bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout/2)
 	defer cancel()
@@ -156,7 +159,7 @@ func (r *Reviewer) attempt(ctx context.Context, o catalog.ReviewOptions) (out ca
 	return out, ctx.Err() != nil, err
 }
 
-// fail puts off the one row whose review failed.
+// fail postpones the one row whose review failed, or marks it as failed for good after SetAsideAfter attempts.
 func (r *Reviewer) fail(ctx context.Context, failed *catalog.ReviewError) error {
 	if failed.Contended() {
 		return r.opt.Catalog.PostponeReview(ctx, failed)
@@ -177,8 +180,8 @@ func (r *Reviewer) fail(ctx context.Context, failed *catalog.ReviewError) error 
 	return nil
 }
 
-// record adds a batch to what is kept for "purser gc status". That it gets lost
-// in a crash is borne.
+// record adds a batch to the activity counts that "purser gc status" shows. A crash before
+// it may lose the counts of a batch; that is accepted.
 func (r *Reviewer) record(ctx context.Context, out catalog.Review) error {
 	a := catalog.Activity{}
 	if r.opt.Kind == catalog.ReviewOfBlobs {

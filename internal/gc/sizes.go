@@ -14,7 +14,7 @@ import (
 const (
 	// sizePage is how many manifests are compared at once.
 	sizePage = 1000
-	// sizeShare is which part of its time the corrector works, the rest is for others.
+	// sizeShare is the share of time that the corrector works; it sleeps for the rest.
 	sizeShare = 0.25
 )
 
@@ -25,8 +25,8 @@ type SizeCorrectorOptions struct {
 	Worker  *worker.Metrics  // nil: none
 }
 
-// SizeCorrector corrects the sizes of manifests that the first release stored, once, in
-// the background.
+// SizeCorrector corrects, once and in the background, the manifest sizes that the first
+// release stored: that release took them from what manifests declare.
 type SizeCorrector struct {
 	opt   SizeCorrectorOptions
 	loop  *worker.Loop
@@ -60,7 +60,7 @@ func (s *SizeCorrector) Run(ctx context.Context) error {
 	return s.loop.Run(ctx)
 }
 
-// batch compares one page, a smaller one when the last one took too long.
+// batch compares one page of manifests, and halves the page when a statement was cancelled by its timeout.
 func (s *SizeCorrector) batch(ctx context.Context) (more bool, err error) {
 	began := time.Now()
 	done, err := s.opt.Catalog.CorrectSizes(ctx, s.page)

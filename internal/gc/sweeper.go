@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	retryMin = time.Second // after the first failure to delete an object
+	retryMin = time.Second // delay after the first failure to delete an object
 	retryMax = time.Hour
 
 	// parallelUploads bounds the uploads whose objects are deleted at once: each
@@ -30,14 +30,14 @@ const (
 type SweeperOptions struct {
 	Catalog *catalog.Catalog // required
 	Store   blob.Store       // required
-	// Batch bounds the objects that are claimed, and deleted in one request, at
-	// once. Default 1,000, which is what S3 takes. Requests that time out make
-	// the batches smaller until they don't.
+	// Batch bounds the objects that are claimed together and deleted by one request. Default
+	// 1,000, the maximum of S3. After a request that timed out the sweeper halves its
+	// batches, and doubles them again when requests succeed.
 	Batch int
 	// Timeout bounds each call of the store. Default 2 s.
 	Timeout time.Duration
-	// Hold is how long claimed objects are kept from other processes. Storage
-	// calls stop when half of it is over. Default 1 min.
+	// Hold is how long a claim keeps other processes from taking the objects. The sweeper
+	// stops its storage calls after half of this time. Default 1 min; at least 4 × Timeout.
 	Hold    time.Duration
 	Log     *slog.Logger    // default slog.Default()
 	Metrics *Metrics        // nil: none
@@ -65,7 +65,7 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	if o.Hold <= 0 {
 		o.Hold = time.Minute
 	}
-	// At least one call must fit into the time that there is.
+	// Half of Hold is for storage calls (see sweep): it must exceed the timeout of one call.
 	o.Hold = max(o.Hold, 4*o.Timeout)
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -89,14 +89,14 @@ func (s *Sweeper) Run(ctx context.Context) error { return s.loop.Run(ctx) }
 // Wake makes an idle sweeper look for doomed objects now.
 func (s *Sweeper) Wake() { s.loop.Wake() }
 
-// outcome is what became of one batch. An object in neither list wasn't tried,
-// or only half: its claim runs out and it comes back.
+// outcome is the result of one batch. An object that is neither in swept nor in failed
+// wasn't tried, or was cut off: its claim expires, and a later batch takes it again.
 type outcome struct {
 	claimed int
 	mu      sync.Mutex
 	swept   []catalog.Doomed
 	failed  []failure
-	timeout bool // a request took longer than it may
+	timeout bool // a request exceeded its timeout
 }
 
 type failure struct {
@@ -104,7 +104,7 @@ type failure struct {
 	err error
 }
 
-// objects is how many objects were swept that the store had.
+// objects counts the swept objects that the store is known to have had.
 func (o *outcome) objects() (n int64) {
 	for _, d := range o.swept {
 		if d.Reclaims() {
@@ -114,7 +114,7 @@ func (o *outcome) objects() (n int64) {
 	return n
 }
 
-// bytes is the size of what was swept.
+// bytes is the total size of the swept objects.
 func (o *outcome) bytes() (sum int64) {
 	for _, d := range o.swept {
 		sum = catalog.AddSizes(sum, d.Size)
@@ -133,8 +133,8 @@ func (o *outcome) add(d catalog.Doomed, err error) {
 	o.timeout = o.timeout || errors.Is(err, context.DeadlineExceeded)
 }
 
-// batch claims due objects and sweeps them. It fails, so that the loop backs
-// off, if the store deleted none of them: then it is the store that ails.
+// batch claims due objects and sweeps them. It returns an error, so that the loop backs off,
+// if all deletions failed: then the store as a whole is probably unavailable.
 func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 	size := s.size
 	o, err := s.round(ctx)
@@ -148,7 +148,7 @@ func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 	return o.claimed >= size, nil
 }
 
-// round is one batch and what became of it.
+// round claims one batch, sweeps it, records the result in the database and returns it.
 func (s *Sweeper) round(ctx context.Context) (*outcome, error) {
 	if err := refuseWrong(ctx, s.opt.Store); err != nil {
 		return nil, err
@@ -167,8 +167,8 @@ func (s *Sweeper) round(ctx context.Context) (*outcome, error) {
 	return o, s.record(ctx, o)
 }
 
-// sweep deletes objects from the store while there is time: plain ones in one
-// request, then those of uploads.
+// sweep deletes objects from the store until half of Hold is over: first the plain objects,
+// in one request, then those of uploads.
 func (s *Sweeper) sweep(ctx context.Context, list []catalog.Doomed, o *outcome) {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.Hold/2)
 	defer cancel()
@@ -192,7 +192,7 @@ func (s *Sweeper) sweep(ctx context.Context, list []catalog.Doomed, o *outcome) 
 			return nil
 		})
 	}
-	group.Wait() //nolint:errcheck // none of them returns an error: they go to o
+	group.Wait() //nolint:errcheck // the functions return nil; their errors are recorded in o
 }
 
 func (s *Sweeper) sweepPlain(ctx context.Context, list []catalog.Doomed, o *outcome) {
@@ -225,8 +225,8 @@ func (s *Sweeper) sweepUpload(ctx context.Context, d catalog.Doomed, o *outcome)
 	o.add(d, err)
 }
 
-// failures splits what Store.Delete returned by key. An error that names no key
-// may concern every one.
+// failures returns the errors of Store.Delete by key. If an error names no key, all keys
+// count as failed with it.
 func failures(err error, keys []string) map[string]error {
 	if err == nil {
 		return nil
@@ -249,8 +249,8 @@ func failures(err error, keys []string) map[string]error {
 	return failed
 }
 
-// record tells the catalog what became of the objects. It does so even when ctx
-// has ended, so that what is deleted isn't deleted again after a restart.
+// record writes the result to the catalog. It does so even after ctx has ended, so that
+// deleted objects aren't deleted again after a restart.
 func (s *Sweeper) record(ctx context.Context, o *outcome) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -275,8 +275,8 @@ func (s *Sweeper) record(ctx context.Context, o *outcome) error {
 	return s.postpone(ctx, o.failed)
 }
 
-// postpone puts failures off, those with as many attempts and the same cause
-// together.
+// postpone reschedules failed objects. One statement serves all objects with the same number
+// of attempts and the same cause.
 func (s *Sweeper) postpone(ctx context.Context, failed []failure) error {
 	type kind struct {
 		attempts int
@@ -295,8 +295,8 @@ func (s *Sweeper) postpone(ctx context.Context, failed []failure) error {
 	return errors.Join(errs...)
 }
 
-// cause is err without the names of the object and its file, which stand in its
-// row, so that the objects that fail alike can be told together.
+// cause strips the object's key and path, which the row already has, so that equal failures
+// compare equal and are postponed together.
 func cause(err error) string {
 	if e, ok := errors.AsType[*blob.DeleteError](err); ok {
 		err = e.Err
