@@ -7,14 +7,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// AnalyzeGrown has PostgreSQL analyze Purser's tables that are mostly new since they were
-// last analyzed, and returns their names. Statistics of a table that was nearly empty make
-// an index that leads to all of a repository look as good as the one that leads to a row,
-// also to the checks of foreign keys, whose text nobody can change. Autovacuum does the
-// same within a minute as long as it is on and isn't busy with other tables.
+// AnalyzeGrown runs ANALYZE on those of Purser's tables whose rows are mostly newer than
+// their last ANALYZE, and returns the tables' names. By statistics of a nearly empty table,
+// an index that finds a whole repository looks as cheap as one that finds a single row. That
+// misleads the plans of foreign key checks too, whose SQL is PostgreSQL's and can't be
+// changed. Autovacuum would analyze the tables within a minute if it is on and not busy with
+// other tables.
 //
-// A table that another session analyzes or vacuums is passed over. Tables of other owners
-// are theirs.
+// It skips tables that another session analyzes or vacuums, and tables of other owners.
 func (d *DB) AnalyzeGrown(ctx context.Context) ([]string, error) {
 	rows, err := d.Pool.Query(ctx, `
 		SELECT format('%I.%I', n.nspname, c.relname)

@@ -1,14 +1,13 @@
 // Package db opens the metadata database, runs transactions on it and brings
 // its schema up to date.
 //
-// Inside it holds: every connection runs READ COMMITTED (the locking of the
-// registry depends on each statement seeing what committed before it); a session
-// of PostgreSQL's belongs to one connection, or connecting fails; neither a process
-// nor a server that vanishes is waited for without limit (pgsession); a transaction
-// that fails with a deadlock or a serialization failure runs again whole; what a
-// request costs in round trips is counted; the schema only ever moves forward,
-// under a lock, and functions and triggers are applied as they stand in routines/
-// whenever they differ from what the database has.
+// These rules hold inside: every connection runs READ COMMITTED, because the registry's
+// locking depends on each statement seeing what committed before it; each connection has a
+// PostgreSQL session of its own, else connecting fails; the waits for a client or server
+// that vanished are bounded (see pgsession); a transaction that fails with a deadlock or a
+// serialization failure is run again from its beginning; the round trips of a request are
+// counted; the schema only moves forward, under a lock; and functions and triggers from
+// routines/ are applied whenever they differ from those in the database.
 package db
 
 import (
@@ -29,7 +28,7 @@ import (
 	"github.com/purser-registry/purser/internal/pgsession"
 )
 
-// SQLSTATE codes that callers decide on.
+// SQLSTATE codes that callers distinguish.
 const (
 	CodeForeignKeyViolation  = "23503"
 	CodeUniqueViolation      = "23505"
@@ -45,28 +44,28 @@ type Options struct {
 	DSN string // URL or key=value; required
 	// MaxConns bounds the pool. Default 20.
 	MaxConns int
-	// Replica names this process in the session setting purser.replica of
-	// every connection, so that its changes aren't told to itself. Empty: its
-	// changes are told to every process that keeps a cache.
+	// Replica is set as the session setting purser.replica of every connection, so that
+	// triggers don't notify this process of its own changes. Empty: the changes of these
+	// connections are sent to every process that keeps a cache.
 	Replica string
 	// ApplicationName is shown in pg_stat_activity. Default "purser".
 	ApplicationName string
-	// StatementTimeout ends a statement on the server, whatever became of the
-	// client. Default 30 s; negative: none.
+	// StatementTimeout ends a statement on the server, even if the client is gone. Default
+	// 30 s; negative: none.
 	StatementTimeout time.Duration
-	// LockTimeout ends a statement that waits longer for a lock. Default: none.
-	// Background work sets it below PostgreSQL's deadlock_timeout, so that in a
-	// deadlock it is the one that gives way.
+	// LockTimeout ends a statement that waits longer for a lock. Default: none. Background
+	// work sets it below PostgreSQL's deadlock_timeout, so that in a deadlock the background
+	// statement fails and not the client's.
 	LockTimeout time.Duration
-	// IdleTimeout ends a transaction whose client has stalled that long, with
-	// its connection. Default 20 s: shorter than StatementTimeout, so that who
-	// waits for the locks of a process that stalls gets them.
+	// IdleTimeout ends a transaction, with its connection, whose client has been idle that
+	// long. Default 20 s: shorter than StatementTimeout, so that statements waiting for the
+	// locks of a stalled process get them before they time out.
 	IdleTimeout time.Duration
 	// TransactionTimeout ends a transaction, with its connection, on PostgreSQL 17
 	// and newer. Default 2 min. [LiftLimits] lifts it.
 	TransactionTimeout time.Duration
-	// Connected is called for each new connection with the id of the process that
-	// PostgreSQL serves it by. Nil: nobody wants to know.
+	// Connected is called for each new connection with the process id of its PostgreSQL
+	// backend. May be nil.
 	Connected func(pid uint32)
 	Log       *slog.Logger // default slog.Default()
 }
@@ -103,7 +102,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	}
 	cfg.MaxConns = int32(o.MaxConns)
 	cfg.MinIdleConns = 1
-	// A backend that nothing is asked of has memory that others could use.
+	// Close idle connections: each idle backend keeps memory that others could use.
 	cfg.MaxConnIdleTime = 2 * time.Minute
 	cfg.PingTimeout = pgsession.PingTimeout
 	configure(cfg.ConnConfig, o.params())
@@ -129,14 +128,14 @@ func (o Options) params() map[string]string {
 	params["application_name"] = o.ApplicationName
 	params["default_transaction_isolation"] = "read committed"
 	params["timezone"] = "UTC"
-	// Every statement is prepared once. Planning it anew for each set of
-	// arguments, as PostgreSQL chooses to do for partitioned tables, costs more
-	// than most of them do; partitions are pruned when a plan runs.
+	// Plans are generic. For partitioned tables PostgreSQL would plan a prepared statement
+	// anew for each set of arguments, which costs more than running most of them. Partitions
+	// are still pruned when a generic plan runs.
 	params["plan_cache_mode"] = "force_generic_plan"
 	params["jit"] = "off"
-	// What is looked up has an index. A plan is kept until PostgreSQL has analyzed
-	// its tables anew, and a plan for one that was found empty then reads all of it.
-	// Queues are empty most of the time, and fill by a million rows within a minute.
+	// No sequential scans where there is an index. PostgreSQL keeps a plan until the tables
+	// are analyzed again, and a plan made for an empty table would read all of it. The
+	// queues are empty most of the time, and can grow to a million rows within a minute.
 	params["enable_seqscan"] = "off"
 	if o.Replica != "" {
 		params["purser.replica"] = o.Replica
@@ -147,7 +146,7 @@ func (o Options) params() map[string]string {
 	return params
 }
 
-// Close closes every connection, waiting for those in use.
+// Close closes every connection. It waits for those in use.
 func (d *DB) Close() { d.Pool.Close() }
 
 // Ping checks that the database answers.
@@ -158,14 +157,13 @@ func (d *DB) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Unhurried exempts calls under the context from the time that a client waits for
-// the server's answer. It is for transactions that LiftLimits is called in, their
-// commit included.
+// Unhurried returns a context under which the client waits for the server's answers without
+// limit. Transactions that call LiftLimits run under it, their commit included.
 func Unhurried(ctx context.Context) context.Context { return pgsession.Unhurried(ctx) }
 
-// LiftLimits lifts the limits of the pool for the rest of a transaction that takes
-// its time, but for those on waiting: LockTimeout and IdleTimeout. The transaction
-// must run under the context of [Unhurried].
+// LiftLimits removes the pool's time limits for the rest of a long transaction, except the
+// limits on waiting: LockTimeout and IdleTimeout stay. The transaction must run under the
+// context of [Unhurried].
 func LiftLimits(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, "SELECT set_config('statement_timeout', '0', true), ("+pgsession.LiftTransaction+")")
 	if err != nil {
@@ -174,26 +172,26 @@ func LiftLimits(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// txAttempts bounds how often a transaction runs again. Reruns are of losers of
-// a race; each has a winner, so the bound is met only when something is wrong.
+// txAttempts bounds how often a transaction is run. It is run again after it lost a race;
+// each lost race has a winner, so the bound is reached only when something else is wrong.
 const txAttempts = 10
 
-// ErrLostRace is what an error wraps, or says it is, that a rerun of the transaction
-// settles though PostgreSQL has raised none.
+// ErrLostRace marks an error (by wrapping it, or by its Is method) after which the whole
+// transaction should be run again, though PostgreSQL has raised no error.
 var ErrLostRace = errors.New("the transaction lost a race")
 
-// Tx runs fn in a READ COMMITTED transaction and commits it. When the
-// transaction loses a deadlock, fails to serialize, or meets a foreign key whose
-// target has just gone, it is rolled back and fn runs again, so fn must set its
-// results anew each time and do nothing but SQL.
+// Tx runs fn in a READ COMMITTED transaction and commits it. When the transaction loses a
+// deadlock, fails to serialize, or violates a foreign key because the referenced row was
+// just deleted, Tx rolls it back and runs fn again. So fn must set its results anew each
+// time and do nothing but SQL.
 func (d *DB) Tx(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return Retry(ctx, func() error {
 		return pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, fn)
 	})
 }
 
-// Retry runs fn until it ends otherwise than with an error that Retryable
-// names, at most 10 times, with a short random pause in between.
+// Retry runs fn until it succeeds or fails with an error that isn't Retryable, at most 10
+// times, with a short random pause in between.
 func Retry(ctx context.Context, fn func() error) error {
 	var err error
 	for attempt := range txAttempts {
@@ -212,9 +210,9 @@ func Retry(ctx context.Context, fn func() error) error {
 	return fmt.Errorf("gave up after %d attempts: %w", txAttempts, err)
 }
 
-// Retryable says whether err is one that a rerun of the whole transaction
-// settles: a deadlock, a serialization failure, a foreign key whose target another
-// transaction deleted while this one waited for it, or ErrLostRace.
+// Retryable says whether err may go away when the whole transaction runs again: a deadlock,
+// a serialization failure, a foreign key whose target another transaction deleted while this
+// one waited for it, or ErrLostRace.
 func Retryable(err error) bool {
 	switch Code(err) {
 	case CodeDeadlockDetected, CodeSerializationFailure, CodeForeignKeyViolation:
@@ -223,7 +221,7 @@ func Retryable(err error) bool {
 	return errors.Is(err, ErrLostRace)
 }
 
-// Code is the SQLSTATE of err, or "" when err doesn't come from PostgreSQL.
+// Code returns the SQLSTATE of err, or "" if err doesn't come from PostgreSQL.
 func Code(err error) string {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return e.Code
@@ -241,7 +239,7 @@ func Unavailable(err error) bool {
 	code := Code(err)
 	switch {
 	case errors.Is(err, ErrSharedSessions), code == codeProtocolViolation:
-		return false // somebody has to change a setting
+		return false // an operator has to change a setting
 	case code == "":
 		var connect *pgconn.ConnectError
 		return errors.As(err, &connect) || isNetwork(err) || errors.Is(err, puddle.ErrClosedPool) ||
@@ -250,7 +248,8 @@ func Unavailable(err error) bool {
 	case len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:3] == "57P"):
 		return true
 	}
-	// Read-only: a standby that was promoted away from. Cancelled: it took too long.
-	// The others: this process stalled in a transaction, which was ended.
+	// Read-only: a standby, or a primary that was demoted. Cancelled: the statement exceeded
+	// its timeout. The others: this process stalled in a transaction, which the server
+	// ended.
 	return code == "25006" || code == CodeQueryCanceled || code == "25P03" || code == "25P04"
 }

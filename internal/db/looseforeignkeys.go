@@ -19,9 +19,9 @@ var looseForeignKeys []byte
 // statsTables are the tables of the statistics' database.
 var statsTables = []string{"tagpullstatistics", "manifestpullstatistics"}
 
-// LooseForeignKeys are the registry's loose foreign keys and the databases that
-// they span. stats is main where the statistics live there too; their server may be
-// away.
+// LooseForeignKeys returns the registry's loose foreign keys and the databases that they
+// span. stats is the pool of the statistics' database, and equals main if the statistics
+// live there too; its server may be unavailable.
 func LooseForeignKeys(ctx context.Context, main, stats *pgxpool.Pool) (loosefk.Databases, loosefk.Definitions, error) {
 	defs, err := loosefk.Parse("loose_foreign_keys.yml", bytes.NewReader(looseForeignKeys))
 	if err != nil {
@@ -33,7 +33,7 @@ func LooseForeignKeys(ctx context.Context, main, stats *pgxpool.Pool) (loosefk.D
 	}
 	for i := range list {
 		err := list[i].Pool.QueryRow(ctx, "SELECT current_schema()").Scan(&list[i].Schema)
-		if i > 0 && Unavailable(err) { // the metadata's children are cleaned up without it
+		if i > 0 && Unavailable(err) { // the statistics' server is away; the tables of the main database are cleaned up without it
 			list[i].Schema, err = likelySchema(list[i].Pool), nil
 		}
 		if err != nil {
@@ -43,8 +43,8 @@ func LooseForeignKeys(ctx context.Context, main, stats *pgxpool.Pool) (loosefk.D
 	return list, defs, nil
 }
 
-// likelySchema is where the tables of a database are that can't be asked: the first
-// schema of the search_path that its DSN has, or else public.
+// likelySchema returns the schema in which a database that can't be queried now probably has
+// its tables: the first schema of the search_path in its DSN, or else public.
 func likelySchema(pool *pgxpool.Pool) string {
 	cfg, err := pgx.ParseConfig(pool.Config().ConnString())
 	if err != nil {
@@ -58,11 +58,11 @@ func likelySchema(pool *pgxpool.Pool) string {
 	return "public"
 }
 
-// looseParents are the tables whose deletions are recorded.
+// looseParents are the parent tables, whose deletions a trigger records.
 var looseParents = []string{"repositories", "top_level_namespaces"}
 
-// looseSQL installs the table of deleted records in a schema, with the triggers
-// that fill it.
+// looseSQL returns the SQL that installs the table of deleted records in a schema, and the
+// triggers that fill it.
 func looseSQL(schema loosefk.Schema) []string {
 	list := []string{schema.InstallSQL()}
 	for _, table := range looseParents {

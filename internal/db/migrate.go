@@ -30,13 +30,13 @@ var statsMigrations embed.FS
 //go:embed routines/*.sql
 var routines embed.FS
 
-// DefaultPartitions is how many hash partitions each large table gets unless
-// told otherwise. Few partitions insert faster; 64 are for billions of rows.
+// DefaultPartitions is the default number of hash partitions of each large table. Few
+// partitions insert faster; 64 are for billions of rows.
 const DefaultPartitions = 4
 
-// RoutinesVersion orders the states of routines/. It is raised with every change
-// there after a release, so that a process of an older version that starts
-// during an upgrade leaves the newer functions and triggers alone.
+// RoutinesVersion numbers the states of routines/. It is raised with every change there
+// after a release, so that an older version that starts during an upgrade doesn't replace
+// newer functions and triggers with its own.
 const RoutinesVersion = 2
 
 // MigrateOptions says how to migrate.
@@ -56,9 +56,9 @@ type MigrationStatus struct {
 // ErrNewerSchema says that the database was migrated by a newer Purser.
 var ErrNewerSchema = errors.New("the database's schema is newer than this version of Purser: use the version that migrated it, or a newer one")
 
-// Migrate applies the migrations that are missing, then the routines if they
-// differ from what was applied last. Processes that start together migrate one
-// after the other. It returns how many migrations it applied.
+// Migrate applies the missing migrations, then the routines if they differ from those
+// applied last. Processes that start together migrate one after the other. It returns the
+// number of migrations that it applied.
 func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 	if o.Partitions == 0 {
 		o.Partitions = DefaultPartitions
@@ -90,8 +90,8 @@ func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 	return n, err
 }
 
-// MigrateStats does the same for the tables of the statistics, in the database
-// that has them. They have versions of their own, since that may be another one.
+// MigrateStats does the same for the statistics' tables, in the database that has them. They
+// have schema versions of their own, since that may be another database.
 func MigrateStats(ctx context.Context, dsn string) (int, error) {
 	conn, done, err := migrationConn(ctx, dsn)
 	if err != nil {
@@ -117,8 +117,8 @@ func MigrateStats(ctx context.Context, dsn string) (int, error) {
 	return n, err
 }
 
-// Status lists every migration that this version knows. It changes nothing, even
-// where there is no schema yet.
+// Status lists every migration that this version knows. It changes nothing, even if there is
+// no schema yet.
 func Status(ctx context.Context, dsn string) ([]MigrationStatus, error) {
 	p, done, err := gooseProvider(dsn, DefaultPartitions)
 	if err != nil {
@@ -142,8 +142,8 @@ func StatusStats(ctx context.Context, dsn string) ([]MigrationStatus, error) {
 	return list, err
 }
 
-// statusOf lists the migrations of p. Those that were applied are what the statement
-// finds: goose itself would make its table where there is none.
+// statusOf lists the migrations of p. The statement applied returns the versions that were
+// applied: asking goose would create its table if there is none.
 func statusOf(ctx context.Context, dsn string, p *goose.Provider, applied string) ([]MigrationStatus, error) {
 	conn, done, err := migrationConn(ctx, dsn)
 	if err != nil {
@@ -181,7 +181,7 @@ func Hash() string {
 			h.Write(b)
 			return err
 		}); err != nil {
-			panic(err) // embedded files can be read
+			panic(err) // can't happen: embedded files are always readable
 		}
 	}
 	for _, sql := range looseSQL("public") {
@@ -206,7 +206,7 @@ func migrationConn(ctx context.Context, dsn string) (*pgx.Conn, func(), error) {
 	}, nil
 }
 
-// migrationConfig is for connections whose statements may take as long as they need.
+// migrationConfig configures connections whose statements have no time limit.
 func migrationConfig(dsn string, params map[string]string) (*pgx.ConnConfig, error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -229,8 +229,8 @@ func requireVersion(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// upToDate answers without taking a lock, so that a start costs one query when
-// there is nothing to do.
+// upToDate says whether there is nothing to migrate. It takes no lock and needs one query,
+// so it makes the usual start cheap.
 func upToDate(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var known bool
 	if err := conn.QueryRow(ctx, "SELECT to_regclass('settings') IS NOT NULL").Scan(&known); err != nil {
@@ -257,7 +257,8 @@ func statsProvider(dsn string) (*goose.Provider, func(), error) {
 	return provider(dsn, statsMigrations, "stats", "goose_stats_version", nil)
 }
 
-// provider reads the migrations in dir, whose versions are kept in table.
+// provider makes a goose provider for the migrations in dir, whose versions goose keeps in
+// table.
 func provider(dsn string, files embed.FS, dir, table string, settings map[string]string) (*goose.Provider, func(), error) {
 	cfg, err := migrationConfig(dsn, settings)
 	if err != nil {
@@ -280,7 +281,7 @@ func provider(dsn string, files embed.FS, dir, table string, settings map[string
 	return p, func() { closeQuietly(handle) }, nil
 }
 
-func closeQuietly(handle *sql.DB) { handle.Close() } //nolint:errcheck // nothing is lost with a closed pool
+func closeQuietly(handle *sql.DB) { handle.Close() } //nolint:errcheck // an error while closing loses no data
 
 func up(ctx context.Context, dsn string, partitions int) (int, error) {
 	p, done, err := gooseProvider(dsn, partitions)
@@ -291,7 +292,7 @@ func up(ctx context.Context, dsn string, partitions int) (int, error) {
 	return upTo(ctx, p)
 }
 
-// upTo applies what is missing.
+// upTo applies the missing migrations.
 func upTo(ctx context.Context, p *goose.Provider) (int, error) {
 	current, target, err := p.GetVersions(ctx)
 	if err != nil {
@@ -307,15 +308,15 @@ func upTo(ctx context.Context, p *goose.Provider) (int, error) {
 	return len(applied), nil
 }
 
-// Waiting for a lock on a busy table, applyRoutines lets nobody queue behind it for
-// longer than routinesLockWait, and tries that many times.
+// While applyRoutines waits for a lock on a busy table, other statements queue behind it. It
+// therefore waits at most routinesLockWait, and tries up to routinesLockTries times.
 const (
 	routinesLockWait  = "1s"
 	routinesLockTries = 30
 )
 
-// applyRoutines brings functions and triggers to how they stand in routines/,
-// in one transaction, unless the database has those of a newer version.
+// applyRoutines replaces functions and triggers by those in routines/, in one transaction,
+// unless the database has those of a newer version.
 func applyRoutines(ctx context.Context, conn *pgx.Conn) error {
 	var err error
 	for range routinesLockTries {

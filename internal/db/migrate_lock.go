@@ -12,27 +12,29 @@ import (
 )
 
 const (
-	// migrateLock is the advisory lock that one migrating process holds.
+	// migrateLock is the key of the advisory lock that a migrating process holds.
 	migrateLock = 0x70757273 // "purs"
 
 	lockRetry = 200 * time.Millisecond
-	// A process that holds the lock says so again and again; PostgreSQL takes the
-	// lock from one that has stalled.
+	// The lock's holder runs a statement every so often; PostgreSQL ends the transaction,
+	// and with it the lock, of a holder that has stalled.
 	lockRenewal  = 5 * time.Second
 	lockLoss     = 30 * time.Second
-	lockAnswer   = 10 * time.Second // in which PostgreSQL must answer
+	lockAnswer   = 10 * time.Second // the time within which PostgreSQL must answer
 	closeTimeout = 5 * time.Second
 )
 
-// errLockLost says that this process had to stop migrating: another one may be at it.
+// errLockLost says that this process lost the lock and had to stop migrating: another
+// process may be migrating now.
 var errLockLost = errors.New("the lock that lets one process migrate was lost")
 
-// alone runs fn while no other process migrates. The context of fn ends when the lock
-// is lost.
+// alone runs fn while no other process migrates. It cancels fn's context when the lock is
+// lost.
 //
-// The lock belongs to a transaction that is idle otherwise. So PostgreSQL ends it
-// after 30 s if this process stalls, and at once if it dies, and the next process
-// goes on; a lock of the session would stay with a connection that nobody closes.
+// The lock belongs to a transaction that is otherwise idle. So PostgreSQL releases it after
+// 30 s if this process stalls, and at once if the process dies, and the next process can
+// continue. A session-level lock would last as long as the connection, which nobody might
+// close.
 func alone(ctx context.Context, dsn string, loss time.Duration, fn func(ctx context.Context) error) error {
 	conn, done, err := lockConn(ctx, dsn, loss)
 	if err != nil {
@@ -60,7 +62,8 @@ func alone(ctx context.Context, dsn string, loss time.Duration, fn func(ctx cont
 	return err
 }
 
-// lockConn is a connection each of whose statements is answered soon or fails.
+// lockConn opens a connection on which each statement is answered within lockAnswer or
+// fails.
 func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, func(), error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -75,8 +78,8 @@ func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, f
 	return conn, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		// The transaction holds nothing but the lock, which ends with the connection either
-		// way. PostgreSQL counts one that the connection's end ends as rolled back.
+		// The transaction holds nothing but the lock, which ends with the connection in any
+		// case. The COMMIT only keeps PostgreSQL from counting a rollback.
 		if !conn.IsClosed() && conn.PgConn().TxStatus() == 'T' {
 			conn.Exec(ctx, "COMMIT") //nolint:errcheck // see above
 		}
@@ -84,7 +87,7 @@ func lockConn(ctx context.Context, dsn string, loss time.Duration) (*pgx.Conn, f
 	}, nil
 }
 
-// takeLock begins the transaction of the lock and waits for its turn.
+// takeLock begins the lock's transaction and waits until it has the lock.
 func takeLock(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(ctx, "BEGIN"); err != nil {
 		return err
@@ -104,7 +107,8 @@ func takeLock(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// renew shows PostgreSQL that this process still holds the lock, until ctx ends.
+// renew runs a statement in the lock's transaction again and again until ctx ends, so that
+// PostgreSQL doesn't end it as idle.
 func renew(ctx context.Context, conn *pgx.Conn) error {
 	tick := time.NewTicker(lockRenewal)
 	defer tick.Stop()

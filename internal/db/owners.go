@@ -8,15 +8,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrForeignObject says that something in the schema that Purser would use belongs
-// to a role that Purser's has no reason to trust.
+// ErrForeignObject says that an object in the schema that Purser would use belongs to a role
+// that Purser's role doesn't trust.
 var ErrForeignObject = errors.New("whoever owns it could have Purser run code of theirs")
 
-// requireOwners looks whether somebody has put something of their own where Purser
-// is about to make or replace it: CREATE OR REPLACE would leave them the owner, and
-// a trigger on a table of theirs would run with Purser's rights. Objects may belong
-// to Purser's own role, to one that it is a member of, to a superuser, and to the
-// owner of the schema or the database.
+// requireOwners returns ErrForeignObject if another role owns an object that Purser is about
+// to create or replace: CREATE OR REPLACE would leave that role the owner, and a trigger on
+// that role's table would run with Purser's rights. Trusted owners are Purser's own role,
+// roles that it is a member of, superusers, and the owners of the schema and of the
+// database.
 func requireOwners(ctx context.Context, conn *pgx.Conn) error {
 	var name, owner string
 	err := conn.QueryRow(ctx, `

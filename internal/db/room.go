@@ -6,16 +6,16 @@ import (
 	"math"
 )
 
-// Room is how many connections a server allows to those who connect as this pool does.
+// Room is the number of connections that a server allows to the role and database of a pool.
 type Room struct {
 	Connections int
-	// Of is the limit that is met first: "role NAME", "database NAME" or
+	// Of names the limit that is reached first: "role NAME", "database NAME" or
 	// "max_connections".
 	Of string
 }
 
-// Room asks for the limits on connections. Where a superuser has none, it is
-// max_connections.
+// Room queries the limits on connections. For a superuser, whom the other limits don't bind,
+// it returns max_connections.
 func (d *DB) Room(ctx context.Context) (Room, error) {
 	var r Room
 	var role, database string

@@ -14,20 +14,20 @@ import (
 	"github.com/purser-registry/purser/internal/pgsession"
 )
 
-// ErrSharedSessions says that a pooler between Purser and PostgreSQL gives one
-// session of PostgreSQL's to several connections.
+// ErrSharedSessions says that a pooler between Purser and PostgreSQL lets several
+// connections share one PostgreSQL session.
 var ErrSharedSessions = errors.New("a connection pooler stands before PostgreSQL and shares sessions (PgBouncer's pool_mode = transaction or statement): " +
 	"Purser's settings, locks and notifications belong to sessions. Give it a pool of its own with pool_mode = session, for this database or this user, or connect to PostgreSQL directly")
 
-// configure has every connection of cfg set its parameters, those of the DSN too,
-// by a statement after it is made. A pooler refuses most of them in the message
-// that opens a connection. Settings of pgsession that the DSN has are the DSN's where
-// params doesn't name them. The connection fails with ErrSharedSessions where the
-// settings would be another client's a moment later.
+// configure makes every connection of cfg set its parameters, including those of the DSN, by
+// a statement after connecting, since poolers refuse most of them in the startup message.
+// Where params doesn't name a setting of pgsession, the DSN's value counts. Connecting fails
+// with ErrSharedSessions if a pooler shares sessions: the settings would soon apply to
+// another client.
 func configure(cfg *pgx.ConnConfig, params map[string]string) {
 	pgsession.Dialing(&cfg.Config)
 	for name, value := range cfg.RuntimeParams {
-		if name == "application_name" || name == "options" { // of which a pooler takes the one, and the other holds several
+		if name == "application_name" || name == "options" { // poolers accept application_name; options may hold several settings
 			continue
 		}
 		if _, ok := params[name]; !ok || pgsession.Detects(name) {
@@ -48,16 +48,17 @@ func configure(cfg *pgx.ConnConfig, params map[string]string) {
 	}
 }
 
-// ownSessions has the poolers that were seen to keep a session for each connection.
+// ownSessions holds the poolers that were found to give each connection a session of its
+// own.
 var ownSessions sync.Map
 
-// comparisonPatience bounds the wait for a second connection to compare with. A
-// pooler that has none to give is one that shares no sessions.
+// comparisonPatience bounds the wait for a second connection to compare with. A pooler that
+// has no connection left to give doesn't share sessions.
 const comparisonPatience = 3 * time.Second
 
-// requireOwnSession compares the sessions of two connections through a pooler, in
-// an order in which a pooler that shares them shows it whether it gives out the
-// session that was used last or the one that waited longest.
+// requireOwnSession opens a second connection through a pooler and compares the PostgreSQL
+// sessions of the two, in an order that exposes sharing both by poolers that hand out the
+// session used last and by those that hand out the one idle longest.
 func requireOwnSession(ctx context.Context, cfg *pgconn.Config, conn *pgconn.PgConn) error {
 	key := fmt.Sprintf("%s:%d/%s/%s", cfg.Host, cfg.Port, cfg.Database, cfg.User)
 	if _, ok := ownSessions.Load(key); ok {
@@ -71,7 +72,7 @@ func requireOwnSession(ctx context.Context, cfg *pgconn.Config, conn *pgconn.PgC
 	if err != nil {
 		return ctx.Err()
 	}
-	defer second.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is lost
+	defer second.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection was only for this check
 	used := map[*pgconn.PgConn]string{}
 	for _, c := range []*pgconn.PgConn{conn, conn, second, second, conn, second} {
 		pid, err := backend(short, c)
@@ -92,7 +93,7 @@ func requireOwnSession(ctx context.Context, cfg *pgconn.Config, conn *pgconn.PgC
 	return nil
 }
 
-// backend is the process of PostgreSQL's that serves a connection.
+// backend returns the id of the PostgreSQL process that serves a connection.
 func backend(ctx context.Context, conn *pgconn.PgConn) (string, error) {
 	r := conn.ExecParams(ctx, "SELECT pg_backend_pid()", nil, nil, nil, nil).Read()
 	if r.Err != nil {
@@ -101,10 +102,11 @@ func backend(ctx context.Context, conn *pgconn.PgConn) (string, error) {
 	return string(r.Rows[0][0]), nil
 }
 
-// codeProtocolViolation is what a pooler answers to a parameter that it doesn't know.
+// codeProtocolViolation is the SQLSTATE with which a pooler refuses a parameter that it
+// doesn't know.
 const codeProtocolViolation = "08P01"
 
-// explain adds to the error of a connection that a pooler refused what helps.
+// explain adds a hint for the operator to the error of a connection that a pooler refused.
 func explain(err error) error {
 	if Code(err) == codeProtocolViolation && strings.Contains(err.Error(), "startup parameter") {
 		return fmt.Errorf("%w (a connection pooler stands before PostgreSQL: leave the parameter out of the DSN, or have PgBouncer take it with ignore_startup_parameters, which leaves it unset)", err)

@@ -17,11 +17,11 @@ import (
 
 type counterKey struct{}
 
-// Counter counts the round trips to the database that are made under a context.
-// A batch is one.
+// Counter counts the round trips to the database made under a context. A batch counts as
+// one.
 type Counter struct{ n atomic.Int64 }
 
-// Count is how many round trips there were so far.
+// Count returns the number of round trips so far.
 func (c *Counter) Count() int64 { return c.n.Load() }
 
 // WithCounter returns a context whose queries are counted.
@@ -30,8 +30,7 @@ func WithCounter(ctx context.Context) (context.Context, *Counter) {
 	return context.WithValue(ctx, counterKey{}, c), c
 }
 
-// tracer counts round trips and, under a trace that is recorded, makes a span
-// of each.
+// tracer counts round trips and, if the context's trace is recorded, makes a span of each.
 type tracer struct{}
 
 func begin(ctx context.Context, name, sql string) context.Context {

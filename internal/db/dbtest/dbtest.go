@@ -1,8 +1,8 @@
 // Package dbtest gives each test a migrated database of its own on a real
 // PostgreSQL, that of pgtest.
 //
-// A test process migrates one template per number of partitions, and clones it
-// for each test that asks. A package that uses it has
+// A test process migrates one template database per number of partitions, and clones it for
+// each test that asks for a database. A package that uses dbtest has
 //
 //	func TestMain(m *testing.M) { dbtest.Main(m) }
 package dbtest
@@ -27,11 +27,11 @@ var (
 // Main runs a package's tests and exits, stopping the server if one started.
 func Main(m *testing.M) { pgtest.Main(m) }
 
-// Run is Main for a TestMain that has more to do: it returns the exit code.
+// Run is like Main, but returns the exit code, for a TestMain that has more to do.
 func Run(m *testing.M) int { return pgtest.Run(m) }
 
-// DSN creates a migrated database with the default number of partitions,
-// dropped when the test ends, and returns how to connect to it.
+// DSN creates a migrated database with the default number of partitions, drops it when the
+// test ends, and returns its connection string.
 func DSN(t testing.TB) string {
 	t.Helper()
 	return DSNPartitions(t, db.DefaultPartitions)

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// Proxy stands between a process and PostgreSQL, and can go silent: it drops what
-// either end sends from then on and closes nothing, as a network does behind which a
-// machine has vanished. The connections that it accepts stay what they were.
+// Proxy forwards connections to PostgreSQL, and can go silent: then it drops what either end
+// sends and closes nothing, as a network does when a machine has vanished. The accepted
+// connections stay open.
 type Proxy struct {
-	// DSN leads through the proxy.
+	// DSN connects through the proxy.
 	DSN string
 
 	listener net.Listener
@@ -27,7 +27,7 @@ type Proxy struct {
 	copies sync.WaitGroup
 }
 
-// NewProxy starts a proxy in front of the test's database dsn, stopped with the test.
+// NewProxy starts a proxy for the test's database dsn and stops it when the test ends.
 func NewProxy(t testing.TB, dsn string) *Proxy {
 	t.Helper()
 	u, err := url.Parse(dsn)
@@ -53,16 +53,14 @@ func NewProxy(t testing.TB, dsn string) *Proxy {
 	return p
 }
 
-// Silence drops from now on all that comes, also on connections that are yet to be
-// made.
+// Silence makes the proxy drop all data from now on, also of later connections.
 func (p *Proxy) Silence() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	close(p.silent)
 }
 
-// Refuse ends connections that are made from now on at once, as when no server is
-// there, or no longer does.
+// Refuse makes the proxy close new connections at once, as if no server were there.
 func (p *Proxy) Refuse(refuse bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,8 +99,8 @@ func (p *Proxy) accept() {
 	}
 }
 
-// copy passes on what comes from one end until either closes. While the proxy is
-// silent it passes on nothing, not even the end of a connection.
+// copy forwards data from one end until either closes. While the proxy is silent, copy
+// forwards nothing, not even the end of a connection.
 func (p *Proxy) copy(to, from net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {

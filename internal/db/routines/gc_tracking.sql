@@ -1,20 +1,19 @@
--- What feeds the review queues: which blobs and manifests may dangle, from when.
+-- Triggers that fill the review queues: they queue the blobs and manifests that a change may
+-- have left without a reference, with the time from which a review may look at them.
 --
--- Triggers are statement-level with transition tables, so that a statement
--- that deletes a thousand rows queues them in one insert. Rows are inserted in
--- the order of the key and distinct, so that a statement never meets its own
--- row twice and two statements meet in one order. GREATEST everywhere: no
--- event shortens a delay that another one granted. A new event brings a row
--- that was set aside back into the queue.
+-- Triggers are statement-level with transition tables, so that a statement that deletes a
+-- thousand rows queues them by one insert. The inserted rows are distinct and ordered by
+-- key: so ON CONFLICT never meets a row of its own statement, and two statements lock rows
+-- in the same order. GREATEST everywhere: no event shortens the delay that another event has
+-- granted. A new event also brings a row back that was marked as failed (set_aside_at).
 --
--- A transition table can't be combined with a column list or with several
--- events, so each event has a trigger of its own, and the one on updated tags
--- compares old with new.
+-- A trigger with transition tables can have neither a column list nor several events. So
+-- each event has its own trigger, and the trigger on updated tags compares old and new rows.
 
--- gc_review_after is the time from which an object may be reviewed after
--- event e: the configured delay, one day without one, and up to a tenth of it
--- (at most an hour) more, so that a burst of events isn't reviewed as a burst.
--- A delay of zero is exact. Triggers ask once per statement.
+-- gc_review_after returns the time from which an object may be reviewed after event e: now
+-- plus the configured delay (default one day), plus a random part of up to a tenth of it, at
+-- most an hour, so that a burst of events doesn't become a burst of reviews. A delay of zero
+-- is exact. Triggers call it once per statement.
 CREATE OR REPLACE FUNCTION gc_review_after (e text)
     RETURNS timestamptz
     LANGUAGE plpgsql VOLATILE
@@ -76,10 +75,11 @@ BEGIN
 END;
 $$;
 
--- gc_link_missing_children links manifests, given by their keys, to the indexes that
--- list them and were pushed before them. The indexes are locked in one order; one that
--- is being deleted is waited for, and then lists nothing any more. A row that came
--- since the first statement stays, and the manifest's review links it.
+-- gc_link_missing_children makes manifests, given by their keys, children of the indexes
+-- that list them and were pushed before them. It locks the indexes in a fixed order; it
+-- waits for an index that is being deleted, and then makes no row for it. A row of
+-- missing_children that was inserted after the function's first statement stays; the
+-- manifest's review handles it.
 CREATE OR REPLACE FUNCTION gc_link_missing_children (namespaces bigint[], repositories bigint[], ids bigint[])
     RETURNS void
     LANGUAGE plpgsql
@@ -121,8 +121,8 @@ BEGIN
 END;
 $$;
 
--- A manifest that is inserted together with its tag, in one statement, needs
--- no review: the tag's deletion will queue it.
+-- A manifest inserted by the same statement as its tag isn't queued: the tag's deletion will
+-- queue it.
 CREATE OR REPLACE FUNCTION gc_track_manifest_uploads ()
     RETURNS trigger
     LANGUAGE plpgsql
@@ -162,9 +162,9 @@ BEGIN
 END;
 $$;
 
--- gc_queue_referrers queues the referrers of deleted subjects whose ids are from first to
--- below next (NULL: to the last). Each subject is given by namespace, repository, digest,
--- both ids and the time of the review.
+-- gc_queue_referrers queues the referrers of deleted subjects whose manifest ids are >=
+-- first and < next (next NULL: no upper bound). Each subject is given by namespace,
+-- repository, digest, first, next and the time of the review.
 CREATE OR REPLACE FUNCTION gc_queue_referrers (namespaces bigint[], repositories bigint[], subjects bytea[], firsts bigint[], nexts bigint[], times timestamptz[])
     RETURNS void
     LANGUAGE plpgsql
@@ -189,14 +189,14 @@ BEGIN
 END;
 $$;
 
--- gc_page_of_referrers is where a page of a subject's referrers ends: the lowest id of
--- those from first on, and of the one behind the page, or NULL. It returns no row where
--- there is no referrer.
+-- gc_page_of_referrers returns the bounds of a page of a subject's referrers: the lowest id
+-- that is >= first, and the id of the first referrer behind the page, or NULL. It returns no
+-- row if there is no such referrer.
 --
--- The conditions and the order are such that only the index of subjects serves both. If the
--- subject were compared by = and only ids ordered, the planner might read the manifests of
--- all repositories by their primary key. A row that is compared tells an index where to
--- begin, and not where to end.
+-- The conditions and the order are written so that only the index on subjects can serve
+-- both. With "subject =" and an order by id alone, the planner might read the manifests of
+-- all repositories through their primary key. The row comparison gives the index scan only
+-- its start, not its end.
 CREATE OR REPLACE FUNCTION gc_page_of_referrers (namespace bigint, repository bigint, subject bytea, first bigint, page integer)
     RETURNS TABLE (first_id bigint, next_id bigint)
     LANGUAGE plpgsql STABLE ROWS 1
@@ -218,10 +218,11 @@ END;
 $$;
 
 -- gc_queue_more_referrers queues the next page of the referrers of one deleted subject, and
--- returns false if no page is due. A subject that is there again holds its referrers; its
--- next deletion queues them from the first on. It locks the subject's row before it looks
--- for the subject, so that a deletion either is seen, or waits and leaves a new row. A page
--- that can't have its locks is put off.
+-- returns false if no page is due. If the subject has been pushed again, its referrers are
+-- referenced again, and its next deletion will queue them from the beginning. The function
+-- locks the subject's row in the queue before it looks for the manifest: so it sees the
+-- effect of a concurrent deletion, or that deletion waits and writes a new row. A page whose
+-- locks can't be had is postponed.
 CREATE OR REPLACE FUNCTION gc_queue_more_referrers (page integer)
     RETURNS boolean
     LANGUAGE plpgsql
@@ -271,8 +272,8 @@ BEGIN
 END;
 $$;
 
--- gc_planned_manifest_reviews is the queue of manifests together with the referrers that
--- are still to be queued since their subject was deleted.
+-- gc_planned_manifest_reviews is the manifests' review queue, plus the referrers of deleted
+-- subjects that haven't been queued yet.
 CREATE OR REPLACE VIEW gc_planned_manifest_reviews AS
 SELECT top_level_namespace_id, repository_id, manifest_id, review_after, review_count, created_at, event, set_aside_at, last_error
 FROM gc_manifest_review_queue
@@ -287,13 +288,14 @@ WHERE NOT EXISTS (
     SELECT FROM gc_manifest_review_queue q
     WHERE q.manifest_id = m.id AND q.repository_id = s.repository_id AND q.top_level_namespace_id = s.top_level_namespace_id);
 
--- A deleted manifest frees its configuration, leaves the queue, and leaves behind the
--- manifests whose subject it was. A hundred of them are queued at once, fewer if many
--- manifests are deleted; for the others a row of gc_subject_review_queue is left, which is
--- written first, in the order in which those who queue them lock.
+-- Deleting a manifest queues its configuration blob, removes the manifest's own row from the
+-- queue, and queues its referrers. It queues up to a hundred of them at once, fewer if the
+-- statement deletes many manifests; for the rest it leaves a row in gc_subject_review_queue.
+-- It writes that row first, because gc_queue_more_referrers takes its locks in that order
+-- too.
 --
--- This and the two below queue no manifest of a repository that is gone: all its
--- manifests are drained anyway.
+-- This function, and those for deleted indexes and deleted tags below, don't queue manifests
+-- of a deleted repository: all of them are deleted anyway.
 CREATE OR REPLACE FUNCTION gc_track_deleted_manifests ()
     RETURNS trigger
     LANGUAGE plpgsql
@@ -443,9 +445,9 @@ BEGIN
 END;
 $$;
 
--- Statement-level triggers fire for the table that a statement names, so they
--- stand on the partitioned table and, for deletes straight from a partition,
--- on each partition too.
+-- A statement-level trigger fires for the table that the statement names. So the triggers
+-- are made on the partitioned tables and, for statements that name a partition, on each
+-- partition too.
 DO $$
 DECLARE
     d record;

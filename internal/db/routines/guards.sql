@@ -1,10 +1,10 @@
--- purser_refuse lets a batch of statements, sent in one round trip, change nothing once
--- one of them has found what it must not find: a blob is missing, a condition doesn't
--- hold. It notes the reason until the transaction ends, and returns the first that was
--- noted. Statements that follow ask purser_accepted before they change anything, so that
--- the transaction commits without them, and no error is raised for what happens every
--- day. What the transaction has written before it was refused need not survive a crash,
--- so nobody waits until the disk has it.
+-- purser_refuse makes the remaining statements of a batch change nothing. A statement of the
+-- batch calls it when a precondition fails: a blob is missing, or a condition doesn't hold.
+-- It stores the reason in a setting that lasts until the transaction ends, and returns the
+-- reason that was stored first. Later statements call purser_accepted before they change
+-- anything, so the transaction commits without their changes, and no error is raised (and
+-- logged) for everyday refusals. What the transaction wrote before the refusal may be lost
+-- in a crash, so its commit doesn't wait for the disk.
 CREATE OR REPLACE FUNCTION purser_refuse (reason text)
     RETURNS text
     LANGUAGE plpgsql
@@ -20,8 +20,8 @@ BEGIN
 END;
 $$;
 
--- purser_accepted says whether purser_refuse was not called before the statement, in
--- its transaction.
+-- purser_accepted returns true if no earlier statement of the transaction has called
+-- purser_refuse.
 CREATE OR REPLACE FUNCTION purser_accepted ()
     RETURNS boolean
     LANGUAGE sql STABLE
@@ -29,9 +29,9 @@ CREATE OR REPLACE FUNCTION purser_accepted ()
     SELECT COALESCE(current_setting('purser.refused', true), '') = ''
 $$;
 
--- purser_require ends the transaction with SQLSTATE state unless ok. It is for what
--- purser_refuse comes too late for, since the statement has changed something already;
--- and for processes of the first release, whose batches rely on it.
+-- purser_require raises an error with SQLSTATE state unless ok is true. It is for cases in
+-- which purser_refuse is too late, because the statement has already changed rows, and for
+-- processes of the first release, whose batches call it.
 CREATE OR REPLACE FUNCTION purser_require (ok boolean, state text)
     RETURNS void
     LANGUAGE plpgsql
@@ -43,9 +43,9 @@ BEGIN
 END;
 $$;
 
--- purser_condition_holds compares the digest that a tag has now, NULL for none, with
--- the conditions of a write: one of if_match, and none of if_no_match. An empty
--- element stands for every digest, NULL for no condition.
+-- purser_condition_holds says whether a tag's current digest (NULL: no tag) meets the
+-- conditions of a write: it must be one of if_match, and none of if_no_match. An empty
+-- element matches every digest; a NULL array means that there is no such condition.
 CREATE OR REPLACE FUNCTION purser_condition_holds (current bytea, if_match bytea[], if_no_match bytea[])
     RETURNS boolean
     LANGUAGE sql IMMUTABLE

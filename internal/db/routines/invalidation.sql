@@ -1,13 +1,12 @@
--- Telling the caches of other processes what has changed.
+-- Triggers that notify the caches of other processes of changes.
 --
--- Triggers and not the code that changes something, so that whatever changes a
--- row (a push, garbage collection, pruning, psql) is covered. A process that
--- keeps a cache is listed in replicas and names itself in the session setting
--- purser.replica of the connections whose changes it tells its own cache; a
--- notification is sent only when somebody else would want it, since each one
--- slows commits. A payload is one letter and a list of repository paths,
--- under 8,000 bytes: "t" says that tags changed, "a" that anything may have.
--- "*" stands for everything of every repository.
+-- Triggers do it, and not the code that makes the change, so that every change of a row is
+-- covered, whoever makes it: a push, garbage collection, pruning, psql. A process that keeps
+-- a cache has a row in replicas, and sets purser.replica to its id on the connections whose
+-- changes it invalidates in its own cache by itself. A notification is sent only if another
+-- process keeps a cache, since each notification slows commits. A payload is one letter and
+-- a list of repository paths, under 8,000 bytes: "t" means that tags changed, "a" that
+-- anything may have changed. "*" means everything of every repository.
 
 CREATE OR REPLACE FUNCTION purser_others_listen ()
     RETURNS boolean
@@ -69,7 +68,7 @@ BEGIN
 END;
 $$;
 
--- A namespace takes its repositories along, however many.
+-- Deleting a namespace deletes all its repositories, so the payload is "*".
 CREATE OR REPLACE FUNCTION purser_notify_namespaces ()
     RETURNS trigger
     LANGUAGE plpgsql
@@ -94,8 +93,8 @@ BEGIN
 END;
 $$;
 
--- A blob's row changes only when a check finds that the store has lost or found
--- its content, or when a lost one is pushed again: no push pays for this.
+-- A blob's row is updated only when a check finds that the store has lost its content or has
+-- it again, or when a lost blob is pushed again. So ordinary pushes never fire this trigger.
 CREATE OR REPLACE FUNCTION purser_notify_blobs ()
     RETURNS trigger
     LANGUAGE plpgsql

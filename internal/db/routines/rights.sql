@@ -1,7 +1,7 @@
--- Nobody but their owner may execute the registry's functions, whatever default
--- privileges say. A trigger needs that right when it is made, not when it fires;
--- what a trigger function calls is called with the rights of whoever changes the
--- table, who is the owner or a member of the owner's role.
+-- Revoke EXECUTE on the registry's functions from PUBLIC, whatever the default privileges
+-- are. A trigger needs the right when it is created, not when it fires; functions that a
+-- trigger function calls run with the rights of whoever changes the table, which is the
+-- owner or a member of the owner's role.
 DO $$
 DECLARE
     f record;
