@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// apiRoot is what every path of the management API begins with.
+	// apiRoot is the prefix of every path of the management API.
 	apiRoot = "/api/v1"
-	// maxAPIBody is the longest body of a request to the management API, bytes.
+	// maxAPIBody limits the body of a request to the management API, in bytes.
 	maxAPIBody = 64 << 10
 )
 
 func isManagement(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/api/") }
 
-// api is the management API. What stands in front of an operation is here: its
-// path, its access, the body's form. huma then reads and checks what the
-// operation takes, writes what it returns, and describes both.
+// api is the management API. Before an operation runs, api itself finds its route,
+// checks its access and reads its body. huma then parses and validates the operation's
+// input, writes its output, and describes both in the OpenAPI document.
 type api struct {
 	server   *Server
 	huma     huma.API
@@ -41,7 +41,7 @@ type api struct {
 	loose    *runs[*loosefk.Result]
 }
 
-// newAPI makes the management API with every operation that there is.
+// newAPI makes the management API with all its operations.
 func newAPI(s *Server) *api {
 	a := &api{
 		server: s,
@@ -61,7 +61,8 @@ func newAPI(s *Server) *api {
 			Components: &huma.Components{SecuritySchemes: securitySchemes},
 		},
 		Formats: huma.DefaultFormats, DefaultFormat: "application/json",
-		// What is misspelt must not run as something else: a dry run as a real one.
+		// An unknown parameter is an error: a misspelt dry_run must not start a real
+		// run.
 		RejectUnknownQueryParameters: true,
 	}, a)
 	if s.external != nil {
@@ -94,7 +95,8 @@ func newAPI(s *Server) *api {
 	return a
 }
 
-// close cancels what operators have started and waits for its end.
+// close cancels the runs that operators have started and waits until they end, or until
+// ctx ends.
 func (a *api) close(ctx context.Context) {
 	a.gc.close(ctx)
 	a.checks.close(ctx)
@@ -103,9 +105,9 @@ func (a *api) close(ctx context.Context) {
 
 const accessKey = "access"
 
-// add adds an operation below apiRoot that needs an access. Its handler returns
-// an error and never writes one. Op.Errors are the statuses that not every
-// operation answers.
+// add registers an operation at a path below apiRoot, with the access that it requires.
+// Its handler returns an error and never writes one itself. op.Errors lists only the
+// statuses that are particular to this operation.
 func add[I, O any](a *api, access Access, op huma.Operation, handle func(ctx context.Context, in *I) (*O, error)) {
 	op.Path = apiRoot + op.Path
 	op.Metadata = map[string]any{accessKey: access}
@@ -116,7 +118,8 @@ func add[I, O any](a *api, access Access, op huma.Operation, handle func(ctx con
 	op.Errors = append(op.Errors, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden,
 		http.StatusServiceUnavailable)
 	op.Responses = make(map[string]*huma.Response)
-	// The body is in memory by then, and a deadline would end the handler.
+	// The body has been read into memory before huma sees it. A read deadline, which
+	// huma would set, would end the handler.
 	op.BodyReadTimeout = -1
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := handle(ctx, in)
@@ -126,11 +129,11 @@ func add[I, O any](a *api, access Access, op huma.Operation, handle func(ctx con
 		}
 		return out, nil
 	})
-	delete(op.Responses, "422") // huma's own; here it is 400
+	delete(op.Responses, "422") // huma's own status for invalid input; here it is 400
 }
 
-// nullable lets properties be null whose schemas are by reference, for which huma
-// has no tag.
+// nullable marks properties as nullable whose schemas are references; huma has no
+// struct tag for these.
 func nullable(s *huma.Schema, properties ...string) *huma.Schema {
 	for _, name := range properties {
 		s.Properties[name] = &huma.Schema{OneOf: []*huma.Schema{s.Properties[name], {Type: "null"}}}
@@ -138,8 +141,8 @@ func nullable(s *huma.Schema, properties ...string) *huma.Schema {
 	return s
 }
 
-// readOnly lets a body have members that are told of a resource and that no request
-// sets: whoever sends back what was read has them. What they say is passed over.
+// readOnly lets a request body contain members that only answers have, so that a client
+// can send back a resource as it read it. Their values are ignored.
 func readOnly(s *huma.Schema, members ...string) *huma.Schema {
 	for _, name := range members {
 		if s.Properties[name] == nil {
@@ -149,7 +152,7 @@ func readOnly(s *huma.Schema, members ...string) *huma.Schema {
 	return s
 }
 
-// ServeHTTP answers one request. It is part of huma.Adapter.
+// ServeHTTP answers one request. It implements huma.Adapter.
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	op, err := a.admit(w, r)
@@ -160,8 +163,8 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	op.handle(humago.NewContext(op.Operation, r, w))
 }
 
-// admit finds the operation that a request asks for, and checks what can be
-// checked before it is read.
+// admit finds the operation for a request, checks path, query and access, and then
+// reads the body.
 func (a *api) admit(w http.ResponseWriter, r *http.Request) (*apiOperation, error) {
 	o := observed(r.Context())
 	rt, values, nameParts := a.match(r.URL.EscapedPath())
@@ -207,8 +210,9 @@ func nothingAt(r *http.Request) error {
 	return refusal(http.StatusNotFound, "there is nothing at %s", r.URL.Path)
 }
 
-// checkName is for a name whose slashes aren't escaped, so that the end of the path may
-// have been meant for an operation that there isn't: it must be that of a repository.
+// checkName checks a repository's name that came with unescaped slashes. The end of
+// such a path may have been meant as an operation that doesn't exist, so the request is
+// refused unless a repository of this name exists.
 func (a *api) checkName(r *http.Request, access Access, repository string) error {
 	if oci.ValidateName(repository) != nil {
 		return nothingAt(r)
@@ -224,7 +228,8 @@ func (a *api) checkName(r *http.Request, access Access, repository string) error
 	return err
 }
 
-// checkParameters checks the texts in path and query.
+// checkParameters checks that path and query parameters hold only text that PostgreSQL
+// can store.
 func checkParameters(r *http.Request, values map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if err := checkText(name, values[name]); err != nil {
@@ -234,8 +239,8 @@ func checkParameters(r *http.Request, values map[string]string) error {
 	return checkRawQuery(r.URL.RawQuery)
 }
 
-// readBody reads the body into memory. It must be JSON, also by name: that is
-// what a form of another site's page can't send.
+// readBody reads the body into memory. Its Content-Type must be JSON, which an HTML
+// form on another site's page can't send.
 func (a *api) readBody(w http.ResponseWriter, r *http.Request) error {
 	given := r.Header.Get("Content-Type")
 	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.ContentLength == 0 && given == "" {
@@ -261,11 +266,11 @@ func (a *api) readBody(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	r.Header.Set("Content-Type", "application/json") // huma takes it by the letter
+	r.Header.Set("Content-Type", "application/json") // huma compares the value literally
 	return nil
 }
 
-// document is the OpenAPI document in both its forms.
+// document is the OpenAPI document as JSON and as YAML.
 type document struct{ json, yaml []byte }
 
 func (a *api) describe() (d document, err error) {
@@ -276,13 +281,14 @@ func (a *api) describe() (d document, err error) {
 	return d, err
 }
 
-// raw is an answer that is written as it is.
+// raw is an answer whose body is already encoded.
 type raw struct {
 	ContentType string `header:"Content-Type"`
 	Body        []byte
 }
 
-// addDocument adds the description of the other operations.
+// addDocument adds the operations that serve the OpenAPI document. The document
+// describes all operations but these.
 func (a *api) addDocument() {
 	for _, form := range []struct {
 		ending, contentType string

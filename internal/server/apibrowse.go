@@ -15,20 +15,20 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// cursor writes a place in a list for clients. Of says which list it is of, and in
-// what order.
+// cursor encodes a position in a list for next_page. of names the list and its order,
+// so that a cursor of another list can be refused.
 func cursor(of string, place any) string {
 	b, err := json.Marshal(struct {
 		Of    string `json:"o"`
 		Place any    `json:"p"`
 	}{of, place})
 	if err != nil {
-		return "" // places are texts and numbers
+		return "" // can't fail: positions consist of strings and numbers
 	}
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// parseCursor reads a cursor into place, and says whether there is one.
+// parseCursor decodes a cursor into place. It returns false if text is empty.
 func parseCursor(text, of string, place any) (bool, error) {
 	if text == "" {
 		return false, nil
@@ -50,15 +50,16 @@ func parseCursor(text, of string, place any) (bool, error) {
 	return true, nil
 }
 
-// NameFilter is what lists take to select names. It is exported because parameters
-// are found in exported names only.
+// NameFilter has the parameters by which lists filter names. It is exported because
+// huma finds parameters only in exported types.
 type NameFilter struct {
 	Prefix   string `query:"prefix" maxLength:"255" doc:"Only names that begin with this"`
 	Contains string `query:"contains" maxLength:"255" doc:"Only names that hold this. A page looks at 20,000 names at most, so it may be short, even empty, and have a next one"`
 	NextPage string `query:"next_page" doc:"The next_page of the page before"`
 }
 
-// filter is the filter for the catalog, which takes neither NUL nor what isn't UTF-8.
+// filter converts the filter for the catalog. It refuses NUL and invalid UTF-8, which
+// PostgreSQL can't store.
 func (f NameFilter) filter() (catalog.NameFilter, error) {
 	for name, value := range map[string]string{"prefix": f.Prefix, "contains": f.Contains} {
 		if err := isText(name, value); err != nil {
@@ -75,7 +76,7 @@ func isText(name, value string) error {
 	return nil
 }
 
-// optional is a time that may be missing.
+// optional returns nil for the zero time.
 func optional(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -93,7 +94,7 @@ func checkNamespace(field, name string) error {
 	return nil
 }
 
-// addNamespaces adds the operations on namespaces. For Quay they are organizations.
+// addNamespaces adds the operations on namespaces, which Quay calls organizations.
 func (a *api) addNamespaces() {
 	type listInput struct {
 		NameFilter
@@ -136,7 +137,7 @@ type newNamespace struct {
 	Email string `json:"email,omitempty" doc:"Quay's clients send it; nothing is done with it"`
 }
 
-// TransformSchema adds what a namespace that was read has besides.
+// TransformSchema adds the read-only members of a namespace.
 func (newNamespace) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return readOnly(s, "created_at", "repositories", "size")
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// maxConfig is the longest configuration of an image that is read for its
-// description, bytes.
+// maxConfig limits how large an image's configuration may be for it to be read, in
+// bytes.
 const maxConfig = 1 << 20
 
-// layer is a layer as Quay tells of it.
+// layer is a layer in Quay's format.
 type layer struct {
 	Index     int        `json:"index"`
 	Size      int64      `json:"compressed_size" doc:"Bytes that are stored; of a remote one, as the manifest says"`
@@ -43,7 +43,7 @@ type childManifest struct {
 	Platform     string     `json:"platform,omitempty" example:"linux/amd64"`
 }
 
-// imageConfig is what is told of an image's configuration.
+// imageConfig is an image's configuration in answers.
 type imageConfig struct {
 	Digest    oci.Digest `json:"digest"`
 	MediaType string     `json:"media_type"`
@@ -55,8 +55,7 @@ type imageConfig struct {
 	Content   any        `json:"config,omitempty" doc:"Entrypoint, environment, labels and so on, as they are there"`
 }
 
-// describedManifest is a manifest as Quay tells of it, and what Purser knows
-// besides.
+// describedManifest is a manifest in Quay's format, with Purser's additional members.
 type describedManifest struct {
 	Digest          oci.Digest `json:"digest"`
 	IsManifestList  bool       `json:"is_manifest_list"`
@@ -99,7 +98,7 @@ func (a *api) addManifest() {
 			return nil, err
 		}
 		parsed, err := oci.ParseManifest(m.MediaType, m.Payload)
-		if err != nil { // it was put by another version
+		if err != nil { // another version of Purser accepted this manifest
 			return nil, fmt.Errorf("reading manifest %s: %w", in.Digest, err)
 		}
 		sizes, err := a.server.catalog.StoredSizes(ctx, m, parsed)
@@ -122,8 +121,9 @@ func (a *api) addManifest() {
 	})
 }
 
-// newDescribedManifest tells of a manifest. Sizes are those of what is stored; what
-// the manifest says is told where it differs, and where nothing is stored.
+// newDescribedManifest describes a manifest. Sizes are those of the stored blobs. The
+// size that the manifest declares is added where it differs, and is used where nothing
+// is stored.
 func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest, sizes map[oci.Digest]int64) describedManifest {
 	sizeOf := func(d oci.Descriptor) (size int64, declared *int64) {
 		size, stored := sizes[d.Digest]
@@ -169,7 +169,7 @@ func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest, sizes
 	return out
 }
 
-// platform is a platform as indexes and configurations have it.
+// platform is a platform in the format of image indexes and image configurations.
 type platform struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
@@ -186,8 +186,8 @@ func (p platform) String() string {
 	return p.OS + "/" + p.Architecture
 }
 
-// builtImage is what is read of an image's configuration. Members are of any type
-// where nothing depends on them: who pushes decides what is there.
+// builtImage has the members of an image's configuration that are read. The pusher
+// chose the content, so members whose type doesn't matter here accept any type.
 type builtImage struct {
 	platform
 	Created string `json:"created"`
@@ -202,8 +202,8 @@ type builtImage struct {
 	} `json:"history"`
 }
 
-// describeImage adds what the configuration of an image says. One that isn't an
-// image's, is too long or can't be read leaves the manifest as it is.
+// describeImage adds what the image's configuration says. If the configuration isn't
+// that of an image, is too long or can't be read, out stays unchanged.
 func (a *api) describeImage(ctx context.Context, repository string, m *oci.Manifest, out *describedManifest) {
 	var image builtImage
 	if err := a.readConfig(ctx, repository, m.Config.Digest, &image); err != nil {
@@ -233,7 +233,7 @@ func (a *api) readConfig(ctx context.Context, repository string, d oci.Digest, i
 	if b.Size > maxConfig {
 		return fmt.Errorf("it has %d bytes", b.Size)
 	}
-	if _, err := observed(ctx).lease.Take(ctx, 2*b.Size); err != nil { // its bytes, and what is made of them
+	if _, err := observed(ctx).lease.Take(ctx, 2*b.Size); err != nil { // the bytes, and what decoding makes of them
 		return err
 	}
 	r, err := a.server.store.Open(ctx, b.StorageKey, 0, b.Size)
@@ -248,7 +248,7 @@ func (a *api) readConfig(ctx context.Context, repository string, d oci.Digest, i
 	return json.Unmarshal(content, image)
 }
 
-// foreignURLs are where a layer is that is kept elsewhere.
+// foreignURLs returns the URLs of a foreign layer, whose content is stored elsewhere.
 func foreignURLs(d oci.Descriptor) []string {
 	if !d.Foreign() {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// QuayRepository is what Quay tells of a repository. It is exported because JSON
-// schemas are made of exported names only.
+// QuayRepository is a repository in Quay's format. It is exported because huma makes
+// JSON schemas only from exported types.
 type QuayRepository struct {
 	Namespace   string  `json:"namespace" doc:"The first part of its name" example:"library"`
 	Name        string  `json:"name" doc:"The other parts; empty where there are none" example:"alpine"`
@@ -24,7 +24,7 @@ type QuayRepository struct {
 	Kind        string  `json:"kind" enum:"image"`
 	State       string  `json:"state" enum:"NORMAL"`
 	Repository  string  `json:"repository" doc:"Its whole name" example:"library/alpine"`
-	// What follows is Purser's.
+	// Purser's additional members.
 	CreatedAt time.Time  `json:"created_at"`
 	PushedAt  *time.Time `json:"pushed_at" doc:"When a tag was last made, moved or pushed again, of those that are there; null: there is none"`
 }
@@ -44,7 +44,7 @@ type listedRepository struct {
 	Tags         catalog.Count `json:"tags" doc:"Counted up to 1000"`
 }
 
-// describedRepository is one repository.
+// describedRepository is the answer about a single repository.
 type describedRepository struct {
 	QuayRepository
 	Tags      int64        `json:"tags_count"`
@@ -89,7 +89,7 @@ type repositoryList struct {
 	NextPage     string             `json:"next_page,omitempty" doc:"Where the next page begins; not there on the last"`
 }
 
-// repositories is a page of repositories.
+// repositories returns a page of repositories.
 func (a *api) repositories(ctx context.Context, in *repositoryListInput) (out repositoryList, err error) {
 	q, err := in.query()
 	if err != nil {
@@ -134,17 +134,17 @@ type newRepository struct {
 	Starred     bool   `json:"starred,omitempty" doc:"True: it gets a star"`
 	Description string `json:"description,omitempty" doc:"Quay's clients send it; nothing is done with it"`
 	Kind        string `json:"repo_kind,omitempty" enum:"image"`
-	// Name is in the body of who sends back a repository that was read, whose repository
-	// is the whole name.
+	// Name is present when a client sends back a repository that it read. Repository
+	// holds the whole name then.
 	Name *string `json:"name,omitempty" doc:"As a repository that was read has it: repository is its whole name then"`
 }
 
-// TransformSchema adds what a repository that was read has besides.
+// TransformSchema adds the read-only members of a repository.
 func (newRepository) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return readOnly(s, "is_public", "is_starred", "kind", "state", "created_at", "pushed_at", "last_modified", "tags", "tags_count", "manifests_count", "size")
 }
 
-// path is the whole name of the repository.
+// path returns the full name of the repository.
 func (b newRepository) path() (string, error) {
 	path := b.Repository
 	if b.Namespace != "" {
@@ -177,8 +177,9 @@ func (a *api) addRepository() {
 		Warning []string `header:"Warning" doc:"That private holds nobody off, as 299 - \"…\""`
 		Body    createdRepository
 	}
-	// Whoever may push anything may create a repository by a push; which one that is
-	// stands in the body, so this is for operators.
+	// The repository's name is in the body, so the access check can't see it. Therefore
+	// the operation needs AccessAdmin, although a push, which needs AccessPush, creates
+	// repositories too.
 	add(a, AccessAdmin, huma.Operation{
 		OperationID: "createRepo", Method: http.MethodPost, Path: "/repository", Tags: []string{"repository"},
 		Summary:       "Create a repository",

@@ -16,7 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats"
 )
 
-// listedTag is a tag as Quay tells of it, and what Purser knows besides.
+// listedTag is a tag in Quay's format, with Purser's additional members.
 type listedTag struct {
 	Name           string     `json:"name" example:"3.22"`
 	Reversion      bool       `json:"reversion" doc:"Always false"`
@@ -48,7 +48,7 @@ func newListedTag(t catalog.TagInfo, pulls map[string]pullstats.Pulls) listedTag
 	if !t.ExpiresAt.IsZero() {
 		l.EndTS = t.ExpiresAt.Unix()
 	}
-	// One that was only asked for by HEAD has statistics, but no pull.
+	// A tag that was only requested by HEAD has a row of statistics, but no pull.
 	if p := pulls[t.Name]; p.Count > 0 || !p.Last.IsZero() {
 		text := pullstats.Display(p.Count)
 		l.LastPulledAt, l.PullCount, l.PullDisplay = optional(p.Last), &p.Count, &text
@@ -67,11 +67,11 @@ type tagListInput struct {
 	Limit      int    `query:"limit" minimum:"1" default:"50" doc:"How many on a page at most. More than 100 counts as 100"`
 	Page       int    `query:"page" minimum:"1" default:"1" doc:"Quay's way to ask for a page. Tags that come or go meanwhile move the others, and it ends after 10,000 tags: next_page is better"`
 
-	unused      bool // not_pulled_for is there, if only empty
-	activeGiven bool // onlyActiveTags is there
+	unused      bool // not_pulled_for is given, even if empty
+	activeGiven bool // onlyActiveTags is given
 }
 
-// Resolve is called by huma with each request.
+// Resolve notes which parameters were given. huma calls it for each request.
 func (in *tagListInput) Resolve(ctx huma.Context) []error {
 	u := ctx.URL()
 	query := u.Query()
@@ -166,7 +166,8 @@ func (a *api) addTagList() {
 	})
 }
 
-// rankByPulls ranks tags by how often, or when they last were pulled.
+// rankByPulls returns a function that ranks tags by the number of pulls, if count, or
+// else by the time of the last pull.
 func (a *api) rankByPulls(count bool) func(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
 	return func(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
 		if a.server.opt.Pulls == nil {
@@ -190,8 +191,8 @@ func (a *api) rankByPulls(count bool) func(ctx context.Context, repository int64
 	}
 }
 
-// pullsOf are the statistics of a page of tags. A list is more use without them
-// than not at all.
+// pullsOf reads the pull statistics for a page of tags. On failure it logs and returns
+// nothing: a list without statistics is better than no list.
 func (a *api) pullsOf(ctx context.Context, page catalog.TagPage) map[string]pullstats.Pulls {
 	if a.server.opt.Pulls == nil || len(page.Tags) == 0 {
 		return nil
@@ -213,10 +214,12 @@ type movedTag struct {
 	Expiration     *tagExpiration `json:"expiration,omitempty"`
 }
 
-// tagExpiration is the date at which a tag is deleted, as a client has written it.
+// tagExpiration is the date at which a tag is to be deleted, as JSON text of the
+// client.
 type tagExpiration []byte
 
-// UnmarshalJSON keeps the text. It isn't called for null: see movedTag.UnmarshalJSON.
+// UnmarshalJSON keeps the text. encoding/json doesn't call it for null: see
+// movedTag.UnmarshalJSON.
 func (e *tagExpiration) UnmarshalJSON(b []byte) error {
 	*e = bytes.Clone(b)
 	return nil
@@ -230,7 +233,7 @@ func (tagExpiration) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
-// UnmarshalJSON tells a date that is null from one that is left out.
+// UnmarshalJSON distinguishes an expiration of null from a missing one.
 func (b *movedTag) UnmarshalJSON(text []byte) error {
 	type plain movedTag
 	if err := json.Unmarshal(text, (*plain)(b)); err != nil {
@@ -246,7 +249,7 @@ func (b *movedTag) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// time is the date, zero for null.
+// time returns the date, or the zero time for null.
 func (e tagExpiration) time() (at time.Time, err error) {
 	bad := refusal(http.StatusBadRequest, "expiration: %.100s is neither a number of seconds since 1970, nor a time like 2030-01-02T15:04:05Z, nor null", []byte(e)).
 		WithDetail(map[string]string{"field": "expiration"})
@@ -274,13 +277,13 @@ func (e tagExpiration) time() (at time.Time, err error) {
 	return at, catalog.CheckExpiration(at)
 }
 
-// TransformSchema adds what a tag that was read has besides.
+// TransformSchema adds the read-only members of a tag.
 func (movedTag) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return readOnly(s, "name", "reversion", "start_ts", "end_ts", "last_modified", "is_manifest_list", "size", "media_type", "artifact_type",
 		"platforms", "created_at", "pushed_at", "ended_by", "manifest_gone", "last_pulled_at", "pull_count", "pull_count_display")
 }
 
-// TagInput names a tag. It is exported like NameFilter.
+// TagInput names a tag. It is exported for the same reason as NameFilter.
 type TagInput struct {
 	Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
 	Tag        string `path:"tag" doc:"Name of the tag" example:"3.22"`
@@ -308,7 +311,7 @@ func (a *api) addTag() {
 	a.addTagChanges()
 }
 
-// changeTag moves a tag, sets its date, or both.
+// changeTag moves a tag, sets its expiration, or both.
 func (a *api) changeTag(ctx context.Context, tag TagInput, change movedTag) error {
 	var expires time.Time
 	if change.Expiration != nil {
@@ -336,10 +339,10 @@ type deleteTagInput struct {
 	TagInput
 	Override bool `query:"override_protection" doc:"Delete the tag though it is protected"`
 
-	request *http.Request // for a second look at what it may do
+	request *http.Request // for a second access check
 }
 
-// Resolve is called by huma with each request.
+// Resolve keeps the request. huma calls it for each request.
 func (in *deleteTagInput) Resolve(ctx huma.Context) []error {
 	in.request, _ = humago.Unwrap(ctx)
 	return nil

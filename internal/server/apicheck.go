@@ -7,7 +7,7 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// checkReport is what a check reports.
+// checkReport is the report of a run that checks the database against the blob store.
 type checkReport struct {
 	request  checkRequest
 	progress gc.CheckProgress
@@ -16,14 +16,14 @@ type checkReport struct {
 	summary  *gc.CheckReport // nil while it runs
 }
 
-// checkRequest is the body of a request to check.
+// checkRequest is the body of a request to start a check.
 type checkRequest struct {
 	Deep   bool `json:"deep,omitempty" doc:"Read and hash every blob"`
 	Repair bool `json:"repair,omitempty" doc:"Repair what can be: mark blobs as lost, delete objects that nothing owns"`
 	Force  bool `json:"force,omitempty" doc:"Repair even when more than half of what was looked at is wrong"`
 }
 
-// checkProgress is how far a check has come.
+// checkProgress says how far a check has come.
 type checkProgress struct {
 	Share       float64 `json:"share" doc:"Of everything, from 0 to 1"`
 	Objects     int64   `json:"objects"`
@@ -32,7 +32,7 @@ type checkProgress struct {
 	HashedBytes int64   `json:"hashed_bytes"`
 }
 
-// checkRun is what is told of a check.
+// checkRun is the answer about a check.
 type checkRun struct {
 	RunStatus
 	Deep          bool            `json:"deep"`

@@ -2,7 +2,7 @@ package server
 
 import "github.com/danielgtaylor/huma/v2"
 
-// apiTags are the groups of operations, as the document and its page have them.
+// apiTags are the groups of operations in the OpenAPI document and on its page.
 var apiTags = []*huma.Tag{
 	{Name: "autoprune", Description: "Policies that delete tags, previews of them, their runs"},
 	{Name: "check", Description: "Comparing the database with the blob store"},
@@ -20,8 +20,8 @@ var apiTags = []*huma.Tag{
 	{Name: "webhook", Description: "Who is told of pushes, pulls, deletions and garbage collection in a namespace"},
 }
 
-// securitySchemes are the ways in which a request will say who it is from. Whoever
-// reaches the registry may do everything as long as there are no accounts.
+// securitySchemes are the ways in which clients will authenticate. As long as there are
+// no accounts, any client that reaches the registry may do everything.
 var securitySchemes = map[string]*huma.SecurityScheme{
 	"basic": {Type: "http", Scheme: "basic",
 		Description: "Name and password of an account. There are no accounts yet, and what is sent is passed over"},
@@ -29,6 +29,6 @@ var securitySchemes = map[string]*huma.SecurityScheme{
 		Description: "A token of an account. There are no accounts yet, and what is sent is passed over"},
 }
 
-// optionalSecurity says that a request may do without: the first of the alternatives
-// asks for nothing (OpenAPI 3.1, "Security Requirement Object").
+// optionalSecurity says that a request needs no authentication: the first alternative
+// is empty (OpenAPI 3.1, "Security Requirement Object").
 var optionalSecurity = []map[string][]string{{}, {"basic": {}}, {"bearer": {}}}

@@ -12,8 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// apiError is the body of an error, as Quay has it: the problem details of RFC
-// 7807 with what Quay's older clients read.
+// apiError is the body of an error in Quay's format: the problem details of RFC 7807,
+// with additional members for older clients of Quay.
 type apiError struct {
 	Detail       string `json:"detail" doc:"What is wrong with this request"`
 	ErrorMessage string `json:"error_message" doc:"The same as detail, for older clients of Quay"`
@@ -24,8 +24,8 @@ type apiError struct {
 	Details      any    `json:"details,omitempty" doc:"What the error is about, by name"`
 }
 
-// errorTypes are the kinds of errors. The last two are Purser's, the others
-// Quay's.
+// errorTypes maps each kind of error to its description. The last two kinds are
+// Purser's, the others Quay's.
 var errorTypes = map[string]string{
 	"invalid_request":    "The request is wrong, or not possible now: detail says why.",
 	"invalid_token":      "The request needs a log-in, or the one that it brings is not valid.",
@@ -51,7 +51,7 @@ func errorType(status int) string {
 	return "internal_error"
 }
 
-// newAPIError is e in the form of the management API.
+// newAPIError converts e to the format of the management API.
 func newAPIError(e *oci.Error) *apiError {
 	text := e.Message
 	if text == "" {
@@ -69,18 +69,18 @@ func describeError(status int, text string) *apiError {
 	}
 }
 
-// refusal is an error of which clients see the status and the text.
+// refusal returns an error whose status and text are sent to the client.
 func refusal(status int, format string, args ...any) *oci.Error {
 	return oci.Errorf(oci.Unsupported, format, args...).WithStatus(status)
 }
 
-// Error is the text for the log.
+// Error returns the text for the log.
 func (p *apiError) Error() string { return p.Detail }
 
-// GetStatus tells huma the status.
+// GetStatus returns the HTTP status for huma.
 func (p *apiError) GetStatus() int { return p.Status }
 
-// GetHeaders tells huma what to send besides.
+// GetHeaders returns additional headers for huma to send.
 func (p *apiError) GetHeaders() http.Header {
 	if p.Status == http.StatusServiceUnavailable {
 		return http.Header{"Retry-After": {"2"}}
@@ -90,19 +90,19 @@ func (p *apiError) GetHeaders() http.Header {
 
 func (p *apiError) marshal() []byte {
 	b, err := json.Marshal(p)
-	if err != nil { // what it is about isn't worth losing the answer
+	if err != nil { // p.Details can't be encoded: answer without them
 		q := *p
 		q.Details = nil
-		b, _ = json.Marshal(q) // only text is left
+		b, _ = json.Marshal(q) // can't fail: only strings and numbers are left
 	}
 	return b
 }
 
-// huma makes the errors that it finds itself by these variables, which are the
-// whole process's. Nothing else in it uses huma.
+// huma creates its own errors through these global variables. Nothing else in this
+// process uses huma.
 func init() {
 	huma.NewError = func(status int, text string, errs ...error) huma.StatusError {
-		if status == http.StatusUnprocessableEntity { // Quay's is 400
+		if status == http.StatusUnprocessableEntity { // Quay answers 400
 			status = http.StatusBadRequest
 		}
 		var list []string
@@ -129,14 +129,14 @@ func init() {
 	}
 }
 
-// errorDescription is what Quay tells of a kind of error.
+// errorDescription describes a kind of error in Quay's format.
 type errorDescription struct {
 	Type        string `json:"type" format:"uri-reference" example:"/api/v1/error/not_found"`
 	Title       string `json:"title" example:"not_found"`
 	Description string `json:"description"`
 }
 
-// addErrorTypes adds what the type of an error points to.
+// addErrorTypes adds the pages to which the type member of errors points.
 func (a *api) addErrorTypes() {
 	type input struct {
 		ErrorType string `path:"error_type" doc:"The kind of error" example:"not_found"`

@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
-// ExportForm is the body of a request for an export of the log. It is exported because
-// JSON schemas are made of exported names only.
+// ExportForm is the body of a request to export the audit log. It is exported because
+// huma makes JSON schemas only from exported types.
 type ExportForm struct {
 	_             struct{} `additionalProperties:"true"`
 	CallbackURL   string   `json:"callback_url,omitempty" doc:"Who is told where the entries are: http or https, without a user, and at a public address unless webhooks.allow_private is set" example:"https://hooks.example.com/exported"`
@@ -24,15 +24,15 @@ type ExportForm struct {
 	EndTime       string   `json:"endtime,omitempty" doc:"The same as the query's endtime, or a day as 2026-03-05" example:"03/05/2026"`
 }
 
-// ExportRequest is what requests for exports have besides their places and filters. It is
-// exported because huma reads exported names only.
+// ExportRequest is the common part of all requests for exports. It is exported because
+// huma reads exported types only.
 type ExportRequest struct {
 	Body ExportForm
 
-	base string // scheme and host by which the client came; "": it named no host
+	base string // scheme and host of the client's request; "": it named no host
 }
 
-// Resolve is called by huma with each request.
+// Resolve notes the URL by which the client came. huma calls it for each request.
 func (in *ExportRequest) Resolve(ctx huma.Context) []error {
 	if u := (url.URL{Scheme: "http", Host: ctx.Host()}); u.Host != "" {
 		if ctx.TLS() != nil {
@@ -43,21 +43,21 @@ func (in *ExportRequest) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-// exportBody is what a callback is told, which is what Quay tells.
+// exportBody is what the callback receives, in Quay's format.
 type exportBody struct {
 	ExportID        uuid.UUID `json:"export_id"`
 	StartTime       string    `json:"start_time"` // a day; "": from the oldest entry on
 	EndTime         string    `json:"end_time"`   // the last day
 	Namespace       *string   `json:"namespace"`
-	Repository      *string   `json:"repository"` // below the namespace
+	Repository      *string   `json:"repository"` // its name below the namespace
 	ExportedDataURL string    `json:"exported_data_url"`
 	Status          string    `json:"status"`
 }
 
-// quayDay is the form of a day in Quay's parameters and callbacks.
+// quayDay is the layout of a day in Quay's parameters and callbacks.
 const quayDay = "01/02/2006"
 
-// addExports adds Quay's requests for exports, which are answered by a callback.
+// addExports adds Quay's export requests. Their result is sent to a callback URL.
 func (a *api) addExports() {
 	if a.server.opt.Webhooks == nil {
 		return
@@ -91,7 +91,8 @@ func (a *api) addExports() {
 	})
 }
 
-// addExport adds the request for an export of a part of the log.
+// addExport adds the request to export one scope of the log: of the registry, a
+// namespace or a repository.
 func addExport[I any](a *api, text logTexts, of func(*I) (logRequest, *ExportRequest)) {
 	type queuedExport struct {
 		ExportID uuid.UUID `json:"export_id" format:"uuid" doc:"Names the export in the callback, in the audit log and in the registry's log"`
@@ -127,7 +128,7 @@ func (a *api) queueExport(ctx context.Context, path string, req logRequest, in *
 		return id, err
 	}
 	if now := time.Now().UTC(); f.To.IsZero() || f.To.After(now) {
-		f.To = now // the link leads to what was there, whenever it is used
+		f.To = now // entries written later don't appear, whenever the link is used
 	}
 	id = uuid.New()
 	body := exportBody{ExportID: id, EndTime: f.To.Add(-1).UTC().Format(quayDay), Status: "success"}
@@ -147,7 +148,7 @@ func (a *api) queueExport(ctx context.Context, path string, req logRequest, in *
 	body.ExportedDataURL = a.exportBase(in) + apiRoot + exportPath(path, req, f)
 	detail := req.filter.asked()
 	detail["export_id"] = id
-	if u, err := url.Parse(in.Body.CallbackURL); err == nil { // the rest may be as good as a password
+	if u, err := url.Parse(in.Body.CallbackURL); err == nil { // log only this: the rest of the URL may hold a secret
 		detail["callback_host"] = u.Host
 	}
 	return id, a.server.opt.Webhooks.Call(ctx, webhook.Callback{
@@ -156,7 +157,7 @@ func (a *api) queueExport(ctx context.Context, path string, req logRequest, in *
 	})
 }
 
-// checkExport refuses what can't be told to anybody.
+// checkExport refuses a request without a callback that can be called.
 func (a *api) checkExport(in *ExportRequest) error {
 	wrong := func(field, text string) error {
 		return refusal(http.StatusBadRequest, "%s: %s", field, text).WithDetail(map[string]string{"field": field})
@@ -172,8 +173,9 @@ func (a *api) checkExport(in *ExportRequest) error {
 	return a.server.opt.Webhooks.CheckCallback("callback_url", in.Body.CallbackURL)
 }
 
-// exportBase is what the URL of an export begins with. Whoever is told it isn't the client,
-// so the external URL stands wherever it is known.
+// exportBase returns the scheme and host for the URL of an export. The callback's
+// receiver isn't the client that made this request, so the external URL is preferred to
+// the address that the client used.
 func (a *api) exportBase(in *ExportRequest) string {
 	if a.server.external != nil {
 		return a.server.external.url
@@ -181,7 +183,7 @@ func (a *api) exportBase(in *ExportRequest) string {
 	return in.base
 }
 
-// exportPath is the path of the export that a filter selects, with its query.
+// exportPath returns path and query of the export that a filter selects.
 func exportPath(path string, req logRequest, f audit.Filter) string {
 	path = strings.NewReplacer("{repository}", url.PathEscape(req.repository), "{orgname}", url.PathEscape(req.namespace)).Replace(path)
 	query := url.Values{}
@@ -198,7 +200,7 @@ func exportPath(path string, req logRequest, f audit.Filter) string {
 	return path + "/logs/export?" + query.Encode()
 }
 
-// into adds the days that a body has to a filter. Quay's manual shows them there.
+// into adds the days of the body to the filter. Quay's manual puts them in the body.
 func (b ExportForm) into(f *LogFilter) error {
 	given := map[string]struct {
 		query *string

@@ -17,7 +17,7 @@ func (a *api) addGC() {
 	a.addGCRuns()
 }
 
-// gcReport is what a run of garbage collection reports.
+// gcReport is the report of a garbage collection run.
 type gcReport struct {
 	dryRun   bool
 	progress gc.Progress
@@ -25,7 +25,7 @@ type gcReport struct {
 	found    int64
 }
 
-// gcRun is what is told of such a run.
+// gcRun is the answer about a garbage collection run.
 type gcRun struct {
 	RunStatus
 	DryRun        bool               `json:"dry_run" doc:"Nothing is deleted"`
@@ -34,7 +34,7 @@ type gcRun struct {
 	Findings      []catalog.Reviewed `json:"findings,omitempty" nullable:"false" doc:"The first 1000 of that"`
 }
 
-// gcRequest is the body of a request to collect.
+// gcRequest is the body of a request to start garbage collection.
 type gcRequest struct {
 	DryRun bool `json:"dry_run,omitempty" doc:"Find what would be deleted, and delete nothing"`
 }
@@ -73,40 +73,42 @@ func (a *api) startGC(ctx context.Context, req gcRequest) (*run[gcReport], error
 	}))
 }
 
-// explainedBlob is an explanation for programs and for people.
+// explainedBlob explains a blob's state in members for programs and in sentences for
+// people.
 type explainedBlob struct {
 	catalog.BlobExplanation
 	Explanation []string `json:"explanation" nullable:"false" doc:"The same in sentences"`
 }
 
-// TransformSchema tells huma what may be null.
+// TransformSchema marks members that may be null.
 func (explainedBlob) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return nullable(s, "review")
 }
 
-// explainedManifest is an explanation for programs and for people.
+// explainedManifest explains a manifest's state in members for programs and in
+// sentences for people.
 type explainedManifest struct {
 	catalog.ManifestExplanation
 	Explanation []string `json:"explanation" nullable:"false" doc:"The same in sentences"`
 }
 
-// TransformSchema tells huma what may be null.
+// TransformSchema marks members that may be null.
 func (explainedManifest) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return nullable(s, "review", "subject")
 }
 
-// retryRequest is the body of a request to review again.
+// retryRequest is the body of a request to retry failed reviews.
 type retryRequest struct {
 	Kind catalog.ReviewKind `json:"kind,omitempty" enum:"blob,manifest," doc:"What to retry; empty: both"`
 }
 
-// retried is how many reviews were brought back.
+// retried counts the failed reviews that were queued again.
 type retried struct {
 	Blobs     int64 `json:"blobs"`
 	Manifests int64 `json:"manifests"`
 }
 
-// addGCState adds what looks at the queues, and what brings reviews back.
+// addGCState adds the operations that show the review queues and retry failed reviews.
 func (a *api) addGCState() {
 	type status struct{ Body catalog.GCStatus }
 	add(a, AccessAdmin, huma.Operation{
@@ -137,7 +139,8 @@ func (a *api) addGCState() {
 		Digest     oci.Digest `path:"digest" doc:"Digest of the manifest"`
 	}
 	type manifestOutput struct{ Body explainedManifest }
-	// Why a review failed is for operators: it may tell of the database.
+	// The explanation includes why a review failed, which may disclose internals of the
+	// database. Therefore it needs AccessAdmin.
 	add(a, AccessAdmin, huma.Operation{
 		OperationID: "explainManifest", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}/explain",
 		Tags: []string{"gc", "manifest"}, Summary: "Explain why a manifest is kept, or when it will go",

@@ -9,18 +9,19 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// tagHistoryPlace is where a page of the history begins: the tags that there are, and what
-// tags were, are two lists that are merged by time.
+// tagHistoryPlace is the position of a page in the history. The history merges two
+// lists by time: existing tags, and former states of tags.
 type tagHistoryPlace struct {
-	Tags      *catalog.TagPlace `json:"t,omitempty"` // nil: from the newest
+	Tags      *catalog.TagPlace `json:"t,omitempty"` // nil: begin with the newest
 	TagsEnd   bool              `json:"te,omitempty"`
-	Former    string            `json:"f,omitempty"` // "": from the newest
+	Former    string            `json:"f,omitempty"` // "": begin with the newest
 	FormerEnd bool              `json:"fe,omitempty"`
 }
 
-// tagHistory is a page of a repository's tags together with what tags were until they were
-// moved or deleted. The order is that of the last change, the newest first: of a tag when
-// it was pushed, of what it was when that ended.
+// tagHistory builds a page of a repository's history: its existing tags, and the states
+// that tags had until they were moved or deleted. Entries are sorted by time, newest
+// first: an existing tag by its last push, a former state by the time at which it
+// ended.
 type tagHistory struct {
 	api   *api
 	in    *tagListInput
@@ -29,7 +30,7 @@ type tagHistory struct {
 	place tagHistoryPlace
 }
 
-// history reads a page of the history.
+// history returns a page of the history.
 func (a *api) history(ctx context.Context, in *tagListInput) (page tagPage, err error) {
 	h := tagHistory{api: a, in: in}
 	if err := h.prepare(ctx); err != nil {
@@ -49,7 +50,7 @@ func (a *api) history(ctx context.Context, in *tagListInput) (page tagPage, err 
 	return page, nil
 }
 
-// prepare makes the queries of both lists.
+// prepare builds the queries of both lists.
 func (h *tagHistory) prepare(ctx context.Context) (err error) {
 	in := *h.in
 	if in.Sort != "-pushed" || in.unused {
@@ -75,11 +76,12 @@ func (h *tagHistory) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// historyRounds is how often the log is asked for one page, so that entries which ended
-// nothing don't make it short. With a filter of names once is enough to look at many.
+// historyRounds limits how often the audit log is queried for one page. Several queries
+// may be necessary, since many entries of the log end no state of a tag. With a filter
+// on names a single query is made, because it already looks at many entries.
 const historyRounds = 20
 
-// former reads what tags were.
+// former reads up to n former states of tags from the audit log.
 func (h *tagHistory) former(ctx context.Context, n int, endsOnly bool) (list []audit.FormerTag, next string, err error) {
 	if h.place.FormerEnd {
 		return nil, "", nil
@@ -103,7 +105,8 @@ func (h *tagHistory) former(ctx context.Context, n int, endsOnly bool) (list []a
 	return list, next, err
 }
 
-// skip moves the place behind as many as Quay's page asks for.
+// skip moves the position forward by the number of entries before the page that Quay's
+// page parameter asks for.
 func (h *tagHistory) skip(ctx context.Context) error {
 	n := h.query.Skip
 	q := h.query
@@ -122,7 +125,7 @@ func (h *tagHistory) skip(ctx context.Context) error {
 	return nil
 }
 
-// page reads the entries of the page, and moves the place behind them.
+// page reads the entries of one page and moves the position behind them.
 func (h *tagHistory) page(ctx context.Context) ([]listedTag, error) {
 	q := h.query
 	q.Skip, q.After = 0, h.place.Tags
@@ -160,7 +163,7 @@ func (h *tagHistory) page(ctx context.Context) ([]listedTag, error) {
 	return list, nil
 }
 
-// manifests describes those of the manifests that are still there.
+// manifests describes the manifests of former states, those that still exist.
 func (h *tagHistory) manifests(ctx context.Context, former []audit.FormerTag) (map[oci.Digest]catalog.TagInfo, error) {
 	seen, digests := make(map[oci.Digest]catalog.TagInfo), []oci.Digest(nil)
 	for _, f := range former {
@@ -176,7 +179,7 @@ func (h *tagHistory) manifests(ctx context.Context, former []audit.FormerTag) (m
 	return seen, err
 }
 
-// advance moves the place behind what was used of both lists.
+// advance moves the position behind the entries that were used from both lists.
 func (h *tagHistory) advance(m historyMerge, tag func(int) *catalog.TagPlace, next *catalog.TagPlace, former []audit.FormerTag, nextFormer string) {
 	switch {
 	case m.usedTags < m.tags && m.usedTags > 0:
@@ -198,15 +201,16 @@ func (h *tagHistory) advance(m historyMerge, tag func(int) *catalog.TagPlace, ne
 	}
 }
 
-// historyMerge merges two lists of which only the beginnings are known.
+// historyMerge merges two lists, of each of which only a first part has been read.
 type historyMerge struct {
-	tags, former         int  // how many are known
-	moreTags, moreFormer bool // whether there may be others behind them
+	tags, former         int  // how many entries of each have been read
+	moreTags, moreFormer bool // whether each list continues behind them
 	usedTags, usedFormer int
 }
 
-// merge takes up to n, and says of each whether it is a tag. It ends where it isn't known
-// what comes next.
+// merge takes up to n entries and returns for each whether it is an existing tag. It
+// stops early when one list's read part is used up and the list continues, since the
+// next entry could be in the part that wasn't read.
 func (m *historyMerge) merge(n int, tagFirst func(tag, former int) bool) (order []bool) {
 	for len(order) < n {
 		tagLeft, formerLeft := m.usedTags < m.tags, m.usedFormer < m.former
@@ -223,7 +227,7 @@ func (m *historyMerge) merge(n int, tagFirst func(tag, former int) bool) (order 
 	return order
 }
 
-// formerTag is what a tag was, as Quay tells of it.
+// formerTag describes a former state of a tag in Quay's format.
 func formerTag(f audit.FormerTag, described map[oci.Digest]catalog.TagInfo) listedTag {
 	info, there := described[f.Digest]
 	l := listedTag{
@@ -237,6 +241,7 @@ func formerTag(f audit.FormerTag, described map[oci.Digest]catalog.TagInfo) list
 	return l
 }
 
-// historyAsked says whether a list is to have what tags were: where Quay's parameter is
-// there and false. Without it the list has the tags that there are.
+// historyAsked says whether the list includes former states of tags: if Quay's
+// parameter onlyActiveTags is given as false. By default the list has existing tags
+// only.
 func (in *tagListInput) historyAsked() bool { return in.activeGiven && !in.OnlyActive }

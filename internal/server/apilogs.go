@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// LogFilter selects entries of the audit log. Names are Quay's where it has one. It is
-// exported because parameters are found in exported names only.
+// LogFilter selects entries of the audit log. Where Quay has a parameter, its name is
+// used. The type is exported because huma finds parameters only in exported types.
 type LogFilter struct {
 	From      string   `query:"from" doc:"The first moment, as 2026-03-05T07:00:00Z or 2026-03-05" example:"2026-03-05"`
 	To        string   `query:"to" doc:"The moment that ends the time asked for, in the same forms" example:"2026-03-06"`
@@ -33,7 +33,7 @@ type LogFilter struct {
 	Run       string   `query:"run" doc:"UUID of a run of auto-pruning"`
 }
 
-// filter is what audit knows as one, or the answer to a filter that is wrong.
+// filter converts the filter to an audit.Filter. Its error is an answer for the client.
 func (f LogFilter) filter(namespace, repository string) (out audit.Filter, err error) {
 	out = audit.Filter{Namespace: namespace, Repository: repository, Actor: f.Actor, Tag: f.Tag}
 	if out.From, err = either("from", f.From, "starttime", f.StartTime, 0); err != nil {
@@ -52,7 +52,7 @@ func (f LogFilter) filter(namespace, repository string) (out audit.Filter, err e
 		out.Actor = f.Performer
 	}
 	if out.Actor == audit.ActorAutoprune && (len(f.Kinds) == 0 || slices.Contains(f.Kinds, string(audit.AutopruneTagDelete))) {
-		out.Actor, f.Kinds = "", []string{string(audit.AutopruneTagDelete)} // the first release wrote no actor
+		out.Actor, f.Kinds = "", []string{string(audit.AutopruneTagDelete)} // the first release wrote these entries without an actor
 	}
 	for _, k := range f.Kinds {
 		if !slices.Contains(audit.Kinds(), audit.Kind(k)) {
@@ -72,7 +72,7 @@ func (f LogFilter) filter(namespace, repository string) (out audit.Filter, err e
 	return out, err
 }
 
-// badQuery is the answer to a query parameter that is wrong.
+// badQuery returns the error for an invalid query parameter.
 func badQuery(name, format string, args ...any) error {
 	return refusal(http.StatusBadRequest, "query parameter "+name+": "+format, args...).
 		WithDetail(map[string]string{"parameter": name})
@@ -97,8 +97,9 @@ func parseUUID(name, text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// either reads a time that has a name and form of ours, and one of Quay's, which
-// stands for a whole day: days later is its other end.
+// either parses a time that is given either as our parameter (name, text) or as Quay's
+// (quays, day). Quay's is a whole day, to which days is added: 0 where the beginning of
+// the day is meant, 1 for its end.
 func either(name, text, quays, day string, days int) (time.Time, error) {
 	switch {
 	case text != "" && day != "":
@@ -120,21 +121,21 @@ func either(name, text, quays, day string, days int) (time.Time, error) {
 	return time.Time{}, badQuery(name, "%q is not a time like 2026-03-05T07:00:00Z, nor a day like 2026-03-05", text)
 }
 
-// LogPage is which part of a list is asked for.
+// LogPage selects a page of the log.
 type LogPage struct {
 	NextPage string `query:"next_page" doc:"Where to go on: next_page of the answer before"`
 	Limit    int    `query:"limit" minimum:"1" default:"100" doc:"Most entries of the answer. More than 1000 counts as 1000"`
 }
 
-// LogPerformer is who did something, as Quay tells it. It is exported because JSON
-// schemas are made of exported names only.
+// LogPerformer names the actor of an entry, in Quay's format. It is exported because
+// huma makes JSON schemas only from exported types.
 type LogPerformer struct {
 	Kind    string `json:"kind" enum:"user,worker" doc:"worker: the registry itself" example:"user"`
 	Name    string `json:"name"`
 	IsRobot bool   `json:"is_robot"`
 }
 
-// logEntry is an entry as Quay tells it, and then what Quay has no place for.
+// logEntry is an entry in Quay's format, followed by Purser's additional members.
 type logEntry struct {
 	Kind      audit.Kind     `json:"kind" example:"push_repo"`
 	Metadata  map[string]any `json:"metadata" doc:"What the entry is about"`
@@ -164,7 +165,7 @@ func newLogEntry(e audit.Entry) logEntry {
 		Tag: e.Tag, Digest: e.Digest, UserAgent: e.UserAgent, RequestID: e.RequestID,
 	}
 	if text, ok := e.Detail.(json.RawMessage); ok {
-		if json.Unmarshal(text, &out.Metadata) != nil { // it is no object
+		if json.Unmarshal(text, &out.Metadata) != nil { // not a JSON object
 			out.Metadata = map[string]any{"detail": text}
 		}
 	}
@@ -179,13 +180,13 @@ func newLogEntry(e audit.Entry) logEntry {
 	tell("manifest_digest", e.Digest.String())
 	tell("user-agent", e.UserAgent)
 	actor := e.Actor
-	if actor == "" && e.Kind == audit.AutopruneTagDelete { // the first release wrote none
+	if actor == "" && e.Kind == audit.AutopruneTagDelete { // the first release wrote these entries without an actor
 		actor = audit.ActorAutoprune
 	}
 	switch {
 	case actor == audit.ActorAutoprune, actor == audit.ActorExpiration:
 		out.Performer = &LogPerformer{"worker", actor, false}
-		tell("performer", actor) // where Quay has it
+		tell("performer", actor) // Quay has it here
 	case actor != "":
 		out.Performer = &LogPerformer{"user", actor, strings.Contains(actor, "+")}
 	}
@@ -201,7 +202,7 @@ func newLogEntry(e audit.Entry) logEntry {
 	return out
 }
 
-// quayTime is a time as Quay writes it, in the form of e-mail; "" for none.
+// quayTime formats a time as Quay does (as in e-mail); "" for the zero time.
 func quayTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -217,11 +218,10 @@ type logList struct {
 	NextPage  string     `json:"next_page,omitempty" doc:"Where to go on. Missing on the last page; a page may be empty and not be the last"`
 }
 
-// emptyPages is how many pages that turn out to be empty one request looks
-// through.
+// emptyPages limits how many pages one request reads while they turn out to be empty.
 const emptyPages = 5
 
-// logs is a page of the log.
+// logs returns a page of the log. It may be empty without being the last one.
 func (a *api) logs(ctx context.Context, f audit.Filter, p LogPage) (*logList, error) {
 	log := a.server.opt.Audit
 	if log == nil {
@@ -249,8 +249,8 @@ func (a *api) logs(ctx context.Context, f audit.Filter, p LogPage) (*logList, er
 
 var errNoLog = oci.Errorf(oci.Unavailable, "this process has no audit log")
 
-// exportLogs streams all of the log that the filter selects. Memory is bounded by
-// a page. A failure on the way ends the connection, so that the client notices.
+// exportLogs streams all entries that the filter selects. It holds one page in memory
+// at a time. If it fails midway, it closes the connection, so that the client notices.
 func (a *api) exportLogs(ctx context.Context, f audit.Filter, detail map[string]any) (*huma.StreamResponse, error) {
 	if a.server.opt.Audit == nil {
 		return nil, errNoLog
@@ -267,14 +267,14 @@ func (a *api) exportLogs(ctx context.Context, f audit.Filter, detail map[string]
 	}}, nil
 }
 
-// logExport writes that somebody takes the log away.
+// logExport writes an audit entry which says that somebody exports the log.
 func (s *Server) logExport(ctx context.Context, f audit.Filter, detail map[string]any) error {
 	return s.opt.Audit.Append(ctx, audit.Entry{
 		Kind: audit.ExportLog, Namespace: f.Namespace, Repository: f.Repository, Detail: detail,
 	})
 }
 
-// asked are the parameters of the filter that were given.
+// asked returns the parameters that the client gave.
 func (f LogFilter) asked() map[string]any {
 	out := map[string]any{}
 	for name, value := range map[string]string{
@@ -288,7 +288,7 @@ func (f LogFilter) asked() map[string]any {
 	return out
 }
 
-// LogRepository and LogNamespace are the place that a log is of.
+// LogRepository and LogNamespace say in a path whose log is meant.
 type (
 	LogRepository struct {
 		Repository string `path:"repository" doc:"Name of the repository. It need not exist any more" example:"library/alpine"`
@@ -336,28 +336,28 @@ func (a *api) addLogs() {
 		func(in *allExport) logRequest { return logRequest{"", "", in.LogFilter, LogPage{}} })
 }
 
-// logRequest is what is asked of the log.
+// logRequest is a request for a part of the log.
 type logRequest struct {
 	namespace, repository string
 	filter                LogFilter
 	page                  LogPage
 }
 
-// logTexts describe the operations on a part of the log.
+// logTexts has name, path and description of the log operations of one scope.
 type logTexts struct{ name, path, of string }
 
-// errors are the statuses that not every operation answers.
+// errors returns the statuses that are particular to this scope's operations.
 func (t logTexts) errors() []int {
-	if strings.Contains(t.path, "{") { // whether it is there may matter to who may ask
+	if strings.Contains(t.path, "{") { // authorization may depend on whether the repository or namespace exists
 		return []int{http.StatusNotFound}
 	}
 	return nil
 }
 
-// aggregatedDays is how far back logs are counted when nobody says from when.
+// aggregatedDays is how many days are counted if the request doesn't say from when.
 const aggregatedDays = 31
 
-// aggregatedLogs is how many entries of each kind each day has.
+// aggregatedLogs counts entries by kind and day.
 type aggregatedLogs struct {
 	Aggregated []aggregatedLog `json:"aggregated" nullable:"false" doc:"The oldest day first"`
 }
@@ -368,7 +368,8 @@ type aggregatedLog struct {
 	Datetime string     `json:"datetime" doc:"The beginning of the day in UTC, as Quay writes it" example:"Thu, 05 Mar 2026 00:00:00 -0000"`
 }
 
-// aggregate counts the entries that the filter selects, by default of the last days.
+// aggregate counts the entries that the filter selects, by default those of the last
+// aggregatedDays.
 func (a *api) aggregate(ctx context.Context, f audit.Filter) (*aggregatedLogs, error) {
 	if a.server.opt.Audit == nil {
 		return nil, errNoLog
@@ -394,7 +395,7 @@ func (a *api) aggregate(ctx context.Context, f audit.Filter) (*aggregatedLogs, e
 	return out, nil
 }
 
-// addLog adds the operations that list, export and count a part of the log.
+// addLog adds the operations that list, export and count the log of one scope.
 func addLog[L, E any](a *api, text logTexts, list func(*L) logRequest, export func(*E) logRequest) {
 	type listOutput struct{ Body *logList }
 	add(a, AccessAdmin, huma.Operation{

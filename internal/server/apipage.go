@@ -22,18 +22,18 @@ var apiPageText string
 
 var apiPageTemplate = template.Must(template.New("api").Parse(apiPageText))
 
-// pageTag is a section of the page: the operations with a tag.
+// pageTag is a section of the API page: the operations of one tag.
 type pageTag struct {
 	Name       string
 	Operations []pageOperation
 }
 
-// pageOperation is an operation as the page shows it.
+// pageOperation is an operation on the API page.
 type pageOperation struct {
 	ID, Method, Path     string
 	Summary, Description string
 	Access               string
-	Parts                []string // of the path, a slash before each
+	Parts                []string // of the path, each with its leading slash
 	Parameters           []pageField
 	Body                 []pageField
 	BodyRequired         bool
@@ -41,20 +41,20 @@ type pageOperation struct {
 	Example              string
 }
 
-// pageField is a parameter, or a member of a body; Depth is how deep it is.
+// pageField is a parameter, or a member of a body. Depth is its nesting level.
 type pageField struct {
 	Name, In, Type, Doc string
-	Note                string // whether it must or may be there
+	Note                string // whether it is required
 	Depth               int
 }
 
 type pageAnswer struct {
 	Status, Doc string
-	Type        string // of a body that is no object
+	Type        string // of a body that isn't an object
 	Fields      []pageField
 }
 
-// addPage adds the readable page of what the document describes.
+// addPage adds an HTML page with the content of the OpenAPI document.
 func (a *api) addPage() {
 	page := sync.OnceValues(a.renderPage)
 	add(a, AccessAny, huma.Operation{
@@ -65,7 +65,7 @@ func (a *api) addPage() {
 	})
 }
 
-// apiPage is the page with its headers. It loads nothing and runs nothing.
+// apiPage is the HTML page with its headers. It loads no resources and runs no scripts.
 type apiPage struct {
 	ContentType string `header:"Content-Type"`
 	Policy      string `header:"Content-Security-Policy"`
@@ -146,7 +146,7 @@ func jsonSchema(content map[string]*huma.MediaType) *huma.Schema {
 	return nil
 }
 
-// resolve follows a reference, and leaves out that something may be null.
+// resolve follows a schema reference, and unwraps a nullable schema.
 func resolve(doc *huma.OpenAPI, s *huma.Schema) *huma.Schema {
 	if s != nil && s.Ref != "" {
 		s = doc.Components.Schemas.SchemaFromRef(s.Ref)
@@ -157,7 +157,7 @@ func resolve(doc *huma.OpenAPI, s *huma.Schema) *huma.Schema {
 	return s
 }
 
-// typeOf writes the type of a value for people.
+// typeOf describes the type of a value for people.
 func typeOf(doc *huma.OpenAPI, given *huma.Schema) string {
 	s := resolve(doc, given)
 	if s == nil {
@@ -198,11 +198,11 @@ func plural(name string) string {
 	return name
 }
 
-// notes are what is said of members that must be there and of those that need not.
+// notes are the remarks for required and for optional members.
 type notes struct{ required, optional string }
 
-// fieldsOf lists the members of an object, those of objects in it under them. Above
-// are the objects that it is in.
+// fieldsOf lists the members of an object, and below them those of nested objects.
+// above are the schemas that enclose this one, to detect recursion.
 func fieldsOf(doc *huma.OpenAPI, given *huma.Schema, n notes, above []*huma.Schema) (list []pageField) {
 	s := resolve(doc, given)
 	for s != nil && s.Type == huma.TypeArray {
@@ -223,7 +223,7 @@ func fieldsOf(doc *huma.OpenAPI, given *huma.Schema, n notes, above []*huma.Sche
 	return list
 }
 
-// exampleOf is a call of an operation with curl.
+// exampleOf returns a curl command that calls an operation.
 func exampleOf(doc *huma.OpenAPI, path string, op *huma.Operation) string {
 	for _, param := range op.Parameters {
 		if param.In == "path" {
@@ -253,7 +253,7 @@ func exampleText(doc *huma.OpenAPI, param *huma.Param) string {
 	return "{" + param.Name + "}"
 }
 
-// exampleValue is a body with what is required in it.
+// exampleValue returns an example body with the required members.
 func exampleValue(doc *huma.OpenAPI, given *huma.Schema) any {
 	s := resolve(doc, given)
 	switch {

@@ -37,20 +37,20 @@ func (p PolicyOfRepository) target() autoprune.Target {
 	return autoprune.Target{Repository: p.Repository}
 }
 
-// PolicyItem is the part of a path that names a policy.
+// PolicyItem is the part of a path that identifies a policy.
 type PolicyItem struct {
 	Policy string `path:"policy_uuid" doc:"Identifier of the policy" example:"f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e"`
 }
 
 func (i PolicyItem) item() string { return i.Policy }
 
-// PolicyBody is a body that is a policy.
+// PolicyBody is a request body that consists of a policy.
 type PolicyBody struct{ Body policyText }
 
 func (b PolicyBody) text() policyText { return b.Body }
 
-// policyText is a policy as a client has sent it. It is read by autoprune, whose
-// errors say more than a schema's.
+// policyText is a policy as JSON text of the client. Package autoprune parses it, since
+// its errors are more specific than those from a schema.
 type policyText []byte
 
 // UnmarshalJSON keeps the text.
@@ -64,12 +64,14 @@ func (policyText) Schema(r huma.Registry) *huma.Schema {
 	return r.Schema(reflect.TypeFor[PolicyForm](), true, "")
 }
 
-// readOnlyOfPolicies are the members of PolicyView that no body can set. Some clients
-// send back all that they were told, and what these members say is passed over.
+// readOnlyOfPolicies are the members of PolicyView that a request can't set. Some
+// clients send back the whole policy that they read; the values of these members are
+// ignored then.
 var readOnlyOfPolicies = []string{"uuid", "warnings", "problem", "stored", "setting", "created_at", "updated_at"}
 
-// parse reads the policy. id is what the path says, "" for a new one. A body that names
-// another policy than the path is refused: it is meant for that one.
+// parse parses the policy. id is the policy's identifier in the path, "" for a new
+// policy. A body that names another policy than the path is refused, since it was
+// probably meant for that other policy.
 func (p policyText) parse(id string) (autoprune.Policy, error) {
 	var members struct {
 		UUID json.RawMessage `json:"uuid"`
@@ -87,8 +89,8 @@ func (p policyText) parse(id string) (autoprune.Policy, error) {
 	return policy, err
 }
 
-// PolicyForm is how a policy is written. It is exported because JSON schemas are made
-// of exported names only.
+// PolicyForm describes a policy in requests. It is exported because huma makes JSON
+// schemas only from exported types.
 type PolicyForm struct {
 	Method            string  `json:"method" enum:"creation_date,number_of_tags,last_pulled" doc:"How tags are selected"`
 	OlderThan         string  `json:"olderThan,omitempty" doc:"For creation_date and last_pulled: digits and one of s, m, h, d, w, y" example:"2w"`
@@ -99,12 +101,12 @@ type PolicyForm struct {
 	RemoveOrphans     *bool   `json:"removeOrphans,omitempty" doc:"True: delete also signatures and the like that the pattern selects, once they are a day old, when their image isn't in their repository. Default false: these are tags like any other"`
 }
 
-// TransformSchema adds what a policy that was read has besides.
+// TransformSchema adds the read-only members of a policy.
 func (PolicyForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return readOnly(s, readOnlyOfPolicies...)
 }
 
-// PolicyView is a policy as it is told: Quay's members first.
+// PolicyView is a policy in answers: Quay's members first, then Purser's.
 type PolicyView struct {
 	UUID              string    `json:"uuid"`
 	Method            string    `json:"method" doc:"creation_date, number_of_tags or last_pulled; empty for a policy with a problem"`
@@ -197,15 +199,16 @@ func (a *api) addPolicies() {
 	a.addPreviews()
 }
 
-// targeted, named and written are what the inputs of these operations have.
+// targeted, named and written are implemented by the inputs of these operations: they
+// return the scope, the policy's identifier, and the policy's text.
 type (
 	targeted interface{ target() autoprune.Target }
 	named    interface{ item() string }
 	written  interface{ text() policyText }
 )
 
-// addPoliciesOf adds the operations of one scope. L is the input of a list, C of a
-// creation, I of what names a policy, U of an update.
+// addPoliciesOf adds the operations of one scope. Type parameters are inputs: L of
+// listing, C of creating, I of operations on one policy, U of updating.
 func addPoliciesOf[L, C, I, U any](a *api, path, name, of string) {
 	prune, tags := a.server.opt.Autoprune, []string{"autoprune"}
 	bad := []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}
@@ -269,8 +272,8 @@ func addPoliciesOf[L, C, I, U any](a *api, path, name, of string) {
 	})
 }
 
-// warningHeaders are warnings for people as the OCI Distribution Specification has them
-// ("Warnings").
+// warningHeaders formats warnings as values of the Warning header (OCI Distribution
+// Specification, "Warnings").
 func warningHeaders(texts []string) []string {
 	headers := make([]string, len(texts))
 	for i, text := range texts {
@@ -279,7 +282,7 @@ func warningHeaders(texts []string) []string {
 	return headers
 }
 
-// addPreviews adds what tells beforehand what policies do.
+// addPreviews adds the operations that show what policies would delete.
 func (a *api) addPreviews() {
 	type namespaceInput struct {
 		PolicyOfNamespace

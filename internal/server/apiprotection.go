@@ -12,8 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// ProtectionRule is what is told of a rule that protects tags. It is exported
-// because JSON schemas are made of exported names only.
+// ProtectionRule is a tag protection rule in answers. It is exported because huma makes
+// JSON schemas only from exported types.
 type ProtectionRule struct {
 	UUID      string    `json:"uuid" format:"uuid"`
 	Pattern   string    `json:"pattern" doc:"The tags that are protected" example:"^v[0-9.]+$"`
@@ -31,7 +31,7 @@ type newProtectionRule struct {
 	Pattern string `json:"pattern" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $" example:"^v[0-9.]+$"`
 }
 
-// TransformSchema adds what a rule that was read has besides.
+// TransformSchema adds the read-only members of a rule.
 func (newProtectionRule) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return readOnly(s, "uuid", "warnings", "problem", "created_at")
 }
@@ -41,8 +41,9 @@ type createdRule struct {
 	Warnings []string `json:"warnings,omitempty" doc:"What the pattern may protect besides what was meant"`
 }
 
-// ScopeOfRepository and ScopeOfNamespace are where rules hold; ScopeOfAll is
-// everywhere. They are exported because parameters are found in exported names only.
+// ScopeOfRepository, ScopeOfNamespace and ScopeOfAll say in a path where a rule
+// applies: in a repository, a namespace or everywhere. They are exported because huma
+// finds parameters only in exported types.
 type (
 	ScopeOfRepository struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
@@ -100,12 +101,12 @@ func (a *api) addProtection() {
 		func(in *allDelete) (none catalog.ProtectionScope, id string) { return none, in.UUID })
 }
 
-// protectionTexts describe the operations on the rules of a scope.
+// protectionTexts has name, path and description of the rule operations of one scope.
 type protectionTexts struct{ name, path, of string }
 
-// addProtection adds the operations on the rules of a scope. L, C and D are what
-// listing, making and removing take; the functions tell the scope, and pattern or
-// identifier.
+// addProtection adds the operations on the rules of one scope. Type parameters are the
+// inputs of listing (L), creating (C) and deleting (D). The functions extract the
+// scope, and the pattern or the rule's identifier, from an input.
 func addProtection[L, C, D any](a *api, text protectionTexts, ofList func(*L) catalog.ProtectionScope,
 	ofCreate func(*C) (catalog.ProtectionScope, string), ofDelete func(*D) (catalog.ProtectionScope, string),
 ) {

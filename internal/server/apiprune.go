@@ -10,28 +10,29 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
-// pruneState is how auto-pruning stands in a namespace.
+// pruneState is the state of auto-pruning in a namespace.
 type pruneState struct {
 	UsesDefaults bool                  `json:"uses_defaults" doc:"Whether the registry's default policies apply while the namespace has none of its own"`
 	Task         *autoprune.TaskStatus `json:"task" doc:"Null: no policy applies, or none has been looked at yet"`
 }
 
-// TransformSchema tells huma what may be null.
+// TransformSchema marks members that may be null.
 func (pruneState) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return nullable(s, "task")
 }
 
-// pruneSetting is the body of a request to refuse the registry's default policies.
+// pruneSetting is the body of a request that sets whether the registry's default
+// policies apply to a namespace.
 type pruneSetting struct {
 	UsesDefaults bool `json:"uses_defaults" doc:"False: the registry's default policies don't apply to the namespace"`
 }
 
-// TransformSchema adds what a state that was read has besides.
+// TransformSchema adds the read-only members of a state.
 func (pruneSetting) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return readOnly(s, "task")
 }
 
-// addPruning adds what asks for runs, lists them and undoes them.
+// addPruning adds the operations that request runs, list them and undo them.
 func (a *api) addPruning() {
 	prune := a.server.opt.Autoprune
 	if prune == nil {
@@ -82,7 +83,8 @@ func (a *api) addPruning() {
 	a.addPruneRuns()
 }
 
-// undoTime is how long a request to undo works before it says where to go on.
+// undoTime limits how long one request to undo works. If there is more to undo, the
+// answer says where to continue.
 const undoTime = 20 * time.Second
 
 func (a *api) addPruneRuns() {

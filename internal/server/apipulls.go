@@ -12,14 +12,14 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats"
 )
 
-// RecordedSince says from when on pulls were counted. Like ManifestPulls it is
-// exported because embedded structs are described only then.
+// RecordedSince says since when pulls were counted. Like ManifestPulls it is exported
+// because huma describes embedded structs only if they are.
 type RecordedSince struct {
 	RecordedSince *time.Time `json:"recorded_since" doc:"Every pull since then is counted, or will be within some minutes. Null: it isn't known yet"`
 	Realtime      *bool      `json:"realtime,omitempty" doc:"Where that was asked for: whether pulls that aren't counted yet are in the numbers. False: only Redis has them at once, and there is none, or it doesn't answer"`
 }
 
-// tagPulls are a tag's statistics in a list.
+// tagPulls has a tag's pull statistics, as an element of a list.
 type tagPulls struct {
 	Name   string     `json:"tag_name"`
 	Count  int64      `json:"tag_pull_count"`
@@ -28,7 +28,7 @@ type tagPulls struct {
 	Digest string     `json:"current_manifest_digest" doc:"What the last pull by this tag got"`
 }
 
-// ManifestPulls are a manifest's statistics.
+// ManifestPulls has a manifest's pull statistics.
 type ManifestPulls struct {
 	Digest  string     `json:"manifest_digest"`
 	Count   int64      `json:"manifest_total_pull_count" doc:"By whatever tag, or by digest"`
@@ -45,7 +45,7 @@ func newManifestPulls(r pullstats.Row) ManifestPulls {
 	return m
 }
 
-// pullsOff is the answer where pulls aren't counted.
+// pullsOff returns an error for the client if pulls aren't counted.
 func (a *api) pullsOff() error {
 	if a.server.opt.PullStats != nil && a.server.opt.Pulls != nil {
 		return nil
@@ -53,25 +53,27 @@ func (a *api) pullsOff() error {
 	return refusal(http.StatusNotFound, "pulls are not counted here: the settings pull_statistics.enabled and pull_statistics.redis are false")
 }
 
-// pullsFailed is the answer where the statistics can't be read.
+// pullsFailed logs err and returns the error for a client whose request needs
+// statistics that can't be read.
 func (a *api) pullsFailed(ctx context.Context, err error) error {
 	a.server.warn(ctx, "reading the statistics of pulls", err)
 	return oci.Errorf(oci.Unavailable, "the statistics of pulls can't be read now: try again later")
 }
 
-// Realtime is what a request may ask for.
+// Realtime is the parameter that asks for pulls which aren't in the database yet.
 type Realtime struct {
 	Realtime bool `query:"realtime" doc:"Add what Redis has and isn't counted yet. Where there is no Redis, or it doesn't answer, the numbers are those of the database"`
 }
 
-// readPulls calls read, which reads the statistics of a repository, and returns what
-// is to be added to them, and from when on they were kept.
+// readPulls calls read to read a repository's statistics from the database. It returns
+// the pulls that Redis has counted beyond those, if the client asked for them, and
+// since when pulls were counted.
 func (a *api) readPulls(ctx context.Context, in Realtime, repository int64, read func(ctx context.Context) error) (live pullstats.Live, since RecordedSince, err error) {
 	if in.Realtime {
 		live, err = a.server.opt.Pulls.Live(ctx, repository, read)
 		ok := err == nil
 		since.Realtime = &ok
-		if errors.Is(err, pullstats.ErrNotLive) { // read has read what there is
+		if errors.Is(err, pullstats.ErrNotLive) { // the database's statistics, which read has read, are valid by themselves
 			a.server.log.DebugContext(ctx, "answering without pulls that aren't counted yet", "error", err)
 			err = nil
 		}
@@ -182,7 +184,8 @@ func (a *api) addManifestPulls() {
 	})
 }
 
-// pullPlace is where a page of a repository's statistics begins: tags come first.
+// pullPlace is the position of a page in a repository's statistics. Tags come before
+// manifests.
 type pullPlace struct {
 	Manifests bool   `json:"m,omitempty"`
 	After     string `json:"a"`
@@ -271,8 +274,9 @@ func (a *api) pullPage(ctx context.Context, repository string, place pullPlace, 
 	return page, since, a.fillPullPage(ctx, repository, here.Repository, &page, tags, manifests)
 }
 
-// fillPullPage takes over the statistics of what is there, if the repository of that
-// name still is the one with that id.
+// fillPullPage puts the statistics of those tags and manifests on the page that still
+// exist. The page stays empty if the name belongs to another repository by now than the
+// one with that id.
 func (a *api) fillPullPage(ctx context.Context, repository string, id int64, page *pullPage, tags, manifests []pullstats.Row) error {
 	names, digests := make([]string, len(tags)), make([]oci.Digest, len(manifests))
 	for i, t := range tags {

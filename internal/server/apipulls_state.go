@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats"
 )
 
-// pullState is how counting stands.
+// pullState is the state of pull counting.
 type pullState struct {
 	RecordedSince time.Time   `json:"recorded_since" doc:"Every pull since then is counted, or will be"`
 	UsedSince     time.Time   `json:"used_since" doc:"Every pull since then is known as a use, by which policies go; earlier than recorded_since where pulls found no room to be counted"`
@@ -28,7 +28,7 @@ type pullState struct {
 	Redis         *redisPulls `json:"redis,omitempty" doc:"How counting in Redis stands; absent: there is none"`
 }
 
-// redisPulls is how counting in Redis stands.
+// redisPulls is the state of pull counting in Redis.
 type redisPulls struct {
 	Address   string     `json:"address"`
 	Reachable bool       `json:"reachable"`
@@ -83,7 +83,7 @@ func (a *api) pullState(ctx context.Context) (out pullState, err error) {
 	return out, nil
 }
 
-// flushPulls counts what isn't counted yet, in the log and in Redis.
+// flushPulls counts all pulls that the audit log and Redis still hold.
 func (a *api) flushPulls(ctx context.Context) error {
 	if err := a.server.opt.PullStats.Sync(ctx); err != nil {
 		return a.pullsFailed(ctx, err)
@@ -98,7 +98,7 @@ func (a *api) flushPulls(ctx context.Context) error {
 	return nil
 }
 
-// abandonRedis gives up what a Redis had that is no more.
+// abandonRedis gives up the uncounted pulls of a Redis that doesn't exist any more.
 func (a *api) abandonRedis(ctx context.Context) error {
 	if a.server.opt.RedisPulls != nil {
 		return refusal(http.StatusConflict, "this process has a Redis, whose pulls are counted by \"purser pulls flush\"")

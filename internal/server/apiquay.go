@@ -11,17 +11,17 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// userNamespace is the namespace of who isn't logged in, for Quay's routes below /user. Who
-// is will have the one of the account's name.
+// userNamespace is the namespace of clients that aren't logged in, for Quay's routes
+// below /user. A logged-in client will have the namespace of its account's name.
 const userNamespace = "library"
 
-// PolicyOfUser names the policies of the user's namespace. It is exported like
-// PolicyOfRegistry.
+// PolicyOfUser selects the policies of the user's namespace. It is exported for the
+// same reason as PolicyOfRegistry.
 type PolicyOfUser struct{}
 
 func (PolicyOfUser) target() autoprune.Target { return autoprune.Target{Namespace: userNamespace} }
 
-// addUserPolicies adds Quay's routes to the policies of the user's namespace.
+// addUserPolicies adds Quay's routes for the policies of the user's namespace.
 func (a *api) addUserPolicies() {
 	addPoliciesOf[PolicyOfUser, struct {
 		PolicyOfUser
@@ -36,7 +36,8 @@ func (a *api) addUserPolicies() {
 	}](a, "/user/autoprunepolicy", "User", "the user's namespace, which is "+userNamespace+" as long as nobody logs in")
 }
 
-// warnPrivate tells who asks for a private repository what it is worth.
+// warnPrivate warns clients that set a repository to private that this has no effect
+// yet.
 const warnPrivate = "the registry has no accounts yet: whoever reaches it may pull from this repository"
 
 // newVisibility is the body of a request to change a repository's visibility.
@@ -49,7 +50,7 @@ type quaySuccess struct {
 	Success bool `json:"success"`
 }
 
-// addVisibility adds what changes a repository's visibility.
+// addVisibility adds the operation that changes a repository's visibility.
 func (a *api) addVisibility() {
 	type input struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
@@ -74,7 +75,7 @@ func (a *api) addVisibility() {
 	})
 }
 
-// quayUser is what Quay tells of who asks.
+// quayUser is Quay's description of the client's user.
 type quayUser struct {
 	Anonymous          bool       `json:"anonymous" doc:"Whether nobody is logged in: true as long as there are no accounts"`
 	Username           string     `json:"username" doc:"Whose namespace the routes below /user are of" example:"library"`
@@ -85,7 +86,8 @@ type quayUser struct {
 	Logins             []struct{} `json:"logins" nullable:"false" doc:"None"`
 }
 
-// addUser adds Quay's route to who asks. Its clients look whether they are logged in.
+// addUser adds Quay's route that describes the user. Quay's clients use it to see
+// whether they are logged in.
 func (a *api) addUser() {
 	type output struct{ Body quayUser }
 	add(a, AccessAny, huma.Operation{
@@ -106,7 +108,7 @@ type newStar struct {
 	Repository string   `json:"repository" doc:"Its name below the namespace" example:"alpine"`
 }
 
-// addStars adds Quay's routes to stars.
+// addStars adds Quay's routes for stars.
 func (a *api) addStars() {
 	type createInput struct{ Body newStar }
 	type star struct {

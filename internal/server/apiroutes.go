@@ -10,22 +10,23 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
-// apiRoute is a shape of path below apiRoot and what can be done there. A part
-// in braces stands for any value; {repository} may be several parts, since names
-// of repositories hold slashes.
+// apiRoute is a path pattern below apiRoot with its operations. A part in braces
+// matches any value. {repository} may match several parts, since repository names
+// contain slashes.
 type apiRoute struct {
 	pattern string
 	parts   []string
 	methods map[string]*apiOperation
 }
 
-// apiOperation is what one method does, and how huma calls it.
+// apiOperation is an operation with the function by which huma runs it.
 type apiOperation struct {
 	*huma.Operation
 	handle func(huma.Context)
 }
 
-// Handle adds what an operation is called by. It is part of huma.Adapter.
+// Handle registers an operation and the function that runs it. It implements
+// huma.Adapter.
 func (a *api) Handle(op *huma.Operation, handle func(huma.Context)) {
 	i := slices.IndexFunc(a.routes, func(rt *apiRoute) bool { return rt.pattern == op.Path })
 	if i < 0 {
@@ -38,8 +39,9 @@ func (a *api) Handle(op *huma.Operation, handle func(huma.Context)) {
 	slices.SortStableFunc(a.routes, (*apiRoute).compare)
 }
 
-// compare orders routes as they are tried: those with more parts first, so that
-// the repository gets what no route wants, then those with fewer values.
+// compare sorts routes in the order in which they are tried. Patterns with more parts
+// come first, so that {repository} matches only parts that no longer pattern matches;
+// among equals those with fewer variables come first.
 func (rt *apiRoute) compare(other *apiRoute) int {
 	if d := len(other.parts) - len(rt.parts); d != 0 {
 		return d
@@ -47,8 +49,9 @@ func (rt *apiRoute) compare(other *apiRoute) int {
 	return strings.Count(rt.pattern, "{") - strings.Count(other.pattern, "{")
 }
 
-// match finds the route of a path, which is escaped as the client sent it, the values
-// in it, and of how many parts the repository's name is. Nil: there is none.
+// match finds the route for a path, which is escaped as the client sent it. It returns
+// the values of the pattern's variables, and of how many parts the repository's name
+// consists. rt is nil if no route matches.
 func (a *api) match(path string) (rt *apiRoute, values map[string]string, nameParts int) {
 	parts := pathParts(path)
 	for i, part := range parts {
@@ -65,14 +68,14 @@ func (a *api) match(path string) (rt *apiRoute, values map[string]string, namePa
 	return nil, nil, 0
 }
 
-// pathParts splits a path. A slash at its end counts for nothing: Quay has it
-// behind some paths and not behind others.
+// pathParts splits a path at slashes. A trailing slash is ignored, since Quay has one
+// in some paths and not in others.
 func pathParts(path string) []string {
 	return strings.Split(strings.TrimSuffix(strings.TrimPrefix(path, "/"), "/"), "/")
 }
 
 func (rt *apiRoute) match(parts []string) (values map[string]string, ok bool) {
-	more := len(parts) - len(rt.parts) // than the pattern has: part of the repository
+	more := len(parts) - len(rt.parts) // parts beyond the pattern's: they belong to the repository's name
 	values = make(map[string]string)
 	for _, want := range rt.parts {
 		n := 1
@@ -93,9 +96,9 @@ func (rt *apiRoute) match(parts []string) (values map[string]string, ok bool) {
 	return values, len(parts) == 0
 }
 
-// operation is what the route does for a method, nil for nothing.
+// operation returns the operation for an HTTP method, nil if there is none.
 func (rt *apiRoute) operation(method string) *apiOperation {
-	if method == http.MethodHead { // the body is left out by net/http
+	if method == http.MethodHead { // net/http leaves out the body
 		method = http.MethodGet
 	}
 	return rt.methods[method]

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// keptRuns is how many runs of a kind are remembered.
+	// keptRuns limits how many runs of a kind are remembered.
 	keptRuns = 10
-	// maxFindings is how many findings of a run are remembered.
+	// maxFindings limits how many findings of a run are remembered.
 	maxFindings = 1000
 )
 
-// RunState is how a run is or how it ended.
+// RunState is the state of a run.
 type RunState string
 
 // States of a run.
@@ -33,8 +33,8 @@ const (
 	RunCancelled RunState = "cancelled"
 )
 
-// RunStatus is what is told of every run. It is exported because JSON schemas
-// are made of exported names only.
+// RunStatus is the part of the answer that all kinds of runs share. It is exported
+// because huma makes JSON schemas only from exported types.
 type RunStatus struct {
 	ID        string     `json:"id" doc:"Identifier of the run"`
 	State     RunState   `json:"state" enum:"running,succeeded,failed,cancelled"`
@@ -43,31 +43,32 @@ type RunStatus struct {
 	Error     string     `json:"error,omitempty" doc:"Why it failed"`
 }
 
-// runs are long tasks of one kind that operators have started in this process,
-// one at a time. R is what a run reports.
+// runs keeps the long-running tasks of one kind that operators have started in this
+// process. Only one at a time can run. R is the type of their report.
 type runs[R any] struct {
 	what    string // for people
 	log     *slog.Logger
 	working sync.WaitGroup
 
 	mu     sync.Mutex
-	list   []*run[R] // oldest first; only the last can be running
+	list   []*run[R] // oldest first; only the last one can still be running
 	closed bool
 }
 
-// run is one of them.
+// run is one such task.
 type run[R any] struct {
 	cancel context.CancelFunc
 
 	mu     sync.Mutex
 	status RunStatus
-	report R // copied to whoever asks: what it refers to may be added to, not changed
+	report R // copied for each reader: data that it points to may be appended to, but not changed
 }
 
 func newRuns[R any](what string, log *slog.Logger) *runs[R] { return &runs[R]{what: what, log: log} }
 
-// start begins a run, whose report is as given at first. Work obeys its context.
-// While another one runs the answer is 409, and names that.
+// start starts a run with an initial report. work must stop when its context ends. If a
+// run of this kind is under way already, start returns an error with status 409 that
+// names it.
 func (rs *runs[R]) start(report R, work func(ctx context.Context, r *run[R]) error) (*run[R], error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -95,7 +96,7 @@ func (rs *runs[R]) start(report R, work func(ctx context.Context, r *run[R]) err
 	return r, nil
 }
 
-// call runs work and turns a panic into an error.
+// call calls work and turns a panic into an error.
 func (rs *runs[R]) call(ctx context.Context, r *run[R], work func(ctx context.Context, r *run[R]) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -106,7 +107,7 @@ func (rs *runs[R]) call(ctx context.Context, r *run[R], work func(ctx context.Co
 	return work(ctx, r)
 }
 
-// find is a run that this process remembers.
+// find returns the run with an ID, if this process remembers it.
 func (rs *runs[R]) find(id string) (*run[R], error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -119,8 +120,8 @@ func (rs *runs[R]) find(id string) (*run[R], error) {
 		"start, or there have been %d since", id, keptRuns)
 }
 
-// close cancels what runs, waits for its end as long as ctx lasts, and lets
-// nothing more start.
+// close cancels running tasks, prevents new ones, and waits until they end, or until
+// ctx ends.
 func (rs *runs[R]) close(ctx context.Context) {
 	rs.mu.Lock()
 	rs.closed = true
@@ -139,7 +140,7 @@ func (rs *runs[R]) close(ctx context.Context) {
 	}
 }
 
-// update changes what the run reports.
+// update changes the run's report.
 func (r *run[R]) update(change func(report *R)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,15 +168,15 @@ func (r *run[R]) end(ctx context.Context, err error) {
 	}
 }
 
-// runTexts describe the operations on runs of a kind.
+// runTexts has names and descriptions of the operations on one kind of run.
 type runTexts struct {
 	name, path, tag               string
 	start, startMore, ask, cancel string
 }
 
-// addRuns adds the operations that start a run, ask for it and cancel it. B is
-// the body of the first, which may be left out; V is what is told of a run. The
-// context of start is the request's, and not the run's.
+// addRuns adds the operations that start a run, show it and cancel it. B is the body of
+// the request to start, which may be missing; V is the answer about a run. The context
+// that start receives is the request's, not the run's.
 func addRuns[B, R, V any](a *api, rs *runs[R], text runTexts, start func(context.Context, B) (*run[R], error), view func(RunStatus, R) V) {
 	type startInput struct{ Body *B }
 	type startOutput struct {

@@ -14,24 +14,24 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// System is what operators are told of the process and of what it stands on.
+// System describes the process and the services that it depends on, for operators.
 type System struct {
 	Version string
-	Replica string // identifier of this process among those on its database
-	Storage string // what kind of store has the blobs: filesystem or s3
-	// Database is asked whether it answers; nil: nothing is told of it.
+	Replica string // identifies this process among those that use its database
+	Storage string // kind of blob store: filesystem or s3
+	// Database is checked for reachability. Nil: it isn't reported.
 	Database *db.DB
-	// Migrations lists all of them; nil: nothing is told of them.
+	// Migrations lists all migrations. Nil: they aren't reported.
 	Migrations func(ctx context.Context) ([]db.MigrationStatus, error)
 }
 
-// LooseKeys are the loose foreign keys of the registry.
+// LooseKeys gives access to the registry's loose foreign keys.
 type LooseKeys struct {
-	Database *loosefk.Database // that has the parents
-	Worker   *loosefk.Worker   // that need not be running
+	Database *loosefk.Database // has the parent tables
+	Worker   *loosefk.Worker   // needn't be running
 }
 
-// systemState is what is told of the system.
+// systemState is the answer about the system.
 type systemState struct {
 	Version   string         `json:"version"`
 	GoVersion string         `json:"go_version"`
@@ -43,7 +43,7 @@ type systemState struct {
 	Schema    migrationState `json:"migrations"`
 }
 
-// partState is how something is that the registry stands on.
+// partState is the state of one service that the registry depends on.
 type partState struct {
 	Kind  string `json:"kind" example:"postgresql"`
 	OK    bool   `json:"ok" doc:"Whether it answers now"`
@@ -51,14 +51,14 @@ type partState struct {
 	Error string `json:"error,omitempty" doc:"What it answers instead; the log says more"`
 }
 
-// migrationState says how the schema is.
+// migrationState is the state of the database schema.
 type migrationState struct {
 	Applied int    `json:"applied"`
 	Pending int    `json:"pending"`
 	Last    string `json:"last,omitempty" doc:"The last that was applied"`
 }
 
-// systemPatience is how long each part may take to answer.
+// systemPatience limits how long each service may take to answer.
 const systemPatience = 5 * time.Second
 
 func (a *api) addSystem() {
@@ -120,7 +120,7 @@ func within(ctx context.Context, fn func(context.Context) error) error {
 	return fn(ctx)
 }
 
-// set keeps the text of an error to the log, as everywhere.
+// set records the outcome of a check. The text of the error is logged and not sent.
 func (p *partState) set(s *Server, what string, err error) {
 	if p.OK = err == nil; err != nil {
 		s.log.Warn("something that the registry stands on doesn't answer", "part", what, "error", err)
@@ -128,19 +128,19 @@ func (p *partState) set(s *Server, what string, err error) {
 	}
 }
 
-// pendingRecords is what is pending of a parent table.
+// pendingRecords counts the pending deletion records of a parent table.
 type pendingRecords struct {
 	loosefk.Pending
 	OldestSeconds float64 `json:"oldest_seconds"`
 }
 
-// looseRun is what is told of a run.
+// looseRun is the answer about a run of the loose foreign keys' worker.
 type looseRun struct {
 	RunStatus
 	Result *loosefk.Result `json:"result,omitempty" doc:"What it did, when it has ended"`
 }
 
-// looseRequest is the body of a request to run, which says nothing.
+// looseRequest is the body of a request to start a run; it is empty.
 type looseRequest struct{}
 
 var errNoLooseKeys = oci.Errorf(oci.Unavailable, "this process has nothing to do with loose foreign keys")

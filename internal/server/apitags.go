@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// restoreTag is the body of a request to restore a tag. Quay takes members that
-// it doesn't know.
+// restoreTag is the body of a request to restore a tag. Like Quay, it accepts unknown
+// members.
 type restoreTag struct {
 	_              struct{}   `additionalProperties:"true"`
 	ManifestDigest oci.Digest `json:"manifest_digest" minLength:"1" doc:"The manifest that the tag is to point to" example:"sha256:4bcff63911fcb4448bd4fdacec207030997caf25e9bea4045fa6c8c44de311d1"`
@@ -22,7 +22,7 @@ func (a *api) addTags() {
 		Tag        string `path:"tag" doc:"Name of the tag" example:"3.22"`
 		Body       restoreTag
 	}
-	type restoredTag struct{} // Quay tells nothing
+	type restoredTag struct{} // Quay's answer has no members
 	type output struct{ Body restoredTag }
 	add(a, AccessPush, huma.Operation{
 		OperationID: "restoreTag", Method: http.MethodPost, Path: "/repository/{repository}/tag/{tag}/restore",

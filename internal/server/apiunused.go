@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats"
 )
 
-// unused is what not_pulled_for asks for, nil if it isn't there. It is refused where
-// the statistics can't tell.
+// unused returns the filter that the parameter not_pulled_for asks for, nil if it isn't
+// given. It returns an error if the pull statistics can't answer.
 func (a *api) unused(ctx context.Context, in *tagListInput) (*catalog.UnusedTags, error) {
 	if !in.unused {
 		return nil, nil
@@ -31,7 +31,8 @@ func (a *api) unused(ctx context.Context, in *tagListInput) (*catalog.UnusedTags
 	return &catalog.UnusedTags{Since: since, LastUses: a.lastUses}, nil
 }
 
-// knowsUses refuses where the statistics can't tell what was used since a time.
+// knowsUses returns an error for the client if the statistics aren't complete since the
+// given time.
 func (a *api) knowsUses(ctx context.Context, age autoprune.Age, since time.Time) error {
 	refused := func(format string, args ...any) error {
 		return refusal(http.StatusConflict, "which tags weren't pulled for "+age.String()+" can't be told: "+format, args...)
@@ -68,8 +69,8 @@ func (a *api) knowsUses(ctx context.Context, age autoprune.Age, since time.Time)
 	return nil
 }
 
-// lastUses are when tags were last used. A pull of the manifest by digest is none of
-// the tag.
+// lastUses returns when tags were last used. A pull by the manifest's digest doesn't
+// count as a use of the tag.
 func (a *api) lastUses(ctx context.Context, repository int64, names []string) (map[string]time.Time, error) {
 	uses, err := a.server.opt.PullStats.Uses(ctx, repository, names, nil)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
-// webhookView is what is told of a webhook.
+// webhookView is a webhook in answers.
 type webhookView struct {
 	UUID           uuid.UUID `json:"uuid" format:"uuid"`
 	Title          string    `json:"title"`
@@ -28,11 +28,11 @@ func viewWebhook(h webhook.Hook) webhookView {
 	return webhookView{h.ID, h.Title, h.URL, h.Events, h.Enabled, h.DisabledReason, h.Created.UTC(), h.Updated.UTC()}
 }
 
-// readOnlyOfWebhooks are the members of webhookView that no body can set.
+// readOnlyOfWebhooks are the members of webhookView that a request can't set.
 var readOnlyOfWebhooks = []string{"uuid", "disabled_reason", "created_at", "updated_at"}
 
-// WebhookForm is what a webhook is to be. It is exported because JSON schemas are made of
-// exported names only.
+// WebhookForm describes a webhook in requests. It is exported because huma makes JSON
+// schemas only from exported types.
 type WebhookForm struct {
 	Title   *string  `json:"title,omitempty" doc:"A line for people, up to 256 bytes"`
 	URL     *string  `json:"url,omitempty" doc:"Who is told: http or https, without a user, and at a public address unless webhooks.allow_private is set" example:"https://hooks.example.com/purser"`
@@ -41,7 +41,7 @@ type WebhookForm struct {
 	Enabled *bool    `json:"enabled,omitempty" doc:"Default true"`
 }
 
-// TransformSchema adds what a webhook that was read has besides.
+// TransformSchema adds the read-only members of a webhook.
 func (WebhookForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
 	return readOnly(s, readOnlyOfWebhooks...)
 }
@@ -50,13 +50,13 @@ func (f WebhookForm) change() webhook.HookChange {
 	return webhook.HookChange{Title: f.Title, URL: f.URL, Secret: f.Secret, Events: f.Events, Enabled: f.Enabled}
 }
 
-// webhookMade is the answer to a creation.
+// webhookMade is the answer to the creation of a webhook.
 type webhookMade struct {
 	webhookView
 	Secret string `json:"secret" doc:"Key that notices are signed with. It isn't told again"`
 }
 
-// webhookDelivery is what is told of a notice.
+// webhookDelivery is a notice in answers.
 type webhookDelivery struct {
 	UUID        uuid.UUID  `json:"uuid" format:"uuid" doc:"The notice's webhook-id"`
 	Event       string     `json:"event"`
@@ -81,8 +81,8 @@ func inUTC(t *time.Time) *time.Time {
 	return &u
 }
 
-// WebhookItem and WebhookDeliveryItem are the parts of a path that name a webhook and a
-// notice. They are exported because parameters are found in exported names only.
+// WebhookItem and WebhookDeliveryItem are the parts of a path that identify a webhook
+// and a notice. They are exported because huma finds parameters only in exported types.
 type (
 	WebhookItem struct {
 		Namespace string `path:"orgname" doc:"Name of the namespace" example:"library"`
@@ -111,7 +111,7 @@ func pathUUID(text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// webhookOperation is an operation on a namespace's webhooks.
+// webhookOperation describes an operation on a namespace's webhooks.
 func webhookOperation(id, method, path, summary string) huma.Operation {
 	op := huma.Operation{
 		OperationID: id, Method: method, Path: "/organization/{orgname}/webhook" + path, Tags: []string{"webhook"}, Summary: summary,
@@ -123,7 +123,8 @@ func webhookOperation(id, method, path, summary string) huma.Operation {
 	return op
 }
 
-// addWebhooks adds the operations on the webhooks of namespaces, and on what was sent.
+// addWebhooks adds the operations on the webhooks of namespaces and on their
+// deliveries.
 func (a *api) addWebhooks() {
 	hooks := a.server.opt.Webhooks
 	if hooks == nil {

@@ -16,8 +16,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// headBlob says that a blob exists, which is a promise that it stays for the
-// review delay ("Checking if content exists in the registry").
+// headBlob answers whether a blob exists ("Checking if content exists in the
+// registry"). A positive answer is a promise of existence: garbage collection keeps the
+// blob for the review delay, so that the client can refer to it.
 func (s *Server) headBlob(c *call) error {
 	d, err := c.digest()
 	if err != nil {
@@ -37,7 +38,7 @@ func (s *Server) headBlob(c *call) error {
 	return nil
 }
 
-// describe sets the headers that every answer about a blob has.
+// describe sets the headers that all answers about a blob share.
 func (c *call) describe(b catalog.Blob) {
 	h := c.Header()
 	digest := b.Digest.String()
@@ -95,10 +96,10 @@ func (s *Server) getBlob(c *call) error {
 	return nil
 }
 
-// open opens a blob's object. When the store doesn't have it, the row is looked
-// at once more: the blob may have been deleted, or uploaded anew under another
-// key, since it was read. If it has this key still, the store has lost it, and the
-// client is told that there is no such blob.
+// open opens a blob's object. If the store doesn't have the object, open reads the row
+// again: since it was read, the blob may have been deleted, or uploaded again under
+// another key. If the row still has the same key, the store has lost the object, and
+// the client is told that the blob doesn't exist.
 func (s *Server) open(c *call, b *catalog.Blob, rng byteRange) (io.ReadCloser, error) {
 	ctx := c.r.Context()
 	body, err := s.store.Open(ctx, b.StorageKey, rng.off, rng.length)
@@ -117,8 +118,9 @@ func (s *Server) open(c *call, b *catalog.Blob, rng byteRange) (io.ReadCloser, e
 	return s.store.Open(ctx, b.StorageKey, rng.off, rng.length)
 }
 
-// wholeBlob returns the blob if the store has its object. If not, the blob is
-// unknown from now on, unless it was pushed again meanwhile.
+// wholeBlob checks that the store has the blob's object, and returns the blob. If the
+// object is missing, the blob is marked as lost, and wholeBlob reads its row again: it
+// returns the blob if it was pushed again meanwhile, else an error.
 func (s *Server) wholeBlob(c *call, b catalog.Blob) (catalog.Blob, error) {
 	whole, err := s.catalog.VerifyBlob(c.r.Context(), c.name, b)
 	if err != nil || whole {
@@ -127,8 +129,9 @@ func (s *Server) wholeBlob(c *call, b catalog.Blob) (catalog.Blob, error) {
 	return s.catalog.BlobNow(c.r.Context(), c.name, b.Digest)
 }
 
-// endedEarly looks at the object of a blob that had fewer bytes than it should. The
-// client of this request sees its connection end.
+// endedEarly checks the object of a blob whose content ended too early while it was
+// sent, and marks the blob as lost if the object is damaged. It doesn't change this
+// request's answer: the client sees its connection end.
 func (s *Server) endedEarly(c *call, b catalog.Blob) {
 	ctx := context.WithoutCancel(c.r.Context())
 	if _, err := s.catalog.VerifyBlob(ctx, c.name, b); err != nil {
@@ -136,8 +139,8 @@ func (s *Server) endedEarly(c *call, b catalog.Blob) {
 	}
 }
 
-// redirect sends the client to the store. The store's answer is the client's alone,
-// so the object is looked at here, once in a while.
+// redirect redirects the client to the store. Purser doesn't see the store's answer, so
+// it checks here that the object exists, once in redirectedAge.
 func (s *Server) redirect(c *call, b catalog.Blob) (bool, error) {
 	if at, seen := s.redirected.GetIfPresent(b.StorageKey); !seen || time.Since(at) >= redirectedAge {
 		var err error
@@ -157,14 +160,15 @@ func (s *Server) redirect(c *call, b catalog.Blob) (bool, error) {
 	return true, nil
 }
 
-// byteRange is the part of a blob that is asked for.
+// byteRange is the requested part of a blob.
 type byteRange struct {
 	off, length int64
 	partial     bool
 }
 
-// byteRange reads Range. Anything but one range of bytes is ignored, as RFC
-// 9110 allows; one that lies outside the blob, or ends before it starts, is 416.
+// byteRange parses the Range header. Everything but a single byte range is ignored, as
+// RFC 9110 allows. A range outside the blob, or one that ends before it starts, is
+// answered with 416.
 func (c *call) byteRange(b catalog.Blob) (byteRange, error) {
 	whole := byteRange{length: b.Size}
 	spec, ok := strings.CutPrefix(c.r.Header.Get("Range"), "bytes=")
@@ -190,10 +194,10 @@ func (c *call) byteRange(b catalog.Blob) (byteRange, error) {
 	return rng, nil
 }
 
-// parseRange returns false for what isn't a range, and no length for one that
+// parseRange returns false for text that isn't a range, and length 0 for a range that
 // can't be satisfied.
 func parseRange(first, last string, size int64) (byteRange, bool) {
-	if first == "" { // the last so many bytes
+	if first == "" { // a suffix range: the last n bytes
 		n, ok := parseOffset(last)
 		n = min(n, size)
 		return byteRange{off: size - n, length: n, partial: true}, ok
@@ -214,8 +218,8 @@ func parseRange(first, last string, size int64) (byteRange, bool) {
 	return byteRange{off: from, length: min(to, size-1) - from + 1, partial: true}, true
 }
 
-// parseOffset reads a number without a sign. One that is too large for an int64 is
-// larger than any blob, and as good as the largest.
+// parseOffset parses a number without a sign. A number that overflows int64 is larger
+// than any blob, so the largest int64 stands for it.
 func parseOffset(s string) (int64, bool) {
 	n, err := strconv.ParseUint(s, 10, 63)
 	if errors.Is(err, strconv.ErrRange) {
@@ -224,7 +228,7 @@ func parseOffset(s string) (int64, bool) {
 	return int64(n), err == nil
 }
 
-// deleteBlob unlinks a blob from the repository ("Deleting Blobs").
+// deleteBlob removes a blob from the repository ("Deleting Blobs").
 func (s *Server) deleteBlob(c *call) error {
 	d, err := c.digest()
 	if err != nil {

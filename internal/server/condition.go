@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// condition reads the headers If-Match and If-None-Match of a request that changes
-// something (RFC 9110, section 13.1). The tag of a manifest is its digest in quotes,
-// as GET and HEAD answer it. What is no digest matches nothing.
+// condition parses If-Match and If-None-Match of a request that changes something (RFC
+// 9110, section 13.1). A manifest's entity tag is its digest in quotes, as GET and HEAD
+// return it. An entity tag that isn't a digest matches nothing.
 func condition(r *http.Request) catalog.Condition {
 	return catalog.Condition{
 		IfMatch:   validators(r.Header["If-Match"], func(tag string) string { return tag }),
@@ -19,7 +19,7 @@ func condition(r *http.Request) catalog.Condition {
 	}
 }
 
-// validators reads the lines of one header, nil when there are none.
+// validators parses the lines of one header. It returns nil if there are none.
 func validators(lines []string, opaque func(tag string) string) *catalog.Validators {
 	if len(lines) == 0 {
 		return nil
@@ -38,8 +38,8 @@ func validators(lines []string, opaque func(tag string) string) *catalog.Validat
 	return v
 }
 
-// matches is for a request about the manifest of a digest, which is what it is as
-// long as it is there.
+// matches checks the condition of a request that names a manifest by digest. The
+// manifest's entity tag is that digest, so no query is necessary.
 func matches(c catalog.Condition, d oci.Digest) error {
 	has := func(v *catalog.Validators) bool { return v.Any || slices.Contains(v.Digests, d) }
 	if c.IfMatch != nil && !has(c.IfMatch) || c.IfNoMatch != nil && has(c.IfNoMatch) {

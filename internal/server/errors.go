@@ -15,19 +15,19 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// statusClientGone is logged for a request whose client hung up; nobody reads
+// statusClientGone is logged for a request whose client hung up, so that nobody reads
 // the answer.
 const statusClientGone = 499
 
-// fail answers with an error. It is the only place that does, but for what a
-// handler of the management API returns, which huma writes.
+// fail answers with an error. Only one other place answers errors: huma writes those
+// that handlers of the management API return.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	e := s.answer(r.Context(), err)
 	o := observed(r.Context())
 	o.err = err
-	if o.status != 0 { // the answer has begun: end the connection so that the client notices
+	if o.status != 0 { // part of the answer was sent: close the connection, so that the client notices
 		_, ofStore := errors.AsType[*blob.StoreError](err)
-		o.cut = r.Context().Err() == nil && (ofStore || errors.Is(err, io.ErrUnexpectedEOF)) // else the client hung up
+		o.cut = r.Context().Err() == nil && (ofStore || errors.Is(err, io.ErrUnexpectedEOF)) // otherwise the client hung up
 		panic(http.ErrAbortHandler)
 	}
 	switch e.HTTPStatus() {
@@ -35,7 +35,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("Retry-After", "2")
 	case http.StatusTooManyRequests:
 		w.Header().Set("Retry-After", "10")
-	case http.StatusRequestTimeout: // the rest of the body would come as slowly
+	case http.StatusRequestTimeout: // the client would send the rest of the body as slowly
 		w.Header().Set("Connection", "close")
 	}
 	if e.HTTPStatus() == http.StatusMethodNotAllowed && o.matched != nil {
@@ -51,7 +51,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// errorBody is an error in the form of the API that was asked.
+// errorBody encodes an error in the format of the API that the request is for.
 func errorBody(r *http.Request, e *oci.Error) []byte {
 	if isManagement(r) {
 		return newAPIError(e).marshal()
@@ -59,8 +59,8 @@ func errorBody(r *http.Request, e *oci.Error) []byte {
 	return oci.MarshalErrors(e)
 }
 
-// ErrorBody is an error in the form of the API that a path belongs to, for what answers
-// before there is a request.
+// ErrorBody encodes an error in the format of the API that a path belongs to. It is for
+// errors that are answered before there is an http.Request.
 func ErrorBody(path string, status int, message string) []byte {
 	e := refusal(status, "%s", message)
 	if strings.HasPrefix(path, "/api/") {
@@ -69,9 +69,9 @@ func ErrorBody(path string, status int, message string) []byte {
 	return oci.MarshalErrors(e)
 }
 
-// answer is what a client is told of an error: itself if it was made for
-// clients, else what kind of trouble the registry has. Internal text is logged
-// and not sent.
+// answer converts an error to the one that the client receives. An *oci.Error was made
+// for clients and is returned as it is. For any other error answer chooses a text by
+// the kind of trouble; the error's own text is only logged.
 func (s *Server) answer(ctx context.Context, err error) *oci.Error {
 	if e, ok := errors.AsType[*oci.Error](err); ok {
 		return e
@@ -108,8 +108,8 @@ func (s *Server) answer(ctx context.Context, err error) *oci.Error {
 	return oci.NewError(oci.Unknown)
 }
 
-// storeAnswer is what a client is told of a store that can't be used. What exactly is
-// the matter, and where, is logged.
+// storeAnswer returns the error for the client when the store can't be used. Details
+// are only logged.
 func storeAnswer(trouble blob.Trouble) *oci.Error {
 	switch trouble {
 	case blob.TroubleForbidden:
@@ -124,8 +124,8 @@ func storeAnswer(trouble blob.Trouble) *oci.Error {
 	return oci.Errorf(oci.Unavailable, "the registry's storage is not available now: try again")
 }
 
-// warn logs a failure that doesn't fail the request, unless its client is gone: then
-// everything that was under way for it has ended early.
+// warn logs a failure that doesn't make the request fail. It logs nothing if the client
+// is gone, since that makes all operations of its request fail.
 func (s *Server) warn(ctx context.Context, message string, err error) {
 	if ctx.Err() == nil {
 		s.log.WarnContext(ctx, message, "error", err)

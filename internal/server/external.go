@@ -9,11 +9,11 @@ import (
 
 // external is the URL under which clients reach the registry, scheme and host alone.
 type external struct {
-	url  string // without a slash at its end
-	host string // as a client's Host has it: in lower case, without the scheme's own port
+	url  string // without a trailing slash
+	host string // as in a Host header: lower case, without the scheme's default port
 }
 
-// parseExternal reads Options.ExternalURL; "" is nil.
+// parseExternal parses Options.ExternalURL. It returns nil for "".
 func parseExternal(text string) (*external, error) {
 	if text == "" {
 		return nil, nil
@@ -25,7 +25,8 @@ func parseExternal(text string) (*external, error) {
 	return &external{url: text, host: plainHost(u.Scheme, u.Host)}, nil
 }
 
-// plainHost is a host, with its port where that isn't the scheme's own.
+// plainHost returns the host in lower case, without the port if it is the scheme's
+// default.
 func plainHost(scheme, host string) string {
 	host = lowerASCII(host)
 	switch scheme {
@@ -37,10 +38,11 @@ func plainHost(scheme, host string) string {
 	return host
 }
 
-// base is what the URLs in an answer begin with: the external URL where the request came
-// under its name, or through a trusted proxy that has put Purser's own address in its
-// place. It is "" for whoever uses another name, on this machine or in a cluster: a
-// client resolves a path against the URL that it has used, and so stays where it is.
+// base returns the prefix of the URLs in an answer. It is the external URL if the
+// request came under the external URL's host, or through a trusted proxy that replaced
+// the Host header by Purser's own address. It is "" if the client used another name,
+// for example on this machine or inside a cluster: a client resolves a relative URL
+// against the one that it used, and so keeps using that name.
 func (e *external) base(r *http.Request, proxied bool) string {
 	if e == nil {
 		return ""

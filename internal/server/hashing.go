@@ -5,10 +5,10 @@ import (
 	"io"
 )
 
-// hashingReader hashes what is read through it, beside the reading and whatever
-// the caller does with the bytes until it reads again: on two cores a large
-// layer is hashed while it is written. The caller must leave the bytes as they
-// are until its next Read, or until finish.
+// hashingReader hashes the data that is read through it. A goroutine does so while the
+// caller works on the data, until the next Read: with two cores, a large layer is
+// hashed while it is written. The caller must not change the buffer until its next Read
+// or finish.
 type hashingReader struct {
 	r       io.Reader
 	pieces  chan []byte
@@ -16,7 +16,7 @@ type hashingReader struct {
 	pending bool
 }
 
-// newHashingReader starts the goroutine that hashes; finish ends it.
+// newHashingReader starts the hashing goroutine; finish ends it.
 func newHashingReader(r io.Reader, h hash.Hash) *hashingReader {
 	hr := &hashingReader{r: r, pieces: make(chan []byte), hashed: make(chan struct{}, 1)}
 	go func() {
@@ -36,7 +36,7 @@ func (hr *hashingReader) Read(p []byte) (int, error) {
 		hr.pieces <- p[:n]
 		hr.pending = true
 	}
-	if err != nil { // there is no next Read to wait in
+	if err != nil { // there may be no next Read, which would wait
 		hr.wait()
 	}
 	return n, err
@@ -49,7 +49,7 @@ func (hr *hashingReader) wait() {
 	}
 }
 
-// finish waits until all that was read is hashed.
+// finish waits until everything that was read is hashed, and ends the goroutine.
 func (hr *hashingReader) finish() {
 	hr.wait()
 	close(hr.pieces)

@@ -9,22 +9,22 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Hosts is the set of names under which a listener answers. A browser sends the
-// name that its page was loaded from, and a page's owner can let that name point
-// to 127.0.0.1 (DNS rebinding): the page then counts as the registry's own, may
-// do everything that the browser's user may, and reads the answers. The name is
-// all that tells such a request from others, so a listener on loopback refuses
-// names that don't stand for loopback, unless they were allowed.
+// Hosts is the set of host names under which a listener answers. It protects against
+// DNS rebinding: the owner of a web page can let the page's host name point to
+// 127.0.0.1, so that the browser takes the registry for the page's own server and lets
+// the page send any request and read the answers. Only the Host header distinguishes
+// such a request. Therefore a listener on loopback refuses host names that don't stand
+// for loopback, unless they are allowed explicitly.
 type Hosts struct {
 	any   bool
 	names map[string]bool
 	below []string // ".example.com" for "*.example.com"
 }
 
-// NewHosts returns the set that always holds localhost, the names below it, and
-// loopback addresses, and besides the names that are allowed: "registry.example.com",
-// an IP address, "*.example.com" for every name below example.com, and "*" for
-// every name there is. Ports don't count: tunnels and containers map them.
+// NewHosts returns a set that contains localhost, names below it, loopback addresses,
+// and the allowed names: "registry.example.com", an IP address, "*.example.com" for
+// every name below example.com, or "*" for every name. Ports are ignored, since tunnels
+// and containers change them.
 func NewHosts(allowed ...string) *Hosts {
 	h := &Hosts{names: map[string]bool{"localhost": true}, below: []string{".localhost"}}
 	for _, name := range allowed {
@@ -41,11 +41,11 @@ func NewHosts(allowed ...string) *Hosts {
 	return h
 }
 
-// Check returns the error that answers a request under a name outside of the
-// set, 421 (RFC 9110, 15.5.20). A nil set holds every name. A request without a
-// name passes: HTTP/1.0 allows it, health checks of proxies send it, and no
-// browser does. So does the address that the connection was made to, which no
-// DNS can redirect.
+// Check returns an error with status 421 (RFC 9110, 15.5.20) if the request's host name
+// is not in the set. A nil set contains every name. Two requests pass in any case: one
+// without a Host header, which HTTP/1.0 and health checks of proxies send but no
+// browser does, and one whose host is the IP address that the connection was made to,
+// which DNS rebinding can't forge.
 func (h *Hosts) Check(r *http.Request) error {
 	if h == nil || h.any || r.Host == "" {
 		return nil
@@ -74,7 +74,7 @@ func (h *Hosts) holds(name string) bool {
 	return false
 }
 
-// isLocalAddress tells whether name is the address at which the request arrived.
+// isLocalAddress says whether name is the IP address at which the request arrived.
 func isLocalAddress(r *http.Request, name string) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	if !ok {
@@ -84,9 +84,8 @@ func isLocalAddress(r *http.Request, name string) bool {
 	return err == nil && ip.Unmap().WithZone("") == local.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// hostName is the name or address in a Host header, in its canonical form. It is
-// not ok where the header has another form than name, name:port, [address] or
-// [address]:port.
+// hostName returns the name or address in a Host header, in canonical form. ok is false
+// unless the header has the form name, name:port, [address] or [address]:port.
 func hostName(header string) (name string, ok bool) {
 	name, port := header, ""
 	if i := strings.LastIndexByte(header, ':'); i > strings.LastIndexByte(header, ']') {
@@ -106,8 +105,8 @@ func hostName(header string) (name string, ok bool) {
 	return canonicalHost(name), true
 }
 
-// canonicalHost writes a name as it is compared: in lower case and without the
-// dot that ends an absolute name, an address as [netip.Addr] does.
+// canonicalHost converts a name to the form in which names are compared: lower case,
+// without the final dot of an absolute name; an address as [netip.Addr] formats it.
 func canonicalHost(name string) string {
 	name = strings.TrimSuffix(lowerASCII(name), ".")
 	if ip, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")); err == nil {
@@ -116,8 +115,8 @@ func canonicalHost(name string) string {
 	return name
 }
 
-// lowerASCII leaves what isn't ASCII as it is: Unicode has other letters whose
-// lower case is in "localhost".
+// lowerASCII converts ASCII letters only: Unicode has other letters whose lower case is
+// an ASCII letter, such as the Kelvin sign.
 func lowerASCII(s string) string {
 	return strings.Map(func(c rune) rune {
 		if 'A' <= c && c <= 'Z' {

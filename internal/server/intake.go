@@ -13,12 +13,12 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// intake is the body of a request. Its beginning can be looked at before it is used
-// up. What it holds in memory counts for the request's lease, and grows as bytes
-// arrive: a client that sends nothing holds next to nothing.
+// intake reads the body of a request. It can buffer the beginning of the body before
+// the rest is read. The buffer counts as memory of the request's lease and grows as
+// bytes arrive, so a client that sends nothing uses next to no memory.
 type intake struct {
 	body    io.Reader
-	ctx     context.Context // ends with the client
+	ctx     context.Context // ends when the client disconnects
 	control *http.ResponseController
 	idle    time.Duration
 	end     time.Time
@@ -27,16 +27,18 @@ type intake struct {
 	metrics *limit.Metrics
 	lease   *limit.Lease
 
-	length int64 // -1 if it isn't known
-	want   int64 // what Content-Range says, -1 without one
+	length int64 // Content-Length, -1 if unknown
+	want   int64 // length by Content-Range, -1 without that header
 	read   int64
-	// lost is why the body ended early. What came before it counts.
+	// lost is the error with which the body ended early. The bytes before it are still
+	// used.
 	lost error
-	// streaming says that bytes have been used up, saved that they were kept.
+	// streaming: bytes were read that can't be read again. saved: bytes were saved in
+	// the upload's row.
 	streaming, saved bool
 
 	buffer []byte
-	looked bool // buffer is the beginning
+	looked bool // buffer holds the beginning of the body
 	whole  bool
 }
 
@@ -51,8 +53,9 @@ func (s *Server) newIntake(c *call) *intake {
 	}
 }
 
-// first is the beginning of the body, and whether that is all of it. A body
-// that is known to be long isn't waited for. It may be called again.
+// first returns the beginning of the body, and whether that is the whole body. If
+// Content-Length already says that the body is longer than catalog.MaxTail, it returns
+// nothing, without waiting. It may be called repeatedly.
 func (in *intake) first() (b []byte, whole bool) {
 	if in.length > catalog.MaxTail {
 		return nil, false
@@ -65,12 +68,12 @@ func (in *intake) first() (b []byte, whole bool) {
 	return in.buffer, in.whole
 }
 
-// firstStep is the memory that a body begins with, bytes.
+// firstStep is the initial size of a body's buffer, in bytes.
 const firstStep = 8 << 10
 
-// hold reads the body into memory: all of it, or most bytes of one whose length isn't
-// known. Each byte of memory counts as factor. Where the body ends early, lost says
-// why.
+// hold reads the body into memory: up to its length, or up to most bytes. Each byte of
+// the buffer counts as factor bytes of the lease. If the body ends early, in.lost is
+// the reason.
 func (in *intake) hold(most int, factor int64) []byte {
 	if in.length >= 0 {
 		most = int(min(in.length, int64(most)))
@@ -98,8 +101,9 @@ func (in *intake) hold(most int, factor int64) []byte {
 	return buf
 }
 
-// Read waits for a client as long as it sends something every now and then, and
-// enough of it. The time is moved on once in a quarter of it.
+// Read reads from the body. It fails if the client sends nothing for the idle timeout,
+// or less than the minimum rate. The read deadline is renewed only after a quarter of
+// the idle timeout, to save calls.
 func (in *intake) Read(p []byte) (int, error) {
 	now := time.Now()
 	if now.Sub(in.moved) > in.idle/4 {
@@ -107,7 +111,7 @@ func (in *intake) Read(p []byte) (int, error) {
 		if until.After(in.end) {
 			until = in.end
 		}
-		// A connection without deadlines (in a test, say) just waits.
+		// A connection without deadlines, as in tests, just waits.
 		in.control.SetReadDeadline(until) //nolint:errcheck
 		in.moved = now
 	}
@@ -124,7 +128,7 @@ func (in *intake) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// checkLength checks that as many bytes came as Content-Range said.
+// checkLength checks that the body is as long as Content-Range says.
 func (in *intake) checkLength() error {
 	if in.want >= 0 && in.lost == nil && in.read != in.want {
 		return oci.Errorf(oci.SizeInvalid, "Content-Range names %d bytes, but %d came", in.want, in.read)
@@ -139,7 +143,7 @@ func (in *intake) lostError() error {
 	return bodyError(in.lost, in.read, in.length)
 }
 
-// bodyError is for a body that ended early.
+// bodyError returns the error for a body that ended early.
 func bodyError(err error, got, want int64) error {
 	if _, told := errors.AsType[*oci.Error](err); told {
 		return err

@@ -13,42 +13,46 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Limits bound what clients may hold. A zero is no limit.
+// Limits bound the resources that clients may use. Zero means no limit.
 type Limits struct {
-	Memory limit.BudgetOptions // for bodies in memory; its Metrics are those below
-	// Requests that are answered at once, in all and for a client. Connections have
-	// the same limits; with HTTP/2 one connection brings many requests.
+	Memory limit.BudgetOptions // for bodies in memory; its Metrics are replaced by those below
+	// Requests and ClientRequests limit requests that are handled at the same time, in
+	// total and per client. Connections have the same limits, but an HTTP/2 connection
+	// carries many requests.
 	Requests, ClientRequests int
-	// Uploads that were begun and neither finished nor cancelled.
+	// Uploads and ClientUploads limit uploads that were begun and neither finished nor
+	// cancelled.
 	Uploads, ClientUploads int
-	// MinBodyRate is how many bytes a second a body brings at least, measured over
-	// MinBodyRateWindow of waiting for it.
+	// MinBodyRate is the minimum rate at which a client must send a body, in bytes per
+	// second, measured over MinBodyRateWindow of waiting for it.
 	MinBodyRate       int64
 	MinBodyRateWindow time.Duration
-	// AnswerIdleTimeout ends a request whose client takes nothing of the answer.
+	// AnswerIdleTimeout ends a request if the client reads nothing of the answer for so
+	// long.
 	AnswerIdleTimeout time.Duration
 	Metrics           *limit.Metrics
 }
 
 const (
-	// drainTime is how long the rest of a body is waited for that nobody will read,
-	// so that the client reads the answer before the connection ends.
+	// drainTime limits how long the server waits for the rest of a body that no handler
+	// reads. It waits at all so that the client reads the answer before the connection
+	// ends.
 	drainTime = 2 * time.Second
-	// maxHeavy is how many large manifests are parsed and stored at a time, since
-	// what is made of one can be ten times as large.
+	// maxHeavy limits how many large manifests are parsed and stored at the same time,
+	// since the parsed form can be ten times as large as the manifest.
 	maxHeavy = 4
-	// heavyManifest is how many bytes make a manifest a large one.
+	// heavyManifest is the size from which a manifest counts as large, in bytes.
 	heavyManifest = 256 << 10
-	// manifestFactor is how many bytes are counted for each of a manifest: its
-	// payload, and what is made of it until it is stored.
+	// manifestFactor is how many bytes of memory count for each byte of a manifest: the
+	// payload, and its parsed form until it is stored.
 	manifestFactor = 2
-	// largeAnswer is the length from which an answer that is in memory counts, bytes.
-	// What is shorter fits in the connection's buffer.
+	// largeAnswer is the size from which an answer in memory counts for the request's
+	// lease, in bytes. Smaller answers fit in the connection's buffer.
 	largeAnswer = 64 << 10
 )
 
-// admit counts the request. It is refused when its client, or all together, have
-// more under way than they may.
+// admit counts the request, and refuses it if this client, or all clients together,
+// have too many requests under way.
 func (s *Server) admit(client string) error {
 	switch s.requests.Add(client) {
 	case limit.ClientFull:
@@ -61,8 +65,8 @@ func (s *Server) admit(client string) error {
 	return nil
 }
 
-// hold counts an answer of n bytes that is in memory, if it is a large one, until
-// the request ends.
+// hold counts an answer of n bytes in memory for the request's lease, until the request
+// ends. Answers up to largeAnswer don't count.
 func (c *call) hold(n int) error {
 	if n <= largeAnswer {
 		return nil
@@ -71,7 +75,8 @@ func (c *call) hold(n int) error {
 	return err
 }
 
-// heavy waits for its turn to work on a manifest of n bytes. done ends it.
+// heavy waits until a manifest of n bytes may be parsed and stored. The caller calls
+// done afterwards.
 func (s *Server) heavy(ctx context.Context, n int) (done func(), err error) {
 	if n < heavyManifest {
 		return func() {}, nil
@@ -84,16 +89,16 @@ func (s *Server) heavy(ctx context.Context, n int) (done func(), err error) {
 	}
 }
 
-// pace measures a body by the time that was spent waiting for it.
+// pace measures the rate of a body over the time that was spent waiting for it.
 type pace struct {
-	least  int64 // bytes a second
+	least  int64 // bytes per second
 	window time.Duration
 	bytes  int64
 	waited time.Duration
 }
 
-// tooSlow counts n bytes that were waited for, and tells at the end of each window
-// whether it brought too few.
+// tooSlow adds n bytes that took waited to arrive. At the end of each window it returns
+// whether the window's bytes came too slowly.
 func (p *pace) tooSlow(n int, waited time.Duration) bool {
 	p.bytes, p.waited = p.bytes+int64(n), p.waited+waited
 	if p.least <= 0 || p.window <= 0 || p.waited < p.window {
@@ -109,13 +114,13 @@ const (
 	maxSlice = 1 << 20
 )
 
-// sending sends an answer in slices, and gives the client a new time for each.
+// sending sends an answer in slices, with a new write deadline for each.
 type sending struct {
 	control *http.ResponseController
 	idle    time.Duration
-	end     time.Time // of the request, whatever it does
+	end     time.Time // of the request
 	slice   int64
-	since   time.Time // of the last deadline
+	since   time.Time // when the deadline was last renewed
 	metrics *limit.Metrics
 }
 
@@ -128,7 +133,7 @@ func (s *Server) newSending(w http.ResponseWriter) sending {
 		slice: 4 * minSlice, metrics: s.opt.Limits.Metrics}
 }
 
-// extend moves the deadline on.
+// extend renews the write deadline.
 func (g *sending) extend() {
 	now := time.Now()
 	if now.Sub(g.since) < g.idle/8 {
@@ -138,13 +143,14 @@ func (g *sending) extend() {
 	if until.After(g.end) {
 		until = g.end
 	}
-	// A connection without deadlines (in a test, say) just waits.
+	// A connection without deadlines, as in tests, just waits.
 	g.control.SetWriteDeadline(until) //nolint:errcheck
 	g.since = now
 }
 
-// took adapts the slices to how fast the client is: a slow one has to take less in
-// its time, a fast one costs fewer calls.
+// took adapts the slice size to the client's speed. A slow client gets smaller slices,
+// so that it can read one within the deadline; a fast one gets larger slices, which
+// cost fewer calls.
 func (g *sending) took(d time.Duration) {
 	switch {
 	case d < 100*time.Millisecond:
@@ -154,7 +160,7 @@ func (g *sending) took(d time.Duration) {
 	}
 }
 
-// failed says more of an error that is a client's that took nothing.
+// failed explains a deadline error: the client reads nothing of the answer.
 func (g *sending) failed(err error) error {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
@@ -180,8 +186,8 @@ func (g *sending) write(w io.Writer, p []byte) (n int, err error) {
 	}
 }
 
-// readFrom copies src in slices. A slice of a file is an io.LimitedReader of the
-// file itself, which is what package net sends with sendfile.
+// readFrom copies src in slices. If src is a limited file, each slice is an
+// io.LimitedReader of the file itself, so that package net can send it with sendfile.
 func (g *sending) readFrom(w io.Writer, src io.Reader) (total int64, err error) {
 	whole, limited := src.(*io.LimitedReader)
 	for {
@@ -200,7 +206,7 @@ func (g *sending) readFrom(w io.Writer, src io.Reader) (total int64, err error) 
 		if err != nil {
 			return total, g.failed(err)
 		}
-		if piece.N > 0 || limited && whole.N == 0 { // the source ended
+		if piece.N > 0 || limited && whole.N == 0 { // src has ended
 			return total, nil
 		}
 		g.took(time.Since(began))

@@ -20,8 +20,8 @@ const (
 	maxReferrerPage   = 500
 )
 
-// page reads n and last. n is how many a client wants, most at most; without
-// it, most.
+// page reads the parameters n and last. n is the number of entries that the client
+// wants: at most most, which is also the default.
 func (c *call) page(most int) (n int, last string, err error) {
 	if c.r.URL.RawQuery == "" {
 		return most, "", nil
@@ -37,8 +37,8 @@ func (c *call) page(most int) (n int, last string, err error) {
 	return min(n, most), last, err
 }
 
-// text is a parameter that goes to the database, which takes neither NUL nor
-// what isn't UTF-8.
+// text returns a query parameter that goes to the database. It refuses NUL and invalid
+// UTF-8, which PostgreSQL can't store.
 func (c *call) text(name string) (string, error) {
 	v := c.r.URL.Query().Get(name)
 	if !utf8.ValidString(v) || strings.ContainsRune(v, 0) {
@@ -47,13 +47,12 @@ func (c *call) text(name string) (string, error) {
 	return v, nil
 }
 
-// next points to the rest of a list (RFC 5988).
+// next sets the Link header that points to the next page (RFC 5988).
 func (c *call) next(path string, q url.Values) {
 	c.Header().Set("Link", fmt.Sprintf(`<%s%s?%s>; rel="next"`, observed(c.r.Context()).base, path, q.Encode()))
 }
 
-// listTags answers with a repository's tags in the order of their bytes
-// ("Listing Tags").
+// listTags lists a repository's tags in byte order ("Listing Tags").
 func (s *Server) listTags(c *call) error {
 	n, last, err := c.page(maxTagPage)
 	if err != nil {
@@ -74,8 +73,8 @@ func (s *Server) listTags(c *call) error {
 	return nil
 }
 
-// tagList writes names and tags without escaping: neither can hold a
-// character that JSON escapes.
+// tagList encodes the list without escaping, since neither repository names nor tags
+// can contain characters that JSON escapes.
 func tagList(name string, tags []string) []byte {
 	size := len(name) + 32
 	for _, t := range tags {
@@ -93,7 +92,7 @@ func tagList(name string, tags []string) []byte {
 	return append(b, "]}"...)
 }
 
-// listRepositories answers with the registry's repositories.
+// listRepositories lists the registry's repositories.
 func (s *Server) listRepositories(c *call) error {
 	n, last, err := c.page(maxRepositoryPage)
 	if err != nil {
@@ -124,8 +123,8 @@ type referrer struct {
 	Annotations  json.RawMessage `json:"annotations,omitempty"`
 }
 
-// listReferrers answers with the manifests whose subject is the digest
-// ("Listing Referrers"). There is always a list, if an empty one.
+// listReferrers lists the manifests whose subject is the digest ("Listing Referrers").
+// The list is empty, rather than an error, if there are none.
 func (s *Server) listReferrers(c *call) error {
 	d, err := c.digest()
 	if err != nil {
@@ -145,7 +144,8 @@ func (s *Server) listReferrers(c *call) error {
 	if err != nil {
 		return err
 	}
-	// Clients leave the + of a media type as it is, which stands for a space.
+	// Clients often don't escape the + of a media type, and an unescaped + decodes to a
+	// space.
 	kind = strings.ReplaceAll(kind, " ", "+")
 	page, err := s.referrers(c, d, kind, after, max(n, 1))
 	if err != nil {
@@ -165,13 +165,13 @@ func (s *Server) listReferrers(c *call) error {
 	return nil
 }
 
-// maxReferrerBytes is the longest page of referrers. Clients take such an index for
-// a manifest, of which oras reads 4 MiB and no more; a page that is longer hides all
-// signatures from it.
+// maxReferrerBytes limits a page of referrers, in bytes. Clients read the page like a
+// manifest, of which oras reads at most 4 MiB: it would fail on a longer page and see
+// no signatures at all.
 const maxReferrerBytes = 3 << 20
 
-// referrerPage is an index that is written entry by entry, so that it ends where the
-// next entry, as it is sent, would be too much.
+// referrerPage is an image index that is encoded entry by entry, so that it can end
+// before the entry that would make it too long.
 type referrerPage struct {
 	entries []byte
 	n       int
@@ -186,11 +186,11 @@ func (p *referrerPage) body() []byte {
 	return append(append(append(b, referrerPageHead...), p.entries...), referrerPageEnd...)
 }
 
-// add adds an entry, or returns false when there is no room.
+// add appends an entry. It returns false if the entry doesn't fit.
 func (p *referrerPage) add(r catalog.Referrer) (bool, error) {
 	var entry bytes.Buffer
 	e := json.NewEncoder(&entry)
-	e.SetEscapeHTML(false) // which would write six bytes for each "<"
+	e.SetEscapeHTML(false) // escaping would write six bytes for each "<"
 	err := e.Encode(referrer{
 		MediaType: r.MediaType, Digest: r.Digest, Size: r.Size, ArtifactType: r.ArtifactType, Annotations: r.Annotations,
 	})
@@ -209,7 +209,7 @@ func (p *referrerPage) add(r catalog.Referrer) (bool, error) {
 	return true, nil
 }
 
-// referrers makes a page of up to n referrers after the one whose ID is last.
+// referrers builds a page of up to n referrers whose IDs come after last.
 func (s *Server) referrers(c *call, d oci.Digest, kind string, last int64, n int) (*referrerPage, error) {
 	p := &referrerPage{last: last}
 	for {
@@ -221,7 +221,7 @@ func (s *Server) referrers(c *call, d oci.Digest, kind string, last int64, n int
 		for _, r := range list {
 			size += len(r.Annotations)
 		}
-		if err := c.hold(2 * size); err != nil { // as they are, and in the answer
+		if err := c.hold(2 * size); err != nil { // once as read from the database, once in the answer
 			return nil, err
 		}
 		for _, r := range list {

@@ -10,12 +10,12 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// maxTags bounds the tags that one push may set.
+// maxTags limits the tags that one push may set.
 const maxTags = 100
 
-// getManifest answers GET and HEAD of a manifest by tag or digest
-// ("Pulling manifests"). HEAD by digest is a promise that the manifest stays
-// for the review delay.
+// getManifest answers GET and HEAD of a manifest by tag or digest ("Pulling
+// manifests"). A positive answer to HEAD by digest is a promise of existence: garbage
+// collection keeps the manifest for the review delay.
 func (s *Server) getManifest(c *call) error {
 	m, err := s.findManifest(c)
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *Server) getManifest(c *call) error {
 	fetched := c.r.Method == http.MethodGet
 	if noneMatch(c.r, digest) {
 		c.WriteHeader(http.StatusNotModified)
-		fetched = false // who has it already uses it, and pulls nothing
+		fetched = false // 304: the client has the manifest already, so this is a use, but no pull
 	} else {
 		c.body(http.StatusOK, m.MediaType, m.Payload)
 	}
@@ -44,7 +44,7 @@ func (s *Server) getManifest(c *call) error {
 func (s *Server) findManifest(c *call) (*catalog.Manifest, error) {
 	ctx := c.r.Context()
 	if !strings.Contains(c.ref, ":") {
-		// What can't be a tag isn't one that exists.
+		// No tag with an invalid name exists.
 		if err := oci.ValidateTag(c.ref); err != nil {
 			return nil, oci.Errorf(oci.ManifestUnknown, "%v", err).WithDetail(map[string]string{"tag": c.ref})
 		}
@@ -64,7 +64,7 @@ func tagInvalid(tag string, err error) error {
 	return oci.Errorf(oci.ManifestInvalid, "%v", err).WithDetail(map[string]string{"tag": tag})
 }
 
-// noneMatch says whether the client has the content already.
+// noneMatch says whether the client has the content already, by If-None-Match.
 func noneMatch(r *http.Request, digest string) bool {
 	for _, v := range r.Header["If-None-Match"] {
 		for tag := range strings.SplitSeq(v, ",") {
@@ -77,7 +77,7 @@ func noneMatch(r *http.Request, digest string) bool {
 	return false
 }
 
-// body writes an answer; to HEAD, without the content itself.
+// body writes an answer. For HEAD it writes the headers only.
 func (c *call) body(status int, contentType string, content []byte) {
 	h := c.Header()
 	h["Content-Type"] = []string{contentType}
@@ -88,8 +88,8 @@ func (c *call) body(status int, contentType string, content []byte) {
 	}
 }
 
-// putManifest stores a manifest under a tag or its digest ("Pushing
-// Manifests"); by digest, also under the tags of the query.
+// putManifest stores a manifest under a tag or its digest ("Pushing Manifests"). A push
+// by digest may name tags in the query.
 func (s *Server) putManifest(c *call) error {
 	payload, err := s.readManifest(c)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Server) putManifest(c *call) error {
 	return nil
 }
 
-// created answers 201 without a body: what was made is at this path.
+// created answers 201 without a body. path is the location of the new resource.
 func (c *call) created(path string) {
 	h := c.Header()
 	h.Set("Location", observed(c.r.Context()).base+path)
@@ -151,7 +151,8 @@ func (s *Server) readManifest(c *call) ([]byte, error) {
 	return b, nil
 }
 
-// manifestTarget is the digest and the tags that a manifest is pushed to.
+// manifestTarget returns the digest and the tags under which a manifest is to be
+// stored.
 func (c *call) manifestTarget(payload []byte) (d oci.Digest, tags []string, err error) {
 	extra := distinctTags(c.r.URL.Query()["tag"])
 	if !strings.Contains(c.ref, ":") {
@@ -182,7 +183,7 @@ func (c *call) manifestTarget(payload []byte) (d oci.Digest, tags []string, err 
 	return d, extra, nil
 }
 
-// distinctTags are the tags, each where it comes first.
+// distinctTags removes repeated tags and keeps their order.
 func distinctTags(tags []string) []string {
 	seen := make(map[string]bool, len(tags))
 	return slices.DeleteFunc(tags, func(tag string) bool {
@@ -197,8 +198,7 @@ func digestMismatch(want, got oci.Digest) error {
 		WithDetail(map[string]string{"expected": want.String(), "actual": got.String()})
 }
 
-// deleteManifest removes a tag, or a manifest with its tags ("Content
-// Management").
+// deleteManifest deletes a tag, or a manifest with all its tags ("Content Management").
 func (s *Server) deleteManifest(c *call) error {
 	if strings.Contains(c.ref, ":") {
 		d, err := c.digest()

@@ -24,26 +24,26 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// observation is what is learned of a request while it is answered. It is the
-// response writer too, so that it sees status and size, and keeps the way to
-// sendfile open.
+// observation collects data about a request while it is answered. It is also the
+// request's ResponseWriter, so that it sees status and size; it implements
+// io.ReaderFrom, so that sendfile stays possible.
 type observation struct {
 	http.ResponseWriter
 	id      string
 	route   string
-	method  string // "any" where the route has no such method: a client may invent them
-	matched *route // nil where none did
+	method  string // "any" if the route doesn't have the request's method: clients may send arbitrary ones
+	matched *route // nil if no route matched
 	status  int
 	sent    int64
 	read    int64
 	err     error
-	cut     bool        // the answer had begun when the store failed
-	trips   *db.Counter // to the database
-	client  string      // whose limits count
-	base    string      // of the URLs in the answer
-	proxy   string      // the address that r had, if a proxy has named the client
+	cut     bool        // the store failed after part of the answer was sent
+	trips   *db.Counter // round trips to the database
+	client  string      // the client whose limits apply
+	base    string      // prefix of the URLs in the answer
+	proxy   string      // RemoteAddr of the connection, if a proxy named the client
 	lease   *limit.Lease
-	drained bool // nothing more of the body will come
+	drained bool // the body has been read to its end
 	sending sending
 }
 
@@ -70,7 +70,8 @@ func (o *observation) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom lets the connection read the source itself: sendfile, for a file.
+// ReadFrom lets the connection read from the source itself, which allows sendfile for
+// files.
 func (o *observation) ReadFrom(src io.Reader) (int64, error) {
 	if o.status == 0 {
 		o.status = http.StatusOK
@@ -80,10 +81,10 @@ func (o *observation) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap serves http.ResponseController.
 func (o *observation) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
-// countedBody counts what a client sends.
+// countedBody counts the bytes of a request's body.
 type countedBody struct {
 	io.ReadCloser
 	o *observation
@@ -96,8 +97,8 @@ func (b countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// observe gives each request an identifier, bounds its time, counts and logs
-// it, and turns a panic into an error that is logged.
+// observe gives each request an identifier and deadlines, counts and logs it, and turns
+// a panic into a logged error.
 func (s *Server) observe(next http.Handler) http.Handler {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -105,7 +106,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 			sending: s.newSending(w)}
 		remote := s.remote(r, o)
 		o.client, o.base = limit.Client(remote), s.external.base(r, o.proxy != "")
-		if s.opt.Tracing { // a span has the first entry of X-Forwarded-For, whoever wrote it
+		if s.opt.Tracing { // otelhttp takes the first entry of X-Forwarded-For, which any client can forge
 			trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("client.address", clientAddress(remote)))
 		}
 		o.lease = s.budget.Lease(o.client)
@@ -120,7 +121,8 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		r.RemoteAddr = remote
 		if r.ContentLength != 0 {
 			r.Body = countedBody{r.Body, o}
-			// Before an answer, net/http reads some of a body that nobody has read.
+			// Before it sends an answer, net/http reads some of the body that the
+			// handler hasn't read.
 			o.sending.control.SetReadDeadline(start.Add(s.opt.BodyIdleTimeout)) //nolint:errcheck // without deadlines it waits
 		}
 		s.metrics.inFlight.Inc()
@@ -133,8 +135,8 @@ func (s *Server) observe(next http.Handler) http.Handler {
 	return h
 }
 
-// remote is the address of the client, HOST:PORT, that the connection or a trusted proxy
-// names. The port is 0 where the proxy doesn't say it.
+// remote returns the client's address, HOST:PORT, from the connection or from a trusted
+// proxy's header. The port is 0 if the proxy doesn't name it.
 func (s *Server) remote(r *http.Request, o *observation) string {
 	if s.opt.Proxies == nil {
 		return r.RemoteAddr
@@ -157,11 +159,11 @@ func (s *Server) remote(r *http.Request, o *observation) string {
 	return remote
 }
 
-// noSniff has browsers take content for what its Content-Type says, so that a blob
-// is never a page.
+// noSniff makes browsers trust the Content-Type, so that they never take a blob for a
+// page.
 var noSniff = []string{"nosniff"}
 
-// finish is deferred: it runs in whatever way the handler ends.
+// finish ends a request. It is deferred, so that it also runs when the handler panics.
 func (s *Server) finish(o *observation, r *http.Request, start time.Time) {
 	p := recover()
 	var panicked []slog.Attr
@@ -170,7 +172,7 @@ func (s *Server) finish(o *observation, r *http.Request, start time.Time) {
 		if o.status == 0 {
 			o.err = errors.New("panic")
 			o.Header().Set("Content-Type", "application/json")
-			o.Header().Del("Content-Length") // of what the handler meant to send
+			o.Header().Del("Content-Length") // the handler's, not that of this error
 			o.WriteHeader(http.StatusInternalServerError)
 			o.Write(errorBody(r, oci.NewError(oci.Unknown))) //nolint:errcheck // nothing is left to do
 			p = nil
@@ -183,7 +185,7 @@ func (s *Server) finish(o *observation, r *http.Request, start time.Time) {
 		o.sending.extend()
 	}
 	o.lease.Close()
-	if !o.drained && o.read != r.ContentLength { // net/http reads some of what is left before it answers
+	if !o.drained && o.read != r.ContentLength { // net/http reads some of the rest before it answers
 		o.sending.control.SetReadDeadline(time.Now().Add(drainTime)) //nolint:errcheck // without deadlines it waits
 	}
 	took := time.Since(start)
@@ -195,8 +197,8 @@ func (s *Server) finish(o *observation, r *http.Request, start time.Time) {
 	}
 }
 
-// logRequest writes the one line of a request: its failure with the cause, or, if
-// wanted, that it was answered.
+// logRequest writes the log line of a request: a failure with its cause, or, if the
+// access log is on, any request.
 func (s *Server) logRequest(o *observation, r *http.Request, took time.Duration, panicked ...slog.Attr) {
 	level, message := slog.LevelInfo, "request"
 	if o.status >= 500 || o.cut || panicked != nil {
@@ -205,7 +207,7 @@ func (s *Server) logRequest(o *observation, r *http.Request, took time.Duration,
 		return
 	}
 	remote := r.RemoteAddr
-	if o.proxy != "" && clientPort(remote) == 0 { // the proxy doesn't say which
+	if o.proxy != "" && clientPort(remote) == 0 { // the proxy doesn't name the client's port
 		remote = clientAddress(remote)
 	}
 	attrs := [14]slog.Attr{
@@ -226,8 +228,8 @@ func (s *Server) logRequest(o *observation, r *http.Request, took time.Duration,
 	s.log.LogAttrs(r.Context(), level, message, append(list, panicked...)...)
 }
 
-// traceID is the trace that a request belongs to: of the span that was made of it, or
-// else the one that its client names. "": none.
+// traceID returns the ID of the trace that the request belongs to: of the server's
+// span, or else of the client's traceparent header; "" if there is neither.
 func traceID(r *http.Request) string {
 	span := trace.SpanContextFromContext(r.Context())
 	if !span.HasTraceID() && r.Header["Traceparent"] != nil {
@@ -239,8 +241,7 @@ func traceID(r *http.Request) string {
 	return span.TraceID().String()
 }
 
-// requestID is the client's own identifier if it is one that can be logged as
-// it is, else a new one.
+// requestID returns the client's X-Request-Id if it is safe to log, else a new one.
 func requestID(r *http.Request) string {
 	if id := r.Header.Get("X-Request-Id"); id != "" && len(id) <= 64 && isPlain(id) {
 		return id
@@ -264,7 +265,7 @@ func isPlain(s string) bool {
 	return true
 }
 
-// metrics are labelled by route (its pattern), method and status.
+// metrics are labelled with the route's pattern, method and status.
 type metrics struct {
 	requests *prometheus.CounterVec
 	latency  *prometheus.HistogramVec

@@ -12,10 +12,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// openUploads counts the uploads that were begun here and neither finished nor
-// cancelled, by client. Another process may finish one, and the reaper ends it, of
-// which nobody tells; so when a limit is reached the rows are looked for once, and
-// those that are gone don't count any more.
+// openUploads counts, per client, the uploads that were begun in this process and
+// neither finished nor cancelled. This process isn't told when another process finishes
+// one of them, or the reaper deletes it. Therefore, when a limit is reached, it looks
+// for the uploads' rows and stops counting those that are gone.
 type openUploads struct {
 	catalog            *catalog.Catalog
 	most, mostOfClient int // 0: no limit
@@ -24,10 +24,11 @@ type openUploads struct {
 	mu      sync.Mutex
 	client  map[uuid.UUID]string
 	counts  map[string]int
-	checked map[string]time.Time // when rows were looked for, by client, "" for all
+	checked map[string]time.Time // when a client's rows were last looked for; "" for all clients'
 }
 
-// checkUploadsEvery is how often the rows of one client's uploads are looked for.
+// checkUploadsEvery is the least time between two looks for the rows of a client's
+// uploads.
 const checkUploadsEvery = 10 * time.Second
 
 func newOpenUploads(c *catalog.Catalog, l Limits) *openUploads {
@@ -35,7 +36,7 @@ func newOpenUploads(c *catalog.Catalog, l Limits) *openUploads {
 		client: map[uuid.UUID]string{}, counts: map[string]int{}, checked: map[string]time.Time{}}
 }
 
-// admit says whether the client may begin an upload.
+// admit returns an error if the client may not begin an upload.
 func (o *openUploads) admit(ctx context.Context, client string) error {
 	full := o.full(client)
 	if full == limit.NotFull {
@@ -71,7 +72,8 @@ func (o *openUploads) full(client string) limit.Full {
 	return limit.NotFull
 }
 
-// check forgets the client's uploads whose rows are gone, or everybody's for "".
+// check stops counting the client's uploads whose rows are gone; for "", those of all
+// clients.
 func (o *openUploads) check(ctx context.Context, client string) error {
 	ids, due := o.due(client)
 	if !due {
@@ -93,7 +95,8 @@ func (o *openUploads) check(ctx context.Context, client string) error {
 	return nil
 }
 
-// due returns the uploads whose rows are to be looked for, if it is time.
+// due returns the uploads whose rows should be looked for. It returns false if that was
+// done less than checkUploadsEvery ago.
 func (o *openUploads) due(client string) (ids []uuid.UUID, due bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -120,8 +123,8 @@ func (o *openUploads) begin(client string, id uuid.UUID) {
 	o.counts[client]++
 }
 
-// end counts an upload off that is finished, cancelled or gone. One that was begun
-// elsewhere wasn't counted.
+// end stops counting an upload that is finished, cancelled or gone. It does nothing for
+// an upload that was begun in another process.
 func (o *openUploads) end(id uuid.UUID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,30 +15,29 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// session is one request's work on an upload. Bytes are hashed as they come and
-// go to the store, or, while the upload is so small that they fit, to its row.
-// Nothing is acknowledged that isn't saved, and nothing is saved by a request
-// that lost the upload to another.
+// session is the work of one request on an upload. It hashes the bytes as they arrive.
+// It keeps them for the upload's row while the whole upload is small enough, and
+// otherwise writes them to the store. A request acknowledges only saved bytes, and it
+// can't save anything after another request has taken over the upload.
 //
-// A session begins with the upload as this process remembers it, which saves
-// asking the database. What is remembered may be outdated, and then the first
-// write to the row fails before a byte of the body was used up, so that the
-// session can begin again with the row itself.
+// A session begins with the upload's row as this process remembers it, which saves a
+// query. If that is outdated, the first write to the row fails, before any byte of the
+// body was used up. The session then begins again with the row from the database.
 type session struct {
 	s    *Server
 	u    catalog.Upload
 	in   *intake
 	hash hash.Hash
 	w    blob.Writer
-	// tail is the upload's bytes while all of them fit in the row.
+	// tail has all bytes of the upload, as long as they fit in the row.
 	tail []byte
 	// claimed says that this request has claimed the row.
 	claimed bool
 }
 
-// receive appends the request's body to the upload and saves it. When the
-// client goes away in the middle, what arrived is saved, so that it can go on
-// from there, and the error says so.
+// receive appends the request's body to the upload and saves it. If the client
+// disconnects midway, receive saves the bytes that arrived, so that the client can
+// continue from there, and returns an error.
 func (s *Server) receive(c *call) (catalog.Upload, error) {
 	var saved catalog.Upload
 	err := s.onUpload(c, oci.Digest{}, func(ctx context.Context, ss *session) error {
@@ -55,9 +54,8 @@ func (s *Server) receive(c *call) (catalog.Upload, error) {
 	return saved, err
 }
 
-// commit appends the request's body, if there is one, and ends the upload as a
-// blob. If its digest isn't the one that was named, the upload stays as it was
-// before the request.
+// commit appends the request's body, if any, and makes the upload a blob. If the digest
+// doesn't match, the upload stays as it was before the request.
 func (s *Server) commit(c *call, d oci.Digest) error {
 	return s.onUpload(c, d, func(ctx context.Context, ss *session) error {
 		small, err := ss.fill(ctx)
@@ -90,18 +88,19 @@ func (s *Server) commit(c *call, d oci.Digest) error {
 		}
 		err = s.catalog.CommitUpload(ctx, ss.u, d, key, ss.w.Leftovers())
 		if errors.Is(err, catalog.ErrUploadMoved) && !ss.claimed {
-			// The row may be gone for good, and with it who would delete this
-			// object. Its name is this request's alone.
+			// The row may be gone, and without it no worker would delete this object.
+			// No other request uses the object's name, so deleting it is safe.
 			return errors.Join(err, s.store.Delete(ctx, []string{key}))
 		}
 		return err
 	})
 }
 
-// onUpload runs work on the upload that the route names, which is to end as
-// the blob d or, with the zero digest, isn't to end.
+// onUpload runs work on the upload that the route names. d is the digest of the blob
+// that the upload is to become, or zero if the request doesn't end the upload.
 func (s *Server) onUpload(c *call, d oci.Digest, work func(ctx context.Context, ss *session) error) error {
-	// What arrived is worth saving after the client is gone.
+	// The context outlives the client's connection, so that the bytes that arrived can
+	// be saved.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), s.opt.MaxRequest)
 	defer cancel()
 	in := s.newIntake(c)
@@ -147,8 +146,8 @@ func resumeHash(u catalog.Upload) (hash.Hash, error) {
 	return h, nil
 }
 
-// verify hashes an object again: the client began the upload without saying
-// which algorithm it would end with.
+// verify reads an object and hashes it again. This is necessary when the final digest
+// has another algorithm than the one that was used while the upload arrived.
 func (s *Server) verify(ctx context.Context, key string, d oci.Digest) error {
 	r, err := s.store.Open(ctx, key, 0, -1)
 	if err != nil {
@@ -165,8 +164,8 @@ func (s *Server) verify(ctx context.Context, key string, d oci.Digest) error {
 	return nil
 }
 
-// fill takes the body in. While the whole upload fits in its row its bytes are
-// kept for that and fill returns true; else they go to the store.
+// fill reads the body. If the whole upload is small enough for its row, fill keeps the
+// bytes in ss.tail and returns true; otherwise it writes them to the store.
 func (ss *session) fill(ctx context.Context) (small bool, err error) {
 	first, whole := ss.in.first()
 	if ss.u.StoreState == nil && whole && len(ss.u.Tail)+len(first) <= catalog.MaxTail {
@@ -181,7 +180,7 @@ func (ss *session) fill(ctx context.Context) (small bool, err error) {
 	return false, ss.in.checkLength()
 }
 
-// storeTail brings an upload that fitted in its row to the store.
+// storeTail writes an upload to the store that was small enough for its row.
 func (ss *session) storeTail(ctx context.Context) error {
 	ss.in.lease.Expect(int64(len(ss.tail)))
 	if err := ss.open(ctx, false); err != nil {
@@ -190,7 +189,7 @@ func (ss *session) storeTail(ctx context.Context) error {
 	return ss.hold(ss.tail)
 }
 
-// hold stores bytes that are hashed already.
+// hold writes bytes to the store that are hashed already.
 func (ss *session) hold(p []byte) error {
 	if len(p) > 0 {
 		if _, err := ss.w.Write(p); err != nil {
@@ -201,8 +200,8 @@ func (ss *session) hold(p []byte) error {
 	return nil
 }
 
-// store brings the bytes that the row held, then first and the rest of the
-// body, to the store.
+// store writes to the store: first held, the bytes that the row held, then first and
+// the rest of the body.
 func (ss *session) store(ctx context.Context, held, first []byte) error {
 	if ss.in.length >= 0 {
 		ss.in.lease.Expect(int64(len(held)) + ss.in.length)
@@ -219,9 +218,9 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 	body.finish()
 	ss.u.Size += n
 	if full, ok := errors.AsType[*limit.FullError](err); ok {
-		ss.in.lost = full // what the store has taken is saved
+		ss.in.lost = full // the bytes that the store has taken are saved
 	}
-	if ss.in.lost != nil { // the client's side, not the store's
+	if ss.in.lost != nil { // the client failed, not the store
 		return nil
 	}
 	if err != nil {
@@ -230,10 +229,13 @@ func (ss *session) store(ctx context.Context, held, first []byte) error {
 	return nil
 }
 
-// open makes a writer. The row is claimed first, and a number for the object
-// taken along, unless there is a ticket and the bytes are few: the name that it
-// makes is nobody else's, the row is compared when it is committed, and the
-// bytes are there for another try. Those of a stream aren't.
+// open opens a writer of the store. Normally it claims the row, which locks out other
+// requests, and takes a number for the object's name.
+//
+// It needs no claim for a small upload that has a ticket, which is a number that was
+// taken in advance: no other request uses the name made from it, CommitUpload compares
+// the row, and the bytes are still in memory if the request must start over. The bytes
+// of a stream aren't, so a stream always claims the row.
 func (ss *session) open(ctx context.Context, stream bool) error {
 	stored := int64(0)
 	if ss.u.StoreState != nil {
@@ -257,7 +259,7 @@ func (ss *session) open(ctx context.Context, stream bool) error {
 			ticket = next
 		}
 		if ticket != catalog.NoTicket && next == ticket+1 {
-			return ticket, nil // the ticket is the newest number, and not used
+			return ticket, nil // the ticket is still the newest number, and unused
 		}
 		return next, nil
 	}
@@ -277,8 +279,8 @@ func (ss *session) open(ctx context.Context, stream bool) error {
 	return nil
 }
 
-// save makes what arrived durable, acknowledges it in the row, and remembers
-// the row.
+// save makes the bytes that arrived durable, records them in the row, and remembers the
+// row.
 func (ss *session) save(ctx context.Context, small bool) (catalog.Upload, error) {
 	if ss.in.read == 0 {
 		return ss.u, nil
@@ -305,6 +307,6 @@ func (ss *session) save(ctx context.Context, small bool) (catalog.Upload, error)
 
 func (ss *session) close() {
 	if ss.w != nil {
-		ss.w.Close() //nolint:errcheck // what counts is saved or finished
+		ss.w.Close() //nolint:errcheck // everything that matters is saved or finished
 	}
 }

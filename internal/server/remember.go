@@ -11,26 +11,27 @@ import (
 )
 
 const (
-	// uploadsAhead is how many uploads are made in one commit.
+	// uploadsAhead is how many uploads are made in one transaction.
 	uploadsAhead = 16
-	// aheadMaxAge is how old an upload that was made ahead may be at most when it is
-	// given to a client: see AheadAge.
+	// aheadMaxAge limits how old an upload that was made in advance may be when a
+	// client gets it: see AheadAge.
 	aheadMaxAge = 5 * time.Minute
-	// maxRemembered bounds the uploads whose rows a process remembers. One that
-	// is forgotten costs a query.
+	// maxRemembered limits the uploads whose rows a process remembers. Forgetting a row
+	// costs a query.
 	maxRemembered = 4096
-	// maxRememberedBytes bounds their tails together.
+	// maxRememberedBytes limits the tails of remembered uploads together, in bytes.
 	maxRememberedBytes = 8 << 20
 )
 
-// AheadAge is how old an upload that was made ahead may be when it is given to a
-// client, where uploads are given up that nobody has touched for maxAge: the client is
-// to have nearly all of that time.
+// AheadAge returns how old an upload that was made in advance may be when a client gets
+// it. The reaper deletes uploads that weren't touched for maxAge, and the client should
+// have nearly all of that time.
 func AheadAge(maxAge time.Duration) time.Duration { return min(aheadMaxAge, maxAge/10) }
 
-// uploads are those that this process knows without asking: made ahead, so
-// that the start of one costs no commit, or saved by it last. Each is given to
-// one request at a time; whether it is still as it was is for the row to say.
+// uploads keeps uploads whose rows this process knows without a query. ahead has those
+// that were made in advance, so that starting an upload costs no transaction; known has
+// those that this process saved last. Each is given to one request at a time. Another
+// process may have changed the row since; the next write to the row detects that.
 type uploads struct {
 	catalog *catalog.Catalog
 	names   *uploadNames
@@ -40,12 +41,12 @@ type uploads struct {
 	mu    sync.Mutex
 	ahead []catalog.Upload
 	known map[uuid.UUID]remembered
-	bytes int // of tails in known
-	// making has room for the one who makes more.
+	bytes int // of the tails in known
+	// making serializes the making of uploads: it has room for one element.
 	making chan struct{}
 }
 
-// remembered is an upload and since when its ticket is here.
+// remembered is an upload with the time since when this process has its ticket.
 type remembered struct {
 	catalog.Upload
 	since time.Time
@@ -67,7 +68,7 @@ func (m *uploads) start(ctx context.Context) (catalog.Upload, error) {
 	case <-ctx.Done():
 		return catalog.Upload{}, ctx.Err()
 	}
-	if u, ok := m.take(); ok { // somebody else has made some
+	if u, ok := m.take(); ok { // another request has made some meanwhile
 		return u, nil
 	}
 	list, err := m.catalog.StartUploads(ctx, uploadsAhead)
@@ -93,12 +94,12 @@ func (m *uploads) take() (catalog.Upload, bool) {
 	return catalog.Upload{}, false
 }
 
-// remember keeps an upload for the request that follows.
+// remember keeps an upload for the next request on it.
 func (m *uploads) remember(u catalog.Upload) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.bytes += len(u.Tail)
-	for id := range m.known { // any will do
+	for id := range m.known { // evicts arbitrary ones
 		if len(m.known) < maxRemembered && m.bytes <= maxRememberedBytes {
 			break
 		}
@@ -112,7 +113,8 @@ func (m *uploads) forget(id uuid.UUID) {
 	delete(m.known, id)
 }
 
-// recall gives a remembered upload of the repository to the caller alone.
+// recall removes a remembered upload of the repository from the memory and returns it,
+// so that only this caller has it.
 func (m *uploads) recall(path string, id uuid.UUID) (catalog.Upload, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,9 +129,9 @@ func (m *uploads) recall(path string, id uuid.UUID) (catalog.Upload, bool) {
 	return r.Upload, true
 }
 
-// Close cancels what operators have started and waits for its end, as long as
-// ctx lasts, and removes the uploads that were made ahead and not used. A server
-// that ends without it leaves them to be reaped.
+// Close cancels the runs that operators have started and waits until they end, or until
+// ctx ends. Then it deletes the unused uploads that were made in advance. Without Close
+// the reaper deletes them later.
 func (s *Server) Close(ctx context.Context) error {
 	s.api.close(ctx)
 	s.uploads.mu.Lock()

@@ -10,10 +10,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Access is what a request needs to be allowed to do.
+// Access is a permission that a request needs.
 type Access uint8
 
-// Accesses. The zero value is none that anybody has.
+// Accesses. The zero value is a permission that nobody has.
 const (
 	_ Access = iota
 	AccessAny
@@ -21,42 +21,42 @@ const (
 	AccessPush
 	AccessDelete
 	AccessCatalog
-	AccessAdmin // what an operator does
+	AccessAdmin // for operators
 )
 
 var accessNames = [...]string{"none", "any", "pull", "push", "delete", "catalog", "admin"}
 
-// String is the access's name in the OpenAPI document.
+// String returns the access's name in the OpenAPI document.
 func (a Access) String() string { return accessNames[a] }
 
-// call is a request that was matched to a route.
+// call is a request with the values that its route extracted.
 type call struct {
 	http.ResponseWriter
 	r    *http.Request
-	name string // repository, valid; "" for routes without
-	ref  string // what the route's last part is: tag, digest or upload
-	// names are those of the repository's uploads, where the route is about one.
+	name string // repository, validated; "" if the route has none
+	ref  string // last part of the path: tag, digest or upload
+	// names translates upload identifiers, for routes about uploads.
 	names repositoryNames
 }
 
 type handler func(s *Server, c *call) error
 
-// method is what a route does for one HTTP method.
+// method says how a route handles an HTTP method.
 type method struct {
 	name   string
 	access Access
 	handle handler
 }
 
-// route is a shape of path below /v2/. {name} stands for a repository's name,
-// slashes included, {ref} for one part without a slash.
+// route is a path pattern. {name} stands for a repository's name, slashes included,
+// {ref} for one part without a slash.
 type route struct {
 	pattern string
 	methods []method
 }
 
-// routes is every route there is, in the order in which they are tried
-// (OCI Distribution Specification, "Endpoints").
+// routes are all routes of the OCI API, in the order in which they are tried (OCI
+// Distribution Specification, "Endpoints").
 var routes = []route{
 	{"/v2/", []method{
 		{"GET", AccessAny, (*Server).ping}, {"HEAD", AccessAny, (*Server).ping},
@@ -85,8 +85,8 @@ var routes = []route{
 	}},
 }
 
-// match splits a path by the first route that has its shape. Names are matched
-// from the end, so that repositories may be called like routes.
+// match finds the first route whose pattern matches the path. It matches from the
+// path's end, so that repositories may have names like parts of routes.
 func match(path string) (rt *route, name, ref string) {
 	for i := range routes {
 		if name, ref, ok := routes[i].match(path); ok {
@@ -107,7 +107,7 @@ func (rt *route) match(path string) (name, ref string, ok bool) {
 	}
 	middle, hasRef := strings.CutSuffix(suffix, "{ref}")
 	if !hasRef {
-		// The slash at the end of /blobs/uploads/ is often left out.
+		// Clients often leave out the slash at the end of /blobs/uploads/.
 		name, ok = strings.CutSuffix(rest, middle)
 		if !ok {
 			name, ok = strings.CutSuffix(rest, strings.TrimSuffix(middle, "/"))
@@ -122,7 +122,7 @@ func (rt *route) match(path string) (name, ref string, ok bool) {
 	return name, rest[i+1:], ok && name != ""
 }
 
-// route finds what answers a request and calls it.
+// route finds the handler for a request and calls it.
 func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 	o := observed(r.Context())
 	rt, name, ref := match(r.URL.Path)
@@ -162,7 +162,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 
 var apiVersion = []string{"registry/2.0"}
 
-// allow lists the methods of the route other than one that was refused.
+// allow lists the route's methods except the one that was refused.
 func (rt *route) allow(refused string) string {
 	var names []string
 	for _, m := range rt.methods {
@@ -173,8 +173,9 @@ func (rt *route) allow(refused string) string {
 	return strings.Join(names, ", ")
 }
 
-// needsStore says that the method tells of blobs, or builds on them. With another
-// store than the registry's nothing is known of any.
+// needsStore says whether the method makes statements about blobs or relies on them.
+// Such a request is refused while the configured store isn't the one that belongs to
+// the database.
 func (rt *route) needsStore(m *method) bool {
 	return strings.HasPrefix(rt.pattern, "/v2/{name}/blobs/") || m.name == http.MethodPut
 }
@@ -186,7 +187,7 @@ func (s *Server) authorize(r *http.Request, a Access, name string) error {
 	return s.opt.Authorize(r, a, name)
 }
 
-// ping says that the registry implements the specification ("Determining
+// ping tells clients that the registry implements the specification ("Determining
 // Support").
 func (s *Server) ping(c *call) error {
 	c.json(http.StatusOK, []byte("{}"))
@@ -198,7 +199,7 @@ func (c *call) json(status int, body []byte) {
 	c.body(status, "application/json", body)
 }
 
-// digest is the route's digest, DIGEST_INVALID if it is none.
+// digest parses the digest in the path. Its error is DIGEST_INVALID.
 func (c *call) digest() (oci.Digest, error) { return parseDigest(c.ref) }
 
 func parseDigest(s string) (oci.Digest, error) {

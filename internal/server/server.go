@@ -1,16 +1,16 @@
-// Package server is the registry's HTTP face: the OCI Distribution API under
-// /v2/, one table of routes, errors in the specification's form; the management
-// API under /api/v1/, described by an OpenAPI document, with paths and errors
-// like Quay's; and what makes requests visible: identifiers, an access log,
-// metrics and traces.
+// Package server implements the registry's HTTP interface: the OCI Distribution API
+// under /v2/, with errors in the specification's format; the management API under
+// /api/v1/, described by an OpenAPI document, with paths and errors like Quay's; and
+// request identifiers, access log, metrics and traces.
 //
-// What holds inside: a handler returns an error and never writes one; what is
-// sent to a client is an oci.Error, anything else is logged and answered as
-// unknown or unavailable; a browser can't be made to act for the one before it:
-// requests under foreign names and from foreign pages are refused before any
-// route is looked for; a route names the access that it needs, and a route
-// that names none is denied; bytes of blobs stream through small buffers and
-// are hashed once, on their way.
+// Rules of the package:
+//
+//   - A handler returns an error and never writes one. An oci.Error is sent to the
+//     client; any other error is logged and answered as unknown or unavailable.
+//   - A web page can't misuse its visitor's browser: requests with a foreign host name,
+//     and changes that come from pages of other sites, are refused before routing.
+//   - Each route names the access that it needs. A route without one is denied.
+//   - The bytes of blobs stream through small buffers and are hashed once, on the way.
 package server
 
 import (
@@ -35,72 +35,74 @@ import (
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
-// Options says what to serve and how.
+// Options configure a Server.
 type Options struct {
 	Catalog *catalog.Catalog // required
 	Store   blob.Store       // required
-	// StoreTrouble tells from an error of Store what is the matter with it. Default
-	// blob.TroubleOf.
+	// StoreTrouble classifies an error of Store. Default blob.TroubleOf.
 	StoreTrouble func(error) blob.Trouble
 	Log          *slog.Logger // default slog.Default()
-	// WrongStore says that Store isn't the one that belongs to the database: nothing
-	// is said of blobs then. Nil: it always is.
+	// WrongStore says that Store isn't the one that belongs to the database; requests
+	// about blobs are refused then. Nil: Store is always the right one.
 	WrongStore func() bool
 	// AccessLog logs each request at level info.
 	AccessLog bool
 	Metrics   prometheus.Registerer // nil: none
-	// Redirect answers GET of a blob with a presigned URL where the store can,
-	// valid for RedirectTTL (default 20 min).
+	// Redirect answers GET of a blob with a redirect to a presigned URL, if the store
+	// supports that. The URL is valid for RedirectTTL (default 20 min).
 	Redirect    bool
 	RedirectTTL time.Duration
-	// BodyIdleTimeout ends a request whose body stops coming. Default 60 s.
+	// BodyIdleTimeout ends a request if its client sends nothing of the body for so
+	// long. Default 60 s.
 	BodyIdleTimeout time.Duration
-	// MaxRequest ends a request, whatever it does. Default 2 h.
+	// MaxRequest limits the duration of any request. Default 2 h.
 	MaxRequest time.Duration
-	// UploadMaxAge is how long a client has to go on with an upload before it may be
-	// given up. Default 24 h.
+	// UploadMaxAge is how long an upload may stay untouched before the reaper may
+	// delete it. Default 24 h.
 	UploadMaxAge time.Duration
-	// Proxies are those that say from whom a request is. Nil: none.
+	// Proxies are the trusted proxies, whose headers name the client. Nil: none.
 	Proxies *limit.Proxies
-	// Limits bound what clients may hold.
+	// Limits bound the resources that clients may use.
 	Limits Limits
-	// GC bounds the garbage collection that operators start by request. Its
-	// Catalog, Store and Log are those above.
+	// GC configures garbage collection runs that operators start through the API. Its
+	// Catalog, Store and Log are replaced by those above.
 	GC gc.CollectOptions
-	// Tracing makes a span of each request.
+	// Tracing makes a span for each request.
 	Tracing bool
-	// Audit is the audit log: for what operators do and for who reads it. What
-	// changes the catalog, the catalog logs. Nil: none.
+	// Audit is the audit log. The server writes operators' actions to it, and reads it
+	// for clients. Changes of the catalog are written by the catalog itself. Nil: no
+	// audit log.
 	Audit *audit.Log
-	// Recorder takes note of each manifest that is pulled. Nil: nobody does.
+	// Recorder records each pull of a manifest. Nil: pulls aren't recorded.
 	Recorder *pullstats.Recorder
-	// Autoprune keeps policies and prunes by them. Nil: no such operations.
+	// Autoprune manages policies and auto-pruning. Nil: the API has no such operations.
 	Autoprune *autoprune.Pruner
-	// Webhooks keeps the webhooks of namespaces. Nil: no such operations.
+	// Webhooks manages the webhooks of namespaces. Nil: the API has no such operations.
 	Webhooks *webhook.Sender
-	// Pulls reads the statistics of pulls. Nil: nothing is told of them.
+	// Pulls reads pull statistics. Nil: answers have none.
 	Pulls *pullstats.Reader
-	// PullStats counts them. Nil: nobody does.
+	// PullStats counts recorded pulls. Nil: pulls aren't counted.
 	PullStats *pullstats.SyncWorker
-	// RedisPulls adds those that Redis has counted. Nil: there is no Redis.
+	// RedisPulls adds the pulls that Redis has counted. Nil: there is no Redis.
 	RedisPulls *pullstats.FlushWorker
-	// LooseKeys are the loose foreign keys. Nil: operators can't look after them.
+	// LooseKeys gives access to the loose foreign keys. Nil: the API has no operations
+	// on them.
 	LooseKeys *LooseKeys
 	System    System
-	// Hosts are the names under which requests are answered. Nil: every name.
+	// Hosts are the host names under which requests are answered. Nil: every name.
 	Hosts *Hosts
-	// Origins are the sites, "https://registry.example.com", whose pages may change
-	// something, besides those of the request's own host.
+	// Origins are additional sites whose pages may send changes, such as
+	// "https://registry.example.com". Pages of the request's own host always may.
 	Origins []string
-	// ExternalURL is the scheme and host under which clients reach the registry. The URLs
-	// in answers to such clients begin with it. "": they are paths.
+	// ExternalURL is the scheme and host under which clients reach the registry. URLs
+	// in answers to these clients begin with it. "": answers have paths only.
 	ExternalURL string
-	// Authorize says whether a request may have an access; nil: everybody may.
-	// Its error is the answer, UNAUTHORIZED or DENIED.
+	// Authorize decides whether a request has an access to a repository. Its error,
+	// UNAUTHORIZED or DENIED, is the answer. Nil: everything is allowed.
 	Authorize func(r *http.Request, a Access, repository string) error
 }
 
-// Server answers requests.
+// Server is the registry's http.Handler.
 type Server struct {
 	opt     Options
 	log     *slog.Logger
@@ -108,26 +110,27 @@ type Server struct {
 	store   blob.Store
 	metrics *metrics
 	uploads *uploads
-	// budget is the memory for bodies, requests counts those under way, and unfinished the
-	// uploads that are.
+	// budget is the memory for bodies, requests counts requests that are being
+	// answered, and unfinished counts open uploads.
 	budget     *limit.Budget
 	requests   *limit.Counter
 	unfinished *openUploads
-	heavyTurns chan struct{} // one element for each large manifest that is worked on
+	heavyTurns chan struct{} // has one element for each large manifest that is being handled
 	api        *api
 	origin     *http.CrossOriginProtection
 	started    time.Time
 	handler    http.Handler
 	external   *external
-	ambiguous  sync.Once // tells that two headers name different clients
-	// redirected says when objects were seen in the store, by their keys. A cache that
-	// expires would wake the process every second.
+	ambiguous  sync.Once // for the warning that two proxy headers name different clients
+	// redirected maps keys of objects to the time at which the store was last seen to
+	// have them. Entries are checked for their age when read: an expiring cache would
+	// wake the process every second.
 	redirected *otter.Cache[string, time.Time]
 }
 
 const (
-	// redirectedMax bounds the keys that are remembered, redirectedAge how long each
-	// is: so long clients may be sent to an object that the store has lost.
+	// redirectedMax limits how many keys are remembered. redirectedAge limits how long:
+	// for so long clients may be redirected to an object that the store has lost.
 	redirectedMax = 50_000
 	redirectedAge = 5 * time.Minute
 )
@@ -186,7 +189,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// dispatch hands a request to the API that it is for.
+// dispatch passes a request to the OCI API or the management API.
 func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	management := isManagement(r)
 	if !management {
@@ -213,10 +216,9 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// checkSite refuses what a web page of another site has a browser send: any
-// request under a name that isn't the registry's, and requests that may change
-// something from a page that was loaded elsewhere. Clients other than browsers
-// send neither Origin nor Sec-Fetch-Site.
+// checkSite refuses requests that a web page of another site makes a browser send: any
+// request with a host name that isn't the registry's, and changes from a page of
+// another origin. Clients other than browsers send neither Origin nor Sec-Fetch-Site.
 func (s *Server) checkSite(r *http.Request) error {
 	if err := s.opt.Hosts.Check(r); err != nil {
 		return err

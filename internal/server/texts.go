@@ -10,9 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// checkText refuses what no text in PostgreSQL can hold: the character NUL and
-// bytes that aren't UTF-8. Without it a query fails, which looks like the
-// registry's own failure.
+// checkText refuses text that PostgreSQL can't store: the character NUL and invalid
+// UTF-8. Otherwise a query would fail, and the client would see a server error.
 func checkText(what string, texts ...string) error {
 	for _, text := range texts {
 		if strings.ContainsRune(text, 0) {
@@ -25,8 +24,8 @@ func checkText(what string, texts ...string) error {
 	return nil
 }
 
-// checkRawQuery does so for a query as it was sent. One that can't be read is refused
-// whole: of what net/url leaves out nobody would hear.
+// checkRawQuery checks the text in a raw query like checkText. It refuses a query that
+// can't be parsed, since net/url would silently drop the bad parameters.
 func checkRawQuery(query string) error {
 	if query == "" {
 		return nil
@@ -38,7 +37,7 @@ func checkRawQuery(query string) error {
 	return checkQuery(q)
 }
 
-// checkQuery does so for the names and values of a query.
+// checkQuery checks the names and values of a query like checkText.
 func checkQuery(q url.Values) error {
 	for _, name := range slices.Sorted(maps.Keys(q)) {
 		if err := checkText("the name of a query parameter", name); err != nil {
@@ -51,8 +50,9 @@ func checkQuery(q url.Values) error {
 	return nil
 }
 
-// checkBody does so for a body of JSON, where NUL is written as \u0000. What is no
-// JSON is for its reader to refuse; bytes that aren't UTF-8 it replaces.
+// checkBody checks the strings in a JSON body like checkText; NUL appears there as
+// \u0000. It accepts a body that isn't JSON, which the later parser refuses, and
+// invalid UTF-8, which encoding/json replaces.
 func checkBody(body []byte) error {
 	var v any
 	if err := json.Unmarshal(body, &v); err != nil {

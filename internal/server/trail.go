@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// clientAddress is an address without its port.
+// clientAddress removes the port from an address.
 func clientAddress(remote string) string {
 	if i := strings.LastIndexByte(remote, ':'); i >= 0 {
 		remote = remote[:i]
@@ -18,7 +18,7 @@ func clientAddress(remote string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(remote, "["), "]")
 }
 
-// clientPort is the port of an address, 0 if it has none.
+// clientPort returns the port of an address, 0 if there is none.
 func clientPort(remote string) int {
 	port, err := strconv.ParseUint(remote[strings.LastIndexByte(remote, ':')+1:], 10, 16)
 	if err != nil {
@@ -27,10 +27,12 @@ func clientPort(remote string) int {
 	return int(port)
 }
 
-// maxKept is how much of what a client sends is kept in memory for an entry.
+// maxKept limits how many bytes of a client's text are kept in memory for an audit
+// entry.
 const maxKept = 1024
 
-// bounded keeps the beginning of a text, and nothing that it was cut from.
+// bounded returns the first maxKept bytes of a text. A cut text is copied, so that the
+// whole one can be freed.
 func bounded(s string) string {
 	if len(s) <= maxKept {
 		return s
@@ -38,14 +40,15 @@ func bounded(s string) string {
 	return strings.Clone(s[:maxKept])
 }
 
-// changes says whether a request may change something, so that it needs a source.
-// Pulls, which are most, write theirs themselves.
+// changes says whether a request may change something, so that its context needs the
+// audit log's source. Pulls, which are the most frequent requests, fill in their own
+// entries.
 func changes(r *http.Request) bool {
 	return r.Method != http.MethodGet && r.Method != http.MethodHead || isManagement(r)
 }
 
-// recordPull takes note of a manifest that a client has fetched, or has only asked about:
-// by HEAD, or by a GET whose answer was that it hasn't changed.
+// recordPull records that a client has fetched a manifest, or has only checked it: by
+// HEAD, or by a GET that was answered with 304.
 func (s *Server) recordPull(c *call, m *catalog.Manifest, fetched bool) {
 	if s.opt.Recorder == nil {
 		return
@@ -58,7 +61,7 @@ func (s *Server) recordPull(c *call, m *catalog.Manifest, fetched bool) {
 	if !strings.Contains(c.ref, ":") {
 		e.Tag = c.ref
 	}
-	if len(c.r.RequestURI) > maxKept { // both are parts of it
+	if len(c.r.RequestURI) > maxKept { // both are substrings of it, and would keep it in memory
 		e.Repository, e.Tag = strings.Clone(e.Repository), strings.Clone(e.Tag)
 	}
 	if !fetched {
@@ -68,8 +71,8 @@ func (s *Server) recordPull(c *call, m *catalog.Manifest, fetched bool) {
 	s.opt.Recorder.Pulled(c.r.Context(), e)
 }
 
-// logAct writes an entry of something that an operator does, before it is done.
-// Without a log it writes nothing.
+// logAct writes an audit entry for an operator's action, before it is done. It does
+// nothing if there is no audit log.
 func (s *Server) logAct(ctx context.Context, kind audit.Kind, detail map[string]any) error {
 	if s.opt.Audit == nil {
 		return nil
@@ -77,8 +80,8 @@ func (s *Server) logAct(ctx context.Context, kind audit.Kind, detail map[string]
 	return s.opt.Audit.Append(ctx, audit.Entry{Kind: kind, Detail: detail})
 }
 
-// logRun makes the work of a run begin with an entry of who has asked for it, whose
-// request ctx is of.
+// logRun wraps the work of a run so that it first writes an audit entry. ctx is the
+// context of the request that started the run; it says who did.
 func logRun[R any](ctx context.Context, s *Server, kind audit.Kind, detail map[string]any,
 	work func(ctx context.Context, r *run[R]) error,
 ) func(ctx context.Context, r *run[R]) error {

@@ -13,15 +13,16 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// uploadNames translates between the identifiers of uploads' rows and those in
-// uploads' URLs. Rows are made ahead, before anybody knows their repository, and
-// learn it when the first bytes are saved; until then only the URL can say whose
-// the upload is. So the identifier in the URL is the row's, encrypted by a key of
-// the repository: under another repository it decrypts to an upload that nobody
-// has. The keys follow from a secret in the database, which every replica reads.
+// uploadNames translates between the identifiers of uploads' rows and those in uploads'
+// URLs. A row is made in advance, before its repository is known, and learns its
+// repository when the first bytes are saved. Until then only the URL can bind the
+// upload to a repository. Therefore the URL's identifier is the row's, encrypted with a
+// key of the repository: under another repository's path it decrypts to an identifier
+// that doesn't exist. The keys are derived from a secret in the database, which all
+// replicas read.
 type uploadNames struct {
 	catalog *catalog.Catalog
-	secret  atomic.Pointer[[]byte] // nil until it was read
+	secret  atomic.Pointer[[]byte] // nil until it is read
 }
 
 // of returns the translation for a repository.
@@ -41,17 +42,17 @@ func (n *uploadNames) of(ctx context.Context, path string) (repositoryNames, err
 	return repositoryNames{block}, err
 }
 
-// repositoryNames translates for one repository. An identifier is one block, so
-// that nothing can be changed in it with a known effect.
+// repositoryNames translates for one repository. An identifier is exactly one cipher
+// block, so a client can't change it with a predictable effect.
 type repositoryNames struct{ block cipher.Block }
 
-// name returns what stands in the URL of the upload id.
+// name returns the identifier in the URL for the upload id.
 func (n repositoryNames) name(id uuid.UUID) (name uuid.UUID) {
 	n.block.Encrypt(name[:], id[:])
 	return name
 }
 
-// id returns the upload of a URL.
+// id returns the upload's identifier for the one in a URL.
 func (n repositoryNames) id(name uuid.UUID) (id uuid.UUID) {
 	n.block.Decrypt(id[:], name[:])
 	return id

@@ -10,12 +10,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// maxSources bounds how many repositories are tried for a mount that names
-// none.
+// maxSources limits how many repositories are tried for a mount without a source.
 const maxSources = 50
 
-// startUpload answers POST to /blobs/uploads/: a mount, a whole blob in one
-// request, or the start of an upload ("Pushing blobs").
+// startUpload answers POST to /blobs/uploads/ ("Pushing blobs"): a cross-repository
+// mount, a whole blob in one request, or the start of an upload.
 func (s *Server) startUpload(c *call) error {
 	q := c.r.URL.Query()
 	if mount := q.Get("mount"); mount != "" {
@@ -59,8 +58,8 @@ func (s *Server) startUpload(c *call) error {
 		}
 	}
 	s.uploads.remember(u)
-	// A client that names a digest and sends nothing means to send it next,
-	// unless nothing is what the digest is of.
+	// A client that names a digest but sends no body will send it next, unless the
+	// digest is that of the empty blob.
 	if !whole.IsZero() && (c.r.ContentLength != 0 || whole == oci.Compute(algorithm, nil)) {
 		c.ref = c.names.name(u.ID).String()
 		return s.complete(c, whole)
@@ -69,8 +68,8 @@ func (s *Server) startUpload(c *call) error {
 	return nil
 }
 
-// mount links a blob that another repository has. Where it can't, the client
-// gets an upload instead.
+// mount links a blob of another repository to this one. It returns false if that isn't
+// possible; the client then gets an upload instead.
 func (s *Server) mount(c *call, digest, from string) (bool, error) {
 	d, err := parseDigest(digest)
 	if err != nil {
@@ -101,7 +100,7 @@ func (s *Server) mount(c *call, digest, from string) (bool, error) {
 	return false, nil
 }
 
-// uploadState answers with where an upload stands.
+// uploadState answers with the state of an upload.
 func (c *call) uploadState(u catalog.Upload, status int) {
 	c.uploadHeaders(u)
 	if status != http.StatusNoContent {
@@ -117,7 +116,8 @@ func (c *call) uploadHeaders(u catalog.Upload) {
 	h.Set("Docker-Upload-Uuid", name)
 }
 
-// upload is the upload that the route names, and whether that is from memory.
+// upload returns the upload that the route names, and whether it was remembered or read
+// from the database.
 func (s *Server) upload(c *call) (u catalog.Upload, remembered bool, err error) {
 	id, err := s.uploadID(c)
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *Server) upload(c *call) (u catalog.Upload, remembered bool, err error) 
 	return u, false, err
 }
 
-// uploadID is the identifier of the row of the upload that the route names.
+// uploadID returns the identifier of the row of the upload that the route names.
 func (s *Server) uploadID(c *call) (id uuid.UUID, err error) {
 	name, err := uuid.Parse(c.ref)
 	if err != nil {
@@ -155,8 +155,8 @@ func (s *Server) uploadStatus(c *call) error {
 	return nil
 }
 
-// patchUpload appends to an upload: a chunk with its range, or a stream
-// ("Pushing a blob in chunks").
+// patchUpload appends to an upload: a chunk with Content-Range, or a stream ("Pushing a
+// blob in chunks").
 func (s *Server) patchUpload(c *call) error {
 	u, err := s.receive(c)
 	if err != nil {
@@ -189,7 +189,7 @@ func (c *call) checkChunk(u catalog.Upload, in *intake) error {
 	return nil
 }
 
-// putUpload ends an upload, with or without a last chunk.
+// putUpload finishes an upload, with or without a last chunk.
 func (s *Server) putUpload(c *call) error {
 	digest := c.r.URL.Query().Get("digest")
 	if digest == "" {
@@ -202,7 +202,7 @@ func (s *Server) putUpload(c *call) error {
 	return s.complete(c, d)
 }
 
-// complete takes what the request brings and makes the upload a blob.
+// complete appends the request's body and makes the upload a blob.
 func (s *Server) complete(c *call, d oci.Digest) error {
 	if err := s.commit(c, d); err != nil {
 		return err
