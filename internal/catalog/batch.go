@@ -10,20 +10,19 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// batch collects statements that go to the database in one round trip and run
-// as one transaction, each with a snapshot of its own. The first error ends
-// it, and nothing of it stays.
+// batch collects statements that are sent in one round trip and run as one transaction, each
+// statement with its own snapshot. The first error rolls all of it back.
 //
-// PostgreSQL logs each error with its statement, so a batch that finds what is found every
-// day ends without one: a guard refuses, by purser_refuse, and the statements behind it
-// change nothing (purser_accepted). Then send returns the refusal. Rows that were locked are
-// given up by the commit. What a batch writes before its last guard must do no harm alone.
+// PostgreSQL logs each error with its statement, so everyday refusals must not raise errors:
+// instead a guard calls purser_refuse, and the later statements, which ask purser_accepted,
+// change nothing. Then send returns the refusal. The commit releases the locks. What a batch
+// writes before its last guard must do no harm by itself.
 type batch struct {
 	pgx.Batch
 	refused refusal
 }
 
-// refusal is why a batch changed nothing.
+// refusal is the reason why a batch changed nothing.
 type refusal string
 
 // Refusals.
@@ -45,29 +44,29 @@ const (
 
 func (r refusal) Error() string { return string(r) }
 
-// Is makes the loser of a race run again: see [db.Retry].
+// Is makes [db.Retry] run a refused batch again if it lost a race.
 func (r refusal) Is(target error) bool {
 	return target == db.ErrLostRace && (r == blobGone || r == tagsChanged)
 }
 
-// isRefusal says whether err is of a batch that changed nothing.
+// isRefusal says whether err is the refusal of a batch, which changed nothing.
 func isRefusal(err error) bool {
 	_, ok := errors.AsType[refusal](err)
 	return ok
 }
 
-// exec adds a statement whose rows don't matter.
+// exec adds a statement and ignores its rows.
 func (b *batch) exec(sql string, args ...any) {
 	b.Queue(sql, args...).Exec(func(pgconn.CommandTag) error { return nil })
 }
 
-// row adds a statement whose one row goes to dest.
+// row adds a statement of one row and scans it into dest.
 func (b *batch) row(dest []any, sql string, args ...any) {
 	b.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(dest...) })
 }
 
-// guard adds a statement of one row. Its last column is why the batch is refused, or
-// NULL; the others go to dest.
+// guard adds a statement of one row. Its last column is the reason to refuse the batch, or
+// NULL; the other columns are scanned into dest.
 func (b *batch) guard(dest []any, sql string, args ...any) {
 	var why *string
 	dest = append(dest, &why)
@@ -85,8 +84,8 @@ type sender interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// send runs the batch. Error: a [refusal], among others; that a row wasn't found counts
-// for less, since a statement behind a refusal has none.
+// send runs the batch. Error: a [refusal], among others. A refusal takes precedence over
+// pgx.ErrNoRows, since statements after a refusal return no rows.
 func (b *batch) send(ctx context.Context, to sender) error {
 	err := to.SendBatch(ctx, &b.Batch).Close()
 	if b.refused != "" && (err == nil || isNoRows(err)) {

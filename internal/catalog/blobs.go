@@ -11,14 +11,14 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Mount links a blob of repository from to repository path and promises it for
-// the review delay. It returns false when from doesn't have the blob.
+// Mount links a blob of repository from to repository path and promises its existence for
+// the review delay. It returns false if from doesn't have the blob.
 //
-// The review row comes first, as with everybody who makes or removes a link of
-// a blob that exists; then the blob is locked, before its link is looked for:
-// whoever deletes the blob waits, or has made the row go away.
+// It locks the review row first, as does everybody who makes or removes a link of an
+// existing blob; then the blob; then it looks for the link. So a concurrent deletion of the
+// blob waits, or was first and the blob's row is gone.
 func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (bool, error) {
-	// A look beforehand, so that a mount that can't be doesn't make a repository.
+	// Look beforehand, so that a mount that must fail creates no repository.
 	known, err := c.Blob(ctx, from, d)
 	if isAnswer(err) {
 		return false, nil
@@ -51,26 +51,26 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 	return false, fmt.Errorf("mounting blob %s of %s in %s: %w", d, from, path, err)
 }
 
-// linkBlob makes a link, or takes hold of the one there is: it waits for who is
-// about to delete it, and makes it young again.
+// linkBlob makes a link, or locks and renews the existing one: it waits for a transaction
+// that is about to delete the link.
 const linkBlob = `
 	INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
 	SELECT $1, $2, $3 WHERE purser_accepted()
 	ON CONFLICT (top_level_namespace_id, repository_id, blob_digest) DO UPDATE SET created_at = now()`
 
-// promiseBlob is a promise, which does no harm where a guard that follows refuses: the
-// review that it puts off finds the blob in use, unused or gone.
+// promiseBlob writes a promise of existence. It does no harm if a later guard refuses: it
+// only postpones a review, which then finds the blob in use, unused or gone.
 const promiseBlob = `
 	INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
 	SELECT $1, gc_review_after('blob_upload'), 'blob_upload' WHERE purser_accepted()` + greatestReview
 
-// DeleteBlob unlinks a blob from the repository; the blob goes to review.
-// Errors: NAME_UNKNOWN, BLOB_UNKNOWN, and DENIED with status 409 while a manifest
-// of the repository uses it.
+// DeleteBlob unlinks a blob from the repository and queues the blob for review. Errors:
+// NAME_UNKNOWN, BLOB_UNKNOWN, and DENIED with status 409 while a manifest of the repository
+// uses the blob.
 //
-// The queue's row is locked before the link, as garbage collection does, and
-// the link before the manifests are looked at: a manifest that is being put
-// has locked the link, or will find it gone.
+// It locks the queue's row before the link, as garbage collection does, and the link before
+// it looks for manifests: a concurrent put of a manifest has locked the link already, or
+// will find it gone.
 func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) error {
 	c.cache.dropAll(path) // the repository may be another one by now
 	r, err := c.lookUp(ctx, path)
@@ -90,9 +90,9 @@ func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) err
 }
 
 func (c *Catalog) unlinkBlob(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest) error {
-	// Makes the row where there is none, so that it is locked either way; but not for a
-	// blob that the repository doesn't have, since anybody may invent digests. It stays
-	// when the blob is in use, and the review drops it.
+	// Insert a queue row if there is none, so that it is locked either way; but not for a
+	// blob that the repository doesn't have, since a client may invent digests. If the blob
+	// is in use the row stays, and the review drops it.
 	var linked bool
 	b := new(batch)
 	b.guard(nil, lockRepository, r.namespace, r.id, path)

@@ -1,33 +1,30 @@
-// Package catalog is the registry's metadata: namespaces, repositories,
-// manifests, tags, blobs, uploads and the objects that are to be deleted. All
-// SQL on those tables is here.
+// Package catalog stores the registry's metadata: namespaces, repositories, manifests, tags,
+// blobs, uploads and the objects waiting for deletion ("doomed" objects). All SQL on those
+// tables is here.
 //
-// What holds inside, and why no content in use is lost:
+// These rules hold, and so no content in use is lost:
 //
-//   - Every stored object has exactly one owner row. An upload's row is there
-//     before its first byte; the commit of an upload deletes that row and makes
-//     the blob's, or dooms the object, in one transaction; so does whatever
-//     deletes a blob.
-//   - A reference is a foreign key, so making one takes KEY SHARE on its
-//     target; who deletes a target locks it FOR UPDATE first and looks for
-//     references in a later statement. Every statement sees what committed
-//     before it (READ COMMITTED), so one of the two always sees the other.
-//   - A write is one transaction with one order of locks: the repository's row;
-//     the names of tags that are put; the review row of a blob that exists and is
-//     to be linked or unlinked;
-//     blobs; their links to the repository; children of an index; tags; review
-//     rows of manifests; many of a kind in the order of their keys. When it loses
-//     a race all the same (a deadlock, a target that was deleted while it waited)
-//     it runs again whole, and what the client hears is the answer of the last
-//     run.
-//   - What a sparse index lists and the repository doesn't have is linked when it
-//     is pushed or, if both were pushed at the same moment, by the manifest's
-//     review before it decides (see sparse.go).
-//   - To say that a blob exists is to promise that it stays for the review
-//     delay: the promise is written before the blob is looked for (see
-//     PromiseBlob).
-//   - Caches never serve what this process has changed (see cache) and are
-//     used only while news of other processes' changes arrives (see Listen).
+//   - Every stored object has exactly one owner row. An upload's row exists before the
+//     upload's first byte. The commit of an upload deletes that row and, in the same
+//     transaction, inserts the blob's row or records the object for deletion; so does
+//     whatever deletes a blob.
+//   - A reference is a foreign key, so making one takes KEY SHARE on its target. Whoever
+//     deletes a target locks it FOR UPDATE first and looks for references in a later
+//     statement. Every statement sees what committed before it (READ COMMITTED), so one of
+//     the two always sees the other.
+//   - A write is one transaction with a fixed order of locks: the repository's row; the
+//     names of the tags to be put; the review row of an existing blob that is to be linked
+//     or unlinked; blobs; their links to the repository; children of an index; tags; review
+//     rows of manifests. Several of a kind are locked in key order. If the write loses a
+//     race all the same (a deadlock, a target deleted while it waited), it runs again from
+//     the beginning, and the client gets the answer of the last run.
+//   - Manifests that a sparse index lists and the repository lacks are linked when they are
+//     pushed. If index and manifest are pushed at the same moment, the manifest's review
+//     links them before it decides (see sparse.go).
+//   - Telling a client that a blob exists promises that the blob stays for the review delay:
+//     the promise is written before the blob is looked up (see PromiseBlob).
+//   - Caches never serve what this process has changed (see cache), and are used only while
+//     notifications of other processes' changes arrive (see Listen).
 package catalog
 
 import (
@@ -46,16 +43,15 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Options says how to keep the catalog.
+// Options configures a catalog.
 type Options struct {
 	DB *db.DB // required; its Options.Replica must be Replica.String()
-	// Background is the pool of reviews. Its Options.Replica is empty, so that
-	// the caches of every process, this one included, hear of what a review
-	// deletes, and its LockTimeout is short. Default DB, for a process without
-	// caches.
+	// Background is the pool of reviews. Its Options.Replica is empty, so that the caches of
+	// all processes, including this one, are notified of what a review deletes; its
+	// LockTimeout is short. Default DB, for a process without caches.
 	Background *db.DB
-	// Pruning is the pool in which policies read and delete tags, opened like that
-	// of reviews. Default Background.
+	// Pruning is the pool with which policies read and delete tags, opened like the reviews'
+	// pool. Default Background.
 	Pruning *db.DB
 	// Replica names this process among those that share the database.
 	Replica uuid.UUID
@@ -64,25 +60,25 @@ type Options struct {
 	// CacheEntries bounds each of the other caches (tags, blobs of
 	// repositories, repositories, promises). Default 100,000.
 	CacheEntries int
-	// CacheOff leaves every cache unused.
+	// CacheOff disables every cache.
 	CacheOff bool
-	// MaxRequest is the longest that a request may write to the store: doomed
-	// objects that came from an upload are swept once more after it. Default
-	// 2 h.
+	// MaxRequest is the longest time for which a request may write to the store. The objects
+	// of an upload are swept a second time after it. Default 2 h.
 	MaxRequest time.Duration
-	// KeepDoomed is how long objects of deleted blobs are kept, so that they are
-	// still there after a restore of an older database. Default 0: not at all.
+	// KeepDoomed is how long objects of deleted blobs stay in the store, so that they still
+	// exist after a restore of an older database. Default 0: they are deleted at once.
 	KeepDoomed time.Duration
-	// SparseIndexes accepts indexes of which manifests are missing.
+	// SparseIndexes accepts indexes that list manifests which the repository lacks.
 	SparseIndexes bool
-	// Look says what is wrong with an object of the store that must have size bytes,
-	// "" for nothing. It is called outside of transactions. Nil: nobody looks.
+	// Look checks an object of the store that must have size bytes, and returns what is
+	// wrong with it, "" for nothing. It is called outside of transactions. Nil: objects
+	// aren't checked.
 	Look  func(ctx context.Context, key string, size int64) (wrong string, err error)
 	Audit Audit // the zero value writes nothing
-	// Collected makes a statement, without arguments of its own, that notes what garbage
-	// collection deletes, from a query of namespace, repository (identifiers) and
-	// manifests, a number. It becomes a part of the deletion's statement. Nil: nobody
-	// wants to know.
+	// Collected returns a statement, without arguments of its own, that records what garbage
+	// collection deletes. It reads from the query counted, whose columns are namespace,
+	// repository (both ids) and manifests (a number), and becomes a part of the deleting
+	// statement. Nil: nothing is recorded.
 	Collected func(query string) string
 	Log       *slog.Logger // default slog.Default()
 }
@@ -122,22 +118,22 @@ func New(o Options) *Catalog {
 	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o)}
 }
 
-// repository is the identity of a repository's row.
+// repository identifies a repository's row.
 type repository struct {
 	namespace, id int64
 }
 
-// lockRepository is the first statement of every transaction that inserts
-// below a repository: it keeps the repository and its namespace alive until the
-// commit, and refuses if they are gone, so that nothing is inserted that a
-// deletion in progress would overlook. Arguments: namespace, id, path.
+// lockRepository is the first statement of every transaction that inserts below a
+// repository. It locks the repository and its namespace against deletion until the commit,
+// and refuses if either is gone, so that no row is inserted that a concurrent deletion would
+// overlook. Arguments: namespace, id, path.
 const lockRepository = `
 	SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('` + string(repositoryGone) + `') END
 	FROM (SELECT FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
 	      WHERE n.id = $1 AND r.id = $2 AND r.path = $3
 	      FOR KEY SHARE) alive`
 
-// lookUp finds a repository that exists. It returns NAME_UNKNOWN otherwise.
+// lookUp returns an existing repository. Error: NAME_UNKNOWN.
 func (c *Catalog) lookUp(ctx context.Context, path string) (repository, error) {
 	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
@@ -166,15 +162,16 @@ func (c *Catalog) HasRepository(ctx context.Context, path string) (bool, error) 
 	return err == nil, err
 }
 
-// lifeAttempts is how often a write may find its repository deleted and make it
-// anew. Each time somebody has deleted it in between.
+// lifeAttempts bounds how often a write creates its repository. It does so again if another
+// client has deleted the repository in between.
 const lifeAttempts = 20
 
-// ensure finds a repository or creates it with its namespace, unless mayCreate,
-// which may be nil, has an answer instead. Path must be a valid name.
+// ensure returns the repository and creates it with its namespace if need be. mayCreate, if
+// not nil, is called before a creation and may return an error that is returned instead.
+// Path must be a valid name.
 func (c *Catalog) ensure(ctx context.Context, path string, mayCreate func() error) (repository, error) {
 	r, err := c.lookUp(ctx, path)
-	for range lifeAttempts { // it may be deleted as soon as it is made
+	for range lifeAttempts { // the repository may be deleted as soon as it is made
 		if oci.CodeOf(err) != oci.NameUnknown {
 			break
 		}
@@ -191,12 +188,12 @@ func (c *Catalog) ensure(ctx context.Context, path string, mayCreate func() erro
 	return r, err
 }
 
-// create makes a repository with its namespace, unless there is one by that name.
+// create makes a repository with its namespace, unless the repository exists.
 func (c *Catalog) create(ctx context.Context, path string) (made bool, err error) {
 	namespace, _, _ := strings.Cut(path, "/")
 	err = db.Retry(ctx, func() error {
 		b := new(batch)
-		// One that its namespace has left behind is in the way until it is drained.
+		// A repository of a deleted namespace blocks the name until its row is drained.
 		b.exec(`DELETE FROM repositories r WHERE path = $1
 			AND NOT EXISTS (SELECT FROM top_level_namespaces n WHERE n.id = r.top_level_namespace_id)`, path)
 		b.exec("INSERT INTO top_level_namespaces (name) VALUES ($1) ON CONFLICT DO NOTHING", namespace)
@@ -206,7 +203,7 @@ func (c *Catalog) create(ctx context.Context, path string) (made bool, err error
 				SELECT id, $2 FROM top_level_namespaces WHERE name = $1 FOR KEY SHARE
 				ON CONFLICT DO NOTHING RETURNING 1)
 			SELECT EXISTS (SELECT FROM made)`, namespace, path)
-		// What is of this transaction was made by it.
+		// A row whose xmin is this transaction's was inserted by it.
 		b.exec(c.entries(`
 			SELECT 'org_create' AS kind, name AS namespace, NULL::text AS repository, NULL::bigint AS repository_id,
 				NULL::text AS tag, NULL::bytea AS digest, NULL::jsonb AS detail
@@ -222,9 +219,8 @@ func (c *Catalog) create(ctx context.Context, path string) (made bool, err error
 	return made, nil
 }
 
-// change runs a write that changes what the caches may hold of path, and drops
-// that before and after. A client that goes away doesn't stop it: the change is
-// more useful done than in doubt.
+// change runs a write and drops what the caches hold of path before and after it. The write
+// goes on when its client disconnects: its outcome would otherwise be unknown.
 func (c *Catalog) change(ctx context.Context, path string, drop func(path string), write func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
@@ -237,10 +233,9 @@ func (c *Catalog) change(ctx context.Context, path string, drop func(path string
 	return err
 }
 
-// txOrAnswer runs fn in a transaction that is committed also where fn has an answer for
-// the client, or a refusal, instead of a change: fn has changed nothing then but what does
-// no harm. A transaction that is rolled back looks like a failure to those who watch
-// PostgreSQL.
+// txOrAnswer runs fn in a transaction and commits it, also if fn returns an error meant for
+// the client, or a refusal. In that case fn has changed nothing, or only what does no harm.
+// A rollback would count as a failure in PostgreSQL's statistics.
 func (c *Catalog) txOrAnswer(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	var answer error
 	err := c.db.Tx(ctx, func(tx pgx.Tx) error {
@@ -256,11 +251,11 @@ func (c *Catalog) txOrAnswer(ctx context.Context, fn func(tx pgx.Tx) error) erro
 	return answer
 }
 
-// writeTimeout bounds a write, reruns included.
+// writeTimeout bounds the time of a write, including its reruns.
 const writeTimeout = time.Minute
 
-// withRepository runs write on the repository, created if need be and mayCreate
-// (nil: always) doesn't answer instead, again when the repository was deleted
+// withRepository runs write on the repository, which it creates if need be unless mayCreate
+// (nil: always) returns an error. It runs write again when the repository was deleted
 // meanwhile or the write lost a race.
 func (c *Catalog) withRepository(ctx context.Context, path string, mayCreate func() error, write func(r repository) error) error {
 	for range lifeAttempts {
@@ -277,7 +272,7 @@ func (c *Catalog) withRepository(ctx context.Context, path string, mayCreate fun
 	return fmt.Errorf("repository %s is deleted and created again without pause", path)
 }
 
-// isAnswer says whether err is what a client is to be told, and not a failure.
+// isAnswer says whether err is an answer for the client, as opposed to a failure.
 func isAnswer(err error) bool {
 	_, ok := errors.AsType[*oci.Error](err)
 	return ok

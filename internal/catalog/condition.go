@@ -8,23 +8,23 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Condition is what a write asks of the tag that it moves or deletes, or of the
-// manifest that it stores by digest (RFC 9110, sections 13.1.1 and 13.1.2). The zero
-// value asks nothing. The statement that writes compares it, under the locks of the
-// write: of many clients that replace the same digest one succeeds.
+// Condition is a precondition on the tag that a write moves or deletes, or on the manifest
+// that it stores by digest (RFC 9110, sections 13.1.1 and 13.1.2). The zero value sets none.
+// The writing statement checks it under the locks of the write: of several clients that
+// replace the same digest, one succeeds.
 type Condition struct {
-	Tag                string      // "": it is about the manifest
-	IfMatch, IfNoMatch *Validators // nil: there is no such condition
+	Tag                string      // "": the condition is about the manifest
+	IfMatch, IfNoMatch *Validators // nil: no such condition
 }
 
-// Validators are the digests of a condition.
+// Validators lists the digests of a condition.
 type Validators struct {
 	Any     bool // "*": any manifest
 	Digests []oci.Digest
 }
 
-// arg is the validators as an argument of purser_condition_holds: NULL without a
-// condition, and an empty element for any manifest.
+// arg returns the validators as an argument of purser_condition_holds: NULL without a
+// condition, with an empty element for "any manifest".
 func (v *Validators) arg() [][]byte {
 	if v == nil {
 		return nil
@@ -39,8 +39,8 @@ func (v *Validators) arg() [][]byte {
 	return list
 }
 
-// conditionFailed is the answer for a write whose condition didn't hold: it says what
-// the tag points to now.
+// conditionFailed returns the error for a write whose condition didn't hold. The error names
+// the manifest that the tag points to now.
 func (c *Catalog) conditionFailed(ctx context.Context, path string, condition Condition, d oci.Digest) error {
 	if condition.Tag == "" {
 		is := "is not in"
@@ -74,8 +74,8 @@ func (c *Catalog) conditionFailed(ctx context.Context, path string, condition Co
 	return refused("tag %s of %s points to %s now", condition.Tag, path, now).WithDetail(detail)
 }
 
-// refused is an answer of 412. The specification has no code for it; whoever is
-// refused here may not do what was asked, as things are.
+// refused returns an error with status 412 and code DENIED: the specification has no code
+// for a failed precondition.
 func refused(format string, args ...any) *oci.Error {
 	return oci.Errorf(oci.Denied, "nothing was changed, since the condition of the request (If-Match, If-None-Match) doesn't hold: "+format, args...).
 		WithStatus(http.StatusPreconditionFailed)

@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// CreateNamespace makes an empty namespace, whose name must be a valid first part
-// of a repository's. Error: UNSUPPORTED with status 400 when it exists.
+// CreateNamespace makes an empty namespace. The name must be valid as the first part of a
+// repository's name. Error: UNSUPPORTED with status 400 if the namespace exists.
 func (c *Catalog) CreateNamespace(ctx context.Context, name string) error {
 	var made bool
 	err := db.Retry(ctx, func() error {
@@ -31,15 +31,16 @@ func (c *Catalog) CreateNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// CreateRepository makes an empty repository, and its namespace if there is none.
-// Path must be a valid name. Error: UNSUPPORTED with status 400 when it exists.
+// CreateRepository makes an empty repository, and its namespace if there is none. Path must
+// be a valid name. Error: UNSUPPORTED with status 400 if the repository exists.
 func (c *Catalog) CreateRepository(ctx context.Context, path string) error {
 	for range lifeAttempts {
 		made, err := c.create(ctx, path)
 		if err != nil || made {
 			return err
 		}
-		// Nothing was made because it exists, or because its namespace went meanwhile.
+		// Nothing was made because the repository exists, or because its namespace was
+		// deleted meanwhile.
 		var found bool
 		err = c.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM live_repositories WHERE path = $1)", path).Scan(&found)
 		switch {

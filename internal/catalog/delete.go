@@ -14,17 +14,17 @@ import (
 // TagOption changes what DeleteTag does.
 type TagOption int
 
-// OverrideProtection deletes a tag though it is protected: for who may.
+// OverrideProtection deletes a tag even if it is protected, for callers that may do so.
 const OverrideProtection TagOption = 1
 
-// DeleteTag removes a tag; its manifest goes to review. Errors: NAME_UNKNOWN,
+// DeleteTag deletes a tag; a trigger queues its manifest for review. Errors: NAME_UNKNOWN,
 // MANIFEST_UNKNOWN; DENIED, with status 409, for a protected tag.
 func (c *Catalog) DeleteTag(ctx context.Context, path, tag string, options ...TagOption) error {
 	return c.DeleteTagIf(ctx, path, tag, Condition{}, options...)
 }
 
-// DeleteTagIf is DeleteTag on a condition, which is about this tag. Where it doesn't
-// hold the error is DENIED with status 412.
+// DeleteTagIf is DeleteTag with a condition on this tag. If the condition doesn't hold, the
+// error is DENIED with status 412.
 func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition Condition, options ...TagOption) error {
 	c.cache.dropAll(path) // the repository may be another one by now
 	r, err := c.lookUp(ctx, path)
@@ -57,8 +57,8 @@ func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition C
 	return err
 }
 
-// deleteTag locks the tag before it is deleted by a statement that sees it as it
-// was locked.
+// deleteTag locks the tag, then deletes it by a second statement, which sees the tag's
+// locked state.
 func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string, condition Condition, version string, protected, override bool) (n int64, err error) {
 	err = db.Retry(ctx, func() error {
 		b := new(batch)
@@ -99,9 +99,9 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string,
 	return n, err
 }
 
-// DeleteManifest removes a manifest and the tags that point to it. One that an
-// index holds stays: the error, DENIED with status 409, names the index. So does
-// one that has a protected tag. Other errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+// DeleteManifest deletes a manifest and the tags that point to it. It refuses with DENIED
+// and status 409 if an index lists the manifest (the error names the index), or if one of
+// its tags is protected. Other errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
 func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest) error {
 	c.cache.dropAll(path) // the repository may be another one by now
 	r, err := c.lookUp(ctx, path)
@@ -124,14 +124,13 @@ func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest)
 	return err
 }
 
-// deleteManifest locks the manifest, so that no new tag or index can hold it, then its
-// tags in the order of their names, as a put does; looks for what keeps it, and deletes
-// both: in one round trip, since others may wait for its locks. Each look is a statement
-// of its own, behind the lock.
+// deleteManifest locks the manifest, so that no new tag or index can reference it, then its
+// tags in the order of their names, as a put does. It checks for indexes and protected tags,
+// and deletes manifest and tags. All this is one round trip, since others may wait for its
+// locks. Each check is a statement of its own, after the lock.
 //
-// Where rules protect tags of the repository, the manifest's tags are read and compared
-// with them before. A tag that has come since then is none of those that were compared,
-// and everything begins again.
+// If rules protect tags of the repository, the manifest's tags are read and compared with
+// the rules beforehand. If the manifest has got another tag since, everything begins again.
 func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string, d oci.Digest, rules *protection) error {
 	var deletable []string // nil: every tag
 	if rules.in(r) {
@@ -174,10 +173,10 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 	return err
 }
 
-// deleteLocked adds to a batch, which has locked a manifest and its tags, their deletion
-// and its entries in the log. The review rows of blobs are locked in the order of digests
-// before: the triggers of the manifest's deletion write those of configurations before those
-// of layers.
+// deleteLocked adds to b, whose earlier statements lock a manifest and its tags, the
+// deletion of both and the audit entries. It first locks the review rows of the blobs in the
+// order of digests: the triggers of the manifest's deletion would write those of
+// configurations before those of layers.
 func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path string, d oci.Digest) {
 	b.exec(`
 		WITH gone AS (
@@ -215,7 +214,7 @@ func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path
 		SELECT FROM gone`, c.who(ctx, r.namespace, r.id, d.Bytes(), path)...)
 }
 
-// unprotectedTags returns the tags of a manifest, none of which a rule protects. Error:
+// unprotectedTags returns the tags of a manifest if no rule protects any of them. Error:
 // DENIED, with status 409, for a protected tag.
 func (c *Catalog) unprotectedTags(ctx context.Context, r repository, path string, d oci.Digest, rules *protection) ([]string, error) {
 	var otherwise bool
@@ -239,7 +238,7 @@ func (c *Catalog) unprotectedTags(ctx context.Context, r repository, path string
 	return tags, nil
 }
 
-// heldByIndex is the refusal to delete a manifest that an index holds.
+// heldByIndex returns the error for deleting a manifest that an index lists.
 func heldByIndex(d oci.Digest, parent []byte) error {
 	index, err := oci.DigestFromBytes(parent)
 	if err != nil {

@@ -8,18 +8,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Doomed is an object, or every object of an upload, that is to be deleted.
+// Doomed is an object, or all objects of an upload, waiting for deletion from the store.
 type Doomed struct {
 	StorageKey string
-	OfUpload   bool   // StorageKey is a prefix; everything below it goes
-	Keep       string // but this one; "" for none
-	Size       int64  // bytes; what an upload may have written
-	Attempts   int    // failed ones so far
-	// HeldUntil marks the claim: another one has another time.
+	OfUpload   bool   // StorageKey is a prefix; all objects below it are deleted
+	Keep       string // the key of an object of the upload to be kept; "" for none
+	Size       int64  // bytes; of an upload, what it may have written
+	Attempts   int    // failed attempts so far
+	// HeldUntil is when the claim expires. It also identifies the claim: a later claim has
+	// another time.
 	HeldUntil time.Time
 }
 
-// claims are the keys and marks of a list.
+// claims returns the keys and the claim times of a list.
 func claims(list []Doomed) (keys []string, held []time.Time) {
 	for _, d := range list {
 		keys, held = append(keys, d.StorageKey), append(held, d.HeldUntil)
@@ -27,12 +28,11 @@ func claims(list []Doomed) (keys []string, held []time.Time) {
 	return keys, held
 }
 
-// ClaimDoomed returns up to n doomed objects that are due, and puts each off by
-// hold, so that no other process takes it meanwhile and one that its claimer
-// forgets comes back. Deleting an object twice is harmless: its name is never
-// used again. An object that was a blob's is due Options.KeepDoomed later than its
-// row says, until it is claimed first; an upload's never had a row that could name
-// it after a restore.
+// ClaimDoomed returns up to n due objects and postpones each by hold: so no other process
+// takes them meanwhile, and objects of a claimer that dies come back. Deleting an object
+// twice is harmless, since keys are never reused. An object that was a blob's is due
+// Options.KeepDoomed later than its row says, until it is claimed for the first time; no row
+// could name an upload's object after a restore, so that is due at once.
 func (c *Catalog) ClaimDoomed(ctx context.Context, n int, hold time.Duration) ([]Doomed, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		WITH others AS MATERIALIZED (
@@ -58,10 +58,10 @@ func (c *Catalog) ClaimDoomed(ctx context.Context, n int, hold time.Duration) ([
 	return list, nil
 }
 
-// SettleDoomed forgets doomed objects that were deleted. One of an upload whose
-// deletion began before the longest request was over comes back once more after
-// it, in case a writer was late.
-// What another process has claimed since is left to it.
+// SettleDoomed removes the rows of objects that were deleted. If the deletion of an upload's
+// or a young blob's object began before the longest request was over, SettleDoomed
+// reschedules it once for after that time, in case a writer was late. It leaves alone the
+// rows that another process has claimed since.
 func (c *Catalog) SettleDoomed(ctx context.Context, list []Doomed) error {
 	keys, held := claims(list)
 	b := new(batch)
@@ -76,8 +76,8 @@ func (c *Catalog) SettleDoomed(ctx context.Context, list []Doomed) error {
 	return nil
 }
 
-// PostponeDoomed puts doomed objects off by delay after a failure to delete
-// them, unless another process has claimed them since.
+// PostponeDoomed postpones objects by delay after a failed deletion, unless another process
+// has claimed them since.
 func (c *Catalog) PostponeDoomed(ctx context.Context, list []Doomed, delay time.Duration, cause error) error {
 	keys, held := claims(list)
 	_, err := c.db.Pool.Exec(ctx, `
@@ -90,8 +90,7 @@ func (c *Catalog) PostponeDoomed(ctx context.Context, list []Doomed, delay time.
 	return nil
 }
 
-// NextDoomed is how long it is until the next doomed object is due, at most
-// limit.
+// NextDoomed returns the time until the next object is due for deletion, at most limit.
 func (c *Catalog) NextDoomed(ctx context.Context, limit time.Duration) (time.Duration, error) {
 	var d time.Duration
 	err := c.db.Pool.QueryRow(ctx, `
@@ -106,8 +105,8 @@ func (c *Catalog) NextDoomed(ctx context.Context, limit time.Duration) (time.Dur
 	return d, nil
 }
 
-// Reclaims says whether something is known to be stored below the name. If not, it is
-// swept a second time, or an upload has written nothing.
+// Reclaims says whether an object is known to be stored under the key. It is false for a
+// second sweep, and for an upload that has written nothing.
 func (d Doomed) Reclaims() bool { return d.Size > 0 }
 
 // KeepDoomed is how long objects of deleted blobs are kept.

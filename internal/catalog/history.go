@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TagPlaces returns the places of up to q.Limit tags in the order of an index, and that
-// behind which there are more, nil when there are none. It is BrowseTags for who has to
-// know the order alone. Error: NAME_UNKNOWN.
+// TagPlaces returns the positions of up to q.Limit tags in the order of an index. next is
+// the position after which there are more, nil if there are none. It is BrowseTags for
+// callers that need only the order. Error: NAME_UNKNOWN.
 func (c *Catalog) TagPlaces(ctx context.Context, path string, q TagQuery) (places []TagPlace, next *TagPlace, err error) {
 	r, err := c.browsed(ctx, path)
 	if err != nil {
@@ -27,8 +27,8 @@ func (c *Catalog) TagPlaces(ctx context.Context, path string, q TagQuery) (place
 	return places, next, nil
 }
 
-// DescribeManifests returns those of the manifests that are in a repository, in no order
-// and without names of tags. Error: NAME_UNKNOWN.
+// DescribeManifests describes those of the manifests that are in a repository, in no
+// particular order and without names of tags. Error: NAME_UNKNOWN.
 func (c *Catalog) DescribeManifests(ctx context.Context, path string, digests []oci.Digest) ([]TagInfo, error) {
 	r, err := c.browsed(ctx, path)
 	if err != nil || len(digests) == 0 {
@@ -65,7 +65,7 @@ func (c *Catalog) RepositoryID(ctx context.Context, path string) (int64, error) 
 	return r.id, err
 }
 
-// browsed finds a repository that lists are made of.
+// browsed returns the repository whose lists are read. Error: NAME_UNKNOWN.
 func (c *Catalog) browsed(ctx context.Context, path string) (r repository, err error) {
 	err = c.db.Pool.QueryRow(ctx, "SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).
 		Scan(&r.namespace, &r.id)

@@ -17,23 +17,22 @@ import (
 type NewManifest struct {
 	Repository string // a valid name; created if need be
 	Digest     oci.Digest
-	Manifest   *oci.Manifest // Payload, parsed
-	Payload    []byte        // stored as it is
+	Manifest   *oci.Manifest // the parsed Payload
+	Payload    []byte        // stored unchanged
 	Tags       []string      // valid tags that are to point to it; may be empty
 	Condition  Condition     // its Tag is the only one of Tags, or ""
 }
 
-// PutManifest stores a manifest with its references and tags, in one
-// transaction and, when the manifest is new, one round trip. Every blob it
-// names must be linked to the repository and every child of an index be in it,
-// else MANIFEST_BLOB_UNKNOWN names what is missing; a subject need not exist. A
-// manifest that is already there keeps its row and gets the tags or, without any,
-// is promised for the review delay. A tag that is protected and points to another
-// manifest refuses the put: DENIED with status 409; so does, with status 412, a
-// condition that doesn't hold.
+// PutManifest stores a manifest with its references and tags in one transaction, which takes
+// one round trip if the manifest is new. Every blob that it names must be linked to the
+// repository, and every child of an index must be in the repository; otherwise the error
+// MANIFEST_BLOB_UNKNOWN names what is missing. A subject need not exist. A manifest that
+// exists already keeps its row and gets the tags; without tags its existence is promised for
+// the review delay. The put is refused with DENIED and status 409 if a protected tag points
+// to another manifest, and with status 412 if the condition doesn't hold.
 //
-// Rows are locked in one order: repository, blobs, links, children; the queue
-// last. A guard in each statement refuses when something is missing: see [batch].
+// Rows are locked in one order: repository, blobs, links, children, and the queue last. A
+// guard in each statement refuses when something is missing: see [batch].
 func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 	rows, err := manifestRows(p)
 	if err != nil {
@@ -45,7 +44,7 @@ func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 }
 
 func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestColumns) (err error) {
-	// A manifest that can't be put doesn't make a repository.
+	// A put that will be refused doesn't create a repository.
 	mayCreate := func() error { return nil }
 	switch {
 	case len(rows.blobs)+len(c.requiredChildren(rows)) > 0:
@@ -62,7 +61,7 @@ func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestC
 			return in, err
 		})
 		switch {
-		case errors.Is(err, manifestGone): // deleted between the two halves of put
+		case errors.Is(err, manifestGone): // deleted between the two transactions of put
 			continue
 		case errors.Is(err, blobsMissing), errors.Is(err, childMissing):
 			if moved, err := c.listedManifests(ctx, p, &rows); err != nil {
@@ -73,7 +72,7 @@ func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestC
 			if missing := c.missing(ctx, p, rows); missing != nil {
 				return missing
 			}
-			continue // it has come meanwhile
+			continue // the missing content was pushed meanwhile
 		case errors.Is(err, conditionFails):
 			return c.conditionFailed(ctx, p.Repository, p.Condition, p.Digest)
 		}
@@ -85,13 +84,13 @@ func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestC
 	return fmt.Errorf("storing manifest %s of %s: %w", p.Digest, p.Repository, err)
 }
 
-// manifestColumns is a NewManifest in the shape of its rows. Digests are
-// distinct and ordered, so that every transaction locks in the same order.
+// manifestColumns is a NewManifest as database columns. Digests are distinct and sorted, so
+// that every transaction locks in the same order.
 type manifestColumns struct {
 	digest, subject, config []byte
 	artifactType            *string
 	annotations             []byte
-	blobs                   [][]byte // configuration and layers, or what an index lists besides manifests
+	blobs                   [][]byte // configuration and layers; of an index, the entries that aren't manifests
 	layers                  [][]byte
 	layerSizes              []int64
 	layerTypes              []string
@@ -116,8 +115,8 @@ func manifestRows(p NewManifest) (manifestColumns, error) {
 		rows.config = m.Config.Digest.Bytes()
 		rows.blobs = append(rows.blobs, rows.config)
 	}
-	// An entry of an index that is no manifest is a blob, and is used as a layer is. A
-	// foreign layer is elsewhere, unless the manifest also lists it as its own.
+	// An index entry that isn't a manifest is a blob, and is handled like a layer. A foreign
+	// layer is stored elsewhere, unless the manifest also lists it as an ordinary layer.
 	own := slices.Concat(m.Layers, slices.DeleteFunc(slices.Clone(m.Manifests), oci.Descriptor.IsManifest))
 	for _, l := range distinct(slices.DeleteFunc(own, oci.Descriptor.Foreign)) {
 		rows.blobs = append(rows.blobs, l.Digest.Bytes())
@@ -136,7 +135,7 @@ func manifestRows(p NewManifest) (manifestColumns, error) {
 	return rows, nil
 }
 
-// distinct orders descriptors by digest and drops repeated ones.
+// distinct sorts descriptors by digest and drops duplicates.
 func distinct(list []oci.Descriptor) []oci.Descriptor {
 	out := slices.Clone(list)
 	slices.SortFunc(out, func(a, b oci.Descriptor) int { return strings.Compare(a.Digest.String(), b.Digest.String()) })
@@ -167,11 +166,11 @@ func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows man
 	return c.putAgain(ctx, r, p, rows, "push_repo")
 }
 
-// lockRepository is the first statement of a put. It also waits for other puts of the
-// same tags, since a tag that isn't there yet has no row to be locked: the one that came
-// second would find out when it has inserted its manifest, and had to be rolled back.
-// The locks have a space of their own, with two keys. Puts take them before all others
-// but the repository's, in one order.
+// lockRepository is the first statement of a put. It also waits for other puts of the same
+// tags, by advisory locks: a tag that doesn't exist yet has no row to lock, and the second
+// put would notice the first only after inserting its manifest, and had to be rolled back.
+// These locks use a key space of their own, with two keys. A put takes them right after the
+// repository's lock, in a fixed order.
 func (b *batch) lockRepository(r repository, path string, tags []string) {
 	if len(tags) == 0 {
 		b.guard(nil, lockRepository, r.namespace, r.id, path)
@@ -187,12 +186,12 @@ func (b *batch) lockRepository(r repository, path string, tags []string) {
 		      FOR KEY SHARE) alive`, r.namespace, r.id, path, tags)
 }
 
-// putLocks is the first key of the advisory locks of tags that are being put.
+// putLocks is the first key of the advisory locks on tags that are being put.
 const putLocks = "1886745443"
 
-// lockContent locks what the manifest refers to, and refuses unless all of it is
-// there and not lost, of the children as many as are required: blobs first, then
-// their links to the repository, then children and the subject.
+// lockContent locks what the manifest refers to: first blobs, then their links to the
+// repository, then children and the subject. It refuses unless all blobs and links and the
+// required number of children exist and no blob is lost.
 func (b *batch) lockContent(r repository, rows manifestColumns, required int) {
 	if len(rows.blobs) > 0 {
 		b.guard(nil, `SELECT CASE WHEN count(*) <> $2 THEN purser_refuse('`+string(blobsMissing)+`') END FROM (
@@ -216,8 +215,8 @@ func (b *batch) lockContent(r repository, rows manifestColumns, required int) {
 					FOR KEY SHARE) m) locked`,
 			r.namespace, r.id, rows.children, required)
 	}
-	// A subject need not be there. One that is being deleted is waited for: its
-	// deletion can't see this manifest, so it must be over when this one is reviewed.
+	// A subject need not exist. If it is being deleted, wait for that: the deletion can't
+	// see this manifest, so it must be over before this manifest is reviewed.
 	if rows.subject != nil {
 		b.exec(`SELECT FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted()
@@ -225,9 +224,9 @@ func (b *batch) lockContent(r repository, rows manifestColumns, required int) {
 	}
 }
 
-// lockQueue locks, of a manifest that isn't there, its digest against reviews of the
-// referrers that wait for it (see [lockSubjects]); then the tags that are to move, and the
-// review rows of the manifests that lose them, in one order.
+// lockQueue locks, in one order: for a manifest that doesn't exist yet, its digest against
+// reviews of the referrers that wait for it (see [lockSubjects]); then the tags that are to
+// move; then the review rows of the manifests that lose those tags.
 func (b *batch) lockQueue(r repository, rows manifestColumns) {
 	b.exec(`
 		WITH there AS MATERIALIZED (
@@ -259,20 +258,21 @@ func (b *batch) lockQueue(r repository, rows manifestColumns) {
 			FOR UPDATE) q`, r.namespace, r.id, rows.tags)
 }
 
-// A statement that points tags to a manifest, m (id), has their names as $8, the
-// repository as $5 and $6, the manifest's digest as $7, the path as $9, those of the
-// names that are protected as $10, the version of the rules as $11 and the condition
-// ([Condition]) as $12, $13 and $14. Its part t
-// writes them and returns name and moved (false: the tag is new); previous are those
-// that were there, with what they pointed to.
+// The following parts make up a statement that points tags to a manifest, m (id). Its
+// arguments: $5 and $6 the repository, $7 the manifest's digest, $8 the names of the tags,
+// $9 the path, $10 the protected ones of the names, $11 the version of the rules, $12 to $14
+// the condition ([Condition]). Its part t writes the tags and returns name and moved (false:
+// the tag is new); its part previous has the tags that existed, with the manifests they
+// pointed to.
 //
-// The tags were locked by the statement before, so that previous is right. But one
-// that wasn't there then may have come since, and be moved or deleted again at this
-// moment, by whoever doesn't take the locks of puts. What isn't as previous says isn't
-// written, and the transaction fails and runs again.
+// The preceding statement has locked the existing tags, so previous is right for them. But a
+// tag that didn't exist then may have been created since, and may be moved or deleted right
+// now, by a writer that doesn't take the locks of puts. A tag that differs from previous
+// isn't written; then the transaction fails and runs again.
 //
-// Its part asked comes before anything is written: it compares rules and condition with
-// what is there, and refuses or not; accepted has a row where nothing was refused.
+// Its part asked runs before anything is written: it compares rules and condition with the
+// current state and refuses if they don't hold. Its part accepted has a row if nothing was
+// refused.
 const (
 	previousTags = `previous AS (
 		SELECT t.name, t.manifest_id, p.digest FROM unnest($8::text[]) AS want (name)
@@ -290,7 +290,7 @@ const (
 		RETURNING name, updated_at IS NOT NULL AS moved`
 )
 
-// tagsAsked is the part asked of such a statement, and accepted.
+// tagsAsked is the parts asked and accepted of such a statement.
 var tagsAsked = `asked AS MATERIALIZED (
 		SELECT CASE
 			WHEN ` + otherRules("$11") + ` THEN purser_refuse('` + string(rulesChanged) + `')
@@ -307,15 +307,16 @@ var tagsAsked = `asked AS MATERIALIZED (
 		SELECT FROM asked WHERE refusal IS NULL
 	)`
 
-// tagsAsDecided is the end of such a statement: it fails where a tag isn't as previous
-// says, and has the refusal as its last column.
+// tagsAsDecided is the end of such a statement: it raises an error if a tag differs from
+// previous, and returns the refusal as its last column.
 const tagsAsDecided = `purser_require((SELECT count(*) FROM m, unnest($8::text[]) AS name) = (
 			SELECT count(*) FROM t LEFT JOIN previous p ON p.name = t.name WHERE t.moved = (p.name IS NOT NULL)), '` +
 	db.CodeSerializationFailure + `'),
 		(SELECT refusal FROM asked)`
 
-// tagEntries are the entries of such a statement: one of the kind for each tag, or
-// one alone without any, and one for each tag that was moved.
+// tagEntries builds the SELECT of audit rows of such a statement: one row of kind per tag, a
+// single row for a put without tags, and a move_tag row for each tag that pointed to another
+// manifest.
 func tagEntries(kind string) string {
 	previous := "jsonb_build_object('previous_digest', " + digestText("p.digest") + ")"
 	detail := "NULL::jsonb"
@@ -326,7 +327,7 @@ func tagEntries(kind string) string {
 		SELECT '` + kind + `' AS kind, split_part($9::text, '/', 1) AS namespace, $9::text AS repository,
 			$6::bigint AS repository_id, t.name AS tag, $7::bytea AS digest, ` + detail + ` AS detail
 		FROM m JOIN t ON true LEFT JOIN previous p ON p.name = t.name`
-	if kind == "create_tag" { // those that were there have moved, or stay
+	if kind == "create_tag" { // create_tag only for tags that didn't exist
 		query += " WHERE p.name IS NULL"
 	}
 	if kind != "revert_tag" {
@@ -341,9 +342,9 @@ func tagEntries(kind string) string {
 	return query
 }
 
-// insertManifest inserts the manifest, what it refers to, its tags and the entries
-// of the log in one statement, so that the trigger that would queue an untagged
-// manifest for review sees the tags. When the manifest exists it does nothing.
+// insertManifest returns the statement that inserts the manifest, its references, its tags
+// and the audit entries. It is a single statement so that the trigger that queues untagged
+// manifests for review sees the tags. If the manifest exists, the statement does nothing.
 func (c *Catalog) insertManifest() string {
 	return `
 	WITH ` + previousTags + `, ` + tagsAsked + `, m AS (
@@ -376,9 +377,9 @@ func (c *Catalog) insertManifest() string {
 	SELECT EXISTS (SELECT FROM m), ` + tagsAsDecided
 }
 
-// putAgain tags a manifest that exists or, where no tag is given that holds it,
-// promises it anew. A tag that points to it already counts as pushed again. kind is
-// that of the entries of the log.
+// putAgain tags an existing manifest or, if no tag is given, promises its existence for the
+// review delay. A tag that already points to it counts as pushed again. kind is the kind of
+// the audit entries.
 func (c *Catalog) putAgain(ctx context.Context, r repository, p NewManifest, rows manifestColumns, kind string) error {
 	b := new(batch)
 	b.lockRepository(r, p.Repository, rows.tags)
@@ -412,8 +413,8 @@ func (c *Catalog) putAgain(ctx context.Context, r repository, p NewManifest, row
 	return b.send(ctx, c.db.Pool)
 }
 
-// missing says what a manifest names that the repository doesn't have, nil if
-// all of it is there now.
+// missing returns an error that lists what the manifest names and the repository lacks, or
+// nil if all of it exists now.
 func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColumns) error {
 	absent, err := c.db.Pool.Query(ctx, `
 		SELECT want.digest FROM unnest($2::bytea[]) AS want (digest)

@@ -12,29 +12,28 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A review decides about rows of the queue that are due: what is in use leaves
-// the queue, what nothing holds is deleted. Reviews are batches, each one
-// transaction of a few statements on sets. Why it is right, for blobs and for
-// manifests alike:
+// A review takes due rows from a review queue and looks at their objects (manifests or
+// blobs): an object in use leaves the queue, an object without a reference is deleted.
+// Reviews run in batches; a batch is one transaction of a few set-based statements. It is
+// correct, for blobs and for manifests alike, because:
 //
-//   - A row of the queue is locked first. Whoever takes a reference away writes
-//     that row in the same transaction, so from then on it waits, and what it
-//     did before is seen by the statements that follow. So a row may be dropped
-//     when the object is found in use: whoever ends that use later will make a
-//     new one.
-//   - What seems unused is locked, FOR UPDATE, before a new statement looks
-//     again. Making a reference takes KEY SHARE on what it refers to, so from
-//     then on none can be made, and those made before are seen. To lock and to
-//     look in one statement would look with a snapshot older than the lock.
-//   - What somebody else holds is skipped and put off, not waited for: clients
-//     never wait for a reviewer that waits for clients. Where a reviewer must
-//     wait (for queue rows of what it sets free), the lock timeout of its
-//     connection, shorter than deadlock_timeout, makes it the one that gives way.
-//   - A promise is a row of the queue that isn't due. A row that is due holds
-//     none, since no event brings a row forward; and it stays due until the
-//     commit, since whoever would promise waits for the row.
+//   - The review locks the queue's row first. A transaction that removes a reference writes
+//     this row too, so it waits from then on, and what it did before is visible to the
+//     statements that follow. So the review may drop the row when it finds the object in
+//     use: whoever removes that reference later makes a new row.
+//   - The review locks an object that seems unused FOR UPDATE, and then looks again in a new
+//     statement. Making a reference takes KEY SHARE on its target, so no reference can be
+//     made after the lock, and those made before are seen. A single statement that locks and
+//     looks would look with a snapshot from before the lock.
+//   - A review skips and postpones objects that another transaction has locked: it doesn't
+//     wait for clients, so clients never wait for a reviewer that waits for a client. Where
+//     it has to wait (for the queue rows of what its deletions free), its connection's lock
+//     timeout is shorter than deadlock_timeout, so that the review fails and not the client.
+//   - A promise of existence ("it exists", told to a client) is a queue row that isn't due
+//     yet. A due row holds no promise, since no event makes a row due earlier; and it stays
+//     due until the commit, since whoever wants to promise waits for the row's lock.
 
-// ReviewKind is what a review is about, and names its queue.
+// ReviewKind says what a review is about, manifests or blobs, and so names its queue.
 type ReviewKind string
 
 // Kinds of reviews.
@@ -43,21 +42,21 @@ const (
 	ReviewOfBlobs     ReviewKind = "blob"
 )
 
-// LockedPause is how long a row is put off whose object somebody else holds.
+// LockedPause is how long a row is postponed whose object another transaction has locked.
 const LockedPause = 5 * time.Second
 
 // ReviewOptions bound one batch.
 type ReviewOptions struct {
 	Kind  ReviewKind
 	Limit int // rows
-	// DryRun rolls the batch back and tells in Review.Found what it deleted.
+	// DryRun rolls the batch back and lists in Review.Found what it would have deleted.
 	DryRun bool
-	// After leaves out the rows up to there: a dry run goes on behind the last
-	// batch, since its rows are still due.
+	// After skips the rows up to this place: in a dry run rows stay due, so the next batch
+	// has to begin behind the last one.
 	After ReviewCursor
 }
 
-// ReviewCursor is a place in a queue. The zero value is its beginning.
+// ReviewCursor is a position in a queue. The zero value is its beginning.
 type ReviewCursor struct {
 	after                     time.Time
 	digest                    []byte // blobs
@@ -65,32 +64,32 @@ type ReviewCursor struct {
 	set                       bool
 }
 
-// Review is what became of one batch.
+// Review is the result of one batch.
 type Review struct {
-	Claimed int        // rows; each is one of the following
-	Deleted int        // held by nothing, gone now
+	Claimed int        // rows that the batch locked; Deleted + Kept + Gone + Locked add up to it
+	Deleted int        // had no reference, deleted by this batch
 	Kept    int        // in use
-	Gone    int        // deleted before by somebody else
-	Locked  int        // held by somebody else, put off by LockedPause
-	Links   int        // of repositories that no longer use the blob, removed
-	Bytes   int64      // size of the objects that were doomed
-	Wide    []WideBlob // kept, and not over yet: see UnlinkWide
+	Gone    int        // deleted before by another transaction
+	Locked  int        // locked by another transaction, postponed by LockedPause
+	Links   int        // removed links of repositories that no longer use the blob
+	Bytes   int64      // size of the objects that were recorded for deletion
+	Wide    []WideBlob // kept blobs whose unused links are still to be removed: see UnlinkWide
 	Found   []Reviewed
 	Last    ReviewCursor
 }
 
-// Reviewed is something that a dry run found to go.
+// Reviewed is a manifest or blob that a dry run would have deleted.
 type Reviewed struct {
 	Kind        ReviewKind `json:"kind"`
 	Repository  string     `json:"repository,omitempty"` // of a manifest
 	Digest      oci.Digest `json:"digest"`
-	Size        int64      `json:"size"` // bytes: of the blob's object, or of the manifest itself
+	Size        int64      `json:"size"` // bytes, of the blob's object or the manifest's payload
 	Event       string     `json:"event"`
 	QueuedAt    time.Time  `json:"queued_at"`
 	ReviewAfter time.Time  `json:"review_after"`
 }
 
-// ReviewError is a batch that failed. Nothing of it stays.
+// ReviewError is the error of a batch that failed and was rolled back.
 type ReviewError struct {
 	Err  error
 	kind ReviewKind
@@ -106,7 +105,7 @@ func (e *ReviewError) Error() string {
 
 func (e *ReviewError) Unwrap() error { return e.Err }
 
-// Rows is how many rows were claimed.
+// Rows returns the number of rows that the failed batch had claimed.
 func (e *ReviewError) Rows() int { return len(e.rows) }
 
 // Contended says whether the batch only lost a race for locks.
@@ -142,8 +141,8 @@ func (r queueRow) cursor() ReviewCursor {
 // errDryRun ends the transaction of a dry run.
 var errDryRun = errors.New("dry run")
 
-// Review reviews one batch of due rows. Claiming none means that none is due or
-// that others hold all that are. Error: *ReviewError, when rows were claimed.
+// Review reviews one batch of due rows. If it claims no row, none is due or others have
+// locked all that are. Error: *ReviewError if rows were claimed.
 func (c *Catalog) Review(ctx context.Context, o ReviewOptions) (Review, error) {
 	var out Review
 	var rows []queueRow
@@ -176,8 +175,8 @@ func (c *Catalog) Review(ctx context.Context, o ReviewOptions) (Review, error) {
 	return Review{}, fmt.Errorf("looking for %ss to review: %w", o.Kind, err)
 }
 
-// NextReview is how long it is until the next row of a queue is due, or until there
-// are referrers to be queued (see QueueReferrers), at most limit.
+// NextReview returns the time until the next row of a queue is due, or until there are
+// referrers to be queued (see QueueReferrers), at most limit.
 func (c *Catalog) NextReview(ctx context.Context, kind ReviewKind, limit time.Duration) (time.Duration, error) {
 	var d time.Duration
 	err := c.opt.Background.Pool.QueryRow(ctx, `
@@ -192,7 +191,7 @@ func (c *Catalog) NextReview(ctx context.Context, kind ReviewKind, limit time.Du
 	return d, nil
 }
 
-// DueReviews is how many rows of both queues are due.
+// DueReviews returns the number of due rows in both queues.
 func (c *Catalog) DueReviews(ctx context.Context) (n int64, err error) {
 	err = c.opt.Background.Pool.QueryRow(ctx, `
 		SELECT (SELECT count(*) FROM gc_planned_manifest_reviews WHERE set_aside_at IS NULL AND review_after <= now())
@@ -203,8 +202,8 @@ func (c *Catalog) DueReviews(ctx context.Context) (n int64, err error) {
 	return n, nil
 }
 
-// planned is the table or view of all reviews of the kind, those of the queue and those
-// that are still to be queued.
+// planned returns the table or view that has all reviews of the kind: those in the queue,
+// and those of referrers that are still to be queued.
 func (k ReviewKind) planned() string {
 	if k == ReviewOfBlobs {
 		return k.queue()
@@ -219,10 +218,10 @@ func (k ReviewKind) queue() string {
 	return "gc_manifest_review_queue"
 }
 
-// FailReview counts a failed attempt of the one row of e. The row is put off,
-// from now, by what delay says of the attempts so far, this one included; from
-// the attempt setAside on, it is set aside: no review takes it any more before
-// an event or RetrySetAside brings it back. It returns whether it was.
+// FailReview counts a failed attempt for the single row of e and postpones it by
+// delay(attempts), from now; attempts include this one. At attempt number setAside the row
+// is marked as failed for good (set_aside_at): no review takes it until an event or
+// RetrySetAside brings it back. aside says whether that happened.
 func (c *Catalog) FailReview(ctx context.Context, e *ReviewError, setAside int, delay func(attempts int) time.Duration) (aside bool, err error) {
 	if len(e.rows) != 1 {
 		return false, fmt.Errorf("counting a failed review: it was of %d rows and not of one", len(e.rows))
@@ -238,7 +237,7 @@ func (c *Catalog) FailReview(ctx context.Context, e *ReviewError, setAside int, 
 		err := tx.QueryRow(ctx, "SELECT review_count + 1 FROM "+e.kind.queue()+
 			" WHERE "+where+" AND set_aside_at IS NULL AND review_after <= now() FOR UPDATE SKIP LOCKED", key...).Scan(&attempts)
 		if isNoRows(err) {
-			return nil // an event or another reviewer has been there since, or is now
+			return nil // an event or another reviewer has changed the row since, or has locked it
 		}
 		if err != nil {
 			return err
@@ -256,9 +255,9 @@ func (c *Catalog) FailReview(ctx context.Context, e *ReviewError, setAside int, 
 	return aside, nil
 }
 
-// PostponeReview puts the rows of e off by LockedPause: others hold what their
-// review needs. A row that is put off further by now stays so, and one that
-// somebody holds is left to it.
+// PostponeReview postpones the rows of e by LockedPause, because other transactions have
+// locked what their review needs. It doesn't shorten a longer delay that a row has by now,
+// and skips rows that another transaction has locked.
 func (c *Catalog) PostponeReview(ctx context.Context, e *ReviewError) error {
 	for _, row := range e.rows {
 		sql, args := postponeBlobs, []any{[][]byte{row.digest}, LockedPause}

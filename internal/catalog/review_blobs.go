@@ -9,7 +9,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// claimBlobs locks rows of the queue that are due, oldest first.
+// claimBlobs locks due rows of the queue, oldest first.
 func claimBlobs(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow, error) {
 	after, digest := any("-infinity"), []byte{}
 	if o.After.set {
@@ -29,9 +29,9 @@ func claimBlobs(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow, er
 	})
 }
 
-// reviewBlobs settles claimed rows. A blob goes when no manifest of any
-// repository refers to it; its object is doomed by the statement that deletes
-// the row. One that is in use loses its links to repositories that don't use it.
+// reviewBlobs reviews claimed rows. It deletes a blob if no manifest of any repository
+// refers to it; the same statement records its object for deletion. A blob in use loses its
+// links to repositories that don't use it.
 func (c *Catalog) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
 	claimed := make([][]byte, len(rows))
 	for i, r := range rows {
@@ -78,8 +78,8 @@ func (c *Catalog) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow, d
 	return settleBlobs(ctx, tx, without(without(claimed, wide), put), put)
 }
 
-// splitUsed tells the digests that a manifest refers to from the others. The
-// LIMIT keeps the planner from reading the tables whole.
+// splitUsed splits digests into those that a manifest refers to and the others. OFFSET 0
+// keeps the planner from reading the tables whole.
 func splitUsed(ctx context.Context, tx pgx.Tx, digests [][]byte) (used, free [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil, nil
@@ -107,8 +107,8 @@ func splitUsed(ctx context.Context, tx pgx.Tx, digests [][]byte) (used, free [][
 	return used, free, err
 }
 
-// lockBlobs locks the blobs that nobody else holds, against new references and
-// against deletion, and returns their digests.
+// lockBlobs locks, against new references and deletion, the blobs that no other transaction
+// has locked, and returns their digests.
 func lockBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -122,15 +122,15 @@ func lockBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, erro
 	return pgx.CollectRows(rows, pgx.RowTo[[]byte])
 }
 
-// deletedBlob is what is told of a blob that was deleted.
+// deletedBlob describes a blob that was deleted.
 type deletedBlob struct {
 	digest []byte
 	size   int64
 }
 
-// deleteBlobs deletes blobs, with their links, and dooms their objects. The
-// object of a young blob is swept once more when the request that wrote it is
-// over for sure: a store may have been asked twice, and answer late.
+// deleteBlobs deletes blobs with their links, and records their objects for deletion. The
+// object of a young blob is swept once more when the request that wrote it must be over: a
+// store may have received the same write twice and carry it out late.
 func (c *Catalog) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) ([]deletedBlob, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -157,8 +157,8 @@ func (c *Catalog) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte, 
 	return list, err
 }
 
-// heldBlobs returns those of the digests whose blob is there: somebody else
-// holds it, since it couldn't be locked. The others are gone.
+// heldBlobs returns those of the digests whose blob exists. They couldn't be locked, so
+// another transaction has locked them; the others are gone.
 func heldBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -176,7 +176,7 @@ const postponeBlobs = `
 	UPDATE gc_blob_review_queue SET review_after = GREATEST(review_after, now() + $2::interval)
 	WHERE digest = ANY ($1::bytea[])`
 
-// settleBlobs drops rows from the queue and puts others off.
+// settleBlobs drops the settled rows from the queue and postpones those of put.
 func settleBlobs(ctx context.Context, tx pgx.Tx, settled, put [][]byte) error {
 	if len(put) > 0 {
 		if _, err := tx.Exec(ctx, postponeBlobs, put, LockedPause); err != nil {
@@ -202,7 +202,7 @@ func without(list, others [][]byte) [][]byte {
 	return slices.DeleteFunc(slices.Clone(list), func(d []byte) bool { return skip[string(d)] })
 }
 
-// foundBlobs tells of the blobs that a dry run deleted.
+// foundBlobs adds the blobs that a dry run deleted to out.Found.
 func foundBlobs(rows []queueRow, deleted []deletedBlob, out *Review) error {
 	queued := make(map[string]queueRow, len(rows))
 	for _, r := range rows {

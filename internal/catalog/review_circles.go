@@ -8,10 +8,36 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Manifests can hold each other in a circle: an index holds its children, and a
-// subject its referrers, so an index whose subject is a child of its own, at any
-// depth, is held by what it holds. Without a tag such a circle is garbage though
-// each of it is held. How a review finds and breaks one:
+// Manifests can keep each other in a reference cycle ("circle" in the code). An index keeps
+// its children, and a subject keeps its referrers. So if the subject of an index is its own
+// child, at any depth, the index and the child keep each other. Without a tag such a cycle
+// is garbage, though each of its manifests is referenced. A review finds and breaks a cycle
+// as follows:
+//
+//   - A manifest's holders are its indexes and its existing subject, the indexes and
+//     subjects of those, and so on. Nothing but a holder references a holder. So when no
+//     holder has a tag, all are garbage. When the manifest is also among its own holders, it
+//     is in a cycle, and only a review that knows of cycles can delete it.
+//   - A manifest of a cycle can be deleted if no index lists it: then only its subject
+//     references it. That breaks the cycle, and triggers queue what the manifest referenced.
+//     Such a manifest always exists: a manifest names its children and its subject by
+//     digest, so at least one of a cycle's manifests isn't named by any other. If an index
+//     outside of the cycle lists that manifest, the index is a holder too, and is either in
+//     a cycle of its own or not referenced at all.
+//   - The event that makes a cycle garbage (a tag, an index or a subject is deleted) queues
+//     the manifest that lost the reference, and an index may list that manifest. Its review
+//     then queues the holders that no index lists, in the transaction that drops its own
+//     queue row.
+//   - Before the review deletes a manifest of a cycle, it locks the manifest and all its
+//     holders, and computes the holders again in a new statement. A new tag or index takes
+//     KEY SHARE on its target. So after the locks no holder can get a tag or another holder,
+//     and those made before are seen. Promises of existence are kept: only claimed manifests
+//     are deleted, never a holder that wasn't claimed.
+//   - The review doesn't wait for a subject that is pushed meanwhile: the result is the same
+//     as if the review had come first.
+//
+// Only a manifest that is referenced and itself has children or referrers can be in a cycle.
+// look sorts out all others, so their review needs no further statement.
 //
 //   - What holds a manifest are its indexes and its living subject, what holds
 //     those, and so on: its holders. When no holder has a tag, then nothing that
@@ -38,25 +64,25 @@ import (
 // manifests are told apart when they are looked at, and their review costs no
 // statement more.
 
-// circleLimit is how many holders a review looks at, and may have to lock. A
-// circle with more is kept: that many indexes of one manifest, none of them
-// tagged and all of them in circles, aren't worth transactions without a bound.
+// circleLimit bounds the holders that a review reads, and may have to lock, for one
+// manifest. A cycle with more is kept: so many untagged indexes of one manifest, all in
+// cycles, aren't worth transactions without a bound.
 const circleLimit = 2000
 
-// circleNear is how many holders of each are looked at first.
+// circleNear is the number of holders of each manifest that are read at first.
 const circleNear = 32
 
-// circle is what holds a manifest that is among its own holders, none of which
-// has a tag.
+// circle holds the holders of a manifest that is in a cycle: the manifest is among them, and
+// none of them has a tag.
 type circle struct {
 	namespace, repository int64
-	holders               []int64 // identities
+	holders               []int64 // manifest ids
 }
 
-// circles keeps them by the identities of manifests whose holders they contain.
+// circles maps the id of a manifest in a cycle to its circle.
 type circles map[int64]*circle
 
-// of is the circles of some manifests, each once.
+// of returns the circles of some manifests, each once.
 func (found circles) of(keys manifestKeys) map[*circle]bool {
 	list := map[*circle]bool{}
 	for _, id := range keys.ids {
@@ -67,8 +93,9 @@ func (found circles) of(keys manifestKeys) map[*circle]bool {
 	return list
 }
 
-// holdersOf is the SQL of the direct holders of a manifest of w's repository, by
-// its identity and its subject's digest: their own, and whether they are tagged.
+// holdersOf returns the SQL of the direct holders of a manifest in w's repository, which is
+// given by its id and its subject's digest. Each row has the holder's id, the digest of the
+// holder's own subject, and whether the holder has a tag.
 func holdersOf(id, subject string) string {
 	return fmt.Sprintf(`
 		SELECT h.id, h.subject_digest, EXISTS (
@@ -91,8 +118,8 @@ func holdersOf(id, subject string) string {
 				AND digest = %s) h`, id, subject)
 }
 
-// holders is one statement: for each manifest of wantedManifests its holders, or
-// NULL if one of them is tagged. It stops at the first that is.
+// holders is a statement that returns, for each manifest of wantedManifests, the ids of its
+// holders, or NULL if one of them has a tag. It stops at the first holder with a tag.
 var holders = `
 	SELECT w.namespace, w.repository, w.id, found.ids
 	FROM ` + wantedManifests + `
@@ -112,15 +139,15 @@ var holders = `
 			THEN ARRAY(SELECT id FROM holders LIMIT $4) END AS ids
 		OFFSET 0) found`
 
-// findCircles returns those of the manifests that are in a circle, or held by one.
-// Each of them has no tag of its own.
+// findCircles returns the circles of those manifests that are in a cycle, or referenced by
+// one. The manifests must have no tags of their own.
 func findCircles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (circles, error) {
 	found := circles{}
 	if keys.len() == 0 {
 		return found, nil
 	}
-	// Most have a holder with a tag, or few holders. The others are looked at one by
-	// one: the holders of a circle's manifest are garbage like it.
+	// Most manifests have few holders, or one with a tag. The others are read one by one:
+	// the holders of a manifest in a cycle are garbage too, so they needn't be read again.
 	far, err := walkUp(ctx, tx, keys, circleNear, found)
 	if err != nil {
 		return nil, err
@@ -145,8 +172,8 @@ func findCircles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (circles, er
 	return found, nil
 }
 
-// walkUp looks at up to limit holders of each manifest, adds the circles to found
-// and returns those manifests that have more holders, none of them tagged so far.
+// walkUp reads up to limit holders of each manifest and adds the circles to found. It
+// returns the manifests that have more holders, none of which had a tag so far.
 func walkUp(ctx context.Context, tx pgx.Tx, keys manifestKeys, limit int, found circles) (far manifestKeys, err error) {
 	rows, err := tx.Query(ctx, holders, keys.args(limit+1)...)
 	if err != nil {
@@ -167,13 +194,13 @@ func walkUp(ctx context.Context, tx pgx.Tx, keys manifestKeys, limit int, found 
 	return far, err
 }
 
-// lockedBy says whether all its holders are among the locked.
+// lockedBy says whether all holders of the circle are among the locked.
 func (c *circle) lockedBy(locked map[int64]bool) bool {
 	return !slices.ContainsFunc(c.holders, func(id int64) bool { return !locked[id] })
 }
 
-// queueCircles queues the holders of each circle that no index contains. A delay
-// that they have been promised stays.
+// queueCircles queues those holders of each circle that no index lists. It doesn't shorten a
+// delay that they have already.
 func queueCircles(ctx context.Context, tx pgx.Tx, list []*circle) error {
 	if len(list) == 0 {
 		return nil

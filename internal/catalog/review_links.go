@@ -11,8 +11,8 @@ import (
 const (
 	// maxUnlinked bounds the links that one batch removes.
 	maxUnlinked = 1000
-	// wideBlob is the number of links from which on a blob's are looked at in
-	// pages, each a transaction of its own: a base layer may have any number.
+	// wideBlob is the number of links from which a blob's links are reviewed in pages, each
+	// a transaction of its own: any number of repositories may link a base layer.
 	wideBlob  = 1000
 	widePage  = 5000
 	widePause = 10 * time.Minute
@@ -24,10 +24,10 @@ type blobLink struct {
 	digest                []byte
 }
 
-// unlinkUnused removes links of blobs in use to repositories that have no
-// manifest with the blob, so that a repository doesn't serve what it no longer
-// has. It returns the digests that need another look, because a link was held
-// or because there were too many.
+// unlinkUnused removes the links of blobs in use to repositories that have no manifest with
+// the blob, so that a repository doesn't serve what it no longer has. It returns the digests
+// that need another review, because another transaction had locked a link or because there
+// were too many links.
 func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) (unsettled [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -48,7 +48,7 @@ func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review)
 	}
 	out.Links = removed
 	switch {
-	case len(unused) == maxUnlinked: // links of the others weren't looked at
+	case len(unused) == maxUnlinked: // further links weren't read
 		unsettled = digests
 	case locked < len(unused):
 		_, _, blobs := linkColumns(unused)
@@ -57,9 +57,9 @@ func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review)
 	return unsettled, nil
 }
 
-// unlink removes links that seem unused. As with everything, they are locked
-// before a new statement looks again: a put locks the links that it needs. What
-// others hold is skipped; locked is how many are left.
+// unlink removes links that seem unused. It locks them and looks again in a new statement,
+// since a put locks the links that it needs. It skips links that others have locked; locked
+// is the number of links that it got.
 func unlink(ctx context.Context, tx pgx.Tx, unused []blobLink) (locked, removed int, err error) {
 	if len(unused) == 0 {
 		return 0, 0, nil
@@ -85,9 +85,9 @@ func unlink(ctx context.Context, tx pgx.Tx, unused []blobLink) (locked, removed 
 	return len(links), int(done.RowsAffected()), err
 }
 
-// usedInRepository says whether a manifest of the repository of link rb uses its
-// blob. Most blobs are layers, so those are asked for first: the planner alone
-// would choose the order by cost.
+// usedInRepository is an SQL condition: a manifest in the repository of link rb uses the
+// blob. Most blobs are layers, so CASE looks for layers first; with OR the planner would
+// choose the order by cost.
 const usedInRepository = `CASE
 		WHEN EXISTS (
 			SELECT FROM layers l
@@ -120,14 +120,14 @@ func linkColumns(list []blobLink) (namespaces, repositories []int64, digests [][
 	return namespaces, repositories, digests
 }
 
-// WideBlob is a blob in use that so many repositories link that its review isn't
-// over yet: UnlinkWide ends it.
+// WideBlob is a blob in use with so many linking repositories that its review isn't
+// finished: UnlinkWide finishes it.
 type WideBlob struct {
 	digest  []byte
-	version string // of the queue's row: whoever promises or queues the blob makes another
+	version string // xmin of the queue's row: a promise or an event changes it
 }
 
-// splitWide tells the blobs with many links from the others.
+// splitWide splits off the blobs with many links.
 func splitWide(ctx context.Context, tx pgx.Tx, digests [][]byte) (narrow, wide [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil, nil
@@ -145,8 +145,8 @@ func splitWide(ctx context.Context, tx pgx.Tx, digests [][]byte) (narrow, wide [
 	return without(digests, wide), wide, nil
 }
 
-// postponeWide puts wide blobs off, out of the way of other reviewers while
-// UnlinkWide is at work.
+// postponeWide postpones the rows of wide blobs, so that other reviewers leave them alone
+// while UnlinkWide works.
 func postponeWide(ctx context.Context, tx pgx.Tx, digests [][]byte) ([]WideBlob, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -163,11 +163,11 @@ func postponeWide(ctx context.Context, tx pgx.Tx, digests [][]byte) ([]WideBlob,
 	})
 }
 
-// UnlinkWide removes the links of a wide blob to repositories that don't use it,
-// page by page, and drops its row of the queue at the end. It returns how many
-// links it removed. Each page locks the queue's row as the review left it: then
-// no promise has been made since. Where the row has changed nothing is left to do
-// here, since it will be due again; the same holds for one that was cut off.
+// UnlinkWide removes the links of a wide blob to repositories that don't use it, page by
+// page, and finally drops the blob's queue row. It returns the number of removed links. Each
+// page locks the queue's row in the version that the review left: so nobody has promised the
+// blob since. If the row has changed, UnlinkWide stops, since the row will be due again; the
+// same holds if UnlinkWide is cut off.
 func (c *Catalog) UnlinkWide(ctx context.Context, w WideBlob) (removed int, err error) {
 	p := wideUnlinking{WideBlob: w}
 	for !p.done && err == nil {
@@ -181,12 +181,12 @@ func (c *Catalog) UnlinkWide(ctx context.Context, w WideBlob) (removed int, err 
 	return p.removed, nil
 }
 
-// wideUnlinking is how far UnlinkWide has come.
+// wideUnlinking is the progress of UnlinkWide.
 type wideUnlinking struct {
 	WideBlob
-	after   int64 // the last repository that was looked at
+	after   int64 // id of the last repository whose link was read
 	removed int
-	held    bool // somebody held a link
+	held    bool // another transaction had locked a link
 	done    bool
 }
 
@@ -215,8 +215,8 @@ func (p *wideUnlinking) page(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// look returns the links of the next page that seem unused, and how many there
-// are in it.
+// look returns the links of the next page that seem unused, and the number of links in the
+// page.
 func (p *wideUnlinking) look(ctx context.Context, tx pgx.Tx) (unused []blobLink, n int, err error) {
 	rows, err := tx.Query(ctx, `
 		SELECT rb.top_level_namespace_id, rb.repository_id, rb.blob_digest, `+usedInRepository+`

@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// claimManifests locks rows of the queue that are due, oldest first.
+// claimManifests locks due rows of the queue, oldest first.
 func claimManifests(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow, error) {
 	after := any("-infinity")
 	if o.After.set {
@@ -33,7 +33,7 @@ func claimManifests(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow
 	})
 }
 
-// manifestKeys are keys of manifests in the shape of arrays.
+// manifestKeys holds keys of manifests as parallel arrays, one per column.
 type manifestKeys struct {
 	namespaces, repositories, ids []int64
 }
@@ -55,7 +55,7 @@ func (k *manifestKeys) without(others manifestKeys) (rest manifestKeys) {
 	if others.len() == 0 {
 		return *k
 	}
-	skip := make(map[int64]bool, others.len()) // an identity is of one manifest only
+	skip := make(map[int64]bool, others.len()) // ids are unique across repositories
 	for _, id := range others.ids {
 		skip[id] = true
 	}
@@ -73,16 +73,16 @@ func (k *manifestKeys) args(more ...any) []any {
 	return append([]any{k.namespaces, k.repositories, k.ids}, more...)
 }
 
-// wantedManifests is the table of manifestKeys, as w, in the order of its keys.
+// wantedManifests is the SQL of a table w with the keys of manifestKeys, in key order.
 const wantedManifests = `(
 		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
 		ORDER BY 1, 2, 3) w`
 
-// reviewManifests settles claimed rows. A manifest goes when no tag, no index
-// and no living subject holds it, or only a circle of which it is a part: see
-// circle. Triggers then queue what it held: its blobs with their full delay,
-// since others may have been promised them, its children and referrers with a
-// short one.
+// reviewManifests reviews claimed rows. It deletes a manifest if no tag, no index and no
+// existing subject references it, or if it is only referenced within an unreachable cycle of
+// manifests: see circle. Triggers then queue what the manifest referenced: its blobs with
+// their full delay, since their existence may have been promised to others, its children and
+// referrers with a short one.
 func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
 	var claimed manifestKeys
 	for _, r := range rows {
@@ -102,7 +102,7 @@ func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRo
 		if locked, left, err = lockSubjects(ctx, tx, locked, subjects); err != nil {
 			return err
 		}
-		free = free.without(left) // their rows stay as they are, due
+		free = free.without(left) // their rows stay due, for the next batch
 		out.Claimed -= left.len()
 	}
 	second, err := look(ctx, tx, locked)
@@ -112,8 +112,8 @@ func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRo
 	doomed, keptSince, held := second.settled(lockedIDs)
 	held.join(first.awaited)
 	held.join(first.unqueued)
-	// Before anything is deleted: that makes new rows for what it sets free, which
-	// may be something that was kept just now.
+	// Drop the settled rows before deleting manifests: the triggers of a deletion make new
+	// rows for what it frees, and that may include a manifest that was kept just now.
 	for _, settled := range []manifestKeys{kept, keptSince, first.gone} {
 		if err := settleManifests(ctx, tx, settled); err != nil {
 			return err
@@ -131,7 +131,8 @@ func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRo
 		out.Gone, out.Locked = first.gone.len(), free.len()-locked.len()+held.len()
 		return foundManifests(ctx, tx, rows, deleted, out)
 	}
-	// What couldn't be locked has been deleted since, or somebody holds it.
+	// A manifest that couldn't be locked was deleted meanwhile, or another transaction has
+	// locked it.
 	out.Locked, err = postponeHeld(ctx, tx, free, locked)
 	if err == nil && held.len() > 0 {
 		out.Locked += held.len()
@@ -141,20 +142,22 @@ func (c *Catalog) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRo
 	return err
 }
 
-// looked is what a look at manifests has found.
+// looked classifies manifests by what references them.
 type looked struct {
 	held, free, gone manifestKeys
-	// awaited are listed by an index that came before them and isn't linked yet.
+	// awaited manifests are listed by an index that was pushed before them and isn't linked
+	// to them yet.
 	awaited manifestKeys
-	// unqueued are referrers of a deleted subject that are still to be queued since.
+	// unqueued manifests are referrers of a deleted subject that haven't been queued since
+	// its deletion (see QueueReferrers).
 	unqueued manifestKeys
-	// suspects are held, not by a tag, and hold something themselves; those of
-	// them that are in a circle are in circles.
+	// suspects are referenced, though not by a tag, and have children or referrers
+	// themselves; circles has those of them that are in a cycle.
 	suspects suspects
 	circles  circles
 }
 
-// suspects are manifests that may be in a circle.
+// suspects are manifests that may be in a cycle.
 type suspects struct {
 	list []suspect
 	keys manifestKeys
@@ -162,11 +165,12 @@ type suspects struct {
 
 type suspect struct {
 	namespace, repository, id int64
-	listed                    bool // an index contains it
+	listed                    bool // an index lists it
 }
 
-// candidates splits what was looked at first: kept is to stay, free may go, and
-// above are the circles of those that stay since an index contains them.
+// candidates splits the first look: kept manifests stay; free ones may be deleted, since
+// they have no reference or only that of their subject in a cycle; above are the cycles of
+// manifests that stay because an index lists them.
 func (l *looked) candidates() (kept, free manifestKeys, above []*circle) {
 	kept, free = l.held, l.free
 	for _, s := range l.suspects.list {
@@ -183,8 +187,8 @@ func (l *looked) candidates() (kept, free manifestKeys, above []*circle) {
 	return kept, free, above
 }
 
-// settled splits what was looked at under locks: doomed is to go, kept to stay,
-// held to be put off.
+// settled splits the second look, made under locks: doomed manifests are to be deleted, kept
+// ones stay, held ones are to be postponed.
 func (l *looked) settled(locked map[int64]bool) (doomed, kept, held manifestKeys) {
 	doomed, kept, held = l.free, l.held, l.awaited
 	held.join(l.unqueued)
@@ -202,8 +206,8 @@ func (l *looked) settled(locked map[int64]bool) (doomed, kept, held manifestKeys
 	return doomed, kept, held
 }
 
-// look tells manifests that something holds from those that nothing holds, those
-// that may be in a circle and those that aren't there.
+// look classifies manifests: referenced (held), unreferenced (free), possibly in a cycle
+// (suspects), not there (gone), and those to postpone.
 func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l looked, err error) {
 	if keys.len() == 0 {
 		return l, nil
@@ -267,8 +271,7 @@ func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l looked, err erro
 	return l, err
 }
 
-// holdsSomething is the SQL of whether manifest m of look has a child or a
-// referrer.
+// holdsSomething is an SQL condition: manifest m of look has a child or a referrer.
 const holdsSomething = `(
 				EXISTS (
 					SELECT FROM manifest_references x
@@ -279,11 +282,11 @@ const holdsSomething = `(
 					WHERE r.top_level_namespace_id = w.namespace AND r.repository_id = w.repository
 						AND r.subject_digest = m.digest OFFSET 0))`
 
-// lockCandidates locks the manifests that may go, and the holders of those that
-// are in circles. It returns all that it has locked, which candidates are, and the keys of
-// the subjects that these have.
+// lockCandidates locks the manifests that may be deleted, and all holders of those that are
+// in cycles. It returns the ids of all manifests that it locked, the keys of the locked
+// candidates, and the advisory lock keys of their subjects.
 func lockCandidates(ctx context.Context, tx pgx.Tx, free manifestKeys, found circles) (ids map[int64]bool, locked manifestKeys, subjects map[int64]int32, err error) {
-	want := make(map[int64]bool, free.len()) // an identity is of one manifest only
+	want := make(map[int64]bool, free.len()) // ids are unique across repositories
 	for _, id := range free.ids {
 		want[id] = true
 	}
@@ -311,8 +314,8 @@ func lockCandidates(ctx context.Context, tx pgx.Tx, free manifestKeys, found cir
 	return ids, locked, subjects, nil
 }
 
-// lockManifests locks the manifests that nobody else holds, and returns their
-// keys, and those of their subjects' advisory locks by manifest.
+// lockManifests locks the manifests that no other transaction has locked. It returns their
+// keys and, by manifest id, the keys of their subjects' advisory locks.
 func lockManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (locked manifestKeys, subjects map[int64]int32, err error) {
 	if keys.len() == 0 {
 		return locked, nil, nil
@@ -340,15 +343,15 @@ func lockManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (locked ma
 	return locked, subjects, err
 }
 
-// deletedManifest is what is told of a manifest that was deleted.
+// deletedManifest describes a manifest that was deleted.
 type deletedManifest struct {
 	repository, id int64
 	digest         []byte
 	size           int64
 }
 
-// deleteManifests deletes manifests and, by cascades and triggers, what is part
-// of them and their rows in the queue.
+// deleteManifests deletes manifests. Cascades and triggers delete their references, layers
+// and queue rows.
 func (c *Catalog) deleteManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) ([]deletedManifest, error) {
 	if keys.len() == 0 {
 		return nil, nil
@@ -392,8 +395,8 @@ const postponeManifests = `
 	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
 	WHERE q.top_level_namespace_id = w.namespace AND q.repository_id = w.repository AND q.manifest_id = w.id`
 
-// postponeHeld puts off what wasn't locked and is still there, drops what is
-// gone, and returns how many were put off.
+// postponeHeld postpones the rows of manifests that weren't locked but exist, drops the rows
+// of those that are gone, and returns the number postponed.
 func postponeHeld(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (int, error) {
 	if all.len() == locked.len() {
 		return 0, nil
@@ -413,7 +416,7 @@ func postponeHeld(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (int
 	return there.len(), err
 }
 
-// goneManifests tells manifests that aren't there from those that are.
+// goneManifests splits keys into manifests that don't exist and manifests that do.
 func goneManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (gone, there manifestKeys, err error) {
 	rows, err := tx.Query(ctx, `
 		SELECT w.namespace, w.repository, w.id, EXISTS (
@@ -436,7 +439,7 @@ func goneManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (gone, the
 	return gone, there, err
 }
 
-// foundManifests tells of the manifests that a dry run deleted.
+// foundManifests adds the manifests that a dry run deleted to out.Found.
 func foundManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, deleted []deletedManifest, out *Review) error {
 	if len(deleted) == 0 {
 		return nil

@@ -9,17 +9,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A sparse index lists manifests that its repository doesn't have. Each of them is a
-// row of missing_children until it is pushed; then the trigger on manifests makes it a
-// row of manifest_references, which holds it as every child is held. An index and a
-// manifest that are put at the same time may not see each other, and the row stays. So
-// the review of a manifest looks for such rows too, makes them references and decides
-// after that: at the latest then one sees the other, since it happens in statements
-// that began after both were committed. Both ways keep what a put relies on: a
-// manifest is locked before it is deleted, so that an index which is put meanwhile
-// waits, and finds it there or missing.
+// A sparse index lists manifests that its repository doesn't have. Each of these is a row of
+// missing_children until the manifest is pushed; then a trigger on manifests turns the row
+// into one of manifest_references, an ordinary reference from index to child. If an index
+// and its child are put at the same time, neither transaction may see the other, and the row
+// stays. So the review of a manifest also looks for such rows, makes them references, and
+// decides after that. Its statements begin after both commits, so it sees both. A put can
+// rely on this: a manifest is locked before it is deleted, so an index that is put meanwhile
+// waits, and then finds the manifest there or missing.
 
-// requiredChildren are the manifests without which an index isn't stored.
+// requiredChildren returns the children that must exist when an index is stored.
 func (c *Catalog) requiredChildren(rows manifestColumns) [][]byte {
 	if c.opt.SparseIndexes {
 		return nil
@@ -27,14 +26,14 @@ func (c *Catalog) requiredChildren(rows manifestColumns) [][]byte {
 	return rows.children
 }
 
-// linkMissing makes references of what indexes list of the manifests.
+// linkMissing turns the missing_children rows that name the manifests into references.
 func linkMissing(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
 	_, err := tx.Exec(ctx, "SELECT gc_link_missing_children($1::bigint[], $2::bigint[], $3::bigint[])", keys.args()...)
 	return err
 }
 
-// lookAndLink is look for manifests of which some may have come after an index that
-// lists them.
+// lookAndLink is look for manifests that may have been pushed after an index that lists
+// them: it links such manifests and looks again.
 func lookAndLink(ctx context.Context, tx pgx.Tx, keys manifestKeys) (looked, error) {
 	found, err := look(ctx, tx, keys)
 	if err != nil || found.awaited.len() == 0 {
@@ -46,9 +45,9 @@ func lookAndLink(ctx context.Context, tx pgx.Tx, keys manifestKeys) (looked, err
 	return look(ctx, tx, keys)
 }
 
-// listedManifests moves what an index lists under another type than a manifest's, and
-// what the repository has as a manifest nevertheless, from the blobs to the children.
-// It returns false when there is no such thing.
+// listedManifests handles an index that lists a manifest under a media type that isn't a
+// manifest's. It moves such entries, if the repository has them as manifests, from rows'
+// blobs to its children, and returns whether there were any.
 func (c *Catalog) listedManifests(ctx context.Context, p NewManifest, rows *manifestColumns) (bool, error) {
 	if len(p.Manifest.Manifests) == 0 || len(rows.layers) == 0 {
 		return false, nil

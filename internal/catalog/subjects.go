@@ -7,46 +7,48 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A manifest may be the subject of any number of referrers, so neither a put nor a
-// deletion of it reads them all:
+// A manifest may be the subject of any number of referrers, so neither putting nor deleting
+// it may read them all:
 //
-//   - A review deletes a referrer because its subject isn't there. It holds an advisory
-//     lock on the subject's digest, shared, from before its second look until its commit. A
-//     put of a manifest that isn't there holds the same lock alone, from before its insert.
-//     So either the review is over before the put goes on, and the put's client never sees
-//     the referrer that was deleted; or the review doesn't get the lock, for which it never
-//     waits, and puts the referrer off. When it comes back, or when it gets the lock, its
-//     look is a new statement, which sees the subject if that was committed.
-//   - A put of a manifest that is there needs no lock: it holds the row itself (FOR KEY
-//     SHARE) until its commit, and every look sees that row.
-//   - The deletion of a subject queues a page of referrers, and leaves a row of
-//     gc_subject_review_queue for the others. Pages are queued in order of ids, each in one
-//     transaction with the place where the next page begins; a worker that dies in between
-//     leaves the row as it was. A referrer that comes later isn't missed: its put has
-//     waited for the deletion, and has queued it. A deletion of the same subject, put again
-//     meanwhile, begins anew behind its own first page.
-//   - A review of a referrer that isn't queued yet (it may have an older row of its own)
-//     puts it off, so that it isn't deleted before the delay of the deletion is over.
+//   - A review deletes a referrer because its subject doesn't exist. From before its second
+//     look until its commit it holds a shared advisory lock on the subject's digest. A put
+//     of a new manifest takes the same lock exclusively, before its insert. So either the
+//     review ends before the put goes on, and the put's client never sees the deleted
+//     referrer; or the review doesn't get the lock, for which it never waits, and postpones
+//     the referrer. When the review runs again, or gets the lock, its look is a new
+//     statement, which sees the subject if that was committed.
+//   - A put of an existing manifest needs no lock: it keeps the row itself (FOR KEY SHARE)
+//     until its commit, and every look sees that row.
+//   - The deletion of a subject queues one page of referrers, and leaves a row in
+//     gc_subject_review_queue for the others. Pages are queued in order of ids; each
+//     transaction also stores where the next page begins, so if a worker dies, the row is as
+//     it was. A referrer that is pushed later isn't missed: its put waits for the deletion,
+//     and queues the referrer itself. If the subject is put and deleted again meanwhile, the
+//     row starts again behind the new deletion's first page.
+//   - A review of a referrer that the deletion hasn't queued yet (an older event may have
+//     queued it) postpones it, so that the referrer isn't deleted before the deletion's
+//     delay is over.
 //
-// A replica of the first release takes no advisory lock when it reviews. While one runs
-// beside, a referrer that it reviews at the moment at which the subject is committed may
-// go, as if the review had been first.
+// A replica of the first release takes no advisory lock when it reviews. While such a
+// replica runs, it may delete a referrer at the moment at which the subject is committed, as
+// if the review had come first.
 
 // subjectLocks is the first key of the advisory locks of subjects.
 const subjectLocks = "1886745444"
 
-// maxSubjects bounds the advisory locks of one review, which stand in PostgreSQL's memory
-// for locks. The referrers of further subjects are left to the next batch.
+// maxSubjects bounds the advisory locks of one review, which take space in PostgreSQL's lock
+// table. Referrers of further subjects are left to the next batch.
 const maxSubjects = 200
 
-// subjectKey is the SQL of the second key of a subject's advisory lock.
+// subjectKey returns the SQL of the second key of a subject's advisory lock.
 func subjectKey(repository, digest string) string {
 	return "hashtext(" + repository + " || ':' || encode(" + digest + ", 'hex'))"
 }
 
-// lockSubjects locks the subjects of manifests that are locked, against their puts, and
-// returns those manifests whose subjects it has locked, or that have none; left are those
-// whose subjects were too many. keys are of the subjects, by manifest.
+// lockSubjects takes the advisory locks on the subjects of locked manifests, which block
+// puts of those subjects. held are the manifests that have no subject or whose subject it
+// locked; left are those beyond maxSubjects. keys maps a manifest's id to its subject's lock
+// key.
 func lockSubjects(ctx context.Context, tx pgx.Tx, locked manifestKeys, keys map[int64]int32) (held, left manifestKeys, err error) {
 	if len(keys) == 0 {
 		return locked, left, nil

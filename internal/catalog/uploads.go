@@ -15,41 +15,41 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Upload is the row of an upload in progress: all that any process needs to
-// continue it.
+// Upload is the row of an upload in progress. It has all that any process needs to continue
+// the upload.
 //
-// Attempt is the fencing token. Whoever is to write claims the row first, which
-// raises it; numbers are given out, state is saved and the blob is committed
-// only while the row still has the attempt that was claimed. A writer that
-// stalls and wakes after another has claimed the row can change nothing.
+// Attempt is the fencing token. A writer claims the row first, which raises Attempt. Numbers
+// are handed out, state is saved and the blob is committed only while the row still has the
+// claimed Attempt. So a writer that stalls, and wakes after another has claimed the row,
+// can't change anything.
 type Upload struct {
 	ID         uuid.UUID
 	Repository string
-	StorageKey string        // prefix of every object it makes
-	Algorithm  oci.Algorithm // what HashState is of
-	HashState  []byte        // encoding.BinaryMarshaler's; nil: nothing is hashed
+	StorageKey string        // prefix of the keys of the upload's objects
+	Algorithm  oci.Algorithm // the hash whose state HashState is
+	HashState  []byte        // the hash's, by encoding.BinaryMarshaler; nil: nothing is hashed
 	Size       int64         // acknowledged bytes
-	StoreState []byte        // the blob store's; nil: it has nothing yet
-	Tail       []byte        // the acknowledged bytes themselves, while few
+	StoreState []byte        // the blob store's; nil: nothing is stored yet
+	Tail       []byte        // the acknowledged bytes, up to MaxTail
 	Attempt    int64
-	// Ticket is a number that was taken for this process and not used yet, or
-	// NoTicket. It is not in the row.
+	// Ticket is an object number that this process has reserved and not used yet, or
+	// NoTicket. It isn't a column of the row.
 	Ticket    int64
 	StartedAt time.Time
 }
 
-// NoTicket says that there is no number in advance.
+// NoTicket says that no number is reserved.
 const NoTicket = -1
 
-// MaxTail is how many bytes of an upload are kept in its row instead of the
+// MaxTail is the number of bytes up to which an upload is kept in its row instead of the
 // store: small blobs become objects only when they are complete.
 const MaxTail = 64 << 10
 
-// StartUploads makes the rows of n new uploads, which belong to no repository
-// until one saves to them, and takes one number of each for the caller: the
-// first object needs no claim. A process makes rows ahead, several in one
-// commit, so that the start of an upload costs none; those that it doesn't use
-// are reaped as abandoned ones are.
+// StartUploads inserts rows for n new uploads and reserves one object number of each for the
+// caller, so that writing the first object needs no claim. The uploads belong to no
+// repository until their first save. A process makes rows ahead, several in one commit, so
+// that the start of an upload needs no commit; unused rows are reaped like abandoned
+// uploads.
 func (c *Catalog) StartUploads(ctx context.Context, n int) ([]Upload, error) {
 	list := make([]Upload, n)
 	ids, keys := make([]uuid.UUID, n), make([]string, n)
@@ -66,7 +66,7 @@ func (c *Catalog) StartUploads(ctx context.Context, n int) ([]Upload, error) {
 	return list, nil
 }
 
-// DropUploads removes rows that StartUploads made and nobody used.
+// DropUploads deletes unused rows that StartUploads made.
 func (c *Catalog) DropUploads(ctx context.Context, list []Upload) error {
 	ids := make([]uuid.UUID, len(list))
 	for i, u := range list {
@@ -108,11 +108,10 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 	return u, nil
 }
 
-// ClaimUpload makes the caller the only one who may write to the upload, as it
-// was read, and takes n numbers in advance. It returns the new attempt and the
-// lowest number that was not given out before: with n > 0, the first of the
-// caller's. Error: BLOB_UPLOAD_INVALID with status 416 when another request has
-// claimed or changed the upload since it was read.
+// ClaimUpload makes the caller the upload's only writer, if the row is still as in u, and
+// reserves n object numbers. It returns the new attempt and the lowest number not handed out
+// before; with n > 0, this is the first of the caller's. Error: BLOB_UPLOAD_INVALID with
+// status 416 if another request has claimed or changed the upload since u was read.
 func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int) (attempt, next int64, err error) {
 	err = c.db.Pool.QueryRow(ctx, `
 		UPDATE uploads SET attempt = attempt + 1, numbers = numbers + $3, updated_at = now()
@@ -127,8 +126,8 @@ func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int) (attempt, ne
 	return attempt, next, nil
 }
 
-// UploadNumbers gives out n more numbers, never given before, to the holder of
-// the claim.
+// UploadNumbers hands out n more object numbers, never used before, to the holder of the
+// claim.
 func (c *Catalog) UploadNumbers(ctx context.Context, u Upload, n int) (first int64, err error) {
 	err = c.db.Pool.QueryRow(ctx, `
 		UPDATE uploads SET numbers = numbers + $3, updated_at = now()
@@ -143,9 +142,9 @@ func (c *Catalog) UploadNumbers(ctx context.Context, u Upload, n int) (first int
 	return first, nil
 }
 
-// SaveUpload acknowledges what the caller has taken in, and ends its claim if
-// it had one. From then on the upload is cancelled when its repository is
-// deleted; one whose first save meets that deletion is reaped as abandoned. It returns the upload as its row is now, with a ticket where the
+// SaveUpload stores u's state as acknowledged and ends the caller's claim, if any. After it,
+// deleting the repository cancels the upload; an upload whose first save meets that deletion
+// is reaped as abandoned. It returns the upload as its row is now, with a ticket if the
 // upload has no object yet. Error: as ClaimUpload's.
 func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	taken := 0
@@ -169,12 +168,12 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	return u, nil
 }
 
-// CommitUpload turns the upload into a blob of its repository, in one
-// transaction and, for a blob that is new, one statement: the row of the upload
-// goes, the blob's and its link come. Where the blob exists already this
-// upload's objects are doomed, and the blob is promised for the review delay;
-// but one that the store has lost takes the new object.
-// leftovers says that objects other than key may exist. Error: as ClaimUpload's.
+// CommitUpload turns the upload into a blob of its repository, in one transaction; for a new
+// blob that is one statement, which deletes the upload's row and inserts the blob's row and
+// its link. If the blob exists already, the upload's objects are recorded for deletion, and
+// the blob's existence is promised for the review delay; but a blob that the store has lost
+// takes the new object. leftovers says that the upload may have objects other than key.
+// Error: as ClaimUpload's.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
 	err := c.withRepository(ctx, u.Repository, nil, func(r repository) error {
 		err := c.commitNew(ctx, r, u, d, key, leftovers)
@@ -197,10 +196,10 @@ func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key 
 	return fmt.Errorf("committing upload %s to %s as %s: %w", u.ID, u.Repository, d, err)
 }
 
-// commitNew commits an upload whose blob isn't there yet, and does nothing where the
-// blob exists. Its parts run in the order in which they need each other: the repository
-// is locked, then the upload; only then is anything inserted, and the upload goes where
-// something was. The insert waits for whoever changes the blob at that moment.
+// commitNew commits an upload whose blob doesn't exist yet, and does nothing if the blob
+// exists. The parts of its statement depend on each other, which fixes their order: lock the
+// repository, then the upload, then insert, and delete the upload only if a blob was
+// inserted. The insert waits for transactions that are changing the same blob.
 func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.Digest, key string, leftovers bool) error {
 	b := new(batch)
 	b.guard(nil, `
@@ -234,9 +233,9 @@ func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.D
 	return b.send(ctx, c.db.Pool)
 }
 
-// commitKnown commits an upload whose blob is there already: the promise first,
-// then the blob is locked, then linked. If it was deleted while this waited for
-// it, the transaction runs again from the start.
+// commitKnown commits an upload whose blob exists: it writes the promise, locks the blob,
+// and links it. If the blob was deleted while the lock was awaited, the transaction runs
+// again from the start.
 func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci.Digest) error {
 	b := new(batch)
 	b.guard(nil, lockRepository, r.namespace, r.id, u.Repository)
@@ -257,12 +256,12 @@ func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci
 	return b.send(ctx, c.db.Pool)
 }
 
-// commitLost commits an upload of a blob that the store has lost: the blob takes
-// the new object, and every repository that has a link has the blob again. The
-// old object is doomed, unless it is foreign: what another registry's files are
-// worth isn't for this one to say. Of two uploads that meet here the second finds
-// the blob whole, and runs again as commitKnown. The upload is taken last but for the
-// lock of the blob, so that a lost one changes nothing.
+// commitLost commits an upload of a blob that the store has lost. The blob takes the new
+// object, so every repository with a link has the blob again. The old object is recorded for
+// deletion unless it is foreign, that is, belongs to another registry's files. If two
+// uploads meet here, the second one finds the blob repaired and runs again as commitKnown.
+// The upload's row is deleted right after the blob is locked and before anything else
+// changes, so that a request that lost its upload changes nothing.
 func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.Digest, key string, leftovers bool) error {
 	b := new(batch)
 	b.guard(nil, lockRepository, r.namespace, r.id, u.Repository)
@@ -300,7 +299,7 @@ func (c *Catalog) OpenUploads(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID
 	return list, nil
 }
 
-// CancelUpload gives the upload up; its objects are doomed. Error:
+// CancelUpload deletes the upload and records its objects for deletion. Error:
 // BLOB_UPLOAD_UNKNOWN.
 func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) error {
 	done, err := c.db.Pool.Exec(ctx, `
@@ -315,15 +314,15 @@ func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) e
 	return nil
 }
 
-// doomUploads dooms what the uploads in u may have stored; $3 is the longest
+// doomUploads records what the uploads in u may have stored for deletion; $3 is the longest
 // request.
 const doomUploads = `
 	d AS (INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
 		SELECT storage_key, true, size, now() + $3::interval FROM u)
 	SELECT FROM u`
 
-// ReapUploads gives up to n uploads up that nobody has touched for age, or whose
-// repository is gone, and returns how many.
+// ReapUploads deletes up to n uploads that nobody has touched for age, or whose repository
+// is gone, and returns how many.
 func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (int64, error) {
 	done, err := c.db.Pool.Exec(ctx, `
 		WITH u AS (
@@ -342,28 +341,27 @@ func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (in
 // TicketMaxAge is how long a process may use a ticket after it was taken.
 const TicketMaxAge = 10 * time.Minute
 
-// late is after how long nobody writes to an upload's objects any more: the
-// longest request, begun with the oldest ticket, and a minute for clocks.
+// late is the time after which nobody writes to an upload's objects any more: the longest
+// request, begun with the oldest ticket, plus a minute for clocks.
 func (c *Catalog) late() time.Duration { return c.opt.MaxRequest + TicketMaxAge + time.Minute }
 
-// ErrUploadMoved is what an error wraps that tells a client that another
-// request continued, finished or cancelled the upload.
+// ErrUploadMoved is wrapped by errors that tell a client that another request continued,
+// finished or cancelled the upload.
 var ErrUploadMoved = errors.New("the upload's row is not as it was")
 
-// The messages leave out the row's identifier, which isn't the one that clients
-// know.
+// The messages omit the row's id, which differs from the id that clients know.
 func uploadUnknown(path string) error {
 	return oci.Errorf(oci.BlobUploadUnknown, "this upload is not known to repository %s: it was finished, cancelled or given up; start another", path)
 }
 
-// uploadMoved is for a request that lost the upload to another.
+// uploadMoved returns the error for a request whose upload was taken over by another.
 func uploadMoved() error {
 	return oci.Errorf(oci.BlobUploadInvalid, "this upload was continued, finished or cancelled by another request: ask for its state and go on from there").
 		WithStatus(416).WithCause(ErrUploadMoved)
 }
 
-// UploadSecret returns 32 bytes that every process on this database has, and
-// nobody else. The first who asks makes them.
+// UploadSecret returns a secret of 32 bytes, shared by all processes on this database. The
+// first call creates it.
 func (c *Catalog) UploadSecret(ctx context.Context) ([]byte, error) {
 	fresh := make([]byte, 32)
 	rand.Read(fresh) //nolint:errcheck // it never fails
