@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// DayCount is how many entries of a kind a day has, in UTC.
+// DayCount is the number of entries of a kind on one day, UTC; for pulls the number of
+// pulls.
 type DayCount struct {
 	Day   time.Time
 	Kind  Kind
@@ -20,8 +21,8 @@ type DayCount struct {
 const MaxAggregated = 1_000_000
 
 // Aggregate counts the entries that the filter selects by day and kind, the oldest day
-// first; of pulls it counts these, not their entries. all is false when there are more
-// than MaxAggregated entries to look at: nothing was counted then.
+// first. For pulls it counts the pulls, not their entries. all is false, and nothing was
+// counted, when there are more than MaxAggregated entries to look at.
 func (l *Log) Aggregate(ctx context.Context, f Filter) (list []DayCount, all bool, err error) {
 	return l.aggregate(ctx, f, MaxAggregated)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Change is an entry of something that was pushed, pointed to or deleted, with its place
-// in the order in which such entries are read.
+// Change is the entry of a push, of a tag's creation or move, or of a deletion, with its
+// position in reading order.
 type Change struct {
 	Position
 	Entry
@@ -19,14 +19,14 @@ type Change struct {
 // changeKinds are the kinds of Changes, as the index auditlog_changes_idx has them.
 const changeKinds = `('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'delete_tag', 'delete_manifest', 'delete_repo', 'autoprune_tag_delete')`
 
-// End is a position behind which there will never be an entry.
+// End is a position after every entry that can ever exist.
 var End = Position{XID: maxID, ID: maxID}
 
-// Changes are entries of changes behind a position, in their order: about n, and all of a
-// transaction or none, unless a transaction has more than n by itself. As with
-// Log.Pulls, only those of transactions are told before which none is open any more, so
-// that a reader who remembers the last one misses none and meets none twice. more says
-// that there may be others behind them.
+// Changes returns entries of changes behind a position, in order: about n. It returns a
+// transaction's entries all or not at all, unless the transaction has more than n by
+// itself. As with Log.Pulls, it returns entries only of transactions older than every open
+// one, so a reader that remembers the last position misses no entry and gets none twice.
+// more says that there may be others behind them.
 func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Change, more bool, err error) {
 	xid, id := after.arguments()
 	rows, err := tx.Query(ctx, `
@@ -55,8 +55,8 @@ func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Chan
 	return list, more, nil
 }
 
-// wholeTransactions leaves out the last transaction, which may have more entries, unless
-// it is the only one.
+// wholeTransactions removes the entries of the last transaction, of which there may be
+// more, unless it is the only one.
 func wholeTransactions(list []Change) []Change {
 	last := list[len(list)-1].XID
 	for i := len(list) - 1; i >= 0; i-- {
@@ -67,7 +67,7 @@ func wholeTransactions(list []Change) []Change {
 	return list
 }
 
-// withXID is a row with the transaction's id before the columns of an entry.
+// withXID is a row whose first column, before those of an entry, is the transaction's id.
 type withXID struct {
 	pgx.CollectableRow
 	xid *string
@@ -77,26 +77,26 @@ func (r withXID) Scan(dest ...any) error {
 	return r.CollectableRow.Scan(append([]any{r.xid}, dest...)...)
 }
 
-// Watch is a namespace whose pulls are counted from a moment on.
+// Watch says from when on the pulls of a namespace are counted.
 type Watch struct {
 	Namespace string
 	Since     time.Time
 }
 
-// PullCount is how often something of a repository was pulled.
+// PullCount is the number of pulls in a repository.
 type PullCount struct {
-	Watch       int // index of the watch that has counted
+	Watch       int // index of the watch that it is counted for
 	Repository  string
 	Pulls       int64
 	First, Last time.Time
 }
 
-// CountPulls counts the pulls of up to n entries behind a position for each of the watches,
-// and returns the position of the last entry. As with Changes, no entry is missed and none
-// is counted twice. An entry of several pulls is counted for a watch if its last pull isn't
-// before Watch.Since, and then with all of its pulls: when each was isn't known. So First
-// may be before Since, by as long as pulls are joined: a second, or more when the recorder's
-// buffer was full.
+// CountPulls counts the pulls in the next up to n entries behind a position, for each of
+// the watches, and returns the position of the last entry. As with Changes, no entry is
+// missed or counted twice. An entry of several pulls counts for a watch if its last pull
+// isn't before Watch.Since, and then with all of its pulls, since the time of each isn't
+// known. Therefore First may be before Since, by at most the time in which pulls are
+// joined: a second, or more while the recorder's buffer was full.
 func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watch) (counts []PullCount, last Position, more bool, err error) {
 	names, since := make([]string, len(of)), make([]time.Time, len(of))
 	for i, w := range of {
@@ -139,8 +139,8 @@ func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watc
 	return counts, last, more, nil
 }
 
-// Unread says whether there are changes behind one position, or pulls behind another,
-// that can be read.
+// Unread returns whether there are changes behind one position, or pulls behind another,
+// that can be read now.
 func Unread(ctx context.Context, q queryer, changes, pulls Position) (yes bool, err error) {
 	xid, id := changes.arguments()
 	pullXID, pullID := pulls.arguments()

@@ -9,13 +9,13 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// headOfTag marks what a Recorder has of HEAD requests. The log never has this kind.
+// headOfTag is the kind of HEAD requests inside a Recorder. No entry in the log has it.
 const headOfTag Kind = "head_of_tag"
 
-// headsFor is how long heads stay that nobody reads.
+// headsFor is how long heads are kept that nothing reads.
 const headsFor = 7 * 24 * time.Hour
 
-// apart tells pulls and heads apart.
+// apart splits entries into pulls and heads.
 func apart(entries []Entry) (pulls, heads []Entry) {
 	n := countHeads(entries)
 	if n == 0 {
@@ -32,7 +32,7 @@ func apart(entries []Entry) (pulls, heads []Entry) {
 	return pulls, heads
 }
 
-// countHeads is how many of the entries are heads.
+// countHeads returns how many of the entries are heads.
 func countHeads(entries []Entry) (n int) {
 	for i := range entries {
 		if entries[i].Kind == headOfTag {
@@ -42,8 +42,8 @@ func countHeads(entries []Entry) (n int) {
 	return n
 }
 
-// appendHeads writes heads, each once however often it is tried. Those of repositories
-// that are gone belong to no pull and do no harm.
+// appendHeads writes heads, each once however often it is tried. It also writes those of
+// deleted repositories, which no pull will match and which do no harm.
 func appendHeads(ctx context.Context, tx pgx.Tx, heads []Entry) error {
 	n := len(heads)
 	if n == 0 {
@@ -72,8 +72,8 @@ func appendHeads(ctx context.Context, tx pgx.Tx, heads []Entry) error {
 	return nil
 }
 
-// ForgetHeads deletes heads up to a position: they were read, and are remembered by who
-// read them.
+// ForgetHeads deletes heads up to a position, which the statistics have read and remember
+// themselves.
 func (l *Log) ForgetHeads(ctx context.Context, read Position) error {
 	xid, id := read.arguments()
 	if _, err := l.db.Pool.Exec(ctx, "DELETE FROM pullheads WHERE (xid, id) <= ($1::text::xid8, $2::bigint)", xid, id); err != nil {
@@ -82,7 +82,8 @@ func (l *Log) ForgetHeads(ctx context.Context, read Position) error {
 	return nil
 }
 
-// deleteHeads deletes heads that nobody has read for long: pulls aren't counted any more.
+// deleteHeads deletes heads that were not read for headsFor, which is so when no worker
+// counts pulls.
 func (k *Keeper) deleteHeads(ctx context.Context) error {
 	for {
 		tag, err := k.opt.DB.Pool.Exec(ctx, `

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// DefaultJoin is how long after the first of them pulls are one entry.
+	// DefaultJoin is how long after the first pull further ones are joined into its entry.
 	DefaultJoin = time.Second
-	// MaxSpan bounds the time between the first and the last of the requests whose times an
-	// entry has, also while the buffer is full.
+	// MaxSpan bounds the time between the first and the last request of an entry that keeps
+	// each request's time, even while the buffer is full.
 	MaxSpan = time.Minute
-	// maxRequests is of how many requests an entry has the times.
+	// maxRequests bounds the number of requests whose times an entry keeps.
 	maxRequests = 1000
 )
 
-// joinKey is what requests have in common that are one entry.
+// joinKey is what requests must have in common to become one entry.
 type joinKey struct {
 	kind                              Kind
 	actor, address, agent, repository string
@@ -30,27 +30,27 @@ type joinKey struct {
 	redisSeq                          int64
 }
 
-// Request is one of those that an entry is of: when it came, and by which of the client's
-// ports, which tell together to which HEAD a pull by digest belongs.
+// Request is one of the requests of an entry. Its time and the client's port together tell
+// to which HEAD a pull by digest belongs.
 type Request struct {
 	Time time.Time
 	Port int
 }
 
-// waiting is an entry that waits to be written, for one request or several.
+// waiting is an entry of one or several requests that waits to be written.
 type waiting struct {
-	Entry         // its time and its request are the last one's
-	key   joinKey // zero: it takes no more
+	Entry         // its Time and RequestID are those of the last request
+	key   joinKey // zero: it takes no more requests
 	first time.Time
-	all   []Request // where each of them matters, and there are several
+	all   []Request // all requests, if there are several and the entry is timed
 }
 
-// timed says whether an entry keeps the time and port of each of its requests: a HEAD of a
-// tag does, and a pull by digest, which may belong to such a HEAD.
+// timed says whether an entry keeps the time and port of each of its requests. HEADs of
+// tags do, and pulls by digest, since each of these may belong to a HEAD.
 func (e *Entry) timed() bool { return e.Kind == headOfTag || e.Kind == PullRepo && e.Tag == "" }
 
-// joinable says whether an entry may be joined with others: it says nothing beside what
-// the key has.
+// joinable says whether an entry may be joined with others: it has no field that joinKey
+// lacks.
 func (e *Entry) joinable() bool {
 	return (e.Kind == PullRepo || e.Kind == headOfTag) && e.Detail == nil && e.Pulls <= 1
 }
@@ -63,7 +63,8 @@ func (e *Entry) joinKey() joinKey {
 	}
 }
 
-// join adds a request, unless it came too long after the first or before the last.
+// join adds a request and returns true, unless first and last would then be further apart
+// than span, or the entry has the times of maxRequests already.
 func (w *waiting) join(e *Entry, span time.Duration) bool {
 	timed := w.timed()
 	if timed && len(w.all) >= maxRequests {
@@ -95,7 +96,7 @@ func (w *waiting) join(e *Entry, span time.Duration) bool {
 	return true
 }
 
-// freeze ends the joining: the entry is what it will be in the log.
+// freeze ends the joining and gives the entry the form that the log keeps.
 func (w *waiting) freeze() {
 	w.key = joinKey{}
 	if w.Pulls > 1 {
@@ -109,7 +110,7 @@ func (w *waiting) freeze() {
 
 var errRequests = errors.New("the times of its requests can't be read")
 
-// Requests are the first request and those that are encoded behind it.
+// Requests decodes the requests of an entry: first, and those encoded in later.
 func Requests(first Request, later []byte) ([]Request, error) {
 	all := append(make([]Request, 0, 1+len(later)/5), first)
 	for len(later) > 0 {
@@ -127,9 +128,9 @@ func Requests(first Request, later []byte) ([]Request, error) {
 	return all, nil
 }
 
-// EncodeRequests is what Requests reads: of each request behind the first the microseconds
-// since the one before, and the port. They are in the order of their times. Nil: there are
-// none.
+// EncodeRequests returns the bytes that Requests reads: for each request after the first,
+// the microseconds since the one before it, and the port. The requests must be in the order
+// of their times. Nil: there is only one.
 func EncodeRequests(all []Request) []byte {
 	if len(all) <= 1 {
 		return nil

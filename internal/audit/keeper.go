@@ -15,26 +15,27 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// Position is a place in the order in which pulls are read. What is before it, and
-// the entry at it, was read.
+// Position is a place in the order in which pulls and changes are read. A reader has read
+// every entry up to and including its position.
 type Position struct {
 	XID uint64 // of the transaction that wrote the entry
 	ID  int64  // of the entry
 }
 
-// KeeperOptions says how long entries are kept, and how to keep partitions.
+// KeeperOptions configures a Keeper.
 type KeeperOptions struct {
 	DB *db.DB // required
-	// Retention is the least time that entries are kept; a month goes when all of
-	// it is older. 0: they are kept for ever.
+	// Retention is the least time that entries are kept: a month is dropped when all of it
+	// is older. 0: entries are kept for ever.
 	Retention time.Duration
-	// Read says up to where pulls have been read for the statistics. A month with
-	// one beyond that which isn't counted elsewhere stays. Nil: nobody reads.
+	// Read returns the position up to which the statistics worker has read pulls. A month
+	// with a pull behind it that still has to be counted from the log is not dropped. Nil:
+	// no worker reads, and nothing is held back.
 	Read func(ctx context.Context) (Position, error)
 	// Now is the clock. Default: the database's.
 	Now func() time.Time
-	// LockTimeout bounds each wait for a lock; meanwhile writers queue behind it.
-	// Below PostgreSQL's deadlock_timeout. Default 200 ms.
+	// LockTimeout bounds each wait for a lock, since writers queue behind it meanwhile. It
+	// must be below PostgreSQL's deadlock_timeout. Default 200 ms.
 	LockTimeout time.Duration
 	// Tries is how often a lock is tried in one run. Default 10.
 	Tries   int
@@ -42,21 +43,22 @@ type KeeperOptions struct {
 	Metrics *worker.Metrics // nil: none
 }
 
-// Kept says what a run of the keeper changed.
+// Kept says what one call of Keep changed.
 type Kept struct {
 	Made    []string `json:"made,omitempty"`    // partitions
 	Moved   int64    `json:"moved,omitempty"`   // entries out of the default partition
 	Dropped []string `json:"dropped,omitempty"` // partitions
 	Deleted int64    `json:"deleted,omitempty"` // old entries of the default partition
-	// Held are old partitions that stay until their pulls have been read.
+	// Held are old partitions that were not dropped because pulls in them haven't been
+	// read.
 	Held []string `json:"held,omitempty"`
-	// Busy says that others held the table for so long that something was left for
-	// the next run.
+	// Busy says that other transactions locked the table for so long that some work was
+	// left for the next call.
 	Busy bool `json:"busy,omitempty"`
 }
 
-// Keeper makes the partitions of the months to come and drops those that are over.
-// Any number of processes may have one.
+// Keeper is the partition manager: it makes partitions for the coming months and drops
+// those whose retention is over. Any number of processes may run one.
 type Keeper struct {
 	opt KeeperOptions
 	log *slog.Logger
@@ -76,7 +78,7 @@ func NewKeeper(o KeeperOptions) *Keeper {
 	return &Keeper{o, o.Log}
 }
 
-// Run keeps the partitions until ctx ends, looking every minute.
+// Run calls Keep every minute until ctx ends.
 func (k *Keeper) Run(ctx context.Context) error {
 	return worker.New(worker.Options{
 		Name: "audit partitions", Timeout: time.Hour, Log: k.log, Metrics: k.opt.Metrics,
@@ -93,9 +95,9 @@ var (
 	errUncounted = errors.New("pulls of the month have not been read")
 )
 
-// Keep makes the partitions of this month, the next, and those in between that the
-// default partition has entries of; then it drops the months that are over. What
-// fails doesn't keep the rest from being done.
+// Keep makes the partitions of this month, of the next, and of earlier months of which the
+// default partition has entries. Then it drops the months whose retention is over. The
+// failure of one step doesn't stop the others.
 func (k *Keeper) Keep(ctx context.Context) (Kept, error) {
 	var done Kept
 	now, err := k.now(ctx)
@@ -139,7 +141,8 @@ func monthOf(t time.Time) month {
 
 func next(m month) month { return m.AddDate(0, 1, 0) }
 
-// The partitions' names, by which they are known. Each is in the schema partitions.
+// Names of partitions, by which the keeper recognises them. All are in the schema
+// partitions.
 const (
 	nameLayout       = "auditlog_2006_01"
 	defaultPartition = "partitions.auditlog_default"
@@ -147,7 +150,7 @@ const (
 
 func table(m month) string { return "partitions." + m.Format(nameLayout) }
 
-// months are those that have a partition, oldest first.
+// months returns the months that have a partition, oldest first.
 func (k *Keeper) months(ctx context.Context) ([]month, error) {
 	rows, err := k.opt.DB.Pool.Query(ctx, `
 		SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
@@ -178,7 +181,7 @@ func (k *Keeper) make(ctx context.Context, oldest, current month, done *Kept) er
 	for _, m := range have {
 		there[m] = true
 	}
-	// The default partition holds nothing of months that have one of their own.
+	// The default partition has no entries of months that have their own partition.
 	missing, err := k.caught(ctx, oldest, current)
 	if err != nil {
 		return err
@@ -203,8 +206,8 @@ func (k *Keeper) make(ctx context.Context, oldest, current month, done *Kept) er
 	return nil
 }
 
-// caught are the months from oldest and before current of which the default
-// partition has entries.
+// caught returns the months from oldest until before current of which the default partition
+// has entries.
 func (k *Keeper) caught(ctx context.Context, oldest, current month) (list []month, err error) {
 	for from := oldest; ; {
 		var first *time.Time
@@ -217,12 +220,13 @@ func (k *Keeper) caught(ctx context.Context, oldest, current month) (list []mont
 	}
 }
 
-// makeOne makes the partition of a month, with the entries of it that the default
-// partition has. They are copied while others go on; then writers, and readers of
-// the default partition, wait for a moment, in which what came meanwhile is copied
-// too and the partition attached. All of it is one transaction. Loose foreign keys,
-// which clear ids, may wait for an entry that is being moved while this waits for
-// them: both give way, theirs being a short lock timeout too.
+// makeOne makes the partition of a month and moves the month's entries into it from the
+// default partition. It copies them while writers go on. Then it locks out writers, and
+// readers of the default partition, for a moment, copies the entries that came meanwhile,
+// and attaches the partition. All of it is one transaction. The worker of loose foreign
+// keys, which clears ids in entries, may wait for an entry that is being moved while
+// makeOne waits for the worker's lock: both give way, since the worker's lock timeout is
+// short too.
 func (k *Keeper) makeOne(ctx context.Context, m month) (moved int64, err error) {
 	ctx = db.Unhurried(ctx)
 	err = pgx.BeginTxFunc(ctx, k.opt.DB.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -234,7 +238,7 @@ func (k *Keeper) makeOne(ctx context.Context, m month) (moved int64, err error) 
 		if err != nil {
 			return err
 		}
-		// With the check, attaching needs no look at the entries.
+		// With this CHECK, ATTACH needn't scan the entries.
 		_, err = tx.Exec(ctx, fmt.Sprintf(`CREATE TABLE %s (LIKE auditlog INCLUDING ALL,
 			CONSTRAINT month CHECK (time >= %s AND time < %s))`, table(m), literal(m), literal(next(m))))
 		if err != nil {
@@ -266,10 +270,10 @@ func (k *Keeper) makeOne(ctx context.Context, m month) (moved int64, err error) 
 	return moved, err
 }
 
-// literal is a month in SQL.
+// literal returns the first moment of a month as an SQL literal.
 func literal(m month) string { return "'" + m.Format("2006-01-02") + " 00:00:00+00'" }
 
-// move moves the entries of a month out of the default partition, as they are.
+// move moves the entries of a month out of the default partition, unchanged.
 func (k *Keeper) move(ctx context.Context, tx pgx.Tx, m month) (int64, error) {
 	tag, err := tx.Exec(ctx, fmt.Sprintf(`
 		WITH gone AS (DELETE FROM %s WHERE time >= $1 AND time < $2 RETURNING *)
@@ -277,9 +281,9 @@ func (k *Keeper) move(ctx context.Context, tx pgx.Tx, m month) (int64, error) {
 	return tag.RowsAffected(), err
 }
 
-// begin makes this transaction the only one that changes partitions, and says
-// whether that of the month is attached. However much there is to move, it may take
-// its time. Error: errBusy, when another process is at it.
+// begin makes this transaction the only one that changes partitions, and returns whether
+// the month's partition is attached. It lifts the transaction's time limits, since there
+// may be much to move. Error: errBusy, when another process changes partitions.
 func (k *Keeper) begin(ctx context.Context, tx pgx.Tx, m month) (attached bool, err error) {
 	var mine bool
 	if err := db.LiftLimits(ctx, tx); err != nil {
@@ -297,9 +301,9 @@ func (k *Keeper) begin(ctx context.Context, tx pgx.Tx, m month) (attached bool, 
 	return attached, err
 }
 
-// locked runs fn, which takes locks, until it gets each within a moment or has
-// tried often enough. What it did in vain is undone, locks included; what the
-// transaction did before stays. Error: errBusy.
+// locked runs fn, which takes locks, in a savepoint until fn gets each lock within the lock
+// timeout, up to Tries times. A failed attempt is rolled back and releases its locks; what
+// the transaction did before stays. Error: errBusy.
 func (k *Keeper) locked(ctx context.Context, tx pgx.Tx, fn func(tx pgx.Tx) error) error {
 	wait := k.opt.LockTimeout
 	var err error
@@ -322,8 +326,8 @@ func (k *Keeper) locked(ctx context.Context, tx pgx.Tx, fn func(tx pgx.Tx) error
 	return fmt.Errorf("%w: %w", errBusy, err)
 }
 
-// expire drops the months before oldest, and what the default partition has of
-// them.
+// expire drops the partitions of months before oldest, and deletes their entries from the
+// default partition.
 func (k *Keeper) expire(ctx context.Context, oldest month, done *Kept) error {
 	have, err := k.months(ctx)
 	if err != nil {
@@ -353,9 +357,9 @@ func (k *Keeper) expire(ctx context.Context, oldest month, done *Kept) error {
 	return k.deleteOld(ctx, oldest, uncounted, args, done)
 }
 
-// uncounted is the condition for pulls that a partition is kept for, and its
-// arguments. An entry that says nothing of who counts it may be counted yet, when
-// statistics are switched on; the reader passes it otherwise.
+// uncounted returns the condition, with its arguments, for pulls that a partition is kept
+// for. It includes entries without counted_by: if statistics are switched on later, these
+// may still be counted; the reader passes over them otherwise.
 func (k *Keeper) uncounted(ctx context.Context) (string, []any, error) {
 	if k.opt.Read == nil {
 		return "false", nil, nil
@@ -368,11 +372,11 @@ func (k *Keeper) uncounted(ctx context.Context) (string, []any, error) {
 		[]any{strconv.FormatUint(p.XID, 10), p.ID}, nil
 }
 
-// drop drops the partition of a month, unless it has an uncounted pull: it is
-// detached first, which waits for writers, and then searched. Errors: errUncounted,
+// drop drops the partition of a month, unless it has an uncounted pull. It detaches the
+// partition first, which waits for writers, and then searches it. Errors: errUncounted,
 // errFaster, errBusy.
 func (k *Keeper) drop(ctx context.Context, m month, uncounted string, args []any) error {
-	// A look without locks spares everybody the wait.
+	// A first search without locks avoids the wait for all when there is such a pull.
 	if err := search(ctx, k.opt.DB.Pool, m, uncounted, args); err != nil {
 		return err
 	}
@@ -403,7 +407,8 @@ type queryer interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// search looks for uncounted pulls of a month. Errors: errUncounted, errFaster.
+// search looks for uncounted pulls in the partition of a month. Errors: errUncounted,
+// errFaster.
 func search(ctx context.Context, q queryer, m month, uncounted string, args []any) error {
 	var found bool
 	err := q.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s)", table(m), uncounted), args...).Scan(&found)
@@ -416,8 +421,8 @@ func search(ctx context.Context, q queryer, m month, uncounted string, args []an
 	return err
 }
 
-// deleteOld deletes entries before oldest from the default partition, a thousand
-// at a time: they came after their month was dropped.
+// deleteOld deletes entries before oldest from the default partition, a thousand at a time.
+// These were written after the partition of their month was dropped.
 func (k *Keeper) deleteOld(ctx context.Context, oldest month, uncounted string, args []any, done *Kept) error {
 	sql := fmt.Sprintf(`DELETE FROM %s WHERE ctid = ANY (ARRAY(
 			SELECT ctid FROM %s WHERE time < %s AND (%s) IS NOT TRUE LIMIT 1000 FOR UPDATE SKIP LOCKED))`,

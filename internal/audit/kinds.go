@@ -2,8 +2,8 @@ package audit
 
 import "slices"
 
-// Kind says what an entry is about. Names are Quay's where Quay has one, so that
-// its clients understand the log.
+// Kind says what happened. Where Quay has a name for it, that name is used, so that Quay's
+// clients understand the log.
 type Kind string
 
 // Kinds with Quay's names.
@@ -18,10 +18,10 @@ const (
 	MoveTag         Kind = "move_tag"
 	DeleteTag       Kind = "delete_tag"
 	DeleteTagFailed Kind = "delete_tag_failed"
-	RevertTag       Kind = "revert_tag" // a tag restored
-	// ChangeTagExpiration is a tag's date of deletion that was set, or taken away.
+	RevertTag       Kind = "revert_tag" // a tag was restored
+	// ChangeTagExpiration: a tag's expiration date was set or removed.
 	ChangeTagExpiration Kind = "change_tag_expiration"
-	// AutopruneTagDelete is a tag that a policy deleted.
+	// AutopruneTagDelete: a policy deleted a tag.
 	AutopruneTagDelete Kind = "autoprune_tag_delete"
 
 	CreateNamespacePolicy  Kind = "create_namespace_autoprune_policy"
@@ -60,25 +60,25 @@ const (
 const (
 	DeleteManifest    Kind = "delete_manifest"
 	DeleteBlob        Kind = "delete_blob"
-	RunAutoprune      Kind = "run_autoprune" // somebody asked for a run
+	RunAutoprune      Kind = "run_autoprune" // a client asked for a run
 	UndoAutoprune     Kind = "undo_autoprune"
 	ChangeProtection  Kind = "change_tag_protection"
 	ChangeDefault     Kind = "change_default_autoprune_policy"
 	RunGC             Kind = "run_gc"
-	RetryGC           Kind = "retry_gc" // reviews set aside were put back
+	RetryGC           Kind = "retry_gc" // failed reviews were put back into the queue
 	RunCheck          Kind = "run_check"
 	AdoptStore        Kind = "adopt_store"
 	RunLooseKeys      Kind = "run_loose_foreign_keys"
 	ExportLog         Kind = "export_logs"
 	ChangeMaintenance Kind = "change_maintenance"
 	CreateWebhook     Kind = "create_webhook"
-	UpdateWebhook     Kind = "update_webhook" // also by the registry, which disables one
+	UpdateWebhook     Kind = "update_webhook" // also written when the registry disables a webhook
 	DeleteWebhook     Kind = "delete_webhook"
-	RedeliverWebhook  Kind = "redeliver_webhook" // notices that are sent once more
+	RedeliverWebhook  Kind = "redeliver_webhook" // notices were queued to be sent again
 )
 
-// Kinds are all kinds, Quay's first. The log takes others too: a newer Purser may
-// have written them.
+// Kinds returns all kinds, Quay's first. The log may contain others, which a newer Purser
+// has written.
 func Kinds() []Kind { return slices.Clone(kinds) }
 
 var kinds = []Kind{

@@ -20,26 +20,26 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Filter selects entries that meet all of it. Zero values select everything.
+// Filter selects the entries that match all its fields. Zero values match everything.
 type Filter struct {
-	From, To time.Time // from From on and before To
+	From, To time.Time // To is exclusive
 	Kinds    []Kind    // any of these
 	Actor    string
-	// Namespace with all its repositories.
+	// Namespace includes all its repositories.
 	Namespace string
-	// Repository is a path: also what earlier repositories of that name did.
+	// Repository is a path. Entries of earlier repositories with that path match too.
 	Repository string
-	// RepositoryID is one repository, while it exists.
+	// RepositoryID matches one repository, while it exists.
 	RepositoryID int64
 	Tag          string
 	Digest       oci.Digest
 	Policy, Run  uuid.UUID
 }
 
-// ErrCursor says that a cursor isn't one that List has given.
+// ErrCursor says that List didn't issue this cursor.
 var ErrCursor = errors.New("the cursor is not valid: begin again without one")
 
-// Log reads the audit log, and takes entries that belong to no transaction.
+// Log reads the audit log, and writes entries that belong to no other transaction.
 type Log struct {
 	db *db.DB
 }
@@ -47,7 +47,7 @@ type Log struct {
 // New makes a log on a database.
 func New(d *db.DB) *Log { return &Log{d} }
 
-// Append writes entries of what is no change of the database, in a transaction of
+// Append writes entries for events that don't change the database, in a transaction of
 // their own.
 func (l *Log) Append(ctx context.Context, entries ...Entry) error {
 	return Append(ctx, l.db.Pool, entries...)
@@ -57,20 +57,19 @@ func (l *Log) Append(ctx context.Context, entries ...Entry) error {
 const (
 	DefaultPage = 100
 	MaxPage     = 1000
-	// scanned is how many entries a page looks at for those that no index finds.
+	// scanned is how many entries a page examines at most when no index serves the filter.
 	scanned = 20_000
 )
 
-// List returns up to n entries, newest first, that come after cursor ("": the
-// newest), and the cursor of the next page, "" when there is none. n is by default
-// DefaultPage and at most MaxPage.
+// List returns up to n entries, newest first, that come after cursor ("": from the newest),
+// and the cursor of the next page, "" when there is none. n is by default DefaultPage and
+// at most MaxPage.
 //
-// A cursor is a place in the order of time and id, so entries that come meanwhile
-// move nothing: none is told twice, and none that was there when its place was
-// passed is left out. A page takes a bounded time: where no index leads to what is
-// wanted, it may hold fewer entries than n, even none, and still have a next one.
-// Time, run, namespace, repository, and kinds other than pulls have indexes. Error:
-// ErrCursor.
+// A cursor is a place in the order of time and id, so entries that are added meanwhile
+// don't shift pages: no entry is listed twice, and an entry that existed when its place was
+// passed isn't left out. A page takes a bounded time: where no index serves the filter, it
+// may have fewer entries than n, even none, and still a next page. Time, run, namespace,
+// repository, and kinds other than pulls have indexes. Error: ErrCursor.
 func (l *Log) List(ctx context.Context, f Filter, cursor string, n int) (entries []Entry, next string, err error) {
 	if n <= 0 {
 		n = DefaultPage
@@ -100,7 +99,8 @@ func (l *Log) list(ctx context.Context, f Filter, cursor string, n, bound int) (
 	return entries, next, nil
 }
 
-// page makes a page of up to n of what a query found, and its next cursor.
+// page turns the rows that a query found into a page of up to n entries and its next
+// cursor.
 func page(found []row, n int) (entries []Entry, next string) {
 	entries = make([]Entry, 0, min(n, len(found)))
 	for _, r := range found {
@@ -118,8 +118,8 @@ func page(found []row, n int) (entries []Entry, next string) {
 	return entries, ""
 }
 
-// row is an entry of a query. The last of those that a page may look at is there
-// whether or not it is selected, for the next cursor.
+// row is an entry that a query returned. The last entry that a page may examine is returned
+// even if the filter doesn't select it, since the next cursor is made from it.
 type row struct {
 	Entry
 	selected, last bool
@@ -150,19 +150,19 @@ func scanRow(r pgx.CollectableRow) (out row, err error) {
 	return out, nil
 }
 
-// entryColumns are what scanRow scans, besides its marks.
+// entryColumns are the columns that scanRow scans, before selected and last.
 const entryColumns = `id, time, kind, COALESCE(actor, ''), COALESCE(address, ''), COALESCE(user_agent, ''),
 	COALESCE(request_id, ''), COALESCE(namespace, ''), COALESCE(repository, ''), COALESCE(repository_id, 0),
 	COALESCE(tag, ''), digest, COALESCE(policy, '00000000-0000-0000-0000-000000000000'),
 	COALESCE(run, '00000000-0000-0000-0000-000000000000'), detail, COALESCE(counted_by, ''), pulls, first_time`
 
-// maxKinds is how many kinds are looked up one by one.
+// maxKinds is up to how many kinds are looked up one by one through the index.
 const maxKinds = 8
 
-// query selects up to limit entries after a place. An index leads through entries
-// in the order of the list, up to bound of them; of these the rest of the filter
-// selects. Everything streams: what is behind the last entry of a page isn't read.
-// The limits stand in the text, for the planner to know how little is wanted.
+// query returns the statement that selects up to limit entries after a place. An index
+// yields entries in the order of the list, up to bound of them, and the rest of the filter
+// is applied to these. Every step streams: nothing behind the last entry of a page is read.
+// The limits are literals, so that the planner knows how few rows are wanted.
 func (f Filter) query(after *place, limit, bound int) (sql string, args []any) {
 	arg := func(v any) string {
 		args = append(args, v)
@@ -173,7 +173,7 @@ func (f Filter) query(after *place, limit, bound int) (sql string, args []any) {
 	if len(rest) > 0 {
 		most = bound
 	}
-	for i, where := range sources { // each in order, so that they are merged and not sorted
+	for i, where := range sources { // each is sorted by its index, so that they are merged and not sorted again
 		sources[i] = fmt.Sprintf("(SELECT * FROM auditlog WHERE %s ORDER BY time DESC, id DESC LIMIT %d)", where, most)
 	}
 	from := "(" + strings.Join(sources, " UNION ALL ") + ")"
@@ -190,11 +190,11 @@ func (f Filter) query(after *place, limit, bound int) (sql string, args []any) {
 		entryColumns, bound, strings.Join(rest, " AND "), from, bound, bound, limit), args
 }
 
-// conditions are those of each stream of entries that an index leads through, and
-// those that the entries are to be held against. arg makes a parameter.
+// conditions splits the filter: each of sources is the condition of one index scan, and
+// rest are conditions that are checked on each entry. arg makes a parameter of a value.
 func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []string) {
 	var all []string
-	if after != nil { // the first of the two is what partitions are left out by
+	if after != nil { // partitions are pruned by the first of the two conditions
 		moment := arg(after.time)
 		all = append(all, "time <= "+moment, fmt.Sprintf("(time, id) < (%s, %s)", moment, arg(after.id)))
 	}
@@ -228,7 +228,7 @@ func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []
 		sources = []string{"namespace = " + arg(namespace)}
 	case len(kinds) > 0 && len(kinds) <= maxKinds && !slices.Contains(kinds, PullRepo):
 		byKind = true
-		for _, k := range kinds { // the index is of others than pulls
+		for _, k := range kinds { // that index leaves pulls out
 			sources = append(sources, "kind <> 'pull_repo' AND kind = "+arg(string(k)))
 		}
 	default:
@@ -243,7 +243,7 @@ func (f Filter) conditions(after *place, arg func(any) string) (sources, rest []
 	return sources, append(rest, f.rest(arg)...)
 }
 
-// rest are conditions that no index is for.
+// rest returns the conditions that no index serves.
 func (f Filter) rest(arg func(any) string) (list []string) {
 	equal := func(column string, given bool, value any) {
 		if given {
@@ -258,13 +258,13 @@ func (f Filter) rest(arg func(any) string) (list []string) {
 	return list
 }
 
-// place is where an entry stands in the list.
+// place is the position of an entry in the list.
 type place struct {
 	time time.Time
 	id   int64
 }
 
-// String is the place as a cursor.
+// String returns the place as a cursor.
 func (p place) String() string {
 	b := binary.BigEndian.AppendUint64([]byte{1}, uint64(p.time.UnixMicro()))
 	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(b, uint64(p.id)))

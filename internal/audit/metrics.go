@@ -6,9 +6,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Why an entry of a pull was dropped.
+// Reasons for which an entry of a pull was dropped.
 const (
-	droppedFull   = "full"   // the buffer was
+	droppedFull   = "full"   // the buffer was full
 	droppedUnfit  = "unfit"  // PostgreSQL doesn't take it
 	droppedClosed = "closed" // it came after Close, or Close ran out of time
 )

@@ -15,21 +15,22 @@ import (
 // Pull is an entry of a pull as the statistics read it.
 type Pull struct {
 	Position
-	Time         time.Time  // of several, that of the last
-	N            int        // how many pulls, or heads, it is of
+	Time         time.Time  // of several pulls, that of the last
+	N            int        // number of pulls or heads in the entry
 	RepositoryID int64      // 0: the repository is gone
 	Tag          string     // "": the pull was by digest
 	Digest       oci.Digest // zero: the entry names none
 	CountedBy    string
-	// Head says that it is no pull but a HEAD of a tag; Digest isn't known then.
+	// Head says that this is a HEAD of a tag and no pull; Digest isn't known then.
 	Head bool
-	// Used says that it is a pull by digest, counted elsewhere, which has used a HEAD. Head
-	// is set too.
+	// Used says that this is a pull by digest which was counted elsewhere and has used up a
+	// HEAD. Head is set too.
 	Used bool
-	// Client and Port, as Entry has them, are those of heads and of pulls by digest.
+	// Client and Port are as in Entry; set for heads and for pulls by digest only.
 	Client ClientKey
 	Port   int
-	// First and Later are their times and ports, where there are several: see Requests.
+	// First and Later have the time and port of each request, where there are several: see
+	// Requests.
 	First time.Time
 	Later []byte
 }
@@ -39,14 +40,13 @@ func (p Position) Less(other Position) bool {
 	return p.XID < other.XID || p.XID == other.XID && p.ID < other.ID
 }
 
-// arguments are a position's in a statement: text, because xid8 is no type that the
-// driver knows, and the id.
+// arguments returns the position as arguments of a statement: the transaction id as text,
+// because the driver has no type for xid8, and the id.
 func (p Position) arguments() (xid string, id int64) { return strconv.FormatUint(p.XID, 10), p.ID }
 
-// Pulls are up to n pulls and heads behind a position, in their order. Only those of
-// transactions are told before which none is open any more: what is between two of
-// them can't change, so that a reader who remembers the last one misses none and
-// meets none twice.
+// Pulls returns up to n pulls and heads behind a position, in order. It returns only those
+// of transactions older than every open one: nothing can be inserted between two of these
+// any more, so a reader that remembers the last position misses none and gets none twice.
 func (l *Log) Pulls(ctx context.Context, after Position, n int) ([]Pull, error) {
 	xid, id := after.arguments()
 	rows, err := l.db.Pool.Query(ctx, `
@@ -94,9 +94,9 @@ func (l *Log) Pulls(ctx context.Context, after Position, n int) ([]Pull, error) 
 	return list, nil
 }
 
-// OldestUnread is the time of the oldest pull or head behind a position, whether it can be
-// read yet or not; zero: there is none. It looks at the next 10,000, since they come about
-// in the order of their times.
+// OldestUnread returns the time of the oldest pull or head behind a position, whether or
+// not it can be read yet; zero: there is none. It looks at the next 10,000 only, which is
+// enough since they are roughly in the order of their times.
 func (l *Log) OldestUnread(ctx context.Context, after Position) (oldest time.Time, err error) {
 	xid, id := after.arguments()
 	var at *time.Time
@@ -115,7 +115,7 @@ func (l *Log) OldestUnread(ctx context.Context, after Position) (oldest time.Tim
 	return oldest, nil
 }
 
-// pullRow is a row of what PullsOf and Pulls have in common.
+// pullRow scans the columns that PullsOf and Pulls have in common.
 type pullRow struct {
 	p      Pull
 	xid    string
@@ -139,14 +139,14 @@ func (r *pullRow) pull() (p Pull, err error) {
 	return p, nil
 }
 
-// maxUnread is how many unread pulls PullsOf looks at. (The statement has it
-// literally: with a number that isn't known the planner would rather read all.)
+// maxUnread is how many unread pulls PullsOf looks at. (The statement has it as a literal:
+// with a parameter the planner would rather read all of them.)
 const maxUnread = 10_000
 
-// PullsOf are the pulls of a repository behind a position, whether they can be read
-// by Pulls yet or not: what statistics that were read up to there don't hold. All is
-// false when there are more than 10,000 behind the position, of all repositories
-// together, so that not all were looked at.
+// PullsOf returns the pulls of a repository behind a position, whether or not Pulls can
+// read them yet: those that statistics up to that position lack. all is false when more
+// than 10,000 pulls of all repositories together are behind the position, so that some were
+// not looked at.
 func (l *Log) PullsOf(ctx context.Context, repository int64, after Position) (list []Pull, all bool, err error) {
 	xid, id := after.arguments()
 	rows, err := l.db.Pool.Query(ctx, fmt.Sprintf(`
@@ -164,7 +164,7 @@ func (l *Log) PullsOf(ctx context.Context, repository int64, after Position) (li
 	var unread int
 	_, err = pgx.ForEachRow(rows, append([]any{&unread}, r.fields()...), func() error {
 		if r.p.ID == 0 {
-			return nil // there is none
+			return nil // the row of the outer join that has no pull
 		}
 		p, err := r.pull()
 		list = append(list, p)
@@ -176,21 +176,21 @@ func (l *Log) PullsOf(ctx context.Context, repository int64, after Position) (li
 	return list, unread <= maxUnread, nil
 }
 
-// PullState is how the log stands to a position up to which pulls were read.
+// PullState compares the log with a position up to which pulls were read.
 type PullState struct {
 	Now time.Time // by the database's clock
-	// Oldest is the time of the first pull behind the position that isn't counted
-	// elsewhere, zero when there is none. It may not be ready to be read yet.
+	// Oldest is the time of the first pull behind the position that Redis doesn't count,
+	// zero when there is none. Its transaction may still be too young for Pulls to read.
 	Oldest time.Time
-	// Foreign says that transaction ids have begun anew since pulls were read: the
-	// database was restored or moved, and the order of its entries is no longer that
-	// in which they were written. See ResetPulls.
+	// Foreign says that transaction ids have begun anew since pulls were read, because the
+	// database was restored or moved: the entries' order by transaction id is no longer
+	// that in which they were written. See ResetPulls.
 	Foreign bool
 }
 
-// PullState looks at the log. Of a log whose transaction ids are its server's own, a
-// position that was read is before all open transactions, and no entry is of a
-// transaction that hasn't begun.
+// PullState reads the present state of the log. It detects Foreign from two facts that hold
+// as long as all transaction ids come from the same server: a position that was read is
+// below every open transaction, and no entry has the id of a transaction that hasn't begun.
 func (l *Log) PullState(ctx context.Context, read Position) (s PullState, err error) {
 	xid, id := read.arguments()
 	var oldest *time.Time
@@ -211,25 +211,25 @@ func (l *Log) PullState(ctx context.Context, read Position) (s PullState, err er
 	return s, nil
 }
 
-// ResetPulls gives pulls a new order, after a restore, in a transaction of the
-// caller's, and returns the position, which is another one than before, behind which
-// are those that weren't read: by their old order, or by being younger than the last
-// that was. Pulls that are written meanwhile come behind it too.
+// ResetPulls gives pulls a new order, after a restore, in the caller's transaction. It
+// returns a new position, which differs from read: behind it are the pulls that weren't
+// read, which are those behind read by their old order and those younger than last. Pulls
+// that are written meanwhile come behind it too.
 func ResetPulls(ctx context.Context, tx pgx.Tx, read Position, last time.Time) (to Position, unread int64, err error) {
 	xid, id := read.arguments()
 	var least string
-	// What a transaction that is open now writes is of its id or a later one.
+	// A transaction that is open now writes entries of its own id, which is xmin or later.
 	if err := tx.QueryRow(ctx, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text").Scan(&least); err != nil {
 		return to, 0, fmt.Errorf("giving the pulls in the audit log a new order: %w", err)
 	}
 	if to.XID, err = strconv.ParseUint(least, 10, 64); err != nil {
 		return to, 0, fmt.Errorf("giving the pulls in the audit log a new order: %w", err)
 	}
-	to.XID-- // before all that is, or will be, of that id
+	to.XID-- // a position before every entry of that transaction or of later ones
 	if to.ID = maxID; to == read {
-		to.ID-- // so that who has read from there finds it changed
+		to.ID-- // so that a reader which read from there notices the change
 	}
-	// Heads hold for less time than a restore takes.
+	// Heads are useful for less time than a restore takes.
 	if _, err := tx.Exec(ctx, "DELETE FROM pullheads"); err != nil {
 		return to, 0, fmt.Errorf("giving the pulls in the audit log a new order: %w", err)
 	}

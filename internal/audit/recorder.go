@@ -14,18 +14,19 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// RecorderOptions says how to write pulls.
+// RecorderOptions configures a Recorder.
 type RecorderOptions struct {
 	DB *db.DB // required
-	// Buffer is how many entries wait at most, those being written included.
+	// Buffer is the maximum number of waiting entries, including those being written.
 	// Default 10,000.
 	Buffer int
-	// Join is how long after the first of them pulls of one thing by one client are one
-	// entry. Default DefaultJoin; below 0 each has its own.
+	// Join is the time within which pulls of the same content by the same client become one
+	// entry, counted from the first pull. Default DefaultJoin; below 0 each pull has its
+	// own entry.
 	Join time.Duration
 	// Patience is how long a pull waits at most for room in a full buffer. Default 1 s.
 	Patience time.Duration
-	// Batch is how many are written together. Default 500.
+	// Batch is how many entries are written together. Default 500.
 	Batch int
 	// Every is the longest that an entry waits for its batch to fill while the
 	// database is there. Default 1 s.
@@ -35,18 +36,18 @@ type RecorderOptions struct {
 	// BackoffMin and BackoffMax bound the pause after a failure. Defaults 200 ms,
 	// 5 s.
 	BackoffMin, BackoffMax time.Duration
-	// Alive locks those of the repositories that exist, in the order of their ids
-	// and until the transaction ends, and returns them: entries of others lose
-	// their repository's id, which nobody would clear any more. Nil: ids are
-	// written as they are.
+	// Alive locks those of the repositories that exist, in the order of their ids, until
+	// the transaction ends, and returns them. Entries of the others are written without a
+	// repository id, since nothing would clear it any more. Nil: ids are written as they
+	// are.
 	Alive   func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
 	Log     *slog.Logger    // default slog.Default()
 	Metrics *Metrics        // nil: none
 	Worker  *worker.Metrics // nil: none
 }
 
-// Recorder writes entries of pulls, in batches and behind the pulls' back. Its
-// methods may be called concurrently. A nil Recorder records nothing.
+// Recorder writes entries of pulls in batches, in the background: no pull waits for a
+// write. Its methods may be called concurrently. A nil Recorder records nothing.
 type Recorder struct {
 	opt     RecorderOptions
 	log     *slog.Logger
@@ -54,17 +55,17 @@ type Recorder struct {
 	writing chan struct{} // has a value while a batch is being written
 
 	mu      sync.Mutex
-	queue   []*waiting           // its first entries are those being written
-	open    map[joinKey]*waiting // those of the queue that take more
-	heads   int                  // of the queue, that are no pulls
-	failing bool                 // the last batch wasn't written
-	since   time.Time            // a batch is being written; zero: none is
+	queue   []*waiting           // begins with the entries being written
+	open    map[joinKey]*waiting // entries of the queue that still take further requests
+	heads   int                  // number of entries in the queue that are HEADs, not pulls
+	failing bool                 // the last batch failed
+	since   time.Time            // since when a batch is being written; zero: none is
 	room    chan struct{}        // closed when entries leave the queue
 	resting bool                 // the loop sleeps until an entry comes
-	began   bool                 // an entry came while it did, and the loop has just been woken
+	began   bool                 // the first entry came while the loop slept, and the loop has just been woken
 	closed  bool
 	dropped uint64
-	unfit   uint64 // of these, that PostgreSQL doesn't take
+	unfit   uint64 // of the dropped pulls, those that PostgreSQL refuses
 }
 
 // NewRecorder makes a recorder. It writes nothing before Run or Close.
@@ -104,9 +105,9 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	return r
 }
 
-// Record takes an entry. It never blocks, waits for nothing but a moment's lock,
-// and has no error: what finds no room is dropped and counted, and not taken. The
-// context's source is the entry's, and now its time, unless it has its own.
+// Record takes an entry. It waits for nothing but a mutex, and returns no error: an entry
+// that finds no room is dropped and counted, and Record returns false. The entry gets the
+// context's source and the present time, unless it has its own.
 func (r *Recorder) Record(ctx context.Context, e Entry) (taken bool) {
 	if r == nil {
 		return false
@@ -122,12 +123,13 @@ func (r *Recorder) Record(ctx context.Context, e Entry) (taken bool) {
 	return false
 }
 
-// Offer is Record for who may wait for room: what isn't taken isn't dropped either.
+// Offer is Record for callers that can wait for room: an entry that isn't taken isn't
+// counted as dropped either.
 func (r *Recorder) Offer(ctx context.Context, e Entry) (taken bool) {
 	return r != nil && r.take(ctx, &e) == ""
 }
 
-// take takes an entry, or says why not.
+// take takes an entry, or returns the reason why not.
 func (r *Recorder) take(ctx context.Context, e *Entry) (reason string) {
 	r.prepare(ctx, e)
 	r.mu.Lock()
@@ -148,7 +150,8 @@ func (r *Recorder) take(ctx context.Context, e *Entry) (reason string) {
 	return ""
 }
 
-// prepare fills in what an entry doesn't say. Its time is to the microsecond, as in the log.
+// prepare fills in the source and the time where the entry has none. Times are cut to
+// microseconds, as the log keeps them.
 func (r *Recorder) prepare(ctx context.Context, e *Entry) {
 	*e = e.from(SourceOf(ctx))
 	e.ID = 0
@@ -158,8 +161,8 @@ func (r *Recorder) prepare(ctx context.Context, e *Entry) {
 	e.Time = e.Time.Truncate(time.Microsecond)
 }
 
-// join adds a request to an entry that waits, if there is one for it. Where the buffer is
-// full it doesn't matter how old that is.
+// join adds a request to a waiting entry that matches it, if there is one. When the buffer
+// is full, that entry may be of any age.
 func (r *Recorder) join(e *Entry, full bool) bool {
 	if r.opt.Join < 0 || !e.joinable() {
 		return false
@@ -193,9 +196,9 @@ func (r *Recorder) add(e *Entry) {
 	}
 }
 
-// Wait waits until a full buffer has room, or until a moment, and says whether it is of
-// use to offer an entry again. It isn't when batches fail, or the one under way has taken
-// longer than a pull may wait.
+// Wait waits until a full buffer has room, or until the given time, and returns whether the
+// caller should offer its entry again. It returns false when batches fail, or when the
+// batch being written has taken longer than a pull may wait.
 func (r *Recorder) Wait(ctx context.Context, until time.Time) bool {
 	if r == nil {
 		return false
@@ -221,7 +224,7 @@ func (r *Recorder) Wait(ctx context.Context, until time.Time) bool {
 	return false
 }
 
-// Patience is how long a pull waits for room at most.
+// Patience returns how long a pull waits for room at most.
 func (r *Recorder) Patience() time.Duration {
 	if r == nil {
 		return 0
@@ -229,10 +232,11 @@ func (r *Recorder) Patience() time.Duration {
 	return r.opt.Patience
 }
 
-// RecordHead is Record for a HEAD of a tag, which may be the first half of a pull, or for
-// the second half that Redis has counted (CountedBy), so that no other pull is joined with
-// that HEAD: it is written beside the entries, for the statistics alone. Heads take half of the room
-// at most, and what is dropped isn't counted as dropped: a pull by digest isn't joined.
+// RecordHead takes a HEAD of a tag, which may be the first half of a pull. It also takes
+// the second half when Redis has counted that pull (CountedBy), so that no other pull is
+// joined with the same HEAD. Both are written to the table pullheads, for the statistics
+// alone. Heads take up half of the buffer at most. A dropped head isn't counted as dropped:
+// its only effect is that a pull by digest isn't joined with it.
 func (r *Recorder) RecordHead(ctx context.Context, e Entry) (taken bool) {
 	if r == nil {
 		return false
@@ -254,7 +258,7 @@ func (r *Recorder) RecordHead(ctx context.Context, e Entry) (taken bool) {
 	return true
 }
 
-// Oldest is the time of the oldest request that waits to be written; zero: none waits.
+// Oldest returns the time of the oldest request that waits to be written; zero: none waits.
 func (r *Recorder) Oldest() (oldest time.Time) {
 	if r == nil {
 		return oldest
@@ -269,7 +273,7 @@ func (r *Recorder) Oldest() (oldest time.Time) {
 	return oldest
 }
 
-// Pending is how many entries wait to be written.
+// Pending returns how many entries wait to be written.
 func (r *Recorder) Pending() int {
 	if r == nil {
 		return 0
@@ -279,7 +283,7 @@ func (r *Recorder) Pending() int {
 	return len(r.queue)
 }
 
-// Dropped is how many pulls were dropped, for whatever reason.
+// Dropped returns how many pulls were dropped, for any reason.
 func (r *Recorder) Dropped() uint64 {
 	if r == nil {
 		return 0
@@ -289,7 +293,7 @@ func (r *Recorder) Dropped() uint64 {
 	return r.dropped
 }
 
-// Unfit is how many pulls were dropped because PostgreSQL doesn't take them.
+// Unfit returns how many pulls were dropped because PostgreSQL refuses their entries.
 func (r *Recorder) Unfit() uint64 {
 	if r == nil {
 		return 0
@@ -299,14 +303,14 @@ func (r *Recorder) Unfit() uint64 {
 	return r.unfit
 }
 
-// Run writes batches until ctx ends, and returns nil then. What is left is for
-// Close.
+// Run writes batches until ctx ends, and returns nil then. Close writes the entries that
+// remain.
 func (r *Recorder) Run(ctx context.Context) error { return r.loop.Run(ctx) }
 
-// Close takes no more entries and writes those that wait, trying again after
-// failures, until they are written or ctx ends: then they are dropped and counted,
-// and the error says how many. (A batch whose last attempt stayed unanswered may be
-// there all the same.) Run should be over, or soon be.
+// Close takes no more entries and writes those that wait, trying again after failures,
+// until all are written or ctx ends. When ctx ends first, it drops and counts the rest, and
+// the error says how many. (If the last attempt at a batch stayed unanswered, its entries
+// may be in the log nevertheless.) Run should have returned, or be about to.
 func (r *Recorder) Close(ctx context.Context) error {
 	if r == nil {
 		return nil
@@ -330,8 +334,8 @@ func (r *Recorder) Close(ctx context.Context) error {
 	return nil
 }
 
-// abandon drops what is left when the batch under way, which has its timeout, is
-// over.
+// abandon drops the entries that are left. It first waits for the batch being written,
+// which has its own timeout.
 func (r *Recorder) abandon() int {
 	r.writing <- struct{}{}
 	defer func() { <-r.writing }()

@@ -7,8 +7,9 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// round is a batch of the loop. The first entry after a rest, which wakes the loop, waits
-// for others as any other does, unless they fill a batch, or the buffer, already.
+// round runs one batch of the loop. The first entry after a rest wakes the loop; it then
+// waits Every for others to join it in the batch, unless a batch or the buffer is full
+// already.
 func (r *Recorder) round(ctx context.Context) (more bool, err error) {
 	r.mu.Lock()
 	wait := r.began && len(r.queue) < min(r.opt.Batch, r.opt.Buffer)
@@ -20,8 +21,8 @@ func (r *Recorder) round(ctx context.Context) (more bool, err error) {
 	return r.flush(ctx)
 }
 
-// rest is how long the loop sleeps: while nothing waits to be written, until something
-// comes.
+// rest returns how long the loop sleeps: Every while entries wait to be written, otherwise
+// until one comes.
 func (r *Recorder) rest(context.Context) (time.Duration, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

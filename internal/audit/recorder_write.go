@@ -12,7 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// flush writes a batch of what waits, and says whether another one is full.
+// flush writes a batch of the waiting entries; more says that another full batch waits.
 func (r *Recorder) flush(ctx context.Context) (more bool, err error) {
 	select {
 	case r.writing <- struct{}{}:
@@ -43,7 +43,7 @@ func (r *Recorder) flush(ctx context.Context) (more bool, err error) {
 	return r.done(len(batch), unfit), nil
 }
 
-// ended takes note of how a batch has ended.
+// ended notes whether a batch succeeded. After a failure it also wakes the callers of Wait.
 func (r *Recorder) ended(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,18 +53,18 @@ func (r *Recorder) ended(err error) {
 	}
 }
 
-// leave tells those who wait for room to look again.
+// leave wakes the callers of Wait, which then look for room again.
 func (r *Recorder) leave() {
 	close(r.room)
 	r.room = make(chan struct{})
 }
 
-// next are the first entries that wait, each with an id. They take no more requests.
+// next returns the first entries that wait, each with an id. They take no more requests.
 func (r *Recorder) next(ctx context.Context) ([]Entry, error) {
 	r.mu.Lock()
 	n := min(len(r.queue), r.opt.Batch)
 	batch := make([]Entry, n)
-	known := 0 // those that were tried before
+	known := 0 // entries that have their ids from an earlier attempt
 	for i, w := range r.queue[:n] {
 		if w.ID != 0 {
 			known++
@@ -99,7 +99,7 @@ func (r *Recorder) next(ctx context.Context) ([]Entry, error) {
 	return batch, nil
 }
 
-// done takes n entries off, of which unfit pulls were dropped.
+// done removes the first n entries from the queue, and counts unfit pulls as dropped.
 func (r *Recorder) done(n, unfit int) (more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +108,7 @@ func (r *Recorder) done(n, unfit int) (more bool) {
 			r.heads--
 		}
 	}
-	clear(r.queue[:n]) // they hold texts
+	clear(r.queue[:n]) // so that their texts can be freed
 	r.queue = r.queue[n:]
 	r.dropped += uint64(unfit)
 	r.unfit += uint64(unfit)
@@ -116,8 +116,8 @@ func (r *Recorder) done(n, unfit int) (more bool) {
 	return len(r.queue) >= r.opt.Batch
 }
 
-// write writes entries. One that PostgreSQL will never take must not hold up the
-// others: it is found by halving, and left out.
+// write writes entries. An entry that PostgreSQL will never accept must not hold up the
+// others: write finds it by halving the batch, and leaves it out.
 func (r *Recorder) write(ctx context.Context, entries []Entry) (unfit int, err error) {
 	err = r.insert(ctx, entries)
 	if !refused(err) {
@@ -135,8 +135,8 @@ func (r *Recorder) write(ctx context.Context, entries []Entry) (unfit int, err e
 	return a + b, err
 }
 
-// refused says whether err is of the data and would be the same the next time:
-// PostgreSQL's classes "data exception" and "program limit exceeded".
+// refused says whether err is due to the data and would recur on every attempt:
+// PostgreSQL's classes "data exception" (22) and "program limit exceeded" (54).
 func refused(err error) bool {
 	if errors.Is(err, errUnfit) {
 		return true
@@ -175,7 +175,7 @@ func (r *Recorder) insert(ctx context.Context, entries []Entry) error {
 	})
 }
 
-// repositories are the ids of the entries' repositories, ordered.
+// repositories returns the ids of the entries' repositories, in ascending order.
 func repositories(entries []Entry) []int64 {
 	var ids []int64
 	for _, e := range entries {

@@ -10,23 +10,23 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Place is where an entry is in the order of time and id.
+// Place is the position of an entry in the order of time and id.
 type Place struct {
 	Time time.Time
 	ID   int64
 }
 
-// RedisPull is a pull that Redis has counted, as its entry says.
+// RedisPull is a pull that its entry marks as counted in Redis.
 type RedisPull struct {
 	Place
 	RepositoryID int64 // 0: the repository is gone
 	Tag          string
 	Digest       oci.Digest
-	Seq          int64 // Redis's number of it; 0: it gave none
+	Seq          int64 // the sequence number that Redis gave it; 0: none
 }
 
-// CountedByRedis are up to n pulls that Redis has counted and that come after a place, in
-// the order of time, and the place of the last one; zero: there are no more.
+// CountedByRedis returns up to n pulls after a place that Redis has counted, in the order
+// of time, and the place of the last one; a zero place: there are no more.
 func (l *Log) CountedByRedis(ctx context.Context, after Place, n int) (list []RedisPull, next Place, err error) {
 	rows, err := l.db.Pool.Query(ctx, `
 		SELECT time, id, COALESCE(repository_id, 0), COALESCE(tag, ''), digest, COALESCE(redis_seq, 0) FROM auditlog
@@ -51,8 +51,9 @@ func (l *Log) CountedByRedis(ctx context.Context, after Place, n int) (list []Re
 	return list, next, nil
 }
 
-// CountAgain marks pulls as to be counted from the log, by who reads it, unless they are
-// already. They are read again, as if they had been written now.
+// CountAgain marks pulls that Redis had counted as to be counted from the log instead. They
+// get the present transaction's id, so that the sync worker reads them again like new
+// entries. Pulls that are marked so already stay as they are.
 func (l *Log) CountAgain(ctx context.Context, list []RedisPull) error {
 	if len(list) == 0 {
 		return nil

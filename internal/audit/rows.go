@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// insertNamed writes entries that are given as arrays, one for each column. One
-// that is there already, by (time, id), is passed over: see the package comment.
-// (COPY would be no faster at these sizes and can't do that.)
+// insertNamed writes entries that are given as arrays, one for each column. It skips an
+// entry whose (time, id) exists already: see the package comment. (COPY would be no faster
+// at these sizes and can't skip rows.)
 const insertNamed = `
 	INSERT INTO auditlog (id, time, kind, actor, address, user_agent, request_id,
 		namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq, pulls, first_time, later)
@@ -30,12 +30,12 @@ const insertNamed = `
 			namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq, pulls, first_time, later)
 	ON CONFLICT (time, id) DO NOTHING`
 
-// errUnfit says that an entry can't be written, whatever the database does.
+// errUnfit says that no attempt can write the entry, whatever state the database is in.
 var errUnfit = errors.New("its detail can't be written as JSON")
 
-// insertEntries is insertNamed with numbers for names, and insertOrder the names by these
-// numbers. It is translated once: to do it for each entry costs a fifteenth of the time
-// in which one is written.
+// insertEntries is insertNamed with numbered parameters, and insertOrder the name of each
+// number. The statement is translated once: translating it for each entry would cost a
+// fifteenth of the time in which an entry is written.
 var insertEntries, insertOrder = numbered(insertNamed)
 
 func numbered(sql string) (text string, order []string) {
@@ -54,7 +54,7 @@ func numbered(sql string) (text string, order []string) {
 	return text, order
 }
 
-// arguments are the arrays of insertEntries.
+// arguments returns the arrays of insertEntries.
 func arguments(s Source, entries []Entry) ([]any, error) {
 	named, err := namedArguments(s, entries)
 	if err != nil {
@@ -67,7 +67,7 @@ func arguments(s Source, entries []Entry) ([]any, error) {
 	return args, nil
 }
 
-// namedArguments are the arrays of insertNamed.
+// namedArguments returns the arrays of insertNamed.
 func namedArguments(s Source, entries []Entry) (pgx.NamedArgs, error) {
 	n := len(entries)
 	var (
@@ -116,16 +116,15 @@ func nullable(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: i
 // maxText bounds the texts of an entry, in bytes.
 const maxText = 1024
 
-// clean makes a text that PostgreSQL takes and an index can hold, whatever a
-// client sent.
+// clean cuts and repairs a text that a client may have sent, so that PostgreSQL accepts it
+// and an index can hold it.
 func clean(s string) string {
 	s = strings.ToValidUTF8(s[:min(len(s), maxText)], "?")
 	return strings.ReplaceAll(s, "\x00", "?")
 }
 
-// detailText is a detail as JSON that PostgreSQL takes: without the character
-// zero and halves of surrogate pairs, which jsonb can't hold. Either is written as
-// an escape.
+// detailText returns a detail as JSON that jsonb can hold: without the character zero and
+// without unpaired surrogates. JSON writes both as \u escapes.
 func detailText(detail any) (string, error) {
 	if detail == nil {
 		return "", nil

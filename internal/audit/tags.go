@@ -12,16 +12,16 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// FormerTag is what a tag was until it was moved or deleted.
+// FormerTag says which manifest a tag pointed to until it was moved or deleted.
 type FormerTag struct {
 	Tag    string
 	Digest oci.Digest
-	// Start is when the tag was last pushed or pointed to the digest. Zero: the log
+	// Start is when the tag was last pushed to or pointed at the digest. Zero: the log
 	// doesn't have that any more.
 	Start time.Time
 	End   time.Time
 	Kind  Kind // MoveTag, RevertTag, DeleteTag or AutopruneTagDelete: how it ended
-	// Cursor is where a list goes on behind this one.
+	// Cursor continues a list after this one.
 	Cursor string
 }
 
@@ -30,11 +30,11 @@ type FormerQuery struct {
 	RepositoryID     int64
 	Tag              string // "": all
 	Prefix, Contains string // of names
-	// EndsOnly leaves Start out, which takes a look for each.
+	// EndsOnly leaves Start out, which costs one more lookup per tag.
 	EndsOnly bool
 }
 
-// foundFormer is an entry that was looked at.
+// foundFormer is an entry that the statement examined.
 type foundFormer struct {
 	FormerTag
 	selected, last bool
@@ -64,20 +64,20 @@ func scanFormer(row pgx.CollectableRow) (f foundFormer, err error) {
 	return f, err
 }
 
-// tagEvents are the kinds of the index auditlog_tags_idx, and tagEnds those of
+// tagEvents are the kinds in the index auditlog_tags_idx, and tagEnds those in
 // auditlog_tag_ends_idx.
 const (
 	tagEvents = `('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete')`
 	tagEnds   = `('move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete')`
 )
 
-// FormerTags returns up to n of the tags that a repository no longer has as they were,
-// those that ended last first, that come after cursor ("": the first ones), and the cursor
-// of the next page, "" when there is none. It reads what the log has: how long that is, is
-// the keeper's. A repository of the same name that was deleted isn't looked at.
+// FormerTags returns up to n former states of a repository's tags, those that ended last
+// first, that come after cursor ("": from the first), and the cursor of the next page, ""
+// when there is none. The keeper's retention decides how far back the log goes. Deleted
+// repositories of the same name are not included.
 //
-// As with List, a page looks at a bounded number of entries, and may have fewer than n and
-// a next one. Error: ErrCursor.
+// As with List, a page examines a bounded number of entries, and may have fewer than n and
+// still a next page. Error: ErrCursor.
 func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n int) (list []FormerTag, next string, err error) {
 	after, err := parseCursor(cursor)
 	if err != nil {
@@ -91,7 +91,7 @@ func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n in
 	case q.Prefix != "" || q.Contains != "":
 	case q.Tag == "":
 		bound = n + 1
-	default: // entries of pushes are among those of a tag
+	default: // a tag's entries include its pushes, which end nothing
 		bound = 10 * (n + 1)
 	}
 	sql, args := formerOfRepository, pgx.NamedArgs{
@@ -123,8 +123,9 @@ func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n in
 	return list, "", nil
 }
 
-// These statements look at up to @bound entries of a repository or of a tag, and take those
-// with which a tag ended. The last of the entries is there whether or not it is taken.
+// These statements look at up to @bound entries of a repository or of a tag, and select
+// those that ended a tag's state. They return the last of the entries whether or not it is
+// selected, for the next cursor.
 const (
 	formerOfRepository = `
 		WITH entries AS MATERIALIZED (
@@ -139,8 +140,8 @@ const (
 			ORDER BY time DESC, id DESC LIMIT @bound
 		)` + formerAmongEntries
 
-	// What began is the newest entry of the tag before its end, but for entries that go
-	// with it or change nothing: so ten are enough to look at.
+	// A state begins with the newest entry of the tag before its end, apart from entries
+	// that were written along with it or change nothing: it is enough to look at ten.
 	formerAmongEntries = `, looked AS (
 			SELECT *, row_number() OVER (ORDER BY time DESC, id DESC) = @bound AS last,
 				kind IN ` + tagEnds + ` AND tag IS NOT NULL AND (kind <> 'revert_tag' OR previous IS NOT NULL)
