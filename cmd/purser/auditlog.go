@@ -24,7 +24,7 @@ func auditCommand(src *source) *cobra.Command {
 	return addServer(cmd)
 }
 
-// logView is an entry as the API tells of it.
+// logView is an audit log entry in the API's format.
 type logView struct {
 	Kind      string         `json:"kind"`
 	Time      time.Time      `json:"time"`
@@ -61,8 +61,9 @@ func (e logView) row() []string {
 	return []string{clock(&e.Time), e.Kind, strings.TrimSpace(who), what, digest, e.why()}
 }
 
-// why is what the entry says of its reason, or of how many pulls it is: the policy and the run that did it, and what
-// the policy found, or the text that somebody gave.
+// why returns the entry's reason: the policy and run that caused it and what the policy
+// found, or the text that somebody gave. For entries about several pulls it says how
+// many.
 func (e logView) why() string {
 	var parts []string
 	if reason, ok := e.Metadata["reason"].(string); ok {
@@ -79,7 +80,7 @@ func (e logView) why() string {
 	return strings.Join(parts, ", ")
 }
 
-// logFlags select entries.
+// logFlags are the flags that select entries.
 type logFlags struct {
 	from, to, actor, tag, digest, policy, run string
 	kinds                                     []string
@@ -99,7 +100,7 @@ func addLogFlags(cmd *cobra.Command) *logFlags {
 	return f
 }
 
-// moment reads a time, or an age before now.
+// moment parses a time, or an age, which counts back from now. It returns RFC 3339.
 func moment(text string) string {
 	if age, err := time.ParseDuration(text); err == nil && age > 0 {
 		return time.Now().Add(-age).UTC().Format(time.RFC3339)
@@ -112,7 +113,7 @@ func (f *logFlags) query() url.Values {
 		"tag", f.tag, "digest", f.digest, "policy", f.policy, "run", f.run)
 }
 
-// path is where the API has the log of the target.
+// path returns the API's path of the target's log.
 func (f *logFlags) path(args []string) (string, error) {
 	if len(args) == 0 && !f.target.repository {
 		return apiPath("superuser", "logs"), nil
@@ -129,7 +130,7 @@ func auditListCommand(src *source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		q := flags.query() // once: an age is before the moment of the first page
+		q := flags.query() // only once, so that an age means the same moment for all pages
 		list, more, err := collect(*limit, func(cursor string, n int) ([]json.RawMessage, string, error) {
 			var page struct {
 				Logs     []json.RawMessage `json:"logs"`
@@ -178,7 +179,8 @@ func auditExportCommand(src *source) *cobra.Command {
 		defer body.Close() //nolint:errcheck // only read
 		out := bufio.NewWriter(cmd.OutOrStdout())
 		if _, err = io.Copy(out, body); err != nil {
-			// What came is written: it may be useful, if only to see where it ends.
+			// The entries that came are printed all the same: they show at least where
+			// the export ended.
 			err = fmt.Errorf("the export is not complete: %w", err)
 		}
 		return errors.Join(err, out.Flush())

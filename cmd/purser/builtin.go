@@ -17,16 +17,16 @@ import (
 const (
 	databaseName = "purser"
 
-	postgresQuick    = time.Minute // a server that lives shorter has failed quickly
-	postgresFailures = 6           // quick ones in a row that are borne
+	postgresQuick    = time.Minute // a server that exits sooner has failed quickly
+	postgresFailures = 6           // quick failures in a row before supervise gives up
 	postgresStop     = 30 * time.Second
-	spareConnections = 20 // for listeners, migrations, psql and PostgreSQL's own
+	spareConnections = 20 // for listeners, migrations, psql and PostgreSQL itself
 )
 
-// postgresDir is where the built-in PostgreSQL keeps its data.
+// postgresDir returns the data directory of the built-in PostgreSQL.
 func postgresDir(cfg *config.Config) string { return filepath.Join(cfg.DataDir, "postgres") }
 
-// postgres is the built-in PostgreSQL, which is started again when it dies.
+// postgres is the built-in PostgreSQL. It is restarted if it exits.
 type postgres struct {
 	opt    builtinpg.Options
 	log    *slog.Logger
@@ -34,9 +34,9 @@ type postgres struct {
 	server *builtinpg.Server // nil while none runs
 }
 
-// startPostgres starts the built-in PostgreSQL, which is made where there is none,
-// unless it is to exist. Errors: builtinpg.ErrInUse, and one that names the data
-// directory without a PostgreSQL.
+// startPostgres starts the built-in PostgreSQL. If there is none in the data directory,
+// it is created, or, with existing, an error names the directory. Error also:
+// builtinpg.ErrInUse.
 func startPostgres(ctx context.Context, cfg *config.Config, existing bool, log *slog.Logger) (*postgres, error) {
 	p := &postgres{log: log, opt: builtinpg.Options{
 		DataDir: postgresDir(cfg), Background: true, Existing: existing, Log: log.With("component", "postgres"),
@@ -55,8 +55,8 @@ func startPostgres(ctx context.Context, cfg *config.Config, existing bool, log *
 	return p, nil
 }
 
-// supervise starts PostgreSQL again when it exits, until ctx ends. It gives up
-// after several quick failures in a row.
+// supervise restarts PostgreSQL when it exits, until ctx ends. It gives up after
+// postgresFailures quick failures in a row.
 func (p *postgres) supervise(ctx context.Context) error {
 	failures := 0
 	for {
@@ -70,7 +70,7 @@ func (p *postgres) supervise(ctx context.Context) error {
 			}
 			cause = p.server.Err()
 			p.log.ErrorContext(ctx, "PostgreSQL has exited unexpectedly; it is started again", "error", cause)
-			p.stop() // gives up the lock of its directory
+			p.stop() // releases the lock of the data directory
 		}
 		if time.Since(started) > postgresQuick {
 			failures = 0
@@ -96,7 +96,8 @@ func (p *postgres) supervise(ctx context.Context) error {
 	}
 }
 
-// errMoved says that the new server can't be reached where the old one was.
+// errMoved says that the restarted server's socket is elsewhere than the old one's, so
+// that the pools can't reach it.
 var errMoved = errors.New("its socket is in another directory than before: start Purser again (a data directory with a shorter path avoids this)")
 
 func (p *postgres) restart(ctx context.Context) error {
@@ -112,7 +113,7 @@ func (p *postgres) restart(ctx context.Context) error {
 	return nil
 }
 
-// stop ends the server that runs, if any. It isn't called while supervise runs.
+// stop stops the running server, if any. It must not be called while supervise runs.
 func (p *postgres) stop() {
 	if p.server == nil {
 		return

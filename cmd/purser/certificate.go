@@ -18,18 +18,19 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// certificateEvery is how often the files of the certificate are looked at.
+// certificateEvery is how often the certificate's files are checked for changes.
 const certificateEvery = 10 * time.Second
 
-// certificate is that of the registry, read again when its files change. One that can't
-// be read, or doesn't belong to its key, replaces none that could.
+// certificate is the registry's TLS certificate. It is read again when its files
+// change. If the new certificate can't be read, or doesn't match its key, the old one
+// stays in use.
 type certificate struct {
 	files config.TLS
 	log   *slog.Logger
 	used  atomic.Pointer[tls.Certificate]
 
 	mu   sync.Mutex
-	seen [sha256.Size]byte // what the files held when they were last read
+	seen [sha256.Size]byte // hash of the files when they were last read
 }
 
 func loadCertificate(files config.TLS, log *slog.Logger) (*certificate, error) {
@@ -40,7 +41,8 @@ func loadCertificate(files config.TLS, log *slog.Logger) (*certificate, error) {
 	return c, nil
 }
 
-// config serves the certificate that is in use when a client connects.
+// config returns a TLS configuration that presents the certificate in use at the time
+// of each connection.
 func (c *certificate) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -48,7 +50,7 @@ func (c *certificate) config() *tls.Config {
 	}
 }
 
-// reload reads the files and uses what they hold, if it is another certificate.
+// reload reads the files and uses the new certificate, if it has changed.
 func (c *certificate) reload(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,7 +77,7 @@ func (c *certificate) reload(ctx context.Context) error {
 	return nil
 }
 
-// watch looks at the files until ctx ends.
+// watch returns a loop that checks the files until ctx ends.
 func (c *certificate) watch(loops *worker.Metrics) func(ctx context.Context) error {
 	return worker.New(worker.Options{
 		Name: "certificate", Idle: certificateEvery, BackoffMin: certificateEvery, Log: c.log, Metrics: loops,
@@ -89,7 +91,7 @@ func (c *certificate) watch(loops *worker.Metrics) func(ctx context.Context) err
 	}).Run
 }
 
-// collector tells when the certificate ends.
+// collector returns a metric that says when the certificate expires.
 func (c *certificate) collector() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "purser_tls_certificate_expiry_timestamp_seconds",

@@ -58,14 +58,14 @@ func checkCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-// storeForCheck opens the blob store, which a repair needs to be the database's.
-// A check without repairs may look at any store, and says that it is another one.
+// storeForCheck opens the blob store. A repair needs the store that belongs to the
+// database. A check without repairs accepts another store, with a warning.
 func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, metadata *db.DB, repair bool) (blob.Store, error) {
 	log, err := newLogger(cmd.ErrOrStderr(), config.Log{Level: "error", Format: "text"})
 	if err != nil {
 		return nil, err
 	}
-	// A wrong path has no store, which is not an empty one.
+	// Existing: a wrong path is an error, rather than an empty store.
 	raw, err := tryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: true})
 	if err != nil {
 		return nil, err
@@ -85,8 +85,8 @@ func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, 
 	return raw, nil
 }
 
-// openForCheck opens the database. It names no replica, so that the caches of all
-// servers hear of what a repair changes.
+// openForCheck opens the database. The pool names no replica, so that notifications
+// about a repair's changes reach the caches of all servers.
 func openForCheck(ctx context.Context, cmd *cobra.Command, cfg *config.Config, dsn string) (*db.DB, error) {
 	if err := forCommand(checkMetadata(ctx, dsn)); err != nil {
 		return nil, err
@@ -98,11 +98,11 @@ func openForCheck(ctx context.Context, cmd *cobra.Command, cfg *config.Config, d
 	return db.Open(ctx, db.Options{DSN: dsn, MaxConns: checkConns, ApplicationName: "purser check", Log: log})
 }
 
-// checkConns is one for each part that is compared, which keeps it, and some for
-// what they ask in between.
+// checkConns allows a connection for each list that the check compares, which stays
+// open, and some for the queries in between.
 const checkConns = 8
 
-// runCheck runs the check and prints what it finds.
+// runCheck runs the check and prints its findings.
 func runCheck(ctx context.Context, stdout, stderr io.Writer, f format, o gc.CheckOptions) error {
 	lines := json.NewEncoder(stdout)
 	lines.SetEscapeHTML(false)
@@ -141,15 +141,15 @@ func runCheck(ctx context.Context, stdout, stderr io.Writer, f format, o gc.Chec
 	return nil
 }
 
-// checkSummary is the last line of a check in JSON.
+// checkSummary is the last line of a check's JSON output.
 type checkSummary struct {
 	gc.CheckReport
 	Complete  bool    `json:"complete"`
-	Remaining bool    `json:"remaining"` // something is left to be done
+	Remaining bool    `json:"remaining"` // problems are left that need somebody
 	Seconds   float64 `json:"seconds"`
 }
 
-// maxExamples is how many findings of a kind the text shows.
+// maxExamples limits how many findings of each kind the text output shows.
 const maxExamples = 10
 
 func showCheck(w io.Writer, p gc.CheckProgress) {
@@ -163,8 +163,8 @@ func showCheck(w io.Writer, p gc.CheckProgress) {
 	fmt.Fprintf(w, ", %s", count(p.Findings, "finding")) //nolint:errcheck
 }
 
-// advice says what a problem means: after the count of those that were found,
-// what to do, and what a repair has done.
+// advice describes each kind of problem: what follows the number of findings, what to
+// do about it, and what a repair has done.
 var advice = map[gc.Problem]struct{ what, todo, done string }{
 	gc.Shared: {"with more than one owner row",
 		"This should never be, and nothing repairs it: one owner may delete what the other one uses. Please report it.", ""},
@@ -196,7 +196,7 @@ const (
 	doneDoomed = "A running registry deletes them in a day, or gc.keep_doomed after that, should you find out by then that this was a mistake."
 )
 
-// things are what the findings of a problem are of.
+// things names the objects that a problem's findings are about.
 func things(p gc.Problem) string {
 	switch p {
 	case gc.Shared:
@@ -211,7 +211,8 @@ func things(p gc.Problem) string {
 	return "blob"
 }
 
-// writeCheck tells an operator what was seen, what is wrong and what to do.
+// writeCheck prints the result of a check: what was compared, what is wrong and what to
+// do.
 func writeCheck(w io.Writer, o gc.CheckOptions, r gc.CheckReport, examples map[gc.Problem][]gc.Finding, complete bool) error {
 	var b strings.Builder
 	began := "Compared"
@@ -278,7 +279,7 @@ func writeProblem(b *strings.Builder, p gc.Problem, t gc.Tally, examples []gc.Fi
 	fmt.Fprintf(b, "%s\n", a.todo)
 }
 
-// describe is a finding on one line.
+// describe formats a finding as one line.
 func describe(f gc.Finding) string {
 	text := f.Key
 	if !f.Digest.IsZero() {

@@ -19,27 +19,27 @@ import (
 )
 
 const (
-	// serverVariable names the registry for those who can't use a flag.
+	// serverVariable is the environment variable that names the registry's URL, if the
+	// flag isn't given.
 	serverVariable = "PURSER_SERVER"
 	defaultServer  = "http://127.0.0.1:5000"
-	// maxAnswer bounds what is read of an answer at once, bytes.
+	// maxAnswer limits how much of an answer is read into memory, in bytes.
 	maxAnswer = 64 << 20
 )
 
-// client speaks to the management API of a registry, which may be on another
-// machine.
+// client calls the management API of a registry, which may run on another machine.
 type client struct {
 	server *url.URL
 	http   *http.Client
 }
 
-// addServer adds the flag --server to a command and those below it.
+// addServer adds the flag --server to a command and its subcommands.
 func addServer(cmd *cobra.Command) *cobra.Command {
 	cmd.PersistentFlags().String("server", "", "ask the registry at this `URL` (default: $"+serverVariable+", else "+defaultServer+")")
 	return cmd
 }
 
-// client makes the client of a command that has the flag --server.
+// client makes the API client for a command that has the flag --server.
 func (s *source) client(cmd *cobra.Command) (*client, error) {
 	text, from := defaultServer, ""
 	for _, entry := range s.environ {
@@ -58,13 +58,13 @@ func (s *source) client(cmd *cobra.Command) (*client, error) {
 	transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
 	return &client{server: server, http: &http.Client{
 		Transport: transport,
-		// A redirect turns a POST into a GET, which isn't what was meant.
+		// Redirects aren't followed: net/http would turn a redirected POST into a GET.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// parseServer reads the address of a registry. Without a scheme it is http on
-// this machine and https elsewhere, as for docker.
+// parseServer parses a registry's address. Without a scheme it is http for this machine
+// and https for others, as with docker.
 func parseServer(text string) (*url.URL, error) {
 	full := text
 	if !strings.Contains(text, "://") {
@@ -90,7 +90,7 @@ func parseServer(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// apiPath is a path below /api/v1 of parts, whatever they hold.
+// apiPath returns the path below /api/v1 that consists of the escaped parts.
 func apiPath(parts ...string) string {
 	path := ""
 	for _, part := range parts {
@@ -99,23 +99,23 @@ func apiPath(parts ...string) string {
 	return path
 }
 
-// get asks for something and reads it into out. Path is one of apiPath; query
-// may be nil.
+// get reads from the API into out. path comes from apiPath; query may be nil.
 func (c *client) get(ctx context.Context, path string, query url.Values, out any) error {
 	return c.do(ctx, http.MethodGet, path, query, nil, out)
 }
 
-// post sends in, nil for no body, and reads the answer into out, nil for nothing.
+// post sends in as JSON, and reads the answer into out. Nil means no body, and that the
+// answer is ignored.
 func (c *client) post(ctx context.Context, path string, in, out any) error {
 	return c.do(ctx, http.MethodPost, path, nil, in, out)
 }
 
-// put is like post.
+// put is like post, with PUT.
 func (c *client) put(ctx context.Context, path string, in, out any) error {
 	return c.do(ctx, http.MethodPut, path, nil, in, out)
 }
 
-// delete deletes what is at a path. Query may be nil.
+// delete sends DELETE for a path. query may be nil.
 func (c *client) delete(ctx context.Context, path string, query url.Values) error {
 	return c.do(ctx, http.MethodDelete, path, query, nil, nil)
 }
@@ -139,8 +139,9 @@ func (c *client) do(ctx context.Context, method, path string, query url.Values, 
 	return nil
 }
 
-// open sends a request and returns the body of an answer that is no error, for
-// the caller to close. It is for answers that are too long to be kept.
+// open sends a request and returns the body of the answer, which the caller must close.
+// An error status becomes an error. It is for answers that are too long to hold in
+// memory.
 func (c *client) open(ctx context.Context, method, path string, query url.Values, in any) (io.ReadCloser, error) {
 	var content io.Reader
 	if in != nil {
@@ -173,29 +174,29 @@ func (c *client) open(ctx context.Context, method, path string, query url.Values
 	return nil, c.refused(res)
 }
 
-// unreachable says what to do when there is no answer.
+// unreachable explains why there was no answer, and what to do.
 func (c *client) unreachable(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return errors.New("interrupted")
 	}
 	if inner, ok := errors.AsType[*url.Error](err); ok {
-		err = inner.Err // without the URL, which may be long
+		err = inner.Err // drops the URL, which may be long
 	}
 	return fmt.Errorf("no registry answers at %s: %w\nStart one with \"purser serve\", or name another with --server URL or %s",
 		c.server.Redacted(), err, serverVariable)
 }
 
-// serverError is an error that the registry answered with.
+// serverError is an error in the registry's answer.
 type serverError struct {
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
 	Type   string `json:"error_type"`
 }
 
-// Error is what the registry says is wrong.
+// Error returns the registry's text.
 func (e *serverError) Error() string { return e.Detail }
 
-// refused reads the error in an answer.
+// refused converts an answer with an error status, or a redirect, to an error.
 func (c *client) refused(res *http.Response) error {
 	if location := res.Header.Get("Location"); res.StatusCode < 400 && location != "" {
 		return fmt.Errorf("%s sends to %s: name that with --server", c.server.Redacted(), location)
@@ -211,9 +212,9 @@ func (c *client) refused(res *http.Response) error {
 	return e
 }
 
-// collect reads pages until there are limit items, 0 for all, or no more, and
-// says whether there are more. Fetch gets the page behind a cursor, of up to n
-// items, and returns the cursor of the next, "" at the end.
+// collect fetches pages until it has limit items (0: all) or there are no more. It
+// returns whether more exist. fetch gets the page at a cursor, of up to n items, and
+// returns the cursor of the next page, "" at the end.
 func collect[T any](limit int, fetch func(cursor string, n int) (page []T, next string, err error)) (list []T, more bool, err error) {
 	const most = 100 // per page
 	list = []T{}

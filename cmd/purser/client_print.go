@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// withClient makes a command's RunE of what it does with the API.
+// withClient returns a RunE function that makes an API client and passes it to run.
 func (s *source) withClient(run func(cmd *cobra.Command, c *client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		c, err := s.client(cmd)
@@ -24,15 +24,15 @@ func (s *source) withClient(run func(cmd *cobra.Command, c *client, args []strin
 	}
 }
 
-// addLimit adds the flag --limit of a command that lists.
+// addLimit adds the flag --limit to a command that lists.
 func addLimit(cmd *cobra.Command) *int {
 	limit := 100
 	cmd.Flags().Var(numberFlag{&limit, 0, maxListed}, "limit", "list at most `N`; 0: all")
 	return &limit
 }
 
-// table writes rows under a header, and says so when there are more. Cells are
-// shown as they are but for control characters.
+// table prints rows under a header, and a note if there are more. Control characters in
+// cells are replaced.
 func table(w io.Writer, header []string, rows [][]string, more bool) error {
 	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(out, strings.Join(header, "\t"))
@@ -55,7 +55,7 @@ func table(w io.Writer, header []string, rows [][]string, more bool) error {
 	return nil
 }
 
-// fields writes names and values, one on a line; those without a value are left
+// fields prints names and values, one pair per line. Pairs with an empty value are left
 // out.
 func fields(w io.Writer, pairs ...string) error {
 	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
@@ -70,8 +70,8 @@ func fields(w io.Writer, pairs ...string) error {
 	return nil
 }
 
-// printable replaces control characters, which could change what a terminal
-// shows: some of what is listed was written by strangers.
+// printable replaces control characters, which could manipulate the terminal: some of
+// the text in lists comes from strangers.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 {
@@ -81,7 +81,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// clock writes a time for people, in their zone; nil is nothing.
+// clock formats a time in the local zone; "" for nil.
 func clock(t *time.Time) string {
 	if t == nil || t.IsZero() {
 		return ""
@@ -89,13 +89,13 @@ func clock(t *time.Time) string {
 	return t.Local().Format("2006-01-02 15:04:05")
 }
 
-// addYes adds the flag --yes of a command that destroys.
+// addYes adds the flag --yes to a command that destroys something.
 func addYes(cmd *cobra.Command) *bool {
 	return cmd.Flags().BoolP("yes", "y", false, "don't ask for confirmation")
 }
 
-// confirm asks whether to do what can't be taken back. Where the question can't be seen
-// or answered on a terminal, there is nobody to ask, and it is refused.
+// confirm asks for confirmation of something that can't be undone. If stdin or stderr
+// isn't a terminal, nobody can answer, and confirm refuses.
 func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
 	if yes {
 		return nil
@@ -111,12 +111,12 @@ func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
 	case err := <-answer:
 		return err
 	case <-cmd.Context().Done():
-		fmt.Fprintln(cmd.ErrOrStderr()) //nolint:errcheck // the line of the question ends
+		fmt.Fprintln(cmd.ErrOrStderr()) //nolint:errcheck // ends the line of the question
 		return errDeclined
 	}
 }
 
-// errDeclined ends a command whose question was answered with no.
+// errDeclined is the error of a command whose question was answered with no.
 var errDeclined = &refusal{"nothing was done"}
 
 func ask(in io.Reader, out io.Writer, question string) error {

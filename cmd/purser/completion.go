@@ -19,17 +19,18 @@ import (
 )
 
 const (
-	// completionTime is how long a shell waits for names.
+	// completionTime limits how long a shell waits for completions.
 	completionTime = time.Second
-	// completionMost is how many names a shell is given.
+	// completionMost limits how many completions a shell gets.
 	completionMost = "100"
 )
 
-// completer returns what an argument may be that begins with word. args are those before
-// it. more says that what it returns goes on: no space follows then.
+// completer returns the possible values of an argument that begins with word. args are
+// the arguments before it. more says that the values are only beginnings, so that the
+// shell adds no space.
 type completer func(ctx context.Context, c *client, args []string, word string) (list []string, more bool)
 
-// completions are what the arguments of commands are, by the command's path.
+// completions maps a command's path to the completers of its arguments.
 var completions = map[string][]completer{
 	"namespace show": {namespaces}, "namespace delete": {namespaces},
 	"repo list": {namespaces}, "repo show": {repositoryNames}, "repo delete": {repositoryNames},
@@ -45,13 +46,14 @@ var completions = map[string][]completer{
 	"prune show": {pruneRuns}, "prune undo": {pruneRuns}, "prune defaults": {namespaces, onOff},
 }
 
-// complete makes commands complete their arguments. Names come from what the command
-// would ask, the registry or the database; when that is away there are none.
+// complete adds completion to the commands' arguments. The candidates come from the
+// registry or database that the command would use; if it can't be reached, there are
+// none.
 func (s *source) complete(root *cobra.Command) {
 	for path, of := range completions {
 		cmd, _, err := root.Find(strings.Fields(path))
 		if err != nil {
-			panic(err) // the table names a command that isn't there
+			panic(err) // completions names a command that doesn't exist
 		}
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 			return s.completeArgument(cmd, of, args, word)
@@ -65,14 +67,14 @@ func (s *source) complete(root *cobra.Command) {
 
 func (s *source) completeArgument(cmd *cobra.Command, of []completer, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	const nothing = cobra.ShellCompDirectiveNoFileComp
-	for _, name := range []string{"defaults", "all"} { // there is no TARGET then
+	for _, name := range []string{"defaults", "all"} { // with these flags there is no TARGET
 		if on, err := cmd.Flags().GetBool(name); err == nil && on {
 			of = of[1:]
 		}
 	}
 	n := len(args)
 	if cmd.Name() == "delete" && cmd.Parent().Name() == "tag" {
-		n = 0 // each is a tag
+		n = 0 // every argument is a tag
 	}
 	c, err := s.client(cmd)
 	if err != nil || n >= len(of) {
@@ -87,7 +89,7 @@ func (s *source) completeArgument(cmd *cobra.Command, of []completer, args []str
 	return list, nothing
 }
 
-// completeFlags completes flags that are one of some words.
+// completeFlags adds completion to flags whose value is one of a few words.
 func completeFlags(cmd *cobra.Command) {
 	words := map[string][]string{
 		"output": {string(formatText), string(formatJSON)}, "events": webhook.Events(), "state": {webhook.Waiting, webhook.Delivered, webhook.GivenUp}, "method": {"creation_date", "number_of_tags", "last_pulled"},
@@ -129,14 +131,14 @@ func repositoryNames(ctx context.Context, c *client, _ []string, word string) (l
 	return list, false
 }
 
-// targets are namespaces and repositories.
+// targets completes namespaces and repositories.
 func targets(ctx context.Context, c *client, args []string, word string) (list []string, more bool) {
 	if !strings.Contains(word, "/") {
 		list, _ = namespaces(ctx, c, args, word)
 	}
 	all, _ := repositoryNames(ctx, c, args, word)
 	for _, r := range all {
-		if strings.Contains(r, "/") { // others are taken for namespaces
+		if strings.Contains(r, "/") { // without a slash it would be taken for a namespace
 			list = append(list, r)
 		}
 	}
@@ -153,7 +155,7 @@ func tagPage(ctx context.Context, c *client, repository, prefix string) []tagVie
 	return page.Tags
 }
 
-// tags are repositories with a colon, and behind it their tags.
+// tags completes a repository with a colon, and then its tags.
 func tags(ctx context.Context, c *client, args []string, word string) (list []string, more bool) {
 	repository, prefix, found := strings.Cut(word, ":")
 	if !found {
@@ -169,7 +171,7 @@ func tags(ctx context.Context, c *client, args []string, word string) (list []st
 	return list, false
 }
 
-// digests are those that tags of the repository of the first argument point to.
+// digests completes the digests to which tags of the first argument's repository point.
 func digests(ctx context.Context, c *client, args []string, word string) (list []string, more bool) {
 	repository, _, _ := strings.Cut(args[0], ":")
 	for _, t := range tagPage(ctx, c, repository, "") {
@@ -184,10 +186,10 @@ func policies(ctx context.Context, c *client, args []string, word string) ([]str
 	return itemsOf("/autoprunepolicy", "policies")(ctx, c, args, word)
 }
 
-// itemsOf are the UUIDs of what a target has at a path.
+// itemsOf completes the UUIDs of items that the API lists at a path below a target.
 func itemsOf(path, member string) completer {
 	return func(ctx context.Context, c *client, args []string, word string) (list []string, more bool) {
-		at := "" // of the registry
+		at := "" // the registry's
 		if len(args) > 0 {
 			var err error
 			if at, _, _, err = (&targetFlags{}).path(args[:1], 0); err != nil {
@@ -212,7 +214,7 @@ func webhooks(ctx context.Context, c *client, args []string, word string) ([]str
 	return itemsOf("/webhook", "webhooks")(ctx, c, args, word)
 }
 
-// deliveries are the notices of the webhook of the second argument.
+// deliveries completes the notices of the webhook that the second argument names.
 func deliveries(ctx context.Context, c *client, args []string, word string) ([]string, bool) {
 	return itemsOf("/webhook"+apiPath(args[1], "deliveries"), "deliveries")(ctx, c, args, word)
 }
@@ -235,8 +237,9 @@ func onOff(context.Context, *client, []string, string) ([]string, bool) {
 	return []string{"on", "off"}, false
 }
 
-// completeExplainable completes the repository of a manifest, from the database: the one
-// that is configured, or the built-in one if it runs. None is started.
+// completeExplainable completes the repository of a manifest from the database: the
+// configured one, or the built-in one if it is running. It doesn't start the built-in
+// one.
 func (s *source) completeExplainable(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	const goesOn = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	cfg, err := s.load(cmd)

@@ -18,14 +18,15 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// databasePatience is how long a database that can't be reached is waited for
-// at the start: both may have been started together.
+// databasePatience limits how long the start waits for an unreachable database, which
+// may be starting at the same time.
 const databasePatience = time.Minute
 
-// errPending says that the schema is older than this program needs.
+// errPending says that the database's schema is older than this program needs.
 var errPending = errors.New("the database's schema is not up to date and database.migrate is false: run \"purser migrate up\", or set database.migrate: true")
 
-// openDatabase brings the schema of the metadata up to date, and opens the pool.
+// openDatabase migrates the metadata database, if the settings allow that, and opens
+// the pool for requests.
 func openDatabase(ctx context.Context, cfg *config.Config, dsn string, replica uuid.UUID, log *slog.Logger) (*db.DB, error) {
 	err := patiently(ctx, cfg, log, func() error {
 		if !cfg.Database.Migrate {
@@ -45,8 +46,9 @@ func openDatabase(ctx context.Context, cfg *config.Config, dsn string, replica u
 	})
 }
 
-// foreground is what a pool does with its connections so that what else the built-in
-// PostgreSQL has to do lets them go first; nil where PostgreSQL is another.
+// foreground returns a function that the pool calls with the PID of each new PostgreSQL
+// process, to give that process priority over the built-in PostgreSQL's background
+// work. It returns nil if the database isn't in the built-in PostgreSQL.
 func foreground(cfg *config.Config, dsn string, log *slog.Logger) func(pid uint32) {
 	if cfg.Database.Main != "" || dsn == string(cfg.Database.Stats) {
 		return nil
@@ -58,7 +60,8 @@ func foreground(cfg *config.Config, dsn string, log *slog.Logger) func(pid uint3
 	}
 }
 
-// statsDSN is where the statistics are, given where everything else is.
+// statsDSN returns the DSN of the statistics' database: database.stats if set, else
+// dsn, the metadata's.
 func statsDSN(cfg *config.Config, dsn string) string {
 	if cfg.Database.Stats != "" {
 		return string(cfg.Database.Stats)
@@ -66,7 +69,7 @@ func statsDSN(cfg *config.Config, dsn string) string {
 	return dsn
 }
 
-// migrate applies all migrations that are missing and returns how many.
+// migrate applies all pending migrations and returns their number.
 func migrate(ctx context.Context, cfg *config.Config, dsn string) (int, error) {
 	n, err := db.Migrate(ctx, dsn, db.MigrateOptions{Partitions: cfg.Database.Partitions})
 	if err != nil {
@@ -79,7 +82,8 @@ func migrate(ctx context.Context, cfg *config.Config, dsn string) (int, error) {
 	return n + m, err
 }
 
-// migrations lists all migrations. With an error it lists those that it could read.
+// migrations lists all migrations. On an error it also returns those that it could
+// read.
 func migrations(ctx context.Context, cfg *config.Config, dsn string) ([]db.MigrationStatus, error) {
 	list, err := db.Status(ctx, dsn)
 	if err != nil {
@@ -92,14 +96,15 @@ func migrations(ctx context.Context, cfg *config.Config, dsn string) ([]db.Migra
 	return append(list, stats...), nil
 }
 
-// checkSchema fails when migrations are missing, those of the statistics too.
+// checkSchema returns an error if migrations of the metadata or the statistics are
+// pending.
 func checkSchema(ctx context.Context, cfg *config.Config, dsn string) error {
 	list, err := migrations(ctx, cfg, dsn)
 	return errors.Join(err, complete(list))
 }
 
-// forCommand gives what is wrong with a schema the words for a command, which no
-// setting makes migrate.
+// forCommand rewrites an error about the schema for commands, which never migrate,
+// whatever the settings are.
 func forCommand(err error) error {
 	switch {
 	case errors.Is(err, errNoSchema):
@@ -110,8 +115,7 @@ func forCommand(err error) error {
 	return err
 }
 
-// explainDatabase gives an error of a connection that wasn't made the words for an
-// operator, with the setting that names the server.
+// explainDatabase adds to a connection error which setting names the server.
 func explainDatabase(cfg *config.Config, err error) error {
 	setting := "database.main"
 	if c, ok := errors.AsType[*pgconn.ConnectError](err); ok && isOf(c.Config, string(cfg.Database.Stats)) && !isOf(c.Config, string(cfg.Database.Main)) {
@@ -123,20 +127,22 @@ func explainDatabase(cfg *config.Config, err error) error {
 	return pgsession.Explain(err, setting)
 }
 
-// isOf says whether a connection was to be made by dsn.
+// isOf says whether dsn has the same server, database and user as the connection that
+// was tried.
 func isOf(made *pgconn.Config, dsn string) bool {
 	cfg, err := pgconn.ParseConfig(dsn)
 	return dsn != "" && err == nil && cfg.Host == made.Host && cfg.Port == made.Port && cfg.Database == made.Database && cfg.User == made.User
 }
 
-// checkMetadata is checkSchema for who needs no statistics: their server may be
-// away.
+// checkMetadata is checkSchema for commands that don't need the statistics, whose
+// server may be unreachable.
 func checkMetadata(ctx context.Context, dsn string) error {
 	list, err := db.Status(ctx, dsn)
 	return errors.Join(err, complete(list))
 }
 
-// errNoSchema says that the database may be another one than was meant.
+// errNoSchema says that the database has no tables of Purser, so it may be the wrong
+// one.
 var errNoSchema = errors.New("it has no tables of Purser")
 
 func complete(list []db.MigrationStatus) error {
@@ -152,8 +158,8 @@ func complete(list []db.MigrationStatus) error {
 	return nil
 }
 
-// patiently runs fn again while the database can't be reached, for a minute. Its
-// error says which setting may be wrong.
+// patiently retries fn while the database can't be reached, for databasePatience. Its
+// error names the setting that may be wrong.
 func patiently(ctx context.Context, cfg *config.Config, log *slog.Logger, fn func() error) error {
 	end := time.Now().Add(databasePatience)
 	for attempt := 1; ; attempt++ {
@@ -166,33 +172,34 @@ func patiently(ctx context.Context, cfg *config.Config, log *slog.Logger, fn fun
 	}
 }
 
-// lockTimeout is the longest that a review waits for a lock. It is well below
-// PostgreSQL's deadlock_timeout (1 s unless somebody changed it), so that a
-// review that meets a request in a deadlock gives way before PostgreSQL chooses.
+// lockTimeout limits how long garbage collection and auto-pruning wait for a lock. It
+// is well below PostgreSQL's deadlock_timeout (1 s by default): in a deadlock with a
+// request, the background work gives up before PostgreSQL picks a victim.
 const lockTimeout = 200 * time.Millisecond
 
-// reviewConns is a connection for each reviewer and one for what is asked besides.
+// reviewConns returns the size of the reviews' pool: a connection for each reviewer of
+// blobs and of manifests, and one for other queries.
 func reviewConns(cfg *config.Config) int { return 2*cfg.GC.Workers + 1 }
 
-// openReviews opens the pool of reviews.
+// openReviews opens the pool of garbage collection.
 func openReviews(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
 	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser gc", MaxConns: reviewConns(cfg), Connected: foreground(cfg, dsn, log), Log: log})
 }
 
-// pruneConns is a connection for the snapshot that a policy is judged by, one for
-// what it deletes, and some for previews and what else is looked up.
+// pruneConns is the size of auto-pruning's pool: a connection for the snapshot that
+// policies judge, one for deletions, and two for previews and other queries.
 const pruneConns = 4
 
-// openPrunes opens the pool of auto-pruning, the one that isn't in the foreground:
-// its statements take long, and few wait for them.
+// openPrunes opens the pool of auto-pruning. It is the only pool without foreground
+// priority, since its statements are long and few clients wait for them.
 func openPrunes(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*db.DB, error) {
 	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser autoprune", MaxConns: pruneConns, Log: log})
 }
 
-// openQuiet opens a pool for work that gives way to clients. It names no replica,
-// so that this process's caches hear of what is deleted there, like all others. A
-// stalled process holds locks for one statement and one idle timeout at most, which
-// together are the transaction timeout.
+// openQuiet opens a pool for work that must give way to clients. The pool names no
+// replica, so that notifications about deletions reach this process's caches too. A
+// stalled process holds its locks for at most one statement timeout plus one idle
+// timeout, which together are the transaction timeout.
 func openQuiet(ctx context.Context, cfg *config.Config, dsn string, o db.Options) (*db.DB, error) {
 	half := cfg.GC.TransactionTimeout / 2
 	o.DSN, o.StatementTimeout, o.IdleTimeout, o.LockTimeout = dsn, half, half, lockTimeout

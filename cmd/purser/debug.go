@@ -14,19 +14,20 @@ const (
 	checkEvery   = time.Second
 )
 
-// check is something that must work for requests to succeed.
+// check tests something that the registry depends on.
 type check struct {
 	name string
 	run  func(ctx context.Context) error
-	// spare: requests succeed without it; that it is away is only told.
+	// spare: requests succeed without it. Its failure is reported, but the server stays
+	// ready.
 	spare bool
 }
 
-// readiness tells whether requests can succeed. Its answer is up to a second
-// old, so that any number of askers costs one check a second.
+// readiness answers whether requests can succeed. An answer is reused for a second, so
+// that any number of clients causes one check per second.
 type readiness struct {
 	mu      sync.Mutex
-	state   string // why it isn't ready, whatever the checks say; "" otherwise
+	state   string // why the server isn't ready, before any checks; "" once it is up
 	checks  []check
 	checked time.Time
 	ok      bool
@@ -35,14 +36,14 @@ type readiness struct {
 
 func newReadiness() *readiness { return &readiness{state: "starting"} }
 
-// started makes the checks count from now on.
+// started sets the checks that decide from now on.
 func (r *readiness) started(checks ...check) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.state, r.checks = "", checks
 }
 
-// stopping makes it not ready for good.
+// stopping makes the server not ready for good.
 func (r *readiness) stopping() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,7 +63,7 @@ func (r *readiness) answer(ctx context.Context) (bool, []byte) {
 	return r.ok, r.text
 }
 
-// runChecks runs the checks at the same time.
+// runChecks runs the checks concurrently.
 func runChecks(ctx context.Context, checks []check) (bool, []byte) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -92,5 +93,5 @@ func (r *readiness) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if !ok {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	w.Write(text) //nolint:errcheck // the asker has gone
+	w.Write(text) //nolint:errcheck // the client is gone
 }

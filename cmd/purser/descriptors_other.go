@@ -2,5 +2,5 @@
 
 package main
 
-// descriptorLimit is unknown here.
+// descriptorLimit returns 0: the limit is unknown on this system.
 func descriptorLimit() int { return 0 }

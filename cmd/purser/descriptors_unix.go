@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// descriptorLimit is how many files this process may have open, 0: unknown. Go has
-// raised it as far as it may.
+// descriptorLimit returns how many files this process may have open, 0 if unknown. The
+// Go runtime has already raised the soft limit as far as possible.
 func descriptorLimit() int {
 	var r syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &r); err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// checkedText is a flag whose text is checked where it is read, so that the error names
-// the flag. It implements pflag.Value.
+// checkedText is a flag whose value is checked when it is parsed, so that the error
+// names the flag. It implements pflag.Value.
 type checkedText struct {
 	p     *string
 	check func(text string) error
@@ -40,7 +40,8 @@ func textFlag(cmd *cobra.Command, p *string, name, value, usage string, check fu
 	cmd.Flags().Var(checkedText{p, check}, name, usage)
 }
 
-// numberFlag is a flag that is a whole number within bounds. It implements pflag.Value.
+// numberFlag is a flag whose value is an integer within bounds. It implements
+// pflag.Value.
 type numberFlag struct {
 	p        *int
 	min, max int
@@ -61,7 +62,8 @@ func (v numberFlag) Set(text string) error {
 // maxListed is the largest --limit.
 const maxListed = 1_000_000_000
 
-// flagError is an error of pflag in words that name the flag, its value, and what may be.
+// flagError rewords an error of pflag, so that it names the flag, its value, and the
+// possible values.
 func flagError(err error) error {
 	bad, ok := errors.AsType[*pflag.InvalidValueError](err)
 	if !ok {
@@ -106,8 +108,8 @@ func checkDigest(text string) error {
 	return err
 }
 
-// listFlag is texts with commas between them, each of which is checked. It implements
-// pflag.Value.
+// listFlag is a flag whose value is a comma-separated list of checked texts. It
+// implements pflag.Value.
 type listFlag struct {
 	p     *[]string
 	check func(text string) error
@@ -134,7 +136,7 @@ func checkKind(text string) error {
 	return checkChoice(kinds...)(text)
 }
 
-// checkChoice allows some words.
+// checkChoice returns a check that accepts the given words.
 func checkChoice(choices ...string) func(text string) error {
 	return func(text string) error {
 		if !slices.Contains(choices, text) {
@@ -144,7 +146,7 @@ func checkChoice(choices ...string) func(text string) error {
 	}
 }
 
-// checkOrder allows words, and the same with - in front.
+// checkOrder returns a check that accepts the given words, also with - in front.
 func checkOrder(orders ...string) func(text string) error {
 	return func(text string) error {
 		if !slices.Contains(orders, strings.TrimPrefix(text, "-")) {
@@ -163,7 +165,8 @@ func checkMoment(text string) error {
 	return errors.New("write 2026-03-05, 2026-03-05T07:00:00Z, or an age like 90m or 12h")
 }
 
-// checkArg is the error of an argument that can't be what it stands for.
+// checkArg returns a usage error if check rejects the argument. what is the argument's
+// name.
 func checkArg(what, text string, check func(text string) error) error {
 	if err := check(text); err != nil {
 		return usagef("%s: %q isn't possible: %w", what, text, err)

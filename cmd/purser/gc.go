@@ -21,16 +21,16 @@ func gcCommand(src *source) *cobra.Command {
 		gcStatusCommand(src), gcRunCommand(src), gcExplainCommand(src), gcRetryCommand(src))
 }
 
-// withCatalog runs fn on the catalog of the metadata database, whether a server
-// runs or not. The caches of running servers hear of what fn changes, and the audit
-// log takes what it does for the command's.
+// withCatalog runs fn on the catalog of the metadata database; a server may be running.
+// The caches of running servers are notified of fn's changes, and the audit log
+// attributes them to this command.
 func (s *source) withCatalog(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *catalog.Catalog, trail *audit.Log) error) error {
 	return s.withMetadata(cmd, func(ctx context.Context, cfg *config.Config, _ *db.DB, c *catalog.Catalog, trail *audit.Log) error {
 		return fn(ctx, cfg, c, trail)
 	})
 }
 
-// withMetadata is withCatalog for a command that needs the database itself too.
+// withMetadata is withCatalog for commands that also need the database itself.
 func (s *source) withMetadata(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, trail *audit.Log) error) error {
 	return s.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		if err := forCommand(checkMetadata(ctx, dsn)); err != nil {
@@ -51,7 +51,7 @@ func (s *source) withMetadata(cmd *cobra.Command, fn func(ctx context.Context, c
 	})
 }
 
-// format is how a command prints what it found.
+// format is a command's output format.
 type format string
 
 const (
@@ -75,14 +75,14 @@ func (f *format) Set(text string) error {
 	return errors.New("it is text or json")
 }
 
-// addFormat adds the flag -o.
+// addFormat adds the flag --output (-o).
 func addFormat(cmd *cobra.Command) *format {
 	f := formatText
 	cmd.Flags().VarP(&f, "output", "o", "print `FORMAT`: text or json")
 	return &f
 }
 
-// print writes v as JSON, or text.
+// print writes v as JSON, or calls text.
 func (f format) print(w io.Writer, v any, text func(w io.Writer) error) error {
 	if f == formatText {
 		return text(w)

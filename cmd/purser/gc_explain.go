@@ -58,7 +58,7 @@ func gcExplainCommand(src *source) *cobra.Command {
 
 const explainable = "<repository>@<digest> for a manifest, or <digest> for a blob (a digest is sha256:… or sha512:…)"
 
-// parseExplainable reads what is to be explained. Path is "" for a blob.
+// parseExplainable parses REPOSITORY@DIGEST, or DIGEST alone for a blob, with path "".
 func parseExplainable(text string) (path string, d oci.Digest, err error) {
 	path, digest, found := strings.Cut(text, "@")
 	if !found {
@@ -72,7 +72,7 @@ func parseExplainable(text string) (path string, d oci.Digest, err error) {
 	return path, d, nil
 }
 
-// plainly is an error that is meant for clients in words for an operator.
+// plainly rewords an error for clients of the API, for operators.
 func plainly(err error) error {
 	e, ok := errors.AsType[*oci.Error](err)
 	if !ok {

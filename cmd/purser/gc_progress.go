@@ -14,17 +14,17 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// progressLine tells how far a command is: on a terminal by one line
-// that is drawn again and again, elsewhere by a line every few seconds. It is a
-// writer too, for what else goes to the same place.
+// progressLine shows the progress of a command: on a terminal as one line that is
+// redrawn, elsewhere as a new line every few seconds. It is also a writer for other
+// output to the same destination, which must not be mixed with the line.
 type progressLine struct {
 	out   io.Writer
-	width func() int // of the terminal; nil where there is none
+	width func() int // of the terminal; nil if there is none
 	every time.Duration
 
 	mu    sync.Mutex
-	last  time.Time // of the last line
-	drawn bool      // it stands on the screen
+	last  time.Time // when a line was last written
+	drawn bool      // the line is on the screen
 }
 
 func newProgressLine(out io.Writer) *progressLine {
@@ -41,14 +41,14 @@ func newProgressLine(out io.Writer) *progressLine {
 	return p
 }
 
-// show tells the progress of garbage collection if it is time to.
+// show shows the progress of garbage collection, if it is due.
 func (p *progressLine) show(done gc.Progress) {
 	reviewed := done.ManifestsReviewed + done.BlobsReviewed
 	p.tell(bar(reviewed, reviewed+done.Due)+" ", fmt.Sprintf("reviewed %s, %s left; deleted %s, %s; reclaimed %s", humanize.Comma(reviewed),
 		humanize.Comma(done.Due), count(done.ManifestsDeleted, "manifest"), count(done.BlobsDeleted, "blob"), size(done.Bytes)))
 }
 
-// tell tells the text if it is time to, with the picture in front of it on a terminal.
+// tell shows the text, if it is due. On a terminal picture stands before it.
 func (p *progressLine) tell(picture, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,20 +61,20 @@ func (p *progressLine) tell(picture, text string) {
 		return
 	}
 	line := picture + text
-	// A line as wide as the terminal would begin the next one.
+	// Text as wide as the terminal would wrap.
 	line = line[:min(len(line), max(0, p.width()-1))]
 	fmt.Fprint(p.out, "\r"+line+"\x1b[K") //nolint:errcheck // nobody reads it
 	p.drawn = true
 }
 
-// due says whether it is time to tell the next text.
+// due says whether enough time has passed to show the next text.
 func (p *progressLine) due() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return time.Since(p.last) >= p.every
 }
 
-// clear takes the line off the screen.
+// clear removes the line from the screen.
 func (p *progressLine) clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,13 +84,13 @@ func (p *progressLine) clear() {
 	}
 }
 
-// Write writes b in place of the line.
+// Write removes the line and writes b.
 func (p *progressLine) Write(b []byte) (int, error) {
 	p.clear()
 	return p.out.Write(b)
 }
 
-// bar draws how much of total is done.
+// bar draws a progress bar for done of total.
 func bar(done, total int64) string {
 	const width = 20
 	full, percent := width, int64(100)

@@ -50,7 +50,7 @@ func gcRetryCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-// count writes how many there are of something.
+// count formats a number with a noun in singular or plural.
 func count(n int64, one string) string {
 	if n == 1 {
 		return "1 " + one

@@ -59,19 +59,19 @@ type gcRun struct {
 	out      io.Writer
 	progress *progressLine
 	report   gcReport
-	err      error // of writing to out
+	err      error // from writing to out
 }
 
-// gcReport is what a run did, or would do.
+// gcReport says what a run did, or in a dry run would do.
 type gcReport struct {
 	DryRun   bool `json:"dry_run"`
-	Complete bool `json:"complete"` // it wasn't interrupted and didn't fail
+	Complete bool `json:"complete"` // the run neither failed nor was interrupted
 	gc.Progress
-	// Found is what would go, up to --limit; nil unless the run is dry.
+	// Found lists what would be deleted, up to --limit. Nil unless it is a dry run.
 	Found []catalog.Reviewed `json:"found,omitzero"`
 }
 
-// errInterrupted ends a run that was told to stop.
+// errInterrupted is the error of an interrupted run.
 var errInterrupted = errors.New("interrupted: the rest is left to the next run, or to the servers")
 
 func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *catalog.Catalog, metadata *db.DB) error {
@@ -87,7 +87,7 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *catalog.Catalog,
 	if r.report.DryRun = r.dry; r.dry {
 		r.report.Found = []catalog.Reviewed{}
 	} else if o.Store, o.StoreError = r.store(ctx, cfg, metadata, log); errors.Is(o.StoreError, blob.ErrWrongStore) {
-		return o.StoreError // the wrong database may have been named as well
+		return o.StoreError // not only the store, but also the database may be the wrong one
 	}
 	r.report.Progress, err = gc.Collect(ctx, o)
 	r.report.Complete = err == nil
@@ -98,17 +98,17 @@ func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *catalog.Catalog,
 	return errors.Join(r.err, r.format.print(r.out, r.report, r.summary), err)
 }
 
-// store opens the store.
+// store opens the blob store.
 func (r *gcRun) store(ctx context.Context, cfg *config.Config, metadata *db.DB, log *slog.Logger) (blob.Store, error) {
 	store, err := openStore(ctx, cfg.Storage, metadata, log, nil)
 	if err != nil {
-		return nil, err // a nil store of its type isn't a nil blob.Store
+		return nil, err // a nil *storeid.Store would make a non-nil blob.Store
 	}
 	return store, nil
 }
 
-// logger logs where the progress is told, and leaves out what the progress tells
-// already.
+// logger returns a logger to the destination of the progress line. At level info it
+// logs warnings only, since the progress line has the rest.
 func (r *gcRun) logger(cfg config.Log) (*slog.Logger, error) {
 	if cfg.Level == "info" {
 		cfg.Level = "warn"
@@ -119,7 +119,8 @@ func (r *gcRun) logger(cfg config.Log) (*slog.Logger, error) {
 	return newLogger(r.progress, cfg)
 }
 
-// found lists a thing that would go: at once as text, and in the report as JSON.
+// found reports something that a dry run would delete: immediately as text, or in the
+// final report as JSON.
 func (r *gcRun) found(f catalog.Reviewed) {
 	n := int(r.report.ManifestsDeleted + r.report.BlobsDeleted)
 	if f.Kind == catalog.ReviewOfManifests {

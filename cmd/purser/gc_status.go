@@ -102,7 +102,7 @@ func writeSetAside(w io.Writer, s catalog.GCStatus) error {
 	return err
 }
 
-// number writes a count with commas, an estimate with a tilde in front.
+// number formats a count with commas; an estimate has a tilde in front.
 func number(n catalog.Count) string {
 	if n.Exact {
 		return humanize.Comma(n.Rows)
@@ -110,5 +110,5 @@ func number(n catalog.Count) string {
 	return "~" + humanize.Comma(n.Rows)
 }
 
-// size writes bytes with a unit.
+// size formats bytes with a binary unit.
 func size(bytes int64) string { return humanize.IBytes(uint64(max(0, bytes))) }

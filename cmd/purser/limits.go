@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// descriptorsOfConnections is how many file descriptors a connection may need: its
-	// own, that of an object, and one for everything else.
+	// descriptorsOfConnections is how many file descriptors are planned per connection:
+	// its own, one for a blob's object, and one for everything else.
 	descriptorsOfConnections = 3
-	// operatorConnections bounds the connections of metrics, health and profiles.
+	// operatorConnections limits the connections for metrics, health and profiles.
 	operatorConnections = 512
 )
 
-// limits bound what clients may hold of this process.
+// limits bound the resources of this process that clients may use.
 type limits struct {
 	cfg         *config.Config
-	connections int // in all, 0: no limit
+	connections int // in total, 0: no limit
 	ofClient    int
 	metrics     *limit.Metrics
 	log         *slog.Logger
@@ -38,7 +38,8 @@ func newLimits(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) 
 	l := &limits{cfg: cfg, metrics: metrics, log: log}
 	l.connections, l.ofClient = connectionLimits(cfg.HTTP.MaxConnections, cfg.HTTP.MaxClientConnections, descriptorLimit())
 	if l.connections < cfg.HTTP.MaxConnections {
-		// The default is more than most machines let a process have, which is no fault.
+		// The default exceeds what most machines allow a process. That is no mistake of
+		// the operator, so it isn't a warning.
 		level := slog.LevelDebug
 		if cfg.Source("http.max_connections") != "default" {
 			level = slog.LevelWarn
@@ -49,8 +50,9 @@ func newLimits(cfg *config.Config, reg prometheus.Registerer, log *slog.Logger) 
 	return l, nil
 }
 
-// connectionLimits lowers the limits to what the process's file descriptors allow, 0:
-// unknown. A client that could have them all has half of them.
+// connectionLimits lowers the limits of connections to what the process's file
+// descriptors allow (0: unknown). If one client's limit exceeds the total, it becomes
+// half of the total.
 func connectionLimits(most, ofClient, descriptors int) (int, int) {
 	if possible := descriptors / descriptorsOfConnections; most > possible && possible > 0 {
 		most = possible
@@ -61,7 +63,7 @@ func connectionLimits(most, ofClient, descriptors int) (int, int) {
 	return most, ofClient
 }
 
-// bound bounds the sockets.
+// bound wraps the registry's listener so that it enforces the limits.
 func (l *limits) bound(s *sockets) {
 	s.bounded = limit.Listen(s.registry, limit.ListenerOptions{
 		Most: l.connections, MostOfClient: l.ofClient, Plain: s.cert == nil, Log: l.log, Metrics: l.metrics,
@@ -76,20 +78,20 @@ func (l *limits) bound(s *sockets) {
 	}
 }
 
-// proxies are those that say who their clients are.
+// proxies returns the trusted proxies, which name their clients.
 func proxies(h config.HTTP) *limit.Proxies {
 	header := map[string]limit.ForwardedHeader{"x-forwarded-for": limit.XForwardedFor, "forwarded": limit.Forwarded}
 	return limit.NewProxies(h.TrustedProxies, header[h.ForwardedHeader])
 }
 
-// apply makes the server of the registry obey those limits that HTTP/2 and idle
-// connections need it for.
+// apply sets up the registry's HTTP server for those limits that concern HTTP/2 and
+// idle connections.
 func (l *limits) apply(srv *http.Server, s *sockets) {
 	srv.ConnState, srv.ConnContext = s.bounded.ConnState, s.bounded.ConnContext
 	srv.HTTP2 = &http.HTTP2Config{WriteByteTimeout: l.cfg.HTTP.AnswerIdleTimeout}
 }
 
-// server are the limits of requests.
+// server returns the limits of requests.
 func (l *limits) server() server.Limits {
 	h, u := l.cfg.HTTP, l.cfg.Uploads
 	return server.Limits{

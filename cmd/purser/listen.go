@@ -14,17 +14,17 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// sockets are what Purser listens on.
+// sockets are the listeners of a server.
 type sockets struct {
 	registry net.Listener
-	debug    net.Listener    // of metrics and health, nil: none
-	profiles net.Listener    // of profiles alone, nil: none
-	cert     *certificate    // of the registry; nil: it serves no TLS
-	bounded  *limit.Listener // the registry's, with its limits
+	debug    net.Listener    // for metrics and health; nil: none
+	profiles net.Listener    // for profiles, if apart from debug; nil: none
+	cert     *certificate    // of the registry; nil: no TLS
+	bounded  *limit.Listener // wraps registry with its limits
 }
 
-// listen opens the sockets, first of all that a start does, so that a port that
-// is taken is told at once.
+// listen opens the sockets. A start does this first, so that a port that is in use is
+// reported at once.
 func listen(ctx context.Context, h config.HTTP, log *slog.Logger) (*sockets, error) {
 	s := &sockets{}
 	if h.TLS.Cert != "" {
@@ -54,9 +54,10 @@ func listen(ctx context.Context, h config.HTTP, log *slog.Logger) (*sockets, err
 	return s, nil
 }
 
-// hosts are the names under which a listener answers that was opened at addr.
-// Every name counts for those that other machines reach, until somebody says
-// which; a web page reaches the others through its reader's browser.
+// hosts returns the host names under which a listener answers that was opened at addr.
+// A listener that other machines can reach answers under every name, unless
+// http.allowed_hosts is set. One on loopback answers under local names only: the web
+// pages in a local browser can reach it.
 func hosts(l net.Listener, addr string, h config.HTTP) *server.Hosts {
 	if !isLoopback(l) && len(h.AllowedHosts) == 0 {
 		return nil
@@ -64,7 +65,7 @@ func hosts(l net.Listener, addr string, h config.HTTP) *server.Hosts {
 	return server.NewHosts(h.Hosts(addr)...)
 }
 
-// isLoopback tells whether only this machine reaches the listener.
+// isLoopback says whether the listener can be reached from this machine only.
 func isLoopback(l net.Listener) bool {
 	a, ok := l.Addr().(*net.TCPAddr)
 	return ok && a.IP.IsLoopback()
@@ -85,7 +86,7 @@ func open(ctx context.Context, addr, flag, key string) (net.Listener, error) {
 	return nil, fmt.Errorf("%s: %w", key, err)
 }
 
-// close closes what still listens. The servers have closed what they served.
+// close closes the sockets. A server that used one has closed it already.
 func (s *sockets) close() {
 	for _, l := range []net.Listener{s.registry, s.debug, s.profiles} {
 		if l != nil {
@@ -94,8 +95,8 @@ func (s *sockets) close() {
 	}
 }
 
-// reachable is an address under which this machine reaches the listener, in a
-// form that clients take for the name of a registry.
+// reachable returns an address at which this machine reaches the listener, in a form
+// that clients accept in an image's name.
 func reachable(l net.Listener) string {
 	a, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
@@ -106,7 +107,7 @@ func reachable(l net.Listener) string {
 	case a.IP.IsUnspecified():
 		host = "127.0.0.1"
 	case a.IP.IsLoopback() && a.IP.To4() == nil:
-		host = "localhost" // an IPv6 address can't stand in the name of an image
+		host = "localhost" // image names can't contain an IPv6 address
 	}
 	return net.JoinHostPort(host, strconv.Itoa(a.Port))
 }

@@ -12,24 +12,24 @@ import (
 	"github.com/purser-registry/purser/internal/pgsession"
 )
 
-// newLogger logs to w: text if it is a terminal, JSON otherwise, unless the
-// configuration names one of them.
+// newLogger makes a logger to w. The format is text if w is a terminal, else JSON,
+// unless the configuration sets it.
 func newLogger(w io.Writer, c config.Log) (*slog.Logger, error) {
 	log, _, err := newLeveledLogger(w, c)
 	return log, err
 }
 
-// newLeveledLogger is newLogger, with the level, which may be changed.
+// newLeveledLogger is newLogger that also returns the level, for later changes.
 func newLeveledLogger(w io.Writer, c config.Log) (*slog.Logger, *slog.LevelVar, error) {
 	level := new(slog.LevelVar)
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
 		return nil, nil, fmt.Errorf("log.level: %w", err)
 	}
 	o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Value.Kind() == slog.KindDuration { // else JSON has nanoseconds without their unit
+		if a.Value.Kind() == slog.KindDuration { // JSON would have nanoseconds without a unit
 			a.Value = slog.StringValue(a.Value.Duration().String())
 		}
-		if err, ok := a.Value.Any().(error); ok { // in one line, where a connection wasn't made
+		if err, ok := a.Value.Any().(error); ok { // a connection error, which has several lines, becomes one line
 			a.Value = slog.AnyValue(pgsession.Explain(err, ""))
 		}
 		return a

@@ -10,10 +10,10 @@ import (
 	"github.com/purser-registry/purser/loosefk/cli"
 )
 
-// looseCommand has the commands of loose foreign keys on the registry's own
+// looseCommand returns the commands for the loose foreign keys of the registry's own
 // databases.
 func looseCommand(src *source) *cobra.Command {
-	var current *cobra.Command // that runs: it has the flags
+	var current *cobra.Command // the running command, which has the flags
 	loose := cli.New(cli.Env{Open: func(ctx context.Context) (*cli.App, error) { return src.openLoose(ctx, current) }})
 	loose.PersistentPreRun = func(cmd *cobra.Command, _ []string) { current = cmd }
 	return loose
@@ -48,12 +48,12 @@ func (s *source) openLoose(ctx context.Context, cmd *cobra.Command) (*cli.App, e
 	}, nil
 }
 
-// looseChanges are the commands of loose foreign keys that change a database.
+// looseChanges are the commands on loose foreign keys that change a database.
 var looseChanges = []string{"run", "drain", "install", "track", "untrack", "fix-default-partition"}
 
-// logCommand writes to the audit log that somebody changes something by a command.
+// logCommand writes an audit entry if the command changes something.
 func (k *looseKeys) logCommand(ctx context.Context, cmd *cobra.Command) error {
-	onlyPrints, _ := cmd.Flags().GetBool("sql") // an error says that there is no such flag
+	onlyPrints, _ := cmd.Flags().GetBool("sql") // the error only says that the command has no such flag
 	if onlyPrints || !slices.Contains(looseChanges, cmd.Name()) {
 		return nil
 	}

@@ -9,19 +9,20 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// looseKeys are the databases of the loose foreign keys and their definitions.
+// looseKeys holds the databases and definitions of the registry's loose foreign keys.
 type looseKeys struct {
 	main, stats *db.DB
 	databases   loosefk.Databases
 	definitions loosefk.Definitions
 }
 
-// looseConns is a connection for a lock, one for work and one for a command that
-// asks.
+// looseConns is the size of the pools for loose foreign keys: a connection for a lock,
+// one for work and one for a command's queries.
 const looseConns = 3
 
-// openLooseKeys opens pools for loose foreign keys. Like that of the reviews, the
-// one on the metadata names no replica.
+// openLooseKeys opens the pools for loose foreign keys. Like that of garbage
+// collection, the pool on the metadata names no replica, so that notifications reach
+// this process's caches too.
 func openLooseKeys(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*looseKeys, error) {
 	open := func(dsn string) (*db.DB, error) {
 		return db.Open(ctx, db.Options{DSN: dsn, MaxConns: looseConns, ApplicationName: "purser loose foreign keys", Connected: foreground(cfg, dsn, log), Log: log})
@@ -52,7 +53,7 @@ func (k *looseKeys) close() {
 	}
 }
 
-// worker makes the worker that drains what deleted repositories leave behind.
+// worker makes the worker that deletes what deleted repositories leave behind.
 func (k *looseKeys) worker(cfg config.LooseForeignKeys, log *slog.Logger) (*loosefk.Worker, error) {
 	return loosefk.New(k.options(cfg, log))
 }

@@ -1,8 +1,8 @@
-// Command purser is an OCI container registry that keeps its metadata in
-// PostgreSQL, its own if it is given none, and its blobs on a disk or in S3.
+// Command purser is an OCI container registry. It keeps metadata in PostgreSQL, which
+// it starts itself if none is configured, and blobs on a disk or in S3.
 //
-// There is one file per command. Everything is wired in serve.go and nowhere
-// else; no other package reads the configuration, the environment or flags.
+// Each command has its own file. serve.go has all the wiring; no package but this one
+// reads configuration, environment or flags.
 package main
 
 import (
@@ -21,18 +21,20 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal asks for an orderly end, the second one ends the process.
+	// The first signal requests an orderly shutdown. After it, the default handling is
+	// restored, so that a second one kills the process.
 	context.AfterFunc(ctx, stop)
 	os.Exit(execute(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
-// exitCode is the error of a command that has said all there is to say.
+// exitCode is the error of a command that has already printed everything and only sets
+// the exit code.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// execute runs one command line and returns the exit code: 0, or another one after an
-// error, which it writes to stderr, or the one that the command asks for.
+// execute runs a command line and returns the exit code: 0, the code for an error,
+// which it prints to stderr, or the code that the command asks for.
 func execute(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	root := newRoot(environ)
 	root.SetArgs(args)
@@ -66,7 +68,7 @@ func newRoot(environ []string) *cobra.Command {
 	return root
 }
 
-// group makes a command that only holds others.
+// group makes a command that only has subcommands.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	g := &cobra.Command{
 		Use: use, Short: short, Args: cobra.NoArgs,

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// newRegistry makes the registry of this process's metrics, with those of the
-// runtime, of the process and of the build in it.
+// newRegistry makes the Prometheus registry of this process, with metrics of the Go
+// runtime, the process and the build.
 func newRegistry() *prometheus.Registry {
 	b := readBuild()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -21,7 +21,7 @@ func newRegistry() *prometheus.Registry {
 	return reg
 }
 
-// poolCollector reports the pool of database connections.
+// poolCollector reports metrics of a pool of database connections.
 type poolCollector struct{ pool *pgxpool.Pool }
 
 func poolDesc(name, help string, labels ...string) *prometheus.Desc {

@@ -61,13 +61,15 @@ func writeStatus(w io.Writer, list []db.MigrationStatus) error {
 	return out.Flush()
 }
 
-// withDSN runs fn on the metadata database: the configured one, the built-in
-// one of a running server, or the built-in one started for the purpose. It makes none.
+// withDSN runs fn on the metadata database: the configured one, the built-in one of a
+// running server, or the built-in one, which is started for this purpose. It never
+// creates a built-in one.
 func (s *source) withDSN(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
 	return s.withAnyDSN(cmd, true, fn)
 }
 
-// withAnyDSN is withDSN, and makes the built-in PostgreSQL unless it is to exist.
+// withAnyDSN is withDSN that also creates the built-in PostgreSQL, unless existing is
+// set.
 func (s *source) withAnyDSN(cmd *cobra.Command, existing bool, fn func(ctx context.Context, cfg *config.Config, dsn string) error) error {
 	cfg, dsn, stop, err := s.openDSN(cmd, existing)
 	if err != nil {
@@ -77,7 +79,7 @@ func (s *source) withAnyDSN(cmd *cobra.Command, existing bool, fn func(ctx conte
 	return explainDatabase(cfg, fn(cmd.Context(), cfg, dsn))
 }
 
-// openDSN is withAnyDSN for a caller that says itself when it is done.
+// openDSN returns the DSN like withAnyDSN. The caller calls stop when it is done.
 func (s *source) openDSN(cmd *cobra.Command, existing bool) (cfg *config.Config, dsn string, stop func(), err error) {
 	if cfg, err = s.load(cmd); err != nil {
 		return nil, "", nil, err

@@ -18,7 +18,7 @@ func namespaceCommand(src *source) *cobra.Command {
 		namespaceListCommand(src), namespaceShowCommand(src), namespaceCreateCommand(src), namespaceDeleteCommand(src)))
 }
 
-// nameFlags select names in a list.
+// nameFlags are the flags that filter names in a list.
 type nameFlags struct{ prefix, contains string }
 
 func addNameFlags(cmd *cobra.Command) *nameFlags {
@@ -28,12 +28,13 @@ func addNameFlags(cmd *cobra.Command) *nameFlags {
 	return f
 }
 
-// query is the query of a page.
+// query returns the query parameters for a page.
 func (f *nameFlags) query(cursor string, n int) url.Values {
 	return parameters("prefix", f.prefix, "contains", f.contains, "next_page", cursor, "limit", strconv.Itoa(n))
 }
 
-// parameters makes a query of those that have a value.
+// parameters returns query parameters from pairs of name and value. Pairs with an empty
+// value are left out.
 func parameters(pairs ...string) url.Values {
 	q := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -70,7 +71,7 @@ func namespaceListCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-// atLeast writes a count, with a plus when there are more.
+// atLeast formats a count, with a plus if it is a lower bound.
 func atLeast(n catalog.Count) string {
 	if n.Exact {
 		return humanize.Comma(n.Rows)
@@ -78,7 +79,8 @@ func atLeast(n catalog.Count) string {
 	return humanize.Comma(n.Rows) + "+"
 }
 
-// sizes writes how much there is, and how much of it nothing else has.
+// sizes formats the size of all blobs, and the size of those that only this repository
+// or namespace uses.
 func sizes(s catalog.Size) (all, own string) {
 	all, own = size(s.Bytes)+" in "+count(s.Blobs, "blob"), size(s.OwnBytes)
 	if !s.Exact {
@@ -116,7 +118,7 @@ func namespaceCreateCommand(src *source) *cobra.Command {
 	}
 }
 
-// say tells what was done.
+// say prints what was done.
 func say(cmd *cobra.Command, format string, args ...any) error {
 	if _, err := fmt.Fprintf(cmd.OutOrStdout(), format, args...); err != nil {
 		return fmt.Errorf("printing: %w", err)
@@ -130,7 +132,7 @@ func namespaceDeleteCommand(src *source) *cobra.Command {
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
 		path := apiPath("organization", args[0])
 		var d catalog.NamespaceDetails
-		if !*yes { // who is asked should know what goes
+		if !*yes { // the question says what would be deleted
 			if err := c.get(cmd.Context(), path, nil, &d); err != nil {
 				return err
 			}
@@ -154,7 +156,7 @@ func counted(n int64, one, many string) string {
 	return humanize.Comma(n) + " " + many
 }
 
-// since is a time that may be missing, for people.
+// since formats a time; "never" for nil.
 func since(t *time.Time) string {
 	if t == nil {
 		return "never"

@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// serveOperators serves metrics, health and profiles where the settings have
-// them, until stop is called, which waits for the end.
+// serveOperators serves metrics, health and profiles on the listeners that the settings
+// ask for. stop ends that and waits.
 func serveOperators(socks *sockets, h config.HTTP, reg *prometheus.Registry, ready *readiness, log *slog.Logger) (stop func()) {
 	var stops []func()
 	if socks.debug != nil {
@@ -40,9 +40,9 @@ func serveOperators(socks *sockets, h config.HTTP, reg *prometheus.Registry, rea
 	}
 }
 
-// addHealth adds /healthz (the process lives) and /readyz (requests can succeed).
-// The reasons why they can't are for the answer where only this machine asks, and
-// else for the log: they name addresses and users.
+// addHealth adds /healthz (the process lives) and /readyz (requests can succeed). The
+// reasons for not being ready name addresses and users. Therefore they are in the
+// answer only if the listener is local to this machine, and otherwise in the log.
 func addHealth(mux *http.ServeMux, ready *readiness, withReasons bool, log *slog.Logger) {
 	if withReasons {
 		mux.Handle("GET /readyz", ready)
@@ -51,11 +51,11 @@ func addHealth(mux *http.ServeMux, ready *readiness, withReasons bool, log *slog
 	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.Write([]byte("ok\n")) //nolint:errcheck // the asker has gone
+		w.Write([]byte("ok\n")) //nolint:errcheck // the client is gone
 	})
 }
 
-// briefly answers whether ready is, and logs the reasons when they change.
+// briefly answers /readyz without the reasons, and logs these when they change.
 func briefly(ready *readiness, log *slog.Logger) http.Handler {
 	var logged atomic.Pointer[string]
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -71,12 +71,12 @@ func briefly(ready *readiness, log *slog.Logger) http.Handler {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
 		w.WriteHeader(status)
-		w.Write([]byte(text)) //nolint:errcheck // the asker has gone
+		w.Write([]byte(text)) //nolint:errcheck // the client is gone
 	})
 }
 
-// addProfiles adds /debug/pprof/, or where profiles aren't served, how to have
-// them.
+// addProfiles adds /debug/pprof/. If profiles aren't served here, it answers with how
+// to enable them.
 func addProfiles(mux *http.ServeMux, served bool) {
 	if !served {
 		mux.HandleFunc("/debug/pprof/", func(w http.ResponseWriter, _ *http.Request) {
@@ -92,8 +92,8 @@ func addProfiles(mux *http.ServeMux, served bool) {
 	}
 }
 
-// fromHere refuses what a page of another site asks for, by any method: it can't
-// read a profile, but taking one costs time.
+// fromHere refuses requests from a page of another site, whatever the method. Such a
+// page can't read a profile, but taking one costs time.
 func fromHere(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.Header.Get("Sec-Fetch-Site") {
@@ -105,7 +105,7 @@ func fromHere(next http.Handler) http.Handler {
 	})
 }
 
-// underNames answers requests under the listener's names only.
+// underNames refuses requests whose host name isn't one of the listener's.
 func underNames(names *server.Hosts, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := names.Check(r); err != nil {
@@ -116,8 +116,9 @@ func underNames(names *server.Hosts, next http.Handler) http.Handler {
 	})
 }
 
-// origins are the sites whose pages are the registry's own, whatever name a proxy
-// passes on, as browsers write them: in lower case, without the scheme's own port.
+// origins returns the origin of the external URL, as browsers write it: lower case,
+// without the scheme's default port. Its pages count as the registry's own, even if a
+// proxy passes on another host name.
 func origins(h config.HTTP) []string {
 	u, err := url.Parse(strings.ToLower(h.ExternalURL))
 	if err != nil || h.ExternalURL == "" {
@@ -129,7 +130,7 @@ func origins(h config.HTTP) []string {
 	return []string{u.Scheme + "://" + u.Host}
 }
 
-// serveDebug serves h on l until stop is called, which waits for its end.
+// serveDebug serves h on l. stop ends that and waits.
 func serveDebug(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,

@@ -8,11 +8,12 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// analyzeEvery is how often tables are looked at that may have outgrown the statistics
-// that PostgreSQL plans by.
+// analyzeEvery is how often to look for tables that have outgrown the planner's
+// statistics.
 const analyzeEvery = 30 * time.Second
 
-// plannerWorkers keep the statistics that PostgreSQL plans by up with tables that grow.
+// plannerWorkers returns loops that analyze tables that have grown, so that
+// PostgreSQL's planner has current statistics.
 func plannerWorkers(p parts) (list []func(context.Context) error) {
 	databases := []*db.DB{p.db}
 	if stats := p.stats(); stats != p.db {

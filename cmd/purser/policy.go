@@ -24,7 +24,7 @@ func policyCommand(src *source) *cobra.Command {
 	return addServer(cmd)
 }
 
-// policyView is a policy as the API tells it.
+// policyView is a policy in the API's format.
 type policyView struct {
 	UUID              string    `json:"uuid"`
 	Method            string    `json:"method"`
@@ -40,7 +40,7 @@ type policyView struct {
 	UpdatedAt         time.Time `json:"updated_at"`
 }
 
-// tags says which tags the policy looks at.
+// tags describes which tags the policy applies to.
 func (p policyView) tags() (text string) {
 	switch {
 	case p.TagPattern == nil:
@@ -68,10 +68,11 @@ func (p policyView) row() []string {
 
 var policyHeader = []string{"UUID", "METHOD", "VALUE", "TAGS", "SAVED"}
 
-// targetFlags say what the first argument is.
+// targetFlags are the flags that say whether the first argument is a namespace or a
+// repository, or is missing.
 type targetFlags struct{ repository, defaults bool }
 
-// addTarget adds the flags that say what the first argument is.
+// addTarget adds the target flags to a command.
 func addTarget(cmd *cobra.Command, defaults bool) *targetFlags {
 	f := new(targetFlags)
 	cmd.Flags().BoolVar(&f.repository, "repo", false, "TARGET is a repository, though it has no slash")
@@ -81,8 +82,8 @@ func addTarget(cmd *cobra.Command, defaults bool) *targetFlags {
 	return f
 }
 
-// path is where the API has the target that the arguments begin with, what people
-// call it, and the other arguments, of which there are to be n.
+// path splits the arguments into a target and n further ones. It returns the target's
+// path in the API, its name for people, and the further arguments.
 func (f *targetFlags) path(args []string, n int) (path, name string, rest []string, err error) {
 	if f.defaults {
 		if len(args) != n {
@@ -132,7 +133,7 @@ func policyListCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-// policyFlags make a policy: either its JSON, or part by part.
+// policyFlags describe a policy: either as JSON, or member by member.
 type policyFlags struct {
 	json, method, olderThan, pattern string
 	numTags                          int
@@ -152,10 +153,10 @@ func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 	return f
 }
 
-// given says whether a policy was given at all.
+// given says whether any policy flag was given.
 func (f *policyFlags) given() bool { return *f != policyFlags{} }
 
-// checkPolicy reads a policy's JSON.
+// checkPolicy checks a policy's JSON.
 func checkPolicy(text string) error {
 	if !json.Valid([]byte(text)) {
 		return errors.New(`it isn't JSON; write it like '{"method": "creation_date", "olderThan": "2w"}'`)
@@ -164,7 +165,7 @@ func checkPolicy(text string) error {
 	return err
 }
 
-// check is the error of flags that don't go together.
+// check returns an error if the flags contradict each other.
 func (f *policyFlags) check() error {
 	byNumber := f.method == string(autoprune.NumberOfTags)
 	switch {
@@ -190,7 +191,7 @@ func (f *policyFlags) check() error {
 	return nil
 }
 
-// body is the policy as the API takes it.
+// body returns the policy as JSON for the API.
 func (f *policyFlags) body() (json.RawMessage, error) {
 	if err := f.check(); err != nil || f.json != "" {
 		return json.RawMessage(f.json), err
@@ -252,14 +253,14 @@ func policyCreateCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-// warn tells warnings where they aren't taken for output.
+// warn prints warnings to stderr, so that they don't mix with the output.
 func warn(cmd *cobra.Command, warnings []string) {
 	for _, text := range warnings {
-		fmt.Fprintf(cmd.ErrOrStderr(), "Warning: %s.\n", text) //nolint:errcheck // what was asked for is done
+		fmt.Fprintf(cmd.ErrOrStderr(), "Warning: %s.\n", text) //nolint:errcheck // the operation itself has succeeded
 	}
 }
 
-// policyItem makes a command on one policy.
+// policyItem makes a command that works on one policy.
 func policyItem(src *source, cmd *cobra.Command, run func(cmd *cobra.Command, c *client, path, id string) error) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	target := addTarget(cmd, true)
@@ -307,7 +308,7 @@ func policyUpdateCommand(src *source) *cobra.Command {
 			return err
 		}
 		var saved policyView
-		if c.get(cmd.Context(), path, nil, &saved) == nil { // it is saved, whatever comes of this
+		if c.get(cmd.Context(), path, nil, &saved) == nil { // the policy is saved already: an error here doesn't matter
 			warn(cmd, saved.Warnings)
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "Saved policy %s.\n", id)

@@ -10,11 +10,11 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// pools are the connections of a server, whose databases have their schema.
+// pools are a server's database connections. The databases have been migrated.
 type pools struct {
-	metadata *db.DB // of requests
-	reviews  *db.DB // of garbage collection
-	prunes   *db.DB // of auto-pruning
+	metadata *db.DB // for requests
+	reviews  *db.DB // for garbage collection
+	prunes   *db.DB // for auto-pruning
 	keys     *looseKeys
 	stats    *statistics
 }
@@ -48,11 +48,12 @@ func openPools(ctx context.Context, cfg *config.Config, dsn string, replica uuid
 	return p, patiently(ctx, cfg, log, func() error { return p.count(ctx, cfg, log) })
 }
 
-// otherConns are connections outside of pools: one that listens for what other
-// processes change, and those of a migration.
+// otherConns counts connections outside of the pools: one that listens for
+// notifications of other processes, and those of a migration.
 const otherConns = 3
 
-// count warns when PostgreSQL allows fewer connections than this process may open.
+// count logs a warning if PostgreSQL allows fewer connections than this process may
+// open.
 func (p *pools) count(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	room, err := p.metadata.Room(ctx)
 	if err != nil {
@@ -65,7 +66,7 @@ func (p *pools) count(ctx context.Context, cfg *config.Config, log *slog.Logger)
 	return nil
 }
 
-// close closes those that were opened.
+// close closes the pools that were opened.
 func (p *pools) close() {
 	if p.keys != nil {
 		p.keys.close()

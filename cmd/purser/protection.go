@@ -16,7 +16,7 @@ func protectionCommand(src *source) *cobra.Command {
 	return addServer(cmd)
 }
 
-// scopeFlags say where a rule holds.
+// scopeFlags say to what a protection rule applies.
 type scopeFlags struct {
 	*targetFlags
 	all bool
@@ -25,12 +25,12 @@ type scopeFlags struct {
 func addScope(cmd *cobra.Command) *scopeFlags {
 	f := &scopeFlags{targetFlags: addTarget(cmd, false)}
 	cmd.Flags().BoolVar(&f.all, "all", false, "all repositories; there is no TARGET then")
-	cmd.Args = cobra.ArbitraryArgs // checked when the flags are known
+	cmd.Args = cobra.ArbitraryArgs // the flags decide which arguments are valid
 	return f
 }
 
-// path is where the API has the rules, and the other arguments, of which there are
-// to be n.
+// path splits the arguments into a scope and n further ones. It returns the path of the
+// scope's rules in the API, the scope's name for people, and the further arguments.
 func (f *scopeFlags) path(args []string, n int) (path, name string, rest []string, err error) {
 	const rules = "/tagprotection"
 	if f.all {
@@ -43,7 +43,7 @@ func (f *scopeFlags) path(args []string, n int) (path, name string, rest []strin
 	return path + rules, name, rest, err
 }
 
-// ruleView is a rule as the API tells of it.
+// ruleView is a protection rule in the API's format.
 type ruleView struct {
 	UUID      string    `json:"uuid"`
 	Pattern   string    `json:"pattern"`

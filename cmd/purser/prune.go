@@ -24,7 +24,7 @@ func pruneCommand(src *source) *cobra.Command {
 		pruneUndoCommand(src), pruneDefaultsCommand(src)))
 }
 
-// maxPreviewed is how many tags the API tells of a preview.
+// maxPreviewed is the largest number of tags that the API returns in a preview.
 const maxPreviewed = 10_000
 
 func prunePreviewCommand(src *source) *cobra.Command {
@@ -78,7 +78,7 @@ func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
 		if policy.Policy != nil {
 			what = policy.Policy.String()
 		}
-		fmt.Fprintf(w, "Policy %s selects nothing: %s.\n", what, policy.Notice) //nolint:errcheck // the last write tells
+		fmt.Fprintf(w, "Policy %s selects nothing: %s.\n", what, policy.Notice) //nolint:errcheck // an error shows up in the last write
 	}
 	lists := []struct {
 		verb string
@@ -104,15 +104,15 @@ func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
 			return err
 		}
 		if more := l.of - int64(len(l.tags)); more > 0 {
-			fmt.Fprintf(w, "… and %s more: see --limit.\n", humanize.Comma(more)) //nolint:errcheck // the last write tells
+			fmt.Fprintf(w, "… and %s more: see --limit.\n", humanize.Comma(more)) //nolint:errcheck // an error shows up in the last write
 		}
-		fmt.Fprintln(w) //nolint:errcheck // the last write tells
+		fmt.Fprintln(w) //nolint:errcheck // an error shows up in the last write
 	}
 	for _, code := range slices.Sorted(maps.Keys(p.Reasons)) {
-		fmt.Fprintf(w, "%10s  %s\n", humanize.Comma(p.Reasons[code]), code) //nolint:errcheck // the last write tells
+		fmt.Fprintf(w, "%10s  %s\n", humanize.Comma(p.Reasons[code]), code) //nolint:errcheck // an error shows up in the last write
 	}
 	if !p.Complete {
-		fmt.Fprintln(w, "The time was over before everything was looked at.") //nolint:errcheck // the last write tells
+		fmt.Fprintln(w, "The time was over before everything was looked at.") //nolint:errcheck // an error shows up in the last write
 	}
 	_, err := fmt.Fprintf(w, "%s of %s in %s would go. Garbage collection would then free %s.\n",
 		humanize.Comma(p.Deleted), count(p.Tags, "tag"), repositories(p.Repositories), size(p.Bytes))
@@ -126,7 +126,7 @@ func repositories(n int64) string {
 	return humanize.Comma(n) + " repositories"
 }
 
-// pruneState is how auto-pruning stands in a namespace, as the API tells it.
+// pruneState is the state of auto-pruning in a namespace, in the API's format.
 type pruneState struct {
 	UsesDefaults bool                  `json:"uses_defaults"`
 	Task         *autoprune.TaskStatus `json:"task"`
@@ -186,7 +186,7 @@ func pruneRunCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-// failed is the error of a run that didn't succeed.
+// failed returns an error if the last run didn't succeed.
 func (s pruneState) failed(namespace string) error {
 	switch {
 	case s.Task == nil:
@@ -197,16 +197,16 @@ func (s pruneState) failed(namespace string) error {
 	return nil
 }
 
-// queuedLong is how long a run usually waits for a worker at most.
+// queuedLong is how long a run usually waits for a worker, at most.
 const queuedLong = 15 * time.Second
 
-// progress is how far the run is that is asked for since a time.
+// progress describes the progress of the run that was requested at the given time.
 func (s pruneState) progress(ctx context.Context, c *client, since time.Time) string {
 	var r autoprune.RunDetails
 	switch waited := time.Since(since); {
 	case s.Task.Status == "queued" && waited > queuedLong:
 		return fmt.Sprintf("queued for %s: workers are busy, or autoprune.enabled is false on all servers", waited.Round(time.Second))
-	case s.Task.Run == "" || c.get(ctx, apiPath("autoprune", "runs", s.Task.Run), nil, &r) != nil: // it may have ended
+	case s.Task.Run == "" || c.get(ctx, apiPath("autoprune", "runs", s.Task.Run), nil, &r) != nil: // the run may have ended meanwhile
 		return s.Task.Status
 	}
 	text := fmt.Sprintf("%s: deleted %s of %s in %s so far", s.Task.Status, humanize.Comma(r.Deleted), count(r.Tags, "tag"), repositories(r.Repositories))
@@ -216,7 +216,8 @@ func (s pruneState) progress(ctx context.Context, c *client, since time.Time) st
 	return text
 }
 
-// waitForRun asks until the task is neither queued nor running, and tells how far it is.
+// waitForRun polls until the task is neither queued nor running, and shows its
+// progress.
 func waitForRun(ctx context.Context, c *client, path string, s *pruneState, line *progressLine) error {
 	defer line.clear()
 	began := time.Now()
@@ -358,7 +359,7 @@ func pruneUndoCommand(src *source) *cobra.Command {
 		}
 		return format.print(cmd.OutOrStdout(), total, func(w io.Writer) error {
 			for _, t := range total.GoneTags {
-				fmt.Fprintf(w, "gone: %s\n", t) //nolint:errcheck // the last write tells
+				fmt.Fprintf(w, "gone: %s\n", t) //nolint:errcheck // an error shows up in the last write
 			}
 			_, err := fmt.Fprintf(w, "Restored %s; left %s that were made since; %s can't be restored.\n",
 				count(total.Restored, "tag"), humanize.Comma(total.Exists), humanize.Comma(total.Gone))

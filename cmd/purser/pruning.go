@@ -13,7 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// openWebhooks makes what sends notices of auto-pruning, and those of namespaces' webhooks.
+// openWebhooks makes the sender of notices: about auto-pruning, and to the webhooks of
+// namespaces.
 func openWebhooks(cfg *config.Config, p parts, loops *worker.Metrics) (*webhook.Sender, error) {
 	metrics, err := webhook.NewMetrics(p.metrics)
 	if err != nil {
@@ -27,7 +28,7 @@ func openWebhooks(cfg *config.Config, p parts, loops *worker.Metrics) (*webhook.
 	})
 }
 
-// openPruning makes what prunes by policies and tells of it.
+// openPruning makes the pruner, with notices about what it deletes.
 func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender, p parts, loops *worker.Metrics) (*autoprune.Pruner, error) {
 	policy, err := defaultPolicy(cfg)
 	if err != nil {
@@ -46,7 +47,7 @@ func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender
 	return autoprune.New(o)
 }
 
-// defaultPolicy reads the policy of autoprune.default_policy, nil for none.
+// defaultPolicy parses the setting autoprune.default_policy; nil if it is empty.
 func defaultPolicy(cfg *config.Config) (*autoprune.Policy, error) {
 	if cfg.Autoprune.DefaultPolicy == "" {
 		return nil, nil

@@ -14,24 +14,24 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// lastPulls is how long a stopping process tries to give Redis the pulls that it has
-// taken note of, and then to write them to the log.
+// lastPulls limits each step of a shutdown that saves recorded pulls: sending them to
+// Redis, and writing them to the audit log.
 const lastPulls = 10 * time.Second
 
-// pullParts are what logs and counts pulls.
+// pullParts are the parts that log and count pulls.
 type pullParts struct {
-	log      *audit.Recorder        // nil: they aren't logged
-	recorder *pullstats.Recorder    // nil: nobody takes note of them
-	redis    *pullstats.Redis       // nil: there is none
-	marks    *pullstats.Marks       // nil: pulls aren't counted
-	sync     *pullstats.SyncWorker  // nil: they aren't counted
+	log      *audit.Recorder        // nil: pulls aren't logged
+	recorder *pullstats.Recorder    // nil: pulls aren't recorded
+	redis    *pullstats.Redis       // nil: there is no Redis
+	marks    *pullstats.Marks       // writes last-used times; nil: pulls aren't counted
+	sync     *pullstats.SyncWorker  // nil: pulls aren't counted
 	flush    *pullstats.FlushWorker // nil: there is no Redis
 	workers  []func(context.Context) error
 	logger   *slog.Logger
 }
 
-// openPulls makes what logs and counts pulls. Where they aren't counted now they are
-// logged, if that is wanted, and can be counted later.
+// openPulls makes the parts that log and count pulls. If counting is off, pulls can
+// still be logged, and counted later from the log.
 func openPulls(cfg *config.Config, p parts, loops *worker.Metrics) (out pullParts, err error) {
 	out.logger = p.log
 	if out.log, err = openPullLog(cfg.Audit, p.db, p.metrics, p.log); err != nil {
@@ -60,7 +60,7 @@ func openPulls(cfg *config.Config, p parts, loops *worker.Metrics) (out pullPart
 	return out, nil
 }
 
-// count makes what counts pulls.
+// count makes the parts that count pulls.
 func (out *pullParts) count(cfg *config.Config, p parts, loops *worker.Metrics, o *pullstats.RecorderOptions) error {
 	metrics, err := pullstats.NewMetrics(p.metrics)
 	if err != nil {
@@ -103,9 +103,9 @@ func (out *pullParts) count(cfg *config.Config, p parts, loops *worker.Metrics, 
 	return nil
 }
 
-// close writes what is left, when no more pulls come: what Redis doesn't take goes to
-// the log, and what neither takes is marked as used. Each has its time, however long
-// the others took.
+// close saves the remaining pulls, after requests have ended. Pulls that Redis doesn't
+// accept go to the audit log, and those that the log doesn't accept either are only
+// recorded as a last-used time. Each step has its own time limit.
 func (p pullParts) close() {
 	within := func(fn func(ctx context.Context)) {
 		ctx, cancel := context.WithTimeout(context.Background(), lastPulls)
@@ -138,11 +138,12 @@ func (p pullParts) close() {
 	}
 }
 
-// unrecordedFor is longer than a loop sleeps.
+// unrecordedFor must be longer than a loop sleeps, so that the statement of uncounted
+// doesn't expire between its runs.
 const unrecordedFor = 2 * worker.MaxIdle
 
-// uncounted tells the statistics, again and again, that HEAD requests, and pulls if
-// they aren't logged, of this process are missing in them.
+// uncounted regularly records in the statistics that this process's HEAD requests are
+// missing there, and, if pulls aren't logged, its pulls too.
 func uncounted(logged bool, p parts, loops *worker.Metrics) func(context.Context) error {
 	return worker.New(worker.Options{
 		Name: "uncounted pulls", Log: p.log, Metrics: loops,
@@ -155,15 +156,15 @@ func uncounted(logged bool, p parts, loops *worker.Metrics) func(context.Context
 	}).Run
 }
 
-// unreliable are pull statistics that nothing may be deleted by.
+// unreliable describes pull statistics so old that no policy may delete tags by them.
 var unreliable = autoprune.PullRecord{Since: time.Unix(0, 0), Behind: 365 * 24 * time.Hour}
 
-// pruneByPulls lets auto-pruning read the statistics of pulls.
+// pruneByPulls gives auto-pruning access to the pull statistics.
 func pruneByPulls(o *autoprune.Options, p pullParts) {
 	if p.sync == nil {
 		return
 	}
-	// Policies that need no statistics are to run without them.
+	// An error here would also stop policies that need no statistics.
 	o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) {
 		record, err := p.record(ctx)
 		if err != nil {
@@ -175,7 +176,7 @@ func pruneByPulls(o *autoprune.Options, p pullParts) {
 	o.Used = func(ctx context.Context, repository int64, tags []*autoprune.Tag) error {
 		err := fillUses(ctx, o.Catalog, p.sync, repository, tags)
 		if err != nil {
-			// What can't be told counts as used now.
+			// A tag whose pulls can't be read counts as pulled now, so that it stays.
 			o.Log.WarnContext(ctx, "pruning without pull statistics", "repository_id", repository, "error", err)
 			for _, t := range tags {
 				t.Pulled = time.Now()
@@ -185,7 +186,7 @@ func pruneByPulls(o *autoprune.Options, p pullParts) {
 	}
 }
 
-// record is what the statistics are worth.
+// record returns how far the pull statistics can be trusted.
 func (p pullParts) record(ctx context.Context) (r autoprune.PullRecord, err error) {
 	s, err := p.sync.Status(ctx)
 	if err == nil && s.Foreign {
@@ -209,7 +210,8 @@ func (p pullParts) record(ctx context.Context) (r autoprune.PullRecord, err erro
 	return r, err
 }
 
-// fillUses finds when tags, and the manifests at and below them, were last pulled.
+// fillUses fills in when each tag was last pulled, and when its manifest or one that
+// the manifest lists was.
 func fillUses(ctx context.Context, c *catalog.Catalog, w *pullstats.SyncWorker, repository int64, tags []*autoprune.Tag) error {
 	manifests, names := make([]int64, len(tags)), make([]string, len(tags))
 	for i, t := range tags {

@@ -20,7 +20,7 @@ func pullsCommand(src *source) *cobra.Command {
 	return addServer(cmd)
 }
 
-// pullsView is how counting stands, as the API tells of it.
+// pullsView is the state of pull counting, in the API's format.
 type pullsView struct {
 	RecordedSince time.Time  `json:"recorded_since"`
 	UsedSince     time.Time  `json:"used_since"`
@@ -37,7 +37,7 @@ type pullsView struct {
 	Redis         *redisView `json:"redis,omitempty"`
 }
 
-// redisView is how counting in Redis stands.
+// redisView is the state of pull counting in Redis.
 type redisView struct {
 	Address   string     `json:"address"`
 	Reachable bool       `json:"reachable"`
@@ -51,7 +51,7 @@ type redisView struct {
 	Problems  []string   `json:"problems"`
 }
 
-// problem is why pulls can't be counted, "" when they can.
+// problem returns why pulls can't be counted, "" if they can.
 func (v pullsView) problem() string {
 	switch r := v.Redis; {
 	case v.Problem != "":
@@ -64,7 +64,7 @@ func (v pullsView) problem() string {
 	return ""
 }
 
-// fields are the lines about Redis.
+// fields returns the lines of output about Redis.
 func (r *redisView) fields() []string {
 	if r == nil {
 		return nil
@@ -83,7 +83,7 @@ func (r *redisView) fields() []string {
 	return list
 }
 
-// show writes the state, and fails when there is a problem.
+// show prints the state. It returns an error if there is a problem.
 func (v pullsView) show(cmd *cobra.Command, f format) error {
 	err := f.print(cmd.OutOrStdout(), v, func(w io.Writer) error {
 		behind := "nothing is uncounted"

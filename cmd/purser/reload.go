@@ -13,21 +13,21 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 )
 
-// reloadable are the settings that count from a reload on. All others need a restart.
+// reloadable are the settings that a reload applies. All others need a restart.
 var reloadable = []string{"log.level"}
 
-// reloader reads again what may change while the server runs, on SIGHUP.
+// reloader applies changed settings and certificates on SIGHUP.
 type reloader struct {
-	load    func() (*config.Config, error) // as at the start
+	load    func() (*config.Config, error) // reads the configuration as the start did
 	running *config.Config
 	level   *slog.LevelVar
-	cert    *certificate // nil: there is none
+	cert    *certificate // nil: no TLS
 	log     *slog.Logger
 }
 
-// handle reloads on each SIGHUP until ctx ends; wait returns when it has. A terminal that
-// is closed sends one too: stop is called then, unless the process was started to ignore
-// it (nohup). A nil reloader leaves the signal alone.
+// handle reloads on each SIGHUP until ctx ends; wait waits for that. A closed terminal
+// sends SIGHUP too: then handle calls stop, unless the process was started with the
+// signal ignored (nohup). A nil reloader leaves the signal's handling unchanged.
 func (r *reloader) handle(ctx context.Context, cert *certificate, stop func()) (wait func()) {
 	if r == nil {
 		return func() {}
@@ -58,8 +58,8 @@ func (r *reloader) handle(ctx context.Context, cert *certificate, stop func()) (
 	return func() { <-done }
 }
 
-// reload says what it did in one line, or that the configuration can't be read; then
-// nothing changes.
+// reload logs in one line what it did. If the configuration can't be read, it changes
+// nothing and logs the error.
 func (r *reloader) reload(ctx context.Context) {
 	cfg, err := r.load()
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *reloader) reload(ctx context.Context) {
 	r.log.Log(ctx, max(slog.LevelInfo, r.level.Level()), "SIGHUP: reloaded", fields...)
 }
 
-// hasTerminal says whether the process has a terminal that is still there.
+// hasTerminal says whether the process still has a controlling terminal.
 func hasTerminal() bool {
 	f, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
 	if err != nil {

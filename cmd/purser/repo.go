@@ -15,7 +15,7 @@ func repoCommand(src *source) *cobra.Command {
 		repoListCommand(src), repoShowCommand(src), repoCreateCommand(src), repoDeleteCommand(src)))
 }
 
-// repositoryView is a repository as the API tells of it.
+// repositoryView is a repository of a list, in the API's format.
 type repositoryView struct {
 	Repository string        `json:"repository"`
 	CreatedAt  time.Time     `json:"created_at"`
@@ -56,7 +56,7 @@ func repoListCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-// repositoryDetails is one repository as the API tells of it.
+// repositoryDetails is a single repository in the API's format.
 type repositoryDetails struct {
 	Repository string       `json:"repository"`
 	CreatedAt  time.Time    `json:"created_at"`

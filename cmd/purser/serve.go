@@ -34,7 +34,7 @@ import (
 const (
 	headerTimeout  = 30 * time.Second
 	idleTimeout    = 2 * time.Minute
-	storeTimeout   = 30 * time.Second // of the first request to the blob store
+	storeTimeout   = 30 * time.Second // for the first request to the blob store
 	maxHeaderBytes = 64 << 10
 )
 
@@ -60,7 +60,7 @@ func serveCommand(src *source) *cobra.Command {
 			load := func() (*config.Config, error) { return src.load(cmd) }
 			err = run(cmd.Context(), cfg, cmd.OutOrStdout(), log, &reloader{load: load, running: cfg, level: level, log: log})
 			if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
-				return nil // told to stop before it was ready
+				return nil // interrupted before the server was ready
 			}
 			return err
 		},
@@ -69,9 +69,9 @@ func serveCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-// run is the whole life of a server: it starts everything in order, tells on
-// out when it is ready, serves until ctx ends, and stops everything in the
-// opposite order. A nil reload leaves SIGHUP alone.
+// run is the whole life of a server. It starts everything in order, announces on out
+// that it is ready, serves until ctx ends, and stops everything in reverse order. With
+// a nil reload, SIGHUP keeps its default effect.
 func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logger, reload *reloader) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -150,7 +150,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	return serve(ctx, cfg, handler, socks, limits, background, ready, log)
 }
 
-// parts is what the registry is assembled from.
+// parts are the components from which assemble makes the registry.
 type parts struct {
 	db      *db.DB
 	reviews *db.DB
@@ -163,11 +163,11 @@ type parts struct {
 	metrics *prometheus.Registry
 	log     *slog.Logger
 	tracing bool
-	hosts   *server.Hosts // of the registry
+	hosts   *server.Hosts // host names of the registry
 	limits  *limits
 }
 
-// assemble makes the registry: what answers requests, and what runs besides.
+// assemble makes the registry's HTTP handler and its background workers.
 func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server, []func(context.Context) error, error) {
 	c := catalog.New(catalog.Options{
 		DB: p.db, Background: p.reviews, Pruning: p.prunes, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime, KeepDoomed: cfg.GC.KeepDoomed,
@@ -175,7 +175,7 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 		Look: func(ctx context.Context, key string, size int64) (string, error) {
 			return blob.Look(ctx, p.store, key, size)
 		},
-		// There, 0 stands for the default.
+		// In catalog.Options 0 means the default; in the settings it means 0.
 		CacheOff:           !cfg.Cache.Enabled,
 		ManifestCacheBytes: int(max(1, cfg.Cache.ManifestBytes)),
 		CacheEntries:       max(1, cfg.Cache.Entries),
@@ -244,8 +244,8 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	return handler, append(slices.Concat(workers, p.pulls.workers, plannerWorkers(p)), notices.Run, c.Listen), nil
 }
 
-// gcWorkers makes the workers of garbage collection. Each wakes the one that
-// goes on with what it did.
+// gcWorkers makes the workers of garbage collection. Each wakes the worker that
+// processes its results.
 func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts, loops *worker.Metrics) ([]func(context.Context) error, error) {
 	metrics, err := gc.NewMetrics(p.metrics)
 	if err != nil {
@@ -308,16 +308,16 @@ func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts, loops *worker.Me
 	return list, nil
 }
 
-// uploadAge is how long ago the row of an upload that nobody uses was last changed. A
-// client has uploads.max_age to go on with it; the row may have been made a while
-// before the client got it, and a request that began at the last moment takes its
-// time without changing it.
+// uploadAge returns how long a row of an abandoned upload must be unchanged before the
+// reaper deletes it. It is the sum of uploads.max_age, which is the client's time, the
+// time by which the row may have been made in advance, and the longest request, since a
+// request that began at the last moment doesn't change the row until its end.
 func uploadAge(cfg *config.Config) time.Duration {
 	return cfg.Uploads.MaxAge + server.AheadAge(cfg.Uploads.MaxAge) + cfg.HTTP.MaxRequestTime
 }
 
-// idle is how often reviewers look for work at least: as often as the shortest
-// delay asks for, within a second and a minute.
+// idle returns how long reviewers sleep at most between two looks for work: the
+// shortest review delay, but at least a second and at most a minute.
 func idle(cfg config.GC) time.Duration {
 	shortest := worker.MaxIdle
 	for _, d := range cfg.Delays() {
@@ -326,15 +326,15 @@ func idle(cfg config.GC) time.Duration {
 	return max(shortest, time.Second)
 }
 
-// serve answers requests and runs background work until ctx ends or one of them
-// fails. Then it lets requests end, as long as they may take, and stops the
-// background work after them: they need what it does.
+// serve serves requests and runs background work until ctx ends or one of them fails.
+// Then it lets requests finish, within their time limit, and stops the background work
+// after them, because requests depend on it.
 func serve(ctx context.Context, cfg *config.Config, handler *server.Server, socks *sockets, limits *limits,
 	background []func(context.Context) error, ready *readiness, log *slog.Logger,
 ) error {
 	srv := &http.Server{
 		Handler: handler,
-		// Bodies are as long as they are: the handler ends those that stall.
+		// No read timeout for whole requests: the handler ends bodies that stall.
 		ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
@@ -383,7 +383,8 @@ func listenAndServe(srv *http.Server, socks *sockets) error {
 	return srv.Serve(socks.registry)
 }
 
-// drain stops accepting and waits for requests, then cuts those that are left.
+// drain stops accepting connections and waits for requests. After the timeout it cuts
+// those that are left.
 func drain(srv *http.Server, timeout time.Duration, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -399,7 +400,7 @@ func closeServer(handler *server.Server) error {
 	return handler.Close(ctx)
 }
 
-// announce tells people that the registry is ready, and how to use it.
+// announce prints that the registry is ready, and how to use it.
 func announce(out io.Writer, cfg *config.Config, socks *sockets) error {
 	scheme, host := "http://", reachable(socks.registry)
 	if socks.cert != nil {
@@ -426,8 +427,8 @@ func announce(out io.Writer, cfg *config.Config, socks *sockets) error {
 	return nil
 }
 
-// places are where data is kept. A database that was configured isn't named:
-// it is known to the one who did.
+// places lists where data is kept. A configured database isn't listed, since the
+// operator knows it.
 func places(cfg *config.Config) []string {
 	var list []string
 	if cfg.Database.Main == "" {

@@ -14,17 +14,17 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 )
 
-// configVariable names the configuration file for those who can't use a flag.
+// configVariable is the environment variable that names the configuration file, if the
+// flag isn't given.
 const configVariable = "PURSER_CONFIG"
 
-// source is where the configuration comes from: the file, the environment and
-// flags.
+// source reads the configuration from the file, the environment and flags.
 type source struct {
 	environ []string
 	file    string
 }
 
-// settingFlags are flags that stand for a setting, by its key.
+// settingFlags maps flags to the keys of the settings that they set.
 var settingFlags = []struct{ name, key string }{
 	{"data-dir", "data_dir"},
 	{"addr", "http.addr"},
@@ -33,13 +33,13 @@ var settingFlags = []struct{ name, key string }{
 	{"allow-anonymous", "http.allow_anonymous"},
 }
 
-// addFlags adds what every command understands.
+// addFlags adds the flags that all commands have.
 func (s *source) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.file, "config", "", "read settings from this YAML `FILE` (default: $"+configVariable+", else none)")
 	flags.String("data-dir", "", "keep data in this `DIR`ectory")
 }
 
-// addServeFlags adds what a running server needs besides.
+// addServeFlags adds the flags of the serve command.
 func addServeFlags(flags *pflag.FlagSet) {
 	flags.String("addr", "", "serve the registry on `HOST:PORT` (default 127.0.0.1:5000)")
 	flags.String("debug-addr", "", "serve metrics and health on `HOST:PORT`, or \"off\" (default 127.0.0.1:5001)")
@@ -47,8 +47,8 @@ func addServeFlags(flags *pflag.FlagSet) {
 	flags.Bool("allow-anonymous", false, "allow addresses that other machines reach although nobody needs to log in")
 }
 
-// load returns the configuration that is in force for cmd. It is returned even
-// with an error, which joins every problem that was found.
+// load returns the configuration for cmd. It returns the configuration even with an
+// error, which joins all problems that were found.
 func (s *source) load(cmd *cobra.Command) (*config.Config, error) {
 	file := s.file
 	isFile := func(entry string) bool { return strings.HasPrefix(entry, configVariable+"=") }
@@ -56,7 +56,7 @@ func (s *source) load(cmd *cobra.Command) (*config.Config, error) {
 		_, file, _ = strings.Cut(s.environ[i], "=")
 	}
 	environ := slices.DeleteFunc(slices.Clone(s.environ), func(entry string) bool {
-		return isFile(entry) || strings.HasPrefix(entry, serverVariable+"=") // not a setting: see client
+		return isFile(entry) || strings.HasPrefix(entry, serverVariable+"=") // not a setting: method client reads it
 	})
 	cfg, err := config.Load(file, environ)
 	if errors.Is(err, fs.ErrNotExist) && cmd.Flags().Changed("config") {
@@ -77,7 +77,7 @@ func (s *source) load(cmd *cobra.Command) (*config.Config, error) {
 	return cfg, err
 }
 
-// ofFlag tells whether one of the configuration's problems is that of a flag.
+// ofFlag says whether one of the configuration's problems concerns a flag.
 func ofFlag(err error) bool {
 	for line := range strings.Lines(err.Error()) {
 		if strings.HasPrefix(line, "flag --") {
@@ -87,5 +87,5 @@ func ofFlag(err error) bool {
 	return false
 }
 
-// blobsDir is where blobs are kept when nothing else is said.
+// blobsDir returns the default directory of blobs.
 func blobsDir(cfg *config.Config) string { return filepath.Join(cfg.DataDir, "blobs") }

@@ -15,18 +15,19 @@ import (
 )
 
 // statistics is the schema of the pull statistics, whose database may be on another
-// server. The registry serves without them: when their server is away at the start,
-// their migrations run when it comes, and the pulls in the audit log are counted then.
+// server. The registry also works without it: if that server can't be reached at the
+// start, the migrations run as soon as it can be, and pulls are then counted from the
+// audit log.
 type statistics struct {
 	prepare func(ctx context.Context) error
 	log     *slog.Logger
 
 	mu      sync.Mutex
-	missing error // why they aren't ready; nil: they are
+	missing error // why the schema isn't ready; nil: it is
 }
 
-// openStatistics brings the schema of the statistics up to date. Their server may be
-// away; any other trouble is an error.
+// openStatistics migrates the statistics. It isn't an error if their server is another
+// one and can't be reached.
 func openStatistics(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*statistics, error) {
 	s := &statistics{log: log, prepare: func(ctx context.Context) error {
 		if cfg.Database.Migrate {
@@ -53,7 +54,7 @@ func openStatistics(ctx context.Context, cfg *config.Config, dsn string, log *sl
 	return s, nil
 }
 
-// Run prepares the statistics when their server comes.
+// Run retries the migration until it succeeds or ctx ends.
 func (s *statistics) Run(ctx context.Context) error {
 	for attempt := 1; s.Check(ctx) != nil; attempt++ {
 		pause(ctx, worker.Backoff(attempt, 250*time.Millisecond, 15*time.Second))
@@ -75,14 +76,14 @@ func (s *statistics) Run(ctx context.Context) error {
 	return nil
 }
 
-// Check says why the statistics aren't ready since the start.
+// Check returns why the schema hasn't been ready since the start, nil if it is.
 func (s *statistics) Check(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.missing
 }
 
-// statisticsCheck says what is wrong with the statistics now.
+// statisticsCheck returns a check of the statistics' database.
 func statisticsCheck(s *statistics, p parts) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := s.Check(ctx); err != nil {

@@ -18,15 +18,16 @@ import (
 	"github.com/purser-registry/purser/internal/storeid"
 )
 
-// openStore opens the blob store for a process that writes to it: it must be the
-// one that belongs to the database. measure is put around what really does the
-// work; nil: nothing.
+// openStore opens the blob store for a process that writes to it. The store must be the
+// one that belongs to the database. measure, unless nil, wraps the actual store, below
+// the check of its identity.
 func openStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *slog.Logger, measure func(blob.Store) (blob.Store, error)) (*storeid.Store, error) {
 	known, err := storeid.Read(ctx, metadata)
 	if err != nil {
 		return nil, err
 	}
-	// In an empty mount point nothing is made, once the store is known to be elsewhere.
+	// Once the database is bound to a store, the directory must exist: otherwise a new
+	// store would be made in an empty mount point.
 	store, err := tryStore(ctx, cfg, blob.DirOptions{Path: cfg.Filesystem.Path, Existing: known.Confirmed})
 	if err != nil {
 		if known.Confirmed {
@@ -47,7 +48,7 @@ func openStore(ctx context.Context, cfg config.Storage, metadata *db.DB, log *sl
 	return s, s.Establish(ctx)
 }
 
-// identified puts the comparison of identities in front of store.
+// identified wraps store so that its identity is compared with the database's.
 func identified(cfg config.Storage, metadata *db.DB, store blob.Store, log *slog.Logger) (*storeid.Store, error) {
 	return storeid.New(storeid.Options{
 		DB: metadata, Catalog: catalog.New(catalog.Options{DB: metadata, CacheOff: true, Log: log}),
@@ -55,7 +56,8 @@ func identified(cfg config.Storage, metadata *db.DB, store blob.Store, log *slog
 	})
 }
 
-// storeTrouble tells what is the matter with the store from its errors.
+// storeTrouble returns the function that classifies errors of the configured kind of
+// store.
 func storeTrouble(s config.Storage) func(error) blob.Trouble {
 	if s.UsesS3() {
 		return s3.TroubleOf
@@ -63,7 +65,7 @@ func storeTrouble(s config.Storage) func(error) blob.Trouble {
 	return blob.TroubleOf
 }
 
-// storePlace is where the blob store is.
+// storePlace describes the store's location.
 func storePlace(s config.Storage) string {
 	if !s.UsesS3() {
 		return s.Filesystem.Path
@@ -75,7 +77,7 @@ func storePlace(s config.Storage) string {
 	return place
 }
 
-// tryStore opens the store that is configured, as dir where it is a directory.
+// tryStore opens the configured store. dir applies if it is a directory.
 func tryStore(ctx context.Context, cfg config.Storage, dir blob.DirOptions) (blob.Store, error) {
 	var store blob.Store
 	var err error
@@ -102,7 +104,7 @@ func storeCommand(src *source) *cobra.Command {
 	return group("store", "Look after which blob store belongs to the database", storeShowCommand(src), storeAdoptCommand(src))
 }
 
-// withStore runs fn with the store that is configured, whosever it is.
+// withStore runs fn with the configured store, even if it belongs to another database.
 func (s *source) withStore(cmd *cobra.Command, existing bool, fn func(ctx context.Context, store *storeid.Store, trail *audit.Log) error) error {
 	return s.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		metadata, err := openForCheck(ctx, cmd, cfg, dsn)

@@ -8,7 +8,7 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// stats is the database of the statistics of pulls.
+// stats returns the pool of the statistics' database.
 func (p parts) stats() *db.DB {
 	if p.keys.stats == p.keys.main {
 		return p.db
@@ -16,7 +16,7 @@ func (p parts) stats() *db.DB {
 	return p.keys.stats
 }
 
-// system is what operators are told of this process.
+// system describes this process for operators.
 func (p parts) system(cfg *config.Config) server.System {
 	s := server.System{
 		Version: readBuild().version, Replica: p.replica.String(), Storage: "filesystem", Database: p.db,

@@ -19,7 +19,7 @@ func tagCommand(src *source) *cobra.Command {
 		tagListCommand(src), tagShowCommand(src), tagMoveCommand(src), tagDeleteCommand(src), tagRestoreCommand(src)))
 }
 
-// tagView is a tag as the API tells of it.
+// tagView is a tag in the API's format.
 type tagView struct {
 	Name         string     `json:"name"`
 	Digest       string     `json:"manifest_digest"`
@@ -34,8 +34,9 @@ type tagView struct {
 	PullDisplay  *string    `json:"pull_count_display"`
 }
 
-// pulled writes when a tag or manifest was last pulled. Where there is nothing to
-// tell, it need not be never: pulls are counted from some time on.
+// pulled formats when a tag or manifest was last pulled. Without a known pull it
+// returns "" rather than "never", since there may have been pulls before counting
+// began.
 func pulled(t *time.Time, n *int64) string {
 	if t == nil {
 		return ""
@@ -49,7 +50,7 @@ func pulled(t *time.Time, n *int64) string {
 	return fmt.Sprintf("%s (%s pulls)", clock(t), pullstats.Display(*n))
 }
 
-// pulls writes a count for people. Like pulled it leaves out what isn't known.
+// pulls formats a number of pulls; "" if it is unknown.
 func pulls(n *int64) string {
 	if n == nil {
 		return ""
@@ -92,7 +93,7 @@ func tagListCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-// short is a digest as tables have it.
+// short abbreviates a digest for tables.
 func short(digest string) string {
 	algorithm, hash, _ := strings.Cut(digest, ":")
 	return algorithm + ":" + hash[:min(12, len(hash))]
@@ -107,13 +108,13 @@ func splitTag(text string) (repository, tag string, err error) {
 	return repository, tag, nil
 }
 
-// tagPath is where the API has REPOSITORY:TAG.
+// tagPath returns the API's path of REPOSITORY:TAG.
 func tagPath(text string) (string, error) {
 	repository, tag, err := splitTag(text)
 	return apiPath("repository", repository, "tag", tag), err
 }
 
-// manifestView is a manifest as the API tells of it.
+// manifestView is a manifest in the API's format.
 type manifestView struct {
 	Config *struct {
 		MediaType string `json:"media_type"`
@@ -154,7 +155,7 @@ func writeTag(w io.Writer, t tagView, m manifestView) error {
 	platform, built, layers := strings.Join(t.Platforms, ", "), "", ""
 	if m.Config != nil {
 		platform, built, layers = m.Config.Platform, builtAt(m.Config.Created), humanize.Comma(int64(len(m.Layers)))
-		if t.ArtifactType == m.Config.MediaType { // what it is without a type of its own
+		if t.ArtifactType == m.Config.MediaType { // the manifest has no artifact type of its own
 			t.ArtifactType = ""
 		}
 	}
@@ -174,8 +175,8 @@ func writeTag(w io.Writer, t tagView, m manifestView) error {
 		"last pull", pulled(t.LastPulledAt, t.PullCount))
 }
 
-// builtAt writes when an image says that it was built. Some say the year 1, for
-// builds that can be repeated.
+// builtAt formats an image's build time. Reproducible builds often set it to the year
+// 1.
 func builtAt(text string) string {
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -229,7 +230,7 @@ func tagDeleteCommand(src *source) *cobra.Command {
 	yes := addYes(cmd)
 	override := cmd.Flags().Bool("override-protection", false, "delete protected tags too")
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-		paths := make([]string, len(args)) // nothing is deleted if one of them is misspelt
+		paths := make([]string, len(args)) // all arguments are parsed first: if one is misspelt, nothing is deleted
 		for i, arg := range args {
 			var err error
 			if paths[i], err = tagPath(arg); err != nil {

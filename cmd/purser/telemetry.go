@@ -16,7 +16,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// tracingWanted says whether the usual variables ask for traces.
+// tracingWanted says whether OpenTelemetry's environment variables ask for traces.
 func tracingWanted() bool {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") || os.Getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return false
@@ -24,8 +24,8 @@ func tracingWanted() bool {
 	return os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
 }
 
-// startTracing exports traces over OTLP/HTTP if the environment asks for it.
-// stop sends what is left; it is never nil.
+// startTracing exports traces over OTLP/HTTP if the environment asks for it. stop sends
+// the remaining ones; it is never nil.
 func startTracing(ctx context.Context, log *slog.Logger) (on bool, stop func(), err error) {
 	stop = func() {}
 	if !tracingWanted() {
@@ -35,7 +35,8 @@ func startTracing(ctx context.Context, log *slog.Logger) (on bool, stop func(), 
 	if err != nil {
 		return false, stop, fmt.Errorf("exporting traces: %w (see OTEL_EXPORTER_OTLP_ENDPOINT)", err)
 	}
-	// Later ones win: OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
+	// Later options override earlier ones: the environment's OTEL_SERVICE_NAME and
+	// OTEL_RESOURCE_ATTRIBUTES come last.
 	res, err := resource.New(ctx, resource.WithTelemetrySDK(),
 		resource.WithAttributes(attribute.String("service.name", "purser"), attribute.String("service.version", readBuild().version)),
 		resource.WithFromEnv())

@@ -14,10 +14,12 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// auditing is how the catalog writes to the audit log.
+// auditing connects the catalog with the audit log, to which the catalog writes in its
+// own statements.
 var auditing = catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who}
 
-// openPullLog makes what logs pulls, nil when they aren't to be logged.
+// openPullLog makes the recorder that logs pulls; nil if the setting audit.pulls is
+// off.
 func openPullLog(cfg config.Audit, d *db.DB, reg prometheus.Registerer, log *slog.Logger) (*audit.Recorder, error) {
 	if !cfg.Pulls {
 		return nil, nil
@@ -35,12 +37,12 @@ func openPullLog(cfg config.Audit, d *db.DB, reg prometheus.Registerer, log *slo
 	}), nil
 }
 
-// byCommand makes entries of the audit log tell which command they are of.
+// byCommand returns a context by which audit entries name the command.
 func byCommand(ctx context.Context, cmd *cobra.Command) context.Context {
 	return audit.WithSource(ctx, audit.Source{UserAgent: cmd.CommandPath()})
 }
 
-// auditWorkers are what the audit log needs in the background.
+// auditWorkers returns the background workers of the audit log.
 func auditWorkers(cfg config.Audit, p parts, loops *worker.Metrics) []func(context.Context) error {
 	o := audit.KeeperOptions{DB: p.db, Retention: cfg.Retention, Log: p.log, Metrics: loops}
 	if p.pulls.sync != nil {

@@ -8,24 +8,24 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit codes of commands, besides 1 of a failure.
+// Exit codes of commands. 1 is any other failure.
 const (
-	exitUsage    = 2 // what was typed isn't a command
-	exitRefused  = 3 // the registry says no, or whoever was asked does
-	exitFindings = 4 // the command has done its work, and found what needs somebody
+	exitUsage    = 2 // the command line is wrong
+	exitRefused  = 3 // the registry, or the user who was asked, refused
+	exitFindings = 4 // the command has done its work and found problems that need somebody
 )
 
-// foundOfLoose is the exit code with which commands of loose foreign keys say that they
-// found something.
+// foundOfLoose is the exit code by which the commands on loose foreign keys say that
+// they found problems.
 const foundOfLoose = 3
 
-// usageError is the error of a command that was typed in a wrong way.
+// usageError says that a command line is wrong.
 type usageError struct {
 	command string
 	err     error
 }
 
-// usagef says what of a command's line can't be. The command is added where it ends.
+// usagef makes a usageError. The command's name is added later.
 func usagef(format string, args ...any) error { return &usageError{err: fmt.Errorf(format, args...)} }
 
 func (e *usageError) Error() string {
@@ -36,12 +36,12 @@ func (e *usageError) Error() string {
 }
 func (e *usageError) Unwrap() error { return e.err }
 
-// refusal is the error of what isn't done since somebody says no.
+// refusal is the error of an action that the user or Purser itself declined.
 type refusal struct{ text string }
 
 func (e *refusal) Error() string { return e.text }
 
-// exitCodeOf is the code that a command ends with after an error.
+// exitCodeOf returns the exit code for an error.
 func exitCodeOf(err error, otherwise int) int {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage
@@ -58,8 +58,8 @@ func exitCodeOf(err error, otherwise int) int {
 	return otherwise
 }
 
-// checkUsage makes wrong flags and arguments of a command, and of those below it, errors
-// of usage, which come with the names that may have been meant.
+// checkUsage turns errors about flags and arguments of a command and its subcommands
+// into usage errors, with suggestions for misspelt names.
 func checkUsage(cmd *cobra.Command) {
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return &usageError{cmd.CommandPath(), flagError(err)} })
 	if run := cmd.RunE; run != nil {
@@ -80,7 +80,7 @@ func checkUsage(cmd *cobra.Command) {
 			return nil
 		}
 		if err := check(cmd, args); err != nil {
-			if strings.Contains(err.Error(), " arg(s)") { // cobra's own checks don't name them
+			if strings.Contains(err.Error(), " arg(s)") { // cobra's own checks don't name the arguments
 				err = fmt.Errorf("%w: write \"%s\"", err, strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 			}
 			return &usageError{cmd.CommandPath(), err}

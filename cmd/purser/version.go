@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is set when a release is linked: -ldflags "-X main.version=v1.2.3".
+// version is set by the linker in releases: -ldflags "-X main.version=v1.2.3".
 var version string
 
-// build says what this program was made from.
+// build describes the source that this program was built from.
 type build struct {
 	version  string
 	revision string

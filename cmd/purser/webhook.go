@@ -23,7 +23,7 @@ func webhookCommand(src *source) *cobra.Command {
 	return addServer(cmd)
 }
 
-// webhookView is a webhook as the API tells of it.
+// webhookView is a webhook in the API's format.
 type webhookView struct {
 	UUID           string    `json:"uuid"`
 	Title          string    `json:"title"`
@@ -45,7 +45,7 @@ func (w webhookView) state() string {
 	return "disabled"
 }
 
-// webhookDelivery is a notice as the API tells of it.
+// webhookDelivery is a notice in the API's format.
 type webhookDelivery struct {
 	UUID        string     `json:"uuid"`
 	Event       string     `json:"event"`
@@ -58,8 +58,8 @@ type webhookDelivery struct {
 	Body        string     `json:"body,omitempty"`
 }
 
-// webhookPath is where the API has the webhooks of a namespace, or one of them, which the
-// arguments name.
+// webhookPath returns the API's path of a namespace's webhooks, or of the one that the
+// second argument names.
 func webhookPath(args []string) (string, error) {
 	if strings.Contains(args[0], "/") || args[0] == "" {
 		return "", usagef("NAMESPACE: %q isn't possible: it is the first part of a repository's name, such as app", args[0])
@@ -76,7 +76,8 @@ func webhookPath(args []string) (string, error) {
 	return path, nil
 }
 
-// withWebhook is withClient for commands whose arguments webhookPath reads.
+// withWebhook is withClient for commands whose arguments name a namespace and possibly
+// a webhook.
 func (src *source) withWebhook(run func(cmd *cobra.Command, c *client, path string, args []string) error) func(*cobra.Command, []string) error {
 	return src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
 		path, err := webhookPath(args)
@@ -112,9 +113,9 @@ func webhookListCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-// webhookFlags say what a webhook is to be.
+// webhookFlags describe a webhook.
 type webhookFlags struct {
-	url, title, secret string // secret: a file
+	url, title, secret string // secret is a file's name
 	events             []string
 }
 
@@ -129,7 +130,7 @@ func addWebhookFlags(cmd *cobra.Command) *webhookFlags {
 
 func checkEvent(name string) error { return checkChoice(webhook.Events()...)(name) }
 
-// body is what the API takes: what was given.
+// body returns the flags that were given as members for the API.
 func (f *webhookFlags) body(cmd *cobra.Command) (map[string]any, error) {
 	members := map[string]any{}
 	if cmd.Flags().Changed("url") {
@@ -151,10 +152,11 @@ func (f *webhookFlags) body(cmd *cobra.Command) (map[string]any, error) {
 	return members, nil
 }
 
-// maxSecret is the longest secret that is read, bytes.
+// maxSecret limits how long a secret may be, in bytes.
 const maxSecret = 4096
 
-// readSecret reads a file, or stdin for "-", without the end of its line.
+// readSecret reads a secret from a file, or from stdin for "-", without the final
+// newline.
 func readSecret(stdin io.Reader, path string) (string, error) {
 	if path != "-" {
 		f, err := os.Open(path)
