@@ -13,15 +13,15 @@ import (
 
 const (
 	// batchLease is how long a batch may be open before another worker abandons it. A
-	// worker that is slower than that has its keys counted by others, and finds out
-	// when it applies them.
+	// slower worker fails when it applies its batch; others have counted its keys then.
 	batchLease = time.Minute
-	// batchesFor is how long the states of batches are kept: no claim in Redis is
-	// older that isn't an error.
+	// batchesFor is how long the states of batches are kept. No valid claim in Redis is
+	// older.
 	batchesFor = 30 * 24 * time.Hour
 )
 
-// States of a batch. It is open until, once and for all, it is one of the others.
+// States of a batch. It begins as open and becomes applied or abandoned once and for all.
+// batchUnknown is returned for numbers that the database doesn't have.
 const (
 	batchOpen      = "open"
 	batchApplied   = "applied"
@@ -29,11 +29,11 @@ const (
 	batchUnknown   = "unknown"
 )
 
-// batches are those of flushes, in the statistics' database.
+// batches accesses the batches of flushes in the statistics' database.
 type batches struct{ stats *db.DB }
 
-// open makes a batch and returns its number, which is greater than all before, and
-// the newest one that Redis should remember.
+// open makes a batch and returns its number, which is greater than all before, and the
+// epoch that Redis should have.
 func (b batches) open(ctx context.Context) (n, kept int64, err error) {
 	err = b.stats.Pool.QueryRow(ctx, `
 		INSERT INTO redisflushbatches (lease_until) VALUES (clock_timestamp() + $1::bigint * interval '1 microsecond')
@@ -45,8 +45,8 @@ func (b batches) open(ctx context.Context) (n, kept int64, err error) {
 	return n, kept, nil
 }
 
-// apply takes a batch as applied, in the transaction that adds what it claimed, and
-// returns its state if it isn't open any more.
+// apply sets an open batch to applied, in the transaction that adds its claims to the
+// statistics. If the batch isn't open it changes nothing and returns the batch's state.
 func (b batches) apply(ctx context.Context, tx pgx.Tx, n int64, list []claimed) (other string, err error) {
 	names, seqs := make([]int64, len(list)), make([]int64, len(list))
 	for i, c := range list {
@@ -71,14 +71,15 @@ func (b batches) apply(ctx context.Context, tx pgx.Tx, n int64, list []claimed) 
 	return other, nil
 }
 
-// abandon gives a batch up unless it is applied, and returns what it is then.
+// abandon sets a batch to abandoned if it is open, and returns its state.
 func (b batches) abandon(ctx context.Context, n int64) (state string, err error) {
 	err = b.stats.Pool.QueryRow(ctx, `
 		WITH put AS (
 			UPDATE redisflushbatches SET state = 'abandoned' WHERE id = $1 AND state = 'open' RETURNING state)
 		SELECT COALESCE((SELECT state FROM put), (SELECT state FROM redisflushbatches WHERE id = $1), 'unknown')`, n).Scan(&state)
 	if err == nil && state == batchOpen {
-		// It was applied while the statement waited: its snapshot had it open.
+		// The statement's snapshot has it open, but it was applied while the statement
+		// waited for its row.
 		err = b.stats.Pool.QueryRow(ctx, "SELECT state FROM redisflushbatches WHERE id = $1", n).Scan(&state)
 	}
 	if err != nil {
@@ -87,9 +88,9 @@ func (b batches) abandon(ctx context.Context, n int64) (state string, err error)
 	return state, nil
 }
 
-// states are those of batches that have claims. What is open for too long is abandoned
-// first, locked in the order of their numbers, since workers ask for several at a time;
-// what still is open isn't told.
+// states returns the states of batches that have claims, without those that are open. First
+// it abandons those whose lease has ended. It locks them in the order of their numbers,
+// since several workers may do so at once.
 func (b batches) states(ctx context.Context, ids []int64) (map[int64]string, error) {
 	if _, err := b.stats.Pool.Exec(ctx, `
 		WITH late AS MATERIALIZED (
@@ -119,8 +120,8 @@ func (b batches) states(ctx context.Context, ids []int64) (map[int64]string, err
 	return states, nil
 }
 
-// abandonOpen gives up every open batch, whatever its lease, locked in the order of their
-// numbers, as states does: the two wait for each other else.
+// abandonOpen abandons every open batch, whatever its lease. It locks them in the order of
+// their numbers, as states does; otherwise the two could deadlock.
 func (b batches) abandonOpen(ctx context.Context) error {
 	_, err := b.stats.Pool.Exec(ctx, `
 		WITH open AS MATERIALIZED (
@@ -132,7 +133,7 @@ func (b batches) abandonOpen(ctx context.Context) error {
 	return nil
 }
 
-// sweep forgets the states of old batches, some at a time, but not the newest.
+// sweep deletes old batches, up to 10,000 at a time, but never the newest.
 func (b batches) sweep(ctx context.Context) error {
 	_, err := b.stats.Pool.Exec(ctx, `
 		DELETE FROM redisflushbatches WHERE id = ANY (ARRAY(
@@ -146,7 +147,8 @@ func (b batches) sweep(ctx context.Context) error {
 	return nil
 }
 
-// appliedSince is up to which number each key has been applied by batches since a time.
+// appliedSince returns, for each key (by keyName), the highest sequence number that batches
+// made since a time have applied.
 func (b batches) appliedSince(ctx context.Context, since time.Time) (map[int64]int64, error) {
 	rows, err := b.stats.Pool.Query(ctx, `
 		SELECT k.name, k.seq FROM redisflushbatches, unnest(key_names, key_seqs) AS k (name, seq)
@@ -165,8 +167,9 @@ func (b batches) appliedSince(ctx context.Context, since time.Time) (map[int64]i
 	return list, nil
 }
 
-// forgetApplied forgets what batches have applied that were complete long ago. It passes
-// over those that another worker has locked, which forgets or deletes them itself.
+// forgetApplied deletes the record of what old batches have applied, once a flush has been
+// complete long enough after them. It skips batches that another worker has locked, since
+// that worker does the same.
 func (b batches) forgetApplied(ctx context.Context) error {
 	_, err := b.stats.Pool.Exec(ctx, `
 		UPDATE redisflushbatches SET key_names = NULL, key_seqs = NULL
@@ -181,7 +184,7 @@ func (b batches) forgetApplied(ctx context.Context) error {
 	return nil
 }
 
-// newest is the greatest number of a batch, 0: there is none.
+// newest returns the highest number of a batch, 0: there is none.
 func (b batches) newest(ctx context.Context) (n int64, err error) {
 	if err = b.stats.Pool.QueryRow(ctx, "SELECT COALESCE(max(id), 0) FROM redisflushbatches").Scan(&n); err != nil {
 		return 0, fmt.Errorf("reading how far pulls in Redis were flushed: %w", err)
@@ -189,12 +192,13 @@ func (b batches) newest(ctx context.Context) (n int64, err error) {
 	return n, nil
 }
 
-// beyond abandons the batches after newest up to n, which Redis knows and which were
-// made after what the database was restored from: what they applied isn't there either.
-// Batches to come have greater numbers, or keys would take them for some that they are
-// done with.
+// beyond adds, as abandoned, the batches after newest up to n: Redis knows them, but the
+// database was restored to a state before them, so what they applied is lost too. It also
+// makes future numbers greater than n, since a key ignores claims of numbers that it has
+// settled already.
 func (b batches) beyond(ctx context.Context, newest, n int64) error {
-	// First what can't be found out to be missing.
+	// The sequence first: if only this succeeds, the next run still finds the batches
+	// missing.
 	_, err := b.stats.Pool.Exec(ctx, `
 		SELECT setval(seq, $1) FROM pg_get_serial_sequence('redisflushbatches', 'id') seq
 		WHERE COALESCE(pg_sequence_last_value(seq::regclass), 0) < $1`, n)

@@ -13,29 +13,29 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// pulled is what a batch adds to a tag or a manifest.
+// pulled is what a batch adds to the statistics of a tag or a manifest.
 type pulled struct {
 	repository int64
-	name       string // of the tag, or the digest
+	name       string // name of the tag, or the digest
 	count      int64
 	last       time.Time
-	other      string    // the digest, or the tag, of the newest pull that has both
-	lastBoth   time.Time // when that was
+	other      string    // of the newest pull that has both: for a tag the digest, for a manifest the tag
+	lastBoth   time.Time // time of that pull
 }
 
-// add counts n pulls more, the last of which was at a time.
+// add adds n pulls, the last of which was at a time.
 func (p *pulled) add(n int64, at time.Time, other string) {
 	p.count += n
 	if at.After(p.last) {
 		p.last = at
 	}
-	if other != "" && !at.Before(p.lastBoth) { // of two at once the later in the log
+	if other != "" && !at.Before(p.lastBoth) { // of two pulls at the same time, the later in the log
 		p.other, p.lastBoth = other, at
 	}
 }
 
-// counts is what a batch of pulls comes to: each row once, in the order of keys, so
-// that two who write rows meet in the same order.
+// counts is the sum of a batch of pulls: each row once, in the order of keys, so that two
+// transactions lock rows in the same order.
 type counts struct{ tags, manifests []pulled }
 
 // adder adds up pulls.
@@ -54,7 +54,7 @@ func (a adder) add(repository int64, tag string, d oci.Digest, n int64, last tim
 	addTo(a.manifests, rowKey{repository, d.String()}, n, last, tag)
 }
 
-// addTag adds a pull of a tag whose manifest was counted before.
+// addTag adds a pull to a tag. The pull was counted for its manifest before.
 func (a adder) addTag(repository int64, tag string, d oci.Digest, at time.Time) {
 	addTo(a.tags, rowKey{repository, tag}, 1, at, d.String())
 	addTo(a.manifests, rowKey{repository, d.String()}, 0, at, tag)
@@ -83,7 +83,7 @@ func ordered(rows map[rowKey]*pulled) []pulled {
 	return list
 }
 
-// addPulls adds pulls of repositories that are alive.
+// addPulls adds pulls of repositories that exist.
 func (a adder) addPulls(pulls []audit.Pull) {
 	for i := range pulls {
 		p := &pulls[i]
@@ -91,8 +91,8 @@ func (a adder) addPulls(pulls []audit.Pull) {
 	}
 }
 
-// The newest pull says what a tag pointed to, and by which tag a manifest was
-// pulled; one that is read later and is older changes neither.
+// The newest pull determines current_manifest_digest and last_tag_pulled; an older one that
+// is read later changes neither.
 const (
 	upsertTags = `
 		INSERT INTO tagpullstatistics AS s (repository_id, tag_name, tag_pull_count, last_tag_pull_date, current_manifest_digest, redis_last_processed)
@@ -124,7 +124,7 @@ const (
 // write adds the counts to the statistics, in the caller's transaction.
 func (c counts) write(ctx context.Context, tx pgx.Tx) error { return c.add(ctx, tx, nil) }
 
-// writeFlushed is write for what Redis has counted.
+// writeFlushed adds counts that were flushed from Redis, and notes the time of the flush.
 func (c counts) writeFlushed(ctx context.Context, tx pgx.Tx) error {
 	now := time.Now()
 	return c.add(ctx, tx, &now)
@@ -146,7 +146,7 @@ func (c counts) add(ctx context.Context, tx pgx.Tx, flushed *time.Time) error {
 	return nil
 }
 
-// columns are the arrays of an upsert.
+// columns returns the arrays of an upsert.
 func columns(rows []pulled) []any {
 	n := len(rows)
 	repositories, numbers := make([]int64, n), make([]int64, n)

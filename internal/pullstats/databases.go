@@ -10,14 +10,13 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// Databases are where pulls are logged and counted.
+// Databases are the databases in which pulls are logged and counted.
 type Databases struct {
 	Log   *db.DB // required: the database of the audit log
-	Stats *db.DB // required: that of the statistics, the same pool where it is the same
-	// Alive locks those of the repositories that exist, in the order of their ids and
-	// until the transaction ends, and returns them: nothing is counted for others,
-	// whose statistics nobody would remove any more. The transaction is one of Log.
-	// Required.
+	Stats *db.DB // required: the database of the statistics; the same pool if it is the same database
+	// Alive locks those of the repositories that exist, in the order of their ids, until
+	// the transaction, which is one of Log, ends, and returns them. Nothing is counted for
+	// the others, since nothing would delete their statistics any more. Required.
 	Alive func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
 }
 
@@ -28,11 +27,10 @@ func (d *Databases) check() error {
 	return nil
 }
 
-// withAlive calls fn in a transaction of the statistics' database while
-// repositories are kept from being deleted, so that the clean-up after a deletion
-// comes later and finds what fn wrote. Where both databases are one it is one
-// transaction. fn may be called again after it was committed, and has to find that
-// out.
+// withAlive calls fn in a transaction of the statistics' database. Meanwhile the
+// repositories can't be deleted, so the clean-up after a deletion comes later and finds
+// what fn wrote. If both databases are the same, there is one transaction. fn may be called
+// again although its first call was committed, and must detect that.
 func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive map[int64]bool, tx pgx.Tx) error) error {
 	lock := func(tx pgx.Tx) (map[int64]bool, error) {
 		alive := make(map[int64]bool, len(ids))
@@ -56,7 +54,8 @@ func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive ma
 		if d.Log == d.Stats {
 			return fn(alive, tx)
 		}
-		// It is idle while the other database works, which has 30 s for a statement.
+		// This transaction is idle while the other database works, where a statement may
+		// take 30 s.
 		if _, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = '1min'"); err != nil {
 			return err
 		}

@@ -19,14 +19,14 @@ import (
 const (
 	// flushAttempts is how often the transaction of a batch is tried.
 	flushAttempts = 4
-	// settledFor is how long a key stays that has nothing to count: longer than a claim
-	// may be under way.
+	// settledFor is how long a key stays in Redis that has nothing to count. It must be
+	// longer than a claim may be under way.
 	settledFor = time.Minute
-	// turnFor is how long a run that has come to nothing new is taken to go on.
+	// turnFor is how long a run without visible progress is taken to be still running.
 	turnFor = 2 * time.Minute
 )
 
-// FlushOptions says how to count what Redis has.
+// FlushOptions configures a FlushWorker.
 type FlushOptions struct {
 	Databases
 	Redis *Redis // required
@@ -34,22 +34,22 @@ type FlushOptions struct {
 	Interval time.Duration
 	// Batch is how many keys are counted together. Default 1,000.
 	Batch int
-	// Backoff is how long a batch waits before it is tried a second time, twice that
-	// before the third, and so on. Default 200 ms.
+	// Backoff is how long a batch waits before its second attempt; it doubles with each
+	// further one. Default 200 ms.
 	Backoff time.Duration
 	Logger  *slog.Logger    // default slog.Default()
 	Metrics *Metrics        // nil: none
 	Worker  *worker.Metrics // nil: none
 }
 
-// FlushWorker adds to the statistics what Redis has counted: RedisFlushWorker. Any
-// number of processes may run one. Its methods may be called concurrently.
+// FlushWorker adds the pulls that Redis has counted to the statistics (RedisFlushWorker).
+// Any number of processes may run one. Its methods may be called concurrently.
 type FlushWorker struct {
 	opt     FlushOptions
 	batches batches
 	loop    *worker.Loop
-	due     time.Time         // by the loop alone: when to look whether a run is due
-	crash   func(step string) // for tests: where the process may end
+	due     time.Time         // used by the loop alone: when to look whether a run is due
+	crash   func(step string) // for tests: steps at which the process may end
 }
 
 // NewFlushWorker makes a worker. It counts nothing before Run or Flush.
@@ -82,7 +82,7 @@ func NewFlushWorker(o FlushOptions) (*FlushWorker, error) {
 // Run flushes until ctx ends, and returns nil when the last batch is over.
 func (w *FlushWorker) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
-// round is a run, when one is due and no other process is at it.
+// round does a run, when one is due and no other process is running.
 func (w *FlushWorker) round(ctx context.Context) (more bool, err error) {
 	if time.Now().Before(w.due) {
 		return false, nil
@@ -102,10 +102,10 @@ func (w *FlushWorker) round(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// next says how long it is until the next look.
+// next returns how long it is until the next look.
 func (w *FlushWorker) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
 
-// Flush counts now what Redis has.
+// Flush counts now the pulls that Redis has.
 func (w *FlushWorker) Flush(ctx context.Context) error {
 	if _, err := w.opt.Stats.Pool.Exec(ctx,
 		"UPDATE redisprocessingstate SET processing_status = 'PROCESSING', error_message = NULL, updated_at = now()"); err != nil {
@@ -114,8 +114,8 @@ func (w *FlushWorker) Flush(ctx context.Context) error {
 	return w.run(ctx)
 }
 
-// takeTurn says whether a run is due for this process, or when to ask again. Two that
-// run at once do no harm: they only take keys from each other.
+// takeTurn returns whether this process should run now, and otherwise when to ask again.
+// Two processes that run at once do no harm: each key is claimed by one of them.
 func (w *FlushWorker) takeTurn(ctx context.Context) (mine bool, wait time.Duration, err error) {
 	var micros int64
 	err = w.opt.Stats.Pool.QueryRow(ctx, `
@@ -129,11 +129,11 @@ func (w *FlushWorker) takeTurn(ctx context.Context) (mine bool, wait time.Durati
 	if err != nil {
 		return false, 0, fmt.Errorf("looking whether to flush pulls: %w", err)
 	}
-	// Another one is at it: it may die.
+	// If another process is running, it may die: so ask again within a bounded time.
 	return mine, min(max(time.Duration(micros)*time.Microsecond, time.Second), w.opt.Interval, worker.MaxIdle), nil
 }
 
-// run flushes all keys once, and records how that went.
+// run flushes all keys once, and records the outcome.
 func (w *FlushWorker) run(ctx context.Context) error {
 	var begun time.Time
 	if err := w.opt.Stats.Pool.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&begun); err != nil {
@@ -156,7 +156,7 @@ func (w *FlushWorker) run(ctx context.Context) error {
 	return w.batches.sweep(ctx)
 }
 
-// failed records why a run failed, as far as the database can be reached.
+// failed records why a run failed, if the database can be reached.
 func (w *FlushWorker) failed(ctx context.Context, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -166,14 +166,14 @@ func (w *FlushWorker) failed(ctx context.Context, cause error) {
 	}
 }
 
-// flush goes through the keys, however many, a page at a time.
+// flush goes through all keys, a page at a time.
 func (w *FlushWorker) flush(ctx context.Context) error {
 	if err := w.agree(ctx); err != nil {
 		return err
 	}
 	f := &flushing{w: w}
 	keys := 0
-	// A node of a cluster that is down keeps its keys, and not those of the others.
+	// If one cluster node is down, its keys are skipped and those of the others flushed.
 	err := w.opt.Redis.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
 		for cursor := uint64(0); ; {
 			page, next, err := c.Scan(ctx, cursor, pullPrefix+"*", int64(w.opt.Batch)).Result()
@@ -196,13 +196,14 @@ func (w *FlushWorker) flush(ctx context.Context) error {
 	return err
 }
 
-// agree compares what Redis and the database remember of each other.
+// agree compares the epochs, the newest batch numbers, that Redis and the database have
+// stored. It recovers if either has lost data.
 func (w *FlushWorker) agree(ctx context.Context) error {
 	c, err := w.opt.Redis.connect(ctx)
 	if err != nil {
 		return err
 	}
-	if err := w.opt.Redis.own(ctx, c); err != nil { // it may have been emptied
+	if err := w.opt.Redis.own(ctx, c); err != nil { // Redis may have been emptied and given to another registry
 		return fmt.Errorf("reaching Redis at %s: %w", w.opt.Redis.Address(), err)
 	}
 	known, kept, err := w.opt.Redis.epochs(ctx, c)
@@ -220,8 +221,8 @@ func (w *FlushWorker) agree(ctx context.Context) error {
 	return w.acquaint(ctx)
 }
 
-// restored finds out whether Redis knows of a batch that the database doesn't: it was
-// restored, and what batches have added since isn't there any more.
+// restored detects that Redis knows of a batch that the database doesn't: the database was
+// restored, and pulls that later batches had added are gone.
 func (w *FlushWorker) restored(ctx context.Context, known int64) error {
 	newest, err := w.batches.newest(ctx)
 	if err != nil || known <= newest {
@@ -235,14 +236,14 @@ func (w *FlushWorker) restored(ctx context.Context, known int64) error {
 	return w.batches.beyond(ctx, newest, known)
 }
 
-// acquaint gives Redis a first number to remember: without one it wouldn't show that
-// it was emptied before anything was flushed.
+// acquaint stores a first batch number in Redis. Without it, a Redis that was emptied
+// before the first flush couldn't be told from a new one.
 func (w *FlushWorker) acquaint(ctx context.Context) error {
 	n, _, err := w.batches.open(ctx)
 	if err != nil {
 		return err
 	}
-	if _, err := w.batches.abandon(ctx, n); err != nil { // it claims nothing
+	if _, err := w.batches.abandon(ctx, n); err != nil { // this batch claims nothing
 		return err
 	}
 	if err := w.opt.Redis.raiseEpoch(ctx, n, 0); err != nil {
@@ -254,8 +255,8 @@ func (w *FlushWorker) acquaint(ctx context.Context) error {
 	return nil
 }
 
-// epochs are the newest batches that Redis knows and that the database knows it to
-// have known. The database is asked first, since the other number only grows.
+// epochs returns the newest batch number that Redis has, and the newest that the database
+// knows Redis to have had. The database is asked first, since Redis's number only grows.
 func (r *Redis) epochs(ctx context.Context, c redis.UniversalClient) (redisHas, statsHas int64, err error) {
 	if err := r.stats.Pool.QueryRow(ctx, "SELECT redis_epoch FROM redisprocessingstate").Scan(&statsHas); err != nil {
 		return 0, 0, fmt.Errorf("reading how far pulls in Redis were flushed: %w", err)
@@ -272,8 +273,8 @@ func (r *Redis) epochs(ctx context.Context, c redis.UniversalClient) (redisHas, 
 	return redisHas, statsHas, nil
 }
 
-// raiseEpoch tells Redis of a batch, if it remembers one that it was told of before.
-// Error: errRedisLost.
+// raiseEpoch stores a batch number in Redis, provided that Redis has kept the number which
+// it was given before. Error: errRedisLost.
 func (r *Redis) raiseEpoch(ctx context.Context, n, kept int64) error {
 	c := &call{script: epochScript, key: epochKey, args: []any{n, kept}}
 	r.run(ctx, []*call{c})
@@ -286,7 +287,7 @@ func (r *Redis) raiseEpoch(ctx context.Context, n, kept int64) error {
 	return nil
 }
 
-// claimed is a key whose count a batch has.
+// claimed is a key's count as a batch has claimed it.
 type claimed struct {
 	key        string
 	repository int64
@@ -294,10 +295,10 @@ type claimed struct {
 	digest     oci.Digest
 	count      int64
 	last       time.Time
-	seq        int64 // of the last pull in it; 0: it has no numbers
+	seq        int64 // of the last pull in it; 0: the key has no sequence numbers
 }
 
-// parseClaim reads the answer of claimScript to its owner.
+// parseClaim reads the answer of claimScript to the batch that has the claim.
 func parseClaim(key string, fields []any) (c claimed, err error) {
 	text := make([]string, len(fields))
 	for i, f := range fields {
@@ -325,7 +326,7 @@ func parseClaim(key string, fields []any) (c claimed, err error) {
 	return c, err
 }
 
-// addUp adds claims up, those of repositories that are gone left out.
+// addUp sums claims, without those of deleted repositories, which it counts in gone.
 func addUp(list []claimed, alive map[int64]bool) (c counts, gone int) {
 	a := newAdder()
 	for _, p := range list {
@@ -338,8 +339,8 @@ func addUp(list []claimed, alive map[int64]bool) (c counts, gone int) {
 	return a.counts(), gone
 }
 
-// write is the transaction of a batch. What it returns of a batch that isn't open any
-// more is its state.
+// write does the transaction of a batch and returns the batch's state: batchApplied, or if
+// the batch was no longer open the state that it had.
 func (w *FlushWorker) write(ctx context.Context, n int64, list []claimed) (state string, gone int, err error) {
 	ids := make([]int64, 0, len(list))
 	for _, c := range list {

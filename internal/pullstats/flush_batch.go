@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// flushing is a run under way: a batch is filled with claims, page by page, and
-// applied when it is full.
+// flushing is the state of a run: it fills a batch with claims, page by page, and applies
+// it when it is full.
 type flushing struct {
 	w      *FlushWorker
 	batch  int64 // 0: none is open
 	list   []claimed
 	has    map[string]bool // the keys of list
 	begun  time.Time
-	failed error // why the batch takes no more
-	left   error // why keys were left for another time
+	failed error // why the batch takes no more claims
+	left   error // why keys were left for the next run
 }
 
-// errUnknownBatch says that a claim's batch is known to nobody.
+// errUnknownBatch says that the database doesn't know the batch that has a claim.
 var errUnknownBatch = errors.New("a batch that the database doesn't know has claimed pulls in Redis, so that it can't be told whether they were counted: " +
 	"the statistics' database isn't the one that Redis was flushed to, or was emptied. Delete the claimed keys to give their pulls up")
 
-// page claims what a page of keys has, and applies the batch when it is full. After an
-// error it does nothing more, whatever other nodes of a cluster have: a batch with an
-// unanswered claim must not be applied.
+// page claims a page of keys, and applies the batch when it is full. After an error it does
+// nothing more, even for other nodes of a cluster: a batch with an unanswered claim must
+// not be applied.
 func (f *flushing) page(ctx context.Context, keys []string) error {
 	if f.failed == nil {
 		f.failed = f.take(ctx, keys)
@@ -36,11 +36,11 @@ func (f *flushing) page(ctx context.Context, keys []string) error {
 	return f.failed
 }
 
-// take is page while nothing has failed.
+// take does the work of page, as long as nothing has failed.
 func (f *flushing) take(ctx context.Context, keys []string) error {
-	slices.Sort(keys) // a scan may tell one twice
+	slices.Sort(keys) // a scan may return a key twice
 	for part := range slices.Chunk(slices.Compact(keys), f.w.opt.Batch) {
-		if len(f.list) > f.w.opt.Batch/2 { // pages are of about a batch
+		if len(f.list) > f.w.opt.Batch/2 { // a page has about as many keys as a batch
 			if err := f.finish(ctx); err != nil {
 				return err
 			}
@@ -62,9 +62,9 @@ func (f *flushing) take(ctx context.Context, keys []string) error {
 	return nil
 }
 
-// open makes a batch, and tells Redis of it before anything is claimed. It fails if
-// Redis has lost pulls since the run began: to tell a Redis that was emptied of a new
-// batch would hide that.
+// open makes a batch, and stores its number in Redis before anything is claimed. It fails
+// if Redis has lost pulls since the run began: storing a new number in an emptied Redis
+// would hide the loss.
 func (f *flushing) open(ctx context.Context) error {
 	n, kept, err := f.w.batches.open(ctx)
 	if err != nil {
@@ -75,7 +75,8 @@ func (f *flushing) open(ctx context.Context) error {
 	return f.w.opt.Redis.raiseEpoch(ctx, n, kept)
 }
 
-// claim claims keys for the batch, after claims of others were settled that are over.
+// claim claims keys for the batch. Keys that ended batches have claimed are settled and
+// claimed again.
 func (f *flushing) claim(ctx context.Context, keys []string) error {
 	others, err := f.claimOnce(ctx, keys)
 	if err != nil || len(others) == 0 {
@@ -89,9 +90,9 @@ func (f *flushing) claim(ctx context.Context, keys []string) error {
 	return err
 }
 
-// claimOnce sends claims, and returns the keys that batches of others have. When one
-// stays unanswered the batch is over: nobody knows what it has. What Redis refuses is
-// left for another time.
+// claimOnce sends claims, and returns the keys that other batches have claimed. If a claim
+// stays unanswered it returns an error and the batch must end, since it isn't known what
+// was claimed. Claims that Redis refuses are left for the next run.
 func (f *flushing) claimOnce(ctx context.Context, keys []string) (others map[string]int64, err error) {
 	calls := make([]*call, len(keys))
 	for i, key := range keys {
@@ -119,7 +120,7 @@ func (f *flushing) claimOnce(ctx context.Context, keys []string) (others map[str
 	return others, nil
 }
 
-// answer takes over the answer of a claim.
+// answer processes the answer to a claim.
 func (f *flushing) answer(ctx context.Context, c *call, others map[string]int64) {
 	fields, ok := c.cmd.Val().([]any)
 	if !ok || len(fields) == 0 {
@@ -135,24 +136,24 @@ func (f *flushing) answer(ctx context.Context, c *call, others map[string]int64)
 		f.w.invalid(ctx, c.key, err)
 		return
 	}
-	if !f.has[c.key] { // a scan may tell it again
+	if !f.has[c.key] { // a scan may return a key again
 		f.has[c.key] = true
 		f.list = append(f.list, got)
 	}
 }
 
-// invalid tells of a key that is no counter of pulls.
+// invalid reports a key that has a counter's name but isn't a counter of pulls.
 func (w *FlushWorker) invalid(ctx context.Context, key string, err error) {
 	w.opt.Metrics.flushedKeys(keyInvalid, 1)
 	w.opt.Logger.WarnContext(ctx, "a key in Redis has a name of a counter of pulls and is none", "key", key, "error", err)
 }
 
-// finish applies the batch, and settles its claims by what became of it.
+// finish applies the batch, and settles its claims according to the batch's state.
 func (f *flushing) finish(ctx context.Context) error {
 	w := f.w
 	state, gone, err := w.apply(ctx, f.batch, f.list)
 	if err != nil {
-		return err // close gives it up
+		return err // close abandons the batch
 	}
 	list := f.list
 	n := f.batch
@@ -170,8 +171,8 @@ func (f *flushing) finish(ctx context.Context) error {
 	return fmt.Errorf("flush %d took longer than its %s, and was given up by another worker", n, batchLease)
 }
 
-// apply is the transaction of a batch, tried again after failures. When an attempt
-// stays unanswered the next one finds out whether it was committed.
+// apply does the transaction of a batch, with retries. When an attempt stays unanswered,
+// the next one finds out whether it was committed.
 func (w *FlushWorker) apply(ctx context.Context, n int64, list []claimed) (state string, gone int, err error) {
 	for attempt := 1; ; attempt++ {
 		start := time.Now()
@@ -191,7 +192,7 @@ func (w *FlushWorker) apply(ctx context.Context, n int64, list []claimed) (state
 	}
 }
 
-// close ends a run: it applies what was claimed, or gives it up when the run failed.
+// close ends a run: it applies the claims, or abandons the batch when the run failed.
 func (f *flushing) close(ctx context.Context, cause error) error {
 	if cause == nil && len(f.list) > 0 {
 		cause = f.finish(ctx)
@@ -199,7 +200,7 @@ func (f *flushing) close(ctx context.Context, cause error) error {
 	if f.batch == 0 {
 		return cmp.Or(cause, f.left)
 	}
-	// What can't be given up now is when its lease is over.
+	// A batch that can't be abandoned now is abandoned when its lease has ended.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	state, err := f.w.batches.abandon(ctx, f.batch)
@@ -210,7 +211,7 @@ func (f *flushing) close(ctx context.Context, cause error) error {
 	return errors.Join(cmp.Or(cause, f.left), err)
 }
 
-// settle ends the claims of a batch that is over.
+// settle ends the claims of a batch that was applied or abandoned.
 func (w *FlushWorker) settle(ctx context.Context, n int64, list []claimed, state string) error {
 	if state != batchApplied && state != batchAbandoned {
 		return fmt.Errorf("flush %d: %w", n, errUnknownBatch)
@@ -222,7 +223,8 @@ func (w *FlushWorker) settle(ctx context.Context, n int64, list []claimed, state
 	return w.settleAll(ctx, claims, map[int64]string{n: state})
 }
 
-// settleOthers ends claims of other batches that are over, and returns their keys.
+// settleOthers ends the claims of other batches that were applied or abandoned, and returns
+// their keys.
 func (w *FlushWorker) settleOthers(ctx context.Context, others map[string]int64) (free []string, err error) {
 	ids := make([]int64, 0, len(others))
 	for _, n := range others {
@@ -246,7 +248,7 @@ func (w *FlushWorker) settleOthers(ctx context.Context, others map[string]int64)
 	return free, w.settleAll(ctx, over, states)
 }
 
-// settleAll ends claims by the states of their batches.
+// settleAll ends claims according to the states of their batches.
 func (w *FlushWorker) settleAll(ctx context.Context, claims map[string]int64, states map[int64]string) error {
 	calls := make([]*call, 0, len(claims))
 	for key, n := range claims {
@@ -258,7 +260,7 @@ func (w *FlushWorker) settleAll(ctx context.Context, claims map[string]int64, st
 	w.opt.Redis.run(ctx, calls)
 	w.crash("settled")
 	for _, c := range calls {
-		// A claim that isn't settled is by the next run.
+		// The next run settles a claim that this one couldn't.
 		if got, err := c.outcome(); got != answered {
 			return fmt.Errorf("settling pulls in Redis: %w", err)
 		}

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// DefaultJoin is how long after a HEAD by tag a GET by digest is taken for the rest of
-	// the same pull.
+	// DefaultJoin is how long after a HEAD by tag a GET by digest counts as the second half
+	// of the same pull.
 	DefaultJoin = 30 * time.Second
-	// joinLag is how long a pull by digest waits at least for HEADs of others to be
-	// written. A process says within busyTick that it has something to write.
+	// joinLag is how long a pull by digest waits at least for other processes to write
+	// their HEADs. A process reports within busyTick that it has something to write.
 	joinLag = 3 * time.Second
-	// joinLate is how much later than its time an entry may be written to be joined.
+	// joinLate is how long after its time an entry may be written and still be joined.
 	joinLate = 2 * time.Minute
 )
 
@@ -31,23 +31,24 @@ type head struct {
 	at   time.Time
 	port int
 	used bool
-	row  *pendingRow // where it is remembered
+	row  *pendingRow // the row of pullstatisticspending that has it
 }
 
-// pendingRow is a row of what is remembered: requests of one client.
+// pendingRow is a row of pullstatisticspending: requests of one client that aren't joined
+// yet.
 type pendingRow struct {
 	id         int64
 	client     audit.ClientKey
 	repository int64
 	tag        string          // of HEADs
-	digest     string          // of pulls by digest; "": they were counted elsewhere, and use up HEADs all the same
-	left       []audit.Request // those that aren't settled
-	changed    bool            // left is less than the row has
+	digest     string          // of pulls by digest; "": counted elsewhere, but they use up HEADs
+	left       []audit.Request // the requests that aren't decided yet
+	changed    bool            // left has fewer requests than the row
 }
 
-// pick chooses the HEAD that a GET by digest belongs to: one that came before it, at most
-// within ago, and that no other GET has used. One of the same connection is the client's
-// own; of those that can't be told apart it is the newest. Nil: there is none. (takeScript
+// pick chooses the HEAD that a GET by digest belongs to: it came before the GET, at most
+// within ago, and no other GET has used it. HEADs from the same port (the client's own
+// connection) come first, and among equals the newest. Nil: there is none. (takeScript
 // chooses by the same rule.)
 func pick(heads []*head, at time.Time, port int, within time.Duration) (best *head) {
 	for _, h := range heads {
@@ -61,7 +62,7 @@ func pick(heads []*head, at time.Time, port int, within time.Duration) (best *he
 	return best
 }
 
-// before says whether a GET of a connection rather belongs to h than to other.
+// before says whether a GET from port belongs to h rather than to other.
 func (h *head) before(other *head, port int) bool {
 	own, others := port != 0 && h.port == port, port != 0 && other.port == port
 	if own != others {
@@ -70,16 +71,16 @@ func (h *head) before(other *head, port int) bool {
 	return cmp.Or(h.at.Compare(other.at), cmp.Compare(h.id, other.id)) > 0
 }
 
-// pendingGet is a pull by digest that is counted for its manifest, and may be one of a
-// tag.
+// pendingGet is a pull by digest that is counted for its manifest, and may turn out to be a
+// pull of a tag.
 type pendingGet struct {
 	*pendingRow
 	at   time.Time
 	port int
 }
 
-// keepPending remembers what may still be joined: HEADs, and pulls by digest that are to
-// be counted here.
+// keepPending stores the requests that may still be joined: HEADs, and pulls by digest that
+// are counted here.
 func keepPending(ctx context.Context, tx pgx.Tx, pulls []audit.Pull) error {
 	var list []audit.Pull
 	for i := range pulls {
@@ -118,9 +119,9 @@ func keepPending(ctx context.Context, tx pgx.Tx, pulls []audit.Pull) error {
 	return nil
 }
 
-// written is the time before which all processes have written their pulls and HEADs, by
-// the clock of the statistics' database. One that is silent holds up nothing for longer
-// than joinLate. It is asked for before the log is read.
+// written returns the time before which all processes have written their pulls and HEADs,
+// by the clock of the statistics' database. A silent process holds that time back by
+// joinLate at most. It must be asked for before the log is read.
 func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 	err = w.opt.Stats.Pool.QueryRow(ctx, `
 		SELECT GREATEST(clock_timestamp() - $2::bigint * interval '1 microsecond', LEAST(clock_timestamp() - $1::bigint * interval '1 microsecond',
@@ -132,17 +133,17 @@ func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 	return at, nil
 }
 
-// joinPending adds to sum, for their tags, the pulls by digest that came before a time, in
-// the order in which they came, and forgets them and what can't be joined any more. alive
-// are the repositories that exist and can't be deleted meanwhile. more says that there are
-// pulls left that came before that time.
+// joinPending joins the pulls by digest before a time with their HEADs, in the order of
+// their times, adds them to sum for their tags, and deletes them with the HEADs that can't
+// be joined any more. alive are the repositories that exist and can't be deleted meanwhile.
+// more says that pulls before that time are left.
 func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Time, alive map[int64]bool, sum adder) (more bool, err error) {
 	rows, err := ripeGets(ctx, tx, before, w.opt.Batch)
 	if err != nil {
 		return false, err
 	}
-	// Rows are read in the order of their first pulls: none that isn't read has one before
-	// that of the last row.
+	// Rows are read in the order of their first pulls, so no unread row has a pull before
+	// the first pull of the last row.
 	settled := before
 	if more = len(rows) == w.opt.Batch; more {
 		settled = rows[len(rows)-1].left[0].Time.Add(time.Microsecond)
@@ -158,13 +159,13 @@ func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Tim
 			return false, err
 		}
 	}
-	// A HEAD outlives the pulls that could use it: these are settled before it goes. Of a
-	// row of several the last is younger than the first, by which rows are found.
+	// A HEAD must stay until the pulls that could use it are decided. A row of several
+	// HEADs is found by its first, and its last may be MaxSpan younger.
 	return more, forget(ctx, tx, rows, settled.Add(-w.opt.Join-audit.MaxSpan))
 }
 
-// takeBefore takes from rows the pulls that came before a time, in the order in which they
-// came.
+// takeBefore removes the pulls before a time from rows and returns them in the order of
+// their times.
 func takeBefore(rows []*pendingRow, before time.Time) (gets []pendingGet) {
 	for _, row := range rows {
 		n := 0
@@ -180,7 +181,7 @@ func takeBefore(rows []*pendingRow, before time.Time) (gets []pendingGet) {
 	return gets
 }
 
-// joinGets adds to sum the pulls that belong to HEADs, which they use up.
+// joinGets adds to sum the pulls that belong to HEADs, and marks these HEADs as used.
 func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.Duration, alive map[int64]bool, sum adder) error {
 	for _, g := range gets {
 		h := pick(heads[g.client], g.at, g.port, within)
@@ -207,8 +208,8 @@ func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.
 	return nil
 }
 
-// forget writes what is left of rows that have changed, and deletes HEADs whose row begins
-// before a time.
+// forget saves the rows whose requests have changed, deletes those without requests, and
+// deletes HEADs whose row begins before a time.
 func forget(ctx context.Context, tx pgx.Tx, rows []*pendingRow, before time.Time) error {
 	var done, ids []int64
 	var times []time.Time
@@ -239,7 +240,7 @@ func forget(ctx context.Context, tx pgx.Tx, rows []*pendingRow, before time.Time
 	return nil
 }
 
-// ripeGets are the first n rows of pulls by digest that begin before a time.
+// ripeGets returns the first n rows of pulls by digest that begin before a time.
 func ripeGets(ctx context.Context, tx pgx.Tx, before time.Time, n int) ([]*pendingRow, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT id, client, repository_id, tag, digest, time, port, later FROM pullstatisticspending
@@ -269,7 +270,7 @@ func scanPending(row pgx.CollectableRow) (*pendingRow, error) {
 	return &r, err
 }
 
-// headsOf are the HEADs of the clients of pulls, and their rows.
+// headsOf returns the HEADs of the clients that made the pulls, and their rows.
 func headsOf(ctx context.Context, tx pgx.Tx, gets []*pendingRow) (map[audit.ClientKey][]*head, []*pendingRow, error) {
 	clients := make([]audit.ClientKey, len(gets))
 	for i, g := range gets {
@@ -297,12 +298,13 @@ func headsOf(ctx context.Context, tx pgx.Tx, gets []*pendingRow) (map[audit.Clie
 		for _, q := range r.left {
 			out[r.client] = append(out[r.client], &head{id: r.id, tag: r.tag, at: q.Time, port: q.Port, row: r})
 		}
-		r.left = r.left[:0] // those that aren't used come back
+		r.left = r.left[:0] // joinGets puts the unused HEADs back
 	}
 	return out, list, nil
 }
 
-// pendingRepositories are those of the pulls by digest that may be joined next.
+// pendingRepositories returns the repositories of the pulls by digest that may be joined
+// next.
 func (w *SyncWorker) pendingRepositories(ctx context.Context, before time.Time) ([]int64, error) {
 	rows, err := w.opt.Stats.Pool.Query(ctx, `
 		SELECT DISTINCT repository_id FROM (

@@ -15,30 +15,30 @@ import (
 )
 
 const (
-	// liveTimeout bounds reading what Redis has of a repository.
+	// liveTimeout bounds reading a repository's counters in Redis.
 	liveTimeout = 2 * time.Second
-	// liveAttempts is how often it is read while a flush changes it.
+	// liveAttempts is how often the counters are read when a flush changes them meanwhile.
 	liveAttempts = 3
 	// liveScan is how many keys a step of a scan looks at.
 	liveScan = 10_000
 )
 
-// ErrNotLive says that what isn't flushed yet can't be told.
+// ErrNotLive says that pulls which aren't flushed yet couldn't be read.
 var ErrNotLive = errors.New("pulls that aren't counted yet can't be read now")
 
-// Live are the pulls of a repository that are in Redis and not in the statistics.
+// Live are the pulls of a repository that are in Redis and not yet in the statistics.
 type Live struct{ tags, manifests map[string]pulled }
 
-// Tag adds to what the statistics have of a tag.
+// Tag returns a tag's statistics with its live pulls added.
 func (l Live) Tag(r Row) Row { return added(r, l.tags[r.Name]) }
 
-// Manifest adds to what the statistics have of a manifest.
+// Manifest returns a manifest's statistics with its live pulls added.
 func (l Live) Manifest(r Row) Row { return added(r, l.manifests[r.Name]) }
 
-// Tags are the names of the tags that have live pulls.
+// Tags returns the names of the tags that have live pulls.
 func (l Live) Tags() []string { return names(l.tags) }
 
-// Manifests are the digests of the manifests that have live pulls.
+// Manifests returns the digests of the manifests that have live pulls.
 func (l Live) Manifests() []string { return names(l.manifests) }
 
 func names(m map[string]pulled) (list []string) {
@@ -59,10 +59,10 @@ func added(r Row, p pulled) Row {
 	return r
 }
 
-// Live reads what Redis has of a repository, and calls read to read the statistics
-// meanwhile, so that no pull is in both or in neither. It calls it again when a flush
-// comes in between. Error: read's, or ErrNotLive, after which what was read is good
-// by itself.
+// Live reads a repository's counters in Redis, and calls read, which reads the statistics,
+// at the same time, so that each pull is in exactly one of the two. When a flush interferes
+// it calls read again. Error: the one of read, or ErrNotLive, after which the statistics
+// that read has read are valid without live pulls.
 func (r *Reader) Live(ctx context.Context, repository int64, read func(ctx context.Context) error) (Live, error) {
 	if r.redis == nil {
 		if err := read(ctx); err != nil {
@@ -97,8 +97,8 @@ func (r *Reader) Live(ctx context.Context, repository int64, read func(ctx conte
 // errFlushing says that a flush has changed what was being read.
 var errFlushing = errors.New("they are being flushed")
 
-// liveOnce is an attempt. What Redis holds is counted as long as neither its claims
-// nor the states of their batches change from before read to after it.
+// liveOnce makes one attempt. The counters are valid if neither their claims nor the states
+// of the claims' batches change from before read to after it. Error: errFlushing.
 func (r *Reader) liveOnce(ctx context.Context, repository int64, read func(ctx context.Context) error) (l Live, err error) {
 	scanning, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()
@@ -140,16 +140,16 @@ func sameClaims(a, b []counter) bool {
 	return true
 }
 
-// counter is a key that counts pulls.
+// counter is a key of Redis that counts pulls.
 type counter struct {
 	count, claimed int64
-	claim, done    int64 // batches, 0: none
+	claim, done    int64 // numbers of batches, 0: none
 	last           time.Time
 	tag            string
 	digest         oci.Digest
 }
 
-// keysOf are the keys of a repository's pulls.
+// keysOf returns the keys of a repository's counters.
 func (r *Redis) keysOf(ctx context.Context, repository int64) (list []string, err error) {
 	found := map[string]bool{}
 	err = r.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
@@ -172,7 +172,7 @@ func (r *Redis) keysOf(ctx context.Context, repository int64) (list []string, er
 	return list, err
 }
 
-// counters reads keys. What isn't a counter is zero.
+// counters reads keys. A key that isn't a counter gives a zero counter.
 func (r *Redis) counters(ctx context.Context, keys []string) ([]counter, error) {
 	c, err := r.connect(ctx)
 	if err != nil || len(keys) == 0 {
@@ -195,7 +195,7 @@ func (r *Redis) counters(ctx context.Context, keys []string) ([]counter, error) 
 	return list, nil
 }
 
-// parseCounter reads what it can: a flush tells of what is wrong.
+// parseCounter returns a zero counter for fields that can't be read; a flush reports those.
 func parseCounter(fields []any) (c counter) {
 	text := func(i int) string {
 		s, _ := fields[i].(string)
@@ -216,7 +216,7 @@ func parseCounter(fields []any) (c counter) {
 	return c
 }
 
-// claimStates are the states of the batches that have claims.
+// claimStates returns the states of the batches that have claims.
 func (r *Reader) claimStates(ctx context.Context, list []counter) (map[int64]string, error) {
 	var ids []int64
 	for _, c := range list {

@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// marksEvery is how often marks are written.
+	// marksEvery is how often last-used times are written.
 	marksEvery = 5 * time.Second
-	// markRefresh is how old a mark may be in the statistics while its name is used
-	// all the time: each is written once in that time, not every marksEvery.
+	// markRefresh is how old a last-used time in the statistics may be while its tag or
+	// manifest is in constant use: it is written once in that time, not every marksEvery.
 	markRefresh = 5 * time.Minute
-	// markSlack is how much later than its mark says a name may have been used.
+	// markSlack is how much later than its stored last-used time a tag may have been used.
 	markSlack = markRefresh + 12*marksEvery
-	// maxMarks bounds the names in memory.
+	// maxMarks bounds the number of tags and manifests in memory.
 	maxMarks = 100_000
-	// markBatch is how many are written together.
+	// markBatch is how many last-used times are written together.
 	markBatch = 1000
 )
 
-// MarksOptions says where to write signs of use.
+// MarksOptions configures Marks.
 type MarksOptions struct {
 	Databases
 	// Every is how often they are written. Default 5 s.
@@ -38,22 +38,23 @@ type MarksOptions struct {
 	Worker *worker.Metrics // nil: none
 }
 
-// Marks are the times when names were used other than by a counted pull: asked about
-// by HEAD, or pulled when the pull found no room. They are written every few seconds
-// and are exact to some minutes. A mark that is written twice changes nothing.
+// Marks records last-used times: when tags and manifests were used other than by a counted
+// pull, which is when a client asked about them by HEAD, or pulled them while there was no
+// room for the pull. They are written every few seconds and are exact to some minutes.
+// Writing one twice changes nothing.
 type Marks struct {
 	opt  MarksOptions
 	loop *worker.Loop
 
 	mu    sync.Mutex
 	names map[markKey]*mark
-	gap   bool // there was no room for one
-	// uncounted is when the newest pull came that isn't counted, until the statistics
-	// know of it.
+	gap   bool // a use was dropped for lack of room
+	// uncounted is the time of the newest uncounted pull, until the statistics have noted
+	// it.
 	uncounted time.Time
 }
 
-// markKey is a tag or, with the digest's text, a manifest.
+// markKey is a tag or, if manifest is set, a manifest by its digest.
 type markKey struct {
 	repository int64
 	manifest   bool
@@ -62,7 +63,7 @@ type markKey struct {
 
 type mark struct{ at, saved time.Time }
 
-// NewMarks makes the marks of a process. They are written by Run and Close.
+// NewMarks makes the Marks of a process. Run and Close write the times.
 func NewMarks(o MarksOptions) (*Marks, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -75,11 +76,11 @@ func NewMarks(o MarksOptions) (*Marks, error) {
 	return m, nil
 }
 
-// Run writes marks until ctx ends, and returns nil then. What is left is for Close.
+// Run writes last-used times until ctx ends, and returns nil then. Close writes the rest.
 func (m *Marks) Run(ctx context.Context) error { return m.loop.Run(ctx) }
 
-// Close writes what is left. It comes after the recorder's Close, which may leave
-// marks. An error is that of the database, and what it names is missing.
+// Close writes the last-used times that are left. It must be called after the recorder's
+// Close, which may add some. After an error, which comes from the database, these are lost.
 func (m *Marks) Close(ctx context.Context) error {
 	if _, err := m.save(ctx); err != nil {
 		return fmt.Errorf("stopping without the last signs of use: %w", err)
@@ -87,7 +88,7 @@ func (m *Marks) Close(ctx context.Context) error {
 	return nil
 }
 
-// used marks a manifest, and the tag if there is one.
+// used records a use of a manifest, and of the tag if there is one.
 func (m *Marks) used(repository int64, tag string, d oci.Digest, at time.Time) {
 	if tag != "" {
 		m.tagUsed(repository, tag, at)
@@ -115,7 +116,7 @@ func (m *Marks) mark(k markKey, at time.Time) {
 	}
 }
 
-// notCounted takes note of a pull that may be missing in the counts.
+// notCounted notes that a pull at this time may be missing in the counts.
 func (m *Marks) notCounted(at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -124,7 +125,7 @@ func (m *Marks) notCounted(at time.Time) {
 	}
 }
 
-// unsaved says whether a process that is killed now takes something with it.
+// unsaved says whether something would be lost if the process were killed now.
 func (m *Marks) unsaved() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -140,12 +141,13 @@ func (m *Marks) unsaved() bool {
 	return false
 }
 
-// due says whether a mark is to be written.
+// due says whether the last-used time should be written now.
 func (v *mark) due(now time.Time) bool {
 	return v.at.After(v.saved) && now.Sub(v.saved) >= markRefresh
 }
 
-// save writes the marks that are due, and forgets those that aren't used any more.
+// save writes the last-used times that are due, and removes those of unused names from
+// memory.
 func (m *Marks) save(ctx context.Context) (more bool, err error) {
 	if m.takeGap() {
 		if err := Unrecorded(ctx, m.opt.Stats, 0); err != nil {
@@ -165,7 +167,7 @@ func (m *Marks) save(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// saveUncounted notes since when every pull is counted.
+// saveUncounted notes in the statistics the time of the newest uncounted pull.
 func (m *Marks) saveUncounted(ctx context.Context) error {
 	m.mu.Lock()
 	at := m.uncounted
@@ -186,13 +188,13 @@ func (m *Marks) saveUncounted(ctx context.Context) error {
 	return nil
 }
 
-// owed is a mark to be written.
+// owed is a last-used time to be written.
 type owed struct {
 	markKey
 	at time.Time
 }
 
-// due are the marks to be written, in the order of their rows.
+// due returns the last-used times to be written, in the order of their rows.
 func (m *Marks) due(now time.Time) (list []owed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

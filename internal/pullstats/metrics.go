@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are those of the workers that count.
+// Metrics are the metrics of the workers that count pulls.
 type Metrics struct {
 	entries  *prometheus.CounterVec
 	failures prometheus.Counter
@@ -18,7 +18,7 @@ type Metrics struct {
 	redis  redisMetrics
 }
 
-// What becomes of a pull that Redis is to count.
+// Outcomes of a pull that Redis was to count.
 const (
 	eventRecorded   = "recorded"
 	eventLogged     = "logged"
@@ -26,7 +26,7 @@ const (
 	eventUnanswered = "unanswered"
 )
 
-// redisMetrics are those of flushing.
+// redisMetrics are the metrics of flushing.
 type redisMetrics struct {
 	keys     *prometheus.CounterVec
 	flush    prometheus.Histogram
@@ -38,7 +38,7 @@ type redisMetrics struct {
 	up       prometheus.Gauge
 }
 
-// What becomes of a key that has something to count.
+// Outcomes of a key that was to be flushed.
 const (
 	keyFlushed = "flushed"
 	keyGone    = "gone"
@@ -46,7 +46,7 @@ const (
 	keyInvalid = "invalid"
 )
 
-// What becomes of an entry that is read.
+// Outcomes of an entry that was read.
 const (
 	entryCounted   = "counted"
 	entryElsewhere = "elsewhere"
@@ -191,7 +191,7 @@ func (m *Metrics) keysLeft(n int) {
 	}
 }
 
-// looked takes over what a look at Redis has shown.
+// looked sets the metrics from the status of Redis.
 func (m *Metrics) looked(s RedisStatus) {
 	if m == nil {
 		return

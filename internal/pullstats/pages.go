@@ -15,17 +15,17 @@ import (
 
 // Row is the statistics of a tag or a manifest.
 type Row struct {
-	Name  string // of the tag, or the digest
+	Name  string // name of the tag, or the digest
 	Count int64
-	Last  time.Time // zero: when it was isn't known
+	Last  time.Time // zero: the time isn't known
 	Check time.Time // the last HEAD, to some minutes; zero: there was none
-	// Other is, of a tag, the digest of what was last pulled by it; of a manifest, the
-	// tag that it was last pulled by, "" if it never was by one.
+	// Other is, for a tag, the digest that its last pull delivered; for a manifest, the tag
+	// by which it was last pulled, "" if never by a tag.
 	Other string
 }
 
-// TagPage are up to n statistics of tags of a repository whose names come after one,
-// in the order of names. The tags need not be there any more.
+// TagPage returns the statistics of up to n tags of a repository whose names come after a
+// name, in the order of names. The tags may have been deleted.
 func (r *Reader) TagPage(ctx context.Context, repository int64, after string, n int) ([]Row, error) {
 	return r.page(ctx, `
 		SELECT tag_name, tag_pull_count, last_tag_pull_date, last_check_date, COALESCE(current_manifest_digest, '') FROM tagpullstatistics
@@ -39,8 +39,8 @@ func (r *Reader) ManifestPage(ctx context.Context, repository int64, after strin
 		WHERE repository_id = $1 AND manifest_digest > $2 AND total_pull_count > 0 ORDER BY manifest_digest LIMIT $3`, repository, after, n)
 }
 
-// TagRow is the statistics of a tag. Of one that was never pulled it is zero but for
-// its name.
+// TagRow returns the statistics of a tag. For a tag that was never pulled only the name is
+// set.
 func (r *Reader) TagRow(ctx context.Context, repository int64, name string) (Row, error) {
 	list, err := r.page(ctx, `
 		SELECT tag_name, tag_pull_count, last_tag_pull_date, last_check_date, COALESCE(current_manifest_digest, '') FROM tagpullstatistics
@@ -83,7 +83,7 @@ func (r *Reader) page(ctx context.Context, sql string, repository int64, after s
 	return list, nil
 }
 
-// Since is the time from which on every pull is counted. It is zero before anything was
+// Since returns the time from which on every pull is counted; zero before anything was
 // counted.
 func (r *Reader) Since(ctx context.Context) (time.Time, error) {
 	s, err := readState(ctx, r.db.Pool)
@@ -93,8 +93,8 @@ func (r *Reader) Since(ctx context.Context) (time.Time, error) {
 	return s.Counts, err
 }
 
-// Merge adds live pulls to a page of rows that come after a name, and rows for names
-// that have only those, up to limit rows.
+// Merge adds live pulls to a page of rows that come after a name, and adds rows for names
+// that have live pulls only, up to limit rows.
 func Merge(page []Row, live []string, add func(Row) Row, after string, limit int) []Row {
 	known := make(map[string]bool, len(page))
 	for i, r := range page {
@@ -106,7 +106,7 @@ func Merge(page []Row, live []string, add func(Row) Row, after string, limit int
 		last = page[limit-1].Name
 	}
 	for _, name := range live {
-		// What comes after a full page is on another one.
+		// Names after a full page belong to a later page.
 		if !known[name] && name > after && (last == "" || name < last) {
 			page = append(page, add(Row{Name: name}))
 		}

@@ -15,42 +15,45 @@ import (
 )
 
 const (
-	// busyTick is how often a process that takes note of pulls says up to when they are
-	// written down, and idleTick how often one that has none says that it is there.
+	// busyTick is how often a process that records pulls reports up to when they are
+	// written; idleTick is how often a process without pulls reports that it is alive.
 	busyTick = time.Second
 	idleTick = 30 * time.Second
-	// goneAfter is how long a process with unwritten pulls may be silent before it is
-	// taken to have been killed. (After 15 s statistics count as incomplete: selectState.)
+	// goneAfter is how long a process with unwritten pulls may be silent before it counts
+	// as killed. (After 15 s of silence statistics already count as incomplete:
+	// selectState.)
 	goneAfter = time.Minute
 	// clockSamples is how many measurements of the clock the best one is chosen from.
 	clockSamples = 8
-	// clockSlack is by how much a clock may be wrong before it is put right.
+	// clockSlack is by how much the offset may be wrong before it is corrected.
 	clockSlack = 2 * time.Millisecond
 )
 
-// presence is the row in which a process says that it takes note of pulls, and up to
-// when they are written down. So others know that a pull by digest can be joined, since
-// no HEAD before it is still to come, and that pulls were lost when the process is killed.
+// presence maintains the row in which a process reports that it records pulls, and up to
+// when they are written. From it, the SyncWorker learns that a pull by digest can be
+// joined, since no HEAD before it is still unwritten, and, when the process is killed, that
+// pulls were lost.
 //
-// It also keeps the process on the clock of the statistics' database: which request of a
-// client came first is told by the times that different processes give them.
+// It also measures the offset of the process's clock from the clock of the statistics'
+// database: requests of a client may reach different processes, and their times tell which
+// came first.
 type presence struct {
 	r     *Recorder
 	stats *db.DB
 	wall  func() time.Time // for tests: the process's clock
 	loop  *worker.Loop
 
-	taking sync.RWMutex // held for reading while a pull gets its time and its place
-	gap    atomic.Bool  // a pull that Redis counts isn't in the log
-	busy   atomic.Bool  // something came since the row said that all is written
-	came   atomic.Int64 // pulls and HEADs
+	taking sync.RWMutex // read-locked while a pull gets its time and its place in a queue
+	gap    atomic.Bool  // a pull that Redis counts is missing in the log
+	busy   atomic.Bool  // something came since the row last said that everything is written
+	came   atomic.Int64 // number of pulls and HEADs so far
 	offset atomic.Int64 // of the database's clock, in nanoseconds
 
-	mu      sync.Mutex // the row's, and what follows
+	mu      sync.Mutex // guards the row and the fields below
 	id      int64      // 0: there is no row yet
-	seen    int64      // came when the row was last written
+	seen    int64      // value of came when the row was last written
 	samples []clockSample
-	unfit   uint64 // pulls that the log couldn't hold, as far as they are noted
+	unfit   uint64 // value of the log's Unfit that lostPulls was last called for
 }
 
 type clockSample struct{ offset, trip time.Duration }
@@ -63,7 +66,7 @@ func newPresence(r *Recorder) *presence {
 	return p
 }
 
-// now is the time by the database's clock.
+// now returns the time by the clock of the statistics' database.
 func (p *presence) now() time.Time {
 	if p == nil {
 		return time.Now()
@@ -71,7 +74,7 @@ func (p *presence) now() time.Time {
 	return p.wall().Add(time.Duration(p.offset.Load()))
 }
 
-// begin comes before a pull gets its time, and end after it has its place in a queue.
+// begin is called before a pull gets its time, and end when it has its place in a queue.
 func (p *presence) begin() {
 	if p == nil {
 		return
@@ -83,7 +86,7 @@ func (p *presence) begin() {
 	}
 }
 
-// hold keeps up cut while pulls have no place, between two queues. end comes after it.
+// hold blocks cut while pulls move between two queues and are in neither. end must follow.
 func (p *presence) hold() {
 	if p != nil {
 		p.taking.RLock()
@@ -96,8 +99,8 @@ func (p *presence) end() {
 	}
 }
 
-// cut is the time before which nothing is unwritten. Zero: nothing is, and nothing came
-// since the last one.
+// cut returns the time before which everything is written. Zero: everything is, and nothing
+// came since the last call.
 func (p *presence) cut() time.Time {
 	p.taking.Lock()
 	defer p.taking.Unlock()
@@ -121,7 +124,7 @@ func (p *presence) next(context.Context) (time.Duration, error) {
 	return idleTick, nil
 }
 
-// tick writes the row, and measures the clock by the way.
+// tick writes the row, and measures the clock with the same statement.
 func (p *presence) tick(ctx context.Context) (more bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,14 +144,14 @@ func (p *presence) tick(ctx context.Context) (more bool, err error) {
 	err = p.stats.Pool.QueryRow(ctx, `
 		UPDATE pullrecorders SET seen_at = now(), written_to = $2, logged = $3 WHERE id = $1 AND ended_at IS NULL
 		RETURNING clock_timestamp()`, p.id, to, logged).Scan(&theirs)
-	if errors.Is(err, pgx.ErrNoRows) { // the first time, or it was taken for dead
+	if errors.Is(err, pgx.ErrNoRows) { // the first tick, or another process declared this one dead
 		begun = p.wall()
 		err = p.stats.Pool.QueryRow(ctx,
 			"INSERT INTO pullrecorders (redis, written_to, logged) VALUES ($1, $2, $3) RETURNING id, clock_timestamp()",
 			p.r.queue != nil, to, logged).Scan(&p.id, &theirs)
 	}
 	if err != nil {
-		p.busy.Store(true) // the row isn't what it should be
+		p.busy.Store(true) // the row is out of date
 		return false, fmt.Errorf("telling that this process takes note of pulls: %w", err)
 	}
 	trip := p.wall().Sub(begun)
@@ -156,8 +159,8 @@ func (p *presence) tick(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// measure puts the clock right by the best of the last measurements, if it is off by more
-// than that may be wrong.
+// measure sets the offset from the best of the last measurements, if the present one
+// differs from it by more than that measurement's uncertainty.
 func (p *presence) measure(s clockSample) {
 	p.samples = append(p.samples, s)
 	if len(p.samples) > clockSamples {
@@ -175,7 +178,7 @@ func (p *presence) measure(s clockSample) {
 	}
 }
 
-// close says that all is written, or that pulls were lost.
+// close reports that everything is written, or that pulls were lost.
 func (p *presence) close(ctx context.Context, lost bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -194,17 +197,17 @@ func (p *presence) close(ctx context.Context, lost bool) error {
 	return nil
 }
 
-// lostPulls notes that pulls which came before now may be missing, in the log as in the
-// statistics.
+// lostPulls notes that pulls before now may be missing in the log and in the statistics.
 func lostPulls(ctx context.Context, stats *db.DB) error { return Unrecorded(ctx, stats, 0) }
 
-// ErrUnseen says that pulls are counted where this process can't look.
+// ErrUnseen says that pulls are counted in a Redis that this process isn't configured to
+// read.
 var ErrUnseen = errors.New("pulls are counted in Redis, which this process can't read, so it can't tell what was used: " +
 	"set redis.url here too; or, where Redis counts no more, run \"purser pulls flush\" on a process that has it; " +
 	"or, where it is no more, give up what it had with \"purser pulls reset --redis\"")
 
-// unseen says whether Redis counts pulls of any process, or may have some that aren't
-// flushed, and this one can't read it.
+// unseen says whether Redis counts pulls of any process, or may have unflushed pulls, while
+// this process can't read Redis.
 func (w *SyncWorker) unseen(ctx context.Context) (unseen bool, err error) {
 	if w.opt.Redis != nil {
 		return false, nil
@@ -218,8 +221,8 @@ func (w *SyncWorker) unseen(ctx context.Context) (unseen bool, err error) {
 	return unseen, nil
 }
 
-// AbandonRedis gives up the pulls that a Redis had which is no more: statistics are
-// complete from now on. Processes that count in it aren't touched.
+// AbandonRedis gives up the pulls in a Redis that no longer exists: statistics are complete
+// from now on. It doesn't affect processes that still count in Redis.
 func (w *SyncWorker) AbandonRedis(ctx context.Context) error {
 	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "DELETE FROM pullrecorders WHERE redis AND ended_at IS NOT NULL"); err != nil {
@@ -233,8 +236,8 @@ func (w *SyncWorker) AbandonRedis(ctx context.Context) error {
 	})
 }
 
-// bury finds processes that were killed with unwritten pulls, notes that these are lost,
-// and forgets processes whose end doesn't matter any more.
+// bury finds processes that were killed with unwritten pulls and notes that these are lost.
+// It deletes the rows of processes that ended long enough ago.
 func (w *SyncWorker) bury(ctx context.Context) error {
 	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
 		gone, err := tx.Exec(ctx, `
@@ -244,7 +247,7 @@ func (w *SyncWorker) bury(ctx context.Context) error {
 			w.log.WarnContext(ctx, "a process was killed with pulls that it hadn't written down: statistics are complete from now on only", "processes", gone.RowsAffected())
 			_, err = tx.Exec(ctx, "UPDATE pullstatisticsprocessingstate SET recorded_since = GREATEST(recorded_since, now())")
 		}
-		if err == nil { // killed with nothing unwritten
+		if err == nil { // processes killed with everything written
 			_, err = tx.Exec(ctx, `
 				UPDATE pullrecorders SET ended_at = now() WHERE ended_at IS NULL AND seen_at < now() - $1::bigint * interval '1 microsecond'`,
 				(10 * idleTick).Microseconds())

@@ -1,100 +1,109 @@
-// Package pullstats counts how often, and remembers when, tags and manifests were
-// pulled, and tells of it.
+// Package pullstats counts pulls: for each tag and manifest it keeps how often, and when
+// last, it was pulled.
 //
-// The statistics may live in a database of their own (database.stats), on another
-// server: nothing here is joined with the catalog. What was never pulled, or not
-// since statistics are kept, has no row and is left out of an answer.
+// The statistics may live in a database of their own (database.stats), on another server,
+// so no statement here joins them with the catalog. A tag or manifest that was never
+// pulled, or not since statistics are kept, has no row and is missing in answers.
 //
 // # Why each pull counts once
 //
-// A [SyncWorker] reads pulls in the audit log in the order of (xid, id): the id of
-// the transaction that wrote the entry, and the entry's own. It reads only entries of
-// transactions below the oldest that is open, as the reading statement's snapshot has
-// it. All of these are over, so what was written by them is visible, and nothing will
-// be added between two entries that were read. Ids or times alone don't have this: an
-// entry may be committed after one with a later id.
+// A [SyncWorker] reads pulls in the audit log in the order of (xid, id): the id of the
+// transaction that wrote the entry, and the entry's own id. It reads only entries of
+// transactions below the oldest open one in the reading statement's snapshot. All of these
+// have ended, so their entries are visible, and nothing will be added between two entries
+// that were read. The order of ids or of times alone doesn't guarantee this: an entry may
+// be committed after one with a later id.
 //
-// How far was read, the watermark, is a row in the database of the statistics. It
-// moves in the transaction that adds what was read, and only if it still is where the
-// reading began. Of two workers with the same entries the second finds it moved and
-// adds nothing. A worker that dies before its commit has moved nothing and added
-// nothing; one that dies after it, or doesn't hear of it, has done both, and begins
-// with a fresh look at the watermark in any case. Entries that aren't to be counted
-// here (Redis did) move it like all others.
+// The watermark, which says how far the log was read, is a row in the database of the
+// statistics. The transaction that adds pulls to the statistics also moves the watermark,
+// and does so only if the watermark still is where the reading began. When two workers read
+// the same entries, the second finds the watermark moved and adds nothing. A worker that
+// dies before its commit has moved and added nothing; a worker that dies after it, or
+// doesn't learn of its success, has done both. Each batch begins by reading the watermark
+// again. Entries that aren't counted here (because Redis counted them) move it like all
+// others.
 //
-// An entry may be of several pulls, of which it has the number: Pull.N. A process of a
-// version that doesn't know these numbers can't move the watermark: a trigger refuses an
-// UPDATE that doesn't say it knows them (the column reads). So none is counted as one.
+// An entry may stand for several pulls; Pull.N is their number. Processes of an older
+// version would count such an entry as one pull. They can't move the watermark: a trigger
+// refuses an UPDATE that doesn't set the column reads to the current version.
 //
-// So the watermark divides the log, at each moment, in entries that are in the
-// statistics and entries that are not. That is what [SyncWorker.Uses] relies on to
-// find a pull in one or the other, and the audit log's keeper to drop nothing unread.
+// So the watermark divides the log, at each moment, into entries that are in the statistics
+// and entries that are not. [SyncWorker.Uses] relies on this to find each pull in one or
+// the other, and the audit log's keeper to drop no unread entry.
 //
-// Of pulls in Redis it finds when names were used in keys of their own, which outlive
-// a flush.
+// For pulls that Redis counts, Uses reads the last-used times, which are in Redis keys of
+// their own and outlive a flush.
 //
-// Repositories of counted entries are kept from being deleted until the statistics are
-// committed, so that the clean-up of a deleted one comes after that.
+// The worker locks the repositories of the entries that it counts until the statistics are
+// committed, so that the clean-up after a repository's deletion comes later and finds the
+// rows.
 //
-// A [Recorder] decides at the pull who counts it, a SyncWorker or Redis, and the
-// entry in the log says so (counted_by). What Redis refuses is logged for the
-// SyncWorker; what it doesn't answer is logged as Redis's, and counted there or not.
-// So no pull is counted by both, and either may be switched on and off at any time.
+// A [Recorder] decides at the pull whether a SyncWorker or Redis counts it, and the entry
+// in the log says which (counted_by). A pull that Redis refuses is logged for the
+// SyncWorker. A pull that Redis doesn't answer is logged as counted by Redis, whether or
+// not Redis has counted it. So no pull is counted by both, and either way may be switched
+// on and off at any time.
 //
 // # Why a pull in two requests counts for its tag
 //
-// A HEAD by tag and the GET by digest after it are one pull, and any two processes may
-// have answered them. They are joined in one place: by the SyncWorker where it counts the
-// GET, else by Redis, never in a process's memory. Both choose by one rule (pick).
+// A HEAD by tag and the GET by digest after it are one pull, and two different processes
+// may have answered them. They are joined in one place: by the SyncWorker if it counts the
+// GET, otherwise by Redis, and never in a process's memory. Both choose by the same rule
+// (pick).
 //
-// Several GETs, or HEADs, may be one entry, which has the time and the connection of each:
-// they are joined one by one, as if each had its own. What isn't settled of an entry stays.
+// One entry may stand for several GETs or HEADs and then has the time and the client's port
+// of each: they are joined one by one, as if each had its own entry. Requests of an entry
+// that can't be decided yet stay.
 //
-// HEADs are written beside the log, and read with it in its order. Reading a GET counts its
-// manifest, and keeps the GET in the statistics' database with the HEADs that were read.
-// It is joined when no HEAD before it can be missing: all processes have said that they
-// have written what came before it (presence), and nothing that was written before then is
-// unread. So the order of commits, the borders of batches, and who reads don't matter:
-// GETs are joined in the order of their times. What is joined is counted and forgotten in
-// one transaction, which holds the row of the watermark, so it counts once.
+// HEADs are written to a table beside the log, and read together with the log in its order.
+// When the worker reads a GET, it counts it for the manifest at once, and keeps the GET in
+// the statistics' database, as it does with the HEADs. The GET is joined when no earlier
+// HEAD can be missing: all processes have reported that they have written whatever came
+// before the GET (presence), and nothing that was written until then is unread. So neither
+// the order of commits, nor the borders of batches, nor which process reads matters: GETs
+// are joined in the order of their times. One transaction, which locks the watermark's row,
+// counts a joined GET and deletes it from the waiting ones, so it counts once.
 //
-// In Redis a GET waits for longer than HEADs take to be sent. Both have names there: a HEAD
-// that is sent again is there once, and a GET that asks again has the same answer. While
-// Redis is away, and for a while after, GETs by digest are counted from the log, and
-// processes write to the log the HEADs that only Redis had.
+// In Redis a GET waits for longer than processes take to send their HEADs. HEADs and GETs
+// have names there: a HEAD that is sent again is stored once, and a GET that asks again
+// gets the same answer. While Redis is away, and for a while after, GETs by digest are
+// counted from the log, and each process writes to the log those HEADs that it had sent to
+// Redis only.
 //
-// Times are those of the statistics' database, to about a millisecond: each process
+// Times are by the clock of the statistics' database, to about a millisecond: each process
 // measures how far its own clock is off.
 //
 // # Why each pull in Redis counts once
 //
-// A pull adds to one key, by one script. A [FlushWorker] claims keys for a batch,
-// which has a number and a state in the statistics' database: open, and then applied or
-// abandoned for good. A claim moves a key's count aside under the batch's number. One
-// transaction takes the batch from open to applied and adds what was claimed; then
-// claims are settled, dropped if their batch is applied, counted again if not.
+// One script adds a pull to one key. A [FlushWorker] claims keys for a batch. A batch has a
+// number and a state in the statistics' database: open at first, and then for good applied
+// or abandoned. A claim moves a key's count aside under the batch's number. One transaction
+// turns the batch from open to applied and adds what was claimed to the statistics. Then
+// the claims are settled: dropped if their batch is applied, added back to the count if it
+// is abandoned.
 //
-// What a batch claimed it applies as a whole: a claim that stays unanswered ends the
-// batch, abandoned, and none is sent twice. So every claim of an applied batch was in
-// the transaction, and dropping it loses nothing. No claim of another batch was, and
-// only an open batch can be applied, so that putting it back counts nothing twice. The
-// state is asked for after the claim was seen, and the batch was made before it was
-// claimed: a state is always there, unless the database was set back. Redis is told
-// of each batch before it claims (the epoch), so that shows, and the batches that the
-// database has lost are abandoned before a new one is made: what they applied is lost
-// with them. A key remembers the last batch that is done with it, so that a claim that
-// comes late does nothing.
+// A batch applies all its claims or none: when a claim stays unanswered the batch is
+// abandoned, and no claim is sent twice. So every claim of an applied batch was in its
+// transaction, and dropping the claim loses nothing. No claim of an abandoned batch was
+// counted, since only an open batch can be applied, so adding it back counts nothing twice.
+// The batch is made before it claims, and its state is read after the claim was seen, so
+// there always is a state, unless the database was set back. To detect that, the worker
+// tells Redis the number of each batch before it claims (the epoch). Numbers that the
+// database has lost are then marked as abandoned before a new batch is made: pulls that
+// those batches had applied are lost with them. A key stores the number of the last batch
+// that has settled it, so that a claim which arrives late does nothing.
 //
-// What Redis loses is counted from the log where it was logged, once: see recount.
+// Pulls that Redis loses are counted from the log if they were logged, once: see recount.
 //
-// A claim holds until its batch is over. A worker that dies leaves it open for its
-// lease at most; another one abandons it then, and a worker that was only slow finds
-// that out when it applies.
+// A claim lasts until its batch has ended. When a worker dies, its batch stays open until
+// its lease ends; then another worker abandons it. A worker that was merely slow learns
+// that when it tries to apply the batch.
 //
 // # Transaction ids
 //
-// They are a server's. After a restore they begin anew below the watermark, or below
-// those that entries have: both show, nothing is counted then ([ErrForeignLog]), and [SyncWorker.Reset] puts the log in order.
+// Transaction ids belong to a server. After a restore they may begin anew, below the
+// watermark or below ids in the entries. Both cases are detected, nothing is counted then
+// ([ErrForeignLog]), and [SyncWorker.Reset] gives the log a valid order again.
 package pullstats
 
 import (
@@ -109,10 +118,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Options says where the statistics are.
+// Options configures a Reader.
 type Options struct {
 	DB *db.DB // required: the database of the statistics
-	// Redis has pulls that aren't in there yet. Nil: none are.
+	// Redis has pulls that aren't in the database yet. Nil: there are none.
 	Redis *Redis
 }
 
@@ -130,13 +139,14 @@ func NewReader(o Options) (*Reader, error) {
 	return &Reader{o.DB, o.Redis}, nil
 }
 
-// Pulls is what is known of the pulls of a tag or a manifest.
+// Pulls are the statistics of a tag or a manifest.
 type Pulls struct {
 	Count int64
-	Last  time.Time // zero: when it was isn't known
+	Last  time.Time // zero: the time isn't known
 }
 
-// Tags are the statistics of those tags of a repository that have any, by name.
+// Tags returns the statistics of the named tags of a repository, by name. Tags without
+// statistics are left out.
 func (r *Reader) Tags(ctx context.Context, repository int64, names []string) (map[string]Pulls, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -156,7 +166,7 @@ func (r *Reader) Tags(ctx context.Context, repository int64, names []string) (ma
 	return list, nil
 }
 
-// Manifest is the statistics of a manifest of a repository; zero: there are none.
+// Manifest returns the statistics of a manifest of a repository; zero: there are none.
 func (r *Reader) Manifest(ctx context.Context, repository int64, d oci.Digest) (Pulls, error) {
 	rows, err := r.db.Pool.Query(ctx, `
 		SELECT manifest_digest, total_pull_count, last_pull_date FROM manifestpullstatistics

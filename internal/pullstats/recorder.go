@@ -12,26 +12,25 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// RecorderOptions says who counts pulls and where they are logged.
+// RecorderOptions says what counts pulls and where they are logged.
 type RecorderOptions struct {
 	// Log takes an entry for each pull. Nil: pulls aren't logged, and only Redis can
 	// count them.
 	Log *audit.Recorder
-	// Count says whether pulls are counted. If not they are only logged, so that they
-	// can be counted later.
+	// Count says whether pulls are counted. If false they are only logged, so that they can
+	// be counted later.
 	Count bool
-	// Redis counts, if Count. Nil: the worker that reads the log does.
+	// Redis counts the pulls, if Count is set. Nil: the worker that reads the log does.
 	Redis *Redis
-	// Marks takes signs of use that are no pulls, and pulls that may not be counted.
-	// Required if Count.
+	// Marks records last-used times, for requests that use content but are no pulls, and
+	// for pulls that may stay uncounted. Required if Count.
 	Marks *Marks
-	// Ignore says whose pulls don't count.
+	// Ignore selects clients whose pulls aren't counted.
 	Ignore Ignore
-	// Join is how long after a HEAD by tag a GET by digest is taken for the rest of the
+	// Join is how long after a HEAD by tag a GET by digest counts as the second half of the
 	// same pull. Default DefaultJoin; below 0 nothing is joined.
 	Join time.Duration
-	// Buffer is how many pulls, and how many HEADs, wait for Redis at most. Default
-	// 10,000.
+	// Buffer is how many pulls, and how many HEADs, may wait for Redis. Default 10,000.
 	Buffer int
 	// Batch is how many pulls are sent to Redis together. Default 1,000.
 	Batch   int
@@ -40,16 +39,16 @@ type RecorderOptions struct {
 	Worker  *worker.Metrics // nil: none
 }
 
-// Recorder takes note of pulls as they happen, and decides who counts each. Its
-// methods may be called concurrently and never fail. They block for a second at most,
-// while the log's buffer is full and being written. A nil Recorder records nothing.
+// Recorder records pulls as they happen, and decides what counts each of them. Its methods
+// may be called concurrently and never fail. They block for a second at most, while the
+// log's buffer is full and being written. A nil Recorder records nothing.
 type Recorder struct {
 	opt      RecorderOptions
 	queue    *redisQueue // nil: Redis doesn't count
 	presence *presence   // nil: pulls aren't counted
 }
 
-// NewRecorder makes a recorder. What it gives to Redis is sent by Run and Close.
+// NewRecorder makes a recorder. Run and Close send the pulls that it has taken for Redis.
 func NewRecorder(o RecorderOptions) *Recorder {
 	if o.Buffer <= 0 {
 		o.Buffer = 10_000
@@ -73,8 +72,8 @@ func NewRecorder(o RecorderOptions) *Recorder {
 	return r
 }
 
-// oldest is the time of the oldest pull or HEAD that waits to be written down; zero: none
-// does.
+// oldest returns the time of the oldest pull or HEAD that isn't written yet, neither to the
+// log nor to Redis; zero: there is none.
 func (r *Recorder) oldest() time.Time {
 	at := r.opt.Log.Oldest()
 	if r.queue != nil {
@@ -85,8 +84,7 @@ func (r *Recorder) oldest() time.Time {
 	return at
 }
 
-// CountedBy is who counts the pulls that this process takes note of: audit, redis or
-// none.
+// CountedBy returns what counts the pulls that this process records: audit, redis or none.
 func (r *Recorder) CountedBy() string {
 	switch {
 	case r == nil || !r.opt.Count:
@@ -97,8 +95,8 @@ func (r *Recorder) CountedBy() string {
 	return audit.CountedByAudit
 }
 
-// Run sends pulls to Redis, and tells others up to when pulls are written down, until
-// ctx ends, and returns nil then. What is left is for Close.
+// Run sends pulls to Redis, and reports to other processes up to when pulls are written,
+// until ctx ends, and returns nil then. Close handles the pulls that are left.
 func (r *Recorder) Run(ctx context.Context) error {
 	if r == nil || r.presence == nil {
 		<-ctx.Done()
@@ -113,16 +111,17 @@ func (r *Recorder) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Close sends what waits for Redis, or has it counted from the log where Redis doesn't
-// take it until ctx ends. It comes before the log's own Close. Run should be over.
+// Close sends the waiting pulls to Redis; those that Redis doesn't take before ctx ends are
+// logged, to be counted from the log. It must be called before the log's own Close. Run
+// should be over.
 func (r *Recorder) Close(ctx context.Context) {
 	if r != nil && r.queue != nil {
 		r.queue.close(ctx)
 	}
 }
 
-// Leave says that this process takes no more pulls and, if it has lost some, that these
-// are missing. It comes after the Close of the log and of the marks.
+// Leave reports that this process takes no more pulls and, if lost is set, that pulls of it
+// are missing. It must be called after the Close of the log and of the marks.
 func (r *Recorder) Leave(ctx context.Context, lost bool) error {
 	if r == nil || r.presence == nil {
 		return nil
@@ -130,9 +129,9 @@ func (r *Recorder) Leave(ctx context.Context, lost bool) error {
 	return r.presence.close(ctx, lost)
 }
 
-// Pulled takes note of a manifest that a client was given. The entry is that of the
-// log, without its time and who counts it. It waits while the log has no room and is being
-// written, see audit.Recorder.Wait.
+// Pulled records that a client was given a manifest. e is the entry for the log, without
+// its time and CountedBy. Pulled waits while the log's buffer is full and being written,
+// see audit.Recorder.Wait.
 func (r *Recorder) Pulled(ctx context.Context, e audit.Entry) {
 	if r == nil {
 		return
@@ -149,8 +148,8 @@ func (r *Recorder) Pulled(ctx context.Context, e audit.Entry) {
 	}
 }
 
-// pulled is an attempt, and says whether it was the last one: it is if nothing is gained by
-// waiting, or last says so.
+// pulled makes one attempt to record a pull, and returns true when the caller needn't try
+// again. With last set it drops what the log doesn't take.
 func (r *Recorder) pulled(ctx context.Context, e audit.Entry, last bool) (over bool) {
 	r.presence.begin()
 	defer r.presence.end()
@@ -175,9 +174,9 @@ func (r *Recorder) pulled(ctx context.Context, e audit.Entry, last bool) (over b
 	return true
 }
 
-// Checked takes note of a manifest that a client asked about, by HEAD or by a GET that
-// was answered by "not modified": it uses it, and if it asked by tag and fetches it next,
-// by digest, it pulls the tag.
+// Checked records that a client asked about a manifest, by HEAD or by a GET that was
+// answered with "not modified". That counts as a use of the manifest. If the client asked
+// by tag and fetches the manifest by digest next, that GET is a pull of the tag.
 func (r *Recorder) Checked(ctx context.Context, e audit.Entry) {
 	if r == nil || !r.opt.Count || r.opt.Ignore.matches(e) {
 		return
@@ -195,12 +194,12 @@ func (r *Recorder) Checked(ctx context.Context, e audit.Entry) {
 	case r.queue != nil:
 		r.queue.checked(ctx, e)
 	case !r.opt.Log.RecordHead(ctx, e):
-		r.opt.Marks.notCounted(e.Time) // the rest of its pull isn't one of the tag
+		r.opt.Marks.notCounted(e.Time) // the GET by digest that may follow won't count for the tag
 	}
 }
 
-// log writes the entry of a pull. One that is to be counted from the log and finds no
-// room there is a sign of use at least.
+// log writes the entry of a pull. If the log has no room for an entry that was to be
+// counted from it, the pull leaves a last-used time at least.
 func (r *Recorder) log(ctx context.Context, e audit.Entry) {
 	if r.opt.Log != nil && r.opt.Log.Record(ctx, e) {
 		return
@@ -214,17 +213,17 @@ func (r *Recorder) log(ctx context.Context, e audit.Entry) {
 	}
 }
 
-// uncounted takes note of a pull that nobody will count, or that may not be counted.
+// uncounted records a pull that isn't counted, or may not be, as a use.
 func (r *Recorder) uncounted(e audit.Entry) {
 	r.opt.Marks.notCounted(e.Time)
 	r.used(e)
 }
 
-// used takes note of a pull that others can't see yet as a use.
+// used records the last-used time of a pull that other processes can't see yet.
 func (r *Recorder) used(e audit.Entry) { r.opt.Marks.used(e.RepositoryID, e.Tag, e.Digest, e.Time) }
 
-// Ignore says whose pulls don't count: those of scanners and mirrors. A pattern is a
-// whole text, where * stands for any part of it.
+// Ignore selects the pulls that aren't counted, such as those of scanners and mirrors. A
+// pattern must match the whole text; * matches any part of it.
 type Ignore struct {
 	UserAgents []string
 	Accounts   []string
@@ -243,8 +242,8 @@ func matchesAny(patterns []string, text string) bool {
 	return false
 }
 
-// matches says whether a pattern is the whole text. Each part between asterisks is
-// taken as early as it comes, which leaves the most to those behind it.
+// matches says whether pattern matches the whole text. It matches each part between
+// asterisks at its first occurrence, which leaves the most text for the parts behind it.
 func matches(pattern, text string) bool {
 	parts := strings.Split(pattern, "*")
 	if len(parts) == 1 {

@@ -15,29 +15,29 @@ import (
 )
 
 const (
-	// recountMargin is how much earlier than its record in Redis a pull may have been.
+	// recountMargin is how much earlier a pull may have happened than Redis counted it.
 	recountMargin = 10 * time.Minute
 	// recountMost is how far back the log is searched for pulls that Redis has lost.
 	recountMost = 24 * time.Hour
-	// recountPage is how many pulls are looked at together.
+	// recountPage is how many pulls are checked together.
 	recountPage = 2000
 	// recountWait is how long a recount waits for processes to write their pulls.
 	recountWait = 10 * time.Second
-	// appliedFor is how much longer than to the last complete flush batches remember what
-	// they applied.
+	// appliedFor is how long before the last complete flush a batch must have been made for
+	// the record of what it applied to be deleted.
 	appliedFor = time.Hour
 )
 
 var errUnwritten = errors.New("Redis has lost pulls, which are counted from the log when all processes have written theirs")
 
-// keyName is a short name of a key.
+// keyName returns a 64-bit hash of a key.
 func keyName(key string) int64 {
 	sum := sha256.Sum256([]byte(key))
 	return int64(binary.BigEndian.Uint64(sum[:8]))
 }
 
-// recover makes good what Redis has lost, as far as the log has it, and tells Redis of the
-// newest batch. Of several processes one does it.
+// recover has lost pulls of Redis counted from the log, as far as they are logged, and then
+// sets Redis's epoch. Of several processes one does it at a time.
 func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) error {
 	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
 		if err := unhurried(ctx, tx); err != nil {
@@ -55,7 +55,8 @@ func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) erro
 		if err != nil {
 			return err
 		}
-		// Of one that was set back it can't be told what of a key is missing.
+		// If Redis was set back to an older state, it can't be told which pulls its keys
+		// are missing.
 		if !all || known > 0 {
 			if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
 				return err
@@ -65,20 +66,20 @@ func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) erro
 	})
 }
 
-// recount has the pulls that Redis has lost counted from the log, and says whether these
-// are all.
+// recount has the pulls that Redis has lost counted from the log, and returns whether that
+// covers all of them.
 //
-// Each pull that Redis counts gets a number from its key, which grows, and the log has it.
-// A batch that is applied remembers up to which number of each key it has. So a pull in the
-// log is in the statistics if a batch has applied its key up to its number or beyond; it is
-// in Redis if the key was born before it; and else it is lost. What is lost is marked as to
-// be counted from the log, and gets a new place in the log's order, behind the watermark:
-// from there it is counted once, as all are. A recount that is cut off is begun again, and
-// finds what was marked marked.
+// Redis gives each pull that it counts a sequence number, which grows per key and is in the
+// pull's log entry. An applied batch stores up to which number of each key it has counted.
+// So a pull in the log is in the statistics if a batch has applied its key up to its number
+// or beyond; it is in Redis if its key was created (born) before it; otherwise it is lost.
+// recount marks lost pulls as to be counted from the log and moves them behind the
+// watermark in the log's order, from where each is counted once, like any other. An
+// interrupted recount can be repeated: it doesn't see the pulls that are marked already.
 //
-// No batch that has claimed what is lost may be applied later, so open ones are abandoned
-// first. No new one claims anything before Redis is told of it, which it isn't while it
-// counts as one that has lost pulls.
+// A batch that had claimed lost pulls must not be applied later, so open batches are
+// abandoned first. A new batch can't claim anything before raiseEpoch succeeds, and
+// raiseEpoch refuses as long as Redis's epoch shows the loss.
 func (w *FlushWorker) recount(ctx context.Context) (all bool, err error) {
 	from, all, err := w.recountFrom(ctx)
 	if err != nil {
@@ -117,8 +118,8 @@ func (w *FlushWorker) recount(ctx context.Context) (all bool, err error) {
 	}
 }
 
-// recountFrom is the time from which pulls may be lost, and whether the log has all of
-// them. It waits for processes that have pulls to write.
+// recountFrom returns the time from which pulls may be lost, and whether the log has all of
+// them. It waits for processes to write their pulls. Error: errUnwritten.
 func (w *FlushWorker) recountFrom(ctx context.Context) (from time.Time, all bool, err error) {
 	var flushed, now time.Time
 	if err := w.opt.Stats.Pool.QueryRow(ctx, "SELECT last_processed_timestamp, clock_timestamp() FROM redisprocessingstate").Scan(&flushed, &now); err != nil {
@@ -149,15 +150,15 @@ func (w *FlushWorker) recountFrom(ctx context.Context) (from time.Time, all bool
 	return from, all, nil
 }
 
-// lost are those of the pulls that are neither in the statistics nor in Redis. unknown says
-// that of some it can't be told.
+// lost returns those of the pulls that are neither in the statistics nor in Redis. unknown
+// says that for some pulls this can't be told.
 func (w *FlushWorker) lost(ctx context.Context, page []audit.RedisPull, applied map[int64]int64) (lost []audit.RedisPull, unknown bool, err error) {
 	var open []audit.RedisPull
 	var keys []string
 	for _, p := range page {
 		key := pullKey(p.RepositoryID, p.Tag, p.Digest)
 		switch last := applied[keyName(key)]; {
-		case p.RepositoryID == 0: // its repository is gone
+		case p.RepositoryID == 0: // its repository is deleted, so it isn't counted
 		case p.Seq == 0:
 			unknown = true // Redis didn't answer
 		case p.Seq > last:
@@ -179,7 +180,7 @@ func (w *FlushWorker) lost(ctx context.Context, page []audit.RedisPull, applied 
 	return lost, unknown, nil
 }
 
-// born are the first numbers of keys, 0 for those that aren't there.
+// born returns the first sequence number of each key, 0 for keys that don't exist.
 func (r *Redis) born(ctx context.Context, keys []string) ([]int64, error) {
 	c, err := r.connect(ctx)
 	if err != nil {

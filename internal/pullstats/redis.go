@@ -20,20 +20,20 @@ const (
 	redisTimeout     = 3 * time.Second // of a command, and of a pipeline
 )
 
-// Redis is a Redis or Valkey server, or a cluster of them: which it is it tells
-// itself. Nothing is sent twice: a call that stays unanswered is for the caller to
-// judge. Its methods may be called concurrently.
+// Redis is a client of a Redis or Valkey server or cluster; it asks the server which it is.
+// It sends no call twice: the caller decides what to do about a call that stays unanswered.
+// Its methods may be called concurrently.
 type Redis struct {
 	opt   *redis.Options
 	stats *db.DB
 
 	mu     sync.Mutex
-	client redis.UniversalClient // nil: it wasn't reached yet
+	client redis.UniversalClient // nil: the server wasn't reached yet
 }
 
-// NewRedis makes a client of the server at a URL, redis://, rediss:// or unix://,
-// without connecting to it, for the registry whose statistics are in a database. Its
-// error doesn't repeat the URL, which may have a password.
+// NewRedis makes a client of the server at a URL (redis://, rediss:// or unix://) without
+// connecting to it. stats is the database of the registry's statistics. The error doesn't
+// repeat the URL, which may contain a password.
 func NewRedis(rawURL string, stats *db.DB) (*Redis, error) {
 	opt, err := parseRedisURL(rawURL)
 	if err != nil {
@@ -49,8 +49,8 @@ func NewRedis(rawURL string, stats *db.DB) (*Redis, error) {
 	return &Redis{opt: opt, stats: stats}, nil
 }
 
-// silence keeps the client library from writing what is an error here to standard
-// error, past the log. It has one logger for the process.
+// silence keeps the client library from writing to standard error, past the log, what this
+// package returns as errors. The library has one logger for the process.
 var silence = sync.OnceFunc(func() { redis.SetLogger(silent{}) })
 
 type silent struct{}
@@ -62,14 +62,14 @@ func parseRedisURL(rawURL string) (*redis.Options, error) {
 	if err == nil {
 		return opt, nil
 	}
-	// An error of package url repeats the text.
+	// An error of package url contains the text.
 	if inner := (*url.Error)(nil); errors.As(err, &inner) {
 		err = inner.Err
 	}
 	return nil, fmt.Errorf("this is no URL of a Redis (redis://[user:password@]host:port[/number], rediss:// with TLS, or unix:///path): %w", err)
 }
 
-// Address is where the server is, without user and password.
+// Address returns the server's address, without user and password.
 func (r *Redis) Address() string { return r.opt.Addr }
 
 // Close ends the connections.
@@ -82,13 +82,13 @@ func (r *Redis) Close() error {
 	return r.client.Close()
 }
 
-// ErrNotOwner says that a Redis has the pulls of another registry, whose repositories
-// have the same numbers.
+// ErrNotOwner says that a Redis has the pulls of another registry, whose repositories have
+// the same ids as this one's.
 var ErrNotOwner = errors.New("it has pulls of another registry: give each its own Redis, or its own database of one " +
 	"(redis://host:port/1), or delete the key " + ownerKey + " if the other one is no more")
 
-// connect returns the client, and finds out at first whether it is of a cluster, and
-// whether the pulls in there are this registry's.
+// connect returns the client. The first time it finds out whether the server is a cluster,
+// and whether its pulls are this registry's.
 func (r *Redis) connect(ctx context.Context) (redis.UniversalClient, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +121,7 @@ func (r *Redis) dial(ctx context.Context) (redis.UniversalClient, error) {
 	return redis.NewClusterClient(r.clusterOptions()), nil
 }
 
-// own takes a Redis for this registry, if no other has it.
+// own claims a Redis for this registry, unless it belongs to another. Error: ErrNotOwner.
 func (r *Redis) own(ctx context.Context, c redis.UniversalClient) error {
 	var owner string
 	if err := r.stats.Pool.QueryRow(ctx, "SELECT owner::text FROM redisprocessingstate").Scan(&owner); err != nil {
@@ -144,7 +144,7 @@ func (r *Redis) clusterOptions() *redis.ClusterOptions {
 	o := r.opt
 	return &redis.ClusterOptions{
 		Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig,
-		MaxRedirects: -1, // "retried on network errors too": what was sent once would be counted twice
+		MaxRedirects: -1, // the library would retry after network errors too, and a call that is sent twice counts twice
 		Protocol:     o.Protocol, DialTimeout: o.DialTimeout, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout,
 		PoolTimeout: o.PoolTimeout, ContextTimeoutEnabled: true, DialerRetries: 1, DisableIdentity: true,
 	}
@@ -160,7 +160,7 @@ func (r *Redis) eachMaster(ctx context.Context, fn func(ctx context.Context, c *
 	case *redis.Client:
 		return fn(ctx, c)
 	case *redis.ClusterClient:
-		var one sync.Mutex // the callback is called by several at once
+		var one sync.Mutex // ForEachMaster calls back concurrently
 		return c.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
 			one.Lock()
 			defer one.Unlock()
@@ -170,7 +170,7 @@ func (r *Redis) eachMaster(ctx context.Context, fn func(ctx context.Context, c *
 	return fmt.Errorf("a client of Redis of type %T is unknown", c)
 }
 
-// call is a script to be run on a key.
+// call runs a script on a key.
 type call struct {
 	script *redis.Script
 	key    string
@@ -180,8 +180,8 @@ type call struct {
 	err error // why it wasn't sent
 }
 
-// run sends calls in one round trip (on a cluster, one for each server) and returns
-// when each was answered, or it is known that it won't be.
+// run sends calls in one round trip (on a cluster, one per server). It returns when each
+// call was answered, or is known to stay unanswered.
 func (r *Redis) run(ctx context.Context, calls []*call) {
 	c, err := r.connect(ctx)
 	if err != nil {
@@ -191,7 +191,7 @@ func (r *Redis) run(ctx context.Context, calls []*call) {
 		return
 	}
 	r.send(ctx, c, calls)
-	var unknown []*call // the server doesn't know the script and did nothing
+	var unknown []*call // calls that did nothing, since the server doesn't know their script
 	for _, call := range calls {
 		if redis.HasErrorPrefix(call.cmd.Err(), "NOSCRIPT") {
 			unknown = append(unknown, call)
@@ -214,14 +214,14 @@ func (r *Redis) send(ctx context.Context, c redis.UniversalClient, calls []*call
 	for _, call := range calls {
 		// When a server refuses the connection (a wrong password, too many clients) the
 		// library sends nothing, and leaves the commands without an error. A script that
-		// was run has answered something.
+		// has run always has a result.
 		if err != nil && call.cmd.Err() == nil && call.cmd.Val() == nil {
 			call.cmd.SetErr(err)
 		}
 	}
 }
 
-// load makes scripts known to all servers.
+// load loads scripts into all servers.
 func (r *Redis) load(ctx context.Context, calls []*call) error {
 	return r.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
 		loaded := map[*redis.Script]bool{}
@@ -238,16 +238,16 @@ func (r *Redis) load(ctx context.Context, calls []*call) error {
 	})
 }
 
-// outcome is what is known of a call.
+// outcome says what is known about a call.
 type outcome int
 
 const (
-	answered   outcome = iota // it was done
-	refused                   // it wasn't, and changed nothing
-	unanswered                // nobody knows
+	answered   outcome = iota // it was executed
+	refused                   // it wasn't executed, and changed nothing
+	unanswered                // it isn't known whether it was executed
 )
 
-// outcome says what became of a call, with the error of what wasn't done.
+// outcome returns what became of a call, and unless it was executed the error.
 func (c *call) outcome() (outcome, error) {
 	if c.err != nil {
 		return refused, c.err
@@ -262,7 +262,7 @@ func outcomeOf(err error) (outcome, error) {
 	case err == nil, errors.Is(err, redis.Nil):
 		return answered, nil
 	case errors.As(err, &reply):
-		return refused, err // scripts change nothing before they can't fail any more
+		return refused, err // scripts make their first change only when nothing can fail any more
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted), errors.Is(err, redis.ErrClosed):
 		return refused, err // it wasn't sent
 	case errors.As(err, &network) && network.Op == "dial":
@@ -271,7 +271,7 @@ func outcomeOf(err error) (outcome, error) {
 	return unanswered, err
 }
 
-// ping asks whether the servers answer.
+// ping returns an error unless all servers answer.
 func (r *Redis) ping(ctx context.Context) error {
 	err := r.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error { return c.Ping(ctx).Err() })
 	if err != nil {

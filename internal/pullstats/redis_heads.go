@@ -14,31 +14,32 @@ import (
 const (
 	// maxHeads bounds the HEADs in a process's memory.
 	maxHeads = 50_000
-	// maxSameHeads bounds those of one client and manifest in Redis.
+	// maxSameHeads bounds the HEADs of one client and manifest in Redis.
 	maxSameHeads = 1000
-	// headBatch is how many are sent together.
+	// headBatch is how many HEADs are sent together.
 	headBatch = 2000
-	// headMargin is how much longer Redis remembers HEADs than they hold: a pull that
-	// looks for one may be sent late.
+	// headMargin is how much longer Redis keeps a HEAD than it can be joined, since the
+	// pull that looks for it may be sent late.
 	headMargin = time.Minute
 )
 
-// redisHeads gives the HEADs by tag that this process answers to Redis, where pulls by
-// digest look for theirs, whichever process answers these. The process joins nothing by
-// itself. It remembers HEADs as long as they hold: when Redis goes away they are written
-// to the log, since pulls are counted from there, and when it is back Redis is told of
-// them again. Pulls that Redis has joined are written too, so that none of these HEADs is
-// used twice. A HEAD has a name, so that it is in Redis once, and stays used.
+// redisHeads sends the HEADs by tag that this process answers to Redis. There, pulls by
+// digest find their HEADs, whichever process answered them; the process itself joins
+// nothing. It keeps each HEAD in memory as long as it can be joined. When Redis goes away,
+// it writes these HEADs to the log, since pulls are counted from there meanwhile; when
+// Redis is back, it sends them again. It also writes to the log the pulls that Redis has
+// joined, so that no HEAD is used twice. Each HEAD has a name, so that Redis stores it once
+// and it stays used.
 type redisHeads struct {
 	q       *redisQueue
 	process uint64
 
 	mu     sync.Mutex
-	named  uint64        // HEADs and pulls by digest that have a name
+	named  uint64        // number of names given to HEADs and pulls by digest
 	recent []*recentHead // in the order in which they came
-	unsaid int           // of these, that Redis doesn't know
-	logged int           // of these, that the log has
-	taken  []audit.Entry // pulls by digest that have used HEADs, and that Redis has counted
+	unsaid int           // of recent, those that Redis doesn't have
+	logged int           // of recent, those that the log has
+	taken  []audit.Entry // pulls by digest that Redis has joined with HEADs and counted
 }
 
 type recentHead struct {
@@ -48,7 +49,7 @@ type recentHead struct {
 	sent, logged bool
 }
 
-// name makes a name that no other HEAD or pull of any process has.
+// name returns a name that no other HEAD or pull of any process has.
 func (h *redisHeads) name() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -65,8 +66,8 @@ func headKey(e audit.Entry) string {
 	return headPrefix + hex.EncodeToString(client[:])
 }
 
-// add takes a HEAD, and says whether it is the first that waits. What finds no room isn't
-// joined.
+// add takes a HEAD, and returns whether it is the only one that waits to be sent. A HEAD
+// that finds no room isn't joined.
 func (h *redisHeads) add(ctx context.Context, e audit.Entry, byLog bool) (first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -84,7 +85,7 @@ func (h *redisHeads) add(ctx context.Context, e audit.Entry, byLog bool) (first 
 	return h.unsaid == 1
 }
 
-// forget drops HEADs that don't hold any more.
+// forget drops HEADs that are too old to be joined.
 func (h *redisHeads) forget(now time.Time) {
 	n := 0
 	for n < len(h.recent) && now.Sub(h.recent[n].since) > h.q.r.opt.Join {
@@ -105,8 +106,8 @@ func (h *redisHeads) forget(now time.Time) {
 	h.taken = h.taken[n:]
 }
 
-// used takes note of a pull by digest that Redis has joined and counted. What finds no
-// room may be joined again.
+// used notes a pull by digest that Redis has joined and counted. If there is no room for
+// it, its HEAD may be joined a second time.
 func (h *redisHeads) used(e audit.Entry) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -122,7 +123,7 @@ func (h *redisHeads) log(ctx context.Context, head *recentHead) {
 	}
 }
 
-// toLog writes to the log what it doesn't have yet: Redis is away.
+// toLog writes all HEADs to the log that it doesn't have, because Redis is away.
 func (h *redisHeads) toLog(ctx context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -136,7 +137,7 @@ func (h *redisHeads) toLog(ctx context.Context) {
 	h.taken = nil
 }
 
-// again has all HEADs sent that hold: Redis is back.
+// again marks all HEADs as unsent, because Redis is back and may not have them.
 func (h *redisHeads) again() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -147,7 +148,7 @@ func (h *redisHeads) again() {
 	h.unsaid = len(h.recent)
 }
 
-// unsent is how many wait to be sent.
+// unsent returns how many HEADs wait to be sent.
 func (h *redisHeads) unsent() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,8 +156,8 @@ func (h *redisHeads) unsent() int {
 	return h.unsaid
 }
 
-// unwatched says whether Redis has HEADs that the log doesn't, so that they have to be
-// written there when it goes away.
+// unwatched says whether Redis has HEADs that the log doesn't have, so that they must be
+// logged when Redis goes away.
 func (h *redisHeads) unwatched(now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -164,7 +165,7 @@ func (h *redisHeads) unwatched(now time.Time) bool {
 	return h.q.r.opt.Log != nil && len(h.recent)+len(h.taken) > h.logged
 }
 
-// next says how long it is until there is something to do.
+// next returns how long it is until there is something to do.
 func (h *redisHeads) next(now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -178,7 +179,7 @@ func (h *redisHeads) next(now time.Time) time.Duration {
 	return worker.MaxIdle
 }
 
-// send gives Redis HEADs that came before a time, a batch of them.
+// send sends Redis a batch of the HEADs that came before a time.
 func (h *redisHeads) send(ctx context.Context, before time.Time) error {
 	h.mu.Lock()
 	var list []*recentHead
@@ -216,8 +217,9 @@ func (h *redisHeads) send(ctx context.Context, before time.Time) error {
 	return failed
 }
 
-// join finds the tags of pulls by digest that belong to a HEAD. When one look fails all
-// pulls are returned, and none was counted; a second look finds the same.
+// join looks up the tags of those pulls by digest that belong to a HEAD. When one lookup
+// fails, it returns all pulls, none of which was counted yet; a second lookup finds the
+// same tags.
 func (h *redisHeads) join(ctx context.Context, batch []*event) ([]*event, error) {
 	var looking []*event
 	var calls []*call
@@ -248,7 +250,7 @@ func (h *redisHeads) join(ctx context.Context, batch []*event) ([]*event, error)
 		}
 	}
 	if failed != nil {
-		return batch, failed // of what is sent to a server that doesn't answer nothing is known
+		return batch, failed // after a failure nothing is known about calls that the server didn't answer
 	}
 	return nil, nil
 }

@@ -12,57 +12,59 @@ import (
 )
 
 const (
-	// redisLinger is how long a pull waits to be sent with others. One by digest waits
-	// for a HEAD that another process has answered to be there.
+	// redisLinger is how long a pull waits, to be sent together with others. A pull by
+	// digest waits for digestLinger, until HEADs that other processes have answered are in
+	// Redis.
 	redisLinger  = 200 * time.Millisecond
 	digestLinger = time.Second
 	headLinger   = 20 * time.Millisecond
-	// redisPatience is how long a pull waits for Redis at most, beyond the time that it
-	// lingers, where it can be counted from the log.
+	// redisPatience is how long a pull waits for Redis at most, in addition to the time
+	// that it lingers, if it can be counted from the log instead.
 	redisPatience = time.Second
-	// watchEvery is how often that is looked at.
+	// watchEvery is how often the queue looks for pulls that have waited too long.
 	watchEvery = 250 * time.Millisecond
 	// redisBackoff bounds the time between two attempts to reach a Redis that is away.
 	redisBackoff = 5 * time.Second
-	// contactEvery is how often Redis is asked whether it is there while it has HEADs that
-	// the log hasn't.
+	// contactEvery is how often Redis is pinged while it has HEADs that the log doesn't
+	// have.
 	contactEvery = time.Second
-	// recordTimeout bounds sending a batch. Each step has its own, which is shorter.
+	// recordTimeout bounds sending a batch. Each step has a shorter timeout of its own.
 	recordTimeout = 15 * time.Second
 )
 
-// redisQueue holds the pulls that Redis is to count until it has answered.
+// redisQueue holds the pulls that Redis is to count until Redis has answered.
 //
-// Where there is a log it doesn't wait for Redis: a pull that isn't sent within
-// redisPatience is counted from the log, and so is all that comes while Redis is away.
+// With a log, no pull waits long for Redis: a pull that isn't sent within redisPatience is
+// counted from the log, and so is every pull while Redis is away.
 type redisQueue struct {
 	r       *Recorder
 	loop    *worker.Loop
 	heads   *redisHeads
-	sending chan struct{} // has a value while a batch is under way
-	contact time.Time     // by the batch alone: when Redis last answered
+	sending chan struct{} // has a value while a batch is being sent
+	contact time.Time     // used by the batch alone: when Redis last answered
 
 	mu      sync.Mutex
-	failing bool      // the last batch wasn't taken
+	failing bool      // the last batch failed
 	settled time.Time // until then pulls by digest are counted from the log: see pulled
 	pulls   []*event
-	flying  time.Time              // the oldest of those being sent; zero: none is
-	same    map[counterName]*event // those of pulls that others may join
+	flying  time.Time              // time of the oldest pull being sent; zero: none is
+	same    map[counterName]*event // the waiting pulls that others may be added to
 	closed  bool
 }
 
-// event is a pull that waits, or several of the same name that have no entries.
+// event is a waiting pull, or several of the same tag and manifest when pulls aren't
+// logged.
 type event struct {
-	audit.Entry // its time is the last one's
+	audit.Entry // Time is that of the last pull
 	n           int
-	since       time.Time // it waits
-	name        string    // of a pull by digest that may belong to a HEAD
-	looked      bool      // for the HEAD
-	marked      bool      // as used
-	unseen      bool      // as a use, until it is flushed
+	since       time.Time // when it began to wait
+	name        string    // set for a pull by digest that may belong to a HEAD
+	looked      bool      // its HEAD was looked for
+	marked      bool      // its last-used time was recorded
+	unseen      bool      // its use isn't in Redis, so it isn't visible before the next flush
 }
 
-// ready says whether an event has lingered.
+// ready says whether the event has lingered long enough to be sent.
 func (e *event) ready(now time.Time) bool {
 	linger := redisLinger
 	if e.name != "" {
@@ -81,10 +83,10 @@ func newRedisQueue(r *Recorder) *redisQueue {
 	return q
 }
 
-// pulled takes a pull, or has it counted from the log where there is no room, or where
-// Redis is away. HEADs that other processes have answered are in the log then, too. When
-// Redis is back these processes need a while to find out; until then pulls by digest
-// are counted from the log.
+// pulled takes a pull. If there is no room, or Redis is away, the pull is counted from the
+// log instead; the HEADs of other processes are in the log then, too. When Redis is back,
+// these processes need a while to notice. Until then (settled) pulls by digest are still
+// counted from the log.
 func (q *redisQueue) pulled(ctx context.Context, e audit.Entry) {
 	q.mu.Lock()
 	if q.join(e) {
@@ -109,7 +111,7 @@ func (q *redisQueue) pulled(ctx context.Context, e audit.Entry) {
 	}
 }
 
-// join adds a pull to one of the same name that waits, where none of them is logged.
+// join adds a pull to a waiting one of the same tag and manifest, if pulls aren't logged.
 func (q *redisQueue) join(e audit.Entry) bool {
 	if q.r.opt.Log != nil || e.Tag == "" {
 		return false
@@ -132,7 +134,7 @@ func (q *redisQueue) add(e *event) {
 	}
 }
 
-// spill has a pull that Redis didn't take counted from the log, where it is joined anew.
+// spill logs a pull that Redis didn't take, to be counted from the log and joined there.
 func (q *redisQueue) spill(ctx context.Context, e audit.Entry, n int) {
 	e.CountedBy = audit.CountedByAudit
 	if q.r.opt.Log != nil && q.r.opt.Log.Record(ctx, e) {
@@ -158,7 +160,7 @@ func (q *redisQueue) byLog() bool {
 	return q.r.opt.Log != nil && (q.failing || time.Now().Before(q.settled))
 }
 
-// oldest is the time of the oldest pull that isn't written down.
+// oldest returns the time of the oldest pull that Redis or the log doesn't have yet.
 func (q *redisQueue) oldest() time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -171,7 +173,7 @@ func (q *redisQueue) oldest() time.Time {
 	return oldest
 }
 
-// next says how long it is until something has lingered.
+// next returns how long it is until a pull or HEAD has lingered.
 func (q *redisQueue) next(context.Context) (time.Duration, error) {
 	idle := q.heads.next(time.Now())
 	q.mu.Lock()
@@ -191,14 +193,14 @@ func (q *redisQueue) next(context.Context) (time.Duration, error) {
 	return idle, nil
 }
 
-// batch sends what has lingered.
+// batch sends the pulls and HEADs that have lingered.
 func (q *redisQueue) batch(ctx context.Context) (more bool, err error) {
 	now := time.Now()
 	return q.send(ctx, now.Add(-headLinger), now)
 }
 
-// send sends HEADs that came before a time, and a batch of pulls that have lingered at
-// another.
+// send sends the HEADs that came before heads, and a batch of the pulls that have lingered
+// by now.
 func (q *redisQueue) send(ctx context.Context, heads, now time.Time) (more bool, err error) {
 	select {
 	case q.sending <- struct{}{}:
@@ -208,7 +210,7 @@ func (q *redisQueue) send(ctx context.Context, heads, now time.Time) (more bool,
 	}
 	defer func() { q.reached(ctx, err) }()
 	if q.isFailing() || q.heads.unwatched(time.Now()) && time.Since(q.contact) >= contactEvery {
-		// What is sent to a server that doesn't answer is lost: ask first.
+		// Calls to a server that doesn't answer are lost, so ping it first.
 		if err := q.r.opt.Redis.ping(ctx); err != nil {
 			return false, err
 		}
@@ -235,7 +237,7 @@ func (q *redisQueue) isFailing() bool {
 	return q.failing
 }
 
-// reached takes note of whether Redis can be reached.
+// reached notes whether Redis can be reached. If not, the waiting pulls go to the log.
 func (q *redisQueue) reached(ctx context.Context, err error) {
 	q.r.presence.hold()
 	defer q.r.presence.end()
@@ -269,17 +271,17 @@ func (q *redisQueue) spillAll(ctx context.Context, list []*event) {
 	}
 }
 
-// back is called when Redis can be reached again.
+// back handles that Redis can be reached again.
 func (q *redisQueue) back() {
-	q.heads.again() // it may have lost them, and has none that came meanwhile
+	q.heads.again() // Redis may have lost the HEADs, and doesn't have those that came meanwhile
 	q.mu.Lock()
 	q.settled = time.Now().Add(2 * redisBackoff)
 	q.failing = false
 	q.mu.Unlock()
 }
 
-// watch has pulls that wait for Redis for too long counted from the log, whatever the
-// batch under way waits for.
+// watch moves pulls that have waited too long for Redis to the log, even while a batch is
+// stuck.
 func (q *redisQueue) watch(ctx context.Context) error {
 	if q.r.opt.Log == nil {
 		<-ctx.Done()
@@ -299,7 +301,7 @@ func (q *redisQueue) watch(ctx context.Context) error {
 	}
 }
 
-// overdue takes off the pulls that had lingered at a time already.
+// overdue removes and returns the pulls that had lingered at the time then.
 func (q *redisQueue) overdue(then time.Time) (late []*event) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -316,8 +318,9 @@ func (q *redisQueue) overdue(then time.Time) (late []*event) {
 	return late
 }
 
-// take takes off pulls that have lingered, or as many as a batch has, and says whether a
-// batch is left. Pulls by digest always linger.
+// take removes and returns a batch of pulls that have lingered, and says whether another
+// batch is left. If the queue has a full batch, pulls by tag needn't have lingered; pulls
+// by digest always must.
 func (q *redisQueue) take(now time.Time) (batch []*event, more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -337,14 +340,14 @@ func (q *redisQueue) take(now time.Time) (batch []*event, more bool) {
 		if q.flying.IsZero() || e.Time.Before(q.flying) {
 			q.flying = e.Time
 		}
-		delete(q.same, counterName{e.RepositoryID, e.Tag, e.Digest}) // it is complete
+		delete(q.same, counterName{e.RepositoryID, e.Tag, e.Digest}) // nothing is added to it from now on
 	}
 	q.pulls = kept
 	return batch, more
 }
 
-// keep puts pulls back that weren't taken, whose order doesn't matter, or has them
-// counted from the log. The batch is over.
+// keep ends a batch: pulls that Redis didn't take go to the log or, without a log, back
+// into the queue, where their order doesn't matter.
 func (q *redisQueue) keep(ctx context.Context, list []*event) {
 	if q.r.opt.Log != nil {
 		q.spillAll(ctx, list)
@@ -353,12 +356,13 @@ func (q *redisQueue) keep(ctx context.Context, list []*event) {
 	q.mu.Lock()
 	q.flying = time.Time{}
 	q.pulls = append(q.pulls, list...)
-	n := len(q.pulls) // while Redis is away it is what came until the last attempt
+	n := len(q.pulls) // while Redis is away: the pulls that came until the last attempt
 	q.mu.Unlock()
 	q.r.opt.Metrics.waiting(n)
 }
 
-// markWaiting marks what waits as used: others, who may reach Redis, can't see it.
+// markWaiting records the last-used times of waiting pulls, since other processes, which
+// may reach Redis, can't see these pulls.
 func (q *redisQueue) markWaiting() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -370,19 +374,20 @@ func (q *redisQueue) markWaiting() {
 	}
 }
 
-// close sends what is left, and has the rest counted from the log.
+// close sends the waiting pulls, and logs those that Redis doesn't take.
 func (q *redisQueue) close(ctx context.Context) {
 	q.mu.Lock()
 	q.closed = true
 	q.mu.Unlock()
 	var err error
 	for err == nil && ctx.Err() == nil && q.waiting() > 0 {
-		// HEADs don't linger. Pulls by digest do, since those of others may be on their way.
+		// HEADs don't linger here. Pulls by digest do, since HEADs of other processes may
+		// be on their way.
 		if _, err = q.send(ctx, time.Now().Add(time.Hour), time.Now().Add(redisLinger)); err == nil {
 			q.linger(ctx)
 		}
 	}
-	q.sending <- struct{}{} // a batch of Run has its timeout
+	q.sending <- struct{}{} // wait for a batch of Run, which has a timeout
 	defer func() { <-q.sending }()
 	q.mu.Lock()
 	rest := q.pulls
@@ -394,7 +399,8 @@ func (q *redisQueue) close(ctx context.Context) {
 	q.spillAll(ctx, rest)
 }
 
-// linger waits until a pull has lingered, if any waits.
+// linger waits until the first waiting pull has lingered; it returns at once if there is
+// none.
 func (q *redisQueue) linger(ctx context.Context) {
 	q.mu.Lock()
 	first := time.Time{}

@@ -12,13 +12,13 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// usesFor is how long Redis remembers at least what was used: longer than any statistics
-// that policies go by may be behind.
+// usesFor is how long Redis keeps last-used times. It must exceed the lag at which a
+// last_pulled policy still trusts the statistics.
 const usesFor = 2 * time.Hour
 
-// record has Redis count pulls, and returns those that it didn't take.
+// record has Redis count pulls, and returns those that Redis didn't take.
 func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event, err error) {
-	// The end of the process doesn't cut off what is under way: it would be lost.
+	// Don't interrupt calls when the process stops: their outcome would be unknown.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	if kept, err = q.heads.join(ctx, batch); err != nil {
@@ -37,7 +37,7 @@ func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event,
 	for _, u := range uses {
 		if got, _ := u.call.outcome(); got != answered {
 			for _, e := range u.events {
-				e.unseen = true // if it is counted all the same
+				e.unseen = true // matters if the pull is counted nevertheless
 			}
 		}
 	}
@@ -50,7 +50,7 @@ func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event,
 		case got == refused:
 			kept, err = append(kept, g.events...), cause
 		default:
-			seq, _ := g.call.cmd.Int64() // 0: it isn't known
+			seq, _ := g.call.cmd.Int64() // 0: unknown
 			q.counted(ctx, g.events, got, seq)
 			if got == unanswered {
 				err = cause
@@ -63,8 +63,8 @@ func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event,
 	return kept, nil
 }
 
-// counted logs pulls that Redis has counted or, where it didn't answer, may have:
-// who would count them again might count them twice.
+// counted logs pulls that Redis has counted or, if it didn't answer, may have counted: they
+// are logged as counted by Redis, since counting them again might count them twice.
 func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome, seq int64) {
 	n := 0
 	for _, e := range list {
@@ -88,9 +88,9 @@ func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome, se
 	q.r.opt.Metrics.event(eventRecorded, n)
 }
 
-// unfit says whether an answer tells that a key holds something else than it should,
-// and always will. Redis 6 has what a script met inside an ERR of its own, where it has
-// causes that pass too.
+// unfit says whether an error means that a key holds the wrong type of value, which no
+// retry changes. Redis 6 wraps errors inside scripts as ERR, which it also uses for
+// temporary errors, so the text is searched.
 func unfit(err error) bool {
 	for _, text := range []string{"WRONGTYPE ", "is not an integer", "would overflow", "attempt to "} {
 		if strings.Contains(err.Error(), text) {
@@ -100,7 +100,7 @@ func unfit(err error) bool {
 	return false
 }
 
-// group is the pulls of a batch that have one key.
+// group is the pulls of a batch that go to one key.
 type group struct {
 	events []*event
 	n      int // pulls
@@ -108,7 +108,7 @@ type group struct {
 	call   *call
 }
 
-// counterName is what a counter counts.
+// counterName identifies a counter.
 type counterName struct {
 	repository int64
 	tag        string
@@ -144,8 +144,8 @@ func grouped(batch []*event) []*group {
 	return list
 }
 
-// usesOf are the calls by which Redis remembers when names of groups were used, one
-// for each repository and hour.
+// usesOf returns the calls that store last-used times in Redis, one for each repository and
+// hour.
 func usesOf(groups []*group) []*group {
 	uses := map[string]*group{}
 	var list []*group
@@ -168,13 +168,13 @@ func usesOf(groups []*group) []*group {
 	return list
 }
 
-// usesKey is the key of what was used in a repository in the hour of a time.
+// usesKey returns the key of a repository's last-used times in the hour of at.
 func usesKey(repository int64, at time.Time) string {
 	return fmt.Sprintf("%s%d:%d", usesPrefix, repository, at.Unix()/3600)
 }
 
-// useField is a short name for a tag or a digest: of two that share one both count
-// as used.
+// useField returns a short hash of a tag or a digest. If two names share one, a use of
+// either counts for both.
 func useField(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return fmt.Sprintf("%011x", binary.BigEndian.Uint64(sum[:8])>>20)

@@ -10,25 +10,26 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisStatus is how counting in Redis stands.
+// RedisStatus is the state of counting in Redis.
 type RedisStatus struct {
 	Address   string // without user and password
 	Reachable bool
 	Memory    int64 // bytes in use
 	MaxMemory int64 // bytes, 0: without a limit
-	// Problems are what keeps pulls from being counted, or may lose them, with the way
-	// out.
+	// Problems say what keeps pulls from being counted, or may lose them, and how to solve
+	// it.
 	Problems []string
-	// State is IDLE, PROCESSING or ERROR, and Error why.
+	// State is IDLE, PROCESSING or ERROR, and Error is the reason.
 	State, Error string
 	// Processed is when the last complete flush began, zero: there was none.
 	Processed time.Time
-	// Behind is how long ago that was: no pull in Redis that isn't counted is older.
+	// Behind is how long ago that was: all uncounted pulls in Redis are younger.
 	Behind time.Duration
-	Keys   int64 // that were ever flushed
+	Keys   int64 // number of keys ever flushed
 }
 
-// Status tells how flushing stands, by the database, and how Redis is, by itself.
+// Status returns the state of flushing, from the database, and of the Redis server, from
+// itself.
 func (w *FlushWorker) Status(ctx context.Context) (s RedisStatus, err error) {
 	var message *string
 	var micros int64
@@ -54,7 +55,7 @@ func (w *FlushWorker) Status(ctx context.Context) (s RedisStatus, err error) {
 	return s, nil
 }
 
-// Behind is RedisStatus.Behind.
+// Behind returns RedisStatus.Behind.
 func (w *FlushWorker) Behind(ctx context.Context) (time.Duration, error) {
 	var micros int64
 	err := w.opt.Stats.Pool.QueryRow(ctx,
@@ -65,7 +66,7 @@ func (w *FlushWorker) Behind(ctx context.Context) (time.Duration, error) {
 	return time.Duration(max(0, micros)) * time.Microsecond, nil
 }
 
-// observe shows the status in the metrics.
+// observe sets the metrics from the status.
 func (w *FlushWorker) observe(ctx context.Context) {
 	s, err := w.Status(ctx)
 	if err != nil {
@@ -75,7 +76,7 @@ func (w *FlushWorker) observe(ctx context.Context) {
 	w.opt.Metrics.looked(s)
 }
 
-// look asks all servers how they are.
+// look reads the state of all servers.
 func (r *Redis) look(ctx context.Context, s *RedisStatus) error {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
@@ -91,10 +92,10 @@ func (r *Redis) look(ctx context.Context, s *RedisStatus) error {
 	return err
 }
 
-// add adds what one server says of itself.
+// add adds what one server reports.
 func (s *RedisStatus) add(memory, persistence map[string]string) {
 	number := func(name string) int64 {
-		n, _ := strconv.ParseInt(memory[name], 10, 64) // a server that doesn't say: 0
+		n, _ := strconv.ParseInt(memory[name], 10, 64) // 0 if the server doesn't report it
 		return n
 	}
 	s.Memory += number("used_memory")
@@ -110,7 +111,7 @@ func (s *RedisStatus) add(memory, persistence map[string]string) {
 	}
 }
 
-// problem adds what isn't said yet.
+// problem adds a problem that isn't listed yet.
 func (s *RedisStatus) problem(text string) {
 	if !strings.Contains(strings.Join(s.Problems, "\n"), text) {
 		s.Problems = append(s.Problems, text)

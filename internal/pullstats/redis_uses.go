@@ -10,11 +10,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// errRedisLost says that Redis doesn't have all that it was given.
+// errRedisLost says that Redis has lost data that it was given.
 var errRedisLost = errors.New("Redis has lost pulls, so it can't be told what was used lately")
 
-// uses are when names were last used in a repository, by what Redis remembers of the
-// last hours: at least as far back as usesFor, whether it is flushed or not.
+// uses returns when names were last used in a repository, from the last-used times that
+// Redis keeps for usesFor at least, flushed or not.
 func (r *Redis) uses(ctx context.Context, repository int64, names []string) (map[string]time.Time, error) {
 	c, err := r.connect(ctx)
 	if err != nil {
@@ -31,7 +31,7 @@ func (r *Redis) uses(ctx context.Context, repository int64, names []string) (map
 			return nil, fmt.Errorf("reading in Redis what was used: %w", err)
 		}
 	}
-	// After reading: it may have been emptied before.
+	// Compare epochs after reading: Redis may have been emptied before the read.
 	known, kept, err := r.epochs(ctx, c)
 	if err != nil {
 		return nil, err
@@ -48,8 +48,8 @@ func (r *Redis) uses(ctx context.Context, repository int64, names []string) (map
 	return out, nil
 }
 
-// lastUses raises the times of fields by each hour that may matter: the clocks of
-// those who write them may differ.
+// lastUses raises the times in last by those of each hour that may matter. It includes
+// hours beyond now and usesFor, since the clocks of the writing processes may differ.
 func lastUses(ctx context.Context, c redis.UniversalClient, repository int64, fields []string, last []int64) error {
 	p := c.Pipeline()
 	var hours []*redis.SliceCmd

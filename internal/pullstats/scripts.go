@@ -11,21 +11,22 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Keys of pulls, with the names of Quay's design.
+// Keys of pulls. Their names are those of Quay's design.
 const (
 	pullPrefix = "pull_events:repo:"
-	// epochKey has the newest batch that was begun. A Redis that remembers less than the
-	// database has lost data, and a database that remembers less was restored.
+	// epochKey has the number of the newest batch. If Redis has a lower number than the
+	// database remembers, Redis has lost data; if it has a higher one, the database was
+	// restored.
 	epochKey = "pull_events:epoch"
-	// ownerKey says whose pulls they are.
+	// ownerKey names the registry whose pulls these are.
 	ownerKey = "pull_events:owner"
-	// usesPrefix begins the keys of when names were last used.
+	// usesPrefix begins the keys of last-used times.
 	usesPrefix = "pull_events:uses:"
-	// headPrefix begins the keys of which tags a client has just asked for.
+	// headPrefix begins the keys of the tags that a client has just asked for by HEAD.
 	headPrefix = "pull_events:head:"
 )
 
-// pullKey is the key that counts pulls of a manifest: by a tag, or by digest when tag
+// pullKey returns the key that counts pulls of a manifest: by a tag, or by digest when tag
 // is "".
 func pullKey(repository int64, tag string, d oci.Digest) string {
 	if tag == "" {
@@ -34,8 +35,8 @@ func pullKey(repository int64, tag string, d oci.Digest) string {
 	return fmt.Sprintf("%s%d:tag:%s:%s", pullPrefix, repository, tag, d)
 }
 
-// redisTime is a time as keys have it: Unix seconds, with a fraction, since pulls
-// of the same second have an order.
+// redisTime formats a time as keys have it: Unix seconds with a fraction, so that pulls
+// within a second have an order.
 func redisTime(t time.Time) string {
 	return fmt.Sprintf("%d.%06d", t.Unix(), t.Nanosecond()/1000)
 }
@@ -55,13 +56,13 @@ func parseRedisTime(s string) (time.Time, error) {
 	return time.Unix(seconds, micros*1000).UTC(), nil
 }
 
-// Each script touches one key, so that it runs on a cluster, and writes only what
-// can't fail after its first change.
+// Each script uses one key, so that it runs on a cluster, and makes its first change only
+// when nothing can fail any more.
 var (
-	// recordScript counts pulls: count, time, repository_id, tag_name,
-	// manifest_digest, pull_method. The answer is their number, which is greater than all
-	// before in this key, whether it was deleted meanwhile or not: by the server's clock, in
-	// microseconds.
+	// recordScript counts pulls. Arguments: count, time, repository_id, tag_name,
+	// manifest_digest, pull_method. It returns their sequence number: the server's clock in
+	// microseconds, raised so that it exceeds all earlier numbers of this key, even if the
+	// key was deleted meanwhile.
 	recordScript = redis.NewScript(`
 local now = redis.call('TIME')
 local seq = tonumber(now[1]) * 1000000 + tonumber(now[2])
@@ -79,9 +80,9 @@ redis.call('HSET', KEYS[1], 'seq', seq)
 redis.call('PERSIST', KEYS[1])
 return seq`)
 
-	// claimScript gives what a key has counted to a batch: its number. The answer is
-	// the claim that the key has now and, if that is the batch's, what it comes to;
-	// nothing if there is nothing to claim. Once more it answers the same.
+	// claimScript claims a key's count for a batch, whose number is the argument. It
+	// returns the number of the batch that has the claim and, if it is this batch, what was
+	// claimed; false if there is nothing to claim. Repeated, it returns the same.
 	claimScript = redis.NewScript(`
 local h = redis.call('HMGET', KEYS[1], 'claim', 'done', 'pull_count', 'last_pull_timestamp', 'claimed_count', 'claimed_ts',
   'repository_id', 'tag_name', 'manifest_digest', 'pull_method', 'seq', 'claimed_seq')
@@ -95,9 +96,9 @@ local at = h[4] or '0'
 redis.call('HSET', KEYS[1], 'claim', ARGV[1], 'claimed_count', h[3], 'claimed_ts', at, 'pull_count', '0', 'claimed_seq', h[11] or '0')
 return {ARGV[1], h[3], at, h[7], h[8], h[9], h[10], h[11] or '0'}`)
 
-	// settleScript ends the claim of a batch: its number, "applied" or "abandoned", and
-	// the seconds that a key with nothing to count stays. What wasn't applied is to be
-	// counted again. Without that claim it does nothing.
+	// settleScript ends a batch's claim. Arguments: the batch's number, "applied" or
+	// "abandoned", and the seconds that a key with nothing to count stays. The count of an
+	// abandoned batch is added back. If the batch doesn't have the claim, it does nothing.
 	settleScript = redis.NewScript(`
 local h = redis.call('HMGET', KEYS[1], 'claim', 'claimed_count', 'pull_count')
 if h[1] ~= ARGV[1] then return 0 end
@@ -106,8 +107,8 @@ redis.call('HSET', KEYS[1], 'claim', '', 'claimed_count', '', 'claimed_ts', '', 
 if ARGV[2] == 'applied' and h[3] == '0' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
 return 1`)
 
-	// useScript remembers when names were last used: seconds to live, and pairs of a
-	// field and a time.
+	// useScript stores last-used times. Arguments: seconds to live, and pairs of a field
+	// and a time.
 	useScript = redis.NewScript(`
 for i = 2, #ARGV, 2 do
   local last = redis.call('HGET', KEYS[1], ARGV[i])
@@ -118,17 +119,17 @@ end
 redis.call('EXPIRE', KEYS[1], ARGV[1])
 return 1`)
 
-	// epochScript raises a number, unless it is below what it was known to be: 0 is
-	// the answer then.
+	// epochScript raises the epoch. Arguments: the new number, and the number that it must
+	// have reached before; if it is below that, the script returns 0 and changes nothing.
 	epochScript = redis.NewScript(`
 local now = tonumber(redis.call('GET', KEYS[1]) or '0')
 if now < tonumber(ARGV[2]) then return 0 end
 if now < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1]) end
 return 1`)
 
-	// headScript remembers a HEAD by tag, once however often it is sent: its name, the
-	// time in microseconds, the connection's port, the tag, for how many microseconds it
-	// matters, how many are remembered, and the seconds that the key stays.
+	// headScript stores a HEAD by tag, once however often it is sent. Arguments: its name,
+	// the time in microseconds, the connection's port, the tag, for how many microseconds a
+	// HEAD matters, how many are kept, and the seconds that the key stays.
 	headScript = redis.NewScript(`
 if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[6]) then
   local all, oldest, first = redis.call('HGETALL', KEYS[1]), nil, nil
@@ -147,8 +148,9 @@ redis.call('EXPIRE', KEYS[1], ARGV[7])
 return 1`)
 
 	// takeScript chooses a HEAD for a GET by digest, by the rule of pick, and marks it as
-	// used by that: its name, the time in microseconds, the connection's port, and how many
-	// microseconds a HEAD holds. The answer is the tag. Once more it answers the same.
+	// used by that GET. Arguments: the GET's name, the time in microseconds, the
+	// connection's port, and for how many microseconds a HEAD can be joined. It returns the
+	// tag. Repeated, it returns the same.
 	takeScript = redis.NewScript(`
 local all, best, bestAt, bestOwn, bestTag, bestPort = redis.call('HGETALL', KEYS[1]), nil, nil, nil, nil, nil
 for i = 1, #all, 2 do

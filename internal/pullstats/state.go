@@ -18,13 +18,13 @@ import (
 type state struct {
 	Read    audit.Position // the watermark
 	Last    time.Time      // the newest pull that was read, zero: none
-	Since   time.Time      // from when on every use is known
+	Since   time.Time      // from when on every use is recorded
 	Counts  time.Time      // from when on every pull is counted
-	Checks  time.Time      // from when on HEAD requests are remembered
+	Checks  time.Time      // from when on HEAD requests are recorded
 	Counted int64
 	Updated time.Time
 	now     time.Time // by the clock of the statistics' database
-	missing int       // processes that aren't heard of and had pulls to write
+	missing int       // number of processes that went silent while they had pulls to write
 }
 
 // queryer is a pool or a transaction.
@@ -64,7 +64,7 @@ func scanState(row pgx.Row) (s state, err error) {
 		s.Last = last.UTC()
 	}
 	s.Since, s.Counts = s.Since.UTC(), s.Counts.UTC()
-	if s.missing > 0 && s.now.After(s.Since) { // it may be dead
+	if s.missing > 0 && s.now.After(s.Since) { // that process may have died with unwritten pulls
 		s.Since = s.now.UTC()
 	}
 	if s.Since.After(s.Counts) {
@@ -73,8 +73,8 @@ func scanState(row pgx.Row) (s state, err error) {
 	return s, nil
 }
 
-// move moves the watermark over pulls, counted of which are added to the
-// statistics, unless it isn't any more where s has it.
+// move moves the watermark over pulls and adds counted to the number of counted pulls. It
+// changes nothing and returns false if the watermark isn't any more where s has it.
 func (s state) move(ctx context.Context, tx pgx.Tx, pulls []audit.Pull, counted int) (moved bool, err error) {
 	to, last := s.Read, (*time.Time)(nil)
 	for i := range pulls {
@@ -99,7 +99,7 @@ func (s state) move(ctx context.Context, tx pgx.Tx, pulls []audit.Pull, counted 
 	return done.RowsAffected() > 0, nil
 }
 
-// looked records that there was nothing to count.
+// looked records that a worker looked and found nothing to count.
 func (w *SyncWorker) looked(ctx context.Context) error {
 	if err := w.bury(ctx); err != nil {
 		return err
@@ -110,8 +110,8 @@ func (w *SyncWorker) looked(ctx context.Context) error {
 	return nil
 }
 
-// start makes the state where there is none, and finds out whether entries may have
-// gone unread while statistics were off.
+// start makes the state's row if there is none, and sets Since later if entries may have
+// been dropped unread while statistics were off.
 func (w *SyncWorker) start(ctx context.Context) error {
 	if w.started {
 		return nil
@@ -120,7 +120,7 @@ func (w *SyncWorker) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	since := log.Now // of switching on
+	since := log.Now // when statistics were switched on
 	if !log.Oldest.IsZero() && log.Oldest.Before(since) {
 		since = log.Oldest
 	}
@@ -135,8 +135,8 @@ func (w *SyncWorker) start(ctx context.Context) error {
 	return nil
 }
 
-// Unrecorded says, for a process that records no pulls, that statistics aren't
-// complete before some time from now. It is to be called again before that.
+// Unrecorded notes, for a process that records no pulls, that statistics are incomplete
+// until d from now. The process must call it again before that time.
 func Unrecorded(ctx context.Context, stats *db.DB, d time.Duration) error {
 	_, err := stats.Pool.Exec(ctx, `
 		INSERT INTO pullstatisticsprocessingstate AS s (recorded_since) VALUES (now() + $1::bigint * interval '1 microsecond')
@@ -147,8 +147,8 @@ func Unrecorded(ctx context.Context, stats *db.DB, d time.Duration) error {
 	return nil
 }
 
-// Unchecked says, for a process that remembers no HEAD requests, that signs of use
-// aren't complete before some time from now. It is to be called again before that.
+// Unchecked notes, for a process that records no HEAD requests, that last-used times are
+// incomplete until d from now. The process must call it again before that time.
 func Unchecked(ctx context.Context, stats *db.DB, d time.Duration) error {
 	_, err := stats.Pool.Exec(ctx,
 		"UPDATE pullstatisticsprocessingstate SET checks_since = GREATEST(checks_since, now() + $1::bigint * interval '1 microsecond')", d.Microseconds())
@@ -158,20 +158,20 @@ func Unchecked(ctx context.Context, stats *db.DB, d time.Duration) error {
 	return nil
 }
 
-// Status is how the statistics stand to the audit log.
+// Status says how far the statistics have read the audit log.
 type Status struct {
-	// Since is the time from which on every pull is known as a use: what has no
-	// statistics wasn't pulled since.
+	// Since is when statistics became complete: a tag or manifest without statistics has
+	// not been pulled since then.
 	Since time.Time
-	// Counts is the time from which on every pull is counted, or will be. It is after
-	// Since when pulls found no room and are known as uses alone.
+	// Counts is the time from which on every pull is counted, or will be. It is after Since
+	// when pulls found no room and only their last-used times are known.
 	Counts time.Time
-	// Checks is the time from which on every use is remembered that is no pull.
+	// Checks is the time from which on uses other than pulls are recorded.
 	Checks time.Time
 	// Behind is the age of the oldest pull that isn't counted yet, 0 when there is
 	// none.
 	Behind time.Duration
-	// Read is up to where the log was read.
+	// Read is the position up to which the log was read.
 	Read audit.Position
 	Last time.Time // the newest pull that was read, zero: none
 	// Counted is how many pulls of the log were counted, ever.
@@ -184,8 +184,8 @@ type Status struct {
 	Unseen bool
 }
 
-// Status tells how far the log was read. Before the first time it is of a log of
-// which nothing was.
+// Status returns how far the log was read. Before anything was counted it first makes the
+// state.
 func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 	s, err := readState(ctx, w.opt.Stats.Pool)
 	if errors.Is(err, errNoState) {
@@ -213,8 +213,8 @@ func (w *SyncWorker) Status(ctx context.Context) (Status, error) {
 	return out, nil
 }
 
-// Read is up to where pulls have been read, for an audit.Keeper: nothing behind it
-// may go.
+// Read returns the position up to which pulls have been read, for an audit.Keeper, which
+// must not drop uncounted pulls behind it.
 func (w *SyncWorker) Read(ctx context.Context) (audit.Position, error) {
 	s, err := w.Status(ctx)
 	if err == nil && s.Foreign {
@@ -223,14 +223,14 @@ func (w *SyncWorker) Read(ctx context.Context) (audit.Position, error) {
 	return s.Read, err
 }
 
-// Reset is the way out of ErrForeignLog: it gives the pulls of the log a new order
-// and returns how many of them are to be counted. Those are what wasn't read by the
-// old order, and what is younger than the newest that was read: it came after the
+// Reset ends the state of ErrForeignLog: it gives the pulls of the log a new order and
+// returns how many of them are to be counted. These are the pulls behind the watermark by
+// the old order, and those younger than the newest that was read, since they came after the
 // restore. It may take minutes on a long log.
 //
-// With one database it is one transaction. With two, the log is put in order first;
-// a crash in between leaves the statistics refusing the log, and Reset can be run
-// again, but then counts by age alone.
+// With one database it is one transaction. With two, the log gets its order first. After a
+// crash in between, the statistics still refuse the log and Reset can be run again, but it
+// then finds the uncounted pulls by their age alone.
 func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 	w.reading.Lock()
 	defer w.reading.Unlock()
@@ -272,8 +272,8 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 	return unread, nil
 }
 
-// unhurried lifts the bounds of the pool for a transaction that takes its time, and
-// may be idle while the other database works.
+// unhurried lifts the pool's time limits for a transaction that takes long, and that may be
+// idle while the other database works.
 func unhurried(ctx context.Context, tx pgx.Tx) error {
 	if err := db.LiftLimits(ctx, tx); err != nil {
 		return err
@@ -282,7 +282,7 @@ func unhurried(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// repositories are the ids of the pulls' repositories, ordered.
+// repositories returns the ids of the pulls' repositories, in ascending order.
 func repositories(pulls []audit.Pull) []int64 {
 	var ids []int64
 	for _, p := range pulls {
@@ -293,7 +293,7 @@ func repositories(pulls []audit.Pull) []int64 {
 	return sorted(ids)
 }
 
-// sorted are ids in their order, each once.
+// sorted returns the ids in ascending order, without duplicates.
 func sorted(ids []int64) []int64 {
 	slices.Sort(ids)
 	return slices.Compact(ids)

@@ -16,18 +16,19 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// sweepPage is how many rows are looked at together.
+// sweepPage is how many rows are swept together.
 const sweepPage = 1000
 
-// SweeperOptions says which statistics are to go.
+// SweeperOptions configures a Sweeper.
 type SweeperOptions struct {
 	Stats *db.DB // required: the database of the statistics
-	// Tags says which tags exist, each of a repository by id, in their order. Required.
+	// Tags returns which tags exist: for each pair of repository id and name, in order.
+	// Required.
 	Tags func(ctx context.Context, repositories []int64, names []string) ([]bool, error)
 	// Manifests is Tags for manifests. Required.
 	Manifests func(ctx context.Context, repositories []int64, digests []oci.Digest) ([]bool, error)
-	// Window is for how long something must be gone until its statistics go too: so
-	// long they come back with it. Default 30 days.
+	// Window is how long a tag or manifest must be missing before its statistics are
+	// deleted. If it comes back earlier it has its old statistics. Default 30 days.
 	Window time.Duration
 	// Interval is how long after a sweep the next one begins. Default 24 h.
 	Interval time.Duration
@@ -35,44 +36,45 @@ type SweeperOptions struct {
 	Worker   *worker.Metrics // nil: none
 }
 
-// Sweeper deletes statistics of tags and manifests that are gone. Any number of
+// Sweeper deletes the statistics of tags and manifests that no longer exist. Any number of
 // processes may run one.
 //
-// It goes through the tables in the order of their keys. What it finds missing it
-// marks (gone_since), and what is there again it unmarks. Rows that have been marked
-// for the whole window go, if nothing in them says that they were used meanwhile.
+// It goes through the tables in the order of their keys. It marks the rows of missing tags
+// and manifests (gone_since), and removes the mark when they exist again. It deletes rows
+// that have been marked for the whole window, if they show no use during that time.
 //
-// Tags and statistics may be on two servers, so nothing can hold a tag while its
-// statistics are deleted. What keeps those of a tag that comes back is the order:
+// Tags and statistics may be on two servers, so no lock can keep a tag from being created
+// while its statistics are deleted. Instead the order of steps protects a tag that comes
+// back:
 //
-//  1. The values and the mark of a row are read.
-//  2. The tag is looked for, and marks are put right.
-//  3. What is to go is looked for a second time.
-//  4. The row is deleted if it still is as it was read. Each pull and each HEAD that
-//     is counted in between changes it; and a sweeper that has found the tag has taken
-//     the mark off.
+//  1. Read the values and the mark of a row.
+//  2. Look for the tag, and correct the mark.
+//  3. If the row is to be deleted, look for the tag a second time.
+//  4. Delete the row if it still is as it was read. Each pull and each HEAD that is counted in
+//     between changes it; and another sweeper that has found the tag has removed the mark.
 //
-// What remains is a tag that was missing for the whole window and comes back between 3
-// and 4, within milliseconds: its old count is lost, and later pulls count from 0. A
-// tag that comes back and goes again between two sweeps without being used is taken
-// for one that was gone all the while.
+// One case remains: a tag that was missing for the whole window and comes back between 3
+// and 4, within milliseconds, loses its old count, and later pulls count from 0. A tag that
+// comes back and is deleted again between two sweeps, without being used, counts as missing
+// all the time.
 //
-// No statement waits for a row that another transaction holds: it is left for the next
-// sweep. So sweeping can't be part of a deadlock with what counts pulls.
+// No statement waits for a row that another transaction has locked: such rows are left for
+// the next sweep. So sweeping can't be part of a deadlock with the workers that count
+// pulls.
 //
-// Rows of a repository that is gone are for loose foreign keys to delete; if one is
-// left it goes as any other.
+// The rows of a deleted repository are deleted by loose foreign keys; any that are left are
+// swept like others.
 type Sweeper struct {
 	opt    SweeperOptions
 	log    *slog.Logger
 	loop   *worker.Loop
 	tables []sweptTable
 
-	// By the loop alone.
+	// Used by the loop alone.
 	due   time.Time
-	table int // where the sweep is: the table, and the key behind which to go on
+	table int // where the sweep is: the table; after is the last key that was swept
 	after sweptKey
-	gone  []int64 // rows that the sweep deleted, by table
+	gone  []int64 // number of rows that this sweep deleted, by table
 }
 
 // NewSweeper makes a sweeper. It deletes nothing before Run.
@@ -91,7 +93,7 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	}
 	w := &Sweeper{opt: o, log: o.Logger, tables: sweptTables(o)}
 	w.gone = make([]int64, len(w.tables))
-	// Replicas that start together don't sweep together.
+	// Replicas that start together should not sweep together.
 	w.due = time.Now().Add(rand.N(o.Interval/24 + 1))
 	w.loop = worker.New(worker.Options{
 		Name: "pull statistics sweep", Batch: w.round, Next: w.next, Log: o.Logger, Metrics: o.Worker,
@@ -102,8 +104,8 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 // Run sweeps until ctx ends, and returns nil when the last page is over.
 func (w *Sweeper) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
-// round is a page, when one is due. Pages are far enough apart to take a fifth of a
-// connection's time at most.
+// round sweeps a page, when one is due. It schedules pages so that they take at most a
+// fifth of a connection's time.
 func (w *Sweeper) round(ctx context.Context) (more bool, err error) {
 	start := time.Now()
 	if start.Before(w.due) {
@@ -121,10 +123,10 @@ func (w *Sweeper) round(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// next says how long it is until a page is due.
+// next returns how long it is until a page is due.
 func (w *Sweeper) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
 
-// page sweeps the next page, and says whether it was the last one of all.
+// page sweeps the next page, and returns whether it was the last one of the sweep.
 func (w *Sweeper) page(ctx context.Context) (end bool, err error) {
 	t := w.tables[w.table]
 	rows, err := t.read(ctx, w.after, w.opt.Window)
@@ -152,7 +154,7 @@ func (w *Sweeper) page(ctx context.Context) (end bool, err error) {
 	return true, nil
 }
 
-// sweptKey is a primary key.
+// sweptKey is the primary key of a row of statistics.
 type sweptKey struct {
 	repository int64
 	name       string
@@ -163,7 +165,7 @@ type sweptRow struct {
 	sweptKey
 	count               int64
 	last, checked, gone *time.Time
-	due                 bool // it may go, if what it is of is missing
+	due                 bool // marked and unused for the whole window, so it is deleted if its tag or manifest is missing
 }
 
 // sweptTable is a table of statistics.
@@ -173,7 +175,7 @@ type sweptTable struct {
 	here    func(ctx context.Context, rows []sweptRow) ([]bool, error)
 }
 
-// sweptTables are the tables of tags and of manifests.
+// sweptTables returns the tables of tags and of manifests.
 func sweptTables(o SweeperOptions) []sweptTable {
 	return []sweptTable{
 		{o.Stats, strings.NewReplacer("{table}", "tagpullstatistics", "{name}", "tag_name", "{count}", "tag_pull_count", "{last}", "last_tag_pull_date"),
@@ -219,7 +221,7 @@ func (t sweptTable) read(ctx context.Context, after sweptKey, window time.Durati
 	})
 }
 
-// sweep puts the marks of rows right and deletes those that are to go.
+// sweep corrects the marks of rows and deletes those that are due and missing.
 func (t sweptTable) sweep(ctx context.Context, rows []sweptRow) (gone int64, err error) {
 	if len(rows) == 0 {
 		return 0, nil
@@ -252,7 +254,7 @@ func (t sweptTable) sweep(ctx context.Context, rows []sweptRow) (gone int64, err
 	return t.drop(ctx, missing)
 }
 
-// mark turns the marks of rows round, unless somebody else has.
+// mark inverts the marks of rows, except where another sweeper has done so.
 func (t sweptTable) mark(ctx context.Context, rows []sweptRow) error {
 	if len(rows) == 0 {
 		return nil
@@ -274,7 +276,7 @@ func (t sweptTable) mark(ctx context.Context, rows []sweptRow) error {
 	return err
 }
 
-// drop deletes those of the rows that still are as they were read.
+// drop deletes the rows that haven't changed since they were read.
 func (t sweptTable) drop(ctx context.Context, rows []sweptRow) (int64, error) {
 	if len(rows) == 0 {
 		return 0, nil

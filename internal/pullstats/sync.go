@@ -14,41 +14,41 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// SyncOptions says how to count what the audit log has.
+// SyncOptions configures a SyncWorker.
 type SyncOptions struct {
 	Databases
-	// Redis counts pulls too, for Uses to look at. Nil: none does.
+	// Redis counts pulls too, and Uses looks there. Nil: there is no Redis.
 	Redis *Redis
 	// Interval is how often the log is read, at least. Default 5 min.
 	Interval time.Duration
 	// Batch is how many entries are read and counted together. Default 1,000.
 	Batch int
-	// Join is how long after a HEAD by tag a GET by digest is taken for the rest of the
+	// Join is how long after a HEAD by tag a GET by digest counts as the second half of the
 	// same pull. Default DefaultJoin.
 	Join time.Duration
-	// Retention is how long the log keeps entries at least, read or not. Unread ones
-	// that are older may be missing after statistics were switched off for as long.
-	// 0: for ever.
+	// Retention is the least time that the log keeps entries, read or not. If statistics
+	// were switched off for longer, unread entries may have been dropped. 0: entries are
+	// kept for ever.
 	Retention time.Duration
 	Logger    *slog.Logger    // default slog.Default()
 	Metrics   *Metrics        // nil: none
 	Worker    *worker.Metrics // nil: none
 }
 
-// SyncWorker counts the pulls that the audit log has: PullStatsSyncWorker. Any
-// number of processes may run one. Its methods may be called concurrently.
+// SyncWorker counts the pulls that are in the audit log (PullStatsSyncWorker). Any number
+// of processes may run one. Its methods may be called concurrently.
 type SyncWorker struct {
 	opt     SyncOptions
 	audit   *audit.Log
 	log     *slog.Logger
 	loop    *worker.Loop
-	reading sync.Mutex // held by the one who syncs
+	reading sync.Mutex // locked while a batch is read and counted
 
-	due     time.Time // by the loop alone
-	started bool      // under reading: the state is there, and gaps were looked for
+	due     time.Time // used by the loop alone
+	started bool      // guarded by reading: start has been done
 
-	lag   time.Duration           // joinLag, but for tests
-	crash func(step string) error // for tests: stands in for the end of the process
+	lag   time.Duration           // joinLag, except in tests
+	crash func(step string) error // for tests: may end the batch as the end of the process would
 }
 
 // NewSyncWorker makes a worker. It counts nothing before Run or Sync.
@@ -78,7 +78,7 @@ func NewSyncWorker(o SyncOptions) (*SyncWorker, error) {
 // Run counts until ctx ends, and returns nil when the last batch is over.
 func (w *SyncWorker) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
-// round is a batch, when one is due.
+// round counts a batch, when one is due.
 func (w *SyncWorker) round(ctx context.Context) (more bool, err error) {
 	if time.Now().Before(w.due) {
 		return false, nil
@@ -94,7 +94,7 @@ func (w *SyncWorker) round(ctx context.Context) (more bool, err error) {
 	return false, w.observe(ctx)
 }
 
-// next says how long it is until the log is read again.
+// next returns how long it is until the log is read again.
 func (w *SyncWorker) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
 
 // observe measures how far behind the statistics are.
@@ -107,7 +107,7 @@ func (w *SyncWorker) observe(ctx context.Context) error {
 	return nil
 }
 
-// Sync counts all that can be counted now.
+// Sync counts all pulls that can be counted now.
 func (w *SyncWorker) Sync(ctx context.Context) error {
 	for {
 		if more, err := w.batch(ctx); err != nil || !more {
@@ -116,12 +116,12 @@ func (w *SyncWorker) Sync(ctx context.Context) error {
 	}
 }
 
-// ErrForeignLog says that the order of the log's entries isn't that in which they
-// were written any more.
+// ErrForeignLog says that the order of the log's entries by transaction id is no longer
+// that in which they were written.
 var ErrForeignLog = errors.New("the audit log was restored or moved, and its transaction ids began anew, " +
 	"so it can't be told which pulls were counted; nothing is counted until \"purser pulls reset\" has put them in order")
 
-// batch reads and counts one batch, and says whether there may be more.
+// batch reads and counts one batch, and returns whether there may be more.
 func (w *SyncWorker) batch(ctx context.Context) (more bool, err error) {
 	w.reading.Lock()
 	defer w.reading.Unlock()
@@ -172,10 +172,11 @@ func (w *SyncWorker) batch(ctx context.Context) (more bool, err error) {
 	return more, err
 }
 
-// ripe is the time before which pulls by digest can be joined: all that came before it
-// was read. written is up to when all was written, as of before pulls were read.
+// ripe returns the time before which pulls by digest can be joined, because every pull and
+// HEAD before it was read. written is the time before which all processes had written
+// everything; it must have been asked for before the pulls were read.
 func (w *SyncWorker) ripe(ctx context.Context, read audit.Position, pulls []audit.Pull, written time.Time) (time.Time, error) {
-	if len(pulls) == w.opt.Batch { // there is more to read, of about the same time and later
+	if len(pulls) == w.opt.Batch { // more entries are to be read, of about the same time and later
 		var newest time.Time
 		for i := range pulls {
 			if pulls[i].Time.After(newest) {
@@ -187,23 +188,23 @@ func (w *SyncWorker) ripe(ctx context.Context, read audit.Position, pulls []audi
 	if len(pulls) > 0 {
 		read = pulls[len(pulls)-1].Position
 	}
-	unread, err := w.audit.OldestUnread(ctx, read) // behind a transaction that is open
+	unread, err := w.audit.OldestUnread(ctx, read) // unread behind read, because a transaction is open
 	if err != nil || unread.IsZero() {
 		return written, err
 	}
 	return earlier(written, unread), nil
 }
 
-// tally says what became of the pulls of a batch.
+// tally is the number of pulls of a batch by what was done with them.
 type tally struct {
 	counted, elsewhere, gone int
 	more                     bool // there are more pulls by digest to join
 	lost                     bool // another worker was faster: nothing was done
 }
 
-// count moves the watermark over pulls and adds them to the statistics, in one
-// transaction, unless another worker has moved it. What was pulled by digest before ripe
-// is counted for its tag too.
+// count moves the watermark over pulls and adds them to the statistics, in one transaction.
+// It does nothing if another worker has moved the watermark. Pulls by digest before ripe
+// are also counted for the tags that they belong to.
 func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, ripe time.Time, pending []int64) (t tally, err error) {
 	mine, elsewhere, heads := split(pulls)
 	err = w.opt.withAlive(ctx, sorted(append(repositories(mine), pending...)), func(alive map[int64]bool, tx pgx.Tx) error {
@@ -244,7 +245,7 @@ func (w *SyncWorker) count(ctx context.Context, s state, pulls []audit.Pull, rip
 	return t, w.crash("after commit")
 }
 
-// pullCount is how many pulls entries are of.
+// pullCount returns the number of pulls in entries.
 func pullCount(pulls []audit.Pull) (n int) {
 	for i := range pulls {
 		n += pulls[i].N
@@ -252,8 +253,8 @@ func pullCount(pulls []audit.Pull) (n int) {
 	return n
 }
 
-// split tells apart what is to be counted here, how many pulls are counted elsewhere, and
-// heads.
+// split returns the pulls to be counted here, the number of pulls counted elsewhere, and
+// the number of heads.
 func split(pulls []audit.Pull) (mine []audit.Pull, elsewhere, heads int) {
 	for i := range pulls {
 		switch p := &pulls[i]; {
@@ -268,7 +269,7 @@ func split(pulls []audit.Pull) (mine []audit.Pull, elsewhere, heads int) {
 	return mine, elsewhere, heads
 }
 
-// countedHere says whether it is this log's reader who counts a pull.
+// countedHere says whether the SyncWorker counts this pull.
 func countedHere(p *audit.Pull) bool {
 	return p.CountedBy != audit.CountedByRedis && p.CountedBy != audit.CountedByNone
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// Uses are when tags and manifests of a repository were last used, by name and by
-// digest. What isn't in there wasn't since Status.Since.
+// Uses has the times at which tags, by name, and manifests, by digest, of a repository were
+// last used. What isn't in it was not used since Status.Since.
 type Uses struct{ Tags, Manifests map[string]time.Time }
 
-// Uses finds when tags and manifests of a repository were last used: pulled, by the
-// statistics and by what of the log and of Redis they don't hold yet, or asked about.
-// What recorders still have in memory, some seconds, nobody can see. A time may be
-// some minutes later than the use was.
+// Uses returns when tags and manifests of a repository were last pulled or asked about. It
+// combines the statistics with those pulls in the log and in Redis that the statistics
+// don't have yet. It can't see uses that recorders still have in memory, for some seconds.
+// A time may be some minutes later than the use was.
 //
-// The watermark is read first: a pull before it is in the statistics, and one behind
-// it in the log, whether it is counted meanwhile or not. Redis remembers a use for
-// hours, flushed or not. Errors: ErrForeignLog, ErrUnseen, or that Redis can't be asked.
+// It reads the watermark first: a pull before it is in the statistics, and a pull behind it
+// is read from the log, even if it is counted meanwhile. Redis keeps last-used times for
+// hours, flushed or not. Errors: ErrForeignLog, ErrUnseen, or that Redis can't be read.
 func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests []string) (Uses, error) {
 	s, err := w.Status(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests [
 	return uses, nil
 }
 
-// usesInRedis adds what Redis remembers.
+// usesInRedis adds the last-used times that Redis has.
 func (w *SyncWorker) usesInRedis(ctx context.Context, repository int64, tags, digests []string, uses Uses) error {
 	found, err := w.opt.Redis.uses(ctx, repository, slices.Concat(tags, digests))
 	if err != nil {
@@ -90,11 +90,11 @@ func (w *SyncWorker) usesInRedis(ctx context.Context, repository int64, tags, di
 	return nil
 }
 
-// catchUps is how often Uses counts what has come since, before it gives up.
+// catchUps is how often Uses counts unread pulls before it gives up.
 const catchUps = 3
 
-// unread are the repository's pulls behind a position. Where there are too many of
-// all repositories they are counted first.
+// unread returns the repository's pulls behind a position. If too many pulls of all
+// repositories are behind it, they are counted first.
 func (w *SyncWorker) unread(ctx context.Context, repository int64, read audit.Position) ([]audit.Pull, error) {
 	for range catchUps {
 		list, all, err := w.audit.PullsOf(ctx, repository, read)
@@ -120,7 +120,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// lasts adds the times of statistics, by name.
+// lasts adds the times in the statistics, by name.
 func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, names []string, into map[string]time.Time) error {
 	if len(names) == 0 {
 		return nil
@@ -136,7 +136,7 @@ func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, na
 		if last != nil {
 			into[name] = *last
 		}
-		// A name may have been used since its mark was written.
+		// The name may have been used after its last-used time was written.
 		if now := time.Now(); check != nil && check.Before(now) {
 			*check = earlier(check.Add(markSlack), now)
 		}
