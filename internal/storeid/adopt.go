@@ -10,31 +10,32 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// AdoptOptions say how far an adoption may go.
+// AdoptOptions says what an adoption may override.
 type AdoptOptions struct {
-	// From is the identity that the store has now, which a caller who wants to take
-	// the store away from another database must know.
+	// From is the identity that the store has now. A caller who takes the store away from
+	// another database must name it.
 	From string
-	// New gives the database a new identity, as its copy needs one.
+	// New gives the database a new identity; a copy of a database needs one.
 	New bool
-	// Force adopts a store that doesn't have what the database knows, and one whose
-	// identity is damaged.
+	// Force adopts the store even if it lacks the database's blobs, or its identity is
+	// damaged.
 	Force bool
-	// Begin is called with what is about to be done, before anything is. May be nil.
+	// Begin is called before anything is changed, with what is about to be done; its error
+	// stops the adoption. May be nil.
 	Begin func(Adoption) error
 }
 
-// Adoption is what an adoption did.
+// Adoption describes an adoption.
 type Adoption struct {
 	Place    string `json:"place"`
-	Identity string `json:"identity"` // that both have now
-	Was      string `json:"was"`      // the store's, "" for none
-	Changed  bool   `json:"changed"`  // false: they belonged together already
+	Identity string `json:"identity"` // of both database and store, from now on
+	Was      string `json:"was"`      // the store's identity before, "" for none
+	Changed  bool   `json:"changed"`  // false: they had the same identity already
 	Sample
 }
 
-// Adopt gives the store the identity of the database. Error: blob.ErrWrongStore,
-// with what stands against it.
+// Adopt gives the store the identity of the database. Error: blob.ErrWrongStore, with the
+// reason why it refuses.
 func (s *Store) Adopt(ctx context.Context, o AdoptOptions) (Adoption, error) {
 	known, err := read(ctx, s.opt.DB, s.opt.Lease)
 	if err != nil {
@@ -76,8 +77,8 @@ func (s *Store) Adopt(ctx context.Context, o AdoptOptions) (Adoption, error) {
 	return a, s.adopt(ctx, known, a.Identity)
 }
 
-// adopt brings the id to the database, unconfirmed, and then to the store. If it
-// ends in between, the next start refuses, and another adoption succeeds.
+// adopt writes the id to the database, unconfirmed, and then to the store. If it is cut off
+// in between, the next start refuses, and another adoption succeeds.
 func (s *Store) adopt(ctx context.Context, known Known, id string) error {
 	if id != known.ID {
 		done, err := s.opt.DB.Pool.Exec(ctx, `

@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// Establish verifies that the store belongs to the database or, at the first start
-// of a registry, makes it so. It waits while another process does. Error:
+// Establish verifies that the store belongs to the database or, at the first start of a
+// registry, gives both an identity. It waits while another process does so. Error:
 // blob.ErrWrongStore.
 func (s *Store) Establish(ctx context.Context) error {
 	mine := ""
@@ -30,11 +30,11 @@ func (s *Store) Establish(ctx context.Context) error {
 			if done, err := s.confirm(ctx, known); done || err != nil {
 				return err
 			}
-			continue // another process chose anew meanwhile
+			continue // another process chose a new id meanwhile
 		case known.Confirmed || there != "":
 			return s.mismatch(known, there)
 		case known.ID != "" && known.ID == mine:
-			// The store took none, nor has it another one's: the write was lost.
+			// The store has no identity, neither this nor another: the write was lost.
 			return fmt.Errorf("the blob store at %s didn't keep the identity that it was given", s.opt.Place)
 		case known.ID != "" && !known.chosen:
 			if err := pause(ctx, poll); err != nil {
@@ -51,8 +51,8 @@ func (s *Store) Establish(ctx context.Context) error {
 	}
 }
 
-// choose makes this process the one that gives the store its identity, and does so.
-// It returns the id, "" if another process was first.
+// choose chooses a new id in the database and writes it to the store. It returns the id, or
+// "" if another process was first.
 func (s *Store) choose(ctx context.Context, known Known) (string, error) {
 	id := uuid.NewString()
 	sql := `INSERT INTO store_identity (id, place) SELECT $1::uuid, $2 WHERE $3 = '' ON CONFLICT DO NOTHING`
@@ -70,15 +70,16 @@ func (s *Store) choose(ctx context.Context, known Known) (string, error) {
 	return id, s.write(ctx, id, false)
 }
 
-// write gives the store an identity within the time that others wait for it.
+// write writes an identity to the store within writeTimeout, which is shorter than the time
+// that other processes wait for it.
 func (s *Store) write(ctx context.Context, id string, replace bool) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	return s.Store.SetIdentity(ctx, id, replace)
 }
 
-// confirm notes in the database that the store has its identity, and where the
-// store is. It returns false when the database has another identity by now.
+// confirm records in the database that the store has the identity, and where the store is.
+// It returns false if the database has another identity by now.
 func (s *Store) confirm(ctx context.Context, known Known) (bool, error) {
 	if !known.Confirmed || known.Place != s.opt.Place {
 		done, err := s.opt.DB.Pool.Exec(ctx, `
@@ -98,8 +99,8 @@ func (s *Store) confirm(ctx context.Context, known Known) (bool, error) {
 	return true, nil
 }
 
-// mismatch says how the store's identity differs from the database's, and what to
-// do about it.
+// mismatch returns the error that says how the identities of store and database differ, and
+// what to do about it.
 func (s *Store) mismatch(known Known, there string) error {
 	at, was := s.opt.Place, ""
 	if known.Place != "" && known.Place != at {
@@ -120,15 +121,15 @@ func (s *Store) mismatch(known Known, there string) error {
 		`run "purser store adopt --from %[3]s"`, blob.ErrWrongStore, at, there, known.ID, was)
 }
 
-// unfit says that nothing shows that a store without an identity is the database's.
+// unfit returns the error for a store without an identity whose contents don't show that it
+// is the database's.
 func (s *Store) unfit(err error) error {
 	return fmt.Errorf("%w: neither the store at %s nor the database has an identity yet, and they don't seem to belong together: %w: "+
 		`correct the path, bucket or database; if they do belong together, run "purser store adopt --force"`,
 		blob.ErrWrongStore, s.opt.Place, err)
 }
 
-// mayBegin says whether a store without an identity may be given one without
-// anybody having asked for it.
+// mayBegin says whether a store without an identity may be given one unasked.
 func (s *Store) mayBegin(ctx context.Context) error {
 	err := s.fits(ctx)
 	if errors.Is(err, errUnfit) {

@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	lookEvery      = 5 * time.Second // unless a directory is in use
+	lookEvery      = 5 * time.Second // for stores other than a directory in use
 	lookEveryLocal = time.Second
-	localRest      = 5 * time.Second // after the last question
-	// lookWait is how long Wrong waits for a directory that hangs.
+	localRest      = 5 * time.Second // after Wrong was last called
+	// lookWait bounds the time that Wrong waits for a directory that hangs.
 	lookWait = time.Second
 )
 
-// Wrong says whether the last look found that the store isn't the database's. In a
-// directory that look is a second old at most, unless it hangs; elsewhere Run's is
-// taken, and asking costs nothing. A store that can't be reached isn't a wrong one.
+// Wrong says whether the last check found that the store isn't the database's. For a
+// directory the check is at most a second old, unless the directory hangs; for other stores
+// Wrong returns the result of Run's last check at no cost. A store that can't be reached
+// doesn't count as wrong.
 func (s *Store) Wrong() bool {
 	if !s.opt.Local {
 		return s.wrong.Load()
@@ -39,13 +40,12 @@ func (s *Store) Wrong() bool {
 	return s.wrong.Load()
 }
 
-// lookShortly looks at the store, or shares the look that is under way, and doesn't wait
-// long for one that hangs.
+// lookShortly checks the store, or joins the running check, and waits at most lookWait.
 func (s *Store) lookShortly() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookWait)
 	defer cancel()
 	since, over := time.Now().Add(-lookEveryLocal), make(chan struct{})
-	go func() { // the look itself doesn't end with ctx
+	go func() { // the check itself goes on when ctx ends
 		defer close(over)
 		s.verify(ctx, since) //nolint:errcheck // lookNow logs it
 	}()
@@ -58,8 +58,8 @@ func (s *Store) lookShortly() {
 // now is the time since the store was made.
 func (s *Store) now() time.Duration { return time.Since(s.made) }
 
-// Run looks at the store all the time until ctx ends, so that Wrong is up to date
-// and a store that goes away, or comes back, is logged.
+// Run checks the store regularly until ctx ends, so that Wrong is up to date and it is
+// logged when the store goes away or comes back.
 func (s *Store) Run(ctx context.Context) error {
 	for pause(ctx, s.lookAfter()) == nil {
 		s.verify(ctx, time.Now()) //nolint:errcheck // lookNow logs it
@@ -67,8 +67,9 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// lookAfter is how long Run waits before its next look: less at a directory that Wrong
-// was asked about not long ago. While nobody asks, the first question has its own look.
+// lookAfter returns the pause before Run's next check: one second for a directory about
+// which Wrong was called lately, else five. When Wrong is called after a pause, it makes a
+// check of its own.
 func (s *Store) lookAfter() time.Duration {
 	if used := s.used.Load(); s.opt.Local && used != 0 && s.now()-time.Duration(used) < localRest {
 		return lookEveryLocal
@@ -76,7 +77,7 @@ func (s *Store) lookAfter() time.Duration {
 	return lookEvery
 }
 
-// Collector tells metrics whether the store is the database's.
+// Collector exports as a gauge whether the store is the wrong one.
 func (s *Store) Collector() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "purser_storage_wrong_store",
@@ -89,8 +90,8 @@ func (s *Store) Collector() prometheus.Collector {
 	})
 }
 
-// verify returns nil if a look that began at since or later has found the store's
-// identity. Callers at the same time share a look.
+// verify returns nil if a check that began at since or later has found the database's
+// identity in the store. Concurrent callers share a check.
 func (s *Store) verify(ctx context.Context, since time.Time) error {
 	for {
 		s.mu.Lock()
@@ -111,13 +112,13 @@ func (s *Store) verify(ctx context.Context, since time.Time) error {
 	}
 }
 
-// lookNow looks and unlocks s.mu, which its caller has locked.
+// lookNow runs a check. Its caller has locked s.mu; lookNow unlocks it.
 func (s *Store) lookNow(ctx context.Context) error {
 	done := make(chan struct{})
 	s.running = done
 	id := s.id
 	s.mu.Unlock()
-	// Others wait for it too, so it doesn't end with its caller.
+	// Other callers wait for this check too, so it goes on when its caller's context ends.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
 	l := look{began: time.Now()}
@@ -134,13 +135,14 @@ func (s *Store) lookNow(ctx context.Context) error {
 	return l.err
 }
 
-// compare returns the identity of both, or id and an error.
+// compare returns the identity that store and database share. If they differ, it returns id
+// and an error.
 func (s *Store) compare(ctx context.Context, id string) (string, error) {
 	there, err := s.Store.Identity(ctx)
 	if err != nil || there == id && id != "" {
 		return id, err
 	}
-	// The database may have been given another identity together with the store.
+	// An adoption may have given database and store a new identity.
 	known, err := read(ctx, s.opt.DB, s.opt.Lease)
 	if err != nil {
 		known = Known{ID: id}
@@ -151,7 +153,7 @@ func (s *Store) compare(ctx context.Context, id string) (string, error) {
 	return id, s.mismatch(known, there)
 }
 
-// tell notes whether the store is wrong, and logs when that changes.
+// tell records whether the store is wrong, and logs when that changes.
 func (s *Store) tell(err error) {
 	wrong := errors.Is(err, blob.ErrWrongStore)
 	switch was := s.wrong.Swap(wrong); {
@@ -159,15 +161,16 @@ func (s *Store) tell(err error) {
 		s.log.Error("the blob store isn't the one that belongs to the database: nothing is written to it until it is", "error", err)
 	case was && !wrong && err == nil:
 		s.log.Info("the blob store is the database's again", "place", s.opt.Place)
-	case was && !wrong: // it can't be reached: what was wrong isn't known to be right
+	case was && !wrong: // the check failed, so a store that was wrong still counts as wrong
 		s.wrong.Store(true)
 	}
 }
 
-// before allows a write.
+// before returns nil if a recent enough check allows a write.
 func (s *Store) before(ctx context.Context) error { return s.verify(ctx, time.Now().Add(-s.fresh)) }
 
-// after believes a store that says that it wrote or deleted something.
+// after checks the identity again once the store has reported success: for a directory by a
+// new check.
 func (s *Store) after(ctx context.Context, err error) error {
 	if err != nil {
 		return err
@@ -175,7 +178,8 @@ func (s *Store) after(ctx context.Context, err error) error {
 	return s.before(ctx)
 }
 
-// missing believes a store that says that something isn't there.
+// missing returns a "not found" or "lost" error of the store only if a new check finds the
+// identity; else it returns that check's error.
 func (s *Store) missing(ctx context.Context, err error) error {
 	if !errors.Is(err, blob.ErrNotFound) && !errors.Is(err, blob.ErrLost) {
 		return err

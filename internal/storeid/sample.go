@@ -17,19 +17,19 @@ const (
 	sampleParallel = 8
 )
 
-// Sample is how many of some blobs the store has, whole.
+// Sample counts some of the database's blobs, and those whose objects the store has in full size.
 type Sample struct {
 	Sampled int `json:"sampled"`
 	Found   int `json:"found"`
 }
 
-// errUnfit says that a store and a database don't seem to belong together.
+// errUnfit says that a store and a database probably don't belong together.
 var errUnfit = errors.New("the store and the database don't seem to belong together")
 
-// fits says whether the contents of the store and the database go together: the
-// store has at least half of a sample of the database's blobs; or the database has
-// no blob, and the store nothing but what the database knows. Keys are random, so
-// another registry's store has none of them. Error: errUnfit.
+// fits checks that the contents of the store and the database match: either the store has at
+// least half of a sample of the database's blobs; or the database has no blob, and the store
+// has only objects that the database knows. Keys are random, so another registry's store has
+// none of them. Error: errUnfit.
 func (s *Store) fits(ctx context.Context) error {
 	sample, err := s.sample(ctx)
 	switch {
@@ -62,7 +62,7 @@ func (s *Store) fits(ctx context.Context) error {
 	return nil
 }
 
-// sample looks for some of the database's blobs in the store.
+// sample looks up some of the database's blobs in the store.
 func (s *Store) sample(ctx context.Context) (Sample, error) {
 	rows, err := s.opt.Catalog.SampleBlobs(ctx, sampleSize)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Store) sample(ctx context.Context) (Sample, error) {
 				found.Add(1)
 			}
 			if errors.Is(err, blob.ErrNotFound) {
-				// It may have been deleted since it was drawn.
+				// The blob may have been deleted since it was drawn.
 				var now catalog.Owner
 				var there bool
 				if now, there, err = s.opt.Catalog.BlobOwner(ctx, row.Digest); err == nil && (!there || now.Key != row.Key) {

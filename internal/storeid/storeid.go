@@ -1,31 +1,30 @@
-// Package storeid keeps a registry off a blob store that isn't its own: an empty
+// Package storeid prevents a registry from using a blob store that isn't its own: an empty
 // mount point, another bucket, another registry's directory.
 //
-// The database and the store carry the same id: the table store_identity and an
-// object of the store. Whoever writes to the store compares them first: Establish
-// at the start of a process, and from then on the Store, which stands in front of
-// the blob store and hands on nothing that an unverified store could spoil:
+// The database (table store_identity) and the store (an object) carry the same id. Every
+// writer compares them first: Establish does it when a process starts; afterwards the type
+// Store, which wraps the blob store, does it for each operation that a wrong store could
+// spoil:
 //
-//   - A write, and a delete, is preceded by a look at the identity that is at most
-//     a few seconds old. In a directory, where a volume can be unmounted at any
-//     time, what was written or deleted is believed only if a look that began
-//     afterwards finds the identity too.
-//   - "Not found" is handed on only if a look that began afterwards finds the
-//     identity: a missing object is then missing from the right store.
+//   - Before a write or a delete, Store checks the identity, unless a check that began less
+//     than 10 s ago succeeded. In a directory, where a volume can be unmounted at any time,
+//     there is no such allowance, and Store also checks the identity after a write; after a
+//     delete it does so everywhere.
+//   - Store returns "not found" only if a check that began afterwards finds the identity:
+//     then the object is missing from the right store.
 //
-// The first start of a registry gives both sides an identity, which they must not
-// get when they don't belong together. So the id is chosen in the database first,
-// unconfirmed, by one process; this one writes it to the store, reads it back and
-// confirms it. A process that dies in between leaves an unconfirmed id. If the store
-// has it too, any process confirms it; if not, another process chooses anew after a
-// pause that is longer than the first could have taken. Two registries that start
-// on one store at once are told apart by the store, which takes an identity only
-// while it has none. An upgrade is a first start with blobs: the store must have
-// most of a sample of them.
+// At the first start of a registry both sides get an identity, which must not happen if they
+// don't belong together. So one process first chooses an id in the database, unconfirmed; it
+// writes the id to the store, reads it back and confirms it. A process that dies in between
+// leaves an unconfirmed id. If the store has that id too, any process confirms it; if not,
+// another process chooses a new id after a pause longer than the first process could have
+// needed. If two registries start on one store at once, the store decides: it takes an
+// identity only while it has none. An upgrade from a version without identities is a first
+// start with blobs: the store must have most of a sample of them.
 //
-// After that a missing or another identity is never accepted again, but by Adopt.
-// Adopt writes the database's id to the store, so that registries on a database
-// that the store belonged to before stop writing.
+// Later a missing or different identity is never accepted, except by Adopt. Adopt writes the
+// database's id to the store; registries on the database that the store belonged to before
+// then stop writing.
 package storeid
 
 import (
@@ -45,8 +44,8 @@ import (
 )
 
 const (
-	// writeTimeout bounds the write of an identity, lease is after how long another
-	// process takes the place of one that chose an id and hasn't confirmed it.
+	// writeTimeout bounds the write of an identity. lease is the time after which another
+	// process may replace an id that was chosen and not confirmed.
 	writeTimeout = 10 * time.Second
 	lease        = 15 * time.Second
 	poll         = 250 * time.Millisecond
@@ -54,48 +53,48 @@ const (
 	lookTimeout = 10 * time.Second
 )
 
-// Options say what belongs together.
+// Options names the database and the store that belong together.
 type Options struct {
 	DB      *db.DB           // required
 	Catalog *catalog.Catalog // of the same database; required
 	Store   blob.Store       // required
-	Place   string           // where the store is, for people
-	// Local says that to look at the identity costs next to nothing, and that the
-	// store may be taken away and put back by whoever unmounts a volume.
+	Place   string           // where the store is, as messages show it
+	// Local says that the store is a directory: checking its identity costs next to nothing,
+	// and a volume may be unmounted and mounted again at any time.
 	Local bool
-	// Lease replaces the pause after which another process chooses anew.
+	// Lease replaces the default pause (15 s) after which another process may choose a new
+	// id.
 	Lease time.Duration
 	Log   *slog.Logger // default slog.Default()
 }
 
-// Store is a blob store that refuses when it isn't the database's. Error:
-// blob.ErrWrongStore, with what is wrong and what to do.
+// Store wraps a blob store and refuses operations while the store isn't the database's.
+// Error: blob.ErrWrongStore, with what is wrong and what to do.
 type Store struct {
 	blob.Store
 	opt   Options
 	log   *slog.Logger
-	fresh time.Duration // how old a look may be that allows a write
+	fresh time.Duration // the age up to which a successful check allows a write
 
-	wrong atomic.Bool // as of the last look
+	wrong atomic.Bool // the result of the last check
 	made  time.Time
-	// Nanoseconds since made, 0 for never: when Wrong was asked last, when the last look
-	// that is over began, and when the one did that is under way.
+	// In nanoseconds since made, 0 for never: used is when Wrong was last called, looked
+	// when the last finished check began, looking when the running check began.
 	used, looked, looking atomic.Int64
 
 	mu      sync.Mutex
-	id      string        // that the store must have; "" before Establish
-	running chan struct{} // closed when the look that is under way ends; nil: none is
+	id      string        // the identity that the store must have; "" before Establish
+	running chan struct{} // closed when the running check ends; nil: none is running
 	last    look
 }
 
-// look is what became of one look at the store's identity.
+// look is the result of one check of the store's identity.
 type look struct {
 	began time.Time
 	err   error
 }
 
-// New puts a Store in front of o.Store. It refuses all writes until Establish or
-// Adopt succeeds.
+// New wraps o.Store. The Store refuses all writes until Establish or Adopt succeeds.
 func New(o Options) (*Store, error) {
 	if o.DB == nil || o.Catalog == nil || o.Store == nil {
 		return nil, errors.New("storeid: a database, a catalog and a store are required")
@@ -113,15 +112,15 @@ func New(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Known is what a database knows of its store.
+// Known is what the database has stored about its blob store.
 type Known struct {
 	ID        string // "" before the first start
-	Place     string // where the store was last
-	Confirmed bool   // the store was seen to have the ID
-	chosen    bool   // longer ago than the lease
+	Place     string // where the store was when it was last confirmed
+	Confirmed bool   // a process has read the ID from the store
+	chosen    bool   // the ID was chosen longer ago than the lease
 }
 
-// Read returns what the database knows of its store.
+// Read returns what the database has stored about its blob store.
 func Read(ctx context.Context, d *db.DB) (Known, error) { return read(ctx, d, lease) }
 
 func read(ctx context.Context, d *db.DB, lease time.Duration) (Known, error) {
@@ -141,10 +140,10 @@ type State struct {
 	Store     string `json:"store"`     // the store's identity, "" for none
 	Database  string `json:"database"`  // the database's, "" for none
 	LastPlace string `json:"lastPlace"` // where the database's store was last
-	Sample           // of the blobs of the database, looked for in the store
+	Sample           // of the database's blobs, looked up in the store
 }
 
-// Same says whether the two belong together.
+// Same says whether database and store have the same identity.
 func (s State) Same() bool { return s.Store != "" && s.Store == s.Database }
 
 // Show compares the database with the store and changes nothing.
