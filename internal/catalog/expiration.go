@@ -11,12 +11,12 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// SetTagExpiration gives a tag the date at which it is to be deleted, the zero time for
-// none. A push of the tag takes the date away, also one of the same manifest. Errors:
-// NAME_UNKNOWN, MANIFEST_UNKNOWN; DENIED, with status 409, for a protected tag, which has
-// none.
+// SetTagExpiration sets the date at which a tag is to be deleted; the zero time removes it.
+// A push of the tag removes the date too, even a push of the same manifest. Errors:
+// NAME_UNKNOWN, MANIFEST_UNKNOWN; DENIED, with status 409, for a protected tag, which can't
+// have a date.
 //
-// The row of the tag is locked before it is changed, as a put and a deletion do it.
+// It locks the tag's row before it changes it, as a put and a deletion do.
 func (c *Catalog) SetTagExpiration(ctx context.Context, path, tag string, at time.Time) error {
 	c.cache.dropAll(path) // the repository may be another one by now
 	r, err := c.lookUp(ctx, path)
@@ -76,7 +76,7 @@ func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, pa
 	return err
 }
 
-// orNull is NULL for the zero time.
+// orNull returns nil (NULL) for the zero time.
 func orNull(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -84,23 +84,24 @@ func orNull(t time.Time) *time.Time {
 	return &t
 }
 
-// maxExpired is how many tags ExpireTags looks at in one call.
+// maxExpired bounds the tags that one call of ExpireTags looks at.
 const maxExpired = 200
 
 // Expired says what ExpireTags did.
 type Expired struct {
 	Deleted int  // tags
-	Kept    int  // protected tags, which have no date any more
-	More    bool // tags are due that it didn't look at
+	Kept    int  // protected tags, whose date was removed
+	More    bool // further tags are due
 }
 
-// ExpireTags deletes tags whose date has come, the earliest first. A tag that has been
-// protected since it got its date stays, without the date. Several processes may call it at
-// once: a tag that another one has locked is left to that one, or to the next call.
+// ExpireTags deletes the tags whose date has passed, the earliest first. A tag that was
+// protected after it got its date stays, and loses the date. Several processes may call it
+// at once: it skips tags that another transaction has locked; that process, or the next
+// call, handles them.
 //
-// The tags of a repository are one transaction, which locks its row, so that the
-// repository isn't deleted beside it, then the tags in the order of their names, as a put
-// does, and decides by what it has locked: a put that came first has taken the date away.
+// It handles the tags of each repository in one transaction. That locks the repository's row
+// against deletion, then the tags in the order of their names, as a put does, and decides by
+// the locked rows: a put that came first has removed the date.
 func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 	type due struct {
 		PruneTarget
@@ -131,7 +132,7 @@ func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 		names[d.PruneTarget] = append(names[d.PruneTarget], d.name)
 	}
 	for _, t := range order {
-		if t.Path == "" { // its rows are being drained
+		if t.Path == "" { // the repository was deleted, and its rows are being removed
 			_, err := c.db.Pool.Exec(ctx, `
 				UPDATE tags SET expires_at = NULL WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($3::text[])`,
 				t.NamespaceID, t.ID, names[t])
@@ -150,7 +151,7 @@ func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 	return done, nil
 }
 
-// expireIn does so for tags of one repository.
+// expireIn deletes the due ones of the named tags of one repository.
 func (c *Catalog) expireIn(ctx context.Context, t PruneTarget, names []string) (deleted, kept int, err error) {
 	r := repository{namespace: t.NamespaceID, id: t.ID}
 	err = c.change(ctx, t.Path, c.cache.dropTags, func(ctx context.Context) error {
@@ -209,8 +210,8 @@ func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path stri
 	return deleted, kept, err
 }
 
-// NextExpiration is how long it is until the next tag is to be deleted, by the database's
-// clock; false: none is.
+// NextExpiration returns the time until the next tag is to be deleted, by the database's
+// clock; false: no tag has a date.
 func (c *Catalog) NextExpiration(ctx context.Context) (time.Duration, bool, error) {
 	var seconds *float64
 	err := c.db.Pool.QueryRow(ctx, `
@@ -222,7 +223,7 @@ func (c *Catalog) NextExpiration(ctx context.Context) (time.Duration, bool, erro
 	return time.Duration(min(*seconds, 1e9) * float64(time.Second)), true, nil
 }
 
-// expirationInvalid is the answer to a date that no tag can have.
+// expirationInvalid returns the error for a date that a tag can't have.
 func expirationInvalid(format string, args ...any) error {
 	return oci.Errorf(oci.Unsupported, "expiration: "+format, args...).WithStatus(400).WithDetail(map[string]string{"field": "expiration"})
 }
@@ -230,8 +231,8 @@ func expirationInvalid(format string, args ...any) error {
 // MaxExpiration is the last date that a tag can have.
 var MaxExpiration = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
-// CheckExpiration refuses a date that has passed already, by this process's clock, or that
-// comes after MaxExpiration.
+// CheckExpiration returns an error for a date that has passed, by this process's clock, or
+// that is after MaxExpiration.
 func CheckExpiration(at time.Time) error {
 	switch {
 	case !at.After(time.Now()):

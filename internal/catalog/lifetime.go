@@ -7,11 +7,11 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// DeleteRepository deletes a repository, however large, in one short statement:
-// its row. From then on nothing in it can be read, listed or pushed to, and one of
-// the same name is new and empty. What hung on it is drained later, by loose
-// foreign keys. A push in flight has its transaction finished first, or finds the
-// repository gone and makes a new one. Error: NAME_UNKNOWN.
+// DeleteRepository deletes a repository of any size by one short statement that deletes its
+// row. From then on nothing in it can be read, listed or pushed to, and a repository of the
+// same name is new and empty. Loose foreign keys later remove the rows below it. A
+// concurrent push either commits before the deletion, or finds the repository gone and makes
+// a new one. Error: NAME_UNKNOWN.
 func (c *Catalog) DeleteRepository(ctx context.Context, path string) error {
 	err := c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
 		return db.Retry(ctx, func() error {
@@ -37,8 +37,8 @@ func (c *Catalog) DeleteRepository(ctx context.Context, path string) error {
 	return err
 }
 
-// DeleteNamespace deletes a top-level namespace with all its repositories,
-// however many, as DeleteRepository does one. Error: NAME_UNKNOWN.
+// DeleteNamespace deletes a top-level namespace with all its repositories in the same way as
+// DeleteRepository. Error: NAME_UNKNOWN.
 func (c *Catalog) DeleteNamespace(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()

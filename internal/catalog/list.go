@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Tags lists up to n tags after last, in the order of their bytes, and says
-// whether there are more. Error: NAME_UNKNOWN.
+// Tags lists up to n tags after last, in byte order, and says whether there are more. Error:
+// NAME_UNKNOWN.
 func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []string, more bool, err error) {
 	fresh := c.cache.fresh(ctx)
 	gen, key := c.cache.tagList(path), listKey{path, last, n}
@@ -22,7 +22,7 @@ func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []st
 		if err != nil {
 			return nil, false, err
 		}
-		// One row with an array costs a third of a thousand rows.
+		// One row with an array costs a third of what a thousand rows cost.
 		err = c.db.Pool.QueryRow(ctx, `
 			SELECT COALESCE(array_agg(name), '{}') FROM (
 				SELECT name FROM tags
@@ -39,8 +39,8 @@ func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []st
 	return tags, false, nil
 }
 
-// Repositories lists up to n repositories after last, in the order of their
-// bytes, and says whether there are more.
+// Repositories lists up to n repositories after last, in byte order, and says whether there
+// are more.
 func (c *Catalog) Repositories(ctx context.Context, last string, n int) (paths []string, more bool, err error) {
 	rows, err := c.db.Pool.Query(ctx,
 		"SELECT path FROM live_repositories WHERE path > $1 ORDER BY path LIMIT $2", last, n+1)
@@ -58,7 +58,7 @@ func (c *Catalog) Repositories(ctx context.Context, last string, n int) (paths [
 
 // Referrer describes a manifest that names another as its subject.
 type Referrer struct {
-	ID           int64 // orders the list; a cursor
+	ID           int64 // defines the order of the list; used as its cursor
 	Digest       oci.Digest
 	MediaType    string
 	ArtifactType string // "" where the specification wants it omitted
@@ -66,11 +66,10 @@ type Referrer struct {
 	Annotations  json.RawMessage
 }
 
-// Referrers lists manifests of the repository whose subject is d, of one artifact
-// type unless it is "", after the one whose ID is last: up to n of them, and no more
-// than referrerBatch, since each may have annotations of MaxAnnotations. It says
-// whether there are more. A repository without any, or none at all, has an empty
-// list.
+// Referrers lists up to n manifests of the repository whose subject is d, after the one
+// whose ID is last, of one artifact type unless that is "". It returns at most referrerBatch
+// at once, since each may have annotations of MaxAnnotations bytes, and says whether there
+// are more. For an unknown repository the list is empty.
 func (c *Catalog) Referrers(ctx context.Context, path string, d oci.Digest, artifactType string, last int64, n int) (list []Referrer, more bool, err error) {
 	n = min(n, referrerBatch)
 	rows, err := c.db.Pool.Query(ctx, `
@@ -104,17 +103,17 @@ func (c *Catalog) Referrers(ctx context.Context, path string, d oci.Digest, arti
 }
 
 const (
-	// MaxAnnotations is how many bytes of annotations, as JSON, a referrer may have
-	// to be listed with them. Of a manifest that has more none are kept beside its
-	// payload, and it is listed without.
+	// MaxAnnotations is the maximum size of a referrer's annotations, as JSON, in bytes. If
+	// a manifest has more, they aren't stored beside its payload, and it is listed without
+	// annotations.
 	MaxAnnotations = 64 << 10
-	// referrerBatch is how many referrers one query reads: with the longest
-	// annotations 6 MiB, somewhat more than a page.
+	// referrerBatch is how many referrers one query reads: with annotations of maximum size
+	// 6 MiB, somewhat more than a page.
 	referrerBatch = 100
 )
 
-// referrerAnnotations is what is kept of a referrer's annotations for the list of
-// referrers: their JSON, nil without any or with more than MaxAnnotations.
+// referrerAnnotations returns the annotations stored for the list of referrers: as JSON, nil
+// if there are none or more than MaxAnnotations bytes.
 func referrerAnnotations(m *oci.Manifest) ([]byte, error) {
 	if m.Subject == nil || len(m.Annotations) == 0 {
 		return nil, nil
@@ -123,12 +122,12 @@ func referrerAnnotations(m *oci.Manifest) ([]byte, error) {
 	for key, value := range m.Annotations {
 		size += len(key) + len(value)
 	}
-	if size > MaxAnnotations { // the JSON is longer still
+	if size > MaxAnnotations { // the JSON would be even longer
 		return nil, nil
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // which would write six bytes for each "<"
+	e.SetEscapeHTML(false) // HTML escaping would write six bytes for each "<"
 	if err := e.Encode(m.Annotations); err != nil {
 		return nil, fmt.Errorf("writing annotations: %w", err)
 	}
@@ -138,8 +137,8 @@ func referrerAnnotations(m *oci.Manifest) ([]byte, error) {
 	return nil, nil
 }
 
-// Sources lists up to n repositories that have a blob, for a mount that names
-// none.
+// Sources lists up to n repositories that have a blob, for a mount request without a source
+// repository.
 func (c *Catalog) Sources(ctx context.Context, d oci.Digest, n int) ([]string, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		SELECT r.path FROM repository_blobs rb JOIN live_repositories r ON r.id = rb.repository_id

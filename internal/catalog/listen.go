@@ -14,26 +14,25 @@ import (
 
 const (
 	beatEvery = 250 * time.Millisecond
-	// replicaForgotten is how long a process is silent before the others stop
-	// telling it of changes. It must be well above newsMaxAge: a process that
-	// was forgotten has long stopped using its caches, and registers anew.
+	// replicaForgotten is the time without a sign of life after which other processes remove
+	// a process from replicas and stop notifying it. It must be well above newsMaxAge: a
+	// removed process has long stopped using its caches, and registers anew.
 	replicaForgotten = time.Minute
 	seenEvery        = 10 * time.Second
 	// restSeenEvery is seenEvery while no heartbeats are sent.
 	restSeenEvery = 20 * time.Second
 )
 
-// Listen keeps the caches in use until ctx ends: it registers this process in
-// replicas, hears of changes by NOTIFY, and sends itself a heartbeat the same
-// way. Notifications arrive in the order of their commits, so once a heartbeat
-// is back, every change that committed before it was sent has been heard; the
-// caches are used by requests that began less than a second after that. When the
-// connection is lost the caches rest, and they are emptied before they are used again.
+// Listen enables the caches until ctx ends. It registers this process in the table replicas,
+// receives changes by NOTIFY, and sends itself heartbeats the same way. Notifications arrive
+// in the order of their commits: once a heartbeat is back, every change that committed
+// before it was sent has been received. A request may use the caches if it begins less than
+// a second after such a heartbeat was sent. When the connection is lost the caches are
+// disabled, and they are emptied before they are enabled again.
 //
-// Changes are notified only while a process other than the changing one is
-// registered, so a new process must not trust its cache to changes whose
-// transactions looked before it was registered: it waits until all of those are
-// over.
+// Triggers send notifications only while a process other than the changing one is
+// registered. So a new process must not trust its cache for changes by transactions that
+// looked for replicas before it was registered: it waits until all of those have ended.
 func (c *Catalog) Listen(ctx context.Context) error {
 	if c.opt.CacheOff {
 		<-ctx.Done()
@@ -64,14 +63,14 @@ func (c *Catalog) Listen(ctx context.Context) error {
 func (c *Catalog) unregister(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	// A row that stays costs the others notifications for a minute.
+	// If the row stays, the others send needless notifications for a minute.
 	if _, err := c.db.Pool.Exec(ctx, "DELETE FROM replicas WHERE id = $1", c.opt.Replica); err != nil {
 		c.log.WarnContext(ctx, "leaving the list of replicas", "error", err)
 	}
 	return nil
 }
 
-// channel is where this process hears its own heartbeats.
+// channel returns the NOTIFY channel of this process's own heartbeats.
 func (c *Catalog) channel() string {
 	return "purser_beat_" + strings.ReplaceAll(c.opt.Replica.String(), "-", "")
 }
@@ -82,8 +81,8 @@ func (c *Catalog) listenOnce(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it is given up either way
-	// A connection of its own: the pool may be busy when the caches are needed
-	// most.
+	// Heartbeats have a connection of their own: the pool may be busy when the caches are
+	// needed most.
 	heart, err := c.dial(ctx, "purser heartbeat")
 	if err != nil {
 		return err
@@ -112,8 +111,8 @@ func (c *Catalog) dial(ctx context.Context, name string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// register lists this process among the replicas and waits for the
-// transactions that may not have seen it.
+// register inserts this process into replicas and waits for the transactions that may not
+// have seen it.
 func (c *Catalog) register(ctx context.Context) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -154,11 +153,11 @@ func (c *Catalog) register(ctx context.Context) error {
 
 var errForgotten = errors.New("this process is no longer among the replicas: it was silent for too long")
 
-// beat sends heartbeats as long as this process is registered. While nobody asks for
-// what is cached, it sends none, and renews the registration alone; the first request
-// after that waits for the next.
+// beat sends heartbeats as long as this process is registered. While no request asks for
+// anything cached, it sends none and only renews the registration; the first request after
+// that waits for the next heartbeat.
 func (c *Catalog) beat(ctx context.Context, conn *pgx.Conn) error {
-	// A heartbeat says nothing that a crash could lose.
+	// Heartbeats needn't survive a crash, so their commits don't wait for the disk.
 	if _, err := conn.Exec(ctx, "SET synchronous_commit = off"); err != nil {
 		return fmt.Errorf("setting up heartbeats: %w", err)
 	}
@@ -186,12 +185,12 @@ func (c *Catalog) beat(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// forgetSilent forgets processes that were silent for too long, once this one (me) has
-// been renewed.
+// forgetSilent deletes the rows of processes that were silent for too long, after this
+// process's own row (me) was renewed.
 const forgetSilent = "DELETE FROM replicas USING me WHERE seen_at < now() - $3::interval AND replicas.id <> me.id"
 
-// sendBeat sends a heartbeat if this process is registered. Every few seconds it renews
-// its row.
+// sendBeat sends a heartbeat if this process is registered. Every few seconds it also renews
+// the process's row.
 func (c *Catalog) sendBeat(ctx context.Context, conn *pgx.Conn) (registered bool, err error) {
 	now := time.Now()
 	b := new(pgx.Batch)
@@ -205,9 +204,9 @@ func (c *Catalog) sendBeat(ctx context.Context, conn *pgx.Conn) (registered bool
 	return done.RowsAffected() > 0, errors.Join(err, results.Close())
 }
 
-// renew renews the row of this process, which sends no heartbeats. It waits for its commit
-// to be written: PostgreSQL's WAL writer would be woken for it, and stay awake for ten
-// seconds.
+// renew renews the row of this process while it sends no heartbeats. It commits
+// synchronously: an asynchronous commit would wake PostgreSQL's WAL writer, which then stays
+// awake for ten seconds.
 func (c *Catalog) renew(ctx context.Context, conn *pgx.Conn) (registered bool, err error) {
 	b := new(pgx.Batch)
 	b.Queue("SELECT set_config('synchronous_commit', 'on', true)")
@@ -221,7 +220,7 @@ func (c *Catalog) renew(ctx context.Context, conn *pgx.Conn) (registered bool, e
 	return done.RowsAffected() > 0, errors.Join(err, err2, results.Close())
 }
 
-// hear takes notifications as they come.
+// hear receives notifications and passes them to the cache.
 func (c *Catalog) hear(ctx context.Context, conn *pgx.Conn) error {
 	own := c.channel()
 	for {
@@ -240,7 +239,8 @@ func (c *Catalog) hear(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// changed drops what a notification names: a letter, then paths.
+// changed drops from the caches what a notification names. The payload is a letter, then
+// paths.
 func (c *Catalog) changed(payload string) {
 	kind, paths, _ := strings.Cut(payload, " ")
 	drop := c.cache.dropAll
@@ -257,8 +257,7 @@ func (c *Catalog) changed(payload string) {
 	}
 }
 
-// Caching says whether the caches are in use: news of other processes' changes
-// is fresh.
+// Caching says whether the caches are in use, that is, the newest heartbeat is recent.
 func (c *Catalog) Caching() bool {
 	now := time.Now()
 	c.cache.use(now)

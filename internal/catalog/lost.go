@@ -9,21 +9,19 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// lookTimeout bounds a look at an object whose client waits. A store that takes
-// longer says nothing about the object.
+// lookTimeout bounds the check of an object while a client waits. If the store takes longer,
+// the check has no result.
 const lookTimeout = 5 * time.Second
 
-// VerifyBlob looks at the object of a blob, which was read from its row before, and
-// returns whether the store has it whole. If it is missing or has another size, the
-// blob is marked as lost: clients hear that there is no such blob, in all
-// repositories and from all replicas, and the next push of it takes the place of
-// what was lost.
+// VerifyBlob checks the object of a blob whose row was read before, and returns whether the
+// store has the object in full size. If the object is missing or has another size,
+// VerifyBlob marks the blob as lost: all replicas then report it as unknown in all
+// repositories, and the next push replaces its object.
 //
-// The object is looked at first, then the row, which must still give the blob this
-// object: a key never comes back, so the blob owned it when the object was looked
-// at. That the store is the registry's own, the store sees to: else it would not
-// say that something is missing. A store that fails says nothing, and the blob is
-// taken to be whole. Error: blob.ErrWrongStore.
+// It looks at the object first and then at the row, which must still name this object: a key
+// is never reused, so the blob owned the object when VerifyBlob looked at it. The store
+// itself makes sure that it is the registry's own before it reports an object as missing. If
+// the store fails, the blob is taken to be whole. Error: blob.ErrWrongStore.
 func (c *Catalog) VerifyBlob(ctx context.Context, path string, b Blob) (whole bool, err error) {
 	if c.opt.Look == nil {
 		return true, nil
@@ -43,12 +41,12 @@ func (c *Catalog) VerifyBlob(ctx context.Context, path string, b Blob) (whole bo
 	return false, c.loseBlob(ctx, path, b, wrong)
 }
 
-// loseBlob marks a blob as lost, also when the client that made it known is gone.
+// loseBlob marks a blob as lost, even if the client whose request found that is gone.
 func (c *Catalog) loseBlob(ctx context.Context, path string, b Blob, wrong string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
 	marked, err := c.MarkLost(ctx, []Owner{{Kind: OwnerBlob, Digest: b.Digest, Key: b.StorageKey}})
-	c.cache.dropAll(path) // the other repositories hear of it from the database
+	c.cache.dropAll(path) // triggers notify the caches of the other repositories
 	if err == nil && marked[b.Digest] {
 		c.log.ErrorContext(ctx, "the blob store has lost a blob: clients hear that it doesn't exist until it is pushed again",
 			"digest", b.Digest, "repository", path, "object", b.StorageKey, "size", b.Size, "problem", wrong)
@@ -56,7 +54,7 @@ func (c *Catalog) loseBlob(ctx context.Context, path string, b Blob, wrong strin
 	return err
 }
 
-// verifyKnown is VerifyBlob for a blob that somebody pushes again, by digest.
+// verifyKnown is VerifyBlob for a blob, given by digest, that a client pushes again.
 func (c *Catalog) verifyKnown(ctx context.Context, path string, d oci.Digest) error {
 	if c.opt.Look == nil {
 		return nil

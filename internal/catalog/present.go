@@ -9,14 +9,14 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Present is which of the tags and manifests asked for a repository has.
+// Present lists those of the requested tags and manifests that a repository has.
 type Present struct {
 	Repository int64
-	Tags       map[string]oci.Digest // with what they point to
+	Tags       map[string]oci.Digest // with the manifests that they point to
 	Manifests  map[oci.Digest]bool
 }
 
-// Present looks for tags and manifests in a repository, for a caller that knows them
+// Present looks up tags and manifests in a repository, for a caller that has their names
 // from elsewhere. Error: NAME_UNKNOWN.
 func (c *Catalog) Present(ctx context.Context, path string, tags []string, manifests []oci.Digest) (Present, error) {
 	p := Present{Tags: make(map[string]oci.Digest), Manifests: make(map[oci.Digest]bool)}
@@ -79,8 +79,8 @@ func (c *Catalog) Present(ctx context.Context, path string, tags []string, manif
 	return p, nil
 }
 
-// PresentTags says which of the tags exist, each of a repository by id, in their
-// order. Of a repository that is gone none does.
+// PresentTags says for each tag, given by repository id and name, whether it exists. In a
+// deleted repository none does.
 func (c *Catalog) PresentTags(ctx context.Context, repositories []int64, names []string) ([]bool, error) {
 	return c.present(ctx, `
 		SELECT FROM tags
@@ -100,7 +100,7 @@ func (c *Catalog) PresentManifests(ctx context.Context, repositories []int64, ma
 		"bytea[]", repositories, raw)
 }
 
-// present says for which of the values, of a type, a query finds a row.
+// present says for each of the values, of SQL type of, whether the query find returns a row.
 func (c *Catalog) present(ctx context.Context, find, of string, repositories []int64, values any) ([]bool, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		SELECT want.nth FROM unnest($1::bigint[], $2::`+of+`) WITH ORDINALITY AS want (repository, value, nth)

@@ -17,14 +17,14 @@ import (
 // MaxProtectionRules is how many rules a scope may have.
 const MaxProtectionRules = 100
 
-// ProtectionScope is where a rule holds: in a repository, in all of a namespace, or,
-// as the zero value, everywhere.
+// ProtectionScope is the scope of a rule: a repository, a whole namespace or, as the zero
+// value, everything.
 type ProtectionScope struct {
 	Namespace  string
 	Repository string // path; Namespace is empty then
 }
 
-// String names the scope for people.
+// String returns the scope as messages show it.
 func (s ProtectionScope) String() string {
 	switch {
 	case s.Repository != "":
@@ -35,44 +35,45 @@ func (s ProtectionScope) String() string {
 	return "the registry"
 }
 
-// ProtectionRule keeps the tags that its pattern matches as they are: such a tag
-// may be made, and then neither be moved to another manifest nor be deleted.
-// Deleting the whole repository or namespace is possible all the same.
+// ProtectionRule protects the tags that its pattern matches: such a tag may be created, but
+// then neither moved to another manifest nor deleted. Deleting the whole repository or
+// namespace is still possible.
 type ProtectionRule struct {
 	ID      uuid.UUID
 	Scope   ProtectionScope
 	Pattern oci.TagPattern
 	Created time.Time
-	// Problem says why this version can't read the pattern. The rule protects every tag
-	// then, since it may be about any.
+	// Problem is the reason why this version can't parse the pattern, "" if it can. A rule
+	// with a problem protects every tag, since it may be meant for any.
 	Problem string
 
 	namespace, repository int64 // 0: any
 }
 
-// Rules are kept in memory, all of them, with the number of their version. A write
-// that moves or deletes tags decides by what is in memory, and its last statement
-// compares the version with the one in the database, and the decision with the tags
-// that it has locked: so a write goes by the rules as they are, however many
-// processes there are, and no round trip is spent on it. When the version has moved
-// the rules are read again and the write runs again.
+// All rules are cached in memory with a version number. A write that moves or deletes tags
+// decides by the cached rules. Its last statement compares the cached version with the one
+// in the database, and the decision with the tags that it has locked. So every write follows
+// the current rules, however many processes there are, without an extra round trip. If the
+// version has changed, the rules are read again and the write runs again.
 
-// protection are all rules as of a version.
+// protection holds all rules of one version.
 type protection struct {
 	version string
 	rules   []ProtectionRule
 }
 
-// Settings: the version of the rules, which each change of them raises.
+// protectionVersion names the setting with the version of the rules. Each change of the
+// rules raises it.
 const protectionVersion = "tag_protection_version"
 
-// otherRules is an expression that says whether a decision was made by another version
-// of the rules. version is a parameter.
+// otherRules returns an SQL expression that is true if the version in the database differs
+// from that by which the write decided. version is an SQL parameter.
 func otherRules(version string) string {
 	return "(SELECT value FROM settings WHERE name = '" + protectionVersion + "') IS DISTINCT FROM " + version
 }
 
-// rules are those in memory. At first they are those of a new registry.
+// rules returns the cached rules. Before the first reload these are the rules of a new
+// registry: none, with version 0.
 func (c *Catalog) rules() *protection {
 	if p := c.protection.Load(); p != nil {
 		return p
@@ -80,7 +81,7 @@ func (c *Catalog) rules() *protection {
 	return &protection{version: "0"}
 }
 
-// reloadRules reads all rules and keeps them.
+// reloadRules reads all rules from the database into the cache.
 func (c *Catalog) reloadRules(ctx context.Context) (*protection, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		SELECT s.value, p.uuid, COALESCE(p.pattern, ''), p.searched, COALESCE(p.created_at, 'epoch'),
@@ -116,8 +117,9 @@ func (c *Catalog) reloadRules(ctx context.Context) (*protection, error) {
 	return out, nil
 }
 
-// read reads a rule's pattern as it is stored: pattern has to match the whole name, as in
-// the first release; searched, if there is one, is the same pattern as it was written.
+// read parses a rule's stored pattern. pattern has to match the whole tag name, as in the
+// first release; searched, if not nil, is the same pattern as the user wrote it, and takes
+// precedence.
 func (r *ProtectionRule) read(pattern string, searched *string) {
 	var err error
 	if searched != nil {
@@ -131,7 +133,7 @@ func (r *ProtectionRule) read(pattern string, searched *string) {
 	}
 }
 
-// of is the first rule that protects a tag of a repository, nil when none does.
+// of returns the first rule that protects a tag of a repository, or nil.
 func (p *protection) of(r repository, tag string) *ProtectionRule {
 	for i := range p.rules {
 		if rule := &p.rules[i]; rule.holds(r) && rule.Pattern.Match(tag) {
@@ -145,12 +147,12 @@ func (r *ProtectionRule) holds(in repository) bool {
 	return (r.namespace == 0 || r.namespace == in.namespace) && (r.repository == 0 || r.repository == in.id)
 }
 
-// in says whether a rule protects tags of the repository.
+// in says whether any rule may protect tags of the repository.
 func (p *protection) in(r repository) bool {
 	return slices.ContainsFunc(p.rules, func(rule ProtectionRule) bool { return rule.holds(r) })
 }
 
-// protected are those of the tags that a rule protects.
+// protected returns those of the tags that a rule protects.
 func (p *protection) protected(r repository, tags []string) []string {
 	out := []string{}
 	for _, tag := range tags {
@@ -161,8 +163,8 @@ func (p *protection) protected(r repository, tags []string) []string {
 	return out
 }
 
-// refusal is what a client hears that is about to do something ("moved") to a
-// protected tag. The status is not that of missing rights: no log-in would help.
+// refusal returns the error for a client that is about to move or delete (what) a protected
+// tag. Its status isn't that of missing rights, since logging in wouldn't help.
 func (r *ProtectionRule) refusal(path, tag, what, wayOut string) error {
 	why := ""
 	if r.Problem != "" {
@@ -174,8 +176,8 @@ func (r *ProtectionRule) refusal(path, tag, what, wayOut string) error {
 		WithDetail(map[string]string{"name": path, "tag": tag, "rule": r.ID.String(), "pattern": r.Pattern.String()})
 }
 
-// moveRefused finds the protected tag that a put would have moved to d, for the
-// answer. Nil: there is none any more.
+// moveRefused returns the error for a put that would have moved a protected tag to d. Nil:
+// no such tag exists any more.
 func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, tags []string, d oci.Digest) error {
 	rules := c.rules()
 	var tag string
@@ -198,8 +200,8 @@ func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, ta
 	return rules.of(r, tag).refusal(path, tag, "moved to another manifest", "push under another tag")
 }
 
-// movingTags runs a write that points tags to d, decides by the rules in memory, and
-// returns the repository that it wrote to. It runs again when the rules had changed.
+// movingTags runs a write that points tags to d and decides by the cached rules. It reloads
+// the rules and runs the write again if they had changed.
 func (c *Catalog) movingTags(ctx context.Context, path string, tags []string, d oci.Digest, write func() (repository, error)) error {
 	for range lifeAttempts {
 		r, err := write()
@@ -207,7 +209,7 @@ func (c *Catalog) movingTags(ctx context.Context, path string, tags []string, d 
 		case errors.Is(err, rulesChanged):
 			_, err = c.reloadRules(ctx)
 		case errors.Is(err, tagProtected):
-			err = c.moveRefused(ctx, r, path, tags, d) // nil: it is gone
+			err = c.moveRefused(ctx, r, path, tags, d) // nil: no protected tag would be moved any more
 		default:
 			return err
 		}
@@ -220,8 +222,8 @@ func (c *Catalog) movingTags(ctx context.Context, path string, tags []string, d 
 
 var errRulesRestless = errors.New("the rules that protect tags, or the tags, change without pause")
 
-// deletingTags runs a write that deletes tags and decides by rules, again when they
-// had changed.
+// deletingTags runs a write that deletes tags and decides by the cached rules. It reloads
+// the rules and runs the write again if they had changed.
 func (c *Catalog) deletingTags(ctx context.Context, write func(rules *protection) error) error {
 	for range lifeAttempts {
 		err := write(c.rules())
@@ -235,8 +237,8 @@ func (c *Catalog) deletingTags(ctx context.Context, write func(rules *protection
 	return errRulesRestless
 }
 
-// ProtectionIn returns the rules that hold in a namespace, or in some of its
-// repositories, as they are now: see ProtectionRule.HoldsIn.
+// ProtectionIn returns the current rules that apply in a namespace, or in some of its
+// repositories: see ProtectionRule.HoldsIn.
 func (c *Catalog) ProtectionIn(ctx context.Context, namespace int64) ([]ProtectionRule, error) {
 	all, err := c.reloadRules(ctx)
 	if err != nil {
@@ -247,11 +249,11 @@ func (c *Catalog) ProtectionIn(ctx context.Context, namespace int64) ([]Protecti
 	}), nil
 }
 
-// HoldsIn says whether the rule holds in a repository.
+// HoldsIn says whether the rule applies in a repository.
 func (r *ProtectionRule) HoldsIn(t PruneTarget) bool { return r.holds(repository{t.NamespaceID, t.ID}) }
 
-// ProtectionRules lists the rules of a scope, without those of what is around it or
-// in it, oldest first. Error: NAME_UNKNOWN.
+// ProtectionRules lists the rules of exactly this scope, oldest first, without those of
+// enclosing or enclosed scopes. Error: NAME_UNKNOWN.
 func (c *Catalog) ProtectionRules(ctx context.Context, s ProtectionScope) ([]ProtectionRule, error) {
 	var list []ProtectionRule
 	err := pgx.BeginFunc(ctx, c.db.Pool, func(tx pgx.Tx) error {
@@ -288,8 +290,8 @@ func rulesOf(ctx context.Context, tx pgx.Tx, s ProtectionScope, namespace, repos
 	return list, err
 }
 
-// lockScope keeps what the scope names alive and returns its ids, nil for any.
-// Error: NAME_UNKNOWN.
+// lockScope locks the scope's namespace or repository against deletion and returns its ids,
+// nil for "any". Error: NAME_UNKNOWN.
 func lockScope(ctx context.Context, tx pgx.Tx, s ProtectionScope) (namespace, repository *int64, err error) {
 	switch {
 	case s.Repository != "":
@@ -313,9 +315,9 @@ func namespaceUnknown(name string) error {
 		WithDetail(map[string]string{"name": name})
 }
 
-// CreateProtectionRule makes a rule. Tags that it matches are protected as they are
-// at that moment. Errors: NAME_UNKNOWN; UNSUPPORTED with status 400 for a rule that
-// the scope has already, or more than MaxProtectionRules.
+// CreateProtectionRule makes a rule. It applies at once to all tags that it matches,
+// wherever they point at that moment. Errors: NAME_UNKNOWN; UNSUPPORTED with status 400 if
+// the scope has the rule already, or MaxProtectionRules rules.
 func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, pattern oci.TagPattern) (ProtectionRule, error) {
 	rule := ProtectionRule{ID: uuid.New(), Scope: s, Pattern: pattern}
 	err := c.changeRules(ctx, s, func(tx pgx.Tx, namespace, repository *int64) error {
@@ -347,8 +349,8 @@ func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, p
 	return rule, err
 }
 
-// DeleteProtectionRule removes a rule of the scope. Errors: NAME_UNKNOWN, also for a
-// rule that isn't there or is another scope's.
+// DeleteProtectionRule deletes a rule of the scope. Errors: NAME_UNKNOWN, also if the rule
+// doesn't exist or is another scope's.
 func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, id uuid.UUID) error {
 	err := c.changeRules(ctx, s, func(tx pgx.Tx, namespace, repository *int64) error {
 		var pattern string
@@ -373,8 +375,8 @@ func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, i
 	return err
 }
 
-// changeRules runs a change of the rules of a scope. One is made at a time: each
-// raises the version first, and so waits for the others.
+// changeRules runs a change of the rules of a scope. Changes are serialised: each one raises
+// the version first, and so waits for the others' row lock.
 func (c *Catalog) changeRules(ctx context.Context, s ProtectionScope, change func(tx pgx.Tx, namespace, repository *int64) error) error {
 	return c.db.Tx(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = $1", protectionVersion)

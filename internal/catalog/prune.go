@@ -12,13 +12,13 @@ import (
 	"github.com/purser-registry/purser/internal/pgsession"
 )
 
-// PruneTarget is a repository whose tags are judged.
+// PruneTarget is a repository whose tags policies are applied to.
 type PruneTarget struct {
 	NamespaceID, ID int64
 	Path            string
 }
 
-// NamespaceID is the id of a namespace. Error: NAME_UNKNOWN.
+// NamespaceID returns the id of a namespace. Error: NAME_UNKNOWN.
 func (c *Catalog) NamespaceID(ctx context.Context, name string) (id int64, err error) {
 	err = c.db.Pool.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1", name).Scan(&id)
 	switch {
@@ -61,7 +61,7 @@ func (c *Catalog) PruneTargets(ctx context.Context, namespace, after int64, n in
 	return list, nil
 }
 
-// PruneTargetLives tells whether the repository is still there. Error: ErrRepositoryGone.
+// PruneTargetLives returns ErrRepositoryGone if the repository was deleted.
 func (c *Catalog) PruneTargetLives(ctx context.Context, t PruneTarget) error {
 	var lives bool
 	err := c.opt.Pruning.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM live_repositories WHERE id = $1)", t.ID).Scan(&lives)
@@ -74,47 +74,46 @@ func (c *Catalog) PruneTargetLives(ctx context.Context, t PruneTarget) error {
 	return nil
 }
 
-// PruneTag is what pruning looks at in a tag.
+// PruneTag is a tag with the properties that policies look at.
 type PruneTag struct {
 	ID, Manifest int64
 	Name         string
-	// Pushed is when the tag was last pushed: made, moved or pushed again.
+	// Pushed is when the tag was last pushed: created, moved, or pushed again unchanged.
 	Pushed time.Time
-	// Subject is the manifest that the tag's manifest has as its subject:
-	// SubjectMissing when it isn't in the repository, 0 when there is none.
+	// Subject is the id of the subject of the tag's manifest: SubjectMissing if the subject
+	// isn't in the repository, 0 if the manifest names none.
 	Subject int64
 }
 
 // SubjectMissing is the PruneTag.Subject of a manifest whose subject isn't there.
 const SubjectMissing = -1
 
-// PruneSnapshot reads a repository as it was at one moment. It is for one
-// goroutine.
+// PruneSnapshot reads a repository in one snapshot. It isn't safe for concurrent use.
 //
-// Its statements have one sensible plan each, whatever statistics say: those of a new
-// or emptied table make any index look as good as the right one, and another one reads
-// all of a repository for each row. So a manifest is looked for by a range of one id or
-// digest in the order of these, which their index alone gives without sorting, and layers
-// in the order that the index by manifest gives.
+// Its statements are written so that only one plan is possible, whatever the statistics say:
+// by the statistics of a new or emptied table any index looks as good as the right one, and
+// the wrong one reads all of a repository for each row. So a manifest is looked up by a
+// range of one id or digest, ordered by it, since only the right index gives that order
+// without sorting; layers are read in the order of their index by manifest.
 type PruneSnapshot struct {
 	// Now is the database's time when the snapshot was taken.
 	Now    time.Time
 	tx     pgx.Tx
 	target PruneTarget
-	// subjects says whether any manifest has a subject: few repositories have, and
-	// for the others tags are read without a look at their manifests.
+	// subjects says whether any manifest of the repository has a subject. Few repositories
+	// have such manifests; for the others tags are read without looking at manifests.
 	subjects bool
 }
 
-// PruneSnapshot calls fn with a snapshot of the repository, which ends with it.
-// The transaction only reads, so it is in nobody's way, and may be idle while what
-// it read is acted upon.
+// PruneSnapshot calls fn with a snapshot of the repository, which ends when fn returns. The
+// transaction only reads, so it blocks nobody, and it may be idle while the caller deletes
+// what it has read.
 func (c *Catalog) PruneSnapshot(ctx context.Context, t PruneTarget, fn func(s *PruneSnapshot) error) error {
 	return pruneSnapshot(ctx, c.opt.Pruning.Pool, t, fn)
 }
 
-// PreviewSnapshot is PruneSnapshot for who only looks: it holds none of the few
-// connections that pruning has.
+// PreviewSnapshot is PruneSnapshot for callers that only read: it doesn't use the few
+// connections reserved for pruning.
 func (c *Catalog) PreviewSnapshot(ctx context.Context, t PruneTarget, fn func(s *PruneSnapshot) error) error {
 	return pruneSnapshot(ctx, c.db.Pool, t, fn)
 }
@@ -174,7 +173,7 @@ func (s *PruneSnapshot) Tags(ctx context.Context, last string, n int, each func(
 	return nil
 }
 
-// Query reads what another package keeps about the repository, in the snapshot.
+// Query lets another package read its own tables about the repository, in the snapshot.
 func (s *PruneSnapshot) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	return s.tx.Query(ctx, sql, args...)
 }
@@ -188,8 +187,7 @@ func (s *PruneSnapshot) failed(err error) error {
 	return fmt.Errorf("reading the tags of %s: %w", s.target.Path, err)
 }
 
-// Manifests finds the ids of the manifests that are there, by the beginnings of their
-// digests.
+// Manifests returns the ids of the manifests that exist, by prefixes of their digests.
 func (s *PruneSnapshot) Manifests(ctx context.Context, digests []oci.DigestPrefix) (map[oci.DigestPrefix]int64, error) {
 	found := make(map[oci.DigestPrefix]int64, len(digests))
 	if len(digests) == 0 {
@@ -220,11 +218,11 @@ func (s *PruneSnapshot) Manifests(ctx context.Context, digests []oci.DigestPrefi
 	return found, nil
 }
 
-// ManifestLink says that one manifest keeps another: an index its child, or a
-// subject its referrer.
+// ManifestLink says that one manifest (Keeper) keeps another (Kept): an index its child, or
+// a subject its referrer.
 type ManifestLink struct{ Keeper, Kept int64 }
 
-// Parents are the links from indexes to the manifests given.
+// Parents returns the links from indexes to the given manifests.
 func (s *PruneSnapshot) Parents(ctx context.Context, manifests []int64) ([]ManifestLink, error) {
 	return s.links(ctx, `
 		SELECT x.parent_id, x.child_id FROM unnest($3::bigint[]) AS want (id)
@@ -234,7 +232,7 @@ func (s *PruneSnapshot) Parents(ctx context.Context, manifests []int64) ([]Manif
 			ORDER BY child_id OFFSET 0) x`, manifests)
 }
 
-// Children are the links from the manifests given to those they list as indexes.
+// Children returns the links from the given manifests to the children that they list as indexes.
 func (s *PruneSnapshot) Children(ctx context.Context, manifests []int64) ([]ManifestLink, error) {
 	return s.links(ctx, `
 		SELECT x.parent_id, x.child_id FROM unnest($3::bigint[]) AS want (id)
@@ -243,7 +241,7 @@ func (s *PruneSnapshot) Children(ctx context.Context, manifests []int64) ([]Mani
 			WHERE repository_id = $2 AND top_level_namespace_id = $1 AND parent_id = want.id OFFSET 0) x`, manifests)
 }
 
-// Subjects are the links from subjects that are there to the manifests given.
+// Subjects returns the links from existing subjects to the given manifests.
 func (s *PruneSnapshot) Subjects(ctx context.Context, manifests []int64) ([]ManifestLink, error) {
 	if !s.subjects {
 		return nil, nil
@@ -260,7 +258,7 @@ func (s *PruneSnapshot) Subjects(ctx context.Context, manifests []int64) ([]Mani
 			ORDER BY digest LIMIT 1) subject`, manifests)
 }
 
-// Referrers are the links from the manifests given to those whose subject they are.
+// Referrers returns the links from the given manifests to their referrers.
 func (s *PruneSnapshot) Referrers(ctx context.Context, manifests []int64) ([]ManifestLink, error) {
 	if !s.subjects {
 		return nil, nil
@@ -291,9 +289,8 @@ func (s *PruneSnapshot) links(ctx context.Context, sql string, manifests []int64
 	return list, nil
 }
 
-// PruneUnused is how many bytes of blobs only the manifests given hold, which may
-// be of several repositories: what garbage collection would free after them, as
-// things are now.
+// PruneUnused returns the bytes of blobs that only the given manifests use, which may be in
+// several repositories: what garbage collection would free if they were deleted now.
 func (c *Catalog) PruneUnused(ctx context.Context, repositories []PruneTarget, manifests [][]int64) (bytes int64, err error) {
 	var namespaces, ids, list []int64
 	for i, t := range repositories {

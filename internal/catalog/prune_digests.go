@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// DigestsBelow are the digests of manifests of a repository and of all manifests
-// below them, by the ids of the manifests given: what may be pulled in the place of
-// an index. What isn't there has none.
+// DigestsBelow returns, by the ids of the given manifests of a repository, their digests and
+// those of all manifests below them: a client may pull any of these when it pulls an index.
+// A manifest that doesn't exist has no entry.
 func (c *Catalog) DigestsBelow(ctx context.Context, repository int64, manifests []int64) (map[int64][]oci.Digest, error) {
 	failed := func(err error) error {
 		return fmt.Errorf("looking for the manifests below others in repository %d: %w", repository, err)
@@ -24,7 +24,7 @@ func (c *Catalog) DigestsBelow(ctx context.Context, repository int64, manifests 
 	if err != nil {
 		return nil, failed(err)
 	}
-	// UNION ends at manifests that were met: indexes can go in circles.
+	// UNION drops manifests that were met before, so the recursion ends even if indexes form a cycle.
 	rows, err := c.opt.Pruning.Pool.Query(ctx, `
 		WITH RECURSIVE below (root, id) AS (
 			SELECT id, id FROM unnest($3::bigint[]) AS id

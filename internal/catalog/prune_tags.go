@@ -14,32 +14,31 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// PrunedTag is a tag that was deleted by a policy, with what it takes to bring it
-// back.
+// PrunedTag is a tag that a policy has deleted, with what is needed to restore it.
 type PrunedTag struct {
 	Name    string
 	Digest  oci.Digest // of its manifest
 	Created time.Time
-	Updated time.Time // zero: it was never moved nor pushed again
+	Updated time.Time // zero: the tag was never moved or pushed again
 }
 
-// ErrTargetBusy says that others work on the repository: try again.
+// ErrTargetBusy says that a lock on the repository's rows wasn't available: try again.
 var ErrTargetBusy = errors.New("others work on the repository")
 
 // Pruning is a transaction that deletes tags.
 type Pruning struct{ tx pgx.Tx }
 
-// Tx is the transaction itself, for what belongs to it.
+// Tx returns the transaction, for further statements that belong to it.
 func (p Pruning) Tx() pgx.Tx { return p.tx }
 
-// beginPruning begins a transaction in which tables aren't hashed or sorted for a join:
-// Delete joins a few rows to their places in a table, for which statistics of a smaller
-// table make reading all of it look cheaper.
+// beginPruning begins a transaction without hash and merge joins: Delete joins a few rows by
+// their physical places, and statistics from when the table was small would make reading the
+// whole table look cheaper.
 const beginPruning = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`
 
-// Prune calls fn in a READ COMMITTED transaction of the pool for pruning,
-// whose lock timeout is short. It runs once; ErrTargetBusy says that it lost a race
-// and left nothing.
+// Prune calls fn in a READ COMMITTED transaction of the pool for pruning, whose lock timeout
+// is short. It runs fn once; ErrTargetBusy says that the transaction lost a race and was
+// rolled back.
 func (c *Catalog) Prune(ctx context.Context, fn func(p Pruning) error) error {
 	err := pgx.BeginTxFunc(ctx, c.opt.Pruning.Pool, pgx.TxOptions{BeginQuery: beginPruning}, func(tx pgx.Tx) error {
 		return fn(Pruning{tx})
@@ -50,12 +49,12 @@ func (c *Catalog) Prune(ctx context.Context, fn func(p Pruning) error) error {
 	return err
 }
 
-// ErrRepositoryGone says that the repository was deleted: nothing of it is pruned any
-// more, its rows are drained.
+// ErrRepositoryGone says that the repository was deleted. Its rows are being removed anyway,
+// so nothing of it is pruned.
 var ErrRepositoryGone = errors.New("the repository is gone")
 
-// KeepRepository keeps the repository from being deleted until the transaction ends.
-// Error: ErrRepositoryGone.
+// KeepRepository locks the repository against deletion until the transaction ends. Error:
+// ErrRepositoryGone.
 func (p Pruning) KeepRepository(ctx context.Context, t PruneTarget) error {
 	done, err := p.tx.Exec(ctx, "SELECT FROM repositories WHERE id = $1 FOR KEY SHARE", t.ID)
 	if err != nil {
@@ -67,13 +66,13 @@ func (p Pruning) KeepRepository(ctx context.Context, t PruneTarget) error {
 	return nil
 }
 
-// PruneBatch is tags of a repository that are to go, and what the audit log is to
-// say of each that does.
+// PruneBatch is a set of tags of a repository that are to be deleted, with the audit log's
+// details for each.
 type PruneBatch struct {
 	Target PruneTarget
 	Tags   []PruneTag
-	// Why is, for each of the tags, the place of its reason in Reasons: most tags of
-	// a batch share one.
+	// Why has, for each of the tags, the index of its reason in Reasons: most tags of a
+	// batch share one reason.
 	Why     []int32
 	Reasons []PruneReason
 	Audit   Audit // writes the entries
@@ -81,29 +80,29 @@ type PruneBatch struct {
 	Run     uuid.UUID
 }
 
-// PruneReason is why a tag goes.
+// PruneReason is the reason why a tag is deleted.
 type PruneReason struct {
-	Policy uuid.UUID // zero: none that the log could name
-	// Detail is a JSON object. The entry of a tag has it with the tag's created_at,
-	// and its updated_at if it was ever moved or pushed again.
+	Policy uuid.UUID // zero: the log names no policy
+	// Detail is a JSON object. A tag's audit entry has it, plus the tag's created_at, and
+	// updated_at if the tag was ever moved or pushed again.
 	Detail string
 }
 
-// Delete deletes those of the tags that are still as they were read: the same row,
-// with the same manifest, not pushed again. One that somebody is changing at this
-// moment is left alone. They are locked in the order of their names, as a put does.
-// It returns how many went for each of the reasons.
+// Delete deletes those of the tags that are still as they were read: the same row, with the
+// same manifest, not pushed again. It skips tags that another transaction has locked. It
+// locks tags in the order of their names, as a put does. It returns the number of deleted
+// tags for each of the reasons.
 //
-// The comparisons with IS NOT DISTINCT FROM can't use an index, so that a row is found by
-// its name alone and, when it is deleted, by its place: statistics that know of few tags
-// of a manifest made each row cost a look at all 60,000 of one.
+// IS NOT DISTINCT FROM can't use an index. So a row can only be found by its name, and
+// deleted by its physical place (ctid). Otherwise, with statistics that show few tags per
+// manifest, each row of a manifest with 60,000 tags cost a scan of all 60,000.
 //
-// The rows are locked and their condition is checked on what is locked, the newest
-// version; the deletion takes that version by its place, if the statement can see
-// it, and checks again. One that it can't see came after the statement began, and
-// stays. The entries of the audit log are made of what the deletion returns, by the
-// same statement, so that a name and a digest aren't sent back and forth. A manifest
-// that has a tag is there, also for the statement that deletes the tag.
+// The statement locks the rows and checks the conditions on the locked, newest version. The
+// deletion finds that version by its place, if the statement's snapshot can see it, and
+// checks again. A version that the snapshot can't see was written after the statement began,
+// and stays. The same statement makes the audit entries from the deleted rows, so that names
+// and digests aren't sent back and forth. A tag's manifest always exists, also for the
+// statement that deletes the tag.
 func (p Pruning) Delete(ctx context.Context, b PruneBatch) (deleted []int64, err error) {
 	ids, names, manifests, pushed := columns(b.Tags)
 	policies, details := make([]pgtype.UUID, len(b.Reasons)), make([]string, len(b.Reasons))
@@ -165,15 +164,14 @@ func columns(tags []PruneTag) (ids []int64, names []string, manifests []int64, p
 	return ids, names, manifests, pushed
 }
 
-// HoldImages keeps the images, each a manifest of the repository, from getting a
-// tag until the transaction ends, and returns those that no tag reaches now, neither
-// their own nor one of an index above them. What keeps an image is known
-// for sure only so: who tags a manifest, or puts an index, locks it first. An image
-// that isn't there any more is not among them: it may have been pushed again, and
-// be another manifest by its id.
+// HoldImages locks the images, which are manifests of the repository, against getting a tag
+// until the transaction ends. It returns those that no tag reaches now, neither directly nor
+// through an index above them. Only the locks make that certain: whoever tags a manifest, or
+// puts an index, locks the manifest first. An image that doesn't exist any more isn't
+// returned: it may have been pushed again, and then is another manifest with another id.
 //
-// The indexes above are locked too. The set of them can't grow meanwhile, since a
-// new index locks its children.
+// The indexes above are locked too. No index can be added meanwhile, since a new index locks
+// its children.
 func (p Pruning) HoldImages(ctx context.Context, t PruneTarget, images []int64) ([]int64, error) {
 	for level := images; len(level) > 0; {
 		_, err := p.tx.Exec(ctx, `
@@ -228,14 +226,13 @@ func (p Pruning) HoldImages(ctx context.Context, t PruneTarget, images []int64) 
 	return free, nil
 }
 
-// HoldRepository lets nobody push to the repository until the transaction ends,
-// and says which of the digests aren't manifests of it, and which of the manifests
-// have no subject in it.
+// HoldRepository blocks pushes to the repository until the transaction ends. It returns the
+// digests that aren't manifests of it, and the manifests that have no subject in it.
 func (p Pruning) HoldRepository(ctx context.Context, t PruneTarget, digests []oci.DigestPrefix, manifests []int64) (absent map[oci.DigestPrefix]bool, alone map[int64]bool, err error) {
 	if _, err := p.tx.Exec(ctx, "SELECT FROM repositories WHERE id = $1 FOR UPDATE", t.ID); err != nil {
 		return nil, nil, fmt.Errorf("locking repository %s: %w", t.Path, err)
 	}
-	s := &PruneSnapshot{tx: p.tx, target: t, subjects: true} // each statement has its own, here
+	s := &PruneSnapshot{tx: p.tx, target: t, subjects: true} // here each statement has its own snapshot
 	found, err := s.Manifests(ctx, digests)
 	if err != nil {
 		return nil, nil, err
@@ -258,22 +255,22 @@ func (p Pruning) HoldRepository(ctx context.Context, t PruneTarget, digests []oc
 	return absent, alone, nil
 }
 
-// Restored says what became of a tag that was to be restored.
+// Restored is the result for one tag that was to be restored.
 type Restored struct {
 	Name string
-	// ID and Pushed are of the tag's new row, 0 and zero when it wasn't made.
+	// ID and Pushed are those of the tag's new row; 0 and zero if none was made.
 	ID     int64
 	Pushed time.Time
-	// Exists says that there is a tag of that name, made since; Gone that the
-	// manifest isn't there any more.
+	// Exists says that a tag of that name has been made since; Gone that the manifest
+	// doesn't exist any more.
 	Exists, Gone bool
 }
 
-// Restore makes tags again as they were, with their times, where their manifests
-// are still there and no tag of the name has been made since. Error:
-// NAME_UNKNOWN when the repository is gone, or another one by that name.
+// Restore recreates tags with their times, unless their manifest is gone or a tag of that
+// name has been made since. Error: NAME_UNKNOWN if the repository was deleted, or is another
+// one of that name.
 //
-// The manifests are locked before they get tags, as RestoreTag does it.
+// It locks the manifests before they get tags, as RestoreTag does.
 func (c *Catalog) Restore(ctx context.Context, t PruneTarget, tags []PrunedTag, also func(tx pgx.Tx, done []Restored) error) ([]Restored, error) {
 	var done []Restored
 	err := c.change(ctx, t.Path, c.cache.dropTags, func(ctx context.Context) error {

@@ -8,25 +8,25 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Manifest is a stored manifest, byte for byte. It is shared: don't change it.
+// Manifest is a stored manifest, byte for byte. Callers share it and must not change it.
 type Manifest struct {
 	Digest    oci.Digest
 	MediaType string
 	Payload   []byte
-	// Repository is the id of the repository that it was found in.
+	// Repository is the id of the repository in which the manifest was found.
 	Repository int64
 }
 
-// Blob is what is known of a blob's content.
+// Blob describes a blob's content.
 type Blob struct {
 	Digest     oci.Digest
 	Size       int64  // bytes
-	MediaType  string // as stored; application/octet-stream unless something better was known
+	MediaType  string // as stored; application/octet-stream if no better type was known
 	StorageKey string // the object's name in the blob store
 }
 
-// ManifestByTag returns the manifest that a tag points to. It costs one query,
-// none when cached. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+// ManifestByTag returns the manifest that a tag points to. It costs one query, or none if
+// the result is cached. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
 func (c *Catalog) ManifestByTag(ctx context.Context, path, tag string) (*Manifest, error) {
 	fresh := c.cache.fresh(ctx)
 	tagGen, gen := c.cache.tagList(path), c.cache.content(path)
@@ -51,8 +51,8 @@ func (c *Catalog) ManifestByTag(ctx context.Context, path, tag string) (*Manifes
 	return m, nil
 }
 
-// ManifestByDigest returns a manifest of the repository. It costs one query,
-// none when cached. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+// ManifestByDigest returns a manifest of the repository. It costs one query, or none if the
+// result is cached. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
 func (c *Catalog) ManifestByDigest(ctx context.Context, path string, d oci.Digest) (*Manifest, error) {
 	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
@@ -92,10 +92,10 @@ func (c *Catalog) queryManifest(ctx context.Context, path, reference, sql string
 	return &Manifest{Digest: d, MediaType: *mediaType, Payload: payload, Repository: repository}, nil
 }
 
-// PromiseManifest is ManifestByDigest for a client that only asks whether the
-// manifest exists: the answer is a promise that it stays for the review delay,
-// written before the manifest is looked for, in the same round trip, since an
-// answer read first could be outdated by a deletion in between.
+// PromiseManifest is ManifestByDigest for a client that asks whether the manifest exists. A
+// positive answer promises that the manifest stays for the review delay. The promise is
+// written before the manifest is looked up, in the same round trip: an answer read first
+// could be outdated by a deletion in between.
 func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest) (*Manifest, error) {
 	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
@@ -140,9 +140,9 @@ func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest
 	return m, nil
 }
 
-// Blob returns a blob that the repository has. It costs one query, none when
-// cached. A blob that the store has lost is unknown, here and wherever a client
-// asks, so that clients push it again. Errors: NAME_UNKNOWN, BLOB_UNKNOWN.
+// Blob returns a blob that is linked to the repository. It costs one query, or none if the
+// result is cached. A blob whose object the store has lost is reported as unknown, here and
+// everywhere else, so that clients push it again. Errors: NAME_UNKNOWN, BLOB_UNKNOWN.
 func (c *Catalog) Blob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	fresh := c.cache.fresh(ctx)
 	if b, ok := get(c.cache, fresh, c.cache.blobs, contentKey{path, d}, c.cache.content(path)); ok {
@@ -151,8 +151,8 @@ func (c *Catalog) Blob(ctx context.Context, path string, d oci.Digest) (Blob, er
 	return c.BlobNow(ctx, path, d)
 }
 
-// BlobNow is Blob straight from the database, for a reader whose object was
-// not found in the store: the blob may have another key by now.
+// BlobNow is Blob without the cache, for a reader whose object was not found in the store:
+// the blob may have another key by now.
 func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	gen := c.cache.content(path)
 	b := Blob{Digest: d}
@@ -177,14 +177,14 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 	return b, nil
 }
 
-// PromiseBlob is Blob for a client that asks whether it has to upload the blob:
-// yes is a promise that the blob stays for the review delay, so that the
-// manifest that is to follow finds it. The promise is a row in the review
-// queue, written first, and the blob is looked for in a second statement of the
-// same round trip: in the other order, or in one statement, garbage collection
-// could delete the blob in between. A process remembers its promises and
-// answers from memory while more than half of one remains. Before it promises it
-// looks at the object (VerifyBlob): who is told that a blob exists doesn't push it.
+// PromiseBlob is Blob for a client that asks whether it has to upload the blob. A positive
+// answer is a promise of existence: the blob stays for the review delay, so that the
+// manifest which follows finds it. The promise is a row in the review queue. PromiseBlob
+// writes the row first and looks up the blob in a second statement of the same round trip:
+// in the other order, or in one statement, garbage collection could delete the blob in
+// between. A process caches its promises, and answers from the cache while more than half of
+// a promise's time remains. Before it promises, it checks the object in the store
+// (VerifyBlob), since a client that is told "it exists" won't push the blob.
 func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
@@ -229,25 +229,25 @@ func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (B
 	return blob, nil
 }
 
-// linkOfBlob is the link, if there is one, of repository r to the blob with
-// digest $2. OFFSET keeps the planner from joining by digest across all
-// partitions, of which the repository's namespace names one.
+// linkOfBlob is an SQL subquery for the link of repository r to the blob with digest $2.
+// OFFSET 0 keeps the planner from joining by digest across all partitions; the repository's
+// namespace selects one.
 const linkOfBlob = `LATERAL (
 			SELECT rb.blob_digest FROM repository_blobs rb
 			WHERE rb.top_level_namespace_id = r.top_level_namespace_id
 				AND rb.repository_id = r.id AND rb.blob_digest = $2
 			OFFSET 0) rb`
 
-// greatestReview ends an INSERT INTO gc_blob_review_queue AS q: a promise never
-// shortens another.
+// greatestReview ends an INSERT INTO gc_blob_review_queue AS q: a new promise never shortens
+// an older one.
 const greatestReview = `
 	ON CONFLICT (digest) DO UPDATE SET
 		review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`
 
-// promised says whether more than half of a promise remains. A promise of a
-// manifest goes with its generation: the manifest may have been deleted and put
-// again. Promises of blobs have no path and no generation: they hold in every
-// repository, and no blob is deleted while one lasts.
+// promised says whether more than half of a promise's time remains. A promise of a manifest
+// is dropped with its cache generation, since the manifest may have been deleted and put
+// again. Promises of blobs have no path and no generation: they hold in every repository,
+// and no blob is deleted during one.
 func (c *Catalog) promised(k contentKey, gen uint64) bool {
 	e, ok := c.cache.promises.GetIfPresent(k)
 	return ok && e.gen == gen && time.Now().Before(e.value)

@@ -9,20 +9,19 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// RestoreTag points a tag of the repository, which may exist or not, to a
-// manifest that is still in it, tagged or not. Errors: NAME_UNKNOWN;
-// MANIFEST_UNKNOWN, when the manifest was never there or has been deleted; DENIED,
-// with status 409, for a protected tag that points to another manifest.
+// RestoreTag points a tag of the repository, new or existing, to a manifest that is still in
+// the repository, tagged or not. Errors: NAME_UNKNOWN; MANIFEST_UNKNOWN if the manifest
+// doesn't exist; DENIED, with status 409, for a protected tag that points to another
+// manifest.
 //
-// The manifest is locked before it gets the tag, as every reference does it: a
-// review that was first has deleted it by then, one that comes later sees the
-// tag or leaves the manifest alone.
+// It locks the manifest before it writes the tag, as for every reference: a review that came
+// first has deleted the manifest, a later one sees the tag or leaves the manifest alone.
 func (c *Catalog) RestoreTag(ctx context.Context, path, tag string, d oci.Digest) error {
 	return c.pointTag(ctx, path, tag, d, "revert_tag")
 }
 
-// PointTag is RestoreTag for a tag that is to be made or moved, which is what the
-// log says of it.
+// PointTag is RestoreTag, but the audit log records the creation or move of a tag instead of
+// its restoration.
 func (c *Catalog) PointTag(ctx context.Context, path, tag string, d oci.Digest) error {
 	return c.pointTag(ctx, path, tag, d, "create_tag")
 }

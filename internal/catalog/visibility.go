@@ -8,14 +8,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Visibilities of a repository. They are what its owner asks for: as long as there are no
-// accounts, whoever reaches the registry may pull from every repository.
+// The visibilities of a repository. They record its owner's wish only: as there are no
+// accounts yet, whoever reaches the registry may pull from every repository.
 const (
 	Public  = "public"
 	Private = "private"
 )
 
-// SetVisibility keeps what is asked for: Public or Private. Error: NAME_UNKNOWN.
+// SetVisibility stores the wished visibility: Public or Private. Error: NAME_UNKNOWN.
 func (c *Catalog) SetVisibility(ctx context.Context, path, visibility string) error {
 	return c.setting(ctx, path, "changing the visibility", func(tx pgx.Tx, r repository) error {
 		_, err := tx.Exec(ctx, `
@@ -30,8 +30,8 @@ func (c *Catalog) SetVisibility(ctx context.Context, path, visibility string) er
 	})
 }
 
-// SetStar gives a repository a star or takes it away. There is one for all, as long as
-// there are no accounts. Error: NAME_UNKNOWN.
+// SetStar gives a repository a star or takes it away. All users share one star, as there are
+// no accounts yet. Error: NAME_UNKNOWN.
 func (c *Catalog) SetStar(ctx context.Context, path string, on bool) error {
 	return c.setting(ctx, path, "changing the star", func(tx pgx.Tx, r repository) error {
 		_, err := tx.Exec(ctx, "UPDATE repositories SET starred_at = CASE WHEN $2 THEN COALESCE(starred_at, now()) END WHERE id = $1", r.id, on)
@@ -39,7 +39,7 @@ func (c *Catalog) SetStar(ctx context.Context, path string, on bool) error {
 	})
 }
 
-// setting runs fn in a transaction in which the repository stays.
+// setting runs fn in a transaction that locks the repository against deletion.
 func (c *Catalog) setting(ctx context.Context, path, doing string, fn func(tx pgx.Tx, r repository) error) error {
 	c.cache.dropAll(path) // the repository may be another one by now
 	r, err := c.lookUp(ctx, path)
