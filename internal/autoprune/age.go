@@ -10,8 +10,8 @@ import (
 
 const (
 	day = 24 * time.Hour
-	// maxAge is the longest age. It is far from where time.Duration overflows
-	// (292 years), so that no sum of an age and a time does.
+	// maxAge is the longest age. It is far below the limit of time.Duration (292 years), so
+	// that no sum of an age and a time overflows.
 	maxAge     = 100 * 365 * day
 	maxAgeText = "100y"
 
@@ -64,7 +64,7 @@ func ParseAge(s string) (Age, error) {
 	return Age{count: count, unit: unit[0]}, nil
 }
 
-// unitLength returns how long a unit is, 0 for what is no unit.
+// unitLength returns the length of a unit, 0 for unknown units.
 func unitLength(unit byte) time.Duration {
 	switch unit {
 	case 's':

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Code says in a word why a tag goes or stays. Codes are stored with runs and never
-// change their meaning.
+// Code is a short reason why a tag is deleted or stays. Codes are stored with runs and
+// never change their meaning.
 type Code string
 
-// Why a tag goes.
+// Reasons to delete a tag.
 const (
 	TooOld       Code = "too_old"       // creation_date
 	BeyondNewest Code = "beyond_newest" // number_of_tags
@@ -19,7 +19,7 @@ const (
 	ImageMissing Code = "image_missing" // removeOrphans: the image isn't there
 )
 
-// Why a tag stays.
+// Reasons to keep a tag.
 const (
 	Protected      Code = "protected"       // a protection rule matches it
 	NoPolicy       Code = "no_policy"       // no policy applies to the repository
@@ -35,27 +35,26 @@ const (
 	PolicyUnreadable Code = "policy_unreadable" // a policy that might take it can't be read
 )
 
-// Decision says whether a tag goes, and why. [Verdict.Reason] puts it in words.
+// Decision says whether a tag is deleted, and why. [Verdict.Reason] puts it in words.
 type Decision struct {
 	Delete bool
 	Code   Code
-	// Policy is the place in Rules.Policies of the policy that the code is about:
-	// the first that takes the tag, or the first that could have. -1 if it is
-	// about none.
+	// Policy is the index in Rules.Policies of the policy that the code is about: the first
+	// that takes the tag, or the first that could have. -1: none.
 	Policy int
-	// Policies are all that take the tag; none when it stays. An undo exempts it
-	// from all of them, else the next run would take it under another one.
+	// Policies are all policies that take the tag; empty when it stays. An undo exempts the
+	// tag from all of them, otherwise the next run would delete it by another of them.
 	Policies PolicySet
 }
 
-// Notice says that a policy selects nothing, whatever the tags.
+// Notice says why a policy selects no tag at all.
 type Notice struct {
-	Policy int // place in Rules.Policies
+	Policy int // index in Rules.Policies
 	Text   string
 }
 
-// Reason says why the tag goes or stays, for people: a phrase without a full stop.
-// The decision must be what [Verdict.Decide] said of this tag.
+// Reason returns for people why the tag is deleted or stays: a phrase without a full stop.
+// d must be the decision of [Verdict.Decide] on this tag.
 func (v *Verdict) Reason(t Tag, d Decision) string {
 	var r *rule
 	if d.Policy >= 0 {
@@ -104,7 +103,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// ofWhich says which tags a number_of_tags policy counts, unless it is all.
+// ofWhich returns which tags a number_of_tags policy counts, "" for all.
 func (v *Verdict) ofWhich(r *rule) (text string) {
 	switch {
 	case r.policy.pattern.IsZero():

@@ -17,12 +17,12 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// maxGivingWay is how often a batch gives way in a row before the repository is
-// left to the next run.
+// maxGivingWay is how often in a row a batch may fail on locks of others before the
+// repository is left to the next run.
 const maxGivingWay = 20
 
-// deleteBatch deletes a batch, in smaller and smaller parts while others are in the
-// way: what clients do goes first.
+// deleteBatch deletes a batch. Clients have priority: when their locks are in the way, it
+// tries again with smaller and smaller parts.
 func (v *visit) deleteBatch(ctx context.Context, verdict *Verdict, list []going,
 	del func(ctx context.Context, verdict *Verdict, part []going) error,
 ) error {
@@ -54,7 +54,7 @@ func (v *visit) deleteBatch(ctx context.Context, verdict *Verdict, list []going,
 	return nil
 }
 
-// deleteTags deletes tags of images, after a last look at whether they were used.
+// deleteTags deletes tags of images, after checking once more whether they were used.
 func (v *visit) deleteTags(ctx context.Context, verdict *Verdict, part []going) error {
 	part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
@@ -93,9 +93,9 @@ func (v *visit) lookAgain(ctx context.Context, verdict *Verdict, part []going) (
 	return kept, nil
 }
 
-// deleteAttached deletes tags that are attached to images which no tag reaches, and
-// orphans, whose image isn't there, as that is at this moment. Orphans are judged like
-// other tags, so there is a last look at whether they were used.
+// deleteAttached deletes tags attached to images that no tag reaches, and orphans whose
+// image is still missing, as both are at this moment. Like other tags, orphans are first
+// checked once more for uses.
 func (v *visit) deleteAttached(ctx context.Context, verdict *Verdict, part []going) error {
 	part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
@@ -124,7 +124,7 @@ func (v *visit) deleteAttached(ctx context.Context, verdict *Verdict, part []goi
 	})
 }
 
-// freeImages are the images of attached tags that no tag reaches.
+// freeImages locks the images of attached tags and returns those that no tag reaches.
 func (v *visit) freeImages(ctx context.Context, q catalog.Pruning, part []going) (map[int64]bool, error) {
 	images := make(map[int64]bool)
 	for _, g := range part {
@@ -147,7 +147,7 @@ func (v *visit) freeImages(ctx context.Context, q catalog.Pruning, part []going)
 }
 
 // missingImages looks for the images of orphans once more, while nobody can push to the
-// repository: by the digests that their names have, and by their manifests' subjects.
+// repository: by the digests in the tags' names, and by the subjects of their manifests.
 func (v *visit) missingImages(ctx context.Context, q catalog.Pruning, part []going) (absent map[oci.DigestPrefix]bool, alone map[int64]bool, err error) {
 	var digests []oci.DigestPrefix
 	var manifests []int64
@@ -166,9 +166,10 @@ func (v *visit) missingImages(ctx context.Context, q catalog.Pruning, part []goi
 	return q.HoldRepository(ctx, v.target, digests, manifests)
 }
 
-// inTx deletes what choose returns, with the entries of the audit log and the run's
-// counts, in one transaction that holds the task. The run's rows are locked after
-// the log: nobody else who locks those of a run that isn't over waits for the log.
+// inTx deletes the tags that choose returns, and writes the audit log and the run's counts,
+// in one transaction that locks the task. It locks the run's rows after writing the log,
+// which is safe: no other transaction that locks the rows of an unfinished run waits for
+// the log.
 func (v *visit) inTx(ctx context.Context, choose func(q catalog.Pruning) ([]going, error)) error {
 	u := v.turn
 	var deleted, tags int64
@@ -216,23 +217,23 @@ func (v *visit) inTx(ctx context.Context, choose func(q catalog.Pruning) ([]goin
 	return nil
 }
 
-// prunedReason is why a policy deleted a tag, as the audit log keeps it.
+// prunedReason says why a policy deleted a tag, as the audit log keeps it.
 type prunedReason struct {
 	Code     Code     `json:"code"`
 	Reason   string   `json:"reason"`
-	Policies []string `json:"policies"` // all that took it
+	Policies []string `json:"policies"` // all policies that took it
 }
 
-// prunedDetail is what the audit log keeps of a tag that a policy deleted, besides
-// its name and digest: why, and what an undo needs.
+// prunedDetail is the detail of an audit entry of a deleted tag: why it was deleted, and
+// what an undo needs.
 type prunedDetail struct {
 	prunedReason
 	Created time.Time  `json:"created_at"`
 	Updated *time.Time `json:"updated_at"`
 }
 
-// batch is what the catalog deletes, with the entries of the audit log, and the ids
-// of the policies that its reasons are about.
+// batch returns the batch for the catalog to delete, with the entries of the audit log, and
+// for each reason the id of its policy.
 func (v *visit) batch(list []going) (b catalog.PruneBatch, policies []string, err error) {
 	type why struct {
 		Decision
@@ -261,12 +262,12 @@ func (v *visit) batch(list []going) (b catalog.PruneBatch, policies []string, er
 	return b, policies, nil
 }
 
-// byAutoprune are the arguments of an entry that name who deletes by policies.
+// byAutoprune returns the arguments of an entry whose actor is the autoprune worker.
 func byAutoprune(ctx context.Context) []any {
 	return audit.Who(audit.WithSource(ctx, audit.Source{Actor: audit.ActorAutoprune}))
 }
 
-// reason is why a tag goes, for its entry.
+// reason returns why a tag is deleted, for its audit entry.
 func (v *visit) reason(g *going) (r catalog.PruneReason, err error) {
 	why := prunedReason{Code: g.decision.Code, Reason: g.reason}
 	for place := range g.decision.Policies.All() {
@@ -277,11 +278,12 @@ func (v *visit) reason(g *going) (r catalog.PruneReason, err error) {
 		return r, fmt.Errorf("why tag %s of %s goes: %w", g.Name, v.target.Path, err)
 	}
 	r.Detail = string(detail)
-	r.Policy, _ = uuid.Parse(v.saved[g.decision.Policy].ID) // ids of ours are uuids
+	r.Policy, _ = uuid.Parse(v.saved[g.decision.Policy].ID) // the catalog's ids are UUIDs
 	return r, nil
 }
 
-// begin makes the run's row and tells that the run begins to delete, before it does.
+// begin makes the run's row and queues the notice that the run begins to delete. It must be
+// called before the first deletion.
 func (u *turn) begin(ctx context.Context) error {
 	if u.begun {
 		return nil

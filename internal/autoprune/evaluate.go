@@ -5,52 +5,54 @@ import (
 	"time"
 )
 
-// orphanAge is how old an orphan must be to go because its image isn't there. Tools
-// that copy images may push the signature first.
+// orphanAge is how old an orphan must be before removeOrphans deletes it. Tools that copy
+// images may push the signature before the image.
 const orphanAge = 24 * time.Hour
 
 // Verdict judges the tags of one repository. It may be used by several goroutines.
 //
-// A tag that came after the evaluation is judged like the others, and one that is
-// new among the newest of a policy stays. Uses may be newer than they were: Decide
-// with what is known just before a tag is deleted may save it. The tags attached to
-// its image then stay too only if the caller sees to it: delete attached tags last,
-// and only those whose image has no tag.
+// It judges tags that came after the evaluation like the others, except that a tag which
+// would be new among the newest of a policy stays. The caller may pass newer use times to
+// Decide, just before a tag is deleted, and so save it. The verdict then still deletes the
+// tags attached to its image; to keep them, the caller must delete attached tags last, and
+// only those whose image has no tag.
 type Verdict struct {
 	rules      []rule
-	order      []int // places of the rules: those that count come last
+	order      []int // indexes of rules: policies that count tags come last
 	protection []Protection
 	pulls      PullRecord
 	gone       map[int64]PolicySet
-	may        bool // there may be a tag that goes
+	may        bool // some tag may be deleted
 }
 
-// rule is a policy made ready for a repository.
+// rule is a policy prepared for a repository.
 type rule struct {
 	policy Policy
 	id     string
-	// cutoff is the policy's age ago. What is older goes, what is as old stays.
+	// cutoff is now minus the policy's age. Tags before it are deleted; a tag exactly at it
+	// stays.
 	cutoff time.Time
-	// orphans is the time before which an orphan was pushed that goes.
+	// orphans is the time before which an orphan must have been pushed to be deleted.
 	orphans time.Time
-	// oldest is the oldest tag that a number_of_tags policy keeps, if full.
+	// oldest is the oldest tag that a number_of_tags policy keeps. It is valid if full is
+	// set.
 	oldest rank
 	full   bool
-	// rests says why the policy selects nothing, and restCode in a word.
+	// rests is the reason why the policy selects nothing, and restCode its code.
 	rests    string
 	restCode Code
-	// unreadable says that nothing is known of the policy, but that it may select any
-	// tag before tags are counted. mayCount: it is known to count tags, too.
+	// unreadable says that the policy can't be read, so it might select any tag before tags
+	// are counted. With mayCount it is known to count tags and so comes after the others.
 	unreadable, mayCount bool
 }
 
-// counts tells whether the policy counts tags. It applies after those that don't, to
+// counts returns whether the policy counts tags. Such a policy applies after the others, to
 // the tags that remain.
 func (r *rule) counts() bool { return r.policy.method == NumberOfTags }
 
-// Evaluate judges a repository's tags by the rules. It runs through the tags once,
-// and a second time if there are attached tags; errors are the repository's, or tell
-// of a tag or a rule that can only be a mistake.
+// Evaluate judges a repository's tags by the rules. It runs through the tags once, and a
+// second time if there are attached tags. Errors come from the repository, or report a tag
+// or a rule that only a mistake can produce.
 //
 // While it runs it holds 45 bytes and the name for each tag that a number_of_tags
 // policy keeps, about 60 bytes for each attached tag, and about 100 for each image that
@@ -111,8 +113,8 @@ func newVerdict(rules Rules) *Verdict {
 	return v
 }
 
-// problem says why pull statistics can't tell what was used since cutoff, "" when
-// they can.
+// problem returns why pull statistics can't tell what was used since cutoff, "" if they
+// can.
 func (p PullRecord) problem(age Age, cutoff time.Time) string {
 	limit := p.MaxBehind
 	if limit == 0 {
@@ -163,9 +165,10 @@ func (v *Verdict) survey(repository Repository) ([]attachedTag, error) {
 	return attached, nil
 }
 
-// count shows the tag to the number_of_tags policies that count it: what other
-// policies take, or may take, doesn't count, and neither does what they would take had
-// no undo restored it. So no policy that rests, and no undo, costs another tag.
+// count passes the tag to the number_of_tags policies that consider it. A tag that other
+// policies take, or may take, isn't counted, nor one that they would take without the
+// exemption of an undo. So neither a policy that rests nor an undo makes a counting policy
+// delete another tag.
 func (v *Verdict) count(counters []newest, t *Tag) {
 	known, remains := false, false
 	for i := range v.rules {
@@ -187,8 +190,8 @@ func (v *Verdict) count(counters []newest, t *Tag) {
 	}
 }
 
-// takenFirst tells whether a policy takes the tag, or may take it, before tags are
-// counted; exemptions aside.
+// takenFirst returns whether a policy that comes before counting takes the tag, or may take
+// it. It ignores exemptions.
 func (v *Verdict) takenFirst(t *Tag) bool {
 	for i := range v.rules {
 		r := &v.rules[i]
@@ -202,8 +205,8 @@ func (v *Verdict) takenFirst(t *Tag) bool {
 	return false
 }
 
-// mayTakeFirst is a quick look at whether the policy may take the tag before tags are
-// counted, whatever its pattern and the tag's uses.
+// mayTakeFirst is a quick check whether the policy may take the tag before tags are
+// counted, regardless of its pattern and of the tag's uses.
 func (r *rule) mayTakeFirst(t *Tag) bool {
 	switch {
 	case r.unreadable:
@@ -236,7 +239,7 @@ func (v *Verdict) followImages(repository Repository, attached []attachedTag) er
 	return nil
 }
 
-// Decide says whether a tag of the repository goes.
+// Decide says whether a tag of the repository is deleted.
 func (v *Verdict) Decide(t Tag) Decision {
 	if len(v.rules) == 0 {
 		return Decision{Code: NoPolicy, Policy: -1}
@@ -271,7 +274,7 @@ func (v *Verdict) Decide(t Tag) Decision {
 	return d
 }
 
-// judge says whether the policy selects a tag, protection aside.
+// judge says whether the policy selects a tag. It ignores protection.
 func (r *rule) judge(t *Tag, exempt bool) (code Code, selected bool) {
 	switch {
 	case r.unreadable:
@@ -306,10 +309,10 @@ func (r *rule) judge(t *Tag, exempt bool) (code Code, selected bool) {
 	return RecentlyPulled, false
 }
 
-// decideAttached says whether a tag goes that is attached to an image of the
-// repository: with its image, and under the policies that take that.
+// decideAttached says whether an attached tag is deleted, which is so if its image is, by
+// the policies that took the image's tags.
 func (v *Verdict) decideAttached(t *Tag) Decision {
-	// An image of 0 says that the caller didn't look for it; it is never gone.
+	// Image 0 says that the caller didn't look for the image; such a tag stays.
 	takers, gone := v.gone[t.Image]
 	taken := takers &^ t.Exempt
 	switch {
@@ -331,7 +334,7 @@ func (v *Verdict) firstOf(set PolicySet) int {
 	return -1
 }
 
-// protected tells whether a rule keeps the tag.
+// protected returns whether a protection rule matches the tag.
 func (v *Verdict) protected(tag string) bool { return v.protectionOf(tag) != nil }
 
 func (v *Verdict) protectionOf(tag string) *Protection {
@@ -343,7 +346,7 @@ func (v *Verdict) protectionOf(tag string) *Protection {
 	return nil
 }
 
-// protectedBy names the rule for a reason.
+// protectedBy describes the protection rule that matches the tag.
 func (v *Verdict) protectedBy(tag string) string {
 	switch p := v.protectionOf(tag); {
 	case p == nil:
@@ -355,7 +358,7 @@ func (v *Verdict) protectedBy(tag string) string {
 	}
 }
 
-// Notices says which policies select nothing, whatever the tags, and why.
+// Notices returns the policies that select nothing, whatever the tags, and why.
 func (v *Verdict) Notices() []Notice {
 	var notices []Notice
 	for i := range v.rules {

@@ -11,16 +11,16 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// ExpirerOptions are those of the worker that deletes tags at the date that they have.
+// ExpirerOptions configures the worker that deletes tags at their expiration date.
 type ExpirerOptions struct {
 	Catalog *catalog.Catalog // required
 	Log     *slog.Logger     // default slog.Default()
 	Worker  *worker.Metrics  // nil: none
 }
 
-// NewExpirer makes the worker that deletes tags at the date that they have. It looks at
-// the next date, and at least once a minute, since another process may have set one. Any
-// number of processes may have one: see [catalog.Catalog.ExpireTags].
+// NewExpirer makes the worker that deletes tags at their expiration date. It sleeps until
+// the next date, at most for a minute, since another process may have set an earlier one.
+// Any number of processes may run one: see [catalog.Catalog.ExpireTags].
 func NewExpirer(o ExpirerOptions) (*worker.Loop, error) {
 	if o.Catalog == nil {
 		return nil, errors.New("autoprune: the worker of expirations needs a catalog")

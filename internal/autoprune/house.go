@@ -9,12 +9,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// houseEvery is how often what is left over is looked for, besides the tasks that
-// the registry's defaults ask for: those are made each time.
+// houseEvery is how often keepHouse removes what is left over. Tasks for the registry's
+// defaults it makes more often, every Interval.
 const houseEvery = 10 * time.Minute
 
-// keepHouse makes tasks for namespaces that have none and to which the defaults
-// apply, and now and then removes what is over.
+// keepHouse makes tasks for namespaces that have none and to which the defaults apply.
+// Every houseEvery it also ends runs without a task and deletes old runs.
 func (p *Pruner) keepHouse(ctx context.Context) error {
 	now := time.Now()
 	if now.Sub(p.ensured) >= p.opt.Interval {

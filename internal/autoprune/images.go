@@ -1,22 +1,21 @@
 package autoprune
 
-// images follows which images lose their last tag, and which attached tags go with
-// it. It is a graph of the manifests that matter, which are the images of attached tags
-// and the indexes above them, with counted references: a manifest is kept by its tags
-// and by the indexes above it that are kept.
+// images finds the images that lose their last tag, and the attached tags that are deleted
+// with them. It is a graph with reference counts. Its nodes are the images of attached tags
+// and the indexes above them: tags, and indexes that stay, keep a manifest.
 type images struct {
-	places   map[int64]int32 // manifest to node
+	places   map[int64]int32 // index in nodes, by manifest
 	nodes    []node
 	edges    []edge
 	attached []attachedTag
-	dead     []int32 // nodes whose last reference is gone and whose loss isn't passed on yet
+	dead     []int32 // nodes without references, whose own references have yet to be released
 }
 
-// node is a manifest. Lists are linked by place, -1 ends them.
+// node is a manifest. Lists are linked by index; -1 ends a list.
 type node struct {
-	tags, released  int32     // tags that keep it; how many of them go
-	references      int32     // what keeps it: tags, and indexes that are kept
-	policies        PolicySet // that took the tags and indexes which don't keep it any more
+	tags, released  int32     // number of its tags, and of those that are deleted
+	references      int32     // number of tags, and of indexes that stay
+	policies        PolicySet // policies that took its deleted tags and indexes
 	firstChild      int32
 	firstAttached   int32
 	reachable, gone bool
@@ -24,18 +23,19 @@ type node struct {
 
 type edge struct{ child, next int32 }
 
-// attachedTag is a tag that goes with its image.
+// attachedTag is a tag that is deleted with its image.
 type attachedTag struct {
 	image, manifest int64
 	exempt          PolicySet
 	protected       bool
-	next            int32 // of the same image
+	next            int32 // next attached tag of the same image
 }
 
-// parentsBatch is how many manifests are asked for at once.
+// parentsBatch is how many manifests the parents function is asked about at once.
 const parentsBatch = 1000
 
-// newImages builds the graph above the images of attached tags; tags are added after.
+// newImages builds the graph from the images of attached tags upwards. Tags are added
+// later.
 func newImages(attached []attachedTag, parents func([]int64) ([]Reference, error)) (*images, error) {
 	g := &images{places: make(map[int64]int32), attached: attached}
 	var frontier []int64
@@ -74,7 +74,7 @@ func newImages(attached []attachedTag, parents func([]int64) ([]Reference, error
 	return g, nil
 }
 
-// place returns the node of a manifest and whether it was made for it.
+// place returns the index of a manifest's node, and whether the node is new.
 func (g *images) place(manifest int64) (place int32, added bool) {
 	place, known := g.places[manifest]
 	if !known {
@@ -85,13 +85,13 @@ func (g *images) place(manifest int64) (place int32, added bool) {
 	return place, !known
 }
 
-// has tells whether the manifest matters.
+// has returns whether the graph has a node for the manifest.
 func (g *images) has(manifest int64) bool {
 	_, ok := g.places[manifest]
 	return ok
 }
 
-// addTag counts a tag of a manifest, and as going when policies took it.
+// addTag counts a tag of a manifest. If taken isn't empty, these policies delete the tag.
 func (g *images) addTag(manifest int64, taken PolicySet) {
 	place, ok := g.places[manifest]
 	if !ok {
@@ -105,9 +105,9 @@ func (g *images) addTag(manifest int64, taken PolicySet) {
 	}
 }
 
-// settle lets go of what was taken, and returns the images that no tag keeps any
-// more with the policies that took their tags. An image that had no tag to begin
-// with isn't among them.
+// settle releases the references of deleted tags, and returns the images that have lost all
+// references, with the policies that took their tags. An image that never had a tag isn't
+// among them.
 func (g *images) settle() map[int64]PolicySet {
 	for i := range g.attached {
 		g.addTag(g.attached[i].manifest, 0)
@@ -132,7 +132,7 @@ func (g *images) settle() map[int64]PolicySet {
 	return gone
 }
 
-// countReferences sets what keeps each node before anything goes.
+// countReferences counts the references of each node before anything is deleted.
 func (g *images) countReferences() {
 	var stack []int32
 	for place := range g.nodes {
@@ -156,7 +156,7 @@ func (g *images) countReferences() {
 	}
 }
 
-// release takes references from a node that policies took.
+// release removes references from a node that were taken by policies.
 func (g *images) release(place, references int32, policies PolicySet) {
 	n := &g.nodes[place]
 	n.policies |= policies
@@ -167,8 +167,8 @@ func (g *images) release(place, references int32, policies PolicySet) {
 	}
 }
 
-// passOn releases what a node that is gone kept: the manifests below it, and those
-// that its attached tags point to.
+// passOn releases the references of a node that has lost all of its own: to the manifests
+// below it, and of its attached tags to the manifests that they point to.
 func (g *images) passOn(place int32) {
 	n := g.nodes[place]
 	for e := n.firstChild; e >= 0; e = g.edges[e].next {

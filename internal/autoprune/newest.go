@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// rank is a tag's place in the order of a number_of_tags policy: by creation time,
-// and among equals by name, of which the one that sorts last counts as newer.
+// rank is a tag's position in the order of a number_of_tags policy: by creation time, and
+// among equal times by name, where the greater name counts as newer.
 type rank struct {
 	created time.Time
 	name    string
@@ -20,11 +20,11 @@ func (r rank) compare(other rank) int {
 	return strings.Compare(r.name, other.name)
 }
 
-// newest finds the oldest of the newest tags. It holds as many ranks as tags are to
-// be kept, or were added, if that is less.
+// newest keeps the limit newest tags and thereby finds the oldest of these. It holds at
+// most limit ranks.
 type newest struct {
 	limit int
-	seen  int // tags that the policy looks at, added or not
+	seen  int // number of tags that the policy considers, added or not
 	ranks ranks
 }
 
@@ -38,8 +38,8 @@ func (n *newest) add(r rank) {
 	}
 }
 
-// oldest returns the oldest tag that is kept. ok is false when there are fewer tags
-// than are to be kept.
+// oldest returns the oldest of the tags that the policy keeps. ok is false when there are
+// fewer than limit tags.
 func (n *newest) oldest() (r rank, ok bool) {
 	if len(n.ranks) == 0 || len(n.ranks) < n.limit {
 		return rank{}, false

@@ -32,8 +32,8 @@ var (
 	storedFields = append(slices.Clone(policyFields), fieldSearch)
 )
 
-// FieldError says what is wrong with a policy's JSON, and where. Its text is meant
-// for whoever wrote the policy.
+// FieldError says what is wrong with a policy's JSON, and where. Its text is meant for the
+// author of the policy.
 type FieldError struct {
 	Field   string // as it stands in the JSON; "" for the policy as a whole
 	Problem string
@@ -64,10 +64,10 @@ func fieldErrorf(field, format string, args ...any) *FieldError {
 //   - removeOrphans: true for a policy that [Policy.RemovesOrphans]. Left out or
 //     null: false.
 //
-// Fields that are named in readOnly may be there too, with any value: they are what
-// a policy that was read has besides, and are left out. Anything else is refused:
-// other fields, a field twice or in another case, a field of another method, text
-// after the object. Every error is a [*FieldError].
+// Fields named in readOnly may be present with any value and are ignored: a policy that was
+// read from the API has them. Everything else is refused: other fields, a field twice or in
+// another case, a field of another method, text after the object. Every error is a
+// [*FieldError].
 func ParsePolicy(data []byte, readOnly ...string) (Policy, error) {
 	fields, err := readFields(data, slices.Concat(policyFields, readOnly))
 	if err != nil {
@@ -76,7 +76,7 @@ func ParsePolicy(data []byte, readOnly ...string) (Policy, error) {
 	return readPolicy(fields, oci.ParseTagPattern)
 }
 
-// parseStored reads what marshalStored has written, and what the first release has.
+// parseStored reads a policy as marshalStored writes it, or as the first release stored it.
 func parseStored(data []byte) (Policy, error) {
 	fields, err := readFields(data, storedFields)
 	if err != nil {
@@ -220,8 +220,8 @@ func readMethod(raw json.RawMessage) (Method, error) {
 	return "", fieldErrorf(fieldMethod, "%.40q is unknown; methods are %s, %s and %s", text, CreationDate, NumberOfTags, LastPulled)
 }
 
-// amount returns the one field that holds the age or the number of a policy: own or
-// value. The method's other is refused.
+// amount returns the field, own or value, that holds the age or the number of a policy. It
+// refuses the field of the other methods.
 func amount(fields map[string]json.RawMessage, m Method, own, other string) (name string, raw json.RawMessage, err error) {
 	if _, given := fields[other]; given {
 		return "", nil, fieldErrorf(other, "%s has none; it takes %s", m, own)
@@ -291,7 +291,7 @@ func readPattern(raw json.RawMessage, parse func(string) (oci.TagPattern, error)
 	return pattern, nil
 }
 
-// readFlag returns a boolean, otherwise what stands for it when it is left out or null.
+// readFlag returns a boolean field, or otherwise if the field is left out or null.
 func readFlag(field string, raw json.RawMessage, otherwise bool) (bool, error) {
 	switch string(raw) {
 	case "", "null":

@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Saved is a policy as it is kept.
+// Saved is a policy as it is stored.
 type Saved struct {
 	ID      string
 	Policy  Policy
@@ -25,21 +25,21 @@ type Saved struct {
 	// Setting says that it is the default policy of the configuration (Options.Default),
 	// which applies in every namespace that doesn't refuse the defaults.
 	Setting bool
-	// Problem says why this version can't read what is stored: a newer one wrote it, or
-	// somebody by hand. Policy is the zero value then, and Stored what is stored. Counts
-	// says that it is a number_of_tags policy all the same (see Applied).
+	// Problem says why this version can't read what is stored, because a newer version or a
+	// person with psql wrote it. Then Policy is the zero value and Stored the stored text.
+	// Counts says that it is a number_of_tags policy nevertheless (see Applied).
 	Problem, Stored string
 	Counts          bool
 }
 
-// owner is the row that a policy hangs on, locked so that it stays.
+// owner is what a policy belongs to. Its row is locked so that it isn't deleted.
 type owner struct {
 	namespace  int64 // 0 for the registry's defaults
 	repository int64 // 0 unless it is a repository
 	name       string
 }
 
-// shelf is where policies of a scope are kept.
+// shelf describes the table that has the policies of a scope.
 type shelf struct {
 	table, column                 string // column of the owner, "" for the defaults
 	created, updated, deletedKind audit.Kind
@@ -51,8 +51,8 @@ var shelves = map[Scope]shelf{
 	RepositoryScope: {"repositoryautoprunepolicy", "repository_id", audit.CreateRepositoryPolicy, audit.UpdateRepositoryPolicy, audit.DeleteRepositoryPolicy},
 }
 
-// of is a condition for the owner's policies, whose id is the argument of that
-// number.
+// of returns an SQL condition for the owner's policies; arg is the number of the argument
+// that is the owner's id.
 func (s shelf) of(arg int) string {
 	if s.column == "" {
 		return fmt.Sprintf("$%d::bigint = 0", arg)
@@ -60,7 +60,7 @@ func (s shelf) of(arg int) string {
 	return fmt.Sprintf("%s = $%d", s.column, arg)
 }
 
-// list is a query of the owner's policies, oldest first, for scanPolicy.
+// list returns a query of the owner's policies, oldest first, for scanPolicy.
 func (s shelf) list() string {
 	setting := "false"
 	if s.column == "" {
@@ -76,8 +76,8 @@ func (o owner) id() int64 {
 	return o.namespace
 }
 
-// find finds what a target is, and keeps it alive until the transaction ends when
-// it is to get something.
+// find looks up a target. lock is the row lock that keeps it from being deleted until the
+// transaction ends, when a policy is to be added to it.
 func (t Target) find(ctx context.Context, q querier, lock string) (owner, error) {
 	o := owner{name: t.Namespace}
 	var err error
@@ -107,7 +107,7 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// List lists the policies of a target itself, oldest first. Error: NAME_UNKNOWN.
+// List returns the policies of the target itself, oldest first. Error: NAME_UNKNOWN.
 func (p *Pruner) List(ctx context.Context, t Target) ([]Saved, error) {
 	o, err := t.find(ctx, p.db.Pool, "")
 	if err != nil {
@@ -148,8 +148,8 @@ func (s *Saved) read(text string) {
 	s.Counts = countsTags([]byte(text))
 }
 
-// countsTags tells whether what is stored, though it can't be read, is a number_of_tags
-// policy and nothing else: what is wrong is its number or its pattern.
+// countsTags returns whether stored, which can't be read, is a number_of_tags policy for
+// certain: only its number or its pattern is wrong.
 func countsTags(stored []byte) bool {
 	fields, err := readFields(stored, storedFields)
 	if err != nil || fields[fieldAge] != nil {
@@ -160,7 +160,7 @@ func countsTags(stored []byte) bool {
 	return err == nil && wrong == nil && method == NumberOfTags && !orphans
 }
 
-// Get is one policy of a target. Error: NAME_UNKNOWN, for the policy too.
+// Get returns one policy of a target. Error: NAME_UNKNOWN, also for the policy.
 func (p *Pruner) Get(ctx context.Context, t Target, id string) (Saved, error) {
 	list, err := p.List(ctx, t)
 	if err != nil {
@@ -178,11 +178,12 @@ func policyUnknown(t Target, id string) error {
 	return notFound("%s has no auto-prune policy %q", t, id).WithDetail(map[string]string{"policy": id})
 }
 
-// change runs fn in a transaction in which the target and its policies stand still:
-// no worker deletes by them meanwhile, and what was read of them before is void.
+// change runs fn in a transaction in which the target and its policies can't change
+// otherwise: no worker deletes by them meanwhile, and policies that a worker has read
+// before are outdated.
 //
-// The order of locks is namespace, repository, task; a worker locks the task
-// alone, and whoever deletes a namespace has its row before the task's.
+// It locks the namespace, the repository and the task, in this order. A worker locks the
+// task only, and a transaction that deletes a namespace locks its row before the task's.
 func (p *Pruner) change(ctx context.Context, t Target, doing string, fn func(tx pgx.Tx, o owner) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -214,19 +215,20 @@ const (
 	protectionVersion = "tag_protection_version"
 )
 
-// touchTask makes the task of a namespace or, where there is one, puts it at the
-// head of the line and lets its worker know that the policies have changed. Who
-// deletes a task whose policies are gone has locked it before it looks for them, so
-// the policy that comes with this is seen, or the task is made again after.
+// touchTask makes the task of a namespace or, where there is one, puts it at the head of
+// the queue and tells its worker (by the version) that the policies have changed. A worker
+// that deletes the task of a namespace without policies locks it before it looks for
+// policies: so it either sees the policy of this transaction, or the task is made again
+// afterwards.
 const touchTask = `
 	INSERT INTO autoprunetaskstatus AS t (namespace_id, status) VALUES ($1, 'queued')
 	ON CONFLICT (namespace_id) DO UPDATE
 	SET policies_version = t.policies_version + 1, last_ran_ms = NULL, asked = true,
 		status = CASE WHEN t.run IS NULL THEN 'queued' ELSE t.status END`
 
-// Create saves a new policy and returns its id. Its namespace's task is made, or
-// put at the head of the line, in the same transaction. Errors: NAME_UNKNOWN, and
-// UNSUPPORTED with status 400 for one that is there already and for one too many.
+// Create saves a new policy and returns its id. In the same transaction its namespace's
+// task is made, or put at the head of the queue. Errors: NAME_UNKNOWN, and UNSUPPORTED with
+// status 400 if the policy exists already or the target would have too many.
 func (p *Pruner) Create(ctx context.Context, t Target, policy Policy) (id string, err error) {
 	id = uuid.NewString()
 	s := shelves[t.Scope()]
@@ -256,8 +258,8 @@ func (p *Pruner) Create(ctx context.Context, t Target, policy Policy) (id string
 	return id, nil
 }
 
-// admit checks that a policy may stand beside the others of its owner, and writes it
-// as it is stored. except is the one that it takes the place of.
+// admit checks that a policy may be added to those of its owner, and returns it as it is
+// stored. except is the id of the policy that it replaces.
 func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy Policy, except string) (string, error) {
 	list, err := listPolicies(ctx, tx, t.Scope(), o)
 	if err != nil {
@@ -276,9 +278,8 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 	return string(text), err
 }
 
-// Update replaces a policy. What an undo has exempted from it isn't any more, also
-// when the policy is the same as before. Errors: as of Create, and NAME_UNKNOWN for
-// the policy.
+// Update replaces a policy. It ends all exemptions from the policy, even if the policy is
+// the same as before. Errors: those of Create, and NAME_UNKNOWN for the policy.
 func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy) error {
 	s := shelves[t.Scope()]
 	return p.change(ctx, t, "updating an auto-prune policy", func(tx pgx.Tx, o owner) error {
@@ -301,8 +302,8 @@ func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy)
 	})
 }
 
-// Delete deletes a policy. When it returns, nothing is deleted by it any more.
-// Error: NAME_UNKNOWN, for the policy too.
+// Delete deletes a policy. When it returns, no worker deletes tags by the policy any more.
+// Error: NAME_UNKNOWN, also for the policy.
 func (p *Pruner) Delete(ctx context.Context, t Target, id string) error {
 	s := shelves[t.Scope()]
 	return p.change(ctx, t, "deleting an auto-prune policy", func(tx pgx.Tx, o owner) error {
@@ -321,8 +322,8 @@ func (p *Pruner) Delete(ctx context.Context, t Target, id string) error {
 	})
 }
 
-// storedPolicy is a policy as the audit log has it: the JSON that is stored, or text that
-// is no JSON.
+// storedPolicy returns a stored policy for the audit log: as JSON, or as text if it is no
+// JSON.
 func storedPolicy(text string) any {
 	var s Saved
 	if s.read(text); s.Problem == "" {
@@ -334,7 +335,7 @@ func storedPolicy(text string) any {
 	return text
 }
 
-// entry is what the audit log tells of a change of a policy.
+// entry returns the audit entry of a change of a policy.
 func entry(kind audit.Kind, t Target, o owner, policy string, detail map[string]any) audit.Entry {
 	e := audit.Entry{Kind: kind, Namespace: t.Namespace, Repository: t.Repository, RepositoryID: o.repository, Detail: detail}
 	e.Policy, _ = uuid.Parse(policy) // ids of ours are uuids

@@ -17,23 +17,23 @@ const (
 	CreationDate Method = "creation_date"
 	// NumberOfTags selects all tags but a number of the newest.
 	NumberOfTags Method = "number_of_tags"
-	// LastPulled selects tags that nobody used for an age, and that are older.
+	// LastPulled selects tags that were not used for an age, and that are older than it.
 	LastPulled Method = "last_pulled"
 )
 
 // MaxNumTags is the largest number of a [NumberOfTags] policy.
 const MaxNumTags = 1_000_000_000
 
-// Policy says which tags of a repository may go. The zero value selects nothing;
-// every other one came from [ParsePolicy] and is valid. Compare policies with
-// [Policy.Equal]. Policies may be used by several goroutines.
+// Policy says which tags of a repository are deleted. The zero value selects nothing; every
+// other value came from [ParsePolicy] and is valid. Compare policies with [Policy.Equal].
+// Policies may be used by several goroutines.
 type Policy struct {
 	method  Method
 	age     Age // CreationDate, LastPulled
 	number  int // NumberOfTags
 	pattern oci.TagPattern
 	exclude bool // the pattern names the tags that aren't selected
-	orphans bool // attached tags whose image isn't in the repository go, see RemovesOrphans
+	orphans bool // orphans are deleted, see RemovesOrphans
 }
 
 // Method returns how the policy selects, "" for the zero value.
@@ -60,8 +60,7 @@ func (p Policy) Pattern() (pattern oci.TagPattern, matches bool) { return p.patt
 // selects them, whatever its method. Without it such tags are judged like any other.
 func (p Policy) RemovesOrphans() bool { return p.orphans }
 
-// Warnings says what the policy's pattern may select besides what its author has in
-// mind.
+// Warnings returns how the policy's pattern may select more than its author intends.
 func (p Policy) Warnings() []string { return p.pattern.Warnings() }
 
 // Considers tells whether the policy's pattern selects the tag. Whether the tag is

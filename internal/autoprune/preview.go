@@ -13,13 +13,13 @@ type PreviewOptions struct {
 	// Policy is judged by itself, as if it were the only one. Nil: the policies that
 	// apply now, together.
 	Policy *Policy
-	// Limit is how many tags are told. Default 100, most 10,000.
+	// Limit is how many tags are listed. Default 100, most 10,000.
 	Limit int
 	// Within bounds the time. Default 1 min.
 	Within time.Duration
 }
 
-// Preview is what a run would do.
+// Preview says what a run would do.
 type Preview struct {
 	Now          time.Time           `json:"now" doc:"The time by which ages were judged"`
 	Complete     bool                `json:"complete" doc:"False when the time was over before everything was looked at"`
@@ -34,14 +34,14 @@ type Preview struct {
 	Policies     []PreviewPolicy     `json:"policies" nullable:"false" doc:"The policies that were applied"`
 }
 
-// PreviewRepository is what would go in a repository.
+// PreviewRepository says what a run would delete in a repository.
 type PreviewRepository struct {
 	Repository string `json:"repository"`
 	Tags       int64  `json:"tags"`
 	Deleted    int64  `json:"tags_deleted"`
 }
 
-// PreviewTag is a tag and why it goes or stays.
+// PreviewTag is a tag and why it is deleted or stays.
 type PreviewTag struct {
 	Repository string    `json:"repository"`
 	Tag        string    `json:"tag"`
@@ -66,15 +66,15 @@ type PreviewPolicy struct {
 const (
 	defaultPreview = 100
 	maxPreview     = 10_000
-	maxPreviewed   = 1000 // repositories that are told
+	maxPreviewed   = 1000 // repositories that are listed
 )
 
-// errTimeOver ends a preview early.
+// errTimeOver ends a preview whose time is over.
 var errTimeOver = errors.New("the time is over")
 
-// Preview tells what a run would do now in a namespace or a repository, by the code
-// of the run itself, and changes nothing. A process makes two at a time. Each
-// repository is judged as it is at one moment. Error: NAME_UNKNOWN.
+// Preview returns what a run would do now in a namespace or a repository. It uses the run's
+// own code, and changes nothing. A process makes two previews at a time. Each repository is
+// judged in one snapshot. Error: NAME_UNKNOWN.
 func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Preview, error) {
 	if t.Scope() == DefaultScope {
 		return nil, invalid("a preview is of a namespace or of a repository: name one")
@@ -124,7 +124,7 @@ type previewing struct {
 	policies  *policies
 	until     time.Time
 	out       *Preview
-	targets   []catalog.PruneTarget // in which manifests would go
+	targets   []catalog.PruneTarget // where manifests would be deleted
 	manifests [][]int64
 	notices   map[string]string // by policy
 	told      map[string]bool   // policies that are in out
@@ -161,7 +161,7 @@ func (v *previewing) all(ctx context.Context, t Target, found owner) error {
 	}
 }
 
-// rules are those of the run, or those of the policy that is tried.
+// rules returns the rules of the run, or those of the single policy that is tried.
 func (v *previewing) rules(t catalog.PruneTarget) (Rules, []Saved) {
 	rules, saved := v.policies.of(t)
 	if v.o.Policy != nil {

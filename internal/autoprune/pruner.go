@@ -16,36 +16,36 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// Options says how to prune.
+// Options configures a Pruner.
 type Options struct {
 	DB      *db.DB           // required
 	Catalog *catalog.Catalog // required; of the same database
-	// Interval is how often a namespace is gone through, at most. Default 30 s.
+	// Interval is the least time between two runs of a namespace. Default 30 s.
 	Interval time.Duration
-	// Lease is how long a worker has a namespace after it has last shown that it
-	// lives. It should be several times what a batch takes. Default 1 min.
+	// Lease is how long a worker keeps a namespace after its last sign of life. It should
+	// be several times what a batch takes. Default 1 min.
 	Lease time.Duration
-	// Turn is about how long a worker stays with a namespace before others have
-	// their turn. Default 10 s.
+	// Turn is the time slice: about how long a worker stays with a namespace before others
+	// get theirs. Default 10 s.
 	Turn time.Duration
 	// Batch is how many tags are deleted in a transaction. Default 1,000.
 	Batch int
 	// Page is how many tags, or repositories, are read at a time. Default 5,000.
 	Page int
-	// IdleShare is the part of its time that a worker spends on namespaces where
-	// nothing is to be done; it rests for the remainder. Default 0.01.
+	// IdleShare is the share of its time that a worker spends on namespaces where nothing
+	// is to be done; it rests for the remainder. Default 0.01.
 	IdleShare float64
 	// KeepRuns is how long runs are remembered. Default 90 days.
 	KeepRuns time.Duration
-	// Default is the default policy of the configuration, which Run puts in force. Nil:
-	// there is none, and one that was is deleted.
+	// Default is the default policy of the configuration, which Run stores in the database.
+	// Nil: there is none, and Run deletes one that is stored.
 	Default *Policy
 	// Pulls says how far pull statistics can be relied on. Nil: there are none.
 	Pulls func(ctx context.Context) (PullRecord, error)
-	// Used fills in when tags of a repository were used. It is asked for those
-	// alone that a last_pulled policy may take. Nil: it isn't known.
+	// Used fills in when tags of a repository were last used. It is called only for tags
+	// that a last_pulled policy may take. Nil: uses aren't known.
 	Used func(ctx context.Context, repository int64, tags []*Tag) error
-	// Notify queues a notice in a transaction. Nil: nobody is told.
+	// Notify queues a notice in a transaction. Nil: no notices are sent.
 	Notify func(ctx context.Context, tx audit.Execer, event string, data any) error
 	// Notified is called when notices were committed.
 	Notified func()
@@ -54,8 +54,8 @@ type Options struct {
 	Worker   *worker.Metrics       // nil: none
 }
 
-// Pruner keeps policies and prunes by them. Its methods may be called
-// concurrently, by any number of processes on one database.
+// Pruner stores policies and prunes by them. Its methods may be called concurrently, by any
+// number of processes on one database.
 type Pruner struct {
 	opt     Options
 	db      *db.DB
@@ -63,13 +63,13 @@ type Pruner struct {
 	log     *slog.Logger
 	metrics *metrics
 	loop    *worker.Loop
-	// previews bounds how many are made at once: each holds a connection.
+	// previews bounds how many previews run at once, since each uses a connection.
 	previews chan struct{}
 
-	configured         bool          // by the loop alone: Default is in force
+	configured         bool          // used by the loop alone: configure has been done
 	ensured, housekept time.Time     // by the loop alone
 	rest               time.Duration // before the next turn
-	// logged are the policies whose problem was logged, with the problem.
+	// logged has the policies whose problem was logged, with the problem.
 	logged map[string]string
 }
 
@@ -109,7 +109,7 @@ func setDefault[T int | float64 | time.Duration](v *T, def T) {
 // Run prunes until ctx ends, and returns nil when the last batch is over.
 func (p *Pruner) Run(ctx context.Context) error { return p.loop.Run(ctx) }
 
-// Target is what a policy is for: the registry (the zero value), a namespace, or a
+// Target is what a policy belongs to: the registry (the zero value), a namespace, or a
 // repository.
 type Target struct {
 	Namespace  string

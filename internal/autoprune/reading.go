@@ -18,22 +18,24 @@ type reading struct {
 	s      *catalog.PruneSnapshot
 	target catalog.PruneTarget
 	saved  []Saved // the policies, in the order of the rules
-	// alive is asked before each page whether to go on, and step for every few tags.
+	// alive is called before each page, step every few tags; an error of either ends the
+	// reading.
 	alive, step func(ctx context.Context) error
-	seen        int64 // tags of the last time through
+	seen        int64 // number of tags in the last pass
 
-	exemptions *bool // whether the repository has any; nil: not looked yet
+	exemptions *bool // whether the repository has exemptions; nil: not known yet
 
-	// memory holds a page, and then the next: tags isn't ranged over inside itself.
+	// memory is the buffer for a page. The next page overwrites it, so ranges over tags
+	// must not nest.
 	memory []going
-	// all are the tags of a repository that is no larger than a page, once they were
-	// read: it isn't read again for what stays the same in the snapshot. complete
-	// says that they are all.
+	// all are the repository's tags once they were read, if they fit one page. Then
+	// complete is set and later passes don't read them again, since the snapshot doesn't
+	// change.
 	all      []going
 	complete bool
 }
 
-// repository is what Evaluate reads.
+// repository returns the repository as Evaluate reads it.
 func (r *reading) repository(ctx context.Context) Repository {
 	return Repository{
 		Tags: func(yield func(Tag, error) bool) {
@@ -88,11 +90,11 @@ func (r *reading) tags(ctx context.Context) iter.Seq2[going, error] {
 	}
 }
 
-// stepTags is for how many tags there is a step: patterns may take a millisecond of each
-// tag, and the clock takes as long as a tag without patterns.
+// stepTags is after how many tags step is called: patterns may take a millisecond per tag,
+// while reading the clock takes as long as a tag without patterns.
 const stepTags = 16
 
-// pace makes a step now and then.
+// pace calls step for every stepTags-th tag.
 func (r *reading) pace(ctx context.Context, i int) error {
 	if i%stepTags != 0 {
 		return nil
@@ -119,7 +121,7 @@ func (r *reading) page(ctx context.Context, last string) ([]going, error) {
 	return page, nil
 }
 
-// fillImages finds the images that tags name.
+// fillImages looks up the images that the names of tags refer to.
 func (r *reading) fillImages(ctx context.Context, page []going) error {
 	var digests []oci.DigestPrefix
 	for i := range page {
@@ -148,8 +150,8 @@ func (r *reading) fillImages(ctx context.Context, page []going) error {
 	return nil
 }
 
-// fillExemptions finds what an undo has exempted. An exemption holds while the tag
-// is as it was restored and the policy as it was then.
+// fillExemptions sets the exemptions from undos. An exemption holds as long as the tag is
+// as it was restored and the policy has the same version.
 func (r *reading) fillExemptions(ctx context.Context, page []going) error {
 	if r.exemptions == nil {
 		r.exemptions = new(bool)
@@ -190,7 +192,7 @@ func (r *reading) fillExemptions(ctx context.Context, page []going) error {
 	return nil
 }
 
-// fillUses finds when tags were used, where a last_pulled policy asks.
+// fillUses sets the last-used times of tags that a last_pulled policy considers.
 func (r *reading) fillUses(ctx context.Context, page []going) error {
 	if r.p.opt.Used == nil {
 		return nil

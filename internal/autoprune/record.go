@@ -16,20 +16,20 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// Events that notices tell.
+// Events of which notices are sent.
 const (
 	EventStarted  = "autoprune.started"  // before the first tag of a run is deleted
-	EventFinished = "autoprune.finished" // of a run whose beginning was told, or that failed
+	EventFinished = "autoprune.finished" // at the end of a run with EventStarted, or that failed
 )
 
-// StartedNotice is what EventStarted tells.
+// StartedNotice is the content of EventStarted.
 type StartedNotice struct {
 	Run       string         `json:"run"`
 	Namespace string         `json:"namespace"`
 	Policies  []NoticePolicy `json:"policies"`
 }
 
-// NoticePolicy is a policy by which tags may go.
+// NoticePolicy is a policy by which the run may delete tags.
 type NoticePolicy struct {
 	ID         string `json:"uuid"`
 	Scope      Scope  `json:"scope"`
@@ -37,7 +37,7 @@ type NoticePolicy struct {
 	Policy     Policy `json:"policy"`
 }
 
-// FinishedNotice is what EventFinished tells.
+// FinishedNotice is the content of EventFinished.
 type FinishedNotice struct {
 	Run       string    `json:"run"`
 	Namespace string    `json:"namespace"`
@@ -71,7 +71,7 @@ type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// makeRun makes the run's row, unless an earlier turn has.
+// makeRun makes the run's row, unless an earlier turn has made it.
 func (u *turn) makeRun(ctx context.Context, q execer) error {
 	_, err := q.Exec(ctx, `
 		INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at)
@@ -83,12 +83,13 @@ func (u *turn) makeRun(ctx context.Context, q execer) error {
 	return nil
 }
 
-// record adds to what the run did to the repository. tags are those that it hasn't
-// counted yet.
+// record adds a deletion to what the run did in the repository. tags are those of the
+// repository that the run hasn't counted yet.
 //
-// The commit isn't waited for: should the machine go down, the tags of the last
-// moment are there again, with no entry of their deletion, and the next turn deletes
-// them. The commit that ends a turn is waited for, and with it those before.
+// The transaction doesn't wait for its commit to reach the disk: if the machine crashes,
+// the tags deleted in the last moment exist again, without entries of their deletion, and
+// the next turn deletes them. The commit that ends a turn is synced, and with it those
+// before.
 func (v *visit) record(ctx context.Context, tx pgx.Tx, deleted, tags int64, counts map[string]int64) error {
 	b := new(pgx.Batch)
 	b.Queue("UPDATE autopruneruns SET deleted = deleted + $2, tags = tags + $3 WHERE id = $1", v.turn.task.run, deleted, tags)
@@ -106,7 +107,7 @@ func (v *visit) record(ctx context.Context, tx pgx.Tx, deleted, tags int64, coun
 	return nil
 }
 
-// recordFailure keeps why a repository could not be pruned.
+// recordFailure records why a repository could not be pruned.
 func (u *turn) recordFailure(ctx context.Context, t catalog.PruneTarget, failure error) error {
 	err := u.p.db.Tx(ctx, func(tx pgx.Tx) error {
 		if err := u.p.keep(ctx, tx, u.task); err != nil {
@@ -127,7 +128,7 @@ func (u *turn) recordFailure(ctx context.Context, t catalog.PruneTarget, failure
 	return nil
 }
 
-// shorten keeps texts of errors within what a line holds.
+// shorten cuts the text of an error to the length that its column may have.
 func shorten(text string) string {
 	const most = 500
 	if len(text) > most {
@@ -136,8 +137,7 @@ func shorten(text string) string {
 	return text
 }
 
-// pause adds what this turn went through to the run, which isn't finished, and gives
-// the task back.
+// pause adds this turn's counts to the run, which is to be continued, and returns the task.
 func (u *turn) pause(ctx context.Context) error {
 	return u.p.db.Tx(ctx, func(tx pgx.Tx) error {
 		if err := u.p.keep(ctx, tx, u.task); err != nil {
@@ -160,11 +160,11 @@ type run struct {
 	repositories, tags, deleted, failed int64
 	busy                                time.Duration
 	err                                 string
-	announced                           bool // its beginning was told
+	announced                           bool // its start was told (EventStarted)
 }
 
-// addTurn adds this turn to the run's row; a run that is finished gets its end.
-// Nil: there is no row.
+// addTurn adds this turn to the run's row. If finished isn't "", it also ends the run. It
+// returns nil when there is no row.
 func (u *turn) addTurn(ctx context.Context, tx pgx.Tx, finished string) (*run, error) {
 	notices, err := json.Marshal(u.notices)
 	if err != nil {
@@ -194,10 +194,10 @@ func (u *turn) addTurn(ctx context.Context, tx pgx.Tx, finished string) (*run, e
 	return r, nil
 }
 
-// recorded says that the run may have a row: this turn or an earlier one has made it.
+// recorded says that the run may have a row, made by this turn or an earlier one.
 func (u *turn) recorded() bool { return u.task.resumed || u.begun || u.failed > 0 }
 
-// finish ends the run and gives the task back, in one transaction: a run is over
+// finish ends the run and returns the task, in one transaction, so that the run is over
 // exactly when its task says so.
 func (u *turn) finish(ctx context.Context) error {
 	told := false
@@ -235,8 +235,8 @@ func (u *turn) finish(ctx context.Context) error {
 	return nil
 }
 
-// tellEnd queues the notice that a run has ended, unless it was as silent as one with
-// nothing to do: what told of its beginning tells of its end, however it came.
+// tellEnd queues the notice that a run has ended, if its start was told, it deleted tags,
+// or it failed.
 func (p *Pruner) tellEnd(ctx context.Context, tx pgx.Tx, id, namespace string, r *run) (told bool, err error) {
 	if p.opt.Notify == nil || !r.announced && r.deleted == 0 && r.failed == 0 && r.state != "failure" {
 		return false, nil
@@ -247,14 +247,14 @@ func (p *Pruner) tellEnd(ctx context.Context, tx pgx.Tx, id, namespace string, r
 	})
 }
 
-// notified says that notices were committed, if there were any.
+// notified wakes the sender of notices, if any were committed.
 func (p *Pruner) notified(told bool) {
 	if told && p.opt.Notified != nil {
 		p.opt.Notified()
 	}
 }
 
-// status is the run in a task's words.
+// status describes the run's outcome for its task.
 func (r *run) status() string {
 	text := fmt.Sprintf("deleted %d of %d tags, %d repositories, in %s", r.deleted, r.tags, r.repositories, r.busy.Round(time.Millisecond))
 	if r.state == "failure" {
@@ -263,7 +263,7 @@ func (r *run) status() string {
 	return "success: " + text
 }
 
-// skipped says in a task's words that policies were skipped.
+// skipped describes for the task how many policies were skipped.
 func (u *turn) skipped() string {
 	switch u.unreadable {
 	case 0:
@@ -274,8 +274,8 @@ func (u *turn) skipped() string {
 	return fmt.Sprintf("; %d policies can't be read and were skipped: see the run's notices", u.unreadable)
 }
 
-// recordIdle records a run that had nothing to do. Such runs in a row share a row,
-// that of the first.
+// recordIdle records a run that had nothing to do. Consecutive runs of this kind share the
+// row of the first.
 func (u *turn) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
 	notices, err := json.Marshal(u.notices)
 	if err != nil {
@@ -300,9 +300,9 @@ func (u *turn) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
 	return &run{state: "success", repositories: u.repositories, tags: u.tags, busy: took}, nil
 }
 
-// fail ends a run that can't go on, and gives the task back; the namespace is tried
-// again in its turn. A failure of the database that keeps this from being
-// written is returned; the lease ends by itself then.
+// fail ends a run that can't continue, and returns the task; the namespace is tried again
+// when it is due. If the database fails so that this can't be written, fail returns that
+// error, and the lease expires by itself.
 func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
 	p.log.ErrorContext(ctx, "a namespace could not be pruned", "namespace", t.name, "run", t.run, "error", failure)
 	if db.Unavailable(failure) {
@@ -338,11 +338,11 @@ func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
 	return nil
 }
 
-// stopRun ends a run whose task is gone, with its namespace or its policies. One
-// that another worker goes on with has its task.
+// stopRun ends a run whose task was deleted, with its namespace or its policies. It leaves
+// a run alone that another worker continues, since that run still has its task.
 func (p *Pruner) stopRun(ctx context.Context, t *task) error { return p.stopRuns(ctx, t.run) }
 
-// stopRuns ends those of the runs that are running and whose task is gone, and tells.
+// stopRuns ends those of the runs that are running without a task, and sends their notices.
 func (p *Pruner) stopRuns(ctx context.Context, ids ...uuid.UUID) error {
 	stopped, told := 0, false
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// MaxScopePolicies is how many policies a namespace may have, a repository,
-	// or the registry's default.
+	// MaxScopePolicies is how many policies a namespace, a repository, or the registry may
+	// have.
 	MaxScopePolicies = MaxPolicies / 2
 	// MaxPolicies is how many can apply to one repository (see [Combine]).
 	MaxPolicies = 64
@@ -22,7 +22,7 @@ const (
 	DefaultMaxBehind = time.Hour
 )
 
-// Scope is what a policy was made for.
+// Scope is the kind of target that a policy belongs to.
 type Scope string
 
 // The scopes.
@@ -37,20 +37,22 @@ type Applied struct {
 	ID     string // the policy's uuid
 	Scope  Scope
 	Policy Policy
-	// Everywhere says of a default policy that it applies beside a namespace's own.
+	// Everywhere marks a default policy that applies even beside a namespace's own
+	// policies.
 	Everywhere bool
-	// Problem says why this version can't read the policy, which is the zero value
-	// then and selects nothing. Counts says that it is a number_of_tags policy all the
-	// same: any other one may apply before tags are counted, so that those policies
-	// which count select nothing beside it.
+	// Problem says why this version can't read the policy; Policy is the zero value then
+	// and selects nothing. Counts says that it is a number_of_tags policy nevertheless. Any
+	// other unreadable policy might apply before tags are counted, so beside it policies
+	// that count select nothing.
 	Problem string
 	Counts  bool
 }
 
-// Combine returns the policies that apply to a repository. Those of its namespace
-// take the place of the registry's defaults but for one that applies everywhere; with
-// off a namespace refuses all defaults; those of the repository apply beside either. Where
-// there would be more than MaxPolicies, the one that applies everywhere is left out.
+// Combine returns the policies that apply to a repository: its own, together with those of
+// its namespace or, if the namespace has none, the registry's defaults. A default that
+// applies everywhere is added even beside the namespace's own. With off the namespace
+// refuses all defaults. If there would be more than MaxPolicies, the default that applies
+// everywhere is left out.
 func Combine(defaults, namespace, repository []Applied, off bool) []Applied {
 	if off {
 		defaults = nil
@@ -61,26 +63,26 @@ func Combine(defaults, namespace, repository []Applied, off bool) []Applied {
 	return slices.Concat(defaults, namespace, repository)
 }
 
-// Protection is a rule that keeps the tags its pattern matches.
+// Protection is a rule that protects the tags which its pattern matches.
 type Protection struct {
 	ID      string
 	Pattern oci.TagPattern
-	Problem string // why the pattern can't be read, which matches every tag then
+	Problem string // why the pattern can't be read; the rule then protects every tag
 }
 
-// PullRecord says how far pull statistics can be relied on.
+// PullRecord says how far pull statistics can be trusted.
 type PullRecord struct {
 	// Since is when they began; the zero value says that there are none.
 	Since time.Time
-	// Behind is the age of the oldest pull that they don't hold yet.
+	// Behind is the age of the oldest pull that they don't include yet.
 	Behind time.Duration
-	// Unknown says why uses can't be known at all; "" when they can.
+	// Unknown says why last-used times can't be known at all; "" if they can.
 	Unknown string
 	// MaxBehind is the limit on Behind; 0 means DefaultMaxBehind.
 	MaxBehind time.Duration
 }
 
-// Rules is what a repository's tags are judged by.
+// Rules are what a repository's tags are judged by.
 type Rules struct {
 	Now        time.Time
 	Policies   []Applied // at most MaxPolicies
@@ -88,7 +90,7 @@ type Rules struct {
 	Pulls      PullRecord
 }
 
-// validate refuses what can only be a mistake of the caller.
+// validate refuses rules that only a mistake of the caller can produce.
 func (r *Rules) validate() error {
 	if r.Now.IsZero() {
 		return errors.New("autoprune: rules without a time")
@@ -109,10 +111,10 @@ func (r *Rules) validate() error {
 	return nil
 }
 
-// PolicySet is a set of policies by their places in [Rules.Policies].
+// PolicySet is a set of policies by their indexes in [Rules.Policies].
 type PolicySet uint64
 
-// PolicySetOf returns the set of the places given, each below [MaxPolicies].
+// PolicySetOf returns the set of the given indexes, each below [MaxPolicies].
 func PolicySetOf(places ...int) PolicySet {
 	var s PolicySet
 	for _, i := range places {
@@ -123,10 +125,10 @@ func PolicySetOf(places ...int) PolicySet {
 
 func (s PolicySet) with(i int) PolicySet { return s | 1<<i }
 
-// Has tells whether the policy at place i is in the set.
+// Has returns whether the policy with index i is in the set.
 func (s PolicySet) Has(i int) bool { return s>>i&1 == 1 }
 
-// first returns the lowest place, -1 for the empty set.
+// first returns the lowest index, -1 for the empty set.
 func (s PolicySet) first() int {
 	if s == 0 {
 		return -1
@@ -134,7 +136,7 @@ func (s PolicySet) first() int {
 	return bits.TrailingZeros64(uint64(s))
 }
 
-// All yields the places in rising order.
+// All yields the indexes in ascending order.
 func (s PolicySet) All() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		for rest := s; rest != 0; rest &= rest - 1 {

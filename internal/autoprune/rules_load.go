@@ -10,7 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// policies are those of a namespace, before they are combined for a repository.
+// policies are the policies that matter in a namespace, before they are combined for a
+// repository.
 type policies struct {
 	defaults, namespace []Saved
 	repositories        map[int64][]Saved
@@ -23,8 +24,8 @@ type batcher interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 }
 
-// load reads all that applies in a namespace: what the database has in one round
-// trip, since most namespaces have nothing to do.
+// load reads everything that a turn needs to know of a namespace, in one round trip to the
+// database, since most namespaces have nothing to do.
 func (p *Pruner) load(ctx context.Context, q batcher, namespace int64) (*policies, error) {
 	out := &policies{repositories: make(map[int64][]Saved)}
 	b := new(pgx.Batch)
@@ -96,11 +97,11 @@ func (l *policies) unreadable() map[string]string {
 	return out
 }
 
-// unreadableText begins what is told of a policy that can't be read.
+// unreadableText begins the message about a policy that can't be read.
 const unreadableText = "it can't be read by this version: "
 
-// of are the rules for a repository, and its policies as they were saved, in the
-// same order. Now is to be set.
+// of returns the rules for a repository, and its policies as they were saved, in the same
+// order. The caller sets Rules.Now.
 func (l *policies) of(t catalog.PruneTarget) (Rules, []Saved) {
 	own := l.repositories[t.ID]
 	r := Rules{

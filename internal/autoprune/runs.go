@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// RunSummary is what a run did. Runs in a row that had nothing to do share one: it
-// begins with the first and ends with the last.
+// RunSummary says what a run did. Consecutive runs that had nothing to do share a summary,
+// which begins with the first and ends with the last.
 type RunSummary struct {
 	ID           string     `json:"id" doc:"Identifier of the run"`
 	Namespace    string     `json:"namespace"`
@@ -33,11 +33,11 @@ type RunSummary struct {
 	Failed       int64      `json:"repositories_failed"`
 	Restored     int64      `json:"tags_restored" doc:"Tags that were brought back since"`
 	Error        string     `json:"error,omitempty"`
-	// Notices say of policies, by their uuids, why they selected nothing.
+	// Notices says for policies, by their uuids, why they selected nothing.
 	Notices map[string]string `json:"notices,omitempty" doc:"Why policies, by their uuids, could select nothing"`
 }
 
-// RunRepository is what a run did to a repository.
+// RunRepository says what a run did in a repository.
 type RunRepository struct {
 	Repository string           `json:"repository"`
 	Deleted    int64            `json:"tags_deleted"`
@@ -58,15 +58,15 @@ func scanRun(row pgx.CollectableRow) (r RunSummary, err error) {
 	return r, err
 }
 
-// MaxRuns is how many runs a page has at most, and DefaultRuns unless asked.
+// MaxRuns is the maximum number of runs on a page, DefaultRuns the default.
 const (
 	DefaultRuns = 50
 	MaxRuns     = 500
 )
 
-// Runs lists up to n runs, of one namespace unless it is "", newest first, that come
-// after the cursor ("": the newest), and the next cursor, "" at the end. The audit
-// log and its runs outlive their namespace, so a name that isn't known has none.
+// Runs lists up to n runs, of one namespace unless it is "", newest first, that come after
+// the cursor ("": from the newest), and the next cursor, "" at the end. Runs outlive their
+// namespace, so an unknown name gives an empty list and no error.
 func (p *Pruner) Runs(ctx context.Context, namespace, cursor string, n int) (list []RunSummary, next string, err error) {
 	if n <= 0 {
 		n = DefaultRuns
@@ -118,18 +118,18 @@ func parseRunCursor(cursor string) (at time.Time, id uuid.UUID, err error) {
 	return at, id, nil
 }
 
-// maxRunRepositories is how many repositories of a run are told.
+// maxRunRepositories is how many repositories of a run are listed.
 const maxRunRepositories = 1000
 
-// RunDetails is a run with what it did where.
+// RunDetails is a run with what it did in each repository.
 type RunDetails struct {
 	RunSummary
-	// PerRepository are those where it did something or failed, most deleted first;
-	// the first 1,000.
+	// PerRepository are the repositories where tags were deleted or the run failed, most
+	// deleted first; the first 1,000.
 	PerRepository []RunRepository `json:"per_repository" nullable:"false" doc:"Where it did something or failed, most deleted first: the first 1000"`
 }
 
-// GetRun is a run. Error: NAME_UNKNOWN with status 404.
+// GetRun returns a run. Error: NAME_UNKNOWN with status 404.
 func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 	var d RunDetails
 	key, err := uuid.Parse(id)
@@ -163,8 +163,8 @@ func runUnknown(id string) error {
 		WithDetail(map[string]string{"run": id})
 }
 
-// RunNow puts a namespace at the head of the line, for a run under the policies that
-// it has. Errors: NAME_UNKNOWN, and UNSUPPORTED with status 409 when none applies.
+// RunNow puts a namespace at the head of the queue, for a run under its present policies.
+// Errors: NAME_UNKNOWN, and UNSUPPORTED with status 409 when no policy applies.
 func (p *Pruner) RunNow(ctx context.Context, namespace string) error {
 	t := Target{Namespace: namespace}
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {

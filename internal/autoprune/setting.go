@@ -16,14 +16,14 @@ import (
 // SettingName is the setting that Options.Default comes from.
 const SettingName = "autoprune.default_policy"
 
-// configure makes the table of default policies have the one of the configuration, before
-// this process prunes for the first time. So all processes go by one row, that of the
-// process which came last, with the versions, exemptions and entries in the audit log that
-// other policies have: where their settings differ they don't prune by different policies
+// configure sets the default policy of the configuration as a row in the table of default
+// policies, before this process prunes for the first time. So all processes use one row,
+// that of the process which came last, and it has versions, exemptions and audit entries
+// like other policies: processes with different settings don't prune by different policies
 // at the same time. A process without the setting deletes the row.
 //
-// The lock on the version is that of change: a worker that deletes by the old policy ends
-// its transaction first, and finds another version afterwards.
+// It takes the same lock on the version as change does: a worker that deletes by the old
+// policy ends its transaction first, and finds another version afterwards.
 func (p *Pruner) configure(ctx context.Context) error {
 	if p.configured {
 		return nil
@@ -51,7 +51,7 @@ func (p *Pruner) configure(ctx context.Context) error {
 	return nil
 }
 
-// replaceDefault replaces the policy of the configuration, which was old or, for nil, none.
+// replaceDefault replaces the policy of the configuration; old is nil if there was none.
 func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) error {
 	policy := p.opt.Default
 	id, change := uuid.NewString(), "create"
@@ -92,8 +92,8 @@ func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) erro
 	return audit.Append(ctx, tx, entry(audit.ChangeDefault, Target{}, owner{}, id, detail))
 }
 
-// refuseSetting refuses to change the policy of the configuration by hand: the next start
-// would undo it.
+// refuseSetting refuses changes through the API to the policy of the configuration, since
+// the next start would undo them.
 func refuseSetting(ctx context.Context, tx pgx.Tx, t Target, id string) error {
 	if t.Scope() != DefaultScope {
 		return nil

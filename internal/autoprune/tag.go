@@ -10,27 +10,27 @@ import (
 // MissingImage is the [Tag.Image] of a tag whose image isn't in the repository.
 const MissingImage = -1
 
-// Tag is what evaluation looks at in a tag. Manifests are named by any numbers
-// above 0 that are unique within the repository, such as their ids.
+// Tag is what evaluation knows of a tag. Manifests are identified by numbers above 0 that
+// are unique within the repository, such as their ids.
 type Tag struct {
 	Name string
-	// Created is when the tag was last pushed: made, or moved to another
-	// manifest.
+	// Created is when the tag was last pushed: created, or moved to another manifest.
 	Created  time.Time
 	Manifest int64
-	// Image is the manifest that the tag belongs to: the one that AttachedTo finds in
-	// its name, or else the subject of its manifest; MissingImage if these aren't in
-	// the repository, 0 if there is neither. The tag is attached to an image of the
-	// repository and goes with it. A tag whose image isn't there is an orphan, and
-	// judged like any other, unless a policy asks for the removal of orphans. So is a
-	// tag that names the manifest it points to: some tools tag images by their digest.
+	// Image is the manifest that the tag belongs to: the one that AttachedTo finds in its
+	// name, or else the subject of its manifest. It is MissingImage if that isn't in the
+	// repository, and 0 if the tag belongs to none. A tag with an image in the repository
+	// is attached and deleted with the image. A tag whose image is missing is an orphan,
+	// and judged like any other tag, unless a policy asks for the removal of orphans. A tag
+	// that names the manifest it points to is also judged like any other: some tools tag
+	// images by their digest.
 	Image int64
-	// Pulled, ManifestPulled and Checked are the latest uses known: a pull by
-	// this tag, a pull of its manifest or of any manifest below that, a HEAD of
-	// the tag. Zero means that none is known. Only last_pulled reads them.
+	// Pulled, ManifestPulled and Checked are the times of the latest known uses: a pull by
+	// this tag, a pull of its manifest or of a manifest below that, a HEAD of the tag.
+	// Zero: none is known. Only last_pulled policies read them.
 	Pulled, ManifestPulled, Checked time.Time
-	// Exempt are the policies that the tag is exempt from, because an undo
-	// restored it and they haven't been saved since.
+	// Exempt are the policies that must not take the tag, because an undo restored it and
+	// they haven't been saved since.
 	Exempt PolicySet
 }
 
@@ -45,7 +45,7 @@ func (t *Tag) used() time.Time {
 	return latest
 }
 
-// attached tells whether the tag belongs to an image of the repository.
+// attached returns whether the tag belongs to an image of the repository.
 func (t *Tag) attached() bool {
 	if t.Image != 0 {
 		return t.Image != t.Manifest && !t.orphan()
@@ -57,7 +57,8 @@ func (t *Tag) attached() bool {
 // orphan tells whether the tag belongs to an image that isn't in the repository.
 func (t *Tag) orphan() bool { return t.Image == MissingImage }
 
-// validate refuses what can only be a mistake of the caller, and would cost tags.
+// validate refuses tags that only a mistake of the caller can produce, and that would be
+// deleted wrongly.
 func (t *Tag) validate() error {
 	switch {
 	case t.Name == "":
@@ -77,18 +78,18 @@ func (t *Tag) validate() error {
 // Reference is a link from an index to one of its manifests.
 type Reference struct{ Parent, Child int64 }
 
-// Repository is where evaluation gets a repository's tags from.
+// Repository gives evaluation a repository's tags.
 type Repository struct {
-	// Tags yields each tag once, in any order, or an error that ends the
-	// evaluation. It is run up to twice; a snapshot that is the same each time
-	// makes the verdict exact. What changes in between is judged as in Verdict.
+	// Tags yields each tag once, in any order, or an error that ends the evaluation. It is
+	// run up to twice. The verdict is exact if both runs yield the same, as from a
+	// snapshot; see Verdict for tags that change in between.
 	Tags iter.Seq2[Tag, error]
 	// Parents returns the references whose child is one of the manifests given,
 	// at most 1,000 at a time. Nil stands for a repository without indexes.
 	Parents func(manifests []int64) ([]Reference, error)
 }
 
-// Tags yields the elements of a slice, for a repository that is held in memory.
+// Tags yields the elements of a slice.
 func Tags(tags []Tag) iter.Seq2[Tag, error] {
 	return func(yield func(Tag, error) bool) {
 		for i := range tags {

@@ -12,34 +12,33 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// task is a namespace that this worker has.
+// task is a namespace that this worker has claimed.
 type task struct {
 	namespace int64
 	name      string
 	lease     uuid.UUID
 	run       uuid.UUID
-	resumed   bool  // the run was begun in an earlier turn
-	asked     bool  // it never ran, or somebody has asked for a run or changed a policy
+	resumed   bool  // an earlier turn has begun the run
+	asked     bool  // it never ran, or a client has asked for a run or changed a policy
 	next      int64 // repositories up to this id are done
-	// versions are those of the policies, the defaults and the protection rules
-	// that the turn goes by. They were read before what they count.
+	// versions are the versions of the policies, the defaults and the protection rules that
+	// the turn uses. They must be read before these.
 	versions versions
 }
 
 type versions struct{ policies, defaults, protection int64 }
 
-// errLost says that the task isn't this worker's any more: its lease was over and
-// another has it, or the namespace is gone.
+// errLost says that this worker no longer has the task: its lease expired and another
+// worker has it, or the namespace was deleted.
 var errLost = errors.New("the task is somebody else's by now, or its namespace is gone")
 
-// errOutdated says that policies or protection rules have changed since they were
-// read.
+// errOutdated says that policies or protection rules have changed since they were read.
 var errOutdated = errors.New("policies have changed meanwhile")
 
-// claim takes the task that has waited longest, nil when none is due. A task is due
-// when its run isn't finished, or when it last ran longer ago than the interval;
-// those that never ran come first. What was asked for before a run begins is done by
-// it; what is asked for meanwhile stays, for another run behind it (see free).
+// claim takes the task that has waited longest, nil when none is due. A task is due when
+// its run isn't finished, or when it last ran longer ago than the interval; tasks that
+// never ran come first. A request for a run that came before the run began is satisfied by
+// it; a request that comes during the run leads to another run after it (see free).
 func (p *Pruner) claim(ctx context.Context) (*task, error) {
 	t := &task{lease: uuid.New()}
 	var resumed *uuid.UUID
@@ -71,17 +70,17 @@ func (p *Pruner) claim(ctx context.Context) (*task, error) {
 	return t, nil
 }
 
-// nowMS is the database's time in milliseconds, as last_ran_ms has it.
+// nowMS is the database's time in milliseconds, the format of last_ran_ms.
 const nowMS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
-// keep locks the task until the transaction ends. It, or hold, is the first
-// statement of everything that a turn writes, also of what it records of the run: a
-// worker that was stopped for longer than its lease, and whose task another has,
-// does nothing when it wakes. Error: errLost.
+// keep locks the task until the transaction ends. Each transaction of a turn begins with
+// keep or hold, also those that only record the run: so a worker that was stopped for
+// longer than its lease, and whose task another worker has taken, writes nothing when it
+// wakes. Error: errLost.
 //
-// A transaction may update the task once, and it matters: at the second time
-// PostgreSQL checks the key to the namespace again, although it is the same, and
-// waits there for who deletes the namespace, who waits for the task.
+// A transaction must update the task only once. At the second update PostgreSQL checks the
+// foreign key to the namespace again, although it is unchanged, and would wait for a
+// transaction that deletes the namespace, which in turn waits for the task.
 func (p *Pruner) keep(ctx context.Context, tx pgx.Tx, t *task) error {
 	done, err := tx.Exec(ctx, "SELECT FROM autoprunetaskstatus WHERE namespace_id = $1 AND lease = $2 FOR NO KEY UPDATE",
 		t.namespace, t.lease)
@@ -94,10 +93,10 @@ func (p *Pruner) keep(ctx context.Context, tx pgx.Tx, t *task) error {
 	return nil
 }
 
-// hold is keep for what goes by the policies, makes the lease new and says where the
-// run is, should this process end here. A policy that was changed or deleted deletes
-// nothing any more once its change is committed, because that waits for these
-// locks, or this finds it. Errors: errLost, errOutdated.
+// hold is keep for transactions that act on policies. It also renews the lease and stores
+// the run's position, in case this process ends here. Once a change or deletion of a policy
+// has committed, no deletion by the old policy follows: the change either waited for these
+// locks, or hold finds the new version. Errors: errLost, errOutdated.
 func (p *Pruner) hold(ctx context.Context, tx pgx.Tx, t *task) error {
 	var now versions
 	b := new(pgx.Batch)
@@ -135,7 +134,7 @@ func (p *Pruner) hold(ctx context.Context, tx pgx.Tx, t *task) error {
 	return nil
 }
 
-// renew makes the lease new while nothing is written. Error: errLost.
+// renew renews the lease while nothing is written. Error: errLost.
 func (p *Pruner) renew(ctx context.Context, t *task) error {
 	done, err := p.db.Pool.Exec(ctx, `
 		UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() + $3::interval
@@ -149,8 +148,7 @@ func (p *Pruner) renew(ctx context.Context, t *task) error {
 	return nil
 }
 
-// park gives the task back in the middle of its run. A task that is lost has
-// nothing to give back.
+// park returns the task in the middle of its run. If the task is lost it does nothing.
 func (p *Pruner) park(ctx context.Context, q execer, t *task) error {
 	_, err := q.Exec(ctx, `
 		UPDATE autoprunetaskstatus SET lease = NULL, leased_until = NULL, next_repository = $3, last_ran_ms = `+nowMS+`, status = 'running'
@@ -161,9 +159,9 @@ func (p *Pruner) park(ctx context.Context, q execer, t *task) error {
 	return nil
 }
 
-// free gives the task back at the end of its run. Who has asked for a run, or changed
-// a policy, in the middle of this one gets another at once: this one may have been
-// through some repositories by then.
+// free returns the task at the end of its run. If a client asked for a run, or changed a
+// policy, during the run, the next run begins at once, since this one may have been through
+// some repositories by then.
 func (p *Pruner) free(ctx context.Context, tx pgx.Tx, t *task, status string) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE autoprunetaskstatus SET run = NULL, next_repository = 0, lease = NULL, leased_until = NULL, asked = false,
@@ -176,10 +174,10 @@ func (p *Pruner) free(ctx context.Context, tx pgx.Tx, t *task, status string) er
 	return nil
 }
 
-// retire deletes the task of a namespace to which no policy applies. The task is
-// locked first and policies are looked for in a statement of its own: who saves one
-// locks the task before the commit, so either the policy is seen here, or its task
-// is made after this one is gone.
+// retire deletes the task of a namespace to which no policy applies. It locks the task
+// first and looks for policies in a later statement: a transaction that saves a policy
+// locks the task before its commit, so either retire sees the policy, or the task is made
+// again after retire has deleted it.
 func (p *Pruner) retire(ctx context.Context, t *task) (retired bool, err error) {
 	err = p.catalog.Prune(ctx, func(q catalog.Pruning) error {
 		retired = false
@@ -202,7 +200,7 @@ func (p *Pruner) retire(ctx context.Context, t *task) (retired bool, err error) 
 	return retired, err
 }
 
-// TaskStatus is the task of a namespace, as it is.
+// TaskStatus is the state of a namespace's task.
 type TaskStatus struct {
 	Namespace string     `json:"namespace"`
 	LastRan   *time.Time `json:"last_ran" doc:"Null: never, or a new run was asked for"`
@@ -210,8 +208,8 @@ type TaskStatus struct {
 	Run       string     `json:"run,omitempty" doc:"The run that is under way"`
 }
 
-// Task is a namespace's task, nil when no policy applies to it (or when it has not
-// been looked at since one did). Error: NAME_UNKNOWN.
+// Task returns a namespace's task. It is nil when no policy applies to the namespace, or no
+// worker has looked at the namespace since one does. Error: NAME_UNKNOWN.
 func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error) {
 	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, "")
 	if err != nil {
@@ -238,8 +236,8 @@ func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error
 	return &s, nil
 }
 
-// next is how long the loop rests: after a turn in which nothing was to be done, so
-// long that such turns take no more than their share; else until a task is due.
+// next returns how long the loop rests: after a turn that found nothing to do, long enough
+// that such turns take no more than their share of time; otherwise until a task is due.
 func (p *Pruner) next(ctx context.Context) (time.Duration, error) {
 	if p.rest > 0 {
 		return p.rest, nil

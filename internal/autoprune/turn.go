@@ -11,28 +11,28 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// turn is the time that a worker spends on a namespace at a stretch.
+// turn is a time slice: what a worker does for one namespace without interruption.
 type turn struct {
 	p        *Pruner
 	task     *task
 	policies *policies
 	began    time.Time
-	slice    time.Time // when the time began that is the namespace's alone
+	slice    time.Time // start of the present slice, after the last pause for others
 	renewed  time.Time
-	shared   time.Duration // that other namespaces had meanwhile
-	nested   bool          // the turn is in the time that another one shares
-	begun    bool          // the run's row is there, and its beginning was told
-	visited  bool          // a repository was begun
+	shared   time.Duration // time in this turn that other namespaces had
+	nested   bool          // this turn runs in a pause of another one
+	begun    bool          // the run's row exists, and the notice of its start is queued
+	visited  bool          // at least one repository was begun
 
 	repositories, tags, deleted, failed int64
 	firstError                          string
 	notices                             map[string]string // by policy
-	unreadable                          int               // policies that can't be read
+	unreadable                          int               // number of policies that can't be read
 
-	page, batch []going // memory, for one repository after the other
+	page, batch []going // buffers that are reused for each repository
 }
 
-// work is one turn: it takes the namespace that has waited longest, if one is due.
+// work does one time slice for the namespace that has waited longest, if one is due.
 func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 	p.rest = 0
 	if err := p.configure(ctx); err != nil {
@@ -51,13 +51,14 @@ func (p *Pruner) work(ctx context.Context) (more bool, err error) {
 	if err != nil || deleted > 0 || t.asked {
 		return err == nil, err
 	}
-	// What found nothing is to cost next to nothing, however many namespaces.
+	// A slice that found nothing must cost next to nothing, however many namespaces there
+	// are.
 	p.rest = min(time.Duration(float64(time.Since(began))*(1/p.opt.IdleShare-1)), p.opt.Interval)
 	return false, nil
 }
 
-// turnOrStop is a turn, and the end of the run when the task is lost, which counts as
-// something done.
+// turnOrStop does a time slice. If the task is lost meanwhile it ends the run, which counts
+// as something done.
 func (p *Pruner) turnOrStop(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
 	deleted, err = p.turn(ctx, t, nested)
 	if errors.Is(err, errLost) {
@@ -67,7 +68,7 @@ func (p *Pruner) turnOrStop(ctx context.Context, t *task, nested bool) (deleted 
 	return deleted, err
 }
 
-// turn prunes a namespace until it is done or others are to have their turn.
+// turn prunes a namespace until it is done or its time slice is over.
 func (p *Pruner) turn(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
 	l, err := p.load(ctx, p.db.Pool, t.namespace)
 	if err != nil {
@@ -81,7 +82,7 @@ func (p *Pruner) turn(ctx context.Context, t *task, nested bool) (deleted int64,
 		if err != nil && !errors.Is(err, errOutdated) && !errors.Is(err, catalog.ErrTargetBusy) {
 			return 0, err
 		}
-		return 1, p.park(ctx, p.db.Pool, t) // somebody changes policies: look again
+		return 1, p.park(ctx, p.db.Pool, t) // a client is changing policies: look again
 	}
 	now := time.Now()
 	u := &turn{p: p, task: t, policies: l, began: now, slice: now, renewed: now, nested: nested, notices: l.unreadable()}
@@ -91,9 +92,9 @@ func (p *Pruner) turn(ctx context.Context, t *task, nested bool) (deleted int64,
 	switch {
 	case errors.Is(err, errLost):
 		return u.deleted, err
-	case errors.Is(err, errOutdated): // go on with the new ones, from the same repository
+	case errors.Is(err, errOutdated): // continue with the new policies, from the same repository
 		return max(u.deleted, 1), u.pause(ctx)
-	case ctx.Err() != nil: // stopping: another worker needn't wait for the lease to end
+	case ctx.Err() != nil: // stopping: return the task, so that no worker has to wait for the lease to expire
 		give, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		return u.deleted, errors.Join(err, u.pause(give))
@@ -106,7 +107,8 @@ func (p *Pruner) turn(ctx context.Context, t *task, nested bool) (deleted int64,
 	return u.deleted, u.finish(ctx)
 }
 
-// tellUnreadable counts the policies that a turn skips, and logs each once.
+// tellUnreadable counts the policies that are skipped because they can't be read, and logs
+// each problem once.
 func (p *Pruner) tellUnreadable(ctx context.Context, t *task, problems map[string]string) {
 	p.metrics.unreadable.Add(float64(len(problems)))
 	for id, problem := range problems {
@@ -118,7 +120,8 @@ func (p *Pruner) tellUnreadable(ctx context.Context, t *task, problems map[strin
 	}
 }
 
-// namespace goes through the repositories, from where the run is.
+// namespace prunes the namespace's repositories in id order, starting at task.next. done is
+// false when the time slice ran out.
 func (u *turn) namespace(ctx context.Context) (done bool, err error) {
 	page := min(u.p.opt.Page, 1000)
 	for {
@@ -143,13 +146,13 @@ func (u *turn) namespace(ctx context.Context) (done bool, err error) {
 	}
 }
 
-// over says that others are to have their turn.
+// over returns whether the time slice is over.
 func (u *turn) over() bool { return time.Since(u.slice) >= u.p.opt.Turn }
 
-// busy is how long the turn has worked.
+// busy returns how long the turn itself has worked.
 func (u *turn) busy() time.Duration { return time.Since(u.began) - u.shared }
 
-// errTurnOver says that a turn has to end in the middle of a repository.
+// errTurnOver says that the turn must end in the middle of a repository.
 var errTurnOver = errors.New("others are to have their turn")
 
 // share lets other namespaces have their turns for as long as one lasts, and begins
@@ -186,7 +189,7 @@ func (u *turn) share(ctx context.Context) error {
 	return errors.Join(ctx.Err(), u.p.renew(ctx, u.task))
 }
 
-// alive renews the lease when a third of it is over.
+// alive renews the lease when a third of its time has passed.
 func (u *turn) alive(ctx context.Context) error {
 	if time.Since(u.renewed) < u.p.opt.Lease/3 {
 		return nil
@@ -195,8 +198,8 @@ func (u *turn) alive(ctx context.Context) error {
 	return u.p.renew(ctx, u.task)
 }
 
-// repository prunes one repository. What fails there is kept with the run and
-// doesn't keep the others from being pruned; errors are those that end the turn.
+// repository prunes one repository. A failure there is recorded with the run and doesn't
+// stop the pruning of others; errors that are returned end the turn.
 func (u *turn) repository(ctx context.Context, target catalog.PruneTarget) (done bool, err error) {
 	if err := u.alive(ctx); err != nil {
 		return false, err
@@ -233,32 +236,32 @@ func (u *turn) repository(ctx context.Context, target catalog.PruneTarget) (done
 	return true, u.recordFailure(ctx, target, err)
 }
 
-// visit is what is done in one repository.
+// visit is a turn's work in one repository.
 type visit struct {
 	turn   *turn
 	target catalog.PruneTarget
-	saved  []Saved // of the rules' policies, in their order
-	pages  int     // that were read
-	cut    bool    // there is more to do, in another turn
-	held   bool    // attached tags stayed because a tag still reaches their image
+	saved  []Saved // the policies of the rules, in the same order
+	pages  int     // number of pages that were read
+	cut    bool    // the turn ended early: another has to continue in this repository
+	held   bool    // attached tags were kept because a tag still reaches their image
 
-	// earlier turns of the run have deleted so many of the repository's tags, and have
-	// counted so many.
+	// Numbers of the repository's tags that earlier turns of the run have deleted, and that
+	// they have counted.
 	earlierDeleted, earlierTags int64
-	tags                        int64 // of the repository when the run came to it
-	counted                     bool  // tags is in the run's row
+	tags                        int64 // number of tags when the run came to the repository
+	counted                     bool  // the run's row includes tags
 
-	// judging is how long the judgement took, and deleting when the deletion began, in
-	// time of the turn's own. Zero: it hasn't.
+	// judging is how long the judgement took, and deleting when the deletion began, both in
+	// the turn's own time (busy). Zero: not yet.
 	judging, deleting time.Duration
-	// finishing says that what is attached to images without a tag is being deleted. It
-	// isn't put off: the next turn couldn't tell such an image from one that never had a
-	// tag, whose signatures stay.
+	// finishing says that the tags attached to images without tags are being deleted. This
+	// isn't left to the next turn, which couldn't tell such an image from one that never
+	// had a tag and whose signatures stay.
 	finishing bool
 }
 
-// findEarlier finds what an earlier turn of the run has done in the repository. It can
-// be the first one of a turn alone.
+// findEarlier reads what earlier turns of the run have done in the repository. Only the
+// first repository of a turn can have been begun before.
 func (v *visit) findEarlier(ctx context.Context) error {
 	u := v.turn
 	first := u.task.resumed && !u.visited
@@ -273,10 +276,10 @@ func (v *visit) findEarlier(ctx context.Context) error {
 	return nil
 }
 
-// uncounted is how many tags of the repository the run hasn't counted yet.
+// uncounted returns how many tags of the repository the run hasn't counted yet.
 func (v *visit) uncounted() int64 { return max(0, v.tags-v.earlierTags) }
 
-// alive renews the lease, and ends the visit of a repository that was deleted.
+// alive renews the lease, and returns an error if the repository was deleted.
 func (v *visit) alive(ctx context.Context) error {
 	if err := v.turn.alive(ctx); err != nil {
 		return err
@@ -287,8 +290,8 @@ func (v *visit) alive(ctx context.Context) error {
 	return v.turn.p.catalog.PruneTargetLives(ctx, v.target)
 }
 
-// step lets others have their turns when this one's time is over. The deletion ends the
-// turn then, once it has taken as long as the judgement, which the next turn repeats.
+// step pauses for other turns when the time slice is over. A deletion ends the turn
+// instead, once it has taken as long as the judgement, which the next turn has to repeat.
 func (v *visit) step(ctx context.Context) error {
 	u := v.turn
 	switch {
@@ -302,10 +305,10 @@ func (v *visit) step(ctx context.Context) error {
 	return u.share(ctx)
 }
 
-// prune judges the repository's tags and deletes those that go: images first, page
-// by page, then what is attached to images that no tag reaches any more, and orphans. The snapshot
-// stays open meanwhile, so that nothing has to be remembered; what has changed
-// since is left alone by the deletion itself.
+// prune judges the repository's tags and deletes those that the verdict selects: first
+// images, page by page, then tags attached to images that no tag reaches any more, and
+// orphans. The snapshot stays open meanwhile and is read again, so that nothing has to be
+// kept in memory; the deletion itself skips tags that have changed since.
 func (v *visit) prune(ctx context.Context, s *catalog.PruneSnapshot, rules Rules) error {
 	u := v.turn
 	rules.Now = s.Now
@@ -339,7 +342,7 @@ func (v *visit) prune(ctx context.Context, s *catalog.PruneSnapshot, rules Rules
 	}
 	v.finishing = true
 	cut := v.cut
-	for before := int64(-1); u.deleted > before; { // an attached tag may be the image of others
+	for before := int64(-1); u.deleted > before; { // a deleted attached tag may have been the image of others
 		before, v.cut, v.held = u.deleted, false, false
 		if err := v.each(ctx, &r, verdict, func(g going) bool { return g.attached }, v.deleteAttached); err != nil {
 			return err
@@ -352,17 +355,17 @@ func (v *visit) prune(ctx context.Context, s *catalog.PruneSnapshot, rules Rules
 	return nil
 }
 
-// going is a tag that is to go, and why.
+// going is a tag that is a candidate for deletion, and why.
 type going struct {
 	catalog.PruneTag
 	tag      Tag
 	decision Decision
 	reason   string
-	attached bool // to an image, be it in the repository or not
+	attached bool // it belongs to an image, in the repository or missing
 }
 
-// each deletes those of the tags that go and are wanted, in batches, until the turn
-// is over.
+// each deletes, in batches, those tags that the verdict deletes and that want selects,
+// until the turn is over.
 func (v *visit) each(ctx context.Context, r *reading, verdict *Verdict, want func(going) bool,
 	del func(ctx context.Context, verdict *Verdict, batch []going) error,
 ) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Undone is what an undo did.
+// Undone says what an undo did.
 type Undone struct {
 	Run      string `json:"run"`
 	Restored int64  `json:"restored" doc:"Tags that are back, as they were"`
@@ -33,12 +33,12 @@ const (
 	undoPage    = 1000
 )
 
-// Undo restores the tags that a run deleted, with the times they had, where their
-// manifests are still there and no tag of the name has been made since. They are
-// exempt then from the policies that took them, until such a policy is saved again
-// or the tag is pushed again. It works in pages of 1,000 for about the time given
-// and says where to go on. Errors: NAME_UNKNOWN with status 404 for the run;
-// UNSUPPORTED with 409 while it is running.
+// Undo restores the tags that a run deleted, with the times they had, if the manifest still
+// exists and no tag of that name has been made since. The restored tags are exempt from the
+// policies that took them, until such a policy is saved again or the tag is pushed again.
+// Undo works in pages of 1,000 for about the time given and returns a cursor to continue
+// with. Errors: NAME_UNKNOWN with status 404 for the run; UNSUPPORTED with 409 while it is
+// running.
 func (p *Pruner) Undo(ctx context.Context, id, cursor string, within time.Duration) (Undone, error) {
 	out := Undone{Run: id, GoneTags: []string{}}
 	r, err := p.GetRun(ctx, id)
@@ -95,7 +95,7 @@ func (p *Pruner) undoPage(ctx context.Context, run uuid.UUID, entries []audit.En
 
 func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, entries []audit.Entry, out *Undone) error {
 	target, err := p.catalog.PruneTarget(ctx, entries[0].Repository)
-	// Another repository of the name isn't the one that lost the tags.
+	// A newer repository of the same name isn't the one that lost the tags.
 	if oci.CodeOf(err) == oci.NameUnknown || err == nil && target.ID != entries[0].RepositoryID {
 		out.lose(entries)
 		return nil
@@ -131,7 +131,7 @@ func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, entries []au
 			out.Restored++
 		}
 	}
-	out.Exists += int64(len(entries) - len(done)) // deleted twice by the run: the newer one is restored
+	out.Exists += int64(len(entries) - len(done)) // the run deleted the name twice: the newer tag is restored
 	return nil
 }
 
@@ -144,7 +144,7 @@ func (u *Undone) lose(entries []audit.Entry) {
 	}
 }
 
-// prunedTags are the tags of entries, newest first, each name once.
+// prunedTags returns the tags of entries, newest first, each name once.
 func prunedTags(entries []audit.Entry) (tags []catalog.PrunedTag, details map[string]prunedDetail, err error) {
 	details = make(map[string]prunedDetail, len(entries))
 	for _, e := range entries {
@@ -166,8 +166,8 @@ func prunedTags(entries []audit.Entry) (tags []catalog.PrunedTag, details map[st
 	return tags, details, nil
 }
 
-// restored exempts what was restored, writes the audit log and counts, in the
-// transaction that restores.
+// restored exempts the restored tags, writes the audit log and counts them, in the
+// transaction that restores them.
 func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target catalog.PruneTarget, done []catalog.Restored,
 	tags []catalog.PrunedTag, details map[string]prunedDetail,
 ) error {
@@ -193,8 +193,8 @@ func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target 
 	if len(entries) == 0 {
 		return nil
 	}
-	// As the policies are now: one that was saved since the run counts as saved
-	// before the undo.
+	// The policies' present versions: a policy that was saved after the run counts as saved
+	// before the undo, so the exemption holds.
 	_, err := tx.Exec(ctx, `
 		INSERT INTO autopruneexemptions (repository_id, tag_id, pushed_at, policy, version)
 		SELECT $1, w.id, w.pushed, w.policy, p.version

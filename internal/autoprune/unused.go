@@ -8,26 +8,26 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// unused finds the manifests of a repository that nothing would keep any more after
-// tags are gone: not a tag, nor an index that is kept, nor, for referrers, their
-// subject. Garbage collection takes these.
+// unused finds the manifests of a repository that nothing would reference any more after
+// tags are deleted: no tag, no index that stays, and for referrers no subject that stays.
+// Garbage collection would delete these.
 type unused struct {
 	s     *catalog.PruneSnapshot
-	stays map[int64]bool // manifests of tags, and whether one of their tags stays
+	stays map[int64]bool // manifests of tags, and whether any of their tags stays
 }
 
 func newUnused(s *catalog.PruneSnapshot) *unused {
 	return &unused{s: s, stays: make(map[int64]bool)}
 }
 
-// tag adds a tag of the repository. All of them are to be added.
+// tag adds a tag of the repository. The caller must add all tags.
 func (u *unused) tag(manifest int64, goes bool) {
 	u.stays[manifest] = u.stays[manifest] || !goes
 }
 
-// manifests are those that nothing would keep, in order.
+// manifests returns the manifests that nothing would reference, in ascending order.
 func (u *unused) manifests(ctx context.Context) ([]int64, error) {
-	free := make(map[int64]bool) // what may go; in the end, what goes
+	free := make(map[int64]bool) // candidates; at the end, the result
 	var level []int64
 	for id, stays := range u.stays {
 		if !stays {
@@ -35,7 +35,7 @@ func (u *unused) manifests(ctx context.Context) ([]int64, error) {
 			level = append(level, id)
 		}
 	}
-	kept := make(map[int64][]int64) // by what would keep it, among those that may go
+	kept := make(map[int64][]int64) // the candidates that a candidate references
 	for len(level) > 0 {
 		links, err := u.each(ctx, level, u.s.Children, u.s.Referrers)
 		if err != nil {
@@ -60,7 +60,7 @@ func (u *unused) manifests(ctx context.Context) ([]int64, error) {
 			held = append(held, l.Kept)
 		}
 	}
-	for len(held) > 0 { // what is kept keeps what hangs on it
+	for len(held) > 0 { // a manifest that stays keeps those that it references
 		id := held[len(held)-1]
 		held = held[:len(held)-1]
 		if free[id] {
@@ -71,7 +71,7 @@ func (u *unused) manifests(ctx context.Context) ([]int64, error) {
 	return slices.Sorted(maps.Keys(free)), nil
 }
 
-// each asks for links in parts.
+// each asks for links in chunks of 10,000 manifests.
 func (u *unused) each(ctx context.Context, manifests []int64, asks ...func(context.Context, []int64) ([]catalog.ManifestLink, error)) ([]catalog.ManifestLink, error) {
 	var all []catalog.ManifestLink
 	for part := range slices.Chunk(manifests, 10_000) {
