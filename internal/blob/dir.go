@@ -19,12 +19,11 @@ type DirOptions struct {
 	// at once, on one machine or through a shared file system with locks.
 	Path string
 
-	// Existing refuses a directory that has no store in it, instead of making
-	// one: for those who only want to look.
+	// Existing: OpenDir fails if the directory has no store, instead of making one.
 	Existing bool
 
-	// LockWait is how long Resume waits for another writer of the same upload to
-	// let go before it works around it; default 2 s.
+	// LockWait is how long Resume waits for another writer's lock on the upload's
+	// object before it copies the object instead; default 2 s.
 	LockWait time.Duration
 }
 
@@ -35,17 +34,17 @@ type DirOptions struct {
 //	PATH/docker/registry/…/data   an object of another registry, if PATH was one:
 //	                              a key with a slash is a path below PATH
 //
-// The 256 directories are made when the store is opened, so that a new object
-// costs no more than two fsyncs: its own, and its directory's for its name. 256
-// keep a directory's listing short (40,000 names at ten million objects) without
-// the mkdir and fsync that nearly every object would pay if there were 65,536.
+// The 256 directories are made when the store is opened, so that a new object costs at
+// most two fsyncs: one of its file, and one of its directory for the name. 256
+// directories are enough to keep listings short (40,000 names at ten million objects).
+// With 65,536, nearly every object would need an additional mkdir and fsync.
 //
-// A writer that appends to an object made by an earlier attempt holds an flock on
-// it from before its claim until Close. Where the lock can't be had, because an
-// earlier writer is stalled or because the file system has no locks, the writer
-// copies what was acknowledged into a new object and goes on there; the old one
-// it leaves to DeleteUpload. The attempt that makes an object needs no lock: its
-// name is known to nobody before it has stopped writing.
+// A writer that appends to an object of an earlier attempt holds an flock on it from
+// before its claim until Close. If it can't get the lock, because an earlier writer is
+// stalled or the file system has no locks, it copies the acknowledged bytes into a new
+// object and continues there; DeleteUpload deletes the old object later. An attempt
+// that creates an object needs no lock: no other attempt learns the object's name
+// before this one has stopped writing.
 type Dir struct {
 	path     string
 	objects  string
@@ -59,7 +58,7 @@ const (
 	fileMode = 0o640
 )
 
-// OpenDir opens the store in o.Path, and makes what is missing of its layout.
+// OpenDir opens the store in o.Path, and creates missing directories.
 func OpenDir(o DirOptions) (*Dir, error) {
 	if o.Path == "" {
 		return nil, errors.New("opening the blob directory: no path is given")
@@ -81,11 +80,11 @@ func OpenDir(o DirOptions) (*Dir, error) {
 	return d, nil
 }
 
-// Path is the store's directory.
+// Path returns the store's directory.
 func (d *Dir) Path() string { return d.path }
 
-// makeLayout makes the 256 directories durable. It syncs even when all are there:
-// the process that made them may have been killed before it did.
+// makeLayout creates missing directories and makes all durable. It syncs even if none
+// is missing: the process that created them may have been killed before its sync.
 func (d *Dir) makeLayout() error {
 	if err := makeDurable(d.objects); err != nil {
 		return err
@@ -110,8 +109,8 @@ func (d *Dir) makeLayout() error {
 	return syncDir(d.objects)
 }
 
-// makeDurable makes path and its missing parents, and syncs the parent of each
-// one that it made.
+// makeDurable creates path and its missing parents, and syncs the parent of each
+// directory that it creates.
 func makeDurable(path string) error {
 	if fi, err := os.Stat(path); err == nil {
 		if !fi.IsDir() {
@@ -159,8 +158,9 @@ func (d *Dir) file(key string) (string, error) {
 	return filepath.Join(d.objects, base[:2], key), nil
 }
 
-// mounted tells a missing object from a missing disk. Without it the objects of
-// an unmounted volume would all be "not found", and "deleted".
+// mounted returns ErrWrongStore if the store's directories are missing. Without this
+// check, all objects on a volume that isn't mounted would seem to be missing, or
+// deleted successfully.
 func (d *Dir) mounted() error {
 	if _, err := os.Stat(filepath.Join(d.objects, "ff")); err != nil {
 		return fmt.Errorf("%w: the directory %s has lost its layout (is its volume mounted?): %w", ErrWrongStore, d.path, err)
@@ -168,8 +168,8 @@ func (d *Dir) mounted() error {
 	return nil
 }
 
-// missing turns the error of opening or removing key's file into ErrNotFound if
-// it means that, and reports whether it does.
+// missing converts an error of opening or removing an object's file to ErrNotFound, if
+// the object is missing and the volume is mounted, and reports whether it did.
 func (d *Dir) missing(err error) (error, bool) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err, false
@@ -230,9 +230,9 @@ func seekRange(f *os.File, off int64, length *int64) error {
 	return err
 }
 
-// dirObject reads the rest of a range. WriteTo hands the io.LimitedReader of an
-// *os.File to the destination, which is the form in which package net sees that
-// it can use sendfile.
+// dirObject reads the rest of a range. WriteTo passes an io.LimitedReader of an
+// *os.File to the destination, since that is the type for which package net uses
+// sendfile.
 type dirObject struct {
 	f    *os.File
 	rest io.LimitedReader
@@ -256,8 +256,8 @@ func (o *dirObject) WriteTo(w io.Writer) (int64, error) {
 
 func (o *dirObject) Close() error { return o.f.Close() }
 
-// Delete implements Store. It syncs the directories of missing objects too: the
-// process that removed one may have been killed before its name was durably gone.
+// Delete implements Store. It syncs the directories of missing objects too: the process
+// that removed such an object may have been killed before the removal was durable.
 func (d *Dir) Delete(ctx context.Context, keys []string) error {
 	var errs []error
 	failed := func(err error, keys ...string) {
@@ -283,8 +283,8 @@ func (d *Dir) Delete(ctx context.Context, keys []string) error {
 	return errors.Join(errs...)
 }
 
-// remove removes the object's file and returns the directory that is to be
-// synced, "" if even that is missing.
+// remove removes the object's file and returns the directory to sync, "" if the
+// directory is missing too.
 func (d *Dir) remove(ctx context.Context, key string) (dir string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -299,7 +299,7 @@ func (d *Dir) remove(ctx context.Context, key string) (dir string, err error) {
 			return "", err
 		}
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			return "", nil // another registry's directory, removed with its object
+			return "", nil // another registry's layout: its directory was removed with the object
 		}
 	}
 	return dir, nil
@@ -333,8 +333,8 @@ func (d *Dir) DeleteUpload(ctx context.Context, base, keep string) error {
 // Presign implements Store. A directory has no URLs.
 func (d *Dir) Presign(context.Context, string, PresignOptions) (string, error) { return "", nil }
 
-// Check implements Store. It writes nothing; a file system that was remounted
-// read-only after an error is noticed all the same.
+// Check implements Store. It writes nothing, but notices a file system that was
+// remounted read-only after an error.
 func (d *Dir) Check(context.Context) error {
 	if err := d.mounted(); err != nil {
 		return err

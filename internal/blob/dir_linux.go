@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncData makes the bytes and the length of f durable, but not its times.
+// syncData makes the bytes and the length of f durable, but not its timestamps.
 func syncData(f *os.File) error {
 	for {
 		err := unix.Fdatasync(int(f.Fd()))
@@ -19,8 +19,8 @@ func syncData(f *os.File) error {
 	}
 }
 
-// startWriteback has the kernel begin to write a part of f. Nothing depends on
-// it, so a file system that can't is ignored.
+// startWriteback asks the kernel to start writing a part of f to disk. It is only an
+// optimization, so errors are ignored.
 func startWriteback(f *os.File, off, n int64) {
 	_ = unix.SyncFileRange(int(f.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE)
 }

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryLock takes an exclusive lock on f, which excludes every other open file of
-// the same name, this process's own included. An error means that the file system
-// has no locks.
+// tryLock takes an exclusive lock on f, without waiting. The lock excludes all other
+// open files of the same name, also in this process. An error means that the file
+// system has no locks.
 func tryLock(f *os.File) (bool, error) {
 	for {
 		switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err {
@@ -25,7 +25,7 @@ func tryLock(f *os.File) (bool, error) {
 	}
 }
 
-// writable reports whether this process may make files in the directory.
+// writable returns an error if this process may not create files in the directory.
 func writable(dir string) error {
 	return unix.Access(dir, unix.R_OK|unix.W_OK|unix.X_OK)
 }

@@ -10,8 +10,9 @@ import (
 	"path/filepath"
 )
 
-// identityFile lies in objects and not above it, so that it is absent when only
-// objects is the mount point of a volume that is away.
+// identityFile returns the path of the identity. The file is in objects rather than
+// above it: if only objects is a mount point and its volume is not mounted, the
+// identity is missing too.
 func (d *Dir) identityFile() string { return filepath.Join(d.objects, IdentityKey) }
 
 // Identity implements Store.
@@ -34,8 +35,8 @@ func (d *Dir) Identity(ctx context.Context) (string, error) {
 	return DecodeIdentity(b)
 }
 
-// SetIdentity implements Store. The file is written beside its place and then
-// linked or renamed there, so that no reader sees half of it.
+// SetIdentity implements Store. It writes the file under another name and then links or
+// renames it, so that no reader sees a partial file.
 func (d *Dir) SetIdentity(ctx context.Context, id string, replace bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -58,7 +59,7 @@ func (d *Dir) setIdentity(b []byte, replace bool) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) //nolint:errcheck // a rename has taken it away
+	defer os.Remove(f.Name()) //nolint:errcheck // after a rename it is gone already
 	_, err = f.Write(b)
 	if err := errors.Join(err, f.Chmod(fileMode), f.Sync(), f.Close()); err != nil {
 		return err
@@ -68,7 +69,7 @@ func (d *Dir) setIdentity(b []byte, replace bool) error {
 	} else if err = os.Link(f.Name(), d.identityFile()); errors.Is(err, fs.ErrExist) {
 		err = nil
 	} else if err != nil {
-		err = d.copyIdentity(b) // the file system has no links
+		err = d.copyIdentity(b) // the file system has no hard links
 	}
 	if err != nil {
 		return err

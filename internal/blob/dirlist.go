@@ -49,7 +49,7 @@ func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Object, error] 
 			for _, key := range keys {
 				o, err := d.Stat(ctx, key)
 				if errors.Is(err, ErrNotFound) {
-					continue // it went meanwhile
+					continue // deleted meanwhile
 				}
 				if !yield(o, err) || err != nil {
 					return
@@ -59,8 +59,8 @@ func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[Object, error] 
 	}
 }
 
-// list returns the keys with a prefix in one of the 256 directories, in order.
-// It leaves out what is no object.
+// list returns the keys with a prefix in one of the 256 directories, sorted. It leaves
+// out files that aren't objects.
 func (d *Dir) list(ctx context.Context, dir, prefix string) ([]string, error) {
 	f, err := os.Open(filepath.Join(d.objects, dir))
 	if err != nil {

@@ -18,31 +18,31 @@ import (
 
 // dirState is the State of an upload in a Dir.
 type dirState struct {
-	Key  string `json:"key"`            // the object that holds what was acknowledged
-	Next int64  `json:"next"`           // numbers below this are accounted for
-	Left bool   `json:"left,omitempty"` // other objects of the upload may exist
+	Key  string `json:"key"`            // the object that holds the acknowledged bytes
+	Next int64  `json:"next"`           // a higher next from the claim means that an unsaved attempt took numbers
+	Left bool   `json:"left,omitempty"` // the upload may have other objects
 }
 
 type dirWriter struct {
 	d       *Dir
 	ctx     context.Context
 	base    string
-	given   State // as the row has it
+	given   State // as stored in the upload's row
 	numbers Numbers
 
 	state dirState
 	size  int64 // acknowledged bytes
 
-	f       *os.File // the object that is written to; nil until it is needed
-	key     string   // its key
-	made    bool     // this writer made it
-	newName bool     // its name may not be durable
-	dirty   bool     // it has bytes, or a length, that may not be durable
-	kept    bool     // this writer returned a state or a key for it
-	old     *os.File // without a lock: the object to copy the acknowledged bytes from
+	f       *os.File // the object being written to; nil until the first byte
+	key     string   // the key of f
+	made    bool     // this writer created f
+	newName bool     // the name of f may not be durable yet
+	dirty   bool     // bytes or length of f may not be durable yet
+	kept    bool     // Save or Finish succeeded, so f must not be undone
+	old     *os.File // set if the lock wasn't available: the object to copy the acknowledged bytes from
 
-	off, started int64 // written so far; of these, writeback was started for
-	err          error // the first failure, or why no more may be written
+	off, started int64 // bytes in f, and of these those for which writeback was started
+	err          error // the first failure, or why nothing more may be written
 }
 
 // Resume implements Store.
@@ -72,15 +72,15 @@ func (d *Dir) newWriter(ctx context.Context, base string, state State, size int6
 	return w, nil
 }
 
-// open takes the lock if it can, claims, and puts the writer behind the last
-// acknowledged byte.
+// open locks the object if possible, claims the upload, and positions the writer behind
+// the last acknowledged byte.
 func (w *dirWriter) open(claim Claim) error {
 	var f *os.File
 	var openErr error
 	locked := false
 	if w.state.Key != "" {
 		if f, openErr = w.openState(); openErr == nil {
-			w.old = f // closed by Close, whatever happens
+			w.old = f // Close closes it in any case
 			var err error
 			if locked, err = lock(w.ctx, f, w.d.lockWait); err != nil {
 				return err
@@ -92,13 +92,13 @@ func (w *dirWriter) open(claim Claim) error {
 		return err
 	}
 	if openErr != nil {
-		return openErr // only now: without the claim the row may have moved on
+		return openErr // only now, since a failed claim, which says that the row has changed, is more important
 	}
 	if next < w.state.Next {
 		return fmt.Errorf("the upload's counter is at %d, but numbers up to %d were used", next, w.state.Next-1)
 	}
 	if next > w.state.Next {
-		w.state.Left = true // an attempt took numbers and was never saved
+		w.state.Left = true // another attempt took numbers and never saved
 		w.state.Next = next
 	}
 	if f == nil && w.size > 0 {
@@ -115,7 +115,7 @@ func (w *dirWriter) open(claim Claim) error {
 		return fmt.Errorf("%w: object %s has %d of %d", ErrLost, w.state.Key, stored, w.size)
 	}
 	if !locked {
-		return nil // copied when it is needed
+		return nil // create copies it when there are bytes to write
 	}
 	w.f, w.key, w.old = f, w.state.Key, nil
 	return w.cut(stored)
@@ -137,7 +137,7 @@ func (w *dirWriter) openState() (*os.File, error) {
 	return f, nil
 }
 
-// cut drops what was never acknowledged.
+// cut truncates the object to the acknowledged bytes.
 func (w *dirWriter) cut(stored int64) error {
 	w.off, w.started = w.size, w.size
 	if stored == w.size {
@@ -151,9 +151,9 @@ func (w *dirWriter) cut(stored int64) error {
 	return err
 }
 
-// lock takes an exclusive lock on f. It waits for at most the given time: false
-// means that it can't be had. The kernel has no queue for locks that a context
-// could leave, so the wait asks again.
+// lock takes an exclusive lock on f. It returns false if the lock isn't free within
+// wait, or if the file system has no locks. It polls, because a blocking flock can't be
+// interrupted by ctx.
 func lock(ctx context.Context, f *os.File, wait time.Duration) (bool, error) {
 	deadline := time.Now().Add(wait)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -174,7 +174,7 @@ func lock(ctx context.Context, f *os.File, wait time.Duration) (bool, error) {
 	}
 }
 
-// create makes a new object, which begins with the acknowledged bytes.
+// create makes a new object and copies the acknowledged bytes into it.
 func (w *dirWriter) create(ctx context.Context) error {
 	n, err := w.numbers(ctx, 1)
 	if err != nil {
@@ -186,7 +186,8 @@ func (w *dirWriter) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// O_EXCL: a number that is given out twice must fail, not overwrite.
+	// O_EXCL: if a number were given out twice, this must fail rather than overwrite
+	// the object.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, fileMode)
 	if err != nil {
 		return err
@@ -199,9 +200,10 @@ func (w *dirWriter) create(ctx context.Context) error {
 	return w.copyOld(ctx)
 }
 
-// copyOld copies the acknowledged bytes of an object whose writer may still be
-// alive. That one only ever touches bytes after these. The kernel copies, and
-// shares the blocks where the file system can; in steps, so that ctx is obeyed.
+// copyOld copies the acknowledged bytes from the old object. Another writer may still
+// be writing to that object, but only behind these bytes. The kernel does the copying,
+// and shares the blocks if the file system can. It copies in steps, so that ctx can end
+// it.
 func (w *dirWriter) copyOld(ctx context.Context) error {
 	const step = 64 << 20
 	if _, err := w.old.Seek(0, io.SeekStart); err != nil {
@@ -225,7 +227,7 @@ func (w *dirWriter) copyOld(ctx context.Context) error {
 	return err
 }
 
-// fail remembers the first failure.
+// fail records the first failure and returns it.
 func (w *dirWriter) fail(doing string, err error) error {
 	if w.err == nil {
 		w.err = fmt.Errorf("%s upload %s: %w", doing, w.base, err)
@@ -252,8 +254,8 @@ func (w *dirWriter) Write(p []byte) (int, error) {
 	if err != nil {
 		return n, w.fail("writing", err)
 	}
-	// Started early, the disk works while the client sends, and the final fsync
-	// has little left to wait for.
+	// Starting writeback early lets the disk work while the client is still sending, so
+	// that the final fsync has little left to wait for.
 	if w.off-w.started >= writebackStep {
 		startWriteback(w.f, w.started, w.off-w.started)
 		w.started = w.off
@@ -264,14 +266,14 @@ func (w *dirWriter) Write(p []byte) (int, error) {
 const (
 	writebackStep = 8 << 20
 	copyBuffer    = 512 << 10
-	// scarceBuffer is for when the budget has no memory for two of the others.
+	// scarceBuffer is used when the memory budget has no room for two copyBuffers.
 	scarceBuffer = 16 << 10
 )
 
 var copyBuffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 
-// ReadFrom implements Writer. What doesn't fit in one buffer is read and written
-// side by side, with two.
+// ReadFrom implements Writer. If the data exceeds one buffer, it uses two, and reads
+// and writes concurrently.
 func (w *dirWriter) ReadFrom(r io.Reader) (total int64, err error) {
 	mem := limit.LeaseOf(w.ctx)
 	if !mem.TryStream(2 * copyBuffer) {
@@ -291,9 +293,9 @@ func (w *dirWriter) ReadFrom(r io.Reader) (total int64, err error) {
 	return int64(written), err
 }
 
-// readOn goes on after a first full buffer: one goroutine writes what this one
-// has read. Buffers go back to the pool only when r was read to its end: one
-// that isn't may still look at them.
+// readOn continues after the first full buffer: this goroutine reads, and another one
+// writes. The buffers go back to the pool only if r was read to its end, since
+// otherwise r (a hashing reader) may still be using the last one.
 func (w *dirWriter) readOn(r io.Reader, first *[copyBuffer]byte) (total int64, err error) {
 	type piece struct {
 		buf *[copyBuffer]byte
@@ -336,8 +338,8 @@ func (w *dirWriter) readOn(r io.Reader, first *[copyBuffer]byte) (total int64, e
 	return total, readErr
 }
 
-// fill reads until p is full or r fails. Unlike io.ReadFull it returns r's own
-// error, io.EOF or not.
+// fill reads until p is full or r fails. Unlike io.ReadFull it returns r's own error,
+// io.EOF included.
 func fill(r io.Reader, p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		var m int
@@ -409,8 +411,8 @@ func (w *dirWriter) sync() error {
 // Leftovers implements Writer.
 func (w *dirWriter) Leftovers() bool { return w.state.Left }
 
-// Close implements Writer. What this writer wrote and nobody was ever told of is
-// removed at once, so that a push that failed on a full disk gives its space back.
+// Close implements Writer. If neither Save nor Finish succeeded, it removes what this
+// writer wrote at once, so that a push that failed on a full disk frees its space.
 func (w *dirWriter) Close() error {
 	var errs []error
 	if w.f != nil {
@@ -428,8 +430,9 @@ func (w *dirWriter) Close() error {
 	return errors.Join(errs...)
 }
 
-// undo removes the object that this writer made, or what it appended under the
-// lock: as long as that is held, no state gives this object more than size bytes.
+// undo removes the object that this writer created, or truncates the bytes that it
+// appended. The latter is safe while it holds the lock: no other attempt can have saved
+// more than size bytes of this object.
 func (w *dirWriter) undo() error {
 	if !w.made {
 		if w.off == w.size {

@@ -8,13 +8,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// IdentityKey is the name of the object that holds a store's identity.
+// IdentityKey is the key of the object that holds a store's identity.
 const IdentityKey = "purser-store.json"
 
-// MaxIdentity bounds the size of that object, in bytes.
+// MaxIdentity limits the size of that object, in bytes.
 const MaxIdentity = 4 << 10
 
-// ErrDamagedIdentity says that the object with the identity can't be understood.
+// ErrDamagedIdentity says that the object with the identity can't be parsed.
 var ErrDamagedIdentity = errors.New("the store's identity is damaged")
 
 type identity struct {
@@ -26,7 +26,7 @@ const identityNote = "This directory or bucket belongs to the Purser registry wh
 	"Purser refuses to run without it: copy it along with everything else, and don't change or delete it. " +
 	`"purser store show" tells more.`
 
-// EncodeIdentity is the content of the object that holds the identity id.
+// EncodeIdentity returns the content of the identity object for an id.
 func EncodeIdentity(id string) ([]byte, error) {
 	if _, err := uuid.Parse(id); err != nil {
 		return nil, fmt.Errorf("store identity %q is not a UUID", id)
@@ -35,7 +35,7 @@ func EncodeIdentity(id string) ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// DecodeIdentity reads what EncodeIdentity made. Error: ErrDamagedIdentity.
+// DecodeIdentity parses the content of the identity object. Error: ErrDamagedIdentity.
 func DecodeIdentity(b []byte) (string, error) {
 	var i identity
 	if err := json.Unmarshal(b, &i); err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metered returns a store that measures what store does: how long each
-// operation took, by name and by whether it succeeded, and the bytes written
-// and read. Reading and writing are measured from opening to closing.
+// Metered returns a store that records metrics of store: the duration of each operation
+// by name and success, and the bytes written and read. A reader or writer is measured
+// from open to close.
 func Metered(store Store, reg prometheus.Registerer) (Store, error) {
 	m := &metered{
 		Store: store,
@@ -40,7 +40,7 @@ type metered struct {
 	bytes *prometheus.CounterVec
 }
 
-// observe is deferred with the time at which it began.
+// observe is deferred. began is when the operation began.
 func (m *metered) observe(operation string, began time.Time, err *error) {
 	result := "ok"
 	switch {
@@ -94,8 +94,8 @@ func (m *metered) Unfinished(ctx context.Context, prefix string) iter.Seq2[Unfin
 	return meteredList(m, "list_unfinished", m.Store.Unfinished(ctx, prefix))
 }
 
-// meteredList measures a list from its first element to its last, or to where
-// its reader stops.
+// meteredList measures a listing from its first element until it ends or its reader
+// stops.
 func meteredList[T any](m *metered, operation string, list iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var failed error

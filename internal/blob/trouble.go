@@ -9,21 +9,20 @@ import (
 	"syscall"
 )
 
-// Trouble is why a store can't do what it is asked.
+// Trouble classifies why a store can't do its work.
 type Trouble int
 
-// Troubles. What is none of the others is TroubleAway: the store doesn't answer, or
-// answers that it can't now.
+// Troubles. TroubleAway is the default: the store doesn't answer, or answers that it
+// can't now.
 const (
 	TroubleAway      Trouble = iota + 1
-	TroubleForbidden         // permissions or credentials
-	TroubleMissing           // its directory, volume or bucket isn't there
+	TroubleForbidden         // permissions or credentials are wrong
+	TroubleMissing           // its directory, volume or bucket doesn't exist
 	TroubleReadOnly
 	TroubleFull
 )
 
-// StoreError is a failure of the store itself, of whatever kind. Its text is that of
-// the error that it wraps.
+// StoreError is a failure of the store itself. Its text is that of the wrapped error.
 type StoreError struct {
 	Trouble Trouble
 	Err     error
@@ -33,8 +32,8 @@ func (e *StoreError) Error() string { return e.Err.Error() }
 
 func (e *StoreError) Unwrap() error { return e.Err }
 
-// TroubleOf tells the trouble from what a file system says. See also the function of
-// this name in package s3.
+// TroubleOf classifies an error of the file system. For S3 see the function of this
+// name in package s3.
 func TroubleOf(err error) Trouble {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
@@ -49,10 +48,11 @@ func TroubleOf(err error) Trouble {
 	return TroubleAway
 }
 
-// Mark returns a store whose errors are told apart from those of others: each wraps a
-// *StoreError, unless it came from the caller (through Claim, Numbers or the end of a
-// context). The reader of Open is left as it is, for sendfile. of is TroubleOf or the
-// like; nil: TroubleOf.
+// Mark returns a store that wraps its errors in a *StoreError, so that callers can tell
+// them from other errors. It doesn't wrap errors that came from the caller itself,
+// through Claim, Numbers or the end of a context, nor those of the reader that Open
+// returns, which must keep its type for sendfile. of classifies the errors; nil:
+// TroubleOf.
 func Mark(s Store, of func(error) Trouble) Store {
 	if of == nil {
 		of = TroubleOf
@@ -65,7 +65,7 @@ type marked struct {
 	of func(error) Trouble
 }
 
-// callersError is an error that came from the caller of a store.
+// callersError is an error from the caller of a store, which Mark must not wrap.
 type callersError struct{ error }
 
 func (e *callersError) Unwrap() error { return e.error }
@@ -125,7 +125,7 @@ func (m *marked) Presign(ctx context.Context, key string, o PresignOptions) (str
 	return url, m.mark(ctx, err)
 }
 
-// markedWriter is a Writer under the context of its Resume.
+// markedWriter is a Writer with the context that was given to Resume.
 type markedWriter struct {
 	Writer
 	m   *marked
@@ -138,7 +138,7 @@ func (w *markedWriter) Write(p []byte) (int, error) {
 	return n, w.m.mark(w.ctx, err)
 }
 
-// ReadFrom implements Writer. An error of r isn't the store's.
+// ReadFrom implements Writer. It doesn't wrap an error of r, which isn't the store's.
 func (w *markedWriter) ReadFrom(r io.Reader) (int64, error) {
 	source := &markedReader{r: r}
 	n, err := w.Writer.ReadFrom(source)
@@ -173,7 +173,7 @@ func (w *markedWriter) Finish(ctx context.Context) (string, error) {
 	return key, w.m.mark(ctx, err)
 }
 
-// MarkRead marks an error of reading what Open of a marked store returned.
+// MarkRead wraps an error from the reader that Open of a marked store returned.
 func MarkRead(ctx context.Context, s Store, key string, err error) error {
 	if err == nil {
 		return nil

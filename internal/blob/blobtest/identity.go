@@ -7,7 +7,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// identity is given once, also to many at once, and changed only on purpose.
+// identity checks that only one of several concurrent callers sets the identity, and
+// that it changes only with replace.
 func identity(t *testing.T, b Backend) {
 	s := b.Open(t)
 	if id, err := s.Identity(t.Context()); id != "" || err != nil {

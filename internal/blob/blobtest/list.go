@@ -11,7 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// list finds objects in the order of their keys, by prefix, as Stat knows them.
+// list checks that List returns objects in the order of their keys, by prefix, and with
+// the data that Stat returns.
 func list(t *testing.T, b Backend) {
 	s := b.Open(t)
 	want := make(map[string]int64) // sizes
@@ -29,7 +30,7 @@ func list(t *testing.T, b Backend) {
 		}
 		last = o.Key
 		size, mine := want[o.Key]
-		if !mine { // of another test
+		if !mine { // another test's
 			continue
 		}
 		seen++
@@ -74,7 +75,8 @@ func keysOf(t testing.TB, s blob.Store, prefix string) (keys []string) {
 	return keys
 }
 
-// listEnds when its reader has enough, and says so when its context ends.
+// listEnds checks that a listing ends when its reader stops, and that it reports an
+// ended context.
 func listEnds(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for range 2 {
@@ -99,7 +101,7 @@ func listEnds(t *testing.T, b Backend) {
 	}
 }
 
-// unfinished multipart uploads are those that the backend has, no more.
+// unfinished checks that Unfinished returns exactly the backend's multipart uploads.
 func unfinished(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()

@@ -59,7 +59,7 @@ func notFound(t *testing.T, b Backend) {
 	}
 }
 
-// deletes objects and missing ones, more than a request to S3 may name.
+// deletes deletes existing and missing objects, more than one S3 request can name.
 func deletes(t *testing.T, b Backend) {
 	s := b.Open(t)
 	kept := NewUpload().Complete(t, s, []byte("kept"))
@@ -114,7 +114,7 @@ func deleteUpload(t *testing.T, b Backend) {
 	}
 	only(t, b, u.Base, "")
 	only(t, b, other.Base, otherKey)
-	// What was acknowledged is gone, and the next request is told.
+	// The acknowledged bytes are gone; the next request must get an error.
 	a, err := u.Attempt(t.Context(), s)
 	if err == nil {
 		a.Write(Bytes(3, b.Part+2000))
@@ -161,7 +161,7 @@ func presign(t *testing.T, b Backend) {
 		t.Fatal(err)
 	}
 	if url == "" {
-		return // a store that can't
+		return // the store can't presign
 	}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {

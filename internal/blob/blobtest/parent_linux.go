@@ -2,7 +2,7 @@ package blobtest
 
 import "syscall"
 
-// endsWithParent has the kernel end a child whose parent was killed.
+// endsWithParent makes the kernel kill a child when its parent dies.
 func endsWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

@@ -4,5 +4,5 @@ package blobtest
 
 import "syscall"
 
-// endsWithParent does nothing: only Linux can do it.
+// endsWithParent does nothing: only Linux supports this.
 func endsWithParent() *syscall.SysProcAttr { return nil }

@@ -9,9 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// race has several clients write to one upload at once through several replicas,
-// each giving up, saving or finishing at random, until one commits. The committed
-// object must be exactly what the row acknowledged.
+// race lets several clients write to one upload concurrently through several replicas.
+// Each gives up, saves or finishes at random, until one commits. The committed object
+// must be exactly the bytes that the row acknowledged.
 func race(t *testing.T, b Backend) {
 	const clients, rounds = 4, 12
 	for range 3 {
@@ -44,7 +44,7 @@ func race(t *testing.T, b Backend) {
 	}
 }
 
-// raceOnce is one request. To be fenced, or to find another request busy, is no
+// raceOnce is one request. Being fenced, or finding another request busy, is not a
 // failure.
 func raceOnce(t *testing.T, b Backend, u *Upload, s blob.Store, r *rand.Rand) error {
 	a, err := u.Attempt(t.Context(), s)
@@ -58,9 +58,9 @@ func raceOnce(t *testing.T, b Backend, u *Upload, s blob.Store, r *rand.Rand) er
 		}
 	}
 	switch r.IntN(12) {
-	case 0, 1, 2: // the client hangs up, and its request isn't saved
+	case 0, 1, 2: // the client disconnects, and its request isn't saved
 		return nil
-	case 3: // it finishes, and the process dies before it commits
+	case 3: // it finishes, and the process dies before the commit
 		_, err = a.Finish(t.Context())
 	case 4:
 		var key string
@@ -80,8 +80,8 @@ func raceSize(b Backend, r *rand.Rand) int {
 	return 1 + r.IntN(b.Part/50)
 }
 
-// tolerate forgives what a client of an upload that others write to, too, has to
-// expect.
+// tolerate ignores the errors that a client must expect when others write to the same
+// upload.
 func tolerate(err error) error {
 	if errors.Is(err, blob.ErrFenced) || errors.Is(err, blob.ErrBusy) {
 		return nil

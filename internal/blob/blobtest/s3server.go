@@ -30,9 +30,9 @@ const (
 )
 
 // S3Server returns the options of a store in a new, empty bucket of an S3 server
-// (versitygw), which runs while any test of this process uses it. It is built at
-// the first use on a machine, which takes minutes, and kept in the user's cache
-// directory. Where it can't be built the test is skipped, but fails if CI is set.
+// (versitygw), which runs while any test of this process uses it. The server's binary
+// is built at the first use on a machine, which takes minutes, and kept in the user's
+// cache directory. If it can't be built, the test is skipped, or fails if CI is set.
 func S3Server(t testing.TB) s3.Options {
 	t.Helper()
 	g, err := gateways.acquire()
@@ -53,7 +53,7 @@ func S3Server(t testing.TB) s3.Options {
 	return o
 }
 
-// S3Client returns a client of the server, to look past the store.
+// S3Client returns a client of the server, for access that bypasses the store.
 func S3Client(t testing.TB, o s3.Options) *minio.Core {
 	t.Helper()
 	c, err := minio.NewCore(o.Endpoint[len("http://"):], &minio.Options{
@@ -65,7 +65,7 @@ func S3Client(t testing.TB, o s3.Options) *minio.Core {
 	return c
 }
 
-// gateways keeps the process's one server.
+// gateways keeps the one server of this process.
 var gateways gatewayPool
 
 type gatewayPool struct {
@@ -104,7 +104,7 @@ type gateway struct {
 	cmd    *exec.Cmd
 	log    bytes.Buffer
 	exited chan struct{}
-	err    error // of the process, once exited is closed
+	err    error // exit error of the process, valid once exited is closed
 }
 
 func startGateway() (*gateway, error) {
@@ -141,7 +141,7 @@ func (g *gateway) start(binary string) error {
 	if err := errors.Join(os.Mkdir(root, 0o700), os.Mkdir(meta, 0o700)); err != nil {
 		return err
 	}
-	// Without --sidecar the file system would have to have extended attributes.
+	// Without --sidecar the file system would need extended attributes.
 	g.cmd = exec.Command(binary, "--port", g.addr, "--region", gatewayRegion, "--keep-alive", "--quiet",
 		"posix", "--sidecar", meta, root)
 	g.cmd.Env = append(os.Environ(), "ROOT_ACCESS_KEY="+gatewayKey, "ROOT_SECRET_KEY="+gatewaySecret)
@@ -149,8 +149,8 @@ func (g *gateway) start(binary string) error {
 	g.cmd.SysProcAttr = endsWithParent()
 	started := make(chan error)
 	go func() {
-		// The signal for the parent's death is sent when the thread that started
-		// the child ends, so this one lives as long as the child.
+		// The kernel sends the death signal when the thread that started the child
+		// ends. Therefore this thread must live as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := g.cmd.Start(); err != nil {
@@ -191,8 +191,7 @@ func (g *gateway) stop() {
 	os.RemoveAll(g.dir)
 }
 
-// pinned is the version of a tool in tools/versions, the one place that pins
-// them.
+// pinned returns the version of a tool from tools/versions, which pins all tools.
 func pinned(tool string) (string, error) {
 	_, here, _, _ := runtime.Caller(0)
 	path := filepath.Join(filepath.Dir(here), "..", "..", "..", "tools", "versions")
@@ -208,8 +207,8 @@ func pinned(tool string) (string, error) {
 	return "", fmt.Errorf("%s doesn't name %s", path, tool)
 }
 
-// gatewayBinary returns the server's binary, built if need be. Processes that need
-// it at once each build it, and the last rename wins.
+// gatewayBinary returns the path of the server's binary, and builds it if necessary.
+// Processes that need it at the same time each build it; the last rename wins.
 func gatewayBinary(ctx context.Context) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package blobtest tests implementations of blob.Store: one suite for all of them,
-// a model of an upload's row, and an S3 server.
+// Package blobtest has the tests that every implementation of blob.Store must pass, a
+// model of an upload's row, and an S3 server.
 package blobtest
 
 import (
@@ -17,23 +17,23 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// A Backend is what Run tests.
+// A Backend is an implementation for Run to test.
 type Backend struct {
-	// Open opens a store; all that it opens share their objects, as replicas do.
+	// Open opens a store. All stores that it opens share their objects, as replicas do.
 	Open func(t testing.TB) blob.Store
 
-	// Keys lists the upload's objects, and its multipart uploads as keys with a
-	// "?" at the end, past the store.
+	// Keys lists the upload's objects, bypassing the store. Multipart uploads are
+	// listed as keys with a "?" at the end.
 	Keys func(t testing.TB, base string) []string
 
-	// Part is the size above which the backend goes about things in pieces, and
-	// Sizes are those of uploads for which it does something else.
+	// Part is the size above which the backend splits uploads. Sizes are upload sizes
+	// that take different paths in it.
 	Part  int
 	Sizes []int
 }
 
-// Run tests the backend. It must not be called from a parallel test: it measures
-// memory before it runs the rest in parallel.
+// Run tests the backend. It must not be called from a parallel test: it measures memory
+// first, and then runs the rest in parallel.
 func Run(t *testing.T, b Backend) {
 	t.Run("LargeStream", func(t *testing.T) { largeStream(t, b) })
 	for _, test := range []struct {
@@ -74,7 +74,7 @@ func Run(t *testing.T, b Backend) {
 	}
 }
 
-// Bytes returns n bytes that depend on the seed and don't compress.
+// Bytes returns n incompressible bytes that depend on the seed.
 func Bytes(seed uint64, n int) []byte {
 	var key [32]byte
 	binary.LittleEndian.PutUint64(key[:], seed)
@@ -110,8 +110,8 @@ func only(t testing.TB, b Backend, base, key string) {
 	}
 }
 
-// largeStream sends a stream that is larger than any buffer, in one request and
-// in several, and looks at the memory in use meanwhile.
+// largeStream sends a stream that is larger than any buffer, in one request and in
+// several, and checks how much memory is in use meanwhile.
 func largeStream(t *testing.T, b Backend) {
 	const size, limit = 96 << 20, 40 << 20
 	s := b.Open(t)
@@ -156,7 +156,7 @@ func largeStream(t *testing.T, b Backend) {
 	}
 }
 
-// oneRequest pushes each size at once.
+// oneRequest pushes an upload of each size in one request.
 func oneRequest(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for _, size := range b.Sizes {
@@ -169,7 +169,7 @@ func oneRequest(t *testing.T, b Backend) {
 	}
 }
 
-// severalRequests pushes pieces of each size, each to another replica.
+// severalRequests pushes uploads in pieces of each size, each piece to another replica.
 func severalRequests(t *testing.T, b Backend) {
 	for i, size := range b.Sizes {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -186,7 +186,8 @@ func severalRequests(t *testing.T, b Backend) {
 	}
 }
 
-// finishAfterSave is how Docker pushes: all bytes in one request, none in the last.
+// finishAfterSave pushes as Docker does: all bytes in one request, and none in the
+// last.
 func finishAfterSave(t *testing.T, b Backend) {
 	for _, size := range b.Sizes {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -199,7 +200,7 @@ func finishAfterSave(t *testing.T, b Backend) {
 	}
 }
 
-// smallChunks makes many requests with little in each.
+// smallChunks makes many requests with few bytes each.
 func smallChunks(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()
@@ -210,7 +211,7 @@ func smallChunks(t *testing.T, b Backend) {
 	only(t, b, u.Base, key)
 }
 
-// failingReader gives its bytes in odd pieces and then its error.
+// failingReader returns its bytes in pieces of odd sizes, and then its error.
 type failingReader struct {
 	p   []byte
 	err error
@@ -225,7 +226,7 @@ func (r *failingReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// readFrom keeps what arrived before the client hung up.
+// readFrom checks that the bytes that arrive before the client hangs up are kept.
 func readFrom(t *testing.T, b Backend) {
 	s := b.Open(t)
 	data := Bytes(1, 2*b.Part+5)
@@ -245,8 +246,8 @@ func readFrom(t *testing.T, b Backend) {
 	}
 }
 
-// dropped attempts write and are never saved: none of their bytes appear, in
-// whatever state the upload was.
+// dropped checks attempts that write and never save: none of their bytes may appear,
+// whatever the upload's state was.
 func dropped(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for _, saved := range b.Sizes {
@@ -269,7 +270,7 @@ func dropped(t *testing.T, b Backend) {
 	}
 }
 
-// saveNothing saves without having written: the state stays what it was.
+// saveNothing saves without writing: the state must stay the same.
 func saveNothing(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()
@@ -281,7 +282,7 @@ func saveNothing(t *testing.T, b Backend) {
 	u.Complete(t, s, []byte("end"))
 }
 
-// finishTwice loses the row's commit: another attempt finishes the same bytes.
+// finishTwice loses the commit of the row: another attempt finishes the same bytes.
 func finishTwice(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for _, size := range b.Sizes {
@@ -305,8 +306,8 @@ func finishTwice(t *testing.T, b Backend) {
 	}
 }
 
-// finishAgainWithOtherBytes loses the row's commit, and then the client sends
-// others, as many: the first object must not be taken for the second.
+// finishAgainWithOtherBytes loses the commit of the row; then the client sends other
+// bytes of the same number. The first object must not be taken for the second.
 func finishAgainWithOtherBytes(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for _, size := range b.Sizes {
@@ -327,7 +328,7 @@ func finishAgainWithOtherBytes(t *testing.T, b Backend) {
 	}
 }
 
-// claimFails changes nothing.
+// claimFails checks that a failed claim changes nothing.
 func claimFails(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()
@@ -346,8 +347,8 @@ func claimFails(t *testing.T, b Backend) {
 	u.Complete(t, s, []byte("end"))
 }
 
-// stalled is a writer that wakes up when another attempt has saved, and again when
-// it has finished.
+// stalled tests a writer that stalls. It continues after another attempt has saved, and
+// once more after that attempt has finished.
 func stalled(t *testing.T, b Backend) {
 	for _, size := range b.Sizes {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -380,8 +381,8 @@ func stalled(t *testing.T, b Backend) {
 	}
 }
 
-// stalledFinish finishes without a further byte while another writer has the
-// object: what that one writes later must not get into it.
+// stalledFinish lets a writer finish without further bytes while another writer has the
+// object: bytes that the other one writes later must not get into the finished object.
 func stalledFinish(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()
@@ -395,7 +396,7 @@ func stalledFinish(t *testing.T, b Backend) {
 	Equal(t, s, key, data)
 }
 
-// ended is a Writer that was saved, finished or closed, and takes nothing more.
+// ended checks that a Writer that was saved, finished or closed accepts nothing more.
 func ended(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for name, end := range map[string]func(blob.Writer) error{
@@ -422,7 +423,7 @@ func ended(t *testing.T, b Backend) {
 	}
 }
 
-// contextEnds while a request writes: the upload can be continued.
+// contextEnds ends the context while a request writes: the upload must remain usable.
 func contextEnds(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()

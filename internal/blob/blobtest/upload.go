@@ -11,19 +11,19 @@ import (
 	"github.com/purser-registry/purser/internal/blob"
 )
 
-// Upload stands for an upload's row: it fences attempts, gives out numbers, and
-// keeps the state, the size and, as the model that the store is compared with, the
-// acknowledged bytes themselves. It is safe for concurrent use.
+// Upload models an upload's row: it fences attempts, gives out numbers, and keeps state
+// and size. It also keeps the acknowledged bytes, with which the store's content is
+// compared. It is safe for concurrent use.
 type Upload struct {
 	Base string
 
 	mu      sync.Mutex
-	version int // moved by every claim and every save
-	token   int // the version of the last claim
+	version int // incremented by every claim and every save
+	token   int // the version at the last claim
 	next    int64
 	state   blob.State
 	acked   []byte
-	key     string // once committed
+	key     string // set by the commit
 }
 
 // NewUpload returns the row of a new upload.
@@ -50,11 +50,11 @@ type Attempt struct {
 
 	u     *Upload
 	token int
-	data  []byte // acknowledged, then written
+	data  []byte // the acknowledged bytes, then those written
 }
 
-// Attempt reads the row and resumes the upload in the store, like a request does.
-// When the error isn't nil the Attempt has no Writer.
+// Attempt reads the row and resumes the upload in the store, as a request does. After
+// an error the Attempt has no Writer.
 func (u *Upload) Attempt(ctx context.Context, s blob.Store) (*Attempt, error) {
 	u.mu.Lock()
 	a := &Attempt{u: u, data: slices.Clone(u.acked)}
@@ -68,7 +68,7 @@ func (u *Upload) Attempt(ctx context.Context, s blob.Store) (*Attempt, error) {
 	return a, err
 }
 
-// claim is refused when another attempt has claimed or saved since the row was read.
+// claim fails if another attempt has claimed or saved since the row was read.
 func (u *Upload) claim(a *Attempt, seen int) (int64, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -94,7 +94,7 @@ func (u *Upload) numbers(token, n int) (int64, error) {
 	return first, nil
 }
 
-// Write writes p, and counts it in the model when all of it was taken.
+// Write writes p, and adds to the model the bytes that were accepted.
 func (a *Attempt) Write(p []byte) (int, error) {
 	n, err := a.Writer.Write(p)
 	a.data = append(a.data, p[:n]...)
@@ -128,7 +128,7 @@ func (a *Attempt) Commit(key string) error {
 	return nil
 }
 
-// Begin is Attempt for a test in which it must work. It closes the Writer when the
+// Begin is Attempt for tests in which it must succeed. It closes the Writer when the
 // test ends.
 func (u *Upload) Begin(t testing.TB, s blob.Store) *Attempt {
 	t.Helper()
@@ -143,7 +143,7 @@ func (u *Upload) Begin(t testing.TB, s blob.Store) *Attempt {
 	return a
 }
 
-// Append is a request that writes p, saves and closes.
+// Append makes a request that writes p, saves and closes.
 func (u *Upload) Append(t testing.TB, s blob.Store, p []byte) {
 	t.Helper()
 	a := u.Begin(t, s)
@@ -154,9 +154,9 @@ func (u *Upload) Append(t testing.TB, s blob.Store, p []byte) {
 	a.MustClose(t)
 }
 
-// Complete is a request that writes p, finishes, commits, closes and, where the
-// store says that there are leftovers, has them deleted. It returns the key, under
-// which the store then has the acknowledged bytes.
+// Complete makes a request that writes p, finishes, commits and closes, and deletes
+// leftovers if the store reports any. It returns the key, under which the store then
+// has the acknowledged bytes.
 func (u *Upload) Complete(t testing.TB, s blob.Store, p []byte) string {
 	t.Helper()
 	a := u.Begin(t, s)
@@ -183,7 +183,8 @@ func (a *Attempt) MustClose(t testing.TB) {
 	}
 }
 
-// MustFinish finishes, commits, closes, deletes leftovers, and compares.
+// MustFinish finishes, commits, closes, deletes leftovers, and compares the object with
+// the model.
 func (a *Attempt) MustFinish(t testing.TB, s blob.Store) string {
 	t.Helper()
 	key, err := a.Finish(t.Context())

@@ -10,14 +10,15 @@ const segmentSize = 256 << 10
 
 var segments = sync.Pool{New: func() any { return new([segmentSize]byte) }}
 
-// buffer collects the bytes of a part in pooled segments, so that it takes no more
-// memory than it has bytes.
+// buffer holds the bytes of a part in pooled segments, so that it uses no more memory
+// than it needs.
 type buffer struct {
 	segs []*[segmentSize]byte
 	n    int64
 }
 
-// space returns where the next bytes go, at most limit of them; add counts them.
+// space returns the free memory for the next bytes, at most limit of them; add counts
+// the bytes that were put there.
 func (b *buffer) space(limit int64) []byte {
 	used := int(b.n % segmentSize)
 	if b.n == int64(len(b.segs))*segmentSize {
@@ -30,7 +31,7 @@ func (b *buffer) space(limit int64) []byte {
 
 func (b *buffer) add(n int) { b.n += int64(n) }
 
-// free gives the segments back. No body of the buffer may be open.
+// free returns the segments to the pool. No body of the buffer may be open.
 func (b *buffer) free() {
 	for _, s := range b.segs {
 		segments.Put(s)
@@ -38,11 +39,10 @@ func (b *buffer) free() {
 	b.segs, b.n = nil, 0
 }
 
-// body reads a buffer as the body of requests; a retry seeks back.
+// body reads a buffer as a request's body. It can seek, for retries.
 //
-// An HTTP transport may still read a request's body after it has returned an
-// error. close makes sure that it no longer does, so that the segments can be
-// used for other bytes.
+// An HTTP transport may still read a request's body after it has returned an error.
+// close makes sure that it doesn't any more, so that the segments can be reused.
 type body struct {
 	mu     sync.Mutex
 	b      *buffer

@@ -48,7 +48,7 @@ func (w *writer) save(ctx context.Context) (blob.State, error) {
 		}
 		w.st.Tail, w.st.TailSize = key, w.buf.n
 		if w.st.Multipart != nil {
-			w.st.Left = true // it can't become the blob
+			w.st.Left = true // with a multipart upload, the tail object can't become the blob
 		}
 	}
 	return json.Marshal(w.st)
@@ -75,16 +75,16 @@ func (w *writer) finish(ctx context.Context) (string, error) {
 		return w.finishMultipart(ctx)
 	}
 	if w.st.Tail != "" && w.total == w.size {
-		return w.st.Tail, nil // it is the blob
+		return w.st.Tail, nil // the tail object is the blob
 	}
 	return w.put(ctx)
 }
 
 func (w *writer) finishMultipart(ctx context.Context) (string, error) {
 	if w.st.Multipart.Suspect && w.total == w.size {
-		// Perhaps an earlier attempt finished, and only its row was not committed.
-		// Its object begins with the acknowledged bytes, so if it is as long it
-		// has no others.
+		// An earlier attempt may have finished and failed to commit its row. Its object
+		// begins with the acknowledged bytes, so if it has the same length, it has
+		// exactly these.
 		stored, err := w.s.stat(ctx, w.st.Multipart.Key)
 		if err == nil && stored.Size == w.size {
 			return w.st.Multipart.Key, nil
@@ -109,8 +109,9 @@ func (w *writer) finishMultipart(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if !w.took {
-		// Without a part of its own this attempt would complete the multipart upload
-		// unseen by its successor, and though it lost its claim.
+		// This attempt has taken no number yet. Its successor could then not know that
+		// it completes the multipart upload here; and it might have lost its claim.
+		// Taking a number covers both.
 		if _, err := w.number(ctx); err != nil {
 			return "", err
 		}
@@ -126,9 +127,9 @@ func (w *writer) finishMultipart(ctx context.Context) (string, error) {
 	return mp.Key, nil
 }
 
-// complete makes the object of a multipart upload from its parts, and returns how
-// many bytes it has. If the multipart upload is no longer there, or its answer was
-// lost, the object decides: it may have been completed before.
+// complete completes a multipart upload and returns the size of the object. If the
+// multipart upload doesn't exist any more, or the service's answer was lost, it may
+// have been completed before: complete then looks for the object.
 func (s *Store) complete(ctx context.Context, mp *multipart) (int64, error) {
 	parts := make([]minio.CompletePart, len(mp.Parts))
 	for i, p := range mp.Parts {
@@ -149,8 +150,7 @@ func (s *Store) complete(ctx context.Context, mp *multipart) (int64, error) {
 	return 0, fmt.Errorf("completing object %s: %w", mp.Key, err)
 }
 
-// ready makes sure that there is a multipart upload which no other attempt can
-// complete.
+// ready makes sure that there is a multipart upload that no other attempt can complete.
 func (w *writer) ready(ctx context.Context) error {
 	switch mp := w.st.Multipart; {
 	case mp == nil:
@@ -176,14 +176,14 @@ func (w *writer) create(ctx context.Context) error {
 	return nil
 }
 
-// takeOver moves the acknowledged parts from a multipart upload that a fenced
-// attempt may be about to complete into a new one. The parts of an unfinished
-// multipart upload can't be copied, those of an object can: so it is completed
-// here. Whether this succeeds or the other attempt was first, the object then
-// begins with the acknowledged bytes, and nobody can change it any more.
+// takeOver replaces a multipart upload, which a fenced attempt may be about to
+// complete, by a new one with the same acknowledged parts. S3 can copy parts only from
+// an object, not from an unfinished multipart upload. So takeOver completes the old
+// one. Whether this attempt or the other one completes it, the object then begins with
+// the acknowledged bytes, and no attempt can change it any more.
 func (w *writer) takeOver(ctx context.Context) error {
 	old := w.st.Multipart
-	if _, err := w.number(ctx); err != nil { // still the last claim?
+	if _, err := w.number(ctx); err != nil { // also checks that this attempt isn't fenced
 		return err
 	}
 	stored, err := w.s.complete(ctx, old)
@@ -200,12 +200,12 @@ func (w *writer) takeOver(ctx context.Context) error {
 	return w.copyParts(ctx, old.Key, old.Size)
 }
 
-// copyStep is how much one request has the service copy: few requests, each of
-// which is answered in time.
+// copyStep is how many bytes one request asks the service to copy. It keeps the number
+// of requests low, and each short enough to be answered in time.
 const copyStep = 1 << 30
 
-// copyParts makes the first size bytes of an object the first parts, of about the
-// same size each so that the last isn't below S3's minimum.
+// copyParts copies the first size bytes of an object as the first parts. They have
+// about equal sizes, so that the last one isn't below S3's minimum.
 func (w *writer) copyParts(ctx context.Context, key string, size int64) error {
 	mp := w.st.Multipart
 	count := (size + copyStep - 1) / copyStep

@@ -22,8 +22,9 @@ func (s *Store) Stat(ctx context.Context, key string) (blob.Object, error) {
 	return o, err
 }
 
-// stat looks at an object. The answer to HEAD has no body, so it doesn't tell a missing
-// object from a missing bucket.
+// stat returns size and time of an object. The answer to HEAD has no body, so it
+// doesn't say whether the object or the bucket is missing; stat then asks for the
+// bucket.
 func (s *Store) stat(ctx context.Context, key string) (blob.Object, error) {
 	info, err := s.core.StatObject(ctx, s.bucket, s.name(key), minio.StatObjectOptions{})
 	if code(err) == minio.NoSuchKey {
@@ -38,8 +39,8 @@ func (s *Store) stat(ctx context.Context, key string) (blob.Object, error) {
 	return blob.Object{Key: key, Size: info.Size, Modified: info.LastModified}, nil
 }
 
-// List implements blob.Store. It asks for one level, so that what lies deeper, in
-// whatever number, costs nothing.
+// List implements blob.Store. It lists with a delimiter, so that objects below further
+// slashes cost nothing, however many there are.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Object, error] {
 	return func(yield func(blob.Object, error) bool) {
 		last := ""
@@ -61,14 +62,15 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[blob.Object, 
 				return
 			}
 		}
-		// A list that its context ended isn't the whole list.
+		// minio ends a listing silently when its context ends, so the list may be
+		// incomplete.
 		if err := ctx.Err(); err != nil {
 			yield(blob.Object{}, fmt.Errorf("listing objects: %w", err))
 		}
 	}
 }
 
-// Unfinished implements blob.Store. Of MinIO it gets none: see DeleteUpload.
+// Unfinished implements blob.Store. With MinIO it returns none: see DeleteUpload.
 func (s *Store) Unfinished(ctx context.Context, prefix string) iter.Seq2[blob.Unfinished, error] {
 	return func(yield func(blob.Unfinished, error) bool) {
 		for u, err := range s.multiparts(ctx, s.name(prefix)) {
@@ -84,7 +86,7 @@ func (s *Store) Unfinished(ctx context.Context, prefix string) iter.Seq2[blob.Un
 	}
 }
 
-// multiparts gives all multipart uploads whose object's name begins with prefix.
+// multiparts returns all multipart uploads whose object's name begins with prefix.
 func (s *Store) multiparts(ctx context.Context, prefix string) iter.Seq2[minio.ObjectMultipartInfo, error] {
 	return func(yield func(minio.ObjectMultipartInfo, error) bool) {
 		keyMarker, idMarker := "", ""
@@ -95,7 +97,8 @@ func (s *Store) multiparts(ctx context.Context, prefix string) iter.Seq2[minio.O
 				return
 			}
 			for _, u := range page.Uploads {
-				// The prefix is looked at again: aborting is not to be undone.
+				// Don't rely on the service to filter by prefix: an aborted upload
+				// can't be restored.
 				if strings.HasPrefix(u.Key, prefix) && !yield(u, nil) {
 					return
 				}

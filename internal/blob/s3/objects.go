@@ -27,7 +27,7 @@ func (s *Store) open(ctx context.Context, key string, off, length int64) (io.Rea
 	}
 	var opts minio.GetObjectOptions
 	switch {
-	case length == 0: // S3 has no empty ranges
+	case length == 0: // S3 can't return an empty range
 		_, err := s.stat(ctx, key)
 		return io.NopCloser(strings.NewReader("")), err
 	case length > 0:
@@ -51,12 +51,12 @@ func (s *Store) open(ctx context.Context, key string, off, length int64) (io.Rea
 		return nil, errors.New("the S3 service doesn't answer range requests")
 	}
 	if length == -1 {
-		length = info.Size // of this answer, not of the object
+		length = info.Size // the length of this answer, not of the object
 	}
 	return &object{body: body, rest: length}, nil
 }
 
-// openAtEnd decides about a range that begins where the object ends, or after.
+// openAtEnd handles a range that begins at the object's end or behind it.
 func (s *Store) openAtEnd(ctx context.Context, key string, off, length int64) (io.ReadCloser, error) {
 	o, err := s.stat(ctx, key)
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *Store) openAtEnd(ctx context.Context, key string, off, length int64) (i
 	return &object{body: io.NopCloser(strings.NewReader("")), rest: max(length, 0)}, nil
 }
 
-// object reads one answer's body, and knows how much it should have.
+// object reads the body of an answer and checks its length.
 type object struct {
 	body io.ReadCloser
 	rest int64
@@ -91,8 +91,8 @@ func (o *object) Read(p []byte) (int, error) {
 
 func (o *object) Close() error { return o.body.Close() }
 
-// notFound turns S3's error for a missing object into blob.ErrNotFound. A missing
-// bucket is something else.
+// notFound converts S3's error for a missing object to blob.ErrNotFound, but not that
+// for a missing bucket.
 func notFound(err error) error {
 	if code(err) == minio.NoSuchKey {
 		return blob.ErrNotFound
@@ -100,7 +100,7 @@ func notFound(err error) error {
 	return err
 }
 
-const maxDelete = 1000 // keys in a multi-object delete
+const maxDelete = 1000 // keys in one multi-object delete
 
 // Delete implements blob.Store.
 func (s *Store) Delete(ctx context.Context, keys []string) error {
@@ -113,8 +113,8 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 	return errors.Join(errs...)
 }
 
-// deleteBatch deletes up to maxDelete objects with one request. What the answer
-// doesn't confirm counts as not deleted.
+// deleteBatch deletes up to maxDelete objects with one request. Keys that the answer
+// doesn't confirm count as not deleted.
 func (s *Store) deleteBatch(ctx context.Context, keys []string) []error {
 	objects := func(yield func(minio.ObjectInfo) bool) {
 		for _, key := range keys {
@@ -152,11 +152,12 @@ func (s *Store) deleteBatch(ctx context.Context, keys []string) []error {
 	return errs
 }
 
-// DeleteUpload implements blob.Store. Multipart uploads go first: one that is
-// completed at this moment by a fenced attempt becomes an object, and is found.
+// DeleteUpload implements blob.Store. It aborts multipart uploads first: if a fenced
+// attempt completes one at this moment, it becomes an object, which is then found and
+// deleted.
 //
-// MinIO lists multipart uploads only for the full name of an object, so there its
-// own cleaning (after 24 hours by default) removes those of abandoned uploads.
+// MinIO lists multipart uploads only by the full name of an object. With MinIO, its own
+// cleaning (after 24 hours by default) removes those of abandoned uploads.
 func (s *Store) DeleteUpload(ctx context.Context, base, keep string) error {
 	if err := blob.CheckBase(base); err != nil {
 		return fmt.Errorf("deleting an upload's objects: %w", err)

@@ -1,23 +1,23 @@
-// Package s3 is the blob store in a bucket of an S3-compatible service.
+// Package s3 implements the blob store in a bucket of an S3-compatible service.
 //
-// The object base-N of an upload lies under the key PREFIX/base-N. While it is
-// being written an upload consists of up to two things, which its state names: a
-// multipart upload with the bytes that filled whole parts, and a tail, an object
-// with the few bytes after them. A tail is needed because S3 refuses a part below
-// 5 MiB unless it is the last; the next request reads it back and goes on from
-// there. A blob below the part size is one PutObject: the tail is the blob.
+// The object base-N of an upload has the key PREFIX/base-N. An unfinished upload
+// consists of up to two things, which its state names: a multipart upload with the
+// bytes that filled whole parts, and a tail, which is an object with the few bytes
+// after them. The tail is necessary because S3 refuses parts below 5 MiB, except the
+// last; the next request reads the tail back and continues from there. A blob below the
+// part size is one PutObject: the tail becomes the blob.
 //
-// Fencing here has no lock to rely on. A fenced attempt's parts and objects have
-// numbers of their own, so they harm nobody, but its CompleteMultipartUpload
-// could end a multipart upload that a newer attempt continues. So an attempt takes
-// a number before it touches the multipart upload, and one that sees from its
-// claim that numbers were taken and never accounted for treats the multipart
-// upload as suspect: it completes it itself (or finds that the other one did),
-// which ends the race, and continues in a new one into which the store copies the
-// acknowledged bytes. See writer.takeOver.
+// S3 has no locks for fencing. Parts and objects of a fenced attempt have numbers of
+// their own, so they do no harm. But its CompleteMultipartUpload could end a multipart
+// upload that a newer attempt is continuing. Therefore an attempt takes a number before
+// it touches the multipart upload. If the next attempt learns from its claim that
+// numbers were taken and not saved, it treats the multipart upload as suspect: it
+// completes it itself (or finds that the other attempt did), which ends the race, and
+// continues in a new multipart upload, into which the service copies the acknowledged
+// bytes. See writer.takeOver.
 //
-// The bucket should not be versioned: a versioned bucket keeps the bytes of what
-// is deleted.
+// The bucket should not be versioned: a versioned bucket keeps the bytes of deleted
+// objects.
 package s3
 
 import (
@@ -40,35 +40,36 @@ const (
 	minPartSize = 5 << 20 // S3's minimum for every part but the last
 	maxParts    = 10000   // S3's maximum part number
 
-	// Parts double in size every growEvery part numbers, so that an upload in one
-	// stream may have 1.5 TiB with the default part size, while its two buffers take
-	// 16 MiB, or at most three thousandths of what is stored.
+	// Part sizes double every growEvery part numbers. With the default part size an
+	// upload in one stream can have 1.5 TiB, while its two buffers use 16 MiB, or at
+	// most three thousandths of the upload's size.
 	growEvery = 1400
 
 	octetStream = "application/octet-stream"
 )
 
-// Options say where the bucket is and how to reach it.
+// Options configure access to the bucket.
 type Options struct {
 	Endpoint  string // http:// or https:// URL, or a host with https; default https://s3.amazonaws.com
-	Bucket    string // it must exist
-	Region    string // default: the service is asked
+	Bucket    string // must exist
+	Region    string // default: ask the service
 	Prefix    string // of every key, "/" is appended; default none
-	PathStyle bool   // bucket in the path, not in the host name; always so for hosts that are not known to do better
+	PathStyle bool   // put the bucket in the path, not in the host name; always so unless the host is known to support host names
 
-	// AccessKey and SecretKey. Empty: AWS_… environment variables, then
-	// ~/.aws/credentials, then the role of the container or machine.
+	// AccessKey and SecretKey are the credentials. Empty: AWS_… environment variables,
+	// then ~/.aws/credentials, then the role of the container or machine.
 	AccessKey, SecretKey string
 
-	// PartSize is the size of the first parts of a multipart upload, and so of the
-	// buffers: each upload uses at most two. Default 8 MiB, at least 5 MiB.
+	// PartSize is the size of the first parts of a multipart upload, and of their
+	// buffers, in bytes. Each upload uses at most two buffers. Default 8 MiB, at least
+	// 5 MiB.
 	PartSize int64
 
-	// Timeout is how long the service may take to begin its answer after it has a
-	// request; default 1 minute.
+	// Timeout is how long the service may take to begin its answer after it has the
+	// whole request; default 1 minute.
 	Timeout time.Duration
 
-	// Transport replaces the HTTP transport, and Timeout with it.
+	// Transport replaces the HTTP transport. Timeout has no effect then.
 	Transport http.RoundTripper
 }
 
@@ -85,7 +86,7 @@ type Store struct {
 
 var _ blob.Store = (*Store)(nil)
 
-// New returns the store. It makes no request: see Check.
+// New returns the store. It makes no request; Check does.
 func New(o Options) (*Store, error) {
 	if o.Endpoint == "" {
 		o.Endpoint = "https://s3.amazonaws.com"
@@ -166,7 +167,8 @@ func credentialsOf(o Options) *credentials.Credentials {
 	return credentials.NewChainCredentials([]credentials.Provider{
 		&credentials.EnvAWS{},
 		&credentials.FileAWSCredentials{},
-		// A machine that isn't in a cloud has nobody at the address asked here.
+		// Outside of a cloud nothing answers at the metadata address, so limit the
+		// wait.
 		&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second}},
 	})
 }
@@ -210,7 +212,7 @@ func (s *Store) Check(ctx context.Context) error {
 	return fmt.Errorf("S3 bucket %q at %s: %w%s", s.bucket, s.endpoint, err, s.wayOut(ctx, err))
 }
 
-// wayOut says what to look at after err.
+// wayOut suggests what to check after err.
 func (s *Store) wayOut(ctx context.Context, err error) string {
 	resp := minio.ToErrorResponse(err)
 	switch {
@@ -229,10 +231,11 @@ func (s *Store) wayOut(ctx context.Context, err error) string {
 	return ""
 }
 
-// refusals are codes that some servers (versitygw) send with other statuses than 403.
+// refusals are error codes for missing permissions that some servers (versitygw) send
+// with other statuses than 403.
 var refusals = []string{"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "XAdminUserNotFound"}
 
-// TroubleOf tells the trouble from an error of a Store of this package.
+// TroubleOf classifies an error of this package's Store.
 func TroubleOf(err error) blob.Trouble {
 	var resp minio.ErrorResponse
 	if !errors.As(err, &resp) {

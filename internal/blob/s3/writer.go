@@ -14,23 +14,23 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 )
 
-// state is the blob.State of an upload: the acknowledged bytes are those of the
-// parts and then those of the tail.
+// state is the blob.State of an upload. The acknowledged bytes are the parts of the
+// multipart upload, followed by the tail object.
 type state struct {
-	Next      int64      `json:"next"`           // numbers below this are accounted for
-	Left      bool       `json:"left,omitempty"` // objects may exist that no final key will cover
+	Next      int64      `json:"next"`           // a higher next from the claim means that an unsaved attempt took numbers
+	Left      bool       `json:"left,omitempty"` // the upload may have objects besides the final one
 	Multipart *multipart `json:"multipart,omitempty"`
 	Tail      string     `json:"tail,omitempty"`
 	TailSize  int64      `json:"tail_size,omitempty"`
 }
 
-// multipart is a multipart upload. Number n is its part n-At: At is the number that
-// names its object.
+// multipart is a multipart upload. At is the upload's number that names its object;
+// number n is used for part n-At.
 type multipart struct {
 	Key     string `json:"key"`
 	ID      string `json:"id"`
 	At      int64  `json:"at"`
-	Size    int64  `json:"size"` // of all parts
+	Size    int64  `json:"size"` // of all parts together
 	Suspect bool   `json:"suspect,omitempty"`
 	Parts   []part `json:"parts"`
 }
@@ -40,38 +40,38 @@ type part struct {
 	ETag string `json:"e"`
 }
 
-// writer appends to an upload. Full parts are sent by one goroutine at a time,
-// while the next part fills.
+// writer appends to an upload. One goroutine at a time sends a full part while the next
+// part's buffer fills.
 type writer struct {
 	s       *Store
 	ctx     context.Context
 	cancel  context.CancelFunc
 	base    string
-	given   blob.State // as the row has it
+	given   blob.State // as stored in the upload's row
 	numbers blob.Numbers
 
 	st    state
-	size  int64 // acknowledged
-	total int64 // and written
+	size  int64 // acknowledged bytes
+	total int64 // acknowledged and written bytes
 
-	buf    buffer // the bytes after the parts, once loaded
+	buf    buffer // the bytes after the parts; includes the tail's once loaded
 	mem    *limit.Lease
-	taken  int64 // what buf has of the lease
-	loaded bool  // the tail is in buf
+	taken  int64 // memory that buf has taken from the lease
+	loaded bool  // the tail's bytes are in buf
 	flight chan sent
 
-	free, end int64 // numbers in hand: free <= n < end
-	block     int   // how many to ask for next
-	partName  int64 // number of a part of this attempt, which no object has; -1: none
-	took      bool  // this attempt has a number, so its successor will know of it
+	free, end int64 // numbers taken and not used: free <= n < end
+	block     int   // how many numbers to take next
+	partName  int64 // a number that this attempt used for a part, and no object has; -1: none
+	took      bool  // this attempt has taken a number, so its successor will notice it
 
-	err error // the first failure, or why no more may be written
+	err error // the first failure, or why nothing more may be written
 }
 
-// sent is the outcome of sending a part.
+// sent is the result of sending a part.
 type sent struct {
-	buf   *buffer // freed by the writer's goroutine: see sendPart
-	taken int64   // of the lease, for buf
+	buf   *buffer // the writer's goroutine frees it: see sendPart
+	taken int64   // memory that buf has taken from the lease
 	part  part
 	size  int64
 	err   error
@@ -120,7 +120,7 @@ func (w *writer) open(claim blob.Claim) error {
 		return fmt.Errorf("the upload's counter is at %d, but numbers up to %d were used", next, w.st.Next-1)
 	}
 	w.loaded = w.st.Tail == ""
-	if next > w.st.Next { // an attempt took numbers and was never saved
+	if next > w.st.Next { // an attempt took numbers and never saved
 		w.st.Next, w.st.Left = next, true
 		if w.st.Multipart != nil {
 			w.st.Multipart.Suspect = true
@@ -129,9 +129,10 @@ func (w *writer) open(claim blob.Claim) error {
 	return nil
 }
 
-// blame finds out whether the attempt failed because it was fenced. Its successor
-// may have ended the multipart upload, which looks like lost bytes, or like a broken
-// connection where the service refuses a part before it has read it.
+// blame checks whether an attempt failed because it was fenced, and returns that error
+// then. Its successor may have completed the multipart upload. To this attempt that
+// looks like lost bytes, or like a broken connection if the service refuses a part
+// before it has read it.
 func (w *writer) blame(ctx context.Context, err error) error {
 	if errors.Is(err, blob.ErrFenced) || ctx.Err() != nil {
 		return err
@@ -142,7 +143,7 @@ func (w *writer) blame(ctx context.Context, err error) error {
 	return err
 }
 
-// fail remembers the first failure.
+// fail records the first failure and returns it.
 func (w *writer) fail(doing string, err error) error {
 	if w.err == nil {
 		w.err = fmt.Errorf("%s upload %s: %w", doing, w.base, err)
@@ -150,10 +151,10 @@ func (w *writer) fail(doing string, err error) error {
 	return w.err
 }
 
-// maxBlock bounds the numbers that are asked for at once. An attempt asks for one,
-// then twice as many each time: it never wastes more than it uses, so that an
-// upload in many requests doesn't run out of part numbers, and a large one in a
-// single request seldom has to ask.
+// maxBlock limits how many numbers are taken at once. An attempt takes one, then twice
+// as many each time. So it wastes at most as many as it uses, and an upload in many
+// requests doesn't run out of part numbers, while a large upload in one request makes
+// few queries.
 const maxBlock = 64
 
 // number takes the next number.
@@ -172,8 +173,8 @@ func (w *writer) number(ctx context.Context) (int64, error) {
 	return n, nil
 }
 
-// objectKey returns a key for a new object. A number that this attempt has used
-// for a part has named no object, so it can name one.
+// objectKey returns a key for a new object. If this attempt has used a number for a
+// part, that number is free for an object's name, and objectKey uses it.
 func (w *writer) objectKey(ctx context.Context) (string, error) {
 	n := w.partName
 	w.partName = -1
@@ -188,7 +189,7 @@ func (w *writer) objectKey(ctx context.Context) (string, error) {
 
 func (w *writer) key(n int64) string { return fmt.Sprintf("%s-%d", w.base, n) }
 
-// partLimit returns the size at which the buffer becomes a part.
+// partLimit returns the size at which the buffer is sent as a part.
 func (w *writer) partLimit() int64 {
 	if w.st.Multipart == nil {
 		return w.s.partSize
@@ -216,7 +217,7 @@ func (w *writer) Write(p []byte) (n int, err error) {
 	return n, w.err
 }
 
-// ReadFrom implements blob.Writer. It reads into the part's own buffer.
+// ReadFrom implements blob.Writer. It reads directly into the part's buffer.
 func (w *writer) ReadFrom(r io.Reader) (total int64, err error) {
 	for {
 		space, err := w.space()
@@ -237,7 +238,7 @@ func (w *writer) ReadFrom(r io.Reader) (total int64, err error) {
 	}
 }
 
-// space returns where the next bytes go.
+// space returns the free memory for the next bytes.
 func (w *writer) space() ([]byte, error) {
 	if w.err != nil {
 		return nil, w.err
@@ -253,15 +254,17 @@ func (w *writer) space() ([]byte, error) {
 	return w.buf.space(w.partLimit() - w.buf.n), nil
 }
 
-// memoryWait is how long an upload waits for the memory of its first part: as long as
-// proxies let a connection stand still.
+// memoryWait is how long an upload waits for the memory of its first part. It is about
+// as long as proxies let a connection be idle.
 const memoryWait = 50 * time.Second
 
-// reserve takes the memory that the next part may need, whole: if each upload took
-// its part's memory bit by bit, many could fill all of it, and none its part. While a
-// part is being sent there is no wait for others: without more memory the next part
-// waits for that one, and has its share. The error leaves the writer as it was, so
-// that what was written can be saved.
+// reserve takes all the memory that the next part may need at once. If uploads took
+// memory bit by bit, many of them could together use all of it, while none could fill
+// its part.
+//
+// While a part is being sent, reserve doesn't wait for memory of other uploads: if
+// there is none, it waits until that part is sent and reuses its share. After an error
+// the writer is unchanged, so that the bytes written can be saved.
 func (w *writer) reserve() error {
 	need := w.partLimit()
 	if left := w.mem.Expected(); left >= 0 {
@@ -289,16 +292,16 @@ func (w *writer) reserve() error {
 	return err
 }
 
-// awaitFlight waits for the part that is being sent, and returns what its buffer had
-// of the lease. Whoever gave the last bytes may still read them, so the buffer isn't
-// used again.
+// awaitFlight waits for the part that is being sent, and returns how much of the lease
+// its buffer had taken. The buffer itself isn't reused, since the reader that filled it
+// (a hashing reader) may still be using it.
 func (w *writer) awaitFlight() (taken int64, err error) {
 	s, err := w.arrive(w.ctx)
 	return s.taken, err
 }
 
-// added counts n bytes in the buffer, and sends the buffer when it is a part. The
-// tail is fetched only now, because a request that brings no bytes needs none.
+// added counts n bytes in the buffer, and sends the buffer when it is large enough for
+// a part. It loads the tail only now, since a request without bytes doesn't need it.
 func (w *writer) added(n int) error {
 	if n == 0 {
 		return nil
@@ -319,8 +322,8 @@ func (w *writer) added(n int) error {
 	return nil
 }
 
-// load puts the tail's bytes before those in the buffer. From here on the tail will
-// not be the blob, nor a part of it; it stays as long as the row names it.
+// load puts the tail's bytes before those in the buffer. From here on the tail object
+// can't become the blob, but it must stay as long as the row names it.
 func (w *writer) load(ctx context.Context) error {
 	r, err := w.s.open(ctx, w.st.Tail, 0, w.st.TailSize)
 	if errors.Is(err, blob.ErrNotFound) {
@@ -352,10 +355,10 @@ func (w *writer) load(ctx context.Context) error {
 	return nil
 }
 
-// sendPart has the buffer sent as the next part of the multipart upload, when the
-// part before it has arrived. The buffer is freed when the writer next asks for
-// the outcome and not as soon as it is sent: whoever gave the last bytes may
-// still read them (hash them) until more are asked for.
+// sendPart sends the buffer as the next part of the multipart upload, after the
+// previous part has been sent. The buffer is freed only when the writer next waits for
+// the outcome, since the reader that filled it (a hashing reader) may use the last
+// bytes until it is read again.
 func (w *writer) sendPart(ctx context.Context) error {
 	if err := w.landed(ctx); err != nil {
 		return err
@@ -403,8 +406,8 @@ func (w *writer) landed(ctx context.Context) error {
 	return err
 }
 
-// arrive waits for the part that is being sent, and counts it. What it returns has no
-// buffer when ctx ended before.
+// arrive waits for the part that is being sent, and adds it to the state. If ctx ends
+// before, the result has no buffer.
 func (w *writer) arrive(ctx context.Context) (s sent, err error) {
 	select {
 	case s = <-w.flight:
@@ -434,7 +437,7 @@ func (w *writer) partNumber(ctx context.Context) (int, error) {
 	return int(p), nil
 }
 
-// put stores the buffer as an object of its own.
+// put stores the buffer as an object.
 func (w *writer) put(ctx context.Context) (key string, err error) {
 	if key, err = w.objectKey(ctx); err != nil {
 		return "", err
@@ -444,8 +447,8 @@ func (w *writer) put(ctx context.Context) (key string, err error) {
 	opts := minio.PutObjectOptions{ContentType: octetStream}
 	sum := ""
 	if w.buf.n == 0 {
-		// An empty body that is signed in chunks isn't quite empty, which not every
-		// service understands.
+		// With chunked signing an empty body isn't quite empty, which not every service
+		// understands.
 		opts.DisableContentSha256, sum = true, emptySHA256
 	}
 	_, err = w.s.core.PutObject(ctx, w.s.bucket, w.s.name(key), data, w.buf.n, "", sum, opts)
@@ -460,7 +463,8 @@ const emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b785
 // Leftovers implements blob.Writer.
 func (w *writer) Leftovers() bool { return w.st.Left }
 
-// Close implements blob.Writer. It ends and waits for the part that is being sent.
+// Close implements blob.Writer. It cancels the part that is being sent and waits for
+// it.
 func (w *writer) Close() error {
 	w.cancel()
 	if w.flight != nil {
