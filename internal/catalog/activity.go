@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// Activity is what garbage collection did.
+// Activity counts what garbage collection did.
 type Activity struct {
 	ManifestsReviewed, ManifestsDeleted int64
 	BlobsReviewed, BlobsDeleted         int64
 	ObjectsSwept, BytesSwept            int64
 }
 
-// RecordActivity adds a to what was done in this minute.
+// RecordActivity adds a to the counts of the current minute.
 func (c *Catalog) RecordActivity(ctx context.Context, a Activity) error {
 	_, err := c.opt.Background.Pool.Exec(ctx, `
 		INSERT INTO gc_activity AS g (minute, manifests_reviewed, manifests_deleted, blobs_reviewed, blobs_deleted,
@@ -32,7 +32,7 @@ func (c *Catalog) RecordActivity(ctx context.Context, a Activity) error {
 	return nil
 }
 
-// ForgetActivity drops what was recorded more than a month ago.
+// ForgetActivity deletes counts that are more than a month old.
 func (c *Catalog) ForgetActivity(ctx context.Context) error {
 	if _, err := c.db.Pool.Exec(ctx, "DELETE FROM gc_activity WHERE minute < now() - interval '31 days'"); err != nil {
 		return fmt.Errorf("forgetting what was collected long ago: %w", err)

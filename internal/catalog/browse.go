@@ -10,27 +10,27 @@ import (
 )
 
 const (
-	// browseScan is how many names a page looks at for those that no index finds.
+	// browseScan is how many names a page reads when no index supports its filter.
 	browseScan = 20_000
-	// browseCount is up to where a list counts what hangs on each of its items.
+	// browseCount is the number up to which a list counts the contents of each of its items.
 	browseCount = 1000
-	// browseBlobs is how many blobs are added up for the size of something.
+	// browseBlobs is how many blobs are added up for the size of a repository or namespace.
 	browseBlobs = 50_000
 	// afterNames sorts behind every name of a repository or a tag.
 	afterNames = "\x7f"
 )
 
-// NameFilter selects names that meet all of it. An empty text selects everything.
+// NameFilter selects names that meet all its conditions. An empty string is no condition.
 type NameFilter struct{ Prefix, Contains string }
 
 func (f NameFilter) selects(name string) bool {
 	return strings.HasPrefix(name, f.Prefix) && strings.Contains(name, f.Contains)
 }
 
-// pick takes up to n of what a query found that the filter selects, after the
-// first skip of them. The query looked at bound items at most. Next is the item
-// behind which the next page begins, nil when there is none: a page that had to
-// pass over many may hold less than n, even nothing, and have a next one.
+// pick returns a page: up to n of the found items that the filter selects, after skipping
+// the first skip of them. The query that found them read at most bound items. next is the
+// item behind which the next page begins, nil if there is none. A page that had to leave out
+// many items may hold less than n, even nothing, and still have a next one.
 func pick[T any](found []T, selects func(T) bool, skip, n, bound int) (page []T, next *T) {
 	for i := range found {
 		switch {
@@ -49,8 +49,8 @@ func pick[T any](found []T, selects func(T) bool, skip, n, bound int) (page []T,
 	return page, next
 }
 
-// bound is how many rows a query looks at for a page of n after skip, if all of
-// them are selected and if not.
+// bound returns how many rows a query reads for a page of n after skip. all says that every
+// row is selected.
 func bound(skip, n int, all bool) int {
 	if all {
 		return skip + n + 1
@@ -58,7 +58,7 @@ func bound(skip, n int, all bool) int {
 	return max(browseScan, skip+n+1)
 }
 
-// upTo is a count that ended above browseCount.
+// upTo returns a Count of rows that were counted up to browseCount + 1.
 func upTo(rows int64) Count {
 	return Count{Rows: min(rows, browseCount), Exact: rows <= browseCount}
 }
@@ -70,10 +70,9 @@ type NamespaceInfo struct {
 	Repositories Count     `json:"repositories"` // counted up to 1000
 }
 
-// Namespaces lists up to n namespaces after a name, in the order of their bytes.
-// Next is the after of the next page, "" when there is none. A page looks at a
-// bounded number of names, so with Contains it may hold less than n and still have
-// a next one.
+// Namespaces lists up to n namespaces after a name, in byte order. next is the after of the
+// next page, "" if there is none. A page reads a bounded number of names, so with Contains
+// it may hold less than n and still have a next one.
 func (c *Catalog) Namespaces(ctx context.Context, f NameFilter, after string, n int) (list []NamespaceInfo, next string, err error) {
 	limit := bound(0, n, f.Contains == "")
 	rows, err := c.db.Pool.Query(ctx, `
@@ -94,7 +93,7 @@ func (c *Catalog) Namespaces(ctx context.Context, f NameFilter, after string, n 
 		SELECT n.name, n.created_at, (
 			SELECT count(*) FROM (
 				SELECT FROM repositories r WHERE r.top_level_namespace_id = n.id
-				ORDER BY r.id LIMIT $2) counted) -- in the order of an index, or the table may be read instead
+				ORDER BY r.id LIMIT $2) counted) -- ordered as an index is, else the planner may read the table
 		FROM unnest($1::text[]) WITH ORDINALITY AS want (name, nth)
 		JOIN top_level_namespaces n ON n.name = want.name
 		ORDER BY want.nth`, page, browseCount+1)
@@ -113,21 +112,21 @@ func (c *Catalog) Namespaces(ctx context.Context, f NameFilter, after string, n 
 	return list, next, nil
 }
 
-// Size is how much a repository or a namespace holds.
+// Size is the amount of content in a repository or a namespace.
 type Size struct {
-	// Blobs is how many blobs are linked to it.
+	// Blobs is the number of blobs linked to the repository or namespace.
 	Blobs int64 `json:"blobs"`
 	// Bytes is the size of these blobs, each counted once.
 	Bytes int64 `json:"bytes"`
-	// OwnBytes is the size of those that nothing else has: what would be free
-	// without it.
+	// OwnBytes is the size of those blobs that are linked nowhere else, and would be freed
+	// with the repository or namespace.
 	OwnBytes int64 `json:"own_bytes"`
-	// Exact is false where there are so many blobs that only the first were
-	// counted; then each number is too low.
+	// Exact is false if there are so many blobs that only some were counted; then each
+	// number is too low.
 	Exact bool `json:"exact"`
 }
 
-// NamespaceDetails is what is told of one namespace.
+// NamespaceDetails describes one namespace.
 type NamespaceDetails struct {
 	Name         string    `json:"name"`
 	CreatedAt    time.Time `json:"created_at"`
@@ -135,7 +134,7 @@ type NamespaceDetails struct {
 	Size         Size      `json:"size"`
 }
 
-// DescribeNamespace tells of a namespace. Error: NAME_UNKNOWN.
+// DescribeNamespace returns the details of a namespace. Error: NAME_UNKNOWN.
 func (c *Catalog) DescribeNamespace(ctx context.Context, name string) (d NamespaceDetails, err error) {
 	d.Name = name
 	var id int64
@@ -149,7 +148,7 @@ func (c *Catalog) DescribeNamespace(ctx context.Context, name string) (d Namespa
 		return d, fmt.Errorf("describing namespace %s: %w", name, err)
 	}
 	d.CreatedAt = d.CreatedAt.UTC()
-	// A blob that several repositories have is looked at several times.
+	// A blob that several repositories have is read several times.
 	d.Size, err = c.size(ctx, `
 		WITH links AS MATERIALIZED (
 			SELECT l.blob_digest FROM repositories r

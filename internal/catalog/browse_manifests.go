@@ -8,25 +8,25 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// browseHolders is how many tags and indexes are named that hold a manifest.
+// browseHolders is how many tags and indexes that reference a manifest are named.
 const browseHolders = 100
 
-// ManifestDetails is what is told of one manifest.
+// ManifestDetails describes one manifest.
 type ManifestDetails struct {
 	Manifest
 	Repository int64 // id
 	CreatedAt  time.Time
-	// Size is that of the manifest with its configuration and layers, bytes; of an
-	// index, of all its manifests, each by itself.
+	// Size is the size of the manifest with its configuration and layers, in bytes; of an
+	// index, the sum of its manifests' sizes, without deduplication.
 	Size      int64
 	Tags      []string     // up to 100 that point to it, by name
 	TagCount  Count        // counted up to 1000
 	Indexes   []oci.Digest // the first 100 that list it
-	Referrers Count        // whose subject it is, counted up to 1000
+	Referrers Count        // manifests whose subject it is, counted up to 1000
 	in        repository
 }
 
-// DescribeManifest tells of a manifest of a repository. Errors: NAME_UNKNOWN,
+// DescribeManifest returns the details of a manifest of a repository. Errors: NAME_UNKNOWN,
 // MANIFEST_UNKNOWN.
 func (c *Catalog) DescribeManifest(ctx context.Context, path string, d oci.Digest) (m ManifestDetails, err error) {
 	m.Digest = d

@@ -16,7 +16,7 @@ type RepositoryInfo struct {
 	ID        int64     `json:"-"`
 	Path      string    `json:"path"`
 	CreatedAt time.Time `json:"created_at"`
-	// PushedAt is when a tag that is there was last pushed, nil when there is none.
+	// PushedAt is the latest push of the existing tags, nil if there are none.
 	PushedAt *time.Time `json:"pushed_at"`
 	Tags     Count      `json:"tags"` // counted up to 1000
 	// Visibility is what was asked for, see SetVisibility.
@@ -36,13 +36,13 @@ type RepositoryQuery struct {
 	Limit      int
 }
 
-// RepositoryPlace is where a repository stands in a list.
+// RepositoryPlace is the position of a repository in a list.
 type RepositoryPlace struct {
 	Path string `json:"p,omitempty"`
 	ID   int64  `json:"i,omitempty"`
 }
 
-// foundRepository is a repository of which a page may be made.
+// foundRepository is a repository that a query found for a page.
 type foundRepository struct {
 	RepositoryPlace
 	Visibility string
@@ -53,10 +53,10 @@ func (q RepositoryQuery) takes(r foundRepository) bool {
 	return q.selects(r.Path) && (q.Visibility == "" || q.Visibility == r.Visibility) && (!q.Starred || r.Starred)
 }
 
-// BrowseRepositories lists repositories. Next is the After of the next page, nil
-// when there is none. A page looks at a bounded number of names, so with Contains,
-// Visibility or Starred, or with Prefix in the order of creation, it may hold less than
-// Limit and still have a next one. Error: NAME_UNKNOWN of the namespace.
+// BrowseRepositories lists repositories. next is the After of the next page, nil if there is
+// none. A page reads a bounded number of names, so with Contains, Visibility or Starred, or
+// with Prefix in the order of creation, it may hold less than Limit and still have a next
+// one. Error: NAME_UNKNOWN of the namespace.
 func (c *Catalog) BrowseRepositories(ctx context.Context, q RepositoryQuery) (list []RepositoryInfo, next *RepositoryPlace, err error) {
 	limit := bound(0, q.Limit, q.Contains == "" && q.Visibility == "" && !q.Starred && (!q.ByCreation || q.Prefix == ""))
 	find := c.repositoriesByName
@@ -83,8 +83,8 @@ func (c *Catalog) BrowseRepositories(ctx context.Context, q RepositoryQuery) (li
 	return list, next, nil
 }
 
-// repositoriesByName finds repositories in the order of their names. One may be
-// called like its namespace; the others are below it.
+// repositoriesByName finds repositories in the order of their names. A repository may have
+// its namespace's name; the others begin with that name and a slash.
 func (c *Catalog) repositoriesByName(ctx context.Context, q RepositoryQuery, _ int64, limit int) ([]foundRepository, error) {
 	from, to := q.Prefix, q.Prefix+afterNames
 	if q.Namespace != "" {
@@ -134,7 +134,7 @@ func (c *Catalog) repositoriesByCreation(ctx context.Context, q RepositoryQuery,
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[foundRepository])
 }
 
-// repositoryInfos tells of repositories. Those that are gone are left out.
+// repositoryInfos returns the details of repositories, and leaves out deleted ones.
 func (c *Catalog) repositoryInfos(ctx context.Context, places []foundRepository) ([]RepositoryInfo, error) {
 	ids := make([]int64, len(places))
 	for i, p := range places {
@@ -148,7 +148,7 @@ func (c *Catalog) repositoryInfos(ctx context.Context, places []foundRepository)
 			SELECT count(*) AS tags FROM (
 				SELECT FROM tags
 				WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id
-				ORDER BY name LIMIT $2) counted) t -- in the order of an index, or the table may be read instead
+				ORDER BY name LIMIT $2) counted) t -- ordered as an index is, else the planner may read the table
 		`+lastPushed+`
 		ORDER BY want.nth`, ids, browseCount+1)
 	if err != nil {
@@ -164,7 +164,7 @@ func (c *Catalog) repositoryInfos(ctx context.Context, places []foundRepository)
 	})
 }
 
-// lastPushed joins the tag of a repository r that was pushed last.
+// lastPushed is an SQL join of a repository r with its most recently pushed tag.
 const lastPushed = `
 		LEFT JOIN LATERAL (
 			SELECT COALESCE(updated_at, created_at) AS pushed FROM tags
@@ -179,7 +179,7 @@ func utc(t *time.Time) *time.Time {
 	return &u
 }
 
-// RepositoryDetails is what is told of one repository.
+// RepositoryDetails describes one repository.
 type RepositoryDetails struct {
 	ID        int64      `json:"-"`
 	Namespace string     `json:"-"`
@@ -194,7 +194,7 @@ type RepositoryDetails struct {
 	Starred    bool   `json:"starred"`
 }
 
-// DescribeRepository tells of a repository. Error: NAME_UNKNOWN.
+// DescribeRepository returns the details of a repository. Error: NAME_UNKNOWN.
 func (c *Catalog) DescribeRepository(ctx context.Context, path string) (d RepositoryDetails, err error) {
 	d.Path = path
 	d.Namespace, _, _ = strings.Cut(path, "/")

@@ -17,26 +17,27 @@ import (
 )
 
 const (
-	// MaxRanked is how many tags can be put in an order that no index has.
+	// MaxRanked is the maximum number of tags that can be sorted in an order without an
+	// index.
 	MaxRanked = 10_000
-	// MaxSkip is how many tags a page may pass over.
+	// MaxSkip is the maximum of TagQuery.Skip.
 	MaxSkip = 10_000
-	// browsePlatforms is the longest index of which a list shows the platforms,
-	// bytes.
+	// browsePlatforms is the maximum size, in bytes, of an index whose platforms a list
+	// shows.
 	browsePlatforms = 64 << 10
-	// browseChildren is of how many of an index's manifests a list adds up the size.
+	// browseChildren is how many of an index's manifests a list adds up for its size.
 	browseChildren = 1000
 )
 
-// TagOrder is what tags are put in the order of.
+// TagOrder is the order of a list of tags.
 type TagOrder string
 
-// Orders of tags. Those with an index are first.
+// Orders of tags. An index supports the first ones.
 const (
 	TagsByName TagOrder = "name"
 	TagsByPush TagOrder = "pushed"
 	TagsBySize TagOrder = "size"
-	TagsByRank TagOrder = "rank" // by TagQuery.Rank
+	TagsByRank TagOrder = "rank" // by the result of TagQuery.Rank
 )
 
 // TagQuery asks for a page of tags.
@@ -45,20 +46,19 @@ type TagQuery struct {
 	Exact      string   // one tag; "": all
 	Order      TagOrder // default TagsByName
 	Descending bool
-	// Rank says by what TagsByRank goes; a tag that isn't in its answer comes as
-	// if it had the lowest.
+	// Rank returns the sort keys for TagsByRank; a tag without one sorts as the lowest.
 	Rank   func(ctx context.Context, repository int64, names []string) (map[string]int64, error)
 	Unused *UnusedTags // only these; not with Skip. Nil: all
 	After  *TagPlace   // nil: from the beginning
-	Skip   int         // pass over so many, at most MaxSkip
+	Skip   int         // leave out that many tags first, at most MaxSkip
 	Limit  int
 }
 
-// TagPlace is where a tag stands in a list.
+// TagPlace is the position of a tag in a list.
 type TagPlace struct {
 	Name string `json:"n"`
-	// Rank is when it was pushed, in microseconds since 1970, its size, or what
-	// TagQuery.Rank says.
+	// Rank is the tag's sort key: when it was pushed, in microseconds since 1970, its size,
+	// or the result of TagQuery.Rank.
 	Rank int64 `json:"r,omitempty"`
 }
 
@@ -69,13 +69,12 @@ type TagInfo struct {
 	MediaType    string
 	ArtifactType string // "" for an index
 	IsIndex      bool
-	// Size is that of the manifest with its configuration and layers, bytes; of
-	// an index, of all its manifests, each by itself, of which the first 1000 are
-	// looked at.
+	// Size is the size of the manifest with its configuration and layers, in bytes; of an
+	// index, the sum of the sizes of its first 1000 manifests, without deduplication.
 	Size      int64
 	Platforms []string // of an index up to 64 KiB
 	CreatedAt time.Time
-	// PushedAt is when the tag was made, moved or pushed again.
+	// PushedAt is when the tag was last created, moved or pushed again unchanged.
 	PushedAt time.Time
 	// ExpiresAt is when the tag is to be deleted, zero: never.
 	ExpiresAt time.Time
@@ -88,7 +87,7 @@ type TagPage struct {
 	Next       *TagPlace // nil: there is no next page
 }
 
-// foundTag is a tag of which a page may be made.
+// foundTag is a tag that a query found for a page.
 type foundTag struct {
 	name            string
 	manifest        int64
@@ -96,14 +95,13 @@ type foundTag struct {
 	expires         *time.Time // nil: never
 }
 
-// BrowseTags lists tags of a repository. A page is found by the place of the last
-// tag of the one before, so tags that come or go meanwhile move nothing: whoever
-// stays as it is and where it is gets listed once. In the order of names and of
-// pushes a page costs the same whatever the repository's size, but looks at a
-// bounded number of names: with Contains, with Unused, or with Prefix in the order
-// of pushes, it may hold less than Limit and still have a next one. The other orders
-// read all tags that the prefix leaves, and are refused above MaxRanked. Error:
-// NAME_UNKNOWN.
+// BrowseTags lists tags of a repository. A page begins after the position of the previous
+// page's last tag, so tags that come or go meanwhile don't shift it: a tag that stays
+// unchanged is listed once. In the orders of names and of pushes a page costs the same
+// whatever the repository's size, but reads a bounded number of names: with Contains, with
+// Unused, or with Prefix in the order of pushes, it may hold less than Limit and still have
+// a next one. The other orders read all tags with the prefix, and are refused if there are
+// more than MaxRanked. Error: NAME_UNKNOWN.
 func (c *Catalog) BrowseTags(ctx context.Context, path string, q TagQuery) (page TagPage, err error) {
 	r, err := c.browsed(ctx, path)
 	if err != nil {
@@ -143,7 +141,7 @@ func (c *Catalog) indexedTags(ctx context.Context, r repository, q TagQuery) (pa
 	return page, next, nil
 }
 
-// finder is what reads tags in the order of an index.
+// finder returns the function that reads tags in the order of an index.
 func (c *Catalog) finder(q TagQuery) func(ctx context.Context, r repository, q TagQuery, limit int) ([]foundTag, error) {
 	switch {
 	case q.Exact != "":
@@ -154,7 +152,7 @@ func (c *Catalog) finder(q TagQuery) func(ctx context.Context, r repository, q T
 	return c.tagsByName
 }
 
-// place is where a tag stands in the order of an index.
+// place returns the position of a tag in the order of an index.
 func (q TagQuery) place(t foundTag) *TagPlace {
 	p := &TagPlace{Name: t.name}
 	if q.Order == TagsByPush {
@@ -195,7 +193,7 @@ func (c *Catalog) tagsByPush(ctx context.Context, r repository, q TagQuery, limi
 	if q.After != nil {
 		after = *q.After
 	}
-	// What isn't a time of PostgreSQL's is before or after all of them.
+	// A time outside of PostgreSQL's range sorts before or after all tags.
 	moment := pgtype.Timestamptz{Time: time.UnixMicro(after.Rank), Valid: true}
 	switch {
 	case after.Rank < 0:
@@ -225,8 +223,7 @@ func (c *Catalog) findTags(ctx context.Context, sql string, args ...any) ([]foun
 	})
 }
 
-// rankedTags finds a page in an order that no index has, by putting all tags in
-// that order.
+// rankedTags finds a page in an order without an index: it reads all tags and sorts them.
 func (c *Catalog) rankedTags(ctx context.Context, path string, r repository, q TagQuery) ([]foundTag, *TagPlace, error) {
 	find := c.tagsByName
 	if q.Exact != "" {
@@ -280,7 +277,7 @@ func (q TagQuery) what() string {
 	return string(q.Order)
 }
 
-// rank says by what each of the tags is put in order.
+// rank returns the sort key of each of the tags.
 func (c *Catalog) rank(ctx context.Context, r repository, q TagQuery, tags []foundTag) (map[string]int64, error) {
 	names, manifests := make([]string, len(tags)), make([]int64, len(tags))
 	for i, t := range tags {
@@ -307,12 +304,12 @@ func (c *Catalog) rank(ctx context.Context, r repository, q TagQuery, tags []fou
 	return ranks, err
 }
 
-// manifestSize joins the manifest of want.id as m, and the size of its children
-// if it is an index; sumOfSizes adds both up. Arguments: namespace, repository, any,
-// browseChildren. An index has the blobs that it lists besides manifests; the
-// total_size of an index has the lengths of its manifests, which
-// the children have too. Where the first release has stored a negative one, the length
-// of the payload counts.
+// manifestSize is an SQL join of the manifest of want.id as m with the size of its children
+// if it is an index; sumOfSizes adds up both. Arguments: namespace, repository, any,
+// browseChildren. The size of an index is the length of its payload plus its own blobs,
+// which are its entries that aren't manifests. Its total_size isn't used: it includes the
+// lengths of the children's payloads, which the children's sizes include too. If the first
+// release has stored a negative total_size, the length of the payload counts instead.
 const (
 	sumOfSizes   = `LEAST(m.size + children.size, ` + maxBytes + `)::bigint`
 	manifestSize = `
@@ -336,8 +333,8 @@ const (
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = x.child_id OFFSET 0) c) children`
 )
 
-// tagInfos tells of tags. One whose manifest is gone meanwhile is left out: it was
-// deleted or moved.
+// tagInfos returns the details of tags. It leaves out tags whose manifest is gone: they were
+// deleted or moved meanwhile.
 func (c *Catalog) tagInfos(ctx context.Context, r repository, tags []foundTag) ([]TagInfo, error) {
 	manifests := make([]int64, len(tags))
 	for i, t := range tags {
@@ -373,8 +370,8 @@ func (c *Catalog) tagInfos(ctx context.Context, r repository, tags []foundTag) (
 	return list, err
 }
 
-// platforms are those that an index names, as os/architecture/variant. What was
-// put by an older version, or isn't as it should be, has none.
+// platforms returns the platforms that an index names, as os/architecture/variant. An index
+// that can't be parsed, such as one stored by an older version, has none.
 func platforms(index []byte) []string {
 	var content struct {
 		Manifests []struct {
@@ -387,7 +384,7 @@ func platforms(index []byte) []string {
 	var list []string
 	for _, m := range content.Manifests {
 		p := m.Platform
-		if p == nil || p.OS == "" || p.OS == "unknown" { // so attestations are listed
+		if p == nil || p.OS == "" || p.OS == "unknown" { // attestations are listed with such platforms
 			continue
 		}
 		text := p.OS + "/" + p.Architecture

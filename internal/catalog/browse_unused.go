@@ -7,21 +7,21 @@ import (
 )
 
 const (
-	// unusedScan is how many tags a page looks at for those that are unused.
+	// unusedScan is how many tags a page reads to find unused ones.
 	unusedScan = 10_000
-	// unusedStep is for how many of them it asks at a time when they were used.
+	// unusedStep is for how many of them LastUses is called at a time.
 	unusedStep = 1000
 )
 
-// UnusedTags selects the tags that were neither pushed nor used for a while.
+// UnusedTags selects the tags that were neither pushed nor used since a time.
 type UnusedTags struct {
-	Since time.Time // what was pushed or used then or later is left out
-	// LastUses says when tags were last used; those that aren't in its answer never
-	// were. Required.
+	Since time.Time // tags pushed or used at this time or later are left out
+	// LastUses returns when tags were last used; tags that aren't in its result were never
+	// used. Required.
 	LastUses func(ctx context.Context, repository int64, names []string) (map[string]time.Time, error)
 }
 
-// unused are those of the tags that the query selects, in their order.
+// unused returns those of the tags that are unused, in their order.
 func (q TagQuery) unused(ctx context.Context, r repository, tags []foundTag) ([]foundTag, error) {
 	var old []foundTag
 	var names []string
@@ -40,9 +40,9 @@ func (q TagQuery) unused(ctx context.Context, r repository, tags []foundTag) ([]
 	return slices.DeleteFunc(old, func(t foundTag) bool { return !uses[t.name].Before(q.Unused.Since) }), nil
 }
 
-// unusedTags finds a page of unused tags in the order of an index. When they were
-// used is known elsewhere, so it goes through the tags in steps, which get longer
-// while unused ones are rare, and ends after unusedScan of them with what it has.
+// unusedTags finds a page of unused tags in the order of an index. The times of use are
+// stored elsewhere. So it reads the tags in steps, which get longer while unused tags are
+// rare, and stops after unusedScan tags with what it has found.
 func (c *Catalog) unusedTags(ctx context.Context, r repository, q TagQuery) (page []foundTag, next *TagPlace, err error) {
 	q.After = q.skipYoung()
 	step := q.Limit + 1
@@ -51,7 +51,7 @@ func (c *Catalog) unusedTags(ctx context.Context, r repository, q TagQuery) (pag
 		if err != nil {
 			return nil, nil, err
 		}
-		if q.Order == TagsByPush && !q.Descending { // all behind the first young one are young
+		if q.Order == TagsByPush && !q.Descending { // all tags behind the first young one are young
 			if i := slices.IndexFunc(found, func(t foundTag) bool { return !t.pushed.Before(q.Unused.Since) }); i >= 0 {
 				found = found[:i]
 			}
@@ -76,7 +76,7 @@ func (c *Catalog) unusedTags(ctx context.Context, r repository, q TagQuery) (pag
 	return page, next, nil
 }
 
-// skipYoung is where to begin: behind the young ones where these come first.
+// skipYoung returns where to begin: behind the young tags, if these come first.
 func (q TagQuery) skipYoung() *TagPlace {
 	first := &TagPlace{Rank: q.Unused.Since.UnixMicro()}
 	if q.Order != TagsByPush || !q.Descending || q.After != nil && q.After.Rank < first.Rank {

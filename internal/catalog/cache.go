@@ -12,41 +12,41 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// cache keeps what pulls ask for. It is right by generations: each repository
-// path has two numbers, one for its tags and one for everything else. An entry
-// remembers the number as it was before the query that filled it, and counts
-// only while the number is the same; whoever changes a repository moves the
-// numbers before and after the commit, whether it succeeded or not. So an entry
-// that was read before a change is never used after it. Absence isn't cached.
+// cache keeps the results of queries that pulls make. Generations keep it correct: each
+// repository path has two numbers, one for its tags and one for everything else. An entry
+// stores the number from before the query that filled it, and is valid only while the number
+// is the same. Whoever changes a repository raises the numbers before and after the commit,
+// whether that succeeds or not. So an entry that was read before a change is never used
+// after it. The absence of something isn't cached.
 //
-// When a change ends without an answer (its connection broke, its time was over),
-// the database may still commit it later, and won't tell this process, whose
-// change it is. Until it can't any more, the path isn't cached.
+// If the outcome of a change is unknown (its connection broke, its time was over), the
+// database may still commit it later, and won't notify this process of its own change. So
+// the path isn't cached until the database can't commit it any more (doubt).
 //
-// Paths share numbers by hash, which costs a needless miss at worst.
+// Paths share the numbers by hash; a collision costs at worst a needless miss.
 type cache struct {
 	off  bool
 	seed maphash.Seed
 	tags [generations]atomic.Uint64
 	rest [generations]atomic.Uint64
-	// doubts are the times (as news) until which a path isn't cached, because
+	// doubts are the times, in the unit of news, until which a path isn't cached, because
 	// the outcome of a change to it isn't known; lastDoubt is the latest.
 	doubts    [generations]atomic.Int64
 	lastDoubt atomic.Int64
-	// news is the time (monotonic, in nanoseconds since started) at which the
-	// last heartbeat that came back had been sent; see Listen. 0: none.
+	// news is the time at which the latest heartbeat that came back was sent (monotonic, in
+	// nanoseconds since started); see Listen. 0: none.
 	news    atomic.Int64
 	started time.Time
-	// clock is the same by the clock on the wall, which goes on when the machine
-	// is suspended.
+	// clock is the same time by the wall clock, which goes on while the machine is
+	// suspended.
 	clock atomic.Int64
-	// late says that somebody has waited for news in vain, and none has come since.
+	// late says that a request has waited for a heartbeat in vain, and none has come since.
 	late atomic.Bool
 	mu   sync.Mutex
-	told chan struct{} // closed with the next news; nil: nobody waits
+	told chan struct{} // closed when the next heartbeat comes back; nil: nobody waits
 
-	used atomic.Int64  // when somebody last asked, as news, within a second
-	wake chan struct{} // for the heart that rests: somebody asks again
+	used atomic.Int64  // when a request last used the cache, in the unit of news, exact to a second
+	wake chan struct{} // wakes the sender of heartbeats when requests come again
 
 	repositories *otter.Cache[pathKey, entry[repository]]
 	tagged       *otter.Cache[tagKey, entry[oci.Digest]]
@@ -58,15 +58,15 @@ type cache struct {
 
 const (
 	generations = 1 << 14
-	// newsMaxAge is how old the newest heartbeat may be for the caches to be
-	// used by a request, when it begins.
+	// newsMaxAge is the maximum age of the newest heartbeat, at the beginning of a request,
+	// for the request to use the caches.
 	newsMaxAge = time.Second
 	// freshWait is how long a request waits for a heartbeat that is late.
 	freshWait = 2 * time.Second
-	// idleAfter is how long after the last request the heart rests.
+	// idleAfter is the time after the last request at which heartbeats stop.
 	idleAfter = 5 * time.Second
-	// doubtFor is longer than the database lets a transaction go on that nobody
-	// waits for: several statements at their time limit.
+	// doubtFor is longer than the database can keep an abandoned transaction: several
+	// statements, each up to its time limit.
 	doubtFor = 5 * time.Minute
 )
 
@@ -119,12 +119,12 @@ func newCache(o Options) *cache {
 
 func (c *cache) slot(path string) uint64 { return maphash.String(c.seed, path) % generations }
 
-// content and tagList are the generations of path now; take one before the
-// query whose result is to be kept.
+// content and tagList return the current generations of path. Take one before the query
+// whose result is to be cached.
 func (c *cache) content(path string) uint64 { return c.rest[c.slot(path)].Load() }
 func (c *cache) tagList(path string) uint64 { return c.tags[c.slot(path)].Load() }
 
-// dropTags and dropAll move generations.
+// dropTags and dropAll raise generations, which invalidates the entries of path.
 func (c *cache) dropTags(path string) { c.tags[c.slot(path)].Add(1) }
 
 func (c *cache) dropAll(path string) {
@@ -139,14 +139,14 @@ func (c *cache) dropEverything() {
 	}
 }
 
-// doubt stops the use of the caches for path for a while.
+// doubt disables the caches for path for doubtFor.
 func (c *cache) doubt(path string) {
 	until := int64(time.Since(c.started) + doubtFor)
 	c.doubts[c.slot(path)].Store(until)
 	c.lastDoubt.Store(until)
 }
 
-// doubtEverything stops the use of the caches for all paths for a while.
+// doubtEverything disables the caches for all paths for doubtFor.
 func (c *cache) doubtEverything() {
 	until := int64(time.Since(c.started) + doubtFor)
 	for i := range generations {
@@ -155,7 +155,7 @@ func (c *cache) doubtEverything() {
 	c.lastDoubt.Store(until)
 }
 
-// doubtful says whether a change to path may still come.
+// doubtful says whether a change to path with an unknown outcome may still be committed.
 func (c *cache) doubtful(path string) bool {
 	last := c.lastDoubt.Load()
 	if last == 0 {
@@ -173,13 +173,13 @@ func (c *cache) heard(t, wall time.Time) {
 	c.tell()
 }
 
-// deaf stops the use of the caches until the next heartbeat.
+// deaf disables the caches until the next heartbeat.
 func (c *cache) deaf() {
 	c.news.Store(0)
 	c.tell()
 }
 
-// tell wakes those who wait for news.
+// tell wakes the requests that wait for a heartbeat.
 func (c *cache) tell() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +189,8 @@ func (c *cache) tell() {
 	}
 }
 
-// next is closed when the next heartbeat comes back, or no more will.
+// next returns a channel that is closed when the next heartbeat comes back, or when no more
+// will.
 func (c *cache) next() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,11 +200,11 @@ func (c *cache) next() <-chan struct{} {
 	return c.told
 }
 
-// fresh says whether the caches may be used for a request that begins now. Take it
-// before generations. On a machine that has too much to do, heartbeats come late:
-// a request waits for one that was sent late enough, so that many requests share the
-// one statement that a heartbeat is. When none came in freshWait, nobody waits until
-// one comes, and requests ask the database.
+// fresh says whether a request that begins now may use the caches. Call it before you take
+// generations. On an overloaded machine heartbeats come late: then a request waits for a
+// heartbeat that was sent recently enough, so that many requests share the one statement of
+// the heartbeat. If none comes within freshWait, requests don't wait but query the database
+// until one comes.
 func (c *cache) fresh(ctx context.Context) bool {
 	if c.off {
 		return false
@@ -237,14 +238,14 @@ func (c *cache) fresh(ctx context.Context) bool {
 	}
 }
 
-// newsAt says whether the newest heartbeat that came back had been sent at most
-// newsMaxAge before now.
+// newsAt says whether the newest heartbeat that came back was sent at most newsMaxAge before
+// now.
 func (c *cache) newsAt(now time.Time) bool {
 	news := c.news.Load()
 	return news != 0 && now.Sub(c.started)-time.Duration(news) < newsMaxAge && now.UnixNano()-c.clock.Load() < int64(newsMaxAge)
 }
 
-// use notes that somebody asks for what is cached, and wakes the heart that rests.
+// use records that a request uses the cache, and wakes the sender of heartbeats if it rests.
 func (c *cache) use(now time.Time) {
 	const exact = time.Second
 	at := now.Sub(c.started)
@@ -261,12 +262,12 @@ func (c *cache) use(now time.Time) {
 	}
 }
 
-// idle says whether nobody has asked for what is cached for a while.
+// idle says whether no request has used the cache for idleAfter.
 func (c *cache) idle() bool {
 	return time.Since(c.started)-time.Duration(c.used.Load()) > idleAfter
 }
 
-// key is what an entry is kept under; all of them belong to a path.
+// key is the key of an entry; every key belongs to a path.
 type key interface {
 	comparable
 	of() string
@@ -279,8 +280,8 @@ func (k tagKey) of() string     { return k.path }
 func (k listKey) of() string    { return k.path }
 func (k contentKey) of() string { return k.path }
 
-// get returns what is kept under k if it is of generation gen, for a request to which
-// the caches are fresh.
+// get returns the value under k if it is of generation gen. fresh says whether the request
+// may use the caches.
 func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, gen uint64) (V, bool) {
 	if fresh && !c.doubtful(k.of()) {
 		if e, ok := m.GetIfPresent(k); ok && e.gen == gen {
@@ -291,9 +292,9 @@ func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, g
 	return none, false
 }
 
-// keep stores v under k as of generation gen. Where gen has moved since, the
-// entry is void from the start. Late news don't matter: they come before the entry is
-// used.
+// keep stores v under k as of generation gen. If the generation has changed since, the entry
+// is invalid from the start. keep doesn't check the heartbeats: that happens before the
+// entry is used.
 func keep[K key, V any](c *cache, m *otter.Cache[K, entry[V]], k K, v V, gen uint64) {
 	if !c.off && c.news.Load() != 0 && !c.doubtful(k.of()) {
 		m.Set(k, entry[V]{value: v, gen: gen})

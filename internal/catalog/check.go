@@ -14,18 +14,19 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Owner is a row that owns objects of the store.
+// Owner is a database row that owns objects in the store.
 type Owner struct {
 	Kind OwnerKind
-	// Key is the object's or, of an upload's objects, their base.
+	// Key is the key of the object; for a row that owns all objects of an upload, their
+	// base.
 	Key    string
-	Digest oci.Digest // a blob's
-	Size   int64      // a blob's, in bytes
-	Lost   bool       // a blob's: the store is known not to have it
-	Keep   string     // what a doomed upload leaves alone; "" for nothing
+	Digest oci.Digest // of a blob
+	Size   int64      // of a blob, in bytes
+	Lost   bool       // of a blob: the store is known to have lost its object
+	Keep   string     // the object of a doomed upload that isn't deleted; "" for none
 }
 
-// OwnerKind says which row an Owner is.
+// OwnerKind says from which table an Owner comes.
 type OwnerKind string
 
 // The kinds of owners.
@@ -42,16 +43,15 @@ func (o Owner) OfUpload() bool { return o.Kind == OwnerUpload || o.Kind == Owner
 // ownersPage is how many owners are fetched at once.
 const ownersPage = 1000
 
-// Owners gives every row that owns an object whose key is from or above and below
-// to ("": without end), in the order of the bytes of their keys, so that an
-// upload comes before the objects that it owns. An error ends the list.
+// Owners returns every row that owns an object whose key is >= from and < to ("": no limit),
+// in byte order of the keys, so that an upload comes before the objects that it owns. An
+// error ends the sequence.
 //
-// All are of one moment, that of the first row, at which every object had one
-// owner. The database has no index by which it could find them in this order: it
-// would cost each push one more page to write, for a question that is asked once
-// a week. So it reads the blobs once, sorts those in the range, and keeps the
-// result as the held cursor of one connection, in temporary files if it is large;
-// no snapshot is held while the caller takes its time.
+// All rows belong to one moment, at which every object had one owner: when the sequence
+// begins. The database has no index in this order: maintaining it would cost each push
+// another page write, for a query that runs once a week. So PostgreSQL reads the blobs once,
+// sorts those in the range, and keeps the result as a cursor WITH HOLD of one connection, in
+// temporary files if it is large. No snapshot is held while the caller works.
 func (c *Catalog) Owners(ctx context.Context, from, to string) iter.Seq2[Owner, error] {
 	return func(yield func(Owner, error) bool) {
 		conn, err := c.db.Pool.Acquire(ctx)
@@ -64,7 +64,7 @@ func (c *Catalog) Owners(ctx context.Context, from, to string) iter.Seq2[Owner, 
 			yield(Owner{}, fmt.Errorf("reading the owners of objects: %w", err))
 			return
 		}
-		// A connection that is lost has taken the cursor along.
+		// If the connection was lost, the cursor is gone with it.
 		defer conn.Exec(context.WithoutCancel(ctx), "CLOSE owners") //nolint:errcheck
 		for {
 			rows, err := conn.Query(ctx, fmt.Sprintf("FETCH %d FROM owners", ownersPage))
@@ -89,8 +89,8 @@ func (c *Catalog) Owners(ctx context.Context, from, to string) iter.Seq2[Owner, 
 	}
 }
 
-// declareOwners makes the cursor. Its query runs when the transaction commits,
-// and may take longer than other statements may.
+// declareOwners makes the cursor. Its query runs when the transaction commits, and may take
+// longer than the usual time limit of statements.
 func declareOwners(ctx context.Context, conn *pgx.Conn, from, to string) error {
 	ctx = db.Unhurried(ctx)
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -125,14 +125,14 @@ func scanOwner(row pgx.CollectableRow) (Owner, error) {
 	return o, err
 }
 
-// SampleBlobs returns up to n blobs that aren't lost, drawn at random. It leaves out
-// imported ones, whose keys other stores may have too.
+// SampleBlobs returns up to n blobs drawn at random. It leaves out lost blobs, and imported
+// ones, whose keys other stores may have too.
 func (c *Catalog) SampleBlobs(ctx context.Context, n int) ([]Owner, error) {
-	const draws = 5 // places in the order of digests
+	const draws = 5 // starting points in the order of digests
 	var list []Owner
 	seen := make(map[string]bool)
 	for i := range draws + 1 {
-		from := []byte{1} // the last draw begins where all do, for those who have few
+		from := []byte{1} // the last draw starts at the beginning, for registries with few blobs
 		if i < draws {
 			from = append(from, make([]byte, 32)...)
 			rand.Read(from[1:]) // never fails
@@ -158,7 +158,7 @@ func (c *Catalog) SampleBlobs(ctx context.Context, n int) ([]Owner, error) {
 	return list, nil
 }
 
-// BlobOwner returns the row of a blob as it is now, false if it is gone.
+// BlobOwner returns a blob's current row, false if it is gone.
 func (c *Catalog) BlobOwner(ctx context.Context, d oci.Digest) (Owner, bool, error) {
 	o := Owner{Kind: OwnerBlob, Digest: d}
 	err := c.db.Pool.QueryRow(ctx, "SELECT storage_key, size, lost_at IS NOT NULL FROM blobs WHERE digest = $1", d.Bytes()).
@@ -172,11 +172,11 @@ func (c *Catalog) BlobOwner(ctx context.Context, d oci.Digest) (Owner, bool, err
 	return o, true, nil
 }
 
-// Unowned returns those of the keys, each of an object of an upload, that no row
-// owns. All owners are looked at by one statement, and so at one moment: an object
-// that goes from one to another at this time is seen with one of the two.
+// Unowned returns those of the keys, each of an object of an upload, that no row owns. One
+// statement reads all owners, and so sees one moment: an object that moves from one owner to
+// another meanwhile is seen with one of them.
 //
-// It reads all blobs once, so it should be asked for many keys at once.
+// It reads all blobs once, so call it with many keys.
 func (c *Catalog) Unowned(ctx context.Context, keys []string) ([]string, error) {
 	list, err := c.scan(ctx, `
 		WITH k AS MATERIALIZED (
@@ -196,8 +196,8 @@ func (c *Catalog) Unowned(ctx context.Context, keys []string) ([]string, error) 
 	return list, nil
 }
 
-// UnownedUploads returns those of the bases that are no upload's in progress, nor
-// those of an upload that is to be deleted.
+// UnownedUploads returns those of the bases that belong neither to an upload in progress nor
+// to one that is waiting for deletion.
 func (c *Catalog) UnownedUploads(ctx context.Context, bases []string) ([]string, error) {
 	list, err := c.scan(ctx, `
 		SELECT base FROM unnest($1::text[]) AS base
@@ -210,9 +210,9 @@ func (c *Catalog) UnownedUploads(ctx context.Context, bases []string) ([]string,
 	return list, nil
 }
 
-// DoomUnowned dooms objects that Unowned returned; they are swept after delay.
-// What no row owns no row ever will, since a key gets its owner before its first
-// byte: so nothing is looked at again.
+// DoomUnowned records objects that Unowned returned for deletion after delay. It checks
+// nothing again: an object without an owner never gets one, since a key gets its owner
+// before the object's first byte.
 func (c *Catalog) DoomUnowned(ctx context.Context, objects []blob.Object, delay time.Duration) error {
 	keys, sizes := make([]string, len(objects)), make([]int64, len(objects))
 	for i, o := range objects {
@@ -230,10 +230,10 @@ func (c *Catalog) DoomUnowned(ctx context.Context, objects []blob.Object, delay 
 	return nil
 }
 
-// DoomUnownedUploads dooms what UnownedUploads returned; it is swept after delay.
-// An object of such an upload that is a blob's stays.
+// DoomUnownedUploads records the uploads that UnownedUploads returned for deletion after
+// delay. If an object of such an upload is a blob's, that object stays.
 //
-// It reads all blobs once, so it should be asked for many at once.
+// It reads all blobs once, so call it with many bases.
 func (c *Catalog) DoomUnownedUploads(ctx context.Context, bases []string, delay time.Duration) error {
 	_, err := c.scan(ctx, `
 		WITH k AS MATERIALIZED (
@@ -253,9 +253,9 @@ func (c *Catalog) DoomUnownedUploads(ctx context.Context, bases []string, delay 
 	return nil
 }
 
-// scan runs a statement that reads whole tables, and returns its rows. It takes
-// the time that it needs, and reads each table once: joined row by row it would
-// never end.
+// scan runs a statement that reads whole tables, and returns its rows. It lifts the time
+// limits, and has the planner read each table once: a nested loop over all rows would never
+// end.
 func (c *Catalog) scan(ctx context.Context, sql string, args ...any) (list []string, err error) {
 	ctx = db.Unhurried(ctx)
 	err = c.db.Tx(ctx, func(tx pgx.Tx) error {
@@ -275,24 +275,24 @@ func (c *Catalog) scan(ctx context.Context, sql string, args ...any) (list []str
 	return list, err
 }
 
-// MarkLost tells clients that there are no such blobs, until they are pushed
-// again: those of the list that still have the object that they are listed with,
-// and aren't marked already. It returns which those are.
+// MarkLost marks those blobs of the list as lost that still have the object of their Owner
+// and aren't marked already; clients are told that they don't exist, until they are pushed
+// again. It returns the blobs that it marked.
 func (c *Catalog) MarkLost(ctx context.Context, list []Owner) (map[oci.Digest]bool, error) {
 	return c.mark(ctx, list, "now()", "lost_at IS NULL")
 }
 
-// MarkFound takes MarkLost back, for blobs of the list that still have the object
-// that they are listed with. It returns which those are.
+// MarkFound removes the mark of MarkLost from those blobs of the list that still have the
+// object of their Owner. It returns those blobs.
 func (c *Catalog) MarkFound(ctx context.Context, list []Owner) (map[oci.Digest]bool, error) {
 	return c.mark(ctx, list, "NULL", "lost_at IS NOT NULL")
 }
 
-// mark sets lost_at where condition holds. The object is compared, so that a blob
-// which was pushed again meanwhile isn't judged by the object that it had. Rows
-// are locked in the order of their digests, and nothing else is; a push that holds
-// one is waited for. It is background work: the caches of every process hear of
-// it, this one's included.
+// mark sets lost_at of the rows that meet condition. It compares the object's key, so that a
+// blob which was pushed again meanwhile isn't judged by its former object. It locks the rows
+// in the order of their digests, and nothing else, and waits for a push that has locked one.
+// It uses the background pool, so that the caches of all processes, including this one, are
+// notified.
 func (c *Catalog) mark(ctx context.Context, list []Owner, value, condition string) (map[oci.Digest]bool, error) {
 	digests, keys := make([][]byte, len(list)), make([]string, len(list))
 	for i, o := range list {
@@ -334,6 +334,6 @@ func (c *Catalog) mark(ctx context.Context, list []Owner, value, condition strin
 	return marked, nil
 }
 
-// LongestWrite is after how long nobody writes to an object any more: a younger
-// one may be that of a request which lost its upload, and which deletes it.
+// LongestWrite returns the time after which nobody writes to an object any more. A younger
+// object may belong to a request that lost its upload and will delete the object.
 func (c *Catalog) LongestWrite() time.Duration { return c.late() }

@@ -11,43 +11,42 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Contradiction is a manifest that declares another size of something than the
-// registry stores.
+// Contradiction is a manifest that declares a size other than the stored one for something
+// that it refers to.
 type Contradiction struct {
 	Repository string     `json:"-"`
 	Manifest   oci.Digest `json:"-"`
-	// Descriptor is the first one that is wrong: "config", "layers[2]",
+	// Descriptor is the first descriptor with a wrong size: "config", "layers[2]",
 	// "manifests[0]" or "subject".
 	Descriptor string     `json:"descriptor"`
-	Digest     oci.Digest `json:"digest"`        // of what it describes
+	Digest     oci.Digest `json:"digest"`        // of the described content
 	Declared   int64      `json:"declared_size"` // bytes
 	Stored     int64      `json:"stored_size"`   // bytes
 	Others     int        `json:"others"`        // further descriptors of the manifest that are wrong
 }
 
-// ContradictionsPage is what was found in some manifests.
+// ContradictionsPage is the result for a page of manifests.
 type ContradictionsPage struct {
-	Compared   int64 // manifests, those that are unreadable included
-	Unreadable int64 // manifests that another version took and this one would refuse
+	Compared   int64 // manifests, including unreadable ones
+	Unreadable int64 // manifests that another version accepted and this one can't parse
 	Found      []Contradiction
 }
 
 const (
-	// contradictionPageBytes bounds the payloads of a page: a page ends with the
-	// payload that reaches it, so a page has at most this and one manifest more.
+	// contradictionPageBytes bounds the payloads of a page: a page ends with the payload
+	// that reaches the bound, so it has at most this and one manifest more.
 	contradictionPageBytes = 4 << 20
 	// contradictionSizes is how many stored sizes one statement looks up.
 	contradictionSizes = 10_000
 )
 
-// Contradictions compares the sizes that the manifests of all repositories declare
-// with those that are stored. It reads every payload, in pages in the order of keys,
-// and no snapshot is held between them: a manifest that is put meanwhile may be left
-// out. An error ends the list.
+// Contradictions compares the sizes that the manifests of all repositories declare with the
+// stored ones. It reads every payload, in pages in key order, without a snapshot across
+// pages: a manifest that is put meanwhile may be left out. An error ends the sequence.
 //
-// Foreign layers, and subjects that are still to be pushed, aren't in the registry and
-// contradict nothing. Manifests and blobs never change their sizes, so what was
-// found isn't looked at again.
+// Foreign layers, and subjects that haven't been pushed yet, aren't in the registry, so
+// there is nothing to compare. The sizes of manifests and blobs never change, so findings
+// needn't be checked again.
 func (c *Catalog) Contradictions(ctx context.Context) iter.Seq2[ContradictionsPage, error] {
 	return func(yield func(ContradictionsPage, error) bool) {
 		var after manifestKey
@@ -86,11 +85,11 @@ type storedManifest struct {
 	payload   []byte
 }
 
-// payloads returns the manifests that follow after in the order of keys: at most
-// 500, and at least one if there is any.
+// payloads returns the manifests after the key after, in key order: at most 500, and at
+// least one if there is any.
 //
-// Without sorting, PostgreSQL merges the primary keys of the partitions and stops at
-// the limit. If statistics are old, the planner may believe that few manifests follow,
+// It disables sorting, so that PostgreSQL merges the primary keys of the partitions and
+// stops at the limit. With old statistics the planner may believe that few manifests follow,
 // and would read and sort all of them for each page.
 func (c *Catalog) payloads(ctx context.Context, after manifestKey) (list []storedManifest, err error) {
 	err = c.db.Tx(ctx, func(tx pgx.Tx) error {
@@ -135,7 +134,7 @@ func (c *Catalog) contradictions(ctx context.Context, list []storedManifest) (Co
 	type parsed struct {
 		storedManifest
 		content *oci.Manifest
-		refers  int // how many of wanted are its own
+		refers  int // how many entries of wanted belong to this manifest
 	}
 	var readable []parsed
 	var wanted []referred
@@ -157,7 +156,7 @@ func (c *Catalog) contradictions(ctx context.Context, list []storedManifest) (Co
 		}
 		sizes = append(sizes, found...)
 	}
-	var in []int64 // of each found, the id of its repository
+	var in []int64 // for each entry of found, the id of its repository
 	for _, m := range readable {
 		stored := make(map[oci.Digest]int64, m.refers)
 		for i, r := range wanted[:m.refers] {
@@ -176,8 +175,8 @@ func (c *Catalog) contradictions(ctx context.Context, list []storedManifest) (Co
 	return page, err
 }
 
-// contradiction compares every descriptor of a manifest, one that comes twice too,
-// with what is stored.
+// contradiction compares every descriptor of a manifest, including repeated ones, with what
+// is stored.
 func contradiction(m *oci.Manifest, stored map[oci.Digest]int64) (found Contradiction, wrong bool) {
 	compare := func(d oci.Descriptor, name string, at int) {
 		size, there := stored[d.Digest]
@@ -208,8 +207,8 @@ func contradiction(m *oci.Manifest, stored map[oci.Digest]int64) (found Contradi
 	return found, wrong
 }
 
-// nameRepositories names the repositories, ids, of the contradictions, and leaves out
-// those of repositories that are deleted, whose manifests go in their own time.
+// nameRepositories fills in the names of the contradictions' repositories, given by ids. It
+// leaves out contradictions in deleted repositories, whose manifests are being removed.
 func (c *Catalog) nameRepositories(ctx context.Context, list []Contradiction, ids []int64) ([]Contradiction, error) {
 	if len(list) == 0 {
 		return nil, nil

@@ -10,18 +10,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ReviewEvents are the events after which something is queued for review.
+// ReviewEvents are the events after which triggers queue something for review.
 var ReviewEvents = []string{
 	"blob_upload", "manifest_upload", "manifest_delete", "layer_delete", "manifest_list_delete",
 	"tag_delete", "tag_switch", "subject_delete", "blob_delete",
 }
 
-// SetReviewDelays gives the catalog the configuration's delays: that of each event in
-// events, and all for every other. They are in force from the next event on.
+// SetReviewDelays stores the configured review delays: those in events for these events, and
+// all for every other event. They apply from the next event on.
 //
-// The table remembers which configuration it had last. A delay that the configuration
-// hasn't changed since stays as it is, so that a start doesn't undo what an operator
-// has set in the table, however many replicas start.
+// The table also stores the configured value that was applied last. If the configuration
+// hasn't changed since, the delay in force stays, so that a restart, of however many
+// replicas, doesn't undo what an operator has set in the table.
 func (c *Catalog) SetReviewDelays(ctx context.Context, all time.Duration, events map[string]time.Duration) error {
 	delays := make(map[string]time.Duration, len(ReviewEvents))
 	for _, e := range ReviewEvents {

@@ -10,18 +10,18 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Fate is what will become of a manifest or a blob as things stand.
+// Fate is what will happen to a manifest or a blob if nothing changes.
 type Fate string
 
-// Fates. FateUnplanned should never be seen: what nothing holds has a row in its
-// review queue. What only a circle holds counts as held by nothing, and may wait
-// for the review of another manifest of the circle.
+// The fates. FateUnplanned should never occur: an unreferenced object has a row in its
+// review queue. A manifest that is only referenced within a cycle counts as unreferenced,
+// and may wait for the review of another manifest of the cycle.
 const (
-	FateKept      Fate = "kept"      // something holds it
-	FateWaiting   Fate = "waiting"   // nothing holds it, and its review isn't due yet
-	FateDue       Fate = "due"       // nothing holds it, and the next review deletes it
-	FateSetAside  Fate = "set_aside" // nothing holds it, and its review has failed too often
-	FateUnplanned Fate = "unplanned" // nothing holds it, and no review is planned
+	FateKept      Fate = "kept"      // it is referenced
+	FateWaiting   Fate = "waiting"   // it is unreferenced, and its review isn't due yet
+	FateDue       Fate = "due"       // it is unreferenced, and the next review deletes it
+	FateSetAside  Fate = "set_aside" // it is unreferenced, and its review has failed too often
+	FateUnplanned Fate = "unplanned" // it is unreferenced, and no review is planned
 )
 
 func fate(held bool, r *PlannedReview, now time.Time) Fate {
@@ -38,37 +38,37 @@ func fate(held bool, r *PlannedReview, now time.Time) Fate {
 	return FateDue
 }
 
-// Some is the first few of a list, and how many there are in all.
+// Some has the first few items of a list and the number of all.
 type Some[T any] struct {
 	First []T   `json:"first"`
 	Total Count `json:"total"`
 }
 
-// PlannedReview is a row of a review queue, or one that is still to be made.
+// PlannedReview is a row of a review queue, or one that is still to be inserted.
 type PlannedReview struct {
 	Event       string     `json:"event"` // why it was queued: one of ReviewEvents, or circle
 	QueuedAt    time.Time  `json:"queued_at"`
 	ReviewAfter time.Time  `json:"review_after"`
 	ReviewCount int        `json:"review_count"` // reviews that failed
-	SetAsideAt  *time.Time `json:"set_aside_at"` // nil: it isn't
+	SetAsideAt  *time.Time `json:"set_aside_at"` // when the row was marked as failed for good; nil: it isn't
 	LastError   string     `json:"last_error"`   // of the last review that failed
 }
 
 const (
-	// explainFirst is how much of a list is told.
+	// explainFirst is how many items of a list are shown.
 	explainFirst = 10
-	// explainLimit is up to where a list is counted.
+	// explainLimit is the number up to which a list is counted.
 	explainLimit = 10_000
 )
 
-// bounded is the SQL of the rows of a list that are looked at: one more than are
-// counted. They are put in order after the limit: the planner, who can't know that
-// everybody uses this one digest, would read a long list whole to sort it.
+// bounded returns the SQL that reads a bounded number of a list's rows: one more than are
+// counted. The rows are sorted after the limit: the planner, which can't know that very many
+// manifests use one digest, would otherwise read the whole list to sort it.
 func bounded(sql string) string { return fmt.Sprintf("(%s LIMIT %d)", sql, explainLimit+1) }
 
-// someOf is a statement on a bounded list: for each of the first few by the
-// column id, how many there are in all and then the columns, which may be of the
-// row, f, or of what it is joined with.
+// someOf returns a statement on a bounded list: for each of the first few rows by the column
+// id, the number of all rows and then the columns, which may be those of the row (f) or of
+// what joins adds.
 func someOf(list, columns, joins string) string {
 	return fmt.Sprintf(`
 		WITH list AS MATERIALIZED %s
@@ -77,10 +77,10 @@ func someOf(list, columns, joins string) string {
 		ORDER BY f.id`, bounded(list), columns, explainFirst, joins)
 }
 
-// counted is the number of a bounded list's rows.
+// counted returns the Count of a bounded list with n rows.
 func counted(n int64) Count { return Count{Rows: min(n, explainLimit), Exact: n <= explainLimit} }
 
-// askSome queues a statement of someOf. Scan reads one row.
+// askSome adds a statement of someOf to the batch. scan reads one row.
 func askSome[T any](b *batch, to *Some[T], scan func(row pgx.CollectableRow, total *int64) (T, error), sql string, args ...any) {
 	*to = Some[T]{First: []T{}, Total: counted(0)}
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
@@ -103,7 +103,7 @@ func scanDigest(row pgx.CollectableRow, total *int64) (d oci.Digest, err error) 
 	return oci.DigestFromBytes(digest)
 }
 
-// askReview queues the question for a row of a review queue.
+// askReview adds a query for a row of a review queue to the batch.
 func askReview(b *batch, kind ReviewKind, to **PlannedReview, where string, args ...any) {
 	b.Queue(`SELECT event, created_at, review_after, review_count, set_aside_at, COALESCE(last_error, '')
 		FROM `+kind.planned()+" WHERE "+where, args...).Query(func(rows pgx.Rows) error {
@@ -115,7 +115,7 @@ func askReview(b *batch, kind ReviewKind, to **PlannedReview, where string, args
 	})
 }
 
-// explain runs fn on one state of the database: what it tells fits together.
+// explain runs fn in one snapshot of the database, so that its results are consistent.
 func (c *Catalog) explain(ctx context.Context, what string, fn func(tx pgx.Tx) error) error {
 	err := pgx.BeginTxFunc(ctx, c.db.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, fn)
 	if err != nil && !isAnswer(err) {

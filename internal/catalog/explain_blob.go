@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// BlobExplanation says why a blob is kept, or when and why it will go.
+// BlobExplanation says why a blob is kept, or when and why it will be deleted.
 type BlobExplanation struct {
 	AsOf       time.Time  `json:"as_of"` // by the database's clock
 	Fate       Fate       `json:"fate"`
@@ -19,13 +19,14 @@ type BlobExplanation struct {
 	MediaType  string     `json:"media_type"`
 	StorageKey string     `json:"storage_key"` // the object's name in the blob store
 	CreatedAt  time.Time  `json:"created_at"`
-	// LostAt is when the store was found not to have the object; nil: it wasn't.
+	// LostAt is when the object was found to be lost; nil: it isn't.
 	LostAt *time.Time `json:"lost_at"`
-	// The manifests that use the blob hold it.
+	// Manifests that use the blob keep it.
 	Configurations Some[BlobUse] `json:"configurations"`
 	Layers         Some[BlobUse] `json:"layers"`
-	// Linked is how many repositories serve the blob, Unused those among them that
-	// have no manifest with it. They don't hold it, and a review ends them.
+	// Linked is the number of repositories that serve the blob; Unused are those among them
+	// without a manifest that uses it. Such links don't keep the blob, and a review removes
+	// them.
 	Linked Count          `json:"linked"`
 	Unused Some[string]   `json:"unused"`
 	Review *PlannedReview `json:"review"` // nil: none is planned
@@ -33,11 +34,11 @@ type BlobExplanation struct {
 
 // BlobUse is a manifest that uses a blob.
 type BlobUse struct {
-	Repository string     `json:"repository"` // "" when it was deleted and isn't drained yet
+	Repository string     `json:"repository"` // "" if it was deleted and its rows aren't removed yet
 	Digest     oci.Digest `json:"digest"`
 }
 
-// ExplainBlob tells what holds a blob and what will become of it. Error:
+// ExplainBlob explains what references a blob and what will happen to it. Error:
 // BLOB_UNKNOWN.
 func (c *Catalog) ExplainBlob(ctx context.Context, d oci.Digest) (BlobExplanation, error) {
 	e := BlobExplanation{Digest: d}
@@ -65,10 +66,10 @@ func (c *Catalog) ExplainBlob(ctx context.Context, d oci.Digest) (BlobExplanatio
 	return e, nil
 }
 
-// useOfRow joins row f of a list, which names its namespace and repository, with
-// the repository's path, empty for one that was deleted and isn't drained yet, and
-// with the manifest whose identity is given. The namespace
-// comes from the row, so that one partition is asked and not all.
+// useOfRow returns the SQL that joins row f of a list, which has a namespace and a
+// repository, with the repository's path, empty if the repository was deleted and its rows
+// aren't removed yet, and with the manifest with the given id. The row's namespace selects a
+// single partition.
 func useOfRow(id string) string {
 	return fmt.Sprintf(`
 		CROSS JOIN LATERAL (
@@ -77,7 +78,7 @@ func useOfRow(id string) string {
 		CROSS JOIN LATERAL (SELECT COALESCE((SELECT path FROM live_repositories WHERE id = f.repository), '') AS path OFFSET 0) r`, id)
 }
 
-// askUses asks which manifests use the blob.
+// askUses adds queries for the manifests that use the blob.
 func askUses(b *batch, e *BlobExplanation) {
 	scan := func(row pgx.CollectableRow, total *int64) (u BlobUse, err error) {
 		var digest []byte
@@ -101,8 +102,8 @@ func askUses(b *batch, e *BlobExplanation) {
 			useOfRow("l.manifest_id")), e.Digest.Bytes())
 }
 
-// askLinks asks which repositories are linked to the blob. No digest names their
-// namespaces, so this one question goes to every partition.
+// askLinks adds a query for the repositories that are linked to the blob. A digest doesn't
+// determine a namespace, so this query reads every partition.
 func askLinks(b *batch, e *BlobExplanation) {
 	b.Queue(fmt.Sprintf(`
 		WITH rb AS MATERIALIZED %s, unused AS MATERIALIZED (SELECT * FROM rb WHERE NOT %s)

@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// ManifestExplanation says why a manifest is kept, or when and why it will go.
+// ManifestExplanation says why a manifest is kept, or when and why it will be deleted.
 type ManifestExplanation struct {
 	AsOf         time.Time  `json:"as_of"` // by the database's clock
 	Fate         Fate       `json:"fate"`
@@ -20,23 +20,23 @@ type ManifestExplanation struct {
 	ArtifactType string     `json:"artifact_type"` // "" for none
 	Size         int64      `json:"size"`          // bytes, of the manifest itself
 	CreatedAt    time.Time  `json:"created_at"`
-	// Tags, Indexes and a subject that exists hold the manifest.
+	// Tags, Indexes and an existing subject keep the manifest.
 	Tags    Some[string]       `json:"tags"`
 	Indexes Some[HoldingIndex] `json:"indexes"`
 	Subject *ExplainedSubject  `json:"subject"` // nil: it names none
-	// Circle says that they don't: what holds it is held by it in turn, and none of
-	// that has a tag. It goes with the circle, after the review of any of it.
+	// Circle says that they don't keep it: it is in a cycle of manifests that reference each
+	// other, none of which, nor any of their holders, has a tag. It is deleted with the
+	// cycle, after the review of any manifest of the cycle.
 	Circle bool           `json:"circle"`
 	Review *PlannedReview `json:"review"` // nil: none is planned
-	// Referrers and Children hang on the manifest: they are queued for review
-	// when it is deleted.
+	// Referrers and Children are queued for review when the manifest is deleted.
 	Referrers Some[oci.Digest] `json:"referrers"`
 	Children  Some[oci.Digest] `json:"children"`
 	// Missing are manifests that a sparse index lists and the repository doesn't have.
 	Missing Some[oci.Digest] `json:"missing"`
 }
 
-// HoldingIndex is an index that contains a manifest.
+// HoldingIndex is an index that lists a manifest.
 type HoldingIndex struct {
 	Digest oci.Digest   `json:"digest"`
 	Tags   Some[string] `json:"tags"`
@@ -48,8 +48,8 @@ type ExplainedSubject struct {
 	Exists bool       `json:"exists"` // in the same repository
 }
 
-// ExplainManifest tells what holds a manifest of the repository and what will
-// become of it. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+// ExplainManifest explains what references a manifest of the repository and what will happen
+// to it. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
 func (c *Catalog) ExplainManifest(ctx context.Context, path string, d oci.Digest) (ManifestExplanation, error) {
 	e := ManifestExplanation{Repository: path, Digest: d}
 	r, err := c.lookUp(ctx, path)
@@ -92,12 +92,12 @@ func (c *Catalog) ExplainManifest(ctx context.Context, path string, d oci.Digest
 	return e, nil
 }
 
-// held says whether a tag, an index or a living subject holds the manifest.
+// held says whether a tag, an index or an existing subject references the manifest.
 func (e *ManifestExplanation) held() bool {
 	return len(e.Tags.First) > 0 || len(e.Indexes.First) > 0 || e.Subject != nil && e.Subject.Exists
 }
 
-// findCircle looks for a circle, as a review does.
+// findCircle looks for a cycle, as a review does.
 func (e *ManifestExplanation) findCircle(ctx context.Context, tx pgx.Tx, r repository, id int64) error {
 	if len(e.Tags.First) > 0 || !e.held() || len(e.Children.First)+len(e.Referrers.First) == 0 {
 		return nil
@@ -109,7 +109,7 @@ func (e *ManifestExplanation) findCircle(ctx context.Context, tx pgx.Tx, r repos
 	return err
 }
 
-// tagsOf is the SQL of one row: how many tags of repository $1, $2 point to a
+// tagsOf returns the SQL of one row: the number of tags of repository $1, $2 that point to a
 // manifest, and the first of them.
 func tagsOf(id string) string {
 	return fmt.Sprintf(`
@@ -118,7 +118,7 @@ func tagsOf(id string) string {
 		bounded(`SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = `+id), explainFirst)
 }
 
-// askHolders asks which tags point to the manifest and which indexes contain it.
+// askHolders adds queries for the tags that point to the manifest and the indexes that list it.
 func askHolders(b *batch, e *ManifestExplanation, r repository, id int64) {
 	b.Queue(tagsOf("$3"), r.namespace, r.id, id).QueryRow(func(row pgx.Row) error {
 		var n int64
@@ -139,20 +139,20 @@ func askHolders(b *batch, e *ManifestExplanation, r repository, id int64) {
 	askSome(b, &e.Indexes, scan, someOf(`
 		SELECT parent_id AS id FROM manifest_references
 		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = $3
-		UNION ALL -- pushed at the same moment: the review links them
+		UNION ALL -- index and manifest pushed at the same moment: the review links them
 		SELECT parent_id FROM missing_children
 		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_digest = $4`,
 		"m.digest, t.tags, t.names",
 		manifestOfRow+" CROSS JOIN LATERAL ("+tagsOf("f.id")+") t"), r.namespace, r.id, id, e.Digest.Bytes())
 }
 
-// manifestOfRow joins row f of a list with its manifest in repository $1, $2.
+// manifestOfRow is the SQL that joins row f of a list with its manifest in repository $1, $2.
 const manifestOfRow = `
 	CROSS JOIN LATERAL (
 		SELECT digest FROM manifests
 		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = f.id OFFSET 0) m`
 
-// askSubject asks whether the subject exists, if the manifest names one.
+// askSubject adds a query for whether the subject exists, if the manifest names one.
 func askSubject(b *batch, e *ManifestExplanation, r repository, subject []byte) error {
 	if subject == nil {
 		return nil
@@ -168,7 +168,7 @@ func askSubject(b *batch, e *ManifestExplanation, r repository, subject []byte) 
 	return nil
 }
 
-// askDependents asks what hangs on the manifest.
+// askDependents adds queries for the manifest's children and referrers.
 func askDependents(b *batch, e *ManifestExplanation, r repository, id int64) {
 	askSome(b, &e.Referrers, scanDigest, someOf(`
 		SELECT id, digest FROM manifests

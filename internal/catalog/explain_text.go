@@ -83,7 +83,7 @@ func (e BlobExplanation) Sentences() []string {
 	return text
 }
 
-// sentences tells what a review will do. A nil review is none.
+// sentences says what a planned review will do. A nil review means that none is planned.
 func (r *PlannedReview) sentences(f Fate, now time.Time) []string {
 	if r == nil {
 		if f == FateKept {
@@ -120,7 +120,7 @@ func (r *PlannedReview) sentences(f Fate, now time.Time) []string {
 	return list
 }
 
-// reasons are why something was queued, by event.
+// reasons are the reasons for which something was queued, by event.
 var reasons = map[string]string{
 	"blob_upload":          "it was pushed, or a client was told that it exists",
 	"blob_delete":          "it was deleted from a repository",
@@ -141,7 +141,7 @@ func reason(event string) string {
 	return "of " + event
 }
 
-// names is the names in the list, with what they are: "tags a, b and 3 more".
+// names returns the listed names after a noun: "tags a, b and 3 more".
 func (s Some[T]) names(one string) string {
 	switch s.Total.Rows {
 	case 0:
@@ -152,12 +152,12 @@ func (s Some[T]) names(one string) string {
 	return one + "s " + s.list()
 }
 
-// count is the number of things in the list, with what they are.
+// count returns the number of items with a noun.
 func (s Some[T]) count(one, many string) string {
 	return s.number(s.Total.Rows) + " " + verb(s.Total, one, many)
 }
 
-// number is n with commas; in a list too long to count there are more than n.
+// number formats n with commas; if the list was too long to count it says "more than n".
 func (s Some[T]) number(n int64) string {
 	if s.Total.Exact {
 		return humanize.Comma(n)
@@ -165,7 +165,7 @@ func (s Some[T]) number(n int64) string {
 	return "more than " + humanize.Comma(n)
 }
 
-// list is the things in the list: "a, b and 3 more".
+// list returns the listed items: "a, b and 3 more".
 func (s Some[T]) list() string {
 	parts := make([]string, len(s.First))
 	for i, v := range s.First {
@@ -180,7 +180,7 @@ func (s Some[T]) list() string {
 	return strings.Join(parts, "")
 }
 
-// more is how many things are in the list besides the first, "" for none.
+// more returns how many items there are besides the listed ones, "" for none.
 func (s Some[T]) more() string {
 	n := s.Total.Rows - int64(len(s.First))
 	if n <= 0 {

@@ -13,25 +13,24 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// GCStatus is what garbage collection has to do, and what it did lately.
+// GCStatus describes the backlog of garbage collection and what it did lately.
 type GCStatus struct {
 	AsOf      time.Time   `json:"as_of"` // by the database's clock
 	Manifests QueueStatus `json:"manifests"`
 	Blobs     QueueStatus `json:"blobs"`
-	// SetAside is the last few reviews of each kind that were set aside, the
-	// latest first.
+	// SetAside lists the latest few reviews of each kind that were marked as failed for
+	// good, the latest first.
 	SetAside []SetAsideReview `json:"set_aside"`
 	Doomed   DoomedStatus     `json:"doomed"`
-	// Lost is the blobs whose objects the store has lost, and which nobody has
-	// pushed since.
+	// Lost describes the blobs whose objects the store has lost, and which nobody has pushed
+	// since.
 	Lost     Count        `json:"lost"`
 	Uploads  UploadStatus `json:"uploads"`
 	LastHour Reclaimed    `json:"last_hour"`
 	LastDay  Reclaimed    `json:"last_day"`
 }
 
-// GCBacklog is the part of GCStatus that is cheap enough to be asked for all the
-// time.
+// GCBacklog is the part of GCStatus that is cheap enough to be queried all the time.
 type GCBacklog struct {
 	Manifests QueueStatus   `json:"manifests"`
 	Blobs     QueueStatus   `json:"blobs"`
@@ -39,24 +38,22 @@ type GCBacklog struct {
 	Lost      Count         `json:"lost"` // blobs whose objects the store has lost
 }
 
-// Count is a number of rows. Where there are too many to count, it isn't exact:
-// a GCStatus has PostgreSQL's estimate then, an explanation has the number at
-// which the counting ended.
+// Count is a number of rows. It isn't exact if there are too many to count: then a GCStatus
+// has PostgreSQL's estimate, and an explanation has the number at which counting stopped.
 type Count struct {
 	Rows  int64 `json:"count"`
 	Exact bool  `json:"exact"`
 }
 
-// QueueStatus is the state of one review queue. A row is either due, waiting for
-// its delay to pass, or set aside.
+// QueueStatus is the state of one review queue. A row is either due, waiting for its delay
+// to pass, or set aside (failed too often).
 type QueueStatus struct {
 	Due      Count `json:"due"`
 	Waiting  Count `json:"waiting"`
 	SetAside Count `json:"set_aside"` // failed too often: see RetrySetAside
-	// OldestOverdueSeconds is for how long the oldest due row has been due, 0 if
-	// none is.
+	// OldestOverdueSeconds is for how long the oldest due row has been due, 0 if no row is.
 	OldestOverdueSeconds int64 `json:"oldest_overdue_seconds"`
-	// NextDue is when the next waiting row becomes due; nil: none waits.
+	// NextDue is when the next waiting row becomes due; nil: no row waits.
 	NextDue *time.Time `json:"next_due"`
 }
 
@@ -64,64 +61,62 @@ type QueueStatus struct {
 type SetAsideReview struct {
 	Kind       ReviewKind `json:"kind"`
 	Repository string     `json:"repository,omitempty"` // of a manifest
-	Digest     oci.Digest `json:"digest"`               // "" if the manifest isn't there
+	Digest     oci.Digest `json:"digest"`               // "" if the manifest doesn't exist
 	Event      string     `json:"event"`                // why it was queued
 	SetAsideAt time.Time  `json:"set_aside_at"`
 	LastError  string     `json:"last_error"`
 }
 
-// DoomedBacklog is what waits to be deleted from the store. Objects that a
-// sweeper holds right now are among Objects and not among Due.
+// DoomedBacklog counts the objects that wait for deletion from the store. Objects that a
+// sweeper has claimed are counted in Objects and not in Due.
 type DoomedBacklog struct {
 	Objects Count `json:"objects"`
-	// SecondSweeps is rows that aren't among Objects: what they name was deleted, and
-	// is deleted once more when the longest request is over, in case it was written
-	// late.
+	// SecondSweeps counts rows that aren't in Objects: their objects were deleted, and are
+	// deleted once more when the longest request is over, in case one was written late.
 	SecondSweeps Count `json:"second_sweeps"`
 	Due          Count `json:"due"`
 	Bytes        int64 `json:"bytes"` // as exact as Objects
-	// Kept is those among Objects that aren't due because they are kept: for
+	// Kept counts those of Objects that aren't due because they are kept: for
 	// gc.keep_doomed, or for a day after a repair.
 	Kept      Count `json:"kept"`
 	KeptBytes int64 `json:"kept_bytes"` // as exact as Kept
 }
 
-// DoomedStatus is a DoomedBacklog, and what is wrong with it.
+// DoomedStatus is a DoomedBacklog with the failures of deletions.
 type DoomedStatus struct {
 	DoomedBacklog
 	Failing Count `json:"failing"` // the store failed to delete them at least once
-	// LastError is the last one of the oldest failing object, doomed at
-	// FailingSince; "" and nil if none fails.
+	// LastError is the last error of that failing object which was recorded for deletion
+	// first, at FailingSince; "" and nil if none fails.
 	LastError    string     `json:"last_error"`
 	FailingSince *time.Time `json:"failing_since"`
 }
 
-// UploadStatus is the uploads in progress, those that nobody continues any more
-// included.
+// UploadStatus counts the uploads in progress, including abandoned ones.
 type UploadStatus struct {
 	Uploads Count `json:"uploads"`
 	Bytes   int64 `json:"bytes"` // as exact as Uploads
 }
 
-// Reclaimed is what garbage collection deleted in some time.
+// Reclaimed counts what garbage collection deleted in a period.
 type Reclaimed struct {
 	Manifests int64 `json:"manifests"`
 	Blobs     int64 `json:"blobs"`
-	Objects   int64 `json:"objects"` // of the store; those of an upload count as one
+	Objects   int64 `json:"objects"` // objects in the store; all objects of an upload count as one
 	Bytes     int64 `json:"bytes"`   // of those objects
 }
 
 const (
-	// statusLimit is up to where GCStatus counts rows one by one.
+	// statusLimit is the number up to which GCStatus counts rows one by one.
 	statusLimit = 100_000
-	// backlogLimit is up to where GCBacklog does.
+	// backlogLimit is the same for GCBacklog.
 	backlogLimit = 10_000
 	// setAsideShown is how many reviews of a kind GCStatus names.
 	setAsideShown = 5
 )
 
-// GCStatus costs the same however long the queues are: one round trip, and a
-// second one where there is too much to count.
+// GCStatus returns the status. It costs the same however long the queues are: one round
+// trip, and a second one if there are too many rows to count.
 func (c *Catalog) GCStatus(ctx context.Context) (GCStatus, error) {
 	s := GCStatus{SetAside: []SetAsideReview{}}
 	var backlog GCBacklog
@@ -134,7 +129,7 @@ func (c *Catalog) GCStatus(ctx context.Context) (GCStatus, error) {
 		SELECT COALESCE(last_error, ''), doomed_at
 		FROM (SELECT) one LEFT JOIN (
 			SELECT last_error, doomed_at FROM gc_doomed_objects WHERE attempts > 0 ORDER BY doomed_at LIMIT 1) f ON true`)
-	// Those without a repository are made ahead for requests to come.
+	// Uploads without a repository were made ahead for future requests.
 	v.count(tally{from: "uploads WHERE repository <> ''", rows: &s.Uploads.Uploads, bytes: &s.Uploads.Bytes})
 	v.reclaimed(&s.LastHour, time.Hour)
 	v.reclaimed(&s.LastDay, 24*time.Hour)
@@ -145,8 +140,8 @@ func (c *Catalog) GCStatus(ctx context.Context) (GCStatus, error) {
 	return s, nil
 }
 
-// GCBacklog is like GCStatus, and counts less far. It leaves the connections of
-// requests alone, so that it answers while they are all in use.
+// GCBacklog is like GCStatus, but counts less far. It uses the background pool instead of
+// the connections of requests, so that it answers while they are all in use.
 func (c *Catalog) GCBacklog(ctx context.Context) (GCBacklog, error) {
 	var s GCBacklog
 	v := newSurvey(backlogLimit)
@@ -157,22 +152,20 @@ func (c *Catalog) GCBacklog(ctx context.Context) (GCBacklog, error) {
 	return s, nil
 }
 
-// survey is questions that go to the database in one round trip, among them how
-// many rows there are of a kind.
+// survey is a set of queries sent in one round trip, among them counts of rows.
 type survey struct {
 	batch
-	limit   int // the most rows of a kind that are counted one by one
+	limit   int // the number of rows up to which a kind is counted one by one
 	tallies []tally
 }
 
-// tally is a question for a number of rows, and for the sum of their sizes if
-// bytes is set.
+// tally is a query for a number of rows, and for the sum of their sizes if bytes is set.
 type tally struct {
 	from  string // table and condition
 	rows  *Count
 	bytes *int64
-	// index is one that has these rows and no others, and so tells about how many they
-	// are; "": the planner estimates them.
+	// index names an index that contains exactly these rows, so that its size gives an
+	// estimate; "": the planner estimates the number.
 	index string
 }
 
@@ -184,7 +177,7 @@ func (v *survey) backlog(s *GCBacklog, keep time.Duration) {
 	v.count(tally{from: "gc_doomed_objects WHERE again_at IS DISTINCT FROM delete_after", index: "gc_doomed_objects_first_idx",
 		rows: &s.Doomed.Objects, bytes: &s.Doomed.Bytes})
 	v.count(tally{from: "gc_doomed_objects WHERE again_at = delete_after", index: "gc_doomed_objects_again_idx", rows: &s.Doomed.SecondSweeps})
-	// Like the limits, the time stands in the text.
+	// The time is written into the SQL text, as the limits are, so that the planner knows it.
 	kept := fmt.Sprintf("now() - interval '%d ms'", keep.Milliseconds())
 	v.count(tally{from: "gc_doomed_objects WHERE (of_upload OR sweeping) AND delete_after <= now()" +
 		" OR NOT (of_upload OR sweeping) AND delete_after <= " + kept, rows: &s.Doomed.Due})
@@ -198,7 +191,7 @@ func (v *survey) queue(kind ReviewKind, s *QueueStatus) {
 	v.count(tally{from: kind.planned() + " WHERE " + due, rows: &s.Due})
 	v.count(tally{from: kind.planned() + " WHERE " + waiting, rows: &s.Waiting})
 	v.count(tally{from: kind.queue() + " WHERE set_aside_at IS NOT NULL", rows: &s.SetAside})
-	// Of referrers that are still to be queued, those of one subject have the same time.
+	// Referrers of one subject that are still to be queued all have the same time.
 	v.row([]any{&s.OldestOverdueSeconds, &s.NextDue}, `
 		SELECT
 			COALESCE(extract(epoch FROM now() - LEAST(
@@ -217,7 +210,7 @@ func (v *survey) count(t tally) {
 	} else {
 		size = "size"
 	}
-	// The limit stands in the text so that the planner knows it.
+	// The limit is written into the SQL text so that the planner knows it.
 	v.row([]any{&t.rows.Rows, t.bytes}, fmt.Sprintf(
 		"SELECT count(*), LEAST(COALESCE(sum(size), 0), "+maxBytes+")::bigint FROM (SELECT %s FROM %s LIMIT %d) counted", size, t.from, v.limit+1))
 }
@@ -261,8 +254,7 @@ func (v *survey) reclaimed(r *Reclaimed, within time.Duration) {
 		FROM gc_activity WHERE minute > now() - $1::interval`, within)
 }
 
-// take asks everything, and then for estimates of what there is too much of to
-// count.
+// take runs all queries, and then those for estimates of what is too much to count.
 func (v *survey) take(ctx context.Context, on *db.DB) error {
 	if err := v.send(ctx, on.Pool); err != nil {
 		return err
@@ -279,9 +271,9 @@ func (v *survey) take(ctx context.Context, on *db.DB) error {
 	return estimates.send(ctx, on.Pool)
 }
 
-// estimate asks how many rows PostgreSQL expects, or how many it last saw in the
-// index that has just these. Sizes are taken to be like those of the rows that were
-// counted.
+// estimate adds a query for PostgreSQL's estimate of the number of rows: the planner's, or
+// the number last recorded for the index that contains exactly these rows. It assumes that
+// their average size is that of the counted rows.
 func (b *batch) estimate(t tally) {
 	use := func(rows float64) {
 		if rows <= float64(t.rows.Rows) {

@@ -8,13 +8,13 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// retryBatch bounds the rows that one transaction of RetrySetAside brings back.
+// retryBatch bounds the rows that one transaction of RetrySetAside handles.
 const retryBatch = 1000
 
-// RetrySetAside brings back the reviews of a kind that were set aside before it
-// was called: they are due now, and have not failed yet. It returns how many,
-// even with an error. A row that somebody else holds is left to its holder, who
-// brings it back with the event that it writes.
+// RetrySetAside makes those reviews of a kind due now that had failed for good ("set aside")
+// before it was called, and resets their count of failures. It returns their number, even
+// with an error. It skips rows that another transaction has locked: that transaction brings
+// the row back with the event that it writes.
 func (c *Catalog) RetrySetAside(ctx context.Context, kind ReviewKind) (int64, error) {
 	key, same := "top_level_namespace_id, repository_id, manifest_id",
 		"q.top_level_namespace_id = b.top_level_namespace_id AND q.repository_id = b.repository_id AND q.manifest_id = b.manifest_id"

@@ -10,12 +10,12 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A manifest declares the size of everything that it refers to, and may declare
-// anything: other registries store such manifests, so this one does. Therefore sums
-// are made of the sizes of what is stored. PostgreSQL adds up bigint as numeric; each
-// sum is cut at maxBytes before it becomes a bigint again.
+// A manifest declares the size of everything that it refers to, and may declare wrong sizes:
+// other registries store such manifests, so this one does too. Therefore sums are made of
+// the stored sizes. PostgreSQL adds up bigint as numeric; each sum is capped at maxBytes
+// before it is converted to bigint.
 
-// maxBytes is the largest sum of sizes that is told.
+// maxBytes is the largest sum of sizes that is reported.
 const maxBytes = "9223372036854775807"
 
 // AddSizes returns a + b, at most [math.MaxInt64]. Neither is negative.
@@ -26,9 +26,9 @@ func AddSizes(a, b int64) int64 {
 	return a + b
 }
 
-// putSize is the total_size of a new manifest: the length of its payload ($21), the
-// sizes of its blobs ($26) and the lengths of an index's manifests ($25). The
-// statements before it in the same transaction have locked all of them.
+// putSize is the SQL of a new manifest's total_size: the length of its payload ($21), plus
+// the sizes of its blobs ($26) and the lengths of an index's manifests ($25). Earlier
+// statements of the transaction have locked all of them.
 const putSize = `LEAST($21::numeric
 		+ COALESCE((SELECT sum(b.size) FROM unnest($26::bytea[]) AS own (digest)
 			CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = own.digest OFFSET 0) b), 0)
@@ -66,7 +66,7 @@ func references(in repository, m *oci.Manifest) []referred {
 	return list
 }
 
-// storedSizes returns the stored size of each, -1 for what isn't there. It is one
+// storedSizes returns the stored size of each item of list, -1 if it doesn't exist, in one
 // round trip.
 func (c *Catalog) storedSizes(ctx context.Context, list []referred) ([]int64, error) {
 	sizes := make([]int64, len(list))
@@ -115,8 +115,8 @@ func (c *Catalog) storedSizes(ctx context.Context, list []referred) ([]int64, er
 	return sizes, nil
 }
 
-// StoredSizes returns the stored sizes of what a manifest refers to: configuration,
-// layers, manifests and subject. What isn't in the registry is left out.
+// StoredSizes returns the stored sizes of what a manifest refers to: configuration, layers,
+// manifests and subject. It leaves out what isn't in the registry.
 func (c *Catalog) StoredSizes(ctx context.Context, m ManifestDetails, content *oci.Manifest) (map[oci.Digest]int64, error) {
 	list := references(m.in, content)
 	sizes, err := c.storedSizes(ctx, list)

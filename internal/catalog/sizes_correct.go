@@ -9,37 +9,38 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The first release stored as total_size of a manifest what the manifest declares.
-// CorrectSizes compares these rows with what is stored, in the order of their ids,
-// and updates those that differ. Manifests and blobs never change their sizes, so it
-// doesn't matter when a row is compared, and any number of processes may do so: the
-// row that says how far the work has come is locked by one at a time, and moves in
-// the transaction that corrects. It waits for no lock: a manifest that somebody is
-// deleting at this moment is passed over, and has another chance in the second pass.
+// The first release computed total_size of a manifest from the sizes that the manifest
+// declares. CorrectSizes compares these rows with what is stored, in the order of their ids,
+// and updates those that differ. The sizes of manifests and blobs never change, so a row may
+// be compared at any time, and any number of processes may do so: one at a time locks the
+// row with the progress, and advances it in the correcting transaction. CorrectSizes waits
+// for no lock: it skips a manifest that another transaction has locked, such as one being
+// deleted, and compares it again in the second pass.
 
 const (
-	// sizePasses is how often all manifests are compared: a process of the first
-	// release that is still running may store one behind the first pass.
+	// sizePasses is how often all manifests are compared: a process of the first release
+	// that is still running may store a manifest behind the first pass's position.
 	sizePasses = 2
-	// sizePassAfter is how long after a pass the next one begins. By then an upgrade
-	// has replaced all processes.
+	// sizePassAfter is the pause between two passes. By its end an upgrade has replaced all
+	// processes.
 	sizePassAfter = 24 * time.Hour
-	// sizePageBytes bounds the payloads of a page of manifests, and so how much they
-	// refer to. A page has at least one.
+	// sizePageBytes bounds the payloads of a page of manifests, and thereby the number of
+	// their references. A page has at least one manifest.
 	sizePageBytes = 4 << 20
 )
 
 // SizeCorrection is what one call of CorrectSizes did.
 type SizeCorrection struct {
 	Compared, Corrected int64 // manifests, by this call
-	// Next is how long it is until there is more to do; 0: now.
+	// Next is the time until there is more to do; 0: now.
 	Next time.Duration
-	// Over says that all passes are. Compared in all and corrected in all are what they did.
+	// Over says that all passes are finished; ComparedInAll and CorrectedInAll are their
+	// totals.
 	Over                          bool
 	ComparedInAll, CorrectedInAll int64
 }
 
-// sizePass is the row that says how far the work has come.
+// sizePass is the row with the progress.
 type sizePass struct {
 	pass                int
 	after               int64 // the id of the last manifest that was compared
@@ -48,14 +49,14 @@ type sizePass struct {
 	finished            bool
 }
 
-// CorrectSizes compares the total_size of up to n further manifests with what is
-// stored. Nothing is done while another process is at it.
+// CorrectSizes compares the total_size of up to n further manifests with what is stored. It
+// does nothing while another process is doing so.
 func (c *Catalog) CorrectSizes(ctx context.Context, n int) (done SizeCorrection, err error) {
 	err = c.opt.Pruning.Tx(ctx, func(tx pgx.Tx) error {
 		done = SizeCorrection{}
 		p, err := lockSizePass(ctx, tx)
 		switch {
-		case isNoRows(err): // another process has it
+		case isNoRows(err): // another process has locked it
 			done.Next = time.Minute
 			return nil
 		case err != nil:
@@ -101,7 +102,7 @@ func lockSizePass(ctx context.Context, tx pgx.Tx) (p sizePass, err error) {
 // wrongSize is a manifest and what its total_size should be.
 type wrongSize struct{ namespace, repository, id, size int64 }
 
-// wrongSizesSQL compares a page of manifests, each by lookups of its own.
+// wrongSizesSQL compares a page of manifests, each by index lookups of its own.
 const wrongSizesSQL = `
 	WITH page AS MATERIALIZED (
 		SELECT *, sum(own) OVER (ORDER BY id) - own AS before FROM (
@@ -131,8 +132,8 @@ const wrongSizesSQL = `
 	WHERE p.before < @bytes
 	ORDER BY p.id`
 
-// wrongSizes compares the next manifests, up to n, and returns those whose total_size is
-// wrong, the id of the last one compared, and how many were.
+// wrongSizes compares up to n manifests after the id after. It returns those whose
+// total_size is wrong, the id of the last one compared, and the number compared.
 func wrongSizes(ctx context.Context, tx pgx.Tx, after int64, n int) (wrong []wrongSize, last, compared int64, err error) {
 	rows, err := tx.Query(ctx, wrongSizesSQL, pgx.NamedArgs{"after": after, "n": n, "bytes": sizePageBytes})
 	if err != nil {
@@ -150,7 +151,8 @@ func wrongSizes(ctx context.Context, tx pgx.Tx, after int64, n int) (wrong []wro
 	return wrong, last, compared, err
 }
 
-// writeSizes corrects the rows that nobody has locked, and returns how many these are.
+// writeSizes corrects those rows that no other transaction has locked, and returns their
+// number.
 func writeSizes(ctx context.Context, tx pgx.Tx, wrong []wrongSize) (corrected int64, err error) {
 	b := new(pgx.Batch)
 	for _, w := range wrong {
@@ -171,7 +173,7 @@ func writeSizes(ctx context.Context, tx pgx.Tx, wrong []wrongSize) (corrected in
 	return corrected, err
 }
 
-// endSizePass ends a pass, or all of them.
+// endSizePass ends a pass, or all passes.
 func endSizePass(ctx context.Context, tx pgx.Tx, all bool) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE manifest_size_corrections SET pass = pass + CASE WHEN $1 THEN 0 ELSE 1 END, manifest_id = 0,
