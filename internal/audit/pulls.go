@@ -212,8 +212,8 @@ func (l *Log) PullState(ctx context.Context, read Position) (s PullState, err er
 }
 
 // ResetPulls gives pulls a new order, after a restore, in the caller's transaction. It
-// returns a new position, which differs from read: behind it are the pulls that weren't
-// read, which are those behind read by their old order and those younger than last. Pulls
+// returns a new position, which differs from read. Behind it are the pulls that weren't
+// counted: those that the old order has behind read, and those younger than last. Pulls
 // that are written meanwhile come behind it too.
 func ResetPulls(ctx context.Context, tx pgx.Tx, read Position, last time.Time) (to Position, unread int64, err error) {
 	xid, id := read.arguments()

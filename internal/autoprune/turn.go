@@ -155,11 +155,11 @@ func (u *turn) busy() time.Duration { return time.Since(u.began) - u.shared }
 // errTurnOver says that the turn must end in the middle of a repository.
 var errTurnOver = errors.New("others are to have their turn")
 
-// share lets other namespaces have their turns for as long as one lasts, and begins
-// another for this one. A repository is judged as it is at one moment, and what was
-// judged can't be kept for a later turn; so one whose judgement takes longer than a turn
-// is judged with such pauses. In a pause there is no other: a turn that needs one ends,
-// without what it hasn't judged to its end, and has it when its own time comes.
+// share pauses this turn and lets other namespaces have theirs, for about the length of one
+// time slice; then a new slice of this turn begins. A judgement uses one snapshot and can't
+// be kept for a later turn, so a judgement that takes longer than a slice pauses in this
+// way. A nested turn, within a pause, can't pause: share returns errTurnOver, the turn ends
+// without its unfinished judgement, and the namespace is judged again in a turn of its own.
 func (u *turn) share(ctx context.Context) error {
 	if u.nested {
 		return errTurnOver

@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// special are the networks that no public server is in, of IANA's registries of
-// special-purpose addresses and of multicast. The first that holds an address says
-// why it is refused.
+// special are the networks that contain no public server, from IANA's registries of
+// special-purpose addresses and of multicast. The first network that contains an address
+// gives the reason for refusing it.
 var special = []struct {
 	prefix netip.Prefix
 	why    string
@@ -37,8 +37,8 @@ var special = []struct {
 	{netip.MustParsePrefix("fe80::/10"), "link-local"},
 	{netip.MustParsePrefix("fec0::/10"), "private (site-local)"},
 	{netip.MustParsePrefix("ff00::/8"), "multicast"},
-	// Teredo, benchmarks, ORCHID and other protocols. Teredo and 6to4, which hold
-	// IPv4 addresses, are out of use: all of both is refused.
+	// Teredo, benchmarks, ORCHID and other protocols. Teredo and 6to4 addresses contain
+	// IPv4 addresses; both protocols are out of use, so all their addresses are refused.
 	{netip.MustParsePrefix("2001::/23"), "of Teredo or another protocol"},
 	{netip.MustParsePrefix("2001:db8::/32"), "for documentation"},
 	{netip.MustParsePrefix("2002::/16"), "of 6to4"},
@@ -46,7 +46,7 @@ var special = []struct {
 }
 
 var (
-	global = netip.MustParsePrefix("2000::/3") // all of IPv6 that is given out
+	global = netip.MustParsePrefix("2000::/3") // all of IPv6 that is assigned
 	nat64  = netip.MustParsePrefix("64:ff9b::/96")
 )
 
@@ -54,7 +54,7 @@ var (
 func check(addr netip.Addr) error {
 	ip := addr.WithZone("").Unmap() // ::ffff:10.0.0.1 is 10.0.0.1
 	if nat64.Contains(ip) {
-		// With DNS64, this is how a public IPv4 server looks.
+		// NAT64: with DNS64, a public IPv4 server has such an address.
 		b := ip.As16()
 		ip = netip.AddrFrom4([4]byte(b[12:]))
 	}
@@ -86,7 +86,7 @@ func control(_ context.Context, network, address string, _ syscall.RawConn) erro
 	return check(a.Addr())
 }
 
-// literal is the address that a URL's host is, if it is one.
+// literal returns the address in a URL's host, if the host is an address.
 func literal(host string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(host)
 	return addr, err == nil

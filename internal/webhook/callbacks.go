@@ -32,8 +32,9 @@ type Callback struct {
 	Entry audit.Entry // is written into the audit log in the same transaction
 }
 
-// CheckCallback says why no callback can be sent to a URL, as far as that is known before
-// its host is looked up. Error: UNSUPPORTED with status 400, which names the field.
+// CheckCallback returns an error if no callback can be sent to a URL, as far as that is
+// known without looking up its host. Error: UNSUPPORTED with status 400, which names the
+// field.
 func (s *Sender) CheckCallback(field, address string) error {
 	if len(address) > maxURL {
 		return invalid(field, "it has %d bytes, %d are possible", len(address), maxURL)
@@ -44,7 +45,7 @@ func (s *Sender) CheckCallback(field, address string) error {
 	return nil
 }
 
-// Call queues a callback, whose URL CheckCallback has let pass. Error: TOOMANYREQUESTS.
+// Call queues a callback. CheckCallback must have accepted its URL. Error: TOOMANYREQUESTS.
 func (s *Sender) Call(ctx context.Context, c Callback) error {
 	body, err := json.Marshal(c.Body)
 	if err != nil {
@@ -74,7 +75,7 @@ func (s *Sender) Call(ctx context.Context, c Callback) error {
 	return err
 }
 
-// claimedCallback is a callback that is to be sent, and where to.
+// claimedCallback is a callback to be sent, with its URL.
 type claimedCallback struct {
 	delivery
 	url string
@@ -99,7 +100,7 @@ func (s *Sender) callbackBatch(ctx context.Context) (more bool, err error) {
 // call sends a claimed callback. Private addresses are refused when they are dialled.
 func (s *Sender) call(ctx context.Context, lease uuid.UUID, c claimedCallback) error {
 	to, err := newTarget(c.url, "", true)
-	if err != nil { // Call lets no such URL pass
+	if err != nil { // not possible for URLs that CheckCallback accepts
 		return fmt.Errorf("sending the callback %s: %w", c.ID, err)
 	}
 	to.client = s.lanes.client
@@ -125,7 +126,7 @@ func (s *Sender) claimCallbacks(ctx context.Context, lease uuid.UUID) ([]claimed
 	})
 }
 
-// nextCallback is how long it is until a callback is due.
+// nextCallback returns how long it is until a callback is due.
 func (s *Sender) nextCallback(ctx context.Context) (time.Duration, error) {
 	var seconds *float64
 	err := s.opt.DB.Pool.QueryRow(ctx, `

@@ -16,7 +16,8 @@ import (
 
 const (
 	pending = "delivered_at IS NULL AND given_up_at IS NULL"
-	// recordTimeout bounds a record, which is made even while the process stops.
+	// recordTimeout bounds recording an outcome, which happens even while the process
+	// stops.
 	recordTimeout = 5 * time.Second
 )
 
@@ -25,7 +26,7 @@ type delivery struct {
 	ID       uuid.UUID
 	Event    string
 	Body     string
-	Attempts int // this one included
+	Attempts int // including this one
 }
 
 // batch claims notices that are due and sends them, all at once.
@@ -44,8 +45,8 @@ func (s *Sender) batch(ctx context.Context) (more bool, err error) {
 	return len(list) == s.opt.Parallel, errors.Join(errs...)
 }
 
-// claim takes notices that are due for the time of a lease. No rows: none is due,
-// or others have them.
+// claim leases notices that are due. It returns no rows if none is due or other processes
+// have claimed them.
 func (s *Sender) claim(ctx context.Context, lease uuid.UUID) ([]delivery, error) {
 	rows, err := s.opt.DB.Pool.Query(ctx, `
 		UPDATE webhooknotices
@@ -61,7 +62,7 @@ func (s *Sender) claim(ctx context.Context, lease uuid.UUID) ([]delivery, error)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[delivery])
 }
 
-// next is how long it is until a notice is due.
+// next returns how long it is until a notice is due.
 func (s *Sender) next(ctx context.Context) (time.Duration, error) {
 	var seconds *float64
 	err := s.opt.DB.Pool.QueryRow(ctx, `
@@ -76,8 +77,8 @@ func (s *Sender) next(ctx context.Context) (time.Duration, error) {
 	return time.Duration(max(*seconds, 0) * float64(time.Second)), nil
 }
 
-// deliver sends a claimed notice to a receiver and records what became of it. Errors are the
-// database's: the lease runs out, and the notice is sent again.
+// deliver sends a claimed notice to a receiver and records the outcome. Errors are those of
+// the database; after one, the notice is sent again when the lease has ended.
 func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d delivery) error {
 	failure := to.attempt(ctx, d, s.opt.Timeout)
 	stopping := ctx.Err() != nil
@@ -100,7 +101,7 @@ func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d del
 	return nil
 }
 
-// delivered needs no lease: see the package comment.
+// delivered records a delivery. It needs no lease: see the package comment.
 func (s *Sender) delivered(ctx context.Context, to *target, d delivery) error {
 	_, err := s.opt.DB.Pool.Exec(ctx, `
 		UPDATE webhooknotices
@@ -111,7 +112,7 @@ func (s *Sender) delivered(ctx context.Context, to *target, d delivery) error {
 	return err
 }
 
-// giveBack makes a notice due again that wasn't sent, or only half.
+// giveBack makes a notice due again whose sending was prevented or interrupted.
 func (s *Sender) giveBack(ctx context.Context, lease uuid.UUID, d delivery) error {
 	_, err := s.opt.DB.Pool.Exec(ctx, `
 		UPDATE webhooknotices SET attempts = attempts - 1, next_attempt = clock_timestamp(), lease = NULL
@@ -143,7 +144,7 @@ func (s *Sender) postpone(ctx context.Context, lease uuid.UUID, to *target, d de
 	return err
 }
 
-// backoff is the pause after that many attempts, 1 or more.
+// backoff returns the pause after the given number of attempts, at least 1.
 func (s *Sender) backoff(attempts int) time.Duration {
 	d := s.opt.RetryMin
 	for i := 1; i < attempts && d < s.opt.RetryMax; i++ {

@@ -18,27 +18,27 @@ import (
 
 // States of a delivery.
 const (
-	Waiting   = "waiting" // for its first attempt, or the next one
+	Waiting   = "waiting" // for its first or its next attempt
 	Delivered = "delivered"
 	GivenUp   = "given_up"
 )
 
-// Delivery is a notice of a webhook, as long as it is kept.
+// Delivery is a notice to a webhook.
 type Delivery struct {
 	ID                   uuid.UUID // its webhook-id
 	Event                string
 	State                string
 	Attempts             int
-	LastError            string // of the last attempt that failed, of one that isn't delivered
+	LastError            string // error of the last failed attempt, unless the notice was delivered
 	Created              time.Time
-	NextAttempt, Settled *time.Time // settled: delivered or given up
-	Body                 string     // of Sender.Delivery alone
+	NextAttempt, Settled *time.Time // Settled is when it was delivered or given up
+	Body                 string     // set by Sender.Delivery only
 }
 
-// ErrCursor says that a cursor isn't one that Deliveries has given.
+// ErrCursor says that Deliveries didn't issue this cursor.
 var ErrCursor = errors.New("the cursor is not valid: begin again without one")
 
-// MaxDeliveries is the most that one page has.
+// MaxDeliveries is the largest page.
 const MaxDeliveries = 1000
 
 // Deliveries lists up to n notices of a webhook, newest first, and returns the cursor of
@@ -77,7 +77,8 @@ func (s *Sender) Deliveries(ctx context.Context, namespace string, id uuid.UUID,
 	return list, next, nil
 }
 
-// parseCursor returns the place that a cursor is of. That of none is behind all.
+// parseCursor returns the place of a cursor. An empty cursor is the place before the newest
+// notice.
 func parseCursor(text string) (at time.Time, id uuid.UUID, err error) {
 	if text == "" {
 		return time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), uuid.Max, nil
@@ -94,8 +95,8 @@ func parseCursor(text string) (at time.Time, id uuid.UUID, err error) {
 	return at, id, nil
 }
 
-// Delivery tells of a notice of a webhook, with its body. Errors: those of Hook, and
-// UNSUPPORTED with status 404 when it has no such notice.
+// Delivery returns a notice to a webhook, with its body. Errors: those of Hook, and
+// UNSUPPORTED with status 404 when the webhook has no such notice.
 func (s *Sender) Delivery(ctx context.Context, namespace string, hook, id uuid.UUID) (d Delivery, err error) {
 	if _, err := s.Hook(ctx, namespace, hook); err != nil {
 		return d, err
@@ -122,10 +123,10 @@ func noDelivery(hook, id uuid.UUID) error {
 		WithStatus(http.StatusNotFound).WithDetail(map[string]string{"delivery": id.String()})
 }
 
-// Redeliver makes a notice be sent once more, now, whatever became of it: with the same
-// webhook-id, and as many attempts as a new one has. One that is being sent at this moment
-// is left to whoever does. Errors: those of Delivery, and UNSUPPORTED with status 409 for
-// a webhook that is disabled.
+// Redeliver makes a notice due now, whatever its state: with the same webhook-id, and as
+// many attempts as a new one. If the notice is being sent at this moment, Redeliver leaves
+// it to that attempt. Errors: those of Delivery, and UNSUPPORTED with status 409 if the
+// webhook is disabled.
 func (s *Sender) Redeliver(ctx context.Context, namespace string, hook, id uuid.UUID) error {
 	return s.change(ctx, namespace, "redelivering a notice", func(tx pgx.Tx, owner int64) error {
 		h, err := enabledHook(ctx, tx, namespace, owner, hook)
@@ -155,8 +156,8 @@ func (s *Sender) Redeliver(ctx context.Context, namespace string, hook, id uuid.
 // redeliverRows bounds the rows that one statement of RedeliverGivenUp changes.
 const redeliverRows = 1000
 
-// RedeliverGivenUp does so for all notices of a webhook that were given up, and returns
-// how many they are. Errors: those of Redeliver.
+// RedeliverGivenUp makes all notices due that were given up for a webhook, and returns
+// their number. Errors: those of Redeliver.
 func (s *Sender) RedeliverGivenUp(ctx context.Context, namespace string, hook uuid.UUID) (total int64, err error) {
 	for n := int64(redeliverRows); n == redeliverRows && err == nil; total += n {
 		err = s.change(ctx, namespace, "redelivering notices", func(tx pgx.Tx, owner int64) error {
@@ -181,7 +182,7 @@ func (s *Sender) RedeliverGivenUp(ctx context.Context, namespace string, hook uu
 	return total, err
 }
 
-// enabledHook finds a webhook to which notices are sent.
+// enabledHook returns a webhook if it is enabled.
 func enabledHook(ctx context.Context, tx pgx.Tx, namespace string, owner int64, id uuid.UUID) (Hook, error) {
 	h, err := findHook(ctx, tx, namespace, owner, id, "FOR KEY SHARE")
 	if err == nil && !h.Enabled {
@@ -191,7 +192,7 @@ func enabledHook(ctx context.Context, tx pgx.Tx, namespace string, owner int64, 
 	return h, err
 }
 
-// Ping queues a notice that says nothing, for who wants to see one arrive, and returns
+// Ping queues a notice without content, by which a client can test a webhook, and returns
 // its id. Errors: those of Redeliver.
 func (s *Sender) Ping(ctx context.Context, namespace string, hook uuid.UUID) (id uuid.UUID, err error) {
 	id = uuid.New()

@@ -22,8 +22,8 @@ const (
 	maxDue       = 1000
 )
 
-// dispatchBatch tells the webhooks of namespaces some of what has happened, if there is
-// anything to tell.
+// dispatchBatch queues notices for webhooks of namespaces about a part of what has happened
+// since the last batch, if there is anything.
 func (s *Sender) dispatchBatch(ctx context.Context) (more bool, err error) {
 	work, err := s.lookAround(ctx)
 	if err != nil || !work {
@@ -43,8 +43,8 @@ func (s *Sender) dispatchBatch(ctx context.Context) (more bool, err error) {
 	return more, nil
 }
 
-// nextLook is how long it is until the log is looked at again: while no webhook is
-// enabled, whoever enables the first one in this process wakes the dispatcher.
+// nextLook returns how long it is until the log is looked at again. While no webhook is
+// enabled that is long; enabling the first one in this process wakes the dispatcher.
 func (s *Sender) nextLook(context.Context) (time.Duration, error) {
 	if s.watching.Load() {
 		return s.opt.Look, nil
@@ -52,14 +52,14 @@ func (s *Sender) nextLook(context.Context) (time.Duration, error) {
 	return worker.MaxIdle, nil
 }
 
-// position is up to where things were told.
+// position says up to where the dispatcher has read the log.
 type position struct {
 	changes, pulls audit.Position
 	since          time.Time
-	foreign        bool // the order of the log has begun anew since
+	foreign        bool // transaction ids have begun anew since, so the log's order is invalid
 }
 
-// scan reads a position's columns, in the order in which statements name them.
+// scan reads the columns of the position and then more.
 func (p *position) scan(row pgx.Row, more ...any) (err error) {
 	var xid, pullsXID string
 	if err := row.Scan(append([]any{&xid, &p.changes.ID, &pullsXID, &p.pulls.ID, &p.since, &p.foreign}, more...)...); err != nil {
@@ -71,8 +71,8 @@ func (p *position) scan(row pgx.Row, more ...any) (err error) {
 	return err
 }
 
-// lookAround says whether there is anything for a dispatcher to do. It changes nothing
-// and locks nothing, and without webhooks it is one statement on two small tables.
+// lookAround returns whether there is work for a dispatcher. It changes nothing and locks
+// nothing. Without webhooks it is one statement on two small tables.
 func (s *Sender) lookAround(ctx context.Context) (work bool, err error) {
 	var p position
 	var changes, pulls, enabled bool
@@ -91,7 +91,7 @@ func (s *Sender) lookAround(ctx context.Context) (work bool, err error) {
 	if work || !enabled || p.foreign {
 		return work || enabled, nil
 	}
-	// No webhook asks for these events, so the log needn't be searched for them: nothing
+	// If no webhook asks for these events, the log needn't be searched for them: no entry
 	// is behind End.
 	if !changes {
 		p.changes = audit.End
@@ -112,7 +112,7 @@ type watcher struct {
 
 func (w watcher) wants(event string) bool { return slices.Contains(w.Events, event) }
 
-// notice is a row that is to be written.
+// notice is a row to be written.
 type notice struct {
 	webhook uuid.UUID
 	event   string
@@ -128,7 +128,7 @@ func (s *Sender) dispatchOnce(ctx context.Context, tx pgx.Tx) (more bool, told i
 			xid > pg_snapshot_xmin(pg_current_snapshot()) OR pulls_xid > pg_snapshot_xmin(pg_current_snapshot())
 		FROM webhookposition FOR UPDATE SKIP LOCKED`))
 	if err == pgx.ErrNoRows {
-		return false, 0, nil // another process is at it
+		return false, 0, nil // another process is dispatching
 	}
 	if err != nil {
 		return false, 0, err
@@ -173,7 +173,8 @@ func (s *Sender) dispatchOnce(ctx context.Context, tx pgx.Tx) (more bool, told i
 	return moreChanges || morePulls || moreCollected || len(due) == maxDue, len(notices), err
 }
 
-// beginAnew moves the position to the end of the log. What happened before isn't told.
+// beginAnew moves the position to the end of the log. No notices are sent of what happened
+// before.
 func (s *Sender) beginAnew(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE webhookposition SET xid = pg_snapshot_xmin(pg_current_snapshot()), id = 0,
@@ -181,7 +182,8 @@ func (s *Sender) beginAnew(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// watchersOf are the enabled webhooks. They stay until the transaction ends.
+// watchersOf returns the enabled webhooks, locked so that they aren't deleted before the
+// transaction ends.
 func watchersOf(ctx context.Context, tx pgx.Tx, since time.Time) ([]watcher, error) {
 	rows, err := tx.Query(ctx, `
 		SELECT w.uuid, n.name, w.events, GREATEST(w.active_since, $1)
@@ -193,7 +195,7 @@ func watchersOf(ctx context.Context, tx pgx.Tx, since time.Time) ([]watcher, err
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[watcher])
 }
 
-// readChanges makes notices of the changes behind the position, and moves it.
+// readChanges makes notices of the changes behind the position, and moves the position.
 func readChanges(ctx context.Context, tx pgx.Tx, p *position, watchers []watcher) (list []notice, more bool, err error) {
 	in := make(map[string][]watcher)
 	for _, w := range watchers {
@@ -225,7 +227,7 @@ func readChanges(ctx context.Context, tx pgx.Tx, p *position, watchers []watcher
 	return list, more, nil
 }
 
-// countPulls adds the pulls behind the position to what is counted, and moves it.
+// countPulls adds the pulls behind the position to webhookcounts, and moves the position.
 func (s *Sender) countPulls(ctx context.Context, tx pgx.Tx, p *position, watchers []watcher) (more bool, err error) {
 	var of []audit.Watch
 	var ids []uuid.UUID
@@ -259,7 +261,7 @@ func (s *Sender) countPulls(ctx context.Context, tx pgx.Tx, p *position, watcher
 	return more, err
 }
 
-// countCollected adds what garbage collection has deleted to what is counted.
+// countCollected adds the deletions by garbage collection to webhookcounts.
 func (s *Sender) countCollected(ctx context.Context, tx pgx.Tx) (more bool, err error) {
 	var n int
 	err = tx.QueryRow(ctx, `
@@ -280,7 +282,7 @@ func (s *Sender) countCollected(ctx context.Context, tx pgx.Tx) (more bool, err 
 	return n == maxCollected, err
 }
 
-// dueCounts takes what was counted long enough, and makes notices of it.
+// dueCounts removes the counts whose window is over, and makes notices of them.
 func dueCounts(ctx context.Context, tx pgx.Tx) ([]notice, error) {
 	rows, err := tx.Query(ctx, `
 		WITH gone AS (
@@ -327,10 +329,10 @@ func writeNotices(ctx context.Context, tx pgx.Tx, list []notice) error {
 	return err
 }
 
-// InsertCollected is a statement that notes what garbage collection deletes, for those
-// webhooks that want to know. The query's columns are namespace, repository (both
-// identifiers) and manifests, a number. The statement may be a part of WITH, so that it
-// takes no round trip and is there exactly if the deletion is.
+// InsertCollected returns a statement that records what garbage collection deletes, for
+// webhooks that ask for that. The query's columns are namespace, repository (both ids) and
+// manifests, a number. The statement may be a part of WITH, so that it takes no extra round
+// trip and its rows exist exactly if the deletion is committed.
 func InsertCollected(query string) string {
 	return `INSERT INTO webhookcollected (namespace_id, repository, manifests)
 		SELECT c.namespace, r.path, c.manifests FROM (` + query + `) c JOIN repositories r ON r.id = c.repository

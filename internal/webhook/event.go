@@ -16,10 +16,10 @@ import (
 // MaxBody bounds the body of a notice, in bytes.
 const MaxBody = 256 << 10
 
-// Event is what a notice tells.
+// Event is what a notice reports.
 type Event struct {
-	// ID is the notice's, by which receivers tell repeats. Zero: a new one. The
-	// second of two with the same ID isn't queued, while the first is kept.
+	// ID identifies the notice, so that receivers recognise repeats. Zero: a new id is
+	// made. While a notice with this ID is kept, another one with the same ID isn't queued.
 	ID uuid.UUID
 	// Type names the event and the form of Data: words of letters, digits and _,
 	// with dots between them, "autoprune.started".
@@ -33,9 +33,9 @@ type Execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// Queue writes the notice in the caller's transaction, so that it is sent exactly
-// if that commits. Without a URL it does nothing. Call Wake after the commit.
-// A notice whose type or size isn't possible is an error, and nothing is written.
+// Queue writes the notice in the caller's transaction, so that it is sent exactly if that
+// commits. Call Wake after the commit. Without a URL Queue does nothing. If the notice's
+// type is invalid or its body too large it returns an error and writes nothing.
 func (s *Sender) Queue(ctx context.Context, tx Execer, e Event) error {
 	if !s.Configured() {
 		return nil
@@ -58,7 +58,7 @@ func (s *Sender) Queue(ctx context.Context, tx Execer, e Event) error {
 
 var eventType = regexp.MustCompile(`^[a-zA-Z0-9_]+(\.[a-zA-Z0-9_]+)*$`)
 
-// body is the JSON that is sent. It is made once, since its bytes are signed.
+// body returns the JSON that is sent. It is made once, since its bytes are signed.
 func (e Event) body() (string, error) {
 	if len(e.Type) > 128 || !eventType.MatchString(e.Type) {
 		return "", errors.New("its type must be up to 128 letters, digits and _, with single dots between them")
@@ -80,6 +80,6 @@ func (e Event) body() (string, error) {
 	if len(b) > MaxBody {
 		return "", fmt.Errorf("it has %d bytes, %d are possible; send less data, and where to ask for the rest", len(b), MaxBody)
 	}
-	// PostgreSQL takes valid UTF-8 only; JSON that came ready-made may be other.
+	// PostgreSQL takes valid UTF-8 only, which a json.RawMessage may not be.
 	return strings.ToValidUTF8(string(b), "\uFFFD"), nil
 }

@@ -10,30 +10,31 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// Events that webhooks of namespaces are told of.
+// Events that webhooks of namespaces can be told of.
 const (
 	EventPush   = "push"   // a manifest was pushed, with its tags
 	EventTag    = "tag"    // a tag was made, moved or restored without a push
-	EventPull   = "pull"   // manifests were pulled: a number
-	EventDelete = "delete" // tags, manifests or a repository were deleted, by somebody or at their date
+	EventPull   = "pull"   // manifests were pulled; the notice has their number
+	EventDelete = "delete" // tags, manifests or a repository were deleted, by a client or at their expiration date
 	EventPrune  = "prune"  // tags were deleted by policies
-	EventGC     = "gc"     // manifests were deleted by garbage collection: a number
-	// EventPing is sent when somebody asks for it. No webhook names it.
+	EventGC     = "gc"     // garbage collection deleted manifests; the notice has their number
+	// EventPing is sent when a client asks for it. Webhooks can't subscribe to it.
 	EventPing = "ping"
 )
 
-// Events are those that a webhook may name, in the order in which they are told.
+// Events returns the events that a webhook may subscribe to, in the order in which they are
+// listed.
 func Events() []string {
 	return []string{EventPush, EventTag, EventPull, EventDelete, EventPrune, EventGC}
 }
 
-// ofChanges are the events that the audit log's entries of changes are told as.
+// ofChanges are the events that are made from the audit log's entries of changes.
 var ofChanges = []string{EventPush, EventTag, EventDelete, EventPrune}
 
 // maxNames bounds each list of names in a notice.
 const maxNames = 100
 
-// place is where something happened. Quay's notices have these names.
+// place says where something happened. The fields have the names of Quay's notices.
 type place struct {
 	Namespace  string `json:"namespace"`
 	Name       string `json:"name"`
@@ -48,7 +49,7 @@ func placeOf(namespace, repository string) place {
 	return place{namespace, name, repository}
 }
 
-// by is who did something, as the notices of the Distribution project's registry tell it.
+// by says who did something, in the form of the Distribution project's notifications.
 type by struct {
 	Actor   actor     `json:"actor"`
 	Request requester `json:"request"`
@@ -98,7 +99,7 @@ type counted struct {
 	To        time.Time `json:"to"`
 }
 
-// happened is an event of a namespace, before it is known whom to tell.
+// happened is an event in a namespace, before its webhooks are looked up.
 type happened struct {
 	namespace string
 	event     string
@@ -106,9 +107,10 @@ type happened struct {
 	data      any
 }
 
-// happenings makes one event of the entries that a transaction has written for a
-// repository: of a push with several tags, of tags that were moved to one manifest, of a
-// manifest that was deleted with its tags, of a transaction of a policy's run.
+// happenings combines the entries that one transaction has written for one repository into
+// one event where they belong together: a push with several tags, tags that were moved to
+// the same manifest, the deletion of a manifest with its tags, a transaction of
+// auto-pruning.
 func happenings(list []audit.Change) []happened {
 	type key struct {
 		xid        uint64
@@ -118,7 +120,7 @@ func happenings(list []audit.Change) []happened {
 		kind       audit.Kind // of EventTag
 	}
 	var out []happened
-	at := make(map[key]int) // in out
+	at := make(map[key]int) // index in out
 	pushes := make(map[key]bool)
 	for _, c := range list {
 		if c.Kind == audit.PushRepo {
@@ -128,7 +130,7 @@ func happenings(list []audit.Change) []happened {
 	for _, c := range list {
 		event := eventOf(c.Kind)
 		if event == EventTag && pushes[key{xid: c.XID, repository: c.Repository}] {
-			continue // the push says it
+			continue // the event of the push includes the tag
 		}
 		k := key{xid: c.XID, repository: c.Repository, event: event}
 		if event == EventTag {
@@ -163,7 +165,7 @@ func eventOf(k audit.Kind) string {
 	return EventDelete
 }
 
-// newData is the data of an event, of which e is the first entry.
+// newData returns the data of an event whose first entry is e.
 func newData(event string, e audit.Entry) any {
 	where := placeOf(e.Namespace, e.Repository)
 	switch event {

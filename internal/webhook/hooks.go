@@ -27,24 +27,25 @@ const (
 	maxTitle = 256  // bytes
 )
 
-// Hook is a webhook of a namespace. Its secret is told once, by CreateHook, and never
-// again.
+// Hook is a webhook of a namespace. It doesn't have the secret, which only CreateHook
+// returns.
 type Hook struct {
 	ID      uuid.UUID
 	Title   string
 	URL     string
 	Events  []string // in the order of Events
 	Enabled bool
-	// DisabledReason says why the registry has disabled it. "": somebody did.
+	// DisabledReason says why the registry has disabled the webhook. "": a client did, or
+	// it is enabled.
 	DisabledReason   string
 	Created, Updated time.Time
 }
 
-// HookChange is what a new webhook is to be, or what is to be another way of one. What
-// is nil stays as it is; a new one is enabled, and its secret is made up.
+// HookChange has the fields of a new webhook, or the changes to one. Nil fields stay as
+// they are; for a new webhook the default is enabled, with a random secret.
 type HookChange struct {
 	Title, URL, Secret *string
-	Events             []string // nil: as they are
+	Events             []string // nil: unchanged
 	Enabled            *bool
 }
 
@@ -53,8 +54,8 @@ func invalid(field, format string, args ...any) error {
 		WithDetail(map[string]string{"field": field})
 }
 
-// check checks what is given, and puts events in their order. Errors don't repeat URL and
-// secret.
+// check validates the fields that are set, and sorts the events. Errors don't repeat URL
+// and secret.
 func (s *Sender) check(c *HookChange) error {
 	if c.Title != nil && (len(*c.Title) > maxTitle || clean(*c.Title) != *c.Title) {
 		return invalid("title", "it should be one line of up to %d bytes", maxTitle)
@@ -90,7 +91,7 @@ func cmpErr(err error) error {
 	return err
 }
 
-// checkEvents puts events in their order, each once. Quay's name of a push is known.
+// checkEvents returns the events in order, each once. It accepts Quay's name of a push.
 func (s *Sender) checkEvents(given []string) (list []string, err error) {
 	for _, name := range given {
 		if name != "repo_push" && !slices.Contains(Events(), name) {
@@ -111,15 +112,15 @@ func (s *Sender) checkEvents(given []string) (list []string, err error) {
 	return list, nil
 }
 
-// newSecret makes a key up.
+// newSecret returns a random key.
 func newSecret() string {
 	var key [32]byte
 	rand.Read(key[:]) //nolint:errcheck // it never fails
 	return secretPrefix + base64.StdEncoding.EncodeToString(key[:])
 }
 
-// namespaceID finds a namespace, and keeps it until the transaction ends if lock asks for
-// that. Error: NAME_UNKNOWN.
+// namespaceID returns the id of a namespace. lock may be a lock clause that keeps the
+// namespace from being deleted until the transaction ends. Error: NAME_UNKNOWN.
 func namespaceID(ctx context.Context, q queryer, name, lock string) (id int64, err error) {
 	err = q.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1 "+lock, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -152,8 +153,8 @@ func (s *Sender) Hooks(ctx context.Context, namespace string) ([]Hook, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Hook])
 }
 
-// Hook tells of a webhook of a namespace. Errors: NAME_UNKNOWN, and UNSUPPORTED with
-// status 404 when there is no such webhook.
+// Hook returns a webhook of a namespace. Errors: NAME_UNKNOWN, and UNSUPPORTED with status
+// 404 when there is no such webhook.
 func (s *Sender) Hook(ctx context.Context, namespace string, id uuid.UUID) (Hook, error) {
 	owner, err := namespaceID(ctx, s.opt.DB.Pool, namespace, "")
 	if err != nil {
@@ -177,8 +178,8 @@ func findHook(ctx context.Context, q queryer, namespace string, owner int64, id 
 	return h, nil
 }
 
-// change runs fn in a transaction that keeps the namespace, and makes the registry look
-// for what is to be told or sent.
+// change runs fn in a transaction that locks the namespace against deletion, and afterwards
+// wakes the dispatcher and the lanes.
 func (s *Sender) change(ctx context.Context, namespace, doing string, fn func(tx pgx.Tx, owner int64) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -199,9 +200,9 @@ func (s *Sender) change(ctx context.Context, namespace, doing string, fn func(tx
 	return err
 }
 
-// CreateHook makes a webhook and returns it with its secret, which isn't told again. What
-// happens from now on is told. Errors: NAME_UNKNOWN, and UNSUPPORTED with status 400,
-// whose detail names the field.
+// CreateHook makes a webhook and returns it with its secret, which is never returned again.
+// The webhook is told of what happens from now on. Errors: NAME_UNKNOWN, and UNSUPPORTED
+// with status 400, whose detail names the field.
 func (s *Sender) CreateHook(ctx context.Context, namespace string, c HookChange) (h Hook, secret string, err error) {
 	if c.URL == nil {
 		return h, "", invalid("url", "it is missing; give the URL that is to be told, https://host/path")
@@ -245,8 +246,8 @@ func (s *Sender) CreateHook(ctx context.Context, namespace string, c HookChange)
 	return h, *c.Secret, err
 }
 
-// follow holds the dispatcher up until the transaction ends, and makes it begin at the
-// end of the log with what nobody was told of until now.
+// follow locks out the dispatcher until the transaction ends. If no webhook asked for
+// changes, or none for pulls, until now, it moves that position to the end of the log.
 func (s *Sender) follow(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, "SELECT FROM webhookposition FOR UPDATE"); err != nil {
 		return err
@@ -262,8 +263,8 @@ func (s *Sender) follow(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// UpdateHook changes a webhook. One that is enabled by it is told of what happens from now
-// on; what waits for it is sent to where its URL is now. Errors: those of Hook and of
+// UpdateHook changes a webhook. If it enables the webhook, that is told of what happens
+// from now on. Waiting notices are sent to the new URL. Errors: those of Hook and of
 // CreateHook.
 func (s *Sender) UpdateHook(ctx context.Context, namespace string, id uuid.UUID, c HookChange) error {
 	if err := s.check(&c); err != nil {
@@ -287,7 +288,7 @@ func (s *Sender) UpdateHook(ctx context.Context, namespace string, id uuid.UUID,
 		if err != nil {
 			return err
 		}
-		// The webhook isn't told of these events any more, so their counts go.
+		// Delete the counts of events that the webhook no longer asks for.
 		_, err = tx.Exec(ctx, "DELETE FROM webhookcounts WHERE webhook = $1 AND NOT ($2 AND event = ANY ($3::text[]))", id, h.Enabled, h.Events)
 		if err != nil {
 			return err
@@ -296,8 +297,8 @@ func (s *Sender) UpdateHook(ctx context.Context, namespace string, id uuid.UUID,
 	})
 }
 
-// apply makes the changes to a webhook, and names those that are any. The secret isn't
-// known here.
+// apply makes the changes to a webhook, and returns the names of the fields that differ. It
+// can't compare the secret, which Hook doesn't have.
 func (c HookChange) apply(h *Hook) (changed []string) {
 	changed = []string{}
 	if c.Title != nil && *c.Title != h.Title {
@@ -318,8 +319,7 @@ func (c HookChange) apply(h *Hook) (changed []string) {
 	return changed
 }
 
-// DeleteHook deletes a webhook. What waits for it isn't sent any more. Errors: those of
-// Hook.
+// DeleteHook deletes a webhook. Its waiting notices are not sent. Errors: those of Hook.
 func (s *Sender) DeleteHook(ctx context.Context, namespace string, id uuid.UUID) error {
 	return s.change(ctx, namespace, "deleting a webhook", func(tx pgx.Tx, owner int64) error {
 		h, err := findHook(ctx, tx, namespace, owner, id, "FOR UPDATE")
@@ -333,8 +333,8 @@ func (s *Sender) DeleteHook(ctx context.Context, namespace string, id uuid.UUID)
 	})
 }
 
-// hookEntry tells the audit log of a webhook: of its URL the host, since the rest may be
-// as good as a password.
+// hookEntry returns the audit entry of a webhook's change. It contains only the host of the
+// URL, since the rest may be a secret.
 func hookEntry(kind audit.Kind, namespace string, h Hook, detail map[string]any) audit.Entry {
 	if detail == nil {
 		detail = map[string]any{}

@@ -18,13 +18,13 @@ import (
 const (
 	maxLanes   = 32 // webhooks that a process sends to at once
 	laneWidth  = 4  // notices that it sends to one of them at once
-	laneRounds = 16 // claims after which a lane makes room for others
+	laneRounds = 16 // claims after which a lane ends to make room for others
 )
 
-// lanes send the notices of namespaces' webhooks. Each webhook that has notices due gets
-// a lane: a goroutine that claims and sends a few of its notices at a time. So a receiver
-// that doesn't answer holds up its own notices and no others. Where there are more such
-// receivers than lanes, lanes end after some rounds, and the next ones are drawn by lot.
+// lanes sends the notices of namespaces' webhooks. Each webhook with due notices gets a
+// lane: a goroutine that claims and sends a few of its notices at a time. So a receiver
+// that doesn't answer delays its own notices only. If there are more such webhooks than
+// lanes, lanes end after some rounds, and the next webhooks are chosen at random.
 type lanes struct {
 	s      *Sender
 	client *http.Client
@@ -54,15 +54,14 @@ func (l *lanes) run(ctx context.Context) error {
 	return l.loop.Run(ctx)
 }
 
-// hook is a webhook that has notices due.
+// hook is a webhook with due notices.
 type hook struct {
 	ID     uuid.UUID
 	URL    string
 	Secret string
 }
 
-// open starts a lane for each webhook that has notices due and no lane, as far as there
-// is room.
+// open starts lanes for webhooks that have due notices and no lane, up to maxLanes.
 func (l *lanes) open(ctx context.Context) (more bool, err error) {
 	rows, err := l.s.opt.DB.Pool.Query(ctx, `
 		SELECT w.uuid, w.url, w.secret FROM webhooks w
@@ -89,7 +88,7 @@ func (l *lanes) open(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// busy are the webhooks that have lanes.
+// busy returns the webhooks that have lanes.
 func (l *lanes) busy() []uuid.UUID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,8 +99,8 @@ func (l *lanes) busy() []uuid.UUID {
 	return list
 }
 
-// next is how long it is until a notice is due of a webhook that has no lane. While all
-// lanes are taken it is for them to say, as they end.
+// next returns how long it is until a notice of a webhook without a lane is due. While all
+// lanes are taken it returns the maximum, since a lane that ends wakes the loop.
 func (l *lanes) next(ctx context.Context) (time.Duration, error) {
 	busy := l.busy()
 	if len(busy) == maxLanes {
@@ -123,7 +122,7 @@ func (l *lanes) next(ctx context.Context) (time.Duration, error) {
 	return time.Duration(max(*seconds, 0) * float64(time.Second)), nil
 }
 
-// lane sends what is due of one webhook.
+// lane sends the due notices of one webhook.
 func (l *lanes) lane(ctx context.Context, h hook) {
 	defer func() {
 		l.mu.Lock()
@@ -144,7 +143,7 @@ func (l *lanes) lane(ctx context.Context, h hook) {
 	}
 	if err != nil && ctx.Err() == nil {
 		l.s.opt.Log.ErrorContext(ctx, "sending the notices of a webhook failed", "webhook", h.ID, "error", err)
-		select { // so that it isn't tried without a pause
+		select { // pause before the next attempt
 		case <-ctx.Done():
 		case <-time.After(time.Second):
 		}

@@ -6,11 +6,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// What became of attempts.
+// Outcomes of attempts.
 const (
 	resultDelivered = "delivered"
 	resultFailed    = "failed"
-	resultGivenUp   = "given_up" // counted besides the failure that was the last
+	resultGivenUp   = "given_up" // counted in addition to the failure of the last attempt
 )
 
 // Metrics counts what senders do.

@@ -17,19 +17,19 @@ import (
 
 const (
 	maxAnswer  = 64 << 10 // bytes of an answer that are read
-	maxExcerpt = 300      // bytes of them that are kept
+	maxExcerpt = 300      // bytes of an answer that are kept
 	maxError   = 1 << 10  // bytes of last_error
 )
 
-// target is who is sent notices. Its methods may be called concurrently.
+// target is a receiver of notices. Its methods may be called concurrently.
 type target struct {
 	url    *url.URL
-	sign   func(id string, at time.Time, body string) string // nil: not
-	scrub  func(string) string                               // takes what is secret of the URL out of a text
+	sign   func(id string, at time.Time, body string) string // nil: notices aren't signed
+	scrub  func(string) string                               // removes the secret parts of the URL from a text
 	client *http.Client
 }
 
-// newTarget checks URL and secret. Its errors don't repeat them.
+// newTarget checks a URL and a secret. Its errors don't repeat them.
 func newTarget(address, secret string, allowPrivate bool) (r target, err error) {
 	var problems []error
 	if address != "" {
@@ -56,7 +56,7 @@ func newClient(o Options, allowPrivate bool) *http.Client {
 	}
 	return &http.Client{
 		Transport: &http.Transport{
-			Proxy:                  nil, // a proxy would dial for us
+			Proxy:                  nil, // a proxy would dial instead of this process
 			DialContext:            dialer.DialContext,
 			ForceAttemptHTTP2:      true,
 			TLSHandshakeTimeout:    o.Timeout,
@@ -70,17 +70,17 @@ func newClient(o Options, allowPrivate bool) *http.Client {
 	}
 }
 
-// failure is why an attempt failed.
+// failure says why an attempt failed.
 type failure struct {
 	text    string        // for the log
 	excerpt string        // of the answer's body
-	gone    bool          // the receiver wants no more
-	after   time.Duration // the least pause that it asks for
+	gone    bool          // 410: the receiver wants no more notices
+	after   time.Duration // the least pause, from Retry-After
 }
 
 func (f *failure) Error() string { return f.text }
 
-// detail is what is kept in the row.
+// detail returns the text that is kept in the row.
 func (f *failure) detail() string {
 	text := f.text
 	if f.excerpt != "" {
@@ -89,8 +89,8 @@ func (f *failure) detail() string {
 	return cut(text, maxError)
 }
 
-// attempt sends a notice once, in the time that it has. It returns nil when the
-// receiver has the notice.
+// attempt sends a notice once, within timeout. It returns nil when the receiver answered
+// 2xx.
 func (r *target) attempt(ctx context.Context, d delivery, timeout time.Duration) *failure {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -103,7 +103,7 @@ func (r *target) attempt(ctx context.Context, d delivery, timeout time.Duration)
 		return r.failed(err, timeout)
 	}
 	defer resp.Body.Close()
-	// What can't be read of an answer doesn't change it.
+	// A body that can't be read doesn't change the outcome.
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if resp.StatusCode/100 == 2 {
 		return nil
@@ -120,7 +120,7 @@ func (r *target) attempt(ctx context.Context, d delivery, timeout time.Duration)
 	return f
 }
 
-// answer names a status by what Go calls it: the receiver's own words are its.
+// answer names a status in Go's words, not in the receiver's.
 func answer(status int) string {
 	return strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
 }
@@ -140,7 +140,7 @@ func (r *target) request(ctx context.Context, d delivery, now time.Time) (*http.
 	return req, nil
 }
 
-// failed is an error of the client, without the URL that url.Error has.
+// failed returns the failure of a client's error, without the URL that url.Error contains.
 func (r *target) failed(err error, timeout time.Duration) *failure {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		if err = e.Err; e.Timeout() {
@@ -161,9 +161,9 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return 0
 }
 
-// scrubber returns what hides the parts of a URL that may be secret: receivers
-// like to repeat what they were asked for, and a path can be a password as well as
-// a query can.
+// scrubber returns a function that hides the parts of a URL that may be secret. Receivers
+// often repeat the URL in their answers, and a path can be a password as well as a query
+// can.
 func scrubber(u *url.URL) func(string) string {
 	parts := []string{u.String(), u.RequestURI(), u.RawQuery, u.EscapedPath(), u.Path}
 	for key, values := range u.Query() {
@@ -176,7 +176,7 @@ func scrubber(u *url.URL) func(string) string {
 	parts = append(parts, strings.Split(u.Path, "/")...)
 	var pairs []string
 	for _, p := range parts {
-		// What is shorter is no secret, and would hide half of any text.
+		// Shorter parts are no secrets, and hiding them would hide half of any text.
 		if len(p) >= 6 {
 			pairs = append(pairs, p, "(hidden)")
 		}
@@ -184,7 +184,7 @@ func scrubber(u *url.URL) func(string) string {
 	return strings.NewReplacer(pairs...).Replace
 }
 
-// clean makes one line of text that PostgreSQL takes.
+// clean returns text as one line that PostgreSQL accepts.
 func clean(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

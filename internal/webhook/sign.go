@@ -23,8 +23,8 @@ const (
 	minKey, maxKey, maxText = 24, 64, 512 // bytes; the first two are the specification's
 )
 
-// signer returns what signs notices, nil without a secret. The key is only in the
-// function, so that nothing that prints a Sender shows it.
+// signer returns a function that signs notices, nil without a secret. Only the function
+// holds the key, so that printing a Sender can't show it.
 func signer(secret string) (func(id string, at time.Time, body string) string, error) {
 	if secret == "" {
 		return nil, nil

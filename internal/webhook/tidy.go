@@ -10,15 +10,15 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// tidyRows bounds the rows that one statement deletes, and pendingMost those that
-// are counted for the gauge.
+// tidyRows bounds the rows that one statement deletes, and pendingMost how many rows are
+// counted for the gauge.
 const (
 	tidyRows    = 1000
 	pendingMost = 100_000
 )
 
-// tidyBatch deletes notices that were settled long ago, some at a time, and tells
-// how many are pending.
+// tidyBatch deletes notices that were settled long ago, some at a time, and sets the gauge
+// of pending ones.
 func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(
@@ -50,9 +50,9 @@ func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// abandon deletes what has been due for as long as settled notices are kept and
-// nobody has tried: the webhook was removed from the configuration. A process that
-// has one never does this, however long it was down.
+// abandon deletes notices for the configured URL that have been due for as long as settled
+// ones are kept: no process tries them, because the URL was removed from the configuration.
+// A process that has a URL never does this, however long it was down.
 func (s *Sender) abandon(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(
@@ -68,9 +68,9 @@ func (s *Sender) abandon(ctx context.Context) (more bool, err error) {
 	return tag.RowsAffected() == tidyRows, nil
 }
 
-// tidyHooks deletes notices of webhooks that are gone, and those that have waited for as
-// long as settled notices are kept for a webhook that is disabled. It disables webhooks
-// for which too many wait.
+// tidyHooks deletes notices of deleted webhooks, and notices that have waited for a
+// disabled webhook for as long as settled ones are kept. It disables webhooks for which too
+// many notices wait.
 func (s *Sender) tidyHooks(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(
@@ -106,7 +106,7 @@ func (s *Sender) tidyHooks(ctx context.Context) (more bool, err error) {
 	return false, err
 }
 
-// disable makes a webhook be told of nothing more, until somebody enables it.
+// disable disables a webhook until a client enables it.
 func (s *Sender) disable(ctx context.Context, namespace string, h Hook) error {
 	reason := fmt.Sprintf("%d notices waited for it", s.opt.MaxWaiting)
 	return s.opt.DB.Tx(ctx, func(tx pgx.Tx) error {

@@ -1,13 +1,14 @@
-// Package webhook tells a configured URL of what happens. A notice that is queued
-// is sent at least once, whatever crashes, or given up after many attempts.
+// Package webhook sends notices of what happens to URLs: to the configured one, and to the
+// webhooks of namespaces. A queued notice is sent at least once, whatever crashes, or given
+// up after many attempts.
 //
 // # The protocol
 //
-// The table webhooknotices is an outbox. [Sender.Queue] writes a row in the
-// transaction of what the notice tells, so the row is there exactly if that
-// happened. Every process runs a [Sender], which repeats the steps below. (The view
-// webhookdeliveries has the rows for the URL of the configuration alone: processes of the
-// first release use it, and would send any row that they see to that URL.)
+// The table webhooknotices is an outbox. [Sender.Queue] writes a row in the transaction of
+// the event, so the row exists exactly if the event happened. Every process runs a
+// [Sender], which repeats the steps below. (The view webhookdeliveries has only the rows
+// for the configured URL: processes of the first release use the view, and would send any
+// row that they see to that URL.)
 //
 //  1. Claim: one statement takes rows that are due, FOR UPDATE SKIP LOCKED, writes
 //     a lease of its own into them, and moves next_attempt to the lease's end.
@@ -19,78 +20,78 @@
 //
 // # Why it is at least once
 //
-// A row is settled, and so out of reach of a claim, in two ways only. Delivered is
-// written after the receiver answered 2xx. Given up is written after a failure
-// that was seen, by the holder of the lease: a crash gives nothing up, even when
-// it was the last attempt. In all other states next_attempt is a time that comes,
-// and a row whose time has come is claimed, in the order of these times. So a
-// process may die at any point: before the claim's commit nothing has changed,
-// after it the row is due again when the lease ends.
+// A row leaves the reach of claims in two ways only. It is recorded as delivered after the
+// receiver answered 2xx. It is recorded as given up after a failure, by the holder of the
+// lease; a crash gives nothing up, even during the last attempt. In all other states
+// next_attempt is a time, and once that time has come the row is claimed, in the order of
+// these times. So a process may die at any point: before the claim's commit nothing has
+// changed, and after it the row is due again when the lease ends.
 //
-// Two may send the same notice: when one dies between the answer and the record,
-// or is held up beyond its lease. Both use the row's id as webhook-id, by which
-// the receiver tells repeats. Their records don't harm each other: that a notice
-// was delivered is a fact and is recorded whoever holds the lease by then, and
-// overrides that it was given up; a failure is recorded only while the lease is
-// still the sender's, so one that comes late changes nothing.
+// Two processes may send the same notice: when the first dies between the answer and the
+// record, or is delayed beyond its lease. Both use the row's id as webhook-id, by which the
+// receiver recognises repeats. Their records don't conflict: a delivery is a fact, so it is
+// recorded whoever has the lease by then, and overrides a given-up state; a failure is
+// recorded only by the holder of the lease, so a late one changes nothing.
 //
 // Order isn't kept: while one notice waits for its next attempt, later ones are
 // sent. Each says when its event was.
 //
 // # Webhooks of namespaces
 //
-// A namespace's webhooks are rows of the table webhooks. What they are told is in the
-// audit log, where each push, pull and deletion has its entry exactly if it happened. A
-// dispatcher in every process reads the log in the order of (xid, id), and only entries of
-// transactions that are older than every open one: what is between two of these can't
-// change any more. In one transaction it
+// A namespace's webhooks are rows of the table webhooks. Their events come from the audit
+// log, where each push, pull and deletion has an entry exactly if it happened. A dispatcher
+// in every process reads the log in the order of (xid, id), and only entries of
+// transactions older than every open one: nothing can be inserted between two of these any
+// more. In one transaction it
 //
-//  1. locks the only row of webhookposition, or leaves it to another process that has;
-//  2. reads the entries behind the position, and the webhooks, which it keeps;
-//  3. writes a notice into webhooknotices for each webhook that an event is for, or
-//     adds to webhookcounts what is counted first;
-//  4. takes counts that are due out of webhookcounts, and writes a notice of each;
-//  5. moves the position behind what it has read.
+//  1. locks the only row of webhookposition, or does nothing if another process has locked it;
+//  2. reads the enabled webhooks, which it locks against deletion, and the entries behind the
+//     position;
+//  3. writes a notice into webhooknotices for each webhook that asks for the event or, for pulls,
+//     adds their number to webhookcounts;
+//  4. removes the counts that are due from webhookcounts, and writes a notice of each;
+//  5. moves the position behind the entries that it has read.
 //
-// So each entry gives one notice, or is in one count, which gives one notice. A process
-// that dies leaves all of the transaction or nothing of it: the notice is there exactly if
-// the position is behind its entry. Two processes can't read the same entry, since the
-// second one gets the lock after the first one's commit and reads the position anew. An
-// entry that is committed late is of a transaction that was open, so the position isn't
-// behind it yet.
+// So each entry leads to one notice per webhook, or is in one count, which leads to one
+// notice. If a process dies, all of the transaction has happened or nothing of it: the
+// notice exists exactly if the position is behind its entry. Two processes can't read the
+// same entry, since the second gets the lock after the first one's commit and then reads
+// the new position. An entry that is committed late belongs to a transaction that was still
+// open, so the position can't be behind it yet.
 //
-// Garbage collection has no entries in the log. Its transactions write what they delete
-// into webhookcollected where a webhook wants to know (InsertCollected), and the dispatcher
+// Garbage collection writes no entries into the log. Its transactions write what they
+// delete into webhookcollected if a webhook asks for that (InsertCollected). The dispatcher
 // deletes these rows in the transaction that adds them to webhookcounts.
 //
-// A webhook is told of what happened since it was enabled (active_since). While nobody
-// wants to be told of changes, or of pulls, the position isn't moved; whoever makes the
-// first webhook that does moves it to the end of the log. That transaction holds the
-// position's lock. An entry whose transaction began after the answer is behind that end,
-// and a dispatcher that reads it sees the webhook.
+// A webhook is told of what happens after it was enabled (active_since). While no webhook
+// asks for changes, or none for pulls, that position isn't moved; the transaction that
+// makes the first such webhook locks the row of webhookposition and moves the position to
+// the end of the log. Entries of transactions that begin after the client's answer are
+// behind that end, and a dispatcher that reads them sees the webhook.
 //
-// The log is looked at each second while a webhook is enabled (two statements on indexes),
-// and each minute, by a statement on two small tables, while none is. Nothing else in the
-// registry does anything for webhooks.
+// While a webhook is enabled the dispatcher looks at the log every second (two statements
+// on indexes); otherwise it looks at two small tables once a minute. Webhooks cause no
+// other work in the registry, except for the rows of webhookcollected.
 //
 // Each webhook has a lane of its own in each process (see lanes), so that receivers don't
-// wait for each other. Steps 2 and 3 of the protocol above are the same for all.
+// wait for each other. Claiming, sending and recording follow the protocol above.
 //
 // # Callbacks
 //
-// A client can name a URL that is to be told when something that it asked for is done
-// (Call). Its notice is a row like the others, with that URL, and a loop of its own
-// claims and sends these by the same protocol. At most maxCallbacks wait at a time.
+// A client can name a URL that is to be called when an operation that it asked for is done
+// (Call). The notice is a row like the others, with that URL. A separate loop claims and
+// sends these by the same protocol. At most maxCallbacks wait at a time.
 //
 // # Where requests go
 //
-// Who can set the URL could make Purser ask servers that only Purser reaches. So
-// addresses that aren't public are refused, unless they are allowed, at the moment
-// when one is dialled: whatever a name resolves to then, and however the URL
-// writes it. Redirects aren't followed, and proxies of the environment aren't
-// used, since a proxy would dial in our place. See check in address.go.
+// A user who can set a URL could make Purser send requests to servers that only Purser
+// reaches. Therefore addresses that aren't public are refused unless allowed. The check is
+// made on the address that is about to be dialled, so it doesn't depend on how the URL
+// writes it or what its name resolved to before. Redirects aren't followed, and proxies of
+// the environment aren't used, since a proxy would dial instead of Purser. See check in
+// address.go.
 //
-// The secret, and of the URL all but its host, is in no error and no log.
+// Errors and logs never contain the secret, nor any part of the URL except its host.
 package webhook
 
 import (
@@ -110,11 +111,11 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// Options says where notices go and how often they are tried.
+// Options configures a Sender.
 type Options struct {
 	DB *db.DB // required
-	// URL receives the notices: http or https, without a user. Empty: no notices
-	// are queued, and Run only clears away what was left.
+	// URL receives the notices: http or https, without a user. Empty: no notices are queued
+	// for it, and Run only removes those that are left from before.
 	URL string
 	// Secret signs them: "whsec_" and base64 of 24 to 64 bytes, or other text of 24
 	// to 512 bytes that is the key itself. Empty: they aren't signed.
@@ -123,11 +124,11 @@ type Options struct {
 	AllowPrivate bool
 	// AllowPrivateHooks is AllowPrivate for the webhooks of namespaces.
 	AllowPrivateHooks bool
-	// Pulls says that the audit log has pulls. Without them no webhook can be told of
-	// any, and one that wants to be is refused.
+	// Pulls says that pulls are written to the audit log. Otherwise webhooks that ask for
+	// pulls are refused.
 	Pulls bool
-	// Window is how long pulls and deletions by garbage collection are counted before
-	// they are told. Default 1 min.
+	// Window is how long pulls, and deletions by garbage collection, are counted before a
+	// notice of them is sent. Default 1 min.
 	Window time.Duration
 	// Look is how often the audit log is looked at while a webhook is enabled. Default
 	// 1 s.
@@ -183,19 +184,19 @@ func def[T int | time.Duration](p *T, value T) {
 	}
 }
 
-// Sender queues and sends notices. Its methods may be called concurrently. Queue,
-// Wake and Configured of a nil Sender are those of one without a URL.
+// Sender queues and sends notices. Its methods may be called concurrently. A nil Sender's
+// Queue, Wake and Configured behave like those of a Sender without a URL.
 type Sender struct {
-	target                // of the configuration; its url is nil if there is none
+	target                // the configured receiver; its url is nil if there is none
 	opt      Options      // without URL and Secret
 	send     *worker.Loop // nil without a URL
 	tidy     *worker.Loop
 	lanes    *lanes
 	dispatch *worker.Loop
-	// callbacks sends the requests of Call.
+	// callbacks sends the callbacks that Call has queued.
 	callbacks *worker.Loop
-	watching  *atomic.Bool            // a webhook of a namespace was enabled at the last look
-	crash     func(step string) error // for tests: stands in for the end of the process
+	watching  *atomic.Bool            // a webhook of a namespace was enabled when last looked
+	crash     func(step string) error // for tests: an error ends the step as the end of the process would
 }
 
 // New makes a sender. It starts nothing: see Run. Its errors say what is wrong with
@@ -214,13 +215,13 @@ func New(o Options) (*Sender, error) {
 	s.tidy = worker.New(worker.Options{Name: "webhook tidy", Batch: s.tidyBatch, Log: o.Log, Metrics: o.Worker})
 	if s.url != nil {
 		s.client = newClient(o, o.AllowPrivate)
-		// The batch ends before the lease, which begins later.
+		// A batch must end before its lease does. The lease begins later than the batch.
 		s.send = worker.New(worker.Options{
 			Name: "webhook", Batch: s.batch, Next: s.next, Timeout: o.Lease, Log: o.Log, Metrics: o.Worker,
 		})
 	}
 	s.lanes = newLanes(s)
-	s.callbacks = worker.New(worker.Options{ // the batch ends before the lease, as above
+	s.callbacks = worker.New(worker.Options{ // a batch ends before its lease, as above
 		Name: "callbacks", Batch: s.callbackBatch, Next: s.nextCallback, Timeout: o.Lease, Log: o.Log, Metrics: o.Worker,
 	})
 	s.dispatch = worker.New(worker.Options{
@@ -229,7 +230,7 @@ func New(o Options) (*Sender, error) {
 	return s, nil
 }
 
-// Configured tells whether there is somebody to notify.
+// Configured returns whether a URL is configured.
 func (s *Sender) Configured() bool { return s != nil && s.url != nil }
 
 // Run sends notices until ctx ends. Any number of processes may do so at once.
@@ -246,16 +247,16 @@ func (s *Sender) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Wake makes an idle sender look for notices now. Call it after the commit of a
-// transaction that queued one; without it, one is sent within a minute.
+// Wake makes an idle sender look for notices now. Call it after the commit of a transaction
+// that queued a notice; otherwise the notice is sent within a minute.
 func (s *Sender) Wake() {
 	if s.Configured() {
 		s.send.Wake()
 	}
 }
 
-// parseURL checks what is known before the host is looked up. Its errors don't
-// repeat the text, which may hold credentials.
+// parseURL checks a URL as far as possible without looking up its host. Its errors don't
+// repeat the text, which may contain credentials.
 func parseURL(text string, allowPrivate bool) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
