@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// reachTime bounds the look whether a database can be reached.
+// reachTime bounds the check whether a database can be reached.
 const reachTime = 5 * time.Second
 
-// lookUpReachable is lookUp for a run on db, without the definitions whose other
-// database can't be reached. The parents of those are away: their children in other
-// databases are cleaned up, and their records stay pending. The error says which
-// databases these are.
+// lookUpReachable is lookUp for a run on db, without the definitions whose other database
+// can't be reached. away has the parents of those definitions: their children in other
+// databases are cleaned up, but their records stay pending. gone names the databases that
+// can't be reached.
 func (w *Worker) lookUpReachable(ctx context.Context, db *Database) (rs references, away map[tableName]bool, gone, err error) {
 	rs, _, err = lookUp(ctx, w.opt.Databases, w.opt.Definitions)
 	if _, bad := errors.AsType[Problems](err); err == nil || bad || ctx.Err() != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// tracker counts what a run changes and says when it is enough.
+// tracker counts the rows that a run changes and says when a limit is met.
 type tracker struct {
 	deletes, updates       int
 	maxDeletes, maxUpdates int
@@ -28,7 +28,7 @@ func (t *tracker) add(a Action, rows int) {
 	}
 }
 
-// room is how many more rows may be changed.
+// room returns how many more rows may be changed.
 func (t *tracker) room(a Action) int {
 	if a == AsyncDelete {
 		return t.maxDeletes - t.deletes
@@ -38,7 +38,7 @@ func (t *tracker) room(a Action) int {
 
 func (t *tracker) over() bool { return t.reason() != "" }
 
-// reason is the limit that is met, or "".
+// reason returns the limit that is met, or "".
 func (t *tracker) reason() string {
 	switch {
 	case t.deletes >= t.maxDeletes:
@@ -51,24 +51,25 @@ func (t *tracker) reason() string {
 	return ""
 }
 
-// cleaner is one run on one database.
+// cleaner is the state of one run on one database.
 type cleaner struct {
 	Result
 	opt     Options
 	metrics *metrics
 	db      *Database
 	tracker *tracker
-	begin   uint64 // the place of the parent table that is first, modulo their number
-	// away are the parents that have children in a database that can't be reached.
+	begin   uint64 // index of the parent table that comes first, modulo the number of parent tables
+	// away has the parents with children in a database that can't be reached.
 	away map[tableName]bool
-	// stuck are the records, by parent table, that a lock, a timeout or an error kept
-	// from being finished: this run doesn't load them again. paused are those that
-	// only await their next turn, which they have in the next run when a limit ends
-	// this one.
+	// stuck has the records, by parent table, that a lock, a timeout or an error kept from
+	// being finished: this run doesn't load them again. paused has records whose parents
+	// have many children: they continue in their next turn, or in the next run when a limit
+	// ends this one.
 	stuck, paused map[tableName]map[record]bool
-	// waited is how long queries for a parent table have waited in vain.
+	// waited is how long queries for each parent table have waited for locks without
+	// success.
 	waited map[tableName]time.Duration
-	// refused are the first errors, by definition, of rows that may not be changed.
+	// refused has, for each definition, the first error of a row that must not be changed.
 	refused map[string]error
 }
 
@@ -80,23 +81,24 @@ func (w *Worker) cleaner(db *Database, o Options) *cleaner {
 	}
 }
 
-// result is what was done so far.
+// result returns what was done so far.
 func (c *cleaner) result() Result {
 	c.Deletes, c.Updates, c.OverLimit = c.tracker.deletes, c.tracker.updates, c.tracker.reason()
 	return c.Result
 }
 
-// turnQueries is how many queries' worth of children of one parent a turn changes.
+// turnQueries bounds how many children of one parent a turn changes: as many as this number
+// of queries.
 const turnQueries = 10
 
-// run works off what is urgent, then what is due, and then, when a limit leaves
-// room, the parents that were put off because they have many children.
+// run processes urgent records, then those that are due, and then, unless a limit is met,
+// the records that were postponed because their parents have many children.
 func (c *cleaner) run(ctx context.Context, rs references) error {
 	parents, err := c.db.tracked(ctx, rs.parents(c.db))
 	if err != nil {
 		return err
 	}
-	if len(parents) > 0 { // one that takes a whole run for itself isn't first each time
+	if len(parents) > 0 { // so that a parent table that takes a whole run isn't first each time
 		first := c.begin % uint64(len(parents))
 		parents = slices.Concat(parents[first:], parents[:first])
 	}
@@ -118,10 +120,10 @@ func (c *cleaner) run(ctx context.Context, rs references) error {
 	return errors.Join(append(failed, ctx.Err())...)
 }
 
-// rounds works off the records of a lane, the parents in turn, a batch each, until
-// none has anything left that wasn't tried or a limit is met. A parent whose turn
-// failed has no other. One whose own rows were deleted, as the children of another
-// or of itself, has another turn: there are new records of it.
+// rounds processes the records of a lane: one batch of each parent table in turn, until no
+// table has an untried record or a limit is met. A parent table whose turn failed gets no
+// further turn. A table whose own rows were deleted, as children of another or of itself,
+// gets another turn, since it has new records.
 func (c *cleaner) rounds(ctx context.Context, rs references, parents []tableName, which lane) (failed []error) {
 	line := slices.Clone(parents)
 	ended := map[tableName]bool{}
@@ -150,9 +152,9 @@ func (c *cleaner) rounds(ctx context.Context, rs references, parents []tableName
 	return failed
 }
 
-// turn works off one batch of records of a parent table, under its lock, and passes
-// over those that got stuck in this run. more says that there may be further ones,
-// and that this turn has changed what the next one loads.
+// turn processes one batch of records of a parent table, under the table's lock, except
+// those that got stuck in this run. more says that there may be further records, and that
+// this turn has changed which ones the next loads.
 func (c *cleaner) turn(ctx context.Context, parent tableName, refs references, which lane, limit int) (more bool, err error) {
 	held, err := c.opt.Lock.Hold(ctx, c.db, "loose_foreign_keys/"+c.db.Name+"/"+parent.String(), func(ctx context.Context) error {
 		records, err := c.db.load(ctx, parent, which, limit, slices.Collect(maps.Keys(c.stuck[parent])))
@@ -171,9 +173,8 @@ func (c *cleaner) turn(ctx context.Context, parent tableName, refs references, w
 	return more, err
 }
 
-// batch works off records, reference by reference, and writes down what became
-// of each. Whatever happens to one parent, the others go on. It returns how many
-// records are done.
+// batch processes records, reference by reference, and stores the outcome of each. A
+// failure for one parent doesn't stop the others. It returns how many records are finished.
 func (c *cleaner) batch(ctx context.Context, parent tableName, refs references, records []record) (int, error) {
 	ids, err := c.dead(ctx, parent, parentIDs(records))
 	if err != nil {
@@ -186,7 +187,7 @@ func (c *cleaner) batch(ctx context.Context, parent tableName, refs references, 
 			return 0, err
 		}
 	}
-	var paused []parentKey // had their share of this turn, or a limit came before they had one
+	var paused []parentKey // had their share of this turn, or a limit ended the turn before
 	var left []parentKey   // a lock, a timeout or an error kept them from being finished
 	for _, r := range refs {
 		res, err2 := c.reference(ctx, r, ids)
@@ -203,7 +204,7 @@ func (c *cleaner) batch(ctx context.Context, parent tableName, refs references, 
 	}
 	done, rest := split(pending, ids)
 	if ctx.Err() != nil {
-		return 0, errors.Join(err, ctx.Err()) // it was cut off, which is nobody's fault
+		return 0, errors.Join(err, ctx.Err()) // the context ended, so no record counts as attempted
 	}
 	stuck, _ := split(rest, left)
 	waiting, _ := split(rest, paused)
@@ -214,7 +215,7 @@ func (c *cleaner) batch(ctx context.Context, parent tableName, refs references, 
 	return len(existing) + len(done), err
 }
 
-// note keeps in mind which records of a parent table aren't finished.
+// note updates stuck and paused for the records of a parent table.
 func (c *cleaner) note(parent tableName, stuck, waiting, done []record) {
 	if c.stuck[parent] == nil {
 		c.stuck[parent], c.paused[parent] = map[record]bool{}, map[record]bool{}
@@ -232,8 +233,8 @@ func (c *cleaner) note(parent tableName, stuck, waiting, done []record) {
 	}
 }
 
-// dead returns the parents that don't exist. One that was inserted again under
-// its old id has its children back.
+// dead returns the parents that don't exist. If a parent was inserted again under its old
+// id, its children belong to it again.
 func (c *cleaner) dead(ctx context.Context, parent tableName, ids []parentKey) ([]parentKey, error) {
 	alive, err := c.db.alive(ctx, parent, ids)
 	if err != nil {
@@ -259,8 +260,8 @@ func without(ids, others []parentKey) []parentKey {
 	return list
 }
 
-// finish marks records that are done as processed, or to be looked at again if
-// children are on another server.
+// finish marks finished records as processed or, if children are on another server,
+// schedules their second look.
 func (c *cleaner) finish(ctx context.Context, parent tableName, refs references, done []record, existing int) error {
 	var processed, again []record
 	for _, r := range done {
@@ -282,9 +283,9 @@ func (c *cleaner) finish(ctx context.Context, parent tableName, refs references,
 	return nil
 }
 
-// attempted counts this run, once, as one that didn't finish what it has left.
-// A record that awaits its next turn has none when a limit has ended the run. A database
-// that is away is no fault of the parents whose children it has: these aren't put off.
+// attempted counts this run, once, as an attempt for each record that it left unfinished. A
+// record that waits for its next turn is counted only when a limit has ended the run.
+// Records whose children are in a database that can't be reached are not postponed.
 func (c *cleaner) attempted(ctx context.Context) error {
 	var failed []error
 	for parent, stuck := range c.stuck {
@@ -305,7 +306,7 @@ func (c *cleaner) attempted(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// remote says whether any child lives in another database.
+// remote returns whether any child lives in another database.
 func (rs references) remote() bool {
 	for _, r := range rs {
 		if !r.local() {

@@ -11,14 +11,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// outcome says what became of parents: their children are gone; they have had
-// their share of this turn, or a limit ended it; or something else kept them from
-// being finished.
+// outcome sorts parents by result: done have no children left; paused have had their share
+// of this turn, or a limit ended it; left were kept from being finished by something else.
 type outcome struct{ done, paused, left []parentKey }
 
-// reference cleans up the children of one definition: first those that nobody
-// holds, then, waiting a moment for each, the rest. Only a parent of which a query
-// that skips nothing found no more children is done.
+// reference cleans up the children of one definition: first those that no transaction has
+// locked, then, waiting a moment for each, the rest. A parent is done only when a query
+// that skips no locked row has found no more children of it.
 func (c *cleaner) reference(ctx context.Context, r reference, ids []parentKey) (all outcome, err error) {
 	all.done = ids
 	for _, skipLocked := range []bool{true, false} {
@@ -31,21 +30,21 @@ func (c *cleaner) reference(ctx context.Context, r reference, ids []parentKey) (
 	return all, nil
 }
 
-// maxTries is how often a query for a single parent, of as few rows as possible,
-// gives way to others before the parent is left for the next run.
+// maxTries is how often a query for a single parent, of as few rows as possible, may fail
+// on locks before the parent is left for the next run.
 const maxTries = 2
 
-// patience is how many times LockTimeout the queries for one parent table wait in a
-// run, all together. Else a thousand parents whose children somebody holds would
-// take the time of all others.
+// patience is how many times LockTimeout the queries for one parent table may wait in a
+// run, in total. Otherwise a thousand parents with locked children would use up the time of
+// all others.
 const patience = 10
 
-// pass runs queries until it has seen every parent through. A parent with many
-// children takes a quarter of a query at most, and goes to the back of the line. A
-// query that meets a timeout, or a row that may not be changed, is tried again for
-// half of the parents and half of the rows, so that in the end only those are left
-// that were in its way. When the queries of a parent table have waited for
-// patience together, the rest of the run doesn't wait for those who hold children.
+// pass runs queries until each parent has an outcome. A parent with many children gets a
+// quarter of a query at most, and then goes to the end of the line. A query that meets a
+// timeout, or a row that must not be changed, is tried again with half of the parents and
+// half of the rows, so that in the end only the parents that caused it are left. Once the
+// queries for a parent table have waited for patience in total, the rest of the run no
+// longer waits for locked children.
 func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipLocked bool) (out outcome, err error) {
 	most := c.limit(r)
 	limit, width, tries := most, len(line), 0
@@ -57,7 +56,7 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipL
 		}
 		patient := c.waited[r.parent] < patience*c.opt.LockTimeout
 		ids := line[:min(width, len(line))]
-		if !r.local() { // one may have come back while others' children were cleaned up
+		if !r.local() { // a parent may have come back while children of others were cleaned up
 			back, err := c.back(ctx, r, ids, &line, &out)
 			if err != nil {
 				return out, err
@@ -94,8 +93,8 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipL
 			line = slices.Concat(seen.ahead, line[len(ids):], seen.back)
 			continue
 		}
-		// It gave way, or others had just changed all that it found, or a row may
-		// not be changed.
+		// The query met a lock, or all its rows had just been changed by others, or a row
+		// must not be changed.
 		if !refuses(err) {
 			c.waited[r.parent] += time.Since(began)
 		}
@@ -126,7 +125,7 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipL
 	return out, nil
 }
 
-// timeouts bound the next query. One that isn't patient waits for nobody.
+// timeouts returns the timeouts of the next query. Without patience it waits for no lock.
 func (c *cleaner) timeouts(patient bool) timeouts {
 	t := timeouts{c.opt.LockTimeout, min(c.opt.StatementTimeout, max(time.Until(c.tracker.deadline), time.Second))}
 	if !patient {
@@ -135,15 +134,15 @@ func (c *cleaner) timeouts(patient bool) timeouts {
 	return t
 }
 
-// refuse keeps the first error of rows of a definition that may not be changed.
+// refuse stores the first error of a definition about rows that must not be changed.
 func (c *cleaner) refuse(r reference, err error) {
 	if key := r.Definition.String(); c.refused[key] == nil {
 		c.refused[key] = fmt.Errorf("children of %s: %w", r.parent, err)
 	}
 }
 
-// back looks whether any of the parents at the head of the line exist again, and
-// takes those out of it: their children stay. On an error all are left.
+// back checks whether parents at the head of the line exist again, and removes those from
+// the line, since their children stay. After an error all of them are left.
 func (c *cleaner) back(ctx context.Context, r reference, ids []parentKey, line *[]parentKey, out *outcome) (bool, error) {
 	dead, err := c.dead(ctx, r.parent, ids)
 	if err != nil {
@@ -158,8 +157,8 @@ func (c *cleaner) back(ctx context.Context, r reference, ids []parentKey, line *
 	return true, nil
 }
 
-// share is how many children of one parent a turn changes at most: then the
-// others of its batch go on without it.
+// share returns how many children of one parent a turn changes at most; then the others of
+// its batch continue without it.
 func (c *cleaner) share(r reference) int {
 	whole := c.opt.MaxUpdates
 	if r.OnDelete == AsyncDelete {
@@ -168,7 +167,7 @@ func (c *cleaner) share(r reference) int {
 	return max(min(c.limit(r)*turnQueries, whole/4), 1)
 }
 
-// limit is the most rows of one query.
+// limit returns the maximum number of rows of one query.
 func (c *cleaner) limit(r reference) int {
 	switch {
 	case r.DeleteLimit > 0:
@@ -179,26 +178,26 @@ func (c *cleaner) limit(r reference) int {
 	return c.opt.UpdateLimit
 }
 
-// givesWay says whether the worker is to step back: a lock or the query took too
-// long, or a deadlock was resolved at its cost.
+// givesWay returns whether the error means that the worker should step back: a lock or the
+// query took too long, or PostgreSQL ended this query to resolve a deadlock.
 func givesWay(err error) bool {
 	return isState(err, stateLockNotAvailable) || isState(err, stateQueryCanceled) ||
 		isState(err, stateDeadlock) || isState(err, stateSerialization)
 }
 
-// refuses says whether the data forbids a change: a constraint, a value that
-// doesn't fit or a trigger that raises. Other rows may be changed.
+// refuses returns whether the data forbids a change: by a constraint, a value that doesn't
+// fit, or a trigger that raises. Other rows may still be changed.
 func refuses(err error) bool {
 	e, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && slices.Contains([]string{"22", "23", "27", "44", "P0"}, e.Code[:2])
 }
 
-// sorted is what becomes of the parents of a query: those that it didn't get to
-// stay where they are, those with more go to the back of the line.
+// sorted says what happens to the parents of a query: those that it didn't get to keep
+// their place, those with more children go to the end of the line.
 type sorted struct{ ahead, back []parentKey }
 
-// advance sorts the parents of a query by what it found. Those with nothing more
-// are done; those that have had their share pause.
+// advance sorts the parents of a query by what it found. Parents without further children
+// are done; those that have had their share are paused.
 func advance(ids []parentKey, list []found, rows, limit, perParent int, changed map[parentKey]int, share int, out *outcome) (s sorted) {
 	total := 0
 	by := make(map[int]int, len(list))
@@ -206,7 +205,7 @@ func advance(ids []parentKey, list []found, rows, limit, perParent int, changed 
 		total += f.rows
 		by[f.place] = f.rows
 	}
-	last := len(ids) // the parent in whose middle the query stopped
+	last := len(ids) // the parent at which the query reached its limit
 	if total == limit {
 		last = list[len(list)-1].place
 	}

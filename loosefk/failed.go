@@ -15,10 +15,10 @@ const (
 	failBatches = 100
 )
 
-// fail marks pending records as failed whose table neither a definition names nor
-// the database has: of a temporary table, of one that was dropped, of a name that
-// is none. Nobody could work them off, and they would keep their partition attached
-// for ever. It returns how many they were.
+// fail marks pending records as failed whose table neither a definition names nor the
+// database has: of a temporary table, of a dropped one, or of an invalid name. No worker
+// can process them, and they would keep their partition attached for ever. It returns how
+// many they were.
 func (d *Database) fail(ctx context.Context, parents []tableName) (failed int, err error) {
 	list, _, err := d.partitions(ctx, d.catalog())
 	if err != nil {

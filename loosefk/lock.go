@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// Lock keeps workers out of each other's way. It guards nothing: two workers
-// that hold it at once do the same work twice, and no harm.
+// Lock keeps workers from doing the same work twice. Correctness doesn't depend on it: two
+// workers that hold it at once do no harm.
 type Lock interface {
-	// Hold runs fn while it holds the lock called name, and says so. When another
-	// process holds it, it returns false at once. The context of fn ends when the
-	// lock is lost.
+	// Hold tries to take the lock called name, and if it succeeds runs fn and returns true.
+	// When another process holds the lock, it returns false at once. The context of fn ends
+	// when the lock is lost.
 	Hold(ctx context.Context, db *Database, name string, fn func(ctx context.Context) error) (held bool, err error)
 }
 
 // AdvisoryLock is a lock of PostgreSQL's in the database of the deleted records.
 // It takes a connection of the pool as long as it is held.
 type AdvisoryLock struct {
-	// Loss is after how long PostgreSQL takes the lock from a process that stalls or
-	// has vanished. It is made sure of six times as often. Default 30 s.
+	// Loss is after how long PostgreSQL takes the lock from a process that stalls or has
+	// vanished. The holder renews it six times as often. Default 30 s.
 	Loss time.Duration
 }
 
-// answerTime is how long PostgreSQL may take for a statement that has nothing to do
-// but to show that it is there.
+// answerTime is how long PostgreSQL may take for a trivial statement before the connection
+// counts as lost.
 const answerTime = 15 * time.Second
 
 // Hold is Lock's. The lock belongs to a transaction and not to a session, so it
@@ -41,7 +41,8 @@ func (l AdvisoryLock) Hold(ctx context.Context, db *Database, name string, fn fu
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 		defer cancel()
-		// The transaction holds nothing but the lock. To roll it back would look like a failure.
+		// The transaction contains only the lock. A rollback would look like a failure in
+		// statistics.
 		tx.Commit(ctx) //nolint:errcheck // the lock is given up either way
 	}()
 	// PostgreSQL has a transaction_timeout from 17 on. It would end a long drain.

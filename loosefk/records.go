@@ -13,42 +13,41 @@ import (
 // record is a pending deleted record.
 type record struct {
 	partition, id int64
-	parent        parentKey // primary_key_text, or else primary_key_value
-	// attempts is cleanup_attempts: 0 and up count runs that ended before the
-	// clean-up did; -1 and down do so for the second look.
+	parent        parentKey // primary_key_text, or if that is NULL primary_key_value
+	// attempts is cleanup_attempts. From 0 up it is the number of runs that left the record
+	// unfinished; from -1 down it is the same for the second look (-1 is none).
 	attempts int16
-	// putOff says that lanePutOff has loaded it, before its time.
+	// putOff says that lanePutOff has loaded the record, before its time.
 	putOff bool
 }
 
-// secondLook says whether the record was worked off before.
+// secondLook returns whether the record was finished once and awaits its second look.
 func (r record) secondLook() bool { return r.attempts < 0 }
 
-// runs is how many runs have ended before the clean-up did.
+// runs returns how many runs left the record unfinished.
 func (r record) runs() int { return int(max(r.attempts, -r.attempts-1)) }
 
-// lane says which records are to be loaded.
+// lane selects the records to be loaded.
 type lane int
 
 const (
 	laneDue    lane = iota // their time has come
 	laneUrgent             // consume_after is -infinity
 	laneAll                // whatever their time
-	// lanePutOff has the records that a limit has left unfinished so often that they
-	// wait: they have many children, and may go on when nothing else is due.
+	// lanePutOff has the records that were postponed because limits have often left them
+	// unfinished: their parents have many children. They continue when nothing else is due.
 	lanePutOff
 )
 
-// load returns pending records of a parent table, first those that wait longest,
-// without those that are to be passed over.
-// Each partition's index is asked for its own first ones.
+// load returns pending records of a parent table, those that have waited longest first,
+// except those in without. It asks the index of each partition for its first ones.
 func (d *Database) load(ctx context.Context, parent tableName, which lane, limit int, without []record) (pending []record, err error) {
-	var unfit []record // their key isn't of the type that the parent's is
+	var unfit []record // records whose key isn't of the type of the parent's key
 	list, current, err := d.partitions(ctx, d.catalog())
 	if err != nil {
 		return nil, err
 	}
-	values := []int64{current} // in the default partition, if that is all there is
+	values := []int64{current} // the default partition, if there is no other
 	for _, p := range list {
 		for _, v := range p.values {
 			if v != current {
@@ -92,16 +91,16 @@ func (d *Database) load(ctx context.Context, parent tableName, which lane, limit
 	if err != nil || len(unfit) == 0 {
 		return pending, err
 	}
-	// Such a record was made when the key was another, or by hand.
+	// Such a record was made when the key was of another type, or by hand.
 	if err := d.set(ctx, unfit, fmt.Sprintf("status = %d", statusFailed)); err != nil || len(pending) > 0 {
 		return pending, err
 	}
 	return d.load(ctx, parent, which, limit, without)
 }
 
-// indexed runs a statement on records in one round trip. PostgreSQL may know a plan
-// for it from when none were pending, which reads all of a partition, and keep that
-// until it has analyzed the table anew.
+// indexed runs a statement on records in one round trip, without sequential scans.
+// PostgreSQL may have kept a plan from when no record was pending, which would read all of
+// a partition until the table is analyzed.
 func indexed(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, scan func(pgx.Rows) error) error {
 	b := new(pgx.Batch)
 	b.Queue(pinPath)
@@ -113,7 +112,7 @@ func indexed(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, sc
 	return pool.SendBatch(ctx, b).Close()
 }
 
-// alive returns those of the ids that are in the parent table.
+// alive returns those of the ids that exist in the parent table.
 func (d *Database) alive(ctx context.Context, parent tableName, ids []parentKey) ([]parentKey, error) {
 	key, err := d.key(ctx, parent)
 	if err != nil {
@@ -123,7 +122,7 @@ func (d *Database) alive(ctx context.Context, parent tableName, ids []parentKey)
 		[]any{ids}, pgx.RowTo[parentKey])
 }
 
-// keys are the primary keys of records, as columns.
+// keys returns the primary keys of records, as columns.
 func keys(records []record) (partitions, ids []int64) {
 	for _, r := range records {
 		partitions = append(partitions, r.partition)
@@ -132,16 +131,16 @@ func keys(records []record) (partitions, ids []int64) {
 	return partitions, ids
 }
 
-// set changes pending records; set is the SET clause, with arguments from $3 on.
-// The status is compared so that the partial index of what is pending doesn't
-// apply, in which the planner would search a whole partition for each record.
+// set changes pending records; set is the SET clause, with arguments from $3 on. The status
+// is compared in such a way that the partial index on pending records doesn't apply,
+// because with it the planner would search a whole partition for each record.
 func (d *Database) set(ctx context.Context, records []record, set string, args ...any) error {
 	if len(records) == 0 {
 		return nil
 	}
 	partitions, ids := keys(records)
 	var err error
-	for range 3 { // one may just be moved out of the default partition, or others mark the same
+	for range 3 { // a record may be moved out of the default partition meanwhile, or other workers mark the same ones
 		err = indexed(ctx, d.Pool, fmt.Sprintf(`
 			UPDATE %s d SET %s
 			FROM unnest($1::bigint[], $2::bigint[]) AS w (partition, id)
@@ -154,21 +153,21 @@ func (d *Database) set(ctx context.Context, records []record, set string, args .
 	return err
 }
 
-// processed marks records as worked off.
+// processed marks records as processed.
 func (d *Database) processed(ctx context.Context, records []record) error {
 	return d.set(ctx, records, fmt.Sprintf("status = %d", statusProcessed))
 }
 
-// lookAgain has records worked off a second time.
+// lookAgain schedules the second look for records.
 func (d *Database) lookAgain(ctx context.Context, records []record, after time.Duration) error {
 	return d.set(ctx, records, "cleanup_attempts = -1, consume_after = now() + $3::interval", after)
 }
 
-// attempted counts a run that didn't finish the records, because they were stuck
-// or because a limit cut it off. Those that have had enough of them wait for the
-// others' sake. Their count tells why: where there are just too many children it
-// stays, and they go on in lanePutOff. In that lane a run is no attempt, and what
-// is stuck there waits from then on.
+// attempted counts a run that left records unfinished, because they were stuck or because a
+// limit cut them off. Records with MaxAttempts are postponed, so that others aren't
+// delayed. For a record that merely has too many children the count stays, and the record
+// continues in lanePutOff. In that lane a cut-off run is no attempt, and a record that gets
+// stuck there waits from then on.
 func (d *Database) attempted(ctx context.Context, stuck, cut []record, o Options) (incremented, rescheduled int, err error) {
 	var more, stop, heavy, rest []record
 	for _, r := range stuck {
@@ -204,9 +203,9 @@ func (d *Database) attempted(ctx context.Context, stuck, cut []record, o Options
 	return len(more), rescheduled, d.set(ctx, rest, "cleanup_attempts = 0")
 }
 
-// Expedite puts deleted records of a parent table first: they are worked off
-// before all others, in a lane with a quota of its own. Without ids it is for
-// all that are pending. It returns how many records that were.
+// Expedite puts deleted records of a parent table first: they are processed before all
+// others, in a lane with a quota of its own. Without ids it applies to all pending records.
+// It returns their number.
 func (d *Database) Expedite(ctx context.Context, parent string, ids ...int64) (int64, error) {
 	tag, err := d.catalog().Exec(ctx, fmt.Sprintf(`
 		UPDATE %s SET consume_after = '-infinity'

@@ -7,21 +7,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// restTurns is for how many turns of a database a worker that finds no record there
-// makes no run: then it makes one all the same, which compares the definitions with the
-// tables and brings the partitions up to date.
+// restTurns is for how many turns a worker only looks for records in a database where none
+// is pending. Then it makes a run nevertheless, which compares the definitions with the
+// tables and rotates the partitions.
 const restTurns = 10
 
-// rest is what a worker remembers of a database between its turns. A run costs some
-// fifty statements, most of them on the catalog, and a look costs one.
+// rest is what a worker remembers of a database between its turns. A run costs some fifty
+// statements, most of them on the catalog, a look costs one.
 type rest struct {
 	left int // turns without a run, as long as no record comes
 }
 
-// turnOf makes a run on a database, or only looks for a record while the database rests.
-// It rests after a run that succeeded and began without a record: such a run has seen
-// what the runs before left, so gauges say that nothing is pending. ran says whether
-// there was a run.
+// turnOf makes a run on a database or, while the database rests, only looks for a record. A
+// database rests after a run that succeeded and began without a pending record; by then the
+// gauges have been set to nothing pending. ran says whether there was a run.
 func (w *Worker) turnOf(ctx context.Context, db *Database, r *rest) (_ Result, ran bool, err error) {
 	pending, err := db.hasPending(ctx)
 	none := err == nil && !pending

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// found is how many children of a parent a statement took.
+// found is how many children of a parent a statement has processed.
 type found struct {
-	place int // of the parent in the list that was given, from 0
+	place int // index of the parent in the given list
 	rows  int
 }
 
@@ -41,7 +41,7 @@ func (r reference) statement(limit, perParent int, skipLocked bool) (sql string,
 		change = fmt.Sprintf("UPDATE %s c SET %s = %s", r.child.quoted(), quote(r.TargetColumn), value)
 	}
 	alive := ""
-	if r.local() { // OFFSET makes it one probe of the key for each parent
+	if r.local() { // OFFSET makes this one lookup in the key's index for each parent
 		alive = fmt.Sprintf("WHERE NOT EXISTS (SELECT FROM %s x WHERE x.%s OPERATOR(pg_catalog.=) p.id OFFSET 0)", r.parent.quoted(), quote(r.key.column))
 	}
 	skip := ""
@@ -68,9 +68,9 @@ func (r reference) statement(limit, perParent int, skipLocked bool) (sql string,
 		r.key.list("$1"), r.child.quoted(), where, perParent, skip, alive, limit, change), args
 }
 
-// children is the condition for children c of a parent p that are to be cleaned
-// up, and the value of the target column where there is one. arg makes a
-// parameter of a value.
+// children returns the condition for the children c of a parent p that are to be cleaned
+// up, and the new value of the target column if there is one. arg makes a parameter of a
+// value.
 func (r reference) children(arg func(value any) string) (where, value string) {
 	all := []string{"c." + quote(r.Column) + " OPERATOR(pg_catalog.=) p.id"}
 	for i, cond := range r.Conditions {
@@ -86,8 +86,8 @@ func (r reference) children(arg func(value any) string) (where, value string) {
 	}
 	if r.OnDelete == UpdateColumnTo {
 		value = fmt.Sprintf("CAST(%s::text AS %s)", arg(r.TargetValue), r.targetType)
-		// IS DISTINCT FROM, which can't name its operator: NULL is distinct from a value,
-		// and not unequal to it.
+		// This is IS DISTINCT FROM, which can't be given an operator by name: NULL is
+		// distinct from a value, but not unequal to it.
 		all = append(all, fmt.Sprintf("(c.%[1]s %[2]s %[3]s) IS NOT TRUE AND (c.%[1]s IS NOT NULL OR %[3]s IS NOT NULL)", quote(r.TargetColumn), r.targetEquals, value))
 	}
 	return strings.Join(all, " AND "), value
@@ -96,12 +96,12 @@ func (r reference) children(arg func(value any) string) (where, value string) {
 // timeouts bound a statement on the server.
 type timeouts struct{ lock, statement time.Duration }
 
-// bound sends a statement with its timeouts, in one round trip and one
-// transaction, and a check, if there is one, that undoes it by failing. It fails
-// where row security would hide rows, as collect does. However few children a
-// parent has in the planner's eyes, they are to be read one by one up to the
-// limit, and not collected all beforehand. A server that doesn't end the statement
-// in time is given up, so that one that went silent doesn't keep a worker for ever.
+// bound sends a statement with its timeouts in one round trip and one transaction, followed
+// by an optional check whose failure rolls it back. Like collect, it fails where row
+// security would hide rows. Its plan reads children one by one up to the limit, instead of
+// collecting all of them first, however few the planner expects. If the server doesn't end
+// the statement in time the connection is given up, so that a silent server doesn't block a
+// worker for ever.
 func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args []any, scan func(pgx.Rows) error, check ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*t.statement+answerTime) // the check is a statement too
 	defer cancel()
@@ -117,8 +117,8 @@ func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args
 	return pool.SendBatch(ctx, b).Close()
 }
 
-// collect runs a query and collects its rows. It fails where row security would
-// hide rows: those that aren't seen would count as gone.
+// collect runs a query and collects its rows. It fails where row security would hide rows,
+// since hidden rows would count as deleted.
 func collect[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args []any, row pgx.RowToFunc[T]) (list []T, err error) {
 	b := new(pgx.Batch)
 	b.Queue(pinPath)
@@ -130,13 +130,13 @@ func collect[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args []
 	return list, pool.SendBatch(ctx, b).Close()
 }
 
-// change runs the statement for the parents ids. It returns what was found, by
-// parent, and how many rows were changed. When one of the parents exists, in this
-// database, nothing is changed: the error has the SQLSTATE 22012.
+// change runs the statement for the parents ids. It returns what was found for each parent,
+// and how many rows were changed. If one of the parents exists, in the same database,
+// nothing is changed and the error has the SQLSTATE 22012.
 func (r reference) change(ctx context.Context, t timeouts, ids []parentKey, limit, perParent int, skipLocked bool) (list []found, changed int, err error) {
 	sql, args := r.statement(limit, perParent, skipLocked)
 	var check []string
-	if r.local() { // while the statement waited for children, their parent may have come back
+	if r.local() { // a parent may have come back while the statement waited for its children
 		check = []string{fmt.Sprintf("SELECT 1 / (NOT EXISTS (SELECT FROM %s WHERE %s OPERATOR(pg_catalog.=) ANY (%s)))::int", r.parent.quoted(), quote(r.key.column), r.key.list("$1"))}
 	}
 	err = bound(ctx, r.childDB.Pool, t, sql, append([]any{ids}, args...), func(rows pgx.Rows) error {

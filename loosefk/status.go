@@ -8,19 +8,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Pending is what is pending of a parent table in a partition.
+// Pending counts the pending records of a parent table in a partition.
 type Pending struct {
 	Partition   int64         `json:"partition"`
 	Table       string        `json:"table"` // with its schema
 	Count       int64         `json:"count"`
 	OldestAge   time.Duration `json:"-"`            // of the oldest record
 	MaxAttempts int           `json:"max_attempts"` // of any record
-	// SecondLook is how many are done but for the second look at another server.
+	// SecondLook is how many are finished except for the second look at another server.
 	SecondLook int64 `json:"second_look"`
-	// Waiting is how many are put off to a later time.
+	// Waiting is how many are postponed.
 	Waiting int64 `json:"waiting"`
-	// Untracked says that the table is gone or has no trigger: nobody works
-	// these records off.
+	// Untracked says that the table doesn't exist or has no trigger, so that no worker
+	// processes these records.
 	Untracked bool `json:"untracked,omitempty"`
 }
 

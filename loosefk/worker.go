@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// Worker cleans up behind deleted parents. Its methods may be called
-// concurrently, by any number of processes.
+// Worker cleans up the children of deleted parents. Its methods may be called concurrently,
+// by any number of processes.
 type Worker struct {
 	opt     Options
 	metrics *metrics
-	runs    atomic.Uint64 // each begins with another parent table
+	runs    atomic.Uint64 // number of runs; each begins with another parent table
 }
 
-// New makes a worker. It starts nothing and connects to nothing: see Run, and
-// Validate for the definitions. Error: what is wrong with the options.
+// New makes a worker. It starts nothing and connects to nothing: see Run, and Validate to
+// check the definitions. It returns an error if the options are invalid.
 func New(o Options) (*Worker, error) {
 	if err := errors.Join(o.Databases.check(), o.Definitions.check(), o.Check()); err != nil {
 		return nil, err
@@ -40,10 +40,10 @@ func New(o Options) (*Worker, error) {
 	return &Worker{opt: o, metrics: metrics}, nil
 }
 
-// Run cleans up until ctx ends: once each Interval, the databases in turn by the
-// clock, so that the workers of several processes look at the same one. While no record
-// is pending in a database, nine of ten runs there are only a look for one. A run
-// that fails is logged, and the next one goes on. It returns nil.
+// Run cleans up until ctx ends, and returns nil then. Each Interval it handles one
+// database, chosen by the clock, so that the workers of several processes handle the same
+// one. While a database has no pending record, nine of ten runs there only look for one. A
+// run that fails is logged, and the next one continues.
 func (w *Worker) Run(ctx context.Context) error {
 	databases := w.parentDatabases()
 	if len(databases) == 0 {
@@ -69,23 +69,23 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 }
 
-// runBounded is RunOnce, given up when a database that went silent makes it take much
-// longer than it may.
+// runBounded is RunOnce with a timeout, in case a database stops answering and the run
+// takes much longer than it may.
 func (w *Worker) runBounded(ctx context.Context, database string) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.opt.MaxRuntime+2*w.opt.StatementTimeout+2*time.Minute)
 	defer cancel()
 	return w.RunOnce(ctx, database)
 }
 
-// turnAt counts the intervals up to a time, the same for all processes, and says
-// when the next one begins.
+// turnAt returns the number of the interval that a time is in, which is the same for all
+// processes, and when the next interval begins.
 func turnAt(now time.Time, interval time.Duration) (turn int64, next time.Time) {
 	turn = now.UnixNano() / int64(interval)
 	return turn, time.Unix(0, (turn+1)*int64(interval))
 }
 
-// parentDatabases are the databases in which parents live; the others hold no
-// deleted records.
+// parentDatabases returns the databases in which parents live; the others have no deleted
+// records.
 func (w *Worker) parentDatabases() []*Database {
 	var list []*Database
 	for i := range w.opt.Databases {
@@ -100,28 +100,29 @@ func (w *Worker) parentDatabases() []*Database {
 // Result says what a run did.
 type Result struct {
 	Database  string `json:"database"`
-	Records   int    `json:"records"`   // that were looked at
-	Processed int    `json:"processed"` // that are done
-	// Again is how many are done but for the second look at another server.
+	Records   int    `json:"records"`   // records that were looked at
+	Processed int    `json:"processed"` // records that were finished
+	// Again is the number of records that are finished except for the second look at
+	// another server.
 	Again int `json:"again"`
-	// Incremented and Rescheduled are records that the run left unfinished, the
-	// latter for the last time in a row.
+	// Incremented and Rescheduled are records that the run left unfinished. Rescheduled
+	// ones have had MaxAttempts and wait for RescheduleAfter.
 	Incremented int    `json:"incremented"`
 	Rescheduled int    `json:"rescheduled"`
 	Deletes     int    `json:"deletes"`
 	Updates     int    `json:"updates"`
 	Failed      int    `json:"failed,omitempty"`     // records that name no table, marked as failed
-	Locked      int    `json:"locked"`               // parent tables that another worker has
+	Locked      int    `json:"locked"`               // parent tables that another worker has locked
 	OverLimit   string `json:"over_limit,omitempty"` // the limit that ended the run
 	Slid        Slid   `json:"partitions"`
 }
 
-// RunOnce cleans up behind the parents that live in the named database, until
-// nothing is due there or a limit is met, and brings its partitions up to date.
-// Others that run at the same time share the parents. Errors: Problems when the
-// definitions don't fit the databases (then no record is touched); what failed
-// for single tables, all together, after all others were worked off; which databases
-// can't be reached, whose parents' records stay pending.
+// RunOnce cleans up the children of parents in the named database, until no record is due
+// there or a limit is met, and rotates its partitions. Workers that run at the same time
+// share the parent tables. Errors: Problems when the definitions don't fit the databases
+// (then no record is touched); the failures of single tables, joined, after all others were
+// cleaned up; databases that can't be reached, in which case the records of the parents
+// concerned stay pending.
 func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
 	db, err := w.database(database)
 	if err != nil || !slices.Contains(w.parentDatabases(), db) {
@@ -135,7 +136,7 @@ func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
 	c := w.cleaner(db, w.opt)
 	c.away = away
 	c.begin = (w.runs.Add(1) - 1) / uint64(len(w.parentDatabases()))
-	// Records can be worked off in whatever partitions there are.
+	// If slide fails, records can still be processed in the partitions that exist.
 	c.Slid, err = db.slide(ctx, slideOptions{w.opt.PartitionAge, w.opt.Retention, w.opt.LockTimeout, 5})
 	var unknown error
 	if c.Failed, unknown = db.fail(ctx, slices.AppendSeq(rs.parents(db), maps.Keys(away))); c.Failed > 0 {
@@ -154,10 +155,10 @@ func (w *Worker) database(name string) (*Database, error) {
 	return &w.opt.Databases[i], nil
 }
 
-// Drain works off every pending record of a parent table now, whatever its time,
-// without limits for the whole, and returns when none is left: a migration may
-// then bring a foreign key back. progress, if not nil, is told of each step. The
-// table's worker elsewhere is waited for.
+// Drain processes every pending record of a parent table now, even those that are to wait,
+// without limits for the whole, and returns when none is left: then a migration may bring a
+// foreign key back. It calls progress, if not nil, after each step. It waits while another
+// worker has the table locked.
 func (w *Worker) Drain(ctx context.Context, parent string, progress func(Result)) (Result, error) {
 	rs, _, err := lookUp(ctx, w.opt.Databases, w.opt.Definitions)
 	if err != nil {
@@ -192,7 +193,8 @@ func (w *Worker) Drain(ctx context.Context, parent string, progress func(Result)
 		for _, err := range c.refused {
 			return c.result(), fmt.Errorf("draining %s: %w", parent, err)
 		}
-		// Another worker has the table, or somebody has a child: all are tried again.
+		// Another worker has the table, or another transaction has locked a child: try all
+		// again.
 		clear(c.stuck)
 		clear(c.waited)
 		if err := sleep(ctx, w.opt.LockTimeout); err != nil {
