@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A link that another transaction is deleting is made anew, not taken for
-// there: what was answered with 201 is linked.
+// A link that another transaction is deleting is made anew, not taken as existing: after a
+// 201 the blob is linked.
 func TestAttackLinkGoesWhileItIsMade(t *testing.T) {
 	t.Parallel()
 	for what, again := range map[string]func(b bundle, d oci.Digest) error{
@@ -36,7 +36,7 @@ func TestAttackLinkGoesWhileItIsMade(t *testing.T) {
 			gc.exec(t, "SELECT FROM gc_blob_review_queue WHERE digest = $1 FOR UPDATE SKIP LOCKED", d.Bytes())
 			done := later(func() error { return again(b, d) })
 			gc.blocks(t, watch, 1)
-			// The review is of links that no manifest needs; the blob stays.
+			// The review removes links that no manifest needs; the blob stays.
 			gc.exec(t, `DELETE FROM repository_blobs rb USING repositories r
 				WHERE r.id = rb.repository_id AND r.path = 'r' AND rb.blob_digest = $1`, d.Bytes())
 			gc.exec(t, "COMMIT")
@@ -53,8 +53,8 @@ func TestAttackLinkGoesWhileItIsMade(t *testing.T) {
 	}
 }
 
-// The existence of a blob is asked while garbage collection holds it: the
-// answer waits, and is the truth.
+// A client asks for a blob while garbage collection has locked it: the answer waits, and is
+// the truth.
 func TestAttackPromiseWaitsForReview(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -69,8 +69,8 @@ func TestAttackPromiseWaitsForReview(t *testing.T) {
 	wantCode(t, soon(t, "HEAD", done), oci.BlobUnknown)
 }
 
-// A promise is a row even where the queue had none, and a review that begins
-// after it leaves the blob alone.
+// A promise inserts a row even if the queue had none, and a review that begins after it
+// leaves the blob alone.
 func TestAttackPromiseIsARow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -184,7 +184,7 @@ func TestAttackUnlinkBeforePut(t *testing.T) {
 	wantCode(t, soon(t, "put", done), oci.ManifestBlobUnknown)
 }
 
-// A second sweep is owed until one has begun after the longest request.
+// A second sweep stays due until one has begun after the longest request.
 func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -193,7 +193,7 @@ func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}
-	// The store is swept now; a late writer writes; then the time is over.
+	// The store is swept now; a late writer writes; then the longest request is over.
 	eventually(t, "the longest request is over", func() bool {
 		return b.count(t, "SELECT count(*) FROM gc_doomed_objects WHERE again_at <= now()") == 1
 	})
@@ -214,8 +214,7 @@ func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	}
 }
 
-// A mount and an upload that meet a deletion of the same link: nobody waits for
-// each other in a circle.
+// A mount and an upload that meet a deletion of the same link don't deadlock.
 func TestAttackLinkAndUnlink(t *testing.T) {
 	t.Parallel()
 	for what, link := range map[string]func(ctx context.Context, b bundle, d oci.Digest) error{

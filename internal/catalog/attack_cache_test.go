@@ -22,8 +22,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// network stands between a replica and the database. It can keep what it is
-// sent back for a while, as networks do.
+// network forwards data between a replica and the database. It can hold data back for a
+// while, as networks do.
 type network struct {
 	net.Listener
 	to string // the server's socket
@@ -40,7 +40,7 @@ const (
 	fromServer
 )
 
-// between makes a network in front of the database and the DSN through it.
+// between makes a network in front of the database, and returns it with a DSN that connects through it.
 func between(t *testing.T, dsn string) (*network, string) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(dsn)
@@ -83,8 +83,8 @@ func between(t *testing.T, dsn string) (*network, string) {
 	return n, u.String()
 }
 
-// carry carries one direction of a connection. What was sent is delivered even
-// when the sender has gone.
+// carry forwards one direction of a connection. Data is delivered even after the sender has
+// gone.
 func (n *network) carry(to, from net.Conn, direction int) {
 	defer func() {
 		if direction == fromServer {
@@ -126,8 +126,8 @@ func (n *network) keep(direction int, p []byte, from net.Conn) {
 	<-free
 }
 
-// keepNext keeps the next packet with text in it, and all that follows it on
-// its connection, until release.
+// keepNext holds back the next packet that contains text, and all that follows on its
+// connection, until release.
 func (n *network) keepNext(direction int, text string) (kept <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -146,8 +146,8 @@ func (n *network) release() {
 	}
 }
 
-// behind opens a replica behind a network, which has one connection to the
-// database at a time for each that the test needs.
+// behind opens a replica behind a network. The replica has one connection to the database at
+// a time for each purpose that the test needs.
 func behind(t *testing.T) (*network, bundle) {
 	t.Helper()
 	n, dsn := between(t, dbtest.DSN(t))
@@ -160,8 +160,8 @@ func behind(t *testing.T) (*network, bundle) {
 	return n, bundle{catalog.New(catalog.Options{DB: d, Replica: id, Log: slog.New(slog.DiscardHandler)}), d}
 }
 
-// A client hangs up after its change was sent and before it was answered. The
-// change is made all the same, and the caches don't serve what was before it.
+// A client disconnects after its change was sent and before it was answered. The change is
+// made all the same, and the caches don't serve the state before it.
 func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	config := func(b bundle, t *testing.T) oci.Digest { return b.push(t, "r", "config") }
@@ -189,7 +189,7 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 			payload := image(t, cfg, nil, nil)
 			other := image(t, cfg, nil, map[string]any{"annotations": map[string]string{"n": "2"}})
 			d := b.put(t, "r", payload, "doomedtag")
-			// Prepares the statements, so that one packet has all that follows.
+			// Prepare the statements, so that one packet has all of the change.
 			b.put(t, "r", image(t, cfg, nil, map[string]any{"annotations": map[string]string{"n": "3"}}), "x")
 			if err := b.DeleteTag(t.Context(), "r", "x"); err != nil {
 				t.Fatal(err)
@@ -224,7 +224,7 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 			select {
 			case err = <-done:
 			case <-time.After(3 * time.Second):
-				// It waits for the outcome although the client is gone: fine.
+				// The call may wait for the outcome although the client is gone.
 				n.release()
 				err = soon(t, what, done)
 			}
@@ -245,7 +245,7 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// A reader whose answer is late keeps nothing that a change has overtaken.
+// A reader whose answer is late doesn't cache a result that a change has made outdated.
 func TestAttackLateFill(t *testing.T) {
 	t.Parallel()
 	n, b := behind(t)
@@ -280,8 +280,8 @@ func TestAttackLateFill(t *testing.T) {
 	}
 }
 
-// A promise that is remembered is of one manifest, not of those that come to be
-// called the same after it was deleted.
+// A cached promise ends when its manifest is deleted: if the same manifest is put again, a
+// HEAD writes a new promise.
 func TestAttackPromiseOutlivesItsManifest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -309,7 +309,7 @@ func TestAttackPromiseOutlivesItsManifest(t *testing.T) {
 	}
 }
 
-// A process that registers waits for the changes that didn't see it.
+// A process that registers waits for the transactions that didn't see its registration.
 func TestAttackRegistrationWaits(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)

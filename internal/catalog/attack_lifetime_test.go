@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// An upload that begins after a namespace was deleted belongs to the repository
-// that will be: it isn't cancelled with the old one of that name.
+// An upload that begins after a namespace was deleted belongs to the repository that is made
+// next: it isn't cancelled with the old repository of that name.
 func TestUploadAfterDeletedNamespace(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -34,8 +34,8 @@ func TestUploadAfterDeletedNamespace(t *testing.T) {
 	b.noOrphans(t)
 }
 
-// A blob that only a deleted repository uses is kept until that is drained, and
-// the explanation says so.
+// A blob that only a deleted repository uses stays until the repository's rows are removed,
+// and its explanation says so.
 func TestExplainBlobOfDeletedRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -58,8 +58,8 @@ func TestExplainBlobOfDeletedRepository(t *testing.T) {
 	}
 }
 
-// A promise outlives the repository in which it was given: who pushes to another
-// finds the blob there for the time that was promised.
+// A promise outlives the repository in which it was given: a client that pushes to another
+// repository finds the blob for the promised time.
 func TestPromiseOutlivesRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -84,8 +84,8 @@ func TestPromiseOutlivesRepository(t *testing.T) {
 	b.whole(t, "acme/web", "late", layer)
 }
 
-// A mount from a repository that is being deleted waits for nobody, and either
-// has the blob or hasn't.
+// A mount from a repository that is being deleted doesn't wait, and either gets the blob or
+// doesn't.
 func TestMountFromDyingRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -112,8 +112,8 @@ func TestMountFromDyingRepository(t *testing.T) {
 	b.complete(t)
 }
 
-// Reviews of what a deleted repository holds, and its drain, give way to each
-// other, and clients never see it.
+// Reviews of a deleted repository's content and the worker that removes its rows give way to
+// each other, and clients aren't affected.
 func TestDrainMeetsReview(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -138,8 +138,8 @@ func TestDrainMeetsReview(t *testing.T) {
 	b.nothing(t)
 }
 
-// A repository that is made while its namespace is being deleted ends in a new
-// namespace; one that was first is deleted with the old.
+// A repository that is made while its namespace is being deleted ends up in a new namespace;
+// a repository that was made first is deleted with the old namespace.
 func TestNewRepositoryInDyingNamespace(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -174,8 +174,7 @@ func TestNewRepositoryInDyingNamespace(t *testing.T) {
 	b.empty(t, "repositories", "repository_blobs")
 }
 
-// A tag that is restored while its repository is being deleted is a tag of
-// nothing, and the client hears so.
+// A tag isn't restored in a repository that is being deleted, and the client is told.
 func TestRestoreInDyingRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

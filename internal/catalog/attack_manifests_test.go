@@ -13,15 +13,15 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// subjectOf is a manifest with a subject.
+// subjectOf returns a manifest with a subject.
 func subjectOf(t *testing.T, config, subject oci.Digest) []byte {
 	t.Helper()
 	return image(t, config, nil, map[string]any{"artifactType": "application/x", "subject": map[string]any{
 		"mediaType": oci.MediaTypeImageManifest, "digest": subject.String(), "size": 1}})
 }
 
-// A referrer that waits for its subject is kept when the subject comes, also when the
-// subject refers to something itself.
+// A referrer without its subject stays when the subject is put, also when the subject has a
+// subject itself.
 func TestAttackSubjectThatHasASubject(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -38,8 +38,7 @@ func TestAttackSubjectThatHasASubject(t *testing.T) {
 	}
 }
 
-// Tags are moved both ways between two manifests at once. Nobody waits for
-// each other in a circle.
+// Tags are moved both ways between two manifests at once, without a deadlock.
 func TestAttackTagsMovedBothWays(t *testing.T) {
 	t.Parallel()
 	b := replica(t, patientDSN(t))
@@ -69,14 +68,14 @@ func TestAttackTagsMovedBothWays(t *testing.T) {
 	}
 }
 
-// stuck waits until two calls wait, or the second, which may not need to, is
+// stuck waits until both calls wait for locks, or the second, which may not need to wait, is
 // done.
 func (b bundle) stuck(t *testing.T, second <-chan error) {
 	t.Helper()
 	eventually(t, "both wait or one is done", func() bool { return len(second) > 0 || b.waiting(t) >= 2 })
 }
 
-// waiting is how many backends wait for a lock.
+// waiting returns the number of backends that wait for a lock.
 func (b bundle) waiting(t *testing.T) int {
 	t.Helper()
 	return b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
@@ -175,7 +174,7 @@ func sortDigests(list []oci.Digest) {
 	}
 }
 
-// A child that is being deleted is waited for, and missed.
+// The put of an index waits for a child that is being deleted, and then reports it as missing.
 func TestAttackChildGoes(t *testing.T) {
 	t.Parallel()
 	for _, kept := range []bool{false, true} {
@@ -257,8 +256,8 @@ func TestAttackRepositoryGoes(t *testing.T) {
 	}
 }
 
-// A batch reports an error that only comes up when it is committed, and leaves
-// nothing; nor does one whose later statement fails.
+// A batch reports an error that occurs at its commit, and changes nothing; the same if a
+// later statement fails.
 func TestAttackBatchReportsItsCommit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

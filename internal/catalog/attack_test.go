@@ -11,13 +11,13 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// session is one connection that takes part in an interleaving by hand.
+// session is a connection by which a test makes one side of an interleaving.
 type session struct {
 	*pgx.Conn
 	pid uint32
 }
 
-// session connects to the test's database, as no replica's connection.
+// session connects to the test's database, without a replica's name.
 func (b bundle) session(t *testing.T) session {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -49,14 +49,14 @@ func (s session) blocks(t *testing.T, watch session, n int) {
 	})
 }
 
-// later runs f and returns where its error will be.
+// later runs f in a goroutine and returns the channel of its error.
 func later(f func() error) <-chan error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
 	return done
 }
 
-// soon waits for the error of a call that nothing blocks any more.
+// soon returns the error of a call that must no longer be blocked.
 func soon(t *testing.T, what string, done <-chan error) error {
 	t.Helper()
 	select {
@@ -68,8 +68,8 @@ func soon(t *testing.T, what string, done <-chan error) error {
 	}
 }
 
-// collecting begins a review as garbage collection does: the queue's row, then
-// the blob's, each FOR UPDATE SKIP LOCKED. It returns whether it got both.
+// collecting begins a review as garbage collection does: it locks the queue's row, then the
+// blob's, each FOR UPDATE SKIP LOCKED, and says whether it got both.
 func (s session) collecting(t *testing.T, d oci.Digest) bool {
 	t.Helper()
 	s.exec(t, "BEGIN")
@@ -104,7 +104,7 @@ func (b bundle) linked(t *testing.T, path string, d oci.Digest) bool {
 		WHERE r.path = $1 AND rb.blob_digest = $2`, path, d.Bytes()) == 1
 }
 
-// owned checks that every storage key has one owner, and returns how many there are.
+// owned checks that every storage key has one owner, and returns the number of keys.
 func (b bundle) owned(t *testing.T) int {
 	t.Helper()
 	if n := b.count(t, `SELECT count(*) FROM (
@@ -116,8 +116,8 @@ func (b bundle) owned(t *testing.T) int {
 	return b.count(t, "SELECT (SELECT count(*) FROM blobs) + (SELECT count(*) FROM uploads) + (SELECT count(*) FROM gc_doomed_objects)")
 }
 
-// patientDSN is a database in which a deadlock isn't resolved, so that a test
-// sees one as two calls that don't end.
+// patientDSN connects to a database without deadlock detection, so that a test sees a
+// deadlock as two calls that don't end.
 func patientDSN(t *testing.T) string {
 	t.Helper()
 	dsn := dbtest.DSN(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// begun is an upload that a client has started, claimed by a writer.
+// begun returns an upload that a client has started and a writer has claimed.
 func (b bundle) begun(t *testing.T, path string) catalog.Upload {
 	t.Helper()
 	list, err := b.StartUploads(t.Context(), 1)
@@ -32,8 +32,8 @@ func (b bundle) commit(u catalog.Upload, content string) error {
 	return b.CommitUpload(context.Background(), u, oci.Compute(oci.SHA256, []byte(content)), u.StorageKey+"-1", false)
 }
 
-// A writer that wakes up after the upload was claimed anew, committed,
-// cancelled or reaped changes nothing.
+// A writer that wakes up after another has claimed the upload, or after it was committed,
+// cancelled or reaped, changes nothing.
 func TestAttackStalledWriter(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -78,8 +78,8 @@ func TestAttackStalledWriter(t *testing.T) {
 	}
 }
 
-// A reaper that has seen an upload as abandoned leaves it alone when it was
-// claimed before the reaper could lock it.
+// A reaper that has found an upload abandoned leaves it alone if a writer claims it before
+// the reaper can lock it.
 func TestAttackReaperMeetsWriter(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -97,7 +97,8 @@ func TestAttackReaperMeetsWriter(t *testing.T) {
 	}
 }
 
-// Whatever ends an upload with numbers given out dooms what it may have stored.
+// Whatever ends an upload whose object numbers were handed out also records what it may have
+// stored for deletion.
 func TestAttackEndsAreDoomed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -116,8 +117,8 @@ func TestAttackEndsAreDoomed(t *testing.T) {
 	}
 }
 
-// Two uploads of one blob, and two commits of one upload, at once: one blob,
-// every object owned once.
+// Two uploads of one blob, or two commits of one upload, at once: there is one blob, and
+// every object has one owner.
 func TestAttackCommitsAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -137,7 +138,7 @@ func TestAttackCommitsAtOnce(t *testing.T) {
 	if err := soon(t, "second", second); err != nil {
 		t.Errorf("the other upload: %v", err)
 	}
-	// The same upload twice: either of the two may be the one.
+	// The same upload twice: either of the two may win.
 	won, lost := soon(t, "first", first), soon(t, "again", again)
 	if won != nil {
 		won, lost = lost, won

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestPick lists words that contain a text by pages that look at few at a time.
+// TestPick lists words that contain a text, in pages that read only a few words each.
 func TestPick(t *testing.T) {
 	t.Parallel()
 	all := strings.Fields("a1 b c1 d e f g1 h i j1 k l1 m1 n o p")

@@ -15,8 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// shelf is a registry with tags of known times and sizes, and what it should tell
-// of them.
+// shelf is a registry with tags of known times and sizes, and a model of the expected lists.
 type shelf struct {
 	bundle
 	model map[string]map[string]shelfTag // by repository and tag
@@ -53,7 +52,7 @@ func newShelf(t *testing.T, dsn string, r *rand.Rand, repositories ...string) *s
 	return s
 }
 
-// want is what a query should list, in its order.
+// want returns what a query should list, in the query's order.
 func (s *shelf) want(path string, q catalog.TagQuery) (names []string) {
 	var list []shelfTag
 	for _, tag := range s.model[path] {
@@ -85,7 +84,7 @@ func (s *shelf) want(path string, q catalog.TagQuery) (names []string) {
 	return names
 }
 
-// rankOf ranks about half of the tags.
+// rankOf returns a rank for about half of the tags.
 func rankOf(name string) int64 { return int64(len(name)+int(name[len(name)-1])) % 5 / 2 }
 
 func rankAll(_ context.Context, _ int64, names []string) (map[string]int64, error) {
@@ -98,7 +97,7 @@ func rankAll(_ context.Context, _ int64, names []string) (map[string]int64, erro
 	return ranks, nil
 }
 
-// useOf is when a tag was used: about half of them never were.
+// useOf returns when a tag was last used; about half of them never were.
 func useOf(name string) time.Time {
 	if n := rankOf(name); n > 0 {
 		return time.Now().Add(-time.Duration(n-1) * 100 * 24 * time.Hour)
@@ -145,7 +144,7 @@ func TestBrowseTags(t *testing.T) {
 			if q.Unused != nil {
 				continue
 			}
-			// The page that is so many tags after the first.
+			// A page that skips a number of tags.
 			q.Skip = r.IntN(50)
 			page, err := s.BrowseTags(t.Context(), path, q)
 			if err != nil {
@@ -160,7 +159,7 @@ func TestBrowseTags(t *testing.T) {
 	})
 }
 
-// pages lists all pages of a query and checks what they tell.
+// pages reads all pages of a query and checks their contents.
 func (s *shelf) pages(t *testing.T, path string, q catalog.TagQuery) (names []string) {
 	t.Helper()
 	for range 1000 {
@@ -193,8 +192,8 @@ func tagNames(tags []catalog.TagInfo) (names []string) {
 	return names
 }
 
-// TestBrowseTagsWhileTheyChange: tags that stay as they are get listed once,
-// whatever comes and goes between pages.
+// TestBrowseTagsWhileTheyChange: tags that stay unchanged are listed once, whatever tags
+// come and go between pages.
 func TestBrowseTagsWhileTheyChange(t *testing.T) {
 	t.Parallel()
 	for _, order := range []catalog.TagOrder{catalog.TagsByName, catalog.TagsByPush, catalog.TagsBySize} {
@@ -221,7 +220,8 @@ func TestBrowseTagsWhileTheyChange(t *testing.T) {
 					break
 				}
 				q.After = page.Next
-				// Even tags go, the one that the page ended with too, and others come.
+				// Delete every second tag, the last one of the page among them, and add
+				// others.
 				if err := s.DeleteTag(t.Context(), "app", page.Tags[len(page.Tags)-1].Name); err != nil {
 					t.Fatal(err)
 				}

@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// A page looks at a bounded number of tags, asks for few of them first, and goes on
-// where it ended.
+// A page reads a bounded number of tags, asks for the last uses of few of them at first, and
+// the next page goes on where it ended.
 func TestUnusedTagsIsBounded(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
@@ -59,7 +59,7 @@ func TestUnusedTagsIsBounded(t *testing.T) {
 			}
 		}
 	}
-	// What can't be told is an error, and no list.
+	// If the last uses can't be read, the result is an error and no list.
 	failure := errors.New("no statistics")
 	for _, order := range []catalog.TagOrder{catalog.TagsByPush, catalog.TagsBySize} {
 		q := catalog.TagQuery{NameFilter: catalog.NameFilter{Prefix: "t0249"}, Order: order, Limit: 1, Unused: &catalog.UnusedTags{Since: time.Now().Add(-time.Hour),
@@ -70,7 +70,7 @@ func TestUnusedTagsIsBounded(t *testing.T) {
 	}
 }
 
-// In the order of pushes young tags aren't even looked at, many as there may be.
+// In the order of pushes, young tags aren't even read, however many there are.
 func TestUnusedTagsPassesOverYoungOnes(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
@@ -86,8 +86,8 @@ func TestUnusedTagsPassesOverYoungOnes(t *testing.T) {
 	}
 }
 
-// fill adds tags to those of the only tag's repository, so that there are n; pushed
-// says when each was, by its number.
+// fill adds tags to the only tag's repository until there are n; pushed returns when each
+// was pushed, by its number.
 func fill(t *testing.T, s bundle, n int, pushed string) {
 	t.Helper()
 	_, err := s.db.Pool.Exec(t.Context(), `

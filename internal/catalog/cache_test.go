@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// cached says whether f asks the database.
+// cached says whether f is answered without a query.
 func cached(t *testing.T, f func(ctx context.Context) error) bool {
 	t.Helper()
 	ctx, n := db.WithCounter(t.Context())
@@ -67,7 +67,7 @@ func TestReplicaSeesMovedTag(t *testing.T) {
 	})
 }
 
-// What somebody changes in the database itself is heard of too.
+// The caches are notified of changes made directly in the database too.
 func TestCacheHearsOfDirectChanges(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -89,7 +89,7 @@ func TestCacheHearsOfDirectChanges(t *testing.T) {
 	})
 }
 
-// Without news the caches rest; they come back empty.
+// Without heartbeats the caches are disabled; they are empty when they are enabled again.
 func TestCacheRestsWithoutNews(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -101,7 +101,7 @@ func TestCacheRestsWithoutNews(t *testing.T) {
 	if !cached(t, get) {
 		t.Fatal("a second read isn't cached")
 	}
-	// A change that nobody is told of, and a listener that loses its connection.
+	// A change without a notification, and a listener that loses its connection.
 	b.exec(t, "ALTER TABLE tags DISABLE TRIGGER ALL")
 	psql := dbtest.Open(t, b.db.Pool.Config().ConnString())
 	for _, sql := range []string{
@@ -117,7 +117,7 @@ func TestCacheRestsWithoutNews(t *testing.T) {
 	wantCode(t, get(t.Context()), oci.ManifestUnknown)
 }
 
-// A process that was forgotten registers anew before it uses its caches.
+// A process whose registration was removed registers anew before it uses its caches.
 func TestForgottenReplica(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -127,8 +127,8 @@ func TestForgottenReplica(t *testing.T) {
 	b.waitCaching(t)
 }
 
-// A read that begins after a write was answered sees it or something newer,
-// whatever is cached, on the replica that wrote.
+// A read that begins after a write was answered, on the replica that wrote, sees that write
+// or a newer state, whatever is cached.
 func TestCacheNeverServesThePast(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -188,8 +188,8 @@ func TestCacheNeverServesThePast(t *testing.T) {
 	}
 }
 
-// When heartbeats come late, requests wait for one of them together, and don't each
-// ask the database.
+// When heartbeats come late, requests wait together for one of them, and don't each query
+// the database.
 func TestLateHeartbeatIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -229,8 +229,8 @@ func TestLateHeartbeatIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Nobody waits twice for a heart that has stopped: requests ask the database, until it
-// beats again.
+// After one request has waited in vain for a heartbeat, no other waits: requests query the
+// database until heartbeats come again.
 func TestStoppedHeartbeatIsNotWaitedForTwice(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -267,8 +267,8 @@ func TestStoppedHeartbeatIsNotWaitedForTwice(t *testing.T) {
 	eventually(t, "the caches are used again", func() bool { return cached(t, read) })
 }
 
-// A process that nobody asks sends no heartbeats, stays registered, and uses its caches
-// with the first requests that come.
+// A process without requests sends no heartbeats, stays registered, and uses its caches from
+// the first requests that come.
 func TestHeartRestsWhileNobodyAsks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -284,8 +284,9 @@ func TestHeartRestsWhileNobodyAsks(t *testing.T) {
 	if !cached(t, read) {
 		t.Error("the first read after a rest asked the database")
 	}
-	// A change that another process made during the rest was heard all the same. The heart
-	// rests again when a process forgets who asked, and that was after its last heartbeat.
+	// A change that another process made during the pause was received all the same. When a
+	// process has had no requests for a while, and has sent its last heartbeat after that,
+	// heartbeats pause again.
 	eventually(t, "the heart rests again", func() bool {
 		return b.count(t, `SELECT count(*) FROM pg_stat_activity
 			WHERE application_name = 'purser heartbeat' AND datname = current_database() AND query LIKE '%AS (UPDATE replicas SET seen_at = now() WHERE id = $1 RETURNING%'

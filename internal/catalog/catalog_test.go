@@ -29,7 +29,7 @@ func setup(t *testing.T) bundle {
 	return replica(t, dbtest.DSN(t))
 }
 
-// atBoth runs a test with the default number of partitions and with many.
+// atBoth runs a test twice: with the default number of partitions and with many.
 func atBoth(t *testing.T, test func(t *testing.T, dsn string)) {
 	t.Parallel()
 	for _, n := range []int{db.DefaultPartitions, 64} {
@@ -57,8 +57,7 @@ func replica(t *testing.T, dsn string) bundle {
 	return bundle{catalog.New(catalog.Options{DB: d, Background: reviews, Replica: id, Log: slog.New(slog.DiscardHandler)}), d}
 }
 
-// listen runs the news of changes until the test ends, and waits until caches
-// are in use.
+// listen runs Listen until the test ends, and waits until the caches are in use.
 func (b bundle) listen(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -90,7 +89,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// push stores content as a blob of path.
+// push stores content as a blob in repository path.
 func (b bundle) push(t *testing.T, path, content string) oci.Digest {
 	t.Helper()
 	d, err := b.tryPush(t.Context(), path, content)
@@ -111,7 +110,7 @@ func (b bundle) tryPush(ctx context.Context, path, content string) (oci.Digest, 
 	return d, b.CommitUpload(ctx, u, d, fmt.Sprintf("%s-%d", u.StorageKey, u.Ticket), false)
 }
 
-// image is a manifest of blobs that exist.
+// image returns a manifest of existing blobs.
 func image(t *testing.T, config oci.Digest, layers []oci.Digest, more map[string]any) []byte {
 	t.Helper()
 	descriptor := func(mt string, d oci.Digest) map[string]any {
@@ -167,7 +166,7 @@ func (b bundle) tryPut(ctx context.Context, path string, payload []byte, tags ..
 	return d, b.PutManifest(ctx, catalog.NewManifest{Repository: path, Digest: d, Manifest: m, Payload: payload, Tags: tags})
 }
 
-// count is the number a query returns.
+// count returns the number that a query returns.
 func (b bundle) count(t *testing.T, sql string, args ...any) int {
 	t.Helper()
 	var n int

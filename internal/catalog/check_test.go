@@ -34,7 +34,8 @@ func (b bundle) lose(t *testing.T, d oci.Digest) {
 	}
 }
 
-// doomedKeys lists what is to be deleted: an upload as BASE*, what it keeps after it.
+// doomedKeys lists the keys waiting for deletion; an upload as BASE*, followed by the key
+// that is kept.
 func (b bundle) doomedKeys(t *testing.T) []string {
 	t.Helper()
 	var keys []string
@@ -46,8 +47,8 @@ func (b bundle) doomedKeys(t *testing.T) []string {
 	return keys
 }
 
-// A lost blob is none, whoever asks, until somebody pushes it again: then it is
-// everywhere where it was.
+// A lost blob is reported as unknown to every client, until somebody pushes it again: then
+// every repository that had it has it again.
 func TestLostBlob(t *testing.T) { atBoth(t, testLostBlob) }
 
 func testLostBlob(t *testing.T, dsn string) {
@@ -103,8 +104,8 @@ func testLostBlob(t *testing.T, dsn string) {
 	b.owned(t)
 }
 
-// What else an upload may have stored goes, and the object of another registry
-// stays, when the blob takes its new object.
+// When the blob takes its new object, the other objects of the upload are deleted, and the
+// former object stays if it belongs to another registry.
 func TestLostBlobTakesTheObjectAlone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -124,7 +125,7 @@ func TestLostBlobTakesTheObjectAlone(t *testing.T) {
 	if got, want := b.doomedKeys(t), []string{u.StorageKey + "* but " + key}; !slices.Equal(got, want) {
 		t.Errorf("doomed: %q, want %q", got, want)
 	}
-	// The upload is gone: nobody commits it twice.
+	// The upload's row is gone, so the upload can't be committed twice.
 	wantCode(t, b.CommitUpload(t.Context(), u, d, key, true), oci.BlobUploadInvalid)
 }
 
@@ -148,7 +149,8 @@ func TestLostBlobRefusesAStalledUpload(t *testing.T) {
 	}
 }
 
-// Marks are for the object that was looked at, and are made once.
+// A blob is marked as lost only if it still has the object that was looked at, and only
+// once.
 func TestMarkComparesTheObject(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -176,8 +178,8 @@ func TestMarkComparesTheObject(t *testing.T) {
 	}
 }
 
-// Marks reach the caches of every process, that of the one which makes them
-// included: the catalog of a server may be asked to check.
+// Marking a blob as lost notifies the caches of every process, including the one that marks
+// it: a server's own catalog may run a check.
 func TestMarksReachCaches(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -223,7 +225,8 @@ func TestPushesUpdateNoBlob(t *testing.T) {
 	}
 }
 
-// Two uploads of a lost blob meet: one is taken, the other one's object goes.
+// Two uploads of a lost blob meet: the blob takes one's object, and the other's object is
+// deleted.
 func TestAttackLostBlobIsPushedTwice(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -260,12 +263,14 @@ func TestAttackLostBlobIsPushedTwice(t *testing.T) {
 	b.owned(t)
 }
 
-// An upload meets a mark: whichever comes first, the blob ends with one object,
-// the other one is doomed, and a blob that stays lost is whole after another push.
+// An upload meets a check that marks the blob as lost. Whichever comes first, the blob ends
+// with one object, and the other object is recorded for deletion; a blob that stays lost is
+// whole after another push.
 func TestAttackPushMeetsMark(t *testing.T) {
 	t.Parallel()
 	for what, meet := range map[string]func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error){
-		// The mark isn't committed when the push comes: it waits, and is taken.
+		// The mark isn't committed when the push comes: the push waits, and the blob takes
+		// its object.
 		"mark first": func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error) {
 			hold.exec(t, "BEGIN")
 			hold.exec(t, "UPDATE blobs SET lost_at = now() WHERE digest = $1", d.Bytes())
@@ -275,7 +280,8 @@ func TestAttackPushMeetsMark(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		// The push has found the blob whole when it is marked: it isn't needed.
+		// The push has found the blob whole before the mark is set: the blob doesn't need
+		// the push's object.
 		"push first": func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error) {
 			hold.exec(t, "BEGIN")
 			hold.exec(t, "SELECT FROM repository_blobs WHERE blob_digest = $1 FOR UPDATE", d.Bytes())
@@ -292,7 +298,7 @@ func TestAttackPushMeetsMark(t *testing.T) {
 			wantCode(t, err, oci.BlobUnknown)
 			b.push(t, "r", "layer")
 		},
-		// The object is found again while the push is about to be taken.
+		// A check finds the object again while the blob is about to take the push's object.
 		"found again": func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error) {
 			b.lose(t, d)
 			old := b.row(t, d)
@@ -308,7 +314,8 @@ func TestAttackPushMeetsMark(t *testing.T) {
 				}
 			}
 		},
-		// It is found just before the push would have been taken: it isn't needed.
+		// A check finds the object just before the blob would have taken the push's: the
+		// blob doesn't need it.
 		"found before": func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error) {
 			b.lose(t, d)
 			old := b.row(t, d)
@@ -355,8 +362,8 @@ func TestAttackPushMeetsMark(t *testing.T) {
 	}
 }
 
-// A put that has locked its blobs is not disturbed by a mark, and one that comes
-// after it is refused.
+// A mark doesn't disturb a put that has locked its blobs; a put that comes after the mark is
+// refused.
 func TestAttackPutMeetsMark(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -377,7 +384,7 @@ func TestAttackPutMeetsMark(t *testing.T) {
 	wantCode(t, err, oci.ManifestBlobUnknown)
 }
 
-// owners collects what Owners gives.
+// owners collects what Owners returns.
 func (b bundle) owners(t *testing.T, from, to string) []catalog.Owner {
 	t.Helper()
 	var list []catalog.Owner
@@ -390,7 +397,8 @@ func (b bundle) owners(t *testing.T, from, to string) []catalog.Owner {
 	return list
 }
 
-// All owners come in the order of keys, of one moment, more than a page of them.
+// Owners returns all owners in the order of keys, as of one moment, more than a page of
+// them.
 func TestOwners(t *testing.T) { atBoth(t, testOwners) }
 
 func testOwners(t *testing.T, dsn string) {
@@ -431,7 +439,7 @@ func testOwners(t *testing.T, dsn string) {
 	if !slices.Equal(parts, all) {
 		t.Errorf("%d owners in parts, %d at once", len(parts), len(all))
 	}
-	// What changes after the first row isn't seen, and a reader may stop.
+	// Changes after the first row aren't seen, and a caller may stop early.
 	n := 0
 	for o, err := range b.Owners(t.Context(), "", "") {
 		if err != nil {
@@ -497,7 +505,7 @@ func testUnowned(t *testing.T, dsn string) {
 	}
 }
 
-// Owners are looked for in one reading of the blobs, however many there are.
+// Owners are found by reading the blobs once, however many keys are asked for.
 func TestUnownedReadsBlobsOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

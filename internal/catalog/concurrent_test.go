@@ -13,10 +13,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestConcurrentPushesAndDeletes runs pushes, tag moves, mounts and deletes of
-// every kind against one who deletes blobs as garbage collection does (row
-// locked first, references looked for next, deleted last). No call may fail
-// but for what a client could have caused, and what was answered must hold.
+// TestConcurrentPushesAndDeletes runs pushes, tag moves, mounts and deletions of every kind
+// beside a collector that deletes blobs as garbage collection does (it locks the row first,
+// then looks for references, then deletes). Calls may fail only for reasons that a client
+// could have caused, and every successful answer must hold.
 func TestConcurrentPushesAndDeletes(t *testing.T) { atBoth(t, testConcurrentPushesAndDeletes) }
 
 func testConcurrentPushesAndDeletes(t *testing.T, dsn string) {
@@ -62,7 +62,7 @@ func testConcurrentPushesAndDeletes(t *testing.T, dsn string) {
 	}
 }
 
-// act does something that a client does, on a few names so that clients meet.
+// act makes one client request, on one of a few names so that clients collide.
 func (b bundle) act(ctx context.Context, t *testing.T, rng *rand.Rand) error {
 	pick := func(kind string, n int) string { return fmt.Sprint(kind, rng.IntN(n)) }
 	path, tag := pick("r", 3), pick("t", 3)

@@ -14,7 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// described is a descriptor of a size that needn't be right.
+// described returns a descriptor with a size that needn't be right.
 func described(mediaType string, d oci.Digest, size int64) map[string]any {
 	return map[string]any{"mediaType": mediaType, "digest": d.String(), "size": size}
 }
@@ -29,8 +29,8 @@ func encoded(t *testing.T, mediaType string, fields map[string]any) []byte {
 	return payload
 }
 
-// contradictions are all that are found, as text in their order, and how many
-// manifests were compared and couldn't be read.
+// contradictions returns all contradictions as text, in order, and the numbers of compared
+// and of unreadable manifests.
 func (b bundle) contradictions(t *testing.T) (found []string, compared, unreadable int64) {
 	t.Helper()
 	for page, err := range b.Contradictions(t.Context()) {
@@ -47,8 +47,8 @@ func (b bundle) contradictions(t *testing.T) (found []string, compared, unreadab
 	return found, compared, unreadable
 }
 
-// Every kind of descriptor is compared, in every repository, and what isn't stored
-// contradicts nothing.
+// Every kind of descriptor is compared, in every repository; content that isn't stored isn't
+// compared.
 func TestContradictions(t *testing.T) { atBoth(t, testContradictions) }
 
 func testContradictions(t *testing.T, dsn string) {
@@ -119,7 +119,8 @@ func testContradictions(t *testing.T, dsn string) {
 		}
 	}
 	check(0)
-	// A manifest that only another version could read is passed over; later ones are found.
+	// A manifest that only another version could parse is skipped; findings in later
+	// manifests are reported.
 	b.exec(t, `UPDATE manifests SET payload = '{"schemaVersion": 1}' WHERE media_type = $1 AND subject_digest IS NOT NULL`, oci.MediaTypeImageIndex)
 	want = slices.DeleteFunc(want, func(w string) bool { return strings.Contains(w, "subject") && strings.Contains(w, "declared 1 ") })
 	check(int64(len(repos)))
@@ -129,8 +130,8 @@ func testContradictions(t *testing.T, dsn string) {
 	check(int64(len(repos)))
 }
 
-// Pages end at the size of their payloads and at their number of manifests; together
-// they have every manifest once.
+// Pages are bounded by the size of their payloads and by their number of manifests; together
+// they contain every manifest once.
 func TestContradictionsInPages(t *testing.T) {
 	t.Parallel()
 	b := replica(t, dbtest.DSN(t))
@@ -156,8 +157,8 @@ func TestContradictionsInPages(t *testing.T) {
 	}
 }
 
-// No page reads more of a table than its own manifests and what they refer to,
-// whatever statistics say of how many manifests follow.
+// No page reads more of a table than its own manifests and their references, whatever the
+// statistics say about the number of manifests that follow.
 func TestContradictionsReadEachManifestOnce(t *testing.T) {
 	t.Parallel()
 	for name, analyzed := range map[string]int{"never analyzed": -1, "analyzed empty": 0, "analyzed small": 20, "analyzed whole": manyRows} {

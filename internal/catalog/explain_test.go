@@ -15,7 +15,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// explainManifest explains a manifest that must be there and have this fate.
+// explainManifest returns the explanation of a manifest, which must exist and have this
+// fate.
 func (b bundle) explainManifest(t *testing.T, path string, d oci.Digest, want catalog.Fate) catalog.ManifestExplanation {
 	t.Helper()
 	e, err := b.ExplainManifest(t.Context(), path, d)
@@ -40,8 +41,7 @@ func (b bundle) explainBlob(t *testing.T, d oci.Digest, want catalog.Fate) catal
 	return e
 }
 
-// says fails the test unless the sentences are those, where TIME stands for a
-// time.
+// says fails the test unless these are the sentences; TIME stands for any time.
 func says(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	text := regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`).ReplaceAllString(strings.Join(got, "\n"), "TIME")
@@ -158,7 +158,7 @@ func testExplainIndexesAndReferrers(t *testing.T, dsn string) {
 	}
 }
 
-// What only a circle holds isn't kept.
+// A manifest that is only referenced within a cycle isn't kept.
 func TestExplainCircles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -191,7 +191,7 @@ func TestExplainCircles(t *testing.T) {
 	}
 }
 
-// Many indexes hold one manifest, or one manifest has many referrers.
+// Many indexes list one manifest, or one manifest has many referrers.
 func TestExplainLongLists(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -269,7 +269,7 @@ func testExplainBlob(t *testing.T, dsn string) {
 	b.explainBlob(t, layer, catalog.FateUnplanned)
 }
 
-// What everybody uses is counted up to a limit only.
+// The uses of a very common blob are counted only up to a limit.
 func TestExplainBlobThatEverybodyUses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -331,7 +331,7 @@ func TestExplainUnknown(t *testing.T) {
 	wantCode(t, err, oci.BlobUnknown)
 }
 
-// Scripts depend on the names.
+// Scripts depend on the names of these fields.
 func TestExplanationsAsJSON(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

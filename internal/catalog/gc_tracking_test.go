@@ -8,7 +8,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// queued is the events in a review queue, in the order of their keys.
+// queued returns the events in a review queue, in the order of the rows' keys.
 func (b bundle) events(t *testing.T, table string) string {
 	t.Helper()
 	var s string
@@ -91,8 +91,7 @@ func testTrackingOfIndexesAndReferrers(t *testing.T, dsn string) {
 	}
 }
 
-// A whole repository's manifests can go in one statement, index and children
-// together.
+// One statement can delete all manifests of a repository, indexes and children together.
 func TestDeleteAllManifestsAtOnce(t *testing.T) { atBoth(t, testDeleteAllManifestsAtOnce) }
 
 func testDeleteAllManifestsAtOnce(t *testing.T, dsn string) {
@@ -157,8 +156,8 @@ func TestReviewDelays(t *testing.T) {
 	}
 }
 
-// A start leaves alone what an operator has set in the table since the last one,
-// however many replicas start, until the configuration itself changes.
+// A start of any number of replicas keeps the delays that an operator has set in the table
+// since the last start, until the configuration itself changes.
 func TestOperatorsDelaysStay(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
@@ -195,7 +194,7 @@ func TestOperatorsDelaysStay(t *testing.T) {
 	want("tag_delete", 2*day)
 	want("tag_switch", time.Hour)
 
-	// What an earlier version left: it doesn't say where a value came from.
+	// The state left by an earlier version, which doesn't say where a value came from.
 	set("UPDATE gc_review_after_defaults SET value = '7 hours', configured = NULL WHERE event = 'blob_upload'")
 	start(2*day, nil)
 	want("blob_upload", 7*time.Hour)
@@ -203,7 +202,7 @@ func TestOperatorsDelaysStay(t *testing.T) {
 	want("blob_upload", day)
 }
 
-// No event shortens a delay that another one granted.
+// No event shortens a delay that another event has granted.
 func TestDelaysNeverShrink(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// queueBlobs puts n rows into the queue of blobs, due in a while from now or set
+// queueBlobs inserts n rows into the queue of blobs, due after a time from now, or set
 // aside.
 func (b bundle) queueBlobs(t *testing.T, seed string, n int, due time.Duration, aside bool) {
 	t.Helper()
@@ -115,7 +115,7 @@ func TestGCStatus(t *testing.T) {
 	}
 }
 
-// testBacklog checks that what is asked for all the time is the same.
+// testBacklog checks that GCBacklog, which is queried all the time, agrees with GCStatus.
 func (b bundle) testBacklog(t *testing.T, s catalog.GCStatus) {
 	t.Helper()
 	backlog, err := b.GCBacklog(t.Context())
@@ -158,7 +158,8 @@ func testGCStatusNamesWhatIsSetAside(t *testing.T, dsn string) {
 	}
 }
 
-// What is too much to count is estimated, and costs no more than its limit.
+// Numbers too large to count are estimated, which costs no more than counting up to the
+// limit.
 func TestGCBacklogOfLargeQueues(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -211,7 +212,7 @@ func TestRetrySetAside(t *testing.T) {
 	if got := b.count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE review_after > now() + interval '50 min'"); got != 7 {
 		t.Errorf("%d rows wait, want the 7 that were not set aside", got)
 	}
-	// What is set aside again meanwhile waits for the next call.
+	// A row that is set aside again meanwhile waits for the next call.
 	if got, err := b.RetrySetAside(t.Context(), catalog.ReviewOfManifests); err != nil || got != 29 {
 		t.Fatalf("%d brought back (%v), want 29", got, err)
 	}

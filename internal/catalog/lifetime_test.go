@@ -16,7 +16,7 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// keys makes the worker that drains deleted repositories.
+// keys makes the loose foreign key worker, which removes the rows of deleted repositories.
 func (b bundle) keys(t *testing.T, o loosefk.Options) *loosefk.Worker {
 	t.Helper()
 	cfg := b.db.Pool.Config()
@@ -56,8 +56,7 @@ func (b bundle) drain(t *testing.T, w *loosefk.Worker) {
 	t.Fatal("there is always more to drain")
 }
 
-// noOrphans checks that nothing is left of repositories and namespaces that are
-// gone.
+// noOrphans checks that no rows of deleted repositories and namespaces are left.
 func (b bundle) noOrphans(t *testing.T) {
 	t.Helper()
 	for _, table := range []string{"tags", "manifest_references", "manifests", "repository_blobs", "layers", "gc_blobs_layers", "gc_blobs_configurations"} {
@@ -83,7 +82,7 @@ func (b bundle) fill(t *testing.T, path string) (img oci.Digest) {
 	return img
 }
 
-// gone checks that no question about a repository is answered.
+// gone checks that every request for a repository fails.
 func (b bundle) gone(t *testing.T, path string, img oci.Digest) {
 	t.Helper()
 	ctx := t.Context()
@@ -135,7 +134,7 @@ func testDeleteRepository(t *testing.T, dsn string) {
 	wantCode(t, b.DeleteRepository(t.Context(), "acme/app"), oci.NameUnknown)
 	b.whole(t, "acme/web", "image")
 
-	// One of the same name is empty before anything was drained.
+	// A new repository of the same name is empty before the old rows are removed.
 	b.put(t, "acme/app", image(t, b.push(t, "acme/app", "config"), nil, nil), "new")
 	if tags, _, err := b.Tags(t.Context(), "acme/app", "", 10); err != nil || fmt.Sprint(tags) != "[new]" {
 		t.Errorf("the new repository has tags %v (%v), want new", tags, err)
@@ -145,7 +144,8 @@ func testDeleteRepository(t *testing.T, dsn string) {
 
 	b.drain(t, w)
 	b.noOrphans(t)
-	// Its tags queued no manifest for review, its manifests all their blobs.
+	// The deletion of its tags queued no manifest for review, that of its manifests queued
+	// all their blobs.
 	if n := b.rows(t, "gc_manifest_review_queue"); n != 0 {
 		t.Errorf("%d manifests are queued, though all were drained", n)
 	}
@@ -205,7 +205,8 @@ func testDeleteNamespace(t *testing.T, dsn string) {
 	b.nothing(t)
 }
 
-// A put that has the repository is waited for, and what it put is drained.
+// The deletion waits for a put that has locked the repository, and the rows of the put are
+// removed with it.
 func TestDeleteRepositoryWaitsForPut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -229,8 +230,8 @@ func TestDeleteRepositoryWaitsForPut(t *testing.T) {
 	b.empty(t, "tags", "manifests")
 }
 
-// A put that finds its repository being deleted makes a new one; so does one
-// whose namespace is.
+// A put that meets the deletion of its repository makes a new repository; so does a put that
+// meets the deletion of its namespace.
 func TestPutDuringDeletion(t *testing.T) {
 	t.Parallel()
 	for what, sql := range map[string]string{
@@ -266,8 +267,8 @@ func TestPutDuringDeletion(t *testing.T) {
 	}
 }
 
-// An upload whose repository is deleted is cancelled: nobody goes on with it, and
-// the reaper takes it however young it is.
+// An upload whose repository is deleted is cancelled: no request can continue it, and the
+// reaper deletes it whatever its age.
 func TestUploadOfDeletedRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -300,9 +301,9 @@ func TestUploadOfDeletedRepository(t *testing.T) {
 	}
 }
 
-// TestConcurrentLifetimes deletes repositories and namespaces while others push
-// to them, drain them and collect. At rest nothing is left of what was deleted,
-// and what is there is whole.
+// TestConcurrentLifetimes deletes repositories and namespaces while others push to them,
+// remove their rows and collect garbage. At the end no row of a deleted repository is left,
+// and the existing ones are complete.
 func TestConcurrentLifetimes(t *testing.T) { atBoth(t, testConcurrentLifetimes) }
 
 func testConcurrentLifetimes(t *testing.T, dsn string) {
@@ -310,7 +311,7 @@ func testConcurrentLifetimes(t *testing.T, dsn string) {
 	a.atOnce(t)
 	a.listen(t)
 	b.listen(t)
-	// Limits so small that every path of the worker is walked.
+	// Limits so small that every code path of the worker runs.
 	w := a.keys(t, loosefk.Options{Batch: 3, DeleteLimit: 3, MaxDeletes: 40, RescheduleAfter: time.Millisecond})
 	group, ctx := errgroup.WithContext(t.Context())
 	background, stop := context.WithCancel(ctx)
@@ -383,8 +384,8 @@ func (b bundle) live(ctx context.Context, t *testing.T, rng *rand.Rand) error {
 	return allowed(err)
 }
 
-// A manifest that can't be put doesn't bring a deleted repository back, not even
-// from a process that hasn't heard of the deletion.
+// A refused put doesn't recreate a deleted repository, not even from a process that hasn't
+// been notified of the deletion.
 func TestRefusedPutMakesNoRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -393,7 +394,7 @@ func TestRefusedPutMakesNoRepository(t *testing.T) {
 	if _, _, err := b.Tags(t.Context(), "acme/app", "", 10); err != nil { // it knows the repository now
 		t.Fatal(err)
 	}
-	// As a change of its own would be, this one isn't told.
+	// Like a change of this process's own, this change isn't notified to it.
 	var id string
 	if err := b.db.Pool.QueryRow(t.Context(), "SELECT id FROM replicas").Scan(&id); err != nil {
 		t.Fatal(err)

@@ -12,13 +12,14 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// manyRows is how many manifests and tags the repository of the test below has.
+// manyRows is the number of manifests and tags of the repository in
+// TestPlansOfLargeRepository.
 const manyRows = 3000
 
-// TestPlansOfLargeRepository works on a repository that is much larger than all others,
-// whose statistics were made when there was none, or when there were only small ones: an
-// index that leads to all of a repository looks as good then as the one that leads to a
-// row. No operation may read all, once tables that have grown are analyzed.
+// TestPlansOfLargeRepository works on a repository that is much larger than all others, with
+// statistics from when there were no repositories, or only small ones. By such statistics an
+// index that finds a whole repository looks as good as the one that finds a single row. No
+// operation may read the whole repository once tables that have grown are analyzed.
 func TestPlansOfLargeRepository(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]int{"never analyzed": -1, "analyzed empty": 0, "analyzed with many repositories": 300} {
@@ -155,7 +156,7 @@ func staleOperations(t *testing.T, run func(name string, limit int64, op func(b 
 	run("review of blobs", 1000, review(catalog.ReviewOfBlobs, "blob"))
 }
 
-// alone waits until no other session is left.
+// alone waits until this is the database's only session.
 func alone(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	eventually(t, "all others have gone", func() bool {
@@ -167,7 +168,7 @@ func alone(t *testing.T, conn *pgx.Conn) {
 	})
 }
 
-// rowsRead is how many rows sessions that have ended have read, by index and table.
+// rowsRead returns how many rows the ended sessions have read, by index and table.
 func rowsRead(t *testing.T, conn *pgx.Conn) map[string]int64 {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), `
@@ -185,7 +186,7 @@ func rowsRead(t *testing.T, conn *pgx.Conn) map[string]int64 {
 	return found
 }
 
-// fillRepositories gives each repository that $1 names a blob, a manifest and a tag.
+// fillRepositories inserts a blob, a manifest and a tag into each repository named in $1.
 const fillRepositories = `
 	WITH r AS (SELECT * FROM repositories WHERE path LIKE $1), b AS (
 		INSERT INTO blobs (digest, size, storage_key)
@@ -203,9 +204,9 @@ const fillRepositories = `
 	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 	SELECT top_level_namespace_id, repository_id, 'latest', id FROM m`
 
-// fillLarge fills acme/large: $1 images of a blob each, a tenth of which are indexes of
-// ten others, and a tenth referrers of one of the first; a tag of each, and as many of
-// the first one; and a few blobs that nothing uses.
+// fillLarge fills acme/large: with $1 images of a blob each, a tenth of which are indexes of
+// ten others, and a tenth referrers of one of the first; with a tag of each, and as many
+// tags of the first image; and with a few unused blobs.
 var fillLarge = []string{`
 	INSERT INTO blobs (digest, size, storage_key)
 	SELECT '\x01'::bytea || sha256(('blob ' || i)::bytea), 1, 'large' || i FROM generate_series(1, $1::int + 10) i`, `

@@ -11,9 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestTablesAreNotReadWhole: plans are made for tables that were found empty, and
-// nothing has analyzed these when they no longer are. A queue is in this state again
-// and again.
+// TestTablesAreNotReadWhole: plans that were made for empty tables don't read whole tables
+// later, before anything has analyzed them. A queue is in this state again and again.
 func TestTablesAreNotReadWhole(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -67,7 +66,7 @@ func TestTablesAreNotReadWhole(t *testing.T) {
 	}
 }
 
-// readWhole is how many rows were read without an index, by table.
+// readWhole returns how many rows were read without an index, by table.
 func readWhole(t *testing.T, conn *pgx.Conn) map[string]int64 {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), `

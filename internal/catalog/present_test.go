@@ -38,7 +38,7 @@ func TestDigestsBelow(t *testing.T) {
 			}
 			return id
 		}
-		// Two that list each other, as only a database that was tampered with has.
+		// Two indexes that list each other, which only a manipulated database can have.
 		if _, err := s.db.Pool.Exec(t.Context(), "INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id) VALUES ($1, $2, $3, $4)",
 			target.NamespaceID, target.ID, id(leaf), id(middle)); err != nil {
 			t.Fatal(err)
@@ -78,7 +78,7 @@ func TestPresent(t *testing.T) {
 	}
 }
 
-// What is asked for is in several repositories, and in some that are gone.
+// The requested tags and manifests are in several repositories, some of them deleted.
 func TestPresentIn(t *testing.T) {
 	atBoth(t, func(t *testing.T, dsn string) {
 		s := replica(t, dsn)

@@ -36,7 +36,7 @@ func (b bundle) protect(t testing.TB, s catalog.ProtectionScope, pattern string)
 	return r
 }
 
-// variants are n manifests that differ.
+// variants returns n different manifests.
 func (b bundle) variants(t *testing.T, path string, n int) (payloads [][]byte) {
 	t.Helper()
 	config := b.push(t, path, "config")
@@ -46,7 +46,7 @@ func (b bundle) variants(t *testing.T, path string, n int) (payloads [][]byte) {
 	return payloads
 }
 
-// wantProtected checks a refusal: what it says and its status.
+// wantProtected checks the message and the status of a refusal.
 func wantProtected(t *testing.T, err error, tag, pattern string) {
 	t.Helper()
 	wantCode(t, err, oci.Denied)
@@ -111,7 +111,7 @@ func testProtectedTags(t *testing.T, dsn string) {
 	b.put(t, path, q[1], "v1")
 }
 
-// Rules hold where they were made and below, and no further.
+// A rule applies in its scope and below, and nowhere else.
 func TestProtectionScopes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -149,11 +149,12 @@ func TestProtectionScopes(t *testing.T) {
 	}
 }
 
-// A process goes by the rules as they are, however little it has heard of them.
+// A process follows the current rules, even if it wasn't notified of their change.
 func TestProtectionIsExact(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
-	// Each process does one thing only, so that it hears of no change by another.
+	// Each process does only one kind of thing, so that it isn't notified of other
+	// processes' changes.
 	a, b, c, d := replica(t, dsn), replica(t, dsn), replica(t, dsn), replica(t, dsn)
 	const path = "acme/app"
 	p := a.variants(t, path, 2)
@@ -184,7 +185,7 @@ func TestProtectionIsExact(t *testing.T) {
 	}
 }
 
-// Of many clients that push a new protected tag at once, one makes it.
+// Of many clients that push a new protected tag at once, one succeeds.
 func TestProtectedTagIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -266,7 +267,7 @@ func TestProtectionRules(t *testing.T) {
 	}
 }
 
-// A push of what is there already is a push, and moves nothing.
+// A push of the manifest to which the tag already points is allowed: it moves nothing.
 func TestPushedAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -297,8 +298,9 @@ func TestPushedAgain(t *testing.T) {
 	}
 }
 
-// A manifest gets a tag after its deletion has read its tags, and before it has locked the
-// manifest: a protected tag keeps the manifest with all its tags, another one goes along.
+// A manifest gets a tag after its deletion has read its tags and before the deletion has
+// locked the manifest: if the tag is protected, the manifest stays with all its tags;
+// otherwise the tag is deleted too.
 func TestRaceTagOfDeletedManifest(t *testing.T) { atBoth(t, testRaceTagOfDeletedManifest) }
 
 func testRaceTagOfDeletedManifest(t *testing.T, dsn string) {

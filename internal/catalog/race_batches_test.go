@@ -6,10 +6,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// An index and its child are due in one batch: the child is kept, since the
-// index holds it, and then the index goes. Fails with a review that drops the
-// rows of what it kept after it has deleted: it drops the row that the deletion
-// has just made, and the child stays forever.
+// An index and its child are due in one batch: the review keeps the child, since the index
+// references it, and then deletes the index. Fails if the review drops the rows of kept
+// manifests after it has deleted others: it then drops the row that the deletion has just
+// made for the child, and the child stays forever.
 func TestRaceBatchHoldsIndexAndChild(t *testing.T) { atBoth(t, testRaceBatchHoldsIndexAndChild) }
 
 func testRaceBatchHoldsIndexAndChild(t *testing.T, dsn string) {
@@ -26,8 +26,8 @@ func testRaceBatchHoldsIndexAndChild(t *testing.T, dsn string) {
 	}
 }
 
-// So are a subject and its referrer, and what the client put off itself is not
-// brought forward.
+// The same for a subject and its referrer. The row that the client's own deletion postponed
+// isn't made due earlier.
 func TestRaceBatchHoldsSubjectAndReferrer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -43,9 +43,9 @@ func TestRaceBatchHoldsSubjectAndReferrer(t *testing.T) {
 	}
 }
 
-// A child that somebody holds while the same batch deletes its index keeps the
-// delay that the deletion grants. Fails with rows that are put off to five
-// seconds from now whatever they hold by then.
+// A client has locked a child while a batch deletes its index: the child's row keeps the
+// delay that the deletion grants. Fails if a review postpones rows to five seconds from now
+// whatever delay they have by then.
 func TestRaceLockedChildKeepsItsDelay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -69,8 +69,8 @@ func TestRaceLockedChildKeepsItsDelay(t *testing.T) {
 	}
 }
 
-// Manifests that share blobs go in one batch, one of them with a layer that is
-// its configuration too; each blob is queued once.
+// One batch deletes manifests that share blobs, one of them with a layer that is its
+// configuration too; each blob is queued once.
 func TestRaceBatchSharesBlobs(t *testing.T) { atBoth(t, testRaceBatchSharesBlobs) }
 
 func testRaceBatchSharesBlobs(t *testing.T, dsn string) {
@@ -94,7 +94,8 @@ func testRaceBatchSharesBlobs(t *testing.T, dsn string) {
 	b.nothing(t)
 }
 
-// An index of many children goes, and then they, each batch in one transaction.
+// The review deletes an index of many children, and then the children, each batch in one
+// transaction.
 func TestRaceManyChildren(t *testing.T) { atBoth(t, testRaceManyChildren) }
 
 func testRaceManyChildren(t *testing.T, dsn string) {
@@ -141,7 +142,7 @@ func testRaceManyChildren(t *testing.T, dsn string) {
 	b.nothing(t)
 }
 
-// What refers to what refers to a subject goes after it, one after the other.
+// A chain of referrers is deleted after its subject, one after the other.
 func TestRaceReferrersOfReferrers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -163,8 +164,8 @@ func TestRaceReferrersOfReferrers(t *testing.T) {
 	}
 }
 
-// An index may name its subject as its child too. The index stays while that is
-// tagged.
+// An index may name its subject as its child too. The index stays while the subject has a
+// tag.
 func TestRaceSubjectIsChild(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -187,8 +188,8 @@ func TestRaceSubjectIsChild(t *testing.T) {
 	b.empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// Each event brings a row back that was set aside. Fails with an event that
-// leaves set_aside_at as it is.
+// Each event brings a row back that was set aside after too many failures. Fails if an event
+// leaves set_aside_at unchanged.
 func TestRaceEventsBringBackWhatWasSetAside(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

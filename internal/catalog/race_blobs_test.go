@@ -8,10 +8,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A manifest that is put after the review found its blobs unused, and before it
-// locks them, keeps them: the review looks again once it has the locks. Fails
-// with a review that looks, locks and deletes, and, where statements don't see
-// what has been committed since the transaction began, with any.
+// A manifest is put after the review found its blobs unused, and before the review locks
+// them: the blobs stay, since the review looks again once it has the locks. Fails if the
+// review looks only once; and fails with any review if statements don't see what committed
+// since the transaction began.
 func TestRacePutBetweenLookAndLock(t *testing.T) { atBoth(t, testRacePutBetweenLookAndLock) }
 
 func testRacePutBetweenLookAndLock(t *testing.T, dsn string) {
@@ -32,10 +32,10 @@ func testRacePutBetweenLookAndLock(t *testing.T, dsn string) {
 	b.owned(t)
 }
 
-// A manifest that is being put holds its blobs: their rows are put off, neither
-// dropped nor reviewed again and again. Fails with a review that takes what it
-// can't lock for gone (the rows would be dropped, and the blobs never reviewed
-// if the put fails), and with one that leaves them due, which spins.
+// A manifest that is being put has locked its blobs: the review postpones their rows. Fails
+// if the review takes blobs that it can't lock for deleted (it would drop the rows, and
+// nobody would review the blobs if the put fails), and if it leaves the rows due, which
+// makes it spin.
 func TestRacePutHoldsItsBlobs(t *testing.T) { atBoth(t, testRacePutHoldsItsBlobs) }
 
 func testRacePutHoldsItsBlobs(t *testing.T, dsn string) {
@@ -70,9 +70,9 @@ func testRacePutHoldsItsBlobs(t *testing.T, dsn string) {
 	b.whole(t, "r", "t", config, layer)
 }
 
-// A manifest that is put while its blob is being deleted waits and is refused,
-// and leaves nothing. Fails with a put that looks for its blobs without a lock
-// and isn't run again: it ends with a foreign key.
+// A manifest that is put while its blob is being deleted waits, is refused, and leaves
+// nothing. Fails if the put looks for its blobs without a lock and isn't run again: it ends
+// with a foreign key error.
 func TestRacePutMeetsDeletion(t *testing.T) { atBoth(t, testRacePutMeetsDeletion) }
 
 func testRacePutMeetsDeletion(t *testing.T, dsn string) {
@@ -94,11 +94,10 @@ func testRacePutMeetsDeletion(t *testing.T, dsn string) {
 	}
 }
 
-// A blob is found in use and its row is about to be dropped, when its last
-// manifest is deleted, by a client or by whoever drains the repository: the
-// deletion waits, and the row is there again. Fails with a claim that doesn't
-// lock the row, and with DO NOTHING in the triggers: either way nobody would look
-// at the blob again.
+// A review has found a blob in use and is about to drop its row, when a client, or the
+// worker that cleans up a deleted repository, deletes the blob's last manifest: the deletion
+// waits, and then makes the row again. Fails if the claim doesn't lock the row, and with DO
+// NOTHING in the triggers: in either case nobody would review the blob again.
 func TestRaceLastManifestGoesWhileKept(t *testing.T) { atBoth(t, testRaceLastManifestGoesWhileKept) }
 
 func testRaceLastManifestGoesWhileKept(t *testing.T, dsn string) {
@@ -139,7 +138,7 @@ func testRaceLastManifestGoesWhileKept(t *testing.T, dsn string) {
 	}
 }
 
-// The other way round: the deletion holds the row, and the review leaves it.
+// The other way round: the deletion has locked the row, and the review skips it.
 func TestRaceLastManifestGoesFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -159,8 +158,8 @@ func TestRaceLastManifestGoesFirst(t *testing.T) {
 	}
 }
 
-// A client removes a blob from its repository while a review deletes it: it
-// waits, hears that there is none, and leaves a row for the next review to drop.
+// A client removes a blob from its repository while a review deletes the blob: the client
+// waits, gets BLOB_UNKNOWN, and leaves a row that the next review drops.
 func TestRaceUnlinkMeetsDeletion(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -181,8 +180,8 @@ func TestRaceUnlinkMeetsDeletion(t *testing.T) {
 	}
 }
 
-// A client that removes the last link of a blob holds the row of the queue
-// first, so the review leaves the blob to it, and finds it afterwards.
+// A client that removes a blob's last link locks the queue's row first: so the review skips
+// the blob, and finds it later.
 func TestRaceUnlinkFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -206,9 +205,8 @@ func TestRaceUnlinkFirst(t *testing.T) {
 	b.nothing(t)
 }
 
-// A manifest that starts to use a link between the review's look and its lock
-// keeps the link. Fails with a review that deletes the links that it found
-// unused without looking at them again.
+// A manifest starts to use a link between the review's look and its lock: the link stays.
+// Fails if the review deletes the links that it found unused without looking again.
 func TestRaceLinkUsedBetweenLookAndLock(t *testing.T) { atBoth(t, testRaceLinkUsedBetweenLookAndLock) }
 
 func testRaceLinkUsedBetweenLookAndLock(t *testing.T, dsn string) {
@@ -235,10 +233,9 @@ func testRaceLinkUsedBetweenLookAndLock(t *testing.T, dsn string) {
 	b.empty(t, "gc_blob_review_queue")
 }
 
-// A manifest that needs a link that is being removed waits and is refused.
-// Fails with a review that removes links without a lock that the put meets
-// (the put succeeds, in a repository that doesn't serve its blobs), and with a
-// put that doesn't lock its links.
+// A manifest that needs a link which is being removed waits and is refused. Fails if the
+// review removes links without a lock that conflicts with the put's (the put succeeds, in a
+// repository that doesn't serve its blobs), and if the put doesn't lock its links.
 func TestRacePutMeetsUnlinking(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -263,9 +260,9 @@ func TestRacePutMeetsUnlinking(t *testing.T) {
 	}
 }
 
-// A manifest that is being put holds its links, which are left, and the blob is
-// looked at again. Fails with a review that waits for links: its lock timeout
-// would end it each time.
+// A manifest that is being put has locked its links: the review leaves them, and looks at
+// the blob again later. Fails if the review waits for links: its lock timeout would end it
+// each time.
 func TestRacePutHoldsItsLinks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -292,9 +289,9 @@ func TestRacePutHoldsItsLinks(t *testing.T) {
 	b.whole(t, "other", "t", config, layer)
 }
 
-// A link that a review is removing is made anew by who mounts or uploads the
-// blob meanwhile. Fails with a link that is made with DO NOTHING by who hasn't
-// waited for the row of the queue.
+// A client mounts or uploads a blob while a review is removing the blob's link: the link is
+// made anew. Fails if a client makes links with DO NOTHING without having waited for the
+// queue's row.
 func TestRaceLinkIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -329,8 +326,8 @@ func TestRaceLinkIsMadeAnew(t *testing.T) {
 	}
 }
 
-// A row of the queue whose blob is gone is dropped; one whose blob is held isn't.
-// Fails with a review that doesn't tell the two apart.
+// The review drops a queue row whose blob doesn't exist, and keeps one whose blob is locked.
+// Fails if it doesn't tell the two apart.
 func TestRaceGoneAndLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -349,9 +346,8 @@ func TestRaceGoneAndLocked(t *testing.T) {
 	}
 }
 
-// A blob that another session deletes while the review can't lock it, and that
-// is pushed again at once: the row of the queue is dropped, and made anew by the
-// push.
+// Another session deletes a blob while the review can't lock it, and the blob is pushed
+// again at once: the review drops the queue row, and the push makes a new one.
 func TestRaceGoneAndBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -376,8 +372,8 @@ func TestRaceGoneAndBack(t *testing.T) {
 	}
 }
 
-// The object of a young blob is swept twice, since its request may still be
-// asking the store for it; that of an old one once.
+// The object of a young blob is swept twice, since the request that wrote it may still be
+// calling the store; the object of an old blob once.
 func TestRaceYoungObjectIsSweptTwice(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -410,9 +406,9 @@ func TestRaceYoungObjectIsSweptTwice(t *testing.T) {
 	}
 }
 
-// The foreign keys are the last line: a blob in use can't be deleted even if
-// what garbage collection keeps of it is lost. The review fails and is counted;
-// nothing is doomed.
+// The foreign keys are the last safeguard: a blob in use can't be deleted even if garbage
+// collection's own tables have lost its references. The review fails and is counted; no
+// object is recorded for deletion.
 func TestRaceForeignKeysHold(t *testing.T) { atBoth(t, testRaceForeignKeysHold) }
 
 func testRaceForeignKeysHold(t *testing.T, dsn string) {

@@ -8,13 +8,13 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// beforeWalk is where a review looks for circles.
+// beforeWalk matches the statement by which a review looks for cycles.
 const beforeWalk = `WITH RECURSIVE holders`
 
 var walk = regexp.MustCompile(beforeWalk)
 
-// oneCircle puts a circle of depth 2, the image, the index of it, and the index
-// of that which refers to the image, with only the row of the last one in review.
+// oneCircle puts a cycle of depth 2: an image, an index of it, and an index of that index,
+// which has the image as its subject. Only the row of the outer index is in the queue.
 func (b bundle) oneCircle(t *testing.T, config oci.Digest) [][]byte {
 	t.Helper()
 	list := nested(t, b, config, 2)
@@ -32,9 +32,9 @@ func (b bundle) cleared(t *testing.T) {
 	}
 }
 
-// A tag or a new index comes to one of a circle after the review found the circle
-// without a tag, and before it has its locks: all of it is kept. Fails with a
-// review that doesn't look for the holders again.
+// A manifest of a cycle gets a tag or a new index after the review found the cycle without a
+// tag, and before the review has its locks: all of the cycle stays. Fails if the review
+// doesn't compute the holders again.
 func TestRaceCircleHeldBetweenLookAndLock(t *testing.T) {
 	atBoth(t, testRaceCircleHeldBetweenLookAndLock)
 }
@@ -45,7 +45,7 @@ func testRaceCircleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 	config := b.push(t, "r", "config")
 	for i := range 3 {
 		for what, hold := range map[string]func(payload []byte){
-			// Not a put, which waits for the review if it is of a subject.
+			// Not by a put: the put of a subject waits for the review.
 			"a tag": func(payload []byte) {
 				b.exec(t, `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 					SELECT top_level_namespace_id, repository_id, 't', id FROM manifests WHERE digest = $1`,
@@ -66,7 +66,7 @@ func testRaceCircleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 					t.Errorf("%s for %d: %v", what, i, err)
 				}
 			}
-			// Its row is gone, and whoever takes the tag away makes another.
+			// Its row is gone; the deletion of the tag makes another.
 			if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
 				t.Fatal(err)
 			}
@@ -76,10 +76,10 @@ func testRaceCircleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 	}
 }
 
-// A tag or a new index for one of a circle that is being deleted waits until that
-// is over. It is told the truth, and what it then holds is there. Fails with a
-// review that locks only what it deletes: it wouldn't wait, and the tag's index
-// would vanish after it was answered.
+// A tag or a new index for a manifest of a cycle that is being deleted waits until the
+// deletion is over. Its client then gets the truth, and what the tag or index references
+// exists. Fails if the review locks only what it deletes: the tag or index wouldn't wait,
+// and its manifest would vanish after the answer.
 func TestRaceCircleHeldWhileDeleted(t *testing.T) { atBoth(t, testRaceCircleHeldWhileDeleted) }
 
 func testRaceCircleHeldWhileDeleted(t *testing.T, dsn string) {
@@ -120,8 +120,8 @@ func testRaceCircleHeldWhileDeleted(t *testing.T, dsn string) {
 	}
 }
 
-// A put that has begun holds one of the circle: the review puts its row off.
-// Fails with a review that goes on with the holders that it got.
+// A put that has begun has locked a manifest of the cycle: the review postpones its row.
+// Fails if the review goes on with the holders that it could lock.
 func TestRacePutHoldsCircle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -144,8 +144,8 @@ func TestRacePutHoldsCircle(t *testing.T) {
 	}
 }
 
-// The circle grows between the look and the lock, by an index that nobody has
-// tagged: not all is locked, so the row is put off.
+// An untagged index joins the cycle between the review's look and its lock: so not all
+// holders are locked, and the review postpones its row.
 func TestRaceCircleGrows(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -164,10 +164,10 @@ func TestRaceCircleGrows(t *testing.T) {
 	b.empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// The last tag of a circle goes while a review that has seen it is about to drop
-// the row of another of the circle, on which all hangs: the review of what lost
-// the tag waits for that, and queues it anew. Fails with a review that queues
-// only where there is no row yet.
+// The last tag of a cycle is deleted while a review that has seen the tag is about to drop
+// the row of another manifest, the one whose deletion would break the cycle. The review of
+// the manifest that lost the tag waits for that, and queues the other again. Fails if that
+// review queues only manifests without a row.
 func TestRaceCircleIsPassedOn(t *testing.T) {
 	atBoth(t, testRaceCircleIsPassedOn)
 }
@@ -203,8 +203,8 @@ func testRaceCircleIsPassedOn(t *testing.T, dsn string) {
 	}
 }
 
-// The tag goes from one of the circle to another while a review walks: it is seen
-// at one of them, since the walk is one statement.
+// The tag moves from one manifest of the cycle to another while a review walks up: the
+// review sees it at one of them, since the walk is one statement.
 func TestRaceTagMovesInCircle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -224,8 +224,8 @@ func TestRaceTagMovesInCircle(t *testing.T) {
 	}
 }
 
-// Two reviewers meet the circle at both ends: nothing is lost, and it is gone in
-// the end.
+// Two reviewers enter the cycle from both ends: no manifest in use is lost, and in the end
+// the cycle is deleted.
 func TestRaceTwoReviewersOfACircle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -10,19 +10,18 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// narrowLinks are as many links as a blob may have without being wide, wideLinks
-// are more.
+// narrowLinks is the largest number of links of a blob that isn't wide; wideLinks is more.
 const narrowLinks, wideLinks = 900, 10_000
 
-// linkFrom makes n links of a blob to repositories that have nothing else.
+// linkFrom links a blob to n new repositories that have nothing else.
 func (b bundle) linkFrom(t *testing.T, d oci.Digest, first, n int) {
 	t.Helper()
 	b.exec(t, `INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
 		SELECT i % 100, i, $1 FROM generate_series($2::bigint, $2::bigint + $3 - 1) i`, d.Bytes(), first, n)
 }
 
-// reviewLinks reviews blobs as a reviewer does, the wide ones too, and returns
-// how many links were removed.
+// reviewLinks reviews blobs, including wide ones, as a reviewer does, and returns the number
+// of removed links.
 func (b bundle) reviewLinks(t *testing.T) int {
 	t.Helper()
 	out := b.review(t, reviewingBlobs)
@@ -37,9 +36,8 @@ func (b bundle) reviewLinks(t *testing.T) int {
 	return removed
 }
 
-// The links of the blobs of a batch may be more than it removes: those that it
-// didn't come to are looked at later. Fails with a review that drops the rows of
-// blobs whose links it hasn't come to.
+// A batch's blobs may have more unused links than the batch removes: a later review removes
+// the rest. Fails if the review drops the rows of blobs whose links it hasn't read.
 func TestRaceManyLinks(t *testing.T) { atBoth(t, testRaceManyLinks) }
 
 func testRaceManyLinks(t *testing.T, dsn string) {
@@ -63,8 +61,8 @@ func testRaceManyLinks(t *testing.T, dsn string) {
 	b.empty(t, "gc_blob_review_queue")
 }
 
-// A blob that very many repositories link loses those that nobody needs, and
-// then goes with all of them.
+// A blob linked by very many repositories loses its unused links, and later is deleted with
+// all the others.
 func TestRaceWideBlob(t *testing.T) { atBoth(t, testRaceWideBlob) }
 
 func testRaceWideBlob(t *testing.T, dsn string) {
@@ -91,9 +89,9 @@ func testRaceWideBlob(t *testing.T, dsn string) {
 	b.nothing(t)
 }
 
-// Whoever mounts, asks for or frees a wide blob before its links are looked at,
-// or between two pages of them, ends that: the links and the row stay. Fails with
-// pages that don't look whether the row is as the review left it.
+// A client mounts, asks for or frees a wide blob before its links are read, or between two
+// pages: the removal stops, and the links and the row stay. Fails if a page doesn't check
+// that the row is as the review left it.
 func TestRaceWideBlobIsPromised(t *testing.T) {
 	t.Parallel()
 	for what, do := range map[string]func(b bundle, d, manifest oci.Digest) error{
@@ -145,9 +143,9 @@ func TestRaceWideBlobIsPromised(t *testing.T) {
 	}
 }
 
-// A manifest that starts to use a link of a wide blob between the look and the
-// lock keeps it; one that comes after the lock waits and is refused. A link that
-// somebody holds keeps the row.
+// A manifest starts to use a link of a wide blob between look and lock: the link stays. A
+// manifest that comes after the lock waits and is refused. If another transaction has locked
+// a link, the row stays.
 func TestRaceWideBlobIsUsed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

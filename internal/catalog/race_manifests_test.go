@@ -7,10 +7,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A manifest is found tagged and its row is about to be dropped, when its last
-// tag is deleted or moved: whoever does that waits, and the row is there again.
-// Fails with a claim that doesn't lock the row, and with DO NOTHING in the
-// triggers: the manifest would stay forever.
+// A review has found a manifest tagged and is about to drop its row, when a client deletes
+// or moves the manifest's last tag: the client waits, and then makes the row again. Fails if
+// the claim doesn't lock the row, and with DO NOTHING in the triggers: the manifest would
+// stay forever.
 func TestRaceLastTagGoesWhileKept(t *testing.T) { atBoth(t, testRaceLastTagGoesWhileKept) }
 
 func testRaceLastTagGoesWhileKept(t *testing.T, dsn string) {
@@ -56,8 +56,8 @@ func testRaceLastTagGoesWhileKept(t *testing.T, dsn string) {
 	}
 }
 
-// The other way round: the deletion of the tag holds the row, so the review
-// leaves it; afterwards it is as the deletion wrote it.
+// The other way round: the deletion of the tag has locked the row, so the review skips it;
+// afterwards the row is as the deletion wrote it.
 func TestRaceLastTagGoesFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -80,8 +80,8 @@ func TestRaceLastTagGoesFirst(t *testing.T) {
 	}
 }
 
-// A manifest is found in an index, or with a living subject, and its row is
-// about to be dropped, when that is deleted.
+// A review has found a manifest in an index, or with an existing subject, and is about to
+// drop its row, when that index or subject is deleted.
 func TestRaceHolderGoesWhileKept(t *testing.T) { atBoth(t, testRaceHolderGoesWhileKept) }
 
 func testRaceHolderGoesWhileKept(t *testing.T, dsn string) {
@@ -121,9 +121,9 @@ func testRaceHolderGoesWhileKept(t *testing.T, dsn string) {
 	}
 }
 
-// A manifest that is tagged, or put into an index, after the review found it
-// unused and before the lock, is kept. Fails with a review that looks, locks
-// and deletes: a foreign key would end it, or, at a subject, nothing.
+// A manifest is tagged, or put into an index, after the review found it unused and before
+// the review locks it: it stays. Fails if the review doesn't look again after locking: a
+// foreign key would end it or, if the manifest has a new subject, nothing would.
 func TestRaceHeldBetweenLookAndLock(t *testing.T) { atBoth(t, testRaceHeldBetweenLookAndLock) }
 
 func testRaceHeldBetweenLookAndLock(t *testing.T, dsn string) {
@@ -150,8 +150,8 @@ func testRaceHeldBetweenLookAndLock(t *testing.T, dsn string) {
 	b.empty(t, "gc_manifest_review_queue")
 }
 
-// A manifest that is tagged while it is being deleted is stored anew; an index
-// of it is refused. Both wait.
+// A manifest that is tagged (by a put) while it is being deleted is stored anew; the put of
+// an index that lists it is refused. Both puts wait.
 func TestRaceHeldWhileDeleted(t *testing.T) { atBoth(t, testRaceHeldWhileDeleted) }
 
 func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
@@ -174,7 +174,7 @@ func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
 		if err := soon(t, "tag", tagged); err != nil {
 			t.Errorf("stopped at %s: %v", stop, err)
 		}
-		// The index meets the manifest gone or stored anew.
+		// The index finds the manifest deleted or stored anew.
 		if err := soon(t, "index", listed); err != nil {
 			wantCode(t, err, oci.ManifestBlobUnknown)
 		} else {
@@ -187,9 +187,9 @@ func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
 	}
 }
 
-// A put that has begun holds the children of its index, and the manifest that it
-// tags: their rows are put off. Fails with a review that takes what it can't
-// lock for gone, or leaves it due.
+// A put that has begun has locked the children of its index, and the manifest that it tags:
+// the review postpones their rows. Fails if the review takes manifests that it can't lock
+// for deleted, or leaves the rows due.
 func TestRacePutHoldsManifests(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -221,8 +221,8 @@ func TestRacePutHoldsManifests(t *testing.T) {
 	b.whole(t, "r", "list")
 }
 
-// A client deletes a manifest that a review wants: the review puts the row off,
-// and the deletion, which waits for the row, takes it along.
+// A client deletes a manifest that a review has claimed: the review postpones the row, and
+// the deletion, which waits for the row, deletes it too.
 func TestRaceDeletedByAClient(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -245,7 +245,7 @@ func TestRaceDeletedByAClient(t *testing.T) {
 	}
 }
 
-// A row whose manifest is gone is dropped.
+// The review drops a row whose manifest doesn't exist.
 func TestRaceManifestIsGone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -265,10 +265,10 @@ func TestRaceManifestIsGone(t *testing.T) {
 	}
 }
 
-// A subject that comes while a review deletes what waits for it waits for the review, and
-// is stored; one that comes before the review has locked its digest keeps its referrer.
-// Fails without that lock: the put doesn't wait, and the referrer that its client has seen
-// goes after all.
+// A subject that is put while a review deletes its referrers waits for the review, and is
+// stored; a subject that is put before the review has locked its digest keeps its referrer.
+// Fails without that lock: the put doesn't wait, and the review still deletes a referrer
+// that the put's client has seen.
 func TestRaceSubjectComes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -315,7 +315,7 @@ func TestRaceSubjectComes(t *testing.T) {
 	}
 }
 
-// A review doesn't wait for the put of a subject: it puts the referrer off.
+// A review doesn't wait for the put of a subject: it postpones the referrer.
 func TestRaceSubjectIsBeingPut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -345,10 +345,10 @@ func TestRaceSubjectIsBeingPut(t *testing.T) {
 	}
 }
 
-// A referrer is put while its subject is being deleted by somebody who can't
-// see it yet, and is due before the deletion is committed: the put waits for
-// the deletion. Fails with a put that doesn't lock its subject: the review sees
-// the subject, drops the row, and nobody looks at the referrer again.
+// A referrer is put while its subject is being deleted by a transaction that can't see the
+// referrer yet, and the referrer is due before that deletion commits: the put waits for the
+// deletion. Fails if the put doesn't lock its subject: the review sees the subject, drops
+// the row, and nobody reviews the referrer again.
 func TestRaceReferrerPutWhileSubjectGoes(t *testing.T) {
 	atBoth(t, testRaceReferrerPutWhileSubjectGoes)
 }
@@ -376,9 +376,9 @@ func testRaceReferrerPutWhileSubjectGoes(t *testing.T, dsn string) {
 	b.empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// A put of a referrer doesn't take its row out of the queue because its subject
-// lives: see above. The other way round, a subject that is deleted after the
-// put finds its referrer.
+// The put of a referrer leaves the referrer's row in the queue, though its subject exists:
+// see the test above. The other way round, a subject's deletion after the put finds the
+// referrer.
 func TestRaceSubjectGoesWhileReferrerIsPut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -388,7 +388,7 @@ func TestRaceSubjectGoesWhileReferrerIsPut(t *testing.T) {
 	x, watch := b.session(t), b.session(t)
 	x.exec(t, "BEGIN")
 	x.exec(t, "SELECT FROM tags FOR UPDATE")
-	// It loses its tag in the end, so that only the subject holds it.
+	// At the end it loses its tag, so that only the subject references it.
 	put := later(func() error {
 		_, err := b.tryPut(context.Background(), "r", subjectOf(t, config, subject), "t")
 		return err
@@ -410,8 +410,8 @@ func TestRaceSubjectGoesWhileReferrerIsPut(t *testing.T) {
 	b.empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// The key of an index's child is checked at the commit: a child can't be deleted
-// from under its index, but the two together can.
+// The foreign key of an index's child is checked at the commit: a child can't be deleted
+// while its index exists, but both can be deleted together.
 func TestRaceDeferredKey(t *testing.T) { atBoth(t, testRaceDeferredKey) }
 
 func testRaceDeferredKey(t *testing.T, dsn string) {
@@ -432,7 +432,7 @@ func testRaceDeferredKey(t *testing.T, dsn string) {
 	x.exec(t, "DELETE FROM tags")
 	x.exec(t, "DELETE FROM manifests WHERE digest = ANY ($1)", [][]byte{child.Bytes(), list.Bytes()})
 	b.empty(t, "manifests", "manifest_references", "gc_blobs_configurations")
-	// The index's references queued the child, which had gone with it.
+	// The deletion of the index's references queued the child, which was deleted with the index.
 	b.dueNow(t)
 	if out := b.review(t, reviewingManifests); out.Gone != out.Claimed {
 		t.Errorf("then: %+v", out)

@@ -9,10 +9,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// An answer that a blob exists holds even where the queue had no row, and
-// whatever shorter delays of other events follow. Fails with promises that
-// only put off a row that there is, and with events that don't keep the
-// GREATEST.
+// The answer that a blob exists is kept even if the queue had no row for the blob, and
+// whatever shorter delays of other events follow. Fails if a promise only postpones an
+// existing row, and if events don't use GREATEST.
 func TestRacePromiseOutlivesTheManifest(t *testing.T) {
 	t.Parallel()
 	for what, promise := range map[string]func(ctx context.Context, b bundle, d oci.Digest) error{
@@ -53,7 +52,7 @@ func TestRacePromiseOutlivesTheManifest(t *testing.T) {
 	}
 }
 
-// So does an answer that a manifest exists.
+// The same for the answer that a manifest exists.
 func TestRacePromiseOutlivesTheTag(t *testing.T) {
 	t.Parallel()
 	for what, promise := range map[string]func(ctx context.Context, b bundle, payload []byte) error{
@@ -87,9 +86,9 @@ func TestRacePromiseOutlivesTheTag(t *testing.T) {
 	}
 }
 
-// Who asks for a blob while a review deletes it waits, and hears the truth.
-// Fails with the promise and the look in one statement, or the look first:
-// both tell of a blob that is gone.
+// A client that asks for a blob while a review deletes it waits, and gets the truth. Fails
+// with promise and lookup in one statement, or the lookup first: both report a blob that is
+// gone.
 func TestRaceAskedWhileDeleted(t *testing.T) { atBoth(t, testRaceAskedWhileDeleted) }
 
 func testRaceAskedWhileDeleted(t *testing.T, dsn string) {
@@ -125,7 +124,7 @@ func TestRaceManifestAskedWhileDeleted(t *testing.T) {
 			t.Fatalf("stopped at %s: %+v", stop, out)
 		}
 		wantCode(t, soon(t, "asking", asked), oci.ManifestUnknown)
-		// The promise of nothing is dropped in its time.
+		// The row of a promise for a blob that doesn't exist is dropped when it is due.
 		b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
 		if out := b.review(t, reviewingManifests); out.Gone != out.Claimed {
 			t.Errorf("stopped at %s: then %+v", stop, out)
@@ -134,9 +133,9 @@ func TestRaceManifestAskedWhileDeleted(t *testing.T) {
 	}
 }
 
-// Who asks for a blob in use while it is reviewed gets a promise that outlasts
-// the review, which drops the row. Fails with a review that doesn't lock the
-// row, and drops the promise with it.
+// A client that asks for a blob in use while the blob is reviewed gets a promise that
+// outlasts the review, which drops the row. Fails if the review doesn't lock the row: it
+// would drop the promise with it.
 func TestRaceAskedWhileKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -158,9 +157,9 @@ func TestRaceAskedWhileKept(t *testing.T) {
 	}
 }
 
-// A promise that isn't committed yet keeps the review off, and one that is
-// keeps the row from being due. Fails without SKIP LOCKED (the review waits)
-// and with a claim that doesn't look at the row again after locking it.
+// An uncommitted promise makes the review skip the row, and a committed one makes the row
+// not due. Fails without SKIP LOCKED (the review waits), and if a claim doesn't check the
+// row again after locking it.
 func TestRacePromiseBeforeReview(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -178,9 +177,8 @@ func TestRacePromiseBeforeReview(t *testing.T) {
 	}
 }
 
-// A review that lost a race for locks puts its row off: a promise that was made
-// in between stays. Fails with a row that is put off to five seconds from now
-// whatever it holds by then.
+// A review that lost a race for locks postpones its row: a promise made in between keeps its
+// longer delay. Fails if rows are postponed to five seconds from now whatever their delay.
 func TestRacePromiseBeforePostponement(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -201,7 +199,8 @@ func TestRacePromiseBeforePostponement(t *testing.T) {
 	if n := b.count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
 		t.Error("a review that gave way shortened a promise that was made since")
 	}
-	// The row of a blob likewise, also when it failed and didn't just lose a race.
+	// The same for the row of a blob, also when its review failed for another reason than a
+	// lost race.
 	x.exec(t, "COMMIT")
 	b.exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
 	b.exec(t, "CREATE TRIGGER refuse BEFORE DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION refuse()")
@@ -225,8 +224,8 @@ func TestRacePromiseBeforePostponement(t *testing.T) {
 	}
 }
 
-// The row that a failed review wants to put off is held by somebody else:
-// that is no failure of the database, and nobody waits.
+// Another transaction has locked the row that a failed review wants to postpone: that isn't
+// reported as a failure of the database, and nobody waits.
 func TestRaceFailedRowIsHeld(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -247,10 +246,9 @@ func TestRaceFailedRowIsHeld(t *testing.T) {
 	}
 }
 
-// An upload that is committed while a review deletes the same content waits,
-// runs again and stores it anew, under its own key. Fails with an upload that
-// takes ON CONFLICT DO NOTHING for proof that the blob stays: it isn't linked,
-// or the link's foreign key fails.
+// An upload whose commit meets a review that deletes the same content waits, runs again and
+// stores the blob anew, under its own key. Fails if the upload takes ON CONFLICT DO NOTHING
+// as proof that the blob stays: the blob isn't linked, or the link violates its foreign key.
 func TestRaceUploadMeetsDeletion(t *testing.T) { atBoth(t, testRaceUploadMeetsDeletion) }
 
 func testRaceUploadMeetsDeletion(t *testing.T, dsn string) {
@@ -288,8 +286,8 @@ func testRaceUploadMeetsDeletion(t *testing.T, dsn string) {
 	b.owned(t)
 }
 
-// A mount that meets the deletion of its blob waits, and says that there is
-// nothing to mount.
+// A mount that meets the deletion of its blob waits, and reports that there is nothing to
+// mount.
 func TestRaceMountMeetsDeletion(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -318,7 +316,7 @@ func TestRaceMountMeetsDeletion(t *testing.T) {
 	}
 }
 
-// A reader whose object is gone from the store looks once more: the blob was
+// A reader whose object isn't in the store any more queries the database again: the blob was
 // deleted and pushed anew under another key.
 func TestRaceReaderLooksOnceMore(t *testing.T) {
 	t.Parallel()

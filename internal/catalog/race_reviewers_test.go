@@ -12,8 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Of two reviews at once each has rows of its own. Fails with a claim that
-// waits, or that both can make.
+// Two concurrent reviews claim different rows. Fails if a claim waits for the other, or if
+// both can claim a row.
 func TestRaceTwoReviews(t *testing.T) { atBoth(t, testRaceTwoReviews) }
 
 func testRaceTwoReviews(t *testing.T, dsn string) {
@@ -35,8 +35,8 @@ func testRaceTwoReviews(t *testing.T, dsn string) {
 	b.nothing(t)
 }
 
-// A review of an index wants the row of a child that another review holds: it
-// gives way, and the next attempt is right.
+// The review of an index needs the row of a child that another review has locked: it gives
+// up, and its next attempt succeeds.
 func TestRaceTwoReviewsMeet(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -65,9 +65,9 @@ func TestRaceTwoReviewsMeet(t *testing.T) {
 	}
 }
 
-// In a circle of a client and a review the review gives way, in its lock
-// timeout: the client isn't so much as run again. PostgreSQL's own search for
-// deadlocks is off. Fails without a lock timeout.
+// In a deadlock between a client and a review, the review fails by its lock timeout: the
+// client's transaction doesn't even have to run again. PostgreSQL's own deadlock detection
+// is off. Fails without a lock timeout.
 func TestRaceReviewGivesWay(t *testing.T) {
 	t.Parallel()
 	b := replica(t, patientDSN(t))
@@ -105,8 +105,8 @@ func TestRaceReviewGivesWay(t *testing.T) {
 	}
 }
 
-// A review whose connection is killed leaves everything as it was, and lets go
-// of whoever waits for it. Fails with a review in more than one transaction.
+// A review whose connection is killed leaves everything unchanged and releases its locks.
+// Fails if a review takes more than one transaction.
 func TestRaceReviewerIsKilled(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -157,8 +157,8 @@ func TestRaceReviewerIsKilled(t *testing.T) {
 	b.nothing(t)
 }
 
-// A dry run beside a client: the client waits for the batch, and hears that
-// what the dry run had deleted is there.
+// A dry run beside a client: the client waits for the batch, and then finds what the dry run
+// had deleted and rolled back.
 func TestRaceDryRunBesideAClient(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -190,8 +190,8 @@ func TestRaceDryRunBesideAClient(t *testing.T) {
 	b.empty(t, "gc_doomed_objects")
 }
 
-// A repository is deleted, and made anew under the same path, while its old
-// manifests and links are still there: each goes its own way.
+// A repository is deleted and made anew under the same path, while its old manifests and
+// links still exist: the old and the new rows don't affect each other.
 func TestRaceRepositoryIsMadeAnew(t *testing.T) { atBoth(t, testRaceRepositoryIsMadeAnew) }
 
 func testRaceRepositoryIsMadeAnew(t *testing.T, dsn string) {
@@ -221,9 +221,9 @@ func testRaceRepositoryIsMadeAnew(t *testing.T, dsn string) {
 	}
 }
 
-// A put that has begun keeps its repository from being deleted until it is
-// committed, so that whoever drains the repository sees all of it. So does the
-// commit of an upload. Fails with a put that doesn't lock the repository's row.
+// A put that has begun locks its repository against deletion until it commits, so that the
+// worker that cleans up the repository sees all of the put. So does the commit of an upload.
+// Fails if the put doesn't lock the repository's row.
 func TestRaceRepositoryGoesDuringPut(t *testing.T) {
 	t.Parallel()
 	for what, do := range map[string]func(b bundle, payload []byte) error{
@@ -269,7 +269,7 @@ func TestRaceRepositoryGoesDuringPut(t *testing.T) {
 			if err := soon(t, "deletion", deleted); err != nil {
 				t.Fatal(err)
 			}
-			// What the drain sees now is all that there will be.
+			// The clean-up sees all rows now: none can be added later.
 			id := b.count(t, "SELECT id FROM repositories WHERE path = 'r'")
 			before := b.count(t, "SELECT count(*) FROM repository_blobs WHERE repository_id = $1", id)
 			y.exec(t, "COMMIT")
@@ -280,8 +280,8 @@ func TestRaceRepositoryGoesDuringPut(t *testing.T) {
 	}
 }
 
-// The owner of a storage key is one row at every moment, whoever commits the
-// same upload or content at once.
+// At every moment one row owns a storage key, whoever commits the same upload or content at
+// once.
 func TestRaceOneOwner(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

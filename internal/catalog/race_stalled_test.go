@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// limits are the settings of a session of reviews whose transactions may take
-// that long: half of it for a statement, half of it between two.
+// limits returns the session settings of reviews whose transactions may take a given time:
+// half of it for a statement, half of it idle between two.
 func (b bundle) limits(t *testing.T, transaction time.Duration) (settings []string) {
 	t.Helper()
 	d, err := db.Open(t.Context(), db.Options{
@@ -32,11 +32,11 @@ func (b bundle) limits(t *testing.T, transaction time.Duration) (settings []stri
 	return settings
 }
 
-// A review stalls while it holds its locks: its process is stopped between two
-// statements, or a statement hangs. PostgreSQL ends its transaction, so requests
-// that wait for it are answered, and wait for the transaction's timeout at most.
-// Fails without either limit: the requests wait for as long as the review is
-// stalled, or until their own statement timeout, 30 s.
+// A review stalls while it has its locks: its process is stopped between two statements, or
+// a statement hangs. PostgreSQL ends its transaction, so requests that wait for the locks
+// are answered, after the transaction's timeout at most. Fails without either limit: the
+// requests wait as long as the review is stalled, or until their own statement timeout, 30
+// s.
 func TestRaceReviewStalls(t *testing.T) {
 	t.Parallel()
 	const timeout, margin = 2 * time.Second, 4 * time.Second // the margin is for slow machines
@@ -96,7 +96,7 @@ func TestRaceReviewStalls(t *testing.T) {
 			} else {
 				t.Logf("the review: %v", err)
 			}
-			// Nothing of it stays, and what the requests made is whole.
+			// The review has changed nothing, and the requests' results are complete.
 			b.whole(t, "r", "t", config)
 			b.whole(t, "r", "list")
 			if got := b.queued(t, d); got != "manifest_upload" {

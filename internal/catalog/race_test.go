@@ -17,12 +17,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// The tests named TestRace are interleavings of the real review with what
-// clients do, one each. A review is stopped between two of its statements, so
-// that what happens in between is the test's choice. Each comment says which
-// plausible other way of doing it the test catches.
+// Each test named TestRace is one interleaving of the real review with a client. The review
+// is stopped between two of its statements, so the test chooses what happens in between.
+// Each test's comment names the plausible wrong implementation that it catches.
 
-// paused is a review that goes on statement by statement.
+// paused is a review that the test runs statement by statement.
 type paused struct {
 	at   chan string   // the statement that is about to be sent
 	next chan struct{} // lets it be sent
@@ -33,8 +32,8 @@ type paused struct {
 	err  error
 }
 
-// pausing begins a review that stops before its first statement. Settings are
-// names and values of its session, beside the lock timeout that reviews have.
+// pausing begins a review that stops before its first statement. settings are names and
+// values of its session, in addition to the lock timeout of reviews.
 func (b bundle) pausing(t *testing.T, o catalog.ReviewOptions, settings ...string) *paused {
 	t.Helper()
 	if o.Limit == 0 {
@@ -43,7 +42,7 @@ func (b bundle) pausing(t *testing.T, o catalog.ReviewOptions, settings ...strin
 	return b.pausingAt(t, func(ctx context.Context, c *catalog.Catalog) (catalog.Review, error) { return c.Review(ctx, o) }, settings...)
 }
 
-// pausingAt is pausing for another part of a review.
+// pausingAt is pausing for a part of a review given by the caller.
 func (b bundle) pausingAt(t *testing.T, review func(context.Context, *catalog.Catalog) (catalog.Review, error), settings ...string) *paused {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -100,8 +99,8 @@ func (p *paused) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.Trac
 // TraceQueryEnd does nothing.
 func (p *paused) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// to goes on until the review is about to send the next statement that
-// matches pattern, the one where it stands left aside.
+// to runs the review until it is about to send the next statement that matches pattern, not
+// counting the one before which it is stopped now.
 func (p *paused) to(t *testing.T, pattern string) {
 	t.Helper()
 	match := regexp.MustCompile("(?s)" + pattern)
@@ -126,7 +125,7 @@ func (p *paused) to(t *testing.T, pattern string) {
 	}
 }
 
-// finish lets the review go on to its end.
+// finish lets the review run to its end.
 func (p *paused) finish(t *testing.T) (catalog.Review, error) {
 	t.Helper()
 	if p.held {
@@ -162,7 +161,7 @@ func (p *paused) blocks(t *testing.T, watch session, n int) {
 	session{pid: p.pid}.blocks(t, watch, n)
 }
 
-// Where reviews are stopped: before the first statement that matches.
+// Patterns of the statements before which tests stop reviews.
 const (
 	beforeBlobLook   = `gc_blobs_layers`
 	beforeBlobLock   = `FROM blobs.*FOR UPDATE`
@@ -185,7 +184,7 @@ const (
 func ofBlobs() catalog.ReviewOptions     { return catalog.ReviewOptions{Kind: reviewingBlobs} }
 func ofManifests() catalog.ReviewOptions { return catalog.ReviewOptions{Kind: reviewingManifests} }
 
-// failure is the error of a review that failed.
+// failure returns the error of a review that must fail.
 func failure(t *testing.T, err error) *catalog.ReviewError {
 	t.Helper()
 	failed, ok := errors.AsType[*catalog.ReviewError](err)
@@ -195,7 +194,7 @@ func failure(t *testing.T, err error) *catalog.ReviewError {
 	return failed
 }
 
-// contended is the error of a review that gave way.
+// contended returns the error of a review that must have lost a race for locks.
 func contended(t *testing.T, err error) *catalog.ReviewError {
 	t.Helper()
 	failed := failure(t, err)
@@ -205,7 +204,7 @@ func contended(t *testing.T, err error) *catalog.ReviewError {
 	return failed
 }
 
-// delays makes every delay zero but those of events, which are a day.
+// delays sets the delays of the given events to a day and all others to zero.
 func (b bundle) delays(t *testing.T, events ...string) {
 	t.Helper()
 	day := map[string]time.Duration{}
@@ -224,7 +223,7 @@ func (b bundle) forget(t *testing.T) {
 	b.exec(t, "DELETE FROM gc_manifest_review_queue")
 }
 
-// queued is the event of a manifest's or a blob's row, "" without one.
+// queued returns the event of a manifest's or a blob's queue row, "" if it has none.
 func (b bundle) queued(t *testing.T, d oci.Digest) string {
 	t.Helper()
 	var s string
@@ -239,8 +238,8 @@ func (b bundle) queued(t *testing.T, d oci.Digest) string {
 	return s
 }
 
-// putOff says whether every row of a queue is put off by about 5 s, as one is
-// whose object somebody holds, with its count of failures as it was.
+// putOff says whether every row of a queue is postponed by about 5 s, as the row of a locked
+// object is, with an unchanged count of failures.
 func (b bundle) putOff(t *testing.T, queue string, rows int) {
 	t.Helper()
 	if n := b.count(t, "SELECT count(*) FROM "+queue+` WHERE review_count = 0
@@ -249,7 +248,7 @@ func (b bundle) putOff(t *testing.T, queue string, rows int) {
 	}
 }
 
-// forgotten checks that one row is in the queue, of a blob that is gone, and that the
+// forgotten checks that the queue has one row, of a blob that doesn't exist, and that the
 // next review drops it.
 func (b bundle) forgotten(t *testing.T) {
 	t.Helper()
@@ -259,7 +258,7 @@ func (b bundle) forgotten(t *testing.T) {
 	}
 }
 
-// empty checks that tables have no row.
+// empty checks that the tables have no rows.
 func (b bundle) empty(t *testing.T, tables ...string) {
 	t.Helper()
 	for _, table := range tables {
@@ -269,7 +268,8 @@ func (b bundle) empty(t *testing.T, tables ...string) {
 	}
 }
 
-// nothing checks that whatever was stored is doomed and forgotten.
+// nothing checks that no content and no queue row is left, and that every storage key has
+// one owner.
 func (b bundle) nothing(t *testing.T) {
 	t.Helper()
 	b.empty(t, "manifests", "layers", "manifest_references", "tags", "blobs", "repository_blobs",
@@ -277,7 +277,7 @@ func (b bundle) nothing(t *testing.T) {
 	b.owned(t)
 }
 
-// whole checks that a tag's manifest, its configuration and its layers are there.
+// whole checks that a tag's manifest, its configuration and its layers exist.
 func (b bundle) whole(t *testing.T, path, tag string, blobs ...oci.Digest) {
 	t.Helper()
 	if _, err := b.ManifestByTag(t.Context(), path, tag); err != nil {
@@ -290,7 +290,7 @@ func (b bundle) whole(t *testing.T, path, tag string, blobs ...oci.Digest) {
 	}
 }
 
-// numbered is an image that differs from others by its number.
+// numbered returns an image that is unique by its number.
 func numbered(t *testing.T, n int, config oci.Digest, layers ...oci.Digest) []byte {
 	t.Helper()
 	return image(t, config, layers, map[string]any{"annotations": map[string]string{"n": fmt.Sprint(n)}})

@@ -52,7 +52,7 @@ func testRestoreTag(t *testing.T, dsn string) {
 	points("v2", one)
 }
 
-// A manifest belongs to its repository: the same one elsewhere doesn't count.
+// A tag can't be restored to a manifest of another repository, even the same content.
 func TestRestoreTagLooksInTheRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -64,9 +64,9 @@ func TestRestoreTagLooksInTheRepository(t *testing.T) {
 	}
 }
 
-// A review that has locked the manifest deletes it; who restores waits for that,
-// and is told. This catches a restore that takes the lost race, a foreign key's
-// error, for its answer.
+// A review that has locked the manifest deletes it; the restore waits for that, and fails
+// with MANIFEST_UNKNOWN. Fails if the restore returns the lost race, a foreign key error, as
+// its answer.
 func TestRestoreTagAfterReviewHasLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -89,9 +89,9 @@ func TestRestoreTagAfterReviewHasLocked(t *testing.T) {
 	}
 }
 
-// A review that comes while the tag is being restored leaves the manifest alone,
-// and the next one finds it in use. This catches a restore that only looks whether
-// the manifest is there, and locks nothing before the tag.
+// A review that comes while the tag is being restored skips the manifest, and the next
+// review finds it in use. Fails if the restore only checks that the manifest exists, and
+// doesn't lock it before it writes the tag.
 func TestRestoreTagBeforeReviewLocks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

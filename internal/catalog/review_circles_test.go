@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// circular is an index of children that refers to subject.
+// circular returns an index of children with a subject.
 func circular(t *testing.T, subject oci.Digest, children ...oci.Digest) []byte {
 	t.Helper()
 	var m map[string]any
@@ -27,13 +27,13 @@ func circular(t *testing.T, subject oci.Digest, children ...oci.Digest) []byte {
 	return payload
 }
 
-// circleForms are manifests that hold each other in a circle. Each form puts
-// them untagged and returns their payloads.
+// circleForms are sets of manifests that form a cycle. Each form puts them untagged and
+// returns their payloads.
 var circleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][]byte{
 	"depth 1": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 1) },
 	"depth 2": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 2) },
 	"depth 3": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 3) },
-	// The referrer between the two is put last, and holds no child.
+	// The referrer between the two is put last, and has no child.
 	"through a referrer": func(t *testing.T, b bundle, config oci.Digest) [][]byte {
 		s := numbered(t, 1, config)
 		x := subjectOf(t, config, oci.Compute(oci.SHA256, s))
@@ -43,7 +43,7 @@ var circleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][
 		}
 		return [][]byte{s, r, x}
 	},
-	// Two share their image, and one has a circle above it.
+	// Two cycles share their image, and one has a cycle above it.
 	"circles on circles": func(t *testing.T, b bundle, config oci.Digest) [][]byte {
 		s := numbered(t, 1, config)
 		one := b.put(t, "r", s)
@@ -55,8 +55,8 @@ var circleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][
 	},
 }
 
-// nested puts an image, indexes one in the other around it, and makes the
-// outermost refer to the image.
+// nested puts an image and nested indexes around it, and makes the image the subject of the
+// outermost.
 func nested(t *testing.T, b bundle, config oci.Digest, depth int) [][]byte {
 	payload := numbered(t, 1, config)
 	list := [][]byte{payload}
@@ -72,8 +72,7 @@ func nested(t *testing.T, b bundle, config oci.Digest, depth int) [][]byte {
 	return list
 }
 
-// untilSettled reviews manifests until none is due, and returns how many were
-// deleted.
+// untilSettled reviews manifests until none is due, and returns the number of deleted ones.
 func (b bundle) untilSettled(t *testing.T) (deleted int) {
 	t.Helper()
 	for {
@@ -85,9 +84,9 @@ func (b bundle) untilSettled(t *testing.T) (deleted int) {
 	}
 }
 
-// A circle that no tag holds goes; one that a tag holds anywhere stays whole, and
-// goes after it. Fails with a review that looks for circles only where an index
-// with a subject is reviewed itself: the last tag may be another's.
+// Reviews delete a cycle that no tag reaches; a cycle with a tag anywhere on it stays whole,
+// and is deleted after the tag. Fails if a review looks for cycles only when it reviews an
+// index with a subject: the last tag may be another manifest's.
 func TestReviewOfCircles(t *testing.T) { atBoth(t, testReviewOfCircles) }
 
 func testReviewOfCircles(t *testing.T, dsn string) {
@@ -109,7 +108,7 @@ func testReviewOfCircles(t *testing.T, dsn string) {
 			form(t, b, config)
 			b.put(t, "r", list[i], "t")
 			if name == "circles on circles" && (i == 2 || i == 3) {
-				// What is above, or beside, isn't held; what holds it is.
+				// A tag keeps only what is below its manifest, not what is above or beside it.
 				b.untilSettled(t)
 			} else if m := b.untilSettled(t); m != 0 && name != "circles on circles" {
 				t.Errorf("%s: %d manifests were deleted that the tag holds", what, m)
@@ -125,8 +124,8 @@ func testReviewOfCircles(t *testing.T, dsn string) {
 	}
 }
 
-// The tag may be on an index above the circle, on a subject of it, or on a
-// manifest that comes to hold it later.
+// The tag may be on an index above the cycle, on a subject of the cycle, or on a manifest
+// that references the cycle later.
 func TestReviewOfHeldCircles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -154,7 +153,7 @@ func TestReviewOfHeldCircles(t *testing.T) {
 		b.empty(t, "manifests", "gc_manifest_review_queue")
 	}
 
-	// The image of the circle refers to a subject of its own.
+	// The image of the cycle has a subject outside of the cycle.
 	above := numbered(t, 9, config)
 	subject := b.put(t, "r", above, "t")
 	image := b.put(t, "r", subjectOf(t, config, subject))
@@ -171,8 +170,8 @@ func TestReviewOfHeldCircles(t *testing.T) {
 	b.empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// A promise of one of the circle holds: what a client was told exists stays until
-// the delay is over, though the circle is broken before.
+// A promise for a manifest of the cycle is kept: the manifest stays until its delay is over,
+// though the cycle is broken before.
 func TestReviewOfPromisedCircles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -195,7 +194,7 @@ func TestReviewOfPromisedCircles(t *testing.T) {
 		t.Errorf("%d manifests were deleted then, want the image", m)
 	}
 
-	// The outermost index is promised: the circle stays whole until then.
+	// The outermost index has a promise: the cycle stays whole until that is over.
 	nested(t, b, config, 2)
 	b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
 	if _, err := b.PromiseManifest(t.Context(), "r", oci.Compute(oci.SHA256, list[2])); err != nil {
@@ -213,8 +212,8 @@ func TestReviewOfPromisedCircles(t *testing.T) {
 	}
 }
 
-// A circle with more holders than a review looks at is kept; one tag among them
-// is found soon.
+// A cycle with more holders than a review reads is kept; a single tag among them is found
+// soon.
 func TestReviewOfLargeCircles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -253,7 +252,7 @@ func TestReviewOfLargeCircles(t *testing.T) {
 	}
 }
 
-// A dry run tells of the manifest that breaks the circle, and breaks nothing.
+// A dry run reports the manifest whose deletion would break the cycle, and deletes nothing.
 func TestDryRunOfCircles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -273,8 +272,7 @@ func TestDryRunOfCircles(t *testing.T) {
 	}
 }
 
-// What isn't in a circle isn't looked at for one: a review of ordinary manifests
-// has no statement more.
+// The review of ordinary manifests, outside of cycles, runs no additional statement.
 func TestReviewLooksForCirclesOnlyWhereTheyCanBe(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -4,8 +4,7 @@ import (
 	"testing"
 )
 
-// complete checks that whatever a manifest names is there, and that its
-// repository has it.
+// complete checks that everything a manifest names exists and is in its repository.
 func (b bundle) complete(t *testing.T) {
 	t.Helper()
 	for what, sql := range map[string]string{
@@ -32,8 +31,8 @@ func (b bundle) complete(t *testing.T) {
 	}
 }
 
-// nothingDangles checks, after the queues were drained, that all that is left is
-// held by something.
+// nothingDangles checks, after the queues were emptied, that everything that is left is
+// referenced.
 func (b bundle) nothingDangles(t *testing.T) {
 	t.Helper()
 	for what, sql := range map[string]string{
@@ -65,7 +64,7 @@ func (b bundle) nothingDangles(t *testing.T) {
 	}
 }
 
-// owned checks that every object ever written has one owner.
+// owned checks that every object ever written has exactly one owner.
 func (s *storm) owned(t *testing.T) {
 	t.Helper()
 	s.a.owned(t)

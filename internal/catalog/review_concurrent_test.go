@@ -20,15 +20,14 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// concurrentTimeVariable sets for how long each storm lasts, as a duration.
-// Default 3 s. One in which too little has happened by then goes on, for at most
-// half a minute more.
+// concurrentTimeVariable names the variable with the duration of each storm. Default 3 s. A
+// storm in which too little has happened by then goes on for up to half a minute more.
 const concurrentTimeVariable = "PURSER_TEST_CONCURRENT"
 
-// TestConcurrentReviewsAtOnce runs clients of every kind on two replicas beside
-// reviewers of both kinds, which are killed and timed out at random, with no
-// delay at all and on few names, so that everybody meets everybody. Afterwards
-// the queues are drained, and nothing may be lost or left behind.
+// TestConcurrentReviewsAtOnce runs clients of every kind on two replicas beside reviewers of
+// both kinds, which are killed and timed out at random, without any delay and on few names,
+// so that all of them collide. Afterwards it empties the queues; no content in use may be
+// lost, and no garbage left.
 func TestConcurrentReviewsAtOnce(t *testing.T) { atBoth(t, testConcurrentReviewsAtOnce) }
 
 func testConcurrentReviewsAtOnce(t *testing.T, dsn string) {
@@ -38,9 +37,9 @@ func testConcurrentReviewsAtOnce(t *testing.T, dsn string) {
 	s.run(t)
 }
 
-// TestConcurrentPromises is the same with a short delay for what clients are
-// promised and none for anything else, on so many names that promises run out.
-// What a client was promised must be there while its promise lasts.
+// TestConcurrentPromises is the same with a short delay for promises and none for anything
+// else, on so many names that promises expire. Promised content must exist while its promise
+// lasts.
 func TestConcurrentPromises(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, dbtest.DSN(t))
@@ -59,7 +58,7 @@ type storm struct {
 	dsn     string
 	unlink  bool          // clients unlink blobs
 	promise time.Duration // what clients are promised; 0: nothing
-	// How many there are.
+	// Numbers of clients and reviewers.
 	clients, repositories, layers, configs int
 
 	mu    sync.Mutex
@@ -82,7 +81,7 @@ func (s *storm) count(what string) {
 	s.did[what]++
 }
 
-// calm says whether too little has happened to tell anything.
+// calm says whether too little has happened for a meaningful result.
 func (s *storm) calm() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +138,7 @@ func (s *storm) run(t *testing.T) {
 	s.owned(t)
 }
 
-// dawdle lingers before statements, so that others come in between.
+// dawdle pauses before statements, so that others run in between.
 type dawdle struct{}
 
 func (dawdle) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
@@ -151,8 +150,8 @@ func (dawdle) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQuery
 
 func (dawdle) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// linger makes clients keep their locks for longer now and then: manifests that
-// are put and tags that are deleted take their time before the commit.
+// linger makes clients keep their locks longer now and then: puts of manifests and deletions
+// of tags sleep before their commit.
 func (s *storm) linger(t *testing.T) {
 	t.Helper()
 	s.a.exec(t, `CREATE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -184,8 +183,8 @@ func (s *storm) reviewer(t *testing.T, lock, statement string) *catalog.Catalog 
 	return catalog.New(catalog.Options{DB: s.a.db, Background: &db.DB{Pool: pool}})
 }
 
-// review reviews in batches of any size, as reviewers do, and now and then with
-// hardly any time, or as a dry run.
+// review reviews in batches of random size, as reviewers do, and now and then with a very
+// short timeout, or as a dry run.
 func (s *storm) review(ctx context.Context, kind catalog.ReviewKind, usual, hasty *catalog.Catalog, rng *rand.Rand) error {
 	for ctx.Err() == nil {
 		c, o := usual, catalog.ReviewOptions{Kind: kind, Limit: 1 + rng.IntN(20), DryRun: rng.IntN(20) == 0}
@@ -289,8 +288,8 @@ func (s *storm) put(ctx context.Context, b bundle, path string, payload []byte, 
 	return d, err
 }
 
-// has finds a blob for a manifest, as clients do: it asks whether it is there,
-// mounts it or uploads it. Each of them is a promise.
+// has gets a blob for a manifest as clients do: it asks for its existence, mounts it or
+// uploads it. Each of these is a promise.
 func (s *storm) has(ctx context.Context, b bundle, rng *rand.Rand, path, content string) (oci.Digest, error) {
 	d := oci.Compute(oci.SHA256, []byte(content))
 	switch rng.IntN(3) {
@@ -315,8 +314,8 @@ func isOneOf(err error, codes ...oci.Code) bool {
 	return false
 }
 
-// unpromised drops an error that a client may meet: one of codes, unless it was
-// promised at start that there would be no reason for it.
+// unpromised drops an error that a client may get: one with one of the codes, unless a
+// promise from start excludes it.
 func (s *storm) unpromised(err error, start time.Time, codes ...oci.Code) error {
 	if !isOneOf(err, codes...) {
 		return err
@@ -327,7 +326,7 @@ func (s *storm) unpromised(err error, start time.Time, codes ...oci.Code) error 
 	return fmt.Errorf("after %v, promised for %v: %w", time.Since(start), s.promise, err)
 }
 
-// act does what a client does; name is like no other.
+// act makes one client request; name is unique.
 func (s *storm) act(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand, name string) error {
 	path, tag := fmt.Sprint("n/r", rng.IntN(s.repositories)), fmt.Sprint("t", rng.IntN(4))
 	if rng.IntN(3) == 0 {
@@ -385,7 +384,7 @@ func (s *storm) act(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand,
 	return s.refer(ctx, t, b, rng, path, d, start, more["annotations"] != nil && len(tags) == 0)
 }
 
-// subject is a manifest that was put before or that may be put yet.
+// subject returns a manifest that was put before or may be put later.
 func (s *storm) subject(t *testing.T, rng *rand.Rand, config oci.Digest, layers []oci.Digest) oci.Digest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -395,8 +394,8 @@ func (s *storm) subject(t *testing.T, rng *rand.Rand, config oci.Digest, layers 
 	return s.known[len(s.known)-1-rng.IntN(min(len(s.known), 10))]
 }
 
-// refer makes an index of a manifest that was put after start. One that is mine
-// alone nobody else deletes.
+// refer makes an index of a manifest that was put after start. Nobody else deletes an index
+// marked as mine.
 func (s *storm) refer(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand, path string, d oci.Digest, start time.Time, mine bool) error {
 	if rng.IntN(2) == 0 {
 		return nil

@@ -41,8 +41,8 @@ func TestLinksOfABaseLayerAreRemovedInPages(t *testing.T) {
 	})
 }
 
-// Whoever is told that the blob exists keeps it: a promise made after the review
-// ends the removal of links, and the row stays.
+// A blob whose existence was told to a client stays: a promise made after the review stops
+// the removal of links, and the row stays.
 func TestPromiseStopsTheRemovalOfLinks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

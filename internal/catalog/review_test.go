@@ -19,7 +19,7 @@ func (b bundle) atOnce(t *testing.T) {
 	}
 }
 
-// dueNow makes everything in the queues due.
+// dueNow makes all rows of the queues due.
 func (b bundle) dueNow(t *testing.T) {
 	t.Helper()
 	b.exec(t, "UPDATE gc_blob_review_queue SET review_after = now()")
@@ -97,8 +97,8 @@ func testReviewDeletesWhatNothingHolds(t *testing.T, dsn string) {
 	b.owned(t)
 }
 
-// What an index holds, and what refers to a living subject, stays; what hung on
-// something that is deleted goes after it, with the short delays of a cascade.
+// Children of an index, and referrers of an existing subject, stay; those of a deleted
+// manifest are deleted after it, with the short delays of a cascade.
 func TestReviewFollowsIndexesAndSubjects(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -237,7 +237,7 @@ func TestFailedReviewIsPutOffAndSetAside(t *testing.T) {
 			AND review_after > now() + $2 * interval '59 s' AND review_after < now() + $2 * interval '61 s'`, attempt, attempt); n != 1 {
 			t.Errorf("after attempt %d the row isn't put off from now", attempt)
 		}
-		// A second report of the same failure comes too late.
+		// A second report of the same failure has no effect.
 		if aside, err := b.FailReview(t.Context(), failed, 1, minute); aside || err != nil {
 			t.Errorf("a row that isn't due is set aside: %v, %v", aside, err)
 		}
@@ -257,8 +257,7 @@ func TestFailedReviewIsPutOffAndSetAside(t *testing.T) {
 	}
 }
 
-// A review that was rolled back by its lock timeout is told apart from one that
-// failed.
+// A review that its lock timeout has rolled back is distinguished from one that failed.
 func TestReviewGivesWay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -286,8 +285,8 @@ func TestReviewGivesWay(t *testing.T) {
 	}
 }
 
-// Caches of every process hear of what a review deletes, the reviewer's own
-// too.
+// The caches of every process, including the reviewer's own, are notified of what a review
+// deletes.
 func TestReviewIsToldToCaches(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -6,8 +6,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestSizesOfTheFirstRelease: totals that were added up from what manifests declare,
-// negative ones and believable ones, are those of what is stored after both passes.
+// TestSizesOfTheFirstRelease: total sizes that were added up from what manifests declare,
+// negative and plausible ones, equal the stored sizes after both passes.
 func TestSizesOfTheFirstRelease(t *testing.T) {
 	atBoth(t, func(t *testing.T, dsn string) {
 		s := replica(t, dsn)

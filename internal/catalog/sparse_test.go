@@ -64,13 +64,13 @@ func testCacheIndex(t *testing.T, dsn string) {
 		if _, err := b.ManifestByDigest(ctx, "r", child); err != nil {
 			t.Error(err)
 		}
-		// Another repository has neither the layers nor the manifest.
+		// Another repository has neither the layers nor the manifest, so the put is refused there.
 		_, err := b.tryPut(ctx, "other", cache, "cache")
 		wantCode(t, err, oci.ManifestBlobUnknown)
 		if n := b.count(t, "SELECT count(*) FROM repositories"); n != 1 {
 			t.Errorf("%d repositories, want one", n)
 		}
-		// A retag keeps them, and the end of the index frees them.
+		// A retag keeps them, and the deletion of the index frees them.
 		b.put(t, "r", cache, "again")
 		if err := b.DeleteTag(ctx, "r", "cache"); err != nil {
 			t.Fatal(err)
@@ -87,8 +87,8 @@ func testCacheIndex(t *testing.T, dsn string) {
 	}
 }
 
-// TestListedManifestOfAnyType: what an index lists under another type, and what the
-// repository has as a manifest, is its child.
+// TestListedManifestOfAnyType: an entry of an index under another media type is a child, if
+// the repository has a manifest with that digest.
 func TestListedManifestOfAnyType(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -108,7 +108,7 @@ func TestListedManifestOfAnyType(t *testing.T) {
 	wantCode(t, err, oci.ManifestBlobUnknown)
 }
 
-// sparse is a catalog that accepts indexes of which manifests are missing.
+// sparse returns a catalog that accepts indexes with missing manifests.
 func sparse(t *testing.T, dsn string) bundle {
 	t.Helper()
 	b := replica(t, dsn)
@@ -121,7 +121,8 @@ func sparse(t *testing.T, dsn string) bundle {
 	return b
 }
 
-// TestSparseIndex: manifests that come after an index that lists them belong to it.
+// TestSparseIndex: manifests that are pushed after an index that lists them become its
+// children.
 func TestSparseIndex(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -144,7 +145,7 @@ func TestSparseIndex(t *testing.T) {
 	outer := b.put(t, "r", index(t, oci.Compute(oci.SHA256, index(t, digests[2]))), "outer")
 	_, err = b.ManifestByDigest(ctx, "r", digests[1])
 	wantCode(t, err, oci.ManifestUnknown)
-	// A blob must be there all the same.
+	// A blob that an index lists must exist all the same.
 	_, err = b.tryPut(ctx, "r", listing(t, oci.MediaTypeImageIndex, entry(cacheLayer, digests[0])), "v2")
 	if err != nil { // it is there, as a manifest
 		t.Error(err)
@@ -163,7 +164,7 @@ func TestSparseIndex(t *testing.T) {
 		t.Errorf("a manifest that its index had waited for: %v", err)
 	}
 	wantCode(t, b.DeleteManifest(ctx, "r", digests[1]), oci.Denied)
-	// An index that was missing itself, and lists what is missing.
+	// An index that was missing itself, and lists missing manifests.
 	b.put(t, "r", index(t, digests[2]))
 	b.reviewAll(t)
 	if n := b.rows(t, "missing_children"); n != 2 { // of the first index and of the inner one
@@ -188,9 +189,9 @@ func TestSparseIndex(t *testing.T) {
 	}
 }
 
-// TestUnlinkedChild: an index and its manifest that were put at the same time may not
-// have seen each other. The review of the manifest links them, also when a tag holds
-// it meanwhile.
+// TestUnlinkedChild: an index and its manifest that were put at the same time may not have
+// seen each other. The manifest's review links them, even if a tag references the manifest
+// meanwhile.
 func TestUnlinkedChild(t *testing.T) {
 	t.Parallel()
 	b := sparse(t, dbtest.DSN(t))
@@ -224,10 +225,10 @@ func TestUnlinkedChild(t *testing.T) {
 	}
 }
 
-// TestConcurrentSparseIndexes puts and deletes indexes and their manifests at random
-// while reviews run without a delay. At no time is a manifest gone that an index with a
-// tag lists and that was put after it; and at the end each index has each of its
-// manifests either as a reference or as missing, and nothing is left that nothing holds.
+// TestConcurrentSparseIndexes puts and deletes indexes and their manifests at random while
+// reviews run without a delay. A manifest that a tagged index lists, and that was put after
+// the index, must always exist. At the end each index has each of its manifests either as a
+// reference or as missing, and no unreferenced content is left.
 func TestConcurrentSparseIndexes(t *testing.T) { atBoth(t, testConcurrentSparseIndexes) }
 
 func testConcurrentSparseIndexes(t *testing.T, dsn string) {
@@ -316,7 +317,7 @@ func testConcurrentSparseIndexes(t *testing.T, dsn string) {
 	b.checkSparse(t)
 }
 
-// allowed is err, or nil if it has one of the codes.
+// allowed returns err, or nil if err has one of the codes.
 func allowed(err error, codes ...oci.Code) error {
 	if slices.Contains(codes, oci.CodeOf(err)) {
 		return nil
@@ -324,7 +325,7 @@ func allowed(err error, codes ...oci.Code) error {
 	return err
 }
 
-// checkSparse settles everything and looks at every index.
+// checkSparse reviews until nothing is due and checks every index.
 func (b bundle) checkSparse(t *testing.T) {
 	t.Helper()
 	b.dueNow(t)

@@ -45,8 +45,8 @@ func (b bundle) refer(t *testing.T, subject oci.Digest, n int) {
 	}
 }
 
-// queueReferrers queues referrers in pages until none is left, and returns how many
-// pages there were.
+// queueReferrers queues referrers in pages until none is left, and returns the number of
+// pages.
 func (b bundle) queueReferrers(t *testing.T, page int) (pages int) {
 	t.Helper()
 	for {
@@ -61,8 +61,8 @@ func (b bundle) queueReferrers(t *testing.T, page int) (pages int) {
 	}
 }
 
-// pages is how many pages of manifests and of queues were read by sessions that have
-// ended.
+// pages returns how many pages of the tables of manifests and queues the ended sessions have
+// read.
 func pages(t *testing.T, conn *pgx.Conn) (n int) {
 	t.Helper()
 	if err := conn.QueryRow(t.Context(), `
@@ -73,9 +73,10 @@ func pages(t *testing.T, conn *pgx.Conn) (n int) {
 	return n
 }
 
-// TestSubjectOfManyReferrers: what a put and a deletion of a subject read and write
-// doesn't depend on the number of its referrers, and meanwhile every answer counts those
-// that are still to be queued. Fails where either reads all of them.
+// TestSubjectOfManyReferrers: how much a put and a deletion of a subject read and write
+// doesn't depend on the number of the subject's referrers, and every count of reviews
+// includes the referrers that are still to be queued. Fails if put or deletion reads all
+// referrers.
 func TestSubjectOfManyReferrers(t *testing.T) {
 	t.Parallel()
 	n := 5000
@@ -93,7 +94,7 @@ func TestSubjectOfManyReferrers(t *testing.T) {
 	defer conn.Close(t.Context()) //nolint:errcheck // the database goes anyway
 	var subject oci.Digest
 	var payload []byte
-	// step runs in sessions of its own, whose ends count what they have read.
+	// step uses sessions of its own, since statistics count what ended sessions have read.
 	step := func(what string, most int, do func(b bundle)) {
 		alone(t, conn)
 		before := pages(t, conn)
@@ -194,8 +195,8 @@ func TestSubjectOfManyReferrers(t *testing.T) {
 	told("after pages were queued")
 }
 
-// manyReferrers is a repository r with a deleted subject, 250 referrers of which 100 are
-// queued.
+// manyReferrers makes a repository r with a deleted subject and its 250 referrers, 100 of
+// which are queued.
 func manyReferrers(t *testing.T) (b bundle, subject []byte, digest oci.Digest) {
 	t.Helper()
 	b = setup(t)
@@ -211,7 +212,8 @@ func manyReferrers(t *testing.T) (b bundle, subject []byte, digest oci.Digest) {
 	return b, subject, digest
 }
 
-// left checks how many referrers are queued, and from the how manieth on the others are to be.
+// left checks how many referrers are queued, and the position of the first one that is still
+// to be queued.
 func (b bundle) left(t *testing.T, queued int, pending bool) {
 	t.Helper()
 	if n := b.rows(t, "gc_manifest_review_queue"); n != queued {
@@ -222,7 +224,7 @@ func (b bundle) left(t *testing.T, queued int, pending bool) {
 	}
 }
 
-// A worker that is killed in the middle of a page leaves what was there.
+// A worker that is killed in the middle of a page leaves the state from before the page.
 func TestReferrersPageIsCutOff(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -246,8 +248,9 @@ func TestReferrersPageIsCutOff(t *testing.T) {
 	}
 }
 
-// A subject that is put again keeps its referrers; its next deletion begins with the first
-// of them, before the worker has seen the subject and after, and while it is at work.
+// A subject that is put again keeps its referrers; its next deletion queues them from the
+// first one on, whether the worker has seen the subject by then, hasn't, or is just working
+// on it.
 func TestReferrersOfSubjectPutAgain(t *testing.T) {
 	t.Parallel()
 	for _, seen := range []string{"not", "before", "meanwhile"} {
@@ -290,8 +293,8 @@ func TestReferrersOfSubjectPutAgain(t *testing.T) {
 	}
 }
 
-// A referrer with a row of its own, which is due, isn't deleted before its subject's
-// deletion has queued it, since that may give it a delay.
+// A referrer that has a due queue row of its own isn't deleted before its subject's deletion
+// has queued it, since that may grant a delay.
 func TestReferrerIsReviewedBeforeItIsQueued(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -309,7 +312,7 @@ func TestReferrerIsReviewedBeforeItIsQueued(t *testing.T) {
 	}
 }
 
-// A page waits for nobody who holds a row of the queue: it is put off.
+// A page doesn't wait for a locked row of the queue: it is postponed.
 func TestReferrersPageGivesWay(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -346,7 +349,8 @@ func TestReferrersOfDeletedRepository(t *testing.T) {
 	b.left(t, 100, false)
 }
 
-// Reviews lock no more subjects than PostgreSQL has room for: what is left is due.
+// A review locks no more subjects than PostgreSQL has room for; the rows of the others stay
+// due.
 func TestReviewOfManySubjects(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -366,9 +370,9 @@ func TestReviewOfManySubjects(t *testing.T) {
 	b.empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// TestConcurrentSubjects puts and deletes a subject while reviewers that linger delete its
-// referrers. What is there when the put has returned stays until the subject is deleted,
-// and goes afterwards. Fails if reviews don't lock subjects, or puts don't.
+// TestConcurrentSubjects puts and deletes a subject while slowed reviewers delete its
+// referrers. A referrer that exists when the put has returned stays until the subject is
+// deleted, and is deleted afterwards. Fails if reviews don't lock subjects, or puts don't.
 func TestConcurrentSubjects(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, dbtest.DSN(t))
@@ -403,7 +407,7 @@ func TestConcurrentSubjects(t *testing.T) {
 		})
 	}
 	const existing = "SELECT COALESCE(array_agg(id), '{}') FROM manifests WHERE subject_digest = $1"
-	// reviewed waits for ok, and makes what was postponed or failed due at once.
+	// reviewed waits for ok, and meanwhile makes postponed and failed rows due at once.
 	reviewed := func(what string, ok func() bool) {
 		eventually(t, what, func() bool {
 			b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now(), set_aside_at = NULL WHERE review_after > now() OR set_aside_at IS NOT NULL")

@@ -106,8 +106,8 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	}
 }
 
-// A function that differs from routines/ is put right at the next start of
-// another version; triggers are there once each.
+// A function that differs from the one in routines/ is replaced at the next start of another
+// version; each trigger exists once.
 func TestRoutinesAreReapplied(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -196,7 +196,7 @@ func TestTxRunsAgain(t *testing.T) {
 	}
 }
 
-// Two transactions that deadlock both end well, and neither is told.
+// Two transactions that deadlock both succeed, and neither caller gets an error.
 func TestTxSurvivesDeadlock(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

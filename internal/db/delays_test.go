@@ -8,8 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// The delays of a database of an earlier version stay, but for the default of a minute
-// that two events had.
+// The delays in the database of an earlier version stay, except the default of a minute that
+// two events had.
 func TestDelaysOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -56,8 +56,8 @@ const openFunctions = `
 	WHERE a.grantee = 0 AND n.nspname NOT IN ('pg_catalog', 'information_schema')
 		AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = p.oid AND d.deptype = 'e')`
 
-// Nobody but the owner may execute a function of the schema, whatever the default
-// privileges say; and those of an older schema are closed by an upgrade.
+// Only the owner may execute the schema's functions, whatever the default privileges are; an
+// upgrade revokes the rights on an older schema's functions.
 func TestNobodyExecutes(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
@@ -78,8 +78,8 @@ func TestNobodyExecutes(t *testing.T) {
 	}
 }
 
-// A member of the role that migrated does all that the owner does: triggers fire for
-// it, and what they call may be executed.
+// A member of the migrating role can do all that the owner does: triggers fire for it, and
+// it may execute the functions that they call.
 func TestMemberOfOwner(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -109,7 +109,7 @@ func TestMemberOfOwner(t *testing.T) {
 	}
 }
 
-// What a stranger has made where Purser looks for its own isn't used.
+// Purser doesn't use objects that an untrusted role has made in its schema.
 func TestForeignObjects(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{

@@ -16,7 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// settings are what a connection of the pool has.
+// settings returns the settings of a connection of the pool.
 func settings(t *testing.T, d *db.DB, names ...string) map[string]string {
 	t.Helper()
 	got := map[string]string{}
@@ -31,8 +31,8 @@ func settings(t *testing.T, d *db.DB, names ...string) map[string]string {
 	return got
 }
 
-// Behind a pooler that keeps a session for each client everything works, with no
-// setting of the pooler's: it migrates, and each connection has its settings.
+// Behind a pooler that keeps a session for each client everything works without configuring
+// the pooler: migrations run, and each connection has its settings.
 func TestSessionPooling(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.PgBouncer(t, dbtest.EmptyDSN(t), "session", "default_pool_size = 5")
@@ -82,8 +82,8 @@ func TestSessionPooling(t *testing.T) {
 	}
 }
 
-// Where a pooler shares sessions among clients, settings, LISTEN and locks would
-// be lost or meet others: whoever connects is told so, at once.
+// If a pooler shares sessions among clients, settings, LISTEN and locks would get lost or
+// mixed up: connecting fails at once with an error that says so.
 func TestSharedSessions(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, mode, setting string }{
@@ -110,7 +110,8 @@ func TestSharedSessions(t *testing.T) {
 	}
 }
 
-// A pooler that refuses a setting of the DSN's is named, and not waited for.
+// If a pooler refuses a setting of the DSN, the error names the setting, and comes without a
+// wait.
 func TestRefusedParameter(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.PgBouncer(t, dbtest.EmptyDSN(t), "session")

@@ -25,7 +25,7 @@ func openWith(t *testing.T, o db.Options) *db.DB {
 	return d
 }
 
-// within ends a test whose next step takes longer than it may.
+// within fails a test if a step takes longer than allowed.
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -33,8 +33,8 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// A process that goes silent with a row locked gives it up when its transaction has
-// been idle for long enough, whatever its connection looks like.
+// A process that goes silent while it has a row locked loses the lock when its transaction
+// has been idle long enough, whatever state its connection is in.
 func TestSilentClientGivesItsLocksUp(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -60,8 +60,8 @@ func TestSilentClientGivesItsLocksUp(t *testing.T) {
 	}
 }
 
-// A process that goes silent while it migrates doesn't keep others from it: the lock
-// isn't one of a session, which would last as long as the connection.
+// A process that goes silent while it migrates doesn't block others: the lock isn't a
+// session-level lock, which would last as long as the connection.
 func TestSilentMigrationGivesTheLockUp(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
@@ -87,7 +87,7 @@ func TestSilentMigrationGivesTheLockUp(t *testing.T) {
 	}
 }
 
-// A server that goes silent fails calls instead of holding them for ever.
+// Calls to a server that goes silent fail instead of hanging forever.
 func TestSilentServerFailsCalls(t *testing.T) {
 	t.Parallel()
 	proxy := dbtest.NewProxy(t, dbtest.DSN(t))
@@ -125,8 +125,8 @@ func TestSilentServerFailsCalls(t *testing.T) {
 	}
 }
 
-// A connection that was idle when the server went silent is given up: the pool asks it
-// whether it is still there before it gives it out.
+// A connection that was idle when the server went silent is closed: the pool pings it before
+// it hands it out.
 func TestSilentIdleConnection(t *testing.T) {
 	t.Parallel()
 	proxy := dbtest.NewProxy(t, dbtest.DSN(t))
@@ -143,8 +143,8 @@ func TestSilentIdleConnection(t *testing.T) {
 	}
 }
 
-// Both ends are told to notice that the other one's machine has vanished. A DSN may
-// know better.
+// Both ends are configured to notice that the other's machine has vanished. The DSN's
+// settings take precedence.
 func TestKeepalivesAreAskedFor(t *testing.T) {
 	t.Parallel()
 	set := pgsession.Settings(pgsession.Limits{Idle: 20 * time.Second, Transaction: time.Minute})
@@ -162,7 +162,7 @@ func TestKeepalivesAreAskedFor(t *testing.T) {
 	}
 }
 
-// What only some servers have is set after the connection is there.
+// Settings that only some servers have are set after connecting.
 func TestSettingsOfNewerServers(t *testing.T) {
 	t.Parallel()
 	d := openWith(t, db.Options{DSN: dbtest.DSN(t)})
@@ -190,8 +190,8 @@ func TestSettingsOfNewerServers(t *testing.T) {
 	}
 }
 
-// A client that hangs up doesn't have its statement cancelled, which PostgreSQL would log
-// as an error, nor the connection closed, as long as the statement is about to end.
+// When a client disconnects, its statement isn't cancelled, which PostgreSQL would log as an
+// error, nor its connection closed, if the statement is about to end.
 func TestStatementOfGoneClientEnds(t *testing.T) {
 	t.Parallel()
 	d := openWith(t, db.Options{DSN: dbtest.DSN(t), MaxConns: 1})

@@ -20,7 +20,7 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// bundle is a catalog and a store of the test's own.
+// bundle is a catalog and a store that only this test uses.
 type bundle struct {
 	t       *testing.T
 	db      *db.DB
@@ -56,14 +56,14 @@ func (b *bundle) exec(sql string, args ...any) {
 	}
 }
 
-// object stores an object of size bytes, which no row owns.
+// object stores an object of size bytes that no row owns.
 func (b *bundle) object(size int) (key string) {
 	b.t.Helper()
 	_, key = b.write(blob.NewBase(), size)
 	return key
 }
 
-// write finishes an object of the upload base, leaving its writer closed.
+// write writes one complete object of the upload base.
 func (b *bundle) write(base string, size int) (blob.Writer, string) {
 	b.t.Helper()
 	var next int64
@@ -84,7 +84,7 @@ func (b *bundle) write(base string, size int) (blob.Writer, string) {
 	return w, key
 }
 
-// doom makes n objects of 10 bytes and dooms them.
+// doom stores n objects of 10 bytes and records them for deletion.
 func (b *bundle) doom(n int) []string {
 	b.t.Helper()
 	keys := make([]string, n)
@@ -120,8 +120,8 @@ func (b *bundle) doomed() (n int) {
 	return n
 }
 
-// eventually waits for a state of the database or the store, which send no
-// signal when they reach it.
+// eventually polls for a state of the database or the store, since these send no signal when
+// they reach it.
 func (b *bundle) eventually(what string, ok func() bool) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
@@ -137,7 +137,7 @@ func (b *bundle) eventually(what string, ok func() bool) {
 	}
 }
 
-// sweeper makes a sweeper of the bundle; change may alter its options.
+// sweeper makes a sweeper on the bundle; change may alter its options.
 func (b *bundle) sweeper(change func(*gc.SweeperOptions)) *gc.Sweeper {
 	b.t.Helper()
 	o := gc.SweeperOptions{
@@ -190,7 +190,7 @@ func (b *bundle) counters(objects, bytes, failures float64) {
 	}
 }
 
-// faulty is a store whose deletions a test can break.
+// faulty is a store whose deletions a test can make fail.
 type faulty struct {
 	blob.Store
 	delete       func(ctx context.Context, keys []string) error

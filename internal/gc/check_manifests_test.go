@@ -26,8 +26,8 @@ func (b *bundle) put(mediaType, format string, args ...any) (oci.Digest, int64) 
 	return d, int64(len(payload))
 }
 
-// A manifest may declare any sizes. A check tells of it once, leaves it alone, and
-// goes well, with a repair too.
+// A manifest may declare wrong sizes. A check reports it once, changes nothing, and counts
+// as successful, with a repair too.
 func TestCheckNotesDeclaredSizes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -25,7 +25,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// begun starts an upload and writes content to an object of it.
+// begun starts an upload and writes content to one of its objects.
 func (b *bundle) begun(ctx context.Context, content string) (u catalog.Upload, key string, err error) {
 	list, err := b.catalog.StartUploads(ctx, 1)
 	if err != nil {
@@ -73,7 +73,8 @@ func (b *bundle) push(content string) catalog.Owner {
 
 func (b *bundle) file(key string) string { return filepath.Join(b.dir, "objects", key[:2], key) }
 
-// old makes the file of an object so old that no request can be writing to it.
+// old sets an object's file time so far back that no request can still be writing the
+// object.
 func (b *bundle) old(key string) string {
 	b.t.Helper()
 	long := time.Now().Add(-3 * time.Hour)
@@ -83,14 +84,14 @@ func (b *bundle) old(key string) string {
 	return key
 }
 
-// collect deletes a blob as garbage collection does.
+// collect deletes a blob by running a review.
 func (b *bundle) collect(d oci.Digest) {
 	b.t.Helper()
 	b.exec(`WITH d AS (DELETE FROM blobs WHERE digest = $1 RETURNING storage_key)
 		INSERT INTO gc_doomed_objects (storage_key) SELECT storage_key FROM d`, d.Bytes())
 }
 
-// sweep deletes everything that is doomed and due.
+// sweep deletes all objects that are due for deletion.
 func (b *bundle) sweep() {
 	b.t.Helper()
 	list, err := b.catalog.ClaimDoomed(b.t.Context(), 1000, time.Minute)
@@ -132,7 +133,7 @@ func (b *bundle) check(o gc.CheckOptions) ([]string, gc.CheckReport, error) {
 	return found, report, err
 }
 
-// finds checks, which must succeed and find what is wanted.
+// finds runs a check, which must succeed and find exactly what is wanted.
 func (b *bundle) finds(o gc.CheckOptions, want ...string) gc.CheckReport {
 	b.t.Helper()
 	found, report, err := b.check(o)
@@ -186,7 +187,8 @@ func TestCheckFindsExactlyWhatIsWrong(t *testing.T) {
 			t.Errorf("%s: %v", o.Digest, err)
 		}
 	}
-	// What is marked stays so without another push, for a deep check and another.
+	// A marked blob stays marked without another push, also after a deep check and a second
+	// one.
 	for _, deep := range []bool{false, true} {
 		report = b.finds(gc.CheckOptions{Repair: true, Deep: deep}, "lost "+missing.Key, "lost "+short.Key, "lost "+flipped.Key)
 		if !report.Remaining() {
@@ -197,7 +199,8 @@ func TestCheckFindsExactlyWhatIsWrong(t *testing.T) {
 	b.push("shortened")
 	b.push("flipped")
 	b.finds(gc.CheckOptions{Deep: true})
-	// The sweeper deletes what is doomed, and what nothing owned a day later.
+	// The sweeper deletes recorded objects at once, and objects without an owner a day
+	// later.
 	b.sweep()
 	if !slices.Contains(b.stored(), stray) {
 		t.Error("an object that nothing owned is deleted at once")
@@ -216,8 +219,8 @@ func TestCheckFindsExactlyWhatIsWrong(t *testing.T) {
 	b.finds(gc.CheckOptions{Deep: true})
 }
 
-// What was lost and comes back, with a volume, is served again; what comes back
-// damaged isn't, though nobody asked for a deep check.
+// A lost object that comes back, with a volume, is served again; one that comes back damaged
+// isn't, even if the check isn't a deep one.
 func TestCheckFindsLostBlobsAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -240,8 +243,8 @@ func TestCheckFindsLostBlobsAgain(t *testing.T) {
 	b.finds(gc.CheckOptions{Repair: true}, "lost "+damaged.Key)
 }
 
-// Objects of other programs are none of ours; a blob may have one all the same,
-// and when it is gone, the blob is lost.
+// Objects of other programs aren't reported; a blob may own such an object all the same, and
+// is lost when the object is gone.
 func TestCheckLeavesForeignObjectsAlone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -270,7 +273,7 @@ func TestCheckLeavesForeignObjectsAlone(t *testing.T) {
 	}
 }
 
-// hooked is a store in which something happens before a call, once for each key.
+// hooked is a store that calls a function before a call, once for each key.
 type hooked struct {
 	blob.Store
 	list       func(prefix string)
@@ -301,7 +304,8 @@ func (h hooked) Open(ctx context.Context, key string, off, length int64) (io.Rea
 	}
 	r, err := h.Store.Open(ctx, key, off, length)
 	if err == nil && h.read != nil && h.read(key) {
-		// As a store without open files: what is deleted ends in the middle.
+		// Like a store without open files: reading ends in the middle when the object is
+		// deleted.
 		r.Close() //nolint:errcheck // only read
 		return io.NopCloser(io.MultiReader(strings.NewReader("some"), failing{})), nil
 	}
@@ -328,8 +332,8 @@ func once[T any](f func(T)) func(T) {
 	return func(v T) { o.Do(func() { f(v) }) }
 }
 
-// after runs f when the rows of the part of key are read, and its objects are
-// not yet.
+// after runs f after the check has read the rows of the part of key, and before it lists the
+// part's objects.
 func after(key string, f func()) func(prefix string) {
 	return func(prefix string) {
 		if strings.HasPrefix(key, prefix) {
@@ -338,7 +342,7 @@ func after(key string, f func()) func(prefix string) {
 	}
 }
 
-// first repeats f until it makes a key of the first part.
+// first calls f until it returns a key that belongs to the first part.
 func first(f func() (key string)) func(prefix string) {
 	return after("0", func() {
 		for !strings.HasPrefix(f(), "0") {
@@ -346,7 +350,7 @@ func first(f func() (key string)) func(prefix string) {
 	})
 }
 
-// Whatever moves at whatever moment, nothing is found.
+// A check finds nothing, whatever changes at whatever moment.
 func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(b *bundle) gc.CheckOptions{
@@ -395,7 +399,7 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 				stat: once(func(string) { b.t.Error("the object of a blob was taken for one without an owner") }),
 			}}
 		},
-		// An object is seen to be missing, then the row is looked at again.
+		// The check has seen that an object is missing, then it looks at the row again.
 		"a blob whose object is missing is deleted": func(b *bundle) gc.CheckOptions {
 			o := b.push("blob")
 			return gc.CheckOptions{Store: hooked{Store: b.store, list: after(o.Key, func() {
@@ -414,7 +418,7 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 			}
 			return gc.CheckOptions{Store: hooked{Store: b.store, stat: once(func(string) { b.push("blob") })}}
 		},
-		// A blob is read.
+		// While the check reads a blob:
 		"a blob is deleted before it is read": func(b *bundle) gc.CheckOptions {
 			o := b.push("blob")
 			return gc.CheckOptions{Deep: true, Store: hooked{Store: b.store, open: once(func(string) { b.collect(o.Digest); b.sweep() })}}
@@ -470,7 +474,7 @@ func TestCheckDoomsMultipartUploads(t *testing.T) {
 	b.finds(gc.CheckOptions{Deep: true})
 }
 
-// A store that can't be read is no reason to say that its objects are wrong.
+// If the store can't be read, its objects aren't reported as wrong.
 func TestCheckChangesNothingWhenTheStoreFails(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -488,8 +492,8 @@ func TestCheckChangesNothingWhenTheStoreFails(t *testing.T) {
 	}
 }
 
-// A repair with another registry's database, or without the store's volume, is
-// refused, and what it would have found is told.
+// A repair with another registry's database, or without the store's volume, is refused; it
+// still reports its findings.
 func TestCheckRefusesToRepairEverything(t *testing.T) {
 	t.Parallel()
 	const n = 120
@@ -526,14 +530,14 @@ func TestCheckRefusesToRepairEverything(t *testing.T) {
 		if _, _, err := b.check(gc.CheckOptions{Repair: true, Force: true, Store: other.store}); err != nil || lost() != n {
 			t.Errorf("forced: %v, %d marked", err, lost())
 		}
-		// Back with the right store all is as it was.
+		// With the right store everything is as before.
 		if _, report, err := b.check(gc.CheckOptions{Repair: true}); err != nil || lost() != 0 || report.Remaining() {
 			t.Errorf("%v, %d marked, %+v", err, lost(), report)
 		}
 	})
 }
 
-// Findings say where a blob is used, and progress comes to its end.
+// Findings name repositories that have the blob, and the progress ends at 1.
 func TestCheckTells(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -558,8 +562,8 @@ func TestCheckTells(t *testing.T) {
 	}
 }
 
-// Clients push, cancel and push again what others delete, a sweeper sweeps, all
-// objects look old; checks that repair find nothing all the while.
+// Clients push, cancel and push again while others delete and a sweeper sweeps, and all
+// objects look old; checks with repair find nothing all the while.
 func TestCheckBesideARegistry(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -597,7 +601,7 @@ func TestCheckBesideARegistry(t *testing.T) {
 	b.finds(gc.CheckOptions{Store: store, Deep: true})
 }
 
-// live does one thing that clients and garbage collection do.
+// live makes one client request or one step of garbage collection.
 func (b *bundle) live(r *mrand.Rand) error {
 	ctx := context.Background()
 	content := fmt.Sprint("content ", r.IntN(40))
@@ -621,7 +625,7 @@ func (b *bundle) live(r *mrand.Rand) error {
 	return b.catalog.CommitUpload(ctx, u, d, key, r.IntN(2) == 0)
 }
 
-// aged is a store whose objects all look old, so that age protects none.
+// aged is a store whose objects all look old, so that their age doesn't protect them.
 type aged struct{ blob.Store }
 
 func (a aged) List(ctx context.Context, prefix string) iter.Seq2[blob.Object, error] {

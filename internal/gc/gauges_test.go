@@ -26,7 +26,7 @@ func (b *bundle) gauges(every time.Duration) *gc.Gauges {
 	return g
 }
 
-// doomedGauge is the value of purser_gc_doomed_objects, -1 when it isn't told.
+// doomedGauge returns the value of purser_gc_doomed_objects, -1 if it isn't exported.
 func doomedGauge(t *testing.T, g *gc.Gauges) float64 {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -99,7 +99,8 @@ purser_lost_blobs 1
 	}
 }
 
-// However often and by how many it is scraped, the database is asked once.
+// However often and by however many scrapers Gauges is scraped, it queries the database
+// once.
 func TestGaugesAskSeldom(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -123,8 +124,8 @@ func TestGaugesAskSeldom(t *testing.T) {
 	}
 }
 
-// A database that doesn't answer leaves the values that there are, and no error:
-// else one scrape in trouble would lose every other metric.
+// If the database doesn't answer, the last values stay, without an error: an error in one
+// collector would lose the scrape's other metrics.
 func TestGaugesWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

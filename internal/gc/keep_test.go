@@ -16,7 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// collectKeeping collects with a time for which objects of deleted blobs are kept.
+// collectKeeping runs Collect with a gc.keep_doomed of the given time.
 func (b *bundle) collectKeeping(keep time.Duration) gc.Progress {
 	b.t.Helper()
 	c := catalog.New(catalog.Options{DB: b.db, CacheOff: true, KeepDoomed: keep, Log: slog.New(slog.DiscardHandler)})
@@ -27,8 +27,9 @@ func (b *bundle) collectKeeping(keep time.Duration) gc.Progress {
 	return p
 }
 
-// Objects of blobs are kept, those of uploads aren't, and what was claimed once is
-// claimed again when its row says so. A shorter time counts for what is kept already.
+// Objects of deleted blobs are kept, those of uploads aren't. An object that was claimed
+// once is claimed again when its row says so. A shorter time also applies to objects that
+// are kept already.
 func TestKeepDoomed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -53,13 +54,13 @@ func TestKeepDoomed(t *testing.T) {
 	}
 }
 
-// away is a store that isn't the database's.
+// away is a store that carries another database's identity.
 type away struct{ blob.Store }
 
 func (away) Check(context.Context) error { return fmt.Errorf("the volume: %w", blob.ErrWrongStore) }
 
-// While the store is the wrong one nothing is claimed, given up or repaired, though
-// it would let itself be changed.
+// While the store is the wrong one, nothing is claimed, reaped or repaired, though the store
+// would accept changes.
 func TestNothingIsDoneWithAWrongStore(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()

@@ -25,8 +25,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// restartable is a PostgreSQL of the test's own, which can be stopped at once
-// and started again.
+// restartable is a PostgreSQL server of this test alone, which the test can stop abruptly
+// and start again.
 type restartable struct {
 	t      *testing.T
 	dir    string
@@ -39,8 +39,8 @@ func (s *restartable) start() {
 	defer cancel()
 	server, err := builtinpg.Start(ctx, builtinpg.Options{
 		DataDir: s.dir, Log: slog.New(slog.DiscardHandler),
-		// The machine doesn't crash, so what was written is there. What is committed
-		// must be written, though: synchronous_commit stays on.
+		// The machine doesn't crash, so written data survives without fsync. Committed data
+		// must have been written, though: synchronous_commit stays on.
 		Settings: map[string]string{"fsync": "off", "shared_buffers": "32MB", "max_connections": "60"},
 	})
 	if err != nil {
@@ -49,8 +49,7 @@ func (s *restartable) start() {
 	s.server = server
 }
 
-// stop ends every connection and the server in the middle of what they do,
-// without a checkpoint.
+// stop ends the server and every connection immediately, without a checkpoint.
 func (s *restartable) stop() {
 	s.t.Helper()
 	at, cancel := context.WithCancel(context.Background())
@@ -105,13 +104,13 @@ func onRestartable(t *testing.T) (*bundle, *restartable) {
 	return &bundle{t, requests, c, store, dir, reg, metrics}, s
 }
 
-// pusher pushes images under one tag, again and again. Each put leaves the image
-// before it dangling.
+// pusher pushes images under one tag, again and again. Each put leaves the previous image
+// untagged.
 type pusher struct {
 	b    *bundle
 	path string
-	// may holds the digests that the tag may point to: the last one of which a
-	// client was told, and those since that ended in an error.
+	// may holds the digests to which the tag may point: the last one whose put succeeded,
+	// and later ones whose put ended in an error.
 	may map[oci.Digest]bool
 	ok  int
 }
@@ -143,8 +142,8 @@ func (p *pusher) upload(ctx context.Context, content string) (d oci.Digest, err 
 	return d, p.b.catalog.CommitUpload(ctx, u, d, key, false)
 }
 
-// push pushes one image with a configuration and a layer of its own and a layer
-// that others have too.
+// push pushes an image with its own configuration and layer, and a layer shared with other
+// images.
 func (p *pusher) push(ctx context.Context, name string) error {
 	var blobs []map[string]any
 	for i, content := range []string{"config " + name, "layer " + name, "shared"} {
@@ -178,9 +177,9 @@ func (p *pusher) push(ctx context.Context, name string) error {
 	return err
 }
 
-// loop pushes until ctx ends. A push that fails because the database is away is
-// left behind, as clients do; so is one whose blobs were collected before its
-// manifest came, since there are no delays here.
+// loop pushes until ctx ends. It ignores a push that fails because the database is away, as
+// clients do, and one whose blobs were collected before its manifest came, since this test
+// has no review delays.
 func (p *pusher) loop(ctx context.Context) error {
 	for i := 0; ctx.Err() == nil; i++ {
 		err := p.push(context.WithoutCancel(ctx), fmt.Sprint(p.path, " ", i))
@@ -198,7 +197,7 @@ func (p *pusher) loop(ctx context.Context) error {
 	return nil
 }
 
-// whole checks that the tag's image can be read to its last byte.
+// whole checks that the tag points to an image in may, which can be read completely.
 func (p *pusher) whole() {
 	t, ctx := p.b.t, p.b.t.Context()
 	t.Helper()
@@ -233,9 +232,9 @@ func (p *pusher) whole() {
 	}
 }
 
-// PostgreSQL is stopped at once and started again, in the middle of reviews,
-// while clients push. The workers go on by themselves, nothing that a tag holds is
-// lost, and in the end nothing else is left.
+// PostgreSQL is stopped abruptly and started again, in the middle of reviews, while clients
+// push. The workers recover by themselves, nothing that a tag references is lost, and at the
+// end nothing else is left.
 func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -265,8 +264,8 @@ func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 		pushers[i] = &pusher{b: b, path: fmt.Sprintf("n/r%d", i), may: map[oci.Digest]bool{}}
 		pushing.Go(func() { failures <- pushers[i].loop(ctx) })
 	}
-	// Counters are the process's: they tell that reviewers work without asking the
-	// database, and go on growing after each restart, which nobody tells them of.
+	// The counters are in this process: they show, without a query, that reviewers work, and
+	// that they go on after each restart without being told of it.
 	for range 3 {
 		before := deleted()
 		b.eventually("manifests are deleted", func() bool { return deleted() >= before+10 })
@@ -283,7 +282,7 @@ func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 		}
 	}
 
-	// A review that failed is put off for longer than a test waits.
+	// A failed review is postponed for longer than this test waits.
 	b.exec("UPDATE gc_manifest_review_queue SET review_after = now()")
 	b.exec("UPDATE gc_blob_review_queue SET review_after = now()")
 	b.eventually("the queues are empty and what was doomed is gone", func() bool {
@@ -302,8 +301,8 @@ func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 	if n := b.count("SELECT count(*) FROM blobs"); n != 2*len(pushers)+1 {
 		t.Errorf("%d blobs are left, want %d", n, 2*len(pushers)+1)
 	}
-	// Objects without a row are of blobs, of uploads that nobody finished, or wait
-	// for the sweep after the longest request.
+	// The remaining objects belong to blobs, to unfinished uploads, or to rows that wait for
+	// the sweep after the longest request.
 	if n := b.count(`SELECT count(*) FROM unnest($1::text[]) AS key
 		WHERE NOT EXISTS (SELECT FROM blobs WHERE storage_key = key)
 		AND NOT EXISTS (SELECT FROM uploads WHERE key LIKE storage_key || '-%')

@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// strays makes n blobs that no manifest refers to, due now, with objects.
+// strays makes n blobs, with objects, that no manifest refers to and that are due for review.
 func (b *bundle) strays(n int) (keys []string) {
 	b.t.Helper()
 	for range n {
@@ -27,7 +27,7 @@ func (b *bundle) strays(n int) (keys []string) {
 	return keys
 }
 
-// untagged makes n manifests without blobs that nothing holds, due now.
+// untagged makes n unreferenced manifests without blobs that are due for review.
 func (b *bundle) untagged(n int) {
 	b.t.Helper()
 	b.exec("INSERT INTO top_level_namespaces (name) VALUES ('r') ON CONFLICT DO NOTHING")
@@ -46,8 +46,7 @@ func (b *bundle) count(sql string, args ...any) (n int) {
 	return n
 }
 
-// refuse makes the deletion of one blob fail, until the returned function is
-// called.
+// refuse makes the deletion of one blob fail until the returned function is called.
 func (b *bundle) refuse(key string) (stop func()) {
 	b.t.Helper()
 	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
@@ -69,7 +68,7 @@ func (b *bundle) reviewer(kind catalog.ReviewKind, change func(*gc.ReviewerOptio
 	return r
 }
 
-// metric is the value of a counter by its labels.
+// metric returns the value of a counter with these labels.
 func (b *bundle) metric(name string, labels map[string]string) float64 {
 	b.t.Helper()
 	families, err := b.reg.Gather()
@@ -123,7 +122,7 @@ func TestReviewersAndSweeperWorkTogether(t *testing.T) {
 	})
 }
 
-// One row that can't be reviewed doesn't keep the others from it.
+// A row whose review fails doesn't keep other rows from being reviewed.
 func TestRowThatFailsIsFoundPutOffAndSetAside(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -151,7 +150,7 @@ func TestRowThatFailsIsFoundPutOffAndSetAside(t *testing.T) {
 	b.eventually("brought back, it is deleted", func() bool { return b.count("SELECT count(*) FROM blobs") == 0 })
 }
 
-// A review that takes too long is ended, and counts as a failed one.
+// A review that exceeds its timeout is cancelled, and counts as failed.
 func TestReviewThatTakesTooLongIsEnded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -232,8 +231,8 @@ func TestCollectTellsOfObjectsThatFail(t *testing.T) {
 	}
 }
 
-// A store that fails keeps nothing of the database's part from being done, and isn't
-// asked for every object when it deleted none.
+// If the store fails, Collect still does everything in the database, and doesn't call the
+// store again after a batch of which it deleted nothing.
 func TestCollectGoesOnWithoutAStore(t *testing.T) {
 	t.Parallel()
 	away := errors.New("connection refused")

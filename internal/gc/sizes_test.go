@@ -8,8 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// TestSizesAreCorrected: manifests that the first release stored get the sizes of what is
-// stored, whichever process is stopped meanwhile, and then the corrector is over.
+// TestSizesAreCorrected: manifests stored by the first release get their stored sizes,
+// whichever process is stopped meanwhile, and then the corrector ends.
 func TestSizesAreCorrected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// The referrers of a deleted subject that are still to be queued are found by a dry run,
-// and are deleted by a run on demand and by a reviewer that sleeps.
+// Referrers of a deleted subject that are still to be queued are found by a dry run, and are
+// deleted by Collect and by a reviewer that was asleep.
 func TestReferrersOfADeletedSubject(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"run", "reviewer"} {

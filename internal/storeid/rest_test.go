@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A directory is looked at each second only while somebody asks about it.
+// A directory is checked each second only while Wrong is called.
 func TestLooksRest(t *testing.T) {
 	t.Parallel()
 	began := time.Now().Add(-time.Minute)

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// bundle is a database, and stores that a test puts beside it.
+// bundle is a database, with which a test combines stores.
 type bundle struct {
 	t       *testing.T
 	db      *db.DB
@@ -48,7 +48,7 @@ func dir(t *testing.T, path string) *blob.Dir {
 	return d
 }
 
-// on makes a Store of this database in front of another.
+// on makes a Store of this database that wraps another store.
 func (b *bundle) on(store blob.Store, place string) *storeid.Store {
 	b.t.Helper()
 	s, err := storeid.New(storeid.Options{DB: b.db, Catalog: b.catalog, Store: store, Place: place, Local: true,
@@ -99,7 +99,7 @@ func tryObject(ctx context.Context, store blob.Store, base, content string) (str
 	return w.Finish(ctx)
 }
 
-// known is what the database knows.
+// known returns what the database has stored about its store.
 func (b *bundle) known() storeid.Known {
 	b.t.Helper()
 	k, err := storeid.Read(b.t.Context(), b.db)
@@ -118,8 +118,7 @@ func identity(t *testing.T, s blob.Store) string {
 	return id
 }
 
-// refused fails the test unless err says that the store is the wrong one, with all
-// of the words.
+// refused fails the test unless err is ErrWrongStore and contains all of the words.
 func refused(t *testing.T, err error, words ...string) {
 	t.Helper()
 	if !errors.Is(err, blob.ErrWrongStore) {
@@ -152,8 +151,8 @@ func backends(t *testing.T, test func(t *testing.T, open func(t *testing.T) blob
 	}
 }
 
-// The first start gives both sides one identity, however many processes start at
-// once, and later starts compare it.
+// The first start gives both sides the same identity, however many processes start at once,
+// and later starts compare it.
 func TestFirstStart(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
@@ -226,7 +225,7 @@ func TestTwoDatabasesOnOneStore(t *testing.T) {
 	})
 }
 
-// failing is a store whose SetIdentity fails, after it did its work or before.
+// failing is a store whose SetIdentity fails, after writing the identity or before.
 type failing struct {
 	blob.Store
 	after bool
@@ -241,7 +240,7 @@ func (f failing) SetIdentity(ctx context.Context, id string, replace bool) error
 	return errors.New("the process died here")
 }
 
-// A first start that ends between its steps is completed by the next one.
+// A first start that is cut off between its steps is completed by the next one.
 func TestFirstStartIsCompleted(t *testing.T) {
 	t.Parallel()
 	for _, after := range []bool{false, true} {
@@ -288,8 +287,8 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// Adopt takes a store that has what the database knows, and any other only when
-// told to.
+// Adopt accepts a store that has the database's blobs, and any other store only with an
+// option.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -346,14 +345,14 @@ func TestAdopt(t *testing.T) {
 	if _, err := theirs.Adopt(ctx, storeid.AdoptOptions{Force: true}); err != nil || identity(t, restored) != other.known().ID {
 		t.Errorf("adopting a damaged identity: %v", err)
 	}
-	// A copy of both.
+	// A copy of both database and store.
 	if a, err := theirs.Adopt(ctx, storeid.AdoptOptions{New: true}); err != nil || a.Identity == a.Was || identity(t, restored) != other.known().ID {
 		t.Errorf("a new identity: %+v, %v", a, err)
 	}
 }
 
-// While the store is the wrong one nothing is written, nothing deleted, and nothing
-// said to be missing.
+// While the store is the wrong one nothing is written or deleted, and nothing is reported as
+// missing.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {
@@ -402,7 +401,7 @@ func TestGuard(t *testing.T) {
 	})
 }
 
-// Whoever asks hears of a volume that went away while nobody looked.
+// Wrong reports a volume that went away while nobody checked.
 func TestWrongLooks(t *testing.T) {
 	t.Parallel()
 	b, ctx := setup(t), t.Context()
@@ -427,7 +426,7 @@ func TestWrongLooks(t *testing.T) {
 	}
 }
 
-// A volume that goes away while an upload is written isn't taken to have it.
+// If a volume goes away while an upload is written, the write isn't reported as successful.
 func TestGuardLooksAfterTheWrite(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
