@@ -19,27 +19,28 @@ import (
 const (
 	hbaFile   = "pg_hba.conf"
 	identFile = "pg_ident.conf"
-	// replacedSuffix marks the files that the cluster had before this package wrote
-	// its own.
+	// replacedSuffix is appended to the names of the cluster's original files, which
+	// this package replaces.
 	replacedSuffix = ".replaced"
 	accessHeader   = "# Purser writes this file at each start.\n"
 )
 
-// writeAccess lets this process's user and root connect as the superuser of the
-// cluster, and nobody else.
+// writeAccess configures the cluster so that this process's user and root can connect
+// as its superuser, and nobody else can.
 //
-// The kernel tells PostgreSQL who is at the other end of a socket, so there is no
-// secret that a process list, a log or a file could show. The user that the server
-// runs under isn't among those who may connect, unless it is this process's own: as
-// root the server may have an account that others share (postgres, nobody), whose
-// processes reach the socket through the server's directory in /proc. What they can do
-// to the server's files and memory is beyond PostgreSQL.
+// PostgreSQL asks the kernel for the user at the other end of the socket (peer
+// authentication), so there is no password that a process list, a log or a file could
+// disclose. The user that runs the server may not connect, unless it is this process's
+// own: if this process is root, the server may run as an account that other programs
+// use too (postgres, nobody), and their processes can reach the socket through the
+// server's directory in /proc. PostgreSQL can't protect the server's files and memory
+// from them.
 //
-// With anyRole, whoever reaches the socket connects as any role.
+// With anyRole, everyone who can open the socket can connect as any role.
 //
-// The cluster belongs to that account, so nothing here follows a link in it. Each file
-// appears whole; a crash in between leaves files that let in fewer, and the next start
-// writes them again.
+// The cluster belongs to that account, so this function never follows a link in it.
+// Each file is replaced atomically. After a crash between the files, fewer users can
+// connect, until the next start writes them again.
 func writeAccess(ctx context.Context, log *slog.Logger, cluster string, acct *account, anyRole bool) error {
 	names, err := mayConnect()
 	if err != nil {
@@ -47,7 +48,8 @@ func writeAccess(ctx context.Context, log *slog.Logger, cluster string, acct *ac
 	}
 	method := "peer map=" + superuser
 	if len(names) == 0 {
-		// PostgreSQL couldn't tell who connects. The directory of mode 0700 is the wall.
+		// PostgreSQL can't map a user without a name. Then only the directory's mode of
+		// 0700 protects the socket.
 		log.WarnContext(ctx, "the user that runs this has no name on this machine: whoever has its uid may connect to the built-in PostgreSQL", "uid", os.Geteuid())
 		method = "trust"
 	}
@@ -70,7 +72,7 @@ func writeAccess(ctx context.Context, log *slog.Logger, cluster string, acct *ac
 	return nil
 }
 
-// mayConnect has the names of this process's user and of root. It is empty where this
+// mayConnect returns the names of this process's user and of root, or nothing if this
 // process's user has no name.
 func mayConnect() ([]string, error) {
 	var names []string
@@ -94,15 +96,15 @@ func mayConnect() ([]string, error) {
 	return names, nil
 }
 
-// replaceFile puts a file of the account's in place of the one of that name, whose
-// first version is kept under another name.
+// replaceFile replaces a file by one that belongs to the account. It keeps the first
+// original under another name.
 func replaceFile(dir, name, content string, acct *account) error {
 	path := filepath.Join(dir, name)
-	f, err := os.CreateTemp(dir, name+".*") // never an existing file, nor through a link
+	f, err := os.CreateTemp(dir, name+".*") // creates a new file and follows no link
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) //nolint:errcheck // it has its name by then
+	defer os.Remove(f.Name()) //nolint:errcheck // after the rename this name is gone already
 	_, err = f.WriteString(content)
 	if acct != nil {
 		err = errors.Join(err, f.Chown(int(acct.uid), int(acct.gid)))

@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// account is the unprivileged user that PostgreSQL runs under, since it
-// refuses to run as root. A nil account is the process's own user.
+// account is the unprivileged user that runs PostgreSQL, which refuses to run as root.
+// A nil account is this process's user.
 type account struct {
 	uid, gid uint32
 	name     string
@@ -27,8 +27,9 @@ func (a *account) String() string {
 	return "user " + a.name
 }
 
-// pickAccount chooses the user for a cluster: as root the one who already owns
-// it, else the first of purser, postgres and nobody that exists.
+// pickAccount chooses the account for a cluster. If this process isn't root, it is nil.
+// Otherwise it is the cluster's owner, or for a new cluster the first of purser,
+// postgres and nobody that exists.
 func pickAccount(cluster string) (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -57,7 +58,7 @@ func pickAccount(cluster string) (*account, error) {
 	return nil, errors.New("PostgreSQL does not run as root, and there is no user purser, postgres or nobody to run it: create one (useradd --system purser), or start as an ordinary user")
 }
 
-// credential is what a child process runs with; nil keeps the parent's.
+// credential returns the credential for a child process; nil keeps this process's.
 func (a *account) credential() *syscall.Credential {
 	if a == nil {
 		return nil
@@ -65,7 +66,7 @@ func (a *account) credential() *syscall.Credential {
 	return &syscall.Credential{Uid: a.uid, Gid: a.gid}
 }
 
-// own gives a directory and all in it to the account.
+// own makes the account the owner of a directory and everything in it.
 func (a *account) own(dir string) error {
 	if a == nil {
 		return nil
@@ -82,8 +83,8 @@ func (a *account) own(dir string) error {
 	return nil
 }
 
-// reaches reports whether the account may pass through dir and every directory
-// above it, by the permission bits. What doesn't exist yet doesn't count.
+// reaches reports whether permission bits let the account traverse dir and every
+// directory above it. Directories that don't exist yet are ignored.
 func (a *account) reaches(dir string) bool {
 	if a == nil {
 		return true

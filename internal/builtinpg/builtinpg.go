@@ -1,22 +1,22 @@
-// Package builtinpg runs a private PostgreSQL server for a process that has no
-// database of its own: it finds PostgreSQL's programs or fetches them,
-// initialises a cluster, starts the server and stops it.
+// Package builtinpg runs a private PostgreSQL server for a process that has no database
+// of its own: it finds or downloads PostgreSQL's programs, initialises a cluster,
+// starts the server and stops it.
 //
-// What holds inside:
+// Rules of the package:
 //
-//   - One owner. A data directory belongs to the process that holds the flock
-//     on its lock file. A server that an earlier owner left behind is stopped
-//     and started again, never adopted.
-//   - A cluster appears whole or not at all: initdb works in a temporary
-//     directory that is renamed when it is done. Nothing that has been a
-//     cluster is ever deleted.
-//   - The server lives no longer than its owner, however the owner ends: by a
-//     death signal on Linux, by a watchdog process elsewhere.
+//   - One owner. A data directory belongs to the process that holds the flock on its
+//     lock file. If an earlier owner left a server running, it is stopped and a new
+//     one is started.
+//   - A cluster is complete or absent: initdb works in a temporary directory, which
+//     is renamed at the end. A cluster is never deleted.
+//   - The server doesn't outlive its owner, however the owner ends: a death signal
+//     ends it on Linux, a watchdog process elsewhere.
 //   - Only the owner's user (and root) can connect: there is no TCP, the socket is
-//     in a directory of mode 0700, and PostgreSQL asks the kernel who connects. As
-//     root, PostgreSQL runs under an unprivileged user, which may not connect: it may
-//     be an account that others share. The server is handed its directory as an open
-//     descriptor, so that the parents need not be open to that user.
+//     in a directory of mode 0700, and PostgreSQL asks the kernel who connects. If
+//     the owner is root, PostgreSQL runs as an unprivileged user. That user may not
+//     connect, since other programs may run as it too. The server gets its directory
+//     as an open descriptor, so that this user needn't be able to traverse the
+//     directories above.
 //
 // Layout of a data directory:
 //
@@ -30,38 +30,39 @@ import (
 	"log/slog"
 )
 
-// Options says where a server keeps its data and how it runs.
+// Options configure a server.
 type Options struct {
-	// DataDir is the server's directory. It is created with mode 0700 when
-	// missing and never deleted. Required.
+	// DataDir is the server's directory. It is created with mode 0700 if it is missing,
+	// and never deleted. Required.
 	DataDir string
-	// CacheDir is where fetched programs are kept; the default is
-	// purser/postgres in the user's cache directory. As root, where the
-	// unprivileged user can't reach that, it is /var/cache/purser/postgres.
+	// CacheDir is where downloaded programs are kept. The default is purser/postgres in
+	// the user's cache directory. If this process is root and the unprivileged user
+	// can't reach the directory, /var/cache/purser/postgres is used instead.
 	CacheDir string
 	// Log receives progress and the server's own log; the default is
 	// slog.Default().
 	Log *slog.Logger
-	// Settings are PostgreSQL settings that replace or add to the defaults,
-	// by name. Settings about the socket and the log's form can't be replaced.
+	// Settings are PostgreSQL settings by name, which add to the defaults or override
+	// them. Settings of the socket and of the log's format can't be overridden.
 	Settings map[string]string
-	// Background lets processes that wake run before those of this server, other
-	// than those that Foreground names. It works as Foreground does.
+	// Background makes this server's processes give way to processes that wake, except
+	// those that Foreground names. It works under the same conditions as Foreground.
 	Background bool
-	// Existing fails with ErrNoCluster, and makes nothing, where there is no cluster.
+	// Existing: if there is no cluster, Start fails with ErrNoCluster and creates
+	// nothing.
 	Existing bool
-	// AnyRole lets whoever reaches the socket connect as any role. It is for tests:
-	// without it only this process's user and root connect, as the superuser.
+	// AnyRole lets everyone who can open the socket connect as any role. It is for
+	// tests: without it only this process's user and root can connect, as the
+	// superuser.
 	AnyRole bool
 }
 
-// ErrInUse says that another process, or another server of this one, owns the
-// data directory. The error that wraps it names the directory and the owner's
-// pid.
+// ErrInUse says that another process, or another Server of this process, owns the data
+// directory. The error that wraps it names the directory and the owner's PID.
 var ErrInUse = errors.New("data directory is in use")
 
-// ErrNoCluster says that a data directory was to be used that has no cluster, or that
-// doesn't exist. The error that wraps it names the directory.
+// ErrNoCluster says that a data directory doesn't exist or has no cluster, though
+// Options.Existing requires one. The error that wraps it names the directory.
 var ErrNoCluster = errors.New("there is no PostgreSQL in the data directory")
 
 const (
@@ -73,6 +74,6 @@ const (
 	clusterName   = "cluster"
 	initdbPattern = "initdb-"
 
-	socketPort = "5432" // only names the socket: there is no TCP
+	socketPort = "5432" // part of the socket's name: there is no TCP
 	socketFile = ".s.PGSQL." + socketPort
 )

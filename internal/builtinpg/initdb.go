@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// clusterMajor returns the major version that made the cluster, 0 when there is
-// none yet. A directory with anything else in it is refused.
+// clusterMajor returns the major version that created the cluster, 0 if there is none
+// yet. A directory with other content is an error.
 func clusterMajor(cluster string) (int, error) {
 	raw, err := os.ReadFile(filepath.Join(cluster, "PG_VERSION"))
 	if err == nil {
@@ -42,9 +42,9 @@ func clusterMajor(cluster string) (int, error) {
 	return 0, nil
 }
 
-// initialise makes the cluster in dataDir. It works in a temporary directory
-// and renames that as its last step, so that a cluster is whole or not there.
-// Without sync that doesn't hold through a crash of the machine.
+// initialise creates the cluster in dataDir. It works in a temporary directory and
+// renames that at the end, so that a cluster is complete or absent. Without sync this
+// doesn't hold if the machine crashes.
 func initialise(ctx context.Context, log *slog.Logger, bin binaries, acct *account, dataDir string, sync bool) error {
 	began := time.Now()
 	tmp, err := os.MkdirTemp(dataDir, initdbPattern)
@@ -52,7 +52,7 @@ func initialise(ctx context.Context, log *slog.Logger, bin binaries, acct *accou
 		return fmt.Errorf("making a directory for the new PostgreSQL cluster: %w", err)
 	}
 	defer func() {
-		if err := os.RemoveAll(tmp); err != nil { // nothing is there after the rename
+		if err := os.RemoveAll(tmp); err != nil { // does nothing after the rename
 			log.WarnContext(ctx, "removing a failed initialisation", "dir", tmp, "err", err)
 		}
 	}()
@@ -73,8 +73,8 @@ func initialise(ctx context.Context, log *slog.Logger, bin binaries, acct *accou
 	return nil
 }
 
-// removeHalfDone removes initialisations that were killed. They have never
-// been clusters: the rename makes them so. The caller holds the lock.
+// removeHalfDone removes the directories of initialisations that were killed. They have
+// never been clusters, since the rename comes last. The caller holds the lock.
 func removeHalfDone(ctx context.Context, log *slog.Logger, dataDir string) {
 	found, err := filepath.Glob(filepath.Join(escapeGlob(dataDir), initdbPattern+"*"))
 	if err != nil {

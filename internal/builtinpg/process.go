@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// keptEnvironment is all that PostgreSQL's programs get to see: not PGDATA,
-// which would mislead them, not NOTIFY_SOCKET, on which they would report
-// themselves ready to systemd in their parent's place, and no secrets.
+// keptEnvironment are the only variables that PostgreSQL's programs inherit. PGDATA
+// would mislead them, with NOTIFY_SOCKET they would report to systemd in place of their
+// parent, and other variables may be secrets.
 var keptEnvironment = []string{"PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"}
 
 func environment() []string {
@@ -24,20 +24,20 @@ func environment() []string {
 	return env
 }
 
-// prepare sets up one of PostgreSQL's programs: credentials dropped, a process
-// group of its own (so that a terminal's ^C reaches only the parent), and the
-// death signal. The caller must start it from a locked thread that outlives it:
-// the death signal is sent when the thread that forked ends.
+// prepare configures a command for one of PostgreSQL's programs: it drops credentials,
+// sets a process group of its own (so that ^C in a terminal reaches only the parent),
+// and the death signal. The kernel sends the death signal when the thread that forked
+// ends, so the caller must start the command from a locked thread that outlives it.
 func prepare(cmd *exec.Cmd, acct *account, death syscall.Signal) {
 	cmd.Env = environment()
-	cmd.Dir = "/" // PostgreSQL 15 returns to where it started, which its user may not enter
+	cmd.Dir = "/" // PostgreSQL 15 changes back to its working directory, which its user may not enter
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: acct.credential()}
 	setDeathSignal(cmd.SysProcAttr, death)
 }
 
-// onCluster adds -D for a directory. For another user, whom a directory above
-// may keep out, the directory is passed as an open descriptor. Close the result
-// once the program has been started.
+// onCluster adds -D for a directory. If the program runs as another user, who may be
+// unable to traverse the directories above, it gets the directory as an open
+// descriptor. The caller closes the result after starting the program.
 func onCluster(cmd *exec.Cmd, acct *account, dir string) (*os.File, error) {
 	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {

@@ -3,9 +3,9 @@ package builtinpg
 import "syscall"
 
 const (
-	// hasDeathSignal: the kernel signals a child when its parent dies.
+	// hasDeathSignal says that the kernel signals a child when its parent dies.
 	hasDeathSignal = true
-	// passesDirectory: a descriptor can be given as a path.
+	// passesDirectory says that an open descriptor can be passed as a path.
 	passesDirectory = true
 )
 

@@ -12,18 +12,19 @@ import (
 )
 
 const (
-	// reapEvery is how long a zombie must have been one to be taken for an orphan.
+	// reapEvery is how long a child must have been a zombie before it counts as an
+	// orphan.
 	reapEvery = time.Second
-	// reapRest is how long no look is made while no child has died. Each dead child comes
-	// with a signal; this is for one that got lost.
+	// reapRest is the time between checks while no child dies. A dead child normally
+	// causes a signal; these checks are for lost signals.
 	reapRest = time.Minute
 )
 
-// reapOrphans collects dead processes that became children of this one because
-// it is PID 1, such as the backends of a killed postmaster. A child that this
-// process started itself is collected by whoever waits for it: only zombies
-// that nobody wants for a whole interval, and never spared, are reaped. While no
-// child dies and none is dead, it sleeps. It returns when stop is closed.
+// reapOrphans reaps dead processes that became children of this one because it is PID
+// 1, such as the backends of a killed postmaster. Children that this process started
+// itself are reaped by the code that waits for them. Therefore reapOrphans reaps only
+// zombies that nobody has waited for during a whole reapEvery, and never spared. It
+// sleeps while there are no zombies, and returns when stop is closed.
 func reapOrphans(stop <-chan struct{}, spared int) {
 	died := make(chan os.Signal, 1)
 	signal.Notify(died, syscall.SIGCHLD)
@@ -54,8 +55,8 @@ func reapOrphans(stop <-chan struct{}, spared int) {
 	}
 }
 
-// reap collects those dead children that were dead at the last look, before, and returns
-// the others.
+// reap reaps those zombies that were in before, the result of the previous call, and
+// returns the others.
 func reap(before map[int]bool, spared int) map[int]bool {
 	now := map[int]bool{}
 	for _, pid := range zombieChildren() {
@@ -76,8 +77,8 @@ func reap(before map[int]bool, spared int) map[int]bool {
 	return now
 }
 
-// zombieChildren lists this process's children that have exited and that no
-// one has waited for.
+// zombieChildren lists this process's children that have exited and that nobody has
+// waited for.
 func zombieChildren() []int {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -88,9 +89,10 @@ func zombieChildren() []int {
 	for _, path := range stats {
 		raw, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has gone
+			continue // the process is gone
 		}
-		// pid (comm) state ppid …; comm may hold anything, parentheses too.
+		// The line is "pid (comm) state ppid …"; comm may contain anything, even
+		// parentheses.
 		end := bytes.LastIndexByte(raw, ')')
 		fields := bytes.Fields(raw[end+1:])
 		if end < 0 || len(fields) < 2 || string(fields[0]) != "Z" || string(fields[1]) != self {

@@ -2,5 +2,5 @@
 
 package builtinpg
 
-// reapOrphans does nothing: containers, where a program is PID 1, are Linux's.
+// reapOrphans does nothing: only in Linux containers a program runs as PID 1.
 func reapOrphans(<-chan struct{}, int) {}

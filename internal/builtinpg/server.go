@@ -24,13 +24,12 @@ import (
 	"github.com/purser-registry/purser/internal/memory"
 )
 
-// deathSignal makes PostgreSQL stop at once and without a checkpoint: the next
-// start, which may follow immediately, must not wait for one, and what was
-// committed is in the WAL.
+// deathSignal makes PostgreSQL stop immediately, without a checkpoint. The next start
+// may follow at once and must not wait for one; committed data is in the WAL.
 const deathSignal = syscall.SIGQUIT
 
-// partingTime is how long a server that is told to stop waits for the end of
-// connections whose clients have closed them, or are about to.
+// partingTime is how long Stop waits for clients to close their connections before it
+// ends these.
 const partingTime = 2 * time.Second
 
 // defaultSettings suit a small machine that PostgreSQL shares with its client.
@@ -38,23 +37,24 @@ var defaultSettings = map[string]string{
 	"autovacuum":       "on",
 	"cluster_name":     "purser",
 	"full_page_writes": "on",
-	"jit":              "off", // its queries are short
+	"jit":              "off", // the queries are short
 	"log_checkpoints":  "off",
-	// A statement may be a page long and have a client's data in it. What failed is in
-	// the message, and what for in the error that its client has.
+	// A statement may be a page long and contain a client's data. The message says what
+	// failed, and the client gets the error.
 	"log_min_error_statement": "panic",
 	"log_timezone":            "UTC",
 	"max_connections":         "100",
-	// Its launcher would be one more process. Nobody else reaches this server.
+	// The launcher would be an additional process, and nobody replicates from this
+	// server.
 	"max_logical_replication_workers": "0",
-	"max_wal_size":                    "2GB", // each checkpoint makes every page be logged whole once more
-	"random_page_cost":                "1.1", // solid-state disks
+	"max_wal_size":                    "2GB", // after each checkpoint the first change of a page logs the whole page
+	"random_page_cost":                "1.1", // for solid-state disks
 	"synchronous_commit":              "on",
 	"timezone":                        "UTC",
 	"wal_compression":                 "on",
 }
 
-// fixedSettings are what the rest of this package relies on.
+// fixedSettings are settings on which this package relies.
 var fixedSettings = map[string]string{
 	"lc_messages":             "C",
 	"listen_addresses":        "",
@@ -76,7 +76,7 @@ type Server struct {
 	output    *logSink
 
 	stopping atomic.Bool
-	done     chan struct{} // closed when the process has exited and err is set
+	done     chan struct{} // closed after the process has exited and err is set
 	err      error
 
 	endReaper   chan struct{}
@@ -85,10 +85,10 @@ type Server struct {
 	releaseErr  error
 }
 
-// Start starts a server on a data directory, which it makes if necessary, and
-// returns when the server accepts connections and has a database named purser.
-// It fails with ErrInUse when the directory has an owner. ctx bounds the start
-// only; the server runs until Stop or the end of the process.
+// Start starts a server on a data directory, which it creates if necessary. It returns
+// when the server accepts connections and has a database named purser. It fails with
+// ErrInUse if the directory has an owner. ctx only limits the start; the server runs
+// until Stop or the end of this process.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -126,7 +126,7 @@ func start(ctx context.Context, o Options, find *finder) (*Server, error) {
 	return s, nil
 }
 
-// bringUp does all that comes before the server runs, and launches it.
+// bringUp prepares the data directory and launches the server.
 func (s *Server) bringUp(ctx context.Context, o Options, find *finder) error {
 	if err := s.lock.publish(""); err != nil {
 		return err
@@ -169,8 +169,8 @@ func (s *Server) bringUp(ctx context.Context, o Options, find *finder) error {
 	return s.launch(bin, acct, o)
 }
 
-// takeOver gives a cluster that belongs to root, as one restored from a backup
-// may, to the user who is to run it.
+// takeOver makes the account the owner of a cluster that belongs to another user, for
+// example to root after a restore.
 func takeOver(cluster string, acct *account) error {
 	fi, err := os.Stat(cluster)
 	if err != nil {
@@ -182,7 +182,7 @@ func takeOver(cluster string, acct *account) error {
 	return acct.own(cluster)
 }
 
-// launch starts the postgres program and what waits for its end.
+// launch starts the postgres program and the goroutine that waits for its end.
 func (s *Server) launch(bin binaries, acct *account, o Options) error {
 	cmd := exec.Command(filepath.Join(bin.dir, "postgres"), s.arguments(o.Settings)...)
 	prepare(cmd, acct, deathSignal)
@@ -206,7 +206,7 @@ func (s *Server) launch(bin binaries, acct *account, o Options) error {
 		r.Close()
 		return fmt.Errorf("starting %s as %s: %w", cmd.Path, acct, err)
 	}
-	if o.Background { // it has started none of its own yet, and those have it from it
+	if o.Background { // it has no children yet; they will inherit this
 		if err := background(cmd.Process.Pid); err != nil {
 			s.log.Debug("PostgreSQL's own work doesn't give way to requests", "error", err)
 		}
@@ -218,8 +218,8 @@ func (s *Server) launch(bin binaries, acct *account, o Options) error {
 	return nil
 }
 
-// arguments are the settings as command-line options, which override the
-// cluster's files.
+// arguments returns the settings as command-line options, which override the cluster's
+// files.
 func (s *Server) arguments(settings map[string]string) []string {
 	all := maps.Clone(defaultSettings)
 	all["shared_buffers"] = sharedBuffers(memory.Limit())
@@ -227,7 +227,7 @@ func (s *Server) arguments(settings map[string]string) []string {
 	maps.Copy(all, fixedSettings)
 	all["unix_socket_directories"] = s.socketDir
 	if s.socketDir == s.cluster {
-		all["unix_socket_directories"] = "." // the server may know the cluster by no name
+		all["unix_socket_directories"] = "." // the server may know the cluster only by its descriptor
 	}
 	var args []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
@@ -236,9 +236,9 @@ func (s *Server) arguments(settings map[string]string) []string {
 	return args
 }
 
-// run is the server process's whole life. It keeps its thread to itself: the
-// kernel sends the death signal when the thread that forked ends, not when the
-// process does.
+// run starts the server process and waits for its end. It locks its thread, because the
+// kernel sends the death signal when the thread that forked ends, rather than the
+// process.
 func (s *Server) run(started chan<- error, r *os.File) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -271,8 +271,8 @@ func (s *Server) run(started chan<- error, r *os.File) {
 	close(s.done)
 }
 
-// exitReason turns the process's end into an error; a requested and clean one
-// is none.
+// exitReason returns why the process ended, nil if it ended cleanly after a request to
+// stop.
 func (s *Server) exitReason(err error) error {
 	switch {
 	case err == nil && s.stopping.Load():
@@ -284,8 +284,8 @@ func (s *Server) exitReason(err error) error {
 	}
 }
 
-// becomeReady waits until the server accepts connections and makes the database
-// purser if there is none.
+// becomeReady waits until the server accepts connections, and creates the database
+// purser if it is missing.
 func (s *Server) becomeReady(ctx context.Context) error {
 	began := time.Now()
 	tick := time.NewTicker(pollEvery)
@@ -333,15 +333,15 @@ func (s *Server) ensureDatabase(ctx context.Context) error {
 	return nil
 }
 
-// DSN says how to connect to a database of the cluster as its superuser, for
-// pgx and libpq alike. An empty name is the default database, purser.
+// DSN returns a DSN, valid for pgx and libpq, for a database of the cluster, as its
+// superuser. An empty name means the default database, purser.
 func (s *Server) DSN(database string) string { return dsn(s.socketDir, database) }
 
 // Done is closed when the server process has exited.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
-// Err says, after Done, why the server exited; nil after a clean stop. Before
-// Done it is nil.
+// Err returns why the server exited, nil after a clean stop. Before Done is closed it
+// returns nil.
 func (s *Server) Err() error {
 	if !s.exited() {
 		return nil
@@ -358,11 +358,12 @@ func (s *Server) exited() bool {
 	}
 }
 
-// Stop shuts the server down and gives the data directory up. It waits a moment for
-// connections that are being closed, which the server would complain of as ended by
-// force, then ends open transactions; and it writes a checkpoint. When ctx ends first,
-// the server stops at once, recovers at its next start, and Stop returns ctx's error.
-// It may be called again, also after the server has exited by itself.
+// Stop shuts the server down and releases the data directory. It waits up to
+// partingTime for clients to close their connections, so that PostgreSQL doesn't log
+// these as terminated. Then it ends the remaining connections with their transactions,
+// and the server writes a checkpoint. If ctx ends first, the server is stopped at once,
+// must recover at its next start, and Stop returns ctx's error. Stop may be called
+// repeatedly, also after the server has exited by itself.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopping.Store(true)
 	s.output.stopping.Store(true)
@@ -383,7 +384,7 @@ func (s *Server) Stop(ctx context.Context) error {
 		}
 		forced = fmt.Errorf("stopping PostgreSQL on %s at once, without a checkpoint: %w", s.dataDir, ctx.Err())
 		s.signal(syscall.SIGQUIT)
-		if !s.exitsWithin(10 * time.Second) { // it kills its own backends after 5 s
+		if !s.exitsWithin(10 * time.Second) { // the postmaster kills its own backends after 5 s
 			s.signal(syscall.SIGKILL)
 			if !s.exitsWithin(10 * time.Second) {
 				return fmt.Errorf("PostgreSQL on %s (process %d) survives SIGKILL: %w", s.dataDir, s.cmd.Process.Pid, ctx.Err())
@@ -410,7 +411,7 @@ func (s *Server) exitsWithin(d time.Duration) bool {
 	}
 }
 
-// release gives up what is held beside the process.
+// release stops the reaper, removes the socket's directory and releases the lock.
 func (s *Server) release() error {
 	s.releaseOnce.Do(func() {
 		close(s.endReaper)

@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// longestSocket is the longest path, in bytes, that a socket's address
-	// holds everywhere: 107 on Linux, 103 on macOS and the BSDs.
+	// longestSocket is the longest path of a socket that works everywhere, in bytes:
+	// 107 on Linux, 103 on macOS and the BSDs.
 	longestSocket = 103
 	socketDirName = "purser-pg-"
 )
 
-// usableSocketDir reports whether clients can name a socket in dir. A comma
-// would separate two hosts in a DSN.
+// usableSocketDir reports whether clients can address a socket in dir. A comma in the
+// path would separate two hosts in a DSN.
 func usableSocketDir(dir string) bool {
 	return len(dir)+1+len(socketFile) <= longestSocket && !strings.Contains(dir, ",")
 }
 
-// makeSocketDir returns the directory of the server's socket: the cluster
-// itself where its path is short enough and its file system knows sockets, else
-// a new one of mode 0700 among the system's temporary directories.
+// makeSocketDir returns the directory for the server's socket: the cluster itself if
+// its path is short enough and its file system supports sockets, else a new temporary
+// directory of mode 0700.
 func makeSocketDir(dataDir, cluster string, acct *account) (string, error) {
 	if usableSocketDir(cluster) && holdsSockets(dataDir) {
 		return cluster, nil
@@ -50,20 +50,20 @@ func makeSocketDir(dataDir, cluster string, acct *account) (string, error) {
 	return "", fmt.Errorf("no directory for PostgreSQL's socket: the path of %s is too long (or on a file system without sockets), and neither TMPDIR nor /tmp can be used; choose a shorter data directory", dataDir)
 }
 
-// holdsSockets tries whether sockets can be made in dir; some network and
-// virtual machine file systems have none.
+// holdsSockets tests whether sockets can be created in dir; some network and virtual
+// machine file systems don't support them.
 func holdsSockets(dir string) bool {
 	path := filepath.Join(dir, ".socket")
-	_ = os.Remove(path) // one left by a killed process
+	_ = os.Remove(path) // left by a killed process
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return false
 	}
-	return l.Close() == nil // removes the socket, too
+	return l.Close() == nil // also removes the socket
 }
 
-// removeSocketDir removes a directory that makeSocketDir made outside the
-// cluster. It removes nothing but what belongs there.
+// removeSocketDir removes a directory that makeSocketDir created outside the cluster.
+// It doesn't remove unexpected files.
 func removeSocketDir(dir, cluster string) error {
 	if dir == "" || dir == cluster || !strings.HasPrefix(filepath.Base(dir), socketDirName) {
 		return nil
@@ -76,21 +76,20 @@ func removeSocketDir(dir, cluster string) error {
 	return nil
 }
 
-// dsn says how to connect over the socket in dir, for pgx as for libpq.
+// dsn returns a DSN, valid for pgx and libpq, that uses the socket in dir.
 func dsn(socketDir, database string) string {
 	if database == "" {
 		database = defaultDatabase
 	}
-	// The port and sslmode are there to overrule PGPORT and PGSSLMODE.
+	// The port and sslmode override PGPORT and PGSSLMODE.
 	query := url.Values{"host": {socketDir}, "port": {socketPort}, "sslmode": {"disable"}}
-	encoded := strings.ReplaceAll(query.Encode(), "+", "%20") // libpq takes + for itself
+	encoded := strings.ReplaceAll(query.Encode(), "+", "%20") // libpq doesn't decode + as a space
 	u := url.URL{Scheme: "postgres", User: url.User(superuser), Path: "/" + database, RawQuery: encoded}
 	return u.String()
 }
 
-// RunningDSN returns how to connect to the server that runs on dataDir as its
-// superuser. An empty database is the default one, purser. It fails when no
-// server answers there.
+// RunningDSN returns a DSN for the server that runs on dataDir, as its superuser. An
+// empty database means the default one, purser. It fails if no server answers there.
 func RunningDSN(dataDir, database string) (string, error) {
 	path := filepath.Join(dataDir, lockName)
 	f, err := os.Open(path)

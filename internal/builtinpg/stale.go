@@ -19,18 +19,19 @@ import (
 
 const (
 	pidFile   = "postmaster.pid"
-	pollEvery = 10 * time.Millisecond // PostgreSQL announces its state only in a file
+	pollEvery = 10 * time.Millisecond // PostgreSQL reports its state only in a file
 )
 
-// postmasterFile is what PostgreSQL writes about itself into its directory.
+// postmasterFile is the content of postmaster.pid, which PostgreSQL writes into the
+// cluster.
 type postmasterFile struct {
 	pid   int
-	dir   string // as given with -D
+	dir   string // as passed with -D
 	ready bool
 }
 
-// readPostmasterFile returns the zero value when there is no such file or it is
-// not finished.
+// readPostmasterFile parses postmaster.pid. It returns the zero value if the file is
+// missing or incomplete.
 func readPostmasterFile(cluster string) postmasterFile {
 	raw, err := os.ReadFile(filepath.Join(cluster, pidFile))
 	if err != nil {
@@ -46,9 +47,9 @@ func readPostmasterFile(cluster string) postmasterFile {
 	return postmasterFile{pid: pid, dir: lines[1], ready: ready}
 }
 
-// stopStale stops what an earlier owner left running on the cluster: a server,
-// or the backends of one that was killed, which still hold its shared memory.
-// The caller holds the lock, so nothing here belongs to a living owner.
+// stopStale stops processes that an earlier owner left running on the cluster: a
+// server, or backends of a killed server, which still use its shared memory. The caller
+// holds the lock, so none of them belongs to a living owner.
 func stopStale(ctx context.Context, log *slog.Logger, cluster string) error {
 	steps := []struct {
 		sig  syscall.Signal
@@ -83,8 +84,8 @@ func stopStale(ctx context.Context, log *slog.Logger, cluster string) error {
 	return removeStaleFiles(cluster)
 }
 
-// targets are the processes to signal: the postmaster, which passes it on, if
-// it lives and is not to be killed.
+// targets returns the processes to signal: only the postmaster, which signals its
+// children itself, if it is alive and sig isn't SIGKILL; otherwise all.
 func targets(cluster string, pids []int, sig syscall.Signal) []int {
 	if pm := readPostmasterFile(cluster).pid; sig != syscall.SIGKILL && slices.Contains(pids, pm) {
 		return []int{pm}
@@ -92,7 +93,7 @@ func targets(cluster string, pids []int, sig syscall.Signal) []int {
 	return pids
 }
 
-// awaitNoServers returns when nothing runs on the cluster or the wait is over.
+// awaitNoServers waits until no process runs on the cluster, or for the given time.
 func awaitNoServers(ctx context.Context, cluster string, wait time.Duration) error {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
@@ -113,9 +114,9 @@ func awaitNoServers(ctx context.Context, cluster string, wait time.Duration) err
 	}
 }
 
-// removeStaleFiles removes the pid files of a server that is known to be gone.
-// PostgreSQL would believe them if their pid had been given to another process,
-// which in a container happens at every restart.
+// removeStaleFiles removes the pid files of a server that is certainly dead. If another
+// process got the server's PID, which in a container happens at every restart,
+// PostgreSQL would take that process for a running server.
 func removeStaleFiles(cluster string) error {
 	if !seesEveryServer {
 		return nil

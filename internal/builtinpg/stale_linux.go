@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// seesEveryServer: serversOn misses none.
+// seesEveryServer says that serversOn also finds backends whose postmaster is dead.
 const seesEveryServer = true
 
-// serversOn lists the processes that are PostgreSQL's and work on the cluster,
-// which is the working directory of all of them. Zombies are not among them.
+// serversOn lists the PostgreSQL processes of the cluster, which is their working
+// directory. Zombies are left out.
 func serversOn(cluster string) ([]int, error) {
 	dir, err := os.Stat(cluster)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -33,8 +33,8 @@ func serversOn(cluster string) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		// Of another user's process nothing can be read; it can't be a server
-		// on this cluster either, since that runs as the cluster's owner.
+		// A process of another user can't be inspected. It can't be a server on this
+		// cluster either, since that runs as the cluster's owner.
 		cwd, err := os.Stat(filepath.Join("/proc", e.Name(), "cwd"))
 		if err != nil || !os.SameFile(cwd, dir) {
 			continue

@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// seesEveryServer: backends without their postmaster are not found; they end
-// by themselves when they miss it.
+// seesEveryServer says that serversOn also finds backends whose postmaster is dead.
+// Here it doesn't; such backends exit by themselves when they notice.
 const seesEveryServer = false
 
-// serversOn returns the postmaster that the cluster names, if that process is a
-// PostgreSQL started on this directory.
+// serversOn returns the postmaster that the cluster's pid file names, if that process
+// is a PostgreSQL started on this directory.
 func serversOn(cluster string) ([]int, error) {
 	pm := readPostmasterFile(cluster)
 	if pm.pid == 0 || filepath.Clean(pm.dir) != cluster {
 		return nil, nil
 	}
 	out, err := exec.Command("ps", "-o", "stat=,comm=", "-p", strconv.Itoa(pm.pid)).Output()
-	if err != nil { // ps fails when there is no such process
+	if err != nil { // ps fails if there is no such process
 		return nil, nil
 	}
 	state, comm, _ := strings.Cut(strings.TrimSpace(string(out)), " ")

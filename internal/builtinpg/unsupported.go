@@ -15,7 +15,7 @@ type Server struct{}
 // Start always fails on this operating system.
 func Start(context.Context, Options) (*Server, error) { return nil, errUnsupported }
 
-// DSN says how to connect to a database.
+// DSN returns "" on this operating system.
 func (s *Server) DSN(string) string { return "" }
 
 // Done is closed when the server has exited.

@@ -10,17 +10,17 @@ import (
 	"syscall"
 )
 
-// watchdogScript ends quietly when it is sent a line. When its input ends
-// without one, the parent has died, and it shuts the server down at once.
+// watchdogScript exits when it reads a line. If its input ends without one, the parent
+// has died, and it stops the server immediately.
 const watchdogScript = `read -r _ && exit 0; kill -QUIT "$1"`
 
-// watchdog stops a server whose parent dies, where the kernel doesn't.
+// watchdog stops the server when the parent dies, on systems without death signals.
 type watchdog struct {
 	cmd  *exec.Cmd
 	pipe io.WriteCloser
 }
 
-// watch starts a watchdog over the process pid.
+// watch starts a watchdog for the process pid.
 func watch(pid int) (*watchdog, error) {
 	cmd := exec.Command("/bin/sh", "-c", watchdogScript, "purser-postgres-watchdog", strconv.Itoa(pid))
 	cmd.Dir = "/"
@@ -36,7 +36,7 @@ func watch(pid int) (*watchdog, error) {
 	return &watchdog{cmd: cmd, pipe: pipe}, nil
 }
 
-// dismiss ends the watchdog. Call it when the watched process has exited.
+// dismiss ends the watchdog. It must be called after the watched process has exited.
 func (w *watchdog) dismiss() error {
 	_, writeErr := io.WriteString(w.pipe, "done\n")
 	closeErr := w.pipe.Close()

@@ -20,14 +20,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// PgBouncer puts a PgBouncer of the test's own in front of a database and returns
-// how to connect through it. mode is its pool_mode: session, transaction or
-// statement; settings are further lines of its configuration ("key = value").
-// Where no PgBouncer is installed the test is skipped, but fails in CI.
+// PgBouncer starts a PgBouncer for this test in front of a database and returns the DSN
+// through it. mode is its pool_mode: session, transaction or statement; settings are
+// further lines of its configuration ("key = value"). If PgBouncer isn't installed, the
+// test is skipped, but fails in CI.
 func PgBouncer(t testing.TB, dsn, mode string, settings ...string) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
-	if err != nil { // Debian has it where only root's PATH may lead
+	if err != nil { // Debian installs it in a directory that may only be in root's PATH
 		program, err = exec.LookPath("/usr/sbin/pgbouncer")
 	}
 	if err != nil {
@@ -75,14 +75,14 @@ max_client_conn = 200
 		if err = startPgBouncer(t, program, file, url); err == nil {
 			return url
 		}
-		if attempt == 3 { // somebody else may have taken the port
+		if attempt == 3 { // another process may have taken the port
 			t.Fatal(err)
 		}
 	}
 }
 
-// forward passes connections to a port on to a Unix socket, which PgBouncer, another
-// user's process, can't open.
+// forward accepts TCP connections on a port and forwards them to a Unix socket.
+// PgBouncer runs as another user and can't open the socket itself.
 func forward(t testing.TB, socket string) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -119,14 +119,15 @@ func freePort(t testing.TB) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // it was only asked for its port
+	defer l.Close() //nolint:errcheck // only its port number was needed
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// startPgBouncer returns when the server answers, which then ends with the test.
+// startPgBouncer starts the server, waits until it answers, and stops it when the test
+// ends.
 func startPgBouncer(t testing.TB, program, file, url string) error {
 	args := []string{file}
-	if os.Geteuid() == 0 { // it refuses to serve as root
+	if os.Geteuid() == 0 { // PgBouncer refuses to run as root
 		if _, err := user.Lookup("nobody"); err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +141,7 @@ func startPgBouncer(t testing.TB, program, file, url string) error {
 	}
 	ended := make(chan struct{})
 	go func() {
-		cmd.Wait() //nolint:errcheck // it was told to end, or stderr says why it did
+		cmd.Wait() //nolint:errcheck // it was stopped, or stderr says why it ended
 		close(ended)
 	}()
 	stop := func() {

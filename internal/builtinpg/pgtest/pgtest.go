@@ -1,8 +1,9 @@
 // Package pgtest gives tests databases on a real PostgreSQL.
 //
-// A test process starts one server (the machine's PostgreSQL, or a fetched
-// one), on first use. It trades durability for speed, lives in a temporary
-// directory, in memory on Linux, and stops with the process. A package that uses it has
+// Each test process starts one server at first use (the machine's PostgreSQL, or a
+// downloaded one). The server trades durability for speed, lives in a temporary
+// directory (in memory on Linux), and stops with the process. A package that uses it
+// has
 //
 //	func TestMain(m *testing.M) { pgtest.Main(m) }
 package pgtest
@@ -28,36 +29,38 @@ var (
 	server  *builtinpg.Server
 	dir     string
 	failed  error
-	cleaned bool // Run was called, and cleans up
+	cleaned bool // Run was called, and will clean up
 	counter atomic.Int64
-	// cloning: nobody may be connected to a database while it is cloned.
+	// cloning serializes clones: while a database is cloned, nobody may be connected to
+	// it.
 	cloning sync.Mutex
 )
 
 const dirPrefix = "purser-dbtest-"
 
-// place is the directory for the server's: in memory where there is plenty, since a
-// database is a thousand files that are made and removed again with each test.
+// place returns the directory for the servers' data: in memory if there is enough,
+// since each test creates and removes a database of a thousand files.
 func place() string {
 	const memory, plenty = "/dev/shm", 4 << 30 // bytes
 	if free, err := freeSpace(memory); err != nil || free < plenty {
 		return ""
 	}
-	// No run takes as long: its process was killed before it could remove them.
+	// No test run takes so long: the process was killed before it could clean up.
 	const abandoned = 6 * time.Hour
 	old, _ := filepath.Glob(filepath.Join(memory, dirPrefix+"*"))
 	for _, path := range old {
 		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > abandoned {
-			os.RemoveAll(path) //nolint:errcheck // it may be another user's
+			os.RemoveAll(path) //nolint:errcheck // may belong to another user
 		}
 	}
 	return memory
 }
 
-// Main runs a package's tests and exits, stopping the server if one started.
+// Main runs a package's tests, stops the server if one was started, and exits.
 func Main(m *testing.M) { os.Exit(Run(m)) }
 
-// Run is Main for a TestMain that has more to do: it returns the exit code.
+// Run is Main for a TestMain that has more to do: it returns the exit code instead of
+// exiting.
 func Run(m *testing.M) int {
 	cleaned = true
 	code := m.Run()
@@ -76,8 +79,8 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// launch starts the server on first use. Where no PostgreSQL can be had the
-// test is skipped with the reason, but fails in CI.
+// launch starts the server at first use. If no PostgreSQL is available, the test is
+// skipped with the reason, but fails in CI.
 func launch(t testing.TB) {
 	t.Helper()
 	if !cleaned {
@@ -94,7 +97,7 @@ func launch(t testing.TB) {
 		defer cancel()
 		server, failed = builtinpg.Start(ctx, builtinpg.Options{
 			DataDir: filepath.Join(dir, "pg"),
-			AnyRole: true, // tests attack as roles without rights
+			AnyRole: true, // some tests connect as roles without rights
 			Log:     slog.New(slog.DiscardHandler),
 			Settings: map[string]string{
 				"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off",
@@ -110,15 +113,15 @@ func launch(t testing.TB) {
 	}
 }
 
-// Empty creates an empty database, dropped when the test ends, and returns how
-// to connect to it.
+// Empty creates an empty database and returns its DSN. The database is dropped when the
+// test ends.
 func Empty(t testing.TB) string {
 	t.Helper()
 	return Clone(t, "template1")
 }
 
-// Clone creates a copy of a database to which nobody is connected, dropped when
-// the test ends.
+// Clone creates a copy of a database to which nobody is connected. The copy is dropped
+// when the test ends.
 func Clone(t testing.TB, from string) string {
 	t.Helper()
 	launch(t)
@@ -131,12 +134,12 @@ func Clone(t testing.TB, from string) string {
 func clone(t testing.TB, from, to string) {
 	t.Helper()
 	cloning.Lock()
-	defer cloning.Unlock() // also when the test ends here
+	defer cloning.Unlock() // also if the test fails here
 	admin(t, "CREATE DATABASE "+to+" TEMPLATE "+from+" STRATEGY file_copy")
 }
 
-// Template creates an empty database that stays as long as the server, for
-// Clone.
+// Template creates an empty database, as a source for Clone. It exists as long as the
+// server.
 func Template(t testing.TB, name string) string {
 	t.Helper()
 	launch(t)
