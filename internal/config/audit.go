@@ -2,15 +2,15 @@ package config
 
 import "time"
 
-// Audit is about the audit log.
+// Audit configures the audit log.
 type Audit struct {
-	Retention time.Duration // 0: entries are kept for ever
+	Retention time.Duration // 0: entries are never deleted
 	Pulls     bool
-	Buffer    int  // entries of pulls that wait to be written
-	JoinPulls bool // those of one thing by one client within a second are one entry
+	Buffer    int  // most entries of pulls that wait to be written
+	JoinPulls bool // pulls of the same manifest by one client within a second become one entry
 }
 
-// auditSettings are about the audit log.
+// auditSettings are the settings of the audit log.
 var auditSettings = []setting{
 	{key: "audit.retention", def: "90d", field: func(c *Config) field { return durationField{&c.Audit.Retention, 0, maxDuration} }},
 	{key: "audit.pulls", def: "true", field: func(c *Config) field { return boolField{&c.Audit.Pulls} }},

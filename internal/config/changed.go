@@ -2,7 +2,7 @@ package config
 
 import "reflect"
 
-// Changed returns the keys whose values other has otherwise, in the order of the
+// Changed returns the keys whose values differ in other, in the order of the
 // documentation.
 func (c *Config) Changed(other *Config) []string {
 	var keys []string
@@ -10,7 +10,7 @@ func (c *Config) Changed(other *Config) []string {
 		mine, others := settings[i].field(c), settings[i].field(other)
 		changed := mine.show() != others.show()
 		switch mine.(type) {
-		case secretField, dsnField: // they show no secrets, and hold a pointer to the value
+		case secretField, dsnField: // show hides secrets, and the fields point to their values
 			changed = !reflect.DeepEqual(mine, others)
 		}
 		if changed {

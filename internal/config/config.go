@@ -1,16 +1,16 @@
-// Package config holds every setting of Purser in one struct: where it comes
-// from, what it may be, and what is in force.
+// Package config has all settings of Purser in one struct: it loads, validates and
+// shows them.
 //
-// A setting has one dotted key, "http.addr". Its value is, from weakest to
-// strongest: the default, the YAML file, the environment (PURSER_HTTP_ADDR),
-// and what [Config.Set] was called with, which is how flags arrive. A variable with
-// _FILE behind its name, and a secret with file: in front, name a file that has the
-// value. The table
-// in settings.go is the only list of keys: the file, the environment, the
-// output of [Config.Show] and the documentation all follow it. Every problem
-// names its place and key and never holds the value of a secret.
+// A setting has one dotted key, "http.addr". Its value comes from, in increasing
+// priority: the default, the YAML file, the environment (PURSER_HTTP_ADDR), and calls
+// of [Config.Set], which apply flags. A variable with _FILE behind its name, and a
+// secret with file: in front, name a file that contains the value.
 //
-// Only package main imports this package. All others have options of their own.
+// The table in settings.go is the only list of keys: the file, the environment, the
+// output of [Config.Show] and the documentation all follow it. Every problem names its
+// place and key, and never contains the value of a secret.
+//
+// Only package main imports this package. All others have their own options.
 package config
 
 import (
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// Config is what is in force. [Load] makes it; the zero value isn't usable.
+// Config is the effective configuration. [Load] makes it; the zero value isn't usable.
 type Config struct {
 	DataDir          string // absolute
 	HTTP             HTTP
@@ -38,61 +38,60 @@ type Config struct {
 	Webhooks         Webhooks
 	Cache            Cache
 
-	sources map[string]string // key → where its value comes from; absent: default
-	env     map[string]string // the environment outside PURSER_ that defaults follow
+	sources map[string]string // where each key's value comes from; a missing key has its default
+	env     map[string]string // variables without the prefix PURSER_ from which defaults are derived
 }
 
-// Log is what is logged and how.
+// Log configures logging.
 type Log struct {
 	Level  string // debug, info, warn or error
 	Format string // auto, text or json
 	Access bool
 }
 
-// Database is where the metadata is.
+// Database says where the metadata is.
 type Database struct {
-	Main       DSN // "" for the built-in PostgreSQL
-	Stats      DSN // Main when nothing else is set
+	Main       DSN // "": the built-in PostgreSQL
+	Stats      DSN // default: Main
 	Partitions int
 	MaxConns   int
 	Migrate    bool
 }
 
-// Storage is where the blobs are: in S3 when [Storage.UsesS3], else in a
-// directory.
+// Storage says where blobs are: in S3 if [Storage.UsesS3], else in a directory.
 type Storage struct {
 	Filesystem    Filesystem
 	S3            S3
 	DeleteTimeout time.Duration
 }
 
-// Filesystem is a local directory of blobs.
+// Filesystem is the local directory of blobs.
 type Filesystem struct {
-	Path string // absolute; "" when S3 is used
+	Path string // absolute; "" if S3 is used
 }
 
-// Uploads is about unfinished blobs.
+// Uploads configures unfinished uploads.
 type Uploads struct {
 	MaxAge        time.Duration
 	MaxOpen       int // 0: no limit
 	MaxClientOpen int
 }
 
-// GC is about the review of what may be garbage.
+// GC configures garbage collection.
 type GC struct {
 	ReviewManifests bool
 	ReviewBlobs     bool
 	ReviewAfter     time.Duration
-	// ReviewAfterEvents has the events that have another delay.
+	// ReviewAfterEvents overrides the review delay for some events.
 	ReviewAfterEvents  map[string]time.Duration
-	Workers            int // of each kind
+	Workers            int // for blobs, and as many for manifests
 	Batch              int
 	TransactionTimeout time.Duration
 	SetAsideAfter      int
-	KeepDoomed         time.Duration // objects of deleted blobs
+	KeepDoomed         time.Duration // how long objects of deleted blobs stay in the store
 }
 
-// LooseForeignKeys is about what deleted repositories leave behind.
+// LooseForeignKeys configures the deletion of what deleted repositories leave behind.
 type LooseForeignKeys struct {
 	Enabled    bool
 	Interval   time.Duration // between runs
@@ -101,7 +100,7 @@ type LooseForeignKeys struct {
 	MaxRuntime time.Duration
 }
 
-// Delay is the delay after an event.
+// Delay returns the review delay after an event.
 func (g GC) Delay(event string) time.Duration {
 	if d, ok := g.ReviewAfterEvents[event]; ok {
 		return d
@@ -109,7 +108,7 @@ func (g GC) Delay(event string) time.Duration {
 	return g.ReviewAfter
 }
 
-// Delays has the delay of every event.
+// Delays returns the review delay after each event.
 func (g GC) Delays() map[string]time.Duration {
 	all := make(map[string]time.Duration, len(gcEvents))
 	for _, event := range gcEvents {
@@ -118,25 +117,25 @@ func (g GC) Delays() map[string]time.Duration {
 	return all
 }
 
-// Manifests is about which manifests are accepted.
+// Manifests configures which manifests are accepted.
 type Manifests struct {
-	SparseIndexes bool // indexes whose manifests aren't all there
+	SparseIndexes bool // accept indexes some of whose manifests are missing
 }
 
-// Cache is about what is kept in memory.
+// Cache configures the caches in memory.
 type Cache struct {
 	Enabled       bool
 	ManifestBytes int64
 	Entries       int
 }
 
-// Load returns the configuration of the YAML file at path, none when path is
-// empty, and of environ, which has the form of [os.Environ].
+// Load returns the configuration from the YAML file at path (none if path is empty) and
+// from environ, which has the format of [os.Environ].
 //
-// The error joins every problem that was found. The configuration is returned
-// even then, with defaults in the place of what is wrong, so that a caller can
-// join the problems of [Config.Set] and [Config.Validate] and show all at once.
-// Load itself doesn't call Validate, since flags can still change the outcome.
+// The error joins all problems. The configuration is returned even with an error, with
+// defaults for invalid values, so that a caller can also collect the problems of
+// [Config.Set] and [Config.Validate] and show all at once. Load doesn't call Validate,
+// since flags can still change settings.
 func Load(path string, environ []string) (*Config, error) {
 	c := &Config{
 		GC:      GC{ReviewAfterEvents: map[string]time.Duration{}},
@@ -160,10 +159,9 @@ func Load(path string, environ []string) (*Config, error) {
 	return c, errors.Join(problems...)
 }
 
-// Set gives key a value in the form that it has in the environment; an empty one
-// restores a default that follows from something else. source is
-// where the value comes from, "flag --addr"; it stands in the output of Show
-// and in front of problems.
+// Set sets key to a value in the environment's format. An empty value restores a
+// default that is derived from other settings. source says where the value comes from,
+// such as "flag --addr"; Show and problems mention it.
 func (c *Config) Set(key, value, source string) error {
 	s := settingOf(key)
 	if s == nil {
@@ -185,13 +183,13 @@ func (c *Config) set(s *setting, value, source string) error {
 	}
 	c.sources[s.key] = source
 	if value == "" && s.derived != "" {
-		delete(c.sources, s.key) // empty means what it is derived from
+		delete(c.sources, s.key) // an empty value restores the derived default
 	}
 	return nil
 }
 
-// Source returns where the value of key comes from: "default", "FILE:LINE",
-// "env VARIABLE" or what Set was told.
+// Source returns where the value of key comes from: "default", "FILE:LINE", "env
+// VARIABLE" or the source that Set was given.
 func (c *Config) Source(key string) string {
 	if source, ok := c.sources[key]; ok {
 		return source
@@ -199,15 +197,15 @@ func (c *Config) Source(key string) string {
 	return "default"
 }
 
-// isSet tells whether key was given a value.
+// isSet says whether key was given a value.
 func (c *Config) isSet(key string) bool {
 	_, ok := c.sources[key]
 	return ok
 }
 
-// derive recomputes the defaults that follow from other settings or from the
-// surroundings. It runs after each change, so its outcome never depends on the
-// order of changes.
+// derive recomputes the defaults that are derived from other settings or from the
+// environment. It runs after each change, so the result doesn't depend on the order of
+// changes.
 func (c *Config) derive() {
 	if !c.isSet("data_dir") {
 		c.DataDir = defaultDataDir(c.env)
@@ -236,8 +234,8 @@ func (c *Config) derive() {
 	}
 }
 
-// absolute makes path absolute, except where Validate is to refuse it: an empty
-// one, and one with a tilde, which only a shell expands.
+// absolute makes path absolute. It leaves paths unchanged that Validate refuses: an
+// empty one, and one with a tilde, which only a shell expands.
 func absolute(path string) string {
 	if path == "" || path[0] == '~' {
 		return path

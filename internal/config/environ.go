@@ -12,14 +12,14 @@ import (
 
 const envPrefix = "PURSER_"
 
-// foreignVariables begin with the prefix and are no settings: other parts of
-// Purser read them.
+// foreignVariables begin with the prefix, but aren't settings: other parts of Purser
+// read them.
 var foreignVariables = []string{"PURSER_POSTGRES_BIN", "PURSER_SERVER"}
 
 const testPrefix = "PURSER_TEST_"
 
-// loadEnviron applies the environment and returns its problems. Of a variable
-// that comes twice the first counts, as in os.Getenv.
+// loadEnviron applies the environment and returns its problems. If a variable occurs
+// twice, the first one counts, as in os.Getenv.
 func (c *Config) loadEnviron(environ []string) []error {
 	values := map[string]string{}
 	for _, entry := range environ {
@@ -66,8 +66,8 @@ func (c *Config) loadEnviron(environ []string) []error {
 	return problems
 }
 
-// setVariableFile gives a setting what the file of its variable holds. twice says that
-// the variable itself is set too.
+// setVariableFile sets a setting to the content of the file that its _FILE variable
+// names. twice says that the plain variable is set too, which is an error.
 func (c *Config) setVariableFile(s *setting, path string, twice bool) error {
 	name := s.env()
 	if twice {
@@ -76,17 +76,16 @@ func (c *Config) setVariableFile(s *setting, path string, twice bool) error {
 	return c.setFromFile(s, path, "env "+name+fileVariable)
 }
 
-// systemDataDir is where a service that runs as root keeps its data.
+// systemDataDir is the default data directory of a service that runs as root.
 const systemDataDir = "/var/lib/purser"
 
-// defaultDataDir returns systemDataDir for root where it can be written, else
-// the user's data directory (XDG Base Directory Specification), "" when there
-// is none.
+// defaultDataDir returns systemDataDir if this process is root and can write it, else
+// the user's data directory (XDG Base Directory Specification), "" if there is none.
 func defaultDataDir(env map[string]string) string {
 	if os.Geteuid() == 0 && writable(systemDataDir) {
 		return systemDataDir
 	}
-	// The specification has relative paths ignored.
+	// The specification says that relative paths must be ignored.
 	if dir := env["XDG_DATA_HOME"]; filepath.IsAbs(dir) {
 		return filepath.Join(dir, "purser")
 	}
@@ -96,7 +95,7 @@ func defaultDataDir(env map[string]string) string {
 	return ""
 }
 
-// writable tells whether dir can be written, or made where it isn't there.
+// writable says whether dir can be written or, if it doesn't exist, created.
 func writable(dir string) bool {
 	err := unix.Access(dir, unix.W_OK)
 	if err == unix.ENOENT {

@@ -10,11 +10,10 @@ import (
 	"time"
 )
 
-// field reads and writes the value of one setting. set changes nothing when it
-// fails.
+// field reads and writes the value of one setting. If set fails, it changes nothing.
 type field interface {
 	set(text string) error
-	// show returns the value as set takes it, with secrets hidden.
+	// show returns the value in the format of set, with secrets hidden.
 	show() string
 }
 
@@ -27,7 +26,7 @@ func (f textField) set(text string) error {
 
 func (f textField) show() string { return *f.p }
 
-// objectField is a JSON object, which a file may have as YAML.
+// objectField is a JSON object, which in a file may be YAML.
 type objectField struct{ p *string }
 
 func (f objectField) set(text string) error {
@@ -41,7 +40,7 @@ func (f objectField) set(text string) error {
 
 func (f objectField) show() string { return *f.p }
 
-// offField is text for which "off" means the same as "".
+// offField is text; "off" means the same as "".
 type offField struct{ p *string }
 
 func (f offField) set(text string) error {
@@ -143,7 +142,7 @@ func (f durationField) set(text string) error {
 
 func (f durationField) show() string { return formatDuration(*f.p) }
 
-// secondsField takes a number without a unit as seconds.
+// secondsField is a duration; a number without a unit means seconds.
 type secondsField struct{ durationField }
 
 func (f secondsField) set(text string) error {
@@ -153,7 +152,7 @@ func (f secondsField) set(text string) error {
 	return f.durationField.set(text)
 }
 
-// listField is texts with commas between them.
+// listField is a comma-separated list of texts.
 type listField struct{ p *[]string }
 
 func (f listField) set(text string) error {

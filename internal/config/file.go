@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// loadFile reads the YAML file at path and returns its problems.
+// loadFile applies the YAML file at path and returns its problems.
 func (c *Config) loadFile(path string) []error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -28,7 +28,7 @@ func (c *Config) loadYAML(path string, text []byte) []error {
 	var document yaml.Node
 	err := decoder.Decode(&document)
 	if errors.Is(err, io.EOF) {
-		return nil // nothing but comments
+		return nil // the file has only comments
 	}
 	if err != nil {
 		return []error{syntaxProblem(path, text, err)}
@@ -47,12 +47,12 @@ func (c *Config) loadYAML(path string, text []byte) []error {
 var (
 	yamlLine  = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 	yamlTab   = regexp.MustCompile(`(?m)^ *\t`)
-	yamlLater = regexp.MustCompile(`^(did not find|could not find) `) // where the parser names the line before
+	yamlLater = regexp.MustCompile(`^(did not find|could not find) `) // errors for which the parser names the previous line
 )
 
-// syntaxProblem puts the line of a YAML error where all problems have it: the parser
-// names none where that is the first. The name of an anchor is left out: it may be an
-// unquoted secret.
+// syntaxProblem formats a YAML error like other problems, with the line in front. The
+// parser names no line if it is the first. The name of an anchor is left out, since it
+// may be an unquoted secret.
 func syntaxProblem(path string, text []byte, err error) error {
 	reason, line := err.Error(), 1
 	if m := yamlLine.FindStringSubmatch(reason); m != nil {
@@ -75,8 +75,8 @@ func syntaxProblem(path string, text []byte, err error) error {
 	return fmt.Errorf("%s:%d: this isn't YAML: %s", path, line, reason)
 }
 
-// walker applies the nodes of one file. Its depth is that of the keys, so
-// aliases can't make it run in circles.
+// walker applies the nodes of one file. It only descends as deep as keys do, so aliases
+// can't make it loop.
 type walker struct {
 	c        *Config
 	path     string
@@ -95,8 +95,7 @@ func (w *walker) place(n *yaml.Node) string {
 	return fmt.Sprintf("%s:%d", w.path, n.Line)
 }
 
-// group applies the members of a group of settings, of all when prefix is
-// empty.
+// group applies the members of a group of settings; of all settings if prefix is empty.
 func (w *walker) group(prefix string, n *yaml.Node) {
 	n = resolve(n)
 	if isNull(n) {
@@ -136,10 +135,10 @@ func (w *walker) member(key string, name, value *yaml.Node) {
 		w.problem(name, key, "there is no such setting%s", didYouMean(key, allKeys()))
 		return
 	}
-	// The line is that of the key: an alias stands elsewhere.
+	// Problems name the key's line, since an alias is defined elsewhere.
 	value = resolve(value)
 	if isNull(value) {
-		return // "addr:" with nothing behind it leaves the default
+		return // "addr:" without a value keeps the default
 	}
 	text := value.Value
 	if _, ok := s.field(w.c).(objectField); ok && value.Kind == yaml.MappingNode {

@@ -10,16 +10,17 @@ import (
 )
 
 const (
-	// fileVariable is behind the variable of a setting whose value is in a file.
+	// fileVariable is appended to a setting's variable if that names a file with the
+	// value.
 	fileVariable = "_FILE"
-	// fileValue is in front of the path of a file that holds a secret.
+	// fileValue stands before the path of a file that contains a secret.
 	fileValue = "file:"
-	// maxFileValue is the largest file that holds a value, bytes.
+	// maxFileValue limits the size of a file that contains a value, in bytes.
 	maxFileValue = 64 << 10
 )
 
-// takesFile tells whether a setting's value may be in a file that the value names: those
-// of secrets, and what comes with one.
+// takesFile says whether the setting accepts "file:PATH" as a value. Secrets do, and
+// the settings that belong to them.
 func (s *setting) takesFile(c *Config) bool {
 	switch s.field(c).(type) {
 	case secretField, dsnField:
@@ -28,7 +29,7 @@ func (s *setting) takesFile(c *Config) bool {
 	return s.key == "storage.s3.access_key"
 }
 
-// setFromFile gives a setting what a file holds.
+// setFromFile sets a setting to the content of a file.
 func (c *Config) setFromFile(s *setting, path, source string) error {
 	text, err := readValue(path)
 	if err == nil && strings.HasPrefix(text, "-----BEGIN ") && !s.takesFile(c) {
@@ -44,8 +45,8 @@ func (c *Config) setFromFile(s *setting, path, source string) error {
 	return nil
 }
 
-// readValue reads the value in a file. Line ends behind it don't count: editors and
-// echo write one.
+// readValue reads a value from a file. It removes line ends at the end, which editors
+// and echo add.
 func readValue(path string) (string, error) {
 	switch {
 	case path == "":
@@ -76,12 +77,12 @@ func readValue(path string) (string, error) {
 
 func unreadable(path string, err error) error {
 	if inner, ok := errors.AsType[*fs.PathError](err); ok {
-		err = inner.Err // the path is named once
+		err = inner.Err // the path is in the message already
 	}
 	return fmt.Errorf("reading the file %s: %w; check its path and that this user may read it", path, err)
 }
 
-// filePath is the path in "file:/path", or in "file:///path".
+// filePath returns the path in "file:/path" or "file:///path".
 func filePath(value string) (string, bool) {
 	path, ok := strings.CutPrefix(value, fileValue)
 	if strings.HasPrefix(path, "///") {

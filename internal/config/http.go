@@ -13,45 +13,45 @@ import (
 	"time"
 )
 
-// HTTP is how Purser listens, for three things apart: the registry, metrics with
-// health, and profiles.
+// HTTP configures the listeners: for the registry, for metrics and health, and for
+// profiles.
 type HTTP struct {
-	Addr            string // of the registry, host:port
-	DebugAddr       string // of metrics and health, host:port; "" for none
-	ProfileAddr     string // of profiles, host:port, that of DebugAddr for both on one; "" for none
-	AllowProfiles   bool   // off loopback
-	TLS             TLS    // of the registry
+	Addr            string // for the registry, host:port
+	DebugAddr       string // for metrics and health, host:port; "" for none
+	ProfileAddr     string // for profiles, host:port; may equal DebugAddr; "" for none
+	AllowProfiles   bool   // even if other machines can reach the address
+	TLS             TLS    // for the registry
 	AllowAnonymous  bool
 	DrainTimeout    time.Duration
 	MaxRequestTime  time.Duration
 	BodyIdleTimeout time.Duration
-	// Limits of what clients may hold, 0: none.
+	// Limits of the resources that clients may use, 0: none.
 	BodyMemory           int64 // bytes
-	BodyMemoryShare      int   // percent of it for one client
+	BodyMemoryShare      int   // percentage of it for one client
 	BodyMemoryWait       time.Duration
 	MaxConnections       int
 	MaxClientConnections int
-	MinBodyRate          int64 // bytes a second
+	MinBodyRate          int64 // bytes per second
 	MinBodyRateWindow    time.Duration
 	AnswerIdleTimeout    time.Duration
-	AllowedHosts         []string // names that requests may come under, "*.example.com" and "*" included
-	// TrustedProxies are the networks of proxies that say who their clients are: in the
-	// header ForwardedHeader, auto, x-forwarded-for or forwarded, or at the beginning of
-	// each connection.
+	AllowedHosts         []string // accepted host names; "*.example.com" and "*" are allowed too
+	// TrustedProxies are the networks of proxies that may name their clients: in the
+	// header ForwardedHeader (auto, x-forwarded-for or forwarded), or, with
+	// ProxyProtocol, at the beginning of each connection.
 	TrustedProxies  []netip.Prefix
 	ForwardedHeader string
 	ProxyProtocol   bool
-	ExternalURL     string // scheme and host without a slash behind, "" for what the request says
+	ExternalURL     string // scheme and host without a trailing slash; "": as in the request
 }
 
-// TLS is a certificate and its key, both PEM files or both "".
+// TLS names PEM files with a certificate and its key; either both or none are set.
 type TLS struct {
 	Cert string
 	Key  string
 }
 
-// Hosts returns the names that the settings give to what listens at addr, one of
-// those above: allowed ones, that of the external URL, and that of addr itself.
+// Hosts returns the host names for the listener at addr: the allowed ones, the external
+// URL's, and addr's own.
 func (h HTTP) Hosts(addr string) []string {
 	names := append([]string{}, h.AllowedHosts...)
 	if u, err := url.Parse(h.ExternalURL); err == nil && u.Hostname() != "" {
@@ -63,8 +63,8 @@ func (h HTTP) Hosts(addr string) []string {
 	return names
 }
 
-// deriveProfiles puts the profiles beside the metrics where only this machine
-// reaches them, unless they have an address of their own.
+// deriveProfiles sets ProfileAddr to the address of metrics if only this machine can
+// reach that, unless ProfileAddr is set.
 func (h *HTTP) deriveProfiles(isSet bool) {
 	if isSet {
 		return
@@ -106,9 +106,9 @@ func (c *Config) validateHTTP(report reporter) {
 	}
 }
 
-// validateAddresses asks for a consent where other machines reach what needs one:
-// the registry, where nobody needs to log in, and profiles. Metrics and health
-// tell nothing of what is stored and need none.
+// validateAddresses requires explicit consent to let other machines reach the registry,
+// since it has no log-in, or profiles. Metrics and health disclose nothing about the
+// content, so they need none.
 func (c *Config) validateAddresses(report reporter) {
 	h := c.HTTP
 	for _, a := range []struct {
@@ -137,9 +137,9 @@ func (c *Config) validateAddresses(report reporter) {
 	}
 }
 
-// parseAddr checks host:port and tells whether it is reached from this machine
-// only. An empty host stands for all addresses. The name of a host isn't looked
-// up, so only localhost counts as loopback.
+// parseAddr checks host:port and says whether only this machine can reach it. An empty
+// host means all addresses. Host names aren't resolved, so the only name that counts as
+// loopback is localhost.
 func parseAddr(addr string) (loopback bool, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -157,7 +157,7 @@ func parseAddr(addr string) (loopback bool, err error) {
 
 var hostPattern = regexp.MustCompile(`^(\*\.)?[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*$`)
 
-// checkHost checks one of http.allowed_hosts.
+// checkHost checks one entry of http.allowed_hosts.
 func checkHost(name string) error {
 	if name == "*" || hostPattern.MatchString(name) {
 		return nil
@@ -172,13 +172,13 @@ func checkHost(name string) error {
 		"or addresses, without a scheme and a port, with commas between them", name)
 }
 
-// networkWords stand for networks in http.trusted_proxies.
+// networkWords are abbreviations for networks in http.trusted_proxies.
 var networkWords = map[string][]string{
 	"loopback": {"127.0.0.0/8", "::1/128"},
 	"private":  {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"},
 }
 
-// networksField is networks, addresses and words with commas between them.
+// networksField is a comma-separated list of networks, addresses and abbreviations.
 type networksField struct{ p *[]netip.Prefix }
 
 func (f networksField) set(text string) error {
@@ -213,7 +213,7 @@ func (f networksField) show() string {
 	return strings.Join(names, ", ")
 }
 
-// parseNetwork reads 10.0.0.0/8, or an address as a network of one.
+// parseNetwork parses a network like 10.0.0.0/8, or an address as a network of one.
 func parseNetwork(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
 		addr = addr.Unmap()

@@ -7,8 +7,8 @@ const (
 	maxBodyMemory = 1 << 30
 )
 
-// defaultBodyMemory is the budget for bodies of a process that may use so many bytes,
-// 0: unknown.
+// defaultBodyMemory returns the default memory budget for bodies in a process that may
+// use limit bytes, 0: unknown.
 func defaultBodyMemory(limit int64) int64 {
 	if limit <= 0 {
 		return maxBodyMemory / 4

@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// PullStatistics is about counting pulls.
+// PullStatistics configures the counting of pulls.
 type PullStatistics struct {
 	Enabled          bool
-	Interval         time.Duration // between two readings of the audit log
-	Batch            int           // entries, or keys of Redis, that are counted together
-	Redis            bool          // Redis counts
+	Interval         time.Duration // between two reads of the audit log
+	Batch            int           // entries of the log, or keys in Redis, that are counted in one transaction
+	Redis            bool          // pulls are counted in Redis first
 	RedisInterval    time.Duration // between two flushes
-	RedisBuffer      int           // pulls that wait for Redis at most
-	IgnoreUserAgents []string      // whose pulls don't count; * stands for anything
+	RedisBuffer      int           // most pulls that wait to be sent to Redis
+	IgnoreUserAgents []string      // pulls of these clients don't count; * is a wildcard
 	IgnoreAccounts   []string
-	Join             bool          // a HEAD by tag and the GET by digest after it are one pull
-	JoinWithin       time.Duration // that may lie between them
+	Join             bool          // a HEAD by tag and a following GET by digest are one pull
+	JoinWithin       time.Duration // longest time between the two
 }
 
-// Counts says whether pulls are counted at all.
+// Counts says whether pulls are counted.
 func (p PullStatistics) Counts() bool { return p.Enabled || p.Redis }
 
-// Redis is a server that counts pulls, if that is wanted.
+// Redis is the server that counts pulls if PullStatistics.Redis is set.
 type Redis struct {
 	URL DSN // "" for none
 }
 
-// pullSettings are about the statistics of pulls.
+// pullSettings are the settings of pull statistics.
 var pullSettings = []setting{
 	{key: "pull_statistics.enabled", def: "true", derived: "audit.pulls", also: "FEATURE_PULL_STATISTICS_TRACKING", field: func(c *Config) field {
 		return boolField{&c.PullStatistics.Enabled}
@@ -59,7 +59,7 @@ var pullSettings = []setting{
 	{key: "redis.url", field: func(c *Config) field { return dsnField{&c.Redis.URL} }},
 }
 
-// validatePulls refuses to count what isn't recorded.
+// validatePulls returns a problem if pulls are to be counted but are recorded nowhere.
 func (c *Config) validatePulls(report func(key, format string, args ...any)) {
 	p := c.PullStatistics
 	if p.Enabled && !p.Redis && !c.Audit.Pulls {
@@ -73,7 +73,7 @@ func (c *Config) validatePulls(report func(key, format string, args ...any)) {
 	}
 }
 
-// checkRedisURL doesn't repeat the text, which may have a password.
+// checkRedisURL's error doesn't repeat the text, which may contain a password.
 func checkRedisURL(text string) error {
 	if text == "" {
 		return nil

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// S3 is a bucket of an S3-compatible store.
+// S3 configures a bucket of an S3-compatible store.
 type S3 struct {
-	Endpoint    string // URL, or host:port for https; "" for AWS
-	Bucket      string // "" when blobs aren't in S3
+	Endpoint    string // URL, or host:port for https; "": AWS
+	Bucket      string // "": blobs aren't in S3
 	Region      string
-	Prefix      string // in front of every key, without slashes at its ends
+	Prefix      string // of every key, without slashes at its ends
 	PathStyle   bool
-	AccessKey   string // "" for the usual AWS chain
+	AccessKey   string // "": the usual AWS credential chain
 	SecretKey   Secret
 	Redirect    bool
 	RedirectTTL time.Duration
 }
 
-// UsesS3 tells whether blobs are in S3 rather than in a directory.
+// UsesS3 says whether blobs are in S3 rather than in a directory.
 func (s Storage) UsesS3() bool { return s.S3.Bucket != "" }
 
-// Host returns the endpoint's host, with its port where one is named.
+// Host returns the endpoint's host, with the port if there is one.
 func (s S3) Host() string {
 	host, _, err := s.endpoint()
 	if err != nil {
@@ -33,7 +33,7 @@ func (s S3) Host() string {
 	return host
 }
 
-// Insecure tells whether the endpoint is spoken to without TLS.
+// Insecure says whether the endpoint is used without TLS.
 func (s S3) Insecure() bool {
 	_, insecure, err := s.endpoint()
 	return err == nil && insecure
@@ -54,8 +54,8 @@ func (s S3) endpoint() (host string, insecure bool, err error) {
 	return u.Host, u.Scheme == "http", nil
 }
 
-// parseHTTPURL reads a URL of scheme and host alone. Its errors don't repeat
-// the text, which may hold credentials.
+// parseHTTPURL parses a URL that consists of scheme and host. Its errors don't repeat
+// the text, which may contain credentials.
 func parseHTTPURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
@@ -72,7 +72,7 @@ func parseHTTPURL(text string) (*url.URL, error) {
 
 var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$`)
 
-// validateS3 checks what is set of S3.
+// validateS3 checks the settings of S3.
 func (c *Config) validateS3(report func(key, format string, args ...any)) {
 	s := c.Storage.S3
 	if !c.Storage.UsesS3() {

@@ -9,14 +9,14 @@ import (
 
 const (
 	hidden = "(hidden)"
-	spaces = " \t\r\n\v\f" // what separates pairs in a DSN
+	spaces = " \t\r\n\v\f" // separate the pairs in a DSN
 )
 
-// Secret is a value that is never printed: every way of formatting it gives
-// "(hidden)". string(s) is the value itself.
+// Secret is a value that is never printed: all ways of formatting it print "(hidden)".
+// string(s) is the value itself.
 type Secret string
 
-// String returns "(hidden)", "" when there is nothing to hide.
+// String returns "(hidden)", or "" if the value is empty.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -24,18 +24,18 @@ func (s Secret) String() string {
 	return hidden
 }
 
-// Format hides the value from every verb of package fmt, wrong ones included.
+// Format hides the value for all verbs of package fmt, wrong ones included.
 func (s Secret) Format(f fmt.State, _ rune) { writeState(f, s.String()) }
 
 // MarshalText hides the value from encoders.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// DSN tells how to reach a PostgreSQL server, as a URL or as key=value pairs.
-// Every way of formatting it hides its passwords. string(d) is the value itself.
+// DSN is the address of a PostgreSQL server, as a URL or as key=value pairs. All ways
+// of formatting it hide its passwords. string(d) is the value itself.
 type DSN string
 
-// String returns the DSN with its passwords hidden. What can't be understood is
-// hidden as a whole.
+// String returns the DSN with its passwords hidden. A DSN that can't be parsed is
+// hidden completely.
 func (d DSN) String() string {
 	if d == "" {
 		return ""
@@ -46,21 +46,20 @@ func (d DSN) String() string {
 	return maskPairs(string(d))
 }
 
-// Format hides the passwords from every verb of package fmt, wrong ones
-// included.
+// Format hides the passwords for all verbs of package fmt, wrong ones included.
 func (d DSN) Format(f fmt.State, _ rune) { writeState(f, d.String()) }
 
 // MarshalText hides the passwords from encoders.
 func (d DSN) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 func writeState(f fmt.State, text string) {
-	// A fmt.State keeps what it is given; it can't fail.
+	// Writing to a fmt.State can't fail.
 	_, _ = io.WriteString(f, text)
 }
 
-// maskURL hides what may be a password in scheme://rest. It works on the text
-// because a password that ought to be escaped and isn't makes the URL one that
-// net/url reads otherwise, or not at all.
+// maskURL hides the passwords in scheme://rest. It works on the text rather than with
+// net/url, because an unescaped password can make net/url parse the URL differently, or
+// not at all.
 func maskURL(scheme, rest string) string {
 	end := strings.IndexAny(rest, "/?#")
 	if end < 0 {
@@ -69,7 +68,7 @@ func maskURL(scheme, rest string) string {
 	at := strings.LastIndexByte(rest[:end], '@')
 	path, query, hasQuery := strings.Cut(rest[end:], "?")
 	if strings.Contains(rest[end:], "@") {
-		return scheme + "://" + hidden // an unescaped password, most likely
+		return scheme + "://" + hidden // probably an unescaped password
 	}
 	user, host := "", rest[:end]
 	if at >= 0 {
@@ -94,7 +93,8 @@ func maskQuery(query string) string {
 	for i, pair := range pairs {
 		key, value, _ := strings.Cut(pair, "=")
 		name, err := url.QueryUnescape(key)
-		// A second "=" is another parameter behind a separator that isn't one.
+		// A second "=" means that a parameter follows an unknown separator, so the
+		// value may contain a password.
 		if err != nil || isSecretKey(name) || strings.Contains(value, "=") {
 			pairs[i] = key + "=" + hidden
 		}
@@ -102,8 +102,8 @@ func maskQuery(query string) string {
 	return strings.Join(pairs, "&")
 }
 
-// isSecretKey tells whether the value of a connection parameter is hidden:
-// password, sslpassword and what may be added to them. passfile is a path.
+// isSecretKey says whether the value of a connection parameter must be hidden:
+// password, sslpassword and similar names. passfile is only a path.
 func isSecretKey(name string) bool {
 	name = strings.ToLower(name)
 	return name != "passfile" && (strings.Contains(name, "pass") || strings.Contains(name, "secret") || strings.Contains(name, "token"))
@@ -124,7 +124,7 @@ func maskPairs(text string) string {
 			return hidden
 		}
 		value := after[:end]
-		// An empty value takes in the next pair: "host= password=x".
+		// An empty value swallows the next pair: "host= password=x".
 		if isSecretKey(key) || strings.Contains(value, "=") {
 			value = hidden
 		}
@@ -134,8 +134,8 @@ func maskPairs(text string) string {
 	return strings.Join(out, " ")
 }
 
-// pairEnd returns where the value at the start of s ends, false when its quote
-// stays open.
+// pairEnd returns where the value at the start of s ends. It returns false if the
+// value's quote isn't closed.
 func pairEnd(s string) (int, bool) {
 	quoted := strings.HasPrefix(s, "'")
 	start := 0

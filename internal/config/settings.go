@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// setting is one key. The table below is in the order of the documentation.
+// setting describes one key. The table below is in the order of the documentation.
 type setting struct {
 	key string
-	def string // the default in the form of the environment
-	// derived says what the default follows from, where it isn't def.
+	def string // the default, in the environment's format
+	// derived names what the default is derived from, if it isn't def.
 	derived string
-	// unset keys have no value of their own until they are given one.
+	// unset keys have no value until they are given one.
 	unset bool
-	// also is a variable of Quay's name, which counts where env isn't set.
+	// also is another variable, with Quay's name, which counts if the setting's own
+	// isn't set.
 	also  string
 	field func(*Config) field
 }
@@ -28,8 +29,8 @@ func (s *setting) env() string {
 const (
 	day  = 24 * time.Hour
 	week = 7 * day
-	// maxDuration keeps sums of two durations, and PostgreSQL's intervals, far
-	// from their limits.
+	// maxDuration is so low that sums of two durations, and PostgreSQL's intervals,
+	// can't overflow.
 	maxDuration = 100 * 365 * day
 	// maxPresign is S3's limit for a presigned URL.
 	maxPresign = week
@@ -152,7 +153,7 @@ var settings = append([]setting{
 	}},
 }, slices.Concat(eventSettings(), looseSettings, auditSettings, pullSettings, autopruneSettings, webhookSettings, hookSettings)...)
 
-// looseSettings are about loose foreign keys.
+// looseSettings are the settings of loose foreign keys.
 var looseSettings = []setting{
 	{key: "loose_foreign_keys.enabled", def: "true", field: func(c *Config) field { return boolField{&c.LooseForeignKeys.Enabled} }},
 	{key: "loose_foreign_keys.interval", def: "1m", field: func(c *Config) field {
@@ -186,7 +187,7 @@ func eventSettings() []setting {
 	return list
 }
 
-// settingOf returns the setting of that key, nil when there is none.
+// settingOf returns the setting with that key, nil if there is none.
 func settingOf(key string) *setting {
 	for i := range settings {
 		if settings[i].key == key {
@@ -196,7 +197,7 @@ func settingOf(key string) *setting {
 	return nil
 }
 
-// isGroup tells whether keys begin with prefix and a dot.
+// isGroup says whether prefix is a group of keys.
 func isGroup(prefix string) bool {
 	for i := range settings {
 		if strings.HasPrefix(settings[i].key, prefix+".") {

@@ -10,11 +10,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Show writes what is in force as YAML that Load reads, each setting with a
-// comment that says where its value comes from. Secrets are hidden.
+// Show writes the effective configuration as YAML that Load can read, with a comment
+// per setting that says where its value comes from. Secrets are hidden.
 func (c *Config) Show(w io.Writer) error {
 	out := bufio.NewWriter(w)
-	var open []string // the groups that the previous line is in
+	var open []string // groups of the previous line
 	for i := range settings {
 		s := &settings[i]
 		parts := strings.Split(s.key, ".")
@@ -30,7 +30,8 @@ func (c *Config) Show(w io.Writer) error {
 		open = groups
 		comment := c.Source(s.key)
 		if s.unset && !c.isSet(s.key) {
-			// It follows another setting, so it isn't there for Load to read.
+			// The value is derived from another setting, so it is commented out: Load
+			// must not read it as set.
 			name, comment = "# "+name, "default: "+s.derived
 		}
 		line := indent(len(groups)) + name + ": " + c.scalar(s)
@@ -44,8 +45,8 @@ func (c *Config) Show(w io.Writer) error {
 
 func indent(depth int) string { return strings.Repeat("  ", depth) }
 
-// scalar returns a setting's value as it stands in YAML. Numbers, sizes,
-// durations and booleans need no quotes; text is quoted where YAML needs it.
+// scalar returns a setting's value in YAML. Numbers, sizes, durations and booleans need
+// no quotes; text is quoted if YAML requires it.
 func (c *Config) scalar(s *setting) string {
 	text := s.field(c).show()
 	switch s.field(c).(type) {
@@ -61,14 +62,14 @@ func (c *Config) scalar(s *setting) string {
 	return oneLine(text)
 }
 
-// oneLine quotes text that would break the line. JSON's strings are YAML's.
+// oneLine quotes text that contains line breaks. JSON strings are also YAML strings.
 func oneLine(text string) string {
 	if !strings.ContainsAny(text, "\r\n") {
 		return text
 	}
 	quoted, err := json.Marshal(text)
 	if err != nil {
-		return hidden // a string always has a JSON form
+		return hidden // can't happen: every string has a JSON form
 	}
 	return string(quoted)
 }

@@ -2,9 +2,9 @@ package config
 
 import "strings"
 
-// didYouMean returns "; did you mean X?" for the known name nearest to name, ""
-// when none is near. A key that is known within another group is near, however
-// it was reached.
+// didYouMean returns "; did you mean X?" for the known name most similar to name, "" if
+// none is similar. A key of another group counts as similar, whichever group was
+// written.
 func didYouMean(name string, known []string) string {
 	best, bestDistance := "", len(name)/3+1
 	for _, k := range known {
@@ -27,8 +27,8 @@ func didYouMean(name string, known []string) string {
 	return "; did you mean " + best + "?"
 }
 
-// distance is how many bytes must be put in, taken out or changed to make a
-// into b (Levenshtein).
+// distance returns how many bytes must be inserted, removed or changed to turn a into b
+// (Levenshtein).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

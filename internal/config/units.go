@@ -10,8 +10,8 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// parseDuration reads Go's durations with two more units, d for 24 hours and w
-// for 7 days: "90s", "1h30m", "1.5d", "1w2d". Durations aren't negative.
+// parseDuration parses Go's durations with two additional units, d for 24 hours and w
+// for 7 days: "90s", "1h30m", "1.5d", "1w2d". Negative durations are errors.
 func parseDuration(text string) (time.Duration, error) {
 	bad := fmt.Errorf(`%q is no duration; write numbers with units, such as "30s", "24h", "7d" or "1w"`, text)
 	if text == "" {
@@ -38,7 +38,7 @@ func parseDuration(text string) (time.Duration, error) {
 	return total, nil
 }
 
-// parsePart reads one number with its unit.
+// parsePart parses one number with its unit.
 func parsePart(number, unit string) (time.Duration, error) {
 	var hours time.Duration
 	switch unit {
@@ -59,7 +59,7 @@ func parsePart(number, unit string) (time.Duration, error) {
 	return d * hours, nil
 }
 
-// formatDuration writes d as Go does, without the units that are zero.
+// formatDuration formats d as Go does, without units that are zero.
 func formatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -71,18 +71,18 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-// parseSize reads a number of bytes, plain or with a unit: KiB, MiB, GiB, TiB
-// are powers of 1,024, and kB, MB, GB, TB powers of 1,000.
+// parseSize parses a number of bytes, plain or with a unit: KiB, MiB, GiB and TiB are
+// powers of 1,024; kB, MB, GB and TB are powers of 1,000.
 func parseSize(text string) (int64, error) {
 	n, err := humanize.ParseBytes(text)
-	// humanize drops commas, so that "1,5" would be 15.
+	// humanize ignores commas, so it would read "1,5" as 15.
 	if err != nil || n > math.MaxInt64 || strings.Contains(text, ",") {
 		return 0, fmt.Errorf(`%q is no size; write a number of bytes, or one with a unit such as "64MiB"`, text)
 	}
 	return int64(n), nil
 }
 
-// formatSize writes n with the largest unit that divides it.
+// formatSize formats n with the largest unit that divides it.
 func formatSize(n int64) string {
 	for _, unit := range []struct {
 		bytes int64

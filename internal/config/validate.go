@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Validate checks what one value alone can't tell: addresses, paths, and
-// settings that contradict each other. The error joins every problem. Validate
-// looks at nothing outside c: whether a file is there or a server answers is
-// for the one that uses it to say.
+// Validate checks addresses, paths, and settings that contradict each other, which
+// can't be checked when a single value is set. The error joins all problems. Validate
+// checks nothing outside of c: whether a file exists or a server answers is found out
+// when it is used.
 func (c *Config) Validate() error {
 	var problems []error
 	report := func(key, format string, args ...any) {
@@ -56,16 +56,16 @@ func (c *Config) validateDatabase(report func(key, format string, args ...any)) 
 		dsn DSN
 	}{{"database.main", c.Database.Main}, {"database.stats", c.Database.Stats}} {
 		if d.key == "database.stats" && d.dsn == c.Database.Main {
-			continue // told once
+			continue // the same problem is reported once
 		}
 		if d.dsn != "" && !looksLikeDSN(string(d.dsn)) {
-			// The text may be a password, so it isn't repeated.
+			// The text may be a password, so don't repeat it.
 			report(d.key, "it is neither a URL, postgres://user:password@host:5432/name, nor pairs, \"host=… dbname=…\"")
 		}
 	}
 }
 
-// looksLikeDSN tells the form apart; the driver says what is wrong inside.
+// looksLikeDSN checks only the general form; the driver reports errors in details.
 func looksLikeDSN(s string) bool {
 	if strings.HasPrefix(s, "postgres://") || strings.HasPrefix(s, "postgresql://") {
 		return true
@@ -73,14 +73,14 @@ func looksLikeDSN(s string) bool {
 	return !strings.Contains(s, "://") && maskPairs(s) != hidden
 }
 
-// Defaults of times that bound each other.
+// Defaults of times that limit each other.
 const (
 	defaultMaxRequestTime  = 2 * time.Hour
 	defaultBodyIdleTimeout = time.Minute
 	defaultUploadMaxAge    = 24 * time.Hour
 )
 
-// deriveTimes has times that aren't set give way to those that are.
+// deriveTimes adjusts the defaults of times to those that are set.
 func (c *Config) deriveTimes() {
 	age := c.isSet("uploads.max_age")
 	if !c.isSet("http.max_request_time") {
@@ -101,7 +101,7 @@ func (c *Config) validateTimes(report func(key, format string, args ...any)) {
 		report("http.body_idle_timeout", "%s is longer than http.max_request_time (%s); shorten it",
 			formatDuration(c.HTTP.BodyIdleTimeout), formatDuration(c.HTTP.MaxRequestTime))
 	}
-	// Else an upload could be reaped while a request still writes it.
+	// Otherwise the reaper could delete an upload while a request still writes it.
 	if c.Uploads.MaxAge < c.HTTP.MaxRequestTime {
 		report("uploads.max_age", "%s is shorter than http.max_request_time (%s); lengthen it",
 			formatDuration(c.Uploads.MaxAge), formatDuration(c.HTTP.MaxRequestTime))

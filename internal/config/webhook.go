@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Autoprune is about auto-pruning.
+// Autoprune configures auto-pruning.
 type Autoprune struct {
-	Enabled  bool          // this process prunes; policies are kept in any case
-	Interval time.Duration // between two runs in a namespace, at least
+	Enabled  bool          // whether this process prunes; policies can be managed in any case
+	Interval time.Duration // least time between two runs in a namespace
 	KeepRuns time.Duration
-	// DefaultPolicy is a policy, as JSON, that applies in every namespace. "": none.
+	// DefaultPolicy is a policy as JSON that applies in all namespaces, "": none.
 	DefaultPolicy string
 	Webhook       Webhook
 }
 
-// autopruneSettings are about auto-pruning.
+// autopruneSettings are the settings of auto-pruning.
 var autopruneSettings = []setting{
 	{key: "autoprune.enabled", def: "true", also: "FEATURE_AUTO_PRUNE", field: func(c *Config) field { return boolField{&c.Autoprune.Enabled} }},
 	{key: "autoprune.interval", def: "30s", also: "AUTO_PRUNING_POLL_PERIOD", field: func(c *Config) field {
@@ -30,14 +30,14 @@ var autopruneSettings = []setting{
 	}},
 }
 
-// Webhook is who is told of runs.
+// Webhook is the receiver of notices about runs.
 type Webhook struct {
-	URL          Secret // receivers' URLs are passwords as often as not; "" for nobody
-	Secret       Secret // "" when notices aren't signed
-	AllowPrivate bool   // the receiver may be at an address that isn't public
+	URL          Secret // a secret, since the URLs of many receivers contain tokens; "": no receiver
+	Secret       Secret // "": notices aren't signed
+	AllowPrivate bool   // the receiver may have an address that isn't public
 }
 
-// webhookSettings are about the notices of auto-pruning.
+// webhookSettings are the settings of auto-pruning's notices.
 var webhookSettings = []setting{
 	{key: "autoprune.webhook.url", field: func(c *Config) field { return secretField{&c.Autoprune.Webhook.URL} }},
 	{key: "autoprune.webhook.secret", field: func(c *Config) field { return secretField{&c.Autoprune.Webhook.Secret} }},
@@ -46,17 +46,17 @@ var webhookSettings = []setting{
 	}},
 }
 
-// Webhooks are about the webhooks of namespaces.
+// Webhooks configures the webhooks of namespaces.
 type Webhooks struct {
-	AllowPrivate bool // receivers may be at addresses that aren't public
+	AllowPrivate bool // receivers may have addresses that aren't public
 }
 
-// hookSettings are about the webhooks of namespaces.
+// hookSettings are the settings of namespaces' webhooks.
 var hookSettings = []setting{
 	{key: "webhooks.allow_private", def: "false", field: func(c *Config) field { return boolField{&c.Webhooks.AllowPrivate} }},
 }
 
-// validateWebhook checks the URL's form. The rest is for the one that sends to say.
+// validateWebhook checks the form of the URL. Other problems show up when it is called.
 func (c *Config) validateWebhook(report func(key, format string, args ...any)) {
 	w := c.Autoprune.Webhook
 	if w.URL == "" {
@@ -72,7 +72,7 @@ func (c *Config) validateWebhook(report func(key, format string, args ...any)) {
 	}
 }
 
-// parseWebhookURL doesn't repeat the text, which may be a secret.
+// parseWebhookURL's error doesn't repeat the text, which may be a secret.
 func parseWebhookURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
