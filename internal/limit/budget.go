@@ -9,39 +9,40 @@ import (
 	"time"
 )
 
-// BudgetOptions say how much memory there is to share out.
+// BudgetOptions configure a Budget.
 type BudgetOptions struct {
 	Total int64 // bytes; 0: no limit
-	// Share is how many percent of Total one client may hold while nobody else holds
-	// any. Default 50.
+	// Share is the percentage of Total that one client may use while no other client
+	// uses any. Default 50.
 	Share int
-	// Wait is how long Take waits for others to give memory back.
+	// Wait limits how long Take waits for memory.
 	Wait    time.Duration
 	Metrics *Metrics
 }
 
-// Budget is the memory that requests may hold together. It is counted and not
-// allocated: whoever allocates takes first, and gives back after.
+// Budget is the memory that all requests together may use. It only counts: a caller
+// takes from the budget before it allocates, and gives back afterwards.
 //
-// A client may hold Share/(100-Share) times what is free: with 50 percent, as much as
-// is left for others. So one client gets half of all, two get a third each, and
-// however many there are, some is left for the next. Streams, which fill buffers over
-// and over, have three quarters of all; the rest is for bodies that are held until
-// they are whole, so that uploads can't hold up the manifest that they are for.
+// A client may use Share/(100-Share) times the free memory: with 50 percent, as much as
+// is left for others. So one client gets half of the total, two get a third each, and
+// however many there are, some memory is left for the next. Streams, which reuse their
+// buffers, may use three quarters of the total. The rest is reserved for bodies that
+// are read completely into memory, so that uploads can't block the manifest that refers
+// to them.
 type Budget struct {
 	o BudgetOptions
 
 	mu      sync.Mutex
 	used    int64
 	clients map[string]int64
-	waiters []*waiter // in the order in which they came
+	waiters []*waiter // in order of arrival
 }
 
 type waiter struct {
 	lease  *Lease
 	n      int64
 	stream bool
-	ready  chan struct{} // closed when it was granted
+	ready  chan struct{} // closed when the memory was granted
 }
 
 // NewBudget makes a budget.
@@ -53,12 +54,12 @@ func NewBudget(o BudgetOptions) *Budget {
 	return &Budget{o: o, clients: map[string]int64{}}
 }
 
-// FullError says that memory wasn't given back in time.
+// FullError says that memory didn't become free in time.
 type FullError struct {
-	Client bool // the client itself holds all that it may
+	Client bool // the client itself uses all that one client may
 }
 
-// Error is the text for the log.
+// Error returns the text for the log.
 func (e *FullError) Error() string {
 	if e.Client {
 		return "this client's requests hold as much memory as one client's may"
@@ -66,7 +67,7 @@ func (e *FullError) Error() string {
 	return "requests hold as much memory as they may"
 }
 
-// total is what a kind of use may have in all.
+// total returns how much memory streams, or all requests, may use.
 func (b *Budget) total(stream bool) int64 {
 	if stream {
 		return b.o.Total / 4 * 3
@@ -74,7 +75,8 @@ func (b *Budget) total(stream bool) int64 {
 	return b.o.Total
 }
 
-// fits tells whether a client may have n more. The lock is held.
+// fits says which limit, if any, prevents the client from taking n more bytes. The
+// caller holds the lock.
 func (b *Budget) fits(client string, n int64, stream bool) Full {
 	free := b.total(stream) - b.used - n
 	if free < 0 {
@@ -87,7 +89,7 @@ func (b *Budget) fits(client string, n int64, stream bool) Full {
 	return NotFull
 }
 
-// change adds n bytes, or less than none, to what a lease holds. The lock is held.
+// change adds n bytes, which may be negative, to a lease. The caller holds the lock.
 func (b *Budget) change(l *Lease, n int64) {
 	l.held += n
 	b.used += n
@@ -99,7 +101,7 @@ func (b *Budget) change(l *Lease, n int64) {
 	}
 }
 
-// grant gives those who wait what has become free. The lock is held.
+// grant gives free memory to waiters. The caller holds the lock.
 func (b *Budget) grant() {
 	b.waiters = slices.DeleteFunc(b.waiters, func(w *waiter) bool {
 		if b.fits(w.lease.client, w.n, w.stream) != NotFull {
@@ -118,17 +120,17 @@ func (b *Budget) tellWaiting() {
 	}
 }
 
-// Lease is what one request holds of a budget. A nil one has no limit. It is for one
-// goroutine at a time.
+// Lease is the memory that one request has taken from a budget. A nil Lease has no
+// limit. Only one goroutine at a time may use it.
 type Lease struct {
 	b      *Budget
 	client string
 	held   int64
-	// expected is how many bytes the request's stream will have, -1 if that isn't known.
+	// expected is how many bytes the request will stream, -1 if unknown.
 	expected int64
 }
 
-// Lease begins a request of a client. Close ends it.
+// Lease returns a lease for a request of a client. Close ends it.
 func (b *Budget) Lease(client string) *Lease {
 	if b == nil || b.o.Total <= 0 {
 		return nil
@@ -136,14 +138,15 @@ func (b *Budget) Lease(client string) *Lease {
 	return &Lease{b: b, client: client, expected: -1}
 }
 
-// Expect tells how many bytes are to be streamed, for whoever buffers them.
+// Expect says how many bytes the request will stream, for the code that chooses buffer
+// sizes.
 func (l *Lease) Expect(n int64) {
 	if l != nil {
 		l.expected = n
 	}
 }
 
-// Expected is what Expect was told last, -1 at first.
+// Expected returns the number that Expect was last given, -1 at first.
 func (l *Lease) Expected() int64 {
 	if l == nil {
 		return -1
@@ -151,9 +154,10 @@ func (l *Lease) Expected() int64 {
 	return l.expected
 }
 
-// Take takes n bytes for a body that is held. It waits for the budget's time and then
-// fails with a FullError. What is more than one client may ever have counts as that
-// much; Take returns how much it counted, which is what to give back.
+// Take takes n bytes for a body that is read into memory. It waits up to
+// BudgetOptions.Wait and then fails with a FullError. If n exceeds what one client may
+// ever have, only that much is counted. Take returns how much it counted; the caller
+// must give back that number.
 func (l *Lease) Take(ctx context.Context, n int64) (int64, error) {
 	if l == nil {
 		return n, nil
@@ -161,7 +165,7 @@ func (l *Lease) Take(ctx context.Context, n int64) (int64, error) {
 	return l.take(ctx, n, false, l.b.o.Wait)
 }
 
-// TakeStream is Take for the buffer of a stream, with a time of its own.
+// TakeStream is Take for a stream's buffer, with its own limit for the wait.
 func (l *Lease) TakeStream(ctx context.Context, n int64, wait time.Duration) (int64, error) {
 	if l == nil {
 		return n, nil
@@ -169,7 +173,7 @@ func (l *Lease) TakeStream(ctx context.Context, n int64, wait time.Duration) (in
 	return l.take(ctx, n, true, wait)
 }
 
-// TryStream takes n bytes for the buffer of a stream, if they are there now.
+// TryStream takes n bytes for a stream's buffer if they are available without waiting.
 func (l *Lease) TryStream(n int64) bool {
 	if l == nil {
 		return true
@@ -211,7 +215,7 @@ func (l *Lease) take(ctx context.Context, n int64, stream bool, wait time.Durati
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	i := slices.Index(b.waiters, w)
-	if i < 0 { // granted in this moment
+	if i < 0 { // granted at this moment
 		return n, nil
 	}
 	b.waiters = slices.Delete(b.waiters, i, i+1)
@@ -248,7 +252,7 @@ func (l *Lease) Close() {
 
 type leaseKey struct{}
 
-// WithLease returns a context that carries a lease to whoever buffers below.
+// WithLease returns a context that carries a lease to code that allocates buffers.
 func WithLease(ctx context.Context, l *Lease) context.Context {
 	return context.WithValue(ctx, leaseKey{}, l)
 }

@@ -1,11 +1,12 @@
-// Package limit bounds what clients may hold of this process: memory for the bodies
-// of requests, connections, requests.
+// Package limit bounds the resources of this process that clients may use: memory for
+// the bodies of requests, connections, and requests.
 //
-// Each limit is one for all clients together and one for each client, so that no
-// client can take what others need. A client is an address: whoever comes through one
-// NAT is one client, so the shares are large. Of a proxy that is trusted (Proxies), the
-// address is that of the client that it names, in a header of the request or of the
-// connection. Nothing here is kept longer than it is held.
+// Each resource has a limit for all clients together and one per client, so that no
+// client can take what others need. A client is identified by its address; since all
+// hosts behind a NAT count as one client, the limits per client are large. For a
+// trusted proxy (Proxies), the address is that of the client that the proxy names, in a
+// header of the request or of the connection. Nothing is recorded about a client longer
+// than it uses a resource.
 package limit
 
 import (
@@ -14,9 +15,9 @@ import (
 	"sync"
 )
 
-// Client names the client behind a remote address, HOST:PORT: the host's address, or
-// of IPv6 its network of 64 bits, since a host has all of one. What is no such
-// address is its own name.
+// Client returns the name of the client at a remote address, HOST:PORT: the host's
+// address, or for IPv6 the /64 network, since a host usually has a whole one. Text that
+// isn't such an address is returned unchanged.
 func Client(remote string) string {
 	host, _, err := net.SplitHostPort(remote)
 	if err != nil {
@@ -37,7 +38,7 @@ func Client(remote string) string {
 	return network.String()
 }
 
-// Counter counts what clients have open.
+// Counter counts resources that clients have open.
 type Counter struct {
 	most, mostOfClient int // 0: no limit
 
@@ -46,7 +47,7 @@ type Counter struct {
 	clients map[string]int
 }
 
-// NewCounter returns a counter that goes up to most, and to mostOfClient for each
+// NewCounter returns a counter with the limits most in total and mostOfClient per
 // client. 0 is no limit.
 func NewCounter(most, mostOfClient int) *Counter {
 	return &Counter{most: most, mostOfClient: mostOfClient, clients: map[string]int{}}
@@ -55,15 +56,15 @@ func NewCounter(most, mostOfClient int) *Counter {
 // Full says which limit is reached.
 type Full uint8
 
-// The zero value is that of neither.
+// NotFull means that no limit is reached.
 const (
 	NotFull Full = iota
 	ClientFull
 	AllFull
 )
 
-// Add counts one more of the client, unless a limit is reached. Done counts it off. ""
-// isn't one client, so it has no limit of one.
+// Add counts one resource of the client, unless a limit is reached. Done reverses it.
+// The client "" is unknown, so only the total limit applies to it.
 func (c *Counter) Add(client string) Full {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,8 +83,8 @@ func (c *Counter) clientFull(client string) bool {
 	return client != "" && c.mostOfClient > 0 && c.clients[client] >= c.mostOfClient
 }
 
-// Name counts one that was added as "" as a client's, unless the client's limit is
-// reached.
+// Name assigns a resource that was added for the client "" to a client, unless that
+// client's limit is reached.
 func (c *Counter) Name(client string) Full {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +96,7 @@ func (c *Counter) Name(client string) Full {
 	return NotFull
 }
 
-// Done takes back what Add counted.
+// Done reverses Add.
 func (c *Counter) Done(client string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,59 +13,60 @@ import (
 	"time"
 )
 
-// ListenerOptions bound the connections of a listener.
+// ListenerOptions configure a Listener.
 type ListenerOptions struct {
 	Most, MostOfClient int // 0: no limit
-	// Plain says that connections begin with HTTP, not TLS, so that one that is
-	// refused can be told why.
+	// Plain says that connections begin with HTTP, not TLS, so that a refused client
+	// can be told why.
 	Plain bool
-	// Proxies' connections bring requests of many clients, so the limit of a client
-	// isn't theirs.
+	// Proxies are the trusted proxies. The limit per client doesn't apply to their
+	// connections, which carry requests of many clients.
 	Proxies *Proxies
-	// ProxyProtocol says that connections of proxies begin with a header of the PROXY
-	// protocol, version 1 or 2, which names the client. Then its limit counts.
+	// ProxyProtocol says that connections of proxies begin with a PROXY protocol
+	// header, version 1 or 2, which names the client. The limit of that client applies
+	// then.
 	ProxyProtocol bool
-	// ProxyHeaderTime is how long that header is waited for. Default 5 s.
+	// ProxyHeaderTime limits the wait for that header. Default 5 s.
 	ProxyHeaderTime time.Duration
-	// ErrorBody writes the body, in JSON, of an answer that no handler gives, to a request
-	// for a path. Nil: that of the OCI Distribution Specification.
+	// ErrorBody encodes the JSON body of an error that no handler answers, for a
+	// request for a path. Nil: the format of the OCI Distribution Specification.
 	ErrorBody func(path string, status int, message string) []byte
 	Log       *slog.Logger
 	Metrics   *Metrics
 }
 
-// Listener accepts connections up to its limits. When one is reached, the connection
-// that has been idle for longest, of the client or of all, makes room for the new one;
-// without one, the new one is refused.
+// Listener accepts connections up to its limits. When a limit is reached, it closes the
+// connection that has been idle for longest (of the client, or of all) to make room for
+// the new one. If no connection is idle, it refuses the new one.
 //
-// It embeds *net.TCPConn in what it accepts, so that files are still sent by the
-// kernel.
+// Accepted connections embed *net.TCPConn, so that the kernel can still send files
+// (sendfile).
 type Listener struct {
 	net.Listener
 	o       ListenerOptions
 	counter *Counter
 
 	mu     sync.Mutex
-	idle   *list.List // of *conn, the longest idle first
+	idle   *list.List // of *conn; the one that has been idle for longest comes first
 	logged time.Time
-	missed int // errors since then
+	missed int // errors since the last log line
 }
 
-// Listen bounds l.
+// Listen returns a Listener that enforces limits on l.
 func Listen(l net.Listener, o ListenerOptions) *Listener {
 	return &Listener{Listener: l, o: o, counter: NewCounter(o.Most, o.MostOfClient), idle: list.New()}
 }
 
-// conn is a connection that is counted until it is closed.
+// conn is a connection that counts until it is closed.
 type conn struct {
 	*net.TCPConn
 	l     *Listener
 	once  sync.Once
-	proxy *proxyConn // nil: the connection doesn't begin with a header of a proxy
+	proxy *proxyConn // nil: the connection doesn't begin with a PROXY protocol header
 	wire  wire
 
-	// These are guarded by l.mu.
-	client string // "" for a proxy's, of many clients or not known yet
+	// l.mu guards the following fields.
+	client string // "": a proxy's connection, of many clients or of one that isn't known yet
 	closed bool
 	idle   *list.Element
 }
@@ -89,12 +90,12 @@ const (
 	acceptDescriptors = "descriptors"
 	acceptOther       = "other"
 	acceptProxyHeader = "proxy_header"
-	// logEvery is how often errors of Accept are logged.
+	// logEvery is the least time between two log lines about errors of Accept.
 	logEvery = 10 * time.Second
 )
 
-// Accept implements net.Listener. net/http tries again after an error, with pauses of
-// up to a second.
+// Accept implements net.Listener. After an error net/http calls it again, with pauses
+// of up to a second.
 func (l *Listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -119,7 +120,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// failed counts an error of Accept, and logs it now and then.
+// failed counts an error of Accept, and logs it unless one was logged recently.
 func (l *Listener) failed(err error) {
 	if errors.Is(err, net.ErrClosed) {
 		return
@@ -135,7 +136,8 @@ func (l *Listener) failed(err error) {
 	l.report(slog.LevelError, reason, text, err)
 }
 
-// report counts what keeps connections from being served, and logs it now and then.
+// report counts an event that prevents connections from being served, and logs it
+// unless one was logged recently.
 func (l *Listener) report(level slog.Level, reason, text string, err error) {
 	if l.o.Metrics != nil {
 		l.o.Metrics.acceptErrors.WithLabelValues(reason).Inc()
@@ -150,7 +152,7 @@ func (l *Listener) report(level slog.Level, reason, text string, err error) {
 	l.logged, l.missed = time.Now(), 0
 }
 
-// admit counts the connection, or refuses it.
+// admit counts the connection. It returns false if it refused the connection.
 func (l *Listener) admit(c *conn) bool {
 	full := l.counter.Add(c.client)
 	if full != NotFull && l.closeIdle(c.client, full) {
@@ -163,11 +165,11 @@ func (l *Listener) admit(c *conn) bool {
 		return true
 	}
 	l.refused(c, full)
-	c.TCPConn.Close() //nolint:errcheck // it is nobody's
+	c.TCPConn.Close() //nolint:errcheck // nobody uses it
 	return false
 }
 
-// refused counts a connection that is refused, and tells its client.
+// refused counts a refused connection, and tells the client why.
 func (l *Listener) refused(c *conn, full Full) {
 	if full == ClientFull {
 		l.o.Metrics.Refused(ClientConnections)
@@ -179,10 +181,10 @@ func (l *Listener) refused(c *conn, full Full) {
 	}
 }
 
-// tell writes an answer before anything else was written. A new socket has room for
-// this, so it holds up nobody.
+// tell writes an answer as the connection's first data. It doesn't block, since a new
+// socket's buffer has room for it.
 func (c *conn) tell(answer []byte) {
-	c.TCPConn.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // it is only told
+	c.TCPConn.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // best effort
 	c.TCPConn.Write(answer)                                 //nolint:errcheck
 }
 
@@ -190,7 +192,8 @@ var tooMany = []byte("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConn
 	"Content-Type: application/json\r\nContent-Length: 78\r\n\r\n" +
 	`{"errors":[{"code":"UNAVAILABLE","message":"there are too many connections"}]}`)
 
-// closeIdle closes the connection that has been idle for longest.
+// closeIdle closes the connection that has been idle for longest, of the client or of
+// all.
 func (l *Listener) closeIdle(client string, full Full) bool {
 	l.mu.Lock()
 	var found *conn
@@ -203,7 +206,7 @@ func (l *Listener) closeIdle(client string, full Full) bool {
 	if found == nil {
 		return false
 	}
-	found.Close() //nolint:errcheck // its client has nothing to lose
+	found.Close() //nolint:errcheck // it is idle, so its client loses nothing
 	return true
 }
 
@@ -219,7 +222,8 @@ func (l *Listener) setIdle(c *conn, idle bool) {
 	}
 }
 
-// ConnState is for http.Server: it tells which connections are idle.
+// ConnState is for http.Server.ConnState: it tells the listener which connections are
+// idle.
 func (l *Listener) ConnState(nc net.Conn, state http.ConnState) {
 	if t, ok := nc.(*tls.Conn); ok {
 		nc = t.NetConn()

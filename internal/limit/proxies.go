@@ -7,26 +7,26 @@ import (
 	"strings"
 )
 
-// ForwardedHeader says in which header a proxy names the client.
+// ForwardedHeader is the header in which proxies name the client.
 type ForwardedHeader uint8
 
-// AnyForwarded believes whichever of the two a request has. A proxy that writes one
-// passes on the other as its client wrote it, so where they name different clients
-// neither is believed.
+// AnyForwarded accepts whichever of the two headers a request has. A proxy that writes
+// one of them passes on the other as its client sent it. So if they name different
+// clients, neither is trusted.
 const (
 	AnyForwarded ForwardedHeader = iota
 	XForwardedFor
 	Forwarded // RFC 7239
 )
 
-// Proxies are those whose word is believed when they say whom a request is from. A nil
-// one holds none.
+// Proxies are the trusted proxies, whose headers name the client of a request. A nil
+// Proxies contains none.
 type Proxies struct {
 	networks []netip.Prefix
 	header   ForwardedHeader
 }
 
-// NewProxies returns the proxies in these networks, nil without any.
+// NewProxies returns the proxies in these networks, or nil if there are none.
 func NewProxies(networks []netip.Prefix, header ForwardedHeader) *Proxies {
 	if len(networks) == 0 {
 		return nil
@@ -34,7 +34,7 @@ func NewProxies(networks []netip.Prefix, header ForwardedHeader) *Proxies {
 	return &Proxies{networks: networks, header: header}
 }
 
-// Trust says whether a proxy is at this address.
+// Trust says whether addr is a trusted proxy's.
 func (p *Proxies) Trust(addr netip.Addr) bool {
 	if p == nil {
 		return false
@@ -48,14 +48,16 @@ func (p *Proxies) Trust(addr netip.Addr) bool {
 	return false
 }
 
-// plain is an address as addresses are compared: IPv4 as such, and without a zone.
+// plain normalizes an address for comparison: IPv4 not mapped to IPv6, and without a
+// zone.
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
 
-// Client returns the address and port of the client of a request: the rightmost address
-// that is no proxy's, of those that proxies have written behind one another, or the
-// leftmost if all are. The port is 0 where no proxy says it. Where an entry is no
-// address, what is left of it can't be believed, and the client is the proxy that wrote
-// it. disagree says that there are two headers of which neither can be believed.
+// Client returns the address and port of a request's client. Each proxy appends the
+// address of its peer to the header, so the client is the rightmost address that isn't
+// a trusted proxy's, or the leftmost if all are. The port is 0 if no proxy names it. If
+// an entry isn't an address, the entries to its left can't be trusted, and the proxy
+// that wrote it counts as the client. disagree says that there are two headers of which
+// neither can be trusted.
 func (p *Proxies) Client(r *http.Request) (client netip.AddrPort, disagree bool) {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -86,7 +88,8 @@ func (p *Proxies) Client(r *http.Request) (client netip.AddrPort, disagree bool)
 	return x, false
 }
 
-// walk goes through the entries of a header from right to left, from the peer on.
+// walk reads the entries of a header from right to left, starting at the peer, and
+// returns the client.
 func (p *Proxies) walk(peer netip.AddrPort, lines []string, split func(line string) ([]string, bool)) netip.AddrPort {
 	at := peer
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -107,9 +110,9 @@ func (p *Proxies) walk(peer netip.AddrPort, lines []string, split func(line stri
 	return at
 }
 
-// parseNode reads an address as headers have it: IPv6 with brackets or without, with a
-// port or without, with a zone or without. A port may be obfuscated (RFC 7239, section
-// 6.3), which is none.
+// parseNode parses an address from a header: IPv6 with or without brackets, all with or
+// without a port or a zone. An obfuscated port (RFC 7239, section 6.3) counts as no
+// port.
 func parseNode(text string) (netip.AddrPort, bool) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return netip.AddrPortFrom(plain(addr), 0), true
@@ -128,7 +131,8 @@ func parseNode(text string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(plain(node.Addr()), node.Port()), err == nil
 }
 
-// splitXForwardedFor splits a line of X-Forwarded-For. Some proxies quote its entries.
+// splitXForwardedFor splits a line of X-Forwarded-For. It removes the quotes that some
+// proxies write around entries.
 func splitXForwardedFor(line string) ([]string, bool) {
 	nodes := strings.Split(line, ",")
 	for i, node := range nodes {
@@ -141,9 +145,9 @@ func splitXForwardedFor(line string) ([]string, bool) {
 	return nodes, true
 }
 
-// splitForwarded returns the "for" of each element of a line of Forwarded, "" where an
-// element has none (RFC 7239, section 4). It is not ok if a part of the line has another
-// form: then no element is sure to be where it seems to begin.
+// splitForwarded returns the "for" parameter of each element in a line of Forwarded, ""
+// for elements without one (RFC 7239, section 4). ok is false if any part of the line
+// is malformed, since then it isn't certain where elements begin.
 func splitForwarded(line string) (nodes []string, ok bool) {
 	node, seen := "", false
 	for rest := strings.Trim(line, " \t"); ; rest = strings.TrimLeft(rest, " \t") {
@@ -170,8 +174,8 @@ func splitForwarded(line string) (nodes []string, ok bool) {
 	}
 }
 
-// cutPair cuts a name with its value, which may be quoted, off the beginning of a line of
-// Forwarded. The rest begins with a comma, with a semicolon, or is empty.
+// cutPair cuts a name with its value, which may be quoted, from the beginning of a line
+// of Forwarded. The rest is empty or begins with a comma or semicolon.
 func cutPair(line string) (name, value, rest string, ok bool) {
 	name, rest, ok = strings.Cut(line, "=")
 	if !ok || name == "" || strings.ContainsAny(name, " \t\",;") {
@@ -201,7 +205,7 @@ func cutPair(line string) (name, value, rest string, ok bool) {
 	return "", "", "", false
 }
 
-// trustedPeer says whether a connection comes from a proxy.
+// trustedPeer says whether a connection comes from a trusted proxy.
 func (p *Proxies) trustedPeer(c net.Conn) bool {
 	a, ok := c.RemoteAddr().(*net.TCPAddr)
 	return ok && p.Trust(a.AddrPort().Addr())

@@ -16,29 +16,28 @@ import (
 )
 
 const (
-	// proxyHeaderTime is the default of ListenerOptions.ProxyHeaderTime. Proxies send the
-	// header at once.
+	// proxyHeaderTime is the default of ListenerOptions.ProxyHeaderTime. Proxies send
+	// the header immediately.
 	proxyHeaderTime = 5 * time.Second
-	// turnAwayTime is how long the rest of what a client sends is read, so that it sees the
-	// answer before the end of the connection.
+	// turnAwayTime limits how long the client's remaining data is read, so that it sees
+	// the answer before the connection ends.
 	turnAwayTime = 500 * time.Millisecond
 )
 
-// proxyConn is how a connection begins that a proxy has made for a client: with a header
-// of the PROXY protocol.
+// proxyConn parses the PROXY protocol header at the beginning of a proxy's connection.
 type proxyConn struct {
 	once   sync.Once
-	in     *bufio.Reader // nil when what it had is read
-	client *net.TCPAddr  // nil: the proxy itself
+	in     *bufio.Reader // nil once its buffered bytes are read
+	client *net.TCPAddr  // nil: the connection is the proxy's own
 	err    error
 }
 
 func newProxyConn(c *net.TCPConn) *proxyConn {
-	return &proxyConn{in: bufio.NewReaderSize(c, 256)} // longer than a header without additions
+	return &proxyConn{in: bufio.NewReaderSize(c, 256)} // longer than a header without extensions
 }
 
-// RemoteAddr is the address of the client. It waits for the header of a proxy: an
-// http.Server asks for it in the goroutine of the connection.
+// RemoteAddr returns the client's address. It waits for the proxy's header, which is
+// safe because http.Server calls it in the connection's goroutine.
 func (c *conn) RemoteAddr() net.Addr {
 	if c.proxy != nil {
 		c.proxy.once.Do(c.readHeader)
@@ -49,7 +48,7 @@ func (c *conn) RemoteAddr() net.Addr {
 	return c.TCPConn.RemoteAddr()
 }
 
-// readBehindHeader reads what follows the header of a proxy.
+// readBehindHeader reads the data after the proxy's header.
 func (c *conn) readBehindHeader(p []byte) (int, error) {
 	x := c.proxy
 	x.once.Do(c.readHeader)
@@ -67,14 +66,14 @@ func (c *conn) readBehindHeader(p []byte) (int, error) {
 	return x.in.Read(p[:n])
 }
 
-// readHeader reads the header of a proxy, and counts the connection as the client's that
-// it names. Where it can't, reading ends.
+// readHeader reads the proxy's header, and counts the connection for the client that it
+// names. If there is no valid header, later reads fail.
 func (c *conn) readHeader() {
 	x := c.proxy
 	c.TCPConn.SetReadDeadline(time.Now().Add(cmp.Or(c.l.o.ProxyHeaderTime, proxyHeaderTime))) //nolint:errcheck // without deadlines it waits
 	_, err := x.in.Peek(1)
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
-		x.err = io.EOF // balancers look whether somebody answers
+		x.err = io.EOF // a load balancer's health check
 		return
 	}
 	var header *proxyproto.Header
@@ -86,7 +85,8 @@ func (c *conn) readHeader() {
 		return
 	}
 	c.TCPConn.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
-	// A proxy's own connections, for checks, and those whose client it doesn't know are LOCAL.
+	// Header commands are LOCAL for a proxy's health checks, and for connections whose
+	// client it doesn't know.
 	if source, _, ok := header.TCPAddrs(); ok && header.Command.IsProxy() {
 		x.client = source
 	}
@@ -95,7 +95,7 @@ func (c *conn) readHeader() {
 	}
 }
 
-// badHeader refuses a connection without the header that it should begin with.
+// badHeader refuses a connection that doesn't begin with the required header.
 func (c *conn) badHeader(err error) {
 	c.l.report(slog.LevelWarn, acceptProxyHeader,
 		"a connection of a proxy (http.trusted_proxies) is refused, since http.proxy_protocol is set and it doesn't begin with a header of the PROXY protocol that can be read",
@@ -107,7 +107,7 @@ func (c *conn) badHeader(err error) {
 	c.turnAway()
 }
 
-// named counts the connection as the client's, or refuses it.
+// named counts the connection for the client, or refuses it.
 func (c *conn) named(client string) {
 	l := c.l
 	full := l.name(c, client)
@@ -124,7 +124,7 @@ func (l *Listener) name(c *conn, client string) Full {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.closed {
-		return NotFull // and counted no more
+		return NotFull // Close has already uncounted it
 	}
 	full := l.counter.Name(client)
 	if full == NotFull {
@@ -133,7 +133,7 @@ func (l *Listener) name(c *conn, client string) Full {
 	return full
 }
 
-// turnAway ends a connection whose client was told why.
+// turnAway ends a connection after its client was told why.
 func (c *conn) turnAway() {
 	c.proxy.err = io.EOF
 	c.TCPConn.CloseWrite()                                  //nolint:errcheck // it ends anyway
@@ -141,8 +141,7 @@ func (c *conn) turnAway() {
 	io.CopyN(io.Discard, c.TCPConn, 64<<10)                 //nolint:errcheck // as above
 }
 
-// beginsWithProxyHeader says whether a connection begins with what only the PROXY
-// protocol begins with.
+// beginsWithProxyHeader says whether the data begins with a PROXY protocol header.
 func beginsWithProxyHeader(p []byte) bool {
 	return bytes.HasPrefix(p, []byte("PROXY ")) || bytes.HasPrefix(p, proxyproto.SIGV2)
 }

@@ -14,36 +14,36 @@ import (
 	"sync"
 )
 
-// net/http answers some requests itself, before any handler: those that it can't read,
-// with headers that are too long, or with an expectation that it doesn't know. And it
-// drops the Content-Length of a request that has a Transfer-Encoding as well, so that a
-// handler doesn't see it. A conn therefore looks at what passes between the end of one
-// answer and the begin of the next: the header of a request, and then maybe an answer
-// that no handler has written. Of connections with TLS it sees nothing.
+// net/http answers some requests itself, before any handler: those that it can't parse,
+// that have too long headers, or that have an unknown expectation. It also drops the
+// Content-Length of a request that has a Transfer-Encoding too, so that no handler sees
+// it. Therefore a conn parses what passes between the end of one answer and the begin
+// of the next: the header of a request, and possibly an answer that no handler has
+// written. It can't do so on connections with TLS.
 
-// wire is what a conn knows of the request that is read or answered.
+// wire is the state of the request that a conn is reading or answering.
 type wire struct {
-	used      bool // by an http.Server with ConnContext and ConnState, before the first byte
+	used      bool // the listener serves an http.Server with ConnContext and ConnState; set before the first byte
 	mu        sync.Mutex
-	answering bool   // a handler has the request: what is written is its own
-	line      []byte // the beginning of the line that is being read
-	target    string // what the request is about, as it is written: path and query
+	answering bool   // a handler has the request: bytes that are written are the handler's answer
+	line      []byte // the beginning of the current line
+	target    string // the request's target as sent: path and query
 	lines     int
 	ended     bool // the header has been read to its end
-	begun     bool // and from its first line on
-	proxied   bool // it begins with a header of the PROXY protocol instead
-	length    bool // Content-Length
-	coding    bool // Transfer-Encoding
+	begun     bool // the header has been seen from its first line on
+	proxied   bool // the connection begins with a PROXY protocol header instead
+	length    bool // the header has a Content-Length
+	coding    bool // the header has a Transfer-Encoding
 }
 
-// keepLine is how much of a header's line is kept: names are shorter. Of the first line
-// firstLine is kept, since its end is looked at.
+// keepLine is how many bytes of a header line are kept, more than the relevant names
+// have. firstLine is how many bytes of the first line are kept, whose end matters.
 const (
 	keepLine  = 32
 	firstLine = 16 << 10
 )
 
-// next expects another request.
+// next resets the state for another request.
 func (w *wire) next() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,7 +51,7 @@ func (w *wire) next() {
 	w.ended, w.begun, w.proxied, w.length, w.coding = false, false, false, false, false
 }
 
-// read looks at bytes that were read.
+// read parses bytes that were read from the connection.
 func (w *wire) read(p []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,7 +77,8 @@ func (w *wire) endLine() {
 	w.line = w.line[:0]
 	w.lines++
 	if w.lines == 1 {
-		// The first byte may have been read ahead, while the answer before was written.
+		// The line's first byte may be missing: net/http may have read it ahead, while
+		// it wrote the previous answer. Therefore only the line's end is checked.
 		version := line[max(0, len(line)-len(" HTTP/1.1")):]
 		w.begun = version == " HTTP/1.1" || version == " HTTP/1.0"
 		w.target = targetOf(line)
@@ -96,7 +97,7 @@ func (w *wire) endLine() {
 	}
 }
 
-// targetOf is the target that a request's first line names, maybe not to its end.
+// targetOf returns the target in a request's first line, possibly truncated.
 func targetOf(line string) string {
 	_, rest, _ := strings.Cut(line, " ")
 	target, _, _ := strings.Cut(rest, " ")
@@ -118,15 +119,15 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn. An answer that no handler has written is given the form of
-// the registry's errors.
+// Write implements net.Conn. It converts an answer that net/http wrote itself to the
+// registry's error format.
 func (c *conn) Write(p []byte) (int, error) {
 	if !c.wire.used {
 		return c.TCPConn.Write(p)
 	}
 	c.wire.mu.Lock()
 	own, proxied, target := c.wire.answering, c.wire.proxied, c.wire.target
-	if c.wire.lines == 0 { // it is longer than a header may be
+	if c.wire.lines == 0 { // the first line is longer than a header may be
 		target = targetOf(string(c.wire.line))
 	}
 	c.wire.mu.Unlock()
@@ -142,15 +143,16 @@ func (c *conn) Write(p []byte) (int, error) {
 	return c.TCPConn.Write(p)
 }
 
-// reasons say more than the names of some statuses.
+// reasons explain statuses whose names aren't clear enough.
 var reasons = map[string]string{
 	"417": "the header Expect names something other than 100-continue",
 	"431": "the headers of the request are too long",
 	"501": "the Transfer-Encoding of the request isn't chunked",
 }
 
-// errorAnswer is an answer of net/http's own, to a request for target, in the form of the
-// OCI Distribution Specification ("Error Codes") or that of ListenerOptions.ErrorBody.
+// errorAnswer converts an error answer of net/http to a request for target, to the
+// format of the OCI Distribution Specification ("Error Codes") or that of
+// ListenerOptions.ErrorBody.
 func (l *Listener) errorAnswer(p []byte, target string, proxied bool) ([]byte, bool) {
 	first, _, ok := bytes.Cut(p, []byte("\r\n"))
 	status, isAnswer := strings.CutPrefix(string(first), "HTTP/1.1 ")
@@ -172,11 +174,12 @@ func (l *Listener) errorAnswer(p []byte, target string, proxied bool) ([]byte, b
 	return l.errorText(target, status, message), true
 }
 
-// errorText is an answer with this status and message. Then the connection ends.
+// errorText returns an answer with this status and message, after which the connection
+// ends.
 func (l *Listener) errorText(target, status, message string) []byte {
 	text, err := json.Marshal(message)
 	if err != nil {
-		text = []byte(`""`) // text is always JSON
+		text = []byte(`""`) // can't happen: every string has a JSON form
 	}
 	body := fmt.Appendf(nil, `{"errors":[{"code":"UNSUPPORTED","message":%s}]}`, text)
 	if number, err := strconv.Atoi(status[:3]); err == nil && l.o.ErrorBody != nil {
@@ -188,7 +191,8 @@ func (l *Listener) errorText(target, status, message string) []byte {
 
 type connKey struct{}
 
-// ConnContext is for http.Server: it lets Begin find the connection of a request.
+// ConnContext is for http.Server.ConnContext: it lets Begin find the connection of a
+// request.
 func (l *Listener) ConnContext(ctx context.Context, nc net.Conn) context.Context {
 	if c, ok := nc.(*conn); ok && l.o.Plain {
 		c.wire.used = true
@@ -197,10 +201,11 @@ func (l *Listener) ConnContext(ctx context.Context, nc net.Conn) context.Context
 	return ctx
 }
 
-// Begin is called by whoever answers a request, first of all. Its error says that the
-// end of the request can be read in two ways, so that something between client and
-// registry may take a part of its body for another request (RFC 9112, section 6.1): the
-// request is to be refused and its connection to be closed.
+// Begin must be called first when a request is handled. Its error says that the
+// request's end is ambiguous, since it has both a Content-Length and a
+// Transfer-Encoding: something between client and registry could take a part of the
+// body for another request (RFC 9112, section 6.1). The request must be refused and its
+// connection closed.
 func Begin(r *http.Request) error {
 	c, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok || r.ProtoMajor != 1 {
