@@ -25,16 +25,16 @@ type Descriptor struct {
 	Platform     *Platform         `json:"platform,omitempty"`
 }
 
-// Foreign tells whether the content is kept elsewhere and so needn't exist in
-// the registry: it names URLs, or its type is one of a layer that may not be
+// Foreign says whether the content is stored elsewhere, so that it needn't exist in the
+// registry: the descriptor has URLs, or its type is that of a layer that may not be
 // redistributed.
 func (d Descriptor) Foreign() bool {
 	return len(d.URLs) > 0 || d.MediaType == MediaTypeDockerForeignLayer ||
 		strings.HasPrefix(d.MediaType, nonDistributablePrefix)
 }
 
-// maxTextLength bounds media types, in bytes: two names of 127 and a slash
-// (RFC 6838, section 4.2).
+// maxTextLength limits media types, in bytes: two names of 127 and a slash (RFC 6838,
+// section 4.2).
 const maxTextLength = 255
 
 var descriptorKeys = []string{
@@ -76,8 +76,8 @@ func readDescriptor(path string, raw []byte) (Descriptor, error) {
 	return d, nil
 }
 
-// readDescriptors reads a list of descriptors. One digest has one size
-// throughout.
+// readDescriptors reads a list of descriptors. If a digest occurs twice, both must
+// declare the same size.
 func readDescriptors(path string, f field) ([]Descriptor, error) {
 	if !f.present() {
 		return nil, nil
@@ -133,8 +133,8 @@ func readSize(path string, f field) (int64, error) {
 	return size, nil
 }
 
-// readText reads an optional media type. The database can't keep a NUL, and no
-// media type has control characters.
+// readText reads an optional media type. It refuses control characters: no media type
+// has any, and PostgreSQL can't store NUL.
 func readText(path string, f field) (string, error) {
 	if !f.present() {
 		return "", nil
@@ -154,8 +154,8 @@ func readText(path string, f field) (string, error) {
 	return s, nil
 }
 
-// readAnnotations reads an optional map of strings. NUL is refused: PostgreSQL
-// keeps it neither in text nor in jsonb.
+// readAnnotations reads an optional map of strings. It refuses NUL, which PostgreSQL
+// can't store in text or jsonb.
 func readAnnotations(path string, f field) (map[string]string, error) {
 	var annotations map[string]string
 	if err := readInto(path, f, &annotations); err != nil {
@@ -172,8 +172,8 @@ func readAnnotations(path string, f field) (map[string]string, error) {
 	return annotations, nil
 }
 
-// readInto decodes an optional member whose exact reading decides nothing in
-// the registry.
+// readInto decodes an optional member on which no decision of the registry depends, so
+// encoding/json is strict enough.
 func readInto(path string, f field, target any) error {
 	if !f.present() {
 		return nil
@@ -184,7 +184,7 @@ func readInto(path string, f field, target any) error {
 	return nil
 }
 
-// typeError says what encoding/json found in the terms of JSON rather than Go.
+// typeError rewords an error of encoding/json in terms of JSON rather than Go.
 func typeError(err error) error {
 	if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("a JSON %s doesn't fit here", mismatch.Value)

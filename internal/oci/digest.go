@@ -11,10 +11,10 @@ import (
 )
 
 var (
-	// ErrDigestInvalid is matched by the error for text that is no digest.
+	// ErrDigestInvalid matches errors for text that isn't a digest.
 	ErrDigestInvalid = errors.New("invalid digest")
-	// ErrDigestUnsupported is matched by the error for a digest, or the name
-	// of an algorithm, that is well formed but neither sha256 nor sha512.
+	// ErrDigestUnsupported matches errors for a well-formed digest or algorithm name
+	// that is neither sha256 nor sha512.
 	ErrDigestUnsupported = errors.New("unsupported digest algorithm")
 )
 
@@ -85,11 +85,11 @@ type Digest struct {
 	text string // canonical: "sha256:" and 64 lower-case hexadecimal digits
 }
 
-// ParseDigest reads "sha256:…" or "sha512:…" with lower-case hexadecimal digits
-// of the exact length (OCI Image Specification, "Digests"). The error matches
-// [ErrDigestUnsupported] when s is well formed by the specification's grammar
-// but of another algorithm, else [ErrDigestInvalid]. The digest keeps s; it
-// copies nothing.
+// ParseDigest parses "sha256:…" or "sha512:…" with lower-case hexadecimal digits of the
+// exact length (OCI Image Specification, "Digests"). The error matches
+// [ErrDigestUnsupported] if s is well formed by the specification's grammar but has
+// another algorithm, else [ErrDigestInvalid]. The digest refers to s and copies
+// nothing.
 func ParseDigest(s string) (Digest, error) {
 	var encoded string
 	switch {
@@ -109,8 +109,7 @@ func ParseDigest(s string) (Digest, error) {
 	return Digest{text: s}, nil
 }
 
-// digestError says why s, which has not the shape of a supported digest, is
-// refused.
+// digestError says why s isn't a supported digest.
 func digestError(s string) error {
 	name, encoded, found := strings.Cut(s, ":")
 	if !found || name == "" {
@@ -170,9 +169,9 @@ func DigestFromBytes(b []byte) (Digest, error) {
 	return digestOf(alg, b[1:]), nil
 }
 
-// digestOf makes a digest of a raw hash of the right length.
+// digestOf makes a digest from a raw hash of the right length.
 func digestOf(alg Algorithm, raw []byte) Digest {
-	// One array for the longest digest: the string is the only allocation.
+	// A buffer for the longest digest, so that the string is the only allocation.
 	var buf [len("sha512:") + 2*sha512.Size]byte
 	n := copy(buf[:], alg.String())
 	buf[n] = ':'
@@ -208,7 +207,7 @@ func Compute(alg Algorithm, content []byte) Digest {
 // String returns the digest as text, "" for the zero value.
 func (d Digest) String() string { return d.text }
 
-// IsZero tells whether d is the zero value.
+// IsZero says whether d is the zero value.
 func (d Digest) IsZero() bool { return d.text == "" }
 
 // Algorithm returns the digest's algorithm, 0 for the zero value.
@@ -230,9 +229,8 @@ func (d Digest) Hex() string {
 	return d.text[len("sha256:"):]
 }
 
-// Bytes returns the form that the database keeps: one byte for the algorithm,
-// then the raw hash. It is nil for the zero value, which the database stores as
-// NULL.
+// Bytes returns the format that the database stores: one byte for the algorithm, then
+// the raw hash. It is nil for the zero value, which the database stores as NULL.
 func (d Digest) Bytes() []byte {
 	alg := d.Algorithm()
 	if alg == 0 {
@@ -249,7 +247,8 @@ func (d Digest) Bytes() []byte {
 // MarshalText returns the digest as text, so that it stands as a string in JSON.
 func (d Digest) MarshalText() ([]byte, error) { return []byte(d.text), nil }
 
-// UnmarshalText reads what [ParseDigest] accepts, and nothing as the zero value.
+// UnmarshalText parses the text that [ParseDigest] accepts. Empty text becomes the zero
+// value.
 func (d *Digest) UnmarshalText(b []byte) error {
 	if len(b) == 0 {
 		*d = Digest{}

@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// DigestPrefix is the beginning of a digest: its algorithm and the first 64 hexadecimal
-// digits, which are all of a sha256 and half of a sha512. Tags name digests so ("Unavailable
-// Referrers API" of the OCI Distribution Specification). It is comparable; the zero
-// value is none.
+// DigestPrefix is the beginning of a digest: the algorithm and the first 64 hexadecimal
+// digits, which are all digits of a sha256 and half of a sha512. Tags that stand in for
+// the referrers API contain digests in this form ("Unavailable Referrers API" of the
+// OCI Distribution Specification). It is comparable; the zero value is no prefix.
 type DigestPrefix struct {
 	text string // "sha256:" or "sha512:", and 64 lower-case hexadecimal digits
 }
 
 const prefixDigits = 64
 
-// CutDigest reads the digest that a tag's name begins with, as in sha256-….sig, and
-// returns what follows it.
+// CutDigest parses the digest at the beginning of a tag's name, as in sha256-….sig, and
+// returns the rest of the name.
 func CutDigest(tag string) (d DigestPrefix, rest string, ok bool) {
 	name, encoded, found := strings.Cut(tag, "-")
 	if !found || len(encoded) < prefixDigits {
@@ -35,18 +35,18 @@ func CutDigest(tag string) (d DigestPrefix, rest string, ok bool) {
 	return DigestPrefix{name + ":" + digits}, rest, true
 }
 
-// String returns algorithm and digits as they stand in a digest.
+// String returns algorithm and digits in the form of a digest.
 func (d DigestPrefix) String() string { return d.text }
 
-// Range returns the first and the last of the digests that begin so, as [Digest.Bytes]
-// has them.
+// Range returns the lowest and highest digest with this prefix, in the form of
+// [Digest.Bytes].
 func (d DigestPrefix) Range() (first, last []byte) {
 	name, encoded, _ := strings.Cut(d.text, ":")
 	alg, err := ParseAlgorithm(name)
 	if err != nil {
 		return nil, nil
 	}
-	raw, _ := hex.DecodeString(encoded) // checked when it was made
+	raw, _ := hex.DecodeString(encoded) // was checked when d was made
 	first = append([]byte{byte(alg)}, raw...)
 	missing := alg.Size() - len(raw)
 	return append(bytes.Clone(first), bytes.Repeat([]byte{0}, missing)...), append(bytes.Clone(first), bytes.Repeat([]byte{0xff}, missing)...)

@@ -10,7 +10,7 @@ import (
 // Code is an error code of the OCI Distribution Specification ("Error Codes").
 type Code string
 
-// The specification's codes, then two that registries have in common beyond it.
+// The codes of the specification, and two more that are common among registries.
 const (
 	BlobUnknown         Code = "BLOB_UNKNOWN"
 	BlobUploadInvalid   Code = "BLOB_UPLOAD_INVALID"
@@ -31,15 +31,15 @@ const (
 	Unavailable Code = "UNAVAILABLE"
 )
 
-// codeFacts is what a code implies where an error says nothing else.
+// codeFacts has the defaults for errors with a code.
 type codeFacts struct {
 	status  int
 	message string
 }
 
-// The specification fixes most statuses and asks of MANIFEST_BLOB_UNKNOWN only
-// that it be a 4XX. It is 400, as distribution answers: the request is at fault,
-// whereas 404 on this route says that the repository isn't there.
+// The specification fixes most statuses. For MANIFEST_BLOB_UNKNOWN it only requires a
+// 4XX. It is 400 here, as in distribution: the request is at fault, while 404 on this
+// route would say that the repository doesn't exist.
 var codes = map[Code]codeFacts{
 	BlobUnknown:         {http.StatusNotFound, "blob unknown to registry"},
 	BlobUploadInvalid:   {http.StatusBadRequest, "blob upload invalid"},
@@ -59,8 +59,8 @@ var codes = map[Code]codeFacts{
 	Unavailable:         {http.StatusServiceUnavailable, "the service is unavailable"},
 }
 
-// HTTPStatus returns the status that answers an error of this code where
-// nothing more exact is known, 500 for a code that isn't one of this package.
+// HTTPStatus returns the default status for errors with this code, 500 for an unknown
+// code.
 func (c Code) HTTPStatus() int {
 	if facts, ok := codes[c]; ok {
 		return facts.status
@@ -76,33 +76,34 @@ func (c Code) Message() string {
 	return codes[Unknown].message
 }
 
-// Error is a failure that a client is told of. Everything in it but the error
-// that it wraps reaches the client. Errors are shared between goroutines once
-// made: the With methods return a changed copy.
+// Error is an error for a client. Everything in it is sent to the client, except the
+// wrapped error. An Error is immutable, so goroutines can share it: the With methods
+// return a changed copy.
 type Error struct {
 	Code    Code
-	Message string // shown to the client; empty: the code's own
-	Detail  any    // marshalled as JSON; nil: left out
-	Status  int    // HTTP status; 0: the code's own
+	Message string // for the client; empty: the code's message
+	Detail  any    // encoded as JSON; nil: left out
+	Status  int    // HTTP status; 0: the code's status
 
 	err error
 }
 
-// NewError returns an error with the code's own message.
+// NewError returns an error with the code's message.
 func NewError(code Code) *Error {
 	return &Error{Code: code}
 }
 
-// Errorf returns an error with a message for the client, formatted as by
-// [fmt.Errorf]. What it wraps with %w is found by [errors.Is] and [errors.As];
-// its text is part of the message, so wrap nothing that must stay internal (use
-// [Error.WithCause] for that).
+// Errorf returns an error with a message for the client, formatted by [fmt.Errorf].
+// Errors that are wrapped with %w are found by [errors.Is] and [errors.As], but their
+// text becomes part of the message. For errors that must stay internal use
+// [Error.WithCause].
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Message: err.Error(), err: err}
 }
 
-// WithDetail returns a copy with the detail, any value that JSON can hold.
+// WithDetail returns a copy with a detail, which can be any value that JSON can
+// represent.
 func (e *Error) WithDetail(detail any) *Error {
 	c := *e
 	c.Detail = detail
@@ -116,16 +117,16 @@ func (e *Error) WithStatus(status int) *Error {
 	return &c
 }
 
-// WithCause returns a copy that wraps err. The client never sees err: it stands
-// in Error(), which is for the log.
+// WithCause returns a copy that wraps err. Only Error(), which is for the log, contains
+// err's text; the client never sees it.
 func (e *Error) WithCause(err error) *Error {
 	c := *e
 	c.err = err
 	return &c
 }
 
-// Error returns code and message, and the cause when the message doesn't hold
-// it. It is for the log.
+// Error returns code and message, and the cause if the message doesn't contain it. It
+// is for the log.
 func (e *Error) Error() string {
 	text := string(e.Code) + ": " + e.message()
 	if e.err != nil && e.err.Error() != e.Message {
@@ -137,7 +138,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause, nil when there is none.
 func (e *Error) Unwrap() error { return e.err }
 
-// HTTPStatus returns the error's own status, else its code's.
+// HTTPStatus returns the error's status if set, else its code's.
 func (e *Error) HTTPStatus() int {
 	if e.Status != 0 {
 		return e.Status
@@ -178,8 +179,8 @@ type ErrorEntry struct {
 	Detail  any    `json:"detail,omitempty"`
 }
 
-// MarshalErrors returns the body that tells a client of errs. Details that JSON
-// can't hold are left out rather than losing the answer.
+// MarshalErrors encodes the body of an error response. It leaves out details that JSON
+// can't represent.
 func MarshalErrors(errs ...*Error) []byte {
 	body := ErrorBody{Errors: make([]ErrorEntry, 0, len(errs))}
 	for _, e := range errs {
@@ -193,7 +194,7 @@ func MarshalErrors(errs ...*Error) []byte {
 		body.Errors[i].Detail = nil
 	}
 	if b, err = json.Marshal(body); err != nil {
-		// Only strings are left, and every string has a JSON form.
+		// Only strings are left, which can always be encoded.
 		panic(fmt.Sprintf("oci: marshalling errors: %v", err))
 	}
 	return b

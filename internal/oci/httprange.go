@@ -9,18 +9,17 @@ import (
 )
 
 var (
-	// ErrRangeInvalid is matched by every error of [ParseContentRange].
+	// ErrRangeInvalid matches all errors of [ParseContentRange].
 	ErrRangeInvalid = errors.New("invalid content range")
-	// ErrCountInvalid is matched by every error of [ParseCount].
+	// ErrCountInvalid matches all errors of [ParseCount].
 	ErrCountInvalid = errors.New("invalid number of results")
 )
 
-// ParseContentRange reads the Content-Range of an upload's chunk: two offsets
-// in bytes, both inclusive, "0-99" (OCI Distribution Specification, "Pushing a
-// blob in chunks"). It also takes the forms of clients that follow RFC 9110,
-// "bytes 0-99", "bytes=0-99", each with "/200" or "/*" behind it. The length of
-// the chunk is end-start+1 and always fits an int64. The error matches
-// [ErrRangeInvalid].
+// ParseContentRange parses the Content-Range of an upload's chunk: two offsets in
+// bytes, both inclusive, "0-99" (OCI Distribution Specification, "Pushing a blob in
+// chunks"). It also accepts the forms of clients that follow RFC 9110, "bytes 0-99" and
+// "bytes=0-99", each optionally followed by "/200" or "/*". The length of the chunk is
+// end-start+1 and always fits an int64. The error matches [ErrRangeInvalid].
 func ParseContentRange(s string) (start, end int64, err error) {
 	text := s
 	if rest, ok := strings.CutPrefix(text, "bytes"); ok {
@@ -54,10 +53,10 @@ func rangeError(s string) error {
 	return fmt.Errorf("%w %.100q: it must be two offsets, start-end, both inclusive", ErrRangeInvalid, s)
 }
 
-// ParseCount reads the query parameter n, the number of results wanted: a
-// decimal number from 0 (OCI Distribution Specification, "Listing Tags"). The
-// error matches [ErrCountInvalid]. An empty s is an error: a parameter that is
-// absent isn't for this function.
+// ParseCount parses the query parameter n, the number of results wanted: a decimal
+// number from 0 (OCI Distribution Specification, "Listing Tags"). The error matches
+// [ErrCountInvalid]. An empty s is an error: callers must handle a missing parameter
+// themselves.
 func ParseCount(s string) (int, error) {
 	n, ok := parseDecimal(s)
 	if !ok || n > math.MaxInt32 {
@@ -66,8 +65,8 @@ func ParseCount(s string) (int, error) {
 	return int(n), nil
 }
 
-// parseDecimal reads ASCII digits and nothing else; strconv alone would take a
-// sign as well.
+// parseDecimal parses a number that consists of ASCII digits only; strconv would also
+// accept a sign.
 func parseDecimal(s string) (int64, bool) {
 	for i := 0; i < len(s); i++ {
 		if s[i] < '0' || s[i] > '9' {

@@ -7,26 +7,26 @@ import (
 	"strings"
 )
 
-// encoding/json folds the case of keys and lets the last of two equal keys win,
-// other parsers don't. A manifest that two parsers read differently can pass
-// the registry as one thing and reach a client as another, so objects are
-// walked here by hand. All of it expects text that json.Valid has accepted.
+// encoding/json ignores the case of keys, and if a key occurs twice, the last one wins.
+// Other parsers behave differently. A manifest that two parsers read differently could
+// pass the registry as one thing and reach a client as another, so this file parses
+// objects itself. All functions expect text that json.Valid has accepted.
 
-// field is one member of an object, as it stands in the text.
+// field is a member of an object, as raw text.
 type field struct {
 	key   string
 	value []byte
 }
 
-// present tells whether the member is there and isn't null, which Go's encoders
-// write for an empty list.
+// present says whether the member exists and isn't null, which Go's encoders write for
+// an empty list.
 func (f field) present() bool {
 	return f.value != nil && string(f.value) != "null"
 }
 
-// readObject returns the members of the object raw that known names, by their
-// exact keys. Other members are skipped. A known key that comes twice, or that
-// comes in another case, is an error.
+// readObject returns those members of the object raw whose keys are in known, which
+// must match exactly. Other members are skipped. A known key that occurs twice, or with
+// different case, is an error.
 func readObject(raw []byte, known []string) (map[string]field, error) {
 	if len(raw) == 0 || raw[0] != '{' {
 		return nil, fmt.Errorf("it must be a JSON object, not %s", typeName(raw))
@@ -39,7 +39,7 @@ func readObject(raw []byte, known []string) (map[string]field, error) {
 		if err != nil {
 			return nil, err
 		}
-		start := skipSpace(raw, skipSpace(raw, end)+1) // over the colon
+		start := skipSpace(raw, skipSpace(raw, end)+1) // past the colon
 		end = skipValue(raw, start)
 		if name := matchKey(key, known); name != "" {
 			if name != key {
@@ -55,8 +55,8 @@ func readObject(raw []byte, known []string) (map[string]field, error) {
 	return fields, nil
 }
 
-// matchKey returns the known key that equals key but for its case, "" when
-// there is none.
+// matchKey returns the known key that equals key when case is ignored, "" if there is
+// none.
 func matchKey(key string, known []string) string {
 	for _, name := range known {
 		if strings.EqualFold(key, name) {
@@ -83,8 +83,7 @@ func readArray(raw []byte, limit int) ([][]byte, error) {
 	return elements, nil
 }
 
-// nextMember goes from the end of a member over the comma, or stops at the
-// closing bracket.
+// nextMember skips the comma after a member. At the closing bracket it stops.
 func nextMember(raw []byte, i int) int {
 	i = skipSpace(raw, i)
 	if raw[i] == ',' {
@@ -100,7 +99,7 @@ func skipSpace(raw []byte, i int) int {
 	return i
 }
 
-// skipString returns the index behind the string that starts at i.
+// skipString returns the index after the string that starts at i.
 func skipString(raw []byte, i int) int {
 	for i++; raw[i] != '"'; i++ {
 		if raw[i] == '\\' {
@@ -110,8 +109,8 @@ func skipString(raw []byte, i int) int {
 	return i + 1
 }
 
-// skipValue returns the index behind the value that starts at i. It counts
-// brackets instead of recursing, so depth costs no stack.
+// skipValue returns the index after the value that starts at i. It counts brackets
+// instead of recursing, so deep nesting uses no stack.
 func skipValue(raw []byte, i int) int {
 	depth := 0
 	for {
@@ -136,7 +135,7 @@ func skipValue(raw []byte, i int) int {
 	}
 }
 
-// skipLiteral returns the index behind a number, true, false or null.
+// skipLiteral returns the index after a number, true, false or null.
 func skipLiteral(raw []byte, i int) int {
 	for i < len(raw) && !strings.ContainsRune(",:]} \t\n\r", rune(raw[i])) {
 		i++
@@ -164,7 +163,7 @@ func typeName(raw []byte) string {
 	return "a number"
 }
 
-// readString reads a string. Few have escapes, and only those are decoded.
+// readString parses a string. It decodes only strings with escapes, which are rare.
 func readString(raw []byte) (string, error) {
 	if raw[0] != '"' {
 		return "", fmt.Errorf("it must be a string, not %s", typeName(raw))

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// MaxManifestSize is the largest manifest in bytes, the size that the
-	// specification has registries expect ("Pushing Manifests"). It bounds
-	// what one request may hold in memory.
+	// MaxManifestSize limits a manifest, in bytes. It is the size that the
+	// specification expects registries to accept ("Pushing Manifests"), and bounds the
+	// memory that one request uses.
 	MaxManifestSize = 4 << 20
-	// MaxDescriptors is the largest number of layers of an image, and of
-	// manifests of an index. It bounds the rows that one push may write.
+	// MaxDescriptors limits the layers of an image, and the manifests of an index. It
+	// bounds the rows that one push may write.
 	MaxDescriptors = 10_000
 )
 
-// Manifest is what a registry needs to know of a manifest. It is valid: its
-// digests are supported, sizes aren't negative, and it is one kind only.
+// Manifest has the data of a manifest that a registry needs. It is valid: its digests
+// are supported, its sizes aren't negative, and it is either an image or an index.
 type Manifest struct {
 	MediaType string // one of [ManifestTypes]
 	Kind      Kind
@@ -28,30 +28,30 @@ type Manifest struct {
 	// media type for an image and "" for an index (OCI Distribution
 	// Specification, "Listing Referrers").
 	ArtifactType string
-	Config       *Descriptor       // set for an image only
-	Layers       []Descriptor      // of an image, as listed; a digest may come twice
-	Manifests    []Descriptor      // of an index, as listed; a digest may come twice
-	Subject      *Descriptor       // nil when there is none
-	Annotations  map[string]string // nil when there are none
+	Config       *Descriptor       // images only
+	Layers       []Descriptor      // of an image, in order; may contain a digest twice
+	Manifests    []Descriptor      // of an index, in order; may contain a digest twice
+	Subject      *Descriptor       // nil if there is none
+	Annotations  map[string]string // nil if there are none
 }
 
-// manifestKeys are the top-level keys that decide what a manifest is.
+// manifestKeys are the top-level keys that determine what a manifest is.
 var manifestKeys = []string{
 	"schemaVersion", "mediaType", "artifactType", "config", "layers",
 	"manifests", "subject", "annotations", "fsLayers",
 }
 
-// ParseManifest reads and checks a manifest that came with contentType, whose
-// parameters are ignored. With an empty contentType the manifest's mediaType
-// decides, and without that its fields do. Content that can be read as more
-// than one thing is refused: a content type other than the mediaType, manifests
-// beside config or layers (CVE-2021-41190), keys that come twice or in another
-// case. Members that the OCI Image Specification doesn't know are ignored.
+// ParseManifest parses and checks a manifest that was sent with contentType, whose
+// parameters are ignored. If contentType is empty, the manifest's mediaType determines
+// the type, and without that its fields do. Ambiguous content is refused: a content
+// type that differs from the mediaType, manifests beside config or layers
+// (CVE-2021-41190), and keys that occur twice or with different case. Members that the
+// OCI Image Specification doesn't define are ignored.
 //
-// The error is an [*Error] of code MANIFEST_INVALID whose message begins with
-// the offending field, "layers[2].digest: …"; its status is 413 when body has
-// more than [MaxManifestSize] bytes, else 400. Annotations, types and the rest
-// are copies: body may be reused.
+// The error is an [*Error] with code MANIFEST_INVALID whose message begins with the
+// offending field, "layers[2].digest: …". Its status is 413 if body has more than
+// [MaxManifestSize] bytes, else 400. The result doesn't refer to body, so that body can
+// be reused.
 func ParseManifest(contentType string, body []byte) (*Manifest, error) {
 	if len(body) > MaxManifestSize {
 		return nil, Errorf(ManifestInvalid, "the manifest has more than %d bytes", MaxManifestSize).
@@ -78,8 +78,8 @@ func ParseManifest(contentType string, body []byte) (*Manifest, error) {
 	return m, nil
 }
 
-// invalid returns a MANIFEST_INVALID error about the field at path, about the
-// whole manifest when path is empty.
+// invalid returns a MANIFEST_INVALID error about the field at path, or about the whole
+// manifest if path is empty.
 func invalid(path, format string, args ...any) *Error {
 	if path == "" {
 		path = "manifest"
@@ -87,7 +87,7 @@ func invalid(path, format string, args ...any) *Error {
 	return Errorf(ManifestInvalid, path+": "+format, args...)
 }
 
-// syntaxError says where text that json.Valid refused goes wrong.
+// syntaxError says where text is invalid that json.Valid refused.
 func syntaxError(body []byte) error {
 	var v json.RawMessage
 	if err := json.Unmarshal(body, &v); err != nil {
@@ -96,13 +96,13 @@ func syntaxError(body []byte) error {
 	return fmt.Errorf("there is no JSON value")
 }
 
-// readSchema refuses media types that aren't supported, which may know no schema
-// version (those with a history have their own messages), and every schema version
-// but 2.
+// readSchema refuses media types that aren't supported, with specific messages for
+// types that once were common, and schema versions other than 2. It checks the media
+// type first, since manifests of other types may have no schema version.
 func (m *Manifest) readSchema(contentType string, fields map[string]field) error {
 	const schema1 = "Docker schema 1 manifests aren't supported: push the image with a current client, which sends schema 2 or OCI"
 	sent := trimParameters(contentType)
-	if sent == "" { // one that can't be read is told by readKind
+	if sent == "" { // readKind reports a mediaType that can't be read
 		sent, _ = readText("mediaType", fields["mediaType"])
 	}
 	switch sent {
@@ -131,8 +131,8 @@ func unsupportedType(mediaType string) error {
 	return invalid("mediaType", "%.200q isn't supported: it must be one of %s", mediaType, strings.Join(ManifestTypes(), ", "))
 }
 
-// readKind settles media type and kind, from the content type, the mediaType
-// field and the fields that are there.
+// readKind determines media type and kind from the content type, the mediaType field
+// and the other fields.
 func (m *Manifest) readKind(contentType string, fields map[string]field) error {
 	declared, err := readText("mediaType", fields["mediaType"])
 	if err != nil {
@@ -171,8 +171,8 @@ func (m *Manifest) readKind(contentType string, fields map[string]field) error {
 	return nil
 }
 
-// readConfig reads an image's configuration, which is required. OCI's empty
-// descriptor serves where there is nothing to configure.
+// readConfig reads an image's configuration, which is required. Artifacts without a
+// configuration use OCI's empty descriptor.
 func (m *Manifest) readConfig(_ string, fields map[string]field) error {
 	if m.Kind != KindImage {
 		return nil
@@ -188,8 +188,9 @@ func (m *Manifest) readConfig(_ string, fields map[string]field) error {
 	return nil
 }
 
-// readLists reads layers or manifests. null is an empty list, as some encoders
-// write it; an index must name its list, or any object would be an index.
+// readLists reads layers or manifests. null counts as an empty list, since some
+// encoders write it. An index must have the field manifests, since otherwise any object
+// would be an index.
 func (m *Manifest) readLists(_ string, fields map[string]field) error {
 	var err error
 	if m.Kind == KindImage {
@@ -203,7 +204,7 @@ func (m *Manifest) readLists(_ string, fields map[string]field) error {
 	return err
 }
 
-// readCommon reads what both kinds have.
+// readCommon reads the members that both kinds have.
 func (m *Manifest) readCommon(_ string, fields map[string]field) error {
 	var err error
 	if m.ArtifactType, err = readText("artifactType", fields["artifactType"]); err != nil {
@@ -223,13 +224,13 @@ func (m *Manifest) readCommon(_ string, fields map[string]field) error {
 	return err
 }
 
-// DistinctLayers returns the layers, each digest once and where it comes first.
-// Of a digest that is listed both as foreign and as an ordinary layer the
-// ordinary one is returned, since then the blob must exist.
+// DistinctLayers returns the layers without repeated digests, in order of first
+// occurrence. If a digest is listed both as a foreign and as an ordinary layer, the
+// ordinary one is returned, because then the blob must exist.
 func (m *Manifest) DistinctLayers() []Descriptor { return distinct(m.Layers) }
 
-// DistinctManifests returns an index's manifests, each digest once and where it
-// comes first.
+// DistinctManifests returns an index's manifests without repeated digests, in order of
+// first occurrence.
 func (m *Manifest) DistinctManifests() []Descriptor { return distinct(m.Manifests) }
 
 func distinct(list []Descriptor) []Descriptor {

@@ -34,7 +34,7 @@ func ValidateName(s string) error {
 	if len(s) > MaxNameLength {
 		return fmt.Errorf("%w: it has %d bytes and at most %d are allowed", ErrNameInvalid, len(s), MaxNameLength)
 	}
-	alnum := false // the byte before i is a letter or a digit
+	alnum := false // the previous byte is a letter or digit
 	for i := 0; i < len(s); {
 		c := s[i]
 		if isLowerAlnum(c) {
@@ -42,7 +42,7 @@ func ValidateName(s string) error {
 			i++
 			continue
 		}
-		// A separator or a slash stands between two letters or digits.
+		// Separators and slashes must stand between two letters or digits.
 		width := separatorWidth(s[i:])
 		if width == 0 {
 			return fmt.Errorf("%w %q: %q at byte %d is not allowed (lower-case letters, digits, '.', '_', '-' and '/' are)", ErrNameInvalid, s, s[i:i+1], i)
@@ -56,9 +56,9 @@ func ValidateName(s string) error {
 	return nil
 }
 
-// separatorWidth returns how many bytes the separator at the start of s takes,
-// 0 when there is none. Runs of '_' longer than two are no separator as a
-// whole: the width is 2 and the caller finds no letter behind it.
+// separatorWidth returns the length of the separator at the start of s in bytes, 0 if
+// there is none. For more than two '_' it returns 2, and the caller then refuses the
+// next '_', since it isn't a letter or digit.
 func separatorWidth(s string) int {
 	switch s[0] {
 	case '/', '.':
@@ -82,8 +82,8 @@ func isLowerAlnum(c byte) bool {
 	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9'
 }
 
-// ValidateTag reports whether s is a tag: one letter, digit or '_', then up to
-// 127 of those, '.' and '-' (OCI Distribution Specification, "Pulling
+// ValidateTag reports whether s is a tag: a letter, digit or '_', followed by up to 127
+// letters, digits, '_', '.' and '-' (OCI Distribution Specification, "Pulling
 // manifests"). The error matches [ErrTagInvalid].
 func ValidateTag(s string) error {
 	if s == "" {

@@ -11,31 +11,30 @@ import (
 )
 
 const (
-	// MaxTagPattern is the longest pattern of tags in characters, a surrounding
-	// ^(?:…)$ not counted.
+	// MaxTagPattern limits the length of tag patterns, in characters, not counting a
+	// surrounding ^(?:…)$.
 	MaxTagPattern = 256
-	// maxProgram is how many instructions a pattern may compile to. Up to this
-	// size Go's regexp matches with its backtracker, which visits each pair of
-	// instruction and byte once: well under a millisecond for the longest tag.
-	// Repetitions make a short pattern large, and a pattern is matched with each
-	// tag of a namespace.
+	// maxProgram limits how many instructions a pattern may compile to. Up to this size
+	// Go's regexp uses its backtracker, which visits each pair of instruction and byte
+	// once: well under a millisecond for the longest tag. The limit is necessary
+	// because repetitions can make a short pattern large, and a pattern is matched
+	// against every tag of a namespace.
 	maxProgram = 500
 
 	wholeOpen, wholeClose = "^(?:", ")$"
 )
 
-// TagPattern selects tags by name: a regular expression in RE2's syntax, which takes
-// linear time. It is searched for in the name, as Quay does; ^ and $ bind it to the
-// beginning and the end. The zero value is no pattern and matches nothing; every other
-// one came from [ParseTagPattern] or [ParseWholeTagPattern]. Patterns may be used by
-// several goroutines.
+// TagPattern selects tags by name with a regular expression in RE2's syntax, which
+// takes linear time. As in Quay, a match anywhere in the name suffices; ^ and $ anchor
+// it. The zero value matches nothing; every other value came from [ParseTagPattern] or
+// [ParseWholeTagPattern]. A pattern may be used by several goroutines.
 type TagPattern struct {
 	text string
 	re   *regexp.Regexp
 }
 
-// ParseTagPattern compiles a pattern, without the space around it, which no tag has.
-// The error says what to change.
+// ParseTagPattern compiles a pattern. It removes surrounding spaces, which no tag
+// contains. The error says what to change.
 func ParseTagPattern(text string) (TagPattern, error) {
 	if !utf8.ValidString(text) {
 		return TagPattern{}, errors.New("it isn't valid UTF-8")
@@ -62,7 +61,7 @@ func ParseTagPattern(text string) (TagPattern, error) {
 	return TagPattern{text: text, re: re}, nil
 }
 
-// unwrap returns the pattern without the ^(?:…)$ around it.
+// unwrap removes a surrounding ^(?:…)$ from the pattern.
 func unwrap(text string) string {
 	if inner, ok := strings.CutPrefix(text, wholeOpen); ok {
 		if inner, ok = strings.CutSuffix(inner, wholeClose); ok {
@@ -72,34 +71,35 @@ func unwrap(text string) string {
 	return text
 }
 
-// ParseWholeTagPattern compiles a pattern that the first release has stored, when a
-// pattern had to match the whole name. The result selects the same tags, and its text
-// is ^(?:…)$ with the pattern in it.
+// ParseWholeTagPattern compiles a pattern that the first release stored. There a
+// pattern had to match the whole name. The result selects the same tags; its text is
+// the pattern inside ^(?:…)$.
 func ParseWholeTagPattern(text string) (TagPattern, error) {
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
 		return TagPattern{}, patternError(err)
 	}
-	if strings.Contains(text, `\Q`) { // it would take the bracket in
+	if strings.Contains(text, `\Q`) { // \Q would quote the closing bracket
 		text = parsed.String()
 	}
 	return ParseTagPattern(wholeOpen + text + wholeClose)
 }
 
-// EveryTag returns a pattern that every tag matches and that is told as text, for a rule
-// that protects tags and can't be read.
+// EveryTag returns a pattern that matches every tag, with text as its String. It
+// replaces the unreadable pattern of a protection rule, so that the rule protects
+// everything.
 func EveryTag(text string) TagPattern { return TagPattern{text: text, re: everyTag} }
 
 var everyTag = regexp.MustCompile("")
 
-// WholeText returns a pattern that selects the same tags where it has to match the
-// whole name, as in the first release: its processes may still run during an upgrade.
+// WholeText returns an equivalent pattern for the first release, where a pattern must
+// match the whole name. During an upgrade that release's processes may still run.
 func (p TagPattern) WholeText() string {
 	if p.re == nil {
 		return ""
 	}
 	parsed, err := syntax.Parse(p.text, syntax.Perl)
-	if err != nil { // it was parsed before
+	if err != nil { // can't happen: it was parsed before
 		return p.text
 	}
 	return `.*(?:` + parsed.String() + `).*`
@@ -109,7 +109,7 @@ func patternError(err error) error {
 	return fmt.Errorf("it isn't a regular expression (RE2 syntax): %w", err)
 }
 
-// checkSize refuses an expression whose program is too large.
+// checkSize refuses an expression that compiles to more than maxProgram instructions.
 func checkSize(expression string) error {
 	parsed, err := syntax.Parse(expression, syntax.Perl)
 	if err != nil {
@@ -125,12 +125,12 @@ func checkSize(expression string) error {
 	return nil
 }
 
-// Match tells whether the pattern is found in the tag's name.
+// Match says whether the pattern matches a part of the tag's name.
 func (p TagPattern) Match(tag string) bool { return p.re != nil && p.re.MatchString(tag) }
 
 // String returns the pattern as it was written, without surrounding space, and "" for
 // the zero value.
 func (p TagPattern) String() string { return p.text }
 
-// IsZero tells whether p is the zero value.
+// IsZero says whether p is the zero value.
 func (p TagPattern) IsZero() bool { return p.re == nil }

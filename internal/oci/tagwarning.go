@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// Warnings says what the pattern may select besides what its author has in mind, and
-// how to write it. A pattern with a warning is valid all the same.
+// Warnings describes tags that the pattern may match unintentionally, and how to write
+// the pattern instead. A pattern with warnings is still valid.
 func (p TagPattern) Warnings() []string {
 	if p.re == nil {
 		return nil
 	}
 	parsed, err := syntax.Parse(p.text, syntax.Perl)
-	if err != nil { // it was parsed before
+	if err != nil { // can't happen: it was parsed before
 		return nil
 	}
 	var warnings []string
 	switch {
-	case p.re.MatchString("\x00"): // no tag has it
+	case p.re.MatchString("\x00"): // matches even NUL, which no tag contains
 		warnings = append(warnings, fmt.Sprintf("%q is found in every name, so it selects every tag", p.text))
 	case !anchored(parsed, syntax.OpBeginText) && !anchored(parsed, syntax.OpEndText) && !spansName(p.text):
 		warnings = append(warnings, fmt.Sprintf("%q has no anchors, so it is found anywhere in a name; write %q to match whole names",
@@ -30,13 +30,13 @@ func (p TagPattern) Warnings() []string {
 	return warnings
 }
 
-// spansName tells whether the author has written that anything may stand around it.
+// spansName says whether the author has explicitly allowed anything around the pattern.
 func spansName(text string) bool {
 	return strings.HasPrefix(text, ".*") && strings.HasSuffix(text, ".*")
 }
 
-// anchored tells whether every match begins (OpBeginText) or ends (OpEndText) where the
-// name does.
+// anchored says whether every match begins (OpBeginText) or ends (OpEndText) at the
+// name's boundary.
 func anchored(re *syntax.Regexp, at syntax.Op) bool {
 	switch re.Op {
 	case at:
@@ -60,8 +60,8 @@ func anchored(re *syntax.Regexp, at syntax.Op) bool {
 	return false
 }
 
-// dotBetweenDigits tells whether a dot that stands for any character has digits on both
-// sides, as in v1.2 or [0-9]+.[0-9]+.
+// dotBetweenDigits says whether an unescaped dot has digits on both sides, as in v1.2
+// or [0-9]+.[0-9]+.
 func dotBetweenDigits(re *syntax.Regexp) bool {
 	for i, sub := range re.Sub {
 		if dotBetweenDigits(sub) {
@@ -75,7 +75,7 @@ func dotBetweenDigits(re *syntax.Regexp) bool {
 	return false
 }
 
-// digitAt tells whether what matches ends, or begins, with a digit.
+// digitAt says whether every match of re ends, or begins, with a digit.
 func digitAt(re *syntax.Regexp, end bool) bool {
 	switch re.Op {
 	case syntax.OpLiteral:
