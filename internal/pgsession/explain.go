@@ -12,17 +12,17 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// SQLSTATE codes of what somebody has to settle.
+// SQLSTATE codes of connection errors.
 const (
 	codeInvalidAuthorization = "28000" // no pg_hba.conf line, or no such role
 	codeInvalidPassword      = "28P01"
 	codeUndefinedDatabase    = "3D000"
 	codeTooManyConnections   = "53300"
-	codeCannotConnectNow     = "57P03" // it starts or stops
+	codeCannotConnectNow     = "57P03" // the server is starting or stopping
 	codeNoPrivilege          = "42501"
 )
 
-// explained is an error with a text for the operator.
+// explained is an error with a text for operators.
 type explained struct {
 	text string
 	err  error
@@ -31,9 +31,9 @@ type explained struct {
 func (e *explained) Error() string { return e.text }
 func (e *explained) Unwrap() error { return e.err }
 
-// Explain returns err with a text that says in one line which server didn't take a
-// connection, why, and what helps. The setting is the one that has the DSN, for the
-// text to name; it may be empty. Other errors are returned as they are.
+// Explain returns err with a one-line text that says which server refused or failed a
+// connection, why, and what helps. setting is the name of the setting with the DSN, for
+// the text; it may be empty. Other errors are returned unchanged.
 func Explain(err error, setting string) error {
 	if err == nil {
 		return nil
@@ -51,8 +51,8 @@ func Explain(err error, setting string) error {
 	return err
 }
 
-// Misconfigured says whether err is of a connection that will never be made unless
-// somebody changes a setting: no TLS is offered, or the certificate isn't trusted.
+// Misconfigured says whether err is a connection error that lasts until somebody
+// changes a setting: the server doesn't offer TLS, or its certificate isn't trusted.
 func Misconfigured(err error) bool {
 	c, ok := errors.AsType[*pgconn.ConnectError](err)
 	if !ok {
@@ -89,7 +89,7 @@ func explainConnect(c *pgconn.ConnectError, setting string) string {
 	return fmt.Sprintf("%s refuses user %q: %s (SQLSTATE %s)", at, cfg.User, e.Message, e.Code)
 }
 
-// dsn is how a text names the setting that has the DSN.
+// dsn names the setting with the DSN in a text.
 func dsn(setting string) string {
 	if setting == "" {
 		return "the DSN"
@@ -99,12 +99,12 @@ func dsn(setting string) string {
 
 func address(cfg *pgconn.Config) string {
 	if strings.HasPrefix(cfg.Host, "/") {
-		return cfg.Host // the directory of a socket
+		return cfg.Host // the socket's directory
 	}
 	return net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port)))
 }
 
-// refusedTLS says whether no attempt came further than to ask for TLS.
+// refusedTLS says whether all attempts failed because the server doesn't offer TLS.
 func refusedTLS(c *pgconn.ConnectError) bool {
 	list := attempts(c)
 	return len(list) > 0 && strings.Contains(list[0], noTLS)
@@ -112,14 +112,14 @@ func refusedTLS(c *pgconn.ConnectError) bool {
 
 const noTLS = "server refused TLS connection" // pgconn exports no such error
 
-// distrusted says whether the server's certificate was found wanting.
+// distrusted says whether verification of the server's certificate failed.
 func distrusted(c *pgconn.ConnectError) bool {
 	_, ok := errors.AsType[*tls.CertificateVerificationError](c)
 	return ok
 }
 
-// attempts are the errors of a connection's attempts, each told once. Where sslmode
-// lets PostgreSQL choose, an attempt by TLS that it refused tells nothing.
+// attempts returns the distinct errors of a connection's attempts. If sslmode allows
+// both, it leaves out the error that TLS was refused, which is irrelevant then.
 func attempts(c *pgconn.ConnectError) []string {
 	list := strings.Split(c.Unwrap().Error(), "\n")
 	others := slices.DeleteFunc(slices.Clone(list), func(s string) bool { return strings.Contains(s, noTLS) })
@@ -130,7 +130,7 @@ func attempts(c *pgconn.ConnectError) []string {
 	return slices.Compact(list)
 }
 
-// reasons is what the system said of each attempt.
+// reasons returns the system's error of each attempt.
 func reasons(c *pgconn.ConnectError) string {
 	list := attempts(c)
 	for i, text := range list {

@@ -1,24 +1,24 @@
-// Package pgsession sets up connections to PostgreSQL so that neither end waits
-// without limit for the other.
+// Package pgsession sets up connections to PostgreSQL so that neither end waits for the
+// other without limit.
 //
-// A process that vanishes (its machine loses power, a firewall forgets the
-// connection) doesn't close its connections. PostgreSQL keeps their transactions
-// and every row lock in them, and by default it notices after two hours. Likewise,
-// a client that waits for a server that vanished waits until it gives up itself.
+// A process that vanishes (its machine loses power, or a firewall drops the connection)
+// doesn't close its connections. PostgreSQL keeps their transactions, with all row
+// locks, and by default notices only after two hours. Likewise, a client waits
+// indefinitely for a server that has vanished.
 //
-// Each wait has a bound of its own:
+// Each wait has its own limit:
 //
-//   - The peer's machine doesn't answer at all: TCP keepalives and the user timeout,
-//     at both ends, after [Silence].
+//   - The peer's machine doesn't answer at all: TCP keepalives and the user timeout
+//     end the connection at both ends, after [Silence].
 //   - The client stalls between two statements of a transaction:
 //     idle_in_transaction_session_timeout.
 //   - The client stalls within a batch of statements: transaction_timeout, which
-//     PostgreSQL has from 17 on.
-//   - The client has gone while its statement runs: client_connection_check_interval,
+//     PostgreSQL has since version 17.
+//   - The client is gone while its statement runs: client_connection_check_interval,
 //     and statement_timeout at the latest.
 //   - The server accepts a statement and never answers: [Tracer] ends the call some
 //     seconds after the server should have ended the statement. A pool waits for an
-//     idle connection for [PingTimeout].
+//     idle connection to answer for [PingTimeout].
 package pgsession
 
 import (
@@ -36,40 +36,40 @@ import (
 )
 
 const (
-	// Silence is for how long a peer's machine may leave packets unanswered before
-	// the connection counts as lost, at either end.
+	// Silence is how long a peer's machine may leave packets unacknowledged before
+	// either end takes the connection for lost.
 	Silence = keepIdle + keepCount*keepInterval
 
 	keepIdle     = 10 * time.Second
 	keepInterval = 5 * time.Second
 	keepCount    = 3
 
-	// checkInterval is how often PostgreSQL looks whether the client of a running
-	// statement is still there.
+	// checkInterval is how often PostgreSQL checks that the client of a running
+	// statement is still connected.
 	checkInterval = 5 * time.Second
-	// connectTimeout bounds a connection's making, the log-in included.
+	// connectTimeout limits the time to connect, including authentication.
 	connectTimeout = 15 * time.Second
-	// PingTimeout bounds how long a pool waits for a connection that was idle to answer
-	// before it takes another one. It is for pgxpool.Config: no [Tracer] sees a ping.
+	// PingTimeout limits how long a pool waits for an idle connection to answer before
+	// it uses another one. It is for pgxpool.Config, since [Tracer] doesn't see pings.
 	PingTimeout = 5 * time.Second
 )
 
-// Limits are the bounds of a session on the server. 0: what the DSN, or else the
-// server, says.
+// Limits are the time limits of a session on the server. 0: the DSN's limit, or else
+// the server's.
 type Limits struct {
-	// Statement ends a statement.
+	// Statement limits the duration of a statement.
 	Statement time.Duration
-	// Lock ends a statement that waits longer for a lock.
+	// Lock limits how long a statement waits for a lock.
 	Lock time.Duration
-	// Idle ends a transaction, with its connection, whose client stalls between two
-	// statements.
+	// Idle limits how long a client may stall between two statements of a transaction.
+	// The server then ends the transaction and its connection.
 	Idle time.Duration
-	// Transaction ends a transaction, with its connection, however it spends its
-	// time. Before PostgreSQL 17 it has no effect.
+	// Transaction limits the duration of a transaction, whatever it is doing. The
+	// server then ends it and its connection. It has no effect before PostgreSQL 17.
 	Transaction time.Duration
 }
 
-// detection are the settings by which PostgreSQL finds out that a client has vanished.
+// detection has the settings by which PostgreSQL detects that a client has vanished.
 var detection = map[string]string{
 	"tcp_keepalives_idle":              strconv.Itoa(int(keepIdle / time.Second)),
 	"tcp_keepalives_interval":          strconv.Itoa(int(keepInterval / time.Second)),
@@ -78,12 +78,12 @@ var detection = map[string]string{
 	"client_connection_check_interval": milliseconds(checkInterval),
 }
 
-// Detects says whether a setting is one by which PostgreSQL finds out that a client
-// has vanished: there a DSN may know better than this package.
+// Detects says whether a setting is among those by which PostgreSQL detects that a
+// client has vanished. A DSN may override these.
 func Detects(setting string) bool { _, ok := detection[setting]; return ok }
 
-// Settings are the limits, and what PostgreSQL needs to find out that a client has
-// vanished, for [Set].
+// Settings returns the settings for [Set]: the limits, and those by which PostgreSQL
+// detects that a client has vanished.
 func Settings(l Limits) map[string]string {
 	all := maps.Clone(detection)
 	for name, d := range map[string]time.Duration{
@@ -99,8 +99,8 @@ func Settings(l Limits) map[string]string {
 	return all
 }
 
-// Apply gives the limits to every connection of cfg that isn't made through a pooler,
-// where a setting would be another client's a moment later. What the DSN sets stays.
+// Apply sets the limits on every connection of cfg, except those through a pooler,
+// where a session is shared with other clients. Settings in the DSN have priority.
 func Apply(cfg *pgconn.Config, l Limits) {
 	Dialing(cfg)
 	settings := Settings(l)
@@ -117,17 +117,18 @@ func Apply(cfg *pgconn.Config, l Limits) {
 	}
 }
 
-// Set sets up a session. It says whether the connection leads straight to PostgreSQL:
-// a pooler gives out process ids of its own.
+// Set applies settings to a session. It returns whether the connection leads directly
+// to PostgreSQL rather than to a pooler, which is detected by the process ID, since
+// poolers make up their own.
 //
-// Settings that not every server has are left out elsewhere: transaction_timeout came
-// with PostgreSQL 17, and on Windows it can't see that a connection was closed.
+// Settings that a server doesn't support are left out: transaction_timeout before
+// PostgreSQL 17, and on Windows client_connection_check_interval.
 func Set(ctx context.Context, conn *pgconn.PgConn, settings map[string]string) (direct bool, err error) {
 	list, err := json.Marshal(settings)
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout) // Config.ConnectTimeout covers what came before
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout) // Config.ConnectTimeout covers only the steps before
 	defer cancel()
 	r := conn.ExecParams(ctx, `
 		SELECT pg_backend_pid(), (
@@ -141,14 +142,14 @@ func Set(ctx context.Context, conn *pgconn.PgConn, settings map[string]string) (
 	return isOf(conn, r), nil
 }
 
-// isOf says whether the first column of a result is the process that the server named
-// when conn was made.
+// isOf says whether the first column of a result is the process ID that the server
+// reported when conn was made.
 func isOf(conn *pgconn.PgConn, r *pgconn.Result) bool {
 	return len(r.Rows) == 1 && string(r.Rows[0][0]) == strconv.FormatUint(uint64(conn.PID()), 10)
 }
 
-// Dialing makes connections in bounded time, and so that a server whose machine has
-// vanished is noticed.
+// Dialing limits the time to connect, and makes the client detect that the server's
+// machine has vanished.
 func Dialing(cfg *pgconn.Config) {
 	cfg.ConnectTimeout = connectTimeout
 	cfg.DialFunc = dial
@@ -157,9 +158,9 @@ func Dialing(cfg *pgconn.Config) {
 	}
 }
 
-// finish is how long a statement may go on whose context has ended: almost all end
-// within it. Cancelling one costs its connection, and PostgreSQL logs it as an error,
-// each time that a client hangs up.
+// finish is how much longer a statement may run after its context has ended; almost all
+// end within that time. Cancelling a statement closes its connection, and PostgreSQL
+// logs an error, each time that a client hangs up.
 const finish = time.Second
 
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -173,8 +174,8 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return d.DialContext(ctx, network, address)
 }
 
-// LiftTransaction takes transaction_timeout away from the transaction that it runs
-// in, on servers that have one.
+// LiftTransaction disables transaction_timeout for the current transaction, on servers
+// that have the setting.
 const LiftTransaction = `SELECT count(set_config(name, '0', true)) FROM pg_settings WHERE name = 'transaction_timeout'`
 
 func milliseconds(d time.Duration) string {

@@ -8,17 +8,16 @@ import (
 )
 
 const (
-	// grace is how much longer than the server a client waits for the server to end
-	// a statement.
+	// grace is how much longer than the server the client waits for a statement to end.
 	grace = 5 * time.Second
-	// unhurried bounds a call that may take its time.
+	// unhurried limits calls that may take long.
 	unhurried = 24 * time.Hour
 )
 
-// Tracer ends calls that a server accepts and doesn't answer: a statement after the
-// time that the server has for it, a batch after the time of its transaction, each
-// 5 s later than the server should have. The connection is closed then, and the
-// call fails with context.DeadlineExceeded. 0 stands for a day.
+// Tracer ends calls that a server accepts and doesn't answer: a statement after
+// Statement, which is its time limit on the server, and a batch after Batch, the limit
+// of its transaction, each plus 5 s. The connection is closed then, and the call fails
+// with context.DeadlineExceeded. 0 means a day.
 type Tracer struct{ Statement, Batch time.Duration }
 
 type (
@@ -26,7 +25,7 @@ type (
 	unhurriedKey struct{}
 )
 
-// Unhurried exempts calls under the context: they may take a day. It is for
+// Unhurried exempts calls under the context, so that they may take a day. It is for
 // statements whose limits on the server have been lifted.
 func Unhurried(ctx context.Context) context.Context {
 	return context.WithValue(ctx, unhurriedKey{}, true)

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUserTimeout ends a connection when what was sent stays unacknowledged for
-// [Silence]. Keepalives alone don't: they rest while something is on its way.
+// setUserTimeout ends a connection when sent data stays unacknowledged for [Silence].
+// Keepalives alone don't do that, since none are sent while data is unacknowledged.
 func setUserTimeout(_, _ string, c syscall.RawConn) error {
 	var failed error
 	err := c.Control(func(fd uintptr) {
