@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts the batches of every loop that shares it, by name of the loop.
+// Metrics counts batches by the name of their loop.
 type Metrics struct {
 	batches *prometheus.CounterVec
 	seconds *prometheus.HistogramVec

@@ -1,10 +1,9 @@
-// Package worker runs background work in bounded batches until its context
-// ends.
+// Package worker runs background work in bounded batches until its context ends.
 //
-// What holds inside: a loop doesn't sleep while work is due; every sleep is
-// jittered, at most a minute when idle, and ends with the context; a batch that
-// fails or panics is logged and backed off, and never ends the loop; when the
-// context ends, so does the running batch, and Run returns once it has.
+// A loop doesn't sleep while work is due. Every sleep is jittered, lasts at most a
+// minute when idle, and ends with the context. A batch that fails or panics is logged,
+// and the loop backs off and continues. When the context ends, the running batch is
+// cancelled, and Run returns after it.
 package worker
 
 import (
@@ -18,31 +17,31 @@ import (
 	"time"
 )
 
-// MaxIdle is the longest that a loop sleeps while nothing fails.
+// MaxIdle limits a loop's sleep while nothing fails.
 const MaxIdle = time.Minute
 
-// minIdle is slept even if Next says that work is due at once, when a batch has
-// just found none: another process holds it at this moment.
+// minIdle is the least sleep after a batch that found no work, even if Next says that
+// work is due: another process has it locked at this moment.
 const minIdle = 50 * time.Millisecond
 
 // ErrRunning says that a loop was started twice.
 var ErrRunning = errors.New("the loop is already running")
 
-// Options says what to run and when.
+// Options configure a Loop.
 type Options struct {
-	Name string // in logs and metrics; required
-	// Batch does a bounded piece of work; more says that further work is due
-	// now. It obeys its context. Required.
+	Name string // for logs and metrics; required
+	// Batch does a bounded piece of work and returns whether more work is due now. It
+	// must obey its context. Required.
 	Batch func(ctx context.Context) (more bool, err error)
-	// Next says how long it is until work is due. Nil: always Idle.
+	// Next returns how long it is until work is due. Nil: always Idle.
 	Next func(ctx context.Context) (time.Duration, error)
-	// Idle is the sleep when there is nothing to do and Next is nil. Default and
-	// most: MaxIdle.
+	// Idle is the sleep if there is no work and Next is nil. Default and maximum:
+	// MaxIdle.
 	Idle time.Duration
-	// Timeout ends a batch that takes longer. Default 5 min.
+	// Timeout limits the duration of a batch. Default 5 min.
 	Timeout time.Duration
-	// BackoffMin and BackoffMax bound the sleep after failures, which doubles
-	// with each one in a row. Defaults: 1 s, 1 min.
+	// BackoffMin and BackoffMax limit the sleep after a failure, which doubles with
+	// each consecutive failure. Defaults: 1 s, 1 min.
 	BackoffMin, BackoffMax time.Duration
 	Log                    *slog.Logger // default slog.Default()
 	Metrics                *Metrics     // nil: none
@@ -56,7 +55,7 @@ type Loop struct {
 	running atomic.Bool
 }
 
-// New makes a loop. It starts nothing: see Run.
+// New makes a loop. Run starts it.
 func New(o Options) *Loop {
 	if o.Idle <= 0 || o.Idle > MaxIdle {
 		o.Idle = MaxIdle
@@ -77,17 +76,17 @@ func New(o Options) *Loop {
 	return &Loop{opt: o, log: o.Log.With("worker", o.Name), wake: make(chan struct{}, 1)}
 }
 
-// Wake makes an idle loop look for work now. A loop that runs looks once more
-// before it sleeps; one that backs off does so first. It never blocks.
+// Wake makes an idle loop look for work immediately. A running loop looks once more
+// before it sleeps; a loop that backs off looks after its back-off. Wake never blocks.
 func (l *Loop) Wake() {
 	select {
 	case l.wake <- struct{}{}:
-	default: // one is pending already
+	default: // a wake-up is pending already
 	}
 }
 
-// Run runs batches until ctx ends, and returns nil when the last one is over.
-// Error: ErrRunning.
+// Run runs batches until ctx ends, and returns nil after the last one. Error:
+// ErrRunning.
 func (l *Loop) Run(ctx context.Context) error {
 	if !l.running.CompareAndSwap(false, true) {
 		return fmt.Errorf("worker %s: %w", l.opt.Name, ErrRunning)
@@ -116,12 +115,12 @@ func (l *Loop) Run(ctx context.Context) error {
 	return nil
 }
 
-// step runs one batch and says how long to sleep after it, unless there is more
-// to do.
+// step runs one batch. It returns whether more work is due, and how long to sleep if
+// not.
 func (l *Loop) step(ctx context.Context) (more bool, idle time.Duration, err error) {
 	start := time.Now()
 	more, err = l.call(ctx, l.opt.Batch)
-	// What the end of ctx cut off is no failure.
+	// A batch that was cancelled because ctx ended hasn't failed.
 	if ctx.Err() == nil {
 		l.opt.Metrics.observe(l.opt.Name, time.Since(start), err)
 	}
@@ -138,7 +137,7 @@ func (l *Loop) step(ctx context.Context) (more bool, idle time.Duration, err err
 	return false, jitter(idle), err
 }
 
-// call runs fn in its time and turns a panic into an error.
+// call runs fn with the timeout and turns a panic into an error.
 func (l *Loop) call(ctx context.Context, fn func(context.Context) (bool, error)) (more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.opt.Timeout)
 	defer cancel()
@@ -151,15 +150,15 @@ func (l *Loop) call(ctx context.Context, fn func(context.Context) (bool, error))
 	return fn(ctx)
 }
 
-// backoff is the sleep after that many failures in a row: half of it is random,
-// so that processes that failed together don't return together.
+// backoff returns the sleep after that many consecutive failures. Up to half of it is
+// random, so that processes that failed together don't retry together.
 func (l *Loop) backoff(failures int) time.Duration {
 	return Backoff(failures, l.opt.BackoffMin, l.opt.BackoffMax)
 }
 
-// Backoff is an exponential delay after the given number of failures in a row
-// (1 or more): it doubles from least to most, and up to half of it is taken off
-// at random.
+// Backoff returns an exponential delay after the given number of consecutive failures
+// (1 or more). It doubles from least to most; then up to half of it is subtracted at
+// random.
 func Backoff(failures int, least, most time.Duration) time.Duration {
 	d := least
 	for i := 1; i < failures && d < most; i++ {
@@ -169,9 +168,9 @@ func Backoff(failures int, least, most time.Duration) time.Duration {
 	return d - rand.N(d/2+1)
 }
 
-// jitter lengthens a sleep by up to a tenth, within minIdle and MaxIdle. It
-// never shortens one: the loop would wake before work is due, and sleep again.
-// At the upper end it shortens instead.
+// jitter lengthens a sleep by up to a tenth, within minIdle and MaxIdle. It doesn't
+// shorten sleeps, since the loop would then wake before work is due; only at MaxIdle it
+// does.
 func jitter(d time.Duration) time.Duration {
 	d = max(d, minIdle)
 	if d >= MaxIdle {
@@ -180,7 +179,7 @@ func jitter(d time.Duration) time.Duration {
 	return min(d+rand.N(d/10+1), MaxIdle)
 }
 
-// sleep returns after d, when ctx ends, or when wake has something.
+// sleep waits for d, the end of ctx, or a value in wake.
 func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
