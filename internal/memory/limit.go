@@ -1,5 +1,5 @@
-// Package memory says how much memory this process may use, how much Go may use of
-// it, and how often its own is collected.
+// Package memory finds out how much memory this process may use, and tunes Go's garbage
+// collector to it.
 package memory
 
 import (
@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// Limit is the memory that this process may use, in bytes: the machine's, or what its
-// control group or GOMEMLIMIT allows if that is less. Where the system doesn't say it
-// is 0.
+// Limit returns how much memory this process may use, in bytes: the machine's memory,
+// or the limit of its cgroup or of GOMEMLIMIT if that is lower. It returns 0 if the
+// system doesn't say.
 func Limit() int64 {
 	limit := int64(math.MaxInt64)
 	for line := range strings.SplitSeq(readText("/proc/meminfo"), "\n") {
@@ -34,10 +34,10 @@ func Limit() int64 {
 	return limit
 }
 
-// groupLimit is the least that this process's control group, or one above it, allows,
-// 0: no limit. It knows both versions of control groups. root is where /proc and /sys
-// are. In a container the group's name may be that of the host, and the group itself
-// at the top.
+// groupLimit returns the lowest limit of this process's cgroup and those above it, 0:
+// no limit. It supports both versions of cgroups. root is the directory with /proc and
+// /sys. In a container the cgroup's name may be that on the host, while the cgroup
+// itself is at the top, so groupLimit looks there too.
 func groupLimit(root string) int64 {
 	limit := int64(math.MaxInt64)
 	look := func(top, group, file string) {
@@ -61,13 +61,13 @@ func groupLimit(root string) int64 {
 			look(memory, f[2], "memory.limit_in_bytes")
 		}
 	}
-	if limit >= math.MaxInt64>>1 { // how the first version of control groups says "no limit"
+	if limit >= math.MaxInt64>>1 { // cgroups version 1 has such values for "no limit"
 		return 0
 	}
 	return limit
 }
 
-// readText reads a small file of the kernel's; one that isn't there is empty.
+// readText reads a small file of the kernel. A missing file counts as empty.
 func readText(name string) string {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -76,7 +76,7 @@ func readText(name string) string {
 	return string(text)
 }
 
-// parseBytes reads a number of units; what is no number ("max") is no limit.
+// parseBytes parses a number of units. Text that isn't a number ("max") means no limit.
 func parseBytes(s string, unit int64) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n <= 0 || n > math.MaxInt64/unit {

@@ -5,11 +5,11 @@ import (
 	"runtime/debug"
 )
 
-// SetLimit tells Go how much memory this process may use before it collects harder,
-// bytes: nine tenths of what its control group allows, or six tenths where the
-// built-in PostgreSQL lives in the group too. It returns 0 and changes nothing where
-// no group limits it, or where GOMEMLIMIT is set, which then holds. What HoldHeap
-// holds is counted by Go and not by the system, and comes on top.
+// SetLimit sets Go's soft memory limit to nine tenths of what the process's cgroup
+// allows, or to six tenths if the built-in PostgreSQL runs in the same cgroup. It
+// returns the limit in bytes. It returns 0 and changes nothing if no cgroup limits the
+// process, or if GOMEMLIMIT is set. HoldHeap's memory is added to the limit, since Go
+// counts it and the system doesn't.
 func SetLimit(withPostgres bool) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return 0
@@ -23,8 +23,8 @@ func SetLimit(withPostgres bool) int64 {
 	return n
 }
 
-// softLimit is the limit for a process in a group that may use so many bytes, 0: no
-// limit.
+// softLimit returns the limit for a process in a cgroup that may use so many bytes, 0:
+// no limit.
 func softLimit(group int64, withPostgres bool) int64 {
 	if withPostgres {
 		return group / 10 * 6
