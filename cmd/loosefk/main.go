@@ -1,5 +1,5 @@
-// Command loosefk is the tool and the worker of loose foreign keys for any
-// application on PostgreSQL.
+// Command loosefk is the command-line tool and the worker of loose foreign keys, for
+// any application that uses PostgreSQL.
 package main
 
 import (
@@ -14,7 +14,8 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal asks for an orderly end, the second one ends the process.
+	// The first signal requests an orderly shutdown. After it, the default handling is
+	// restored, so that a second one kills the process.
 	context.AfterFunc(ctx, stop)
 	os.Exit(execute(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/redislock"
 )
 
-// source is where databases and definitions come from: flags, and for those that
-// aren't given the environment.
+// source reads databases and definitions from flags, or from the environment if a flag
+// isn't given.
 type source struct {
 	env         func(string) string
 	log         *slog.Logger
@@ -48,7 +48,7 @@ func (s *source) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&s.redis, "redis", "", "URL of a Redis to take locks in instead of PostgreSQL ($LOOSEFK_REDIS)")
 }
 
-// value is that of a flag, or else of an environment variable.
+// value returns a flag's value, or else that of an environment variable.
 func (s *source) value(flag, variable string) string {
 	if flag != "" {
 		return flag
@@ -56,7 +56,7 @@ func (s *source) value(flag, variable string) string {
 	return s.env(variable)
 }
 
-// open is cli.Env's. Pools connect when they are used.
+// open implements cli.Env.Open. Pools connect when they are first used.
 func (s *source) open(ctx context.Context) (*cli.App, error) {
 	app := &cli.App{File: s.value(s.definitions, "LOOSEFK_DEFINITIONS")}
 	if app.File == "" {
@@ -70,7 +70,7 @@ func (s *source) open(ctx context.Context) (*cli.App, error) {
 	app.Definitions, err = loosefk.Load(app.File)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && s.value(s.definitions, "LOOSEFK_DEFINITIONS") == "":
-		// The first definition is yet to be made.
+		// The file of definitions doesn't exist yet.
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%w: name the file with --definitions or LOOSEFK_DEFINITIONS", err)
 	case err != nil:
@@ -95,11 +95,12 @@ func (s *source) open(ctx context.Context) (*cli.App, error) {
 	return app, nil
 }
 
-// idleInTransaction is for how long a process may stall within a transaction before
-// PostgreSQL ends it, with its connection.
+// idleInTransaction is how long a process may stall within a transaction before
+// PostgreSQL ends it with its connection.
 const idleInTransaction = time.Minute
 
-// poolConns is a connection for a lock, two for work and one for metrics.
+// poolConns is the size of a pool: a connection for a lock, two for work and one for
+// metrics.
 const poolConns = 4
 
 func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databases, error) {
@@ -113,13 +114,13 @@ func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databa
 	var dbs loosefk.Databases
 	for _, g := range given {
 		name, dsn, ok := strings.Cut(g, "=")
-		// A DSN alone has its own "=", but no name before it.
+		// A DSN without a name also contains a "=".
 		if !ok || name == "" || strings.ContainsAny(name, ":/ ") {
 			return nil, errors.New("--database: want name=DSN, such as main=postgres://user@host/db")
 		}
 		cfg, err := pgxpool.ParseConfig(dsn)
 		if err != nil {
-			return nil, fmt.Errorf("database %s: %w", name, err) // it holds no password
+			return nil, fmt.Errorf("database %s: %w", name, err) // the error contains no password
 		}
 		if !strings.Contains(dsn, "pool_max_conns") {
 			cfg.MaxConns = poolConns
@@ -127,11 +128,12 @@ func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databa
 		if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 			cfg.ConnConfig.RuntimeParams["application_name"] = "loosefk"
 		}
-		// Statements with a name are lost behind a pooler that shares sessions.
+		// Behind a pooler that shares sessions, prepared statements would be lost.
 		if !strings.Contains(dsn, "default_query_exec_mode") {
 			cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 		}
-		// What a command reads may take long; a DSN can say statement_timeout=….
+		// No statement timeout, since a command's queries may take long; a DSN can set
+		// statement_timeout.
 		pgsession.Apply(&cfg.ConnConfig.Config, pgsession.Limits{Idle: idleInTransaction})
 		if !strings.Contains(dsn, "pool_ping_timeout") {
 			cfg.PingTimeout = pgsession.PingTimeout
@@ -146,8 +148,8 @@ func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databa
 	return dbs, nil
 }
 
-// spread reads the map. With one database all tables are in it still, and the map
-// says only which foreign keys are going to cross databases.
+// spread applies the map of tables to databases. With one database, all tables are
+// still in it, and the map only says which foreign keys will cross databases.
 func (s *source) spread(app *cli.App) error {
 	file := s.value(s.mapFile, "LOOSEFK_MAP")
 	if file == "" {

@@ -57,8 +57,8 @@ parent tables. It refuses to start when the definitions don't fit the databases.
 	return cmd
 }
 
-// serveMetrics serves a worker's metrics until stop is called. Without an address
-// it does nothing.
+// serveMetrics serves a worker's metrics until stop is called. Without an address it
+// does nothing.
 func serveMetrics(s *source, addr string, worker *loosefk.Worker) (stop func(), err error) {
 	if addr == "" {
 		return func() {}, nil
