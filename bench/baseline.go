@@ -34,8 +34,8 @@ const (
 	nameLimit = "(sha256+write)"
 )
 
-// startBaselines starts the child; stop ends it and removes its files. It ends
-// with this process too, whose pipe it reads.
+// startBaselines starts the child process; stop ends it and removes its files. The child
+// reads a pipe from this process, so it also ends when this process does.
 func startBaselines(dir string, stderr io.Writer) (t *target, stop func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -75,7 +75,7 @@ func startBaselines(dir string, stderr io.Writer) (t *target, stop func(), err e
 	return t, stop, nil
 }
 
-// openBaseline opens what a workload is compared with.
+// openBaseline opens the baseline that a workload is compared with.
 func (b *bench) openBaseline(ctx context.Context, w workload, t *target) (*session, error) {
 	manifest, big := b.fixture.hot[0].manifest, b.fixture.big
 	switch w.baseline {
@@ -172,7 +172,7 @@ func serveFixed(m blob) http.HandlerFunc {
 		h.Set("Content-Length", length)
 		h.Set("Docker-Content-Digest", m.digest)
 		h.Set("Etag", etag)
-		w.Write(m.data) // the client notices what is missing
+		w.Write(m.data) // the client detects a short body
 	}
 }
 

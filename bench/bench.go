@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	rep := newReport(o)
 	err = b.all(ctx, rep)
-	// What was measured before an error or an interrupt is shown all the same.
+	// Also show what was measured before an error or an interrupt.
 	if len(rep.Results) > 0 {
 		err = errors.Join(err, rep.write(o.json, stdout))
 	}
@@ -118,7 +118,7 @@ func (b *bench) measure(ctx context.Context, state string, rep *report) error {
 		totals := make([]series, len(targets))
 		for round := range b.rounds {
 			for turn := range targets {
-				i := (turn + round) % len(targets) // each goes first in turn
+				i := (turn + round) % len(targets) // each target goes first in turn
 				win := b.quietWindow(ctx, w, targets[i], &totals[i])
 				if err := ctx.Err(); err != nil {
 					return err
@@ -138,8 +138,8 @@ func (b *bench) measure(ctx context.Context, state string, rep *report) error {
 	return nil
 }
 
-// quietWindow is a window in which others took little of the machine. It is measured
-// again where they took more, as often as there are rounds.
+// quietWindow measures a window. If other processes took too much of the machine meanwhile
+// it measures again, at most as often as there are rounds.
 func (b *bench) quietWindow(ctx context.Context, w workload, t *target, s *series) window {
 	for try := 0; ; try++ {
 		win := b.window(ctx, w, t)
@@ -207,7 +207,7 @@ func (b *bench) metered(ctx context.Context, t *target, d time.Duration, s *sess
 	return win
 }
 
-// own is the CPU time of a window that isn't of others.
+// own returns the CPU time in a window of the server and the load generator.
 func (b *bench) own(t *target, win window) time.Duration {
 	if slices.Contains(t.pids, os.Getpid()) {
 		return win.usage.cpu() // the server is in the load generator
@@ -215,8 +215,8 @@ func (b *bench) own(t *target, win window) time.Duration {
 	return win.usage.cpu() + win.client
 }
 
-// prepare finds the target's processes and puts what is read. It only adds
-// what isn't there.
+// prepare finds the target's processes and pushes what the workloads read, unless it
+// exists.
 func (b *bench) prepare(ctx context.Context, t *target) error {
 	if err := t.findPIDs(ctx, b.fs); err != nil {
 		return err
@@ -258,7 +258,7 @@ func (b *bench) runs(name string) bool {
 	return slices.ContainsFunc(b.workloads, func(w workload) bool { return w.name == name })
 }
 
-// prepareTags puts the repository that tags-1000 lists, if it is to run.
+// prepareTags pushes the repository that tags-1000 lists, if that workload is to run.
 func (b *bench) prepareTags(ctx context.Context, t *target) error {
 	if !b.runs(tagsWorkload) {
 		return nil
@@ -298,7 +298,7 @@ func (b *bench) each(ctx context.Context, t *target, workers, n int, fn func(con
 	return context.Cause(ctx)
 }
 
-// counted is a session whose operations are fn of 0 to n-1, each once.
+// counted returns a session whose operations call fn with 0 to n-1, each once.
 func (b *bench) counted(t *target, workers, n int, fn func(context.Context, *pusher, int) error) *session {
 	var next atomic.Int64
 	s := &session{}
@@ -318,8 +318,8 @@ func (b *bench) counted(t *target, workers, n int, fn func(context.Context, *pus
 
 func fillTag(i int) string { return fmt.Sprintf("m%d", i) }
 
-// fillTarget puts b.fill distinct manifests that share a configuration and a
-// layer, tagged, spread over repositories.
+// fillTarget pushes b.fill distinct manifests, tagged and spread over repositories, that
+// share a configuration and a layer.
 func (b *bench) fillTarget(ctx context.Context, t *target) (window, error) {
 	conf, content := b.fixture.hot[0].blobs[0], b.fixture.small(0)
 	err := b.each(ctx, t, b.fillWorkers, b.fillRepos, func(ctx context.Context, p *pusher, i int) error {

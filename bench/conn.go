@@ -77,7 +77,7 @@ func (c *conn) dial(ctx context.Context) error {
 	}
 	c.nc, c.used = nc, false
 	c.dials++
-	// A deadline in the past is how a blocked read learns of cancellation.
+	// A deadline in the past ends a blocked read on cancellation.
 	c.release = context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
 	return nil
 }
@@ -122,8 +122,8 @@ func (c *conn) once(ctx context.Context, req *request, sink io.Writer) (resp *re
 	if err := c.nc.SetDeadline(time.Now().Add(c.timeout)); err != nil {
 		return nil, false, fmt.Errorf("setting the deadline: %w", err)
 	}
-	// Looked at after the deadline was set: it may have overwritten the one
-	// that cancellation sets.
+	// Checked after the deadline was set, which may have overwritten the one set by
+	// cancellation.
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
@@ -197,7 +197,7 @@ func (c *conn) read(req *request, sink io.Writer) (*response, error) {
 	return nil, &statusError{got: r.status, want: req.want, body: string(quote.b)}
 }
 
-// statusError is an answer that was understood and isn't the one wanted.
+// statusError is a well-formed answer with another status than wanted.
 type statusError struct {
 	got, want int
 	body      string

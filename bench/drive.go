@@ -31,7 +31,7 @@ type window struct {
 	usage     usage
 	end       usage         // of the server's processes from their start to the window's end
 	client    time.Duration // CPU time of the load generator
-	others    machine       // what the machine did besides while the window ran
+	others    machine       // CPU time that other processes and machines took meanwhile
 	dials     int           // connections made
 }
 

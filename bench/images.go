@@ -22,7 +22,7 @@ func manyManifests(b *bench) []probe {
 	return ps
 }
 
-// prepareMany puts what manifests-2000 reads, if it is to run.
+// prepareMany pushes what manifests-2000 reads, if that workload is to run.
 func (b *bench) prepareMany(ctx context.Context, t *target) error {
 	if !b.runs(manyWorkload) {
 		return nil
@@ -37,8 +37,8 @@ func (b *bench) prepareMany(ctx context.Context, t *target) error {
 	})
 }
 
-// pulledImages are what pull-images pulls: as many as there are hot images, of three
-// layers of smallSize and a configuration each, the same in every run.
+// pulledImages returns the images that pull-images pulls: as many as there are hot images,
+// each of a configuration and three layers of smallSize, the same in every run.
 func (b *bench) pulledImages() []image {
 	r := rand.NewChaCha8([32]byte([]byte("bench: the images that are whole")))
 	var images []image
@@ -52,7 +52,7 @@ func (b *bench) pulledImages() []image {
 	return images
 }
 
-// preparePulls puts what pull-images pulls, if it is to run.
+// preparePulls pushes what pull-images pulls, if that workload is to run.
 func (b *bench) preparePulls(ctx context.Context, t *target) error {
 	if !b.runs(pullsWorkload) {
 		return nil
@@ -66,8 +66,8 @@ func (b *bench) preparePulls(ctx context.Context, t *target) error {
 	})
 }
 
-// openPulls pulls whole images in turn, each over one connection: its manifest by tag,
-// its configuration, its layers. The first pull of each verifies all content.
+// openPulls pulls whole images in turn, each over one connection: its manifest by tag, its
+// configuration, its layers. The first pull of each image verifies all content.
 func openPulls(ctx context.Context, b *bench, t *target) (*session, error) {
 	images := b.pulledImages()
 	parts := make([][]probe, len(images))

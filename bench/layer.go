@@ -22,11 +22,10 @@ const (
 	encodingLength  = "length"  // Content-Length
 )
 
-// layerSource makes large layers that a server has never seen, at no cost in
-// the measured time: random bytes made once and repeated, each chunk stamped
-// with its number so that no two are equal, and the last with a number that
-// makes the layer unique. So the hash of all but the last chunk is computed
-// only once.
+// layerSource makes large layers that no server has seen, at no cost in the measured time.
+// Random bytes are made once and repeated; each chunk is stamped with its number, so that
+// no two are equal, and the last also with a number that makes the layer unique. So the
+// hash of all but the last chunk is computed only once.
 type layerSource struct {
 	size   int64
 	block  []byte // blockSize chunks
@@ -67,7 +66,7 @@ func (s *layerSource) hashPrefix() error {
 
 func (s *layerSource) chunks() int64 { return s.size / chunkSize }
 
-// new makes a layer that no other has the content of.
+// new makes a layer with unique content.
 func (s *layerSource) new() (layer, error) {
 	if err := s.hashPrefix(); err != nil {
 		return layer{}, err

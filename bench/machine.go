@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// machine is what all CPUs of the machine did in a time.
+// machine is the CPU time of the whole machine in a period.
 type machine struct {
 	known  bool
 	all    time.Duration // of all CPUs together
-	busy   time.Duration // used by processes and the kernel; from add on, by others than server and load generator
+	busy   time.Duration // used by processes and the kernel; in results of others, without server and load generator
 	stolen time.Duration // taken by other virtual machines (proc(5), steal)
 }
 
@@ -59,7 +59,8 @@ func parseMachine(stat string) (machine, error) {
 	return m, nil
 }
 
-// others is what the machine did from before to m beside a server and the load generator.
+// others returns the CPU time from before to m, without own, the time of a server and the
+// load generator.
 func (m machine) others(before machine, own time.Duration) machine {
 	return machine{
 		known:  m.known && before.known,
@@ -76,7 +77,7 @@ func (m *machine) add(o machine) {
 	m.stolen += o.stolen
 }
 
-// share is the part of the machine's CPU time that d is.
+// share returns which part of the machine's CPU time d is.
 func (m machine) share(d time.Duration) float64 {
 	if m.all <= 0 {
 		return 0
@@ -84,8 +85,8 @@ func (m machine) share(d time.Duration) float64 {
 	return float64(d) / float64(m.all)
 }
 
-// noisy tells whether others took more than a share of the CPU time. Short windows are
-// never noisy: the kernel counts in hundredths of a second.
+// noisy returns whether others took more than a share of the CPU time. Short windows are
+// never noisy, since the kernel counts in hundredths of a second.
 func (m machine) noisy(share float64) bool {
 	return m.known && m.all > time.Duration(runtime.NumCPU())*time.Second/2 && m.share(m.busy+m.stolen) > share
 }

@@ -2,12 +2,12 @@
 // container registries and prints what each achieved and what it cost: requests
 // per second, latency, CPU time of server and database per request, memory.
 //
-// It knows its targets by URL alone and shares no code with Purser, so that
-// every registry is measured by the same means. Targets take turns, workload by
-// workload and round by round, so that noise on the machine hits all alike.
-// Whatever is answered is checked; a row with errors is marked. CPU time and
-// memory are read from /proc, of the whole process tree of a server on the same
-// machine. README.md says how to run it and what each figure means.
+// It knows its targets by URL alone and shares no code with Purser, so that every registry
+// is measured by the same means. Targets take turns, workload by workload and round by
+// round, so that noise on the machine affects all alike. Every answer is checked; a row
+// with errors is marked. CPU time and memory are read from /proc, for the whole process
+// tree of a server on the same machine. README.md says how to run it and what each figure
+// means.
 package main
 
 import (

@@ -31,7 +31,7 @@ type usage struct {
 	known    bool
 	server   time.Duration
 	database time.Duration
-	deferred time.Duration // of both, what was used after the window until the server was quiet
+	deferred time.Duration // of both, used after the window until the server was quiet
 	rss      int64         // bytes, summed over the tree: pages shared by n processes count n times
 	pss      int64         // bytes; 0 when a process's PSS couldn't be read
 }
@@ -63,7 +63,7 @@ func (m *meter) now(memory bool) usage {
 			continue
 		}
 		pss, err := m.fs.pss(p.pid)
-		// One that has just ended has no memory; one that may not be read has.
+		// A process that has just ended has no memory; one that can't be read has.
 		if err != nil && p.rss > 0 && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
 			pssKnown = false
 		}
@@ -75,9 +75,8 @@ func (m *meter) now(memory bool) usage {
 	return u
 }
 
-// watch measures until the function it returns is called. CPU time is the
-// difference between both ends, memory the highest of what was seen. The
-// second result is the end itself.
+// watch measures until stop is called. CPU time is the difference between both ends, memory
+// the highest value seen. The second result is the reading at the end.
 func (m *meter) watch() (stop func() (used, end usage)) {
 	peak := m.now(true)
 	pssKnown := peak.pss > 0

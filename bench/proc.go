@@ -88,13 +88,13 @@ func (fs procfs) processes() (map[int]procStat, error) {
 	return all, nil
 }
 
-// tree returns the processes that are roots or descend from one. The process
-// self and what it started are left out, unless self is a root: the shell that
-// started the load generator may be the server's parent too.
+// tree returns the processes that are roots or descend from one. The process self and its
+// descendants are left out unless self is a root, since the shell that started the load
+// generator may be the server's parent too.
 //
-// A child that ends while the processes are read one after another is counted
-// neither as itself nor with its parent, or twice. So they are read until two
-// readings agree on which children have ended, at most treeReadings times.
+// A child that ends while the processes are read, one after another, may be counted neither
+// by itself nor with its parent, or twice. So they are read until two readings agree on
+// which children have ended, at most treeReadings times.
 func (fs procfs) tree(roots []int, self int) ([]procStat, error) {
 	last, err := fs.readTree(roots, self)
 	for range treeReadings - 1 {
@@ -141,7 +141,8 @@ func (fs procfs) readTree(roots []int, self int) ([]procStat, error) {
 	}
 	var tree []procStat
 	for _, p := range all {
-		// The bound is for a loop that a parent's change while reading makes.
+		// The bound ends a loop, which is possible if a parent changes while processes are
+		// read.
 		for pid, hops := p.pid, 0; pid > 0 && hops < len(all); hops++ {
 			if isRoot[pid] {
 				tree = append(tree, p)

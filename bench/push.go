@@ -29,8 +29,8 @@ func newPusher(t *target, o *options) *pusher {
 	return &pusher{conn: newConn(t, o.timeout), flow: o.pushFlow}
 }
 
-// exchange does one request of a push; it returns where the Location header, when
-// there is one, leads.
+// exchange does one request of a push; it returns the path in the Location header, if there
+// is one.
 func (p *pusher) exchange(ctx context.Context, method, path string, body []byte, want int, extra ...string) (string, error) {
 	length := len(body)
 	if method == http.MethodHead {
@@ -51,8 +51,8 @@ func (p *pusher) next(resp *response) (string, error) {
 	return p.t.resolve(resp.location)
 }
 
-// checkDigest compares the digest that an answer names with the one that was
-// sent. A server may leave the header out.
+// checkDigest compares the digest in an answer with the one that was sent. A server may
+// leave the header out.
 func checkDigest(resp *response, want string) error {
 	if len(resp.digest) > 0 && string(resp.digest) != want {
 		return fmt.Errorf("Docker-Content-Digest is %s, want %s", resp.digest, want)

@@ -9,12 +9,12 @@ import (
 const (
 	quietShare = 0.03
 	quietFor   = time.Second
-	quietLook  = 100 * time.Millisecond // how often it is looked at
+	quietLook  = 100 * time.Millisecond // how often the server's CPU time is read
 )
 
-// quieten waits until the target is quiet, at most b.quiet, and adds what it used
-// meanwhile to win: work that a server puts off is part of what an operation costs, and
-// may not fall into the window of another.
+// quieten waits until the target is quiet, at most b.quiet, and adds the CPU time that it
+// used meanwhile to win: work that a server defers is part of the cost of an operation, and
+// must not fall into the window of another.
 func (b *bench) quieten(ctx context.Context, t *target, win *window) {
 	if b.quiet == 0 || !win.usage.known {
 		return

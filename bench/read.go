@@ -7,11 +7,11 @@ import (
 	"net/http"
 )
 
-// probe is one thing to read, and what must come of it.
+// probe is one thing to read, and what to check in the answer.
 type probe struct {
 	path   string
 	accept string
-	size   int64 // of the body, or for HEAD as announced; -1: not known before
+	size   int64 // of the body, or for HEAD as announced; -1: not known yet
 	digest string
 	check  func(body []byte) error // of a body without a digest
 }
@@ -60,9 +60,9 @@ func tagList(b *bench) []probe {
 	return []probe{{path: path, accept: "Accept: application/json", size: -1, check: checkTags}}
 }
 
-// openReads reads what ps names, in turn, over every connection. Each thing is
-// first read once with its content verified, outside the measured time; from
-// then on status, length and digest header are checked.
+// openReads reads the things in ps in turn, over every connection. Each is first read once
+// with its content verified, outside the measured time; from then on status, length and
+// digest header are checked.
 func openReads(ctx context.Context, o *options, t *target, method string, ps []probe) (*session, error) {
 	groups := make([][]probe, len(ps))
 	for i := range ps {
@@ -71,7 +71,8 @@ func openReads(ctx context.Context, o *options, t *target, method string, ps []p
 	return openGroups(ctx, o, t, method, groups)
 }
 
-// openGroups is openReads where an operation reads all of a group, one after the other.
+// openGroups is openReads with operations that each read all things of a group, one after
+// the other.
 func openGroups(ctx context.Context, o *options, t *target, method string, groups [][]probe) (*session, error) {
 	reqs := make([][]request, len(groups))
 	for i, ps := range groups {
@@ -109,7 +110,7 @@ func openGroups(ctx context.Context, o *options, t *target, method string, group
 	return s, nil
 }
 
-// verify checks an answer but for its content.
+// verify checks everything in an answer except its content.
 func (p *probe) verify(resp *response, method string) error {
 	size := resp.body
 	if method == http.MethodHead {
@@ -127,8 +128,8 @@ func (p *probe) verify(resp *response, method string) error {
 	return nil
 }
 
-// verifyContent reads once and checks all of it; the size of a body that
-// wasn't known becomes known.
+// verifyContent reads a thing once and checks all of its content. If its size wasn't known,
+// it sets it.
 func (p *probe) verifyContent(ctx context.Context, c *conn, req *request, method string) error {
 	var body bytes.Buffer
 	resp, err := c.do(ctx, req, &body)

@@ -34,12 +34,12 @@ type result struct {
 	DeferredCPU float64  `json:"deferred_cpu_us"`   // of both, used after the window's end
 	ClientCPU   float64  `json:"client_cpu_us"`     // of the load generator
 
-	// CPU time that other processes and other guests took while windows ran, as parts of
-	// the machine's.
+	// Parts of the machine's CPU time that other processes, and other virtual machines,
+	// took while windows ran.
 	Foreign float64 `json:"foreign"`
 	Stolen  float64 `json:"stolen"`
-	Dropped int     `json:"dropped_windows"` // measured again, since others took too much
-	Noisy   int     `json:"noisy_windows"`   // kept all the same
+	Dropped int     `json:"dropped_windows"` // windows that were measured again, since others took too much
+	Noisy   int     `json:"noisy_windows"`   // windows with too much noise that were kept nevertheless
 
 	PSSPeak int64 `json:"pss_peak_bytes,omitempty"`
 	RSSPeak int64 `json:"rss_peak_bytes,omitempty"`
@@ -81,7 +81,7 @@ func newResult(state, workload, registry string, w window, bytes int64) result {
 	return r
 }
 
-// series is the windows of a workload on a target.
+// series are the windows of a workload on a target.
 type series struct {
 	total          window
 	windows        int
@@ -109,7 +109,7 @@ func (s *series) result(state, workload, registry string, bytes int64) result {
 	return r
 }
 
-// spread is the least, the middle and the most of what windows measured.
+// spread is the minimum, median and maximum over windows.
 type spread struct {
 	Min    float64 `json:"min"`
 	Median float64 `json:"median"`
@@ -178,7 +178,7 @@ func (rep *report) marked() int {
 	return n
 }
 
-// compare fills in what results are of their baselines.
+// compare fills in the ratios of results to their baselines.
 func (rep *report) compare() {
 	for i := range rep.Results {
 		r := &rep.Results[i]

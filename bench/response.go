@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// response is what the workloads look at in an answer. Its slices are reused
-// by the next answer on the same connection.
+// response has those parts of an answer that the workloads check. The next answer on the
+// same connection reuses its slices.
 type response struct {
 	status   int
 	length   int64  // announced by Content-Length; -1 when it wasn't

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// writeTables prints a table for each state, the errors, and what the filled
-// state is of the empty one.
+// writeTables prints a table for each state, the errors, and the ratios of the filled state
+// to the empty one.
 func (rep *report) writeTables(w io.Writer) error {
 	var out strings.Builder
 	empty, filled := rep.of(stateEmpty), rep.of(stateFilled)

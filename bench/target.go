@@ -25,8 +25,8 @@ type target struct {
 	baseline bool
 }
 
-// parseTarget understands name=URL[,pid=PID[+PID]…][,after=PATH]. Credentials in the
-// URL are sent as Basic authentication.
+// parseTarget parses name=URL[,pid=PID[+PID]…][,after=PATH]. Credentials in the URL are
+// sent as Basic authentication.
 func parseTarget(s string, insecure bool) (*target, error) {
 	name, rest, ok := strings.Cut(s, "=")
 	if !ok || name == "" {
@@ -44,7 +44,7 @@ func parseTarget(s string, insecure bool) (*target, error) {
 	return t, t.setURL(rawURL, insecure)
 }
 
-// setPart understands what follows the URL.
+// setPart parses one of the parts that follow the URL.
 func (t *target) setPart(part string) error {
 	key, value, _ := strings.Cut(part, "=")
 	switch {

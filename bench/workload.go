@@ -20,7 +20,7 @@ type workload struct {
 	baseline string               // path at the baselines' child process; empty: none
 	limit    string               // name of that baseline in the tables
 
-	// Either of these: what to read with which method, or how to push.
+	// Either what to read with which method, or how to push.
 	method string
 	probes func(*bench) []probe
 	open   func(context.Context, *bench, *target) (*session, error)
@@ -30,7 +30,7 @@ type workload struct {
 type session struct {
 	ops   []operation
 	conns []*conn
-	after func(context.Context) error // undoes what was done, outside the measured time; or nil
+	after func(context.Context) error // undoes the session's pushes, outside the measured time; or nil
 }
 
 func (s *session) close() {
@@ -121,8 +121,8 @@ func selectWorkloads(list string) ([]workload, error) {
 	return selected, nil
 }
 
-// openSmallImages pushes images that no registry has seen, each under a tag of
-// its own.
+// openSmallImages pushes images that are new to every registry, each under a tag of its
+// own.
 func openSmallImages(_ context.Context, b *bench, t *target) (*session, error) {
 	s := &session{}
 	for range b.pushWorkers {

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// collect measures garbage collection from end to end: images are deleted, and the time is
-// taken until the store has none of their objects any more. In each round that is done
-// once without and once beside pushes and pulls.
+// collect measures garbage collection from end to end: it deletes images and takes the time
+// until the store has none of their objects any more. Each round does so once alone and
+// once beside pushes and pulls.
 func (m massDelete) collect(ctx context.Context, dir string) error {
 	servers, stop, err := m.start(ctx, dir)
 	defer stop()
@@ -63,7 +63,7 @@ func (m massDelete) collectOnce(ctx context.Context, r *registry, live bool) err
 	if want := 2 * m.images; len(left) < want {
 		return fmt.Errorf("%d objects were stored for %d images, want at least %d", len(left), m.images, want)
 	}
-	pause(ctx, m.after) // for what the filling has put off
+	pause(ctx, m.after) // for work that the filling has deferred
 	if live {
 		stop := r.mix(ctx, &r.beside, m.pushRate, m.pullRate)
 		defer stop()

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// massDelete measures what pushes and pulls feel of images that are deleted by the
-// thousand: several servers, each in turn quiet and beside the deletions, so that what
-// the machine does meanwhile falls on all of them alike.
+// massDelete measures how pushes and pulls are slowed down while thousands of images are
+// deleted. It takes several servers in turn, each without and with deletions, so that noise
+// on the machine affects all alike.
 type massDelete struct {
 	binaries           []string
 	images, rounds     int
@@ -102,7 +102,7 @@ func (m massDelete) round(ctx context.Context, r *registry) error {
 	if err := r.fill(ctx, "deleted", m.images); err != nil {
 		return err
 	}
-	pause(ctx, m.after) // for what the filling has put off
+	pause(ctx, m.after) // for work that the filling has deferred
 	stop := r.mix(ctx, &r.still, m.pushRate, m.pullRate)
 	pause(ctx, m.quiet)
 	stop()
@@ -137,8 +137,8 @@ func (m massDelete) deleteAll(ctx context.Context, r *registry) error {
 	return err
 }
 
-// mix pushes and pulls at steady rates until stop is called, which adds what was
-// measured to to.
+// mix pushes and pulls at steady rates until stop is called. stop adds the measurements to
+// to.
 func (r *registry) mix(ctx context.Context, to *mixed, pushes, pulls int) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var mu sync.Mutex

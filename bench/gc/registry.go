@@ -29,7 +29,7 @@ type registry struct {
 	deletable     []imageOf
 	still, beside mixed
 	rates         []float64                // deletions a second
-	collected     map[bool][]time.Duration // from the first deletion to a store without the images, by whether pushes ran
+	collected     map[bool][]time.Duration // from the first deletion until the store has none of the images; the key says whether pushes ran
 	last          error
 }
 
@@ -82,7 +82,7 @@ func (r *registry) stop() {
 	r.cmd.Wait()                          //nolint:errcheck // nothing depends on how it ended
 }
 
-// sample asks 50 times a second what PostgreSQL's processes do, until ctx ends.
+// sample reads 50 times a second what PostgreSQL's processes wait for, until ctx ends.
 func (r *registry) sample(ctx context.Context, to *mixed) error {
 	conn, err := pgx.Connect(ctx, r.dsn)
 	if err != nil {

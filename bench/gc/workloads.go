@@ -12,9 +12,9 @@ import (
 type workload struct {
 	name    string
 	kind    catalog.ReviewKind
-	deletes bool   // each row's object goes; else each stays
-	prepare string // makes what is reviewed, SAMPLE of them, and queues it
-	limit   string // deletes the same in one statement: the physical limit
+	deletes bool   // each row's object is deleted; otherwise each stays
+	prepare string // SQL that makes SAMPLE objects to be reviewed, and queues them
+	limit   string // SQL that deletes the same in one statement: the physical limit
 }
 
 // An image of the workloads, like one of the registry, has a configuration and

@@ -1,10 +1,10 @@
-// Command idle measures what a server costs that nobody asks: the CPU time of each of its
-// processes to the nanosecond, how often each is woken, and how many there are.
+// Command idle measures what an idle server costs: for each of its processes the CPU time
+// to the nanosecond and how often it is woken, and the number of processes.
 //
 //	go run ./bench/idle -wait 4m -d 2m PID…
 //
-// PID is the server's; one that the server didn't start, such as a PostgreSQL's, is named
-// beside it. All their descendants count. Linux only.
+// PID is the server's. Name also each process that the server didn't start, such as
+// PostgreSQL's first. All descendants are included. Linux only.
 package main
 
 import (

@@ -139,7 +139,7 @@ func (m *measure) cleanUp(name string, parents, children int) {
 	m.report(name, children, float64(children)/loose.Seconds(), float64(children)/plain.Seconds())
 }
 
-// work runs the worker until nothing is pending.
+// work runs the worker until no record is pending.
 func (m *measure) work(children int) {
 	if m.err != nil {
 		return
@@ -164,8 +164,8 @@ func (m *measure) work(children int) {
 	m.err = err
 }
 
-// triggers measures single deletes of parents, with their commits, alternately in
-// the table with the trigger and in that without.
+// triggers measures single deletes of parents, with their commits, alternately in a table
+// with the trigger and in one without.
 func (m *measure) triggers(rounds int) {
 	for _, table := range []string{"", "plain_"} {
 		m.exec("TRUNCATE " + table + "parents")

@@ -1,6 +1,6 @@
-// Command prune measures auto-pruning: how fast a namespace is pruned, what pulls
-// feel of it, what memory it takes, and what namespaces cost in which nothing is
-// to be done.
+// Command prune measures auto-pruning: how fast a namespace is pruned, how pulls are slowed
+// down meanwhile, how much memory it takes, and what namespaces cost in which nothing is to
+// be done.
 //
 //	go run ./bench/prune -tags 1000000 -repositories 1000
 //
@@ -153,7 +153,7 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 	}, nil
 }
 
-// pruner makes a pruner and returns what lets it work, and what ends it.
+// pruner makes a pruner and runs it; stop ends it.
 func (b *bench) pruner(ctx context.Context) (p *autoprune.Pruner, stop func() error, err error) {
 	p, err = autoprune.New(autoprune.Options{DB: b.main, Catalog: b.catalog, Batch: b.batch, Log: b.log})
 	if err != nil {
@@ -251,7 +251,7 @@ func (b *bench) ended(ctx context.Context, p *autoprune.Pruner) (r autoprune.Run
 		select {
 		case <-ctx.Done():
 			return r, ctx.Err()
-		case <-time.After(200 * time.Millisecond): // it costs a core something to ask
+		case <-time.After(200 * time.Millisecond): // asking more often would take CPU time
 		}
 	}
 }

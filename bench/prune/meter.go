@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// latencies are those of requests, sorted.
+// latencies are the latencies of requests, sorted.
 type latencies []time.Duration
 
 // at is the latency within which that percentage of requests was answered.
@@ -27,7 +27,7 @@ func (l latencies) at(percent int) time.Duration {
 	return l[min(len(l)-1, len(l)*percent/100)].Round(time.Microsecond)
 }
 
-// ratio is that latency as a multiple of another's.
+// ratio returns a percentile as a multiple of that of other.
 func (l latencies) ratio(other latencies, percent int) float64 {
 	return float64(l.at(percent)) / float64(other.at(percent))
 }
@@ -36,12 +36,12 @@ func (l latencies) String() string {
 	return fmt.Sprintf("p50 %s p95 %s p99 %s", l.at(50), l.at(95), l.at(99))
 }
 
-// pulled is how long pulls took: from when they were due, which this process may be
-// late to do, and from when they were sent.
+// pulled are the latencies of pulls: since the time when they were due, which includes
+// delays of this process, and since they were sent.
 type pulled struct {
 	due, sent latencies
-	// stolen is the part of a core that other machines had meanwhile, of what this
-	// one wanted. It makes figures worthless.
+	// stolen is the share of the CPU time wanted by this machine that other virtual
+	// machines got. If it is high the figures are worthless.
 	stolen float64
 }
 
@@ -122,7 +122,7 @@ func (p *pulling) end() pulled {
 	return p.pulled
 }
 
-// quietPulls pulls while nothing else is done.
+// quietPulls pulls while nothing else runs.
 func (b *bench) quietPulls(ctx context.Context) pulled {
 	p := b.pulls(ctx)
 	select {
@@ -132,8 +132,8 @@ func (b *bench) quietPulls(ctx context.Context) pulled {
 	return p.end()
 }
 
-// stolen is how long this machine's processors were wanted and given to other
-// machines, as Linux says; 0 elsewhere.
+// stolen returns how long this machine's CPUs were wanted but ran other virtual machines,
+// as Linux reports it; 0 elsewhere.
 func stolen() time.Duration {
 	text, err := os.ReadFile("/proc/stat")
 	f := strings.Fields(string(text))
@@ -151,7 +151,8 @@ func (b *bench) watchHeap(ctx context.Context) func() uint64 {
 	peak := make(chan uint64)
 	go func() {
 		var most uint64
-		// Objects and what is free between them. To read it doesn't stop the world.
+		// Objects and the free space between them. Reading these metrics doesn't stop the
+		// world.
 		m := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"}}
 		for {
 			metrics.Read(m)

@@ -4,9 +4,9 @@
 //
 //	go run ./bench/pulls -keys 1000000
 //
-// It starts a PostgreSQL and a Redis of its own in a directory that it removes
-// afterwards. What a pull feels of either is for go run ./bench, with servers of
-// different settings side by side: README.md says how.
+// It starts a PostgreSQL and a Redis of its own in a directory that it removes afterwards.
+// To measure how counting slows down pulls, use go run ./bench with servers of different
+// settings side by side: README.md says how.
 package main
 
 import (
@@ -129,7 +129,7 @@ func (b *bench) fill(ctx context.Context) error {
 	return rows.Err()
 }
 
-// startRedis starts a Redis as it should be run: it writes down what it is told.
+// startRedis starts a Redis with the recommended settings: it writes an append-only file.
 func (b *bench) startRedis(base string) (stop func(), err error) {
 	socket := filepath.Join(base, "redis.sock")
 	cmd := exec.Command("redis-server", "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "yes", "--dir", base)
@@ -153,7 +153,7 @@ func (b *bench) startRedis(base string) (stop func(), err error) {
 	}
 }
 
-// pull is the n-th pull: each of keys is pulled once before one is again.
+// pull returns the n-th pull. Each key is pulled once before any is pulled again.
 func (b *bench) pull(n int) audit.Entry {
 	n %= b.keys
 	return audit.Entry{
@@ -172,8 +172,8 @@ func (b *bench) recorder() (*pullstats.Recorder, error) {
 	return pullstats.NewRecorder(pullstats.RecorderOptions{Count: true, Redis: b.redis, Marks: marks, Buffer: 2 * b.keys, Logger: b.log}), nil
 }
 
-// flushing gives Redis a pull of each key, and flushes them: once into empty
-// statistics, and once more into what is there then.
+// flushing gives Redis a pull of each key and flushes them: first into empty statistics,
+// then into rows that exist.
 func (b *bench) flushing(ctx context.Context) error {
 	reg := prometheus.NewRegistry()
 	metrics, err := pullstats.NewMetrics(reg)
@@ -236,7 +236,7 @@ func (b *bench) flushing(ctx context.Context) error {
 	return nil
 }
 
-// meanTimes are those of a batch, and of its transaction.
+// meanTimes returns the mean times of a batch and of its transaction.
 func meanTimes(reg *prometheus.Registry) (batch, transaction time.Duration, err error) {
 	families, err := reg.Gather()
 	if err != nil {
@@ -268,7 +268,7 @@ func (b *bench) check(ctx context.Context, times int64) error {
 	return nil
 }
 
-// reading logs pulls, and counts them from there.
+// reading logs pulls, and counts them from the log.
 func (b *bench) reading(ctx context.Context) error {
 	if _, err := audit.NewKeeper(audit.KeeperOptions{DB: b.db, Log: b.log}).Keep(ctx); err != nil {
 		return err
@@ -304,7 +304,7 @@ func (b *bench) reading(ctx context.Context) error {
 	return nil
 }
 
-// watchHeap returns what gives the greatest size of the heap from now on.
+// watchHeap returns a function that returns the greatest size of the heap since this call.
 func watchHeap() (peak func() uint64) {
 	var most atomic.Uint64
 	done, stop := make(chan struct{}), make(chan struct{})
