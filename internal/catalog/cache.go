@@ -292,9 +292,9 @@ func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, g
 	return none, false
 }
 
-// keep stores v under k as of generation gen. If the generation has changed since, the entry
-// is invalid from the start. keep doesn't check the heartbeats: that happens before the
-// entry is used.
+// keep stores v under k as of generation gen. If the generation has changed since, get never
+// returns the entry. keep doesn't check the age of the heartbeats: get is only called with
+// the result of that check.
 func keep[K key, V any](c *cache, m *otter.Cache[K, entry[V]], k K, v V, gen uint64) {
 	if !c.off && c.news.Load() != 0 && !c.doubtful(k.of()) {
 		m.Set(k, entry[V]{value: v, gen: gen})

@@ -123,8 +123,8 @@ func (c *Catalog) register(ctx context.Context) error {
 		ON CONFLICT (id) DO UPDATE SET seen_at = now()`, c.opt.Replica, host); err != nil {
 		return fmt.Errorf("registering among the replicas: %w", err)
 	}
-	// A transaction that has changed something holds a lock on its table, and
-	// may have looked for replicas before this one was registered.
+	// A transaction that has changed rows, and may have looked at replicas before this
+	// process was registered, holds a RowExclusiveLock: wait for all of those.
 	var older []string
 	if err := c.db.Pool.QueryRow(ctx, `
 		SELECT COALESCE(array_agg(DISTINCT virtualtransaction), '{}') FROM pg_locks

@@ -315,9 +315,9 @@ func namespaceUnknown(name string) error {
 		WithDetail(map[string]string{"name": name})
 }
 
-// CreateProtectionRule makes a rule. It applies at once to all tags that it matches,
-// wherever they point at that moment. Errors: NAME_UNKNOWN; UNSUPPORTED with status 400 if
-// the scope has the rule already, or MaxProtectionRules rules.
+// CreateProtectionRule makes a rule. From then on every tag that matches, existing ones
+// included, keeps the manifest that it points to. Errors: NAME_UNKNOWN; UNSUPPORTED with
+// status 400 if the scope has the rule already, or has MaxProtectionRules rules.
 func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, pattern oci.TagPattern) (ProtectionRule, error) {
 	rule := ProtectionRule{ID: uuid.New(), Scope: s, Pattern: pattern}
 	err := c.changeRules(ctx, s, func(tx pgx.Tx, namespace, repository *int64) error {

@@ -153,8 +153,8 @@ func TestProtectionScopes(t *testing.T) {
 func TestProtectionIsExact(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
-	// Each process does only one kind of thing, so that it isn't notified of other
-	// processes' changes.
+	// Each process makes only one kind of request, so it learns of other processes' changes
+	// only by its own version check.
 	a, b, c, d := replica(t, dsn), replica(t, dsn), replica(t, dsn), replica(t, dsn)
 	const path = "acme/app"
 	p := a.variants(t, path, 2)

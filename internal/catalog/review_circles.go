@@ -36,33 +36,8 @@ import (
 //   - The review doesn't wait for a subject that is pushed meanwhile: the result is the same
 //     as if the review had come first.
 //
-// Only a manifest that is referenced and itself has children or referrers can be in a cycle.
-// look sorts out all others, so their review needs no further statement.
-//
-//   - What holds a manifest are its indexes and its living subject, what holds
-//     those, and so on: its holders. When no holder has a tag, then nothing that
-//     isn't a holder holds any of them, so all are garbage. When the manifest is
-//     among its own holders, then it is in a circle, and nobody but a review that
-//     knows of circles deletes it.
-//   - A manifest of a circle that no index contains can be deleted: only its
-//     subject holds it. The circle is broken, and triggers queue what it held. There
-//     always is one: a manifest names its children and its subject by digest, so of
-//     those in a circle one is named by no other. If an index outside of the circle
-//     contains it, then that is a holder, of a circle of its own or held by nothing.
-//   - What makes a circle garbage (a tag, an index or a subject that goes) queues
-//     the manifest that lost it, which may have an index. Its review queues those
-//     holders that have none, in the transaction that drops its own row.
-//   - Before a manifest of a circle is deleted, it and all its holders are locked,
-//     and looked for again in a new statement. A tag and a new index take KEY SHARE
-//     on what they point to. So from then on no holder gets a tag or another holder,
-//     and what came before is seen. What promises say stays true: only what was
-//     claimed is deleted, and never a holder that wasn't.
-//   - A subject that comes while this happens is not waited for: it is as if the
-//     review had been first.
-//
-// Only what holds something while it is held itself can be in a circle. Other
-// manifests are told apart when they are looked at, and their review costs no
-// statement more.
+// Only a manifest that is referenced, and itself has children or referrers, can be in a
+// cycle. The function look excludes all others, so their review needs no further statement.
 
 // circleLimit bounds the holders that a review reads, and may have to lock, for one
 // manifest. A cycle with more is kept: so many untagged indexes of one manifest, all in

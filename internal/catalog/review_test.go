@@ -257,7 +257,8 @@ func TestFailedReviewIsPutOffAndSetAside(t *testing.T) {
 	}
 }
 
-// A review that its lock timeout has rolled back is distinguished from one that failed.
+// ReviewError.Contended distinguishes a review that was rolled back by its lock timeout from
+// one that failed.
 func TestReviewGivesWay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

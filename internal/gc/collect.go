@@ -153,7 +153,7 @@ func (c *collection) run(ctx context.Context) error {
 }
 
 // sweeping deletes abandoned uploads and returns the function that sweeps. Without a store,
-// or with a store of another database, neither happens.
+// or with a store of another database, no upload is deleted and the function does nothing.
 func (c *collection) sweeping(ctx context.Context) (func(context.Context) (bool, error), error) {
 	if c.failure = c.opt.StoreError; c.opt.Store == nil {
 		return func(context.Context) (bool, error) { return false, nil }, nil
