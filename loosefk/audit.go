@@ -12,8 +12,8 @@ import (
 
 // AuditOptions says what an audit does.
 type AuditOptions struct {
-	// Repair writes deleted records for the parents of orphans, so that the
-	// worker cleans them up.
+	// Repair writes deleted records for the parents of orphans, so that the worker deletes
+	// the orphans.
 	Repair bool
 	// Children are the child tables to look at, named as in the definitions.
 	// Default all.
@@ -21,8 +21,8 @@ type AuditOptions struct {
 	// Page is how many parents are looked up at a time. Default 1,000.
 	Page int
 
-	most int64 // how many parents are looked at for each definition; 0: all
-	rows int   // how many children of a parent are counted; 0: all
+	most int64 // number of parents to examine for each definition; 0: all
+	rows int   // number of children to count for each parent; 0: all
 }
 
 // Orphans are the children of one definition whose parent doesn't exist.
@@ -32,11 +32,11 @@ type Orphans struct {
 	Child      string     `json:"child"`
 	Column     string     `json:"column"`
 	Parent     string     `json:"parent"`
-	// Pending and PendingParents count those that a pending record is going to
-	// clean up: children, and their distinct parents.
+	// Pending and PendingParents count children, and their distinct parents, that a pending
+	// record is going to clean up.
 	Pending        int64 `json:"pending"`
 	PendingParents int64 `json:"pending_parents"`
-	// Rows and Parents count those that nothing is going to clean up.
+	// Rows and Parents count the same for children that nothing is going to clean up.
 	Rows    int64 `json:"orphans"`
 	Parents int64 `json:"orphan_parents"`
 	// Examples are the first ten of those parents' ids.
@@ -47,12 +47,12 @@ type Orphans struct {
 	Repaired int64 `json:"repaired"`
 }
 
-// Audit looks for children whose parent doesn't exist, definition by definition,
-// by the distinct values of the child's column: it asks the parent's server for a
-// page of them at a time, so it needs no more memory for more rows. Only children
-// count that the definition would clean up. What changes meanwhile is seen as it
-// was before or after. Errors: Problems when the definitions don't fit the
-// databases; what failed for single definitions, after all others.
+// Audit looks for children whose parent doesn't exist, definition by definition. It goes
+// through the distinct values of the child's column and looks a page of them up on the
+// parent's server at a time, so its memory doesn't grow with the table. It counts only
+// children that the definition would clean up. Concurrent changes are seen or not. Errors:
+// Problems when the definitions don't fit the databases; the failures of single
+// definitions, after all others.
 func (w *Worker) Audit(ctx context.Context, o AuditOptions) ([]Orphans, error) {
 	rs, _, err := lookUp(ctx, w.opt.Databases, w.opt.Definitions)
 	if err != nil {
@@ -156,9 +156,10 @@ func (r reference) parentsQuery(first bool) string {
 		SELECT id::text FROM ids WHERE id IS NOT NULL ORDER BY place`, "c."+quote(r.Column), r.child.quoted(), from, r.key.sqlType())
 }
 
-// auditPage looks at the children of some parents. The order matters: a parent
-// that goes after it was looked up counts as alive; one that was gone has its
-// record by then; and what a worker has cleaned up meanwhile is counted no more.
+// auditPage examines the children of some parents. Its order matters: a parent that is
+// deleted after it was looked up counts as existing; a parent that was missing has its
+// record by the time records are read; and children that a worker has deleted meanwhile are
+// no longer counted.
 func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []parentKey, found *Orphans) error {
 	alive, err := r.parentDB.alive(ctx, r.parent, ids)
 	if err != nil {
@@ -242,9 +243,9 @@ func (r reference) count(ctx context.Context, ids []parentKey, most int) (map[pa
 	return counts, err
 }
 
-// record writes deleted records for parents that don't exist at this moment and
-// have none that is pending. Both tables are in the parent's database, so it is
-// one statement wherever the children live.
+// record writes deleted records for parents that don't exist at this moment and have no
+// pending record. The parents and the records are in the same database, so one statement
+// does it wherever the children live.
 func (r reference) record(ctx context.Context, ids []parentKey) (int64, error) {
 	columns, values, same := "primary_key_value", "p.id", "d.primary_key_value = p.id"
 	if r.key.keyKind != "integer" {

@@ -25,25 +25,25 @@ type Finding struct {
 	Database string   `json:"database,omitempty"`
 	Table    string   `json:"table,omitempty"` // with its schema
 	Text     string   `json:"text"`
-	// Remedy is a command of the tool, which begins with "loosefk ", or SQL to
-	// run in that database. After it the finding is gone, unless Text says what
-	// else there is to do. "" where there is none but what Text says.
+	// Remedy is a command of the tool, which begins with "loosefk ", or SQL to run in that
+	// database. It removes the finding, unless Text says what else there is to do. "":
+	// there is only what Text says.
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// Limits of what is still well.
+// Limits up to which a state is healthy.
 const (
-	doctorPartitions = 4                // more of them attached mean that records are pending for days
-	doctorOverdue    = 24 * time.Hour   // of things that each run of a worker does
-	doctorPending    = time.Hour        // of a record, beyond the time of the second look
-	doctorPatience   = 10 * time.Second // with the search for orphans, for each definition
-	doctorParents    = 1000             // that are looked at for each definition
+	doctorPartitions = 4                // more attached partitions mean that records have been pending for days
+	doctorOverdue    = 24 * time.Hour   // age of work that each run of a worker should have done
+	doctorPending    = time.Hour        // age of a record, in addition to the time of the second look
+	doctorPatience   = 10 * time.Second // time for the search for orphans, for each definition
+	doctorParents    = 1000             // number of parents to examine for each definition
 )
 
 // examination is one run of Doctor.
 type examination struct {
 	opt    Options
-	rs     references // whose tables and columns are there
+	rs     references // those whose tables and columns exist
 	tables tables
 	list   []Finding
 }
@@ -52,9 +52,9 @@ func (e *examination) add(s Severity, db *Database, table tableName, remedy, for
 	e.list = append(e.list, Finding{s, db.Name, table.String(), fmt.Sprintf(format, args...), remedy})
 }
 
-// Doctor looks for what keeps loose foreign keys from working, or will, with a
-// remedy for each finding, in the order in which they are best applied. It
-// changes nothing. Error: what a database said.
+// Doctor looks for states that keep loose foreign keys from working, now or soon. It
+// returns findings with a remedy each, in the order in which the remedies should be
+// applied. It changes nothing. Errors are those of a database.
 func (w *Worker) Doctor(ctx context.Context) ([]Finding, error) {
 	e := &examination{opt: w.opt}
 	if err := e.definitions(ctx); err != nil {
@@ -78,8 +78,8 @@ func (w *Worker) Doctor(ctx context.Context) ([]Finding, error) {
 	return e.list, nil
 }
 
-// definitions finds what in the definitions doesn't fit the databases. What is
-// found later is only about those that do.
+// definitions finds mismatches between definitions and databases. Later checks use only
+// definitions that match.
 func (e *examination) definitions(ctx context.Context) error {
 	rs, found, err := lookUp(ctx, e.opt.Databases, e.opt.Definitions)
 	problems, ok := errors.AsType[Problems](err)
@@ -115,7 +115,7 @@ func (e *examination) definitions(ctx context.Context) error {
 	return nil
 }
 
-// indexes finds the indexes that a definition needs and hasn't got.
+// indexes finds missing indexes that a definition needs.
 func (e *examination) indexes(r reference) {
 	parent, child := e.tables[r.parentDB][r.parent], e.tables[r.childDB][r.child]
 	if !parent.hasKey() {
@@ -135,8 +135,8 @@ func (e *examination) indexes(r reference) {
 	}
 }
 
-// createIndex is the SQL for an index. On a partitioned table it can't be built
-// without holding up those who write.
+// createIndex returns the SQL that creates an index. On a partitioned table it blocks
+// writers, which can't be avoided.
 func createIndex(t table, name tableName, unique bool, columns ...string) string {
 	quoted := make([]string, len(columns))
 	for i, c := range columns {
@@ -166,7 +166,7 @@ func (e *examination) parents(ctx context.Context, db *Database) error {
 		if root, err := db.root(ctx, parent); err != nil {
 			return err
 		} else if root != parent {
-			continue // it was told of; its trigger is that of its table
+			continue // reported already; its trigger is that of its partitioned table
 		}
 		if err := e.triggers(ctx, db, parent); err != nil {
 			return err
@@ -175,7 +175,7 @@ func (e *examination) parents(ctx context.Context, db *Database) error {
 	if !installed {
 		return nil
 	}
-	// Rights come first, because others may fail without them.
+	// Rights are checked first, because other checks may fail without them.
 	checks := []func(context.Context, *Database) error{
 		e.workerRights, e.functions, e.openTables, e.strayTriggers, e.partitions, e.detached, e.failed, e.pending,
 	}
@@ -228,7 +228,7 @@ func (e *examination) orphans(ctx context.Context, r reference) error {
 	defer cancel()
 	found, err := r.audit(short, AuditOptions{Page: doctorParents, most: doctorParents, rows: 1})
 	switch {
-	case isState(err, stateNoPrivilege): // it was told of
+	case isState(err, stateNoPrivilege): // reported already
 		return nil
 	case err != nil && (short.Err() == nil || ctx.Err() != nil):
 		return err

@@ -9,17 +9,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// trigger is one of ours on a table, or the table without one.
+// trigger is one of this package's triggers on a table, or stands for a table without one.
 type trigger struct {
 	on       tableName
 	root     bool // the table itself, not one of its partitions
 	parent   bool // the table is partitioned or a partition
 	name     *string
 	enabled  string // as pg_trigger has it
-	override bool   // records the name in arg, else that of its table
+	override bool   // records the name in arg, otherwise the name of its table
 	arg      string
-	column   string // that it records
-	fits     bool   // after a delete, for each statement, with the transition table
+	column   string // whose values it records
+	fits     bool   // fires after a delete, once per statement, with the transition table
 }
 
 // triggersOn lists the triggers on a table and its partitions; a table without
@@ -64,7 +64,7 @@ func (e *examination) triggers(ctx context.Context, db *Database, parent tableNa
 	}
 	key := e.tables[db][parent].key
 	track := "loosefk track " + db.plain(parent)
-	good := map[tableName]string{} // the trigger that does it
+	good := map[tableName]string{} // the valid trigger of each table
 	var bare []trigger
 	for _, t := range list {
 		if t.name == nil {
@@ -110,7 +110,7 @@ func (e *examination) triggers(ctx context.Context, db *Database, parent tableNa
 	return err
 }
 
-// bare tells of a parent, or partitions of it, without a trigger.
+// bare reports a parent, or partitions of it, without a trigger.
 func (e *examination) bare(db *Database, parent tableName, bare []trigger, track string) {
 	switch {
 	case len(bare) == 0:
@@ -121,8 +121,8 @@ func (e *examination) bare(db *Database, parent tableName, bare []trigger, track
 	}
 }
 
-// replace is how a wrong trigger is put right: tracking again replaces the one
-// with the usual name.
+// replace returns the remedy for a wrong trigger: tracking again replaces a trigger that
+// has the usual name.
 func (e *examination) replace(t trigger, track string) string {
 	if *t.name == triggerName(t.on.table) {
 		return track
@@ -134,8 +134,8 @@ func dropTrigger(on tableName, name string) string {
 	return fmt.Sprintf("DROP TRIGGER %s ON %s", quote(name), on.quoted())
 }
 
-// strayTriggers finds tables with a trigger that are no parents: their records
-// pile up.
+// strayTriggers finds tables that have a trigger but are no parents: no worker processes
+// their records.
 func (e *examination) strayTriggers(ctx context.Context, db *Database) error {
 	rows, err := db.catalog().Query(ctx, `
 		SELECT DISTINCT n.nspname, c.relname

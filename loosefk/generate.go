@@ -20,9 +20,9 @@ const (
 	Plain Format = "plain" // a pair of files, .up.sql and .down.sql
 )
 
-// Generator writes what turns foreign keys into loose ones, and back: the
-// definitions, migrations and tests. It reads the databases and changes nothing;
-// Plan.Write writes the files.
+// Generator plans the files that turn foreign keys into loose ones, and back: definitions,
+// migrations and tests. It reads the databases and changes nothing; Plan.Write writes the
+// files.
 type Generator struct {
 	Databases   Databases
 	Definitions Definitions
@@ -33,24 +33,24 @@ type Generator struct {
 	// OnDelete is the action for keys whose own ON DELETE has no loose form:
 	// restrict, no action and set default. Without it they are refused.
 	OnDelete Action
-	// Restore is the ON DELETE of a key that comes back, as ForeignKey has it,
-	// where neither the database nor a migration knows it. Default: what its
-	// definition does.
+	// Restore is the ON DELETE, as in ForeignKey, of a key that is restored, if neither the
+	// database nor a migration knows it. Default: the action of its definition.
 	Restore string
 	// Now becomes the version of the first migration, unless the directory has a
 	// later one. Default: time.Now.
 	Now time.Time
 }
 
-// Plan is what a Generator would have done.
+// Plan is the result of a Generator.
 type Plan struct {
-	// Keys are those that become loose, or come back.
+	// Keys are the keys that become loose, or are restored.
 	Keys []ForeignKey `json:"keys"`
 	// Files are to be written, in this order.
 	Files []PlannedFile `json:"files"`
 	// Skipped are keys for which nothing is left to do.
 	Skipped []Refusal `json:"skipped,omitempty"`
-	// Refused are keys for which it can't be done. Nothing in Files is theirs.
+	// Refused are keys that can't be converted, with the reason. Files has nothing for
+	// them.
 	Refused []Refusal `json:"refused,omitempty"`
 	// Steps say what to deploy in which order.
 	Steps []string `json:"steps"`
@@ -64,11 +64,11 @@ type Plan struct {
 type PlannedFile struct {
 	Path    string `json:"path"`
 	Content string `json:"content"`
-	Old     string `json:"-"` // what it holds now, if it is changed
+	Old     string `json:"-"` // present content, if the file is to be changed
 	Changed bool   `json:"changed,omitempty"`
 }
 
-// Refusal is why a key is left as it is.
+// Refusal says why a key stays as it is.
 type Refusal struct {
 	Key    ForeignKey `json:"key"`
 	Reason string     `json:"reason"`
@@ -97,12 +97,11 @@ func (g *Generator) defaults() error {
 	return nil
 }
 
-// Convert plans what turns the keys into loose ones. A key that can't become one is
-// in the plan's Refused. Of a conversion that somebody began by hand it plans what is
-// left: nothing for the definition of a key that has one, no trigger where there is
-// one, and for defs, definitions whose key is gone, the trigger alone. Where nothing
-// is left Skipped says why. For the others the definitions' file, migrations and
-// tests are in Files.
+// Convert plans how keys become loose ones. Keys that can't are in the plan's Refused. If
+// somebody has begun the conversion by hand it plans the rest: no definition for a key that
+// has one, no trigger where one exists, and for defs, which are definitions whose key is
+// gone, the trigger alone. Keys with nothing left to do are in Skipped. For the others,
+// Files has the definitions' file, migrations and tests.
 func (g Generator) Convert(ctx context.Context, keys []ForeignKey, defs ...Definition) (*Plan, error) {
 	if err := g.defaults(); err != nil {
 		return nil, err
@@ -155,23 +154,22 @@ type conversion struct {
 	plan  *Plan
 	all   Definitions // with the added ones
 	added Definitions
-	// settled are the definitions of the plan's keys: the added ones, and those that
-	// were there.
+	// settled are the definitions of the plan's keys, added or existing.
 	settled Definitions
 	parents []string // that have to be tracked
-	// actions are what becomes of the children, by the plan's keys.
+	// actions are the actions of the plan's keys, in their order.
 	actions []Action
 }
 
 func (c *conversion) accept(k ForeignKey, d Definition) {
-	if !slices.ContainsFunc(c.added, d.same) { // two keys may say the same
+	if !slices.ContainsFunc(c.added, d.same) { // two keys may lead to the same definition
 		c.added = append(c.added, d)
 		c.all = append(slices.Clone(c.all), d)
 	}
 	c.settle(k, d)
 }
 
-// settle plans that a key goes which has, or gets, a definition.
+// settle plans to drop a key that has, or gets, a definition.
 func (c *conversion) settle(k ForeignKey, d Definition) {
 	c.plan.Keys = append(c.plan.Keys, k)
 	c.actions = append(c.actions, d.OnDelete)
@@ -187,7 +185,7 @@ func (c *conversion) track(parent string) {
 	}
 }
 
-// definition is the loose form of a key, or the reason why there is none.
+// definition returns the loose form of a key, or the reason why there is none.
 func (c *conversion) definition(ctx context.Context, k ForeignKey, base Problems) (Definition, string, error) {
 	if k.NotConvertible != "" {
 		return Definition{}, k.NotConvertible, nil
@@ -244,8 +242,8 @@ func (c *conversion) files(ctx context.Context) error {
 	return nil
 }
 
-// check are the statements that keep a key from being dropped while its parent
-// has no trigger, where one database has both.
+// check returns the statements that keep a key from being dropped while its parent has no
+// trigger. It is for keys within one database.
 func (c *conversion) check(ctx context.Context, k ForeignKey) ([]string, error) {
 	parent := c.Databases.Of(k.To)
 	for i := range c.Databases {
@@ -294,8 +292,8 @@ func (c *conversion) tracking(ctx context.Context) error {
 	return nil
 }
 
-// installing plans what the functions that make triggers need: the installation, or a
-// newer one than there is.
+// installing plans what the functions that make triggers need: an installation, or an
+// upgrade of the existing one.
 func (c *conversion) installing(ctx context.Context, db *Database) error {
 	installed, err := db.Installed(ctx)
 	if err != nil {
@@ -317,7 +315,8 @@ func (c *conversion) installing(ctx context.Context, db *Database) error {
 	return nil
 }
 
-// isTracked says whether a parent has its trigger, or a migration will make it.
+// isTracked returns whether a parent has its trigger, or an existing migration will create
+// it.
 func (g Generator) isTracked(ctx context.Context, parent string) (bool, error) {
 	if g.willTrack(parent) {
 		return true, nil

@@ -18,7 +18,7 @@ type migration struct {
 	name     string // without version
 	comment  string
 	up, down []string // statements
-	// alone: the statements can't share a transaction.
+	// alone says that the statements can't share a transaction.
 	alone bool
 }
 
@@ -27,7 +27,7 @@ const versionLayout = "20060102150405"
 // lastMigration is the version of the last migration of this name in the
 // directory, or "".
 func (g Generator) lastMigration(name string) (last string) {
-	entries, _ := os.ReadDir(g.Migrations) // firstVersion tells what is wrong with it
+	entries, _ := os.ReadDir(g.Migrations) // firstVersion reports errors of this directory
 	for _, e := range entries {
 		version, rest, _ := strings.Cut(e.Name(), "_")
 		if rest == name+".sql" || rest == name+".up.sql" {
@@ -37,8 +37,8 @@ func (g Generator) lastMigration(name string) (last string) {
 	return last
 }
 
-// willTrack says whether a migration that puts the trigger on a parent is there,
-// and none after it that takes it away.
+// willTrack returns whether a migration creates the trigger on a parent, and no later one
+// drops it.
 func (g Generator) willTrack(parent string) bool {
 	return g.lastMigration(trackName(parent)) > g.lastMigration(untrackName(parent))
 }
@@ -165,8 +165,8 @@ $$;`),
 
 func upgradeName() string { return fmt.Sprintf("upgrade_loose_foreign_keys_to_%d", SchemaVersion) }
 
-// upgrade brings an installation of an older version up to date. There is no way back:
-// the older one is open to misuse.
+// upgrade upgrades an installation of an older version. It has no way back, since the older
+// version can be misused.
 func upgrade(s Schema, database string) migration {
 	m := installation(s, database)
 	return migration{
@@ -244,10 +244,10 @@ func dropSQL(k ForeignKey) string {
 	return retried("", fmt.Sprintf("ALTER TABLE IF EXISTS %s DROP CONSTRAINT IF EXISTS %s;", k.child.quoted(), quote(k.Constraint)))
 }
 
-// restoreSQL brings a key back while its tables are in use: from its first step
-// on nothing can become an orphan, then those that are there are dealt with, then
-// the rest is checked. A partitioned table can't have a key that isn't checked
-// yet, so there the orphans come first.
+// restoreSQL restores a key while its tables are in use. After its first step no new
+// orphans can appear, then it handles those that exist, then it validates the key. A
+// partitioned table can't have a key that isn't validated yet, so there it handles the
+// orphans first.
 func restoreSQL(k ForeignKey, action Action) []string {
 	missing := fmt.Sprintf("NOT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE conrelid = %s::regclass::oid AND conname = %s)",
 		literal(k.child.quoted()), literal(k.Constraint))

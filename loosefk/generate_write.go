@@ -38,8 +38,8 @@ func (p *Plan) Write() error {
 	return nil
 }
 
-// TakeBack undoes Write: new files and directories go, and changed files become what
-// they were. A file that somebody has changed since stays.
+// TakeBack undoes Write: it removes new files and directories, and restores changed files.
+// A file that somebody has changed since stays.
 func (p *Plan) TakeBack() error { return p.takeBack(p.Files) }
 
 func (p *Plan) takeBack(files []PlannedFile) error {

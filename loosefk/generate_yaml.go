@@ -12,8 +12,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// definitionsText is the text of a file of definitions, which is changed line by
-// line so that comments, order and spacing stay as their authors want them.
+// definitionsText is the text of a file of definitions. It is edited line by line, so that
+// comments, order and spacing stay as they are.
 type definitionsText struct {
 	name     string
 	lines    []string

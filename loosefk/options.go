@@ -10,12 +10,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Options says what a worker does and how much of it at a time. Numbers and times
-// that are zero have their default; see Check for what is possible.
+// Options configures a worker. Zero numbers and times have their default; see Check for
+// their bounds.
 type Options struct {
-	// Databases are where the tables are; required. A pool needs two free
-	// connections while its database is cleaned up, one with a lock that isn't
-	// PostgreSQL's.
+	// Databases are the databases that have the tables; required. While a database is
+	// cleaned up its pool needs two free connections, or one if Lock isn't an AdvisoryLock.
 	Databases   Databases
 	Definitions Definitions
 	Lock        Lock // default AdvisoryLock
@@ -28,7 +27,7 @@ type Options struct {
 	MaxDeletes, MaxUpdates int
 	// MaxRuntime bounds a run. Default 30 s.
 	MaxRuntime time.Duration
-	// Batch is how many deleted records are worked off together. Default 500.
+	// Batch is how many deleted records are processed together. Default 500.
 	Batch int
 	// DeleteLimit and UpdateLimit bound the rows of a query. Defaults 1,000 and
 	// 500. Where a row is heavy (triggers, cascades) a definition's delete_limit
@@ -37,8 +36,8 @@ type Options struct {
 	// UrgentRecords bounds, for each parent table and run, the records of the
 	// urgent lane. Default 100.
 	UrgentRecords int
-	// LockTimeout bounds each wait for a lock. Keep it below PostgreSQL's
-	// deadlock_timeout, so that it is the worker that gives way. Default 200 ms.
+	// LockTimeout bounds each wait for a lock. Keep it below PostgreSQL's deadlock_timeout,
+	// so that in a deadlock the worker gives up and not a client. Default 200 ms.
 	LockTimeout time.Duration
 	// StatementTimeout bounds a query. One that takes longer is tried again
 	// with half the rows. Default 10 s.
@@ -47,9 +46,9 @@ type Options struct {
 	// before it waits for RescheduleAfter. Defaults 3 and 10 min.
 	MaxAttempts     int
 	RescheduleAfter time.Duration
-	// SecondLook is when children on another server are looked for again: one
-	// may have been inserted by somebody who had still seen the parent. Default
-	// 1 h; negative: never.
+	// SecondLook is after how long children on another server are looked for again, since a
+	// transaction that still saw the parent may have inserted one. Default 1 h; negative:
+	// never.
 	SecondLook time.Duration
 	// PartitionAge is the age of the first record of the newest partition from
 	// which on a new one takes over. Default 24 h.

@@ -18,28 +18,28 @@ import (
 type Partition struct {
 	Table   string // with its schema
 	Value   int64  // of the column partition; 0 for the default partition
-	Default bool   // takes what no other does
-	Current bool   // the column's default value leads here
-	// values are all that lead here. The worker's own partitions have one; Value is
-	// the largest.
+	Default bool   // takes records that fit no other
+	Current bool   // the column's default value is in this partition
+	// values are all values that belong to the partition. Partitions made by the worker
+	// have one; Value is the largest.
 	values []int64
 }
 
-// Slid says what a run of Slide changed.
+// Slid says what a rotation of the partitions changed.
 type Slid struct {
-	Repaired int64    `json:"repaired,omitempty"` // the wrong default that was found, -1 for none or no number; 0: it was right
+	Repaired int64    `json:"repaired,omitempty"` // the wrong default of the column that was corrected, -1 if it had none or no number; 0: it was right
 	Moved    int64    `json:"moved,omitempty"`    // rows out of the default partition
 	Added    string   `json:"added,omitempty"`    // table, or ""
 	Detached []string `json:"detached,omitempty"` // tables
 	Dropped  []string `json:"dropped,omitempty"`
-	// Busy says that others held the table for so long that something was left
-	// for the next time.
+	// Busy says that other transactions locked the table for so long that some work was
+	// left for the next time.
 	Busy bool `json:"busy,omitempty"`
 }
 
-// slideOptions are the times of the sliding partitions.
+// slideOptions are the times that control rotation.
 type slideOptions struct {
-	age       time.Duration // of the first row of the newest partition, from which on there is a next one
+	age       time.Duration // age of the first row of the newest partition at which the next one is added
 	retention time.Duration // of detached partitions
 	lockWait  time.Duration
 	tries     int
@@ -50,9 +50,9 @@ type slideOptions struct {
 // was changed.
 var ErrBusy = errors.New("the table of deleted records is held by open transactions")
 
-// slide brings the partitions of a database up to date: it adds a missing default
-// partition, repairs a wrong default of the column, adds the next partition if the newest is old enough, detaches those
-// with nothing pending and drops what was detached long ago.
+// slide rotates the partitions of a database: it adds a missing default partition, corrects
+// a wrong default of the column, adds the next partition if the newest is old enough,
+// detaches those with no pending record and drops those that were detached long ago.
 func (d *Database) slide(ctx context.Context, o slideOptions) (Slid, error) {
 	var s Slid
 	steps := []func(context.Context, slideOptions, *Slid) error{d.addMissing, d.repairDefault, d.addNext, d.detachSettled, d.dropDetached}
@@ -132,7 +132,7 @@ func (d *Database) partitions(ctx context.Context, db DB) (list []Partition, cur
 	return list, current, nil
 }
 
-// boundValues are the numbers of a partition's bound, "FOR VALUES IN ('1', '2')".
+// boundValues returns the numbers in a partition's bound, "FOR VALUES IN ('1', '2')".
 func boundValues(bound string) (values []int64, err error) {
 	list, ok := strings.CutPrefix(bound, "FOR VALUES IN (")
 	if !ok {
@@ -161,10 +161,10 @@ func newest(list []Partition) (Partition, error) {
 	return Partition{}, fmt.Errorf("there is no partition besides the default one: run the installation again")
 }
 
-// underLock runs fn in a transaction that waits only a moment for each lock,
-// until it gets them or has tried often enough: while it waits, everybody who
-// deletes a tracked row queues behind it. An advisory lock comes first, so that
-// what fn reads of the partitions stays true until the commit. Error: ErrBusy.
+// underLock runs fn in a transaction that waits only a moment for each lock, with retries,
+// since everybody who deletes a tracked row queues behind it while it waits. First it takes
+// an advisory lock, so that nothing else changes the partitions until the commit. Error:
+// ErrBusy.
 func (d *Database) underLock(ctx context.Context, o slideOptions, fn func(tx pgx.Tx) error) error {
 	var err error
 	for attempt := range o.tries {
@@ -192,9 +192,9 @@ func (d *Database) underLock(ctx context.Context, o slideOptions, fn func(tx pgx
 	return fmt.Errorf("%w: %w", ErrBusy, err)
 }
 
-// repairDefault leads the column's default to the newest partition, and then moves
-// what the default partition caught meanwhile. Where it leads to an older one, no
-// record comes into the newest, which then never gets old enough for a next one.
+// repairDefault sets the column's default to the newest partition, and then moves the rows
+// that the default partition has caught. With an older default no record would reach the
+// newest partition, which then would never get old enough to be followed by another.
 func (d *Database) repairDefault(ctx context.Context, o slideOptions, s *Slid) error {
 	list, current, err := d.partitions(ctx, d.catalog())
 	if err != nil {
@@ -222,7 +222,7 @@ func exists(list []Partition, value int64) bool {
 	return slices.ContainsFunc(list, func(p Partition) bool { return slices.Contains(p.values, value) })
 }
 
-// setDefault leads the column's default to the newest partition.
+// setDefault sets the column's default to the newest partition.
 func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Slid) error {
 	list, current, err := d.partitions(ctx, tx)
 	if err != nil {
@@ -241,13 +241,12 @@ func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Slid) error {
 	return err
 }
 
-// emptyDefault moves the rows of the default partition to a partition of their
-// own value, so that no row there stands in the way of the next partition. A
-// record that a worker marks at the same moment stays pending, and is worked off
-// once more.
+// emptyDefault moves the rows of the default partition to a partition of their own value,
+// so that they don't conflict with the next partition. A record that a worker marks at the
+// same moment stays pending, and is processed once more.
 func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *Slid) error {
 	for {
-		// Whether there are any is asked first: else the plan may go through all records.
+		// The existence of rows is checked first, otherwise the plan may read all records.
 		tag, err := d.catalog().Exec(ctx, fmt.Sprintf(`
 			UPDATE %[1]s SET partition = $1
 			WHERE EXISTS (SELECT FROM %[2]s)
@@ -262,8 +261,8 @@ func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *
 	}
 }
 
-// addNext adds a partition and leads the column's default there when the first
-// row of the newest one is old enough.
+// addNext adds a partition and sets the column's default to it when the first row of the
+// newest partition is old enough.
 func (d *Database) addNext(ctx context.Context, o slideOptions, s *Slid) error {
 	list, _, err := d.partitions(ctx, d.catalog())
 	if err != nil {
@@ -289,7 +288,7 @@ func (d *Database) addNext(ctx context.Context, o slideOptions, s *Slid) error {
 			return err
 		}
 		if now, err := newest(again); err != nil || now.Value != last.Value {
-			return err // somebody else was faster
+			return err // another worker was faster
 		}
 		value, err := d.nextValue(ctx, tx, again, last.Value)
 		if err != nil {
@@ -311,9 +310,9 @@ func (d *Database) addNext(ctx context.Context, o slideOptions, s *Slid) error {
 	})
 }
 
-// nextValue is a number above that of the newest partition which no row of the
-// default partition has, nor the name of a table, such as a partition that somebody
-// has detached.
+// nextValue returns a number above that of the newest partition that isn't used by a row of
+// the default partition, nor in the name of a table such as a partition that somebody has
+// detached.
 func (d *Database) nextValue(ctx context.Context, tx pgx.Tx, list []Partition, newest int64) (value int64, err error) {
 	caught := d.records()
 	if i := slices.IndexFunc(list, func(p Partition) bool { return p.Default }); i >= 0 {
@@ -330,9 +329,9 @@ func (d *Database) nextValue(ctx context.Context, tx pgx.Tx, list []Partition, n
 // errPending says that a partition is still needed.
 var errPending = errors.New("records are pending")
 
-// detachSettled detaches each partition but the newest that has nothing pending.
-// One that has doesn't keep later ones attached. The column's default never leads
-// to a detached one: it is set with the newest.
+// detachSettled detaches each partition without pending records except the newest. A
+// partition with pending records doesn't prevent later ones from being detached. The
+// column's default is never in a detached partition, since it is set to the newest.
 func (d *Database) detachSettled(ctx context.Context, o slideOptions, s *Slid) error {
 	list, err := d.Partitions(ctx)
 	if err != nil {
@@ -346,7 +345,8 @@ func (d *Database) detachSettled(ctx context.Context, o slideOptions, s *Slid) e
 		if p.Default || p.Current || p.Value == last.Value {
 			continue
 		}
-		// A look without locks spares everybody the wait for the likely answer.
+		// A first check without locks spares everybody a wait that would most likely be in
+		// vain.
 		if pending, err := d.anyPending(ctx, d.catalog(), p.Table); err != nil || pending {
 			if err != nil {
 				return err
@@ -365,8 +365,8 @@ func (d *Database) detachSettled(ctx context.Context, o slideOptions, s *Slid) e
 	return nil
 }
 
-// detach takes a partition off and looks for pending records then, when all
-// inserts that were under way are over and visible: the lock waited for them.
+// detach detaches a partition and then looks for pending records. All inserts that were
+// under way are over and visible by then, since the lock waited for them.
 func (d *Database) detach(ctx context.Context, tx pgx.Tx, p Partition, o slideOptions) error {
 	table := d.table(p.Table)
 	if list, current, err := d.partitions(ctx, tx); err != nil || current == p.Value || !exists(list, p.Value) {
@@ -375,8 +375,8 @@ func (d *Database) detach(ctx context.Context, tx pgx.Tx, p Partition, o slideOp
 	if _, err := tx.Exec(ctx, fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s", d.records(), table.quoted())); err != nil {
 		return err
 	}
-	// Everybody who deletes a tracked row waits for this, so it has little time, and
-	// doesn't read a partition of a million rows.
+	// Everybody who deletes a tracked row waits meanwhile, so this gets little time, and
+	// must not read a partition of a million rows.
 	_, err := tx.Exec(ctx, "SELECT set_config('statement_timeout', $1, true), set_config('enable_seqscan', 'off', true)",
 		milliseconds(max(o.lockWait, 200*time.Millisecond)))
 	if err != nil {
@@ -426,8 +426,8 @@ func (d *Database) dropDetached(ctx context.Context, o slideOptions, s *Slid) er
 	return nil
 }
 
-// drop drops a detached partition, or forgets one that is attached again or gone.
-// One with pending records stays: somebody has put them back.
+// drop drops a detached partition, or forgets one that was attached again or no longer
+// exists. A partition with pending records stays, since somebody has put them back.
 func (d *Database) drop(ctx context.Context, tx pgx.Tx, name string) (dropped bool, err error) {
 	table := d.table(name)
 	var attached *bool

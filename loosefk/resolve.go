@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// reference is a definition with what the databases say of its tables.
+// reference is a definition with what the databases know of its tables.
 type reference struct {
 	Definition
 	childDB, parentDB *Database
@@ -25,18 +25,18 @@ type reference struct {
 	key             key // of the parent
 }
 
-// local says whether parent and child live in one database.
+// local returns whether parent and child live in one database.
 func (r reference) local() bool { return r.childDB == r.parentDB }
 
 // references are definitions in order.
 type references []reference
 
-// of are the references to a parent.
+// of returns the references to a parent.
 func (rs references) of(db *Database, parent tableName) references {
 	return slices.DeleteFunc(slices.Clone(rs), func(r reference) bool { return r.parentDB != db || r.parent != parent })
 }
 
-// parents are the parents that live in a database, in the order of their first
+// parents returns the parents that live in a database, in the order of their first
 // definition.
 func (rs references) parents(db *Database) []tableName {
 	var list []tableName
@@ -48,7 +48,7 @@ func (rs references) parents(db *Database) []tableName {
 	return list
 }
 
-// column is what a database says of a column.
+// column is a column as a database describes it.
 type column struct {
 	typ     string
 	equals  string  // the operator for its values, by its schema's name
@@ -56,7 +56,7 @@ type column struct {
 	notNull bool
 }
 
-// table is what a database says of a table.
+// table is a table as a database describes it.
 type table struct {
 	kind    string // of pg_class: r, p, v, …
 	columns map[string]column
@@ -169,8 +169,8 @@ func (r *reference) complete(found tables) (problems Problems) {
 	return problems
 }
 
-// moves says whether a value names a time that isn't the same tomorrow: rows that
-// have it would be found again, for ever.
+// moves returns whether a value stands for a changing time, such as now: rows set to it
+// would be found again for ever.
 func moves(typ string, value *string) bool {
 	if value == nil || !strings.HasPrefix(typ, "date") && !strings.HasPrefix(typ, "time") {
 		return false
@@ -261,12 +261,12 @@ func (x index) beginsWith(columns ...string) bool {
 	return p == "" || p == columns[0]+" IS NOT NULL" || p == quote(columns[0])+" IS NOT NULL"
 }
 
-// Validate holds definitions against the databases: whether tables and columns
-// are there and of the right kind, each child column has an index that begins
-// with it, and each parent has a single key. A table may be its own
-// child, and deletes may go round in a circle: they end when no rows are left.
-// Error: Problems, all of them at once, or what the database said. A pool that prepares
-// statements behind a pooler which shares sessions is one too, before it happens.
+// Validate checks definitions against the databases: tables and columns must exist and be
+// of the right kind, each child column needs an index that begins with it, and each parent
+// a single key. A table may be its own child, and deletes may form a cycle: they end when
+// no rows are left. Error: Problems, all of them at once, or the error of a database. A
+// pool that prepares statements behind a pooler which shares sessions is a problem too,
+// even before it fails.
 func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
 	if err := dbs.check(); err != nil {
 		return err
@@ -295,9 +295,9 @@ func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
 	return problems.or()
 }
 
-// unfit finds definitions whose columns are there, but can't be compared or
-// changed as the definition wants, or whose values are none of their columns': it
-// has the server look at the query and at each value.
+// unfit finds definitions whose columns exist but can't be compared or changed as the
+// definition wants, or whose values don't fit their columns. It has the server check the
+// query and each value.
 func (rs references) unfit(ctx context.Context, found tables) (problems Problems, err error) {
 	for _, r := range rs {
 		if len(r.complete(found)) > 0 {
@@ -337,7 +337,7 @@ func (r reference) fits(ctx context.Context, conn *pgxpool.Conn) error {
 	return err
 }
 
-// duplicates finds definitions that name the same with and without a schema.
+// duplicates finds definitions that name the same tables with and without a schema.
 func (rs references) duplicates() (problems Problems) {
 	first := map[string]reference{}
 	for _, r := range rs {
@@ -351,8 +351,8 @@ func (rs references) duplicates() (problems Problems) {
 	return problems
 }
 
-// parentPartitions finds parents that are partitions. What is deleted through their
-// table fires its trigger and not theirs.
+// parentPartitions finds parents that are partitions. A delete through the partitioned
+// table fires that table's trigger and not theirs.
 func (rs references) parentPartitions(ctx context.Context) (problems Problems, err error) {
 	for _, r := range rs {
 		root, err := r.parentDB.root(ctx, r.parent)
@@ -399,8 +399,8 @@ func (t table) indexed(columns ...string) bool {
 	return slices.ContainsFunc(t.indexes, func(x index) bool { return x.beginsWith(columns...) })
 }
 
-// hasKey says whether the key is unique. That of a partitioned table has to hold
-// the partition's column too.
+// hasKey returns whether the key is unique. The unique index of a partitioned table must
+// also contain the partition column.
 func (t table) hasKey() bool {
 	return slices.ContainsFunc(t.indexes, func(x index) bool {
 		return x.unique && x.predicate == "" && (x.keys == 1 || t.kind == "p") && slices.Contains(x.columns, t.key)

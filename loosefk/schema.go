@@ -19,12 +19,12 @@ const (
 const (
 	statusPending   = 1
 	statusProcessed = 2
-	statusFailed    = 3 // names no table: nobody can work it off
+	statusFailed    = 3 // names no table, so no worker can process it
 )
 
-// Schema is the schema of the table of deleted records and of tables named
-// without one. Its methods change a database, or give the SQL that does, for any
-// tool that runs migrations. The SQL is safe to run again.
+// Schema is the schema of the table of deleted records, and of tables named without a
+// schema. Its methods change a database, or return the SQL that does, for any migration
+// tool. The SQL can be run repeatedly.
 type Schema string
 
 // Public is the schema that PostgreSQL creates tables in by default.
@@ -45,13 +45,12 @@ func run(ctx context.Context, db DB, doing, sql string) error {
 	return nil
 }
 
-// Install makes the table of deleted records with its first partition and its
-// default partition, the table of detached partitions, and the functions of the
-// triggers, or brings what an earlier version made up to date. It needs the right
-// to create in the schema, and nothing else. Where it is installed already and in
-// use, set lock_timeout before: the statements wait for open transactions that
-// delete, and everybody else who deletes for them. Error: what it would make is
-// there and belongs to somebody whom the current user has no reason to trust.
+// Install makes the table of deleted records with its first partition and its default
+// partition, the table of detached partitions, and the functions of the triggers, or
+// updates those of an earlier version. It needs only the right to create in the schema. If
+// it is installed and in use already, set lock_timeout before: the statements wait for open
+// transactions that delete, and everybody else who deletes waits for them. It fails if an
+// object that it would make exists and belongs to a role that the current user can't trust.
 func (s Schema) Install(ctx context.Context, db DB) error {
 	return run(ctx, db, "installing loose foreign keys", s.InstallSQL())
 }
@@ -165,11 +164,10 @@ END;
 $$;`, "{t_name}", literal(s.name(table).String()))
 }
 
-// GuardInserts makes rows of a child table refuse a parent that doesn't exist,
-// as a foreign key does: an insert, or an update of the column, fails with
-// SQLSTATE 23503, and a parent that is being deleted is waited for. Both tables
-// must be in this database. Without it, the application has to look the parent up
-// and may still be a moment too late.
+// GuardInserts makes inserts into a child table, and updates of the column, fail with
+// SQLSTATE 23503 if the parent doesn't exist, as a foreign key does; they wait for a parent
+// that is being deleted. Both tables must be in this database. Without it, the application
+// has to look the parent up itself, which leaves a short race.
 func (s Schema) GuardInserts(ctx context.Context, db DB, child, column, parent string) error {
 	return run(ctx, db, "guarding inserts into "+child, s.GuardInsertsSQL(child, column, parent))
 }

@@ -1,5 +1,5 @@
-// Package cli is the commands for loose foreign keys. An application puts them
-// under a command of its own; what they work on it says in Env.
+// Package cli provides the commands for loose foreign keys. An application adds them below
+// a command of its own, and Env says what they work on.
 package cli
 
 import (
@@ -24,9 +24,9 @@ type App struct {
 	Definitions loosefk.Definitions
 	File        string          // the definitions' file; "" where there is none to write to
 	Options     loosefk.Options // Databases and Definitions are filled in by the commands
-	// Map says which tables belong to which database where that is more than
-	// Databases say: an application that is to be split is still in one. Nil: it
-	// isn't. It needs no pools.
+	// Map says which tables belong to which database, if that differs from Databases: for
+	// an application whose tables are still in one database and are to be split. Nil: it
+	// doesn't differ. It needs no pools.
 	Map   loosefk.Databases
 	Close func() // or nil
 }

@@ -4,8 +4,8 @@
 // nothing else: rows are made up as far as the tables' columns allow, or by the
 // test's own functions ([NewParent], [NewChild]), and are removed again.
 //
-// They commit: the worker can't see what a transaction hasn't. Records of the same
-// parent table that are pending are worked off too.
+// The tests commit, since the worker can't see uncommitted rows. Other pending records of
+// the same parent table are processed too.
 package loosefktest
 
 import (
@@ -39,9 +39,8 @@ type Child struct {
 // Option changes how rows are made and where they are.
 type Option func(*setup)
 
-// In says in which databases the tables are, where that is more than one, or one
-// with a schema other than public. The pool that is passed beside isn't used, and
-// may be nil.
+// In names the databases of the tables, if there is more than one, or one with a schema
+// other than public. The pool argument isn't used then and may be nil.
 func In(dbs loosefk.Databases) Option { return func(s *setup) { s.dbs = dbs } }
 
 // NewParent makes a parent and returns its key. The default is a row with made-up
@@ -117,10 +116,9 @@ func (s *setup) context() context.Context {
 	return ctx
 }
 
-// HasLooseForeignKeys checks that a table is a parent: definitions name it and fit
-// the database, each of its triggers is there, a delete that is rolled back records
-// the deleted id until then, and one that is committed is recorded, worked off and
-// marked processed.
+// HasLooseForeignKeys checks that a table is a parent: definitions name it and fit the
+// database, each of its triggers exists, a delete that is rolled back leaves no record, and
+// a committed delete is recorded, processed and marked processed.
 func HasLooseForeignKeys(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, parent string, opts ...Option) {
 	t.Helper()
 	s := newSetup(t, pool, defs, parent, opts)

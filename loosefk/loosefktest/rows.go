@@ -33,9 +33,9 @@ type row struct {
 // maxDepth bounds the chain of foreign keys that are followed.
 const maxDepth = 20
 
-// insert makes a row. values are what it is to have, in text form; other columns
-// get their default, NULL, or where they need a value a made-up one: a row that is
-// made up too, where a foreign key asks for it.
+// insert makes a row. values are the values of some columns, in text form. Other columns
+// get their default or NULL or, if they need a value, a made-up one; where a foreign key
+// requires it, that is the key of a made-up row.
 func (f *factory) insert(ctx context.Context, table string, values map[string]*string) (row, error) {
 	return f.insertAt(ctx, table, values, 0)
 }

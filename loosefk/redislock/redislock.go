@@ -1,10 +1,10 @@
-// Package redislock keeps workers of loose foreign keys apart with Redis, where
-// PostgreSQL's advisory locks won't do: across databases that a connection should
-// not be held open on, or because everything else is locked there.
+// Package redislock keeps workers of loose foreign keys apart with a lock in Redis. Use it
+// where PostgreSQL's advisory locks don't fit: where no connection should be held open for
+// a lock, or where all other locks are in Redis already.
 //
-// The lock is a key with a random value that expires. Redis may lose it, and a
-// process that was stopped for long may hold it no more without knowing; nothing
-// goes wrong then, since workers that run at once only do the same work twice.
+// The lock is a key with a random value that expires. Redis may lose it, and a process that
+// was stopped for long may believe that it still has the lock. Neither does harm, since
+// workers that run at once only do the same work twice.
 package redislock
 
 import (
@@ -25,7 +25,7 @@ const DefaultTTL = 30 * time.Second
 // Lock is a loosefk.Lock in Redis. Its fields aren't changed after first use.
 type Lock struct {
 	Client redis.UniversalClient // required; the caller closes it
-	// TTL is how long a lock is held without being renewed, which is tried three
+	// TTL is after how long the lock expires unless it is renewed; it is renewed three
 	// times in that time. Default DefaultTTL.
 	TTL time.Duration
 	// Prefix comes before the lock's name in the key. Default none.
@@ -34,11 +34,11 @@ type Lock struct {
 
 var _ loosefk.Lock = (*Lock)(nil)
 
-// ErrLost is why the context of what runs under a lock ended: somebody else may
-// hold it by now.
+// ErrLost ends the context of fn when the lock is lost: another process may have it by
+// then.
 var ErrLost = errors.New("the lock in Redis is lost")
 
-// A key is only touched by who set it.
+// The scripts change a key only if it has the caller's random value.
 var (
 	renew = redis.NewScript(`if redis.call("GET", KEYS[1]) == ARGV[1] then
 	return redis.call("PEXPIRE", KEYS[1], ARGV[2])
@@ -50,14 +50,14 @@ end
 return 0`)
 )
 
-// Hold is loosefk.Lock's. Errors: that Redis can't be reached, which names it;
-// fn's, with ErrLost when the lock was lost meanwhile.
+// Hold implements loosefk.Lock. Errors: that Redis, which is named, can't be reached; the
+// one of fn, joined with ErrLost when the lock was lost meanwhile.
 func (l *Lock) Hold(ctx context.Context, _ *loosefk.Database, name string, fn func(ctx context.Context) error) (held bool, err error) {
 	ttl := l.TTL
 	if ttl <= 0 {
 		ttl = DefaultTTL
 	}
-	if ttl < 10*time.Millisecond { // it is renewed three times in it
+	if ttl < 10*time.Millisecond { // must leave time for three renewals
 		return false, fmt.Errorf("taking lock %s in Redis: the lock's time to live is %s: it has to be at least 10ms", name, ttl)
 	}
 	key, token := l.Prefix+name, rand.Text()
@@ -96,8 +96,8 @@ func (l *Lock) take(ctx context.Context, key, token string, ttl time.Duration) (
 	return err == nil, err
 }
 
-// keep renews the lock until ctx ends, and returns an error when it is lost: when
-// Redis says so, or wasn't reached until it had to expire.
+// keep renews the lock until ctx ends. It returns an error when the lock is lost: Redis
+// says so, or couldn't be reached before the lock expired.
 func (l *Lock) keep(ctx context.Context, key, token string, ttl time.Duration, expires time.Time) error {
 	tick := time.NewTicker(ttl / 3)
 	defer tick.Stop()
@@ -124,8 +124,7 @@ func (l *Lock) keep(ctx context.Context, key, token string, ttl time.Duration, e
 	}
 }
 
-// release gives the lock back, also when ctx has ended. When that fails it
-// expires.
+// release deletes the lock, even if ctx has ended. If that fails the lock expires.
 func (l *Lock) release(ctx context.Context, key, token string, ttl time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(ttl, 5*time.Second))
 	defer cancel()
@@ -139,7 +138,7 @@ func Open(url string) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the URL of Redis: %w", err)
 	}
-	// The next run tries again, and says so.
+	// No retries: the next run of the worker tries again, and reports errors.
 	o.MaxRetries, o.DialerRetries = 1, 1
 	return &Lock{Client: redis.NewClient(o)}, nil
 }
