@@ -72,7 +72,7 @@ const promiseBlob = `
 // it looks for manifests: a concurrent put of a manifest has locked the link already, or
 // will find it gone.
 func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) error {
-	c.cache.dropAll(path) // the repository may be another one by now
+	c.cache.dropAll(path) // another repository may have this name by now
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
 		return err

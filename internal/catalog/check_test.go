@@ -34,8 +34,8 @@ func (b bundle) lose(t *testing.T, d oci.Digest) {
 	}
 }
 
-// doomedKeys lists the keys waiting for deletion; an upload as BASE*, followed by the key
-// that is kept.
+// doomedKeys lists the keys waiting for deletion: "BASE*" for all objects of an upload,
+// "BASE* but KEY" if one of them is kept.
 func (b bundle) doomedKeys(t *testing.T) []string {
 	t.Helper()
 	var keys []string

@@ -26,7 +26,7 @@ func (c *Catalog) DeleteTag(ctx context.Context, path, tag string, options ...Ta
 // DeleteTagIf is DeleteTag with a condition on this tag. If the condition doesn't hold, the
 // error is DENIED with status 412.
 func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition Condition, options ...TagOption) error {
-	c.cache.dropAll(path) // the repository may be another one by now
+	c.cache.dropAll(path) // another repository may have this name by now
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string,
 // and status 409 if an index lists the manifest (the error names the index), or if one of
 // its tags is protected. Other errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
 func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest) error {
-	c.cache.dropAll(path) // the repository may be another one by now
+	c.cache.dropAll(path) // another repository may have this name by now
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 //
 // It locks the tag's row before it changes it, as a put and a deletion do.
 func (c *Catalog) SetTagExpiration(ctx context.Context, path, tag string, at time.Time) error {
-	c.cache.dropAll(path) // the repository may be another one by now
+	c.cache.dropAll(path) // another repository may have this name by now
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
 		return err

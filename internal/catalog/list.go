@@ -107,8 +107,8 @@ const (
 	// a manifest has more, they aren't stored beside its payload, and it is listed without
 	// annotations.
 	MaxAnnotations = 64 << 10
-	// referrerBatch is how many referrers one query reads: with annotations of maximum size
-	// 6 MiB, somewhat more than a page.
+	// referrerBatch is how many referrers one query reads. If all have annotations of
+	// maximum size, these add up to 6 MiB, somewhat more than a page of the API holds.
 	referrerBatch = 100
 )
 

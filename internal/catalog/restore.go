@@ -27,7 +27,7 @@ func (c *Catalog) PointTag(ctx context.Context, path, tag string, d oci.Digest) 
 }
 
 func (c *Catalog) pointTag(ctx context.Context, path, tag string, d oci.Digest, kind string) error {
-	c.cache.dropAll(path) // the repository may be another one by now
+	c.cache.dropAll(path) // another repository may have this name by now
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
 		return err

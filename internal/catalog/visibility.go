@@ -41,7 +41,7 @@ func (c *Catalog) SetStar(ctx context.Context, path string, on bool) error {
 
 // setting runs fn in a transaction that locks the repository against deletion.
 func (c *Catalog) setting(ctx context.Context, path, doing string, fn func(tx pgx.Tx, r repository) error) error {
-	c.cache.dropAll(path) // the repository may be another one by now
+	c.cache.dropAll(path) // another repository may have this name by now
 	r, err := c.lookUp(ctx, path)
 	if err != nil {
 		return err
