@@ -54,8 +54,8 @@ func TestDirSuite(t *testing.T) {
 	})
 }
 
-// begin opens a store with the given wait, and an upload with one saved request in
-// it.
+// begin opens a store with wait as its LockWait, and makes an upload in it with one
+// saved request.
 func begin(t *testing.T, wait time.Duration) (d *blob.Dir, path string, u *blobtest.Upload) {
 	t.Helper()
 	path = t.TempDir()

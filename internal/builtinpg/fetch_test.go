@@ -61,8 +61,8 @@ func pack(t *testing.T, files []tar.Header) (tarball []byte, integrity string) {
 	return buf.Bytes(), "sha512-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// registry serves one tarball under the name that npm gives it, and returns a
-// fetcher that asks it.
+// registry starts an npm registry that serves one tarball at npm's path for it. It
+// returns a fetcher that downloads from this registry, and the number of downloads.
 func registry(t *testing.T, tarball []byte, integrity string) (*fetcher, *atomic.Int64) {
 	t.Helper()
 	requests := new(atomic.Int64)

@@ -65,7 +65,7 @@ func (a answer) refused(t testing.TB, status int, kind, text string) answer {
 	return a
 }
 
-// into decodes the body of an answer with that status.
+// into decodes the body of an answer, which must have the given status.
 func (a answer) into(t testing.TB, status int, v any) answer {
 	t.Helper()
 	if a.StatusCode != status {
@@ -77,15 +77,16 @@ func (a answer) into(t testing.TB, status int, v any) answer {
 	return a
 }
 
-// denying refuses everything, with what was asked for.
+// denying makes Authorize refuse every request, with an error that names the access and
+// repository it was asked for.
 func denying(o *server.Options) {
 	o.Authorize = func(_ *http.Request, a server.Access, repository string) error {
 		return oci.Errorf(oci.Denied, "%s of <%s>", a, repository)
 	}
 }
 
-// TestAPIPaths: names of repositories hold slashes, as they are or escaped, and
-// may be like routes; who decides on access is asked about the right one.
+// TestAPIPaths: repository names may contain slashes, escaped or not, and may look like
+// routes. Authorize is asked about the right repository.
 func TestAPIPaths(t *testing.T) {
 	t.Parallel()
 	r := setup(t, denying)
@@ -126,7 +127,7 @@ func TestAPIPaths(t *testing.T) {
 	r.do(t, "GET", "/api/v2/gc/status", "").refused(t, 404, "not_found", "nothing at /api/v2/gc/status")
 }
 
-// TestAPIRefusals: what is wrong with a request is told before anything is done.
+// TestAPIRefusals: invalid requests are refused before anything is changed.
 func TestAPIRefusals(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -197,7 +198,8 @@ func TestAPIRefusals(t *testing.T) {
 	}
 }
 
-// TestAPIBodies: a body is JSON, by name too, short, and comes soon.
+// TestAPIBodies: a body must be JSON, have that Content-Type, be short, and arrive in
+// time.
 func TestAPIBodies(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *server.Options) { o.BodyIdleTimeout = 100 * time.Millisecond })
@@ -222,8 +224,8 @@ func TestAPIBodies(t *testing.T) {
 	w.answer(t, "POST", "/api/v1/gc/run").refused(t, 400, "invalid_request", "could not be read after 10 bytes")
 }
 
-// TestAPIOutlastsItsBodysDeadline: the time that a body may take ends when it is
-// there. It doesn't end the request, however long that takes.
+// TestAPIOutlastsItsBodysDeadline: the deadline for reading the body doesn't end a
+// request whose body has arrived, however long the request takes.
 func TestAPIOutlastsItsBodysDeadline(t *testing.T) {
 	t.Parallel()
 	const idle = 50 * time.Millisecond
@@ -256,14 +258,15 @@ func TestAPIOutlastsItsBodysDeadline(t *testing.T) {
 		}
 		return waits
 	})
-	time.Sleep(4 * idle) // what doesn't happen sends no signal
+	time.Sleep(4 * idle) // there is no signal for something that doesn't happen
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	(<-done).into(t, 200, new(any))
 }
 
-// TestAPIRefusesOtherSites: a page that an operator has open can't act for them.
+// TestAPIRefusesOtherSites: a web page of another site can't send requests on behalf of
+// an operator who has it open.
 func TestAPIRefusesOtherSites(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -286,7 +289,7 @@ func TestAPIRefusesOtherSites(t *testing.T) {
 	}
 }
 
-// apiDocument is what TestAPIDocument reads of the OpenAPI document.
+// apiDocument has the parts of the OpenAPI document that TestAPIDocument reads.
 type apiDocument struct {
 	OpenAPI    string
 	Tags       []struct{ Name, Description string }
@@ -309,13 +312,14 @@ type apiOperation struct {
 	}
 }
 
-// check says what is wrong with an operation of a path.
+// check returns what is wrong with the description of an operation.
 func (op apiOperation) check(path string) (wrong []string) {
 	add := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	if op.OperationID == "" || op.Summary == "" || len(op.Tags) == 0 {
 		add("identifier %q, summary %q, tags %q", op.OperationID, op.Summary, op.Tags)
 	}
-	// Optional as long as there are no accounts: one alternative asks for nothing.
+	// Authentication is optional as long as there are no accounts: one alternative is
+	// empty.
 	if op.Access != "any" && (len(op.Security) < 2 || len(op.Security[0]) != 0) {
 		add("security %v, want one that is optional", op.Security)
 	}
@@ -349,8 +353,8 @@ func (op apiOperation) check(path string) (wrong []string) {
 	return wrong
 }
 
-// TestAPIDocument: every operation is described, with its errors, and needs the
-// access that it says.
+// TestAPIDocument: the document describes every operation with its errors, and each
+// operation requires the access that the document names.
 func TestAPIDocument(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -414,7 +418,7 @@ func TestAPIDocument(t *testing.T) {
 	}
 }
 
-// TestAPIIsObserved: its requests are counted and logged by route, like others.
+// TestAPIIsObserved: requests to the management API are counted and logged by route.
 func TestAPIIsObserved(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -441,8 +445,8 @@ func TestAPIIsObserved(t *testing.T) {
 	}
 }
 
-// TestAPITrouble: when the registry fails it says so in the API's own form, and
-// keeps its reasons to the log.
+// TestAPITrouble: when the registry fails, its answer has the management API's format,
+// and only the log has the cause.
 func TestAPITrouble(t *testing.T) {
 	t.Parallel()
 	g, dsn := newGate(t, dbtest.DSN(t))
@@ -468,8 +472,8 @@ func TestAPITrouble(t *testing.T) {
 	}
 }
 
-// TestAPIWithoutAccess: who may do nothing is refused everything, the document
-// included.
+// TestAPIWithoutAccess: a client without any access is refused everything, the OpenAPI
+// document included.
 func TestAPIWithoutAccess(t *testing.T) {
 	t.Parallel()
 	r := setup(t, denying)

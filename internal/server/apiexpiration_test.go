@@ -19,7 +19,8 @@ type expiringTag struct {
 	Expiration string `json:"expiration"`
 }
 
-// expires asks for a tag's date in all places that tell it, 0: it has none.
+// expires returns a tag's expiration after checking it in all places that show it; 0:
+// none.
 func (r *registry) expires(t testing.TB, repository, tag string) int64 {
 	t.Helper()
 	var one expiringTag
@@ -40,8 +41,8 @@ func (r *registry) expires(t testing.TB, repository, tag string) int64 {
 	return one.EndTS
 }
 
-// TestAPITagExpiration: a date is set, told, sent back, taken away by null and by a push,
-// and refused where it makes no sense.
+// TestAPITagExpiration: an expiration can be set, is shown, can be sent back, is
+// removed by null and by a push, and is refused if it is invalid.
 func TestAPITagExpiration(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -56,7 +57,7 @@ func TestAPITagExpiration(t *testing.T) {
 	if got := r.expires(t, "acme/app", "v1"); got != at {
 		t.Errorf("expires at %d, want %d", got, at)
 	}
-	r.manage(t, "PUT", path, set).wantStatus(t, 201) // no second entry
+	r.manage(t, "PUT", path, set).wantStatus(t, 201) // writes no second audit entry
 	told := r.manage(t, "GET", path, "")
 	r.manage(t, "PUT", path, string(told.body)).wantStatus(t, 201)
 	if got := r.expires(t, "acme/app", "v1"); got != at {
@@ -67,7 +68,7 @@ func TestAPITagExpiration(t *testing.T) {
 		t.Errorf("after null: %d", got)
 	}
 	f.Kinds = []audit.Kind{audit.ChangeTagExpiration}
-	if n := len(r.entries(t, f)); n != 3 { // set; set again, after the tag was moved to where it was; taken away
+	if n := len(r.entries(t, f)); n != 3 { // set; set again after the tag was moved to the same manifest; removed
 		t.Errorf("%d entries, want 3", n)
 	}
 	for what, push := range map[string]func(){
@@ -112,7 +113,7 @@ func TestAPITagExpiration(t *testing.T) {
 	r.manage(t, "PUT", "/repository/acme/app/tag/p1", `{"expiration": null}`).wantStatus(t, 201)
 }
 
-// expirer runs the worker of expirations on a replica until the test ends.
+// expirer runs the worker that deletes expired tags on a replica, until the test ends.
 func (r *registry) expirer(t testing.TB) {
 	t.Helper()
 	loop, err := autoprune.NewExpirer(autoprune.ExpirerOptions{Catalog: r.catalog})
@@ -122,9 +123,10 @@ func (r *registry) expirer(t testing.TB) {
 	background(t, loop.Run)
 }
 
-// TestTagsExpire: tags go at their date, each once whatever the number of workers, with an
-// entry of the log; their manifests are reviewed as after any deletion. One that a rule
-// protects by then stays without its date, and so does one that was pushed meanwhile.
+// TestTagsExpire: expired tags are deleted, once each whatever the number of workers,
+// with an audit entry; their manifests are reviewed as after any deletion. A tag that a
+// rule protects by then stays and loses its expiration, and so does a tag that was
+// pushed meanwhile.
 func TestTagsExpire(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -140,7 +142,8 @@ func TestTagsExpire(t *testing.T) {
 	}
 	r.manage(t, "POST", "/repository/acme/app/tagprotection", `{"pattern": "^p$"}`).wantStatus(t, 201)
 	r.put(t, "acme/app", "pushed", r.simple(t, "acme/app", "again", nil))
-	// An hour later, and v4 is due in an hour still. A repository that is being drained is passed over.
+	// An hour has passed; v4 expires only in an hour. A repository that is being
+	// deleted is skipped.
 	r.exec(t, "UPDATE tags SET expires_at = now() - interval '1 s' WHERE expires_at IS NOT NULL AND name <> 'v4'")
 	r.exec(t, "UPDATE tags SET expires_at = now() - interval '1 h' WHERE repository_id = (SELECT id FROM repositories WHERE path = 'gone/app')")
 	r.manage(t, "DELETE", "/organization/gone", "").wantStatus(t, 204)
@@ -179,7 +182,7 @@ func TestTagsExpire(t *testing.T) {
 	if next, some, err := r.catalog.NextExpiration(t.Context()); err != nil || !some || next < 50*time.Minute || next > time.Hour {
 		t.Errorf("the next is in %v, %v, %v", next, some, err)
 	}
-	// A process that starts later, and knows nothing, does what is due.
+	// A worker that starts later deletes what is due.
 	r.exec(t, "UPDATE tags SET expires_at = now() WHERE name = 'v4'")
 	other.expirer(t)
 	eventually(t, "v4 is gone", func() bool { return r.do(t, "GET", "/v2/acme/app/manifests/v4", "").StatusCode == 404 })

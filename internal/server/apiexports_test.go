@@ -14,7 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// exportTold is what a callback is told.
+// exportTold is the body of an export's callback.
 type exportTold struct {
 	ExportID        string  `json:"export_id"`
 	StartTime       string  `json:"start_time"`
@@ -25,7 +25,7 @@ type exportTold struct {
 	Status          string  `json:"status"`
 }
 
-// exportReceiver is a server that takes the callbacks of exports.
+// exportReceiver is a server that receives the callbacks of exports.
 func exportReceiver(t *testing.T) (*httptest.Server, chan exportTold) {
 	t.Helper()
 	told := make(chan exportTold, 10)
@@ -43,8 +43,8 @@ func exportReceiver(t *testing.T) (*httptest.Server, chan exportTold) {
 	return s, told
 }
 
-// TestQuayExportLogs: an export answers with its id, and the callback is told where the
-// entries are, of what the path names and of the time that was asked for.
+// TestQuayExportLogs: the answer to an export has its ID, and the callback gets a URL
+// with the entries of the scope in the path and of the requested time.
 func TestQuayExportLogs(t *testing.T) {
 	t.Parallel()
 	r, s := hooked(t)
@@ -111,7 +111,7 @@ func TestQuayExportLogs(t *testing.T) {
 	}
 }
 
-// TestQuayExportLogsRefused: what can be known at once to lead to nothing is refused.
+// TestQuayExportLogsRefused: an export that obviously can't succeed is refused at once.
 func TestQuayExportLogsRefused(t *testing.T) {
 	t.Parallel()
 	r, _ := hooked(t)

@@ -28,7 +28,7 @@ func (r *registry) dueNow(t *testing.T) {
 	r.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
 }
 
-// managedRun is what the API tells of a run of either kind.
+// managedRun is the API's answer about a run of any kind.
 type managedRun struct {
 	ID, State, Error string
 	StartedAt        time.Time  `json:"started_at"`
@@ -64,7 +64,7 @@ func (r *registry) begin(t *testing.T, path, body string) managedRun {
 	return run
 }
 
-// ended waits for the end of a run.
+// ended waits until a run has ended.
 func (r *registry) ended(t *testing.T, path, id string) (run managedRun) {
 	t.Helper()
 	eventually(t, "the end of the run", func() bool {
@@ -96,7 +96,7 @@ func TestAPIRestoresTags(t *testing.T) {
 		t.Errorf("restored: %d %s, want 200 {}", a.StatusCode, a.body)
 	}
 	points("v1", first)
-	// Quay takes members that it doesn't know; a tag that exists moves.
+	// Like Quay, restoring accepts unknown members, and moves a tag that exists.
 	r.manage(t, "POST", "/repository/a%2Fb%2Fc/tag/v1/restore", encode(t, object{"manifest_digest": second, "image": "x"})).
 		into(t, 200, new(any))
 	points("v1", second)
@@ -149,9 +149,9 @@ func TestAPICollects(t *testing.T) {
 	}
 	r.do(t, "GET", "/v2/gone/manifests/"+gone.String(), "").want(t, 200, "")
 	r.wantBlob(t, "kept", stray, "stray")
-	r.dueNow(t) // to ask was to promise, for the blob
+	r.dueNow(t) // the HEAD request has postponed the blob's review
 
-	// The configuration was pushed twice, which doomed the second object.
+	// The configuration was pushed twice, so its second object waits for deletion.
 	run = r.ended(t, "/gc/run", r.begin(t, "/gc/run", "").ID)
 	if run.State != "succeeded" || run.DryRun || run.Progress.ManifestsDeleted != 1 || run.Progress.BlobsDeleted != 1 ||
 		run.Progress.Objects != 2 || run.Progress.Bytes != 5+2 || run.FindingsTotal != 0 {
@@ -182,7 +182,7 @@ func TestAPIRetries(t *testing.T) {
 	}
 }
 
-// heldStore lets deletions begin and not end.
+// heldStore blocks deletions after they have begun.
 type heldStore struct {
 	blob.Store
 	begun chan struct{}
@@ -197,8 +197,8 @@ func (h heldStore) Delete(ctx context.Context, _ []string) error {
 	return ctx.Err()
 }
 
-// TestAPIRunsOneAtATime: a run can be seen, refuses another one beside it, and
-// can be cancelled, by its name or by the end of the server.
+// TestAPIRunsOneAtATime: a run is listed, prevents another one, and can be cancelled,
+// by its ID or by closing the server.
 func TestAPIRunsOneAtATime(t *testing.T) {
 	t.Parallel()
 	held := heldStore{begun: make(chan struct{}, 1)}
@@ -221,7 +221,7 @@ func TestAPIRunsOneAtATime(t *testing.T) {
 	if conflict.Details.Run != run.ID {
 		t.Errorf("refused because of run %q, want %q", conflict.Details.Run, run.ID)
 	}
-	check := r.begin(t, "/check", "") // another kind may run
+	check := r.begin(t, "/check", "") // a run of another kind may start
 	r.ended(t, "/check", check.ID)
 
 	r.manage(t, "DELETE", "/gc/run/"+run.ID, "").into(t, 202, &seen)
@@ -272,7 +272,7 @@ func TestAPIChecks(t *testing.T) {
 	r.wantBlob(t, "r", whole, "whole")
 }
 
-// TestAPIRunOfAnotherReplica: a replica knows its own runs.
+// TestAPIRunOfAnotherReplica: a replica only knows its own runs.
 func TestAPIRunOfAnotherReplica(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -60,8 +60,8 @@ func (r *registry) tagHistory(t *testing.T, path, query string, limit int, numbe
 	}
 }
 
-// TestQuayTagHistory: the history has what tags were until they were moved or deleted,
-// whatever the size of its pages, and the tags that there are.
+// TestQuayTagHistory: the history has existing tags, and the former states of tags
+// until they were moved or deleted, whatever the page size.
 func TestQuayTagHistory(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -133,8 +133,8 @@ func TestQuayTagHistory(t *testing.T) {
 	}
 }
 
-// TestQuayTagHistoryOfDeleted: what is gone with its manifest says so, and of a repository
-// that was deleted nothing is told by the next one of its name.
+// TestQuayTagHistoryOfDeleted: a former state whose manifest is gone says so. A new
+// repository doesn't show the history of a deleted one with the same name.
 func TestQuayTagHistoryOfDeleted(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -155,7 +155,7 @@ func TestQuayTagHistoryOfDeleted(t *testing.T) {
 	if len(p.Tags) != 2 || !p.Tags[0].ManifestGone || p.Tags[0].Size != 0 || p.Tags[0].StartTS == 0 {
 		t.Errorf("%+v", p.Tags)
 	}
-	r.exec(t, "DELETE FROM auditlog WHERE kind = 'push_repo' AND tag = 'v1'") // too old to be kept
+	r.exec(t, "DELETE FROM auditlog WHERE kind = 'push_repo' AND tag = 'v1'") // as if the retention had deleted the entry
 	p = page{}
 	r.manage(t, "GET", "/repository/"+path+"/tag/?onlyActiveTags=false&specificTag=v1", "").into(t, 200, &p)
 	if len(p.Tags) != 2 || p.Tags[0].StartTS != 0 || p.Tags[0].EndTS == 0 {

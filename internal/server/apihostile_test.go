@@ -20,7 +20,7 @@ import (
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
-// whole is a registry with all that the management API has operations for.
+// whole returns a registry with everything that the management API has operations for.
 func whole(t *testing.T) *registry {
 	return onDatabase(t, func(o *server.Options, d *db.DB) {
 		var err error
@@ -64,8 +64,8 @@ type described struct {
 	Components struct{ Schemas map[string]*schema }
 }
 
-// fill replaces the parameters of a path, with value in the place of the one that
-// is called name, and adds the query.
+// fill replaces the parameters of a path, uses value for the one called name, and adds
+// the query.
 func fill(path, name, value string, list []parameter) string {
 	query := url.Values{}
 	for _, p := range list {
@@ -94,9 +94,9 @@ var hostile = map[string]string{
 	"old date": "0001-01-01T00:00:00Z", "last date": "9999-12-31T23:59:59.999999999Z", "cursor": "AAAA", "digest": "sha256:" + strings.Repeat("0", 64),
 }
 
-// TestAPIHostileParameters gives every parameter of every operation values that
-// nobody means. Nothing of it is the registry's failure, and what no text in a
-// database may hold is refused by name.
+// TestAPIHostileParameters gives every parameter of every operation unreasonable
+// values. None may cause a server error, and text that PostgreSQL can't store is
+// refused with the parameter's name.
 func TestAPIHostileParameters(t *testing.T) {
 	t.Parallel()
 	r := whole(t)
@@ -129,7 +129,7 @@ func TestAPIHostileParameters(t *testing.T) {
 	}
 }
 
-// hostileBodies does the same with the members of a body.
+// hostileBodies does the same for the members of a body.
 func (r *registry) hostileBodies(t *testing.T, d described, method, path string, list []parameter, s schema) (n int) {
 	t.Helper()
 	if name, found := strings.CutPrefix(s.Ref, "#/components/schemas/"); found {
@@ -157,7 +157,7 @@ func (r *registry) hostileBodies(t *testing.T, d described, method, path string,
 	return n
 }
 
-// sample is a value that a member of a body may have.
+// sample returns a valid value for a member of a body.
 func sample(name string, s *schema) any {
 	switch s.Type {
 	case "integer", "number":
@@ -174,7 +174,7 @@ func sample(name string, s *schema) any {
 	return "x"
 }
 
-// TestHostileDistributionParameters: the same of what the distribution API takes.
+// TestHostileDistributionParameters does the same for the OCI API.
 func TestHostileDistributionParameters(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -214,8 +214,8 @@ func TestHostileDistributionParameters(t *testing.T) {
 	}
 }
 
-// TestHostileHeaders: what the audit log and the manifest's row take from headers
-// may be any bytes that net/http lets through.
+// TestHostileHeaders: header values that go into the audit log or the manifest's row
+// may have any bytes that net/http accepts.
 func TestHostileHeaders(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -233,7 +233,7 @@ func TestHostileHeaders(t *testing.T) {
 			t.Errorf("Content-Type %q: %d %s", value, a.StatusCode, a.body)
 		}
 	}
-	// What a payload's own text may hold is the same question.
+	// The same applies to text inside a manifest.
 	for _, text := range []string{"a\x00b", "\xff", "\xed\xa0\x80"} {
 		b, err := json.Marshal(text)
 		if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// logAnswer is a page of the log as a client of Quay reads it, and some of what is
-// ours.
+// logAnswer is a page of the log as Quay's clients read it, with some of Purser's
+// additional members.
 type logAnswer struct {
 	StartTime string `json:"start_time"`
 	EndTime   string `json:"end_time"`
@@ -34,7 +34,7 @@ type logAnswer struct {
 	}
 }
 
-// logs are all pages of a part of the log.
+// logs returns all pages of a scope's log.
 func (r *registry) logs(t testing.TB, path string, query url.Values) (all logAnswer) {
 	t.Helper()
 	for {
@@ -48,7 +48,7 @@ func (r *registry) logs(t testing.TB, path string, query url.Values) (all logAns
 	}
 }
 
-// fill writes entries of two namespaces, a minute apart.
+// fill writes audit entries of two namespaces, one minute apart.
 func (r *registry) fill(t testing.TB, policy, run uuid.UUID) {
 	t.Helper()
 	var list []audit.Entry
@@ -111,7 +111,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// An entry is what a client of Quay expects, and ours beside.
+// TestLogEntry: an entry has the members that Quay's clients expect, and Purser's own.
 func TestLogEntry(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -134,7 +134,7 @@ func TestLogEntry(t *testing.T) {
 	}
 }
 
-// Each filter that is wrong has its own answer.
+// TestLogFilterRefused: each invalid filter gets its own error.
 func TestLogFilterRefused(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -169,7 +169,7 @@ func TestExportLogs(t *testing.T) {
 		"/superuser/logs/export?kind=push_repo":      20,
 		"/organization/acme/logs/export?tag=v1":      8,
 		"/repository/acme/app/logs/export?from=2026": 0,
-		"/repository/acme/web/logs/export":           21, // the entry of the export too
+		"/repository/acme/web/logs/export":           21, // including the entry of the export itself
 	} {
 		a := r.manage(t, "GET", path, "")
 		if strings.Contains(path, "from=2026") {
@@ -195,7 +195,7 @@ func TestExportLogs(t *testing.T) {
 		`export_logs     {"kind": "push_repo"}`, `export_logs acme    {"tag": "v1"}`, `export_logs acme acme/web   {}`)
 }
 
-// A process without a log says so.
+// TestNoLog: without an audit log the answer says so.
 func TestNoLog(t *testing.T) {
 	t.Parallel()
 	r := setup(t, withoutLog)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestAPIPage: every operation of the document is on the page, which needs nothing
-// from elsewhere and no script.
+// TestAPIPage: the page has every operation of the document, loads nothing from
+// elsewhere and has no script.
 func TestAPIPage(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestAPIUnknownSubPaths: a path that no operation has is not found, whatever its method,
-// and never taken for the name of a repository that nobody has.
+// TestAPIUnknownSubPaths: a path that matches no operation is not found, whatever the
+// method, and is never taken for an unknown repository's name.
 func TestAPIUnknownSubPaths(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -33,7 +33,8 @@ func TestAPIUnknownSubPaths(t *testing.T) {
 	for _, path := range []string{"/organization/acme/frobnicate", "/organization/acme/autoprune/frobnicate", "/frobnicate", "/superuser", "/tag", ""} {
 		r.manage(t, "DELETE", path, "").wantStatus(t, map[bool]int{true: 405, false: 404}[path == ""])
 	}
-	// A repository of that name is meant, as before, and %2F says that one is.
+	// If a repository of that name exists, it is meant; %2F also says that the path
+	// names a repository.
 	r.put(t, "acme/app/frobnicate", "v1", r.simple(t, "acme/app/frobnicate", 1, nil))
 	r.manage(t, "GET", "/repository/acme/app/frobnicate", "").wantStatus(t, 200)
 	r.manage(t, "GET", "/repository/acme/app/frobnicate/logs", "").wantStatus(t, 200)
@@ -43,8 +44,8 @@ func TestAPIUnknownSubPaths(t *testing.T) {
 	r.manage(t, "GET", "/repository/acme/app", "").wantStatus(t, 200)
 }
 
-// TestBadEscapes: a query that holds % and anything but two hexadecimal digits is refused
-// in the form of the API that was asked.
+// TestBadEscapes: a query with % and anything but two hexadecimal digits is refused, in
+// the format of the API that was called.
 func TestBadEscapes(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

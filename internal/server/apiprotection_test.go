@@ -11,7 +11,7 @@ import (
 
 func withoutLog(o *server.Options) { o.Audit = nil }
 
-// What a client hears that moves or deletes a protected tag.
+// TestProtectedTag: moving or deleting a protected tag is refused with an explanation.
 func TestProtectedTag(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -45,7 +45,7 @@ func background(t testing.TB, fn func(context.Context) error) {
 	})
 }
 
-// TestAPIPolicies: Quay's routes and shapes.
+// TestAPIPolicies checks Quay's routes and formats.
 func TestAPIPolicies(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -96,7 +96,8 @@ func TestAPIPolicies(t *testing.T) {
 	}
 }
 
-// TestAPIRefusesBadPolicies: each with a message of its own, which names the field.
+// TestAPIRefusesBadPolicies: each invalid policy gets its own error, which names the
+// field.
 func TestAPIRefusesBadPolicies(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -146,7 +147,7 @@ func TestAPIRefusesBadPolicies(t *testing.T) {
 	}
 }
 
-// TestAPIPreviewRunUndo goes from a preview to a run, and back.
+// TestAPIPreviewRunUndo makes a preview, a run, and its undo.
 func TestAPIPreviewRunUndo(t *testing.T) {
 	t.Parallel()
 	r, p := pruning(t)
@@ -189,7 +190,7 @@ func TestAPIPreviewRunUndo(t *testing.T) {
 	}
 	eventually(t, "the tag is gone", func() bool { return r.do(t, "GET", "/v2/app/a/manifests/v0", "").StatusCode == 404 })
 	r.wantPerformer(t, "autoprune_tag_delete", server.LogPerformer{Kind: "worker", Name: "autoprune worker"}, 1)
-	r.exec(t, "UPDATE auditlog SET actor = NULL") // as the first release has written it
+	r.exec(t, "UPDATE auditlog SET actor = NULL") // as the first release wrote it
 	r.wantPerformer(t, "autoprune_tag_delete", server.LogPerformer{Kind: "worker", Name: "autoprune worker"}, 1)
 	var undone autoprune.Undone
 	r.manage(t, "POST", "/autoprune/runs/"+first.ID+"/undo", "").into(t, 200, &undone)
@@ -207,8 +208,8 @@ func TestAPIPreviewRunUndo(t *testing.T) {
 	}
 }
 
-// wantPerformer checks who has done what the entries of a kind are about, and that they
-// are found by it.
+// wantPerformer checks the performer of all entries of a kind, and that filtering by
+// performer finds them.
 func (r *registry) wantPerformer(t testing.TB, kind string, want server.LogPerformer, n int) {
 	t.Helper()
 	for _, query := range []string{"kind=" + kind, "performer=" + url.QueryEscape(want.Name), "actor=" + url.QueryEscape(want.Name) + "&kind=" + kind} {
@@ -231,8 +232,8 @@ func (r *registry) wantPerformer(t testing.TB, kind string, want server.LogPerfo
 	}
 }
 
-// TestAPIPolicyWarnings tells of patterns that may select more than was meant, and lets a
-// client send back what it was told.
+// TestAPIPolicyWarnings: a pattern that may match unintended tags causes a warning, and
+// a client can send back the policy that it read.
 func TestAPIPolicyWarnings(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -273,8 +274,8 @@ func TestAPIPolicyWarnings(t *testing.T) {
 	}
 }
 
-// TestAPIUnreadable lists a policy and a rule that this version can't read, and lets them
-// be deleted.
+// TestAPIUnreadable: policies and rules that this version can't parse are listed and
+// can be deleted.
 func TestAPIUnreadable(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -300,8 +301,8 @@ func TestAPIUnreadable(t *testing.T) {
 	r.manage(t, "DELETE", "/organization/app/tagprotection/"+rules.Rules[0].UUID, "").wantStatus(t, 204)
 }
 
-// TestDefaultPolicyOfSetting: the policy of the configuration is told with its setting, and
-// isn't changed by hand.
+// TestDefaultPolicyOfSetting: the configured default policy is listed with the
+// setting's name, and can't be changed through the API.
 func TestDefaultPolicyOfSetting(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// counting is a registry that counts pulls, when the test says so: flush writes what
-// was recorded, and counts it.
+// counting returns a registry that counts pulls only when the test calls flush, which
+// writes the recorded pulls and counts them.
 func counting(t *testing.T) (r *registry, flush func(want int64)) {
 	t.Helper()
 	var recorder *audit.Recorder
@@ -72,7 +72,7 @@ type manifestPulls struct {
 
 func recent(at *time.Time) bool { return at != nil && time.Since(*at).Abs() < time.Minute }
 
-// Pulls of a client are told by tag, by manifest, and in pages of a repository.
+// TestAPIPulls: pulls are shown by tag, by manifest, and in pages by repository.
 func TestAPIPulls(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -112,7 +112,7 @@ func TestAPIPulls(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 
-	// Tags and manifests that are gone are left out, and come in pages.
+	// Deleted tags and manifests are left out.
 	r.manage(t, "DELETE", app+"/tag/same", "")
 	for _, limit := range []int{1, 2, 3, 100} {
 		var got []string
@@ -148,7 +148,8 @@ func TestAPIPulls(t *testing.T) {
 	}
 }
 
-// The statistics of a deleted tag aren't told any more, and come back with the tag.
+// TestAPIPullsOfRestoredTag: the statistics of a deleted tag are hidden, and shown
+// again when the tag is restored.
 func TestAPIPullsOfRestoredTag(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -177,7 +178,8 @@ func TestAPIPullsOfRestoredTag(t *testing.T) {
 	}
 }
 
-// Numbers that aren't counted yet need Redis; without one the answer says so.
+// TestAPIPullsRealtimeWithoutRedis: pulls that aren't counted yet are only known with
+// Redis; without it the answer says so.
 func TestAPIPullsRealtimeWithoutRedis(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -222,7 +224,7 @@ func TestAPIPullsRefused(t *testing.T) {
 	}
 }
 
-// The state tells of a log that was restored, and a reset is the way out.
+// TestAPIPullState: the state reports a restored audit log, and a reset resolves that.
 func TestAPIPullState(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)

@@ -36,7 +36,8 @@ func TestQuayLimits(t *testing.T) {
 	}
 }
 
-// TestQuayVisibility: what is asked for is kept and told, and so is that everybody may pull.
+// TestQuayVisibility: the visibility is stored and shown, with a warning that everybody
+// may pull.
 func TestQuayVisibility(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -113,7 +114,7 @@ func TestQuayVisibility(t *testing.T) {
 	r.manage(t, "POST", "/user/starred", `{"namespace":"acme","repository":"none"}`).refused(t, 404, "not_found", "acme/none")
 }
 
-// TestQuayUserRoutes: who isn't logged in has the namespace library.
+// TestQuayUserRoutes: a client that isn't logged in has the namespace library.
 func TestQuayUserRoutes(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -139,7 +140,8 @@ func TestQuayUserRoutes(t *testing.T) {
 	}
 }
 
-// TestQuayUser: who asks is nobody, and hears so with and without Quay's slash.
+// TestQuayUser: the user is anonymous, and the route works with and without Quay's
+// trailing slash.
 func TestQuayUser(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -156,7 +158,7 @@ func TestQuayUser(t *testing.T) {
 	}
 }
 
-// TestQuayAggregateLogs: entries are counted by day and kind, of what the path names.
+// TestQuayAggregateLogs: the entries of a scope are counted by day and kind.
 func TestQuayAggregateLogs(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestAPIPutsBackWhatWasRead sends each resource back as it was read: as a change of it,
-// and as a new one once it is gone. Members that no request can set are passed over.
+// TestAPIPutsBackWhatWasRead sends each resource back as it was read: as an update, and
+// as a new resource after it was deleted. Read-only members are ignored.
 func TestAPIPutsBackWhatWasRead(t *testing.T) {
 	t.Parallel()
 	r, _ := pruning(t)
@@ -84,7 +84,7 @@ func edited(t testing.TB, body []byte, change func(object)) string {
 	return encode(t, m)
 }
 
-// sameBut checks that a resource is as it was told before, but for some members.
+// sameBut checks that a resource is unchanged, except for some members.
 func (r *registry) sameBut(t testing.TB, path string, told answer, members ...string) {
 	t.Helper()
 	drop := func(m object) {
@@ -98,8 +98,8 @@ func (r *registry) sameBut(t testing.TB, path string, told answer, members ...st
 	}
 }
 
-// TestAPIReadOnlyMembers: whatever can be read and replaced under one path takes all
-// members that it is told with.
+// TestAPIReadOnlyMembers: every resource that can be read and replaced under the same
+// path accepts all members of its answer.
 func TestAPIReadOnlyMembers(t *testing.T) {
 	t.Parallel()
 	r := whole(t)

@@ -12,7 +12,8 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// An operation that was added without an access is denied to everybody.
+// TestAPIOperationWithoutAccess: an operation that was registered without an access is
+// denied to everybody.
 func TestAPIOperationWithoutAccess(t *testing.T) {
 	t.Parallel()
 	s, err := New(Options{

@@ -11,7 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// Tags that weren't pulled for a while, in every order and by pages.
+// TestAPITagsNotPulledFor lists tags that weren't pulled for some time, in every order
+// and in pages.
 func TestAPITagsNotPulledFor(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -82,7 +83,7 @@ func TestAPITagsNotPulledFor(t *testing.T) {
 	}
 }
 
-// What can't be told isn't: each reason has its own text.
+// TestAPITagsNotPulledForRefused: if the statistics can't answer, the error says why.
 func TestAPITagsNotPulledForRefused(t *testing.T) {
 	t.Parallel()
 	r, flush := counting(t)
@@ -113,14 +114,14 @@ func TestAPITagsNotPulledForRefused(t *testing.T) {
 	refused("90d", yesterday.Format(time.RFC3339), "which tags weren't pulled for 90d can't be told: pulls are counted since "+
 		yesterday.Format(time.RFC3339)+", so they can be from "+yesterday.Add(90*24*time.Hour).Format(time.RFC3339)+" on")
 	refused("25h", yesterday.Format(time.RFC3339), "from ")
-	refused("1s", time.Now().Add(2*time.Minute).Format(time.RFC3339), "pulls are counted since") // pulls of some replica aren't recorded
+	refused("1s", time.Now().Add(2*time.Minute).Format(time.RFC3339), "pulls are counted since") // another replica doesn't record pulls
 	refused("15d", "2026-03-01T12:00:00Z", "can't be told: HEAD requests, which are uses too, are remembered since ")
 	var list tagList
 	r.exec(t, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1", yesterday)
 	r.manage(t, "GET", tags+"23h", "").into(t, 200, &list)
 
-	// Nothing is told of a log that nobody could read for hours, or that is of another
-	// server.
+	// If nobody could read the log for hours, or it is another server's, the statistics
+	// can't answer.
 	r.exec(t, "INSERT INTO auditlog (kind, time, counted_by) VALUES ('pull_repo', now() - interval '3 hours', 'audit')")
 	r.manage(t, "GET", tags+"1h", "").refused(t, 503, "unavailable", "the statistics of pulls are 3h0m[0-9]s behind")
 	r.exec(t, "UPDATE pullstatisticsprocessingstate SET reads = 2, last_processed_xid = '1099511627776'")

@@ -16,7 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
-// hooked is a registry that tells webhooks of what happens.
+// hooked returns a registry that sends notices to webhooks.
 func hooked(t testing.TB) (*registry, *webhook.Sender) {
 	t.Helper()
 	dsn := dbtest.DSN(t)
@@ -33,8 +33,9 @@ func hooked(t testing.TB) (*registry, *webhook.Sender) {
 	return r, s
 }
 
-// A webhook is told exactly once of each event that it asks for, of clients and of garbage
-// collection. A notice that failed is sent once more on request.
+// TestWebhooksAPI: a webhook gets exactly one notice of each event that it subscribes
+// to, from clients and from garbage collection. A failed notice is sent again on
+// request.
 func TestWebhooksAPI(t *testing.T) {
 	t.Parallel()
 	r, s := hooked(t)

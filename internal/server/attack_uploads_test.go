@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// orphans is the objects in the store that no row owns.
+// orphans lists objects in the store that no row owns.
 func (r *registry) orphans(t *testing.T) []string {
 	t.Helper()
 	var list []string
@@ -36,9 +36,9 @@ func (r *registry) orphans(t *testing.T) []string {
 	return list
 }
 
-// An upload was given up long ago, and everything that it stored was swept, also
-// the second time. A process that still remembers it stores nothing for it that
-// nobody would ever delete.
+// TestAttackUploadRememberedTooLong: an upload was reaped long ago, and both sweeps
+// have deleted its objects. A process that still remembers the upload must not store an
+// object for it, which nobody would delete.
 func TestAttackUploadRememberedTooLong(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -63,8 +63,8 @@ func TestAttackUploadRememberedTooLong(t *testing.T) {
 	}
 }
 
-// A client whose requests meet now one replica, now the other, does nothing
-// wrong, and is not refused.
+// TestAttackUploadThroughTwoReplicas: a client whose requests reach two replicas
+// alternately is not refused.
 func TestAttackUploadThroughTwoReplicas(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -96,14 +96,15 @@ func TestAttackUploadThroughTwoReplicas(t *testing.T) {
 	}
 }
 
-// What became of an upload whose end was committed but not answered: its client
-// asks or ends it again, and finds the blob.
+// TestAttackAnswerOfCommitLost: the end of an upload was committed, but the answer was
+// lost. The client asks for the upload's state or ends it again, and then finds the
+// blob.
 func TestAttackAnswerOfCommitLost(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	content := pattern(5, 1000)
 	at := r.start(t, "a", "")
-	r.do(t, "PUT", at+"?digest="+digest(content).String(), content).want(t, 201, "") // lost on its way
+	r.do(t, "PUT", at+"?digest="+digest(content).String(), content).want(t, 201, "") // assume that this answer was lost
 	r.do(t, "PUT", at+"?digest="+digest(content).String(), content).want(t, 404, oci.BlobUploadUnknown)
 	r.do(t, "HEAD", "/v2/a/blobs/"+digest(content).String(), "").want(t, 200, "")
 	if list := r.orphans(t); len(list) > 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestConditionalPut: a tag is moved only while it is what the client takes it for
-// (RFC 9110, section 13.1).
+// TestConditionalPut: a tag is moved only if it still points to the manifest that the
+// client names (RFC 9110, section 13.1).
 func TestConditionalPut(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -23,20 +23,20 @@ func TestConditionalPut(t *testing.T) {
 	}
 	is := func(d string) { r.do(t, "HEAD", "/v2/a/manifests/v1", "").want(t, 200, "", "Docker-Content-Digest", d) }
 
-	// There is no such tag.
+	// The tag doesn't exist.
 	put(one, "If-Match", "*").want(t, 412, oci.Denied)
 	put(one, "If-Match", quoted(first)).want(t, 412, oci.Denied)
 	r.do(t, "HEAD", "/v2/a/manifests/"+first, "").want(t, 404, oci.ManifestUnknown) // nothing was stored
 	put(one, "If-None-Match", "*").want(t, 201, "", "Etag", quoted(first))
 	is(first)
 
-	// There is one.
+	// The tag exists.
 	for range 2 { // the first time the manifest is new, the second it isn't
 		put(two, "If-None-Match", "*").want(t, 412, oci.Denied)
 		put(two, "If-Match", quoted(second)).want(t, 412, oci.Denied)
 		put(two, "If-Match", `"nonsense"`).want(t, 412, oci.Denied)
 		put(two, "If-Match", "").want(t, 412, oci.Denied)
-		put(two, "If-Match", "W/"+quoted(first)).want(t, 412, oci.Denied) // no strong validator
+		put(two, "If-Match", "W/"+quoted(first)).want(t, 412, oci.Denied) // a weak validator never matches If-Match
 		put(two, "If-None-Match", quoted(second)+", W/"+quoted(first)).want(t, 412, oci.Denied)
 		is(first)
 		r.do(t, "PUT", "/v2/a/manifests/other", two).want(t, 201, "")
@@ -58,7 +58,8 @@ func TestConditionalPut(t *testing.T) {
 	r.do(t, "GET", "/v2/none/tags/list", "").want(t, 404, oci.NameUnknown)
 }
 
-// TestConditionOnDigest: by digest a condition is about the manifest itself.
+// TestConditionOnDigest: for a push by digest, the condition applies to the manifest
+// itself.
 func TestConditionOnDigest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -72,8 +73,8 @@ func TestConditionOnDigest(t *testing.T) {
 	r.do(t, "PUT", path, m, "If-Match", `"`+d+`"`).want(t, 201, "")
 }
 
-// TestConditionalDelete: a tag is deleted only while it is what the client takes it
-// for.
+// TestConditionalDelete: a tag is deleted only if it still points to the manifest that
+// the client names.
 func TestConditionalDelete(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -89,16 +90,16 @@ func TestConditionalDelete(t *testing.T) {
 	r.do(t, "DELETE", "/v2/a/manifests/"+d, "", "If-Match", `"`+d+`"`).want(t, 202, "")
 }
 
-// TestConditionRace: of many clients of two replicas that all replace what they have
-// seen, exactly one succeeds; the others hear 412 and nothing of them is there.
+// TestConditionRace: if many clients of two replicas replace the same state of a tag,
+// exactly one succeeds. The others get 412 and leave nothing behind.
 func TestConditionRace(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	other := replica(t, r.dsn, r.dir)
 	other.listen(t)
 	const clients, rounds = 12, 6
-	// Each round pushes other manifests than the one before: a push of the manifest that
-	// the tag has already would meet the condition, and replace nothing.
+	// Each round pushes other manifests than the one before: pushing the manifest to
+	// which the tag points already would meet the condition and change nothing.
 	both := make([]string, 2*clients)
 	for i := range both {
 		both[i] = r.simple(t, "a", i, nil)
@@ -141,8 +142,8 @@ func TestConditionRace(t *testing.T) {
 	}
 }
 
-// TestPutRoundTrips: a put is one round trip to the database when the manifest is new
-// and two when it isn't, with a condition as without.
+// TestPutRoundTrips: a put takes one round trip to the database if the manifest is new
+// and two if it isn't, with or without a condition.
 func TestPutRoundTrips(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -164,7 +165,7 @@ func TestPutRoundTrips(t *testing.T) {
 		}
 		return 0
 	}
-	r.put(t, "a", "warm", r.simple(t, "a", "warm", nil)) // knows the repository from now on
+	r.put(t, "a", "warm", r.simple(t, "a", "warm", nil)) // from now on the cache knows the repository
 	for name, headers := range map[string][]string{"none": nil, "if-none-match": {"If-None-Match", "*"}} {
 		m := r.simple(t, "a", name, nil)
 		for i, want := range []float64{1, 2} {

@@ -53,8 +53,8 @@ func TestDeleteManifest(t *testing.T) {
 	r.do(t, "GET", "/v2/a/manifests/"+d.String(), "").want(t, 200, "").text(t, payload)
 }
 
-// TestDeleteHeldManifest: what an index holds stays, and the answer names the
-// index; without the index it can go.
+// TestDeleteHeldManifest: a manifest that an index lists can't be deleted, and the
+// error names the index. After the index is deleted, it can.
 func TestDeleteHeldManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -93,8 +93,8 @@ func TestDeleteBlob(t *testing.T) {
 	r.wantBlob(t, "a", d, "content")
 }
 
-// TestDeleteUsedBlob: a blob that a manifest of the repository uses is 409, and
-// goes once the manifest is gone.
+// TestDeleteUsedBlob: deleting a blob that a manifest of the repository references is
+// refused with 409, and succeeds after the manifest is deleted.
 func TestDeleteUsedBlob(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -106,7 +106,7 @@ func TestDeleteUsedBlob(t *testing.T) {
 			t.Errorf("%s doesn't name %s", a.body, m)
 		}
 		r.do(t, "HEAD", "/v2/a/blobs/"+d.String(), "").want(t, 200, "")
-		// Another repository's use doesn't matter.
+		// A reference in another repository doesn't matter.
 		r.do(t, "POST", "/v2/b/blobs/uploads/?mount="+d.String()+"&from=a", "").want(t, 201, "")
 		r.do(t, "DELETE", "/v2/b/blobs/"+d.String(), "").want(t, 202, "")
 	}

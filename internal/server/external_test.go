@@ -9,7 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// under sends a request under a name, and returns its Location, Link, and body.
+// under sends a request with a Host header, and returns the answer's Location, Link,
+// and body.
 func (r *registry) under(t *testing.T, host, method, path, body string, headers ...string) (location, link, text string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, r.URL+path, strings.NewReader(body))
@@ -34,8 +35,9 @@ func (r *registry) under(t *testing.T, host, method, path, body string, headers 
 	return res.Header.Get("Location"), res.Header.Get("Link"), string(b)
 }
 
-// TestExternalURL: URLs in answers begin with it for those who come under it, or through a
-// proxy that passes on Purser's own address. Others get paths.
+// TestExternalURL: URLs in answers begin with the external URL if the request came
+// under it, or through a proxy that passes on Purser's own address. Other clients get
+// paths.
 func TestExternalURL(t *testing.T) {
 	t.Parallel()
 	const outside = "https://registry.example.com"

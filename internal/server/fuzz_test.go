@@ -14,7 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// FuzzRoute: matching a path never panics, and what it is split into makes the
+// FuzzRoute: matching a path never panics, and the parts of a matched path make up the
 // path again.
 func FuzzRoute(f *testing.F) {
 	for _, p := range []string{
@@ -68,14 +68,14 @@ func FuzzRouteOfName(f *testing.F) {
 
 var simpleRange = regexp.MustCompile(`^bytes=([0-9]{1,18}-[0-9]{0,18}|-[0-9]{1,18})$`)
 
-// RFC 9110 has a position behind the end stand for the end, however large it is;
-// net/http refuses what is no int64.
+// By RFC 9110 a last position behind the end means the end, however large it is;
+// net/http refuses numbers that overflow int64.
 var hugeNumber = regexp.MustCompile(`[0-9]{19}`)
 
 var noBytes = regexp.MustCompile(`^bytes=\s*-0+\s*$`)
 
-// FuzzRange: what is sent of a blob lies within it and is what net/http would
-// send.
+// FuzzRange: the range that is sent lies within the blob and is the one that net/http
+// would send.
 func FuzzRange(f *testing.F) {
 	for _, h := range []string{
 		"bytes=0-0", "bytes=0-", "bytes=-1", "bytes=-0", "bytes=5-2", "bytes=9-9", "bytes=10-", "bytes=0-99999999999999999999",
@@ -101,7 +101,7 @@ func FuzzRange(f *testing.F) {
 		http.ServeContent(ref, r, "", time.Time{}, bytes.NewReader(make([]byte, size)))
 		switch {
 		case err != nil:
-			// RFC 9110 has a last part of no bytes unsatisfiable, net/http sends it.
+			// By RFC 9110 a suffix of no bytes can't be satisfied; net/http sends it.
 			if ref.Code != http.StatusRequestedRangeNotSatisfiable && size > 0 && !noBytes.MatchString(header) {
 				t.Errorf("%q of %d bytes is refused (%v), net/http says %d", header, size, err, ref.Code)
 			}

@@ -11,9 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// FuzzV2: no request, whatever its method, path, one header and body, makes the
-// registry panic or answer that the trouble is its own; every refusal has the
-// specification's form.
+// FuzzV2: no request, whatever its method, path, body and one header, causes a panic or
+// a server error; every error has the specification's format.
 func FuzzV2(f *testing.F) {
 	r := setup(f)
 	d := r.put(f, "a", "v1", r.simple(f, "a", 1, nil)).String()
@@ -35,7 +34,7 @@ func FuzzV2(f *testing.F) {
 		raw := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: registry\r\n%s: %s\r\nContent-Length: %d\r\n\r\n%s", method, path, name, value, len(body), body)
 		req, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
 		if err != nil {
-			return // a server refuses it before any handler
+			return // net/http refuses it before any handler
 		}
 		w := httptest.NewRecorder()
 		r.handler.ServeHTTP(w, req.WithContext(t.Context()))

@@ -14,7 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// raw sends a request as it is written and returns the answer.
+// raw sends the request text unchanged and returns the answer.
 func (r *registry) raw(t *testing.T, request string) answer {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
@@ -42,8 +42,8 @@ func (r *registry) raw(t *testing.T, request string) answer {
 	return answer{res, body}
 }
 
-// TestHosts: a request is answered under the registry's names and no other. The
-// requests are raw, since clients put names in order before they send them.
+// TestHosts: a request is answered only under the registry's host names. The requests
+// are raw, since clients normalize names.
 func TestHosts(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *server.Options) {
@@ -97,8 +97,8 @@ func TestHosts(t *testing.T) {
 		refused(t, 421, "invalid_request", "http.allowed_hosts")
 }
 
-// TestHostsInOtherForms: wherever a request may name a host, the host that counts
-// is the one that net/http took, and it is checked.
+// TestHostsInOtherForms: if a request names hosts in several places, the host that
+// net/http uses is the one that is checked.
 func TestHostsInOtherForms(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *server.Options) { o.Hosts = server.NewHosts() })
@@ -126,8 +126,8 @@ func TestHostsInOtherForms(t *testing.T) {
 	}
 }
 
-// TestHostsOffLoopback: the address at which a request arrived is always one of
-// the names, so that health checks by address need no setting.
+// TestHostsOffLoopback: the address at which a request arrived is always accepted as
+// its host, so that health checks by address need no setting.
 func TestHostsOffLoopback(t *testing.T) {
 	t.Parallel()
 	request := func(host, local string) *http.Request {
@@ -163,10 +163,10 @@ func TestHostsOffLoopback(t *testing.T) {
 	}
 }
 
-// TestRegistryRefusesOtherSites: a page of another site can't have a browser
-// change anything under /v2/. A form or a script can send each of these without
-// asking first where the method is POST and the body plain text; the others are
-// asked for first, which the registry never permits, and are refused all the same.
+// TestRegistryRefusesOtherSites: a page of another site can't make a browser change
+// anything under /v2/. A form or script can send the POST requests with plain text
+// without a preflight request. The others need a preflight, which the registry never
+// permits, and are refused as well.
 func TestRegistryRefusesOtherSites(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *server.Options) { o.Origins = []string{"https://registry.example.com"} })
@@ -197,7 +197,8 @@ func TestRegistryRefusesOtherSites(t *testing.T) {
 	if err := r.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM top_level_namespaces WHERE name = 'victim'").Scan(&n); err != nil || n != 0 {
 		t.Errorf("another site made %d namespaces (%v)", n, err)
 	}
-	// Those that are no browsers, the registry's own pages, and those of its outer name.
+	// Accepted: clients that aren't browsers, the registry's own pages, and pages of
+	// its external name.
 	for i, headers := range [][]string{
 		nil, {"Sec-Fetch-Site", "same-origin"}, {"Sec-Fetch-Site", "none"}, {"Origin", "http://" + host},
 		{"Sec-Fetch-Site", "cross-site", "Origin", "https://registry.example.com"},

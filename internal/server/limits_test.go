@@ -50,7 +50,7 @@ func metric(t *testing.T, reg *prometheus.Registry, name, label string) (sum flo
 	return sum
 }
 
-// unfinished sends the beginning of a request and leaves it there.
+// unfinished sends the beginning of a request and keeps the connection open.
 func (r *registry) unfinished(t *testing.T, head, body string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
@@ -75,9 +75,9 @@ func answerOn(t *testing.T, c net.Conn) *http.Response {
 	return res
 }
 
-// TestBodiesHaveABudget: manifests whose bytes don't come hold what has come, and
-// when the budget is used up the next is refused with 503 until it is given back.
-// Small requests and pulls go on.
+// TestBodiesHaveABudget: manifests that arrive slowly use memory only for the bytes
+// that arrived. When the budget is used up, the next manifest is refused with 503 until
+// memory is given back. Small requests and pulls continue.
 func TestBodiesHaveABudget(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.Memory = limit.BudgetOptions{Total: 4 << 20, Share: 50} })
@@ -87,7 +87,7 @@ func TestBodiesHaveABudget(t *testing.T) {
 	used := func() float64 { return metric(t, reg, "purser_body_memory_bytes", "") }
 	eventually(t, "nothing held", func() bool { return used() == 0 })
 
-	for range 20 { // of nothing yet
+	for range 20 { // none of their bytes has arrived
 		r.unfinished(t, "PUT /v2/a/manifests/x", "Content-Length: 2000000\r\n\r\n")
 	}
 	eventually(t, "twenty first steps", func() bool { return used() == 20*2*8<<10 })
@@ -109,8 +109,9 @@ func TestBodiesHaveABudget(t *testing.T) {
 	r.put(t, "a", "v3", r.simple(t, "a", 3, object{"annotations": map[string]string{"l": strings.Repeat("x", 400_000)}}))
 }
 
-// TestUploadsHaveABudget: an upload that can't be held is answered with 503, and what
-// has arrived is there. One that streams to the directory needs no more than a little.
+// TestUploadsHaveABudget: an upload that doesn't fit the budget is answered with 503,
+// and its bytes that arrived are kept. An upload that streams to a directory needs
+// little memory.
 func TestUploadsHaveABudget(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.Memory = limit.BudgetOptions{Total: 100 << 10, Share: 50} })
@@ -126,7 +127,7 @@ func TestUploadsHaveABudget(t *testing.T) {
 	if _, err := fmt.Sscanf(rng, "0-%d", &end); err != nil || end < 1000 {
 		t.Fatalf("the upload's range is %q", rng)
 	}
-	for end < len(content)-1 { // go on in pieces that fit
+	for end < len(content)-1 { // continue in pieces that fit
 		piece := content[end+1 : min(end+1+20_000, len(content))]
 		r.do(t, "PATCH", at, piece).want(t, 202, "")
 		end += len(piece)
@@ -139,8 +140,8 @@ func TestUploadsHaveABudget(t *testing.T) {
 	eventually(t, "nothing held", func() bool { return metric(t, reg, "purser_body_memory_bytes", "") == 0 })
 }
 
-// TestSlowBodies: a body that drips ends when it was too slow over the window, with
-// an answer that says so; one that comes in time doesn't.
+// TestSlowBodies: a body that arrived too slowly over the window is refused with an
+// explanation; one that is fast enough isn't.
 func TestSlowBodies(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.MinBodyRate, l.MinBodyRateWindow = 1000, time.Second })
@@ -167,7 +168,8 @@ func TestSlowBodies(t *testing.T) {
 	}
 }
 
-// TestClientThatDoesNotRead: its connection ends, of a blob and of a manifest.
+// TestClientThatDoesNotRead: the connection of a client that doesn't read the answer is
+// closed, for a blob and for a manifest.
 func TestClientThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.AnswerIdleTimeout = time.Second })
