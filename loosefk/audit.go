@@ -12,8 +12,8 @@ import (
 
 // AuditOptions says what an audit does.
 type AuditOptions struct {
-	// Repair writes deleted records for the parents of orphans, so that the worker deletes
-	// the orphans.
+	// Repair writes deleted records for the missing parents of orphans, so that the worker
+	// cleans up the orphans.
 	Repair bool
 	// Children are the child tables to look at, named as in the definitions.
 	// Default all.

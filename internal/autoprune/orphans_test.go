@@ -11,9 +11,9 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// TestDetachedSignaturesStay keeps signatures in a repository of their own, as cosign
-// does with COSIGN_REPOSITORY: what a policy doesn't select stays, however old, and what
-// it selects goes like any tag.
+// TestDetachedSignaturesStay: signatures are in a repository of their own, as cosign does
+// with COSIGN_REPOSITORY. Those that a policy doesn't select stay, however old; those that
+// it selects are deleted like any tag.
 func TestDetachedSignaturesStay(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -16,8 +16,9 @@ import (
 
 func companionTag(image string) string { return "sha256-" + digestOf(image).Hex() + ".sig" }
 
-// TestCompanionStaysWithItsImage: a signature was to go with its image, and the
-// image gets another tag, or an index over it, before it is deleted.
+// TestCompanionStaysWithItsImage: a signature was judged to be deleted with its image, but
+// before that the image gets another tag, or an index that lists it. The signature must
+// stay.
 func TestCompanionStaysWithItsImage(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(m *middle) error{
@@ -49,8 +50,8 @@ func (m *middle) underIndex(name, child string) error {
 	return nil
 }
 
-// TestCompanionsOfCompanions go in the same run, in whichever order their names
-// are and however small the batches.
+// TestCompanionsOfCompanions: attached tags of attached tags are deleted in the same run,
+// whatever the order of their names and the size of batches.
 func TestCompanionsOfCompanions(t *testing.T) {
 	t.Parallel()
 	for _, batch := range []int{1, 2, 1000} {
@@ -73,14 +74,14 @@ func TestCompanionsOfCompanions(t *testing.T) {
 	}
 }
 
-// TestCompanionAwaitsItsImage: the image of a signature wasn't there when it was
-// judged, and comes before it is deleted.
+// TestCompanionAwaitsItsImage: the image of a signature was missing when the signature was
+// judged, and is pushed before the deletion. The signature must stay.
 func TestCompanionAwaitsItsImage(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
 	m.tag(m.a, companionTag("late"), "signature", 10*day)
 	m.tag(m.a, companionTag("never"), "signature", 10*day)
-	id := m.manifest(m.a, "bill", "late as well") // by its subject
+	id := m.manifest(m.a, "bill", "late as well") // belongs to its image by its subject
 	other := m.manifest(m.a, "other bill", "never at all")
 	for name, manifest := range map[string]int64{"bill": id, "other-bill": other} {
 		m.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
@@ -96,7 +97,7 @@ func TestCompanionAwaitsItsImage(t *testing.T) {
 	}
 }
 
-// prune runs fn in a transaction that deletes.
+// prune runs fn in a transaction of the catalog that deletes.
 func (r *registry) prune(fn func(p catalog.Pruning)) {
 	r.t.Helper()
 	r.must(r.catalog.Prune(r.t.Context(), func(p catalog.Pruning) error {
@@ -105,7 +106,7 @@ func (r *registry) prune(fn func(p catalog.Pruning)) {
 	}))
 }
 
-// refused says that a statement waited for a lock that it didn't get.
+// refused returns whether a statement failed because it didn't get a lock.
 func (r *registry) refused(sql string, args ...any) bool {
 	r.t.Helper()
 	err := pgx.BeginFunc(r.t.Context(), r.db.Pool, func(tx pgx.Tx) error {
@@ -121,8 +122,8 @@ func (r *registry) refused(sql string, args ...any) bool {
 	return err != nil
 }
 
-// TestHeldImages: while images are held they get no tag and no index; those that a
-// tag reaches, and those that aren't there, aren't free.
+// TestHeldImages: while HoldImages has locked images they get no tag and no index. It
+// doesn't return images that a tag reaches, nor images that don't exist.
 func TestHeldImages(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -155,7 +156,7 @@ func TestHeldImages(t *testing.T) {
 			}
 		}
 	})
-	// Somebody who is about to tag is waited for, for a moment.
+	// HoldImages waits a moment for a transaction that is about to tag.
 	tx, err := r.db.Pool.Begin(t.Context())
 	r.must(err)
 	_, err = tx.Exec(t.Context(), `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id) VALUES ($1, $2, 'y', $3)`,
@@ -171,7 +172,7 @@ func TestHeldImages(t *testing.T) {
 	r.must(tx.Rollback(t.Context()))
 }
 
-// TestHeldRepository: nothing is pushed to it meanwhile.
+// TestHeldRepository: nothing can be pushed to a repository that HoldRepository has locked.
 func TestHeldRepository(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// TestPreviewEqualsRun: with nothing in between, a run deletes exactly what the
-// preview has told, and garbage collection can then free exactly as many bytes.
+// TestPreviewEqualsRun: if nothing happens in between, a run deletes exactly the tags that
+// the preview listed, and garbage collection can then free exactly as many bytes.
 func TestPreviewEqualsRun(t *testing.T) {
 	t.Parallel()
 	deleted, freed, companions := 0, int64(0), 0
@@ -60,7 +60,7 @@ func TestPreviewEqualsRun(t *testing.T) {
 	}
 }
 
-// library is a namespace with all that can be in one.
+// library is a namespace with everything that can be in one.
 type library struct {
 	*registry
 	rnd *rand.Rand
@@ -83,7 +83,7 @@ func (l *library) fill() {
 			text = fmt.Sprintf(`{"method": "creation_date", "olderThan": "%dd"`, 1+l.rnd.IntN(30))
 		}
 		text += l.one("", "", `, "tagPattern": "a.*"`, `, "tagPattern": "[ab]1?", "tagPatternMatches": false`) + "}"
-		// The same policy twice is refused, which is no matter.
+		// creating the same policy twice fails, which doesn't matter here
 		if _, err := l.pruner.Create(l.t.Context(), target, parsed(l.t, text)); err != nil && !isAnswer(err) {
 			l.t.Fatal(err)
 		}
@@ -96,8 +96,8 @@ func (l *library) fill() {
 	}
 }
 
-// stock fills a repository: manifests with blobs that others have too, indexes,
-// referrers, tags, and companions of all of these.
+// stock fills a repository: manifests that share blobs, indexes, referrers, tags, and
+// attached tags of all of these.
 func (l *library) stock(target catalog.PruneTarget) {
 	const plain = 8
 	name := func(i int) string { return fmt.Sprintf("%s m%d", target.Path, i) }
@@ -140,8 +140,8 @@ type manifestRow struct {
 	Digest, Subject []byte
 }
 
-// alive are the manifests that tags keep, in the plainest way: by turns, what they
-// point to, what is in an index that is kept, and what has a subject that is kept.
+// alive returns the manifests that tags keep, computed naively: repeatedly adds manifests
+// that are tagged, listed by a kept index, or whose subject is kept.
 func (l *library) alive() map[int64]bool {
 	l.t.Helper()
 	alive := make(map[int64]bool)
@@ -184,7 +184,7 @@ func (l *library) collect() {
 	}
 }
 
-// bytes are those of the blobs that the manifests hold which tags keep.
+// bytes returns the size of the blobs of manifests that tags keep.
 func (l *library) bytes() (sum int64) {
 	l.t.Helper()
 	alive, held := l.alive(), make(map[string]int64)

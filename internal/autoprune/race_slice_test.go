@@ -98,8 +98,8 @@ func TestTagsAreCountedOnce(t *testing.T) {
 	r.consistent()
 }
 
-// TestStoppedRunIsTold: a run whose beginning was told tells of its end when its policies,
-// or its namespace, went meanwhile.
+// TestStoppedRunIsTold: if EventStarted was sent for a run, EventFinished is sent too when
+// the run's policies or namespace are deleted meanwhile.
 func TestStoppedRunIsTold(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(m *middle) error{

@@ -20,10 +20,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// witness lets the database itself look at each deletion by a policy, in the
-// transaction that deletes: that the policies are there and select the tag as it
-// was, that no rule protects it, and that a tag was deleted for each entry and an
-// entry written for each tag. What is wrong stays in a table.
+// witness has the database itself check each deletion by a policy, in the deleting
+// transaction: the policies exist and select the tag as it was, no rule protects it, each
+// entry has a deleted tag and each deleted tag an entry. It writes violations to a table.
 const witness = `
 	CREATE TABLE wrong (what text);
 	CREATE TABLE deletions (repository_id bigint, tag text, created_at timestamptz, updated_at timestamptz, by text);
@@ -86,15 +85,15 @@ const witness = `
 	CREATE TRIGGER witness AFTER INSERT ON auditlog FOR EACH ROW WHEN (NEW.kind = 'autoprune_tag_delete')
 		EXECUTE FUNCTION witness_entries();`
 
-// storm is all that goes on at once.
+// storm is the state of everything that runs at once.
 type storm struct {
 	*registry
 	pruners []*autoprune.Pruner
-	done    [6]atomic.Int64 // of each kind of act, those that succeeded
+	done    [6]atomic.Int64 // successful acts, by kind
 }
 
 var (
-	stormNamespaces = []string{"n0", "n1", "n2"} // n0 stays
+	stormNamespaces = []string{"n0", "n1", "n2"} // n0 is never deleted
 	stormPolicies   = []string{
 		`{"method": "number_of_tags", "numTags": 1}`,
 		`{"method": "number_of_tags", "numTags": 4}`,
@@ -105,9 +104,9 @@ var (
 	}
 )
 
-// TestStorm: whatever happens at the same time, nothing goes that a policy and the
-// rules of that moment don't let go, everything that goes is told once, and when it
-// is quiet exactly what the rules keep is left.
+// TestStorm: whatever happens concurrently, no tag is deleted unless the policies and rules
+// of that moment allow it, every deletion has its entry once, and at the end exactly the
+// tags that the rules keep are left.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	s := &storm{registry: setup(t)}
@@ -135,7 +134,7 @@ func TestStorm(t *testing.T) {
 	s.verify()
 }
 
-// blow lets everybody do what they do for a while.
+// blow lets all clients and workers run for a while.
 func (s *storm) blow(d time.Duration) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), d)
 	defer cancel()
@@ -163,8 +162,7 @@ func (s *storm) blow(d time.Duration) {
 
 func pick[T any](list []T) T { return list[rand.IntN(len(list))] }
 
-// act is something that a client does. What it is told may be no; that something
-// failed it may not be told.
+// act does something as a client. The answer may be a refusal, but not an internal error.
 func (s *storm) act(ctx context.Context) {
 	namespace := pick(stormNamespaces)
 	path := namespace + pick([]string{"/a", "/b"})
@@ -300,11 +298,11 @@ func (s *storm) undo(ctx context.Context) error {
 	return err
 }
 
-// settle lets one worker prune until nothing is to be done.
+// settle lets one worker prune until nothing is left to do.
 func (s *storm) settle() {
 	s.t.Helper()
 	s.exec("UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() - interval '1s' WHERE lease IS NOT NULL")
-	_, p := s.replica() // which keeps house when it begins
+	_, p := s.replica() // a new pruner keeps house when it begins
 	for quiet, before := 0, int64(-1); quiet < 20; quiet++ {
 		_, err := p.Work(s.t.Context())
 		s.must(err)
@@ -313,7 +311,7 @@ func (s *storm) settle() {
 			before, quiet = now, 0
 		}
 	}
-	_, p = s.replica() // once more, for runs whose task went just now
+	_, p = s.replica() // once more, for runs whose task was just deleted
 	_, err := p.Work(s.t.Context())
 	s.must(err)
 }
@@ -366,7 +364,7 @@ func (s *storm) verify() {
 		s.done[0].Load(), s.done[1].Load(), s.done[2].Load(), s.done[3].Load(), s.done[4].Load())
 }
 
-// rest is a tag that is left, and what applies to it.
+// rest is a tag that is left, and the policies that apply to it.
 type rest struct {
 	Repository int64
 	Path, Tag  string
@@ -374,8 +372,7 @@ type rest struct {
 	Exempt     []string
 }
 
-// verifyRest checks that exactly those tags are left that the rules keep, which it
-// finds in the plainest way.
+// verifyRest checks that exactly the tags are left that the rules keep, computed naively.
 func (s *storm) verifyRest() {
 	s.t.Helper()
 	rows, err := s.db.Pool.Query(s.t.Context(), `
@@ -401,7 +398,7 @@ func (s *storm) verifyRest() {
 		}
 		policies := s.policies(namespace, one.Path)
 		old := func(p plainPolicy) bool { return p.Age > 0 && one.Pushed.Before(now.Add(-p.Age)) && p.selects(one.Tag) }
-		first := slices.ContainsFunc(policies, old) // an undo has restored it: it doesn't count
+		first := slices.ContainsFunc(policies, old) // restored by an undo, so number policies don't count it
 		for _, p := range policies {
 			if slices.Contains(one.Exempt, p.ID) || !p.selects(one.Tag) {
 				continue

@@ -27,8 +27,9 @@ func notice(do func()) func(context.Context, audit.Execer, string, any) error {
 
 func (r *registry) tasks() int { return value[int](r, "SELECT count(*) FROM autoprunetaskstatus") }
 
-// TestPolicyComesWhileItsTaskGoes: a policy that is created when a worker has seen
-// none, in whichever order they come, has a task in the end.
+// TestPolicyComesWhileItsTaskGoes: a policy is created after a worker has found none and is
+// about to delete the task. In whichever order they commit, the namespace has a task in the
+// end.
 func TestPolicyComesWhileItsTaskGoes(t *testing.T) {
 	t.Parallel()
 	namespace := autoprune.Target{Namespace: "app"}
@@ -79,8 +80,8 @@ func TestPolicyComesWhileItsTaskGoes(t *testing.T) {
 	}
 }
 
-// TestPolicyWaitsForTheTaskThatGoes: the task is deleted and that isn't committed
-// yet. The policy that comes makes it again.
+// TestPolicyWaitsForTheTaskThatGoes: the task's deletion isn't committed yet. Creating a
+// policy waits for it and makes the task again.
 func TestPolicyWaitsForTheTaskThatGoes(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -105,8 +106,9 @@ func TestPolicyWaitsForTheTaskThatGoes(t *testing.T) {
 	}
 }
 
-// TestTaskWaitsForThePolicyThatComes: the policy is there and isn't committed yet
-// when the worker, which has seen none, is about to delete the task.
+// TestTaskWaitsForThePolicyThatComes: a policy's creation isn't committed yet when the
+// worker, which has found no policy, is about to delete the task. The worker waits, and the
+// task stays.
 func TestTaskWaitsForThePolicyThatComes(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -144,7 +146,7 @@ func TestTaskWaitsForThePolicyThatComes(t *testing.T) {
 	}
 }
 
-// await waits until a query says true.
+// await waits until a query returns true.
 func (r *registry) await(sql string) {
 	r.t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !value[bool](r, sql); {
@@ -155,7 +157,7 @@ func (r *registry) await(sql string) {
 	}
 }
 
-// TestDuplicateAtTheSameTime: of equal policies that are created at one time, one is
+// TestDuplicateAtTheSameTime: if equal policies are created concurrently, one of them is
 // saved.
 func TestDuplicateAtTheSameTime(t *testing.T) {
 	t.Parallel()
@@ -181,8 +183,8 @@ func TestDuplicateAtTheSameTime(t *testing.T) {
 	}
 }
 
-// TestOneWorkerEach: a task is had by one worker at a time, the longest waiting
-// first, and a leased one isn't waited for.
+// TestOneWorkerEach: only one worker has a task at a time; claims take the task that has
+// waited longest, and skip leased ones without waiting.
 func TestOneWorkerEach(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -222,7 +224,8 @@ func TestOneWorkerEach(t *testing.T) {
 	}
 }
 
-// TestAskedForWhileItRuns: who asks for a run in the middle of one gets another.
+// TestAskedForWhileItRuns: a request for a run that comes during a run leads to another
+// run.
 func TestAskedForWhileItRuns(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
@@ -234,9 +237,8 @@ func TestAskedForWhileItRuns(t *testing.T) {
 	}
 }
 
-// TestAskedForBetweenTurns: a run that takes several turns has been through a
-// repository when somebody asks for a run, or changes a policy. Another run follows
-// it at once.
+// TestAskedForBetweenTurns: a run of several turns has been through a repository when a
+// client asks for a run, or changes a policy. Another run must follow at once.
 func TestAskedForBetweenTurns(t *testing.T) {
 	t.Parallel()
 	namespace := autoprune.Target{Namespace: "app"}
@@ -294,8 +296,8 @@ func TestAskedForBetweenTurns(t *testing.T) {
 	}
 }
 
-// TestClientsGoFirst: a batch gives way to a client, and a busy moment is no
-// failure of the repository.
+// TestClientsGoFirst: a batch gives way to a client's lock, and a busy moment isn't counted
+// as a failure of the repository.
 func TestClientsGoFirst(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{

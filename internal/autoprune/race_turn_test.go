@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// meanwhile lets something happen once in the middle of a turn: after the tags were
-// selected, and just before the first of them are deleted.
+// meanwhile runs something once in the middle of a turn: after tags were judged, just
+// before the first of them are deleted.
 type meanwhile struct {
 	do   func(ctx context.Context, tags []*autoprune.Tag) error
 	once sync.Once
@@ -41,15 +41,15 @@ func (m *meanwhile) options(r **registry) func(*autoprune.Options) {
 	}
 }
 
-// reliable are pull statistics that know of no pull, ever.
+// reliable returns pull statistics that are complete and contain no pull.
 func reliable(context.Context) (autoprune.PullRecord, error) {
 	return autoprune.PullRecord{Since: time.Now().Add(-10_000 * day)}, nil
 }
 
 const unused = `{"method": "last_pulled", "olderThan": "1d"}`
 
-// middle is a registry with a namespace, whose tags v1 to v3 of app/a all go by a
-// policy, and a worker that is interrupted in the middle.
+// middle is a registry with a namespace, whose policy selects the tags v1 to v3 of app/a,
+// and a worker that is interrupted in the middle of its turn.
 type middle struct {
 	*registry
 	a      catalog.PruneTarget
@@ -96,8 +96,8 @@ func parsed(t testing.TB, text string) autoprune.Policy {
 	return p
 }
 
-// consistent checks that runs count what the audit log tells, once. A tag may go
-// twice in a run if the undo of another has brought it back in between.
+// consistent checks that runs have counted each deletion in the audit log once. A run may
+// delete a tag twice if the undo of another run has restored it in between.
 func (r *registry) consistent() {
 	r.t.Helper()
 	for _, wrong := range values[string](r, `
@@ -114,8 +114,8 @@ func (r *registry) consistent() {
 	}
 }
 
-// TestWhatChangesAfterTheSelection: what a policy selected is deleted only if the
-// policy, the rules that protect and the tag are still what they were.
+// TestWhatChangesAfterTheSelection: a selected tag is deleted only if the policy, the
+// protection rules and the tag haven't changed since.
 func TestWhatChangesAfterTheSelection(t *testing.T) {
 	t.Parallel()
 	namespace, repository, defaults := autoprune.Target{Namespace: "app"}, autoprune.Target{Repository: "app/a"}, autoprune.Target{}
@@ -236,8 +236,8 @@ func TestUsedTagsStay(t *testing.T) {
 	}
 }
 
-// TestTagInSomebodysHandsStays: one that a client is changing at this moment isn't
-// waited for, and isn't deleted.
+// TestTagInSomebodysHandsStays: a tag that a client's transaction has locked isn't waited
+// for, and isn't deleted.
 func TestTagInSomebodysHandsStays(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
@@ -257,8 +257,8 @@ func TestTagInSomebodysHandsStays(t *testing.T) {
 	}
 }
 
-// TestSleeperChangesNothing: a worker whose lease was over, and whose run another
-// has finished, leaves the run and the task as they are, whatever it does next.
+// TestSleeperChangesNothing: a worker whose lease has expired, and whose run another worker
+// has finished, changes neither the run nor the task, whatever it does next.
 func TestSleeperChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, next := range map[string]func(cancel func()) error{
@@ -317,15 +317,15 @@ func TestSleeperChangesNothing(t *testing.T) {
 	}
 }
 
-// books are the tasks and the runs, whole.
+// books returns the complete rows of tasks and runs.
 func (r *registry) books() (tasks, runs string) {
 	return value[string](r, "SELECT COALESCE(json_agg(t ORDER BY namespace_id)::text, '') FROM autoprunetaskstatus t"),
 		value[string](r, "SELECT COALESCE(json_agg(r ORDER BY id)::text, '') FROM autopruneruns r") +
 			value[string](r, "SELECT COALESCE(json_agg(r ORDER BY run, repository_id)::text, '') FROM autopruneruns_repositories r")
 }
 
-// TestTakeoverGoesOn: a run whose worker is gone is gone on with by another, as the
-// same run, and told of once.
+// TestTakeoverGoesOn: if a worker dies, another continues its run as the same run, and
+// notices are sent once.
 func TestTakeoverGoesOn(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
@@ -376,8 +376,8 @@ func TestTakeoverGoesOn(t *testing.T) {
 	m.consistent()
 }
 
-// TestPolicyChangeKeepsTheCount: what failed or was looked at before the policies
-// changed is part of the run all the same, and the worker goes on at once.
+// TestPolicyChangeKeepsTheCount: failures and tags counted before the policies changed stay
+// part of the run, and the worker continues at once.
 func TestPolicyChangeKeepsTheCount(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})

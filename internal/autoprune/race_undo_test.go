@@ -32,8 +32,8 @@ func undone(t *testing.T) (m *middle, run string) {
 	return m, runs[0].ID
 }
 
-// TestExemptionIsOfTheTagAsItWas: it doesn't hold for what takes the tag's place or
-// becomes of it, nor for another policy, nor for the policy once it was saved.
+// TestExemptionIsOfTheTagAsItWas: an exemption ends when the tag is moved, pushed or
+// replaced, and when the policy is saved; it doesn't hold for other policies.
 func TestExemptionIsOfTheTagAsItWas(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

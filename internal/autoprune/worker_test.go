@@ -121,8 +121,8 @@ func TestIdleRunsShareARow(t *testing.T) {
 	}
 }
 
-// TestTaskGoesWithItsPolicies: no policy, the task is deleted, and nothing else is
-// done.
+// TestTaskGoesWithItsPolicies: in a namespace without policies the worker deletes the task
+// and does nothing else.
 func TestTaskGoesWithItsPolicies(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -147,8 +147,8 @@ func TestTaskGoesWithItsPolicies(t *testing.T) {
 	}
 }
 
-// TestDefaults: the registry's policies hold where a namespace has none of its own
-// and hasn't refused them.
+// TestDefaults: the registry's policies apply where a namespace has none of its own and
+// hasn't refused them.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -183,8 +183,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestCompanionsGoWithTheirImage: signatures and the like are neither counted nor
-// left behind, and stay while any tag reaches their image.
+// TestCompanionsGoWithTheirImage: attached tags are neither counted nor left behind, and
+// stay while any tag reaches their image.
 func TestCompanionsGoWithTheirImage(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -15,7 +15,7 @@ import (
 
 func TestAddresses(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ addr, why string }{ // why "": public
+	for _, test := range []struct{ addr, why string }{ // why "": the address is public
 		{"8.8.8.8", ""}, {"1.1.1.1", ""}, {"9.255.255.255", ""}, {"11.0.0.0", ""}, {"223.255.255.255", ""},
 		{"100.63.255.255", ""}, {"100.128.0.0", ""}, {"172.15.255.255", ""}, {"172.32.0.0", ""},
 		{"192.167.255.255", ""}, {"192.169.0.0", ""}, {"198.17.255.255", ""}, {"198.20.0.0", ""},
@@ -84,7 +84,7 @@ func listening(t *testing.T) (port string, connections *atomic.Int64) {
 	return port, connections
 }
 
-// However the URL names a loopback address, nothing is dialled.
+// A loopback address is never dialled, however the URL writes it.
 func TestLoopbackIsNotDialled(t *testing.T) {
 	t.Parallel()
 	port, connections := listening(t)

@@ -74,8 +74,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// After a failure a notice waits, at least as long as the receiver asks, and others
-// are sent meanwhile.
+// After a failure a notice waits, at least as long as the receiver asks; other notices are
+// sent meanwhile.
 func TestFailureWaits(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -151,8 +151,8 @@ func TestGivingUp(t *testing.T) {
 	}
 }
 
-// A process that dies after the receiver has answered, before it has recorded that:
-// another sends the notice again, with the same id, when the lease is over.
+// A process dies after the receiver has answered and before it has recorded that. When the
+// lease is over another process sends the notice again, with the same id.
 func TestCrashBeforeTheRecord(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -162,7 +162,7 @@ func TestCrashBeforeTheRecord(t *testing.T) {
 			first.Close() // no more statements: as good as dead
 		}
 	})
-	// The last attempt, too, isn't given up by a crash.
+	// A crash doesn't give up a notice, not even during the last attempt.
 	a := newSender(t, Options{DB: first, URL: rec.URL, MaxAttempts: 1})
 	b := newSender(t, Options{DB: second, URL: rec.URL, MaxAttempts: 1})
 	id := queue(t, a, second, Event{})
@@ -187,12 +187,12 @@ func TestCrashBeforeTheRecord(t *testing.T) {
 	}
 }
 
-// A sender that is held up beyond its lease doesn't undo what the next one did.
+// A sender that is delayed beyond its lease doesn't undo what the next one did.
 func TestLateRecords(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name        string
-		late, early int // answers to the sender that is late, and to the other one
+		late, early int // answers to the delayed sender, and to the other one
 		want        row
 	}{
 		{"failure after success", 500, 204, row{Delivered: true, Attempts: 2}},
@@ -234,7 +234,8 @@ func TestLateRecords(t *testing.T) {
 	}
 }
 
-// While the next sender has the notice, the late one's failure doesn't free it.
+// While the next sender has the lease, the delayed sender's failure must not make the
+// notice due.
 func TestLateFailureLeavesTheLease(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -326,7 +327,7 @@ func TestSharing(t *testing.T) {
 	}
 }
 
-// A claim passes over what another transaction holds, instead of waiting for it.
+// A claim skips rows that another transaction has locked, instead of waiting for them.
 func TestClaimSkipsLockedRows(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Each event is told in the form that the documentation has, to those that want it.
+// Each event is sent in the documented form, to the webhooks that ask for it.
 func TestEventsOfANamespace(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -171,7 +171,7 @@ func TestDispatchersDie(t *testing.T) {
 	t.Logf("%v rounds, %v deaths", rounds, deaths)
 }
 
-// A transaction that is open holds back what is written behind it, and loses nothing.
+// An open transaction delays the entries behind it; none is lost.
 func TestOpenTransactionIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -191,8 +191,8 @@ func TestOpenTransactionIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A transaction of more entries than a batch has is told whole, in parts; smaller ones
-// aren't split.
+// A transaction with more entries than a batch is dispatched completely, in parts; smaller
+// ones aren't split.
 func TestLargeTransactions(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -222,8 +222,8 @@ func TestLargeTransactions(t *testing.T) {
 	}
 }
 
-// Tags that one transaction has moved to different manifests, as the undoing of a run
-// does, are told with the manifest of each.
+// If one transaction moves tags to different manifests, as an undo does, the events name
+// the manifest of each.
 func TestTagsOfOneTransaction(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -242,8 +242,8 @@ func TestTagsOfOneTransaction(t *testing.T) {
 	}
 }
 
-// After a restore, transaction ids begin anew: what was written before isn't told, what
-// comes is.
+// After a restore transaction ids begin anew: no notices are sent of earlier entries, but
+// of new ones.
 func TestRestoredLog(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -259,7 +259,7 @@ func TestRestoredLog(t *testing.T) {
 	}
 }
 
-// Without webhooks a dispatcher doesn't look at the log, and rests for a minute.
+// Without webhooks a dispatcher doesn't look at the log, and sleeps for a minute.
 func TestIdleDispatcher(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})

@@ -60,7 +60,7 @@ func entryOf(kind audit.Kind, repository, tag string) audit.Entry {
 	return audit.Entry{Kind: kind, Repository: repository, Tag: tag, Digest: someDigest, Actor: "ada", Address: "192.0.2.7", RequestID: "r-1", UserAgent: "docker"}
 }
 
-// dispatchAll dispatches until all that was committed before is told.
+// dispatchAll dispatches until notices of everything committed before are queued.
 func dispatchAll(t testing.TB, s *Sender) {
 	t.Helper()
 	var last string
@@ -72,7 +72,7 @@ func dispatchAll(t testing.TB, s *Sender) {
 	dispatchReadable(t, s)
 }
 
-// dispatchReadable dispatches until nothing is left that can be read.
+// dispatchReadable dispatches until no readable entry is left.
 func dispatchReadable(t testing.TB, s *Sender) {
 	t.Helper()
 	for {
@@ -88,7 +88,7 @@ func dispatchReadable(t testing.TB, s *Sender) {
 	}
 }
 
-// bodies are what waits for a webhook, or was sent, in the order of its happening.
+// bodies returns the notices of a webhook, waiting or sent, in the order of their events.
 func bodies(t testing.TB, d *db.DB, hook uuid.UUID) (list []map[string]any) {
 	t.Helper()
 	rows, err := d.Pool.Query(t.Context(), "SELECT body FROM webhooknotices WHERE webhook = $1 ORDER BY body::json->>'timestamp', body", hook)
@@ -103,8 +103,8 @@ func bodies(t testing.TB, d *db.DB, hook uuid.UUID) (list []map[string]any) {
 	return list
 }
 
-// One receiver that fails and one that doesn't answer hold up neither each other nor the
-// third. What was given up is sent once more on request.
+// A receiver that fails and one that doesn't answer delay neither each other nor a third
+// one. Given-up notices are sent again on request.
 func TestReceiversDontWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond, MaxAttempts: 3})
@@ -273,9 +273,9 @@ func TestWebhooksRefused(t *testing.T) {
 	}
 }
 
-// A disabled webhook is told of nothing; one that is enabled again, of what comes then.
-// Too much that waits disables it. One that is deleted takes what waits along, and so does
-// its namespace.
+// A disabled webhook gets no events; after it is enabled again, it gets those that happen
+// then. Too many waiting notices disable a webhook. Deleting a webhook, or its namespace,
+// deletes its waiting notices.
 func TestWebhooksEnd(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{MaxWaiting: 3})

@@ -41,7 +41,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// exec changes what the test says, in as many rows as it says.
+// exec runs a statement and checks how many rows it changed.
 func exec(t testing.TB, d *db.DB, rows int64, sql string, args ...any) {
 	t.Helper()
 	tag, err := d.Pool.Exec(t.Context(), sql, args...)

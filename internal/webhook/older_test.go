@@ -34,9 +34,9 @@ const (
 	queueOfFirstRelease = "INSERT INTO webhookdeliveries (id, event, body) VALUES ($1, $2, $3)"
 )
 
-// A process of the first release, whose statements know no webhooks of namespaces, sees no
-// notice of one: it would send it to autoprune.webhook.url, or delete it. It goes on with
-// the notices of the registry's webhook.
+// A process of the first release doesn't see notices of namespaces' webhooks, which it
+// would send to autoprune.webhook.url or delete. It continues to send the notices of the
+// registry's webhook.
 func TestFirstReleaseSeesNoNoticeOfANamespace(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{URL: "http://127.0.0.1:1/registry"})

@@ -34,7 +34,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-// A receiver that doesn't answer, or doesn't end its answer, holds nothing up.
+// A receiver that doesn't answer, or doesn't end its answer, doesn't block the sender.
 func TestSlowReceiver(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -84,7 +84,7 @@ func TestSlowReceiver(t *testing.T) {
 	}
 }
 
-// Who can't prove to be the host of the URL learns nothing.
+// A server that can't prove to be the URL's host receives nothing.
 func TestCertificatesAreVerified(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -101,8 +101,8 @@ func TestCertificatesAreVerified(t *testing.T) {
 	}
 }
 
-// Neither the row nor the log has the secret, or what may be one in the URL, even
-// if the receiver repeats it.
+// Neither the row nor the log contains the secret, or a part of the URL that may be one,
+// even if the receiver repeats it.
 func TestSecretsAreNotTold(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -89,7 +89,7 @@ func TestQueueIsPartOfTheTransaction(t *testing.T) {
 	if r.Body != want || r.Event != "autoprune.finished" || r.Attempts != 0 || r.Wait > 0 {
 		t.Errorf("got %+v, want the body %s, due", r, want)
 	}
-	// The same once more is no second notice.
+	// Queuing the same ID again makes no second notice.
 	queue(t, s, d, Event{ID: id, Type: "b"})
 	if n := count(t, d, "true"); n != 1 {
 		t.Errorf("%d rows, want 1", n)
@@ -183,7 +183,7 @@ func TestTidy(t *testing.T) {
 			t.Errorf("%s: %d rows, want %d", where, n, want)
 		}
 	}
-	// Nobody sends what was queued before the webhook was removed.
+	// Notices that were queued before the webhook was removed are not sent.
 	must(t, s.Queue(t.Context(), d.Pool, Event{Type: "due"}))
 	_, err := off.tidyBatch(t.Context())
 	must(t, err)

@@ -117,8 +117,8 @@ func (s *setup) context() context.Context {
 }
 
 // HasLooseForeignKeys checks that a table is a parent: definitions name it and fit the
-// database, each of its triggers exists, a delete that is rolled back leaves no record, and
-// a committed delete is recorded, processed and marked processed.
+// database, each of its triggers exists, a transaction that is rolled back sees the record
+// of its own delete, and a committed delete is recorded, cleaned up and marked processed.
 func HasLooseForeignKeys(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, parent string, opts ...Option) {
 	t.Helper()
 	s := newSetup(t, pool, defs, parent, opts)
