@@ -118,8 +118,8 @@ func (r *reversal) withoutDefinition(ctx context.Context, k ForeignKey) error {
 	return nil
 }
 
-// traces says whether a parent has a trigger, or will have one, or records that
-// nobody works off once the last definition is gone.
+// traces returns whether a parent has a trigger, or a migration will create one, or pending
+// records that no worker will process once the last definition is removed.
 func (r *reversal) traces(ctx context.Context, db *Database, parent string) (yes bool, err error) {
 	if r.willTrack(parent) {
 		return true, nil

@@ -162,8 +162,8 @@ func TestSlideWithoutPartition(t *testing.T) {
 	wantRows(t, db.Pool, "SELECT DISTINCT partition FROM loose_foreign_keys_deleted_records", int64(2))
 }
 
-// Even while the default can't be repaired, what it led to the default partition
-// is worked off.
+// While the column's default can't be corrected, the worker still processes the records
+// that a wrong default has put into the default partition.
 func TestWrongDefaultIsWorkedOff(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, projects)

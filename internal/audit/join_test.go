@@ -25,7 +25,7 @@ func same(change func(*Entry), at time.Time) Entry {
 	return e
 }
 
-// Pulls of one thing by one client within a second are one entry.
+// Pulls of the same content by one client within a second are joined into one entry.
 func TestPullsAreJoined(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -68,7 +68,7 @@ func TestPullsAreJoined(t *testing.T) {
 	}
 }
 
-// Of pulls by digest, and of HEADs, each keeps its time and its connection.
+// Joined pulls by digest, and joined HEADs, keep the time and port of each request.
 func TestJoinedTimes(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -142,7 +142,8 @@ func TestWatchedPullsAreAddedUp(t *testing.T) {
 	}
 }
 
-// At full load nothing is dropped: what can't be joined waits while batches are written.
+// Under full load nothing is dropped: pulls that can't be joined wait while batches are
+// written.
 func TestNothingIsDroppedAtFullLoad(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -171,8 +172,8 @@ func TestNothingIsDroppedAtFullLoad(t *testing.T) {
 	}
 }
 
-// While the database is away no pull waits: those that can't be joined with one that waits
-// are dropped, and the others aren't, however much later they come.
+// While the database is away no pull waits: those that can't be joined with a waiting entry
+// are dropped; those that can are kept, however much later they come.
 func TestFullWhileAway(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)

@@ -85,8 +85,8 @@ func TestMonthBoundaries(t *testing.T) {
 		}
 	}
 	check()
-	// What the default partition caught goes to its month, past ones included; what
-	// is of a month far ahead stays until that is near.
+	// Entries in the default partition move to the partitions of their months, past months
+	// included; entries of a month far ahead stay until that month is near.
 	done, err := at(d, day("2027-02-01 00:00:00"), KeeperOptions{}).Keep(t.Context())
 	must(t, err)
 	if fmt.Sprint(done.Made, done.Moved) != "[partitions.auditlog_2026_10 partitions.auditlog_2027_03] 2" {
@@ -125,7 +125,8 @@ func TestRetention(t *testing.T) {
 			t.Errorf("at %s: %+v, want %s dropped", step.now, done, step.want)
 		}
 	}
-	// What comes for a month that is gone goes too, and never makes it again.
+	// Entries written for a dropped month are deleted too, and never make its partition
+	// again.
 	var late []Entry
 	for n := range 2500 {
 		late = append(late, Entry{Kind: PushRepo, Time: day("2026-01-20 00:00:00"), Tag: fmt.Sprint("late", n)})
@@ -144,8 +145,8 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// A month with a pull that hasn't been read stays, by itself; so does such a pull
-// in the default partition.
+// A month with an unread pull is not dropped, and such a pull in the default partition is
+// not deleted.
 func TestRetentionKeepsUncountedPulls(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -193,7 +194,7 @@ func TestRetentionKeepsUncountedPulls(t *testing.T) {
 	}
 }
 
-// A pull whose insert is under way when its month is to go is waited for.
+// Before a month is dropped, the keeper waits for a pull whose insert is under way.
 func TestRetentionWaitsForWriters(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -129,8 +129,7 @@ func (f Filter) selects(e Entry) bool {
 		(f.Policy == uuid.Nil || f.Policy == e.Policy) && (f.Run == uuid.Nil || f.Run == e.Run)
 }
 
-// Pages tell each entry that was there at the beginning once, whatever comes
-// meanwhile.
+// Pages list each entry that existed at the beginning once, whatever is written meanwhile.
 func TestCursorWhileEntriesCome(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -95,8 +95,7 @@ func TestRecorderDoesNotWaitForABatch(t *testing.T) {
 	}
 }
 
-// What is over the bound is dropped and counted, exactly, and what isn't is
-// written.
+// Pulls beyond the bound are dropped and counted exactly, and all others are written.
 func TestRecorderOverflow(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -152,8 +151,8 @@ func TestRecorderUnfit(t *testing.T) {
 	m.counts(t, 197, 0, 3, 0)
 }
 
-// gate stands between a pool and its server, and can be shut. It can also swallow
-// answers: then what was sent happens, and nobody hears of it.
+// gate stands between a pool and its server. It can be shut. It can also swallow answers:
+// then the server executes what was sent, and the client doesn't learn of it.
 type gate struct {
 	mu        sync.Mutex
 	shut      bool
@@ -215,8 +214,8 @@ func (c *gated) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// through opens a pool through a gate. Statements are sent in one message each, so
-// that the gate can tell them.
+// through opens a pool whose connections go through a gate. Each statement is sent in one
+// message, so that the gate can count them.
 func through(t testing.TB, dsn string) (*db.DB, *gate) {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(dsn)

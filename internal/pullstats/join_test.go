@@ -21,8 +21,8 @@ type request struct {
 	tag  string
 }
 
-// habits are what clients do one after the other, and how many pulls of v1 and v2, and
-// of the manifest that both are tags of, that is.
+// habits are sequences of requests that clients make, with the number of pulls of v1, of
+// v2, and of the manifest that both tags point to.
 var habits = []struct {
 	name             string
 	requests         []request
@@ -51,8 +51,9 @@ func (list replicas) ask(t testing.TB, random *rand.Rand, e audit.Entry, r reque
 	}
 }
 
-// clients have habits, and the statistics are what they did: with one replica or three,
-// counted from the log or in Redis, whoever answers which of their requests.
+// Clients follow their habits, and the statistics must equal what they did: with one
+// replica or three, counted from the log or in Redis, whichever replica answers which
+// request.
 func TestCountsAreWhatClientsDid(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"log", "redis"} {
@@ -115,7 +116,7 @@ func (s *shop) wantCounts(t testing.TB, want map[string]int64) {
 }
 
 // The same while workers that count from the log die at every step, and while Redis is
-// killed and started again: what Redis hasn't answered, and that alone, may be missing.
+// killed and started again: only pulls that Redis didn't answer may be missing.
 func TestCountsAreWhatClientsDidUnderFaults(t *testing.T) {
 	t.Parallel()
 	t.Run("log", func(t *testing.T) {
@@ -184,8 +185,8 @@ func (s *shop) replicas(t testing.TB, r *Redis, n int, m *Metrics) (list replica
 	return list
 }
 
-// Which request of a client came first is told by one clock, whatever those of the
-// processes say.
+// The order of a client's requests is determined by one clock, whatever the clocks of the
+// processes show.
 func TestClocks(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)

@@ -41,8 +41,8 @@ func (s *shop) requests(seed uint64, n int) (list []sent) {
 	return list
 }
 
-// answer has two processes log the requests, joined or not, and counts them with small
-// batches.
+// answer has two recorders log the requests, joined into entries as join says, and then
+// counts them with small batches.
 func (s *shop) answer(t *testing.T, list []sent, join time.Duration) {
 	var processes [2]*audit.Recorder
 	for i := range processes {

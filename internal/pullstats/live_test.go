@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Numbers with what Redis holds are those that the statistics will have.
+// The statistics plus live pulls equal the statistics after the next flush.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 2)
@@ -144,7 +144,7 @@ func TestLiveWithoutRedis(t *testing.T) {
 	}
 }
 
-// Rows of names that only Redis has come where they belong.
+// Merge puts rows of names that only Redis has into their place in the page.
 func TestMerge(t *testing.T) {
 	t.Parallel()
 	add := func(r Row) Row { r.Count++; return r }

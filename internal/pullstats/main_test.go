@@ -121,7 +121,7 @@ type row struct {
 	Other string
 }
 
-// books are the statistics of what was pulled, by kind, repository and name.
+// books returns the statistics by kind, repository and name.
 type books map[string]row
 
 func (s *shop) books(t testing.TB) books {
@@ -143,7 +143,7 @@ func (s *shop) books(t testing.TB) books {
 	return out
 }
 
-// truth is what the statistics of the entries should be.
+// truth returns the statistics that the entries should lead to.
 func truth(entries []audit.Entry) books {
 	out := books{}
 	both := map[string]time.Time{}

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A process that is killed with pulls that it hasn't written moves the time since which
-// statistics are complete; one that has written all, or that ends as it should, doesn't.
+// A process that is killed with unwritten pulls moves the time since which statistics are
+// complete; a process that has written all of them, or that stops properly, doesn't.
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)
@@ -65,8 +65,8 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// Who can't read Redis tells nobody what was used as long as Redis counts, or may have
-// what isn't flushed, unless what it had is given up.
+// A process that can't read Redis refuses to say what was used as long as Redis counts
+// pulls, or may have unflushed ones, until these are given up.
 func TestUnseen(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

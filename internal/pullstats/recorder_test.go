@@ -160,8 +160,8 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// Redis remembers a HEAD once, however often it is told of it, and of many of one client
-// the newest.
+// Redis stores a HEAD once, however often it is sent, and of many HEADs of one client the
+// newest.
 func TestHeadsInRedis(t *testing.T) {
 	t.Parallel()
 	c := startRedis(t).client(t)
@@ -198,7 +198,7 @@ func TestHeadsInRedis(t *testing.T) {
 	}
 }
 
-// Scanners and mirrors are logged and don't count, and their HEAD is no use.
+// Pulls of scanners and mirrors are logged and not counted, and their HEADs are no uses.
 func TestIgnored(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -225,7 +225,7 @@ func TestIgnored(t *testing.T) {
 	}
 }
 
-// Where pulls aren't counted they are logged, to be counted once when they are.
+// While counting is off, pulls are logged; they are counted once when it is switched on.
 func TestCountedLater(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -246,8 +246,8 @@ func TestCountedLater(t *testing.T) {
 	}
 }
 
-// Marks are written once in a while, never back in time, and not for repositories
-// that are gone; when there is no room for more, statistics are no more complete.
+// Last-used times are written now and then, never move back, and aren't written for deleted
+// repositories. When there is no room for one, statistics become incomplete.
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 2)
@@ -319,7 +319,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// A pull that finds no room in the log, or isn't answered by Redis, is a sign of use.
+// A pull that finds no room in the log, or that Redis doesn't answer, leaves a last-used
+// time.
 func TestMissedPullsAreUses(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -341,9 +342,8 @@ func TestMissedPullsAreUses(t *testing.T) {
 	}
 }
 
-// The time from which on every pull is counted moves when a pull, or the HEAD by tag that
-// belongs to one, found no room in the log. The time from which on uses are known stays:
-// it is a sign of use.
+// Status.Counts moves when a pull, or the HEAD by tag that belongs to one, finds no room in
+// the log. Status.Since stays, because its last-used time is known.
 func TestUncountedPulls(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -387,7 +387,7 @@ func TestUncountedPulls(t *testing.T) {
 	}
 }
 
-// What Redis holds is looked at before tags are deleted, flushed or not.
+// Uses includes pulls that Redis counts, flushed or not, before tags are deleted.
 func TestUsesInRedis(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 2)

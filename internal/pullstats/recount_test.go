@@ -11,9 +11,9 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// What Redis counted and lost is counted again from the log, once: what was flushed
-// before, what a flush had claimed, and what came afterwards isn't. Statistics stay
-// complete, and nobody rests.
+// Pulls that Redis counted and then lost are counted from the log, once. Pulls that were
+// flushed before, that a flush had claimed, or that came after the loss are not counted
+// again. Statistics stay complete, so no policy has to rest.
 func TestRecount(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

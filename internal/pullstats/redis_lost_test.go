@@ -26,9 +26,9 @@ func (s *shop) since(t testing.TB) time.Time {
 	return st.Since
 }
 
-// When Redis is emptied nobody is told what was used until a flush has noted that
-// statistics are complete from then on only, whenever in a flush it happened, and
-// if nothing was ever flushed.
+// When Redis is emptied, Uses fails until a flush has noted that statistics are complete
+// only from then on. This holds whenever it happens during a flush, and also if nothing was
+// ever flushed.
 func TestRedisEmptied(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -221,9 +221,9 @@ func TestRedisRestarts(t *testing.T) {
 	t.Logf("%d pulls were answered, %d not; %d flushes succeeded, %d failed", len(all), lost, flushed, failed)
 }
 
-// A database that was restored has none of the batches that Redis knows: later pulls
-// are counted all the same, and claims of those batches are counted again, since what
-// they added is gone.
+// A database that was restored has none of the batches that Redis knows. Later pulls are
+// counted nevertheless, and claims of those batches are counted again, since what the
+// batches added is lost.
 func TestRedisFlushRestoredDatabase(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -287,7 +287,7 @@ func TestRedisFlushRestoredDatabase(t *testing.T) {
 	}
 }
 
-// A claim whose batch nobody knows stops the flush with the way out.
+// A claim of an unknown batch stops the flush with an error that says what to do.
 func TestRedisUnknownBatch(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

@@ -202,8 +202,8 @@ func (w *tempest) flushes(t *testing.T, ctx context.Context, seed uint64) error 
 	return nil
 }
 
-// Each pull counts once: recorders and three flush workers at once, which die at any
-// step, or whose leases are over while they go on; a repository goes in the middle.
+// Each pull counts once, with recorders and three flush workers at once, which die at any
+// step or continue after their leases have expired; a repository is deleted in the middle.
 func TestRedisStorm(t *testing.T) {
 	t.Parallel()
 	for _, apart := range []bool{false, true} {
@@ -284,8 +284,8 @@ func (w *tempest) wild() bool {
 	return w.late.Load() > 0
 }
 
-// A worker that dies at a step leaves its keys to the next one, which neither loses
-// nor repeats what they count, and touches none of them while the lease holds.
+// If a worker dies at a step, the next one counts its keys, without losing or repeating
+// pulls, and touches none of them while the dead worker's lease lasts.
 func TestRedisFlushDies(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

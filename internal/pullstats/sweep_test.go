@@ -79,8 +79,8 @@ func sweepAll(t testing.TB, w *Sweeper) (pages int) {
 	}
 }
 
-// swept is a table with two columns for what tests look at: names of rows that are
-// marked end with an asterisk.
+// swept returns the rows of both statistics tables as "repository name". Rows that are
+// marked as gone end with an asterisk.
 func swept(t testing.TB, stats *db.DB) []string {
 	t.Helper()
 	rows, err := stats.Pool.Query(t.Context(), `
