@@ -178,7 +178,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	d := r.push(t, "a", content)
 	r.unfinished(t, "GET /v2/a/blobs/"+d.String(), "\r\n")
 	eventually(t, "cut off", func() bool { return metric(t, reg, "purser_limit_refused_total", limit.AnswerIdle) == 1 })
-	// One that reads slowly, but reads, gets all of it.
+	// A client that reads slowly, but steadily, gets the whole blob.
 	res, err := client.Get(r.URL + "/v2/a/blobs/" + d.String())
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestRequestLimit(t *testing.T) {
 }
 
 // TestOpenUploads: a client that begins uploads and ends none is refused, until some
-// are finished, cancelled, or gone by another process's doing.
+// are finished or cancelled, or another process has ended them.
 func TestOpenUploads(t *testing.T) {
 	t.Parallel()
 	_, limits := limited(t, func(l *server.Limits) { l.ClientUploads = 3 })
@@ -227,7 +227,7 @@ func TestOpenUploads(t *testing.T) {
 		t.Helper()
 		r.do(t, "POST", "/v2/a/blobs/uploads/", "").want(t, 429, oci.TooManyRequests, "Retry-After", "*")
 	}
-	// Another process ends two of three. They are found to be gone.
+	// Another process ends two of the three uploads. This process finds that out.
 	other := replica(t, r.dsn, r.dir)
 	other.do(t, "PUT", a+"?digest="+digest("x").String(), "x").want(t, 201, "")
 	other.do(t, "DELETE", b, "").want(t, 204, "")
@@ -242,8 +242,8 @@ func TestOpenUploads(t *testing.T) {
 	refused()
 }
 
-// TestUnreadBodies: an answer to a request whose body nobody reads doesn't wait for
-// the rest of it.
+// TestUnreadBodies: an answer to a request whose body no handler reads doesn't wait for
+// the rest of the body.
 func TestUnreadBodies(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -14,7 +14,7 @@ import (
 
 var linkForm = regexp.MustCompile(`^<(/v2/[^>]+)>; rel="next"$`)
 
-// next is where the rest of a list is, "" when there is none.
+// next returns the URL of the next page, "" if there is none.
 func (a answer) next(t *testing.T) string {
 	t.Helper()
 	link := a.Header.Get("Link")
@@ -53,7 +53,7 @@ func TestListTags(t *testing.T) {
 		"?n=0":             nil,
 		"?n=0&last=A":      nil,
 		"?last=A":          tags[5:],
-		"?last=AA":         tags[5:], // needn't exist
+		"?last=AA":         tags[5:], // the tag needn't exist
 		"?n=2&last=1.10":   tags[3:5],
 		"?n=100&last=b.1":  tags[12:],
 		"?last=z":          nil,
@@ -88,8 +88,8 @@ func TestListTags(t *testing.T) {
 	}
 }
 
-// TestListNoTags: a repository without tags has an empty list, no repository
-// has none.
+// TestListNoTags: a repository without tags has an empty list; an unknown repository is
+// an error.
 func TestListNoTags(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -100,8 +100,8 @@ func TestListNoTags(t *testing.T) {
 	}
 }
 
-// TestHostileQueries: bytes that the database can't hold are a client's fault
-// and not the registry's.
+// TestHostileQueries: bytes that PostgreSQL can't store are a client's error, not a
+// server error.
 func TestHostileQueries(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -156,7 +156,8 @@ func TestCatalog(t *testing.T) {
 	}
 }
 
-// TestReferrers is "Listing Referrers": what a descriptor has, and the filter.
+// TestReferrers is "Listing Referrers": it checks the members of the descriptors, and
+// the filter.
 func TestReferrers(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -214,9 +215,9 @@ func TestReferrers(t *testing.T) {
 	}
 }
 
-// TestReferrerPages: a list longer than a page, or than clients take for a
-// manifest, comes in pages that Link joins, with the filter kept. Pages are cut by
-// what is sent: half of the annotations are written as two bytes for each.
+// TestReferrerPages: a list that is longer than a page, or than the manifests that
+// clients accept, comes in pages that are linked by Link and keep the filter. Page
+// sizes count encoded bytes: half of the annotations' bytes are escaped as two.
 func TestReferrerPages(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -264,8 +265,8 @@ type listedReferrer struct {
 	Annotations map[string]string
 }
 
-// referrers reads a list of referrers to its end, and checks each page as clients do
-// that read 4 MiB of one.
+// referrers reads all pages of a list of referrers, and checks that each page fits the
+// 4 MiB that clients read.
 func (r *registry) referrers(t *testing.T, next string) (list []listedReferrer, pages int) {
 	t.Helper()
 	for filtered := strings.Contains(next, "artifactType"); next != ""; pages++ {
@@ -285,8 +286,8 @@ func (r *registry) referrers(t *testing.T, next string) (list []listedReferrer, 
 	return list, pages
 }
 
-// TestReferrerOfLongAnnotations: annotations that would fill a page by themselves
-// hide nothing. Their entry is listed without them.
+// TestReferrerOfLongAnnotations: annotations that would fill a page by themselves hide
+// no other referrer. Their own entry is listed without them.
 func TestReferrerOfLongAnnotations(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -295,7 +296,7 @@ func TestReferrerOfLongAnnotations(t *testing.T) {
 	lengths := []int{10, 1 << 20, 64 << 10, 3_500_000, 30 << 10}
 	for i, n := range lengths {
 		m := object{"subject": names, "annotations": map[string]string{"n": fmt.Sprint(i), "<": strings.Repeat("<", n)}}
-		var b bytes.Buffer // json.Marshal would write more than a manifest may have
+		var b bytes.Buffer // json.Marshal's escapes would exceed the size limit of manifests
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false)
 		config := r.push(t, "a", "{}")

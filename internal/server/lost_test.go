@@ -16,15 +16,16 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// file is where a blob's object lies.
+// file returns the path of a blob's object.
 func (r *registry) file(t *testing.T, d oci.Digest) string {
 	t.Helper()
 	key := r.key(t, d)
 	return filepath.Join(r.dir, "objects", key[:2], key)
 }
 
-// A blob whose object the store has lost is told as missing once somebody has
-// read it in vain, and the next push of it heals it in every repository.
+// TestLostBlobIsHealedByAPush: when a client fails to read a blob whose object the
+// store has lost, the blob is missing from then on, and the next push of it restores it
+// in every repository.
 func TestLostBlobIsHealedByAPush(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(t *testing.T, path string){
@@ -44,7 +45,7 @@ func TestLostBlobIsHealedByAPush(t *testing.T) {
 			r.wantBlob(t, "team/web", d, content)
 			at := "/v2/team/app/blobs/" + d.String()
 			harm(t, r.file(t, d))
-			r.try(t.Context(), "GET", at, http.NoBody) //nolint:errcheck // of a truncated one it ends in the middle
+			r.try(t.Context(), "GET", at, http.NoBody) //nolint:errcheck // a truncated blob's answer ends early
 			eventually(t, "it is taken for lost", func() bool { return r.lost(t, d) })
 			r.do(t, "GET", at, "").want(t, 404, oci.BlobUnknown)
 			r.do(t, "HEAD", at, "").want(t, 404, "")
@@ -61,9 +62,9 @@ func TestLostBlobIsHealedByAPush(t *testing.T) {
 	}
 }
 
-// Nobody has read the blob since its object was lost: who asks before a push hears
-// that it is missing, who mounts it gets an upload, and who pushes it all the same
-// heals it.
+// TestLostBlobIsFoundByAPush: nobody has read the blob since its object was lost. A
+// client that checks before a push is told that the blob is missing, a client that
+// mounts it gets an upload, and a push restores it in any case.
 func TestLostBlobIsFoundByAPush(t *testing.T) {
 	t.Parallel()
 	const content = "the content of a layer"
@@ -89,8 +90,8 @@ func TestLostBlobIsFoundByAPush(t *testing.T) {
 	}
 }
 
-// Other replicas hear that a blob is lost, and that it is back, though they have it
-// in their caches.
+// TestLostBlobOnOtherReplicas: other replicas learn that a blob is lost, and that it is
+// back, although they have it in their caches.
 func TestLostBlobOnOtherReplicas(t *testing.T) {
 	t.Parallel()
 	const content = "the content of a layer"
@@ -108,7 +109,7 @@ func TestLostBlobOnOtherReplicas(t *testing.T) {
 	other.wantBlob(t, "team/app", d, content)
 }
 
-// wrong is a store that isn't the registry's.
+// wrong is a store that doesn't belong to the database.
 type wrong struct{ blob.Store }
 
 func (wrong) Stat(context.Context, string) (blob.Object, error) {
@@ -139,7 +140,7 @@ func TestNothingIsLostInAWrongStore(t *testing.T) {
 	}
 }
 
-// In S3 it is the same, also where clients are sent to the store themselves.
+// TestLostBlobInS3: the same holds in S3, also if clients are redirected to the store.
 func TestLostBlobInS3(t *testing.T) {
 	t.Parallel()
 	for _, redirect := range []bool{false, true} {

@@ -29,8 +29,8 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// registry is a whole registry: the handler on a database and a store of the
-// test's own, behind a listening server.
+// registry is a complete registry for a test: the handler with a database and a store
+// of its own, behind a listening server.
 type registry struct {
 	*httptest.Server
 	handler *server.Server
@@ -42,7 +42,7 @@ type registry struct {
 	metrics *prometheus.Registry
 }
 
-// setup starts a registry with its caches in use.
+// setup starts a registry and waits until its caches are in use.
 func setup(t testing.TB, change ...func(*server.Options)) *registry {
 	t.Helper()
 	r := replica(t, dbtest.DSN(t), t.TempDir(), change...)
@@ -50,7 +50,7 @@ func setup(t testing.TB, change ...func(*server.Options)) *registry {
 	return r
 }
 
-// replica starts one more process on a database and a store.
+// replica starts another process on the same database and store.
 func replica(t testing.TB, dsn, dir string, change ...func(*server.Options)) *registry {
 	t.Helper()
 	id := uuid.New()
@@ -87,8 +87,8 @@ func replica(t testing.TB, dsn, dir string, change ...func(*server.Options)) *re
 	return r
 }
 
-// listen runs the news of changes until the test ends, and waits until caches
-// are in use.
+// listen receives notifications of changes until the test ends, and waits until the
+// caches are in use.
 func (r *registry) listen(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -103,7 +103,7 @@ func (r *registry) listen(t testing.TB) {
 	eventually(t, "caches in use", r.catalog.Caching)
 }
 
-// eventually waits for ok, at most 2 min.
+// eventually waits until ok returns true, for at most 2 min.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -115,7 +115,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// logBuffer keeps what is logged.
+// logBuffer keeps the log's output.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -127,7 +127,7 @@ func (l *logBuffer) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// records returns the lines with a message, decoded.
+// records returns the decoded log lines with a message.
 func (l *logBuffer) records(t testing.TB, message string) []map[string]any {
 	t.Helper()
 	l.mu.Lock()
@@ -184,8 +184,8 @@ func (r *registry) try(ctx context.Context, method, path string, body io.Reader,
 	return answer{res, b}, err
 }
 
-// want checks status and error code; "" is for an answer that is no error.
-// Pairs of headers follow: name, value ("*": any, "": absent).
+// want checks the status and the error code, "" for a success. Pairs of headers follow:
+// name, value ("*": any, "": absent).
 func (a answer) want(t testing.TB, status int, code oci.Code, headers ...string) answer {
 	t.Helper()
 	what := a.Request.Method + " " + a.Request.URL.RequestURI()
@@ -289,7 +289,7 @@ const (
 	layerType  = "application/vnd.oci.image.layer.v1.tar+gzip"
 )
 
-// image is a manifest; more adds members or replaces them.
+// image returns an image manifest; more adds or replaces members.
 func image(t testing.TB, config oci.Digest, layers []oci.Digest, more object) string {
 	t.Helper()
 	list := []any{}
@@ -306,8 +306,8 @@ func image(t testing.TB, config oci.Digest, layers []oci.Digest, more object) st
 	return encode(t, m)
 }
 
-// simple is a manifest of one small configuration, pushed for it; n makes it
-// differ from others.
+// simple returns a manifest with one small configuration, which it pushes first. n
+// makes the manifest unique.
 func (r *registry) simple(t testing.TB, repository string, n any, more object) string {
 	t.Helper()
 	config := r.push(t, repository, "{}")
@@ -336,7 +336,7 @@ func encode(t testing.TB, v any) string {
 	return string(b)
 }
 
-// pattern is n bytes that differ from place to place.
+// pattern returns n bytes without repetitions that could hide a wrong offset.
 func pattern(seed byte, n int) string {
 	b := make([]byte, n)
 	for i := range b {

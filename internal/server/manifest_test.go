@@ -46,7 +46,7 @@ func TestPushManifest(t *testing.T) {
 	} {
 		tag := strings.Trim(strings.NewReplacer(" ", "-", ",", "").Replace(name), "-")
 		c.manifest["annotations"] = map[string]string{"name": name, "html": "<&>"}
-		payload, err := json.MarshalIndent(c.manifest, "\r\n ", "\t") // not as anyone would write it again
+		payload, err := json.MarshalIndent(c.manifest, "\r\n ", "\t") // formatted in a way that no encoder would reproduce
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +59,7 @@ func TestPushManifest(t *testing.T) {
 			r.do(t, "GET", "/v2/a/b/manifests/"+ref, "").want(t, 200, "", "Content-Type", c.want).text(t, body)
 		}
 	}
-	// By sha512 it is another manifest of the same content.
+	// With sha512 the same content is another manifest.
 	payload := image(t, config, nil, nil)
 	d := digest512(payload)
 	r.do(t, "PUT", "/v2/a/b/manifests/"+d.String(), payload).want(t, 201, "", "Docker-Content-Digest", d.String())
@@ -67,7 +67,8 @@ func TestPushManifest(t *testing.T) {
 	r.do(t, "GET", "/v2/a/b/manifests/"+digest(payload).String(), "").want(t, 404, oci.ManifestUnknown)
 }
 
-// TestPushInvalidManifest: what is no manifest, or not the one that was named.
+// TestPushInvalidManifest pushes content that isn't a manifest, or whose digest is
+// another one.
 func TestPushInvalidManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -115,8 +116,8 @@ func TestPushInvalidManifest(t *testing.T) {
 	r.do(t, "GET", "/v2/a/tags/list", "").want(t, 200, "").text(t, `{"name":"a","tags":[]}`)
 }
 
-// TestManifestSize: 4 MiB are accepted, one byte more is 413, announced or
-// streamed.
+// TestManifestSize: 4 MiB are accepted; one byte more is refused with 413, with or
+// without Content-Length.
 func TestManifestSize(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -145,8 +146,9 @@ func TestManifestSize(t *testing.T) {
 	}
 }
 
-// TestMissingContent: a manifest that names what the repository doesn't have is
-// refused with MANIFEST_BLOB_UNKNOWN, which names it, and stores nothing.
+// TestMissingContent: a manifest that refers to content which the repository doesn't
+// have is refused with MANIFEST_BLOB_UNKNOWN, which names the content, and isn't
+// stored.
 func TestMissingContent(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -187,8 +189,8 @@ func TestMissingContent(t *testing.T) {
 	r.do(t, "PUT", "/v2/new/manifests/v1", image(t, config, nil, nil)).want(t, 400, oci.ManifestBlobUnknown)
 }
 
-// TestForeignAndOrdinaryLayer: of a digest that is listed as foreign and as an
-// ordinary layer the ordinary one counts, so its blob can't be deleted.
+// TestForeignAndOrdinaryLayer: if a digest is listed both as a foreign and as an
+// ordinary layer, the ordinary one counts, so its blob can't be deleted.
 func TestForeignAndOrdinaryLayer(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -241,7 +243,8 @@ func TestPushWithTags(t *testing.T) {
 	r.do(t, "PUT", path+"?tag=same&tag=same", payload).want(t, 201, "", "OCI-Tag", "*")
 }
 
-// TestMoveTag: a tag points to what was pushed last, also when it was cached.
+// TestMoveTag: a tag points to the manifest that was pushed last, even if the previous
+// one was cached.
 func TestMoveTag(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -257,8 +260,8 @@ func TestMoveTag(t *testing.T) {
 	r.do(t, "GET", "/v2/a/manifests/latest", "").want(t, 200, "").text(t, one)
 }
 
-// TestPushSubject is "Pushing Manifests with Subject": in either order, of
-// images and indexes.
+// TestPushSubject is "Pushing Manifests with Subject": images and indexes, pushed
+// before or after their subject.
 func TestPushSubject(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// samples are a metric's values by its labels, written route,method,code.
+// samples returns a metric's values by their labels, written route,method,code.
 func (r *registry) samples(t *testing.T, name string) map[string]float64 {
 	t.Helper()
 	families, err := r.metrics.Gather()
@@ -91,8 +91,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestMetricsOfInventedMethods: nobody can make the registry keep a series for
-// each method that they think of.
+// TestMetricsOfInventedMethods: clients can't create metric series by sending arbitrary
+// methods.
 func TestMetricsOfInventedMethods(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -110,7 +110,7 @@ func TestMetricsOfInventedMethods(t *testing.T) {
 	}
 }
 
-// TestMetricsRegisteredTwice: New reports it.
+// TestMetricsRegisteredTwice: New returns an error.
 func TestMetricsRegisteredTwice(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -126,7 +126,8 @@ func TestMetricsRegisteredTwice(t *testing.T) {
 	}
 }
 
-// TestAccessLog: one line of each request, with what it takes to find it.
+// TestAccessLog: each request is logged in one line with everything that is needed to
+// find it.
 func TestAccessLog(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -165,8 +166,8 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-// TestFailureIsOneLine: a request that failed is in the log once, with its cause and the
-// trace that its client names, also where requests aren't logged.
+// TestFailureIsOneLine: a failed request is logged once, with its cause and the trace
+// that its client names, even if the access log is off.
 func TestFailureIsOneLine(t *testing.T) {
 	t.Parallel()
 	for _, access := range []bool{true, false} {
@@ -208,8 +209,8 @@ func TestFailureIsOneLine(t *testing.T) {
 	}
 }
 
-// TestRequestID: a client's own identifier is kept if it can be logged as it
-// is; every answer has one.
+// TestRequestID: a client's X-Request-Id is kept if it is safe to log; every answer has
+// one.
 func TestRequestID(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -227,8 +228,8 @@ func TestRequestID(t *testing.T) {
 	}
 }
 
-// TestPanic: a panic is 500 in the specification's form and is logged with its
-// stack; the server goes on.
+// TestPanic: a panic is answered with 500 in the specification's format and logged with
+// its stack, and the server continues.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *server.Options) {
@@ -257,12 +258,12 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// lateWriter panics when the body is written: after the answer has begun.
+// lateWriter panics when the body is written, which is after the answer has begun.
 type lateWriter struct{ *httptest.ResponseRecorder }
 
 func (lateWriter) Write([]byte) (int, error) { panic("late") }
 
-// TestLatePanic: once the answer has begun, the connection is ended so that the
+// TestLatePanic: after the answer has begun, a panic closes the connection, so that the
 // client notices.
 func TestLatePanic(t *testing.T) {
 	t.Parallel()
@@ -278,8 +279,8 @@ func TestLatePanic(t *testing.T) {
 	r.handler.ServeHTTP(lateWriter{httptest.NewRecorder()}, httptest.NewRequest("GET", "/v2/", nil))
 }
 
-// fileWriter sees what it is to read from, as a connection does that looks for
-// a file to send.
+// fileWriter records the reader that it gets in ReadFrom, where a connection would look
+// for a file.
 type fileWriter struct {
 	*httptest.ResponseRecorder
 	source io.Reader
@@ -290,8 +291,8 @@ func (w *fileWriter) ReadFrom(src io.Reader) (int64, error) {
 	return io.Copy(w.ResponseRecorder, src)
 }
 
-// TestSendfile: the connection itself reads a blob's file through all that is
-// around it, in the form in which package net uses sendfile; also a range of it.
+// TestSendfile: the connection gets a blob's file, or a range of it, in the form for
+// which package net uses sendfile, despite all wrappers.
 func TestSendfile(t *testing.T) {
 	t.Parallel()
 	for _, tracing := range []bool{false, true} {
@@ -323,7 +324,7 @@ func TestSendfile(t *testing.T) {
 	}
 }
 
-// roundTrips answers a request and counts what it asks of the database.
+// roundTrips sends a request and counts its round trips to the database.
 func (r *registry) roundTrips(t *testing.T, method, path, body string, status int) (int64, *httptest.ResponseRecorder) {
 	t.Helper()
 	ctx, n := db.WithCounter(context.Background())
@@ -343,7 +344,7 @@ func TestRoundTrips(t *testing.T) {
 	layer := first.push(t, "a", "layer")
 	payload := image(t, first.push(t, "a", "{}"), []oci.Digest{layer}, nil)
 	m := first.put(t, "a", "v1", payload)
-	cold := replica(t, first.dsn, first.dir) // its caches aren't in use
+	cold := replica(t, first.dsn, first.dir) // its caches aren't in use yet
 	warm := replica(t, first.dsn, first.dir)
 	warm.listen(t)
 	for _, path := range []string{
@@ -361,13 +362,13 @@ func TestRoundTrips(t *testing.T) {
 			t.Errorf("%s %s, cached: %d round trips", method, path, n)
 		}
 	}
-	// A push on a repository that is known: one for each request at most, but two
-	// for a blob that comes in one request.
+	// A push to a known repository takes at most one round trip per request, or two for
+	// a blob in a single request.
 	for _, c := range []struct {
 		content string
 		most    int64
 	}{{"small", 1}, {pattern(1, 100_000), 1}} {
-		warm.roundTrips(t, "POST", "/v2/a/blobs/uploads/", "", 202) // makes some ahead
+		warm.roundTrips(t, "POST", "/v2/a/blobs/uploads/", "", 202) // makes further uploads in advance
 		n, w := warm.roundTrips(t, "POST", "/v2/a/blobs/uploads/", "", 202)
 		at := w.Header().Get("Location")
 		closing, _ := warm.roundTrips(t, "PUT", at+"?digest="+digest(c.content).String(), c.content, 201)
@@ -381,8 +382,8 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// TestErrorForm: the body of an error is JSON in the specification's form, with
-// details that help ("Error Codes").
+// TestErrorForm: an error's body is JSON in the specification's format, with helpful
+// details ("Error Codes").
 func TestErrorForm(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestInvalidRanges: a range that ends before it begins is refused, and one beyond
-// any number lies outside of the blob (RFC 9110, section 14.2).
+// TestInvalidRanges: a range that ends before it begins is refused, and so is one whose
+// numbers overflow, since it lies outside the blob (RFC 9110, section 14.2).
 func TestInvalidRanges(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -28,8 +28,8 @@ func TestInvalidRanges(t *testing.T) {
 	}
 }
 
-// TestHeadOfLists: HEAD answers as GET does, without the content (RFC 9110,
-// section 9.3.2).
+// TestHeadOfLists: HEAD answers like GET, without the content (RFC 9110, section
+// 9.3.2).
 func TestHeadOfLists(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -54,7 +54,7 @@ func TestHeadOfLists(t *testing.T) {
 	r.do(t, "HEAD", upload, "").want(t, 204, "", "Location", "*", "Range", "*")
 }
 
-// TestNoSniff: no browser takes content for another type than that it is sent as.
+// TestNoSniff: browsers must not guess another type than the Content-Type.
 func TestNoSniff(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -70,7 +70,7 @@ func TestNoSniff(t *testing.T) {
 	}
 }
 
-// TestRepeatedTag: a tag that is named twice is one tag.
+// TestRepeatedTag: a tag that occurs twice in the query is one tag.
 func TestRepeatedTag(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -85,8 +85,8 @@ func TestRepeatedTag(t *testing.T) {
 	r.do(t, "PUT", "/v2/a/manifests/"+d.String()+"?tag=more"+many.String(), m).want(t, http.StatusRequestURITooLong, oci.Unsupported)
 }
 
-// TestWithdrawnArtifactManifest: the media type that the specification had before
-// 1.1 is told to be unsupported, whatever else the manifest lacks.
+// TestWithdrawnArtifactManifest: the artifact manifest of release candidates of 1.1 is
+// refused as unsupported, whatever else is wrong with the manifest.
 func TestWithdrawnArtifactManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -104,8 +104,8 @@ func TestWithdrawnArtifactManifest(t *testing.T) {
 	}
 }
 
-// TestCacheOfBuildKit: the index that BuildKit exports a cache with is stored and
-// served as it is; what it lists can't be deleted before it.
+// TestCacheOfBuildKit: the index as which BuildKit exports a cache is stored and served
+// unchanged; blobs that it lists can't be deleted before it.
 func TestCacheOfBuildKit(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -14,13 +14,12 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// behindProxies trusts what this machine says of its clients.
+// behindProxies trusts proxies on this machine.
 func behindProxies(o *server.Options) {
 	o.Proxies = limit.NewProxies([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, limit.AnyForwarded)
 }
 
-// TestLimitsBehindProxies: the limits of a client are those of the client that a proxy
-// names.
+// TestLimitsBehindProxies: limits per client apply to the client that a proxy names.
 func TestLimitsBehindProxies(t *testing.T) {
 	t.Parallel()
 	_, limits := limited(t, func(l *server.Limits) { l.ClientUploads = 1 })
@@ -31,10 +30,10 @@ func TestLimitsBehindProxies(t *testing.T) {
 	r.do(t, "POST", begin, "", "X-Forwarded-For", "203.0.113.9, 198.51.100.1").want(t, 429, oci.TooManyRequests)
 	r.do(t, "POST", begin, "", "X-Forwarded-For", "198.51.100.2").want(t, 202, "")
 	r.do(t, "POST", begin, "", "Forwarded", `for="[2001:db8::1]:80"`).want(t, 202, "")
-	r.do(t, "POST", begin, "", "Forwarded", `for="[2001:db8::2]:80"`).want(t, 429, oci.TooManyRequests) // of one network
+	r.do(t, "POST", begin, "", "Forwarded", `for="[2001:db8::2]:80"`).want(t, 429, oci.TooManyRequests) // in the same /64 network
 }
 
-// TestHeadersThatDisagree: it is said once which setting helps.
+// TestHeadersThatDisagree: a warning, logged once, says which setting helps.
 func TestHeadersThatDisagree(t *testing.T) {
 	t.Parallel()
 	r := setup(t, behindProxies)
@@ -52,8 +51,8 @@ func TestHeadersThatDisagree(t *testing.T) {
 	}
 }
 
-// TestTraceOfForeignAddress: a trace has the client's address, not one that anybody can
-// write. It isn't parallel, since tracing is of the process.
+// TestTraceOfForeignAddress: a trace has the client's address, not one that the client
+// made up. The test isn't parallel, since tracing is global.
 func TestTraceOfForeignAddress(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	before := otel.GetTracerProvider()

@@ -57,10 +57,9 @@ func TestPullManifest(t *testing.T) {
 	}
 }
 
-// TestPullInvalidReference: what is neither a digest nor a tag names no
-// manifest, and what isn't found is 404 ("Pulling manifests"). The
-// specification's conformance suite pulls the tag .INVALID_MANIFEST_NAME and
-// requires 404.
+// TestPullInvalidReference: a reference that is neither a digest nor a tag is answered
+// with 404 ("Pulling manifests"). The specification's conformance suite pulls the tag
+// .INVALID_MANIFEST_NAME and requires 404.
 func TestPullInvalidReference(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -74,7 +73,8 @@ func TestPullInvalidReference(t *testing.T) {
 	}
 }
 
-// TestPullInvalidDigest: a digest that is none or of an unknown algorithm.
+// TestPullInvalidDigest pulls by malformed digests and by digests with an unknown
+// algorithm.
 func TestPullInvalidDigest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -151,7 +151,7 @@ func TestRange(t *testing.T) {
 			t.Errorf("%s: the digest of a body that isn't the blob's", header)
 		}
 	}
-	// A recipient may ignore Range; more than one range, and what is none, is.
+	// A server may ignore Range; this one ignores several ranges and malformed ones.
 	for _, header := range []string{
 		"bytes=0-1,3-4", "bytes=", "bytes=-", "bytes=x-y", "bytes=1", "items=0-1", "0-1", "bytes 0-1",
 		"bytes=+1-2", "bytes=0x1-2", "bytes=1--2", "bytes=--1", "bytes=1_0-",

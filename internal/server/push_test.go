@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// sizes are those at which an upload changes its way: nothing, the last size
-// that is kept in its row, the first that isn't, and several buffers.
+// sizes are upload sizes that take different paths: empty, the largest that fits the
+// row, the smallest that doesn't, and several buffers.
 var sizes = []int{0, 1, catalog.MaxTail - 1, catalog.MaxTail, catalog.MaxTail + 1, 3*catalog.MaxTail + 7, 5<<20 + 1}
 
 var locationForm = regexp.MustCompile(`^/v2/a/b/blobs/uploads/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)

@@ -30,8 +30,8 @@ func together(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// TestConcurrentPushes: many clients push the same image to the same tag, on
-// two replicas. All succeed, and everything is whole.
+// TestConcurrentPushes: many clients push the same image to the same tag, on two
+// replicas. All succeed, and all content is complete.
 func TestConcurrentPushes(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -135,8 +135,8 @@ func TestConcurrentTags(t *testing.T) {
 	}
 }
 
-// TestRacingChunks: of requests that write the same part of one upload exactly
-// one wins, and the bytes are that one's and nobody else's.
+// TestRacingChunks: if several requests write the same range of one upload, exactly one
+// wins, and the upload has only its bytes.
 func TestRacingChunks(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -174,8 +174,8 @@ func TestRacingChunks(t *testing.T) {
 	}
 }
 
-// TestRacingStreams: streams without a range each append to what was there or
-// are refused. The blob is the accepted ones in some order.
+// TestRacingStreams: streams without a range either append to the bytes that are there
+// or are refused. The blob consists of the accepted streams in some order.
 func TestRacingStreams(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -215,8 +215,8 @@ func TestRacingStreams(t *testing.T) {
 	}
 }
 
-// TestTakeover: a request that takes an upload over from one that stalls wins,
-// and the stalled one can do no harm when it wakes.
+// TestTakeover: a request that takes over an upload from a stalled one wins, and the
+// stalled one does no harm when it continues.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -256,7 +256,8 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
-// large counts the objects of half a MiB and more, those being written included.
+// large counts the objects of at least half a MiB, including those that are being
+// written.
 func (r *registry) large(t *testing.T) (n int) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(r.dir, "objects", "*", "*"))
@@ -271,8 +272,8 @@ func (r *registry) large(t *testing.T) (n int) {
 	return n
 }
 
-// TestCancelWhileWriting: a request that writes to an upload that is cancelled
-// fails and leaves no blob.
+// TestCancelWhileWriting: if an upload is cancelled while a request writes to it, the
+// request fails and leaves no blob.
 func TestCancelWhileWriting(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -314,7 +315,7 @@ func (r *registry) received(t *testing.T, at string) {
 	eventually(t, "a request in flight to "+at, func() bool { return r.gauge(t, "purser_http_requests_in_flight") > 0 })
 }
 
-// TestRacingClose: of requests that close one upload one wins; the others learn
+// TestRacingClose: if several requests finish one upload, one wins; the others are told
 // that it is finished.
 func TestRacingClose(t *testing.T) {
 	t.Parallel()
@@ -342,8 +343,7 @@ func TestRacingClose(t *testing.T) {
 	}
 }
 
-// TestGetWhileDelete: a pull and a deletion at once; the pull gets the whole
-// content or 404.
+// TestGetWhileDelete: a pull during a deletion gets the whole content or 404.
 func TestGetWhileDelete(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

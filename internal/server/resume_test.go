@@ -17,7 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// wire is a bare connection, for requests that no client library would send.
+// wire is a raw connection, for requests that no client library would send.
 type wire struct {
 	*net.TCPConn
 	in *bufio.Reader
@@ -43,8 +43,8 @@ func (w *wire) send(t *testing.T, method, path string, headers []string, body st
 	}
 }
 
-// isRead says whether the other end has read all that was sent, by what Linux tells of
-// its connections. Elsewhere it says so at once.
+// isRead says whether the other end has read everything that was sent, according to
+// /proc/net/tcp. On other systems than Linux it returns true at once.
 func (w *wire) isRead() bool {
 	list, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
@@ -86,8 +86,8 @@ func (w *wire) answer(t *testing.T, method, path string) answer {
 
 func length(n int) string { return fmt.Sprintf("Content-Length: %d", n) }
 
-// stands waits until an upload has n bytes, which a registry without a client
-// to answer saves when it notices.
+// stands waits until an upload has n bytes. A registry whose client is gone saves them
+// when it notices that.
 func (r *registry) stands(t *testing.T, at string, n int) {
 	t.Helper()
 	want := fmt.Sprintf("0-%d", max(n-1, 0))
@@ -96,9 +96,9 @@ func (r *registry) stands(t *testing.T, at string, n int) {
 	})
 }
 
-// TestTruncatedBody: a body that ends before its Content-Length, or in the
-// middle of HTTP's chunks, is 400 SIZE_INVALID. What arrived at an upload counts:
-// its client asks for the state and sends the rest.
+// TestTruncatedBody: a body that ends before its Content-Length, or in the middle of a
+// chunk of HTTP, is refused with 400 SIZE_INVALID. The upload keeps the bytes that
+// arrived: its client asks for the state and sends the rest.
 func TestTruncatedBody(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -129,7 +129,8 @@ func TestTruncatedBody(t *testing.T) {
 	}
 }
 
-// TestTruncatedPush: a truncated body of what can't be resumed stores nothing.
+// TestTruncatedPush: a truncated body of a request that can't be resumed stores
+// nothing.
 func TestTruncatedPush(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -156,7 +157,7 @@ func TestTruncatedPush(t *testing.T) {
 	r.do(t, "GET", "/v2/a/blobs/"+digest("content").String(), "").want(t, 404, oci.BlobUnknown)
 }
 
-// TestBrokenChunks: a body whose chunks are no chunks.
+// TestBrokenChunks: a body in chunked encoding that is malformed.
 func TestBrokenChunks(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -168,7 +169,7 @@ func TestBrokenChunks(t *testing.T) {
 	r.do(t, "PUT", at+"?digest="+digest("hello").String(), "").want(t, 201, "")
 }
 
-// TestLongerThanLength: what follows the announced length isn't the body's.
+// TestLongerThanLength: bytes after the Content-Length don't belong to the body.
 func TestLongerThanLength(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -184,7 +185,7 @@ func TestLongerThanLength(t *testing.T) {
 	}
 }
 
-// TestDroppedConnection: a client whose connection breaks goes on from where it
+// TestDroppedConnection: a client whose connection breaks continues the upload where it
 // was, on another replica.
 func TestDroppedConnection(t *testing.T) {
 	t.Parallel()
@@ -201,7 +202,7 @@ func TestDroppedConnection(t *testing.T) {
 				w := r.dial(t)
 				w.send(t, "PATCH", at, []string{length(len(content)), fmt.Sprintf("Content-Range: %d-%d", i*n, i*n+len(content)-1)}, content[i*n:(i+1)*n])
 				if rst {
-					// A reset drops what the other end hasn't read.
+					// A reset discards data that the other end hasn't read.
 					eventually(t, "all that was sent is read", w.isRead)
 					w.SetLinger(0)
 				}
@@ -215,8 +216,8 @@ func TestDroppedConnection(t *testing.T) {
 	}
 }
 
-// TestReplicas: two processes on one database and store are one registry. What
-// one has changed the other sees within a second.
+// TestReplicas: two processes with the same database and store act as one registry. A
+// change by one is visible to the other within a second.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -246,8 +247,8 @@ func TestReplicas(t *testing.T) {
 	eventually(t, "the deletion on the other", func() bool { return two.do(t, "GET", "/v2/a/manifests/v1", "").StatusCode == 404 })
 }
 
-// TestReplicasInTurn: requests of one upload go to the replicas in turn, as
-// behind a load balancer, streams without Content-Range among them.
+// TestReplicasInTurn: requests of one upload reach the replicas alternately, as behind
+// a load balancer, some of them streams without Content-Range.
 func TestReplicasInTurn(t *testing.T) {
 	t.Parallel()
 	one := setup(t)
@@ -273,8 +274,8 @@ func TestReplicasInTurn(t *testing.T) {
 	}
 }
 
-// TestExpectContinue: a client that waits for leave to send gets it, or the
-// refusal instead.
+// TestExpectContinue: a client that sends Expect: 100-continue gets 100, or an error
+// instead.
 func TestExpectContinue(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -294,8 +295,8 @@ func TestExpectContinue(t *testing.T) {
 	w.answer(t, "PATCH", at).want(t, 416, oci.BlobUploadInvalid, "Range", "0-4")
 }
 
-// TestSlowClient: a body that stops coming is ended after BodyIdleTimeout; what
-// arrived at an upload counts. One that comes slowly but steadily isn't.
+// TestSlowClient: a body that stalls ends after BodyIdleTimeout, and the upload keeps
+// the bytes that arrived. A body that comes slowly but steadily doesn't end.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *server.Options) { o.BodyIdleTimeout = 300 * time.Millisecond })
@@ -315,7 +316,7 @@ func TestSlowClient(t *testing.T) {
 	w.answer(t, "PATCH", at).want(t, 202, "", "Range", "0-12")
 }
 
-// TestSlowManifest: BodyIdleTimeout is also for the body of a manifest.
+// TestSlowManifest: BodyIdleTimeout also applies to the body of a manifest.
 func TestSlowManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *server.Options) { o.BodyIdleTimeout = 200 * time.Millisecond })
@@ -325,8 +326,8 @@ func TestSlowManifest(t *testing.T) {
 	w.answer(t, "PUT", "/v2/a/manifests/v1").want(t, 400, oci.SizeInvalid)
 }
 
-// TestMaxRequestOfDownload: a request ends after MaxRequest, whatever it does:
-// also one whose client doesn't read the answer.
+// TestMaxRequestOfDownload: a request ends after MaxRequest, even if its client doesn't
+// read the answer.
 func TestMaxRequestOfDownload(t *testing.T) {
 	t.Parallel()
 	patient := setup(t) // the push may take as long as it does
@@ -344,7 +345,7 @@ func TestMaxRequestOfDownload(t *testing.T) {
 	})
 }
 
-// TestMaxRequestOfUpload: a body that never stops coming is ended as well.
+// TestMaxRequestOfUpload: a body that never ends is cut off after MaxRequest too.
 func TestMaxRequestOfUpload(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *server.Options) { o.MaxRequest = 500 * time.Millisecond })
@@ -361,8 +362,8 @@ func TestMaxRequestOfUpload(t *testing.T) {
 	t.Error("a request goes on beyond MaxRequest")
 }
 
-// TestLostUpload: an upload whose bytes are gone from the store is unknown, and
-// its client starts another.
+// TestLostUpload: an upload whose bytes are gone from the store is unknown, and its
+// client must start another.
 func TestLostUpload(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

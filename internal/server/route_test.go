@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// TestUnknownRoutes: what isn't the API's is 404.
+// TestUnknownRoutes: paths outside of the API are answered with 404.
 func TestUnknownRoutes(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -27,7 +27,7 @@ func TestUnknownRoutes(t *testing.T) {
 	}
 }
 
-// TestUnknownMethods: 405 names the methods that there are.
+// TestUnknownMethods: the answer 405 names the allowed methods.
 func TestUnknownMethods(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -53,8 +53,8 @@ func TestUnknownMethods(t *testing.T) {
 	}
 }
 
-// TestInvalidNames: what is no repository's name is 400 NAME_INVALID on every
-// route that has one.
+// TestInvalidNames: an invalid repository name is refused with 400 NAME_INVALID on
+// every route that has one.
 func TestInvalidNames(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -76,8 +76,8 @@ func TestInvalidNames(t *testing.T) {
 	}
 }
 
-// TestNames: every name that the specification allows works on every route,
-// also those that look like routes.
+// TestNames: every name that the specification allows works on every route, even names
+// that look like routes.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -107,8 +107,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestAccess: every route asks for its access and for its repository, and does
-// nothing when it is refused.
+// TestAccess: every route asks for its access to its repository, and does nothing when
+// that is refused.
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	type asked struct {

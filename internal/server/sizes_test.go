@@ -8,8 +8,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestSizesThatAreDeclared: a manifest may say anything of the sizes of what it
-// lists. It is taken, the totals are of what is stored, and what differs is told.
+// TestSizesThatAreDeclared: a manifest may declare any size for the content that it
+// lists. It is accepted, totals count the stored sizes, and differing declared sizes
+// are shown.
 func TestSizesThatAreDeclared(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -52,7 +53,7 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	}
 	checkTags()
 	checkDeclared(t, r, child, image, about, top)
-	// The first release has stored negative totals: the payload is what is known then.
+	// The first release stored negative totals: then only the payload's size is known.
 	r.exec(t, "UPDATE manifests SET total_size = -9223372036854775238")
 	want["v1"], want["all"] = len(payload), len(list)+len(payload)
 	checkTags()
@@ -60,7 +61,7 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	for _, path := range []string{"/repository/acme/app", "/organization/acme", "/gc/status"} {
 		r.manage(t, "GET", path, "").into(t, 200, new(any))
 	}
-	// An import believes another registry.
+	// As after an import that believed another registry's sizes.
 	r.exec(t, "UPDATE blobs SET size = 9223372036854775807")
 	for _, path := range []string{"/repository/acme/app", "/organization/acme", "/repository/acme/app/tag/", "/repository/acme/app/tag/?sort=size",
 		"/repository/acme/app/manifest/" + child.String()} {
@@ -70,8 +71,8 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	}
 }
 
-// checkDeclared looks at what the management API tells of the image, of what is about
-// it, and of the index that lists it.
+// checkDeclared checks the management API's answers about the image, its referrer, and
+// the index that lists it.
 func checkDeclared(t *testing.T, r *registry, image oci.Digest, size int, about, index oci.Digest) {
 	t.Helper()
 	type content struct {

@@ -20,7 +20,7 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// failing is a store of which everything fails.
+// failing is a store whose operations all fail.
 type failing struct {
 	blob.Store
 	err error
@@ -39,8 +39,8 @@ func (f failing) Resume(ctx context.Context, base string, state blob.State, size
 
 func (f failing) Stat(context.Context, string) (blob.Object, error) { return blob.Object{}, f.err }
 
-// TestStoreTrouble: what is the matter with a store is told in its own words, with 503,
-// and its cause is in the log once, with the request's identifier.
+// TestStoreTrouble: a failing store is answered with 503 and an explanation, and its
+// cause is logged once, with the request's identifier.
 func TestStoreTrouble(t *testing.T) {
 	t.Parallel()
 	path := func(err error) error { return &os.PathError{Op: "open", Path: "objects/aa/secret", Err: err} }
@@ -51,7 +51,7 @@ func TestStoreTrouble(t *testing.T) {
 		"missing":       path(syscall.ENOTDIR),
 		"bring its":     fmt.Errorf("no volume: %w", path(syscall.ENOENT)),
 		"not available": path(syscall.EIO),
-		"try again":     &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, // as from a database that is away
+		"try again":     &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, // the same error as from an unreachable database
 		"full":          path(syscall.ENOSPC),
 	} {
 		t.Run(word, func(t *testing.T) {
@@ -87,7 +87,7 @@ func (r *registry) storeFails(t *testing.T, d oci.Digest, status int, word strin
 	check("PATCH", r.start(t, "a", ""), pattern(2, 100_000))
 	check("PUT", r.start(t, "a", "")+"?digest="+digest("small").String(), "small")
 	check("POST", "/v2/a/blobs/uploads/?digest="+digest("small").String(), "small")
-	r.do(t, "HEAD", "/v2/a/blobs/"+d.String(), "").want(t, 200, "") // says what the rows say
+	r.do(t, "HEAD", "/v2/a/blobs/"+d.String(), "").want(t, 200, "") // answered from the database alone
 	failures := r.log.records(t, "request failed")[before:]
 	if len(failures) != sent {
 		t.Errorf("%d of %d failures are in the log", len(failures), sent)
@@ -106,7 +106,7 @@ func (r *registry) storeFails(t *testing.T, d oci.Digest, status int, word strin
 	}
 }
 
-// TestS3Trouble does so with an S3 server and what can be wrong about it.
+// TestS3Trouble does the same with an S3 server and its possible failures.
 func TestS3Trouble(t *testing.T) {
 	t.Parallel()
 	bucket := blobtest.S3Server(t)
@@ -145,8 +145,8 @@ func TestS3Trouble(t *testing.T) {
 	}
 }
 
-// TestStoreTroubleIsNotTheDatabases: while the database is away, uploads that reach the
-// store hear of the database.
+// TestStoreTroubleIsNotTheDatabases: while the database is unreachable, uploads that
+// reach the store get an error about the database, not about the store.
 func TestStoreTroubleIsNotTheDatabases(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
