@@ -9,13 +9,13 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Every problem is explained, whether it was repaired or not, with the way out.
+// Every kind of problem is explained, whether it was repaired or not, with what to do.
 func TestCheckExplainsEveryProblem(t *testing.T) {
 	t.Parallel()
 	for _, p := range gc.Problems {
 		for _, repaired := range []int64{0, 3} {
 			if repaired > 0 && advice[p].done == "" {
-				continue // nothing repairs it
+				continue // no repair exists for it
 			}
 			var b strings.Builder
 			r := gc.CheckReport{Took: time.Second, Problems: map[gc.Problem]*gc.Tally{p: {Count: 3, Bytes: 3 << 20, Repaired: repaired}}}
@@ -40,7 +40,7 @@ func TestCheckExplainsEveryProblem(t *testing.T) {
 	}
 }
 
-// TestCheckNotesDeclaredSizes: a size that a manifest declares wrongly is told as a note,
+// TestCheckNotesDeclaredSizes: a wrong size that a manifest declares is only a note,
 // after which nothing remains to be done.
 func TestCheckNotesDeclaredSizes(t *testing.T) {
 	t.Parallel()

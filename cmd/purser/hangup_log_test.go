@@ -14,9 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Clients that hang up while their requests are answered leave no error in the log of
-// PostgreSQL, but for statements that a busy machine holds up for longer than they may
-// take then.
+// Clients that hang up during their requests cause no errors in PostgreSQL's log,
+// except for statements that take longer than the grace period on a busy machine.
 func TestHangUpsAreQuiet(t *testing.T) {
 	t.Parallel()
 	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL
@@ -48,7 +47,7 @@ func TestHangUpsAreQuiet(t *testing.T) {
 	}
 }
 
-// hangUp sends one of the requests that take statements, until ctx is over.
+// hangUp sends requests that need statements until ctx ends.
 func hangUp(ctx context.Context, t *testing.T, s *running, layer oci.Digest, n int, tag string) {
 	t.Helper()
 	manifest := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",`+

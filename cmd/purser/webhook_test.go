@@ -15,13 +15,14 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// TestWebhookCommands: the commands make a webhook, which a running registry tells of a
-// push, a pull, a deletion and garbage collection; what was given up is redelivered.
+// TestWebhookCommands: the commands create a webhook, to which a running registry sends
+// notices of a push, a pull, a deletion and garbage collection; failed notices can be
+// redelivered.
 func TestWebhookCommands(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var got []string
-	status := http.StatusGone // gives a notice up at once
+	status := http.StatusGone // makes the sender give up at once
 	hooks := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil || r.Header.Get("Webhook-Signature") == "" {

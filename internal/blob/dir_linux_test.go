@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/internal/blob/blobtest"
 )
 
-// A push that fills the disk says so, gives its space back, and the upload goes on
-// when there is room.
+// A push that fills the disk fails with ENOSPC and frees its space, and the upload can
+// continue when there is room.
 func TestDirDiskFull(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()

@@ -43,7 +43,7 @@ func keysIn(t testing.TB, path, base string) []string {
 	return keys
 }
 
-// It isn't parallel, because blobtest.Run measures memory.
+// It isn't parallel: blobtest.Run measures memory.
 func TestDirSuite(t *testing.T) {
 	path := t.TempDir()
 	blobtest.Run(t, blobtest.Backend{
@@ -160,7 +160,7 @@ func TestDirNumberGivenTwice(t *testing.T) {
 	blobtest.Equal(t, d, u.Base+"-0", []byte("acknowledged"))
 }
 
-// A disk that isn't mounted must not look like one from which all was deleted.
+// A directory that isn't mounted must not look like one whose objects were all deleted.
 func TestDirNotMounted(t *testing.T) {
 	t.Parallel()
 	d, path, u := begin(t, time.Millisecond)
@@ -216,7 +216,7 @@ func TestDirForeignKeys(t *testing.T) {
 	}
 }
 
-// fromReader records what it is asked to read from.
+// fromReader records the reader that it is given.
 type fromReader struct{ from io.Reader }
 
 func (w *fromReader) Write(p []byte) (int, error) { return len(p), nil }
@@ -270,8 +270,8 @@ func TestOpenDir(t *testing.T) {
 	}
 }
 
-// BenchmarkDir compares a push of 64 MiB, and one of 10 KiB, with the hash and the
-// plain write that bound it.
+// BenchmarkDir compares pushes of 64 MiB and 10 KiB with hashing alone and with a plain
+// write, which are their lower bounds.
 func BenchmarkDir(b *testing.B) {
 	for name, size := range map[string]int{"64MiB": 64 << 20, "10KiB": 10 << 10} {
 		data := blobtest.Bytes(1, size)
@@ -312,8 +312,8 @@ func BenchmarkDir(b *testing.B) {
 	}
 }
 
-// pieces reads like a network connection: never more than 512 KiB at a time, and
-// without any better way.
+// pieces reads like a network connection: at most 512 KiB at a time, and without
+// WriteTo.
 type pieces struct{ p []byte }
 
 func (r *pieces) Read(p []byte) (int, error) {
@@ -325,8 +325,8 @@ func (r *pieces) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// What lies in the directories and isn't an object is not listed, and foreign
-// objects are found where their keys say.
+// Files in the directories that aren't objects are not listed, and foreign objects are
+// found under their keys.
 func TestDirListsObjectsOnly(t *testing.T) {
 	t.Parallel()
 	d, path, u := begin(t, time.Second)
@@ -350,7 +350,7 @@ func TestDirListsObjectsOnly(t *testing.T) {
 	for _, name := range []string{".nfs0001", key[:32], key + ".bak", key[:32] + "-x", key[:32] + "-01", "lost+found/x"} {
 		write(filepath.Join("objects", key[:2], name))
 	}
-	write(filepath.Join("objects", other, key)) // where no key leads
+	write(filepath.Join("objects", other, key)) // no key has this path
 	write("objects/README")
 	var keys []string
 	for o, err := range d.List(t.Context(), "") {
@@ -381,7 +381,8 @@ func TestDirThatMustExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A volume that is unmounted has no objects, which is no listing of none.
+	// A directory that isn't mounted can't be listed: that is an error, not an empty
+	// list.
 	if err := os.RemoveAll(filepath.Join(path, "objects")); err != nil {
 		t.Fatal(err)
 	}

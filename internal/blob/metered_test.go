@@ -54,7 +54,7 @@ purser_storage_bytes_total{operation="written"} 7
 	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "purser_storage_bytes_total"); err != nil {
 		t.Error(err)
 	}
-	// resume, finish, open, open that found nothing
+	// four series: resume, finish, open, and open without success
 	if n, err := testutil.GatherAndCount(reg, "purser_storage_operation_duration_seconds"); n != 4 || err != nil {
 		t.Errorf("%d series, %v, want 4", n, err)
 	}

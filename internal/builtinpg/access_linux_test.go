@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// connectAs connects to a socket as another user of its own group, to whom the kernel
-// gives the access of a process of that user's, to /proc too.
+// connectAs connects to a socket as another user with its own group. The kernel treats
+// the connecting thread, also for /proc, like a process of that user.
 func connectAs(t *testing.T, uid, gid int, socket string) error {
 	t.Helper()
 	type outcome struct {
@@ -50,9 +50,9 @@ func connectAs(t *testing.T, uid, gid int, socket string) error {
 	return conn.Close(t.Context())
 }
 
-// The server may run under an account that others share. Their processes reach its
-// socket through its working directory, its descriptors and its root; none of them is
-// let in, and neither is an unrelated user. Root is.
+// The server may run under an account that other programs use. Their processes reach
+// its socket through its working directory, its descriptors and its root in /proc, but
+// none may connect, and neither may an unrelated user. Root may.
 func TestOthersAreNotLetIn(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -81,8 +81,8 @@ func TestOthersAreNotLetIn(t *testing.T) {
 	}
 }
 
-// openDir has the test's own process hold a directory open, as one that inherited a
-// descriptor, and names it.
+// openDir keeps a directory open in this process, like a process that inherited a
+// descriptor, and returns its path in /proc.
 func openDir(t *testing.T, dir string) string {
 	t.Helper()
 	f, err := os.Open(dir)
@@ -91,9 +91,9 @@ func openDir(t *testing.T, dir string) string {
 	return fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 }
 
-// A cluster of an earlier version trusted whoever connected. It no longer does after a
-// start, keeps its data, and what its file said is kept beside; so it is after a crash
-// between the two files.
+// A cluster of an earlier version trusted everyone who could connect. After a start it
+// doesn't any more, keeps its data, and has the old file under another name. The same
+// holds after a crash between the two files.
 func TestTrustingClusterIsMended(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -103,7 +103,7 @@ func TestTrustingClusterIsMended(t *testing.T) {
 	end(t, s)
 	must(t, os.Remove(filepath.Join(cluster, hbaFile+replacedSuffix)))
 	must(t, os.WriteFile(filepath.Join(cluster, hbaFile), []byte("local all all trust\n"), 0o600))
-	if os.Geteuid() == 0 { // which the start gives back to the server's user
+	if os.Geteuid() == 0 { // the start makes the server's user the owner again
 		must(t, (&account{}).own(cluster))
 	}
 
@@ -121,7 +121,7 @@ func TestTrustingClusterIsMended(t *testing.T) {
 			t.Errorf("what was there before isn't kept: %q %v", old, err)
 		}
 		end(t, s)
-		if err := os.Remove(filepath.Join(cluster, hbaFile)); err != nil { // as a crash after the rename leaves it
+		if err := os.Remove(filepath.Join(cluster, hbaFile)); err != nil { // the state after a crash behind the rename
 			t.Fatal(err)
 		}
 	}

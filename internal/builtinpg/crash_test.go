@@ -36,7 +36,7 @@ func TestServerDiesWithItsKilledParent(t *testing.T) {
 	}
 }
 
-// The next owner may come before the server has noticed that its parent died.
+// The next owner may start before the server has noticed that its parent is dead.
 func TestStartRightAfterTheKill(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -69,7 +69,7 @@ func TestOwnerInAnotherProcessIsNamed(t *testing.T) {
 	begin(t, testOptions(dir))
 }
 
-// A server without a death signal stands for one that was started by hand.
+// A server without a death signal behaves like one that was started by hand.
 func TestStaleServerIsStoppedAndStartedAgain(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -103,8 +103,8 @@ func TestStaleServerIsStoppedAndStartedAgain(t *testing.T) {
 	}
 }
 
-// A backend in a loop doesn't notice that its postmaster was killed, and keeps
-// the shared memory that a new one needs.
+// A backend in a loop doesn't notice that its postmaster was killed, and keeps the
+// shared memory that a new server needs.
 func TestOrphanedBackendIsStopped(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)
@@ -136,7 +136,7 @@ func TestOrphanedBackendIsStopped(t *testing.T) {
 	}
 }
 
-// In a container, pids repeat: the pid file of a dead server may name a living
+// In a container PIDs repeat: the pid file of a dead server may name another living
 // process of the same user.
 func TestPidFileThatNamesAnotherProcess(t *testing.T) {
 	t.Parallel()
@@ -201,8 +201,9 @@ func TestPidOneReapsOrphans(t *testing.T) {
 	}
 }
 
-// makeOrphan leaves this process, as PID 1, a child that it did not start, and
-// waits until that has died and been reaped. A child of its own stays its own.
+// makeOrphan gives this process, which is PID 1, a child that it didn't start, and
+// waits until that child has died and been reaped. It also checks that a child which
+// this process started isn't reaped.
 func makeOrphan() error {
 	own := exec.Command("true")
 	if err := own.Start(); err != nil {

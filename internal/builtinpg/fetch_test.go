@@ -23,7 +23,7 @@ import (
 	"testing"
 )
 
-// packageFiles is a package whose programs say that they are PostgreSQL 17.99.
+// packageFiles returns a package whose programs claim to be PostgreSQL 17.99.
 func packageFiles() []tar.Header {
 	return []tar.Header{
 		{Name: "package/package.json", Linkname: "{}"},

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A child that still has the lock's file open, as one has between fork and
-// exec, doesn't keep the directory from being taken again.
+// A child that still has the lock's file open, as between fork and exec, doesn't
+// prevent the directory from being locked again.
 func TestReleaseIsAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

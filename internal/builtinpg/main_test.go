@@ -20,8 +20,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The test binary runs itself for tests that need another process: what it is
-// to do, and in which directory.
+// The test binary starts itself for tests that need another process. These variables
+// say what it should do, and in which directory.
 const (
 	roleVariable = "BUILTINPG_TEST_ROLE"
 	dirVariable  = "BUILTINPG_TEST_DIR"
@@ -38,9 +38,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// play is what a child process does.
+// play is the main function of a child process.
 func play(role, dir string) error {
-	if role == "init" { // PID 1 sees its own processes only in a /proc of its own
+	if role == "init" { // PID 1 sees only its own processes if it has its own /proc
 		if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 			return fmt.Errorf("isolating mounts: %w", err)
 		}
@@ -53,7 +53,7 @@ func play(role, dir string) error {
 		return err
 	}
 	if role == "init" {
-		for range 2 { // the second one wakes who rests after the first
+		for range 2 { // the second one must wake a reaper that rests after the first
 			if err := makeOrphan(); err != nil {
 				return err
 			}
@@ -111,8 +111,8 @@ func testOptions(dir string) Options {
 	}
 }
 
-// newDir names a data directory that doesn't exist yet, below one of mode 0700
-// that belongs to this process's user.
+// newDir returns a path for a data directory that doesn't exist yet, below a directory
+// of mode 0700 that belongs to this process's user.
 func newDir(t *testing.T) string {
 	t.Helper()
 	base, err := os.MkdirTemp("", "pgtest-")
@@ -173,7 +173,7 @@ func query(t *testing.T, dsn, sql string) string {
 	return v
 }
 
-// eventually polls what other processes do, of which no signal comes.
+// eventually polls for an effect in another process, which sends no signal.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)

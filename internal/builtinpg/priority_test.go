@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestForeground: what a server in the background does of itself, and connections, are
-// there, but for those that are put into the foreground.
+// TestForeground: a server's own processes and its connections are in the background,
+// except the connections that Foreground was called for.
 func TestForeground(t *testing.T) {
 	t.Parallel()
 	o := testOptions(newDir(t))
@@ -25,7 +25,7 @@ func TestForeground(t *testing.T) {
 	}
 	conn, other := connect(t, s.DSN("")), connect(t, s.DSN(""))
 	err := Foreground(conn.PgConn().PID())
-	if errors.Is(err, syscall.EPERM) { // it lacks CAP_SYS_NICE: all are equal
+	if errors.Is(err, syscall.EPERM) { // without CAP_SYS_NICE nothing changes
 		if got := slice(t, conn.PgConn().PID()); got != usual {
 			t.Errorf("what can't be put into the foreground asks for %d ns at a stretch, and all else for %d", got, usual)
 		}
@@ -53,8 +53,8 @@ func TestForeground(t *testing.T) {
 	wantError(t, Foreground(1<<22+1), "as soon as it wakes", strconv.Itoa(1<<22+1)) // above what Linux gives out
 }
 
-// slice is how long a process asks to run at a stretch, ns; 0 where the kernel
-// doesn't say.
+// slice returns the time slice that a process requests, in ns; 0 if the kernel doesn't
+// say.
 func slice(t *testing.T, pid uint32) uint64 {
 	t.Helper()
 	attr, err := unix.SchedGetAttr(int(pid), 0)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// home is an environment in which the default of data_dir is known. Root's
-// default doesn't follow it, so tests that name the directory set it.
+// home is an environment in which the default of data_dir is known. For root the
+// default doesn't depend on HOME, so tests that need the directory set it.
 var home = []string{"HOME=/home/u", "PURSER_DATA_DIR=/data"}
 
 func load(t *testing.T, text string, environ ...string) (*Config, error) {

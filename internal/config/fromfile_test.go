@@ -95,7 +95,8 @@ func TestProblemsOfValuesInFiles(t *testing.T) {
 	}
 }
 
-// TestSecretsInFilesStayHidden: what is shown says where a secret is, and not what it is.
+// TestSecretsInFilesStayHidden: Show says where a secret is stored, and doesn't show
+// it.
 func TestSecretsInFilesStayHidden(t *testing.T) {
 	t.Parallel()
 	dsn, webhook := secretFile(t, "postgres://u:topsecret@h/d\n"), secretFile(t, "topsecret\n")
@@ -117,7 +118,7 @@ func TestSecretsInFilesStayHidden(t *testing.T) {
 	}
 }
 
-// TestChangedFile: a file that changes is a setting that changes, which a reload tells.
+// TestChangedFile: if the content of a file changes, Changed reports the setting.
 func TestChangedFile(t *testing.T) {
 	t.Parallel()
 	path := secretFile(t, "postgres://u:one@h/d")

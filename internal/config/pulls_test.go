@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Pulls are counted where they are recorded, unless somebody says otherwise.
+// TestPullStatistics: by default pulls are counted if they are recorded.
 func TestPullStatistics(t *testing.T) {
 	t.Parallel()
 	const quay = "FEATURE_PULL_STATISTICS_TRACKING"
@@ -38,8 +38,8 @@ func TestPullStatistics(t *testing.T) {
 	}
 }
 
-// Redis counts where it is said to, and only where it is said which; intervals may be
-// a number of seconds, as Quay has them; lists have commas.
+// TestRedisSettings: Redis counts only if it is enabled and its URL is set; intervals
+// may be numbers of seconds, as in Quay; lists are separated by commas.
 func TestRedisSettings(t *testing.T) {
 	t.Parallel()
 	const url = "PURSER_REDIS_URL=redis://user:secret@cache:6379/1"
@@ -81,7 +81,7 @@ func TestRedisSettings(t *testing.T) {
 	}
 }
 
-// Quay's variables of auto-pruning stand for the settings where these aren't set.
+// Quay's variables for auto-pruning apply if Purser's own aren't set.
 func TestQuaysAutoPruneVariables(t *testing.T) {
 	t.Parallel()
 	c, err := Load("", []string{"FEATURE_AUTO_PRUNE=false", "AUTO_PRUNING_POLL_PERIOD=45"})

@@ -86,7 +86,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// A time that is set alone is in force, whatever the defaults of those that it bounds.
+// TestTimesGiveWay: a time that is set has priority over the defaults of the times that
+// limit it.
 func TestTimesGiveWay(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{

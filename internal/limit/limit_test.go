@@ -59,8 +59,8 @@ func take(t *testing.T, l *limit.Lease, n int64) error {
 	return err
 }
 
-// TestBudgetIsShared: one client gets half, another a part of the rest, and each sees
-// which limit it reached.
+// TestBudgetIsShared: one client gets half, another one a part of the rest, and each
+// learns which limit it reached.
 func TestBudgetIsShared(t *testing.T) {
 	t.Parallel()
 	b := limit.NewBudget(limit.BudgetOptions{Total: 1000})
@@ -88,8 +88,8 @@ func TestBudgetIsShared(t *testing.T) {
 	}
 }
 
-// TestBudgetWaits: who waits gets what is given back, in the order of coming, and
-// nothing is lost when a wait ends in the moment of a grant.
+// TestBudgetWaits: waiters get freed memory in order of arrival, and no memory is lost
+// if a wait ends at the moment of a grant.
 func TestBudgetWaits(t *testing.T) {
 	t.Parallel()
 	b := limit.NewBudget(limit.BudgetOptions{Total: 100, Share: 100, Wait: time.Minute})
@@ -123,8 +123,8 @@ func TestBudgetWaits(t *testing.T) {
 	}
 }
 
-// TestBudgetOfStreams: streams leave a quarter to bodies, and what is more than a
-// client's share counts as that.
+// TestBudgetOfStreams: streams leave a quarter to other bodies, and a request for more
+// than a client's share counts as the share.
 func TestBudgetOfStreams(t *testing.T) {
 	t.Parallel()
 	b := limit.NewBudget(limit.BudgetOptions{Total: 800})
@@ -147,7 +147,7 @@ func TestBudgetOfStreams(t *testing.T) {
 	none.Close()
 }
 
-// failing fails to accept some times.
+// failing is a listener whose first Accepts fail.
 type failing struct {
 	net.Listener
 	errs int
@@ -181,8 +181,8 @@ func dial(t *testing.T, l net.Listener) net.Conn {
 	return c
 }
 
-// TestListenerOutOfDescriptors: it is logged once, counted each time, and connections
-// are accepted afterwards.
+// TestListenerOutOfDescriptors: the error is logged once and counted each time, and
+// later connections are accepted.
 func TestListenerOutOfDescriptors(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -223,8 +223,8 @@ func TestListenerOutOfDescriptors(t *testing.T) {
 	}
 }
 
-// TestListenerLimits: beyond the limit a connection is told, an idle one makes room,
-// and one that ends does.
+// TestListenerLimits: a connection beyond the limit gets an explanation. An idle
+// connection is closed to make room, and a connection that ends makes room too.
 func TestListenerLimits(t *testing.T) {
 	t.Parallel()
 	l := limit.Listen(listen(t), limit.ListenerOptions{MostOfClient: 2, Plain: true, Log: slog.New(slog.DiscardHandler)})

@@ -15,7 +15,7 @@ func proxies(header limit.ForwardedHeader) *limit.Proxies {
 	}, header)
 }
 
-// request comes from remote with lines of the headers, by pairs.
+// request returns a request from remote with the given pairs of header and value.
 func request(remote string, headers ...string) *http.Request {
 	r := &http.Request{RemoteAddr: remote, Header: http.Header{}}
 	for i := 0; i < len(headers); i += 2 {
@@ -29,7 +29,7 @@ const (
 	fwd = "Forwarded"
 )
 
-// TestClientBehindProxies: only what trusted proxies have written decides.
+// TestClientBehindProxies: only entries that trusted proxies have written count.
 func TestClientBehindProxies(t *testing.T) {
 	t.Parallel()
 	const proxy = "10.0.0.1:4000"
@@ -99,7 +99,8 @@ func TestClientBehindProxies(t *testing.T) {
 }
 
 // TestTwoHeadersDisagree: a proxy that writes one header passes on the other as its
-// client wrote it, so none of them is believed until it is known which.
+// client sent it, so neither is trusted until the setting says which one the proxy
+// writes.
 func TestTwoHeadersDisagree(t *testing.T) {
 	t.Parallel()
 	r := request("10.0.0.1:4000", xff, "198.51.100.1", fwd, "for=203.0.113.5")
@@ -128,8 +129,8 @@ func TestNoProxies(t *testing.T) {
 	}
 }
 
-// FuzzForwarded: whatever a client writes to the left of what its proxy writes decides
-// nothing.
+// FuzzForwarded: entries that a client writes, to the left of its proxy's, have no
+// effect.
 func FuzzForwarded(f *testing.F) {
 	for _, text := range []string{"", "for=203.0.113.5", `for="`, `for=203.0.113.5;x="`, "10.0.0.1", `a="\`, "for=10.0.0.1,"} {
 		f.Add(text)

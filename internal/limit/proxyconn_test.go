@@ -20,8 +20,8 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 )
 
-// behindProxy is a server that answers with the address that it takes for the client's.
-// Its listener's proxies are those of network.
+// behindProxy starts a server that answers with the client's address as it sees it.
+// Proxies in network are trusted.
 func behindProxy(t *testing.T, network string, useTLS bool, change func(*limit.ListenerOptions)) string {
 	t.Helper()
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
@@ -124,8 +124,8 @@ func TestProxyProtocol(t *testing.T) {
 	}
 }
 
-// TestProxyProtocolRefused: without a header that can be read, a connection of a trusted
-// proxy is refused, and told why where it can be.
+// TestProxyProtocolRefused: a connection of a trusted proxy without a valid header is
+// refused, with an explanation if possible.
 func TestProxyProtocolRefused(t *testing.T) {
 	t.Parallel()
 	addr, withTLS := behindProxy(t, "127.0.0.0/8", false, nil), behindProxy(t, "127.0.0.0/8", true, nil)
@@ -148,8 +148,8 @@ func TestProxyProtocolRefused(t *testing.T) {
 	}
 }
 
-// TestProxyProtocolOfOthers: a header of whom nobody trusts is no header, and the answer
-// names the settings.
+// TestProxyProtocolOfOthers: a header from an untrusted address isn't accepted, and the
+// answer names the settings.
 func TestProxyProtocolOfOthers(t *testing.T) {
 	t.Parallel()
 	addr := behindProxy(t, "10.0.0.0/8", false, nil)
@@ -170,8 +170,8 @@ func TestProxyProtocolOfOthers(t *testing.T) {
 	}
 }
 
-// TestConnectionsBehindProxies: the limit of a client counts the connections of the client
-// that a header names, and not those of the proxy.
+// TestConnectionsBehindProxies: the limit per client counts the connections of the
+// client that the header names, and not the proxy's.
 func TestConnectionsBehindProxies(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -194,15 +194,16 @@ func TestConnectionsBehindProxies(t *testing.T) {
 		}
 		return c
 	}
-	// A connection that nobody has seen the header of counts as nobody's. One that was
-	// answered is idle, and makes room for the next of its client.
+	// A connection whose header hasn't been read counts for no client. A connection
+	// whose request was answered is idle, and is closed to make room for the client's
+	// next one.
 	for range 3 {
 		if status, body, _ := say(t, addr, false, first); status != 200 {
 			t.Fatalf("one after another: %d %s", status, body)
 		}
 	}
 	held := busy(second)
-	for status := 200; status != 503; { // until the header of the one that is held is read
+	for status := 200; status != 503; { // until the header of the open connection has been read
 		var body string
 		var c net.Conn
 		status, body, c = say(t, addr, false, second)
@@ -215,10 +216,11 @@ func TestConnectionsBehindProxies(t *testing.T) {
 		t.Errorf("another client: %d %s", status, body)
 	}
 	held.Close()                        //nolint:errcheck
-	for status := 503; status != 200; { // until the end of the one that was held is seen
+	for status := 503; status != 200; { // until the end of that connection has been noticed
 		status, _, _ = say(t, addr, false, second)
 	}
-	// Without the PROXY protocol the proxy's connections are those of many clients.
+	// Without the PROXY protocol the limit per client doesn't apply to the proxy's
+	// connections.
 	plain := behindProxy(t, "127.0.0.0/8", false, func(o *limit.ListenerOptions) { o.ProxyProtocol, o.MostOfClient = false, 1 })
 	for range 3 {
 		c, err := net.Dial("tcp", plain)
@@ -232,7 +234,7 @@ func TestConnectionsBehindProxies(t *testing.T) {
 	}
 }
 
-// TestSilentProxy: a header isn't waited for endlessly.
+// TestSilentProxy: the wait for a header is limited.
 func TestSilentProxy(t *testing.T) {
 	t.Parallel()
 	addr := behindProxy(t, "127.0.0.0/8", false, func(o *limit.ListenerOptions) { o.ProxyHeaderTime = 20 * time.Millisecond })
@@ -251,7 +253,7 @@ func TestSilentProxy(t *testing.T) {
 	}
 }
 
-// TestChecksOfBalancers: whoever connects and says nothing is no error.
+// TestChecksOfBalancers: a connection without data isn't an error.
 func TestChecksOfBalancers(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -80,8 +80,8 @@ func exchange(t *testing.T, addr, text string, n int) (answers []*http.Response,
 	return answers, bodies
 }
 
-// TestAnswersBelowHandlers: what net/http refuses by itself has the form of the
-// registry's errors, also after a request that was answered.
+// TestAnswersBelowHandlers: errors that net/http answers itself have the registry's
+// format, also after another request on the connection.
 func TestAnswersBelowHandlers(t *testing.T) {
 	t.Parallel()
 	addr := bare(t)
@@ -118,8 +118,8 @@ func TestAnswersBelowHandlers(t *testing.T) {
 	}
 }
 
-// TestErrorBody: what net/http refuses has the form of the API that its path belongs to,
-// and says so where the path itself can't be read.
+// TestErrorBody: errors that net/http answers have the format of the API that the path
+// belongs to, even if the path can't be parsed.
 func TestErrorBody(t *testing.T) {
 	t.Parallel()
 	addr := bare(t, func(path string, status int, message string) []byte {
@@ -164,8 +164,8 @@ func TestErrorBody(t *testing.T) {
 	}
 }
 
-// TestContentLikeAnAnswer: content that looks like an answer of net/http's own is sent
-// as it is, wherever a write begins.
+// TestContentLikeAnAnswer: content that looks like an error answer of net/http is sent
+// unchanged, wherever a write begins.
 func TestContentLikeAnAnswer(t *testing.T) {
 	t.Parallel()
 	addr := bare(t)
@@ -209,7 +209,7 @@ func TestTwoLengths(t *testing.T) {
 			t.Errorf("after another request: %d %q", answers[1].StatusCode, bodies[1])
 		}
 	}
-	// One after the other on one connection, all is well.
+	// On one connection, one after the other, both are accepted.
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)

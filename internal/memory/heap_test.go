@@ -20,7 +20,7 @@ func TestShare(t *testing.T) {
 
 var garbage []byte
 
-// collections is how often half a gigabyte of garbage is collected.
+// collections returns how many garbage collections half a gigabyte of garbage causes.
 func collections() uint32 {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -61,8 +61,8 @@ func TestHoldHeapChosen(t *testing.T) {
 
 const fresh = "PURSER_TEST_FRESH"
 
-// TestHoldHeapCostsNothing is about a process that has just begun, as one is that
-// holds: this test's own has used its heap.
+// TestHoldHeapCostsNothing runs in a new process, since this one's heap has been used
+// already.
 func TestHoldHeapCostsNothing(t *testing.T) {
 	if os.Getenv(fresh) == "" {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
@@ -80,8 +80,8 @@ func TestHoldHeapCostsNothing(t *testing.T) {
 	}
 }
 
-// rss is the memory that the system has given to this process, bytes; 0 where it
-// doesn't say.
+// rss returns the memory that the system has assigned to this process, in bytes; 0 if
+// it doesn't say.
 func rss(t *testing.T) int64 {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/statm")

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestGroupLimit: the least of the group's and those above, in both versions.
+// TestGroupLimit: the lowest limit of the cgroup and those above it counts, in both
+// versions.
 func TestGroupLimit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -57,7 +58,7 @@ func TestSoftLimit(t *testing.T) {
 	}
 }
 
-// TestSetLimitChosen: who has set GOMEMLIMIT has chosen.
+// TestSetLimitChosen: with GOMEMLIMIT set, SetLimit changes nothing.
 func TestSetLimitChosen(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "1GiB")
 	before := debug.SetMemoryLimit(-1)

@@ -300,7 +300,7 @@ func FuzzManifest(f *testing.F) {
 			return
 		}
 		checkConsistent(t, m)
-		// A second reading, now with the type that came out, agrees.
+		// Parsing again with the resulting type gives the same manifest.
 		again, err := ParseManifest(m.MediaType, body)
 		if err != nil || !reflect.DeepEqual(m, again) {
 			t.Fatalf("read again: %+v, %v", again, err)
@@ -334,9 +334,8 @@ func checkConsistent(t *testing.T, m *Manifest) {
 	}
 }
 
-// checkAgainstStandardLibrary holds the walk by hand against encoding/json,
-// which reads an accepted manifest the same way: it has no keys that differ in
-// case only.
+// checkAgainstStandardLibrary compares our parser with encoding/json. Both must read an
+// accepted manifest in the same way, since it has no keys that differ only in case.
 func checkAgainstStandardLibrary(t *testing.T, m *Manifest, body []byte) {
 	t.Helper()
 	var std struct {

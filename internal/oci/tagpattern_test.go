@@ -8,8 +8,9 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestTagPatternIsSearchedFor: as in Quay, whose policies people bring, a pattern may
-// stand anywhere in a name unless it is anchored, and space around it doesn't count.
+// TestTagPatternIsSearchedFor: as in Quay, from which users bring their policies, a
+// pattern may match anywhere in a name unless it is anchored, and surrounding spaces
+// are ignored.
 func TestTagPatternIsSearchedFor(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -91,8 +92,8 @@ func TestTagPatternWarnings(t *testing.T) {
 	}
 }
 
-// FuzzWholeTagPattern compares both ways between a pattern that is searched for and one
-// that matches the whole name.
+// FuzzWholeTagPattern checks the conversions between patterns that match anywhere and
+// patterns that must match the whole name.
 func FuzzWholeTagPattern(f *testing.F) {
 	for _, seed := range [][2]string{{"v.*", "v1"}, {"a|ab", "xab"}, {`\Qa`, "a"}, {`\Qa\Eb`, "xab"}, {"(?i)x$|^y", "X"}, {"(?s-m)a{2,3}?", "aa"}, {`\bq\B`, "q"}, {"(?m)^a$", "a"}} {
 		f.Add(seed[0], seed[1])

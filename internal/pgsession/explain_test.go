@@ -51,8 +51,8 @@ func refuse(conn net.Conn, code, message string) {
 	}
 }
 
-// The error of a connection that isn't made says in one line why, in which setting
-// the cause may be, and whether waiting may help.
+// TestExplain: a connection error says in one line what failed, which setting may be
+// the cause, and whether waiting may help.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/internal/blob/s3"
 )
 
-// transport lets a test do as it likes with requests, and records them.
+// transport lets a test intercept requests, and records them.
 type transport struct {
 	do func(*http.Request, func() (*http.Response, error)) (*http.Response, error)
 
@@ -82,8 +82,9 @@ func withTransport(o s3.Options, tr *transport) s3.Options {
 	return o
 }
 
-// A fenced attempt's CompleteMultipartUpload comes late: before, while and after
-// the newer attempt saves. It must neither add its bytes nor lose the newer ones.
+// TestLateComplete: a fenced attempt's CompleteMultipartUpload arrives late: before,
+// while and after the newer attempt saves. It must neither add its own bytes nor lose
+// the newer ones.
 func TestLateComplete(t *testing.T) {
 	t.Parallel()
 	o := setup(t)
@@ -112,7 +113,7 @@ func TestLateComplete(t *testing.T) {
 			arrives := func(moment string) {
 				if when == moment {
 					close(release)
-					<-finished // it may fail, and may have worked
+					<-finished // it may succeed or fail
 				}
 			}
 			arrives("before the newer attempt")
@@ -138,15 +139,15 @@ func TestLateComplete(t *testing.T) {
 	}
 }
 
-// A fenced attempt whose multipart upload its successor has ended is told that it
-// was fenced, and not that the store lost bytes.
+// TestFencedIsNotLost: a fenced attempt whose multipart upload was completed by its
+// successor gets ErrFenced, not ErrLost.
 func TestFencedIsNotLost(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, setup(t))
 	u := blobtest.NewUpload()
 	u.Append(t, s, blobtest.Bytes(1, 2*partSize))
 	slow := u.Begin(t, s)
-	slow.MustWrite(t, blobtest.Bytes(2, 2*partSize)) // and it has a number in hand
+	slow.MustWrite(t, blobtest.Bytes(2, 2*partSize)) // this also leaves it an unused number
 	u.Append(t, s, blobtest.Bytes(3, partSize))
 	_, err := slow.Write(blobtest.Bytes(4, partSize))
 	if err == nil {
@@ -158,7 +159,8 @@ func TestFencedIsNotLost(t *testing.T) {
 	u.Complete(t, s, nil)
 }
 
-// The answer to CompleteMultipartUpload is lost: the object says that it worked.
+// TestCompleteAnswerLost: the answer to CompleteMultipartUpload is lost; the object
+// shows that it succeeded.
 func TestCompleteAnswerLost(t *testing.T) {
 	t.Parallel()
 	o := setup(t)
@@ -178,8 +180,8 @@ func TestCompleteAnswerLost(t *testing.T) {
 	blobtest.NewUpload().Complete(t, s, blobtest.Bytes(1, partSize+1))
 }
 
-// A service that is unavailable for a moment, also in the middle of a body, is
-// asked again.
+// TestRetries: requests are retried if the service is unavailable for a moment, even in
+// the middle of a body.
 func TestRetries(t *testing.T) {
 	t.Parallel()
 	o := setup(t)
@@ -212,7 +214,7 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// What each way to push and pull costs in requests.
+// TestRequests checks how many requests each kind of push and pull costs.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	o := setup(t)
@@ -258,7 +260,8 @@ func TestRequests(t *testing.T) {
 	step("large blob in one request", "create part part complete")
 }
 
-// Numbers beyond S3's last part number are refused with the way out.
+// TestTooManyParts: numbers beyond S3's highest part number are refused with an
+// explanation.
 func TestTooManyParts(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, setup(t))
@@ -279,7 +282,7 @@ func TestTooManyParts(t *testing.T) {
 	}
 }
 
-// A store that refuses an object says which.
+// TestDeleteNotConfirmed: the error names the object that the service didn't delete.
 func TestDeleteNotConfirmed(t *testing.T) {
 	t.Parallel()
 	o := setup(t)

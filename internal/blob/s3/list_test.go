@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/blob/blobtest"
 )
 
-// A list has as many pages as it needs, and what others keep beside the objects
-// isn't in it and costs nothing.
+// A listing has as many pages as it needs. Foreign objects in the bucket are left out
+// and cost nothing.
 func TestListPages(t *testing.T) {
 	t.Parallel()
 	o := setup(t)

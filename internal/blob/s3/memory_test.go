@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 )
 
-// TestMemoryOfOnePart: uploads that share the memory of a single part all come to
-// their end, one after the other, and give everything back.
+// TestMemoryOfOnePart: uploads that share the memory of a single part all finish, one
+// after the other, and give all memory back.
 func TestMemoryOfOnePart(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, setup(t))
@@ -63,8 +63,8 @@ func TestMemoryOfOnePart(t *testing.T) {
 	}
 }
 
-// TestMemoryOfASmallBody: a body whose length is known takes no more than it needs,
-// and one that can't have its part waits for others.
+// TestMemoryOfASmallBody: a body of known length takes no more memory than it needs,
+// and an upload that can't get a part's memory waits for others.
 func TestMemoryOfASmallBody(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, setup(t))

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestPartSizes streams as much as the part numbers of an upload allow, without the
-// bytes: its parts must be enough for 1 TiB, within S3's limits, and not large
-// before the upload is.
+// TestPartSizes simulates a stream that uses all part numbers of an upload, without the
+// bytes: the parts must suffice for 1 TiB, stay within S3's limits, and stay small
+// while the upload is small.
 func TestPartSizes(t *testing.T) {
 	t.Parallel()
 	given, calls := int64(0), 0
