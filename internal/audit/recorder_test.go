@@ -215,7 +215,7 @@ func (c *gated) Read(b []byte) (int, error) {
 }
 
 // through opens a pool whose connections go through a gate. Each statement is sent in one
-// message, so that the gate can count them.
+// message, so that the gate recognises it by its text.
 func through(t testing.TB, dsn string) (*db.DB, *gate) {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(dsn)

@@ -37,7 +37,7 @@ func keyName(key string) int64 {
 }
 
 // recover has lost pulls of Redis counted from the log, as far as they are logged, and then
-// sets Redis's epoch. Of several processes one does it at a time.
+// sets Redis's epoch. One process at a time does so; the next one finds it done.
 func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) error {
 	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
 		if err := unhurried(ctx, tx); err != nil {
