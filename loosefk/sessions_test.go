@@ -56,8 +56,8 @@ func TestValidateBehindPooler(t *testing.T) {
 	}
 }
 
-// The error of a statement that another client has prepared, or that is nobody's, is
-// not taken for a definition's fault.
+// If a pooler makes a prepared statement fail, because another client has prepared it or
+// nobody has, Validate doesn't report it as an error of a definition.
 func TestValidateTellsPoolersErrors(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, onlyParents+"; CREATE TABLE builds (id bigserial PRIMARY KEY, project_id bigint, state int); CREATE INDEX ON builds (project_id)")

@@ -9,7 +9,7 @@
 // is stored, so the store costs nothing.
 //
 // With -w mass-delete it starts the servers given instead, each with a directory of its
-// own, and measures what pushes and pulls feel of the deletion of many images:
+// own, and measures how pushes and pulls are slowed down by the deletion of many images:
 //
 //	go run ./bench/gc -w mass-delete -servers ./purser,/usr/local/bin/purser
 //

@@ -278,8 +278,8 @@ func TestValidate(t *testing.T) {
 	wantExit(t, app, 1, "loose.yml:7: there is no table public.steps", "run")
 }
 
-// TestFailures: what can't be reached is an error with exit code 1, and a command
-// that is cut off ends.
+// TestFailures: a database that can't be reached is an error with exit code 1, and a
+// command that is cancelled ends.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	app := oneApp(t, newPool(t, shop), shopDefinitions)
