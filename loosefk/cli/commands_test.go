@@ -278,8 +278,8 @@ func TestValidate(t *testing.T) {
 	wantExit(t, app, 1, "loose.yml:7: there is no table public.steps", "run")
 }
 
-// TestFailures: a database that can't be reached is an error with exit code 1, and a
-// command that is cancelled ends.
+// TestFailures: a table that isn't installed, a database that can't be reached and an Env
+// that fails are errors with exit code 1, and the App is closed after an error.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	app := oneApp(t, newPool(t, shop), shopDefinitions)
