@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// completed is what a shell is given for the last of words.
+// completed returns the completions that a shell gets for the last word.
 func completed(t *testing.T, environ []string, words ...string) (list []string, directive string) {
 	t.Helper()
 	code, stdout, stderr := purser(t, environ, append([]string{"__complete"}, words...)...)
@@ -23,7 +23,7 @@ func completed(t *testing.T, environ []string, words ...string) (list []string, 
 	return list, lines[len(lines)-1]
 }
 
-// TestCompletion: arguments are completed by what the registry has.
+// TestCompletion: arguments are completed with names from the registry.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -64,8 +64,8 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestCompletionWithoutRegistry: where nobody answers, or doesn't answer in time, there are
-// no names, no error, and no cluster is made.
+// TestCompletionWithoutRegistry: if the registry can't be reached, or doesn't answer in
+// time, there are no completions and no error, and no cluster is created.
 func TestCompletionWithoutRegistry(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")

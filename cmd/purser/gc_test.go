@@ -22,8 +22,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// garbage is a registry's data: a tagged image, an untagged one whose review is
-// due, and blobs of which one is used by nothing.
+// garbage is a registry's data: a tagged image, an untagged one whose review is due,
+// and blobs, one of which is unreferenced.
 type garbage struct {
 	t       *testing.T
 	environ []string
@@ -107,8 +107,8 @@ func (g *garbage) run(args ...string) string {
 	return stdout
 }
 
-// same fails the test unless text is want, where TIME stands for a time and AGE
-// for a duration.
+// same fails the test unless text equals want, in which TIME matches any time and AGE
+// any duration.
 func same(t *testing.T, text, want string) {
 	t.Helper()
 	text = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`).ReplaceAllString(text, "TIME")
@@ -250,7 +250,8 @@ func TestGCRetry(t *testing.T) {
 	same(t, g.run("gc", "retry", "-o", "json"), "{\n  \"manifests\": 0,\n  \"blobs\": 0\n}\n")
 }
 
-// What an operator starts by a command is in the audit log, as if by the API.
+// Garbage collection that an operator starts by a command is in the audit log, as if
+// started through the API.
 func TestCommandsAreLogged(t *testing.T) {
 	t.Parallel()
 	g := newGarbage(t)
@@ -341,7 +342,7 @@ Nothing is left to do now. What was set free may wait for its delay: see "purser
 `[1:])
 }
 
-// stopAt ends a context when something is written.
+// stopAt is a writer that ends a context at the first write.
 type stopAt struct {
 	bytes.Buffer
 	stop context.CancelFunc
@@ -365,7 +366,7 @@ func TestGCRunInterrupted(t *testing.T) {
 	if err := r.run(ctx, cfg, g.catalog, g.db); err == nil || !strings.HasPrefix(err.Error(), "interrupted: ") {
 		t.Errorf("error %v, want that it was interrupted", err)
 	}
-	// Stopped by the first line of progress, after one batch of one manifest.
+	// Stopped by the first line of progress, after a batch of one manifest.
 	same(t, out.String(), "Reviewed 1 manifest, deleted 1; reviewed 0 blobs, deleted 0.\nDeleted 0 objects from the store: reclaimed 0 B.\n")
 	if !strings.Contains(told.String(), "reviewed 1, 2 left; deleted 1 manifest, 0 blobs; reclaimed 0 B\n") {
 		t.Errorf("of the progress it told %q", told.String())

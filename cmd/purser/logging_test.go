@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 )
 
-// TestDurationsAreReadable: a log never has a number of nanoseconds without its unit.
+// TestDurationsAreReadable: the log never has durations as a number of nanoseconds.
 func TestDurationsAreReadable(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {

@@ -12,7 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// Two servers work behind a pooler that keeps sessions apart, with their listeners.
+// Two servers work behind a pooler in session mode, including their LISTEN connections.
 func TestServeBehindSessionPooling(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.PgBouncer(t, dbtest.EmptyDSN(t), "session", "default_pool_size = 100")
@@ -39,8 +39,8 @@ func TestServeBehindSessionPooling(t *testing.T) {
 	}
 }
 
-// A pooler that shares sessions is refused at the start, by the server and by
-// commands, for each of the databases.
+// A pooler that shares sessions is refused at the start, by the server and by commands,
+// for each database.
 func TestServeRefusesSharedSessions(t *testing.T) {
 	t.Parallel()
 	direct := dbtest.DSN(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
-// pruneRegistry answers with one state of a task after another; the last one stays. "" is
-// that there is no task. ask is called at each question.
+// pruneRegistry is a server that returns a sequence of task states; the last one
+// repeats. "" means that there is no task. ask is called for each request.
 func pruneRegistry(t *testing.T, ask func(), states ...string) string {
 	t.Helper()
 	const run = "5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b"
@@ -43,8 +43,8 @@ func pruneRegistry(t *testing.T, ask func(), states ...string) string {
 	return registry.URL
 }
 
-// TestPruneRunTellsTheOutcome: a run that failed, or that ended before its end, is a
-// failure of the command.
+// TestPruneRunTellsTheOutcome: the command fails if the run failed or was stopped
+// early.
 func TestPruneRunTellsTheOutcome(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -67,7 +67,8 @@ func TestPruneRunTellsTheOutcome(t *testing.T) {
 	}
 }
 
-// TestPruneRunInterrupted: an interrupt ends the waiting, and says that the run goes on.
+// TestPruneRunInterrupted: an interrupt ends the command, which says that the run
+// continues.
 func TestPruneRunInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -79,7 +80,7 @@ func TestPruneRunInterrupted(t *testing.T) {
 	}
 }
 
-// TestPruneRunProgress: it says what the run has done so far.
+// TestPruneRunProgress: the command shows what the run has done so far.
 func TestPruneRunProgress(t *testing.T) {
 	t.Parallel()
 	server, err := parseServer(pruneRegistry(t, nil, "running", "running", "success"))

@@ -54,7 +54,7 @@ func sizeOf(t *testing.T, s *running, repository string, d oci.Digest) int64 {
 	return resp.ContentLength
 }
 
-// judge is auto-pruning on the databases of a server, as the server makes it.
+// judge runs auto-pruning on the databases of a server, configured as the server does.
 func judge(t *testing.T, main, stats *db.DB) *autoprune.Pruner {
 	t.Helper()
 	w, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: pullstats.Databases{Log: main, Stats: stats, Alive: catalog.AliveRepositories}})
@@ -70,7 +70,7 @@ func judge(t *testing.T, main, stats *db.DB) *autoprune.Pruner {
 	return p
 }
 
-// going are the tags that a last_pulled policy would take.
+// going returns the tags that a last_pulled policy would delete.
 func going(t *testing.T, pruner *autoprune.Pruner) (tags []string, p *autoprune.Preview) {
 	t.Helper()
 	policy, err := autoprune.ParsePolicy([]byte(`{"method": "last_pulled", "olderThan": "30d"}`))
@@ -87,10 +87,10 @@ func going(t *testing.T, pruner *autoprune.Pruner) (tags []string, p *autoprune.
 	return tags, p
 }
 
-// From the pull to the policy: what was pulled by its tag, by its digest, or by that
-// of a manifest below it stays, counted or not, and so does what a client has asked
-// about; nothing goes before statistics are as
-// old as the policy asks for, or while they can't be relied on.
+// From the pull to the policy: a tag stays if it was pulled by name, by its manifest's
+// digest, or by the digest of a manifest that its index lists, whether the pull was
+// counted yet or not, or if a client sent a HEAD for it. Nothing is deleted before the
+// statistics are as old as the policy requires, or while they aren't reliable.
 func TestPruningByPulls(t *testing.T) {
 	t.Parallel()
 	for _, apart := range []bool{false, true} {
@@ -101,7 +101,8 @@ func TestPruningByPulls(t *testing.T) {
 			if apart {
 				stats = dbtest.EmptyDSN(t)
 			}
-			// Pulls are counted when the test says so, and then have 1 s to be written.
+			// Pulls are counted only when the test does so; then there is 1 s to write
+			// them.
 			s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+main, "PURSER_DATABASE_STATS="+stats, "PURSER_PULL_STATISTICS_INTERVAL=1h"))
 			d, sd := dbtest.Open(t, main), dbtest.Open(t, stats)
 			pruner := judge(t, d, sd)
@@ -184,7 +185,7 @@ func TestPruningByPulls(t *testing.T) {
 	}
 }
 
-// flush counts pulls until there are that many.
+// flush counts pulls until that many are counted.
 func flush(t *testing.T, s *running, want int64) {
 	t.Helper()
 	waitFor(t, fmt.Sprint(want, " pulls are counted"), func() bool {
@@ -197,7 +198,7 @@ func flush(t *testing.T, s *running, want int64) {
 	})
 }
 
-// A process that records no pulls says so, and counts none.
+// A process that doesn't record pulls says so, and counts none.
 func TestPullsOff(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
@@ -213,8 +214,8 @@ func TestPullsOff(t *testing.T) {
 	}
 }
 
-// Pulls that are in Redis alone keep their tags, and so do those that were flushed;
-// while Redis is away nothing goes, since nobody can tell what was used.
+// Pulls that are only in Redis protect their tags, and so do those that were flushed.
+// While Redis is unreachable nothing is deleted, since the last uses aren't known.
 func TestPruningByPullsInRedis(t *testing.T) {
 	t.Parallel()
 	redis := redistest.Start(t)
@@ -293,7 +294,8 @@ func TestPruningByPullsInRedis(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
-	// The pull found Redis and the log closed, and is a use; so is the HEAD.
+	// Redis and the log were both unreachable for the pull, so it is only recorded as a
+	// use, like the HEAD.
 	var marked int
 	if err := d.Pool.QueryRow(t.Context(), "SELECT count(last_check_date) FROM tagpullstatistics WHERE tag_name IN ('pulled', 'unused')").Scan(&marked); err != nil || marked != 2 {
 		t.Errorf("%d tags are marked as used, %v; want 2", marked, err)

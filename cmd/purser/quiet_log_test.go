@@ -19,7 +19,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// records are the log of a server as JSON objects.
+// records returns the log of a server as JSON objects.
 func (b *logBuffer) records(t *testing.T) []map[string]any {
 	t.Helper()
 	b.mu.Lock()
@@ -44,8 +44,8 @@ func startRecorded(t *testing.T, cfg *config.Config) (*running, *logBuffer) {
 	return startWith(t, func(ctx context.Context, out io.Writer) error { return run(ctx, cfg, out, log, nil) }), buf
 }
 
-// complaints are the lines of a log that a server on an ordinary day doesn't write:
-// above INFO, and errors, statements and the like of PostgreSQL.
+// complaints returns log lines that a server shouldn't write on an ordinary day: those
+// above INFO, and PostgreSQL's errors and statements.
 func (b *logBuffer) complaints(t *testing.T) []string {
 	t.Helper()
 	var list []string
@@ -58,8 +58,8 @@ func (b *logBuffer) complaints(t *testing.T) []string {
 	return list
 }
 
-// rollbacks is how many transactions of a database were rolled back. PostgreSQL
-// adds up what a session did when the session ends.
+// rollbacks returns how many transactions of a database were rolled back. PostgreSQL
+// adds up a session's numbers when the session ends.
 func rollbacks(t *testing.T, dsn string) (n int) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), dsn)
@@ -80,7 +80,7 @@ func rollbacks(t *testing.T, dsn string) (n int) {
 	return n
 }
 
-// ordinaryDay has clients do what clients do every day, and checks the answers.
+// ordinaryDay sends the requests that clients send every day, and checks the answers.
 func ordinaryDay(t *testing.T, s *running) {
 	t.Helper()
 	url := s.registry + "/v2/library/app/"
@@ -127,7 +127,7 @@ func ordinaryDay(t *testing.T, s *running) {
 		do(404, "PATCH", "blobs/uploads/00000000-0000-4000-8000-000000000000", "x")
 		do(404, "DELETE", "blobs/uploads/00000000-0000-4000-8000-000000000000", "")
 	}
-	// A rule that is new to the process, and that keeps a tag.
+	// A protection rule that this process doesn't know yet, and that protects a tag.
 	code, text := askAs(t, "POST", s.registry+"/api/v1/repository/library/app/tagprotection/", `{"pattern":"^v1$"}`, "Content-Type", "application/json")
 	expect("a rule: "+text, code, 201)
 	for range 3 {
@@ -146,8 +146,8 @@ func ordinaryDay(t *testing.T, s *running) {
 	pushImage(t, s, "v1", "known") // into a repository that is made anew
 }
 
-// raceForTags has clients push different manifests under the same new tags at the
-// same time.
+// raceForTags lets clients push different manifests under the same new tags
+// concurrently.
 func raceForTags(t *testing.T, url string, manifest func(client, tag int) string) {
 	t.Helper()
 	const clients, tags = 4, 25
@@ -165,12 +165,12 @@ func raceForTags(t *testing.T, url string, manifest func(client, tag int) string
 	group.Wait()
 }
 
-// TestOrdinaryDayIsQuiet does what clients do every day, on a PostgreSQL whose log is
-// read: nothing of it is an error there, or rolled back, or a warning in Purser's log;
-// and the stop of all of it is none either.
+// TestOrdinaryDayIsQuiet runs an ordinary day on a PostgreSQL whose log is read. It
+// must cause no errors or rollbacks there and no warnings in Purser's log, and neither
+// must the shutdown.
 func TestOrdinaryDayIsQuiet(t *testing.T) {
 	t.Parallel()
-	dsn := dbtest.DSN(t) // of a server that is there before and after
+	dsn := dbtest.DSN(t) // of a server that exists before and after the test
 	before := rollbacks(t, dsn)
 	s, log := startRecorded(t, testConfig(t, "PURSER_DATABASE_MAIN="+dsn))
 	ordinaryDay(t, s)

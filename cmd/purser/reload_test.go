@@ -71,8 +71,8 @@ func writeCertificate(t *testing.T, files config.TLS, serial int64) {
 	}
 }
 
-// TestReload: SIGHUP reads the certificate and the log's level again and says so, names
-// the settings that need a restart, and changes nothing where something can't be read.
+// TestReload: SIGHUP reads the certificate and the log level again and logs that. It
+// names changed settings that need a restart, and changes nothing that can't be read.
 func TestReload(t *testing.T) {
 	dir := t.TempDir()
 	files := config.TLS{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}

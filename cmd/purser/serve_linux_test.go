@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// TestRequestsComeFirst: with the built-in PostgreSQL, the processes that prune ask to
-// run for longer at a stretch than those of requests, and of reviews.
+// TestRequestsComeFirst: with the built-in PostgreSQL, the processes of auto-pruning
+// have longer time slices than those of requests and of reviews, so that they give way.
 func TestRequestsComeFirst(t *testing.T) {
 	t.Parallel()
 	dbtest.EmptyDSN(t) // skips where there is no PostgreSQL

@@ -66,8 +66,8 @@ func pushBlob(t *testing.T, s *running, content string) (oci.Digest, int) {
 	return d, send(t, "POST", s.registry+"/v2/library/app/blobs/uploads/?digest="+d.String(), content)
 }
 
-// A server refuses to start on a store that isn't its database's: an empty
-// directory, such as a mount point without its volume, and another registry's.
+// A server refuses to start on a store that isn't its database's: an empty directory,
+// such as a mount point without its volume, or another registry's store.
 func TestServeRefusesAnotherStore(t *testing.T) {
 	t.Parallel()
 	dsn, dir := dbtest.DSN(t), t.TempDir()
@@ -110,7 +110,7 @@ func TestServeRefusesAnotherStore(t *testing.T) {
 	}
 }
 
-// storeID is the identity that the database knows its store by.
+// storeID returns the identity of the store to which the database is bound.
 func storeID(t *testing.T, dsn string) (id string) {
 	t.Helper()
 	if err := dbtest.Open(t, dsn).Pool.QueryRow(t.Context(), "SELECT id FROM store_identity").Scan(&id); err != nil {
@@ -153,9 +153,9 @@ func dsnOf(environ []string) string {
 	return ""
 }
 
-// A disk that goes away under a running server, here a directory of another
-// identity in its place, is noticed: nothing is written to it any more, nothing is
-// taken for lost, and when it is back all goes on.
+// A server notices that its disk is gone (here another identity appears in its
+// directory): it writes nothing any more and marks nothing as lost, and when the disk
+// is back it continues.
 func TestStoreVanishesUnderARunningServer(t *testing.T) {
 	t.Parallel()
 	dsn, dir := dbtest.DSN(t), filepath.Join(t.TempDir(), "blobs")
@@ -168,7 +168,7 @@ func TestStoreVanishesUnderARunningServer(t *testing.T) {
 	if err := os.Rename(dir, dir+"-away"); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 256 { // what an earlier start without the volume has left in the mount point
+	for i := range 256 { // as an earlier start without the volume left the mount point
 		if err := os.MkdirAll(filepath.Join(dir, "objects", fmt.Sprintf("%02x", i)), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +205,7 @@ func TestStoreVanishesUnderARunningServer(t *testing.T) {
 	}
 }
 
-// pushImage pushes an image of one layer, which is its configuration too, under a
+// pushImage pushes an image with one layer, which is also its configuration, under a
 // tag of library/app.
 func pushImage(t *testing.T, s *running, tag, content string) (layer, manifest oci.Digest) {
 	t.Helper()
@@ -221,9 +221,9 @@ func pushImage(t *testing.T, s *running, tag, content string) (layer, manifest o
 	return d, oci.Compute(oci.SHA256, []byte(payload))
 }
 
-// Yesterday's database comes back after what it knows was deleted and collected:
-// with gc.keep_doomed all of it can be pulled; without, what is gone is told, and
-// a push heals it.
+// An older backup of the database is restored, which still has content that was deleted
+// and collected later. With gc.keep_doomed all of it can be pulled; without it, the
+// missing content is reported, and a push restores it.
 func TestRestoredDatabase(t *testing.T) {
 	t.Parallel()
 	for _, keep := range []string{"24h", "0s"} {
@@ -232,7 +232,7 @@ func TestRestoredDatabase(t *testing.T) {
 			dsn, dir := dbtest.DSN(t), t.TempDir()
 			settings := func(dsn string) []string {
 				return append(onStore(t, dsn, dir), "PURSER_GC_KEEP_DOOMED="+keep, "PURSER_GC_REVIEW_AFTER=0s",
-					"PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=10s") // until its manifest is there
+					"PURSER_GC_REVIEW_AFTER_EVENTS_BLOB_UPLOAD=10s") // until its manifest is pushed
 			}
 			s := start(t, testConfig(t, settings(dsn)...))
 			old, manifest := pushImage(t, s, "v1", "pushed before the backup")
@@ -245,7 +245,7 @@ func TestRestoredDatabase(t *testing.T) {
 			if code := send(t, "DELETE", s.registry+"/v2/library/app/manifests/"+manifest.String(), ""); code != http.StatusAccepted {
 				t.Fatalf("DELETE: %d", code)
 			}
-			after := dbtest.Open(t, dsn) // to ask the registry would be a reason to keep the blob
+			after := dbtest.Open(t, dsn) // asking the registry would make it keep the blob
 			waitFor(t, "the blob is collected", func() bool {
 				var n int
 				err := after.Pool.QueryRow(t.Context(), "SELECT count(*) FROM blobs WHERE digest = $1", old.Bytes()).Scan(&n)
@@ -259,7 +259,7 @@ func TestRestoredDatabase(t *testing.T) {
 			if kept := strings.Contains(ran, "Kept in the store") && strings.Contains(status, "  kept "); kept != (keep != "0s") {
 				t.Errorf("it printed\n%s%s%s", ran, stderr, status)
 			}
-			// The disaster: the backup is all there is.
+			// The disaster: only the backup is left.
 			s = start(t, testConfig(t, settings(backup)...))
 			at := s.registry + "/v2/library/app/blobs/" + old.String()
 			code, text := get(t, at)
@@ -288,9 +288,8 @@ func TestRestoredDatabase(t *testing.T) {
 	}
 }
 
-// checkRestored checks the store after a restore: objects that only the newer
-// database knew are told, and left alone while they are younger than
-// gc.keep_doomed.
+// checkRestored checks the store after a restore: objects that only the newer database
+// knew are reported, and kept while they are younger than gc.keep_doomed.
 func checkRestored(t *testing.T, environ []string, dir string, kept bool) {
 	t.Helper()
 	long := time.Now().Add(-12 * time.Hour) // longer than any request
@@ -311,7 +310,7 @@ func checkRestored(t *testing.T, environ []string, dir string, kept bool) {
 	}
 }
 
-// objectFile is where a blob's object lies, by its row.
+// objectFile returns the path of a blob's object, according to its row.
 func objectFile(t *testing.T, dsn, dir string, d oci.Digest) string {
 	t.Helper()
 	var key string

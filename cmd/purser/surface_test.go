@@ -26,9 +26,9 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/surface.txt anew")
 
-// TestSurface lists what users, scripts and dashboards rely on: routes, commands with
-// their flags, settings, metrics, tables, functions and triggers. A change of the list is
-// made on purpose, with -update, and seen in review.
+// TestSurface lists the interface on which users, scripts and dashboards rely: routes,
+// commands with their flags, settings, metrics, tables, functions and triggers. A
+// change must be confirmed with -update, and is visible in review.
 func TestSurface(t *testing.T) {
 	t.Parallel()
 	s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t)))
@@ -70,8 +70,8 @@ func TestSurface(t *testing.T) {
 	}
 }
 
-// surfaceOfDistribution returns the routes below /v2/ and the metrics, which are
-// literals of the source: a metric without values isn't among those that are served.
+// surfaceOfDistribution returns the routes below /v2/ and the metrics from string
+// literals in the source, since a metric without values doesn't appear in the output.
 func surfaceOfDistribution(t *testing.T) []string {
 	t.Helper()
 	var lines []string

@@ -27,8 +27,8 @@ func TestPulled(t *testing.T) {
 	}
 }
 
-// yearOfPulls runs a registry whose statistics are a year old, and has a pool for each
-// of its databases.
+// yearOfPulls runs a registry whose statistics go back a year, and opens a pool for
+// each of its databases.
 func yearOfPulls(t *testing.T, apart bool) (s *shop, main, stats *db.DB) {
 	t.Helper()
 	mainDSN := dbtest.EmptyDSN(t)
@@ -87,7 +87,8 @@ func TestTagListByPulls(t *testing.T) {
 	s.refused("no unit", "tag", "list", "acme/app", "--not-pulled-for", "90")
 }
 
-// Statistics of what the catalog doesn't have go, in whatever database they are.
+// Statistics of tags and manifests that the catalog doesn't have are deleted, in
+// whichever database they are.
 func TestSweepByCatalog(t *testing.T) {
 	t.Parallel()
 	for name, apart := range map[string]bool{"one database": false, "two databases": true} {

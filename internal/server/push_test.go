@@ -85,7 +85,7 @@ func TestSinglePost(t *testing.T) {
 	}
 	r.do(t, "POST", "/v2/a/blobs/uploads/?digest="+digest("x").String(), "y").want(t, 400, oci.DigestInvalid)
 	r.do(t, "GET", "/v2/a/blobs/"+digest("x").String(), "").want(t, 404, oci.NameUnknown)
-	// A client that sends no body means to send it next.
+	// A client that sends no body will send it next.
 	at := r.do(t, "POST", "/v2/a/blobs/uploads/?digest="+digest512("x").String(), "").want(t, 202, "").Header.Get("Location")
 	r.do(t, "PUT", at+"?digest="+digest512("x").String(), "x").want(t, 201, "")
 	r.wantBlob(t, "a", digest512("x"), "x")
@@ -165,8 +165,8 @@ func (r *registry) sendChunks(t *testing.T, plan []int, ranged, stream, lastInPu
 	r.wantBlob(t, "a/b", d, content)
 }
 
-// TestOutOfOrder: 416 and where the upload stands, from PATCH and PUT; the
-// upload can then be finished.
+// TestOutOfOrder: a PATCH or PUT at the wrong offset is answered with 416 and the
+// upload's state; the upload can then be finished.
 func TestOutOfOrder(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -188,7 +188,8 @@ func TestOutOfOrder(t *testing.T) {
 	}
 }
 
-// TestContentRange: forms of Content-Range, and one that isn't the body's.
+// TestContentRange checks forms of Content-Range, and a range that doesn't match the
+// body.
 func TestContentRange(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -206,9 +207,8 @@ func TestContentRange(t *testing.T) {
 	}
 }
 
-// TestContentRangeOfStream: the range that is acknowledged ends where the
-// request's Content-Range does, so a streamed body of another length than its
-// Content-Range is refused.
+// TestContentRangeOfStream: a streamed body whose length differs from its Content-Range
+// is refused, since the client takes that range for acknowledged.
 func TestContentRangeOfStream(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -253,7 +253,7 @@ func TestDigestMismatch(t *testing.T) {
 	}
 }
 
-// TestClose: what a closing PUT may not be.
+// TestClose checks which closing PUT requests are refused.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -275,7 +275,7 @@ func TestClose(t *testing.T) {
 	r.wantBlob(t, "a", digest("hello"), "hello")
 }
 
-// TestSHA512 pushes by sha512, announced at the start and not.
+// TestSHA512 pushes with sha512, announced at the start or not.
 func TestSHA512(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -295,7 +295,7 @@ func TestSHA512(t *testing.T) {
 				r.do(t, "GET", "/v2/"+repository+"/blobs/"+digest(content).String(), "").want(t, 404, oci.BlobUnknown)
 			}
 		}
-		// Announced as one, ended as the other.
+		// Announced with one algorithm, finished with the other.
 		at := r.start(t, "x", "?digest-algorithm=sha512")
 		r.do(t, "PATCH", at, content).want(t, 202, "")
 		r.do(t, "PUT", at+"?digest="+digest(content).String(), "").want(t, 201, "")
@@ -340,13 +340,13 @@ func TestMount(t *testing.T) {
 		{"m/2", "mount=" + d.String(), 201},
 		{"m/3", "mount=" + d.String() + "&from=", 201},
 		{"m/4", "mount=" + d512.String() + "&from=a/b", 201},
-		{"m/4", "mount=" + d.String() + "&from=m/1", 201}, // from one that has it by mount
+		{"m/4", "mount=" + d.String() + "&from=m/1", 201}, // from a repository that got it by a mount
 		{"m/1", "mount=" + d.String() + "&from=a/b", 201}, // again
 		{"a/b", "mount=" + d.String() + "&from=a/b", 201}, // from itself
 		{"n/1", "mount=" + d.String() + "&from=unknown/repo", 202},
-		{"n/2", "mount=" + d.String() + "&from=secret/x", 202}, // not there, and not readable
+		{"n/2", "mount=" + d.String() + "&from=secret/x", 202}, // the source doesn't have it and can't be read
 		{"n/3", "mount=" + hidden.String() + "&from=secret/x", 202},
-		{"n/4", "mount=" + hidden.String(), 202}, // only where it can't be read
+		{"n/4", "mount=" + hidden.String(), 202}, // only in a repository that the client can't read
 		{"n/5", "mount=" + digest("nowhere").String(), 202},
 		{"n/6", "mount=" + digest("nowhere").String() + "&from=a/b", 202},
 	} {
@@ -367,8 +367,8 @@ func TestMount(t *testing.T) {
 	r.do(t, "POST", "/v2/m/9/blobs/uploads/?mount="+d.String()+"&from=A/B", "").want(t, 400, oci.NameInvalid)
 }
 
-// TestFailedMountMakesNoRepository: a repository is there from its first
-// content on, not from a mount that didn't happen.
+// TestFailedMountMakesNoRepository: a failed mount creates no repository; only the
+// first content does.
 func TestFailedMountMakesNoRepository(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -377,7 +377,7 @@ func TestFailedMountMakesNoRepository(t *testing.T) {
 	r.do(t, "GET", "/v2/_catalog", "").want(t, 200, "").text(t, `{"repositories":["a"]}`)
 }
 
-// TestRefusedManifestMakesNoRepository: nor from a manifest that was refused.
+// TestRefusedManifestMakesNoRepository: a refused manifest creates no repository.
 func TestRefusedManifestMakesNoRepository(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -386,7 +386,7 @@ func TestRefusedManifestMakesNoRepository(t *testing.T) {
 	r.do(t, "GET", "/v2/_catalog", "").want(t, 200, "").text(t, `{"repositories":["a"]}`)
 }
 
-// TestLargeBlob pushes more than every buffer there is, streamed.
+// TestLargeBlob streams a blob that is larger than all buffers.
 func TestLargeBlob(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -20,16 +20,16 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// nowhere takes an answer.
+// nowhere is a ResponseWriter that discards the answer.
 type nowhere struct{ header http.Header }
 
 func (w nowhere) Header() http.Header         { return w.header }
 func (w nowhere) Write(p []byte) (int, error) { return len(p), nil }
 func (w nowhere) WriteHeader(int)             {}
 
-// BenchmarkPull is a pull of a manifest by tag from the cache, without the network:
-// without note, logged, and counted in Redis. What is logged isn't written; what goes
-// to Redis does, so that with -cpu 1 its cost is in there.
+// BenchmarkPull pulls a manifest by tag from the cache, without the network: not
+// recorded, logged, and counted in Redis. Log entries aren't written to the database;
+// pulls are sent to Redis, so that -cpu 1 includes that cost.
 func BenchmarkPull(b *testing.B) {
 	for _, how := range []string{"none", "log", "redis"} {
 		b.Run(how, func(b *testing.B) {
@@ -56,7 +56,7 @@ func BenchmarkPull(b *testing.B) {
 	}
 }
 
-// countingInRedis is a recorder at work.
+// countingInRedis returns a running recorder that counts in Redis.
 func countingInRedis(b *testing.B, d *db.DB) *pullstats.Recorder {
 	b.Helper()
 	redis, err := pullstats.NewRedis(redistest.Start(b).URL(), d)
@@ -81,8 +81,8 @@ func countingInRedis(b *testing.B, d *db.DB) *pullstats.Recorder {
 	return rec
 }
 
-// BenchmarkPut is a push of a new manifest to a tag that moves, with and without
-// the log.
+// BenchmarkPut pushes a new manifest to an existing tag, with and without the audit
+// log.
 func BenchmarkPut(b *testing.B) {
 	for _, logging := range []bool{false, true} {
 		b.Run(fmt.Sprintf("log %v", logging), func(b *testing.B) {

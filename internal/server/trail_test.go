@@ -16,7 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// entries lists what the log has of a filter, oldest first.
+// entries lists the audit entries that match a filter, oldest first.
 func (r *registry) entries(t testing.TB, f audit.Filter) []audit.Entry {
 	t.Helper()
 	var list []audit.Entry
@@ -33,7 +33,7 @@ func (r *registry) entries(t testing.TB, f audit.Filter) []audit.Entry {
 	}
 }
 
-// line is an entry in one line, without what differs from run to run.
+// line formats an entry in one line, without parts that differ between runs.
 func line(e audit.Entry) string {
 	s := fmt.Sprintf("%s %s %s %s %.15s", e.Kind, e.Namespace, e.Repository, e.Tag, e.Digest)
 	if e.Detail != nil {
@@ -55,7 +55,7 @@ func (r *registry) wantLog(t testing.TB, f audit.Filter, want ...string) {
 	}
 }
 
-// since selects what is logged from now on, by the database's clock.
+// since returns a filter for entries from now on, by the database's clock.
 func (r *registry) since(t testing.TB) audit.Filter {
 	t.Helper()
 	var f audit.Filter
@@ -65,7 +65,8 @@ func (r *registry) since(t testing.TB) audit.Filter {
 	return f
 }
 
-// Each change leaves its entries, with who asked and from where.
+// TestChangesAreLogged: each change writes its audit entries, with the client and its
+// address.
 func TestChangesAreLogged(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -131,8 +132,9 @@ func TestChangesAreLogged(t *testing.T) {
 	}
 }
 
-// Clients that push the same new tag at once leave one entry each, and each move
-// from one manifest to another is told: what they tell is a chain.
+// TestConcurrentPushesAreLogged: clients that push the same new tag concurrently leave
+// one entry each, and one for each move from a manifest to another. The moves form a
+// chain.
 func TestConcurrentPushesAreLogged(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -193,7 +195,7 @@ func TestPullsAreLogged(t *testing.T) {
 	r.do(t, "GET", m+"v1", "", "User-Agent", agent).want(t, 200, "")
 	r.do(t, "GET", m+"v1?x="+agent, "").want(t, 200, "") // cached
 	r.do(t, "GET", m+d.String(), "").want(t, 200, "")
-	r.do(t, "GET", m+d.String(), "", "If-None-Match", `"`+d.String()+`"`).want(t, 304, "") // nothing is fetched
+	r.do(t, "GET", m+d.String(), "", "If-None-Match", `"`+d.String()+`"`).want(t, 304, "") // a check, not a pull
 	r.do(t, "GET", m+"v1", "", "If-None-Match", `"`+d.String()+`"`).want(t, 304, "")
 	r.do(t, "HEAD", m+"v1", "").want(t, 200, "")
 	r.do(t, "HEAD", m+d.String(), "").want(t, 200, "")
@@ -215,8 +217,8 @@ func TestPullsAreLogged(t *testing.T) {
 	}
 }
 
-// A pull that fails or waits because of the log would be a test of the recorder;
-// here it is that the server doesn't add to it: no round trip, with the log on.
+// TestPullCostsNoRoundTrip: with the audit log on, the server adds no round trip to a
+// pull. Pulls that fail or wait because of the log are tested with the recorder.
 func TestPullCostsNoRoundTrip(t *testing.T) {
 	t.Parallel()
 	r, recorder := recording(t)
@@ -227,12 +229,12 @@ func TestPullCostsNoRoundTrip(t *testing.T) {
 		r.do(t, "GET", "/v2/app/manifests/v1", "").want(t, 200, "")
 		return r.db.Pool.Stat().AcquireCount() == before
 	})
-	if recorder.Pending() == 0 { // they are one entry
+	if recorder.Pending() == 0 { // both pulls become one entry
 		t.Errorf("%d pulls are pending", recorder.Pending())
 	}
 }
 
-// What operators start is logged.
+// TestActsAreLogged: runs that operators start are logged.
 func TestActsAreLogged(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// nopStore is for servers that never reach it.
+// nopStore is for servers that never use their store.
 type nopStore struct{ blob.Store }
 
 func remove(t *testing.T, path string) {
@@ -32,7 +32,7 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// gate stands between a registry and its database, and can shut.
+// gate is a proxy between a registry and its database that can be shut.
 type gate struct {
 	net.Listener
 	network, to string
@@ -102,7 +102,7 @@ func (g *gate) join(c net.Conn) {
 	g.mu.Unlock()
 }
 
-// set shuts the gate, which breaks every connection, or opens it.
+// set shuts the gate, which breaks all connections, or opens it.
 func (g *gate) set(shut bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,7 +114,7 @@ func (g *gate) set(shut bool) {
 	}
 }
 
-// requests is one of every kind that needs the database.
+// requests returns one request of every kind that needs the database.
 func requests(d, at string) map[string]string {
 	return map[string]string{
 		"GET /v2/a/manifests/v1": "", "HEAD /v2/a/manifests/v1": "", "GET /v2/a/manifests/" + d: "", "HEAD /v2/a/manifests/" + d: "",
@@ -126,9 +126,9 @@ func requests(d, at string) map[string]string {
 	}
 }
 
-// TestDatabaseDown: while the database can't be reached every request is 503
-// with Retry-After, says nothing of the inside, and changes nothing; afterwards
-// everything works on.
+// TestDatabaseDown: while the database can't be reached, every request is answered with
+// 503 and Retry-After, without internal details, and changes nothing; afterwards
+// everything works again.
 func TestDatabaseDown(t *testing.T) {
 	t.Parallel()
 	g, dsn := newGate(t, dbtest.DSN(t))
@@ -161,7 +161,7 @@ func TestDatabaseDown(t *testing.T) {
 	r.wantBlob(t, "a", digest("hello, world"), "hello, world")
 }
 
-// TestDatabaseClosed: a request that outlives the pool is told to come back.
+// TestDatabaseClosed: a request that outlives the pool gets an answer to retry.
 func TestDatabaseClosed(t *testing.T) {
 	t.Parallel()
 	r := replica(t, dbtest.DSN(t), t.TempDir())
@@ -175,7 +175,7 @@ func TestDatabaseClosed(t *testing.T) {
 	}
 }
 
-// TestNoDatabase: a database that never was there.
+// TestNoDatabase: the database never existed.
 func TestNoDatabase(t *testing.T) {
 	t.Parallel()
 	r := replica(t, "host=127.0.0.1 port=1 user=x dbname=x sslmode=disable", t.TempDir())
@@ -185,8 +185,8 @@ func TestNoDatabase(t *testing.T) {
 	}
 }
 
-// TestLostObject: the object of a blob that is cut short, or missing, ends the first
-// request for it. From then on there is no such blob, which the log tells once.
+// TestLostObject: if a blob's object is truncated or missing, the first request for it
+// ends early. From then on the blob doesn't exist, which is logged once.
 func TestLostObject(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -234,7 +234,8 @@ func (r *registry) key(t *testing.T, d oci.Digest) string {
 	return key
 }
 
-// TestOutdatedKey: a reader who knows an object's old name finds the new one.
+// TestOutdatedKey: a reader that has an object's old key in its cache finds the new
+// one.
 func TestOutdatedKey(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -253,7 +254,8 @@ func TestOutdatedKey(t *testing.T) {
 		r.wantBlob(t, "a", d, content)
 		r.do(t, "GET", "/v2/a/blobs/"+d.String(), "", "Range", "bytes=10-19").want(t, 206, "").text(t, content[10:20])
 	}
-	// Unlinked elsewhere while its key is cached, and then swept: unknown, not lost.
+	// Unlinked by another process while its key is cached here, and then swept: the
+	// blob is unknown, not lost.
 	if _, err := r.db.Pool.Exec(t.Context(), "DELETE FROM repository_blobs"); err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +263,7 @@ func TestOutdatedKey(t *testing.T) {
 	r.do(t, "GET", "/v2/a/blobs/"+d.String(), "").want(t, 404, oci.BlobUnknown)
 }
 
-// TestUnmountedStore: a store that isn't there is the registry's trouble.
+// TestUnmountedStore: a missing store is a server error.
 func TestUnmountedStore(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -280,7 +282,7 @@ func TestUnmountedStore(t *testing.T) {
 	r.do(t, "PUT", at+"?digest="+digest("x").String(), "x").want(t, 201, "")
 }
 
-// presigner is a store that can be read directly.
+// presigner is a store that supports presigned URLs.
 type presigner struct {
 	blob.Store
 	err error
@@ -290,8 +292,8 @@ func (p presigner) Presign(_ context.Context, key string, o blob.PresignOptions)
 	return fmt.Sprintf("https://store.example/%s?ttl=%s&type=%s", key, o.TTL, o.ContentType), p.err
 }
 
-// TestRedirect: with a store that can be read directly GET of a blob is sent
-// there, if that is wanted; HEAD is answered here.
+// TestRedirect: if the store supports presigned URLs and redirects are on, GET of a
+// blob is redirected; HEAD is answered directly.
 func TestRedirect(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *server.Options) {

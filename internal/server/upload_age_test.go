@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// An upload that was made ahead and has been given up meanwhile isn't given to a
-// client, however soon uploads are given up.
+// An upload that was made in advance and has been reaped meanwhile isn't given to a
+// client, however short the time is after which uploads are reaped.
 func TestUploadsAheadOutliveNoShortAge(t *testing.T) {
 	t.Parallel()
 	const maxAge = 500 * time.Millisecond
