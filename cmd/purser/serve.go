@@ -308,10 +308,10 @@ func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts, loops *worker.Me
 	return list, nil
 }
 
-// uploadAge returns how long a row of an abandoned upload must be unchanged before the
-// reaper deletes it. It is the sum of uploads.max_age, which is the client's time, the
-// time by which the row may have been made in advance, and the longest request, since a
-// request that began at the last moment doesn't change the row until its end.
+// uploadAge returns how long the row of an upload must be unchanged before the reaper
+// deletes it. It is the sum of three times: uploads.max_age, which the client has; the
+// age that a row made in advance may have when the client gets it; and the longest
+// request, since a request that begins at the last moment changes the row only at its end.
 func uploadAge(cfg *config.Config) time.Duration {
 	return cfg.Uploads.MaxAge + server.AheadAge(cfg.Uploads.MaxAge) + cfg.HTTP.MaxRequestTime
 }

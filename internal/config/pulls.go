@@ -73,7 +73,7 @@ func (c *Config) validatePulls(report func(key, format string, args ...any)) {
 	}
 }
 
-// checkRedisURL's error doesn't repeat the text, which may contain a password.
+// checkRedisURL checks a URL of Redis. Its error doesn't repeat the text, which may contain a password.
 func checkRedisURL(text string) error {
 	if text == "" {
 		return nil

@@ -72,7 +72,7 @@ func (c *Config) validateWebhook(report func(key, format string, args ...any)) {
 	}
 }
 
-// parseWebhookURL's error doesn't repeat the text, which may be a secret.
+// parseWebhookURL checks a webhook's URL. Its error doesn't repeat the text, which may be a secret.
 func parseWebhookURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
