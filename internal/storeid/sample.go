@@ -27,8 +27,8 @@ type Sample struct {
 var errUnfit = errors.New("the store and the database don't seem to belong together")
 
 // fits checks that the contents of the store and the database match: either the store has at
-// least half of a sample of the database's blobs; or the database has no blob, and the store
-// has only objects that the database knows. Keys are random, so another registry's store has
+// least half of a sample of the database's blobs; or the database has no blob, and knows at
+// least half of a sample of the store's objects. Keys are random, so another registry's store has
 // none of them. Error: errUnfit.
 func (s *Store) fits(ctx context.Context) error {
 	sample, err := s.sample(ctx)
