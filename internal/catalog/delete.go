@@ -159,7 +159,8 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 	b.guard(nil, `
 		SELECT CASE
 			WHEN `+otherRules("$4")+` THEN purser_refuse('`+string(rulesChanged)+`')
-			WHEN NOT t.names <@ $5::text[] THEN purser_refuse('`+string(tagsChanged)+`') END
+			WHEN NOT t.names <@ $5::text[] THEN purser_refuse('`+string(tagsChanged)+`')
+			WHEN set_config('purser.deleted_tags', t.names::text, true) IS NULL THEN '' END
 		FROM (SELECT COALESCE(array_agg(name), '{}') AS names FROM (
 			SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = (
 				SELECT id FROM manifests
@@ -177,18 +178,16 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 // deletion of both and the audit entries. It first locks the review rows of the blobs in the
 // order of digests: the triggers of the manifest's deletion would write those of
 // configurations before those of layers.
+//
+// The last statement writes all entries, since a transaction takes no other lock after those
+// of the log (see Audit). It knows the tags by purser.deleted_tags, which the statement that
+// locked them has set for the transaction.
 func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path string, d oci.Digest) {
 	b.exec(`
-		WITH gone AS (
-			DELETE FROM tags
-			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND purser_accepted() AND manifest_id = (
-				SELECT id FROM manifests WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = $7)
-			RETURNING name
-		), logged AS (`+c.entries(`
-			SELECT 'delete_tag' AS kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository,
-				$6::bigint AS repository_id, gone.name AS tag, $7::bytea AS digest, NULL::jsonb AS detail
-			FROM gone`)+`)
-		SELECT FROM gone`, c.who(ctx, r.namespace, r.id, d.Bytes(), path)...)
+		DELETE FROM tags
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND purser_accepted() AND manifest_id = (
+			SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3)`,
+		r.namespace, r.id, d.Bytes())
 	b.exec(`
 		WITH manifest AS (
 			SELECT id, configuration_blob_digest FROM manifests
@@ -208,9 +207,12 @@ func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path
 			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = $7 AND purser_accepted()
 			RETURNING digest
 		), logged AS (`+c.entries(`
-			SELECT 'delete_manifest' AS kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository,
-				$6::bigint AS repository_id, NULL AS tag, gone.digest, NULL::jsonb AS detail
-			FROM gone`)+`)
+			SELECT k.kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository, $6::bigint AS repository_id,
+				k.tag, gone.digest, NULL::jsonb AS detail
+			FROM gone CROSS JOIN (
+				SELECT 'delete_manifest' AS kind, NULL AS tag
+				UNION ALL
+				SELECT 'delete_tag', name FROM unnest(NULLIF(current_setting('purser.deleted_tags', true), '')::text[]) AS name) k`)+`)
 		SELECT FROM gone`, c.who(ctx, r.namespace, r.id, d.Bytes(), path)...)
 }
 

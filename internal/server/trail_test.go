@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -129,6 +130,58 @@ func TestChangesAreLogged(t *testing.T) {
 		if gone := e.Kind == audit.DeleteRepo || e.Repository == ""; gone != (e.RepositoryID == 0) {
 			t.Errorf("%s has the repository's id %d", e.Kind, e.RepositoryID)
 		}
+	}
+}
+
+// TestDeletionLocksTheLogLast: the deletion of a tagged manifest that waits for the review
+// row of a blob has no lock on the audit log. With one, it would wait for the row's holder,
+// who may wait for the log behind a change of its partitions, which waits for the deletion.
+func TestDeletionLocksTheLogLast(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	const path = "acme/app"
+	manifest := r.simple(t, path, 1, nil)
+	r.put(t, path, "v1", manifest)
+	tx, err := r.db.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is lost
+	_, err = tx.Exec(t.Context(), `
+		INSERT INTO gc_blob_review_queue (digest, review_after, event)
+		SELECT digest, now() + interval '1 day', 'layer_delete' FROM blobs
+		ON CONFLICT (digest) DO UPDATE SET review_after = EXCLUDED.review_after`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan answer, 1)
+	go func() {
+		a, err := r.try(t.Context(), "DELETE", "/v2/"+path+"/manifests/"+digest(manifest).String(), nil)
+		if err != nil {
+			t.Error(err)
+		}
+		done <- a
+	}()
+	var logs int
+	eventually(t, "the deletion waits for a review row", func() (waits bool) {
+		err := r.db.Pool.QueryRow(t.Context(), `
+			SELECT count(DISTINCT a.pid) > 0, count(l.pid) FROM pg_stat_activity a
+			LEFT JOIN pg_locks l ON l.pid = a.pid AND l.relation IN (
+				SELECT 'auditlog'::regclass UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = 'auditlog'::regclass)
+			WHERE $1 = ANY (pg_blocking_pids(a.pid))`, tx.Conn().PgConn().PID()).Scan(&waits, &logs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return waits
+	})
+	if logs > 0 {
+		t.Errorf("the deletion has %d locks on the audit log while it waits for another row", logs)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-done; a.StatusCode != 202 {
+		t.Errorf("the deletion is answered %d", a.StatusCode)
 	}
 }
 
