@@ -95,6 +95,7 @@ func (t Target) find(ctx context.Context, q querier, lock string) (owner, error)
 			return o, oci.Errorf(oci.NameUnknown, "repository %s is not known to this registry", t.Repository).
 				WithDetail(map[string]string{"name": t.Repository})
 		}
+	case DefaultScope:
 	}
 	if err != nil {
 		return o, fmt.Errorf("looking for %s: %w", t, err)

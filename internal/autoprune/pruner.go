@@ -134,8 +134,9 @@ func (t Target) String() string {
 		return "repository " + t.Repository
 	case NamespaceScope:
 		return "namespace " + t.Namespace
+	default:
+		return "the registry's defaults"
 	}
-	return "the registry's defaults"
 }
 
 func invalid(format string, args ...any) *oci.Error {

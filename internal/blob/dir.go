@@ -240,7 +240,7 @@ type dirObject struct {
 
 func (o *dirObject) Read(p []byte) (int, error) {
 	n, err := o.rest.Read(p)
-	if err == io.EOF && o.rest.N > 0 {
+	if errors.Is(err, io.EOF) && o.rest.N > 0 {
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err

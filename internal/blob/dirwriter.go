@@ -52,7 +52,7 @@ func (d *Dir) Resume(ctx context.Context, base string, state State, size int64, 
 		return nil, fmt.Errorf("resuming upload %s: %w", base, err)
 	}
 	if err := w.open(claim); err != nil {
-		w.Close()
+		_ = w.Close()
 		return nil, fmt.Errorf("resuming upload %s: %w", base, err)
 	}
 	return w, nil
@@ -215,7 +215,7 @@ func (w *dirWriter) copyOld(ctx context.Context) error {
 		}
 		n, err := io.CopyN(w.f, w.old, min(step, w.size-w.off))
 		w.off += n
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return fmt.Errorf("%w: object %s has %d of %d", ErrLost, w.state.Key, w.off, w.size)
 		}
 		if err != nil {
@@ -287,7 +287,7 @@ func (w *dirWriter) ReadFrom(r io.Reader) (total int64, err error) {
 	}
 	written, err := w.Write(buf[:n])
 	copyBuffers.Put(buf)
-	if err == nil && readErr != io.EOF {
+	if err == nil && !errors.Is(readErr, io.EOF) {
 		err = readErr
 	}
 	return int64(written), err
@@ -332,7 +332,7 @@ func (w *dirWriter) readOn(r io.Reader, first *[copyBuffer]byte) (total int64, e
 	}
 	copyBuffers.Put(<-free)
 	copyBuffers.Put(<-free)
-	if readErr == io.EOF {
+	if errors.Is(readErr, io.EOF) {
 		readErr = nil
 	}
 	return total, readErr
@@ -355,7 +355,7 @@ func (w *dirWriter) Save(context.Context) (State, error) {
 		return nil, w.err
 	}
 	if w.f == nil {
-		w.fail("writing to", errEnded)
+		_ = w.fail("writing to", errEnded)
 		return w.given, nil
 	}
 	if err := w.sync(); err != nil {
@@ -367,7 +367,7 @@ func (w *dirWriter) Save(context.Context) (State, error) {
 		return nil, w.fail("saving", err)
 	}
 	w.kept = true
-	w.fail("writing to", errEnded)
+	_ = w.fail("writing to", errEnded)
 	return state, nil
 }
 
@@ -385,7 +385,7 @@ func (w *dirWriter) Finish(ctx context.Context) (string, error) {
 		return "", w.fail("finishing", err)
 	}
 	w.kept = true
-	w.fail("writing to", errEnded)
+	_ = w.fail("writing to", errEnded)
 	return w.key, nil
 }
 
@@ -426,7 +426,7 @@ func (w *dirWriter) Close() error {
 		errs = append(errs, w.old.Close())
 		w.old = nil
 	}
-	w.fail("writing to", os.ErrClosed)
+	_ = w.fail("writing to", os.ErrClosed)
 	return errors.Join(errs...)
 }
 

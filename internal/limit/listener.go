@@ -185,7 +185,7 @@ func (l *Listener) refused(c *conn, full Full) {
 // socket's buffer has room for it.
 func (c *conn) tell(answer []byte) {
 	c.TCPConn.SetWriteDeadline(time.Now().Add(time.Second)) //nolint:errcheck // best effort
-	c.TCPConn.Write(answer)                                 //nolint:errcheck
+	c.TCPConn.Write(answer)                                 //nolint:errcheck // likewise
 }
 
 var tooMany = []byte("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConnection: close\r\n" +

@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -127,7 +128,7 @@ func (s *Sender) dispatchOnce(ctx context.Context, tx pgx.Tx) (more bool, told i
 		SELECT xid::text, id, pulls_xid::text, pulls_id, since,
 			xid > pg_snapshot_xmin(pg_current_snapshot()) OR pulls_xid > pg_snapshot_xmin(pg_current_snapshot())
 		FROM webhookposition FOR UPDATE SKIP LOCKED`))
-	if err == pgx.ErrNoRows {
+	if errors.Is(err, pgx.ErrNoRows) {
 		return false, 0, nil // another process is dispatching
 	}
 	if err != nil {

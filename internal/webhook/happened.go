@@ -161,8 +161,9 @@ func eventOf(k audit.Kind) string {
 		return EventTag
 	case audit.AutopruneTagDelete:
 		return EventPrune
+	default:
+		return EventDelete
 	}
-	return EventDelete
 }
 
 // newData returns the data of an event whose first entry is e.

@@ -17,14 +17,14 @@ func (w *writer) Save(ctx context.Context) (blob.State, error) {
 		return nil, w.err
 	}
 	if w.total == w.size {
-		w.fail("writing to", errEnded)
+		_ = w.fail("writing to", errEnded)
 		return w.given, nil
 	}
 	st, err := w.save(ctx)
 	if err != nil {
 		return nil, w.fail("saving", w.blame(ctx, err))
 	}
-	w.fail("writing to", errEnded)
+	_ = w.fail("writing to", errEnded)
 	return st, nil
 }
 
@@ -63,7 +63,7 @@ func (w *writer) Finish(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", w.fail("finishing", w.blame(ctx, err))
 	}
-	w.fail("writing to", errEnded)
+	_ = w.fail("writing to", errEnded)
 	return key, nil
 }
 

@@ -90,7 +90,7 @@ func (s *Store) Resume(ctx context.Context, base string, given blob.State, size 
 	}
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	if err := w.open(claim); err != nil {
-		w.Close()
+		_ = w.Close()
 		return nil, fmt.Errorf("resuming upload %s: %w", base, err)
 	}
 	return w, nil
@@ -346,7 +346,7 @@ func (w *writer) load(ctx context.Context) error {
 	for {
 		n, err := newBytes.Read(all.space(segmentSize))
 		all.add(n)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 	}
@@ -476,6 +476,6 @@ func (w *writer) Close() error {
 	w.buf.free()
 	w.mem.Give(w.taken)
 	w.taken = 0
-	w.fail("writing to", errEnded)
+	_ = w.fail("writing to", errEnded)
 	return nil
 }
