@@ -37,6 +37,7 @@ var layers = map[string]rule{
 	"loosefk":                   {only: true}, // public: it is used without Purser
 	"loosefk/loosefktest":       {only: true, also: []string{"loosefk"}, testing: true},
 	"loosefk/redislock":         {only: true, also: []string{"loosefk"}},
+	"loosefk/metrics":           {only: true, also: []string{"loosefk"}},
 	"loosefk/cli":               {only: true, also: []string{"loosefk"}}, // the commands of both tools
 	"internal/memory":           {only: true},
 	"internal/pgsession":        {only: true},
@@ -64,7 +65,7 @@ var layers = map[string]rule{
 	"internal/autoprune":           {layer: 4},
 	"internal/server":              {layer: 5},
 	"cmd/purser":                   {layer: 6},
-	"cmd/loosefk":                  {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
+	"cmd/loosefk":                  {only: true, also: []string{"loosefk", "loosefk/cli", "loosefk/metrics", "loosefk/redislock", "internal/pgsession"}}, // the tool of the public package
 	// What drives Purser from outside sees what its users see.
 	"e2e":   {only: true, also: []string{"internal/db/dbtest"}},
 	"bench": {only: true},
@@ -117,6 +118,28 @@ func TestImports(t *testing.T) {
 	for _, p := range packages {
 		for _, problem := range check(p) {
 			t.Error(problem)
+		}
+	}
+}
+
+// TestPublicPackageIsSmall finds what an application gets that imports loosefk: of other
+// modules' packages only those named here. Metrics for Prometheus are in loosefk/metrics.
+func TestPublicPackageIsSmall(t *testing.T) {
+	t.Parallel()
+	watchSources(t)
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "./loosefk").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	allowed := []string{module + "/loosefk", "github.com/jackc/", "go.yaml.in/yaml/", "golang.org/x/text/", "golang.org/x/sync/"}
+	for path := range strings.Lines(string(out)) {
+		path = strings.TrimSpace(path)
+		first, _, _ := strings.Cut(path, "/")
+		if !strings.Contains(first, ".") || strings.HasPrefix(path, "vendor/") {
+			continue // the standard library
+		}
+		if !slices.ContainsFunc(allowed, func(prefix string) bool { return strings.HasPrefix(path, prefix) }) {
+			t.Errorf("loosefk depends on %s: whoever imports it would get that too", path)
 		}
 	}
 }

@@ -77,7 +77,7 @@ func TestGuardRowMovement(t *testing.T) {
 		CREATE TABLE builds_2 PARTITION OF builds FOR VALUES IN (2);
 		CREATE INDEX ON builds (project_id)`)
 	install(t, pool, "projects")
-	must(t, Public.GuardInserts(t.Context(), pool, "builds", "project_id", "projects"))
+	must(t, DefaultSchema.GuardInserts(t.Context(), pool, "builds", "project_id", "projects"))
 	exec(t, pool, "INSERT INTO projects VALUES (1)")
 	exec(t, pool, "INSERT INTO builds VALUES (1, 1)")
 	for _, sql := range []string{
@@ -93,7 +93,7 @@ func TestGuardRowMovement(t *testing.T) {
 	exec(t, pool, "UPDATE builds SET state = 2")
 	exec(t, pool, "DELETE FROM projects")
 	exec(t, pool, "UPDATE builds SET state = 1") // may be moved until it is cleaned up
-	must(t, Public.UnguardInserts(t.Context(), pool, "builds", "project_id"))
+	must(t, DefaultSchema.UnguardInserts(t.Context(), pool, "builds", "project_id"))
 	exec(t, pool, "UPDATE builds SET project_id = 9, state = 2")
 }
 
@@ -183,14 +183,14 @@ func TestExecModes(t *testing.T) {
 			exec(t, pool, "DELETE FROM projects WHERE id IN (1, 3)")
 			aged(t, db, "25 hours")
 			r := runOnce(t, w, "main")
-			if r.Processed != 2 || r.Deletes != 2000 || r.Updates != 20+200 || r.Slid.Added == "" {
+			if r.Processed != 2 || r.Deletes != 2000 || r.Updates != 20+200 || r.Rotation.Added == "" {
 				t.Errorf("the run says %+v", r)
 			}
 			exec(t, pool, "DELETE FROM projects WHERE id = 2")
 			if n, err := db.Expedite(t.Context(), "projects"); err != nil || n != 1 {
 				t.Errorf("%d records were expedited: %v", n, err)
 			}
-			if r := runOnce(t, w, "main"); len(r.Slid.Detached) != 1 || r.Processed != 1 {
+			if r := runOnce(t, w, "main"); len(r.Rotation.Detached) != 1 || r.Processed != 1 {
 				t.Errorf("the second run says %+v", r)
 			}
 			exec(t, pool, "INSERT INTO pipelines (project_id) VALUES (77)")
@@ -201,7 +201,7 @@ func TestExecModes(t *testing.T) {
 				t.Errorf("draining says %+v, %v", r, err)
 			}
 			exec(t, pool, "UPDATE detached_partitions SET drop_after = now()")
-			if r := runOnce(t, w, "main"); len(r.Slid.Dropped) != 1 {
+			if r := runOnce(t, w, "main"); len(r.Rotation.Dropped) != 1 {
 				t.Errorf("the last run says %+v", r)
 			}
 		})
@@ -234,7 +234,7 @@ func TestNamesAndLevels(t *testing.T) {
 	exec(t, pool, `DELETE FROM "Shop"."Order" WHERE id IN (-3, 2)`)
 	aged2 := `UPDATE "Shop".loose_foreign_keys_deleted_records SET created_at = created_at - interval '2 days'`
 	exec(t, pool, aged2)
-	if r := runOnce(t, w, "main"); r.Processed != 2 || r.Deletes != 400 || r.Slid.Added == "" {
+	if r := runOnce(t, w, "main"); r.Processed != 2 || r.Deletes != 400 || r.Rotation.Added == "" {
 		t.Errorf("the run says %+v", r)
 	}
 	wantRows(t, pool, `SELECT "Order ID" || COALESCE(kind, '-') || count(*) FROM "Shop"."Line-Item" GROUP BY "Order ID", kind ORDER BY 1`,
@@ -276,8 +276,8 @@ func TestLongNames(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("a", 46) + strings.Repeat("ü", 8) // 62 bytes
 	pool := newPool(t, `CREATE TABLE "`+name+`" (id bigint PRIMARY KEY)`)
-	must(t, Public.Install(t.Context(), pool))
-	must(t, Public.TrackRecordDeletions(t.Context(), pool, name))
+	must(t, DefaultSchema.Install(t.Context(), pool))
+	must(t, DefaultSchema.TrackRecordDeletions(t.Context(), pool, name))
 }
 
 // One column's guard doesn't replace another's whose name is cut to the same.
@@ -287,9 +287,9 @@ func TestGuardNames(t *testing.T) {
 	letters := strings.Repeat("ü", 30) // 60 bytes
 	pool := newPool(t, `CREATE TABLE projects (id bigint PRIMARY KEY);
 		CREATE TABLE builds ("`+first+`" bigint, "`+second+`" bigint, "`+letters+`" bigint)`)
-	must(t, Public.Install(t.Context(), pool))
+	must(t, DefaultSchema.Install(t.Context(), pool))
 	for _, column := range []string{first, second, letters} {
-		must(t, Public.GuardInserts(t.Context(), pool, "builds", column, "projects"))
+		must(t, DefaultSchema.GuardInserts(t.Context(), pool, "builds", column, "projects"))
 	}
 	for _, column := range []string{first, second, letters} {
 		if _, err := pool.Exec(t.Context(), `INSERT INTO builds ("`+column+`") VALUES (9)`); !isState(err, "23503") {
@@ -366,7 +366,7 @@ func TestDetachReadsTheIndex(t *testing.T) {
 	exec(t, pool, `INSERT INTO loose_foreign_keys_deleted_records (fully_qualified_table_name, primary_key_value, created_at)
 		SELECT 'public.projects', g, now() - interval '2 days' FROM generate_series(1, 20000) g`)
 	exec(t, pool, "ANALYZE loose_foreign_keys_deleted_records_1")
-	slide(t, db)
+	rotate(t, db)
 	exec(t, pool, "UPDATE loose_foreign_keys_deleted_records SET status = 2")
 	tx, err := pool.Begin(t.Context())
 	must(t, err)

@@ -55,7 +55,6 @@ func (t *tracker) reason() string {
 type cleaner struct {
 	Result
 	opt     Options
-	metrics *metrics
 	db      *Database
 	tracker *tracker
 	begin   uint64 // index of the parent table that comes first, modulo the number of parent tables
@@ -75,7 +74,7 @@ type cleaner struct {
 
 func (w *Worker) cleaner(db *Database, o Options) *cleaner {
 	return &cleaner{
-		Result: Result{Database: db.Name}, opt: o, metrics: w.metrics, db: db, tracker: newTracker(o),
+		Result: Result{Database: db.Name}, opt: o, db: db, tracker: newTracker(o),
 		stuck: map[tableName]map[record]bool{}, paused: map[tableName]map[record]bool{},
 		waited: map[tableName]time.Duration{}, refused: map[string]error{},
 	}
@@ -156,7 +155,7 @@ func (c *cleaner) rounds(ctx context.Context, rs references, parents []tableName
 // those that got stuck in this run. more says that there may be further records, and that
 // this turn has changed which ones the next loads.
 func (c *cleaner) turn(ctx context.Context, parent tableName, refs references, which lane, limit int) (more bool, err error) {
-	held, err := c.opt.Lock.Hold(ctx, c.db, "loose_foreign_keys/"+c.db.Name+"/"+parent.String(), func(ctx context.Context) error {
+	held, err := c.opt.Lock.TryRun(ctx, c.db, "loose_foreign_keys/"+c.db.Name+"/"+parent.String(), func(ctx context.Context) error {
 		records, err := c.db.load(ctx, parent, which, limit, slices.Collect(maps.Keys(c.stuck[parent])))
 		if err != nil || len(records) == 0 {
 			return err
@@ -279,7 +278,7 @@ func (c *cleaner) finish(ctx context.Context, parent tableName, refs references,
 	}
 	c.Processed += len(processed) + existing
 	c.Again += len(again)
-	c.metrics.processed.WithLabelValues(parent.String(), c.db.Name).Add(float64(len(processed) + existing))
+	c.opt.Observer.Records(c.db.Name, parent.String(), len(processed)+existing, 0, 0)
 	return nil
 }
 
@@ -300,8 +299,7 @@ func (c *cleaner) attempted(ctx context.Context) error {
 		failed = append(failed, err)
 		c.Incremented += incremented
 		c.Rescheduled += rescheduled
-		c.metrics.incremented.WithLabelValues(parent.String(), c.db.Name).Add(float64(incremented))
-		c.metrics.rescheduled.WithLabelValues(parent.String(), c.db.Name).Add(float64(rescheduled))
+		c.opt.Observer.Records(c.db.Name, parent.String(), 0, incremented, rescheduled)
 	}
 	return errors.Join(failed...)
 }

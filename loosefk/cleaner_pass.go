@@ -87,8 +87,7 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipL
 		}
 		if err == nil && (rows > 0 || len(found) == 0) {
 			tries, limit, width = 0, min(2*limit, most), min(2*width, c.opt.Batch)
-			c.tracker.add(r.OnDelete, rows)
-			c.metrics.changed(r, rows)
+			c.changed(r, rows)
 			seen := advance(ids, found, rows, n, perParent, changed, c.share(r), &out)
 			line = slices.Concat(seen.ahead, line[len(ids):], seen.back)
 			continue
@@ -123,6 +122,16 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipL
 		}
 	}
 	return out, nil
+}
+
+// changed counts rows that a query for a definition changed.
+func (c *cleaner) changed(r reference, rows int) {
+	c.tracker.add(r.OnDelete, rows)
+	if r.OnDelete == AsyncDelete {
+		c.opt.Observer.Rows(r.childDB.Name, r.child.String(), rows, 0)
+	} else {
+		c.opt.Observer.Rows(r.childDB.Name, r.child.String(), 0, rows)
+	}
 }
 
 // timeouts returns the timeouts of the next query. Without patience it waits for no lock.

@@ -153,7 +153,7 @@ func TestUntracked(t *testing.T) {
 	pool := newPool(t, oneChild)
 	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, install(t, pool, "projects"))
 	family(t, pool, 1, 2)
-	must(t, Public.UntrackRecordDeletions(t.Context(), pool, "projects"))
+	must(t, DefaultSchema.UntrackRecordDeletions(t.Context(), pool, "projects"))
 	if r := runOnce(t, w, "main"); r.Records != 0 {
 		t.Errorf("the run says %+v", r)
 	}
@@ -162,12 +162,12 @@ func TestUntracked(t *testing.T) {
 	if len(list) != 1 || !list[0].Untracked || list[0].Count != 1 || list[0].Table != "public.projects" {
 		t.Errorf("pending: %+v", list)
 	}
-	n, err := Public.RemoveDeletedRecords(t.Context(), pool, "projects")
+	n, err := DefaultSchema.RemoveDeletedRecords(t.Context(), pool, "projects")
 	must(t, err)
 	if n != 1 {
 		t.Errorf("%d leftovers were removed, want 1", n)
 	}
-	must(t, Public.UntrackRecordDeletions(t.Context(), pool, "dropped_long_ago"))
+	must(t, DefaultSchema.UntrackRecordDeletions(t.Context(), pool, "dropped_long_ago"))
 }
 
 // The children of a parent that was inserted again are its own.
@@ -225,11 +225,11 @@ func TestPartitionedParent(t *testing.T) {
 		CREATE INDEX ON builds (project_id);
 		INSERT INTO builds (project_id) SELECT g FROM generate_series(1, 5) g`)
 	db := install(t, pool)
-	err := Public.TrackRecordDeletions(t.Context(), pool, "projects")
+	err := DefaultSchema.TrackRecordDeletions(t.Context(), pool, "projects")
 	if err == nil || !strings.Contains(err.Error(), "override") {
 		t.Errorf("tracking it as a plain table: %v", err)
 	}
-	must(t, Public.TrackRecordDeletionsOverrideTableName(t.Context(), pool, "projects"))
+	must(t, DefaultSchema.TrackRecordDeletionsOverrideTableName(t.Context(), pool, "projects"))
 	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, db)
 	for i, table := range []string{"projects", "projects_1", "projects_1_0"} {
 		exec(t, pool, fmt.Sprintf("DELETE FROM %s WHERE id = %d", table, i+1))
@@ -239,7 +239,7 @@ func TestPartitionedParent(t *testing.T) {
 	if r := runOnce(t, w, "main"); r.Deletes != 3 {
 		t.Errorf("the run says %+v", r)
 	}
-	must(t, Public.UntrackRecordDeletions(t.Context(), pool, "projects"))
+	must(t, DefaultSchema.UntrackRecordDeletions(t.Context(), pool, "projects"))
 	wantRows(t, pool, "SELECT count(*)::int FROM pg_trigger WHERE NOT tgisinternal", 0)
 }
 
@@ -315,7 +315,7 @@ func TestGuardInserts(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
 	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, install(t, pool, "projects"))
-	must(t, Public.GuardInserts(t.Context(), pool, "builds", "project_id", "projects"))
+	must(t, DefaultSchema.GuardInserts(t.Context(), pool, "builds", "project_id", "projects"))
 	exec(t, pool, "INSERT INTO projects VALUES (1), (2), (3)")
 	exec(t, pool, "INSERT INTO builds (project_id) VALUES (1), (1), (2), (NULL)")
 	for sql, want := range map[string]string{
@@ -356,7 +356,7 @@ func TestGuardInserts(t *testing.T) {
 	exec(t, pool, "UPDATE builds SET id = id + 1000 WHERE project_id = 2")
 	runOnce(t, w, "main")
 	wantRows(t, pool, "SELECT COALESCE(project_id, 0) FROM builds ORDER BY 1", int64(0), 1, 1)
-	must(t, Public.UnguardInserts(t.Context(), pool, "builds", "project_id"))
+	must(t, DefaultSchema.UnguardInserts(t.Context(), pool, "builds", "project_id"))
 	exec(t, pool, "INSERT INTO builds (project_id) VALUES (9)")
 }
 

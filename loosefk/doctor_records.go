@@ -48,7 +48,7 @@ func (e *examination) partitions(ctx context.Context, db *Database) error {
 	if n > doctorPartitions {
 		e.add(SeverityWarning, db, records, run, "%d partitions are attached: their records have been pending for days. See 'loosefk status'", n)
 	}
-	if err := e.sliding(ctx, db, list, run); err != nil {
+	if err := e.rotation(ctx, db, list, run); err != nil {
 		return err
 	}
 	if err := e.defaults(ctx, db); err != nil {
@@ -57,8 +57,8 @@ func (e *examination) partitions(ctx context.Context, db *Database) error {
 	return e.recordsIndex(ctx, db)
 }
 
-// sliding finds that no next partition was made when it was time.
-func (e *examination) sliding(ctx context.Context, db *Database, list []Partition, run string) error {
+// rotation reports a partition that should have been followed by the next one.
+func (e *examination) rotation(ctx context.Context, db *Database, list []Partition, run string) error {
 	last, err := newest(list)
 	if err != nil {
 		return nil //nolint:nilerr // it was told of

@@ -56,10 +56,10 @@ func ExampleSchema_Install() {
 	pool, done := openDatabase()
 	defer done()
 
-	if err := loosefk.Public.Install(ctx, pool); err != nil {
+	if err := loosefk.DefaultSchema.Install(ctx, pool); err != nil {
 		log.Fatal(err)
 	}
-	if err := loosefk.Public.TrackRecordDeletions(ctx, pool, "projects"); err != nil {
+	if err := loosefk.DefaultSchema.TrackRecordDeletions(ctx, pool, "projects"); err != nil {
 		log.Fatal(err)
 	}
 
@@ -80,7 +80,7 @@ func ExampleSchema_Install() {
 
 // A tool that runs migrations gets them as SQL.
 func ExampleSchema_TrackRecordDeletionsSQL() {
-	fmt.Println(loosefk.Public.TrackRecordDeletionsSQL("projects"))
+	fmt.Println(loosefk.DefaultSchema.TrackRecordDeletionsSQL("projects"))
 	// Output:
 	// SELECT "public"."loose_foreign_keys_track"('"public"."projects"'::regclass, false);
 }
@@ -115,10 +115,10 @@ func newWorker(ctx context.Context, pool *pgxpool.Pool) *loosefk.Worker {
 	if err := loosefk.Validate(ctx, databases, defs); err != nil {
 		log.Fatal(err)
 	}
-	if err := loosefk.Public.Install(ctx, pool); err != nil {
+	if err := loosefk.DefaultSchema.Install(ctx, pool); err != nil {
 		log.Fatal(err)
 	}
-	if err := loosefk.Public.TrackRecordDeletions(ctx, pool, "projects"); err != nil {
+	if err := loosefk.DefaultSchema.TrackRecordDeletions(ctx, pool, "projects"); err != nil {
 		log.Fatal(err)
 	}
 	worker, err := loosefk.New(loosefk.Options{Databases: databases, Definitions: defs})

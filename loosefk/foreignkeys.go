@@ -27,8 +27,8 @@ type ForeignKey struct {
 	ToColumn string `json:"to_column"`
 	// OnDelete is cascade, nullify, restrict, no action or set default.
 	OnDelete string `json:"on_delete"`
-	// HasLFK says that a definition for it exists already.
-	HasLFK bool `json:"has_lfk"`
+	// HasLooseForeignKey says that a definition for it exists already.
+	HasLooseForeignKey bool `json:"has_lfk"`
 	// Clause is the key in SQL, from FOREIGN KEY on, with all names qualified.
 	Clause string `json:"clause"`
 	// NotConvertible is why no loose foreign key can replace it, where its
@@ -162,7 +162,7 @@ func notConvertible(columns, keys []string, parentKey string) string {
 func (k ForeignKey) in(db *Database, dbs Databases, defs Definitions) ForeignKey {
 	k.Database = db.Name
 	k.From, k.To = db.plain(k.child), db.plain(k.parent)
-	k.HasLFK = len(k.Definitions(dbs, defs)) > 0
+	k.HasLooseForeignKey = len(k.Definitions(dbs, defs)) > 0
 	return k
 }
 

@@ -54,7 +54,7 @@ func TestForeignKeys(t *testing.T) {
 	must(t, err)
 	var got []string
 	for _, k := range keys {
-		got = append(got, fmt.Sprintf("%s %v %s", k, k.HasLFK, k.NotConvertible))
+		got = append(got, fmt.Sprintf("%s %v %s", k, k.HasLooseForeignKey, k.NotConvertible))
 	}
 	want := []string{
 		"billing.invoices.customer_id → customers (restrict) false ",

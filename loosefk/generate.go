@@ -112,7 +112,7 @@ func (g Generator) Convert(ctx context.Context, keys []ForeignKey, defs ...Defin
 		return nil, err
 	}
 	for _, k := range keys {
-		if k.HasLFK {
+		if k.HasLooseForeignKey {
 			if err := c.rest(ctx, k); err != nil {
 				return nil, err
 			}

@@ -64,7 +64,7 @@ func childTestOf(d Definition) string {
 // sharedTest is the file that opens the databases, and how tests call it: with
 // one pool where all is in the public schema of one database.
 func (c *conversion) sharedTest(pkg string) (text string, call *strings.Replacer, err error) {
-	one := len(c.Databases) == 1 && c.Databases[0].schema() == string(Public)
+	one := len(c.Databases) == 1 && c.Databases[0].schema() == string(DefaultSchema)
 	if there, err := os.ReadFile(filepath.Join(c.Tests, sharedTestFile)); err == nil {
 		one = !strings.Contains(string(there), "func loosefkDatabases(")
 	}

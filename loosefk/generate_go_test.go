@@ -56,7 +56,7 @@ func TestGeneratedTests(t *testing.T) {
 			if n := strings.Count(out, "--- PASS"); err != nil || n != 7 {
 				t.Fatalf("%d tests pass of 7: %v: %s", n, err, out)
 			}
-			must(t, Public.UntrackRecordDeletions(t.Context(), g.pool, "customers"))
+			must(t, DefaultSchema.UntrackRecordDeletions(t.Context(), g.pool, "customers"))
 			if out, err := run("test", "-count=1", "-run", "TestCustomersHasLooseForeignKeys"); err == nil {
 				t.Errorf("without the trigger the test passes: %s", out)
 			}

@@ -19,11 +19,11 @@ func left(t *testing.T, definitions string, done ...func(g *generated)) *generat
 }
 
 func installed(t *testing.T) func(g *generated) {
-	return func(g *generated) { must(t, Public.Install(t.Context(), g.pool)) }
+	return func(g *generated) { must(t, DefaultSchema.Install(t.Context(), g.pool)) }
 }
 
 func trackedTable(t *testing.T, table string) func(g *generated) {
-	return func(g *generated) { must(t, Public.TrackRecordDeletions(t.Context(), g.pool, table)) }
+	return func(g *generated) { must(t, DefaultSchema.TrackRecordDeletions(t.Context(), g.pool, table)) }
 }
 
 func runs(t *testing.T, sql string) func(g *generated) {
@@ -106,7 +106,7 @@ func TestConvertWhatIsLeft(t *testing.T) {
 // retreat is revert with the keys that have no definition any more.
 func (g *generated) retreat(t *testing.T) *Plan {
 	t.Helper()
-	keys := slices.DeleteFunc(g.load(t, "^orders$"), func(k ForeignKey) bool { return k.HasLFK })
+	keys := slices.DeleteFunc(g.load(t, "^orders$"), func(k ForeignKey) bool { return k.HasLooseForeignKey })
 	p, err := g.Revert(t.Context(), g.Definitions, keys...)
 	must(t, err)
 	return p

@@ -424,7 +424,7 @@ orders:
 	must(t, p.Write())
 	// update_column_to leaves rows behind, which nobody may throw away by himself.
 	exec(t, g.pool, "INSERT INTO orders (customer_id) VALUES (5), (6)")
-	must(t, Public.Install(t.Context(), g.pool))
+	must(t, DefaultSchema.Install(t.Context(), g.pool))
 	if _, err := g.goose(t).Up(t.Context()); err == nil || !strings.Contains(err.Error(), "2 rows of public.orders refer to rows of public.customers that are gone") {
 		t.Errorf("running it with orphans: %v", err)
 	}

@@ -33,12 +33,12 @@ func TestKeys(t *testing.T) {
 			t.Parallel()
 			pool := newPool(t, tt.parent, "CREATE TABLE c (id bigserial, ref "+tt.child+"); CREATE INDEX ON c (ref)")
 			db := install(t, pool)
-			track := Public.TrackRecordDeletions
+			track := DefaultSchema.TrackRecordDeletions
 			if tt.name == "partitioned" {
-				track = Public.TrackRecordDeletionsOverrideTableName
+				track = DefaultSchema.TrackRecordDeletionsOverrideTableName
 			}
 			must(t, track(t.Context(), pool, "p"))
-			must(t, Public.GuardInserts(t.Context(), pool, "c", "ref", "p"))
+			must(t, DefaultSchema.GuardInserts(t.Context(), pool, "c", "ref", "p"))
 			w := newWorker(t, Options{Definitions: parse(t, "c: [{table: p, column: ref, on_delete: async_delete}]")}, db)
 			key := quote(tt.key)
 			for _, v := range tt.values {
@@ -66,7 +66,7 @@ func TestKeys(t *testing.T) {
 				t.Errorf("after a key has changed, the run says %+v", r)
 			}
 			wantRows(t, pool, "SELECT ref::text FROM c WHERE ref IS NOT NULL", tt.values[1], tt.values[1])
-			must(t, Public.UnguardInserts(t.Context(), pool, "c", "ref"))
+			must(t, DefaultSchema.UnguardInserts(t.Context(), pool, "c", "ref"))
 			exec(t, pool, "DELETE FROM p WHERE "+key+" = "+literal(lost[k.keyKind]))
 			runOnce(t, w, "main")
 			exec(t, pool, insert)
@@ -104,9 +104,9 @@ func TestKeysThatCantBeRecorded(t *testing.T) {
 		CREATE TABLE "dot.ted" (id int PRIMARY KEY);
 		CREATE TABLE fine (k uuid PRIMARY KEY);
 		CREATE TABLE c (ref bigint); CREATE INDEX ON c (ref)`)
-	must(t, Public.Install(t.Context(), pool))
+	must(t, DefaultSchema.Install(t.Context(), pool))
 	for _, table := range []string{"none", "composite", "tenant", "moment", "amount", "looks"} {
-		if err := Public.TrackRecordDeletions(t.Context(), pool, table); err == nil || !strings.Contains(err.Error(), "public."+table) {
+		if err := DefaultSchema.TrackRecordDeletions(t.Context(), pool, table); err == nil || !strings.Contains(err.Error(), "public."+table) {
 			t.Errorf("tracking %s: %v", table, err)
 		}
 		defs := parse(t, "c: [{table: "+table+", column: ref, on_delete: async_delete}]")
@@ -121,8 +121,8 @@ func TestKeysThatCantBeRecorded(t *testing.T) {
 	if err := Validate(t.Context(), Databases{{Name: "main", Pool: pool}}, defs); err == nil || !strings.Contains(err.Error(), "can't hold the key k of public.fine, which is uuid") {
 		t.Errorf("a child of another type: %v", err)
 	}
-	must(t, Public.TrackRecordDeletions(t.Context(), pool, "fine"))
-	if err := Public.GuardInserts(t.Context(), pool, "c", "ref", "fine"); err == nil {
+	must(t, DefaultSchema.TrackRecordDeletions(t.Context(), pool, "fine"))
+	if err := DefaultSchema.GuardInserts(t.Context(), pool, "c", "ref", "fine"); err == nil {
 		t.Error("a guard on a column of another type is taken")
 	}
 	wantRows(t, pool, "SELECT count(*)::int FROM pg_trigger WHERE NOT tgisinternal", 2)

@@ -10,10 +10,10 @@ import (
 // Lock keeps workers from doing the same work twice. Correctness doesn't depend on it: two
 // workers that hold it at once do no harm.
 type Lock interface {
-	// Hold tries to take the lock called name, and if it succeeds runs fn and returns true.
+	// TryRun tries to take the lock called name, and if it succeeds runs fn and returns true.
 	// When another process holds the lock, it returns false at once. The context of fn ends
 	// when the lock is lost.
-	Hold(ctx context.Context, db *Database, name string, fn func(ctx context.Context) error) (held bool, err error)
+	TryRun(ctx context.Context, db *Database, name string, fn func(ctx context.Context) error) (held bool, err error)
 }
 
 // AdvisoryLock is a lock of PostgreSQL's in the database of the deleted records.
@@ -28,9 +28,9 @@ type AdvisoryLock struct {
 // counts as lost.
 const answerTime = 15 * time.Second
 
-// Hold is Lock's. The lock belongs to a transaction and not to a session, so it
+// TryRun is Lock's. The lock belongs to a transaction and not to a session, so it
 // works through a pool in front of PostgreSQL, and ends when this process stalls.
-func (l AdvisoryLock) Hold(ctx context.Context, db *Database, name string, fn func(ctx context.Context) error) (held bool, err error) {
+func (l AdvisoryLock) TryRun(ctx context.Context, db *Database, name string, fn func(ctx context.Context) error) (held bool, err error) {
 	if l.Loss <= 0 {
 		l.Loss = 30 * time.Second
 	}

@@ -35,9 +35,9 @@ func newPool(t testing.TB, setup ...string) *pgxpool.Pool {
 // the parents.
 func install(t testing.TB, pool *pgxpool.Pool, parents ...string) Database {
 	t.Helper()
-	must(t, Public.Install(t.Context(), pool))
+	must(t, DefaultSchema.Install(t.Context(), pool))
 	for _, p := range parents {
-		must(t, Public.TrackRecordDeletions(t.Context(), pool, p))
+		must(t, DefaultSchema.TrackRecordDeletions(t.Context(), pool, p))
 	}
 	return Database{Name: "main", Pool: pool}
 }

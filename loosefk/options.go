@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Options configures a worker. Zero numbers and times have their default; see Check for
@@ -55,10 +53,9 @@ type Options struct {
 	PartitionAge time.Duration
 	// Retention is how long detached partitions are kept. Default 7 days.
 	Retention time.Duration
-	// Registerer gets the worker's metrics, which the workers of one process share
-	// there. Nil: register the worker itself, one for each registerer.
-	Registerer prometheus.Registerer
-	Log        *slog.Logger // default slog.Default()
+	// Observer is told what the worker does, for metrics. Default: nobody is told.
+	Observer Observer
+	Log      *slog.Logger // default slog.Default()
 }
 
 // tuning is an option that is a number or a time.
@@ -148,6 +145,9 @@ func (o *Options) defaults() {
 	}
 	if o.Lock == nil {
 		o.Lock = AdvisoryLock{}
+	}
+	if o.Observer == nil {
+		o.Observer = unobserved{}
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

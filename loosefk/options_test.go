@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Options that make no sense are refused when the worker is made, each by its name.
@@ -38,28 +36,5 @@ func TestOptionsAreChecked(t *testing.T) {
 		if _, err := New(o); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%+v: %v, want %q", o, err, want)
 		}
-	}
-}
-
-// Workers of one process share a registerer, and their counts add up.
-func TestWorkersShareRegisterer(t *testing.T) {
-	t.Parallel()
-	pool := newPool(t, oneChild)
-	db := install(t, pool, "projects")
-	reg := prometheus.NewPedanticRegistry()
-	o := Options{Definitions: parse(t, oneDefinition), Registerer: reg}
-	for id, w := range []*Worker{newWorker(t, o, db), newWorker(t, o, db)} {
-		family(t, pool, id+1, 3)
-		runOnce(t, w, "main")
-	}
-	families, err := reg.Gather()
-	must(t, err)
-	for _, f := range families {
-		if f.GetName() == "loose_foreign_key_deletions" && f.Metric[0].GetCounter().GetValue() != 6 {
-			t.Errorf("%v rows were deleted, want 6", f.Metric[0].GetCounter().GetValue())
-		}
-	}
-	if len(families) == 0 {
-		t.Error("there are no metrics")
 	}
 }

@@ -25,8 +25,8 @@ type Partition struct {
 	values []int64
 }
 
-// Slid says what a rotation of the partitions changed.
-type Slid struct {
+// Rotation says what a rotation of the partitions changed.
+type Rotation struct {
 	Repaired int64    `json:"repaired,omitempty"` // the wrong default of the column that was corrected, -1 if it had none or no number; 0: it was right
 	Moved    int64    `json:"moved,omitempty"`    // rows out of the default partition
 	Added    string   `json:"added,omitempty"`    // table, or ""
@@ -37,8 +37,8 @@ type Slid struct {
 	Busy bool `json:"busy,omitempty"`
 }
 
-// slideOptions are the times that control rotation.
-type slideOptions struct {
+// rotationOptions are the times that control rotation.
+type rotationOptions struct {
 	age       time.Duration // age of the first row of the newest partition at which the next one is added
 	retention time.Duration // of detached partitions
 	lockWait  time.Duration
@@ -50,12 +50,12 @@ type slideOptions struct {
 // was changed.
 var ErrBusy = errors.New("the table of deleted records is held by open transactions")
 
-// slide rotates the partitions of a database: it adds a missing default partition, corrects
+// rotate renews the partitions of a database: it adds a missing default partition, corrects
 // a wrong default of the column, adds the next partition if the newest is old enough,
 // detaches those with no pending record and drops those that were detached long ago.
-func (d *Database) slide(ctx context.Context, o slideOptions) (Slid, error) {
-	var s Slid
-	steps := []func(context.Context, slideOptions, *Slid) error{d.addMissing, d.repairDefault, d.addNext, d.detachSettled, d.dropDetached}
+func (d *Database) rotate(ctx context.Context, o rotationOptions) (Rotation, error) {
+	var s Rotation
+	steps := []func(context.Context, rotationOptions, *Rotation) error{d.addMissing, d.repairDefault, d.addNext, d.detachSettled, d.dropDetached}
 	for _, step := range steps {
 		err := step(ctx, o, &s)
 		if errors.Is(err, ErrBusy) {
@@ -165,7 +165,7 @@ func newest(list []Partition) (Partition, error) {
 // since everybody who deletes a tracked row queues behind it while it waits. First it takes
 // an advisory lock, so that nothing else changes the partitions until the commit. Error:
 // ErrBusy.
-func (d *Database) underLock(ctx context.Context, o slideOptions, fn func(tx pgx.Tx) error) error {
+func (d *Database) underLock(ctx context.Context, o rotationOptions, fn func(tx pgx.Tx) error) error {
 	var err error
 	for attempt := range o.tries {
 		err = pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -195,7 +195,7 @@ func (d *Database) underLock(ctx context.Context, o slideOptions, fn func(tx pgx
 // repairDefault sets the column's default to the newest partition, and then moves the rows
 // that the default partition has caught. With an older default no record would reach the
 // newest partition, which then would never get old enough to be followed by another.
-func (d *Database) repairDefault(ctx context.Context, o slideOptions, s *Slid) error {
+func (d *Database) repairDefault(ctx context.Context, o rotationOptions, s *Rotation) error {
 	list, current, err := d.partitions(ctx, d.catalog())
 	if err != nil {
 		return err
@@ -223,7 +223,7 @@ func exists(list []Partition, value int64) bool {
 }
 
 // setDefault sets the column's default to the newest partition.
-func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Slid) error {
+func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Rotation) error {
 	list, current, err := d.partitions(ctx, tx)
 	if err != nil {
 		return err
@@ -244,7 +244,7 @@ func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Slid) error {
 // emptyDefault moves the rows of the default partition to a partition of their own value,
 // so that they don't conflict with the next partition. A record that a worker marks at the
 // same moment stays pending, and is processed once more.
-func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *Slid) error {
+func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *Rotation) error {
 	for {
 		// The existence of rows is checked first, otherwise the plan may read all records.
 		tag, err := d.catalog().Exec(ctx, fmt.Sprintf(`
@@ -263,7 +263,7 @@ func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *
 
 // addNext adds a partition and sets the column's default to it when the first row of the
 // newest partition is old enough.
-func (d *Database) addNext(ctx context.Context, o slideOptions, s *Slid) error {
+func (d *Database) addNext(ctx context.Context, o rotationOptions, s *Rotation) error {
 	list, _, err := d.partitions(ctx, d.catalog())
 	if err != nil {
 		return err
@@ -332,7 +332,7 @@ var errPending = errors.New("records are pending")
 // detachSettled detaches each partition without pending records except the newest. A
 // partition with pending records doesn't prevent later ones from being detached. The
 // column's default is never in a detached partition, since it is set to the newest.
-func (d *Database) detachSettled(ctx context.Context, o slideOptions, s *Slid) error {
+func (d *Database) detachSettled(ctx context.Context, o rotationOptions, s *Rotation) error {
 	list, err := d.Partitions(ctx)
 	if err != nil {
 		return err
@@ -367,7 +367,7 @@ func (d *Database) detachSettled(ctx context.Context, o slideOptions, s *Slid) e
 
 // detach detaches a partition and then looks for pending records. All inserts that were
 // under way are over and visible by then, since the lock waited for them.
-func (d *Database) detach(ctx context.Context, tx pgx.Tx, p Partition, o slideOptions) error {
+func (d *Database) detach(ctx context.Context, tx pgx.Tx, p Partition, o rotationOptions) error {
 	table := d.table(p.Table)
 	if list, current, err := d.partitions(ctx, tx); err != nil || current == p.Value || !exists(list, p.Value) {
 		return errors.Join(err, errPending)
@@ -400,7 +400,7 @@ func (d *Database) anyPending(ctx context.Context, db DB, table string) (pending
 
 // dropDetached drops detached partitions whose retention is over, unless someone
 // has attached one again or it has pending records.
-func (d *Database) dropDetached(ctx context.Context, o slideOptions, s *Slid) error {
+func (d *Database) dropDetached(ctx context.Context, o rotationOptions, s *Rotation) error {
 	rows, err := d.catalog().Query(ctx, fmt.Sprintf(
 		"SELECT table_name FROM %s WHERE drop_after < now() ORDER BY id", d.table(DetachedTable).quoted()))
 	if err != nil {

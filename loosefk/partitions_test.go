@@ -13,7 +13,7 @@ import (
 )
 
 // quick are options with which a test doesn't wait: patience is in tries.
-var quick = slideOptions{age: 24 * time.Hour, retention: time.Hour, lockWait: 20 * time.Millisecond, tries: 3}
+var quick = rotationOptions{age: 24 * time.Hour, retention: time.Hour, lockWait: 20 * time.Millisecond, tries: 3}
 
 // aged makes every record of a partition older.
 func aged(t *testing.T, db Database, by string) {
@@ -21,9 +21,9 @@ func aged(t *testing.T, db Database, by string) {
 	exec(t, db.Pool, "UPDATE loose_foreign_keys_deleted_records SET created_at = created_at - $1::interval", by)
 }
 
-func slide(t *testing.T, db Database) Slid {
+func rotate(t *testing.T, db Database) Rotation {
 	t.Helper()
-	s, err := db.slide(t.Context(), quick)
+	s, err := db.rotate(t.Context(), quick)
 	must(t, err)
 	return s
 }
@@ -39,19 +39,19 @@ func deletedProject(t *testing.T, db DB, id int) {
 	}
 }
 
-func TestSlide(t *testing.T) {
+func TestRotation(t *testing.T) {
 	t.Parallel()
 	db := install(t, newPool(t, onlyParents), "projects")
 	records := "SELECT tableoid::regclass::text || ' ' || primary_key_value || ' ' || status FROM loose_foreign_keys_deleted_records ORDER BY primary_key_value"
-	if s := slide(t, db); s.Added != "" || s.Busy {
+	if s := rotate(t, db); s.Added != "" || s.Busy {
 		t.Errorf("an empty table: %+v", s)
 	}
 	deletedProject(t, db.Pool, 1)
-	if s := slide(t, db); s.Added != "" {
+	if s := rotate(t, db); s.Added != "" {
 		t.Errorf("a young record: %+v", s)
 	}
 	aged(t, db, "25 hours")
-	if s := slide(t, db); s.Added != "public.loose_foreign_keys_deleted_records_2" || s.Detached != nil {
+	if s := rotate(t, db); s.Added != "public.loose_foreign_keys_deleted_records_2" || s.Detached != nil {
 		t.Errorf("a record of a day ago that is pending: %+v", s)
 	}
 	deletedProject(t, db.Pool, 2)
@@ -59,25 +59,25 @@ func TestSlide(t *testing.T) {
 
 	// A stuck record in the first doesn't keep the second attached.
 	aged(t, db, "25 hours")
-	if s := slide(t, db); s.Added != "public.loose_foreign_keys_deleted_records_3" {
+	if s := rotate(t, db); s.Added != "public.loose_foreign_keys_deleted_records_3" {
 		t.Errorf("the next day: %+v", s)
 	}
 	exec(t, db.Pool, "UPDATE loose_foreign_keys_deleted_records SET status = 2 WHERE primary_key_value = 2")
-	if s := slide(t, db); fmt.Sprint(s.Detached) != "[public.loose_foreign_keys_deleted_records_2]" {
+	if s := rotate(t, db); fmt.Sprint(s.Detached) != "[public.loose_foreign_keys_deleted_records_2]" {
 		t.Errorf("the second partition is settled: %+v", s)
 	}
 	wantRows(t, db.Pool, records, "loose_foreign_keys_deleted_records_1 1 1")
 	wantRows(t, db.Pool, "SELECT table_name FROM detached_partitions", "public.loose_foreign_keys_deleted_records_2")
-	if s := slide(t, db); s.Dropped != nil {
+	if s := rotate(t, db); s.Dropped != nil {
 		t.Errorf("a partition that was just detached: %+v", s)
 	}
 	exec(t, db.Pool, "UPDATE detached_partitions SET drop_after = now()")
 	exec(t, db.Pool, "UPDATE loose_foreign_keys_deleted_records_2 SET status = 1")
-	if s := slide(t, db); s.Dropped != nil {
+	if s := rotate(t, db); s.Dropped != nil {
 		t.Errorf("a partition that has something pending again: %+v", s)
 	}
 	exec(t, db.Pool, "UPDATE loose_foreign_keys_deleted_records_2 SET status = 2")
-	if s := slide(t, db); fmt.Sprint(s.Dropped) != "[public.loose_foreign_keys_deleted_records_2]" {
+	if s := rotate(t, db); fmt.Sprint(s.Dropped) != "[public.loose_foreign_keys_deleted_records_2]" {
 		t.Errorf("its retention is over: %+v", s)
 	}
 	wantRows(t, db.Pool, "SELECT to_regclass('loose_foreign_keys_deleted_records_2') IS NULL AND NOT EXISTS (SELECT FROM detached_partitions)", true)
@@ -89,8 +89,8 @@ func TestSlide(t *testing.T) {
 }
 
 // A column default without a partition is no outage: the default partition takes
-// the records, the next slide brings them back.
-func TestSlideRepairsWrongDefault(t *testing.T) {
+// the records, the next rotation brings them back.
+func TestRotationRepairsWrongDefault(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, projects)
 	db := install(t, pool, "projects")
@@ -99,20 +99,20 @@ func TestSlideRepairsWrongDefault(t *testing.T) {
 	exec(t, pool, "DELETE FROM projects WHERE id IN (1, 2)")
 	wantRows(t, pool, "SELECT DISTINCT tableoid::regclass::text FROM loose_foreign_keys_deleted_records", "loose_foreign_keys_deleted_records_default")
 	r := runOnce(t, w, "main")
-	if r.Slid.Repaired != 4 || r.Slid.Moved != 2 || r.Processed != 2 {
+	if r.Rotation.Repaired != 4 || r.Rotation.Moved != 2 || r.Processed != 2 {
 		t.Errorf("the run says %+v", r)
 	}
 	wantRows(t, pool, "SELECT DISTINCT tableoid::regclass::text || ' ' || partition FROM loose_foreign_keys_deleted_records", "loose_foreign_keys_deleted_records_1 1")
 	// Rotation isn't blocked by rows for its value.
 	aged(t, db, "25 hours")
-	if s := slide(t, db); s.Added != "public.loose_foreign_keys_deleted_records_2" {
+	if s := rotate(t, db); s.Added != "public.loose_foreign_keys_deleted_records_2" {
 		t.Errorf("the next day: %+v", s)
 	}
 }
 
 // A default that leads to a partition that isn't the newest, or is none, is repaired
 // too, and rotation goes on.
-func TestSlideGoesOn(t *testing.T) {
+func TestRotationGoesOn(t *testing.T) {
 	t.Parallel()
 	const table = "loose_foreign_keys_deleted_records"
 	for _, tt := range []struct{ name, breaks, added string }{
@@ -129,10 +129,10 @@ func TestSlideGoesOn(t *testing.T) {
 			t.Parallel()
 			db := install(t, newPool(t, onlyParents), "projects")
 			exec(t, db.Pool, tt.breaks)
-			slide(t, db)
+			rotate(t, db)
 			deletedProject(t, db.Pool, 1)
 			aged(t, db, "25 hours")
-			s := slide(t, db)
+			s := rotate(t, db)
 			list, current, err := db.partitions(t.Context(), db.Pool)
 			must(t, err)
 			last, err := newest(list)
@@ -149,13 +149,13 @@ func TestSlideGoesOn(t *testing.T) {
 	}
 }
 
-// Without any partition with a number, the next slide makes one.
-func TestSlideWithoutPartition(t *testing.T) {
+// Without any partition with a number, the next rotation makes one.
+func TestRotationWithoutPartition(t *testing.T) {
 	t.Parallel()
 	db := install(t, newPool(t, onlyParents), "projects")
 	exec(t, db.Pool, "DROP TABLE loose_foreign_keys_deleted_records_1")
 	deletedProject(t, db.Pool, 1)
-	if s := slide(t, db); s.Added != "public.loose_foreign_keys_deleted_records_2" || s.Repaired != 1 || s.Moved != 1 {
+	if s := rotate(t, db); s.Added != "public.loose_foreign_keys_deleted_records_2" || s.Repaired != 1 || s.Moved != 1 {
 		t.Errorf("%+v", s)
 	}
 	deletedProject(t, db.Pool, 2)
@@ -175,11 +175,11 @@ func TestWrongDefaultIsWorkedOff(t *testing.T) {
 	must(t, err)
 	exec(t, tx, "DELETE FROM projects WHERE id = 2") // stays open, and with it its lock on the table
 	r := runOnce(t, w, "main")
-	if !r.Slid.Busy || r.Slid.Repaired != 0 || r.Processed != 1 {
+	if !r.Rotation.Busy || r.Rotation.Repaired != 0 || r.Processed != 1 {
 		t.Errorf("the run says %+v", r)
 	}
 	must(t, tx.Commit(t.Context()))
-	if r := runOnce(t, w, "main"); r.Slid.Repaired != 4 || r.Processed != 1 {
+	if r := runOnce(t, w, "main"); r.Rotation.Repaired != 4 || r.Processed != 1 {
 		t.Errorf("the run after it says %+v", r)
 	}
 	wantRows(t, pool, "SELECT DISTINCT project_id FROM pipelines ORDER BY 1", 3, 4)
@@ -193,7 +193,7 @@ func TestDetachWaitsForInserts(t *testing.T) {
 	db := install(t, pool, "projects")
 	deletedProject(t, pool, 1)
 	aged(t, db, "25 hours")
-	slide(t, db) // new records go to partition 2
+	rotate(t, db) // new records go to partition 2
 	conn, err := pool.Acquire(t.Context())
 	must(t, err)
 	defer conn.Release()
@@ -203,7 +203,7 @@ func TestDetachWaitsForInserts(t *testing.T) {
 	exec(t, pool, "UPDATE loose_foreign_keys_deleted_records SET status = 2")
 	late := make(chan error, 1)
 	go func() {
-		s, err := db.slide(context.WithoutCancel(t.Context()), slideOptions{24 * time.Hour, time.Hour, 5 * time.Second, 1})
+		s, err := db.rotate(context.WithoutCancel(t.Context()), rotationOptions{24 * time.Hour, time.Hour, 5 * time.Second, 1})
 		if err == nil && len(s.Detached) > 0 {
 			err = fmt.Errorf("%v was detached with a pending record", s.Detached)
 		}
@@ -243,7 +243,7 @@ func TestRotationUnderLoad(t *testing.T) {
 	rotations := newRotations()
 	rotator := make(chan error, 1)
 	go func() {
-		err := rotations.run(rotating, db, slideOptions{time.Nanosecond, time.Nanosecond, lockWait, 2})
+		err := rotations.run(rotating, db, rotationOptions{time.Nanosecond, time.Nanosecond, lockWait, 2})
 		fail(err)
 		rotator <- err
 	}()
@@ -311,10 +311,10 @@ type rotations struct {
 func newRotations() *rotations { return &rotations{news: make(chan struct{})} }
 
 // run rotates until ctx ends, and marks all records as processed.
-func (r *rotations) run(ctx context.Context, db Database, o slideOptions) error {
+func (r *rotations) run(ctx context.Context, db Database, o rotationOptions) error {
 	whole := context.WithoutCancel(ctx)
 	for ctx.Err() == nil {
-		s, err := db.slide(whole, o)
+		s, err := db.rotate(whole, o)
 		if err != nil {
 			return err
 		}

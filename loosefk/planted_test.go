@@ -86,17 +86,17 @@ func TestPlantedOperators(t *testing.T) {
 		{"status", func() error { _, err := db.Pending(t.Context()); return err }},
 		{"keys", func() error { _, err := ForeignKeys(t.Context(), dbs, defs); return err }},
 		{"rotation", func() error {
-			_, err := db.slide(t.Context(), slideOptions{1, 1, quick.lockWait, 3})
+			_, err := db.rotate(t.Context(), rotationOptions{1, 1, quick.lockWait, 3})
 			return err
 		}},
 		{"repair", func() error { _, err := db.RepairDefault(t.Context()); return err }},
 		{"convert and revert", func() error { return planAndRun(t, dbs) }},
-		{"install", func() error { return Public.Install(t.Context(), pool) }},
-		{"track", func() error { return Public.TrackRecordDeletions(t.Context(), pool, "parents") }},
-		{"guard", func() error { return Public.GuardInserts(t.Context(), pool, "children", "ref", "parents") }},
-		{"unguard", func() error { return Public.UnguardInserts(t.Context(), pool, "children", "ref") }},
-		{"untrack", func() error { return Public.UntrackRecordDeletions(t.Context(), pool, "parents") }},
-		{"remove", func() error { _, err := Public.RemoveDeletedRecords(t.Context(), pool, "parents"); return err }},
+		{"install", func() error { return DefaultSchema.Install(t.Context(), pool) }},
+		{"track", func() error { return DefaultSchema.TrackRecordDeletions(t.Context(), pool, "parents") }},
+		{"guard", func() error { return DefaultSchema.GuardInserts(t.Context(), pool, "children", "ref", "parents") }},
+		{"unguard", func() error { return DefaultSchema.UnguardInserts(t.Context(), pool, "children", "ref") }},
+		{"untrack", func() error { return DefaultSchema.UntrackRecordDeletions(t.Context(), pool, "parents") }},
+		{"remove", func() error { _, err := DefaultSchema.RemoveDeletedRecords(t.Context(), pool, "parents"); return err }},
 	} {
 		if err := step.run(); err != nil {
 			t.Errorf("%s: %v", step.name, err)
@@ -113,12 +113,12 @@ func TestSearchPathComesBack(t *testing.T) {
 	defer tx.Rollback(t.Context()) //nolint:errcheck // that is what is meant
 	exec(t, tx, "SET LOCAL search_path = app, public")
 	for _, step := range []func() error{
-		func() error { return Public.Install(t.Context(), tx) },
-		func() error { return Public.Install(t.Context(), tx) },
-		func() error { return Public.TrackRecordDeletions(t.Context(), tx, "parents") },
-		func() error { return Public.GuardInserts(t.Context(), tx, "children", "ref", "parents") },
-		func() error { return Public.UnguardInserts(t.Context(), tx, "children", "ref") },
-		func() error { return Public.UntrackRecordDeletions(t.Context(), tx, "parents") },
+		func() error { return DefaultSchema.Install(t.Context(), tx) },
+		func() error { return DefaultSchema.Install(t.Context(), tx) },
+		func() error { return DefaultSchema.TrackRecordDeletions(t.Context(), tx, "parents") },
+		func() error { return DefaultSchema.GuardInserts(t.Context(), tx, "children", "ref", "parents") },
+		func() error { return DefaultSchema.UnguardInserts(t.Context(), tx, "children", "ref") },
+		func() error { return DefaultSchema.UntrackRecordDeletions(t.Context(), tx, "parents") },
 	} {
 		must(t, step())
 		wantRows(t, tx, "SELECT current_setting('search_path')", "app, public")

@@ -23,10 +23,10 @@ func (d *Database) Installed(ctx context.Context) (ok bool, err error) {
 // default to the newest partition, and moves the rows that the default partition
 // caught. Each run of a worker does so too. Error:
 // ErrBusy when the locks can't be had for some seconds.
-func (d *Database) RepairDefault(ctx context.Context) (Slid, error) {
-	var s Slid
-	o := slideOptions{lockWait: 200 * time.Millisecond, tries: 15}
-	for _, step := range []func(context.Context, slideOptions, *Slid) error{d.addMissing, d.repairDefault} {
+func (d *Database) RepairDefault(ctx context.Context) (Rotation, error) {
+	var s Rotation
+	o := rotationOptions{lockWait: 200 * time.Millisecond, tries: 15}
+	for _, step := range []func(context.Context, rotationOptions, *Rotation) error{d.addMissing, d.repairDefault} {
 		if err := step(ctx, o, &s); err != nil {
 			return s, fmt.Errorf("repairing the partitions of %s in database %s: %w", RecordsTable, d.Name, err)
 		}
@@ -36,7 +36,7 @@ func (d *Database) RepairDefault(ctx context.Context) (Slid, error) {
 
 // addMissing adds a partition with a number and the default partition, if there
 // is none.
-func (d *Database) addMissing(ctx context.Context, o slideOptions, s *Slid) error {
+func (d *Database) addMissing(ctx context.Context, o rotationOptions, s *Rotation) error {
 	list, _, err := d.partitions(ctx, d.catalog())
 	if err != nil {
 		return err
@@ -113,5 +113,5 @@ func (d *Database) FullName(table string) string { return d.table(table).String(
 // again for some seconds. Install, TrackRecordDeletions and their like can be
 // called in it. Error: ErrBusy when transactions that hold a table stay open.
 func (d *Database) Change(ctx context.Context, fn func(tx pgx.Tx) error) error {
-	return d.underLock(ctx, slideOptions{lockWait: 200 * time.Millisecond, tries: 15}, fn)
+	return d.underLock(ctx, rotationOptions{lockWait: 200 * time.Millisecond, tries: 15}, fn)
 }

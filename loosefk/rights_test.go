@@ -126,7 +126,7 @@ func TestStrangerAttachesNothing(t *testing.T) {
 		ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC;
 		ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO PUBLIC`)
 	install(t, pool)
-	must(t, Public.Install(t.Context(), pool)) // again, with functions that are there
+	must(t, DefaultSchema.Install(t.Context(), pool)) // again, with functions that are there
 	role, attacker := loot(t, pool)
 	exec(t, pool, "REVOKE ALL ON loot, projects, builds FROM PUBLIC")
 	for name, sql := range forgeries {
@@ -168,7 +168,7 @@ func TestStrangerBeforeUpgrade(t *testing.T) {
 			role, attacker := loot(t, pool)
 			exec(t, attacker, strings.ReplaceAll(sql, "$s", role))
 			exec(t, pool, "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO "+role)
-			must(t, Public.Install(t.Context(), pool))
+			must(t, DefaultSchema.Install(t.Context(), pool))
 			wantNothing(t, pool, attacker, role)
 		})
 	}
@@ -185,7 +185,7 @@ func TestOwnerOfParent(t *testing.T) {
 			install(t, pool)
 			role, attacker := loot(t, pool)
 			exec(t, pool, "CREATE TABLE "+role+".legal (id bigint PRIMARY KEY); ALTER TABLE "+role+".legal OWNER TO "+role)
-			must(t, Public.TrackRecordDeletions(t.Context(), pool, role+".legal"))
+			must(t, DefaultSchema.TrackRecordDeletions(t.Context(), pool, role+".legal"))
 			_, err := attacker.Exec(t.Context(), strings.ReplaceAll(sql, "$s", role), pgx.QueryExecModeSimpleProtocol)
 			if err != nil && !isState(err, stateNoPrivilege) {
 				t.Fatal(err)
@@ -221,7 +221,7 @@ func TestInstallMeetsTraps(t *testing.T) {
 			pool := newPool(t, oneChild)
 			role, attacker := newRole(t, pool, "attacker", "GRANT CREATE ON SCHEMA public TO $role")
 			exec(t, attacker, sql)
-			err := Public.Install(t.Context(), pool)
+			err := DefaultSchema.Install(t.Context(), pool)
 			if !isState(err, stateNoPrivilege) || !strings.Contains(err.Error(), role) {
 				t.Errorf("the installation ends with %v", err)
 			}
@@ -267,7 +267,7 @@ func TestOrdinaryDeleter(t *testing.T) {
 	pool := newPool(t, oneChild)
 	install(t, pool, "projects")
 	_, user := newRole(t, pool, "user", "GRANT SELECT, INSERT, UPDATE, DELETE ON projects, builds TO $role; GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO $role")
-	must(t, Public.GuardInserts(t.Context(), pool, "builds", "project_id", "projects"))
+	must(t, DefaultSchema.GuardInserts(t.Context(), pool, "builds", "project_id", "projects"))
 	exec(t, user, "INSERT INTO projects VALUES (1), (2)")
 	exec(t, user, "INSERT INTO builds (project_id) VALUES (1)")
 	if _, err := user.Exec(t.Context(), "INSERT INTO builds (project_id) VALUES (9)"); !isState(err, "23503") {
@@ -295,12 +295,12 @@ func TestUpgrade(t *testing.T) {
 			EXECUTE FUNCTION insert_into_loose_foreign_keys_deleted_records();
 		CREATE TABLE loose_foreign_keys_deleted_records_0 (LIKE loose_foreign_keys_deleted_records INCLUDING ALL);
 		INSERT INTO detached_partitions (table_name, drop_after) VALUES ('public.loose_foreign_keys_deleted_records_0', now())`)
-	must(t, Public.Install(t.Context(), pool))
+	must(t, DefaultSchema.Install(t.Context(), pool))
 	exec(t, owner, "DELETE FROM apart.things WHERE id = 2; INSERT INTO public.projects VALUES (8); DELETE FROM public.projects")
 	wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records WHERE status = 1 ORDER BY id", int64(2), int64(8))
 	exec(t, pool, "ALTER TABLE loose_foreign_keys_deleted_records ATTACH PARTITION loose_foreign_keys_deleted_records_0 FOR VALUES IN (0)")
 	exec(t, pool, "CREATE OR REPLACE FUNCTION loose_foreign_keys_version() RETURNS integer LANGUAGE sql AS 'SELECT 99'")
-	must(t, Public.Install(t.Context(), pool))
+	must(t, DefaultSchema.Install(t.Context(), pool))
 	wantRows(t, pool, "SELECT loose_foreign_keys_version()", 99) // a newer one stays
 }
 
@@ -311,7 +311,7 @@ func TestPartitionsStayClosed(t *testing.T) {
 	db := install(t, pool, "projects")
 	family(t, pool, 1, 1)
 	aged(t, db, "25 hours")
-	slide(t, db)
+	rotate(t, db)
 	exec(t, pool, "DROP TABLE loose_foreign_keys_deleted_records_default")
 	if _, err := db.RepairDefault(t.Context()); err != nil {
 		t.Fatal(err)

@@ -3,12 +3,9 @@ package loosefk
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Databases take turns by the clock: one is cleaned up each minute, of two each
@@ -61,54 +58,13 @@ func TestRunTakesTurns(t *testing.T) {
 	}
 }
 
-func TestMetrics(t *testing.T) {
-	t.Parallel()
-	pool := newPool(t, oneChild)
-	w := newWorker(t, Options{Definitions: parse(t, oneDefinition), MaxDeletes: 10, DeleteLimit: 2, RescheduleAfter: time.Hour}, install(t, pool, "projects"))
-	reg := prometheus.NewPedanticRegistry()
-	must(t, reg.Register(w))
-	family(t, pool, 1, 100)
-	family(t, pool, 2, 1)
-	for range 4 {
-		runOnce(t, w, "main")
-	}
-	families, err := reg.Gather()
-	must(t, err)
-	got := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.Metric {
-			var labels []string
-			for _, l := range m.Label {
-				labels = append(labels, l.GetValue())
-			}
-			slices.Sort(labels)
-			got[f.GetName()+" "+strings.Join(labels, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-		}
-	}
-	for name, want := range map[string]float64{
-		"loose_foreign_key_processed_deleted_records main public.projects":   1,
-		"loose_foreign_key_incremented_deleted_records main public.projects": 2,
-		"loose_foreign_key_rescheduled_deleted_records main public.projects": 1,
-		"loose_foreign_key_deletions main public.builds":                     40,
-		"loose_foreign_key_pending_deleted_records main public.projects":     1,
-		"loose_foreign_key_run_duration_seconds main":                        4,
-	} {
-		if got[name] != want {
-			t.Errorf("%s is %v, want %v", name, got[name], want)
-		}
-	}
-	if age := got["loose_foreign_key_oldest_pending_seconds main public.projects"]; age <= 0 || age > 60 {
-		t.Errorf("the oldest pending record is %v s old", age)
-	}
-}
-
 // A lock whose connection is gone ends what runs under it.
 func TestAdvisoryLockIsLost(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)
 	db := Database{Name: "main", Pool: pool}
-	held, err := AdvisoryLock{}.Hold(t.Context(), &db, "work", func(ctx context.Context) error {
-		again, err := AdvisoryLock{}.Hold(ctx, &db, "work", func(context.Context) error { return nil })
+	held, err := AdvisoryLock{}.TryRun(t.Context(), &db, "work", func(ctx context.Context) error {
+		again, err := AdvisoryLock{}.TryRun(ctx, &db, "work", func(context.Context) error { return nil })
 		if again || err != nil {
 			t.Errorf("while it is held it was had again: %v, %v", again, err)
 		}

@@ -27,8 +27,8 @@ const (
 // tool. The SQL can be run repeatedly.
 type Schema string
 
-// Public is the schema that PostgreSQL creates tables in by default.
-const Public Schema = "public"
+// DefaultSchema is the schema that PostgreSQL creates tables in by default.
+const DefaultSchema Schema = "public"
 
 func (s Schema) database() *Database { return &Database{Schema: string(s)} }
 

@@ -30,7 +30,7 @@ func TestAdvisoryLockOfSilentWorker(t *testing.T) {
 	lock := loosefk.AdvisoryLock{Loss: 600 * time.Millisecond}
 	began, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		_, err := lock.Hold(t.Context(), silent, "work", func(ctx context.Context) error {
+		_, err := lock.TryRun(t.Context(), silent, "work", func(ctx context.Context) error {
 			close(began)
 			<-ctx.Done()
 			return context.Cause(ctx)
@@ -42,7 +42,7 @@ func TestAdvisoryLockOfSilentWorker(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
-		held, err := lock.Hold(ctx, other, "work", func(context.Context) error { return nil })
+		held, err := lock.TryRun(ctx, other, "work", func(context.Context) error { return nil })
 		if err != nil {
 			t.Fatalf("the lock of a silent worker is never free: %v", err)
 		}

@@ -78,9 +78,9 @@ func TestStorm(t *testing.T) {
 	t.Cleanup(main.Pool.Close)
 	dbs := Databases{main, {Name: "remote", Pool: s.remote, Tables: []string{"pulls"}}}
 	for _, child := range []string{"builds", "notes", "marks"} {
-		must(t, Public.GuardInserts(t.Context(), s.main, child, "project_id", "projects"))
+		must(t, DefaultSchema.GuardInserts(t.Context(), s.main, child, "project_id", "projects"))
 	}
-	must(t, Public.GuardInserts(t.Context(), s.main, "projects", "group_id", "groups"))
+	must(t, DefaultSchema.GuardInserts(t.Context(), s.main, "projects", "group_id", "groups"))
 	exec(t, s.main, "INSERT INTO groups SELECT generate_series(1, $1::int)", s.groups)
 	options := Options{
 		Databases: dbs, Definitions: parse(t, stormDefinitions), Log: slog.New(slog.DiscardHandler),

@@ -13,9 +13,8 @@ import (
 // Worker cleans up the children of deleted parents. Its methods may be called concurrently,
 // by any number of processes.
 type Worker struct {
-	opt     Options
-	metrics *metrics
-	runs    atomic.Uint64 // number of runs; each begins with another parent table
+	opt  Options
+	runs atomic.Uint64 // number of runs; each begins with another parent table
 }
 
 // New makes a worker. It starts nothing and connects to nothing: see Run, and Validate to
@@ -30,14 +29,7 @@ func New(o Options) (*Worker, error) {
 			return nil, fmt.Errorf("loose foreign keys: the pool of database %s has one connection: a lock takes one and the work another", d.Name)
 		}
 	}
-	metrics := newMetrics()
-	if o.Registerer != nil {
-		var err error
-		if metrics, err = metrics.register(o.Registerer); err != nil {
-			return nil, fmt.Errorf("loose foreign keys: registering metrics: %w", err)
-		}
-	}
-	return &Worker{opt: o, metrics: metrics}, nil
+	return &Worker{opt: o}, nil
 }
 
 // Run cleans up until ctx ends, and returns nil then. Each Interval it handles one
@@ -107,14 +99,14 @@ type Result struct {
 	Again int `json:"again"`
 	// Incremented and Rescheduled are records that the run left unfinished. Rescheduled
 	// ones have had MaxAttempts and wait for RescheduleAfter.
-	Incremented int    `json:"incremented"`
-	Rescheduled int    `json:"rescheduled"`
-	Deletes     int    `json:"deletes"`
-	Updates     int    `json:"updates"`
-	Failed      int    `json:"failed,omitempty"`     // records that name no table, marked as failed
-	Locked      int    `json:"locked"`               // parent tables that another worker has locked
-	OverLimit   string `json:"over_limit,omitempty"` // the limit that ended the run
-	Slid        Slid   `json:"partitions"`
+	Incremented int      `json:"incremented"`
+	Rescheduled int      `json:"rescheduled"`
+	Deletes     int      `json:"deletes"`
+	Updates     int      `json:"updates"`
+	Failed      int      `json:"failed,omitempty"`     // records that name no table, marked as failed
+	Locked      int      `json:"locked"`               // parent tables that another worker has locked
+	OverLimit   string   `json:"over_limit,omitempty"` // the limit that ended the run
+	Rotation    Rotation `json:"partitions"`
 }
 
 // RunOnce cleans up the children of parents in the named database, until no record is due
@@ -136,15 +128,15 @@ func (w *Worker) RunOnce(ctx context.Context, database string) (Result, error) {
 	c := w.cleaner(db, w.opt)
 	c.away = away
 	c.begin = (w.runs.Add(1) - 1) / uint64(len(w.parentDatabases()))
-	// If slide fails, records can still be processed in the partitions that exist.
-	c.Slid, err = db.slide(ctx, slideOptions{w.opt.PartitionAge, w.opt.Retention, w.opt.LockTimeout, 5})
+	// If rotate fails, records can still be processed in the partitions that exist.
+	c.Rotation, err = db.rotate(ctx, rotationOptions{w.opt.PartitionAge, w.opt.Retention, w.opt.LockTimeout, 5})
 	var unknown error
 	if c.Failed, unknown = db.fail(ctx, slices.AppendSeq(rs.parents(db), maps.Keys(away))); c.Failed > 0 {
 		w.opt.Log.WarnContext(ctx, "deleted records name no table: they are marked as failed", "database", db.Name, "records", c.Failed)
 	}
 	err = errors.Join(err, unknown, gone, c.run(ctx, rs))
-	w.metrics.ran(db.Name, time.Since(began), err)
-	return c.result(), errors.Join(err, w.gauge(ctx, db))
+	w.opt.Observer.Ran(db.Name, time.Since(began), err)
+	return c.result(), errors.Join(err, w.observePending(ctx, db))
 }
 
 func (w *Worker) database(name string) (*Database, error) {

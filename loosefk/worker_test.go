@@ -66,7 +66,7 @@ func TestWorkersShareParents(t *testing.T) {
 	db := install(t, pool, "projects")
 	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, db)
 	family(t, pool, 1, 2)
-	held, err := AdvisoryLock{}.Hold(t.Context(), &db, "loose_foreign_keys/main/public.projects", func(context.Context) error {
+	held, err := AdvisoryLock{}.TryRun(t.Context(), &db, "loose_foreign_keys/main/public.projects", func(context.Context) error {
 		if r := runOnce(t, w, "main"); r.Locked != 1 || r.Records != 0 {
 			t.Errorf("the run says %+v", r)
 		}

@@ -67,10 +67,10 @@ func run(ctx context.Context, children, rounds, batch int, dir string) error {
 	m := &measure{ctx: ctx, pool: pool, batch: batch, out: tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)}
 	m.exec(schema)
 	if m.err == nil {
-		m.err = loosefk.Public.Install(ctx, pool)
+		m.err = loosefk.DefaultSchema.Install(ctx, pool)
 	}
 	if m.err == nil {
-		m.err = loosefk.Public.TrackRecordDeletions(ctx, pool, "parents")
+		m.err = loosefk.DefaultSchema.TrackRecordDeletions(ctx, pool, "parents")
 	}
 	fmt.Fprintln(m.out, "workload\trows\tloose\tplain\tratio\t")
 	m.cleanUp("children of one parent, rows/s", 1, children)

@@ -14,10 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/metrics"
 )
 
 func newWorkerCommand(s *source) *cobra.Command {
-	var metrics string
+	var addr string
 	cmd := &cobra.Command{
 		Use:   "worker",
 		Short: "Clean up behind deleted parents until it is told to stop",
@@ -38,11 +39,15 @@ parent tables. It refuses to start when the definitions don't fit the databases.
 			if err := loosefk.Validate(cmd.Context(), o.Databases, o.Definitions); err != nil {
 				return err
 			}
+			registry := prometheus.NewRegistry()
+			if o.Observer, err = metrics.New(registry); err != nil {
+				return err
+			}
 			worker, err := loosefk.New(o)
 			if err != nil {
 				return err
 			}
-			stop, err := serveMetrics(s, metrics, worker)
+			stop, err := serveMetrics(s, addr, registry)
 			if err != nil {
 				return err
 			}
@@ -52,19 +57,18 @@ parent tables. It refuses to start when the definitions don't fit the databases.
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&metrics, "metrics-addr", "", "serve Prometheus metrics at this address under /metrics, such as :9187")
+	f.StringVar(&addr, "metrics-addr", "", "serve Prometheus metrics at this address under /metrics, such as :9187")
 	s.tuning.AddFlags(f)
 	return cmd
 }
 
-// serveMetrics serves a worker's metrics until stop is called. Without an address it
+// serveMetrics serves metrics until stop is called. Without an address it
 // does nothing.
-func serveMetrics(s *source, addr string, worker *loosefk.Worker) (stop func(), err error) {
+func serveMetrics(s *source, addr string, registry *prometheus.Registry) (stop func(), err error) {
 	if addr == "" {
 		return func() {}, nil
 	}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(worker, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}

@@ -4,9 +4,12 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/metrics"
 )
 
 // looseKeys holds the databases and definitions of the registry's loose foreign keys.
@@ -54,8 +57,13 @@ func (k *looseKeys) close() {
 }
 
 // worker makes the worker that deletes what deleted repositories leave behind.
-func (k *looseKeys) worker(cfg config.LooseForeignKeys, log *slog.Logger) (*loosefk.Worker, error) {
-	return loosefk.New(k.options(cfg, log))
+func (k *looseKeys) worker(cfg config.LooseForeignKeys, reg prometheus.Registerer, log *slog.Logger) (*loosefk.Worker, error) {
+	o := k.options(cfg, log)
+	var err error
+	if o.Observer, err = metrics.New(reg); err != nil {
+		return nil, err
+	}
+	return loosefk.New(o)
 }
 
 func (k *looseKeys) options(cfg config.LooseForeignKeys, log *slog.Logger) loosefk.Options {

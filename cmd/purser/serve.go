@@ -187,12 +187,9 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if err := p.metrics.Register(poolCollector{p.db.Pool}); err != nil {
 		return nil, nil, fmt.Errorf("registering the metrics of the pool: %w", err)
 	}
-	keys, err := p.keys.worker(cfg.LooseForeignKeys, p.log)
+	keys, err := p.keys.worker(cfg.LooseForeignKeys, p.metrics, p.log)
 	if err != nil {
 		return nil, nil, err
-	}
-	if err := p.metrics.Register(keys); err != nil {
-		return nil, nil, fmt.Errorf("registering the metrics of loose foreign keys: %w", err)
 	}
 	statistics, err := pullstats.NewReader(pullstats.Options{DB: p.stats(), Redis: p.pulls.redis})
 	if err != nil {

@@ -94,7 +94,7 @@ func TestRunBesideWorker(t *testing.T) {
 	t.Parallel()
 	app, pool := newShop(t)
 	runSQL(t, pool, "DELETE FROM projects WHERE id = 1; DELETE FROM p_loads WHERE id = 1")
-	held, err := loosefk.AdvisoryLock{}.Hold(t.Context(), &app.Databases[0], "loose_foreign_keys/main/public.projects", func(context.Context) error {
+	held, err := loosefk.AdvisoryLock{}.TryRun(t.Context(), &app.Databases[0], "loose_foreign_keys/main/public.projects", func(context.Context) error {
 		r := decode[[]loosefk.Result](t, app, 0, "run")[0]
 		if r.Processed != 1 || r.Locked == 0 {
 			t.Errorf("beside another it says %+v, want one record of the other table", r)

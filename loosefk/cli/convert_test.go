@@ -157,13 +157,13 @@ func TestList(t *testing.T) {
 	}
 	contains(t, "list -c", s.ok(t, "list", "-c", "^orders$"), "Showing cross-schema foreign keys (1):", " 0 |       N |                                   orders |")
 	var rows []struct {
-		ID      int    `json:"id"`
-		From    string `json:"from"`
-		HasLFK  bool   `json:"has_lfk"`
-		Crosses bool   `json:"crosses"`
+		ID                 int    `json:"id"`
+		From               string `json:"from"`
+		HasLooseForeignKey bool   `json:"has_lfk"`
+		Crosses            bool   `json:"crosses"`
 	}
 	must(t, json.Unmarshal([]byte(s.ok(t, "list", "-o", "json")), &rows))
-	if len(rows) != 4 || rows[1].From != "orders" || !rows[1].Crosses || rows[3].Crosses || !rows[3].HasLFK || rows[3].ID != 3 {
+	if len(rows) != 4 || rows[1].From != "orders" || !rows[1].Crosses || rows[3].Crosses || !rows[3].HasLooseForeignKey || rows[3].ID != 3 {
 		t.Errorf("as JSON the list is %+v", rows)
 	}
 	if _, code, message := s.run(t, "list", "("); code != 2 || !strings.Contains(message, "no regular expression") {

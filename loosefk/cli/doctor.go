@@ -17,7 +17,7 @@ func newDoctorCommand(env Env) *cobra.Command {
 		Use:   "doctor",
 		Short: "Look for what keeps loose foreign keys from working",
 		Long: `Look for what keeps loose foreign keys from working, or will: definitions that
-don't fit, missing indexes and triggers, partitions that don't slide, records that
+don't fit, missing indexes and triggers, partitions that don't rotate, records that
 stay pending, foreign keys underneath that block or cascade, missing rights, and
 orphans. Each finding comes with its remedy: a command of this tool, or SQL for
 the database that is named. Nothing is changed.

@@ -103,7 +103,7 @@ func printKeys(w io.Writer, rows []keyRow, cross bool) {
 	line("ID", "HAS_LFK", "FROM", "TO", "COLUMN", "ON_DELETE")
 	for _, r := range rows {
 		has := "N"
-		if r.HasLFK {
+		if r.HasLooseForeignKey {
 			has = "Y"
 		}
 		line(fmt.Sprint(r.ID), has, r.From, r.To, r.Column, r.OnDelete)

@@ -54,7 +54,7 @@ func (g *generation) revert(ctx context.Context, cmd *cobra.Command, app *App, f
 	}
 	var keys []loosefk.ForeignKey
 	for _, r := range rows {
-		if !r.HasLFK {
+		if !r.HasLooseForeignKey {
 			keys = append(keys, r.ForeignKey)
 		}
 	}

@@ -245,7 +245,7 @@ func (a *App) choose(names []string) ([]*loosefk.Database, error) {
 // schema is that of a database, for what is installed there.
 func schema(db *loosefk.Database) loosefk.Schema {
 	if db.Schema == "" {
-		return loosefk.Public
+		return loosefk.DefaultSchema
 	}
 	return loosefk.Schema(db.Schema)
 }

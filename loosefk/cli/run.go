@@ -68,11 +68,11 @@ func told(r loosefk.Result) string {
 	if r.OverLimit != "" {
 		parts = append(parts, "stopped at the limit of "+r.OverLimit)
 	}
-	return strings.Join(append(parts, slid(r.Slid)...), "; ")
+	return strings.Join(append(parts, rotationText(r.Rotation)...), "; ")
 }
 
-// slid is what became of the partitions, in words.
-func slid(s loosefk.Slid) (parts []string) {
+// rotationText returns the changes of the partitions, in words.
+func rotationText(s loosefk.Rotation) (parts []string) {
 	if s.Added != "" {
 		parts = append(parts, "added partition "+s.Added)
 	}
@@ -149,8 +149,8 @@ worker does so too; this is for when none runs.`,
 					return err
 				}
 				type repaired struct {
-					Database string       `json:"database"`
-					Did      loosefk.Slid `json:"partitions"`
+					Database string           `json:"database"`
+					Did      loosefk.Rotation `json:"partitions"`
 				}
 				done := []repaired{}
 				for _, db := range list {
@@ -162,7 +162,7 @@ worker does so too; this is for when none runs.`,
 				}
 				return show(cmd, done, func(w io.Writer) {
 					for _, r := range done {
-						did := slid(r.Did)
+						did := rotationText(r.Did)
 						if len(did) == 0 {
 							did = []string{"there was nothing to repair"}
 						}

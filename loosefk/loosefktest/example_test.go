@@ -77,10 +77,10 @@ func exampleApplication() (*exampleT, *pgxpool.Pool, loosefk.Definitions) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := loosefk.Public.Install(ctx, pool); err != nil {
+	if err := loosefk.DefaultSchema.Install(ctx, pool); err != nil {
 		log.Fatal(err)
 	}
-	if err := loosefk.Public.TrackRecordDeletions(ctx, pool, "projects"); err != nil {
+	if err := loosefk.DefaultSchema.TrackRecordDeletions(ctx, pool, "projects"); err != nil {
 		log.Fatal(err)
 	}
 	return t, pool, loosefk.Definitions{

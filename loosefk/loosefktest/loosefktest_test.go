@@ -59,9 +59,9 @@ func newApp(t *testing.T) (*pgxpool.Pool, loosefk.Definitions) {
 		t.Fatal(err)
 	}
 	for _, err := range []error{
-		loosefk.Public.Install(t.Context(), pool),
-		loosefk.Public.TrackRecordDeletions(t.Context(), pool, "projects"),
-		loosefk.Public.TrackRecordDeletionsOverrideTableName(t.Context(), pool, "p_loads"),
+		loosefk.DefaultSchema.Install(t.Context(), pool),
+		loosefk.DefaultSchema.TrackRecordDeletions(t.Context(), pool, "projects"),
+		loosefk.DefaultSchema.TrackRecordDeletionsOverrideTableName(t.Context(), pool, "p_loads"),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -292,7 +292,7 @@ func testKey(t *testing.T, name, typ string, own []loosefktest.Option) {
 	column := pgx.Identifier{name}.Sanitize()
 	runSQL(t, pool, "CREATE DOMAIN key_uuid AS uuid; CREATE DOMAIN key_small AS smallint; CREATE DOMAIN key_varchar AS varchar(9);"+
 		"CREATE TABLE p ("+column+" "+typ+" PRIMARY KEY); CREATE TABLE c (n serial PRIMARY KEY, ref "+typ+"); CREATE INDEX ON c (ref)")
-	for _, err := range []error{loosefk.Public.Install(t.Context(), pool), loosefk.Public.TrackRecordDeletions(t.Context(), pool, "p")} {
+	for _, err := range []error{loosefk.DefaultSchema.Install(t.Context(), pool), loosefk.DefaultSchema.TrackRecordDeletions(t.Context(), pool, "p")} {
 		if err != nil {
 			t.Fatal(err)
 		}

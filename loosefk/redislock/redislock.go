@@ -50,9 +50,9 @@ end
 return 0`)
 )
 
-// Hold implements loosefk.Lock. Errors: that Redis, which is named, can't be reached; the
+// TryRun implements loosefk.Lock. Errors: that Redis, which is named, can't be reached; the
 // one of fn, joined with ErrLost when the lock was lost meanwhile.
-func (l *Lock) Hold(ctx context.Context, _ *loosefk.Database, name string, fn func(ctx context.Context) error) (held bool, err error) {
+func (l *Lock) TryRun(ctx context.Context, _ *loosefk.Database, name string, fn func(ctx context.Context) error) (held bool, err error) {
 	ttl := l.TTL
 	if ttl <= 0 {
 		ttl = DefaultTTL

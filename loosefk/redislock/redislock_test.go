@@ -78,19 +78,19 @@ func TestHold(t *testing.T) {
 	client := startRedis(t).client(t)
 	a, b := &redislock.Lock{Client: client, Prefix: "app/"}, &redislock.Lock{Client: client, Prefix: "app/"}
 	ran := false
-	held, err := a.Hold(t.Context(), nil, "projects", func(ctx context.Context) error {
+	held, err := a.TryRun(t.Context(), nil, "projects", func(ctx context.Context) error {
 		ran = true
 		if ttl := client.PTTL(ctx, "app/projects").Val(); ttl <= 0 || ttl > redislock.DefaultTTL {
 			t.Errorf("the key lives for %s", ttl)
 		}
-		held, err := b.Hold(ctx, nil, "projects", func(context.Context) error {
+		held, err := b.TryRun(ctx, nil, "projects", func(context.Context) error {
 			t.Error("it ran under a lock that another has")
 			return nil
 		})
 		if held || err != nil {
 			t.Errorf("a lock that another has: %v, %v", held, err)
 		}
-		held, err = b.Hold(ctx, nil, "users", func(context.Context) error { return errors.New("mine") })
+		held, err = b.TryRun(ctx, nil, "users", func(context.Context) error { return errors.New("mine") })
 		if !held || err == nil || err.Error() != "mine" {
 			t.Errorf("another lock: %v, %v", held, err)
 		}
@@ -102,7 +102,7 @@ func TestHold(t *testing.T) {
 	if n := client.DBSize(t.Context()).Val(); n != 0 {
 		t.Errorf("%d keys are left", n)
 	}
-	if held, err := b.Hold(t.Context(), nil, "projects", func(context.Context) error { return nil }); !held || err != nil {
+	if held, err := b.TryRun(t.Context(), nil, "projects", func(context.Context) error { return nil }); !held || err != nil {
 		t.Errorf("a lock that was released: %v, %v", held, err)
 	}
 }
@@ -113,7 +113,7 @@ func TestHoldRenews(t *testing.T) {
 	client := startRedis(t).client(t)
 	const ttl = 300 * time.Millisecond
 	lock := &redislock.Lock{Client: client, TTL: ttl}
-	held, err := lock.Hold(t.Context(), nil, "x", func(ctx context.Context) error {
+	held, err := lock.TryRun(t.Context(), nil, "x", func(ctx context.Context) error {
 		token := client.Get(ctx, "x").Val()
 		for end := time.Now().Add(4 * ttl); time.Now().Before(end); time.Sleep(ttl / 20) {
 			if got := client.Get(ctx, "x").Val(); got != token || token == "" {
@@ -133,7 +133,7 @@ func TestHoldLost(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t).client(t)
 	lock := &redislock.Lock{Client: client, TTL: 150 * time.Millisecond}
-	held, err := lock.Hold(t.Context(), nil, "x", func(ctx context.Context) error {
+	held, err := lock.TryRun(t.Context(), nil, "x", func(ctx context.Context) error {
 		if err := client.Set(ctx, "x", "another's", 0).Err(); err != nil {
 			return err
 		}
@@ -166,7 +166,7 @@ func TestHoldUnreachable(t *testing.T) {
 	s := startRedis(t)
 	lock := &redislock.Lock{Client: s.client(t), TTL: 300 * time.Millisecond}
 	began := time.Now()
-	held, err := lock.Hold(t.Context(), nil, "x", func(ctx context.Context) error {
+	held, err := lock.TryRun(t.Context(), nil, "x", func(ctx context.Context) error {
 		s.stop()
 		return wait(t, ctx)
 	})
@@ -176,7 +176,7 @@ func TestHoldUnreachable(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %s to notice", took)
 	}
-	held, err = lock.Hold(t.Context(), nil, "x", func(context.Context) error { return nil })
+	held, err = lock.TryRun(t.Context(), nil, "x", func(context.Context) error { return nil })
 	if held || err == nil || !strings.Contains(err.Error(), "in Redis") || !strings.Contains(err.Error(), s.socket) {
 		t.Errorf("without Redis: %v, %v", held, err)
 	}
@@ -188,7 +188,7 @@ func TestHoldEnds(t *testing.T) {
 	client := startRedis(t).client(t)
 	lock := &redislock.Lock{Client: client}
 	ctx, cancel := context.WithCancel(t.Context())
-	held, err := lock.Hold(ctx, nil, "x", func(ctx context.Context) error {
+	held, err := lock.TryRun(ctx, nil, "x", func(ctx context.Context) error {
 		cancel()
 		return wait(t, ctx)
 	})

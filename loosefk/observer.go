@@ -1,0 +1,42 @@
+package loosefk
+
+import (
+	"context"
+	"time"
+)
+
+// Observer is told what a worker does, to make metrics of it; package loosefk/metrics has
+// one for Prometheus. Workers call its methods concurrently.
+type Observer interface {
+	// Records is called with numbers of deleted records of a parent table: those that were
+	// finished, those that a run left unfinished, and those that wait for
+	// Options.RescheduleAfter.
+	Records(database, table string, processed, incremented, rescheduled int)
+	// Rows is called with numbers of rows of a child table that a query changed.
+	Rows(database, table string, deleted, updated int)
+	// Ran is called after each run on a database. err is the run's error, or nil.
+	Ran(database string, took time.Duration, err error)
+	// Pending is called after each run with what is still pending in the database.
+	Pending(database string, list []Pending)
+}
+
+// unobserved is the Observer of a worker without one.
+type unobserved struct{}
+
+func (unobserved) Records(string, string, int, int, int) {}
+func (unobserved) Rows(string, string, int, int)         {}
+func (unobserved) Ran(string, time.Duration, error)      {}
+func (unobserved) Pending(string, []Pending)             {}
+
+// observePending tells the observer what is pending in a database.
+func (w *Worker) observePending(ctx context.Context, db *Database) error {
+	if _, ok := w.opt.Observer.(unobserved); ok {
+		return nil
+	}
+	list, err := db.Pending(ctx)
+	if err != nil {
+		return err
+	}
+	w.opt.Observer.Pending(db.Name, list)
+	return nil
+}
