@@ -60,6 +60,8 @@ var layers = map[string]rule{
 	"internal/pullstats/redistest": {only: true, testing: true},
 	"internal/webhook":             {layer: 3, also: []string{"internal/audit"}}, // it tells what is logged
 	"internal/gc":                  {layer: 4},
+	"internal/gc/explain":          {layer: 4, also: []string{"internal/gc"}},
+	"internal/catalog/catalogtest": {layer: 5, testing: true}, // it has reviews too
 	"internal/storeid":             {layer: 4},
 	"internal/gc/model":            {only: true, testing: true}, // the protocol by itself, for its tests
 	"internal/autoprune":           {layer: 4},

@@ -37,6 +37,7 @@ import (
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/gc"
 )
 
 func main() {
@@ -125,6 +126,7 @@ func run(ctx context.Context, sizes string, sample, partitions, batch int, dir, 
 type measure struct {
 	main, reviews *db.DB
 	catalog       *catalog.Catalog
+	gc            *gc.Collector
 	batch         int
 	filled        int
 }
@@ -139,7 +141,7 @@ func newMeasure(ctx context.Context, dsn string, batch int, log *slog.Logger) (*
 		return nil, err
 	}
 	c := catalog.New(catalog.Options{DB: main, Background: reviews, Replica: uuid.New(), Log: log})
-	m := &measure{main: main, reviews: reviews, catalog: c, batch: batch}
+	m := &measure{main: main, reviews: reviews, catalog: c, gc: gc.New(gc.Options{Catalog: c, DB: main, Reviews: reviews}), batch: batch}
 	return m, main.Pool.QueryRow(ctx, "SELECT count(*) FROM manifests").Scan(&m.filled)
 }
 
@@ -166,7 +168,7 @@ func (m *measure) run(ctx context.Context, out *tabwriter.Writer, size, sample i
 	start := time.Now()
 	rows := 0
 	for {
-		r, err := m.catalog.Review(ctx, catalog.ReviewOptions{Kind: w.kind, Limit: m.batch})
+		r, err := m.gc.Review(ctx, gc.ReviewOptions{Kind: w.kind, Limit: m.batch})
 		if err != nil {
 			return err
 		}
@@ -176,7 +178,7 @@ func (m *measure) run(ctx context.Context, out *tabwriter.Writer, size, sample i
 		if got := map[bool]int{true: r.Deleted, false: r.Kept}[w.deletes]; got != r.Claimed {
 			return fmt.Errorf("of %d rows only %d were settled as expected: %+v", r.Claimed, got, r)
 		}
-		if err := m.catalog.RecordActivity(ctx, catalog.Activity{BlobsReviewed: int64(r.Claimed)}); err != nil {
+		if err := m.gc.RecordActivity(ctx, gc.Activity{BlobsReviewed: int64(r.Claimed)}); err != nil {
 			return err
 		}
 		rows += r.Claimed

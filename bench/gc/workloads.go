@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/gc"
 )
 
 // workload is one kind of review.
 type workload struct {
 	name    string
-	kind    catalog.ReviewKind
+	kind    gc.ReviewKind
 	deletes bool   // each row's object is deleted; otherwise each stays
 	prepare string // SQL that makes SAMPLE objects to be reviewed, and queues them
 	limit   string // SQL that deletes the same in one statement: the physical limit
@@ -21,12 +21,12 @@ type workload struct {
 // a layer of its own and two layers that others have too.
 var workloads = []workload{
 	{
-		name: "blobs in use", kind: catalog.ReviewOfBlobs,
+		name: "blobs in use", kind: gc.ReviewOfBlobs,
 		prepare: `INSERT INTO gc_blob_review_queue (digest, review_after, event)
 			SELECT digest, now(), 'blob_upload' FROM (SELECT DISTINCT digest FROM layers LIMIT SAMPLE) l`,
 	},
 	{
-		name: "blobs, deleted", kind: catalog.ReviewOfBlobs, deletes: true,
+		name: "blobs, deleted", kind: gc.ReviewOfBlobs, deletes: true,
 		prepare: `INSERT INTO blobs (digest, size, storage_key)
 			SELECT '\x01'::bytea || sha256(('stray' || random() || i)::bytea), 1000, 'stray-' || gen_random_uuid()
 			FROM generate_series(1, SAMPLE) i;
@@ -40,12 +40,12 @@ var workloads = []workload{
 		limit: "DELETE FROM blobs WHERE storage_key LIKE 'stray-%'",
 	},
 	{
-		name: "manifests in use", kind: catalog.ReviewOfManifests,
+		name: "manifests in use", kind: gc.ReviewOfManifests,
 		prepare: `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 			SELECT top_level_namespace_id, repository_id, id, now(), 'tag_delete' FROM manifests LIMIT SAMPLE`,
 	},
 	{
-		name: "images, deleted", kind: catalog.ReviewOfManifests, deletes: true,
+		name: "images, deleted", kind: gc.ReviewOfManifests, deletes: true,
 		prepare: `INSERT INTO blobs (digest, size, storage_key)
 			SELECT '\x01'::bytea || sha256((kind || 'image' || i)::bytea), 1000, 'image-' || gen_random_uuid()
 			FROM generate_series(1, SAMPLE) i, unnest(ARRAY['c', 'l']) AS kind ON CONFLICT DO NOTHING;

@@ -44,7 +44,8 @@ func checkCommand(src *source) *cobra.Command {
 				return err
 			}
 			defer metadata.Close()
-			o.Catalog = catalog.New(catalog.Options{DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime, KeepDoomed: cfg.GC.KeepDoomed})
+			o.Catalog = catalog.New(catalog.Options{DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime})
+			o.KeepDoomed = cfg.GC.KeepDoomed
 			if o.Store, err = storeForCheck(ctx, cmd, cfg.Storage, metadata, o.Repair); err != nil {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
@@ -46,8 +48,22 @@ func (s *source) withMetadata(cmd *cobra.Command, fn func(ctx context.Context, c
 		}
 		defer metadata.Close()
 		return fn(byCommand(ctx, cmd), cfg, metadata, catalog.New(catalog.Options{
-			DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime, KeepDoomed: cfg.GC.KeepDoomed, Audit: auditing, Collected: webhook.InsertCollected, Log: log,
+			DB: metadata, CacheOff: true, MaxRequest: cfg.HTTP.MaxRequestTime, Audit: auditing, Log: log,
 		}), audit.New(metadata))
+	})
+}
+
+// withCollector is withCatalog for commands that need garbage collection.
+func (s *source) withCollector(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, trail *audit.Log) error) error {
+	return s.withMetadata(cmd, func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, trail *audit.Log) error {
+		return fn(ctx, cfg, collector(cfg, c, metadata, metadata, nil), metadata, trail)
+	})
+}
+
+// collector makes what collects garbage, by the settings.
+func collector(cfg *config.Config, c *catalog.Catalog, metadata, reviews *db.DB, log *slog.Logger) *gc.Collector {
+	return gc.New(gc.Options{
+		Catalog: c, DB: metadata, Reviews: reviews, KeepDoomed: cfg.GC.KeepDoomed, Collected: webhook.InsertCollected, Log: log,
 	})
 }
 

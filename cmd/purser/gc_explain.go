@@ -10,8 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/gc/explain"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -34,9 +36,9 @@ func gcExplainCommand(src *source) *cobra.Command {
 		if err != nil {
 			return usagef("%w", err)
 		}
-		return src.withCatalog(cmd, func(ctx context.Context, _ *config.Config, c *catalog.Catalog, _ *audit.Log) error {
+		return src.withCollector(cmd, func(ctx context.Context, _ *config.Config, c *gc.Collector, _ *db.DB, _ *audit.Log) error {
 			if path == "" {
-				e, err := c.ExplainBlob(ctx, digest)
+				e, err := explain.Blob(ctx, c, digest)
 				if err != nil {
 					return plainly(err)
 				}
@@ -44,7 +46,7 @@ func gcExplainCommand(src *source) *cobra.Command {
 					return writeExplanation(w, "blob "+digest.String(), e.Sentences())
 				})
 			}
-			e, err := c.ExplainManifest(ctx, path, digest)
+			e, err := explain.Manifest(ctx, c, path, digest)
 			if err != nil {
 				return plainly(err)
 			}

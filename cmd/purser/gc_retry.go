@@ -9,8 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/gc"
 )
 
 func gcRetryCommand(src *source) *cobra.Command {
@@ -21,7 +22,7 @@ func gcRetryCommand(src *source) *cobra.Command {
 	}
 	out := addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withCatalog(cmd, func(ctx context.Context, _ *config.Config, c *catalog.Catalog, trail *audit.Log) error {
+		return src.withCollector(cmd, func(ctx context.Context, _ *config.Config, c *gc.Collector, _ *db.DB, trail *audit.Log) error {
 			if err := trail.Append(ctx, audit.Entry{Kind: audit.RetryGC}); err != nil {
 				return err
 			}
@@ -30,10 +31,10 @@ func gcRetryCommand(src *source) *cobra.Command {
 				Blobs     int64 `json:"blobs"`
 			}
 			var err error
-			if n.Manifests, err = c.RetrySetAside(ctx, catalog.ReviewOfManifests); err != nil {
+			if n.Manifests, err = c.RetrySetAside(ctx, gc.ReviewOfManifests); err != nil {
 				return err
 			}
-			if n.Blobs, err = c.RetrySetAside(ctx, catalog.ReviewOfBlobs); err != nil {
+			if n.Blobs, err = c.RetrySetAside(ctx, gc.ReviewOfBlobs); err != nil {
 				return err
 			}
 			return out.print(cmd.OutOrStdout(), n, func(w io.Writer) error {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
@@ -39,7 +38,7 @@ func gcRunCommand(src *source) *cobra.Command {
 	cmd.Flags().Var(numberFlag{&r.limit, 0, maxListed}, "limit", "list at most `N` things that would go; 0: all")
 	r.format = addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withMetadata(cmd, func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, trail *audit.Log) error {
+		return src.withCollector(cmd, func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, trail *audit.Log) error {
 			r.out, r.progress = cmd.OutOrStdout(), newProgressLine(cmd.ErrOrStderr())
 			if err := trail.Append(ctx, audit.Entry{Kind: audit.RunGC, Detail: map[string]any{"dry_run": r.dry}}); err != nil {
 				return err
@@ -68,24 +67,24 @@ type gcReport struct {
 	Complete bool `json:"complete"` // the run neither failed nor was interrupted
 	gc.Progress
 	// Found lists what would be deleted, up to --limit. Nil unless it is a dry run.
-	Found []catalog.Reviewed `json:"found,omitzero"`
+	Found []gc.Reviewed `json:"found,omitzero"`
 }
 
 // errInterrupted is the error of an interrupted run.
 var errInterrupted = errors.New("interrupted: the rest is left to the next run, or to the servers")
 
-func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *catalog.Catalog, metadata *db.DB) error {
+func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB) error {
 	log, err := r.logger(cfg.Log)
 	if err != nil {
 		return err
 	}
 	o := gc.CollectOptions{
-		Catalog: c, DryRun: r.dry, Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout,
+		Collector: c, DryRun: r.dry, Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout,
 		StorageTimeout: cfg.Storage.DeleteTimeout, SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: uploadAge(cfg),
 		Progress: r.progress.show, Found: r.found, Log: log,
 	}
 	if r.report.DryRun = r.dry; r.dry {
-		r.report.Found = []catalog.Reviewed{}
+		r.report.Found = []gc.Reviewed{}
 	} else if o.Store, o.StoreError = r.store(ctx, cfg, metadata, log); errors.Is(o.StoreError, blob.ErrWrongStore) {
 		return o.StoreError // not only the store, but also the database may be the wrong one
 	}
@@ -121,9 +120,9 @@ func (r *gcRun) logger(cfg config.Log) (*slog.Logger, error) {
 
 // found reports something that a dry run would delete: immediately as text, or in the
 // final report as JSON.
-func (r *gcRun) found(f catalog.Reviewed) {
+func (r *gcRun) found(f gc.Reviewed) {
 	n := int(r.report.ManifestsDeleted + r.report.BlobsDeleted)
-	if f.Kind == catalog.ReviewOfManifests {
+	if f.Kind == gc.ReviewOfManifests {
 		r.report.ManifestsDeleted++
 	} else {
 		r.report.BlobsDeleted++

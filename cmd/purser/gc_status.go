@@ -13,6 +13,9 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/gc/explain"
 )
 
 func gcStatusCommand(src *source) *cobra.Command {
@@ -27,7 +30,7 @@ func gcStatusCommand(src *source) *cobra.Command {
 	}
 	out := addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withCatalog(cmd, func(ctx context.Context, _ *config.Config, c *catalog.Catalog, _ *audit.Log) error {
+		return src.withCollector(cmd, func(ctx context.Context, _ *config.Config, c *gc.Collector, _ *db.DB, _ *audit.Log) error {
 			s, err := c.GCStatus(ctx)
 			if err != nil {
 				return err
@@ -38,19 +41,19 @@ func gcStatusCommand(src *source) *cobra.Command {
 	return cmd
 }
 
-func writeGCStatus(w io.Writer, s catalog.GCStatus) error {
+func writeGCStatus(w io.Writer, s gc.GCStatus) error {
 	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(out, "QUEUE\tDUE\tWAITING\tSET ASIDE\tOLDEST OVERDUE\tNEXT DUE")
 	for _, q := range []struct {
 		name string
-		catalog.QueueStatus
+		gc.QueueStatus
 	}{{"manifests", s.Manifests}, {"blobs", s.Blobs}} {
 		overdue, next := "-", "-"
 		if q.OldestOverdueSeconds > 0 {
-			overdue = catalog.Age(time.Duration(q.OldestOverdueSeconds) * time.Second)
+			overdue = explain.Age(time.Duration(q.OldestOverdueSeconds) * time.Second)
 		}
 		if q.NextDue != nil {
-			next = "in " + catalog.Age(q.NextDue.Sub(s.AsOf))
+			next = "in " + explain.Age(q.NextDue.Sub(s.AsOf))
 		}
 		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\n", q.name, number(q.Due), number(q.Waiting), number(q.SetAside), overdue, next)
 	}
@@ -63,7 +66,7 @@ func writeGCStatus(w io.Writer, s catalog.GCStatus) error {
 	}
 	if s.Doomed.FailingSince != nil {
 		fmt.Fprintf(out, "  failing\t%s, the oldest for %s: %s\n",
-			number(s.Doomed.Failing), catalog.Age(s.AsOf.Sub(*s.Doomed.FailingSince)), s.Doomed.LastError)
+			number(s.Doomed.Failing), explain.Age(s.AsOf.Sub(*s.Doomed.FailingSince)), s.Doomed.LastError)
 	}
 	if s.Lost.Rows > 0 {
 		fmt.Fprintf(out, "lost blobs\t%s: \"purser check\" lists them\n", number(s.Lost))
@@ -72,7 +75,7 @@ func writeGCStatus(w io.Writer, s catalog.GCStatus) error {
 	fmt.Fprintln(out, "\nRECLAIMED\tMANIFESTS\tBLOBS\tOBJECTS\tSIZE")
 	for _, r := range []struct {
 		in string
-		catalog.Reclaimed
+		gc.Reclaimed
 	}{{"last hour", s.LastHour}, {"last day", s.LastDay}} {
 		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\n", r.in,
 			humanize.Comma(r.Manifests), humanize.Comma(r.Blobs), humanize.Comma(r.Objects), size(r.Bytes))
@@ -83,17 +86,17 @@ func writeGCStatus(w io.Writer, s catalog.GCStatus) error {
 	return writeSetAside(w, s)
 }
 
-func writeSetAside(w io.Writer, s catalog.GCStatus) error {
+func writeSetAside(w io.Writer, s gc.GCStatus) error {
 	if len(s.SetAside) == 0 {
 		return nil
 	}
 	text := "\nSET ASIDE (\"purser gc retry\" brings all back)\n"
 	for _, r := range s.SetAside {
 		what := r.Digest.String()
-		if r.Kind == catalog.ReviewOfManifests {
+		if r.Kind == gc.ReviewOfManifests {
 			what = r.Repository + "@" + what
 		}
-		text += fmt.Sprintf("%s %s, %s ago: %s\n", r.Kind, what, catalog.Age(s.AsOf.Sub(r.SetAsideAt)), r.LastError)
+		text += fmt.Sprintf("%s %s, %s ago: %s\n", r.Kind, what, explain.Age(s.AsOf.Sub(r.SetAsideAt)), r.LastError)
 	}
 	if more := s.Manifests.SetAside.Rows + s.Blobs.SetAside.Rows - int64(len(s.SetAside)); more > 0 {
 		text += fmt.Sprintf("… and %s more\n", humanize.Comma(more))

@@ -19,6 +19,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/gc/explain"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -44,7 +45,7 @@ func newGarbage(t *testing.T) *garbage {
 		t.Fatal(err)
 	}
 	// Each event is due at once.
-	if err := g.catalog.SetReviewDelays(t.Context(), 0, nil); err != nil {
+	if err := gc.New(gc.Options{Catalog: g.catalog, DB: g.db}).SetReviewDelays(t.Context(), 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	g.config, g.unused = g.push("config"), g.push("nobody wants this")
@@ -123,21 +124,21 @@ func TestGCStatusText(t *testing.T) {
 	exact := func(n int64) catalog.Count { return catalog.Count{Rows: n, Exact: true} }
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	next, since := now.Add(3*time.Hour+12*time.Minute), now.Add(-26*time.Hour)
-	s := catalog.GCStatus{
+	s := gc.GCStatus{
 		AsOf:      now,
-		Manifests: catalog.QueueStatus{Due: exact(0), Waiting: exact(12), SetAside: exact(0), NextDue: &next},
-		Blobs: catalog.QueueStatus{Due: exact(1204), Waiting: catalog.Count{Rows: 23_456_789}, SetAside: exact(3),
+		Manifests: gc.QueueStatus{Due: exact(0), Waiting: exact(12), SetAside: exact(0), NextDue: &next},
+		Blobs: gc.QueueStatus{Due: exact(1204), Waiting: catalog.Count{Rows: 23_456_789}, SetAside: exact(3),
 			OldestOverdueSeconds: 4*3600 + 5*60},
-		Uploads:  catalog.UploadStatus{Uploads: exact(2), Bytes: 10 << 20},
-		LastHour: catalog.Reclaimed{Manifests: 1, Blobs: 2, Objects: 3, Bytes: 4 << 10},
-		LastDay:  catalog.Reclaimed{Manifests: 1000, Blobs: 2000, Objects: 3000, Bytes: 5 << 30},
+		Uploads:  gc.UploadStatus{Uploads: exact(2), Bytes: 10 << 20},
+		LastHour: gc.Reclaimed{Manifests: 1, Blobs: 2, Objects: 3, Bytes: 4 << 10},
+		LastDay:  gc.Reclaimed{Manifests: 1000, Blobs: 2000, Objects: 3000, Bytes: 5 << 30},
 	}
 	d := oci.Compute(oci.SHA256, nil)
-	s.SetAside = []catalog.SetAsideReview{
-		{Kind: catalog.ReviewOfManifests, Repository: "library/app", Digest: d, SetAsideAt: now.Add(-time.Hour), LastError: "no luck"},
-		{Kind: catalog.ReviewOfBlobs, Digest: d, SetAsideAt: now.Add(-2 * time.Hour), LastError: "no luck either"},
+	s.SetAside = []gc.SetAsideReview{
+		{Kind: gc.ReviewOfManifests, Repository: "library/app", Digest: d, SetAsideAt: now.Add(-time.Hour), LastError: "no luck"},
+		{Kind: gc.ReviewOfBlobs, Digest: d, SetAsideAt: now.Add(-2 * time.Hour), LastError: "no luck either"},
 	}
-	s.Doomed = catalog.DoomedStatus{Failing: exact(7), LastError: "permission denied", FailingSince: &since}
+	s.Doomed = gc.DoomedStatus{Failing: exact(7), LastError: "permission denied", FailingSince: &since}
 	s.Doomed.Objects, s.Doomed.Due, s.Doomed.Bytes = exact(1200), exact(1000), 3<<30
 	var out strings.Builder
 	if err := writeGCStatus(&out, s); err != nil {
@@ -169,7 +170,7 @@ func TestGCStatus(t *testing.T) {
 	if text := g.run("gc", "status"); !strings.Contains(text, "\nmanifests  1    0        0 ") || strings.Contains(text, "failing") {
 		t.Errorf("it printed\n%s\nwant one manifest due", text)
 	}
-	var s catalog.GCStatus
+	var s gc.GCStatus
 	if err := json.Unmarshal([]byte(g.run("gc", "status", "-o", "json")), &s); err != nil {
 		t.Fatal(err)
 	}
@@ -192,11 +193,11 @@ func TestGCExplain(t *testing.T) {
 		"\n  kept: library/app@"+g.tagged.String()+" uses it as configuration\n") {
 		t.Errorf("of the configuration it printed\n%s", text)
 	}
-	var e catalog.BlobExplanation
+	var e explain.BlobExplanation
 	if err := json.Unmarshal([]byte(g.run("gc", "explain", "-o", "json", g.unused.String())), &e); err != nil {
 		t.Fatal(err)
 	}
-	if e.Fate != catalog.FateDue || e.Size != 17 {
+	if e.Fate != explain.FateDue || e.Size != 17 {
 		t.Errorf("got %+v", e)
 	}
 
@@ -363,7 +364,7 @@ func TestGCRunInterrupted(t *testing.T) {
 	told := &stopAt{stop: cancel}
 	r := &gcRun{format: &f, out: &out, progress: &progressLine{out: told}}
 	cfg := testConfig(t, append(g.environ, "PURSER_GC_BATCH=1")...)
-	if err := r.run(ctx, cfg, g.catalog, g.db); err == nil || !strings.HasPrefix(err.Error(), "interrupted: ") {
+	if err := r.run(ctx, cfg, gc.New(gc.Options{Catalog: g.catalog, DB: g.db}), g.db); err == nil || !strings.HasPrefix(err.Error(), "interrupted: ") {
 		t.Errorf("error %v, want that it was interrupted", err)
 	}
 	// Stopped by the first line of progress, after a batch of one manifest.

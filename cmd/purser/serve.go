@@ -27,7 +27,6 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/storeid"
-	"github.com/purser-registry/purser/internal/webhook"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
@@ -170,8 +169,8 @@ type parts struct {
 // assemble makes the registry's HTTP handler and its background workers.
 func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server, []func(context.Context) error, error) {
 	c := catalog.New(catalog.Options{
-		DB: p.db, Background: p.reviews, Pruning: p.prunes, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime, KeepDoomed: cfg.GC.KeepDoomed,
-		Audit: auditing, Collected: webhook.InsertCollected, SparseIndexes: cfg.Manifests.SparseIndexes,
+		DB: p.db, Background: p.reviews, Pruning: p.prunes, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
+		Audit: auditing, SparseIndexes: cfg.Manifests.SparseIndexes,
 		Look: func(ctx context.Context, key string, size int64) (string, error) {
 			return blob.Look(ctx, p.store, key, size)
 		},
@@ -180,7 +179,8 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 		ManifestCacheBytes: int(max(1, cfg.Cache.ManifestBytes)),
 		CacheEntries:       max(1, cfg.Cache.Entries),
 	})
-	err := patiently(ctx, cfg, p.log, func() error { return c.SetReviewDelays(ctx, cfg.GC.ReviewAfter, cfg.GC.Delays()) })
+	garbage := collector(cfg, c, p.db, p.reviews, p.log)
+	err := patiently(ctx, cfg, p.log, func() error { return garbage.SetReviewDelays(ctx, cfg.GC.ReviewAfter, cfg.GC.Delays()) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -212,14 +212,14 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 		LooseKeys: &server.LooseKeys{Database: &p.keys.databases[0], Worker: keys},
 		System:    p.system(cfg), Hosts: p.hosts, Origins: origins(cfg.HTTP),
 		GC: gc.CollectOptions{
-			Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout, StorageTimeout: cfg.Storage.DeleteTimeout,
+			Collector: garbage, Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout, StorageTimeout: cfg.Storage.DeleteTimeout,
 			SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: uploadAge(cfg),
 		},
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	workers, err := gcWorkers(c, cfg, p, p.loops)
+	workers, err := gcWorkers(c, garbage, cfg, p, p.loops)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -243,12 +243,12 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 
 // gcWorkers makes the workers of garbage collection. Each wakes the worker that
 // processes its results.
-func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts, loops *worker.Metrics) ([]func(context.Context) error, error) {
+func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p parts, loops *worker.Metrics) ([]func(context.Context) error, error) {
 	metrics, err := gc.NewMetrics(p.metrics)
 	if err != nil {
 		return nil, err
 	}
-	gauges, err := gc.NewGauges(gc.GaugesOptions{Catalog: c, Log: p.log})
+	gauges, err := gc.NewGauges(gc.GaugesOptions{Collector: garbage, Log: p.log})
 	if err != nil {
 		return nil, err
 	}
@@ -256,7 +256,7 @@ func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts, loops *worker.Me
 		return nil, fmt.Errorf("registering the gauges of garbage collection: %w", err)
 	}
 	sweeper, err := gc.NewSweeper(gc.SweeperOptions{
-		Catalog: c, Store: p.store, Timeout: cfg.Storage.DeleteTimeout, Log: p.log, Metrics: metrics, Worker: loops,
+		Collector: garbage, Store: p.store, Timeout: cfg.Storage.DeleteTimeout, Log: p.log, Metrics: metrics, Worker: loops,
 	})
 	if err != nil {
 		return nil, err
@@ -278,16 +278,16 @@ func gcWorkers(c *catalog.Catalog, cfg *config.Config, p parts, loops *worker.Me
 	list := append(auditWorkers(cfg.Audit, p, loops), sweeper.Run, reaper.Run, sizes.Run, expirer.Run)
 	next := sweeper.Wake
 	for _, k := range []struct {
-		kind catalog.ReviewKind
+		kind gc.ReviewKind
 		on   bool
-	}{{catalog.ReviewOfBlobs, cfg.GC.ReviewBlobs}, {catalog.ReviewOfManifests, cfg.GC.ReviewManifests}} {
+	}{{gc.ReviewOfBlobs, cfg.GC.ReviewBlobs}, {gc.ReviewOfManifests, cfg.GC.ReviewManifests}} {
 		var wakes []func()
 		for range cfg.GC.Workers {
 			if !k.on {
 				break
 			}
 			r, err := gc.NewReviewer(gc.ReviewerOptions{
-				Catalog: c, Kind: k.kind, Batch: cfg.GC.Batch, Timeout: cfg.GC.TransactionTimeout,
+				Collector: garbage, Kind: k.kind, Batch: cfg.GC.Batch, Timeout: cfg.GC.TransactionTimeout,
 				SetAsideAfter: cfg.GC.SetAsideAfter, Idle: idle(cfg.GC), Deleted: next,
 				Log: p.log, Metrics: metrics, Worker: loops,
 			})

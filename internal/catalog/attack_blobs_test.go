@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -22,28 +23,28 @@ func TestAttackLinkGoesWhileItIsMade(t *testing.T) {
 			return err
 		},
 		"upload": func(b bundle, _ oci.Digest) error {
-			_, err := b.tryPush(context.Background(), "r", "layer")
+			_, err := b.TryPush(context.Background(), "r", "layer")
 			return err
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			d := b.push(t, "r", "layer")
-			b.push(t, "other", "layer")
-			gc, watch := b.session(t), b.session(t)
-			gc.exec(t, "BEGIN")
-			gc.exec(t, "SELECT FROM gc_blob_review_queue WHERE digest = $1 FOR UPDATE SKIP LOCKED", d.Bytes())
-			done := later(func() error { return again(b, d) })
-			gc.blocks(t, watch, 1)
+			d := b.Push(t, "r", "layer")
+			b.Push(t, "other", "layer")
+			gc, watch := b.Session(t), b.Session(t)
+			gc.Exec(t, "BEGIN")
+			gc.Exec(t, "SELECT FROM gc_blob_review_queue WHERE digest = $1 FOR UPDATE SKIP LOCKED", d.Bytes())
+			done := catalogtest.Later(func() error { return again(b, d) })
+			gc.Blocks(t, watch, 1)
 			// The review removes links that no manifest needs; the blob stays.
-			gc.exec(t, `DELETE FROM repository_blobs rb USING repositories r
+			gc.Exec(t, `DELETE FROM repository_blobs rb USING repositories r
 				WHERE r.id = rb.repository_id AND r.path = 'r' AND rb.blob_digest = $1`, d.Bytes())
-			gc.exec(t, "COMMIT")
-			if err := soon(t, what, done); err != nil {
+			gc.Exec(t, "COMMIT")
+			if err := catalogtest.Soon(t, what, done); err != nil {
 				t.Fatal(err)
 			}
-			if !b.linked(t, "r", d) {
+			if !b.Linked(t, "r", d) {
 				t.Errorf("%s succeeded, but the repository doesn't have the blob", what)
 			}
 			if _, err := b.PromiseBlob(t.Context(), "r", d); err != nil {
@@ -58,15 +59,15 @@ func TestAttackLinkGoesWhileItIsMade(t *testing.T) {
 func TestAttackPromiseWaitsForReview(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	d := b.push(t, "r", "layer")
-	gc, watch := b.session(t), b.session(t)
-	if !gc.collecting(t, d) {
+	d := b.Push(t, "r", "layer")
+	gc, watch := b.Session(t), b.Session(t)
+	if !gc.Collecting(t, d) {
 		t.Fatal("nothing to review")
 	}
-	done := later(func() error { _, err := b.PromiseBlob(context.Background(), "r", d); return err })
-	gc.blocks(t, watch, 1)
-	gc.collect(t, d)
-	wantCode(t, soon(t, "HEAD", done), oci.BlobUnknown)
+	done := catalogtest.Later(func() error { _, err := b.PromiseBlob(context.Background(), "r", d); return err })
+	gc.Blocks(t, watch, 1)
+	gc.Collect(t, d)
+	catalogtest.WantCode(t, catalogtest.Soon(t, "HEAD", done), oci.BlobUnknown)
 }
 
 // A promise inserts a row even if the queue had none, and a review that begins after it
@@ -74,12 +75,12 @@ func TestAttackPromiseWaitsForReview(t *testing.T) {
 func TestAttackPromiseIsARow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	d := b.push(t, "r", "layer")
-	b.exec(t, "DELETE FROM gc_blob_review_queue")
+	d := b.Push(t, "r", "layer")
+	b.Exec(t, "DELETE FROM gc_blob_review_queue")
 	if _, err := b.PromiseBlob(t.Context(), "r", d); err != nil {
 		t.Fatal(err)
 	}
-	if n := b.count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE digest = $1 AND review_after > now() + interval '23 hours'", d.Bytes()); n != 1 {
+	if n := b.Count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE digest = $1 AND review_after > now() + interval '23 hours'", d.Bytes()); n != 1 {
 		t.Error("nothing keeps the blob from review")
 	}
 }
@@ -96,12 +97,12 @@ func TestAttackBlobGoes(t *testing.T) {
 		want outcome
 	}{
 		"upload": {func(b bundle, _ oci.Digest, _ []byte) error {
-			_, err := b.tryPush(context.Background(), "r", "layer")
+			_, err := b.TryPush(context.Background(), "r", "layer")
 			return err
 		},
 			outcome{}},
 		"manifest": {func(b bundle, _ oci.Digest, payload []byte) error {
-			_, err := b.tryPut(context.Background(), "r", payload, "t")
+			_, err := b.TryPut(context.Background(), "r", payload, "t")
 			return err
 		}, outcome{deleted: oci.ManifestBlobUnknown}},
 	} {
@@ -109,29 +110,29 @@ func TestAttackBlobGoes(t *testing.T) {
 			t.Run(fmt.Sprintf("%s,kept=%v", what, kept), func(t *testing.T) {
 				t.Parallel()
 				b := setup(t)
-				d := b.push(t, "r", "layer")
-				payload := image(t, b.push(t, "r", "config"), []oci.Digest{d}, nil)
-				gc, watch := b.session(t), b.session(t)
-				if !gc.collecting(t, d) {
+				d := b.Push(t, "r", "layer")
+				payload := catalogtest.Image(t, b.Push(t, "r", "config"), []oci.Digest{d}, nil)
+				gc, watch := b.Session(t), b.Session(t)
+				if !gc.Collecting(t, d) {
 					t.Fatal("nothing to review")
 				}
-				done := later(func() error { return c.do(b, d, payload) })
-				gc.blocks(t, watch, 1)
+				done := catalogtest.Later(func() error { return c.do(b, d, payload) })
+				gc.Blocks(t, watch, 1)
 				want := c.want.kept
 				if kept {
-					gc.exec(t, "ROLLBACK")
+					gc.Exec(t, "ROLLBACK")
 				} else {
-					gc.collect(t, d)
+					gc.Collect(t, d)
 					want = c.want.deleted
 				}
-				err := soon(t, what, done)
+				err := catalogtest.Soon(t, what, done)
 				if oci.CodeOf(err) != want || (want == "" && err != nil) {
 					t.Fatalf("%v, want %q", err, want)
 				}
-				if want == "" && !b.linked(t, "r", d) {
+				if want == "" && !b.Linked(t, "r", d) {
 					t.Error("it succeeded, but the repository doesn't have the blob")
 				}
-				b.owned(t)
+				b.Owned(t)
 			})
 		}
 	}
@@ -142,65 +143,65 @@ func TestAttackBlobGoes(t *testing.T) {
 func TestAttackPutHoldsItsBlobs(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
-	b.put(t, "r", image(t, config, nil, nil), "t")
-	x, watch, gc := b.session(t), b.session(t), b.session(t)
-	x.exec(t, "BEGIN")
-	x.exec(t, "SELECT FROM tags FOR UPDATE")
-	done := later(func() error {
-		_, err := b.tryPut(context.Background(), "r", image(t, config, []oci.Digest{layer}, nil), "t")
+	config, layer := b.Push(t, "r", "config"), b.Push(t, "r", "layer")
+	b.Put(t, "r", catalogtest.Image(t, config, nil, nil), "t")
+	x, watch, gc := b.Session(t), b.Session(t), b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "SELECT FROM tags FOR UPDATE")
+	done := catalogtest.Later(func() error {
+		_, err := b.TryPut(context.Background(), "r", catalogtest.Image(t, config, []oci.Digest{layer}, nil), "t")
 		return err
 	})
-	x.blocks(t, watch, 1)
-	if gc.collecting(t, layer) {
+	x.Blocks(t, watch, 1)
+	if gc.Collecting(t, layer) {
 		t.Error("a blob that a manifest is being put with could be deleted")
 	}
 	// A deletion of the link waits for the manifest and is refused.
-	unlink := later(func() error { return b.DeleteBlob(context.Background(), "r", layer) })
-	eventually(t, "the deletion waits", func() bool {
-		return b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") >= 2
+	unlink := catalogtest.Later(func() error { return b.DeleteBlob(context.Background(), "r", layer) })
+	catalogtest.Eventually(t, "the deletion waits", func() bool {
+		return b.Count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") >= 2
 	})
-	x.exec(t, "COMMIT")
-	if err := soon(t, "put", done); err != nil {
+	x.Exec(t, "COMMIT")
+	if err := catalogtest.Soon(t, "put", done); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, soon(t, "unlink", unlink), oci.Denied)
+	catalogtest.WantCode(t, catalogtest.Soon(t, "unlink", unlink), oci.Denied)
 }
 
 // A manifest whose blob is being unlinked waits, and is refused.
 func TestAttackUnlinkBeforePut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
-	x, watch := b.session(t), b.session(t)
-	x.exec(t, "BEGIN")
-	x.exec(t, "DELETE FROM repository_blobs WHERE blob_digest = $1", layer.Bytes())
-	done := later(func() error {
-		_, err := b.tryPut(context.Background(), "r", image(t, config, []oci.Digest{layer}, nil), "t")
+	config, layer := b.Push(t, "r", "config"), b.Push(t, "r", "layer")
+	x, watch := b.Session(t), b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "DELETE FROM repository_blobs WHERE blob_digest = $1", layer.Bytes())
+	done := catalogtest.Later(func() error {
+		_, err := b.TryPut(context.Background(), "r", catalogtest.Image(t, config, []oci.Digest{layer}, nil), "t")
 		return err
 	})
-	x.blocks(t, watch, 1)
-	x.exec(t, "COMMIT")
-	wantCode(t, soon(t, "put", done), oci.ManifestBlobUnknown)
+	x.Blocks(t, watch, 1)
+	x.Exec(t, "COMMIT")
+	catalogtest.WantCode(t, catalogtest.Soon(t, "put", done), oci.ManifestBlobUnknown)
 }
 
 // A second sweep stays due until one has begun after the longest request.
 func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.exec(t, "INSERT INTO gc_doomed_objects (storage_key, of_upload, again_at) VALUES ('base', true, now() + interval '300 ms')")
+	b.Exec(t, "INSERT INTO gc_doomed_objects (storage_key, of_upload, again_at) VALUES ('base', true, now() + interval '300 ms')")
 	list, err := b.ClaimDoomed(t.Context(), 10, 0)
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}
 	// The store is swept now; a late writer writes; then the longest request is over.
-	eventually(t, "the longest request is over", func() bool {
-		return b.count(t, "SELECT count(*) FROM gc_doomed_objects WHERE again_at <= now()") == 1
+	catalogtest.Eventually(t, "the longest request is over", func() bool {
+		return b.Count(t, "SELECT count(*) FROM gc_doomed_objects WHERE again_at <= now()") == 1
 	})
 	if err := b.SettleDoomed(t.Context(), list); err != nil {
 		t.Fatal(err)
 	}
-	if n := b.count(t, "SELECT count(*) FROM gc_doomed_objects"); n != 1 {
+	if n := b.Count(t, "SELECT count(*) FROM gc_doomed_objects"); n != 1 {
 		t.Error("the sweep began before the longest request was over, and there is no second one")
 	}
 	if list, err = b.ClaimDoomed(t.Context(), 10, 0); err != nil || len(list) != 1 {
@@ -209,7 +210,7 @@ func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	if err := b.SettleDoomed(t.Context(), list); err != nil {
 		t.Fatal(err)
 	}
-	if n := b.count(t, "SELECT count(*) FROM gc_doomed_objects"); n != 0 {
+	if n := b.Count(t, "SELECT count(*) FROM gc_doomed_objects"); n != 0 {
 		t.Error("swept after the longest request, and still not forgotten")
 	}
 }
@@ -223,31 +224,31 @@ func TestAttackLinkAndUnlink(t *testing.T) {
 			return err
 		},
 		"upload": func(ctx context.Context, b bundle, _ oci.Digest) error {
-			_, err := b.tryPush(ctx, "r", "layer")
+			_, err := b.TryPush(ctx, "r", "layer")
 			return err
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			b := replica(t, patientDSN(t))
-			d := b.push(t, "r", "layer")
-			b.push(t, "other", "layer")
-			x, watch := b.session(t), b.session(t)
-			x.exec(t, "BEGIN") // as a manifest that is being put
-			x.exec(t, "SELECT FROM repository_blobs WHERE blob_digest = $1 FOR KEY SHARE", d.Bytes())
+			b := replica(t, catalogtest.PatientDSN(t))
+			d := b.Push(t, "r", "layer")
+			b.Push(t, "other", "layer")
+			x, watch := b.Session(t), b.Session(t)
+			x.Exec(t, "BEGIN") // as a manifest that is being put
+			x.Exec(t, "SELECT FROM repository_blobs WHERE blob_digest = $1 FOR KEY SHARE", d.Bytes())
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			unlinked := later(func() error { return b.DeleteBlob(ctx, "r", d) })
-			x.blocks(t, watch, 1)
-			linked := later(func() error { return link(ctx, b, d) })
+			unlinked := catalogtest.Later(func() error { return b.DeleteBlob(ctx, "r", d) })
+			x.Blocks(t, watch, 1)
+			linked := catalogtest.Later(func() error { return link(ctx, b, d) })
 			b.stuck(t, linked)
-			x.exec(t, "COMMIT")
-			if err := soon(t, "unlink", unlinked); err != nil {
+			x.Exec(t, "COMMIT")
+			if err := catalogtest.Soon(t, "unlink", unlinked); err != nil {
 				t.Errorf("unlink: %v", err)
 			}
-			if err := soon(t, what, linked); err != nil {
+			if err := catalogtest.Soon(t, what, linked); err != nil {
 				t.Errorf("%s: %v", what, err)
-			} else if !b.linked(t, "r", d) {
+			} else if !b.Linked(t, "r", d) {
 				t.Errorf("%s waited for the deletion and succeeded, but the repository doesn't have the blob", what)
 			}
 		})

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
@@ -157,14 +158,14 @@ func behind(t *testing.T) (*network, bundle) {
 		t.Fatal(err)
 	}
 	t.Cleanup(d.Close)
-	return n, bundle{catalog.New(catalog.Options{DB: d, Replica: id, Log: slog.New(slog.DiscardHandler)}), d}
+	return n, bundle{catalogtest.Bundle{Catalog: catalog.New(catalog.Options{DB: d, Replica: id, Log: slog.New(slog.DiscardHandler)}), DB: d}}
 }
 
 // A client disconnects after its change was sent and before it was answered. The change is
 // made all the same, and the caches don't serve the state before it.
 func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	config := func(b bundle, t *testing.T) oci.Digest { return b.push(t, "r", "config") }
+	config := func(b bundle, t *testing.T) oci.Digest { return b.Push(t, "r", "config") }
 	for what, c := range map[string]struct {
 		cut    bool   // the connection breaks; else the client hangs up
 		mark   string // what is in the packet that changes something
@@ -177,26 +178,26 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 			return b.DeleteTag(ctx, "r", "doomedtag")
 		}},
 		"tag moved": {false, "doomedtag", func(b bundle, ctx context.Context, _ oci.Digest, other []byte) error {
-			_, err := b.tryPut(ctx, "r", other, "doomedtag")
+			_, err := b.TryPut(ctx, "r", other, "doomedtag")
 			return err
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			n, b := behind(t)
-			b.listen(t)
+			b.Listen(t)
 			cfg := config(b, t)
-			payload := image(t, cfg, nil, nil)
-			other := image(t, cfg, nil, map[string]any{"annotations": map[string]string{"n": "2"}})
-			d := b.put(t, "r", payload, "doomedtag")
+			payload := catalogtest.Image(t, cfg, nil, nil)
+			other := catalogtest.Image(t, cfg, nil, map[string]any{"annotations": map[string]string{"n": "2"}})
+			d := b.Put(t, "r", payload, "doomedtag")
 			// Prepare the statements, so that one packet has all of the change.
-			b.put(t, "r", image(t, cfg, nil, map[string]any{"annotations": map[string]string{"n": "3"}}), "x")
+			b.Put(t, "r", catalogtest.Image(t, cfg, nil, map[string]any{"annotations": map[string]string{"n": "3"}}), "x")
 			if err := b.DeleteTag(t.Context(), "r", "x"); err != nil {
 				t.Fatal(err)
 			}
 			current := func() string {
 				var s *string
-				err := b.session(t).QueryRow(t.Context(), `SELECT encode(m.digest, 'hex') FROM tags t JOIN manifests m ON m.id = t.manifest_id
+				err := b.Session(t).QueryRow(t.Context(), `SELECT encode(m.digest, 'hex') FROM tags t JOIN manifests m ON m.id = t.manifest_id
 					WHERE t.name = 'doomedtag'`).Scan(&s)
 				if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 					t.Fatal(err)
@@ -211,7 +212,7 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 			kept := n.keepNext(toServer, c.mark)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			done := later(func() error { return c.change(b, ctx, d, other) })
+			done := catalogtest.Later(func() error { return c.change(b, ctx, d, other) })
 			select {
 			case <-kept:
 			case <-time.After(2 * time.Minute):
@@ -226,7 +227,7 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 			case <-time.After(3 * time.Second):
 				// The call may wait for the outcome although the client is gone.
 				n.release()
-				err = soon(t, what, done)
+				err = catalogtest.Soon(t, what, done)
 			}
 			t.Logf("the caller was told: %v", err)
 			get := func() string {
@@ -238,9 +239,9 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 			}
 			get()
 			n.release()
-			eventually(t, "the change is made", func() bool { return current() != was })
+			catalogtest.Eventually(t, "the change is made", func() bool { return current() != was })
 			now := current()
-			eventually(t, "the cache serves what is", func() bool { return get() == now })
+			catalogtest.Eventually(t, "the cache serves what is", func() bool { return get() == now })
 		})
 	}
 }
@@ -249,27 +250,27 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 func TestAttackLateFill(t *testing.T) {
 	t.Parallel()
 	n, b := behind(t)
-	b.listen(t)
-	config := b.push(t, "r", "config")
-	old := image(t, config, nil, map[string]any{"annotations": map[string]string{"version": "oldest"}})
-	b.put(t, "r", old, "t")
+	b.Listen(t)
+	config := b.Push(t, "r", "config")
+	old := catalogtest.Image(t, config, nil, map[string]any{"annotations": map[string]string{"version": "oldest"}})
+	b.Put(t, "r", old, "t")
 	if _, err := b.ManifestByTag(t.Context(), "r", "t"); err != nil { // prepares the statement
 		t.Fatal(err)
 	}
-	want := b.put(t, "r", image(t, config, nil, nil), "t")
-	b.put(t, "r", old, "t")
+	want := b.Put(t, "r", catalogtest.Image(t, config, nil, nil), "t")
+	b.Put(t, "r", old, "t")
 	kept := n.keepNext(fromServer, "oldest")
-	done := later(func() error { _, err := b.ManifestByTag(context.Background(), "r", "t"); return err })
+	done := catalogtest.Later(func() error { _, err := b.ManifestByTag(context.Background(), "r", "t"); return err })
 	select {
 	case <-kept:
 	case <-time.After(2 * time.Minute):
 		t.Fatal("nothing was read")
 	}
-	if d := b.put(t, "r", image(t, config, nil, nil), "t"); d != want {
+	if d := b.Put(t, "r", catalogtest.Image(t, config, nil, nil), "t"); d != want {
 		t.Fatal(d)
 	}
 	n.release()
-	if err := soon(t, "the late reader", done); err != nil {
+	if err := catalogtest.Soon(t, "the late reader", done); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
@@ -285,10 +286,10 @@ func TestAttackLateFill(t *testing.T) {
 func TestAttackPromiseOutlivesItsManifest(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.listen(t)
-	config := b.push(t, "r", "config")
-	payload := image(t, config, nil, nil)
-	d := b.put(t, "r", payload, "t")
+	b.Listen(t)
+	config := b.Push(t, "r", "config")
+	payload := catalogtest.Image(t, config, nil, nil)
+	d := b.Put(t, "r", payload, "t")
 	promise := func() {
 		t.Helper()
 		if _, err := b.PromiseManifest(t.Context(), "r", d); err != nil {
@@ -299,12 +300,12 @@ func TestAttackPromiseOutlivesItsManifest(t *testing.T) {
 	if err := b.DeleteManifest(t.Context(), "r", d); err != nil {
 		t.Fatal(err)
 	}
-	b.put(t, "r", payload, "t")
+	b.Put(t, "r", payload, "t")
 	if _, err := b.ManifestByDigest(t.Context(), "r", d); err != nil {
 		t.Fatal(err)
 	}
 	promise()
-	if n := b.count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '1 hour'"); n != 1 {
+	if n := b.Count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '1 hour'"); n != 1 {
 		t.Error("HEAD said that the manifest is there, and nothing keeps it from review")
 	}
 }
@@ -314,22 +315,22 @@ func TestAttackRegistrationWaits(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
 	a := replica(t, dsn)
-	config := a.push(t, "r", "config")
-	old := a.put(t, "r", image(t, config, nil, nil), "t")
-	a.put(t, "r", image(t, config, nil, map[string]any{"annotations": map[string]string{"n": "2"}}), "u")
+	config := a.Push(t, "r", "config")
+	old := a.Put(t, "r", catalogtest.Image(t, config, nil, nil), "t")
+	a.Put(t, "r", catalogtest.Image(t, config, nil, map[string]any{"annotations": map[string]string{"n": "2"}}), "u")
 	b := replica(t, dsn)
-	x := a.session(t)
-	x.exec(t, "BEGIN")
-	x.exec(t, "UPDATE tags SET manifest_id = (SELECT manifest_id FROM tags WHERE name = 'u') WHERE name = 't'")
+	x := a.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "UPDATE tags SET manifest_id = (SELECT manifest_id FROM tags WHERE name = 'u') WHERE name = 't'")
 	ctx, cancel := context.WithCancel(t.Context())
-	done := later(func() error { return b.Listen(ctx) })
+	done := catalogtest.Later(func() error { return b.Catalog.Listen(ctx) })
 	defer func() {
 		cancel()
 		if err := <-done; err != nil && !errors.Is(err, io.EOF) {
 			t.Errorf("listening: %v", err)
 		}
 	}()
-	eventually(t, "registered", func() bool { return b.count(t, "SELECT count(*) FROM replicas") == 1 })
+	catalogtest.Eventually(t, "registered", func() bool { return b.Count(t, "SELECT count(*) FROM replicas") == 1 })
 	for range 20 {
 		if b.Caching() {
 			t.Fatal("caches are in use while a change is under way that nobody will be told of")
@@ -338,8 +339,8 @@ func TestAttackRegistrationWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	x.exec(t, "COMMIT")
-	b.waitCaching(t)
+	x.Exec(t, "COMMIT")
+	b.WaitCaching(t)
 	if m, err := b.ManifestByTag(t.Context(), "r", "t"); err != nil || m.Digest == old {
 		t.Fatalf("%v, %v: the tag has moved", m, err)
 	}

@@ -3,9 +3,8 @@ package catalog_test
 import (
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/loosefk"
 )
@@ -15,8 +14,8 @@ import (
 func TestUploadAfterDeletedNamespace(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	w := b.keys(t, loosefk.Options{})
-	b.fill(t, "acme/app")
+	w := b.LooseKeys(t, loosefk.Options{})
+	b.Fill(t, "acme/app")
 	if err := b.DeleteNamespace(t.Context(), "acme"); err != nil {
 		t.Fatal(err)
 	}
@@ -24,14 +23,14 @@ func TestUploadAfterDeletedNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.drain(t, w)
+	b.Drain(t, w)
 	if _, err := b.Upload(t.Context(), "acme/app", u.ID); err != nil {
 		t.Errorf("the new upload is cancelled with the old repository: %v", err)
 	}
 	if err := b.commit(u, "content"); err != nil {
 		t.Error(err)
 	}
-	b.noOrphans(t)
+	b.NoOrphans(t)
 }
 
 // A blob that only a deleted repository uses stays until the repository's rows are removed,
@@ -39,10 +38,10 @@ func TestUploadAfterDeletedNamespace(t *testing.T) {
 func TestExplainBlobOfDeletedRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.atOnce(t)
-	b.fill(t, "acme/app")
-	b.reviewAll(t)
-	b.forget(t)
+	b.AtOnce(t)
+	b.Fill(t, "acme/app")
+	b.ReviewAll(t)
+	b.Forget(t)
 	if err := b.DeleteRepository(t.Context(), "acme/app"); err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +49,7 @@ func TestExplainBlobOfDeletedRepository(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Fate != catalog.FateKept {
+	if e.Fate != "kept" {
 		t.Errorf("the blob's fate is %s, though the drain is yet to free it", e.Fate)
 	}
 	if text := strings.Join(e.Sentences(), "; "); !strings.Contains(text, "of a deleted repository, which is being drained") {
@@ -63,12 +62,12 @@ func TestExplainBlobOfDeletedRepository(t *testing.T) {
 func TestPromiseOutlivesRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.atOnce(t)
-	w := b.keys(t, loosefk.Options{})
-	b.fill(t, "acme/app")
-	b.put(t, "acme/web", image(t, b.push(t, "acme/web", "config"), nil, nil), "image")
+	b.AtOnce(t)
+	w := b.LooseKeys(t, loosefk.Options{})
+	b.Fill(t, "acme/app")
+	b.Put(t, "acme/web", catalogtest.Image(t, b.Push(t, "acme/web", "config"), nil, nil), "image")
 	layer := oci.Compute(oci.SHA256, []byte("layer of acme/app"))
-	b.delays(t, "blob_upload")
+	b.Delays(t, "blob_upload")
 	if _, err := b.PromiseBlob(t.Context(), "acme/app", layer); err != nil {
 		t.Fatal(err)
 	}
@@ -78,10 +77,10 @@ func TestPromiseOutlivesRepository(t *testing.T) {
 	if err := b.DeleteRepository(t.Context(), "acme/app"); err != nil {
 		t.Fatal(err)
 	}
-	b.drain(t, w)
-	b.reviewAll(t)
-	b.put(t, "acme/web", image(t, b.push(t, "acme/web", "config"), []oci.Digest{layer}, nil), "late")
-	b.whole(t, "acme/web", "late", layer)
+	b.Drain(t, w)
+	b.ReviewAll(t)
+	b.Put(t, "acme/web", catalogtest.Image(t, b.Push(t, "acme/web", "config"), []oci.Digest{layer}, nil), "late")
+	b.Whole(t, "acme/web", "late", layer)
 }
 
 // A mount from a repository that is being deleted doesn't wait, and either gets the blob or
@@ -89,53 +88,27 @@ func TestPromiseOutlivesRepository(t *testing.T) {
 func TestMountFromDyingRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.atOnce(t)
-	b.listen(t)
-	w := b.keys(t, loosefk.Options{})
-	b.fill(t, "acme/app")
+	b.AtOnce(t)
+	b.Listen(t)
+	w := b.LooseKeys(t, loosefk.Options{})
+	b.Fill(t, "acme/app")
 	layer := oci.Compute(oci.SHA256, []byte("layer of acme/app"))
-	del := b.session(t)
-	del.exec(t, "BEGIN")
-	del.exec(t, "DELETE FROM repositories WHERE path = 'acme/app'")
-	mounted := later(func() error { _, err := b.Mount(t.Context(), "else/app", "acme/app", layer); return err })
-	if err := soon(t, "mount", mounted); err != nil {
+	del := b.Session(t)
+	del.Exec(t, "BEGIN")
+	del.Exec(t, "DELETE FROM repositories WHERE path = 'acme/app'")
+	mounted := catalogtest.Later(func() error { _, err := b.Mount(t.Context(), "else/app", "acme/app", layer); return err })
+	if err := catalogtest.Soon(t, "mount", mounted); err != nil {
 		t.Fatal(err)
 	}
-	del.exec(t, "COMMIT")
+	del.Exec(t, "COMMIT")
 	if ok, err := b.Mount(t.Context(), "else/other", "acme/app", layer); err != nil || ok {
 		t.Errorf("mounted from a repository that is gone: %v, %v", ok, err)
 	}
-	b.drain(t, w)
-	b.put(t, "else/app", image(t, b.push(t, "else/app", "config"), []oci.Digest{layer}, nil), "image")
-	b.reviewAll(t)
-	b.whole(t, "else/app", "image", layer)
-	b.complete(t)
-}
-
-// Reviews of a deleted repository's content and the worker that removes its rows give way to
-// each other, and clients aren't affected.
-func TestDrainMeetsReview(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.atOnce(t)
-	w := b.keys(t, loosefk.Options{LockTimeout: 50 * time.Millisecond, RescheduleAfter: time.Millisecond})
-	b.fill(t, "acme/app")
-	b.exec(t, "DELETE FROM tags")
-	b.exec(t, "DELETE FROM manifest_references")
-	p := b.pausing(t, ofManifests())
-	p.to(t, beforeDelete)
-	if err := b.DeleteRepository(t.Context(), "acme/app"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.RunOnce(t.Context(), "main"); err != nil {
-		t.Errorf("the drain fails while a review holds a manifest: %v", err)
-	}
-	p.ended(t)
-	b.exec(t, "UPDATE loose_foreign_keys_deleted_records SET consume_after = now() WHERE status = 1")
-	b.drain(t, w)
-	b.noOrphans(t)
-	b.reviewAll(t)
-	b.nothing(t)
+	b.Drain(t, w)
+	b.Put(t, "else/app", catalogtest.Image(t, b.Push(t, "else/app", "config"), []oci.Digest{layer}, nil), "image")
+	b.ReviewAll(t)
+	b.Whole(t, "else/app", "image", layer)
+	b.Complete(t)
 }
 
 // A repository that is made while its namespace is being deleted ends up in a new namespace;
@@ -143,52 +116,52 @@ func TestDrainMeetsReview(t *testing.T) {
 func TestNewRepositoryInDyingNamespace(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.atOnce(t)
-	w := b.keys(t, loosefk.Options{})
-	b.fill(t, "acme/app")
-	del, watch := b.session(t), b.session(t)
-	del.exec(t, "BEGIN")
-	del.exec(t, "DELETE FROM top_level_namespaces WHERE name = 'acme'")
-	put := later(func() error { _, err := b.tryPush(t.Context(), "acme/new", "content"); return err })
-	del.blocks(t, watch, 1)
-	del.exec(t, "COMMIT")
-	if err := soon(t, "push", put); err != nil {
+	b.AtOnce(t)
+	w := b.LooseKeys(t, loosefk.Options{})
+	b.Fill(t, "acme/app")
+	del, watch := b.Session(t), b.Session(t)
+	del.Exec(t, "BEGIN")
+	del.Exec(t, "DELETE FROM top_level_namespaces WHERE name = 'acme'")
+	put := catalogtest.Later(func() error { _, err := b.TryPush(t.Context(), "acme/new", "content"); return err })
+	del.Blocks(t, watch, 1)
+	del.Exec(t, "COMMIT")
+	if err := catalogtest.Soon(t, "push", put); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.BlobNow(t.Context(), "acme/new", oci.Compute(oci.SHA256, []byte("content"))); err != nil {
 		t.Error(err)
 	}
 
-	first := b.session(t)
-	first.exec(t, "BEGIN")
-	first.exec(t, `INSERT INTO repositories (top_level_namespace_id, path)
+	first := b.Session(t)
+	first.Exec(t, "BEGIN")
+	first.Exec(t, `INSERT INTO repositories (top_level_namespace_id, path)
 		SELECT id, 'acme/other' FROM top_level_namespaces WHERE name = 'acme' FOR KEY SHARE`)
-	deleted := later(func() error { return b.DeleteNamespace(t.Context(), "acme") })
-	first.blocks(t, watch, 1)
-	first.exec(t, "COMMIT")
-	if err := soon(t, "deletion", deleted); err != nil {
+	deleted := catalogtest.Later(func() error { return b.DeleteNamespace(t.Context(), "acme") })
+	first.Blocks(t, watch, 1)
+	first.Exec(t, "COMMIT")
+	if err := catalogtest.Soon(t, "deletion", deleted); err != nil {
 		t.Fatal(err)
 	}
-	b.drain(t, w)
-	b.noOrphans(t)
-	b.empty(t, "repositories", "repository_blobs")
+	b.Drain(t, w)
+	b.NoOrphans(t)
+	b.Empty(t, "repositories", "repository_blobs")
 }
 
 // A tag isn't restored in a repository that is being deleted, and the client is told.
 func TestRestoreInDyingRepository(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.atOnce(t)
-	w := b.keys(t, loosefk.Options{})
-	img := b.fill(t, "acme/app")
-	del, watch := b.session(t), b.session(t)
-	del.exec(t, "BEGIN")
-	del.exec(t, "DELETE FROM repositories WHERE path = 'acme/app'")
-	restored := later(func() error { return b.RestoreTag(t.Context(), "acme/app", "again", img) })
-	del.blocks(t, watch, 1)
-	del.exec(t, "COMMIT")
-	wantCode(t, soon(t, "restore", restored), oci.NameUnknown)
-	b.drain(t, w)
-	b.noOrphans(t)
-	b.empty(t, "tags", "manifests")
+	b.AtOnce(t)
+	w := b.LooseKeys(t, loosefk.Options{})
+	img := b.Fill(t, "acme/app")
+	del, watch := b.Session(t), b.Session(t)
+	del.Exec(t, "BEGIN")
+	del.Exec(t, "DELETE FROM repositories WHERE path = 'acme/app'")
+	restored := catalogtest.Later(func() error { return b.RestoreTag(t.Context(), "acme/app", "again", img) })
+	del.Blocks(t, watch, 1)
+	del.Exec(t, "COMMIT")
+	catalogtest.WantCode(t, catalogtest.Soon(t, "restore", restored), oci.NameUnknown)
+	b.Drain(t, w)
+	b.NoOrphans(t)
+	b.Empty(t, "tags", "manifests")
 }

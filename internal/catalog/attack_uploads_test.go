@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -50,7 +51,7 @@ func TestAttackStalledWriter(t *testing.T) {
 		},
 		"cancelled": func(u catalog.Upload) error { return b.CancelUpload(ctx, "r", u.ID) },
 		"reaped": func(u catalog.Upload) error {
-			b.exec(t, "UPDATE uploads SET updated_at = now() - interval '2 days' WHERE id = $1", u.ID)
+			b.Exec(t, "UPDATE uploads SET updated_at = now() - interval '2 days' WHERE id = $1", u.ID)
 			_, err := b.ReapUploads(ctx, 24*time.Hour, 10)
 			return err
 		},
@@ -59,20 +60,20 @@ func TestAttackStalledWriter(t *testing.T) {
 		if err := end(u); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		before := b.owned(t)
+		before := b.Owned(t)
 		_, err := b.UploadNumbers(ctx, u, 1)
-		wantCode(t, err, oci.BlobUploadInvalid)
+		catalogtest.WantCode(t, err, oci.BlobUploadInvalid)
 		_, err = b.SaveUpload(ctx, u)
-		wantCode(t, err, oci.BlobUploadInvalid)
+		catalogtest.WantCode(t, err, oci.BlobUploadInvalid)
 		_, _, err = b.ClaimUpload(ctx, u, 1)
-		wantCode(t, err, oci.BlobUploadInvalid)
+		catalogtest.WantCode(t, err, oci.BlobUploadInvalid)
 		for _, content := range []string{"late " + what, "content"} { // new, and perhaps there
-			wantCode(t, b.commit(u, content), oci.BlobUploadInvalid)
+			catalogtest.WantCode(t, b.commit(u, content), oci.BlobUploadInvalid)
 		}
-		if n := b.count(t, "SELECT count(*) FROM blobs WHERE digest = $1", oci.Compute(oci.SHA256, []byte("late "+what)).Bytes()); n != 0 {
+		if n := b.Count(t, "SELECT count(*) FROM blobs WHERE digest = $1", oci.Compute(oci.SHA256, []byte("late "+what)).Bytes()); n != 0 {
 			t.Errorf("%s: a late writer made a blob", what)
 		}
-		if after := b.owned(t); after != before {
+		if after := b.Owned(t); after != before {
 			t.Errorf("%s: %d owners became %d", what, before, after)
 		}
 	}
@@ -84,14 +85,14 @@ func TestAttackReaperMeetsWriter(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	u := b.begun(t, "r")
-	b.exec(t, "UPDATE uploads SET updated_at = now() - interval '2 days'")
-	x := b.session(t)
-	x.exec(t, "BEGIN")
-	x.exec(t, "UPDATE uploads SET attempt = attempt + 1, updated_at = now() WHERE id = $1", u.ID)
+	b.Exec(t, "UPDATE uploads SET updated_at = now() - interval '2 days'")
+	x := b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "UPDATE uploads SET attempt = attempt + 1, updated_at = now() WHERE id = $1", u.ID)
 	if n, err := b.ReapUploads(t.Context(), 24*time.Hour, 10); err != nil || n != 0 {
 		t.Fatalf("reaped %d, %v, while a request claims the upload", n, err)
 	}
-	x.exec(t, "COMMIT")
+	x.Exec(t, "COMMIT")
 	if n, err := b.ReapUploads(t.Context(), 24*time.Hour, 10); err != nil || n != 0 {
 		t.Fatalf("reaped %d, %v, after a request claimed the upload", n, err)
 	}
@@ -103,16 +104,16 @@ func TestAttackEndsAreDoomed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	u := b.begun(t, "r")
-	x, watch := b.session(t), b.session(t)
-	x.exec(t, "BEGIN")
-	x.exec(t, "UPDATE uploads SET numbers = numbers + 1 WHERE id = $1", u.ID)
-	done := later(func() error { return b.CancelUpload(context.Background(), "r", u.ID) })
-	x.blocks(t, watch, 1)
-	x.exec(t, "COMMIT")
-	if err := soon(t, "cancel", done); err != nil {
+	x, watch := b.Session(t), b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "UPDATE uploads SET numbers = numbers + 1 WHERE id = $1", u.ID)
+	done := catalogtest.Later(func() error { return b.CancelUpload(context.Background(), "r", u.ID) })
+	x.Blocks(t, watch, 1)
+	x.Exec(t, "COMMIT")
+	if err := catalogtest.Soon(t, "cancel", done); err != nil {
 		t.Fatal(err)
 	}
-	if n := b.count(t, "SELECT count(*) FROM gc_doomed_objects WHERE storage_key = $1 AND of_upload AND again_at > now()", u.StorageKey); n != 1 {
+	if n := b.Count(t, "SELECT count(*) FROM gc_doomed_objects WHERE storage_key = $1 AND of_upload AND again_at > now()", u.StorageKey); n != 1 {
 		t.Error("the objects of a cancelled upload have no owner")
 	}
 }
@@ -122,39 +123,39 @@ func TestAttackEndsAreDoomed(t *testing.T) {
 func TestAttackCommitsAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.push(t, "r", "makes the repository")
+	b.Push(t, "r", "makes the repository")
 	one, two := b.begun(t, "r"), b.begun(t, "r")
 	d := oci.Compute(oci.SHA256, []byte("content"))
-	x, watch := b.session(t), b.session(t)
-	x.exec(t, "BEGIN")
-	x.exec(t, "INSERT INTO blobs (digest, size, storage_key) VALUES ($1, 7, 'mine')", d.Bytes())
-	first := later(func() error { return b.commit(one, "content") })
-	x.blocks(t, watch, 1)
-	second := later(func() error { return b.commit(two, "content") })
-	x.blocks(t, watch, 2)
-	again := later(func() error { return b.commit(one, "content") })
-	eventually(t, "all wait", func() bool { return b.waiting(t) >= 3 })
-	x.exec(t, "ROLLBACK")
-	if err := soon(t, "second", second); err != nil {
+	x, watch := b.Session(t), b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "INSERT INTO blobs (digest, size, storage_key) VALUES ($1, 7, 'mine')", d.Bytes())
+	first := catalogtest.Later(func() error { return b.commit(one, "content") })
+	x.Blocks(t, watch, 1)
+	second := catalogtest.Later(func() error { return b.commit(two, "content") })
+	x.Blocks(t, watch, 2)
+	again := catalogtest.Later(func() error { return b.commit(one, "content") })
+	catalogtest.Eventually(t, "all wait", func() bool { return b.Waiting(t) >= 3 })
+	x.Exec(t, "ROLLBACK")
+	if err := catalogtest.Soon(t, "second", second); err != nil {
 		t.Errorf("the other upload: %v", err)
 	}
 	// The same upload twice: either of the two may win.
-	won, lost := soon(t, "first", first), soon(t, "again", again)
+	won, lost := catalogtest.Soon(t, "first", first), catalogtest.Soon(t, "again", again)
 	if won != nil {
 		won, lost = lost, won
 	}
 	if won != nil || oci.CodeOf(lost) != oci.BlobUploadInvalid {
 		t.Errorf("the same upload twice: %v and %v, want one to succeed and one to be told", won, lost)
 	}
-	if n := b.count(t, "SELECT count(*) FROM blobs WHERE digest = $1", d.Bytes()); n != 1 || !b.linked(t, "r", d) {
+	if n := b.Count(t, "SELECT count(*) FROM blobs WHERE digest = $1", d.Bytes()); n != 1 || !b.Linked(t, "r", d) {
 		t.Errorf("%d blobs", n)
 	}
-	if n := b.count(t, "SELECT count(*) FROM uploads WHERE id = ANY ($1)", []uuid.UUID{one.ID, two.ID}); n != 0 {
+	if n := b.Count(t, "SELECT count(*) FROM uploads WHERE id = ANY ($1)", []uuid.UUID{one.ID, two.ID}); n != 0 {
 		t.Errorf("%d uploads are left", n)
 	}
-	if n := b.count(t, fmt.Sprintf("SELECT count(*) FROM gc_doomed_objects WHERE storage_key IN ('%s', '%s') AND keep IS NULL",
+	if n := b.Count(t, fmt.Sprintf("SELECT count(*) FROM gc_doomed_objects WHERE storage_key IN ('%s', '%s') AND keep IS NULL",
 		one.StorageKey, two.StorageKey)); n != 1 {
 		t.Errorf("%d objects are doomed whole, want the loser's", n)
 	}
-	b.owned(t)
+	b.Owned(t)
 }

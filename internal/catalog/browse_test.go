@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -32,14 +33,14 @@ func newShelf(t *testing.T, dsn string, r *rand.Rand, repositories ...string) *s
 	s := &shelf{replica(t, dsn), map[string]map[string]shelfTag{}}
 	begin := time.Now().Add(-time.Hour).Truncate(time.Microsecond).UnixMicro()
 	for _, path := range repositories {
-		config := s.push(t, path, "config")
+		config := s.Push(t, path, "config")
 		s.model[path] = map[string]shelfTag{}
 		for i := range 30 + r.IntN(20) {
-			payload := image(t, config, nil, map[string]any{"annotations": map[string]string{"n": strings.Repeat("x", r.IntN(4)) + path}})
+			payload := catalogtest.Image(t, config, nil, map[string]any{"annotations": map[string]string{"n": strings.Repeat("x", r.IntN(4)) + path}})
 			tag := fmt.Sprintf("%s%d", []string{"v", "v1.", "nightly-", "V", "_"}[r.IntN(5)], r.IntN(40))
-			s.put(t, path, payload, tag)
+			s.Put(t, path, payload, tag)
 			pushed := begin + int64(i/3)*1_000_001
-			_, err := s.db.Pool.Exec(t.Context(), `
+			_, err := s.DB.Pool.Exec(t.Context(), `
 				UPDATE tags t SET created_at = $3, updated_at = CASE WHEN $4 THEN $3::timestamptz END
 				FROM repositories r WHERE r.path = $1 AND t.repository_id = r.id AND t.name = $2`,
 				path, tag, time.UnixMicro(pushed), r.IntN(2) == 0)
@@ -117,7 +118,7 @@ func useAll(_ context.Context, _ int64, names []string) (map[string]time.Time, e
 
 // TestBrowseTags compares pages with a model.
 func TestBrowseTags(t *testing.T) {
-	atBoth(t, func(t *testing.T, dsn string) {
+	catalogtest.AtBoth(t, func(t *testing.T, dsn string) {
 		seed := uint64(time.Now().UnixNano())
 		t.Logf("seed %d", seed)
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -200,13 +201,13 @@ func TestBrowseTagsWhileTheyChange(t *testing.T) {
 		t.Run(string(order), func(t *testing.T) {
 			t.Parallel()
 			s := setup(t)
-			config := s.push(t, "app", "config")
-			payload := image(t, config, nil, nil)
+			config := s.Push(t, "app", "config")
+			payload := catalogtest.Image(t, config, nil, nil)
 			tags := []string{}
 			for i := range 20 {
 				tags = append(tags, fmt.Sprintf("t%02d", i))
 			}
-			d := s.put(t, "app", payload, tags...)
+			d := s.Put(t, "app", payload, tags...)
 			q, seen := catalog.TagQuery{Order: order, Limit: 3}, map[string]int{}
 			for turn := 0; ; turn++ {
 				page, err := s.BrowseTags(t.Context(), "app", q)
@@ -241,16 +242,16 @@ func TestBrowseTagsWhileTheyChange(t *testing.T) {
 func TestBrowseTagsOfIndex(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
-	config := s.push(t, "app", "config")
-	one := image(t, config, nil, nil)
-	two := image(t, config, []oci.Digest{config}, nil)
-	a, b := s.put(t, "app", one), s.put(t, "app", two)
+	config := s.Push(t, "app", "config")
+	one := catalogtest.Image(t, config, nil, nil)
+	two := catalogtest.Image(t, config, []oci.Digest{config}, nil)
+	a, b := s.Put(t, "app", one), s.Put(t, "app", two)
 	list := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"manifests":[`+
 		`{"mediaType":%[2]q,"digest":%[3]q,"size":1,"platform":{"os":"linux","architecture":"arm64","variant":"v8"}},`+
 		`{"mediaType":%[2]q,"digest":%[4]q,"size":1,"platform":{"os":"linux","architecture":"amd64"}},`+
 		`{"mediaType":%[2]q,"digest":%[4]q,"size":1,"platform":{"os":"unknown","architecture":"unknown"}}]}`,
 		oci.MediaTypeImageIndex, oci.MediaTypeImageManifest, a, b)
-	d := s.put(t, "app", []byte(list), "latest")
+	d := s.Put(t, "app", []byte(list), "latest")
 	page, err := s.BrowseTags(t.Context(), "app", catalog.TagQuery{Limit: 10})
 	if err != nil {
 		t.Fatal(err)
@@ -286,7 +287,7 @@ func TestBrowseTagsOfIndex(t *testing.T) {
 }
 
 func TestBrowseRepositories(t *testing.T) {
-	atBoth(t, func(t *testing.T, dsn string) {
+	catalogtest.AtBoth(t, func(t *testing.T, dsn string) {
 		seed := uint64(time.Now().UnixNano())
 		t.Logf("seed %d", seed)
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -399,7 +400,7 @@ func TestNamespaces(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	atBoth(t, func(t *testing.T, dsn string) {
+	catalogtest.AtBoth(t, func(t *testing.T, dsn string) {
 		s := replica(t, dsn)
 		for path, contents := range map[string][]string{
 			"acme/app": {"shared by all", "shared in acme", "of app alone"},
@@ -407,11 +408,11 @@ func TestSizes(t *testing.T) {
 			"else":     {"shared by all"},
 		} {
 			for _, content := range contents {
-				s.push(t, path, content)
+				s.Push(t, path, content)
 			}
 		}
-		config := s.push(t, "acme/app", "config")
-		s.put(t, "acme/app", image(t, config, nil, nil), "v1", "v2")
+		config := s.Push(t, "acme/app", "config")
+		s.Put(t, "acme/app", catalogtest.Image(t, config, nil, nil), "v1", "v2")
 		r, err := s.DescribeRepository(t.Context(), "acme/app")
 		if err != nil {
 			t.Fatal(err)

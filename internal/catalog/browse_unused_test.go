@@ -16,7 +16,7 @@ import (
 func TestUnusedTagsIsBounded(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
-	s.put(t, "app", indexOf("a"), "t000000")
+	s.Put(t, "app", indexOf("a"), "t000000")
 	// All but the last are in use.
 	const tags = 25_000
 	fill(t, s, tags, "now() - interval '100 days' - n * interval '1 second'")
@@ -74,7 +74,7 @@ func TestUnusedTagsIsBounded(t *testing.T) {
 func TestUnusedTagsPassesOverYoungOnes(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
-	s.put(t, "app", indexOf("a"), "t000000")
+	s.Put(t, "app", indexOf("a"), "t000000")
 	fill(t, s, 15_000, "CASE WHEN n > 10 THEN now() ELSE now() - interval '100 days' END")
 	for _, descending := range []bool{false, true} {
 		q := catalog.TagQuery{Order: catalog.TagsByPush, Descending: descending, Limit: 20}
@@ -90,7 +90,7 @@ func TestUnusedTagsPassesOverYoungOnes(t *testing.T) {
 // was pushed, by its number.
 func fill(t *testing.T, s bundle, n int, pushed string) {
 	t.Helper()
-	_, err := s.db.Pool.Exec(t.Context(), `
+	_, err := s.DB.Pool.Exec(t.Context(), `
 		INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
 		SELECT top_level_namespace_id, repository_id, 't' || lpad(n::text, 6, '0'), manifest_id, `+pushed+`
 		FROM tags, generate_series(1, $1::int - 1) n`, n)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
@@ -29,10 +30,10 @@ func TestReplicaSeesMovedTag(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
 	a, b := replica(t, dsn), replica(t, dsn)
-	a.listen(t)
-	b.listen(t)
-	config := a.push(t, "r", "config")
-	one := a.put(t, "r", image(t, config, nil, nil), "t")
+	a.Listen(t)
+	b.Listen(t)
+	config := a.Push(t, "r", "config")
+	one := a.Put(t, "r", catalogtest.Image(t, config, nil, nil), "t")
 	tag := func(x bundle) (oci.Digest, error) {
 		m, err := x.ManifestByTag(t.Context(), "r", "t")
 		if err != nil {
@@ -41,12 +42,12 @@ func TestReplicaSeesMovedTag(t *testing.T) {
 		return m.Digest, nil
 	}
 	for i := range 20 {
-		want := a.put(t, "r", image(t, config, nil, map[string]any{"annotations": map[string]string{"n": fmt.Sprint(i)}}), "t")
+		want := a.Put(t, "r", catalogtest.Image(t, config, nil, map[string]any{"annotations": map[string]string{"n": fmt.Sprint(i)}}), "t")
 		if got, err := tag(a); err != nil || got != want {
 			t.Fatalf("the replica that moved the tag sees %v, %v", got, err)
 		}
 		moved := time.Now()
-		eventually(t, "the other replica sees the tag move", func() bool { d, err := tag(b); return err == nil && d == want })
+		catalogtest.Eventually(t, "the other replica sees the tag move", func() bool { d, err := tag(b); return err == nil && d == want })
 		if took := time.Since(moved); took > time.Second {
 			t.Errorf("the other replica saw it after %v", took)
 		}
@@ -57,11 +58,11 @@ func TestReplicaSeesMovedTag(t *testing.T) {
 	if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the deleted tag is gone elsewhere", func() bool { _, err := tag(a); return oci.CodeOf(err) == oci.ManifestUnknown })
+	catalogtest.Eventually(t, "the deleted tag is gone elsewhere", func() bool { _, err := tag(a); return oci.CodeOf(err) == oci.ManifestUnknown })
 	if err := b.DeleteManifest(t.Context(), "r", one); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the deleted manifest is gone elsewhere", func() bool {
+	catalogtest.Eventually(t, "the deleted manifest is gone elsewhere", func() bool {
 		_, err := a.ManifestByDigest(t.Context(), "r", one)
 		return oci.CodeOf(err) == oci.ManifestUnknown
 	})
@@ -71,19 +72,19 @@ func TestReplicaSeesMovedTag(t *testing.T) {
 func TestCacheHearsOfDirectChanges(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.listen(t)
-	config := b.push(t, "r", "config")
-	b.put(t, "r", image(t, config, nil, nil), "t")
+	b.Listen(t)
+	config := b.Push(t, "r", "config")
+	b.Put(t, "r", catalogtest.Image(t, config, nil, nil), "t")
 	for range 2 {
 		if _, err := b.ManifestByTag(t.Context(), "r", "t"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	psql := dbtest.Open(t, b.db.Pool.Config().ConnString())
+	psql := dbtest.Open(t, b.DB.Pool.Config().ConnString())
 	if _, err := psql.Pool.Exec(t.Context(), "DELETE FROM tags"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the deletion is seen", func() bool {
+	catalogtest.Eventually(t, "the deletion is seen", func() bool {
 		_, err := b.ManifestByTag(t.Context(), "r", "t")
 		return oci.CodeOf(err) == oci.ManifestUnknown
 	})
@@ -93,17 +94,17 @@ func TestCacheHearsOfDirectChanges(t *testing.T) {
 func TestCacheRestsWithoutNews(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.listen(t)
-	config := b.push(t, "r", "config")
-	b.put(t, "r", image(t, config, nil, nil), "t")
+	b.Listen(t)
+	config := b.Push(t, "r", "config")
+	b.Put(t, "r", catalogtest.Image(t, config, nil, nil), "t")
 	get := func(ctx context.Context) error { _, err := b.ManifestByTag(ctx, "r", "t"); return err }
 	cached(t, get)
 	if !cached(t, get) {
 		t.Fatal("a second read isn't cached")
 	}
 	// A change without a notification, and a listener that loses its connection.
-	b.exec(t, "ALTER TABLE tags DISABLE TRIGGER ALL")
-	psql := dbtest.Open(t, b.db.Pool.Config().ConnString())
+	b.Exec(t, "ALTER TABLE tags DISABLE TRIGGER ALL")
+	psql := dbtest.Open(t, b.DB.Pool.Config().ConnString())
 	for _, sql := range []string{
 		"DELETE FROM tags",
 		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'purser listener' AND datname = current_database()",
@@ -112,19 +113,19 @@ func TestCacheRestsWithoutNews(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the cache is empty", func() bool { return oci.CodeOf(get(t.Context())) == oci.ManifestUnknown })
-	b.waitCaching(t)
-	wantCode(t, get(t.Context()), oci.ManifestUnknown)
+	catalogtest.Eventually(t, "the cache is empty", func() bool { return oci.CodeOf(get(t.Context())) == oci.ManifestUnknown })
+	b.WaitCaching(t)
+	catalogtest.WantCode(t, get(t.Context()), oci.ManifestUnknown)
 }
 
 // A process whose registration was removed registers anew before it uses its caches.
 func TestForgottenReplica(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.listen(t)
-	b.exec(t, "DELETE FROM replicas")
-	eventually(t, "registered again", func() bool { return b.count(t, "SELECT count(*) FROM replicas") == 1 })
-	b.waitCaching(t)
+	b.Listen(t)
+	b.Exec(t, "DELETE FROM replicas")
+	catalogtest.Eventually(t, "registered again", func() bool { return b.Count(t, "SELECT count(*) FROM replicas") == 1 })
+	b.WaitCaching(t)
 }
 
 // A read that begins after a write was answered, on the replica that wrote, sees that write
@@ -132,13 +133,13 @@ func TestForgottenReplica(t *testing.T) {
 func TestCacheNeverServesThePast(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.listen(t)
+	b.Listen(t)
 	const versions = 8
-	config := b.push(t, "r", "config")
+	config := b.Push(t, "r", "config")
 	order := map[oci.Digest]int{}
 	var payloads [][]byte
 	for i := range versions {
-		p := image(t, config, nil, map[string]any{"annotations": map[string]string{"n": fmt.Sprint(i)}})
+		p := catalogtest.Image(t, config, nil, map[string]any{"annotations": map[string]string{"n": fmt.Sprint(i)}})
 		payloads = append(payloads, p)
 		order[oci.Compute(oci.SHA256, p)] = i
 	}
@@ -177,7 +178,7 @@ func TestCacheNeverServesThePast(t *testing.T) {
 		mu.Lock()
 		rounds[d] = round
 		mu.Unlock()
-		b.put(t, "r", p, "t")
+		b.Put(t, "r", p, "t")
 		mu.Lock()
 		answered = round
 		mu.Unlock()
@@ -193,9 +194,9 @@ func TestCacheNeverServesThePast(t *testing.T) {
 func TestLateHeartbeatIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.listen(t)
-	config := b.push(t, "r", "config")
-	d := b.put(t, "r", image(t, config, nil, nil), "t")
+	b.Listen(t)
+	config := b.Push(t, "r", "config")
+	d := b.Put(t, "r", catalogtest.Image(t, config, nil, nil), "t")
 	read := func(ctx context.Context) error {
 		m, err := b.ManifestByTag(ctx, "r", "t")
 		if err == nil && m.Digest != d {
@@ -203,8 +204,8 @@ func TestLateHeartbeatIsWaitedFor(t *testing.T) {
 		}
 		return err
 	}
-	eventually(t, "a cached read", func() bool { return cached(t, read) })
-	tx, err := dbtest.Open(t, b.db.Pool.Config().ConnString()).Pool.Begin(t.Context())
+	catalogtest.Eventually(t, "a cached read", func() bool { return cached(t, read) })
+	tx, err := dbtest.Open(t, b.DB.Pool.Config().ConnString()).Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +213,7 @@ func TestLateHeartbeatIsWaitedFor(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "LOCK TABLE replicas IN ACCESS EXCLUSIVE MODE"); err != nil { // no heartbeat goes out
 		t.Fatal(err)
 	}
-	eventually(t, "news are late", func() bool { return !b.Caching() })
+	catalogtest.Eventually(t, "news are late", func() bool { return !b.Caching() })
 	ctx, n := db.WithCounter(t.Context())
 	var readers errgroup.Group
 	for range 50 {
@@ -234,12 +235,12 @@ func TestLateHeartbeatIsWaitedFor(t *testing.T) {
 func TestStoppedHeartbeatIsNotWaitedForTwice(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.listen(t)
-	config := b.push(t, "r", "config")
-	b.put(t, "r", image(t, config, nil, nil), "t")
+	b.Listen(t)
+	config := b.Push(t, "r", "config")
+	b.Put(t, "r", catalogtest.Image(t, config, nil, nil), "t")
 	read := func(ctx context.Context) error { _, err := b.ManifestByTag(ctx, "r", "t"); return err }
-	eventually(t, "a cached read", func() bool { return cached(t, read) })
-	tx, err := dbtest.Open(t, b.db.Pool.Config().ConnString()).Pool.Begin(t.Context())
+	catalogtest.Eventually(t, "a cached read", func() bool { return cached(t, read) })
+	tx, err := dbtest.Open(t, b.DB.Pool.Config().ConnString()).Pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +248,7 @@ func TestStoppedHeartbeatIsNotWaitedForTwice(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), "LOCK TABLE replicas IN ACCESS EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "news are late", func() bool { return !b.Caching() })
+	catalogtest.Eventually(t, "news are late", func() bool { return !b.Caching() })
 	if cached(t, read) {
 		t.Error("the first read didn't ask the database")
 	}
@@ -264,7 +265,7 @@ func TestStoppedHeartbeatIsNotWaitedForTwice(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the caches are used again", func() bool { return cached(t, read) })
+	catalogtest.Eventually(t, "the caches are used again", func() bool { return cached(t, read) })
 }
 
 // A process without requests sends no heartbeats, stays registered, and uses its caches from
@@ -272,13 +273,13 @@ func TestStoppedHeartbeatIsNotWaitedForTwice(t *testing.T) {
 func TestHeartRestsWhileNobodyAsks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.listen(t)
-	config := b.push(t, "r", "config")
-	b.put(t, "r", image(t, config, nil, nil), "t")
+	b.Listen(t)
+	config := b.Push(t, "r", "config")
+	b.Put(t, "r", catalogtest.Image(t, config, nil, nil), "t")
 	read := func(ctx context.Context) error { _, err := b.ManifestByTag(ctx, "r", "t"); return err }
-	eventually(t, "a cached read", func() bool { return cached(t, read) })
-	eventually(t, "the heart rests", func() bool {
-		return b.count(t, `SELECT count(*) FROM pg_stat_activity
+	catalogtest.Eventually(t, "a cached read", func() bool { return cached(t, read) })
+	catalogtest.Eventually(t, "the heart rests", func() bool {
+		return b.Count(t, `SELECT count(*) FROM pg_stat_activity
 			WHERE application_name = 'purser heartbeat' AND datname = current_database() AND query LIKE '%AS (UPDATE replicas SET seen_at = now() WHERE id = $1 RETURNING%'`) == 1
 	})
 	if !cached(t, read) {
@@ -287,13 +288,13 @@ func TestHeartRestsWhileNobodyAsks(t *testing.T) {
 	// A change that another process made during the pause was received all the same. When a
 	// process has had no requests for a while, and has sent its last heartbeat after that,
 	// heartbeats pause again.
-	eventually(t, "the heart rests again", func() bool {
-		return b.count(t, `SELECT count(*) FROM pg_stat_activity
+	catalogtest.Eventually(t, "the heart rests again", func() bool {
+		return b.Count(t, `SELECT count(*) FROM pg_stat_activity
 			WHERE application_name = 'purser heartbeat' AND datname = current_database() AND query LIKE '%AS (UPDATE replicas SET seen_at = now() WHERE id = $1 RETURNING%'
 				AND query_start < now() - interval '1.5 s'`) == 1
 	})
-	if _, err := dbtest.Open(t, b.db.Pool.Config().ConnString()).Pool.Exec(t.Context(), "DELETE FROM tags"); err != nil {
+	if _, err := dbtest.Open(t, b.DB.Pool.Config().ConnString()).Pool.Exec(t.Context(), "DELETE FROM tags"); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, read(t.Context()), oci.ManifestUnknown)
+	catalogtest.WantCode(t, read(t.Context()), oci.ManifestUnknown)
 }

@@ -65,22 +65,14 @@ type Options struct {
 	// MaxRequest is the longest time for which a request may write to the store. The objects
 	// of an upload are swept a second time after it. Default 2 h.
 	MaxRequest time.Duration
-	// KeepDoomed is how long objects of deleted blobs stay in the store, so that they still
-	// exist after a restore of an older database. Default 0: they are deleted at once.
-	KeepDoomed time.Duration
 	// SparseIndexes accepts indexes that list manifests which the repository lacks.
 	SparseIndexes bool
 	// Look checks an object of the store that must have size bytes, and returns what is
 	// wrong with it, "" for nothing. It is called outside of transactions. Nil: objects
 	// aren't checked.
 	Look  func(ctx context.Context, key string, size int64) (wrong string, err error)
-	Audit Audit // the zero value writes nothing
-	// Collected returns a statement, without arguments of its own, that records what garbage
-	// collection deletes. It reads from the query counted, whose columns are namespace,
-	// repository (both ids) and manifests (a number), and becomes a part of the deleting
-	// statement. Nil: nothing is recorded.
-	Collected func(query string) string
-	Log       *slog.Logger // default slog.Default()
+	Audit Audit        // the zero value writes nothing
+	Log   *slog.Logger // default slog.Default()
 }
 
 // Catalog reads and writes the metadata. Its methods may be called

@@ -11,6 +11,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -39,7 +40,7 @@ func (b bundle) lose(t *testing.T, d oci.Digest) {
 func (b bundle) doomedKeys(t *testing.T) []string {
 	t.Helper()
 	var keys []string
-	if err := b.db.Pool.QueryRow(t.Context(), `SELECT COALESCE(array_agg(k ORDER BY k), '{}') FROM (
+	if err := b.DB.Pool.QueryRow(t.Context(), `SELECT COALESCE(array_agg(k ORDER BY k), '{}') FROM (
 		SELECT storage_key || CASE WHEN of_upload THEN '*' ELSE '' END || COALESCE(' but ' || keep, '') AS k
 		FROM gc_doomed_objects) d`).Scan(&keys); err != nil {
 		t.Fatal(err)
@@ -49,34 +50,34 @@ func (b bundle) doomedKeys(t *testing.T) []string {
 
 // A lost blob is reported as unknown to every client, until somebody pushes it again: then
 // every repository that had it has it again.
-func TestLostBlob(t *testing.T) { atBoth(t, testLostBlob) }
+func TestLostBlob(t *testing.T) { catalogtest.AtBoth(t, testLostBlob) }
 
 func testLostBlob(t *testing.T, dsn string) {
 	b := replica(t, dsn)
 	ctx := t.Context()
-	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
-	b.push(t, "other", "layer")
-	payload := image(t, config, []oci.Digest{layer}, nil)
-	b.put(t, "r", payload, "v1")
+	config, layer := b.Push(t, "r", "config"), b.Push(t, "r", "layer")
+	b.Push(t, "other", "layer")
+	payload := catalogtest.Image(t, config, []oci.Digest{layer}, nil)
+	b.Put(t, "r", payload, "v1")
 	old := b.row(t, layer)
-	b.exec(t, "DELETE FROM gc_doomed_objects")
+	b.Exec(t, "DELETE FROM gc_doomed_objects")
 	b.lose(t, layer)
 
 	_, err := b.Blob(ctx, "r", layer)
-	wantCode(t, err, oci.BlobUnknown)
+	catalogtest.WantCode(t, err, oci.BlobUnknown)
 	_, err = b.BlobNow(ctx, "r", layer)
-	wantCode(t, err, oci.BlobUnknown)
+	catalogtest.WantCode(t, err, oci.BlobUnknown)
 	_, err = b.PromiseBlob(ctx, "r", layer)
-	wantCode(t, err, oci.BlobUnknown)
+	catalogtest.WantCode(t, err, oci.BlobUnknown)
 	if mounted, err := b.Mount(ctx, "third", "r", layer); err != nil || mounted {
 		t.Errorf("mounted: %v, %v", mounted, err)
 	}
 	for what, payload := range map[string][]byte{
-		"known": payload, "new": image(t, config, []oci.Digest{layer}, map[string]any{"annotations": map[string]string{"n": "2"}}),
-		"configuration": image(t, layer, nil, nil),
+		"known": payload, "new": catalogtest.Image(t, config, []oci.Digest{layer}, map[string]any{"annotations": map[string]string{"n": "2"}}),
+		"configuration": catalogtest.Image(t, layer, nil, nil),
 	} {
-		_, err = b.tryPut(ctx, "r", payload, "v2")
-		wantCode(t, err, oci.ManifestBlobUnknown)
+		_, err = b.TryPut(ctx, "r", payload, "v2")
+		catalogtest.WantCode(t, err, oci.ManifestBlobUnknown)
 		if !strings.Contains(err.Error(), layer.String()) || strings.Contains(err.Error(), config.String()) {
 			t.Errorf("%s manifest: %v, want the lost blob named and no other", what, err)
 		}
@@ -85,7 +86,7 @@ func testLostBlob(t *testing.T, dsn string) {
 		t.Errorf("the manifest isn't lost: %v", err)
 	}
 
-	b.push(t, "third", "layer")
+	b.Push(t, "third", "layer")
 	now := b.row(t, layer)
 	if now.Key == old.Key || now.Lost || now.Size != 5 {
 		t.Errorf("%+v after the push, was %+v", now, old)
@@ -98,10 +99,10 @@ func testLostBlob(t *testing.T, dsn string) {
 			t.Errorf("%s: %+v, %v", path, got, err)
 		}
 	}
-	if _, err := b.tryPut(ctx, "r", payload, "v2"); err != nil {
+	if _, err := b.TryPut(ctx, "r", payload, "v2"); err != nil {
 		t.Error(err)
 	}
-	b.owned(t)
+	b.Owned(t)
 }
 
 // When the blob takes its new object, the other objects of the upload are deleted, and the
@@ -109,9 +110,9 @@ func testLostBlob(t *testing.T, dsn string) {
 func TestLostBlobTakesTheObjectAlone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	d := b.push(t, "r", "layer")
+	d := b.Push(t, "r", "layer")
 	const foreign = "docker/registry/v2/blobs/sha256/ab/data"
-	b.exec(t, "UPDATE blobs SET storage_key = $1, size = 3", foreign)
+	b.Exec(t, "UPDATE blobs SET storage_key = $1, size = 3", foreign)
 	b.lose(t, d)
 	u := b.begun(t, "r")
 	u.Size = 5
@@ -126,21 +127,21 @@ func TestLostBlobTakesTheObjectAlone(t *testing.T) {
 		t.Errorf("doomed: %q, want %q", got, want)
 	}
 	// The upload's row is gone, so the upload can't be committed twice.
-	wantCode(t, b.CommitUpload(t.Context(), u, d, key, true), oci.BlobUploadInvalid)
+	catalogtest.WantCode(t, b.CommitUpload(t.Context(), u, d, key, true), oci.BlobUploadInvalid)
 }
 
 // A lost upload doesn't give its object to a lost blob.
 func TestLostBlobRefusesAStalledUpload(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	d := b.push(t, "r", "layer")
+	d := b.Push(t, "r", "layer")
 	b.lose(t, d)
 	before := b.row(t, d)
 	u := b.begun(t, "r")
 	if _, _, err := b.ClaimUpload(t.Context(), u, 1); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, b.CommitUpload(t.Context(), u, d, u.StorageKey+"-7", false), oci.BlobUploadInvalid)
+	catalogtest.WantCode(t, b.CommitUpload(t.Context(), u, d, u.StorageKey+"-7", false), oci.BlobUploadInvalid)
 	if now := b.row(t, d); now != before {
 		t.Errorf("%+v, was %+v", now, before)
 	}
@@ -155,7 +156,7 @@ func TestMarkComparesTheObject(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ctx := t.Context()
-	d, other := b.push(t, "r", "layer"), b.push(t, "r", "other")
+	d, other := b.Push(t, "r", "layer"), b.Push(t, "r", "other")
 	seen := []catalog.Owner{b.row(t, d), b.row(t, other)}
 	stale := seen[0]
 	stale.Key = blob.NewBase() + "-0"
@@ -184,19 +185,19 @@ func TestMarksReachCaches(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
 	b := replica(t, dsn)
-	server := bundle{catalog.New(catalog.Options{DB: b.db, Background: dbtest.Open(t, dsn), Log: slog.New(slog.DiscardHandler)}), b.db}
+	server := bundle{catalogtest.Bundle{Catalog: catalog.New(catalog.Options{DB: b.DB, Background: dbtest.Open(t, dsn), Log: slog.New(slog.DiscardHandler)}), DB: b.DB}}
 	ctx := t.Context()
-	d := b.push(t, "r", "layer")
-	b.push(t, "other", "layer")
-	b.listen(t)
+	d := b.Push(t, "r", "layer")
+	b.Push(t, "other", "layer")
+	b.Listen(t)
 	for range 3 {
-		eventually(t, "the blob is in the cache", func() bool {
+		catalogtest.Eventually(t, "the blob is in the cache", func() bool {
 			return cached(t, func(ctx context.Context) error { _, err := b.PromiseBlob(ctx, "r", d); return err }) &&
 				cached(t, func(ctx context.Context) error { _, err := b.Blob(ctx, "other", d); return err })
 		})
 		server.lose(t, d)
 		for _, path := range []string{"r", "other"} {
-			eventually(t, path+" hears that the blob is lost", func() bool {
+			catalogtest.Eventually(t, path+" hears that the blob is lost", func() bool {
 				_, err := b.PromiseBlob(ctx, path, d)
 				return oci.CodeOf(err) == oci.BlobUnknown
 			})
@@ -211,12 +212,12 @@ func TestMarksReachCaches(t *testing.T) {
 func TestPushesUpdateNoBlob(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.exec(t, `CREATE FUNCTION complain () RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'a push updates blobs'; END; $$;
+	b.Exec(t, `CREATE FUNCTION complain () RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'a push updates blobs'; END; $$;
 		CREATE TRIGGER complain AFTER UPDATE ON blobs FOR EACH STATEMENT EXECUTE FUNCTION complain()`)
-	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
-	b.push(t, "r", "layer")
-	b.push(t, "other", "layer")
-	b.put(t, "r", image(t, config, []oci.Digest{layer}, nil), "v1")
+	config, layer := b.Push(t, "r", "config"), b.Push(t, "r", "layer")
+	b.Push(t, "r", "layer")
+	b.Push(t, "other", "layer")
+	b.Put(t, "r", catalogtest.Image(t, config, []oci.Digest{layer}, nil), "v1")
 	if ok, err := b.Mount(t.Context(), "third", "r", layer); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
@@ -230,20 +231,20 @@ func TestPushesUpdateNoBlob(t *testing.T) {
 func TestAttackLostBlobIsPushedTwice(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	d := b.push(t, "r", "layer")
+	d := b.Push(t, "r", "layer")
 	b.lose(t, d)
 	old := b.row(t, d)
-	hold, watch := b.session(t), b.session(t)
-	hold.exec(t, "BEGIN")
-	hold.exec(t, "SELECT FROM blobs WHERE digest = $1 FOR NO KEY UPDATE", d.Bytes())
+	hold, watch := b.Session(t), b.Session(t)
+	hold.Exec(t, "BEGIN")
+	hold.Exec(t, "SELECT FROM blobs WHERE digest = $1 FOR NO KEY UPDATE", d.Bytes())
 	u, v := b.begun(t, "r"), b.begun(t, "other")
-	first := later(func() error { return b.commit(u, "layer") })
-	hold.blocks(t, watch, 1)
-	second := later(func() error { return b.commit(v, "layer") })
+	first := catalogtest.Later(func() error { return b.commit(u, "layer") })
+	hold.Blocks(t, watch, 1)
+	second := catalogtest.Later(func() error { return b.commit(v, "layer") })
 	b.stuck(t, second)
-	hold.exec(t, "ROLLBACK")
+	hold.Exec(t, "ROLLBACK")
 	for _, done := range []<-chan error{first, second} {
-		if err := soon(t, "upload", done); err != nil {
+		if err := catalogtest.Soon(t, "upload", done); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -257,10 +258,10 @@ func TestAttackLostBlobIsPushedTwice(t *testing.T) {
 	if got := b.doomedKeys(t); now.Key != taken.StorageKey+"-1" || now.Lost || !slices.Equal(got, want) {
 		t.Errorf("%+v, doomed %q, want %q", now, got, want)
 	}
-	if !b.linked(t, "r", d) || !b.linked(t, "other", d) {
+	if !b.Linked(t, "r", d) || !b.Linked(t, "other", d) {
 		t.Error("a repository that pushed it doesn't have it")
 	}
-	b.owned(t)
+	b.Owned(t)
 }
 
 // An upload meets a check that marks the blob as lost. Whichever comes first, the blob ends
@@ -268,65 +269,65 @@ func TestAttackLostBlobIsPushedTwice(t *testing.T) {
 // whole after another push.
 func TestAttackPushMeetsMark(t *testing.T) {
 	t.Parallel()
-	for what, meet := range map[string]func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error){
+	for what, meet := range map[string]func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error){
 		// The mark isn't committed when the push comes: the push waits, and the blob takes
 		// its object.
-		"mark first": func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error) {
-			hold.exec(t, "BEGIN")
-			hold.exec(t, "UPDATE blobs SET lost_at = now() WHERE digest = $1", d.Bytes())
+		"mark first": func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error) {
+			hold.Exec(t, "BEGIN")
+			hold.Exec(t, "UPDATE blobs SET lost_at = now() WHERE digest = $1", d.Bytes())
 			pushed := push(1)
-			hold.exec(t, "COMMIT")
-			if err := soon(t, "push", pushed); err != nil {
+			hold.Exec(t, "COMMIT")
+			if err := catalogtest.Soon(t, "push", pushed); err != nil {
 				t.Fatal(err)
 			}
 		},
 		// The push has found the blob whole before the mark is set: the blob doesn't need
 		// the push's object.
-		"push first": func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error) {
-			hold.exec(t, "BEGIN")
-			hold.exec(t, "SELECT FROM repository_blobs WHERE blob_digest = $1 FOR UPDATE", d.Bytes())
+		"push first": func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error) {
+			hold.Exec(t, "BEGIN")
+			hold.Exec(t, "SELECT FROM repository_blobs WHERE blob_digest = $1 FOR UPDATE", d.Bytes())
 			pushed := push(1)
 			b.lose(t, d)
-			hold.exec(t, "COMMIT")
-			if err := soon(t, "push", pushed); err != nil {
+			hold.Exec(t, "COMMIT")
+			if err := catalogtest.Soon(t, "push", pushed); err != nil {
 				t.Fatal(err)
 			}
 			if !b.row(t, d).Lost {
 				t.Error("the mark is gone, and the object wasn't taken")
 			}
 			_, err := b.Blob(t.Context(), "r", d)
-			wantCode(t, err, oci.BlobUnknown)
-			b.push(t, "r", "layer")
+			catalogtest.WantCode(t, err, oci.BlobUnknown)
+			b.Push(t, "r", "layer")
 		},
 		// A check finds the object again while the blob is about to take the push's object.
-		"found again": func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error) {
+		"found again": func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error) {
 			b.lose(t, d)
 			old := b.row(t, d)
-			hold.exec(t, "BEGIN")
-			hold.exec(t, "SELECT FROM blobs WHERE digest = $1 FOR NO KEY UPDATE", d.Bytes())
+			hold.Exec(t, "BEGIN")
+			hold.Exec(t, "SELECT FROM blobs WHERE digest = $1 FOR NO KEY UPDATE", d.Bytes())
 			pushed := push(1)
-			found := later(func() error { _, err := b.MarkFound(context.Background(), []catalog.Owner{old}); return err })
+			found := catalogtest.Later(func() error { _, err := b.MarkFound(context.Background(), []catalog.Owner{old}); return err })
 			b.stuck(t, found)
-			hold.exec(t, "COMMIT")
+			hold.Exec(t, "COMMIT")
 			for what, done := range map[string]<-chan error{"mark": found, "push": pushed} {
-				if err := soon(t, what, done); err != nil {
+				if err := catalogtest.Soon(t, what, done); err != nil {
 					t.Fatal(err)
 				}
 			}
 		},
 		// A check finds the object just before the blob would have taken the push's: the
 		// blob doesn't need it.
-		"found before": func(t *testing.T, b bundle, hold session, d oci.Digest, push func(waiting int) <-chan error) {
+		"found before": func(t *testing.T, b bundle, hold catalogtest.Session, d oci.Digest, push func(waiting int) <-chan error) {
 			b.lose(t, d)
 			old := b.row(t, d)
-			hold.exec(t, "BEGIN")
-			hold.exec(t, "SELECT FROM blobs WHERE digest = $1 FOR NO KEY UPDATE", d.Bytes())
-			found := later(func() error { _, err := b.MarkFound(context.Background(), []catalog.Owner{old}); return err })
-			hold.blocks(t, b.session(t), 1)
+			hold.Exec(t, "BEGIN")
+			hold.Exec(t, "SELECT FROM blobs WHERE digest = $1 FOR NO KEY UPDATE", d.Bytes())
+			found := catalogtest.Later(func() error { _, err := b.MarkFound(context.Background(), []catalog.Owner{old}); return err })
+			hold.Blocks(t, b.Session(t), 1)
 			pushed := push(2)
-			hold.exec(t, "COMMIT")
+			hold.Exec(t, "COMMIT")
 			for what, done := range map[string]<-chan error{"mark": found, "push": pushed} {
-				if err := soon(t, what, done); err != nil {
+				if err := catalogtest.Soon(t, what, done); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -338,13 +339,13 @@ func TestAttackPushMeetsMark(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			d := b.push(t, "r", "layer")
+			d := b.Push(t, "r", "layer")
 			old := b.row(t, d)
-			hold := b.session(t)
+			hold := b.Session(t)
 			u := b.begun(t, "r")
 			meet(t, b, hold, d, func(waiting int) <-chan error {
-				pushed := later(func() error { return b.commit(u, "layer") })
-				eventually(t, "the push waits", func() bool { return b.waiting(t) >= waiting })
+				pushed := catalogtest.Later(func() error { return b.commit(u, "layer") })
+				catalogtest.Eventually(t, "the push waits", func() bool { return b.Waiting(t) >= waiting })
 				return pushed
 			})
 			now := b.row(t, d)
@@ -357,7 +358,7 @@ func TestAttackPushMeetsMark(t *testing.T) {
 					t.Errorf("%s: the blob has %s, doomed are %s", key, now.Key, doomed)
 				}
 			}
-			b.owned(t)
+			b.Owned(t)
 		})
 	}
 }
@@ -367,21 +368,21 @@ func TestAttackPushMeetsMark(t *testing.T) {
 func TestAttackPutMeetsMark(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
-	b.put(t, "r", image(t, config, nil, nil), "t")
-	hold, watch := b.session(t), b.session(t)
-	hold.exec(t, "BEGIN")
-	hold.exec(t, "SELECT FROM tags FOR UPDATE")
-	payload := image(t, config, []oci.Digest{layer}, nil)
-	put := later(func() error { _, err := b.tryPut(context.Background(), "r", payload, "t"); return err })
-	hold.blocks(t, watch, 1)
+	config, layer := b.Push(t, "r", "config"), b.Push(t, "r", "layer")
+	b.Put(t, "r", catalogtest.Image(t, config, nil, nil), "t")
+	hold, watch := b.Session(t), b.Session(t)
+	hold.Exec(t, "BEGIN")
+	hold.Exec(t, "SELECT FROM tags FOR UPDATE")
+	payload := catalogtest.Image(t, config, []oci.Digest{layer}, nil)
+	put := catalogtest.Later(func() error { _, err := b.TryPut(context.Background(), "r", payload, "t"); return err })
+	hold.Blocks(t, watch, 1)
 	b.lose(t, layer) // waits for nobody
-	hold.exec(t, "COMMIT")
-	if err := soon(t, "put", put); err != nil {
+	hold.Exec(t, "COMMIT")
+	if err := catalogtest.Soon(t, "put", put); err != nil {
 		t.Fatal(err)
 	}
-	_, err := b.tryPut(t.Context(), "r", payload, "t2")
-	wantCode(t, err, oci.ManifestBlobUnknown)
+	_, err := b.TryPut(t.Context(), "r", payload, "t2")
+	catalogtest.WantCode(t, err, oci.ManifestBlobUnknown)
 }
 
 // owners collects what Owners returns.
@@ -399,18 +400,18 @@ func (b bundle) owners(t *testing.T, from, to string) []catalog.Owner {
 
 // Owners returns all owners in the order of keys, as of one moment, more than a page of
 // them.
-func TestOwners(t *testing.T) { atBoth(t, testOwners) }
+func TestOwners(t *testing.T) { catalogtest.AtBoth(t, testOwners) }
 
 func testOwners(t *testing.T, dsn string) {
 	b := replica(t, dsn)
-	b.exec(t, `INSERT INTO blobs (digest, size, storage_key, lost_at)
+	b.Exec(t, `INSERT INTO blobs (digest, size, storage_key, lost_at)
 		SELECT '\x01' || sha256(i::text::bytea), i, md5(i::text) || '-0', CASE WHEN i = 7 THEN now() END
 		FROM generate_series(1, 2500) i`)
-	b.exec(t, `INSERT INTO uploads (id, repository, storage_key) SELECT gen_random_uuid(), '', md5('u' || i) FROM generate_series(1, 20) i`)
-	b.exec(t, `INSERT INTO gc_doomed_objects (storage_key, of_upload, keep)
+	b.Exec(t, `INSERT INTO uploads (id, repository, storage_key) SELECT gen_random_uuid(), '', md5('u' || i) FROM generate_series(1, 20) i`)
+	b.Exec(t, `INSERT INTO gc_doomed_objects (storage_key, of_upload, keep)
 		SELECT md5('d' || i) || CASE WHEN i % 2 = 0 THEN '' ELSE '-1' END, i % 2 = 0, CASE WHEN i % 4 = 0 THEN md5('d' || i) || '-3' END
 		FROM generate_series(1, 20) i`)
-	b.exec(t, `INSERT INTO blobs (digest, size, storage_key) VALUES ('\x01' || sha256('foreign'), 1, 'docker/data'), ('\x01' || sha256('first'), 1, '!/data')`)
+	b.Exec(t, `INSERT INTO blobs (digest, size, storage_key) VALUES ('\x01' || sha256('foreign'), 1, 'docker/data'), ('\x01' || sha256('first'), 1, '!/data')`)
 	all := b.owners(t, "", "")
 	if len(all) != 2500+20+20+2 {
 		t.Fatalf("%d owners", len(all))
@@ -446,7 +447,7 @@ func testOwners(t *testing.T, dsn string) {
 			t.Fatal(err)
 		}
 		if n == 0 {
-			b.exec(t, "DELETE FROM blobs")
+			b.Exec(t, "DELETE FROM blobs")
 		}
 		if n++; n == 2000 && o.Key != all[1999].Key {
 			t.Errorf("row 2,000 is %s, was %s", o.Key, all[1999].Key)
@@ -464,16 +465,16 @@ func testOwners(t *testing.T, dsn string) {
 }
 
 // Every kind of row owns its objects, and no others.
-func TestUnowned(t *testing.T) { atBoth(t, testUnowned) }
+func TestUnowned(t *testing.T) { catalogtest.AtBoth(t, testUnowned) }
 
 func testUnowned(t *testing.T, dsn string) {
 	b := replica(t, dsn)
-	d := b.push(t, "r", "layer")
+	d := b.Push(t, "r", "layer")
 	ofBlob := b.row(t, d).Key
 	upload, doomed, gone := b.begun(t, "r").StorageKey, blob.NewBase(), blob.NewBase()
 	kept := doomed + "-4"
-	b.exec(t, "INSERT INTO gc_doomed_objects (storage_key, of_upload, keep) VALUES ($1, true, $2)", doomed, kept)
-	b.exec(t, "INSERT INTO gc_doomed_objects (storage_key) VALUES ($1)", gone+"-1")
+	b.Exec(t, "INSERT INTO gc_doomed_objects (storage_key, of_upload, keep) VALUES ($1, true, $2)", doomed, kept)
+	b.Exec(t, "INSERT INTO gc_doomed_objects (storage_key) VALUES ($1)", gone+"-1")
 	base, _ := blob.UploadOf(ofBlob)
 	want := []string{base + "-9", gone + "-2", kept}
 	slices.Sort(want)
@@ -497,7 +498,7 @@ func testUnowned(t *testing.T, dsn string) {
 	if got := b.doomedKeys(t); !slices.Equal(got, doomedNow) {
 		t.Errorf("doomed: %q, want %q", got, doomedNow)
 	}
-	if n := b.count(t, "SELECT count(*) FROM gc_doomed_objects WHERE delete_after > now() + interval '50 minutes'"); n != 3 {
+	if n := b.Count(t, "SELECT count(*) FROM gc_doomed_objects WHERE delete_after > now() + interval '50 minutes'"); n != 3 {
 		t.Errorf("%d wait for an hour, want the 3 new ones", n)
 	}
 	if got, err := b.Unowned(t.Context(), want[:1]); err != nil || len(got) != 0 {
@@ -509,9 +510,9 @@ func testUnowned(t *testing.T, dsn string) {
 func TestUnownedReadsBlobsOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.exec(t, `INSERT INTO blobs (digest, size, storage_key)
+	b.Exec(t, `INSERT INTO blobs (digest, size, storage_key)
 		SELECT '\x01' || sha256(i::text::bytea), i, md5(i::text) || '-0' FROM generate_series(1, 20000) i`)
-	b.exec(t, "ANALYZE blobs")
+	b.Exec(t, "ANALYZE blobs")
 	keys := make([]string, 20_000)
 	for i := range keys {
 		keys[i] = blob.NewBase() + "-0"

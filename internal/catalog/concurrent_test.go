@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -17,12 +18,14 @@ import (
 // beside a collector that deletes blobs as garbage collection does (it locks the row first,
 // then looks for references, then deletes). Calls may fail only for reasons that a client
 // could have caused, and every successful answer must hold.
-func TestConcurrentPushesAndDeletes(t *testing.T) { atBoth(t, testConcurrentPushesAndDeletes) }
+func TestConcurrentPushesAndDeletes(t *testing.T) {
+	catalogtest.AtBoth(t, testConcurrentPushesAndDeletes)
+}
 
 func testConcurrentPushesAndDeletes(t *testing.T, dsn string) {
 	a, b := replica(t, dsn), replica(t, dsn)
-	a.listen(t)
-	b.listen(t)
+	a.Listen(t)
+	b.Listen(t)
 	group, ctx := errgroup.WithContext(t.Context())
 	collecting, stop := context.WithCancel(ctx)
 	collector := make(chan error, 1)
@@ -46,15 +49,15 @@ func testConcurrentPushesAndDeletes(t *testing.T, dsn string) {
 	if err := <-collector; err != nil {
 		t.Errorf("collecting: %v", err)
 	}
-	if n := a.count(t, `SELECT count(*) FROM manifests m WHERE m.configuration_blob_digest IS NOT NULL AND NOT EXISTS (
+	if n := a.Count(t, `SELECT count(*) FROM manifests m WHERE m.configuration_blob_digest IS NOT NULL AND NOT EXISTS (
 			SELECT FROM blobs WHERE digest = m.configuration_blob_digest) OR EXISTS (
 			SELECT FROM layers l WHERE l.manifest_id = m.id AND NOT EXISTS (SELECT FROM blobs WHERE digest = l.digest))`); n != 0 {
 		t.Errorf("%d manifests lost a blob", n)
 	}
-	if n := a.count(t, `SELECT count(*) FROM tags t WHERE NOT EXISTS (SELECT FROM manifests m WHERE m.id = t.manifest_id)`); n != 0 {
+	if n := a.Count(t, `SELECT count(*) FROM tags t WHERE NOT EXISTS (SELECT FROM manifests m WHERE m.id = t.manifest_id)`); n != 0 {
 		t.Errorf("%d tags lost their manifest", n)
 	}
-	if n := a.count(t, `SELECT count(*) FROM (
+	if n := a.Count(t, `SELECT count(*) FROM (
 			SELECT storage_key FROM blobs UNION ALL SELECT storage_key FROM uploads
 			UNION ALL SELECT storage_key FROM gc_doomed_objects) x GROUP BY storage_key HAVING count(*) > 1
 			UNION ALL SELECT 0 LIMIT 1`); n != 0 {
@@ -90,16 +93,16 @@ func (b bundle) act(ctx context.Context, t *testing.T, rng *rand.Rand) error {
 		_, err := b.Mount(ctx, path, pick("r", 3), oci.Compute(oci.SHA256, []byte(pick("layer", 4))))
 		return err
 	}
-	config, err := b.tryPush(ctx, path, pick("config", 2))
+	config, err := b.TryPush(ctx, path, pick("config", 2))
 	if err != nil {
 		return err
 	}
-	layer, err := b.tryPush(ctx, path, pick("layer", 4))
+	layer, err := b.TryPush(ctx, path, pick("layer", 4))
 	if err != nil {
 		return err
 	}
-	payload := image(t, config, []oci.Digest{layer}, nil)
-	d, err := b.tryPut(ctx, path, payload, tag)
+	payload := catalogtest.Image(t, config, []oci.Digest{layer}, nil)
+	d, err := b.TryPut(ctx, path, payload, tag)
 	if err != nil {
 		// Another client may have unlinked the blobs meanwhile.
 		return allowed(err, oci.ManifestBlobUnknown)
@@ -107,8 +110,8 @@ func (b bundle) act(ctx context.Context, t *testing.T, rng *rand.Rand) error {
 	if rng.IntN(2) == 0 {
 		return nil
 	}
-	list := index(t, d)
-	_, err = b.tryPut(ctx, path, list, pick("t", 3))
+	list := catalogtest.Index(t, d)
+	_, err = b.TryPut(ctx, path, list, pick("t", 3))
 	return allowed(err, oci.ManifestBlobUnknown)
 }
 
@@ -124,7 +127,7 @@ func collect(ctx context.Context, b bundle) error {
 }
 
 func collectOnce(ctx context.Context, b bundle) error {
-	tx, err := b.db.Pool.Begin(ctx)
+	tx, err := b.DB.Pool.Begin(ctx)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -49,7 +50,7 @@ func (b bundle) contradictions(t *testing.T) (found []string, compared, unreadab
 
 // Every kind of descriptor is compared, in every repository; content that isn't stored isn't
 // compared.
-func TestContradictions(t *testing.T) { atBoth(t, testContradictions) }
+func TestContradictions(t *testing.T) { catalogtest.AtBoth(t, testContradictions) }
 
 func testContradictions(t *testing.T, dsn string) {
 	const layerType, configType, imageType, huge = "application/vnd.oci.image.layer.v1.tar", "application/vnd.oci.image.config.v1+json",
@@ -83,7 +84,7 @@ func testContradictions(t *testing.T, dsn string) {
 	var want []string
 	put := func(repo string, payload []byte, wrong string) oci.Digest {
 		t.Helper()
-		d := b.put(t, repo, payload)
+		d := b.Put(t, repo, payload)
 		if wrong != "" {
 			want = append(want, fmt.Sprintf("%s@%s %s", repo, d, wrong))
 		}
@@ -91,8 +92,8 @@ func testContradictions(t *testing.T, dsn string) {
 	}
 	repos := []string{"one/a", "one/b", "two/a", "three/a", "four/a", "five/a", "six/a"}
 	for _, repo := range repos {
-		b.push(t, repo, "{}")
-		b.push(t, repo, "layer")
+		b.Push(t, repo, "{}")
+		b.Push(t, repo, "layer")
 		payload := image(2, nil, right)
 		child, size := put(repo, payload, ""), int64(len(payload))
 		put(repo, image(2, subject(absent, huge), right, foreign), "")
@@ -114,18 +115,18 @@ func testContradictions(t *testing.T, dsn string) {
 		t.Helper()
 		slices.Sort(want)
 		found, compared, passed := b.contradictions(t)
-		if all := int64(b.count(t, "SELECT count(*) FROM manifests")); !slices.Equal(found, want) || compared != all || passed != unreadable {
+		if all := int64(b.Count(t, "SELECT count(*) FROM manifests")); !slices.Equal(found, want) || compared != all || passed != unreadable {
 			t.Errorf("of %d of %d manifests, %d unreadable:\n%s\nwant:\n%s", compared, all, passed, strings.Join(found, "\n"), strings.Join(want, "\n"))
 		}
 	}
 	check(0)
 	// A manifest that only another version could parse is skipped; findings in later
 	// manifests are reported.
-	b.exec(t, `UPDATE manifests SET payload = '{"schemaVersion": 1}' WHERE media_type = $1 AND subject_digest IS NOT NULL`, oci.MediaTypeImageIndex)
+	b.Exec(t, `UPDATE manifests SET payload = '{"schemaVersion": 1}' WHERE media_type = $1 AND subject_digest IS NOT NULL`, oci.MediaTypeImageIndex)
 	want = slices.DeleteFunc(want, func(w string) bool { return strings.Contains(w, "subject") && strings.Contains(w, "declared 1 ") })
 	check(int64(len(repos)))
 	// A deleted repository's rows stay for a while.
-	b.exec(t, "DELETE FROM repositories WHERE path = 'two/a'")
+	b.Exec(t, "DELETE FROM repositories WHERE path = 'two/a'")
 	want = slices.DeleteFunc(want, func(w string) bool { return strings.HasPrefix(w, "two/a@") })
 	check(int64(len(repos)))
 }
@@ -135,14 +136,14 @@ func testContradictions(t *testing.T, dsn string) {
 func TestContradictionsInPages(t *testing.T) {
 	t.Parallel()
 	b := replica(t, dbtest.DSN(t))
-	b.push(t, "acme/app", "{}")
+	b.Push(t, "acme/app", "{}")
 	config := oci.Compute(oci.SHA256, []byte("{}"))
 	for i := range 5 { // 3 MiB each: two to a page
-		b.put(t, "acme/app", encoded(t, oci.MediaTypeImageManifest, map[string]any{
+		b.Put(t, "acme/app", encoded(t, oci.MediaTypeImageManifest, map[string]any{
 			"config": described("text/plain", config, 3), "layers": []any{},
 			"annotations": map[string]string{"n": fmt.Sprint(i), "long": strings.Repeat("x", 3<<20)}}))
 	}
-	b.exec(t, `INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, payload, total_size)
+	b.Exec(t, `INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, payload, total_size)
 		SELECT top_level_namespace_id, id, '\x01'::bytea || sha256(i::text::bytea), 'text/plain', '{}', 1
 		FROM repositories, generate_series(1, 1200) i`)
 	var pages, found []int64
@@ -202,7 +203,7 @@ func TestContradictionsReadEachManifestOnce(t *testing.T) {
 					t.Errorf("%d contradictions of %d manifests", len(found), compared)
 				}
 			})
-			alone(t, conn)
+			catalogtest.Alone(t, conn)
 			for table, n := range rowsRead(t, conn) {
 				n -= before[table]
 				switch {

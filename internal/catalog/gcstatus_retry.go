@@ -15,10 +15,10 @@ const retryBatch = 1000
 // before it was called, and resets their count of failures. It returns their number, even
 // with an error. It skips rows that another transaction has locked: that transaction brings
 // the row back with the event that it writes.
-func (c *Catalog) RetrySetAside(ctx context.Context, kind ReviewKind) (int64, error) {
+func (c *Catalog) RetrySetAside(ctx context.Context, kind, queue string) (int64, error) {
 	key, same := "top_level_namespace_id, repository_id, manifest_id",
 		"q.top_level_namespace_id = b.top_level_namespace_id AND q.repository_id = b.repository_id AND q.manifest_id = b.manifest_id"
-	if kind == ReviewOfBlobs {
+	if kind == "blob" {
 		key, same = "digest", "q.digest = b.digest"
 	}
 	sql := fmt.Sprintf(`
@@ -29,7 +29,7 @@ func (c *Catalog) RetrySetAside(ctx context.Context, kind ReviewKind) (int64, er
 			UPDATE %[2]s q SET set_aside_at = NULL, review_count = 0, review_after = now()
 			FROM b WHERE %[3]s RETURNING 1
 		), logged AS (%[4]s)
-		SELECT count(*) FROM back`, key, kind.queue(), same, c.entries(`
+		SELECT count(*) FROM back`, key, queue, same, c.entries(`
 			SELECT 'retry_gc' AS kind, NULL::text AS namespace, NULL::text AS repository, NULL::bigint AS repository_id,
 				NULL::text AS tag, NULL::bytea AS digest, jsonb_build_object('kind', $7::text, 'reviews', count(*)) AS detail
 			FROM back HAVING count(*) > 0`))
@@ -39,7 +39,7 @@ func (c *Catalog) RetrySetAside(ctx context.Context, kind ReviewKind) (int64, er
 	for n := int64(1); err == nil && n > 0; total += n {
 		n = 0
 		err = db.Retry(ctx, func() error {
-			return c.db.Pool.QueryRow(ctx, sql, c.who(ctx, retryBatch, before, string(kind))...).Scan(&n)
+			return c.db.Pool.QueryRow(ctx, sql, c.who(ctx, retryBatch, before, kind)...).Scan(&n)
 		})
 	}
 	if err != nil {

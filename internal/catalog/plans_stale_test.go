@@ -1,13 +1,13 @@
 package catalog_test
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -70,7 +70,7 @@ func TestPlansOfLargeRepository(t *testing.T) {
 						}
 					}
 				})
-				alone(t, conn)
+				catalogtest.Alone(t, conn)
 				total := int64(0)
 				var most string
 				for index, n := range rowsRead(t, conn) {
@@ -112,16 +112,18 @@ func staleOperations(t *testing.T, run func(name string, limit int64, op func(b 
 	run("present", 400, func(b bundle, i int) error {
 		return second(b.Present(ctx, path, []string{"t1", "t2"}, []oci.Digest{manifest(i + 1), manifest(i + 2)}))
 	})
-	image := func(i int) []byte { return image(t, blob(i+1), []oci.Digest{blob(i + 2), blob(i + 3)}, nil) }
+	image := func(i int) []byte {
+		return catalogtest.Image(t, blob(i+1), []oci.Digest{blob(i + 2), blob(i + 3)}, nil)
+	}
 	put := func(b bundle, payload []byte, tags ...string) error {
-		return second(b.tryPut(ctx, path, payload, tags...))
+		return second(b.TryPut(ctx, path, payload, tags...))
 	}
 	run("put image", 300, func(b bundle, i int) error { return put(b, image(i), fmt.Sprint("new", i)) })
 	run("put image again", 300, func(b bundle, i int) error { return put(b, image(i), fmt.Sprint("new", i)) })
 	run("put image without a tag", 300, func(b bundle, i int) error { return put(b, image(i+20)) })
 	run("put over a tag", 300, func(b bundle, i int) error { return put(b, image(i), fmt.Sprint("t", i+30)) })
 	run("put index", 400, func(b bundle, i int) error {
-		return put(b, index(t, oci.Compute(oci.SHA256, image(i))), fmt.Sprint("i", i))
+		return put(b, catalogtest.Index(t, oci.Compute(oci.SHA256, image(i))), fmt.Sprint("i", i))
 	})
 	run("delete tag", 200, func(b bundle, i int) error { return b.DeleteTag(ctx, path, fmt.Sprint("t", i+200)) })
 	run("delete tag of many", 200, func(b bundle, i int) error { return b.DeleteTag(ctx, path, fmt.Sprint("many", i+200)) })
@@ -129,43 +131,28 @@ func staleOperations(t *testing.T, run func(name string, limit int64, op func(b 
 	run("delete manifest", 500, func(b bundle, i int) error { return b.DeleteManifest(ctx, path, manifest(manyRows*17/20+i)) })
 	run("delete index", 500, func(b bundle, i int) error { return b.DeleteManifest(ctx, path, manifest(manyRows-i-3)) })
 	run("delete blob", 300, func(b bundle, i int) error { return b.DeleteBlob(ctx, path, blob(manyRows+i+1)) })
-	review := func(kind catalog.ReviewKind, what string) func(b bundle, i int) error {
-		return func(b bundle, i int) error {
-			r, err := b.Review(ctx, catalog.ReviewOptions{Kind: kind, Limit: 10})
-			if err == nil && r.Claimed == 0 {
-				err = fmt.Errorf("no %s was reviewed", what)
-			}
-			return err
+	reviewed := func(n int, err error) error {
+		if err == nil && n == 0 {
+			err = errors.New("nothing was reviewed")
 		}
+		return err
 	}
 	run("make all due", 2*manyRows, func(b bundle, i int) error {
 		if i > 0 {
 			return nil
 		}
-		b.dueNow(t)
-		_, err := b.db.Pool.Exec(ctx, "VACUUM gc_manifest_review_queue, gc_blob_review_queue")
+		b.DueNow(t)
+		_, err := b.DB.Pool.Exec(ctx, "VACUUM gc_manifest_review_queue, gc_blob_review_queue")
 		return err
 	})
 	run("correction of sizes", 300, func(b bundle, i int) error {
 		if i == 0 {
-			b.exec(t, "UPDATE manifest_size_corrections SET finished_at = NULL, due_at = now()")
+			b.Exec(t, "UPDATE manifest_size_corrections SET finished_at = NULL, due_at = now()")
 		}
 		return second(b.CorrectSizes(ctx, 10))
 	})
-	run("review of manifests", 1000, review(catalog.ReviewOfManifests, "manifest"))
-	run("review of blobs", 1000, review(catalog.ReviewOfBlobs, "blob"))
-}
-
-// alone waits until this is the database's only session.
-func alone(t *testing.T, conn *pgx.Conn) {
-	t.Helper()
-	eventually(t, "all others have gone", func() bool {
-		var n int
-		if err := conn.QueryRow(context.WithoutCancel(t.Context()), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()").Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n == 1
-	})
+	run("review of manifests", 1000, func(b bundle, i int) error { return reviewed(b.TryReview(ctx, "manifest", 10)) })
+	run("review of blobs", 1000, func(b bundle, i int) error { return reviewed(b.TryReview(ctx, "blob", 10)) })
 }
 
 // rowsRead returns how many rows the ended sessions have read, by index and table.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -30,7 +30,7 @@ func TestTablesAreNotReadWhole(t *testing.T) {
 		ctx := t.Context()
 		for i := range 10 {
 			path := fmt.Sprintf("acme/app%d", i)
-			img := b.fill(t, path)
+			img := b.Fill(t, path)
 			for _, err := range []error{
 				second(b.ManifestByTag(ctx, path, "image")),
 				second(b.ManifestByDigest(ctx, path, img)),
@@ -47,12 +47,12 @@ func TestTablesAreNotReadWhole(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		b.exec(t, "UPDATE gc_manifest_review_queue SET review_after = now() WHERE review_after > now() AND set_aside_at IS NULL")
-		if r, err := b.Review(ctx, catalog.ReviewOptions{Kind: catalog.ReviewOfManifests, Limit: 100}); err != nil || r.Claimed == 0 {
-			t.Fatalf("%+v, %v", r, err)
+		b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now() WHERE review_after > now() AND set_aside_at IS NULL")
+		if n, err := b.TryReview(ctx, "manifest", 100); err != nil || n == 0 {
+			t.Fatalf("%d manifests were reviewed, %v", n, err)
 		}
 	})
-	eventually(t, "all others have gone", func() bool {
+	catalogtest.Eventually(t, "all others have gone", func() bool {
 		var n int
 		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()").Scan(&n); err != nil {
 			t.Fatal(err)

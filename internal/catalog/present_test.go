@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -21,25 +22,25 @@ func indexOf(name string, children ...oci.Digest) []byte {
 }
 
 func TestDigestsBelow(t *testing.T) {
-	atBoth(t, func(t *testing.T, dsn string) {
+	catalogtest.AtBoth(t, func(t *testing.T, dsn string) {
 		s := replica(t, dsn)
-		leaf := s.put(t, "app", indexOf("leaf"))
-		other := s.put(t, "app", indexOf("other"))
-		middle := s.put(t, "app", indexOf("middle", leaf))
-		top := s.put(t, "app", indexOf("top", middle, leaf, other), "latest")
+		leaf := s.Put(t, "app", indexOf("leaf"))
+		other := s.Put(t, "app", indexOf("other"))
+		middle := s.Put(t, "app", indexOf("middle", leaf))
+		top := s.Put(t, "app", indexOf("top", middle, leaf, other), "latest")
 		target, err := s.PruneTarget(t.Context(), "app")
 		if err != nil {
 			t.Fatal(err)
 		}
 		id := func(d oci.Digest) (id int64) {
 			t.Helper()
-			if err := s.db.Pool.QueryRow(t.Context(), "SELECT id FROM manifests WHERE digest = $1", d.Bytes()).Scan(&id); err != nil {
+			if err := s.DB.Pool.QueryRow(t.Context(), "SELECT id FROM manifests WHERE digest = $1", d.Bytes()).Scan(&id); err != nil {
 				t.Fatal(err)
 			}
 			return id
 		}
 		// Two indexes that list each other, which only a manipulated database can have.
-		if _, err := s.db.Pool.Exec(t.Context(), "INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id) VALUES ($1, $2, $3, $4)",
+		if _, err := s.DB.Pool.Exec(t.Context(), "INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id) VALUES ($1, $2, $3, $4)",
 			target.NamespaceID, target.ID, id(leaf), id(middle)); err != nil {
 			t.Fatal(err)
 		}
@@ -65,9 +66,9 @@ func TestDigestsBelow(t *testing.T) {
 func TestPresent(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
-	a := s.put(t, "app", indexOf("a"), "v1", "v2")
-	b := s.put(t, "app", indexOf("b"))
-	s.put(t, "web", indexOf("c"), "v3")
+	a := s.Put(t, "app", indexOf("a"), "v1", "v2")
+	b := s.Put(t, "app", indexOf("b"))
+	s.Put(t, "web", indexOf("c"), "v3")
 	none := oci.Compute(oci.SHA256, []byte("none"))
 	p, err := s.Present(t.Context(), "app", []string{"v1", "v3", "v2"}, []oci.Digest{a, none, b})
 	if err != nil || len(p.Tags) != 2 || p.Tags["v1"] != a || p.Tags["v2"] != a || len(p.Manifests) != 2 || !p.Manifests[a] || !p.Manifests[b] || p.Repository == 0 {
@@ -80,10 +81,10 @@ func TestPresent(t *testing.T) {
 
 // The requested tags and manifests are in several repositories, some of them deleted.
 func TestPresentIn(t *testing.T) {
-	atBoth(t, func(t *testing.T, dsn string) {
+	catalogtest.AtBoth(t, func(t *testing.T, dsn string) {
 		s := replica(t, dsn)
-		a, b := s.put(t, "app", indexOf("a"), "v1", "v2"), s.put(t, "acme/web", indexOf("b"), "v2")
-		c := s.put(t, "gone", indexOf("c"), "v1")
+		a, b := s.Put(t, "app", indexOf("a"), "v1", "v2"), s.Put(t, "acme/web", indexOf("b"), "v2")
+		c := s.Put(t, "gone", indexOf("c"), "v1")
 		id := func(path string) int64 {
 			t.Helper()
 			p, err := s.Present(t.Context(), path, nil, nil)

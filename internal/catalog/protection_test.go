@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
@@ -39,9 +40,9 @@ func (b bundle) protect(t testing.TB, s catalog.ProtectionScope, pattern string)
 // variants returns n different manifests.
 func (b bundle) variants(t *testing.T, path string, n int) (payloads [][]byte) {
 	t.Helper()
-	config := b.push(t, path, "config")
+	config := b.Push(t, path, "config")
 	for i := range n {
-		payloads = append(payloads, image(t, config, nil, map[string]any{"annotations": map[string]string{"n": fmt.Sprint(i)}}))
+		payloads = append(payloads, catalogtest.Image(t, config, nil, map[string]any{"annotations": map[string]string{"n": fmt.Sprint(i)}}))
 	}
 	return payloads
 }
@@ -49,7 +50,7 @@ func (b bundle) variants(t *testing.T, path string, n int) (payloads [][]byte) {
 // wantProtected checks the message and the status of a refusal.
 func wantProtected(t *testing.T, err error, tag, pattern string) {
 	t.Helper()
-	wantCode(t, err, oci.Denied)
+	catalogtest.WantCode(t, err, oci.Denied)
 	e := err.(*oci.Error)
 	if e.HTTPStatus() != http.StatusConflict || !strings.Contains(e.Message, "tag "+tag+" of") || !strings.Contains(e.Message, pattern) {
 		t.Errorf("the refusal is %d %q; want 409 that names %s and %s", e.HTTPStatus(), e.Message, tag, pattern)
@@ -63,21 +64,21 @@ func (b bundle) wantTag(t *testing.T, path, tag string, want oci.Digest) {
 	}
 }
 
-func TestProtectedTags(t *testing.T) { atBoth(t, testProtectedTags) }
+func TestProtectedTags(t *testing.T) { catalogtest.AtBoth(t, testProtectedTags) }
 
 func testProtectedTags(t *testing.T, dsn string) {
 	b := replica(t, dsn)
-	b.listen(t)
+	b.Listen(t)
 	const path = "acme/app"
 	p := b.variants(t, path, 3)
-	one := b.put(t, path, p[0], "v1", "latest")
-	two := b.put(t, path, p[1], "v2")
+	one := b.Put(t, path, p[0], "v1", "latest")
+	two := b.Put(t, path, p[1], "v2")
 	b.protect(t, catalog.ProtectionScope{Repository: path}, "v[0-9]+")
 	ctx := t.Context()
 
 	for what, f := range map[string]func() error{
-		"push of a new manifest":    func() error { _, err := b.tryPut(ctx, path, p[2], "v1"); return err },
-		"push of one that is there": func() error { _, err := b.tryPut(ctx, path, p[1], "latest", "v1"); return err },
+		"push of a new manifest":    func() error { _, err := b.TryPut(ctx, path, p[2], "v1"); return err },
+		"push of one that is there": func() error { _, err := b.TryPut(ctx, path, p[1], "latest", "v1"); return err },
 		"restore":                   func() error { return b.RestoreTag(ctx, path, "v1", two) },
 		"deletion":                  func() error { return b.DeleteTag(ctx, path, "v1") },
 		"deletion of the manifest":  func() error { return b.DeleteManifest(ctx, path, one) },
@@ -87,12 +88,12 @@ func testProtectedTags(t *testing.T, dsn string) {
 	}
 	b.wantTag(t, path, "v1", one)
 	b.wantTag(t, path, "latest", one) // nothing of a refused push stays
-	if n := b.rows(t, "manifests"); n != 2 {
+	if n := b.Rows(t, "manifests"); n != 2 {
 		t.Errorf("%d manifests, want 2", n)
 	}
 
-	b.put(t, path, p[0], "v1") // the same again
-	three := b.put(t, path, p[2], "v3", "latest")
+	b.Put(t, path, p[0], "v1") // the same again
+	three := b.Put(t, path, p[2], "v3", "latest")
 	b.wantTag(t, path, "v3", three)
 	for _, err := range []error{
 		b.RestoreTag(ctx, path, "v1", one), b.RestoreTag(ctx, path, "v4", one), b.DeleteTag(ctx, path, "latest"),
@@ -102,13 +103,13 @@ func testProtectedTags(t *testing.T, dsn string) {
 			t.Error(err)
 		}
 	}
-	wantCode(t, b.DeleteTag(ctx, path, "v9"), oci.ManifestUnknown)
+	catalogtest.WantCode(t, b.DeleteTag(ctx, path, "v9"), oci.ManifestUnknown)
 	if err := b.DeleteRepository(ctx, path); err != nil {
 		t.Error(err)
 	}
 	q := b.variants(t, path, 2) // another repository, of which there is no rule
-	b.put(t, path, q[0], "v1")
-	b.put(t, path, q[1], "v1")
+	b.Put(t, path, q[0], "v1")
+	b.Put(t, path, q[1], "v1")
 }
 
 // A rule applies in its scope and below, and nowhere else.
@@ -119,7 +120,7 @@ func TestProtectionScopes(t *testing.T) {
 	payloads := map[string][][]byte{}
 	for _, path := range paths {
 		payloads[path] = b.variants(t, path, 2)
-		b.put(t, path, payloads[path][0], "all", "namespace", "repository", "free")
+		b.Put(t, path, payloads[path][0], "all", "namespace", "repository", "free")
 	}
 	scopes := map[string]catalog.ProtectionScope{
 		"all": {}, "namespace": {Namespace: "acme"}, "repository": {Repository: "acme/app"},
@@ -130,7 +131,7 @@ func TestProtectionScopes(t *testing.T) {
 	want := map[string]string{"acme/app": "all namespace repository", "acme/web": "all namespace", "other/app": "all"}
 	for _, path := range paths {
 		for _, tag := range []string{"all", "namespace", "repository", "free"} {
-			_, err := b.tryPut(t.Context(), path, payloads[path][1], tag)
+			_, err := b.TryPut(t.Context(), path, payloads[path][1], tag)
 			if strings.Contains(want[path], tag) {
 				wantProtected(t, err, tag, tag)
 			} else if err != nil {
@@ -160,27 +161,27 @@ func TestProtectionIsExact(t *testing.T) {
 	p := a.variants(t, path, 2)
 	ctx := t.Context()
 	for range 2 {
-		one := a.put(t, path, p[0], "v1", "v2")
+		one := a.Put(t, path, p[0], "v1", "v2")
 		rule := a.protect(t, catalog.ProtectionScope{Namespace: "acme"}, "v1")
-		_, err := b.tryPut(ctx, path, p[1], "v1")
+		_, err := b.TryPut(ctx, path, p[1], "v1")
 		wantProtected(t, err, "v1", "v1")
 		wantProtected(t, c.DeleteTag(ctx, path, "v1"), "v1", "v1")
 		wantProtected(t, d.DeleteManifest(ctx, path, one), "v1", "v1")
 		if err := a.DeleteProtectionRule(ctx, catalog.ProtectionScope{Namespace: "acme"}, rule.ID); err != nil {
 			t.Fatal(err)
 		}
-		b.put(t, path, p[1], "v1")
+		b.Put(t, path, p[1], "v1")
 		if err := c.DeleteTag(ctx, path, "v1"); err != nil {
 			t.Error(err)
 		}
-		a.put(t, path, p[0], "v1")
+		a.Put(t, path, p[0], "v1")
 		if err := d.DeleteManifest(ctx, path, one); err != nil {
 			t.Error(err)
 		}
 	}
-	a.put(t, path, p[0], "v1")
+	a.Put(t, path, p[0], "v1")
 	counted, n := db.WithCounter(ctx)
-	if _, err := b.tryPut(counted, path, p[1], "v1"); err != nil || n.Count() != 3 {
+	if _, err := b.TryPut(counted, path, p[1], "v1"); err != nil || n.Count() != 3 {
 		t.Errorf("a put of a known manifest: %d round trips, %v; want 3, the look at the repository included", n.Count(), err)
 	}
 }
@@ -200,7 +201,7 @@ func TestProtectedTagIsMadeOnce(t *testing.T) {
 		var group sync.WaitGroup
 		for i, payload := range p {
 			group.Go(func() {
-				d, err := []bundle{a, b}[i%2].tryPut(context.Background(), path, payload, tag)
+				d, err := []bundle{a, b}[i%2].TryPut(context.Background(), path, payload, tag)
 				mu.Lock()
 				defer mu.Unlock()
 				if err == nil {
@@ -222,11 +223,11 @@ func TestProtectionRules(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ctx := t.Context()
-	b.push(t, "acme/app", "x")
+	b.Push(t, "acme/app", "x")
 	for _, s := range []catalog.ProtectionScope{{}, {Namespace: "acme"}, {Repository: "acme/app"}} {
 		first, second := b.protect(t, s, "v.*"), b.protect(t, s, "w.*")
 		_, err := b.CreateProtectionRule(ctx, s, tagPattern(t, "v.*"))
-		wantCode(t, err, oci.Unsupported)
+		catalogtest.WantCode(t, err, oci.Unsupported)
 		if !strings.Contains(err.Error(), first.ID.String()) {
 			t.Errorf("the error %v doesn't name the rule", err)
 		}
@@ -236,33 +237,33 @@ func TestProtectionRules(t *testing.T) {
 		}
 		for _, other := range []catalog.ProtectionScope{{}, {Namespace: "acme"}, {Repository: "acme/app"}} {
 			if other != s {
-				wantCode(t, b.DeleteProtectionRule(ctx, other, second.ID), oci.NameUnknown)
+				catalogtest.WantCode(t, b.DeleteProtectionRule(ctx, other, second.ID), oci.NameUnknown)
 			}
 		}
 		if err := b.DeleteProtectionRule(ctx, s, second.ID); err != nil {
 			t.Error(err)
 		}
-		wantCode(t, b.DeleteProtectionRule(ctx, s, second.ID), oci.NameUnknown)
+		catalogtest.WantCode(t, b.DeleteProtectionRule(ctx, s, second.ID), oci.NameUnknown)
 	}
 	for _, s := range []catalog.ProtectionScope{{Namespace: "nowhere"}, {Repository: "acme/nothing"}} {
 		_, err := b.CreateProtectionRule(ctx, s, tagPattern(t, "v.*"))
-		wantCode(t, err, oci.NameUnknown)
+		catalogtest.WantCode(t, err, oci.NameUnknown)
 		_, err = b.ProtectionRules(ctx, s)
-		wantCode(t, err, oci.NameUnknown)
-		wantCode(t, b.DeleteProtectionRule(ctx, s, uuid.New()), oci.NameUnknown)
+		catalogtest.WantCode(t, err, oci.NameUnknown)
+		catalogtest.WantCode(t, b.DeleteProtectionRule(ctx, s, uuid.New()), oci.NameUnknown)
 	}
-	if n := b.count(t, "SELECT value::int FROM settings WHERE name = 'tag_protection_version'"); n != 9 {
+	if n := b.Count(t, "SELECT value::int FROM settings WHERE name = 'tag_protection_version'"); n != 9 {
 		t.Errorf("the version is %d after 9 changes", n)
 	}
 	for i := range catalog.MaxProtectionRules - 1 {
 		b.protect(t, catalog.ProtectionScope{}, fmt.Sprint(i))
 	}
 	_, err := b.CreateProtectionRule(ctx, catalog.ProtectionScope{}, tagPattern(t, "more"))
-	wantCode(t, err, oci.Unsupported)
+	catalogtest.WantCode(t, err, oci.Unsupported)
 	if err := b.DeleteNamespace(ctx, "acme"); err != nil {
 		t.Fatal(err)
 	}
-	if n := b.count(t, "SELECT count(*) FROM tagprotectionrules WHERE namespace_id IS NOT NULL AND repository_id IS NULL"); n != 0 {
+	if n := b.Count(t, "SELECT count(*) FROM tagprotectionrules WHERE namespace_id IS NOT NULL AND repository_id IS NULL"); n != 0 {
 		t.Errorf("%d rules of a namespace that is gone", n)
 	}
 }
@@ -272,28 +273,28 @@ func TestPushedAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	payload := b.variants(t, "r", 1)[0]
-	d := b.put(t, "r", payload, "v1", "v2")
+	d := b.Put(t, "r", payload, "v1", "v2")
 	old := "UPDATE tags SET created_at = now() - interval '30 d', updated_at = NULLIF($1, 'never')::timestamptz"
 	for _, before := range []string{"never", "2001-01-01"} {
 		for what, again := range map[string]func() error{
-			"push":    func() error { _, err := b.tryPut(t.Context(), "r", payload, "v1"); return err },
+			"push":    func() error { _, err := b.TryPut(t.Context(), "r", payload, "v1"); return err },
 			"restore": func() error { return b.RestoreTag(t.Context(), "r", "v1", d) },
 		} {
-			if _, err := b.db.Pool.Exec(t.Context(), old, before); err != nil {
+			if _, err := b.DB.Pool.Exec(t.Context(), old, before); err != nil {
 				t.Fatal(err)
 			}
 			if err := again(); err != nil {
 				t.Fatal(err)
 			}
-			if n := b.count(t, "SELECT count(*) FROM tags WHERE name = 'v1' AND updated_at > now() - interval '1 min' AND created_at < now() - interval '29 d'"); n != 1 {
+			if n := b.Count(t, "SELECT count(*) FROM tags WHERE name = 'v1' AND updated_at > now() - interval '1 min' AND created_at < now() - interval '29 d'"); n != 1 {
 				t.Errorf("%s, %s before: the tag wasn't renewed", what, before)
 			}
 		}
 	}
-	if n := b.count(t, "SELECT count(*) FROM tags WHERE name = 'v2' AND updated_at > now() - interval '1 d'"); n != 0 {
+	if n := b.Count(t, "SELECT count(*) FROM tags WHERE name = 'v2' AND updated_at > now() - interval '1 d'"); n != 0 {
 		t.Error("another tag was renewed")
 	}
-	if n := b.rows(t, "gc_manifest_review_queue"); n != 0 {
+	if n := b.Rows(t, "gc_manifest_review_queue"); n != 0 {
 		t.Errorf("%d manifests are to be reviewed: a tag counts as moved", n)
 	}
 }
@@ -301,25 +302,25 @@ func TestPushedAgain(t *testing.T) {
 // A manifest gets a tag after its deletion has read its tags and before the deletion has
 // locked the manifest: if the tag is protected, the manifest stays with all its tags;
 // otherwise the tag is deleted too.
-func TestRaceTagOfDeletedManifest(t *testing.T) { atBoth(t, testRaceTagOfDeletedManifest) }
+func TestRaceTagOfDeletedManifest(t *testing.T) { catalogtest.AtBoth(t, testRaceTagOfDeletedManifest) }
 
 func testRaceTagOfDeletedManifest(t *testing.T, dsn string) {
 	b := replica(t, dsn)
 	const path = "acme/app"
 	payloads := b.variants(t, path, 2)
 	b.protect(t, catalog.ProtectionScope{Repository: path}, "keep-.+")
-	watch := b.session(t)
+	watch := b.Session(t)
 	for i, tag := range []string{"keep-this", "latest"} {
-		d := b.put(t, path, payloads[i], "first")
-		x := b.session(t)
-		x.exec(t, "BEGIN")
-		x.exec(t, "SELECT FROM manifests WHERE digest = $1 FOR SHARE", d.Bytes())
-		deleted := later(func() error { return b.DeleteManifest(context.Background(), path, d) })
-		x.blocks(t, watch, 1)
-		x.exec(t, `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+		d := b.Put(t, path, payloads[i], "first")
+		x := b.Session(t)
+		x.Exec(t, "BEGIN")
+		x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR SHARE", d.Bytes())
+		deleted := catalogtest.Later(func() error { return b.DeleteManifest(context.Background(), path, d) })
+		x.Blocks(t, watch, 1)
+		x.Exec(t, `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 			SELECT top_level_namespace_id, repository_id, $2, id FROM manifests WHERE digest = $1`, d.Bytes(), tag)
-		x.exec(t, "COMMIT")
-		err := soon(t, "deletion", deleted)
+		x.Exec(t, "COMMIT")
+		err := catalogtest.Soon(t, "deletion", deleted)
 		want := 0
 		if tag == "latest" {
 			if err != nil {
@@ -329,7 +330,7 @@ func testRaceTagOfDeletedManifest(t *testing.T, dsn string) {
 			wantProtected(t, err, tag, "keep-.+")
 			want = 2
 		}
-		if n := b.count(t, "SELECT count(*) FROM tags t JOIN manifests m ON m.id = t.manifest_id WHERE m.digest = $1", d.Bytes()); n != want {
+		if n := b.Count(t, "SELECT count(*) FROM tags t JOIN manifests m ON m.id = t.manifest_id WHERE m.digest = $1", d.Bytes()); n != want {
 			t.Errorf("%d tags are left beside the tag %s, want %d", n, tag, want)
 		}
 	}

@@ -3,23 +3,24 @@ package catalog_test
 import (
 	"testing"
 
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
 // TestSizesOfTheFirstRelease: total sizes that were added up from what manifests declare,
 // negative and plausible ones, equal the stored sizes after both passes.
 func TestSizesOfTheFirstRelease(t *testing.T) {
-	atBoth(t, func(t *testing.T, dsn string) {
+	catalogtest.AtBoth(t, func(t *testing.T, dsn string) {
 		s := replica(t, dsn)
-		config, layer := s.push(t, "acme/app", "config"), s.push(t, "acme/app", "a layer")
-		one, two := image(t, config, nil, nil), image(t, config, []oci.Digest{layer, config}, nil)
+		config, layer := s.Push(t, "acme/app", "config"), s.Push(t, "acme/app", "a layer")
+		one, two := catalogtest.Image(t, config, nil, nil), catalogtest.Image(t, config, []oci.Digest{layer, config}, nil)
 		sizes := map[oci.Digest]int64{
-			s.put(t, "acme/app", one): int64(len(one) + len("config")),
-			s.put(t, "acme/app", two): int64(len(two) + len("config") + len("a layer")),
+			s.Put(t, "acme/app", one): int64(len(one) + len("config")),
+			s.Put(t, "acme/app", two): int64(len(two) + len("config") + len("a layer")),
 		}
-		s.exec(t, "UPDATE manifests SET total_size = -9223372036854775238 WHERE id % 2 = 0")
-		s.exec(t, "UPDATE manifests SET total_size = 123456 WHERE id % 2 = 1")
-		s.exec(t, "UPDATE manifest_size_corrections SET finished_at = NULL, due_at = now()")
+		s.Exec(t, "UPDATE manifests SET total_size = -9223372036854775238 WHERE id % 2 = 0")
+		s.Exec(t, "UPDATE manifests SET total_size = 123456 WHERE id % 2 = 1")
+		s.Exec(t, "UPDATE manifest_size_corrections SET finished_at = NULL, due_at = now()")
 		var corrected int64
 		for passes := 0; passes < 2; {
 			done, err := s.CorrectSizes(t.Context(), 1)
@@ -31,7 +32,7 @@ func TestSizesOfTheFirstRelease(t *testing.T) {
 				if done.Over != (passes == 2) {
 					t.Fatalf("after pass %d: %+v", passes, done)
 				}
-				s.exec(t, "UPDATE manifest_size_corrections SET due_at = now()")
+				s.Exec(t, "UPDATE manifest_size_corrections SET due_at = now()")
 			}
 		}
 		if corrected != 2 {

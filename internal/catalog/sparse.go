@@ -26,25 +26,6 @@ func (c *Catalog) requiredChildren(rows manifestColumns) [][]byte {
 	return rows.children
 }
 
-// linkMissing turns the missing_children rows that name the manifests into references.
-func linkMissing(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
-	_, err := tx.Exec(ctx, "SELECT gc_link_missing_children($1::bigint[], $2::bigint[], $3::bigint[])", keys.args()...)
-	return err
-}
-
-// lookAndLink is look for manifests that may have been pushed after an index that lists
-// them: it links such manifests and looks again.
-func lookAndLink(ctx context.Context, tx pgx.Tx, keys manifestKeys) (looked, error) {
-	found, err := look(ctx, tx, keys)
-	if err != nil || found.awaited.len() == 0 {
-		return found, err
-	}
-	if err := linkMissing(ctx, tx, found.awaited); err != nil {
-		return found, err
-	}
-	return look(ctx, tx, keys)
-}
-
 // listedManifests handles an index that lists a manifest under a media type that isn't a
 // manifest's. It moves such entries, if the repository has them as manifests, from rows'
 // blobs to its children, and returns whether there were any.

@@ -3,7 +3,6 @@ package catalog_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -15,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
@@ -41,49 +41,49 @@ func entry(mediaType string, d oci.Digest) map[string]any {
 
 // TestCacheIndex: the index in which BuildKit exports a cache lists layers and the
 // cache's configuration. They must be there, are kept with it, and go with it.
-func TestCacheIndex(t *testing.T) { atBoth(t, testCacheIndex) }
+func TestCacheIndex(t *testing.T) { catalogtest.AtBoth(t, testCacheIndex) }
 
 func testCacheIndex(t *testing.T, dsn string) {
 	b := replica(t, dsn)
 	ctx := t.Context()
-	b.atOnce(t)
+	b.AtOnce(t)
 	for _, indexType := range []string{oci.MediaTypeImageIndex, oci.MediaTypeDockerManifestList} {
-		config, one, two := b.push(t, "r", "config"), b.push(t, "r", "one"), b.push(t, "r", "two")
-		child := b.put(t, "r", image(t, config, nil, nil))
+		config, one, two := b.Push(t, "r", "config"), b.Push(t, "r", "one"), b.Push(t, "r", "two")
+		child := b.Put(t, "r", catalogtest.Image(t, config, nil, nil))
 		foreign := entry(oci.MediaTypeDockerForeignLayer, oci.Compute(oci.SHA256, []byte("elsewhere")))
 		cache := listing(t, indexType, entry(cacheLayer, one), entry(cacheLayer, two), entry(cacheLayer, one), foreign,
 			entry(cacheConfig, config), entry(oci.MediaTypeImageManifest, child))
-		d := b.put(t, "r", cache, "cache")
-		b.reviewAll(t)
+		d := b.Put(t, "r", cache, "cache")
+		b.ReviewAll(t)
 		for _, blob := range []oci.Digest{config, one, two} {
-			if !b.linked(t, "r", blob) {
+			if !b.Linked(t, "r", blob) {
 				t.Fatalf("%s is gone though an index of type %s lists it", blob, indexType)
 			}
-			wantCode(t, b.DeleteBlob(ctx, "r", blob), oci.Denied)
+			catalogtest.WantCode(t, b.DeleteBlob(ctx, "r", blob), oci.Denied)
 		}
 		if _, err := b.ManifestByDigest(ctx, "r", child); err != nil {
 			t.Error(err)
 		}
 		// Another repository has neither the layers nor the manifest, so the put is refused there.
-		_, err := b.tryPut(ctx, "other", cache, "cache")
-		wantCode(t, err, oci.ManifestBlobUnknown)
-		if n := b.count(t, "SELECT count(*) FROM repositories"); n != 1 {
+		_, err := b.TryPut(ctx, "other", cache, "cache")
+		catalogtest.WantCode(t, err, oci.ManifestBlobUnknown)
+		if n := b.Count(t, "SELECT count(*) FROM repositories"); n != 1 {
 			t.Errorf("%d repositories, want one", n)
 		}
 		// A retag keeps them, and the deletion of the index frees them.
-		b.put(t, "r", cache, "again")
+		b.Put(t, "r", cache, "again")
 		if err := b.DeleteTag(ctx, "r", "cache"); err != nil {
 			t.Fatal(err)
 		}
-		b.reviewAll(t)
-		if !b.linked(t, "r", one) {
+		b.ReviewAll(t)
+		if !b.Linked(t, "r", one) {
 			t.Error("a layer is gone though a tag is left")
 		}
 		if err := b.DeleteManifest(ctx, "r", d); err != nil {
 			t.Fatal(err)
 		}
-		b.reviewAll(t)
-		b.nothing(t)
+		b.ReviewAll(t)
+		b.Nothing(t)
 	}
 }
 
@@ -92,20 +92,20 @@ func testCacheIndex(t *testing.T, dsn string) {
 func TestListedManifestOfAnyType(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.atOnce(t)
-	config, layer := b.push(t, "r", "config"), b.push(t, "r", "layer")
-	child := b.put(t, "r", image(t, config, nil, nil))
-	b.put(t, "r", listing(t, oci.MediaTypeImageIndex, entry("application/json", child), entry(cacheLayer, layer)), "v1")
-	b.reviewAll(t)
+	b.AtOnce(t)
+	config, layer := b.Push(t, "r", "config"), b.Push(t, "r", "layer")
+	child := b.Put(t, "r", catalogtest.Image(t, config, nil, nil))
+	b.Put(t, "r", listing(t, oci.MediaTypeImageIndex, entry("application/json", child), entry(cacheLayer, layer)), "v1")
+	b.ReviewAll(t)
 	if _, err := b.ManifestByDigest(t.Context(), "r", child); err != nil {
 		t.Error(err)
 	}
-	if !b.linked(t, "r", layer) {
+	if !b.Linked(t, "r", layer) {
 		t.Error("the layer is gone")
 	}
-	wantCode(t, b.DeleteManifest(t.Context(), "r", child), oci.Denied)
-	_, err := b.tryPut(t.Context(), "r", listing(t, oci.MediaTypeImageIndex, entry("x/y", oci.Compute(oci.SHA256, []byte("nowhere")))), "v2")
-	wantCode(t, err, oci.ManifestBlobUnknown)
+	catalogtest.WantCode(t, b.DeleteManifest(t.Context(), "r", child), oci.Denied)
+	_, err := b.TryPut(t.Context(), "r", listing(t, oci.MediaTypeImageIndex, entry("x/y", oci.Compute(oci.SHA256, []byte("nowhere")))), "v2")
+	catalogtest.WantCode(t, err, oci.ManifestBlobUnknown)
 }
 
 // sparse returns a catalog that accepts indexes with missing manifests.
@@ -117,7 +117,7 @@ func sparse(t *testing.T, dsn string) bundle {
 		t.Fatal(err)
 	}
 	t.Cleanup(reviews.Close)
-	b.Catalog = catalog.New(catalog.Options{DB: b.db, Background: reviews, Replica: uuid.New(), SparseIndexes: true, Log: slog.New(slog.DiscardHandler)})
+	b.Catalog = catalog.New(catalog.Options{DB: b.DB, Background: reviews, Replica: uuid.New(), SparseIndexes: true, Log: slog.New(slog.DiscardHandler)})
 	return b
 }
 
@@ -128,51 +128,51 @@ func TestSparseIndex(t *testing.T) {
 	dsn := dbtest.DSN(t)
 	b, strict := sparse(t, dsn), replica(t, dsn)
 	ctx := t.Context()
-	b.atOnce(t)
-	config := b.push(t, "r", "config")
-	b.put(t, "r", numbered(t, 0, config), "keeps-the-configuration")
+	b.AtOnce(t)
+	config := b.Push(t, "r", "config")
+	b.Put(t, "r", catalogtest.Numbered(t, 0, config), "keeps-the-configuration")
 	payloads := make([][]byte, 3)
 	digests := make([]oci.Digest, 3)
 	for i := range payloads {
-		payloads[i] = numbered(t, i+1, config)
+		payloads[i] = catalogtest.Numbered(t, i+1, config)
 		digests[i] = oci.Compute(oci.SHA256, payloads[i])
 	}
-	list := index(t, digests...)
-	b.put(t, "r", payloads[0], "first")
-	_, err := strict.tryPut(ctx, "r", list, "v1")
-	wantCode(t, err, oci.ManifestBlobUnknown)
-	d := b.put(t, "r", list, "v1")
-	outer := b.put(t, "r", index(t, oci.Compute(oci.SHA256, index(t, digests[2]))), "outer")
+	list := catalogtest.Index(t, digests...)
+	b.Put(t, "r", payloads[0], "first")
+	_, err := strict.TryPut(ctx, "r", list, "v1")
+	catalogtest.WantCode(t, err, oci.ManifestBlobUnknown)
+	d := b.Put(t, "r", list, "v1")
+	outer := b.Put(t, "r", catalogtest.Index(t, oci.Compute(oci.SHA256, catalogtest.Index(t, digests[2]))), "outer")
 	_, err = b.ManifestByDigest(ctx, "r", digests[1])
-	wantCode(t, err, oci.ManifestUnknown)
+	catalogtest.WantCode(t, err, oci.ManifestUnknown)
 	// A blob that an index lists must exist all the same.
-	_, err = b.tryPut(ctx, "r", listing(t, oci.MediaTypeImageIndex, entry(cacheLayer, digests[0])), "v2")
+	_, err = b.TryPut(ctx, "r", listing(t, oci.MediaTypeImageIndex, entry(cacheLayer, digests[0])), "v2")
 	if err != nil { // it is there, as a manifest
 		t.Error(err)
 	}
-	_, err = b.tryPut(ctx, "r", listing(t, oci.MediaTypeImageIndex, entry(cacheLayer, digests[1])), "v2")
-	wantCode(t, err, oci.ManifestBlobUnknown)
-	b.reviewAll(t)
-	if n := b.rows(t, "missing_children"); n != 3 {
+	_, err = b.TryPut(ctx, "r", listing(t, oci.MediaTypeImageIndex, entry(cacheLayer, digests[1])), "v2")
+	catalogtest.WantCode(t, err, oci.ManifestBlobUnknown)
+	b.ReviewAll(t)
+	if n := b.Rows(t, "missing_children"); n != 3 {
 		t.Fatalf("%d manifests are missing, want 3", n)
 	}
 
 	// One comes without a tag, from a replica that accepts no sparse indexes.
-	strict.put(t, "r", payloads[1])
-	b.reviewAll(t)
+	strict.Put(t, "r", payloads[1])
+	b.ReviewAll(t)
 	if _, err := b.ManifestByDigest(ctx, "r", digests[1]); err != nil {
 		t.Errorf("a manifest that its index had waited for: %v", err)
 	}
-	wantCode(t, b.DeleteManifest(ctx, "r", digests[1]), oci.Denied)
+	catalogtest.WantCode(t, b.DeleteManifest(ctx, "r", digests[1]), oci.Denied)
 	// An index that was missing itself, and lists missing manifests.
-	b.put(t, "r", index(t, digests[2]))
-	b.reviewAll(t)
-	if n := b.rows(t, "missing_children"); n != 2 { // of the first index and of the inner one
+	b.Put(t, "r", catalogtest.Index(t, digests[2]))
+	b.ReviewAll(t)
+	if n := b.Rows(t, "missing_children"); n != 2 { // of the first index and of the inner one
 		t.Errorf("%d manifests are missing, want 2", n)
 	}
-	b.put(t, "r", payloads[2])
-	b.reviewAll(t)
-	if n := b.rows(t, "missing_children"); n != 0 {
+	b.Put(t, "r", payloads[2])
+	b.ReviewAll(t)
+	if n := b.Rows(t, "missing_children"); n != 0 {
 		t.Errorf("%d manifests are missing, want none", n)
 	}
 	for _, gone := range []oci.Digest{d, outer} {
@@ -183,8 +183,8 @@ func TestSparseIndex(t *testing.T) {
 	if err := b.DeleteTag(ctx, "r", "v2"); err != nil {
 		t.Fatal(err)
 	}
-	b.reviewAll(t)
-	if n := b.rows(t, "manifests"); n != 2 {
+	b.ReviewAll(t)
+	if n := b.Rows(t, "manifests"); n != 2 {
 		t.Errorf("%d manifests are left, want the two with tags", n)
 	}
 }
@@ -195,13 +195,13 @@ func TestSparseIndex(t *testing.T) {
 func TestUnlinkedChild(t *testing.T) {
 	t.Parallel()
 	b := sparse(t, dbtest.DSN(t))
-	b.atOnce(t)
-	config := b.push(t, "r", "config")
+	b.AtOnce(t)
+	config := b.Push(t, "r", "config")
 	for i, tags := range [][]string{nil, {"also"}} {
-		payload := numbered(t, i, config)
-		d := b.put(t, "r", payload, tags...)
-		b.put(t, "r", index(t, d), fmt.Sprint("v", i))
-		b.exec(t, `WITH x AS (DELETE FROM manifest_references RETURNING *)
+		payload := catalogtest.Numbered(t, i, config)
+		d := b.Put(t, "r", payload, tags...)
+		b.Put(t, "r", catalogtest.Index(t, d), fmt.Sprint("v", i))
+		b.Exec(t, `WITH x AS (DELETE FROM manifest_references RETURNING *)
 			INSERT INTO missing_children SELECT x.top_level_namespace_id, x.repository_id, x.parent_id, m.digest
 			FROM x JOIN manifests m ON m.id = x.child_id`)
 		if len(tags) > 0 {
@@ -209,17 +209,17 @@ func TestUnlinkedChild(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if e := b.explainManifest(t, "r", d, catalog.FateKept); len(e.Indexes.First) != 1 {
-			t.Errorf("not linked, it is said to be held by %+v", e.Indexes)
+		if e, err := b.ExplainManifest(t.Context(), "r", d); err != nil || e.Fate != "kept" || len(e.Indexes.First) != 1 {
+			t.Errorf("not linked, it is said to be %s, held by %+v, %v", e.Fate, e.Indexes, err)
 		}
-		b.exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+		b.Exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
 			SELECT top_level_namespace_id, repository_id, id, now(), 'manifest_upload' FROM manifests WHERE digest = $1
 			ON CONFLICT DO NOTHING`, d.Bytes())
-		b.reviewAll(t)
+		b.ReviewAll(t)
 		if _, err := b.ManifestByDigest(t.Context(), "r", d); err != nil {
 			t.Errorf("a manifest that an index lists: %v", err)
 		}
-		if n, m := b.rows(t, "missing_children"), b.rows(t, "manifest_references"); n != 0 || m != i+1 {
+		if n, m := b.Rows(t, "missing_children"), b.Rows(t, "manifest_references"); n != 0 || m != i+1 {
 			t.Errorf("%d rows of missing manifests and %d references, want 0 and %d", n, m, i+1)
 		}
 	}
@@ -229,28 +229,28 @@ func TestUnlinkedChild(t *testing.T) {
 // reviews run without a delay. A manifest that a tagged index lists, and that was put after
 // the index, must always exist. At the end each index has each of its manifests either as a
 // reference or as missing, and no unreferenced content is left.
-func TestConcurrentSparseIndexes(t *testing.T) { atBoth(t, testConcurrentSparseIndexes) }
+func TestConcurrentSparseIndexes(t *testing.T) { catalogtest.AtBoth(t, testConcurrentSparseIndexes) }
 
 func testConcurrentSparseIndexes(t *testing.T, dsn string) {
 	b := sparse(t, dsn)
-	b.atOnce(t)
-	config := b.push(t, "r", "config")
-	b.put(t, "r", numbered(t, 0, config), "keeps-the-configuration")
+	b.AtOnce(t)
+	config := b.Push(t, "r", "config")
+	b.Put(t, "r", catalogtest.Numbered(t, 0, config), "keeps-the-configuration")
 	const children = 4
 	payloads := make([][]byte, children)
 	digests := make([]oci.Digest, children)
 	for i := range payloads {
-		payloads[i] = numbered(t, i+1, config)
+		payloads[i] = catalogtest.Numbered(t, i+1, config)
 		digests[i] = oci.Compute(oci.SHA256, payloads[i])
 	}
-	b.put(t, "r", index(t, digests[0]), "anchor")
-	indexes := [][]byte{index(t, digests[1], digests[2]), index(t, digests[2], digests[3]), index(t, digests[1:]...)}
+	b.Put(t, "r", catalogtest.Index(t, digests[0]), "anchor")
+	indexes := [][]byte{catalogtest.Index(t, digests[1], digests[2]), catalogtest.Index(t, digests[2], digests[3]), catalogtest.Index(t, digests[1:]...)}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	step := func(rng *rand.Rand) error {
 		switch i, j := rng.IntN(children), rng.IntN(len(indexes)); rng.IntN(8) {
 		case 0, 1:
-			if _, err := b.tryPut(ctx, "r", payloads[i]); err != nil {
+			if _, err := b.TryPut(ctx, "r", payloads[i]); err != nil {
 				return err
 			}
 			if i == 0 {
@@ -259,10 +259,10 @@ func testConcurrentSparseIndexes(t *testing.T, dsn string) {
 				}
 			}
 		case 2:
-			_, err := b.tryPut(ctx, "r", payloads[i], fmt.Sprint("child", i))
+			_, err := b.TryPut(ctx, "r", payloads[i], fmt.Sprint("child", i))
 			return err
 		case 3, 4:
-			_, err := b.tryPut(ctx, "r", indexes[j], fmt.Sprint("index", j))
+			_, err := b.TryPut(ctx, "r", indexes[j], fmt.Sprint("index", j))
 			return err
 		case 5:
 			return allowed(b.DeleteManifest(ctx, "r", oci.Compute(oci.SHA256, indexes[j])), oci.ManifestUnknown)
@@ -276,13 +276,6 @@ func testConcurrentSparseIndexes(t *testing.T, dsn string) {
 		}
 		return nil
 	}
-	review := func() error {
-		_, err := b.Review(ctx, catalog.ReviewOptions{Kind: catalog.ReviewOfManifests, Limit: 3})
-		if e, ok := errors.AsType[*catalog.ReviewError](err); ok && e.Contended() {
-			return nil
-		}
-		return err
-	}
 	var clients, reviewers sync.WaitGroup
 	stop := make(chan struct{})
 	for range 2 {
@@ -293,7 +286,7 @@ func testConcurrentSparseIndexes(t *testing.T, dsn string) {
 					return
 				default:
 				}
-				if err := review(); err != nil {
+				if _, err := b.TryReview(ctx, "manifest", 3); err != nil {
 					t.Errorf("review: %v", err)
 					return
 				}
@@ -328,18 +321,18 @@ func allowed(err error, codes ...oci.Code) error {
 // checkSparse reviews until nothing is due and checks every index.
 func (b bundle) checkSparse(t *testing.T) {
 	t.Helper()
-	b.dueNow(t)
-	b.reviewAll(t)
-	if n := b.count(t, `
+	b.DueNow(t)
+	b.ReviewAll(t)
+	if n := b.Count(t, `
 		SELECT count(*) FROM missing_children c JOIN manifests m ON m.digest = c.child_digest AND m.repository_id = c.repository_id`); n != 0 {
 		t.Errorf("%d manifests are there, and missing", n)
 	}
-	if n := b.count(t, `
+	if n := b.Count(t, `
 		SELECT count(*) FROM manifests m WHERE NOT EXISTS (SELECT FROM tags WHERE manifest_id = m.id)
 			AND NOT EXISTS (SELECT FROM manifest_references WHERE child_id = m.id)`); n != 0 {
 		t.Errorf("%d manifests are left that nothing holds", n)
 	}
-	rows, err := b.db.Pool.Query(t.Context(), "SELECT id, payload FROM manifests WHERE media_type = $1", oci.MediaTypeImageIndex)
+	rows, err := b.DB.Pool.Query(t.Context(), "SELECT id, payload FROM manifests WHERE media_type = $1", oci.MediaTypeImageIndex)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +353,7 @@ func (b bundle) checkSparse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := b.count(t, `
+		if n := b.Count(t, `
 			SELECT (SELECT count(*) FROM manifest_references WHERE parent_id = $1)
 				+ (SELECT count(*) FROM missing_children WHERE parent_id = $1)`, id); n != len(m.Manifests) {
 			t.Errorf("an index of %d manifests has %d as references or as missing", len(m.Manifests), n)

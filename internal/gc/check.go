@@ -128,8 +128,10 @@ type CheckProgress struct {
 type CheckOptions struct {
 	Catalog *catalog.Catalog // required
 	Store   blob.Store       // required
-	Deep    bool             // read and hash every blob
-	Repair  bool             // else nothing is changed
+	// KeepDoomed is how long objects of deleted blobs are kept, by the setting gc.keep_doomed.
+	KeepDoomed time.Duration
+	Deep       bool // read and hash every blob
+	Repair     bool // else nothing is changed
 	// Force repairs even when more than half of what was looked at is wrong. Without Force
 	// such a repair stops with ErrImplausible.
 	Force bool
@@ -192,7 +194,7 @@ func Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 	if err := refuseRepair(ctx, o); err != nil {
 		return CheckReport{}, err
 	}
-	k := &checker{opt: o, young: began.Add(-o.Catalog.LongestWrite()), kept: began.Add(-o.Catalog.KeepDoomed())}
+	k := &checker{opt: o, young: began.Add(-o.Catalog.LongestWrite()), kept: began.Add(-o.KeepDoomed)}
 	k.report.Problems = make(map[Problem]*Tally)
 	stop := k.tell()
 	err := k.run(ctx)

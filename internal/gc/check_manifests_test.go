@@ -12,7 +12,7 @@ import (
 )
 
 // put stores a manifest in team/app.
-func (b *bundle) put(mediaType, format string, args ...any) (oci.Digest, int64) {
+func (b *storeBundle) put(mediaType, format string, args ...any) (oci.Digest, int64) {
 	b.t.Helper()
 	payload := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,`+format+`}`, append([]any{mediaType}, args...)...)
 	m, err := oci.ParseManifest(mediaType, payload)
@@ -30,7 +30,7 @@ func (b *bundle) put(mediaType, format string, args ...any) (oci.Digest, int64) 
 // as successful, with a repair too.
 func TestCheckNotesDeclaredSizes(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	config, layer := b.push("{}"), b.push("layer")
 	const huge, descriptor = int64(math.MaxInt64), `{"mediaType":%q,"digest":%q,"size":%d}`
 	image := func(configSize, layerSize int64) (oci.Digest, int64) {

@@ -26,7 +26,7 @@ import (
 )
 
 // begun starts an upload and writes content to one of its objects.
-func (b *bundle) begun(ctx context.Context, content string) (u catalog.Upload, key string, err error) {
+func (b *storeBundle) begun(ctx context.Context, content string) (u catalog.Upload, key string, err error) {
 	list, err := b.catalog.StartUploads(ctx, 1)
 	if err != nil {
 		return u, "", err
@@ -48,7 +48,7 @@ func (b *bundle) begun(ctx context.Context, content string) (u catalog.Upload, k
 	return u, key, err
 }
 
-func (b *bundle) tryPush(ctx context.Context, content string) (catalog.Owner, error) {
+func (b *storeBundle) tryPush(ctx context.Context, content string) (catalog.Owner, error) {
 	d := oci.Compute(oci.SHA256, []byte(content))
 	u, key, err := b.begun(ctx, content)
 	if err == nil {
@@ -62,7 +62,7 @@ func (b *bundle) tryPush(ctx context.Context, content string) (catalog.Owner, er
 }
 
 // push stores content as a blob and returns its row.
-func (b *bundle) push(content string) catalog.Owner {
+func (b *storeBundle) push(content string) catalog.Owner {
 	b.t.Helper()
 	o, err := b.tryPush(b.t.Context(), content)
 	if err != nil {
@@ -71,11 +71,11 @@ func (b *bundle) push(content string) catalog.Owner {
 	return o
 }
 
-func (b *bundle) file(key string) string { return filepath.Join(b.dir, "objects", key[:2], key) }
+func (b *storeBundle) file(key string) string { return filepath.Join(b.dir, "objects", key[:2], key) }
 
 // old sets an object's file time so far back that no request can still be writing the
 // object.
-func (b *bundle) old(key string) string {
+func (b *storeBundle) old(key string) string {
 	b.t.Helper()
 	long := time.Now().Add(-3 * time.Hour)
 	if err := os.Chtimes(b.file(key), long, long); err != nil {
@@ -85,16 +85,16 @@ func (b *bundle) old(key string) string {
 }
 
 // collect deletes a blob by running a review.
-func (b *bundle) collect(d oci.Digest) {
+func (b *storeBundle) collect(d oci.Digest) {
 	b.t.Helper()
 	b.exec(`WITH d AS (DELETE FROM blobs WHERE digest = $1 RETURNING storage_key)
 		INSERT INTO gc_doomed_objects (storage_key) SELECT storage_key FROM d`, d.Bytes())
 }
 
 // sweep deletes all objects that are due for deletion.
-func (b *bundle) sweep() {
+func (b *storeBundle) sweep() {
 	b.t.Helper()
-	list, err := b.catalog.ClaimDoomed(b.t.Context(), 1000, time.Minute)
+	list, err := b.gc.ClaimDoomed(b.t.Context(), 1000, time.Minute)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -108,13 +108,13 @@ func (b *bundle) sweep() {
 			b.t.Fatal(err)
 		}
 	}
-	if err := b.catalog.SettleDoomed(b.t.Context(), list); err != nil {
+	if err := b.gc.SettleDoomed(b.t.Context(), list); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
 // check runs a check and returns its findings, as "problem key" in order.
-func (b *bundle) check(o gc.CheckOptions) ([]string, gc.CheckReport, error) {
+func (b *storeBundle) check(o gc.CheckOptions) ([]string, gc.CheckReport, error) {
 	b.t.Helper()
 	o.Catalog = b.catalog
 	if o.Store == nil {
@@ -134,7 +134,7 @@ func (b *bundle) check(o gc.CheckOptions) ([]string, gc.CheckReport, error) {
 }
 
 // finds runs a check, which must succeed and find exactly what is wanted.
-func (b *bundle) finds(o gc.CheckOptions, want ...string) gc.CheckReport {
+func (b *storeBundle) finds(o gc.CheckOptions, want ...string) gc.CheckReport {
 	b.t.Helper()
 	found, report, err := b.check(o)
 	slices.Sort(want)
@@ -146,7 +146,7 @@ func (b *bundle) finds(o gc.CheckOptions, want ...string) gc.CheckReport {
 
 func TestCheckFindsExactlyWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	ctx := t.Context()
 	for i := range 30 {
 		b.push(fmt.Sprint("whole ", i))
@@ -223,7 +223,7 @@ func TestCheckFindsExactlyWhatIsWrong(t *testing.T) {
 // isn't, even if the check isn't a deep one.
 func TestCheckFindsLostBlobsAgain(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	back, damaged := b.push("back"), b.push("damaged")
 	for _, o := range []catalog.Owner{back, damaged} {
 		if err := os.Rename(b.file(o.Key), b.file(o.Key)+".away"); err != nil {
@@ -247,7 +247,7 @@ func TestCheckFindsLostBlobsAgain(t *testing.T) {
 // is lost when the object is gone.
 func TestCheckLeavesForeignObjectsAlone(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	here, gone := b.push("here"), b.push("gone")
 	for name, o := range map[string]catalog.Owner{"docker/here/data": here, "docker/gone/data": gone, "!/data": b.push("early")} {
 		b.exec("UPDATE blobs SET storage_key = $1 WHERE digest = $2", name, o.Digest.Bytes())
@@ -353,16 +353,16 @@ func first(f func() (key string)) func(prefix string) {
 // A check finds nothing, whatever changes at whatever moment.
 func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 	t.Parallel()
-	tests := map[string]func(b *bundle) gc.CheckOptions{
+	tests := map[string]func(b *storeBundle) gc.CheckOptions{
 		// The rows are read, then the objects are listed. In between:
-		"a blob is deleted and swept": func(b *bundle) gc.CheckOptions {
+		"a blob is deleted and swept": func(b *storeBundle) gc.CheckOptions {
 			o := b.push("blob")
 			return gc.CheckOptions{Store: hooked{Store: b.store, list: after(o.Key, func() { b.collect(o.Digest); b.sweep() })}}
 		},
-		"a blob is pushed": func(b *bundle) gc.CheckOptions {
+		"a blob is pushed": func(b *storeBundle) gc.CheckOptions {
 			return gc.CheckOptions{Store: hooked{Store: b.store, list: first(func() string { return b.old(b.push(rand.Text()).Key) })}}
 		},
-		"an old upload is committed": func(b *bundle) gc.CheckOptions {
+		"an old upload is committed": func(b *storeBundle) gc.CheckOptions {
 			u, key, err := b.begun(b.t.Context(), "blob")
 			if err != nil {
 				b.t.Fatal(err)
@@ -374,7 +374,7 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 				}
 			})}}
 		},
-		"a new upload is cancelled": func(b *bundle) gc.CheckOptions {
+		"a new upload is cancelled": func(b *storeBundle) gc.CheckOptions {
 			return gc.CheckOptions{Store: hooked{Store: b.store, list: first(func() string {
 				u := b.upload()
 				b.old(u.StorageKey + "-0")
@@ -385,7 +385,7 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 			})}}
 		},
 		// The objects are listed, then an owner is looked for, then the object.
-		"an object without an owner is deleted by who wrote it": func(b *bundle) gc.CheckOptions {
+		"an object without an owner is deleted by who wrote it": func(b *storeBundle) gc.CheckOptions {
 			key := b.old(b.object(5))
 			return gc.CheckOptions{Store: hooked{Store: b.store, stat: once(func(string) {
 				if err := b.store.Delete(b.t.Context(), []string{key}); err != nil {
@@ -393,14 +393,14 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 				}
 			})}}
 		},
-		"a blob without a row in the first look has one in the second": func(b *bundle) gc.CheckOptions {
+		"a blob without a row in the first look has one in the second": func(b *storeBundle) gc.CheckOptions {
 			return gc.CheckOptions{Store: hooked{Store: b.store,
 				list: first(func() string { return b.old(b.push(rand.Text()).Key) }),
 				stat: once(func(string) { b.t.Error("the object of a blob was taken for one without an owner") }),
 			}}
 		},
 		// The check has seen that an object is missing, then it looks at the row again.
-		"a blob whose object is missing is deleted": func(b *bundle) gc.CheckOptions {
+		"a blob whose object is missing is deleted": func(b *storeBundle) gc.CheckOptions {
 			o := b.push("blob")
 			return gc.CheckOptions{Store: hooked{Store: b.store, list: after(o.Key, func() {
 				if err := b.store.Delete(b.t.Context(), []string{o.Key}); err != nil {
@@ -408,7 +408,7 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 				}
 			}), stat: once(func(string) { b.collect(o.Digest) })}}
 		},
-		"a lost blob is pushed again": func(b *bundle) gc.CheckOptions {
+		"a lost blob is pushed again": func(b *storeBundle) gc.CheckOptions {
 			o := b.push("blob")
 			if _, err := b.catalog.MarkLost(b.t.Context(), []catalog.Owner{o}); err != nil {
 				b.t.Fatal(err)
@@ -419,11 +419,11 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 			return gc.CheckOptions{Store: hooked{Store: b.store, stat: once(func(string) { b.push("blob") })}}
 		},
 		// While the check reads a blob:
-		"a blob is deleted before it is read": func(b *bundle) gc.CheckOptions {
+		"a blob is deleted before it is read": func(b *storeBundle) gc.CheckOptions {
 			o := b.push("blob")
 			return gc.CheckOptions{Deep: true, Store: hooked{Store: b.store, open: once(func(string) { b.collect(o.Digest); b.sweep() })}}
 		},
-		"a blob is deleted while it is read": func(b *bundle) gc.CheckOptions {
+		"a blob is deleted while it is read": func(b *storeBundle) gc.CheckOptions {
 			o := b.push("some blob")
 			return gc.CheckOptions{Deep: true, Store: hooked{Store: b.store, read: func(key string) bool {
 				if key == o.Key {
@@ -434,7 +434,7 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 			}}}
 		},
 		// A multipart upload is listed, then its owner is looked for.
-		"multipart uploads have owners": func(b *bundle) gc.CheckOptions {
+		"multipart uploads have owners": func(b *storeBundle) gc.CheckOptions {
 			long := time.Now().Add(-3 * time.Hour)
 			u, v := b.upload(), b.upload()
 			if err := b.catalog.CancelUpload(b.t.Context(), "team/app", v.ID); err != nil {
@@ -448,7 +448,7 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 	for name, prepare := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := setupStore(t)
 			b.push("another")
 			o := prepare(b)
 			b.finds(o)
@@ -458,7 +458,7 @@ func TestCheckIsNotFooledByWhatMoves(t *testing.T) {
 
 func TestCheckDoomsMultipartUploads(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	o := b.push("blob")
 	base, _ := blob.UploadOf(o.Key)
 	stray := blob.NewBase()
@@ -477,7 +477,7 @@ func TestCheckDoomsMultipartUploads(t *testing.T) {
 // If the store can't be read, its objects aren't reported as wrong.
 func TestCheckChangesNothingWhenTheStoreFails(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	o := b.push("a blob")
 	b.finds(gc.CheckOptions{Deep: true, Repair: true, Store: hooked{Store: b.store, read: func(string) bool { return true }}}, "unreadable "+o.Key)
 	if err := os.RemoveAll(filepath.Join(b.dir, "objects")); err != nil {
@@ -499,7 +499,7 @@ func TestCheckRefusesToRepairEverything(t *testing.T) {
 	const n = 120
 	t.Run("another database", func(t *testing.T) {
 		t.Parallel()
-		b, other := setup(t), setup(t)
+		b, other := setupStore(t), setupStore(t)
 		for i := range n {
 			b.old(b.push(fmt.Sprint(i)).Key)
 		}
@@ -513,7 +513,7 @@ func TestCheckRefusesToRepairEverything(t *testing.T) {
 	})
 	t.Run("another store", func(t *testing.T) {
 		t.Parallel()
-		b, other := setup(t), setup(t)
+		b, other := setupStore(t), setupStore(t)
 		for i := range n {
 			b.push(fmt.Sprint(i))
 		}
@@ -540,7 +540,7 @@ func TestCheckRefusesToRepairEverything(t *testing.T) {
 // Findings name repositories that have the blob, and the progress ends at 1.
 func TestCheckTells(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	o := b.push("layer")
 	if err := os.Remove(b.file(o.Key)); err != nil {
 		t.Fatal(err)
@@ -566,7 +566,7 @@ func TestCheckTells(t *testing.T) {
 // objects look old; checks with repair find nothing all the while.
 func TestCheckBesideARegistry(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	store := aged{b.store}
 	b.start(b.sweeper(nil).Run)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
@@ -602,7 +602,7 @@ func TestCheckBesideARegistry(t *testing.T) {
 }
 
 // live makes one client request or one step of garbage collection.
-func (b *bundle) live(r *mrand.Rand) error {
+func (b *storeBundle) live(r *mrand.Rand) error {
 	ctx := context.Background()
 	content := fmt.Sprint("content ", r.IntN(40))
 	d := oci.Compute(oci.SHA256, []byte(content))

@@ -14,7 +14,7 @@ import (
 
 // CollectOptions says what to collect.
 type CollectOptions struct {
-	Catalog *catalog.Catalog // required
+	Collector *Collector // required
 	// Store is required unless DryRun or StoreError is set. StoreError is the reason why the
 	// store couldn't be opened: then Collect does the database's part and returns a
 	// *StoreError that wraps it.
@@ -34,7 +34,7 @@ type CollectOptions struct {
 	// Progress is called after each batch, from one goroutine. May be nil.
 	Progress func(Progress)
 	// Found is called for each manifest and blob that a dry run would delete. May be nil.
-	Found func(catalog.Reviewed)
+	Found func(Reviewed)
 	Log   *slog.Logger // default slog.Default()
 }
 
@@ -86,14 +86,14 @@ func (e *StoreError) Unwrap() error { return e.Err }
 // workers, and skips the rows that they have locked. When the store fails, Collect goes on
 // with the database's part and then returns a *StoreError.
 func Collect(ctx context.Context, o CollectOptions) (Progress, error) {
-	if o.Catalog == nil || o.Store == nil && o.StoreError == nil && !o.DryRun {
-		return Progress{}, errors.New("gc: collecting needs a catalog and a store")
+	if o.Collector == nil || o.Store == nil && o.StoreError == nil && !o.DryRun {
+		return Progress{}, errors.New("gc: collecting needs a collector and a store")
 	}
 	if o.Progress == nil {
 		o.Progress = func(Progress) {}
 	}
 	if o.Found == nil {
-		o.Found = func(catalog.Reviewed) {}
+		o.Found = func(Reviewed) {}
 	}
 	c := &collection{opt: o}
 	if o.DryRun {
@@ -115,11 +115,11 @@ type collection struct {
 }
 
 func (c *collection) run(ctx context.Context) error {
-	manifests, err := c.reviewer(catalog.ReviewOfManifests)
+	manifests, err := c.reviewer(ReviewOfManifests)
 	if err != nil {
 		return err
 	}
-	blobs, err := c.reviewer(catalog.ReviewOfBlobs)
+	blobs, err := c.reviewer(ReviewOfBlobs)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (c *collection) run(ctx context.Context) error {
 			did = did || some
 		}
 	}
-	backlog, err := c.opt.Catalog.GCBacklog(ctx)
+	backlog, err := c.opt.Collector.GCBacklog(ctx)
 	c.progress.Kept, c.progress.KeptBytes = backlog.Doomed.Kept.Rows, backlog.Doomed.KeptBytes
 	c.progress.SecondSweeps = backlog.Doomed.SecondSweeps.Rows
 	if err == nil && c.failure != nil {
@@ -159,7 +159,7 @@ func (c *collection) sweeping(ctx context.Context) (func(context.Context) (bool,
 		return func(context.Context) (bool, error) { return false, nil }, nil
 	}
 	s, err := NewSweeper(SweeperOptions{
-		Catalog: c.opt.Catalog, Store: c.opt.Store, Timeout: c.opt.StorageTimeout, Log: c.opt.Log,
+		Collector: c.opt.Collector, Store: c.opt.Store, Timeout: c.opt.StorageTimeout, Log: c.opt.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -172,9 +172,9 @@ func (c *collection) sweeping(ctx context.Context) (func(context.Context) (bool,
 	return func(ctx context.Context) (bool, error) { return c.sweep(ctx, s) }, nil
 }
 
-func (c *collection) reviewer(kind catalog.ReviewKind) (*Reviewer, error) {
+func (c *collection) reviewer(kind ReviewKind) (*Reviewer, error) {
 	return NewReviewer(ReviewerOptions{
-		Catalog: c.opt.Catalog, Kind: kind, Batch: c.opt.Batch, Timeout: c.opt.TransactionTimeout,
+		Collector: c.opt.Collector, Kind: kind, Batch: c.opt.Batch, Timeout: c.opt.TransactionTimeout,
 		SetAsideAfter: c.opt.SetAsideAfter, Log: c.opt.Log,
 	})
 }
@@ -189,7 +189,7 @@ func (c *collection) reap(ctx context.Context) error {
 	}
 	for {
 		const batch = 1000
-		if n, err := c.opt.Catalog.ReapUploads(ctx, c.opt.UploadAge, batch); err != nil || n < batch {
+		if n, err := c.opt.Collector.opt.Catalog.ReapUploads(ctx, c.opt.UploadAge, batch); err != nil || n < batch {
 			return err
 		}
 	}
@@ -237,7 +237,7 @@ func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error
 
 // dryRun reviews both queues from beginning to end and rolls each batch back.
 func (c *collection) dryRun(ctx context.Context) error {
-	for _, kind := range []catalog.ReviewKind{catalog.ReviewOfManifests, catalog.ReviewOfBlobs} {
+	for _, kind := range []ReviewKind{ReviewOfManifests, ReviewOfBlobs} {
 		r, err := c.reviewer(kind)
 		if err != nil {
 			return err
@@ -249,11 +249,11 @@ func (c *collection) dryRun(ctx context.Context) error {
 				return err
 			}
 		}
-		o := catalog.ReviewOptions{Kind: kind, DryRun: true}
+		o := ReviewOptions{Kind: kind, DryRun: true}
 		for {
 			o.Limit = r.size
 			out, _, err := r.attempt(ctx, o)
-			if failed, ok := errors.AsType[*catalog.ReviewError](err); ok && failed.Contended() && ctx.Err() == nil {
+			if failed, ok := errors.AsType[*ReviewError](err); ok && failed.Contended() && ctx.Err() == nil {
 				r.size = max(1, r.size/2)
 				pause(ctx, rand.N(yield))
 				continue
@@ -276,8 +276,8 @@ func (c *collection) dryRun(ctx context.Context) error {
 	return nil
 }
 
-func (c *collection) add(kind catalog.ReviewKind, out catalog.Review) {
-	if kind == catalog.ReviewOfBlobs {
+func (c *collection) add(kind ReviewKind, out Review) {
+	if kind == ReviewOfBlobs {
 		c.progress.BlobsReviewed += int64(out.Claimed)
 		c.progress.BlobsDeleted += int64(out.Deleted)
 	} else {
@@ -290,7 +290,7 @@ func (c *collection) add(kind catalog.ReviewKind, out catalog.Review) {
 // report calls opt.Progress, with a fresh count of due reviews every few seconds (recount).
 func (c *collection) report(ctx context.Context) {
 	if time.Since(c.counted) > recount {
-		if n, err := c.opt.Catalog.DueReviews(ctx); err == nil {
+		if n, err := c.opt.Collector.DueReviews(ctx); err == nil {
 			c.progress.Due = n
 		}
 		c.counted = time.Now()

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/purser-registry/purser/internal/catalog"
 )
 
 const (
@@ -22,7 +20,7 @@ const (
 
 // GaugesOptions says whose backlog to export and how often to query it.
 type GaugesOptions struct {
-	Catalog *catalog.Catalog // required
+	Collector *Collector // required
 	// Every is the shortest time between two queries of the database, however many scrapes
 	// there are. Default 15 s.
 	Every time.Duration
@@ -37,13 +35,13 @@ type Gauges struct {
 	mu     sync.Mutex
 	asked  time.Time // when the database was last queried
 	taken  time.Time // when it last answered
-	values catalog.GCBacklog
+	values GCBacklog
 }
 
 // NewGauges makes the collector. It queries the database only when it is scraped.
 func NewGauges(o GaugesOptions) (*Gauges, error) {
-	if o.Catalog == nil {
-		return nil, errors.New("gc: the gauges need a catalog")
+	if o.Collector == nil {
+		return nil, errors.New("gc: the gauges need a collector")
 	}
 	if o.Every <= 0 {
 		o.Every = 15 * time.Second
@@ -98,7 +96,7 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, q := range []struct {
 		name string
-		catalog.QueueStatus
+		QueueStatus
 	}{{"manifests", values.Manifests}, {"blobs", values.Blobs}} {
 		gauge(queueRowsDesc, q.Due.Rows, q.name, "due")
 		gauge(queueRowsDesc, q.Waiting.Rows, q.name, "waiting")
@@ -116,14 +114,14 @@ func (g *Gauges) Collect(ch chan<- prometheus.Metric) {
 // latest returns the values, the time when they were read, and whether they are recent
 // enough to export. It queries the database if the last query is older than Every.
 // Concurrent scrapes wait for the same query.
-func (g *Gauges) latest() (catalog.GCBacklog, time.Time, bool) {
+func (g *Gauges) latest() (GCBacklog, time.Time, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if now := time.Now(); g.asked.IsZero() || now.Sub(g.asked) >= g.opt.Every {
 		g.asked = now
 		ctx, cancel := context.WithTimeout(context.Background(), gaugesTimeout)
 		defer cancel()
-		if values, err := g.opt.Catalog.GCBacklog(ctx); err != nil {
+		if values, err := g.opt.Collector.GCBacklog(ctx); err != nil {
 			g.opt.Log.WarnContext(ctx, "the metrics of garbage collection could not be renewed", "error", err)
 		} else {
 			g.values, g.taken = values, time.Now()

@@ -7,19 +7,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-func (b *bundle) gauges(every time.Duration) *gc.Gauges {
+func (b *storeBundle) gauges(every time.Duration) *gc.Gauges {
 	b.t.Helper()
-	g, err := gc.NewGauges(gc.GaugesOptions{Catalog: b.catalog, Every: every, Log: slog.New(slog.DiscardHandler)})
+	g, err := gc.NewGauges(gc.GaugesOptions{Collector: b.gc, Every: every, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -47,7 +45,7 @@ func doomedGauge(t *testing.T, g *gc.Gauges) float64 {
 
 func TestGauges(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	b.exec(`INSERT INTO gc_blob_review_queue (digest, review_after, event, set_aside_at) VALUES
 		('\x01', now() - interval '1 h', 'blob_upload', now()), ('\x02', now() + interval '1 h', 'blob_upload', NULL),
 		('\x03', now() + interval '1 h', 'blob_upload', NULL)`)
@@ -103,7 +101,7 @@ purser_lost_blobs 1
 // once.
 func TestGaugesAskSeldom(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	b.exec("INSERT INTO gc_doomed_objects (storage_key) VALUES ('a')")
 	seldom, often := b.gauges(time.Hour), b.gauges(time.Nanosecond)
 	if a, o := doomedGauge(t, seldom), doomedGauge(t, often); a != 1 || o != 1 {
@@ -128,14 +126,14 @@ func TestGaugesAskSeldom(t *testing.T) {
 // collector would lose the scrape's other metrics.
 func TestGaugesWithoutDatabase(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	own := dbtest.New(t)
 	own.Close()
-	b.catalog = catalog.New(catalog.Options{DB: own, Replica: uuid.New(), Log: slog.New(slog.DiscardHandler)})
+	b.gc = gc.New(gc.Options{Catalog: b.catalog, DB: own})
 	if v := doomedGauge(t, b.gauges(time.Nanosecond)); v != -1 {
 		t.Errorf("%v, want no value where there never was one", v)
 	}
-	b = setup(t)
+	b = setupStore(t)
 	g := b.gauges(time.Nanosecond)
 	if v := doomedGauge(t, g); v != 0 {
 		t.Errorf("%v, want 0", v)

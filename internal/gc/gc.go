@@ -36,8 +36,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/purser-registry/purser/internal/catalog"
 )
 
 // Metrics counts what was reviewed and deleted.
@@ -104,7 +102,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 }
 
 // reviewed counts a batch of reviews.
-func (m *Metrics) reviewed(kind catalog.ReviewKind, out catalog.Review, took time.Duration) {
+func (m *Metrics) reviewed(kind ReviewKind, out Review, took time.Duration) {
 	for result, n := range map[string]int{
 		"deleted": out.Deleted, "kept": out.Kept, "gone": out.Gone, "postponed": out.Locked,
 	} {
@@ -114,10 +112,10 @@ func (m *Metrics) reviewed(kind catalog.ReviewKind, out catalog.Review, took tim
 	m.reviewSeconds.WithLabelValues(string(kind)).Observe(took.Seconds())
 }
 
-func (m *Metrics) failedReview(kind catalog.ReviewKind) {
+func (m *Metrics) failedReview(kind ReviewKind) {
 	m.reviewErrors.WithLabelValues(string(kind)).Inc()
 }
 
-func (m *Metrics) setAsideReview(kind catalog.ReviewKind) {
+func (m *Metrics) setAsideReview(kind ReviewKind) {
 	m.setAside.WithLabelValues(string(kind)).Inc()
 }

@@ -44,7 +44,7 @@ func TestOptionsAreChecked(t *testing.T) {
 
 func TestSweepDeletesWhatIsDoomedAndNothingElse(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	kept := b.object(5)
 	b.doom(25)
 	early := b.doom(1)[0]
@@ -63,7 +63,7 @@ func TestSweepDeletesWhatIsDoomedAndNothingElse(t *testing.T) {
 
 func TestUploadIsSweptAgainAfterTheLongestRequest(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	base := blob.NewBase()
 	_, first := b.write(base, 10)
 	other := b.object(10)
@@ -97,7 +97,7 @@ func TestUploadIsSweptAgainAfterTheLongestRequest(t *testing.T) {
 
 func TestUploadKeepsTheCommittedObject(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	base := blob.NewBase()
 	_, key := b.write(base, 10)
 	if err := os.WriteFile(filepath.Join(b.dir, "objects", base[:2], base+"-9"), []byte("leftover"), 0o600); err != nil {
@@ -113,7 +113,7 @@ func TestUploadKeepsTheCommittedObject(t *testing.T) {
 
 func TestFailureOfOneObjectIsPutOff(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	keys := b.doom(5)
 	bad := keys[2]
 	store := faulty{Store: b.store, delete: func(ctx context.Context, keys []string) error {
@@ -147,7 +147,7 @@ func TestFailureOfOneObjectIsPutOff(t *testing.T) {
 
 func TestStoreThatHangsOnlyCostsTime(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	b.doom(8)
 	base := blob.NewBase()
 	b.write(base, 10)
@@ -197,7 +197,7 @@ func TestStoreThatHangsOnlyCostsTime(t *testing.T) {
 
 func TestCrashBetweenDeleteAndSettle(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	b.doom(5)
 	deleted := make(chan struct{})
 	crash := faulty{Store: b.store, delete: func(ctx context.Context, keys []string) error {
@@ -221,7 +221,7 @@ func TestCrashBetweenDeleteAndSettle(t *testing.T) {
 
 func TestStopInTheMiddleCountsNothingAsFailed(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	b.doom(3)
 	begun := make(chan struct{})
 	store := faulty{Store: b.store, delete: func(ctx context.Context, keys []string) error {
@@ -249,7 +249,7 @@ func TestStopInTheMiddleCountsNothingAsFailed(t *testing.T) {
 
 func TestSweepersShareTheWork(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	const n = 300
 	b.doom(n)
 	var mu sync.Mutex
@@ -280,7 +280,7 @@ func TestSweepersShareTheWork(t *testing.T) {
 
 func TestReaperGivesUpAbandonedUploads(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	ctx := t.Context()
 	const abandoned = 12
 	for range abandoned {

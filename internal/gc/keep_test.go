@@ -12,15 +12,14 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/blob"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/gc"
 )
 
 // collectKeeping runs Collect with a gc.keep_doomed of the given time.
-func (b *bundle) collectKeeping(keep time.Duration) gc.Progress {
+func (b *storeBundle) collectKeeping(keep time.Duration) gc.Progress {
 	b.t.Helper()
-	c := catalog.New(catalog.Options{DB: b.db, CacheOff: true, KeepDoomed: keep, Log: slog.New(slog.DiscardHandler)})
-	p, err := gc.Collect(b.t.Context(), gc.CollectOptions{Catalog: c, Store: b.store, Log: slog.New(slog.DiscardHandler)})
+	c := gc.New(gc.Options{Catalog: b.catalog, DB: b.db, KeepDoomed: keep})
+	p, err := gc.Collect(b.t.Context(), gc.CollectOptions{Collector: c, Store: b.store, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -32,7 +31,7 @@ func (b *bundle) collectKeeping(keep time.Duration) gc.Progress {
 // are kept already.
 func TestKeepDoomed(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	keys := b.doom(3)
 	b.exec("UPDATE gc_doomed_objects SET delete_after = now() - interval '2 h' WHERE storage_key = $1", keys[0])
 	b.exec("UPDATE gc_doomed_objects SET sweeping = true WHERE storage_key = $1", keys[1])
@@ -42,7 +41,7 @@ func TestKeepDoomed(t *testing.T) {
 	if p := b.collectKeeping(3 * time.Hour); p.Objects != 2 || p.Kept != 2 || p.KeptBytes != 20 {
 		t.Errorf("with 3 h: %+v, want that 2 of 4 are swept", p)
 	}
-	if next, err := catalog.New(catalog.Options{DB: b.db, CacheOff: true, KeepDoomed: 3 * time.Hour}).
+	if next, err := gc.New(gc.Options{Catalog: b.catalog, DB: b.db, KeepDoomed: 3 * time.Hour}).
 		NextDoomed(t.Context(), 100*time.Hour); err != nil || next < 50*time.Minute || next > time.Hour {
 		t.Errorf("the next is due in %v (%v), want an hour", next, err)
 	}
@@ -64,7 +63,7 @@ func (away) Check(context.Context) error { return fmt.Errorf("the volume: %w", b
 func TestNothingIsDoneWithAWrongStore(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	b := setup(t)
+	b := setupStore(t)
 	keys := b.doom(2)
 	u, stray := b.upload(), b.object(5)
 	b.exec("UPDATE uploads SET updated_at = now() - interval '9 days', repository = 'a' WHERE id = $1", u.ID)
@@ -74,7 +73,7 @@ func TestNothingIsDoneWithAWrongStore(t *testing.T) {
 	}
 	store := away{b.store}
 	quiet := slog.New(slog.DiscardHandler)
-	_, collected := gc.Collect(ctx, gc.CollectOptions{Catalog: b.catalog, Store: store, UploadAge: time.Hour, Log: quiet})
+	_, collected := gc.Collect(ctx, gc.CollectOptions{Collector: b.gc, Store: store, UploadAge: time.Hour, Log: quiet})
 	_, checked := gc.Check(ctx, gc.CheckOptions{Catalog: b.catalog, Store: store, Repair: true, Force: true})
 	for what, err := range map[string]error{"collecting": collected, "repairing": checked} {
 		if !errors.Is(err, blob.ErrWrongStore) {

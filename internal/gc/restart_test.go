@@ -60,7 +60,7 @@ func (s *restartable) stop() {
 }
 
 // onRestartable is setup on a PostgreSQL that can be restarted.
-func onRestartable(t *testing.T) (*bundle, *restartable) {
+func onRestartable(t *testing.T) (*storeBundle, *restartable) {
 	t.Helper()
 	base, err := os.MkdirTemp("", "purser-restart-")
 	if err != nil {
@@ -99,15 +99,18 @@ func onRestartable(t *testing.T) (*bundle, *restartable) {
 	requests := open(db.Options{})
 	c := catalog.New(catalog.Options{
 		DB: requests, Replica: uuid.New(), Log: slog.New(slog.DiscardHandler),
-		Background: open(db.Options{LockTimeout: 200 * time.Millisecond, StatementTimeout: 5 * time.Second, IdleTimeout: 5 * time.Second}),
 	})
-	return &bundle{t, requests, c, store, dir, reg, metrics}, s
+	collector := gc.New(gc.Options{
+		Catalog: c, DB: requests, Log: slog.New(slog.DiscardHandler),
+		Reviews: open(db.Options{LockTimeout: 200 * time.Millisecond, StatementTimeout: 5 * time.Second, IdleTimeout: 5 * time.Second}),
+	})
+	return &storeBundle{t, requests, c, collector, store, dir, reg, metrics}, s
 }
 
 // pusher pushes images under one tag, again and again. Each put leaves the previous image
 // untagged.
 type pusher struct {
-	b    *bundle
+	b    *storeBundle
 	path string
 	// may holds the digests to which the tag may point: the last one whose put succeeded,
 	// and later ones whose put ended in an error.
@@ -241,14 +244,14 @@ func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 		t.Skip("it restarts PostgreSQL")
 	}
 	b, pg := onRestartable(t)
-	if err := b.catalog.SetReviewDelays(t.Context(), 0, nil); err != nil {
+	if err := b.gc.SetReviewDelays(t.Context(), 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	sweeper := b.sweeper(nil)
 	soon := func(o *gc.ReviewerOptions) { o.Idle, o.Batch, o.Deleted = 50*time.Millisecond, 20, sweeper.Wake }
 	for range 2 {
-		b.start(b.reviewer(catalog.ReviewOfManifests, soon).Run)
-		b.start(b.reviewer(catalog.ReviewOfBlobs, soon).Run)
+		b.start(b.reviewer(gc.ReviewOfManifests, soon).Run)
+		b.start(b.reviewer(gc.ReviewOfBlobs, soon).Run)
 	}
 	b.start(sweeper.Run)
 	deleted := func() float64 {

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -22,8 +21,8 @@ const (
 
 // ReviewerOptions says what to review and how.
 type ReviewerOptions struct {
-	Catalog *catalog.Catalog   // required
-	Kind    catalog.ReviewKind // required
+	Collector *Collector // required
+	Kind      ReviewKind // required
 	// Batch bounds the rows that one transaction reviews. Default 500. Batches
 	// get smaller while they fail or lose races for locks.
 	Batch int
@@ -52,8 +51,8 @@ type Reviewer struct {
 
 // NewReviewer makes a reviewer. It starts nothing: see Run.
 func NewReviewer(o ReviewerOptions) (*Reviewer, error) {
-	if o.Catalog == nil || o.Kind != catalog.ReviewOfBlobs && o.Kind != catalog.ReviewOfManifests {
-		return nil, errors.New("gc: a reviewer needs a catalog and a kind")
+	if o.Collector == nil || o.Kind != ReviewOfBlobs && o.Kind != ReviewOfManifests {
+		return nil, errors.New("gc: a reviewer needs a collector and a kind")
 	}
 	if o.Batch <= 0 {
 		o.Batch = 500
@@ -76,7 +75,7 @@ func NewReviewer(o ReviewerOptions) (*Reviewer, error) {
 	r := &Reviewer{opt: o, size: o.Batch}
 	r.loop = worker.New(worker.Options{
 		Name: string(o.Kind) + "-reviewer", Batch: r.batch, Timeout: 3 * o.Timeout, Log: o.Log, Metrics: o.Worker,
-		Next: func(ctx context.Context) (time.Duration, error) { return o.Catalog.NextReview(ctx, o.Kind, o.Idle) },
+		Next: func(ctx context.Context) (time.Duration, error) { return o.Collector.NextReview(ctx, o.Kind, o.Idle) },
 	})
 	return r, nil
 }
@@ -96,13 +95,13 @@ func (r *Reviewer) batch(ctx context.Context) (more bool, err error) {
 // nothing; the reviewer halves the batch size and tries again, down to the single row that
 // fails, which is postponed. review returns an error only if it concerns the database as a
 // whole.
-func (r *Reviewer) review(ctx context.Context) (_ catalog.Review, more bool, err error) {
+func (r *Reviewer) review(ctx context.Context) (_ Review, more bool, err error) {
 	queued, err := r.queueReferrers(ctx)
 	if err != nil {
-		return catalog.Review{}, false, err
+		return Review{}, false, err
 	}
 	start := time.Now()
-	out, late, err := r.attempt(ctx, catalog.ReviewOptions{Kind: r.opt.Kind, Limit: r.size})
+	out, late, err := r.attempt(ctx, ReviewOptions{Kind: r.opt.Kind, Limit: r.size})
 	if err == nil {
 		r.size = min(2*r.size, r.opt.Batch)
 		if out.Claimed == 0 {
@@ -116,7 +115,7 @@ func (r *Reviewer) review(ctx context.Context) (_ catalog.Review, more bool, err
 			}
 		}
 		for _, w := range out.Wide {
-			n, err := r.opt.Catalog.UnlinkWide(ctx, w)
+			n, err := r.opt.Collector.UnlinkWide(ctx, w)
 			r.opt.Metrics.links.Add(float64(n))
 			if err != nil {
 				return out, true, err
@@ -124,7 +123,7 @@ func (r *Reviewer) review(ctx context.Context) (_ catalog.Review, more bool, err
 		}
 		return out, true, r.record(ctx, out)
 	}
-	failed, ok := errors.AsType[*catalog.ReviewError](err)
+	failed, ok := errors.AsType[*ReviewError](err)
 	late = late || db.Code(err) == db.CodeQueryCanceled
 	if !ok || ctx.Err() != nil || db.Unavailable(err) && !late {
 		return out, false, err
@@ -141,31 +140,31 @@ func (r *Reviewer) review(ctx context.Context) (_ catalog.Review, more bool, err
 
 // queueReferrers queues a page of the referrers of a deleted subject, if there is one.
 func (r *Reviewer) queueReferrers(ctx context.Context) (did bool, err error) {
-	if r.opt.Kind != catalog.ReviewOfManifests {
+	if r.opt.Kind != ReviewOfManifests {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout/2)
 	defer cancel()
-	return r.opt.Catalog.QueueReferrers(ctx, r.opt.Batch)
+	return r.opt.Collector.QueueReferrers(ctx, r.opt.Batch)
 }
 
 // attempt runs one review with half the timeout; late says that this time ran out. A
 // statement that is running then may take as long again on the server, until its own
 // timeout.
-func (r *Reviewer) attempt(ctx context.Context, o catalog.ReviewOptions) (out catalog.Review, late bool, err error) {
+func (r *Reviewer) attempt(ctx context.Context, o ReviewOptions) (out Review, late bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout/2)
 	defer cancel()
-	out, err = r.opt.Catalog.Review(ctx, o)
+	out, err = r.opt.Collector.Review(ctx, o)
 	return out, ctx.Err() != nil, err
 }
 
 // fail postpones the one row whose review failed, or marks it as failed for good after SetAsideAfter attempts.
-func (r *Reviewer) fail(ctx context.Context, failed *catalog.ReviewError) error {
+func (r *Reviewer) fail(ctx context.Context, failed *ReviewError) error {
 	if failed.Contended() {
-		return r.opt.Catalog.PostponeReview(ctx, failed)
+		return r.opt.Collector.PostponeReview(ctx, failed)
 	}
 	r.opt.Metrics.failedReview(r.opt.Kind)
-	aside, err := r.opt.Catalog.FailReview(ctx, failed, r.opt.SetAsideAfter, func(attempts int) time.Duration {
+	aside, err := r.opt.Collector.FailReview(ctx, failed, r.opt.SetAsideAfter, func(attempts int) time.Duration {
 		return worker.Backoff(attempts, failMin, failMax)
 	})
 	if err != nil {
@@ -182,14 +181,14 @@ func (r *Reviewer) fail(ctx context.Context, failed *catalog.ReviewError) error 
 
 // record adds a batch to the activity counts that "purser gc status" shows. A crash before
 // it may lose the counts of a batch; that is accepted.
-func (r *Reviewer) record(ctx context.Context, out catalog.Review) error {
-	a := catalog.Activity{}
-	if r.opt.Kind == catalog.ReviewOfBlobs {
+func (r *Reviewer) record(ctx context.Context, out Review) error {
+	a := Activity{}
+	if r.opt.Kind == ReviewOfBlobs {
 		a.BlobsReviewed, a.BlobsDeleted = int64(out.Claimed), int64(out.Deleted)
 	} else {
 		a.ManifestsReviewed, a.ManifestsDeleted = int64(out.Claimed), int64(out.Deleted)
 	}
-	return r.opt.Catalog.RecordActivity(ctx, a)
+	return r.opt.Collector.RecordActivity(ctx, a)
 }
 
 // pause sleeps for d or until ctx ends.

@@ -11,12 +11,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/purser-registry/purser/internal/blob"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/gc"
 )
 
 // strays makes n blobs, with objects, that no manifest refers to and that are due for review.
-func (b *bundle) strays(n int) (keys []string) {
+func (b *storeBundle) strays(n int) (keys []string) {
 	b.t.Helper()
 	for range n {
 		keys = append(keys, b.object(10))
@@ -28,7 +27,7 @@ func (b *bundle) strays(n int) (keys []string) {
 }
 
 // untagged makes n unreferenced manifests without blobs that are due for review.
-func (b *bundle) untagged(n int) {
+func (b *storeBundle) untagged(n int) {
 	b.t.Helper()
 	b.exec("INSERT INTO top_level_namespaces (name) VALUES ('r') ON CONFLICT DO NOTHING")
 	b.exec("INSERT INTO repositories (top_level_namespace_id, path) SELECT id, 'r' FROM top_level_namespaces ON CONFLICT DO NOTHING")
@@ -38,7 +37,7 @@ func (b *bundle) untagged(n int) {
 	b.exec("UPDATE gc_manifest_review_queue SET review_after = now()")
 }
 
-func (b *bundle) count(sql string, args ...any) (n int) {
+func (b *storeBundle) count(sql string, args ...any) (n int) {
 	b.t.Helper()
 	if err := b.db.Pool.QueryRow(b.t.Context(), sql, args...).Scan(&n); err != nil {
 		b.t.Fatalf("%s: %v", sql, err)
@@ -47,7 +46,7 @@ func (b *bundle) count(sql string, args ...any) (n int) {
 }
 
 // refuse makes the deletion of one blob fail until the returned function is called.
-func (b *bundle) refuse(key string) (stop func()) {
+func (b *storeBundle) refuse(key string) (stop func()) {
 	b.t.Helper()
 	b.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN IF OLD.storage_key = TG_ARGV[0] THEN RAISE 'refused for a test'; END IF; RETURN OLD; END $$`)
@@ -55,9 +54,9 @@ func (b *bundle) refuse(key string) (stop func()) {
 	return func() { b.exec("DROP TRIGGER refuse ON blobs") }
 }
 
-func (b *bundle) reviewer(kind catalog.ReviewKind, change func(*gc.ReviewerOptions)) *gc.Reviewer {
+func (b *storeBundle) reviewer(kind gc.ReviewKind, change func(*gc.ReviewerOptions)) *gc.Reviewer {
 	b.t.Helper()
-	o := gc.ReviewerOptions{Catalog: b.catalog, Kind: kind, Log: slog.New(slog.DiscardHandler), Metrics: b.metrics}
+	o := gc.ReviewerOptions{Collector: b.gc, Kind: kind, Log: slog.New(slog.DiscardHandler), Metrics: b.metrics}
 	if change != nil {
 		change(&o)
 	}
@@ -69,7 +68,7 @@ func (b *bundle) reviewer(kind catalog.ReviewKind, change func(*gc.ReviewerOptio
 }
 
 // metric returns the value of a counter with these labels.
-func (b *bundle) metric(name string, labels map[string]string) float64 {
+func (b *storeBundle) metric(name string, labels map[string]string) float64 {
 	b.t.Helper()
 	families, err := b.reg.Gather()
 	if err != nil {
@@ -97,13 +96,13 @@ func (b *bundle) metric(name string, labels map[string]string) float64 {
 
 func TestReviewersAndSweeperWorkTogether(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	kept := b.object(10)
 	b.strays(7)
 	b.untagged(5)
 	sweeper := b.sweeper(nil)
-	blobs := b.reviewer(catalog.ReviewOfBlobs, func(o *gc.ReviewerOptions) { o.Batch, o.Deleted = 3, sweeper.Wake })
-	manifests := b.reviewer(catalog.ReviewOfManifests, func(o *gc.ReviewerOptions) { o.Deleted = blobs.Wake })
+	blobs := b.reviewer(gc.ReviewOfBlobs, func(o *gc.ReviewerOptions) { o.Batch, o.Deleted = 3, sweeper.Wake })
+	manifests := b.reviewer(gc.ReviewOfManifests, func(o *gc.ReviewerOptions) { o.Deleted = blobs.Wake })
 	b.start(sweeper.Run)
 	b.start(blobs.Run)
 	b.start(manifests.Run)
@@ -125,10 +124,10 @@ func TestReviewersAndSweeperWorkTogether(t *testing.T) {
 // A row whose review fails doesn't keep other rows from being reviewed.
 func TestRowThatFailsIsFoundPutOffAndSetAside(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	keys := b.strays(40)
 	stop := b.refuse(keys[20])
-	r := b.reviewer(catalog.ReviewOfBlobs, func(o *gc.ReviewerOptions) { o.SetAsideAfter = 2 })
+	r := b.reviewer(gc.ReviewOfBlobs, func(o *gc.ReviewerOptions) { o.SetAsideAfter = 2 })
 	b.start(r.Run)
 	b.eventually("the others are deleted", func() bool { return b.count("SELECT count(*) FROM blobs") == 1 })
 	b.eventually("the row is put off", func() bool {
@@ -153,11 +152,11 @@ func TestRowThatFailsIsFoundPutOffAndSetAside(t *testing.T) {
 // A review that exceeds its timeout is cancelled, and counts as failed.
 func TestReviewThatTakesTooLongIsEnded(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	b.strays(4)
 	b.exec(`CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(60); RETURN OLD; END $$`)
 	b.exec("CREATE TRIGGER dawdle BEFORE DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION dawdle()")
-	b.start(b.reviewer(catalog.ReviewOfBlobs, func(o *gc.ReviewerOptions) { o.Timeout = time.Second }).Run)
+	b.start(b.reviewer(gc.ReviewOfBlobs, func(o *gc.ReviewerOptions) { o.Timeout = time.Second }).Run)
 	b.eventually("all rows are put off", func() bool {
 		return b.count("SELECT count(*) FROM gc_blob_review_queue WHERE review_count = 1 AND review_after > now()") == 4
 	})
@@ -168,12 +167,12 @@ func TestReviewThatTakesTooLongIsEnded(t *testing.T) {
 
 func TestCollectUntilNothingIsDue(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	b.strays(6)
 	b.untagged(3)
 	var last gc.Progress
 	got, err := gc.Collect(t.Context(), gc.CollectOptions{
-		Catalog: b.catalog, Store: b.store, Batch: 2, Log: slog.New(slog.DiscardHandler),
+		Collector: b.gc, Store: b.store, Batch: 2, Log: slog.New(slog.DiscardHandler),
 		Progress: func(p gc.Progress) { last = p },
 	})
 	if err != nil {
@@ -190,18 +189,18 @@ func TestCollectUntilNothingIsDue(t *testing.T) {
 
 func TestCollectDryRunDeletesNothing(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	b.strays(6)
 	b.untagged(3)
-	found := map[catalog.ReviewKind]int{}
+	found := map[gc.ReviewKind]int{}
 	got, err := gc.Collect(t.Context(), gc.CollectOptions{
-		Catalog: b.catalog, DryRun: true, Batch: 2, Log: slog.New(slog.DiscardHandler),
-		Found: func(r catalog.Reviewed) { found[r.Kind]++ },
+		Collector: b.gc, DryRun: true, Batch: 2, Log: slog.New(slog.DiscardHandler),
+		Found: func(r gc.Reviewed) { found[r.Kind]++ },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found[catalog.ReviewOfBlobs] != 6 || found[catalog.ReviewOfManifests] != 3 || got.BlobsDeleted != 6 || got.ManifestsDeleted != 3 || got.Bytes != 60 {
+	if found[gc.ReviewOfBlobs] != 6 || found[gc.ReviewOfManifests] != 3 || got.BlobsDeleted != 6 || got.ManifestsDeleted != 3 || got.Bytes != 60 {
 		t.Errorf("found %v, progress %+v", found, got)
 	}
 	if n := b.count("SELECT (SELECT count(*) FROM blobs) * 10 + (SELECT count(*) FROM manifests)"); n != 63 || len(b.stored()) != 6 {
@@ -211,7 +210,7 @@ func TestCollectDryRunDeletesNothing(t *testing.T) {
 
 func TestCollectTellsOfObjectsThatFail(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	keys := b.strays(3)
 	store := faulty{Store: b.store, delete: func(ctx context.Context, list []string) error {
 		var errs []error
@@ -224,7 +223,7 @@ func TestCollectTellsOfObjectsThatFail(t *testing.T) {
 		}
 		return errors.Join(errs...)
 	}}
-	got, err := gc.Collect(t.Context(), gc.CollectOptions{Catalog: b.catalog, Store: store, Log: slog.New(slog.DiscardHandler)})
+	got, err := gc.Collect(t.Context(), gc.CollectOptions{Collector: b.gc, Store: store, Log: slog.New(slog.DiscardHandler)})
 	failed, ok := errors.AsType[*gc.StoreError](err)
 	if !ok || failed.Failed != 1 || got.Objects != 2 || got.Failed != 1 {
 		t.Errorf("progress %+v, %v; want one failure", got, err)
@@ -237,11 +236,11 @@ func TestCollectGoesOnWithoutAStore(t *testing.T) {
 	t.Parallel()
 	away := errors.New("connection refused")
 	for _, opened := range []bool{false, true} {
-		b := setup(t)
+		b := setupStore(t)
 		b.strays(6)
 		b.untagged(3)
 		calls := 0
-		o := gc.CollectOptions{Catalog: b.catalog, Batch: 2, StoreError: away, Log: slog.New(slog.DiscardHandler)}
+		o := gc.CollectOptions{Collector: b.gc, Batch: 2, StoreError: away, Log: slog.New(slog.DiscardHandler)}
 		if opened {
 			o.StoreError, o.Store = nil, faulty{Store: b.store, delete: func(context.Context, []string) error { calls++; return away }}
 		}
@@ -260,13 +259,13 @@ func TestCollectGoesOnWithoutAStore(t *testing.T) {
 
 func TestReviewerOptionsAreChecked(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	for _, o := range []gc.ReviewerOptions{{}, {Catalog: b.catalog}, {Catalog: b.catalog, Kind: "tag"}} {
+	b := setupStore(t)
+	for _, o := range []gc.ReviewerOptions{{}, {Collector: b.gc}, {Collector: b.gc, Kind: "tag"}} {
 		if _, err := gc.NewReviewer(o); err == nil {
 			t.Errorf("%+v is accepted", o)
 		}
 	}
-	if _, err := gc.Collect(t.Context(), gc.CollectOptions{Catalog: b.catalog}); err == nil {
+	if _, err := gc.Collect(t.Context(), gc.CollectOptions{Collector: b.gc}); err == nil {
 		t.Error("collecting without a store is accepted")
 	}
 	if n, err := testutil.GatherAndCount(b.reg, "purser_gc_reviews_total"); n != 8 || err != nil {

@@ -12,7 +12,7 @@ import (
 // whichever process is stopped meanwhile, and then the corrector ends.
 func TestSizesAreCorrected(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setupStore(t)
 	const manifests = 2500
 	b.exec("INSERT INTO top_level_namespaces (name) VALUES ('acme')")
 	b.exec("INSERT INTO repositories (top_level_namespace_id, path) SELECT id, 'acme/app' FROM top_level_namespaces")

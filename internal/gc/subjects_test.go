@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/gc"
 )
 
@@ -16,8 +15,8 @@ func TestReferrersOfADeletedSubject(t *testing.T) {
 	for _, how := range []string{"run", "reviewer"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
-			if err := b.catalog.SetReviewDelays(t.Context(), 0, nil); err != nil {
+			b := setupStore(t)
+			if err := b.gc.SetReviewDelays(t.Context(), 0, nil); err != nil {
 				t.Fatal(err)
 			}
 			b.untagged(301)
@@ -25,7 +24,7 @@ func TestReferrersOfADeletedSubject(t *testing.T) {
 			b.exec("DELETE FROM gc_manifest_review_queue")
 			start := func() {}
 			if how == "reviewer" {
-				r := b.reviewer(catalog.ReviewOfManifests, func(o *gc.ReviewerOptions) { o.Batch, o.Idle = 50, time.Second })
+				r := b.reviewer(gc.ReviewOfManifests, func(o *gc.ReviewerOptions) { o.Batch, o.Idle = 50, time.Second })
 				start = func() { b.start(r.Run) }
 			}
 			b.exec("DELETE FROM manifests WHERE id = (SELECT min(id) FROM manifests)")
@@ -34,7 +33,7 @@ func TestReferrersOfADeletedSubject(t *testing.T) {
 			}
 			start()
 			if how == "run" {
-				o := gc.CollectOptions{Catalog: b.catalog, Store: b.store, DryRun: true, Batch: 50, Log: slog.New(slog.DiscardHandler)}
+				o := gc.CollectOptions{Collector: b.gc, Store: b.store, DryRun: true, Batch: 50, Log: slog.New(slog.DiscardHandler)}
 				if p, err := gc.Collect(t.Context(), o); err != nil || p.ManifestsDeleted != 300 {
 					t.Errorf("a dry run found %d manifests, %v; want 300", p.ManifestsDeleted, err)
 				}

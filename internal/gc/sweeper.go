@@ -28,8 +28,8 @@ const (
 
 // SweeperOptions says what to sweep and how.
 type SweeperOptions struct {
-	Catalog *catalog.Catalog // required
-	Store   blob.Store       // required
+	Collector *Collector // required
+	Store     blob.Store // required
 	// Batch bounds the objects that are claimed together and deleted by one request. Default
 	// 1,000, the maximum of S3. After a request that timed out the sweeper halves its
 	// batches, and doubles them again when requests succeed.
@@ -53,8 +53,8 @@ type Sweeper struct {
 
 // NewSweeper makes a sweeper. It starts nothing: see Run.
 func NewSweeper(o SweeperOptions) (*Sweeper, error) {
-	if o.Catalog == nil || o.Store == nil {
-		return nil, errors.New("gc: the sweeper needs a catalog and a store")
+	if o.Collector == nil || o.Store == nil {
+		return nil, errors.New("gc: the sweeper needs a collector and a store")
 	}
 	if o.Batch <= 0 {
 		o.Batch = 1000
@@ -77,7 +77,7 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	s.loop = worker.New(worker.Options{
 		Name: "sweeper", Batch: s.batch, Timeout: o.Hold, Log: o.Log, Metrics: o.Worker,
 		Next: func(ctx context.Context) (time.Duration, error) {
-			return o.Catalog.NextDoomed(ctx, worker.MaxIdle)
+			return o.Collector.NextDoomed(ctx, worker.MaxIdle)
 		},
 	})
 	return s, nil
@@ -94,13 +94,13 @@ func (s *Sweeper) Wake() { s.loop.Wake() }
 type outcome struct {
 	claimed int
 	mu      sync.Mutex
-	swept   []catalog.Doomed
+	swept   []Doomed
 	failed  []failure
 	timeout bool // a request exceeded its timeout
 }
 
 type failure struct {
-	catalog.Doomed
+	Doomed
 	err error
 }
 
@@ -122,7 +122,7 @@ func (o *outcome) bytes() (sum int64) {
 	return sum
 }
 
-func (o *outcome) add(d catalog.Doomed, err error) {
+func (o *outcome) add(d Doomed, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err == nil {
@@ -153,7 +153,7 @@ func (s *Sweeper) round(ctx context.Context) (*outcome, error) {
 	if err := refuseWrong(ctx, s.opt.Store); err != nil {
 		return nil, err
 	}
-	list, err := s.opt.Catalog.ClaimDoomed(ctx, s.size, s.opt.Hold)
+	list, err := s.opt.Collector.ClaimDoomed(ctx, s.size, s.opt.Hold)
 	if err != nil || len(list) == 0 {
 		return &outcome{}, err
 	}
@@ -169,10 +169,10 @@ func (s *Sweeper) round(ctx context.Context) (*outcome, error) {
 
 // sweep deletes objects from the store until half of Hold is over: first the plain objects,
 // in one request, then those of uploads.
-func (s *Sweeper) sweep(ctx context.Context, list []catalog.Doomed, o *outcome) {
+func (s *Sweeper) sweep(ctx context.Context, list []Doomed, o *outcome) {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.Hold/2)
 	defer cancel()
-	var plain, uploads []catalog.Doomed
+	var plain, uploads []Doomed
 	for _, d := range list {
 		if d.OfUpload {
 			uploads = append(uploads, d)
@@ -195,7 +195,7 @@ func (s *Sweeper) sweep(ctx context.Context, list []catalog.Doomed, o *outcome) 
 	group.Wait() //nolint:errcheck // the functions return nil; their errors are recorded in o
 }
 
-func (s *Sweeper) sweepPlain(ctx context.Context, list []catalog.Doomed, o *outcome) {
+func (s *Sweeper) sweepPlain(ctx context.Context, list []Doomed, o *outcome) {
 	if len(list) == 0 {
 		return
 	}
@@ -215,7 +215,7 @@ func (s *Sweeper) sweepPlain(ctx context.Context, list []catalog.Doomed, o *outc
 	}
 }
 
-func (s *Sweeper) sweepUpload(ctx context.Context, d catalog.Doomed, o *outcome) {
+func (s *Sweeper) sweepUpload(ctx context.Context, d Doomed, o *outcome) {
 	call, cancel := context.WithTimeout(ctx, s.opt.Timeout)
 	defer cancel()
 	err := s.opt.Store.DeleteUpload(call, d.StorageKey, d.Keep)
@@ -256,10 +256,10 @@ func (s *Sweeper) record(ctx context.Context, o *outcome) error {
 	defer cancel()
 	if len(o.swept) > 0 {
 		objects, bytes := o.objects(), o.bytes()
-		if err := s.opt.Catalog.SettleDoomed(ctx, o.swept); err != nil {
+		if err := s.opt.Collector.SettleDoomed(ctx, o.swept); err != nil {
 			return err
 		}
-		if err := s.opt.Catalog.RecordActivity(ctx, catalog.Activity{ObjectsSwept: objects, BytesSwept: bytes}); err != nil {
+		if err := s.opt.Collector.RecordActivity(ctx, Activity{ObjectsSwept: objects, BytesSwept: bytes}); err != nil {
 			return err
 		}
 		s.opt.Metrics.sweptObjects.Add(float64(objects))
@@ -282,7 +282,7 @@ func (s *Sweeper) postpone(ctx context.Context, failed []failure) error {
 		attempts int
 		cause    string
 	}
-	groups := make(map[kind][]catalog.Doomed)
+	groups := make(map[kind][]Doomed)
 	for _, f := range failed {
 		k := kind{f.Attempts, cause(f.err)}
 		groups[k] = append(groups[k], f.Doomed)
@@ -290,7 +290,7 @@ func (s *Sweeper) postpone(ctx context.Context, failed []failure) error {
 	var errs []error
 	for k, list := range groups {
 		delay := worker.Backoff(k.attempts+1, retryMin, retryMax)
-		errs = append(errs, s.opt.Catalog.PostponeDoomed(ctx, list, delay, errors.New(k.cause)))
+		errs = append(errs, s.opt.Collector.PostponeDoomed(ctx, list, delay, errors.New(k.cause)))
 	}
 	return errors.Join(errs...)
 }

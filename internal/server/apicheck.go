@@ -64,7 +64,8 @@ func (a *api) startCheck(ctx context.Context, req checkRequest) (*run[checkRepor
 	return a.checks.start(checkReport{request: req}, logRun(ctx, a.server, audit.RunCheck, detail, func(ctx context.Context, r *run[checkReport]) error {
 		summary, err := gc.Check(ctx, gc.CheckOptions{
 			Catalog: a.server.catalog, Store: a.server.store, Deep: req.Deep, Repair: req.Repair, Force: req.Force,
-			Progress: func(p gc.CheckProgress) { r.update(func(report *checkReport) { report.progress = p }) },
+			KeepDoomed: a.server.opt.GC.Collector.KeepDoomed(),
+			Progress:   func(p gc.CheckProgress) { r.update(func(report *checkReport) { report.progress = p }) },
 			Found: func(f gc.Finding) {
 				r.update(func(report *checkReport) {
 					if report.found++; report.found <= maxFindings {

@@ -7,8 +7,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/gc/explain"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -21,17 +21,17 @@ func (a *api) addGC() {
 type gcReport struct {
 	dryRun   bool
 	progress gc.Progress
-	findings []catalog.Reviewed // the first maxFindings
+	findings []gc.Reviewed // the first maxFindings
 	found    int64
 }
 
 // gcRun is the answer about a garbage collection run.
 type gcRun struct {
 	RunStatus
-	DryRun        bool               `json:"dry_run" doc:"Nothing is deleted"`
-	Progress      gc.Progress        `json:"progress" doc:"What was done so far; in a dry run, what would have been"`
-	FindingsTotal int64              `json:"findings_total" doc:"How much a dry run has found to go"`
-	Findings      []catalog.Reviewed `json:"findings,omitempty" nullable:"false" doc:"The first 1000 of that"`
+	DryRun        bool          `json:"dry_run" doc:"Nothing is deleted"`
+	Progress      gc.Progress   `json:"progress" doc:"What was done so far; in a dry run, what would have been"`
+	FindingsTotal int64         `json:"findings_total" doc:"How much a dry run has found to go"`
+	Findings      []gc.Reviewed `json:"findings,omitempty" nullable:"false" doc:"The first 1000 of that"`
 }
 
 // gcRequest is the body of a request to start garbage collection.
@@ -60,7 +60,7 @@ func (a *api) startGC(ctx context.Context, req gcRequest) (*run[gcReport], error
 		o := a.server.opt.GC
 		o.DryRun = req.DryRun
 		o.Progress = func(p gc.Progress) { r.update(func(report *gcReport) { report.progress = p }) }
-		o.Found = func(f catalog.Reviewed) {
+		o.Found = func(f gc.Reviewed) {
 			r.update(func(report *gcReport) {
 				if report.found++; report.found <= maxFindings {
 					report.findings = append(report.findings, f)
@@ -76,7 +76,7 @@ func (a *api) startGC(ctx context.Context, req gcRequest) (*run[gcReport], error
 // explainedBlob explains a blob's state in members for programs and in sentences for
 // people.
 type explainedBlob struct {
-	catalog.BlobExplanation
+	explain.BlobExplanation
 	Explanation []string `json:"explanation" nullable:"false" doc:"The same in sentences"`
 }
 
@@ -88,7 +88,7 @@ func (explainedBlob) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Sche
 // explainedManifest explains a manifest's state in members for programs and in
 // sentences for people.
 type explainedManifest struct {
-	catalog.ManifestExplanation
+	explain.ManifestExplanation
 	Explanation []string `json:"explanation" nullable:"false" doc:"The same in sentences"`
 }
 
@@ -99,7 +99,7 @@ func (explainedManifest) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.
 
 // retryRequest is the body of a request to retry failed reviews.
 type retryRequest struct {
-	Kind catalog.ReviewKind `json:"kind,omitempty" enum:"blob,manifest," doc:"What to retry; empty: both"`
+	Kind gc.ReviewKind `json:"kind,omitempty" enum:"blob,manifest," doc:"What to retry; empty: both"`
 }
 
 // retried counts the failed reviews that were queued again.
@@ -110,12 +110,12 @@ type retried struct {
 
 // addGCState adds the operations that show the review queues and retry failed reviews.
 func (a *api) addGCState() {
-	type status struct{ Body catalog.GCStatus }
+	type status struct{ Body gc.GCStatus }
 	add(a, AccessAdmin, huma.Operation{
 		OperationID: "getGCStatus", Method: http.MethodGet, Path: "/gc/status", Tags: []string{"gc"},
 		Summary: "Ask what garbage collection has to do",
 	}, func(ctx context.Context, _ *struct{}) (*status, error) {
-		s, err := a.server.catalog.GCStatus(ctx)
+		s, err := a.server.opt.GC.Collector.GCStatus(ctx)
 		return &status{s}, err
 	})
 
@@ -127,7 +127,7 @@ func (a *api) addGCState() {
 		OperationID: "explainBlob", Method: http.MethodGet, Path: "/gc/explain/{digest}", Tags: []string{"gc"},
 		Summary: "Explain why a blob is kept, or when it will go", Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *blobInput) (*blobOutput, error) {
-		e, err := a.server.catalog.ExplainBlob(ctx, in.Digest)
+		e, err := explain.Blob(ctx, a.server.opt.GC.Collector, in.Digest)
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +146,7 @@ func (a *api) addGCState() {
 		Tags: []string{"gc", "manifest"}, Summary: "Explain why a manifest is kept, or when it will go",
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *manifestInput) (*manifestOutput, error) {
-		e, err := a.server.catalog.ExplainManifest(ctx, in.Repository, in.Digest)
+		e, err := explain.Manifest(ctx, a.server.opt.GC.Collector, in.Repository, in.Digest)
 		if err != nil {
 			return nil, err
 		}
@@ -161,16 +161,16 @@ func (a *api) addGCState() {
 		Description: "A review that failed too often is set aside. This makes all of them due again.",
 		Errors:      []int{http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *retryInput) (*retryOutput, error) {
-		out, kind := new(retryOutput), catalog.ReviewKind("")
+		out, kind := new(retryOutput), gc.ReviewKind("")
 		if in.Body != nil {
 			kind = in.Body.Kind
 		}
 		var err error
-		if kind != catalog.ReviewOfBlobs {
-			out.Body.Manifests, err = a.server.catalog.RetrySetAside(ctx, catalog.ReviewOfManifests)
+		if kind != gc.ReviewOfBlobs {
+			out.Body.Manifests, err = a.server.opt.GC.Collector.RetrySetAside(ctx, gc.ReviewOfManifests)
 		}
-		if err == nil && kind != catalog.ReviewOfManifests {
-			out.Body.Blobs, err = a.server.catalog.RetrySetAside(ctx, catalog.ReviewOfBlobs)
+		if err == nil && kind != gc.ReviewOfManifests {
+			out.Body.Blobs, err = a.server.opt.GC.Collector.RetrySetAside(ctx, gc.ReviewOfBlobs)
 		}
 		return out, err
 	})

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/server"
 	"github.com/purser-registry/purser/internal/webhook"
 )
@@ -78,9 +78,9 @@ func TestWebhooksAPI(t *testing.T) {
 	if _, err := r.db.Pool.Exec(t.Context(), "UPDATE gc_manifest_review_queue SET review_after = now() - interval '1 s'"); err != nil {
 		t.Fatal(err)
 	}
-	collector := catalog.New(catalog.Options{DB: r.db, CacheOff: true, Collected: webhook.InsertCollected})
+	collector := gc.New(gc.Options{Catalog: r.catalog, DB: r.db, Collected: webhook.InsertCollected})
 	for _, dry := range []bool{true, false} {
-		if _, err := collector.Review(t.Context(), catalog.ReviewOptions{Kind: catalog.ReviewOfManifests, Limit: 100, DryRun: dry}); err != nil {
+		if _, err := collector.Review(t.Context(), gc.ReviewOptions{Kind: gc.ReviewOfManifests, Limit: 100, DryRun: dry}); err != nil {
 			t.Fatal(err)
 		}
 	}

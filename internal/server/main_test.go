@@ -23,6 +23,7 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
 )
@@ -71,7 +72,8 @@ func replica(t testing.TB, dsn, dir string, change ...func(*server.Options)) *re
 		},
 		Audit: catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who}})
 	o := server.Options{
-		Catalog: r.catalog, Store: store, AccessLog: true, Metrics: r.metrics, Audit: audit.New(d),
+		Catalog: r.catalog, GC: gc.CollectOptions{Collector: gc.New(gc.Options{Catalog: r.catalog, DB: d, Log: quiet})},
+		Store: store, AccessLog: true, Metrics: r.metrics, Audit: audit.New(d),
 		Log: slog.New(slog.NewJSONHandler(r.log, nil)),
 	}
 	for _, f := range change {

@@ -64,8 +64,9 @@ type Options struct {
 	Proxies *limit.Proxies
 	// Limits bound the resources that clients may use.
 	Limits Limits
-	// GC configures garbage collection runs that operators start through the API. Its
-	// Catalog, Store and Log are replaced by those above.
+	// GC configures garbage collection runs that operators start through the API. Its Store
+	// and Log are replaced by those above. Its Collector also answers how collection stands;
+	// without it, such operations fail.
 	GC gc.CollectOptions
 	// Tracing makes a span for each request.
 	Tracing bool
@@ -183,7 +184,7 @@ func New(o Options) (*Server, error) {
 			return nil, fmt.Errorf("server: %w", err)
 		}
 	}
-	s.opt.GC.Catalog, s.opt.GC.Store, s.opt.GC.Log = o.Catalog, o.Store, o.Log
+	s.opt.GC.Store, s.opt.GC.Log = o.Store, o.Log
 	s.api = newAPI(s)
 	s.handler = s.observe(http.HandlerFunc(s.dispatch))
 	return s, nil

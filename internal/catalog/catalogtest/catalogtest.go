@@ -1,0 +1,225 @@
+// Package catalogtest has what tests need that work on a catalog with a database of their own:
+// pushes, manifests, sessions that stand for concurrent clients, and checks of the tables. It
+// knows garbage collection, so that the tests of the catalog itself can have it run.
+package catalogtest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Bundle is a catalog on a database of the test's own, and what collects its garbage.
+type Bundle struct {
+	*catalog.Catalog
+	*gc.Collector
+	DB *db.DB
+}
+
+// Setup makes a database and opens a catalog on it.
+func Setup(t *testing.T) Bundle {
+	t.Helper()
+	return Replica(t, dbtest.DSN(t))
+}
+
+// AtBoth runs a test twice: with the default number of partitions and with many.
+func AtBoth(t *testing.T, test func(t *testing.T, dsn string)) {
+	t.Parallel()
+	for _, n := range []int{db.DefaultPartitions, 64} {
+		t.Run(fmt.Sprintf("%d partitions", n), func(t *testing.T) {
+			t.Parallel()
+			test(t, dbtest.DSNPartitions(t, n))
+		})
+	}
+}
+
+// Replica opens a catalog as one more process on dsn.
+func Replica(t *testing.T, dsn string) Bundle {
+	t.Helper()
+	id := uuid.New()
+	d, err := db.Open(t.Context(), db.Options{DSN: dsn, Replica: id.String(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	reviews, err := db.Open(t.Context(), db.Options{DSN: dsn, LockTimeout: 200 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(reviews.Close)
+	log := slog.New(slog.DiscardHandler)
+	c := catalog.New(catalog.Options{DB: d, Background: reviews, Replica: id, Log: log})
+	return Bundle{c, gc.New(gc.Options{Catalog: c, DB: d, Reviews: reviews, Log: log}), d}
+}
+
+// Listen runs Listen until the test ends, and waits until the caches are in use.
+func (b Bundle) Listen(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- b.Catalog.Listen(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("listening: %v", err)
+		}
+	})
+	b.WaitCaching(t)
+}
+
+func (b Bundle) WaitCaching(t *testing.T) {
+	t.Helper()
+	Eventually(t, "caches in use", b.Caching)
+}
+
+// Eventually waits for ok, at most 2 min.
+func Eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// Push stores content as a blob in repository path.
+func (b Bundle) Push(t *testing.T, path, content string) oci.Digest {
+	t.Helper()
+	d, err := b.TryPush(t.Context(), path, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (b Bundle) TryPush(ctx context.Context, path, content string) (oci.Digest, error) {
+	d := oci.Compute(oci.SHA256, []byte(content))
+	list, err := b.StartUploads(ctx, 1)
+	if err != nil {
+		return d, err
+	}
+	u := list[0]
+	u.Repository, u.Size = path, int64(len(content))
+	return d, b.CommitUpload(ctx, u, d, fmt.Sprintf("%s-%d", u.StorageKey, u.Ticket), false)
+}
+
+// Image returns a manifest of existing blobs.
+func Image(t *testing.T, config oci.Digest, layers []oci.Digest, more map[string]any) []byte {
+	t.Helper()
+	descriptor := func(mt string, d oci.Digest) map[string]any {
+		return map[string]any{"mediaType": mt, "digest": d.String(), "size": 1}
+	}
+	m := map[string]any{
+		"schemaVersion": 2, "mediaType": oci.MediaTypeImageManifest,
+		"config": descriptor("application/vnd.oci.image.config.v1+json", config),
+	}
+	list := []any{}
+	for _, l := range layers {
+		list = append(list, descriptor("application/vnd.oci.image.layer.v1.tar+gzip", l))
+	}
+	m["layers"] = list
+	for k, v := range more {
+		m[k] = v
+	}
+	payload, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return payload
+}
+
+func Index(t *testing.T, children ...oci.Digest) []byte {
+	t.Helper()
+	list := []any{}
+	for _, d := range children {
+		list = append(list, map[string]any{"mediaType": oci.MediaTypeImageManifest, "digest": d.String(), "size": 1})
+	}
+	payload, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": oci.MediaTypeImageIndex, "manifests": list})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return payload
+}
+
+// SubjectOf returns a manifest with a subject.
+func SubjectOf(t *testing.T, config, subject oci.Digest) []byte {
+	t.Helper()
+	return Image(t, config, nil, map[string]any{"artifactType": "application/x", "subject": map[string]any{
+		"mediaType": oci.MediaTypeImageManifest, "digest": subject.String(), "size": 1}})
+}
+
+// Numbered returns an image that is unique by its number.
+func Numbered(t *testing.T, n int, config oci.Digest, layers ...oci.Digest) []byte {
+	t.Helper()
+	return Image(t, config, layers, map[string]any{"annotations": map[string]string{"n": fmt.Sprint(n)}})
+}
+
+func (b Bundle) Put(t *testing.T, path string, payload []byte, tags ...string) oci.Digest {
+	t.Helper()
+	d, err := b.TryPut(t.Context(), path, payload, tags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func (b Bundle) TryPut(ctx context.Context, path string, payload []byte, tags ...string) (oci.Digest, error) {
+	d := oci.Compute(oci.SHA256, payload)
+	m, err := oci.ParseManifest("", payload)
+	if err != nil {
+		return d, err
+	}
+	return d, b.PutManifest(ctx, catalog.NewManifest{Repository: path, Digest: d, Manifest: m, Payload: payload, Tags: tags})
+}
+
+// Count returns the number that a query returns.
+func (b Bundle) Count(t *testing.T, sql string, args ...any) int {
+	t.Helper()
+	var n int
+	if err := b.DB.Pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+func (b Bundle) Exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if _, err := b.DB.Pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (b Bundle) Rows(t *testing.T, table string) int {
+	t.Helper()
+	return b.Count(t, "SELECT count(*) FROM "+table)
+}
+
+func WantCode(t *testing.T, err error, code oci.Code) {
+	t.Helper()
+	if oci.CodeOf(err) != code {
+		t.Fatalf("error is %v, want %s", err, code)
+	}
+}
+
+func SortDigests(list []oci.Digest) {
+	for i := range list {
+		for j := i + 1; j < len(list); j++ {
+			if list[j].String() < list[i].String() {
+				list[i], list[j] = list[j], list[i]
+			}
+		}
+	}
+}

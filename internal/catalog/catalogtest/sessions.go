@@ -1,0 +1,121 @@
+package catalogtest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Session is a connection by which a test makes one side of an interleaving.
+type Session struct {
+	*pgx.Conn
+	PID uint32
+}
+
+// Session connects to the test's database, without a replica's name.
+func (b Bundle) Session(t *testing.T) Session {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	conn, err := pgx.Connect(ctx, b.DB.Pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(ctx) }) //nolint:errcheck // nothing is lost
+	return Session{conn, conn.PgConn().PID()}
+}
+
+func (s Session) Exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if _, err := s.Conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// Blocks waits until n backends wait for a lock that s holds.
+func (s Session) Blocks(t *testing.T, watch Session, n int) {
+	t.Helper()
+	Eventually(t, "blocked by the other Session", func() bool {
+		var got int
+		if err := watch.QueryRow(t.Context(),
+			"SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))", int32(s.PID)).Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		return got >= n
+	})
+}
+
+// Collecting begins a review as garbage collection does: it locks the queue's row, then the
+// blob's, each FOR UPDATE SKIP LOCKED, and says whether it got both.
+func (s Session) Collecting(t *testing.T, d oci.Digest) bool {
+	t.Helper()
+	s.Exec(t, "BEGIN")
+	for _, sql := range []string{
+		"SELECT FROM gc_blob_review_queue WHERE digest = $1 FOR UPDATE SKIP LOCKED",
+		"SELECT FROM blobs WHERE digest = $1 FOR UPDATE SKIP LOCKED",
+	} {
+		tag, err := s.Conn.Exec(t.Context(), sql, d.Bytes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tag.RowsAffected() == 0 {
+			s.Exec(t, "ROLLBACK")
+			return false
+		}
+	}
+	return true
+}
+
+// Collect ends the review by deleting the blob.
+func (s Session) Collect(t *testing.T, d oci.Digest) {
+	t.Helper()
+	s.Exec(t, `WITH d AS (DELETE FROM blobs WHERE digest = $1 RETURNING storage_key)
+		INSERT INTO gc_doomed_objects (storage_key) SELECT storage_key FROM d`, d.Bytes())
+	s.Exec(t, "DELETE FROM gc_blob_review_queue WHERE digest = $1", d.Bytes())
+	s.Exec(t, "COMMIT")
+}
+
+// Waiting returns the number of backends that wait for a lock.
+func (b Bundle) Waiting(t *testing.T) int {
+	t.Helper()
+	return b.Count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+}
+
+// Later runs f in a goroutine and returns the channel of its error.
+func Later(f func() error) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return done
+}
+
+// Soon returns the error of a call that must no longer be blocked.
+func Soon(t *testing.T, what string, done <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("%s: still waiting after 2 min", what)
+		return nil
+	}
+}
+
+// PatientDSN connects to a database without deadlock detection, so that a test sees a
+// deadlock as two calls that don't end.
+func PatientDSN(t *testing.T) string {
+	t.Helper()
+	dsn := dbtest.DSN(t)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
+	if _, err := conn.Exec(t.Context(), `DO $$ BEGIN
+		EXECUTE format('ALTER DATABASE %I SET deadlock_timeout = ''1h''', current_database()); END $$`); err != nil {
+		t.Fatal(err)
+	}
+	return dsn
+}

@@ -1,0 +1,223 @@
+package gc
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// claimBlobs locks due rows of the queue, oldest first.
+func claimBlobs(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow, error) {
+	after, digest := any("-infinity"), []byte{}
+	if o.After.set {
+		after, digest = o.After.after, o.After.digest
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT digest, event, created_at, review_after FROM gc_blob_review_queue
+		WHERE set_aside_at IS NULL AND review_after <= now() AND (review_after, digest) > ($2::timestamptz, $3::bytea)
+		ORDER BY review_after, digest LIMIT $1
+		FOR UPDATE SKIP LOCKED`, o.Limit, after, digest)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r queueRow, err error) {
+		err = row.Scan(&r.digest, &r.event, &r.createdAt, &r.reviewAfter)
+		return r, err
+	})
+}
+
+// reviewBlobs reviews claimed rows. It deletes a blob if no manifest of any repository
+// refers to it; the same statement records its object for deletion. A blob in use loses its
+// links to repositories that don't use it.
+func (c *Collector) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
+	claimed := make([][]byte, len(rows))
+	for i, r := range rows {
+		claimed[i] = r.digest
+	}
+	used, free, err := splitUsed(ctx, tx, claimed)
+	if err != nil {
+		return err
+	}
+	locked, err := lockBlobs(ctx, tx, free)
+	if err != nil {
+		return err
+	}
+	usedSince, doomed, err := splitUsed(ctx, tx, locked)
+	if err != nil {
+		return err
+	}
+	used = append(used, usedSince...)
+	deleted, err := c.deleteBlobs(ctx, tx, doomed, out)
+	if err != nil {
+		return err
+	}
+	held, err := heldBlobs(ctx, tx, without(free, locked))
+	if err != nil {
+		return err
+	}
+	narrow, wide, err := splitWide(ctx, tx, used)
+	if err != nil {
+		return err
+	}
+	unsettled, err := unlinkUnused(ctx, tx, narrow, out)
+	if err != nil {
+		return err
+	}
+	out.Deleted, out.Kept, out.Locked = len(deleted), len(used), len(held)
+	out.Gone = out.Claimed - out.Deleted - out.Kept - out.Locked
+	if dry {
+		return foundBlobs(rows, deleted, out)
+	}
+	if out.Wide, err = postponeWide(ctx, tx, wide); err != nil {
+		return err
+	}
+	put := append(held, unsettled...)
+	return settleBlobs(ctx, tx, without(without(claimed, wide), put), put)
+}
+
+// splitUsed splits digests into those that a manifest refers to and the others. OFFSET 0
+// keeps the planner from reading the tables whole.
+func splitUsed(ctx context.Context, tx pgx.Tx, digests [][]byte) (used, free [][]byte, err error) {
+	if len(digests) == 0 {
+		return nil, nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT d.digest, l.found OR c.found
+		FROM unnest($1::bytea[]) AS d (digest)
+		CROSS JOIN LATERAL (SELECT EXISTS (
+			SELECT FROM gc_blobs_layers l WHERE l.digest = d.digest OFFSET 0) AS found) l
+		CROSS JOIN LATERAL (SELECT NOT l.found AND EXISTS (
+			SELECT FROM gc_blobs_configurations c WHERE c.digest = d.digest OFFSET 0) AS found) c`, digests)
+	if err != nil {
+		return nil, nil, err
+	}
+	var digest []byte
+	var isUsed bool
+	_, err = pgx.ForEachRow(rows, []any{&digest, &isUsed}, func() error {
+		if isUsed {
+			used = append(used, digest)
+		} else {
+			free = append(free, digest)
+		}
+		return nil
+	})
+	return used, free, err
+}
+
+// lockBlobs locks, against new references and deletion, the blobs that no other transaction
+// has locked, and returns their digests.
+func lockBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, error) {
+	if len(digests) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT b.digest FROM (SELECT digest FROM unnest($1::bytea[]) AS digest ORDER BY digest) want
+		CROSS JOIN LATERAL (SELECT digest FROM blobs WHERE digest = want.digest FOR UPDATE SKIP LOCKED) b`, digests)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[[]byte])
+}
+
+// deletedBlob describes a blob that was deleted.
+type deletedBlob struct {
+	digest []byte
+	size   int64
+}
+
+// deleteBlobs deletes blobs with their links, and records their objects for deletion. The
+// object of a young blob is swept once more when the request that wrote it must be over: a
+// store may have received the same write twice and carry it out late.
+func (c *Collector) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) ([]deletedBlob, error) {
+	if len(digests) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		WITH d AS (
+			DELETE FROM blobs b USING unnest($1::bytea[]) AS want (digest) WHERE b.digest = want.digest
+			RETURNING b.digest, b.size, b.storage_key, b.created_at + $2::interval AS late
+		), doomed AS (
+			INSERT INTO gc_doomed_objects (storage_key, size, again_at)
+			SELECT storage_key, size, CASE WHEN late > now() THEN late END FROM d
+		)
+		SELECT digest, size FROM d`, digests, c.opt.Catalog.LongestWrite())
+	if err != nil {
+		return nil, err
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d deletedBlob, err error) {
+		err = row.Scan(&d.digest, &d.size)
+		return d, err
+	})
+	for _, d := range list {
+		out.Bytes = catalog.AddSizes(out.Bytes, d.size)
+	}
+	return list, err
+}
+
+// heldBlobs returns those of the digests whose blob exists. They couldn't be locked, so
+// another transaction has locked them; the others are gone.
+func heldBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, error) {
+	if len(digests) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT d.digest FROM unnest($1::bytea[]) AS d (digest)
+		CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = d.digest LIMIT 1) b`, digests)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[[]byte])
+}
+
+const postponeBlobs = `
+	UPDATE gc_blob_review_queue SET review_after = GREATEST(review_after, now() + $2::interval)
+	WHERE digest = ANY ($1::bytea[])`
+
+// settleBlobs drops the settled rows from the queue and postpones those of put.
+func settleBlobs(ctx context.Context, tx pgx.Tx, settled, put [][]byte) error {
+	if len(put) > 0 {
+		if _, err := tx.Exec(ctx, postponeBlobs, put, LockedPause); err != nil {
+			return err
+		}
+	}
+	if len(settled) == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, "DELETE FROM gc_blob_review_queue WHERE digest = ANY ($1::bytea[])", settled)
+	return err
+}
+
+// without returns the digests of list that are not in others.
+func without(list, others [][]byte) [][]byte {
+	if len(others) == 0 {
+		return list
+	}
+	skip := make(map[string]bool, len(others))
+	for _, d := range others {
+		skip[string(d)] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(d []byte) bool { return skip[string(d)] })
+}
+
+// foundBlobs adds the blobs that a dry run deleted to out.Found.
+func foundBlobs(rows []queueRow, deleted []deletedBlob, out *Review) error {
+	queued := make(map[string]queueRow, len(rows))
+	for _, r := range rows {
+		queued[string(r.digest)] = r
+	}
+	for _, b := range deleted {
+		d, err := oci.DigestFromBytes(b.digest)
+		if err != nil {
+			return err
+		}
+		r := queued[string(b.digest)]
+		out.Found = append(out.Found, Reviewed{
+			Kind: ReviewOfBlobs, Digest: d, Size: b.size, Event: r.event, QueuedAt: r.createdAt, ReviewAfter: r.reviewAfter,
+		})
+	}
+	return nil
+}

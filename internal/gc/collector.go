@@ -1,0 +1,58 @@
+package gc
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+)
+
+// Options configures a Collector.
+type Options struct {
+	Catalog *catalog.Catalog // required: it ends uploads, and knows how long a request may write
+	DB      *db.DB           // required: reads, and claims objects for the sweeper
+	// Reviews is the pool of reviews. Its Options.Replica is empty, so that the caches of
+	// all processes, including this one, are notified of what a review deletes; its
+	// LockTimeout is shorter than PostgreSQL's deadlock_timeout, so that of a review and a
+	// client that wait for each other the review fails. Default DB.
+	Reviews *db.DB
+	// KeepDoomed is how long objects of deleted blobs stay in the store, so that they still
+	// exist after a restore of an older database. Default 0: they are deleted at once.
+	KeepDoomed time.Duration
+	// Collected returns a statement, without arguments of its own, that records what garbage
+	// collection deletes. It reads from the query counted, whose columns are namespace,
+	// repository (both ids) and manifests (a number), and becomes a part of the deleting
+	// statement. Nil: nothing is recorded.
+	Collected func(query string) string
+	Log       *slog.Logger // default slog.Default()
+}
+
+// Collector runs the transactions of garbage collection. The workers of this package decide
+// when. Its methods may be called concurrently, by any number of processes on one database.
+type Collector struct {
+	db  *db.DB
+	opt Options
+	log *slog.Logger
+}
+
+// New makes a collector. It starts nothing.
+func New(o Options) *Collector {
+	if o.Reviews == nil {
+		o.Reviews = o.DB
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Collector{db: o.DB, opt: o, log: o.Log}
+}
+
+// KeepDoomed is how long objects of deleted blobs are kept.
+func (c *Collector) KeepDoomed() time.Duration { return c.opt.KeepDoomed }
+
+// Snapshot runs fn in a read-only transaction that sees one moment of the database.
+func (c *Collector) Snapshot(ctx context.Context, fn func(tx pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, c.db.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, fn)
+}

@@ -1,0 +1,214 @@
+package gc
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Manifests can keep each other in a reference cycle ("circle" in the code). An index keeps
+// its children, and a subject keeps its referrers. So if the subject of an index is its own
+// child, at any depth, the index and the child keep each other. Without a tag such a cycle
+// is garbage, though each of its manifests is referenced. A review finds and breaks a cycle
+// as follows:
+//
+//   - A manifest's holders are its indexes and its existing subject, the indexes and
+//     subjects of those, and so on. Nothing but a holder references a holder. So when no
+//     holder has a tag, all are garbage. When the manifest is also among its own holders, it
+//     is in a cycle, and only a review that knows of cycles can delete it.
+//   - A manifest of a cycle can be deleted if no index lists it: then only its subject
+//     references it. That breaks the cycle, and triggers queue what the manifest referenced.
+//     Such a manifest always exists: a manifest names its children and its subject by
+//     digest, so at least one of a cycle's manifests isn't named by any other. If an index
+//     outside of the cycle lists that manifest, the index is a holder too, and is either in
+//     a cycle of its own or not referenced at all.
+//   - The event that makes a cycle garbage (a tag, an index or a subject is deleted) queues
+//     the manifest that lost the reference, and an index may list that manifest. Its review
+//     then queues the holders that no index lists, in the transaction that drops its own
+//     queue row.
+//   - Before the review deletes a manifest of a cycle, it locks the manifest and all its
+//     holders, and computes the holders again in a new statement. A new tag or index takes
+//     KEY SHARE on its target. So after the locks no holder can get a tag or another holder,
+//     and those made before are seen. Promises of existence are kept: only claimed manifests
+//     are deleted, never a holder that wasn't claimed.
+//   - The review doesn't wait for a subject that is pushed meanwhile: the result is the same
+//     as if the review had come first.
+//
+// Only a manifest that is referenced, and itself has children or referrers, can be in a
+// cycle. The function look excludes all others, so their review needs no further statement.
+
+// circleLimit bounds the holders that a review reads, and may have to lock, for one
+// manifest. A cycle with more is kept: so many untagged indexes of one manifest, all in
+// cycles, aren't worth transactions without a bound.
+const circleLimit = 2000
+
+// circleNear is the number of holders of each manifest that are read at first.
+const circleNear = 32
+
+// circle holds the holders of a manifest that is in a cycle: the manifest is among them, and
+// none of them has a tag.
+type circle struct {
+	namespace, repository int64
+	holders               []int64 // manifest ids
+}
+
+// circles maps the id of a manifest in a cycle to its circle.
+type circles map[int64]*circle
+
+// of returns the circles of some manifests, each once.
+func (found circles) of(keys manifestKeys) map[*circle]bool {
+	list := map[*circle]bool{}
+	for _, id := range keys.ids {
+		if c, ok := found[id]; ok {
+			list[c] = true
+		}
+	}
+	return list
+}
+
+// holdersOf returns the SQL of the direct holders of a manifest in w's repository, which is
+// given by its id and its subject's digest. Each row has the holder's id, the digest of the
+// holder's own subject, and whether the holder has a tag.
+func holdersOf(id, subject string) string {
+	return fmt.Sprintf(`
+		SELECT h.id, h.subject_digest, EXISTS (
+			SELECT FROM tags t
+			WHERE t.top_level_namespace_id = w.namespace AND t.repository_id = w.repository
+				AND t.manifest_id = h.id OFFSET 0)
+		FROM (
+			SELECT p.id, p.subject_digest
+			FROM (
+				SELECT parent_id FROM manifest_references
+				WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository
+					AND child_id = %s OFFSET 0) x
+			CROSS JOIN LATERAL (
+				SELECT id, subject_digest FROM manifests
+				WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository
+					AND id = x.parent_id OFFSET 0) p
+			UNION ALL
+			SELECT id, subject_digest FROM manifests
+			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository
+				AND digest = %s) h`, id, subject)
+}
+
+// holders is a statement that returns, for each manifest of wantedManifests, the ids of its
+// holders, or NULL if one of them has a tag. It stops at the first holder with a tag.
+var holders = `
+	SELECT w.namespace, w.repository, w.id, found.ids
+	FROM ` + wantedManifests + `
+	CROSS JOIN LATERAL (
+		SELECT subject_digest FROM manifests
+		WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND id = w.id
+		OFFSET 0) m
+	CROSS JOIN LATERAL (
+		WITH RECURSIVE holders (id, subject, tagged) AS (
+			` + holdersOf("w.id", "m.subject_digest") + `
+			UNION
+			SELECT up.* FROM holders held
+			CROSS JOIN LATERAL (` + holdersOf("held.id", "held.subject") + `) up (id, subject, tagged)
+			WHERE NOT held.tagged
+		)
+		SELECT CASE WHEN NOT EXISTS (SELECT FROM (SELECT tagged FROM holders LIMIT $4) h WHERE h.tagged)
+			THEN ARRAY(SELECT id FROM holders LIMIT $4) END AS ids
+		OFFSET 0) found`
+
+// findCircles returns the circles of those manifests that are in a cycle, or referenced by
+// one. The manifests must have no tags of their own.
+func findCircles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (circles, error) {
+	found := circles{}
+	if keys.len() == 0 {
+		return found, nil
+	}
+	// Most manifests have few holders, or one with a tag. The others are read one by one:
+	// the holders of a manifest in a cycle are garbage too, so they needn't be read again.
+	far, err := walkUp(ctx, tx, keys, circleNear, found)
+	if err != nil {
+		return nil, err
+	}
+	garbage := circles{}
+	for i, id := range far.ids {
+		if c, ok := garbage[id]; ok {
+			found[id] = c
+			continue
+		}
+		var one manifestKeys
+		one.add(far.namespaces[i], far.repositories[i], id)
+		if _, err := walkUp(ctx, tx, one, circleLimit, found); err != nil {
+			return nil, err
+		}
+		if c, ok := found[id]; ok {
+			for _, holder := range c.holders {
+				garbage[holder] = c
+			}
+		}
+	}
+	return found, nil
+}
+
+// InCycle says whether a manifest that is referenced, and has no tag of its own, is only
+// referenced within a cycle without tags, as a review finds it.
+func InCycle(ctx context.Context, tx pgx.Tx, namespace, repository, id int64) (bool, error) {
+	var key manifestKeys
+	key.add(namespace, repository, id)
+	found, err := findCircles(ctx, tx, key)
+	return found[id] != nil, err
+}
+
+// walkUp reads up to limit holders of each manifest and adds the circles to found. It
+// returns the manifests that have more holders, none of which had a tag so far.
+func walkUp(ctx context.Context, tx pgx.Tx, keys manifestKeys, limit int, found circles) (far manifestKeys, err error) {
+	rows, err := tx.Query(ctx, holders, keys.args(limit+1)...)
+	if err != nil {
+		return far, err
+	}
+	var id int64
+	var c circle
+	_, err = pgx.ForEachRow(rows, []any{&c.namespace, &c.repository, &id, &c.holders}, func() error {
+		switch {
+		case len(c.holders) > limit:
+			far.add(c.namespace, c.repository, id)
+		case slices.Contains(c.holders, id):
+			found[id] = &circle{c.namespace, c.repository, slices.Clone(c.holders)}
+		}
+		c.holders = nil
+		return nil
+	})
+	return far, err
+}
+
+// lockedBy says whether all holders of the circle are among the locked.
+func (c *circle) lockedBy(locked map[int64]bool) bool {
+	return !slices.ContainsFunc(c.holders, func(id int64) bool { return !locked[id] })
+}
+
+// queueCircles queues those holders of each circle that no index lists. It doesn't shorten a
+// delay that they have already.
+func queueCircles(ctx context.Context, tx pgx.Tx, list []*circle) error {
+	if len(list) == 0 {
+		return nil
+	}
+	var all manifestKeys
+	seen := map[int64]bool{}
+	for _, c := range list {
+		for _, id := range c.holders {
+			if !seen[id] {
+				seen[id] = true
+				all.add(c.namespace, c.repository, id)
+			}
+		}
+	}
+	_, err := tx.Exec(ctx, `
+		INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+		SELECT w.namespace, w.repository, w.id, gc_review_after('manifest_list_delete'), 'circle'
+		FROM `+wantedManifests+`
+		WHERE NOT EXISTS (
+			SELECT FROM manifest_references x
+			WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository
+				AND x.child_id = w.id OFFSET 0)
+		ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
+			review_after = GREATEST(q.review_after, EXCLUDED.review_after),
+			review_count = 0, event = EXCLUDED.event, set_aside_at = NULL`, all.args()...)
+	return err
+}

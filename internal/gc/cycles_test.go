@@ -1,0 +1,311 @@
+package gc_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// circular returns an index of children with a subject.
+func circular(t *testing.T, subject oci.Digest, children ...oci.Digest) []byte {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal(catalogtest.Index(t, children...), &m); err != nil {
+		t.Fatal(err)
+	}
+	m["artifactType"] = "application/x"
+	m["subject"] = map[string]any{"mediaType": oci.MediaTypeImageManifest, "digest": subject.String(), "size": 1}
+	payload, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return payload
+}
+
+// circleForms are sets of manifests that form a cycle. Each form puts them untagged and
+// returns their payloads.
+var circleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][]byte{
+	"depth 1": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 1) },
+	"depth 2": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 2) },
+	"depth 3": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 3) },
+	// The referrer between the two is put last, and has no child.
+	"through a referrer": func(t *testing.T, b bundle, config oci.Digest) [][]byte {
+		s := catalogtest.Numbered(t, 1, config)
+		x := catalogtest.SubjectOf(t, config, oci.Compute(oci.SHA256, s))
+		r := circular(t, oci.Compute(oci.SHA256, x), oci.Compute(oci.SHA256, s))
+		for _, payload := range [][]byte{s, r, x} {
+			b.Put(t, "r", payload)
+		}
+		return [][]byte{s, r, x}
+	},
+	// Two cycles share their image, and one has a cycle above it.
+	"circles on circles": func(t *testing.T, b bundle, config oci.Digest) [][]byte {
+		s := catalogtest.Numbered(t, 1, config)
+		one := b.Put(t, "r", s)
+		first, second := circular(t, one, one), circular(t, one, one, one)
+		above := circular(t, b.Put(t, "r", first), oci.Compute(oci.SHA256, first))
+		b.Put(t, "r", second)
+		b.Put(t, "r", above)
+		return [][]byte{s, first, second, above}
+	},
+}
+
+// nested puts an image and nested indexes around it, and makes the image the subject of the
+// outermost.
+func nested(t *testing.T, b bundle, config oci.Digest, depth int) [][]byte {
+	payload := catalogtest.Numbered(t, 1, config)
+	list := [][]byte{payload}
+	image := b.Put(t, "r", payload)
+	for inner := image; depth > 0; depth-- {
+		payload = catalogtest.Index(t, inner)
+		if depth == 1 {
+			payload = circular(t, image, inner)
+		}
+		inner = b.Put(t, "r", payload)
+		list = append(list, payload)
+	}
+	return list
+}
+
+// untilSettled reviews manifests until none is due, and returns the number of deleted ones.
+func (b bundle) untilSettled(t *testing.T) (deleted int) {
+	t.Helper()
+	for {
+		out := b.ReviewBatch(t, reviewingManifests)
+		deleted += out.Deleted
+		if out.Claimed == 0 {
+			return deleted
+		}
+	}
+}
+
+// Reviews delete a cycle that no tag reaches; a cycle with a tag anywhere on it stays whole,
+// and is deleted after the tag. Fails if a review looks for cycles only when it reviews an
+// index with a subject: the last tag may be another manifest's.
+func TestReviewOfCircles(t *testing.T) { catalogtest.AtBoth(t, testReviewOfCircles) }
+
+func testReviewOfCircles(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	b.AtOnce(t)
+	config := b.Push(t, "r", "config")
+	gone := func(what string, want int) {
+		t.Helper()
+		if m := b.untilSettled(t); m != want {
+			t.Errorf("%s: %d manifests were deleted, want %d", what, m, want)
+		}
+		b.Empty(t, "manifests", "manifest_references", "gc_manifest_review_queue")
+	}
+	for name, form := range circleForms {
+		list := form(t, b, config)
+		gone(name+", never tagged", len(list))
+		for i := range list {
+			what := fmt.Sprintf("%s, tag on %d", name, i)
+			form(t, b, config)
+			b.Put(t, "r", list[i], "t")
+			if name == "circles on circles" && (i == 2 || i == 3) {
+				// A tag keeps only what is below its manifest, not what is above or beside it.
+				b.untilSettled(t)
+			} else if m := b.untilSettled(t); m != 0 && name != "circles on circles" {
+				t.Errorf("%s: %d manifests were deleted that the tag holds", what, m)
+			}
+			left := b.Rows(t, "manifests")
+			b.Empty(t, "gc_manifest_review_queue")
+			b.Whole(t, "r", "t")
+			if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
+				t.Fatal(err)
+			}
+			gone(what, left)
+		}
+	}
+}
+
+// The tag may be on an index above the cycle, on a subject of the cycle, or on a manifest
+// that references the cycle later.
+func TestReviewOfHeldCircles(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.AtOnce(t)
+	config := b.Push(t, "r", "config")
+	for what, hold := range map[string]func(list [][]byte){
+		"an index of the top":   func(list [][]byte) { b.Put(t, "r", catalogtest.Index(t, oci.Compute(oci.SHA256, list[2])), "t") },
+		"an index of the image": func(list [][]byte) { b.Put(t, "r", catalogtest.Index(t, oci.Compute(oci.SHA256, list[0])), "t") },
+		"an index of an index of the middle": func(list [][]byte) {
+			b.Put(t, "r", catalogtest.Index(t, b.Put(t, "r", catalogtest.Index(t, oci.Compute(oci.SHA256, list[1])))), "t")
+		},
+	} {
+		hold(nested(t, b, config, 2))
+		n := b.Rows(t, "manifests")
+		if m := b.untilSettled(t); m != 0 {
+			t.Errorf("%s: %d manifests were deleted, none should be", what, m)
+		}
+		b.Empty(t, "gc_manifest_review_queue")
+		if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
+			t.Fatal(err)
+		}
+		if m := b.untilSettled(t); m != n {
+			t.Errorf("%s: %d manifests were deleted without the tag, want %d", what, m, n)
+		}
+		b.Empty(t, "manifests", "gc_manifest_review_queue")
+	}
+
+	// The image of the cycle has a subject outside of the cycle.
+	above := catalogtest.Numbered(t, 9, config)
+	subject := b.Put(t, "r", above, "t")
+	image := b.Put(t, "r", catalogtest.SubjectOf(t, config, subject))
+	b.Put(t, "r", circular(t, image, image))
+	if m := b.untilSettled(t); m != 0 {
+		t.Errorf("%d manifests were deleted whose subject is tagged", m)
+	}
+	if err := b.DeleteManifest(t.Context(), "r", subject); err != nil {
+		t.Fatal(err)
+	}
+	if m := b.untilSettled(t); m != 2 {
+		t.Errorf("%d manifests were deleted after the subject, want 2", m)
+	}
+	b.Empty(t, "manifests", "gc_manifest_review_queue")
+}
+
+// A promise for a manifest of the cycle is kept: the manifest stays until its delay is over,
+// though the cycle is broken before.
+func TestReviewOfPromisedCircles(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Delays(t)
+	config := b.Push(t, "r", "config")
+	list := nested(t, b, config, 2)
+	b.Delays(t, "manifest_upload")
+	image := oci.Compute(oci.SHA256, list[0])
+	if _, err := b.PromiseManifest(t.Context(), "r", image); err != nil {
+		t.Fatal(err)
+	}
+	if m := b.untilSettled(t); m != 2 {
+		t.Errorf("%d manifests were deleted, want the two indexes", m)
+	}
+	if _, err := b.ManifestByDigest(t.Context(), "r", image); err != nil {
+		t.Error(err)
+	}
+	b.DueNow(t)
+	if m := b.untilSettled(t); m != 1 {
+		t.Errorf("%d manifests were deleted then, want the image", m)
+	}
+
+	// The outermost index has a promise: the cycle stays whole until that is over.
+	nested(t, b, config, 2)
+	b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+	if _, err := b.PromiseManifest(t.Context(), "r", oci.Compute(oci.SHA256, list[2])); err != nil {
+		t.Fatal(err)
+	}
+	if m := b.untilSettled(t); m != 0 {
+		t.Errorf("%d manifests were deleted of a circle whose outermost index is promised", m)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
+		t.Errorf("%d rows are in review for later, want one", n)
+	}
+	b.DueNow(t)
+	if m := b.untilSettled(t); m != 3 {
+		t.Errorf("%d manifests were deleted then, want all 3", m)
+	}
+}
+
+// A cycle with more holders than a review reads is kept; a single tag among them is found
+// soon.
+func TestReviewOfLargeCircles(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.AtOnce(t)
+	config := b.Push(t, "r", "config")
+	list := nested(t, b, config, 1)
+	many := func(n int) {
+		t.Helper()
+		b.Exec(t, `WITH s AS (SELECT * FROM manifests WHERE digest = $1), m AS (
+				INSERT INTO manifests (top_level_namespace_id, repository_id, digest, subject_digest, media_type, payload, total_size)
+				SELECT top_level_namespace_id, repository_id, '\x01'::bytea || sha256(i::text::bytea), s.digest, media_type, payload, 0
+				FROM s, generate_series(1, $2::int) i RETURNING *)
+			INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id)
+			SELECT m.top_level_namespace_id, m.repository_id, m.id, s.id FROM m, s`, oci.Compute(oci.SHA256, list[0]).Bytes(), n)
+		b.Exec(t, "ANALYZE manifests, manifest_references, tags")
+	}
+	many(1000)
+	start := time.Now()
+	if m := b.untilSettled(t); m != 1002 {
+		t.Errorf("%d manifests were deleted of a circle with 1,001 indexes", m)
+	}
+	t.Logf("1,001 indexes of one image took %v", time.Since(start))
+	b.Empty(t, "manifests")
+
+	nested(t, b, config, 1)
+	many(2500)
+	b.Exec(t, "DELETE FROM gc_manifest_review_queue")
+	b.Put(t, "r", list[1])
+	if m := b.untilSettled(t); m != 0 {
+		t.Errorf("%d manifests were deleted of a circle that is too large", m)
+	}
+	b.Exec(t, `DELETE FROM manifests m WHERE subject_digest IS NOT NULL
+		AND id NOT IN (SELECT min(id) FROM manifests WHERE subject_digest IS NOT NULL)`)
+	if m := b.untilSettled(t); m != 2 {
+		t.Errorf("%d manifests were deleted when it was no longer, want 2", m)
+	}
+}
+
+// A dry run reports the manifest whose deletion would break the cycle, and deletes nothing.
+func TestDryRunOfCircles(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.AtOnce(t)
+	config := b.Push(t, "r", "config")
+	list := nested(t, b, config, 2)
+	out, err := b.Review(t.Context(), gc.ReviewOptions{Kind: reviewingManifests, Limit: 10, DryRun: true})
+	top := oci.Compute(oci.SHA256, list[2])
+	if err != nil || len(out.Found) != 1 || out.Found[0].Digest != top || out.Kept != 2 {
+		t.Errorf("dry run: %+v, %v; want %s found and two kept", out, err, top)
+	}
+	if n := b.Rows(t, "manifests"); n != 3 {
+		t.Errorf("%d manifests are left, want 3", n)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE event = 'circle'"); n != 0 {
+		t.Errorf("%d rows were queued by a dry run", n)
+	}
+}
+
+// The review of ordinary manifests, outside of cycles, runs no additional statement.
+func TestReviewLooksForCirclesOnlyWhereTheyCanBe(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.Push(t, "r", "config")
+	child := b.Put(t, "r", catalogtest.Numbered(t, 1, config))
+	b.Put(t, "r", catalogtest.Index(t, child), "t")
+	b.Put(t, "r", catalogtest.Numbered(t, 2, config))
+	b.Put(t, "r", catalogtest.SubjectOf(t, config, b.Put(t, "r", catalogtest.Numbered(t, 3, config), "u")))
+	b.DueNow(t)
+	p := b.pausing(t, ofManifests())
+	var sent []string
+	for done := false; !done; {
+		select {
+		case sql := <-p.at:
+			sent = append(sent, sql)
+			p.next <- struct{}{}
+		case <-p.done:
+			done = true
+		}
+	}
+	if p.err != nil || p.out.Kept != 2 || p.out.Deleted != 1 {
+		t.Fatalf("review: %+v, %v", p.out, p.err)
+	}
+	if slices.ContainsFunc(sent, func(sql string) bool { return walk.MatchString(sql) }) {
+		t.Errorf("it looks for circles: %q", sent)
+	}
+
+	b.Put(t, "r", circular(t, child, child))
+	b.DueNow(t)
+	p = b.pausing(t, ofManifests())
+	p.to(t, beforeWalk)
+	if out := p.ended(t); out.Kept != 1 {
+		t.Errorf("then: %+v", out)
+	}
+}

@@ -1,0 +1,71 @@
+package gc
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ReviewEvents are the events after which triggers queue something for review.
+var ReviewEvents = []string{
+	"blob_upload", "manifest_upload", "manifest_delete", "layer_delete", "manifest_list_delete",
+	"tag_delete", "tag_switch", "subject_delete", "blob_delete",
+}
+
+// SetReviewDelays stores the configured review delays: those in events for these events, and
+// all for every other event. They apply from the next event on.
+//
+// The table also stores the configured value that was applied last. If the configuration
+// hasn't changed since, the delay in force stays, so that a restart, of however many
+// replicas, doesn't undo what an operator has set in the table.
+func (c *Collector) SetReviewDelays(ctx context.Context, all time.Duration, events map[string]time.Duration) error {
+	delays := make(map[string]time.Duration, len(ReviewEvents))
+	for _, e := range ReviewEvents {
+		delays[e] = all
+	}
+	for e, d := range events {
+		if _, ok := delays[e]; !ok {
+			return fmt.Errorf("setting review delays: unknown event %q: one of %v", e, ReviewEvents)
+		}
+		delays[e] = d
+	}
+	names := slices.Sorted(maps.Keys(delays))
+	values := make([]time.Duration, len(names))
+	for i, e := range names {
+		if values[i] = delays[e]; values[i] < 0 {
+			return fmt.Errorf("setting review delays: %s: a delay can't be negative", e)
+		}
+	}
+	var kept []string
+	err := c.db.Tx(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO gc_review_after_defaults AS d (event, value, configured)
+			SELECT event, delay, delay FROM unnest($1::text[], $2::interval[]) AS c (event, delay) ORDER BY event
+			ON CONFLICT (event) DO UPDATE SET
+				value = CASE WHEN d.configured IS NULL THEN d.value ELSE EXCLUDED.value END,
+				configured = EXCLUDED.configured
+			WHERE d.configured IS DISTINCT FROM EXCLUDED.configured`, names, values)
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `
+			SELECT event || ' ' || value FROM gc_review_after_defaults
+			WHERE event = ANY ($1) AND value <> configured ORDER BY event`, names)
+		if err != nil {
+			return err
+		}
+		kept, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("setting review delays: %w", err)
+	}
+	if len(kept) > 0 {
+		c.log.InfoContext(ctx, "delays that were set in gc_review_after_defaults stay, not the configuration's", "delays", kept)
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// BlobExplanation says why a blob is kept, or when and why it will be deleted.
+type BlobExplanation struct {
+	AsOf       time.Time  `json:"as_of"` // by the database's clock
+	Fate       Fate       `json:"fate"`
+	Digest     oci.Digest `json:"digest"`
+	Size       int64      `json:"size"` // bytes
+	MediaType  string     `json:"media_type"`
+	StorageKey string     `json:"storage_key"` // the object's name in the blob store
+	CreatedAt  time.Time  `json:"created_at"`
+	// LostAt is when the object was found to be lost; nil: it isn't.
+	LostAt *time.Time `json:"lost_at"`
+	// Manifests that use the blob keep it.
+	Configurations Some[BlobUse] `json:"configurations"`
+	Layers         Some[BlobUse] `json:"layers"`
+	// Linked is the number of repositories that serve the blob; Unused are those among them
+	// without a manifest that uses it. Such links don't keep the blob, and a review removes
+	// them.
+	Linked catalog.Count  `json:"linked"`
+	Unused Some[string]   `json:"unused"`
+	Review *PlannedReview `json:"review"` // nil: none is planned
+}
+
+// BlobUse is a manifest that uses a blob.
+type BlobUse struct {
+	Repository string     `json:"repository"` // "" if it was deleted and its rows aren't removed yet
+	Digest     oci.Digest `json:"digest"`
+}
+
+// Blob explains what references a blob and what will happen to it. Error:
+// BLOB_UNKNOWN.
+func Blob(ctx context.Context, c *gc.Collector, d oci.Digest) (BlobExplanation, error) {
+	e := BlobExplanation{Digest: d}
+	err := c.Snapshot(ctx, func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `
+			SELECT now(), size, media_type, storage_key, created_at, lost_at FROM blobs WHERE digest = $1`,
+			d.Bytes()).Scan(&e.AsOf, &e.Size, &e.MediaType, &e.StorageKey, &e.CreatedAt, &e.LostAt)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return oci.Errorf(oci.BlobUnknown, "blob %s is not known to this registry: it was never pushed, or it has been deleted", d).
+				WithDetail(map[string]string{"digest": d.String()})
+		}
+		if err != nil {
+			return err
+		}
+		b := new(pgx.Batch)
+		askUses(b, &e)
+		askLinks(b, &e)
+		askReview(b, &e.Review, `
+			SELECT event, created_at, review_after, review_count, set_aside_at, COALESCE(last_error, '')
+			FROM gc_blob_review_queue WHERE digest = $1`, d.Bytes())
+		return tx.SendBatch(ctx, b).Close()
+	})
+	if _, known := errors.AsType[*oci.Error](err); err != nil && !known {
+		err = fmt.Errorf("explaining blob %s: %w", d, err)
+	}
+	if err != nil {
+		return e, err
+	}
+	e.Fate = fate(len(e.Configurations.First) > 0 || len(e.Layers.First) > 0, e.Review, e.AsOf)
+	return e, nil
+}
+
+// useOfRow returns the SQL that joins row f of a list, which has a namespace and a
+// repository, with the repository's path, empty if the repository was deleted and its rows
+// aren't removed yet, and with the manifest with the given id. The row's namespace selects a
+// single partition.
+func useOfRow(id string) string {
+	return fmt.Sprintf(`
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = %s OFFSET 0) m
+		CROSS JOIN LATERAL (SELECT COALESCE((SELECT path FROM live_repositories WHERE id = f.repository), '') AS path OFFSET 0) r`, id)
+}
+
+// askUses adds queries for the manifests that use the blob.
+func askUses(b *pgx.Batch, e *BlobExplanation) {
+	scan := func(row pgx.CollectableRow, total *int64) (u BlobUse, err error) {
+		var digest []byte
+		if err := row.Scan(total, &u.Repository, &digest); err != nil {
+			return u, err
+		}
+		u.Digest, err = oci.DigestFromBytes(digest)
+		return u, err
+	}
+	askSome(b, &e.Configurations, scan, someOf(`
+		SELECT top_level_namespace_id AS namespace, repository_id AS repository, manifest_id AS id
+		FROM gc_blobs_configurations WHERE digest = $1`,
+		"r.path, m.digest", useOfRow("f.id")), e.Digest.Bytes())
+	askSome(b, &e.Layers, scan, someOf(`
+		SELECT top_level_namespace_id AS namespace, repository_id AS repository, layer_id AS id
+		FROM gc_blobs_layers WHERE digest = $1`,
+		"r.path, m.digest", `
+		CROSS JOIN LATERAL (
+			SELECT manifest_id FROM layers
+			WHERE top_level_namespace_id = f.namespace AND repository_id = f.repository AND id = f.id OFFSET 0) l`+
+			useOfRow("l.manifest_id")), e.Digest.Bytes())
+}
+
+// askLinks adds a query for the repositories that are linked to the blob. A digest doesn't
+// determine a namespace, so this query reads every partition.
+func askLinks(b *pgx.Batch, e *BlobExplanation) {
+	b.Queue(fmt.Sprintf(`
+		WITH rb AS MATERIALIZED (
+			SELECT top_level_namespace_id, repository_id, blob_digest FROM repository_blobs
+			WHERE blob_digest = $1 LIMIT %d
+		), unused AS MATERIALIZED (
+			SELECT * FROM rb WHERE NOT CASE
+				WHEN EXISTS (
+					SELECT FROM layers l
+					WHERE l.top_level_namespace_id = rb.top_level_namespace_id AND l.repository_id = rb.repository_id
+						AND l.digest = rb.blob_digest OFFSET 0)
+				THEN true
+				ELSE EXISTS (
+					SELECT FROM manifests m
+					WHERE m.top_level_namespace_id = rb.top_level_namespace_id AND m.repository_id = rb.repository_id
+						AND m.configuration_blob_digest = rb.blob_digest OFFSET 0)
+				END)
+		SELECT (SELECT count(*) FROM rb), (SELECT count(*) FROM unused), ARRAY(
+			SELECT r.path FROM (SELECT * FROM unused ORDER BY repository_id LIMIT %d) u
+			JOIN live_repositories r ON r.id = u.repository_id ORDER BY r.id)`,
+		explainLimit+1, explainFirst), e.Digest.Bytes()).QueryRow(func(row pgx.Row) error {
+		var links, unused int64
+		err := row.Scan(&links, &unused, &e.Unused.First)
+		e.Linked, e.Unused.Total = counted(links), counted(unused)
+		e.Unused.Total.Exact = e.Linked.Exact
+		return err
+	})
+}

@@ -1,0 +1,50 @@
+package explain_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// bundle is a catalog on a database of the test's own, and what collects its garbage.
+type bundle struct{ catalogtest.Bundle }
+
+func setup(t *testing.T) bundle {
+	t.Helper()
+	return bundle{catalogtest.Setup(t)}
+}
+
+// replica opens a catalog as one more process on dsn.
+func replica(t *testing.T, dsn string) bundle {
+	t.Helper()
+	return bundle{catalogtest.Replica(t, dsn)}
+}
+
+func exact(n int64) catalog.Count { return catalog.Count{Rows: n, Exact: true} }
+
+// nested puts an image, an index of it, and an index of that one whose subject is the image:
+// a cycle. It returns their payloads.
+func nested(t *testing.T, b bundle, config oci.Digest) [][]byte {
+	t.Helper()
+	image := catalogtest.Numbered(t, 1, config)
+	d := b.Put(t, "r", image)
+	inner := catalogtest.Index(t, d)
+	var outer map[string]any
+	if err := json.Unmarshal(catalogtest.Index(t, b.Put(t, "r", inner)), &outer); err != nil {
+		t.Fatal(err)
+	}
+	outer["artifactType"] = "application/x"
+	outer["subject"] = map[string]any{"mediaType": oci.MediaTypeImageManifest, "digest": d.String(), "size": 1}
+	payload, err := json.Marshal(outer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Put(t, "r", payload)
+	return [][]byte{image, inner, payload}
+}

@@ -1,0 +1,122 @@
+package explain
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Fate is what will happen to a manifest or a blob if nothing changes.
+type Fate string
+
+// The fates. FateUnplanned should never occur: an unreferenced object has a row in its
+// review queue. A manifest that is only referenced within a cycle counts as unreferenced,
+// and may wait for the review of another manifest of the cycle.
+const (
+	FateKept      Fate = "kept"      // it is referenced
+	FateWaiting   Fate = "waiting"   // it is unreferenced, and its review isn't due yet
+	FateDue       Fate = "due"       // it is unreferenced, and the next review deletes it
+	FateSetAside  Fate = "set_aside" // it is unreferenced, and its review has failed too often
+	FateUnplanned Fate = "unplanned" // it is unreferenced, and no review is planned
+)
+
+func fate(held bool, r *PlannedReview, now time.Time) Fate {
+	switch {
+	case held:
+		return FateKept
+	case r == nil:
+		return FateUnplanned
+	case r.SetAsideAt != nil:
+		return FateSetAside
+	case r.ReviewAfter.After(now):
+		return FateWaiting
+	}
+	return FateDue
+}
+
+// Some has the first few items of a list and the number of all.
+type Some[T any] struct {
+	First []T           `json:"first"`
+	Total catalog.Count `json:"total"`
+}
+
+// PlannedReview is a row of a review queue, or one that is still to be inserted.
+type PlannedReview struct {
+	Event       string     `json:"event"` // why it was queued: one of ReviewEvents, or circle
+	QueuedAt    time.Time  `json:"queued_at"`
+	ReviewAfter time.Time  `json:"review_after"`
+	ReviewCount int        `json:"review_count"` // reviews that failed
+	SetAsideAt  *time.Time `json:"set_aside_at"` // when the row was marked as failed for good; nil: it isn't
+	LastError   string     `json:"last_error"`   // of the last review that failed
+}
+
+const (
+	// explainFirst is how many items of a list are shown.
+	explainFirst = 10
+	// explainLimit is the number up to which a list is counted.
+	explainLimit = 10_000
+)
+
+// bounded returns the SQL that reads a bounded number of a list's rows: one more than are
+// counted. The rows are sorted after the limit: the planner, which can't know that very many
+// manifests use one digest, would otherwise read the whole list to sort it.
+func bounded(sql string) string { return fmt.Sprintf("(%s LIMIT %d)", sql, explainLimit+1) }
+
+// someOf returns a statement on a bounded list: for each of the first few rows by the column
+// id, the number of all rows and then the columns, which may be those of the row (f) or of
+// what joins adds.
+func someOf(list, columns, joins string) string {
+	return fmt.Sprintf(`
+		WITH list AS MATERIALIZED %s
+		SELECT (SELECT count(*) FROM list), %s
+		FROM (SELECT * FROM list ORDER BY id LIMIT %d) f %s
+		ORDER BY f.id`, bounded(list), columns, explainFirst, joins)
+}
+
+// counted returns the catalog.Count of a bounded list with n rows.
+func counted(n int64) catalog.Count {
+	return catalog.Count{Rows: min(n, explainLimit), Exact: n <= explainLimit}
+}
+
+// askSome adds a statement of someOf to the batch. scan reads one row.
+func askSome[T any](b *pgx.Batch, to *Some[T], scan func(row pgx.CollectableRow, total *int64) (T, error), sql string, args ...any) {
+	*to = Some[T]{First: []T{}, Total: counted(0)}
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {
+		to.First, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (T, error) {
+			var total int64
+			v, err := scan(row, &total)
+			to.Total = counted(total)
+			return v, err
+		})
+		return err
+	})
+}
+
+// scanDigest reads a row of a list of digests.
+func scanDigest(row pgx.CollectableRow, total *int64) (d oci.Digest, err error) {
+	var digest []byte
+	if err := row.Scan(total, &digest); err != nil {
+		return d, err
+	}
+	return oci.DigestFromBytes(digest)
+}
+
+// askReview adds a query for a planned review to the batch.
+func askReview(b *pgx.Batch, to **PlannedReview, sql string, args ...any) {
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
+		list, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[PlannedReview])
+		if err == nil && len(list) > 0 {
+			*to = list[0]
+		}
+		return err
+	})
+}
+
+// askRow adds a query of one row to the batch and scans the row into dest.
+func askRow(b *pgx.Batch, dest []any, sql string, args ...any) {
+	b.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(dest...) })
+}

@@ -1,0 +1,202 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// ManifestExplanation says why a manifest is kept, or when and why it will be deleted.
+type ManifestExplanation struct {
+	AsOf         time.Time  `json:"as_of"` // by the database's clock
+	Fate         Fate       `json:"fate"`
+	Repository   string     `json:"repository"`
+	Digest       oci.Digest `json:"digest"`
+	MediaType    string     `json:"media_type"`
+	ArtifactType string     `json:"artifact_type"` // "" for none
+	Size         int64      `json:"size"`          // bytes, of the manifest itself
+	CreatedAt    time.Time  `json:"created_at"`
+	// Tags, Indexes and an existing subject keep the manifest.
+	Tags    Some[string]       `json:"tags"`
+	Indexes Some[HoldingIndex] `json:"indexes"`
+	Subject *ExplainedSubject  `json:"subject"` // nil: it names none
+	// Circle says that they don't keep it: it is in a cycle of manifests that reference each
+	// other, none of which, nor any of their holders, has a tag. It is deleted with the
+	// cycle, after the review of any manifest of the cycle.
+	Circle bool           `json:"circle"`
+	Review *PlannedReview `json:"review"` // nil: none is planned
+	// Referrers and Children are queued for review when the manifest is deleted.
+	Referrers Some[oci.Digest] `json:"referrers"`
+	Children  Some[oci.Digest] `json:"children"`
+	// Missing are manifests that a sparse index lists and the repository doesn't have.
+	Missing Some[oci.Digest] `json:"missing"`
+}
+
+// HoldingIndex is an index that lists a manifest.
+type HoldingIndex struct {
+	Digest oci.Digest   `json:"digest"`
+	Tags   Some[string] `json:"tags"`
+}
+
+// ExplainedSubject is the manifest that another one refers to.
+type ExplainedSubject struct {
+	Digest oci.Digest `json:"digest"`
+	Exists bool       `json:"exists"` // in the same repository
+}
+
+// Manifest explains what references a manifest of the repository and what will happen
+// to it. Errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
+func Manifest(ctx context.Context, c *gc.Collector, path string, d oci.Digest) (ManifestExplanation, error) {
+	e := ManifestExplanation{Repository: path, Digest: d}
+	err := c.Snapshot(ctx, func(tx pgx.Tx) error {
+		r, err := findRepository(ctx, tx, path)
+		if err != nil {
+			return err
+		}
+		var id int64
+		var subject []byte
+		err = tx.QueryRow(ctx, `
+			SELECT now(), id, media_type, COALESCE(artifact_type, ''), octet_length(payload), created_at, subject_digest
+			FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3`,
+			r.namespace, r.id, d.Bytes()).Scan(&e.AsOf, &id, &e.MediaType, &e.ArtifactType, &e.Size, &e.CreatedAt, &subject)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return catalog.ManifestUnknown(path, d.String())
+		}
+		if err != nil {
+			return err
+		}
+		b := new(pgx.Batch)
+		askHolders(b, &e, r, id)
+		if err := askSubject(b, &e, r, subject); err != nil {
+			return err
+		}
+		askDependents(b, &e, r, id)
+		askReview(b, &e.Review, `
+			SELECT event, created_at, review_after, review_count, set_aside_at, COALESCE(last_error, '')
+			FROM gc_planned_manifest_reviews
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3`, r.namespace, r.id, id)
+		if err := tx.SendBatch(ctx, b).Close(); err != nil {
+			return err
+		}
+		return e.findCircle(ctx, tx, r, id)
+	})
+	if _, known := errors.AsType[*oci.Error](err); err != nil && !known {
+		err = fmt.Errorf("explaining manifest %s of %s: %w", d, path, err)
+	}
+	if err != nil {
+		return e, err
+	}
+	e.Fate = fate(e.held() && !e.Circle, e.Review, e.AsOf)
+	if e.Circle && e.Review == nil {
+		e.Fate = FateWaiting
+	}
+	return e, nil
+}
+
+// repository identifies a repository's row.
+type repository struct{ namespace, id int64 }
+
+func findRepository(ctx context.Context, tx pgx.Tx, path string) (r repository, err error) {
+	err = tx.QueryRow(ctx, "SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).Scan(&r.namespace, &r.id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return r, catalog.NameUnknown(path)
+	}
+	return r, err
+}
+
+// held says whether a tag, an index or an existing subject references the manifest.
+func (e *ManifestExplanation) held() bool {
+	return len(e.Tags.First) > 0 || len(e.Indexes.First) > 0 || e.Subject != nil && e.Subject.Exists
+}
+
+// findCircle looks for a cycle, as a review does.
+func (e *ManifestExplanation) findCircle(ctx context.Context, tx pgx.Tx, r repository, id int64) error {
+	if len(e.Tags.First) > 0 || !e.held() || len(e.Children.First)+len(e.Referrers.First) == 0 {
+		return nil
+	}
+	var err error
+	e.Circle, err = gc.InCycle(ctx, tx, r.namespace, r.id, id)
+	return err
+}
+
+// tagsOf returns the SQL of one row: the number of tags of repository $1, $2 that point to a
+// manifest, and the first of them.
+func tagsOf(id string) string {
+	return fmt.Sprintf(`
+		WITH t AS MATERIALIZED %s
+		SELECT (SELECT count(*) FROM t) AS tags, ARRAY(SELECT name FROM t ORDER BY name LIMIT %d) AS names`,
+		bounded(`SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = `+id), explainFirst)
+}
+
+// askHolders adds queries for the tags that point to the manifest and the indexes that list it.
+func askHolders(b *pgx.Batch, e *ManifestExplanation, r repository, id int64) {
+	b.Queue(tagsOf("$3"), r.namespace, r.id, id).QueryRow(func(row pgx.Row) error {
+		var n int64
+		err := row.Scan(&n, &e.Tags.First)
+		e.Tags.Total = counted(n)
+		return err
+	})
+	scan := func(row pgx.CollectableRow, total *int64) (i HoldingIndex, err error) {
+		var digest []byte
+		var n int64
+		if err := row.Scan(total, &digest, &n, &i.Tags.First); err != nil {
+			return i, err
+		}
+		i.Tags.Total = counted(n)
+		i.Digest, err = oci.DigestFromBytes(digest)
+		return i, err
+	}
+	askSome(b, &e.Indexes, scan, someOf(`
+		SELECT parent_id AS id FROM manifest_references
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id = $3
+		UNION ALL -- index and manifest pushed at the same moment: the review links them
+		SELECT parent_id FROM missing_children
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_digest = $4`,
+		"m.digest, t.tags, t.names",
+		manifestOfRow+" CROSS JOIN LATERAL ("+tagsOf("f.id")+") t"), r.namespace, r.id, id, e.Digest.Bytes())
+}
+
+// manifestOfRow is the SQL that joins row f of a list with its manifest in repository $1, $2.
+const manifestOfRow = `
+	CROSS JOIN LATERAL (
+		SELECT digest FROM manifests
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = f.id OFFSET 0) m`
+
+// askSubject adds a query for whether the subject exists, if the manifest names one.
+func askSubject(b *pgx.Batch, e *ManifestExplanation, r repository, subject []byte) error {
+	if subject == nil {
+		return nil
+	}
+	d, err := oci.DigestFromBytes(subject)
+	if err != nil {
+		return err
+	}
+	e.Subject = &ExplainedSubject{Digest: d}
+	askRow(b, []any{&e.Subject.Exists}, `
+		SELECT EXISTS (SELECT FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3)`,
+		r.namespace, r.id, subject)
+	return nil
+}
+
+// askDependents adds queries for the manifest's children and referrers.
+func askDependents(b *pgx.Batch, e *ManifestExplanation, r repository, id int64) {
+	askSome(b, &e.Referrers, scanDigest, someOf(`
+		SELECT id, digest FROM manifests
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = $3`,
+		"f.digest", ""), r.namespace, r.id, e.Digest.Bytes())
+	askSome(b, &e.Children, scanDigest, someOf(`
+		SELECT child_id AS id FROM manifest_references
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND parent_id = $3`,
+		"m.digest", manifestOfRow), r.namespace, r.id, id)
+	askSome(b, &e.Missing, scanDigest, someOf(`
+		SELECT parent_id AS id, child_digest FROM missing_children
+		WHERE top_level_namespace_id = $1 AND repository_id = $2 AND parent_id = $3`,
+		"f.child_digest", ""), r.namespace, r.id, id)
+}

@@ -1,0 +1,229 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+// Sentences tells the explanation to people, what matters most first.
+func (e ManifestExplanation) Sentences() []string {
+	var text []string
+	tell := func(format string, args ...any) { text = append(text, fmt.Sprintf(format, args...)) }
+	if e.Tags.Total.Rows > 0 {
+		tell("kept: %s of %s %s to it", e.Tags.names("tag"), e.Repository, verb(e.Tags.Total, "points", "point"))
+	}
+	kept := "kept"
+	if e.Circle {
+		tell("only a circle holds it: what is named here is held by it in turn, and none of that has a tag")
+		kept = "in the circle"
+	}
+	for _, i := range e.Indexes.First {
+		tell(kept+": index %s of %s contains it (%s)", i.Digest, e.Repository, i.Tags.names("tag"))
+	}
+	if more := e.Indexes.more(); more != "" {
+		tell(kept+": %s more indexes of %s contain it", more, e.Repository)
+	}
+	if e.Subject != nil && e.Subject.Exists {
+		tell(kept+": its subject %s is in %s", e.Subject.Digest, e.Repository)
+	}
+	if e.Circle && e.Review == nil {
+		tell("no review of it is planned; it will be deleted after the review of another manifest of the circle")
+	} else {
+		text = append(text, e.Review.sentences(e.Fate, e.AsOf)...)
+	}
+	if e.Subject != nil && !e.Subject.Exists {
+		tell("its subject %s is not in %s, so it does not hold it", e.Subject.Digest, e.Repository)
+	}
+	if e.Referrers.Total.Rows > 0 {
+		tell("%s to it: %s; when it is deleted, %s reviewed", e.Referrers.count("manifest refers", "manifests refer"),
+			e.Referrers.list(), verb(e.Referrers.Total, "that is", "those are"))
+	}
+	if e.Missing.Total.Rows > 0 {
+		tell("it lists %s that the repository doesn't have: %s", e.Missing.count("manifest", "manifests"), e.Missing.list())
+	}
+	if e.Children.Total.Rows > 0 {
+		tell("it contains %s: %s; when it is deleted, %s reviewed", e.Children.count("manifest", "manifests"),
+			e.Children.list(), verb(e.Children.Total, "that is", "those are"))
+	}
+	return text
+}
+
+// Sentences tells the explanation to people, what matters most first.
+func (e BlobExplanation) Sentences() []string {
+	var text []string
+	tell := func(format string, args ...any) { text = append(text, fmt.Sprintf(format, args...)) }
+	for _, use := range []struct {
+		as string
+		by Some[BlobUse]
+	}{{"configuration", e.Configurations}, {"layer", e.Layers}} {
+		for _, m := range use.by.First {
+			if m.Repository == "" {
+				tell("kept for now: manifest %s of a deleted repository, which is being drained, uses it as %s", m.Digest, use.as)
+				continue
+			}
+			tell("kept: %s@%s uses it as %s", m.Repository, m.Digest, use.as)
+		}
+		if more := use.by.more(); more != "" {
+			tell("kept: %s more manifests use it as %s", more, use.as)
+		}
+	}
+	text = append(text, e.Review.sentences(e.Fate, e.AsOf)...)
+	if e.Unused.Total.Rows > 0 {
+		tell("%s it without a manifest that uses it: %s; that does not hold it, and a review ends it",
+			e.Unused.count("repository has", "repositories have"), e.Unused.list())
+	}
+	if e.LostAt != nil {
+		tell("its content is lost: at %s the store no longer had it; clients are told that there is no such blob, and the next push of it brings it back",
+			when(*e.LostAt))
+	}
+	tell("it has %s (%s bytes) and is stored as %s since %s", humanize.IBytes(uint64(e.Size)), humanize.Comma(e.Size), e.StorageKey, when(e.CreatedAt))
+	return text
+}
+
+// sentences says what a planned review will do. A nil review means that none is planned.
+func (r *PlannedReview) sentences(f Fate, now time.Time) []string {
+	if r == nil {
+		if f == FateKept {
+			return []string{"no review is planned; it will be reviewed when something that holds it goes"}
+		}
+		return []string{"nothing holds it and no review is planned, which should never be: it stays until somebody pushes or deletes it; please report this"}
+	}
+	because := reason(r.Event)
+	var text string
+	switch {
+	case r.SetAsideAt != nil:
+		text = fmt.Sprintf("its review, because %s, failed %s and was set aside at %s; \"purser gc retry\" brings it back",
+			because, times(r.ReviewCount), when(*r.SetAsideAt))
+	case r.ReviewAfter.After(now):
+		text = fmt.Sprintf("will be reviewed at %s (in %s), because %s", when(r.ReviewAfter), Age(r.ReviewAfter.Sub(now)), because)
+	default:
+		text = fmt.Sprintf("is due for review since %s (for %s), because %s", when(r.ReviewAfter), Age(now.Sub(r.ReviewAfter)), because)
+	}
+	switch f {
+	case FateKept:
+		text += "; as long as something holds it, that does it no harm"
+	case FateSetAside:
+		text += "; nothing holds it"
+	default:
+		text += "; nothing holds it, so it will be deleted"
+	}
+	list := []string{text}
+	switch {
+	case r.SetAsideAt != nil && r.LastError != "":
+		list = append(list, "the last failure: "+r.LastError)
+	case r.SetAsideAt == nil && r.ReviewCount > 0:
+		list = append(list, fmt.Sprintf("its review has failed %s so far; the last failure: %s", times(r.ReviewCount), r.LastError))
+	}
+	return list
+}
+
+// reasons are the reasons for which something was queued, by event.
+var reasons = map[string]string{
+	"blob_upload":          "it was pushed, or a client was told that it exists",
+	"blob_delete":          "it was deleted from a repository",
+	"layer_delete":         "a manifest with it as layer was deleted",
+	"manifest_delete":      "a manifest with it as configuration was deleted",
+	"manifest_upload":      "it was pushed without a tag, or a client was told that it exists",
+	"circle":               "a circle that it is part of lost its last tag",
+	"manifest_list_delete": "an index that contained it was deleted",
+	"subject_delete":       "its subject was deleted",
+	"tag_delete":           "a tag of it was deleted",
+	"tag_switch":           "a tag of it was moved to another manifest",
+}
+
+func reason(event string) string {
+	if text, ok := reasons[event]; ok {
+		return text + " (" + event + ")"
+	}
+	return "of " + event
+}
+
+// names returns the listed names after a noun: "tags a, b and 3 more".
+func (s Some[T]) names(one string) string {
+	switch s.Total.Rows {
+	case 0:
+		return "no " + one
+	case 1:
+		return fmt.Sprintf("%s %v", one, s.First[0])
+	}
+	return one + "s " + s.list()
+}
+
+// count returns the number of items with a noun.
+func (s Some[T]) count(one, many string) string {
+	return s.number(s.Total.Rows) + " " + verb(s.Total, one, many)
+}
+
+// number formats n with commas; if the list was too long to count it says "more than n".
+func (s Some[T]) number(n int64) string {
+	if s.Total.Exact {
+		return humanize.Comma(n)
+	}
+	return "more than " + humanize.Comma(n)
+}
+
+// list returns the listed items: "a, b and 3 more".
+func (s Some[T]) list() string {
+	parts := make([]string, len(s.First))
+	for i, v := range s.First {
+		parts[i] = fmt.Sprint(v)
+	}
+	if more := s.more(); more != "" {
+		return strings.Join(parts, ", ") + " and " + more + " more"
+	}
+	if n := len(parts) - 1; n > 0 {
+		return strings.Join(parts[:n], ", ") + " and " + parts[n]
+	}
+	return strings.Join(parts, "")
+}
+
+// more returns how many items there are besides the listed ones, "" for none.
+func (s Some[T]) more() string {
+	n := s.Total.Rows - int64(len(s.First))
+	if n <= 0 {
+		return ""
+	}
+	return s.number(n)
+}
+
+func verb(n catalog.Count, one, many string) string {
+	if n.Rows == 1 {
+		return one
+	}
+	return many
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+func when(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// Age writes a duration as people say it, in its two largest units: "3d4h",
+// "3h12m", "12m5s", "5s".
+func Age(d time.Duration) string {
+	d = max(0, d).Round(time.Second)
+	days, hours, minutes, seconds := int(d.Hours())/24, int(d.Hours())%24, int(d.Minutes())%60, int(d.Seconds())%60
+	two := func(a int, unit string, b int, sub string) string {
+		if b == 0 {
+			return fmt.Sprint(a, unit)
+		}
+		return fmt.Sprint(a, unit, b, sub)
+	}
+	switch {
+	case days > 0:
+		return two(days, "d", hours, "h")
+	case hours > 0:
+		return two(hours, "h", minutes, "m")
+	case minutes > 0:
+		return two(minutes, "m", seconds, "s")
+	}
+	return fmt.Sprint(seconds, "s")
+}

@@ -1,0 +1,243 @@
+package gc
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// maxUnlinked bounds the links that one batch removes.
+	maxUnlinked = 1000
+	// wideBlob is the number of links from which a blob's links are reviewed in pages, each
+	// a transaction of its own: any number of repositories may link a base layer.
+	wideBlob  = 1000
+	widePage  = 5000
+	widePause = 10 * time.Minute
+)
+
+// blobLink is a link of a repository to a blob.
+type blobLink struct {
+	namespace, repository int64
+	digest                []byte
+}
+
+// unlinkUnused removes the links of blobs in use to repositories that have no manifest with
+// the blob, so that a repository doesn't serve what it no longer has. It returns the digests
+// that need another review, because another transaction had locked a link or because there
+// were too many links.
+func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) (unsettled [][]byte, err error) {
+	if len(digests) == 0 {
+		return nil, nil
+	}
+	unused, err := collectLinks(ctx, tx, `
+		SELECT rb.top_level_namespace_id, rb.repository_id, rb.blob_digest
+		FROM unnest($1::bytea[]) AS d (digest)
+		CROSS JOIN LATERAL (
+			SELECT * FROM repository_blobs rb WHERE rb.blob_digest = d.digest OFFSET 0) rb
+		WHERE NOT `+usedInRepository+`
+		LIMIT $2`, digests, maxUnlinked)
+	if err != nil || len(unused) == 0 {
+		return nil, err
+	}
+	locked, removed, err := unlink(ctx, tx, unused)
+	if err != nil {
+		return nil, err
+	}
+	out.Links = removed
+	switch {
+	case len(unused) == maxUnlinked: // further links weren't read
+		unsettled = digests
+	case locked < len(unused):
+		_, _, blobs := linkColumns(unused)
+		slices.SortFunc(blobs, slices.Compare)
+		unsettled = slices.CompactFunc(blobs, slices.Equal)
+	}
+	return unsettled, nil
+}
+
+// unlink removes links that seem unused. It locks them and looks again in a new statement,
+// since a put locks the links that it needs. It skips links that others have locked; locked
+// is the number of links that it got.
+func unlink(ctx context.Context, tx pgx.Tx, unused []blobLink) (locked, removed int, err error) {
+	if len(unused) == 0 {
+		return 0, 0, nil
+	}
+	namespaces, repositories, blobs := linkColumns(unused)
+	links, err := collectLinks(ctx, tx, `
+		SELECT l.* FROM (
+			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS w (namespace, repository, digest)
+			ORDER BY 1, 2, 3) w
+		CROSS JOIN LATERAL (
+			SELECT top_level_namespace_id, repository_id, blob_digest FROM repository_blobs
+			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND blob_digest = w.digest
+			FOR UPDATE SKIP LOCKED) l`, namespaces, repositories, blobs)
+	if err != nil {
+		return 0, 0, err
+	}
+	namespaces, repositories, blobs = linkColumns(links)
+	done, err := tx.Exec(ctx, `
+		DELETE FROM repository_blobs rb
+		USING unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS w (namespace, repository, digest)
+		WHERE rb.top_level_namespace_id = w.namespace AND rb.repository_id = w.repository AND rb.blob_digest = w.digest
+			AND NOT `+usedInRepository, namespaces, repositories, blobs)
+	return len(links), int(done.RowsAffected()), err
+}
+
+// usedInRepository is an SQL condition: a manifest in the repository of link rb uses the
+// blob. Most blobs are layers, so CASE looks for layers first; with OR the planner would
+// choose the order by cost.
+const usedInRepository = `CASE
+		WHEN EXISTS (
+			SELECT FROM layers l
+			WHERE l.top_level_namespace_id = rb.top_level_namespace_id AND l.repository_id = rb.repository_id
+				AND l.digest = rb.blob_digest OFFSET 0)
+		THEN true
+		ELSE EXISTS (
+			SELECT FROM manifests m
+			WHERE m.top_level_namespace_id = rb.top_level_namespace_id AND m.repository_id = rb.repository_id
+				AND m.configuration_blob_digest = rb.blob_digest OFFSET 0)
+		END`
+
+func collectLinks(ctx context.Context, tx pgx.Tx, sql string, args ...any) ([]blobLink, error) {
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (l blobLink, err error) {
+		err = row.Scan(&l.namespace, &l.repository, &l.digest)
+		return l, err
+	})
+}
+
+func linkColumns(list []blobLink) (namespaces, repositories []int64, digests [][]byte) {
+	for _, l := range list {
+		namespaces = append(namespaces, l.namespace)
+		repositories = append(repositories, l.repository)
+		digests = append(digests, l.digest)
+	}
+	return namespaces, repositories, digests
+}
+
+// WideBlob is a blob in use with so many linking repositories that its review isn't
+// finished: UnlinkWide finishes it.
+type WideBlob struct {
+	digest  []byte
+	version string // xmin of the queue's row: a promise or an event changes it
+}
+
+// splitWide splits off the blobs with many links.
+func splitWide(ctx context.Context, tx pgx.Tx, digests [][]byte) (narrow, wide [][]byte, err error) {
+	if len(digests) == 0 {
+		return nil, nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT d.digest FROM unnest($1::bytea[]) AS d (digest)
+		CROSS JOIN LATERAL (
+			SELECT FROM repository_blobs WHERE blob_digest = d.digest OFFSET $2 LIMIT 1) l`, digests, wideBlob)
+	if err != nil {
+		return nil, nil, err
+	}
+	if wide, err = pgx.CollectRows(rows, pgx.RowTo[[]byte]); err != nil {
+		return nil, nil, err
+	}
+	return without(digests, wide), wide, nil
+}
+
+// postponeWide postpones the rows of wide blobs, so that other reviewers leave them alone
+// while UnlinkWide works.
+func postponeWide(ctx context.Context, tx pgx.Tx, digests [][]byte) ([]WideBlob, error) {
+	if len(digests) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		UPDATE gc_blob_review_queue SET review_after = now() + $2::interval WHERE digest = ANY ($1::bytea[])
+		RETURNING digest, xmin::text`, digests, widePause)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (w WideBlob, err error) {
+		err = row.Scan(&w.digest, &w.version)
+		return w, err
+	})
+}
+
+// UnlinkWide removes the links of a wide blob to repositories that don't use it, page by
+// page, and finally drops the blob's queue row. It returns the number of removed links. Each
+// page locks the queue's row in the version that the review left: so nobody has promised the
+// blob since. If the row has changed, UnlinkWide stops, since the row will be due again; the
+// same holds if UnlinkWide is cut off.
+func (c *Collector) UnlinkWide(ctx context.Context, w WideBlob) (removed int, err error) {
+	p := wideUnlinking{WideBlob: w}
+	for !p.done && err == nil {
+		err = pgx.BeginTxFunc(ctx, c.opt.Reviews.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+			return p.page(ctx, tx)
+		})
+	}
+	if err != nil {
+		return p.removed, fmt.Errorf("removing unused links of %s: %w", queueRow{digest: w.digest}.name(ReviewOfBlobs), err)
+	}
+	return p.removed, nil
+}
+
+// wideUnlinking is the progress of UnlinkWide.
+type wideUnlinking struct {
+	WideBlob
+	after   int64 // id of the last repository whose link was read
+	removed int
+	held    bool // another transaction had locked a link
+	done    bool
+}
+
+func (p *wideUnlinking) page(ctx context.Context, tx pgx.Tx) error {
+	found, err := tx.Exec(ctx, `
+		SELECT FROM gc_blob_review_queue WHERE digest = $1 AND xmin::text = $2 FOR UPDATE SKIP LOCKED`, p.digest, p.version)
+	if err != nil || found.RowsAffected() == 0 {
+		p.done = true
+		return err
+	}
+	unused, n, err := p.look(ctx, tx)
+	if err != nil {
+		return err
+	}
+	locked, removed, err := unlink(ctx, tx, unused)
+	if err != nil {
+		return err
+	}
+	p.removed += removed
+	p.held = p.held || locked < len(unused)
+	p.done = n < widePage
+	if !p.done || p.held {
+		return nil
+	}
+	_, err = tx.Exec(ctx, "DELETE FROM gc_blob_review_queue WHERE digest = $1", p.digest)
+	return err
+}
+
+// look returns the links of the next page that seem unused, and the number of links in the
+// page.
+func (p *wideUnlinking) look(ctx context.Context, tx pgx.Tx) (unused []blobLink, n int, err error) {
+	rows, err := tx.Query(ctx, `
+		SELECT rb.top_level_namespace_id, rb.repository_id, rb.blob_digest, `+usedInRepository+`
+		FROM (
+			SELECT * FROM repository_blobs WHERE blob_digest = $1 AND repository_id > $2
+			ORDER BY repository_id LIMIT $3) rb
+		ORDER BY rb.repository_id`, p.digest, p.after, widePage)
+	if err != nil {
+		return nil, 0, err
+	}
+	var l blobLink
+	var used bool
+	_, err = pgx.ForEachRow(rows, []any{&l.namespace, &l.repository, &l.digest, &used}, func() error {
+		n++
+		p.after = l.repository
+		if !used {
+			unused = append(unused, l)
+		}
+		return nil
+	})
+	return unused, n, err
+}

@@ -1,0 +1,498 @@
+package gc
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// claimManifests locks due rows of the queue, oldest first.
+func claimManifests(ctx context.Context, tx pgx.Tx, o ReviewOptions) ([]queueRow, error) {
+	after := any("-infinity")
+	if o.After.set {
+		after = o.After.after
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT top_level_namespace_id, repository_id, manifest_id, event, created_at, review_after
+		FROM gc_manifest_review_queue
+		WHERE set_aside_at IS NULL AND review_after <= now()
+			AND (review_after, top_level_namespace_id, repository_id, manifest_id)
+				> ($2::timestamptz, $3::bigint, $4::bigint, $5::bigint)
+		ORDER BY review_after, top_level_namespace_id, repository_id, manifest_id LIMIT $1
+		FOR UPDATE SKIP LOCKED`, o.Limit, after, o.After.namespace, o.After.repository, o.After.id)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r queueRow, err error) {
+		err = row.Scan(&r.namespace, &r.repository, &r.id, &r.event, &r.createdAt, &r.reviewAfter)
+		return r, err
+	})
+}
+
+// manifestKeys holds keys of manifests as parallel arrays, one per column.
+type manifestKeys struct {
+	namespaces, repositories, ids []int64
+}
+
+func (k *manifestKeys) add(namespace, repository, id int64) {
+	k.namespaces = append(k.namespaces, namespace)
+	k.repositories = append(k.repositories, repository)
+	k.ids = append(k.ids, id)
+}
+
+func (k *manifestKeys) join(other manifestKeys) {
+	k.namespaces = append(k.namespaces, other.namespaces...)
+	k.repositories = append(k.repositories, other.repositories...)
+	k.ids = append(k.ids, other.ids...)
+}
+
+// without returns the keys that are not in others.
+func (k *manifestKeys) without(others manifestKeys) (rest manifestKeys) {
+	if others.len() == 0 {
+		return *k
+	}
+	skip := make(map[int64]bool, others.len()) // ids are unique across repositories
+	for _, id := range others.ids {
+		skip[id] = true
+	}
+	for i, id := range k.ids {
+		if !skip[id] {
+			rest.add(k.namespaces[i], k.repositories[i], id)
+		}
+	}
+	return rest
+}
+
+func (k *manifestKeys) len() int { return len(k.ids) }
+
+func (k *manifestKeys) args(more ...any) []any {
+	return append([]any{k.namespaces, k.repositories, k.ids}, more...)
+}
+
+// wantedManifests is the SQL of a table w with the keys of manifestKeys, in key order.
+const wantedManifests = `(
+		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+		ORDER BY 1, 2, 3) w`
+
+// reviewManifests reviews claimed rows. It deletes a manifest if no tag, no index and no
+// existing subject references it, or if it is only referenced within an unreachable cycle of
+// manifests: see circle. Triggers then queue what the manifest referenced: its blobs with
+// their full delay, since their existence may have been promised to others, its children and
+// referrers with a short one.
+func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
+	var claimed manifestKeys
+	for _, r := range rows {
+		claimed.add(r.namespace, r.repository, r.id)
+	}
+	first, err := lookAndLink(ctx, tx, claimed)
+	if err != nil {
+		return err
+	}
+	kept, free, above := first.candidates()
+	lockedIDs, locked, subjects, err := lockCandidates(ctx, tx, free, first.circles)
+	if err != nil {
+		return err
+	}
+	if !dry {
+		var left manifestKeys
+		if locked, left, err = lockSubjects(ctx, tx, locked, subjects); err != nil {
+			return err
+		}
+		free = free.without(left) // their rows stay due, for the next batch
+		out.Claimed -= left.len()
+	}
+	second, err := look(ctx, tx, locked)
+	if err != nil {
+		return err
+	}
+	doomed, keptSince, held := second.settled(lockedIDs)
+	held.join(first.awaited)
+	held.join(first.unqueued)
+	// Drop the settled rows before deleting manifests: the triggers of a deletion make new
+	// rows for what it frees, and that may include a manifest that was kept just now.
+	for _, settled := range []manifestKeys{kept, keptSince, first.gone} {
+		if err := settleManifests(ctx, tx, settled); err != nil {
+			return err
+		}
+	}
+	if err := queueCircles(ctx, tx, above); err != nil {
+		return err
+	}
+	deleted, err := c.deleteManifests(ctx, tx, doomed)
+	if err != nil {
+		return err
+	}
+	out.Deleted, out.Kept = len(deleted), kept.len()+keptSince.len()
+	if dry {
+		out.Gone, out.Locked = first.gone.len(), free.len()-locked.len()+held.len()
+		return foundManifests(ctx, tx, rows, deleted, out)
+	}
+	// A manifest that couldn't be locked was deleted meanwhile, or another transaction has
+	// locked it.
+	out.Locked, err = postponeHeld(ctx, tx, free, locked)
+	if err == nil && held.len() > 0 {
+		out.Locked += held.len()
+		_, err = tx.Exec(ctx, postponeManifests, held.args(LockedPause)...)
+	}
+	out.Gone = out.Claimed - out.Deleted - out.Kept - out.Locked
+	return err
+}
+
+// looked classifies manifests by what references them.
+type looked struct {
+	held, free, gone manifestKeys
+	// awaited manifests are listed by an index that was pushed before them and isn't linked
+	// to them yet.
+	awaited manifestKeys
+	// unqueued manifests are referrers of a deleted subject that haven't been queued since
+	// its deletion (see QueueReferrers).
+	unqueued manifestKeys
+	// suspects are referenced, though not by a tag, and have children or referrers
+	// themselves; circles has those of them that are in a cycle.
+	suspects suspects
+	circles  circles
+}
+
+// suspects are manifests that may be in a cycle.
+type suspects struct {
+	list []suspect
+	keys manifestKeys
+}
+
+type suspect struct {
+	namespace, repository, id int64
+	listed                    bool // an index lists it
+}
+
+// candidates splits the first look: kept manifests stay; free ones may be deleted, since
+// they have no reference or only that of their subject in a cycle; above are the cycles of
+// manifests that stay because an index lists them.
+func (l *looked) candidates() (kept, free manifestKeys, above []*circle) {
+	kept, free = l.held, l.free
+	for _, s := range l.suspects.list {
+		c, ok := l.circles[s.id]
+		if ok && !s.listed {
+			free.add(s.namespace, s.repository, s.id)
+			continue
+		}
+		kept.add(s.namespace, s.repository, s.id)
+		if ok {
+			above = append(above, c)
+		}
+	}
+	return kept, free, above
+}
+
+// settled splits the second look, made under locks: doomed manifests are to be deleted, kept
+// ones stay, held ones are to be postponed.
+func (l *looked) settled(locked map[int64]bool) (doomed, kept, held manifestKeys) {
+	doomed, kept, held = l.free, l.held, l.awaited
+	held.join(l.unqueued)
+	for _, s := range l.suspects.list {
+		c, ok := l.circles[s.id]
+		switch {
+		case !ok:
+			kept.add(s.namespace, s.repository, s.id)
+		case !s.listed && c.lockedBy(locked):
+			doomed.add(s.namespace, s.repository, s.id)
+		default:
+			held.add(s.namespace, s.repository, s.id)
+		}
+	}
+	return doomed, kept, held
+}
+
+// look classifies manifests: referenced (held), unreferenced (free), possibly in a cycle
+// (suspects), not there (gone), and those to postpone.
+func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l looked, err error) {
+	if keys.len() == 0 {
+		return l, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT w.namespace, w.repository, w.id,
+			CASE WHEN m.id IS NULL THEN 'gone'
+			WHEN EXISTS (
+				SELECT FROM missing_children c
+				WHERE c.child_digest = m.digest AND c.repository_id = w.repository
+					AND c.top_level_namespace_id = w.namespace OFFSET 0) THEN 'awaited'
+			WHEN EXISTS (
+				SELECT FROM tags t
+				WHERE t.top_level_namespace_id = w.namespace AND t.repository_id = w.repository
+					AND t.manifest_id = w.id OFFSET 0) THEN 'held'
+			WHEN EXISTS (
+				SELECT FROM manifest_references x
+				WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository
+					AND x.child_id = w.id OFFSET 0) THEN CASE WHEN `+holdsSomething+` THEN 'listed' ELSE 'held' END
+			WHEN m.subject_digest IS NOT NULL AND EXISTS (
+				SELECT FROM manifests s
+				WHERE s.top_level_namespace_id = w.namespace AND s.repository_id = w.repository
+					AND s.digest = m.subject_digest OFFSET 0) THEN CASE WHEN `+holdsSomething+` THEN 'refers' ELSE 'held' END
+			WHEN m.subject_digest IS NOT NULL AND EXISTS (
+				SELECT FROM gc_subject_review_queue s
+				WHERE s.subject_digest = m.subject_digest AND s.repository_id = w.repository
+					AND s.top_level_namespace_id = w.namespace AND s.next_id <= w.id OFFSET 0) THEN 'unqueued'
+			ELSE 'free' END
+		FROM `+wantedManifests+`
+		LEFT JOIN LATERAL (
+			SELECT id, digest, subject_digest FROM manifests
+			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND id = w.id
+			OFFSET 0) m ON true`, keys.args()...)
+	if err != nil {
+		return l, err
+	}
+	var s suspect
+	var what string
+	if _, err := pgx.ForEachRow(rows, []any{&s.namespace, &s.repository, &s.id, &what}, func() error {
+		switch what {
+		case "gone":
+			l.gone.add(s.namespace, s.repository, s.id)
+		case "awaited":
+			l.awaited.add(s.namespace, s.repository, s.id)
+		case "unqueued":
+			l.unqueued.add(s.namespace, s.repository, s.id)
+		case "held":
+			l.held.add(s.namespace, s.repository, s.id)
+		case "free":
+			l.free.add(s.namespace, s.repository, s.id)
+		default:
+			s.listed = what == "listed"
+			l.suspects.list = append(l.suspects.list, s)
+			l.suspects.keys.add(s.namespace, s.repository, s.id)
+		}
+		return nil
+	}); err != nil {
+		return l, err
+	}
+	l.circles, err = findCircles(ctx, tx, l.suspects.keys)
+	return l, err
+}
+
+// linkMissing turns the missing_children rows that name the manifests into references.
+func linkMissing(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
+	_, err := tx.Exec(ctx, "SELECT gc_link_missing_children($1::bigint[], $2::bigint[], $3::bigint[])", keys.args()...)
+	return err
+}
+
+// lookAndLink is look for manifests that may have been pushed after an index that lists
+// them: it links such manifests and looks again.
+func lookAndLink(ctx context.Context, tx pgx.Tx, keys manifestKeys) (looked, error) {
+	found, err := look(ctx, tx, keys)
+	if err != nil || found.awaited.len() == 0 {
+		return found, err
+	}
+	if err := linkMissing(ctx, tx, found.awaited); err != nil {
+		return found, err
+	}
+	return look(ctx, tx, keys)
+}
+
+// holdsSomething is an SQL condition: manifest m of look has a child or a referrer.
+const holdsSomething = `(
+				EXISTS (
+					SELECT FROM manifest_references x
+					WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository
+						AND x.parent_id = w.id OFFSET 0)
+				OR EXISTS (
+					SELECT FROM manifests r
+					WHERE r.top_level_namespace_id = w.namespace AND r.repository_id = w.repository
+						AND r.subject_digest = m.digest OFFSET 0))`
+
+// lockCandidates locks the manifests that may be deleted, and all holders of those that are
+// in cycles. It returns the ids of all manifests that it locked, the keys of the locked
+// candidates, and the advisory lock keys of their subjects.
+func lockCandidates(ctx context.Context, tx pgx.Tx, free manifestKeys, found circles) (ids map[int64]bool, locked manifestKeys, subjects map[int64]int32, err error) {
+	want := make(map[int64]bool, free.len()) // ids are unique across repositories
+	for _, id := range free.ids {
+		want[id] = true
+	}
+	all := manifestKeys{slices.Clone(free.namespaces), slices.Clone(free.repositories), slices.Clone(free.ids)}
+	seen := maps.Clone(want)
+	for c := range found.of(free) {
+		for _, id := range c.holders {
+			if !seen[id] {
+				seen[id] = true
+				all.add(c.namespace, c.repository, id)
+			}
+		}
+	}
+	got, subjects, err := lockManifests(ctx, tx, all)
+	if err != nil {
+		return nil, locked, nil, err
+	}
+	ids = make(map[int64]bool, got.len())
+	for i, id := range got.ids {
+		ids[id] = true
+		if want[id] {
+			locked.add(got.namespaces[i], got.repositories[i], id)
+		}
+	}
+	return ids, locked, subjects, nil
+}
+
+// lockManifests locks the manifests that no other transaction has locked. It returns their
+// keys and, by manifest id, the keys of their subjects' advisory locks.
+func lockManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (locked manifestKeys, subjects map[int64]int32, err error) {
+	if keys.len() == 0 {
+		return locked, nil, nil
+	}
+	rows, err := tx.Query(ctx, `
+		SELECT m.top_level_namespace_id, m.repository_id, m.id,
+			hashtext(m.repository_id || ':' || encode(m.subject_digest, 'hex'))
+		FROM `+wantedManifests+`
+		CROSS JOIN LATERAL (
+			SELECT top_level_namespace_id, repository_id, id, subject_digest FROM manifests
+			WHERE top_level_namespace_id = w.namespace AND repository_id = w.repository AND id = w.id
+			FOR UPDATE SKIP LOCKED) m`, keys.args()...)
+	if err != nil {
+		return locked, nil, err
+	}
+	subjects = make(map[int64]int32)
+	var namespace, repository, id int64
+	var subject *int32
+	_, err = pgx.ForEachRow(rows, []any{&namespace, &repository, &id, &subject}, func() error {
+		locked.add(namespace, repository, id)
+		if subject != nil {
+			subjects[id] = *subject
+		}
+		return nil
+	})
+	return locked, subjects, err
+}
+
+// deletedManifest describes a manifest that was deleted.
+type deletedManifest struct {
+	repository, id int64
+	digest         []byte
+	size           int64
+}
+
+// deleteManifests deletes manifests. Cascades and triggers delete their references, layers
+// and queue rows.
+func (c *Collector) deleteManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) ([]deletedManifest, error) {
+	if keys.len() == 0 {
+		return nil, nil
+	}
+	const counted = "SELECT namespace, repository, count(*) AS manifests FROM gone GROUP BY namespace, repository"
+	noted := "SELECT"
+	if c.opt.Collected != nil {
+		noted = c.opt.Collected(counted)
+	}
+	rows, err := tx.Query(ctx, `
+		WITH gone AS (
+			DELETE FROM manifests m USING unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+			WHERE m.top_level_namespace_id = w.namespace AND m.repository_id = w.repository AND m.id = w.id
+			RETURNING w.namespace, m.repository_id AS repository, m.id, m.digest, octet_length(m.payload) AS size
+		), noted AS (`+noted+`)
+		SELECT repository, id, digest, size FROM gone`, keys.args()...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (d deletedManifest, err error) {
+		err = row.Scan(&d.repository, &d.id, &d.digest, &d.size)
+		return d, err
+	})
+}
+
+// settleManifests drops rows from the queue.
+func settleManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
+	if keys.len() == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, `
+		DELETE FROM gc_manifest_review_queue q
+		USING unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+		WHERE q.top_level_namespace_id = w.namespace AND q.repository_id = w.repository AND q.manifest_id = w.id`,
+		keys.args()...)
+	return err
+}
+
+const postponeManifests = `
+	UPDATE gc_manifest_review_queue q SET review_after = GREATEST(q.review_after, now() + $4::interval)
+	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
+	WHERE q.top_level_namespace_id = w.namespace AND q.repository_id = w.repository AND q.manifest_id = w.id`
+
+// postponeHeld postpones the rows of manifests that weren't locked but exist, drops the rows
+// of those that are gone, and returns the number postponed.
+func postponeHeld(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (int, error) {
+	if all.len() == locked.len() {
+		return 0, nil
+	}
+	rest := all.without(locked)
+	gone, there, err := goneManifests(ctx, tx, rest)
+	if err != nil {
+		return 0, err
+	}
+	if err := settleManifests(ctx, tx, gone); err != nil {
+		return 0, err
+	}
+	if there.len() == 0 {
+		return 0, nil
+	}
+	_, err = tx.Exec(ctx, postponeManifests, there.args(LockedPause)...)
+	return there.len(), err
+}
+
+// goneManifests splits keys into manifests that don't exist and manifests that do.
+func goneManifests(ctx context.Context, tx pgx.Tx, keys manifestKeys) (gone, there manifestKeys, err error) {
+	rows, err := tx.Query(ctx, `
+		SELECT w.namespace, w.repository, w.id, EXISTS (
+			SELECT FROM manifests m
+			WHERE m.top_level_namespace_id = w.namespace AND m.repository_id = w.repository AND m.id = w.id OFFSET 0)
+		FROM `+wantedManifests, keys.args()...)
+	if err != nil {
+		return gone, there, err
+	}
+	var namespace, repository, id int64
+	var exists bool
+	_, err = pgx.ForEachRow(rows, []any{&namespace, &repository, &id, &exists}, func() error {
+		if exists {
+			there.add(namespace, repository, id)
+		} else {
+			gone.add(namespace, repository, id)
+		}
+		return nil
+	})
+	return gone, there, err
+}
+
+// foundManifests adds the manifests that a dry run deleted to out.Found.
+func foundManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, deleted []deletedManifest, out *Review) error {
+	if len(deleted) == 0 {
+		return nil
+	}
+	queued := make(map[int64]queueRow, len(rows))
+	repositories := make([]int64, 0, len(rows))
+	for _, r := range rows {
+		queued[r.id] = r
+		repositories = append(repositories, r.repository)
+	}
+	named, err := tx.Query(ctx, "SELECT id, path FROM repositories WHERE id = ANY ($1)", repositories)
+	if err != nil {
+		return err
+	}
+	paths := make(map[int64]string)
+	var id int64
+	var path string
+	if _, err := pgx.ForEachRow(named, []any{&id, &path}, func() error {
+		paths[id] = path
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, m := range deleted {
+		d, err := oci.DigestFromBytes(m.digest)
+		if err != nil {
+			return err
+		}
+		r := queued[m.id]
+		out.Found = append(out.Found, Reviewed{
+			Kind: ReviewOfManifests, Repository: paths[m.repository], Digest: d, Size: m.size,
+			Event: r.event, QueuedAt: r.createdAt, ReviewAfter: r.reviewAfter,
+		})
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package gc
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Doomed is an object, or all objects of an upload, waiting for deletion from the store.
+type Doomed struct {
+	StorageKey string
+	OfUpload   bool   // StorageKey is a prefix; all objects below it are deleted
+	Keep       string // the key of an object of the upload to be kept; "" for none
+	Size       int64  // bytes; of an upload, what it may have written
+	Attempts   int    // failed attempts so far
+	// HeldUntil is when the claim expires. It also identifies the claim: a later claim has
+	// another time.
+	HeldUntil time.Time
+}
+
+// claims returns the keys and the claim times of a list.
+func claims(list []Doomed) (keys []string, held []time.Time) {
+	for _, d := range list {
+		keys, held = append(keys, d.StorageKey), append(held, d.HeldUntil)
+	}
+	return keys, held
+}
+
+// ClaimDoomed returns up to n due objects and postpones each by hold: so no other process
+// takes them meanwhile, and objects of a claimer that dies come back. Deleting an object
+// twice is harmless, since keys are never reused. An object that was a blob's is due
+// Options.KeepDoomed later than its row says, until it is claimed for the first time; no row
+// could name an upload's object after a restore, so that is due at once.
+func (c *Collector) ClaimDoomed(ctx context.Context, n int, hold time.Duration) ([]Doomed, error) {
+	rows, err := c.db.Pool.Query(ctx, `
+		WITH others AS MATERIALIZED (
+			SELECT storage_key FROM gc_doomed_objects
+			WHERE (of_upload OR sweeping) AND delete_after <= now()
+			ORDER BY delete_after LIMIT $1 FOR UPDATE SKIP LOCKED
+		), kept AS MATERIALIZED (
+			SELECT storage_key FROM gc_doomed_objects
+			WHERE NOT (of_upload OR sweeping) AND delete_after <= now() - $3::interval
+			ORDER BY delete_after LIMIT $1 - (SELECT count(*) FROM others) FOR UPDATE SKIP LOCKED
+		)
+		UPDATE gc_doomed_objects d SET delete_after = now() + $2::interval, sweeping = true,
+			again_at = CASE WHEN again_at > now() THEN again_at END
+		WHERE storage_key = ANY (ARRAY(SELECT storage_key FROM others UNION ALL SELECT storage_key FROM kept))
+		RETURNING storage_key, of_upload, COALESCE(keep, ''), size, attempts, delete_after`, n, hold, c.opt.KeepDoomed)
+	if err != nil {
+		return nil, fmt.Errorf("claiming doomed objects: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Doomed])
+	if err != nil {
+		return nil, fmt.Errorf("claiming doomed objects: %w", err)
+	}
+	return list, nil
+}
+
+// SettleDoomed removes the rows of objects that were deleted. If the deletion of an upload's
+// or a young blob's object began before the longest request was over, SettleDoomed
+// reschedules it once for after that time, in case a writer was late. It leaves alone the
+// rows that another process has claimed since.
+func (c *Collector) SettleDoomed(ctx context.Context, list []Doomed) error {
+	keys, held := claims(list)
+	b := new(pgx.Batch)
+	b.Queue(`DELETE FROM gc_doomed_objects d USING unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, held)
+		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.held AND d.again_at IS NULL`, keys, held)
+	b.Queue(`UPDATE gc_doomed_objects d SET delete_after = again_at, attempts = 0, last_error = NULL, size = 0
+		FROM unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, held)
+		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.held`, keys, held)
+	if err := c.db.Pool.SendBatch(ctx, b).Close(); err != nil {
+		return fmt.Errorf("settling doomed objects: %w", err)
+	}
+	return nil
+}
+
+// PostponeDoomed postpones objects by delay after a failed deletion, unless another process
+// has claimed them since.
+func (c *Collector) PostponeDoomed(ctx context.Context, list []Doomed, delay time.Duration, cause error) error {
+	keys, held := claims(list)
+	_, err := c.db.Pool.Exec(ctx, `
+		UPDATE gc_doomed_objects d SET delete_after = now() + $3::interval, attempts = attempts + 1, last_error = $4
+		FROM unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, held)
+		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.held`, keys, held, delay, cause.Error())
+	if err != nil {
+		return fmt.Errorf("postponing doomed objects: %w", err)
+	}
+	return nil
+}
+
+// NextDoomed returns the time until the next object is due for deletion, at most limit.
+func (c *Collector) NextDoomed(ctx context.Context, limit time.Duration) (time.Duration, error) {
+	var d time.Duration
+	err := c.db.Pool.QueryRow(ctx, `
+		SELECT GREATEST('0', LEAST($1::interval,
+			(SELECT delete_after - now() FROM gc_doomed_objects
+				WHERE of_upload OR sweeping ORDER BY delete_after LIMIT 1),
+			(SELECT delete_after - now() + $2::interval FROM gc_doomed_objects
+				WHERE NOT (of_upload OR sweeping) ORDER BY delete_after LIMIT 1)))`, limit, c.opt.KeepDoomed).Scan(&d)
+	if err != nil {
+		return 0, fmt.Errorf("looking for doomed objects: %w", err)
+	}
+	return d, nil
+}
+
+// Reclaims says whether an object is known to be stored under the key. It is false for a
+// second sweep, and for an upload that has written nothing.
+func (d Doomed) Reclaims() bool { return d.Size > 0 }

@@ -1,0 +1,256 @@
+package gc_test
+
+import (
+	"context"
+	"regexp"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// beforeWalk matches the statement by which a review looks for cycles.
+const beforeWalk = `WITH RECURSIVE holders`
+
+var walk = regexp.MustCompile(beforeWalk)
+
+// oneCircle puts a cycle of depth 2: an image, an index of it, and an index of that index,
+// which has the image as its subject. Only the row of the outer index is in the queue.
+func (b bundle) oneCircle(t *testing.T, config oci.Digest) [][]byte {
+	t.Helper()
+	list := nested(t, b, config, 2)
+	b.Exec(t, `DELETE FROM gc_manifest_review_queue q USING manifests m
+		WHERE m.id = q.manifest_id AND m.digest <> $1`, oci.Compute(oci.SHA256, list[2]).Bytes())
+	b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+	return list
+}
+
+// cleared deletes all tags and manifests.
+func (b bundle) cleared(t *testing.T) {
+	t.Helper()
+	for _, table := range []string{"tags", "manifests", "gc_manifest_review_queue"} {
+		b.Exec(t, "DELETE FROM "+table)
+	}
+}
+
+// A manifest of a cycle gets a tag or a new index after the review found the cycle without a
+// tag, and before the review has its locks: all of the cycle stays. Fails if the review
+// doesn't compute the holders again.
+func TestRaceCircleHeldBetweenLookAndLock(t *testing.T) {
+	catalogtest.AtBoth(t, testRaceCircleHeldBetweenLookAndLock)
+}
+
+func testRaceCircleHeldBetweenLookAndLock(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	b.Delays(t)
+	config := b.Push(t, "r", "config")
+	for i := range 3 {
+		for what, hold := range map[string]func(payload []byte){
+			// Not by a put: the put of a subject waits for the review.
+			"a tag": func(payload []byte) {
+				b.Exec(t, `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+					SELECT top_level_namespace_id, repository_id, 't', id FROM manifests WHERE digest = $1`,
+					oci.Compute(oci.SHA256, payload).Bytes())
+			},
+			"an index": func(payload []byte) { b.Put(t, "r", catalogtest.Index(t, oci.Compute(oci.SHA256, payload)), "t") },
+		} {
+			list := b.oneCircle(t, config)
+			p := b.pausing(t, ofManifests(), "default_transaction_isolation", "repeatable read")
+			p.to(t, beforeLock)
+			hold(list[i])
+			if out := p.ended(t); out.Kept != 1 || out.Deleted != 0 {
+				t.Errorf("%s for %d: %+v; want it kept", what, i, out)
+			}
+			b.Whole(t, "r", "t")
+			for _, payload := range list {
+				if _, err := b.ManifestByDigest(t.Context(), "r", oci.Compute(oci.SHA256, payload)); err != nil {
+					t.Errorf("%s for %d: %v", what, i, err)
+				}
+			}
+			// Its row is gone; the deletion of the tag makes another.
+			if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
+				t.Fatal(err)
+			}
+			b.untilSettled(t)
+			b.Empty(t, "manifests", "gc_manifest_review_queue")
+		}
+	}
+}
+
+// A tag or a new index for a manifest of a cycle that is being deleted waits until the
+// deletion is over. Its client then gets the truth, and what the tag or index references
+// exists. Fails if the review locks only what it deletes: the tag or index wouldn't wait,
+// and its manifest would vanish after the answer.
+func TestRaceCircleHeldWhileDeleted(t *testing.T) {
+	catalogtest.AtBoth(t, testRaceCircleHeldWhileDeleted)
+}
+
+func testRaceCircleHeldWhileDeleted(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch := b.Session(t)
+	config := b.Push(t, "r", "config")
+	for i := range 3 {
+		for _, stop := range []string{beforeWalk, beforeDelete, beforeCommit} {
+			list := b.oneCircle(t, config)
+			p := b.pausing(t, ofManifests())
+			p.to(t, beforeLock)
+			p.to(t, stop)
+			tagged := catalogtest.Later(func() error { _, err := b.TryPut(context.Background(), "r", list[i], "t"); return err })
+			p.blocks(t, watch, 1)
+			listed := catalogtest.Later(func() error {
+				_, err := b.TryPut(context.Background(), "r", catalogtest.Index(t, oci.Compute(oci.SHA256, list[i])), "list")
+				return err
+			})
+			p.blocks(t, watch, 2)
+			if out := p.ended(t); out.Deleted != 1 {
+				t.Fatalf("for %d, stopped at %s: %+v", i, stop, out)
+			}
+			if err := catalogtest.Soon(t, "tag", tagged); err != nil {
+				t.Errorf("for %d, stopped at %s: %v", i, stop, err)
+			}
+			if err := catalogtest.Soon(t, "index", listed); err != nil {
+				catalogtest.WantCode(t, err, oci.ManifestBlobUnknown)
+			} else {
+				b.Whole(t, "r", "list")
+			}
+			b.Whole(t, "r", "t", config)
+			b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+			b.ReviewBatch(t, reviewingManifests)
+			b.Whole(t, "r", "t", config)
+			b.Complete(t)
+			b.cleared(t)
+		}
+	}
+}
+
+// A put that has begun has locked a manifest of the cycle: the review postpones its row.
+// Fails if the review goes on with the holders that it could lock.
+func TestRacePutHoldsCircle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.Push(t, "r", "config")
+	for i := range 3 {
+		list := b.oneCircle(t, config)
+		x := b.Session(t)
+		x.Exec(t, "BEGIN")
+		x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", oci.Compute(oci.SHA256, list[i]).Bytes()) // as putAgain does
+		if out := b.pausing(t, ofManifests()).ended(t); out.Locked != 1 || out.Claimed != 1 {
+			t.Errorf("while %d is held: %+v; want it put off", i, out)
+		}
+		b.putOff(t, "gc_manifest_review_queue", 1)
+		x.Exec(t, "COMMIT")
+		b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		if out := b.pausing(t, ofManifests()).ended(t); out.Deleted != 1 {
+			t.Errorf("when %d is no longer held: %+v", i, out)
+		}
+		b.cleared(t)
+	}
+}
+
+// An untagged index joins the cycle between the review's look and its lock: so not all
+// holders are locked, and the review postpones its row.
+func TestRaceCircleGrows(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.Push(t, "r", "config")
+	list := b.oneCircle(t, config)
+	image := oci.Compute(oci.SHA256, list[0])
+	p := b.pausing(t, ofManifests())
+	p.to(t, beforeLock)
+	b.Put(t, "r", circular(t, image, image, image))
+	if out := p.ended(t); out.Locked != 1 || out.Deleted != 0 {
+		t.Errorf("review: %+v; want it put off", out)
+	}
+	b.Delays(t)
+	b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+	b.untilSettled(t)
+	b.Empty(t, "manifests", "gc_manifest_review_queue")
+}
+
+// The last tag of a cycle is deleted while a review that has seen the tag is about to drop
+// the row of another manifest, the one whose deletion would break the cycle. The review of
+// the manifest that lost the tag waits for that, and queues the other again. Fails if that
+// review queues only manifests without a row.
+func TestRaceCircleIsPassedOn(t *testing.T) {
+	catalogtest.AtBoth(t, testRaceCircleIsPassedOn)
+}
+
+func testRaceCircleIsPassedOn(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	b.Delays(t)
+	watch := b.Session(t)
+	config := b.Push(t, "r", "config")
+	for _, stop := range []string{beforeSettle, beforeCommit} {
+		list := b.oneCircle(t, config)
+		b.Put(t, "r", list[0], "t")
+		p := b.pausing(t, ofManifests())
+		p.to(t, stop)
+		if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
+			t.Fatal(err)
+		}
+		second := b.pausing(t, ofManifests(), "lock_timeout", "0")
+		second.to(t, `INSERT INTO gc_manifest_review_queue`)
+		done := catalogtest.Later(func() error { _, err := second.finish(t); return err })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Kept != 1 {
+			t.Errorf("stopped at %s: %+v; want it kept", stop, out)
+		}
+		if err := catalogtest.Soon(t, "the second review", done); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.queued(t, oci.Compute(oci.SHA256, list[2])); got != "circle" {
+			t.Errorf("stopped at %s: in review: %q", stop, got)
+		}
+		b.untilSettled(t)
+		b.Empty(t, "manifests", "gc_manifest_review_queue")
+	}
+}
+
+// The tag moves from one manifest of the cycle to another while a review walks up: the
+// review sees it at one of them, since the walk is one statement.
+func TestRaceTagMovesInCircle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.Push(t, "r", "config")
+	for from := range 2 { // not from the outermost, whose review would end there
+		list := b.oneCircle(t, config)
+		b.Put(t, "r", list[from], "t")
+		b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		p := b.pausing(t, ofManifests())
+		p.to(t, beforeWalk)
+		b.Put(t, "r", list[from+1], "t")
+		if out := p.ended(t); out.Deleted != 0 {
+			t.Errorf("from %d: %+v; want nothing deleted", from, out)
+		}
+		b.Whole(t, "r", "t")
+		b.cleared(t)
+	}
+}
+
+// Two reviewers enter the cycle from both ends: no manifest in use is lost, and in the end
+// the cycle is deleted.
+func TestRaceTwoReviewersOfACircle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Delays(t)
+	config := b.Push(t, "r", "config")
+	for _, stop := range []string{beforeLock, beforeDelete} {
+		b.oneCircle(t, config)
+		p := b.pausing(t, ofManifests())
+		p.to(t, stop)
+		b.Exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+			SELECT top_level_namespace_id, repository_id, id, now(), 'test' FROM manifests WHERE subject_digest IS NULL
+			ON CONFLICT DO NOTHING`)
+		if out, err := b.pausing(t, ofManifests()).finish(t); err != nil {
+			contended(t, err)
+		} else if out.Deleted != 0 {
+			t.Errorf("stopped at %s: the second: %+v", stop, out)
+		}
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Errorf("stopped at %s: the first: %+v", stop, out)
+		}
+		b.DueNow(t)
+		b.untilSettled(t)
+		b.Empty(t, "manifests", "gc_manifest_review_queue")
+	}
+}

@@ -1,0 +1,449 @@
+package gc_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// A review has found a manifest tagged and is about to drop its row, when a client deletes
+// or moves the manifest's last tag: the client waits, and then makes the row again. Fails if
+// the claim doesn't lock the row, and with DO NOTHING in the triggers: the manifest would
+// stay forever.
+func TestRaceLastTagGoesWhileKept(t *testing.T) { catalogtest.AtBoth(t, testRaceLastTagGoesWhileKept) }
+
+func testRaceLastTagGoesWhileKept(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch := b.Session(t)
+	config := b.Push(t, "r", "config")
+	for i, c := range []struct {
+		event string
+		do    func() error
+	}{
+		{"tag_delete", func() error { return b.DeleteTag(context.Background(), "r", "t") }},
+		{"tag_switch", func() error {
+			_, err := b.TryPut(context.Background(), "r", catalogtest.Numbered(t, 100, config), "t")
+			return err
+		}},
+	} {
+		for j, stop := range []string{beforeSettle, beforeCommit} {
+			payload := catalogtest.Numbered(t, 2*i+j, config)
+			b.Put(t, "r", payload)
+			d := b.Put(t, "r", payload, "t")
+			b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+			p := b.pausing(t, ofManifests())
+			p.to(t, stop)
+			done := catalogtest.Later(c.do)
+			p.blocks(t, watch, 1)
+			if out := p.ended(t); out.Kept != 1 || out.Deleted != 0 {
+				t.Fatalf("%s, stopped at %s: %+v", c.event, stop, out)
+			}
+			if err := catalogtest.Soon(t, c.event, done); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.queued(t, d); got != c.event {
+				t.Errorf("%s, stopped at %s: in review: %q", c.event, stop, got)
+			}
+			b.DueNow(t)
+			if out := b.ReviewBatch(t, reviewingManifests); out.Deleted != 1 {
+				t.Errorf("%s, stopped at %s: afterwards %+v", c.event, stop, out)
+			}
+			b.Exec(t, "DELETE FROM tags")
+			b.Exec(t, "DELETE FROM manifests")
+			b.Empty(t, "gc_manifest_review_queue")
+		}
+	}
+}
+
+// The other way round: the deletion of the tag has locked the row, so the review skips it;
+// afterwards the row is as the deletion wrote it.
+func TestRaceLastTagGoesFirst(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	payload := catalogtest.Image(t, b.Push(t, "r", "config"), nil, nil)
+	b.Put(t, "r", payload)
+	d := b.Put(t, "r", payload, "t")
+	b.DueNow(t)
+	x := b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "DELETE FROM tags")
+	if out := b.pausing(t, ofManifests()).ended(t); out.Claimed != 0 {
+		t.Errorf("review: %+v", out)
+	}
+	x.Exec(t, "COMMIT")
+	if got := b.queued(t, d); got != "tag_delete" {
+		t.Errorf("in review: %q", got)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
+		t.Error("the tag's deletion grants no delay")
+	}
+}
+
+// A review has found a manifest in an index, or with an existing subject, and is about to
+// drop its row, when that index or subject is deleted.
+func TestRaceHolderGoesWhileKept(t *testing.T) { catalogtest.AtBoth(t, testRaceHolderGoesWhileKept) }
+
+func testRaceHolderGoesWhileKept(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch := b.Session(t)
+	config := b.Push(t, "r", "config")
+	for event, make := range map[string]func() (held, holder oci.Digest){
+		"manifest_list_delete": func() (held, holder oci.Digest) {
+			held = b.Put(t, "r", catalogtest.Numbered(t, 1, config))
+			return held, b.Put(t, "r", catalogtest.Index(t, held), "t")
+		},
+		"subject_delete": func() (held, holder oci.Digest) {
+			holder = b.Put(t, "r", catalogtest.Numbered(t, 2, config), "t")
+			return b.Put(t, "r", catalogtest.SubjectOf(t, config, holder)), holder
+		},
+	} {
+		for _, stop := range []string{beforeSettle, beforeCommit} {
+			held, holder := make()
+			b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+			p := b.pausing(t, ofManifests())
+			p.to(t, stop)
+			done := catalogtest.Later(func() error { return b.DeleteManifest(context.Background(), "r", holder) })
+			p.blocks(t, watch, 1)
+			if out := p.ended(t); out.Kept != 1 || out.Deleted != 0 {
+				t.Fatalf("%s, stopped at %s: %+v", event, stop, out)
+			}
+			if err := catalogtest.Soon(t, event, done); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.queued(t, held); got != event {
+				t.Errorf("%s, stopped at %s: in review: %q", event, stop, got)
+			}
+			b.DueNow(t)
+			b.ReviewBatch(t, reviewingManifests)
+			b.Empty(t, "manifests", "manifest_references", "gc_manifest_review_queue")
+		}
+	}
+}
+
+// A manifest is tagged, or put into an index, after the review found it unused and before
+// the review locks it: it stays. Fails if the review doesn't look again after locking: a
+// foreign key would end it or, if the manifest has a new subject, nothing would.
+func TestRaceHeldBetweenLookAndLock(t *testing.T) {
+	catalogtest.AtBoth(t, testRaceHeldBetweenLookAndLock)
+}
+
+func testRaceHeldBetweenLookAndLock(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	config := b.Push(t, "r", "config")
+	payload := catalogtest.Numbered(t, 1, config)
+	tagged, child := b.Put(t, "r", payload), b.Put(t, "r", catalogtest.Numbered(t, 2, config))
+	b.Put(t, "r", catalogtest.Numbered(t, 3, config))
+	b.DueNow(t)
+	p := b.pausing(t, ofManifests(), "default_transaction_isolation", "repeatable read")
+	p.to(t, beforeLock)
+	b.Put(t, "r", payload, "t")
+	b.Put(t, "r", catalogtest.Index(t, child), "list")
+	if out := p.ended(t); out.Kept != 2 || out.Deleted != 1 {
+		t.Errorf("review: %+v; want what is held by now kept, and the third deleted", out)
+	}
+	b.Whole(t, "r", "t", config)
+	b.Whole(t, "r", "list")
+	for _, d := range []oci.Digest{tagged, child} {
+		if _, err := b.ManifestByDigest(t.Context(), "r", d); err != nil {
+			t.Error(err)
+		}
+	}
+	b.Empty(t, "gc_manifest_review_queue")
+}
+
+// A manifest that is tagged (by a put) while it is being deleted is stored anew; the put of
+// an index that lists it is refused. Both puts wait.
+func TestRaceHeldWhileDeleted(t *testing.T) { catalogtest.AtBoth(t, testRaceHeldWhileDeleted) }
+
+func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch := b.Session(t)
+	config := b.Push(t, "r", "config")
+	for _, stop := range []string{beforeDelete, beforeCommit} {
+		payload := catalogtest.Numbered(t, 1, config)
+		d := b.Put(t, "r", payload)
+		b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		p := b.pausing(t, ofManifests())
+		p.to(t, stop)
+		listed := catalogtest.Later(func() error {
+			_, err := b.TryPut(context.Background(), "r", catalogtest.Index(t, d), "list")
+			return err
+		})
+		p.blocks(t, watch, 1)
+		tagged := catalogtest.Later(func() error { _, err := b.TryPut(context.Background(), "r", payload, "t"); return err })
+		p.blocks(t, watch, 2)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Fatalf("stopped at %s: %+v", stop, out)
+		}
+		if err := catalogtest.Soon(t, "tag", tagged); err != nil {
+			t.Errorf("stopped at %s: %v", stop, err)
+		}
+		// The index finds the manifest deleted or stored anew.
+		if err := catalogtest.Soon(t, "index", listed); err != nil {
+			catalogtest.WantCode(t, err, oci.ManifestBlobUnknown)
+		} else {
+			b.Whole(t, "r", "list")
+		}
+		b.Whole(t, "r", "t", config)
+		b.Exec(t, "DELETE FROM tags")
+		b.Exec(t, "DELETE FROM manifests")
+		b.Exec(t, "DELETE FROM gc_manifest_review_queue")
+	}
+}
+
+// A put that has begun has locked the children of its index, and the manifest that it tags:
+// the review postpones their rows. Fails if the review takes manifests that it can't lock
+// for deleted, or leaves the rows due.
+func TestRacePutHoldsManifests(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.Push(t, "r", "config")
+	tagged, child := b.Put(t, "r", catalogtest.Numbered(t, 1, config)), b.Put(t, "r", catalogtest.Numbered(t, 2, config))
+	b.Put(t, "r", catalogtest.Numbered(t, 3, config), "list")
+	b.DueNow(t)
+	x, watch := b.Session(t), b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", tagged.Bytes()) // as putAgain does
+	x.Exec(t, "SELECT FROM tags FOR UPDATE")
+	put := catalogtest.Later(func() error {
+		_, err := b.TryPut(context.Background(), "r", catalogtest.Index(t, child), "list")
+		return err
+	})
+	x.Blocks(t, watch, 1)
+	if out := b.pausing(t, ofManifests()).ended(t); out.Locked != 2 || out.Claimed != 2 {
+		t.Errorf("review: %+v; want both locked", out)
+	}
+	b.putOff(t, "gc_manifest_review_queue", 2)
+	if out := b.ReviewBatch(t, reviewingManifests); out.Claimed != 0 {
+		t.Errorf("the next review: %+v", out)
+	}
+	x.Exec(t, "COMMIT")
+	if err := catalogtest.Soon(t, "put", put); err != nil {
+		t.Fatal(err)
+	}
+	b.DueNow(t)
+	if out := b.ReviewBatch(t, reviewingManifests); out.Kept != 1 || out.Deleted != 2 {
+		t.Errorf("afterwards: %+v; want the child kept", out)
+	}
+	b.Whole(t, "r", "list")
+}
+
+// A client deletes a manifest that a review has claimed: the review postpones the row, and
+// the deletion, which waits for the row, deletes it too.
+func TestRaceDeletedByAClient(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.Push(t, "r", "config")
+	watch := b.Session(t)
+	for _, stop := range []string{beforeLook, beforeLock} {
+		d := b.Put(t, "r", catalogtest.Image(t, config, nil, nil))
+		b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		p := b.pausing(t, ofManifests())
+		p.to(t, stop)
+		deleted := catalogtest.Later(func() error { return b.DeleteManifest(context.Background(), "r", d) })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Locked != 1 {
+			t.Errorf("stopped at %s: %+v; want the manifest left to the client", stop, out)
+		}
+		if err := catalogtest.Soon(t, "deletion", deleted); err != nil {
+			t.Error(err)
+		}
+		b.Empty(t, "manifests", "gc_manifest_review_queue")
+	}
+}
+
+// The review drops a row whose manifest doesn't exist.
+func TestRaceManifestIsGone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	d := b.Put(t, "r", catalogtest.Image(t, b.Push(t, "r", "config"), nil, nil))
+	b.Exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, event)
+		SELECT top_level_namespace_id, repository_id, id + 1000, 'test' FROM manifests`)
+	b.DueNow(t)
+	x := b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", d.Bytes())
+	if out := b.pausing(t, ofManifests()).ended(t); out.Gone != 1 || out.Locked != 1 {
+		t.Errorf("review: %+v", out)
+	}
+	b.putOff(t, "gc_manifest_review_queue", 1)
+	if n := b.Rows(t, "gc_manifest_review_queue"); n != 1 {
+		t.Errorf("%d rows in the queue, want one", n)
+	}
+}
+
+// A subject that is put while a review deletes its referrers waits for the review, and is
+// stored; a subject that is put before the review has locked its digest keeps its referrer.
+// Fails without that lock: the put doesn't wait, and the review still deletes a referrer
+// that the put's client has seen.
+func TestRaceSubjectComes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.Push(t, "r", "config")
+	watch := b.Session(t)
+	subject := catalogtest.Numbered(t, 1, config)
+	waits := catalogtest.SubjectOf(t, config, oci.Compute(oci.SHA256, subject))
+	const beforeSubjectLock = "pg_try_advisory_xact_lock_shared"
+	for _, s := range []struct {
+		stops []string
+		kept  bool
+	}{
+		{[]string{beforeLook}, true},
+		{[]string{beforeLock}, true},
+		{[]string{beforeSubjectLock}, true},
+		{[]string{beforeSubjectLock, beforeLook}, false},
+		{[]string{beforeDelete}, false},
+		{[]string{beforeCommit}, false},
+	} {
+		b.Put(t, "r", waits)
+		b.DueNow(t)
+		p := b.pausing(t, ofManifests())
+		for _, stop := range s.stops {
+			p.to(t, stop)
+		}
+		put := catalogtest.Later(func() error { _, err := b.TryPut(context.Background(), "r", subject, "t"); return err })
+		if !s.kept {
+			p.blocks(t, watch, 1)
+		} else if err := catalogtest.Soon(t, "put", put); err != nil {
+			t.Fatal(err)
+		}
+		out := p.ended(t)
+		if s.kept && out.Kept != 1 || !s.kept && out.Deleted != 1 {
+			t.Errorf("stopped at %s: %+v", s.stops, out)
+		}
+		if !s.kept {
+			if err := catalogtest.Soon(t, "put", put); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.DeleteManifest(t.Context(), "r", oci.Compute(oci.SHA256, subject)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A review doesn't wait for the put of a subject: it postpones the referrer.
+func TestRaceSubjectIsBeingPut(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.Push(t, "r", "config")
+	subject := catalogtest.Numbered(t, 1, config)
+	b.Put(t, "r", catalogtest.Numbered(t, 2, config), "t")
+	b.Forget(t)
+	referrer := b.Put(t, "r", catalogtest.SubjectOf(t, config, oci.Compute(oci.SHA256, subject)))
+	b.DueNow(t)
+	x, watch := b.Session(t), b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "SELECT FROM tags FOR UPDATE")
+	put := catalogtest.Later(func() error { _, err := b.TryPut(context.Background(), "r", subject, "t"); return err })
+	x.Blocks(t, watch, 1) // it is about to move the tag
+	if out := b.pausing(t, ofManifests()).ended(t); out.Locked != 1 || out.Claimed != 1 {
+		t.Errorf("review: %+v; want the referrer put off", out)
+	}
+	b.putOff(t, "gc_manifest_review_queue", 1)
+	x.Exec(t, "COMMIT")
+	if err := catalogtest.Soon(t, "put", put); err != nil {
+		t.Fatal(err)
+	}
+	b.DueNow(t)
+	b.ReviewBatch(t, reviewingManifests)
+	if _, err := b.ManifestByDigest(t.Context(), "r", referrer); err != nil {
+		t.Error(err)
+	}
+}
+
+// A referrer is put while its subject is being deleted by a transaction that can't see the
+// referrer yet, and the referrer is due before that deletion commits: the put waits for the
+// deletion. Fails if the put doesn't lock its subject: the review sees the subject, drops
+// the row, and nobody reviews the referrer again.
+func TestRaceReferrerPutWhileSubjectGoes(t *testing.T) {
+	catalogtest.AtBoth(t, testRaceReferrerPutWhileSubjectGoes)
+}
+
+func testRaceReferrerPutWhileSubjectGoes(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	b.Delays(t)
+	config := b.Push(t, "r", "config")
+	subject := b.Put(t, "r", catalogtest.Numbered(t, 1, config))
+	b.Exec(t, "DELETE FROM gc_manifest_review_queue")
+	x := b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "DELETE FROM manifests WHERE digest = $1", subject.Bytes())
+	put := catalogtest.Later(func() error {
+		_, err := b.TryPut(context.Background(), "r", catalogtest.SubjectOf(t, config, subject))
+		return err
+	})
+	catalogtest.Eventually(t, "the put waits or is done", func() bool { return len(put) > 0 || b.Waiting(t) > 0 })
+	b.pausing(t, ofManifests()).ended(t)
+	x.Exec(t, "COMMIT")
+	if err := catalogtest.Soon(t, "put", put); err != nil {
+		t.Fatal(err)
+	}
+	b.ReviewAll(t)
+	b.Empty(t, "manifests", "gc_manifest_review_queue")
+}
+
+// The put of a referrer leaves the referrer's row in the queue, though its subject exists:
+// see the test above. The other way round, a subject's deletion after the put finds the
+// referrer.
+func TestRaceSubjectGoesWhileReferrerIsPut(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Delays(t, "blob_upload")
+	config := b.Push(t, "r", "config")
+	subject := b.Put(t, "r", catalogtest.Numbered(t, 1, config), "t")
+	x, watch := b.Session(t), b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "SELECT FROM tags FOR UPDATE")
+	// At the end it loses its tag, so that only the subject references it.
+	put := catalogtest.Later(func() error {
+		_, err := b.TryPut(context.Background(), "r", catalogtest.SubjectOf(t, config, subject), "t")
+		return err
+	})
+	x.Blocks(t, watch, 1)
+	deleted := catalogtest.Later(func() error { return b.DeleteManifest(context.Background(), "r", subject) })
+	catalogtest.Eventually(t, "both wait", func() bool { return b.Waiting(t) >= 2 })
+	x.Exec(t, "COMMIT")
+	if err := catalogtest.Soon(t, "put", put); err != nil {
+		t.Fatal(err)
+	}
+	if err := catalogtest.Soon(t, "deletion", deleted); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
+		t.Fatal(err)
+	}
+	b.ReviewAll(t)
+	b.Empty(t, "manifests", "gc_manifest_review_queue")
+}
+
+// The foreign key of an index's child is checked at the commit: a child can't be deleted
+// while its index exists, but both can be deleted together.
+func TestRaceDeferredKey(t *testing.T) { catalogtest.AtBoth(t, testRaceDeferredKey) }
+
+func testRaceDeferredKey(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	config := b.Push(t, "r", "config")
+	child := b.Put(t, "r", catalogtest.Numbered(t, 1, config))
+	list := b.Put(t, "r", catalogtest.Index(t, child), "t")
+	x := b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "DELETE FROM manifests WHERE digest = $1", child.Bytes())
+	if _, err := x.Conn.Exec(t.Context(), "COMMIT"); err == nil {
+		t.Error("a child of an index was deleted")
+	}
+	b.Whole(t, "r", "t")
+	if _, err := b.ManifestByDigest(t.Context(), "r", child); err != nil {
+		t.Error(err)
+	}
+	x.Exec(t, "DELETE FROM tags")
+	x.Exec(t, "DELETE FROM manifests WHERE digest = ANY ($1)", [][]byte{child.Bytes(), list.Bytes()})
+	b.Empty(t, "manifests", "manifest_references", "gc_blobs_configurations")
+	// The deletion of the index's references queued the child, which was deleted with the index.
+	b.DueNow(t)
+	if out := b.ReviewBatch(t, reviewingManifests); out.Gone != out.Claimed {
+		t.Errorf("then: %+v", out)
+	}
+}

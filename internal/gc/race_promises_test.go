@@ -1,0 +1,340 @@
+package gc_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// The answer that a blob exists is kept even if the queue had no row for the blob, and
+// whatever shorter delays of other events follow. Fails if a promise only postpones an
+// existing row, and if events don't use GREATEST.
+func TestRacePromiseOutlivesTheManifest(t *testing.T) {
+	t.Parallel()
+	for what, promise := range map[string]func(ctx context.Context, b bundle, d oci.Digest) error{
+		"existence": func(ctx context.Context, b bundle, d oci.Digest) error {
+			_, err := b.PromiseBlob(ctx, "r", d)
+			return err
+		},
+		"mount": func(ctx context.Context, b bundle, d oci.Digest) error {
+			_, err := b.Mount(ctx, "other", "r", d)
+			return err
+		},
+		"upload": func(ctx context.Context, b bundle, _ oci.Digest) error {
+			_, err := b.TryPush(ctx, "r", "layer")
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.Delays(t, "blob_upload")
+			config, layer := b.Push(t, "r", "config"), b.Push(t, "r", "layer")
+			d := b.Put(t, "r", catalogtest.Image(t, config, []oci.Digest{layer}, nil), "t")
+			b.Forget(t)
+			if err := promise(t.Context(), b, layer); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.DeleteManifest(t.Context(), "r", d); err != nil {
+				t.Fatal(err)
+			}
+			if _, n := b.ReviewAll(t); n != 1 {
+				t.Errorf("%d blobs were deleted, want the configuration, which nobody was promised", n)
+			}
+			if _, err := b.BlobNow(t.Context(), "r", layer); err != nil {
+				t.Errorf("the blob was promised: %v", err)
+			}
+			b.Put(t, "r", catalogtest.Image(t, b.Push(t, "r", "config"), []oci.Digest{layer}, nil), "t")
+		})
+	}
+}
+
+// The same for the answer that a manifest exists.
+func TestRacePromiseOutlivesTheTag(t *testing.T) {
+	t.Parallel()
+	for what, promise := range map[string]func(ctx context.Context, b bundle, payload []byte) error{
+		"existence": func(ctx context.Context, b bundle, payload []byte) error {
+			_, err := b.PromiseManifest(ctx, "r", oci.Compute(oci.SHA256, payload))
+			return err
+		},
+		"put again": func(ctx context.Context, b bundle, payload []byte) error {
+			_, err := b.TryPut(ctx, "r", payload)
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.Delays(t, "manifest_upload", "blob_upload")
+			payload := catalogtest.Image(t, b.Push(t, "r", "config"), nil, nil)
+			d := b.Put(t, "r", payload, "t")
+			b.Forget(t)
+			if err := promise(t.Context(), b, payload); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.DeleteTag(t.Context(), "r", "t"); err != nil {
+				t.Fatal(err)
+			}
+			if n, _ := b.ReviewAll(t); n != 0 {
+				t.Error("a manifest was deleted that a client was told exists")
+			}
+			b.Put(t, "r", catalogtest.Index(t, d), "list")
+		})
+	}
+}
+
+// A client that asks for a blob while a review deletes it waits, and gets the truth. Fails
+// with promise and lookup in one statement, or the lookup first: both report a blob that is
+// gone.
+func TestRaceAskedWhileDeleted(t *testing.T) { catalogtest.AtBoth(t, testRaceAskedWhileDeleted) }
+
+func testRaceAskedWhileDeleted(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch := b.Session(t)
+	for _, stop := range []string{beforeBlobLook, beforeBlobLock, beforeBlobDelete, beforeCommit} {
+		d := b.Push(t, "r", "layer")
+		b.DueNow(t)
+		p := b.pausing(t, ofBlobs())
+		p.to(t, stop)
+		asked := catalogtest.Later(func() error { _, err := b.PromiseBlob(context.Background(), "r", d); return err })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Fatalf("stopped at %s: %+v", stop, out)
+		}
+		catalogtest.WantCode(t, catalogtest.Soon(t, "asking", asked), oci.BlobUnknown)
+	}
+}
+
+// The same for a manifest.
+func TestRaceManifestAskedWhileDeleted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	watch := b.Session(t)
+	for _, stop := range []string{beforeLook, beforeLock, beforeDelete, beforeCommit} {
+		d := b.Put(t, "r", catalogtest.Image(t, b.Push(t, "r", "config"), nil, nil))
+		b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		p := b.pausing(t, ofManifests())
+		p.to(t, stop)
+		asked := catalogtest.Later(func() error { _, err := b.PromiseManifest(context.Background(), "r", d); return err })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Fatalf("stopped at %s: %+v", stop, out)
+		}
+		catalogtest.WantCode(t, catalogtest.Soon(t, "asking", asked), oci.ManifestUnknown)
+		// The row of a promise for a blob that doesn't exist is dropped when it is due.
+		b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
+		if out := b.ReviewBatch(t, reviewingManifests); out.Gone != out.Claimed {
+			t.Errorf("stopped at %s: then %+v", stop, out)
+		}
+		b.Empty(t, "gc_manifest_review_queue")
+	}
+}
+
+// A client that asks for a blob in use while the blob is reviewed gets a promise that
+// outlasts the review, which drops the row. Fails if the review doesn't lock the row: it
+// would drop the promise with it.
+func TestRaceAskedWhileKept(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.Push(t, "r", "config")
+	b.Put(t, "r", catalogtest.Image(t, config, nil, nil), "t")
+	b.DueNow(t)
+	p, watch := b.pausing(t, ofBlobs()), b.Session(t)
+	p.to(t, beforeBlobSettle)
+	asked := catalogtest.Later(func() error { _, err := b.PromiseBlob(context.Background(), "r", config); return err })
+	p.blocks(t, watch, 1)
+	if out := p.ended(t); out.Kept != 1 {
+		t.Fatalf("review: %+v", out)
+	}
+	if err := catalogtest.Soon(t, "asking", asked); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
+		t.Error("the promise went with the row that the review dropped")
+	}
+}
+
+// An uncommitted promise makes the review skip the row, and a committed one makes the row
+// not due. Fails without SKIP LOCKED (the review waits), and if a claim doesn't check the
+// row again after locking it.
+func TestRacePromiseBeforeReview(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	d := b.Push(t, "r", "layer")
+	b.DueNow(t)
+	x := b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "UPDATE gc_blob_review_queue SET review_after = now() + interval '1 day' WHERE digest = $1", d.Bytes())
+	if out := b.pausing(t, ofBlobs()).ended(t); out.Claimed != 0 {
+		t.Errorf("review beside a promise: %+v", out)
+	}
+	x.Exec(t, "COMMIT")
+	if out := b.ReviewBatch(t, reviewingBlobs); out.Claimed != 0 {
+		t.Errorf("review after a promise: %+v", out)
+	}
+}
+
+// A review that lost a race for locks postpones its row: a promise made in between keeps its
+// longer delay. Fails if rows are postponed to five seconds from now whatever their delay.
+func TestRacePromiseBeforePostponement(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.Push(t, "r", "config")
+	d := b.Put(t, "r", catalogtest.Image(t, config, nil, nil))
+	b.DueNow(t)
+	x := b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "SELECT FROM gc_blob_review_queue WHERE digest = $1 FOR UPDATE", config.Bytes())
+	_, err := b.pausing(t, ofManifests()).finish(t)
+	failed := contended(t, err)
+	if _, err := b.PromiseManifest(t.Context(), "r", d); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.PostponeReview(t.Context(), failed); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
+		t.Error("a review that gave way shortened a promise that was made since")
+	}
+	// The same for the row of a blob, also when its review failed for another reason than a
+	// lost race.
+	x.Exec(t, "COMMIT")
+	b.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+	b.Exec(t, "CREATE TRIGGER refuse BEFORE DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION refuse()")
+	b.Forget(t)
+	layer := b.Push(t, "r", "layer")
+	b.DueNow(t)
+	_, err = b.pausing(t, ofBlobs()).finish(t)
+	failed = failure(t, err)
+	if _, err := b.PromiseBlob(t.Context(), "r", layer); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.PostponeReview(t.Context(), failed); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.FailReview(t.Context(), failed, 1, func(int) time.Duration { return time.Second }); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.Count(t, `SELECT count(*) FROM gc_blob_review_queue
+			WHERE digest = $1 AND review_after > now() + interval '23 hours' AND set_aside_at IS NULL`, layer.Bytes()); n != 1 {
+		t.Error("a review that failed shortened a promise that was made since, or set its row aside")
+	}
+}
+
+// Another transaction has locked the row that a failed review wants to postpone: that isn't
+// reported as a failure of the database, and nobody waits.
+func TestRaceFailedRowIsHeld(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Push(t, "r", "layer")
+	b.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
+	b.Exec(t, "CREATE TRIGGER refuse BEFORE DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION refuse()")
+	b.DueNow(t)
+	_, err := b.pausing(t, ofBlobs()).finish(t)
+	failed := failure(t, err)
+	x := b.Session(t)
+	x.Exec(t, "BEGIN")
+	x.Exec(t, "SELECT FROM gc_blob_review_queue FOR UPDATE")
+	if err := b.PostponeReview(t.Context(), failed); err != nil {
+		t.Errorf("postponing: %v", err)
+	}
+	if _, err := b.FailReview(t.Context(), failed, 3, func(int) time.Duration { return time.Minute }); err != nil {
+		t.Errorf("counting the failure: %v", err)
+	}
+}
+
+// An upload whose commit meets a review that deletes the same content waits, runs again and
+// stores the blob anew, under its own key. Fails if the upload takes ON CONFLICT DO NOTHING
+// as proof that the blob stays: the blob isn't linked, or the link violates its foreign key.
+func TestRaceUploadMeetsDeletion(t *testing.T) { catalogtest.AtBoth(t, testRaceUploadMeetsDeletion) }
+
+func testRaceUploadMeetsDeletion(t *testing.T, dsn string) {
+	b := replica(t, dsn)
+	watch := b.Session(t)
+	for i, stop := range []string{beforeBlobLook, beforeBlobLock, beforeBlobDelete, beforeBlobSettle, beforeCommit} {
+		d := b.Push(t, "r", "layer")
+		old, err := b.BlobNow(t.Context(), "r", d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.DueNow(t)
+		p := b.pausing(t, ofBlobs())
+		p.to(t, stop)
+		path := []string{"r", "other"}[i%2]
+		pushed := catalogtest.Later(func() error { _, err := b.TryPush(context.Background(), path, "layer"); return err })
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Fatalf("stopped at %s: %+v", stop, out)
+		}
+		if err := catalogtest.Soon(t, "upload", pushed); err != nil {
+			t.Fatalf("stopped at %s: %v", stop, err)
+		}
+		now, err := b.BlobNow(t.Context(), path, d)
+		if err != nil || now.StorageKey == old.StorageKey {
+			t.Errorf("stopped at %s: the upload succeeded, then %+v, %v", stop, now, err)
+		}
+		if n := b.Count(t, "SELECT count(*) FROM gc_doomed_objects WHERE storage_key = $1", old.StorageKey); n != 1 {
+			t.Errorf("stopped at %s: the old object isn't doomed", stop)
+		}
+		if got := b.queued(t, d); got != "blob_upload" {
+			t.Errorf("stopped at %s: in review %q", stop, got)
+		}
+	}
+	b.Owned(t)
+}
+
+// A mount that meets the deletion of its blob waits, and reports that there is nothing to
+// mount.
+func TestRaceMountMeetsDeletion(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	watch := b.Session(t)
+	for _, stop := range []string{beforeBlobLook, beforeBlobLock, beforeBlobDelete, beforeCommit} {
+		d := b.Push(t, "r", "layer")
+		b.DueNow(t)
+		p := b.pausing(t, ofBlobs())
+		p.to(t, stop)
+		mounted := catalogtest.Later(func() error {
+			ok, err := b.Mount(context.Background(), "other", "r", d)
+			if ok {
+				err = fmt.Errorf("mounted a blob that was deleted")
+			}
+			return err
+		})
+		p.blocks(t, watch, 1)
+		if out := p.ended(t); out.Deleted != 1 {
+			t.Fatalf("stopped at %s: %+v", stop, out)
+		}
+		if err := catalogtest.Soon(t, "mount", mounted); err != nil {
+			t.Errorf("stopped at %s: %v", stop, err)
+		}
+		b.forgotten(t)
+		b.Empty(t, "repository_blobs", "gc_blob_review_queue")
+	}
+}
+
+// A reader whose object isn't in the store any more queries the database again: the blob was
+// deleted and pushed anew under another key.
+func TestRaceReaderLooksOnceMore(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Listen(t)
+	d := b.Push(t, "r", "layer")
+	old, err := b.Blob(t.Context(), "r", d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.DueNow(t)
+	if out := b.ReviewBatch(t, reviewingBlobs); out.Deleted != 1 {
+		t.Fatalf("review: %+v", out)
+	}
+	b.Push(t, "r", "layer")
+	now, err := b.BlobNow(t.Context(), "r", d)
+	if err != nil || now.StorageKey == old.StorageKey {
+		t.Errorf("the blob was stored anew, and the reader is told %+v, %v", now, err)
+	}
+}

@@ -1,0 +1,278 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// A review takes due rows from a review queue and looks at their objects (manifests or
+// blobs): an object in use leaves the queue, an object without a reference is deleted.
+// Reviews run in batches; a batch is one transaction of a few set-based statements. It is
+// correct, for blobs and for manifests alike, because:
+//
+//   - The review locks the queue's row first. A transaction that removes a reference writes
+//     this row too, so it waits from then on, and what it did before is visible to the
+//     statements that follow. So the review may drop the row when it finds the object in
+//     use: whoever removes that reference later makes a new row.
+//   - The review locks an object that seems unused FOR UPDATE, and then looks again in a new
+//     statement. Making a reference takes KEY SHARE on its target, so no reference can be
+//     made after the lock, and those made before are seen. A single statement that locks and
+//     looks would look with a snapshot from before the lock.
+//   - A review skips and postpones objects that another transaction has locked: it doesn't
+//     wait for clients, so clients never wait for a reviewer that waits for a client. Where
+//     it has to wait (for the queue rows of what its deletions free), its connection's lock
+//     timeout is shorter than deadlock_timeout, so that the review fails and not the client.
+//   - A promise of existence ("it exists", told to a client) is a queue row that isn't due
+//     yet. A due row holds no promise, since no event makes a row due earlier; and it stays
+//     due until the commit, since whoever wants to promise waits for the row's lock.
+
+// ReviewKind says what a review is about, manifests or blobs, and so names its queue.
+type ReviewKind string
+
+// Kinds of reviews.
+const (
+	ReviewOfManifests ReviewKind = "manifest"
+	ReviewOfBlobs     ReviewKind = "blob"
+)
+
+// LockedPause is how long a row is postponed whose object another transaction has locked.
+const LockedPause = 5 * time.Second
+
+// ReviewOptions bound one batch.
+type ReviewOptions struct {
+	Kind  ReviewKind
+	Limit int // rows
+	// DryRun rolls the batch back and lists in Review.Found what it would have deleted.
+	DryRun bool
+	// After skips the rows up to this place: in a dry run rows stay due, so the next batch
+	// has to begin behind the last one.
+	After ReviewCursor
+}
+
+// ReviewCursor is a position in a queue. The zero value is its beginning.
+type ReviewCursor struct {
+	after                     time.Time
+	digest                    []byte // blobs
+	namespace, repository, id int64  // manifests
+	set                       bool
+}
+
+// Review is the result of one batch.
+type Review struct {
+	Claimed int        // rows that the batch locked; Deleted + Kept + Gone + Locked add up to it
+	Deleted int        // had no reference, deleted by this batch
+	Kept    int        // in use
+	Gone    int        // deleted before by another transaction
+	Locked  int        // locked by another transaction, postponed by LockedPause
+	Links   int        // removed links of repositories that no longer use the blob
+	Bytes   int64      // size of the objects that were recorded for deletion
+	Wide    []WideBlob // kept blobs whose unused links are still to be removed: see UnlinkWide
+	Found   []Reviewed
+	Last    ReviewCursor
+}
+
+// Reviewed is a manifest or blob that a dry run would have deleted.
+type Reviewed struct {
+	Kind        ReviewKind `json:"kind"`
+	Repository  string     `json:"repository,omitempty"` // of a manifest
+	Digest      oci.Digest `json:"digest"`
+	Size        int64      `json:"size"` // bytes, of the blob's object or the manifest's payload
+	Event       string     `json:"event"`
+	QueuedAt    time.Time  `json:"queued_at"`
+	ReviewAfter time.Time  `json:"review_after"`
+}
+
+// ReviewError is the error of a batch that failed and was rolled back.
+type ReviewError struct {
+	Err  error
+	kind ReviewKind
+	rows []queueRow
+}
+
+func (e *ReviewError) Error() string {
+	if len(e.rows) == 1 {
+		return fmt.Sprintf("reviewing %s: %v", e.rows[0].name(e.kind), e.Err)
+	}
+	return fmt.Sprintf("reviewing %d %ss: %v", len(e.rows), e.kind, e.Err)
+}
+
+func (e *ReviewError) Unwrap() error { return e.Err }
+
+// Rows returns the number of rows that the failed batch had claimed.
+func (e *ReviewError) Rows() int { return len(e.rows) }
+
+// Contended says whether the batch only lost a race for locks.
+func (e *ReviewError) Contended() bool {
+	switch db.Code(e.Err) {
+	case db.CodeLockNotAvailable, db.CodeDeadlockDetected, db.CodeSerializationFailure:
+		return true
+	}
+	return false
+}
+
+// queueRow is a row of either queue.
+type queueRow struct {
+	digest                    []byte // blobs
+	namespace, repository, id int64  // manifests
+	event                     string
+	createdAt, reviewAfter    time.Time
+}
+
+func (r queueRow) name(kind ReviewKind) string {
+	if kind == ReviewOfBlobs {
+		if d, err := oci.DigestFromBytes(r.digest); err == nil {
+			return "blob " + d.String()
+		}
+	}
+	return fmt.Sprintf("%s %d of repository %d", kind, r.id, r.repository)
+}
+
+func (r queueRow) cursor() ReviewCursor {
+	return ReviewCursor{after: r.reviewAfter, digest: r.digest, namespace: r.namespace, repository: r.repository, id: r.id, set: true}
+}
+
+// errDryRun ends the transaction of a dry run.
+var errDryRun = errors.New("dry run")
+
+// Review reviews one batch of due rows. If it claims no row, none is due or others have
+// locked all that are. Error: *ReviewError if rows were claimed.
+func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error) {
+	var out Review
+	var rows []queueRow
+	err := pgx.BeginTxFunc(ctx, c.opt.Reviews.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) (err error) {
+		if o.Kind == ReviewOfBlobs {
+			rows, err = claimBlobs(ctx, tx, o)
+		} else {
+			rows, err = claimManifests(ctx, tx, o)
+		}
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		out.Claimed, out.Last = len(rows), rows[len(rows)-1].cursor()
+		if o.Kind == ReviewOfBlobs {
+			err = c.reviewBlobs(ctx, tx, rows, o.DryRun, &out)
+		} else {
+			err = c.reviewManifests(ctx, tx, rows, o.DryRun, &out)
+		}
+		if err == nil && o.DryRun {
+			err = errDryRun
+		}
+		return err
+	})
+	switch {
+	case err == nil, errors.Is(err, errDryRun):
+		return out, nil
+	case len(rows) > 0:
+		return Review{}, &ReviewError{Err: err, kind: o.Kind, rows: rows}
+	}
+	return Review{}, fmt.Errorf("looking for %ss to review: %w", o.Kind, err)
+}
+
+// NextReview returns the time until the next row of a queue is due, or until there are
+// referrers to be queued (see QueueReferrers), at most limit.
+func (c *Collector) NextReview(ctx context.Context, kind ReviewKind, limit time.Duration) (time.Duration, error) {
+	var d time.Duration
+	err := c.opt.Reviews.Pool.QueryRow(ctx, `
+		SELECT GREATEST('0', LEAST($1::interval,
+			(SELECT review_after - now() FROM `+kind.queue()+`
+			WHERE set_aside_at IS NULL ORDER BY review_after LIMIT 1),
+			(SELECT expand_after - now() FROM gc_subject_review_queue WHERE $2::boolean ORDER BY expand_after LIMIT 1)))`,
+		limit, kind == ReviewOfManifests).Scan(&d)
+	if err != nil {
+		return 0, fmt.Errorf("looking for %ss to review: %w", kind, err)
+	}
+	return d, nil
+}
+
+// DueReviews returns the number of due rows in both queues.
+func (c *Collector) DueReviews(ctx context.Context) (n int64, err error) {
+	err = c.opt.Reviews.Pool.QueryRow(ctx, `
+		SELECT (SELECT count(*) FROM gc_planned_manifest_reviews WHERE set_aside_at IS NULL AND review_after <= now())
+			+ (SELECT count(*) FROM gc_blob_review_queue WHERE set_aside_at IS NULL AND review_after <= now())`).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("counting due reviews: %w", err)
+	}
+	return n, nil
+}
+
+// RetrySetAside makes the failed reviews of a kind due again, and returns their number: see
+// [catalog.Catalog.RetrySetAside].
+func (c *Collector) RetrySetAside(ctx context.Context, kind ReviewKind) (int64, error) {
+	return c.opt.Catalog.RetrySetAside(ctx, string(kind), kind.queue())
+}
+
+// planned returns the table or view that has all reviews of the kind: those in the queue,
+// and those of referrers that are still to be queued.
+func (k ReviewKind) planned() string {
+	if k == ReviewOfBlobs {
+		return k.queue()
+	}
+	return "gc_planned_manifest_reviews"
+}
+
+func (k ReviewKind) queue() string {
+	if k == ReviewOfBlobs {
+		return "gc_blob_review_queue"
+	}
+	return "gc_manifest_review_queue"
+}
+
+// FailReview counts a failed attempt for the single row of e and postpones it by
+// delay(attempts), from now; attempts include this one. At attempt number setAside the row
+// is marked as failed for good (set_aside_at): no review takes it until an event or
+// RetrySetAside brings it back. aside says whether that happened.
+func (c *Collector) FailReview(ctx context.Context, e *ReviewError, setAside int, delay func(attempts int) time.Duration) (aside bool, err error) {
+	if len(e.rows) != 1 {
+		return false, fmt.Errorf("counting a failed review: it was of %d rows and not of one", len(e.rows))
+	}
+	row := e.rows[0]
+	where, key := "digest = $1", []any{row.digest}
+	if e.kind == ReviewOfManifests {
+		where = "top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = $3"
+		key = []any{row.namespace, row.repository, row.id}
+	}
+	err = pgx.BeginTxFunc(ctx, c.opt.Reviews.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		var attempts int
+		err := tx.QueryRow(ctx, "SELECT review_count + 1 FROM "+e.kind.queue()+
+			" WHERE "+where+" AND set_aside_at IS NULL AND review_after <= now() FOR UPDATE SKIP LOCKED", key...).Scan(&attempts)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil // an event or another reviewer has changed the row since, or has locked it
+		}
+		if err != nil {
+			return err
+		}
+		aside = attempts >= setAside
+		_, err = tx.Exec(ctx, fmt.Sprintf(`UPDATE %s SET review_count = $%d, review_after = now() + $%d::interval,
+			last_error = $%d, set_aside_at = CASE WHEN $%d THEN now() END WHERE %s`,
+			e.kind.queue(), len(key)+1, len(key)+2, len(key)+3, len(key)+4, where),
+			append(key, attempts, delay(attempts), e.Err.Error(), aside)...)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("counting a failed review of %s: %w", row.name(e.kind), err)
+	}
+	return aside, nil
+}
+
+// PostponeReview postpones the rows of e by LockedPause, because other transactions have
+// locked what their review needs. It doesn't shorten a longer delay that a row has by now,
+// and skips rows that another transaction has locked.
+func (c *Collector) PostponeReview(ctx context.Context, e *ReviewError) error {
+	for _, row := range e.rows {
+		sql, args := postponeBlobs, []any{[][]byte{row.digest}, LockedPause}
+		if e.kind == ReviewOfManifests {
+			sql, args = postponeManifests, []any{[]int64{row.namespace}, []int64{row.repository}, []int64{row.id}, LockedPause}
+		}
+		if _, err := c.opt.Reviews.Pool.Exec(ctx, sql, args...); err != nil && db.Code(err) != db.CodeLockNotAvailable {
+			return fmt.Errorf("postponing the review of %s: %w", row.name(e.kind), err)
+		}
+	}
+	return nil
+}

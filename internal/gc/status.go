@@ -1,0 +1,311 @@
+package gc
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// GCStatus describes the backlog of garbage collection and what it did lately.
+type GCStatus struct {
+	AsOf      time.Time   `json:"as_of"` // by the database's clock
+	Manifests QueueStatus `json:"manifests"`
+	Blobs     QueueStatus `json:"blobs"`
+	// SetAside lists the latest few reviews of each kind that were marked as failed for
+	// good, the latest first.
+	SetAside []SetAsideReview `json:"set_aside"`
+	Doomed   DoomedStatus     `json:"doomed"`
+	// Lost describes the blobs whose objects the store has lost, and which nobody has pushed
+	// since.
+	Lost     catalog.Count `json:"lost"`
+	Uploads  UploadStatus  `json:"uploads"`
+	LastHour Reclaimed     `json:"last_hour"`
+	LastDay  Reclaimed     `json:"last_day"`
+}
+
+// GCBacklog is the part of GCStatus that is cheap enough to be queried all the time.
+type GCBacklog struct {
+	Manifests QueueStatus   `json:"manifests"`
+	Blobs     QueueStatus   `json:"blobs"`
+	Doomed    DoomedBacklog `json:"doomed"`
+	Lost      catalog.Count `json:"lost"` // blobs whose objects the store has lost
+}
+
+// QueueStatus is the state of one review queue. A row is either due, waiting for its delay
+// to pass, or set aside (failed too often).
+type QueueStatus struct {
+	Due      catalog.Count `json:"due"`
+	Waiting  catalog.Count `json:"waiting"`
+	SetAside catalog.Count `json:"set_aside"` // failed too often: see RetrySetAside
+	// OldestOverdueSeconds is for how long the oldest due row has been due, 0 if no row is.
+	OldestOverdueSeconds int64 `json:"oldest_overdue_seconds"`
+	// NextDue is when the next waiting row becomes due; nil: no row waits.
+	NextDue *time.Time `json:"next_due"`
+}
+
+// SetAsideReview is a review that failed too often: see RetrySetAside.
+type SetAsideReview struct {
+	Kind       ReviewKind `json:"kind"`
+	Repository string     `json:"repository,omitempty"` // of a manifest
+	Digest     oci.Digest `json:"digest"`               // "" if the manifest doesn't exist
+	Event      string     `json:"event"`                // why it was queued
+	SetAsideAt time.Time  `json:"set_aside_at"`
+	LastError  string     `json:"last_error"`
+}
+
+// DoomedBacklog counts the objects that wait for deletion from the store. Objects that a
+// sweeper has claimed are counted in Objects and not in Due.
+type DoomedBacklog struct {
+	Objects catalog.Count `json:"objects"`
+	// SecondSweeps counts rows that aren't in Objects: their objects were deleted, and are
+	// deleted once more when the longest request is over, in case one was written late.
+	SecondSweeps catalog.Count `json:"second_sweeps"`
+	Due          catalog.Count `json:"due"`
+	Bytes        int64         `json:"bytes"` // as exact as Objects
+	// Kept counts those of Objects that aren't due because they are kept: for
+	// gc.keep_doomed, or for a day after a repair.
+	Kept      catalog.Count `json:"kept"`
+	KeptBytes int64         `json:"kept_bytes"` // as exact as Kept
+}
+
+// DoomedStatus is a DoomedBacklog with the failures of deletions.
+type DoomedStatus struct {
+	DoomedBacklog
+	Failing catalog.Count `json:"failing"` // the store failed to delete them at least once
+	// LastError is the last error of that failing object which was recorded for deletion
+	// first, at FailingSince; "" and nil if none fails.
+	LastError    string     `json:"last_error"`
+	FailingSince *time.Time `json:"failing_since"`
+}
+
+// UploadStatus counts the uploads in progress, including abandoned ones.
+type UploadStatus struct {
+	Uploads catalog.Count `json:"uploads"`
+	Bytes   int64         `json:"bytes"` // as exact as Uploads
+}
+
+// Reclaimed counts what garbage collection deleted in a period.
+type Reclaimed struct {
+	Manifests int64 `json:"manifests"`
+	Blobs     int64 `json:"blobs"`
+	Objects   int64 `json:"objects"` // objects in the store; all objects of an upload count as one
+	Bytes     int64 `json:"bytes"`   // of those objects
+}
+
+const (
+	// statusLimit is the number up to which GCStatus counts rows one by one.
+	statusLimit = 100_000
+	// backlogLimit is the same for GCBacklog.
+	backlogLimit = 10_000
+	// setAsideShown is how many reviews of a kind GCStatus names.
+	setAsideShown = 5
+)
+
+// GCStatus returns the status. It costs the same however long the queues are: one round
+// trip, and a second one if there are too many rows to count.
+func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
+	s := GCStatus{SetAside: []SetAsideReview{}}
+	var backlog GCBacklog
+	v := newSurvey(statusLimit)
+	v.backlog(&backlog, c.opt.KeepDoomed)
+	v.row([]any{&s.AsOf}, "SELECT now()")
+	v.setAside(&s.SetAside)
+	v.count(tally{from: "gc_doomed_objects WHERE attempts > 0", rows: &s.Doomed.Failing})
+	v.row([]any{&s.Doomed.LastError, &s.Doomed.FailingSince}, `
+		SELECT COALESCE(last_error, ''), doomed_at
+		FROM (SELECT) one LEFT JOIN (
+			SELECT last_error, doomed_at FROM gc_doomed_objects WHERE attempts > 0 ORDER BY doomed_at LIMIT 1) f ON true`)
+	// Uploads without a repository were made ahead for future requests.
+	v.count(tally{from: "uploads WHERE repository <> ''", rows: &s.Uploads.Uploads, bytes: &s.Uploads.Bytes})
+	v.reclaimed(&s.LastHour, time.Hour)
+	v.reclaimed(&s.LastDay, 24*time.Hour)
+	if err := v.take(ctx, c.db); err != nil {
+		return GCStatus{}, fmt.Errorf("asking for the state of garbage collection: %w", err)
+	}
+	s.Manifests, s.Blobs, s.Doomed.DoomedBacklog, s.Lost = backlog.Manifests, backlog.Blobs, backlog.Doomed, backlog.Lost
+	return s, nil
+}
+
+// GCBacklog is like GCStatus, but counts less far. It uses the background pool instead of
+// the connections of requests, so that it answers while they are all in use.
+func (c *Collector) GCBacklog(ctx context.Context) (GCBacklog, error) {
+	var s GCBacklog
+	v := newSurvey(backlogLimit)
+	v.backlog(&s, c.opt.KeepDoomed)
+	if err := v.take(ctx, c.opt.Reviews); err != nil {
+		return GCBacklog{}, fmt.Errorf("asking for the backlog of garbage collection: %w", err)
+	}
+	return s, nil
+}
+
+// survey is a set of queries sent in one round trip, among them counts of rows.
+type survey struct {
+	pgx.Batch
+	limit   int // the number of rows up to which a kind is counted one by one
+	tallies []tally
+}
+
+// tally is a query for a number of rows, and for the sum of their sizes if bytes is set.
+type tally struct {
+	from  string // table and condition
+	rows  *catalog.Count
+	bytes *int64
+	// index names an index that contains exactly these rows, so that its size gives an
+	// estimate; "": the planner estimates the number.
+	index string
+}
+
+func newSurvey(limit int) *survey { return &survey{limit: limit} }
+
+func (v *survey) backlog(s *GCBacklog, keep time.Duration) {
+	v.queue(ReviewOfManifests, &s.Manifests)
+	v.queue(ReviewOfBlobs, &s.Blobs)
+	v.count(tally{from: "gc_doomed_objects WHERE again_at IS DISTINCT FROM delete_after", index: "gc_doomed_objects_first_idx",
+		rows: &s.Doomed.Objects, bytes: &s.Doomed.Bytes})
+	v.count(tally{from: "gc_doomed_objects WHERE again_at = delete_after", index: "gc_doomed_objects_again_idx", rows: &s.Doomed.SecondSweeps})
+	// The time is written into the SQL text, as the limits are, so that the planner knows it.
+	kept := fmt.Sprintf("now() - interval '%d ms'", keep.Milliseconds())
+	v.count(tally{from: "gc_doomed_objects WHERE (of_upload OR sweeping) AND delete_after <= now()" +
+		" OR NOT (of_upload OR sweeping) AND delete_after <= " + kept, rows: &s.Doomed.Due})
+	v.count(tally{from: "gc_doomed_objects WHERE NOT (of_upload OR sweeping) AND delete_after > " + kept,
+		rows: &s.Doomed.Kept, bytes: &s.Doomed.KeptBytes})
+	v.count(tally{from: "blobs WHERE lost_at IS NOT NULL", rows: &s.Lost})
+}
+
+func (v *survey) queue(kind ReviewKind, s *QueueStatus) {
+	const due, waiting = "set_aside_at IS NULL AND review_after <= now()", "set_aside_at IS NULL AND review_after > now()"
+	v.count(tally{from: kind.planned() + " WHERE " + due, rows: &s.Due})
+	v.count(tally{from: kind.planned() + " WHERE " + waiting, rows: &s.Waiting})
+	v.count(tally{from: kind.queue() + " WHERE set_aside_at IS NOT NULL", rows: &s.SetAside})
+	// Referrers of one subject that are still to be queued all have the same time.
+	v.row([]any{&s.OldestOverdueSeconds, &s.NextDue}, `
+		SELECT
+			COALESCE(extract(epoch FROM now() - LEAST(
+				(SELECT review_after FROM `+kind.queue()+` WHERE `+due+` ORDER BY review_after LIMIT 1),
+				(SELECT min(review_after) FROM gc_subject_review_queue WHERE $1 AND review_after <= now())))::bigint, 0),
+			LEAST(
+				(SELECT review_after FROM `+kind.queue()+` WHERE `+waiting+` ORDER BY review_after LIMIT 1),
+				(SELECT min(review_after) FROM gc_subject_review_queue WHERE $1 AND review_after > now()))`, kind == ReviewOfManifests)
+}
+
+// row adds a query of one row and scans it into dest.
+func (v *survey) row(dest []any, sql string, args ...any) {
+	v.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(dest...) })
+}
+
+func (v *survey) count(t tally) {
+	v.tallies = append(v.tallies, t)
+	size := "0::bigint AS size"
+	if t.bytes == nil {
+		t.bytes = new(int64)
+	} else {
+		size = "size"
+	}
+	// The limit is written into the SQL text so that the planner knows it.
+	v.row([]any{&t.rows.Rows, t.bytes}, fmt.Sprintf(
+		"SELECT count(*), LEAST(COALESCE(sum(size), 0), 9223372036854775807)::bigint FROM (SELECT %s FROM %s LIMIT %d) counted", size, t.from, v.limit+1))
+}
+
+func (v *survey) setAside(list *[]SetAsideReview) {
+	for kind, sql := range map[ReviewKind]string{
+		ReviewOfManifests: `
+			SELECT COALESCE(r.path, ''), m.digest, q.event, q.set_aside_at, COALESCE(q.last_error, '')
+			FROM (SELECT * FROM gc_manifest_review_queue WHERE set_aside_at IS NOT NULL
+				ORDER BY set_aside_at DESC LIMIT $1) q
+			LEFT JOIN repositories r ON r.id = q.repository_id
+			LEFT JOIN LATERAL (
+				SELECT digest FROM manifests
+				WHERE top_level_namespace_id = q.top_level_namespace_id AND repository_id = q.repository_id
+					AND id = q.manifest_id OFFSET 0) m ON true`,
+		ReviewOfBlobs: `
+			SELECT '', digest, event, set_aside_at, COALESCE(last_error, '') FROM gc_blob_review_queue
+			WHERE set_aside_at IS NOT NULL ORDER BY set_aside_at DESC LIMIT $1`,
+	} {
+		v.Queue(sql, setAsideShown).Query(func(rows pgx.Rows) error {
+			found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (SetAsideReview, error) {
+				s := SetAsideReview{Kind: kind}
+				var digest []byte
+				err := row.Scan(&s.Repository, &digest, &s.Event, &s.SetAsideAt, &s.LastError)
+				if d, err := oci.DigestFromBytes(digest); err == nil {
+					s.Digest = d
+				}
+				return s, err
+			})
+			*list = append(*list, found...)
+			slices.SortStableFunc(*list, func(a, b SetAsideReview) int { return b.SetAsideAt.Compare(a.SetAsideAt) })
+			return err
+		})
+	}
+}
+
+func (v *survey) reclaimed(r *Reclaimed, within time.Duration) {
+	v.row([]any{&r.Manifests, &r.Blobs, &r.Objects, &r.Bytes}, `
+		SELECT COALESCE(sum(manifests_deleted), 0)::bigint, COALESCE(sum(blobs_deleted), 0)::bigint,
+			COALESCE(sum(objects_swept), 0)::bigint, LEAST(COALESCE(sum(bytes_swept), 0), 9223372036854775807)::bigint
+		FROM gc_activity WHERE minute > now() - $1::interval`, within)
+}
+
+// take runs all queries, and then those for estimates of what is too much to count.
+func (v *survey) take(ctx context.Context, on *db.DB) error {
+	if err := on.Pool.SendBatch(ctx, &v.Batch).Close(); err != nil {
+		return err
+	}
+	estimates := new(pgx.Batch)
+	for _, t := range v.tallies {
+		if t.rows.Exact = t.rows.Rows <= int64(v.limit); !t.rows.Exact {
+			estimate(estimates, t)
+		}
+	}
+	if estimates.Len() == 0 {
+		return nil
+	}
+	return on.Pool.SendBatch(ctx, estimates).Close()
+}
+
+// estimate adds a query for PostgreSQL's estimate of the number of rows: the planner's, or
+// the number last recorded for the index that contains exactly these rows. It assumes that
+// their average size is that of the counted rows.
+func estimate(b *pgx.Batch, t tally) {
+	use := func(rows float64) {
+		if rows <= float64(t.rows.Rows) {
+			return
+		}
+		if t.bytes != nil {
+			all := float64(*t.bytes) / float64(t.rows.Rows) * rows
+			*t.bytes = math.MaxInt64
+			if all < math.MaxInt64 {
+				*t.bytes = int64(all)
+			}
+		}
+		t.rows.Rows = int64(rows)
+	}
+	if t.index != "" {
+		b.Queue("SELECT reltuples FROM pg_class WHERE oid = $1::regclass", t.index).QueryRow(func(row pgx.Row) error {
+			var rows float64
+			err := row.Scan(&rows)
+			use(rows)
+			return err
+		})
+		return
+	}
+	b.Queue("EXPLAIN (FORMAT JSON) SELECT FROM " + t.from).QueryRow(func(row pgx.Row) error {
+		var plans []struct {
+			Plan struct {
+				Rows float64 `json:"Plan Rows"`
+			}
+		}
+		err := row.Scan(&plans)
+		if len(plans) > 0 {
+			use(plans[0].Plan.Rows)
+		}
+		return err
+	})
+}
