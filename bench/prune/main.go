@@ -32,6 +32,7 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/memory"
 	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/server/distribution"
 )
 
 type settings struct {
@@ -131,10 +132,15 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 	if err != nil {
 		return nil, err
 	}
-	handler, err := server.New(server.Options{Catalog: b.catalog, Store: store, Log: b.log})
+	handler, err := server.New(server.Options{Log: b.log})
 	if err != nil {
 		return nil, err
 	}
+	oci, err := distribution.New(distribution.Options{Server: handler, Catalog: b.catalog, Store: store, Log: b.log})
+	if err != nil {
+		return nil, err
+	}
+	handler.Mount(oci.Mount())
 	if _, err := audit.NewKeeper(audit.KeeperOptions{DB: b.main, Log: b.log}).Keep(ctx); err != nil {
 		return nil, err
 	}

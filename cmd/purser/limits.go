@@ -11,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/server/management"
 )
 
 const (
@@ -68,7 +69,7 @@ func (l *limits) bound(s *sockets) {
 	s.bounded = limit.Listen(s.registry, limit.ListenerOptions{
 		Most: l.connections, MostOfClient: l.ofClient, Plain: s.cert == nil, Log: l.log, Metrics: l.metrics,
 		Proxies: proxies(l.cfg.HTTP), ProxyProtocol: l.cfg.HTTP.ProxyProtocol,
-		ErrorBody: server.ErrorBody,
+		ErrorBody: management.ErrorBody,
 	})
 	s.registry = s.bounded
 	for _, p := range []*net.Listener{&s.debug, &s.profiles} {
@@ -93,11 +94,10 @@ func (l *limits) apply(srv *http.Server, s *sockets) {
 
 // server returns the limits of requests.
 func (l *limits) server() server.Limits {
-	h, u := l.cfg.HTTP, l.cfg.Uploads
+	h := l.cfg.HTTP
 	return server.Limits{
 		Memory:   limit.BudgetOptions{Total: h.BodyMemory, Share: h.BodyMemoryShare, Wait: h.BodyMemoryWait},
 		Requests: l.connections, ClientRequests: l.ofClient,
-		Uploads: u.MaxOpen, ClientUploads: u.MaxClientOpen,
 		MinBodyRate: h.MinBodyRate, MinBodyRateWindow: h.MinBodyRateWindow,
 		AnswerIdleTimeout: h.AnswerIdleTimeout, Metrics: l.metrics,
 	}

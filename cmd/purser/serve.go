@@ -26,6 +26,8 @@ import (
 	"github.com/purser-registry/purser/internal/memory"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/server/distribution"
+	"github.com/purser-registry/purser/internal/server/management"
 	"github.com/purser-registry/purser/internal/storeid"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -167,7 +169,7 @@ type parts struct {
 }
 
 // assemble makes the registry's HTTP handler and its background workers.
-func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server, []func(context.Context) error, error) {
+func assemble(ctx context.Context, cfg *config.Config, p parts) (*site, []func(context.Context) error, error) {
 	c := catalog.New(catalog.Options{
 		DB: p.db, Background: p.reviews, Pruning: p.prunes, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
 		Audit: auditing, SparseIndexes: cfg.Manifests.SparseIndexes,
@@ -203,14 +205,24 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if err != nil {
 		return nil, nil, err
 	}
-	handler, err := server.New(server.Options{
-		Catalog: c, Autoprune: pruner, Webhooks: notices, Store: p.store, StoreTrouble: storeTrouble(cfg.Storage), WrongStore: p.store.Wrong, Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics,
+	front, err := p.front(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	store := blob.Mark(p.store, storeTrouble(cfg.Storage))
+	oci, err := distribution.New(distribution.Options{
+		Server: front, Catalog: c, Store: store, WrongStore: p.store.Wrong, Log: p.log,
 		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
-		Limits: p.limits.server(), Proxies: proxies(cfg.HTTP), ExternalURL: cfg.HTTP.ExternalURL, BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime, UploadMaxAge: cfg.Uploads.MaxAge, Tracing: p.tracing,
-		Audit: audit.New(p.db), Recorder: p.pulls.recorder,
-		Pulls: statistics, PullStats: p.pulls.sync, RedisPulls: p.pulls.flush,
-		LooseKeys: &server.LooseKeys{Database: &p.keys.databases[0], Worker: keys},
-		System:    p.system(cfg), Hosts: p.hosts, Origins: origins(cfg.HTTP),
+		UploadMaxAge: cfg.Uploads.MaxAge, Uploads: cfg.Uploads.MaxOpen, ClientUploads: cfg.Uploads.MaxClientOpen,
+		LimitMetrics: p.limits.metrics, Recorder: p.pulls.recorder,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	operators, err := management.New(management.Options{
+		Server: front, Catalog: c, Store: store, Log: p.log, Audit: audit.New(p.db), Autoprune: pruner, Webhooks: notices,
+		Pulls: statistics, Recorder: p.pulls.recorder, PullStats: p.pulls.sync, RedisPulls: p.pulls.flush,
+		LooseKeys: &management.LooseKeys{Database: &p.keys.databases[0], Worker: keys}, System: p.system(cfg),
 		GC: gc.CollectOptions{
 			Collector: garbage, Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout, StorageTimeout: cfg.Storage.DeleteTimeout,
 			SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: uploadAge(cfg),
@@ -219,6 +231,9 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 	if err != nil {
 		return nil, nil, err
 	}
+	front.Mount(oci.Mount())
+	front.Mount(operators.Mount())
+	handler := &site{front, oci, operators}
 	workers, err := gcWorkers(c, garbage, cfg, p, p.loops)
 	if err != nil {
 		return nil, nil, err
@@ -239,6 +254,30 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*server.Server,
 		workers = append(workers, pruner.Run)
 	}
 	return handler, append(slices.Concat(workers, p.pulls.workers, plannerWorkers(p)), notices.Run, c.Listen), nil
+}
+
+// site is everything that answers requests.
+type site struct {
+	*server.Server
+	oci        *distribution.API
+	management *management.API
+}
+
+// close ends what requests have left behind, within two seconds.
+func (s *site) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	s.management.Close(ctx)
+	return s.oci.Close(ctx)
+}
+
+// front makes the server on which the APIs are mounted.
+func (p parts) front(cfg *config.Config) (*server.Server, error) {
+	return server.New(server.Options{
+		Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics, Tracing: p.tracing,
+		Limits: p.limits.server(), BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime,
+		Proxies: proxies(cfg.HTTP), Hosts: p.hosts, Origins: origins(cfg.HTTP), ExternalURL: cfg.HTTP.ExternalURL,
+	})
 }
 
 // gcWorkers makes the workers of garbage collection. Each wakes the worker that
@@ -310,7 +349,7 @@ func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p 
 // age that a row made in advance may have when the client gets it; and the longest
 // request, since a request that begins at the last moment changes the row only at its end.
 func uploadAge(cfg *config.Config) time.Duration {
-	return cfg.Uploads.MaxAge + server.AheadAge(cfg.Uploads.MaxAge) + cfg.HTTP.MaxRequestTime
+	return cfg.Uploads.MaxAge + distribution.AheadAge(cfg.Uploads.MaxAge) + cfg.HTTP.MaxRequestTime
 }
 
 // idle returns how long reviewers sleep at most between two looks for work: the
@@ -326,7 +365,7 @@ func idle(cfg config.GC) time.Duration {
 // serve serves requests and runs background work until ctx ends or one of them fails.
 // Then it lets requests finish, within their time limit, and stops the background work
 // after them, because requests depend on it.
-func serve(ctx context.Context, cfg *config.Config, handler *server.Server, socks *sockets, limits *limits,
+func serve(ctx context.Context, cfg *config.Config, handler *site, socks *sockets, limits *limits,
 	background []func(context.Context) error, ready *readiness, log *slog.Logger,
 ) error {
 	srv := &http.Server{
@@ -361,7 +400,7 @@ func serve(ctx context.Context, cfg *config.Config, handler *server.Server, sock
 		}
 		ready.stopping()
 		drain(srv, cfg.HTTP.DrainTimeout, log)
-		if err := closeServer(handler); err != nil {
+		if err := handler.close(); err != nil {
 			log.Warn("leaving uploads that were made ahead to be reaped", "error", err)
 		}
 		return nil
@@ -389,12 +428,6 @@ func drain(srv *http.Server, timeout time.Duration, log *slog.Logger) {
 		log.Warn("requests did not end in time and are cut off", "drain_timeout", timeout)
 		srv.Close() //nolint:errcheck // nothing is left to do about it
 	}
-}
-
-func closeServer(handler *server.Server) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
-	return handler.Close(ctx)
 }
 
 // announce prints that the registry is ready, and how to use it.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
-	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/server/management"
 )
 
 // stats returns the pool of the statistics' database.
@@ -17,8 +17,8 @@ func (p parts) stats() *db.DB {
 }
 
 // system describes this process for operators.
-func (p parts) system(cfg *config.Config) server.System {
-	s := server.System{
+func (p parts) system(cfg *config.Config) management.System {
+	s := management.System{
 		Version: readBuild().version, Replica: p.replica.String(), Storage: "filesystem", Database: p.db,
 		Migrations: func(ctx context.Context) ([]db.MigrationStatus, error) {
 			return migrations(ctx, cfg, p.db.Pool.Config().ConnString())

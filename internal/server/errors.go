@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/purser-registry/purser/internal/blob"
@@ -19,12 +18,13 @@ import (
 // the answer.
 const statusClientGone = 499
 
-// fail answers with an error. Only one other place answers errors: huma writes those
-// that handlers of the management API return.
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	e := s.answer(r.Context(), err)
-	o := observed(r.Context())
-	o.err = err
+// Fail answers with an error, in the format of the API that the request is for. Only one
+// other place answers errors: huma writes those that handlers of the management API
+// return.
+func (s *Server) Fail(w http.ResponseWriter, r *http.Request, err error) {
+	e := Answer(r.Context(), err)
+	o := Observed(r.Context())
+	o.Err = err
 	if o.status != 0 { // part of the answer was sent: close the connection, so that the client notices
 		_, ofStore := errors.AsType[*blob.StoreError](err)
 		o.cut = r.Context().Err() == nil && (ofStore || errors.Is(err, io.ErrUnexpectedEOF)) // otherwise the client hung up
@@ -38,10 +38,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case http.StatusRequestTimeout: // the client would send the rest of the body as slowly
 		w.Header().Set("Connection", "close")
 	}
-	if e.HTTPStatus() == http.StatusMethodNotAllowed && o.matched != nil {
-		w.Header().Set("Allow", o.matched.allow(r.Method))
-	}
-	body := errorBody(r, e)
+	body := s.mounted(r).MarshalError(e)
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -51,28 +48,20 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// errorBody encodes an error in the format of the API that the request is for.
-func errorBody(r *http.Request, e *oci.Error) []byte {
-	if isManagement(r) {
-		return newAPIError(e).marshal()
-	}
-	return oci.MarshalErrors(e)
+// Refusal returns an error whose status and text are sent to the client.
+func Refusal(status int, format string, args ...any) *oci.Error {
+	return oci.Errorf(oci.Unsupported, format, args...).WithStatus(status)
 }
 
-// ErrorBody encodes an error in the format of the API that a path belongs to. It is for
-// errors that are answered before there is an http.Request.
-func ErrorBody(path string, status int, message string) []byte {
-	e := refusal(status, "%s", message)
-	if strings.HasPrefix(path, "/api/") {
-		return newAPIError(e).marshal()
-	}
-	return oci.MarshalErrors(e)
+// NothingAt returns the error for a path that no route has.
+func NothingAt(r *http.Request) error {
+	return Refusal(http.StatusNotFound, "there is nothing at %s", r.URL.Path)
 }
 
-// answer converts an error to the one that the client receives. An *oci.Error was made
-// for clients and is returned as it is. For any other error answer chooses a text by
+// Answer converts an error to the one that the client receives. An *oci.Error was made
+// for clients and is returned as it is. For any other error Answer chooses a text by
 // the kind of trouble; the error's own text is only logged.
-func (s *Server) answer(ctx context.Context, err error) *oci.Error {
+func Answer(ctx context.Context, err error) *oci.Error {
 	if e, ok := errors.AsType[*oci.Error](err); ok {
 		return e
 	}
@@ -124,9 +113,9 @@ func storeAnswer(trouble blob.Trouble) *oci.Error {
 	return oci.Errorf(oci.Unavailable, "the registry's storage is not available now: try again")
 }
 
-// warn logs a failure that doesn't make the request fail. It logs nothing if the client
+// Warn logs a failure that doesn't make the request fail. It logs nothing if the client
 // is gone, since that makes all operations of its request fail.
-func (s *Server) warn(ctx context.Context, message string, err error) {
+func (s *Server) Warn(ctx context.Context, message string, err error) {
 	if ctx.Err() == nil {
 		s.log.WarnContext(ctx, message, "error", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
 // raw sends the request text unchanged and returns the answer.
@@ -39,15 +40,15 @@ func (r *registry) raw(t *testing.T, request string) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return answer{res, body}
+	return answer{Response: res, Content: body}
 }
 
 // TestHosts: a request is answered only under the registry's host names. The requests
 // are raw, since clients normalize names.
 func TestHosts(t *testing.T) {
 	t.Parallel()
-	r := setup(t, func(o *server.Options) {
-		o.Hosts = server.NewHosts("Registry.Example.com", "*.example.org", "10.0.0.7", "fd00::7")
+	r := setup(t, func(o *servertest.Options) {
+		o.Server.Hosts = server.NewHosts("Registry.Example.com", "*.example.org", "10.0.0.7", "fd00::7")
 	})
 	const ok, refused, malformed = 200, 421, 400
 	for host, want := range map[string]int{
@@ -82,26 +83,26 @@ func TestHosts(t *testing.T) {
 			}
 			a := r.raw(t, "GET "+path+" HTTP/1.1\r\nHost: "+host+"\r\nConnection: close\r\n\r\n")
 			if a.StatusCode != want {
-				t.Errorf("%s under Host %q: %d %s, want %d", path, host, a.StatusCode, a.body, want)
+				t.Errorf("%s under Host %q: %d %s, want %d", path, host, a.StatusCode, a.Content, want)
 			}
-			if a.StatusCode == refused && !strings.Contains(string(a.body), "http.allowed_hosts") {
-				t.Errorf("%s under Host %q: the answer doesn't name the way out: %s", path, host, a.body)
+			if a.StatusCode == refused && !strings.Contains(string(a.Content), "http.allowed_hosts") {
+				t.Errorf("%s under Host %q: the answer doesn't name the way out: %s", path, host, a.Content)
 			}
 		}
 	}
-	a := r.raw(t, "GET /v2/ HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n").want(t, 421, oci.Denied)
-	if !strings.Contains(string(a.body), "evil.example") {
-		t.Errorf("the answer doesn't name the host: %s", a.body)
+	a := r.raw(t, "GET /v2/ HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n").Want(t, 421, oci.Denied)
+	if !strings.Contains(string(a.Content), "evil.example") {
+		t.Errorf("the answer doesn't name the host: %s", a.Content)
 	}
 	r.raw(t, "GET /api/v1/gc/status HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n").
-		refused(t, 421, "invalid_request", "http.allowed_hosts")
+		Refused(t, 421, "invalid_request", "http.allowed_hosts")
 }
 
 // TestHostsInOtherForms: if a request names hosts in several places, the host that
 // net/http uses is the one that is checked.
 func TestHostsInOtherForms(t *testing.T) {
 	t.Parallel()
-	r := setup(t, func(o *server.Options) { o.Hosts = server.NewHosts() })
+	r := setup(t, func(o *servertest.Options) { o.Server.Hosts = server.NewHosts() })
 	for request, want := range map[string]int{
 		"GET /v2/ HTTP/1.0\r\n":                                                             200, // without a Host
 		"GET /v2/ HTTP/1.0\r\nHost: evil.example\r\n":                                       421,
@@ -121,7 +122,7 @@ func TestHostsInOtherForms(t *testing.T) {
 		"POST /v2/a/blobs/uploads/ HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 0\r\n": 421,
 	} {
 		if a := r.raw(t, request+"Connection: close\r\n\r\n"); a.StatusCode != want {
-			t.Errorf("%q: %d %s, want %d", request, a.StatusCode, a.body, want)
+			t.Errorf("%q: %d %s, want %d", request, a.StatusCode, a.Content, want)
 		}
 	}
 }
@@ -169,10 +170,10 @@ func TestHostsOffLoopback(t *testing.T) {
 // permits, and are refused as well.
 func TestRegistryRefusesOtherSites(t *testing.T) {
 	t.Parallel()
-	r := setup(t, func(o *server.Options) { o.Origins = []string{"https://registry.example.com"} })
+	r := setup(t, func(o *servertest.Options) { o.Server.Origins = []string{"https://registry.example.com"} })
 	content := "made by another site"
 	upload := "/v2/victim/blobs/uploads/?digest=" + digest(content).String()
-	location := r.start(t, "mine/app", "")
+	location := r.StartUpload(t, "mine/app", "")
 	changes := [][3]string{
 		{"POST", upload, content}, {"POST", "/v2/victim/blobs/uploads/", ""}, {"PATCH", location, content},
 		{"PUT", location + "?digest=" + digest(content).String(), content}, {"DELETE", location, ""},
@@ -188,13 +189,13 @@ func TestRegistryRefusesOtherSites(t *testing.T) {
 		{"Origin", "http://registry.example.com"}, // another scheme is another site
 	} {
 		for _, c := range changes {
-			r.do(t, c[0], c[1], c[2], append(headers, "Content-Type", "text/plain")...).want(t, 403, oci.Denied)
+			r.Do(t, c[0], c[1], c[2], append(headers, "Content-Type", "text/plain")...).Want(t, 403, oci.Denied)
 		}
-		r.do(t, "GET", "/v2/", "", headers...).want(t, 200, "", "Access-Control-Allow-Origin", "")
+		r.Do(t, "GET", "/v2/", "", headers...).Want(t, 200, "", "Access-Control-Allow-Origin", "")
 	}
-	r.do(t, "GET", "/v2/_catalog", "").text(t, `{"repositories":[]}`)
+	r.Do(t, "GET", "/v2/_catalog", "").Text(t, `{"repositories":[]}`)
 	var n int
-	if err := r.db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM top_level_namespaces WHERE name = 'victim'").Scan(&n); err != nil || n != 0 {
+	if err := r.DB.Pool.QueryRow(t.Context(), "SELECT count(*) FROM top_level_namespaces WHERE name = 'victim'").Scan(&n); err != nil || n != 0 {
 		t.Errorf("another site made %d namespaces (%v)", n, err)
 	}
 	// Accepted: clients that aren't browsers, the registry's own pages, and pages of
@@ -204,8 +205,8 @@ func TestRegistryRefusesOtherSites(t *testing.T) {
 		{"Sec-Fetch-Site", "cross-site", "Origin", "https://registry.example.com"},
 	} {
 		content := fmt.Sprint("mine ", i)
-		r.do(t, "POST", "/v2/mine/app/blobs/uploads/?digest="+digest(content).String(), content,
-			append(headers, "Content-Type", "text/plain")...).want(t, 201, "")
+		r.Do(t, "POST", "/v2/mine/app/blobs/uploads/?digest="+digest(content).String(), content,
+			append(headers, "Content-Type", "text/plain")...).Want(t, 201, "")
 	}
 }
 

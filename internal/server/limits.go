@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,9 +19,6 @@ type Limits struct {
 	// total and per client. Connections have the same limits, but an HTTP/2 connection
 	// carries many requests.
 	Requests, ClientRequests int
-	// Uploads and ClientUploads limit uploads that were begun and neither finished nor
-	// cancelled.
-	Uploads, ClientUploads int
 	// MinBodyRate is the minimum rate at which a client must send a body, in bytes per
 	// second, measured over MinBodyRateWindow of waiting for it.
 	MinBodyRate       int64
@@ -38,17 +34,6 @@ const (
 	// reads. It waits at all so that the client reads the answer before the connection
 	// ends.
 	drainTime = 2 * time.Second
-	// maxHeavy limits how many large manifests are parsed and stored at the same time,
-	// since the parsed form can be ten times as large as the manifest.
-	maxHeavy = 4
-	// heavyManifest is the size from which a manifest counts as large, in bytes.
-	heavyManifest = 256 << 10
-	// manifestFactor is how many bytes of memory count for each byte of a manifest: the
-	// payload, and its parsed form until it is stored.
-	manifestFactor = 2
-	// largeAnswer is the size from which an answer in memory counts for the request's
-	// lease, in bytes. Smaller answers fit in the connection's buffer.
-	largeAnswer = 64 << 10
 )
 
 // admit counts the request, and refuses it if this client, or all clients together,
@@ -63,30 +48,6 @@ func (s *Server) admit(client string) error {
 		return oci.Errorf(oci.Unavailable, "there are too many requests: try again in a moment")
 	}
 	return nil
-}
-
-// hold counts an answer of n bytes in memory for the request's lease, until the request
-// ends. Answers up to largeAnswer don't count.
-func (c *call) hold(n int) error {
-	if n <= largeAnswer {
-		return nil
-	}
-	_, err := observed(c.r.Context()).lease.Take(c.r.Context(), int64(n))
-	return err
-}
-
-// heavy waits until a manifest of n bytes may be parsed and stored. The caller calls
-// done afterwards.
-func (s *Server) heavy(ctx context.Context, n int) (done func(), err error) {
-	if n < heavyManifest {
-		return func() {}, nil
-	}
-	select {
-	case s.heavyTurns <- struct{}{}:
-		return func() { <-s.heavyTurns }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("waiting for other manifests: %w", context.Cause(ctx))
-	}
 }
 
 // pace measures the rate of a body over the time that was spent waiting for it.

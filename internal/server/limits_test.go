@@ -17,19 +17,20 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
 // limited sets limits, with their metrics in the registry that is returned.
-func limited(t *testing.T, change func(*server.Limits)) (*prometheus.Registry, func(*server.Options)) {
+func limited(t *testing.T, change func(*server.Limits)) (*prometheus.Registry, func(*servertest.Options)) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	m, err := limit.NewMetrics(reg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return reg, func(o *server.Options) {
-		o.Limits.Metrics = m
-		change(&o.Limits)
+	return reg, func(o *servertest.Options) {
+		o.Server.Limits.Metrics = m
+		change(&o.Server.Limits)
 	}
 }
 
@@ -82,8 +83,8 @@ func TestBodiesHaveABudget(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.Memory = limit.BudgetOptions{Total: 4 << 20, Share: 50} })
 	r := setup(t, limits)
-	payload := r.simple(t, "a", 1, nil)
-	r.put(t, "a", "v1", payload)
+	payload := r.Simple(t, "a", 1, nil)
+	r.Put(t, "a", "v1", payload)
 	used := func() float64 { return metric(t, reg, "purser_body_memory_bytes", "") }
 	eventually(t, "nothing held", func() bool { return used() == 0 })
 
@@ -101,12 +102,12 @@ func TestBodiesHaveABudget(t *testing.T) {
 	if n := metric(t, reg, "purser_limit_refused_total", limit.ClientBodyMemory); n != 1 {
 		t.Errorf("%v were counted as refused", n)
 	}
-	r.do(t, "GET", "/v2/a/manifests/v1", "").want(t, 200, "")
-	r.put(t, "a", "v2", payload)
-	r.push(t, "a", "small")
+	r.Do(t, "GET", "/v2/a/manifests/v1", "").Want(t, 200, "")
+	r.Put(t, "a", "v2", payload)
+	r.Push(t, "a", "small")
 	first.Close() //nolint:errcheck
 	eventually(t, "given back", func() bool { return used() == 20*2*8<<10 })
-	r.put(t, "a", "v3", r.simple(t, "a", 3, object{"annotations": map[string]string{"l": strings.Repeat("x", 400_000)}}))
+	r.Put(t, "a", "v3", r.Simple(t, "a", 3, object{"annotations": map[string]string{"l": strings.Repeat("x", 400_000)}}))
 }
 
 // TestUploadsHaveABudget: an upload that doesn't fit the budget is answered with 503,
@@ -116,27 +117,27 @@ func TestUploadsHaveABudget(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.Memory = limit.BudgetOptions{Total: 100 << 10, Share: 50} })
 	r := setup(t, limits)
-	at := r.start(t, "a", "")
+	at := r.StartUpload(t, "a", "")
 	content := pattern(1, 60_000)
-	a := r.do(t, "PATCH", at, content).want(t, 503, oci.Unavailable, "Retry-After", "*")
-	if !strings.Contains(string(a.body), "memory") {
-		t.Errorf("the answer is %s", a.body)
+	a := r.Do(t, "PATCH", at, content).Want(t, 503, oci.Unavailable, "Retry-After", "*")
+	if !strings.Contains(string(a.Content), "memory") {
+		t.Errorf("the answer is %s", a.Content)
 	}
-	rng := r.do(t, "GET", at, "").want(t, 204, "", "Range", "*").Header.Get("Range")
+	rng := r.Do(t, "GET", at, "").Want(t, 204, "", "Range", "*").Header.Get("Range")
 	var end int
 	if _, err := fmt.Sscanf(rng, "0-%d", &end); err != nil || end < 1000 {
 		t.Fatalf("the upload's range is %q", rng)
 	}
 	for end < len(content)-1 { // continue in pieces that fit
 		piece := content[end+1 : min(end+1+20_000, len(content))]
-		r.do(t, "PATCH", at, piece).want(t, 202, "")
+		r.Do(t, "PATCH", at, piece).Want(t, 202, "")
 		end += len(piece)
 	}
-	r.do(t, "PUT", at+"?digest="+digest(content).String(), "").want(t, 201, "")
-	r.wantBlob(t, "a", digest(content), content)
+	r.Do(t, "PUT", at+"?digest="+digest(content).String(), "").Want(t, 201, "")
+	r.WantBlob(t, "a", digest(content), content)
 	large := pattern(2, 3<<20)
-	r.push(t, "a", large)
-	r.wantBlob(t, "a", digest(large), large)
+	r.Push(t, "a", large)
+	r.WantBlob(t, "a", digest(large), large)
 	eventually(t, "nothing held", func() bool { return metric(t, reg, "purser_body_memory_bytes", "") == 0 })
 }
 
@@ -146,7 +147,7 @@ func TestSlowBodies(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.MinBodyRate, l.MinBodyRateWindow = 1000, time.Second })
 	r := setup(t, limits)
-	r.put(t, "a", "v1", r.simple(t, "a", 1, nil))
+	r.Put(t, "a", "v1", r.Simple(t, "a", 1, nil))
 	c := r.unfinished(t, "PUT /v2/a/manifests/x", "Content-Length: 100000\r\n\r\n{")
 	stop := make(chan struct{})
 	defer close(stop)
@@ -175,11 +176,11 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	reg, limits := limited(t, func(l *server.Limits) { l.AnswerIdleTimeout = time.Second })
 	r := setup(t, limits)
 	content := pattern(3, 48<<20)
-	d := r.push(t, "a", content)
+	d := r.Push(t, "a", content)
 	r.unfinished(t, "GET /v2/a/blobs/"+d.String(), "\r\n")
 	eventually(t, "cut off", func() bool { return metric(t, reg, "purser_limit_refused_total", limit.AnswerIdle) == 1 })
 	// A client that reads slowly, but steadily, gets the whole blob.
-	res, err := client.Get(r.URL + "/v2/a/blobs/" + d.String())
+	res, err := servertest.Client.Get(r.URL + "/v2/a/blobs/" + d.String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,44 +203,18 @@ func TestRequestLimit(t *testing.T) {
 	t.Parallel()
 	reg, limits := limited(t, func(l *server.Limits) { l.ClientRequests = 2 })
 	r := setup(t, limits)
-	inFlight := func() float64 { return metric(t, r.metrics, "purser_http_requests_in_flight", "") }
+	inFlight := func() float64 { return metric(t, r.Metrics, "purser_http_requests_in_flight", "") }
 	eventually(t, "no requests", func() bool { return inFlight() == 0 })
 	one := r.unfinished(t, "PUT /v2/a/manifests/x", "Content-Length: 10\r\n\r\n")
 	r.unfinished(t, "PUT /v2/a/manifests/x", "Content-Length: 10\r\n\r\n")
 	eventually(t, "two requests", func() bool { return inFlight() == 2 })
-	r.do(t, "GET", "/v2/a/tags/list", "").want(t, 503, oci.Unavailable, "Retry-After", "*")
+	r.Do(t, "GET", "/v2/a/tags/list", "").Want(t, 503, oci.Unavailable, "Retry-After", "*")
 	one.Close() //nolint:errcheck
 	eventually(t, "one has ended", func() bool { return inFlight() == 1 })
-	r.do(t, "GET", "/v2/", "").want(t, 200, "")
+	r.Do(t, "GET", "/v2/", "").Want(t, 200, "")
 	if n := metric(t, reg, "purser_limit_refused_total", limit.ClientRequests); n != 1 {
 		t.Errorf("%v were counted", n)
 	}
-}
-
-// TestOpenUploads: a client that begins uploads and ends none is refused, until some
-// are finished or cancelled, or another process has ended them.
-func TestOpenUploads(t *testing.T) {
-	t.Parallel()
-	_, limits := limited(t, func(l *server.Limits) { l.ClientUploads = 3 })
-	r := setup(t, limits)
-	a, b, c := r.start(t, "a", ""), r.start(t, "a", ""), r.start(t, "a", "")
-	refused := func() {
-		t.Helper()
-		r.do(t, "POST", "/v2/a/blobs/uploads/", "").want(t, 429, oci.TooManyRequests, "Retry-After", "*")
-	}
-	// Another process ends two of the three uploads. This process finds that out.
-	other := replica(t, r.dsn, r.dir)
-	other.do(t, "PUT", a+"?digest="+digest("x").String(), "x").want(t, 201, "")
-	other.do(t, "DELETE", b, "").want(t, 204, "")
-	b = r.start(t, "a", "")
-	r.start(t, "a", "")
-	refused()
-	r.do(t, "DELETE", b, "").want(t, 204, "")
-	r.start(t, "a", "")
-	refused()
-	r.do(t, "PUT", c+"?digest="+digest("y").String(), "y").want(t, 201, "")
-	r.start(t, "a", "")
-	refused()
 }
 
 // TestUnreadBodies: an answer to a request whose body no handler reads doesn't wait for

@@ -11,26 +11,25 @@ import (
 
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
-	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
 // behindProxies trusts proxies on this machine.
-func behindProxies(o *server.Options) {
-	o.Proxies = limit.NewProxies([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, limit.AnyForwarded)
+func behindProxies(o *servertest.Options) {
+	o.Server.Proxies = limit.NewProxies([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, limit.AnyForwarded)
 }
 
 // TestLimitsBehindProxies: limits per client apply to the client that a proxy names.
 func TestLimitsBehindProxies(t *testing.T) {
 	t.Parallel()
-	_, limits := limited(t, func(l *server.Limits) { l.ClientUploads = 1 })
-	r := setup(t, limits, behindProxies)
+	r := setup(t, func(o *servertest.Options) { o.Distribution.ClientUploads = 1 }, behindProxies)
 	const begin = "/v2/a/blobs/uploads/"
-	r.do(t, "POST", begin, "", "X-Forwarded-For", "198.51.100.1").want(t, 202, "")
-	r.do(t, "POST", begin, "", "X-Forwarded-For", "198.51.100.1").want(t, 429, oci.TooManyRequests)
-	r.do(t, "POST", begin, "", "X-Forwarded-For", "203.0.113.9, 198.51.100.1").want(t, 429, oci.TooManyRequests)
-	r.do(t, "POST", begin, "", "X-Forwarded-For", "198.51.100.2").want(t, 202, "")
-	r.do(t, "POST", begin, "", "Forwarded", `for="[2001:db8::1]:80"`).want(t, 202, "")
-	r.do(t, "POST", begin, "", "Forwarded", `for="[2001:db8::2]:80"`).want(t, 429, oci.TooManyRequests) // in the same /64 network
+	r.Do(t, "POST", begin, "", "X-Forwarded-For", "198.51.100.1").Want(t, 202, "")
+	r.Do(t, "POST", begin, "", "X-Forwarded-For", "198.51.100.1").Want(t, 429, oci.TooManyRequests)
+	r.Do(t, "POST", begin, "", "X-Forwarded-For", "203.0.113.9, 198.51.100.1").Want(t, 429, oci.TooManyRequests)
+	r.Do(t, "POST", begin, "", "X-Forwarded-For", "198.51.100.2").Want(t, 202, "")
+	r.Do(t, "POST", begin, "", "Forwarded", `for="[2001:db8::1]:80"`).Want(t, 202, "")
+	r.Do(t, "POST", begin, "", "Forwarded", `for="[2001:db8::2]:80"`).Want(t, 429, oci.TooManyRequests) // in the same /64 network
 }
 
 // TestHeadersThatDisagree: a warning, logged once, says which setting helps.
@@ -38,15 +37,15 @@ func TestHeadersThatDisagree(t *testing.T) {
 	t.Parallel()
 	r := setup(t, behindProxies)
 	for range 3 {
-		r.do(t, "GET", "/v2/", "", "X-Forwarded-For", "198.51.100.1", "Forwarded", "for=198.51.100.2").want(t, 200, "")
+		r.Do(t, "GET", "/v2/", "", "X-Forwarded-For", "198.51.100.1", "Forwarded", "for=198.51.100.2").Want(t, 200, "")
 	}
-	eventually(t, "three lines", func() bool { return len(r.log.records(t, "request")) == 3 })
-	for _, line := range r.log.records(t, "request") {
+	eventually(t, "three lines", func() bool { return len(r.Log.Records(t, "request")) == 3 })
+	for _, line := range r.Log.Records(t, "request") {
 		if remote, _ := line["remote"].(string); !strings.HasPrefix(remote, "127.0.0.1:") {
 			t.Errorf("an address is believed: %v", line)
 		}
 	}
-	if n := len(r.log.records(t, "a proxy's request has X-Forwarded-For and Forwarded, which name different clients, so the proxy counts as the client: set http.forwarded_header to the one that the proxy writes")); n != 1 {
+	if n := len(r.Log.Records(t, "a proxy's request has X-Forwarded-For and Forwarded, which name different clients, so the proxy counts as the client: set http.forwarded_header to the one that the proxy writes")); n != 1 {
 		t.Errorf("%d warnings", n)
 	}
 }
@@ -58,8 +57,8 @@ func TestTraceOfForeignAddress(t *testing.T) {
 	before := otel.GetTracerProvider()
 	otel.SetTracerProvider(trace.NewTracerProvider(trace.WithSpanProcessor(spans)))
 	defer otel.SetTracerProvider(before)
-	r := setup(t, func(o *server.Options) { o.Tracing = true })
-	r.do(t, "GET", "/v2/", "", "X-Forwarded-For", "198.51.100.1").want(t, 200, "")
+	r := setup(t, func(o *servertest.Options) { o.Server.Tracing = true })
+	r.Do(t, "GET", "/v2/", "", "X-Forwarded-For", "198.51.100.1").Want(t, 200, "")
 	eventually(t, "a span", func() bool { return len(spans.Ended()) > 0 })
 	for _, s := range spans.Ended() {
 		for _, a := range s.Attributes() {

@@ -1,7 +1,8 @@
-// Package server implements the registry's HTTP interface: the OCI Distribution API
-// under /v2/, with errors in the specification's format; the management API under
-// /api/v1/, described by an OpenAPI document, with paths and errors like Quay's; and
-// request identifiers, access log, metrics and traces.
+// Package server has what all of the registry's HTTP interfaces share: the mux, request
+// identifiers, access log, metrics and traces, errors, limits of requests, and the
+// permissions that routes need. The interfaces themselves are packages below this one's
+// directory: distribution is the OCI API under /v2/, management the API for operators
+// under /api/v1/.
 //
 // Rules of the package:
 //
@@ -10,86 +11,43 @@
 //   - A web page can't misuse its visitor's browser: requests with a foreign host name,
 //     and changes that come from pages of other sites, are refused before routing.
 //   - Each route names the access that it needs. A route without one is denied.
-//   - The bytes of blobs stream through small buffers and are hashed once, on the way.
+//   - The memory that a request's body and answer take counts against one budget, and
+//     each request against the limits of its client.
 package server
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/maypok86/otter/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/autoprune"
-	"github.com/purser-registry/purser/internal/blob"
-	"github.com/purser-registry/purser/internal/catalog"
-	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/limit"
 	"github.com/purser-registry/purser/internal/oci"
-	"github.com/purser-registry/purser/internal/pullstats"
-	"github.com/purser-registry/purser/internal/webhook"
 )
 
 // Options configure a Server.
 type Options struct {
-	Catalog *catalog.Catalog // required
-	Store   blob.Store       // required
-	// StoreTrouble classifies an error of Store. Default blob.TroubleOf.
-	StoreTrouble func(error) blob.Trouble
-	Log          *slog.Logger // default slog.Default()
-	// WrongStore says that Store isn't the one that belongs to the database; requests
-	// about blobs are refused then. Nil: Store is always the right one.
-	WrongStore func() bool
+	Log *slog.Logger // default slog.Default()
 	// AccessLog logs each request at level info.
 	AccessLog bool
 	Metrics   prometheus.Registerer // nil: none
-	// Redirect answers GET of a blob with a redirect to a presigned URL, if the store
-	// supports that. The URL is valid for RedirectTTL (default 20 min).
-	Redirect    bool
-	RedirectTTL time.Duration
 	// BodyIdleTimeout ends a request if its client sends nothing of the body for so
 	// long. Default 60 s.
 	BodyIdleTimeout time.Duration
 	// MaxRequest limits the duration of any request. Default 2 h.
 	MaxRequest time.Duration
-	// UploadMaxAge is how long an upload may stay untouched before the reaper may
-	// delete it. Default 24 h.
-	UploadMaxAge time.Duration
 	// Proxies are the trusted proxies, whose headers name the client. Nil: none.
 	Proxies *limit.Proxies
 	// Limits bound the resources that clients may use.
 	Limits Limits
-	// GC configures garbage collection runs that operators start through the API. Its Store
-	// and Log are replaced by those above. Its Collector also answers how collection stands;
-	// without it, such operations fail.
-	GC gc.CollectOptions
 	// Tracing makes a span for each request.
 	Tracing bool
-	// Audit is the audit log. The server writes operators' actions to it, and reads it
-	// for clients. Changes of the catalog are written by the catalog itself. Nil: no
-	// audit log.
-	Audit *audit.Log
-	// Recorder records each pull of a manifest. Nil: pulls aren't recorded.
-	Recorder *pullstats.Recorder
-	// Autoprune manages policies and auto-pruning. Nil: the API has no such operations.
-	Autoprune *autoprune.Pruner
-	// Webhooks manages the webhooks of namespaces. Nil: the API has no such operations.
-	Webhooks *webhook.Sender
-	// Pulls reads pull statistics. Nil: answers have none.
-	Pulls *pullstats.Reader
-	// PullStats counts recorded pulls. Nil: pulls aren't counted.
-	PullStats *pullstats.SyncWorker
-	// RedisPulls adds the pulls that Redis has counted. Nil: there is no Redis.
-	RedisPulls *pullstats.FlushWorker
-	// LooseKeys gives access to the loose foreign keys. Nil: the API has no operations
-	// on them.
-	LooseKeys *LooseKeys
-	System    System
 	// Hosts are the host names under which requests are answered. Nil: every name.
 	Hosts *Hosts
 	// Origins are additional sites whose pages may send changes, such as
@@ -103,66 +61,42 @@ type Options struct {
 	Authorize func(r *http.Request, a Access, repository string) error
 }
 
+// Mount is one of the interfaces that a Server serves.
+type Mount struct {
+	Prefix  string // of its paths, such as "/api/"
+	Handler http.Handler
+	// MarshalError encodes an error for a client of this interface.
+	MarshalError func(*oci.Error) []byte
+	// Header has the fields of all answers, errors included.
+	Header http.Header
+	// ReadsAreLogged says that GET and HEAD may write to the audit log as well.
+	ReadsAreLogged bool
+}
+
 // Server is the registry's http.Handler.
 type Server struct {
 	opt     Options
 	log     *slog.Logger
-	catalog *catalog.Catalog
-	store   blob.Store
+	mounts  []Mount
 	metrics *metrics
-	uploads *uploads
-	// budget is the memory for bodies, requests counts requests that are being
-	// answered, and unfinished counts open uploads.
-	budget     *limit.Budget
-	requests   *limit.Counter
-	unfinished *openUploads
-	heavyTurns chan struct{} // has one element for each large manifest that is being handled
-	api        *api
-	origin     *http.CrossOriginProtection
-	started    time.Time
-	handler    http.Handler
-	external   *external
-	ambiguous  sync.Once // for the warning that two proxy headers name different clients
-	// redirected maps keys of objects to the time at which the store was last seen to
-	// have them. Entries are checked for their age when read: an expiring cache would
-	// wake the process every second.
-	redirected *otter.Cache[string, time.Time]
+	// budget is the memory for bodies, and requests counts requests that are being
+	// answered.
+	budget    *limit.Budget
+	requests  *limit.Counter
+	origin    *http.CrossOriginProtection
+	handler   http.Handler
+	external  *external
+	ambiguous sync.Once // for the warning that two proxy headers name different clients
 }
 
-const (
-	// redirectedMax limits how many keys are remembered. redirectedAge limits how long:
-	// for so long clients may be redirected to an object that the store has lost.
-	redirectedMax = 50_000
-	redirectedAge = 5 * time.Minute
-)
-
-// New makes a server.
+// New makes a server, on which nothing is mounted yet.
 func New(o Options) (*Server, error) {
-	if o.Catalog == nil || o.Store == nil {
-		return nil, errors.New("server: a catalog and a store are required")
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-	if o.RedirectTTL <= 0 {
-		o.RedirectTTL = 20 * time.Minute
-	}
-	if o.BodyIdleTimeout <= 0 {
-		o.BodyIdleTimeout = time.Minute
-	}
-	if o.MaxRequest <= 0 {
-		o.MaxRequest = 2 * time.Hour
-	}
-	if o.UploadMaxAge <= 0 {
-		o.UploadMaxAge = 24 * time.Hour
-	}
-	if o.WrongStore == nil {
-		o.WrongStore = func() bool { return false }
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
+	o.BodyIdleTimeout = cmp.Or(o.BodyIdleTimeout, time.Minute)
+	o.MaxRequest = cmp.Or(o.MaxRequest, 2*time.Hour)
 	if o.Authorize == nil {
 		o.Authorize = func(*http.Request, Access, string) error { return nil }
 	}
-	o.Store = blob.Mark(o.Store, o.StoreTrouble)
 	m, err := newMetrics(o.Metrics)
 	if err != nil {
 		return nil, err
@@ -171,49 +105,65 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opt: o, log: o.Log, catalog: o.Catalog, store: o.Store, metrics: m, external: external,
-		uploads: newUploads(o.Catalog, o.UploadMaxAge), origin: http.NewCrossOriginProtection(), started: time.Now(),
-		redirected: otter.Must(&otter.Options[string, time.Time]{MaximumSize: redirectedMax})}
+	s := &Server{opt: o, log: o.Log, metrics: m, external: external, origin: http.NewCrossOriginProtection()}
 	o.Limits.Memory.Metrics = o.Limits.Metrics
 	s.budget = limit.NewBudget(o.Limits.Memory)
 	s.requests = limit.NewCounter(o.Limits.Requests, o.Limits.ClientRequests)
-	s.unfinished = newOpenUploads(o.Catalog, o.Limits)
-	s.heavyTurns = make(chan struct{}, maxHeavy)
 	for _, origin := range o.Origins {
 		if err := s.origin.AddTrustedOrigin(origin); err != nil {
 			return nil, fmt.Errorf("server: %w", err)
 		}
 	}
-	s.opt.GC.Store, s.opt.GC.Log = o.Store, o.Log
-	s.api = newAPI(s)
 	s.handler = s.observe(http.HandlerFunc(s.dispatch))
 	return s, nil
 }
 
-// dispatch passes a request to the OCI API or the management API.
-func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
-	management := isManagement(r)
-	if !management {
-		w.Header()["Docker-Distribution-Api-Version"] = apiVersion
+// Mount adds an interface. All are mounted before the first request.
+func (s *Server) Mount(m Mount) { s.mounts = append(s.mounts, m) }
+
+// nothing answers requests for which no interface is mounted.
+var nothing = Mount{MarshalError: func(e *oci.Error) []byte { return oci.MarshalErrors(e) }}
+
+// mounted returns the interface that a request is for: the one with the longest prefix.
+func (s *Server) mounted(r *http.Request) *Mount {
+	found := &nothing
+	for i := range s.mounts {
+		if m := &s.mounts[i]; strings.HasPrefix(r.URL.Path, m.Prefix) && len(m.Prefix) > len(found.Prefix) {
+			found = m
+		}
 	}
+	return found
+}
+
+// MaxRequest returns the longest time that a request may take.
+func (s *Server) MaxRequest() time.Duration { return s.opt.MaxRequest }
+
+// ExternalURL returns the URL under which clients reach the registry, "" if it isn't
+// configured.
+func (s *Server) ExternalURL() string { return s.opt.ExternalURL }
+
+// dispatch passes a request to the interface that it is for.
+func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
+	mounted := s.mounted(r)
+	maps.Copy(w.Header(), mounted.Header)
 	if err := limit.Begin(r); err != nil {
 		w.Header().Set("Connection", "close")
-		s.fail(w, r, oci.Errorf(oci.Unsupported, "%v", err).WithStatus(http.StatusBadRequest))
+		s.Fail(w, r, oci.Errorf(oci.Unsupported, "%v", err).WithStatus(http.StatusBadRequest))
 		return
 	}
-	client := observed(r.Context()).client
+	client := Observed(r.Context()).Client
 	if err := s.admit(client); err != nil {
-		s.fail(w, r, err)
+		s.Fail(w, r, err)
 		return
 	}
 	defer s.requests.Done(client)
 	switch err := s.checkSite(r); {
 	case err != nil:
-		s.fail(w, r, err)
-	case management:
-		s.api.ServeHTTP(w, r)
+		s.Fail(w, r, err)
+	case mounted.Handler == nil:
+		s.Fail(w, r, NothingAt(r))
 	default:
-		s.route(w, r)
+		mounted.Handler.ServeHTTP(w, r)
 	}
 }
 

@@ -1,0 +1,113 @@
+package distribution_test
+
+import (
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// orphans lists objects in the store that no row owns.
+func (r *registry) orphans(t *testing.T) []string {
+	t.Helper()
+	var list []string
+	err := filepath.WalkDir(filepath.Join(r.Dir, "objects"), func(_ string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		base, _, _ := strings.Cut(e.Name(), "-")
+		var n int
+		if err := r.DB.Pool.QueryRow(t.Context(), `SELECT
+			(SELECT count(*) FROM blobs WHERE storage_key = $1) + (SELECT count(*) FROM uploads WHERE storage_key = $2) +
+			(SELECT count(*) FROM gc_doomed_objects WHERE storage_key IN ($1, $2))`, e.Name(), base).Scan(&n); err != nil {
+			return err
+		}
+		if n == 0 {
+			list = append(list, e.Name())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// TestAttackUploadRememberedTooLong: an upload was reaped long ago, and both sweeps
+// have deleted its objects. A process that still remembers the upload must not store an
+// object for it, which nobody would delete.
+func TestAttackUploadRememberedTooLong(t *testing.T) {
+	t.Parallel()
+	one := setup(t)
+	two := replica(t, one.DSN, one.Dir)
+	for _, n := range []int{1000, catalog.MaxTail + 1} {
+		content := pattern(7, n)
+		for _, method := range []string{"PATCH", "PUT"} {
+			at := one.StartUpload(t, "a", "")
+			two.Do(t, "DELETE", at, "").Want(t, 204, "")
+			// Both sweeps are over.
+			if _, err := one.DB.Pool.Exec(t.Context(), "DELETE FROM gc_doomed_objects"); err != nil {
+				t.Fatal(err)
+			}
+			a := one.Do(t, method, at+"?digest="+digest(content).String(), content)
+			if a.StatusCode != 404 && a.StatusCode != 416 {
+				t.Errorf("%s to an upload that is gone: %d %s", method, a.StatusCode, a.Content)
+			}
+			if list := one.orphans(t); len(list) > 0 {
+				t.Errorf("%s of %d bytes: nobody owns %v", method, n, list)
+			}
+		}
+	}
+}
+
+// TestAttackUploadThroughTwoReplicas: a client whose requests reach two replicas
+// alternately is not refused.
+func TestAttackUploadThroughTwoReplicas(t *testing.T) {
+	t.Parallel()
+	one := setup(t)
+	two := replica(t, one.DSN, one.Dir)
+	for _, n := range []int{10, catalog.MaxTail - 1, catalog.MaxTail + 1, 200_000} {
+		for _, m := range []int{10, 100_000} {
+			first, second := pattern(1, n), pattern(2, m)
+			at := one.StartUpload(t, "a", "")
+			two.Do(t, "PATCH", at, first).Want(t, 202, "")
+			a := one.Do(t, "PATCH", at, second)
+			if a.StatusCode != 202 {
+				t.Errorf("%d bytes through one replica, then %d through the other: %d %s", n, m, a.StatusCode, a.Content)
+				continue
+			}
+			content := first + second
+			two.Do(t, "PUT", at+"?digest="+digest(content).String(), "").Want(t, 201, "")
+			one.WantBlob(t, "a", digest(content), content)
+		}
+		// The last chunk may come with the PUT.
+		first, last := pattern(3, n), pattern(4, 150_000)
+		at := one.StartUpload(t, "a", "")
+		two.Do(t, "PATCH", at, first).Want(t, 202, "")
+		if a := one.Do(t, "PUT", at+"?digest="+digest(first+last).String(), last); a.StatusCode != 201 {
+			t.Errorf("%d bytes through one replica, then a PUT with more through the other: %d %s", n, a.StatusCode, a.Content)
+		}
+	}
+	if list := one.orphans(t); len(list) > 0 {
+		t.Errorf("nobody owns %v", list)
+	}
+}
+
+// TestAttackAnswerOfCommitLost: the end of an upload was committed, but the answer was
+// lost. The client asks for the upload's state or ends it again, and then finds the
+// blob.
+func TestAttackAnswerOfCommitLost(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	content := pattern(5, 1000)
+	at := r.StartUpload(t, "a", "")
+	r.Do(t, "PUT", at+"?digest="+digest(content).String(), content).Want(t, 201, "") // assume that this answer was lost
+	r.Do(t, "PUT", at+"?digest="+digest(content).String(), content).Want(t, 404, oci.BlobUploadUnknown)
+	r.Do(t, "HEAD", "/v2/a/blobs/"+digest(content).String(), "").Want(t, 200, "")
+	if list := r.orphans(t); len(list) > 0 {
+		t.Errorf("nobody owns %v", list)
+	}
+}

@@ -1,0 +1,33 @@
+package distribution
+
+import (
+	"strings"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// recordPull records that a client has fetched a manifest, or has only checked it: by
+// HEAD, or by a GET that was answered with 304.
+func (a *API) recordPull(c *call, m *catalog.Manifest, fetched bool) {
+	if a.opt.Recorder == nil {
+		return
+	}
+	e := audit.Entry{
+		Kind: audit.PullRepo, Actor: audit.SourceOf(c.r.Context()).Actor,
+		Address: server.ClientAddress(c.r.RemoteAddr), UserAgent: server.Bounded(c.r.UserAgent()), RequestID: server.Observed(c.r.Context()).ID,
+		Repository: c.name, RepositoryID: m.Repository, Digest: m.Digest, Port: server.ClientPort(c.r.RemoteAddr),
+	}
+	if !strings.Contains(c.ref, ":") {
+		e.Tag = c.ref
+	}
+	if len(c.r.RequestURI) > server.MaxKept { // both are substrings of it, and would keep it in memory
+		e.Repository, e.Tag = strings.Clone(e.Repository), strings.Clone(e.Tag)
+	}
+	if !fetched {
+		a.opt.Recorder.Checked(c.r.Context(), e)
+		return
+	}
+	a.opt.Recorder.Pulled(c.r.Context(), e)
+}

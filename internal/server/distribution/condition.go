@@ -1,0 +1,50 @@
+package distribution
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// condition parses If-Match and If-None-Match of a request that changes something (RFC
+// 9110, section 13.1). A manifest's entity tag is its digest in quotes, as GET and HEAD
+// return it. An entity tag that isn't a digest matches nothing.
+func condition(r *http.Request) catalog.Condition {
+	return catalog.Condition{
+		IfMatch:   validators(r.Header["If-Match"], func(tag string) string { return tag }),
+		IfNoMatch: validators(r.Header["If-None-Match"], func(tag string) string { return strings.TrimPrefix(tag, "W/") }),
+	}
+}
+
+// validators parses the lines of one header. It returns nil if there are none.
+func validators(lines []string, opaque func(tag string) string) *catalog.Validators {
+	if len(lines) == 0 {
+		return nil
+	}
+	v := new(catalog.Validators)
+	for _, line := range lines {
+		for tag := range strings.SplitSeq(line, ",") {
+			tag = strings.TrimSpace(tag)
+			if tag == "*" {
+				v.Any = true
+			} else if d, err := oci.ParseDigest(strings.Trim(opaque(tag), `"`)); err == nil {
+				v.Digests = append(v.Digests, d)
+			}
+		}
+	}
+	return v
+}
+
+// matches checks the condition of a request that names a manifest by digest. The
+// manifest's entity tag is that digest, so no query is necessary.
+func matches(c catalog.Condition, d oci.Digest) error {
+	has := func(v *catalog.Validators) bool { return v.Any || slices.Contains(v.Digests, d) }
+	if c.IfMatch != nil && !has(c.IfMatch) || c.IfNoMatch != nil && has(c.IfNoMatch) {
+		return oci.Errorf(oci.Denied, "nothing was changed, since the condition of the request (If-Match, If-None-Match) doesn't hold for manifest %s", d).
+			WithStatus(http.StatusPreconditionFailed).WithDetail(map[string]string{"digest": d.String()})
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package distribution
+
+import (
+	"hash"
+	"io"
+)
+
+// hashingReader hashes the data that is read through it. A goroutine does so while the
+// caller works on the data, until the next Read: with two cores, a large layer is
+// hashed while it is written. The caller must not change the buffer until its next Read
+// or finish.
+type hashingReader struct {
+	r       io.Reader
+	pieces  chan []byte
+	hashed  chan struct{}
+	pending bool
+}
+
+// newHashingReader starts the hashing goroutine; finish ends it.
+func newHashingReader(r io.Reader, h hash.Hash) *hashingReader {
+	hr := &hashingReader{r: r, pieces: make(chan []byte), hashed: make(chan struct{}, 1)}
+	go func() {
+		defer close(hr.hashed)
+		for p := range hr.pieces {
+			h.Write(p)
+			hr.hashed <- struct{}{}
+		}
+	}()
+	return hr
+}
+
+func (hr *hashingReader) Read(p []byte) (int, error) {
+	hr.wait()
+	n, err := hr.r.Read(p)
+	if n > 0 {
+		hr.pieces <- p[:n]
+		hr.pending = true
+	}
+	if err != nil { // there may be no next Read, which would wait
+		hr.wait()
+	}
+	return n, err
+}
+
+func (hr *hashingReader) wait() {
+	if hr.pending {
+		<-hr.hashed
+		hr.pending = false
+	}
+}
+
+// finish waits until everything that was read is hashed, and ends the goroutine.
+func (hr *hashingReader) finish() {
+	hr.wait()
+	close(hr.pieces)
+	<-hr.hashed
+}

@@ -1,0 +1,239 @@
+package distribution
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+const (
+	maxTagPage        = 10_000
+	maxRepositoryPage = 1_000
+	maxReferrerPage   = 500
+)
+
+// page reads the parameters n and last. n is the number of entries that the client
+// wants: at most most, which is also the default.
+func (c *call) page(most int) (n int, last string, err error) {
+	if c.r.URL.RawQuery == "" {
+		return most, "", nil
+	}
+	q := c.r.URL.Query()
+	n = most
+	if s := q.Get("n"); s != "" {
+		if n, err = oci.ParseCount(s); err != nil {
+			return 0, "", oci.Errorf(oci.Unsupported, "n: %v", err).WithStatus(http.StatusBadRequest)
+		}
+	}
+	last, err = c.text("last")
+	return min(n, most), last, err
+}
+
+// text returns a query parameter that goes to the database. It refuses NUL and invalid
+// UTF-8, which PostgreSQL can't store.
+func (c *call) text(name string) (string, error) {
+	v := c.r.URL.Query().Get(name)
+	if !utf8.ValidString(v) || strings.ContainsRune(v, 0) {
+		return "", oci.Errorf(oci.Unsupported, "%s: %q is not text", name, v).WithStatus(http.StatusBadRequest)
+	}
+	return v, nil
+}
+
+// next sets the Link header that points to the next page (RFC 5988).
+func (c *call) next(path string, q url.Values) {
+	c.Header().Set("Link", fmt.Sprintf(`<%s%s?%s>; rel="next"`, server.Observed(c.r.Context()).Base, path, q.Encode()))
+}
+
+// listTags lists a repository's tags in byte order ("Listing Tags").
+func (a *API) listTags(c *call) error {
+	n, last, err := c.page(maxTagPage)
+	if err != nil {
+		return err
+	}
+	tags, more, err := a.catalog.Tags(c.r.Context(), c.name, last, n)
+	if err != nil {
+		return err
+	}
+	if more && n > 0 {
+		c.next("/v2/"+c.name+"/tags/list", url.Values{"n": {strconv.Itoa(n)}, "last": {tags[n-1]}})
+	}
+	body := tagList(c.name, tags)
+	if err := c.hold(len(body)); err != nil {
+		return err
+	}
+	c.json(http.StatusOK, body)
+	return nil
+}
+
+// tagList encodes the list without escaping, since neither repository names nor tags
+// can contain characters that JSON escapes.
+func tagList(name string, tags []string) []byte {
+	size := len(name) + 32
+	for _, t := range tags {
+		size += len(t) + 3
+	}
+	b := append(make([]byte, 0, size), `{"name":"`...)
+	b = append(b, name...)
+	b = append(b, `","tags":[`...)
+	for i, t := range tags {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), t...), '"')
+	}
+	return append(b, "]}"...)
+}
+
+// listRepositories lists the registry's repositories.
+func (a *API) listRepositories(c *call) error {
+	n, last, err := c.page(maxRepositoryPage)
+	if err != nil {
+		return err
+	}
+	paths, more, err := a.catalog.Repositories(c.r.Context(), last, n)
+	if err != nil {
+		return err
+	}
+	if more && n > 0 {
+		c.next("/v2/_catalog", url.Values{"n": {strconv.Itoa(n)}, "last": {paths[n-1]}})
+	}
+	body, err := json.Marshal(struct {
+		Repositories []string `json:"repositories"`
+	}{append([]string{}, paths...)})
+	if err != nil {
+		return err
+	}
+	c.json(http.StatusOK, body)
+	return nil
+}
+
+type referrer struct {
+	MediaType    string          `json:"mediaType"`
+	Digest       oci.Digest      `json:"digest"`
+	Size         int64           `json:"size"`
+	ArtifactType string          `json:"artifactType,omitempty"`
+	Annotations  json.RawMessage `json:"annotations,omitempty"`
+}
+
+// listReferrers lists the manifests whose subject is the digest ("Listing Referrers").
+// The list is empty, rather than an error, if there are none.
+func (a *API) listReferrers(c *call) error {
+	d, err := c.digest()
+	if err != nil {
+		return err
+	}
+	n, last, err := c.page(maxReferrerPage)
+	if err != nil {
+		return err
+	}
+	var after int64
+	if last != "" {
+		if after, err = strconv.ParseInt(last, 10, 64); err != nil {
+			return oci.Errorf(oci.Unsupported, "last: %q is not from a Link of this list", last).WithStatus(http.StatusBadRequest)
+		}
+	}
+	kind, err := c.text("artifactType")
+	if err != nil {
+		return err
+	}
+	// Clients often don't escape the + of a media type, and an unescaped + decodes to a
+	// space.
+	kind = strings.ReplaceAll(kind, " ", "+")
+	page, err := a.referrers(c, d, kind, after, max(n, 1))
+	if err != nil {
+		return err
+	}
+	if kind != "" {
+		c.Header().Set("OCI-Filters-Applied", "artifactType")
+	}
+	if page.more {
+		q := url.Values{"n": {strconv.Itoa(max(n, 1))}, "last": {strconv.FormatInt(page.last, 10)}}
+		if kind != "" {
+			q.Set("artifactType", kind)
+		}
+		c.next("/v2/"+c.name+"/referrers/"+d.String(), q)
+	}
+	c.body(http.StatusOK, oci.MediaTypeImageIndex, page.body())
+	return nil
+}
+
+// maxReferrerBytes limits a page of referrers, in bytes. Clients read the page like a
+// manifest, of which oras reads at most 4 MiB: it would fail on a longer page and see
+// no signatures at all.
+const maxReferrerBytes = 3 << 20
+
+// referrerPage is an image index that is encoded entry by entry, so that it can end
+// before the entry that would make it too long.
+type referrerPage struct {
+	entries []byte
+	n       int
+	last    int64 // ID of the last entry
+	more    bool
+}
+
+const referrerPageHead, referrerPageEnd = `{"schemaVersion":2,"mediaType":"` + oci.MediaTypeImageIndex + `","manifests":[`, `]}`
+
+func (p *referrerPage) body() []byte {
+	b := make([]byte, 0, len(referrerPageHead)+len(p.entries)+len(referrerPageEnd))
+	return append(append(append(b, referrerPageHead...), p.entries...), referrerPageEnd...)
+}
+
+// add appends an entry. It returns false if the entry doesn't fit.
+func (p *referrerPage) add(r catalog.Referrer) (bool, error) {
+	var entry bytes.Buffer
+	e := json.NewEncoder(&entry)
+	e.SetEscapeHTML(false) // escaping would write six bytes for each "<"
+	err := e.Encode(referrer{
+		MediaType: r.MediaType, Digest: r.Digest, Size: r.Size, ArtifactType: r.ArtifactType, Annotations: r.Annotations,
+	})
+	if err != nil {
+		return false, fmt.Errorf("writing referrer %s: %w", r.Digest, err)
+	}
+	text := bytes.TrimSpace(entry.Bytes())
+	if p.n > 0 {
+		if len(referrerPageHead)+len(p.entries)+1+len(text)+len(referrerPageEnd) > maxReferrerBytes {
+			return false, nil
+		}
+		p.entries = append(p.entries, ',')
+	}
+	p.entries = append(p.entries, text...)
+	p.n, p.last = p.n+1, r.ID
+	return true, nil
+}
+
+// referrers builds a page of up to n referrers whose IDs come after last.
+func (a *API) referrers(c *call, d oci.Digest, kind string, last int64, n int) (*referrerPage, error) {
+	p := &referrerPage{last: last}
+	for {
+		list, more, err := a.catalog.Referrers(c.r.Context(), c.name, d, kind, p.last, n-p.n)
+		if err != nil {
+			return nil, err
+		}
+		size := 0
+		for _, r := range list {
+			size += len(r.Annotations)
+		}
+		if err := c.hold(2 * size); err != nil { // once as read from the database, once in the answer
+			return nil, err
+		}
+		for _, r := range list {
+			if added, err := p.add(r); err != nil || !added {
+				p.more = true
+				return p, err
+			}
+		}
+		if !more || p.n == n {
+			p.more = more
+			return p, nil
+		}
+	}
+}

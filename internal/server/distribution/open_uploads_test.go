@@ -1,0 +1,33 @@
+package distribution_test
+
+import (
+	"testing"
+
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server/servertest"
+)
+
+// TestOpenUploads: a client that begins uploads and ends none is refused, until some
+// are finished or cancelled, or another process has ended them.
+func TestOpenUploads(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *servertest.Options) { o.Distribution.ClientUploads = 3 })
+	a, b, c := r.StartUpload(t, "a", ""), r.StartUpload(t, "a", ""), r.StartUpload(t, "a", "")
+	refused := func() {
+		t.Helper()
+		r.Do(t, "POST", "/v2/a/blobs/uploads/", "").Want(t, 429, oci.TooManyRequests, "Retry-After", "*")
+	}
+	// Another process ends two of the three uploads. This process finds that out.
+	other := replica(t, r.DSN, r.Dir)
+	other.Do(t, "PUT", a+"?digest="+digest("x").String(), "x").Want(t, 201, "")
+	other.Do(t, "DELETE", b, "").Want(t, 204, "")
+	b = r.StartUpload(t, "a", "")
+	r.StartUpload(t, "a", "")
+	refused()
+	r.Do(t, "DELETE", b, "").Want(t, 204, "")
+	r.StartUpload(t, "a", "")
+	refused()
+	r.Do(t, "PUT", c+"?digest="+digest("y").String(), "y").Want(t, 201, "")
+	r.StartUpload(t, "a", "")
+	refused()
+}

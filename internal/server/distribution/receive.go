@@ -1,0 +1,312 @@
+package distribution
+
+import (
+	"bytes"
+	"context"
+	"encoding"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// session is the work of one request on an upload. It hashes the bytes as they arrive.
+// It keeps them for the upload's row while the whole upload is small enough, and
+// otherwise writes them to the store. A request acknowledges only saved bytes, and it
+// can't save anything after another request has taken over the upload.
+//
+// A session begins with the upload's row as this process remembers it, which saves a
+// query. If that is outdated, the first write to the row fails, before any byte of the
+// body was used up. The session then begins again with the row from the database.
+type session struct {
+	api  *API
+	u    catalog.Upload
+	in   *uploadBody
+	hash hash.Hash
+	w    blob.Writer
+	// tail has all bytes of the upload, as long as they fit in the row.
+	tail []byte
+	// claimed says that this request has claimed the row.
+	claimed bool
+}
+
+// receive appends the request's body to the upload and saves it. If the client
+// disconnects midway, receive saves the bytes that arrived, so that the client can
+// continue from there, and returns an error.
+func (a *API) receive(c *call) (catalog.Upload, error) {
+	var saved catalog.Upload
+	err := a.onUpload(c, oci.Digest{}, func(ctx context.Context, ss *session) error {
+		small, err := ss.fill(ctx)
+		if err != nil {
+			return err
+		}
+		saved, err = ss.save(ctx, small)
+		if err != nil {
+			return err
+		}
+		return ss.in.LostError()
+	})
+	return saved, err
+}
+
+// commit appends the request's body, if any, and makes the upload a blob. If the digest
+// doesn't match, the upload stays as it was before the request.
+func (a *API) commit(c *call, d oci.Digest) error {
+	return a.onUpload(c, d, func(ctx context.Context, ss *session) error {
+		small, err := ss.fill(ctx)
+		if err != nil {
+			return err
+		}
+		if ss.in.Lost != nil {
+			_, err := ss.save(ctx, small)
+			return errors.Join(ss.in.LostError(), err)
+		}
+		same := d.Algorithm() == ss.u.Algorithm
+		if same {
+			if actual := oci.FromHash(d.Algorithm(), ss.hash); actual != d {
+				return digestMismatch(d, actual)
+			}
+		}
+		if small {
+			if err := ss.storeTail(ctx); err != nil {
+				return err
+			}
+		}
+		key, err := ss.w.Finish(ctx)
+		if err != nil {
+			return fmt.Errorf("finishing upload %s: %w", ss.u.ID, err)
+		}
+		if !same {
+			if err := a.verify(ctx, key, d); err != nil {
+				return err
+			}
+		}
+		err = a.catalog.CommitUpload(ctx, ss.u, d, key, ss.w.Leftovers())
+		if errors.Is(err, catalog.ErrUploadMoved) && !ss.claimed {
+			// The row may be gone, and without it no worker would delete this object.
+			// No other request uses the object's name, so deleting it is safe.
+			return errors.Join(err, a.store.Delete(ctx, []string{key}))
+		}
+		return err
+	})
+}
+
+// onUpload runs work on the upload that the route names. d is the digest of the blob
+// that the upload is to become, or zero if the request doesn't end the upload.
+func (a *API) onUpload(c *call, d oci.Digest, work func(ctx context.Context, ss *session) error) error {
+	// The context outlives the client's connection, so that the bytes that arrived can
+	// be saved.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), a.server.MaxRequest())
+	defer cancel()
+	in := a.newUploadBody(c)
+	ctx = limit.WithLease(ctx, in.Lease)
+	u, remembered, err := a.upload(c)
+	for {
+		if err == nil {
+			err = c.checkChunk(u, in)
+		}
+		if err == nil {
+			err = a.session(ctx, u, d, in, work)
+		}
+		if _, refused := errors.AsType[*oci.Error](err); !refused || !remembered || in.streaming || in.saved {
+			return err
+		}
+		remembered = false
+		u, err = a.catalog.Upload(ctx, c.name, u.ID)
+	}
+}
+
+func (a *API) session(ctx context.Context, u catalog.Upload, d oci.Digest, in *uploadBody, work func(ctx context.Context, ss *session) error) error {
+	if u.Size == 0 && !d.IsZero() {
+		u.Algorithm, u.HashState = d.Algorithm(), nil
+	}
+	h, err := resumeHash(u)
+	if err != nil {
+		return err
+	}
+	ss := &session{api: a, u: u, in: in, hash: h}
+	defer ss.close()
+	return work(ctx, ss)
+}
+
+func resumeHash(u catalog.Upload) (hash.Hash, error) {
+	h := u.Algorithm.New()
+	if u.HashState == nil {
+		h.Write(u.Tail)
+		return h, nil
+	}
+	if err := h.(encoding.BinaryUnmarshaler).UnmarshalBinary(u.HashState); err != nil {
+		return nil, fmt.Errorf("upload %s: reading its hash: %w", u.ID, err)
+	}
+	return h, nil
+}
+
+// verify reads an object and hashes it again. This is necessary when the final digest
+// has another algorithm than the one that was used while the upload arrived.
+func (a *API) verify(ctx context.Context, key string, d oci.Digest) error {
+	r, err := a.store.Open(ctx, key, 0, -1)
+	if err != nil {
+		return err
+	}
+	defer r.Close() //nolint:errcheck // only read
+	h := d.Algorithm().New()
+	if _, err := io.Copy(struct{ io.Writer }{h}, r); err != nil {
+		return blob.MarkRead(ctx, a.store, key, err)
+	}
+	if actual := oci.FromHash(d.Algorithm(), h); actual != d {
+		return digestMismatch(d, actual)
+	}
+	return nil
+}
+
+// fill reads the body. If the whole upload is small enough for its row, fill keeps the
+// bytes in ss.tail and returns true; otherwise it writes them to the store.
+func (ss *session) fill(ctx context.Context) (small bool, err error) {
+	first, whole := ss.in.first()
+	if ss.u.StoreState == nil && whole && len(ss.u.Tail)+len(first) <= catalog.MaxTail {
+		ss.hash.Write(first)
+		ss.u.Size += int64(len(first))
+		ss.tail = append(ss.u.Tail[:len(ss.u.Tail):len(ss.u.Tail)], first...)
+		return true, ss.in.checkLength()
+	}
+	if err := ss.store(ctx, ss.u.Tail, first); err != nil {
+		return false, err
+	}
+	return false, ss.in.checkLength()
+}
+
+// storeTail writes an upload to the store that was small enough for its row.
+func (ss *session) storeTail(ctx context.Context) error {
+	ss.in.Lease.Expect(int64(len(ss.tail)))
+	if err := ss.open(ctx, false); err != nil {
+		return err
+	}
+	return ss.hold(ss.tail)
+}
+
+// hold writes bytes to the store that are hashed already.
+func (ss *session) hold(p []byte) error {
+	if len(p) > 0 {
+		if _, err := ss.w.Write(p); err != nil {
+			return fmt.Errorf("storing upload %s: %w", ss.u.ID, err)
+		}
+	}
+	ss.u.Tail = nil
+	return nil
+}
+
+// store writes to the store: first held, the bytes that the row held, then first and
+// the rest of the body.
+func (ss *session) store(ctx context.Context, held, first []byte) error {
+	if ss.in.Length >= 0 {
+		ss.in.Lease.Expect(int64(len(held)) + ss.in.Length)
+	}
+	if err := ss.open(ctx, true); err != nil {
+		return err
+	}
+	if err := ss.hold(held); err != nil {
+		return err
+	}
+	ss.in.streaming = true
+	body := newHashingReader(io.MultiReader(bytes.NewReader(first), ss.in), ss.hash)
+	n, err := ss.w.ReadFrom(body)
+	body.finish()
+	ss.u.Size += n
+	if full, ok := errors.AsType[*limit.FullError](err); ok {
+		ss.in.Lost = full // the bytes that the store has taken are saved
+	}
+	if ss.in.Lost != nil { // the client failed, not the store
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("storing upload %s: %w", ss.u.ID, err)
+	}
+	return nil
+}
+
+// open opens a writer of the store. Normally it claims the row, which locks out other
+// requests, and takes a number for the object's name.
+//
+// It needs no claim for a small upload that has a ticket, which is a number that was
+// taken in advance: no other request uses the name made from it, CommitUpload compares
+// the row, and the bytes are still in memory if the request must start over. The bytes
+// of a stream aren't, so a stream always claims the row.
+func (ss *session) open(ctx context.Context, stream bool) error {
+	stored := int64(0)
+	if ss.u.StoreState != nil {
+		stored = ss.u.Size - int64(len(ss.u.Tail))
+	}
+	ticket := ss.u.Ticket
+	claim := func(ctx context.Context) (int64, error) {
+		if ticket != catalog.NoTicket && !stream {
+			return ticket, nil
+		}
+		taken := 0
+		if ss.u.StoreState == nil && ticket == catalog.NoTicket {
+			taken = 1
+		}
+		attempt, next, err := ss.api.catalog.ClaimUpload(ctx, ss.u, taken)
+		if err != nil {
+			return 0, err
+		}
+		ss.u.Attempt, ss.claimed = attempt, true
+		if taken > 0 {
+			ticket = next
+		}
+		if ticket != catalog.NoTicket && next == ticket+1 {
+			return ticket, nil // the ticket is still the newest number, and unused
+		}
+		return next, nil
+	}
+	numbers := func(ctx context.Context, n int) (int64, error) {
+		if n == 1 && ticket != catalog.NoTicket {
+			first := ticket
+			ticket, ss.u.Ticket = catalog.NoTicket, catalog.NoTicket
+			return first, nil
+		}
+		return ss.api.catalog.UploadNumbers(ctx, ss.u, n)
+	}
+	w, err := ss.api.store.Resume(ctx, ss.u.StorageKey, ss.u.StoreState, stored, claim, numbers)
+	if err != nil {
+		return err
+	}
+	ss.w = w
+	return nil
+}
+
+// save makes the bytes that arrived durable, records them in the row, and remembers the
+// row.
+func (ss *session) save(ctx context.Context, small bool) (catalog.Upload, error) {
+	if ss.in.Received == 0 {
+		return ss.u, nil
+	}
+	if small {
+		ss.u.Tail = ss.tail
+	} else {
+		state, err := ss.w.Save(ctx)
+		if err != nil {
+			return ss.u, fmt.Errorf("saving upload %s: %w", ss.u.ID, err)
+		}
+		ss.u.StoreState = state
+		if ss.u.HashState, err = ss.hash.(encoding.BinaryMarshaler).MarshalBinary(); err != nil {
+			return ss.u, fmt.Errorf("saving the hash of upload %s: %w", ss.u.ID, err)
+		}
+	}
+	u, err := ss.api.catalog.SaveUpload(ctx, ss.u)
+	if err == nil {
+		ss.in.saved = true
+		ss.api.uploads.remember(u)
+	}
+	return u, err
+}
+
+func (ss *session) close() {
+	if ss.w != nil {
+		ss.w.Close() //nolint:errcheck // everything that matters is saved or finished
+	}
+}

@@ -1,0 +1,306 @@
+package distribution_test
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server/servertest"
+)
+
+// stands waits until an upload has n bytes. A registry whose client is gone saves them
+// when it notices that.
+func (r *registry) stands(t *testing.T, at string, n int) {
+	t.Helper()
+	want := fmt.Sprintf("0-%d", max(n-1, 0))
+	eventually(t, "upload at "+want, func() bool {
+		return r.Do(t, "GET", at, "").Want(t, 204, "", "Location", at).Header.Get("Range") == want
+	})
+}
+
+// TestTruncatedBody: a body that ends before its Content-Length, or in the middle of a
+// chunk of HTTP, is refused with 400 SIZE_INVALID. The upload keeps the bytes that
+// arrived: its client asks for the state and sends the rest.
+func TestTruncatedBody(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	for _, n := range []int{0, 10, catalog.MaxTail, catalog.MaxTail + 10, 1 << 20} {
+		content := pattern(byte(n), n+1000)
+		d := digest(content)
+		for _, method := range []string{"PATCH", "PUT"} {
+			for _, how := range []struct{ header, body string }{
+				{length(n + 1000), content[:n]},
+				{"Transfer-Encoding: chunked", fmt.Sprintf("%x\r\n%s", n+1000, content[:n])},
+			} {
+				at := r.StartUpload(t, "a", "")
+				path := at
+				if method == "PUT" {
+					path += "?digest=" + d.String()
+				}
+				w := r.Dial(t)
+				w.Send(t, method, path, []string{how.header}, how.body)
+				if err := w.CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+				w.Answer(t, method, path).Want(t, 400, oci.SizeInvalid)
+				r.stands(t, at, n)
+				r.Do(t, "PUT", at+"?digest="+d.String(), content[n:], "Content-Range", fmt.Sprintf("%d-%d", n, n+999)).Want(t, 201, "")
+				r.WantBlob(t, "a", d, content)
+			}
+		}
+	}
+}
+
+// TestTruncatedPush: a truncated body of a request that can't be resumed stores
+// nothing.
+func TestTruncatedPush(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	payload := r.Simple(t, "a", 1, nil)
+	for _, c := range []struct{ method, path, body string }{
+		{"PUT", "/v2/a/manifests/v1", payload},
+		{"PUT", "/v2/a/manifests/" + digest(payload).String(), payload},
+		{"POST", "/v2/a/blobs/uploads/?digest=" + digest("content").String(), "content"},
+	} {
+		w := r.Dial(t)
+		w.Send(t, c.method, c.path, []string{length(len(c.body) + 1)}, c.body) // all of it, but for the length
+		if err := w.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		w.Answer(t, c.method, c.path).Want(t, 400, oci.SizeInvalid)
+		w = r.Dial(t)
+		w.Send(t, c.method, c.path, []string{"Transfer-Encoding: chunked"}, fmt.Sprintf("%x\r\n%s\r\n", len(c.body), c.body)) // no last chunk
+		if err := w.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		w.Answer(t, c.method, c.path).Want(t, 400, oci.SizeInvalid)
+	}
+	r.Do(t, "GET", "/v2/a/manifests/"+digest(payload).String(), "").Want(t, 404, oci.ManifestUnknown)
+	r.Do(t, "GET", "/v2/a/blobs/"+digest("content").String(), "").Want(t, 404, oci.BlobUnknown)
+}
+
+// TestBrokenChunks: a body in chunked encoding that is malformed.
+func TestBrokenChunks(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	at := r.StartUpload(t, "a", "")
+	w := r.Dial(t)
+	w.Send(t, "PATCH", at, []string{"Transfer-Encoding: chunked"}, "5\r\nhello\r\nzz\r\n")
+	w.Answer(t, "PATCH", at).Want(t, 400, oci.SizeInvalid)
+	r.stands(t, at, 5)
+	r.Do(t, "PUT", at+"?digest="+digest("hello").String(), "").Want(t, 201, "")
+}
+
+// TestLongerThanLength: bytes after the Content-Length don't belong to the body.
+func TestLongerThanLength(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	at := r.StartUpload(t, "a", "")
+	w := r.Dial(t)
+	w.Send(t, "PATCH", at, []string{length(5)}, "hello, too long")
+	w.Answer(t, "PATCH", at).Want(t, 202, "", "Range", "0-4")
+	r.Do(t, "PUT", at+"?digest="+digest("hello").String(), "").Want(t, 201, "")
+	w = r.Dial(t)
+	w.Send(t, "PATCH", at, []string{"Content-Length: x"}, "hello")
+	if a := w.Answer(t, "PATCH", at); a.StatusCode != 400 {
+		t.Errorf("Content-Length x: %d", a.StatusCode)
+	}
+}
+
+// TestDroppedConnection: a client whose connection breaks continues the upload where it
+// was, on another replica.
+func TestDroppedConnection(t *testing.T) {
+	t.Parallel()
+	one := setup(t)
+	two := replica(t, one.DSN, one.Dir)
+	two.Listen(t)
+	for _, n := range []int{100, catalog.MaxTail + 1, 3 << 20} {
+		for _, rst := range []bool{false, true} {
+			content := pattern(byte(n), 4*n)
+			d := digest(content)
+			at := one.StartUpload(t, "a", "")
+			replicas := []*registry{one, two, one}
+			for i, r := range replicas {
+				w := r.Dial(t)
+				w.Send(t, "PATCH", at, []string{length(len(content)), fmt.Sprintf("Content-Range: %d-%d", i*n, i*n+len(content)-1)}, content[i*n:(i+1)*n])
+				if rst {
+					// A reset discards data that the other end hasn't read.
+					eventually(t, "all that was sent is read", w.IsRead)
+					w.SetLinger(0)
+				}
+				w.Close()
+				two.stands(t, at, (i+1)*n)
+			}
+			two.Do(t, "PUT", at+"?digest="+d.String(), content[3*n:]).Want(t, 201, "")
+			one.WantBlob(t, "a", d, content)
+			two.WantBlob(t, "a", d, content)
+		}
+	}
+}
+
+// TestReplicas: two processes with the same database and store act as one registry. A
+// change by one is visible to the other within a second.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	one := setup(t)
+	two := replica(t, one.DSN, one.Dir)
+	two.Listen(t)
+	content := pattern(2, 200_000)
+	d := digest(content)
+	at := one.StartUpload(t, "a", "")
+	for i, r := range []*registry{two, one, two, one} { // a chunk each
+		piece := content[i*50_000 : (i+1)*50_000]
+		r.Do(t, "PATCH", at, piece, "Content-Range", fmt.Sprintf("%d-%d", i*50_000, (i+1)*50_000-1)).Want(t, 202, "", "Location", at)
+	}
+	two.Do(t, "PUT", at+"?digest="+d.String(), "").Want(t, 201, "")
+	one.WantBlob(t, "a", d, content)
+
+	first, second := one.Simple(t, "a", 1, nil), one.Simple(t, "a", 2, nil)
+	one.Put(t, "a", "v1", first)
+	eventually(t, "the tag on the other", func() bool { return two.Do(t, "GET", "/v2/a/manifests/v1", "").StatusCode == 200 })
+	two.Put(t, "a", "v1", second)
+	moved := time.Now()
+	for string(one.Do(t, "GET", "/v2/a/manifests/v1", "").Content) != second {
+		if time.Since(moved) > time.Second {
+			t.Fatal("a tag that moved isn't seen on the other replica within a second")
+		}
+	}
+	one.Do(t, "DELETE", "/v2/a/manifests/"+digest(second).String(), "").Want(t, 202, "")
+	eventually(t, "the deletion on the other", func() bool { return two.Do(t, "GET", "/v2/a/manifests/v1", "").StatusCode == 404 })
+}
+
+// TestReplicasInTurn: requests of one upload reach the replicas alternately, as behind
+// a load balancer, some of them streams without Content-Range.
+func TestReplicasInTurn(t *testing.T) {
+	t.Parallel()
+	one := setup(t)
+	two := replica(t, one.DSN, one.Dir)
+	two.Listen(t)
+	for _, n := range []int{1000, catalog.MaxTail, catalog.MaxTail + 1, 1 << 20} {
+		for plan, turns := range map[string][]*registry{"12121": {one, two, one, two, one}, "12211": {one, two, two, one, one}, "11221": {one, one, two, two, one}} {
+			content := pattern(byte(n), 4*n)
+			d := digest(content)
+			at := turns[0].StartUpload(t, "a", "")
+			for i := range 3 {
+				a := turns[i+1].Do(t, "PATCH", at, content[i*n:(i+1)*n])
+				if a.StatusCode != 202 {
+					t.Fatalf("chunks of %d bytes to replicas %s: chunk %d: %d %s, want 202", n, plan, i, a.StatusCode, a.Content)
+				}
+			}
+			a := turns[4].Do(t, "PUT", at+"?digest="+d.String(), content[3*n:])
+			if a.StatusCode != 201 {
+				t.Fatalf("chunks of %d bytes to replicas %s: closing: %d %s, want 201", n, plan, a.StatusCode, a.Content)
+			}
+			one.WantBlob(t, "a", d, content)
+		}
+	}
+}
+
+// TestExpectContinue: a client that sends Expect: 100-continue gets 100, or an error
+// instead.
+func TestExpectContinue(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	at := r.StartUpload(t, "a", "")
+	w := r.Dial(t)
+	headers := []string{length(5), "Expect: 100-continue"}
+	w.Send(t, "PATCH", at, headers, "")
+	if a := w.Answer(t, "PATCH", at); a.StatusCode != 100 {
+		t.Fatalf("%d, want 100", a.StatusCode)
+	}
+	if _, err := io.WriteString(w, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	w.Answer(t, "PATCH", at).Want(t, 202, "", "Range", "0-4")
+	w = r.Dial(t)
+	w.Send(t, "PATCH", at, append(headers, "Content-Range: 7-11"), "")
+	w.Answer(t, "PATCH", at).Want(t, 416, oci.BlobUploadInvalid, "Range", "0-4")
+}
+
+// TestSlowClient: a body that stalls ends after BodyIdleTimeout, and the upload keeps
+// the bytes that arrived. A body that comes slowly but steadily doesn't end.
+func TestSlowClient(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *servertest.Options) { o.Server.BodyIdleTimeout = 300 * time.Millisecond })
+	at := r.StartUpload(t, "a", "")
+	w := r.Dial(t)
+	w.Send(t, "PATCH", at, []string{length(10)}, "hello")
+	w.Answer(t, "PATCH", at).Want(t, 400, oci.SizeInvalid)
+	r.stands(t, at, 5)
+	w = r.Dial(t)
+	w.Send(t, "PATCH", at, []string{length(8)}, "")
+	for range 8 {
+		time.Sleep(100 * time.Millisecond)
+		if _, err := io.WriteString(w, "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Answer(t, "PATCH", at).Want(t, 202, "", "Range", "0-12")
+}
+
+// TestSlowManifest: BodyIdleTimeout also applies to the body of a manifest.
+func TestSlowManifest(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *servertest.Options) { o.Server.BodyIdleTimeout = 200 * time.Millisecond })
+	w := r.Dial(t)
+	w.SetDeadline(time.Now().Add(5 * time.Second))
+	w.Send(t, "PUT", "/v2/a/manifests/v1", []string{length(100)}, "{")
+	w.Answer(t, "PUT", "/v2/a/manifests/v1").Want(t, 400, oci.SizeInvalid)
+}
+
+// TestMaxRequestOfDownload: a request ends after MaxRequest, even if its client doesn't
+// read the answer.
+func TestMaxRequestOfDownload(t *testing.T) {
+	t.Parallel()
+	patient := setup(t) // the push may take as long as it does
+	r := replica(t, patient.DSN, patient.Dir, func(o *servertest.Options) { o.Server.MaxRequest = 500 * time.Millisecond })
+	d := patient.Push(t, "a", pattern(1, 32<<20))
+	w := r.Dial(t)
+	w.Send(t, "GET", "/v2/a/blobs/"+d.String(), nil, "")
+	eventually(t, "the end of a download that nobody reads", func() bool {
+		for _, rec := range r.Log.Records(t, "request") {
+			if rec["method"] == "GET" && strings.HasPrefix(rec["path"].(string), "/v2/a/blobs/") {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// TestMaxRequestOfUpload: a body that never ends is cut off after MaxRequest too.
+func TestMaxRequestOfUpload(t *testing.T) {
+	t.Parallel()
+	r := setup(t, func(o *servertest.Options) { o.Server.MaxRequest = 500 * time.Millisecond })
+	at := r.StartUpload(t, "a", "")
+	w := r.Dial(t)
+	w.Send(t, "PATCH", at, []string{length(1 << 20)}, "")
+	started := time.Now()
+	for time.Since(started) < 5*time.Second {
+		if _, err := io.WriteString(w, "x"); err != nil {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Error("a request goes on beyond MaxRequest")
+}
+
+// TestLostUpload: an upload whose bytes are gone from the store is unknown, and its
+// client must start another.
+func TestLostUpload(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	at := r.StartUpload(t, "a", "")
+	r.Do(t, "PATCH", at, pattern(1, 1<<20)).Want(t, 202, "")
+	files, err := filepath.Glob(filepath.Join(r.Dir, "objects", "*", "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("objects %v, %v", files, err)
+	}
+	servertest.Remove(t, files[0])
+	r.Do(t, "PATCH", at, "more").Want(t, 404, oci.BlobUploadUnknown)
+	r.Do(t, "PUT", at+"?digest="+digest("x").String(), "").Want(t, 404, oci.BlobUploadUnknown)
+}

@@ -1,0 +1,184 @@
+package distribution
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// call is a request with the values that its route extracted.
+type call struct {
+	http.ResponseWriter
+	r    *http.Request
+	name string // repository, validated; "" if the route has none
+	ref  string // last part of the path: tag, digest or upload
+	// names translates upload identifiers, for routes about uploads.
+	names repositoryNames
+}
+
+type handler func(a *API, c *call) error
+
+// method says how a route handles an HTTP method.
+type method struct {
+	name   string
+	access server.Access
+	handle handler
+}
+
+// route is a path pattern. {name} stands for a repository's name, slashes included,
+// {ref} for one part without a slash.
+type route struct {
+	pattern string
+	methods []method
+}
+
+// routes are all routes of the OCI API, in the order in which they are tried (OCI
+// Distribution Specification, "Endpoints").
+var routes = []route{
+	{"/v2/", []method{
+		{"GET", server.AccessAny, (*API).ping}, {"HEAD", server.AccessAny, (*API).ping},
+	}},
+	{"/v2/_catalog", []method{
+		{"GET", server.AccessCatalog, (*API).listRepositories}, {"HEAD", server.AccessCatalog, (*API).listRepositories},
+	}},
+	{"/v2/{name}/tags/list", []method{
+		{"GET", server.AccessPull, (*API).listTags}, {"HEAD", server.AccessPull, (*API).listTags},
+	}},
+	{"/v2/{name}/referrers/{ref}", []method{
+		{"GET", server.AccessPull, (*API).listReferrers}, {"HEAD", server.AccessPull, (*API).listReferrers},
+	}},
+	{"/v2/{name}/blobs/uploads/", []method{{"POST", server.AccessPush, (*API).startUpload}}},
+	{"/v2/{name}/blobs/uploads/{ref}", []method{
+		{"GET", server.AccessPush, (*API).uploadStatus}, {"HEAD", server.AccessPush, (*API).uploadStatus}, {"PATCH", server.AccessPush, (*API).patchUpload},
+		{"PUT", server.AccessPush, (*API).putUpload}, {"DELETE", server.AccessPush, (*API).cancelUpload},
+	}},
+	{"/v2/{name}/blobs/{ref}", []method{
+		{"GET", server.AccessPull, (*API).getBlob}, {"HEAD", server.AccessPull, (*API).headBlob},
+		{"DELETE", server.AccessDelete, (*API).deleteBlob},
+	}},
+	{"/v2/{name}/manifests/{ref}", []method{
+		{"GET", server.AccessPull, (*API).getManifest}, {"HEAD", server.AccessPull, (*API).getManifest},
+		{"PUT", server.AccessPush, (*API).putManifest}, {"DELETE", server.AccessDelete, (*API).deleteManifest},
+	}},
+}
+
+// match finds the first route whose pattern matches the path. It matches from the
+// path's end, so that repositories may have names like parts of routes.
+func match(path string) (rt *route, name, ref string) {
+	for i := range routes {
+		if name, ref, ok := routes[i].match(path); ok {
+			return &routes[i], name, ref
+		}
+	}
+	return nil, "", ""
+}
+
+func (rt *route) match(path string) (name, ref string, ok bool) {
+	prefix, suffix, named := strings.Cut(rt.pattern, "{name}")
+	if !named {
+		return "", "", path == rt.pattern || path+"/" == rt.pattern
+	}
+	rest, ok := strings.CutPrefix(path, prefix)
+	if !ok {
+		return "", "", false
+	}
+	middle, hasRef := strings.CutSuffix(suffix, "{ref}")
+	if !hasRef {
+		// Clients often leave out the slash at the end of /blobs/uploads/.
+		name, ok = strings.CutSuffix(rest, middle)
+		if !ok {
+			name, ok = strings.CutSuffix(rest, strings.TrimSuffix(middle, "/"))
+		}
+		return name, "", ok && name != ""
+	}
+	i := strings.LastIndexByte(rest, '/')
+	if i < 0 || i == len(rest)-1 {
+		return "", "", false
+	}
+	name, ok = strings.CutSuffix(rest[:i+1], middle)
+	return name, rest[i+1:], ok && name != ""
+}
+
+// ServeHTTP answers one request.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := a.route(w, r); err != nil {
+		a.server.Fail(w, r, err)
+	}
+}
+
+// route finds the handler for a request and calls it.
+func (a *API) route(w http.ResponseWriter, r *http.Request) error {
+	o := server.Observed(r.Context())
+	rt, name, ref := match(r.URL.Path)
+	if rt == nil {
+		return server.NothingAt(r)
+	}
+	o.Route = rt.pattern
+	i := slices.IndexFunc(rt.methods, func(m method) bool { return m.name == r.Method })
+	if i < 0 {
+		w.Header().Set("Allow", rt.allow(r.Method))
+		return oci.Errorf(oci.Unsupported, "%s is not possible at %s, but %s", r.Method, rt.pattern, rt.allow(r.Method))
+	}
+	if name != "" {
+		if err := oci.ValidateName(name); err != nil {
+			return oci.Errorf(oci.NameInvalid, "%v", err).WithDetail(map[string]string{"name": name})
+		}
+	}
+	if err := server.CheckRawQuery(r.URL.RawQuery); err != nil {
+		return err
+	}
+	m := &rt.methods[i]
+	o.Method = m.name
+	if err := a.server.Authorize(r, m.access, name); err != nil {
+		return err
+	}
+	if rt.needsStore(m) && a.opt.WrongStore() {
+		return blob.ErrWrongStore
+	}
+	return m.handle(a, &call{ResponseWriter: w, r: r, name: name, ref: ref})
+}
+
+// allow lists the route's methods except the one that was refused.
+func (rt *route) allow(refused string) string {
+	var names []string
+	for _, m := range rt.methods {
+		if m.name != refused {
+			names = append(names, m.name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// needsStore says whether the method makes statements about blobs or relies on them.
+// Such a request is refused while the configured store isn't the one that belongs to
+// the database.
+func (rt *route) needsStore(m *method) bool {
+	return strings.HasPrefix(rt.pattern, "/v2/{name}/blobs/") || m.name == http.MethodPut
+}
+
+// ping tells clients that the registry implements the specification ("Determining
+// Support").
+func (a *API) ping(c *call) error {
+	c.json(http.StatusOK, []byte("{}"))
+	return nil
+}
+
+// json writes a body of JSON.
+func (c *call) json(status int, body []byte) {
+	c.body(status, "application/json", body)
+}
+
+// digest parses the digest in the path. Its error is DIGEST_INVALID.
+func (c *call) digest() (oci.Digest, error) { return parseDigest(c.ref) }
+
+func parseDigest(s string) (oci.Digest, error) {
+	d, err := oci.ParseDigest(s)
+	if err != nil {
+		return d, oci.Errorf(oci.DigestInvalid, "%v", err).WithDetail(map[string]string{"digest": s})
+	}
+	return d, nil
+}

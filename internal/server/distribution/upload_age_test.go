@@ -1,0 +1,52 @@
+package distribution_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server/distribution"
+	"github.com/purser-registry/purser/internal/server/servertest"
+)
+
+// An upload that was made in advance and has been reaped meanwhile isn't given to a
+// client, however short the time is after which uploads are reaped.
+func TestUploadsAheadOutliveNoShortAge(t *testing.T) {
+	t.Parallel()
+	const maxAge = 500 * time.Millisecond
+	r := setup(t, func(o *servertest.Options) { o.Distribution.UploadMaxAge = maxAge })
+	push := func() int {
+		t.Helper()
+		resp, err := http.Post(r.URL+"/v2/n/r/blobs/uploads/", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusAccepted {
+			t.Fatalf("starting an upload: %s", resp.Status)
+		}
+		put, err := http.NewRequestWithContext(t.Context(), http.MethodPut,
+			r.URL+resp.Header.Get("Location")+"?digest="+oci.Compute(oci.SHA256, []byte("blob")).String(), strings.NewReader("blob"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err = http.DefaultClient.Do(put); err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	if status := push(); status != http.StatusCreated { // others are made ahead with it
+		t.Fatalf("the first upload: %d", status)
+	}
+	age := maxAge + distribution.AheadAge(maxAge)
+	eventually(t, "what was made ahead is given up", func() bool {
+		n, err := r.Catalog.ReapUploads(t.Context(), age, 1000)
+		return err == nil && n > 0
+	})
+	if status := push(); status != http.StatusCreated {
+		t.Errorf("an upload after the others were given up: %d", status)
+	}
+}

@@ -1,0 +1,231 @@
+package distribution
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// maxSources limits how many repositories are tried for a mount without a source.
+const maxSources = 50
+
+// startUpload answers POST to /blobs/uploads/ ("Pushing blobs"): a cross-repository
+// mount, a whole blob in one request, or the start of an upload.
+func (a *API) startUpload(c *call) error {
+	q := c.r.URL.Query()
+	if mount := q.Get("mount"); mount != "" {
+		done, err := a.mount(c, mount, q.Get("from"))
+		if done || err != nil {
+			return err
+		}
+	}
+	algorithm := oci.SHA256
+	if name := q.Get("digest-algorithm"); name != "" {
+		var err error
+		if algorithm, err = oci.ParseAlgorithm(name); err != nil {
+			return oci.Errorf(oci.DigestInvalid, "digest-algorithm: %v", err)
+		}
+	}
+	var whole oci.Digest
+	if d := q.Get("digest"); d != "" {
+		var err error
+		if whole, err = parseDigest(d); err != nil {
+			return err
+		}
+		algorithm = whole.Algorithm()
+	}
+	var err error
+	if c.names, err = a.uploads.names.of(c.r.Context(), c.name); err != nil {
+		return err
+	}
+	client := server.Observed(c.r.Context()).Client
+	if err := a.unfinished.admit(c.r.Context(), client); err != nil {
+		return err
+	}
+	u, err := a.uploads.start(c.r.Context())
+	if err != nil {
+		return err
+	}
+	a.unfinished.begin(client, u.ID)
+	u.Repository, u.Algorithm = c.name, algorithm
+	if algorithm != oci.SHA256 {
+		if u, err = a.catalog.SaveUpload(c.r.Context(), u); err != nil {
+			return err
+		}
+	}
+	a.uploads.remember(u)
+	// A client that names a digest but sends no body will send it next, unless the
+	// digest is that of the empty blob.
+	if !whole.IsZero() && (c.r.ContentLength != 0 || whole == oci.Compute(algorithm, nil)) {
+		c.ref = c.names.name(u.ID).String()
+		return a.complete(c, whole)
+	}
+	c.uploadState(u, http.StatusAccepted)
+	return nil
+}
+
+// mount links a blob of another repository to this one. It returns false if that isn't
+// possible; the client then gets an upload instead.
+func (a *API) mount(c *call, digest, from string) (bool, error) {
+	d, err := parseDigest(digest)
+	if err != nil {
+		return false, err
+	}
+	sources := []string{from}
+	if from == "" {
+		if sources, err = a.catalog.Sources(c.r.Context(), d, maxSources); err != nil {
+			return false, err
+		}
+	} else if err := oci.ValidateName(from); err != nil {
+		return false, oci.Errorf(oci.NameInvalid, "from: %v", err).WithDetail(map[string]string{"name": from})
+	}
+	for _, source := range sources {
+		if a.server.Authorize(c.r, server.AccessPull, source) != nil {
+			continue
+		}
+		done, err := a.catalog.Mount(c.r.Context(), c.name, source, d)
+		if err != nil {
+			return false, err
+		}
+		if done {
+			c.Header().Set("Docker-Content-Digest", d.String())
+			c.created("/v2/" + c.name + "/blobs/" + d.String())
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// uploadState answers with the state of an upload.
+func (c *call) uploadState(u catalog.Upload, status int) {
+	c.uploadHeaders(u)
+	if status != http.StatusNoContent {
+		c.Header().Set("Content-Length", "0")
+	}
+	c.WriteHeader(status)
+}
+
+func (c *call) uploadHeaders(u catalog.Upload) {
+	h, name := c.Header(), c.names.name(u.ID).String()
+	h.Set("Location", server.Observed(c.r.Context()).Base+"/v2/"+c.name+"/blobs/uploads/"+name)
+	h.Set("Range", "0-"+strconv.FormatInt(max(u.Size-1, 0), 10))
+	h.Set("Docker-Upload-Uuid", name)
+}
+
+// upload returns the upload that the route names, and whether it was remembered or read
+// from the database.
+func (a *API) upload(c *call) (u catalog.Upload, remembered bool, err error) {
+	id, err := a.uploadID(c)
+	if err != nil {
+		return u, false, err
+	}
+	if u, ok := a.uploads.recall(c.name, id); ok {
+		return u, true, nil
+	}
+	u, err = a.catalog.Upload(c.r.Context(), c.name, id)
+	return u, false, err
+}
+
+// uploadID returns the identifier of the row of the upload that the route names.
+func (a *API) uploadID(c *call) (id uuid.UUID, err error) {
+	name, err := uuid.Parse(c.ref)
+	if err != nil {
+		return id, oci.Errorf(oci.BlobUploadUnknown, "%q is not an upload's identifier", c.ref)
+	}
+	if c.names, err = a.uploads.names.of(c.r.Context(), c.name); err != nil {
+		return id, err
+	}
+	return c.names.id(name), nil
+}
+
+func (a *API) uploadStatus(c *call) error {
+	id, err := a.uploadID(c)
+	if err != nil {
+		return err
+	}
+	u, err := a.catalog.Upload(c.r.Context(), c.name, id)
+	if err != nil {
+		return err
+	}
+	c.uploadState(u, http.StatusNoContent)
+	return nil
+}
+
+// patchUpload appends to an upload: a chunk with Content-Range, or a stream ("Pushing a
+// blob in chunks").
+func (a *API) patchUpload(c *call) error {
+	u, err := a.receive(c)
+	if err != nil {
+		return err
+	}
+	c.uploadState(u, http.StatusAccepted)
+	return nil
+}
+
+// checkChunk checks that a chunk begins where the upload ends.
+func (c *call) checkChunk(u catalog.Upload, in *uploadBody) error {
+	v := c.r.Header.Get("Content-Range")
+	if v == "" {
+		return nil
+	}
+	start, end, err := oci.ParseContentRange(v)
+	if err != nil {
+		return oci.Errorf(oci.BlobUploadInvalid, "Content-Range: %v", err)
+	}
+	if start != u.Size {
+		c.uploadHeaders(u)
+		return oci.Errorf(oci.BlobUploadInvalid, "the chunk begins at byte %d, but %d bytes have arrived", start, u.Size).
+			WithStatus(http.StatusRequestedRangeNotSatisfiable).
+			WithDetail(map[string]int64{"offset": u.Size})
+	}
+	in.want = end - start + 1
+	if n := c.r.ContentLength; n >= 0 && n != in.want {
+		return oci.Errorf(oci.SizeInvalid, "Content-Range names %d bytes, Content-Length %d", in.want, n)
+	}
+	return nil
+}
+
+// putUpload finishes an upload, with or without a last chunk.
+func (a *API) putUpload(c *call) error {
+	digest := c.r.URL.Query().Get("digest")
+	if digest == "" {
+		return oci.Errorf(oci.DigestInvalid, "the digest parameter is missing: name the whole blob's digest")
+	}
+	d, err := parseDigest(digest)
+	if err != nil {
+		return err
+	}
+	return a.complete(c, d)
+}
+
+// complete appends the request's body and makes the upload a blob.
+func (a *API) complete(c *call, d oci.Digest) error {
+	if err := a.commit(c, d); err != nil {
+		return err
+	}
+	if id, err := a.uploadID(c); err == nil {
+		a.unfinished.end(id)
+	}
+	c.Header().Set("Docker-Content-Digest", d.String())
+	c.created("/v2/" + c.name + "/blobs/" + d.String())
+	return nil
+}
+
+func (a *API) cancelUpload(c *call) error {
+	id, err := a.uploadID(c)
+	if err != nil {
+		return err
+	}
+	a.uploads.recall(c.name, id)
+	if err := a.catalog.CancelUpload(c.r.Context(), c.name, id); err != nil {
+		return err
+	}
+	a.unfinished.end(id)
+	c.WriteHeader(http.StatusNoContent)
+	return nil
+}

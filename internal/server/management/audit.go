@@ -1,0 +1,32 @@
+package management
+
+import (
+	"context"
+
+	"github.com/purser-registry/purser/internal/audit"
+)
+
+// logAct writes an audit entry for an operator's action, before it is done. It does
+// nothing if there is no audit log.
+func (a *API) logAct(ctx context.Context, kind audit.Kind, detail map[string]any) error {
+	if a.opt.Audit == nil {
+		return nil
+	}
+	return a.opt.Audit.Append(ctx, audit.Entry{Kind: kind, Detail: detail})
+}
+
+// logRun wraps the work of a run so that it first writes an audit entry. ctx is the
+// context of the request that started the run; it says who did.
+func logRun[R any](ctx context.Context, a *API, kind audit.Kind, detail map[string]any,
+	work func(ctx context.Context, r *run[R]) error,
+) func(ctx context.Context, r *run[R]) error {
+	from := audit.SourceOf(ctx)
+	return func(ctx context.Context, r *run[R]) error {
+		status, _ := r.view()
+		detail["task"] = status.ID
+		if err := a.logAct(audit.WithSource(ctx, from), kind, detail); err != nil {
+			return err
+		}
+		return work(ctx, r)
+	}
+}

@@ -1,0 +1,258 @@
+package management
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// maxConfig limits how large an image's configuration may be for it to be read, in
+// bytes.
+const maxConfig = 1 << 20
+
+// layer is a layer in Quay's format.
+type layer struct {
+	Index     int        `json:"index"`
+	Size      int64      `json:"compressed_size" doc:"Bytes that are stored; of a remote one, as the manifest says"`
+	Declared  *int64     `json:"declared_size,omitempty" doc:"What the manifest says it is, where something else is stored"`
+	IsRemote  bool       `json:"is_remote" doc:"It is kept elsewhere, and not in this registry"`
+	URLs      []string   `json:"urls" doc:"Where a remote one is; null for others"`
+	Command   []string   `json:"command" doc:"What made it, if the configuration says so"`
+	Comment   *string    `json:"comment"`
+	Author    *string    `json:"author"`
+	Digest    oci.Digest `json:"blob_digest"`
+	CreatedAt *string    `json:"created_datetime" doc:"As the configuration has it"`
+	MediaType string     `json:"media_type"`
+}
+
+// childManifest is a manifest that an index lists.
+type childManifest struct {
+	Digest       oci.Digest `json:"digest"`
+	MediaType    string     `json:"media_type"`
+	ArtifactType string     `json:"artifact_type,omitempty"`
+	Size         int64      `json:"size" doc:"Bytes of the manifest alone, as it is stored"`
+	Declared     *int64     `json:"declared_size,omitempty" doc:"What the manifest says it is, where something else is stored"`
+	Platform     string     `json:"platform,omitempty" example:"linux/amd64"`
+}
+
+// imageConfig is an image's configuration in answers.
+type imageConfig struct {
+	Digest    oci.Digest `json:"digest"`
+	MediaType string     `json:"media_type"`
+	Size      int64      `json:"size" doc:"Bytes that are stored"`
+	Declared  *int64     `json:"declared_size,omitempty" doc:"What the manifest says it is, where something else is stored"`
+	Platform  string     `json:"platform,omitempty" example:"linux/arm64/v8"`
+	Created   string     `json:"created,omitempty" doc:"When the image was built, as it says itself"`
+	Author    string     `json:"author,omitempty"`
+	Content   any        `json:"config,omitempty" doc:"Entrypoint, environment, labels and so on, as they are there"`
+}
+
+// describedManifest is a manifest in Quay's format, with Purser's additional members.
+type describedManifest struct {
+	Digest          oci.Digest `json:"digest"`
+	IsManifestList  bool       `json:"is_manifest_list"`
+	ManifestData    string     `json:"manifest_data" doc:"The manifest as it was pushed"`
+	ConfigMediaType *string    `json:"config_media_type" doc:"Null for an index"`
+	Layers          []layer    `json:"layers" doc:"Null for an index"`
+
+	MediaType    string          `json:"media_type"`
+	ArtifactType string          `json:"artifact_type,omitempty"`
+	PushedAt     time.Time       `json:"pushed_at"`
+	Size         int64           `json:"size" doc:"Bytes of the manifest, its configuration and layers; of an index, of all its manifests, each by itself"`
+	Config       *imageConfig    `json:"config,omitempty"`
+	Manifests    []childManifest `json:"manifests,omitempty" nullable:"false" doc:"What an index lists"`
+	Subject      *oci.Digest     `json:"subject,omitempty" doc:"The manifest that this one is about"`
+
+	SubjectSize     *int64 `json:"subject_size,omitempty" doc:"Bytes that are stored of it; if it isn't in the repository, as this manifest says"`
+	SubjectDeclared *int64 `json:"subject_declared_size,omitempty" doc:"What this manifest says its size is, where something else is stored"`
+
+	Referrers    catalog.Count `json:"referrers" doc:"How many are about this one, counted up to 1000"`
+	Tags         []string      `json:"tags" nullable:"false" doc:"Up to 100 that point to it"`
+	TagCount     catalog.Count `json:"tags_count" doc:"Counted up to 1000"`
+	Indexes      []oci.Digest  `json:"indexes,omitempty" nullable:"false" doc:"Up to 100 that list it"`
+	LastPulledAt *time.Time    `json:"last_pulled_at" doc:"Null: it wasn't since pulls are counted, or that can't be told now"`
+	PullCount    *int64        `json:"pull_count" doc:"Null as last_pulled_at"`
+}
+
+func (a *API) addManifest() {
+	type input struct {
+		Repository string     `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+		Digest     oci.Digest `path:"digest" doc:"Digest of the manifest"`
+	}
+	type output struct{ Body describedManifest }
+	add(a, server.AccessPull, huma.Operation{
+		OperationID: "getRepoManifest", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}",
+		Tags: []string{"manifest"}, Summary: "Describe a manifest", Errors: []int{http.StatusNotFound},
+		Description: "The configuration of an image is read from the store, up to 1 MiB of it.",
+	}, func(ctx context.Context, in *input) (*output, error) {
+		m, err := a.catalog.DescribeManifest(ctx, in.Repository, in.Digest)
+		if err != nil {
+			return nil, err
+		}
+		parsed, err := oci.ParseManifest(m.MediaType, m.Payload)
+		if err != nil { // another version of Purser accepted this manifest
+			return nil, fmt.Errorf("reading manifest %s: %w", in.Digest, err)
+		}
+		sizes, err := a.catalog.StoredSizes(ctx, m, parsed)
+		if err != nil {
+			return nil, err
+		}
+		out := newDescribedManifest(m, parsed, sizes)
+		if parsed.Config != nil {
+			a.describeImage(ctx, in.Repository, parsed, &out)
+		}
+		if a.opt.Pulls != nil {
+			p, err := a.opt.Pulls.Manifest(ctx, m.Repository, in.Digest)
+			if err != nil {
+				a.server.Warn(ctx, "describing a manifest without the statistics of its pulls", err)
+			} else if p.Count > 0 || !p.Last.IsZero() {
+				out.LastPulledAt, out.PullCount = optional(p.Last), &p.Count
+			}
+		}
+		return &output{out}, nil
+	})
+}
+
+// newDescribedManifest describes a manifest. Sizes are those of the stored blobs. The
+// size that the manifest declares is added where it differs, and is used where nothing
+// is stored.
+func newDescribedManifest(m catalog.ManifestDetails, parsed *oci.Manifest, sizes map[oci.Digest]int64) describedManifest {
+	sizeOf := func(d oci.Descriptor) (size int64, declared *int64) {
+		size, stored := sizes[d.Digest]
+		switch {
+		case !stored || d.Foreign():
+			return d.Size, nil
+		case size != d.Size:
+			declared = &d.Size
+		}
+		return size, declared
+	}
+	out := describedManifest{
+		Digest: m.Digest, IsManifestList: parsed.Kind == oci.KindIndex, ManifestData: string(m.Payload),
+		MediaType: m.MediaType, ArtifactType: parsed.ArtifactType, PushedAt: m.CreatedAt, Size: m.Size,
+		Referrers: m.Referrers, Tags: m.Tags, TagCount: m.TagCount, Indexes: m.Indexes,
+	}
+	if parsed.Subject != nil {
+		out.Subject = &parsed.Subject.Digest
+		size, declared := sizeOf(*parsed.Subject)
+		out.SubjectSize, out.SubjectDeclared = &size, declared
+	}
+	for _, d := range parsed.Manifests {
+		child := childManifest{Digest: d.Digest, MediaType: d.MediaType, ArtifactType: d.ArtifactType}
+		child.Size, child.Declared = sizeOf(d)
+		if p := d.Platform; p != nil {
+			child.Platform = platform{p.OS, p.Architecture, p.Variant}.String()
+		}
+		out.Manifests = append(out.Manifests, child)
+	}
+	if parsed.Config == nil {
+		return out
+	}
+	out.ConfigMediaType = &parsed.Config.MediaType
+	out.Config = &imageConfig{Digest: parsed.Config.Digest, MediaType: parsed.Config.MediaType}
+	out.Config.Size, out.Config.Declared = sizeOf(*parsed.Config)
+	out.Layers = make([]layer, 0, len(parsed.Layers))
+	for i, d := range parsed.Layers {
+		size, declared := sizeOf(d)
+		out.Layers = append(out.Layers, layer{
+			Index: i, Size: size, Declared: declared, Digest: d.Digest, MediaType: d.MediaType, IsRemote: d.Foreign(), URLs: foreignURLs(d),
+		})
+	}
+	return out
+}
+
+// platform is a platform in the format of image indexes and image configurations.
+type platform struct {
+	OS           string `json:"os"`
+	Architecture string `json:"architecture"`
+	Variant      string `json:"variant"`
+}
+
+func (p platform) String() string {
+	switch {
+	case p.OS == "" && p.Architecture == "":
+		return ""
+	case p.Variant != "":
+		return p.OS + "/" + p.Architecture + "/" + p.Variant
+	}
+	return p.OS + "/" + p.Architecture
+}
+
+// builtImage has the members of an image's configuration that are read. The pusher
+// chose the content, so members whose type doesn't matter here accept any type.
+type builtImage struct {
+	platform
+	Created string `json:"created"`
+	Author  string `json:"author"`
+	Config  any    `json:"config"`
+	History []struct {
+		Created   *string `json:"created"`
+		CreatedBy string  `json:"created_by"`
+		Comment   *string `json:"comment"`
+		Author    *string `json:"author"`
+		Empty     bool    `json:"empty_layer"`
+	} `json:"history"`
+}
+
+// describeImage adds what the image's configuration says. If the configuration isn't
+// that of an image, is too long or can't be read, out stays unchanged.
+func (a *API) describeImage(ctx context.Context, repository string, m *oci.Manifest, out *describedManifest) {
+	var image builtImage
+	if err := a.readConfig(ctx, repository, m.Config.Digest, &image); err != nil {
+		a.log.InfoContext(ctx, "describing a manifest without its configuration", "digest", out.Digest, "error", err)
+		return
+	}
+	out.Config.Platform, out.Config.Created = image.platform.String(), image.Created
+	out.Config.Author, out.Config.Content = image.Author, image.Config
+	i := 0
+	for _, h := range image.History {
+		if h.Empty || i == len(out.Layers) {
+			continue
+		}
+		l := &out.Layers[i]
+		if l.CreatedAt, l.Comment, l.Author = h.Created, h.Comment, h.Author; h.CreatedBy != "" {
+			l.Command = []string{h.CreatedBy}
+		}
+		i++
+	}
+}
+
+func (a *API) readConfig(ctx context.Context, repository string, d oci.Digest, image *builtImage) error {
+	b, err := a.catalog.Blob(ctx, repository, d)
+	if err != nil {
+		return err
+	}
+	if b.Size > maxConfig {
+		return fmt.Errorf("it has %d bytes", b.Size)
+	}
+	if _, err := server.Observed(ctx).Lease.Take(ctx, 2*b.Size); err != nil { // the bytes, and what decoding makes of them
+		return err
+	}
+	r, err := a.store.Open(ctx, b.StorageKey, 0, b.Size)
+	if err != nil {
+		return err
+	}
+	defer r.Close() //nolint:errcheck // only read
+	content, err := io.ReadAll(io.LimitReader(r, maxConfig))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(content, image)
+}
+
+// foreignURLs returns the URLs of a foreign layer, whose content is stored elsewhere.
+func foreignURLs(d oci.Descriptor) []string {
+	if !d.Foreign() {
+		return nil
+	}
+	return d.URLs
+}

@@ -1,0 +1,226 @@
+package management
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// QuayRepository is a repository in Quay's format. It is exported because huma makes
+// JSON schemas only from exported types.
+type QuayRepository struct {
+	Namespace   string  `json:"namespace" doc:"The first part of its name" example:"library"`
+	Name        string  `json:"name" doc:"The other parts; empty where there are none" example:"alpine"`
+	Description *string `json:"description" doc:"Always null"`
+	IsPublic    bool    `json:"is_public" doc:"Whether anybody may pull: true as long as nobody logs in, whatever visibility says"`
+	Visibility  string  `json:"visibility" enum:"public,private" doc:"What was asked for. Nothing holds to private while there are no accounts"`
+	IsStarred   bool    `json:"is_starred" doc:"Whether it has a star: one for all, while there are no accounts"`
+	Kind        string  `json:"kind" enum:"image"`
+	State       string  `json:"state" enum:"NORMAL"`
+	Repository  string  `json:"repository" doc:"Its whole name" example:"library/alpine"`
+	// Purser's additional members.
+	CreatedAt time.Time  `json:"created_at"`
+	PushedAt  *time.Time `json:"pushed_at" doc:"When a tag was last made, moved or pushed again, of those that are there; null: there is none"`
+}
+
+func quayRepositoryOf(path string, created time.Time, pushed *time.Time, visibility string, starred bool) QuayRepository {
+	namespace, name, _ := strings.Cut(path, "/")
+	return QuayRepository{
+		Namespace: namespace, Name: name, IsPublic: true, Kind: "image", State: "NORMAL", Repository: path,
+		CreatedAt: created, PushedAt: pushed, Visibility: visibility, IsStarred: starred,
+	}
+}
+
+// listedRepository is a repository in a list.
+type listedRepository struct {
+	QuayRepository
+	LastModified *int64        `json:"last_modified,omitempty" doc:"pushed_at in seconds since 1970, if it was asked for"`
+	Tags         catalog.Count `json:"tags" doc:"Counted up to 1000"`
+}
+
+// describedRepository is the answer about a single repository.
+type describedRepository struct {
+	QuayRepository
+	Tags      int64        `json:"tags_count"`
+	Manifests int64        `json:"manifests_count"`
+	Size      catalog.Size `json:"size" doc:"Of more than 50,000 blobs only the first are looked at, and exact is false"`
+}
+
+type repositoryListInput struct {
+	NameFilter
+	Namespace    string `query:"namespace" doc:"Only those of this namespace" example:"library"`
+	Sort         string `query:"sort" enum:"name,-name,created,-created" default:"name" doc:"The order; with - the other way round"`
+	Limit        int    `query:"limit" minimum:"1" default:"50" doc:"How many on a page at most. More than 100 counts as 100"`
+	LastModified bool   `query:"last_modified" doc:"Tell last_modified"`
+	Public       bool   `query:"public" doc:"Quay's clients send it; all repositories that one may see are listed anyway"`
+	Kind         string `query:"repo_kind" enum:"image" default:"image" doc:"There is one kind"`
+	Visibility   string `query:"visibility" enum:"public,private" doc:"Only those of which this was asked for. A page looks at 20,000 names at most"`
+	Starred      bool   `query:"starred" doc:"Only those with a star. A page looks at 20,000 names at most"`
+}
+
+func (in *repositoryListInput) query() (q catalog.RepositoryQuery, err error) {
+	if q.NameFilter, err = in.filter(); err != nil {
+		return q, err
+	}
+	if q.Namespace = in.Namespace; in.Namespace != "" {
+		if err := checkNamespace("namespace", in.Namespace); err != nil {
+			return q, err
+		}
+	}
+	sort, descending := strings.CutPrefix(in.Sort, "-")
+	q.ByCreation, q.Descending, q.Limit = sort == "created", descending, min(in.Limit, 100)
+	q.Visibility, q.Starred = in.Visibility, in.Starred
+	after := new(catalog.RepositoryPlace)
+	given, err := parseCursor(in.NextPage, "repository "+in.Sort, after)
+	if given {
+		q.After = after
+	}
+	return q, err
+}
+
+type repositoryList struct {
+	Repositories []listedRepository `json:"repositories" nullable:"false"`
+	NextPage     string             `json:"next_page,omitempty" doc:"Where the next page begins; not there on the last"`
+}
+
+// repositories returns a page of repositories.
+func (a *API) repositories(ctx context.Context, in *repositoryListInput) (out repositoryList, err error) {
+	q, err := in.query()
+	if err != nil {
+		return out, err
+	}
+	found, next, err := a.catalog.BrowseRepositories(ctx, q)
+	if err != nil {
+		return out, err
+	}
+	out.Repositories = make([]listedRepository, 0, len(found))
+	for _, r := range found {
+		item := listedRepository{QuayRepository: quayRepositoryOf(r.Path, r.CreatedAt, r.PushedAt, r.Visibility, r.Starred), Tags: r.Tags}
+		if in.LastModified && r.PushedAt != nil {
+			seconds := r.PushedAt.Unix()
+			item.LastModified = &seconds
+		}
+		out.Repositories = append(out.Repositories, item)
+	}
+	if next != nil {
+		out.NextPage = cursor("repository "+in.Sort, next)
+	}
+	return out, nil
+}
+
+func (a *API) addRepositoryList() {
+	type output struct{ Body repositoryList }
+	add(a, server.AccessCatalog, huma.Operation{
+		OperationID: "listRepos", Method: http.MethodGet, Path: "/repository", Tags: []string{"repository"},
+		Summary: "List repositories", Errors: []int{http.StatusNotFound},
+		Description: "Those of a namespace, or all. Tags are counted up to 1000 each; exact says whether that is all.",
+	}, func(ctx context.Context, in *repositoryListInput) (*output, error) {
+		out, err := a.repositories(ctx, in)
+		return &output{out}, err
+	})
+}
+
+// newRepository is the body of a request to create a repository.
+type newRepository struct {
+	Repository  string `json:"repository" minLength:"1" maxLength:"255" doc:"Its name below the namespace, or its whole name without one" example:"alpine"`
+	Namespace   string `json:"namespace,omitempty" maxLength:"255" example:"library"`
+	Visibility  string `json:"visibility,omitempty" enum:"public,private" doc:"Default public. private is kept, and nothing holds to it while there are no accounts"`
+	Starred     bool   `json:"starred,omitempty" doc:"True: it gets a star"`
+	Description string `json:"description,omitempty" doc:"Quay's clients send it; nothing is done with it"`
+	Kind        string `json:"repo_kind,omitempty" enum:"image"`
+	// Name is present when a client sends back a repository that it read. Repository
+	// holds the whole name then.
+	Name *string `json:"name,omitempty" doc:"As a repository that was read has it: repository is its whole name then"`
+}
+
+// TransformSchema adds the read-only members of a repository.
+func (newRepository) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return readOnly(s, "is_public", "is_starred", "kind", "state", "created_at", "pushed_at", "last_modified", "tags", "tags_count", "manifests_count", "size")
+}
+
+// path returns the full name of the repository.
+func (b newRepository) path() (string, error) {
+	path := b.Repository
+	if b.Namespace != "" {
+		if err := checkNamespace("namespace", b.Namespace); err != nil {
+			return "", err
+		}
+	}
+	switch {
+	case b.Name != nil:
+		if whole := strings.TrimSuffix(b.Namespace+"/"+*b.Name, "/"); path != whole {
+			return "", server.Refusal(http.StatusBadRequest, "name: beside it repository has to be the whole name, %q and not %q", whole, path)
+		}
+	case b.Namespace != "":
+		path = b.Namespace + "/" + path
+	}
+	if err := oci.ValidateName(path); err != nil {
+		return "", server.Refusal(http.StatusBadRequest, "repository: %v", err)
+	}
+	return path, nil
+}
+
+func (a *API) addRepository() {
+	type createInput struct{ Body newRepository }
+	type createdRepository struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+		Kind      string `json:"kind" enum:"image"`
+	}
+	type createOutput struct {
+		Warning []string `header:"Warning" doc:"That private holds nobody off, as 299 - \"…\""`
+		Body    createdRepository
+	}
+	// The repository's name is in the body, so the access check can't see it. Therefore
+	// the operation needs server.AccessAdmin, although a push, which needs server.AccessPush, creates
+	// repositories too.
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "createRepo", Method: http.MethodPost, Path: "/repository", Tags: []string{"repository"},
+		Summary:       "Create a repository",
+		Description:   "It is empty. The first push creates its repository too; this is for policies that are to be there before.",
+		DefaultStatus: http.StatusCreated,
+		Errors:        []int{http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *createInput) (*createOutput, error) {
+		path, err := in.Body.path()
+		if err != nil {
+			return nil, err
+		}
+		namespace, name, _ := strings.Cut(path, "/")
+		err = a.catalog.CreateRepository(ctx, path)
+		out := &createOutput{Body: createdRepository{namespace, name, "image"}}
+		if err == nil && in.Body.Visibility == catalog.Private {
+			out.Warning = warningHeaders([]string{warnPrivate})
+			err = a.catalog.SetVisibility(ctx, path, catalog.Private)
+		}
+		if err == nil && in.Body.Starred {
+			err = a.catalog.SetStar(ctx, path, true)
+		}
+		return out, err
+	})
+	type input struct {
+		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+	}
+	type output struct{ Body describedRepository }
+	add(a, server.AccessPull, huma.Operation{
+		OperationID: "getRepo", Method: http.MethodGet, Path: "/repository/{repository}", Tags: []string{"repository"},
+		Summary: "Describe a repository", Errors: []int{http.StatusNotFound},
+		Description: "size.bytes are those of all its blobs, which others may have too; size.own_bytes of those that no " +
+			"other repository has: what would be free without it.",
+	}, func(ctx context.Context, in *input) (*output, error) {
+		d, err := a.catalog.DescribeRepository(ctx, in.Repository)
+		if err != nil {
+			return nil, err
+		}
+		return &output{describedRepository{
+			QuayRepository: quayRepositoryOf(d.Path, d.CreatedAt, d.PushedAt, d.Visibility, d.Starred),
+			Tags:           d.Tags, Manifests: d.Manifests, Size: d.Size,
+		}}, nil
+	})
+}

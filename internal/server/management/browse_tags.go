@@ -1,0 +1,392 @@
+package management
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// listedTag is a tag in Quay's format, with Purser's additional members.
+type listedTag struct {
+	Name           string     `json:"name" example:"3.22"`
+	Reversion      bool       `json:"reversion" doc:"Always false"`
+	StartTS        int64      `json:"start_ts,omitempty" doc:"pushed_at in seconds since 1970; of what a tag was, when it was last pushed or pointed there. Missing: the log no longer says"`
+	EndTS          int64      `json:"end_ts,omitempty" doc:"When the tag is deleted, in seconds since 1970, or when it was deleted or moved. Missing: never"`
+	Expiration     string     `json:"expiration,omitempty" doc:"The same in Quay's form. Missing: never" example:"Mon, 02 Jan 2006 15:04:05 -0000"`
+	LastModified   string     `json:"last_modified,omitempty" doc:"start_ts in Quay's form" example:"Mon, 02 Jan 2006 15:04:05 -0000"`
+	ManifestDigest oci.Digest `json:"manifest_digest"`
+	IsManifestList bool       `json:"is_manifest_list"`
+	Size           int64      `json:"size" doc:"Bytes of the manifest, its configuration and layers; of an index, of its first 1000 manifests, each by itself"`
+	MediaType      string     `json:"media_type" doc:"Empty where the manifest is gone"`
+	ArtifactType   string     `json:"artifact_type,omitempty"`
+	Platforms      []string   `json:"platforms,omitempty" nullable:"false" doc:"Of an index of up to 64 KiB" example:"linux/amd64"`
+	CreatedAt      time.Time  `json:"created_at,omitzero" doc:"When the tag was first pushed. Missing in the history"`
+	PushedAt       time.Time  `json:"pushed_at,omitzero" doc:"When it was made, moved or pushed again. Missing in the history"`
+	EndedBy        string     `json:"ended_by,omitempty" enum:"move_tag,revert_tag,delete_tag,autoprune_tag_delete" doc:"What a tag was, in the history, and how it ended: as a kind of entry in the log"`
+	ManifestGone   bool       `json:"manifest_gone,omitempty" doc:"In the history: the manifest isn't in the repository any more, so the tag can't be restored, and size is 0"`
+	LastPulledAt   *time.Time `json:"last_pulled_at" doc:"Null: it wasn't since pulls are counted, or that can't be told now"`
+	PullCount      *int64     `json:"pull_count" doc:"Null as last_pulled_at"`
+	PullDisplay    *string    `json:"pull_count_display" doc:"pull_count for people" example:"1.7K"`
+}
+
+func newListedTag(t catalog.TagInfo, pulls map[string]pullstats.Pulls) listedTag {
+	l := listedTag{
+		Name: t.Name, StartTS: t.PushedAt.Unix(), LastModified: quayTime(t.PushedAt), ManifestDigest: t.Digest,
+		IsManifestList: t.IsIndex, Size: t.Size, MediaType: t.MediaType, ArtifactType: t.ArtifactType,
+		Platforms: t.Platforms, CreatedAt: t.CreatedAt, PushedAt: t.PushedAt, Expiration: quayTime(t.ExpiresAt),
+	}
+	if !t.ExpiresAt.IsZero() {
+		l.EndTS = t.ExpiresAt.Unix()
+	}
+	// A tag that was only requested by HEAD has a row of statistics, but no pull.
+	if p := pulls[t.Name]; p.Count > 0 || !p.Last.IsZero() {
+		text := pullstats.Display(p.Count)
+		l.LastPulledAt, l.PullCount, l.PullDisplay = optional(p.Last), &p.Count, &text
+	}
+	return l
+}
+
+type tagListInput struct {
+	NameFilter
+	Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+	Specific   string `query:"specificTag" maxLength:"128" doc:"Only this tag"`
+	Filter     string `query:"filter_tag_name" maxLength:"255" doc:"like:TEXT is contains=TEXT, eq:TAG is specificTag=TAG"`
+	OnlyActive bool   `query:"onlyActiveTags" doc:"False, and not left out: the history, which is the tags together with what tags were until they were moved or deleted, as far as the audit log goes back. What changed last is first"`
+	NotPulled  string `query:"not_pulled_for" maxLength:"64" doc:"Only tags that weren't pulled, asked for by HEAD or pushed for so long: a number and one of s, m, h, d, w and y. A page looks at 10,000 tags at most, so it may be short, even empty, and have a next one" example:"90d"`
+	Sort       string `query:"sort" enum:"name,-name,pushed,-pushed,size,-size,last_pulled,-last_pulled,pull_count,-pull_count" default:"-pushed" doc:"The order; with - the other way round"`
+	Limit      int    `query:"limit" minimum:"1" default:"50" doc:"How many on a page at most. More than 100 counts as 100"`
+	Page       int    `query:"page" minimum:"1" default:"1" doc:"Quay's way to ask for a page. Tags that come or go meanwhile move the others, and it ends after 10,000 tags: next_page is better"`
+
+	unused      bool // not_pulled_for is given, even if empty
+	activeGiven bool // onlyActiveTags is given
+}
+
+// Resolve notes which parameters were given. huma calls it for each request.
+func (in *tagListInput) Resolve(ctx huma.Context) []error {
+	u := ctx.URL()
+	query := u.Query()
+	in.unused, in.activeGiven = query.Has("not_pulled_for"), query.Has("onlyActiveTags")
+	return nil
+}
+
+func (in *tagListInput) query() (q catalog.TagQuery, err error) {
+	if op, text, ok := strings.Cut(in.Filter, ":"); in.Filter != "" {
+		switch {
+		case ok && op == "like" && in.Contains == "":
+			in.Contains = text
+		case ok && op == "eq" && in.Specific == "":
+			in.Specific = text
+		default:
+			return q, badQuery("filter_tag_name", "%.100q should be like:TEXT or eq:TAG, and not beside contains or specificTag", in.Filter)
+		}
+	}
+	if q.NameFilter, err = in.filter(); err != nil {
+		return q, err
+	}
+	if q.Exact = in.Specific; q.Exact != "" {
+		if err := oci.ValidateTag(q.Exact); err != nil {
+			return q, badQuery("specificTag", "%v", err)
+		}
+	}
+	in.Limit = min(in.Limit, 100)
+	sort, descending := strings.CutPrefix(in.Sort, "-")
+	q.Order, q.Descending, q.Limit = catalog.TagOrder(sort), descending, in.Limit
+	if sort == "last_pulled" || sort == "pull_count" {
+		q.Order = catalog.TagsByRank
+	}
+	after := new(catalog.TagPlace)
+	given, err := parseCursor(in.NextPage, "tag "+in.Sort, after)
+	if err != nil {
+		return q, err
+	}
+	if given {
+		q.After = after
+		return q, nil
+	}
+	if in.Page > catalog.MaxSkip || (in.Page-1)*in.Limit > catalog.MaxSkip {
+		return q, badQuery("page", "there is none behind the first %d tags: use next_page", catalog.MaxSkip)
+	}
+	q.Skip = (in.Page - 1) * in.Limit
+	return q, nil
+}
+
+// tagPage is a page of a list of tags.
+type tagPage struct {
+	Tags          []listedTag `json:"tags" nullable:"false"`
+	Page          int         `json:"page" doc:"The page that was asked for"`
+	HasAdditional bool        `json:"has_additional" doc:"Whether there is a next page"`
+	NextPage      string      `json:"next_page,omitempty" doc:"Where it begins"`
+}
+
+func (a *API) addTagList() {
+	type output struct{ Body tagPage }
+	add(a, server.AccessPull, huma.Operation{
+		OperationID: "listRepoTags", Method: http.MethodGet, Path: "/repository/{repository}/tag", Tags: []string{"tag"},
+		Summary: "List tags", Errors: []int{http.StatusNotFound, http.StatusConflict},
+		Description: "With next_page a tag that stays as it is gets listed once, whatever comes and goes meanwhile. " +
+			"Sorted by name or pushed a page costs the same whatever the size of the repository; by size, last_pulled or pull_count " +
+			"up to 10,000 tags can be sorted, and more are refused: prefix narrows them. 409: pulls weren't counted for as " +
+			"long as not_pulled_for asks, so nobody can tell.",
+	}, func(ctx context.Context, in *tagListInput) (*output, error) {
+		if in.historyAsked() {
+			page, err := a.history(ctx, in)
+			return &output{page}, err
+		}
+		q, err := in.query()
+		if err != nil {
+			return nil, err
+		}
+		q.Rank = a.rankByPulls(strings.TrimPrefix(in.Sort, "-") == "pull_count")
+		if q.Unused, err = a.unused(ctx, in); err != nil {
+			return nil, err
+		}
+		page, err := a.catalog.BrowseTags(ctx, in.Repository, q)
+		if err != nil {
+			return nil, err
+		}
+		pulls := a.pullsOf(ctx, page)
+		out := tagPage{Tags: make([]listedTag, 0, len(page.Tags)), Page: in.Page, HasAdditional: page.Next != nil}
+		for _, t := range page.Tags {
+			out.Tags = append(out.Tags, newListedTag(t, pulls))
+		}
+		if page.Next != nil {
+			out.NextPage = cursor("tag "+in.Sort, page.Next)
+		}
+		return &output{out}, nil
+	})
+}
+
+// rankByPulls returns a function that ranks tags by the number of pulls, if count, or
+// else by the time of the last pull.
+func (a *API) rankByPulls(count bool) func(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
+	return func(ctx context.Context, repository int64, names []string) (map[string]int64, error) {
+		if a.opt.Pulls == nil {
+			return nil, nil
+		}
+		pulls, err := a.opt.Pulls.Tags(ctx, repository, names)
+		if err != nil {
+			a.server.Warn(ctx, "listing tags by their pulls", err)
+			return nil, oci.Errorf(oci.Unavailable, "the statistics of pulls can't be read now: sort by something else")
+		}
+		ranks := make(map[string]int64, len(pulls))
+		for name, p := range pulls {
+			switch {
+			case count:
+				ranks[name] = p.Count
+			case !p.Last.IsZero():
+				ranks[name] = p.Last.UnixMicro()
+			}
+		}
+		return ranks, nil
+	}
+}
+
+// pullsOf reads the pull statistics for a page of tags. On failure it logs and returns
+// nothing: a list without statistics is better than no list.
+func (a *API) pullsOf(ctx context.Context, page catalog.TagPage) map[string]pullstats.Pulls {
+	if a.opt.Pulls == nil || len(page.Tags) == 0 {
+		return nil
+	}
+	names := make([]string, len(page.Tags))
+	for i, t := range page.Tags {
+		names[i] = t.Name
+	}
+	pulls, err := a.opt.Pulls.Tags(ctx, page.Repository, names)
+	if err != nil {
+		a.server.Warn(ctx, "listing tags without the statistics of their pulls", err)
+	}
+	return pulls
+}
+
+// movedTag is the body of a request to change a tag.
+type movedTag struct {
+	ManifestDigest string         `json:"manifest_digest,omitempty" doc:"The manifest that the tag is to point to" example:"sha256:4bcff63911fcb4448bd4fdacec207030997caf25e9bea4045fa6c8c44de311d1"`
+	Expiration     *tagExpiration `json:"expiration,omitempty"`
+}
+
+// tagExpiration is the date at which a tag is to be deleted, as JSON text of the
+// client.
+type tagExpiration []byte
+
+// UnmarshalJSON keeps the text. encoding/json doesn't call it for null: see
+// movedTag.UnmarshalJSON.
+func (e *tagExpiration) UnmarshalJSON(b []byte) error {
+	*e = bytes.Clone(b)
+	return nil
+}
+
+// Schema describes the date.
+func (tagExpiration) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		Description: "When the tag is to be deleted: seconds since 1970, or text such as 2030-01-02T15:04:05Z or what a list of tags has. Null: never",
+		Examples:    []any{1893596645},
+	}
+}
+
+// UnmarshalJSON distinguishes an expiration of null from a missing one.
+func (b *movedTag) UnmarshalJSON(text []byte) error {
+	type plain movedTag
+	if err := json.Unmarshal(text, (*plain)(b)); err != nil {
+		return err
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(text, &members); err != nil {
+		return err
+	}
+	if given, ok := members["expiration"]; ok {
+		b.Expiration = (*tagExpiration)(&given)
+	}
+	return nil
+}
+
+// time returns the date, or the zero time for null.
+func (e tagExpiration) time() (at time.Time, err error) {
+	bad := server.Refusal(http.StatusBadRequest, "expiration: %.100s is neither a number of seconds since 1970, nor a time like 2030-01-02T15:04:05Z, nor null", []byte(e)).
+		WithDetail(map[string]string{"field": "expiration"})
+	var value any
+	if json.Unmarshal(e, &value) != nil {
+		return at, bad
+	}
+	switch v := value.(type) {
+	case nil:
+		return at, nil
+	case float64:
+		if v > float64(catalog.MaxExpiration.Unix()) || v < 0 {
+			v = max(0, min(v, float64(catalog.MaxExpiration.Unix())+1))
+		}
+		at = time.UnixMilli(int64(v * 1000)).UTC()
+	case string:
+		if at, err = time.Parse(time.RFC3339, v); err != nil {
+			if at, err = time.Parse(time.RFC1123Z, v); err != nil {
+				return at, bad
+			}
+		}
+	default:
+		return at, bad
+	}
+	return at, catalog.CheckExpiration(at)
+}
+
+// TransformSchema adds the read-only members of a tag.
+func (movedTag) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return readOnly(s, "name", "reversion", "start_ts", "end_ts", "last_modified", "is_manifest_list", "size", "media_type", "artifact_type",
+		"platforms", "created_at", "pushed_at", "ended_by", "manifest_gone", "last_pulled_at", "pull_count", "pull_count_display")
+}
+
+// TagInput names a tag. It is exported for the same reason as NameFilter.
+type TagInput struct {
+	Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+	Tag        string `path:"tag" doc:"Name of the tag" example:"3.22"`
+}
+
+func (a *API) addTag() {
+	type getOutput struct{ Body listedTag }
+	add(a, server.AccessPull, huma.Operation{
+		OperationID: "getTag", Method: http.MethodGet, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},
+		Summary: "Describe a tag", Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *TagInput) (*getOutput, error) {
+		if err := server.CheckTag(in.Tag); err != nil {
+			return nil, err
+		}
+		page, err := a.catalog.BrowseTags(ctx, in.Repository, catalog.TagQuery{Exact: in.Tag, Limit: 1})
+		if err != nil {
+			return nil, err
+		}
+		if len(page.Tags) == 0 {
+			return nil, oci.Errorf(oci.ManifestUnknown, "repository %s has no tag %s", in.Repository, in.Tag).
+				WithDetail(map[string]string{"name": in.Repository, "tag": in.Tag})
+		}
+		return &getOutput{newListedTag(page.Tags[0], a.pullsOf(ctx, page))}, nil
+	})
+	a.addTagChanges()
+}
+
+// changeTag moves a tag, sets its expiration, or both.
+func (a *API) changeTag(ctx context.Context, tag TagInput, change movedTag) error {
+	var expires time.Time
+	if change.Expiration != nil {
+		var err error
+		if expires, err = change.Expiration.time(); err != nil {
+			return err
+		}
+	}
+	if change.ManifestDigest != "" || change.Expiration == nil {
+		d, err := oci.ParseDigest(change.ManifestDigest)
+		if err != nil {
+			return server.Refusal(http.StatusBadRequest, "manifest_digest: %v", err)
+		}
+		if err := a.catalog.PointTag(ctx, tag.Repository, tag.Tag, d); err != nil {
+			return err
+		}
+	}
+	if change.Expiration == nil {
+		return nil
+	}
+	return a.catalog.SetTagExpiration(ctx, tag.Repository, tag.Tag, expires)
+}
+
+type deleteTagInput struct {
+	TagInput
+	Override bool `query:"override_protection" doc:"Delete the tag though it is protected"`
+
+	request *http.Request // for a second access check
+}
+
+// Resolve keeps the request. huma calls it for each request.
+func (in *deleteTagInput) Resolve(ctx huma.Context) []error {
+	in.request, _ = humago.Unwrap(ctx)
+	return nil
+}
+
+func (a *API) addTagChanges() {
+	type moveInput struct {
+		TagInput
+		Body movedTag
+	}
+	type moveOutput struct{ Body string }
+	add(a, server.AccessPush, huma.Operation{
+		OperationID: "changeTag", Method: http.MethodPut, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},
+		Summary: "Create or move a tag, or have it deleted at a date",
+		Description: "With manifest_digest: points the tag to a manifest that is in the repository. A protected tag stays where it is: 409. " +
+			"With expiration: the tag is deleted at that date, within a minute. Whoever pushes the tag again, or moves it, takes the date away; " +
+			"so does a rule that protects the tag by then. With both, the date is that of the tag that was moved.",
+		DefaultStatus: http.StatusCreated,
+		Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge,
+			http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *moveInput) (*moveOutput, error) {
+		if err := server.CheckTag(in.Tag); err != nil {
+			return nil, err
+		}
+		return &moveOutput{"Updated"}, a.changeTag(ctx, in.TagInput, in.Body)
+	})
+	add(a, server.AccessDelete, huma.Operation{
+		OperationID: "deleteFullTag", Method: http.MethodDelete, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},
+		Summary: "Delete a tag",
+		Description: "Its manifest goes when nothing else holds it, after a delay; until then the tag can be restored. " +
+			"A protected tag stays: 409. override_protection deletes it all the same, which needs the access admin.",
+		DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound, http.StatusConflict},
+	}, func(ctx context.Context, in *deleteTagInput) (*struct{}, error) {
+		if err := server.CheckTag(in.Tag); err != nil {
+			return nil, err
+		}
+		var options []catalog.TagOption
+		if in.Override {
+			if err := a.server.Authorize(in.request, server.AccessAdmin, in.Repository); err != nil {
+				return nil, err
+			}
+			options = append(options, catalog.OverrideProtection)
+		}
+		return nil, a.catalog.DeleteTag(ctx, in.Repository, in.Tag, options...)
+	})
+}

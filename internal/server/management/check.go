@@ -1,0 +1,80 @@
+package management
+
+import (
+	"context"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/gc"
+)
+
+// checkReport is the report of a run that checks the database against the blob store.
+type checkReport struct {
+	request  checkRequest
+	progress gc.CheckProgress
+	findings []gc.Finding // the first maxFindings
+	found    int64
+	summary  *gc.CheckReport // nil while it runs
+}
+
+// checkRequest is the body of a request to start a check.
+type checkRequest struct {
+	Deep   bool `json:"deep,omitempty" doc:"Read and hash every blob"`
+	Repair bool `json:"repair,omitempty" doc:"Repair what can be: mark blobs as lost, delete objects that nothing owns"`
+	Force  bool `json:"force,omitempty" doc:"Repair even when more than half of what was looked at is wrong"`
+}
+
+// checkProgress says how far a check has come.
+type checkProgress struct {
+	Share       float64 `json:"share" doc:"Of everything, from 0 to 1"`
+	Objects     int64   `json:"objects"`
+	Blobs       int64   `json:"blobs"`
+	Manifests   int64   `json:"manifests" doc:"Compared when the share is 1"`
+	HashedBytes int64   `json:"hashed_bytes"`
+}
+
+// checkRun is the answer about a check.
+type checkRun struct {
+	RunStatus
+	Deep          bool            `json:"deep"`
+	Repair        bool            `json:"repair"`
+	Progress      checkProgress   `json:"progress"`
+	FindingsTotal int64           `json:"findings_total"`
+	Findings      []gc.Finding    `json:"findings,omitempty" nullable:"false" doc:"The first 1000"`
+	Summary       *gc.CheckReport `json:"summary,omitempty" doc:"Missing while it runs"`
+}
+
+func (a *API) addChecks() {
+	addRuns(a, a.checks, runTexts{
+		name: "Check", path: "/check", tag: "check",
+		start:     "Compare the database with the blob store",
+		startMore: "Finds blobs without their objects, and objects that nothing owns, while the registry is used.",
+		ask:       "Ask for a check", cancel: "Cancel a check",
+	}, a.startCheck, func(status RunStatus, report checkReport) checkRun {
+		p := report.progress
+		return checkRun{
+			RunStatus: status, Deep: report.request.Deep, Repair: report.request.Repair,
+			Progress:      checkProgress{Share: p.Share, Objects: p.Objects, Blobs: p.Blobs, Manifests: p.Manifests, HashedBytes: p.HashedBytes},
+			FindingsTotal: report.found, Findings: report.findings, Summary: report.summary,
+		}
+	})
+}
+
+func (a *API) startCheck(ctx context.Context, req checkRequest) (*run[checkReport], error) {
+	detail := map[string]any{"deep": req.Deep, "repair": req.Repair, "force": req.Force}
+	return a.checks.start(checkReport{request: req}, logRun(ctx, a, audit.RunCheck, detail, func(ctx context.Context, r *run[checkReport]) error {
+		summary, err := gc.Check(ctx, gc.CheckOptions{
+			Catalog: a.catalog, Store: a.store, Deep: req.Deep, Repair: req.Repair, Force: req.Force,
+			KeepDoomed: a.opt.GC.Collector.KeepDoomed(),
+			Progress:   func(p gc.CheckProgress) { r.update(func(report *checkReport) { report.progress = p }) },
+			Found: func(f gc.Finding) {
+				r.update(func(report *checkReport) {
+					if report.found++; report.found <= maxFindings {
+						report.findings = append(report.findings, f)
+					}
+				})
+			},
+		})
+		r.update(func(report *checkReport) { report.summary = &summary })
+		return err
+	}))
+}

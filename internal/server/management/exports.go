@@ -1,0 +1,227 @@
+package management
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/webhook"
+)
+
+// ExportForm is the body of a request to export the audit log. It is exported because
+// huma makes JSON schemas only from exported types.
+type ExportForm struct {
+	_             struct{} `additionalProperties:"true"`
+	CallbackURL   string   `json:"callback_url,omitempty" doc:"Who is told where the entries are: http or https, without a user, and at a public address unless webhooks.allow_private is set" example:"https://hooks.example.com/exported"`
+	CallbackEmail string   `json:"callback_email,omitempty" doc:"Refused: the registry sends no mail"`
+	StartTime     string   `json:"starttime,omitempty" doc:"The same as the query's starttime, or a day as 2026-03-05" example:"03/05/2026"`
+	EndTime       string   `json:"endtime,omitempty" doc:"The same as the query's endtime, or a day as 2026-03-05" example:"03/05/2026"`
+}
+
+// ExportRequest is the common part of all requests for exports. It is exported because
+// huma reads exported types only.
+type ExportRequest struct {
+	Body ExportForm
+
+	base string // scheme and host of the client's request; "": it named no host
+}
+
+// Resolve notes the URL by which the client came. huma calls it for each request.
+func (in *ExportRequest) Resolve(ctx huma.Context) []error {
+	if u := (url.URL{Scheme: "http", Host: ctx.Host()}); u.Host != "" {
+		if ctx.TLS() != nil {
+			u.Scheme = "https"
+		}
+		in.base = u.String()
+	}
+	return nil
+}
+
+// exportBody is what the callback receives, in Quay's format.
+type exportBody struct {
+	ExportID        uuid.UUID `json:"export_id"`
+	StartTime       string    `json:"start_time"` // a day; "": from the oldest entry on
+	EndTime         string    `json:"end_time"`   // the last day
+	Namespace       *string   `json:"namespace"`
+	Repository      *string   `json:"repository"` // its name below the namespace
+	ExportedDataURL string    `json:"exported_data_url"`
+	Status          string    `json:"status"`
+}
+
+// quayDay is the layout of a day in Quay's parameters and callbacks.
+const quayDay = "01/02/2006"
+
+// addExports adds Quay's export requests. Their result is sent to a callback URL.
+func (a *API) addExports() {
+	if a.opt.Webhooks == nil {
+		return
+	}
+	type repoInput struct {
+		LogRepository
+		LogFilter
+		ExportRequest
+	}
+	addExport(a, logTexts{"Repo", "/repository/{repository}", "a repository"}, func(in *repoInput) (logRequest, *ExportRequest) {
+		return logRequest{repository: in.Repository, filter: in.LogFilter}, &in.ExportRequest
+	})
+	type orgInput struct {
+		LogNamespace
+		LogFilter
+		ExportRequest
+	}
+	addExport(a, logTexts{"Org", "/organization/{orgname}", "a namespace, with its repositories"}, func(in *orgInput) (logRequest, *ExportRequest) {
+		return logRequest{namespace: in.Namespace, filter: in.LogFilter}, &in.ExportRequest
+	})
+	type allInput struct {
+		LogFilter
+		ExportRequest
+	}
+	addExport(a, logTexts{"User", "/user", "the user's namespace, which is " + userNamespace + " as long as nobody logs in"},
+		func(in *allInput) (logRequest, *ExportRequest) {
+			return logRequest{namespace: userNamespace, filter: in.LogFilter}, &in.ExportRequest
+		})
+	addExport(a, logTexts{"All", "/superuser", "the whole registry"}, func(in *allInput) (logRequest, *ExportRequest) {
+		return logRequest{filter: in.LogFilter}, &in.ExportRequest
+	})
+}
+
+// addExport adds the request to export one scope of the log: of the registry, a
+// namespace or a repository.
+func addExport[I any](a *API, text logTexts, of func(*I) (logRequest, *ExportRequest)) {
+	type queuedExport struct {
+		ExportID uuid.UUID `json:"export_id" format:"uuid" doc:"Names the export in the callback, in the audit log and in the registry's log"`
+	}
+	type output struct{ Body queuedExport }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "queue" + text.name + "LogsExport", Method: http.MethodPost, Path: text.path + "/exportlogs", Tags: []string{"logs"},
+		Summary: "Have a URL told where the audit log of " + text.of + " can be fetched",
+		Description: "callback_url gets a POST with export_id, start_time, end_time, namespace, repository, status and " +
+			"exported_data_url, which is the path of the export (logs/export) with this filter, up to now. A callback that fails " +
+			"is tried again, like notices of webhooks. 429: too many callbacks wait.",
+		Errors: append(text.errors(), http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusTooManyRequests),
+	}, func(ctx context.Context, in *I) (*output, error) {
+		req, export := of(in)
+		id, err := a.queueExport(ctx, text.path, req, export)
+		return &output{queuedExport{id}}, err
+	})
+}
+
+// queueExport queues the callback of an export.
+func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *ExportRequest) (id uuid.UUID, err error) {
+	if a.opt.Audit == nil {
+		return id, errNoLog
+	}
+	if err := a.checkExport(in); err != nil {
+		return id, err
+	}
+	if err := in.Body.into(&req.filter); err != nil {
+		return id, err
+	}
+	f, err := req.filter.filter(req.namespace, req.repository)
+	if err != nil {
+		return id, err
+	}
+	if now := time.Now().UTC(); f.To.IsZero() || f.To.After(now) {
+		f.To = now // entries written later don't appear, whenever the link is used
+	}
+	id = uuid.New()
+	body := exportBody{ExportID: id, EndTime: f.To.Add(-1).UTC().Format(quayDay), Status: "success"}
+	if !f.From.IsZero() {
+		body.StartTime = f.From.UTC().Format(quayDay)
+	}
+	namespace, repository, _ := strings.Cut(req.repository, "/")
+	if namespace == "" {
+		namespace = req.namespace
+	}
+	if namespace != "" {
+		body.Namespace = &namespace
+	}
+	if repository != "" {
+		body.Repository = &repository
+	}
+	body.ExportedDataURL = a.exportBase(in) + apiRoot + exportPath(path, req, f)
+	detail := req.filter.asked()
+	detail["export_id"] = id
+	if u, err := url.Parse(in.Body.CallbackURL); err == nil { // log only this: the rest of the URL may hold a secret
+		detail["callback_host"] = u.Host
+	}
+	return id, a.opt.Webhooks.Call(ctx, webhook.Callback{
+		ID: id, URL: in.Body.CallbackURL, Event: string(audit.ExportLog), Body: body,
+		Entry: audit.Entry{Kind: audit.ExportLog, Namespace: f.Namespace, Repository: f.Repository, Detail: detail},
+	})
+}
+
+// checkExport refuses a request without a callback that can be called.
+func (a *API) checkExport(in *ExportRequest) error {
+	wrong := func(field, text string) error {
+		return server.Refusal(http.StatusBadRequest, "%s: %s", field, text).WithDetail(map[string]string{"field": field})
+	}
+	switch {
+	case in.Body.CallbackEmail != "":
+		return wrong("callback_email", "the registry sends no mail; give a callback_url, or fetch the log from …/logs/export")
+	case in.Body.CallbackURL == "":
+		return wrong("callback_url", "it is missing, so nobody would be told; give one, or fetch the log from …/logs/export")
+	case a.exportBase(in) == "":
+		return wrong("callback_url", "the request names no Host, so there is no URL to tell; set http.external_url")
+	}
+	return a.opt.Webhooks.CheckCallback("callback_url", in.Body.CallbackURL)
+}
+
+// exportBase returns the scheme and host for the URL of an export. The callback's
+// receiver isn't the client that made this request, so the external URL is preferred to
+// the address that the client used.
+func (a *API) exportBase(in *ExportRequest) string {
+	return cmp.Or(a.server.ExternalURL(), in.base)
+}
+
+// exportPath returns path and query of the export that a filter selects.
+func exportPath(path string, req logRequest, f audit.Filter) string {
+	path = strings.NewReplacer("{repository}", url.PathEscape(req.repository), "{orgname}", url.PathEscape(req.namespace)).Replace(path)
+	query := url.Values{}
+	for name, value := range req.filter.asked() {
+		query.Set(name, value.(string))
+	}
+	for _, day := range []string{"starttime", "endtime"} {
+		query.Del(day)
+	}
+	if !f.From.IsZero() {
+		query.Set("from", f.From.UTC().Format(time.RFC3339Nano))
+	}
+	query.Set("to", f.To.UTC().Format(time.RFC3339Nano))
+	return path + "/logs/export?" + query.Encode()
+}
+
+// into adds the days of the body to the filter. Quay's manual puts them in the body.
+func (b ExportForm) into(f *LogFilter) error {
+	given := map[string]struct {
+		query *string
+		body  string
+	}{"starttime": {&f.StartTime, b.StartTime}, "endtime": {&f.EndTime, b.EndTime}}
+	for name, days := range given {
+		if days.body == "" {
+			continue
+		}
+		day, err := time.Parse(quayDay, days.body)
+		if err != nil {
+			day, err = time.Parse(time.DateOnly, days.body)
+		}
+		if err != nil {
+			return server.Refusal(http.StatusBadRequest, "%s: %q is not a day like 03/05/2026 or 2026-03-05", name, days.body).
+				WithDetail(map[string]string{"field": name})
+		}
+		text := day.Format(quayDay)
+		if *days.query != "" && *days.query != text {
+			return badQuery(name, "the body has another one, %s", days.body)
+		}
+		*days.query = text
+	}
+	return nil
+}

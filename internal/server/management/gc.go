@@ -1,0 +1,178 @@
+package management
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/gc/explain"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+func (a *API) addGC() {
+	a.addGCState()
+	a.addGCRuns()
+}
+
+// gcReport is the report of a garbage collection run.
+type gcReport struct {
+	dryRun   bool
+	progress gc.Progress
+	findings []gc.Reviewed // the first maxFindings
+	found    int64
+}
+
+// gcRun is the answer about a garbage collection run.
+type gcRun struct {
+	RunStatus
+	DryRun        bool          `json:"dry_run" doc:"Nothing is deleted"`
+	Progress      gc.Progress   `json:"progress" doc:"What was done so far; in a dry run, what would have been"`
+	FindingsTotal int64         `json:"findings_total" doc:"How much a dry run has found to go"`
+	Findings      []gc.Reviewed `json:"findings,omitempty" nullable:"false" doc:"The first 1000 of that"`
+}
+
+// gcRequest is the body of a request to start garbage collection.
+type gcRequest struct {
+	DryRun bool `json:"dry_run,omitempty" doc:"Find what would be deleted, and delete nothing"`
+}
+
+func (a *API) addGCRuns() {
+	addRuns(a, a.gc, runTexts{
+		name: "GCRun", path: "/gc/run", tag: "gc",
+		start: "Collect garbage now",
+		startMore: "Reviews what is due and deletes what nothing holds, until nothing is due, beside the workers that " +
+			"do so all the time.",
+		ask: "Ask for a run of garbage collection", cancel: "Cancel a run of garbage collection",
+	}, a.startGC, func(status RunStatus, report gcReport) gcRun {
+		return gcRun{
+			RunStatus: status, DryRun: report.dryRun, Progress: report.progress,
+			FindingsTotal: report.found, Findings: report.findings,
+		}
+	})
+}
+
+func (a *API) startGC(ctx context.Context, req gcRequest) (*run[gcReport], error) {
+	detail := map[string]any{"dry_run": req.DryRun}
+	return a.gc.start(gcReport{dryRun: req.DryRun}, logRun(ctx, a, audit.RunGC, detail, func(ctx context.Context, r *run[gcReport]) error {
+		o := a.opt.GC
+		o.DryRun = req.DryRun
+		o.Progress = func(p gc.Progress) { r.update(func(report *gcReport) { report.progress = p }) }
+		o.Found = func(f gc.Reviewed) {
+			r.update(func(report *gcReport) {
+				if report.found++; report.found <= maxFindings {
+					report.findings = append(report.findings, f)
+				}
+			})
+		}
+		p, err := gc.Collect(ctx, o)
+		o.Progress(p)
+		return err
+	}))
+}
+
+// explainedBlob explains a blob's state in members for programs and in sentences for
+// people.
+type explainedBlob struct {
+	explain.BlobExplanation
+	Explanation []string `json:"explanation" nullable:"false" doc:"The same in sentences"`
+}
+
+// TransformSchema marks members that may be null.
+func (explainedBlob) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return nullable(s, "review")
+}
+
+// explainedManifest explains a manifest's state in members for programs and in
+// sentences for people.
+type explainedManifest struct {
+	explain.ManifestExplanation
+	Explanation []string `json:"explanation" nullable:"false" doc:"The same in sentences"`
+}
+
+// TransformSchema marks members that may be null.
+func (explainedManifest) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return nullable(s, "review", "subject")
+}
+
+// retryRequest is the body of a request to retry failed reviews.
+type retryRequest struct {
+	Kind gc.ReviewKind `json:"kind,omitempty" enum:"blob,manifest," doc:"What to retry; empty: both"`
+}
+
+// retried counts the failed reviews that were queued again.
+type retried struct {
+	Blobs     int64 `json:"blobs"`
+	Manifests int64 `json:"manifests"`
+}
+
+// addGCState adds the operations that show the review queues and retry failed reviews.
+func (a *API) addGCState() {
+	type status struct{ Body gc.GCStatus }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "getGCStatus", Method: http.MethodGet, Path: "/gc/status", Tags: []string{"gc"},
+		Summary: "Ask what garbage collection has to do",
+	}, func(ctx context.Context, _ *struct{}) (*status, error) {
+		s, err := a.opt.GC.Collector.GCStatus(ctx)
+		return &status{s}, err
+	})
+
+	type blobInput struct {
+		Digest oci.Digest `path:"digest" doc:"Digest of the blob"`
+	}
+	type blobOutput struct{ Body explainedBlob }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "explainBlob", Method: http.MethodGet, Path: "/gc/explain/{digest}", Tags: []string{"gc"},
+		Summary: "Explain why a blob is kept, or when it will go", Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *blobInput) (*blobOutput, error) {
+		e, err := explain.Blob(ctx, a.opt.GC.Collector, in.Digest)
+		if err != nil {
+			return nil, err
+		}
+		return &blobOutput{explainedBlob{e, e.Sentences()}}, nil
+	})
+
+	type manifestInput struct {
+		Repository string     `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+		Digest     oci.Digest `path:"digest" doc:"Digest of the manifest"`
+	}
+	type manifestOutput struct{ Body explainedManifest }
+	// The explanation includes why a review failed, which may disclose internals of the
+	// database. Therefore it needs server.AccessAdmin.
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "explainManifest", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}/explain",
+		Tags: []string{"gc", "manifest"}, Summary: "Explain why a manifest is kept, or when it will go",
+		Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *manifestInput) (*manifestOutput, error) {
+		e, err := explain.Manifest(ctx, a.opt.GC.Collector, in.Repository, in.Digest)
+		if err != nil {
+			return nil, err
+		}
+		return &manifestOutput{explainedManifest{e, e.Sentences()}}, nil
+	})
+
+	type retryInput struct{ Body *retryRequest }
+	type retryOutput struct{ Body retried }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "retryGC", Method: http.MethodPost, Path: "/gc/retry", Tags: []string{"gc"},
+		Summary:     "Bring back reviews that were set aside",
+		Description: "A review that failed too often is set aside. This makes all of them due again.",
+		Errors:      []int{http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *retryInput) (*retryOutput, error) {
+		out, kind := new(retryOutput), gc.ReviewKind("")
+		if in.Body != nil {
+			kind = in.Body.Kind
+		}
+		var err error
+		if kind != gc.ReviewOfBlobs {
+			out.Body.Manifests, err = a.opt.GC.Collector.RetrySetAside(ctx, gc.ReviewOfManifests)
+		}
+		if err == nil && kind != gc.ReviewOfManifests {
+			out.Body.Blobs, err = a.opt.GC.Collector.RetrySetAside(ctx, gc.ReviewOfBlobs)
+		}
+		return out, err
+	})
+}

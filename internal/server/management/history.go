@@ -1,0 +1,247 @@
+package management
+
+import (
+	"context"
+	"errors"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// tagHistoryPlace is the position of a page in the history. The history merges two
+// lists by time: existing tags, and former states of tags.
+type tagHistoryPlace struct {
+	Tags      *catalog.TagPlace `json:"t,omitempty"` // nil: begin with the newest
+	TagsEnd   bool              `json:"te,omitempty"`
+	Former    string            `json:"f,omitempty"` // "": begin with the newest
+	FormerEnd bool              `json:"fe,omitempty"`
+}
+
+// tagHistory builds a page of a repository's history: its existing tags, and the states
+// that tags had until they were moved or deleted. Entries are sorted by time, newest
+// first: an existing tag by its last push, a former state by the time at which it
+// ended.
+type tagHistory struct {
+	api   *API
+	in    *tagListInput
+	query catalog.TagQuery
+	past  audit.FormerQuery
+	place tagHistoryPlace
+}
+
+// history returns a page of the history.
+func (a *API) history(ctx context.Context, in *tagListInput) (page tagPage, err error) {
+	h := tagHistory{api: a, in: in}
+	if err := h.prepare(ctx); err != nil {
+		return page, err
+	}
+	if h.query.Skip > 0 {
+		if err := h.skip(ctx); err != nil {
+			return page, err
+		}
+	}
+	if page.Tags, err = h.page(ctx); err != nil {
+		return page, err
+	}
+	if page.Page, page.HasAdditional = in.Page, !h.place.TagsEnd || !h.place.FormerEnd; page.HasAdditional {
+		page.NextPage = cursor("tag history", h.place)
+	}
+	return page, nil
+}
+
+// prepare builds the queries of both lists.
+func (h *tagHistory) prepare(ctx context.Context) (err error) {
+	in := *h.in
+	if in.Sort != "-pushed" || in.unused {
+		return badQuery("onlyActiveTags", "the history has one order, that of changes, and no unused tags: leave out sort and not_pulled_for")
+	}
+	if h.api.opt.Audit == nil {
+		return errNoLog
+	}
+	in.NextPage = ""
+	if h.query, err = in.query(); err != nil {
+		return err
+	}
+	given, err := parseCursor(h.in.NextPage, "tag history", &h.place)
+	if err != nil {
+		return err
+	}
+	if given {
+		h.query.Skip = 0
+	}
+	h.query.After = nil
+	h.past = audit.FormerQuery{Tag: h.query.Exact, Prefix: h.query.Prefix, Contains: h.query.Contains}
+	h.past.RepositoryID, err = h.api.catalog.RepositoryID(ctx, in.Repository)
+	return err
+}
+
+// historyRounds limits how often the audit log is queried for one page. Several queries
+// may be necessary, since many entries of the log end no state of a tag. With a filter
+// on names a single query is made, because it already looks at many entries.
+const historyRounds = 20
+
+// former reads up to n former states of tags from the audit log.
+func (h *tagHistory) former(ctx context.Context, n int, endsOnly bool) (list []audit.FormerTag, next string, err error) {
+	if h.place.FormerEnd {
+		return nil, "", nil
+	}
+	q := h.past
+	q.EndsOnly, next = endsOnly, h.place.Former
+	rounds := historyRounds
+	if q.Prefix != "" || q.Contains != "" {
+		rounds = 1
+	}
+	for range rounds {
+		var more []audit.FormerTag
+		more, next, err = h.api.opt.Audit.FormerTags(ctx, q, next, n-len(list))
+		if errors.Is(err, audit.ErrCursor) {
+			err = badQuery("next_page", "%v", err)
+		}
+		if list = append(list, more...); err != nil || next == "" || len(list) == n {
+			break
+		}
+	}
+	return list, next, err
+}
+
+// skip moves the position forward by the number of entries before the page that Quay's
+// page parameter asks for.
+func (h *tagHistory) skip(ctx context.Context) error {
+	n := h.query.Skip
+	q := h.query
+	q.Skip, q.Limit = 0, n
+	tags, next, err := h.api.catalog.TagPlaces(ctx, h.in.Repository, q)
+	if err != nil {
+		return err
+	}
+	former, nextFormer, err := h.former(ctx, n, true)
+	if err != nil {
+		return err
+	}
+	m := historyMerge{tags: len(tags), former: len(former), moreTags: next != nil, moreFormer: nextFormer != ""}
+	m.merge(n, func(i, j int) bool { return tags[i].Rank >= former[j].End.UnixMicro() })
+	h.advance(m, func(i int) *catalog.TagPlace { return &tags[i] }, next, former, nextFormer)
+	return nil
+}
+
+// page reads the entries of one page and moves the position behind them.
+func (h *tagHistory) page(ctx context.Context) ([]listedTag, error) {
+	q := h.query
+	q.Skip, q.After = 0, h.place.Tags
+	var tags catalog.TagPage
+	var err error
+	if !h.place.TagsEnd {
+		if tags, err = h.api.catalog.BrowseTags(ctx, h.in.Repository, q); err != nil {
+			return nil, err
+		}
+	}
+	former, next, err := h.former(ctx, q.Limit, false)
+	if err != nil {
+		return nil, err
+	}
+	m := historyMerge{tags: len(tags.Tags), former: len(former), moreTags: tags.Next != nil, moreFormer: next != ""}
+	order := m.merge(q.Limit, func(i, j int) bool { return !tags.Tags[i].PushedAt.Before(former[j].End) })
+	described, err := h.manifests(ctx, former[:m.usedFormer])
+	if err != nil {
+		return nil, err
+	}
+	pulls := h.api.pullsOf(ctx, tags)
+	list, i, j := make([]listedTag, 0, len(order)), 0, 0
+	for _, isTag := range order {
+		if isTag {
+			list = append(list, newListedTag(tags.Tags[i], pulls))
+			i++
+			continue
+		}
+		list = append(list, formerTag(former[j], described))
+		j++
+	}
+	h.advance(m, func(i int) *catalog.TagPlace {
+		return &catalog.TagPlace{Name: tags.Tags[i].Name, Rank: tags.Tags[i].PushedAt.UnixMicro()}
+	}, tags.Next, former, next)
+	return list, nil
+}
+
+// manifests describes the manifests of former states, those that still exist.
+func (h *tagHistory) manifests(ctx context.Context, former []audit.FormerTag) (map[oci.Digest]catalog.TagInfo, error) {
+	seen, digests := make(map[oci.Digest]catalog.TagInfo), []oci.Digest(nil)
+	for _, f := range former {
+		if _, ok := seen[f.Digest]; !ok {
+			seen[f.Digest], digests = catalog.TagInfo{}, append(digests, f.Digest)
+		}
+	}
+	list, err := h.api.catalog.DescribeManifests(ctx, h.in.Repository, digests)
+	clear(seen)
+	for _, info := range list {
+		seen[info.Digest] = info
+	}
+	return seen, err
+}
+
+// advance moves the position behind the entries that were used from both lists.
+func (h *tagHistory) advance(m historyMerge, tag func(int) *catalog.TagPlace, next *catalog.TagPlace, former []audit.FormerTag, nextFormer string) {
+	switch {
+	case m.usedTags < m.tags && m.usedTags > 0:
+		h.place.Tags = tag(m.usedTags - 1)
+	case m.usedTags == m.tags:
+		h.place.TagsEnd = h.place.TagsEnd || !m.moreTags
+		if m.moreTags {
+			h.place.Tags = next
+		}
+	}
+	switch {
+	case m.usedFormer < m.former && m.usedFormer > 0:
+		h.place.Former = former[m.usedFormer-1].Cursor
+	case m.usedFormer == m.former:
+		h.place.FormerEnd = h.place.FormerEnd || !m.moreFormer
+		if m.moreFormer {
+			h.place.Former = nextFormer
+		}
+	}
+}
+
+// historyMerge merges two lists, of each of which only a first part has been read.
+type historyMerge struct {
+	tags, former         int  // how many entries of each have been read
+	moreTags, moreFormer bool // whether each list continues behind them
+	usedTags, usedFormer int
+}
+
+// merge takes up to n entries and returns for each whether it is an existing tag. It
+// stops early when one list's read part is used up and the list continues, since the
+// next entry could be in the part that wasn't read.
+func (m *historyMerge) merge(n int, tagFirst func(tag, former int) bool) (order []bool) {
+	for len(order) < n {
+		tagLeft, formerLeft := m.usedTags < m.tags, m.usedFormer < m.former
+		if !tagLeft && (m.moreTags || !formerLeft) || !formerLeft && m.moreFormer {
+			break
+		}
+		isTag := tagLeft && (!formerLeft || tagFirst(m.usedTags, m.usedFormer))
+		if order = append(order, isTag); isTag {
+			m.usedTags++
+		} else {
+			m.usedFormer++
+		}
+	}
+	return order
+}
+
+// formerTag describes a former state of a tag in Quay's format.
+func formerTag(f audit.FormerTag, described map[oci.Digest]catalog.TagInfo) listedTag {
+	info, there := described[f.Digest]
+	l := listedTag{
+		Name: f.Tag, EndTS: f.End.Unix(), Expiration: quayTime(f.End), LastModified: quayTime(f.Start), ManifestDigest: f.Digest,
+		IsManifestList: info.IsIndex, Size: info.Size, MediaType: info.MediaType, ArtifactType: info.ArtifactType,
+		Platforms: info.Platforms, EndedBy: string(f.Kind), ManifestGone: !there,
+	}
+	if !f.Start.IsZero() {
+		l.StartTS = f.Start.Unix()
+	}
+	return l
+}
+
+// historyAsked says whether the list includes former states of tags: if Quay's
+// parameter onlyActiveTags is given as false. By default the list has existing tags
+// only.
+func (in *tagListInput) historyAsked() bool { return in.activeGiven && !in.OnlyActive }

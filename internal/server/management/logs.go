@@ -1,0 +1,447 @@
+package management
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// LogFilter selects entries of the audit log. Where Quay has a parameter, its name is
+// used. The type is exported because huma finds parameters only in exported types.
+type LogFilter struct {
+	From      string   `query:"from" doc:"The first moment, as 2026-03-05T07:00:00Z or 2026-03-05" example:"2026-03-05"`
+	To        string   `query:"to" doc:"The moment that ends the time asked for, in the same forms" example:"2026-03-06"`
+	StartTime string   `query:"starttime" doc:"Quay's form of from: a day, 03/05/2026" example:"03/05/2026"`
+	EndTime   string   `query:"endtime" doc:"Quay's form of to: the last day, 03/05/2026" example:"03/05/2026"`
+	Kinds     []string `query:"kind" doc:"Kinds of entries, with commas between them" example:"push_repo,delete_tag"`
+	Actor     string   `query:"actor" doc:"Who did it"`
+	Performer string   `query:"performer" doc:"Quay's name of actor"`
+	Tag       string   `query:"tag" doc:"A tag"`
+	Digest    string   `query:"digest" doc:"Digest of a manifest or blob"`
+	Policy    string   `query:"policy" doc:"UUID of an auto-prune policy"`
+	Run       string   `query:"run" doc:"UUID of a run of auto-pruning"`
+}
+
+// filter converts the filter to an audit.Filter. Its error is an answer for the client.
+func (f LogFilter) filter(namespace, repository string) (out audit.Filter, err error) {
+	out = audit.Filter{Namespace: namespace, Repository: repository, Actor: f.Actor, Tag: f.Tag}
+	if out.From, err = either("from", f.From, "starttime", f.StartTime, 0); err != nil {
+		return out, err
+	}
+	if out.To, err = either("to", f.To, "endtime", f.EndTime, 1); err != nil {
+		return out, err
+	}
+	if !out.From.IsZero() && !out.To.IsZero() && !out.From.Before(out.To) {
+		return out, badQuery("to", "it is not after the first moment, %s", out.From.Format(time.RFC3339))
+	}
+	if f.Performer != "" {
+		if f.Actor != "" && f.Actor != f.Performer {
+			return out, badQuery("performer", "it is the same as actor, and both are given")
+		}
+		out.Actor = f.Performer
+	}
+	if out.Actor == audit.ActorAutoprune && (len(f.Kinds) == 0 || slices.Contains(f.Kinds, string(audit.AutopruneTagDelete))) {
+		out.Actor, f.Kinds = "", []string{string(audit.AutopruneTagDelete)} // the first release wrote these entries without an actor
+	}
+	for _, k := range f.Kinds {
+		if !slices.Contains(audit.Kinds(), audit.Kind(k)) {
+			return out, badQuery("kind", "there is no kind %q: the kinds are %s", k, joinKinds())
+		}
+		out.Kinds = append(out.Kinds, audit.Kind(k))
+	}
+	if f.Digest != "" {
+		if out.Digest, err = oci.ParseDigest(f.Digest); err != nil {
+			return out, badQuery("digest", "%v", err)
+		}
+	}
+	if out.Policy, err = parseUUID("policy", f.Policy); err != nil {
+		return out, err
+	}
+	out.Run, err = parseUUID("run", f.Run)
+	return out, err
+}
+
+// badQuery returns the error for an invalid query parameter.
+func badQuery(name, format string, args ...any) error {
+	return server.Refusal(http.StatusBadRequest, "query parameter "+name+": "+format, args...).
+		WithDetail(map[string]string{"parameter": name})
+}
+
+func joinKinds() string {
+	var names []string
+	for _, k := range audit.Kinds() {
+		names = append(names, string(k))
+	}
+	return strings.Join(names, ", ")
+}
+
+func parseUUID(name, text string) (uuid.UUID, error) {
+	if text == "" {
+		return uuid.Nil, nil
+	}
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return id, badQuery(name, "%q is not a UUID", text)
+	}
+	return id, nil
+}
+
+// either parses a time that is given either as our parameter (name, text) or as Quay's
+// (quays, day). Quay's is a whole day, to which days is added: 0 where the beginning of
+// the day is meant, 1 for its end.
+func either(name, text, quays, day string, days int) (time.Time, error) {
+	switch {
+	case text != "" && day != "":
+		return time.Time{}, badQuery(quays, "it is the same as %s, and both are given", name)
+	case day != "":
+		t, err := time.Parse("01/02/2006", day)
+		if err != nil {
+			return t, badQuery(quays, "%q is not a day like 03/05/2026, the month first", day)
+		}
+		return t.AddDate(0, 0, days), nil
+	case text == "":
+		return time.Time{}, nil
+	}
+	for _, form := range []string{time.RFC3339, time.DateOnly} {
+		if t, err := time.Parse(form, text); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, badQuery(name, "%q is not a time like 2026-03-05T07:00:00Z, nor a day like 2026-03-05", text)
+}
+
+// LogPage selects a page of the log.
+type LogPage struct {
+	NextPage string `query:"next_page" doc:"Where to go on: next_page of the answer before"`
+	Limit    int    `query:"limit" minimum:"1" default:"100" doc:"Most entries of the answer. More than 1000 counts as 1000"`
+}
+
+// LogPerformer names the actor of an entry, in Quay's format. It is exported because
+// huma makes JSON schemas only from exported types.
+type LogPerformer struct {
+	Kind    string `json:"kind" enum:"user,worker" doc:"worker: the registry itself" example:"user"`
+	Name    string `json:"name"`
+	IsRobot bool   `json:"is_robot"`
+}
+
+// logEntry is an entry in Quay's format, followed by Purser's additional members.
+type logEntry struct {
+	Kind      audit.Kind     `json:"kind" example:"push_repo"`
+	Metadata  map[string]any `json:"metadata" doc:"What the entry is about"`
+	IP        string         `json:"ip,omitempty" doc:"Address of the client"`
+	Datetime  string         `json:"datetime" doc:"The time as Quay writes it" example:"Thu, 05 Mar 2026 07:00:00 -0000"`
+	Performer *LogPerformer  `json:"performer,omitempty" doc:"Who did it. Missing where nobody was logged in; of what a policy deleted, the worker, with the policy and its run below"`
+
+	ID           int64      `json:"id"`
+	Time         time.Time  `json:"time"`
+	Namespace    string     `json:"namespace_name,omitempty"`
+	Repository   string     `json:"repository,omitempty" doc:"Name of the repository, with its namespace"`
+	RepositoryID int64      `json:"repository_id,omitempty" doc:"Missing when the repository is gone"`
+	Tag          string     `json:"tag,omitempty"`
+	Digest       oci.Digest `json:"digest,omitzero"`
+	Policy       *uuid.UUID `json:"policy,omitempty" format:"uuid" doc:"Auto-prune policy"`
+	Run          *uuid.UUID `json:"run,omitempty" format:"uuid" doc:"Run of auto-pruning"`
+	UserAgent    string     `json:"user_agent,omitempty"`
+	RequestID    string     `json:"request_id,omitempty" doc:"As in the registry's log and in the answer's X-Request-Id"`
+	Pulls        int        `json:"pulls,omitempty" doc:"Of pull_repo: how many pulls the entry is of. Pulls of one thing by one client within a second are one entry"`
+	FirstTime    *time.Time `json:"first_time,omitempty" doc:"Of several pulls: when the first was. The time is that of the last, and so is request_id"`
+}
+
+func newLogEntry(e audit.Entry) logEntry {
+	out := logEntry{
+		Kind: e.Kind, Metadata: map[string]any{}, IP: e.Address, Datetime: quayTime(e.Time),
+		ID: e.ID, Time: e.Time, Namespace: e.Namespace, Repository: e.Repository, RepositoryID: e.RepositoryID,
+		Tag: e.Tag, Digest: e.Digest, UserAgent: e.UserAgent, RequestID: e.RequestID,
+	}
+	if text, ok := e.Detail.(json.RawMessage); ok {
+		if json.Unmarshal(text, &out.Metadata) != nil { // not a JSON object
+			out.Metadata = map[string]any{"detail": text}
+		}
+	}
+	tell := func(name, value string) {
+		if value != "" {
+			out.Metadata[name] = value
+		}
+	}
+	tell("namespace", e.Namespace)
+	tell("repo", strings.TrimPrefix(e.Repository, e.Namespace+"/"))
+	tell("tag", e.Tag)
+	tell("manifest_digest", e.Digest.String())
+	tell("user-agent", e.UserAgent)
+	actor := e.Actor
+	if actor == "" && e.Kind == audit.AutopruneTagDelete { // the first release wrote these entries without an actor
+		actor = audit.ActorAutoprune
+	}
+	switch {
+	case actor == audit.ActorAutoprune, actor == audit.ActorExpiration:
+		out.Performer = &LogPerformer{"worker", actor, false}
+		tell("performer", actor) // Quay has it here
+	case actor != "":
+		out.Performer = &LogPerformer{"user", actor, strings.Contains(actor, "+")}
+	}
+	if e.Policy != uuid.Nil {
+		out.Policy = &e.Policy
+	}
+	if e.Run != uuid.Nil {
+		out.Run = &e.Run
+	}
+	if out.Pulls = e.Pulls; !e.FirstTime.IsZero() {
+		out.FirstTime = &e.FirstTime
+	}
+	return out
+}
+
+// quayTime formats a time as Quay does (as in e-mail); "" for the zero time.
+func quayTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("Mon, 02 Jan 2006 15:04:05") + " -0000"
+}
+
+// logList is a page of the log.
+type logList struct {
+	StartTime string     `json:"start_time" doc:"The first moment that was asked for, or nothing"`
+	EndTime   string     `json:"end_time" doc:"The moment that ends it, or nothing"`
+	Logs      []logEntry `json:"logs" nullable:"false" doc:"Newest first"`
+	NextPage  string     `json:"next_page,omitempty" doc:"Where to go on. Missing on the last page; a page may be empty and not be the last"`
+}
+
+// emptyPages limits how many pages one request reads while they turn out to be empty.
+const emptyPages = 5
+
+// logs returns a page of the log. It may be empty without being the last one.
+func (a *API) logs(ctx context.Context, f audit.Filter, p LogPage) (*logList, error) {
+	log := a.opt.Audit
+	if log == nil {
+		return nil, errNoLog
+	}
+	out := &logList{StartTime: quayTime(f.From), EndTime: quayTime(f.To), Logs: []logEntry{}, NextPage: p.NextPage}
+	for range emptyPages {
+		entries, next, err := log.List(ctx, f, out.NextPage, min(p.Limit, audit.MaxPage))
+		if errors.Is(err, audit.ErrCursor) {
+			return nil, badQuery("next_page", "%v", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		out.NextPage = next
+		for _, e := range entries {
+			out.Logs = append(out.Logs, newLogEntry(e))
+		}
+		if len(entries) > 0 || next == "" {
+			break
+		}
+	}
+	return out, nil
+}
+
+var errNoLog = oci.Errorf(oci.Unavailable, "this process has no audit log")
+
+// exportLogs streams all entries that the filter selects. It holds one page in memory
+// at a time. If it fails midway, it closes the connection, so that the client notices.
+func (a *API) exportLogs(ctx context.Context, f audit.Filter, detail map[string]any) (*huma.StreamResponse, error) {
+	if a.opt.Audit == nil {
+		return nil, errNoLog
+	}
+	if err := a.logExport(ctx, f, detail); err != nil {
+		return nil, err
+	}
+	return &huma.StreamResponse{Body: func(c huma.Context) {
+		r, w := humago.Unwrap(c)
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		if _, err := a.opt.Audit.Export(r.Context(), w, f); err != nil {
+			a.server.Fail(w, r, err)
+		}
+	}}, nil
+}
+
+// logExport writes an audit entry which says that somebody exports the log.
+func (a *API) logExport(ctx context.Context, f audit.Filter, detail map[string]any) error {
+	return a.opt.Audit.Append(ctx, audit.Entry{
+		Kind: audit.ExportLog, Namespace: f.Namespace, Repository: f.Repository, Detail: detail,
+	})
+}
+
+// asked returns the parameters that the client gave.
+func (f LogFilter) asked() map[string]any {
+	out := map[string]any{}
+	for name, value := range map[string]string{
+		"from": f.From, "to": f.To, "starttime": f.StartTime, "endtime": f.EndTime, "kind": strings.Join(f.Kinds, ","),
+		"actor": f.Actor, "performer": f.Performer, "tag": f.Tag, "digest": f.Digest, "policy": f.Policy, "run": f.Run,
+	} {
+		if value != "" {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// LogRepository and LogNamespace say in a path whose log is meant.
+type (
+	LogRepository struct {
+		Repository string `path:"repository" doc:"Name of the repository. It need not exist any more" example:"library/alpine"`
+	}
+	LogNamespace struct {
+		Namespace string `path:"orgname" doc:"Name of the namespace. It need not exist any more" example:"library"`
+	}
+)
+
+func (a *API) addLogs() {
+	type repoList struct {
+		LogRepository
+		LogFilter
+		LogPage
+	}
+	type repoExport struct {
+		LogRepository
+		LogFilter
+	}
+	addLog(a, logTexts{"Repo", "/repository/{repository}", "a repository"},
+		func(in *repoList) logRequest { return logRequest{"", in.Repository, in.LogFilter, in.LogPage} },
+		func(in *repoExport) logRequest { return logRequest{"", in.Repository, in.LogFilter, LogPage{}} })
+	type orgList struct {
+		LogNamespace
+		LogFilter
+		LogPage
+	}
+	type orgExport struct {
+		LogNamespace
+		LogFilter
+	}
+	addLog(a, logTexts{"Org", "/organization/{orgname}", "a namespace, with its repositories"},
+		func(in *orgList) logRequest { return logRequest{in.Namespace, "", in.LogFilter, in.LogPage} },
+		func(in *orgExport) logRequest { return logRequest{in.Namespace, "", in.LogFilter, LogPage{}} })
+	type allList struct {
+		LogFilter
+		LogPage
+	}
+	type allExport struct{ LogFilter }
+	addLog(a, logTexts{"User", "/user", "the user's namespace, which is " + userNamespace + " as long as nobody logs in"},
+		func(in *allList) logRequest { return logRequest{userNamespace, "", in.LogFilter, in.LogPage} },
+		func(in *allExport) logRequest { return logRequest{userNamespace, "", in.LogFilter, LogPage{}} })
+	addLog(a, logTexts{"All", "/superuser", "the whole registry"},
+		func(in *allList) logRequest { return logRequest{"", "", in.LogFilter, in.LogPage} },
+		func(in *allExport) logRequest { return logRequest{"", "", in.LogFilter, LogPage{}} })
+}
+
+// logRequest is a request for a part of the log.
+type logRequest struct {
+	namespace, repository string
+	filter                LogFilter
+	page                  LogPage
+}
+
+// logTexts has name, path and description of the log operations of one scope.
+type logTexts struct{ name, path, of string }
+
+// errors returns the statuses that are particular to this scope's operations.
+func (t logTexts) errors() []int {
+	if strings.Contains(t.path, "{") { // authorization may depend on whether the repository or namespace exists
+		return []int{http.StatusNotFound}
+	}
+	return nil
+}
+
+// aggregatedDays is how many days are counted if the request doesn't say from when.
+const aggregatedDays = 31
+
+// aggregatedLogs counts entries by kind and day.
+type aggregatedLogs struct {
+	Aggregated []aggregatedLog `json:"aggregated" nullable:"false" doc:"The oldest day first"`
+}
+
+type aggregatedLog struct {
+	Kind     audit.Kind `json:"kind" example:"push_repo"`
+	Count    int64      `json:"count"`
+	Datetime string     `json:"datetime" doc:"The beginning of the day in UTC, as Quay writes it" example:"Thu, 05 Mar 2026 00:00:00 -0000"`
+}
+
+// aggregate counts the entries that the filter selects, by default those of the last
+// aggregatedDays.
+func (a *API) aggregate(ctx context.Context, f audit.Filter) (*aggregatedLogs, error) {
+	if a.opt.Audit == nil {
+		return nil, errNoLog
+	}
+	if f.From.IsZero() {
+		f.From = time.Now()
+		if !f.To.IsZero() {
+			f.From = f.To
+		}
+		f.From = f.From.AddDate(0, 0, -aggregatedDays)
+	}
+	list, all, err := a.opt.Audit.Aggregate(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	if !all {
+		return nil, badQuery("starttime", "there are more than %d entries to look at: ask for fewer days, by starttime and endtime", audit.MaxAggregated)
+	}
+	out := &aggregatedLogs{[]aggregatedLog{}}
+	for _, c := range list {
+		out.Aggregated = append(out.Aggregated, aggregatedLog{c.Kind, c.Count, quayTime(c.Day)})
+	}
+	return out, nil
+}
+
+// addLog adds the operations that list, export and count the log of one scope.
+func addLog[L, E any](a *API, text logTexts, list func(*L) logRequest, export func(*E) logRequest) {
+	type listOutput struct{ Body *logList }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "list" + text.name + "Logs", Method: http.MethodGet, Path: text.path + "/logs", Tags: []string{"logs"},
+		Summary: "List the audit log of " + text.of,
+		Description: "Newest first. Each answer looks at a bounded number of entries for those that the filter selects, " +
+			"so it may have fewer than limit, even none, and still a next_page. What is gone has its log all the same.",
+		Errors: text.errors(),
+	}, func(ctx context.Context, in *L) (*listOutput, error) {
+		req := list(in)
+		f, err := req.filter.filter(req.namespace, req.repository)
+		if err != nil {
+			return nil, err
+		}
+		page, err := a.logs(ctx, f, req.page)
+		return &listOutput{page}, err
+	})
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "export" + text.name + "Logs", Method: http.MethodGet, Path: text.path + "/logs/export", Tags: []string{"logs"},
+		Summary: "Export the audit log of " + text.of,
+		Description: "All entries that the filter selects, newest first, each as a line of JSON (application/x-ndjson), " +
+			"streamed. That somebody has exported the log is itself an entry.",
+		Errors: text.errors(),
+	}, func(ctx context.Context, in *E) (*huma.StreamResponse, error) {
+		req := export(in)
+		f, err := req.filter.filter(req.namespace, req.repository)
+		if err != nil {
+			return nil, err
+		}
+		return a.exportLogs(ctx, f, req.filter.asked())
+	})
+	type aggregateOutput struct{ Body *aggregatedLogs }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "getAggregate" + text.name + "Logs", Method: http.MethodGet, Path: text.path + "/aggregatelogs", Tags: []string{"logs"},
+		Summary: "Count the entries of the audit log of " + text.of,
+		Description: "By day and kind. Without a time that is asked for: of the last 31 days. Where more than a million entries " +
+			"have to be looked at, it is refused.",
+		Errors: text.errors(),
+	}, func(ctx context.Context, in *E) (*aggregateOutput, error) {
+		req := export(in)
+		f, err := req.filter.filter(req.namespace, req.repository)
+		if err != nil {
+			return nil, err
+		}
+		out, err := a.aggregate(ctx, f)
+		return &aggregateOutput{out}, err
+	})
+}

@@ -1,0 +1,204 @@
+package management_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/audit"
+)
+
+// logAnswer is a page of the log as Quay's clients read it, with some of Purser's
+// additional members.
+type logAnswer struct {
+	StartTime string `json:"start_time"`
+	EndTime   string `json:"end_time"`
+	NextPage  string `json:"next_page"`
+	Logs      []struct {
+		Kind      string
+		Metadata  map[string]any
+		IP        string
+		Datetime  string
+		Performer *struct {
+			Kind, Name string
+			IsRobot    bool `json:"is_robot"`
+		}
+		Repository, Tag, Digest, Policy, Run string
+	}
+}
+
+// logs returns all pages of a scope's log.
+func (r *registry) logs(t testing.TB, path string, query url.Values) (all logAnswer) {
+	t.Helper()
+	for {
+		var page logAnswer
+		r.Manage(t, "GET", path+"/logs?"+query.Encode(), "").Into(t, 200, &page)
+		page.Logs = append(all.Logs, page.Logs...)
+		if all = page; all.NextPage == "" {
+			return all
+		}
+		query.Set("next_page", all.NextPage)
+	}
+}
+
+// fill writes audit entries of two namespaces, one minute apart.
+func (r *registry) fill(t testing.TB, policy, run uuid.UUID) {
+	t.Helper()
+	var list []audit.Entry
+	for i := range 60 {
+		e := audit.Entry{
+			Time: time.Date(2026, 3, 5, 23, 30, 0, 0, time.UTC).Add(time.Duration(i) * time.Minute),
+			Kind: []audit.Kind{audit.PushRepo, audit.PullRepo, audit.AutopruneTagDelete}[i%3], Actor: []string{"ana", "acme+ci"}[i%2],
+			Address: "192.0.2.7", Repository: []string{"acme/app", "acme/web", "other/app"}[i/20], Tag: fmt.Sprintf("v%d", i%5),
+			Digest: digest(fmt.Sprint(i % 7)),
+		}
+		if e.Kind == audit.AutopruneTagDelete {
+			e.Policy, e.Run, e.Detail = policy, run, map[string]any{"bytes": 7}
+		}
+		list = append(list, e)
+	}
+	if err := audit.New(r.DB).Append(t.Context(), list...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLogs(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	policy, run := uuid.New(), uuid.New()
+	r.fill(t, policy, run)
+	for _, tt := range []struct {
+		path, query string
+		want        int
+	}{
+		{"/superuser", "", 60},
+		{"/superuser", "limit=7", 60},
+		{"/organization/acme", "limit=1", 40},
+		{"/repository/acme/app", "", 20},
+		{"/repository/acme%2Fapp", "limit=3", 20},
+		{"/repository/acme/nothing", "", 0},
+		{"/superuser", "kind=push_repo", 20},
+		{"/superuser", "kind=push_repo,pull_repo&limit=9", 40},
+		{"/superuser", "actor=ana", 30},
+		{"/superuser", "performer=acme%2Bci&kind=push_repo", 10},
+		{"/organization/acme", "tag=v1", 8},
+		{"/superuser", "digest=" + digest("3").String(), 9},
+		{"/superuser", "policy=" + policy.String(), 20},
+		{"/superuser", "run=" + run.String() + "&limit=3", 20},
+		{"/repository/other/app", "run=" + run.String(), 7},
+		{"/superuser", "run=" + uuid.NewString(), 0},
+		{"/superuser", "from=2026-03-06", 30},
+		{"/superuser", "to=2026-03-06", 30},
+		{"/superuser", "from=2026-03-05T23:40:00Z&to=2026-03-06T00:10:00%2B00:00", 30},
+		{"/superuser", "starttime=03/06/2026&endtime=03/06/2026", 30},
+		{"/superuser", "endtime=03/05/2026", 30},
+	} {
+		query, err := url.ParseQuery(tt.query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := r.logs(t, tt.path, query)
+		if len(got.Logs) != tt.want {
+			t.Errorf("%s?%s: %d entries, want %d", tt.path, tt.query, len(got.Logs), tt.want)
+		}
+	}
+}
+
+// TestLogEntry: an entry has the members that Quay's clients expect, and Purser's own.
+func TestLogEntry(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	policy, run := uuid.New(), uuid.New()
+	r.fill(t, policy, run)
+	got := r.logs(t, "/superuser", url.Values{"kind": {"autoprune_tag_delete"}, "starttime": {"03/05/2026"}, "endtime": {"03/05/2026"}})
+	if len(got.Logs) != 10 || got.StartTime != "Thu, 05 Mar 2026 00:00:00 -0000" || got.EndTime != "Fri, 06 Mar 2026 00:00:00 -0000" {
+		t.Fatalf("%d entries from %q to %q", len(got.Logs), got.StartTime, got.EndTime)
+	}
+	e := got.Logs[0] // the 30th
+	if e.Kind != "autoprune_tag_delete" || e.IP != "192.0.2.7" || e.Datetime != "Thu, 05 Mar 2026 23:59:00 -0000" ||
+		e.Performer == nil || e.Performer.Name != "acme+ci" || e.Performer.Kind != "user" || !e.Performer.IsRobot ||
+		e.Repository != "acme/web" || e.Tag != "v4" || e.Digest != digest("1").String() ||
+		e.Policy != policy.String() || e.Run != run.String() {
+		t.Errorf("the entry is %+v", e)
+	}
+	want := map[string]any{"namespace": "acme", "repo": "web", "tag": "v4", "manifest_digest": digest("1").String(), "bytes": 7.0}
+	if a, b := encode(t, e.Metadata), encode(t, want); a != b {
+		t.Errorf("metadata is %s, want %s", a, b)
+	}
+}
+
+// TestLogFilterRefused: each invalid filter gets its own error.
+func TestLogFilterRefused(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	for query, text := range map[string]string{
+		"from=yesterday":                       `from.*yesterday.*2026-03-05T07:00:00Z`,
+		"to=2026-13-01":                        `to.*2026-13-01`,
+		"starttime=2026-03-05":                 `starttime.*month first`,
+		"endtime=31/12/2026":                   `endtime.*month first`,
+		"from=2026-03-05&starttime=03/05/2026": `starttime.*both`,
+		"from=2026-03-05&to=2026-03-05":        `to.*not after`,
+		"kind=push":                            `kind.*"push".*push_repo`,
+		"actor=a&performer=b":                  `performer.*both`,
+		"digest=sha256:1":                      `digest`,
+		"policy=7":                             `policy.*UUID`,
+		"run=7":                                `run.*UUID`,
+		"next_page=7":                          `next_page.*begin again`,
+		"limit=0":                              `limit`,
+		"kinds=push_repo":                      `kinds`,
+	} {
+		r.Manage(t, "GET", "/superuser/logs?"+query, "").Refused(t, 400, "invalid_request", text)
+		if !strings.Contains(query, "limit") && !strings.Contains(query, "next_page") {
+			r.Manage(t, "GET", "/repository/acme/app/logs/export?"+query, "").Refused(t, 400, "invalid_request", text)
+		}
+	}
+}
+
+func TestExportLogs(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	r.fill(t, uuid.New(), uuid.New())
+	for path, want := range map[string]int{
+		"/superuser/logs/export?kind=push_repo":      20,
+		"/organization/acme/logs/export?tag=v1":      8,
+		"/repository/acme/app/logs/export?from=2026": 0,
+		"/repository/acme/web/logs/export":           21, // including the entry of the export itself
+	} {
+		a := r.Manage(t, "GET", path, "")
+		if strings.Contains(path, "from=2026") {
+			a.Refused(t, 400, "invalid_request", "from")
+			continue
+		}
+		if a.StatusCode != 200 || a.Header.Get("Content-Type") != "application/x-ndjson" {
+			t.Fatalf("%s: %d %s", path, a.StatusCode, a.Content)
+		}
+		var times []time.Time
+		for text := range bytes.Lines(a.Content) {
+			var e audit.Entry
+			if err := json.Unmarshal(text, &e); err != nil {
+				t.Fatalf("%s: %q: %v", path, text, err)
+			}
+			times = append(times, e.Time)
+		}
+		if len(times) != want || !slices.IsSortedFunc(times, func(a, b time.Time) int { return b.Compare(a) }) {
+			t.Errorf("%s: %d entries, want %d, newest first", path, len(times), want)
+		}
+	}
+	r.WantLog(t, audit.Filter{Kinds: []audit.Kind{audit.ExportLog}},
+		`export_logs     {"kind": "push_repo"}`, `export_logs acme    {"tag": "v1"}`, `export_logs acme acme/web   {}`)
+}
+
+// TestNoLog: without an audit log the answer says so.
+func TestNoLog(t *testing.T) {
+	t.Parallel()
+	r := setup(t, withoutLog)
+	r.Manage(t, "GET", "/superuser/logs", "").Refused(t, 503, "unavailable", "no audit log")
+	r.Manage(t, "GET", "/superuser/logs/export", "").Refused(t, 503, "unavailable", "no audit log")
+}

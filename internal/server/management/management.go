@@ -1,0 +1,380 @@
+// Package management implements the management API under /api/v1/, described by an
+// OpenAPI document that is generated from the code. Where Quay has a route for something,
+// path, answer and errors are like Quay's.
+//
+// Rules of the package:
+//
+//   - Each operation names the access that it needs, in its registration (add). It
+//     stands in the OpenAPI document as x-access.
+//   - An operation is a thin layer above a function of a lower package, which the command
+//     line could call as well.
+//   - A request's parameters and body are refused unless they are known and valid: a
+//     misspelt dry_run must not start a real run.
+package management
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"mime"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/webhook"
+	"github.com/purser-registry/purser/loosefk"
+)
+
+const (
+	// apiRoot is the prefix of every path of the management API.
+	apiRoot = "/api/v1"
+	// prefix is the prefix of the paths for which this package answers: it also tells
+	// clients that there is no other version.
+	prefix = "/api/"
+	// maxBody limits the body of a request to the management API, in bytes.
+	maxBody = 64 << 10
+)
+
+// Options configure an API.
+type Options struct {
+	Server  *server.Server   // required
+	Catalog *catalog.Catalog // required
+	// Store has the blobs. Its errors are marked as the store's (blob.Mark), so that
+	// clients get an answer that says so. Required.
+	Store blob.Store
+	Log   *slog.Logger // default slog.Default()
+	// GC configures garbage collection runs that operators start through the API. Its Store
+	// and Log are replaced by those above. Its Collector also answers how collection stands;
+	// without it, such operations fail.
+	GC gc.CollectOptions
+	// Audit is the audit log. Operators' actions are written to it, and clients read
+	// it. Changes of the catalog are written by the catalog itself. Nil: no audit log.
+	Audit *audit.Log
+	// Autoprune manages policies and auto-pruning. Nil: the API has no such operations.
+	Autoprune *autoprune.Pruner
+	// Webhooks manages the webhooks of namespaces. Nil: the API has no such operations.
+	Webhooks *webhook.Sender
+	// Pulls reads pull statistics. Nil: answers have none.
+	Pulls *pullstats.Reader
+	// Recorder says where pulls are counted. Nil: they aren't recorded.
+	Recorder *pullstats.Recorder
+	// PullStats counts recorded pulls. Nil: pulls aren't counted.
+	PullStats *pullstats.SyncWorker
+	// RedisPulls adds the pulls that Redis has counted. Nil: there is no Redis.
+	RedisPulls *pullstats.FlushWorker
+	// LooseKeys gives access to the loose foreign keys. Nil: the API has no operations
+	// on them.
+	LooseKeys *LooseKeys
+	System    System
+}
+
+// API is the management API. Before an operation runs, API itself finds its route,
+// checks its access and reads its body. huma then parses and validates the operation's
+// input, writes its output, and describes both in the OpenAPI document.
+type API struct {
+	opt     Options
+	server  *server.Server
+	catalog *catalog.Catalog
+	store   blob.Store
+	log     *slog.Logger
+	started time.Time
+
+	huma     huma.API
+	routes   []*route // in the order in which they are tried
+	document func() (document, error)
+	gc       *runs[gcReport]
+	checks   *runs[checkReport]
+	loose    *runs[*loosefk.Result]
+}
+
+// New makes the API with all its operations.
+func New(o Options) (*API, error) {
+	if o.Server == nil || o.Catalog == nil || o.Store == nil {
+		return nil, errors.New("management: a server, a catalog and a store are required")
+	}
+	o.Log = cmp.Or(o.Log, slog.Default())
+	o.GC.Store, o.GC.Log = o.Store, o.Log
+	a := &API{
+		opt: o, server: o.Server, catalog: o.Catalog, store: o.Store, log: o.Log, started: time.Now(),
+		gc:     newRuns[gcReport]("garbage collection", o.Log),
+		checks: newRuns[checkReport]("a check", o.Log),
+		loose:  newRuns[*loosefk.Result]("a run of loose foreign keys", o.Log),
+	}
+	a.document = sync.OnceValues(a.describe)
+	a.huma = huma.NewAPI(huma.Config{
+		OpenAPI: &huma.OpenAPI{
+			Info: &huma.Info{
+				Title: "Purser", Version: "1",
+				Description: "The management API of the Purser registry. Where Quay has a route for something, it is Quay's. " +
+					"The slashes of a repository's name may be written as they are or as %2F.",
+			},
+			Tags:       tags,
+			Components: &huma.Components{SecuritySchemes: securitySchemes},
+		},
+		Formats: huma.DefaultFormats, DefaultFormat: "application/json",
+		// An unknown parameter is an error: a misspelt dry_run must not start a real
+		// run.
+		RejectUnknownQueryParameters: true,
+	}, a)
+	if url := o.Server.ExternalURL(); url != "" {
+		a.huma.OpenAPI().Servers = []*huma.Server{{URL: url}}
+	}
+	a.addDocument()
+	a.addPage()
+	a.addErrorTypes()
+	a.addTags()
+	a.addRepositories()
+	a.addNamespaces()
+	a.addRepositoryList()
+	a.addRepository()
+	a.addVisibility()
+	a.addStars()
+	a.addUser()
+	a.addTagList()
+	a.addTag()
+	a.addManifest()
+	a.addSystem()
+	a.addGC()
+	a.addChecks()
+	a.addPolicies()
+	a.addPruning()
+	a.addLogs()
+	a.addExports()
+	a.addProtection()
+	a.addWebhooks()
+	a.addPulls()
+	return a, nil
+}
+
+// Mount returns how a server mounts the API.
+func (a *API) Mount() server.Mount {
+	return server.Mount{Prefix: prefix, Handler: a, MarshalError: MarshalError, ReadsAreLogged: true}
+}
+
+// Close cancels the runs that operators have started and waits until they end, or until
+// ctx ends.
+func (a *API) Close(ctx context.Context) {
+	a.gc.close(ctx)
+	a.checks.close(ctx)
+	a.loose.close(ctx)
+}
+
+const accessKey = "access"
+
+// add registers an operation at a path below apiRoot, with the access that it requires.
+// Its handler returns an error and never writes one itself. op.Errors lists only the
+// statuses that are particular to this operation.
+func add[I, O any](a *API, access server.Access, op huma.Operation, handle func(ctx context.Context, in *I) (*O, error)) {
+	op.Path = apiRoot + op.Path
+	op.Metadata = map[string]any{accessKey: access}
+	op.Extensions = map[string]any{"x-access": access.String()}
+	if access != server.AccessAny {
+		op.Security = optionalSecurity
+	}
+	op.Errors = append(op.Errors, http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden,
+		http.StatusServiceUnavailable)
+	op.Responses = make(map[string]*huma.Response)
+	// The body has been read into memory before huma sees it. A read deadline, which
+	// huma would set, would end the handler.
+	op.BodyReadTimeout = -1
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
+		out, err := handle(ctx, in)
+		if err != nil {
+			server.Observed(ctx).Err = err
+			return nil, newAPIError(server.Answer(ctx, err))
+		}
+		return out, nil
+	})
+	delete(op.Responses, "422") // huma's own status for invalid input; here it is 400
+}
+
+// nullable marks properties as nullable whose schemas are references; huma has no
+// struct tag for these.
+func nullable(s *huma.Schema, properties ...string) *huma.Schema {
+	for _, name := range properties {
+		s.Properties[name] = &huma.Schema{OneOf: []*huma.Schema{s.Properties[name], {Type: "null"}}}
+	}
+	return s
+}
+
+// readOnly lets a request body contain members that only answers have, so that a client
+// can send back a resource as it read it. Their values are ignored.
+func readOnly(s *huma.Schema, members ...string) *huma.Schema {
+	for _, name := range members {
+		if s.Properties[name] == nil {
+			s.Properties[name] = &huma.Schema{ReadOnly: true, Description: "As it was read; what it says is passed over"}
+		}
+	}
+	return s
+}
+
+// ServeHTTP answers one request. It implements huma.Adapter.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	op, err := a.admit(w, r)
+	if err != nil {
+		a.server.Fail(w, r, err)
+		return
+	}
+	op.handle(humago.NewContext(op.Operation, r, w))
+}
+
+// admit finds the operation for a request, checks path, query and access, and then
+// reads the body.
+func (a *API) admit(w http.ResponseWriter, r *http.Request) (*operation, error) {
+	o := server.Observed(r.Context())
+	rt, values, nameParts := a.match(r.URL.EscapedPath())
+	if rt == nil {
+		return nil, server.NothingAt(r)
+	}
+	o.Route = rt.pattern
+	op := rt.operation(r.Method)
+	if op == nil {
+		if nameParts > 1 && values["repository"] != "" {
+			if err := a.checkName(r, server.AccessPull, values["repository"]); err != nil {
+				return nil, err
+			}
+		}
+		w.Header().Set("Allow", rt.allow())
+		return nil, server.Refusal(http.StatusMethodNotAllowed, "%s is not possible at %s, but %s", r.Method, rt.pattern, rt.allow())
+	}
+	o.Method = r.Method
+	err := checkParameters(r, values)
+	if err != nil {
+		return nil, err
+	}
+	repository, named := values["repository"]
+	access, _ := op.Metadata[accessKey].(server.Access)
+	switch {
+	case named && nameParts > 2:
+		err = a.checkName(r, access, repository)
+	case named && oci.ValidateName(repository) != nil:
+		err = oci.Errorf(oci.NameInvalid, "%v", oci.ValidateName(repository))
+	default:
+		err = a.server.Authorize(r, access, repository)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range values {
+		r.SetPathValue(name, value)
+	}
+	return op, a.readBody(w, r)
+}
+
+// checkName checks a repository's name that came with unescaped slashes. The end of
+// such a path may have been meant as an operation that doesn't exist, so the request is
+// refused unless a repository of this name exists.
+func (a *API) checkName(r *http.Request, access server.Access, repository string) error {
+	if oci.ValidateName(repository) != nil {
+		return server.NothingAt(r)
+	}
+	if err := a.server.Authorize(r, access, repository); err != nil {
+		return err
+	}
+	known, err := a.catalog.HasRepository(r.Context(), repository)
+	if err == nil && !known {
+		err = server.Refusal(http.StatusNotFound, "there is nothing at %s: no operation has this path, and repository %s is not known to this registry "+
+			"(write %%2F for the slashes of its name if that is meant)", r.URL.Path, repository)
+	}
+	return err
+}
+
+// checkParameters checks that path and query parameters hold only text that PostgreSQL
+// can store.
+func checkParameters(r *http.Request, values map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if err := server.CheckText(name, values[name]); err != nil {
+			return err
+		}
+	}
+	return server.CheckRawQuery(r.URL.RawQuery)
+}
+
+// readBody reads the body into memory. Its Content-Type must be JSON, which an HTML
+// form on another site's page can't send.
+func (a *API) readBody(w http.ResponseWriter, r *http.Request) error {
+	given := r.Header.Get("Content-Type")
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.ContentLength == 0 && given == "" {
+		r.Body = http.NoBody
+		return nil
+	}
+	if t, _, err := mime.ParseMediaType(given); err != nil || t != "application/json" {
+		return server.Refusal(http.StatusUnsupportedMediaType, "the Content-Type is %q and should be application/json", given)
+	}
+	tooLong := server.Refusal(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", maxBody)
+	if r.ContentLength > maxBody {
+		return tooLong
+	}
+	in := a.server.Body(w, r)
+	body := in.Hold(maxBody+1, 1)
+	if err := in.LostError(); err != nil {
+		return err
+	}
+	if len(body) > maxBody {
+		return tooLong
+	}
+	if err := checkBody(body); err != nil {
+		return err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.Header.Set("Content-Type", "application/json") // huma compares the value literally
+	return nil
+}
+
+// document is the OpenAPI document as JSON and as YAML.
+type document struct{ json, yaml []byte }
+
+func (a *API) describe() (d document, err error) {
+	if d.json, err = json.Marshal(a.huma.OpenAPI()); err != nil {
+		return d, err
+	}
+	d.yaml, err = a.huma.OpenAPI().YAML()
+	return d, err
+}
+
+// raw is an answer whose body is already encoded.
+type raw struct {
+	ContentType string `header:"Content-Type"`
+	Body        []byte
+}
+
+// addDocument adds the operations that serve the OpenAPI document. The document
+// describes all operations but these.
+func (a *API) addDocument() {
+	for _, form := range []struct {
+		ending, contentType string
+		of                  func(document) []byte
+	}{
+		{"json", "application/json", func(d document) []byte { return d.json }},
+		{"yaml", "application/yaml", func(d document) []byte { return d.yaml }},
+	} {
+		add(a, server.AccessAny, huma.Operation{
+			OperationID: "getOpenAPI-" + form.ending, Method: http.MethodGet, Path: "/openapi." + form.ending,
+			Summary: "Describe the API", Hidden: true,
+		}, func(context.Context, *struct{}) (*raw, error) {
+			d, err := a.document()
+			if err != nil {
+				return nil, err
+			}
+			return &raw{form.contentType, form.of(d)}, nil
+		})
+	}
+}

@@ -1,0 +1,327 @@
+package management
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"reflect"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// PolicyOfRegistry, PolicyOfNamespace and PolicyOfRepository say in a path whose
+// policies are meant. They are exported because huma reads exported fields only.
+type PolicyOfRegistry struct{}
+
+// PolicyOfNamespace is described with PolicyOfRegistry.
+type PolicyOfNamespace struct {
+	Namespace string `path:"orgname" doc:"Name of the namespace: the first part of its repositories' names" example:"library"`
+}
+
+// PolicyOfRepository is described with PolicyOfRegistry.
+type PolicyOfRepository struct {
+	Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+}
+
+func (PolicyOfRegistry) target() autoprune.Target { return autoprune.Target{} }
+func (p PolicyOfNamespace) target() autoprune.Target {
+	return autoprune.Target{Namespace: p.Namespace}
+}
+func (p PolicyOfRepository) target() autoprune.Target {
+	return autoprune.Target{Repository: p.Repository}
+}
+
+// PolicyItem is the part of a path that identifies a policy.
+type PolicyItem struct {
+	Policy string `path:"policy_uuid" doc:"Identifier of the policy" example:"f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e"`
+}
+
+func (i PolicyItem) item() string { return i.Policy }
+
+// PolicyBody is a request body that consists of a policy.
+type PolicyBody struct{ Body policyText }
+
+func (b PolicyBody) text() policyText { return b.Body }
+
+// policyText is a policy as JSON text of the client. Package autoprune parses it, since
+// its errors are more specific than those from a schema.
+type policyText []byte
+
+// UnmarshalJSON keeps the text.
+func (p *policyText) UnmarshalJSON(b []byte) error {
+	*p = bytes.Clone(b)
+	return nil
+}
+
+// Schema describes the policy.
+func (policyText) Schema(r huma.Registry) *huma.Schema {
+	return r.Schema(reflect.TypeFor[PolicyForm](), true, "")
+}
+
+// readOnlyOfPolicies are the members of PolicyView that a request can't set. Some
+// clients send back the whole policy that they read; the values of these members are
+// ignored then.
+var readOnlyOfPolicies = []string{"uuid", "warnings", "problem", "stored", "setting", "created_at", "updated_at"}
+
+// parse parses the policy. id is the policy's identifier in the path, "" for a new
+// policy. A body that names another policy than the path is refused, since it was
+// probably meant for that other policy.
+func (p policyText) parse(id string) (autoprune.Policy, error) {
+	var members struct {
+		UUID json.RawMessage `json:"uuid"`
+	}
+	if id != "" && json.Unmarshal(p, &members) == nil && members.UUID != nil {
+		var given string
+		if err := json.Unmarshal(members.UUID, &given); err != nil || given != id {
+			return autoprune.Policy{}, server.Refusal(http.StatusBadRequest, "uuid: the body is of policy %s and the path of policy %s", members.UUID, id)
+		}
+	}
+	policy, err := autoprune.ParsePolicy(p, readOnlyOfPolicies...)
+	if field, ok := errors.AsType[*autoprune.FieldError](err); ok {
+		return policy, server.Refusal(http.StatusBadRequest, "%s", field.Error()).WithDetail(map[string]string{"field": field.Field})
+	}
+	return policy, err
+}
+
+// PolicyForm describes a policy in requests. It is exported because huma makes JSON
+// schemas only from exported types.
+type PolicyForm struct {
+	Method            string  `json:"method" enum:"creation_date,number_of_tags,last_pulled" doc:"How tags are selected"`
+	OlderThan         string  `json:"olderThan,omitempty" doc:"For creation_date and last_pulled: digits and one of s, m, h, d, w, y" example:"2w"`
+	NumTags           int     `json:"numTags,omitempty" minimum:"1" doc:"For number_of_tags: how many of the newest tags stay" example:"100"`
+	Value             any     `json:"value,omitempty" doc:"Quay's name for olderThan or numTags, in place of it"`
+	TagPattern        *string `json:"tagPattern,omitempty" maxLength:"256" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $. Absent: all tags"`
+	TagPatternMatches *bool   `json:"tagPatternMatches,omitempty" doc:"False: the tags that don't match the pattern. Default true"`
+	RemoveOrphans     *bool   `json:"removeOrphans,omitempty" doc:"True: delete also signatures and the like that the pattern selects, once they are a day old, when their image isn't in their repository. Default false: these are tags like any other"`
+}
+
+// TransformSchema adds the read-only members of a policy.
+func (PolicyForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return readOnly(s, readOnlyOfPolicies...)
+}
+
+// PolicyView is a policy in answers: Quay's members first, then Purser's.
+type PolicyView struct {
+	UUID              string    `json:"uuid"`
+	Method            string    `json:"method" doc:"creation_date, number_of_tags or last_pulled; empty for a policy with a problem"`
+	Value             any       `json:"value" doc:"The age of creation_date and last_pulled, the number of number_of_tags"`
+	TagPattern        *string   `json:"tagPattern" doc:"Null: all tags"`
+	TagPatternMatches bool      `json:"tagPatternMatches"`
+	RemoveOrphans     bool      `json:"removeOrphans" doc:"Whether it deletes attached tags whose image isn't in their repository"`
+	Warnings          []string  `json:"warnings,omitempty" doc:"What the pattern may select besides what was meant"`
+	Problem           string    `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`
+	Stored            string    `json:"stored,omitempty" doc:"What is stored of a policy with a problem"`
+	Setting           string    `json:"setting,omitempty" doc:"The setting that the policy is of: it is changed there alone, and applies in every namespace, beside its own policies" example:"autoprune.default_policy"`
+	CreatedAt         time.Time `json:"created_at"`
+	UpdatedAt         time.Time `json:"updated_at" doc:"When it was last saved"`
+}
+
+func viewPolicy(s autoprune.Saved) PolicyView {
+	v := PolicyView{
+		UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), RemoveOrphans: s.Policy.RemovesOrphans(),
+		Warnings: s.Policy.Warnings(), Problem: s.Problem, Stored: s.Stored, CreatedAt: s.Created.UTC(), UpdatedAt: s.Updated.UTC(),
+	}
+	if s.Setting {
+		v.Setting = autoprune.SettingName
+	}
+	pattern, matches := s.Policy.Pattern()
+	if !pattern.IsZero() {
+		text := pattern.String()
+		v.TagPattern = &text
+	}
+	v.TagPatternMatches = matches
+	return v
+}
+
+type (
+	policyIDBody struct {
+		UUID     string   `json:"uuid" doc:"Identifier of the policy"`
+		Warnings []string `json:"warnings,omitempty" doc:"What the pattern may select besides what was meant"`
+	}
+	policyCreated struct{ Body policyIDBody }
+	policyUpdated struct {
+		Warning []string `header:"Warning" doc:"What the pattern may select besides what was meant, as 299 - \"…\""`
+	}
+	policyListed struct {
+		Body struct {
+			Policies []PolicyView `json:"policies" nullable:"false"`
+		}
+	}
+	policyTold struct{ Body PolicyView }
+)
+
+// addPolicies adds the operations on the policies of the registry, of namespaces and
+// of repositories.
+func (a *API) addPolicies() {
+	if a.opt.Autoprune == nil {
+		return
+	}
+	addPoliciesOf[PolicyOfNamespace, struct {
+		PolicyOfNamespace
+		PolicyBody
+	}, struct {
+		PolicyOfNamespace
+		PolicyItem
+	}, struct {
+		PolicyOfNamespace
+		PolicyItem
+		PolicyBody
+	}](a, "/organization/{orgname}/autoprunepolicy", "Organization", "a namespace")
+	addPoliciesOf[PolicyOfRepository, struct {
+		PolicyOfRepository
+		PolicyBody
+	}, struct {
+		PolicyOfRepository
+		PolicyItem
+	}, struct {
+		PolicyOfRepository
+		PolicyItem
+		PolicyBody
+	}](a, "/repository/{repository}/autoprunepolicy", "Repository", "a repository")
+	addPoliciesOf[PolicyOfRegistry, struct {
+		PolicyOfRegistry
+		PolicyBody
+	}, struct {
+		PolicyOfRegistry
+		PolicyItem
+	}, struct {
+		PolicyOfRegistry
+		PolicyItem
+		PolicyBody
+	}](a, "/autoprunepolicy", "Default", "the registry's defaults")
+	a.addUserPolicies()
+	a.addPreviews()
+}
+
+// targeted, named and written are implemented by the inputs of these operations: they
+// return the scope, the policy's identifier, and the policy's text.
+type (
+	targeted interface{ target() autoprune.Target }
+	named    interface{ item() string }
+	written  interface{ text() policyText }
+)
+
+// addPoliciesOf adds the operations of one scope. Type parameters are inputs: L of
+// listing, C of creating, I of operations on one policy, U of updating.
+func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
+	prune, tags := a.opt.Autoprune, []string{"autoprune"}
+	bad := []int{http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "list" + name + "AutoPrunePolicies", Method: http.MethodGet, Path: path, Tags: tags,
+		Summary: "List the auto-prune policies of " + of, Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *L) (*policyListed, error) {
+		list, err := prune.List(ctx, any(in).(targeted).target())
+		out := new(policyListed)
+		out.Body.Policies = make([]PolicyView, len(list))
+		for i, s := range list {
+			out.Body.Policies[i] = viewPolicy(s)
+		}
+		return out, err
+	})
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "create" + name + "AutoPrunePolicy", Method: http.MethodPost, Path: path, Tags: tags,
+		Summary:       "Create an auto-prune policy of " + of,
+		Description:   "It is applied within autoprune.interval. Preview it first.",
+		DefaultStatus: http.StatusCreated, Errors: bad, SkipValidateBody: true,
+	}, func(ctx context.Context, in *C) (*policyCreated, error) {
+		policy, err := any(in).(written).text().parse("")
+		if err != nil {
+			return nil, err
+		}
+		id, err := prune.Create(ctx, any(in).(targeted).target(), policy)
+		return &policyCreated{policyIDBody{id, policy.Warnings()}}, err
+	})
+	path += "/{policy_uuid}"
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "get" + name + "AutoPrunePolicy", Method: http.MethodGet, Path: path, Tags: tags,
+		Summary: "Ask for an auto-prune policy of " + of, Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *I) (*policyTold, error) {
+		s, err := prune.Get(ctx, any(in).(targeted).target(), any(in).(named).item())
+		if err != nil {
+			return nil, err
+		}
+		return &policyTold{viewPolicy(s)}, nil
+	})
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "update" + name + "AutoPrunePolicy", Method: http.MethodPut, Path: path, Tags: tags,
+		Summary: "Replace an auto-prune policy of " + of,
+		Description: "Tags that an undo has exempted from the policy aren't exempt any more, also when it stays the same. " +
+			"The body may be what was read: read-only members are passed over, but a uuid that is another policy's is refused.",
+		DefaultStatus: http.StatusNoContent, Errors: bad, SkipValidateBody: true,
+	}, func(ctx context.Context, in *U) (*policyUpdated, error) {
+		id := any(in).(named).item()
+		policy, err := any(in).(written).text().parse(id)
+		if err != nil {
+			return nil, err
+		}
+		return &policyUpdated{warningHeaders(policy.Warnings())}, prune.Update(ctx, any(in).(targeted).target(), id, policy)
+	})
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "delete" + name + "AutoPrunePolicy", Method: http.MethodDelete, Path: path, Tags: tags,
+		Summary: "Delete an auto-prune policy of " + of, Description: "Once it is answered, nothing is deleted by the policy any more. 409: it is that of a setting.",
+		Errors: []int{http.StatusNotFound, http.StatusConflict},
+	}, func(ctx context.Context, in *I) (*policyCreated, error) {
+		id := any(in).(named).item()
+		return &policyCreated{policyIDBody{UUID: id}}, prune.Delete(ctx, any(in).(targeted).target(), id)
+	})
+}
+
+// warningHeaders formats warnings as values of the Warning header (OCI Distribution
+// Specification, "Warnings").
+func warningHeaders(texts []string) []string {
+	headers := make([]string, len(texts))
+	for i, text := range texts {
+		headers[i] = "299 - " + strconv.QuoteToASCII(text)
+	}
+	return headers
+}
+
+// addPreviews adds the operations that show what policies would delete.
+func (a *API) addPreviews() {
+	type namespaceInput struct {
+		PolicyOfNamespace
+		Limit int         `query:"limit" minimum:"1" default:"100" doc:"How many tags are told, of those that would go and of those that would stay. More than 10000 counts as 10000"`
+		Body  *policyText `required:"false"`
+	}
+	type repositoryInput struct {
+		PolicyOfRepository
+		Limit int         `query:"limit" minimum:"1" default:"100" doc:"How many tags are told, of those that would go and of those that would stay. More than 10000 counts as 10000"`
+		Body  *policyText `required:"false"`
+	}
+	type output struct{ Body *autoprune.Preview }
+	preview := func(ctx context.Context, t autoprune.Target, text *policyText, limit int) (*output, error) {
+		o := autoprune.PreviewOptions{Limit: limit}
+		if text != nil && len(*text) > 0 {
+			policy, err := text.parse("")
+			if err != nil {
+				return nil, err
+			}
+			o.Policy = &policy
+		}
+		p, err := a.opt.Autoprune.Preview(ctx, t, o)
+		return &output{p}, err
+	}
+	operation := func(of, name, path string) huma.Operation {
+		return huma.Operation{
+			OperationID: "preview" + name + "AutoPrunePolicy", Method: http.MethodPost, Path: path + "/autoprunepolicy/preview",
+			Tags: []string{"autoprune"}, Summary: "Tell what auto-pruning would delete in " + of,
+			Description: "With a policy as the body: what that policy alone would delete. Without a body: what all policies " +
+				"that apply now would. Nothing is changed. The judgement is the run's own; it is given up after a minute, " +
+				"and complete is false then.",
+			Errors: []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType}, SkipValidateBody: true,
+		}
+	}
+	add(a, server.AccessAdmin, operation("a namespace", "Organization", "/organization/{orgname}"), func(ctx context.Context, in *namespaceInput) (*output, error) {
+		return preview(ctx, in.target(), in.Body, min(in.Limit, 10_000))
+	})
+	add(a, server.AccessAdmin, operation("a repository", "Repository", "/repository/{repository}"), func(ctx context.Context, in *repositoryInput) (*output, error) {
+		return preview(ctx, in.target(), in.Body, min(in.Limit, 10_000))
+	})
+}

@@ -1,0 +1,161 @@
+package management
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// ProtectionRule is a tag protection rule in answers. It is exported because huma makes
+// JSON schemas only from exported types.
+type ProtectionRule struct {
+	UUID      string    `json:"uuid" format:"uuid"`
+	Pattern   string    `json:"pattern" doc:"The tags that are protected" example:"^v[0-9.]+$"`
+	Warnings  []string  `json:"warnings,omitempty" doc:"What the pattern may protect besides what was meant"`
+	Problem   string    `json:"problem,omitempty" doc:"Why this version can't read the rule, which protects every tag then"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+type protectionList struct {
+	Rules []ProtectionRule `json:"rules" nullable:"false" doc:"Oldest first"`
+}
+
+// newProtectionRule is the body of a request to protect tags.
+type newProtectionRule struct {
+	Pattern string `json:"pattern" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $" example:"^v[0-9.]+$"`
+}
+
+// TransformSchema adds the read-only members of a rule.
+func (newProtectionRule) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return readOnly(s, "uuid", "warnings", "problem", "created_at")
+}
+
+type createdRule struct {
+	UUID     string   `json:"uuid" format:"uuid"`
+	Warnings []string `json:"warnings,omitempty" doc:"What the pattern may protect besides what was meant"`
+}
+
+// ScopeOfRepository, ScopeOfNamespace and ScopeOfAll say in a path where a rule
+// applies: in a repository, a namespace or everywhere. They are exported because huma
+// finds parameters only in exported types.
+type (
+	ScopeOfRepository struct {
+		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+	}
+	ScopeOfNamespace struct {
+		Namespace string `path:"orgname" doc:"Name of the namespace" example:"library"`
+	}
+	ScopeOfAll struct{}
+)
+
+func (a *API) addProtection() {
+	type repoCreate struct {
+		ScopeOfRepository
+		Body newProtectionRule
+	}
+	type repoDelete struct {
+		ScopeOfRepository
+		UUID string `path:"uuid" doc:"Identifier of the rule"`
+	}
+	repository := func(in ScopeOfRepository) catalog.ProtectionScope {
+		return catalog.ProtectionScope{Repository: in.Repository}
+	}
+	addProtection(a, protectionTexts{"Repo", "/repository/{repository}", "a repository"},
+		func(in *ScopeOfRepository) catalog.ProtectionScope { return repository(*in) },
+		func(in *repoCreate) (catalog.ProtectionScope, string) {
+			return repository(in.ScopeOfRepository), in.Body.Pattern
+		},
+		func(in *repoDelete) (catalog.ProtectionScope, string) {
+			return repository(in.ScopeOfRepository), in.UUID
+		})
+	type orgCreate struct {
+		ScopeOfNamespace
+		Body newProtectionRule
+	}
+	type orgDelete struct {
+		ScopeOfNamespace
+		UUID string `path:"uuid" doc:"Identifier of the rule"`
+	}
+	namespace := func(in ScopeOfNamespace) catalog.ProtectionScope {
+		return catalog.ProtectionScope{Namespace: in.Namespace}
+	}
+	addProtection(a, protectionTexts{"Org", "/organization/{orgname}", "all repositories of a namespace"},
+		func(in *ScopeOfNamespace) catalog.ProtectionScope { return namespace(*in) },
+		func(in *orgCreate) (catalog.ProtectionScope, string) {
+			return namespace(in.ScopeOfNamespace), in.Body.Pattern
+		},
+		func(in *orgDelete) (catalog.ProtectionScope, string) { return namespace(in.ScopeOfNamespace), in.UUID })
+	type allCreate struct{ Body newProtectionRule }
+	type allDelete struct {
+		UUID string `path:"uuid" doc:"Identifier of the rule"`
+	}
+	addProtection(a, protectionTexts{"All", "", "all repositories"},
+		func(*ScopeOfAll) (none catalog.ProtectionScope) { return none },
+		func(in *allCreate) (none catalog.ProtectionScope, pattern string) { return none, in.Body.Pattern },
+		func(in *allDelete) (none catalog.ProtectionScope, id string) { return none, in.UUID })
+}
+
+// protectionTexts has name, path and description of the rule operations of one scope.
+type protectionTexts struct{ name, path, of string }
+
+// addProtection adds the operations on the rules of one scope. Type parameters are the
+// inputs of listing (L), creating (C) and deleting (D). The functions extract the
+// scope, and the pattern or the rule's identifier, from an input.
+func addProtection[L, C, D any](a *API, text protectionTexts, ofList func(*L) catalog.ProtectionScope,
+	ofCreate func(*C) (catalog.ProtectionScope, string), ofDelete func(*D) (catalog.ProtectionScope, string),
+) {
+	c, path, tags := a.catalog, text.path+"/tagprotection", []string{"tagprotection"}
+	type listOutput struct{ Body protectionList }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "list" + text.name + "TagProtection", Method: http.MethodGet, Path: path, Tags: tags,
+		Summary:     "List the rules that protect tags of " + text.of,
+		Description: "The rules that were made here, without those that hold in more or less than this.",
+		Errors:      []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *L) (*listOutput, error) {
+		rules, err := c.ProtectionRules(ctx, ofList(in))
+		out := &listOutput{protectionList{[]ProtectionRule{}}}
+		for _, r := range rules {
+			out.Body.Rules = append(out.Body.Rules, ProtectionRule{
+				UUID: r.ID.String(), Pattern: r.Pattern.String(), Warnings: r.Pattern.Warnings(), Problem: r.Problem, CreatedAt: r.Created.UTC(),
+			})
+		}
+		return out, err
+	})
+	type createOutput struct{ Body createdRule }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "create" + text.name + "TagProtection", Method: http.MethodPost, Path: path, Tags: tags,
+		Summary: "Protect tags of " + text.of,
+		Description: "A tag that the pattern matches may be made, and from then on neither be moved to another manifest nor " +
+			"be deleted, by clients or by policies. Tags that are there are protected as they are. The whole repository or " +
+			"namespace may be deleted all the same.",
+		DefaultStatus: http.StatusCreated,
+		Errors:        []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *C) (*createOutput, error) {
+		scope, text := ofCreate(in)
+		pattern, err := oci.ParseTagPattern(text)
+		if err != nil {
+			return nil, server.Refusal(http.StatusBadRequest, "pattern: %v", err).WithDetail(map[string]string{"field": "pattern"})
+		}
+		rule, err := c.CreateProtectionRule(ctx, scope, pattern)
+		return &createOutput{createdRule{rule.ID.String(), pattern.Warnings()}}, err
+	})
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "delete" + text.name + "TagProtection", Method: http.MethodDelete, Path: path + "/{uuid}", Tags: tags,
+		Summary: "Remove a rule that protects tags of " + text.of, DefaultStatus: http.StatusNoContent,
+		Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *D) (*struct{}, error) {
+		scope, text := ofDelete(in)
+		id, err := uuid.Parse(text)
+		if err != nil {
+			return nil, server.Refusal(http.StatusBadRequest, "%q is not a UUID", text)
+		}
+		return nil, c.DeleteProtectionRule(ctx, scope, id)
+	})
+}

@@ -1,0 +1,146 @@
+package management
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// pruneState is the state of auto-pruning in a namespace.
+type pruneState struct {
+	UsesDefaults bool                  `json:"uses_defaults" doc:"Whether the registry's default policies apply while the namespace has none of its own"`
+	Task         *autoprune.TaskStatus `json:"task" doc:"Null: no policy applies, or none has been looked at yet"`
+}
+
+// TransformSchema marks members that may be null.
+func (pruneState) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return nullable(s, "task")
+}
+
+// pruneSetting is the body of a request that sets whether the registry's default
+// policies apply to a namespace.
+type pruneSetting struct {
+	UsesDefaults bool `json:"uses_defaults" doc:"False: the registry's default policies don't apply to the namespace"`
+}
+
+// TransformSchema adds the read-only members of a state.
+func (pruneSetting) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return readOnly(s, "task")
+}
+
+// addPruning adds the operations that request runs, list them and undo them.
+func (a *API) addPruning() {
+	prune := a.opt.Autoprune
+	if prune == nil {
+		return
+	}
+	tags := []string{"autoprune"}
+	type state struct{ Body pruneState }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "getAutoPruneState", Method: http.MethodGet, Path: "/organization/{orgname}/autoprune", Tags: tags,
+		Summary: "Ask how auto-pruning stands in a namespace", Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *PolicyOfNamespace) (*state, error) {
+		on, err := prune.UsesDefaults(ctx, in.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		task, err := prune.Task(ctx, in.Namespace)
+		return &state{pruneState{on, task}}, err
+	})
+
+	type setState struct {
+		PolicyOfNamespace
+		Body pruneSetting
+	}
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "setAutoPruneState", Method: http.MethodPut, Path: "/organization/{orgname}/autoprune", Tags: tags,
+		Summary: "Let the registry's default policies apply to a namespace or not", DefaultStatus: http.StatusNoContent,
+		Errors: []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *setState) (*struct{}, error) {
+		return nil, prune.UseDefaults(ctx, in.Namespace, in.Body.UsesDefaults)
+	})
+
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "runAutoPrune", Method: http.MethodPost, Path: "/organization/{orgname}/autoprune/run", Tags: tags,
+		Summary:       "Prune a namespace now",
+		Description:   "Puts the namespace at the head of the line. Its state says when a worker has it, and the list of runs what it did.",
+		DefaultStatus: http.StatusAccepted, Errors: []int{http.StatusNotFound, http.StatusConflict},
+	}, func(ctx context.Context, in *PolicyOfNamespace) (*state, error) {
+		if err := prune.RunNow(ctx, in.Namespace); err != nil {
+			return nil, err
+		}
+		task, err := prune.Task(ctx, in.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		on, err := prune.UsesDefaults(ctx, in.Namespace)
+		return &state{pruneState{on, task}}, err
+	})
+	a.addPruneRuns()
+}
+
+// undoTime limits how long one request to undo works. If there is more to undo, the
+// answer says where to continue.
+const undoTime = 20 * time.Second
+
+func (a *API) addPruneRuns() {
+	prune, tags := a.opt.Autoprune, []string{"autoprune"}
+	type listInput struct {
+		Namespace string `query:"namespace" doc:"Runs of this namespace only; it may be gone"`
+		Cursor    string `query:"cursor" doc:"Where to go on: next of the page before"`
+		Limit     int    `query:"limit" minimum:"1" default:"50" doc:"Runs per page. More than 500 counts as 500"`
+	}
+	type listOutput struct {
+		Body struct {
+			Runs []autoprune.RunSummary `json:"runs" nullable:"false"`
+			Next string                 `json:"next,omitempty" doc:"Where to go on. Absent on the last page"`
+		}
+	}
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "listAutoPruneRuns", Method: http.MethodGet, Path: "/autoprune/runs", Tags: tags,
+		Summary: "List runs of auto-pruning, newest first",
+	}, func(ctx context.Context, in *listInput) (*listOutput, error) {
+		list, next, err := prune.Runs(ctx, in.Namespace, in.Cursor, min(in.Limit, 500))
+		out := new(listOutput)
+		out.Body.Runs, out.Body.Next = list, next
+		if list == nil {
+			out.Body.Runs = []autoprune.RunSummary{}
+		}
+		return out, err
+	})
+
+	type input struct {
+		Run string `path:"run" doc:"Identifier of the run"`
+	}
+	type output struct{ Body autoprune.RunDetails }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "getAutoPruneRun", Method: http.MethodGet, Path: "/autoprune/runs/{run}", Tags: tags,
+		Summary: "Ask for a run of auto-pruning", Description: "The tags that it deleted are in the audit log, under the run.",
+		Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *input) (*output, error) {
+		d, err := prune.GetRun(ctx, in.Run)
+		return &output{d}, err
+	})
+
+	type undoInput struct {
+		Run    string `path:"run" doc:"Identifier of the run"`
+		Cursor string `query:"cursor" doc:"Where to go on: next of the answer before"`
+	}
+	type undoOutput struct{ Body autoprune.Undone }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "undoAutoPruneRun", Method: http.MethodPost, Path: "/autoprune/runs/{run}/undo", Tags: tags,
+		Summary: "Restore the tags that a run has deleted",
+		Description: "Restores what garbage collection hasn't deleted yet, with the times that it had, and leaves alone what was " +
+			"made since. The policies that took the tags don't take them again until they are saved again. A large run takes " +
+			"several requests: next says where to go on.",
+		Errors: []int{http.StatusNotFound, http.StatusConflict},
+	}, func(ctx context.Context, in *undoInput) (*undoOutput, error) {
+		done, err := prune.Undo(ctx, in.Run, in.Cursor, undoTime)
+		return &undoOutput{done}, err
+	})
+}

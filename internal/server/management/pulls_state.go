@@ -1,0 +1,175 @@
+package management
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// pullState is the state of pull counting.
+type pullState struct {
+	RecordedSince time.Time   `json:"recorded_since" doc:"Every pull since then is counted, or will be"`
+	UsedSince     time.Time   `json:"used_since" doc:"Every pull since then is known as a use, by which policies go; earlier than recorded_since where pulls found no room to be counted"`
+	CheckedSince  time.Time   `json:"checks_since" doc:"Every HEAD request since then is remembered, as a use that is no pull"`
+	CountedBy     string      `json:"counted_by" enum:"audit,redis,none" doc:"Who counts the pulls that this process answers: the audit log's reader, or Redis"`
+	Behind        float64     `json:"behind_seconds" doc:"Age of the oldest pull in the log that isn't counted yet; 0: there is none"`
+	Counted       int64       `json:"counted" doc:"Pulls that were counted from the log, ever"`
+	Last          *time.Time  `json:"last_processed_timestamp" doc:"The newest pull that was read in the log; null: none was"`
+	LastID        int64       `json:"last_processed_log_id"`
+	LastXID       uint64      `json:"last_processed_xid" doc:"The log is read in the order of this and the id"`
+	Checked       time.Time   `json:"checked_at" doc:"When the log was last read"`
+	Problem       string      `json:"problem,omitempty" doc:"Why nothing can be counted from the log, and what to do"`
+	Unseen        string      `json:"unseen,omitempty" doc:"Why this process can't tell what was used, so that nothing is deleted by last use, and what to do"`
+	Redis         *redisPulls `json:"redis,omitempty" doc:"How counting in Redis stands; absent: there is none"`
+}
+
+// redisPulls is the state of pull counting in Redis.
+type redisPulls struct {
+	Address   string     `json:"address"`
+	Reachable bool       `json:"reachable"`
+	Memory    int64      `json:"memory_bytes" doc:"That Redis uses, for whatever"`
+	MaxMemory int64      `json:"max_memory_bytes" doc:"0: there is no limit"`
+	Status    string     `json:"processing_status" enum:"IDLE,PROCESSING,ERROR"`
+	Error     string     `json:"error_message,omitempty" doc:"Why the last flush failed"`
+	Processed *time.Time `json:"last_processed_timestamp" doc:"When the last complete flush began; null: there was none"`
+	Behind    *float64   `json:"behind_seconds" doc:"How long ago that was"`
+	Keys      int64      `json:"keys_processed_count" doc:"Keys that were flushed, ever"`
+	Problems  []string   `json:"problems" nullable:"false" doc:"What keeps pulls from being counted or may lose them, and what to do"`
+}
+
+func newRedisPulls(s pullstats.RedisStatus) *redisPulls {
+	r := &redisPulls{
+		Address: s.Address, Reachable: s.Reachable, Memory: s.Memory, MaxMemory: s.MaxMemory, Status: s.State, Error: s.Error,
+		Processed: optional(s.Processed), Keys: s.Keys, Problems: append([]string{}, s.Problems...),
+	}
+	if r.Processed != nil {
+		behind := s.Behind.Seconds()
+		r.Behind = &behind
+	}
+	return r
+}
+
+func (a *API) pullState(ctx context.Context) (out pullState, err error) {
+	if err := a.pullsOff(); err != nil {
+		return out, err
+	}
+	s, err := a.opt.PullStats.Status(ctx)
+	if err != nil {
+		return out, a.pullsFailed(ctx, err)
+	}
+	out = pullState{
+		RecordedSince: s.Counts, UsedSince: s.Since, CheckedSince: s.Checks, CountedBy: a.opt.Recorder.CountedBy(),
+		Behind: s.Behind.Seconds(), Counted: s.Counted, Last: optional(s.Last),
+		LastID: s.Read.ID, LastXID: s.Read.XID, Checked: s.Checked,
+	}
+	if s.Unseen {
+		out.Unseen = pullstats.ErrUnseen.Error()
+	}
+	if s.Foreign {
+		out.Problem = pullstats.ErrForeignLog.Error()
+	}
+	if a.opt.RedisPulls != nil {
+		r, err := a.opt.RedisPulls.Status(ctx)
+		if err != nil {
+			return out, a.pullsFailed(ctx, err)
+		}
+		out.Redis = newRedisPulls(r)
+	}
+	return out, nil
+}
+
+// flushPulls counts all pulls that the audit log and Redis still hold.
+func (a *API) flushPulls(ctx context.Context) error {
+	if err := a.opt.PullStats.Sync(ctx); err != nil {
+		return a.pullsFailed(ctx, err)
+	}
+	if a.opt.RedisPulls == nil {
+		return nil
+	}
+	if err := a.opt.RedisPulls.Flush(ctx); err != nil {
+		a.server.Warn(ctx, "flushing pulls in Redis", err)
+		return server.Refusal(http.StatusServiceUnavailable, "pulls in Redis can't be counted now: %v", err)
+	}
+	return nil
+}
+
+// abandonRedis gives up the uncounted pulls of a Redis that doesn't exist any more.
+func (a *API) abandonRedis(ctx context.Context) error {
+	if a.opt.RedisPulls != nil {
+		return server.Refusal(http.StatusConflict, "this process has a Redis, whose pulls are counted by \"purser pulls flush\"")
+	}
+	if err := a.logAct(ctx, audit.ChangeMaintenance, map[string]any{"reset": "pull statistics", "redis": true}); err != nil {
+		return err
+	}
+	if err := a.opt.PullStats.AbandonRedis(ctx); err != nil {
+		return a.pullsFailed(ctx, err)
+	}
+	return nil
+}
+
+func (a *API) addPullState() {
+	type output struct{ Body pullState }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "getPullStatisticsState", Method: http.MethodGet, Path: "/pull_statistics", Tags: []string{"pullstatistics"},
+		Summary: "Tell how far pulls are counted", Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, _ *struct{}) (*output, error) {
+		s, err := a.pullState(ctx)
+		return &output{s}, err
+	})
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "flushPullStatistics", Method: http.MethodPost, Path: "/pull_statistics/flush", Tags: []string{"pullstatistics"},
+		Summary: "Count now what isn't counted yet", Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable},
+		Description: "The answer comes when all that can be counted is. Pulls of the last second, and those behind a transaction " +
+			"that is open in the database, may be left. 409: see problem.",
+	}, func(ctx context.Context, _ *struct{}) (*output, error) {
+		s, err := a.pullState(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if s.Problem != "" {
+			return nil, server.Refusal(http.StatusConflict, "%s", s.Problem)
+		}
+		if err := a.flushPulls(ctx); err != nil {
+			return nil, err
+		}
+		s, err = a.pullState(ctx)
+		return &output{s}, err
+	})
+	type resetInput struct {
+		Redis bool `query:"redis" doc:"Give up the pulls in a Redis that is no more"`
+	}
+	type resetOutput struct {
+		Body struct {
+			Unread int64 `json:"unread" doc:"Pulls in the log that are to be counted now"`
+		}
+	}
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "resetPullStatistics", Method: http.MethodPost, Path: "/pull_statistics/reset", Tags: []string{"pullstatistics"},
+		Summary: "Go on counting after a restore", Errors: []int{http.StatusNotFound, http.StatusConflict},
+		Description: "After the database was restored from a dump or moved to another server it can't be told by transaction ids " +
+			"which pulls were counted. This puts the log in order: what was counted isn't again, what wasn't will be. Counts stay. " +
+			"With redis=true: gives up the pulls in a Redis that is no more, and leaves the log as it is.",
+	}, func(ctx context.Context, in *resetInput) (*resetOutput, error) {
+		if err := a.pullsOff(); err != nil {
+			return nil, err
+		}
+		if in.Redis {
+			return new(resetOutput), a.abandonRedis(ctx)
+		}
+		if err := a.logAct(ctx, audit.ChangeMaintenance, map[string]any{"reset": "pull statistics"}); err != nil {
+			return nil, err
+		}
+		out := new(resetOutput)
+		var err error
+		if out.Body.Unread, err = a.opt.PullStats.Reset(ctx); err != nil {
+			return nil, a.pullsFailed(ctx, err)
+		}
+		return out, nil
+	})
+}

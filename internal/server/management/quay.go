@@ -1,0 +1,153 @@
+package management
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// userNamespace is the namespace of clients that aren't logged in, for Quay's routes
+// below /user. A logged-in client will have the namespace of its account's name.
+const userNamespace = "library"
+
+// PolicyOfUser selects the policies of the user's namespace. It is exported for the
+// same reason as PolicyOfRegistry.
+type PolicyOfUser struct{}
+
+func (PolicyOfUser) target() autoprune.Target { return autoprune.Target{Namespace: userNamespace} }
+
+// addUserPolicies adds Quay's routes for the policies of the user's namespace.
+func (a *API) addUserPolicies() {
+	addPoliciesOf[PolicyOfUser, struct {
+		PolicyOfUser
+		PolicyBody
+	}, struct {
+		PolicyOfUser
+		PolicyItem
+	}, struct {
+		PolicyOfUser
+		PolicyItem
+		PolicyBody
+	}](a, "/user/autoprunepolicy", "User", "the user's namespace, which is "+userNamespace+" as long as nobody logs in")
+}
+
+// warnPrivate warns clients that set a repository to private that this has no effect
+// yet.
+const warnPrivate = "the registry has no accounts yet: whoever reaches it may pull from this repository"
+
+// newVisibility is the body of a request to change a repository's visibility.
+type newVisibility struct {
+	_          struct{} `additionalProperties:"true"`
+	Visibility string   `json:"visibility" enum:"public,private" doc:"private is kept, and nothing holds to it while there are no accounts"`
+}
+
+type quaySuccess struct {
+	Success bool `json:"success"`
+}
+
+// addVisibility adds the operation that changes a repository's visibility.
+func (a *API) addVisibility() {
+	type input struct {
+		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+		Body       newVisibility
+	}
+	type output struct {
+		Warning []string `header:"Warning" doc:"That private holds nobody off, as 299 - \"…\""`
+		Body    quaySuccess
+	}
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "changeRepoVisibility", Method: http.MethodPost, Path: "/repository/{repository}/changevisibility",
+		Tags: []string{"repository"}, Summary: "Say whether a repository is meant to be public",
+		Description: "What is asked for is kept and told as visibility. As long as there are no accounts, everybody who reaches the " +
+			"registry may pull, and is_public says so.",
+		Errors: []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *input) (*output, error) {
+		out := &output{Body: quaySuccess{true}}
+		if in.Body.Visibility == catalog.Private {
+			out.Warning = warningHeaders([]string{warnPrivate})
+		}
+		return out, a.catalog.SetVisibility(ctx, in.Repository, in.Body.Visibility)
+	})
+}
+
+// quayUser is Quay's description of the client's user.
+type quayUser struct {
+	Anonymous          bool       `json:"anonymous" doc:"Whether nobody is logged in: true as long as there are no accounts"`
+	Username           string     `json:"username" doc:"Whose namespace the routes below /user are of" example:"library"`
+	Verified           bool       `json:"verified" doc:"Always true"`
+	CanCreateRepo      bool       `json:"can_create_repo" doc:"Always true"`
+	PreferredNamespace bool       `json:"preferred_namespace" doc:"Always true"`
+	Organizations      []struct{} `json:"organizations" nullable:"false" doc:"None: namespaces belong to nobody. GET /organization lists them"`
+	Logins             []struct{} `json:"logins" nullable:"false" doc:"None"`
+}
+
+// addUser adds Quay's route that describes the user. Quay's clients use it to see
+// whether they are logged in.
+func (a *API) addUser() {
+	type output struct{ Body quayUser }
+	add(a, server.AccessAny, huma.Operation{
+		OperationID: "getLoggedInUser", Method: http.MethodGet, Path: "/user", Tags: []string{"system"},
+		Summary: "Say who asks", Description: "Nobody is logged in as long as there are no accounts. Who isn't has the namespace " + userNamespace + ".",
+	}, func(context.Context, *struct{}) (*output, error) {
+		return &output{quayUser{
+			Anonymous: true, Username: userNamespace, Verified: true, CanCreateRepo: true, PreferredNamespace: true,
+			Organizations: []struct{}{}, Logins: []struct{}{},
+		}}, nil
+	})
+}
+
+// newStar is the body of a request to give a repository a star.
+type newStar struct {
+	_          struct{} `additionalProperties:"true"`
+	Namespace  string   `json:"namespace" example:"library"`
+	Repository string   `json:"repository" doc:"Its name below the namespace" example:"alpine"`
+}
+
+// addStars adds Quay's routes for stars.
+func (a *API) addStars() {
+	type createInput struct{ Body newStar }
+	type star struct {
+		Namespace  string `json:"namespace"`
+		Repository string `json:"repository"`
+	}
+	type createOutput struct{ Body star }
+	add(a, server.AccessCatalog, huma.Operation{
+		OperationID: "createStar", Method: http.MethodPost, Path: "/user/starred", Tags: []string{"repository"},
+		Summary: "Give a repository a star", DefaultStatus: http.StatusCreated,
+		Description: "There is one for all, as long as there are no accounts. GET /repository?starred=true lists those that have it.",
+		Errors:      []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *createInput) (*createOutput, error) {
+		path := strings.TrimSuffix(in.Body.Namespace+"/"+in.Body.Repository, "/")
+		return &createOutput{star{in.Body.Namespace, in.Body.Repository}}, a.catalog.SetStar(ctx, path, true)
+	})
+	type listInput struct {
+		Limit    int    `query:"limit" minimum:"1" default:"50" doc:"How many on a page at most. More than 100 counts as 100"`
+		NextPage string `query:"next_page" doc:"Where to go on: next_page of the answer before"`
+		Page     int    `query:"page" minimum:"1" default:"1" doc:"Quay's clients send it; next_page is what counts"`
+	}
+	type listOutput struct{ Body repositoryList }
+	add(a, server.AccessCatalog, huma.Operation{
+		OperationID: "listStarredRepos", Method: http.MethodGet, Path: "/user/starred", Tags: []string{"repository"},
+		Summary: "List the repositories that have a star", Description: "The same as GET /repository?starred=true.",
+	}, func(ctx context.Context, in *listInput) (*listOutput, error) {
+		all := repositoryListInput{Sort: "name", Limit: in.Limit, Starred: true}
+		all.NextPage = in.NextPage
+		out, err := a.repositories(ctx, &all)
+		return &listOutput{out}, err
+	})
+	type input struct {
+		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+	}
+	add(a, server.AccessCatalog, huma.Operation{
+		OperationID: "deleteStar", Method: http.MethodDelete, Path: "/user/starred/{repository}", Tags: []string{"repository"},
+		Summary: "Take a repository's star away", DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *input) (*struct{}, error) {
+		return nil, a.catalog.SetStar(ctx, in.Repository, false)
+	})
+}

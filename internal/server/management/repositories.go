@@ -1,0 +1,35 @@
+package management
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+func (a *API) addRepositories() {
+	type repository struct {
+		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
+	}
+	add(a, server.AccessDelete, huma.Operation{
+		OperationID: "deleteRepository", Method: http.MethodDelete, Path: "/repository/{repository}",
+		Tags: []string{"repository"}, Summary: "Delete a repository",
+		Description: "Deletes a repository with all its tags and manifests, at once and whatever its size. What it leaves " +
+			"behind is removed in the background; garbage collection then frees its blobs.",
+		DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *repository) (*struct{}, error) {
+		return nil, a.catalog.DeleteRepository(ctx, in.Repository)
+	})
+	type namespace struct {
+		Namespace string `path:"orgname" doc:"Name of the namespace: the first part of its repositories' names" example:"library"`
+	}
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "deleteNamespace", Method: http.MethodDelete, Path: "/organization/{orgname}",
+		Tags: []string{"namespace"}, Summary: "Delete a namespace",
+		Description:   "Deletes a namespace with all its repositories, as deleteRepository does one.",
+		DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound},
+	}, func(ctx context.Context, in *namespace) (*struct{}, error) {
+		return nil, a.catalog.DeleteNamespace(ctx, in.Namespace)
+	})
+}

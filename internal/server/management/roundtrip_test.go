@@ -1,0 +1,141 @@
+package management_test
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestAPIPutsBackWhatWasRead sends each resource back as it was read: as an update, and
+// as a new resource after it was deleted. Read-only members are ignored.
+func TestAPIPutsBackWhatWasRead(t *testing.T) {
+	t.Parallel()
+	r, _ := pruning(t)
+	r.Put(t, "app/a", "v1", r.Simple(t, "app/a", 1, nil))
+	for _, base := range []string{"/organization/app/autoprunepolicy", "/repository/app/a/autoprunepolicy", "/autoprunepolicy"} {
+		for _, policy := range []string{
+			`{"method": "number_of_tags", "value": 10, "tagPattern": "v", "tagPatternMatches": false}`,
+			`{"method": "creation_date", "olderThan": "2w", "removeOrphans": true}`,
+			`{"method": "last_pulled", "olderThan": "90d"}`,
+		} {
+			var made, again struct{ UUID string }
+			r.Manage(t, "POST", base, policy).Into(t, 201, &made)
+			told := r.Manage(t, "GET", base+"/"+made.UUID, "")
+			r.Manage(t, "PUT", base+"/"+made.UUID, string(told.Content)).WantStatus(t, 204)
+			if strings.HasPrefix(base, "/organization") {
+				r.Manage(t, "POST", base+"/preview", string(told.Content)).WantStatus(t, 200)
+			}
+			withoutUUID := edited(t, told.Content, func(m object) { delete(m, "uuid"); m["created_at"] = "another time" })
+			r.Manage(t, "PUT", base+"/"+made.UUID, withoutUUID).WantStatus(t, 204)
+			other := edited(t, told.Content, func(m object) { m["uuid"] = "other" })
+			r.Manage(t, "PUT", base+"/"+made.UUID, other).Refused(t, 400, "invalid_request", "^uuid: ")
+			misspelt := edited(t, told.Content, func(m object) { m["createdAt"] = "x" })
+			r.Manage(t, "PUT", base+"/"+made.UUID, misspelt).Refused(t, 400, "invalid_request", "^createdAt: ")
+			r.Manage(t, "DELETE", base+"/"+made.UUID, "").WantStatus(t, 200)
+			r.Manage(t, "POST", base, string(told.Content)).Into(t, 201, &again)
+			if again.UUID == made.UUID {
+				t.Errorf("%s: the new policy has the identifier that the body names", base)
+			}
+			r.sameBut(t, base+"/"+again.UUID, told, "uuid", "created_at", "updated_at")
+		}
+	}
+
+	var rules struct{ Rules []json.RawMessage }
+	for _, base := range []string{"/organization/app/tagprotection", "/repository/app/a/tagprotection", "/tagprotection"} {
+		var made struct{ UUID string }
+		r.Manage(t, "POST", base, `{"pattern": "w"}`).Into(t, 201, &made)
+		r.Manage(t, "GET", base, "").Into(t, 200, &rules)
+		r.Manage(t, "DELETE", base+"/"+made.UUID, "").WantStatus(t, 204)
+		r.Manage(t, "POST", base, string(rules.Rules[0])).Into(t, 201, &made)
+		r.Manage(t, "DELETE", base+"/"+made.UUID, "").WantStatus(t, 204)
+	}
+
+	state := r.Manage(t, "GET", "/organization/app/autoprune", "")
+	r.Manage(t, "PUT", "/organization/app/autoprune", string(state.Content)).WantStatus(t, 204)
+	tag := r.Manage(t, "GET", "/repository/app/a/tag/v1", "")
+	r.Manage(t, "PUT", "/repository/app/a/tag/v1", string(tag.Content)).WantStatus(t, 201)
+	r.Manage(t, "POST", "/repository/app/a/tag/v1/restore", string(tag.Content)).WantStatus(t, 200)
+
+	repository := r.Manage(t, "GET", "/repository/app/a", "")
+	listed := struct{ Repositories []json.RawMessage }{}
+	r.Manage(t, "GET", "/repository?last_modified=true", "").Into(t, 200, &listed)
+	namespace := r.Manage(t, "GET", "/organization/app", "")
+	for _, body := range [][]byte{repository.Content, listed.Repositories[0]} {
+		r.Manage(t, "DELETE", "/repository/app/a", "").WantStatus(t, 204)
+		r.Manage(t, "POST", "/repository", string(body)).WantStatus(t, 201)
+		r.Manage(t, "GET", "/repository/app/a", "").WantStatus(t, 200)
+		r.Manage(t, "GET", "/repository/app/app/a", "").WantStatus(t, 404)
+	}
+	r.Manage(t, "POST", "/repository", `{"namespace": "app", "name": "b", "repository": "b"}`).Refused(t, 400, "invalid_request", `^name: .*"app/b"`)
+	r.Manage(t, "DELETE", "/organization/app", "").WantStatus(t, 204)
+	r.Manage(t, "POST", "/organization", string(namespace.Content)).WantStatus(t, 201)
+}
+
+// edited is a body with a change.
+func edited(t testing.TB, body []byte, change func(object)) string {
+	t.Helper()
+	var m object
+	if err := json.Unmarshal(body, &m); err != nil {
+		t.Fatal(err)
+	}
+	change(m)
+	return encode(t, m)
+}
+
+// sameBut checks that a resource is unchanged, except for some members.
+func (r *registry) sameBut(t testing.TB, path string, told answer, members ...string) {
+	t.Helper()
+	drop := func(m object) {
+		for _, name := range members {
+			delete(m, name)
+		}
+	}
+	now := edited(t, r.Manage(t, "GET", path, "").Content, drop)
+	if before := edited(t, told.Content, drop); now != before {
+		t.Errorf("%s is %s, and was %s", path, now, before)
+	}
+}
+
+// TestAPIReadOnlyMembers: every resource that can be read and replaced under the same
+// path accepts all members of its answer.
+func TestAPIReadOnlyMembers(t *testing.T) {
+	t.Parallel()
+	r := whole(t)
+	type operation struct {
+		RequestBody struct {
+			Content map[string]struct{ Schema schema }
+		}
+		Responses map[string]struct {
+			Content map[string]struct{ Schema schema }
+		}
+	}
+	var d struct {
+		Paths      map[string]map[string]operation
+		Components struct{ Schemas map[string]*schema }
+	}
+	r.Manage(t, "GET", "/openapi.json", "").Into(t, 200, &d)
+	members := func(s schema) []string {
+		if name, found := strings.CutPrefix(s.Ref, "#/components/schemas/"); found {
+			s = *d.Components.Schemas[name]
+		}
+		return slices.Sorted(maps.Keys(s.Properties))
+	}
+	n := 0
+	for path, methods := range d.Paths {
+		if _, ok := methods["put"]; !ok {
+			continue
+		}
+		n++
+		takes := members(methods["put"].RequestBody.Content["application/json"].Schema)
+		for _, name := range members(methods["get"].Responses["200"].Content["application/json"].Schema) {
+			if !slices.Contains(takes, name) {
+				t.Errorf("PUT %s doesn't take %s, which GET tells", path, name)
+			}
+		}
+	}
+	if n < 5 {
+		t.Errorf("%d resources were looked at", n)
+	}
+}

@@ -1,0 +1,109 @@
+package management
+
+import (
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// route is a path pattern below apiRoot with its operations. A part in braces
+// matches any value. {repository} may match several parts, since repository names
+// contain slashes.
+type route struct {
+	pattern string
+	parts   []string
+	methods map[string]*operation
+}
+
+// operation is an operation with the function by which huma runs it.
+type operation struct {
+	*huma.Operation
+	handle func(huma.Context)
+}
+
+// Handle registers an operation and the function that runs it. It implements
+// huma.Adapter.
+func (a *API) Handle(op *huma.Operation, handle func(huma.Context)) {
+	i := slices.IndexFunc(a.routes, func(rt *route) bool { return rt.pattern == op.Path })
+	if i < 0 {
+		i = len(a.routes)
+		a.routes = append(a.routes, &route{
+			pattern: op.Path, parts: pathParts(op.Path), methods: make(map[string]*operation),
+		})
+	}
+	a.routes[i].methods[op.Method] = &operation{op, handle}
+	slices.SortStableFunc(a.routes, (*route).compare)
+}
+
+// compare sorts routes in the order in which they are tried. Patterns with more parts
+// come first, so that {repository} matches only parts that no longer pattern matches;
+// among equals those with fewer variables come first.
+func (rt *route) compare(other *route) int {
+	if d := len(other.parts) - len(rt.parts); d != 0 {
+		return d
+	}
+	return strings.Count(rt.pattern, "{") - strings.Count(other.pattern, "{")
+}
+
+// match finds the route for a path, which is escaped as the client sent it. It returns
+// the values of the pattern's variables, and of how many parts the repository's name
+// consists. rt is nil if no route matches.
+func (a *API) match(path string) (rt *route, values map[string]string, nameParts int) {
+	parts := pathParts(path)
+	for i, part := range parts {
+		var err error
+		if parts[i], err = url.PathUnescape(part); err != nil {
+			return nil, nil, 0
+		}
+	}
+	for _, rt := range a.routes {
+		if values, ok := rt.match(parts); ok {
+			return rt, values, len(parts) - len(rt.parts) + 1
+		}
+	}
+	return nil, nil, 0
+}
+
+// pathParts splits a path at slashes. A trailing slash is ignored, since Quay has one
+// in some paths and not in others.
+func pathParts(path string) []string {
+	return strings.Split(strings.TrimSuffix(strings.TrimPrefix(path, "/"), "/"), "/")
+}
+
+func (rt *route) match(parts []string) (values map[string]string, ok bool) {
+	more := len(parts) - len(rt.parts) // parts beyond the pattern's: they belong to the repository's name
+	values = make(map[string]string)
+	for _, want := range rt.parts {
+		n := 1
+		if want == "{repository}" {
+			n += more
+		}
+		if n < 1 || n > len(parts) {
+			return nil, false
+		}
+		value := strings.Join(parts[:n], "/")
+		parts = parts[n:]
+		if name, variable := strings.CutPrefix(want, "{"); variable {
+			values[strings.TrimSuffix(name, "}")] = value
+		} else if value != want {
+			return nil, false
+		}
+	}
+	return values, len(parts) == 0
+}
+
+// operation returns the operation for an HTTP method, nil if there is none.
+func (rt *route) operation(method string) *operation {
+	if method == http.MethodHead { // net/http leaves out the body
+		method = http.MethodGet
+	}
+	return rt.methods[method]
+}
+
+func (rt *route) allow() string {
+	return strings.Join(slices.Sorted(maps.Keys(rt.methods)), ", ")
+}

@@ -1,0 +1,232 @@
+package management
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+const (
+	// keptRuns limits how many runs of a kind are remembered.
+	keptRuns = 10
+	// maxFindings limits how many findings of a run are remembered.
+	maxFindings = 1000
+)
+
+// RunState is the state of a run.
+type RunState string
+
+// States of a run.
+const (
+	RunRunning   RunState = "running"
+	RunSucceeded RunState = "succeeded"
+	RunFailed    RunState = "failed"
+	RunCancelled RunState = "cancelled"
+)
+
+// RunStatus is the part of the answer that all kinds of runs share. It is exported
+// because huma makes JSON schemas only from exported types.
+type RunStatus struct {
+	ID        string     `json:"id" doc:"Identifier of the run"`
+	State     RunState   `json:"state" enum:"running,succeeded,failed,cancelled"`
+	StartedAt time.Time  `json:"started_at"`
+	EndedAt   *time.Time `json:"ended_at" doc:"Null while it runs"`
+	Error     string     `json:"error,omitempty" doc:"Why it failed"`
+}
+
+// runs keeps the long-running tasks of one kind that operators have started in this
+// process. Only one at a time can run. R is the type of their report.
+type runs[R any] struct {
+	what    string // for people
+	log     *slog.Logger
+	working sync.WaitGroup
+
+	mu     sync.Mutex
+	list   []*run[R] // oldest first; only the last one can still be running
+	closed bool
+}
+
+// run is one such task.
+type run[R any] struct {
+	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	status RunStatus
+	report R // copied for each reader: data that it points to may be appended to, but not changed
+}
+
+func newRuns[R any](what string, log *slog.Logger) *runs[R] { return &runs[R]{what: what, log: log} }
+
+// start starts a run with an initial report. work must stop when its context ends. If a
+// run of this kind is under way already, start returns an error with status 409 that
+// names it.
+func (rs *runs[R]) start(report R, work func(ctx context.Context, r *run[R]) error) (*run[R], error) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.closed {
+		return nil, oci.Errorf(oci.Unavailable, "the registry is stopping")
+	}
+	if n := len(rs.list); n > 0 {
+		if status, _ := rs.list[n-1].view(); status.State == RunRunning {
+			return nil, server.Refusal(http.StatusConflict, "%s is already running here, as %s", rs.what, status.ID).
+				WithDetail(map[string]string{"run": status.ID})
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &run[R]{cancel: cancel, report: report, status: RunStatus{
+		ID: uuid.NewString(), State: RunRunning, StartedAt: time.Now().UTC(),
+	}}
+	rs.list = append(rs.list[max(0, len(rs.list)-keptRuns+1):], r)
+	rs.log.Info("an operator has started "+rs.what, "run", r.status.ID)
+	rs.working.Go(func() {
+		defer cancel()
+		r.end(ctx, rs.call(ctx, r, work))
+		status, _ := r.view()
+		rs.log.Info("what an operator started has ended: "+rs.what, "run", status.ID, "state", status.State, "error", status.Error)
+	})
+	return r, nil
+}
+
+// call calls work and turns a panic into an error.
+func (rs *runs[R]) call(ctx context.Context, r *run[R], work func(ctx context.Context, r *run[R]) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			rs.log.Error("panic", "run", r.status.ID, "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return work(ctx, r)
+}
+
+// find returns the run with an ID, if this process remembers it.
+func (rs *runs[R]) find(id string) (*run[R], error) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for _, r := range rs.list {
+		if r.status.ID == id { // never changes
+			return r, nil
+		}
+	}
+	return nil, server.Refusal(http.StatusNotFound, "no run here is called %q: it was started in another replica or before the last "+
+		"start, or there have been %d since", id, keptRuns)
+}
+
+// close cancels running tasks, prevents new ones, and waits until they end, or until
+// ctx ends.
+func (rs *runs[R]) close(ctx context.Context) {
+	rs.mu.Lock()
+	rs.closed = true
+	for _, r := range rs.list {
+		r.cancel()
+	}
+	rs.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		rs.working.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+}
+
+// update changes the run's report.
+func (r *run[R]) update(change func(report *R)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.report)
+}
+
+func (r *run[R]) view() (RunStatus, R) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.status, r.report
+}
+
+func (r *run[R]) end(ctx context.Context, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now().UTC()
+	r.status.EndedAt = &now
+	switch {
+	case err == nil:
+		r.status.State = RunSucceeded
+	case ctx.Err() != nil:
+		r.status.State = RunCancelled
+	default:
+		r.status.State, r.status.Error = RunFailed, err.Error()
+	}
+}
+
+// runTexts has names and descriptions of the operations on one kind of run.
+type runTexts struct {
+	name, path, tag               string
+	start, startMore, ask, cancel string
+}
+
+// addRuns adds the operations that start a run, show it and cancel it. B is the body of
+// the request to start, which may be missing; V is the answer about a run. The context
+// that start receives is the request's, not the run's.
+func addRuns[B, R, V any](a *API, rs *runs[R], text runTexts, start func(context.Context, B) (*run[R], error), view func(RunStatus, R) V) {
+	type startInput struct{ Body *B }
+	type startOutput struct {
+		Location string `header:"Location" doc:"Where to ask for the run"`
+		Body     V
+	}
+	type input struct {
+		ID string `path:"id" doc:"Identifier of the run"`
+	}
+	type output struct{ Body V }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "start" + text.name, Method: http.MethodPost, Path: text.path, Tags: []string{text.tag},
+		Summary: text.start, Description: text.startMore + " It runs in the replica that is asked, one at a time: " +
+			"409 names the one that is running there.",
+		DefaultStatus: http.StatusAccepted,
+		Errors:        []int{http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
+	}, func(ctx context.Context, in *startInput) (*startOutput, error) {
+		var b B
+		if in.Body != nil {
+			b = *in.Body
+		}
+		r, err := start(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+		status, report := r.view()
+		return &startOutput{server.Observed(ctx).Base + apiRoot + text.path + "/" + status.ID, view(status, report)}, nil
+	})
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "get" + text.name, Method: http.MethodGet, Path: text.path + "/{id}", Tags: []string{text.tag},
+		Summary: text.ask, Description: "A replica knows those that were started in it, the last 10.",
+		Errors: []int{http.StatusNotFound},
+	}, func(_ context.Context, in *input) (*output, error) {
+		r, err := rs.find(in.ID)
+		if err != nil {
+			return nil, err
+		}
+		return &output{view(r.view())}, nil
+	})
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "cancel" + text.name, Method: http.MethodDelete, Path: text.path + "/{id}", Tags: []string{text.tag},
+		Summary: text.cancel, Description: "It ends soon, and what it has done stays done. One that has ended stays as it is.",
+		DefaultStatus: http.StatusAccepted, Errors: []int{http.StatusNotFound},
+	}, func(_ context.Context, in *input) (*output, error) {
+		r, err := rs.find(in.ID)
+		if err != nil {
+			return nil, err
+		}
+		r.cancel()
+		return &output{view(r.view())}, nil
+	})
+}

@@ -1,0 +1,187 @@
+package management
+
+import (
+	"context"
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/loosefk"
+)
+
+// System describes the process and the services that it depends on, for operators.
+type System struct {
+	Version string
+	Replica string // identifies this process among those that use its database
+	Storage string // kind of blob store: filesystem or s3
+	// Database is checked for reachability. Nil: it isn't reported.
+	Database *db.DB
+	// Migrations lists all migrations. Nil: they aren't reported.
+	Migrations func(ctx context.Context) ([]db.MigrationStatus, error)
+}
+
+// LooseKeys gives access to the registry's loose foreign keys.
+type LooseKeys struct {
+	Database *loosefk.Database // has the parent tables
+	Worker   *loosefk.Worker   // needn't be running
+}
+
+// systemState is the answer about the system.
+type systemState struct {
+	Version   string         `json:"version"`
+	GoVersion string         `json:"go_version"`
+	Replica   string         `json:"replica" doc:"The process that answered"`
+	StartedAt time.Time      `json:"started_at"`
+	Uptime    int64          `json:"uptime_seconds"`
+	Database  partState      `json:"database"`
+	Storage   partState      `json:"storage"`
+	Schema    migrationState `json:"migrations"`
+}
+
+// partState is the state of one service that the registry depends on.
+type partState struct {
+	Kind  string `json:"kind" example:"postgresql"`
+	OK    bool   `json:"ok" doc:"Whether it answers now"`
+	More  string `json:"version,omitempty"`
+	Error string `json:"error,omitempty" doc:"What it answers instead; the log says more"`
+}
+
+// migrationState is the state of the database schema.
+type migrationState struct {
+	Applied int    `json:"applied"`
+	Pending int    `json:"pending"`
+	Last    string `json:"last,omitempty" doc:"The last that was applied"`
+}
+
+// systemPatience limits how long each service may take to answer.
+const systemPatience = 5 * time.Second
+
+func (a *API) addSystem() {
+	type output struct{ Body systemState }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "getSystem", Method: http.MethodGet, Path: "/system", Tags: []string{"system"},
+		Summary:     "Ask how the registry is",
+		Description: "The answer is 200 also when something is wrong: ok says so. It is of the replica that is asked.",
+	}, func(ctx context.Context, _ *struct{}) (*output, error) {
+		return &output{a.system(ctx)}, nil
+	})
+	a.addLooseKeys()
+}
+
+func (a *API) system(ctx context.Context) systemState {
+	o := a.opt.System
+	state := systemState{
+		Version: o.Version, GoVersion: runtime.Version(), Replica: o.Replica, StartedAt: a.started.UTC(),
+		Uptime:   int64(time.Since(a.started).Seconds()),
+		Database: partState{Kind: "postgresql"}, Storage: partState{Kind: o.Storage},
+	}
+	state.Storage.set(a, "storage", within(ctx, a.store.Check))
+	if o.Database != nil {
+		state.Database.set(a, "database", within(ctx, func(ctx context.Context) error {
+			conn, err := o.Database.Pool.Acquire(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.Release()
+			state.Database.More = conn.Conn().PgConn().ParameterStatus("server_version")
+			return conn.Ping(ctx)
+		}))
+	}
+	if o.Migrations != nil && state.Database.OK {
+		err := within(ctx, func(ctx context.Context) error {
+			list, err := o.Migrations(ctx)
+			var last time.Time
+			for _, m := range list {
+				if m.Applied.IsZero() {
+					state.Schema.Pending++
+					continue
+				}
+				if state.Schema.Applied++; m.Applied.After(last) {
+					last, state.Schema.Last = m.Applied, m.Name
+				}
+			}
+			return err
+		})
+		if err != nil {
+			a.server.Warn(ctx, "asking for the migrations", err)
+		}
+	}
+	return state
+}
+
+func within(ctx context.Context, fn func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, systemPatience)
+	defer cancel()
+	return fn(ctx)
+}
+
+// set records the outcome of a check. The text of the error is logged and not sent.
+func (p *partState) set(a *API, what string, err error) {
+	if p.OK = err == nil; err != nil {
+		a.log.Warn("something that the registry stands on doesn't answer", "part", what, "error", err)
+		p.Error = "it doesn't answer, or not as it should"
+	}
+}
+
+// pendingRecords counts the pending deletion records of a parent table.
+type pendingRecords struct {
+	loosefk.Pending
+	OldestSeconds float64 `json:"oldest_seconds"`
+}
+
+// looseRun is the answer about a run of the loose foreign keys' worker.
+type looseRun struct {
+	RunStatus
+	Result *loosefk.Result `json:"result,omitempty" doc:"What it did, when it has ended"`
+}
+
+// looseRequest is the body of a request to start a run; it is empty.
+type looseRequest struct{}
+
+var errNoLooseKeys = oci.Errorf(oci.Unavailable, "this process has nothing to do with loose foreign keys")
+
+func (a *API) addLooseKeys() {
+	type looseStatus struct {
+		Pending []pendingRecords `json:"pending" nullable:"false" doc:"By partition and parent table"`
+	}
+	type statusOutput struct{ Body looseStatus }
+	add(a, server.AccessAdmin, huma.Operation{
+		OperationID: "getLooseKeysStatus", Method: http.MethodGet, Path: "/loosefk/status", Tags: []string{"loosefk"},
+		Summary: "Ask what deleted repositories and namespaces have left to be cleaned up",
+	}, func(ctx context.Context, _ *struct{}) (*statusOutput, error) {
+		keys := a.opt.LooseKeys
+		if keys == nil {
+			return nil, errNoLooseKeys
+		}
+		list, err := keys.Database.Pending(ctx)
+		out := looseStatus{Pending: make([]pendingRecords, 0, len(list))}
+		for _, p := range list {
+			out.Pending = append(out.Pending, pendingRecords{p, p.OldestAge.Seconds()})
+		}
+		return &statusOutput{out}, err
+	})
+	addRuns(a, a.loose, runTexts{
+		name: "LooseKeysRun", path: "/loosefk/run", tag: "loosefk",
+		start:     "Clean up behind deleted repositories and namespaces now",
+		startMore: "Works off what is due until nothing is, or a limit is met, beside the worker that does so all the time.",
+		ask:       "Ask for a run of loose foreign keys", cancel: "Cancel a run of loose foreign keys",
+	}, a.startLooseKeys, func(s RunStatus, result *loosefk.Result) looseRun { return looseRun{s, result} })
+}
+
+func (a *API) startLooseKeys(ctx context.Context, _ looseRequest) (*run[*loosefk.Result], error) {
+	keys := a.opt.LooseKeys
+	if keys == nil {
+		return nil, errNoLooseKeys
+	}
+	return a.loose.start(nil, logRun(ctx, a, audit.RunLooseKeys, map[string]any{}, func(ctx context.Context, r *run[*loosefk.Result]) error {
+		result, err := keys.Worker.RunOnce(ctx, keys.Database.Name)
+		r.update(func(report **loosefk.Result) { *report = &result })
+		return err
+	}))
+}

@@ -1,0 +1,44 @@
+package management
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// checkBody checks the strings in a JSON body like server.CheckText; NUL appears there as
+// \u0000. It accepts a body that isn't JSON, which the later parser refuses, and
+// invalid UTF-8, which encoding/json replaces.
+func checkBody(body []byte) error {
+	var v any
+	if err := json.Unmarshal(body, &v); err != nil {
+		return nil
+	}
+	return checkMembers("the body", v)
+}
+
+func checkMembers(what string, v any) error {
+	switch v := v.(type) {
+	case string:
+		return server.CheckText(what, v)
+	case []any:
+		for _, element := range v {
+			if err := checkMembers(what, element); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			if err := server.CheckText("the name of a member of "+what, name); err != nil {
+				return err
+			}
+			if err := checkMembers(strings.TrimPrefix(what+"."+name, "the body."), v[name]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

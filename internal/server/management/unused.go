@@ -1,0 +1,81 @@
+package management
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/server"
+)
+
+// unused returns the filter that the parameter not_pulled_for asks for, nil if it isn't
+// given. It returns an error if the pull statistics can't answer.
+func (a *API) unused(ctx context.Context, in *tagListInput) (*catalog.UnusedTags, error) {
+	if !in.unused {
+		return nil, nil
+	}
+	age, err := autoprune.ParseAge(in.NotPulled)
+	if err != nil {
+		return nil, badQuery("not_pulled_for", "%v", err)
+	}
+	if in.Page > 1 {
+		return nil, badQuery("page", "tags that weren't pulled for a while come by next_page alone")
+	}
+	since := time.Now().Add(-age.Duration())
+	if err := a.knowsUses(ctx, age, since); err != nil {
+		return nil, err
+	}
+	return &catalog.UnusedTags{Since: since, LastUses: a.lastUses}, nil
+}
+
+// knowsUses returns an error for the client if the statistics aren't complete since the
+// given time.
+func (a *API) knowsUses(ctx context.Context, age autoprune.Age, since time.Time) error {
+	refused := func(format string, args ...any) error {
+		return server.Refusal(http.StatusConflict, "which tags weren't pulled for "+age.String()+" can't be told: "+format, args...)
+	}
+	if a.pullsOff() != nil {
+		return refused("pulls aren't counted here, because the setting pull_statistics.enabled is false")
+	}
+	status, err := a.opt.PullStats.Status(ctx)
+	behind := status.Behind
+	if err == nil && a.opt.RedisPulls != nil {
+		var inRedis time.Duration
+		inRedis, err = a.opt.RedisPulls.Behind(ctx)
+		behind = max(behind, inRedis)
+	}
+	if err != nil {
+		return a.pullsFailed(ctx, err)
+	}
+	recorded, what := status.Since, "pulls are counted"
+	if status.Checks.After(recorded) {
+		recorded, what = status.Checks, "HEAD requests, which are uses too, are remembered"
+	}
+	switch {
+	case status.Foreign:
+		return refused("%v", pullstats.ErrForeignLog)
+	case status.Unseen:
+		return refused("%v", pullstats.ErrUnseen)
+	case !recorded.Before(since):
+		return refused("%s since %s, so they can be from %s on", what,
+			recorded.UTC().Format(time.RFC3339), recorded.Add(age.Duration()).UTC().Format(time.RFC3339))
+	case behind > autoprune.DefaultMaxBehind:
+		return oci.Errorf(oci.Unavailable, "which tags weren't pulled for %s can't be told now: the statistics of pulls are %s behind; "+
+			"\"purser pulls status\" tells how they come on", age, behind.Round(time.Second))
+	}
+	return nil
+}
+
+// lastUses returns when tags were last used. A pull by the manifest's digest doesn't
+// count as a use of the tag.
+func (a *API) lastUses(ctx context.Context, repository int64, names []string) (map[string]time.Time, error) {
+	uses, err := a.opt.PullStats.Uses(ctx, repository, names, nil)
+	if err != nil {
+		return nil, a.pullsFailed(ctx, err)
+	}
+	return uses.Tags, nil
+}

@@ -1,0 +1,146 @@
+package management_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/server/servertest"
+)
+
+// TestAPITagsNotPulledFor lists tags that weren't pulled for some time, in every order
+// and in pages.
+func TestAPITagsNotPulledFor(t *testing.T) {
+	t.Parallel()
+	r, flush := counting(t)
+	names := []string{"a-never", "b-long-ago", "c-lately", "d-checked", "e-checked-long-ago", "f-young", "g-never"}
+	for i, name := range names {
+		r.Put(t, "acme/app", name, r.Simple(t, "acme/app", i, nil))
+	}
+	r.Put(t, "acme/web", "c-lately", r.Simple(t, "acme/web", 1, nil))
+	flush(0)
+	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET recorded_since = now() - interval '200 days', checks_since = now() - interval '150 days'")
+	r.Exec(t, `UPDATE tags SET updated_at = NULL,
+		created_at = now() - interval '100 days' + ascii(name) * interval '1 minute' - CASE WHEN name LIKE 'f%' THEN interval '0' ELSE interval '10 days' END`)
+	r.Exec(t, `
+		INSERT INTO tagpullstatistics (repository_id, tag_name, tag_pull_count, last_tag_pull_date, last_check_date)
+		SELECT id, tag.name, tag.n, now() - tag.pulled::interval, now() - tag.checked::interval FROM repositories, (VALUES
+			('b-long-ago', 1234, '120 days', NULL), ('c-lately', 2, '3 days', '120 days'), ('d-checked', 1, '120 days', '3 days'), ('e-checked-long-ago', 0, NULL, '120 days')
+		) AS tag (name, n, pulled, checked) WHERE path = 'acme/app'`)
+	for query, want := range map[string]string{
+		"":                                    "g-never e-checked-long-ago b-long-ago a-never",
+		"sort=pushed":                         "a-never b-long-ago e-checked-long-ago g-never",
+		"sort=name":                           "a-never b-long-ago e-checked-long-ago g-never",
+		"sort=-name&prefix=b":                 "b-long-ago",
+		"sort=name&contains=never":            "a-never g-never",
+		"sort=-size&contains=long-ago":        "e-checked-long-ago b-long-ago",
+		"sort=-last_pulled":                   "b-long-ago g-never e-checked-long-ago a-never",
+		"specificTag=c-lately":                "",
+		"specificTag=a-never&sort=name":       "a-never",
+		"filter_tag_name=eq:a-never":          "a-never",
+		"sort=-pushed&not_pulled_for=98d":     "f-young g-never e-checked-long-ago b-long-ago a-never",
+		"sort=name&not_pulled_for=2d":         "a-never b-long-ago c-lately d-checked e-checked-long-ago f-young g-never",
+		"sort=pushed&not_pulled_for=2d":       "a-never b-long-ago c-lately d-checked e-checked-long-ago g-never f-young",
+		"sort=-pushed&not_pulled_for=105d":    "g-never e-checked-long-ago b-long-ago a-never",
+		"sort=-pushed&not_pulled_for=130d":    "",
+		"sort=last_pulled&not_pulled_for=95d": "a-never e-checked-long-ago f-young g-never b-long-ago",
+	} {
+		if !strings.Contains(query, "not_pulled_for") {
+			query += "&not_pulled_for=101d"
+		}
+		for _, limit := range []int{1, 2, 50} {
+			var got []string
+			for next := ""; ; {
+				var list tagList
+				r.Manage(t, "GET", fmt.Sprintf("/repository/acme/app/tag/?%s&limit=%d&next_page=%s", query, limit, next), "").Into(t, 200, &list)
+				if len(list.Tags) > limit {
+					t.Fatalf("%s: a page of %d", query, len(list.Tags))
+				}
+				if list.names() != "" {
+					got = append(got, list.names())
+				}
+				if next = list.NextPage; next == "" {
+					break
+				}
+			}
+			if text := strings.Join(got, " "); text != want {
+				t.Errorf("%s, limit %d: %q, want %q", query, limit, text, want)
+			}
+		}
+	}
+	var list struct {
+		Tags []struct {
+			Count   *int64  `json:"pull_count"`
+			Display *string `json:"pull_count_display"`
+		}
+	}
+	r.Manage(t, "GET", "/repository/acme/app/tag/?sort=name&limit=2", "").Into(t, 200, &list)
+	if never, long := list.Tags[0], list.Tags[1]; never.Count != nil || never.Display != nil || *long.Count != 1234 || *long.Display != "1.2K" {
+		t.Errorf("counts for people: %+v", list.Tags)
+	}
+}
+
+// TestAPITagsNotPulledForRefused: if the statistics can't answer, the error says why.
+func TestAPITagsNotPulledForRefused(t *testing.T) {
+	t.Parallel()
+	r, flush := counting(t)
+	r.Put(t, "acme/app", "v1", r.Simple(t, "acme/app", 1, nil))
+	const tags = "/repository/acme/app/tag/?not_pulled_for="
+	for query, text := range map[string]string{
+		"":               "not_pulled_for: it is empty",
+		"0d":             "not_pulled_for: .*zero",
+		"-1d":            "not_pulled_for: .*negative",
+		"90":             "not_pulled_for: .*no unit",
+		"90q":            "not_pulled_for: .*unknown unit",
+		"200y":           "not_pulled_for: .*longer than 100y",
+		"90d%C3%A9":      "not_pulled_for: .*ASCII",
+		"90d&page=2":     "page: .*next_page alone",
+		"90d&page=9999":  "page: ",
+		"90d&sort=older": "sort",
+	} {
+		r.Manage(t, "GET", tags+query, "").Refused(t, 400, "invalid_request", text)
+	}
+	flush(0)
+	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET checks_since = now() - interval '9 days'")
+	refused := func(age, since, text string) {
+		t.Helper()
+		r.Exec(t, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1::text::timestamptz", since)
+		r.Manage(t, "GET", tags+age, "").Refused(t, 409, "invalid_request", text)
+	}
+	yesterday := time.Now().Add(-24 * time.Hour).UTC().Truncate(time.Second)
+	refused("90d", yesterday.Format(time.RFC3339), "which tags weren't pulled for 90d can't be told: pulls are counted since "+
+		yesterday.Format(time.RFC3339)+", so they can be from "+yesterday.Add(90*24*time.Hour).Format(time.RFC3339)+" on")
+	refused("25h", yesterday.Format(time.RFC3339), "from ")
+	refused("1s", time.Now().Add(2*time.Minute).Format(time.RFC3339), "pulls are counted since") // another replica doesn't record pulls
+	refused("15d", "2026-03-01T12:00:00Z", "can't be told: HEAD requests, which are uses too, are remembered since ")
+	var list tagList
+	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1", yesterday)
+	r.Manage(t, "GET", tags+"23h", "").Into(t, 200, &list)
+
+	// If nobody could read the log for hours, or it is another server's, the statistics
+	// can't answer.
+	r.Exec(t, "INSERT INTO auditlog (kind, time, counted_by) VALUES ('pull_repo', now() - interval '3 hours', 'audit')")
+	r.Manage(t, "GET", tags+"1h", "").Refused(t, 503, "unavailable", "the statistics of pulls are 3h0m[0-9]s behind")
+	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET reads = 2, last_processed_xid = '1099511627776'")
+	r.Manage(t, "GET", tags+"1h", "").Refused(t, 409, "invalid_request", "purser pulls reset")
+
+	r.Exec(t, "ALTER TABLE tagpullstatistics RENAME TO elsewhere")
+	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET reads = 2, last_processed_xid = '0', recorded_since = now() - interval '9 days'")
+	r.Exec(t, "DELETE FROM auditlog")
+	r.Exec(t, "UPDATE tags SET created_at = now() - interval '9 days', updated_at = NULL")
+	r.Manage(t, "GET", tags+"1h", "").Refused(t, 503, "unavailable", "the statistics of pulls can't be read now")
+
+	for _, change := range map[string]func(*servertest.Options, *db.DB){
+		"no statistics": func(*servertest.Options, *db.DB) {},
+		"nobody counts": func(o *servertest.Options, d *db.DB) {
+			o.Management.Pulls, _ = pullstats.NewReader(pullstats.Options{DB: d})
+		},
+	} {
+		off := onDatabase(t, change)
+		off.Put(t, "acme/app", "v1", off.Simple(t, "acme/app", 1, nil))
+		off.Manage(t, "GET", tags+"90d", "").Refused(t, 409, "invalid_request", "pulls aren't counted here.*pull_statistics.enabled")
+	}
+}

@@ -1,0 +1,285 @@
+package management
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/webhook"
+)
+
+// webhookView is a webhook in answers.
+type webhookView struct {
+	UUID           uuid.UUID `json:"uuid" format:"uuid"`
+	Title          string    `json:"title"`
+	URL            string    `json:"url" example:"https://hooks.example.com/purser"`
+	Events         []string  `json:"events" nullable:"false"`
+	Enabled        bool      `json:"enabled" doc:"False: it is told of nothing, and what waits for it isn't sent"`
+	DisabledReason string    `json:"disabled_reason,omitempty" doc:"Why the registry has disabled it"`
+	CreatedAt      time.Time `json:"created_at"`
+	UpdatedAt      time.Time `json:"updated_at"`
+}
+
+func viewWebhook(h webhook.Hook) webhookView {
+	return webhookView{h.ID, h.Title, h.URL, h.Events, h.Enabled, h.DisabledReason, h.Created.UTC(), h.Updated.UTC()}
+}
+
+// readOnlyOfWebhooks are the members of webhookView that a request can't set.
+var readOnlyOfWebhooks = []string{"uuid", "disabled_reason", "created_at", "updated_at"}
+
+// WebhookForm describes a webhook in requests. It is exported because huma makes JSON
+// schemas only from exported types.
+type WebhookForm struct {
+	Title   *string  `json:"title,omitempty" doc:"A line for people, up to 256 bytes"`
+	URL     *string  `json:"url,omitempty" doc:"Who is told: http or https, without a user, and at a public address unless webhooks.allow_private is set" example:"https://hooks.example.com/purser"`
+	Secret  *string  `json:"secret,omitempty" doc:"Key that notices are signed with: whsec_ and base64 of 24 to 64 bytes, or other text of 24 to 512 bytes. Absent: one is made up, or stays"`
+	Events  []string `json:"events,omitempty" doc:"Some of push, tag, pull, delete, prune, gc. Quay's repo_push is push" example:"[\"push\",\"delete\"]"`
+	Enabled *bool    `json:"enabled,omitempty" doc:"Default true"`
+}
+
+// TransformSchema adds the read-only members of a webhook.
+func (WebhookForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema {
+	return readOnly(s, readOnlyOfWebhooks...)
+}
+
+func (f WebhookForm) change() webhook.HookChange {
+	return webhook.HookChange{Title: f.Title, URL: f.URL, Secret: f.Secret, Events: f.Events, Enabled: f.Enabled}
+}
+
+// webhookMade is the answer to the creation of a webhook.
+type webhookMade struct {
+	webhookView
+	Secret string `json:"secret" doc:"Key that notices are signed with. It isn't told again"`
+}
+
+// webhookDelivery is a notice in answers.
+type webhookDelivery struct {
+	UUID        uuid.UUID  `json:"uuid" format:"uuid" doc:"The notice's webhook-id"`
+	Event       string     `json:"event"`
+	State       string     `json:"state" enum:"waiting,delivered,given_up"`
+	Attempts    int        `json:"attempts" doc:"How often it was tried, an attempt under way included"`
+	LastError   string     `json:"last_error,omitempty" doc:"What the last attempt failed by"`
+	CreatedAt   time.Time  `json:"created_at"`
+	NextAttempt *time.Time `json:"next_attempt,omitempty" doc:"Of one that waits"`
+	EndedAt     *time.Time `json:"ended_at,omitempty" doc:"When it was delivered or given up"`
+	Body        string     `json:"body,omitempty" doc:"What is sent. Not in lists"`
+}
+
+func viewDelivery(d webhook.Delivery) webhookDelivery {
+	return webhookDelivery{d.ID, d.Event, d.State, d.Attempts, d.LastError, d.Created.UTC(), inUTC(d.NextAttempt), inUTC(d.Settled), d.Body}
+}
+
+func inUTC(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	u := t.UTC()
+	return &u
+}
+
+// WebhookItem and WebhookDeliveryItem are the parts of a path that identify a webhook
+// and a notice. They are exported because huma finds parameters only in exported types.
+type (
+	WebhookItem struct {
+		Namespace string `path:"orgname" doc:"Name of the namespace" example:"library"`
+		UUID      string `path:"uuid" doc:"Identifier of the webhook" example:"f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e"`
+	}
+	WebhookDeliveryItem struct {
+		WebhookItem
+		Delivery string `path:"delivery" doc:"Identifier of the notice" example:"5a3f6b0e-6f0f-4b5e-9d55-0d7f6e0b6a3c"`
+	}
+)
+
+func (i WebhookItem) id() (uuid.UUID, error) { return pathUUID(i.UUID) }
+
+func (i WebhookDeliveryItem) ids() (hook, delivery uuid.UUID, err error) {
+	if hook, err = i.id(); err == nil {
+		delivery, err = pathUUID(i.Delivery)
+	}
+	return hook, delivery, err
+}
+
+func pathUUID(text string) (uuid.UUID, error) {
+	id, err := uuid.Parse(text)
+	if err != nil {
+		return id, server.Refusal(http.StatusBadRequest, "%q is not a UUID", text)
+	}
+	return id, nil
+}
+
+// webhookOperation describes an operation on a namespace's webhooks.
+func webhookOperation(id, method, path, summary string) huma.Operation {
+	op := huma.Operation{
+		OperationID: id, Method: method, Path: "/organization/{orgname}/webhook" + path, Tags: []string{"webhook"}, Summary: summary,
+		Errors: []int{http.StatusNotFound},
+	}
+	if method != http.MethodGet && method != http.MethodDelete {
+		op.Errors = append(op.Errors, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType)
+	}
+	return op
+}
+
+// addWebhooks adds the operations on the webhooks of namespaces and on their
+// deliveries.
+func (a *API) addWebhooks() {
+	hooks := a.opt.Webhooks
+	if hooks == nil {
+		return
+	}
+	type webhookList struct {
+		Webhooks []webhookView `json:"webhooks" nullable:"false" doc:"Oldest first"`
+	}
+	type listOutput struct{ Body webhookList }
+	add(a, server.AccessAdmin, webhookOperation("listOrgWebhooks", http.MethodGet, "", "List the webhooks of a namespace"),
+		func(ctx context.Context, in *ScopeOfNamespace) (*listOutput, error) {
+			found, err := hooks.Hooks(ctx, in.Namespace)
+			out := &listOutput{webhookList{[]webhookView{}}}
+			for _, h := range found {
+				out.Body.Webhooks = append(out.Body.Webhooks, viewWebhook(h))
+			}
+			return out, err
+		})
+	type createInput struct {
+		ScopeOfNamespace
+		Body WebhookForm
+	}
+	type createOutput struct{ Body webhookMade }
+	create := webhookOperation("createOrgWebhook", http.MethodPost, "", "Make a webhook of a namespace")
+	create.DefaultStatus = http.StatusCreated
+	create.Description = "What happens from now on is told to the URL, by signed requests. The answer has the secret, which isn't told again."
+	add(a, server.AccessAdmin, create, func(ctx context.Context, in *createInput) (*createOutput, error) {
+		h, secret, err := hooks.CreateHook(ctx, in.Namespace, in.Body.change())
+		if err != nil {
+			return nil, err
+		}
+		return &createOutput{webhookMade{viewWebhook(h), secret}}, nil
+	})
+	type output struct{ Body webhookView }
+	add(a, server.AccessAdmin, webhookOperation("getOrgWebhook", http.MethodGet, "/{uuid}", "Ask for a webhook of a namespace"),
+		func(ctx context.Context, in *WebhookItem) (*output, error) {
+			id, err := in.id()
+			if err != nil {
+				return nil, err
+			}
+			h, err := hooks.Hook(ctx, in.Namespace, id)
+			return &output{viewWebhook(h)}, err
+		})
+	a.addWebhookChanges(hooks)
+	a.addDeliveries(hooks)
+	a.addRedelivery(hooks)
+}
+
+func (a *API) addWebhookChanges(hooks *webhook.Sender) {
+	type updateInput struct {
+		WebhookItem
+		Body WebhookForm
+	}
+	update := webhookOperation("updateOrgWebhook", http.MethodPut, "/{uuid}", "Change a webhook of a namespace")
+	update.DefaultStatus = http.StatusNoContent
+	update.Description = "What the body doesn't have stays as it is. Read-only members are passed over. One that is enabled is told " +
+		"of what happens from now on; what waits for it is sent to its URL as it is by then."
+	add(a, server.AccessAdmin, update, func(ctx context.Context, in *updateInput) (*struct{}, error) {
+		id, err := in.id()
+		if err != nil {
+			return nil, err
+		}
+		return nil, hooks.UpdateHook(ctx, in.Namespace, id, in.Body.change())
+	})
+	remove := webhookOperation("deleteOrgWebhook", http.MethodDelete, "/{uuid}", "Delete a webhook of a namespace")
+	remove.DefaultStatus, remove.Description = http.StatusNoContent, "What waits for it isn't sent any more."
+	add(a, server.AccessAdmin, remove, func(ctx context.Context, in *WebhookItem) (*struct{}, error) {
+		id, err := in.id()
+		if err != nil {
+			return nil, err
+		}
+		return nil, hooks.DeleteHook(ctx, in.Namespace, id)
+	})
+}
+
+func (a *API) addDeliveries(hooks *webhook.Sender) {
+	type listInput struct {
+		WebhookItem
+		State    string `query:"state" enum:"waiting,delivered,given_up" doc:"Only those that are so"`
+		Limit    int    `query:"limit" minimum:"1" default:"100" doc:"How many. More than 1000 counts as 1000"`
+		NextPage string `query:"next_page" doc:"Where to go on"`
+	}
+	type deliveryList struct {
+		Deliveries []webhookDelivery `json:"deliveries" nullable:"false" doc:"Newest first"`
+		NextPage   string            `json:"next_page,omitempty" doc:"Where to go on. Missing on the last page"`
+	}
+	type listOutput struct{ Body deliveryList }
+	op := webhookOperation("listOrgWebhookDeliveries", http.MethodGet, "/{uuid}/deliveries", "List the notices of a webhook")
+	op.Description = "Those that wait, and those that were delivered or given up in the last 7 days."
+	add(a, server.AccessAdmin, op, func(ctx context.Context, in *listInput) (*listOutput, error) {
+		id, err := in.id()
+		if err != nil {
+			return nil, err
+		}
+		found, next, err := hooks.Deliveries(ctx, in.Namespace, id, in.State, in.NextPage, in.Limit)
+		if errors.Is(err, webhook.ErrCursor) {
+			return nil, badQuery("next_page", "%v", err)
+		}
+		out := &listOutput{deliveryList{[]webhookDelivery{}, next}}
+		for _, d := range found {
+			out.Body.Deliveries = append(out.Body.Deliveries, viewDelivery(d))
+		}
+		return out, err
+	})
+	type output struct{ Body webhookDelivery }
+	add(a, server.AccessAdmin, webhookOperation("getOrgWebhookDelivery", http.MethodGet, "/{uuid}/deliveries/{delivery}", "Ask for a notice of a webhook, with its body"),
+		func(ctx context.Context, in *WebhookDeliveryItem) (*output, error) {
+			hook, id, err := in.ids()
+			if err != nil {
+				return nil, err
+			}
+			d, err := hooks.Delivery(ctx, in.Namespace, hook, id)
+			return &output{viewDelivery(d)}, err
+		})
+}
+
+func (a *API) addRedelivery(hooks *webhook.Sender) {
+	again := webhookOperation("redeliverOrgWebhookDelivery", http.MethodPost, "/{uuid}/deliveries/{delivery}/redeliver", "Send a notice of a webhook once more")
+	again.DefaultStatus, again.Errors = http.StatusAccepted, append(again.Errors, http.StatusConflict)
+	again.Description = "It is sent now, whatever became of it, with the same webhook-id and body, and tried as often as a new one."
+	type queuedNotice struct {
+		UUID uuid.UUID `json:"uuid" format:"uuid" doc:"Identifier of the notice"`
+	}
+	type acceptedOutput struct{ Body queuedNotice }
+	add(a, server.AccessAdmin, again, func(ctx context.Context, in *WebhookDeliveryItem) (*acceptedOutput, error) {
+		hook, id, err := in.ids()
+		if err != nil {
+			return nil, err
+		}
+		return &acceptedOutput{queuedNotice{id}}, hooks.Redeliver(ctx, in.Namespace, hook, id)
+	})
+	all := webhookOperation("redeliverOrgWebhook", http.MethodPost, "/{uuid}/redeliver", "Send the notices of a webhook that were given up once more")
+	all.DefaultStatus, all.Errors = http.StatusAccepted, append(all.Errors, http.StatusConflict)
+	type queuedNotices struct {
+		Deliveries int64 `json:"deliveries" doc:"How many they are"`
+	}
+	type manyOutput struct{ Body queuedNotices }
+	add(a, server.AccessAdmin, all, func(ctx context.Context, in *WebhookItem) (*manyOutput, error) {
+		id, err := in.id()
+		if err != nil {
+			return nil, err
+		}
+		n, err := hooks.RedeliverGivenUp(ctx, in.Namespace, id)
+		return &manyOutput{queuedNotices{n}}, err
+	})
+	test := webhookOperation("testOrgWebhook", http.MethodPost, "/{uuid}/test", "Send a webhook a notice that says nothing")
+	test.DefaultStatus, test.Errors = http.StatusAccepted, append(test.Errors, http.StatusConflict)
+	test.Description = "Its type is ping. Ask for the notice to see how it went."
+	add(a, server.AccessAdmin, test, func(ctx context.Context, in *WebhookItem) (*acceptedOutput, error) {
+		id, err := in.id()
+		if err != nil {
+			return nil, err
+		}
+		ping, err := hooks.Ping(ctx, in.Namespace, id)
+		return &acceptedOutput{queuedNotice{ping}}, err
+	})
+}

@@ -1,0 +1,326 @@
+package server
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Observation collects data about a request while it is answered. It is also the
+// request's ResponseWriter, so that it sees status and size; it implements
+// io.ReaderFrom, so that sendfile stays possible.
+type Observation struct {
+	http.ResponseWriter
+	ID     string
+	Client string       // the client whose limits apply
+	Base   string       // prefix of the URLs in the answer
+	Lease  *limit.Lease // counts the memory of the request
+	// Route and Method are labels of metrics, which the API sets. They are "none" and
+	// "any" unless there is such a route, with such a method: clients may send
+	// arbitrary ones.
+	Route, Method string
+	Err           error // for the log
+
+	status  int
+	sent    int64
+	read    int64
+	cut     bool        // the store failed after part of the answer was sent
+	trips   *db.Counter // round trips to the database
+	proxy   string      // RemoteAddr of the connection, if a proxy named the client
+	drained bool        // the body has been read to its end
+	sending sending
+}
+
+type observationKey struct{}
+
+// Observed returns the observation of the request with a context.
+func Observed(ctx context.Context) *Observation {
+	return ctx.Value(observationKey{}).(*Observation)
+}
+
+func (o *Observation) WriteHeader(status int) {
+	if o.status == 0 && status >= 200 {
+		o.status = status
+	}
+	o.sending.extend()
+	o.ResponseWriter.WriteHeader(status)
+}
+
+func (o *Observation) Write(p []byte) (int, error) {
+	if o.status == 0 {
+		o.status = http.StatusOK
+	}
+	n, err := o.sending.write(o.ResponseWriter, p)
+	o.sent += int64(n)
+	return n, err
+}
+
+// ReadFrom lets the connection read from the source itself, which allows sendfile for
+// files.
+func (o *Observation) ReadFrom(src io.Reader) (int64, error) {
+	if o.status == 0 {
+		o.status = http.StatusOK
+	}
+	n, err := o.sending.readFrom(o.ResponseWriter, src)
+	o.sent += n
+	return n, err
+}
+
+// Unwrap serves http.ResponseController.
+func (o *Observation) Unwrap() http.ResponseWriter { return o.ResponseWriter }
+
+// countedBody counts the bytes of a request's body.
+type countedBody struct {
+	io.ReadCloser
+	o *Observation
+}
+
+func (b countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.o.read += int64(n)
+	b.o.drained = b.o.drained || err != nil
+	return n, err
+}
+
+// observe gives each request an identifier and deadlines, counts and logs it, and turns
+// a panic into a logged error.
+func (s *Server) observe(next http.Handler) http.Handler {
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		o := &Observation{ResponseWriter: w, ID: requestID(r), Route: "none", Method: "any", drained: r.ContentLength == 0,
+			sending: s.newSending(w)}
+		remote := s.remote(r, o)
+		o.Client, o.Base = limit.Client(remote), s.external.base(r, o.proxy != "")
+		if s.opt.Tracing { // otelhttp takes the first entry of X-Forwarded-For, which any client can forge
+			trace.SpanFromContext(r.Context()).SetAttributes(attribute.String("client.address", ClientAddress(remote)))
+		}
+		o.Lease = s.budget.Lease(o.Client)
+		w.Header()["X-Request-Id"] = []string{o.ID}
+		w.Header()["X-Content-Type-Options"] = noSniff
+		ctx := context.WithValue(r.Context(), observationKey{}, o)
+		ctx, o.trips = db.WithCounter(ctx)
+		if s.needsSource(r) {
+			ctx = audit.WithSource(ctx, audit.Source{Address: ClientAddress(remote), UserAgent: Bounded(r.UserAgent()), RequestID: o.ID})
+		}
+		r = r.WithContext(ctx)
+		r.RemoteAddr = remote
+		if r.ContentLength != 0 {
+			r.Body = countedBody{r.Body, o}
+			// Before it sends an answer, net/http reads some of the body that the
+			// handler hasn't read.
+			o.sending.control.SetReadDeadline(start.Add(s.opt.BodyIdleTimeout)) //nolint:errcheck // without deadlines it waits
+		}
+		s.metrics.inFlight.Inc()
+		defer s.finish(o, r, start)
+		next.ServeHTTP(o, r)
+	})
+	if s.opt.Tracing {
+		return otelhttp.NewHandler(h, "registry")
+	}
+	return h
+}
+
+// remote returns the client's address, HOST:PORT, from the connection or from a trusted
+// proxy's header. The port is 0 if the proxy doesn't name it.
+func (s *Server) remote(r *http.Request, o *Observation) string {
+	if s.opt.Proxies == nil {
+		return r.RemoteAddr
+	}
+	client, disagree := s.opt.Proxies.Client(r)
+	if disagree {
+		s.ambiguous.Do(func() {
+			s.log.WarnContext(r.Context(), "a proxy's request has X-Forwarded-For and Forwarded, which name different clients, so the proxy counts as the client: set http.forwarded_header to the one that the proxy writes",
+				"proxy", r.RemoteAddr, "request_id", o.ID)
+		})
+	}
+	if !client.IsValid() {
+		return r.RemoteAddr
+	}
+	remote := client.String()
+	if ClientAddress(remote) == ClientAddress(r.RemoteAddr) {
+		return r.RemoteAddr
+	}
+	o.proxy = r.RemoteAddr
+	return remote
+}
+
+// noSniff makes browsers trust the Content-Type, so that they never take a blob for a
+// page.
+var noSniff = []string{"nosniff"}
+
+// finish ends a request. It is deferred, so that it also runs when the handler panics.
+func (s *Server) finish(o *Observation, r *http.Request, start time.Time) {
+	p := recover()
+	var panicked []slog.Attr
+	if p != nil && p != http.ErrAbortHandler {
+		panicked = []slog.Attr{slog.Any("panic", p), slog.String("stack", string(debug.Stack()))}
+		if o.status == 0 {
+			o.Err = errors.New("panic")
+			o.Header().Set("Content-Type", "application/json")
+			o.Header().Del("Content-Length") // the handler's, not that of this error
+			o.WriteHeader(http.StatusInternalServerError)
+			o.Write(s.mounted(r).MarshalError(oci.NewError(oci.Unknown))) //nolint:errcheck // nothing is left to do
+			p = nil
+		} else {
+			p = http.ErrAbortHandler
+		}
+	}
+	if o.status == 0 {
+		o.status = http.StatusOK
+		o.sending.extend()
+	}
+	o.Lease.Close()
+	if !o.drained && o.read != r.ContentLength { // net/http reads some of the rest before it answers
+		o.sending.control.SetReadDeadline(time.Now().Add(drainTime)) //nolint:errcheck // without deadlines it waits
+	}
+	took := time.Since(start)
+	s.metrics.inFlight.Dec()
+	s.metrics.observe(o, took)
+	s.logRequest(o, r, took, panicked...)
+	if p != nil {
+		panic(p)
+	}
+}
+
+// logRequest writes the log line of a request: a failure with its cause, or, if the
+// access log is on, any request.
+func (s *Server) logRequest(o *Observation, r *http.Request, took time.Duration, panicked ...slog.Attr) {
+	level, message := slog.LevelInfo, "request"
+	if o.status >= 500 || o.cut || panicked != nil {
+		level, message = slog.LevelError, "request failed"
+	} else if !s.opt.AccessLog {
+		return
+	}
+	remote := r.RemoteAddr
+	if o.proxy != "" && ClientPort(remote) == 0 { // the proxy doesn't name the client's port
+		remote = ClientAddress(remote)
+	}
+	attrs := [14]slog.Attr{
+		slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.Int("status", o.status),
+		slog.Int64("sent", o.sent), slog.Int64("received", o.read), slog.Duration("took", took),
+		slog.String("remote", remote), slog.String("agent", r.UserAgent()), slog.String("request_id", o.ID),
+	}
+	list := attrs[:9]
+	if o.proxy != "" {
+		list = append(list, slog.String("proxy", o.proxy))
+	}
+	if id := traceID(r); id != "" {
+		list = append(list, slog.String("trace_id", id))
+	}
+	if o.Err != nil {
+		list = append(list, slog.String("error", o.Err.Error()))
+	}
+	s.log.LogAttrs(r.Context(), level, message, append(list, panicked...)...)
+}
+
+// traceID returns the ID of the trace that the request belongs to: of the server's
+// span, or else of the client's traceparent header; "" if there is neither.
+func traceID(r *http.Request) string {
+	span := trace.SpanContextFromContext(r.Context())
+	if !span.HasTraceID() && r.Header["Traceparent"] != nil {
+		span = trace.SpanContextFromContext(propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header)))
+	}
+	if !span.HasTraceID() {
+		return ""
+	}
+	return span.TraceID().String()
+}
+
+// requestID returns the client's X-Request-Id if it is safe to log, else a new one.
+func requestID(r *http.Request) string {
+	if id := r.Header.Get("X-Request-Id"); id != "" && len(id) <= 64 && isPlain(id) {
+		return id
+	}
+	var b [8]byte
+	v := rand.Uint64()
+	for i := range b {
+		b[i] = byte(v >> (8 * i))
+	}
+	return hex.EncodeToString(b[:])
+}
+
+func isPlain(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// metrics are labelled with the route's pattern, method and status.
+type metrics struct {
+	requests *prometheus.CounterVec
+	latency  *prometheus.HistogramVec
+	inFlight prometheus.Gauge
+	sent     *prometheus.CounterVec
+	received *prometheus.CounterVec
+	trips    *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_http_requests_total", Help: "Requests answered.",
+		}, []string{"route", "method", "code"}),
+		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "purser_http_request_duration_seconds", Help: "Time from a request's header to the end of its answer.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600},
+		}, []string{"route", "method"}),
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "purser_http_requests_in_flight", Help: "Requests that are being answered.",
+		}),
+		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_http_sent_bytes_total", Help: "Bytes of answers' bodies.",
+		}, []string{"route"}),
+		received: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_http_received_bytes_total", Help: "Bytes of requests' bodies.",
+		}, []string{"route"}),
+		trips: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "purser_http_database_round_trips_total", Help: "Round trips to the database that requests needed.",
+		}, []string{"route", "method"}),
+	}
+	if reg == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.latency, m.inFlight, m.sent, m.received, m.trips} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) observe(o *Observation, took time.Duration) {
+	m.requests.WithLabelValues(o.Route, o.Method, strconv.Itoa(o.status)).Inc()
+	m.latency.WithLabelValues(o.Route, o.Method).Observe(took.Seconds())
+	if n := o.trips.Count(); n > 0 {
+		m.trips.WithLabelValues(o.Route, o.Method).Add(float64(n))
+	}
+	if o.sent > 0 {
+		m.sent.WithLabelValues(o.Route).Add(float64(o.sent))
+	}
+	if o.read > 0 {
+		m.received.WithLabelValues(o.Route).Add(float64(o.read))
+	}
+}

@@ -1,0 +1,128 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// RequestBody reads the body of a request within the limits for slow clients.
+type RequestBody struct {
+	// Length is the Content-Length, -1 if unknown. Received counts the bytes that have
+	// arrived.
+	Length, Received int64
+	// Lost is the error with which the body ended early. The bytes before it are still
+	// used.
+	Lost  error
+	Lease *limit.Lease // of the request
+
+	body    io.Reader
+	ctx     context.Context // ends when the client disconnects
+	control *http.ResponseController
+	idle    time.Duration
+	end     time.Time
+	moved   time.Time
+	pace    pace
+	metrics *limit.Metrics
+}
+
+// Body returns the reader for the body of a request.
+func (s *Server) Body(w http.ResponseWriter, r *http.Request) *RequestBody {
+	l := s.opt.Limits
+	return &RequestBody{
+		Length: r.ContentLength, Lease: Observed(r.Context()).Lease,
+		body: r.Body, ctx: r.Context(), control: http.NewResponseController(w),
+		idle: s.opt.BodyIdleTimeout, end: time.Now().Add(s.opt.MaxRequest),
+		pace:    pace{least: l.MinBodyRate, window: l.MinBodyRateWindow},
+		metrics: l.Metrics,
+	}
+}
+
+// firstStep is the initial size of a body's buffer, in bytes.
+const firstStep = 8 << 10
+
+// Hold reads the body into memory: up to its length, or up to most bytes. Each byte of
+// the buffer counts as factor bytes of the lease. The buffer grows as bytes arrive, so a
+// client that sends nothing uses next to no memory. If the body ends early, b.Lost is the
+// reason.
+func (b *RequestBody) Hold(most int, factor int64) []byte {
+	if b.Length >= 0 {
+		most = int(min(b.Length, int64(most)))
+	}
+	var buf []byte
+	var held int64
+	for len(buf) < most {
+		if len(buf) == cap(buf) {
+			size := min(most, max(4*cap(buf), firstStep))
+			taken, err := b.Lease.Take(b.ctx, int64(size)*factor)
+			if err != nil {
+				b.Lost = err
+				return buf
+			}
+			buf = append(make([]byte, 0, size), buf...)
+			b.Lease.Give(held)
+			held = taken
+		}
+		n, err := b.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err != nil {
+			return buf
+		}
+	}
+	return buf
+}
+
+// Read reads from the body. It fails if the client sends nothing for the idle timeout,
+// or less than the minimum rate. The read deadline is renewed only after a quarter of
+// the idle timeout, to save calls.
+func (b *RequestBody) Read(p []byte) (int, error) {
+	now := time.Now()
+	if now.Sub(b.moved) > b.idle/4 {
+		until := now.Add(b.idle)
+		if until.After(b.end) {
+			until = b.end
+		}
+		// A connection without deadlines, as in tests, just waits.
+		b.control.SetReadDeadline(until) //nolint:errcheck
+		b.moved = now
+	}
+	n, err := b.body.Read(p)
+	b.Received += int64(n)
+	if b.pace.tooSlow(n, time.Since(now)) && err == nil {
+		b.metrics.Refused(limit.BodyRate)
+		err = oci.Errorf(oci.SizeInvalid, "the body came at less than %d bytes a second over %s", b.pace.least, b.pace.window).
+			WithStatus(http.StatusRequestTimeout)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.Lost = err
+	}
+	return n, err
+}
+
+// LostError returns the error for a client whose body ended early, nil if it didn't.
+func (b *RequestBody) LostError() error {
+	if b.Lost == nil {
+		return nil
+	}
+	return bodyError(b.Lost, b.Received, b.Length)
+}
+
+// bodyError returns the error for a body that ended early.
+func bodyError(err error, got, want int64) error {
+	if _, told := errors.AsType[*oci.Error](err); told {
+		return err
+	}
+	if _, full := errors.AsType[*limit.FullError](err); full {
+		return fmt.Errorf("after %d bytes of the body: %w", got, err)
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) && want >= 0 {
+		return oci.Errorf(oci.SizeInvalid, "the body ended after %d of %d bytes", got, want).WithCause(err)
+	}
+	return oci.Errorf(oci.SizeInvalid, "the body could not be read after %d bytes", got).WithCause(err)
+}

@@ -1,0 +1,196 @@
+// Package servertest gives tests a complete registry that listens: the server with its
+// APIs, a database and a store of its own, and an audit log.
+package servertest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/pullstats"
+	"github.com/purser-registry/purser/internal/server"
+	"github.com/purser-registry/purser/internal/server/distribution"
+	"github.com/purser-registry/purser/internal/server/management"
+)
+
+// Registry is a complete registry for a test.
+type Registry struct {
+	*httptest.Server
+	Handler      *server.Server
+	Distribution *distribution.API
+	Management   *management.API
+	Catalog      *catalog.Catalog
+	DB           *db.DB
+	DSN          string
+	Dir          string // of the blobs
+	Log          *LogBuffer
+	Metrics      *prometheus.Registry
+}
+
+// Options are the options of a registry's parts. Those that several parts have stand
+// here once.
+type Options struct {
+	Catalog      *catalog.Catalog
+	Store        blob.Store
+	StoreTrouble func(error) blob.Trouble // nil: blob.TroubleOf
+	Log          *slog.Logger
+	Recorder     *pullstats.Recorder
+
+	Server       server.Options
+	Distribution distribution.Options
+	Management   management.Options
+}
+
+// Setup starts a registry and waits until its caches are in use.
+func Setup(t testing.TB, change ...func(*Options)) *Registry {
+	t.Helper()
+	r := NewReplica(t, dbtest.DSN(t), t.TempDir(), change...)
+	r.Listen(t)
+	return r
+}
+
+// NewReplica starts another process on the same database and store.
+func NewReplica(t testing.TB, dsn, dir string, change ...func(*Options)) *Registry {
+	t.Helper()
+	id := uuid.New()
+	quiet := slog.New(slog.DiscardHandler)
+	d, err := db.Open(t.Context(), db.Options{DSN: dsn, Replica: id.String(), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	store, err := blob.OpenDir(blob.DirOptions{Path: dir, LockWait: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Registry{DB: d, DSN: dsn, Dir: dir, Log: new(LogBuffer), Metrics: prometheus.NewRegistry()}
+	r.Catalog = catalog.New(catalog.Options{DB: d, Replica: id, Log: quiet,
+		Look: func(ctx context.Context, key string, size int64) (string, error) {
+			return blob.Look(ctx, store, key, size)
+		},
+		Audit: catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who}})
+	o := Options{
+		Catalog: r.Catalog, Store: store, Log: slog.New(slog.NewJSONHandler(r.Log, nil)),
+		Server: server.Options{AccessLog: true, Metrics: r.Metrics},
+		Management: management.Options{
+			Audit: audit.New(d), GC: gc.CollectOptions{Collector: gc.New(gc.Options{Catalog: r.Catalog, DB: d, Log: quiet})},
+		},
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	r.open(t, &o)
+	r.Server = httptest.NewUnstartedServer(r.Handler)
+	r.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	r.Start()
+	t.Cleanup(r.Close)
+	return r
+}
+
+// open makes the server with its APIs.
+func (r *Registry) open(t testing.TB, o *Options) {
+	t.Helper()
+	var err error
+	o.Server.Log = o.Log
+	if r.Handler, err = server.New(o.Server); err != nil {
+		t.Fatal(err)
+	}
+	store := blob.Mark(o.Store, o.StoreTrouble)
+	o.Distribution.Server, o.Distribution.Catalog, o.Distribution.Store = r.Handler, o.Catalog, store
+	o.Distribution.Log, o.Distribution.Recorder, o.Distribution.LimitMetrics = o.Log, o.Recorder, o.Server.Limits.Metrics
+	if r.Distribution, err = distribution.New(o.Distribution); err != nil {
+		t.Fatal(err)
+	}
+	o.Management.Server, o.Management.Catalog, o.Management.Store = r.Handler, o.Catalog, store
+	o.Management.Log, o.Management.Recorder = o.Log, o.Recorder
+	if r.Management, err = management.New(o.Management); err != nil {
+		t.Fatal(err)
+	}
+	r.Handler.Mount(r.Distribution.Mount())
+	r.Handler.Mount(r.Management.Mount())
+}
+
+// Listen receives notifications of changes until the test ends, and waits until the
+// caches are in use.
+func (r *Registry) Listen(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- r.Catalog.Listen(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("listening: %v", err)
+		}
+	})
+	Eventually(t, "caches in use", r.Catalog.Caching)
+}
+
+// Eventually waits until ok returns true, for at most 2 min.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// LogBuffer keeps the log's output.
+type LogBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *LogBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// Records returns the decoded log lines with a message.
+func (l *LogBuffer) Records(t testing.TB, message string) []map[string]any {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []map[string]any
+	for line := range bytes.Lines(l.b.Bytes()) {
+		var r map[string]any
+		if err := json.Unmarshal(line, &r); err != nil {
+			t.Fatalf("log line %q: %v", line, err)
+		}
+		if r["msg"] == message {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// Background runs fn until the test ends.
+func Background(t testing.TB, fn func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- fn(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
