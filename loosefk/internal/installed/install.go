@@ -1,4 +1,4 @@
-package loosefk
+package installed
 
 import (
 	_ "embed"

@@ -1,4 +1,4 @@
-package loosefk
+package pg
 
 import (
 	"bytes"
