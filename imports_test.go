@@ -33,12 +33,21 @@ type rule struct {
 // settings reach a package through its own Options, so that only the commands
 // know how a file or an environment looks.
 var layers = map[string]rule{
-	"":                          {only: true}, // this test
-	"loosefk":                   {only: true}, // public: it is used without Purser
-	"loosefk/loosefktest":       {only: true, also: []string{"loosefk"}, testing: true},
-	"loosefk/redislock":         {only: true, also: []string{"loosefk"}},
-	"loosefk/metrics":           {only: true, also: []string{"loosefk"}},
-	"loosefk/cli":               {only: true, also: []string{"loosefk"}}, // the commands of both tools
+	"": {only: true}, // this test
+	// The public packages are used without Purser.
+	"loosefk/internal/pg":        {only: true},
+	"loosefk/internal/installed": {only: true, also: []string{"loosefk/internal/pg"}},
+	"loosefk/internal/testdb":    {only: true, testing: true, also: []string{"internal/builtinpg/pgtest", "loosefk/internal/pg"}},
+	"loosefk": {only: true, also: []string{"loosefk/internal/pg", "loosefk/internal/installed",
+		"loosefk/doctor", "loosefk/generate"}}, // its tests alone use these: both import it
+	"loosefk/metrics":   {only: true, also: []string{"loosefk"}},
+	"loosefk/redislock": {only: true, also: []string{"loosefk"}},
+	"loosefk/doctor":    {only: true, also: []string{"loosefk", "loosefk/internal/pg", "loosefk/internal/installed"}},
+	"loosefk/generate":  {only: true, also: []string{"loosefk", "loosefk/internal/pg", "loosefk/internal/installed"}},
+	"loosefk/loosefktest": {only: true, testing: true,
+		also: []string{"loosefk", "loosefk/doctor", "loosefk/internal/pg"}},
+	"loosefk/cli": {only: true, // the commands of both tools
+		also: []string{"loosefk", "loosefk/doctor", "loosefk/generate"}},
 	"internal/memory":           {only: true},
 	"internal/pgsession":        {only: true},
 	"internal/limit":            {only: true},
@@ -168,7 +177,7 @@ func TestImportRule(t *testing.T) {
 		{"test package", "internal/gc", in("internal/db/dbtest"), nil, "for tests"},
 		{"test package in a test", "internal/db", nil, in("internal/db/dbtest"), ""},
 		{"up in a test", "internal/db", nil, in("internal/gc"), "not below it"},
-		{"public package", "loosefk", in("internal/oci"), nil, "may import nothing"},
+		{"public package", "loosefk", in("internal/oci"), nil, "may import loosefk/internal"},
 		{"public package's test", "loosefk", nil, in("internal/db/dbtest"), ""},
 		{"bench", "bench", in("internal/oci"), nil, "may import nothing"},
 		{"e2e", "e2e", nil, in("internal/db"), "may import internal/db/dbtest"},

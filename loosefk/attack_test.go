@@ -2,12 +2,16 @@ package loosefk
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
 // A rotation that can't be, for whatever reason, doesn't keep records from being
@@ -53,11 +57,11 @@ func TestRowSecurity(t *testing.T) {
 			t.Cleanup(restricted.Close)
 			db.Pool = restricted
 			w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, db)
-			if _, err := w.Audit(t.Context(), AuditOptions{Repair: true}); !isState(err, stateNoPrivilege) {
+			if _, err := Tools.Repair(t.Context(), w); !pg.IsState(err, pg.StateNoPrivilege) {
 				t.Errorf("the audit ends with %v", err)
 			}
 			r, err := w.RunOnce(t.Context(), "main")
-			if !isState(err, stateNoPrivilege) || r.Processed != 0 || r.Deletes != 0 {
+			if !pg.IsState(err, pg.StateNoPrivilege) || r.Processed != 0 || r.Deletes != 0 {
 				t.Errorf("the run says %+v, %v", r, err)
 			}
 			wantRows(t, pool, "SELECT count(*)::int FROM builds", 4)
@@ -86,7 +90,7 @@ func TestGuardRowMovement(t *testing.T) {
 		"UPDATE builds_1 SET project_id = 9",
 		"UPDATE builds SET project_id = 9, state = state",
 	} {
-		if _, err := pool.Exec(t.Context(), sql); !isState(err, "23503") {
+		if _, err := pool.Exec(t.Context(), sql); !pg.IsState(err, "23503") {
 			t.Errorf("%s: %v, want it refused", sql, err)
 		}
 	}
@@ -169,7 +173,7 @@ func TestExecModes(t *testing.T) {
 	} {
 		t.Run(mode.String(), func(t *testing.T) {
 			t.Parallel()
-			pool := newPool(t, projects)
+			pool := newPool(t, testdb.Projects)
 			db := install(t, pool, "projects")
 			cfg := pool.Config()
 			cfg.ConnConfig.DefaultQueryExecMode = mode
@@ -179,7 +183,7 @@ func TestExecModes(t *testing.T) {
 			db.Pool, err = pgxpool.NewWithConfig(t.Context(), cfg)
 			must(t, err)
 			t.Cleanup(db.Pool.Close)
-			w := newWorker(t, Options{Definitions: parse(t, projectsDefinitions)}, db)
+			w := newWorker(t, Options{Definitions: parse(t, testdb.ProjectsDefinitions)}, db)
 			exec(t, pool, "DELETE FROM projects WHERE id IN (1, 3)")
 			aged(t, db, "25 hours")
 			r := runOnce(t, w, "main")
@@ -194,9 +198,11 @@ func TestExecModes(t *testing.T) {
 				t.Errorf("the second run says %+v", r)
 			}
 			exec(t, pool, "INSERT INTO pipelines (project_id) VALUES (77)")
-			found, err := w.Audit(t.Context(), AuditOptions{Repair: true})
+			found, err := Tools.Repair(t.Context(), w)
 			must(t, err)
-			wantTally(t, found, "public.pipelines 0/0 1/1 [77]", "public.requests 0/0 0/0 []", "public.packages 0/0 0/0 []")
+			if want := []string{"public.pipelines 0/0 1/1 [77][] 1", "public.requests 0/0 0/0 [][] 0", "public.packages 0/0 0/0 [][] 0"}; !slices.Equal(found, want) {
+				t.Errorf("the audit says %q, want %q", found, want)
+			}
 			if r, err := w.Drain(t.Context(), "projects", nil); err != nil || r.Deletes != 1 {
 				t.Errorf("draining says %+v, %v", r, err)
 			}
@@ -256,7 +262,7 @@ func TestMarkedWhileMoved(t *testing.T) {
 	db := install(t, pool, "projects")
 	exec(t, pool, "ALTER TABLE loose_foreign_keys_deleted_records ALTER COLUMN partition SET DEFAULT 4")
 	family(t, pool, 1, 2)
-	recs, err := db.load(t.Context(), tableName{"public", "projects"}, laneDue, 10, nil)
+	recs, err := db.load(t.Context(), pg.Table{Schema: "public", Name: "projects"}, laneDue, 10, nil)
 	must(t, err)
 	if len(recs) != 1 {
 		t.Fatalf("%d records", len(recs))
@@ -292,7 +298,7 @@ func TestGuardNames(t *testing.T) {
 		must(t, DefaultSchema.GuardInserts(t.Context(), pool, "builds", column, "projects"))
 	}
 	for _, column := range []string{first, second, letters} {
-		if _, err := pool.Exec(t.Context(), `INSERT INTO builds ("`+column+`") VALUES (9)`); !isState(err, "23503") {
+		if _, err := pool.Exec(t.Context(), `INSERT INTO builds ("`+column+`") VALUES (9)`); !pg.IsState(err, "23503") {
 			t.Errorf("an orphan by %s: %v", column, err)
 		}
 	}
@@ -309,14 +315,14 @@ func TestUndeletableChildCostsItsParent(t *testing.T) {
 	exec(t, pool, "INSERT INTO hard SELECT min(id) FROM builds WHERE project_id IN (3, 7) GROUP BY project_id")
 	exec(t, pool, "DELETE FROM projects")
 	r, err := w.RunOnce(t.Context(), "main")
-	if !isState(err, "23503") || strings.Count(err.Error(), "23503") != 1 {
+	if !pg.IsState(err, "23503") || strings.Count(err.Error(), "23503") != 1 {
 		t.Errorf("the run ends with %v", err)
 	}
 	if r.Processed != 18 || r.Deletes != 54 || r.Incremented != 2 {
 		t.Errorf("the run says %+v", r)
 	}
 	wantRows(t, pool, "SELECT project_id || ':' || count(*) FROM builds GROUP BY project_id ORDER BY project_id", "3:3", "7:3")
-	if _, err := w.Drain(t.Context(), "projects", nil); !isState(err, "23503") {
+	if _, err := w.Drain(t.Context(), "projects", nil); !pg.IsState(err, "23503") {
 		t.Errorf("draining ends with %v", err)
 	}
 	exec(t, pool, "DROP TABLE hard")
@@ -371,7 +377,7 @@ func TestDetachReadsTheIndex(t *testing.T) {
 	tx, err := pool.Begin(t.Context())
 	must(t, err)
 	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is to be kept
-	list, err := db.Partitions(t.Context())
+	list, _, err := db.in().Partitions(t.Context(), db.catalog())
 	must(t, err)
 	before := query[int64](t, tx, "SELECT pg_stat_get_xact_numscans('loose_foreign_keys_deleted_records_1'::regclass)")[0]
 	must(t, db.detach(t.Context(), tx, list[0], quick))

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // reachTime bounds the check whether a database can be reached.
@@ -15,7 +17,7 @@ const reachTime = 5 * time.Second
 // can't be reached. away has the parents of those definitions: their children in other
 // databases are cleaned up, but their records stay pending. gone names the databases that
 // can't be reached.
-func (w *Worker) lookUpReachable(ctx context.Context, db *Database) (rs references, away map[tableName]bool, gone, err error) {
+func (w *Worker) lookUpReachable(ctx context.Context, db *Database) (rs references, away map[pg.Table]bool, gone, err error) {
 	rs, _, err = lookUp(ctx, w.opt.Databases, w.opt.Definitions)
 	if _, bad := errors.AsType[Problems](err); err == nil || bad || ctx.Err() != nil {
 		return rs, nil, nil, err
@@ -36,7 +38,7 @@ func (w *Worker) lookUpReachable(ctx context.Context, db *Database) (rs referenc
 	if len(missing) == 0 {
 		return nil, nil, nil, err
 	}
-	away = map[tableName]bool{}
+	away = map[pg.Table]bool{}
 	left := slices.DeleteFunc(slices.Clone(w.opt.Definitions), func(d Definition) bool {
 		child, parent := w.opt.Databases.Of(d.Child), w.opt.Databases.Of(d.Parent)
 		if missing[child] && parent == db {

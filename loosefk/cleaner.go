@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // tracker counts the rows that a run changes and says when a limit is met.
@@ -59,15 +61,15 @@ type cleaner struct {
 	tracker *tracker
 	begin   uint64 // index of the parent table that comes first, modulo the number of parent tables
 	// away has the parents with children in a database that can't be reached.
-	away map[tableName]bool
+	away map[pg.Table]bool
 	// stuck has the records, by parent table, that a lock, a timeout or an error kept from
 	// being finished: this run doesn't load them again. paused has records whose parents
 	// have many children: they continue in their next turn, or in the next run when a limit
 	// ends this one.
-	stuck, paused map[tableName]map[record]bool
+	stuck, paused map[pg.Table]map[record]bool
 	// waited is how long queries for each parent table have waited for locks without
 	// success.
-	waited map[tableName]time.Duration
+	waited map[pg.Table]time.Duration
 	// refused has, for each definition, the first error of a row that must not be changed.
 	refused map[string]error
 }
@@ -75,8 +77,8 @@ type cleaner struct {
 func (w *Worker) cleaner(db *Database, o Options) *cleaner {
 	return &cleaner{
 		Result: Result{Database: db.Name}, opt: o, db: db, tracker: newTracker(o),
-		stuck: map[tableName]map[record]bool{}, paused: map[tableName]map[record]bool{},
-		waited: map[tableName]time.Duration{}, refused: map[string]error{},
+		stuck: map[pg.Table]map[record]bool{}, paused: map[pg.Table]map[record]bool{},
+		waited: map[pg.Table]time.Duration{}, refused: map[string]error{},
 	}
 }
 
@@ -93,7 +95,7 @@ const turnQueries = 10
 // run processes urgent records, then those that are due, and then, unless a limit is met,
 // the records that were postponed because their parents have many children.
 func (c *cleaner) run(ctx context.Context, rs references) error {
-	parents, err := c.db.tracked(ctx, rs.parents(c.db))
+	parents, err := c.db.in().Tracked(ctx, rs.parents(c.db))
 	if err != nil {
 		return err
 	}
@@ -123,9 +125,9 @@ func (c *cleaner) run(ctx context.Context, rs references) error {
 // table has an untried record or a limit is met. A parent table whose turn failed gets no
 // further turn. A table whose own rows were deleted, as children of another or of itself,
 // gets another turn, since it has new records.
-func (c *cleaner) rounds(ctx context.Context, rs references, parents []tableName, which lane) (failed []error) {
+func (c *cleaner) rounds(ctx context.Context, rs references, parents []pg.Table, which lane) (failed []error) {
 	line := slices.Clone(parents)
-	ended := map[tableName]bool{}
+	ended := map[pg.Table]bool{}
 	for len(line) > 0 && !c.tracker.over() && ctx.Err() == nil {
 		parent := line[0]
 		line = line[1:]
@@ -143,8 +145,8 @@ func (c *cleaner) rounds(ctx context.Context, rs references, parents []tableName
 			continue
 		}
 		for _, r := range refs {
-			if r.OnDelete == AsyncDelete && r.childDB == c.db && !ended[r.child] && !slices.Contains(line, r.child) && slices.Contains(parents, r.child) {
-				line = append(line, r.child)
+			if r.OnDelete == AsyncDelete && r.ChildDatabase == c.db && !ended[r.ChildTable] && !slices.Contains(line, r.ChildTable) && slices.Contains(parents, r.ChildTable) {
+				line = append(line, r.ChildTable)
 			}
 		}
 	}
@@ -154,7 +156,7 @@ func (c *cleaner) rounds(ctx context.Context, rs references, parents []tableName
 // turn processes one batch of records of a parent table, under the table's lock, except
 // those that got stuck in this run. more says that there may be further records, and that
 // this turn has changed which ones the next loads.
-func (c *cleaner) turn(ctx context.Context, parent tableName, refs references, which lane, limit int) (more bool, err error) {
+func (c *cleaner) turn(ctx context.Context, parent pg.Table, refs references, which lane, limit int) (more bool, err error) {
 	held, err := c.opt.Lock.TryRun(ctx, c.db, "loose_foreign_keys/"+c.db.Name+"/"+parent.String(), func(ctx context.Context) error {
 		records, err := c.db.load(ctx, parent, which, limit, slices.Collect(maps.Keys(c.stuck[parent])))
 		if err != nil || len(records) == 0 {
@@ -174,12 +176,12 @@ func (c *cleaner) turn(ctx context.Context, parent tableName, refs references, w
 
 // batch processes records, reference by reference, and stores the outcome of each. A
 // failure for one parent doesn't stop the others. It returns how many records are finished.
-func (c *cleaner) batch(ctx context.Context, parent tableName, refs references, records []record) (int, error) {
+func (c *cleaner) batch(ctx context.Context, parent pg.Table, refs references, records []record) (int, error) {
 	ids, err := c.dead(ctx, parent, parentIDs(records))
 	if err != nil {
 		return 0, err
 	}
-	existing, pending := split(records, without(parentIDs(records), ids))
+	existing, pending := split(records, pg.Without(parentIDs(records), ids))
 	if len(existing) > 0 {
 		c.opt.Log.WarnContext(ctx, "deleted parents exist again: their children stay", "table", parent.String(), "parents", len(existing))
 		if err := c.db.processed(ctx, existing); err != nil {
@@ -215,7 +217,7 @@ func (c *cleaner) batch(ctx context.Context, parent tableName, refs references, 
 }
 
 // note updates stuck and paused for the records of a parent table.
-func (c *cleaner) note(parent tableName, stuck, waiting, done []record) {
+func (c *cleaner) note(parent pg.Table, stuck, waiting, done []record) {
 	if c.stuck[parent] == nil {
 		c.stuck[parent], c.paused[parent] = map[record]bool{}, map[record]bool{}
 	}
@@ -234,34 +236,17 @@ func (c *cleaner) note(parent tableName, stuck, waiting, done []record) {
 
 // dead returns the parents that don't exist. If a parent was inserted again under its old
 // id, its children belong to it again.
-func (c *cleaner) dead(ctx context.Context, parent tableName, ids []parentKey) ([]parentKey, error) {
-	alive, err := c.db.alive(ctx, parent, ids)
+func (c *cleaner) dead(ctx context.Context, parent pg.Table, ids []parentKey) ([]parentKey, error) {
+	alive, err := c.db.in().Alive(ctx, parent, ids)
 	if err != nil {
 		return nil, err
 	}
-	return without(ids, alive), nil
-}
-
-func without(ids, others []parentKey) []parentKey {
-	if len(others) == 0 {
-		return ids
-	}
-	skip := make(map[parentKey]bool, len(others))
-	for _, id := range others {
-		skip[id] = true
-	}
-	var list []parentKey
-	for _, id := range ids {
-		if !skip[id] {
-			list = append(list, id)
-		}
-	}
-	return list
+	return pg.Without(ids, alive), nil
 }
 
 // finish marks finished records as processed or, if children are on another server,
 // schedules their second look.
-func (c *cleaner) finish(ctx context.Context, parent tableName, refs references, done []record, existing int) error {
+func (c *cleaner) finish(ctx context.Context, parent pg.Table, refs references, done []record, existing int) error {
 	var processed, again []record
 	for _, r := range done {
 		if c.opt.SecondLook > 0 && !r.secondLook() && refs.remote() {
@@ -307,7 +292,7 @@ func (c *cleaner) attempted(ctx context.Context) error {
 // remote returns whether any child lives in another database.
 func (rs references) remote() bool {
 	for _, r := range rs {
-		if !r.local() {
+		if !r.Local() {
 			return true
 		}
 	}

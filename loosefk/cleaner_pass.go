@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // outcome sorts parents by result: done have no children left; paused have had their share
@@ -18,7 +20,7 @@ type outcome struct{ done, paused, left []parentKey }
 // reference cleans up the children of one definition: first those that no transaction has
 // locked, then, waiting a moment for each, the rest. A parent is done only when a query
 // that skips no locked row has found no more children of it.
-func (c *cleaner) reference(ctx context.Context, r reference, ids []parentKey) (all outcome, err error) {
+func (c *cleaner) reference(ctx context.Context, r Reference, ids []parentKey) (all outcome, err error) {
 	all.done = ids
 	for _, skipLocked := range []bool{true, false} {
 		res, err := c.pass(ctx, r, all.done, skipLocked)
@@ -45,7 +47,7 @@ const patience = 10
 // half of the rows, so that in the end only the parents that caused it are left. Once the
 // queries for a parent table have waited for patience in total, the rest of the run no
 // longer waits for locked children.
-func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipLocked bool) (out outcome, err error) {
+func (c *cleaner) pass(ctx context.Context, r Reference, line []parentKey, skipLocked bool) (out outcome, err error) {
 	most := c.limit(r)
 	limit, width, tries := most, len(line), 0
 	changed := map[parentKey]int{}
@@ -54,9 +56,9 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipL
 			out.paused = append(out.paused, line...)
 			return out, ctx.Err()
 		}
-		patient := c.waited[r.parent] < patience*c.opt.LockTimeout
+		patient := c.waited[r.ParentTable] < patience*c.opt.LockTimeout
 		ids := line[:min(width, len(line))]
-		if !r.local() { // a parent may have come back while children of others were cleaned up
+		if !r.Local() { // a parent may have come back while children of others were cleaned up
 			back, err := c.back(ctx, r, ids, &line, &out)
 			if err != nil {
 				return out, err
@@ -72,7 +74,7 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipL
 		}
 		began := time.Now()
 		found, rows, err := r.change(ctx, c.timeouts(patient), ids, n, perParent, skipLocked)
-		if isState(err, stateDivisionByZero) {
+		if pg.IsState(err, pg.StateDivisionByZero) {
 			back, err := c.back(ctx, r, ids, &line, &out)
 			if err != nil {
 				return out, err
@@ -95,10 +97,10 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipL
 		// The query met a lock, or all its rows had just been changed by others, or a row
 		// must not be changed.
 		if !refuses(err) {
-			c.waited[r.parent] += time.Since(began)
+			c.waited[r.ParentTable] += time.Since(began)
 		}
 		switch {
-		case len(ids) > 1 || limit > 1 && isState(err, stateQueryCanceled):
+		case len(ids) > 1 || limit > 1 && pg.IsState(err, pg.StateQueryCanceled):
 			width, limit = max(len(ids)/2, 1), max(limit/2, 1)
 		case refuses(err):
 			c.refuse(r, err)
@@ -125,12 +127,12 @@ func (c *cleaner) pass(ctx context.Context, r reference, line []parentKey, skipL
 }
 
 // changed counts rows that a query for a definition changed.
-func (c *cleaner) changed(r reference, rows int) {
+func (c *cleaner) changed(r Reference, rows int) {
 	c.tracker.add(r.OnDelete, rows)
 	if r.OnDelete == AsyncDelete {
-		c.opt.Observer.Rows(r.childDB.Name, r.child.String(), rows, 0)
+		c.opt.Observer.Rows(r.ChildDatabase.Name, r.ChildTable.String(), rows, 0)
 	} else {
-		c.opt.Observer.Rows(r.childDB.Name, r.child.String(), 0, rows)
+		c.opt.Observer.Rows(r.ChildDatabase.Name, r.ChildTable.String(), 0, rows)
 	}
 }
 
@@ -144,16 +146,16 @@ func (c *cleaner) timeouts(patient bool) timeouts {
 }
 
 // refuse stores the first error of a definition about rows that must not be changed.
-func (c *cleaner) refuse(r reference, err error) {
+func (c *cleaner) refuse(r Reference, err error) {
 	if key := r.Definition.String(); c.refused[key] == nil {
-		c.refused[key] = fmt.Errorf("children of %s: %w", r.parent, err)
+		c.refused[key] = fmt.Errorf("children of %s: %w", r.ParentTable, err)
 	}
 }
 
 // back checks whether parents at the head of the line exist again, and removes those from
 // the line, since their children stay. After an error all of them are left.
-func (c *cleaner) back(ctx context.Context, r reference, ids []parentKey, line *[]parentKey, out *outcome) (bool, error) {
-	dead, err := c.dead(ctx, r.parent, ids)
+func (c *cleaner) back(ctx context.Context, r Reference, ids []parentKey, line *[]parentKey, out *outcome) (bool, error) {
+	dead, err := c.dead(ctx, r.ParentTable, ids)
 	if err != nil {
 		out.left = append(out.left, *line...)
 		return false, err
@@ -161,14 +163,14 @@ func (c *cleaner) back(ctx context.Context, r reference, ids []parentKey, line *
 	if len(dead) == len(ids) {
 		return false, nil
 	}
-	out.done = append(out.done, without(ids, dead)...)
+	out.done = append(out.done, pg.Without(ids, dead)...)
 	*line = slices.Concat(dead, (*line)[len(ids):])
 	return true, nil
 }
 
 // share returns how many children of one parent a turn changes at most; then the others of
 // its batch continue without it.
-func (c *cleaner) share(r reference) int {
+func (c *cleaner) share(r Reference) int {
 	whole := c.opt.MaxUpdates
 	if r.OnDelete == AsyncDelete {
 		whole = c.opt.MaxDeletes
@@ -177,7 +179,7 @@ func (c *cleaner) share(r reference) int {
 }
 
 // limit returns the maximum number of rows of one query.
-func (c *cleaner) limit(r reference) int {
+func (c *cleaner) limit(r Reference) int {
 	switch {
 	case r.DeleteLimit > 0:
 		return r.DeleteLimit
@@ -190,8 +192,8 @@ func (c *cleaner) limit(r reference) int {
 // givesWay returns whether the error means that the worker should step back: a lock or the
 // query took too long, or PostgreSQL ended this query to resolve a deadlock.
 func givesWay(err error) bool {
-	return isState(err, stateLockNotAvailable) || isState(err, stateQueryCanceled) ||
-		isState(err, stateDeadlock) || isState(err, stateSerialization)
+	return pg.IsState(err, pg.StateLockNotAvailable) || pg.IsState(err, pg.StateQueryCanceled) ||
+		pg.IsState(err, pg.StateDeadlock) || pg.IsState(err, pg.StateSerialization)
 }
 
 // refuses returns whether the data forbids a change: by a constraint, a value that doesn't

@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 const (
@@ -187,7 +189,7 @@ func TestParentIsBack(t *testing.T) {
 	rs, _, err := lookUp(t.Context(), w.opt.Databases, w.opt.Definitions)
 	must(t, err)
 	_, n, err := rs[0].change(t.Context(), timeouts{time.Second, time.Second}, []parentKey{"1"}, 10, 10, false)
-	if !isState(err, stateDivisionByZero) || n != 0 {
+	if !pg.IsState(err, pg.StateDivisionByZero) || n != 0 {
 		t.Errorf("%d children of a living parent were deleted: %v", n, err)
 	}
 	wantRows(t, pool, "SELECT count(*)::int FROM builds", 3)
@@ -322,7 +324,7 @@ func TestGuardInserts(t *testing.T) {
 		"INSERT INTO builds (project_id) VALUES (1), (9)":       "insert on table builds violates its loose foreign key: project_id=9 is not in table",
 		"UPDATE builds SET project_id = 9 WHERE project_id = 2": "update on table builds violates its loose foreign key: project_id=9 is not in table",
 	} {
-		if _, err := pool.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), want) || !isState(err, "23503") {
+		if _, err := pool.Exec(t.Context(), sql); err == nil || !strings.Contains(err.Error(), want) || !pg.IsState(err, "23503") {
 			t.Errorf("%s: %v, want %q", sql, err, want)
 		}
 	}
@@ -337,7 +339,7 @@ func TestGuardInserts(t *testing.T) {
 	}()
 	waitBlocked(t, pool, tx.Conn())
 	must(t, tx.Commit(t.Context()))
-	if err := <-inserted; !isState(err, "23503") {
+	if err := <-inserted; !pg.IsState(err, "23503") {
 		t.Errorf("an insert below a parent that was being deleted: %v", err)
 	}
 	// A delete waits for an insert under way, and its clean-up finds the child.
@@ -437,7 +439,7 @@ func TestErrorLeavesRecords(t *testing.T) {
 	exec(t, pool, "INSERT INTO keys (user_id) VALUES (7)")
 	exec(t, pool, "DELETE FROM users")
 	r, err := w.RunOnce(t.Context(), "main")
-	if !isState(err, "23503") || !strings.Contains(err.Error(), "builds.project_id → projects (async_delete), loose.yml:1") {
+	if !pg.IsState(err, "23503") || !strings.Contains(err.Error(), "builds.project_id → projects (async_delete), loose.yml:1") {
 		t.Errorf("the run ends with %v", err)
 	}
 	if r.Processed != 1 || r.Incremented != 1 || r.Deletes != 1 {

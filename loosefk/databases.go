@@ -2,70 +2,48 @@ package loosefk
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // Database is one of the databases over which tables are spread.
 type Database struct {
 	Name string // in logs, metrics and locks; required, unique
 	Pool *pgxpool.Pool
-	// Schema is where tables are that are named without one, and where the
-	// table of deleted records is. Default "public".
-	Schema string
+	// Schema has the tables that are named without a schema, and the table of deleted
+	// records. Default DefaultSchema.
+	Schema Schema
 	// Tables are the tables that live here, as names or patterns of path.Match
 	// ("ci_*"). A table that no database names lives in the first one without
 	// a list.
 	Tables []string
 }
 
-func (d *Database) schema() string {
-	if d.Schema == "" {
-		return "public"
-	}
-	return d.Schema
-}
+func (d *Database) in() pg.Database { return pg.New(d.Name, d.Pool, string(d.Schema)) }
 
-// table is the name of a table with its schema.
-func (d *Database) table(name string) tableName {
-	if schema, table, ok := strings.Cut(name, "."); ok {
-		return tableName{schema, table}
-	}
-	return tableName{d.schema(), name}
-}
+func (d *Database) table(name string) pg.Table { return d.in().Table(name) }
 
-// records is the table of deleted records, quoted.
-func (d *Database) records() string { return d.table(RecordsTable).quoted() }
+// records returns the name of the table of deleted records, quoted.
+func (d *Database) records() string { return d.in().Records() }
 
-// tableName is a table and its schema.
-type tableName struct{ schema, table string }
-
-// String is the name as deleted records have it.
-func (t tableName) String() string { return t.schema + "." + t.table }
-
-func (t tableName) quoted() string { return pgx.Identifier{t.schema, t.table}.Sanitize() }
-
-func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
-
-// literal quotes a text for SQL.
-func literal(s string) string {
-	if strings.Contains(s, `\`) {
-		return `E'` + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(s) + `'`
-	}
-	return `'` + strings.ReplaceAll(s, `'`, `''`) + `'`
-}
+func (d *Database) catalog() DB { return d.in().Catalog() }
 
 // Databases are all databases of an application.
 type Databases []Database
 
-// check finds what is wrong with the databases themselves.
-func (ds Databases) check() error {
+// Check finds what is wrong with the databases themselves.
+func (ds Databases) Check() error {
 	if len(ds) == 0 {
 		return fmt.Errorf("loose foreign keys: there is no database")
 	}
@@ -118,4 +96,43 @@ type DB interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// LoadMap reads a YAML file that says which tables belong to which database:
+//
+//	main: [projects, users]
+//	ci: ["ci_*"]
+//
+// Patterns are those of path.Match. A database with an empty list has all tables
+// that no other names. The result has no pools: it serves Of and Crosses of
+// generate.ForeignKey, for an application whose tables are still in one database.
+func LoadMap(name string) (Databases, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("reading the map of databases: %w", err)
+	}
+	defer f.Close()
+	var doc yaml.Node
+	if err := yaml.NewDecoder(f).Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("reading the map of databases %s: %w", name, err)
+	}
+	if len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
+		return nil, Problems{{File: name, Text: "want a mapping from databases to lists of table patterns"}}
+	}
+	var dbs Databases
+	var problems Problems
+	for i := 0; i < len(doc.Content[0].Content); i += 2 {
+		key, value := doc.Content[0].Content[i], doc.Content[0].Content[i+1]
+		db := Database{Name: key.Value}
+		if err := value.Decode(&db.Tables); err != nil {
+			problems = append(problems, Problem{name, key.Line, fmt.Sprintf("database %s: want a list of table patterns", key.Value)})
+		}
+		for _, pattern := range db.Tables {
+			if _, err := path.Match(pattern, ""); err != nil {
+				problems = append(problems, Problem{name, key.Line, fmt.Sprintf("database %s: table pattern %q: %v", key.Value, pattern, err)})
+			}
+		}
+		dbs = append(dbs, db)
+	}
+	return dbs, problems.or()
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // Action is what becomes of a child when its parent is deleted.
@@ -54,6 +56,11 @@ func (d Definition) String() string {
 		s += fmt.Sprintf(", %s:%d", d.File, d.Line)
 	}
 	return s
+}
+
+// Same returns whether two definitions clean up the same rows for the same parent.
+func (d Definition) Same(other Definition) bool {
+	return d.Child == other.Child && d.Column == other.Column && d.Parent == other.Parent && conditionKey(d) == conditionKey(other)
 }
 
 // Definitions are loose foreign keys in the order in which children are cleaned
@@ -216,7 +223,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 }
 
 func (p *parser) child(key, list *yaml.Node) {
-	if !isTable(key.Value) {
+	if !pg.IsTable(key.Value) {
 		p.fail(key, "%q is no table's name: want name or schema.name", key.Value)
 		return
 	}
@@ -280,7 +287,7 @@ func (p *parser) check(n *yaml.Node, d Definition, hasValue bool) {
 	switch {
 	case d.Parent == "":
 		p.fail(n, "table %s: the parent's name is missing: give table", d.Child)
-	case !isTable(d.Parent):
+	case !pg.IsTable(d.Parent):
 		p.fail(n, "table %s: %q is no table's name: want name or schema.name", d.Child, d.Parent)
 	}
 	if d.Column == "" {
@@ -384,18 +391,4 @@ func conditionKey(d Definition) string {
 		}
 	}
 	return b.String()
-}
-
-// isTable says whether name is a table's, with its schema or without.
-func isTable(name string) bool {
-	parts := strings.Split(name, ".")
-	if len(parts) > 2 {
-		return false
-	}
-	for _, part := range parts {
-		if part == "" || len(part) > 63 || strings.ContainsAny(part, "\x00\"' \t\n") {
-			return false
-		}
-	}
-	return true
 }

@@ -6,11 +6,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	defs := parse(t, projectsDefinitions)
+	defs := parse(t, testdb.ProjectsDefinitions)
 	four, npm := "4", "npm"
 	want := Definitions{
 		{Child: "pipelines", Parent: "projects", Column: "project_id", OnDelete: AsyncDelete, File: "loose.yml", Line: 3},

@@ -10,8 +10,15 @@
 // 14 or newer is enough: no superuser, no extension.
 //
 // To introduce one: write the definitions ([Load]), install the table of deleted records
-// ([Install]), put triggers on the parents ([TrackRecordDeletions]), run a worker ([New],
-// [Worker.Run]), and only then drop the foreign keys that the definitions replace.
+// ([Schema.Install]), put triggers on the parents ([Schema.TrackRecordDeletions]), run a
+// worker ([New], [Worker.Run]), and only then drop the foreign keys that the definitions
+// replace. Package generate writes definitions and migrations for foreign keys that exist,
+// package doctor finds what is missing or wrong, package loosefktest has helpers for tests,
+// and packages metrics and redislock connect a worker to Prometheus and Redis.
+//
+// A [Schema] says where all this is: as [Database.Schema] for a worker, and as the receiver
+// of the functions that install. A table of another schema is named with it, in definitions
+// as in calls.
 //
 // # Why no child is missed
 //
@@ -31,9 +38,9 @@
 //
 // A child that is inserted while its parent is being deleted may be missed: its transaction
 // still sees the parent, and the worker doesn't see the child yet. In one database
-// [GuardInserts] prevents this, with the lock that a foreign key would take. Across two
+// [Schema.GuardInserts] prevents this, with the lock that a foreign key would take. Across two
 // databases, the worker looks a second time for children on another server, an hour later,
-// and [Worker.Audit] finds those that came even after that.
+// and doctor.Audit finds those that came even after that.
 //
 // The table of deleted records is partitioned by a number that only grows. Deleting
 // processed records one by one would bloat the table; instead a new partition takes over

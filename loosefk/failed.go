@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // failBatch is how many records are marked as failed at once, and failBatches how
@@ -19,8 +21,8 @@ const (
 // database has: of a temporary table, of a dropped one, or of an invalid name. No worker
 // can process them, and they would keep their partition attached for ever. It returns how
 // many they were.
-func (d *Database) fail(ctx context.Context, parents []tableName) (failed int, err error) {
-	list, _, err := d.partitions(ctx, d.catalog())
+func (d *Database) fail(ctx context.Context, parents []pg.Table) (failed int, err error) {
+	list, _, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
 		return 0, err
 	}
@@ -40,14 +42,14 @@ func (d *Database) fail(ctx context.Context, parents []tableName) (failed int, e
 
 // failIn marks some of the records of a partition. Its distinct names are found by
 // one probe of the index for each, however many records have a name.
-func (d *Database) failIn(ctx context.Context, p Partition, parents []tableName) (failed int, err error) {
+func (d *Database) failIn(ctx context.Context, p pg.Partition, parents []pg.Table) (failed int, err error) {
 	names := make([]string, len(parents))
 	for i, t := range parents {
 		names[i] = t.String()
 	}
 	within := "true" // the default partition, with few rows or none
 	if !p.Default {
-		within = fmt.Sprintf("d.partition IN (%s)", strings.Trim(strings.ReplaceAll(fmt.Sprint(p.values), " ", ", "), "[]"))
+		within = fmt.Sprintf("d.partition IN (%s)", strings.Trim(strings.ReplaceAll(fmt.Sprint(p.Values), " ", ", "), "[]"))
 	}
 	err = indexed(ctx, d.Pool, fmt.Sprintf(`
 		WITH RECURSIVE recorded (name) AS (
@@ -73,7 +75,7 @@ func (d *Database) failIn(ctx context.Context, p Partition, parents []tableName)
 				LIMIT %[4]d))
 			RETURNING 1
 		)
-		SELECT count(*)::int FROM failed`, d.table(p.Table).quoted(), within, statusFailed, failBatch), []any{names},
+		SELECT count(*)::int FROM failed`, d.table(p.Table).Quoted(), within, pg.StatusFailed, failBatch), []any{names},
 		func(rows pgx.Rows) error {
 			failed, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[int])
 			return err

@@ -7,11 +7,11 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // Partition is one of the partitions of the table of deleted records.
@@ -20,9 +20,6 @@ type Partition struct {
 	Value   int64  // of the column partition; 0 for the default partition
 	Default bool   // takes records that fit no other
 	Current bool   // the column's default value is in this partition
-	// values are all values that belong to the partition. Partitions made by the worker
-	// have one; Value is the largest.
-	values []int64
 }
 
 // Rotation says what a rotation of the partitions changed.
@@ -72,93 +69,15 @@ func (d *Database) rotate(ctx context.Context, o rotationOptions) (Rotation, err
 // Partitions lists the partitions that are attached, by value, the default
 // partition last.
 func (d *Database) Partitions(ctx context.Context) ([]Partition, error) {
-	list, current, err := d.partitions(ctx, d.catalog())
+	found, current, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
 		return nil, fmt.Errorf("listing the partitions of %s: %w", RecordsTable, err)
 	}
-	for i := range list {
-		list[i].Current = !list[i].Default && list[i].Value == current
+	var list []Partition
+	for _, p := range found {
+		list = append(list, Partition{Table: p.Table, Value: p.Value, Default: p.Default, Current: !p.Default && p.Value == current})
 	}
 	return list, nil
-}
-
-// partitions lists the partitions and the value that the column's default has.
-func (d *Database) partitions(ctx context.Context, db DB) (list []Partition, current int64, err error) {
-	rows, err := db.Query(ctx, `
-		SELECT n.nspname, c.relname, pg_get_expr(c.relpartbound, c.oid)
-		FROM pg_inherits i
-		JOIN pg_class c ON c.oid = i.inhrelid
-		JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE i.inhparent = $1::regclass`, d.records())
-	if err != nil {
-		return nil, 0, err
-	}
-	var schema, table, bound string
-	if _, err = pgx.ForEachRow(rows, []any{&schema, &table, &bound}, func() error {
-		p := Partition{Table: tableName{schema, table}.String(), Default: bound == "DEFAULT"}
-		if !p.Default {
-			if p.values, err = boundValues(bound); err != nil {
-				return fmt.Errorf("partition %s is %s: want FOR VALUES IN (number)", p.Table, bound)
-			}
-			p.Value = slices.Max(p.values)
-		}
-		list = append(list, p)
-		return nil
-	}); err != nil {
-		return nil, 0, err
-	}
-	slices.SortFunc(list, func(a, b Partition) int {
-		switch {
-		case a.Default != b.Default && a.Default:
-			return 1
-		case a.Default != b.Default:
-			return -1
-		}
-		return int(max(min(a.Value-b.Value, 1), -1))
-	})
-	var expr *string
-	err = db.QueryRow(ctx, `
-		SELECT pg_get_expr(d.adbin, d.adrelid)
-		FROM pg_attribute a
-		LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-		WHERE a.attrelid = $1::regclass AND a.attname = 'partition'`, d.records()).Scan(&expr)
-	if err != nil || expr == nil {
-		return list, 0, err
-	}
-	current, err = strconv.ParseInt(strings.Trim(strings.TrimSuffix(*expr, "::bigint"), "'()"), 10, 64)
-	if err != nil {
-		current = 0 // not a number: as wrong as one without a partition
-	}
-	return list, current, nil
-}
-
-// boundValues returns the numbers in a partition's bound, "FOR VALUES IN ('1', '2')".
-func boundValues(bound string) (values []int64, err error) {
-	list, ok := strings.CutPrefix(bound, "FOR VALUES IN (")
-	if !ok {
-		return nil, errors.New("it is no list")
-	}
-	for text := range strings.SplitSeq(strings.TrimSuffix(list, ")"), ", ") {
-		if text == "NULL" { // no record has it
-			text = "0"
-		}
-		value, err := strconv.ParseInt(strings.Trim(text, "'"), 10, 64)
-		if err != nil {
-			return nil, err
-		}
-		values = append(values, value)
-	}
-	return values, nil
-}
-
-// newest is the partition with the highest value.
-func newest(list []Partition) (Partition, error) {
-	for _, p := range slices.Backward(list) {
-		if !p.Default {
-			return p, nil
-		}
-	}
-	return Partition{}, fmt.Errorf("there is no partition besides the default one: run the installation again")
 }
 
 // underLock runs fn in a transaction that waits only a moment for each lock, with retries,
@@ -169,7 +88,7 @@ func (d *Database) underLock(ctx context.Context, o rotationOptions, fn func(tx 
 	var err error
 	for attempt := range o.tries {
 		err = pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, pinPath); err != nil {
+			if _, err := tx.Exec(ctx, pg.PinPath); err != nil {
 				return err
 			}
 			if _, err := tx.Exec(ctx, "SELECT set_config('lock_timeout', $1, true)", milliseconds(o.lockWait)); err != nil {
@@ -181,7 +100,7 @@ func (d *Database) underLock(ctx context.Context, o rotationOptions, fn func(tx 
 			}
 			return fn(tx)
 		})
-		if !isState(err, stateLockNotAvailable) && !isState(err, stateDeadlock) {
+		if !pg.IsState(err, pg.StateLockNotAvailable) && !pg.IsState(err, pg.StateDeadlock) {
 			return err
 		}
 		pause := o.lockWait + rand.N(o.lockWait*time.Duration(min(attempt+1, 8))+1)
@@ -196,39 +115,35 @@ func (d *Database) underLock(ctx context.Context, o rotationOptions, fn func(tx 
 // that the default partition has caught. With an older default no record would reach the
 // newest partition, which then would never get old enough to be followed by another.
 func (d *Database) repairDefault(ctx context.Context, o rotationOptions, s *Rotation) error {
-	list, current, err := d.partitions(ctx, d.catalog())
+	list, current, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
 		return err
 	}
-	if last, err := newest(list); err == nil && last.Value != current {
+	if last, err := pg.Newest(list); err == nil && last.Value != current {
 		if err := d.underLock(ctx, o, func(tx pgx.Tx) error { return d.setDefault(ctx, tx, s) }); err != nil {
 			return err
 		}
-		if list, _, err = d.partitions(ctx, d.catalog()); err != nil {
+		if list, _, err = d.in().Partitions(ctx, d.catalog()); err != nil {
 			return err
 		}
 	}
-	last, err := newest(list)
+	last, err := pg.Newest(list)
 	if err != nil {
 		return err
 	}
-	if i := slices.IndexFunc(list, func(p Partition) bool { return p.Default }); i >= 0 {
+	if i := slices.IndexFunc(list, func(p pg.Partition) bool { return p.Default }); i >= 0 {
 		return d.emptyDefault(ctx, list[i].Table, last.Value, s)
 	}
 	return nil
 }
 
-func exists(list []Partition, value int64) bool {
-	return slices.ContainsFunc(list, func(p Partition) bool { return slices.Contains(p.values, value) })
-}
-
 // setDefault sets the column's default to the newest partition.
 func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Rotation) error {
-	list, current, err := d.partitions(ctx, tx)
+	list, current, err := d.in().Partitions(ctx, tx)
 	if err != nil {
 		return err
 	}
-	last, err := newest(list)
+	last, err := pg.Newest(list)
 	if err != nil || last.Value == current {
 		return err
 	}
@@ -251,7 +166,7 @@ func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *
 			UPDATE %[1]s SET partition = $1
 			WHERE EXISTS (SELECT FROM %[2]s)
 				AND (partition, id) IN (SELECT partition, id FROM %[2]s LIMIT 1000 FOR UPDATE SKIP LOCKED)`,
-			d.records(), d.table(table).quoted()), to)
+			d.records(), d.table(table).Quoted()), to)
 		if err != nil {
 			return err
 		}
@@ -264,18 +179,18 @@ func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *
 // addNext adds a partition and sets the column's default to it when the first row of the
 // newest partition is old enough.
 func (d *Database) addNext(ctx context.Context, o rotationOptions, s *Rotation) error {
-	list, _, err := d.partitions(ctx, d.catalog())
+	list, _, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
 		return err
 	}
-	last, err := newest(list)
+	last, err := pg.Newest(list)
 	if err != nil {
 		return err
 	}
 	var due bool
 	err = indexed(ctx, d.Pool, fmt.Sprintf(
 		"SELECT COALESCE((SELECT created_at < now() - $1::interval FROM %s ORDER BY partition, id LIMIT 1), false)",
-		d.table(last.Table).quoted()), []any{o.age}, func(rows pgx.Rows) (err error) {
+		d.table(last.Table).Quoted()), []any{o.age}, func(rows pgx.Rows) (err error) {
 		due, err = pgx.CollectExactlyOneRow(rows, pgx.RowTo[bool])
 		return err
 	})
@@ -283,11 +198,11 @@ func (d *Database) addNext(ctx context.Context, o rotationOptions, s *Rotation) 
 		return err
 	}
 	return d.underLock(ctx, o, func(tx pgx.Tx) error {
-		again, _, err := d.partitions(ctx, tx)
+		again, _, err := d.in().Partitions(ctx, tx)
 		if err != nil {
 			return err
 		}
-		if now, err := newest(again); err != nil || now.Value != last.Value {
+		if now, err := pg.Newest(again); err != nil || now.Value != last.Value {
 			return err // another worker was faster
 		}
 		value, err := d.nextValue(ctx, tx, again, last.Value)
@@ -296,9 +211,9 @@ func (d *Database) addNext(ctx context.Context, o rotationOptions, s *Rotation) 
 		}
 		next := d.table(fmt.Sprintf("%s_%d", RecordsTable, value))
 		for _, sql := range []string{
-			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL)", next.quoted(), d.records()),
-			fmt.Sprintf("REVOKE ALL ON %s FROM PUBLIC", next.quoted()), // which default privileges may have let in
-			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES IN (%d)", d.records(), next.quoted(), value),
+			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL)", next.Quoted(), d.records()),
+			fmt.Sprintf("REVOKE ALL ON %s FROM PUBLIC", next.Quoted()), // which default privileges may have let in
+			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES IN (%d)", d.records(), next.Quoted(), value),
 			fmt.Sprintf("ALTER TABLE %s ALTER COLUMN partition SET DEFAULT %d", d.records(), value),
 		} {
 			if _, err := tx.Exec(ctx, sql); err != nil {
@@ -313,16 +228,16 @@ func (d *Database) addNext(ctx context.Context, o rotationOptions, s *Rotation) 
 // nextValue returns a number above that of the newest partition that isn't used by a row of
 // the default partition, nor in the name of a table such as a partition that somebody has
 // detached.
-func (d *Database) nextValue(ctx context.Context, tx pgx.Tx, list []Partition, newest int64) (value int64, err error) {
+func (d *Database) nextValue(ctx context.Context, tx pgx.Tx, list []pg.Partition, newest int64) (value int64, err error) {
 	caught := d.records()
-	if i := slices.IndexFunc(list, func(p Partition) bool { return p.Default }); i >= 0 {
-		caught = d.table(list[i].Table).quoted()
+	if i := slices.IndexFunc(list, func(p pg.Partition) bool { return p.Default }); i >= 0 {
+		caught = d.table(list[i].Table).Quoted()
 	}
 	err = tx.QueryRow(ctx, fmt.Sprintf(`
 		SELECT 1 + GREATEST($1, (SELECT max(partition) FROM %s),
 			(SELECT max(substring(relname FROM '_([0-9]{1,15})$')::bigint) FROM pg_class
 			WHERE starts_with(relname, $2) AND relkind IN ('r', 'p', 'f') AND relnamespace = $3::regnamespace))`, caught),
-		newest, RecordsTable+"_", quote(d.schema())).Scan(&value)
+		newest, RecordsTable+"_", pg.Quote(d.in().Schema())).Scan(&value)
 	return value, err
 }
 
@@ -333,21 +248,21 @@ var errPending = errors.New("records are pending")
 // partition with pending records doesn't prevent later ones from being detached. The
 // column's default is never in a detached partition, since it is set to the newest.
 func (d *Database) detachSettled(ctx context.Context, o rotationOptions, s *Rotation) error {
-	list, err := d.Partitions(ctx)
+	list, current, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
 		return err
 	}
-	last, err := newest(list)
+	last, err := pg.Newest(list)
 	if err != nil {
 		return err
 	}
 	for _, p := range list {
-		if p.Default || p.Current || p.Value == last.Value {
+		if p.Default || p.Value == current || p.Value == last.Value {
 			continue
 		}
 		// A first check without locks spares everybody a wait that would most likely be in
 		// vain.
-		if pending, err := d.anyPending(ctx, d.catalog(), p.Table); err != nil || pending {
+		if pending, err := d.in().AnyPending(ctx, d.catalog(), p.Table); err != nil || pending {
 			if err != nil {
 				return err
 			}
@@ -355,7 +270,7 @@ func (d *Database) detachSettled(ctx context.Context, o rotationOptions, s *Rota
 		}
 		err := d.underLock(ctx, o, func(tx pgx.Tx) error { return d.detach(ctx, tx, p, o) })
 		switch {
-		case errors.Is(err, errPending), isState(err, stateQueryCanceled):
+		case errors.Is(err, errPending), pg.IsState(err, pg.StateQueryCanceled):
 		case err != nil:
 			return err
 		default:
@@ -367,12 +282,12 @@ func (d *Database) detachSettled(ctx context.Context, o rotationOptions, s *Rota
 
 // detach detaches a partition and then looks for pending records. All inserts that were
 // under way are over and visible by then, since the lock waited for them.
-func (d *Database) detach(ctx context.Context, tx pgx.Tx, p Partition, o rotationOptions) error {
+func (d *Database) detach(ctx context.Context, tx pgx.Tx, p pg.Partition, o rotationOptions) error {
 	table := d.table(p.Table)
-	if list, current, err := d.partitions(ctx, tx); err != nil || current == p.Value || !exists(list, p.Value) {
+	if list, current, err := d.in().Partitions(ctx, tx); err != nil || current == p.Value || !pg.Exists(list, p.Value) {
 		return errors.Join(err, errPending)
 	}
-	if _, err := tx.Exec(ctx, fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s", d.records(), table.quoted())); err != nil {
+	if _, err := tx.Exec(ctx, fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s", d.records(), table.Quoted())); err != nil {
 		return err
 	}
 	// Everybody who deletes a tracked row waits meanwhile, so this gets little time, and
@@ -382,27 +297,21 @@ func (d *Database) detach(ctx context.Context, tx pgx.Tx, p Partition, o rotatio
 	if err != nil {
 		return err
 	}
-	if pending, err := d.anyPending(ctx, tx, p.Table); err != nil || pending {
+	if pending, err := d.in().AnyPending(ctx, tx, p.Table); err != nil || pending {
 		return errors.Join(err, errPending)
 	}
 	_, err = tx.Exec(ctx, fmt.Sprintf(`
 		INSERT INTO %s (table_name, drop_after) VALUES ($1, now() + $2::interval)
 		ON CONFLICT (table_name) DO UPDATE SET drop_after = EXCLUDED.drop_after, updated_at = now()`,
-		d.table(DetachedTable).quoted()), p.Table, o.retention)
+		d.table(DetachedTable).Quoted()), p.Table, o.retention)
 	return err
-}
-
-func (d *Database) anyPending(ctx context.Context, db DB, table string) (pending bool, err error) {
-	err = db.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE status = %d)",
-		d.table(table).quoted(), statusPending)).Scan(&pending)
-	return pending, err
 }
 
 // dropDetached drops detached partitions whose retention is over, unless someone
 // has attached one again or it has pending records.
 func (d *Database) dropDetached(ctx context.Context, o rotationOptions, s *Rotation) error {
 	rows, err := d.catalog().Query(ctx, fmt.Sprintf(
-		"SELECT table_name FROM %s WHERE drop_after < now() ORDER BY id", d.table(DetachedTable).quoted()))
+		"SELECT table_name FROM %s WHERE drop_after < now() ORDER BY id", d.table(DetachedTable).Quoted()))
 	if err != nil {
 		return err
 	}
@@ -431,38 +340,21 @@ func (d *Database) dropDetached(ctx context.Context, o rotationOptions, s *Rotat
 func (d *Database) drop(ctx context.Context, tx pgx.Tx, name string) (dropped bool, err error) {
 	table := d.table(name)
 	var attached *bool
-	err = tx.QueryRow(ctx, "SELECT (SELECT relispartition FROM pg_class WHERE oid = to_regclass($1))", table.quoted()).Scan(&attached)
+	err = tx.QueryRow(ctx, "SELECT (SELECT relispartition FROM pg_class WHERE oid = to_regclass($1))", table.Quoted()).Scan(&attached)
 	if err != nil {
 		return false, err
 	}
 	if attached != nil && !*attached {
-		if pending, err := d.anyPending(ctx, tx, name); err != nil || pending {
+		if pending, err := d.in().AnyPending(ctx, tx, name); err != nil || pending {
 			return false, err
 		}
-		if _, err := tx.Exec(ctx, "DROP TABLE "+table.quoted()); err != nil {
+		if _, err := tx.Exec(ctx, "DROP TABLE "+table.Quoted()); err != nil {
 			return false, err
 		}
 		dropped = true
 	}
-	_, err = tx.Exec(ctx, fmt.Sprintf("DELETE FROM %s WHERE table_name = $1", d.table(DetachedTable).quoted()), name)
+	_, err = tx.Exec(ctx, fmt.Sprintf("DELETE FROM %s WHERE table_name = $1", d.table(DetachedTable).Quoted()), name)
 	return dropped, err
-}
-
-// SQLSTATEs that decisions depend on.
-const (
-	stateLockNotAvailable = "55P03"
-	stateQueryCanceled    = "57014"
-	stateDeadlock         = "40P01"
-	stateSerialization    = "40001"
-	stateUndefinedTable   = "42P01"
-	stateNoPrivilege      = "42501"
-	stateDivisionByZero   = "22012"
-)
-
-// isState says whether err comes from PostgreSQL with this SQLSTATE.
-func isState(err error, state string) bool {
-	e, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && e.Code == state
 }
 
 func milliseconds(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }

@@ -10,6 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
 // quick are options with which a test doesn't wait: patience is in tries.
@@ -92,9 +95,9 @@ func TestRotation(t *testing.T) {
 // the records, the next rotation brings them back.
 func TestRotationRepairsWrongDefault(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t, projects)
+	pool := newPool(t, testdb.Projects)
 	db := install(t, pool, "projects")
-	w := newWorker(t, Options{Definitions: parse(t, projectsDefinitions)}, db)
+	w := newWorker(t, Options{Definitions: parse(t, testdb.ProjectsDefinitions)}, db)
 	exec(t, pool, "ALTER TABLE loose_foreign_keys_deleted_records ALTER COLUMN partition SET DEFAULT 4")
 	exec(t, pool, "DELETE FROM projects WHERE id IN (1, 2)")
 	wantRows(t, pool, "SELECT DISTINCT tableoid::regclass::text FROM loose_foreign_keys_deleted_records", "loose_foreign_keys_deleted_records_default")
@@ -133,14 +136,14 @@ func TestRotationGoesOn(t *testing.T) {
 			deletedProject(t, db.Pool, 1)
 			aged(t, db, "25 hours")
 			s := rotate(t, db)
-			list, current, err := db.partitions(t.Context(), db.Pool)
+			list, current, err := db.in().Partitions(t.Context(), db.Pool)
 			must(t, err)
-			last, err := newest(list)
+			last, err := pg.Newest(list)
 			must(t, err)
 			if last.Table != "public."+table+tt.added || current != last.Value || !list[len(list)-1].Default {
 				t.Errorf("%+v: the partitions are %+v, the default is %d", s, list, current)
 			}
-			recs, err := db.load(t.Context(), tableName{"public", "projects"}, laneDue, 10, nil)
+			recs, err := db.load(t.Context(), pg.Table{Schema: "public", Name: "projects"}, laneDue, 10, nil)
 			must(t, err)
 			if len(recs) != 1 {
 				t.Errorf("%d records are loaded, want 1", len(recs))
@@ -166,9 +169,9 @@ func TestRotationWithoutPartition(t *testing.T) {
 // that a wrong default has put into the default partition.
 func TestWrongDefaultIsWorkedOff(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t, projects)
+	pool := newPool(t, testdb.Projects)
 	db := install(t, pool, "projects")
-	w := newWorker(t, Options{Definitions: parse(t, projectsDefinitions), LockTimeout: 10 * time.Millisecond}, db)
+	w := newWorker(t, Options{Definitions: parse(t, testdb.ProjectsDefinitions), LockTimeout: 10 * time.Millisecond}, db)
 	exec(t, pool, "ALTER TABLE loose_foreign_keys_deleted_records ALTER COLUMN partition SET DEFAULT 4")
 	exec(t, pool, "DELETE FROM projects WHERE id = 1")
 	tx, err := pool.Begin(t.Context())

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
 // TestRecordsAreNotReadWhole: a worker that has found nothing for some time, and
@@ -11,7 +13,7 @@ import (
 // it. Then a million come.
 func TestRecordsAreNotReadWhole(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t, projects)
+	pool := newPool(t, testdb.Projects)
 	install(t, pool, "projects")
 	exec(t, pool, "VACUUM (ANALYZE)")
 	cfg := pool.Config()
@@ -20,7 +22,7 @@ func TestRecordsAreNotReadWhole(t *testing.T) {
 	must(t, err)
 	defer own.Close()
 	d := Database{Name: "main", Pool: own}
-	w := newWorker(t, Options{Definitions: parse(t, projectsDefinitions)}, d)
+	w := newWorker(t, Options{Definitions: parse(t, testdb.ProjectsDefinitions)}, d)
 	for range 10 { // PostgreSQL keeps a plan from the sixth time on
 		runOnce(t, w, "main")
 	}

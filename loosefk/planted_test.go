@@ -2,11 +2,8 @@ package loosefk
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // A role that may create in a schema of the worker's search path plants operators and
@@ -80,17 +77,17 @@ func TestPlantedOperators(t *testing.T) {
 			return err
 		}},
 		{"drain", func() error { _, err := w.Drain(t.Context(), "parents", nil); return err }},
-		{"doctor", func() error { _, err := w.Doctor(t.Context()); return err }},
-		{"audit", func() error { _, err := w.Audit(t.Context(), AuditOptions{Repair: true}); return err }},
+		{"doctor", func() error { _, err := Tools.Examine(t.Context(), w); return err }},
+		{"audit", func() error { _, err := Tools.Repair(t.Context(), w); return err }},
 		{"expedite", func() error { _, err := db.ExpediteKeys(t.Context(), "parents", "a"); return err }},
 		{"status", func() error { _, err := db.Pending(t.Context()); return err }},
-		{"keys", func() error { _, err := ForeignKeys(t.Context(), dbs, defs); return err }},
+		{"keys", func() error { return Tools.ForeignKeys(t.Context(), dbs, defs) }},
 		{"rotation", func() error {
 			_, err := db.rotate(t.Context(), rotationOptions{1, 1, quick.lockWait, 3})
 			return err
 		}},
 		{"repair", func() error { _, err := db.RepairDefault(t.Context()); return err }},
-		{"convert and revert", func() error { return planAndRun(t, dbs) }},
+		{"convert and revert", func() error { return Tools.ConvertAndRevert(t, dbs) }},
 		{"install", func() error { return DefaultSchema.Install(t.Context(), pool) }},
 		{"track", func() error { return DefaultSchema.TrackRecordDeletions(t.Context(), pool, "parents") }},
 		{"guard", func() error { return DefaultSchema.GuardInserts(t.Context(), pool, "children", "ref", "parents") }},
@@ -123,25 +120,4 @@ func TestSearchPathComesBack(t *testing.T) {
 		must(t, step())
 		wantRows(t, tx, "SELECT current_setting('search_path')", "app, public")
 	}
-}
-
-// planAndRun converts the keys of a database, runs the migrations, and goes back.
-func planAndRun(t *testing.T, dbs Databases) error {
-	g := generated{Generator{Databases: dbs, File: filepath.Join(t.TempDir(), "loose.yml"), Migrations: t.TempDir(), Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, dbs[0].Pool}
-	must(t, os.WriteFile(g.File, nil, 0o600))
-	p := g.convert(t, "^others$")
-	if len(p.Keys) != 1 {
-		return fmt.Errorf("convert refuses %v", p.Refused)
-	}
-	must(t, p.Write())
-	if _, err := g.goose(t).Up(t.Context()); err != nil {
-		return err
-	}
-	q := g.revert(t, "^others$")
-	if len(q.Keys) != 1 {
-		return fmt.Errorf("revert refuses %v", q.Refused)
-	}
-	must(t, q.Write())
-	_, err := g.goose(t).Up(t.Context())
-	return err
 }

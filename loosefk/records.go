@@ -8,7 +8,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
+
+// parentKey is the value of a parent's key as text, the way PostgreSQL writes it.
+type parentKey = string
 
 // record is a pending deleted record.
 type record struct {
@@ -41,21 +46,21 @@ const (
 
 // load returns pending records of a parent table, those that have waited longest first,
 // except those in without. It asks the index of each partition for its first ones.
-func (d *Database) load(ctx context.Context, parent tableName, which lane, limit int, without []record) (pending []record, err error) {
+func (d *Database) load(ctx context.Context, parent pg.Table, which lane, limit int, without []record) (pending []record, err error) {
 	var unfit []record // records whose key isn't of the type of the parent's key
-	list, current, err := d.partitions(ctx, d.catalog())
+	list, current, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
 		return nil, err
 	}
 	values := []int64{current} // the default partition, if there is no other
 	for _, p := range list {
-		for _, v := range p.values {
+		for _, v := range p.Values {
 			if v != current {
 				values = append(values, v)
 			}
 		}
 	}
-	key, err := d.key(ctx, parent)
+	key, err := d.in().Key(ctx, parent)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +78,7 @@ func (d *Database) load(ctx context.Context, parent tableName, which lane, limit
 			SELECT * FROM %[3]s d
 			WHERE d.partition = w.partition AND d.fully_qualified_table_name = $1 AND d.status = 1 AND %[4]s AND d.id <> ALL ($4::bigint[])
 			ORDER BY d.consume_after, d.id LIMIT $3) r
-		ORDER BY r.consume_after, r.partition, r.id LIMIT $3`, key.recorded("r"), key.fits("r"), d.records(), when),
+		ORDER BY r.consume_after, r.partition, r.id LIMIT $3`, key.Recorded("r"), key.Fits("r"), d.records(), when),
 		[]any{parent.String(), values, limit, append([]int64{}, skip...)},
 		func(rows pgx.Rows) error {
 			r := record{putOff: which == lanePutOff}
@@ -92,7 +97,7 @@ func (d *Database) load(ctx context.Context, parent tableName, which lane, limit
 		return pending, err
 	}
 	// Such a record was made when the key was of another type, or by hand.
-	if err := d.set(ctx, unfit, fmt.Sprintf("status = %d", statusFailed)); err != nil || len(pending) > 0 {
+	if err := d.set(ctx, unfit, fmt.Sprintf("status = %d", pg.StatusFailed)); err != nil || len(pending) > 0 {
 		return pending, err
 	}
 	return d.load(ctx, parent, which, limit, without)
@@ -103,23 +108,13 @@ func (d *Database) load(ctx context.Context, parent tableName, which lane, limit
 // a partition until the table is analyzed.
 func indexed(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, scan func(pgx.Rows) error) error {
 	b := new(pgx.Batch)
-	b.Queue(pinPath)
+	b.Queue(pg.PinPath)
 	b.Queue("SELECT set_config('enable_seqscan', 'off', true)")
 	q := b.Queue(sql, args...)
 	if scan != nil {
 		q.Query(scan)
 	}
 	return pool.SendBatch(ctx, b).Close()
-}
-
-// alive returns those of the ids that exist in the parent table.
-func (d *Database) alive(ctx context.Context, parent tableName, ids []parentKey) ([]parentKey, error) {
-	key, err := d.key(ctx, parent)
-	if err != nil {
-		return nil, err
-	}
-	return collect(ctx, d.Pool, fmt.Sprintf("SELECT %[1]s::text FROM %[2]s WHERE %[1]s = ANY (%[3]s)", quote(key.column), parent.quoted(), key.list("$1")),
-		[]any{ids}, pgx.RowTo[parentKey])
 }
 
 // keys returns the primary keys of records, as columns.
@@ -146,7 +141,7 @@ func (d *Database) set(ctx context.Context, records []record, set string, args .
 			FROM unnest($1::bigint[], $2::bigint[]) AS w (partition, id)
 			WHERE d.partition = w.partition AND d.id = w.id AND d.status + 0 = 1`, d.records(), set),
 			append([]any{partitions, ids}, args...), nil)
-		if !isState(err, stateSerialization) && !isState(err, stateDeadlock) {
+		if !pg.IsState(err, pg.StateSerialization) && !pg.IsState(err, pg.StateDeadlock) {
 			break
 		}
 	}
@@ -155,7 +150,7 @@ func (d *Database) set(ctx context.Context, records []record, set string, args .
 
 // processed marks records as processed.
 func (d *Database) processed(ctx context.Context, records []record) error {
-	return d.set(ctx, records, fmt.Sprintf("status = %d", statusProcessed))
+	return d.set(ctx, records, fmt.Sprintf("status = %d", pg.StatusProcessed))
 }
 
 // lookAgain schedules the second look for records.
@@ -219,45 +214,18 @@ func (d *Database) Expedite(ctx context.Context, parent string, ids ...int64) (i
 
 // ExpediteKeys is Expedite for keys of any type, as text.
 func (d *Database) ExpediteKeys(ctx context.Context, parent string, keys ...string) (int64, error) {
-	key, err := d.key(ctx, d.table(parent))
+	key, err := d.in().Key(ctx, d.table(parent))
 	if err != nil {
 		return 0, err
 	}
 	tag, err := d.catalog().Exec(ctx, fmt.Sprintf(`
 		UPDATE %s d SET consume_after = '-infinity'
-		WHERE fully_qualified_table_name = $1 AND status = 1 AND %s = ANY ($2::text[])`, d.records(), key.recorded("d")),
+		WHERE fully_qualified_table_name = $1 AND status = 1 AND %s = ANY ($2::text[])`, d.records(), key.Recorded("d")),
 		d.table(parent).String(), keys)
 	if err != nil {
 		return 0, fmt.Errorf("putting deleted records of %s first: %w", parent, err)
 	}
 	return tag.RowsAffected(), nil
-}
-
-// tracked returns those of the tables that have an enabled trigger.
-func (d *Database) tracked(ctx context.Context, parents []tableName) ([]tableName, error) {
-	names := make([]string, len(parents))
-	for i, p := range parents {
-		names[i] = p.quoted()
-	}
-	rows, err := d.catalog().Query(ctx, `
-		SELECT w.place - 1 FROM unnest($1::text[]) WITH ORDINALITY AS w (name, place)
-		WHERE EXISTS (
-			SELECT FROM pg_trigger t
-			WHERE t.tgrelid = to_regclass(w.name) AND t.tgenabled <> 'D'
-				AND t.tgfoid IN (to_regprocedure($2), to_regprocedure($3)))
-		ORDER BY 1`, names, d.table(trackFunction).quoted()+"()", d.table(overrideFunction).quoted()+"()")
-	if err != nil {
-		return nil, err
-	}
-	places, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	if err != nil {
-		return nil, err
-	}
-	list := make([]tableName, len(places))
-	for i, p := range places {
-		list[i] = parents[p]
-	}
-	return list, nil
 }
 
 // split divides records by whether their parent is in ids.

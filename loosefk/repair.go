@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // Installed says whether the table of deleted records is in a database.
@@ -37,16 +39,16 @@ func (d *Database) RepairDefault(ctx context.Context) (Rotation, error) {
 // addMissing adds a partition with a number and the default partition, if there
 // is none.
 func (d *Database) addMissing(ctx context.Context, o rotationOptions, s *Rotation) error {
-	list, _, err := d.partitions(ctx, d.catalog())
+	list, _, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
 		return err
 	}
-	isDefault := func(p Partition) bool { return p.Default }
-	if _, err := newest(list); err == nil && slices.ContainsFunc(list, isDefault) {
+	isDefault := func(p pg.Partition) bool { return p.Default }
+	if _, err := pg.Newest(list); err == nil && slices.ContainsFunc(list, isDefault) {
 		return nil
 	}
 	return d.underLock(ctx, o, func(tx pgx.Tx) error {
-		list, current, err := d.partitions(ctx, tx)
+		list, current, err := d.in().Partitions(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -54,7 +56,7 @@ func (d *Database) addMissing(ctx context.Context, o rotationOptions, s *Rotatio
 			name := d.table(RecordsTable + "_default")
 			for n := 2; ; n++ { // one that was detached keeps its name
 				var taken bool
-				if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", name.quoted()).Scan(&taken); err != nil {
+				if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", name.Quoted()).Scan(&taken); err != nil {
 					return err
 				}
 				if !taken {
@@ -66,7 +68,7 @@ func (d *Database) addMissing(ctx context.Context, o rotationOptions, s *Rotatio
 				return err
 			}
 		}
-		if _, err := newest(list); err == nil {
+		if _, err := pg.Newest(list); err == nil {
 			return nil
 		}
 		value, err := d.nextValue(ctx, tx, list, max(current, 0))
@@ -83,10 +85,10 @@ func (d *Database) addMissing(ctx context.Context, o rotationOptions, s *Rotatio
 }
 
 // addPartition makes a partition, to which default privileges let nobody in.
-func (d *Database) addPartition(ctx context.Context, tx pgx.Tx, table tableName, bound string) error {
+func (d *Database) addPartition(ctx context.Context, tx pgx.Tx, table pg.Table, bound string) error {
 	for _, sql := range []string{
-		fmt.Sprintf("CREATE TABLE %s PARTITION OF %s %s", table.quoted(), d.records(), bound),
-		fmt.Sprintf("REVOKE ALL ON %s FROM PUBLIC", table.quoted()),
+		fmt.Sprintf("CREATE TABLE %s PARTITION OF %s %s", table.Quoted(), d.records(), bound),
+		fmt.Sprintf("REVOKE ALL ON %s FROM PUBLIC", table.Quoted()),
 	} {
 		if _, err := tx.Exec(ctx, sql); err != nil {
 			return err
@@ -98,7 +100,7 @@ func (d *Database) addPartition(ctx context.Context, tx pgx.Tx, table tableName,
 // IsPartitioned says whether a table is there and partitioned.
 func (d *Database) IsPartitioned(ctx context.Context, table string) (yes bool, err error) {
 	err = d.catalog().QueryRow(ctx, "SELECT COALESCE((SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass($1)), false)",
-		d.table(table).quoted()).Scan(&yes)
+		d.table(table).Quoted()).Scan(&yes)
 	if err != nil {
 		return false, fmt.Errorf("looking at table %s in database %s: %w", table, d.Name, err)
 	}

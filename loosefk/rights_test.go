@@ -2,19 +2,16 @@ package loosefk
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-)
 
-// version1 is what the first release installed in the schema public.
-//
-//go:embed testdata/install_1.sql
-var version1 string
+	"github.com/purser-registry/purser/loosefk/internal/pg"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
+)
 
 // newRole makes a role that may connect and make temporary tables, and returns
 // its name and a pool of its own.
@@ -110,7 +107,7 @@ func wantNothing(t *testing.T, pool, attacker *pgxpool.Pool, role string) {
 	t.Helper()
 	for _, sql := range uses {
 		_, err := attacker.Exec(t.Context(), strings.ReplaceAll(sql, "$s", role), pgx.QueryExecModeSimpleProtocol)
-		if isState(err, "23503") || isState(err, "XX000") {
+		if pg.IsState(err, "23503") || pg.IsState(err, "XX000") {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
@@ -131,7 +128,7 @@ func TestStrangerAttachesNothing(t *testing.T) {
 	exec(t, pool, "REVOKE ALL ON loot, projects, builds FROM PUBLIC")
 	for name, sql := range forgeries {
 		_, err := attacker.Exec(t.Context(), strings.ReplaceAll(sql, "$s", role), pgx.QueryExecModeSimpleProtocol)
-		if !isState(err, stateNoPrivilege) {
+		if !pg.IsState(err, pg.StateNoPrivilege) {
 			t.Errorf("%s: %v, want no right to execute the function", name, err)
 		}
 	}
@@ -147,7 +144,7 @@ func TestStrangerAttachesNothing(t *testing.T) {
 		"SELECT nextval('public.loose_foreign_keys_deleted_records_id_seq')",
 		"CREATE TRIGGER evil BEFORE INSERT ON public.loose_foreign_keys_deleted_records FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
 	} {
-		if _, err := attacker.Exec(t.Context(), sql); !isState(err, stateNoPrivilege) {
+		if _, err := attacker.Exec(t.Context(), sql); !pg.IsState(err, pg.StateNoPrivilege) {
 			t.Errorf("%s: %v, want no right", sql, err)
 		}
 	}
@@ -164,7 +161,7 @@ func TestStrangerBeforeUpgrade(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool := newPool(t, oneChild, version1)
+			pool := newPool(t, oneChild, testdb.Version1)
 			role, attacker := loot(t, pool)
 			exec(t, attacker, strings.ReplaceAll(sql, "$s", role))
 			exec(t, pool, "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO "+role)
@@ -187,7 +184,7 @@ func TestOwnerOfParent(t *testing.T) {
 			exec(t, pool, "CREATE TABLE "+role+".legal (id bigint PRIMARY KEY); ALTER TABLE "+role+".legal OWNER TO "+role)
 			must(t, DefaultSchema.TrackRecordDeletions(t.Context(), pool, role+".legal"))
 			_, err := attacker.Exec(t.Context(), strings.ReplaceAll(sql, "$s", role), pgx.QueryExecModeSimpleProtocol)
-			if err != nil && !isState(err, stateNoPrivilege) {
+			if err != nil && !pg.IsState(err, pg.StateNoPrivilege) {
 				t.Fatal(err)
 			}
 			for _, sql := range uses {
@@ -222,7 +219,7 @@ func TestInstallMeetsTraps(t *testing.T) {
 			role, attacker := newRole(t, pool, "attacker", "GRANT CREATE ON SCHEMA public TO $role")
 			exec(t, attacker, sql)
 			err := DefaultSchema.Install(t.Context(), pool)
-			if !isState(err, stateNoPrivilege) || !strings.Contains(err.Error(), role) {
+			if !pg.IsState(err, pg.StateNoPrivilege) || !strings.Contains(err.Error(), role) {
 				t.Errorf("the installation ends with %v", err)
 			}
 			wantRows(t, pool, "SELECT count(*)::int FROM pg_trigger WHERE NOT tgisinternal", 0)
@@ -251,7 +248,7 @@ func TestUnknownRecords(t *testing.T) {
 	if _, err := db.Pending(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, err := w.Doctor(t.Context()); err != nil {
+	if _, err := Tools.Examine(t.Context(), w); err != nil {
 		t.Error(err)
 	}
 	family(t, pool, 1, 3)
@@ -270,7 +267,7 @@ func TestOrdinaryDeleter(t *testing.T) {
 	must(t, DefaultSchema.GuardInserts(t.Context(), pool, "builds", "project_id", "projects"))
 	exec(t, user, "INSERT INTO projects VALUES (1), (2)")
 	exec(t, user, "INSERT INTO builds (project_id) VALUES (1)")
-	if _, err := user.Exec(t.Context(), "INSERT INTO builds (project_id) VALUES (9)"); !isState(err, "23503") {
+	if _, err := user.Exec(t.Context(), "INSERT INTO builds (project_id) VALUES (9)"); !pg.IsState(err, "23503") {
 		t.Errorf("an orphan: %v", err)
 	}
 	exec(t, user, "DELETE FROM projects WHERE id = 1")
@@ -283,7 +280,7 @@ func TestOrdinaryDeleter(t *testing.T) {
 // be followed by the old version's SQL or preceded by it.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t, oneChild, version1, "CREATE SCHEMA apart")
+	pool := newPool(t, oneChild, testdb.Version1, "CREATE SCHEMA apart")
 	role, owner := newRole(t, pool, "owner", "")
 	exec(t, pool, "CREATE TABLE apart.things (id int PRIMARY KEY); ALTER TABLE apart.things OWNER TO "+role+"; GRANT USAGE ON SCHEMA apart TO "+role)
 	exec(t, owner, `CREATE TRIGGER t AFTER DELETE ON apart.things REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT

@@ -1,42 +1,40 @@
 package loosefk
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"hash/crc32"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/loosefk/internal/installed"
 )
 
 // Names of what is installed.
 const (
-	RecordsTable  = "loose_foreign_keys_deleted_records"
-	DetachedTable = "detached_partitions"
+	RecordsTable  = installed.RecordsTable
+	DetachedTable = installed.DetachedTable
 )
 
-// Status of a deleted record.
-const (
-	statusPending   = 1
-	statusProcessed = 2
-	statusFailed    = 3 // names no table, so no worker can process it
-)
+// SchemaVersion is the version of what Install makes. In a database the function
+// loose_foreign_keys_version returns the version; version 1 has no such function.
+const SchemaVersion = installed.Version
 
-// Schema is the schema of the table of deleted records, and of tables named without a
-// schema. Its methods change a database, or return the SQL that does, for any migration
-// tool. The SQL can be run repeatedly.
+// Schema is the schema of the table of deleted records, and of tables that are named
+// without a schema; "" stands for DefaultSchema. A table of another schema is named as
+// "schema.name", here as in definitions. The methods change a database, or return the SQL
+// that does, for any migration tool. The SQL can be run repeatedly.
 type Schema string
 
 // DefaultSchema is the schema that PostgreSQL creates tables in by default.
 const DefaultSchema Schema = "public"
 
-func (s Schema) database() *Database { return &Database{Schema: string(s)} }
-
-func (s Schema) name(table string) tableName { return s.database().table(table) }
+func (s Schema) in() installed.Schema { return installed.Schema(cmp.Or(s, DefaultSchema)) }
 
 func run(ctx context.Context, db DB, doing, sql string) error {
-	// One statement per call: with parameters there may be no more, and pools in
-	// front of PostgreSQL split on them.
+	// One statement per call: with parameters there may be no more, and connection poolers
+	// split on them.
 	for _, statement := range strings.Split(sql, "\n\n") {
 		if _, err := db.Exec(ctx, statement, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("%s: %w", doing, err)
@@ -55,43 +53,35 @@ func (s Schema) Install(ctx context.Context, db DB) error {
 	return run(ctx, db, "installing loose foreign keys", s.InstallSQL())
 }
 
-// expand puts the names of this schema in the place of {name}.
-func (s Schema) expand(sql string, more ...string) string {
-	d := s.database()
-	in := func(name string) string { return d.table(name).quoted() }
-	call := func(name string) string { return literal(in(name)+"()") + "::regprocedure" }
-	return strings.TrimPrefix(strings.NewReplacer(append(more,
-		"{schema}", quote(d.schema()),
-		"{schema_literal}", literal(quote(d.schema())),
-		"{records}", in(RecordsTable),
-		"{regclass}", literal(in(RecordsTable)),
-		"{sequence}", literal(in(RecordsTable+"_id_seq")),
-		"{partition_1}", in(RecordsTable+"_1"),
-		"{partition_default}", in(RecordsTable+"_default"),
-		"{detached}", in(DetachedTable),
-		"{track}", in(trackFunction),
-		"{override}", in(overrideFunction),
-		"{guard_insert}", in(guardInsertFunc),
-		"{guard_update}", in(guardUpdateFunc),
-		"{key_change}", in(keyChangeFunction),
-		"{track_name}", literal(in(trackFunction)),
-		"{override_name}", literal(in(overrideFunction)),
-		"{key_change_name}", literal(in(keyChangeFunction)),
-		"{track_table}", in(trackTableFunc),
-		"{track_table_name}", literal(in(trackTableFunc)),
-		"{check_table}", in(checkTableFunc),
-		"{check_guard}", in(checkGuardFunc),
-		"{guard}", in(guardFunc),
-		"{guard_insert_name}", literal(in(guardInsertFunc)),
-		"{guard_update_name}", literal(in(guardUpdateFunc)),
-		"{recorded_name}", in(recordedNameFunc),
-		"{key_type}", in(keyTypeFunc),
-		"{track_literal}", call(trackFunction),
-		"{override_literal}", call(overrideFunction),
-		"{key_change_literal}", call(keyChangeFunction),
-		"{guard_insert_literal}", call(guardInsertFunc),
-		"{guard_update_literal}", call(guardUpdateFunc),
-	)...).Replace(sql), "\n")
+// InstallSQL returns the statement that Install runs. It is a single one, so that at no
+// moment there is a function that others may execute.
+func (s Schema) InstallSQL() string { return s.in().InstallSQL() }
+
+// TrackRecordDeletions puts triggers on a table that isn't partitioned. From then on its
+// deleted keys are recorded, and keys that an UPDATE changes. The table's key is a single
+// column of an integer type, uuid, text or varchar: its column id where that is unique,
+// else its primary key. It refuses a partitioned table: see
+// TrackRecordDeletionsOverrideTableName. It waits for transactions that write to the table;
+// see Install for lock_timeout.
+func (s Schema) TrackRecordDeletions(ctx context.Context, db DB, table string) error {
+	return run(ctx, db, "tracking deletions from "+table, s.TrackRecordDeletionsSQL(table))
+}
+
+// TrackRecordDeletionsSQL returns the statement that TrackRecordDeletions runs.
+func (s Schema) TrackRecordDeletionsSQL(table string) string { return s.in().TrackSQL(table, false) }
+
+// TrackRecordDeletionsOverrideTableName puts triggers on a partitioned table and on all its
+// partitions. All of them record the name of the partitioned table, whether a statement
+// names the table or a partition. Run it again after partitions were added, for deletes
+// that name these.
+func (s Schema) TrackRecordDeletionsOverrideTableName(ctx context.Context, db DB, table string) error {
+	return run(ctx, db, "tracking deletions from "+table, s.TrackRecordDeletionsOverrideTableNameSQL(table))
+}
+
+// TrackRecordDeletionsOverrideTableNameSQL returns the statement that
+// TrackRecordDeletionsOverrideTableName runs.
+func (s Schema) TrackRecordDeletionsOverrideTableNameSQL(table string) string {
+	return s.in().TrackSQL(table, true)
 }
 
 // UntrackRecordDeletions takes the triggers from a table, and from its
@@ -101,43 +91,23 @@ func (s Schema) UntrackRecordDeletions(ctx context.Context, db DB, table string)
 	return run(ctx, db, "no longer tracking deletions from "+table, s.UntrackRecordDeletionsSQL(table))
 }
 
-// UntrackRecordDeletionsSQL is what UntrackRecordDeletions runs.
-func (s Schema) UntrackRecordDeletionsSQL(table string) string {
-	return s.expand(`
-DO $$
-DECLARE
-    search_path_before text := pg_catalog.current_setting('search_path');
-    search_path_pinned text := pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-    t record;
-BEGIN
-    FOR t IN
-        SELECT g.tgrelid::regclass AS name, g.tgname AS trigger
-        FROM pg_catalog.pg_trigger g
-        WHERE g.tgfoid IN (to_regprocedure({track_name} || '()'), to_regprocedure({override_name} || '()'), to_regprocedure({key_change_name} || '()'))
-            AND g.tgparentid = 0 AND (g.tgrelid = to_regclass({t_literal})
-                OR g.tgrelid IN (SELECT relid FROM pg_catalog.pg_partition_tree(to_regclass({t_literal}))))
-    LOOP
-        EXECUTE format('DROP TRIGGER %I ON %s', t.trigger, t.name);
-    END LOOP;
-    PERFORM set_config('search_path', search_path_before, true);
-END;
-$$;`, "{t_literal}", literal(s.name(table).quoted()))
-}
+// UntrackRecordDeletionsSQL returns the statement that UntrackRecordDeletions runs.
+func (s Schema) UntrackRecordDeletionsSQL(table string) string { return s.in().UntrackSQL(table) }
 
-// leftoversBatch is how many leftover records go at once.
+// leftoversBatch is how many leftover records RemoveDeletedRecords deletes at once.
 const leftoversBatch = 1000
 
-// RemoveDeletedRecords removes the records of a table that are still pending,
-// in batches, after its last loose foreign key was removed, and returns how many
-// they were. Inside a transaction of the caller's it is one transaction.
+// RemoveDeletedRecords removes the records of a table that are still pending, in batches,
+// after the table's last loose foreign key was removed. It returns their number. In a
+// transaction of the caller's all batches are part of it.
 func (s Schema) RemoveDeletedRecords(ctx context.Context, db DB, table string) (int64, error) {
 	var removed int64
 	for {
-		tag, err := db.Exec(ctx, s.expand(`
+		tag, err := db.Exec(ctx, s.in().Expand(`
 			DELETE FROM {records} WHERE (partition, id) IN (
 				SELECT partition, id FROM {records}
 				WHERE fully_qualified_table_name = $1 AND status = 1 LIMIT $2)`),
-			s.name(table).String(), leftoversBatch)
+			s.in().Table(table).String(), leftoversBatch)
 		if err != nil {
 			return removed, fmt.Errorf("removing leftover records of %s: %w", table, err)
 		}
@@ -147,22 +117,9 @@ func (s Schema) RemoveDeletedRecords(ctx context.Context, db DB, table string) (
 	}
 }
 
-// RemoveDeletedRecordsSQL does what RemoveDeletedRecords does. It commits after
-// each batch, so it must run outside a transaction.
-func (s Schema) RemoveDeletedRecordsSQL(table string) string {
-	return s.expand(`
-DO $$
-BEGIN
-    LOOP
-        DELETE FROM {records} WHERE (partition, id) IN (
-            SELECT partition, id FROM {records}
-            WHERE fully_qualified_table_name = {t_name} AND status = 1 LIMIT 1000);
-        EXIT WHEN NOT FOUND;
-        COMMIT;
-    END LOOP;
-END;
-$$;`, "{t_name}", literal(s.name(table).String()))
-}
+// RemoveDeletedRecordsSQL returns a statement that does the same as RemoveDeletedRecords.
+// The statement commits after each batch, so it must run outside a transaction.
+func (s Schema) RemoveDeletedRecordsSQL(table string) string { return s.in().RemoveRecordsSQL(table) }
 
 // GuardInserts makes inserts into a child table, and updates of the column, fail with
 // SQLSTATE 23503 if the parent doesn't exist, as a foreign key does; they wait for a parent
@@ -172,79 +129,17 @@ func (s Schema) GuardInserts(ctx context.Context, db DB, child, column, parent s
 	return run(ctx, db, "guarding inserts into "+child, s.GuardInsertsSQL(child, column, parent))
 }
 
-// GuardInsertsSQL is what GuardInserts runs.
+// GuardInsertsSQL returns the statement that GuardInserts runs.
 func (s Schema) GuardInsertsSQL(child, column, parent string) string {
-	return s.expand(`SELECT {guard}({c}::regclass, {column}, {p}::regclass, {insert_name}, {update_name});`,
-		"{c}", literal(s.name(child).quoted()), "{p}", literal(s.name(parent).quoted()), "{column}", literal(column),
-		"{insert_name}", literal(guardName(column, "insert")), "{update_name}", literal(guardName(column, "update")))
+	return s.in().GuardSQL(child, column, parent)
 }
-
-// guardBody puts the guards on a child and its partitions.
-var guardBody = `
-DECLARE
-    key text := (` + keyColumnOf("parent") + `);
-    more text := CASE WHEN key <> 'id' THEN ', ' || quote_literal(key) ELSE '' END;
-    target record;
-BEGIN
-    IF key IS NULL THEN
-        RAISE datatype_mismatch USING MESSAGE = format('table %s has no key of a single column of type smallint, integer, bigint, uuid, text or varchar', parent);
-    END IF;
-    PERFORM {check_guard}(child, child_column, parent, key, {guard_insert_literal});
-    FOR target IN
-        SELECT c.oid::regclass AS name, c.oid = child AS is_root, CASE c.relkind WHEN 'p' THEN 'BEFORE' ELSE 'AFTER' END AS moment
-        FROM pg_catalog.pg_class c
-        WHERE c.oid = child OR c.oid IN (SELECT tree.relid FROM pg_catalog.pg_partition_tree(child) tree) AND c.relkind IN ('r', 'p')
-    LOOP
-        EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER INSERT ON %s REFERENCING NEW TABLE AS new_table
-            FOR EACH STATEMENT EXECUTE FUNCTION %s (%L, %L%s)',
-            insert_name, target.name, {guard_insert_name}, child_column, parent, more);
-        -- A trigger for each row is on the partitions by itself. One AFTER UPDATE
-        -- doesn't see rows that move from a partition to another.
-        IF target.is_root THEN
-            EXECUTE format('CREATE OR REPLACE TRIGGER %1$I %5$s UPDATE OF %2$I ON %3$s
-                FOR EACH ROW WHEN (NEW.%2$I IS DISTINCT FROM OLD.%2$I AND NEW.%2$I IS NOT NULL)
-                EXECUTE FUNCTION %7$s (%2$L, %4$L%6$s)',
-                update_name, child_column, target.name, parent, target.moment, more, {guard_update_name});
-        END IF;
-    END LOOP;
-END;
-`
 
 // UnguardInserts undoes GuardInserts.
 func (s Schema) UnguardInserts(ctx context.Context, db DB, child, column string) error {
 	return run(ctx, db, "no longer guarding inserts into "+child, s.UnguardInsertsSQL(child, column))
 }
 
-// UnguardInsertsSQL is what UnguardInserts runs.
+// UnguardInsertsSQL returns the statement that UnguardInserts runs.
 func (s Schema) UnguardInsertsSQL(child, column string) string {
-	return s.expand(`
-DO $$
-DECLARE
-    search_path_before text := pg_catalog.current_setting('search_path');
-    search_path_pinned text := pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-    t regclass;
-BEGIN
-    FOR t IN
-        SELECT {c_literal}::regclass
-        UNION
-        SELECT relid FROM pg_catalog.pg_partition_tree({c_literal}::regclass)
-    LOOP
-        EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', {insert_name}, t);
-        IF t = {c_literal}::regclass THEN
-            EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', {update_name}, t);
-        END IF;
-    END LOOP;
-    PERFORM set_config('search_path', search_path_before, true);
-END;
-$$;`, "{c_literal}", literal(s.name(child).quoted()),
-		"{insert_name}", literal(guardName(column, "insert")), "{update_name}", literal(guardName(column, "update")))
-}
-
-func guardName(column, event string) string {
-	suffix := "_loose_fk_guard_" + event
-	if len(column)+len(suffix) > 63 { // two columns of a table must not share a trigger
-		suffix = fmt.Sprintf("_%08x%s", crc32.ChecksumIEEE([]byte(column)), suffix)
-		column = strings.ToValidUTF8(column[:63-len(suffix)], "")
-	}
-	return column + suffix
+	return s.in().UnguardSQL(child, column)
 }

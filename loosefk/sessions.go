@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // errSharedSessions says that a pooler gives out sessions without the statements that
@@ -26,7 +28,7 @@ func explain(err error) error {
 }
 
 // lostStatement says whether a prepared statement isn't there, or another client's.
-func lostStatement(err error) bool { return isState(err, "26000") || isState(err, "42P05") }
+func lostStatement(err error) bool { return pg.IsState(err, "26000") || pg.IsState(err, "42P05") }
 
 // comparisonTime bounds the comparison of two connections. A pooler that has no second
 // session to give keeps one of them waiting; then there is nothing to tell.

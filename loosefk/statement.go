@@ -3,11 +3,12 @@ package loosefk
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // found is how many children of a parent a statement has processed.
@@ -25,24 +26,24 @@ type found struct {
 // unique within a partition. A child that was changed between the statement's
 // snapshot and its lock is found but not changed: then the counts differ, and
 // the statement is to be repeated.
-func (r reference) statement(limit, perParent int, skipLocked bool) (sql string, args []any) {
+func (r Reference) statement(limit, perParent int, skipLocked bool) (sql string, args []any) {
 	arg := func(value any) string {
 		args = append(args, value)
 		return fmt.Sprintf("$%d", len(args)+1)
 	}
-	where, value := r.children(arg)
+	where, value := r.Rows.Where(arg)
 	var change string
 	switch r.OnDelete {
 	case AsyncDelete:
-		change = "DELETE FROM " + r.child.quoted() + " c"
+		change = "DELETE FROM " + r.ChildTable.Quoted() + " c"
 	case AsyncNullify:
-		change = fmt.Sprintf("UPDATE %s c SET %s = NULL", r.child.quoted(), quote(r.Column))
+		change = fmt.Sprintf("UPDATE %s c SET %s = NULL", r.ChildTable.Quoted(), pg.Quote(r.Column))
 	case UpdateColumnTo:
-		change = fmt.Sprintf("UPDATE %s c SET %s = %s", r.child.quoted(), quote(r.TargetColumn), value)
+		change = fmt.Sprintf("UPDATE %s c SET %s = %s", r.ChildTable.Quoted(), pg.Quote(r.TargetColumn), value)
 	}
 	alive := ""
-	if r.local() { // OFFSET makes this one lookup in the key's index for each parent
-		alive = fmt.Sprintf("WHERE NOT EXISTS (SELECT FROM %s x WHERE x.%s OPERATOR(pg_catalog.=) p.id OFFSET 0)", r.parent.quoted(), quote(r.key.column))
+	if r.Local() { // OFFSET makes this one lookup in the key's index for each parent
+		alive = fmt.Sprintf("WHERE NOT EXISTS (SELECT FROM %s x WHERE x.%s OPERATOR(pg_catalog.=) p.id OFFSET 0)", r.ParentTable.Quoted(), pg.Quote(r.Rows.Key.Column))
 	}
 	skip := ""
 	if skipLocked {
@@ -65,39 +66,14 @@ func (r reference) statement(limit, perParent int, skipLocked bool) (sql string,
 			RETURNING 1
 		)
 		SELECT place - 1, count(*), (SELECT count(*) FROM changed) FROM victims GROUP BY place ORDER BY place`,
-		r.key.list("$1"), r.child.quoted(), where, perParent, skip, alive, limit, change), args
-}
-
-// children returns the condition for the children c of a parent p that are to be cleaned
-// up, and the new value of the target column if there is one. arg makes a parameter of a
-// value.
-func (r reference) children(arg func(value any) string) (where, value string) {
-	all := []string{"c." + quote(r.Column) + " OPERATOR(pg_catalog.=) p.id"}
-	for i, cond := range r.Conditions {
-		var any []string
-		for _, v := range cond.Values {
-			if v == nil {
-				any = append(any, fmt.Sprintf("c.%s IS NULL", quote(cond.Column)))
-			} else {
-				any = append(any, fmt.Sprintf("c.%s %s CAST(%s::text AS %s)", quote(cond.Column), r.conditionEquals[i], arg(*v), r.conditionTypes[i]))
-			}
-		}
-		all = append(all, "("+strings.Join(any, " OR ")+")")
-	}
-	if r.OnDelete == UpdateColumnTo {
-		value = fmt.Sprintf("CAST(%s::text AS %s)", arg(r.TargetValue), r.targetType)
-		// This is IS DISTINCT FROM, which can't be given an operator by name: NULL is
-		// distinct from a value, but not unequal to it.
-		all = append(all, fmt.Sprintf("(c.%[1]s %[2]s %[3]s) IS NOT TRUE AND (c.%[1]s IS NOT NULL OR %[3]s IS NOT NULL)", quote(r.TargetColumn), r.targetEquals, value))
-	}
-	return strings.Join(all, " AND "), value
+		r.Rows.Key.List("$1"), r.ChildTable.Quoted(), where, perParent, skip, alive, limit, change), args
 }
 
 // timeouts bound a statement on the server.
 type timeouts struct{ lock, statement time.Duration }
 
 // bound sends a statement with its timeouts in one round trip and one transaction, followed
-// by an optional check whose failure rolls it back. Like collect, it fails where row
+// by an optional check whose failure rolls it back. Like pg.Collect, it fails where row
 // security would hide rows. Its plan reads children one by one up to the limit, instead of
 // collecting all of them first, however few the planner expects. If the server doesn't end
 // the statement in time the connection is given up, so that a silent server doesn't block a
@@ -117,29 +93,16 @@ func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args
 	return pool.SendBatch(ctx, b).Close()
 }
 
-// collect runs a query and collects its rows. It fails where row security would hide rows,
-// since hidden rows would count as deleted.
-func collect[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args []any, row pgx.RowToFunc[T]) (list []T, err error) {
-	b := new(pgx.Batch)
-	b.Queue(pinPath)
-	b.Queue("SELECT set_config('row_security', 'off', true)")
-	b.Queue(sql, args...).Query(func(rows pgx.Rows) error {
-		list, err = pgx.CollectRows(rows, row)
-		return err
-	})
-	return list, pool.SendBatch(ctx, b).Close()
-}
-
 // change runs the statement for the parents ids. It returns what was found for each parent,
 // and how many rows were changed. If one of the parents exists, in the same database,
 // nothing is changed and the error has the SQLSTATE 22012.
-func (r reference) change(ctx context.Context, t timeouts, ids []parentKey, limit, perParent int, skipLocked bool) (list []found, changed int, err error) {
+func (r Reference) change(ctx context.Context, t timeouts, ids []parentKey, limit, perParent int, skipLocked bool) (list []found, changed int, err error) {
 	sql, args := r.statement(limit, perParent, skipLocked)
 	var check []string
-	if r.local() { // a parent may have come back while the statement waited for its children
-		check = []string{fmt.Sprintf("SELECT 1 / (NOT EXISTS (SELECT FROM %s WHERE %s OPERATOR(pg_catalog.=) ANY (%s)))::int", r.parent.quoted(), quote(r.key.column), r.key.list("$1"))}
+	if r.Local() { // a parent may have come back while the statement waited for its children
+		check = []string{fmt.Sprintf("SELECT 1 / (NOT EXISTS (SELECT FROM %s WHERE %s OPERATOR(pg_catalog.=) ANY (%s)))::int", r.ParentTable.Quoted(), pg.Quote(r.Rows.Key.Column), r.Rows.Key.List("$1"))}
 	}
-	err = bound(ctx, r.childDB.Pool, t, sql, append([]any{ids}, args...), func(rows pgx.Rows) error {
+	err = bound(ctx, r.ChildDatabase.Pool, t, sql, append([]any{ids}, args...), func(rows pgx.Rows) error {
 		var f found
 		_, err := pgx.ForEachRow(rows, []any{&f.place, &f.rows, &changed}, func() error {
 			list = append(list, f)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // Pending counts the pending records of a parent table in a partition.
@@ -29,7 +31,7 @@ type Pending struct {
 // pending for days.
 func (d *Database) Pending(ctx context.Context) ([]Pending, error) {
 	var list []Pending
-	args := []any{d.table(trackFunction).quoted() + "()", d.table(overrideFunction).quoted() + "()"}
+	args := []any{d.table(pg.TrackFunction).Quoted() + "()", d.table(pg.OverrideFunction).Quoted() + "()"}
 	err := indexed(ctx, d.Pool, fmt.Sprintf(`
 		SELECT r.*, NOT EXISTS (
 			SELECT FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -14,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 const stormSchema = `
@@ -202,7 +204,7 @@ func (s *storm) insertProject(ctx context.Context, group int) error {
 	id, epoch := s.next, s.epochs[-group]
 	s.mu.Unlock()
 	_, err := s.main.Exec(ctx, "INSERT INTO projects VALUES ($1, $2)", id, group)
-	if isState(err, "23503") {
+	if pg.IsState(err, "23503") {
 		return nil // the group is being replaced
 	}
 	if err != nil {
@@ -302,7 +304,7 @@ func (s *storm) holdChildren(ctx context.Context, rng *rand.Rand) error {
 		}
 		return sleep(ctx, time.Duration(rng.IntN(60))*time.Millisecond)
 	})
-	if isState(err, stateLockNotAvailable) {
+	if pg.IsState(err, pg.StateLockNotAvailable) {
 		return nil
 	}
 	return err
@@ -337,7 +339,7 @@ func (s *storm) insertChildren(ctx context.Context, rng *rand.Rand) error {
 		return err
 	}
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if isState(err, "23503") {
+	if pg.IsState(err, "23503") {
 		return nil
 	}
 	if err != nil {

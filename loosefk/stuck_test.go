@@ -3,6 +3,8 @@ package loosefk
 import (
 	"testing"
 	"time"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // Parents that are stuck, more than a batch of them, don't keep a later one from
@@ -16,7 +18,7 @@ func TestStuckParents(t *testing.T) {
 	families(t, pool, 120)
 	family(t, pool, 121, 3)
 	r, err := w.RunOnce(t.Context(), "main")
-	if !isState(err, "P0001") {
+	if !pg.IsState(err, "P0001") {
 		t.Errorf("the run ends with %v", err)
 	}
 	if r.Processed != 1 || r.Deletes != 3 || r.Incremented != 120 || r.Records != 121 {

@@ -51,7 +51,7 @@ func TestTrees(t *testing.T) {
 			}
 			wantRows(t, pool, "SELECT id FROM folders ORDER BY 1", int64(1000000), 1000001)
 			wantRows(t, pool, "SELECT count(*)::int FROM loose_foreign_keys_deleted_records WHERE status = 1", 0)
-			findings, err := w.Doctor(t.Context())
+			findings, err := Tools.Examine(t.Context(), w)
 			must(t, err)
 			if len(findings) > 0 {
 				t.Errorf("doctor says %+v", findings)
@@ -90,24 +90,4 @@ func TestTreeNullify(t *testing.T) {
 	exec(t, pool, "DELETE FROM folders WHERE id = 1")
 	runOnce(t, w, "main")
 	wantRows(t, pool, "SELECT COALESCE(folder_id, 0) FROM folders ORDER BY id", int64(0), 2)
-}
-
-// The foreign key of a tree becomes a loose one and comes back, orphans of several
-// levels removed.
-func TestConvertTree(t *testing.T) {
-	t.Parallel()
-	g := newGenerated(t, "")
-	must(t, g.convert(t, "^folders$").Write())
-	_, err := g.goose(t).Up(t.Context())
-	must(t, err)
-	exec(t, g.pool, "INSERT INTO folders SELECT g, nullif(g - 1, 0) FROM generate_series(1, 30) g")
-	exec(t, g.pool, "DELETE FROM folders WHERE id = 20")
-	if r := g.work(t); r.Deletes != 10 {
-		t.Errorf("the run says %+v", r)
-	}
-	exec(t, g.pool, "DELETE FROM folders WHERE id = 5") // nobody works it off
-	_, err = g.goose(t).Down(t.Context())
-	must(t, err)
-	wantRows(t, g.pool, "SELECT count(*)::int FROM folders", 4)
-	wantRows(t, g.pool, "SELECT count(*)::int FROM pg_constraint WHERE conrelid = 'folders'::regclass AND contype = 'f' AND convalidated", 1)
 }

@@ -20,7 +20,7 @@ type Worker struct {
 // New makes a worker. It starts nothing and connects to nothing: see Run, and Validate to
 // check the definitions. It returns an error if the options are invalid.
 func New(o Options) (*Worker, error) {
-	if err := errors.Join(o.Databases.check(), o.Definitions.check(), o.Check()); err != nil {
+	if err := errors.Join(o.Databases.Check(), o.Definitions.check(), o.Check()); err != nil {
 		return nil, err
 	}
 	o.defaults()
@@ -31,6 +31,9 @@ func New(o Options) (*Worker, error) {
 	}
 	return &Worker{opt: o}, nil
 }
+
+// Options returns the worker's options with their defaults.
+func (w *Worker) Options() Options { return w.opt }
 
 // Run cleans up until ctx ends, and returns nil then. Each Interval it handles one
 // database, chosen by the clock, so that the workers of several processes handle the same

@@ -5,44 +5,14 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
-
-const projects = `
-	CREATE TABLE projects (id bigint PRIMARY KEY);
-	CREATE TABLE pipelines (id bigserial PRIMARY KEY, project_id int);
-	CREATE INDEX ON pipelines (project_id);
-	CREATE TABLE requests (id bigserial PRIMARY KEY, project_id bigint);
-	CREATE INDEX ON requests (project_id);
-	CREATE TABLE packages (project_id bigint, name text, status smallint, kind text);
-	CREATE INDEX ON packages (project_id, status);
-	INSERT INTO projects SELECT generate_series(1, 4);
-	INSERT INTO pipelines (project_id) SELECT g % 4 + 1 FROM generate_series(1, 4000) g;
-	INSERT INTO requests (project_id) SELECT g % 4 + 1 FROM generate_series(1, 40) g;
-	INSERT INTO packages SELECT g % 4 + 1, 'p' || g, CASE WHEN g % 3 = 0 THEN NULL ELSE 1 END, CASE WHEN g % 2 = 0 THEN 'npm' ELSE 'go' END
-	FROM generate_series(1, 400) g`
-
-const projectsDefinitions = `
-pipelines:
-  - table: projects
-    column: project_id
-    on_delete: async_delete
-requests:
-  - table: projects
-    column: project_id
-    on_delete: :async_nullify
-packages:
-  - table: projects
-    column: project_id
-    on_delete: update_column_to
-    target_column: status
-    target_value: 4
-    conditions: [{column: kind, value: npm}]
-`
 
 func TestRunOnce(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t, projects)
-	w := newWorker(t, Options{Definitions: parse(t, projectsDefinitions)}, install(t, pool, "projects"))
+	pool := newPool(t, testdb.Projects)
+	w := newWorker(t, Options{Definitions: parse(t, testdb.ProjectsDefinitions)}, install(t, pool, "projects"))
 	exec(t, pool, "DELETE FROM projects WHERE id IN (1, 3)")
 	wantRows(t, pool, "SELECT fully_qualified_table_name || ' ' || primary_key_value || ' ' || status FROM loose_foreign_keys_deleted_records ORDER BY id",
 		"public.projects 1 1", "public.projects 3 1")

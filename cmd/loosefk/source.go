@@ -143,7 +143,7 @@ func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databa
 			return nil, fmt.Errorf("database %s: %w", name, err)
 		}
 		*closers = append(*closers, pool.Close)
-		dbs = append(dbs, loosefk.Database{Name: name, Pool: pool, Schema: s.value(s.schema, "LOOSEFK_SCHEMA")})
+		dbs = append(dbs, loosefk.Database{Name: name, Pool: pool, Schema: loosefk.Schema(s.value(s.schema, "LOOSEFK_SCHEMA"))})
 	}
 	return dbs, nil
 }

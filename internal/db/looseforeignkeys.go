@@ -45,17 +45,17 @@ func LooseForeignKeys(ctx context.Context, main, stats *pgxpool.Pool) (loosefk.D
 
 // likelySchema returns the schema in which a database that can't be queried now probably has
 // its tables: the first schema of the search_path in its DSN, or else public.
-func likelySchema(pool *pgxpool.Pool) string {
+func likelySchema(pool *pgxpool.Pool) loosefk.Schema {
 	cfg, err := pgx.ParseConfig(pool.Config().ConnString())
 	if err != nil {
-		return "public"
+		return loosefk.DefaultSchema
 	}
 	for name := range strings.SplitSeq(cfg.RuntimeParams["search_path"], ",") {
 		if name = strings.Trim(name, ` "`); name != "" && name != "$user" {
-			return name
+			return loosefk.Schema(name)
 		}
 	}
-	return "public"
+	return loosefk.DefaultSchema
 }
 
 // looseParents are the parent tables, whose deletions a trigger records.
@@ -72,11 +72,11 @@ func looseSQL(schema loosefk.Schema) []string {
 }
 
 func installLooseForeignKeys(ctx context.Context, tx pgx.Tx) error {
-	var schema string
+	var schema loosefk.Schema
 	if err := tx.QueryRow(ctx, "SELECT current_schema()").Scan(&schema); err != nil {
 		return fmt.Errorf("asking for the schema: %w", err)
 	}
-	for _, sql := range looseSQL(loosefk.Schema(schema)) {
+	for _, sql := range looseSQL(schema) {
 		if _, err := tx.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("installing loose foreign keys: %w", err)
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/doctor"
 )
 
 func newAuditCommand(env Env) *cobra.Command {
@@ -31,12 +31,12 @@ cleans them up. Exit code 3: there are orphans that weren't repaired.`,
 				if err != nil {
 					return err
 				}
-				found, failed := worker.Audit(ctx, loosefk.AuditOptions{Repair: repair, Children: args})
+				found, failed := doctor.Audit(ctx, worker, doctor.AuditOptions{Repair: repair, Children: args})
 				if found == nil && failed != nil {
 					return failed
 				}
 				if found == nil {
-					found = []loosefk.Orphans{}
+					found = []doctor.Orphans{}
 				}
 				if err := show(cmd, found, func(w io.Writer) { printOrphans(w, found, repair) }); err != nil {
 					return err
@@ -57,7 +57,7 @@ cleans them up. Exit code 3: there are orphans that weren't repaired.`,
 	return cmd
 }
 
-func printOrphans(w io.Writer, found []loosefk.Orphans, repair bool) {
+func printOrphans(w io.Writer, found []doctor.Orphans, repair bool) {
 	fmt.Fprintln(w, "DATABASE\tCHILD\tCOLUMN\tPARENT\tPENDING\tORPHANS\tOF_PARENTS\tREPAIRED\tEXAMPLES")
 	for _, o := range found {
 		repaired := "-"

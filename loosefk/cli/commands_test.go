@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/doctor"
 )
 
 func wantLines(t *testing.T, got string, want ...string) {
@@ -133,7 +134,7 @@ func TestFixDefaultPartition(t *testing.T) {
 func TestAuditCommand(t *testing.T) {
 	t.Parallel()
 	app, pool := newShop(t)
-	if found := decode[[]loosefk.Orphans](t, app, 0, "audit"); len(found) != 3 {
+	if found := decode[[]doctor.Orphans](t, app, 0, "audit"); len(found) != 3 {
 		t.Errorf("the audit says %+v", found)
 	}
 	runSQL(t, pool, "INSERT INTO pipelines VALUES (77, 7), (78, 7), (79, 8)")
@@ -143,7 +144,7 @@ func TestAuditCommand(t *testing.T) {
 	if code != 3 {
 		t.Errorf("exit code %d, want 3", code)
 	}
-	if found := decode[[]loosefk.Orphans](t, app, 0, "audit", "--repair"); found[0].Repaired != 2 {
+	if found := decode[[]doctor.Orphans](t, app, 0, "audit", "--repair"); found[0].Repaired != 2 {
 		t.Errorf("the repair says %+v", found)
 	}
 	wantExit(t, app, 0, "", "audit")

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/generate"
 )
 
 // generation is what convert and revert have in common.
@@ -72,13 +73,13 @@ func (s *switchValue) Set(text string) error {
 }
 
 // generator makes what plans the files.
-func (g *generation) generator(app *App) (loosefk.Generator, error) {
+func (g *generation) generator(app *App) (generate.Generator, error) {
 	if app.File == "" {
-		return loosefk.Generator{}, errors.New("the definitions are part of the program and have no file that could be changed")
+		return generate.Generator{}, errors.New("the definitions are part of the program and have no file that could be changed")
 	}
-	gen := loosefk.Generator{
+	gen := generate.Generator{
 		Databases: app.Databases, Definitions: app.Definitions, File: app.File,
-		Migrations: g.migrations, Format: loosefk.Format(g.format),
+		Migrations: g.migrations, Format: generate.Format(g.format),
 	}
 	if g.tests {
 		gen.Tests = g.testsDir
@@ -107,7 +108,7 @@ committed there, with nothing else.`,
   loosefk convert ci_job_artifacts project_id
   loosefk convert -c --no-branch --no-rspec _id`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			filter, err := loosefk.ParseFilter(args...)
+			filter, err := generate.ParseFilter(args...)
 			if err != nil {
 				return usageOf(cmd, err)
 			}
@@ -145,7 +146,7 @@ committed there, with nothing else.`,
 
 // check finds wrong flags.
 func (g *generation) check(cmd *cobra.Command) error {
-	if g.format != string(loosefk.Goose) && g.format != string(loosefk.Plain) {
+	if g.format != string(generate.Goose) && g.format != string(generate.Plain) {
 		return usage(cmd, "--format %s: want goose or plain", g.format)
 	}
 	return nil
@@ -171,7 +172,7 @@ func (g *generation) convert(ctx context.Context, cmd *cobra.Command, app *App, 
 	default:
 		return usage(cmd, "--on-delete %s: want async_delete or async_nullify", g.onDelete)
 	}
-	keys := make([]loosefk.ForeignKey, len(rows))
+	keys := make([]generate.ForeignKey, len(rows))
 	for i, r := range rows {
 		keys[i] = r.ForeignKey
 	}
@@ -184,7 +185,7 @@ func (g *generation) convert(ctx context.Context, cmd *cobra.Command, app *App, 
 
 // outcome is what convert and revert print.
 type outcome struct {
-	*loosefk.Plan
+	*generate.Plan
 	DryRun bool   `json:"dry_run"`
 	Branch string `json:"branch,omitempty"`
 	Commit string `json:"commit,omitempty"`
@@ -193,7 +194,7 @@ type outcome struct {
 }
 
 // carryOut writes a plan's files, and commits them.
-func (g *generation) carryOut(ctx context.Context, cmd *cobra.Command, app *App, plan *loosefk.Plan, subject, branch string) error {
+func (g *generation) carryOut(ctx context.Context, cmd *cobra.Command, app *App, plan *generate.Plan, subject, branch string) error {
 	if err := g.refused(plan); err != nil {
 		return err
 	}
@@ -272,7 +273,7 @@ func (g *generation) write(ctx context.Context, repo *repository, out *outcome, 
 }
 
 // refused is the error of a plan that can't be carried out.
-func (g *generation) refused(plan *loosefk.Plan) error {
+func (g *generation) refused(plan *generate.Plan) error {
 	var errs []error
 	for _, r := range plan.Refused {
 		errs = append(errs, r)
@@ -330,7 +331,7 @@ func (g *generation) print(w io.Writer, out outcome) {
 }
 
 // printFile prints a new file, or the lines that change in an old one.
-func printFile(w io.Writer, f loosefk.PlannedFile) {
+func printFile(w io.Writer, f generate.PlannedFile) {
 	text := strings.Split(strings.TrimSuffix(f.Content, "\n"), "\n")
 	if !f.Changed {
 		for _, line := range text {

@@ -12,13 +12,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/generate"
 )
 
 // addSchemaDump adds to a plan the file that holds the schema as it will be after
 // the plan's migrations. They run in a copy of the schema, in a database that is
 // dropped again.
-func addSchemaDump(ctx context.Context, app *App, plan *loosefk.Plan, file string) (err error) {
+func addSchemaDump(ctx context.Context, app *App, plan *generate.Plan, file string) (err error) {
 	if _, err := exec.LookPath("pg_dump"); err != nil {
 		return errors.New("pg_dump is not to be found: install PostgreSQL's client programs, of the server's version or newer, or leave the dump out")
 	}
@@ -58,7 +58,7 @@ func addSchemaDump(ctx context.Context, app *App, plan *loosefk.Plan, file strin
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	plan.Files = append(plan.Files, loosefk.PlannedFile{Path: file, Content: schema, Old: string(old), Changed: err == nil})
+	plan.Files = append(plan.Files, generate.PlannedFile{Path: file, Content: schema, Old: string(old), Changed: err == nil})
 	return nil
 }
 

@@ -10,7 +10,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/generate"
 )
 
 // repository is a git work tree, and what convert changes there.
@@ -109,7 +109,7 @@ func branchName(prefix string, filters []string) string {
 
 // ready finds what would keep the change from being committed by itself. branch is
 // that which is to be made, or "".
-func (r *repository) ready(ctx context.Context, file string, plan *loosefk.Plan, branch string, commit bool) error {
+func (r *repository) ready(ctx context.Context, file string, plan *generate.Plan, branch string, commit bool) error {
 	if err := r.settled(ctx); err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (r *repository) settled(ctx context.Context) error {
 }
 
 // takes finds files of a plan that git wouldn't commit.
-func (r *repository) takes(ctx context.Context, plan *loosefk.Plan) error {
+func (r *repository) takes(ctx context.Context, plan *generate.Plan) error {
 	paths, err := planned(plan)
 	if err != nil {
 		return err
@@ -186,7 +186,7 @@ func (r *repository) takes(ctx context.Context, plan *loosefk.Plan) error {
 }
 
 // planned are the paths of a plan's files.
-func planned(plan *loosefk.Plan) ([]string, error) {
+func planned(plan *generate.Plan) ([]string, error) {
 	var paths []string
 	for _, f := range plan.Files {
 		path, err := physical(f.Path)
@@ -208,7 +208,7 @@ func (r *repository) checkout(ctx context.Context, branch string) error {
 }
 
 // commit commits a plan's files and nothing else, and returns the commit.
-func (r *repository) commit(ctx context.Context, subject string, plan *loosefk.Plan) (string, error) {
+func (r *repository) commit(ctx context.Context, subject string, plan *generate.Plan) (string, error) {
 	paths, err := planned(plan)
 	if err != nil {
 		return "", err

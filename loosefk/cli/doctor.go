@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/doctor"
 )
 
 func newDoctorCommand(env Env) *cobra.Command {
@@ -32,7 +32,7 @@ Exit code 3: there is an error or a warning. What is marked info is well as it i
 				if err != nil {
 					return err
 				}
-				findings, err := worker.Doctor(ctx)
+				findings, err := doctor.Examine(ctx, worker)
 				if err != nil {
 					return err
 				}
@@ -42,12 +42,12 @@ Exit code 3: there is an error or a warning. What is marked info is well as it i
 					}
 				}
 				if findings == nil {
-					findings = []loosefk.Finding{}
+					findings = []doctor.Finding{}
 				}
 				if err := show(cmd, findings, func(w io.Writer) { printFindings(w, findings) }); err != nil {
 					return err
 				}
-				if slices.ContainsFunc(findings, func(f loosefk.Finding) bool { return f.Severity != loosefk.SeverityInfo }) {
+				if slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Severity != doctor.SeverityInfo }) {
 					return errFound
 				}
 				return nil
@@ -56,7 +56,7 @@ Exit code 3: there is an error or a warning. What is marked info is well as it i
 	}
 }
 
-func printFindings(w io.Writer, findings []loosefk.Finding) {
+func printFindings(w io.Writer, findings []doctor.Finding) {
 	if len(findings) == 0 {
 		fmt.Fprintln(w, "all is well")
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/doctor"
 )
 
 const shop = `
@@ -70,7 +70,7 @@ func TestDoctor(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		breaks   string // SQL
-		severity loosefk.Severity
+		severity doctor.Severity
 		want     string // regular expression for the text
 		remedy   string // likewise
 	}{
@@ -178,7 +178,7 @@ func TestDoctorSession(t *testing.T) {
 			runSQL(t, pool, strings.ReplaceAll(tt.set, "$database", pool.Config().ConnConfig.Database))
 			pool.Reset()
 			list := findings(t, app)
-			if len(list) == 0 || list[0].Severity != loosefk.SeverityError || list[0].Database != "main" || !regexp.MustCompile(tt.want).MatchString(list[0].Text) {
+			if len(list) == 0 || list[0].Severity != doctor.SeverityError || list[0].Database != "main" || !regexp.MustCompile(tt.want).MatchString(list[0].Text) {
 				t.Fatalf("doctor says %+v, want %s", list, tt.want)
 			}
 			runSQL(t, pool, list[0].Remedy)
@@ -221,18 +221,18 @@ func TestDoctorPartitionAsParent(t *testing.T) {
 }
 
 // findings are what doctor finds; app is who asks.
-func findings(t *testing.T, app *App) []loosefk.Finding {
+func findings(t *testing.T, app *App) []doctor.Finding {
 	t.Helper()
 	code, _, _ := command(t, app, "doctor")
-	return decode[[]loosefk.Finding](t, app, code, "doctor")
+	return decode[[]doctor.Finding](t, app, code, "doctor")
 }
 
 // wantRemedied checks that doctor has a finding, and hasn't after its remedy, which
 // is run by who may.
-func wantRemedied(t *testing.T, app *App, pool *pgxpool.Pool, admin *App, severity loosefk.Severity, want, remedy string) {
+func wantRemedied(t *testing.T, app *App, pool *pgxpool.Pool, admin *App, severity doctor.Severity, want, remedy string) {
 	t.Helper()
 	like := regexp.MustCompile(want)
-	is := func(f loosefk.Finding) bool { return like.MatchString(f.Text) }
+	is := func(f doctor.Finding) bool { return like.MatchString(f.Text) }
 	list := findings(t, app)
 	i := slices.IndexFunc(list, is)
 	if i < 0 {
@@ -242,7 +242,7 @@ func wantRemedied(t *testing.T, app *App, pool *pgxpool.Pool, admin *App, severi
 	if f.Severity != severity || !regexp.MustCompile(remedy).MatchString(f.Remedy) || f.Database != "main" || f.Table == "" {
 		t.Fatalf("the finding is %+v, want %s with the remedy %s", f, severity, remedy)
 	}
-	if code, _, _ := command(t, app, "doctor"); (code == 3) != (severity != loosefk.SeverityInfo) {
+	if code, _, _ := command(t, app, "doctor"); (code == 3) != (severity != doctor.SeverityInfo) {
 		t.Errorf("exit code %d", code)
 	}
 	applyRemedy(t, admin, pool, f.Remedy)
@@ -283,8 +283,8 @@ projects:
 		"^loose.yml:10: there is no table public.nothing in database main$",
 		"public.projects has no trigger",
 	} {
-		if !slices.ContainsFunc(list, func(f loosefk.Finding) bool {
-			return f.Severity == loosefk.SeverityError && regexp.MustCompile(want).MatchString(f.Text)
+		if !slices.ContainsFunc(list, func(f doctor.Finding) bool {
+			return f.Severity == doctor.SeverityError && regexp.MustCompile(want).MatchString(f.Text)
 		}) {
 			t.Errorf("there is no error %q among %+v", want, list)
 		}
@@ -322,7 +322,7 @@ func TestDoctorRights(t *testing.T) {
 				t.Fatalf("with all rights doctor finds %+v", list)
 			}
 			runSQL(t, pool, with(tt.breaks))
-			wantRemedied(t, app, pool, admin, loosefk.SeverityError, tt.want, tt.remedy)
+			wantRemedied(t, app, pool, admin, doctor.SeverityError, tt.want, tt.remedy)
 		})
 	}
 }
@@ -384,7 +384,7 @@ func TestSchema(t *testing.T) {
 	app.Databases[0].Schema = "app"
 	ok(t, app, "install")
 	for _, want := range []string{"loosefk track projects", "loosefk track p_loads"} {
-		if list := findings(t, app); !slices.ContainsFunc(list, func(f loosefk.Finding) bool { return f.Remedy == want }) {
+		if list := findings(t, app); !slices.ContainsFunc(list, func(f doctor.Finding) bool { return f.Remedy == want }) {
 			t.Fatalf("doctor finds %+v, want the remedy %s", list, want)
 		}
 		ok(t, app, strings.Fields(want)[1:]...)

@@ -34,8 +34,8 @@ It may be run again. Triggers come next: see track.`,
 				}
 				return eachChange(ctx, cmd, sql, list, func(db *loosefk.Database) change {
 					return change{
-						Database: db.Name, Done: "installed", SQL: schema(db).InstallSQL(),
-						do: patient(db, func(ctx context.Context, tx pgx.Tx) error { return schema(db).Install(ctx, tx) }),
+						Database: db.Name, Done: "installed", SQL: db.Schema.InstallSQL(),
+						do: patient(db, func(ctx context.Context, tx pgx.Tx) error { return db.Schema.Install(ctx, tx) }),
 					}
 				})
 			})
@@ -152,7 +152,7 @@ The table of deleted records has to be there: see install.`,
 				}
 				return eachChange(ctx, cmd, sql, list, func(t parentTable) change {
 					c := change{Database: t.db.Name, Table: t.name, Done: "tracking deletions from"}
-					s := schema(t.db)
+					s := t.db.Schema
 					if t.partitioned {
 						c.SQL = s.TrackRecordDeletionsOverrideTableNameSQL(t.name)
 						c.do = patient(t.db, func(ctx context.Context, tx pgx.Tx) error {
@@ -205,7 +205,7 @@ up, drain before you remove the definitions. A table that is gone is no error.`,
 }
 
 func untrack(t parentTable) change {
-	s := schema(t.db)
+	s := t.db.Schema
 	return change{
 		Database: t.db.Name, Table: t.name, Done: "no longer tracking deletions from",
 		SQL: s.UntrackRecordDeletionsSQL(t.name) + "\n\n" + s.RemoveDeletedRecordsSQL(t.name),

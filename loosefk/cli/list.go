@@ -10,12 +10,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/generate"
 )
 
 // keyRow is a foreign key with its number in the list.
 type keyRow struct {
 	ID int `json:"id"`
-	loosefk.ForeignKey
+	generate.ForeignKey
 	Crosses bool `json:"crosses"`
 }
 
@@ -31,7 +32,7 @@ FROM, TO and COLUMN.`,
   loosefk list -c                 # those that cross databases
   loosefk list '^events$'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			filter, err := loosefk.ParseFilter(args...)
+			filter, err := generate.ParseFilter(args...)
 			if err != nil {
 				return usageOf(cmd, err)
 			}
@@ -49,8 +50,8 @@ FROM, TO and COLUMN.`,
 }
 
 // keys are the foreign keys that match, numbered as they are shown.
-func (a *App) keys(ctx context.Context, filter loosefk.Filter, cross bool) ([]keyRow, error) {
-	list, err := loosefk.ForeignKeys(ctx, a.Databases, a.Definitions)
+func (a *App) keys(ctx context.Context, filter generate.Filter, cross bool) ([]keyRow, error) {
+	list, err := generate.ForeignKeys(ctx, a.Databases, a.Definitions)
 	if err != nil {
 		return nil, err
 	}
@@ -69,18 +70,18 @@ func (a *App) keys(ctx context.Context, filter loosefk.Filter, cross bool) ([]ke
 }
 
 // withoutKey are the definitions that match and whose foreign key is gone.
-func (a *App) withoutKey(ctx context.Context, filter loosefk.Filter, cross bool) (loosefk.Definitions, error) {
+func (a *App) withoutKey(ctx context.Context, filter generate.Filter, cross bool) (loosefk.Definitions, error) {
 	places := a.Map
 	if places == nil {
 		places = a.Databases
 	}
 	defs := matching(a.Definitions, filter)
-	keys, err := loosefk.ForeignKeys(ctx, a.Databases, defs)
+	keys, err := generate.ForeignKeys(ctx, a.Databases, defs)
 	if err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(defs, func(d loosefk.Definition) bool {
-		return cross && places.Of(d.Child) == places.Of(d.Parent) || slices.ContainsFunc(keys, func(k loosefk.ForeignKey) bool {
+		return cross && places.Of(d.Child) == places.Of(d.Parent) || slices.ContainsFunc(keys, func(k generate.ForeignKey) bool {
 			return len(k.Definitions(a.Databases, loosefk.Definitions{d})) > 0
 		})
 	}), nil

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/generate"
 )
 
 func newRevertCommand(env Env) *cobra.Command {
@@ -29,7 +30,7 @@ those that a worker still has to clean up, and 'loosefk audit' shows the rest.`,
   loosefk revert '^packages$'`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			filter, err := loosefk.ParseFilter(args...)
+			filter, err := generate.ParseFilter(args...)
 			if err != nil {
 				return usageOf(cmd, err)
 			}
@@ -47,12 +48,12 @@ those that a worker still has to clean up, and 'loosefk audit' shows the rest.`,
 	return cmd
 }
 
-func (g *generation) revert(ctx context.Context, cmd *cobra.Command, app *App, filter loosefk.Filter, args []string) error {
+func (g *generation) revert(ctx context.Context, cmd *cobra.Command, app *App, filter generate.Filter, args []string) error {
 	rows, err := app.keys(ctx, filter, false)
 	if err != nil {
 		return err
 	}
-	var keys []loosefk.ForeignKey
+	var keys []generate.ForeignKey
 	for _, r := range rows {
 		if !r.HasLooseForeignKey {
 			keys = append(keys, r.ForeignKey)
@@ -79,7 +80,7 @@ func (g *generation) revert(ctx context.Context, cmd *cobra.Command, app *App, f
 }
 
 // matching are the definitions that a filter chooses.
-func matching(defs loosefk.Definitions, filter loosefk.Filter) (list loosefk.Definitions) {
+func matching(defs loosefk.Definitions, filter generate.Filter) (list loosefk.Definitions) {
 	for _, d := range defs {
 		if filter.Match(d.Child, d.Parent, d.Column) {
 			list = append(list, d)

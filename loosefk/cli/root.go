@@ -242,14 +242,6 @@ func (a *App) choose(names []string) ([]*loosefk.Database, error) {
 	return list, nil
 }
 
-// schema is that of a database, for what is installed there.
-func schema(db *loosefk.Database) loosefk.Schema {
-	if db.Schema == "" {
-		return loosefk.DefaultSchema
-	}
-	return loosefk.Schema(db.Schema)
-}
-
 // rounded is a duration for people.
 func rounded(d time.Duration) string {
 	switch {

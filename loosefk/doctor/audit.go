@@ -8,6 +8,9 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // AuditOptions says what an audit does.
@@ -27,11 +30,11 @@ type AuditOptions struct {
 
 // Orphans are the children of one definition whose parent doesn't exist.
 type Orphans struct {
-	Definition Definition `json:"-"`
-	Database   string     `json:"database"` // of the child
-	Child      string     `json:"child"`
-	Column     string     `json:"column"`
-	Parent     string     `json:"parent"`
+	Definition loosefk.Definition `json:"-"`
+	Database   string             `json:"database"` // of the child
+	Child      string             `json:"child"`
+	Column     string             `json:"column"`
+	Parent     string             `json:"parent"`
 	// Pending and PendingParents count children, and their distinct parents, that a pending
 	// record is going to clean up.
 	Pending        int64 `json:"pending"`
@@ -53,13 +56,16 @@ type Orphans struct {
 // children that the definition would clean up. Concurrent changes are seen or not. Errors:
 // Problems when the definitions don't fit the databases; the failures of single
 // definitions, after all others.
-func (w *Worker) Audit(ctx context.Context, o AuditOptions) ([]Orphans, error) {
-	rs, _, err := lookUp(ctx, w.opt.Databases, w.opt.Definitions)
+func Audit(ctx context.Context, w *loosefk.Worker, o AuditOptions) ([]Orphans, error) {
+	rs, problems, err := loosefk.Resolve(ctx, w.Options().Databases, w.Options().Definitions)
 	if err != nil {
 		return nil, err
 	}
+	if len(rs) < len(w.Options().Definitions) {
+		return nil, problems
+	}
 	for _, child := range o.Children {
-		if !slices.ContainsFunc(rs, func(r reference) bool { return r.isChild(child) }) {
+		if !slices.ContainsFunc(rs, func(r loosefk.Reference) bool { return reference{r}.isChild(child) }) {
 			return nil, fmt.Errorf("looking for orphans: no definition names %s as a child", child)
 		}
 	}
@@ -68,7 +74,8 @@ func (w *Worker) Audit(ctx context.Context, o AuditOptions) ([]Orphans, error) {
 	}
 	var list []Orphans
 	var failed []error
-	for _, r := range rs {
+	for _, resolved := range rs {
+		r := reference{resolved}
 		if len(o.Children) > 0 && !slices.ContainsFunc(o.Children, r.isChild) {
 			continue
 		}
@@ -85,7 +92,7 @@ func (w *Worker) Audit(ctx context.Context, o AuditOptions) ([]Orphans, error) {
 }
 
 // example keeps the key of a parent if there are few yet.
-func (o *Orphans) example(kind keyKind, id parentKey) {
+func (o *Orphans) example(kind pg.Kind, id string) {
 	if kind != "integer" {
 		if len(o.ExampleKeys) < 10 {
 			o.ExampleKeys = append(o.ExampleKeys, id)
@@ -106,13 +113,13 @@ func (o Orphans) examples() []string {
 	return list
 }
 
-func (r reference) isChild(name string) bool { return r.childDB.table(name) == r.child }
+func (r reference) isChild(name string) bool { return in(r.ChildDatabase).Table(name) == r.ChildTable }
 
 func (r reference) audit(ctx context.Context, o AuditOptions) (Orphans, error) {
 	found := Orphans{
-		Definition: r.Definition, Database: r.childDB.Name, Child: r.child.String(), Column: r.Column, Parent: r.parent.String(),
+		Definition: r.Definition, Database: r.ChildDatabase.Name, Child: r.ChildTable.String(), Column: r.Column, Parent: r.ParentTable.String(),
 	}
-	var after *parentKey
+	var after *string
 	for seen := int64(0); o.most == 0 || seen < o.most; {
 		ids, err := r.parentsAfter(ctx, after, o.Page)
 		if err != nil || len(ids) == 0 {
@@ -128,12 +135,12 @@ func (r reference) audit(ctx context.Context, o AuditOptions) (Orphans, error) {
 }
 
 // parentsAfter returns the next distinct values of the child's column, in order.
-func (r reference) parentsAfter(ctx context.Context, after *parentKey, limit int) ([]parentKey, error) {
+func (r reference) parentsAfter(ctx context.Context, after *string, limit int) ([]string, error) {
 	args := []any{limit}
 	if after != nil {
 		args = append(args, *after)
 	}
-	return collect(ctx, r.childDB.Pool, r.parentsQuery(after == nil), args, pgx.RowTo[parentKey])
+	return pg.Collect(ctx, r.ChildDatabase.Pool, r.parentsQuery(after == nil), args, pgx.RowTo[string])
 }
 
 // parentsQuery finds the first $1 values, or those after $2: one probe of the index
@@ -144,7 +151,7 @@ func (r reference) parentsQuery(first bool) string {
 		from = "IS NOT NULL"
 	}
 	if !first {
-		from = fmt.Sprintf("> CAST($2::text AS %s)", r.key.sqlType())
+		from = fmt.Sprintf("> CAST($2::text AS %s)", r.Rows.Key.SQLType())
 	}
 	return fmt.Sprintf(`
 		WITH RECURSIVE ids (id, place) AS (
@@ -153,19 +160,19 @@ func (r reference) parentsQuery(first bool) string {
 			SELECT (SELECT %[1]s::%[4]s FROM %[2]s c WHERE %[1]s > ids.id ORDER BY %[1]s LIMIT 1), place + 1
 			FROM ids WHERE ids.id IS NOT NULL AND place < $1
 		)
-		SELECT id::text FROM ids WHERE id IS NOT NULL ORDER BY place`, "c."+quote(r.Column), r.child.quoted(), from, r.key.sqlType())
+		SELECT id::text FROM ids WHERE id IS NOT NULL ORDER BY place`, "c."+pg.Quote(r.Column), r.ChildTable.Quoted(), from, r.Rows.Key.SQLType())
 }
 
 // auditPage examines the children of some parents. Its order matters: a parent that is
 // deleted after it was looked up counts as existing; a parent that was missing has its
 // record by the time records are read; and children that a worker has deleted meanwhile are
 // no longer counted.
-func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []parentKey, found *Orphans) error {
-	alive, err := r.parentDB.alive(ctx, r.parent, ids)
+func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []string, found *Orphans) error {
+	alive, err := in(r.ParentDatabase).Alive(ctx, r.ParentTable, ids)
 	if err != nil {
 		return err
 	}
-	dead := without(ids, alive)
+	dead := pg.Without(ids, alive)
 	if len(dead) == 0 {
 		return nil
 	}
@@ -177,7 +184,7 @@ func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []parentKe
 	if err != nil {
 		return err
 	}
-	var lost []parentKey
+	var lost []string
 	for _, id := range dead {
 		switch n := counts[id]; {
 		case n == 0:
@@ -188,7 +195,7 @@ func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []parentKe
 			found.Rows += n
 			found.Parents++
 			lost = append(lost, id)
-			found.example(r.key.keyKind, id)
+			found.example(r.Rows.Key.Kind, id)
 		}
 	}
 	if !o.Repair || len(lost) == 0 {
@@ -200,16 +207,16 @@ func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []parentKe
 }
 
 // pendingOf returns which of the parents have a pending record.
-func (r reference) pendingOf(ctx context.Context, ids []parentKey) (map[parentKey]bool, error) {
-	rows, err := r.parentDB.catalog().Query(ctx, fmt.Sprintf(`
+func (r reference) pendingOf(ctx context.Context, ids []string) (map[string]bool, error) {
+	rows, err := in(r.ParentDatabase).Catalog().Query(ctx, fmt.Sprintf(`
 		SELECT DISTINCT %s FROM %s d
 		WHERE fully_qualified_table_name = $1 AND status = 1 AND %s`,
-		r.key.recorded("d"), r.parentDB.records(), r.key.among("d", "$2")), r.parent.String(), ids)
+		r.Rows.Key.Recorded("d"), in(r.ParentDatabase).Records(), r.Rows.Key.Among("d", "$2")), r.ParentTable.String(), ids)
 	if err != nil {
 		return nil, err
 	}
-	list, err := pgx.CollectRows(rows, pgx.RowTo[parentKey])
-	pending := make(map[parentKey]bool, len(list))
+	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	pending := make(map[string]bool, len(list))
 	for _, id := range list {
 		pending[id] = true
 	}
@@ -218,9 +225,9 @@ func (r reference) pendingOf(ctx context.Context, ids []parentKey) (map[parentKe
 
 // count returns how many children of each parent the definition would clean up,
 // at most most of each unless that is 0.
-func (r reference) count(ctx context.Context, ids []parentKey, most int) (map[parentKey]int64, error) {
+func (r reference) count(ctx context.Context, ids []string, most int) (map[string]int64, error) {
 	args := []any{ids}
-	where, _ := r.children(func(value any) string {
+	where, _ := r.Rows.Where(func(value any) string {
 		args = append(args, value)
 		return fmt.Sprintf("$%d", len(args))
 	})
@@ -229,14 +236,14 @@ func (r reference) count(ctx context.Context, ids []parentKey, most int) (map[pa
 		limit = fmt.Sprintf("LIMIT %d", most)
 	}
 	type row struct {
-		ID   parentKey
+		ID   string
 		Rows int64
 	}
-	list, err := collect(ctx, r.childDB.Pool, fmt.Sprintf(`
+	list, err := pg.Collect(ctx, r.ChildDatabase.Pool, fmt.Sprintf(`
 		SELECT p.id::text, n.rows FROM unnest(%s) AS p (id)
 		CROSS JOIN LATERAL (SELECT count(*) AS rows FROM (SELECT FROM %s c WHERE %s %s) l) n`,
-		r.key.list("$1"), r.child.quoted(), where, limit), args, pgx.RowToStructByPos[row])
-	counts := make(map[parentKey]int64, len(ids))
+		r.Rows.Key.List("$1"), r.ChildTable.Quoted(), where, limit), args, pgx.RowToStructByPos[row])
+	counts := make(map[string]int64, len(ids))
 	for _, n := range list {
 		counts[n.ID] = n.Rows
 	}
@@ -246,12 +253,12 @@ func (r reference) count(ctx context.Context, ids []parentKey, most int) (map[pa
 // record writes deleted records for parents that don't exist at this moment and have no
 // pending record. The parents and the records are in the same database, so one statement
 // does it wherever the children live.
-func (r reference) record(ctx context.Context, ids []parentKey) (int64, error) {
+func (r reference) record(ctx context.Context, ids []string) (int64, error) {
 	columns, values, same := "primary_key_value", "p.id", "d.primary_key_value = p.id"
-	if r.key.keyKind != "integer" {
+	if r.Rows.Key.Kind != "integer" {
 		columns, values, same = "primary_key_value, primary_key_text", "0, p.id::text", "d.primary_key_text = p.id::text"
 	}
-	list, err := collect(ctx, r.parentDB.Pool, fmt.Sprintf(`
+	list, err := pg.Collect(ctx, r.ParentDatabase.Pool, fmt.Sprintf(`
 		INSERT INTO %[1]s (fully_qualified_table_name, %[3]s)
 		SELECT $1, %[4]s FROM unnest(%[5]s) AS p (id)
 		WHERE NOT EXISTS (SELECT FROM %[2]s x WHERE x.%[6]s = p.id)
@@ -259,9 +266,9 @@ func (r reference) record(ctx context.Context, ids []parentKey) (int64, error) {
 				SELECT FROM %[1]s d
 				WHERE d.fully_qualified_table_name = $1 AND d.status = 1 AND %[7]s)
 		RETURNING id`,
-		r.parentDB.records(), r.parent.quoted(), columns, values, r.key.list("$2"), quote(r.key.column), same), []any{r.parent.String(), ids}, pgx.RowTo[int64])
+		in(r.ParentDatabase).Records(), r.ParentTable.Quoted(), columns, values, r.Rows.Key.List("$2"), pg.Quote(r.Rows.Key.Column), same), []any{r.ParentTable.String(), ids}, pgx.RowTo[int64])
 	if err != nil {
-		return 0, fmt.Errorf("writing deleted records of %s: %w", r.parent, err)
+		return 0, fmt.Errorf("writing deleted records of %s: %w", r.ParentTable, err)
 	}
 	return int64(len(list)), nil
 }

@@ -6,11 +6,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-func audit(t testing.TB, w *Worker, o AuditOptions) []Orphans {
+func audit(t testing.TB, w *loosefk.Worker, o AuditOptions) []Orphans {
 	t.Helper()
-	found, err := w.Audit(t.Context(), o)
+	found, err := Audit(t.Context(), w, o)
 	must(t, err)
 	return found
 }
@@ -33,8 +36,8 @@ func wantTally(t testing.TB, found []Orphans, want ...string) {
 
 func TestAudit(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t, projects)
-	w := newWorker(t, Options{Definitions: parse(t, projectsDefinitions)}, install(t, pool, "projects"))
+	pool := newPool(t, testdb.Projects)
+	w := newWorker(t, loosefk.Options{Definitions: parse(t, testdb.ProjectsDefinitions)}, install(t, pool, "projects"))
 	wantTally(t, audit(t, w, AuditOptions{}), "public.pipelines 0/0 0/0 []", "public.requests 0/0 0/0 []", "public.packages 0/0 0/0 []")
 
 	// 1 goes with a record, 2 without. Of 2's packages, 25 each are npm and not
@@ -54,7 +57,7 @@ func TestAudit(t *testing.T) {
 		wantTally(t, audit(t, w, AuditOptions{Page: page}), want...)
 	}
 	wantTally(t, audit(t, w, AuditOptions{Children: []string{"public.requests"}}), want[1])
-	if _, err := w.Audit(t.Context(), AuditOptions{Children: []string{"nonsense"}}); err == nil {
+	if _, err := Audit(t.Context(), w, AuditOptions{Children: []string{"nonsense"}}); err == nil {
 		t.Error("a table that is no child was audited")
 	}
 
@@ -62,11 +65,11 @@ func TestAudit(t *testing.T) {
 	if got := []int64{found[0].Repaired, found[1].Repaired, found[2].Repaired}; !slices.Equal(got, []int64{3, 0, 1}) {
 		t.Errorf("%v records were written, want 3 for the first child, none again for the same parents, 1 for the last", got)
 	}
-	wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records WHERE status = 1 ORDER BY 1", int64(-7), 1, 2, 10, 2147483647)
+	testdb.WantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records WHERE status = 1 ORDER BY 1", int64(-7), 1, 2, 10, 2147483647)
 	runOnce(t, w, "main")
 	wantTally(t, audit(t, w, AuditOptions{}), "public.pipelines 0/0 0/0 []", "public.requests 0/0 0/0 []", "public.packages 0/0 0/0 []")
-	wantRows(t, pool, "SELECT DISTINCT project_id FROM pipelines WHERE project_id IS NOT NULL ORDER BY 1", 3, 4)
-	wantRows(t, pool, "SELECT name || status FROM packages WHERE project_id > 4 ORDER BY 1", "a4", "b1", "c4")
+	testdb.WantRows(t, pool, "SELECT DISTINCT project_id FROM pipelines WHERE project_id IS NOT NULL ORDER BY 1", 3, 4)
+	testdb.WantRows(t, pool, "SELECT name || status FROM packages WHERE project_id > 4 ORDER BY 1", "a4", "b1", "c4")
 }
 
 // TestAuditTwoDatabases has the parents on another database than their children.
@@ -81,8 +84,8 @@ func TestAuditTwoDatabases(t *testing.T) {
 			INSERT INTO loads SELECT g, 1 FROM generate_series(1, 5000) g`)
 	db := install(t, main, "projects")
 	db.Tables = []string{"projects"}
-	w := newWorker(t, Options{SecondLook: -1, Definitions: parse(t, "loads:\n- {table: projects, column: project_id, on_delete: async_delete}")},
-		db, Database{Name: "ci", Pool: ci})
+	w := newWorker(t, loosefk.Options{SecondLook: -1, Definitions: parse(t, "loads:\n- {table: projects, column: project_id, on_delete: async_delete}")},
+		db, loosefk.Database{Name: "ci", Pool: ci})
 	wantTally(t, audit(t, w, AuditOptions{}), "public.loads 0/0 5000/2500 [2 4 6 8 10 12 14 16 18 20]")
 	if found := audit(t, w, AuditOptions{Repair: true}); found[0].Repaired != 2500 || found[0].Database != "ci" {
 		t.Errorf("%+v", found)
@@ -90,25 +93,25 @@ func TestAuditTwoDatabases(t *testing.T) {
 	wantTally(t, audit(t, w, AuditOptions{}), "public.loads 5000/2500 0/0 []")
 	runOnce(t, w, "main")
 	wantTally(t, audit(t, w, AuditOptions{}), "public.loads 0/0 0/0 []")
-	wantRows(t, ci, "SELECT count(*) FROM loads", int64(5000))
+	testdb.WantRows(t, ci, "SELECT count(*) FROM loads", int64(5000))
 }
 
 // TestAuditRepairSparesParents has a parent come back between the look and the
 // repair, and somebody else repair at the same time.
 func TestAuditRepairSparesParents(t *testing.T) {
 	t.Parallel()
-	pool := newPool(t, projects)
-	w := newWorker(t, Options{Definitions: parse(t, projectsDefinitions)}, install(t, pool, "projects"))
-	rs, _, err := lookUp(t.Context(), w.opt.Databases, w.opt.Definitions)
+	pool := newPool(t, testdb.Projects)
+	w := newWorker(t, loosefk.Options{Definitions: parse(t, testdb.ProjectsDefinitions)}, install(t, pool, "projects"))
+	rs, _, err := loosefk.Resolve(t.Context(), w.Options().Databases, w.Options().Definitions)
 	must(t, err)
 	for _, want := range []int64{1, 0} {
-		n, err := rs[0].record(t.Context(), []parentKey{"1", "2", "77"})
+		n, err := reference{rs[0]}.record(t.Context(), []string{"1", "2", "77"})
 		must(t, err)
 		if n != want {
 			t.Errorf("%d records were written, want %d: one for the parent that is gone, once", n, want)
 		}
 	}
-	wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records", int64(77))
+	testdb.WantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records", int64(77))
 }
 
 // TestAuditReadsTheIndex makes sure that a parent costs a probe of the index however
@@ -118,13 +121,13 @@ func TestAuditReadsTheIndex(t *testing.T) {
 	pool := newPool(t, `CREATE TABLE projects (id bigint PRIMARY KEY); INSERT INTO projects SELECT generate_series(1, 3);
 		CREATE TABLE pipelines (project_id int); CREATE INDEX ON pipelines (project_id);
 		INSERT INTO pipelines SELECT g % 3 + 1 FROM generate_series(1, 100000) g`)
-	w := newWorker(t, Options{Definitions: parse(t, "pipelines:\n- {table: projects, column: project_id, on_delete: async_delete}")}, install(t, pool, "projects"))
+	w := newWorker(t, loosefk.Options{Definitions: parse(t, "pipelines:\n- {table: projects, column: project_id, on_delete: async_delete}")}, install(t, pool, "projects"))
 	exec(t, pool, "ANALYZE pipelines")
-	rs, _, err := lookUp(t.Context(), w.opt.Databases, w.opt.Definitions)
+	rs, _, err := loosefk.Resolve(t.Context(), w.Options().Databases, w.Options().Definitions)
 	must(t, err)
 	rows := regexp.MustCompile(`Scan using pipelines_project_id_idx .*rows=(\d+)(?:\.\d+)? loops`)
 	for _, args := range [][]any{{1000}, {1000, "1"}} {
-		plan := strings.Join(query[string](t, pool, "EXPLAIN (ANALYZE, TIMING OFF, COSTS OFF) "+rs[0].parentsQuery(len(args) == 1), args...), "\n")
+		plan := strings.Join(testdb.Query[string](t, pool, "EXPLAIN (ANALYZE, TIMING OFF, COSTS OFF) "+reference{rs[0]}.parentsQuery(len(args) == 1), args...), "\n")
 		scans := rows.FindAllStringSubmatch(plan, -1)
 		if len(scans) != 2 || scans[0][1] > "1" || scans[1][1] > "1" || strings.Contains(plan, "Seq Scan") {
 			t.Errorf("want two scans of the index that read a row each time:\n%s", plan)

@@ -1,12 +1,17 @@
+// Package doctor finds what keeps loose foreign keys from working: Examine looks at what is
+// installed, at rights, indexes, triggers and partitions, and Audit at children whose parent
+// doesn't exist.
 package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // Severity says how bad a finding is.
@@ -19,7 +24,7 @@ const (
 	SeverityInfo    Severity = "info"    // nothing needs to be done now
 )
 
-// Finding is something that Doctor found.
+// Finding is something that Examine found.
 type Finding struct {
 	Severity Severity `json:"severity"`
 	Database string   `json:"database,omitempty"`
@@ -40,74 +45,95 @@ const (
 	doctorParents    = 1000             // number of parents to examine for each definition
 )
 
-// examination is one run of Doctor.
+// reference is a definition with its tables.
+type reference struct{ loosefk.Reference }
+
+type references []reference
+
+// parents returns the parents that live in a database, in the order of their first
+// definition.
+func (rs references) parents(db *loosefk.Database) []pg.Table {
+	var list []pg.Table
+	for _, r := range rs {
+		if r.ParentDatabase == db && !slices.Contains(list, r.ParentTable) {
+			list = append(list, r.ParentTable)
+		}
+	}
+	return list
+}
+
+func in(d *loosefk.Database) pg.Database { return pg.New(d.Name, d.Pool, string(d.Schema)) }
+
+// examination is one run of Examine.
 type examination struct {
-	opt    Options
+	opt    loosefk.Options
 	rs     references // those whose tables and columns exist
-	tables tables
+	tables map[*loosefk.Database]map[pg.Table]pg.TableInfo
 	list   []Finding
 }
 
-func (e *examination) add(s Severity, db *Database, table tableName, remedy, format string, args ...any) {
+func (e *examination) add(s Severity, db *loosefk.Database, table pg.Table, remedy, format string, args ...any) {
 	e.list = append(e.list, Finding{s, db.Name, table.String(), fmt.Sprintf(format, args...), remedy})
 }
 
-// Doctor looks for states that keep loose foreign keys from working, now or soon. It
+// Examine looks for states that keep loose foreign keys from working, now or soon. It
 // returns findings with a remedy each, in the order in which the remedies should be
 // applied. It changes nothing. Errors are those of a database.
-func (w *Worker) Doctor(ctx context.Context) ([]Finding, error) {
-	e := &examination{opt: w.opt}
+func Examine(ctx context.Context, w *loosefk.Worker) ([]Finding, error) {
+	e := &examination{opt: w.Options()}
 	if err := e.definitions(ctx); err != nil {
 		return nil, err
 	}
-	for i := range w.opt.Databases {
-		if err := e.session(ctx, &w.opt.Databases[i]); err != nil {
-			return nil, fmt.Errorf("examining database %s: %w", w.opt.Databases[i].Name, err)
+	dbs := e.opt.Databases
+	for i := range dbs {
+		if err := e.session(ctx, &dbs[i]); err != nil {
+			return nil, fmt.Errorf("examining database %s: %w", dbs[i].Name, err)
 		}
 	}
-	for _, db := range w.parentDatabases() {
-		if err := e.parents(ctx, db); err != nil {
-			return nil, fmt.Errorf("examining database %s: %w", db.Name, err)
+	for i := range dbs {
+		if len(e.named(&dbs[i])) == 0 {
+			continue
+		}
+		if err := e.parents(ctx, &dbs[i]); err != nil {
+			return nil, fmt.Errorf("examining database %s: %w", dbs[i].Name, err)
 		}
 	}
-	for i := range w.opt.Databases {
-		if err := e.children(ctx, &w.opt.Databases[i]); err != nil {
-			return nil, fmt.Errorf("examining database %s: %w", w.opt.Databases[i].Name, err)
+	for i := range dbs {
+		if err := e.children(ctx, &dbs[i]); err != nil {
+			return nil, fmt.Errorf("examining database %s: %w", dbs[i].Name, err)
 		}
 	}
 	return e.list, nil
 }
 
-// definitions finds mismatches between definitions and databases. Later checks use only
-// definitions that match.
+// definitions reports definitions that don't fit the databases. Later checks use only those
+// that do.
 func (e *examination) definitions(ctx context.Context) error {
-	rs, found, err := lookUp(ctx, e.opt.Databases, e.opt.Definitions)
-	problems, ok := errors.AsType[Problems](err)
-	if err != nil && !ok {
-		return err
-	}
-	e.tables = found
-	unfit, err := rs.unfit(ctx, found)
+	rs, problems, err := loosefk.Resolve(ctx, e.opt.Databases, e.opt.Definitions)
 	if err != nil {
 		return err
 	}
-	problems = append(problems, unfit...)
-	problems = append(problems, rs.duplicates()...)
-	partitions, err := rs.parentPartitions(ctx)
-	if err != nil {
-		return err
-	}
-	problems = append(problems, partitions...)
-	e.rs = slices.DeleteFunc(rs, func(r reference) bool { return len(r.complete(found)) > 0 })
 	for _, p := range problems {
 		f := Finding{Severity: SeverityError, Text: p.Error()}
-		if i := slices.IndexFunc(e.opt.Definitions, func(d Definition) bool { return p.Line > 0 && d.File == p.File && d.Line == p.Line }); i >= 0 {
+		if i := slices.IndexFunc(e.opt.Definitions, func(d loosefk.Definition) bool { return p.Line > 0 && d.File == p.File && d.Line == p.Line }); i >= 0 {
 			f.Table = e.opt.Definitions[i].Child
 			if db := e.opt.Databases.Of(f.Table); db != nil {
-				f.Database, f.Table = db.Name, db.table(f.Table).String()
+				f.Database, f.Table = db.Name, in(db).Table(f.Table).String()
 			}
 		}
 		e.list = append(e.list, f)
+	}
+	wanted := map[*loosefk.Database][]pg.Table{}
+	for _, r := range rs {
+		e.rs = append(e.rs, reference{r})
+		wanted[r.ParentDatabase] = append(wanted[r.ParentDatabase], r.ParentTable)
+		wanted[r.ChildDatabase] = append(wanted[r.ChildDatabase], r.ChildTable)
+	}
+	e.tables = map[*loosefk.Database]map[pg.Table]pg.TableInfo{}
+	for db, names := range wanted {
+		if e.tables[db], err = pg.Describe(ctx, in(db).Catalog(), names); err != nil {
+			return fmt.Errorf("looking up the tables of database %s: %w", db.Name, err)
+		}
 	}
 	for _, r := range e.rs {
 		e.indexes(r)
@@ -117,53 +143,53 @@ func (e *examination) definitions(ctx context.Context) error {
 
 // indexes finds missing indexes that a definition needs.
 func (e *examination) indexes(r reference) {
-	parent, child := e.tables[r.parentDB][r.parent], e.tables[r.childDB][r.child]
-	if !parent.hasKey() {
-		e.add(SeverityError, r.parentDB, r.parent, createIndex(parent, r.parent, true, parent.key),
-			"table %s has no unique index on %s alone: each clean-up would read it whole to see which parents exist", r.parent, parent.key)
+	parent, child := e.tables[r.ParentDatabase][r.ParentTable], e.tables[r.ChildDatabase][r.ChildTable]
+	if !parent.HasKey() {
+		e.add(SeverityError, r.ParentDatabase, r.ParentTable, createIndex(parent, r.ParentTable, true, parent.Key),
+			"table %s has no unique index on %s alone: each clean-up would read it whole to see which parents exist", r.ParentTable, parent.Key)
 	}
 	switch both := []string{r.Column, r.TargetColumn}; {
-	case r.OnDelete == UpdateColumnTo && !child.indexed(both...) && !child.indexed(r.Column):
-		e.add(SeverityError, r.childDB, r.child, createIndex(child, r.child, false, both...),
-			"column %s of %s has no index that begins with it: each clean-up would read the whole table", r.Column, r.child)
-	case r.OnDelete == UpdateColumnTo && !child.indexed(both...):
-		e.add(SeverityWarning, r.childDB, r.child, createIndex(child, r.child, false, both...),
-			"%s has no index that begins with (%s, %s): each query would read the rows that are updated already", r.child, r.Column, r.TargetColumn)
-	case !child.indexed(r.Column):
-		e.add(SeverityError, r.childDB, r.child, createIndex(child, r.child, false, r.Column),
-			"column %s of %s has no index that begins with it: each clean-up would read the whole table", r.Column, r.child)
+	case r.OnDelete == loosefk.UpdateColumnTo && !child.Indexed(both...) && !child.Indexed(r.Column):
+		e.add(SeverityError, r.ChildDatabase, r.ChildTable, createIndex(child, r.ChildTable, false, both...),
+			"column %s of %s has no index that begins with it: each clean-up would read the whole table", r.Column, r.ChildTable)
+	case r.OnDelete == loosefk.UpdateColumnTo && !child.Indexed(both...):
+		e.add(SeverityWarning, r.ChildDatabase, r.ChildTable, createIndex(child, r.ChildTable, false, both...),
+			"%s has no index that begins with (%s, %s): each query would read the rows that are updated already", r.ChildTable, r.Column, r.TargetColumn)
+	case !child.Indexed(r.Column):
+		e.add(SeverityError, r.ChildDatabase, r.ChildTable, createIndex(child, r.ChildTable, false, r.Column),
+			"column %s of %s has no index that begins with it: each clean-up would read the whole table", r.Column, r.ChildTable)
 	}
 }
 
 // createIndex returns the SQL that creates an index. On a partitioned table it blocks
 // writers, which can't be avoided.
-func createIndex(t table, name tableName, unique bool, columns ...string) string {
+func createIndex(t pg.TableInfo, name pg.Table, unique bool, columns ...string) string {
 	quoted := make([]string, len(columns))
 	for i, c := range columns {
-		quoted[i] = quote(c)
+		quoted[i] = pg.Quote(c)
 	}
 	what := "INDEX"
 	if unique {
 		what = "UNIQUE INDEX"
 	}
-	if t.kind != "p" {
+	if t.Kind != "p" {
 		what += " CONCURRENTLY"
 	}
-	return fmt.Sprintf("CREATE %s ON %s (%s)", what, name.quoted(), strings.Join(quoted, ", "))
+	return fmt.Sprintf("CREATE %s ON %s (%s)", what, name.Quoted(), strings.Join(quoted, ", "))
 }
 
 // parents examines a database in which parents live.
-func (e *examination) parents(ctx context.Context, db *Database) error {
+func (e *examination) parents(ctx context.Context, db *loosefk.Database) error {
 	installed, err := db.Installed(ctx)
 	if err != nil {
 		return err
 	}
-	records := db.table(RecordsTable)
+	records := in(db).Table(pg.RecordsTable)
 	if !installed {
 		e.add(SeverityError, db, records, "loosefk install "+db.Name, "there is no table of deleted records: nothing is recorded")
 	}
 	for _, parent := range e.rs.parents(db) {
-		if root, err := db.root(ctx, parent); err != nil {
+		if root, err := in(db).Root(ctx, parent); err != nil {
 			return err
 		} else if root != parent {
 			continue // reported already; its trigger is that of its partitioned table
@@ -176,12 +202,12 @@ func (e *examination) parents(ctx context.Context, db *Database) error {
 		return nil
 	}
 	// Rights are checked first, because other checks may fail without them.
-	checks := []func(context.Context, *Database) error{
+	checks := []func(context.Context, *loosefk.Database) error{
 		e.workerRights, e.functions, e.openTables, e.strayTriggers, e.partitions, e.detached, e.failed, e.pending,
 	}
 	for _, check := range checks {
 		err := check(ctx, db)
-		if err != nil && !isState(err, stateNoPrivilege) {
+		if err != nil && !pg.IsState(err, pg.StateNoPrivilege) {
 			return err
 		}
 		if err != nil {
@@ -192,10 +218,10 @@ func (e *examination) parents(ctx context.Context, db *Database) error {
 }
 
 // children examines a database as one in which children live.
-func (e *examination) children(ctx context.Context, db *Database) error {
+func (e *examination) children(ctx context.Context, db *loosefk.Database) error {
 	var here references
 	for _, r := range e.rs {
-		if r.childDB == db {
+		if r.ChildDatabase == db {
 			here = append(here, r)
 		}
 	}
@@ -218,25 +244,25 @@ func (e *examination) children(ctx context.Context, db *Database) error {
 
 // orphans looks at the first parents of a definition's children, for a moment.
 func (e *examination) orphans(ctx context.Context, r reference) error {
-	if installed, err := r.parentDB.Installed(ctx); err != nil || !installed {
+	if installed, err := r.ParentDatabase.Installed(ctx); err != nil || !installed {
 		return err
 	}
-	if !e.tables[r.childDB][r.child].indexed(r.Column) {
+	if !e.tables[r.ChildDatabase][r.ChildTable].Indexed(r.Column) {
 		return nil // it would take too long
 	}
 	short, cancel := context.WithTimeout(ctx, doctorPatience)
 	defer cancel()
 	found, err := r.audit(short, AuditOptions{Page: doctorParents, most: doctorParents, rows: 1})
 	switch {
-	case isState(err, stateNoPrivilege): // reported already
+	case pg.IsState(err, pg.StateNoPrivilege): // reported already
 		return nil
 	case err != nil && (short.Err() == nil || ctx.Err() != nil):
 		return err
 	}
 	if found.Parents > 0 {
-		e.add(SeverityWarning, r.childDB, r.child, "loosefk audit --repair "+r.Child,
+		e.add(SeverityWarning, r.ChildDatabase, r.ChildTable, "loosefk audit --repair "+r.Child,
 			"rows of %s refer to parents of %s that don't exist, and nothing is going to clean them up: %d such parents among the first %d (%s = %s is one)",
-			r.child, r.parent, found.Parents, doctorParents, r.Column, found.examples()[0])
+			r.ChildTable, r.ParentTable, found.Parents, doctorParents, r.Column, found.examples()[0])
 	}
 	return nil
 }

@@ -7,24 +7,27 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // partitions examines the partitions of the table of deleted records.
-func (e *examination) partitions(ctx context.Context, db *Database) error {
-	list, current, err := db.partitions(ctx, db.catalog())
+func (e *examination) partitions(ctx context.Context, db *loosefk.Database) error {
+	list, current, err := in(db).Partitions(ctx, in(db).Catalog())
 	if err != nil {
 		return err
 	}
-	records := db.table(RecordsTable)
+	records := in(db).Table(pg.RecordsTable)
 	repair, run := "loosefk fix-default-partition "+db.Name, "loosefk run "+db.Name
-	withDefault := slices.IndexFunc(list, func(p Partition) bool { return p.Default })
-	last, newestErr := newest(list)
+	withDefault := slices.IndexFunc(list, func(p pg.Partition) bool { return p.Default })
+	last, newestErr := pg.Newest(list)
 	switch {
 	case current == 0:
 		e.add(SeverityError, db, records, repair, "the column partition has no default that is a number: deletes from parents fail")
-	case !exists(list, current) && withDefault < 0:
+	case !pg.Exists(list, current) && withDefault < 0:
 		e.add(SeverityError, db, records, repair, "the default of the column partition is %d, which no partition takes, and there is no default partition: deletes from parents fail", current)
-	case !exists(list, current):
+	case !pg.Exists(list, current):
 		e.add(SeverityError, db, records, repair, "the default of the column partition is %d, which no partition takes but the default one", current)
 	case newestErr == nil && last.Value != current:
 		e.add(SeverityWarning, db, records, repair, "the default of the column partition is %d, and not %d, the newest partition: partitions don't rotate", current, last.Value)
@@ -33,7 +36,7 @@ func (e *examination) partitions(ctx context.Context, db *Database) error {
 	}
 	if withDefault >= 0 {
 		var rows bool
-		err := db.catalog().QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s)", db.table(list[withDefault].Table).quoted())).Scan(&rows)
+		err := in(db).Catalog().QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s)", in(db).Table(list[withDefault].Table).Quoted())).Scan(&rows)
 		if err != nil {
 			return err
 		}
@@ -58,35 +61,35 @@ func (e *examination) partitions(ctx context.Context, db *Database) error {
 }
 
 // rotation reports a partition that should have been followed by the next one.
-func (e *examination) rotation(ctx context.Context, db *Database, list []Partition, run string) error {
-	last, err := newest(list)
+func (e *examination) rotation(ctx context.Context, db *loosefk.Database, list []pg.Partition, run string) error {
+	last, err := pg.Newest(list)
 	if err != nil {
 		return nil //nolint:nilerr // it was told of
 	}
 	var seconds float64
-	err = db.catalog().QueryRow(ctx, fmt.Sprintf(
+	err = in(db).Catalog().QueryRow(ctx, fmt.Sprintf(
 		"SELECT COALESCE((SELECT EXTRACT(epoch FROM now() - created_at) FROM %s ORDER BY partition, id LIMIT 1), 0)::float8",
-		db.table(last.Table).quoted())).Scan(&seconds)
+		in(db).Table(last.Table).Quoted())).Scan(&seconds)
 	if err != nil {
 		return err
 	}
 	if age := time.Duration(seconds) * time.Second; age > e.opt.PartitionAge+doctorOverdue {
-		e.add(SeverityWarning, db, db.table(last.Table), run, "the newest partition has been in use for %s: no worker runs, or none gets at the table's locks", age)
+		e.add(SeverityWarning, db, in(db).Table(last.Table), run, "the newest partition has been in use for %s: no worker runs, or none gets at the table's locks", age)
 	}
 	return nil
 }
 
-func (e *examination) recordsIndex(ctx context.Context, db *Database) error {
-	records := db.table(RecordsTable)
+func (e *examination) recordsIndex(ctx context.Context, db *loosefk.Database) error {
+	records := in(db).Table(pg.RecordsTable)
 	var there bool
-	err := db.catalog().QueryRow(ctx, `
+	err := in(db).Catalog().QueryRow(ctx, `
 		SELECT EXISTS (
 			SELECT FROM pg_index i
 			WHERE i.indrelid = to_regclass($1) AND i.indisvalid AND i.indnkeyatts >= 3
 				AND (SELECT array_agg(a.attname::text ORDER BY k.place)
 					FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
 					JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-					WHERE k.place <= 3) = ARRAY['partition', 'fully_qualified_table_name', 'consume_after'])`, db.records()).Scan(&there)
+					WHERE k.place <= 3) = ARRAY['partition', 'fully_qualified_table_name', 'consume_after'])`, in(db).Records()).Scan(&there)
 	if err == nil && !there {
 		e.add(SeverityError, db, records, "loosefk install "+db.Name, "the table of deleted records has lost its index: each batch reads it whole")
 	}
@@ -94,19 +97,19 @@ func (e *examination) recordsIndex(ctx context.Context, db *Database) error {
 }
 
 // detached examines partitions that were detached.
-func (e *examination) detached(ctx context.Context, db *Database) error {
+func (e *examination) detached(ctx context.Context, db *loosefk.Database) error {
 	var there bool
-	if err := db.catalog().QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", db.table(DetachedTable).quoted()).Scan(&there); err != nil {
+	if err := in(db).Catalog().QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", in(db).Table(pg.DetachedTable).Quoted()).Scan(&there); err != nil {
 		return err
 	}
 	if !there {
-		e.add(SeverityError, db, db.table(DetachedTable), "loosefk install "+db.Name, "the table of detached partitions is missing: none can be detached")
+		e.add(SeverityError, db, in(db).Table(pg.DetachedTable), "loosefk install "+db.Name, "the table of detached partitions is missing: none can be detached")
 		return nil
 	}
-	rows, err := db.catalog().Query(ctx, fmt.Sprintf(`
+	rows, err := in(db).Catalog().Query(ctx, fmt.Sprintf(`
 		SELECT table_name FROM %s
 		WHERE drop_after < now() - $1::interval AND to_regclass(regexp_replace(table_name, '^([^.]+)[.](.+)$', '"\1"."\2"')) IS NOT NULL
-		ORDER BY id`, db.table(DetachedTable).quoted()), doctorOverdue)
+		ORDER BY id`, in(db).Table(pg.DetachedTable).Quoted()), doctorOverdue)
 	if err != nil {
 		return err
 	}
@@ -115,14 +118,14 @@ func (e *examination) detached(ctx context.Context, db *Database) error {
 		return err
 	}
 	for _, name := range names {
-		table := db.table(name)
-		pending, err := db.anyPending(ctx, db.catalog(), name)
+		table := in(db).Table(name)
+		pending, err := in(db).AnyPending(ctx, in(db).Catalog(), name)
 		if err != nil {
 			return err
 		}
 		if pending {
 			e.add(SeverityError, db, table, fmt.Sprintf(`WITH again AS (UPDATE %s SET status = %d WHERE status = %d RETURNING *)
-INSERT INTO %s (fully_qualified_table_name, primary_key_value, primary_key_text) SELECT fully_qualified_table_name, primary_key_value, to_jsonb(again) ->> 'primary_key_text' FROM again`, table.quoted(), statusProcessed, statusPending, db.records()),
+INSERT INTO %s (fully_qualified_table_name, primary_key_value, primary_key_text) SELECT fully_qualified_table_name, primary_key_value, to_jsonb(again) ->> 'primary_key_text' FROM again`, table.Quoted(), pg.StatusProcessed, pg.StatusPending, in(db).Records()),
 				"a detached partition has pending records: nobody works them off")
 		} else {
 			e.add(SeverityWarning, db, table, "loosefk run "+db.Name, "a detached partition should have been dropped: no worker runs, or it may not drop the table")
@@ -132,25 +135,25 @@ INSERT INTO %s (fully_qualified_table_name, primary_key_value, primary_key_text)
 }
 
 // failed examines the records that were marked as failed.
-func (e *examination) failed(ctx context.Context, db *Database) error {
+func (e *examination) failed(ctx context.Context, db *loosefk.Database) error {
 	var count int64
 	var example *string
-	err := db.catalog().QueryRow(ctx, fmt.Sprintf("SELECT count(*), min(fully_qualified_table_name) FROM %s WHERE status = %d", db.records(), statusFailed)).
+	err := in(db).Catalog().QueryRow(ctx, fmt.Sprintf("SELECT count(*), min(fully_qualified_table_name) FROM %s WHERE status = %d", in(db).Records(), pg.StatusFailed)).
 		Scan(&count, &example)
 	if err == nil && count > 0 {
-		e.add(SeverityWarning, db, db.table(RecordsTable), fmt.Sprintf("DELETE FROM %s WHERE status = %d", db.records(), statusFailed),
+		e.add(SeverityWarning, db, in(db).Table(pg.RecordsTable), fmt.Sprintf("DELETE FROM %s WHERE status = %d", in(db).Records(), pg.StatusFailed),
 			"%d records name no table of this database, or a key of another type than the table has (%q is one), so they were marked as failed. If it was dropped or renamed, its children may be orphans: see 'loosefk audit'", count, *example)
 	}
 	return err
 }
 
 // pending examines the records that are not processed.
-func (e *examination) pending(ctx context.Context, db *Database) error {
-	rows, err := db.catalog().Query(ctx, fmt.Sprintf(`
+func (e *examination) pending(ctx context.Context, db *loosefk.Database) error {
+	rows, err := in(db).Catalog().Query(ctx, fmt.Sprintf(`
 		SELECT fully_qualified_table_name, count(*),
 			COALESCE(EXTRACT(epoch FROM now() - min(created_at) FILTER (WHERE cleanup_attempts >= 0 OR consume_after < now())), 0)::float8,
 			count(*) FILTER (WHERE cleanup_attempts >= 0 AND consume_after > now())
-		FROM %s WHERE status = 1 GROUP BY 1 ORDER BY 1`, db.records()))
+		FROM %s WHERE status = 1 GROUP BY 1 ORDER BY 1`, in(db).Records()))
 	if err != nil {
 		return err
 	}
@@ -159,12 +162,12 @@ func (e *examination) pending(ctx context.Context, db *Database) error {
 	var count, putOff int64
 	var seconds float64
 	_, err = pgx.ForEachRow(rows, []any{&name, &count, &seconds, &putOff}, func() error {
-		t := db.table(name)
+		t := in(db).Table(name)
 		if !slices.Contains(parents, t) {
-			e.add(SeverityWarning, db, t, "loosefk untrack "+db.plain(t), "%d records of %s are pending, but no definition names it as a parent: nobody works them off", count, t)
+			e.add(SeverityWarning, db, t, "loosefk untrack "+in(db).Plain(t), "%d records of %s are pending, but no definition names it as a parent: nobody works them off", count, t)
 			return nil
 		}
-		drain := "loosefk drain --table " + db.plain(t)
+		drain := "loosefk drain --table " + in(db).Plain(t)
 		if age := time.Duration(seconds) * time.Second; age > doctorPending+max(e.opt.SecondLook, 0) {
 			e.add(SeverityWarning, db, t, drain, "a record of %s has been pending for %s: see that a worker runs, and what its log says", t, age)
 		}

@@ -7,27 +7,30 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // workerRights finds what the current user may not do with the table of deleted
 // records.
-func (e *examination) workerRights(ctx context.Context, db *Database) error {
-	records, detached := db.table(RecordsTable), db.table(DetachedTable)
+func (e *examination) workerRights(ctx context.Context, db *loosefk.Database) error {
+	records, detached := in(db).Table(pg.RecordsTable), in(db).Table(pg.DetachedTable)
 	var user, owner string
 	var owns, creates bool
-	err := db.catalog().QueryRow(ctx, `
+	err := in(db).Catalog().QueryRow(ctx, `
 		SELECT current_user::text, pg_get_userbyid(c.relowner)::text, pg_has_role(c.relowner, 'USAGE'), has_schema_privilege($2, 'CREATE')
-		FROM pg_class c WHERE c.oid = to_regclass($1)`, db.records(), db.schema()).Scan(&user, &owner, &owns, &creates)
+		FROM pg_class c WHERE c.oid = to_regclass($1)`, in(db).Records(), in(db).Schema()).Scan(&user, &owner, &owns, &creates)
 	if err != nil {
 		return err
 	}
 	if !owns {
-		e.add(SeverityError, db, records, fmt.Sprintf("GRANT %s TO %s", quote(owner), quote(user)),
+		e.add(SeverityError, db, records, fmt.Sprintf("GRANT %s TO %s", pg.Quote(owner), pg.Quote(user)),
 			"%s doesn't own %s, as %s does, so it can't add and detach its partitions", user, records, owner)
 	}
 	if !creates {
-		e.add(SeverityError, db, records, fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s", quote(db.schema()), quote(user)),
-			"%s may not create tables in schema %s, so it can't add partitions", user, db.schema())
+		e.add(SeverityError, db, records, fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s", pg.Quote(in(db).Schema()), pg.Quote(user)),
+			"%s may not create tables in schema %s, so it can't add partitions", user, in(db).Schema())
 	}
 	return e.rights(ctx, db, []need{
 		{records, []string{"SELECT", "INSERT", "UPDATE"}},
@@ -37,14 +40,14 @@ func (e *examination) workerRights(ctx context.Context, db *Database) error {
 
 // need is what the worker has to be allowed.
 type need struct {
-	table  tableName
+	table  pg.Table
 	rights []string
 }
 
 // tableRights finds what the current user may not do with parents and children.
-func (e *examination) tableRights(ctx context.Context, db *Database) error {
+func (e *examination) tableRights(ctx context.Context, db *loosefk.Database) error {
 	var needs []need
-	add := func(t tableName, rights ...string) {
+	add := func(t pg.Table, rights ...string) {
 		i := slices.IndexFunc(needs, func(n need) bool { return n.table == t })
 		if i < 0 {
 			i = len(needs)
@@ -57,13 +60,13 @@ func (e *examination) tableRights(ctx context.Context, db *Database) error {
 		}
 	}
 	for _, r := range e.rs {
-		if r.parentDB == db {
-			add(r.parent, "SELECT")
+		if r.ParentDatabase == db {
+			add(r.ParentTable, "SELECT")
 		}
-		if r.childDB == db {
-			add(r.child, "SELECT", "UPDATE") // a row that is locked needs the latter
-			if r.OnDelete == AsyncDelete {
-				add(r.child, "DELETE")
+		if r.ChildDatabase == db {
+			add(r.ChildTable, "SELECT", "UPDATE") // a row that is locked needs the latter
+			if r.OnDelete == loosefk.AsyncDelete {
+				add(r.ChildTable, "DELETE")
 			}
 		}
 	}
@@ -71,16 +74,16 @@ func (e *examination) tableRights(ctx context.Context, db *Database) error {
 }
 
 // rights finds rights that are missing, and row security that hides rows.
-func (e *examination) rights(ctx context.Context, db *Database, needs []need) error {
+func (e *examination) rights(ctx context.Context, db *loosefk.Database, needs []need) error {
 	for _, n := range needs {
 		var user string
 		var there, usage, hides *bool
 		var missing []string
-		err := db.catalog().QueryRow(ctx, `
+		err := in(db).Catalog().QueryRow(ctx, `
 			SELECT current_user::text, c.oid IS NOT NULL, has_schema_privilege($2, 'USAGE'), row_security_active(c.oid),
 				ARRAY(SELECT r FROM unnest($3::text[]) r WHERE NOT has_table_privilege(c.oid, r))
 			FROM (SELECT (SELECT k.oid FROM pg_class k JOIN pg_namespace s ON s.oid = k.relnamespace
-				WHERE s.nspname = $2 AND k.relname = $1)) c (oid)`, n.table.table, n.table.schema, n.rights).
+				WHERE s.nspname = $2 AND k.relname = $1)) c (oid)`, n.table.Name, n.table.Schema, n.rights).
 			Scan(&user, &there, &usage, &hides, &missing)
 		if err != nil {
 			return err
@@ -89,16 +92,16 @@ func (e *examination) rights(ctx context.Context, db *Database, needs []need) er
 			continue // it was told of
 		}
 		if usage != nil && !*usage {
-			e.add(SeverityError, db, n.table, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", quote(n.table.schema), quote(user)),
-				"%s may not use schema %s", user, n.table.schema)
+			e.add(SeverityError, db, n.table, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", pg.Quote(n.table.Schema), pg.Quote(user)),
+				"%s may not use schema %s", user, n.table.Schema)
 		}
 		if len(missing) > 0 {
 			list := strings.Join(missing, ", ")
-			e.add(SeverityError, db, n.table, fmt.Sprintf("GRANT %s ON %s TO %s", list, n.table.quoted(), quote(user)),
+			e.add(SeverityError, db, n.table, fmt.Sprintf("GRANT %s ON %s TO %s", list, n.table.Quoted(), pg.Quote(user)),
 				"%s lacks the right to %s on %s", user, list, n.table)
 		}
 		if hides != nil && *hides {
-			e.add(SeverityError, db, n.table, fmt.Sprintf("ALTER ROLE %s BYPASSRLS", quote(user)),
+			e.add(SeverityError, db, n.table, fmt.Sprintf("ALTER ROLE %s BYPASSRLS", pg.Quote(user)),
 				"row security hides rows of %s from %s: rows that it doesn't see count as gone", n.table, user)
 		}
 	}
@@ -109,7 +112,7 @@ func (e *examination) rights(ctx context.Context, db *Database, needs []need) er
 // or from it.
 type hardKey struct {
 	name     string
-	from, to tableName
+	from, to pg.Table
 	column   string // several with commas
 	action   string // of pg_constraint: a, r, c, n, d
 	indexed  bool   // by its columns
@@ -119,12 +122,12 @@ type hardKey struct {
 
 // hardKeys lists the hard keys of a database that refer to one of the tables, or
 // belong to one.
-func (d *Database) hardKeys(ctx context.Context, tables []tableName) ([]hardKey, error) {
+func hardKeys(ctx context.Context, d *loosefk.Database, tables []pg.Table) ([]hardKey, error) {
 	names := make([]string, len(tables))
 	for i, t := range tables {
-		names[i] = t.quoted()
+		names[i] = t.Quoted()
 	}
-	rows, err := d.catalog().Query(ctx, `
+	rows, err := in(d).Catalog().Query(ctx, `
 		SELECT k.conname, fn.nspname, f.relname, tn.nspname, t.relname, f.relkind::text, k.confdeltype::text,
 			(SELECT string_agg(a.attname, ', ' ORDER BY u.place) FROM unnest(k.conkey) WITH ORDINALITY AS u (num, place)
 				JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.num),
@@ -141,26 +144,26 @@ func (d *Database) hardKeys(ctx context.Context, tables []tableName) ([]hardKey,
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k hardKey, err error) {
-		err = row.Scan(&k.name, &k.from.schema, &k.from.table, &k.to.schema, &k.to.table, &k.fromKind, &k.action, &k.column, &k.indexed, &k.clause)
+		err = row.Scan(&k.name, &k.from.Schema, &k.from.Name, &k.to.Schema, &k.to.Name, &k.fromKind, &k.action, &k.column, &k.indexed, &k.clause)
 		return k, err
 	})
 }
 
 // hardKeys examines what PostgreSQL itself does when a child is deleted.
-func (e *examination) hardKeys(ctx context.Context, db *Database, here references) error {
-	var tables []tableName
+func (e *examination) hardKeys(ctx context.Context, db *loosefk.Database, here references) error {
+	var tables []pg.Table
 	for _, r := range here {
-		tables = append(tables, r.child)
+		tables = append(tables, r.ChildTable)
 	}
-	keys, err := db.hardKeys(ctx, tables)
+	keys, err := hardKeys(ctx, db, tables)
 	if err != nil {
 		return err
 	}
 	for _, k := range keys {
 		e.beside(db, k, here)
 		for i, r := range here {
-			first := !slices.ContainsFunc(here[:i], func(o reference) bool { return o.child == r.child && o.OnDelete == AsyncDelete })
-			if r.OnDelete == AsyncDelete && r.child == k.to && first {
+			first := !slices.ContainsFunc(here[:i], func(o reference) bool { return o.ChildTable == r.ChildTable && o.OnDelete == loosefk.AsyncDelete })
+			if r.OnDelete == loosefk.AsyncDelete && r.ChildTable == k.to && first {
 				e.underneath(db, k, here)
 			}
 		}
@@ -169,9 +172,9 @@ func (e *examination) hardKeys(ctx context.Context, db *Database, here reference
 }
 
 // beside tells of a hard key that a loose one is to replace.
-func (e *examination) beside(db *Database, k hardKey, here references) {
+func (e *examination) beside(db *loosefk.Database, k hardKey, here references) {
 	for _, r := range here {
-		if r.local() && r.child == k.from && r.parent == k.to && r.Column == k.column {
+		if r.Local() && r.ChildTable == k.from && r.ParentTable == k.to && r.Column == k.column {
 			e.add(SeverityInfo, db, k.from, dropConstraint(k), "the foreign key %s is still there beside the loose one: it does the work, and the worker finds nothing to do", k.name)
 			return
 		}
@@ -179,19 +182,19 @@ func (e *examination) beside(db *Database, k hardKey, here references) {
 }
 
 func dropConstraint(k hardKey) string {
-	return fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s", k.from.quoted(), quote(k.name))
+	return fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s", k.from.Quoted(), pg.Quote(k.name))
 }
 
 // underneath tells of a hard key to a child that the worker deletes: of a cascade
 // inside its batches, or that it would refuse.
-func (e *examination) underneath(db *Database, k hardKey, here references) {
+func (e *examination) underneath(db *loosefk.Database, k hardKey, here references) {
 	if !k.indexed && k.from != k.to {
-		e.add(SeverityWarning, db, k.from, fmt.Sprintf("CREATE INDEX%s ON %s (%s)", concurrently(k.fromKind), k.from.quoted(), quoteList(k.column)),
+		e.add(SeverityWarning, db, k.from, fmt.Sprintf("CREATE INDEX%s ON %s (%s)", concurrently(k.fromKind), k.from.Quoted(), quoteList(k.column)),
 			"the foreign key %s has no index: for each row that is deleted from %s PostgreSQL reads all of %s", k.name, k.to, k.from)
 	}
 	var heavy, unaided []string // definitions: without a limit; with nothing that goes before
 	for _, r := range here {
-		if r.child != k.to || r.OnDelete != AsyncDelete {
+		if r.ChildTable != k.to || r.OnDelete != loosefk.AsyncDelete {
 			continue
 		}
 		if r.DeleteLimit == 0 {
@@ -204,11 +207,11 @@ func (e *examination) underneath(db *Database, k hardKey, here references) {
 	switch {
 	case (k.action == "c" || k.action == "n" || k.action == "d") && len(heavy) > 0 && len(unaided) > 0:
 		what := map[string]string{"c": "deleted", "n": "updated", "d": "updated"}[k.action]
-		e.add(SeverityWarning, db, k.from, fmt.Sprintf("loosefk convert '^%s$' '^%s$' '^%s$'", db.plain(k.from), db.plain(k.to), k.column),
+		e.add(SeverityWarning, db, k.from, fmt.Sprintf("loosefk convert '^%s$' '^%s$' '^%s$'", in(db).Plain(k.from), in(db).Plain(k.to), k.column),
 			"rows of %s are %s by the foreign key %s inside the batches of %s, however many they are: convert it too, or say delete_limit in the definition",
 			k.from, what, k.name, heavy[0])
 	case (k.action == "a" || k.action == "r") && len(unaided) > 0:
-		e.add(SeverityError, db, k.from, fmt.Sprintf("%s, ADD CONSTRAINT %s %s ON DELETE CASCADE", dropConstraint(k), quote(k.name), plainClause(k.clause)),
+		e.add(SeverityError, db, k.from, fmt.Sprintf("%s, ADD CONSTRAINT %s %s ON DELETE CASCADE", dropConstraint(k), pg.Quote(k.name), plainClause(k.clause)),
 			"the foreign key %s keeps rows of %s from being deleted while rows of %s refer to them: have a definition of the same parent clean up %s before %s, or let the key cascade",
 			k.name, k.to, k.from, k.from, unaided[0])
 	}
@@ -216,13 +219,13 @@ func (e *examination) underneath(db *Database, k hardKey, here references) {
 
 // before says whether a table's rows are deleted for the same parent before those
 // of r.
-func (e *examination) before(r reference, table tableName) bool {
+func (e *examination) before(r reference, table pg.Table) bool {
 	for _, o := range e.rs {
-		if o.same(r.Definition) {
+		if o.Same(r.Definition) {
 			return false
 		}
-		if o.parentDB == r.parentDB && o.parent == r.parent && o.childDB == r.childDB && o.child == table &&
-			o.OnDelete == AsyncDelete && len(o.Conditions) == 0 {
+		if o.ParentDatabase == r.ParentDatabase && o.ParentTable == r.ParentTable && o.ChildDatabase == r.ChildDatabase && o.ChildTable == table &&
+			o.OnDelete == loosefk.AsyncDelete && len(o.Conditions) == 0 {
 			return true
 		}
 	}
@@ -240,7 +243,7 @@ func concurrently(kind string) string {
 func quoteList(names string) string {
 	list := strings.Split(names, ", ")
 	for i := range list {
-		list[i] = quote(list[i])
+		list[i] = pg.Quote(list[i])
 	}
 	return strings.Join(list, ", ")
 }

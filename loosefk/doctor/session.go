@@ -6,6 +6,9 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // sessionSetting is a setting of the worker's sessions with which it can't do its
@@ -24,12 +27,12 @@ var sessionSettings = []sessionSetting{
 
 // session finds settings of the database, the role or the DSN with which the worker
 // can't do its work. It looks at a connection of the worker's.
-func (e *examination) session(ctx context.Context, db *Database) error {
-	if !slices.ContainsFunc(e.rs, func(r reference) bool { return r.parentDB == db || r.childDB == db }) {
+func (e *examination) session(ctx context.Context, db *loosefk.Database) error {
+	if !slices.ContainsFunc(e.rs, func(r reference) bool { return r.ParentDatabase == db || r.ChildDatabase == db }) {
 		return nil
 	}
 	var standby bool
-	if err := db.catalog().QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
+	if err := in(db).Catalog().QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&standby); err != nil {
 		return err
 	}
 	if standby {
@@ -38,7 +41,7 @@ func (e *examination) session(ctx context.Context, db *Database) error {
 	}
 	for _, s := range sessionSettings {
 		var value, source, role, database string
-		err := db.catalog().QueryRow(ctx, "SELECT setting, source, current_user::text, current_database()::text FROM pg_settings WHERE name = $1", s.name).
+		err := in(db).Catalog().QueryRow(ctx, "SELECT setting, source, current_user::text, current_database()::text FROM pg_settings WHERE name = $1", s.name).
 			Scan(&value, &source, &role, &database)
 		if err != nil {
 			return err
@@ -49,11 +52,11 @@ func (e *examination) session(ctx context.Context, db *Database) error {
 		reset, where := "RESET "+s.name, ""
 		switch source {
 		case "database":
-			reset = fmt.Sprintf("ALTER DATABASE %s %s", quote(database), reset)
+			reset = fmt.Sprintf("ALTER DATABASE %s %s", pg.Quote(database), reset)
 		case "user":
-			reset = fmt.Sprintf("ALTER ROLE %s %s", quote(role), reset)
+			reset = fmt.Sprintf("ALTER ROLE %s %s", pg.Quote(role), reset)
 		case "database user":
-			reset = fmt.Sprintf("ALTER ROLE %s IN DATABASE %s %s", quote(role), quote(database), reset)
+			reset = fmt.Sprintf("ALTER ROLE %s IN DATABASE %s %s", pg.Quote(role), pg.Quote(database), reset)
 		default: // the DSN, the server's configuration, …
 			reset, where = "", fmt.Sprintf(". Its setting %s comes from: %s", s.name, source)
 		}
@@ -80,12 +83,12 @@ type columnDefault struct {
 
 // defaults finds columns of deleted records that have lost their default value,
 // which the trigger relies on, and records that nobody loads because of it.
-func (e *examination) defaults(ctx context.Context, db *Database) error {
-	records := db.table(RecordsTable)
-	rows, err := db.catalog().Query(ctx, `
+func (e *examination) defaults(ctx context.Context, db *loosefk.Database) error {
+	records := in(db).Table(pg.RecordsTable)
+	rows, err := in(db).Catalog().Query(ctx, `
 		SELECT a.attname::text, COALESCE(pg_get_expr(d.adbin, d.adrelid), '')
 		FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-		WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a.attidentity = ''`, db.records())
+		WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped AND a.attidentity = ''`, in(db).Records())
 	if err != nil {
 		return err
 	}
@@ -97,7 +100,7 @@ func (e *examination) defaults(ctx context.Context, db *Database) error {
 	now := []string{"now()", "CURRENT_TIMESTAMP", "transaction_timestamp()", "statement_timestamp()", "clock_timestamp()"}
 	const fail = "deletes from parents fail"
 	for _, c := range []columnDefault{
-		{"id", nil, fmt.Sprintf("nextval(%s)", literal(db.table(RecordsTable+"_id_seq").quoted())), SeverityError, fail},
+		{"id", nil, fmt.Sprintf("nextval(%s)", pg.Literal(in(db).Table(pg.RecordsTable+"_id_seq").Quoted())), SeverityError, fail},
 		{"status", []string{"1", "'1'::smallint"}, "1", SeverityError, fail + ", or their records don't count as pending"},
 		{"created_at", now, "now()", SeverityError, fail + ", or partitions don't rotate in time"},
 		{"consume_after", now, "now()", SeverityError, "nobody works off new records"},
@@ -111,13 +114,13 @@ func (e *examination) defaults(ctx context.Context, db *Database) error {
 		if expr != "" {
 			what = "the default " + expr
 		}
-		e.add(c.s, db, records, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT %s", db.records(), c.column, c.set),
+		e.add(c.s, db, records, fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT %s", in(db).Records(), c.column, c.set),
 			"the column %s has %s: %s", c.column, what, c.text)
 	}
 	var timeless bool
-	err = db.catalog().QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE status = %d AND consume_after IS NULL)", db.records(), statusPending)).Scan(&timeless)
+	err = in(db).Catalog().QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE status = %d AND consume_after IS NULL)", in(db).Records(), pg.StatusPending)).Scan(&timeless)
 	if err == nil && timeless {
-		e.add(SeverityError, db, records, fmt.Sprintf("UPDATE %s SET consume_after = now() WHERE status = %d AND consume_after IS NULL", db.records(), statusPending),
+		e.add(SeverityError, db, records, fmt.Sprintf("UPDATE %s SET consume_after = now() WHERE status = %d AND consume_after IS NULL", in(db).Records(), pg.StatusPending),
 			"pending records have no time in consume_after: nobody works them off")
 	}
 	return err

@@ -7,11 +7,15 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/installed"
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // trigger is one of this package's triggers on a table, or stands for a table without one.
 type trigger struct {
-	on       tableName
+	on       pg.Table
 	root     bool // the table itself, not one of its partitions
 	parent   bool // the table is partitioned or a partition
 	name     *string
@@ -24,8 +28,8 @@ type trigger struct {
 
 // triggersOn lists the triggers on a table and its partitions; a table without
 // has one entry with no name.
-func (d *Database) triggersOn(ctx context.Context, parent tableName) ([]trigger, error) {
-	rows, err := d.catalog().Query(ctx, `
+func triggersOn(ctx context.Context, d *loosefk.Database, parent pg.Table) ([]trigger, error) {
+	rows, err := in(d).Catalog().Query(ctx, `
 		SELECT n.nspname, c.relname, c.oid = to_regclass($1), c.relkind = 'p' OR c.relispartition,
 			t.tgname, COALESCE(t.tgenabled::text, ''), COALESCE(t.tgfoid = to_regprocedure($3), false),
 			COALESCE(t.tgargs, ''),
@@ -37,34 +41,31 @@ func (d *Database) triggersOn(ctx context.Context, parent tableName) ([]trigger,
 		JOIN pg_class c ON c.oid = w.oid AND c.relkind IN ('r', 'p')
 		JOIN pg_namespace n ON n.oid = c.relnamespace
 		LEFT JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgfoid IN (to_regprocedure($2), to_regprocedure($3))
-		ORDER BY 3 DESC, 1, 2, 5`, parent.quoted(), d.function(trackFunction), d.function(overrideFunction))
+		ORDER BY 3 DESC, 1, 2, 5`, parent.Quoted(), in(d).Function(installed.TrackFunction), in(d).Function(installed.OverrideFunction))
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t trigger, err error) {
 		var args []byte
-		err = row.Scan(&t.on.schema, &t.on.table, &t.root, &t.parent, &t.name, &t.enabled, &t.override, &args, &t.fits)
+		err = row.Scan(&t.on.Schema, &t.on.Name, &t.root, &t.parent, &t.name, &t.enabled, &t.override, &args, &t.fits)
 		if t.override {
 			first, _, _ := bytes.Cut(args, []byte{0})
 			t.arg = string(first)
 		}
-		t.column = recordedColumn(args, t.override)
+		t.column = pg.RecordedColumn(args, t.override)
 		return t, err
 	})
 }
 
-// function is a function of ours as to_regprocedure wants it.
-func (d *Database) function(name string) string { return d.table(name).quoted() + "()" }
-
 // triggers examines the triggers of a parent.
-func (e *examination) triggers(ctx context.Context, db *Database, parent tableName) error {
-	list, err := db.triggersOn(ctx, parent)
+func (e *examination) triggers(ctx context.Context, db *loosefk.Database, parent pg.Table) error {
+	list, err := triggersOn(ctx, db, parent)
 	if err != nil {
 		return err
 	}
-	key := e.tables[db][parent].key
-	track := "loosefk track " + db.plain(parent)
-	good := map[tableName]string{} // the valid trigger of each table
+	key := e.tables[db][parent].Key
+	track := "loosefk track " + in(db).Plain(parent)
+	good := map[pg.Table]string{} // the valid trigger of each table
 	var bare []trigger
 	for _, t := range list {
 		if t.name == nil {
@@ -84,12 +85,12 @@ func (e *examination) triggers(ctx context.Context, db *Database, parent tableNa
 			e.add(SeverityWarning, db, t.on, e.replace(t, track), "trigger %s on a partitioned table is the one for tables that aren't", *t.name)
 		}
 		if t.enabled == "D" || t.enabled == "R" {
-			e.add(SeverityError, db, t.on, fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", t.on.quoted(), quote(*t.name)),
+			e.add(SeverityError, db, t.on, fmt.Sprintf("ALTER TABLE %s ENABLE TRIGGER %s", t.on.Quoted(), pg.Quote(*t.name)),
 				"trigger %s is disabled: what is deleted from %s isn't recorded", *t.name, t.on)
 		}
 		if other, ok := good[t.on]; ok {
 			extra := *t.name
-			if extra == triggerName(t.on.table) {
+			if extra == installed.TriggerName(t.on.Name) {
 				extra = other
 			}
 			e.add(SeverityWarning, db, t.on, dropTrigger(t.on, extra), "triggers %s and %s record each deletion twice", other, *t.name)
@@ -101,9 +102,9 @@ func (e *examination) triggers(ctx context.Context, db *Database, parent tableNa
 		return nil
 	}
 	var changes bool
-	err = db.catalog().QueryRow(ctx, `
+	err = in(db).Catalog().QueryRow(ctx, `
 		SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgfoid = to_regprocedure($2) AND tgenabled IN ('O', 'A'))`,
-		parent.quoted(), db.function(keyChangeFunction)).Scan(&changes)
+		parent.Quoted(), in(db).Function(installed.KeyChangeFunction)).Scan(&changes)
 	if err == nil && !changes {
 		e.add(SeverityWarning, db, parent, track, "keys of %s that an UPDATE changes aren't recorded: the children of the old key stay behind", parent)
 	}
@@ -111,7 +112,7 @@ func (e *examination) triggers(ctx context.Context, db *Database, parent tableNa
 }
 
 // bare reports a parent, or partitions of it, without a trigger.
-func (e *examination) bare(db *Database, parent tableName, bare []trigger, track string) {
+func (e *examination) bare(db *loosefk.Database, parent pg.Table, bare []trigger, track string) {
 	switch {
 	case len(bare) == 0:
 	case bare[0].root:
@@ -124,35 +125,35 @@ func (e *examination) bare(db *Database, parent tableName, bare []trigger, track
 // replace returns the remedy for a wrong trigger: tracking again replaces a trigger that
 // has the usual name.
 func (e *examination) replace(t trigger, track string) string {
-	if *t.name == triggerName(t.on.table) {
+	if *t.name == installed.TriggerName(t.on.Name) {
 		return track
 	}
 	return dropTrigger(t.on, *t.name)
 }
 
-func dropTrigger(on tableName, name string) string {
-	return fmt.Sprintf("DROP TRIGGER %s ON %s", quote(name), on.quoted())
+func dropTrigger(on pg.Table, name string) string {
+	return fmt.Sprintf("DROP TRIGGER %s ON %s", pg.Quote(name), on.Quoted())
 }
 
 // strayTriggers finds tables that have a trigger but are no parents: no worker processes
 // their records.
-func (e *examination) strayTriggers(ctx context.Context, db *Database) error {
-	rows, err := db.catalog().Query(ctx, `
+func (e *examination) strayTriggers(ctx context.Context, db *loosefk.Database) error {
+	rows, err := in(db).Catalog().Query(ctx, `
 		SELECT DISTINCT n.nspname, c.relname
 		FROM pg_trigger t
 		JOIN pg_class c ON c.oid = COALESCE((SELECT relid FROM pg_partition_ancestors(t.tgrelid) a (relid)
 			JOIN pg_class k ON k.oid = a.relid WHERE NOT k.relispartition), t.tgrelid)
 		JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE t.tgfoid IN (to_regprocedure($1), to_regprocedure($2)) AND c.relpersistence <> 't' ORDER BY 1, 2`,
-		db.function(trackFunction), db.function(overrideFunction))
+		in(db).Function(installed.TrackFunction), in(db).Function(installed.OverrideFunction))
 	if err != nil {
 		return err
 	}
 	parents := e.named(db)
-	var t tableName
-	_, err = pgx.ForEachRow(rows, []any{&t.schema, &t.table}, func() error {
+	var t pg.Table
+	_, err = pgx.ForEachRow(rows, []any{&t.Schema, &t.Name}, func() error {
 		if !slices.Contains(parents, t) {
-			e.add(SeverityWarning, db, t, "loosefk untrack "+db.plain(t),
+			e.add(SeverityWarning, db, t, "loosefk untrack "+in(db).Plain(t),
 				"deletions from %s are recorded, but no definition names it as a parent: its records pile up", t)
 		}
 		return nil
@@ -161,11 +162,11 @@ func (e *examination) strayTriggers(ctx context.Context, db *Database) error {
 }
 
 // named are the parents in a database, whether their definitions fit or not.
-func (e *examination) named(db *Database) []tableName {
-	var list []tableName
+func (e *examination) named(db *loosefk.Database) []pg.Table {
+	var list []pg.Table
 	for _, name := range e.opt.Definitions.Parents() {
 		if e.opt.Databases.Of(name) == db {
-			list = append(list, db.table(name))
+			list = append(list, in(db).Table(name))
 		}
 	}
 	return list

@@ -1,18 +1,18 @@
+// Package generate turns foreign keys into loose ones, and back: it lists the foreign keys of
+// an application's databases and plans definitions, migrations and tests as files.
 package generate
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"go.yaml.in/yaml/v3"
+
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // ForeignKey is a foreign key that PostgreSQL enforces. Tables are named as
@@ -35,7 +35,7 @@ type ForeignKey struct {
 	// columns alone say so.
 	NotConvertible string `json:"not_convertible,omitempty"`
 
-	child, parent tableName
+	child, parent pg.Table
 	partitioned   bool // the child is
 	valid         bool // all rows were checked
 }
@@ -51,13 +51,13 @@ func (k ForeignKey) String() string {
 // Crosses says whether child and parent belong to different databases by a map,
 // as LoadMap reads it or as the application's Databases are. Tables that the map
 // doesn't name belong together.
-func (k ForeignKey) Crosses(m Databases) bool { return m.Of(k.From) != m.Of(k.To) }
+func (k ForeignKey) Crosses(m loosefk.Databases) bool { return m.Of(k.From) != m.Of(k.To) }
 
 // ForeignKeys lists the foreign keys of the databases, by child, parent and
 // column. Those of partitions that come from the partitioned table are left out,
 // and a database that two entries of dbs lead to is read once.
-func ForeignKeys(ctx context.Context, dbs Databases, defs Definitions) ([]ForeignKey, error) {
-	if err := dbs.check(); err != nil {
+func ForeignKeys(ctx context.Context, dbs loosefk.Databases, defs loosefk.Definitions) ([]ForeignKey, error) {
+	if err := dbs.Check(); err != nil {
 		return nil, err
 	}
 	type identity struct {
@@ -66,7 +66,7 @@ func ForeignKeys(ctx context.Context, dbs Databases, defs Definitions) ([]Foreig
 	}
 	seen := map[identity]bool{}
 	var list []ForeignKey
-	add := func(db *Database, place string, oid uint32, k ForeignKey) {
+	add := func(db *loosefk.Database, place string, oid uint32, k ForeignKey) {
 		if id := (identity{place, oid}); !seen[id] {
 			seen[id] = true
 			list = append(list, k.in(db, dbs, defs))
@@ -77,12 +77,12 @@ func ForeignKeys(ctx context.Context, dbs Databases, defs Definitions) ([]Foreig
 	for _, own := range []bool{true, false} {
 		for i := range dbs {
 			db := &dbs[i]
-			place, err := db.place(ctx)
+			place, err := place(ctx, db)
 			if err != nil {
 				return nil, fmt.Errorf("listing the foreign keys of database %s: %w", db.Name, err)
 			}
-			if err := db.foreignKeys(ctx, func(oid uint32, k ForeignKey) {
-				if (k.child.schema == db.schema()) == own {
+			if err := eachForeignKey(ctx, db, func(oid uint32, k ForeignKey) {
+				if (k.child.Schema == in(db).Schema()) == own {
 					add(db, place, oid, k)
 				}
 			}); err != nil {
@@ -97,18 +97,18 @@ func ForeignKeys(ctx context.Context, dbs Databases, defs Definitions) ([]Foreig
 }
 
 // place tells one database from all others, by whatever address it is reached.
-func (d *Database) place(ctx context.Context) (place string, err error) {
-	err = d.catalog().QueryRow(ctx, `
+func place(ctx context.Context, d *loosefk.Database) (place string, err error) {
+	err = in(d).Catalog().QueryRow(ctx, `
 		SELECT oid::text || '/' || EXTRACT(epoch FROM pg_postmaster_start_time())::text
 		FROM pg_database WHERE datname = current_database()`).Scan(&place)
 	return place, err
 }
 
-// foreignKeys hands each foreign key of a database to fn, with its oid.
-func (d *Database) foreignKeys(ctx context.Context, fn func(oid uint32, k ForeignKey)) error {
+// eachForeignKey hands each foreign key of a database to fn, with its oid.
+func eachForeignKey(ctx context.Context, d *loosefk.Database, fn func(oid uint32, k ForeignKey)) error {
 	return pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// PostgreSQL qualifies the names that it can't see.
-		if _, err := tx.Exec(ctx, pinPath); err != nil {
+		if _, err := tx.Exec(ctx, pg.PinPath); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, `
@@ -119,7 +119,7 @@ func (d *Database) foreignKeys(ctx context.Context, fn func(oid uint32, k Foreig
 					JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.num ORDER BY u.place),
 				CASE k.confdeltype WHEN 'c' THEN 'cascade' WHEN 'n' THEN 'nullify' WHEN 'r' THEN 'restrict'
 					WHEN 'd' THEN 'set default' ELSE 'no action' END,
-				pg_get_constraintdef(k.oid), k.convalidated, COALESCE((`+keyColumnOf("k.confrelid")+`), '')
+				pg_get_constraintdef(k.oid), k.convalidated, COALESCE((`+pg.KeyColumnOf("k.confrelid")+`), '')
 			FROM pg_constraint k
 			JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace cn ON cn.oid = c.relnamespace
 			JOIN pg_class p ON p.oid = k.confrelid JOIN pg_namespace pn ON pn.oid = p.relnamespace
@@ -132,8 +132,8 @@ func (d *Database) foreignKeys(ctx context.Context, fn func(oid uint32, k Foreig
 		var k ForeignKey
 		var columns, keys []string
 		var parentKey string
-		_, err = pgx.ForEachRow(rows, []any{&oid, &k.Constraint, &k.child.schema, &k.child.table, &k.partitioned,
-			&k.parent.schema, &k.parent.table, &columns, &keys, &k.OnDelete, &k.Clause, &k.valid, &parentKey}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&oid, &k.Constraint, &k.child.Schema, &k.child.Name, &k.partitioned,
+			&k.parent.Schema, &k.parent.Name, &columns, &keys, &k.OnDelete, &k.Clause, &k.valid, &parentKey}, func() error {
 			k.Column, k.ToColumn = strings.Join(columns, ", "), strings.Join(keys, ", ")
 			k.Clause = strings.TrimSuffix(k.Clause, " NOT VALID")
 			k.NotConvertible = notConvertible(columns, keys, parentKey)
@@ -159,35 +159,29 @@ func notConvertible(columns, keys []string, parentKey string) string {
 }
 
 // in is the key with what its database and the definitions say of it.
-func (k ForeignKey) in(db *Database, dbs Databases, defs Definitions) ForeignKey {
+func (k ForeignKey) in(db *loosefk.Database, dbs loosefk.Databases, defs loosefk.Definitions) ForeignKey {
 	k.Database = db.Name
-	k.From, k.To = db.plain(k.child), db.plain(k.parent)
+	k.From, k.To = in(db).Plain(k.child), in(db).Plain(k.parent)
 	k.HasLooseForeignKey = len(k.Definitions(dbs, defs)) > 0
 	return k
 }
 
 // Definitions are those of defs that are the loose form of the key.
-func (k ForeignKey) Definitions(dbs Databases, defs Definitions) Definitions {
-	return slices.DeleteFunc(slices.Clone(defs), func(d Definition) bool {
-		return k.NotConvertible != "" || d.Column != k.Column || dbs.named(d.Child) != k.child || dbs.named(d.Parent) != k.parent
+func (k ForeignKey) Definitions(dbs loosefk.Databases, defs loosefk.Definitions) loosefk.Definitions {
+	return slices.DeleteFunc(slices.Clone(defs), func(d loosefk.Definition) bool {
+		return k.NotConvertible != "" || d.Column != k.Column || named(dbs, d.Child) != k.child || named(dbs, d.Parent) != k.parent
 	})
 }
 
-// plain is a table's name as definitions have it.
-func (d *Database) plain(t tableName) string {
-	if t.schema == d.schema() {
-		return t.table
+// named returns the table that a definition means.
+func named(dbs loosefk.Databases, table string) pg.Table {
+	if db := dbs.Of(table); db != nil {
+		return in(db).Table(table)
 	}
-	return t.String()
+	return pg.New("", nil, "").Table(table)
 }
 
-// named is the table that a definition means.
-func (ds Databases) named(table string) tableName {
-	if db := ds.Of(table); db != nil {
-		return db.table(table)
-	}
-	return (&Database{}).table(table)
-}
+func in(d *loosefk.Database) pg.Database { return pg.New(d.Name, d.Pool, string(d.Schema)) }
 
 // Filter is a list of regular expressions.
 type Filter []*regexp.Regexp
@@ -214,43 +208,4 @@ func (f Filter) Match(child, parent, column string) bool {
 		}
 	}
 	return true
-}
-
-// LoadMap reads a YAML file that says which tables belong to which database:
-//
-//	main: [projects, users]
-//	ci: ["ci_*"]
-//
-// Patterns are those of path.Match. A database with an empty list has all tables
-// that no other names. The result has no pools: it serves Of and
-// ForeignKey.Crosses, for an application whose tables are still in one database.
-func LoadMap(name string) (Databases, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("reading the map of databases: %w", err)
-	}
-	defer f.Close()
-	var doc yaml.Node
-	if err := yaml.NewDecoder(f).Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("reading the map of databases %s: %w", name, err)
-	}
-	if len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
-		return nil, Problems{{File: name, Text: "want a mapping from databases to lists of table patterns"}}
-	}
-	var dbs Databases
-	var problems Problems
-	for i := 0; i < len(doc.Content[0].Content); i += 2 {
-		key, value := doc.Content[0].Content[i], doc.Content[0].Content[i+1]
-		db := Database{Name: key.Value}
-		if err := value.Decode(&db.Tables); err != nil {
-			problems = append(problems, Problem{name, key.Line, fmt.Sprintf("database %s: want a list of table patterns", key.Value)})
-		}
-		for _, pattern := range db.Tables {
-			if _, err := path.Match(pattern, ""); err != nil {
-				problems = append(problems, Problem{name, key.Line, fmt.Sprintf("database %s: table pattern %q: %v", key.Value, pattern, err)})
-			}
-		}
-		dbs = append(dbs, db)
-	}
-	return dbs, problems.or()
 }

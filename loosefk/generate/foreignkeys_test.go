@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/purser-registry/purser/loosefk"
 )
 
 // shop is a schema with foreign keys of all kinds.
@@ -49,7 +51,7 @@ letters:
 func TestForeignKeys(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, shop)
-	dbs := Databases{{Name: "main", Pool: pool}}
+	dbs := loosefk.Databases{{Name: "main", Pool: pool}}
 	keys, err := ForeignKeys(t.Context(), dbs, parse(t, shopDefinitions))
 	must(t, err)
 	var got []string
@@ -82,13 +84,13 @@ func TestForeignKeys(t *testing.T) {
 func TestForeignKeysThatCross(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, shop)
-	dbs := Databases{{Name: "main", Pool: pool}, {Name: "sales", Pool: pool, Tables: []string{"orders", "vis*"}},
+	dbs := loosefk.Databases{{Name: "main", Pool: pool}, {Name: "sales", Pool: pool, Tables: []string{"orders", "vis*"}},
 		{Name: "billing", Pool: pool, Schema: "billing", Tables: []string{"invoices"}}}
 	keys, err := ForeignKeys(t.Context(), dbs, nil)
 	must(t, err)
 	name := filepath.Join(t.TempDir(), "map.yml")
 	must(t, os.WriteFile(name, []byte("sales: [orders]\nbilling: ['billing.*', invoices]\n"), 0o600))
-	m, err := LoadMap(name)
+	m, err := loosefk.LoadMap(name)
 	must(t, err)
 	var cross, byMap []string
 	for _, k := range keys {
@@ -107,7 +109,7 @@ func TestForeignKeysThatCross(t *testing.T) {
 		t.Errorf("by the map these cross: %q", byMap)
 	}
 	must(t, os.WriteFile(name, []byte("sales: orders\nbilling: ['[']\n"), 0o600))
-	if _, err := LoadMap(name); err == nil || !strings.Contains(err.Error(), ":1: database sales: want a list") ||
+	if _, err := loosefk.LoadMap(name); err == nil || !strings.Contains(err.Error(), ":1: database sales: want a list") ||
 		!strings.Contains(err.Error(), `:2: database billing: table pattern "["`) {
 		t.Errorf("a wrong map: %v", err)
 	}

@@ -9,6 +9,10 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/installed"
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // Format is how migrations are written.
@@ -24,15 +28,15 @@ const (
 // migrations and tests. It reads the databases and changes nothing; Plan.Write writes the
 // files.
 type Generator struct {
-	Databases   Databases
-	Definitions Definitions
+	Databases   loosefk.Databases
+	Definitions loosefk.Definitions
 	File        string // of the definitions; required, need not exist
 	Migrations  string // directory; default "migrations"
 	Tests       string // directory; "": no tests are made
 	Format      Format // default Goose
 	// OnDelete is the action for keys whose own ON DELETE has no loose form:
 	// restrict, no action and set default. Without it they are refused.
-	OnDelete Action
+	OnDelete loosefk.Action
 	// Restore is the ON DELETE, as in ForeignKey, of a key that is restored, if neither the
 	// database nor a migration knows it. Default: the action of its definition.
 	Restore string
@@ -78,7 +82,7 @@ type Refusal struct {
 func (r Refusal) Error() string { return r.Key.String() + ": " + r.Reason }
 
 // looseActions are the loose forms of ON DELETE.
-var looseActions = map[string]Action{"cascade": AsyncDelete, "nullify": AsyncNullify}
+var looseActions = map[string]loosefk.Action{"cascade": loosefk.AsyncDelete, "nullify": loosefk.AsyncNullify}
 
 func (g *Generator) defaults() error {
 	g.Migrations = cmp.Or(g.Migrations, "migrations")
@@ -91,8 +95,8 @@ func (g *Generator) defaults() error {
 		return errors.New("the definitions have no file: name one that they can be written to")
 	case g.Format != Goose && g.Format != Plain:
 		return fmt.Errorf("the format of migrations is %q: want %s or %s", g.Format, Goose, Plain)
-	case g.OnDelete != "" && g.OnDelete != AsyncDelete && g.OnDelete != AsyncNullify:
-		return fmt.Errorf("on delete is %q: want %s or %s", g.OnDelete, AsyncDelete, AsyncNullify)
+	case g.OnDelete != "" && g.OnDelete != loosefk.AsyncDelete && g.OnDelete != loosefk.AsyncNullify:
+		return fmt.Errorf("on delete is %q: want %s or %s", g.OnDelete, loosefk.AsyncDelete, loosefk.AsyncNullify)
 	}
 	return nil
 }
@@ -102,7 +106,7 @@ func (g *Generator) defaults() error {
 // has one, no trigger where one exists, and for defs, which are definitions whose key is
 // gone, the trigger alone. Keys with nothing left to do are in Skipped. For the others,
 // Files has the definitions' file, migrations and tests.
-func (g Generator) Convert(ctx context.Context, keys []ForeignKey, defs ...Definition) (*Plan, error) {
+func (g Generator) Convert(ctx context.Context, keys []ForeignKey, defs ...loosefk.Definition) (*Plan, error) {
 	if err := g.defaults(); err != nil {
 		return nil, err
 	}
@@ -140,9 +144,9 @@ func (g Generator) Convert(ctx context.Context, keys []ForeignKey, defs ...Defin
 }
 
 // problems are what Validate finds wrong.
-func (g Generator) problems(ctx context.Context, defs Definitions) (Problems, error) {
-	err := Validate(ctx, g.Databases, defs)
-	if problems, ok := errors.AsType[Problems](err); ok {
+func (g Generator) problems(ctx context.Context, defs loosefk.Definitions) (loosefk.Problems, error) {
+	err := loosefk.Validate(ctx, g.Databases, defs)
+	if problems, ok := errors.AsType[loosefk.Problems](err); ok {
 		return problems, nil
 	}
 	return nil, err
@@ -152,17 +156,17 @@ func (g Generator) problems(ctx context.Context, defs Definitions) (Problems, er
 type conversion struct {
 	Generator
 	plan  *Plan
-	all   Definitions // with the added ones
-	added Definitions
+	all   loosefk.Definitions // with the added ones
+	added loosefk.Definitions
 	// settled are the definitions of the plan's keys, added or existing.
-	settled Definitions
+	settled loosefk.Definitions
 	parents []string // that have to be tracked
 	// actions are the actions of the plan's keys, in their order.
-	actions []Action
+	actions []loosefk.Action
 }
 
-func (c *conversion) accept(k ForeignKey, d Definition) {
-	if !slices.ContainsFunc(c.added, d.same) { // two keys may lead to the same definition
+func (c *conversion) accept(k ForeignKey, d loosefk.Definition) {
+	if !slices.ContainsFunc(c.added, d.Same) { // two keys may lead to the same definition
 		c.added = append(c.added, d)
 		c.all = append(slices.Clone(c.all), d)
 	}
@@ -170,10 +174,10 @@ func (c *conversion) accept(k ForeignKey, d Definition) {
 }
 
 // settle plans to drop a key that has, or gets, a definition.
-func (c *conversion) settle(k ForeignKey, d Definition) {
+func (c *conversion) settle(k ForeignKey, d loosefk.Definition) {
 	c.plan.Keys = append(c.plan.Keys, k)
 	c.actions = append(c.actions, d.OnDelete)
-	if !slices.ContainsFunc(c.settled, d.same) {
+	if !slices.ContainsFunc(c.settled, d.Same) {
 		c.settled = append(c.settled, d)
 	}
 	c.track(d.Parent)
@@ -186,18 +190,18 @@ func (c *conversion) track(parent string) {
 }
 
 // definition returns the loose form of a key, or the reason why there is none.
-func (c *conversion) definition(ctx context.Context, k ForeignKey, base Problems) (Definition, string, error) {
+func (c *conversion) definition(ctx context.Context, k ForeignKey, base loosefk.Problems) (loosefk.Definition, string, error) {
 	if k.NotConvertible != "" {
-		return Definition{}, k.NotConvertible, nil
+		return loosefk.Definition{}, k.NotConvertible, nil
 	}
-	d := Definition{Child: k.From, Parent: k.To, Column: k.Column, OnDelete: cmp.Or(looseActions[k.OnDelete], c.OnDelete)}
+	d := loosefk.Definition{Child: k.From, Parent: k.To, Column: k.Column, OnDelete: cmp.Or(looseActions[k.OnDelete], c.OnDelete)}
 	switch {
 	case d.OnDelete == "":
 		return d, fmt.Sprintf("its ON DELETE is %s, which has no loose form: say what is to become of its rows with --on-delete %s or %s",
-			k.OnDelete, AsyncDelete, AsyncNullify), nil
-	case !isTable(d.Child) || !isTable(d.Parent):
+			k.OnDelete, loosefk.AsyncDelete, loosefk.AsyncNullify), nil
+	case !pg.IsTable(d.Child) || !pg.IsTable(d.Parent):
 		return d, "a definition can't name its tables", nil
-	case slices.ContainsFunc(c.added, d.same):
+	case slices.ContainsFunc(c.added, d.Same):
 		return d, "", nil
 	}
 	problems, err := c.problems(ctx, append(slices.Clone(c.all), d))
@@ -205,7 +209,7 @@ func (c *conversion) definition(ctx context.Context, k ForeignKey, base Problems
 		return d, "", err
 	}
 	for _, p := range problems {
-		if !slices.ContainsFunc(base, func(b Problem) bool { return b.Text == p.Text }) {
+		if !slices.ContainsFunc(base, func(b loosefk.Problem) bool { return b.Text == p.Text }) {
 			return d, p.Text, nil
 		}
 	}
@@ -251,16 +255,16 @@ func (c *conversion) check(ctx context.Context, k ForeignKey) ([]string, error) 
 		if db.Name != k.Database {
 			continue
 		}
-		here, err := db.place(ctx)
+		here, err := place(ctx, db)
 		if err != nil {
 			return nil, fmt.Errorf("looking at database %s: %w", db.Name, err)
 		}
-		there, err := parent.place(ctx)
+		there, err := place(ctx, parent)
 		if err != nil {
 			return nil, fmt.Errorf("looking at database %s: %w", parent.Name, err)
 		}
 		if here == there {
-			return []string{trackedSQL(Schema(parent.schema()), parent.table(k.To))}, nil
+			return []string{trackedSQL(installed.Schema(in(parent).Schema()), in(parent).Table(k.To))}, nil
 		}
 	}
 	return nil, nil
@@ -269,7 +273,7 @@ func (c *conversion) check(ctx context.Context, k ForeignKey) ([]string, error) 
 // tracking plans the triggers on parents that have none and, where loose foreign
 // keys are not installed yet, what they need.
 func (c *conversion) tracking(ctx context.Context) error {
-	looked := map[*Database]bool{}
+	looked := map[*loosefk.Database]bool{}
 	for _, parent := range c.parents {
 		db := c.Databases.Of(parent)
 		if tracked, err := c.isTracked(ctx, parent); err != nil {
@@ -287,30 +291,30 @@ func (c *conversion) tracking(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		c.plan.up = append(c.plan.up, track(Schema(db.schema()), parent, partitioned, db.Name))
+		c.plan.up = append(c.plan.up, track(installed.Schema(in(db).Schema()), parent, partitioned, db.Name))
 	}
 	return nil
 }
 
 // installing plans what the functions that make triggers need: an installation, or an
 // upgrade of the existing one.
-func (c *conversion) installing(ctx context.Context, db *Database) error {
-	installed, err := db.Installed(ctx)
+func (c *conversion) installing(ctx context.Context, db *loosefk.Database) error {
+	there, err := db.Installed(ctx)
 	if err != nil {
 		return err
 	}
-	if !installed {
+	if !there {
 		if c.lastMigration(installName) == "" {
-			c.plan.up = append(c.plan.up, installation(Schema(db.schema()), db.Name))
+			c.plan.up = append(c.plan.up, installation(installed.Schema(in(db).Schema()), db.Name))
 		}
 		return nil
 	}
-	version, err := db.version(ctx)
+	version, err := installed.VersionIn(ctx, in(db))
 	if err != nil {
 		return fmt.Errorf("looking for the version of loose foreign keys in database %s: %w", db.Name, err)
 	}
-	if version < SchemaVersion && c.lastMigration(upgradeName()) == "" {
-		c.plan.up = append(c.plan.up, upgrade(Schema(db.schema()), db.Name))
+	if version < loosefk.SchemaVersion && c.lastMigration(upgradeName()) == "" {
+		c.plan.up = append(c.plan.up, upgrade(installed.Schema(in(db).Schema()), db.Name))
 	}
 	return nil
 }
@@ -322,7 +326,7 @@ func (g Generator) isTracked(ctx context.Context, parent string) (bool, error) {
 		return true, nil
 	}
 	db := g.Databases.Of(parent)
-	found, err := db.tracked(ctx, []tableName{db.table(parent)})
+	found, err := in(db).Tracked(ctx, []pg.Table{in(db).Table(parent)})
 	if err != nil {
 		return false, fmt.Errorf("looking for the trigger on %s: %w", parent, err)
 	}
@@ -330,7 +334,7 @@ func (g Generator) isTracked(ctx context.Context, parent string) (bool, error) {
 }
 
 // editDefinitions plans the change of the definitions' file.
-func (p *Plan) editDefinitions(g Generator, add, remove Definitions) error {
+func (p *Plan) editDefinitions(g Generator, add, remove loosefk.Definitions) error {
 	old, err := os.ReadFile(g.File)
 	missing := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !missing {

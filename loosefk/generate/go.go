@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/purser-registry/purser/loosefk"
 )
 
 // tests plans a test for each parent and each key, and what they share. Those
@@ -39,7 +41,9 @@ func (c *conversion) tests() error {
 			}
 		}
 		name, test, parent := childTest(d), camel(d.Child, d.Column), ""
-		if slices.ContainsFunc(c.all, func(o Definition) bool { return o.Child == d.Child && o.Column == d.Column && o.Parent != d.Parent }) {
+		if slices.ContainsFunc(c.all, func(o loosefk.Definition) bool {
+			return o.Child == d.Child && o.Column == d.Column && o.Parent != d.Parent
+		}) {
 			name, test, parent = childTestOf(d), camel(d.Child, d.Column, d.Parent), fmt.Sprintf(", Parent: %q", d.Parent)
 		}
 		if err := c.goFile(name, call.Replace(fmt.Sprintf(childTestText, pkg, test, d.Child, d.Column, parent))); err != nil {
@@ -54,17 +58,19 @@ const sharedTestFile = "loosefk_test.go"
 
 func parentTest(parent string) string { return fileName(parent, "parent_loosefk_test") + ".go" }
 
-func childTest(d Definition) string { return fileName(d.Child, d.Column, "loosefk_test") + ".go" }
+func childTest(d loosefk.Definition) string {
+	return fileName(d.Child, d.Column, "loosefk_test") + ".go"
+}
 
 // childTestOf is childTest for a column that refers to several parents.
-func childTestOf(d Definition) string {
+func childTestOf(d loosefk.Definition) string {
 	return fileName(d.Child, d.Column, d.Parent, "loosefk_test") + ".go"
 }
 
 // sharedTest is the file that opens the databases, and how tests call it: with
 // one pool where all is in the public schema of one database.
 func (c *conversion) sharedTest(pkg string) (text string, call *strings.Replacer, err error) {
-	one := len(c.Databases) == 1 && c.Databases[0].schema() == string(DefaultSchema)
+	one := len(c.Databases) == 1 && in(&c.Databases[0]).Schema() == string(loosefk.DefaultSchema)
 	if there, err := os.ReadFile(filepath.Join(c.Tests, sharedTestFile)); err == nil {
 		one = !strings.Contains(string(there), "func loosefkDatabases(")
 	}
@@ -76,9 +82,10 @@ func (c *conversion) sharedTest(pkg string) (text string, call *strings.Replacer
 		return fmt.Sprintf(sharedTestText, pkg, file), strings.NewReplacer("{open}", "pool, defs := loosefkDatabase(t)", "{pool}", "pool", "{in}", ""), nil
 	}
 	var list strings.Builder
-	for _, db := range c.Databases {
+	for i := range c.Databases {
+		db := &c.Databases[i]
 		variable := "LOOSEFK_TEST_DSN_" + strings.ToUpper(fileName(db.Name))
-		fmt.Fprintf(&list, "{Name: %q, Pool: loosefkPool(t, %q), Schema: %q", db.Name, variable, db.schema())
+		fmt.Fprintf(&list, "{Name: %q, Pool: loosefkPool(t, %q), Schema: %q", db.Name, variable, in(db).Schema())
 		if len(db.Tables) > 0 {
 			fmt.Fprintf(&list, ", Tables: %#v", db.Tables)
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/loosefk"
 )
 
 // The generated tests compile, pass, and fail without the trigger.
@@ -18,12 +20,12 @@ func TestGeneratedTests(t *testing.T) {
 	must(t, os.MkdirAll("testdata", 0o755))
 	for _, tt := range []struct {
 		name      string
-		databases func(pool *pgxpool.Pool) Databases
+		databases func(pool *pgxpool.Pool) loosefk.Databases
 		variables []string
 	}{
-		{"one database", func(pool *pgxpool.Pool) Databases { return Databases{{Name: "main", Pool: pool}} }, []string{"LOOSEFK_TEST_DSN"}},
-		{"two", func(pool *pgxpool.Pool) Databases {
-			return Databases{{Name: "main", Pool: pool}, {Name: "sales", Pool: pool, Tables: []string{"orders"}}}
+		{"one database", func(pool *pgxpool.Pool) loosefk.Databases { return loosefk.Databases{{Name: "main", Pool: pool}} }, []string{"LOOSEFK_TEST_DSN"}},
+		{"two", func(pool *pgxpool.Pool) loosefk.Databases {
+			return loosefk.Databases{{Name: "main", Pool: pool}, {Name: "sales", Pool: pool, Tables: []string{"orders"}}}
 		}, []string{"LOOSEFK_TEST_DSN_MAIN", "LOOSEFK_TEST_DSN_SALES"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -56,7 +58,7 @@ func TestGeneratedTests(t *testing.T) {
 			if n := strings.Count(out, "--- PASS"); err != nil || n != 7 {
 				t.Fatalf("%d tests pass of 7: %v: %s", n, err, out)
 			}
-			must(t, DefaultSchema.UntrackRecordDeletions(t.Context(), g.pool, "customers"))
+			must(t, loosefk.DefaultSchema.UntrackRecordDeletions(t.Context(), g.pool, "customers"))
 			if out, err := run("test", "-count=1", "-run", "TestCustomersHasLooseForeignKeys"); err == nil {
 				t.Errorf("without the trigger the test passes: %s", out)
 			}

@@ -4,6 +4,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
 // Foreign keys onto keys of each type, of whatever name, become loose ones and come
@@ -24,15 +27,15 @@ func TestConvertKeys(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			key := quote(tt.column)
+			key := pg.Quote(tt.column)
 			g := newGenerated(t, "")
 			g.Tests = ""
 			exec(t, g.pool, "CREATE TABLE p ("+key+" "+tt.typ+" PRIMARY KEY);"+
 				"CREATE TABLE c (n serial PRIMARY KEY, ref "+tt.childType+" CONSTRAINT fk_p REFERENCES p ON DELETE CASCADE); CREATE INDEX ON c (ref)")
 			for _, v := range tt.values {
-				exec(t, g.pool, "INSERT INTO p VALUES ("+literal(v)+"); INSERT INTO c (ref) VALUES ("+literal(v)+"), ("+literal(v)+")")
+				exec(t, g.pool, "INSERT INTO p VALUES ("+pg.Literal(v)+"); INSERT INTO c (ref) VALUES ("+pg.Literal(v)+"), ("+pg.Literal(v)+")")
 			}
-			was := query[string](t, g.pool, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'fk_p'")
+			was := testdb.Query[string](t, g.pool, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'fk_p'")
 			p := g.convert(t, "^c$", "^p$")
 			if len(p.Keys) != 1 || p.Keys[0].ToColumn != tt.column || len(p.Refused) > 0 {
 				t.Fatalf("the plan has %v, refused %v", p.Keys, p.Refused)
@@ -41,8 +44,8 @@ func TestConvertKeys(t *testing.T) {
 			run := g.goose(t)
 			_, err := run.Up(t.Context())
 			must(t, err)
-			exec(t, g.pool, "DELETE FROM p WHERE "+key+" = "+literal(tt.values[1]))
-			wantRows(t, g.pool, "SELECT count(*)::int FROM c", 6)
+			exec(t, g.pool, "DELETE FROM p WHERE "+key+" = "+pg.Literal(tt.values[1]))
+			testdb.WantRows(t, g.pool, "SELECT count(*)::int FROM c", 6)
 			if q := g.revert(t, "^c$"); len(q.Refused) != 1 || !strings.Contains(q.Refused[0].Reason, "2 rows of c refer to rows of p that are gone, and 1 deletions") {
 				t.Errorf("with orphans the way back is %+v", q)
 			}
@@ -50,11 +53,11 @@ func TestConvertKeys(t *testing.T) {
 				t.Errorf("the worker says %+v", r)
 			}
 			// The way down of the last migration, then forward again.
-			exec(t, g.pool, "INSERT INTO c (ref) VALUES ("+literal(tt.rows)+")")
+			exec(t, g.pool, "INSERT INTO c (ref) VALUES ("+pg.Literal(tt.rows)+")")
 			_, err = run.Down(t.Context())
 			must(t, err)
-			wantRows(t, g.pool, "SELECT count(*)::int FROM c", 4)
-			wantRows(t, g.pool, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'fk_p' AND convalidated", was...)
+			testdb.WantRows(t, g.pool, "SELECT count(*)::int FROM c", 4)
+			testdb.WantRows(t, g.pool, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'fk_p' AND convalidated", was...)
 			_, err = run.Up(t.Context())
 			must(t, err)
 			q := g.revert(t, "^c$")
@@ -64,7 +67,7 @@ func TestConvertKeys(t *testing.T) {
 			must(t, q.Write())
 			_, err = g.goose(t).Up(t.Context())
 			must(t, err)
-			wantRows(t, g.pool, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'fk_p' AND convalidated", was...)
+			testdb.WantRows(t, g.pool, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'fk_p' AND convalidated", was...)
 		})
 	}
 }
@@ -78,7 +81,7 @@ func TestRevertKeys(t *testing.T) {
 	must(t, g.revert(t, "^c$").Write())
 	_, err := g.goose(t).Up(t.Context())
 	must(t, err)
-	wantRows(t, g.pool, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'c_ref_fkey' AND convalidated",
+	testdb.WantRows(t, g.pool, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'c_ref_fkey' AND convalidated",
 		`FOREIGN KEY (ref) REFERENCES p("Key") ON DELETE SET NULL`)
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
+
+	"github.com/purser-registry/purser/loosefk"
 )
 
 // rest plans what is left for a key that has a definition: its end, and the trigger
@@ -18,7 +20,7 @@ func (c *conversion) rest(ctx context.Context, k ForeignKey) error {
 	if err != nil {
 		return err
 	}
-	whole := slices.IndexFunc(defs, func(d Definition) bool { return len(d.Conditions) == 0 })
+	whole := slices.IndexFunc(defs, func(d loosefk.Definition) bool { return len(d.Conditions) == 0 })
 	switch {
 	case len(problems) > 0:
 		c.plan.Refused = append(c.plan.Refused, Refusal{k, problems[0].Text})
@@ -32,9 +34,9 @@ func (c *conversion) rest(ctx context.Context, k ForeignKey) error {
 
 // withoutKey plans what is left for a definition whose key is gone: the trigger on its
 // parent.
-func (c *conversion) withoutKey(ctx context.Context, d Definition) error {
+func (c *conversion) withoutKey(ctx context.Context, d loosefk.Definition) error {
 	k := ForeignKey{From: d.Child, To: d.Parent, Column: d.Column}
-	problems, err := c.problems(ctx, Definitions{d})
+	problems, err := c.problems(ctx, loosefk.Definitions{d})
 	if err != nil {
 		return err
 	}

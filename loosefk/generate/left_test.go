@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
 // left is a conversion that somebody began by hand, by the guide.
@@ -18,12 +21,12 @@ func left(t *testing.T, definitions string, done ...func(g *generated)) *generat
 	return g
 }
 
-func installed(t *testing.T) func(g *generated) {
-	return func(g *generated) { must(t, DefaultSchema.Install(t.Context(), g.pool)) }
+func withInstallation(t *testing.T) func(g *generated) {
+	return func(g *generated) { must(t, loosefk.DefaultSchema.Install(t.Context(), g.pool)) }
 }
 
 func trackedTable(t *testing.T, table string) func(g *generated) {
-	return func(g *generated) { must(t, DefaultSchema.TrackRecordDeletions(t.Context(), g.pool, table)) }
+	return func(g *generated) { must(t, loosefk.DefaultSchema.TrackRecordDeletions(t.Context(), g.pool, table)) }
 }
 
 func runs(t *testing.T, sql string) func(g *generated) {
@@ -39,9 +42,9 @@ const (
 func (g *generated) finish(t *testing.T) *Plan {
 	t.Helper()
 	keys := g.load(t, "^orders$")
-	var defs Definitions
+	var defs loosefk.Definitions
 	for _, d := range g.Definitions {
-		if !slices.ContainsFunc(keys, func(k ForeignKey) bool { return len(k.Definitions(g.Databases, Definitions{d})) > 0 }) {
+		if !slices.ContainsFunc(keys, func(k ForeignKey) bool { return len(k.Definitions(g.Databases, loosefk.Definitions{d})) > 0 }) {
 			defs = append(defs, d)
 		}
 	}
@@ -61,11 +64,11 @@ func TestConvertWhatIsLeft(t *testing.T) {
 		want []string
 	}{
 		{"defined", left(t, ordersByHand), []string{"install_loose_foreign_keys.sql", "track_deletions_from_customers.sql", drop}},
-		{"defined and installed", left(t, ordersByHand, installed(t)), []string{"track_deletions_from_customers.sql", drop}},
-		{"all but the drop", left(t, ordersByHand, installed(t), trackedTable(t, "customers")), []string{drop}},
-		{"all but the definition", left(t, "", installed(t), trackedTable(t, "customers")), []string{"loose.yml", drop}},
-		{"all but the trigger", left(t, ordersByHand, installed(t), runs(t, dropOrders)), []string{"track_deletions_from_customers.sql"}},
-		{"installed by an older version", left(t, ordersByHand, runs(t, version1)), []string{"upgrade_loose_foreign_keys_to_2.sql", "track_deletions_from_customers.sql", drop}},
+		{"defined and installed", left(t, ordersByHand, withInstallation(t)), []string{"track_deletions_from_customers.sql", drop}},
+		{"all but the drop", left(t, ordersByHand, withInstallation(t), trackedTable(t, "customers")), []string{drop}},
+		{"all but the definition", left(t, "", withInstallation(t), trackedTable(t, "customers")), []string{"loose.yml", drop}},
+		{"all but the trigger", left(t, ordersByHand, withInstallation(t), runs(t, dropOrders)), []string{"track_deletions_from_customers.sql"}},
+		{"installed by an older version", left(t, ordersByHand, runs(t, testdb.Version1)), []string{"upgrade_loose_foreign_keys_to_2.sql", "track_deletions_from_customers.sql", drop}},
 		{"only the definition and the drop", left(t, ordersByHand, runs(t, dropOrders)), []string{"install_loose_foreign_keys.sql", "track_deletions_from_customers.sql"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -90,7 +93,7 @@ func TestConvertWhatIsLeft(t *testing.T) {
 		})
 	}
 	// One whose migration waits to be run isn't planned a second time.
-	g := left(t, ordersByHand, installed(t), trackedTable(t, "customers"))
+	g := left(t, ordersByHand, withInstallation(t), trackedTable(t, "customers"))
 	must(t, g.finish(t).Write())
 	if p := g.finish(t); len(p.Files) != 0 || len(p.Skipped) != 1 || !strings.Contains(p.Skipped[0].Reason, drop+" drops it: run that") {
 		t.Errorf("with the migration there: %q, skipped %v", paths(p), p.Skipped)
@@ -119,11 +122,11 @@ func TestRevertWhatIsLeft(t *testing.T) {
 		g    *generated
 		want []string
 	}{
-		{"nothing done", left(t, ordersByHand, installed(t), trackedTable(t, "customers"), runs(t, dropOrders)),
+		{"nothing done", left(t, ordersByHand, withInstallation(t), trackedTable(t, "customers"), runs(t, dropOrders)),
 			[]string{"loose.yml", "restore_orders_customer_id_fkey_of_orders.sql", "untrack_deletions_from_customers.sql"}},
-		{"the key is back", left(t, ordersByHand, installed(t), trackedTable(t, "customers")), []string{"loose.yml", "untrack_deletions_from_customers.sql"}},
-		{"the definition is removed", left(t, "", installed(t), trackedTable(t, "customers")), []string{"untrack_deletions_from_customers.sql"}},
-		{"all but the definition", left(t, ordersByHand, installed(t)), []string{"loose.yml"}},
+		{"the key is back", left(t, ordersByHand, withInstallation(t), trackedTable(t, "customers")), []string{"loose.yml", "untrack_deletions_from_customers.sql"}},
+		{"the definition is removed", left(t, "", withInstallation(t), trackedTable(t, "customers")), []string{"untrack_deletions_from_customers.sql"}},
+		{"all but the definition", left(t, ordersByHand, withInstallation(t)), []string{"loose.yml"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p := tt.g.retreat(t)
@@ -135,8 +138,8 @@ func TestRevertWhatIsLeft(t *testing.T) {
 				_, err := tt.g.goose(t).Up(t.Context())
 				must(t, err)
 			}
-			wantRows(t, tt.g.pool, "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND conrelid = 'orders'::regclass AND convalidated", int64(1))
-			wantRows(t, tt.g.pool, "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'customers'::regclass AND NOT tgisinternal", int64(0))
+			testdb.WantRows(t, tt.g.pool, "SELECT count(*) FROM pg_constraint WHERE contype = 'f' AND conrelid = 'orders'::regclass AND convalidated", int64(1))
+			testdb.WantRows(t, tt.g.pool, "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'customers'::regclass AND NOT tgisinternal", int64(0))
 			q := tt.g.retreat(t)
 			if len(q.Files) != 0 || len(q.Skipped) != 1 || !strings.Contains(q.Skipped[0].Reason, "it is a foreign key, and has no definition") {
 				t.Errorf("a second plan is %q, skipped %v", paths(q), q.Skipped)
@@ -144,7 +147,7 @@ func TestRevertWhatIsLeft(t *testing.T) {
 		})
 	}
 	// A parent that another definition names stays tracked.
-	g := left(t, "visits:\n  - {table: customers, column: customer_id, on_delete: async_nullify}\n", installed(t), trackedTable(t, "customers"))
+	g := left(t, "visits:\n  - {table: customers, column: customer_id, on_delete: async_nullify}\n", withInstallation(t), trackedTable(t, "customers"))
 	g.load(t)
 	keys := g.load(t, "^orders$")
 	if p, err := g.Revert(t.Context(), nil, keys...); err != nil || len(p.Files) != 0 || len(p.Skipped) != 1 {

@@ -8,6 +8,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/installed"
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // restoreForms are the forms of ON DELETE in SQL.
@@ -20,22 +24,25 @@ var restoreForms = map[string]string{"cascade": "CASCADE", "nullify": "SET NULL"
 // a parent, and those across databases. Of a way back that somebody began by hand it
 // plans what is left: nothing for a key that is there, and for keys, foreign keys
 // without a definition, that the trigger goes from their parents.
-func (g Generator) Revert(ctx context.Context, defs Definitions, keys ...ForeignKey) (*Plan, error) {
+func (g Generator) Revert(ctx context.Context, defs loosefk.Definitions, keys ...ForeignKey) (*Plan, error) {
 	if err := g.defaults(); err != nil {
 		return nil, err
 	}
 	if g.Restore != "" && restoreForms[g.Restore] == "" {
 		return nil, fmt.Errorf("on delete is %q: want cascade, nullify, restrict, no action or set default", g.Restore)
 	}
-	refs, found, err := lookUp(ctx, g.Databases, defs)
+	refs, problems, err := loosefk.Resolve(ctx, g.Databases, defs)
 	if err != nil {
 		return nil, err
+	}
+	if len(refs) < len(defs) {
+		return nil, problems
 	}
 	existing, err := ForeignKeys(ctx, g.Databases, g.Definitions)
 	if err != nil {
 		return nil, err
 	}
-	r := reversal{Generator: g, plan: new(Plan), existing: existing, found: found}
+	r := reversal{Generator: g, plan: new(Plan), existing: existing}
 	for _, ref := range refs {
 		if err := r.add(ctx, ref); err != nil {
 			return nil, err
@@ -57,15 +64,14 @@ type reversal struct {
 	Generator
 	plan     *Plan
 	existing []ForeignKey
-	found    tables
-	removed  references
+	removed  []loosefk.Reference
 	parents  []string // of keys without a definition: their triggers go
 	notes    []string
 }
 
 // add plans the return of one key, or refuses it.
-func (r *reversal) add(ctx context.Context, ref reference) error {
-	k, reason, err := r.key(ref)
+func (r *reversal) add(ctx context.Context, ref loosefk.Reference) error {
+	k, reason, err := r.key(ctx, ref)
 	if err == nil && reason == "" {
 		reason, err = r.obstacle(ctx, ref)
 	}
@@ -98,8 +104,8 @@ func (r *reversal) add(ctx context.Context, ref reference) error {
 func (r *reversal) withoutDefinition(ctx context.Context, k ForeignKey) error {
 	skip := func(reason string) { r.plan.Skipped = append(r.plan.Skipped, Refusal{k, reason}) }
 	db := r.Databases.Of(k.To)
-	if db == nil || slices.ContainsFunc(r.Definitions, func(d Definition) bool {
-		return r.Databases.Of(d.Parent) == db && r.Databases.named(d.Parent) == k.parent
+	if db == nil || slices.ContainsFunc(r.Definitions, func(d loosefk.Definition) bool {
+		return r.Databases.Of(d.Parent) == db && named(r.Databases, d.Parent) == k.parent
 	}) {
 		skip("it is a foreign key, and has no definition")
 		return nil
@@ -120,18 +126,18 @@ func (r *reversal) withoutDefinition(ctx context.Context, k ForeignKey) error {
 
 // traces returns whether a parent has a trigger, or a migration will create one, or pending
 // records that no worker will process once the last definition is removed.
-func (r *reversal) traces(ctx context.Context, db *Database, parent string) (yes bool, err error) {
+func (r *reversal) traces(ctx context.Context, db *loosefk.Database, parent string) (yes bool, err error) {
 	if r.willTrack(parent) {
 		return true, nil
 	}
-	installed, err := db.Installed(ctx)
-	if err != nil || !installed {
+	there, err := db.Installed(ctx)
+	if err != nil || !there {
 		return false, err
 	}
-	err = db.catalog().QueryRow(ctx, fmt.Sprintf(`
+	err = in(db).Catalog().QueryRow(ctx, fmt.Sprintf(`
 		SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgfoid IN (to_regprocedure($2), to_regprocedure($3)))
-			OR EXISTS (SELECT FROM %s WHERE fully_qualified_table_name = $4 AND status = %d)`, db.records(), statusPending),
-		db.table(parent).quoted(), db.function(trackFunction), db.function(overrideFunction), db.table(parent).String()).Scan(&yes)
+			OR EXISTS (SELECT FROM %s WHERE fully_qualified_table_name = $4 AND status = %d)`, in(db).Records(), pg.StatusPending),
+		in(db).Table(parent).Quoted(), in(db).Function(installed.TrackFunction), in(db).Function(installed.OverrideFunction), in(db).Table(parent).String()).Scan(&yes)
 	if err != nil {
 		return false, fmt.Errorf("looking for the trigger on %s: %w", parent, err)
 	}
@@ -139,14 +145,18 @@ func (r *reversal) traces(ctx context.Context, db *Database, parent string) (yes
 }
 
 // key is the key that takes the place of a definition.
-func (r *reversal) key(ref reference) (ForeignKey, string, error) {
+func (r *reversal) key(ctx context.Context, ref loosefk.Reference) (ForeignKey, string, error) {
 	for _, k := range r.existing {
-		if k.child == ref.child && k.parent == ref.parent && k.Column == ref.Column && k.ToColumn == ref.key.column {
+		if k.child == ref.ChildTable && k.parent == ref.ParentTable && k.Column == ref.Column && k.ToColumn == ref.Rows.Key.Column {
 			return k, "", nil
 		}
 	}
-	k := ForeignKey{Database: ref.childDB.Name, From: ref.Child, To: ref.Parent, Column: ref.Column, ToColumn: ref.key.column,
-		child: ref.child, parent: ref.parent, partitioned: r.found[ref.childDB][ref.child].kind == "p"}
+	k := ForeignKey{Database: ref.ChildDatabase.Name, From: ref.Child, To: ref.Parent, Column: ref.Column, ToColumn: ref.Rows.Key.Column,
+		child: ref.ChildTable, parent: ref.ParentTable}
+	var err error
+	if k.partitioned, err = ref.ChildDatabase.IsPartitioned(ctx, ref.Child); err != nil {
+		return k, "", err
+	}
 	known, err := r.known(&k)
 	if err != nil || known {
 		return k, "", err
@@ -154,31 +164,31 @@ func (r *reversal) key(ref reference) (ForeignKey, string, error) {
 	switch {
 	case r.Restore != "":
 		k.OnDelete = r.Restore
-	case ref.OnDelete == AsyncDelete:
+	case ref.OnDelete == loosefk.AsyncDelete:
 		k.OnDelete = "cascade"
-	case ref.OnDelete == AsyncNullify:
+	case ref.OnDelete == loosefk.AsyncNullify:
 		k.OnDelete = "nullify"
 	default:
 		return k, fmt.Sprintf("no ON DELETE does what %s does: say with --on-delete what the key is to do", ref.OnDelete), nil
 	}
 	k.Constraint = constraintName(ref)
-	k.Clause = fmt.Sprintf("FOREIGN KEY (%s) REFERENCES %s(%s) ON DELETE %s", quote(k.Column), k.parent.quoted(), quote(k.ToColumn), restoreForms[k.OnDelete])
+	k.Clause = fmt.Sprintf("FOREIGN KEY (%s) REFERENCES %s(%s) ON DELETE %s", pg.Quote(k.Column), k.parent.Quoted(), pg.Quote(k.ToColumn), restoreForms[k.OnDelete])
 	return k, "", nil
 }
 
 // constraintName is PostgreSQL's own name for such a key.
-func constraintName(ref reference) string {
-	name := ref.child.table + "_" + ref.Column
+func constraintName(ref loosefk.Reference) string {
+	name := ref.ChildTable.Name + "_" + ref.Column
 	return name[:min(len(name), 63-len("_fkey"))] + "_fkey"
 }
 
 // known takes the key's name and clause from the last migration that has the
 // statement of addKey for its columns.
 func (r *reversal) known(k *ForeignKey) (bool, error) {
-	names := func(n string) string { return `(?:` + regexp.QuoteMeta(n) + `|` + regexp.QuoteMeta(quote(n)) + `)` }
-	schema := `(?:` + names(k.parent.schema) + `\.)?`
-	statement := regexp.MustCompile(`ALTER TABLE ` + regexp.QuoteMeta(k.child.quoted()) + ` ADD CONSTRAINT "((?:[^"]|"")+)" ` +
-		`(FOREIGN KEY \(` + names(k.Column) + `\) REFERENCES ` + schema + names(k.parent.table) + `\(` + names(k.ToColumn) + `\)[^;]*?)(?: NOT VALID)?;`)
+	names := func(n string) string { return `(?:` + regexp.QuoteMeta(n) + `|` + regexp.QuoteMeta(pg.Quote(n)) + `)` }
+	schema := `(?:` + names(k.parent.Schema) + `\.)?`
+	statement := regexp.MustCompile(`ALTER TABLE ` + regexp.QuoteMeta(k.child.Quoted()) + ` ADD CONSTRAINT "((?:[^"]|"")+)" ` +
+		`(FOREIGN KEY \(` + names(k.Column) + `\) REFERENCES ` + schema + names(k.parent.Name) + `\(` + names(k.ToColumn) + `\)[^;]*?)(?: NOT VALID)?;`)
 	files, err := filepath.Glob(filepath.Join(r.Migrations, "*.sql"))
 	if err != nil {
 		return false, err
@@ -210,31 +220,31 @@ func onDeleteOf(clause string) string {
 
 // obstacle is why the key can't come back now, or "". Records that are pending
 // are no obstacle: the migration deals with what they leave. They are told.
-func (r *reversal) obstacle(ctx context.Context, ref reference) (string, error) {
-	child, err := ref.childDB.place(ctx)
+func (r *reversal) obstacle(ctx context.Context, ref loosefk.Reference) (string, error) {
+	child, err := place(ctx, ref.ChildDatabase)
 	if err != nil {
 		return "", err
 	}
-	parent, err := ref.parentDB.place(ctx)
+	parent, err := place(ctx, ref.ParentDatabase)
 	if err != nil {
 		return "", err
 	}
 	if child != parent {
-		return fmt.Sprintf("%s is in database %s and %s in %s: a foreign key can't cross them", ref.Child, ref.childDB.Name, ref.Parent, ref.parentDB.Name), nil
+		return fmt.Sprintf("%s is in database %s and %s in %s: a foreign key can't cross them", ref.Child, ref.ChildDatabase.Name, ref.Parent, ref.ParentDatabase.Name), nil
 	}
 	var orphans, pending int64
-	err = ref.childDB.catalog().QueryRow(ctx, fmt.Sprintf(
+	err = in(ref.ChildDatabase).Catalog().QueryRow(ctx, fmt.Sprintf(
 		"SELECT count(*) FROM %s c WHERE c.%s IS NOT NULL AND NOT EXISTS (SELECT FROM %s p WHERE p.%s = c.%[2]s)",
-		ref.child.quoted(), quote(ref.Column), ref.parent.quoted(), quote(ref.key.column))).Scan(&orphans)
+		ref.ChildTable.Quoted(), pg.Quote(ref.Column), ref.ParentTable.Quoted(), pg.Quote(ref.Rows.Key.Column))).Scan(&orphans)
 	if err != nil {
 		return "", err
 	}
-	if installed, err := ref.parentDB.Installed(ctx); err != nil {
+	if there, err := ref.ParentDatabase.Installed(ctx); err != nil {
 		return "", err
-	} else if installed {
-		err = ref.parentDB.catalog().QueryRow(ctx, fmt.Sprintf(
-			"SELECT count(*) FROM %s WHERE fully_qualified_table_name = $1 AND status = %d", ref.parentDB.records(), statusPending),
-			ref.parent.String()).Scan(&pending)
+	} else if there {
+		err = in(ref.ParentDatabase).Catalog().QueryRow(ctx, fmt.Sprintf(
+			"SELECT count(*) FROM %s WHERE fully_qualified_table_name = $1 AND status = %d", in(ref.ParentDatabase).Records(), pg.StatusPending),
+			ref.ParentTable.String()).Scan(&pending)
 		if err != nil {
 			return "", err
 		}
@@ -258,7 +268,7 @@ func (r *reversal) note(text string) {
 // files plans the files.
 func (r *reversal) files(ctx context.Context) error {
 	p := r.plan
-	var remove Definitions
+	var remove loosefk.Definitions
 	for _, ref := range r.removed {
 		remove = append(remove, ref.Definition)
 	}
@@ -302,8 +312,8 @@ func (r *reversal) testFiles() []string {
 	}
 	for _, ref := range r.removed {
 		names = append(names, childTest(ref.Definition), childTestOf(ref.Definition))
-		if !slices.ContainsFunc(r.Definitions, func(d Definition) bool {
-			return d.Parent == ref.Parent && !slices.ContainsFunc(r.removed, func(x reference) bool { return d.same(x.Definition) })
+		if !slices.ContainsFunc(r.Definitions, func(d loosefk.Definition) bool {
+			return d.Parent == ref.Parent && !slices.ContainsFunc(r.removed, func(x loosefk.Reference) bool { return d.Same(x.Definition) })
 		}) {
 			names = append(names, parentTest(ref.Parent))
 		}
@@ -325,16 +335,16 @@ func (r *reversal) untracking(ctx context.Context) error {
 	for _, ref := range r.removed {
 		parents = append(parents, ref.Parent)
 	}
-	var done []tableName
+	var done []pg.Table
 	for _, parent := range parents {
-		db, name := r.Databases.Of(parent), r.Databases.named(parent)
+		db, name := r.Databases.Of(parent), named(r.Databases, parent)
 		if slices.Contains(done, name) {
 			continue
 		}
 		done = append(done, name)
-		left := slices.ContainsFunc(r.Definitions, func(d Definition) bool {
-			return r.Databases.named(d.Parent) == name && r.Databases.Of(d.Parent) == db &&
-				!slices.ContainsFunc(r.removed, func(x reference) bool { return d.same(x.Definition) })
+		left := slices.ContainsFunc(r.Definitions, func(d loosefk.Definition) bool {
+			return named(r.Databases, d.Parent) == name && r.Databases.Of(d.Parent) == db &&
+				!slices.ContainsFunc(r.removed, func(x loosefk.Reference) bool { return d.Same(x.Definition) })
 		})
 		if left {
 			continue
@@ -348,7 +358,7 @@ func (r *reversal) untracking(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		r.plan.up = append(r.plan.up, untrack(Schema(db.schema()), parent, partitioned, db.Name, r.File))
+		r.plan.up = append(r.plan.up, untrack(installed.Schema(in(db).Schema()), parent, partitioned, db.Name, r.File))
 	}
 	return nil
 }

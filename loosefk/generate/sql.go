@@ -11,6 +11,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/installed"
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // migration is a change of a database with its way back.
@@ -138,17 +142,17 @@ func restoreName(k ForeignKey) string { return fileName("restore", k.Constraint,
 func untrackName(parent string) string { return fileName("untrack_deletions_from", parent) }
 
 // installation installs the table of deleted records.
-func installation(s Schema, database string) migration {
+func installation(s installed.Schema, database string) migration {
 	var functions []string
-	for _, f := range s.functions() {
-		functions = append(functions, f.signature(s))
+	for _, f := range s.Functions() {
+		functions = append(functions, f.Signature(s))
 	}
 	return migration{
 		name: installName,
 		comment: fmt.Sprintf("Installs loose foreign keys in database %s: the table of deleted records and the\n"+
 			"functions of its triggers. The way back loses the records of deletions whose\nchildren are not cleaned up yet.", database),
 		up: strings.Split(strings.TrimSpace(s.InstallSQL()), "\n\n"),
-		down: []string{s.expand(`
+		down: []string{s.Expand(`
 DO $$
 DECLARE
     t text;
@@ -158,20 +162,22 @@ BEGIN
     END LOOP;
 END;
 $$;`),
-			s.expand("DROP TABLE IF EXISTS {records}, {detached};"),
+			s.Expand("DROP TABLE IF EXISTS {records}, {detached};"),
 			"DROP FUNCTION IF EXISTS " + strings.Join(functions, ", ") + ";"},
 	}
 }
 
-func upgradeName() string { return fmt.Sprintf("upgrade_loose_foreign_keys_to_%d", SchemaVersion) }
+func upgradeName() string {
+	return fmt.Sprintf("upgrade_loose_foreign_keys_to_%d", loosefk.SchemaVersion)
+}
 
 // upgrade upgrades an installation of an older version. It has no way back, since the older
 // version can be misused.
-func upgrade(s Schema, database string) migration {
+func upgrade(s installed.Schema, database string) migration {
 	m := installation(s, database)
 	return migration{
 		name:    upgradeName(),
-		comment: fmt.Sprintf("Brings loose foreign keys in database %s to version %d. The way back changes nothing.", database, SchemaVersion),
+		comment: fmt.Sprintf("Brings loose foreign keys in database %s to version %d. The way back changes nothing.", database, loosefk.SchemaVersion),
 		up:      slices.Concat([]string{"SET lock_timeout = '5s';"}, m.up, []string{"RESET lock_timeout;"}),
 		down:    []string{"SELECT 1;"},
 	}
@@ -184,32 +190,28 @@ func bounded(sql string) []string {
 }
 
 // track puts the trigger on a parent.
-func track(s Schema, parent string, partitioned bool, database string) migration {
-	sql, more := s.TrackRecordDeletionsSQL(parent), ""
+func track(s installed.Schema, parent string, partitioned bool, database string) migration {
+	more := ""
 	if partitioned {
-		sql = s.TrackRecordDeletionsOverrideTableNameSQL(parent)
 		more = "\n\nThe table is partitioned: repeat this after partitions were added, for deletes that\nname a partition."
 	}
 	return migration{
 		name: trackName(parent),
 		comment: fmt.Sprintf("Records what is deleted from %s (database %s), for its loose foreign keys.\n"+
 			"If it meets the lock timeout, run it again.", parent, database) + more,
-		up:   bounded(sql),
-		down: bounded(s.UntrackRecordDeletionsSQL(parent)),
+		up:   bounded(s.TrackSQL(parent, partitioned)),
+		down: bounded(s.UntrackSQL(parent)),
 	}
 }
 
 // untrack takes the trigger from a parent whose last definition goes.
-func untrack(s Schema, parent string, partitioned bool, database, file string) migration {
-	back := s.TrackRecordDeletionsSQL(parent)
-	if partitioned {
-		back = s.TrackRecordDeletionsOverrideTableNameSQL(parent)
-	}
+func untrack(s installed.Schema, parent string, partitioned bool, database, file string) migration {
+	back := s.TrackSQL(parent, partitioned)
 	return migration{
 		name: untrackName(parent),
 		comment: fmt.Sprintf("No longer records what is deleted from %s (database %s), and removes the records\n"+
 			"that are left: no definition in %s names it any more.", parent, database, filepath.Base(file)),
-		up:    []string{s.UntrackRecordDeletionsSQL(parent), s.RemoveDeletedRecordsSQL(parent)},
+		up:    []string{s.UntrackSQL(parent), s.RemoveRecordsSQL(parent)},
 		down:  []string{back},
 		alone: true,
 	}
@@ -241,37 +243,37 @@ $loosefk$;`
 }
 
 func dropSQL(k ForeignKey) string {
-	return retried("", fmt.Sprintf("ALTER TABLE IF EXISTS %s DROP CONSTRAINT IF EXISTS %s;", k.child.quoted(), quote(k.Constraint)))
+	return retried("", fmt.Sprintf("ALTER TABLE IF EXISTS %s DROP CONSTRAINT IF EXISTS %s;", k.child.Quoted(), pg.Quote(k.Constraint)))
 }
 
 // restoreSQL restores a key while its tables are in use. After its first step no new
 // orphans can appear, then it handles those that exist, then it validates the key. A
 // partitioned table can't have a key that isn't validated yet, so there it handles the
 // orphans first.
-func restoreSQL(k ForeignKey, action Action) []string {
+func restoreSQL(k ForeignKey, action loosefk.Action) []string {
 	missing := fmt.Sprintf("NOT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE conrelid = %s::regclass::oid AND conname = %s)",
-		literal(k.child.quoted()), literal(k.Constraint))
+		pg.Literal(k.child.Quoted()), pg.Literal(k.Constraint))
 	add := addKey(k)
 	if k.partitioned {
 		return []string{orphansSQL(k, action), retried(missing, add+";")}
 	}
 	return []string{retried(missing, add+" NOT VALID;"), orphansSQL(k, action),
-		fmt.Sprintf("ALTER TABLE %s VALIDATE CONSTRAINT %s;", k.child.quoted(), quote(k.Constraint))}
+		fmt.Sprintf("ALTER TABLE %s VALIDATE CONSTRAINT %s;", k.child.Quoted(), pg.Quote(k.Constraint))}
 }
 
 // addKey is the statement that Generator.clause looks for, without its end.
 func addKey(k ForeignKey) string {
-	return fmt.Sprintf("ALTER TABLE %s ADD CONSTRAINT %s %s", k.child.quoted(), quote(k.Constraint), k.Clause)
+	return fmt.Sprintf("ALTER TABLE %s ADD CONSTRAINT %s %s", k.child.Quoted(), pg.Quote(k.Constraint), k.Clause)
 }
 
 // orphansSQL does to rows without a parent what their definition says, in
 // batches; for an action that has none it fails with their number.
-func orphansSQL(k ForeignKey, action Action) string {
+func orphansSQL(k ForeignKey, action loosefk.Action) string {
 	change := ""
 	switch action {
-	case AsyncDelete:
+	case loosefk.AsyncDelete:
 		change = "DELETE FROM {child} c"
-	case AsyncNullify:
+	case loosefk.AsyncNullify:
 		change = "UPDATE {child} c SET {column} = NULL"
 	default:
 		return orphansReportSQL(k)
@@ -310,13 +312,13 @@ $loosefk$;`)
 }
 
 func (k ForeignKey) expand(sql string) string {
-	return strings.NewReplacer("{child}", k.child.quoted(), "{parent}", k.parent.quoted(), "{column}", quote(k.Column), "{key}", quote(k.ToColumn),
-		"{child_name}", literal(k.child.String()), "{parent_name}", literal(k.parent.String())).Replace(sql)
+	return strings.NewReplacer("{child}", k.child.Quoted(), "{parent}", k.parent.Quoted(), "{column}", pg.Quote(k.Column), "{key}", pg.Quote(k.ToColumn),
+		"{child_name}", pg.Literal(k.child.String()), "{parent_name}", pg.Literal(k.parent.String())).Replace(sql)
 }
 
 // trackedSQL fails where nothing records what is deleted from a parent.
-func trackedSQL(s Schema, parent tableName) string {
-	return s.expand(`DO $loosefk$
+func trackedSQL(s installed.Schema, parent pg.Table) string {
+	return s.Expand(`DO $loosefk$
 BEGIN
     IF NOT EXISTS (
         SELECT FROM pg_catalog.pg_trigger
@@ -327,13 +329,13 @@ BEGIN
             USING HINT = 'Run the migration that tracks its deletions first.';
     END IF;
 END;
-$loosefk$;`, "{t_literal}", literal(parent.quoted()), "{t_name}", literal(parent.String()),
-		"{track_literal}", literal(s.name(trackFunction).quoted()+"()"),
-		"{override_literal}", literal(s.name(overrideFunction).quoted()+"()"))
+$loosefk$;`, "{t_literal}", pg.Literal(parent.Quoted()), "{t_name}", pg.Literal(parent.String()),
+		"{track_literal}", pg.Literal(s.Table(installed.TrackFunction).Quoted()+"()"),
+		"{override_literal}", pg.Literal(s.Table(installed.OverrideFunction).Quoted()+"()"))
 }
 
 // dropKey drops a key that a definition replaces, after the statements of check.
-func dropKey(k ForeignKey, action Action, file string, check ...string) migration {
+func dropKey(k ForeignKey, action loosefk.Action, file string, check ...string) migration {
 	return migration{
 		name: dropName(k),
 		comment: fmt.Sprintf(`Drops the foreign key %[1]s of %[2]s (%[3]s, to %[4]s):
@@ -351,7 +353,7 @@ The way back does to rows without a parent what the definition says (%[6]s).`,
 }
 
 // restoreKey brings a key back.
-func restoreKey(k ForeignKey, action Action, file string) migration {
+func restoreKey(k ForeignKey, action loosefk.Action, file string) migration {
 	return migration{
 		name: restoreName(k),
 		comment: fmt.Sprintf(`Brings the foreign key %[1]s of %[2]s (%[3]s, to %[4]s) back,

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/purser-registry/purser/loosefk"
 )
 
 // definitionsText is the text of a file of definitions. It is edited line by line, so that
@@ -112,7 +114,7 @@ func scalar(s string) string {
 }
 
 // entry is a definition as an item of a list.
-func entry(d Definition, dash, step int) []string {
+func entry(d loosefk.Definition, dash, step int) []string {
 	first := strings.Repeat(" ", dash) + "-" + strings.Repeat(" ", max(step, 2)-1)
 	rest := strings.Repeat(" ", dash+max(step, 2))
 	return []string{first + "table: " + scalar(d.Parent), rest + "column: " + scalar(d.Column), rest + "on_delete: " + string(d.OnDelete)}
@@ -120,7 +122,7 @@ func entry(d Definition, dash, step int) []string {
 
 // addDefinition puts a definition under its child table: at the end of the list
 // that is there, or in a new one, by the alphabet if the file is sorted so.
-func addDefinition(name string, text []byte, d Definition) ([]byte, error) {
+func addDefinition(name string, text []byte, d loosefk.Definition) ([]byte, error) {
 	t, err := parseText(name, text)
 	if err != nil {
 		return nil, err
@@ -188,12 +190,12 @@ func (t *definitionsText) spaced() bool {
 
 // removeDefinition takes a definition out, with the comments right above it, and
 // its child table with the last one.
-func removeDefinition(name string, text []byte, d Definition) ([]byte, error) {
-	defs, err := Parse(name, bytes.NewReader(text))
+func removeDefinition(name string, text []byte, d loosefk.Definition) ([]byte, error) {
+	defs, err := loosefk.Parse(name, bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}
-	at := slices.IndexFunc(defs, d.same)
+	at := slices.IndexFunc(defs, d.Same)
 	t, err := parseText(name, text)
 	if err != nil {
 		return nil, err
@@ -223,20 +225,15 @@ func removeDefinition(name string, text []byte, d Definition) ([]byte, error) {
 	return t.bytes(), nil
 }
 
-// same says whether two definitions clean up the same rows for the same parent.
-func (d Definition) same(other Definition) bool {
-	return d.Child == other.Child && d.Column == other.Column && d.Parent == other.Parent && conditionKey(d) == conditionKey(other)
-}
-
 // editDefinitions adds and removes definitions, and makes sure that the result
 // says what it should and nothing else has changed.
-func editDefinitions(name string, text []byte, add, remove Definitions) ([]byte, Definitions, error) {
-	before, err := Parse(name, bytes.NewReader(text))
+func editDefinitions(name string, text []byte, add, remove loosefk.Definitions) ([]byte, loosefk.Definitions, error) {
+	before, err := loosefk.Parse(name, bytes.NewReader(text))
 	if err != nil {
 		return nil, nil, err
 	}
-	want := slices.DeleteFunc(append(slices.Clone(before), add...), func(d Definition) bool {
-		return slices.ContainsFunc(remove, d.same)
+	want := slices.DeleteFunc(append(slices.Clone(before), add...), func(d loosefk.Definition) bool {
+		return slices.ContainsFunc(remove, d.Same)
 	})
 	for _, d := range add {
 		if text, err = addDefinition(name, text, d); err != nil {
@@ -248,9 +245,9 @@ func editDefinitions(name string, text []byte, add, remove Definitions) ([]byte,
 			return nil, nil, err
 		}
 	}
-	after, err := Parse(name, bytes.NewReader(text))
+	after, err := loosefk.Parse(name, bytes.NewReader(text))
 	for _, d := range want {
-		if !slices.ContainsFunc(after, d.same) {
+		if !slices.ContainsFunc(after, d.Same) {
 			err = errors.Join(err, fmt.Errorf("%s would be missing", d))
 		}
 	}

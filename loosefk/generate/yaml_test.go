@@ -3,6 +3,8 @@ package generate
 import (
 	"strings"
 	"testing"
+
+	"github.com/purser-registry/purser/loosefk"
 )
 
 const edited = `# Loose foreign keys of the shop.
@@ -32,14 +34,14 @@ returns:
 
 func TestEditDefinitions(t *testing.T) {
 	t.Parallel()
-	define := func(child, parent, column string) Definitions {
-		return Definitions{{Child: child, Parent: parent, Column: column, OnDelete: AsyncDelete}}
+	define := func(child, parent, column string) loosefk.Definitions {
+		return loosefk.Definitions{{Child: child, Parent: parent, Column: column, OnDelete: loosefk.AsyncDelete}}
 	}
 	customer := define("orders", "customers", "customer_id")
 	customer[0].Conditions = parse(t, edited)[0].Conditions
 	for _, tt := range []struct {
 		name, text  string
-		add, remove Definitions
+		add, remove loosefk.Definitions
 		old, new    string // the part of the text that changes
 	}{
 		{"another entry", edited, define("orders", "shops", "shop_id"), nil,
@@ -89,18 +91,18 @@ func TestEditDefinitions(t *testing.T) {
 // What can't be changed safely is left alone, with what to do by hand.
 func TestEditDefinitionsRefuses(t *testing.T) {
 	t.Parallel()
-	d := Definition{Child: "a", Parent: "x", Column: "z", OnDelete: AsyncDelete}
+	d := loosefk.Definition{Child: "a", Parent: "x", Column: "z", OnDelete: loosefk.AsyncDelete}
 	for _, tt := range []struct {
 		name, text  string
-		add, remove Definitions
+		add, remove loosefk.Definitions
 		want        string
 	}{
-		{"a list in brackets", "a: [{table: x, column: y, on_delete: async_delete}]\n", Definitions{d}, nil, "column: z"},
-		{"braces", "{a: [{table: x, column: y, on_delete: async_delete}]}\n", Definitions{{Child: "b", Parent: "x", Column: "z", OnDelete: AsyncDelete}}, nil, "in braces"},
-		{"an alias", "b: &l\n- {table: x, column: y, on_delete: async_delete}\na: *l\n", Definitions{d}, nil, "not a list with a line for each dash"},
-		{"what others refer to", "b: &l\n- {table: x, column: y, on_delete: async_delete}\na: *l\n", nil, Definitions{{Child: "b", Parent: "x", Column: "y"}}, "by hand"},
-		{"what isn't there", "a:\n- {table: x, column: y, on_delete: async_delete}\n", nil, Definitions{d}, "no definition"},
-		{"one that is there", "a:\n- {table: x, column: z, on_delete: async_nullify}\n", Definitions{d}, nil, "already"},
+		{"a list in brackets", "a: [{table: x, column: y, on_delete: async_delete}]\n", loosefk.Definitions{d}, nil, "column: z"},
+		{"braces", "{a: [{table: x, column: y, on_delete: async_delete}]}\n", loosefk.Definitions{{Child: "b", Parent: "x", Column: "z", OnDelete: loosefk.AsyncDelete}}, nil, "in braces"},
+		{"an alias", "b: &l\n- {table: x, column: y, on_delete: async_delete}\na: *l\n", loosefk.Definitions{d}, nil, "not a list with a line for each dash"},
+		{"what others refer to", "b: &l\n- {table: x, column: y, on_delete: async_delete}\na: *l\n", nil, loosefk.Definitions{{Child: "b", Parent: "x", Column: "y"}}, "by hand"},
+		{"what isn't there", "a:\n- {table: x, column: y, on_delete: async_delete}\n", nil, loosefk.Definitions{d}, "no definition"},
+		{"one that is there", "a:\n- {table: x, column: z, on_delete: async_nullify}\n", loosefk.Definitions{d}, nil, "already"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

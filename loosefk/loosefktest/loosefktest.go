@@ -22,6 +22,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/doctor"
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // patience is how long a test waits for the database, and for a worker that has
@@ -75,7 +77,7 @@ type setup struct {
 	defs      loosefk.Definitions // of the parent
 	parent    string
 	db        *loosefk.Database // of the parent
-	key       loosefk.Key       // likewise
+	key       pg.Key            // likewise
 	newParent func(ctx context.Context, db loosefk.DB) (string, error)
 	newChild  func(ctx context.Context, db loosefk.DB, parent string) error
 }
@@ -140,11 +142,11 @@ func HasLooseForeignKeys(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definiti
 // examine reports what is missing in the database.
 func (s *setup) examine(ctx context.Context) {
 	s.t.Helper()
-	findings, err := s.worker().Doctor(ctx)
+	findings, err := doctor.Examine(ctx, s.worker())
 	s.fatal(err, "examining the database")
 	failed := false
 	for _, f := range findings {
-		if f.Severity == loosefk.SeverityError {
+		if f.Severity == doctor.SeverityError {
 			failed = true
 			s.t.Errorf("loose foreign keys of %s: %s; remedy: %s", s.parent, f.Text, f.Remedy)
 		}
@@ -191,7 +193,7 @@ func (s *setup) makeParent(ctx context.Context, db loosefk.DB, f *factory) (key 
 			return "", err
 		}
 		// As PostgreSQL writes it.
-		err = db.QueryRow(ctx, fmt.Sprintf("SELECT CAST($1::text AS %s)::text", s.key.Type), key).Scan(&key)
+		err = db.QueryRow(ctx, fmt.Sprintf("SELECT CAST($1::text AS %s)::text", s.key.SQLType()), key).Scan(&key)
 		return key, err
 	}
 	if f == nil {
@@ -209,7 +211,8 @@ func (s *setup) makeParent(ctx context.Context, db loosefk.DB, f *factory) (key 
 func (s *setup) lookUpKey(ctx context.Context) {
 	s.t.Helper()
 	var err error
-	s.key, err = s.db.Key(ctx, s.parent)
+	db := pg.New(s.db.Name, s.db.Pool, string(s.db.Schema))
+	s.key, err = db.Key(ctx, db.Table(s.parent))
 	s.fatal(err, "looking up its key")
 }
 
@@ -232,7 +235,7 @@ func (s *setup) factory(db *loosefk.Database) *factory {
 
 func (s *setup) deleteParent(ctx context.Context, db loosefk.DB, key string) {
 	s.t.Helper()
-	tag, err := db.Exec(ctx, "DELETE FROM "+quoted(s.db.FullName(s.parent))+fmt.Sprintf(" WHERE %s = CAST($1::text AS %s)", quote(s.key.Column), s.key.Type), key)
+	tag, err := db.Exec(ctx, "DELETE FROM "+quoted(s.db.FullName(s.parent))+fmt.Sprintf(" WHERE %s = CAST($1::text AS %s)", quote(s.key.Column), s.key.SQLType()), key)
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code == "23503" {
 		s.t.Fatalf("loose foreign keys of %s: the parent can't be deleted: the foreign key %s is still there: %v", s.parent, e.ConstraintName, err)
 	}
@@ -246,7 +249,7 @@ func (s *setup) deleteParent(ctx context.Context, db loosefk.DB, key string) {
 func (s *setup) records(ctx context.Context, db loosefk.DB, key string, condition string) (n int) {
 	s.t.Helper()
 	column := "primary_key_text"
-	if s.key.Type == "bigint" {
+	if s.key.SQLType() == "bigint" {
 		column = "primary_key_value::text"
 	}
 	err := db.QueryRow(ctx, fmt.Sprintf("SELECT count(*) FROM %s WHERE fully_qualified_table_name = $1 AND %s = $2 AND %s",
@@ -379,7 +382,7 @@ func (c *cleanUp) where(args *[]any) string {
 		*args = append(*args, *value)
 		return fmt.Sprintf("CAST($%d::text AS %s)", len(*args), c.types[column])
 	}
-	all := []string{fmt.Sprintf("%s = CAST($1::text AS %s)", quote(c.def.Column), c.s.key.Type)}
+	all := []string{fmt.Sprintf("%s = CAST($1::text AS %s)", quote(c.def.Column), c.s.key.SQLType())}
 	for _, cond := range c.def.Conditions {
 		var any []string
 		for _, v := range cond.Values {

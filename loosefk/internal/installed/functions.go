@@ -3,55 +3,57 @@ package installed
 import (
 	"fmt"
 	"strings"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// SchemaVersion is the version of what Install makes. A database tells its own by
-// the function loose_foreign_keys_version: none before version 2.
-const SchemaVersion = 2
+// Version is the version of what Install makes. In a database the function
+// loose_foreign_keys_version returns the version; version 1 has no such function.
+const Version = 2
 
 // Names of the functions.
 const (
-	trackFunction     = "insert_into_loose_foreign_keys_deleted_records"
-	overrideFunction  = "insert_into_loose_foreign_keys_deleted_records_override_table"
-	keyChangeFunction = "loose_foreign_keys_record_key_change"
-	guardInsertFunc   = "loose_foreign_keys_guard_insert"
-	guardFunc         = "loose_foreign_keys_guard"
-	guardUpdateFunc   = "loose_foreign_keys_guard_update"
-	checkTableFunc    = "loose_foreign_keys_check_table"
-	checkGuardFunc    = "loose_foreign_keys_check_guard"
-	recordedNameFunc  = "loose_foreign_keys_recorded_name"
-	trackTableFunc    = "loose_foreign_keys_track"
-	keyTypeFunc       = "loose_foreign_keys_key_type"
-	versionFunction   = "loose_foreign_keys_version"
+	TrackFunction       = pg.TrackFunction
+	OverrideFunction    = pg.OverrideFunction
+	KeyChangeFunction   = "loose_foreign_keys_record_key_change"
+	GuardInsertFunction = "loose_foreign_keys_guard_insert"
+	guardFunc           = "loose_foreign_keys_guard"
+	GuardUpdateFunction = "loose_foreign_keys_guard_update"
+	checkTableFunc      = "loose_foreign_keys_check_table"
+	checkGuardFunc      = "loose_foreign_keys_check_guard"
+	recordedNameFunc    = "loose_foreign_keys_recorded_name"
+	trackTableFunc      = "loose_foreign_keys_track"
+	keyTypeFunc         = "loose_foreign_keys_key_type"
+	VersionFunction     = "loose_foreign_keys_version"
 )
 
-// function is one of the functions that Install makes.
-type function struct {
-	name, args, returns, options string
-	body                         string
+// Function is one of the functions that Install makes.
+type Function struct {
+	Name, args, returns, Options string
+	Body                         string
 }
 
-// signature is the function as to_regprocedure wants it.
-func (f function) signature(s Schema) string {
+// Signature returns the function in the form that to_regprocedure needs.
+func (f Function) Signature(s Schema) string {
 	var types []string
 	for arg := range strings.SplitSeq(f.args, ", ") {
 		_, typ, _ := strings.Cut(arg, " ")
 		types = append(types, typ)
 	}
-	return s.name(f.name).quoted() + "(" + strings.Join(types, ", ") + ")"
+	return s.Table(f.Name).Quoted() + "(" + strings.Join(types, ", ") + ")"
 }
 
 // sql creates the function. Its search path names pg_temp last: unnamed, the
 // schema of temporary objects is searched for types and tables before all others.
-func (f function) sql(s Schema) string {
+func (f Function) sql(s Schema) string {
 	return fmt.Sprintf("CREATE OR REPLACE FUNCTION %s (%s)\n    RETURNS %s\n    %s\n    SET search_path = pg_catalog, pg_temp\n    AS $function$%s$function$;",
-		s.name(f.name).quoted(), f.args, f.returns, f.options, f.body)
+		s.Table(f.Name).Quoted(), f.args, f.returns, f.Options, f.Body)
 }
 
-// definer makes a function run with the rights of its owner.
-const definer = "LANGUAGE plpgsql SECURITY DEFINER"
+// Definer makes a function run with the rights of its owner.
+const Definer = "LANGUAGE plpgsql SECURITY DEFINER"
 
-// functions are all that Install makes. Nobody but their owner may execute them,
+// Functions returns all that Install makes. Nobody but their owner may execute them,
 // because a trigger needs that right when it is made and not when it fires.
 //
 // Those with their owner's rights can still be attached to a table of somebody
@@ -59,25 +61,25 @@ const definer = "LANGUAGE plpgsql SECURITY DEFINER"
 // Therefore each of them asks first whether the table may use it, takes tables as
 // regclass and columns by their entries in the catalogue, and reads only columns
 // of built-in types, for whose values no operator or cast of a stranger is called.
-func (s Schema) functions() []function {
-	list := []function{
-		{versionFunction, "", "integer", "LANGUAGE sql IMMUTABLE", fmt.Sprintf(" SELECT %d ", SchemaVersion)},
+func (s Schema) Functions() []Function {
+	list := []Function{
+		{VersionFunction, "", "integer", "LANGUAGE sql IMMUTABLE", fmt.Sprintf(" SELECT %d ", Version)},
 		{checkTableFunc, "relation regclass, acting regprocedure", "void", "LANGUAGE plpgsql", checkTableBody},
 		{keyTypeFunc, "relation regclass, key_column text", "text", "LANGUAGE plpgsql", keyTypeBody},
 		{recordedNameFunc, "relation regclass, given text", "text", "LANGUAGE plpgsql", recordedNameBody},
 		{checkGuardFunc, "child regclass, child_column text, parent regclass, key_column text, acting regprocedure", "void", "LANGUAGE plpgsql", checkGuardBody},
 		{trackTableFunc, "relation regclass, partitions boolean", "void", "LANGUAGE plpgsql", trackTableBody},
 		{guardFunc, "child regclass, child_column text, parent regclass, insert_name text, update_name text", "void", "LANGUAGE plpgsql", guardBody},
-		{trackFunction, "", "trigger", definer, recordBody("{track}", "NULL", "TG_ARGV[0]")},
-		{overrideFunction, "", "trigger", definer, recordBody("{override}", "COALESCE(TG_ARGV[0], '')", "TG_ARGV[1]")},
-		{keyChangeFunction, "", "trigger", definer, keyChangeBody},
-		{guardInsertFunc, "", "trigger", definer, guardInsertBody},
-		{guardUpdateFunc, "", "trigger", definer + " SET row_security = off", guardUpdateBody},
+		{TrackFunction, "", "trigger", Definer, recordBody("{track}", "NULL", "TG_ARGV[0]")},
+		{OverrideFunction, "", "trigger", Definer, recordBody("{override}", "COALESCE(TG_ARGV[0], '')", "TG_ARGV[1]")},
+		{KeyChangeFunction, "", "trigger", Definer, keyChangeBody},
+		{GuardInsertFunction, "", "trigger", Definer, guardInsertBody},
+		{GuardUpdateFunction, "", "trigger", Definer + " SET row_security = off", guardUpdateBody},
 	}
 	for i := range list {
-		list[i].body = s.expand(list[i].body)
-		if list[i].name == guardInsertFunc { // where row security would hide parents, it fails
-			list[i].options += " SET row_security = off"
+		list[i].Body = s.Expand(list[i].Body)
+		if list[i].Name == GuardInsertFunction { // where row security would hide parents, it fails
+			list[i].Options += " SET row_security = off"
 		}
 	}
 	return list

@@ -1,9 +1,13 @@
+// Package installed has the SQL of what loose foreign keys install in a database: the table
+// of deleted records, and the functions and triggers that fill it.
 package installed
 
 import (
 	_ "embed"
 	"strconv"
 	"strings"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // installSQL has the names that expand puts in, and {functions}, those that
@@ -21,16 +25,16 @@ var installSQL string
 // newer version is left as it is.
 func (s Schema) InstallSQL() string {
 	var functions, names []string
-	for _, f := range s.functions() {
+	for _, f := range s.Functions() {
 		functions = append(functions, f.sql(s))
-		names = append(names, literal(f.name))
+		names = append(names, pg.Literal(f.Name))
 	}
-	return s.expand(strings.TrimSpace(installSQL),
+	return s.Expand(strings.TrimSpace(installSQL),
 		"{functions}", strings.Join(functions, "\n"),
 		"{function_names}", strings.Join(names, ", "),
-		"{version}", strconv.Itoa(SchemaVersion),
-		"{version_name}", literal(versionFunction),
-		"{records_name}", literal(RecordsTable),
-		"{detached_name}", literal(DetachedTable),
-		"{detached_regclass}", literal(s.name(DetachedTable).quoted()))
+		"{version}", strconv.Itoa(Version),
+		"{version_name}", pg.Literal(VersionFunction),
+		"{records_name}", pg.Literal(RecordsTable),
+		"{detached_name}", pg.Literal(DetachedTable),
+		"{detached_regclass}", pg.Literal(s.Table(DetachedTable).Quoted()))
 }

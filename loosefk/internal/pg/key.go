@@ -10,45 +10,42 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// parentKey is the value of a parent's key as text, the way PostgreSQL writes it.
-type parentKey = string
+// Kind is the type of a key: integer, uuid or text.
+type Kind string
 
-// keyKind is the type of a key: integer, uuid or text.
-type keyKind string
-
-// sqlType is the type by which values of a kind are compared.
-func (k keyKind) sqlType() string {
+// SQLType returns the type by which values of a kind are compared.
+func (k Kind) SQLType() string {
 	if k == "integer" {
 		return "bigint"
 	}
 	return string(k)
 }
 
-// list makes an array of the key's type of a parameter with texts.
-func (k keyKind) list(parameter string) string {
-	return fmt.Sprintf("CAST(%s::text[] AS %s[])", parameter, k.sqlType())
+// List makes an array of the key's type of a parameter with texts.
+func (k Kind) List(parameter string) string {
+	return fmt.Sprintf("CAST(%s::text[] AS %s[])", parameter, k.SQLType())
 }
 
-// recorded is the value in a deleted record d.
-func (k keyKind) recorded(d string) string {
+// Recorded is the value in a deleted record d.
+func (k Kind) Recorded(d string) string {
 	if k == "integer" {
 		return d + ".primary_key_value::text"
 	}
 	return "COALESCE(" + d + ".primary_key_text, '')"
 }
 
-// among is the condition that the key of a deleted record d is among the texts of
+// Among is the condition that the key of a deleted record d is among the texts of
 // a parameter.
-func (k keyKind) among(d, parameter string) string {
+func (k Kind) Among(d, parameter string) string {
 	if k == "integer" {
-		return fmt.Sprintf("%s.primary_key_value = ANY (%s)", d, k.list(parameter))
+		return fmt.Sprintf("%s.primary_key_value = ANY (%s)", d, k.List(parameter))
 	}
 	return fmt.Sprintf("%s.primary_key_text = ANY (%s::text[])", d, parameter)
 }
 
-// fits is the condition that a deleted record d holds a key of this kind. Where
+// Fits is the condition that a deleted record d holds a key of this kind. Where
 // version 1 is installed the records have no column primary_key_text.
-func (k keyKind) fits(d string) string {
+func (k Kind) Fits(d string) string {
 	switch k {
 	case "integer":
 		return fmt.Sprintf("to_jsonb(%s) ->> 'primary_key_text' IS NULL", d)
@@ -58,55 +55,46 @@ func (k keyKind) fits(d string) string {
 	return d + ".primary_key_text IS NOT NULL"
 }
 
-// key is the column by which deletions from a parent are recorded.
-type key struct {
-	column string
-	keyKind
+// Key is the column by which deletions from a parent are recorded.
+type Key struct {
+	Column string
+	Kind
 }
 
-// key looks up the key of a parent. Error: there is none, or the table's trigger
+// Names of the functions that the triggers on parents call.
+const (
+	TrackFunction    = "insert_into_loose_foreign_keys_deleted_records"
+	OverrideFunction = "insert_into_loose_foreign_keys_deleted_records_override_table"
+)
+
+// Key looks up the key of a parent. Error: there is none, or the table's trigger
 // records another column than the key.
-func (d *Database) key(ctx context.Context, parent tableName) (k key, err error) {
+func (d Database) Key(ctx context.Context, parent Table) (k Key, err error) {
 	var args []byte
 	var overrides bool
-	err = d.catalog().QueryRow(ctx, `
-		SELECT a.attname::text, `+kindSQL+`, g.tgargs, COALESCE(g.tgfoid = to_regprocedure($3), false)
+	err = d.Catalog().QueryRow(ctx, `
+		SELECT a.attname::text, `+KindSQL+`, g.tgargs, COALESCE(g.tgfoid = to_regprocedure($3), false)
 		FROM pg_class c
-		JOIN LATERAL (`+keyColumnOf("c.oid")+`) k (name) ON k.name IS NOT NULL
+		JOIN LATERAL (`+KeyColumnOf("c.oid")+`) k (name) ON k.name IS NOT NULL
 		JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = k.name
 		JOIN pg_type t ON t.oid = a.atttypid
 		LEFT JOIN pg_trigger g ON g.tgrelid = c.oid AND g.tgfoid IN (to_regprocedure($2), to_regprocedure($3))
-		WHERE c.oid = to_regclass($1) LIMIT 1`, parent.quoted(), d.function(trackFunction), d.function(overrideFunction)).
-		Scan(&k.column, &k.keyKind, &args, &overrides)
+		WHERE c.oid = to_regclass($1) LIMIT 1`, parent.Quoted(), d.Function(TrackFunction), d.Function(OverrideFunction)).
+		Scan(&k.Column, &k.Kind, &args, &overrides)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return k, fmt.Errorf("table %s has no key of a single column of an integer type, uuid, text or varchar", parent)
 	}
 	if err != nil {
 		return k, fmt.Errorf("looking up the key of %s: %w", parent, err)
 	}
-	if recorded := recordedColumn(args, overrides); args != nil && recorded != k.column {
-		return k, fmt.Errorf("the trigger on %s records the column %s, but its key is %s: run loosefk track %[1]s", parent, recorded, k.column)
+	if recorded := RecordedColumn(args, overrides); args != nil && recorded != k.Column {
+		return k, fmt.Errorf("the trigger on %s records the column %s, but its key is %s: run loosefk track %[1]s", parent, recorded, k.Column)
 	}
 	return k, nil
 }
 
-// Key is the column of a parent by which deletions from it are recorded.
-type Key struct {
-	Column string
-	// Type is that by which its values are compared: bigint for all integer types,
-	// uuid or text.
-	Type string
-}
-
-// Key looks up the key of a parent. Error: the table has no key that can be recorded,
-// or its trigger records another column.
-func (d *Database) Key(ctx context.Context, parent string) (Key, error) {
-	k, err := d.key(ctx, d.table(parent))
-	return Key{k.column, k.sqlType()}, err
-}
-
-// recordedColumn is the column that a trigger with these arguments records.
-func recordedColumn(args []byte, overrides bool) string {
+// RecordedColumn is the column that a trigger with these arguments records.
+func RecordedColumn(args []byte, overrides bool) string {
 	list := bytes.Split(bytes.TrimSuffix(args, []byte{0}), []byte{0})
 	if overrides {
 		list = list[min(1, len(list)):]
@@ -117,12 +105,12 @@ func recordedColumn(args []byte, overrides bool) string {
 	return string(list[0])
 }
 
-func keyColumnOf(relation string) string {
+func KeyColumnOf(relation string) string {
 	return strings.ReplaceAll(keyColumnSQL, "{relation}", relation)
 }
 
-// kindSQL is the keyKind of the type t, or NULL.
-const kindSQL = `CASE CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END
+// KindSQL is the Kind of the type t, or NULL.
+const KindSQL = `CASE CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END
 		WHEN 'int2'::regtype THEN 'integer' WHEN 'int4'::regtype THEN 'integer' WHEN 'int8'::regtype THEN 'integer'
 		WHEN 'uuid'::regtype THEN 'uuid' WHEN 'text'::regtype THEN 'text' WHEN 'varchar'::regtype THEN 'text' END`
 
@@ -146,7 +134,7 @@ const keyColumnSQL = `
             WHERE a.attrelid = {relation} AND a.attnum > 0 AND NOT a.attisdropped
                 AND CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END IN (
                     'int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'uuid'::regtype, 'text'::regtype, 'varchar'::regtype)) k
-        WHERE k.is_id OR k.columns IS NULL AND k.attname = 'id' OR k.attnum = ANY (k.columns) AND NOT EXISTS (
-            SELECT FROM unnest(k.columns) o (num) WHERE o.num <> k.attnum AND o.num <> ALL (COALESCE(k.partition, '{}')))
+        WHERE k.is_id OR k.Columns IS NULL AND k.attname = 'id' OR k.attnum = ANY (k.Columns) AND NOT EXISTS (
+            SELECT FROM unnest(k.Columns) o (num) WHERE o.num <> k.attnum AND o.num <> ALL (COALESCE(k.partition, '{}')))
         ORDER BY k.is_id DESC, k.attnum = ANY (COALESCE(k.partition, '{}'))
         LIMIT 1`

@@ -15,17 +15,14 @@ import (
 // and the statement has to name its operators (see equals).
 type pinned struct{ pool *pgxpool.Pool }
 
-// pinPath sets the search path until the end of the transaction. The schema of
+// PinPath sets the search path until the end of the transaction. The schema of
 // temporary objects comes last; unnamed, it would be searched first for tables.
-const pinPath = "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)"
-
-// catalog reads, without a transaction of the caller's.
-func (d *Database) catalog() pinned { return pinned{d.Pool} }
+const PinPath = "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)"
 
 // Exec is DB's.
 func (p pinned) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	b := new(pgx.Batch)
-	b.Queue(pinPath)
+	b.Queue(PinPath)
 	b.Queue(sql, args...).Exec(func(t pgconn.CommandTag) error { tag = t; return nil })
 	return tag, p.pool.SendBatch(ctx, b).Close()
 }
@@ -33,7 +30,7 @@ func (p pinned) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.C
 // Query is DB's.
 func (p pinned) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	b := new(pgx.Batch)
-	b.Queue(pinPath)
+	b.Queue(PinPath)
 	b.Queue(sql, args...)
 	results := p.pool.SendBatch(ctx, b)
 	_, err := results.Exec()

@@ -1,7 +1,9 @@
-package loosefk
+package installed
 
 import (
-	"context"
+	"strconv"
+
+	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
 // The triggers of a table: the one that records deletions has the table's name
@@ -11,37 +13,15 @@ const (
 	keyTrigger    = "loose_fk_key_trigger"
 )
 
-// TrackRecordDeletions puts triggers on a table that isn't partitioned, so that its
-// deleted keys are recorded from now on, and keys that an UPDATE changes. The
-// table's key is a single column of an integer type, uuid, text or varchar: its
-// column id where that is unique, else its primary key. A partitioned one is
-// refused: see TrackRecordDeletionsOverrideTableName. Like all that makes a trigger
-// it waits for transactions that write to the table; see Install for lock_timeout.
-func (s Schema) TrackRecordDeletions(ctx context.Context, db DB, table string) error {
-	return run(ctx, db, "tracking deletions from "+table, s.TrackRecordDeletionsSQL(table))
+// TrackSQL returns the statement that puts triggers on a table. Without partitions it
+// refuses a partitioned table, else it puts them on the partitions too.
+func (s Schema) TrackSQL(table string, partitions bool) string {
+	return s.Expand("SELECT {track_table}({t}::regclass, {partitions});",
+		"{t}", pg.Literal(s.Table(table).Quoted()), "{partitions}", strconv.FormatBool(partitions))
 }
 
-// TrackRecordDeletionsSQL is what TrackRecordDeletions runs.
-func (s Schema) TrackRecordDeletionsSQL(table string) string {
-	return s.expand(`SELECT {track_table}({t}::regclass, false);`, "{t}", literal(s.name(table).quoted()))
-}
-
-// TrackRecordDeletionsOverrideTableName puts triggers on a partitioned table and
-// on all its partitions, all of which record the name of the partitioned table:
-// a statement may name the table or a partition. Run it again after partitions
-// were added, for deletes that name these.
-func (s Schema) TrackRecordDeletionsOverrideTableName(ctx context.Context, db DB, table string) error {
-	return run(ctx, db, "tracking deletions from "+table, s.TrackRecordDeletionsOverrideTableNameSQL(table))
-}
-
-// TrackRecordDeletionsOverrideTableNameSQL is what
-// TrackRecordDeletionsOverrideTableName runs.
-func (s Schema) TrackRecordDeletionsOverrideTableNameSQL(table string) string {
-	return s.expand(`SELECT {track_table}({t}::regclass, true);`, "{t}", literal(s.name(table).quoted()))
-}
-
-// triggerName is the name of the trigger on a table, cut as PostgreSQL would.
-func triggerName(table string) string {
+// TriggerName returns the name of the trigger on a table, cut as PostgreSQL would cut it.
+func TriggerName(table string) string {
 	name := table + triggerSuffix
 	return name[:min(len(name), 63)]
 }
@@ -67,7 +47,7 @@ BEGIN
     IF length(parent.recorded) - length(replace(parent.recorded, '.', '')) <> 1 THEN
         RAISE invalid_name USING MESSAGE = format('deletions from %s can''t be recorded: its name has a dot in it', parent.name);
     END IF;
-    key := (` + keyColumnOf("relation") + `);
+    key := (` + pg.KeyColumnOf("relation") + `);
     IF key IS NULL THEN
         RAISE datatype_mismatch USING
             MESSAGE = format('deletions from %s can''t be recorded: it has no key of a single column of type smallint, integer, bigint, uuid, text or varchar', parent.recorded),

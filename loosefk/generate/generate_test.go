@@ -15,6 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
+
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
 // generated is a generator in a directory of its own.
@@ -28,7 +31,7 @@ func newGenerated(t *testing.T, definitions string) *generated {
 	pool := newPool(t, shop)
 	dir := t.TempDir()
 	g := &generated{Generator{
-		Databases: Databases{{Name: "main", Pool: pool}}, File: filepath.Join(dir, "loose.yml"),
+		Databases: loosefk.Databases{{Name: "main", Pool: pool}}, File: filepath.Join(dir, "loose.yml"),
 		Migrations: filepath.Join(dir, "migrations"), Tests: filepath.Join(dir, "tests"),
 		Now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 	}, pool}
@@ -40,7 +43,7 @@ func newGenerated(t *testing.T, definitions string) *generated {
 func (g *generated) load(t *testing.T, filters ...string) []ForeignKey {
 	t.Helper()
 	var err error
-	g.Definitions, err = Load(g.File)
+	g.Definitions, err = loosefk.Load(g.File)
 	must(t, err)
 	keys, err := ForeignKeys(t.Context(), g.Databases, g.Definitions)
 	must(t, err)
@@ -61,7 +64,7 @@ func (g *generated) revert(t *testing.T, filters ...string) *Plan {
 	g.load(t)
 	f, err := ParseFilter(filters...)
 	must(t, err)
-	defs := slices.DeleteFunc(slices.Clone(g.Definitions), func(d Definition) bool { return !f.Match(d.Child, d.Parent, d.Column) })
+	defs := slices.DeleteFunc(slices.Clone(g.Definitions), func(d loosefk.Definition) bool { return !f.Match(d.Child, d.Parent, d.Column) })
 	p, err := g.Revert(t.Context(), defs)
 	must(t, err)
 	return p
@@ -78,11 +81,11 @@ func (g *generated) goose(t *testing.T) *goose.Provider {
 }
 
 // work runs a worker with the definitions of the file until it has nothing to do.
-func (g *generated) work(t *testing.T) Result {
+func (g *generated) work(t *testing.T) loosefk.Result {
 	t.Helper()
-	defs, err := Load(g.File)
+	defs, err := loosefk.Load(g.File)
 	must(t, err)
-	return runOnce(t, newWorker(t, Options{Definitions: defs}, g.Databases...), "main")
+	return runOnce(t, newWorker(t, loosefk.Options{Definitions: defs}, g.Databases...), "main")
 }
 
 // base names files without directory and version.
@@ -138,10 +141,10 @@ func TestConvertAndRevert(t *testing.T) {
 	}
 	_, err := run.UpTo(t.Context(), 20260102030406)
 	must(t, err)
-	wantRows(t, g.pool, customerKeys, "fk_orders_customers true", "visits_customer_id_fkey true")
+	testdb.WantRows(t, g.pool, customerKeys, "fk_orders_customers true", "visits_customer_id_fkey true")
 	_, err = run.Up(t.Context())
 	must(t, err)
-	wantRows[string](t, g.pool, customerKeys)
+	testdb.WantRows[string](t, g.pool, customerKeys)
 
 	exec(t, g.pool, "DELETE FROM customers WHERE id = 1")
 	if q := g.revert(t, "^orders$"); len(q.Keys) != 0 || len(q.Refused) != 1 || !strings.Contains(q.Refused[0].Reason,
@@ -151,7 +154,7 @@ func TestConvertAndRevert(t *testing.T) {
 	if r := g.work(t); r.Deletes != 1000 || r.Updates != 10 {
 		t.Errorf("the worker says %+v", r)
 	}
-	wantRows(t, g.pool, "SELECT count(*) FROM orders", int64(2000))
+	testdb.WantRows(t, g.pool, "SELECT count(*) FROM orders", int64(2000))
 
 	// One comes back: customers stay tracked for the other.
 	q := g.revert(t, "^orders$")
@@ -161,8 +164,8 @@ func TestConvertAndRevert(t *testing.T) {
 	must(t, q.Write())
 	_, err = g.goose(t).Up(t.Context())
 	must(t, err)
-	wantRows(t, g.pool, customerKeys, "fk_orders_customers true")
-	wantRows(t, g.pool, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'fk_orders_customers'",
+	testdb.WantRows(t, g.pool, customerKeys, "fk_orders_customers true")
+	testdb.WantRows(t, g.pool, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'fk_orders_customers'",
 		"FOREIGN KEY (customer_id) REFERENCES customers(id) ON UPDATE CASCADE ON DELETE CASCADE DEFERRABLE")
 
 	// Then the other, after a deletion that nobody has cleaned up yet: it is
@@ -179,10 +182,10 @@ func TestConvertAndRevert(t *testing.T) {
 	exec(t, g.pool, "DELETE FROM customers WHERE id = 2")
 	_, err = g.goose(t).Up(t.Context())
 	must(t, err)
-	wantRows(t, g.pool, customerKeys, "fk_orders_customers true", "visits_customer_id_fkey true")
-	wantRows(t, g.pool, "SELECT count(*) FROM visits WHERE customer_id IS NULL", int64(20))
-	wantRows(t, g.pool, "SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE status = 1", int64(0))
-	wantRows[string](t, g.pool, "SELECT tgname::text FROM pg_trigger WHERE NOT tgisinternal AND tgrelid = 'customers'::regclass")
+	testdb.WantRows(t, g.pool, customerKeys, "fk_orders_customers true", "visits_customer_id_fkey true")
+	testdb.WantRows(t, g.pool, "SELECT count(*) FROM visits WHERE customer_id IS NULL", int64(20))
+	testdb.WantRows(t, g.pool, "SELECT count(*) FROM loose_foreign_keys_deleted_records WHERE status = 1", int64(0))
+	testdb.WantRows[string](t, g.pool, "SELECT tgname::text FROM pg_trigger WHERE NOT tgisinternal AND tgrelid = 'customers'::regclass")
 	if text, err := os.ReadFile(g.File); err != nil || len(text) != 0 {
 		t.Errorf("the definitions are %q, %v; want none", text, err)
 	}
@@ -211,9 +214,9 @@ func TestMigrationsDown(t *testing.T) {
 	exec(t, g.pool, "INSERT INTO shelves (store_id) SELECT generate_series(1, 1200)")
 	_, err = run.DownTo(t.Context(), 0)
 	must(t, err)
-	wantRows(t, g.pool, "SELECT count(*) FROM orders", int64(1500))
-	wantRows(t, g.pool, "SELECT count(*) FROM visits WHERE customer_id IS NULL", int64(1000))
-	wantRows(t, g.pool, "SELECT count(*) FROM shelves", int64(0))
+	testdb.WantRows(t, g.pool, "SELECT count(*) FROM orders", int64(1500))
+	testdb.WantRows(t, g.pool, "SELECT count(*) FROM visits WHERE customer_id IS NULL", int64(1000))
+	testdb.WantRows(t, g.pool, "SELECT count(*) FROM shelves", int64(0))
 	if after := describeAll(t, g.pool); !slices.Equal(before, after) {
 		t.Errorf("up and down leave\n%s\nof\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
 	}
@@ -222,9 +225,9 @@ func TestMigrationsDown(t *testing.T) {
 }
 
 // describeAll lists what is in the database's schemas.
-func describeAll(t *testing.T, db DB) []string {
+func describeAll(t *testing.T, db loosefk.DB) []string {
 	t.Helper()
-	return query[string](t, db, `
+	return testdb.Query[string](t, db, `
 		SELECT relkind::text || ' ' || oid::regclass::text AS x FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relname NOT LIKE 'goose%'
 		UNION ALL
 		SELECT conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid) FROM pg_constraint
@@ -252,7 +255,7 @@ func TestConvertPartitioned(t *testing.T) {
 	must(t, g.revert(t, "shelves").Write())
 	_, err = g.goose(t).Up(t.Context())
 	must(t, err)
-	wantRows(t, g.pool, "SELECT conname::text FROM pg_constraint WHERE conrelid = 'shelves'::regclass AND contype = 'f' AND convalidated AND conparentid = 0", "shelves_store_id_fkey")
+	testdb.WantRows(t, g.pool, "SELECT conname::text FROM pg_constraint WHERE conrelid = 'shelves'::regclass AND contype = 'f' AND convalidated AND conparentid = 0", "shelves_store_id_fkey")
 }
 
 // Plain migrations are for psql.
@@ -291,10 +294,10 @@ func TestConvertPlain(t *testing.T) {
 		}
 	}
 	run(up)
-	wantRows[string](t, g.pool, "SELECT conname::text FROM pg_constraint WHERE conrelid = 'orders'::regclass AND contype = 'f'")
+	testdb.WantRows[string](t, g.pool, "SELECT conname::text FROM pg_constraint WHERE conrelid = 'orders'::regclass AND contype = 'f'")
 	exec(t, g.pool, "INSERT INTO orders (customer_id) SELECT g % 2 + 1 FROM generate_series(1, 4000) g")
 	run(down)
-	wantRows(t, g.pool, "SELECT count(*) FROM orders", int64(2000))
+	testdb.WantRows(t, g.pool, "SELECT count(*) FROM orders", int64(2000))
 	if after := describeAll(t, g.pool); !slices.Equal(before, after) {
 		t.Errorf("up and down leave\n%s\nof\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
 	}
@@ -317,7 +320,7 @@ func TestDropGivesWay(t *testing.T) {
 		done <- err
 	}()
 	waiting := "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%DROP CONSTRAINT%'"
-	for query[int64](t, g.pool, waiting)[0] == 0 {
+	for testdb.Query[int64](t, g.pool, waiting)[0] == 0 {
 		time.Sleep(time.Millisecond)
 	}
 	began := time.Now()
@@ -327,7 +330,7 @@ func TestDropGivesWay(t *testing.T) {
 	}
 	must(t, tx.Rollback(t.Context()))
 	must(t, <-done)
-	wantRows[string](t, g.pool, "SELECT conname::text FROM pg_constraint WHERE conrelid = 'orders'::regclass AND contype = 'f'")
+	testdb.WantRows[string](t, g.pool, "SELECT conname::text FROM pg_constraint WHERE conrelid = 'orders'::regclass AND contype = 'f'")
 }
 
 func TestConvertRefuses(t *testing.T) {
@@ -335,7 +338,7 @@ func TestConvertRefuses(t *testing.T) {
 	g := newGenerated(t, "# The shop's.\nletters:\n  - table: customers\n    column: customer_id\n    on_delete: async_delete\n")
 	for _, tt := range []struct {
 		filter   string
-		onDelete Action
+		onDelete loosefk.Action
 		want     string // "" for a key that is converted
 	}{
 		{"^regions$", "", "it has 2 columns"},
@@ -343,9 +346,9 @@ func TestConvertRefuses(t *testing.T) {
 		{"^flags$", "", "is NOT NULL: async_nullify can't clear it"},
 		{"^billing.invoices$", "", "its ON DELETE is restrict, which has no loose form"},
 		{"^notes$", "", "its ON DELETE is no action, which has no loose form"},
-		{"^notes$", AsyncNullify, ""},
-		{"^billing.invoices$", AsyncDelete, ""},
-		{"^flags$", AsyncDelete, "is NOT NULL: async_nullify"}, // its own form counts
+		{"^notes$", loosefk.AsyncNullify, ""},
+		{"^billing.invoices$", loosefk.AsyncDelete, ""},
+		{"^flags$", loosefk.AsyncDelete, "is NOT NULL: async_nullify"}, // its own form counts
 		{"^orders$", "", ""},
 		{"^folders$", "", ""},
 	} {
@@ -424,11 +427,11 @@ orders:
 	must(t, p.Write())
 	// update_column_to leaves rows behind, which nobody may throw away by himself.
 	exec(t, g.pool, "INSERT INTO orders (customer_id) VALUES (5), (6)")
-	must(t, DefaultSchema.Install(t.Context(), g.pool))
+	must(t, loosefk.DefaultSchema.Install(t.Context(), g.pool))
 	if _, err := g.goose(t).Up(t.Context()); err == nil || !strings.Contains(err.Error(), "2 rows of public.orders refer to rows of public.customers that are gone") {
 		t.Errorf("running it with orphans: %v", err)
 	}
-	wantRows(t, g.pool, "SELECT count(*) FROM orders", int64(2))
+	testdb.WantRows(t, g.pool, "SELECT count(*) FROM orders", int64(2))
 
 	// A definition that speaks of some rows only doesn't speak of all orphans.
 	must(t, os.WriteFile(g.File, []byte("visits: [{table: customers, column: customer_id, on_delete: async_delete, conditions: [{column: id, value: 1}]}]\n"), 0o600))
@@ -439,7 +442,7 @@ orders:
 	}
 
 	other := newPool(t, "CREATE TABLE customers (id bigint PRIMARY KEY)")
-	g.Databases = Databases{{Name: "main", Pool: g.pool}, {Name: "other", Pool: other, Tables: []string{"customers"}}}
+	g.Databases = loosefk.Databases{{Name: "main", Pool: g.pool}, {Name: "other", Pool: other, Tables: []string{"customers"}}}
 	must(t, os.WriteFile(g.File, []byte("orders: [{table: customers, column: customer_id, on_delete: async_delete}]\n"), 0o600))
 	if p := g.revert(t, "orders"); len(p.Refused) != 1 || !strings.Contains(p.Refused[0].Reason, "can't cross") {
 		t.Errorf("a key across databases: %+v", p)
@@ -465,4 +468,24 @@ func lacking(t *testing.T, program string) {
 		t.Fatalf("there is no %s", program)
 	}
 	t.Skipf("needs %s", program)
+}
+
+// The foreign key of a tree becomes a loose one and comes back, orphans of several
+// levels removed.
+func TestConvertTree(t *testing.T) {
+	t.Parallel()
+	g := newGenerated(t, "")
+	must(t, g.convert(t, "^folders$").Write())
+	_, err := g.goose(t).Up(t.Context())
+	must(t, err)
+	exec(t, g.pool, "INSERT INTO folders SELECT g, nullif(g - 1, 0) FROM generate_series(1, 30) g")
+	exec(t, g.pool, "DELETE FROM folders WHERE id = 20")
+	if r := g.work(t); r.Deletes != 10 {
+		t.Errorf("the run says %+v", r)
+	}
+	exec(t, g.pool, "DELETE FROM folders WHERE id = 5") // nobody works it off
+	_, err = g.goose(t).Down(t.Context())
+	must(t, err)
+	testdb.WantRows(t, g.pool, "SELECT count(*)::int FROM folders", 4)
+	testdb.WantRows(t, g.pool, "SELECT count(*)::int FROM pg_constraint WHERE conrelid = 'folders'::regclass AND contype = 'f' AND convalidated", 1)
 }

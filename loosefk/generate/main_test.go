@@ -1,0 +1,55 @@
+package generate
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
+	"github.com/purser-registry/purser/loosefk"
+	"github.com/purser-registry/purser/loosefk/internal/testdb"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+var (
+	newPool = testdb.NewPool
+	must    = testdb.Must
+	exec    = testdb.Exec
+)
+
+// install makes a database with loose foreign keys installed, and triggers on the parents.
+func install(t testing.TB, pool *pgxpool.Pool, parents ...string) loosefk.Database {
+	t.Helper()
+	must(t, loosefk.DefaultSchema.Install(t.Context(), pool))
+	for _, p := range parents {
+		must(t, loosefk.DefaultSchema.TrackRecordDeletions(t.Context(), pool, p))
+	}
+	return loosefk.Database{Name: "main", Pool: pool}
+}
+
+func parse(t testing.TB, text string) loosefk.Definitions {
+	t.Helper()
+	defs, err := loosefk.Parse("loose.yml", strings.NewReader(text))
+	must(t, err)
+	return defs
+}
+
+func newWorker(t testing.TB, o loosefk.Options, dbs ...loosefk.Database) *loosefk.Worker {
+	t.Helper()
+	o.Databases = dbs
+	o.Log = slog.New(slog.DiscardHandler)
+	w, err := loosefk.New(o)
+	must(t, err)
+	must(t, loosefk.Validate(t.Context(), o.Databases, o.Definitions))
+	return w
+}
+
+func runOnce(t testing.TB, w *loosefk.Worker, database string) loosefk.Result {
+	t.Helper()
+	r, err := w.RunOnce(t.Context(), database)
+	must(t, err)
+	return r
+}

@@ -1,0 +1,49 @@
+package pg
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Rows tells which rows of a child table a definition means.
+type Rows struct {
+	Table      Table
+	Column     string // refers to the parent
+	Key        Key    // of the parent
+	Conditions []Values
+	// Target is the column to update and its new value; nil if rows are deleted or lose
+	// their reference. Rows that have the value already are not meant.
+	Target *Values
+}
+
+// Values are values in PostgreSQL's text form for a column; nil is NULL.
+type Values struct {
+	Column string
+	Type   string // of the column, in SQL
+	Equals string // the operator that compares its values
+	List   []*string
+}
+
+// Where returns the condition for the rows c of a parent p that are meant, and the new
+// value of the target column if there is one. arg makes a parameter of a value.
+func (r Rows) Where(arg func(value any) string) (where, value string) {
+	all := []string{"c." + Quote(r.Column) + " OPERATOR(pg_catalog.=) p.id"}
+	for _, cond := range r.Conditions {
+		var any []string
+		for _, v := range cond.List {
+			if v == nil {
+				any = append(any, fmt.Sprintf("c.%s IS NULL", Quote(cond.Column)))
+			} else {
+				any = append(any, fmt.Sprintf("c.%s %s CAST(%s::text AS %s)", Quote(cond.Column), cond.Equals, arg(*v), cond.Type))
+			}
+		}
+		all = append(all, "("+strings.Join(any, " OR ")+")")
+	}
+	if t := r.Target; t != nil {
+		value = fmt.Sprintf("CAST(%s::text AS %s)", arg(t.List[0]), t.Type)
+		// This is IS DISTINCT FROM, which can't be given an operator by name: NULL is
+		// distinct from a value, but not unequal to it.
+		all = append(all, fmt.Sprintf("(c.%[1]s %[2]s %[3]s) IS NOT TRUE AND (c.%[1]s IS NOT NULL OR %[3]s IS NOT NULL)", Quote(t.Column), t.Equals, value))
+	}
+	return strings.Join(all, " AND "), value
+}
