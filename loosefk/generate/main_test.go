@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/loosefk"
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
@@ -19,16 +17,6 @@ var (
 	must    = testdb.Must
 	exec    = testdb.Exec
 )
-
-// install makes a database with loose foreign keys installed, and triggers on the parents.
-func install(t testing.TB, pool *pgxpool.Pool, parents ...string) loosefk.Database {
-	t.Helper()
-	must(t, loosefk.DefaultSchema.Install(t.Context(), pool))
-	for _, p := range parents {
-		must(t, loosefk.DefaultSchema.TrackRecordDeletions(t.Context(), pool, p))
-	}
-	return loosefk.Database{Name: "main", Pool: pool}
-}
 
 func parse(t testing.TB, text string) loosefk.Definitions {
 	t.Helper()
