@@ -27,7 +27,7 @@ test: packages tools lint unit fuzz e2e ## everything that CI runs
 	$(call say,all of it passed)
 
 test-short: ## the quick tests, with what is installed
-	go test -short -timeout 5m ./...
+	go test -short -timeout 5m ./... ./bench/...
 
 lint: gofmt vet staticcheck ## gofmt, go vet and staticcheck
 
@@ -37,16 +37,16 @@ gofmt:
 
 vet:
 	$(call say,go vet)
-	go vet ./...
+	go vet ./... ./bench/...
 	go vet -tags e2e_all ./e2e
 
 staticcheck:
 	$(call say,staticcheck)
-	@command=$$(tools/get staticcheck); echo "staticcheck ./..."; "$$command" ./...
+	@command=$$(tools/get staticcheck); echo "staticcheck ./... ./bench/..."; "$$command" ./... ./bench/...
 
 unit:
 	$(call say,tests of the packages)
-	go test $(RACE) -timeout 15m $$(go list ./... | grep -v '/e2e$$')
+	go test $(RACE) -timeout 15m $$(go list ./... ./bench/... | grep -v '/e2e$$')
 
 fuzz: ## every fuzz function for FUZZTIME, default 5s
 	$(call say,fuzzing)
@@ -65,7 +65,7 @@ soak: packages tools ## random traffic, kills and a failing store for DURATION, 
 	$(call say,soaking for $(DURATION) of traffic)
 	PURSER_TEST_SOAK=$(DURATION) go test $(RACE) -count=1 -timeout 0 -v -run '^TestSoak$$' ./e2e
 
-bench: ## the workloads of bench/; ARGS="-h" lists its flags
+bench: ## the benchmarks: without ARGS it lists them, ARGS="gc -h" lists the flags of one
 	go run ./bench $(ARGS)
 
 packages:

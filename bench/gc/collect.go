@@ -1,4 +1,4 @@
-package main
+package gc
 
 import (
 	"context"
@@ -35,11 +35,11 @@ func (m massDelete) collect(ctx context.Context, dir string) error {
 			took := r.collected[live]
 			slices.Sort(took)
 			middle := took[len(took)/2]
-			fmt.Printf("%s: live pushes %t: %d images, the store is without them after %.1f s (%.1f to %.1f), %.0f images a second\n", r.binary, live,
+			fmt.Fprintf(m.out, "%s: live pushes %t: %d images, the store is without them after %.1f s (%.1f to %.1f), %.0f images a second\n", r.binary, live,
 				m.images, middle.Seconds(), took[0].Seconds(), took[len(took)-1].Seconds(), float64(m.images)/middle.Seconds())
 		}
 		if r.last != nil {
-			fmt.Printf("  the last failure of a push or pull: %v\n", r.last)
+			fmt.Fprintf(m.out, "  the last failure of a push or pull: %v\n", r.last)
 		}
 	}
 	return nil

@@ -1,8 +1,8 @@
-// Command gc measures garbage collection: how many manifests and blobs one
+// Package gc measures garbage collection: how many manifests and blobs one
 // worker reviews and deletes in a second, on registries of several sizes, beside
 // what PostgreSQL does when it deletes the same rows in one statement.
 //
-//	go run ./bench/gc -sizes 10000,1000000
+//	go run ./bench gc -sizes 10000,1000000
 //
 // It starts a PostgreSQL of its own in a directory that it removes afterwards,
 // fills it by SQL, and runs the reviews as the registry's workers do. No object
@@ -11,21 +11,21 @@
 // With -w mass-delete it starts the servers given instead, each with a directory of its
 // own, and measures how pushes and pulls are slowed down by the deletion of many images:
 //
-//	go run ./bench/gc -w mass-delete -servers ./purser,/usr/local/bin/purser
+//	go run ./bench mass-delete -servers ./purser,/usr/local/bin/purser
 //
 // With -w collect it measures how long garbage collection takes from the first deletion
 // until the store has none of the images' objects, with and without pushes beside it:
 //
-//	go run ./bench/gc -w collect -servers ./purser
-package main
+//	go run ./bench collect -servers ./purser
+package gc
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -40,42 +40,59 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
+// Run is the scenario gc with its flags.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flag := flag.NewFlagSet("gc", flag.ContinueOnError)
+	flag.SetOutput(stderr)
 	sizes := flag.String("sizes", "10000,100000", "manifests in the registry, one table row per size")
 	sample := flag.Int("sample", 5000, "rows of each workload")
 	partitions := flag.Int("partitions", db.DefaultPartitions, "hash partitions of the large tables")
 	batch := flag.Int("batch", 500, "rows per review")
 	dir := flag.String("dir", "", "directory for the database; default the temporary directory")
 	dsn := flag.String("dsn", "", "use this database, empty or filled by an earlier run, and leave it filled")
-	workload := flag.String("w", "", "mass-delete: pushes and pulls beside deletions; collect: from deletions to an empty store")
-	m := massDelete{deleters: 4, pushRate: 10, pullRate: 50}
-	servers := flag.String("servers", "./purser", "mass-delete, collect: programs to compare, in turn")
-	flag.IntVar(&m.images, "images", 2000, "mass-delete, collect: images deleted in a round, by four clients")
-	flag.IntVar(&m.rounds, "rounds", 5, "mass-delete, collect: rounds, each of them without and with pushes or deletions beside")
-	flag.DurationVar(&m.quiet, "quiet", 15*time.Second, "mass-delete: length of a quiet window")
-	flag.DurationVar(&m.after, "after", 5*time.Second, "mass-delete: how long the window goes on behind the last deletion")
-	flag.Parse()
-	m.binaries = strings.Split(*servers, ",")
-	var err error
-	switch *workload {
-	case "mass-delete":
-		err = m.run(ctx, *dir)
-	case "collect":
-		err = m.collect(ctx, *dir)
-	case "":
-		err = run(ctx, *sizes, *sample, *partitions, *batch, *dir, *dsn)
-	default:
-		err = fmt.Errorf("-w %s: there are mass-delete and collect", *workload)
+	if err := flag.Parse(args); err != nil {
+		return err
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench/gc:", err)
-		os.Exit(1)
-	}
+	return run(ctx, *sizes, *sample, *partitions, *batch, *dir, *dsn, stdout)
 }
 
-func run(ctx context.Context, sizes string, sample, partitions, batch int, dir, dsn string) error {
+// MassDelete is the scenario mass-delete with its flags.
+func MassDelete(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	m, dir, err := servers("mass-delete", args, stdout, stderr)
+	if err != nil {
+		return err
+	}
+	return m.run(ctx, dir)
+}
+
+// Collect is the scenario collect with its flags.
+func Collect(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	m, dir, err := servers("collect", args, stdout, stderr)
+	if err != nil {
+		return err
+	}
+	return m.collect(ctx, dir)
+}
+
+// servers parses the flags of the scenarios that start servers.
+func servers(scenario string, args []string, stdout, stderr io.Writer) (m massDelete, dir string, err error) {
+	flag := flag.NewFlagSet(scenario, flag.ContinueOnError)
+	flag.SetOutput(stderr)
+	m = massDelete{out: stdout, deleters: 4, pushRate: 10, pullRate: 50}
+	flag.StringVar(&dir, "dir", "", "directory for the servers' data; default the temporary directory")
+	binaries := flag.String("servers", "./purser", "programs to compare, in turn")
+	flag.IntVar(&m.images, "images", 2000, "images deleted in a round, by four clients")
+	flag.IntVar(&m.rounds, "rounds", 5, "rounds, each of them without and with pushes or deletions beside")
+	if scenario == "mass-delete" {
+		flag.DurationVar(&m.quiet, "quiet", 15*time.Second, "length of a quiet window")
+	}
+	flag.DurationVar(&m.after, "after", 5*time.Second, "how long the window goes on behind the last deletion")
+	err = flag.Parse(args)
+	m.binaries = strings.Split(*binaries, ",")
+	return m, dir, err
+}
+
+func run(ctx context.Context, sizes string, sample, partitions, batch int, dir, dsn string, stdout io.Writer) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if dsn == "" {
 		base, err := os.MkdirTemp(dir, "purser-bench-gc-")
@@ -98,7 +115,7 @@ func run(ctx context.Context, sizes string, sample, partitions, batch int, dir, 
 		return err
 	}
 	defer m.close()
-	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	out := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(out, "manifests\tworkload\trows\trows/s\tof one DELETE\t")
 	for size := range strings.SplitSeq(sizes, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(size))

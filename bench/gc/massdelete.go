@@ -1,9 +1,10 @@
-package main
+package gc
 
 import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
 	mathrand "math/rand/v2"
 	"os"
 	"slices"
@@ -19,6 +20,7 @@ import (
 // deleted. It takes several servers in turn, each without and with deletions, so that noise
 // on the machine affects all alike.
 type massDelete struct {
+	out                io.Writer
 	binaries           []string
 	images, rounds     int
 	deleters           int // clients
@@ -64,7 +66,7 @@ func (m massDelete) run(ctx context.Context, dir string) error {
 		}
 	}
 	for _, r := range servers {
-		r.report()
+		r.report(m.out)
 	}
 	return nil
 }
@@ -206,16 +208,16 @@ func (r *registry) fill(ctx context.Context, repository string, n int) error {
 	return group.Wait()
 }
 
-func (r *registry) report() {
+func (r *registry) report(out io.Writer) {
 	for _, m := range []*mixed{&r.still, &r.beside} {
 		slices.Sort(m.pushes)
 		slices.Sort(m.pulls)
 	}
 	slices.Sort(r.rates)
-	fmt.Printf("%s: deleted %.0f images a second (%.0f to %.0f)\n", r.binary, r.rates[len(r.rates)/2], r.rates[0], r.rates[len(r.rates)-1])
+	fmt.Fprintf(out, "%s: deleted %.0f images a second (%.0f to %.0f)\n", r.binary, r.rates[len(r.rates)/2], r.rates[0], r.rates[len(r.rates)-1])
 	for i, m := range []*mixed{&r.still, &r.beside} {
 		name := []string{"quiet", "beside"}[i]
-		fmt.Printf("  %-6s pushes: %s; pulls: %s; failed: %d\n", name, m.pushes, m.pulls, m.failed)
+		fmt.Fprintf(out, "  %-6s pushes: %s; pulls: %s; failed: %d\n", name, m.pushes, m.pulls, m.failed)
 		var waits []string
 		for what := range m.waits {
 			waits = append(waits, what)
@@ -225,13 +227,13 @@ func (r *registry) report() {
 		for i, what := range waits {
 			waits[i] = fmt.Sprintf("%s %.3f", what, float64(m.waits[what])/float64(m.samples))
 		}
-		fmt.Printf("         of PostgreSQL's processes on average: %s\n", strings.Join(waits, "; "))
+		fmt.Fprintf(out, "         of PostgreSQL's processes on average: %s\n", strings.Join(waits, "; "))
 	}
 	ratio := func(a, b latencies) float64 { return float64(a.at(99)) / float64(b.at(99)) }
-	fmt.Printf("  p99 beside the deletions, as a multiple of the quiet one: pushes %.2f, pulls %.2f\n",
+	fmt.Fprintf(out, "  p99 beside the deletions, as a multiple of the quiet one: pushes %.2f, pulls %.2f\n",
 		ratio(r.beside.pushes, r.still.pushes), ratio(r.beside.pulls, r.still.pulls))
 	if r.last != nil {
-		fmt.Printf("  the last failure: %v\n", r.last)
+		fmt.Fprintf(out, "  the last failure: %v\n", r.last)
 	}
 }
 

@@ -1,13 +1,14 @@
-// Command idle measures what an idle server costs: for each of its processes the CPU time
+// Package idle measures what an idle server costs: for each of its processes the CPU time
 // to the nanosecond and how often it is woken, and the number of processes.
 //
-//	go run ./bench/idle -wait 4m -d 2m PID…
+//	go run ./bench idle -wait 4m -d 2m PID…
 //
 // PID is the server's. Name also each process that the server didn't start, such as
 // PostgreSQL's first. All descendants are included. Linux only.
-package main
+package idle
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -21,30 +22,39 @@ import (
 	"time"
 )
 
-func main() {
+// Run is the scenario with its flags.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flag := flag.NewFlagSet("idle", flag.ContinueOnError)
+	flag.SetOutput(stderr)
 	wait := flag.Duration("wait", 4*time.Minute, "time before the measurement, for what was put off")
 	window := flag.Duration("d", 2*time.Minute, "length of the measurement; background work has a period of a minute")
-	flag.Parse()
+	if err := flag.Parse(args); err != nil {
+		return err
+	}
 	var roots []int
 	for _, arg := range flag.Args() {
 		pid, err := strconv.Atoi(arg)
 		if err != nil {
-			fail(fmt.Errorf("%q is no process id", arg))
+			return fmt.Errorf("%q is no process id", arg)
 		}
 		roots = append(roots, pid)
 	}
 	if len(roots) == 0 || *window <= 0 {
-		fail(errors.New("usage: idle [-wait 4m] [-d 2m] PID…"))
+		return errors.New("usage: idle [-wait 4m] [-d 2m] PID…")
 	}
-	time.Sleep(*wait)
-	if err := run(os.Stdout, roots, *window); err != nil {
-		fail(err)
+	if err := sleep(ctx, *wait); err != nil {
+		return err
 	}
+	return run(ctx, stdout, roots, *window)
 }
 
-func fail(err error) {
-	fmt.Fprintln(os.Stderr, "idle:", err)
-	os.Exit(1)
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // process is what /proc says of a process.
@@ -57,13 +67,15 @@ type process struct {
 }
 
 // run measures for as long as the window is and prints what it saw.
-func run(out io.Writer, roots []int, window time.Duration) error {
+func run(ctx context.Context, out io.Writer, roots []int, window time.Duration) error {
 	before, err := tree("/proc", roots)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	time.Sleep(window)
+	if err := sleep(ctx, window); err != nil {
+		return err
+	}
 	after, err := tree("/proc", roots)
 	if err != nil {
 		return err

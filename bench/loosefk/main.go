@@ -1,19 +1,19 @@
-// Command loosefk measures loose foreign keys: how fast a worker cleans up
+// Package loosefk measures loose foreign keys: how fast a worker cleans up
 // behind deleted parents, beside plain batched deletes of as many rows of an equal
 // table, and what the trigger adds to the delete of a parent.
 //
-//	go run ./bench/loosefk
+//	go run ./bench loosefk
 //
 // It starts a PostgreSQL of its own in a directory that it removes afterwards.
-package main
+package loosefk
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -25,18 +25,18 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
+// Run is the scenario with its flags.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flag := flag.NewFlagSet("loosefk", flag.ContinueOnError)
+	flag.SetOutput(stderr)
 	children := flag.Int("children", 1_000_000, "children in each workload of the worker")
 	rounds := flag.Int("rounds", 2000, "single deletes of parents")
 	batch := flag.Int("batch", 1000, "rows per query")
 	dir := flag.String("dir", "", "directory for the database; default the temporary directory")
-	flag.Parse()
-	if err := run(ctx, *children, *rounds, *batch, *dir); err != nil {
-		fmt.Fprintln(os.Stderr, "bench/loosefk:", err)
-		os.Exit(1)
+	if err := flag.Parse(args); err != nil {
+		return err
 	}
+	return run(ctx, *children, *rounds, *batch, *dir, stdout)
 }
 
 const schema = `
@@ -47,7 +47,7 @@ const schema = `
 	CREATE INDEX ON children (parent_id);
 	CREATE INDEX ON plain_children (parent_id)`
 
-func run(ctx context.Context, children, rounds, batch int, dir string) error {
+func run(ctx context.Context, children, rounds, batch int, dir string, stdout io.Writer) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	base, err := os.MkdirTemp(dir, "purser-bench-loosefk-")
 	if err != nil {
@@ -64,7 +64,7 @@ func run(ctx context.Context, children, rounds, batch int, dir string) error {
 		return err
 	}
 	defer pool.Close()
-	m := &measure{ctx: ctx, pool: pool, batch: batch, out: tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)}
+	m := &measure{ctx: ctx, pool: pool, batch: batch, out: tabwriter.NewWriter(stdout, 0, 0, 2, ' ', tabwriter.AlignRight)}
 	m.exec(schema)
 	if m.err == nil {
 		m.err = loosefk.DefaultSchema.Install(ctx, pool)
@@ -151,7 +151,7 @@ func (m *measure) work(children int) {
 	}
 	w, err := loosefk.New(loosefk.Options{
 		Databases: loosefk.Databases{{Name: "main", Pool: m.pool}}, Definitions: defs, DeleteLimit: m.batch,
-		MaxDeletes: 1 << 40, MaxRuntime: time.Hour,
+		MaxDeletes: 1_000_000_000, MaxRuntime: time.Hour,
 	})
 	if err != nil {
 		m.err = err

@@ -1,23 +1,23 @@
-// Command prune measures auto-pruning: how fast a namespace is pruned, how pulls are slowed
+// Package prune measures auto-pruning: how fast a namespace is pruned, how pulls are slowed
 // down meanwhile, how much memory it takes, and what namespaces cost in which nothing is to
 // be done.
 //
-//	go run ./bench/prune -tags 1000000 -repositories 1000
+//	go run ./bench prune -tags 1000000 -repositories 1000
 //
 // It starts a PostgreSQL of its own in a directory that it removes afterwards, fills
 // it by SQL, and prunes as the registry does, with its triggers and its audit log.
 // No object is stored.
-package main
+package prune
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"time"
@@ -36,16 +36,18 @@ import (
 )
 
 type settings struct {
+	out                                                        io.Writer
 	tags, repositories, keep, namespaces, rate, pushers, batch int
 	quiet, idle                                                time.Duration
 	equal                                                      bool
 	dir                                                        string
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	var s settings
+// Run is the scenario with its flags.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flag := flag.NewFlagSet("prune", flag.ContinueOnError)
+	flag.SetOutput(stderr)
+	s := settings{out: stdout}
 	flag.IntVar(&s.tags, "tags", 1_000_000, "tags in the namespace")
 	flag.IntVar(&s.repositories, "repositories", 1000, "repositories that they are in")
 	flag.IntVar(&s.keep, "keep", 100, "newest tags that stay in each")
@@ -57,11 +59,10 @@ func main() {
 	flag.DurationVar(&s.idle, "idle", 2*time.Minute, "how long namespaces with nothing to do are measured")
 	flag.BoolVar(&s.equal, "equal", false, "don't let pruning and PostgreSQL's housekeeping give way to requests")
 	flag.StringVar(&s.dir, "dir", "", "directory for the database; default the temporary directory")
-	flag.Parse()
-	if err := run(ctx, s); err != nil {
-		fmt.Fprintln(os.Stderr, "bench/prune:", err)
-		os.Exit(1)
+	if err := flag.Parse(args); err != nil {
+		return err
 	}
+	return run(ctx, s)
 }
 
 // bench is a registry in this process, and its database.
@@ -223,21 +224,21 @@ func (b *bench) pruned(ctx context.Context) error {
 	if want := int64(b.tags - b.keep*b.repositories); run.State != "success" || run.Deleted != want {
 		return fmt.Errorf("the run has deleted %d tags and not %d: %+v", run.Deleted, want, run)
 	}
-	fmt.Printf("pruned %d of %d tags in %d repositories in %s: %.0f tags/s, %.2f cores of server and database, %.1f µs of them for a tag, peak heap %d MiB\n",
+	fmt.Fprintf(b.out, "pruned %d of %d tags in %d repositories in %s: %.0f tags/s, %.2f cores of server and database, %.1f µs of them for a tag, peak heap %d MiB\n",
 		run.Deleted, run.Tags, run.Repositories, took.Round(time.Millisecond), float64(run.Deleted)/took.Seconds(),
 		used.Seconds()/took.Seconds(), float64(used.Microseconds())/float64(run.Deleted), peak>>20)
 	if b.rate > 0 {
-		fmt.Printf("%d pulls/s:\n", b.rate)
-		fmt.Println("  before", before)
-		fmt.Println("  beside", during)
+		fmt.Fprintf(b.out, "%d pulls/s:\n", b.rate)
+		fmt.Fprintln(b.out, "  before", before)
+		fmt.Fprintln(b.out, "  beside", during)
 		after := b.quietPulls(ctx)
-		fmt.Println("  after ", after)
+		fmt.Fprintln(b.out, "  after ", after)
 		quiet := before.and(after)
-		fmt.Printf("  p99 beside is %.2f of that of both others, from when a pull was due; %.2f from when it was sent\n",
+		fmt.Fprintf(b.out, "  p99 beside is %.2f of that of both others, from when a pull was due; %.2f from when it was sent\n",
 			during.due.ratio(quiet.due, 99), during.sent.ratio(quiet.sent, 99))
 	}
 	if b.pushers > 0 {
-		fmt.Printf("pushes by %d: %.0f/s p50 %s p95 %s p99 %s without, %.0f/s p50 %s p95 %s p99 %s beside\n", b.pushers,
+		fmt.Fprintf(b.out, "pushes by %d: %.0f/s p50 %s p95 %s p99 %s without, %.0f/s p50 %s p95 %s p99 %s beside\n", b.pushers,
 			pushedBefore, pushesBefore.at(50), pushesBefore.at(95), pushesBefore.at(99),
 			pushedDuring, pushesDuring.at(50), pushesDuring.at(95), pushesDuring.at(99))
 	}
@@ -284,7 +285,7 @@ func (b *bench) idling(ctx context.Context) error {
 	if err := b.main.Pool.QueryRow(ctx, "SELECT count(*) FROM autopruneruns WHERE namespace LIKE 'idle%'").Scan(&seen); err != nil {
 		return err
 	}
-	fmt.Printf("%d namespaces with nothing to do: %.2f%% of a core with pruning, %.2f%% without; %d of them were gone through in %s\n",
+	fmt.Fprintf(b.out, "%d namespaces with nothing to do: %.2f%% of a core with pruning, %.2f%% without; %d of them were gone through in %s\n",
 		b.namespaces, 100*used, 100*without, seen, time.Since(clock).Round(time.Second))
 	return nil
 }

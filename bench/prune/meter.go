@@ -1,4 +1,4 @@
-package main
+package prune
 
 import (
 	"context"
@@ -65,6 +65,7 @@ type pulling struct {
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 	began  time.Time
+	out    io.Writer
 	stolen time.Duration // until then
 	mu     sync.Mutex
 	pulled pulled
@@ -74,7 +75,7 @@ type pulling struct {
 // pulls begins to pull manifests that stay, by tag.
 func (b *bench) pulls(ctx context.Context) *pulling {
 	ctx, cancel := context.WithCancel(ctx)
-	p := &pulling{stop: cancel, began: time.Now(), stolen: stolen()}
+	p := &pulling{stop: cancel, out: b.out, began: time.Now(), stolen: stolen()}
 	if b.rate == 0 {
 		return p
 	}
@@ -115,7 +116,7 @@ func (p *pulling) end() pulled {
 	p.stop()
 	p.done.Wait()
 	if p.bad > 0 {
-		fmt.Printf("!! %d of %d pulls failed\n", p.bad, len(p.pulled.due))
+		fmt.Fprintf(p.out, "!! %d of %d pulls failed\n", p.bad, len(p.pulled.due))
 	}
 	p.pulled.stolen = (stolen() - p.stolen).Seconds() / time.Since(p.began).Seconds()
 	p.pulled.sort()

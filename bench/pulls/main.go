@@ -1,24 +1,24 @@
-// Command pulls measures counting pulls: how fast a process gives them to Redis and
+// Package pulls measures counting pulls: how fast a process gives them to Redis and
 // what memory they take there, how fast they are flushed into the statistics, what
 // that takes of this process's memory, and how fast the audit log is read instead.
 //
-//	go run ./bench/pulls -keys 1000000
+//	go run ./bench pulls -keys 1000000
 //
 // It starts a PostgreSQL and a Redis of its own in a directory that it removes afterwards.
-// To measure how counting slows down pulls, use go run ./bench with servers of different
+// To measure how counting slows down pulls, use go run ./bench registries with servers of different
 // settings side by side: README.md says how.
-package main
+package pulls
 
 import (
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"sync/atomic"
@@ -35,24 +35,25 @@ import (
 )
 
 type settings struct {
+	out                                io.Writer
 	keys, repositories, batch, entries int
 	dir                                string
 }
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	var s settings
+// Run is the scenario with its flags.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flag := flag.NewFlagSet("pulls", flag.ContinueOnError)
+	flag.SetOutput(stderr)
+	s := settings{out: stdout}
 	flag.IntVar(&s.keys, "keys", 1_000_000, "keys in Redis: tags with a manifest each")
 	flag.IntVar(&s.repositories, "repositories", 10_000, "repositories that they are in")
 	flag.IntVar(&s.batch, "batch", 1000, "keys, or entries of the log, that are counted in a transaction")
 	flag.IntVar(&s.entries, "entries", 300_000, "entries of the audit log; 0 leaves this out")
 	flag.StringVar(&s.dir, "dir", "", "directory for the databases; default the temporary directory")
-	flag.Parse()
-	if err := run(ctx, s); err != nil {
-		fmt.Fprintln(os.Stderr, "bench/pulls:", err)
-		os.Exit(1)
+	if err := flag.Parse(args); err != nil {
+		return err
 	}
+	return run(ctx, s)
 }
 
 // bench is what counts pulls in this process.
@@ -208,8 +209,8 @@ func (b *bench) flushing(ctx context.Context) error {
 			return err
 		}
 		if round == 0 {
-			fmt.Printf("%d pulls of as many keys: %s each to be taken, %.0f/s given to Redis\n", b.keys, (taken / time.Duration(b.keys)).Round(10*time.Nanosecond), float64(b.keys)/sent.Seconds())
-			fmt.Printf("memory of Redis: %d bytes a key\n", (status.Memory-before.Memory)/int64(b.keys))
+			fmt.Fprintf(b.out, "%d pulls of as many keys: %s each to be taken, %.0f/s given to Redis\n", b.keys, (taken / time.Duration(b.keys)).Round(10*time.Nanosecond), float64(b.keys)/sent.Seconds())
+			fmt.Fprintf(b.out, "memory of Redis: %d bytes a key\n", (status.Memory-before.Memory)/int64(b.keys))
 		}
 		runtime.GC()
 		peak := watchHeap()
@@ -222,7 +223,7 @@ func (b *bench) flushing(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("flushed, %s: %.0f keys/s, heap %d MiB at most; so far %s for a batch of %d, %s of it in the transaction\n", name,
+		fmt.Fprintf(b.out, "flushed, %s: %.0f keys/s, heap %d MiB at most; so far %s for a batch of %d, %s of it in the transaction\n", name,
 			float64(b.keys)/took.Seconds(), peak()>>20, batch, b.batch, transaction)
 		if err := b.check(ctx, int64(round+1)); err != nil {
 			return err
@@ -232,7 +233,7 @@ func (b *bench) flushing(ctx context.Context) error {
 	if err := worker.Flush(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("a flush right after, of %d keys with nothing to count that have not expired: %s\n", b.keys, time.Since(start).Round(time.Millisecond))
+	fmt.Fprintf(b.out, "a flush right after, of %d keys with nothing to count that have not expired: %s\n", b.keys, time.Since(start).Round(time.Millisecond))
 	return nil
 }
 
@@ -283,7 +284,7 @@ func (b *bench) reading(ctx context.Context) error {
 	if err := log.Close(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("%d pulls written to the audit log: %.0f/s\n", b.entries, float64(b.entries)/time.Since(start).Seconds())
+	fmt.Fprintf(b.out, "%d pulls written to the audit log: %.0f/s\n", b.entries, float64(b.entries)/time.Since(start).Seconds())
 	worker, err := pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: b.where, Batch: b.batch, Logger: b.log})
 	if err != nil {
 		return err
@@ -300,7 +301,7 @@ func (b *bench) reading(ctx context.Context) error {
 	if s.Counted != int64(b.entries) {
 		return fmt.Errorf("%d of %d entries were counted", s.Counted, b.entries)
 	}
-	fmt.Printf("counted from there: %.0f/s\n", float64(b.entries)/took.Seconds())
+	fmt.Fprintf(b.out, "counted from there: %.0f/s\n", float64(b.entries)/took.Seconds())
 	return nil
 }
 

@@ -1,4 +1,4 @@
-package main
+package registries
 
 import (
 	"context"
@@ -47,9 +47,9 @@ func (b *bench) layers() (*layerSource, error) {
 	return b.source, err
 }
 
-// run is the command: it measures, writes the report to stdout and progress to
+// Run measures, writes the report to stdout and progress to
 // stderr, and fails when any answer was wrong.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parseOptions(args, stderr)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package main
+package registries
 
 import (
 	"bytes"
@@ -17,8 +17,11 @@ import (
 
 // TestMain lets the test binary be the baselines' child, as the command is.
 func TestMain(m *testing.M) {
-	if dir, ok := os.LookupEnv(childEnv); ok {
-		exit(serveBaselines(dir, os.Stdin, os.Stdout))
+	if ok, err := Child(); ok {
+		if err != nil {
+			log.Fatal(err)
+		}
+		return
 	}
 	os.Exit(m.Run())
 }
@@ -43,7 +46,7 @@ func TestRunMeasuresEveryWorkloadOnEveryRegistry(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "results.json")
 	var stdout, stderr bytes.Buffer
 	args := small(t, "-baselines", "-json", file, "alpha="+a.URL, "beta="+b.URL)
-	if err := run(t.Context(), args, &stdout, &stderr); err != nil {
+	if err := Run(t.Context(), args, &stdout, &stderr); err != nil {
 		t.Fatalf("run: %v\n%s\n%s", err, &stdout, &stderr)
 	}
 	var rep report
@@ -146,7 +149,7 @@ func TestPushFlowsStoreTheSame(t *testing.T) {
 				var stdout, stderr bytes.Buffer
 				args := small(t, "-fill", "0", "-rounds", "1", "-w", "small-images,layer-1GiB,head-blob", "-json", "-",
 					"-push-flow", flow, "-layer-encoding", encoding, "r="+srv.URL)
-				if err := run(t.Context(), args, &stdout, &stderr); err != nil {
+				if err := Run(t.Context(), args, &stdout, &stderr); err != nil {
 					t.Fatalf("run: %v\n%s", err, &stderr)
 				}
 				var rep report
@@ -183,7 +186,7 @@ func TestErrorsAreMarked(t *testing.T) {
 	}))
 	t.Cleanup(srv.Close)
 	var stdout, stderr bytes.Buffer
-	err := run(t.Context(), small(t, "-fill", "0", "-w", "tags-1000,get-1MiB,head-blob", "bad="+srv.URL), &stdout, &stderr)
+	err := Run(t.Context(), small(t, "-fill", "0", "-w", "tags-1000,get-1MiB,head-blob", "bad="+srv.URL), &stdout, &stderr)
 	if err == nil || !strings.Contains(err.Error(), "2 results have errors") {
 		t.Fatalf("run: %v, want 2 results with errors\n%s", err, &stderr)
 	}
@@ -215,7 +218,7 @@ func TestMount(t *testing.T) {
 		}))
 		t.Cleanup(srv.Close)
 		var stdout, stderr bytes.Buffer
-		err := run(t.Context(), small(t, "-fill", "0", "-rounds", "1", "-w", "mount", "r="+srv.URL), &stdout, &stderr)
+		err := Run(t.Context(), small(t, "-fill", "0", "-rounds", "1", "-w", "mount", "r="+srv.URL), &stdout, &stderr)
 		if mounted := status == http.StatusCreated; mounted != (err == nil) {
 			t.Errorf("status %d: %v\n%s", status, err, &stdout)
 		}

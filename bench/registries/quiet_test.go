@@ -1,4 +1,4 @@
-package main
+package registries
 
 import (
 	"bytes"
@@ -110,7 +110,7 @@ func TestOrderRotates(t *testing.T) {
 	a, b := startRegistry(t), startRegistry(t)
 	var stdout, stderr bytes.Buffer
 	args := small(t, "-fill", "0", "-w", "head-blob", "alpha="+a.URL, "beta="+b.URL)
-	if err := run(context.WithoutCancel(t.Context()), args, &stdout, &stderr); err != nil {
+	if err := Run(context.WithoutCancel(t.Context()), args, &stdout, &stderr); err != nil {
 		t.Fatal(err)
 	}
 	var order []string
