@@ -10,6 +10,9 @@ FUZZTIME ?= 5s
 DURATION ?= 1h
 # The race detector, where there is a C compiler for it.
 RACE = $(shell [ "$$(go env CGO_ENABLED)" = 1 ] && command -v "$$(go env CC)" >/dev/null && echo -race)
+# The packages of all modules: the registry, the benchmarks, and a test that needs a
+# library of its own.
+PACKAGES = ./... ./bench/... ./loosefk/migratetest/...
 say = @echo; echo "==> $(1)"
 
 .PHONY: help run build test test-short lint gofmt vet staticcheck unit fuzz e2e e2e-all soak bench packages tools clean
@@ -27,7 +30,7 @@ test: packages tools lint unit fuzz e2e ## everything that CI runs
 	$(call say,all of it passed)
 
 test-short: ## the quick tests, with what is installed
-	go test -short -timeout 5m ./... ./bench/...
+	go test -short -timeout 5m $(PACKAGES)
 
 lint: gofmt vet staticcheck ## gofmt, go vet and staticcheck
 
@@ -37,16 +40,16 @@ gofmt:
 
 vet:
 	$(call say,go vet)
-	go vet ./... ./bench/...
+	go vet $(PACKAGES)
 	go vet -tags e2e_all ./e2e
 
 staticcheck:
 	$(call say,staticcheck)
-	@command=$$(tools/get staticcheck); echo "staticcheck ./... ./bench/..."; "$$command" ./... ./bench/...
+	@command=$$(tools/get staticcheck); echo "staticcheck $(PACKAGES)"; "$$command" $(PACKAGES)
 
 unit:
 	$(call say,tests of the packages)
-	go test $(RACE) -timeout 15m $$(go list ./... ./bench/... | grep -v '/e2e$$')
+	go test $(RACE) -timeout 15m $$(go list $(PACKAGES) | grep -v '/e2e$$')
 
 fuzz: ## every fuzz function for FUZZTIME, default 5s
 	$(call say,fuzzing)

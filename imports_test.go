@@ -40,10 +40,11 @@ var layers = map[string]rule{
 	"loosefk/internal/testdb":    {only: true, testing: true, also: []string{"internal/builtinpg/pgtest", "loosefk/internal/pg"}},
 	"loosefk": {only: true, also: []string{"loosefk/internal/pg", "loosefk/internal/installed",
 		"loosefk/doctor", "loosefk/generate"}}, // its tests alone use these: both import it
-	"loosefk/metrics":   {only: true, also: []string{"loosefk"}},
-	"loosefk/redislock": {only: true, also: []string{"loosefk"}},
-	"loosefk/doctor":    {only: true, also: []string{"loosefk", "loosefk/internal/pg", "loosefk/internal/installed"}},
-	"loosefk/generate":  {only: true, also: []string{"loosefk", "loosefk/internal/pg", "loosefk/internal/installed"}},
+	"loosefk/migratetest": {only: true, also: []string{"loosefk", "loosefk/generate"}},
+	"loosefk/metrics":     {only: true, also: []string{"loosefk"}},
+	"loosefk/redislock":   {only: true, also: []string{"loosefk"}},
+	"loosefk/doctor":      {only: true, also: []string{"loosefk", "loosefk/internal/pg", "loosefk/internal/installed"}},
+	"loosefk/generate":    {only: true, also: []string{"loosefk", "loosefk/internal/pg", "loosefk/internal/installed"}},
 	"loosefk/loosefktest": {only: true, testing: true,
 		also: []string{"loosefk", "loosefk/doctor", "loosefk/internal/pg"}},
 	"loosefk/cli": {only: true, // the commands of both tools
@@ -270,7 +271,7 @@ func checkImport(path, imported string, fromTest bool) string {
 func list(t *testing.T) []pkg {
 	t.Helper()
 	watchSources(t)
-	command := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "./...", "./bench/...")
+	command := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "./...", "./bench/...", "./loosefk/migratetest/...")
 	out, err := command.Output()
 	if err != nil {
 		var exit *exec.ExitError
