@@ -75,6 +75,7 @@ var layers = map[string]rule{
 	"internal/storeid":             {layer: 4},
 	"internal/gc/model":            {only: true, testing: true}, // the protocol by itself, for its tests
 	"internal/autoprune":           {layer: 4},
+	"internal/api":                 {layer: 5}, // what the management API and the command line share
 	"internal/server":              {layer: 5}, // what its APIs share
 	"internal/server/distribution": {layer: 6},
 	"internal/server/management":   {layer: 6},

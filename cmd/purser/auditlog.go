@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
@@ -116,7 +118,7 @@ func (f *logFlags) query() url.Values {
 // path returns the API's path of the target's log.
 func (f *logFlags) path(args []string) (string, error) {
 	if len(args) == 0 && !f.target.repository {
-		return apiPath("superuser", "logs"), nil
+		return api.Path("superuser", "logs"), nil
 	}
 	path, _, _, err := f.target.path(args, 0)
 	return path + "/logs", err
@@ -125,13 +127,13 @@ func (f *logFlags) path(args []string) (string, error) {
 func auditListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list [TARGET]", Short: "List entries, the newest first", Args: cobra.MaximumNArgs(1)}
 	format, limit, flags := addFormat(cmd), addLimit(cmd), addLogFlags(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, err := flags.path(args)
 		if err != nil {
 			return err
 		}
 		q := flags.query() // only once, so that an age means the same moment for all pages
-		list, more, err := collect(*limit, func(cursor string, n int) ([]json.RawMessage, string, error) {
+		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]json.RawMessage, string, error) {
 			var page struct {
 				Logs     []json.RawMessage `json:"logs"`
 				NextPage string            `json:"next_page"`
@@ -140,7 +142,7 @@ func auditListCommand(src *source) *cobra.Command {
 			if cursor != "" {
 				q.Set("next_page", cursor)
 			}
-			err := c.get(cmd.Context(), path, q, &page)
+			err := c.Get(cmd.Context(), path, q, &page)
 			return page.Logs, page.NextPage, err
 		})
 		if err != nil {
@@ -167,12 +169,12 @@ func auditExportCommand(src *source) *cobra.Command {
 		Example: "  purser audit export --from 2026-03-01 --to 2026-04-01 > march.jsonl",
 	}
 	flags := addLogFlags(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, err := flags.path(args)
 		if err != nil {
 			return err
 		}
-		body, err := c.open(cmd.Context(), "GET", path+"/export", flags.query(), nil)
+		body, err := c.Open(cmd.Context(), "GET", path+"/export", flags.query(), nil)
 		if err != nil {
 			return err
 		}

@@ -1,236 +1,161 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
-	"mime"
-	"net"
-	"net/http"
-	"net/netip"
-	"net/url"
+	"os"
 	"strings"
+	"text/tabwriter"
 	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/spf13/cobra"
 )
 
-const (
-	// serverVariable is the environment variable that names the registry's URL, if the
-	// flag isn't given.
-	serverVariable = "PURSER_SERVER"
-	defaultServer  = "http://127.0.0.1:5000"
-	// maxAnswer limits how much of an answer is read into memory, in bytes.
-	maxAnswer = 64 << 20
-)
-
-// client calls the management API of a registry, which may run on another machine.
-type client struct {
-	server *url.URL
-	http   *http.Client
-}
-
 // addServer adds the flag --server to a command and its subcommands.
 func addServer(cmd *cobra.Command) *cobra.Command {
-	cmd.PersistentFlags().String("server", "", "ask the registry at this `URL` (default: $"+serverVariable+", else "+defaultServer+")")
+	cmd.PersistentFlags().String("server", "", "ask the registry at this `URL` (default: $"+api.ServerVariable+", else "+api.DefaultServer+")")
 	return cmd
 }
 
 // client makes the API client for a command that has the flag --server.
-func (s *source) client(cmd *cobra.Command) (*client, error) {
-	text, from := defaultServer, ""
+func (s *source) client(cmd *cobra.Command) (*api.Client, error) {
+	text, from := api.DefaultServer, ""
 	for _, entry := range s.environ {
-		if value, ok := strings.CutPrefix(entry, serverVariable+"="); ok && value != "" {
-			text, from = value, serverVariable
+		if value, ok := strings.CutPrefix(entry, api.ServerVariable+"="); ok && value != "" {
+			text, from = value, api.ServerVariable
 		}
 	}
 	if flag := cmd.Flags().Lookup("server"); flag != nil && flag.Changed {
 		text, from = flag.Value.String(), "--server"
 	}
-	server, err := parseServer(text)
+	server, err := api.ParseServer(text)
 	if err != nil {
 		return nil, usagef("%s: %w", from, err)
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
-	return &client{server: server, http: &http.Client{
-		Transport: transport,
-		// Redirects aren't followed: net/http would turn a redirected POST into a GET.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	return api.NewClient(server), nil
 }
 
-// parseServer parses a registry's address. Without a scheme it is http for this machine
-// and https for others, as with docker.
-func parseServer(text string) (*url.URL, error) {
-	full := text
-	if !strings.Contains(text, "://") {
-		host := text
-		if h, _, err := net.SplitHostPort(text); err == nil {
-			host = h
+// withClient returns a RunE function that makes an API client and passes it to run.
+func (s *source) withClient(run func(cmd *cobra.Command, c *api.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := s.client(cmd)
+		if err != nil {
+			return err
 		}
-		full = "https://" + text
-		if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil && addr.IsLoopback() || host == "localhost" {
-			full = "http://" + text
+		return run(cmd, c, args)
+	}
+}
+
+// addLimit adds the flag --limit to a command that lists.
+func addLimit(cmd *cobra.Command) *int {
+	limit := 100
+	cmd.Flags().Var(numberFlag{&limit, 0, maxListed}, "limit", "list at most `N`; 0: all")
+	return &limit
+}
+
+// table prints rows under a header, and a note if there are more. Control characters in
+// cells are replaced.
+func table(w io.Writer, header []string, rows [][]string, more bool) error {
+	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(out, strings.Join(header, "\t"))
+	for _, row := range rows {
+		for i, cell := range row {
+			if row[i] = printable(cell); cell == "" {
+				row[i] = "-"
+			}
 		}
+		fmt.Fprintln(out, strings.Join(row, "\t"))
 	}
-	u, err := url.Parse(full)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%q is not a URL like %s", text, defaultServer)
-	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, fmt.Errorf("%q should begin with http:// or https://", u.Redacted())
-	case u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("%q should be scheme, host and port alone, like %s", u.Redacted(), defaultServer)
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("printing: %w", err)
 	}
-	u.Path = ""
-	return u, nil
-}
-
-// apiPath returns the path below /api/v1 that consists of the escaped parts.
-func apiPath(parts ...string) string {
-	path := ""
-	for _, part := range parts {
-		path += "/" + url.PathEscape(part)
-	}
-	return path
-}
-
-// get reads from the API into out. path comes from apiPath; query may be nil.
-func (c *client) get(ctx context.Context, path string, query url.Values, out any) error {
-	return c.do(ctx, http.MethodGet, path, query, nil, out)
-}
-
-// post sends in as JSON, and reads the answer into out. Nil means no body, and that the
-// answer is ignored.
-func (c *client) post(ctx context.Context, path string, in, out any) error {
-	return c.do(ctx, http.MethodPost, path, nil, in, out)
-}
-
-// put is like post, with PUT.
-func (c *client) put(ctx context.Context, path string, in, out any) error {
-	return c.do(ctx, http.MethodPut, path, nil, in, out)
-}
-
-// delete sends DELETE for a path. query may be nil.
-func (c *client) delete(ctx context.Context, path string, query url.Values) error {
-	return c.do(ctx, http.MethodDelete, path, query, nil, nil)
-}
-
-func (c *client) do(ctx context.Context, method, path string, query url.Values, in, out any) error {
-	body, err := c.open(ctx, method, path, query, in)
-	if err != nil {
-		return err
-	}
-	defer body.Close() //nolint:errcheck // only read
-	if out == nil {
-		return nil
-	}
-	raw, err := io.ReadAll(io.LimitReader(body, maxAnswer))
-	if err != nil {
-		return fmt.Errorf("reading the answer of %s: %w", c.server.Redacted(), err)
-	}
-	if err := json.Unmarshal(raw, out); err != nil {
-		return fmt.Errorf("%s gave an answer that this program doesn't understand, maybe it is of another version: %w", c.server.Redacted(), err)
+	if more {
+		if _, err := fmt.Fprintln(w, "… and more: --limit 0 lists all."); err != nil {
+			return fmt.Errorf("printing: %w", err)
+		}
 	}
 	return nil
 }
 
-// open sends a request and returns the body of the answer, which the caller must close.
-// An error status becomes an error. It is for answers that are too long to hold in
-// memory.
-func (c *client) open(ctx context.Context, method, path string, query url.Values, in any) (io.ReadCloser, error) {
-	var content io.Reader
-	if in != nil {
-		b, err := json.Marshal(in)
-		if err != nil {
-			return nil, fmt.Errorf("writing the request: %w", err)
+// fields prints names and values, one pair per line. Pairs with an empty value are left
+// out.
+func fields(w io.Writer, pairs ...string) error {
+	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			fmt.Fprintf(out, "%s\t%s\n", pairs[i], printable(pairs[i+1]))
 		}
-		content = bytes.NewReader(b)
 	}
-	target := strings.TrimSuffix(c.server.String(), "/") + "/api/v1" + path
-	if len(query) > 0 {
-		target += "?" + query.Encode()
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("printing: %w", err)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, target, content)
-	if err != nil {
-		return nil, fmt.Errorf("making the request: %w", err)
-	}
-	req.Header.Set("User-Agent", "purser")
-	if in != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	res, err := c.http.Do(req)
-	if err != nil {
-		return nil, c.unreachable(ctx, err)
-	}
-	if res.StatusCode < 300 {
-		return res.Body, nil
-	}
-	defer res.Body.Close() //nolint:errcheck // only read
-	return nil, c.refused(res)
+	return nil
 }
 
-// unreachable explains why there was no answer, and what to do.
-func (c *client) unreachable(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return errors.New("interrupted")
-	}
-	if inner, ok := errors.AsType[*url.Error](err); ok {
-		err = inner.Err // drops the URL, which may be long
-	}
-	return fmt.Errorf("no registry answers at %s: %w\nStart one with \"purser serve\", or name another with --server URL or %s",
-		c.server.Redacted(), err, serverVariable)
+// printable replaces control characters, which could manipulate the terminal: some of
+// the text in lists comes from strangers.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return '�'
+		}
+		return r
+	}, text)
 }
 
-// serverError is an error in the registry's answer.
-type serverError struct {
-	Status int    `json:"status"`
-	Detail string `json:"detail"`
-	Type   string `json:"error_type"`
+// clock formats a time in the local zone; "" for nil.
+func clock(t *time.Time) string {
+	if t == nil || t.IsZero() {
+		return ""
+	}
+	return t.Local().Format("2006-01-02 15:04:05")
 }
 
-// Error returns the registry's text.
-func (e *serverError) Error() string { return e.Detail }
-
-// refused converts an answer with an error status, or a redirect, to an error.
-func (c *client) refused(res *http.Response) error {
-	if location := res.Header.Get("Location"); res.StatusCode < 400 && location != "" {
-		return fmt.Errorf("%s sends to %s: name that with --server", c.server.Redacted(), location)
-	}
-	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	e := new(serverError)
-	raw, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
-	isJSON := kind == "application/json" || kind == "application/problem+json"
-	if err != nil || !isJSON || json.Unmarshal(raw, e) != nil || e.Detail == "" {
-		return fmt.Errorf("%s answers %s, and not as a Purser registry does: is it one, and of this version?", c.server.Redacted(), res.Status)
-	}
-	e.Status = res.StatusCode
-	return e
+// addYes adds the flag --yes to a command that destroys something.
+func addYes(cmd *cobra.Command) *bool {
+	return cmd.Flags().BoolP("yes", "y", false, "don't ask for confirmation")
 }
 
-// collect fetches pages until it has limit items (0: all) or there are no more. It
-// returns whether more exist. fetch gets the page at a cursor, of up to n items, and
-// returns the cursor of the next page, "" at the end.
-func collect[T any](limit int, fetch func(cursor string, n int) (page []T, next string, err error)) (list []T, more bool, err error) {
-	const most = 100 // per page
-	list = []T{}
-	for cursor := ""; ; {
-		n := most
-		if limit > 0 {
-			n = min(most, limit-len(list))
-		}
-		page, next, err := fetch(cursor, n)
-		if err != nil {
-			return nil, false, err
-		}
-		list = append(list, page...)
-		if next == "" || limit > 0 && len(list) >= limit {
-			return list, next != "", nil
-		}
-		cursor = next
+// confirm asks for confirmation of something that can't be undone. If stdin or stderr
+// isn't a terminal, nobody can answer, and confirm refuses.
+func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
+	if yes {
+		return nil
 	}
+	question := fmt.Sprintf(format, args...)
+	in, ok := cmd.InOrStdin().(*os.File)
+	if !ok || !isTerminal(in) || !isTerminal(cmd.ErrOrStderr()) {
+		return &refusal{question + " Nobody can be asked here: add --yes to go on"}
+	}
+	answer := make(chan error, 1)
+	go func() { answer <- ask(in, cmd.ErrOrStderr(), question) }()
+	select {
+	case err := <-answer:
+		return err
+	case <-cmd.Context().Done():
+		fmt.Fprintln(cmd.ErrOrStderr()) //nolint:errcheck // ends the line of the question
+		return errDeclined
+	}
+}
+
+// errDeclined is the error of a command whose question was answered with no.
+var errDeclined = &refusal{"nothing was done"}
+
+func ask(in io.Reader, out io.Writer, question string) error {
+	if _, err := fmt.Fprintf(out, "%s [y/N] ", question); err != nil {
+		return fmt.Errorf("asking: %w", err)
+	}
+	answer, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errDeclined
 }

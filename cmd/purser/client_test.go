@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -33,7 +35,7 @@ func TestParseServer(t *testing.T) {
 		"http://a b":                   "is not a URL",
 	} {
 		got := ""
-		if u, err := parseServer(text); err != nil {
+		if u, err := api.ParseServer(text); err != nil {
 			got = err.Error()
 		} else {
 			got = u.String()
@@ -117,7 +119,7 @@ func TestCollect(t *testing.T) {
 		limit, want int
 		more        bool
 	}{{0, 250, false}, {250, 250, false}, {249, 249, true}, {100, 100, true}, {7, 7, true}, {300, 250, false}} {
-		list, more, err := collect(tc.limit, func(cursor string, n int) (page []int, next string, err error) {
+		list, more, err := api.Collect(tc.limit, func(cursor string, n int) (page []int, next string, err error) {
 			from := 0
 			if cursor != "" {
 				fmt.Sscan(cursor, &from) //nolint:errcheck // of this test

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/spf13/cobra"
 
 	"github.com/purser-registry/purser/internal/audit"
@@ -28,7 +30,7 @@ const (
 // completer returns the possible values of an argument that begins with word. args are
 // the arguments before it. more says that the values are only beginnings, so that the
 // shell adds no space.
-type completer func(ctx context.Context, c *client, args []string, word string) (list []string, more bool)
+type completer func(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool)
 
 // completions maps a command's path to the completers of its arguments.
 var completions = map[string][]completer{
@@ -107,11 +109,11 @@ func completeFlags(cmd *cobra.Command) {
 	}
 }
 
-func namespaces(ctx context.Context, c *client, _ []string, word string) (list []string, more bool) {
+func namespaces(ctx context.Context, c *api.Client, _ []string, word string) (list []string, more bool) {
 	var page struct {
 		Namespaces []struct{ Name string } `json:"namespaces"`
 	}
-	if c.get(ctx, apiPath("organization"), url.Values{"prefix": {word}, "limit": {completionMost}}, &page) == nil {
+	if c.Get(ctx, api.Path("organization"), url.Values{"prefix": {word}, "limit": {completionMost}}, &page) == nil {
 		for _, n := range page.Namespaces {
 			list = append(list, n.Name)
 		}
@@ -119,11 +121,11 @@ func namespaces(ctx context.Context, c *client, _ []string, word string) (list [
 	return list, false
 }
 
-func repositoryNames(ctx context.Context, c *client, _ []string, word string) (list []string, more bool) {
+func repositoryNames(ctx context.Context, c *api.Client, _ []string, word string) (list []string, more bool) {
 	var page struct {
 		Repositories []repositoryView `json:"repositories"`
 	}
-	if c.get(ctx, apiPath("repository"), url.Values{"prefix": {word}, "limit": {completionMost}}, &page) == nil {
+	if c.Get(ctx, api.Path("repository"), url.Values{"prefix": {word}, "limit": {completionMost}}, &page) == nil {
 		for _, r := range page.Repositories {
 			list = append(list, r.Repository)
 		}
@@ -132,7 +134,7 @@ func repositoryNames(ctx context.Context, c *client, _ []string, word string) (l
 }
 
 // targets completes namespaces and repositories.
-func targets(ctx context.Context, c *client, args []string, word string) (list []string, more bool) {
+func targets(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
 	if !strings.Contains(word, "/") {
 		list, _ = namespaces(ctx, c, args, word)
 	}
@@ -145,18 +147,18 @@ func targets(ctx context.Context, c *client, args []string, word string) (list [
 	return list, false
 }
 
-func tagPage(ctx context.Context, c *client, repository, prefix string) []tagView {
+func tagPage(ctx context.Context, c *api.Client, repository, prefix string) []tagView {
 	var page struct {
 		Tags []tagView `json:"tags"`
 	}
-	if c.get(ctx, apiPath("repository", repository, "tag"), url.Values{"prefix": {prefix}, "limit": {completionMost}}, &page) != nil {
+	if c.Get(ctx, api.Path("repository", repository, "tag"), url.Values{"prefix": {prefix}, "limit": {completionMost}}, &page) != nil {
 		return nil
 	}
 	return page.Tags
 }
 
 // tags completes a repository with a colon, and then its tags.
-func tags(ctx context.Context, c *client, args []string, word string) (list []string, more bool) {
+func tags(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
 	repository, prefix, found := strings.Cut(word, ":")
 	if !found {
 		list, _ = repositoryNames(ctx, c, args, word)
@@ -172,7 +174,7 @@ func tags(ctx context.Context, c *client, args []string, word string) (list []st
 }
 
 // digests completes the digests to which tags of the first argument's repository point.
-func digests(ctx context.Context, c *client, args []string, word string) (list []string, more bool) {
+func digests(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
 	repository, _, _ := strings.Cut(args[0], ":")
 	for _, t := range tagPage(ctx, c, repository, "") {
 		if strings.HasPrefix(t.Digest, word) {
@@ -182,13 +184,13 @@ func digests(ctx context.Context, c *client, args []string, word string) (list [
 	return list, false
 }
 
-func policies(ctx context.Context, c *client, args []string, word string) ([]string, bool) {
+func policies(ctx context.Context, c *api.Client, args []string, word string) ([]string, bool) {
 	return itemsOf("/autoprunepolicy", "policies")(ctx, c, args, word)
 }
 
 // itemsOf completes the UUIDs of items that the API lists at a path below a target.
 func itemsOf(path, member string) completer {
-	return func(ctx context.Context, c *client, args []string, word string) (list []string, more bool) {
+	return func(ctx context.Context, c *api.Client, args []string, word string) (list []string, more bool) {
 		at := "" // the registry's
 		if len(args) > 0 {
 			var err error
@@ -198,7 +200,7 @@ func itemsOf(path, member string) completer {
 		}
 		var answer map[string]json.RawMessage
 		var items []struct{ UUID, Method, Pattern, URL, Event, State string }
-		if c.get(ctx, at+path, nil, &answer) != nil || json.Unmarshal(answer[member], &items) != nil {
+		if c.Get(ctx, at+path, nil, &answer) != nil || json.Unmarshal(answer[member], &items) != nil {
 			return nil, false
 		}
 		for _, item := range items {
@@ -210,20 +212,20 @@ func itemsOf(path, member string) completer {
 	}
 }
 
-func webhooks(ctx context.Context, c *client, args []string, word string) ([]string, bool) {
+func webhooks(ctx context.Context, c *api.Client, args []string, word string) ([]string, bool) {
 	return itemsOf("/webhook", "webhooks")(ctx, c, args, word)
 }
 
 // deliveries completes the notices of the webhook that the second argument names.
-func deliveries(ctx context.Context, c *client, args []string, word string) ([]string, bool) {
-	return itemsOf("/webhook"+apiPath(args[1], "deliveries"), "deliveries")(ctx, c, args, word)
+func deliveries(ctx context.Context, c *api.Client, args []string, word string) ([]string, bool) {
+	return itemsOf("/webhook"+api.Path(args[1], "deliveries"), "deliveries")(ctx, c, args, word)
 }
 
-func pruneRuns(ctx context.Context, c *client, _ []string, word string) (list []string, more bool) {
+func pruneRuns(ctx context.Context, c *api.Client, _ []string, word string) (list []string, more bool) {
 	var page struct {
 		Runs []struct{ ID, Namespace, State string } `json:"runs"`
 	}
-	if c.get(ctx, apiPath("autoprune", "runs"), nil, &page) == nil {
+	if c.Get(ctx, api.Path("autoprune", "runs"), nil, &page) == nil {
 		for _, r := range page.Runs {
 			if strings.HasPrefix(r.ID, word) {
 				list = append(list, cobra.CompletionWithDesc(r.ID, r.Namespace+" "+r.State))
@@ -233,7 +235,7 @@ func pruneRuns(ctx context.Context, c *client, _ []string, word string) (list []
 	return list, false
 }
 
-func onOff(context.Context, *client, []string, string) ([]string, bool) {
+func onOff(context.Context, *api.Client, []string, string) ([]string, bool) {
 	return []string{"on", "off"}, false
 }
 

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
@@ -48,13 +50,13 @@ func parameters(pairs ...string) url.Values {
 func namespaceListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list", Short: "List namespaces", Args: cobra.NoArgs}
 	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, _ []string) error {
-		list, more, err := collect(*limit, func(cursor string, n int) ([]catalog.NamespaceInfo, string, error) {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, _ []string) error {
+		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]catalog.NamespaceInfo, string, error) {
 			var page struct {
 				Namespaces []catalog.NamespaceInfo `json:"namespaces"`
 				NextPage   string                  `json:"next_page"`
 			}
-			err := c.get(cmd.Context(), apiPath("organization"), names.query(cursor, n), &page)
+			err := c.Get(cmd.Context(), api.Path("organization"), names.query(cursor, n), &page)
 			return page.Namespaces, page.NextPage, err
 		})
 		if err != nil {
@@ -92,9 +94,9 @@ func sizes(s catalog.Size) (all, own string) {
 func namespaceShowCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show NAMESPACE", Short: "Show how much a namespace holds", Args: cobra.ExactArgs(1)}
 	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var d catalog.NamespaceDetails
-		if err := c.get(cmd.Context(), apiPath("organization", args[0]), nil, &d); err != nil {
+		if err := c.Get(cmd.Context(), api.Path("organization", args[0]), nil, &d); err != nil {
 			return err
 		}
 		return format.print(cmd.OutOrStdout(), d, func(w io.Writer) error {
@@ -109,8 +111,8 @@ func namespaceShowCommand(src *source) *cobra.Command {
 func namespaceCreateCommand(src *source) *cobra.Command {
 	return &cobra.Command{
 		Use: "create NAMESPACE", Short: "Create a namespace before the first push to it", Args: cobra.ExactArgs(1),
-		RunE: src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-			if err := c.post(cmd.Context(), apiPath("organization"), map[string]string{"name": args[0]}, nil); err != nil {
+		RunE: src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+			if err := c.Post(cmd.Context(), api.Path("organization"), map[string]string{"name": args[0]}, nil); err != nil {
 				return err
 			}
 			return say(cmd, "Created namespace %s.\n", args[0])
@@ -129,11 +131,11 @@ func say(cmd *cobra.Command, format string, args ...any) error {
 func namespaceDeleteCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE", Short: "Delete a namespace with all its repositories", Args: cobra.ExactArgs(1)}
 	yes := addYes(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-		path := apiPath("organization", args[0])
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+		path := api.Path("organization", args[0])
 		var d catalog.NamespaceDetails
 		if !*yes { // the question says what would be deleted
-			if err := c.get(cmd.Context(), path, nil, &d); err != nil {
+			if err := c.Get(cmd.Context(), path, nil, &d); err != nil {
 				return err
 			}
 		}
@@ -141,7 +143,7 @@ func namespaceDeleteCommand(src *source) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := c.delete(cmd.Context(), path, nil); err != nil {
+		if err := c.Delete(cmd.Context(), path, nil); err != nil {
 			return err
 		}
 		return say(cmd, "Deleted namespace %s.\n", args[0])

@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/spf13/cobra"
 
@@ -25,20 +26,7 @@ func policyCommand(src *source) *cobra.Command {
 }
 
 // policyView is a policy in the API's format.
-type policyView struct {
-	UUID              string    `json:"uuid"`
-	Method            string    `json:"method"`
-	Value             any       `json:"value"`
-	TagPattern        *string   `json:"tagPattern"`
-	TagPatternMatches bool      `json:"tagPatternMatches"`
-	RemoveOrphans     bool      `json:"removeOrphans"`
-	Warnings          []string  `json:"warnings,omitempty"`
-	Problem           string    `json:"problem,omitempty"`
-	Stored            string    `json:"stored,omitempty"`
-	Setting           string    `json:"setting,omitempty"`
-	CreatedAt         time.Time `json:"created_at"`
-	UpdatedAt         time.Time `json:"updated_at"`
-}
+type policyView api.PolicyView
 
 // tags describes which tags the policy applies to.
 func (p policyView) tags() (text string) {
@@ -99,15 +87,15 @@ func (f *targetFlags) path(args []string, n int) (path, name string, rest []stri
 	case name == "":
 		return "", "", nil, usagef("the name of a namespace or of a repository is empty")
 	case f.repository || strings.Contains(name, "/"):
-		return apiPath("repository", name), name, rest, nil
+		return api.Path("repository", name), name, rest, nil
 	}
-	return apiPath("organization", name), name, rest, nil
+	return api.Path("organization", name), name, rest, nil
 }
 
 func policyListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list TARGET", Short: "List the policies of a namespace, a repository, or the defaults", Args: cobra.ArbitraryArgs}
 	format, target := addFormat(cmd), addTarget(cmd, true)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, name, _, err := target.path(args, 0)
 		if err != nil {
 			return err
@@ -115,7 +103,7 @@ func policyListCommand(src *source) *cobra.Command {
 		var out struct {
 			Policies []policyView `json:"policies"`
 		}
-		if err := c.get(cmd.Context(), path+"/autoprunepolicy", nil, &out); err != nil {
+		if err := c.Get(cmd.Context(), path+"/autoprunepolicy", nil, &out); err != nil {
 			return err
 		}
 		return format.print(cmd.OutOrStdout(), out.Policies, func(w io.Writer) error {
@@ -228,7 +216,7 @@ func policyCreateCommand(src *source) *cobra.Command {
 			"  purser policy create --defaults --method last_pulled --older-than 90d",
 	}
 	format, target, flags := addFormat(cmd), addTarget(cmd, true), addPolicyFlags(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, _, err := target.path(args, 0)
 		if err != nil {
 			return err
@@ -241,7 +229,7 @@ func policyCreateCommand(src *source) *cobra.Command {
 			UUID     string   `json:"uuid"`
 			Warnings []string `json:"warnings,omitempty"`
 		}
-		if err := c.post(cmd.Context(), path+"/autoprunepolicy", body, &out); err != nil {
+		if err := c.Post(cmd.Context(), path+"/autoprunepolicy", body, &out); err != nil {
 			return err
 		}
 		warn(cmd, out.Warnings)
@@ -261,10 +249,10 @@ func warn(cmd *cobra.Command, warnings []string) {
 }
 
 // policyItem makes a command that works on one policy.
-func policyItem(src *source, cmd *cobra.Command, run func(cmd *cobra.Command, c *client, path, id string) error) *cobra.Command {
+func policyItem(src *source, cmd *cobra.Command, run func(cmd *cobra.Command, c *api.Client, path, id string) error) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	target := addTarget(cmd, true)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, rest, err := target.path(args, 1)
 		if err != nil {
 			return err
@@ -272,7 +260,7 @@ func policyItem(src *source, cmd *cobra.Command, run func(cmd *cobra.Command, c 
 		if err := checkArg("UUID", rest[0], checkUUID); err != nil {
 			return err
 		}
-		return run(cmd, c, path+"/autoprunepolicy"+apiPath(rest[0]), rest[0])
+		return run(cmd, c, path+"/autoprunepolicy"+api.Path(rest[0]), rest[0])
 	})
 	return cmd
 }
@@ -280,9 +268,9 @@ func policyItem(src *source, cmd *cobra.Command, run func(cmd *cobra.Command, c 
 func policyShowCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show TARGET UUID", Short: "Show a policy"}
 	format := addFormat(cmd)
-	return policyItem(src, cmd, func(cmd *cobra.Command, c *client, path, _ string) error {
+	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, path, _ string) error {
 		var p policyView
-		if err := c.get(cmd.Context(), path, nil, &p); err != nil {
+		if err := c.Get(cmd.Context(), path, nil, &p); err != nil {
 			return err
 		}
 		return format.print(cmd.OutOrStdout(), p, func(w io.Writer) error {
@@ -299,16 +287,16 @@ func policyShowCommand(src *source) *cobra.Command {
 func policyUpdateCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "update TARGET UUID", Short: "Replace a policy"}
 	flags := addPolicyFlags(cmd)
-	return policyItem(src, cmd, func(cmd *cobra.Command, c *client, path, id string) error {
+	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, path, id string) error {
 		body, err := flags.body()
 		if err != nil {
 			return err
 		}
-		if err := c.put(cmd.Context(), path, body, nil); err != nil {
+		if err := c.Put(cmd.Context(), path, body, nil); err != nil {
 			return err
 		}
 		var saved policyView
-		if c.get(cmd.Context(), path, nil, &saved) == nil { // the policy is saved already: an error here doesn't matter
+		if c.Get(cmd.Context(), path, nil, &saved) == nil { // the policy is saved already: an error here doesn't matter
 			warn(cmd, saved.Warnings)
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "Saved policy %s.\n", id)
@@ -318,8 +306,8 @@ func policyUpdateCommand(src *source) *cobra.Command {
 
 func policyDeleteCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete TARGET UUID", Short: "Delete a policy: nothing is deleted by it any more"}
-	return policyItem(src, cmd, func(cmd *cobra.Command, c *client, path, id string) error {
-		if err := c.delete(cmd.Context(), path, nil); err != nil {
+	return policyItem(src, cmd, func(cmd *cobra.Command, c *api.Client, path, id string) error {
+		if err := c.Delete(cmd.Context(), path, nil); err != nil {
 			return err
 		}
 		_, err := fmt.Fprintf(cmd.OutOrStdout(), "Deleted policy %s.\n", id)

@@ -3,7 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
-	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/spf13/cobra"
 )
@@ -43,27 +44,18 @@ func (f *scopeFlags) path(args []string, n int) (path, name string, rest []strin
 	return path + rules, name, rest, err
 }
 
-// ruleView is a protection rule in the API's format.
-type ruleView struct {
-	UUID      string    `json:"uuid"`
-	Pattern   string    `json:"pattern"`
-	Warnings  []string  `json:"warnings,omitempty"`
-	Problem   string    `json:"problem,omitempty"`
-	CreatedAt time.Time `json:"created_at"`
-}
-
 func protectionListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list TARGET", Short: "List the rules of a namespace, a repository, or the registry"}
 	format, scope := addFormat(cmd), addScope(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, name, _, err := scope.path(args, 0)
 		if err != nil {
 			return err
 		}
 		var out struct {
-			Rules []ruleView `json:"rules"`
+			Rules []api.ProtectionRule `json:"rules"`
 		}
-		if err := c.get(cmd.Context(), path, nil, &out); err != nil {
+		if err := c.Get(cmd.Context(), path, nil, &out); err != nil {
 			return err
 		}
 		return format.print(cmd.OutOrStdout(), out.Rules, func(w io.Writer) error {
@@ -91,7 +83,7 @@ func protectionAddCommand(src *source) *cobra.Command {
 		Example: "  purser protection add app/web '^v[0-9.]+$'\n  purser protection add --all '^latest$'",
 	}
 	format, scope := addFormat(cmd), addScope(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, rest, err := scope.path(args, 1)
 		if err != nil {
 			return err
@@ -103,7 +95,7 @@ func protectionAddCommand(src *source) *cobra.Command {
 			UUID     string   `json:"uuid"`
 			Warnings []string `json:"warnings,omitempty"`
 		}
-		if err := c.post(cmd.Context(), path, map[string]string{"pattern": rest[0]}, &out); err != nil {
+		if err := c.Post(cmd.Context(), path, map[string]string{"pattern": rest[0]}, &out); err != nil {
 			return err
 		}
 		warn(cmd, out.Warnings)
@@ -118,7 +110,7 @@ func protectionAddCommand(src *source) *cobra.Command {
 func protectionRemoveCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "remove TARGET UUID", Short: "Remove a rule: its tags can be deleted and moved again"}
 	scope, yes := addScope(cmd), addYes(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, name, rest, err := scope.path(args, 1)
 		if err != nil {
 			return err
@@ -129,7 +121,7 @@ func protectionRemoveCommand(src *source) *cobra.Command {
 		if err := confirm(cmd, *yes, "Remove rule %s of %s? What it protects, policies may delete then.", rest[0], name); err != nil {
 			return err
 		}
-		if err := c.delete(cmd.Context(), path+apiPath(rest[0]), nil); err != nil {
+		if err := c.Delete(cmd.Context(), path+api.Path(rest[0]), nil); err != nil {
 			return err
 		}
 		return say(cmd, "Removed rule %s.\n", rest[0])

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
@@ -41,7 +43,7 @@ func prunePreviewCommand(src *source) *cobra.Command {
 	limit := 100
 	cmd.Flags().Var(numberFlag{&limit, 1, maxPreviewed}, "limit", "tell at most `N` tags that go, and as many that stay; 10000 at most")
 	stay := cmd.Flags().Bool("staying", false, "list the tags that stay, too")
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, _, err := target.path(args, 0)
 		if err != nil {
 			return err
@@ -54,7 +56,7 @@ func prunePreviewCommand(src *source) *cobra.Command {
 		}
 		var p autoprune.Preview
 		query := url.Values{"limit": {strconv.Itoa(limit)}}
-		if err := c.do(cmd.Context(), "POST", path+"/autoprunepolicy/preview", query, body, &p); err != nil {
+		if err := c.Do(cmd.Context(), "POST", path+"/autoprunepolicy/preview", query, body, &p); err != nil {
 			return err
 		}
 		for _, policy := range p.Policies {
@@ -147,9 +149,9 @@ func (s pruneState) print(w io.Writer, namespace string) error {
 func pruneStatusCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "status NAMESPACE", Short: "Tell how auto-pruning stands in a namespace", Args: cobra.ExactArgs(1)}
 	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var s pruneState
-		if err := c.get(cmd.Context(), apiPath("organization", args[0], "autoprune"), nil, &s); err != nil {
+		if err := c.Get(cmd.Context(), api.Path("organization", args[0], "autoprune"), nil, &s); err != nil {
 			return err
 		}
 		return format.print(cmd.OutOrStdout(), s, func(w io.Writer) error { return s.print(w, args[0]) })
@@ -166,10 +168,10 @@ func pruneRunCommand(src *source) *cobra.Command {
 	}
 	format := addFormat(cmd)
 	wait := cmd.Flags().Bool("wait", true, "wait for the end of the run")
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-		path := apiPath("organization", args[0], "autoprune")
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+		path := api.Path("organization", args[0], "autoprune")
 		var s pruneState
-		if err := c.post(cmd.Context(), path+"/run", nil, &s); err != nil {
+		if err := c.Post(cmd.Context(), path+"/run", nil, &s); err != nil {
 			return err
 		}
 		if *wait {
@@ -201,12 +203,12 @@ func (s pruneState) failed(namespace string) error {
 const queuedLong = 15 * time.Second
 
 // progress describes the progress of the run that was requested at the given time.
-func (s pruneState) progress(ctx context.Context, c *client, since time.Time) string {
+func (s pruneState) progress(ctx context.Context, c *api.Client, since time.Time) string {
 	var r autoprune.RunDetails
 	switch waited := time.Since(since); {
 	case s.Task.Status == "queued" && waited > queuedLong:
 		return fmt.Sprintf("queued for %s: workers are busy, or autoprune.enabled is false on all servers", waited.Round(time.Second))
-	case s.Task.Run == "" || c.get(ctx, apiPath("autoprune", "runs", s.Task.Run), nil, &r) != nil: // the run may have ended meanwhile
+	case s.Task.Run == "" || c.Get(ctx, api.Path("autoprune", "runs", s.Task.Run), nil, &r) != nil: // the run may have ended meanwhile
 		return s.Task.Status
 	}
 	text := fmt.Sprintf("%s: deleted %s of %s in %s so far", s.Task.Status, humanize.Comma(r.Deleted), count(r.Tags, "tag"), repositories(r.Repositories))
@@ -218,7 +220,7 @@ func (s pruneState) progress(ctx context.Context, c *client, since time.Time) st
 
 // waitForRun polls until the task is neither queued nor running, and shows its
 // progress.
-func waitForRun(ctx context.Context, c *client, path string, s *pruneState, line *progressLine) error {
+func waitForRun(ctx context.Context, c *api.Client, path string, s *pruneState, line *progressLine) error {
 	defer line.clear()
 	began := time.Now()
 	for pause := 50 * time.Millisecond; s.Task != nil && (s.Task.Status == "queued" || s.Task.Status == "running"); pause = min(2*pause, 2*time.Second) {
@@ -231,7 +233,7 @@ func waitForRun(ctx context.Context, c *client, path string, s *pruneState, line
 			line.tell("", s.progress(ctx, c, began))
 		}
 		*s = pruneState{}
-		if err := c.get(ctx, path, nil, s); err != nil {
+		if err := c.Get(ctx, path, nil, s); err != nil {
 			return err
 		}
 	}
@@ -241,7 +243,7 @@ func waitForRun(ctx context.Context, c *client, path string, s *pruneState, line
 func pruneRunsCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "runs [NAMESPACE]", Short: "List runs, newest first", Args: cobra.MaximumNArgs(1)}
 	format, limit := addFormat(cmd), addLimit(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		query := url.Values{}
 		if len(args) == 1 {
 			query.Set("namespace", args[0])
@@ -253,7 +255,7 @@ func pruneRunsCommand(src *source) *cobra.Command {
 				Runs []autoprune.RunSummary `json:"runs"`
 				Next string                 `json:"next"`
 			}
-			if err := c.get(cmd.Context(), apiPath("autoprune", "runs"), query, &page); err != nil {
+			if err := c.Get(cmd.Context(), api.Path("autoprune", "runs"), query, &page); err != nil {
 				return err
 			}
 			list = append(list, page.Runs...)
@@ -294,12 +296,12 @@ func took(seconds float64) string {
 func pruneShowCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show RUN", Short: "Tell what a run did, by repository", Args: cobra.ExactArgs(1)}
 	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var r autoprune.RunDetails
 		if err := checkArg("RUN", args[0], checkUUID); err != nil {
 			return err
 		}
-		if err := c.get(cmd.Context(), apiPath("autoprune", "runs", args[0]), nil, &r); err != nil {
+		if err := c.Get(cmd.Context(), api.Path("autoprune", "runs", args[0]), nil, &r); err != nil {
 			return err
 		}
 		return format.print(cmd.OutOrStdout(), r, func(w io.Writer) error { return printRun(w, r) })
@@ -338,14 +340,14 @@ func pruneUndoCommand(src *source) *cobra.Command {
 			"are. The policies that took the tags don't take them again until they are saved again.",
 	}
 	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		if err := checkArg("RUN", args[0], checkUUID); err != nil {
 			return err
 		}
 		total := autoprune.Undone{Run: args[0], GoneTags: []string{}}
 		for query := (url.Values{}); ; {
 			var part autoprune.Undone
-			if err := c.do(cmd.Context(), "POST", apiPath("autoprune", "runs", args[0], "undo"), query, nil, &part); err != nil {
+			if err := c.Do(cmd.Context(), "POST", api.Path("autoprune", "runs", args[0], "undo"), query, nil, &part); err != nil {
 				return err
 			}
 			total.Restored += part.Restored
@@ -375,11 +377,11 @@ func pruneDefaultsCommand(src *source) *cobra.Command {
 		Long: "Let the registry's default policies apply to a namespace, or not. They apply as long as it has no\n" +
 			"policies of its own.",
 	}
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		if args[1] != "on" && args[1] != "off" {
 			return usagef("%q is neither on nor off", args[1])
 		}
-		return c.put(cmd.Context(), apiPath("organization", args[0], "autoprune"), map[string]bool{"uses_defaults": args[1] == "on"}, nil)
+		return c.Put(cmd.Context(), api.Path("organization", args[0], "autoprune"), map[string]bool{"uses_defaults": args[1] == "on"}, nil)
 	})
 	return cmd
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/purser-registry/purser/internal/autoprune"
 )
 
@@ -83,7 +85,7 @@ func TestPruneRunInterrupted(t *testing.T) {
 // TestPruneRunProgress: the command shows what the run has done so far.
 func TestPruneRunProgress(t *testing.T) {
 	t.Parallel()
-	server, err := parseServer(pruneRegistry(t, nil, "running", "running", "success"))
+	server, err := api.ParseServer(pruneRegistry(t, nil, "running", "running", "success"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +93,7 @@ func TestPruneRunProgress(t *testing.T) {
 	line := newProgressLine(&out)
 	line.every = 0
 	s := pruneState{Task: &autoprune.TaskStatus{Status: "queued"}}
-	if err := waitForRun(t.Context(), &client{server: server, http: http.DefaultClient}, apiPath("organization", "acme", "autoprune"), &s, line); err != nil {
+	if err := waitForRun(t.Context(), api.NewClient(server), api.Path("organization", "acme", "autoprune"), &s, line); err != nil {
 		t.Fatal(err)
 	}
 	if got := out.String(); got != "queued\n"+strings.Repeat("running: deleted 7 of 1,200 tags in 3 repositories so far, 1 repository failed\n", 2) {

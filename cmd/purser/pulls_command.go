@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 )
@@ -21,35 +23,7 @@ func pullsCommand(src *source) *cobra.Command {
 }
 
 // pullsView is the state of pull counting, in the API's format.
-type pullsView struct {
-	RecordedSince time.Time  `json:"recorded_since"`
-	UsedSince     time.Time  `json:"used_since"`
-	Behind        float64    `json:"behind_seconds"`
-	Counted       int64      `json:"counted"`
-	Last          *time.Time `json:"last_processed_timestamp"`
-	LastID        int64      `json:"last_processed_log_id"`
-	LastXID       uint64     `json:"last_processed_xid"`
-	Checked       time.Time  `json:"checked_at"`
-	Problem       string     `json:"problem,omitempty"`
-	CountedBy     string     `json:"counted_by"`
-	CheckedSince  time.Time  `json:"checks_since"`
-	Unseen        string     `json:"unseen,omitempty"`
-	Redis         *redisView `json:"redis,omitempty"`
-}
-
-// redisView is the state of pull counting in Redis.
-type redisView struct {
-	Address   string     `json:"address"`
-	Reachable bool       `json:"reachable"`
-	Memory    int64      `json:"memory_bytes"`
-	MaxMemory int64      `json:"max_memory_bytes"`
-	Status    string     `json:"processing_status"`
-	Error     string     `json:"error_message,omitempty"`
-	Processed *time.Time `json:"last_processed_timestamp"`
-	Behind    *float64   `json:"behind_seconds"`
-	Keys      int64      `json:"keys_processed_count"`
-	Problems  []string   `json:"problems"`
-}
+type pullsView api.PullState
 
 // problem returns why pulls can't be counted, "" if they can.
 func (v pullsView) problem() string {
@@ -64,8 +38,8 @@ func (v pullsView) problem() string {
 	return ""
 }
 
-// fields returns the lines of output about Redis.
-func (r *redisView) fields() []string {
+// redisFields returns the lines of output about Redis.
+func redisFields(r *api.RedisPulls) []string {
 	if r == nil {
 		return nil
 	}
@@ -92,7 +66,7 @@ func (v pullsView) show(cmd *cobra.Command, f format) error {
 		}
 		return fields(w, append([]string{"recorded since", clock(&v.RecordedSince), "uses known since", clock(&v.UsedSince), "HEADs known since", clock(&v.CheckedSince), "new pulls counted by", v.CountedBy, "behind", behind, "counted from the log", humanize.Comma(v.Counted),
 			"newest pull read", clock(v.Last), "watermark", fmt.Sprintf("transaction %d, entry %d", v.LastXID, v.LastID),
-			"log last read", clock(&v.Checked)}, v.Redis.fields()...)...)
+			"log last read", clock(&v.Checked)}, redisFields(v.Redis)...)...)
 	})
 	if p := v.problem(); err == nil && p != "" {
 		err = errors.New(p)
@@ -106,9 +80,9 @@ func pullsStatusCommand(src *source) *cobra.Command {
 		Long: "Show how far pulls are counted, and since when. The exit code is 1 when they can't be.",
 	}
 	f := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, _ []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		var v pullsView
-		if err := c.get(cmd.Context(), apiPath("pull_statistics"), nil, &v); err != nil {
+		if err := c.Get(cmd.Context(), api.Path("pull_statistics"), nil, &v); err != nil {
 			return err
 		}
 		return v.show(cmd, *f)
@@ -123,9 +97,9 @@ func pullsFlushCommand(src *source) *cobra.Command {
 			"that is open in the database.",
 	}
 	f := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, _ []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		var v pullsView
-		if err := c.post(cmd.Context(), apiPath("pull_statistics", "flush"), nil, &v); err != nil {
+		if err := c.Post(cmd.Context(), api.Path("pull_statistics", "flush"), nil, &v); err != nil {
 			return err
 		}
 		return v.show(cmd, *f)
@@ -141,18 +115,18 @@ func pullsResetCommand(src *source) *cobra.Command {
 	}
 	yes := addYes(cmd)
 	redis := cmd.Flags().Bool("redis", false, "give up the pulls in a Redis that is no more, and nothing else")
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, _ []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		if *redis {
 			if err := confirm(cmd, *yes, "Give up the pulls that Redis had?"); err != nil {
 				return err
 			}
-			return c.do(cmd.Context(), http.MethodPost, apiPath("pull_statistics", "reset"), url.Values{"redis": {"true"}}, nil, nil)
+			return c.Do(cmd.Context(), http.MethodPost, api.Path("pull_statistics", "reset"), url.Values{"redis": {"true"}}, nil, nil)
 		}
 		if err := confirm(cmd, *yes, "Put the pulls in the audit log in a new order?"); err != nil {
 			return err
 		}
 		var done struct{ Unread int64 }
-		if err := c.post(cmd.Context(), apiPath("pull_statistics", "reset"), nil, &done); err != nil {
+		if err := c.Post(cmd.Context(), api.Path("pull_statistics", "reset"), nil, &done); err != nil {
 			return err
 		}
 		return say(cmd, "Pulls to be counted: %s.\n", humanize.Comma(done.Unread))

@@ -4,6 +4,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
@@ -28,8 +30,8 @@ func repoListCommand(src *source) *cobra.Command {
 	format, limit, names := addFormat(cmd), addLimit(cmd), addNameFlags(cmd)
 	var sort string
 	textFlag(cmd, &sort, "sort", "name", "sort by `ORDER`: name or created; with - in front the other way round", checkOrder("name", "created"))
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-		list, more, err := collect(*limit, func(cursor string, n int) ([]repositoryView, string, error) {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]repositoryView, string, error) {
 			var page struct {
 				Repositories []repositoryView `json:"repositories"`
 				NextPage     string           `json:"next_page"`
@@ -39,7 +41,7 @@ func repoListCommand(src *source) *cobra.Command {
 			if len(args) > 0 {
 				q.Set("namespace", args[0])
 			}
-			err := c.get(cmd.Context(), apiPath("repository"), q, &page)
+			err := c.Get(cmd.Context(), api.Path("repository"), q, &page)
 			return page.Repositories, page.NextPage, err
 		})
 		if err != nil {
@@ -73,9 +75,9 @@ func repoShowCommand(src *source) *cobra.Command {
 			"no other repository has, which are free when it is deleted.",
 	}
 	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var d repositoryDetails
-		if err := c.get(cmd.Context(), apiPath("repository", args[0]), nil, &d); err != nil {
+		if err := c.Get(cmd.Context(), api.Path("repository", args[0]), nil, &d); err != nil {
 			return err
 		}
 		return format.print(cmd.OutOrStdout(), d, func(w io.Writer) error {
@@ -90,8 +92,8 @@ func repoShowCommand(src *source) *cobra.Command {
 func repoCreateCommand(src *source) *cobra.Command {
 	return &cobra.Command{
 		Use: "create REPOSITORY", Short: "Create a repository before the first push to it", Args: cobra.ExactArgs(1),
-		RunE: src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-			if err := c.post(cmd.Context(), apiPath("repository"), map[string]string{"repository": args[0]}, nil); err != nil {
+		RunE: src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+			if err := c.Post(cmd.Context(), api.Path("repository"), map[string]string{"repository": args[0]}, nil); err != nil {
 				return err
 			}
 			return say(cmd, "Created repository %s.\n", args[0])
@@ -102,18 +104,18 @@ func repoCreateCommand(src *source) *cobra.Command {
 func repoDeleteCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete REPOSITORY", Short: "Delete a repository with all its tags and manifests", Args: cobra.ExactArgs(1)}
 	yes := addYes(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-		path := apiPath("repository", args[0])
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+		path := api.Path("repository", args[0])
 		var d repositoryDetails
 		if !*yes {
-			if err := c.get(cmd.Context(), path, nil, &d); err != nil {
+			if err := c.Get(cmd.Context(), path, nil, &d); err != nil {
 				return err
 			}
 		}
 		if err := confirm(cmd, *yes, "Delete repository %s with %s? That can't be undone.", args[0], count(d.Tags, "tag")); err != nil {
 			return err
 		}
-		if err := c.delete(cmd.Context(), path, nil); err != nil {
+		if err := c.Delete(cmd.Context(), path, nil); err != nil {
 			return err
 		}
 		return say(cmd, "Deleted repository %s.\n", args[0])

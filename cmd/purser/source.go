@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -56,7 +58,7 @@ func (s *source) load(cmd *cobra.Command) (*config.Config, error) {
 		_, file, _ = strings.Cut(s.environ[i], "=")
 	}
 	environ := slices.DeleteFunc(slices.Clone(s.environ), func(entry string) bool {
-		return isFile(entry) || strings.HasPrefix(entry, serverVariable+"=") // not a setting: method client reads it
+		return isFile(entry) || strings.HasPrefix(entry, api.ServerVariable+"=") // not a setting: method client reads it
 	})
 	cfg, err := config.Load(file, environ)
 	if errors.Is(err, fs.ErrNotExist) && cmd.Flags().Changed("config") {

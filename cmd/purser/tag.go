@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
@@ -65,8 +67,8 @@ func tagListCommand(src *source) *cobra.Command {
 	textFlag(cmd, &sort, "sort", "-pushed", "sort by `ORDER`: name, pushed, size, last_pulled or pull_count; with - in front the other way round",
 		checkOrder("name", "pushed", "size", "last_pulled", "pull_count"))
 	textFlag(cmd, &unused, "not-pulled-for", "", "only tags that weren't pulled, asked for or pushed for `AGE`, such as 90d or 12w", checkAge)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
-		list, more, err := collect(*limit, func(cursor string, n int) ([]tagView, string, error) {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
+		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]tagView, string, error) {
 			var page struct {
 				Tags     []tagView `json:"tags"`
 				NextPage string    `json:"next_page"`
@@ -76,7 +78,7 @@ func tagListCommand(src *source) *cobra.Command {
 			if unused != "" {
 				q.Set("not_pulled_for", unused)
 			}
-			err := c.get(cmd.Context(), apiPath("repository", args[0], "tag"), q, &page)
+			err := c.Get(cmd.Context(), api.Path("repository", args[0], "tag"), q, &page)
 			return page.Tags, page.NextPage, err
 		})
 		if err != nil {
@@ -111,7 +113,7 @@ func splitTag(text string) (repository, tag string, err error) {
 // tagPath returns the API's path of REPOSITORY:TAG.
 func tagPath(text string) (string, error) {
 	repository, tag, err := splitTag(text)
-	return apiPath("repository", repository, "tag", tag), err
+	return api.Path("repository", repository, "tag", tag), err
 }
 
 // manifestView is a manifest in the API's format.
@@ -130,20 +132,20 @@ type manifestView struct {
 func tagShowCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "show REPOSITORY:TAG", Short: "Show a tag and what it points to", Args: cobra.ExactArgs(1)}
 	format := addFormat(cmd)
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		repository, tag, err := splitTag(args[0])
 		if err != nil {
 			return err
 		}
 		var t tagView
-		if err := c.get(cmd.Context(), apiPath("repository", repository, "tag", tag), nil, &t); err != nil {
+		if err := c.Get(cmd.Context(), api.Path("repository", repository, "tag", tag), nil, &t); err != nil {
 			return err
 		}
 		if *format == formatJSON {
 			return format.print(cmd.OutOrStdout(), t, nil)
 		}
 		var m manifestView
-		if err := c.get(cmd.Context(), apiPath("repository", repository, "manifest", t.Digest), nil, &m); err != nil {
+		if err := c.Get(cmd.Context(), api.Path("repository", repository, "manifest", t.Digest), nil, &m); err != nil {
 			return err
 		}
 		return writeTag(cmd.OutOrStdout(), t, m)
@@ -188,7 +190,7 @@ func builtAt(text string) string {
 func tagMoveCommand(src *source) *cobra.Command {
 	return &cobra.Command{
 		Use: "move REPOSITORY:TAG DIGEST", Short: "Point a tag, which may be new, to a manifest of the repository", Args: cobra.ExactArgs(2),
-		RunE: src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		RunE: src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 			path, err := tagPath(args[0])
 			if err != nil {
 				return err
@@ -196,7 +198,7 @@ func tagMoveCommand(src *source) *cobra.Command {
 			if err := checkArg("DIGEST", args[1], checkDigest); err != nil {
 				return err
 			}
-			if err := c.put(cmd.Context(), path, map[string]string{"manifest_digest": args[1]}, nil); err != nil {
+			if err := c.Put(cmd.Context(), path, map[string]string{"manifest_digest": args[1]}, nil); err != nil {
 				return err
 			}
 			return say(cmd, "%s points to %s.\n", args[0], args[1])
@@ -209,7 +211,7 @@ func tagRestoreCommand(src *source) *cobra.Command {
 		Use: "restore REPOSITORY:TAG DIGEST", Short: "Bring back a tag that was deleted or moved", Args: cobra.ExactArgs(2),
 		Long: "Bring back a tag that was deleted or moved, as long as garbage collection hasn't deleted its manifest.\n" +
 			"\"purser audit list\" knows which manifest it pointed to.",
-		RunE: src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+		RunE: src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 			path, err := tagPath(args[0])
 			if err != nil {
 				return err
@@ -217,7 +219,7 @@ func tagRestoreCommand(src *source) *cobra.Command {
 			if err := checkArg("DIGEST", args[1], checkDigest); err != nil {
 				return err
 			}
-			if err := c.post(cmd.Context(), path+"/restore", map[string]string{"manifest_digest": args[1]}, nil); err != nil {
+			if err := c.Post(cmd.Context(), path+"/restore", map[string]string{"manifest_digest": args[1]}, nil); err != nil {
 				return err
 			}
 			return say(cmd, "%s points to %s again.\n", args[0], args[1])
@@ -229,7 +231,7 @@ func tagDeleteCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete REPOSITORY:TAG...", Short: "Delete tags", Args: cobra.MinimumNArgs(1)}
 	yes := addYes(cmd)
 	override := cmd.Flags().Bool("override-protection", false, "delete protected tags too")
-	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		paths := make([]string, len(args)) // all arguments are parsed first: if one is misspelt, nothing is deleted
 		for i, arg := range args {
 			var err error
@@ -245,7 +247,7 @@ func tagDeleteCommand(src *source) *cobra.Command {
 			q.Set("override_protection", "true")
 		}
 		for i, path := range paths {
-			if err := c.delete(cmd.Context(), path, q); err != nil {
+			if err := c.Delete(cmd.Context(), path, q); err != nil {
 				return fmt.Errorf("deleting %s: %w", args[i], err)
 			}
 			if err := say(cmd, "Deleted %s.\n", args[i]); err != nil {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/spf13/cobra"
 )
 
@@ -46,7 +48,7 @@ func exitCodeOf(err error, otherwise int) int {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage
 	}
-	if e, ok := errors.AsType[*serverError](err); ok && e.Status >= 400 && e.Status < 500 {
+	if e, ok := errors.AsType[*api.Error](err); ok && e.Status >= 400 && e.Status < 500 {
 		return exitRefused
 	}
 	if _, ok := errors.AsType[*refusal](err); ok {

@@ -7,7 +7,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/spf13/cobra"
 
@@ -24,16 +25,7 @@ func webhookCommand(src *source) *cobra.Command {
 }
 
 // webhookView is a webhook in the API's format.
-type webhookView struct {
-	UUID           string    `json:"uuid"`
-	Title          string    `json:"title"`
-	URL            string    `json:"url"`
-	Events         []string  `json:"events"`
-	Enabled        bool      `json:"enabled"`
-	DisabledReason string    `json:"disabled_reason,omitempty"`
-	CreatedAt      time.Time `json:"created_at"`
-	UpdatedAt      time.Time `json:"updated_at"`
-}
+type webhookView api.WebhookView
 
 func (w webhookView) state() string {
 	switch {
@@ -45,41 +37,28 @@ func (w webhookView) state() string {
 	return "disabled"
 }
 
-// webhookDelivery is a notice in the API's format.
-type webhookDelivery struct {
-	UUID        string     `json:"uuid"`
-	Event       string     `json:"event"`
-	State       string     `json:"state"`
-	Attempts    int        `json:"attempts"`
-	LastError   string     `json:"last_error,omitempty"`
-	CreatedAt   time.Time  `json:"created_at"`
-	NextAttempt *time.Time `json:"next_attempt,omitempty"`
-	EndedAt     *time.Time `json:"ended_at,omitempty"`
-	Body        string     `json:"body,omitempty"`
-}
-
 // webhookPath returns the API's path of a namespace's webhooks, or of the one that the
 // second argument names.
 func webhookPath(args []string) (string, error) {
 	if strings.Contains(args[0], "/") || args[0] == "" {
 		return "", usagef("NAMESPACE: %q isn't possible: it is the first part of a repository's name, such as app", args[0])
 	}
-	path := apiPath("organization", args[0], "webhook")
+	path := api.Path("organization", args[0], "webhook")
 	for _, id := range args[1:] {
 		if err := checkArg("UUID", id, checkUUID); err != nil {
 			return "", err
 		}
 	}
 	if len(args) > 1 {
-		path += apiPath(args[1])
+		path += api.Path(args[1])
 	}
 	return path, nil
 }
 
 // withWebhook is withClient for commands whose arguments name a namespace and possibly
 // a webhook.
-func (src *source) withWebhook(run func(cmd *cobra.Command, c *client, path string, args []string) error) func(*cobra.Command, []string) error {
-	return src.withClient(func(cmd *cobra.Command, c *client, args []string) error {
+func (src *source) withWebhook(run func(cmd *cobra.Command, c *api.Client, path string, args []string) error) func(*cobra.Command, []string) error {
+	return src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, err := webhookPath(args)
 		if err != nil {
 			return err
@@ -91,11 +70,11 @@ func (src *source) withWebhook(run func(cmd *cobra.Command, c *client, path stri
 func webhookListCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "list NAMESPACE", Short: "List the webhooks of a namespace", Args: cobra.ExactArgs(1)}
 	format := addFormat(cmd)
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		var out struct {
 			Webhooks []webhookView `json:"webhooks"`
 		}
-		if err := c.get(cmd.Context(), path, nil, &out); err != nil {
+		if err := c.Get(cmd.Context(), path, nil, &out); err != nil {
 			return err
 		}
 		return format.print(cmd.OutOrStdout(), out.Webhooks, func(w io.Writer) error {
@@ -105,7 +84,7 @@ func webhookListCommand(src *source) *cobra.Command {
 			}
 			rows := make([][]string, len(out.Webhooks))
 			for i, h := range out.Webhooks {
-				rows[i] = []string{h.UUID, h.URL, strings.Join(h.Events, ","), h.state(), h.Title}
+				rows[i] = []string{h.UUID.String(), h.URL, strings.Join(h.Events, ","), h.state(), h.Title}
 			}
 			return table(w, []string{"UUID", "URL", "EVENTS", "STATE", "TITLE"}, rows, false)
 		})
@@ -180,7 +159,7 @@ func webhookCreateCommand(src *source) *cobra.Command {
 		Example: "  purser webhook create app --url https://hooks.example.com/purser --events push,delete",
 	}
 	format, flags := addFormat(cmd), addWebhookFlags(cmd)
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		body, err := flags.body(cmd)
 		switch {
 		case err != nil:
@@ -194,7 +173,7 @@ func webhookCreateCommand(src *source) *cobra.Command {
 			webhookView
 			Secret string `json:"secret"`
 		}
-		if err := c.post(cmd.Context(), path, body, &out); err != nil {
+		if err := c.Post(cmd.Context(), path, body, &out); err != nil {
 			return err
 		}
 		return format.print(cmd.OutOrStdout(), out, func(w io.Writer) error {
@@ -210,23 +189,23 @@ func webhookShowCommand(src *source) *cobra.Command {
 		Use: "show NAMESPACE UUID [DELIVERY]", Short: "Show a webhook, or a notice of it with its body", Args: cobra.RangeArgs(2, 3),
 	}
 	format := addFormat(cmd)
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		if len(args) == 3 {
-			var d webhookDelivery
-			if err := c.get(cmd.Context(), path+apiPath("deliveries", args[2]), nil, &d); err != nil {
+			var d api.WebhookDelivery
+			if err := c.Get(cmd.Context(), path+api.Path("deliveries", args[2]), nil, &d); err != nil {
 				return err
 			}
 			return format.print(cmd.OutOrStdout(), d, func(w io.Writer) error {
-				return fields(w, "uuid", d.UUID, "event", d.Event, "state", d.State, "attempts", strconv.Itoa(d.Attempts), "created", clock(&d.CreatedAt),
+				return fields(w, "uuid", d.UUID.String(), "event", d.Event, "state", d.State, "attempts", strconv.Itoa(d.Attempts), "created", clock(&d.CreatedAt),
 					"next attempt", clock(d.NextAttempt), "ended", clock(d.EndedAt), "last error", d.LastError, "body", d.Body)
 			})
 		}
 		var h webhookView
-		if err := c.get(cmd.Context(), path, nil, &h); err != nil {
+		if err := c.Get(cmd.Context(), path, nil, &h); err != nil {
 			return err
 		}
 		return format.print(cmd.OutOrStdout(), h, func(w io.Writer) error {
-			return fields(w, "uuid", h.UUID, "title", h.Title, "url", h.URL, "events", strings.Join(h.Events, ", "), "state", h.state(),
+			return fields(w, "uuid", h.UUID.String(), "title", h.Title, "url", h.URL, "events", strings.Join(h.Events, ", "), "state", h.state(),
 				"created", clock(&h.CreatedAt), "saved", clock(&h.UpdatedAt))
 		})
 	})
@@ -241,7 +220,7 @@ func webhookUpdateCommand(src *source) *cobra.Command {
 	flags := addWebhookFlags(cmd)
 	enable := cmd.Flags().Bool("enable", false, "tell it of what happens from now on, and send what waits")
 	disable := cmd.Flags().Bool("disable", false, "tell it of nothing, and send nothing")
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		body, err := flags.body(cmd)
 		if err != nil {
 			return err
@@ -254,7 +233,7 @@ func webhookUpdateCommand(src *source) *cobra.Command {
 		case len(body) == 0:
 			return usagef("say what is to change: --url, --events, --title, --secret-file, --enable or --disable")
 		}
-		if err := c.put(cmd.Context(), path, body, nil); err != nil {
+		if err := c.Put(cmd.Context(), path, body, nil); err != nil {
 			return err
 		}
 		return say(cmd, "Saved webhook %s.\n", args[1])
@@ -264,8 +243,8 @@ func webhookUpdateCommand(src *source) *cobra.Command {
 
 func webhookDeleteCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "delete NAMESPACE UUID", Short: "Delete a webhook: what waits for it isn't sent", Args: cobra.ExactArgs(2)}
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
-		if err := c.delete(cmd.Context(), path, nil); err != nil {
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
+		if err := c.Delete(cmd.Context(), path, nil); err != nil {
 			return err
 		}
 		return say(cmd, "Deleted webhook %s.\n", args[1])
@@ -275,9 +254,9 @@ func webhookDeleteCommand(src *source) *cobra.Command {
 
 func webhookTestCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "test NAMESPACE UUID", Short: "Send a webhook a notice that says nothing (ping)", Args: cobra.ExactArgs(2)}
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		var out struct{ UUID string }
-		if err := c.post(cmd.Context(), path+"/test", nil, &out); err != nil {
+		if err := c.Post(cmd.Context(), path+"/test", nil, &out); err != nil {
 			return err
 		}
 		return say(cmd, "Queued notice %s. \"purser webhook show %s %s %[1]s\" says how it went.\n", out.UUID, args[0], args[1])
@@ -291,11 +270,11 @@ func webhookDeliveriesCommand(src *source) *cobra.Command {
 	var state string
 	textFlag(cmd, &state, "state", "", "only those of this `STATE`: waiting, delivered or given_up",
 		checkChoice(webhook.Waiting, webhook.Delivered, webhook.GivenUp))
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
-		list, more, err := collect(*limit, func(cursor string, n int) ([]webhookDelivery, string, error) {
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
+		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]api.WebhookDelivery, string, error) {
 			var page struct {
-				Deliveries []webhookDelivery `json:"deliveries"`
-				NextPage   string            `json:"next_page"`
+				Deliveries []api.WebhookDelivery `json:"deliveries"`
+				NextPage   string                `json:"next_page"`
 			}
 			q := url.Values{}
 			for name, value := range map[string]string{"state": state, "next_page": cursor, "limit": strconv.Itoa(n)} {
@@ -303,7 +282,7 @@ func webhookDeliveriesCommand(src *source) *cobra.Command {
 					q.Set(name, value)
 				}
 			}
-			err := c.get(cmd.Context(), path+"/deliveries", q, &page)
+			err := c.Get(cmd.Context(), path+"/deliveries", q, &page)
 			return page.Deliveries, page.NextPage, err
 		})
 		if err != nil {
@@ -312,7 +291,7 @@ func webhookDeliveriesCommand(src *source) *cobra.Command {
 		return format.print(cmd.OutOrStdout(), list, func(w io.Writer) error {
 			rows := make([][]string, len(list))
 			for i, d := range list {
-				rows[i] = []string{d.UUID, clock(&d.CreatedAt), d.Event, d.State, strconv.Itoa(d.Attempts), d.LastError}
+				rows[i] = []string{d.UUID.String(), clock(&d.CreatedAt), d.Event, d.State, strconv.Itoa(d.Attempts), d.LastError}
 			}
 			return table(w, []string{"DELIVERY", "CREATED", "EVENT", "STATE", "ATTEMPTS", "LAST ERROR"}, rows, more)
 		})
@@ -327,18 +306,18 @@ func webhookRedeliverCommand(src *source) *cobra.Command {
 			"  purser webhook redeliver app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e --given-up",
 	}
 	all := cmd.Flags().Bool("given-up", false, "all that were given up; there is no DELIVERY then")
-	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *client, path string, args []string) error {
+	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		switch {
 		case *all == (len(args) == 3):
 			return usagef("name one DELIVERY, or give --given-up")
 		case *all:
 			var out struct{ Deliveries int64 }
-			if err := c.post(cmd.Context(), path+"/redeliver", nil, &out); err != nil {
+			if err := c.Post(cmd.Context(), path+"/redeliver", nil, &out); err != nil {
 				return err
 			}
 			return say(cmd, "Queued %d notices once more.\n", out.Deliveries)
 		}
-		if err := c.post(cmd.Context(), path+apiPath("deliveries", args[2], "redeliver"), nil, nil); err != nil {
+		if err := c.Post(cmd.Context(), path+api.Path("deliveries", args[2], "redeliver"), nil, nil); err != nil {
 			return err
 		}
 		return say(cmd, "Queued notice %s once more.\n", args[2])

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/purser-registry/purser/internal/api"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
@@ -58,13 +59,13 @@ func TestWebhookCommands(t *testing.T) {
 		}
 	}
 	deliveries := func(state string) []string {
-		var list []webhookDelivery
+		var list []api.WebhookDelivery
 		if err := json.Unmarshal([]byte(s.run("webhook", "deliveries", "acme", made.UUID, "--state", state, "-o", "json")), &list); err != nil {
 			t.Fatal(err)
 		}
 		ids := make([]string, len(list))
 		for i, d := range list {
-			ids[i] = d.UUID
+			ids[i] = d.UUID.String()
 		}
 		return ids
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/purser-registry/purser/internal/audit"
@@ -98,17 +100,6 @@ func (explainedManifest) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.
 	return nullable(s, "review", "subject")
 }
 
-// retryRequest is the body of a request to retry failed reviews.
-type retryRequest struct {
-	Kind gc.ReviewKind `json:"kind,omitempty" enum:"blob,manifest," doc:"What to retry; empty: both"`
-}
-
-// retried counts the failed reviews that were queued again.
-type retried struct {
-	Blobs     int64 `json:"blobs"`
-	Manifests int64 `json:"manifests"`
-}
-
 // addGCState adds the operations that show the review queues and retry failed reviews.
 func (a *API) addGCState() {
 	type status struct{ Body gc.GCStatus }
@@ -154,8 +145,8 @@ func (a *API) addGCState() {
 		return &manifestOutput{explainedManifest{e, e.Sentences()}}, nil
 	})
 
-	type retryInput struct{ Body *retryRequest }
-	type retryOutput struct{ Body retried }
+	type retryInput struct{ Body *api.RetryRequest }
+	type retryOutput struct{ Body api.Retried }
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "retryGC", Method: http.MethodPost, Path: "/gc/retry", Tags: []string{"gc"},
 		Summary:     "Bring back reviews that were set aside",

@@ -8,7 +8,8 @@ import (
 	"net/http"
 	"reflect"
 	"strconv"
-	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -65,7 +66,7 @@ func (policyText) Schema(r huma.Registry) *huma.Schema {
 	return r.Schema(reflect.TypeFor[PolicyForm](), true, "")
 }
 
-// readOnlyOfPolicies are the members of PolicyView that a request can't set. Some
+// readOnlyOfPolicies are the members of api.PolicyView that a request can't set. Some
 // clients send back the whole policy that they read; the values of these members are
 // ignored then.
 var readOnlyOfPolicies = []string{"uuid", "warnings", "problem", "stored", "setting", "created_at", "updated_at"}
@@ -107,24 +108,8 @@ func (PolicyForm) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Schema 
 	return readOnly(s, readOnlyOfPolicies...)
 }
 
-// PolicyView is a policy in answers: Quay's members first, then Purser's.
-type PolicyView struct {
-	UUID              string    `json:"uuid"`
-	Method            string    `json:"method" doc:"creation_date, number_of_tags or last_pulled; empty for a policy with a problem"`
-	Value             any       `json:"value" doc:"The age of creation_date and last_pulled, the number of number_of_tags"`
-	TagPattern        *string   `json:"tagPattern" doc:"Null: all tags"`
-	TagPatternMatches bool      `json:"tagPatternMatches"`
-	RemoveOrphans     bool      `json:"removeOrphans" doc:"Whether it deletes attached tags whose image isn't in their repository"`
-	Warnings          []string  `json:"warnings,omitempty" doc:"What the pattern may select besides what was meant"`
-	Problem           string    `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`
-	Stored            string    `json:"stored,omitempty" doc:"What is stored of a policy with a problem"`
-	Setting           string    `json:"setting,omitempty" doc:"The setting that the policy is of: it is changed there alone, and applies in every namespace, beside its own policies" example:"autoprune.default_policy"`
-	CreatedAt         time.Time `json:"created_at"`
-	UpdatedAt         time.Time `json:"updated_at" doc:"When it was last saved"`
-}
-
-func viewPolicy(s autoprune.Saved) PolicyView {
-	v := PolicyView{
+func viewPolicy(s autoprune.Saved) api.PolicyView {
+	v := api.PolicyView{
 		UUID: s.ID, Method: string(s.Policy.Method()), Value: s.Policy.Value(), RemoveOrphans: s.Policy.RemovesOrphans(),
 		Warnings: s.Policy.Warnings(), Problem: s.Problem, Stored: s.Stored, CreatedAt: s.Created.UTC(), UpdatedAt: s.Updated.UTC(),
 	}
@@ -151,10 +136,10 @@ type (
 	}
 	policyListed struct {
 		Body struct {
-			Policies []PolicyView `json:"policies" nullable:"false"`
+			Policies []api.PolicyView `json:"policies" nullable:"false"`
 		}
 	}
-	policyTold struct{ Body PolicyView }
+	policyTold struct{ Body api.PolicyView }
 )
 
 // addPolicies adds the operations on the policies of the registry, of namespaces and
@@ -219,7 +204,7 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 	}, func(ctx context.Context, in *L) (*policyListed, error) {
 		list, err := prune.List(ctx, any(in).(targeted).target())
 		out := new(policyListed)
-		out.Body.Policies = make([]PolicyView, len(list))
+		out.Body.Policies = make([]api.PolicyView, len(list))
 		for i, s := range list {
 			out.Body.Policies[i] = viewPolicy(s)
 		}

@@ -3,7 +3,8 @@ package management
 import (
 	"context"
 	"net/http"
-	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
@@ -13,18 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// ProtectionRule is a tag protection rule in answers. It is exported because huma makes
-// JSON schemas only from exported types.
-type ProtectionRule struct {
-	UUID      string    `json:"uuid" format:"uuid"`
-	Pattern   string    `json:"pattern" doc:"The tags that are protected" example:"^v[0-9.]+$"`
-	Warnings  []string  `json:"warnings,omitempty" doc:"What the pattern may protect besides what was meant"`
-	Problem   string    `json:"problem,omitempty" doc:"Why this version can't read the rule, which protects every tag then"`
-	CreatedAt time.Time `json:"created_at"`
-}
-
 type protectionList struct {
-	Rules []ProtectionRule `json:"rules" nullable:"false" doc:"Oldest first"`
+	Rules []api.ProtectionRule `json:"rules" nullable:"false" doc:"Oldest first"`
 }
 
 // newProtectionRule is the body of a request to protect tags.
@@ -120,9 +111,9 @@ func addProtection[L, C, D any](a *API, text protectionTexts, ofList func(*L) ca
 		Errors:      []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *L) (*listOutput, error) {
 		rules, err := c.ProtectionRules(ctx, ofList(in))
-		out := &listOutput{protectionList{[]ProtectionRule{}}}
+		out := &listOutput{protectionList{[]api.ProtectionRule{}}}
 		for _, r := range rules {
-			out.Body.Rules = append(out.Body.Rules, ProtectionRule{
+			out.Body.Rules = append(out.Body.Rules, api.ProtectionRule{
 				UUID: r.ID.String(), Pattern: r.Pattern.String(), Warnings: r.Pattern.Warnings(), Problem: r.Problem, CreatedAt: r.Created.UTC(),
 			})
 		}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/server/management"
@@ -40,7 +42,7 @@ func TestAPIPolicies(t *testing.T) {
 	for _, base := range []string{"/organization/app/autoprunepolicy", "/repository/app/a/autoprunepolicy", "/autoprunepolicy"} {
 		var made struct{ UUID string }
 		r.Manage(t, "POST", base+"/", `{"method": "number_of_tags", "value": 10, "tagPattern": "v.*", "tagPatternMatches": false}`).Into(t, 201, &made)
-		var list struct{ Policies []management.PolicyView }
+		var list struct{ Policies []api.PolicyView }
 		r.Manage(t, "GET", base+"/", "").Into(t, 200, &list)
 		p := list.Policies
 		if len(p) != 1 || p[0].UUID != made.UUID || p[0].Method != "number_of_tags" || p[0].Value != 10.0 || *p[0].TagPattern != "v.*" || p[0].TagPatternMatches {
@@ -51,7 +53,7 @@ func TestAPIPolicies(t *testing.T) {
 		if a.StatusCode != 204 || len(a.Content) != 0 {
 			t.Errorf("PUT %s: %d %s", one, a.StatusCode, a.Content)
 		}
-		var view management.PolicyView
+		var view api.PolicyView
 		r.Manage(t, "GET", one, "").Into(t, 200, &view)
 		if view.Method != "creation_date" || view.Value != "2w" || view.TagPattern != nil || !view.TagPatternMatches {
 			t.Errorf("GET %s: %+v", one, view)
@@ -235,7 +237,7 @@ func TestAPIPolicyWarnings(t *testing.T) {
 	}
 	one := base + "/" + made.UUID
 	told := r.Manage(t, "GET", one, "")
-	var view management.PolicyView
+	var view api.PolicyView
 	told.Into(t, 200, &view)
 	if *view.TagPattern != "v1.2" || !view.RemoveOrphans || len(view.Warnings) != 2 {
 		t.Errorf("the policy: %s", told.Content)
@@ -270,7 +272,7 @@ func TestAPIUnreadable(t *testing.T) {
 	r.Exec(t, `INSERT INTO tagprotectionrules (uuid, namespace_id, pattern)
 		SELECT '00000000-0000-4000-8000-000000000001', id, '(' FROM top_level_namespaces`)
 	base := "/organization/app/autoprunepolicy"
-	var list struct{ Policies []management.PolicyView }
+	var list struct{ Policies []api.PolicyView }
 	r.Manage(t, "GET", base, "").Into(t, 200, &list)
 	if len(list.Policies) != 1 || !strings.Contains(list.Policies[0].Problem, "by_magic") || list.Policies[0].Stored != `{"method": "by_magic"}` {
 		t.Errorf("policies: %+v", list)
@@ -279,7 +281,7 @@ func TestAPIUnreadable(t *testing.T) {
 	r.Manage(t, "POST", base, `{"method": "number_of_tags", "numTags": 1}`).Into(t, 201, &made)
 	var gone struct{ UUID string }
 	r.Manage(t, "DELETE", base+"/p", "").Into(t, 200, &gone)
-	var rules struct{ Rules []management.ProtectionRule }
+	var rules struct{ Rules []api.ProtectionRule }
 	r.Manage(t, "GET", "/organization/app/tagprotection", "").Into(t, 200, &rules)
 	if len(rules.Rules) != 1 || rules.Rules[0].Problem == "" || rules.Rules[0].Pattern != "(" {
 		t.Errorf("rules: %+v", rules)

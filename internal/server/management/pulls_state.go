@@ -3,7 +3,8 @@ package management
 import (
 	"context"
 	"net/http"
-	"time"
+
+	"github.com/purser-registry/purser/internal/api"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -12,39 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// pullState is the state of pull counting.
-type pullState struct {
-	RecordedSince time.Time   `json:"recorded_since" doc:"Every pull since then is counted, or will be"`
-	UsedSince     time.Time   `json:"used_since" doc:"Every pull since then is known as a use, by which policies go; earlier than recorded_since where pulls found no room to be counted"`
-	CheckedSince  time.Time   `json:"checks_since" doc:"Every HEAD request since then is remembered, as a use that is no pull"`
-	CountedBy     string      `json:"counted_by" enum:"audit,redis,none" doc:"Who counts the pulls that this process answers: the audit log's reader, or Redis"`
-	Behind        float64     `json:"behind_seconds" doc:"Age of the oldest pull in the log that isn't counted yet; 0: there is none"`
-	Counted       int64       `json:"counted" doc:"Pulls that were counted from the log, ever"`
-	Last          *time.Time  `json:"last_processed_timestamp" doc:"The newest pull that was read in the log; null: none was"`
-	LastID        int64       `json:"last_processed_log_id"`
-	LastXID       uint64      `json:"last_processed_xid" doc:"The log is read in the order of this and the id"`
-	Checked       time.Time   `json:"checked_at" doc:"When the log was last read"`
-	Problem       string      `json:"problem,omitempty" doc:"Why nothing can be counted from the log, and what to do"`
-	Unseen        string      `json:"unseen,omitempty" doc:"Why this process can't tell what was used, so that nothing is deleted by last use, and what to do"`
-	Redis         *redisPulls `json:"redis,omitempty" doc:"How counting in Redis stands; absent: there is none"`
-}
-
-// redisPulls is the state of pull counting in Redis.
-type redisPulls struct {
-	Address   string     `json:"address"`
-	Reachable bool       `json:"reachable"`
-	Memory    int64      `json:"memory_bytes" doc:"That Redis uses, for whatever"`
-	MaxMemory int64      `json:"max_memory_bytes" doc:"0: there is no limit"`
-	Status    string     `json:"processing_status" enum:"IDLE,PROCESSING,ERROR"`
-	Error     string     `json:"error_message,omitempty" doc:"Why the last flush failed"`
-	Processed *time.Time `json:"last_processed_timestamp" doc:"When the last complete flush began; null: there was none"`
-	Behind    *float64   `json:"behind_seconds" doc:"How long ago that was"`
-	Keys      int64      `json:"keys_processed_count" doc:"Keys that were flushed, ever"`
-	Problems  []string   `json:"problems" nullable:"false" doc:"What keeps pulls from being counted or may lose them, and what to do"`
-}
-
-func newRedisPulls(s pullstats.RedisStatus) *redisPulls {
-	r := &redisPulls{
+func newRedisPulls(s pullstats.RedisStatus) *api.RedisPulls {
+	r := &api.RedisPulls{
 		Address: s.Address, Reachable: s.Reachable, Memory: s.Memory, MaxMemory: s.MaxMemory, Status: s.State, Error: s.Error,
 		Processed: optional(s.Processed), Keys: s.Keys, Problems: append([]string{}, s.Problems...),
 	}
@@ -55,7 +25,7 @@ func newRedisPulls(s pullstats.RedisStatus) *redisPulls {
 	return r
 }
 
-func (a *API) pullState(ctx context.Context) (out pullState, err error) {
+func (a *API) pullState(ctx context.Context) (out api.PullState, err error) {
 	if err := a.pullsOff(); err != nil {
 		return out, err
 	}
@@ -63,7 +33,7 @@ func (a *API) pullState(ctx context.Context) (out pullState, err error) {
 	if err != nil {
 		return out, a.pullsFailed(ctx, err)
 	}
-	out = pullState{
+	out = api.PullState{
 		RecordedSince: s.Counts, UsedSince: s.Since, CheckedSince: s.Checks, CountedBy: a.opt.Recorder.CountedBy(),
 		Behind: s.Behind.Seconds(), Counted: s.Counted, Last: optional(s.Last),
 		LastID: s.Read.ID, LastXID: s.Read.XID, Checked: s.Checked,
@@ -114,7 +84,7 @@ func (a *API) abandonRedis(ctx context.Context) error {
 }
 
 func (a *API) addPullState() {
-	type output struct{ Body pullState }
+	type output struct{ Body api.PullState }
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "getPullStatisticsState", Method: http.MethodGet, Path: "/pull_statistics", Tags: []string{"pullstatistics"},
 		Summary: "Tell how far pulls are counted", Errors: []int{http.StatusNotFound},

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/server/management"
 )
 
 // TestQuayLimits: a limit above the longest page counts as the longest page.
@@ -121,7 +122,7 @@ func TestQuayUserRoutes(t *testing.T) {
 	r.Put(t, "library/app", "v1", r.Simple(t, "library/app", 1, nil))
 	var made struct{ UUID string }
 	r.Manage(t, "POST", "/user/autoprunepolicy/", `{"method":"number_of_tags","value":10}`).Into(t, 201, &made)
-	var list struct{ Policies []management.PolicyView }
+	var list struct{ Policies []api.PolicyView }
 	r.Manage(t, "GET", "/organization/library/autoprunepolicy/", "").Into(t, 200, &list)
 	if len(list.Policies) != 1 || list.Policies[0].UUID != made.UUID {
 		t.Errorf("%+v", list)

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/purser-registry/purser/internal/api"
+
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
@@ -13,23 +15,14 @@ import (
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
-// webhookView is a webhook in answers.
-type webhookView struct {
-	UUID           uuid.UUID `json:"uuid" format:"uuid"`
-	Title          string    `json:"title"`
-	URL            string    `json:"url" example:"https://hooks.example.com/purser"`
-	Events         []string  `json:"events" nullable:"false"`
-	Enabled        bool      `json:"enabled" doc:"False: it is told of nothing, and what waits for it isn't sent"`
-	DisabledReason string    `json:"disabled_reason,omitempty" doc:"Why the registry has disabled it"`
-	CreatedAt      time.Time `json:"created_at"`
-	UpdatedAt      time.Time `json:"updated_at"`
+func viewWebhook(h webhook.Hook) api.WebhookView {
+	return api.WebhookView{
+		UUID: h.ID, Title: h.Title, URL: h.URL, Events: h.Events, Enabled: h.Enabled, DisabledReason: h.DisabledReason,
+		CreatedAt: h.Created.UTC(), UpdatedAt: h.Updated.UTC(),
+	}
 }
 
-func viewWebhook(h webhook.Hook) webhookView {
-	return webhookView{h.ID, h.Title, h.URL, h.Events, h.Enabled, h.DisabledReason, h.Created.UTC(), h.Updated.UTC()}
-}
-
-// readOnlyOfWebhooks are the members of webhookView that a request can't set.
+// readOnlyOfWebhooks are the members of api.WebhookView that a request can't set.
 var readOnlyOfWebhooks = []string{"uuid", "disabled_reason", "created_at", "updated_at"}
 
 // WebhookForm describes a webhook in requests. It is exported because huma makes JSON
@@ -53,25 +46,15 @@ func (f WebhookForm) change() webhook.HookChange {
 
 // webhookMade is the answer to the creation of a webhook.
 type webhookMade struct {
-	webhookView
+	api.WebhookView
 	Secret string `json:"secret" doc:"Key that notices are signed with. It isn't told again"`
 }
 
-// webhookDelivery is a notice in answers.
-type webhookDelivery struct {
-	UUID        uuid.UUID  `json:"uuid" format:"uuid" doc:"The notice's webhook-id"`
-	Event       string     `json:"event"`
-	State       string     `json:"state" enum:"waiting,delivered,given_up"`
-	Attempts    int        `json:"attempts" doc:"How often it was tried, an attempt under way included"`
-	LastError   string     `json:"last_error,omitempty" doc:"What the last attempt failed by"`
-	CreatedAt   time.Time  `json:"created_at"`
-	NextAttempt *time.Time `json:"next_attempt,omitempty" doc:"Of one that waits"`
-	EndedAt     *time.Time `json:"ended_at,omitempty" doc:"When it was delivered or given up"`
-	Body        string     `json:"body,omitempty" doc:"What is sent. Not in lists"`
-}
-
-func viewDelivery(d webhook.Delivery) webhookDelivery {
-	return webhookDelivery{d.ID, d.Event, d.State, d.Attempts, d.LastError, d.Created.UTC(), inUTC(d.NextAttempt), inUTC(d.Settled), d.Body}
+func viewDelivery(d webhook.Delivery) api.WebhookDelivery {
+	return api.WebhookDelivery{
+		UUID: d.ID, Event: d.Event, State: d.State, Attempts: d.Attempts, LastError: d.LastError, CreatedAt: d.Created.UTC(),
+		NextAttempt: inUTC(d.NextAttempt), EndedAt: inUTC(d.Settled), Body: d.Body,
+	}
 }
 
 func inUTC(t *time.Time) *time.Time {
@@ -132,13 +115,13 @@ func (a *API) addWebhooks() {
 		return
 	}
 	type webhookList struct {
-		Webhooks []webhookView `json:"webhooks" nullable:"false" doc:"Oldest first"`
+		Webhooks []api.WebhookView `json:"webhooks" nullable:"false" doc:"Oldest first"`
 	}
 	type listOutput struct{ Body webhookList }
 	add(a, server.AccessAdmin, webhookOperation("listOrgWebhooks", http.MethodGet, "", "List the webhooks of a namespace"),
 		func(ctx context.Context, in *ScopeOfNamespace) (*listOutput, error) {
 			found, err := hooks.Hooks(ctx, in.Namespace)
-			out := &listOutput{webhookList{[]webhookView{}}}
+			out := &listOutput{webhookList{[]api.WebhookView{}}}
 			for _, h := range found {
 				out.Body.Webhooks = append(out.Body.Webhooks, viewWebhook(h))
 			}
@@ -159,7 +142,7 @@ func (a *API) addWebhooks() {
 		}
 		return &createOutput{webhookMade{viewWebhook(h), secret}}, nil
 	})
-	type output struct{ Body webhookView }
+	type output struct{ Body api.WebhookView }
 	add(a, server.AccessAdmin, webhookOperation("getOrgWebhook", http.MethodGet, "/{uuid}", "Ask for a webhook of a namespace"),
 		func(ctx context.Context, in *WebhookItem) (*output, error) {
 			id, err := in.id()
@@ -209,8 +192,8 @@ func (a *API) addDeliveries(hooks *webhook.Sender) {
 		NextPage string `query:"next_page" doc:"Where to go on"`
 	}
 	type deliveryList struct {
-		Deliveries []webhookDelivery `json:"deliveries" nullable:"false" doc:"Newest first"`
-		NextPage   string            `json:"next_page,omitempty" doc:"Where to go on. Missing on the last page"`
+		Deliveries []api.WebhookDelivery `json:"deliveries" nullable:"false" doc:"Newest first"`
+		NextPage   string                `json:"next_page,omitempty" doc:"Where to go on. Missing on the last page"`
 	}
 	type listOutput struct{ Body deliveryList }
 	op := webhookOperation("listOrgWebhookDeliveries", http.MethodGet, "/{uuid}/deliveries", "List the notices of a webhook")
@@ -224,13 +207,13 @@ func (a *API) addDeliveries(hooks *webhook.Sender) {
 		if errors.Is(err, webhook.ErrCursor) {
 			return nil, badQuery("next_page", "%v", err)
 		}
-		out := &listOutput{deliveryList{[]webhookDelivery{}, next}}
+		out := &listOutput{deliveryList{[]api.WebhookDelivery{}, next}}
 		for _, d := range found {
 			out.Body.Deliveries = append(out.Body.Deliveries, viewDelivery(d))
 		}
 		return out, err
 	})
-	type output struct{ Body webhookDelivery }
+	type output struct{ Body api.WebhookDelivery }
 	add(a, server.AccessAdmin, webhookOperation("getOrgWebhookDelivery", http.MethodGet, "/{uuid}/deliveries/{delivery}", "Ask for a notice of a webhook, with its body"),
 		func(ctx context.Context, in *WebhookDeliveryItem) (*output, error) {
 			hook, id, err := in.ids()

@@ -144,3 +144,25 @@ func TestWebhooksAPI(t *testing.T) {
 		t.Errorf("the log says too much: %s", text)
 	}
 }
+
+// TestWebhookMadeIsDescribed: the OpenAPI document has all members of the answer to a
+// new webhook. Those of an unexported embedded type would be missing.
+func TestWebhookMadeIsDescribed(t *testing.T) {
+	t.Parallel()
+	r, _ := hooked(t)
+	var d struct {
+		Components struct {
+			Schemas map[string]struct{ Properties map[string]any }
+		}
+	}
+	r.Manage(t, "GET", "/openapi.json", "").Into(t, 200, &d)
+	made := d.Components.Schemas["WebhookMade"].Properties
+	for member := range d.Components.Schemas["WebhookView"].Properties {
+		if made[member] == nil {
+			t.Errorf("WebhookMade has no %s", member)
+		}
+	}
+	if made["secret"] == nil || made["url"] == nil {
+		t.Errorf("WebhookMade has %v", made)
+	}
+}

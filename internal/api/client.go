@@ -1,0 +1,216 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+)
+
+const (
+	// ServerVariable is the environment variable that names the registry's URL for the
+	// command line, if the flag --server isn't given; without both it is DefaultServer.
+	ServerVariable = "PURSER_SERVER"
+	DefaultServer  = "http://127.0.0.1:5000"
+	// maxAnswer limits how much of an answer is read into memory, in bytes.
+	maxAnswer = 64 << 20
+)
+
+// Client calls the management API of a registry, which may run on another machine.
+type Client struct {
+	server *url.URL
+	http   *http.Client
+}
+
+// NewClient makes a client of the registry at a URL.
+func NewClient(server *url.URL) *Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
+	return &Client{server: server, http: &http.Client{
+		Transport: transport,
+		// Redirects aren't followed: net/http would turn a redirected POST into a GET.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// ParseServer parses a registry's address. Without a scheme it is http for this machine
+// and https for others, as with docker.
+func ParseServer(text string) (*url.URL, error) {
+	full := text
+	if !strings.Contains(text, "://") {
+		host := text
+		if h, _, err := net.SplitHostPort(text); err == nil {
+			host = h
+		}
+		full = "https://" + text
+		if addr, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil && addr.IsLoopback() || host == "localhost" {
+			full = "http://" + text
+		}
+	}
+	u, err := url.Parse(full)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%q is not a URL like %s", text, DefaultServer)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("%q should begin with http:// or https://", u.Redacted())
+	case u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return nil, fmt.Errorf("%q should be scheme, host and port alone, like %s", u.Redacted(), DefaultServer)
+	}
+	u.Path = ""
+	return u, nil
+}
+
+// Path returns the path below /api/v1 that consists of the escaped parts.
+func Path(parts ...string) string {
+	path := ""
+	for _, part := range parts {
+		path += "/" + url.PathEscape(part)
+	}
+	return path
+}
+
+// Get reads from the API into out. path comes from Path; query may be nil.
+func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
+	return c.Do(ctx, http.MethodGet, path, query, nil, out)
+}
+
+// Post sends in as JSON, and reads the answer into out. Nil means no body, and that the
+// answer is ignored.
+func (c *Client) Post(ctx context.Context, path string, in, out any) error {
+	return c.Do(ctx, http.MethodPost, path, nil, in, out)
+}
+
+// Put is like Post, with PUT.
+func (c *Client) Put(ctx context.Context, path string, in, out any) error {
+	return c.Do(ctx, http.MethodPut, path, nil, in, out)
+}
+
+// Delete sends DELETE for a path. query may be nil.
+func (c *Client) Delete(ctx context.Context, path string, query url.Values) error {
+	return c.Do(ctx, http.MethodDelete, path, query, nil, nil)
+}
+
+// Do sends a request with a method, and reads the answer into out, like Post.
+func (c *Client) Do(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	body, err := c.Open(ctx, method, path, query, in)
+	if err != nil {
+		return err
+	}
+	defer body.Close() //nolint:errcheck // only read
+	if out == nil {
+		return nil
+	}
+	raw, err := io.ReadAll(io.LimitReader(body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("reading the answer of %s: %w", c.server.Redacted(), err)
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		return fmt.Errorf("%s gave an answer that this program doesn't understand, maybe it is of another version: %w", c.server.Redacted(), err)
+	}
+	return nil
+}
+
+// Open sends a request and returns the body of the answer, which the caller must close.
+// An error status becomes an error. It is for answers that are too long to hold in
+// memory.
+func (c *Client) Open(ctx context.Context, method, path string, query url.Values, in any) (io.ReadCloser, error) {
+	var content io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, fmt.Errorf("writing the request: %w", err)
+		}
+		content = bytes.NewReader(b)
+	}
+	target := strings.TrimSuffix(c.server.String(), "/") + "/api/v1" + path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, content)
+	if err != nil {
+		return nil, fmt.Errorf("making the request: %w", err)
+	}
+	req.Header.Set("User-Agent", "purser")
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if res.StatusCode < 300 {
+		return res.Body, nil
+	}
+	defer res.Body.Close() //nolint:errcheck // only read
+	return nil, c.refused(res)
+}
+
+// unreachable explains why there was no answer, and what to do.
+func (c *Client) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	if inner, ok := errors.AsType[*url.Error](err); ok {
+		err = inner.Err // drops the URL, which may be long
+	}
+	return fmt.Errorf("no registry answers at %s: %w\nStart one with \"purser serve\", or name another with --server URL or %s",
+		c.server.Redacted(), err, ServerVariable)
+}
+
+// Error is an error in the registry's answer.
+type Error struct {
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	Type   string `json:"error_type"`
+}
+
+// Error returns the registry's text.
+func (e *Error) Error() string { return e.Detail }
+
+// refused converts an answer with an error status, or a redirect, to an error.
+func (c *Client) refused(res *http.Response) error {
+	if location := res.Header.Get("Location"); res.StatusCode < 400 && location != "" {
+		return fmt.Errorf("%s sends to %s: name that with --server", c.server.Redacted(), location)
+	}
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	e := new(Error)
+	raw, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	isJSON := kind == "application/json" || kind == "application/problem+json"
+	if err != nil || !isJSON || json.Unmarshal(raw, e) != nil || e.Detail == "" {
+		return fmt.Errorf("%s answers %s, and not as a Purser registry does: is it one, and of this version?", c.server.Redacted(), res.Status)
+	}
+	e.Status = res.StatusCode
+	return e
+}
+
+// Collect fetches pages until it has limit items (0: all) or there are no more. It
+// returns whether more exist. fetch gets the page at a cursor, of up to n items, and
+// returns the cursor of the next page, "" at the end.
+func Collect[T any](limit int, fetch func(cursor string, n int) (page []T, next string, err error)) (list []T, more bool, err error) {
+	const most = 100 // per page
+	list = []T{}
+	for cursor := ""; ; {
+		n := most
+		if limit > 0 {
+			n = min(most, limit-len(list))
+		}
+		page, next, err := fetch(cursor, n)
+		if err != nil {
+			return nil, false, err
+		}
+		list = append(list, page...)
+		if next == "" || limit > 0 && len(list) >= limit {
+			return list, next != "", nil
+		}
+		cursor = next
+	}
+}

@@ -1,0 +1,105 @@
+// Package api has what the management API and those who call it share: types of requests
+// and answers, and the client of the command line.
+//
+// The names of the types are the names of the schemas in the OpenAPI document, and their
+// tags are what the document says of them.
+package api
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/purser-registry/purser/internal/gc"
+)
+
+// PolicyView is a policy in answers: Quay's members first, then Purser's.
+type PolicyView struct {
+	UUID              string    `json:"uuid"`
+	Method            string    `json:"method" doc:"creation_date, number_of_tags or last_pulled; empty for a policy with a problem"`
+	Value             any       `json:"value" doc:"The age of creation_date and last_pulled, the number of number_of_tags"`
+	TagPattern        *string   `json:"tagPattern" doc:"Null: all tags"`
+	TagPatternMatches bool      `json:"tagPatternMatches"`
+	RemoveOrphans     bool      `json:"removeOrphans" doc:"Whether it deletes attached tags whose image isn't in their repository"`
+	Warnings          []string  `json:"warnings,omitempty" doc:"What the pattern may select besides what was meant"`
+	Problem           string    `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`
+	Stored            string    `json:"stored,omitempty" doc:"What is stored of a policy with a problem"`
+	Setting           string    `json:"setting,omitempty" doc:"The setting that the policy is of: it is changed there alone, and applies in every namespace, beside its own policies" example:"autoprune.default_policy"`
+	CreatedAt         time.Time `json:"created_at"`
+	UpdatedAt         time.Time `json:"updated_at" doc:"When it was last saved"`
+}
+
+// ProtectionRule is a tag protection rule in answers.
+type ProtectionRule struct {
+	UUID      string    `json:"uuid" format:"uuid"`
+	Pattern   string    `json:"pattern" doc:"The tags that are protected" example:"^v[0-9.]+$"`
+	Warnings  []string  `json:"warnings,omitempty" doc:"What the pattern may protect besides what was meant"`
+	Problem   string    `json:"problem,omitempty" doc:"Why this version can't read the rule, which protects every tag then"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// WebhookView is a webhook in answers.
+type WebhookView struct {
+	UUID           uuid.UUID `json:"uuid" format:"uuid"`
+	Title          string    `json:"title"`
+	URL            string    `json:"url" example:"https://hooks.example.com/purser"`
+	Events         []string  `json:"events" nullable:"false"`
+	Enabled        bool      `json:"enabled" doc:"False: it is told of nothing, and what waits for it isn't sent"`
+	DisabledReason string    `json:"disabled_reason,omitempty" doc:"Why the registry has disabled it"`
+	CreatedAt      time.Time `json:"created_at"`
+	UpdatedAt      time.Time `json:"updated_at"`
+}
+
+// WebhookDelivery is a notice in answers.
+type WebhookDelivery struct {
+	UUID        uuid.UUID  `json:"uuid" format:"uuid" doc:"The notice's webhook-id"`
+	Event       string     `json:"event"`
+	State       string     `json:"state" enum:"waiting,delivered,given_up"`
+	Attempts    int        `json:"attempts" doc:"How often it was tried, an attempt under way included"`
+	LastError   string     `json:"last_error,omitempty" doc:"What the last attempt failed by"`
+	CreatedAt   time.Time  `json:"created_at"`
+	NextAttempt *time.Time `json:"next_attempt,omitempty" doc:"Of one that waits"`
+	EndedAt     *time.Time `json:"ended_at,omitempty" doc:"When it was delivered or given up"`
+	Body        string     `json:"body,omitempty" doc:"What is sent. Not in lists"`
+}
+
+// PullState is the state of pull counting.
+type PullState struct {
+	RecordedSince time.Time   `json:"recorded_since" doc:"Every pull since then is counted, or will be"`
+	UsedSince     time.Time   `json:"used_since" doc:"Every pull since then is known as a use, by which policies go; earlier than recorded_since where pulls found no room to be counted"`
+	CheckedSince  time.Time   `json:"checks_since" doc:"Every HEAD request since then is remembered, as a use that is no pull"`
+	CountedBy     string      `json:"counted_by" enum:"audit,redis,none" doc:"Who counts the pulls that this process answers: the audit log's reader, or Redis"`
+	Behind        float64     `json:"behind_seconds" doc:"Age of the oldest pull in the log that isn't counted yet; 0: there is none"`
+	Counted       int64       `json:"counted" doc:"Pulls that were counted from the log, ever"`
+	Last          *time.Time  `json:"last_processed_timestamp" doc:"The newest pull that was read in the log; null: none was"`
+	LastID        int64       `json:"last_processed_log_id"`
+	LastXID       uint64      `json:"last_processed_xid" doc:"The log is read in the order of this and the id"`
+	Checked       time.Time   `json:"checked_at" doc:"When the log was last read"`
+	Problem       string      `json:"problem,omitempty" doc:"Why nothing can be counted from the log, and what to do"`
+	Unseen        string      `json:"unseen,omitempty" doc:"Why this process can't tell what was used, so that nothing is deleted by last use, and what to do"`
+	Redis         *RedisPulls `json:"redis,omitempty" doc:"How counting in Redis stands; absent: there is none"`
+}
+
+// RedisPulls is the state of pull counting in Redis.
+type RedisPulls struct {
+	Address   string     `json:"address"`
+	Reachable bool       `json:"reachable"`
+	Memory    int64      `json:"memory_bytes" doc:"That Redis uses, for whatever"`
+	MaxMemory int64      `json:"max_memory_bytes" doc:"0: there is no limit"`
+	Status    string     `json:"processing_status" enum:"IDLE,PROCESSING,ERROR"`
+	Error     string     `json:"error_message,omitempty" doc:"Why the last flush failed"`
+	Processed *time.Time `json:"last_processed_timestamp" doc:"When the last complete flush began; null: there was none"`
+	Behind    *float64   `json:"behind_seconds" doc:"How long ago that was"`
+	Keys      int64      `json:"keys_processed_count" doc:"Keys that were flushed, ever"`
+	Problems  []string   `json:"problems" nullable:"false" doc:"What keeps pulls from being counted or may lose them, and what to do"`
+}
+
+// RetryRequest is the body of a request to retry failed reviews.
+type RetryRequest struct {
+	Kind gc.ReviewKind `json:"kind,omitempty" enum:"blob,manifest," doc:"What to retry; empty: both"`
+}
+
+// Retried counts the failed reviews that were queued again.
+type Retried struct {
+	Blobs     int64 `json:"blobs"`
+	Manifests int64 `json:"manifests"`
+}
