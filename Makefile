@@ -15,7 +15,7 @@ RACE = $(shell [ "$$(go env CGO_ENABLED)" = 1 ] && command -v "$$(go env CC)" >/
 PACKAGES = ./... ./bench/... ./loosefk/migratetest/...
 say = @echo; echo "==> $(1)"
 
-.PHONY: help run build test test-short lint gofmt vet staticcheck unit fuzz e2e e2e-all soak bench packages tools clean
+.PHONY: help run build test test-short lint gofmt vet staticcheck unit model fuzz e2e e2e-all soak bench packages tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,10 @@ staticcheck:
 unit:
 	$(call say,tests of the packages)
 	go test $(RACE) -timeout 15m $$(go list $(PACKAGES) | grep -v '/e2e$$')
+
+model: ## every interleaving of garbage collection, in a model; needs spin
+	$(call say,model of garbage collection)
+	@tools/model
 
 fuzz: ## every fuzz function for FUZZTIME, default 5s
 	$(call say,fuzzing)

@@ -73,7 +73,6 @@ var layers = map[string]rule{
 	"internal/gc/explain":          {layer: 4, also: []string{"internal/gc"}},
 	"internal/catalog/catalogtest": {layer: 5, testing: true}, // it has reviews too
 	"internal/storeid":             {layer: 4},
-	"internal/gc/model":            {only: true, testing: true}, // the protocol by itself, for its tests
 	"internal/autoprune":           {layer: 4},
 	"internal/api":                 {layer: 5}, // what the management API and the command line share
 	"internal/server":              {layer: 5}, // what its APIs share

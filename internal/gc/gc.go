@@ -4,8 +4,45 @@
 // in gc_doomed_objects, the table of objects waiting for deletion ("doomed" objects); the
 // Sweeper deletes these from the blob store. Collect does all three until nothing is due.
 //
-// The comment of review.go in package catalog explains why a review never deletes what is in
-// use; package model explores that protocol step by step.
+// # A review
+//
+// A review takes a batch of due rows from one queue, in one transaction of a few set-based
+// statements (Collector.Review, then manifests.go or blobs.go):
+//
+//   - claim: it locks the due rows of the queue, and skips those that others have locked;
+//   - look: it finds out which objects are referenced;
+//   - lock: it locks the objects that seem unreferenced, and skips those that others have
+//     locked;
+//   - look again, in a new statement;
+//   - delete the objects that are still unreferenced; of a blob, the object in the store is
+//     recorded for deletion;
+//   - settle: it drops the queue's rows of what is referenced, deleted or gone, and postpones
+//     those of what others have locked. For manifests it drops the rows before it deletes,
+//     since triggers make new rows for what a deletion frees.
+//
+// That never deletes what is in use, and never forgets what isn't, because:
+//
+//   - The review locks the queue's row first. A transaction that removes a reference writes
+//     this row too, so it waits from then on, and what it did before is visible to the
+//     statements that follow. So the review may drop the row when it finds the object in
+//     use: whoever removes that reference later makes a new row.
+//   - The review locks an object that seems unused FOR UPDATE, and then looks again in a new
+//     statement. Making a reference takes KEY SHARE on its target, so no reference can be
+//     made after the lock, and those made before are seen. A single statement that locks and
+//     looks would look with a snapshot from before the lock.
+//   - A review skips and postpones objects that another transaction has locked: it doesn't
+//     wait for clients, so clients never wait for a reviewer that waits for a client. Where
+//     it has to wait (for the queue rows of what its deletions free), its connection's lock
+//     timeout is shorter than deadlock_timeout, so that the review fails and not the client.
+//   - A promise of existence ("it exists", told to a client) is a queue row that isn't due
+//     yet. A due row holds no promise, since no event makes a row due earlier; and it stays
+//     due until the commit, since whoever wants to promise waits for the row's lock.
+//
+// Manifests that reference each other in a cycle are in cycles.go, referrers of a subject
+// in referrers.go, the links of repositories to blobs in links.go. The race tests prove each
+// statement of a review (see race_rule_test.go); "make model" explores the whole protocol.
+//
+// # Objects
 //
 // The following rules guarantee that no object in use is ever deleted, whatever stalls or
 // dies, and that no object to be deleted is forgotten:

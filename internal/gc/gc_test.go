@@ -16,11 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/purser-registry/purser/internal/blob"
-	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/gc"
 )
-
-func TestMain(m *testing.M) { dbtest.Main(m) }
 
 func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()

@@ -42,12 +42,13 @@ type paused struct {
 	done chan struct{}
 	pid  uint32 // of the backend; valid once it has stopped somewhere
 	held bool   // it stands before a statement, by to
+	sent sequence
 	out  gc.Review
 	err  error
 }
 
 // pausing begins a review that stops before its first statement. settings are names and
-// values of its catalogtest.Session, in addition to the lock timeout of reviews.
+// values of its session, in addition to the lock timeout of reviews.
 func (b bundle) pausing(t *testing.T, o gc.ReviewOptions, settings ...string) *paused {
 	t.Helper()
 	if o.Limit == 0 {
@@ -126,8 +127,10 @@ func (p *paused) to(t *testing.T, pattern string) {
 	for {
 		select {
 		case sql := <-p.at:
+			p.sent.next(sql)
 			if match.MatchString(sql) {
 				p.held = true
+				p.sent.stopped()
 				return
 			}
 			p.next <- struct{}{}
@@ -149,7 +152,8 @@ func (p *paused) finish(t *testing.T) (gc.Review, error) {
 	late := time.After(2 * time.Minute)
 	for {
 		select {
-		case <-p.at:
+		case sql := <-p.at:
+			p.sent.next(sql)
 			p.next <- struct{}{}
 		case <-p.done:
 			return p.out, p.err

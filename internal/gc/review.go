@@ -12,27 +12,6 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A review takes due rows from a review queue and looks at their objects (manifests or
-// blobs): an object in use leaves the queue, an object without a reference is deleted.
-// Reviews run in batches; a batch is one transaction of a few set-based statements. It is
-// correct, for blobs and for manifests alike, because:
-//
-//   - The review locks the queue's row first. A transaction that removes a reference writes
-//     this row too, so it waits from then on, and what it did before is visible to the
-//     statements that follow. So the review may drop the row when it finds the object in
-//     use: whoever removes that reference later makes a new row.
-//   - The review locks an object that seems unused FOR UPDATE, and then looks again in a new
-//     statement. Making a reference takes KEY SHARE on its target, so no reference can be
-//     made after the lock, and those made before are seen. A single statement that locks and
-//     looks would look with a snapshot from before the lock.
-//   - A review skips and postpones objects that another transaction has locked: it doesn't
-//     wait for clients, so clients never wait for a reviewer that waits for a client. Where
-//     it has to wait (for the queue rows of what its deletions free), its connection's lock
-//     timeout is shorter than deadlock_timeout, so that the review fails and not the client.
-//   - A promise of existence ("it exists", told to a client) is a queue row that isn't due
-//     yet. A due row holds no promise, since no event makes a row due earlier; and it stays
-//     due until the commit, since whoever wants to promise waits for the row's lock.
-
 // ReviewKind says what a review is about, manifests or blobs, and so names its queue.
 type ReviewKind string
 

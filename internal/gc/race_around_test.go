@@ -1,0 +1,322 @@
+package gc_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/catalog/catalogtest"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// The tests above stop where a particular mistake shows. These stop at the other statements,
+// and let many clients at once do what could be affected. Whatever the order, a client that
+// was told that something exists finds it afterwards, nothing that is referenced is deleted,
+// and when everything is reviewed nothing dangles.
+
+// around is what clients do while a review is stopped, by name.
+type around map[string]func() (exists bool, err error)
+
+// meet starts the clients one after the other, each when the one before has ended or waits
+// for a lock, lets the review finish, and returns what each client was told.
+func (p *paused) meet(t *testing.T, b bundle, clients around) map[string]bool {
+	t.Helper()
+	type answer struct {
+		exists bool
+		err    error
+	}
+	answers := map[string]chan answer{}
+	for name, client := range clients {
+		waiting, done := b.Waiting(t), make(chan answer, 1)
+		answers[name] = done
+		go func() {
+			exists, err := client()
+			done <- answer{exists, err}
+		}()
+		catalogtest.Eventually(t, name+" ends or waits", func() bool { return len(done) > 0 || b.Waiting(t) > waiting })
+	}
+	p.ended(t)
+	told := map[string]bool{}
+	for name, done := range answers {
+		a := <-done
+		if a.err != nil {
+			t.Errorf("%s: %v", name, a.err)
+		}
+		told[name] = a.exists
+	}
+	return told
+}
+
+// either takes an answer with one of the codes for "it doesn't exist".
+func either(err error, codes ...oci.Code) (exists bool, _ error) {
+	if err == nil || isOneOf(err, codes...) {
+		return err == nil, nil
+	}
+	return false, err
+}
+
+// settle ends what the test holds, and checks that reviews leave nothing that dangles and
+// delete nothing that is referenced.
+func (b bundle) settle(t *testing.T, holds catalogtest.Session) {
+	t.Helper()
+	b.Complete(t)
+	b.Owned(t)
+	holds.Exec(t, "COMMIT")
+	b.AtOnce(t)
+	for deleted := 1; deleted > 0; {
+		b.DueNow(t)
+		manifests, blobs := b.ReviewAll(t)
+		deleted = manifests + blobs
+	}
+	b.Complete(t)
+	b.Owned(t)
+	b.nothingDangles(t)
+}
+
+func TestRaceAroundBlobs(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string][]string{
+		"claim":             {`FROM gc_blob_review_queue.*FOR UPDATE`},
+		"second look":       {beforeBlobLook, beforeBlobLook},
+		"count of links":    {`FROM repository_blobs WHERE blob_digest = d.digest OFFSET \$2`},
+		"look at links":     {`SELECT \* FROM repository_blobs rb WHERE`},
+		"after the links":   {beforeLinkDelete, beforeBlobSettle},
+		"second settlement": {beforeBlobSettle, beforeBlobSettle},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			config, layer, stray, busy := b.Push(t, "r", "config"), b.Push(t, "r", "layer"), b.Push(t, "r", "stray"), b.Push(t, "r", "busy")
+			b.Push(t, "other", "layer")
+			b.Push(t, "other", "config")
+			image := catalogtest.Image(t, config, []oci.Digest{layer}, nil)
+			b.Put(t, "r", image, "t")
+			b.Forget(t)
+			b.Exec(t, "INSERT INTO gc_blob_review_queue (digest, event, review_after) SELECT digest, 'test', now() FROM blobs")
+			holds := b.Session(t)
+			holds.Exec(t, "BEGIN")
+			holds.Exec(t, "SELECT FROM blobs WHERE digest = $1 FOR KEY SHARE", busy.Bytes())
+			p := b.pausing(t, ofBlobs())
+			for _, pattern := range stop {
+				p.to(t, pattern)
+			}
+			ctx := context.Background()
+			told := p.meet(t, b, around{
+				"HEAD": func() (bool, error) {
+					_, err := b.PromiseBlob(ctx, "r", stray)
+					return either(err, oci.BlobUnknown)
+				},
+				"put": func() (bool, error) {
+					_, err := b.TryPut(ctx, "r", catalogtest.Image(t, config, []oci.Digest{stray}, nil), "new")
+					return either(err, oci.ManifestBlobUnknown)
+				},
+				"put by the other link": func() (bool, error) {
+					_, err := b.TryPut(ctx, "other", image, "new")
+					return either(err, oci.ManifestBlobUnknown)
+				},
+				"upload": func() (bool, error) {
+					_, err := b.TryPush(ctx, "third", "stray")
+					return err == nil, err
+				},
+				"mount": func() (bool, error) {
+					_, err := b.Mount(ctx, "fourth", "r", busy)
+					return err == nil, err
+				},
+			})
+			if told["HEAD"] {
+				if _, err := b.BlobNow(t.Context(), "r", stray); err != nil {
+					t.Errorf("HEAD said that the blob exists: %v", err)
+				}
+			}
+			for path, there := range map[string]bool{"r": told["put"], "other": told["put by the other link"]} {
+				if there {
+					b.Whole(t, path, "new")
+				}
+			}
+			for path, d := range map[string]oci.Digest{"third": stray, "fourth": busy} {
+				if _, err := b.BlobNow(t.Context(), path, d); err != nil {
+					t.Errorf("what was pushed to %s: %v", path, err)
+				}
+			}
+			b.Whole(t, "r", "t", config, layer)
+			b.settle(t, holds)
+		})
+	}
+}
+
+func TestRaceAroundManifests(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string][]string{
+		"claim":                 {`FROM gc_manifest_review_queue.*FOR UPDATE`},
+		"after a held cycle":    {`INSERT INTO gc_manifest_review_queue`, beforeDelete},
+		"whether they are gone": {`SELECT w.namespace, w.repository, w.id, EXISTS`},
+		"postponement":          {`UPDATE gc_manifest_review_queue`},
+		"end":                   {`UPDATE gc_manifest_review_queue`, beforeCommit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			config := b.Push(t, "r", "config")
+			free, busy := catalogtest.Numbered(t, 1, config), catalogtest.Numbered(t, 2, config)
+			unused, child := b.Put(t, "r", free), b.Put(t, "r", catalogtest.Numbered(t, 3, config))
+			held := b.Put(t, "r", busy)
+			b.Put(t, "r", catalogtest.Numbered(t, 4, config), "t")
+			b.Put(t, "r", catalogtest.Numbered(t, 5, config), "last")
+			nested(t, b, b.Push(t, "r", "another"), 2)
+			b.DueNow(t)
+			holds := b.Session(t)
+			holds.Exec(t, "BEGIN")
+			holds.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", held.Bytes())
+			p := b.pausing(t, ofManifests())
+			for _, pattern := range stop {
+				p.to(t, pattern)
+			}
+			ctx := context.Background()
+			told := p.meet(t, b, around{
+				"HEAD": func() (bool, error) {
+					_, err := b.PromiseManifest(ctx, "r", child)
+					return either(err, oci.ManifestUnknown)
+				},
+				"tag": func() (bool, error) {
+					_, err := b.TryPut(ctx, "r", free, "new")
+					return err == nil, err
+				},
+				"tag the locked": func() (bool, error) {
+					_, err := b.TryPut(ctx, "r", busy, "busy")
+					return err == nil, err
+				},
+				"index": func() (bool, error) {
+					_, err := b.TryPut(ctx, "r", catalogtest.Index(t, child), "list")
+					return either(err, oci.ManifestBlobUnknown)
+				},
+				"referrer": func() (bool, error) {
+					_, err := b.TryPut(ctx, "r", catalogtest.SubjectOf(t, config, unused))
+					return err == nil, err
+				},
+				"last tag": func() (bool, error) { return true, b.DeleteTag(ctx, "r", "last") },
+			})
+			if told["HEAD"] {
+				if _, err := b.ManifestByDigest(t.Context(), "r", child); err != nil {
+					t.Errorf("HEAD said that the manifest exists: %v", err)
+				}
+			}
+			if told["index"] {
+				b.Whole(t, "r", "list")
+			}
+			for _, tag := range []string{"t", "new", "busy"} {
+				b.Whole(t, "r", tag, config)
+			}
+			b.settle(t, holds)
+			for _, tag := range []string{"t", "new", "busy"} {
+				b.Whole(t, "r", tag, config)
+			}
+		})
+	}
+}
+
+// A dry run is stopped before it names the repositories of what it would delete. A client
+// that tags such a manifest waits, and finds everything as it was.
+func TestRaceAroundDryRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	config := b.Push(t, "r", "config")
+	payload := catalogtest.Numbered(t, 1, config)
+	b.Put(t, "r", payload)
+	b.DueNow(t)
+	holds := b.Session(t)
+	holds.Exec(t, "BEGIN")
+	p := b.pausing(t, gc.ReviewOptions{Kind: reviewingManifests, DryRun: true})
+	p.to(t, `FROM repositories WHERE id`)
+	p.meet(t, b, around{"tag": func() (bool, error) {
+		_, err := b.TryPut(context.Background(), "r", payload, "t")
+		return err == nil, err
+	}})
+	if p.out.Deleted != 1 || b.Rows(t, "manifests") != 1 {
+		t.Errorf("the dry run: %+v", p.out)
+	}
+	b.Whole(t, "r", "t", config)
+	b.settle(t, holds)
+}
+
+// The links of a blob that very many repositories have are removed in pages. Between their
+// statements clients use the blob, and promise it.
+func TestRaceAroundPages(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string][]string{
+		"claim":  {`xmin::text = \$2 FOR UPDATE`},
+		"look":   {`ORDER BY repository_id LIMIT \$3`},
+		"settle": {`DELETE FROM gc_blob_review_queue WHERE digest = \$1`},
+		"commit": {`DELETE FROM gc_blob_review_queue WHERE digest = \$1`, beforeCommit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			config, wide := b.Push(t, "r", "config"), b.Push(t, "r", "wide")
+			image := catalogtest.Image(t, config, []oci.Digest{wide}, nil)
+			b.Put(t, "r", image, "t")
+			b.linkFrom(t, wide, 1000, wideLinks)
+			b.Push(t, "look", "config")
+			b.DueNow(t)
+			out := b.ReviewBatch(t, reviewingBlobs)
+			if len(out.Wide) != 1 {
+				t.Fatalf("review: %+v; want one wide blob", out)
+			}
+			p := b.pausingAt(t, func(ctx context.Context, c *gc.Collector) (r gc.Review, err error) {
+				r.Links, err = c.UnlinkWide(ctx, out.Wide[0])
+				return r, err
+			})
+			for _, pattern := range stop {
+				p.to(t, pattern)
+			}
+			ctx := context.Background()
+			told := p.meet(t, b, around{
+				"mount": func() (bool, error) {
+					_, err := b.Mount(ctx, "new", "r", wide)
+					return err == nil, err
+				},
+				"HEAD": func() (bool, error) {
+					_, err := b.PromiseBlob(ctx, "r", wide)
+					return err == nil, err
+				},
+			})
+			if !told["mount"] || !told["HEAD"] {
+				t.Errorf("the blob is used, and clients were told %v", told)
+			}
+			if _, err := b.BlobNow(t.Context(), "new", wide); err != nil {
+				t.Errorf("what was mounted: %v", err)
+			}
+			b.Whole(t, "r", "t", config, wide)
+			b.Owned(t)
+		})
+	}
+}
+
+// A page of the referrers of a deleted subject is about to be queued, when the subject is
+// put again and gets another referrer: nothing that has a subject is deleted.
+func TestRaceAroundReferrers(t *testing.T) {
+	t.Parallel()
+	b, subject, digest := manyReferrers(t)
+	config := b.Push(t, "r", "config")
+	holds := b.Session(t)
+	holds.Exec(t, "BEGIN")
+	p := b.pausingAt(t, func(ctx context.Context, c *gc.Collector) (out gc.Review, err error) {
+		_, err = c.QueueReferrers(ctx, 500)
+		return out, err
+	})
+	p.to(t, `gc_queue_more_referrers`)
+	referrers := b.Rows(t, "manifests")
+	p.meet(t, b, around{
+		"subject": func() (bool, error) {
+			_, err := b.TryPut(context.Background(), "r", subject, "t")
+			return err == nil, err
+		},
+		"referrer": func() (bool, error) {
+			_, err := b.TryPut(context.Background(), "r", catalogtest.SubjectOf(t, config, digest))
+			return err == nil, err
+		},
+	})
+	b.settle(t, holds)
+	if n := b.Rows(t, "manifests"); n != referrers+2 {
+		t.Errorf("%d manifests are left of %d with their subject", n, referrers+2)
+	}
+}

@@ -1,0 +1,112 @@
+package gc_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// The race tests prove the protocol of reviews, so each statement that a review sends needs
+// some: one that stops the review before the statement, and one that stops it after, that is
+// before the next. TestMain checks this rule when all tests of the package have run. Whoever
+// adds a statement to a review hears its text until race tests stop around it.
+
+// A statement is known by its text and by whether the transaction has sent the same text
+// before: the two looks of a review are one text, and need tests of their own.
+type statement struct {
+	text  string
+	again bool
+}
+
+func (s statement) String() string {
+	text := s.text
+	if len(text) > 300 {
+		text = text[:300] + " …"
+	}
+	if s.again {
+		text += "  (again)"
+	}
+	return text
+}
+
+// stops has all statements that paused reviews sent, and those around which a race test
+// stopped one.
+var stops = struct {
+	sync.Mutex
+	all, before, after map[statement]bool
+	followed           map[statement]bool // by another statement of the review
+}{all: map[statement]bool{}, before: map[statement]bool{}, after: map[statement]bool{}, followed: map[statement]bool{}}
+
+// sequence follows the statements of one review.
+type sequence struct {
+	last, now statement
+	seen      map[string]bool // texts that the transaction has sent
+}
+
+var spaces = regexp.MustCompile(`\s+`)
+
+// next notes that the review is about to send a statement.
+func (s *sequence) next(sql string) {
+	text := strings.TrimSpace(spaces.ReplaceAllString(sql, " "))
+	if strings.HasPrefix(text, "begin") || s.seen == nil {
+		s.seen = map[string]bool{}
+	}
+	s.last, s.now = s.now, statement{text, s.seen[text]}
+	s.seen[text] = true
+	stops.Lock()
+	defer stops.Unlock()
+	stops.all[s.now] = true
+	stops.followed[s.last] = true
+}
+
+// stopped notes that a test has stopped the review between last and now.
+func (s *sequence) stopped() {
+	stops.Lock()
+	defer stops.Unlock()
+	stops.after[s.last], stops.before[s.now] = true, true
+}
+
+// unraced returns the statements of reviews around which no race test stops.
+func unraced() (list []string) {
+	stops.Lock()
+	defer stops.Unlock()
+	for s := range stops.all {
+		switch {
+		case strings.HasPrefix(s.text, "begin") || s.text == "commit" || s.text == "rollback":
+		case !stops.before[s]:
+			list = append(list, fmt.Sprintf("no race test stops a review before: %s", s))
+		case stops.followed[s] && !stops.after[s]:
+			list = append(list, fmt.Sprintf("no race test stops a review after: %s", s))
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// everything says whether all tests ran. A part of them can't keep the rule.
+func everything() bool {
+	for _, name := range []string{"test.run", "test.skip", "test.list", "test.bench", "test.fuzz"} {
+		if flag.Lookup(name).Value.String() != "" {
+			return false
+		}
+	}
+	return !testing.Short()
+}
+
+// TestMain also checks the rule. PURSER_TEST_RACES=1 has it checked after a part of the
+// tests, such as -run TestRace.
+func TestMain(m *testing.M) {
+	code := dbtest.Run(m)
+	if list := unraced(); code == 0 && len(list) > 0 && (everything() || os.Getenv("PURSER_TEST_RACES") != "") {
+		fmt.Println(strings.Join(list, "\n"))
+		code = 1
+	}
+	os.Exit(code)
+}
