@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/bench/meter"
 )
 
 // massDelete measures how pushes and pulls are slowed down while thousands of images are
@@ -30,26 +32,11 @@ type massDelete struct {
 
 // mixed is what was measured in windows of one kind.
 type mixed struct {
-	pushes, pulls latencies
+	pushes, pulls meter.Latencies
 	failed        int
 	waits         map[string]int // what PostgreSQL's processes waited for, by sample
 	samples       int
 }
-
-type latencies []time.Duration
-
-func (l latencies) at(percent float64) time.Duration {
-	if len(l) == 0 {
-		return 0
-	}
-	return l[min(len(l)-1, int(float64(len(l))*percent/100))]
-}
-
-func (l latencies) String() string {
-	return fmt.Sprintf("%d, p50 %.1f ms, p90 %.1f, p99 %.1f", len(l), ms(l.at(50)), ms(l.at(90)), ms(l.at(99)))
-}
-
-func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func (m massDelete) run(ctx context.Context, dir string) error {
 	servers, stop, err := m.start(ctx, dir)
@@ -145,7 +132,7 @@ func (r *registry) mix(ctx context.Context, to *mixed, pushes, pulls int) (stop 
 	ctx, cancel := context.WithCancel(ctx)
 	var mu sync.Mutex
 	var work sync.WaitGroup
-	steady := func(rate int, list *latencies, do func() error) {
+	steady := func(rate int, list *meter.Latencies, do func() error) {
 		tick := time.NewTicker(time.Second / time.Duration(rate))
 		defer tick.Stop()
 		for {
@@ -229,9 +216,8 @@ func (r *registry) report(out io.Writer) {
 		}
 		fmt.Fprintf(out, "         of PostgreSQL's processes on average: %s\n", strings.Join(waits, "; "))
 	}
-	ratio := func(a, b latencies) float64 { return float64(a.at(99)) / float64(b.at(99)) }
 	fmt.Fprintf(out, "  p99 beside the deletions, as a multiple of the quiet one: pushes %.2f, pulls %.2f\n",
-		ratio(r.beside.pushes, r.still.pushes), ratio(r.beside.pulls, r.still.pulls))
+		r.beside.pushes.Ratio(r.still.pushes, 99), r.beside.pulls.Ratio(r.still.pulls, 99))
 	if r.last != nil {
 		fmt.Fprintf(out, "  the last failure: %v\n", r.last)
 	}

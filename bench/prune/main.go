@@ -24,6 +24,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/purser-registry/purser/bench/meter"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
@@ -198,7 +199,7 @@ func (b *bench) pruned(ctx context.Context) error {
 		return err
 	}
 	runtime.GC()
-	heap := b.watchHeap(ctx)
+	heap := meter.WatchHeap()
 	beside, pushesBeside := b.pulls(ctx), b.pushes(ctx)
 	clock, cpu := time.Now(), b.cpu()
 	if _, err := p.Create(ctx, autoprune.Target{Namespace: "bench"}, policy); err != nil {
@@ -217,7 +218,7 @@ func (b *bench) pruned(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	peak := heap()
+	peak := heap() - b.held
 	if err := stop(); err != nil {
 		return err
 	}
@@ -235,12 +236,12 @@ func (b *bench) pruned(ctx context.Context) error {
 		fmt.Fprintln(b.out, "  after ", after)
 		quiet := before.and(after)
 		fmt.Fprintf(b.out, "  p99 beside is %.2f of that of both others, from when a pull was due; %.2f from when it was sent\n",
-			during.due.ratio(quiet.due, 99), during.sent.ratio(quiet.sent, 99))
+			during.due.Ratio(quiet.due, 99), during.sent.Ratio(quiet.sent, 99))
 	}
 	if b.pushers > 0 {
 		fmt.Fprintf(b.out, "pushes by %d: %.0f/s p50 %s p95 %s p99 %s without, %.0f/s p50 %s p95 %s p99 %s beside\n", b.pushers,
-			pushedBefore, pushesBefore.at(50), pushesBefore.at(95), pushesBefore.at(99),
-			pushedDuring, pushesDuring.at(50), pushesDuring.at(95), pushesDuring.at(99))
+			pushedBefore, pushesBefore.At(50), pushesBefore.At(95), pushesBefore.At(99),
+			pushedDuring, pushesDuring.At(50), pushesDuring.At(95), pushesDuring.At(99))
 	}
 	return nil
 }

@@ -8,38 +8,19 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/metrics"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/purser-registry/purser/bench/meter"
 )
-
-// latencies are the latencies of requests, sorted.
-type latencies []time.Duration
-
-// at is the latency within which that percentage of requests was answered.
-func (l latencies) at(percent int) time.Duration {
-	if len(l) == 0 {
-		return 0
-	}
-	return l[min(len(l)-1, len(l)*percent/100)].Round(time.Microsecond)
-}
-
-// ratio returns a percentile as a multiple of that of other.
-func (l latencies) ratio(other latencies, percent int) float64 {
-	return float64(l.at(percent)) / float64(other.at(percent))
-}
-
-func (l latencies) String() string {
-	return fmt.Sprintf("p50 %s p95 %s p99 %s", l.at(50), l.at(95), l.at(99))
-}
 
 // pulled are the latencies of pulls: since the time when they were due, which includes
 // delays of this process, and since they were sent.
 type pulled struct {
-	due, sent latencies
+	due, sent meter.Latencies
 	// stolen is the share of the CPU time wanted by this machine that other virtual
 	// machines got. If it is high the figures are worthless.
 	stolen float64
@@ -135,42 +116,9 @@ func (b *bench) quietPulls(ctx context.Context) pulled {
 
 // stolen returns how long this machine's CPUs were wanted but ran other virtual machines,
 // as Linux reports it; 0 elsewhere.
-func stolen() time.Duration {
-	text, err := os.ReadFile("/proc/stat")
-	f := strings.Fields(string(text))
-	if err != nil || len(f) < 9 {
-		return 0
-	}
-	n, _ := strconv.ParseInt(f[8], 10, 64)
-	return time.Duration(n) * 10 * time.Millisecond
-}
+func stolen() time.Duration { return proc.Machine().Stolen }
 
-// watchHeap samples the heap until the function that it returns is called, which
-// returns the most that was in use, bytes.
-func (b *bench) watchHeap(ctx context.Context) func() uint64 {
-	ctx, cancel := context.WithCancel(ctx)
-	peak := make(chan uint64)
-	go func() {
-		var most uint64
-		// Objects and the free space between them. Reading these metrics doesn't stop the
-		// world.
-		m := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"}}
-		for {
-			metrics.Read(m)
-			most = max(most, m[0].Value.Uint64()+m[1].Value.Uint64()-b.held)
-			select {
-			case <-ctx.Done():
-				peak <- most
-				return
-			case <-time.After(100 * time.Millisecond):
-			}
-		}
-	}()
-	return func() uint64 {
-		cancel()
-		return <-peak
-	}
-}
+var proc = meter.Proc{Root: "/proc"}
 
 // postmaster finds PostgreSQL's first process by the file that it keeps below a
 // directory.
@@ -199,31 +147,5 @@ func postmaster(base string) (pid int, err error) {
 // cpu is the processor time that this process and PostgreSQL have used: what Linux
 // says, 0 elsewhere.
 func (b *bench) cpu() time.Duration {
-	total := time.Duration(0)
-	list, _ := filepath.Glob("/proc/[0-9]*/stat")
-	for _, path := range list {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended
-		}
-		_, rest, _ := strings.Cut(string(text), ") ")
-		f := strings.Fields(rest)
-		if len(f) < 15 {
-			continue
-		}
-		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		parent, _ := strconv.Atoi(f[1])
-		if pid != os.Getpid() && pid != b.postmaster && parent != b.postmaster {
-			continue
-		}
-		ticks := f[11:13] // user, system
-		if pid == b.postmaster {
-			ticks = f[11:15] // and those of its children that have ended
-		}
-		for _, t := range ticks {
-			n, _ := strconv.ParseInt(t, 10, 64)
-			total += time.Duration(n) * 10 * time.Millisecond
-		}
-	}
-	return total
+	return meter.New(proc, []int{os.Getpid(), b.postmaster}).Now(false).CPU()
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/purser-registry/purser/bench/meter"
 )
 
 // pushing pushes small images one after the other, on some connections at once.
@@ -19,7 +21,7 @@ type pushing struct {
 	done  sync.WaitGroup
 	began time.Time
 	mu    sync.Mutex
-	list  latencies
+	list  meter.Latencies
 	err   error // the first
 }
 
@@ -43,8 +45,8 @@ func (b *bench) pushes(ctx context.Context) *pushing {
 	return p
 }
 
-// end stops pushing and returns the latencies, and how many images a second.
-func (p *pushing) end() (latencies, float64, error) {
+// end stops pushing and returns the meter.Latencies, and how many images a second.
+func (p *pushing) end() (meter.Latencies, float64, error) {
 	p.stop()
 	p.done.Wait()
 	slices.Sort(p.list)

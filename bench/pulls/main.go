@@ -21,11 +21,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/purser-registry/purser/bench/meter"
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/builtinpg"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -213,7 +213,7 @@ func (b *bench) flushing(ctx context.Context) error {
 			fmt.Fprintf(b.out, "memory of Redis: %d bytes a key\n", (status.Memory-before.Memory)/int64(b.keys))
 		}
 		runtime.GC()
-		peak := watchHeap()
+		peak := meter.WatchHeap()
 		start = time.Now()
 		if err := worker.Flush(ctx); err != nil {
 			return err
@@ -303,30 +303,4 @@ func (b *bench) reading(ctx context.Context) error {
 	}
 	fmt.Fprintf(b.out, "counted from there: %.0f/s\n", float64(b.entries)/took.Seconds())
 	return nil
-}
-
-// watchHeap returns a function that returns the greatest size of the heap since this call.
-func watchHeap() (peak func() uint64) {
-	var most atomic.Uint64
-	done, stop := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		var m runtime.MemStats
-		for {
-			runtime.ReadMemStats(&m)
-			most.Store(max(most.Load(), m.HeapInuse))
-			select {
-			case <-tick.C:
-			case <-stop:
-				return
-			}
-		}
-	}()
-	return func() uint64 {
-		close(stop)
-		<-done
-		return most.Load()
-	}
 }

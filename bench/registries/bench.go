@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/purser-registry/purser/bench/meter"
 )
 
 // The two states that registries are measured in.
@@ -25,7 +27,7 @@ const fillWorkload = "fill"
 type bench struct {
 	*options
 	fixture fixture
-	fs      procfs
+	fs      meter.Proc
 	source  *layerSource // nil until a large layer is needed
 	child   *target      // the baselines' process; nil without baselines
 	log     io.Writer    // progress
@@ -54,7 +56,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	b := &bench{options: o, fixture: newFixture(o.hot), fs: procfs{root: "/proc"}, log: stderr}
+	b := &bench{options: o, fixture: newFixture(o.hot), fs: meter.Proc{Root: "/proc"}, log: stderr}
 	if o.baselines {
 		child, stop, err := startBaselines(o.dir, stderr)
 		if err != nil {
@@ -126,7 +128,7 @@ func (b *bench) measure(ctx context.Context, state string, rep *report) error {
 				totals[i].add(win)
 				b.logf("%s %s round %d/%d %s: %d done, %d errors in %s; others took %.1f%%, %.1f%% was stolen", state, w.name,
 					round+1, b.rounds, targets[i].name, len(win.latencies), win.errors, win.elapsed.Round(time.Millisecond),
-					100*win.others.share(win.others.busy), 100*win.others.share(win.others.stolen))
+					100*win.others.Share(win.others.Busy), 100*win.others.Share(win.others.Stolen))
 			}
 		}
 		for i, t := range targets {
@@ -143,7 +145,7 @@ func (b *bench) measure(ctx context.Context, state string, rep *report) error {
 func (b *bench) quietWindow(ctx context.Context, w workload, t *target, s *series) window {
 	for try := 0; ; try++ {
 		win := b.window(ctx, w, t)
-		if !win.others.noisy(b.noise) || ctx.Err() != nil {
+		if !win.others.Noisy(b.noise) || ctx.Err() != nil {
 			return win
 		}
 		if try == b.rounds {
@@ -152,7 +154,7 @@ func (b *bench) quietWindow(ctx context.Context, w workload, t *target, s *serie
 		}
 		s.dropped++
 		b.logf("%s %s: others took %.1f%% of the machine, %.1f%% was stolen: measuring again", w.name, t.name,
-			100*win.others.share(win.others.busy), 100*win.others.share(win.others.stolen))
+			100*win.others.Share(win.others.Busy), 100*win.others.Share(win.others.Stolen))
 	}
 }
 
@@ -190,19 +192,19 @@ func (b *bench) window(ctx context.Context, w workload, t *target) window {
 // metered drives a session and measures the target and the load generator.
 func (b *bench) metered(ctx context.Context, t *target, d time.Duration, s *session) window {
 	if b.sync {
-		flush()
+		meter.Flush()
 	}
 	dials := s.dials()
-	stop := newMeter(b.fs, t.pids).watch()
-	before, _ := selfCPU()
-	began := b.fs.machine()
+	stop := meter.New(b.fs, t.pids).Watch()
+	before, _ := meter.SelfCPU()
+	began := b.fs.Machine()
 	win := drive(ctx, d, s.ops)
-	ended := b.fs.machine()
-	after, _ := selfCPU()
+	ended := b.fs.Machine()
+	after, _ := meter.SelfCPU()
 	win.usage, win.end = stop()
 	win.client = after - before
 	win.dials = s.dials() - dials
-	win.others = ended.others(began, b.own(t, win))
+	win.others = ended.Others(began, b.own(t, win))
 	b.quieten(ctx, t, &win)
 	return win
 }
@@ -210,9 +212,9 @@ func (b *bench) metered(ctx context.Context, t *target, d time.Duration, s *sess
 // own returns the CPU time in a window of the server and the load generator.
 func (b *bench) own(t *target, win window) time.Duration {
 	if slices.Contains(t.pids, os.Getpid()) {
-		return win.usage.cpu() // the server is in the load generator
+		return win.usage.CPU() // the server is in the load generator
 	}
-	return win.usage.cpu() + win.client
+	return win.usage.CPU() + win.client
 }
 
 // prepare finds the target's processes and pushes what the workloads read, unless it

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/purser-registry/purser/bench/meter"
 )
 
 // operation does one unit of a workload and checks its result. errDone ends
@@ -28,10 +30,10 @@ type window struct {
 	errors    int
 	messages  []string
 	elapsed   time.Duration
-	usage     usage
-	end       usage         // of the server's processes from their start to the window's end
+	usage     meter.Usage
+	end       meter.Usage   // of the server's processes from their start to the window's end
 	client    time.Duration // CPU time of the load generator
-	others    machine       // CPU time that other processes and machines took meanwhile
+	others    meter.Machine // CPU time that other processes and machines took meanwhile
 	dials     int           // connections made
 }
 
@@ -96,22 +98,10 @@ func (w *window) add(o window) {
 	w.elapsed += o.elapsed
 	w.client += o.client
 	w.dials += o.dials
-	w.others.add(o.others)
-	w.usage.deferred += o.usage.deferred
-	w.usage.server += o.usage.server
-	w.usage.database += o.usage.database
-	w.usage.rss = max(w.usage.rss, o.usage.rss)
-	w.usage.pss = max(w.usage.pss, o.usage.pss)
-}
-
-// percentile returns the nearest-rank p-th percentile (0 < p <= 100) of sorted
-// latencies; 0 when there are none.
-func percentile(sorted []time.Duration, p float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	// Rounded up, with a margin for p*n/100 that is whole but for the
-	// representation of p.
-	rank := int(p*float64(len(sorted))/100 + 1 - 1e-9)
-	return sorted[min(max(rank, 1), len(sorted))-1]
+	w.others.Add(o.others)
+	w.usage.Deferred += o.usage.Deferred
+	w.usage.Server += o.usage.Server
+	w.usage.Database += o.usage.Database
+	w.usage.RSS = max(w.usage.RSS, o.usage.RSS)
+	w.usage.PSS = max(w.usage.PSS, o.usage.PSS)
 }

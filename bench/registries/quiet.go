@@ -3,6 +3,8 @@ package registries
 import (
 	"context"
 	"time"
+
+	"github.com/purser-registry/purser/bench/meter"
 )
 
 // A server is quiet when its processes use less than quietShare of a core for quietFor.
@@ -16,7 +18,7 @@ const (
 // used meanwhile to win: work that a server defers is part of the cost of an operation, and
 // must not fall into the window of another.
 func (b *bench) quieten(ctx context.Context, t *target, win *window) {
-	if b.quiet == 0 || !win.usage.known {
+	if b.quiet == 0 || !win.usage.Known {
 		return
 	}
 	if t.after != "" {
@@ -26,28 +28,26 @@ func (b *bench) quieten(ctx context.Context, t *target, win *window) {
 			win.fail(err)
 		}
 	}
-	m := newMeter(b.fs, t.pids)
+	m := meter.New(b.fs, t.pids)
 	start := win.end
 	began := time.Now()
-	seen := []usage{m.now(false)}
+	seen := []meter.Usage{m.Now(false)}
 	for time.Since(began) < b.quiet && ctx.Err() == nil {
 		pause(ctx, quietLook)
-		seen = append(seen, m.now(false))
+		seen = append(seen, m.Now(false))
 		const back = int(quietFor / quietLook)
-		if n := len(seen) - 1; n >= back && seen[n].cpu()-seen[n-back].cpu() < time.Duration(quietShare*float64(quietFor)) {
+		if n := len(seen) - 1; n >= back && seen[n].CPU()-seen[n-back].CPU() < time.Duration(quietShare*float64(quietFor)) {
 			break
 		}
 	}
 	last := seen[len(seen)-1]
-	if !start.known || !last.known {
+	if !start.Known || !last.Known {
 		return
 	}
-	win.usage.server += last.server - start.server
-	win.usage.database += last.database - start.database
-	win.usage.deferred = last.cpu() - start.cpu()
+	win.usage.Server += last.Server - start.Server
+	win.usage.Database += last.Database - start.Database
+	win.usage.Deferred = last.CPU() - start.CPU()
 }
-
-func (u usage) cpu() time.Duration { return u.server + u.database }
 
 // pause waits for d, or until ctx is over.
 func pause(ctx context.Context, d time.Duration) {

@@ -12,50 +12,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/purser-registry/purser/bench/meter"
 )
-
-func TestParseMachine(t *testing.T) {
-	t.Parallel()
-	const first = "cpu  100 10 50 700 40 3 7 90 30 5\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
-	m, err := parseMachine(first)
-	want := machine{known: true, all: 10 * time.Second, busy: 1700 * time.Millisecond, stolen: 900 * time.Millisecond}
-	if err != nil || m != want {
-		t.Errorf("%+v, %v, want %+v", m, err, want)
-	}
-	for _, text := range []string{"", "cpu 1 2 3", "cpu0 1 2 3 4 5 6 7 8", "cpu a 2 3 4 5 6 7 8"} {
-		if m, err := parseMachine(text); err == nil || m.known {
-			t.Errorf("%q: %+v", text, m)
-		}
-	}
-	later, err := parseMachine("cpu 300 10 50 1400 40 3 7 190\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	others := later.others(m, 500*time.Millisecond)
-	if !others.known || others.all != 10*time.Second || others.busy != 1500*time.Millisecond || others.stolen != time.Second {
-		t.Errorf("%+v", others)
-	}
-	if others.noisy(0.3) || !others.noisy(0.2) || (machine{}).noisy(0.1) {
-		t.Errorf("noisy: %v", others.share(others.busy+others.stolen))
-	}
-}
-
-func TestSpread(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		values []float64
-		want   spread
-	}{
-		{nil, spread{}},
-		{[]float64{3}, spread{3, 3, 3}},
-		{[]float64{3, 1}, spread{1, 2, 3}},
-		{[]float64{5, 1, 2}, spread{1, 2, 5}},
-	} {
-		if got := newSpread(c.values); got != c.want {
-			t.Errorf("%v: %+v, want %+v", c.values, got, c.want)
-		}
-	}
-}
 
 // CPU time that a server takes after a window for the window's requests counts as part of
 // the window, and bench waits for it.
@@ -90,17 +49,17 @@ func TestDeferredWorkCounts(t *testing.T) {
 	if err := target.setURL(srv.URL, false); err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{options: &options{quiet: time.Minute, timeout: time.Minute, noise: 1}, fs: procfs{root: "/proc"}, log: io.Discard}
+	b := &bench{options: &options{quiet: time.Minute, timeout: time.Minute, noise: 1}, fs: meter.Proc{Root: "/proc"}, log: io.Discard}
 	win := b.metered(t.Context(), target, 0, &session{})
-	if asked.Load() != 1 || win.errors > 0 || !win.usage.known {
+	if asked.Load() != 1 || win.errors > 0 || !win.usage.Known {
 		t.Fatalf("asked %d times, %+v", asked.Load(), win)
 	}
-	if win.usage.deferred <= 0 || win.usage.cpu() < win.usage.deferred {
-		t.Errorf("deferred %v of %v", win.usage.deferred, win.usage.cpu())
+	if win.usage.Deferred <= 0 || win.usage.CPU() < win.usage.Deferred {
+		t.Errorf("deferred %v of %v", win.usage.Deferred, win.usage.CPU())
 	}
-	m := newMeter(b.fs, target.pids)
-	if rest := m.now(false).cpu() - win.end.cpu() - win.usage.deferred; rest > win.usage.deferred/2 {
-		t.Errorf("%v were used after it was quiet, %v before", rest, win.usage.deferred)
+	m := meter.New(b.fs, target.pids)
+	if rest := m.Now(false).CPU() - win.end.CPU() - win.usage.Deferred; rest > win.usage.Deferred/2 {
+		t.Errorf("%v were used after it was quiet, %v before", rest, win.usage.Deferred)
 	}
 }
 

@@ -8,31 +8,33 @@ import (
 	"runtime"
 	"slices"
 	"time"
+
+	"github.com/purser-registry/purser/bench/meter"
 )
 
 // result is a row: what a workload measured on a target, all rounds together.
 type result struct {
-	State       string   `json:"state"` // "empty" or "filled"
-	Workload    string   `json:"workload"`
-	Registry    string   `json:"registry"`
-	Baseline    bool     `json:"baseline,omitempty"`
-	Operations  int      `json:"operations"`
-	Errors      int      `json:"errors"`
-	Messages    []string `json:"messages,omitempty"` // the first errors
-	Seconds     float64  `json:"seconds"`
-	PerSecond   float64  `json:"per_second"` // of all windows together
-	Rates       spread   `json:"per_second_of_windows"`
-	P50         float64  `json:"p50_ms"`
-	P99         float64  `json:"p99_ms"`
-	MBPerSecond float64  `json:"mb_per_second,omitempty"` // 10^6 bytes
-	Connections int      `json:"connections"`             // made by the load generator
+	State       string       `json:"state"` // "empty" or "filled"
+	Workload    string       `json:"workload"`
+	Registry    string       `json:"registry"`
+	Baseline    bool         `json:"baseline,omitempty"`
+	Operations  int          `json:"operations"`
+	Errors      int          `json:"errors"`
+	Messages    []string     `json:"messages,omitempty"` // the first errors
+	Seconds     float64      `json:"seconds"`
+	PerSecond   float64      `json:"per_second"` // of all windows together
+	Rates       meter.Spread `json:"per_second_of_windows"`
+	P50         float64      `json:"p50_ms"`
+	P99         float64      `json:"p99_ms"`
+	MBPerSecond float64      `json:"mb_per_second,omitempty"` // 10^6 bytes
+	Connections int          `json:"connections"`             // made by the load generator
 
 	// CPU time in µs per operation, failed ones included; null when unknown.
-	ServerCPU   *float64 `json:"server_cpu_us"`
-	DatabaseCPU *float64 `json:"database_cpu_us"`
-	BothCPU     spread   `json:"cpu_us_of_windows"` // server and database together
-	DeferredCPU float64  `json:"deferred_cpu_us"`   // of both, used after the window's end
-	ClientCPU   float64  `json:"client_cpu_us"`     // of the load generator
+	ServerCPU   *float64     `json:"server_cpu_us"`
+	DatabaseCPU *float64     `json:"database_cpu_us"`
+	BothCPU     meter.Spread `json:"cpu_us_of_windows"` // server and database together
+	DeferredCPU float64      `json:"deferred_cpu_us"`   // of both, used after the window's end
+	ClientCPU   float64      `json:"client_cpu_us"`     // of the load generator
 
 	// Parts of the machine's CPU time that other processes, and other virtual machines,
 	// took while windows ran.
@@ -57,10 +59,10 @@ func newResult(state, workload, registry string, w window, bytes int64) result {
 		State: state, Workload: workload, Registry: registry,
 		Operations: len(w.latencies), Errors: w.errors, Messages: w.messages,
 		Seconds:     w.elapsed.Seconds(),
-		P50:         milliseconds(percentile(w.latencies, 50)),
-		P99:         milliseconds(percentile(w.latencies, 99)),
+		P50:         milliseconds(meter.Percentile(w.latencies, 50)),
+		P99:         milliseconds(meter.Percentile(w.latencies, 99)),
 		Connections: w.dials,
-		PSSPeak:     w.usage.pss, RSSPeak: w.usage.rss,
+		PSSPeak:     w.usage.PSS, RSSPeak: w.usage.RSS,
 	}
 	if w.elapsed > 0 {
 		r.PerSecond = float64(r.Operations) / r.Seconds
@@ -72,11 +74,11 @@ func newResult(state, workload, registry string, w window, bytes int64) result {
 	}
 	each := func(d time.Duration) float64 { return float64(d) / 1e3 / float64(all) }
 	r.ClientCPU = each(w.client)
-	r.Foreign, r.Stolen = w.others.share(w.others.busy), w.others.share(w.others.stolen)
-	if w.usage.known {
-		server, database := each(w.usage.server), each(w.usage.database)
+	r.Foreign, r.Stolen = w.others.Share(w.others.Busy), w.others.Share(w.others.Stolen)
+	if w.usage.Known {
+		server, database := each(w.usage.Server), each(w.usage.Database)
 		r.ServerCPU, r.DatabaseCPU = &server, &database
-		r.DeferredCPU = each(w.usage.deferred)
+		r.DeferredCPU = each(w.usage.Deferred)
 	}
 	return r
 }
@@ -90,39 +92,23 @@ type series struct {
 }
 
 func (s *series) add(w window) {
-	known := w.usage.known && (s.windows == 0 || s.total.usage.known)
+	known := w.usage.Known && (s.windows == 0 || s.total.usage.Known)
 	s.total.add(w)
-	s.total.usage.known = known
+	s.total.usage.Known = known
 	s.windows++
 	if n := len(w.latencies); w.elapsed > 0 {
 		s.rates = append(s.rates, float64(n)/w.elapsed.Seconds())
 	}
-	if n := len(w.latencies) + w.errors; n > 0 && w.usage.known {
-		s.cpus = append(s.cpus, float64(w.usage.cpu())/1e3/float64(n))
+	if n := len(w.latencies) + w.errors; n > 0 && w.usage.Known {
+		s.cpus = append(s.cpus, float64(w.usage.CPU())/1e3/float64(n))
 	}
 }
 
 func (s *series) result(state, workload, registry string, bytes int64) result {
 	r := newResult(state, workload, registry, s.total, bytes)
-	r.Rates, r.BothCPU = newSpread(s.rates), newSpread(s.cpus)
+	r.Rates, r.BothCPU = meter.NewSpread(s.rates), meter.NewSpread(s.cpus)
 	r.Dropped, r.Noisy = s.dropped, s.noisy
 	return r
-}
-
-// spread is the minimum, median and maximum over windows.
-type spread struct {
-	Min    float64 `json:"min"`
-	Median float64 `json:"median"`
-	Max    float64 `json:"max"`
-}
-
-func newSpread(values []float64) spread {
-	if len(values) == 0 {
-		return spread{}
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	n := len(sorted)
-	return spread{Min: sorted[0], Median: (sorted[(n-1)/2] + sorted[n/2]) / 2, Max: sorted[n-1]}
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

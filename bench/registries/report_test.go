@@ -13,37 +13,9 @@ import (
 	"strings"
 	"testing"
 	"time"
-)
 
-func TestPercentile(t *testing.T) {
-	t.Parallel()
-	var hundred []time.Duration
-	for i := range 100 {
-		hundred = append(hundred, time.Duration(i+1))
-	}
-	for _, c := range []struct {
-		sorted []time.Duration
-		p      float64
-		want   time.Duration
-	}{
-		{nil, 50, 0},
-		{[]time.Duration{7}, 50, 7},
-		{[]time.Duration{7}, 99, 7},
-		{[]time.Duration{1, 2}, 50, 1},
-		{[]time.Duration{1, 2}, 99, 2},
-		{[]time.Duration{1, 2, 3}, 50, 2},
-		{hundred, 50, 50},
-		{hundred, 99, 99},
-		{hundred, 99.9, 100},
-		{hundred, 100, 100},
-		{hundred, 0.1, 1},
-		{hundred[:10], 70, 7},
-	} {
-		if got := percentile(c.sorted, c.p); got != c.want {
-			t.Errorf("p%v of %d values is %d, want %d", c.p, len(c.sorted), got, c.want)
-		}
-	}
-}
+	"github.com/purser-registry/purser/bench/meter"
+)
 
 func TestDriveCountsAndGivesUp(t *testing.T) {
 	t.Parallel()
@@ -176,7 +148,7 @@ func TestNewResultDividesByAllOperations(t *testing.T) {
 	w := window{
 		latencies: []time.Duration{3 * time.Millisecond, time.Millisecond, 2 * time.Millisecond},
 		errors:    1, elapsed: 2 * time.Second, client: 4 * time.Millisecond,
-		usage: usage{known: true, server: 8 * time.Millisecond, database: 2 * time.Millisecond, pss: 1 << 20, rss: 2 << 20},
+		usage: meter.Usage{Known: true, Server: 8 * time.Millisecond, Database: 2 * time.Millisecond, PSS: 1 << 20, RSS: 2 << 20},
 	}
 	r := newResult(stateEmpty, "w", "r", w, 1e6)
 	if r.Operations != 3 || r.PerSecond != 1.5 || r.MBPerSecond != 1.5 || r.P50 != 2 || r.P99 != 3 {
@@ -185,7 +157,7 @@ func TestNewResultDividesByAllOperations(t *testing.T) {
 	if cpu, ok := r.cpu(); !ok || *r.ServerCPU != 2000 || *r.DatabaseCPU != 500 || cpu != 2500 || r.ClientCPU != 1000 {
 		t.Errorf("%+v", r)
 	}
-	w.usage.known = false
+	w.usage.Known = false
 	if r = newResult(stateEmpty, "w", "r", w, 0); r.ServerCPU != nil || r.MBPerSecond != 0 {
 		t.Errorf("%+v", r)
 	}
@@ -200,14 +172,14 @@ func TestTables(t *testing.T) {
 	row := func(state, registry string, rate, cpu float64) result {
 		return result{
 			State: state, Workload: "get-1MiB", Registry: registry, Operations: 10, Seconds: 5, PerSecond: rate,
-			Rates: spread{rate / 2, rate, 2 * rate}, BothCPU: spread{cpu - 100, cpu, cpu + 100}, Foreign: 0.034, Stolen: 0.001,
+			Rates: meter.Spread{Min: rate / 2, Median: rate, Max: 2 * rate}, BothCPU: meter.Spread{Min: cpu - 100, Median: cpu, Max: cpu + 100}, Foreign: 0.034, Stolen: 0.001,
 			P50: 1.5, P99: 20, ServerCPU: f(cpu), DatabaseCPU: f(0), DeferredCPU: 5, ClientCPU: 12.34, PSSPeak: 10 << 20,
 		}
 	}
 	base := row(stateEmpty, nameFile, 2000, 400)
 	base.Baseline = true
 	broken := row(stateEmpty, "broken", 1, 1)
-	broken.Errors, broken.Messages, broken.ServerCPU, broken.BothCPU = 2, []string{"status 500"}, nil, spread{}
+	broken.Errors, broken.Messages, broken.ServerCPU, broken.BothCPU = 2, []string{"status 500"}, nil, meter.Spread{}
 	broken.Noisy = 1
 	rep := &report{Fill: 100_000, Results: []result{
 		row(stateEmpty, "purser", 1000, 500), broken, base, row(stateFilled, "purser", 900, 550),

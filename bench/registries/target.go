@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/purser-registry/purser/bench/meter"
 )
 
 // target is one server under test: a registry, or a baseline's child process.
@@ -100,7 +102,7 @@ func orDefault(s, def string) string {
 // findPIDs sets the processes that listen on the target's address when it is a
 // loopback one and none were given. Finding none is no error: the CPU and
 // memory columns then stay empty.
-func (t *target) findPIDs(ctx context.Context, fs procfs) error {
+func (t *target) findPIDs(ctx context.Context, fs meter.Proc) error {
 	if len(t.pids) > 0 {
 		return nil
 	}
@@ -123,7 +125,7 @@ func (t *target) findPIDs(ctx context.Context, fs procfs) error {
 		}
 	}
 	if len(local) > 0 {
-		t.pids = fs.listeners(local, uint16(port))
+		t.pids = fs.Listeners(local, uint16(port))
 	}
 	return nil
 }

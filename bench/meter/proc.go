@@ -1,4 +1,4 @@
-package registries
+package meter
 
 import (
 	"bufio"
@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// userHZ is the unit of the times in /proc/PID/stat: 100 per second on every
+// UserHZ is the unit of the times in /proc/PID/stat: 100 per second on every
 // architecture that Go supports (proc(5), sysconf(_SC_CLK_TCK)).
-const userHZ = 100
+const UserHZ = 100
 
-// procfs reads a proc file system.
-type procfs struct{ root string }
+// Proc reads a proc file system.
+type Proc struct{ Root string }
 
 // procStat is what /proc/PID/stat says of a process.
 type procStat struct {
@@ -48,7 +48,7 @@ func parseStat(b []byte) (procStat, error) {
 		return n
 	}
 	ticks := func(i, j int) time.Duration {
-		return time.Duration(number(f[i])+number(f[j])) * time.Second / userHZ
+		return time.Duration(number(f[i])+number(f[j])) * time.Second / UserHZ
 	}
 	s := procStat{
 		pid:    int(number(strings.TrimSpace(string(b[:open])))),
@@ -65,8 +65,8 @@ func parseStat(b []byte) (procStat, error) {
 }
 
 // processes reads all processes. One that ends meanwhile is left out.
-func (fs procfs) processes() (map[int]procStat, error) {
-	entries, err := os.ReadDir(fs.root)
+func (fs Proc) processes() (map[int]procStat, error) {
+	entries, err := os.ReadDir(fs.Root)
 	if err != nil {
 		return nil, fmt.Errorf("listing processes: %w", err)
 	}
@@ -75,7 +75,7 @@ func (fs procfs) processes() (map[int]procStat, error) {
 		if _, err := strconv.Atoi(e.Name()); err != nil {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(fs.root, e.Name(), "stat"))
+		b, err := os.ReadFile(filepath.Join(fs.Root, e.Name(), "stat"))
 		if err != nil {
 			continue
 		}
@@ -95,7 +95,7 @@ func (fs procfs) processes() (map[int]procStat, error) {
 // A child that ends while the processes are read, one after another, may be counted neither
 // by itself nor with its parent, or twice. So they are read until two readings agree on
 // which children have ended, at most treeReadings times.
-func (fs procfs) tree(roots []int, self int) ([]procStat, error) {
+func (fs Proc) tree(roots []int, self int) ([]procStat, error) {
 	last, err := fs.readTree(roots, self)
 	for range treeReadings - 1 {
 		if err != nil {
@@ -127,7 +127,7 @@ func sameChildren(a, b []procStat) bool {
 	return len(a) == len(b)
 }
 
-func (fs procfs) readTree(roots []int, self int) ([]procStat, error) {
+func (fs Proc) readTree(roots []int, self int) ([]procStat, error) {
 	all, err := fs.processes()
 	if err != nil {
 		return nil, err
@@ -160,8 +160,8 @@ func (fs procfs) readTree(roots []int, self int) ([]procStat, error) {
 // pss returns a process's proportional set size in bytes: its memory with each
 // shared page divided by the number of processes that share it. It needs the
 // right to trace the process.
-func (fs procfs) pss(pid int) (int64, error) {
-	b, err := os.ReadFile(filepath.Join(fs.root, strconv.Itoa(pid), "smaps_rollup"))
+func (fs Proc) pss(pid int) (int64, error) {
+	b, err := os.ReadFile(filepath.Join(fs.Root, strconv.Itoa(pid), "smaps_rollup"))
 	if err != nil {
 		return 0, fmt.Errorf("reading the memory of process %d: %w", pid, err)
 	}

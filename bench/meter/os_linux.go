@@ -1,4 +1,4 @@
-package registries
+package meter
 
 import (
 	"syscall"
@@ -21,7 +21,7 @@ func preciseCPU(pid int) (time.Duration, bool) {
 }
 
 // selfCPU is the CPU time that this process has used.
-func selfCPU() (time.Duration, bool) {
+func SelfCPU() (time.Duration, bool) {
 	var ru syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
 		return 0, false
@@ -31,4 +31,4 @@ func selfCPU() (time.Duration, bool) {
 
 // flush writes what the system holds unwritten, so that no server pays for the
 // writes of the one measured before it.
-func flush() { unix.Sync() }
+func Flush() { unix.Sync() }

@@ -1,4 +1,4 @@
-package registries
+package meter
 
 import (
 	"encoding/binary"
@@ -14,10 +14,10 @@ import (
 // listeners returns the ids of the processes that have a TCP socket listening
 // on port, at one of ips or at every address. A process whose descriptors may
 // not be read isn't found.
-func (fs procfs) listeners(ips []netip.Addr, port uint16) []int {
+func (fs Proc) Listeners(ips []netip.Addr, port uint16) []int {
 	sockets := map[string]bool{}
 	for _, name := range []string{"tcp", "tcp6"} {
-		b, err := os.ReadFile(filepath.Join(fs.root, "net", name))
+		b, err := os.ReadFile(filepath.Join(fs.Root, "net", name))
 		if err != nil {
 			continue // no IPv6, or no /proc at all
 		}
@@ -30,7 +30,7 @@ func (fs procfs) listeners(ips []netip.Addr, port uint16) []int {
 	if len(sockets) == 0 {
 		return nil
 	}
-	links, err := filepath.Glob(filepath.Join(fs.root, "[0-9]*", "fd", "*"))
+	links, err := filepath.Glob(filepath.Join(fs.Root, "[0-9]*", "fd", "*"))
 	if err != nil {
 		return nil
 	}

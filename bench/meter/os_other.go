@@ -1,6 +1,6 @@
 //go:build !linux
 
-package registries
+package meter
 
 import "time"
 
@@ -8,6 +8,6 @@ import "time"
 
 func preciseCPU(int) (time.Duration, bool) { return 0, false }
 
-func selfCPU() (time.Duration, bool) { return 0, false }
+func SelfCPU() (time.Duration, bool) { return 0, false }
 
-func flush() {}
+func Flush() {}

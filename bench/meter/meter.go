@@ -1,4 +1,4 @@
-package registries
+package meter
 
 import (
 	"errors"
@@ -16,49 +16,53 @@ const memoryInterval = time.Second
 const databaseComm = "postgres"
 
 // meter measures the process tree of one target.
-type meter struct {
-	fs    procfs
+type Meter struct {
+	fs    Proc
 	roots []int // empty: nothing is measured
 	self  int
 }
 
-func newMeter(fs procfs, roots []int) *meter {
-	return &meter{fs: fs, roots: roots, self: os.Getpid()}
+// CPU returns the CPU time of server and database.
+func (u Usage) CPU() time.Duration { return u.Server + u.Database }
+
+// New makes a meter of the process trees of roots; without roots it measures nothing.
+func New(fs Proc, roots []int) *Meter {
+	return &Meter{fs: fs, roots: roots, self: os.Getpid()}
 }
 
 // usage is CPU time used and the most memory seen.
-type usage struct {
-	known    bool
-	server   time.Duration
-	database time.Duration
-	deferred time.Duration // of both, used after the window until the server was quiet
-	rss      int64         // bytes, summed over the tree: pages shared by n processes count n times
-	pss      int64         // bytes; 0 when a process's PSS couldn't be read
+type Usage struct {
+	Known    bool
+	Server   time.Duration
+	Database time.Duration
+	Deferred time.Duration // of both, used after the window until the server was quiet
+	RSS      int64         // bytes, summed over the tree: pages shared by n processes count n times
+	PSS      int64         // bytes; 0 when a process's PSS couldn't be read
 }
 
 // now reads the tree. The CPU sums include children that ended and were waited
 // for by a process of the tree, so they never lose a PostgreSQL backend that
 // came and went.
-func (m *meter) now(memory bool) usage {
+func (m *Meter) Now(memory bool) Usage {
 	if len(m.roots) == 0 {
-		return usage{}
+		return Usage{}
 	}
 	tree, err := m.fs.tree(m.roots, m.self)
 	if err != nil {
-		return usage{}
+		return Usage{}
 	}
-	u := usage{known: true}
+	u := Usage{Known: true}
 	pssKnown := memory
 	for _, p := range tree {
-		if d, ok := preciseCPU(p.pid); ok && m.fs.root == "/proc" {
+		if d, ok := preciseCPU(p.pid); ok && m.fs.Root == "/proc" {
 			p.own = d
 		}
 		if p.comm == databaseComm {
-			u.database += p.own + p.reaped
+			u.Database += p.own + p.reaped
 		} else {
-			u.server += p.own + p.reaped
+			u.Server += p.own + p.reaped
 		}
-		u.rss += p.rss
+		u.RSS += p.rss
 		if !pssKnown {
 			continue
 		}
@@ -67,23 +71,23 @@ func (m *meter) now(memory bool) usage {
 		if err != nil && p.rss > 0 && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
 			pssKnown = false
 		}
-		u.pss += pss
+		u.PSS += pss
 	}
 	if !pssKnown {
-		u.pss = 0
+		u.PSS = 0
 	}
 	return u
 }
 
 // watch measures until stop is called. CPU time is the difference between both ends, memory
 // the highest value seen. The second result is the reading at the end.
-func (m *meter) watch() (stop func() (used, end usage)) {
-	peak := m.now(true)
-	pssKnown := peak.pss > 0
+func (m *Meter) Watch() (stop func() (used, end Usage)) {
+	peak := m.Now(true)
+	pssKnown := peak.PSS > 0
 	look := func() {
-		u := m.now(true)
-		peak.rss, peak.pss = max(peak.rss, u.rss), max(peak.pss, u.pss)
-		pssKnown = pssKnown && (u.pss > 0 || !u.known)
+		u := m.Now(true)
+		peak.RSS, peak.PSS = max(peak.RSS, u.RSS), max(peak.PSS, u.PSS)
+		pssKnown = pssKnown && (u.PSS > 0 || !u.Known)
 	}
 	done := make(chan struct{})
 	var wg sync.WaitGroup
@@ -99,17 +103,17 @@ func (m *meter) watch() (stop func() (used, end usage)) {
 			}
 		}
 	})
-	start := m.now(false)
-	return func() (used, last usage) {
-		end := m.now(false)
+	start := m.Now(false)
+	return func() (used, last Usage) {
+		end := m.Now(false)
 		close(done)
 		wg.Wait()
 		look()
-		u := usage{rss: peak.rss, server: end.server - start.server, database: end.database - start.database}
+		u := Usage{RSS: peak.RSS, Server: end.Server - start.Server, Database: end.Database - start.Database}
 		if pssKnown {
-			u.pss = peak.pss
+			u.PSS = peak.PSS
 		}
-		u.known = start.known && end.known && u.server >= 0 && u.database >= 0
+		u.Known = start.Known && end.Known && u.Server >= 0 && u.Database >= 0
 		return u, end
 	}
 }

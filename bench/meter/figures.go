@@ -1,0 +1,56 @@
+// Package meter has what the scenarios measure with: CPU time and memory of processes, what
+// other programs took of the machine, the heap of this process, latencies and their
+// quantiles, and the spread of repeated measurements.
+package meter
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Percentile returns the nearest-rank p-th Percentile (0 < p <= 100) of sorted
+// latencies; 0 when there are none.
+func Percentile(sorted []time.Duration, p float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	// Rounded up, with a margin for p*n/100 that is whole but for the
+	// representation of p.
+	rank := int(p*float64(len(sorted))/100 + 1 - 1e-9)
+	return sorted[min(max(rank, 1), len(sorted))-1]
+}
+
+// Spread is the minimum, median and maximum over windows.
+type Spread struct {
+	Min    float64 `json:"min"`
+	Median float64 `json:"median"`
+	Max    float64 `json:"max"`
+}
+
+func NewSpread(values []float64) Spread {
+	if len(values) == 0 {
+		return Spread{}
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	return Spread{Min: sorted[0], Median: (sorted[(n-1)/2] + sorted[n/2]) / 2, Max: sorted[n-1]}
+}
+
+// Latencies are the latencies of requests, sorted.
+type Latencies []time.Duration
+
+// At returns the latency within which that percentage of requests was answered.
+func (l Latencies) At(percent float64) time.Duration {
+	return Percentile(l, percent).Round(time.Microsecond)
+}
+
+// Ratio returns a percentile as a multiple of that of other.
+func (l Latencies) Ratio(other Latencies, percent float64) float64 {
+	return float64(l.At(percent)) / float64(other.At(percent))
+}
+
+// String returns the number of requests and four percentiles.
+func (l Latencies) String() string {
+	return fmt.Sprintf("%d, p50 %s p90 %s p95 %s p99 %s", len(l), l.At(50), l.At(90), l.At(95), l.At(99))
+}
