@@ -185,7 +185,7 @@ func Append(ctx context.Context, tx Execer, entries ...Entry) error {
 	if err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, insertEntries, args...); err != nil {
+	if _, err := tx.Exec(ctx, insertEntries, args); err != nil {
 		return fmt.Errorf("writing the audit log: %w", err)
 	}
 	return nil
@@ -200,7 +200,7 @@ func Queue(ctx context.Context, b *pgx.Batch, entries ...Entry) error {
 	if err != nil {
 		return err
 	}
-	b.Queue(insertEntries, args...).Exec(func(pgconn.CommandTag) error { return nil })
+	b.Queue(insertEntries, args).Exec(func(pgconn.CommandTag) error { return nil })
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -216,21 +215,6 @@ func TestRepositoryGone(t *testing.T) {
 func deleteRepository(t testing.TB, d *db.DB, path string) {
 	t.Helper()
 	exec(t, d, "DELETE FROM repositories WHERE path = $1", path)
-}
-
-// Each number of the statement stands where the column of its name is.
-func TestNumbersOfInsertedColumns(t *testing.T) {
-	t.Parallel()
-	if strings.Contains(insertEntries, "@") || len(insertOrder) != 21 {
-		t.Fatalf("%d arguments of %s", len(insertOrder), insertEntries)
-	}
-	back := insertEntries
-	for i := len(insertOrder) - 1; i >= 0; i-- {
-		back = strings.ReplaceAll(back, fmt.Sprintf("$%d::", i+1), "@"+insertOrder[i]+"::")
-	}
-	if back != insertNamed {
-		t.Errorf("with names for numbers it is %s", back)
-	}
 }
 
 // BenchmarkAppend measures batches of pulls with the primary key and which other

@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/purser-registry/purser/internal/db"
 )
 
 // headOfTag is the kind of HEAD requests inside a Recorder. No entry in the log has it.
@@ -62,7 +64,7 @@ func appendHeads(ctx context.Context, tx pgx.Tx, heads []Entry) error {
 		INSERT INTO pullheads (id, time, client, repository_id, tag, port, used, first_time, later)
 		SELECT * FROM unnest(@ids::bigint[], @times::timestamptz[], @clients::bytea[], @repositories::bigint[], @tags::text[],
 			@ports::integer[], @used::boolean[], @firsts::timestamptz[], @later::bytea[])
-		ON CONFLICT (id) DO NOTHING`, pgx.NamedArgs{
+		ON CONFLICT (id) DO NOTHING`, db.Args{
 		"ids": ids, "times": times, "clients": clients, "repositories": repositories, "tags": tags, "ports": ports, "used": used,
 		"firsts": firsts, "later": later,
 	})

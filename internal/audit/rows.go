@@ -2,21 +2,21 @@ package audit
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/purser-registry/purser/internal/db"
 )
 
-// insertNamed writes entries that are given as arrays, one for each column. It skips an
+// insertEntries writes entries that are given as arrays, one for each column. It skips an
 // entry whose (time, id) exists already: see the package comment. (COPY would be no faster
 // at these sizes and can't skip rows.)
-const insertNamed = `
+const insertEntries = `
 	INSERT INTO auditlog (id, time, kind, actor, address, user_agent, request_id,
 		namespace, repository, repository_id, tag, digest, policy, run, detail, counted_by, port, redis_seq, pulls, first_time, later)
 	SELECT COALESCE(id, nextval('auditlog_id_seq')), COALESCE(time, now()), kind,
@@ -33,42 +33,8 @@ const insertNamed = `
 // errUnfit says that no attempt can write the entry, whatever state the database is in.
 var errUnfit = errors.New("its detail can't be written as JSON")
 
-// insertEntries is insertNamed with numbered parameters, and insertOrder the name of each
-// number. The statement is translated once: translating it for each entry would cost a
-// fifteenth of the time in which an entry is written.
-var insertEntries, insertOrder = numbered(insertNamed)
-
-func numbered(sql string) (text string, order []string) {
-	args, err := namedArguments(Source{}, nil)
-	names := pgx.StrictNamedArgs{}
-	for name := range args {
-		names[name] = name
-	}
-	text, numbers, errNames := names.RewriteQuery(context.Background(), nil, sql, nil)
-	if err := errors.Join(err, errNames); err != nil {
-		panic(err) // a name is in the statement or in the arguments only
-	}
-	for _, name := range numbers {
-		order = append(order, name.(string))
-	}
-	return text, order
-}
-
 // arguments returns the arrays of insertEntries.
-func arguments(s Source, entries []Entry) ([]any, error) {
-	named, err := namedArguments(s, entries)
-	if err != nil {
-		return nil, err
-	}
-	args := make([]any, len(insertOrder))
-	for i, name := range insertOrder {
-		args[i] = named[name]
-	}
-	return args, nil
-}
-
-// namedArguments returns the arrays of insertNamed.
-func namedArguments(s Source, entries []Entry) (pgx.NamedArgs, error) {
+func arguments(s Source, entries []Entry) (db.Args, error) {
 	n := len(entries)
 	var (
 		ids, repositories                             = make([]pgtype.Int8, n), make([]pgtype.Int8, n)
@@ -103,7 +69,7 @@ func namedArguments(s Source, entries []Entry) (pgx.NamedArgs, error) {
 		firsts[i], later[i] = pgtype.Timestamptz{Time: e.FirstTime, Valid: !e.FirstTime.IsZero()}, e.later
 		policies[i], runs[i] = nullable(e.Policy), nullable(e.Run)
 	}
-	return pgx.NamedArgs{
+	return db.Args{
 		"ids": ids, "times": times, "kinds": kind, "actors": actor, "addresses": address, "agents": agent, "requests": request,
 		"namespaces": namespace, "repositories": repository, "repository_ids": repositories, "tags": tag, "digests": digests,
 		"policies": policies, "runs": runs, "details": detail, "counted_by": countedBy, "ports": ports, "redis_seqs": seqs,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -94,7 +95,7 @@ func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n in
 	default: // a tag's entries include its pushes, which end nothing
 		bound = 10 * (n + 1)
 	}
-	sql, args := formerOfRepository, pgx.NamedArgs{
+	sql, args := formerOfRepository, db.Args{
 		"repository": q.RepositoryID, "prefix": q.Prefix, "contains": q.Contains,
 		"time": after.time, "id": after.id, "bound": bound, "limit": n + 1, "starts": !q.EndsOnly,
 	}

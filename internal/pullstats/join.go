@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -110,7 +111,7 @@ func keepPending(ctx context.Context, tx pgx.Tx, pulls []audit.Pull) error {
 		INSERT INTO pullstatisticspending (id, head, client, repository_id, tag, digest, time, port, later)
 		SELECT * FROM unnest(@ids::bigint[], @heads::boolean[], @clients::bytea[], @repositories::bigint[], @tags::text[], @digests::text[],
 			@times::timestamptz[], @ports::integer[], @later::bytea[])
-		ON CONFLICT (id) DO NOTHING`, pgx.NamedArgs{
+		ON CONFLICT (id) DO NOTHING`, db.Args{
 		"ids": ids, "heads": heads, "clients": clients, "repositories": repositories, "tags": tags, "digests": digests, "times": times, "ports": ports,
 		"later": later,
 	}); err != nil {

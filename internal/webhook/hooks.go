@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -236,7 +237,7 @@ func (s *Sender) CreateHook(ctx context.Context, namespace string, c HookChange)
 		err := tx.QueryRow(ctx, `
 			INSERT INTO webhooks (uuid, namespace_id, title, url, secret, events, enabled)
 			VALUES (@id, @owner, @title, @url, @secret, @events, @enabled) RETURNING created_at, updated_at`,
-			pgx.NamedArgs{"id": h.ID, "owner": owner, "title": h.Title, "url": h.URL, "secret": *c.Secret, "events": h.Events, "enabled": h.Enabled},
+			db.Args{"id": h.ID, "owner": owner, "title": h.Title, "url": h.URL, "secret": *c.Secret, "events": h.Events, "enabled": h.Enabled},
 		).Scan(&h.Created, &h.Updated)
 		if err != nil {
 			return err
@@ -284,7 +285,7 @@ func (s *Sender) UpdateHook(ctx context.Context, namespace string, id uuid.UUID,
 				active_since = CASE WHEN @enabled AND NOT enabled THEN clock_timestamp() ELSE active_since END,
 				disabled_reason = CASE WHEN @enabled THEN NULL ELSE disabled_reason END, updated_at = clock_timestamp()
 			WHERE uuid = @id`,
-			pgx.NamedArgs{"id": id, "title": h.Title, "url": h.URL, "events": h.Events, "enabled": h.Enabled, "secret": c.Secret})
+			db.Args{"id": id, "title": h.Title, "url": h.URL, "events": h.Events, "enabled": h.Enabled, "secret": c.Secret})
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,118 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Args are a statement's arguments by name: the text has @name where a positional argument
+// would have $1. They are the only argument of Query, QueryRow, Exec or Batch.Queue. A name
+// that only the text or only Args has is an error.
+//
+// The text must be a constant, or one of a few: each text is translated once and kept.
+// Translating a long one each time costs more than encoding its arguments.
+type Args map[string]any
+
+// SharedArgs are Args for several statements, each of which uses some of them. A name that
+// only the text has is an error.
+type SharedArgs map[string]any
+
+// RewriteQuery implements pgx.QueryRewriter.
+func (a Args) RewriteQuery(_ context.Context, _ *pgx.Conn, sql string, more []any) (string, []any, error) {
+	text, args, err := rewrite(a, sql, more)
+	if err == nil && len(a) != len(args) {
+		return "", nil, fmt.Errorf("%d arguments are given for a statement with %d", len(a), len(args))
+	}
+	return text, args, err
+}
+
+// RewriteQuery implements pgx.QueryRewriter.
+func (a SharedArgs) RewriteQuery(_ context.Context, _ *pgx.Conn, sql string, more []any) (string, []any, error) {
+	return rewrite(a, sql, more)
+}
+
+// numbered is a translated statement: names has the name of each number.
+type numbered struct {
+	sql   string
+	names []string
+}
+
+// translated maps the text of a statement to its *numbered.
+var translated sync.Map
+
+func rewrite(values map[string]any, sql string, more []any) (string, []any, error) {
+	if len(more) > 0 {
+		return "", nil, errors.New("a statement has named arguments and others")
+	}
+	known, ok := translated.Load(sql)
+	if !ok {
+		s, err := translate(sql, values)
+		if err != nil {
+			return "", nil, err
+		}
+		known, _ = translated.LoadOrStore(sql, s)
+	}
+	s := known.(*numbered)
+	args := make([]any, len(s.names))
+	for i, name := range s.names {
+		value, ok := values[name]
+		if !ok {
+			return "", nil, fmt.Errorf("argument %s of the statement is missing", name)
+		}
+		args[i] = value
+	}
+	return s.sql, args, nil
+}
+
+// translate replaces the names in a text by numbers. It finds the names with the help of
+// values, which must have them all.
+func translate(sql string, values map[string]any) (*numbered, error) {
+	names := make(pgx.NamedArgs, len(values))
+	for name := range values {
+		names[name] = name
+	}
+	text, order, err := names.RewriteQuery(context.Background(), nil, sql, nil)
+	if err != nil {
+		return nil, err
+	}
+	s := &numbered{sql: text, names: make([]string, len(order))}
+	for i, name := range order {
+		if s.names[i], _ = name.(string); name == nil {
+			return nil, fmt.Errorf("argument %d of the statement is missing: %s", i+1, text)
+		}
+	}
+	return s, nil
+}
+
+// Statements splits a file of SQL into its statements. A line "-- name: x" begins the
+// statement x, which ends with a semicolon. Comments fill lines of their own and aren't sent
+// to the database. The returned function panics when the file has no statement of that name.
+func Statements(file string) func(name string) string {
+	statements := make(map[string]string)
+	var current string
+	for line := range strings.Lines(file) {
+		comment, isComment := strings.CutPrefix(strings.TrimSpace(line), "--")
+		name, isName := strings.CutPrefix(comment, " name: ")
+		switch {
+		case isComment && isName:
+			current = name
+		case !isComment && (current != "" || strings.TrimSpace(line) != ""):
+			statements[current] += line
+		}
+	}
+	for name, sql := range statements {
+		statements[name] = strings.TrimSuffix(strings.TrimSpace(sql), ";")
+	}
+	return func(name string) string {
+		sql := statements[name]
+		if sql == "" {
+			panic("there is no statement " + name)
+		}
+		return sql
+	}
+}
