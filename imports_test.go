@@ -63,12 +63,12 @@ var layers = map[string]rule{
 	"internal/blob/s3":          {layer: 2, also: []string{"internal/blob"}},
 	"internal/blob/blobtest": {layer: 2, testing: true,
 		also: []string{"internal/blob", "internal/blob/s3"}},
+	"internal/audit":               {layer: 2, also: []string{"internal/db"}},
 	"internal/catalog":             {layer: 3},
 	"internal/auth":                {layer: 3},
-	"internal/audit":               {layer: 3},
-	"internal/pullstats":           {layer: 3, also: []string{"internal/audit"}}, // it counts what is logged
+	"internal/pullstats":           {layer: 3},
 	"internal/pullstats/redistest": {only: true, testing: true},
-	"internal/webhook":             {layer: 3, also: []string{"internal/audit"}}, // it tells what is logged
+	"internal/webhook":             {layer: 3},
 	"internal/gc":                  {layer: 4},
 	"internal/gc/explain":          {layer: 4, also: []string{"internal/gc"}},
 	"internal/catalog/catalogtest": {layer: 5, testing: true}, // it has reviews too

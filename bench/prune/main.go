@@ -128,7 +128,6 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 	}
 	b.catalog = catalog.New(catalog.Options{
 		DB: b.main, Pruning: b.pruning, Replica: replica, Log: b.log,
-		Audit: catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who},
 	})
 	store, err := blob.OpenDir(blob.DirOptions{Path: filepath.Join(base, "blobs")})
 	if err != nil {

@@ -22,8 +22,8 @@ func gcRetryCommand(src *source) *cobra.Command {
 	}
 	out := addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withCollector(cmd, func(ctx context.Context, _ *config.Config, c *gc.Collector, _ *db.DB, trail *audit.Log) error {
-			if err := trail.Append(ctx, audit.Entry{Kind: audit.RetryGC}); err != nil {
+		return src.withCollector(cmd, func(ctx context.Context, _ *config.Config, c *gc.Collector, _ *db.DB, log *audit.Log) error {
+			if err := log.Append(ctx, audit.Entry{Kind: audit.RetryGC}); err != nil {
 				return err
 			}
 			var n struct {

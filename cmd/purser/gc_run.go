@@ -38,9 +38,9 @@ func gcRunCommand(src *source) *cobra.Command {
 	cmd.Flags().Var(numberFlag{&r.limit, 0, maxListed}, "limit", "list at most `N` things that would go; 0: all")
 	r.format = addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withCollector(cmd, func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, trail *audit.Log) error {
+		return src.withCollector(cmd, func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error {
 			r.out, r.progress = cmd.OutOrStdout(), newProgressLine(cmd.ErrOrStderr())
-			if err := trail.Append(ctx, audit.Entry{Kind: audit.RunGC, Detail: map[string]any{"dry_run": r.dry}}); err != nil {
+			if err := log.Append(ctx, audit.Entry{Kind: audit.RunGC, Detail: map[string]any{"dry_run": r.dry}}); err != nil {
 				return err
 			}
 			return r.run(ctx, cfg, c, metadata)

@@ -172,7 +172,7 @@ type parts struct {
 func assemble(ctx context.Context, cfg *config.Config, p parts) (*site, []func(context.Context) error, error) {
 	c := catalog.New(catalog.Options{
 		DB: p.db, Background: p.reviews, Pruning: p.prunes, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
-		Audit: auditing, SparseIndexes: cfg.Manifests.SparseIndexes,
+		SparseIndexes: cfg.Manifests.SparseIndexes,
 		Look: func(ctx context.Context, key string, size int64) (string, error) {
 			return blob.Look(ctx, p.store, key, size)
 		},

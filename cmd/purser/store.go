@@ -105,7 +105,7 @@ func storeCommand(src *source) *cobra.Command {
 }
 
 // withStore runs fn with the configured store, even if it belongs to another database.
-func (s *source) withStore(cmd *cobra.Command, existing bool, fn func(ctx context.Context, store *storeid.Store, trail *audit.Log) error) error {
+func (s *source) withStore(cmd *cobra.Command, existing bool, fn func(ctx context.Context, store *storeid.Store, log *audit.Log) error) error {
 	return s.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		metadata, err := openForCheck(ctx, cmd, cfg, dsn)
 		if err != nil {
@@ -209,9 +209,9 @@ func storeAdoptCommand(src *source) *cobra.Command {
 	cmd.Flags().BoolVar(&o.New, "new", false, "give store and database a new identity: for a copy of both, to be a registry of its own")
 	cmd.Flags().BoolVar(&o.Force, "force", false, "adopt a store that has nothing of what the database knows, or a damaged identity")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withStore(cmd, !o.Force, func(ctx context.Context, store *storeid.Store, trail *audit.Log) error {
+		return src.withStore(cmd, !o.Force, func(ctx context.Context, store *storeid.Store, log *audit.Log) error {
 			o.Begin = func(a storeid.Adoption) error {
-				return trail.Append(ctx, audit.Entry{Kind: audit.AdoptStore, Detail: map[string]any{
+				return log.Append(ctx, audit.Entry{Kind: audit.AdoptStore, Detail: map[string]any{
 					"place": a.Place, "identity": a.Identity, "was": a.Was, "force": o.Force, "sampled": a.Sampled, "found": a.Found,
 				}})
 			}

@@ -1,11 +1,18 @@
-// Package audit is the audit log: it records who did what. Only this package reads and
-// writes its table, auditlog.
+// Package audit is the audit log: it records who did what.
 //
 // A transaction that changes data also writes the entry of the change: with [Append] or
-// [Queue] where the caller has the values, with [InsertFrom] where the statement learns
-// them while it runs. A pull changes nothing, so a [Recorder] collects the entries of pulls
-// and writes them in batches. A [Log] lists and exports entries. A [Keeper] creates and
-// drops the monthly partitions.
+// [Queue] where the caller has the values. A statement that learns while it runs what it
+// changes inserts the entries into the table, auditlog, by itself, with the arguments of
+// [Args]; package catalog has such statements. Only this package reads the table. A pull
+// changes nothing, so a [Recorder] collects the entries of pulls and writes them in batches.
+// A [Log] lists and exports entries. A [Keeper] creates and drops the monthly partitions.
+//
+// The log is locked last: a transaction that has written an entry asks for no further lock.
+// The [Keeper] locks the log's partitions for a moment now and then, and waits for whoever
+// has written to them; if such a transaction waited for another, and that one for the log,
+// PostgreSQL would end one of them as a deadlock. So the statement that makes the change
+// also writes the entries, or the last statement of its transaction does. This costs no
+// round trip either.
 //
 // # Why no entry is lost or written twice
 //
@@ -59,6 +66,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -204,29 +212,21 @@ func Queue(ctx context.Context, b *pgx.Batch, entries ...Entry) error {
 	return nil
 }
 
-// InsertFrom returns a statement that writes an entry for each row of a query, for a change
-// that learns only in the database what it changed. The query returns the columns kind,
-// namespace, repository, repository_id, tag, digest (bytes), policy, run and detail
-// (jsonb), by these names and in any order; NULL is absent. The statement's first four
-// arguments are those that Who returns; the query's own begin with $5. It may follow a WITH
-// that changes data:
-//
-//	"WITH gone AS (DELETE … RETURNING …) " + InsertFrom("SELECT … FROM gone")
-//
-// Packages below this one get InsertFrom and Who from the code that constructs them.
-func InsertFrom(query string) string {
-	return `INSERT INTO auditlog (actor, address, user_agent, request_id,
-			kind, namespace, repository, repository_id, tag, digest, policy, run, detail)
-		SELECT NULLIF($1::text, ''), NULLIF($2::text, ''), NULLIF($3::text, ''), NULLIF($4::text, ''),
-			e.kind, e.namespace, e.repository, e.repository_id, e.tag, e.digest, e.policy, e.run, e.detail
-		FROM (` + query + `) e`
+// Args adds to the arguments of a statement, which inserts entries by itself, those of the
+// requesting client: @actor, @address, @user_agent and @request_id, from the context's
+// source. What the source leaves empty is NULL. It returns args.
+func Args(ctx context.Context, args db.Args) db.Args {
+	s := SourceOf(ctx)
+	args["actor"], args["address"] = textOrNull(s.Actor), textOrNull(s.Address)
+	args["user_agent"], args["request_id"] = textOrNull(s.UserAgent), textOrNull(s.RequestID)
+	return args
 }
 
-// Who returns the first four arguments of a statement of InsertFrom: the fields of the
-// context's source.
-func Who(ctx context.Context) []any {
-	s := SourceOf(ctx)
-	return []any{clean(s.Actor), clean(s.Address), clean(s.UserAgent), clean(s.RequestID)}
+func textOrNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return clean(s)
 }
 
 // raw returns the detail of an entry as it was read.

@@ -130,16 +130,17 @@ func TestAppendTakesAnyText(t *testing.T) {
 
 // A change that learns in the database what it changed writes its entries there,
 // many at once.
-func TestInsertFrom(t *testing.T) {
+func TestArgs(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
 	exec(t, d, "INSERT INTO gc_doomed_objects (storage_key) SELECT 'key' || n FROM generate_series(1, 3) n")
 	ctx := WithSource(t.Context(), Source{Actor: "ana\xff", Address: "192.0.2.1"})
 	run, digest := uuid.New(), oci.Compute(oci.SHA256, []byte("x"))
-	sql := "WITH gone AS (DELETE FROM gc_doomed_objects WHERE storage_key <> $5 RETURNING storage_key) " + InsertFrom(`
-		SELECT 'autoprune_tag_delete' AS kind, 'acme' AS namespace, 'acme/app' AS repository, 7::bigint AS repository_id,
-			storage_key AS tag, $6::bytea AS digest, NULL::uuid AS policy, $7::uuid AS run, NULL::jsonb AS detail FROM gone`)
-	tag, err := d.Pool.Exec(ctx, sql, append(Who(ctx), "key2", digest.Bytes(), run)...)
+	tag, err := d.Pool.Exec(ctx, `
+		WITH gone AS (DELETE FROM gc_doomed_objects WHERE storage_key <> @kept RETURNING storage_key)
+		INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest, run)
+		SELECT 'autoprune_tag_delete', @actor, @address, @user_agent, @request_id, 'acme', 'acme/app', 7, storage_key, @digest, @run
+		FROM gone`, Args(ctx, db.Args{"kept": "key2", "digest": digest.Bytes(), "run": run}))
 	must(t, err)
 	if tag.RowsAffected() != 2 {
 		t.Errorf("%d entries, want 2", tag.RowsAffected())
@@ -153,6 +154,9 @@ func TestInsertFrom(t *testing.T) {
 	}
 	if slices.Sort(tags); !slices.Equal(tags, []string{"key1", "key3"}) {
 		t.Errorf("tags are %v", tags)
+	}
+	if n := count(t, d, "SELECT count(*) FROM auditlog WHERE user_agent IS NULL AND request_id IS NULL"); n != 2 {
+		t.Errorf("%d entries lack what the source leaves empty, want 2", n)
 	}
 }
 

@@ -191,7 +191,7 @@ func (v *visit) inTx(ctx context.Context, choose func(q catalog.Pruning) ([]goin
 		if err != nil {
 			return err
 		}
-		gone, err := q.Delete(ctx, batch)
+		gone, err := q.Delete(audit.WithSource(ctx, audit.Source{Actor: audit.ActorAutoprune}), batch)
 		if err != nil {
 			return err
 		}
@@ -241,7 +241,7 @@ func (v *visit) batch(list []going) (b catalog.PruneBatch, policies []string, er
 	}
 	b = catalog.PruneBatch{
 		Target: v.target, Tags: make([]catalog.PruneTag, len(list)), Why: make([]int32, len(list)),
-		Audit: catalog.Audit{Insert: audit.InsertFrom, Who: byAutoprune}, Kind: string(audit.AutopruneTagDelete), Run: v.turn.task.run,
+		Run: v.turn.task.run,
 	}
 	places := make(map[why]int32)
 	for i := range list {
@@ -260,11 +260,6 @@ func (v *visit) batch(list []going) (b catalog.PruneBatch, policies []string, er
 		b.Tags[i], b.Why[i] = g.PruneTag, place
 	}
 	return b, policies, nil
-}
-
-// byAutoprune returns the arguments of an entry whose actor is the autoprune worker.
-func byAutoprune(ctx context.Context) []any {
-	return audit.Who(audit.WithSource(ctx, audit.Source{Actor: audit.ActorAutoprune}))
 }
 
 // reason returns why a tag is deleted, for its audit entry.

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 )
@@ -309,7 +308,6 @@ func TestMovedTagStays(t *testing.T) {
 	r.must(r.catalog.Prune(t.Context(), func(p catalog.Pruning) (err error) {
 		gone, err = p.Delete(t.Context(), catalog.PruneBatch{
 			Target: a, Tags: page, Why: make([]int32, len(page)), Reasons: []catalog.PruneReason{{Detail: "{}"}},
-			Audit: catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who}, Kind: string(audit.AutopruneTagDelete),
 		})
 		return err
 	}))

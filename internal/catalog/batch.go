@@ -79,6 +79,18 @@ func (b *batch) guard(dest []any, sql string, args ...any) {
 	})
 }
 
+// lockRepository adds the first statement of every transaction that inserts below a
+// repository. It locks the repository and its namespace against deletion until the commit,
+// and refuses if either is gone, so that no row is inserted that a concurrent deletion would
+// overlook.
+func (b *batch) lockRepository(r repository, path string) {
+	b.guard(nil, `
+		SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the repository was deleted meanwhile') END
+		FROM (SELECT FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
+		      WHERE n.id = $1 AND r.id = $2 AND r.path = $3
+		      FOR KEY SHARE) alive`, r.namespace, r.id, path)
+}
+
 // sender is a pool or a transaction.
 type sender interface {
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults

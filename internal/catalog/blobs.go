@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -32,14 +34,21 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 	}
 	err = c.withRepository(ctx, path, nil, func(r repository) error {
 		b := new(batch)
-		b.guard(nil, lockRepository, r.namespace, r.id, path)
-		b.exec(promiseBlob, d.Bytes())
-		b.guard(nil, `SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('`+string(blobsMissing)+`') END
+		b.lockRepository(r, path)
+		b.promiseBlob(d)
+		b.guard(nil, `
+			SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the repository lacks a blob') END
 			FROM (SELECT FROM blobs WHERE digest = $1 AND lost_at IS NULL FOR KEY SHARE) locked`, d.Bytes())
-		b.guard(nil, `SELECT CASE WHEN NOT EXISTS (
-				SELECT FROM live_repositories r JOIN `+linkOfBlob+` ON true WHERE r.path = $1)
-				THEN purser_refuse('`+string(blobsMissing)+`') END`, from, d.Bytes())
-		b.exec(linkBlob, r.namespace, r.id, d.Bytes())
+		b.guard(nil, `
+			SELECT CASE WHEN NOT EXISTS (
+				SELECT FROM live_repositories r
+				CROSS JOIN LATERAL (
+					SELECT FROM repository_blobs
+					WHERE top_level_namespace_id = r.top_level_namespace_id AND repository_id = r.id AND blob_digest = $2
+					OFFSET 0) link
+				WHERE r.path = $1)
+				THEN purser_refuse('the repository lacks a blob') END`, from, d.Bytes())
+		b.linkBlob(r, d)
 		return b.send(ctx, c.db.Pool)
 	})
 	switch {
@@ -53,16 +62,24 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 
 // linkBlob makes a link, or locks and renews the existing one: it waits for a transaction
 // that is about to delete the link.
-const linkBlob = `
-	INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
-	SELECT $1, $2, $3 WHERE purser_accepted()
-	ON CONFLICT (top_level_namespace_id, repository_id, blob_digest) DO UPDATE SET created_at = now()`
+func (b *batch) linkBlob(r repository, d oci.Digest) {
+	b.exec(`
+		INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
+		SELECT $1, $2, $3 WHERE purser_accepted()
+		ON CONFLICT (top_level_namespace_id, repository_id, blob_digest) DO UPDATE SET created_at = now()`,
+		r.namespace, r.id, d.Bytes())
+}
 
 // promiseBlob writes a promise of existence. It does no harm if a later guard refuses: it
-// only postpones a review, which then finds the blob in use, unused or gone.
-const promiseBlob = `
-	INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
-	SELECT $1, gc_review_after('blob_upload'), 'blob_upload' WHERE purser_accepted()` + greatestReview
+// only postpones a review, which then finds the blob in use, unused or gone. A promise never
+// shortens an older one.
+func (b *batch) promiseBlob(d oci.Digest) {
+	b.exec(`
+		INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
+		SELECT $1, gc_review_after('blob_upload'), 'blob_upload' WHERE purser_accepted()
+		ON CONFLICT (digest) DO UPDATE SET
+			review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`, d.Bytes())
+}
 
 // DeleteBlob unlinks a blob from the repository and queues the blob for review. Errors:
 // NAME_UNKNOWN, BLOB_UNKNOWN, and DENIED with status 409 while a manifest of the repository
@@ -95,12 +112,14 @@ func (c *Catalog) unlinkBlob(ctx context.Context, tx pgx.Tx, r repository, path 
 	// is in use the row stays, and the review drops it.
 	var linked bool
 	b := new(batch)
-	b.guard(nil, lockRepository, r.namespace, r.id, path)
+	b.lockRepository(r, path)
 	b.row([]any{&linked}, `
 		WITH queued AS (
 			INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
 			SELECT blob_digest, gc_review_after('blob_delete'), 'blob_delete' FROM repository_blobs
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND blob_digest = $3 AND purser_accepted()`+greatestReview+`
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND blob_digest = $3 AND purser_accepted()
+			ON CONFLICT (digest) DO UPDATE SET
+				review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL
 			RETURNING 1)
 		SELECT EXISTS (SELECT FROM queued)`, r.namespace, r.id, d.Bytes())
 	if err := b.send(ctx, tx); err != nil {
@@ -139,12 +158,14 @@ func (c *Catalog) unlinkBlob(ctx context.Context, tx pgx.Tx, r repository, path 
 	_, err = tx.Exec(ctx, `
 		WITH gone AS (
 			DELETE FROM repository_blobs
-			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND blob_digest = $7
+			WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND blob_digest = @digest
 			RETURNING repository_id, blob_digest
-		), logged AS (`+c.entries(`
-			SELECT 'delete_blob' AS kind, split_part($8, '/', 1) AS namespace, $8 AS repository, repository_id,
-				NULL::text AS tag, blob_digest AS digest, NULL::jsonb AS detail FROM gone`)+`)
-		SELECT FROM gone`, c.who(ctx, r.namespace, r.id, d.Bytes(), path)...)
+		), logged AS (
+			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, digest)
+			SELECT 'delete_blob', @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, repository_id, blob_digest
+			FROM gone
+		)
+		SELECT FROM gone`, audit.Args(ctx, db.Args{"namespace": r.namespace, "repository": r.id, "digest": d.Bytes(), "path": path}))
 	return err
 }
 

@@ -39,6 +39,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -70,9 +71,8 @@ type Options struct {
 	// Look checks an object of the store that must have size bytes, and returns what is
 	// wrong with it, "" for nothing. It is called outside of transactions. Nil: objects
 	// aren't checked.
-	Look  func(ctx context.Context, key string, size int64) (wrong string, err error)
-	Audit Audit        // the zero value writes nothing
-	Log   *slog.Logger // default slog.Default()
+	Look func(ctx context.Context, key string, size int64) (wrong string, err error)
+	Log  *slog.Logger // default slog.Default()
 }
 
 // Catalog reads and writes the metadata. Its methods may be called
@@ -106,24 +106,24 @@ func New(o Options) *Catalog {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	o.Audit = o.Audit.orNone()
 	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o)}
+}
+
+// AliveRepositories locks those of the repositories that exist, in the order of their ids,
+// until the transaction ends, and returns them. It is for audit entries that are written
+// later than the events that they record.
+func AliveRepositories(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
+	rows, err := tx.Query(ctx, "SELECT id FROM repositories WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE", ids)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
 // repository identifies a repository's row.
 type repository struct {
 	namespace, id int64
 }
-
-// lockRepository is the first statement of every transaction that inserts below a
-// repository. It locks the repository and its namespace against deletion until the commit,
-// and refuses if either is gone, so that no row is inserted that a concurrent deletion would
-// overlook. Arguments: namespace, id, path.
-const lockRepository = `
-	SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('` + string(repositoryGone) + `') END
-	FROM (SELECT FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
-	      WHERE n.id = $1 AND r.id = $2 AND r.path = $3
-	      FOR KEY SHARE) alive`
 
 // lookUp returns an existing repository. Error: NAME_UNKNOWN.
 func (c *Catalog) lookUp(ctx context.Context, path string) (repository, error) {
@@ -196,13 +196,14 @@ func (c *Catalog) create(ctx context.Context, path string) (made bool, err error
 				ON CONFLICT DO NOTHING RETURNING 1)
 			SELECT EXISTS (SELECT FROM made)`, namespace, path)
 		// A row whose xmin is this transaction's was inserted by it.
-		b.exec(c.entries(`
-			SELECT 'org_create' AS kind, name AS namespace, NULL::text AS repository, NULL::bigint AS repository_id,
-				NULL::text AS tag, NULL::bytea AS digest, NULL::jsonb AS detail
-			FROM top_level_namespaces WHERE name = $5 AND xmin = pg_current_xact_id()::xid
+		b.exec(`
+			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id)
+			SELECT 'org_create', @actor, @address, @user_agent, @request_id, name, NULL, NULL::bigint
+			FROM top_level_namespaces WHERE name = @namespace AND xmin = pg_current_xact_id()::xid
 			UNION ALL
-			SELECT 'create_repo', $5, path, id, NULL, NULL, NULL
-			FROM repositories WHERE path = $6 AND xmin = pg_current_xact_id()::xid`), c.who(ctx, namespace, path)...)
+			SELECT 'create_repo', @actor, @address, @user_agent, @request_id, @namespace, path, id
+			FROM repositories WHERE path = @path AND xmin = pg_current_xact_id()::xid`,
+			audit.Args(ctx, db.Args{"namespace": namespace, "path": path}))
 		return b.send(ctx, c.db.Pool)
 	})
 	if err != nil {

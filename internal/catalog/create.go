@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -16,11 +17,12 @@ func (c *Catalog) CreateNamespace(ctx context.Context, name string) error {
 	err := db.Retry(ctx, func() error {
 		return c.db.Pool.QueryRow(ctx, `
 			WITH made AS (
-				INSERT INTO top_level_namespaces (name) VALUES ($5) ON CONFLICT DO NOTHING RETURNING name
-			), logged AS (`+c.entries(`
-				SELECT 'org_create' AS kind, name AS namespace, NULL::text AS repository, NULL::bigint AS repository_id,
-					NULL::text AS tag, NULL::bytea AS digest, NULL::jsonb AS detail FROM made`)+`)
-			SELECT EXISTS (SELECT FROM made)`, c.who(ctx, name)...).Scan(&made)
+				INSERT INTO top_level_namespaces (name) VALUES (@name) ON CONFLICT DO NOTHING RETURNING name
+			), logged AS (
+				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace)
+				SELECT 'org_create', @actor, @address, @user_agent, @request_id, name FROM made
+			)
+			SELECT EXISTS (SELECT FROM made)`, audit.Args(ctx, db.Args{"name": name})).Scan(&made)
 	})
 	switch {
 	case err != nil:

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -62,38 +63,41 @@ func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition C
 func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string, condition Condition, version string, protected, override bool) (n int64, err error) {
 	err = db.Retry(ctx, func() error {
 		b := new(batch)
-		b.guard(nil, lockRepository, r.namespace, r.id, path)
+		b.lockRepository(r, path)
 		b.exec("SELECT FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 AND purser_accepted() FOR UPDATE",
 			r.namespace, r.id, tag)
 		b.guard([]any{&n}, `
 			WITH found AS MATERIALIZED (
 				SELECT t.name, m.digest FROM (
 					SELECT name, manifest_id FROM tags
-					WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = $7 OFFSET 0) t
+					WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = @tag OFFSET 0) t
 				CROSS JOIN LATERAL (
 					SELECT digest FROM manifests
-					WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = t.manifest_id OFFSET 0) m
+					WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND id = t.manifest_id OFFSET 0) m
 			), asked AS MATERIALIZED (
 				SELECT CASE
-					WHEN `+otherRules("$10")+` THEN purser_refuse('`+string(rulesChanged)+`')
-					WHEN NOT $11::boolean AND EXISTS (SELECT FROM found) THEN purser_refuse('`+string(tagProtected)+`')
-					WHEN EXISTS (SELECT FROM found WHERE NOT purser_condition_holds(digest, $12::bytea[], $13::bytea[]))
-						THEN purser_refuse('`+string(conditionFails)+`') END AS refusal
+					WHEN (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM @rules
+						THEN purser_refuse('the rules that protect tags were changed meanwhile')
+					WHEN @protected::boolean AND NOT @override::boolean AND EXISTS (SELECT FROM found)
+						THEN purser_refuse('the tag is protected')
+					WHEN EXISTS (SELECT FROM found WHERE NOT purser_condition_holds(digest, @if_match::bytea[], @if_no_match::bytea[]))
+						THEN purser_refuse('the condition of the request does not hold') END AS refusal
 				WHERE purser_accepted()
 			), gone AS (
-				DELETE FROM tags WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = $7
+				DELETE FROM tags WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = @tag
 					AND EXISTS (SELECT FROM asked WHERE refusal IS NULL)
 				RETURNING name
-			), previous AS (
-				SELECT found.name, found.digest FROM found JOIN gone ON gone.name = found.name
-			), logged AS (`+c.entries(`
-				SELECT 'delete_tag' AS kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository,
-					$6::bigint AS repository_id, previous.name AS tag, previous.digest,
-					CASE WHEN $9::boolean THEN '{"protection": "overridden"}'::jsonb END AS detail
-				FROM previous`)+`)
-			SELECT (SELECT count(*) FROM gone), (SELECT refusal FROM asked)`,
-			c.who(ctx, r.namespace, r.id, tag, path, protected && override, version, !protected || override,
-				condition.IfMatch.arg(), condition.IfNoMatch.arg())...)
+			), logged AS (
+				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest, detail)
+				SELECT 'delete_tag', @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, @repository,
+					gone.name, found.digest, CASE WHEN @protected AND @override THEN '{"protection": "overridden"}'::jsonb END
+				FROM gone JOIN found ON found.name = gone.name
+			)
+			SELECT (SELECT count(*) FROM gone), (SELECT refusal FROM asked)`, audit.Args(ctx, db.Args{
+			"namespace": r.namespace, "repository": r.id, "path": path, "tag": tag,
+			"rules": version, "protected": protected, "override": override,
+			"if_match": condition.IfMatch.arg(), "if_no_match": condition.IfNoMatch.arg(),
+		}))
 		return b.send(ctx, c.db.Pool)
 	})
 	return n, err
@@ -141,14 +145,14 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 	}
 	var index []byte
 	b := new(batch)
-	b.guard(nil, lockRepository, r.namespace, r.id, path)
+	b.lockRepository(r, path)
 	b.guard(nil, `
-		SELECT CASE WHEN count(*) = 0 THEN purser_refuse('`+string(manifestGone)+`') END
+		SELECT CASE WHEN count(*) = 0 THEN purser_refuse('the manifest was deleted meanwhile') END
 		FROM (SELECT FROM manifests
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3 AND purser_accepted()
 			FOR UPDATE) m`, r.namespace, r.id, d.Bytes())
 	b.guard([]any{&index}, `
-		SELECT x.digest, CASE WHEN x.digest IS NOT NULL THEN purser_refuse('`+string(manifestHeld)+`') END
+		SELECT x.digest, CASE WHEN x.digest IS NOT NULL THEN purser_refuse('the manifest is part of an index') END
 		FROM (SELECT (
 			SELECT m.digest FROM manifest_references x
 			JOIN manifests m ON m.top_level_namespace_id = x.top_level_namespace_id
@@ -158,8 +162,9 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 			ORDER BY m.id LIMIT 1) AS digest) x`, r.namespace, r.id, d.Bytes())
 	b.guard(nil, `
 		SELECT CASE
-			WHEN `+otherRules("$4")+` THEN purser_refuse('`+string(rulesChanged)+`')
-			WHEN NOT t.names <@ $5::text[] THEN purser_refuse('`+string(tagsChanged)+`')
+			WHEN (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4
+				THEN purser_refuse('the rules that protect tags were changed meanwhile')
+			WHEN NOT t.names <@ $5::text[] THEN purser_refuse('the manifest got a tag meanwhile')
 			WHEN set_config('purser.deleted_tags', t.names::text, true) IS NULL THEN '' END
 		FROM (SELECT COALESCE(array_agg(name), '{}') AS names FROM (
 			SELECT name FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = (
@@ -179,8 +184,8 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 // order of digests: the triggers of the manifest's deletion would write those of
 // configurations before those of layers.
 //
-// The last statement writes all entries, since a transaction takes no other lock after those
-// of the log (see Audit). It knows the tags by purser.deleted_tags, which the statement that
+// The last statement writes all entries, since the log is locked last (see package audit). It
+// knows the tags by purser.deleted_tags, which the statement that
 // locked them has set for the transaction.
 func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path string, d oci.Digest) {
 	b.exec(`
@@ -200,20 +205,24 @@ func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = (SELECT id FROM manifest)
 			UNION
 			SELECT configuration_blob_digest FROM manifest WHERE configuration_blob_digest IS NOT NULL) d
-		ORDER BY d.digest`+greatestReview, r.namespace, r.id, d.Bytes())
+		ORDER BY d.digest
+		ON CONFLICT (digest) DO UPDATE SET
+			review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`,
+		r.namespace, r.id, d.Bytes())
 	b.exec(`
 		WITH gone AS (
 			DELETE FROM manifests
-			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = $7 AND purser_accepted()
+			WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest AND purser_accepted()
 			RETURNING digest
-		), logged AS (`+c.entries(`
-			SELECT k.kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository, $6::bigint AS repository_id,
-				k.tag, gone.digest, NULL::jsonb AS detail
+		), logged AS (
+			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest)
+			SELECT k.kind, @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, @repository, k.tag, gone.digest
 			FROM gone CROSS JOIN (
 				SELECT 'delete_manifest' AS kind, NULL AS tag
 				UNION ALL
-				SELECT 'delete_tag', name FROM unnest(NULLIF(current_setting('purser.deleted_tags', true), '')::text[]) AS name) k`)+`)
-		SELECT FROM gone`, c.who(ctx, r.namespace, r.id, d.Bytes(), path)...)
+				SELECT 'delete_tag', name FROM unnest(NULLIF(current_setting('purser.deleted_tags', true), '')::text[]) AS name) k
+		)
+		SELECT FROM gone`, audit.Args(ctx, db.Args{"namespace": r.namespace, "repository": r.id, "digest": d.Bytes(), "path": path}))
 }
 
 // unprotectedTags returns the tags of a manifest if no rule protects any of them. Error:
@@ -222,7 +231,8 @@ func (c *Catalog) unprotectedTags(ctx context.Context, r repository, path string
 	var otherwise bool
 	tags := []string{} // nil would mean every tag
 	err := c.db.Pool.QueryRow(ctx, `
-		SELECT COALESCE(array_agg(name ORDER BY name), '{}'), `+otherRules("$4")+`
+		SELECT COALESCE(array_agg(name ORDER BY name), '{}'),
+			(SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4
 		FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = (
 			SELECT id FROM manifests WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest = $3)`,
 		r.namespace, r.id, d.Bytes(), rules.version).Scan(&tags, &otherwise)

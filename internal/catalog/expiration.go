@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -44,9 +46,9 @@ func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, pa
 	var old *time.Time
 	var otherwise bool
 	b := new(batch)
-	b.guard(nil, lockRepository, r.namespace, r.id, path)
+	b.lockRepository(r, path)
 	b.row([]any{&old, &otherwise}, `
-		SELECT expires_at, `+otherRules("$4")+` FROM (
+		SELECT expires_at, (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4 FROM (
 			SELECT expires_at FROM tags
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 FOR UPDATE) t`,
 		r.namespace, r.id, tag, version)
@@ -63,16 +65,19 @@ func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, pa
 	}
 	_, err = tx.Exec(ctx, `
 		WITH changed AS (
-			UPDATE tags SET expires_at = $10 WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = $7
+			UPDATE tags SET expires_at = @at
+			WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = @tag
 			RETURNING name, manifest_id
-		), logged AS (`+c.entries(`
-			SELECT 'change_tag_expiration' AS kind, split_part($8::text, '/', 1) AS namespace, $8::text AS repository,
-				$6::bigint AS repository_id, t.name AS tag, m.digest,
-				jsonb_build_object('expiration_date', $10::timestamptz, 'old_expiration_date', $9::timestamptz) AS detail
+		), logged AS (
+			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest, detail)
+			SELECT 'change_tag_expiration', @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, @repository,
+				t.name, m.digest, jsonb_build_object('expiration_date', @at::timestamptz, 'old_expiration_date', @old::timestamptz)
 			FROM changed t CROSS JOIN LATERAL (
 				SELECT digest FROM manifests
-				WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = t.manifest_id OFFSET 0) m`)+`)
-		SELECT FROM changed`, c.who(ctx, r.namespace, r.id, tag, path, old, orNull(at))...)
+				WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND id = t.manifest_id OFFSET 0) m
+		)
+		SELECT FROM changed`, audit.Args(ctx, db.Args{
+		"namespace": r.namespace, "repository": r.id, "path": path, "tag": tag, "at": orNull(at), "old": old}))
 	return err
 }
 
@@ -169,9 +174,9 @@ func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path stri
 	var locked []string
 	var otherwise bool
 	b := new(batch)
-	b.guard(nil, lockRepository, r.namespace, r.id, path)
+	b.lockRepository(r, path)
 	b.row([]any{&locked, &otherwise}, `
-		SELECT COALESCE(array_agg(name), '{}'), `+otherRules("$4")+` FROM (
+		SELECT COALESCE(array_agg(name), '{}'), (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM $4 FROM (
 			SELECT name FROM tags
 			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($3::text[]) AND expires_at <= now()
 			ORDER BY name FOR UPDATE SKIP LOCKED) t`, r.namespace, r.id, names, rules.version)
@@ -187,26 +192,30 @@ func (c *Catalog) expire(ctx context.Context, tx pgx.Tx, r repository, path stri
 	protected := rules.protected(r, locked)
 	err = tx.QueryRow(ctx, `
 		WITH old AS (
-			SELECT name, manifest_id, expires_at, name = ANY ($9::text[]) AS protected FROM tags
-			WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = ANY ($7::text[])
+			SELECT name, manifest_id, expires_at, name = ANY (@protected::text[]) AS protected FROM tags
+			WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = ANY (@locked::text[])
 		), gone AS (
-			DELETE FROM tags WHERE top_level_namespace_id = $5 AND repository_id = $6
-				AND name = ANY ($7::text[]) AND name <> ALL ($9::text[])
+			DELETE FROM tags WHERE top_level_namespace_id = @namespace AND repository_id = @repository
+				AND name = ANY (@locked::text[]) AND name <> ALL (@protected::text[])
 			RETURNING name
 		), kept AS (
-			UPDATE tags SET expires_at = NULL WHERE top_level_namespace_id = $5 AND repository_id = $6 AND name = ANY ($9::text[])
+			UPDATE tags SET expires_at = NULL
+			WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = ANY (@protected::text[])
 			RETURNING name
-		), logged AS (`+c.entries(`
-			SELECT CASE WHEN o.protected THEN 'change_tag_expiration' ELSE 'delete_tag' END AS kind,
-				split_part($8::text, '/', 1) AS namespace, $8::text AS repository, $6::bigint AS repository_id, o.name AS tag, m.digest,
+		), logged AS (
+			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest, detail)
+			SELECT CASE WHEN o.protected THEN 'change_tag_expiration' ELSE 'delete_tag' END, @actor, @address, @user_agent, @request_id,
+				split_part(@path::text, '/', 1), @path, @repository, o.name, m.digest,
 				CASE WHEN o.protected
 					THEN jsonb_build_object('expiration_date', NULL, 'old_expiration_date', o.expires_at, 'reason', 'protected')
-					ELSE jsonb_build_object('expiration_date', o.expires_at, 'reason', 'expired') END AS detail
+					ELSE jsonb_build_object('expiration_date', o.expires_at, 'reason', 'expired') END
 			FROM old o CROSS JOIN LATERAL (
 				SELECT digest FROM manifests
-				WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id = o.manifest_id OFFSET 0) m`)+`)
-		SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)`,
-		c.who(ctx, r.namespace, r.id, locked, path, protected)...).Scan(&deleted, &kept)
+				WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND id = o.manifest_id OFFSET 0) m
+		)
+		SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)`, audit.Args(ctx, db.Args{
+		"namespace": r.namespace, "repository": r.id, "path": path, "locked": locked, "protected": protected,
+	})).Scan(&deleted, &kept)
 	return deleted, kept, err
 }
 

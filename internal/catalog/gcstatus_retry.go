@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 )
 
@@ -23,23 +24,24 @@ func (c *Catalog) RetrySetAside(ctx context.Context, kind, queue string) (int64,
 	}
 	sql := fmt.Sprintf(`
 		WITH b AS MATERIALIZED (
-			SELECT %s FROM %[2]s WHERE set_aside_at <= $6
-			ORDER BY set_aside_at LIMIT $5 FOR UPDATE SKIP LOCKED
+			SELECT %s FROM %[2]s WHERE set_aside_at <= @before
+			ORDER BY set_aside_at LIMIT @batch FOR UPDATE SKIP LOCKED
 		), back AS (
 			UPDATE %[2]s q SET set_aside_at = NULL, review_count = 0, review_after = now()
 			FROM b WHERE %[3]s RETURNING 1
-		), logged AS (%[4]s)
-		SELECT count(*) FROM back`, key, queue, same, c.entries(`
-			SELECT 'retry_gc' AS kind, NULL::text AS namespace, NULL::text AS repository, NULL::bigint AS repository_id,
-				NULL::text AS tag, NULL::bytea AS digest, jsonb_build_object('kind', $7::text, 'reviews', count(*)) AS detail
-			FROM back HAVING count(*) > 0`))
+		), logged AS (
+			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, detail)
+			SELECT 'retry_gc', @actor, @address, @user_agent, @request_id, jsonb_build_object('kind', @kind::text, 'reviews', count(*))
+			FROM back HAVING count(*) > 0
+		)
+		SELECT count(*) FROM back`, key, queue, same)
 	var total int64
 	var before time.Time
 	err := c.db.Pool.QueryRow(ctx, "SELECT now()").Scan(&before)
 	for n := int64(1); err == nil && n > 0; total += n {
 		n = 0
 		err = db.Retry(ctx, func() error {
-			return c.db.Pool.QueryRow(ctx, sql, c.who(ctx, retryBatch, before, kind)...).Scan(&n)
+			return c.db.Pool.QueryRow(ctx, sql, audit.Args(ctx, db.Args{"batch": retryBatch, "before": before, "kind": kind})).Scan(&n)
 		})
 	}
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 )
 
@@ -19,12 +20,13 @@ func (c *Catalog) DeleteRepository(ctx context.Context, path string) error {
 			err := c.db.Pool.QueryRow(ctx, `
 				WITH gone AS (
 					DELETE FROM repositories r USING top_level_namespaces n
-					WHERE r.path = $5 AND n.id = r.top_level_namespace_id
+					WHERE r.path = @path AND n.id = r.top_level_namespace_id
 					RETURNING r.path, n.name
-				), logged AS (`+c.entries(`
-					SELECT 'delete_repo' AS kind, name AS namespace, path AS repository, NULL::bigint AS repository_id,
-						NULL::text AS tag, NULL::bytea AS digest, NULL::jsonb AS detail FROM gone`)+`)
-				SELECT count(*) FROM gone`, c.who(ctx, path)...).Scan(&n)
+				), logged AS (
+					INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository)
+					SELECT 'delete_repo', @actor, @address, @user_agent, @request_id, name, path FROM gone
+				)
+				SELECT count(*) FROM gone`, audit.Args(ctx, db.Args{"path": path})).Scan(&n)
 			if err == nil && n == 0 {
 				return nameUnknown(path)
 			}
@@ -46,10 +48,13 @@ func (c *Catalog) DeleteNamespace(ctx context.Context, name string) error {
 	err := db.Retry(ctx, func() error {
 		var n int
 		err := c.db.Pool.QueryRow(ctx, `
-			WITH gone AS (DELETE FROM top_level_namespaces WHERE name = $5 RETURNING name), logged AS (`+c.entries(`
-				SELECT 'org_delete' AS kind, name AS namespace, NULL::text AS repository, NULL::bigint AS repository_id,
-					NULL::text AS tag, NULL::bytea AS digest, NULL::jsonb AS detail FROM gone`)+`)
-			SELECT count(*) FROM gone`, c.who(ctx, name)...).Scan(&n)
+			WITH gone AS (
+				DELETE FROM top_level_namespaces WHERE name = @name RETURNING name
+			), logged AS (
+				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace)
+				SELECT 'org_delete', @actor, @address, @user_agent, @request_id, name FROM gone
+			)
+			SELECT count(*) FROM gone`, audit.Args(ctx, db.Args{"name": name})).Scan(&n)
 		if err == nil && n == 0 {
 			return namespaceUnknown(name)
 		}

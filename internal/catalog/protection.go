@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -50,7 +51,8 @@ type ProtectionRule struct {
 	namespace, repository int64 // 0: any
 }
 
-// All rules are cached in memory with a version number. A write that moves or deletes tags
+// All rules are cached in memory with a version number, the setting tag_protection_version,
+// which each change of the rules raises. A write that moves or deletes tags
 // decides by the cached rules. Its last statement compares the cached version with the one
 // in the database, and the decision with the tags that it has locked. So every write follows
 // the current rules, however many processes there are, without an extra round trip. If the
@@ -60,16 +62,6 @@ type ProtectionRule struct {
 type protection struct {
 	version string
 	rules   []ProtectionRule
-}
-
-// protectionVersion names the setting with the version of the rules. Each change of the
-// rules raises it.
-const protectionVersion = "tag_protection_version"
-
-// otherRules returns an SQL expression that is true if the version in the database differs
-// from that by which the write decided. version is an SQL parameter.
-func otherRules(version string) string {
-	return "(SELECT value FROM settings WHERE name = '" + protectionVersion + "') IS DISTINCT FROM " + version
 }
 
 // rules returns the cached rules. Before the first reload these are the rules of a new
@@ -91,7 +83,7 @@ func (c *Catalog) reloadRules(ctx context.Context) (*protection, error) {
 		LEFT JOIN tagprotectionrules p ON true
 		LEFT JOIN top_level_namespaces n ON n.id = p.namespace_id
 		LEFT JOIN repositories r ON r.id = p.repository_id
-		WHERE s.name = $1 ORDER BY p.created_at, p.uuid`, protectionVersion)
+		WHERE s.name = 'tag_protection_version' ORDER BY p.created_at, p.uuid`)
 	if err != nil {
 		return nil, fmt.Errorf("reading the rules that protect tags: %w", err)
 	}
@@ -341,7 +333,7 @@ func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, p
 		if err != nil {
 			return err
 		}
-		return c.logRule(ctx, tx, rule, repository, "create")
+		return logRule(ctx, tx, rule, repository, "create")
 	})
 	if err != nil && !isAnswer(err) {
 		return rule, fmt.Errorf("protecting tags of %s: %w", s, err)
@@ -367,7 +359,7 @@ func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, i
 		}
 		rule := ProtectionRule{ID: id, Scope: s}
 		rule.read(pattern, searched)
-		return c.logRule(ctx, tx, rule, repository, "delete")
+		return logRule(ctx, tx, rule, repository, "delete")
 	})
 	if err != nil && !isAnswer(err) {
 		return fmt.Errorf("removing the protection of tags of %s: %w", s, err)
@@ -379,7 +371,7 @@ func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, i
 // the version first, and so waits for the others' row lock.
 func (c *Catalog) changeRules(ctx context.Context, s ProtectionScope, change func(tx pgx.Tx, namespace, repository *int64) error) error {
 	return c.db.Tx(ctx, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = $1", protectionVersion)
+		_, err := tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = 'tag_protection_version'")
 		if err != nil {
 			return err
 		}
@@ -391,11 +383,11 @@ func (c *Catalog) changeRules(ctx context.Context, s ProtectionScope, change fun
 	})
 }
 
-func (c *Catalog) logRule(ctx context.Context, tx pgx.Tx, rule ProtectionRule, repository *int64, change string) error {
-	_, err := tx.Exec(ctx, c.entries(`
-		SELECT 'change_tag_protection' AS kind, NULLIF(split_part($5 || $6, '/', 1), '') AS namespace,
-			NULLIF($6::text, '') AS repository, $7::bigint AS repository_id, NULL::text AS tag, NULL::bytea AS digest,
-			jsonb_build_object('change', $8::text, 'rule', $9::uuid, 'pattern', $10::text) AS detail`),
-		c.who(ctx, rule.Scope.Namespace, rule.Scope.Repository, repository, change, rule.ID, rule.Pattern.String())...)
-	return err
+func logRule(ctx context.Context, tx pgx.Tx, rule ProtectionRule, repository *int64, change string) error {
+	e := audit.Entry{Kind: audit.ChangeProtection, Namespace: rule.Scope.Namespace, Repository: rule.Scope.Repository,
+		Detail: map[string]any{"change": change, "rule": rule.ID, "pattern": rule.Pattern.String()}}
+	if repository != nil {
+		e.RepositoryID = *repository
+	}
+	return audit.Append(ctx, tx, e)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
@@ -75,8 +76,6 @@ type PruneBatch struct {
 	// batch share one reason.
 	Why     []int32
 	Reasons []PruneReason
-	Audit   Audit // writes the entries
-	Kind    string
 	Run     uuid.UUID
 }
 
@@ -111,34 +110,39 @@ func (p Pruning) Delete(ctx context.Context, b PruneBatch) (deleted []int64, err
 	}
 	rows, err := p.tx.Query(ctx, `
 		WITH want AS (
-			SELECT * FROM unnest($7::bigint[], $8::text[], $9::bigint[], $10::timestamptz[], $11::integer[])
+			SELECT * FROM unnest(@ids::bigint[], @names::text[], @manifests::bigint[], @pushed::timestamptz[], @why::integer[])
 				AS w (id, name, manifest_id, pushed, why)
 			ORDER BY name COLLATE "C"
 		), locked AS MATERIALIZED (
 			SELECT w.*, t.tableoid, t.ctid FROM want w
 			CROSS JOIN LATERAL (
 				SELECT tableoid, ctid FROM tags
-				WHERE repository_id = $6 AND top_level_namespace_id = $5 AND name = w.name
+				WHERE repository_id = @repository AND top_level_namespace_id = @namespace AND name = w.name
 					AND (id, manifest_id, COALESCE(updated_at, created_at)) IS NOT DISTINCT FROM (w.id, w.manifest_id, w.pushed)
 				FOR UPDATE SKIP LOCKED) t
 		), gone AS (
 			DELETE FROM tags t USING locked l
-			WHERE t.top_level_namespace_id = $5 AND t.ctid = l.ctid AND t.tableoid = l.tableoid
+			WHERE t.top_level_namespace_id = @namespace AND t.ctid = l.ctid AND t.tableoid = l.tableoid
 				AND (t.id, t.manifest_id, COALESCE(t.updated_at, t.created_at)) IS NOT DISTINCT FROM (l.id, l.manifest_id, l.pushed)
 			RETURNING t.name, t.manifest_id, t.created_at, t.updated_at, l.why
-		), logged AS (`+b.Audit.orNone().Insert(`
-			SELECT $12::text AS kind, split_part($13::text, '/', 1) AS namespace, $13::text AS repository,
-				$6::bigint AS repository_id, g.name AS tag, m.digest, ($14::uuid[])[g.why + 1] AS policy, $15::uuid AS run,
-				($16::jsonb[])[g.why + 1] || CASE WHEN g.updated_at IS NULL
+		), logged AS (
+			INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, tag, digest,
+				policy, run, detail)
+			SELECT 'autoprune_tag_delete', @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, @repository,
+				g.name, m.digest, (@policies::uuid[])[g.why + 1], @run::uuid,
+				(@details::jsonb[])[g.why + 1] || CASE WHEN g.updated_at IS NULL
 					THEN jsonb_build_object('created_at', g.created_at)
-					ELSE jsonb_build_object('created_at', g.created_at, 'updated_at', g.updated_at) END AS detail
+					ELSE jsonb_build_object('created_at', g.created_at, 'updated_at', g.updated_at) END
 			FROM gone g CROSS JOIN LATERAL (
 				SELECT digest FROM manifests
-				WHERE top_level_namespace_id = $5 AND repository_id = $6 AND id BETWEEN g.manifest_id AND g.manifest_id
-				ORDER BY id LIMIT 1) m`)+`)
-		SELECT why, count(*) FROM gone GROUP BY why`,
-		append(b.Audit.orNone().Who(ctx), b.Target.NamespaceID, b.Target.ID, ids, names, manifests, pushed, b.Why,
-			b.Kind, b.Target.Path, policies, b.Run, details)...)
+				WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND id BETWEEN g.manifest_id AND g.manifest_id
+				ORDER BY id LIMIT 1) m
+		)
+		SELECT why, count(*) FROM gone GROUP BY why`, audit.Args(ctx, db.Args{
+		"namespace": b.Target.NamespaceID, "repository": b.Target.ID, "path": b.Target.Path,
+		"ids": ids, "names": names, "manifests": manifests, "pushed": pushed, "why": b.Why,
+		"policies": policies, "details": details, "run": b.Run,
+	}))
 	if err != nil {
 		return nil, fmt.Errorf("deleting tags of %s: %w", b.Target.Path, err)
 	}
@@ -276,7 +280,7 @@ func (c *Catalog) Restore(ctx context.Context, t PruneTarget, tags []PrunedTag, 
 	err := c.change(ctx, t.Path, c.cache.dropTags, func(ctx context.Context) error {
 		return c.db.Tx(ctx, func(tx pgx.Tx) (err error) {
 			b := new(batch)
-			b.guard(nil, lockRepository, t.NamespaceID, t.ID, t.Path)
+			b.lockRepository(repository{t.NamespaceID, t.ID}, t.Path)
 			if err = b.send(ctx, tx); err != nil {
 				return err
 			}

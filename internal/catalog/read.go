@@ -161,7 +161,10 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 	err := c.db.Pool.QueryRow(ctx, `
 		SELECT b.size, b.media_type, b.storage_key
 		FROM live_repositories r
-		LEFT JOIN `+linkOfBlob+` ON true
+		LEFT JOIN LATERAL (
+			SELECT blob_digest FROM repository_blobs
+			WHERE top_level_namespace_id = r.top_level_namespace_id AND repository_id = r.id AND blob_digest = $2
+			OFFSET 0) rb ON true
 		LEFT JOIN blobs b ON b.digest = rb.blob_digest AND b.lost_at IS NULL
 		WHERE r.path = $1`, path, d.Bytes()).Scan(&size, &mediaType, &key)
 	switch {
@@ -200,13 +203,21 @@ func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (B
 		INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
 		SELECT rb.blob_digest, gc_review_after('blob_upload'), 'blob_upload'
 		FROM live_repositories r
-		JOIN `+linkOfBlob+` ON true
+		CROSS JOIN LATERAL (
+			SELECT blob_digest FROM repository_blobs
+			WHERE top_level_namespace_id = r.top_level_namespace_id AND repository_id = r.id AND blob_digest = $2
+			OFFSET 0) rb
 		WHERE r.path = $1
-		`+greatestReview, path, d.Bytes())
+		ON CONFLICT (digest) DO UPDATE SET
+			review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`,
+		path, d.Bytes())
 	b.row([]any{&size, &mediaType, &key, &delay}, `
 		SELECT b.size, b.media_type, b.storage_key, COALESCE(q.review_after - now(), '0')
 		FROM live_repositories r
-		LEFT JOIN `+linkOfBlob+` ON true
+		LEFT JOIN LATERAL (
+			SELECT blob_digest FROM repository_blobs
+			WHERE top_level_namespace_id = r.top_level_namespace_id AND repository_id = r.id AND blob_digest = $2
+			OFFSET 0) rb ON true
 		LEFT JOIN blobs b ON b.digest = rb.blob_digest AND b.lost_at IS NULL
 		LEFT JOIN gc_blob_review_queue q ON q.digest = b.digest
 		WHERE r.path = $1`, path, d.Bytes())
@@ -228,21 +239,6 @@ func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (B
 	c.keepPromise(contentKey{digest: d}, asked.Add(delay/2), 0)
 	return blob, nil
 }
-
-// linkOfBlob is an SQL subquery for the link of repository r to the blob with digest $2.
-// OFFSET 0 keeps the planner from joining by digest across all partitions; the repository's
-// namespace selects one.
-const linkOfBlob = `LATERAL (
-			SELECT rb.blob_digest FROM repository_blobs rb
-			WHERE rb.top_level_namespace_id = r.top_level_namespace_id
-				AND rb.repository_id = r.id AND rb.blob_digest = $2
-			OFFSET 0) rb`
-
-// greatestReview ends an INSERT INTO gc_blob_review_queue AS q: a new promise never shortens
-// an older one.
-const greatestReview = `
-	ON CONFLICT (digest) DO UPDATE SET
-		review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL`
 
 // promised says whether more than half of a promise's time remains. A promise of a manifest
 // is dropped with its cache generation, since the manifest may have been deleted and put

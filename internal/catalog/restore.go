@@ -35,7 +35,7 @@ func (c *Catalog) pointTag(ctx context.Context, path, tag string, d oci.Digest, 
 	err = c.change(ctx, path, c.cache.dropTags, func(ctx context.Context) error {
 		return c.movingTags(ctx, path, []string{tag}, d, func() (repository, error) {
 			return r, db.Retry(ctx, func() error {
-				return c.putAgain(ctx, r, NewManifest{Repository: path}, manifestColumns{digest: d.Bytes(), tags: []string{tag}}, kind)
+				return c.putExisting(ctx, r, NewManifest{Repository: path}, manifestColumns{digest: d.Bytes(), tags: []string{tag}}, kind)
 			})
 		})
 	})

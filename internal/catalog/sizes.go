@@ -26,18 +26,6 @@ func AddSizes(a, b int64) int64 {
 	return a + b
 }
 
-// putSize is the SQL of a new manifest's total_size: the length of its payload ($21), plus
-// the sizes of its blobs ($26) and the lengths of an index's manifests ($25). Earlier
-// statements of the transaction have locked all of them.
-const putSize = `LEAST($21::numeric
-		+ COALESCE((SELECT sum(b.size) FROM unnest($26::bytea[]) AS own (digest)
-			CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = own.digest OFFSET 0) b), 0)
-		+ COALESCE((SELECT sum(c.size) FROM unnest($25::bytea[]) AS child (digest)
-			CROSS JOIN LATERAL (
-				SELECT octet_length(payload) AS size FROM manifests
-				WHERE top_level_namespace_id = $5 AND repository_id = $6 AND digest = child.digest OFFSET 0) c), 0),
-		` + maxBytes + `)::bigint`
-
 // referred is content that a manifest of a repository refers to.
 type referred struct {
 	in       repository

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -79,25 +80,17 @@ func (c *Catalog) DropUploads(ctx context.Context, list []Upload) error {
 	return nil
 }
 
-const uploadColumns = `id, repository, storage_key, algorithm, hash_state, size, store_state, tail, attempt, created_at`
-
-func scanUpload(row interface{ Scan(...any) error }, more ...any) (Upload, error) {
-	u := Upload{Ticket: NoTicket}
-	var algorithm string
-	dest := []any{&u.ID, &u.Repository, &u.StorageKey, &algorithm, &u.HashState, &u.Size, &u.StoreState, &u.Tail,
-		&u.Attempt, &u.StartedAt}
-	if err := row.Scan(append(dest, more...)...); err != nil {
-		return u, err
-	}
-	var err error
-	u.Algorithm, err = oci.ParseAlgorithm(algorithm)
-	return u, err
-}
-
 // Upload returns an upload of the repository. Error: BLOB_UPLOAD_UNKNOWN.
 func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload, error) {
-	u, err := scanUpload(c.db.Pool.QueryRow(ctx,
-		"SELECT "+uploadColumns+" FROM uploads WHERE id = $1 AND repository IN ($2, '') AND status = 1", id, path))
+	u := Upload{Ticket: NoTicket}
+	var algorithm string
+	err := c.db.Pool.QueryRow(ctx, `
+		SELECT id, repository, storage_key, algorithm, hash_state, size, store_state, tail, attempt, created_at
+		FROM uploads WHERE id = $1 AND repository IN ($2, '') AND status = 1`, id, path).
+		Scan(&u.ID, &u.Repository, &u.StorageKey, &algorithm, &u.HashState, &u.Size, &u.StoreState, &u.Tail, &u.Attempt, &u.StartedAt)
+	if err == nil {
+		u.Algorithm, err = oci.ParseAlgorithm(algorithm)
+	}
 	switch {
 	case isNoRows(err):
 		return u, uploadUnknown(path)
@@ -152,13 +145,14 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 		taken = 1
 	}
 	err := c.db.Pool.QueryRow(ctx, `
-		UPDATE uploads SET attempt = attempt + 1, repository = $3, algorithm = $4, hash_state = $5, size = $6,
-			store_state = $7, tail = $8, numbers = numbers + $9, updated_at = now(),
-			repository_id = (SELECT id FROM live_repositories WHERE path = $3)
-		WHERE id = $1 AND attempt = $2 AND status = 1
-		RETURNING attempt, CASE WHEN $9 > 0 THEN numbers - 1 ELSE $10 END`,
-		u.ID, u.Attempt, u.Repository, u.Algorithm.String(), u.HashState, u.Size, u.StoreState, u.Tail,
-		taken, u.Ticket).Scan(&u.Attempt, &u.Ticket)
+		UPDATE uploads SET attempt = attempt + 1, repository = @path, algorithm = @algorithm, hash_state = @hash_state,
+			size = @size, store_state = @store_state, tail = @tail, numbers = numbers + @taken, updated_at = now(),
+			repository_id = (SELECT id FROM live_repositories WHERE path = @path)
+		WHERE id = @upload AND attempt = @attempt AND status = 1
+		RETURNING attempt, CASE WHEN @taken > 0 THEN numbers - 1 ELSE @ticket END`, db.Args{
+		"upload": u.ID, "attempt": u.Attempt, "path": u.Repository, "algorithm": u.Algorithm.String(), "hash_state": u.HashState,
+		"size": u.Size, "store_state": u.StoreState, "tail": u.Tail, "taken": taken, "ticket": u.Ticket,
+	}).Scan(&u.Attempt, &u.Ticket)
 	switch {
 	case isNoRows(err):
 		return u, uploadMoved()
@@ -225,10 +219,10 @@ func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.D
 			SELECT storage_key, true, @key, now() + @late::interval FROM gone WHERE @leftovers
 		)
 		SELECT CASE
-			WHEN NOT EXISTS (SELECT FROM alive) THEN purser_refuse('`+string(repositoryGone)+`')
-			WHEN NOT EXISTS (SELECT FROM held) THEN purser_refuse('`+string(uploadLost)+`')
-			WHEN NOT EXISTS (SELECT FROM b) THEN purser_refuse('`+string(blobExists)+`') END`,
-		pgx.NamedArgs{"upload": u.ID, "attempt": u.Attempt, "digest": d.Bytes(), "size": u.Size, "key": key, "leftovers": leftovers,
+			WHEN NOT EXISTS (SELECT FROM alive) THEN purser_refuse('the repository was deleted meanwhile')
+			WHEN NOT EXISTS (SELECT FROM held) THEN purser_refuse('another request has continued, finished or cancelled the upload')
+			WHEN NOT EXISTS (SELECT FROM b) THEN purser_refuse('the blob exists already') END`,
+		db.Args{"upload": u.ID, "attempt": u.Attempt, "digest": d.Bytes(), "size": u.Size, "key": key, "leftovers": leftovers,
 			"late": c.late(), "namespace": r.namespace, "repository": r.id, "path": u.Repository})
 	return b.send(ctx, c.db.Pool)
 }
@@ -238,11 +232,11 @@ func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.D
 // again from the start.
 func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci.Digest) error {
 	b := new(batch)
-	b.guard(nil, lockRepository, r.namespace, r.id, u.Repository)
-	b.exec(promiseBlob, d.Bytes())
+	b.lockRepository(r, u.Repository)
+	b.promiseBlob(d)
 	b.guard(nil, `
-		SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('`+string(blobGone)+`')
-			WHEN count(lost_at) > 0 THEN purser_refuse('`+string(blobLost)+`') END
+		SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the blob was deleted meanwhile')
+			WHEN count(lost_at) > 0 THEN purser_refuse('the store has lost the blob') END
 		FROM (SELECT lost_at FROM blobs WHERE digest = $1 FOR KEY SHARE) locked`, d.Bytes())
 	b.guard(nil, `
 		WITH u AS (
@@ -250,9 +244,9 @@ func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci
 		), doomed AS (
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
 			SELECT storage_key, true, $3, now() + $4::interval FROM u)
-		SELECT CASE WHEN NOT EXISTS (SELECT FROM u) THEN purser_refuse('`+string(uploadLost)+`') END`,
+		SELECT CASE WHEN NOT EXISTS (SELECT FROM u) THEN purser_refuse('another request has continued, finished or cancelled the upload') END`,
 		u.ID, u.Attempt, u.Size, c.late())
-	b.exec(linkBlob, r.namespace, r.id, d.Bytes())
+	b.linkBlob(r, d)
 	return b.send(ctx, c.db.Pool)
 }
 
@@ -264,9 +258,9 @@ func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci
 // changes, so that a request that lost its upload changes nothing.
 func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.Digest, key string, leftovers bool) error {
 	b := new(batch)
-	b.guard(nil, lockRepository, r.namespace, r.id, u.Repository)
-	b.exec(promiseBlob, d.Bytes())
-	b.guard(nil, `SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('`+string(blobGone)+`') END
+	b.lockRepository(r, u.Repository)
+	b.promiseBlob(d)
+	b.guard(nil, `SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the blob was deleted meanwhile') END
 		FROM (SELECT FROM blobs WHERE digest = $1 AND lost_at IS NOT NULL FOR NO KEY UPDATE) locked`, d.Bytes())
 	b.guard(nil, `
 		WITH u AS (
@@ -274,7 +268,7 @@ func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.
 		), doomed AS (
 			INSERT INTO gc_doomed_objects (storage_key, of_upload, keep, again_at)
 			SELECT storage_key, true, $3, now() + $4::interval FROM u WHERE $5)
-		SELECT CASE WHEN NOT EXISTS (SELECT FROM u) THEN purser_refuse('`+string(uploadLost)+`') END`,
+		SELECT CASE WHEN NOT EXISTS (SELECT FROM u) THEN purser_refuse('another request has continued, finished or cancelled the upload') END`,
 		u.ID, u.Attempt, key, c.late(), leftovers)
 	b.exec(`
 		INSERT INTO gc_doomed_objects (storage_key, size)
@@ -282,7 +276,7 @@ func (c *Catalog) commitLost(ctx context.Context, r repository, u Upload, d oci.
 		ON CONFLICT DO NOTHING`, d.Bytes())
 	b.exec("UPDATE blobs SET storage_key = $2, size = $3, lost_at = NULL WHERE digest = $1 AND purser_accepted()",
 		d.Bytes(), key, u.Size)
-	b.exec(linkBlob, r.namespace, r.id, d.Bytes())
+	b.linkBlob(r, d)
 	return b.send(ctx, c.db.Pool)
 }
 
@@ -303,8 +297,12 @@ func (c *Catalog) OpenUploads(ctx context.Context, ids []uuid.UUID) ([]uuid.UUID
 // BLOB_UPLOAD_UNKNOWN.
 func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) error {
 	done, err := c.db.Pool.Exec(ctx, `
-		WITH u AS (DELETE FROM uploads WHERE id = $1 AND repository IN ($2, '') RETURNING *),
-		`+doomUploads, id, path, c.late())
+		WITH u AS (
+			DELETE FROM uploads WHERE id = $1 AND repository IN ($2, '') RETURNING *
+		), d AS (
+			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
+			SELECT storage_key, true, size, now() + $3::interval FROM u)
+		SELECT FROM u`, id, path, c.late())
 	switch {
 	case err != nil:
 		return fmt.Errorf("cancelling upload %s: %w", id, err)
@@ -313,13 +311,6 @@ func (c *Catalog) CancelUpload(ctx context.Context, path string, id uuid.UUID) e
 	}
 	return nil
 }
-
-// doomUploads records what the uploads in u may have stored for deletion; $3 is the longest
-// request.
-const doomUploads = `
-	d AS (INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
-		SELECT storage_key, true, size, now() + $3::interval FROM u)
-	SELECT FROM u`
 
 // ReapUploads deletes up to n uploads that nobody has touched for age, or whose repository
 // is gone, and returns how many.
@@ -330,8 +321,11 @@ func (c *Catalog) ReapUploads(ctx context.Context, age time.Duration, n int) (in
 					SELECT id FROM uploads WHERE updated_at < now() - $1::interval
 					ORDER BY updated_at LIMIT $2 FOR UPDATE SKIP LOCKED))
 				OR id = ANY (ARRAY(SELECT id FROM uploads WHERE status = 2 LIMIT $2 FOR UPDATE SKIP LOCKED))
-			RETURNING *),
-		`+doomUploads, age, n, c.late())
+			RETURNING *
+		), d AS (
+			INSERT INTO gc_doomed_objects (storage_key, of_upload, size, again_at)
+			SELECT storage_key, true, size, now() + $3::interval FROM u)
+		SELECT FROM u`, age, n, c.late())
 	if err != nil {
 		return 0, fmt.Errorf("reaping uploads: %w", err)
 	}

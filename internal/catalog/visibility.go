@@ -6,6 +6,9 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 )
 
 // The visibilities of a repository. They record its owner's wish only: as there are no
@@ -20,12 +23,14 @@ func (c *Catalog) SetVisibility(ctx context.Context, path, visibility string) er
 	return c.setting(ctx, path, "changing the visibility", func(tx pgx.Tx, r repository) error {
 		_, err := tx.Exec(ctx, `
 			WITH changed AS (
-				UPDATE repositories SET visibility = $7 WHERE id = $5 AND visibility <> $7 RETURNING id
-			), logged AS (`+c.entries(`
-				SELECT 'change_repo_visibility' AS kind, split_part($6::text, '/', 1) AS namespace, $6::text AS repository,
-					id AS repository_id, NULL::text AS tag, NULL::bytea AS digest, jsonb_build_object('visibility', $7::text) AS detail
-				FROM changed`)+`)
-			SELECT FROM changed`, c.who(ctx, r.id, path, visibility)...)
+				UPDATE repositories SET visibility = @visibility WHERE id = @repository AND visibility <> @visibility RETURNING id
+			), logged AS (
+				INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, detail)
+				SELECT 'change_repo_visibility', @actor, @address, @user_agent, @request_id, split_part(@path::text, '/', 1), @path, id,
+					jsonb_build_object('visibility', @visibility::text)
+				FROM changed
+			)
+			SELECT FROM changed`, audit.Args(ctx, db.Args{"repository": r.id, "path": path, "visibility": visibility}))
 		return err
 	})
 }
@@ -48,7 +53,7 @@ func (c *Catalog) setting(ctx context.Context, path, doing string, fn func(tx pg
 	}
 	err = c.txOrAnswer(ctx, func(tx pgx.Tx) error {
 		b := new(batch)
-		b.guard(nil, lockRepository, r.namespace, r.id, path)
+		b.lockRepository(r, path)
 		if err := b.send(ctx, tx); err != nil {
 			return err
 		}

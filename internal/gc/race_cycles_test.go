@@ -133,7 +133,7 @@ func TestRacePutHoldsCircle(t *testing.T) {
 		list := b.oneCircle(t, config)
 		x := b.Session(t)
 		x.Exec(t, "BEGIN")
-		x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", oci.Compute(oci.SHA256, list[i]).Bytes()) // as putAgain does
+		x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", oci.Compute(oci.SHA256, list[i]).Bytes()) // as putExisting does
 		if out := b.pausing(t, ofManifests()).ended(t); out.Locked != 1 || out.Claimed != 1 {
 			t.Errorf("while %d is held: %+v; want it put off", i, out)
 		}

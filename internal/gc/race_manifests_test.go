@@ -205,7 +205,7 @@ func TestRacePutHoldsManifests(t *testing.T) {
 	b.DueNow(t)
 	x, watch := b.Session(t), b.Session(t)
 	x.Exec(t, "BEGIN")
-	x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", tagged.Bytes()) // as putAgain does
+	x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", tagged.Bytes()) // as putExisting does
 	x.Exec(t, "SELECT FROM tags FOR UPDATE")
 	put := catalogtest.Later(func() error {
 		_, err := b.TryPut(context.Background(), "r", catalogtest.Index(t, child), "list")

@@ -29,6 +29,14 @@ CREATE OR REPLACE FUNCTION purser_accepted ()
     SELECT COALESCE(current_setting('purser.refused', true), '') = ''
 $$;
 
+-- purser_digest_text returns the text of a digest column: its first byte names the algorithm.
+CREATE OR REPLACE FUNCTION purser_digest_text (digest bytea)
+    RETURNS text
+    LANGUAGE sql IMMUTABLE
+    AS $$
+    SELECT CASE get_byte(digest, 0) WHEN 1 THEN 'sha256:' ELSE 'sha512:' END || encode(substring(digest FROM 2), 'hex')
+$$;
+
 -- purser_require raises an error with SQLSTATE state unless ok is true. It is for cases in
 -- which purser_refuse is too late, because the statement has already changed rows, and for
 -- processes of the first release, whose batches call it.

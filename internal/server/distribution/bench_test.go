@@ -81,30 +81,21 @@ func countingInRedis(b *testing.B, d *db.DB) *pullstats.Recorder {
 	return rec
 }
 
-// BenchmarkPut pushes a new manifest to an existing tag, with and without the audit
-// log.
+// BenchmarkPut pushes a new manifest to an existing tag, with its audit entries.
 func BenchmarkPut(b *testing.B) {
-	for _, logging := range []bool{false, true} {
-		b.Run(fmt.Sprintf("log %v", logging), func(b *testing.B) {
-			r := replica(b, dbtest.DSN(b), b.TempDir())
-			payload := r.Simple(b, "app", "0000000000", nil)
-			o := catalog.Options{DB: r.DB, Replica: uuid.New()}
-			if logging {
-				o.Audit = catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who}
-			}
-			c := catalog.New(o)
-			for n := 0; b.Loop(); n++ {
-				p := catalog.NewManifest{Repository: "app", Tags: []string{"v1"}}
-				p.Payload = []byte(strings.Replace(payload, "0000000000", fmt.Sprintf("%010d", n), 1))
-				p.Digest = digest(string(p.Payload))
-				var err error
-				if p.Manifest, err = oci.ParseManifest("", p.Payload); err == nil {
-					err = c.PutManifest(b.Context(), p)
-				}
-				if err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
+	r := replica(b, dbtest.DSN(b), b.TempDir())
+	payload := r.Simple(b, "app", "0000000000", nil)
+	c := catalog.New(catalog.Options{DB: r.DB, Replica: uuid.New()})
+	for n := 0; b.Loop(); n++ {
+		p := catalog.NewManifest{Repository: "app", Tags: []string{"v1"}}
+		p.Payload = []byte(strings.Replace(payload, "0000000000", fmt.Sprintf("%010d", n), 1))
+		p.Digest = digest(string(p.Payload))
+		var err error
+		if p.Manifest, err = oci.ParseManifest("", p.Payload); err == nil {
+			err = c.PutManifest(b.Context(), p)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
@@ -80,8 +81,7 @@ func NewReplica(t testing.TB, dsn, dir string, change ...func(*Options)) *Regist
 	r.Catalog = catalog.New(catalog.Options{DB: d, Replica: id, Log: quiet,
 		Look: func(ctx context.Context, key string, size int64) (string, error) {
 			return blob.Look(ctx, store, key, size)
-		},
-		Audit: catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who}})
+		}})
 	o := Options{
 		Catalog: r.Catalog, Store: store, Log: slog.New(slog.NewJSONHandler(r.Log, nil)),
 		Server: server.Options{AccessLog: true, Metrics: r.Metrics},

@@ -14,10 +14,6 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// auditing connects the catalog with the audit log, to which the catalog writes in its
-// own statements.
-var auditing = catalog.Audit{Insert: audit.InsertFrom, Who: audit.Who}
-
 // openPullLog makes the recorder that logs pulls; nil if the setting audit.pulls is
 // off.
 func openPullLog(cfg config.Audit, d *db.DB, reg prometheus.Registerer, log *slog.Logger) (*audit.Recorder, error) {

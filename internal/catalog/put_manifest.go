@@ -1,0 +1,262 @@
+package catalog
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// NewManifest is a manifest to be stored.
+type NewManifest struct {
+	Repository string // a valid name; created if need be
+	Digest     oci.Digest
+	Manifest   *oci.Manifest // the parsed Payload
+	Payload    []byte        // stored unchanged
+	Tags       []string      // valid tags that are to point to it; may be empty
+	Condition  Condition     // its Tag is the only one of Tags, or ""
+}
+
+// PutManifest stores a manifest with its references and tags in one transaction, which takes
+// one round trip if the manifest is new. Every blob that it names must be linked to the
+// repository, and every child of an index must be in the repository; otherwise the error
+// MANIFEST_BLOB_UNKNOWN names what is missing. A subject need not exist. A manifest that
+// exists already keeps its row and gets the tags; without tags its existence is promised for
+// the review delay. The put is refused with DENIED and status 409 if a protected tag points
+// to another manifest, and with status 412 if the condition doesn't hold.
+//
+// Rows are locked in one order: repository, blobs, links, children, and the queue last. A
+// guard in each statement refuses when something is missing: see [batch].
+func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
+	rows, err := manifestRows(p)
+	if err != nil {
+		return err
+	}
+	return c.change(ctx, p.Repository, c.cache.dropTags, func(ctx context.Context) error {
+		return c.putManifest(ctx, p, rows)
+	})
+}
+
+func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestColumns) (err error) {
+	// A put that will be refused doesn't create a repository.
+	mayCreate := func() error { return nil }
+	switch {
+	case len(rows.blobs)+len(c.requiredChildren(rows)) > 0:
+		mayCreate = func() error { return c.missing(ctx, p, rows) }
+	case p.Condition.IfMatch != nil:
+		mayCreate = func() error { return c.conditionFailed(ctx, p.Repository, p.Condition, p.Digest) }
+	}
+	for range 5 {
+		err = c.movingTags(ctx, p.Repository, rows.tags, p.Digest, func() (in repository, err error) {
+			err = c.withRepository(ctx, p.Repository, mayCreate, func(r repository) error {
+				in = r
+				return c.put(ctx, r, p, rows)
+			})
+			return in, err
+		})
+		switch {
+		case errors.Is(err, manifestGone): // deleted between the two transactions of put
+			continue
+		case errors.Is(err, blobsMissing), errors.Is(err, childMissing):
+			if moved, err := c.listedManifests(ctx, p, &rows); err != nil {
+				return err
+			} else if moved {
+				continue
+			}
+			if missing := c.missing(ctx, p, rows); missing != nil {
+				return missing
+			}
+			continue // the missing content was pushed meanwhile
+		case errors.Is(err, conditionFails):
+			return c.conditionFailed(ctx, p.Repository, p.Condition, p.Digest)
+		}
+		if err != nil && !isAnswer(err) {
+			return fmt.Errorf("storing manifest %s of %s: %w", p.Digest, p.Repository, err)
+		}
+		return err
+	}
+	return fmt.Errorf("storing manifest %s of %s: %w", p.Digest, p.Repository, err)
+}
+
+// manifestColumns is a NewManifest as database columns. Digests are distinct and sorted, so
+// that every transaction locks in the same order.
+type manifestColumns struct {
+	digest, subject, config []byte
+	artifactType            *string
+	annotations             []byte
+	blobs                   [][]byte // configuration and layers; of an index, the entries that aren't manifests
+	layers                  [][]byte
+	layerSizes              []int64
+	layerTypes              []string
+	children                [][]byte
+	tags                    []string
+}
+
+func manifestRows(p NewManifest) (manifestColumns, error) {
+	m := p.Manifest
+	rows := manifestColumns{digest: p.Digest.Bytes()}
+	if m.ArtifactType != "" {
+		rows.artifactType = &m.ArtifactType
+	}
+	if m.Subject != nil {
+		rows.subject = m.Subject.Digest.Bytes()
+	}
+	var err error
+	if rows.annotations, err = referrerAnnotations(m); err != nil {
+		return rows, err
+	}
+	if m.Config != nil {
+		rows.config = m.Config.Digest.Bytes()
+		rows.blobs = append(rows.blobs, rows.config)
+	}
+	// An index entry that isn't a manifest is a blob, and is handled like a layer. A foreign
+	// layer is stored elsewhere, unless the manifest also lists it as an ordinary layer.
+	own := slices.Concat(m.Layers, slices.DeleteFunc(slices.Clone(m.Manifests), oci.Descriptor.IsManifest))
+	for _, l := range distinct(slices.DeleteFunc(own, oci.Descriptor.Foreign)) {
+		rows.blobs = append(rows.blobs, l.Digest.Bytes())
+		rows.layers = append(rows.layers, l.Digest.Bytes())
+		rows.layerSizes = append(rows.layerSizes, l.Size)
+		rows.layerTypes = append(rows.layerTypes, l.MediaType)
+	}
+	rows.blobs = sortedSet(rows.blobs)
+	children := slices.DeleteFunc(slices.Clone(m.Manifests), func(d oci.Descriptor) bool { return !d.IsManifest() })
+	for _, d := range distinct(children) {
+		rows.children = append(rows.children, d.Digest.Bytes())
+	}
+	rows.tags = slices.Clone(p.Tags)
+	slices.Sort(rows.tags)
+	rows.tags = slices.Compact(rows.tags)
+	return rows, nil
+}
+
+// distinct sorts descriptors by digest and drops duplicates.
+func distinct(list []oci.Descriptor) []oci.Descriptor {
+	out := slices.Clone(list)
+	slices.SortFunc(out, func(a, b oci.Descriptor) int { return strings.Compare(a.Digest.String(), b.Digest.String()) })
+	return slices.CompactFunc(out, func(a, b oci.Descriptor) bool { return a.Digest == b.Digest })
+}
+
+func sortedSet(list [][]byte) [][]byte {
+	slices.SortFunc(list, slices.Compare)
+	return slices.CompactFunc(list, slices.Equal)
+}
+
+//go:embed put_manifest.sql
+var putManifestFile string
+
+var putStatement = db.Statements(putManifestFile)
+
+// put stores a new manifest or, when it is there already, tags it.
+func (c *Catalog) put(ctx context.Context, r repository, p NewManifest, rows manifestColumns) error {
+	inserted, err := c.putNew(ctx, r, p, rows)
+	if err != nil || inserted {
+		return err
+	}
+	return c.putExisting(ctx, r, p, rows, "push_repo")
+}
+
+// putNew stores a manifest if it is new.
+func (c *Catalog) putNew(ctx context.Context, r repository, p NewManifest, rows manifestColumns) (inserted bool, err error) {
+	args := c.tagArgs(ctx, r, p, rows)
+	maps.Copy(args, db.SharedArgs{
+		"media_type": p.Manifest.MediaType, "artifact_type": rows.artifactType, "subject": rows.subject, "config": rows.config,
+		"annotations": rows.annotations, "payload": p.Payload, "blobs": rows.blobs, "children": rows.children,
+		"required": len(c.requiredChildren(rows)),
+		"layers":   rows.layers, "layer_sizes": rows.layerSizes, "layer_types": rows.layerTypes,
+	})
+	b := new(batch)
+	b.guard([]any{nil}, putStatement("lock_repository"), args)
+	if len(rows.blobs) > 0 {
+		b.guard(nil, putStatement("lock_blobs"), args)
+		b.guard(nil, putStatement("lock_links"), args)
+	}
+	if len(rows.children) > 0 {
+		b.guard(nil, putStatement("lock_children"), args)
+	}
+	if rows.subject != nil {
+		b.exec(putStatement("lock_subject"), args)
+	}
+	b.exec(putStatement("lock_digest"), args)
+	if len(rows.tags) > 0 {
+		b.exec(putStatement("lock_tags"), args)
+		b.exec(putStatement("lock_reviews"), args)
+	}
+	b.guard([]any{&inserted, nil}, putStatement("insert_manifest"), args)
+	err = b.send(ctx, c.db.Pool)
+	return inserted, err
+}
+
+// putExisting tags an existing manifest or, if no tag is given, promises its existence for
+// the review delay. kind is the kind of the audit entries.
+func (c *Catalog) putExisting(ctx context.Context, r repository, p NewManifest, rows manifestColumns, kind string) error {
+	args := c.tagArgs(ctx, r, p, rows)
+	args["kind"] = kind
+	b := new(batch)
+	b.guard([]any{nil}, putStatement("lock_repository"), args)
+	b.guard(nil, putStatement("lock_manifest"), args)
+	if len(rows.tags) == 0 {
+		b.exec(putStatement("promise_manifest"), args)
+	} else {
+		b.exec(putStatement("lock_digest"), args)
+		b.exec(putStatement("lock_tags"), args)
+		b.exec(putStatement("lock_reviews"), args)
+	}
+	b.guard([]any{nil}, putStatement("point_tags"), args)
+	return b.send(ctx, c.db.Pool)
+}
+
+// tagArgs returns the arguments of the statements that point tags to a manifest.
+func (c *Catalog) tagArgs(ctx context.Context, r repository, p NewManifest, rows manifestColumns) db.SharedArgs {
+	rules := c.rules()
+	return db.SharedArgs(audit.Args(ctx, db.Args{
+		"namespace": r.namespace, "repository": r.id, "path": p.Repository, "digest": rows.digest, "tags": rows.tags,
+		"rules": rules.version, "protected": rules.protected(r, rows.tags), "condition_tag": p.Condition.Tag,
+		"if_match": p.Condition.IfMatch.arg(), "if_no_match": p.Condition.IfNoMatch.arg(),
+	}))
+}
+
+// missing returns an error that lists what the manifest names and the repository lacks, or
+// nil if all of it exists now.
+func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColumns) error {
+	absent, err := c.db.Pool.Query(ctx, `
+		SELECT want.digest FROM unnest($2::bytea[]) AS want (digest)
+		WHERE NOT EXISTS (
+			SELECT FROM live_repositories r CROSS JOIN LATERAL (
+				SELECT FROM repository_blobs rb
+				WHERE rb.top_level_namespace_id = r.top_level_namespace_id
+					AND rb.repository_id = r.id AND rb.blob_digest = want.digest
+				OFFSET 0) link
+			WHERE r.path = $1 AND EXISTS (SELECT FROM blobs b WHERE b.digest = want.digest AND b.lost_at IS NULL))
+		UNION ALL
+		SELECT want.digest FROM unnest($3::bytea[]) AS want (digest)
+		WHERE NOT EXISTS (
+			SELECT FROM live_repositories r JOIN manifests m ON m.top_level_namespace_id = r.top_level_namespace_id
+				AND m.repository_id = r.id
+			WHERE r.path = $1 AND m.digest = want.digest)`, p.Repository, rows.blobs, c.requiredChildren(rows))
+	if err != nil {
+		return fmt.Errorf("looking for what manifest %s refers to: %w", p.Digest, err)
+	}
+	list, err := pgx.CollectRows(absent, pgx.RowTo[[]byte])
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	names := make([]string, 0, len(list))
+	for _, raw := range list {
+		d, err := oci.DigestFromBytes(raw)
+		if err != nil {
+			return err
+		}
+		names = append(names, d.String())
+	}
+	return oci.Errorf(oci.ManifestBlobUnknown, "the manifest refers to %s, which repository %s doesn't have: push or mount it first",
+		strings.Join(names, ", "), p.Repository).WithDetail(map[string]any{"name": p.Repository, "digests": names})
+}

@@ -1,0 +1,265 @@
+-- The statements that store a manifest or tag an existing one, in the order in which
+-- putNew and putExisting (put_manifest.go) send them as one batch: one round trip, one
+-- transaction. They take locks in the order of the package comment. A statement that
+-- refuses makes those after it change nothing (see batch.go).
+--
+-- @namespace, @repository   ids of the repository          @digest   the manifest
+-- @path                     name of the repository         @tags     names, sorted; may be empty
+
+-- name: lock_repository
+-- Locks the repository and its namespace against deletion. Refuses if either is gone, so that
+-- no row is inserted that the deletion overlooks.
+-- Then waits for other puts of the same tags, by advisory locks: a tag that doesn't exist yet
+-- has no row to lock, and the second put would notice the first only after it has inserted
+-- its manifest, and would be rolled back. 1886745443 is the key space of these locks.
+SELECT (
+	SELECT count(pg_advisory_xact_lock(1886745443, key)) FROM (
+		SELECT DISTINCT hashtext(@repository::bigint || ':' || name) AS key FROM unnest(@tags::text[]) AS name ORDER BY key) k),
+	CASE WHEN count(*) <> 1 THEN purser_refuse('the repository was deleted meanwhile') END
+FROM (
+	SELECT FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
+	WHERE n.id = @namespace AND r.id = @repository AND r.path = @path
+	FOR KEY SHARE) alive;
+
+-- name: lock_blobs
+-- Locks @blobs, the configuration and the layers, against deletion. Refuses if one is gone or lost.
+SELECT CASE WHEN count(*) <> cardinality(@blobs::bytea[]) THEN purser_refuse('the repository lacks a blob') END
+FROM (
+	SELECT FROM (SELECT digest FROM unnest(@blobs::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
+	CROSS JOIN LATERAL (SELECT FROM blobs WHERE digest = want.digest AND lost_at IS NULL FOR KEY SHARE) b) locked;
+
+-- name: lock_links
+-- Locks the links of these blobs to the repository. Refuses if one is gone.
+SELECT CASE WHEN count(*) <> cardinality(@blobs::bytea[]) THEN purser_refuse('the repository lacks a blob') END
+FROM (
+	SELECT FROM (SELECT digest FROM unnest(@blobs::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
+	CROSS JOIN LATERAL (
+		SELECT FROM repository_blobs
+		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND blob_digest = want.digest
+		FOR KEY SHARE) l) locked;
+
+-- name: lock_children
+-- Locks those of @children, the manifests of an index, that exist. Refuses if these are fewer
+-- than @required: all, or none where sparse indexes are accepted.
+SELECT CASE WHEN count(*) < @required THEN purser_refuse('the repository lacks a manifest of the index') END
+FROM (
+	SELECT FROM (SELECT digest FROM unnest(@children::bytea[]) AS digest WHERE purser_accepted() ORDER BY digest) want
+	CROSS JOIN LATERAL (
+		SELECT FROM manifests
+		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = want.digest
+		FOR KEY SHARE) m) locked;
+
+-- name: lock_subject
+-- Locks @subject if it exists; it need not. If it is being deleted this waits for the end of
+-- that: the deletion can't see the new manifest, so it must be over before the new manifest is
+-- reviewed.
+SELECT FROM manifests
+WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @subject AND purser_accepted()
+FOR KEY SHARE;
+
+-- name: lock_digest
+-- Locks the manifest if it exists. If it doesn't, locks its digest against reviews of the
+-- referrers that wait for it: 1886745444 is the key space of these advisory locks, and
+-- gc.lockSubjects takes them too.
+WITH there AS MATERIALIZED (
+	SELECT FROM manifests
+	WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest AND purser_accepted()
+	FOR KEY SHARE
+)
+SELECT pg_advisory_xact_lock(1886745444, hashtext(@repository::bigint || ':' || encode(@digest::bytea, 'hex')))
+WHERE NOT EXISTS (SELECT FROM there) AND purser_accepted();
+
+-- name: lock_tags
+-- Locks the tags that exist.
+SELECT FROM (SELECT name FROM unnest(@tags::text[]) AS name WHERE purser_accepted() ORDER BY name COLLATE "C") want
+CROSS JOIN LATERAL (
+	SELECT FROM tags
+	WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = want.name
+	FOR UPDATE) t;
+
+-- name: lock_reviews
+-- Locks the review rows of the manifests that lose these tags.
+SELECT FROM (
+	SELECT DISTINCT t.manifest_id AS id FROM unnest(@tags::text[]) AS want (name)
+	CROSS JOIN LATERAL (
+		SELECT manifest_id FROM tags
+		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = want.name OFFSET 0) t
+	WHERE purser_accepted() ORDER BY id) loses
+CROSS JOIN LATERAL (
+	SELECT FROM gc_manifest_review_queue
+	WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND manifest_id = loses.id
+	FOR UPDATE) q;
+
+-- name: insert_manifest
+-- Inserts the manifest, its references, its tags and the audit entries. Inserts nothing if the
+-- manifest exists. It is a single statement so that the trigger that queues untagged manifests
+-- for review sees the tags.
+--
+-- Refuses, before it writes anything, if the protection rules have another version than
+-- @rules, by which the caller decided; if one of the tags @protected points to another
+-- manifest; or if the condition @if_match, @if_no_match doesn't hold. That is a condition on
+-- the tag @condition_tag or, if this is '', on the manifest.
+--
+-- lock_tags has locked the tags that existed, so "previous" is right for them. But a tag that
+-- didn't exist then may have been created since, and may be moved or deleted right now, by a
+-- writer that doesn't take the locks of puts. A tag that differs from "previous" isn't
+-- written; then the end of the statement raises a serialization failure, and the put runs
+-- again.
+WITH previous AS (
+	-- the tags that exist, each with the manifest that it points to
+	SELECT t.name, t.manifest_id, p.digest FROM unnest(@tags::text[]) AS want (name)
+	CROSS JOIN LATERAL (
+		SELECT name, manifest_id FROM tags
+		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = want.name OFFSET 0) t
+	CROSS JOIN LATERAL (
+		SELECT digest FROM manifests
+		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND id = t.manifest_id OFFSET 0) p
+), asked AS MATERIALIZED (
+	SELECT CASE
+		WHEN (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM @rules
+			THEN purser_refuse('the rules that protect tags were changed meanwhile')
+		WHEN EXISTS (SELECT FROM previous p WHERE p.digest <> @digest AND p.name = ANY (@protected::text[]))
+			THEN purser_refuse('the tag is protected')
+		WHEN NOT purser_condition_holds(
+				CASE WHEN @condition_tag::text <> '' THEN (SELECT p.digest FROM previous p WHERE p.name = @condition_tag)
+				ELSE (SELECT digest FROM manifests
+					WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest) END,
+				@if_match::bytea[], @if_no_match::bytea[])
+			THEN purser_refuse('the condition of the request does not hold') END AS refusal
+	WHERE purser_accepted()
+), accepted AS MATERIALIZED (
+	SELECT FROM asked WHERE refusal IS NULL
+), m AS (
+	-- total_size: the payload, the blobs and the payloads of an index's manifests, at most the
+	-- largest bigint; the statements above have locked all of them
+	INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, artifact_type,
+		subject_digest, configuration_blob_digest, annotations, payload, total_size)
+	SELECT @namespace, @repository, @digest, @media_type, @artifact_type, @subject, @config, @annotations, @payload,
+		LEAST(octet_length(@payload::bytea)::numeric
+			+ COALESCE((SELECT sum(b.size) FROM unnest(@blobs::bytea[]) AS own (digest)
+				CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = own.digest OFFSET 0) b), 0)
+			+ COALESCE((SELECT sum(c.size) FROM unnest(@children::bytea[]) AS child (digest)
+				CROSS JOIN LATERAL (
+					SELECT octet_length(payload) AS size FROM manifests
+					WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = child.digest OFFSET 0) c), 0),
+			9223372036854775807)::bigint
+	FROM accepted
+	ON CONFLICT (top_level_namespace_id, repository_id, digest) DO NOTHING
+	RETURNING id
+), l AS (
+	INSERT INTO layers (top_level_namespace_id, repository_id, manifest_id, digest, size, media_type)
+	SELECT @namespace, @repository, m.id, d.digest, d.size, d.media_type
+	FROM m, unnest(@layers::bytea[], @layer_sizes::bigint[], @layer_types::text[]) AS d (digest, size, media_type)
+), r AS (
+	INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id)
+	SELECT @namespace, @repository, m.id, c.id
+	FROM m, unnest(@children::bytea[]) AS child (digest)
+	CROSS JOIN LATERAL (
+		SELECT id FROM manifests
+		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = child.digest OFFSET 0) c
+), missing AS (
+	INSERT INTO missing_children (top_level_namespace_id, repository_id, parent_id, child_digest)
+	SELECT @namespace, @repository, m.id, child.digest FROM m, unnest(@children::bytea[]) AS child (digest)
+	WHERE NOT EXISTS (
+		SELECT FROM manifests
+		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = child.digest OFFSET 0)
+), t AS (
+	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+	SELECT @namespace, @repository, name, m.id FROM m, unnest(@tags::text[]) AS name
+	ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
+	SET manifest_id = EXCLUDED.manifest_id, updated_at = now(), expires_at = NULL
+	WHERE tags.manifest_id = (SELECT p.manifest_id FROM previous p WHERE p.name = EXCLUDED.name)
+	RETURNING name, updated_at IS NOT NULL AS moved
+), logged AS (
+	INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, digest, tag, detail)
+	SELECT e.kind, @actor, @address, @user_agent, @request_id, split_part(@path, '/', 1), @path, @repository, @digest, e.tag,
+		CASE WHEN e.previous IS NOT NULL THEN jsonb_build_object('previous_digest', purser_digest_text(e.previous)) END
+	FROM (
+		-- an entry for each tag, one for a put without tags
+		SELECT 'push_repo' AS kind, t.name AS tag, NULL::bytea AS previous FROM m LEFT JOIN t ON true
+		UNION ALL
+		SELECT 'move_tag', t.name, p.digest FROM t JOIN previous p ON p.name = t.name) e
+)
+SELECT EXISTS (SELECT FROM m),
+	purser_require((SELECT count(*) FROM m, unnest(@tags::text[]) AS name) = (
+		SELECT count(*) FROM t LEFT JOIN previous p ON p.name = t.name WHERE t.moved = (p.name IS NOT NULL)), '40001'),
+	(SELECT refusal FROM asked);
+
+-- The rest is for a manifest that exists already. Such a put begins with lock_repository.
+
+-- name: lock_manifest
+-- Locks the manifest against deletion. Refuses if it is gone.
+SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the manifest was deleted meanwhile') END
+FROM (
+	SELECT FROM manifests
+	WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest
+	FOR KEY SHARE) locked;
+
+-- name: promise_manifest
+-- Promises, for a put without tags, that the manifest stays for the review delay.
+INSERT INTO gc_manifest_review_queue AS q (top_level_namespace_id, repository_id, manifest_id, review_after, event)
+SELECT top_level_namespace_id, repository_id, id, gc_review_after('manifest_upload'), 'manifest_upload'
+FROM manifests
+WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest AND purser_accepted()
+ON CONFLICT (top_level_namespace_id, repository_id, manifest_id) DO UPDATE SET
+	review_after = GREATEST(q.review_after, EXCLUDED.review_after), review_count = 0, set_aside_at = NULL;
+
+-- name: point_tags
+-- Points the tags to the manifest; before it come lock_digest, lock_tags and lock_reviews.
+-- A tag that points to it already counts as pushed again. "previous", "asked" and "t" are as
+-- in insert_manifest, with the same refusals and the same serialization failure.
+--
+-- @kind is the kind of the entries: push_repo for each tag; create_tag for each new tag;
+-- revert_tag for each tag, with the previous digest if that is another. The first two are
+-- followed by a move_tag for each tag that pointed to another manifest.
+WITH previous AS (
+	SELECT t.name, t.manifest_id, p.digest FROM unnest(@tags::text[]) AS want (name)
+	CROSS JOIN LATERAL (
+		SELECT name, manifest_id FROM tags
+		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND name = want.name OFFSET 0) t
+	CROSS JOIN LATERAL (
+		SELECT digest FROM manifests
+		WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND id = t.manifest_id OFFSET 0) p
+), asked AS MATERIALIZED (
+	SELECT CASE
+		WHEN (SELECT value FROM settings WHERE name = 'tag_protection_version') IS DISTINCT FROM @rules
+			THEN purser_refuse('the rules that protect tags were changed meanwhile')
+		WHEN EXISTS (SELECT FROM previous p WHERE p.digest <> @digest AND p.name = ANY (@protected::text[]))
+			THEN purser_refuse('the tag is protected')
+		WHEN NOT purser_condition_holds(
+				CASE WHEN @condition_tag::text <> '' THEN (SELECT p.digest FROM previous p WHERE p.name = @condition_tag)
+				ELSE (SELECT digest FROM manifests
+					WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest) END,
+				@if_match::bytea[], @if_no_match::bytea[])
+			THEN purser_refuse('the condition of the request does not hold') END AS refusal
+	WHERE purser_accepted()
+), accepted AS MATERIALIZED (
+	SELECT FROM asked WHERE refusal IS NULL
+), m AS (
+	SELECT id FROM accepted, manifests
+	WHERE top_level_namespace_id = @namespace AND repository_id = @repository AND digest = @digest
+), t AS (
+	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
+	SELECT @namespace, @repository, name, m.id FROM m, unnest(@tags::text[]) AS name
+	ORDER BY name COLLATE "C"
+	ON CONFLICT (top_level_namespace_id, repository_id, name) DO UPDATE
+	SET manifest_id = EXCLUDED.manifest_id, updated_at = now(), expires_at = NULL
+	WHERE tags.manifest_id = (SELECT p.manifest_id FROM previous p WHERE p.name = EXCLUDED.name)
+	RETURNING name, updated_at IS NOT NULL AS moved
+), logged AS (
+	INSERT INTO auditlog (kind, actor, address, user_agent, request_id, namespace, repository, repository_id, digest, tag, detail)
+	SELECT e.kind, @actor, @address, @user_agent, @request_id, split_part(@path, '/', 1), @path, @repository, @digest, e.tag,
+		CASE WHEN e.previous IS NOT NULL THEN jsonb_build_object('previous_digest', purser_digest_text(e.previous)) END
+	FROM (
+		SELECT @kind::text AS kind, t.name AS tag,
+			CASE WHEN @kind::text = 'revert_tag' AND p.manifest_id <> m.id THEN p.digest END AS previous
+		FROM m LEFT JOIN t ON true LEFT JOIN previous p ON p.name = t.name
+		WHERE @kind::text <> 'create_tag' OR p.name IS NULL
+		UNION ALL
+		SELECT 'move_tag', t.name, p.digest
+		FROM m CROSS JOIN t JOIN previous p ON p.name = t.name
+		WHERE @kind::text <> 'revert_tag' AND p.manifest_id <> m.id) e
+)
+SELECT purser_require((SELECT count(*) FROM m, unnest(@tags::text[]) AS name) = (
+		SELECT count(*) FROM t LEFT JOIN previous p ON p.name = t.name WHERE t.moved = (p.name IS NOT NULL)), '40001'),
+	(SELECT refusal FROM asked);
