@@ -1,6 +1,6 @@
 // Package catalog stores the registry's metadata: namespaces, repositories, manifests, tags,
-// blobs, uploads and the objects waiting for deletion ("doomed" objects). All SQL on those
-// tables is here.
+// blobs and uploads. The SQL of clients' requests is here; that of garbage collection, under
+// the same rules, is in package gc.
 //
 // These rules hold, and so no content in use is lost:
 //
@@ -47,8 +47,8 @@ import (
 // Options configures a catalog.
 type Options struct {
 	DB *db.DB // required; its Options.Replica must be Replica.String()
-	// Background is the pool of reviews. Its Options.Replica is empty, so that the caches of
-	// all processes, including this one, are notified of what a review deletes; its
+	// Background is the pool for what no client waits for. Its Options.Replica is empty, so
+	// that the caches of all processes, including this one, are notified of its changes; its
 	// LockTimeout is short. Default DB, for a process without caches.
 	Background *db.DB
 	// Pruning is the pool with which policies read and delete tags, opened like the reviews'

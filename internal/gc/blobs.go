@@ -46,16 +46,16 @@ func (c *Collector) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow,
 	if err != nil {
 		return err
 	}
-	usedSince, doomed, err := splitUsed(ctx, tx, locked)
+	usedSince, unused, err := splitUsed(ctx, tx, locked)
 	if err != nil {
 		return err
 	}
 	used = append(used, usedSince...)
-	deleted, err := c.deleteBlobs(ctx, tx, doomed, out)
+	deleted, err := c.deleteBlobs(ctx, tx, unused, out)
 	if err != nil {
 		return err
 	}
-	held, err := heldBlobs(ctx, tx, without(free, locked))
+	elsewhere, err := lockedElsewhere(ctx, tx, without(free, locked))
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (c *Collector) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow,
 	if err != nil {
 		return err
 	}
-	out.Deleted, out.Kept, out.Locked = len(deleted), len(used), len(held)
+	out.Deleted, out.Kept, out.Locked = len(deleted), len(used), len(elsewhere)
 	out.Gone = out.Claimed - out.Deleted - out.Kept - out.Locked
 	if dry {
 		return foundBlobs(rows, deleted, out)
@@ -75,7 +75,7 @@ func (c *Collector) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow,
 	if out.Wide, err = postponeWide(ctx, tx, wide); err != nil {
 		return err
 	}
-	put := append(held, unsettled...)
+	put := append(elsewhere, unsettled...)
 	return settleBlobs(ctx, tx, without(without(claimed, wide), put), put)
 }
 
@@ -140,7 +140,7 @@ func (c *Collector) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte
 		WITH d AS (
 			DELETE FROM blobs b USING unnest($1::bytea[]) AS want (digest) WHERE b.digest = want.digest
 			RETURNING b.digest, b.size, b.storage_key, b.created_at + $2::interval AS late
-		), doomed AS (
+		), pending AS (
 			INSERT INTO gc_doomed_objects (storage_key, size, again_at)
 			SELECT storage_key, size, CASE WHEN late > now() THEN late END FROM d
 		)
@@ -158,9 +158,9 @@ func (c *Collector) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte
 	return list, err
 }
 
-// heldBlobs returns those of the digests whose blob exists. They couldn't be locked, so
+// lockedElsewhere returns those of the digests whose blob exists. They couldn't be locked, so
 // another transaction has locked them; the others are gone.
-func heldBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, error) {
+func lockedElsewhere(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, error) {
 	if len(digests) == 0 {
 		return nil, nil
 	}

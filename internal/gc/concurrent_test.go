@@ -417,7 +417,7 @@ func (s *storm) refer(ctx context.Context, t *testing.T, b bundle, rng *rand.Ran
 	if rng.IntN(4) == 0 {
 		_, err = s.put(ctx, b, path, catalogtest.Index(t, inner, d), fmt.Sprint("t", rng.IntN(4)))
 	}
-	if err == nil && rng.IntN(2) == 0 { // a circle, with a tag or without
+	if err == nil && rng.IntN(2) == 0 { // a cycle, with a tag or without
 		_, err = s.put(ctx, b, path, circular(t, d, inner), []string{fmt.Sprint("t", rng.IntN(4))}[:rng.IntN(2)]...)
 	}
 	return s.unpromised(err, time.Time{}, oci.ManifestBlobUnknown)

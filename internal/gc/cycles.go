@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Manifests can keep each other in a reference cycle ("circle" in the code). An index keeps
+// Manifests can keep each other in a reference cycle. An index keeps
 // its children, and a subject keeps its referrers. So if the subject of an index is its own
 // child, at any depth, the index and the child keep each other. Without a tag such a cycle
 // is garbage, though each of its manifests is referenced. A review finds and breaks a cycle
@@ -39,27 +39,27 @@ import (
 // Only a manifest that is referenced, and itself has children or referrers, can be in a
 // cycle. The function look excludes all others, so their review needs no further statement.
 
-// circleLimit bounds the holders that a review reads, and may have to lock, for one
+// cycleLimit bounds the holders that a review reads, and may have to lock, for one
 // manifest. A cycle with more is kept: so many untagged indexes of one manifest, all in
 // cycles, aren't worth transactions without a bound.
-const circleLimit = 2000
+const cycleLimit = 2000
 
-// circleNear is the number of holders of each manifest that are read at first.
-const circleNear = 32
+// cycleNear is the number of holders of each manifest that are read at first.
+const cycleNear = 32
 
-// circle holds the holders of a manifest that is in a cycle: the manifest is among them, and
+// cycle holds the holders of a manifest that is in a cycle: the manifest is among them, and
 // none of them has a tag.
-type circle struct {
+type cycle struct {
 	namespace, repository int64
 	holders               []int64 // manifest ids
 }
 
-// circles maps the id of a manifest in a cycle to its circle.
-type circles map[int64]*circle
+// cycles maps the id of a manifest in a cycle to its cycle.
+type cycles map[int64]*cycle
 
-// of returns the circles of some manifests, each once.
-func (found circles) of(keys manifestKeys) map[*circle]bool {
-	list := map[*circle]bool{}
+// of returns the cycles of some manifests, each once.
+func (found cycles) of(keys manifestKeys) map[*cycle]bool {
+	list := map[*cycle]bool{}
 	for _, id := range keys.ids {
 		if c, ok := found[id]; ok {
 			list[c] = true
@@ -114,20 +114,20 @@ var holders = `
 			THEN ARRAY(SELECT id FROM holders LIMIT $4) END AS ids
 		OFFSET 0) found`
 
-// findCircles returns the circles of those manifests that are in a cycle, or referenced by
+// findCycles returns the cycles of those manifests that are in a cycle, or referenced by
 // one. The manifests must have no tags of their own.
-func findCircles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (circles, error) {
-	found := circles{}
+func findCycles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (cycles, error) {
+	found := cycles{}
 	if keys.len() == 0 {
 		return found, nil
 	}
 	// Most manifests have few holders, or one with a tag. The others are read one by one:
 	// the holders of a manifest in a cycle are garbage too, so they needn't be read again.
-	far, err := walkUp(ctx, tx, keys, circleNear, found)
+	far, err := walkUp(ctx, tx, keys, cycleNear, found)
 	if err != nil {
 		return nil, err
 	}
-	garbage := circles{}
+	garbage := cycles{}
 	for i, id := range far.ids {
 		if c, ok := garbage[id]; ok {
 			found[id] = c
@@ -135,7 +135,7 @@ func findCircles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (circles, er
 		}
 		var one manifestKeys
 		one.add(far.namespaces[i], far.repositories[i], id)
-		if _, err := walkUp(ctx, tx, one, circleLimit, found); err != nil {
+		if _, err := walkUp(ctx, tx, one, cycleLimit, found); err != nil {
 			return nil, err
 		}
 		if c, ok := found[id]; ok {
@@ -152,25 +152,25 @@ func findCircles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (circles, er
 func InCycle(ctx context.Context, tx pgx.Tx, namespace, repository, id int64) (bool, error) {
 	var key manifestKeys
 	key.add(namespace, repository, id)
-	found, err := findCircles(ctx, tx, key)
+	found, err := findCycles(ctx, tx, key)
 	return found[id] != nil, err
 }
 
-// walkUp reads up to limit holders of each manifest and adds the circles to found. It
+// walkUp reads up to limit holders of each manifest and adds the cycles to found. It
 // returns the manifests that have more holders, none of which had a tag so far.
-func walkUp(ctx context.Context, tx pgx.Tx, keys manifestKeys, limit int, found circles) (far manifestKeys, err error) {
+func walkUp(ctx context.Context, tx pgx.Tx, keys manifestKeys, limit int, found cycles) (far manifestKeys, err error) {
 	rows, err := tx.Query(ctx, holders, keys.args(limit+1)...)
 	if err != nil {
 		return far, err
 	}
 	var id int64
-	var c circle
+	var c cycle
 	_, err = pgx.ForEachRow(rows, []any{&c.namespace, &c.repository, &id, &c.holders}, func() error {
 		switch {
 		case len(c.holders) > limit:
 			far.add(c.namespace, c.repository, id)
 		case slices.Contains(c.holders, id):
-			found[id] = &circle{c.namespace, c.repository, slices.Clone(c.holders)}
+			found[id] = &cycle{c.namespace, c.repository, slices.Clone(c.holders)}
 		}
 		c.holders = nil
 		return nil
@@ -178,14 +178,14 @@ func walkUp(ctx context.Context, tx pgx.Tx, keys manifestKeys, limit int, found 
 	return far, err
 }
 
-// lockedBy says whether all holders of the circle are among the locked.
-func (c *circle) lockedBy(locked map[int64]bool) bool {
+// lockedBy says whether all holders of the cycle are among the locked.
+func (c *cycle) lockedBy(locked map[int64]bool) bool {
 	return !slices.ContainsFunc(c.holders, func(id int64) bool { return !locked[id] })
 }
 
-// queueCircles queues those holders of each circle that no index lists. It doesn't shorten a
+// queueCycles queues those holders of each cycle that no index lists. It doesn't shorten a
 // delay that they have already.
-func queueCircles(ctx context.Context, tx pgx.Tx, list []*circle) error {
+func queueCycles(ctx context.Context, tx pgx.Tx, list []*cycle) error {
 	if len(list) == 0 {
 		return nil
 	}

@@ -28,9 +28,9 @@ func circular(t *testing.T, subject oci.Digest, children ...oci.Digest) []byte {
 	return payload
 }
 
-// circleForms are sets of manifests that form a cycle. Each form puts them untagged and
+// cycleForms are sets of manifests that form a cycle. Each form puts them untagged and
 // returns their payloads.
-var circleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][]byte{
+var cycleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][]byte{
 	"depth 1": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 1) },
 	"depth 2": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 2) },
 	"depth 3": func(t *testing.T, b bundle, config oci.Digest) [][]byte { return nested(t, b, config, 3) },
@@ -45,7 +45,7 @@ var circleForms = map[string]func(t *testing.T, b bundle, config oci.Digest) [][
 		return [][]byte{s, r, x}
 	},
 	// Two cycles share their image, and one has a cycle above it.
-	"circles on circles": func(t *testing.T, b bundle, config oci.Digest) [][]byte {
+	"cycles on cycles": func(t *testing.T, b bundle, config oci.Digest) [][]byte {
 		s := catalogtest.Numbered(t, 1, config)
 		one := b.Put(t, "r", s)
 		first, second := circular(t, one, one), circular(t, one, one, one)
@@ -88,9 +88,9 @@ func (b bundle) untilSettled(t *testing.T) (deleted int) {
 // Reviews delete a cycle that no tag reaches; a cycle with a tag anywhere on it stays whole,
 // and is deleted after the tag. Fails if a review looks for cycles only when it reviews an
 // index with a subject: the last tag may be another manifest's.
-func TestReviewOfCircles(t *testing.T) { catalogtest.AtBoth(t, testReviewOfCircles) }
+func TestReviewOfCycles(t *testing.T) { catalogtest.AtBoth(t, testReviewOfCycles) }
 
-func testReviewOfCircles(t *testing.T, dsn string) {
+func testReviewOfCycles(t *testing.T, dsn string) {
 	b := replica(t, dsn)
 	b.AtOnce(t)
 	config := b.Push(t, "r", "config")
@@ -101,17 +101,17 @@ func testReviewOfCircles(t *testing.T, dsn string) {
 		}
 		b.Empty(t, "manifests", "manifest_references", "gc_manifest_review_queue")
 	}
-	for name, form := range circleForms {
+	for name, form := range cycleForms {
 		list := form(t, b, config)
 		gone(name+", never tagged", len(list))
 		for i := range list {
 			what := fmt.Sprintf("%s, tag on %d", name, i)
 			form(t, b, config)
 			b.Put(t, "r", list[i], "t")
-			if name == "circles on circles" && (i == 2 || i == 3) {
+			if name == "cycles on cycles" && (i == 2 || i == 3) {
 				// A tag keeps only what is below its manifest, not what is above or beside it.
 				b.untilSettled(t)
-			} else if m := b.untilSettled(t); m != 0 && name != "circles on circles" {
+			} else if m := b.untilSettled(t); m != 0 && name != "cycles on cycles" {
 				t.Errorf("%s: %d manifests were deleted that the tag holds", what, m)
 			}
 			left := b.Rows(t, "manifests")
@@ -127,7 +127,7 @@ func testReviewOfCircles(t *testing.T, dsn string) {
 
 // The tag may be on an index above the cycle, on a subject of the cycle, or on a manifest
 // that references the cycle later.
-func TestReviewOfHeldCircles(t *testing.T) {
+func TestReviewOfHeldCycles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.AtOnce(t)
@@ -173,7 +173,7 @@ func TestReviewOfHeldCircles(t *testing.T) {
 
 // A promise for a manifest of the cycle is kept: the manifest stays until its delay is over,
 // though the cycle is broken before.
-func TestReviewOfPromisedCircles(t *testing.T) {
+func TestReviewOfPromisedCycles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.Delays(t)
@@ -202,7 +202,7 @@ func TestReviewOfPromisedCircles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m := b.untilSettled(t); m != 0 {
-		t.Errorf("%d manifests were deleted of a circle whose outermost index is promised", m)
+		t.Errorf("%d manifests were deleted of a cycle whose outermost index is promised", m)
 	}
 	if n := b.Count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
 		t.Errorf("%d rows are in review for later, want one", n)
@@ -215,7 +215,7 @@ func TestReviewOfPromisedCircles(t *testing.T) {
 
 // A cycle with more holders than a review reads is kept; a single tag among them is found
 // soon.
-func TestReviewOfLargeCircles(t *testing.T) {
+func TestReviewOfLargeCycles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.AtOnce(t)
@@ -234,7 +234,7 @@ func TestReviewOfLargeCircles(t *testing.T) {
 	many(1000)
 	start := time.Now()
 	if m := b.untilSettled(t); m != 1002 {
-		t.Errorf("%d manifests were deleted of a circle with 1,001 indexes", m)
+		t.Errorf("%d manifests were deleted of a cycle with 1,001 indexes", m)
 	}
 	t.Logf("1,001 indexes of one image took %v", time.Since(start))
 	b.Empty(t, "manifests")
@@ -244,7 +244,7 @@ func TestReviewOfLargeCircles(t *testing.T) {
 	b.Exec(t, "DELETE FROM gc_manifest_review_queue")
 	b.Put(t, "r", list[1])
 	if m := b.untilSettled(t); m != 0 {
-		t.Errorf("%d manifests were deleted of a circle that is too large", m)
+		t.Errorf("%d manifests were deleted of a cycle that is too large", m)
 	}
 	b.Exec(t, `DELETE FROM manifests m WHERE subject_digest IS NOT NULL
 		AND id NOT IN (SELECT min(id) FROM manifests WHERE subject_digest IS NOT NULL)`)
@@ -254,7 +254,7 @@ func TestReviewOfLargeCircles(t *testing.T) {
 }
 
 // A dry run reports the manifest whose deletion would break the cycle, and deletes nothing.
-func TestDryRunOfCircles(t *testing.T) {
+func TestDryRunOfCycles(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.AtOnce(t)
@@ -274,7 +274,7 @@ func TestDryRunOfCircles(t *testing.T) {
 }
 
 // The review of ordinary manifests, outside of cycles, runs no additional statement.
-func TestReviewLooksForCirclesOnlyWhereTheyCanBe(t *testing.T) {
+func TestReviewLooksForCyclesOnlyWhereTheyCanBe(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	config := b.Push(t, "r", "config")
@@ -298,7 +298,7 @@ func TestReviewLooksForCirclesOnlyWhereTheyCanBe(t *testing.T) {
 		t.Fatalf("review: %+v, %v", p.out, p.err)
 	}
 	if slices.ContainsFunc(sent, func(sql string) bool { return walk.MatchString(sql) }) {
-		t.Errorf("it looks for circles: %q", sent)
+		t.Errorf("it looks for cycles: %q", sent)
 	}
 
 	b.Put(t, "r", circular(t, child, child))

@@ -80,7 +80,7 @@ const wantedManifests = `(
 
 // reviewManifests reviews claimed rows. It deletes a manifest if no tag, no index and no
 // existing subject references it, or if it is only referenced within an unreachable cycle of
-// manifests: see circle. Triggers then queue what the manifest referenced: its blobs with
+// manifests: see cycle. Triggers then queue what the manifest referenced: its blobs with
 // their full delay, since their existence may have been promised to others, its children and
 // referrers with a short one.
 func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queueRow, dry bool, out *Review) error {
@@ -93,7 +93,7 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 		return err
 	}
 	kept, free, above := first.candidates()
-	lockedIDs, locked, subjects, err := lockCandidates(ctx, tx, free, first.circles)
+	lockedIDs, locked, subjects, err := lockCandidates(ctx, tx, free, first.cycles)
 	if err != nil {
 		return err
 	}
@@ -109,9 +109,9 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 	if err != nil {
 		return err
 	}
-	doomed, keptSince, held := second.settled(lockedIDs)
-	held.join(first.awaited)
-	held.join(first.unqueued)
+	unused, keptSince, postponed := second.settled(lockedIDs)
+	postponed.join(first.awaited)
+	postponed.join(first.unqueued)
 	// Drop the settled rows before deleting manifests: the triggers of a deletion make new
 	// rows for what it frees, and that may include a manifest that was kept just now.
 	for _, settled := range []manifestKeys{kept, keptSince, first.gone} {
@@ -119,32 +119,32 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 			return err
 		}
 	}
-	if err := queueCircles(ctx, tx, above); err != nil {
+	if err := queueCycles(ctx, tx, above); err != nil {
 		return err
 	}
-	deleted, err := c.deleteManifests(ctx, tx, doomed)
+	deleted, err := c.deleteManifests(ctx, tx, unused)
 	if err != nil {
 		return err
 	}
 	out.Deleted, out.Kept = len(deleted), kept.len()+keptSince.len()
 	if dry {
-		out.Gone, out.Locked = first.gone.len(), free.len()-locked.len()+held.len()
+		out.Gone, out.Locked = first.gone.len(), free.len()-locked.len()+postponed.len()
 		return foundManifests(ctx, tx, rows, deleted, out)
 	}
 	// A manifest that couldn't be locked was deleted meanwhile, or another transaction has
 	// locked it.
-	out.Locked, err = postponeHeld(ctx, tx, free, locked)
-	if err == nil && held.len() > 0 {
-		out.Locked += held.len()
-		_, err = tx.Exec(ctx, postponeManifests, held.args(LockedPause)...)
+	out.Locked, err = postponeLocked(ctx, tx, free, locked)
+	if err == nil && postponed.len() > 0 {
+		out.Locked += postponed.len()
+		_, err = tx.Exec(ctx, postponeManifests, postponed.args(LockedPause)...)
 	}
 	out.Gone = out.Claimed - out.Deleted - out.Kept - out.Locked
 	return err
 }
 
-// looked classifies manifests by what references them.
-type looked struct {
-	held, free, gone manifestKeys
+// classification classifies manifests by what references them.
+type classification struct {
+	referenced, free, gone manifestKeys
 	// awaited manifests are listed by an index that was pushed before them and isn't linked
 	// to them yet.
 	awaited manifestKeys
@@ -152,9 +152,9 @@ type looked struct {
 	// its deletion (see QueueReferrers).
 	unqueued manifestKeys
 	// suspects are referenced, though not by a tag, and have children or referrers
-	// themselves; circles has those of them that are in a cycle.
+	// themselves; cycles has those of them that are in a cycle.
 	suspects suspects
-	circles  circles
+	cycles   cycles
 }
 
 // suspects are manifests that may be in a cycle.
@@ -171,10 +171,10 @@ type suspect struct {
 // candidates splits the first look: kept manifests stay; free ones may be deleted, since
 // they have no reference or only that of their subject in a cycle; above are the cycles of
 // manifests that stay because an index lists them.
-func (l *looked) candidates() (kept, free manifestKeys, above []*circle) {
-	kept, free = l.held, l.free
+func (l *classification) candidates() (kept, free manifestKeys, above []*cycle) {
+	kept, free = l.referenced, l.free
 	for _, s := range l.suspects.list {
-		c, ok := l.circles[s.id]
+		c, ok := l.cycles[s.id]
 		if ok && !s.listed {
 			free.add(s.namespace, s.repository, s.id)
 			continue
@@ -187,28 +187,28 @@ func (l *looked) candidates() (kept, free manifestKeys, above []*circle) {
 	return kept, free, above
 }
 
-// settled splits the second look, made under locks: doomed manifests are to be deleted, kept
-// ones stay, held ones are to be postponed.
-func (l *looked) settled(locked map[int64]bool) (doomed, kept, held manifestKeys) {
-	doomed, kept, held = l.free, l.held, l.awaited
-	held.join(l.unqueued)
+// settled splits the second look, made under locks: unused manifests are to be deleted, kept
+// ones stay, postponed ones are reviewed again soon.
+func (l *classification) settled(locked map[int64]bool) (unused, kept, postponed manifestKeys) {
+	unused, kept, postponed = l.free, l.referenced, l.awaited
+	postponed.join(l.unqueued)
 	for _, s := range l.suspects.list {
-		c, ok := l.circles[s.id]
+		c, ok := l.cycles[s.id]
 		switch {
 		case !ok:
 			kept.add(s.namespace, s.repository, s.id)
 		case !s.listed && c.lockedBy(locked):
-			doomed.add(s.namespace, s.repository, s.id)
+			unused.add(s.namespace, s.repository, s.id)
 		default:
-			held.add(s.namespace, s.repository, s.id)
+			postponed.add(s.namespace, s.repository, s.id)
 		}
 	}
-	return doomed, kept, held
+	return unused, kept, postponed
 }
 
-// look classifies manifests: referenced (held), unreferenced (free), possibly in a cycle
+// look classifies manifests: referenced, unreferenced (free), possibly in a cycle
 // (suspects), not there (gone), and those to postpone.
-func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l looked, err error) {
+func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classification, err error) {
 	if keys.len() == 0 {
 		return l, nil
 	}
@@ -222,15 +222,15 @@ func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l looked, err erro
 			WHEN EXISTS (
 				SELECT FROM tags t
 				WHERE t.top_level_namespace_id = w.namespace AND t.repository_id = w.repository
-					AND t.manifest_id = w.id OFFSET 0) THEN 'held'
+					AND t.manifest_id = w.id OFFSET 0) THEN 'referenced'
 			WHEN EXISTS (
 				SELECT FROM manifest_references x
 				WHERE x.top_level_namespace_id = w.namespace AND x.repository_id = w.repository
-					AND x.child_id = w.id OFFSET 0) THEN CASE WHEN `+holdsSomething+` THEN 'listed' ELSE 'held' END
+					AND x.child_id = w.id OFFSET 0) THEN CASE WHEN `+holdsSomething+` THEN 'listed' ELSE 'referenced' END
 			WHEN m.subject_digest IS NOT NULL AND EXISTS (
 				SELECT FROM manifests s
 				WHERE s.top_level_namespace_id = w.namespace AND s.repository_id = w.repository
-					AND s.digest = m.subject_digest OFFSET 0) THEN CASE WHEN `+holdsSomething+` THEN 'refers' ELSE 'held' END
+					AND s.digest = m.subject_digest OFFSET 0) THEN CASE WHEN `+holdsSomething+` THEN 'refers' ELSE 'referenced' END
 			WHEN m.subject_digest IS NOT NULL AND EXISTS (
 				SELECT FROM gc_subject_review_queue s
 				WHERE s.subject_digest = m.subject_digest AND s.repository_id = w.repository
@@ -254,8 +254,8 @@ func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l looked, err erro
 			l.awaited.add(s.namespace, s.repository, s.id)
 		case "unqueued":
 			l.unqueued.add(s.namespace, s.repository, s.id)
-		case "held":
-			l.held.add(s.namespace, s.repository, s.id)
+		case "referenced":
+			l.referenced.add(s.namespace, s.repository, s.id)
 		case "free":
 			l.free.add(s.namespace, s.repository, s.id)
 		default:
@@ -267,7 +267,7 @@ func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l looked, err erro
 	}); err != nil {
 		return l, err
 	}
-	l.circles, err = findCircles(ctx, tx, l.suspects.keys)
+	l.cycles, err = findCycles(ctx, tx, l.suspects.keys)
 	return l, err
 }
 
@@ -279,7 +279,7 @@ func linkMissing(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
 
 // lookAndLink is look for manifests that may have been pushed after an index that lists
 // them: it links such manifests and looks again.
-func lookAndLink(ctx context.Context, tx pgx.Tx, keys manifestKeys) (looked, error) {
+func lookAndLink(ctx context.Context, tx pgx.Tx, keys manifestKeys) (classification, error) {
 	found, err := look(ctx, tx, keys)
 	if err != nil || found.awaited.len() == 0 {
 		return found, err
@@ -304,7 +304,7 @@ const holdsSomething = `(
 // lockCandidates locks the manifests that may be deleted, and all holders of those that are
 // in cycles. It returns the ids of all manifests that it locked, the keys of the locked
 // candidates, and the advisory lock keys of their subjects.
-func lockCandidates(ctx context.Context, tx pgx.Tx, free manifestKeys, found circles) (ids map[int64]bool, locked manifestKeys, subjects map[int64]int32, err error) {
+func lockCandidates(ctx context.Context, tx pgx.Tx, free manifestKeys, found cycles) (ids map[int64]bool, locked manifestKeys, subjects map[int64]int32, err error) {
 	want := make(map[int64]bool, free.len()) // ids are unique across repositories
 	for _, id := range free.ids {
 		want[id] = true
@@ -415,9 +415,9 @@ const postponeManifests = `
 	FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS w (namespace, repository, id)
 	WHERE q.top_level_namespace_id = w.namespace AND q.repository_id = w.repository AND q.manifest_id = w.id`
 
-// postponeHeld postpones the rows of manifests that weren't locked but exist, drops the rows
+// postponeLocked postpones the rows of manifests that weren't locked but exist, drops the rows
 // of those that are gone, and returns the number postponed.
-func postponeHeld(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (int, error) {
+func postponeLocked(ctx context.Context, tx pgx.Tx, all, locked manifestKeys) (int, error) {
 	if all.len() == locked.len() {
 		return 0, nil
 	}

@@ -14,9 +14,9 @@ const beforeWalk = `WITH RECURSIVE holders`
 
 var walk = regexp.MustCompile(beforeWalk)
 
-// oneCircle puts a cycle of depth 2: an image, an index of it, and an index of that index,
+// oneCycle puts a cycle of depth 2: an image, an index of it, and an index of that index,
 // which has the image as its subject. Only the row of the outer index is in the queue.
-func (b bundle) oneCircle(t *testing.T, config oci.Digest) [][]byte {
+func (b bundle) oneCycle(t *testing.T, config oci.Digest) [][]byte {
 	t.Helper()
 	list := nested(t, b, config, 2)
 	b.Exec(t, `DELETE FROM gc_manifest_review_queue q USING manifests m
@@ -36,11 +36,11 @@ func (b bundle) cleared(t *testing.T) {
 // A manifest of a cycle gets a tag or a new index after the review found the cycle without a
 // tag, and before the review has its locks: all of the cycle stays. Fails if the review
 // doesn't compute the holders again.
-func TestRaceCircleHeldBetweenLookAndLock(t *testing.T) {
-	catalogtest.AtBoth(t, testRaceCircleHeldBetweenLookAndLock)
+func TestRaceCycleHeldBetweenLookAndLock(t *testing.T) {
+	catalogtest.AtBoth(t, testRaceCycleHeldBetweenLookAndLock)
 }
 
-func testRaceCircleHeldBetweenLookAndLock(t *testing.T, dsn string) {
+func testRaceCycleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 	b := replica(t, dsn)
 	b.Delays(t)
 	config := b.Push(t, "r", "config")
@@ -54,7 +54,7 @@ func testRaceCircleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 			},
 			"an index": func(payload []byte) { b.Put(t, "r", catalogtest.Index(t, oci.Compute(oci.SHA256, payload)), "t") },
 		} {
-			list := b.oneCircle(t, config)
+			list := b.oneCycle(t, config)
 			p := b.pausing(t, ofManifests(), "default_transaction_isolation", "repeatable read")
 			p.to(t, beforeLock)
 			hold(list[i])
@@ -81,17 +81,17 @@ func testRaceCircleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 // deletion is over. Its client then gets the truth, and what the tag or index references
 // exists. Fails if the review locks only what it deletes: the tag or index wouldn't wait,
 // and its manifest would vanish after the answer.
-func TestRaceCircleHeldWhileDeleted(t *testing.T) {
-	catalogtest.AtBoth(t, testRaceCircleHeldWhileDeleted)
+func TestRaceCycleHeldWhileDeleted(t *testing.T) {
+	catalogtest.AtBoth(t, testRaceCycleHeldWhileDeleted)
 }
 
-func testRaceCircleHeldWhileDeleted(t *testing.T, dsn string) {
+func testRaceCycleHeldWhileDeleted(t *testing.T, dsn string) {
 	b := replica(t, dsn)
 	watch := b.Session(t)
 	config := b.Push(t, "r", "config")
 	for i := range 3 {
 		for _, stop := range []string{beforeWalk, beforeDelete, beforeCommit} {
-			list := b.oneCircle(t, config)
+			list := b.oneCycle(t, config)
 			p := b.pausing(t, ofManifests())
 			p.to(t, beforeLock)
 			p.to(t, stop)
@@ -125,12 +125,12 @@ func testRaceCircleHeldWhileDeleted(t *testing.T, dsn string) {
 
 // A put that has begun has locked a manifest of the cycle: the review postpones its row.
 // Fails if the review goes on with the holders that it could lock.
-func TestRacePutHoldsCircle(t *testing.T) {
+func TestRacePutHoldsCycle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	config := b.Push(t, "r", "config")
 	for i := range 3 {
-		list := b.oneCircle(t, config)
+		list := b.oneCycle(t, config)
 		x := b.Session(t)
 		x.Exec(t, "BEGIN")
 		x.Exec(t, "SELECT FROM manifests WHERE digest = $1 FOR KEY SHARE", oci.Compute(oci.SHA256, list[i]).Bytes()) // as putExisting does
@@ -149,11 +149,11 @@ func TestRacePutHoldsCircle(t *testing.T) {
 
 // An untagged index joins the cycle between the review's look and its lock: so not all
 // holders are locked, and the review postpones its row.
-func TestRaceCircleGrows(t *testing.T) {
+func TestRaceCycleGrows(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	config := b.Push(t, "r", "config")
-	list := b.oneCircle(t, config)
+	list := b.oneCycle(t, config)
 	image := oci.Compute(oci.SHA256, list[0])
 	p := b.pausing(t, ofManifests())
 	p.to(t, beforeLock)
@@ -171,17 +171,17 @@ func TestRaceCircleGrows(t *testing.T) {
 // the row of another manifest, the one whose deletion would break the cycle. The review of
 // the manifest that lost the tag waits for that, and queues the other again. Fails if that
 // review queues only manifests without a row.
-func TestRaceCircleIsPassedOn(t *testing.T) {
-	catalogtest.AtBoth(t, testRaceCircleIsPassedOn)
+func TestRaceCycleIsPassedOn(t *testing.T) {
+	catalogtest.AtBoth(t, testRaceCycleIsPassedOn)
 }
 
-func testRaceCircleIsPassedOn(t *testing.T, dsn string) {
+func testRaceCycleIsPassedOn(t *testing.T, dsn string) {
 	b := replica(t, dsn)
 	b.Delays(t)
 	watch := b.Session(t)
 	config := b.Push(t, "r", "config")
 	for _, stop := range []string{beforeSettle, beforeCommit} {
-		list := b.oneCircle(t, config)
+		list := b.oneCycle(t, config)
 		b.Put(t, "r", list[0], "t")
 		p := b.pausing(t, ofManifests())
 		p.to(t, stop)
@@ -208,12 +208,12 @@ func testRaceCircleIsPassedOn(t *testing.T, dsn string) {
 
 // The tag moves from one manifest of the cycle to another while a review walks up: the
 // review sees it at one of them, since the walk is one statement.
-func TestRaceTagMovesInCircle(t *testing.T) {
+func TestRaceTagMovesInCycle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	config := b.Push(t, "r", "config")
 	for from := range 2 { // not from the outermost, whose review would end there
-		list := b.oneCircle(t, config)
+		list := b.oneCycle(t, config)
 		b.Put(t, "r", list[from], "t")
 		b.Exec(t, "UPDATE gc_manifest_review_queue SET review_after = now()")
 		p := b.pausing(t, ofManifests())
@@ -229,13 +229,13 @@ func TestRaceTagMovesInCircle(t *testing.T) {
 
 // Two reviewers enter the cycle from both ends: no manifest in use is lost, and in the end
 // the cycle is deleted.
-func TestRaceTwoReviewersOfACircle(t *testing.T) {
+func TestRaceTwoReviewersOfACycle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.Delays(t)
 	config := b.Push(t, "r", "config")
 	for _, stop := range []string{beforeLock, beforeDelete} {
-		b.oneCircle(t, config)
+		b.oneCycle(t, config)
 		p := b.pausing(t, ofManifests())
 		p.to(t, stop)
 		b.Exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, review_after, event)
