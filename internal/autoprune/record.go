@@ -173,14 +173,16 @@ func (u *turn) addTurn(ctx context.Context, tx pgx.Tx, finished string) (*run, e
 	r := new(run)
 	var ended *time.Time
 	err = tx.QueryRow(ctx, `
-		UPDATE autopruneruns r SET repositories = repositories + $2, tags = tags + $3, failed = failed + $4,
-			error = COALESCE(error, NULLIF($5::text, '')), busy = busy + $6::interval,
-			notices = NULLIF(COALESCE(notices, '{}') || $7::jsonb, '{}'),
-			state = CASE WHEN $8::text = '' THEN state WHEN failed + $4 > 0 THEN 'failure' ELSE $8 END,
-			ended_at = CASE WHEN $8 <> '' THEN clock_timestamp() END
-		WHERE id = $1
-		RETURNING state, started_at, ended_at, repositories, tags, deleted, failed, busy, COALESCE(error, ''), announced`,
-		u.task.run, u.repositories, u.tags, u.failed, shorten(u.firstError), u.busy(), string(notices), finished).
+		UPDATE autopruneruns r SET repositories = repositories + @repositories, tags = tags + @tags, failed = failed + @failed,
+			error = COALESCE(error, NULLIF(@error::text, '')), busy = busy + @busy::interval,
+			notices = NULLIF(COALESCE(notices, '{}') || @notices::jsonb, '{}'),
+			state = CASE WHEN @finished::text = '' THEN state WHEN failed + @failed > 0 THEN 'failure' ELSE @finished END,
+			ended_at = CASE WHEN @finished <> '' THEN clock_timestamp() END
+		WHERE id = @run
+		RETURNING state, started_at, ended_at, repositories, tags, deleted, failed, busy, COALESCE(error, ''), announced`, db.Args{
+		"run": u.task.run, "repositories": u.repositories, "tags": u.tags, "failed": u.failed, "error": shorten(u.firstError),
+		"busy": u.busy(), "notices": string(notices), "finished": finished,
+	}).
 		Scan(&r.state, &r.started, &ended, &r.repositories, &r.tags, &r.deleted, &r.failed, &r.busy, &r.err, &r.announced)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
@@ -282,17 +284,19 @@ func (u *turn) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
 		return nil, err
 	}
 	took := u.busy()
+	args := db.SharedArgs{"run": u.task.run, "namespace": u.task.namespace, "name": u.task.name,
+		"repositories": u.repositories, "tags": u.tags, "busy": took, "notices": string(notices)}
 	done, err := tx.Exec(ctx, `
-		UPDATE autopruneruns SET ended_at = clock_timestamp(), times = times + 1, repositories = $2, tags = $3, busy = busy + $4::interval
-		WHERE id = (SELECT id FROM autopruneruns WHERE namespace = $1 ORDER BY started_at DESC, id DESC LIMIT 1)
-			AND state = 'success' AND deleted = 0 AND failed = 0 AND namespace_id = $6
-			AND COALESCE(notices, '{}') = $5::jsonb`,
-		u.task.name, u.repositories, u.tags, took, string(notices), u.task.namespace)
+		UPDATE autopruneruns SET ended_at = clock_timestamp(), times = times + 1, repositories = @repositories, tags = @tags,
+			busy = busy + @busy::interval
+		WHERE id = (SELECT id FROM autopruneruns WHERE namespace = @name ORDER BY started_at DESC, id DESC LIMIT 1)
+			AND state = 'success' AND deleted = 0 AND failed = 0 AND namespace_id = @namespace
+			AND COALESCE(notices, '{}') = @notices::jsonb`, args)
 	if err == nil && done.RowsAffected() == 0 {
 		_, err = tx.Exec(ctx, `
 			INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at, ended_at, repositories, tags, busy, notices)
-			VALUES ($1, $2, $3, 'success', clock_timestamp() - $6::interval, clock_timestamp(), $4, $5, $6, NULLIF($7::jsonb, '{}'))`,
-			u.task.run, u.task.namespace, u.task.name, u.repositories, u.tags, took, string(notices))
+			VALUES (@run, @namespace, @name, 'success', clock_timestamp() - @busy::interval, clock_timestamp(),
+				@repositories, @tags, @busy, NULLIF(@notices::jsonb, '{}'))`, args)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("recording a run: %w", err)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -96,8 +97,8 @@ func (a adder) addPulls(pulls []audit.Pull) {
 const (
 	upsertTags = `
 		INSERT INTO tagpullstatistics AS s (repository_id, tag_name, tag_pull_count, last_tag_pull_date, current_manifest_digest, redis_last_processed)
-		SELECT repository_id, name, count, last, NULLIF(other, ''), $7
-		FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[], $6::timestamptz[])
+		SELECT repository_id, name, count, last, NULLIF(other, ''), @flushed
+		FROM unnest(@repositories::bigint[], @names::text[], @counts::bigint[], @lasts::timestamptz[], @others::text[], @last_both::timestamptz[])
 			AS p (repository_id, name, count, last, other, last_both)
 		ON CONFLICT (repository_id, tag_name) DO UPDATE SET
 			tag_pull_count = s.tag_pull_count + EXCLUDED.tag_pull_count,
@@ -109,8 +110,8 @@ const (
 	upsertManifests = `
 		INSERT INTO manifestpullstatistics AS s
 			(repository_id, manifest_digest, total_pull_count, last_pull_date, last_tag_pulled, last_tag_pull_date, redis_last_processed)
-		SELECT repository_id, name, count, last, NULLIF(other, ''), last_both, $7
-		FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::timestamptz[], $5::text[], $6::timestamptz[])
+		SELECT repository_id, name, count, last, NULLIF(other, ''), last_both, @flushed
+		FROM unnest(@repositories::bigint[], @names::text[], @counts::bigint[], @lasts::timestamptz[], @others::text[], @last_both::timestamptz[])
 			AS p (repository_id, name, count, last, other, last_both)
 		ON CONFLICT (repository_id, manifest_digest) DO UPDATE SET
 			total_pull_count = s.total_pull_count + EXCLUDED.total_pull_count,
@@ -139,15 +140,15 @@ func (c counts) add(ctx context.Context, tx pgx.Tx, flushed *time.Time) error {
 		if len(part.rows) == 0 {
 			continue
 		}
-		if _, err := tx.Exec(ctx, part.sql, append(columns(part.rows), flushed)...); err != nil {
+		if _, err := tx.Exec(ctx, part.sql, arguments(part.rows, flushed)); err != nil {
 			return fmt.Errorf("adding to the pull statistics of %s: %w", part.of, err)
 		}
 	}
 	return nil
 }
 
-// columns returns the arrays of an upsert.
-func columns(rows []pulled) []any {
+// arguments returns those of an upsert.
+func arguments(rows []pulled, flushed *time.Time) db.Args {
 	n := len(rows)
 	repositories, numbers := make([]int64, n), make([]int64, n)
 	names, others := make([]string, n), make([]string, n)
@@ -158,5 +159,6 @@ func columns(rows []pulled) []any {
 			boths[i] = &rows[i].lastBoth
 		}
 	}
-	return []any{repositories, names, numbers, lasts, others, boths}
+	return db.Args{"repositories": repositories, "names": names, "counts": numbers, "lasts": lasts, "others": others,
+		"last_both": boths, "flushed": flushed}
 }
