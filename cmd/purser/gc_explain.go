@@ -9,11 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/config"
-	"github.com/purser-registry/purser/internal/db"
-	"github.com/purser-registry/purser/internal/gc"
-	"github.com/purser-registry/purser/internal/gc/explain"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -36,9 +31,9 @@ func gcExplainCommand(src *source) *cobra.Command {
 		if err != nil {
 			return usagef("%w", err)
 		}
-		return src.withCollector(cmd, func(ctx context.Context, _ *config.Config, c *gc.Collector, _ *db.DB, _ *audit.Log) error {
+		return src.withGC(cmd, func(ctx context.Context, g gcAccess) error {
 			if path == "" {
-				e, err := explain.Blob(ctx, c, digest)
+				e, err := g.blob(ctx, digest)
 				if err != nil {
 					return plainly(err)
 				}
@@ -46,7 +41,7 @@ func gcExplainCommand(src *source) *cobra.Command {
 					return writeExplanation(w, "blob "+digest.String(), e.Sentences())
 				})
 			}
-			e, err := explain.Manifest(ctx, c, path, digest)
+			e, err := g.manifest(ctx, path, digest)
 			if err != nil {
 				return plainly(err)
 			}

@@ -7,11 +7,6 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
-
-	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/config"
-	"github.com/purser-registry/purser/internal/db"
-	"github.com/purser-registry/purser/internal/gc"
 )
 
 func gcRetryCommand(src *source) *cobra.Command {
@@ -22,21 +17,15 @@ func gcRetryCommand(src *source) *cobra.Command {
 	}
 	out := addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withCollector(cmd, func(ctx context.Context, _ *config.Config, c *gc.Collector, _ *db.DB, log *audit.Log) error {
-			if err := log.Append(ctx, audit.Entry{Kind: audit.RetryGC}); err != nil {
+		return src.withGC(cmd, func(ctx context.Context, g gcAccess) error {
+			retried, err := g.retry(ctx)
+			if err != nil {
 				return err
 			}
-			var n struct {
+			n := struct {
 				Manifests int64 `json:"manifests"`
 				Blobs     int64 `json:"blobs"`
-			}
-			var err error
-			if n.Manifests, err = c.RetrySetAside(ctx, gc.ReviewOfManifests); err != nil {
-				return err
-			}
-			if n.Blobs, err = c.RetrySetAside(ctx, gc.ReviewOfBlobs); err != nil {
-				return err
-			}
+			}{retried.Manifests, retried.Blobs}
 			return out.print(cmd.OutOrStdout(), n, func(w io.Writer) error {
 				if n.Manifests+n.Blobs == 0 {
 					_, err := fmt.Fprintln(w, "No review is set aside.")

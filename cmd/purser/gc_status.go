@@ -10,10 +10,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
-	"github.com/purser-registry/purser/internal/config"
-	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/gc/explain"
 )
@@ -30,8 +27,8 @@ func gcStatusCommand(src *source) *cobra.Command {
 	}
 	out := addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return src.withCollector(cmd, func(ctx context.Context, _ *config.Config, c *gc.Collector, _ *db.DB, _ *audit.Log) error {
-			s, err := c.GCStatus(ctx)
+		return src.withGC(cmd, func(ctx context.Context, g gcAccess) error {
+			s, err := g.status(ctx)
 			if err != nil {
 				return err
 			}

@@ -5,12 +5,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/purser-registry/purser/internal/server/servertest"
 
 	"github.com/jackc/pgx/v5"
 
@@ -28,6 +32,7 @@ import (
 type garbage struct {
 	t       *testing.T
 	environ []string
+	dsn     string
 	store   string // directory
 	db      *db.DB
 	catalog *catalog.Catalog
@@ -38,7 +43,7 @@ type garbage struct {
 func newGarbage(t *testing.T) *garbage {
 	t.Helper()
 	dsn := dbtest.DSN(t)
-	g := &garbage{t: t, db: dbtest.Open(t, dsn), store: t.TempDir()}
+	g := &garbage{t: t, dsn: dsn, db: dbtest.Open(t, dsn), store: t.TempDir()}
 	g.environ = []string{"PURSER_DATABASE_MAIN=" + dsn, "PURSER_STORAGE_FILESYSTEM_PATH=" + g.store, "PURSER_DATA_DIR=" + t.TempDir()}
 	g.catalog = catalog.New(catalog.Options{DB: g.db, CacheOff: true, Log: quiet})
 	if _, err := blob.OpenDir(blob.DirOptions{Path: g.store}); err != nil {
@@ -212,6 +217,42 @@ func TestGCExplain(t *testing.T) {
 		}
 	}
 }
+
+// TestGCOverAPI: with PURSER_SERVER, the commands ask the registry that answers there and
+// print what they print of its database; without an answer they ask the database.
+func TestGCOverAPI(t *testing.T) {
+	t.Parallel()
+	g := newGarbage(t)
+	g.exec("UPDATE gc_blob_review_queue SET review_after = now() - interval '3 h'")
+	g.exec("UPDATE gc_manifest_review_queue SET review_after = now() - interval '3 h'")
+	r := servertest.NewReplica(t, g.dsn, g.store)
+	away := httptest.NewServer(nil)
+	away.Close()
+	overAPI := []string{"PURSER_DATABASE_MAIN=postgres://nowhere.invalid/x", "PURSER_SERVER=" + r.URL}
+	withoutAnswer := append(slices.Clone(g.environ), "PURSER_SERVER="+away.URL)
+	unknown := oci.Compute(oci.SHA256, []byte("unknown")).String()
+	for _, args := range [][]string{
+		{"status"}, {"status", "-o", "json"}, {"retry"}, {"retry", "-o", "json"},
+		{"explain", "library/app@" + g.tagged.String()}, {"explain", "library/app@" + g.untagged.String()},
+		{"explain", g.config.String()}, {"explain", "-o", "json", g.unused.String()}, {"explain", "-o", "json", "library/app@" + g.untagged.String()},
+		{"explain", unknown}, {"explain", "library/app@" + unknown}, {"explain", "library/none@" + unknown},
+	} {
+		args = append([]string{"gc"}, args...)
+		want, wantOut, wantErr := purser(t, g.environ, args...)
+		code, stdout, stderr := purser(t, overAPI, args...)
+		if code != want || ages.ReplaceAllString(stdout, "N") != ages.ReplaceAllString(wantOut, "N") || stderr != wantErr {
+			t.Errorf("%v over the API: exit code %d, stdout\n%s\nstderr %q; want %d,\n%s\n%q", args, code, stdout, stderr, want, wantOut, wantErr)
+		}
+		code, stdout, stderr = purser(t, withoutAnswer, args...)
+		note := "No registry answers at " + away.URL + ": asking the database.\n"
+		if code != want || ages.ReplaceAllString(stdout, "N") != ages.ReplaceAllString(wantOut, "N") || stderr != note+wantErr {
+			t.Errorf("%v without an answer: exit code %d, stdout\n%s\nstderr %q; want %d,\n%s\n%q", args, code, stdout, stderr, want, wantOut, note+wantErr)
+		}
+	}
+}
+
+// ages matches times and durations, which differ between two runs.
+var ages = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z?|"oldest_overdue_seconds": \d+|\b(\d+[hms])+\b`)
 
 func TestGCRefusals(t *testing.T) {
 	t.Parallel()

@@ -162,9 +162,18 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	if inner, ok := errors.AsType[*url.Error](err); ok {
 		err = inner.Err // drops the URL, which may be long
 	}
-	return fmt.Errorf("no registry answers at %s: %w\nStart one with \"purser serve\", or name another with --server URL or %s",
-		c.server.Redacted(), err, ServerVariable)
+	return &UnreachableError{fmt.Errorf("no registry answers at %s: %w\nStart one with \"purser serve\", or name another with --server URL or %s",
+		c.server.Redacted(), err, ServerVariable)}
 }
+
+// UnreachableError says that no registry answers.
+type UnreachableError struct{ error }
+
+// Unwrap returns the error with its cause.
+func (e *UnreachableError) Unwrap() error { return e.error }
+
+// Name returns the registry's URL for people.
+func (c *Client) Name() string { return c.server.Redacted() }
 
 // Error is an error in the registry's answer.
 type Error struct {

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/gc/explain"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// gcAccess is how commands ask about garbage collection: over the API of a running
+// server, or on the database.
+type gcAccess interface {
+	status(ctx context.Context) (gc.GCStatus, error)
+	blob(ctx context.Context, d oci.Digest) (explain.BlobExplanation, error)
+	manifest(ctx context.Context, repository string, d oci.Digest) (explain.ManifestExplanation, error)
+	// retry makes all failed reviews due again.
+	retry(ctx context.Context) (api.Retried, error)
+}
+
+// withGC runs fn over the API of the registry that PURSER_SERVER names. Without the
+// variable, or if nothing answers there, it runs fn on the database of the
+// configuration. It doesn't try the default URL: the registry there may be another
+// than the one of the configuration.
+func (s *source) withGC(cmd *cobra.Command, fn func(ctx context.Context, g gcAccess) error) error {
+	named := func(entry string) bool {
+		value, ok := strings.CutPrefix(entry, api.ServerVariable+"=")
+		return ok && value != ""
+	}
+	if slices.ContainsFunc(s.environ, named) {
+		c, err := s.client(cmd)
+		if err != nil {
+			return err
+		}
+		err = fn(cmd.Context(), gcOverAPI{c})
+		if _, away := errors.AsType[*api.UnreachableError](err); !away {
+			return err
+		}
+		fmt.Fprintf(cmd.ErrOrStderr(), "No registry answers at %s: asking the database.\n", c.Name()) //nolint:errcheck // only a note
+	}
+	return s.withCollector(cmd, func(ctx context.Context, _ *config.Config, c *gc.Collector, _ *db.DB, log *audit.Log) error {
+		return fn(ctx, gcOnDatabase{c, log})
+	})
+}
+
+type gcOverAPI struct{ c *api.Client }
+
+func (g gcOverAPI) status(ctx context.Context) (s gc.GCStatus, err error) {
+	return s, g.c.Get(ctx, api.Path("gc", "status"), nil, &s)
+}
+
+func (g gcOverAPI) blob(ctx context.Context, d oci.Digest) (e explain.BlobExplanation, err error) {
+	return e, notThere(oci.BlobUnknown, g.c.Get(ctx, api.Path("gc", "explain", d.String()), nil, &e))
+}
+
+func (g gcOverAPI) manifest(ctx context.Context, repository string, d oci.Digest) (e explain.ManifestExplanation, err error) {
+	return e, notThere(oci.ManifestUnknown, g.c.Get(ctx, api.Path("repository", repository, "manifest", d.String(), "explain"), nil, &e))
+}
+
+func (g gcOverAPI) retry(ctx context.Context) (n api.Retried, err error) {
+	return n, g.c.Post(ctx, api.Path("gc", "retry"), nil, &n)
+}
+
+// notThere gives an answer of 404 the code that the API doesn't send.
+func notThere(code oci.Code, err error) error {
+	if e, ok := errors.AsType[*api.Error](err); ok && e.Status == 404 {
+		return oci.Errorf(code, "%s", e.Detail)
+	}
+	return err
+}
+
+type gcOnDatabase struct {
+	collector *gc.Collector
+	log       *audit.Log
+}
+
+func (g gcOnDatabase) status(ctx context.Context) (gc.GCStatus, error) {
+	return g.collector.GCStatus(ctx)
+}
+
+func (g gcOnDatabase) blob(ctx context.Context, d oci.Digest) (explain.BlobExplanation, error) {
+	return explain.Blob(ctx, g.collector, d)
+}
+
+func (g gcOnDatabase) manifest(ctx context.Context, repository string, d oci.Digest) (explain.ManifestExplanation, error) {
+	return explain.Manifest(ctx, g.collector, repository, d)
+}
+
+func (g gcOnDatabase) retry(ctx context.Context) (n api.Retried, err error) {
+	if err := g.log.Append(ctx, audit.Entry{Kind: audit.RetryGC}); err != nil {
+		return n, err
+	}
+	if n.Manifests, err = g.collector.RetrySetAside(ctx, gc.ReviewOfManifests); err != nil {
+		return n, err
+	}
+	n.Blobs, err = g.collector.RetrySetAside(ctx, gc.ReviewOfBlobs)
+	return n, err
+}
