@@ -15,7 +15,7 @@ RACE = $(shell [ "$$(go env CGO_ENABLED)" = 1 ] && command -v "$$(go env CC)" >/
 PACKAGES = ./... ./bench/... ./loosefk/migratetest/...
 say = @echo; echo "==> $(1)"
 
-.PHONY: help run build test test-short lint gofmt vet staticcheck unit model fuzz e2e e2e-all soak bench packages tools clean
+.PHONY: help run build test test-short lint gofmt vet staticcheck analyzers unit model fuzz e2e e2e-all soak bench packages tools clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -32,7 +32,7 @@ test: packages tools lint unit fuzz e2e ## everything that CI runs
 test-short: ## the quick tests, with what is installed
 	go test -short -timeout 5m $(PACKAGES)
 
-lint: gofmt vet staticcheck ## gofmt, go vet and staticcheck
+lint: gofmt vet staticcheck analyzers ## gofmt, go vet, staticcheck and tools/analyzers
 
 gofmt:
 	$(call say,gofmt)
@@ -46,6 +46,11 @@ vet:
 staticcheck:
 	$(call say,staticcheck)
 	@command=$$(tools/get staticcheck); echo "staticcheck $(PACKAGES)"; "$$command" $(PACKAGES)
+
+analyzers:
+	$(call say,analyzers)
+	GOWORK=off go build -C tools/analyzers -o "$(CURDIR)/bin/analyzers" .
+	go vet -vettool="$(CURDIR)/bin/analyzers" $(PACKAGES)
 
 unit:
 	$(call say,tests of the packages)

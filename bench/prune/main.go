@@ -154,7 +154,7 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 	return func() {
 		srv.Close()
 		end()
-		<-done
+		<-done //nolint:errcheck // the listener was told to end
 		b.pruning.Close()
 		b.main.Close()
 	}, nil

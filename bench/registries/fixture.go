@@ -97,7 +97,7 @@ func config(id string) blob {
 
 func randomBytes(r *rand.ChaCha8, n int) []byte {
 	b := make([]byte, n)
-	r.Read(b) // never fails (math/rand/v2)
+	r.Read(b) //nolint:errcheck // never fails (math/rand/v2)
 	return b
 }
 

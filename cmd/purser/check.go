@@ -208,8 +208,9 @@ func things(p gc.Problem) string {
 		return "unfinished multipart upload"
 	case gc.DeclaredSize:
 		return "manifest"
+	default:
+		return "blob"
 	}
-	return "blob"
 }
 
 // writeCheck prints the result of a check: what was compared, what is wrong and what to

@@ -64,8 +64,7 @@ func (c *Catalog) Owners(ctx context.Context, from, to string) iter.Seq2[Owner, 
 			yield(Owner{}, fmt.Errorf("reading the owners of objects: %w", err))
 			return
 		}
-		// If the connection was lost, the cursor is gone with it.
-		defer conn.Exec(context.WithoutCancel(ctx), "CLOSE owners") //nolint:errcheck
+		defer conn.Exec(context.WithoutCancel(ctx), "CLOSE owners") //nolint:errcheck // a lost connection has lost its cursor as well
 		for {
 			rows, err := conn.Query(ctx, fmt.Sprintf("FETCH %d FROM owners", ownersPage))
 			if err != nil {

@@ -109,6 +109,7 @@ func (p *part) count(owners []catalog.Owner, object *blob.Object) {
 			p.report.Blobs++
 		case catalog.OwnerDoomed, catalog.OwnerDoomedUpload:
 			doomed = true
+		case catalog.OwnerUpload:
 		}
 	}
 	if object != nil && doomed {

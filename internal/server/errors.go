@@ -109,6 +109,7 @@ func storeAnswer(trouble blob.Trouble) *oci.Error {
 		return oci.Errorf(oci.Unavailable, "the registry's storage is read-only: nothing can be pushed now")
 	case blob.TroubleFull:
 		return oci.Errorf(oci.Unavailable, "the registry's storage is full").WithStatus(http.StatusInsufficientStorage)
+	case blob.TroubleAway:
 	}
 	return oci.Errorf(oci.Unavailable, "the registry's storage is not available now: try again")
 }

@@ -46,6 +46,7 @@ func (s *Server) admit(client string) error {
 	case limit.AllFull:
 		s.opt.Limits.Metrics.Refused(limit.Requests)
 		return oci.Errorf(oci.Unavailable, "there are too many requests: try again in a moment")
+	case limit.NotFull:
 	}
 	return nil
 }
@@ -104,8 +105,7 @@ func (g *sending) extend() {
 	if until.After(g.end) {
 		until = g.end
 	}
-	// A connection without deadlines, as in tests, just waits.
-	g.control.SetWriteDeadline(until) //nolint:errcheck
+	g.control.SetWriteDeadline(until) //nolint:errcheck // a connection without deadlines, as in tests, just waits
 	g.since = now
 }
 

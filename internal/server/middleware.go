@@ -170,7 +170,7 @@ var noSniff = []string{"nosniff"}
 func (s *Server) finish(o *Observation, r *http.Request, start time.Time) {
 	p := recover()
 	var panicked []slog.Attr
-	if p != nil && p != http.ErrAbortHandler {
+	if p != nil && p != http.ErrAbortHandler { //nolint:errorlint // net/http compares the panic's value as well
 		panicked = []slog.Attr{slog.Any("panic", p), slog.String("stack", string(debug.Stack()))}
 		if o.status == 0 {
 			o.Err = errors.New("panic")

@@ -88,8 +88,7 @@ func (b *RequestBody) Read(p []byte) (int, error) {
 		if until.After(b.end) {
 			until = b.end
 		}
-		// A connection without deadlines, as in tests, just waits.
-		b.control.SetReadDeadline(until) //nolint:errcheck
+		b.control.SetReadDeadline(until) //nolint:errcheck // a connection without deadlines, as in tests, just waits
 		b.moved = now
 	}
 	n, err := b.body.Read(p)

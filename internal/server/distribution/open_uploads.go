@@ -56,6 +56,7 @@ func (o *openUploads) admit(ctx context.Context, client string) error {
 	case limit.AllFull:
 		o.metrics.Refused(limit.Uploads)
 		return oci.Errorf(oci.Unavailable, "there are too many unfinished uploads: try again later")
+	case limit.NotFull:
 	}
 	return nil
 }

@@ -1,0 +1,85 @@
+// Command analyzers is a tool for "go vet -vettool": it runs the analyzers that "make lint"
+// uses beside those of go vet and staticcheck. It is a module of its own, so that their
+// dependencies stay out of Purser's.
+//
+// An exception stands at the end of the line that it is for, and says why:
+// //nolint:name // reason. An exception without a reason doesn't count.
+package main
+
+import (
+	"go/token"
+	"regexp"
+	"strings"
+
+	"github.com/kisielk/errcheck/errcheck"
+	"github.com/nishanths/exhaustive/passes/exhaustive"
+	"github.com/polyfloyd/go-errorlint/errorlint"
+	sqlclose "github.com/ryanrolds/sqlclosecheck/pkg/analyzer"
+	"github.com/timakin/bodyclose/passes/bodyclose"
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/analysis/unitchecker"
+)
+
+func main() {
+	list := []*analysis.Analyzer{
+		errcheck.Analyzer,       // a result of type error that nobody looks at
+		errorlint.NewAnalyzer(), // errors compared with == although they may be wrapped
+		exhaustive.Analyzer,     // a switch that forgets a constant of its type
+		bodyclose.Analyzer,      // a response whose body stays open
+		sqlclose.NewAnalyzer(),  // rows that stay open
+	}
+	errcheck.DefaultExcludedSymbols = append(errcheck.DefaultExcludedSymbols,
+		// Where losing what was written matters, the code looks at these errors.
+		"fmt.Fprint", "fmt.Fprintf", "fmt.Fprintln",
+		"(io.Closer).Close", "(*os.File).Close", "(net.Conn).Close", "(net.Listener).Close")
+	set(exhaustive.Analyzer, "d", "true")
+	set(exhaustive.Analyzer, "typeignore", `^(reflect|regexp/syntax)\.`)
+	for _, a := range list {
+		explained(a)
+	}
+	unitchecker.Main(list...)
+}
+
+func set(a *analysis.Analyzer, flag, value string) {
+	if err := a.Flags.Set(flag, value); err != nil {
+		panic(err)
+	}
+}
+
+// explained drops the analyzer's findings on lines that have an exception for it.
+func explained(a *analysis.Analyzer) {
+	exception := regexp.MustCompile(`^//nolint:(\w+,)*` + a.Name + `(,\w+)* // \S`)
+	run := a.Run
+	a.Run = func(pass *analysis.Pass) (any, error) {
+		excepted := map[line]bool{}
+		for _, f := range pass.Files {
+			for _, group := range f.Comments {
+				for _, c := range group.List {
+					if exception.MatchString(c.Text) {
+						excepted[place(pass, c.Pos())] = true
+					}
+				}
+			}
+		}
+		own := *pass
+		own.Report = func(d analysis.Diagnostic) {
+			if at := place(pass, d.Pos); !excepted[at] && !strings.HasSuffix(at.file, "_test.go") {
+				pass.Report(d)
+			}
+		}
+		if strings.HasSuffix(pass.Pkg.Path(), "test") {
+			own.Report = func(analysis.Diagnostic) {}
+		}
+		return run(&own)
+	}
+}
+
+type line struct {
+	file   string
+	number int
+}
+
+func place(pass *analysis.Pass, pos token.Pos) line {
+	p := pass.Fset.Position(pos)
+	return line{p.Filename, p.Line}
+}
