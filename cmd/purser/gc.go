@@ -23,16 +23,9 @@ func gcCommand(src *source) *cobra.Command {
 		gcStatusCommand(src), gcRunCommand(src), gcExplainCommand(src), gcRetryCommand(src))
 }
 
-// withCatalog runs fn on the catalog of the metadata database; a server may be running.
+// withMetadata runs fn on the metadata database and its catalog; a server may be running.
 // The caches of running servers are notified of fn's changes, and the audit log
 // attributes them to this command.
-func (s *source) withCatalog(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *catalog.Catalog, log *audit.Log) error) error {
-	return s.withMetadata(cmd, func(ctx context.Context, cfg *config.Config, _ *db.DB, c *catalog.Catalog, log *audit.Log) error {
-		return fn(ctx, cfg, c, log)
-	})
-}
-
-// withMetadata is withCatalog for commands that also need the database itself.
 func (s *source) withMetadata(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error) error {
 	return s.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		if err := forCommand(checkMetadata(ctx, dsn)); err != nil {
@@ -53,7 +46,7 @@ func (s *source) withMetadata(cmd *cobra.Command, fn func(ctx context.Context, c
 	})
 }
 
-// withCollector is withCatalog for commands that need garbage collection.
+// withCollector is withMetadata for commands that need garbage collection.
 func (s *source) withCollector(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error) error {
 	return s.withMetadata(cmd, func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error {
 		return fn(ctx, cfg, collector(cfg, c, metadata, metadata, nil), metadata, log)

@@ -29,15 +29,16 @@ type gcAccess interface {
 }
 
 // withGC runs fn over the API of the registry that PURSER_SERVER names. Without the
-// variable, or if nothing answers there, it runs fn on the database of the
-// configuration. It doesn't try the default URL: the registry there may be another
-// than the one of the configuration.
+// variable, with --data-dir or --config, or if nothing answers there, it runs fn on the
+// database of the configuration. It doesn't try the default URL: the registry there may
+// be another than the one of the configuration.
 func (s *source) withGC(cmd *cobra.Command, fn func(ctx context.Context, g gcAccess) error) error {
 	named := func(entry string) bool {
 		value, ok := strings.CutPrefix(entry, api.ServerVariable+"=")
 		return ok && value != ""
 	}
-	if slices.ContainsFunc(s.environ, named) {
+	byFlag := cmd.Flags().Changed("data-dir") || cmd.Flags().Changed("config")
+	if slices.ContainsFunc(s.environ, named) && !byFlag {
 		c, err := s.client(cmd)
 		if err != nil {
 			return err
