@@ -19,15 +19,9 @@ type (
 
 var (
 	digest     = servertest.Digest
-	digest512  = servertest.Digest512
-	descriptor = servertest.Descriptor
-	encode     = servertest.Encode
 	eventually = servertest.Eventually
 	image      = servertest.Image
-	index      = servertest.Index
-	length     = servertest.Length
 	pattern    = servertest.Pattern
-	background = servertest.Background
 )
 
 // setup starts a registry and waits until its caches are in use.

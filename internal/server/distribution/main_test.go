@@ -27,7 +27,6 @@ var (
 	index      = servertest.Index
 	length     = servertest.Length
 	pattern    = servertest.Pattern
-	background = servertest.Background
 )
 
 // setup starts a registry and waits until its caches are in use.

@@ -19,14 +19,12 @@ type (
 
 var (
 	digest     = servertest.Digest
-	digest512  = servertest.Digest512
 	descriptor = servertest.Descriptor
 	encode     = servertest.Encode
 	eventually = servertest.Eventually
 	image      = servertest.Image
 	index      = servertest.Index
 	length     = servertest.Length
-	pattern    = servertest.Pattern
 	background = servertest.Background
 )
 
