@@ -3,7 +3,7 @@
 //	go run ./bench SCENARIO [flags]
 //
 // Without a scenario it lists them; SCENARIO -h lists the flags. Package meter has what the
-// scenarios measure with. README.md says what the figures mean and what they were.
+// scenarios measure with. README.md says what the figures mean, and has results.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/purser-registry/purser/bench/registries"
 )
 
-// scenarios are what can be measured.
+// scenarios are the benchmarks, by the name of their command.
 var scenarios = []struct {
 	name, about string
 	run         func(ctx context.Context, args []string, stdout, stderr io.Writer) error

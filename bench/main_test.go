@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Each scenario is listed and has flags of its own; one that isn't there is refused.
+// Each scenario is listed and has flags of its own; an unknown scenario is refused.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	var list bytes.Buffer

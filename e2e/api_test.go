@@ -18,8 +18,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// api speaks the OCI Distribution API in plain HTTP. Its errors tell a refusal
-// (statusError) from an answer that never came.
+// api speaks the OCI Distribution API in plain HTTP. A statusError is a refusal by the
+// registry; any other error means that no complete answer came.
 type api struct {
 	base   string // http://HOST:PORT
 	client *http.Client
@@ -33,8 +33,8 @@ func newAPI(t testing.TB, base string) *api {
 	return &api{base: base, client: &http.Client{Transport: transport}}
 }
 
-// API returns how to speak to the registry where it listens now. Only the test's
-// own goroutine calls it; what it returns is for all.
+// API returns a client for the address at which the registry listens now. Only the test's
+// own goroutine may call API; any goroutine may use the client.
 func (r *registry) API() *api {
 	r.t.Helper()
 	if r.api == nil || r.api.base != r.URL() {
@@ -61,7 +61,7 @@ func isStatus(err error, status int) bool {
 	return errors.As(err, &e) && e.status == status
 }
 
-// request is one call.
+// request is one HTTP request, with the status that it should get.
 type request struct {
 	method string
 	path   string // or a Location
@@ -71,7 +71,7 @@ type request struct {
 	want   int
 }
 
-// answer is what came back.
+// answer is the response to a request.
 type answer struct {
 	header http.Header
 	body   []byte
@@ -108,8 +108,8 @@ func (a *api) do(ctx context.Context, r request) (*answer, error) {
 	return &answer{res.Header, text}, nil
 }
 
-// resolve makes a path or Location absolute; whatever its host, this api's
-// registry is asked, so that an upload can go on elsewhere.
+// resolve makes a path or a Location header absolute. It replaces the host by that of this
+// api's registry, so that an upload can continue on another replica.
 func (a *api) resolve(path string) (string, error) {
 	u, err := url.Parse(path)
 	if err != nil {
@@ -133,7 +133,7 @@ func (a *api) startUpload(ctx context.Context, repo string) (*upload, error) {
 	return &upload{location: res.header.Get("Location")}, nil
 }
 
-// patch sends one chunk behind what the registry has.
+// patch sends one chunk, which begins where the registry's part of the upload ends.
 func (a *api) patch(ctx context.Context, u *upload, chunk []byte) error {
 	res, err := a.do(ctx, request{method: "PATCH", path: u.location, body: chunk, want: http.StatusAccepted,
 		header: map[string]string{
@@ -146,7 +146,7 @@ func (a *api) patch(ctx context.Context, u *upload, chunk []byte) error {
 	return u.follow(res)
 }
 
-// status asks how much the registry has.
+// status asks how many bytes of the upload the registry has.
 func (a *api) status(ctx context.Context, u *upload) error {
 	res, err := a.do(ctx, request{method: "GET", path: u.location, want: http.StatusNoContent})
 	if err != nil {
@@ -167,7 +167,7 @@ func (a *api) finish(ctx context.Context, u *upload, last []byte, d digest.Diges
 	return nil
 }
 
-// finishing returns where the upload ends with that digest.
+// finishing returns the URL of the PUT that finishes the upload with the digest.
 func (u *upload) finishing(d digest.Digest) string {
 	separator := "?"
 	if strings.Contains(u.location, "?") {
@@ -176,8 +176,8 @@ func (u *upload) finishing(d digest.Digest) string {
 	return u.location + separator + "digest=" + url.QueryEscape(d.String())
 }
 
-// follow takes over where the registry says the upload is. The Range of an
-// upload names its first and last byte, "0-0" also stands for none.
+// follow takes the upload's URL and offset from the headers of an answer. The Range header
+// has the upload's first and last byte; "0-0" also stands for an empty upload.
 func (u *upload) follow(res *answer) error {
 	if location := res.header.Get("Location"); location != "" {
 		u.location = location
@@ -246,7 +246,7 @@ func descriptor(mediaType string, content []byte) v1.Descriptor {
 const manifestTypes = v1.MediaTypeImageManifest + ", " + v1.MediaTypeImageIndex +
 	", application/vnd.docker.distribution.manifest.v2+json, application/vnd.docker.distribution.manifest.list.v2+json"
 
-// manifest returns a manifest and its digest as computed here.
+// manifest pulls a manifest and returns it with the digest that the client computed.
 func (a *api) manifest(ctx context.Context, repo, reference string) ([]byte, digest.Digest, error) {
 	res, err := a.do(ctx, request{method: "GET", path: "/v2/" + repo + "/manifests/" + reference,
 		want: http.StatusOK, header: map[string]string{"Accept": manifestTypes}})

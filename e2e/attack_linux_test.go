@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// TestUnfinishedManifests: 2,000 PUTs of manifests of 2 MB that stop after a quarter
-// hold what the budget has, and no more. Meanwhile metrics, readiness and pulls
-// answer, and another client pushes.
+// TestUnfinishedManifests: 2,000 PUTs of manifests of 2 MB that stop after a quarter take
+// no more memory than the budget allows. Meanwhile metrics, readiness and pulls answer, and
+// another client pushes.
 func TestUnfinishedManifests(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{env: []string{"PURSER_HTTP_BODY_MEMORY=64MiB", "PURSER_LOG_ACCESS=false"}})
@@ -90,7 +90,7 @@ func TestUnfinishedManifests(t *testing.T) {
 	t.Logf("the most memory: %d MiB before, %d MiB under attack; %d rounds of pulls and of another client's pushes", before>>20, peak>>20, pulled)
 	most := int64(256 << 20)
 	if raceEnabled {
-		most *= 2 // the race detector remembers who touched what
+		most *= 2 // the race detector needs memory for each access
 	}
 	if peak-before > most {
 		t.Errorf("the process grew from %d MiB to %d MiB with a budget of 64 MiB", before>>20, peak>>20)

@@ -21,7 +21,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// fetched is what a page has its browser send: fetch's arguments.
+// fetched is a request that a page makes its browser send: the arguments of fetch.
 type fetched struct {
 	Method string `json:"method"`
 	URL    string `json:"url"`
@@ -46,9 +46,9 @@ const attackPage = `<!doctype html><title>a page</title><script>
 })();
 </script>`
 
-// rebinder stands for a name that points to a page's own server when the page is
-// loaded, and to the victim from then on: "/" is the page, all else goes to the
-// victim as the browser sent it.
+// rebinder is a server that imitates DNS rebinding: it serves a page under "/", as if the
+// name pointed to the attacker, and forwards all other requests to the victim as the browser
+// sent them, as if the name pointed to the victim from then on.
 func rebinder(t *testing.T, page, victim string) (port string) {
 	t.Helper()
 	forward := &httputil.ReverseProxy{
@@ -70,8 +70,8 @@ func rebinder(t *testing.T, page, victim string) (port string) {
 	return port
 }
 
-// browse loads a page under a name that points to 127.0.0.1 by now and returns
-// what its requests were answered with: a status, "opaque" or "failed".
+// browse loads a page under a name that points to 127.0.0.1 and returns the results of the
+// page's requests: a status, "opaque" or "failed".
 func browse(t *testing.T, name, victim string, requests ...fetched) []string {
 	t.Helper()
 	answers := make(chan []string, 1)
@@ -127,8 +127,8 @@ func chromium(t *testing.T, url string) *exec.Cmd {
 	return nil
 }
 
-// TestBrowserIsNoWayIn: neither a page whose name is made to point to the registry
-// nor a page of another site gets at a registry on loopback.
+// TestBrowserIsNoWayIn: a web page can't use a browser to reach a registry on loopback,
+// neither by a name that points to the registry (DNS rebinding) nor from another site.
 func TestBrowserIsNoWayIn(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{})
@@ -146,8 +146,8 @@ func TestBrowserIsNoWayIn(t *testing.T) {
 		{Method: "GET", URL: "/api/v1/gc/status"},
 		{Method: "POST", URL: "/api/v1/gc/run", Type: "application/json", Body: "{}"},
 	}
-	// That the same page works where it may shows that the others are refused by
-	// Purser and by nothing else.
+	// The same page works under an allowed name, so it was Purser that refused the
+	// others.
 	if got, want := browse(t, "localhost", r.host, rebound...), []string{"200", "201", "200", "202"}; !slices.Equal(got, want) {
 		t.Fatalf("a page of localhost: %q, want %q", got, want)
 	}
@@ -189,5 +189,5 @@ func TestBrowserIsNoWayIn(t *testing.T) {
 	}
 }
 
-// unreachable is the victim of pages that need none.
+// unreachable stands for the victim of pages that attack nobody.
 const unreachable = "127.0.0.1:1"

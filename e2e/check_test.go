@@ -80,8 +80,8 @@ func wantFindings(t testing.TB, got []string, want ...string) {
 	}
 }
 
-// TestCheck breaks the store of a running registry in every way, and mends it
-// with a check and another push.
+// TestCheck damages the store of a running registry in every way that a check detects, and
+// repairs it with a check and another push.
 func TestCheck(t *testing.T) {
 	beginOwn(t)
 	r, crane := startRegistry(t, options{}), toolClient(t, "crane")
@@ -91,7 +91,7 @@ func TestCheck(t *testing.T) {
 	crane.Run("push", layout, r.Ref("team/app", "v1"))
 	crane.Run("copy", r.Ref("team/app", "v1"), r.Ref("team/copy", "v1"))
 	wantFindings(t, checkFindings(t, dir, 0, "--deep"))
-	r.API().checkWhole(t, "team/app", "v1", digest) // it is all in the caches
+	r.API().checkWhole(t, "team/app", "v1", digest) // fills the caches with the image
 
 	files := objectFiles(t, dir)
 	layers, err := img.Layers()
@@ -137,7 +137,8 @@ func TestCheck(t *testing.T) {
 		}
 	}
 
-	// Under its old tag crane finds the manifest, and doesn't push at all.
+	// crane pushes under another tag: under the old tag it finds the manifest, and pushes
+	// nothing.
 	crane.Run("push", layout, r.Ref("team/app", "again"))
 	crane.Run("validate", "--remote", r.Ref("team/copy", "v1"))
 	crane.Run("pull", "--format", "oci", r.Ref("team/copy", "v1"), newDir(t)+"/pulled")
@@ -150,7 +151,7 @@ func TestCheck(t *testing.T) {
 	}
 	r.Restart()
 	r.API().checkWhole(t, "team/copy", "v1", digest)
-	// What was damaged is swept, and the stray waits for a day.
+	// The sweeper deletes the damaged objects; the stray object's deletion waits for a day.
 	eventually(t, time.Minute, func() error {
 		if left := objectFiles(t, dir); len(left) != len(files)+1 {
 			return fmt.Errorf("%d objects, want %d and the stray", len(left), len(files))
@@ -182,12 +183,12 @@ func TestCheckOfAnUnmountedVolume(t *testing.T) {
 	}
 }
 
-// In S3 the same is found.
+// A check finds the same problems in S3.
 func TestCheckOfS3(t *testing.T) {
 	beginOwn(t)
 	env := storages["s3"](t)
 	r := startRegistry(t, options{env: env})
-	large := randomBytes(9 << 20) // of more than one part
+	large := randomBytes(9 << 20) // large enough for more than one part
 	if _, err := r.API().pushImage(t.Context(), "team/app", "v1", large, randomBytes(1<<10)); err != nil {
 		t.Fatal(err)
 	}

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// client is a command line program with a home of its own.
+// client is a command line program with a home directory of its own.
 type client struct {
 	t    testing.TB
 	path string
-	args []string // in front of those of a call
+	args []string // arguments before those of each call
 	env  []string
 }
 
@@ -36,10 +36,10 @@ func newClient(t testing.TB, path string, args ...string) *client {
 		"XDG_RUNTIME_DIR="+home, "TMPDIR="+home)}
 }
 
-// toolPaths remembers what tools/get answered.
+// toolPaths caches the paths of tools that tools/get returned.
 var toolPaths sync.Map // name → func() (string, error)
 
-// toolClient returns a client of tools/versions, which is built if need be.
+// toolClient returns a client program from tools/versions, and builds it if necessary.
 func toolClient(t testing.TB, name string, args ...string) *client {
 	t.Helper()
 	get, _ := toolPaths.LoadOrStore(name, sync.OnceValues(func() (string, error) { return getTool(name) }))
@@ -91,7 +91,7 @@ func (c *client) RunInput(input string, args ...string) string {
 	return out
 }
 
-// Refused runs the client, which must fail, and returns what it says.
+// Refused runs the client, which must fail, and returns its output.
 func (c *client) Refused(args ...string) string {
 	c.t.Helper()
 	out, err := c.Try("", args...)
@@ -103,7 +103,7 @@ func (c *client) Refused(args ...string) string {
 
 // Try runs the client; its error holds what the client printed.
 func (c *client) Try(input string, args ...string) (string, error) {
-	// The test's own context is over when its clean-up runs.
+	// The test's context has already ended when the test's clean-up runs.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.path, append(append([]string{}, c.args...), args...)...)

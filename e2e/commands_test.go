@@ -14,7 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// refused fails the test unless a command failed and said all of want.
+// refused fails the test unless a command failed (code isn't 0) and its output contains all
+// of want.
 func refused(t testing.TB, code int, out string, want ...string) {
 	t.Helper()
 	if code == 0 {
@@ -148,8 +149,8 @@ func TestConfigShowHidesSecrets(t *testing.T) {
 	}
 }
 
-// TestStartsFromNothingAndAgain is what a first user does: start, push, stop,
-// start again.
+// TestStartsFromNothingAndAgain starts a registry in an empty directory, pushes, stops and
+// starts it again, as a new user does.
 func TestStartsFromNothingAndAgain(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{})

@@ -53,7 +53,7 @@ func TestCraneIndex(t *testing.T) {
 	r, crane := startRegistry(t, options{}), toolClient(t, "crane")
 	index := newIndex(t, "amd64", "arm64", "riscv64")
 	digest := digestOf(t, index)
-	// crane makes an index of its own around a layout; the copy is of ours.
+	// crane wraps a layout in an index of its own; the test copies the inner index.
 	crane.Run("push", "--index", writeIndex(t, index, "multi"), r.Ref("crane/multi", "outer"))
 	r.API().checkWhole(t, "crane/multi", digest, digest)
 	crane.Run("copy", r.Ref("crane/multi", digest), r.Ref("crane/copied", "multi"))

@@ -14,7 +14,7 @@ func splitRef(name string) (repo, tag string) {
 	return name[:i], name[i+1:]
 }
 
-// unanswered tells whether no answer came, as when the server was killed.
+// unanswered returns whether err means that no answer came, as when the server was killed.
 func unanswered(err error) bool {
 	var answer *statusError
 	return !errors.As(err, &answer)
@@ -33,7 +33,7 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 				r.Restart()
 				l.Check(r.API())
 				loads = append(loads, l)
-				// What was in flight may be pushed again, the next one as well.
+				// Interrupted pushes can be repeated, and new ones succeed.
 				if _, err := r.API().pushImage(t.Context(), "load/worker0", "after", randomBytes(1<<10)); err != nil {
 					t.Fatalf("the push after the restart: %v", err)
 				}
@@ -61,7 +61,7 @@ func TestPushWhoseBytesWereInFlightWorksAgain(t *testing.T) {
 	}
 	r.Kill9()
 	r.Restart()
-	// What was acknowledged of the upload is there too.
+	// The acknowledged bytes of the upload are there too.
 	u.offset = 0
 	if err := r.API().status(t.Context(), u); err != nil {
 		t.Fatalf("asking for the upload after the restart: %v", err)

@@ -19,8 +19,8 @@ import (
 	"oras.land/oras-go/v2/registry/remote"
 )
 
-// otherRegistry starts a registry of another make and returns its host. It takes
-// manifests as they are.
+// otherRegistry starts a registry of another vendor, which doesn't check declared sizes,
+// and returns its host.
 func otherRegistry(t *testing.T) string {
 	t.Helper()
 	server := httptest.NewServer(foreign.New(foreign.Logger(log.New(io.Discard, "", 0))))
@@ -57,10 +57,10 @@ func putLying(t *testing.T, host, repo, manifest string, size int64) string {
 	return digest.FromBytes(body).String()
 }
 
-// TestClientsMoveImagesWithWrongSizes: images whose layers are declared too short, too
-// long or as long as can be go from another registry to Purser and back with skopeo,
-// which doesn't compare sizes. crane and oras compare what they pull, whoever serves it:
-// they move such an image where its layers are there already.
+// TestClientsMoveImagesWithWrongSizes copies images that declare sizes of layers that are too
+// small, too large or the largest number possible. skopeo, which doesn't compare sizes, copies
+// them from another registry to Purser and back. crane and oras compare the sizes of what they
+// pull, from any registry; they copy such an image only if the target has its layers already.
 func TestClientsMoveImagesWithWrongSizes(t *testing.T) {
 	beginOwn(t)
 	r, crane, skopeo := startRegistry(t, options{}), toolClient(t, "crane"), skopeo(t)

@@ -72,8 +72,8 @@ func startEngine(t testing.TB, name string, cmd *exec.Cmd, socket string) {
 	}
 }
 
-// systemProgram finds a server that the system has installed, which may be where
-// only root looks.
+// systemProgram finds a server program that is installed on the system, possibly in a
+// directory that only root has in its PATH.
 func systemProgram(t testing.TB, name string) string {
 	t.Helper()
 	for _, candidate := range []string{name, "/usr/sbin/" + name} {
@@ -102,10 +102,10 @@ type docker struct {
 	ctr  *client // of the containerd where it keeps manifests
 }
 
-// startDocker starts a Docker engine that ends with the test. It changes nothing of
-// the machine's network, and its mounts are its own. Who may not mount can't run it,
-// which nothing that is installed changes, so that the test skips in CI too:
-// containerd, which anybody can run, pulls by the same requests.
+// startDocker starts a Docker engine that ends with the test. It leaves the machine's network
+// alone and has a mount namespace of its own. A user who may not mount file systems can't run
+// Docker, whatever is installed, so then the test is skipped even in CI; containerd, which
+// any user can run, pulls by the same requests.
 func startDocker(t testing.TB) *docker {
 	t.Helper()
 	try := exec.Command("true")
@@ -137,19 +137,19 @@ func dockerPuller(t testing.TB, r *registry) puller {
 		asks: true,
 		pull: func(repo, reference string) {
 			t.Helper()
-			// The engine takes a digest for a tag, too.
+			// The parameter tag may be a digest, too.
 			d.call("POST", "/images/create?fromImage="+url.QueryEscape(r.host+"/"+repo)+"&tag="+url.QueryEscape(reference))
 		},
 		forget: func(repo, tag, digest string) {
 			t.Helper()
-			d.ctr.Run("content", "rm", digest) // the engine does so at some later time
+			d.ctr.Run("content", "rm", digest) // the engine deletes the manifest only later
 			d.call("DELETE", "/images/"+r.Ref(repo, tag))
 		},
 	}
 }
 
-// call sends a request to the engine and waits for the end of what it does, which
-// must not fail.
+// call sends a request to the engine and waits until the engine has carried it out. It
+// fails the test if the request fails.
 func (d *docker) call(method, path string) {
 	d.t.Helper()
 	req, err := http.NewRequestWithContext(d.t.Context(), method, "http://docker"+path, nil)

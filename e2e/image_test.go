@@ -20,8 +20,8 @@ import (
 // tagAnnotation names a manifest of an OCI layout.
 const tagAnnotation = "org.opencontainers.image.ref.name"
 
-// newImage returns an image that nobody had before: OCI media types, layers of
-// a file of size random bytes each.
+// newImage returns a new image with OCI media types and random layers, each of which has one
+// file of size bytes.
 func newImage(t testing.TB, layers, size int) v1.Image {
 	t.Helper()
 	return newPlatformImage(t, layers, size, "amd64")

@@ -12,8 +12,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// load pushes images from several workers until it is stopped, and remembers
-// what was acknowledged.
+// load pushes images from several workers until it is stopped, and records the acknowledged
+// pushes.
 type load struct {
 	t    testing.TB
 	stop context.CancelFunc
@@ -26,8 +26,8 @@ type load struct {
 	failures []error
 }
 
-// startLoad begins to push. tolerate tells which errors are no failures besides
-// a 503 with Retry-After.
+// startLoad begins to push. An error counts as a failure unless tolerate returns true for
+// it. A 503 with Retry-After never counts as one.
 func startLoad(t testing.TB, a *api, workers int, tolerate func(error) bool) *load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -46,8 +46,8 @@ func startLoad(t testing.TB, a *api, workers int, tolerate func(error) bool) *lo
 }
 
 func (l *load) push(ctx context.Context, a *api, repo, tag string, shared []byte, tolerate func(error) bool) {
-	// A push that has begun is finished, so that whether it was acknowledged
-	// is known.
+	// A push that has begun is finished, so that the test knows whether it was
+	// acknowledged.
 	d, err := a.pushImage(context.WithoutCancel(ctx), repo, tag, shared, randomBytes(64<<10), randomBytes(16<<10))
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +61,7 @@ func (l *load) push(ctx context.Context, a *api, repo, tag string, shared []byte
 		}
 	case errors.As(err, &answer) && answer.status == http.StatusServiceUnavailable && answer.header.Get("Retry-After") != "":
 		l.busy++
-		time.Sleep(50 * time.Millisecond) // less than told: the more requests, the better
+		time.Sleep(50 * time.Millisecond) // shorter than Retry-After, for more requests
 	case !tolerate(err):
 		l.failures = append(l.failures, err)
 		time.Sleep(50 * time.Millisecond)
@@ -98,8 +98,8 @@ func (l *load) Stop() {
 	l.wg.Wait()
 }
 
-// Check stops the load, reports failed requests, and pulls everything that was
-// acknowledged from a, whole.
+// Check stops the load, reports failed requests, and pulls every image whose push was
+// acknowledged completely from a.
 func (l *load) Check(a *api) {
 	l.t.Helper()
 	l.Stop()
@@ -114,7 +114,7 @@ func (l *load) Check(a *api) {
 	l.CheckWhole(a)
 }
 
-// CheckWhole pulls everything that was acknowledged from a, whole.
+// CheckWhole pulls every image whose push was acknowledged completely from a.
 func (l *load) CheckWhole(a *api) {
 	l.t.Helper()
 	var wg sync.WaitGroup

@@ -33,7 +33,7 @@ func (r *registry) manage(method, path string, body, answer any, want int) {
 	}
 }
 
-// collect runs garbage collection to its end and returns what it tells.
+// collect runs garbage collection to its end and returns the run's result.
 func (r *registry) collect(dry bool) (run gcRun) {
 	r.t.Helper()
 	r.manage("POST", "/gc/run", map[string]bool{"dry_run": dry}, &run, http.StatusAccepted)
@@ -91,8 +91,8 @@ func TestManagementRestoresTag(t *testing.T) {
 	}
 }
 
-// With reviews at once, and no workers, what a run by request finds and deletes
-// is all that is found and deleted.
+// Reviews are due at once and no workers run, so only the runs that the test requests find and
+// delete garbage.
 func TestManagementCollects(t *testing.T) {
 	beginOwn(t)
 	r, crane := startRegistry(t, options{env: []string{

@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// ownMounts has cmd see mounts of its own, which are gone with its last process.
+// ownMounts runs cmd in a mount namespace of its own, whose mounts end with cmd's last process.
 func ownMounts(cmd *exec.Cmd) {
 	cmd.SysProcAttr = endsWithParent()
 	cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS

@@ -30,14 +30,15 @@ func orasRepository(t testing.TB, r *registry, name string) *remote.Repository {
 	}
 	repo.PlainHTTP = true
 	repo.TagListPageSize, repo.ReferrerListPageSize = 2, 2 // so that Link is followed
-	// No falling back to tags: this registry has to have the referrers API.
+	// oras must not fall back to the referrers tag: the registry must have the referrers
+	// API.
 	if err := repo.SetReferrersCapability(true); err != nil {
 		t.Fatal(err)
 	}
 	return repo
 }
 
-// pack pushes a manifest with one layer of that content.
+// pack pushes a manifest with one layer, whose content is text.
 func pack(t testing.TB, to content.Pusher, artifactType, text string, subject *v1.Descriptor) v1.Descriptor {
 	t.Helper()
 	layer, err := oras.PushBytes(t.Context(), to, "text/plain", []byte(text))
@@ -127,8 +128,9 @@ func TestORASReferrers(t *testing.T) {
 	}
 }
 
-// TestORASSeesEveryReferrer: oras reads 4 MiB of a page of referrers. Those with
-// annotations that are long, or that JSON can write in six bytes each, hide none.
+// TestORASSeesEveryReferrer: oras reads at most 4 MiB of a page of referrers. It must see every
+// referrer, even if annotations are long or consist of characters that JSON writes in six
+// bytes each.
 func TestORASSeesEveryReferrer(t *testing.T) {
 	begin(t)
 	r := startRegistry(t, options{})

@@ -2,8 +2,8 @@ package e2e
 
 import "syscall"
 
-// endsWithParent has the kernel kill a child whose parent is gone, so that an
-// interrupted test leaves nothing behind.
+// endsWithParent makes the kernel kill a child when its parent ends, so that an interrupted
+// test leaves no processes behind.
 func endsWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

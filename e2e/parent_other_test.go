@@ -4,6 +4,5 @@ package e2e
 
 import "syscall"
 
-// endsWithParent has nothing to offer where the kernel doesn't tell children of
-// their parent's death.
+// endsWithParent returns nil: this system's kernel can't kill a child when its parent ends.
 func endsWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }

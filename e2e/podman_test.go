@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// podman returns a podman with storage of its own.
+// podman returns a podman with a storage directory of its own.
 func podman(t testing.TB) *client {
 	t.Helper()
 	dir := newDir(t)

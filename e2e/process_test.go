@@ -27,15 +27,15 @@ type process struct {
 func startProcess(name string, cmd *exec.Cmd) (*process, error) {
 	p := &process{name: name, cmd: cmd, out: newOutput(), exited: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = p.out, p.out
-	// A grandchild that holds the pipe must not keep Wait from returning.
+	// Wait must return even if a grandchild still holds the output pipe open.
 	cmd.WaitDelay = 10 * time.Second
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = endsWithParent()
 	}
 	started := make(chan error)
 	go func() {
-		// The kernel means the parent's thread when it says parent, so this
-		// one lives as long as the child.
+		// For the kernel a child's parent is the thread that started it, so this
+		// thread must live as long as the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := cmd.Start(); err != nil {
@@ -52,7 +52,7 @@ func startProcess(name string, cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// running tells whether the process hasn't ended yet.
+// running returns whether the process hasn't ended yet.
 func (p *process) running() bool {
 	select {
 	case <-p.exited:
@@ -62,7 +62,7 @@ func (p *process) running() bool {
 	}
 }
 
-// signal sends sig and waits for the end; it returns what Wait returned.
+// signal sends sig and waits until the process has ended; it returns the result of Wait.
 func (p *process) signal(sig os.Signal, within time.Duration) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("sending %v to %s: %w", sig, p.name, err)
@@ -135,8 +135,8 @@ func (o *output) tail(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// childEnv is the environment of a process: this one's without the settings of
-// Purser, and then extra.
+// childEnv returns the environment for a process: this process's without Purser's settings,
+// and extra.
 func childEnv(extra ...string) []string {
 	var env []string
 	for _, entry := range os.Environ() {

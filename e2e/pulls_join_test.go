@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// send asks for a manifest, or gets it, as a client of that name.
+// send sends a HEAD or GET for a manifest, as a client with the User-Agent agent.
 func (s *pullScene) send(method, agent, repo, reference string) {
 	s.t.Helper()
 	_, err := s.r.API().do(s.t.Context(), request{method: method, path: "/v2/" + repo + "/manifests/" + reference,
@@ -15,8 +15,8 @@ func (s *pullScene) send(method, agent, repo, reference string) {
 	}
 }
 
-// TestPullsThatAreJoined sends the requests of Docker and containerd as other clients
-// do, or in another order: what is no pull of a tag isn't taken for one.
+// TestPullsThatAreJoined sends the requests of Docker and containerd as other clients do,
+// or in another order: they don't count as a pull of a tag unless they are one.
 func TestPullsThatAreJoined(t *testing.T) {
 	beginOwn(t)
 	s := newPullScene(t, 1)

@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// redisServer is a Redis, or a Valkey, that a test can kill and start again. What it
-// has acknowledged it keeps.
+// redisServer is a Redis, or a Valkey, that a test can kill and start again. It keeps all
+// writes that it has acknowledged.
 type redisServer struct {
 	t       testing.TB
 	program string
@@ -30,7 +30,7 @@ type redisServer struct {
 	p       *process
 }
 
-// startRedis starts an empty one that ends with the test.
+// startRedis starts an empty Redis that ends with the test.
 func startRedis(t testing.TB) *redisServer {
 	t.Helper()
 	s := &redisServer{t: t, dir: newDir(t)}
@@ -53,7 +53,7 @@ func startRedis(t testing.TB) *redisServer {
 
 func (s *redisServer) socket() string { return filepath.Join(s.dir, "sock") }
 
-// Start starts it on the data that is there.
+// Start starts Redis on its existing data.
 func (s *redisServer) Start() {
 	s.t.Helper()
 	p, err := startProcess("redis", exec.Command(s.program, "--port", "0", "--unixsocket", s.socket(), "--dir", s.dir,
@@ -67,7 +67,7 @@ func (s *redisServer) Start() {
 	}
 }
 
-// ready asks whether it answers, which it does when its data is loaded.
+// ready returns nil if Redis answers, which it does when its data is loaded.
 func (s *redisServer) ready(ctx context.Context) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", s.socket())
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *redisServer) ready(ctx context.Context) error {
 	return err
 }
 
-// freeze keeps it from doing anything while a function runs.
+// freeze suspends Redis while a function runs.
 func (s *redisServer) freeze(during func()) {
 	s.t.Helper()
 	if err := s.p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -96,13 +96,13 @@ func (s *redisServer) freeze(during func()) {
 	during()
 }
 
-// env is how a registry counts pulls in it.
+// env returns the settings with which a registry counts pulls in this Redis.
 func (s *redisServer) env() []string {
 	return []string{"PURSER_PULL_STATISTICS_REDIS=true", "PURSER_REDIS_URL=unix://" + s.socket()}
 }
 
-// splitHeads returns a registry in front of two: one is asked for what a tag is, and
-// the other for all the rest.
+// splitHeads returns a proxy in front of two registries, which sends HEAD requests to
+// one and all other requests to the other.
 func splitHeads(t testing.TB, heads, rest *registry) *registry {
 	t.Helper()
 	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
@@ -161,7 +161,7 @@ func (r *registry) metric(name string) int64 {
 	return 0
 }
 
-// events counts what became of pulls in all replicas.
+// events returns how many pulls had the given result, in all replicas together.
 func (s *pullScene) events(result string) (n int64) {
 	s.t.Helper()
 	for _, r := range s.replicas {
@@ -170,10 +170,10 @@ func (s *pullScene) events(result string) (n int64) {
 	return n
 }
 
-// TestPullsSurviveRedisKill9 kills Redis while clients pull through two replicas,
-// lets them go on without it, and starts it again. It also stops it for so long that
-// nobody waits for its answers any more, which it gives nevertheless. No pull fails,
-// and each is counted once, but for those that stayed unanswered.
+// TestPullsSurviveRedisKill9 kills Redis while clients pull through two replicas, lets the
+// replicas go on without it, and starts it again. It also suspends Redis for so long that no
+// replica waits for its answers any more, which Redis sends when it resumes. No pull fails, and
+// each is counted once, except those to which Redis didn't answer in time.
 func TestPullsSurviveRedisKill9(t *testing.T) {
 	beginOwn(t)
 	redis := startRedis(t)
@@ -184,7 +184,7 @@ func TestPullsSurviveRedisKill9(t *testing.T) {
 
 	var pulled atomic.Int64
 	wait := s.pullAlways("app", &pulled)
-	more := func(n int64) { // waits for as many pulls more
+	more := func(n int64) { // waits for n more pulls
 		t.Helper()
 		until := pulled.Load() + n
 		eventually(t, time.Minute, func() error {
@@ -244,7 +244,7 @@ func TestPullsSurviveRedisKill9(t *testing.T) {
 		all, s.events("recorded"), s.events("logged"), s.events("unanswered"), s.manifestPulls("app", digest))
 }
 
-// tryFlush has the first replica count what Redis has.
+// tryFlush makes the first replica count the pulls that Redis has.
 func (s *pullScene) tryFlush() error {
 	s.t.Helper()
 	if code, out := purser(s.t, []string{"PURSER_SERVER=" + s.r.URL()}, "pulls", "flush"); code != 0 {
@@ -253,8 +253,8 @@ func (s *pullScene) tryFlush() error {
 	return nil
 }
 
-// pullAlways pulls v1 through all replicas, until the function is called that it
-// returns.
+// pullAlways pulls v1 through all replicas again and again. The returned function ends
+// this.
 func (s *pullScene) pullAlways(repo string, pulled *atomic.Int64) (stop func()) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())

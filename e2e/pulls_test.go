@@ -20,9 +20,10 @@ import (
 
 // puller is a client that pulls.
 type puller struct {
-	// pull fetches a tag or a digest with all that it names for this platform.
+	// pull fetches a tag or a digest, with all content that it refers to for this platform.
 	pull func(repo, reference string)
-	// forget makes the client fetch again what it has. Nil: it keeps nothing.
+	// forget makes the client drop its copy, so that it fetches the content again. Nil: the
+	// client keeps no copies.
 	forget func(repo, tag, digest string)
 	// asks says that the client only asks, by HEAD, for the digest of a tag whose
 	// content it has.
@@ -31,7 +32,7 @@ type puller struct {
 	all bool
 }
 
-// pullers are the clients, each of which pulls in a way of its own.
+// pullers are the clients. Each uses different requests to pull.
 var pullers = map[string]func(t testing.TB, r *registry) puller{
 	"crane":      cranePuller,
 	"skopeo":     skopeoPuller,
@@ -63,7 +64,7 @@ func podmanPuller(t testing.TB, r *registry) puller {
 	}}
 }
 
-// regctl looks into the layout that it is to write to.
+// regctl doesn't fetch content that the target directory already has.
 func regctlPuller(t testing.TB, r *registry) puller {
 	regctl, dir := regctl(t, r), newDir(t)
 	return puller{
@@ -84,8 +85,8 @@ func orasPuller(t testing.TB, r *registry) puller {
 	}}
 }
 
-// TestPullsOfClients has each client pull. They send different requests, and what
-// is counted is what their users did.
+// TestPullsOfClients: although clients pull by different requests, each pull of a user counts
+// as one.
 func TestPullsOfClients(t *testing.T) {
 	for name, client := range pullers {
 		t.Run(name, func(t *testing.T) {
@@ -107,12 +108,12 @@ func TestPullsOfClients(t *testing.T) {
 type pullScene struct {
 	t        testing.TB
 	r        *registry
-	replicas []*registry // r and those beside it
+	replicas []*registry // all replicas, r included
 	db       *pgxpool.Pool
-	fences   int64 // how many pulls settle has made
+	fences   int64 // the number of pulls that settle has made
 }
 
-// newPullScene starts a registry of so many replicas.
+// newPullScene starts a registry with the given number of replicas.
 func newPullScene(t testing.TB, replicas int, env ...string) *pullScene {
 	t.Helper()
 	dsn := dbtest.EmptyDSN(t)
@@ -126,7 +127,8 @@ func newPullScene(t testing.TB, replicas int, env ...string) *pullScene {
 	return s
 }
 
-// byTag pulls a tag once, again with the content there, and again after it moved.
+// byTag pulls a tag once, again when the client has the content, and again after the tag
+// has moved.
 func (s *pullScene) byTag(p puller) {
 	s.t.Helper()
 	img, next := newPlatformImage(s.t, 1, 4<<10, runtime.GOARCH), newPlatformImage(s.t, 1, 4<<10, runtime.GOARCH)
@@ -161,7 +163,7 @@ func (s *pullScene) byTagThenDigest(p puller) {
 	s.expect("a pull by tag, and then one by digest", "both", "v1", 1, map[string]int64{digest: 2})
 }
 
-// byDigest pulls by digest what has a tag.
+// byDigest pulls by digest a manifest that also has a tag.
 func (s *pullScene) byDigest(p puller) {
 	s.t.Helper()
 	img := newPlatformImage(s.t, 1, 4<<10, runtime.GOARCH)
@@ -184,14 +186,13 @@ func (s *pullScene) index(p puller) {
 	s.expect("a pull of an index by tag", "index", "v1", 1, want)
 }
 
-// manifest is what an image and an index have in common.
+// manifest has the methods that an image and an index share.
 type manifest interface {
 	RawManifest() ([]byte, error)
 	MediaType() (types.MediaType, error)
 }
 
-// put puts a manifest under a reference. Nothing here sends a request that could be
-// taken for a pull.
+// put pushes a manifest under a reference, without any request that might count as a pull.
 func (s *pullScene) put(repo, reference string, m manifest) {
 	s.t.Helper()
 	text, err := m.RawManifest()
@@ -257,8 +258,8 @@ func (s *pullScene) pushIndex(repo, reference string, index v1.ImageIndex) (chil
 	return children
 }
 
-// settle waits until all pulls up to now are counted: those of its own are, which
-// each replica has last.
+// settle waits until all pulls up to now are counted. For this it pulls through each replica,
+// and waits until these last pulls are counted.
 func (s *pullScene) settle() {
 	s.t.Helper()
 	for _, r := range s.replicas {
@@ -276,7 +277,7 @@ func (s *pullScene) settle() {
 	})
 }
 
-// tagPulls is a tag's count.
+// tagPulls returns a tag's number of pulls.
 func (s *pullScene) tagPulls(repo, tag string) int64 {
 	s.t.Helper()
 	var got struct {
@@ -286,7 +287,7 @@ func (s *pullScene) tagPulls(repo, tag string) int64 {
 	return got.Count
 }
 
-// manifestPulls is a manifest's count.
+// manifestPulls returns a manifest's number of pulls.
 func (s *pullScene) manifestPulls(repo, digest string) int64 {
 	s.t.Helper()
 	var got struct {
@@ -296,9 +297,9 @@ func (s *pullScene) manifestPulls(repo, digest string) int64 {
 	return got.Count
 }
 
-// expect fails the test unless a tag and manifests come to have exactly those counts. A
-// pull by digest counts for the tag of the HEAD before it once all processes have written
-// what came before it, which takes a few seconds.
+// expect fails the test unless a tag and manifests reach exactly these counts. A pull by digest
+// counts for the tag of the HEAD before it once all processes have written their earlier
+// pulls, which takes a few seconds.
 func (s *pullScene) expect(after, repo, tag string, count int64, manifests map[string]int64) {
 	s.t.Helper()
 	s.settle()
@@ -316,7 +317,7 @@ func (s *pullScene) expect(after, repo, tag string, count int64, manifests map[s
 	})
 }
 
-// checked fails the test unless it is kept that a tag was asked for.
+// checked fails the test unless the statistics have recorded that a HEAD asked for the tag.
 func (s *pullScene) checked(repo, tag string) {
 	s.t.Helper()
 	eventually(s.t, time.Minute, func() error {

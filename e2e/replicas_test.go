@@ -55,8 +55,9 @@ func eachStorage(t *testing.T, test func(t *testing.T, a, b *registry)) {
 	}
 }
 
-// TestReplicasSeeMovedTag fails when a request to one replica that began more
-// than a second after a change on the other was acknowledged gets the old state.
+// TestReplicasSeeMovedTag changes a tag on one replica. It fails if the other replica
+// answers a request that began more than a second after the acknowledgement with the old
+// state.
 func TestReplicasSeeMovedTag(t *testing.T) {
 	beginOwn(t)
 	a, b := startReplicas(t, storages["filesystem"])
@@ -84,7 +85,7 @@ func TestReplicasSeeMovedTag(t *testing.T) {
 	}
 }
 
-// warm has a replica answer often enough that it keeps the answer.
+// warm sends a request to a replica so often that the replica caches the answer.
 func warm(t *testing.T, r *registry, repo, tag string) {
 	t.Helper()
 	for range 5 {
@@ -136,8 +137,7 @@ func TestUploadContinuesOnAnotherReplica(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Chunks that don't end where a part of S3 does, on one replica and
-		// the other in turn.
+		// Chunks that don't end where S3's parts end, sent to both replicas in turn.
 		cut := []int{0, 3<<20 + 17, 3<<20 + 18, 9 << 20, 12<<20 + 5}
 		for i := range len(cut) - 1 {
 			if err := a.API().patch(ctx, u, content[cut[i]:cut[i+1]]); err != nil {
@@ -169,8 +169,8 @@ func TestConcurrentPushesOfTheSame(t *testing.T) {
 			for worker := range 8 {
 				api := []*registry{a, b}[worker%2].API()
 				wg.Go(func() {
-					// The same bytes to one repository and to others, the same
-					// tag for all and one of its own.
+					// Push the same bytes to a repository that all workers share and to
+					// others, with a tag that all share and one of the worker's own.
 					for _, repo := range []string{"same/app", fmt.Sprintf("same/app%d", worker%3)} {
 						if _, err := api.pushImage(ctx, repo, "latest", layers...); err != nil {
 							t.Errorf("worker %d, %s: %v", worker, repo, err)

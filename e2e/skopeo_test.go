@@ -22,7 +22,7 @@ func TestSkopeo(t *testing.T) {
 	skopeo.Run("copy", "--dest-tls-verify=false", "oci:"+dir+":v1", docker("skopeo/app", "v1"))
 	r.API().checkWhole(t, "skopeo/app", "v1", digest)
 
-	// From one repository to another: the layers are mounted.
+	// skopeo copies from one repository to another, and mounts the layers.
 	skopeo.Run("copy", "--src-tls-verify=false", "--dest-tls-verify=false", docker("skopeo/app", "v1"), docker("skopeo/other", "v2"))
 	r.API().checkWhole(t, "skopeo/other", "v2", digest)
 
@@ -89,7 +89,7 @@ func TestSkopeoIndexTagsAndDelete(t *testing.T) {
 	if !slices.Equal(listed.Tags, []string{"v1", "v2"}) {
 		t.Errorf("skopeo list-tags: %q, want v1 and v2", listed.Tags)
 	}
-	// skopeo deletes the manifest that a tag names, and so both tags.
+	// skopeo deletes the manifest to which the tag points, and with it both of its tags.
 	skopeo.Run("delete", "--tls-verify=false", ref("v1"))
 	for _, tag := range []string{"v1", "v2"} {
 		if _, err := r.API().pullWhole(t.Context(), "skopeo/multi", tag); !isStatus(err, 404) {

@@ -11,18 +11,18 @@ import (
 
 const arenaRepo = "contested/app"
 
-// arena is a repository whose tags several workers write. What a tag is isn't
-// known, but that it is one of what was put, and that it can be pulled whole
-// while nobody writes.
+// arena is a repository whose tags several workers write. The tests don't know to which
+// manifest a tag points, only that it is one of those that were put, and that it can be pulled
+// completely while no worker writes.
 type arena struct {
 	mu      sync.Mutex
-	writes  int       // begun so far
-	running int       // of them
-	ended   time.Time // the last one
+	writes  int       // writes that were begun so far
+	running int       // writes that are under way
+	ended   time.Time // when the last write ended
 	put     map[string]map[digest.Digest]*image
 }
 
-// unknownFor is for how long a write may come late whose client is dead.
+// unknownFor is how long after the death of its client a write may still be carried out.
 const unknownFor = 15 * time.Second
 
 func newArena() *arena { return &arena{put: map[string]map[digest.Digest]*image{}} }
@@ -54,8 +54,8 @@ func (a *arena) end(known bool) {
 	}
 }
 
-// still returns the number of writes so far, and whether none has run for as
-// long as an answer may be out of date.
+// still returns the number of writes so far, and whether no write has run for the time that
+// an answer may be out of date.
 func (a *arena) still() (writes int, still bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -68,14 +68,14 @@ func (a *arena) image(tag string, d digest.Digest) *image {
 	return a.put[tag][d]
 }
 
-// All who write contested tags do so in the first brawling of each bout, so that
-// the tags can be checked in the rest of it.
+// Time is divided into bouts. Workers write contested tags only during brawling, the first
+// part of each bout, so that the tags can be checked in the rest of it.
 const (
 	bout     = 8 * time.Second
 	brawling = 3 * time.Second
 )
 
-// brawl writes contested tags and checks them in turn.
+// brawl alternates between writing contested tags and checking them.
 func (w *worker) brawl() {
 	began := time.Now()
 	for w.traffic.Err() == nil {
@@ -111,8 +111,8 @@ func (w *worker) strike(tag string) {
 	w.arena.end(status != 0)
 }
 
-// checkArena pulls the contested tags that there are, unless they are written
-// meanwhile.
+// checkArena pulls the contested tags that exist. A failure doesn't count if a tag was
+// written meanwhile.
 func (w *worker) checkArena() {
 	for i := range 3 {
 		tag := fmt.Sprintf("c%d", i)
@@ -130,7 +130,7 @@ func (w *worker) checkArena() {
 	}
 }
 
-// checkContested returns what is wrong with a contested tag.
+// checkContested pulls a contested tag and returns what is wrong, "" if nothing is.
 func (w *worker) checkContested(at endpoint, tag string) (what string) {
 	res, status := w.ask(at, call{request: request{method: "GET", path: manifestPath(arenaRepo, tag),
 		header: map[string]string{"Accept": manifestTypes}, want: http.StatusOK}, also: []int{http.StatusNotFound}})

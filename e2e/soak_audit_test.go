@@ -11,17 +11,17 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// drainTime is how long everything that is due may take.
+// drainTime is how long workers may take to do all the work that is due.
 const drainTime = 90 * time.Second
 
-// finish looks at what is left when the traffic is over: first at what there is,
-// then at what remains when all that was left behind is collected, then, with
-// all tags deleted, that nothing does.
+// finish checks the registry when the traffic is over: first as the traffic left it, then
+// after all garbage was collected, and at last, with all tags deleted, that nothing is
+// left.
 func (s *soak) finish() {
 	ended := time.Now()
 	defer func() { s.t.Log(&s.stats) }()
 	s.calm()
-	s.traffic = s.t.Context() // for those who check
+	s.traffic = s.t.Context() // so that checks aren't cancelled with the traffic
 	steps := []func(){
 		s.auditObjects,
 		s.checkAll,
@@ -42,7 +42,7 @@ func (s *soak) finish() {
 	}
 }
 
-// calm waits until the store is in order.
+// calm waits until the store answers without failures.
 func (s *soak) calm() {
 	if s.store.proxy == nil {
 		return
@@ -56,7 +56,7 @@ func (s *soak) calm() {
 	s.t.Logf("the store's answers, by what went wrong: %v", s.store.proxy.answers())
 }
 
-// checkAll pulls everything that must be there from every replica.
+// checkAll pulls all images that must exist, from every replica.
 func (s *soak) checkAll() {
 	time.Sleep(stale)
 	w := s.worker("checker", 30)
@@ -80,7 +80,8 @@ func (s *soak) checkAll() {
 	}
 }
 
-// checkDoubtful checks that a tag is one of what it may be, and whole.
+// checkDoubtful checks that a tag points to one of the images that it may point to, and that
+// the image is complete.
 func (w *worker) checkDoubtful(at endpoint, r *ownRepo, tag string, images []*image) {
 	res, status := w.ask(at, call{request: request{method: "GET", path: manifestPath(r.name, tag),
 		header: map[string]string{"Accept": manifestTypes}, want: http.StatusOK}, also: []int{http.StatusNotFound}})
@@ -98,7 +99,7 @@ func (w *worker) checkDoubtful(at endpoint, r *ownRepo, tag string, images []*im
 	}
 }
 
-// deleteTags deletes every tag that there is.
+// deleteTags deletes all tags of the registry.
 func (s *soak) deleteTags() {
 	w := s.worker("sweeper", 31)
 	for _, name := range s.list("SELECT path || '/manifests/' || name FROM tags JOIN repositories r ON r.id = repository_id") {
@@ -106,16 +107,15 @@ func (s *soak) deleteTags() {
 	}
 }
 
-// hurry makes due what the store failed to delete, and what a sweeper held that
-// was killed. Its replicas start anew, so that every worker looks for work at
-// once.
+// hurry makes pending deletions due that the store failed to delete or that a killed sweeper
+// had claimed. It restarts the replicas, so that every worker looks for work at once.
 func (s *soak) hurry() {
 	s.restart("UPDATE gc_doomed_objects SET delete_after = now() WHERE again_at IS NULL OR delete_after <> again_at")
 }
 
-// secondSweep makes the second sweep of doomed objects due, which comes after
-// the longest request that there might be. There is none any more. A store that
-// can fail does so once more, so that it isn't enough to have tried.
+// secondSweep makes the second deletion of objects due, which normally waits for the
+// longest possible request; no request is under way any more. If the store can fail, it
+// fails once more, so that the sweeper has to repeat deletions.
 func (s *soak) secondSweep() {
 	if s.store.proxy != nil {
 		s.store.proxy.fail(0.5)
@@ -146,7 +146,7 @@ func (s *soak) exec(sql string) {
 	}
 }
 
-// What is to go, as lists of what is there.
+// Queries for the rows of the database that garbage collection must delete.
 const (
 	garbage = `
 		SELECT 'review of a manifest: ' || manifest_id || ' ' || event || COALESCE(': ' || last_error, '') FROM gc_manifest_review_queue
@@ -177,7 +177,7 @@ func (s *soak) drain(query string) {
 	s.violate(nil, "%d things are left after %v:\n%s", len(left), drainTime, strings.Join(left[:min(len(left), 20)], "\n"))
 }
 
-// list returns the one column of a query.
+// list returns the rows of a query with one column.
 func (s *soak) list(query string, args ...any) []string {
 	s.t.Helper()
 	rows, err := s.db.Query(s.t.Context(), query, args...)
@@ -191,8 +191,8 @@ func (s *soak) list(query string, args ...any) []string {
 	return list
 }
 
-// auditDeadlocks tells how many deadlocks there were. Clients weren't told of
-// any, else the soak would have ended.
+// auditDeadlocks logs the number of deadlocks. No client has seen one, or the soak would have
+// ended.
 func (s *soak) auditDeadlocks() {
 	n := s.list("SELECT deadlocks::text FROM pg_stat_database WHERE datname = current_database()")
 	s.t.Logf("deadlocks that PostgreSQL ended: %v", n)
@@ -207,8 +207,8 @@ func (s *soak) auditDeadlocks() {
 	}
 }
 
-// auditWork checks that the soak did what it is for; a short one may miss some
-// of it.
+// auditWork checks that each kind of event that the soak is meant to test has happened. A
+// short soak may lack some of them.
 func (s *soak) auditWork() {
 	work := []string{"put", "pulled", "uploaded"}
 	if s.round >= longestRound {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// kill ends replicas at random, one or all of them, at once or as an operator
-// does, and starts them again.
+// kill ends one replica or all of them at random, by SIGKILL or as an operator does, and
+// starts them again.
 func (s *soak) kill(rng *rand.Rand) {
 	for s.sleep(s.pace + time.Duration(rng.Int64N(int64(s.pace)))) {
 		first, n := rng.IntN(len(s.replicas)), 1
@@ -40,7 +40,8 @@ func (s *soak) endReplica(r *replica, gently bool) {
 	r.reg.p.kill()
 }
 
-// startAgain starts a replica. One that doesn't find its store tries again.
+// startAgain starts a replica. It tries again as long as a start fails while the store has
+// trouble.
 func (s *soak) startAgain(r *replica) {
 	for {
 		from := time.Now()
@@ -68,7 +69,7 @@ func (s *soak) ail(rng *rand.Rand) {
 	}
 }
 
-// sleep waits, and tells whether the traffic goes on.
+// sleep waits, and returns whether the traffic goes on.
 func (s *soak) sleep(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

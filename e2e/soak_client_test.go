@@ -12,24 +12,25 @@ import (
 )
 
 const (
-	// waitBound is the longest that an answer may take which no store is needed
-	// for: the time limit of a review, and some for a busy machine.
+	// waitBound is the longest time that an answer may take which doesn't need the
+	// store: the time limit of a review, and some time for a busy machine.
 	waitBound = 12 * time.Second
-	// patience is how long the soak's clients wait for an answer, and
-	// storePatience for one that needs the store: longer than Purser does.
+	// Clients wait for an answer for patience or, if the request needs the store, for
+	// storePatience, which is longer than Purser itself waits for the store.
 	patience      = 30 * time.Second
 	storePatience = longestRequest + 2*time.Second
 )
 
-// troubles are the times at which requests may fail.
+// troubles records the periods in which requests may fail, because the soak has disturbed a
+// replica or the store.
 type troubles struct {
 	mu   sync.Mutex
 	list []window
 }
 
-type window struct{ from, to time.Time } // to is zero while it lasts
+type window struct{ from, to time.Time } // to is zero while the trouble lasts
 
-// begin starts a time of trouble, unless there is one.
+// begin starts a period of trouble, unless one has begun already.
 func (t *troubles) begin() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -46,7 +47,8 @@ func (t *troubles) end() {
 	}
 }
 
-// met tells whether a request from one time to another met trouble.
+// met returns whether there was trouble at any time between from and to, while a request
+// was under way.
 func (t *troubles) met(from, to time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,7 +60,7 @@ func (t *troubles) met(from, to time.Time) bool {
 	return false
 }
 
-// replica is one of the registries, which chaos kills and starts again.
+// replica is one of the registries, which the soak kills and starts again.
 type replica struct {
 	name     string
 	reg      *registry
@@ -82,7 +84,7 @@ func (r *replica) reach() (endpoint, bool) {
 	return endpoint{r, r.api, r.life}, r.api != nil
 }
 
-// up makes the replica one that is chosen.
+// up says that the replica may be chosen for requests.
 func (r *replica) up() {
 	r.mu.Lock()
 	r.api, r.life = newAPI(r.reg.t, r.reg.URL()), r.life+1
@@ -90,7 +92,7 @@ func (r *replica) up() {
 	r.troubles.end()
 }
 
-// down makes it one that isn't, before it is ended.
+// down says that the replica may not be chosen for requests any more, before it is ended.
 func (r *replica) down() {
 	r.troubles.begin()
 	r.mu.Lock()
@@ -98,17 +100,17 @@ func (r *replica) down() {
 	r.api = nil
 }
 
-// call is one request.
+// call is one request and what the soak knows of it.
 type call struct {
 	request
 	also   []int  // statuses besides want that are an answer
-	stored bool   // the store is needed for it
-	about  string // what it is about, where the path doesn't say
+	stored bool   // the request needs the store
+	about  string // the request's object, if the path doesn't name it
 }
 
-// ask sends a request to a replica. It returns status 0 when no answer came,
-// or one that says that there is trouble, and there is: then it isn't known
-// whether the request did what it asks for. Any other failure ends the soak.
+// ask sends a request to a replica. It returns status 0 if there was trouble and no answer
+// came, or one that reports the trouble: then nobody knows whether the request was carried
+// out. Any other failure ends the soak.
 func (w *worker) ask(at endpoint, c call) (res *answer, status int) {
 	wait := patience
 	if c.stored {
@@ -139,8 +141,8 @@ func (w *worker) ask(at endpoint, c call) (res *answer, status int) {
 		}
 		return res, status
 	}
-	// A request whose time is over while the store hangs says that its body could
-	// not be read.
+	// A request that reaches its time limit while the store hangs is answered with an error
+	// about its body.
 	late := c.stored && status == http.StatusBadRequest && to.Sub(from) >= longestRequest
 	if inTrouble && (status == 0 || status >= 500 || late) {
 		w.stats.count("no answer")
@@ -182,7 +184,7 @@ func (w *worker) anywhere(c call) (res *answer, status int) {
 func manifestPath(repo, reference string) string { return "/v2/" + repo + "/manifests/" + reference }
 func blobPath(repo, digest string) string        { return "/v2/" + repo + "/blobs/" + digest }
 
-// event is a request as it is remembered.
+// event is an entry of the trace: one request and its result.
 type event struct {
 	at     time.Time
 	took   time.Duration

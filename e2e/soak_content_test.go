@@ -37,15 +37,16 @@ func (m *image) has(d digest.Digest) (found bool) {
 	return found
 }
 
-// universe is everything that may be pushed: few enough that workers meet.
+// universe has all content that workers may push: so little that different workers often
+// push the same.
 type universe struct {
 	blobs  []*blobContent
 	images []*image
 	empty  *blobContent
 }
 
-// sizes of blobs: most fit in an upload's row, some are objects as they are
-// sent, the last are sent to S3 in parts.
+// blobSizes has n blobs of up to most bytes each: most blobs fit in an upload's row, some
+// are written to the store in one piece, and the last ones to S3 in parts.
 var blobSizes = []struct{ n, most int }{{100, 2 << 10}, {36, 60 << 10}, {12, 300 << 10}, {2, 17 << 20}}
 
 func newUniverse(seed uint64) *universe {
@@ -80,7 +81,7 @@ func newManifest(mediaType string, manifest any, blobs []*blobContent, children 
 	return &image{descriptor(mediaType, text), text, blobs, children}
 }
 
-// blob chooses one, the first ones more often.
+// blob chooses a blob at random, the first ones more often.
 func (u *universe) blob(rng *rand.Rand) *blobContent {
 	x := rng.Float64()
 	return u.blobs[int(x*x*x*float64(len(u.blobs)))]
@@ -116,7 +117,7 @@ func (u *universe) newIndex(rng *rand.Rand, i int) *image {
 	return newManifest(v1.MediaTypeImageIndex, index, nil, children)
 }
 
-// newReferrer makes a manifest that refers to a subject, one of a few.
+// newReferrer makes one of the few manifests that refer to a subject.
 func (u *universe) newReferrer(rng *rand.Rand, subject v1.Descriptor) *image {
 	layer := u.blobs[rng.IntN(40)]
 	subject = v1.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size}

@@ -10,36 +10,37 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// ownRepo is a repository whose tags one worker alone writes, so that it is
-// known what they are, whatever all others do at the same time.
+// ownRepo is a repository whose tags only one worker writes, so the worker knows to which
+// manifests they point, whatever all others do at the same time.
 //
-// Where the outcome of a request isn't known it may even come later, from a
-// connection whose client is dead. Then the names that it concerns are doubtful
-// and not used again; all else stays known.
+// If the outcome of a request isn't known, the server may even carry the request out later.
+// Then the tags of the request are doubtful and not used again; everything else stays
+// known.
 type ownRepo struct {
 	name string
 
 	mu        sync.Mutex
 	tags      map[string]*hold
 	referrers map[digest.Digest]*hold
-	// doubtful tags are one of the manifests, or not there.
+	// doubtful has, for each tag whose value isn't known, the manifests to which it may
+	// point (nil: the tag may not exist).
 	doubtful map[string][]*image
-	// spoiled are manifests that an earlier request may still delete, or that
-	// hold one; unlinked are blobs of which the same is true.
+	// spoiled are manifests that an earlier request may still delete, and indexes of
+	// such manifests. unlinked are blobs that an earlier request may still delete from
+	// the repository.
 	spoiled, unlinked map[digest.Digest]bool
 	names             int
 }
 
-// hold is a manifest that must be there, whole: one with a tag, or the referrer
-// of one that is held.
+// hold is a manifest that must exist completely: a tagged one, or the referrer of a held one.
 type hold struct {
 	repo  *ownRepo
 	tag   string // "" for a referrer
 	image *image
-	// subject is what a referrer refers to.
+	// subject is the subject, if the manifest is held as a referrer.
 	subject digest.Digest
 	since   time.Time
-	by      endpoint // that has answered it
+	by      endpoint // the replica that has acknowledged the manifest
 	over    bool     // guarded by repo.mu
 }
 
@@ -48,21 +49,21 @@ func newOwnRepo(name string) *ownRepo {
 		doubtful: map[string][]*image{}, spoiled: map[digest.Digest]bool{}, unlinked: map[digest.Digest]bool{}}
 }
 
-// lasts tells whether the manifest has been held all the time since h began.
+// lasts returns whether the manifest has been held without a break since h began.
 func (h *hold) lasts() bool {
 	h.repo.mu.Lock()
 	defer h.repo.mu.Unlock()
 	return !h.over
 }
 
-// set says that a tag is an image, as the target has answered.
+// set records that a tag points to an image, as the replica by has acknowledged.
 func (r *ownRepo) set(tag string, m *image, by endpoint) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tags[tag] = &hold{repo: r, tag: tag, image: m, since: time.Now(), by: by}
 }
 
-// refer says that a referrer was put; it is held if its subject is.
+// refer records that a referrer was put; it is held if its subject is.
 func (r *ownRepo) refer(m *image, subject digest.Digest, by endpoint) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,8 +72,8 @@ func (r *ownRepo) refer(m *image, subject digest.Digest, by endpoint) {
 	}
 }
 
-// release says that tags are about to change: from now on they, and what is held
-// through them alone, may be gone. It returns what the tags were.
+// release records that tags are about to change: from now on they, and the manifests that only
+// they hold, may be deleted. It returns the manifests to which the tags pointed.
 func (r *ownRepo) release(tags ...string) []*hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +89,7 @@ func (r *ownRepo) release(tags ...string) []*hold {
 	return released
 }
 
-// drop says that a referrer is about to be deleted.
+// drop records that a referrer is about to be deleted.
 func (r *ownRepo) drop(d digest.Digest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,8 +110,8 @@ func (r *ownRepo) prune() {
 	}
 }
 
-// held returns every manifest that tags hold: theirs, what is in them, and
-// referrers of those.
+// held returns every manifest that tags hold: the tagged ones, those that they list, and the
+// referrers of all these.
 func (r *ownRepo) held() map[digest.Digest]bool {
 	held := map[digest.Digest]bool{}
 	for _, h := range r.tags {
@@ -127,15 +128,15 @@ func (r *ownRepo) held() map[digest.Digest]bool {
 	return held
 }
 
-// restore says that released tags haven't changed after all.
+// restore records that released tags haven't changed after all.
 func (r *ownRepo) restore(released []*hold, by endpoint) {
 	for _, h := range released {
 		r.set(h.tag, h.image, by)
 	}
 }
 
-// doubt says that the outcome of a request is not known that was to make
-// released tags, or new ones, the image m; nil: was to delete them.
+// doubt records that the outcome of a request isn't known. The request was to point
+// released tags, or a new tag, to the image m, or, if m is nil, to delete the tags.
 func (r *ownRepo) doubt(released []*hold, tag string, m *image) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,14 +148,14 @@ func (r *ownRepo) doubt(released []*hold, tag string, m *image) {
 	}
 }
 
-// spoil says that a manifest may be deleted at any time.
+// spoil records that a manifest may be deleted at any time.
 func (r *ownRepo) spoil(d digest.Digest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.spoiled[d] = true
 }
 
-// usable tells whether an image can be put with a known outcome.
+// usable returns whether an image can be put with a known outcome.
 func (r *ownRepo) usable(m *image) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,7 +181,7 @@ func (r *ownRepo) pick(rng *rand.Rand) string {
 	return r.someTag(rng).tag
 }
 
-// sample chooses one of what is held; nil: nothing is.
+// sample returns a random held manifest, or nil if none is held.
 func (r *ownRepo) sample(rng *rand.Rand) *hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,7 +196,7 @@ func (r *ownRepo) sample(rng *rand.Rand) *hold {
 	return list[rng.IntN(len(list))]
 }
 
-// tagged chooses one of the tags; nil: there are none.
+// tagged returns the manifest of a random tag, or nil if there is no tag.
 func (r *ownRepo) tagged(rng *rand.Rand) *hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -214,7 +215,7 @@ func (r *ownRepo) someTag(rng *rand.Rand) *hold {
 	return list[rng.IntN(len(list))]
 }
 
-// all returns everything that is held.
+// all returns all held manifests.
 func (r *ownRepo) all() []*hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,7 +229,7 @@ func (r *ownRepo) all() []*hold {
 	return list
 }
 
-// tagsOf returns the tags that are the manifest.
+// tagsOf returns the tags that point to the manifest.
 func (r *ownRepo) tagsOf(d digest.Digest) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -241,7 +242,7 @@ func (r *ownRepo) tagsOf(d digest.Digest) []string {
 	return list
 }
 
-// inIndex tells whether a tag holds an index that has the manifest in it.
+// inIndex returns whether a tag holds an index that lists the manifest.
 func (r *ownRepo) inIndex(d digest.Digest) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -253,7 +254,7 @@ func (r *ownRepo) inIndex(d digest.Digest) bool {
 	return false
 }
 
-// uses tells whether something that is held has the blob.
+// uses returns whether a held manifest uses the blob.
 func (r *ownRepo) uses(d digest.Digest) (found bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// fault is what goes wrong with a request to the store.
+// fault is a way in which a request to the store fails.
 type fault int
 
 const (
@@ -26,19 +26,19 @@ const (
 	faultUnavailable        // 503, nothing done
 	faultInternal           // 500, nothing done
 	faultInternalDone       // 500, and done
-	faultReset              // the connection is reset, nothing done
-	faultResetDone          // the connection is reset, and it was done
-	faultCut                // done, and the answer ends in the middle
+	faultReset              // the connection is reset, and the request isn't carried out
+	faultResetDone          // the connection is reset after the request was carried out
+	faultCut                // carried out, and the answer ends in the middle
 	faultHang               // nothing happens until the client gives up
-	faultHangDone           // done after the client has given up
-	faultLate               // done at once, answered after the client has given up
+	faultHangDone           // carried out after the client has given up
+	faultLate               // carried out at once, answered after the client has given up
 	faults
 )
 
-// longestHang bounds what a client waits for that never gives up.
+// longestHang limits how long the proxy lets a client wait that never gives up.
 const longestHang = 20 * time.Second
 
-// faultyStore stands in front of an S3 server, and fails at random.
+// faultyStore is a proxy in front of an S3 server that fails at random.
 type faultyStore struct {
 	server *httptest.Server
 	target string // HOST:PORT
@@ -48,8 +48,8 @@ type faultyStore struct {
 
 	mu     sync.Mutex
 	rng    *rand.Rand
-	share  float64 // of requests that go wrong
-	wrong  int     // that go wrong at this moment
+	share  float64 // share of requests that fail
+	wrong  int     // number of requests that are failing at this moment
 	counts [faults + 1]int
 }
 
@@ -65,7 +65,7 @@ func startFaultyStore(t testing.TB, target, bucket string, seed uint64) *faultyS
 	return p
 }
 
-// fail makes that share of requests go wrong from now on, 0 none.
+// fail makes the given share of requests fail from now on; 0: none.
 func (p *faultyStore) fail(share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -76,21 +76,23 @@ func (p *faultyStore) fail(share float64) {
 	p.settle()
 }
 
-// settle ends the time of trouble when its last request is over.
+// settle ends the period of trouble once no request fails any more and the last failing one
+// is over.
 func (p *faultyStore) settle() {
 	if p.share == 0 && p.wrong == 0 {
 		p.window.end()
 	}
 }
 
-// quiet tells whether nothing goes wrong any more.
+// quiet returns whether no request fails any more.
 func (p *faultyStore) quiet() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.share == 0 && p.wrong == 0
 }
 
-// answers counts those so far by fault; the last number is of partial deletions.
+// answers returns how many requests were answered so far, by fault. The last number counts
+// deletions of which only a part was done.
 func (p *faultyStore) answers() [faults + 1]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -103,7 +105,7 @@ func (p *faultyStore) choose() fault {
 	f := faultNone
 	if p.rng.Float64() < p.share {
 		f = 1 + fault(p.rng.IntN(int(faults)-1))
-		if f >= faultHang && p.rng.IntN(2) == 0 { // they take long
+		if f >= faultHang && p.rng.IntN(2) == 0 { // these faults take long
 			f = 1 + fault(p.rng.IntN(int(faultHang)-1))
 		}
 		p.wrong++
@@ -119,7 +121,8 @@ func (p *faultyStore) over() {
 	p.settle()
 }
 
-// ServeHTTP hands a request on as it is: its signature covers the host too.
+// ServeHTTP forwards a request unchanged, Host header included, since the signature covers
+// it.
 func (p *faultyStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -171,7 +174,7 @@ func (p *faultyStore) goWrong(w http.ResponseWriter, r *http.Request, body []byt
 	}
 }
 
-// send has the server do the request; nil means that it couldn't be asked.
+// send sends the request to the server; nil means that the server couldn't be reached.
 func (p *faultyStore) send(ctx context.Context, r *http.Request, body []byte) *http.Response {
 	out := r.Clone(ctx)
 	out.URL.Scheme, out.URL.Host, out.Host, out.RequestURI = "http", p.target, r.Host, ""
@@ -186,17 +189,17 @@ func (p *faultyStore) send(ctx context.Context, r *http.Request, body []byte) *h
 	return res
 }
 
-// done has the server do the request, whatever became of its client.
+// done has the server carry the request out, even if its client has gone.
 func (p *faultyStore) done(r *http.Request, body []byte) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), longestHang)
 	defer cancel()
 	if res := p.send(ctx, r, body); res != nil {
-		io.Copy(io.Discard, res.Body) //nolint:errcheck // what it says doesn't matter
+		io.Copy(io.Discard, res.Body) //nolint:errcheck // the answer's content doesn't matter
 		res.Body.Close()
 	}
 }
 
-// answer hands an answer on, all of it or half.
+// answer forwards the server's answer, all of it or half.
 func (p *faultyStore) answer(w http.ResponseWriter, res *http.Response, half bool) {
 	if res == nil {
 		panic(http.ErrAbortHandler)
@@ -228,13 +231,13 @@ func reset(w http.ResponseWriter) {
 		panic(http.ErrAbortHandler)
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		tcp.SetLinger(0) //nolint:errcheck // then it ends in another way
+		tcp.SetLinger(0) //nolint:errcheck // then the connection ends in another way
 	}
 	conn.Close()
 }
 
-// deleteSome answers a deletion of many objects: about half are deleted, the
-// others fail, some of them although they are gone.
+// deleteSome answers a request to delete many objects: it deletes about half of them, and
+// reports errors for the others, some of which it has deleted all the same.
 func (p *faultyStore) deleteSome(w http.ResponseWriter, body []byte) {
 	var asked struct {
 		Object []struct{ Key string }

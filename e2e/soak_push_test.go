@@ -18,24 +18,24 @@ type worker struct {
 	rng  *rand.Rand
 }
 
-// outcome is what became of a put.
+// outcome is the outcome of a put.
 type outcome int
 
 const (
-	putNot     outcome = iota // it wasn't put
-	putUnknown                // that isn't known
+	putNot     outcome = iota // the manifest wasn't stored
+	putUnknown                // whether it was stored isn't known
 	putDone
 )
 
-// promised is for how long a client may count on a blob, from the answer on.
+// promised is a promise of existence: until when a client may rely on a blob.
 type promised struct {
 	b     *blobContent
 	until time.Time
 }
 
-// put pushes what is missing of an image, and then itself under reference,
-// again and again while something is collected in between. before is called
-// when the image is about to be put for the first time.
+// put pushes the missing parts of an image, and then its manifest under reference. It tries
+// again as long as garbage collection deletes a part in between. It calls before when it is
+// about to put the manifest for the first time.
 func (w *worker) put(repo, reference string, m *image, before func()) (by endpoint, o outcome) {
 	for range 60 {
 		told, ok := w.ensure(repo, m)
@@ -70,7 +70,7 @@ func (w *worker) put(repo, reference string, m *image, before func()) (by endpoi
 	return by, putNot
 }
 
-// dawdle waits before a put, for as long as the blobs are promised or less.
+// dawdle waits before a put, at most until the promises for the blobs end.
 func (w *worker) dawdle(m *image, told []promised) {
 	if w.promise == 0 || len(m.children) > 0 || w.rng.IntN(2) == 0 {
 		return
@@ -85,8 +85,8 @@ func (w *worker) dawdle(m *image, told []promised) {
 	}
 }
 
-// checkPromises fails the soak when a put was refused although every blob of
-// the manifest had been promised for longer.
+// checkPromises fails the soak if a put was refused although the promises for all blobs of the
+// manifest had not ended yet.
 func (w *worker) checkPromises(repo string, m *image, told []promised, now time.Time) {
 	if w.promise == 0 || len(m.children) > 0 || repo == arenaRepo {
 		return
@@ -101,8 +101,8 @@ func (w *worker) checkPromises(repo string, m *image, told []promised, now time.
 	w.violate(words, "%s was refused in %s, although all of its blobs were said to be there", m.Digest, repo)
 }
 
-// ensure makes everything that an image refers to be in the repository. It
-// returns what was promised of its blobs; false: it gave up.
+// ensure puts everything that an image refers to into the repository. It returns the promises
+// for the image's blobs, or false if it gave up.
 func (w *worker) ensure(repo string, m *image) (told []promised, ok bool) {
 	for _, b := range m.blobs {
 		p, ok := w.ensureBlob(repo, b)
@@ -119,7 +119,8 @@ func (w *worker) ensure(repo string, m *image) (told []promised, ok bool) {
 	return told, true
 }
 
-// ensureBlob asks for a blob, mounts it or uploads it.
+// ensureBlob makes sure that a repository has a blob: it asks for the blob, mounts it or
+// uploads it.
 func (w *worker) ensureBlob(repo string, b *blobContent) (promised, bool) {
 	for range 20 {
 		asked := time.Now()
@@ -142,7 +143,7 @@ func (w *worker) ensureBlob(repo string, b *blobContent) (promised, bool) {
 	return promised{}, false
 }
 
-// mount asks for a blob of a repository that may have it.
+// mount asks the registry to mount a blob from another repository that may have it.
 func (w *worker) mount(repo string, b *blobContent) bool {
 	from := arenaRepo
 	for range 20 {
@@ -167,12 +168,12 @@ func (w *worker) cancel(location string, b *blobContent) {
 		also: []int{http.StatusNotFound}, about: b.Digest.String()})
 }
 
-// gone are the answers about an upload that was given up, as old ones are: the
-// client has to begin another.
+// gone are the statuses of answers about an upload that the registry has ended: the client
+// has to begin another.
 var gone = []int{http.StatusNotFound, http.StatusRequestedRangeNotSatisfiable}
 
-// upload pushes a blob in one of the ways there are. It returns whether that was
-// acknowledged.
+// upload pushes a blob in one of the ways that the specification allows. It returns whether
+// the push was acknowledged.
 func (w *worker) upload(repo string, b *blobContent) bool {
 	start := "/v2/" + repo + "/blobs/uploads/"
 	if w.rng.IntN(4) == 0 {
@@ -223,8 +224,8 @@ func (w *worker) chunk(u *upload, p []byte, b *blobContent) bool {
 	return true
 }
 
-// dangle leaves something behind that nothing will hold: a blob, an upload that
-// is cancelled, abandoned, or broken off.
+// dangle leaves garbage behind: a blob that nothing will reference, or an upload that is
+// cancelled, abandoned or cut off.
 func (w *worker) dangle(repo string) {
 	b := w.universe.blob(w.rng)
 	how := w.rng.IntN(5)
@@ -249,8 +250,8 @@ func (w *worker) dangle(repo string) {
 	w.stats.count("abandoned")
 }
 
-// breakOff ends a connection in the middle of a chunk. What becomes of it isn't
-// asked.
+// breakOff ends a connection in the middle of a chunk, and never asks for the upload's
+// state.
 func (w *worker) breakOff(u *upload, b *blobContent) {
 	at, ok := w.any()
 	if !ok {

@@ -10,8 +10,8 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// auditObjects checks that every object has an owner and every blob its object.
-// Rows are read before and after the objects, since some may be on their way.
+// auditObjects checks that every object has an owner and every blob its object. It reads
+// the rows before and after it lists the objects, since some rows may change meanwhile.
 func (s *soak) auditObjects() {
 	before := s.ownerRows()
 	objects, err := s.store.objects()
@@ -36,8 +36,8 @@ func (s *soak) auditObjects() {
 
 // ownerRows are the rows that own objects.
 type ownerRows struct {
-	blobs, doomed map[string]bool   // by key
-	bases         map[string]string // of uploads, with what isn't doomed of it
+	blobs, doomed map[string]bool   // storage keys of blobs and of pending deletions
+	bases         map[string]string // base keys of uploads, with the part that isn't pending deletion
 }
 
 func (r ownerRows) own(key string) bool {
@@ -67,8 +67,8 @@ func (s *soak) ownerRows() ownerRows {
 	return r
 }
 
-// auditRows checks that the database holds nothing that nothing holds, and the
-// tags that it must hold and no others.
+// auditRows checks that the database has no row that nothing references, and exactly the
+// tags that it must have.
 func (s *soak) auditRows() {
 	for what, query := range map[string]string{
 		"manifest that nothing holds": `
@@ -131,7 +131,7 @@ func (s *soak) auditTags() {
 	}
 }
 
-// auditEmpty checks that a registry without a tag has nothing but repositories.
+// auditEmpty checks that a registry without tags has no content left, only repositories.
 func (s *soak) auditEmpty() {
 	for _, table := range []string{"tags", "manifests", "manifest_references", "layers", "blobs", "repository_blobs",
 		"gc_blobs_layers", "gc_blobs_configurations", "uploads", "gc_doomed_objects"} {
@@ -158,7 +158,7 @@ func (s *soak) auditEmpty() {
 	}
 }
 
-// rowsAbout tells what the database has about digests among the words.
+// For each word that is a digest, rowsAbout returns the rows about it as text.
 func (s *soak) rowsAbout(words []string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// soakStore is a store of the soak's registries, seen from behind.
+// soakStore is the store of the soak's registries, with direct access to its objects.
 type soakStore struct {
 	env []string
 	// objects lists the keys of all objects, unfinished the multipart uploads.
@@ -40,8 +40,8 @@ func soakDirectory(t testing.TB, _ uint64) soakStore {
 	}
 }
 
-// soakS3 starts an S3 server behind one that fails. The server keeps objects as
-// files in a directory for the bucket, and multipart uploads below .sgwtmp.
+// soakS3 starts an S3 server behind a proxy that fails at random. The server keeps objects
+// as files in a directory for the bucket, and multipart uploads below .sgwtmp.
 func soakS3(t testing.TB, seed uint64) soakStore {
 	t.Helper()
 	dir := newDir(t)
@@ -92,8 +92,8 @@ func startGateway(t testing.TB, root, meta string) (addr string) {
 	return addr
 }
 
-// files lists the files below a directory, hidden directories left out. One
-// that is removed meanwhile may be in the list or not.
+// files lists the files below a directory, without hidden directories. A file that is removed
+// meanwhile may be in the list or not.
 func files(dir string, name func(path string) string) ([]string, error) {
 	var list []string
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {

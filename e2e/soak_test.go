@@ -15,15 +15,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// How long the soak's traffic lasts, and where its random numbers begin. A seed
-// repeats what is pushed and the order in which each worker chooses, but not
-// how the workers meet.
+// How long the soak's traffic lasts, and where its random numbers begin. The same seed
+// repeats the content that is pushed and each worker's choices, but not the timing between
+// workers.
 const (
 	soakTimeVariable = "PURSER_TEST_SOAK"
 	soakSeedVariable = "PURSER_TEST_SOAK_SEED"
 
-	// soakTime is the default, longestRound what a registry is soaked for before
-	// another one begins.
+	// soakTime is the default duration of the soak. After longestRound a round ends, and
+	// the next one begins with a new registry.
 	soakTime     = 24 * time.Second
 	longestRound = time.Minute
 )
@@ -36,7 +36,7 @@ const longestRequest = 8 * time.Second
 type soakVariant struct {
 	name    string
 	store   func(t testing.TB, seed uint64) soakStore
-	promise bool // blobs are promised for a while; else all delays are zero
+	promise bool // the review delay of blobs isn't zero, so clients get promises of existence
 	workers int
 	env     []string
 }
@@ -47,15 +47,15 @@ var soakVariants = []soakVariant{
 	{name: "promises", store: soakS3, workers: 14, promise: true},
 }
 
-// TestSoak lets many clients do everything at once that can be done to a
-// registry of two replicas whose garbage collection has no delays, kills the
-// replicas and makes their store fail, and compares the registry with a model:
+// TestSoak lets many clients send every kind of request at once to a registry of two
+// replicas whose garbage collection has no delays, kills the replicas and makes their store
+// fail, and compares the registry with a model:
 //
-//   - What is tagged, in what is tagged, or refers to it can be pulled whole,
-//     always.
-//   - Who was told that a blob exists can put a manifest with it while the
-//     promise lasts.
-//   - What nothing holds goes: rows, objects, multipart uploads.
+//   - Tagged manifests, those that they list, and referrers of these can always be
+//     pulled completely.
+//   - A client that was told that a blob exists can put a manifest with the blob
+//     while the promise lasts.
+//   - Everything that nothing refers to is deleted: rows, objects, multipart uploads.
 //   - No request fails because of garbage collection, or waits for it longer
 //     than one of its transactions may take.
 //
@@ -95,9 +95,9 @@ type soak struct {
 	t        *testing.T
 	variant  soakVariant
 	seed     uint64
-	round    time.Duration // of traffic
-	promise  time.Duration // of a blob's existence
-	pace     time.Duration // of what is done to replicas and store
+	round    time.Duration // duration of the traffic
+	promise  time.Duration // duration of a promise of existence
+	pace     time.Duration // shortest pause between two faults of a replica or the store
 	traffic  context.Context
 	stop     context.CancelFunc
 	replicas []*replica
@@ -145,9 +145,9 @@ func newSoak(t *testing.T, v soakVariant, seed uint64, round time.Duration) *soa
 	return s
 }
 
-// openDatabase opens a pool, and has PostgreSQL log no more than what failed,
-// since statements that end on purpose are many. PostgreSQL itself isn't to crash
-// here, so it need not wait for its disk, and more happens.
+// openDatabase opens a pool and makes PostgreSQL log only its failures, since many statements
+// are cancelled on purpose. PostgreSQL itself doesn't crash in this test, so it need not wait
+// for its disk, which makes the traffic denser.
 func (s *soak) openDatabase() {
 	s.t.Helper()
 	var err error
@@ -164,7 +164,7 @@ func (s *soak) worker(name string, stream int) *worker {
 	return &worker{s, name, rand.New(rand.NewPCG(s.seed, uint64(stream)))}
 }
 
-// run drives traffic for a while, and then looks at what is left.
+// run makes traffic for a while, and then checks the registry.
 func (s *soak) run() {
 	s.t.Logf("%v of traffic; again with %s=%d -run 'TestSoak/%s'", s.round, soakSeedVariable, s.seed, s.variant.name)
 	s.traffic, s.stop = context.WithTimeout(s.t.Context(), s.round)
@@ -187,8 +187,8 @@ func (s *soak) run() {
 	s.finish()
 }
 
-// violate reports something that must not be, with the requests that mention
-// one of the words, and ends the traffic.
+// violate reports that something happened which must not happen, with the requests that
+// mention one of the words, and ends the traffic.
 func (s *soak) violate(words []string, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,11 +202,11 @@ func (s *soak) violate(words []string, format string, args ...any) {
 	s.stop()
 }
 
-// stats counts what was done.
+// stats counts the requests of the soak and their results.
 type stats struct {
 	mu      sync.Mutex
 	counts  map[string]int
-	longest map[string]time.Duration // by whether the store is needed
+	longest map[string]time.Duration // key: whether the request needs the store
 }
 
 func (c *stats) count(what string) {

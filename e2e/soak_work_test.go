@@ -15,7 +15,7 @@ import (
 type owner struct {
 	*worker
 	repos []*ownRepo
-	lost  *image // the last that lost a tag, so that it is about to be collected
+	lost  *image // the last image that lost a tag: it is about to be collected
 }
 
 func (o *owner) some(rng *rand.Rand) *ownRepo { return o.repos[rng.IntN(len(o.repos))] }
@@ -45,7 +45,7 @@ func (o *owner) work() {
 	}
 }
 
-// choose chooses any image, or one that is about to be collected.
+// choose returns a random image, or the one that is about to be collected.
 func (o *owner) choose() *image {
 	if o.lost != nil && o.rng.IntN(3) == 0 {
 		return o.lost
@@ -53,7 +53,7 @@ func (o *owner) choose() *image {
 	return o.universe.images[o.rng.IntN(len(o.universe.images))]
 }
 
-// push makes a tag an image, be it the same that it is.
+// push points a tag to an image, perhaps to the one that it points to already.
 func (o *owner) push(r *ownRepo, m *image) {
 	if !r.usable(m) {
 		return
@@ -69,14 +69,14 @@ func (o *owner) push(r *ownRepo, m *image) {
 	o.settle(r, tag, m, released, by, became, same)
 }
 
-// settle takes over what became of a tag.
+// settle records the outcome of a tag's put.
 func (o *owner) settle(r *ownRepo, tag string, m *image, released []*hold, by endpoint, became outcome, same bool) {
 	for _, h := range released {
 		o.lost = h.image
 	}
 	switch {
 	case became == putUnknown:
-		if same { // it is the same either way, but a late one may come after another
+		if same { // a put that comes late may undo another change
 			released = r.release(tag)
 		}
 		r.doubt(released, tag, m)
@@ -88,8 +88,8 @@ func (o *owner) settle(r *ownRepo, tag string, m *image, released []*hold, by en
 	}
 }
 
-// tagAgain gives a manifest that is held another tag. It has everything it
-// needs, so that it can't be refused.
+// tagAgain gives another tag to a held manifest. The repository has everything that the
+// manifest refers to, so the put can't be refused.
 func (o *owner) tagAgain(r *ownRepo) {
 	h := r.tagged(o.rng)
 	by, ok := o.any()
@@ -111,7 +111,7 @@ func (o *owner) tagAgain(r *ownRepo) {
 	o.settle(r, tag, h.image, released, by, became, same)
 }
 
-// pushReferrer puts a manifest whose subject is held, comes later, or never.
+// pushReferrer puts a manifest whose subject is held, is pushed later, or is never pushed.
 func (o *owner) pushReferrer(r *ownRepo) {
 	subject := v1.Descriptor{MediaType: v1.MediaTypeImageManifest, Digest: digest.FromString("never"), Size: 5}
 	var later *image
@@ -151,7 +151,7 @@ func (o *owner) deleteTag(r *ownRepo) {
 	}
 }
 
-// deleteManifest deletes by digest: what a tag is, a referrer, or anything.
+// deleteManifest deletes a manifest by digest: a tagged one, a referrer, or any other.
 func (o *owner) deleteManifest(r *ownRepo) {
 	m := o.universe.images[o.rng.IntN(len(o.universe.images))]
 	if h := r.sample(o.rng); h != nil && o.rng.IntN(3) > 0 {
@@ -182,7 +182,8 @@ func (o *owner) deleteManifest(r *ownRepo) {
 	}
 }
 
-// deleteBlob takes a blob from the repository, which is refused while it is used.
+// deleteBlob removes a blob from the repository; the registry refuses that while a manifest
+// uses the blob.
 func (o *owner) deleteBlob(r *ownRepo) {
 	b := o.universe.blob(o.rng)
 	if h := r.sample(o.rng); h != nil && o.rng.IntN(2) == 0 && len(h.image.blobs) > 0 {
@@ -201,7 +202,8 @@ func (o *owner) deleteBlob(r *ownRepo) {
 	}
 }
 
-// mayBeUnlinked tells whether an earlier request may still take the blob away.
+// mayBeUnlinked returns whether an earlier request may still delete the blob from the
+// repository.
 func (s *soak) mayBeUnlinked(repo string, b *blobContent) bool {
 	for _, o := range s.owners {
 		for _, r := range o.repos {
@@ -215,7 +217,7 @@ func (s *soak) mayBeUnlinked(repo string, b *blobContent) bool {
 	return false
 }
 
-// verify pulls what must be there until the traffic ends.
+// verify pulls images that must exist, until the traffic ends.
 func (w *worker) verify() {
 	for w.traffic.Err() == nil {
 		o := w.owners[w.rng.IntN(len(w.owners))]
@@ -224,12 +226,12 @@ func (w *worker) verify() {
 	}
 }
 
-// stale is how long an answer of another replica may be out of date, and some
-// more for a busy machine.
+// stale is how long an answer of another replica may be out of date, with a margin for a
+// busy machine.
 const stale = 2 * seenWithin
 
-// check pulls a manifest that is held from any replica, and fails the soak
-// unless it is there whole, or no longer held.
+// check pulls a held manifest from any replica, and fails the soak unless the manifest is
+// complete or no longer held.
 func (w *worker) check(h *hold) {
 	at, ok := w.any()
 	if !ok || h == nil {
@@ -257,8 +259,8 @@ func (w *worker) checkAt(at endpoint, h *hold) {
 		h.image.Digest, h.since.Format("15:04:05.000"), at.name, what)
 }
 
-// isTag asks what a tag is. It returns what is wrong; where it is nothing, or no
-// answer came, an empty text.
+// isTag checks that a tag points to h's manifest. It returns what is wrong: an empty text if
+// nothing is, or if no answer came.
 func (w *worker) isTag(at endpoint, h *hold, known bool) (what string, ok bool) {
 	res, status := w.ask(at, call{request: request{method: "GET", path: manifestPath(h.repo.name, h.tag),
 		header: map[string]string{"Accept": manifestTypes}, want: http.StatusOK}, also: []int{http.StatusNotFound}})
@@ -273,7 +275,8 @@ func (w *worker) isTag(at endpoint, h *hold, known bool) (what string, ok bool) 
 	return "the tag", false
 }
 
-// listed asks for the referrers of the subject, of which h is one.
+// listed asks for the referrers of h's subject, and returns whether h is among them; what names
+// the missing thing.
 func (w *worker) listed(at endpoint, h *hold) (what string, ok bool) {
 	res, status := w.ask(at, call{request: request{method: "GET", want: http.StatusOK,
 		path: "/v2/" + h.repo.name + "/referrers/" + h.subject.String()}})
@@ -291,7 +294,7 @@ func (w *worker) listed(at endpoint, h *hold) (what string, ok bool) {
 	return "the list of referrers", false
 }
 
-// pull reads an image whole, and compares it.
+// pull pulls an image completely and compares its content.
 func (w *worker) pull(at endpoint, repo string, m *image) (what string, ok bool) {
 	get := func(path string, want v1.Descriptor, stored bool) (string, bool) {
 		res, status := w.ask(at, call{request: request{method: "GET", path: path, want: http.StatusOK,

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// storages are the kinds of blob storage, each with what makes a new, empty one
-// that several instances can share. Its environment is returned.
+// storages maps each kind of blob storage to a function that makes a new, empty storage which
+// several instances can share, and returns the environment variables for it.
 var storages = map[string]func(t testing.TB) []string{
 	"filesystem": func(t testing.TB) []string {
 		return []string{"PURSER_STORAGE_FILESYSTEM_PATH=" + newDir(t)}
@@ -31,7 +31,7 @@ func startS3(t testing.TB) []string {
 		}
 	}
 	addr := freeAddr(t)
-	// Without --sidecar the file system would have to have extended attributes.
+	// Without --sidecar the file system would need extended attributes.
 	cmd := exec.Command(path, "--port", addr, "--region", "us-east-1", "--keep-alive", "--quiet", "posix", "--sidecar", meta, root)
 	cmd.Env = childEnv("ROOT_ACCESS_KEY=test", "ROOT_SECRET_KEY=test-secret")
 	p, err := startProcess("versitygw", cmd)
@@ -56,7 +56,7 @@ func startS3(t testing.TB) []string {
 	}
 }
 
-// freeAddr returns an address that nobody listens on.
+// freeAddr returns an address on which no process listens.
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -27,9 +27,9 @@ func TestUploadResumesAfterDroppedConnection(t *testing.T) {
 				t.Fatal(err)
 			}
 			sendAndDrop(t, r, u.location, content, 11<<20)
-			// The registry says what it has, and goes on from there. If the
-			// broken request was still being put away the offset is refused,
-			// and asked for again.
+			// The registry reports the upload's offset and continues there. If it
+			// was still saving the broken request, it refuses the offset, and the
+			// client asks for it again.
 			eventually(t, time.Minute, func() error {
 				u.offset = 0
 				if err := r.API().status(ctx, u); err != nil {
@@ -123,8 +123,8 @@ func TestSIGTERMDrainsSlowRequest(t *testing.T) {
 	if _, err := writer.Write(content[:512<<10]); err != nil {
 		t.Fatal(err)
 	}
-	// What was written may still be on its way: a connection without a request
-	// is closed at once.
+	// Wait until the server has received the request: it closes connections without a
+	// request at once.
 	eventually(t, time.Minute, func() error { return r.inFlight(ctx, 1) })
 	if err := r.p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// A rotation that can't be, for whatever reason, doesn't keep records from being
-// worked off.
+// A run processes records even if it can't rotate the partitions.
 func TestRunGoesOnWithoutRotation(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -33,7 +32,7 @@ func TestRunGoesOnWithoutRotation(t *testing.T) {
 	}
 }
 
-// Rows that row security hides don't count as gone: the worker fails instead.
+// If row security hides parents, the worker fails instead of taking them for deleted ones.
 func TestRowSecurity(t *testing.T) {
 	t.Parallel()
 	for name, hidden := range map[string]string{"child": "builds", "parent": "projects"} {
@@ -48,7 +47,7 @@ func TestRowSecurity(t *testing.T) {
 			exec(t, pool, "CREATE ROLE "+role+`; GRANT ALL ON ALL TABLES IN SCHEMA public TO `+role+`;
 				GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO `+role+"; ALTER TABLE "+hidden+" ENABLE ROW LEVEL SECURITY")
 			t.Cleanup(func() {
-				pool.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role, pgx.QueryExecModeSimpleProtocol) //nolint:errcheck // the server goes
+				pool.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role, pgx.QueryExecModeSimpleProtocol) //nolint:errcheck // the test's server is removed anyway
 			})
 			cfg := pool.Config()
 			cfg.ConnConfig.RuntimeParams["role"] = role
@@ -70,8 +69,8 @@ func TestRowSecurity(t *testing.T) {
 	}
 }
 
-// An update that moves a child to another partition and to a parent that is gone
-// fires no trigger for updated rows.
+// The guard refuses an update that moves a child to another partition and to a deleted
+// parent, although such an update fires no trigger for updated rows.
 func TestGuardRowMovement(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `
@@ -96,12 +95,12 @@ func TestGuardRowMovement(t *testing.T) {
 	}
 	exec(t, pool, "UPDATE builds SET state = 2")
 	exec(t, pool, "DELETE FROM projects")
-	exec(t, pool, "UPDATE builds SET state = 1") // may be moved until it is cleaned up
+	exec(t, pool, "UPDATE builds SET state = 1") // a child of a deleted parent may change until it is cleaned up
 	must(t, DefaultSchema.UnguardInserts(t.Context(), pool, "builds", "project_id"))
 	exec(t, pool, "UPDATE builds SET project_id = 9, state = 2")
 }
 
-// Targets that can never be set, or never be compared, are told beforehand.
+// Validate reports target columns that can't be set to the value, or can't be compared.
 func TestValidateTargets(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `
@@ -137,8 +136,8 @@ func TestValidateTargets(t *testing.T) {
 	}
 }
 
-// A parent that comes back while the children of another definition are waited
-// for has its children on another server back as well.
+// If a parent is inserted again while the worker waits for locked children of one
+// definition, the worker deletes no children of another definition on another server.
 func TestRemoteParentReturns(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -164,8 +163,7 @@ func TestRemoteParentReturns(t *testing.T) {
 	wantRows(t, other, "SELECT project_id FROM pulls", int64(1))
 }
 
-// Whatever way pgx sends statements, as poolers in front of PostgreSQL ask for,
-// the worker works.
+// The worker works with each of pgx's ways to send statements. Some poolers need special ones.
 func TestExecModes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{
@@ -214,8 +212,8 @@ func TestExecModes(t *testing.T) {
 	}
 }
 
-// Names that need quotes, schemas, and partitions on several levels, whose rows
-// have the same places.
+// The worker handles names that need quotes, schemas, and partitions on several levels
+// whose rows have the same ctid.
 func TestNamesAndLevels(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `CREATE SCHEMA "My Parts"; CREATE SCHEMA "Shop"`, `
@@ -254,8 +252,8 @@ func TestNamesAndLevels(t *testing.T) {
 	}
 }
 
-// Records that are moved out of the default partition at the moment they are
-// marked fail no run.
+// A run doesn't fail if a rotation moves records out of the default partition while the
+// run marks them.
 func TestMarkedWhileMoved(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -277,7 +275,7 @@ func TestMarkedWhileMoved(t *testing.T) {
 	must(t, <-done)
 }
 
-// A trigger's name is cut where a letter ends.
+// A trigger's name is cut between letters, not inside one that has several bytes.
 func TestLongNames(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("a", 46) + strings.Repeat("ü", 8) // 62 bytes
@@ -286,7 +284,7 @@ func TestLongNames(t *testing.T) {
 	must(t, DefaultSchema.TrackRecordDeletions(t.Context(), pool, name))
 }
 
-// One column's guard doesn't replace another's whose name is cut to the same.
+// The guards of two columns are kept apart, even if their names are cut to the same length.
 func TestGuardNames(t *testing.T) {
 	t.Parallel()
 	first, second := strings.Repeat("a", 50)+"1", strings.Repeat("a", 50)+"2"
@@ -304,8 +302,8 @@ func TestGuardNames(t *testing.T) {
 	}
 }
 
-// A child that can't be deleted costs its own parent only, and those that are
-// worked off with it and after it go on in the same run.
+// If a child can't be deleted, only its parent's record stays pending: the same run
+// processes the other records of the batch and later ones.
 func TestUndeletableChildCostsItsParent(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `CREATE TABLE hard (build_id bigint REFERENCES builds (id))`)
@@ -331,8 +329,8 @@ func TestUndeletableChildCostsItsParent(t *testing.T) {
 	}
 }
 
-// A parent that comes back with a lock on its children keeps them: what the
-// worker saw of the parent is outdated when it gets them.
+// A transaction locks children and inserts their deleted parent again. The worker, which
+// waits for the children and has seen no parent, must not delete them.
 func TestParentReturnsWithItsChildren(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, "CREATE TABLE logs (build_id bigint REFERENCES builds (id) ON DELETE CASCADE)")
@@ -362,8 +360,8 @@ func TestParentReturnsWithItsChildren(t *testing.T) {
 	wantRows(t, pool, "SELECT project_id FROM builds", int64(1), 1)
 }
 
-// The look for pending records, for which everybody who deletes a tracked row
-// waits, doesn't read the whole partition, whatever the statistics say.
+// Before a partition is detached, a query looks for pending records while all deleters of
+// tracked rows wait. It uses an index, whatever the table's statistics say.
 func TestDetachReadsTheIndex(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, onlyParents)
@@ -376,7 +374,7 @@ func TestDetachReadsTheIndex(t *testing.T) {
 	exec(t, pool, "UPDATE loose_foreign_keys_deleted_records SET status = 2")
 	tx, err := pool.Begin(t.Context())
 	must(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is to be kept
+	defer tx.Rollback(t.Context()) //nolint:errcheck // the test changes nothing
 	list, _, err := db.in().Partitions(t.Context(), db.catalog())
 	must(t, err)
 	before := query[int64](t, tx, "SELECT pg_stat_get_xact_numscans('loose_foreign_keys_deleted_records_1'::regclass)")[0]
@@ -386,8 +384,8 @@ func TestDetachReadsTheIndex(t *testing.T) {
 	}
 }
 
-// A parent table that has more to do than a run may doesn't keep others waiting
-// until it is through.
+// If one parent table has more records than a run may process, the next runs process
+// records of other tables too.
 func TestParentsTakeTurnsAcrossRuns(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `
@@ -410,7 +408,7 @@ func TestParentsTakeTurnsAcrossRuns(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM keys", 0)
 }
 
-// A pool of one connection would wait for itself for ever.
+// A worker refuses a pool of one connection: it would wait for ever for a second one.
 func TestOneConnection(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)

@@ -13,10 +13,10 @@ import (
 // reachTime bounds the check whether a database can be reached.
 const reachTime = 5 * time.Second
 
-// lookUpReachable is lookUp for a run on db, without the definitions whose other database
-// can't be reached. away has the parents of those definitions: their children in other
-// databases are cleaned up, but their records stay pending. gone names the databases that
-// can't be reached.
+// lookUpReachable is like lookUp, for a run on db, without the definitions whose other
+// database can't be reached. away has the parents of those definitions: the run cleans up
+// their children in the other databases, but leaves their records pending. gone names the
+// databases that can't be reached.
 func (w *Worker) lookUpReachable(ctx context.Context, db *Database) (rs references, away map[pg.Table]bool, gone, err error) {
 	rs, _, err = lookUp(ctx, w.opt.Databases, w.opt.Definitions)
 	if _, bad := errors.AsType[Problems](err); err == nil || bad || ctx.Err() != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// While a database with children is away, the children in the others are cleaned up,
-// and the record stays until those are too.
+// While a database with children is unreachable, the worker cleans up the children in the
+// other databases, and keeps the record until it has reached all.
 func TestDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, "CREATE TABLE projects (id bigint PRIMARY KEY)", "CREATE TABLE issues (project_id bigint)", "CREATE INDEX ON issues (project_id)")
@@ -38,7 +38,7 @@ issues: [{table: projects, column: project_id, on_delete: async_delete}]`)
 		t.Errorf("the run says %+v, want two deletes and no record done", r)
 	}
 	wantRows(t, pool, "SELECT project_id FROM issues", int64(2))
-	for range o.MaxAttempts + 4 { // however many runs find it away, the parent isn't put off
+	for range o.MaxAttempts + 4 { // an unreachable database never postpones a parent
 		if _, err := w.RunOnce(t.Context(), "main"); err == nil {
 			t.Error("a run says nothing of the database that is away")
 		}

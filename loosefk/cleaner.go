@@ -64,8 +64,8 @@ type cleaner struct {
 	away map[pg.Table]bool
 	// stuck has the records, by parent table, that a lock, a timeout or an error kept from
 	// being finished: this run doesn't load them again. paused has records whose parents
-	// have many children: they continue in their next turn, or in the next run when a limit
-	// ends this one.
+	// have many children: they continue when their parent table has its next turn or, if
+	// this run ends at a limit before, in the next run.
 	stuck, paused map[pg.Table]map[record]bool
 	// waited is how long queries for each parent table have waited for locks without
 	// success.
@@ -88,8 +88,8 @@ func (c *cleaner) result() Result {
 	return c.Result
 }
 
-// turnQueries bounds how many children of one parent a turn changes: as many as this number
-// of queries.
+// turnQueries bounds the children of one parent that a turn changes: to the number of rows
+// that turnQueries queries may change.
 const turnQueries = 10
 
 // run processes urgent records, then those that are due, and then, unless a limit is met,
@@ -154,8 +154,9 @@ func (c *cleaner) rounds(ctx context.Context, rs references, parents []pg.Table,
 }
 
 // turn processes one batch of records of a parent table, under the table's lock, except
-// those that got stuck in this run. more says that there may be further records, and that
-// this turn has changed which ones the next loads.
+// those that got stuck in this run. more says that another turn is worthwhile: this turn
+// changed rows, or its batch was full and the next one will have other records, since some
+// were finished or got stuck.
 func (c *cleaner) turn(ctx context.Context, parent pg.Table, refs references, which lane, limit int) (more bool, err error) {
 	held, err := c.opt.Lock.TryRun(ctx, c.db, "loose_foreign_keys/"+c.db.Name+"/"+parent.String(), func(ctx context.Context) error {
 		records, err := c.db.load(ctx, parent, which, limit, slices.Collect(maps.Keys(c.stuck[parent])))
@@ -216,7 +217,7 @@ func (c *cleaner) batch(ctx context.Context, parent pg.Table, refs references, r
 	return len(existing) + len(done), err
 }
 
-// note updates stuck and paused for the records of a parent table.
+// note moves records of a parent table between the sets stuck and paused.
 func (c *cleaner) note(parent pg.Table, stuck, waiting, done []record) {
 	if c.stuck[parent] == nil {
 		c.stuck[parent], c.paused[parent] = map[record]bool{}, map[record]bool{}
@@ -234,8 +235,8 @@ func (c *cleaner) note(parent pg.Table, stuck, waiting, done []record) {
 	}
 }
 
-// dead returns the parents that don't exist. If a parent was inserted again under its old
-// id, its children belong to it again.
+// dead returns those of ids whose parents don't exist. If a parent was inserted again under
+// its old id, its children belong to the new row.
 func (c *cleaner) dead(ctx context.Context, parent pg.Table, ids []parentKey) ([]parentKey, error) {
 	alive, err := c.db.in().Alive(ctx, parent, ids)
 	if err != nil {

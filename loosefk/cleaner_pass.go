@@ -14,7 +14,8 @@ import (
 )
 
 // outcome sorts parents by result: done have no children left; paused have had their share
-// of this turn, or a limit ended it; left were kept from being finished by something else.
+// of this turn, or a limit ended the turn; left were kept from being finished by a lock, a
+// timeout or an error.
 type outcome struct{ done, paused, left []parentKey }
 
 // reference cleans up the children of one definition: first those that no transaction has
@@ -94,8 +95,8 @@ func (c *cleaner) pass(ctx context.Context, r Reference, line []parentKey, skipL
 			line = slices.Concat(seen.ahead, line[len(ids):], seen.back)
 			continue
 		}
-		// The query met a lock, or all its rows had just been changed by others, or a row
-		// must not be changed.
+		// No row was changed: the query met a lock, all its rows had just been changed by
+		// others, or a row must not be changed.
 		if !refuses(err) {
 			c.waited[r.ParentTable] += time.Since(began)
 		}
@@ -136,7 +137,8 @@ func (c *cleaner) changed(r Reference, rows int) {
 	}
 }
 
-// timeouts returns the timeouts of the next query. Without patience it waits for no lock.
+// timeouts returns the timeouts of the next query. If patient is false, the query waits for
+// no lock.
 func (c *cleaner) timeouts(patient bool) timeouts {
 	t := timeouts{c.opt.LockTimeout, min(c.opt.StatementTimeout, max(time.Until(c.tracker.deadline), time.Second))}
 	if !patient {
@@ -152,8 +154,9 @@ func (c *cleaner) refuse(r Reference, err error) {
 	}
 }
 
-// back checks whether parents at the head of the line exist again, and removes those from
-// the line, since their children stay. After an error all of them are left.
+// back checks whether parents at the head of the line exist again, and removes those that
+// do, since their children must stay. If the check fails, all the parents that it looked up
+// go to out.left.
 func (c *cleaner) back(ctx context.Context, r Reference, ids []parentKey, line *[]parentKey, out *outcome) (bool, error) {
 	dead, err := c.dead(ctx, r.ParentTable, ids)
 	if err != nil {
@@ -168,8 +171,8 @@ func (c *cleaner) back(ctx context.Context, r Reference, ids []parentKey, line *
 	return true, nil
 }
 
-// share returns how many children of one parent a turn changes at most; then the others of
-// its batch continue without it.
+// share returns how many children of one parent a turn changes at most. After them the turn
+// continues with the other parents of its batch.
 func (c *cleaner) share(r Reference) int {
 	whole := c.opt.MaxUpdates
 	if r.OnDelete == AsyncDelete {
@@ -203,8 +206,9 @@ func refuses(err error) bool {
 	return ok && slices.Contains([]string{"22", "23", "27", "44", "P0"}, e.Code[:2])
 }
 
-// sorted says what happens to the parents of a query: those that it didn't get to keep
-// their place, those with more children go to the end of the line.
+// sorted has the parents of a query that aren't done: ahead are parents that the query didn't
+// reach, which keep their place; back are parents with more children, which go to the end of
+// the queue.
 type sorted struct{ ahead, back []parentKey }
 
 // advance sorts the parents of a query by what it found. Parents without further children

@@ -34,8 +34,7 @@ func family(t *testing.T, pool *pgxpool.Pool, id, n int) {
 	exec(t, pool, "DELETE FROM projects WHERE id = $1", id)
 }
 
-// A record whose time hasn't come is left alone; consume_after is more than an
-// order.
+// The worker doesn't process a record before its consume_after.
 func TestConsumeAfterFilters(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -48,8 +47,8 @@ func TestConsumeAfterFilters(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM builds", 3)
 }
 
-// A parent with more children than a run may delete is put off after three runs,
-// and keeps nobody from being cleaned up in each of them.
+// A parent with more children than a run may delete is postponed after three runs. Each of
+// these runs also processes other parents.
 func TestHeavyParent(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -75,8 +74,8 @@ func TestHeavyParent(t *testing.T) {
 	}
 }
 
-// A child that somebody holds is skipped, then waited for, and then left: its
-// parent's record counts an attempt, and the others' are done.
+// The worker skips a child that another transaction has locked, later waits for it, then
+// gives up: the parent's record counts an attempt, and the other records are processed.
 func TestLockedChild(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -97,8 +96,8 @@ func TestLockedChild(t *testing.T) {
 	}
 }
 
-// A query that takes too long is tried with fewer rows, and one that does even
-// then costs an attempt: nothing is marked as done that isn't.
+// A statement that times out is tried again with fewer rows. If it times out even so, the
+// record counts an attempt and isn't marked as processed.
 func TestStatementTimeout(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `
@@ -107,7 +106,7 @@ func TestStatementTimeout(t *testing.T) {
 	db := install(t, pool, "projects")
 	defs := parse(t, oneDefinition)
 	family(t, pool, 1, 20)
-	w := newWorker(t, Options{Definitions: defs, StatementTimeout: 200 * time.Millisecond}, db) // room for 9 rows
+	w := newWorker(t, Options{Definitions: defs, StatementTimeout: 200 * time.Millisecond}, db) // long enough to delete 9 rows
 	if r := runOnce(t, w, "main"); r.Deletes != 20 || r.Processed != 1 {
 		t.Errorf("a run with room for some rows says %+v", r)
 	}
@@ -120,8 +119,7 @@ func TestStatementTimeout(t *testing.T) {
 	wantRows(t, pool, attempts, "1 2 0 false", "2 1 1 false")
 }
 
-// What can't be understood stops the run with its reason, and no record is
-// marked.
+// A definition that doesn't fit the database fails the run, and no record is marked.
 func TestWrongDefinitionMarksNothing(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -148,8 +146,7 @@ func TestWrongDefinitionMarksNothing(t *testing.T) {
 	}
 }
 
-// A table without its trigger isn't tracked: nobody may have put its records
-// there on purpose.
+// The worker doesn't process records of a table without the trigger.
 func TestUntracked(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -172,7 +169,7 @@ func TestUntracked(t *testing.T) {
 	must(t, DefaultSchema.UntrackRecordDeletions(t.Context(), pool, "dropped_long_ago"))
 }
 
-// The children of a parent that was inserted again are its own.
+// The worker keeps the children of a parent that was inserted again.
 func TestParentIsBack(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -184,8 +181,8 @@ func TestParentIsBack(t *testing.T) {
 		t.Errorf("the run says %+v", r)
 	}
 	wantRows(t, pool, "SELECT DISTINCT project_id FROM builds", int64(1))
-	// The query itself looks, too: the parent may come back after the list of the
-	// dead was made.
+	// The deleting statement looks for the parent too, which may have been inserted
+	// again after the worker listed the deleted ones.
 	rs, _, err := lookUp(t.Context(), w.opt.Databases, w.opt.Definitions)
 	must(t, err)
 	_, n, err := rs[0].change(t.Context(), timeouts{time.Second, time.Second}, []parentKey{"1"}, 10, 10, false)
@@ -195,8 +192,8 @@ func TestParentIsBack(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM builds", 3)
 }
 
-// Rows of a partitioned child have the same place in their partitions; one
-// without a primary key has nothing else.
+// Rows in different partitions can have the same ctid. A child without a primary key is
+// found by partition and ctid.
 func TestPartitionedChild(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, "CREATE TABLE projects (id bigint PRIMARY KEY)", `
@@ -208,14 +205,15 @@ func TestPartitionedChild(t *testing.T) {
 	w := newWorker(t, Options{Definitions: parse(t, oneDefinition)}, install(t, pool, "projects"))
 	exec(t, pool, "INSERT INTO projects VALUES (1), (2)")
 	exec(t, pool, "DELETE FROM projects WHERE id = 1")
-	wantRows(t, pool, "SELECT DISTINCT ctid::text FROM builds", "(0,1)") // both: the case that matters
+	wantRows(t, pool, "SELECT DISTINCT ctid::text FROM builds", "(0,1)") // both rows have the same ctid, as the test needs it
 	if r := runOnce(t, w, "main"); r.Deletes != 1 {
 		t.Errorf("the run says %+v", r)
 	}
 	wantRows(t, pool, "SELECT name FROM builds", "b")
 }
 
-// A partitioned parent records its own name, whichever table a statement names.
+// The trigger records the name of the partitioned parent, whether a statement deletes from
+// the parent or from a partition.
 func TestPartitionedParent(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `
@@ -245,8 +243,8 @@ func TestPartitionedParent(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM pg_trigger WHERE NOT tgisinternal", 0)
 }
 
-// A chain of definitions is followed: what is deleted as a child is recorded as
-// a parent.
+// A child that the worker deletes is recorded as a parent in its turn, and its own children
+// are cleaned up.
 func TestChain(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `
@@ -266,7 +264,7 @@ func TestChain(t *testing.T) {
 	wantRows(t, pool, "SELECT (SELECT count(*) FROM projects) || ' ' || (SELECT count(*) FROM builds)", "10 100")
 }
 
-// What is urgent goes first, even when a run has room for nothing else.
+// A run processes urgent records first, even if it can process no others.
 func TestUrgentLane(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -284,8 +282,8 @@ func TestUrgentLane(t *testing.T) {
 	wantRows(t, pool, "SELECT DISTINCT project_id FROM builds ORDER BY 1", int64(1), 2, 3, 5)
 }
 
-// Whoever may delete a parent needs no right on the table of deleted records,
-// and nothing that he puts on his search path is in between.
+// A role that may delete parents needs no right on the table of deleted records. Objects
+// in its search path have no influence on the trigger.
 func TestTriggerRights(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -311,8 +309,8 @@ func TestTriggerRights(t *testing.T) {
 	wantRows(t, pool, "SELECT primary_key_value FROM public.loose_foreign_keys_deleted_records", int64(1))
 }
 
-// With the guard, a child can't have a parent that isn't there or is about to
-// go; without it, this is how one is left behind.
+// With the guard, no child can be inserted for a parent that is missing or is being
+// deleted. Without the guard, such a child would stay behind as an orphan.
 func TestGuardInserts(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -328,7 +326,7 @@ func TestGuardInserts(t *testing.T) {
 			t.Errorf("%s: %v, want %q", sql, err, want)
 		}
 	}
-	// An insert waits for a delete under way, and is refused.
+	// An insert waits for the transaction that deletes its parent, and is then refused.
 	tx, err := pool.Begin(t.Context())
 	must(t, err)
 	exec(t, tx, "DELETE FROM projects WHERE id = 3")
@@ -342,7 +340,7 @@ func TestGuardInserts(t *testing.T) {
 	if err := <-inserted; !pg.IsState(err, "23503") {
 		t.Errorf("an insert below a parent that was being deleted: %v", err)
 	}
-	// A delete waits for an insert under way, and its clean-up finds the child.
+	// A delete waits for the transaction that inserts a child, and the clean-up finds it.
 	tx, err = pool.Begin(t.Context())
 	must(t, err)
 	exec(t, tx, "INSERT INTO builds (project_id) VALUES (2)")
@@ -354,7 +352,7 @@ func TestGuardInserts(t *testing.T) {
 	waitBlocked(t, pool, tx.Conn())
 	must(t, tx.Commit(t.Context()))
 	must(t, <-deleted)
-	// A child whose parent is gone may be changed otherwise until it is cleaned up.
+	// Other columns of a child of a deleted parent may change until it is cleaned up.
 	exec(t, pool, "UPDATE builds SET id = id + 1000 WHERE project_id = 2")
 	runOnce(t, w, "main")
 	wantRows(t, pool, "SELECT COALESCE(project_id, 0) FROM builds ORDER BY 1", int64(0), 1, 1)
@@ -362,8 +360,8 @@ func TestGuardInserts(t *testing.T) {
 	exec(t, pool, "INSERT INTO builds (project_id) VALUES (9)")
 }
 
-// Children on another server are looked for twice, since one may have been
-// inserted by somebody who had still seen the parent.
+// The worker looks for children on another server twice, since a client that had still
+// seen the parent may have inserted one after the first look.
 func TestSecondLook(t *testing.T) {
 	t.Parallel()
 	pool, other := newPool(t, "CREATE TABLE projects (id bigint PRIMARY KEY)"), newPool(t, "CREATE TABLE builds (project_id bigint)", "CREATE INDEX ON builds (project_id)")
@@ -379,7 +377,7 @@ func TestSecondLook(t *testing.T) {
 		t.Errorf("the run says %+v", r)
 	}
 	wantRows(t, pool, attempts, "1 1 -1 true")
-	exec(t, other, "INSERT INTO builds VALUES (1)") // too late for the first look
+	exec(t, other, "INSERT INTO builds VALUES (1)") // after the first look
 	if r := runOnce(t, w, "main"); r.Records != 0 {
 		t.Errorf("a run within the hour says %+v", r)
 	}
@@ -388,7 +386,7 @@ func TestSecondLook(t *testing.T) {
 		t.Errorf("the second look says %+v", r)
 	}
 	wantRows(t, other, "SELECT DISTINCT project_id FROM builds", int64(2))
-	// One that exists again keeps its children, though they are elsewhere.
+	// A parent that was inserted again keeps its children on the other server.
 	exec(t, pool, "DELETE FROM projects WHERE id = 2")
 	exec(t, pool, "INSERT INTO projects VALUES (2)")
 	if r := runOnce(t, w, "main"); r.Deletes != 0 || r.Processed != 1 {
@@ -396,8 +394,8 @@ func TestSecondLook(t *testing.T) {
 	}
 }
 
-// A child that is changed while the worker waits for it is found and not
-// deleted, at first: it must be looked for again.
+// If a locked child changes while the worker waits for it, the statement finds the child
+// but doesn't delete it: the worker must look for it again.
 func TestChildChangesWhileWaitedFor(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, "ALTER TABLE builds ADD COLUMN name text")
@@ -422,8 +420,9 @@ func TestChildChangesWhileWaitedFor(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM builds", 0)
 }
 
-// What a hard key forbids is an error of its table; its records stay pending with
-// an attempt, those of other tables are worked off.
+// If a foreign key forbids deleting a child, the run reports an error. The records of the
+// child's parent table count an attempt and stay pending; those of other tables are
+// processed.
 func TestErrorLeavesRecords(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `
@@ -471,8 +470,8 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-// The plan uses the index of the child's column for 500 parents too, and reads
-// no more than the limit.
+// Even for 500 parents the statement uses the index of the child's column and reads no more
+// rows than the limit.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, "INSERT INTO builds (project_id) SELECT g % 1000 + 1 FROM generate_series(1, 50000) g", "ANALYZE")

@@ -17,16 +17,15 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// Database is one of the databases over which tables are spread.
+// Database is one of the databases that contain the application's tables.
 type Database struct {
 	Name string // in logs, metrics and locks; required, unique
 	Pool *pgxpool.Pool
-	// Schema has the tables that are named without a schema, and the table of deleted
+	// Schema contains the tables that are named without a schema, and the table of deleted
 	// records. Default DefaultSchema.
 	Schema Schema
-	// Tables are the tables that live here, as names or patterns of path.Match
-	// ("ci_*"). A table that no database names lives in the first one without
-	// a list.
+	// Tables are the tables that live in this database, as names or patterns of path.Match
+	// ("ci_*"). A table that no database names lives in the first database without a list.
 	Tables []string
 }
 
@@ -67,9 +66,9 @@ func (ds Databases) Check() error {
 	return nil
 }
 
-// Of is the database in which a table lives: the one that names it, else one
-// with a pattern for it, else the first without a list. It is nil when there is
-// none.
+// Of returns the database of a table: the one whose list names the table, else the first one
+// with a pattern that matches it, else the first one without a list. It returns nil if there
+// is none.
 func (ds Databases) Of(table string) *Database {
 	for i := range ds {
 		if slices.Contains(ds[i].Tables, table) {
@@ -91,7 +90,7 @@ func (ds Databases) Of(table string) *Database {
 	return nil
 }
 
-// DB is what runs SQL: a pool, a connection or a transaction.
+// DB runs SQL: it is a pool, a connection or a transaction.
 type DB interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)

@@ -13,7 +13,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// Action is what becomes of a child when its parent is deleted.
+// Action says what happens to a child when its parent is deleted.
 type Action string
 
 // The actions, as definitions name them.
@@ -35,8 +35,8 @@ type Definition struct {
 	TargetValue  *string
 	// Conditions restrict the children to those that meet them all.
 	Conditions []Condition
-	// DeleteLimit replaces Options.DeleteLimit or UpdateLimit, rows per query,
-	// for this child. 0: it doesn't.
+	// DeleteLimit is how many rows one query may delete or update for this definition, in
+	// place of Options.DeleteLimit and UpdateLimit. 0: these apply.
 	DeleteLimit int
 	File        string // where the definition stands
 	Line        int
@@ -83,8 +83,8 @@ func (ds Definitions) Of(parent string) Definitions {
 	return slices.DeleteFunc(slices.Clone(ds), func(d Definition) bool { return d.Parent != parent })
 }
 
-// check finds what is wrong with definitions that were made by a program: Parse lets
-// none of it pass.
+// check finds mistakes in definitions that a program has made. Parse refuses files with
+// such mistakes.
 func (ds Definitions) check() error {
 	var problems Problems
 	for _, d := range ds {
@@ -122,8 +122,8 @@ func (p Problem) Error() string {
 	return fmt.Sprintf("%s:%d: %s", p.File, p.Line, p.Text)
 }
 
-// Problems are all that is wrong with definitions, one per line of the message.
-// As an error it is found with errors.As.
+// Problems is an error that lists all mistakes in definitions, one per line of the message.
+// Callers find it with errors.As.
 type Problems []Problem
 
 func (ps Problems) Error() string {
@@ -158,7 +158,7 @@ func (ps Problems) or() error {
 //	    conditions: [{column: kind, value: npm}]
 //	    delete_limit: 200
 //
-// Errors: Problems for all that is wrong in it, or the file's.
+// Errors: Problems with all mistakes in the file, or the error of reading it.
 func Load(name string) (Definitions, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -168,7 +168,7 @@ func Load(name string) (Definitions, error) {
 	return Parse(name, f)
 }
 
-// Parse is Load from a reader; name stands in errors.
+// Parse is like Load, for the text that r returns. Errors use name as the file's name.
 func Parse(name string, r io.Reader) (Definitions, error) {
 	var doc yaml.Node
 	err := yaml.NewDecoder(r).Decode(&doc)
@@ -257,7 +257,7 @@ func (p *parser) definition(child string, n *yaml.Node) {
 		case "column":
 			d.Column = p.text(key, value)
 		case "on_delete":
-			// A symbol of Ruby's, as it is written in some files.
+			// Some files write the action as a symbol of Ruby's, with a colon in front.
 			d.OnDelete = Action(strings.TrimPrefix(p.text(key, value), ":"))
 		case "target_column":
 			d.TargetColumn = p.text(key, value)
@@ -282,7 +282,7 @@ func (p *parser) definition(child string, n *yaml.Node) {
 	}
 }
 
-// check finds what is missing in a definition or contradicts itself.
+// check reports a definition that lacks something or contradicts itself.
 func (p *parser) check(n *yaml.Node, d Definition, hasValue bool) {
 	switch {
 	case d.Parent == "":

@@ -27,7 +27,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// flat has no pointers.
+// flat returns definitions as text, so that tests can compare them without pointers.
 func flat(defs Definitions) (list []string) {
 	for _, d := range defs {
 		value := "-"

@@ -16,9 +16,9 @@
 // package doctor finds what is missing or wrong, package loosefktest has helpers for tests,
 // and packages metrics and redislock connect a worker to Prometheus and Redis.
 //
-// A [Schema] says where all this is: as [Database.Schema] for a worker, and as the receiver
-// of the functions that install. A table of another schema is named with it, in definitions
-// as in calls.
+// A [Schema] is the schema of the table of deleted records, and of tables that are named
+// without a schema. A worker gets it as [Database.Schema]; the functions that install are
+// its methods. A table of another schema is named "schema.name", in definitions and calls.
 //
 // # Why no child is missed
 //
@@ -36,11 +36,12 @@
 // come back while it waited for locks. Across databases, the parents are looked up before
 // each query.
 //
-// A child that is inserted while its parent is being deleted may be missed: its transaction
-// still sees the parent, and the worker doesn't see the child yet. In one database
-// [Schema.GuardInserts] prevents this, with the lock that a foreign key would take. Across two
-// databases, the worker looks a second time for children on another server, an hour later,
-// and doctor.Audit finds those that came even after that.
+// A child that is inserted while its parent is being deleted may be missed: the child's
+// transaction still sees the parent, and the worker doesn't see the child yet. If both
+// tables are in one database, [Schema.GuardInserts] prevents this, with the lock that a
+// foreign key would take. If they are in two databases, the worker looks a second time for
+// children on another server, an hour later, and doctor.Audit finds children that were
+// committed even later.
 //
 // The table of deleted records is partitioned by a number that only grows. Deleting
 // processed records one by one would bloat the table; instead a new partition takes over

@@ -85,8 +85,8 @@ func ExampleSchema_TrackRecordDeletionsSQL() {
 	// SELECT "public"."loose_foreign_keys_track"('"public"."projects"'::regclass, false);
 }
 
-// Run: a worker cleans up. An application calls Run in a goroutine, in as many
-// processes as it likes; RunOnce is one round of it.
+// Run: a worker cleans up. An application calls Run in a goroutine, in as many processes as
+// it likes; Run calls RunOnce at each interval.
 func ExampleWorker_RunOnce() {
 	ctx := context.Background()
 	pool, done := openDatabase()

@@ -10,17 +10,17 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// failBatch is how many records are marked as failed at once, and failBatches how
-// many times in a run.
+// failBatch is the number of records that are marked as failed by one statement, and
+// failBatches the number of such statements in a run.
 const (
 	failBatch   = 1000
 	failBatches = 100
 )
 
-// fail marks pending records as failed whose table neither a definition names nor the
-// database has: of a temporary table, of a dropped one, or of an invalid name. No worker
-// can process them, and they would keep their partition attached for ever. It returns how
-// many they were.
+// fail marks pending records as failed if no definition names their table and the database
+// doesn't have it: the table was temporary, was dropped, or has an invalid name. No worker
+// can process such records, and they would keep their partition attached for ever. fail
+// returns how many records it has marked.
 func (d *Database) fail(ctx context.Context, parents []pg.Table) (failed int, err error) {
 	list, _, err := d.in().Partitions(ctx, d.catalog())
 	if err != nil {
@@ -40,8 +40,9 @@ func (d *Database) fail(ctx context.Context, parents []pg.Table) (failed int, er
 	return failed, nil
 }
 
-// failIn marks some of the records of a partition. Its distinct names are found by
-// one probe of the index for each, however many records have a name.
+// failIn marks some of the records of a partition as failed. It finds the partition's
+// distinct table names by one probe of the index for each, however many records have a
+// name.
 func (d *Database) failIn(ctx context.Context, p pg.Partition, parents []pg.Table) (failed int, err error) {
 	names := make([]string, len(parents))
 	for i, t := range parents {

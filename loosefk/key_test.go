@@ -11,12 +11,13 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// Keys of each type, of whatever name, in tables with and without partitions: what
-// is deleted is recorded and cleaned up, what lives stays, guards and audits see it.
+// TestKeys has parents with keys of each type and any name, in tables with and without
+// partitions. Deletions are recorded and the parents' children cleaned up, other children
+// stay, and guards and audits work.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		name, parent, child string // types; "$" in parent has the rest of the table
+		name, parent, child string // SQL of the columns; "$" in parent stands for the rest of the table's
 		key                 string
 		values              [3]string
 	}{
@@ -60,7 +61,7 @@ func TestKeys(t *testing.T) {
 			}
 			exec(t, pool, "DELETE FROM p WHERE "+key+" = "+pg.Literal(tt.values[0]))
 			exec(t, pool, "DELETE FROM p WHERE "+key+" = "+pg.Literal(tt.values[1]))
-			exec(t, pool, "INSERT INTO p ("+key+", n) VALUES ("+pg.Literal(tt.values[1])+", 1)") // it is back
+			exec(t, pool, "INSERT INTO p ("+key+", n) VALUES ("+pg.Literal(tt.values[1])+", 1)") // the parent is inserted again
 			if r := runOnce(t, w, "main"); r.Processed != 2 || r.Deletes != 2 {
 				t.Errorf("the run says %+v", r)
 			}
@@ -93,8 +94,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A parent whose key can't be recorded is refused when it is to be tracked, and by
-// validate, not when somebody deletes from it.
+// A parent whose key can't be recorded is refused by Track and Validate, instead of failing
+// clients' deletions.
 func TestKeysThatCantBeRecorded(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `
@@ -131,8 +132,9 @@ func TestKeysThatCantBeRecorded(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM pg_trigger WHERE NOT tgisinternal", 2)
 }
 
-// A record whose key isn't of the parent's type fails alone; and a parent whose
-// trigger records another column than the key is left alone with an error.
+// A record whose key has another type than the parent's is marked as failed, and others are
+// processed. A parent whose trigger records another column than the key is an error, and its
+// children stay.
 func TestUnfitKeys(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `CREATE TABLE p (k uuid PRIMARY KEY); CREATE TABLE c (ref uuid); CREATE INDEX ON c (ref)`)
@@ -153,7 +155,7 @@ func TestUnfitKeys(t *testing.T) {
 	}
 }
 
-// A worker of this version works on what version 1 installed.
+// A worker of this version can work on an installation of version 1.
 func TestWorkerBeforeUpgrade(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, testdb.Version1, `CREATE TRIGGER projects_loose_fk_trigger AFTER DELETE ON projects REFERENCING OLD TABLE AS old_table

@@ -41,8 +41,8 @@ func (l AdvisoryLock) TryRun(ctx context.Context, db *Database, name string, fn 
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
 		defer cancel()
-		// The transaction contains only the lock. A rollback would look like a failure in
-		// statistics.
+		// Commit, since PostgreSQL's statistics would count a rollback as a failure. The
+		// transaction contains only the lock.
 		tx.Commit(ctx) //nolint:errcheck // the lock is given up either way
 	}()
 	// PostgreSQL has a transaction_timeout from 17 on. It would end a long drain.

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Options that make no sense are refused when the worker is made, each by its name.
+// New refuses options that make no sense, with an error that names each of them.
 func TestOptionsAreChecked(t *testing.T) {
 	t.Parallel()
 	dbs := Databases{{Name: "main", Pool: newPool(t)}}

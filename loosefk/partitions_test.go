@@ -15,10 +15,10 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// quick are options with which a test doesn't wait: patience is in tries.
+// quick are options for tests: a rotation tries three times for a lock, briefly each time.
 var quick = rotationOptions{age: 24 * time.Hour, retention: time.Hour, lockWait: 20 * time.Millisecond, tries: 3}
 
-// aged makes every record of a partition older.
+// aged makes all records of the partitions older.
 func aged(t *testing.T, db Database, by string) {
 	t.Helper()
 	exec(t, db.Pool, "UPDATE loose_foreign_keys_deleted_records SET created_at = created_at - $1::interval", by)
@@ -60,7 +60,7 @@ func TestRotation(t *testing.T) {
 	deletedProject(t, db.Pool, 2)
 	wantRows(t, db.Pool, records, "loose_foreign_keys_deleted_records_1 1 1", "loose_foreign_keys_deleted_records_2 2 1")
 
-	// A stuck record in the first doesn't keep the second attached.
+	// The second partition is detached although the first has a pending record.
 	aged(t, db, "25 hours")
 	if s := rotate(t, db); s.Added != "public.loose_foreign_keys_deleted_records_3" {
 		t.Errorf("the next day: %+v", s)
@@ -91,8 +91,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// A column default without a partition is no outage: the default partition takes
-// the records, the next rotation brings them back.
+// If the column's default has no partition, clients can still delete: the default partition
+// takes the records, and the next rotation moves them to a new one.
 func TestRotationRepairsWrongDefault(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, testdb.Projects)
@@ -106,15 +106,16 @@ func TestRotationRepairsWrongDefault(t *testing.T) {
 		t.Errorf("the run says %+v", r)
 	}
 	wantRows(t, pool, "SELECT DISTINCT tableoid::regclass::text || ' ' || partition FROM loose_foreign_keys_deleted_records", "loose_foreign_keys_deleted_records_1 1")
-	// Rotation isn't blocked by rows for its value.
+	// Rows of the next value in the default partition don't keep a rotation from adding
+	// the partition.
 	aged(t, db, "25 hours")
 	if s := rotate(t, db); s.Added != "public.loose_foreign_keys_deleted_records_2" {
 		t.Errorf("the next day: %+v", s)
 	}
 }
 
-// A default that leads to a partition that isn't the newest, or is none, is repaired
-// too, and rotation goes on.
+// A rotation repairs a column default that isn't the newest partition's value, or isn't a
+// number.
 func TestRotationGoesOn(t *testing.T) {
 	t.Parallel()
 	const table = "loose_foreign_keys_deleted_records"
@@ -152,7 +153,7 @@ func TestRotationGoesOn(t *testing.T) {
 	}
 }
 
-// Without any partition with a number, the next rotation makes one.
+// If there is only the default partition, a rotation makes a numbered one.
 func TestRotationWithoutPartition(t *testing.T) {
 	t.Parallel()
 	db := install(t, newPool(t, onlyParents), "projects")
@@ -176,7 +177,7 @@ func TestWrongDefaultIsWorkedOff(t *testing.T) {
 	exec(t, pool, "DELETE FROM projects WHERE id = 1")
 	tx, err := pool.Begin(t.Context())
 	must(t, err)
-	exec(t, tx, "DELETE FROM projects WHERE id = 2") // stays open, and with it its lock on the table
+	exec(t, tx, "DELETE FROM projects WHERE id = 2") // the transaction stays open and keeps its lock on the table
 	r := runOnce(t, w, "main")
 	if !r.Rotation.Busy || r.Rotation.Repaired != 0 || r.Processed != 1 {
 		t.Errorf("the run says %+v", r)
@@ -188,8 +189,8 @@ func TestWrongDefaultIsWorkedOff(t *testing.T) {
 	wantRows(t, pool, "SELECT DISTINCT project_id FROM pipelines ORDER BY 1", 3, 4)
 }
 
-// A record whose insert is under way when its partition is looked at isn't lost
-// with it: counting first and detaching then, which both succeed, loses it.
+// A record that is being inserted while its partition is examined isn't lost when the
+// partition is detached. Counting records first and detaching afterwards would lose it.
 func TestDetachWaitsForInserts(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, onlyParents)
@@ -218,7 +219,7 @@ func TestDetachWaitsForInserts(t *testing.T) {
 	wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records WHERE status = 1", int64(3))
 }
 
-// waitBlocked waits until somebody waits for a lock of conn's.
+// waitBlocked waits until another session waits for a lock that conn has.
 func waitBlocked(t *testing.T, db DB, conn *pgx.Conn) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -230,10 +231,10 @@ func waitBlocked(t *testing.T, db DB, conn *pgx.Conn) {
 	}
 }
 
-// TestRotationUnderLoad rotates all the time while parents are deleted and a
-// transaction that deleted one stays open until a rotation has given up, and the next
-// one waits until a rotation has added a partition. No delete fails, and none waits
-// longer than the rotation's lock timeout and what a busy machine adds.
+// TestRotationUnderLoad rotates all the time while parents are deleted. One transaction
+// that has deleted a parent stays open until a rotation has given up; the next such
+// transaction stays open until a rotation has added a partition. No delete fails, and none
+// waits longer than the rotation's lock timeout and what a busy machine adds.
 func TestRotationUnderLoad(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, onlyParents, "INSERT INTO projects SELECT generate_series(1, 100000)")
@@ -277,8 +278,8 @@ func TestRotationUnderLoad(t *testing.T) {
 				if _, err := tx.Exec(ctx, "DELETE FROM projects WHERE id = $1", 50_000+i); err != nil {
 					return err
 				}
-				// The newest partition has a record, so the next one is due, and has to
-				// wait for this transaction.
+				// The newest partition now has a record, so a rotation is due to add the
+				// next partition, and has to wait for this transaction.
 				if err := remove(60_000 + i); err != nil {
 					return err
 				}
@@ -304,11 +305,11 @@ func TestRotationUnderLoad(t *testing.T) {
 	wantRows(t, pool, "SELECT count(*)::int FROM projects", 100000-4*150-2*rounds)
 }
 
-// rotations counts what became of rotations, and tells of each.
+// rotations counts rotations by outcome, and signals each.
 type rotations struct {
 	mu          sync.Mutex
 	added, busy int
-	news        chan struct{} // is closed by the next one
+	news        chan struct{} // is closed by the next rotation
 }
 
 func newRotations() *rotations { return &rotations{news: make(chan struct{})} }

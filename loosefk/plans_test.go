@@ -8,9 +8,9 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// TestRecordsAreNotReadWhole: a worker that has found nothing for some time, and
-// PostgreSQL that has found the table of records empty, know plans that read all of
-// it. Then a million come.
+// TestRecordsAreNotReadWhole: while the table of deleted records is empty, PostgreSQL caches
+// plans that read all of it. When a million records come, the worker must not run with such
+// plans.
 func TestRecordsAreNotReadWhole(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, testdb.Projects)

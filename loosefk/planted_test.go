@@ -101,13 +101,13 @@ func TestPlantedOperators(t *testing.T) {
 	}
 }
 
-// What pins the search path leaves it as it was in a transaction of the caller's.
+// Functions that pin the search path restore it in a transaction of the caller's.
 func TestSearchPathComesBack(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, "CREATE TABLE parents (id bigint PRIMARY KEY); CREATE TABLE children (ref bigint)")
 	tx, err := pool.Begin(t.Context())
 	must(t, err)
-	defer tx.Rollback(t.Context()) //nolint:errcheck // that is what is meant
+	defer tx.Rollback(t.Context()) //nolint:errcheck // the test changes nothing
 	exec(t, tx, "SET LOCAL search_path = app, public")
 	for _, step := range []func() error{
 		func() error { return DefaultSchema.Install(t.Context(), tx) },

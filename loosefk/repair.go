@@ -20,11 +20,11 @@ func (d *Database) Installed(ctx context.Context) (ok bool, err error) {
 	return ok, nil
 }
 
-// RepairDefault makes sure that deleted records have a partition to go to: it adds
-// a numbered partition and a default one where there is none, leads the column's
-// default to the newest partition, and moves the rows that the default partition
-// caught. Each run of a worker does so too. Error:
-// ErrBusy when the locks can't be had for some seconds.
+// RepairDefault makes sure that deleted records have a partition to go to: it adds a
+// numbered partition and a default one if they are missing, sets the column's default to
+// the newest partition, and moves the rows that the default partition has caught. Each run
+// of a worker does the same. Error: ErrBusy when other transactions hold the locks for some
+// seconds.
 func (d *Database) RepairDefault(ctx context.Context) (Rotation, error) {
 	var s Rotation
 	o := rotationOptions{lockWait: 200 * time.Millisecond, tries: 15}
@@ -84,7 +84,7 @@ func (d *Database) addMissing(ctx context.Context, o rotationOptions, s *Rotatio
 	})
 }
 
-// addPartition makes a partition, to which default privileges let nobody in.
+// addPartition makes a partition, and revokes what default privileges granted to PUBLIC.
 func (d *Database) addPartition(ctx context.Context, tx pgx.Tx, table pg.Table, bound string) error {
 	for _, sql := range []string{
 		fmt.Sprintf("CREATE TABLE %s PARTITION OF %s %s", table.Quoted(), d.records(), bound),
@@ -107,13 +107,13 @@ func (d *Database) IsPartitioned(ctx context.Context, table string) (yes bool, e
 	return yes, nil
 }
 
-// FullName is the name of a table with its schema, as deleted records have it.
+// FullName returns the name of a table with its schema, as deleted records have it.
 func (d *Database) FullName(table string) string { return d.table(table).String() }
 
-// Change runs fn, which changes tables that are in use, in a transaction that
-// waits only a moment for each lock: meanwhile others queue behind it. It tries
-// again for some seconds. Install, TrackRecordDeletions and their like can be
-// called in it. Error: ErrBusy when transactions that hold a table stay open.
+// Change runs fn, which changes tables that are in use, in a transaction that waits only a
+// moment for each lock, since other users of a table queue behind a waiting transaction. It
+// tries again for some seconds. fn can call Install, TrackRecordDeletions and their like.
+// Error: ErrBusy when transactions that hold a table stay open.
 func (d *Database) Change(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return d.underLock(ctx, rotationOptions{lockWait: 200 * time.Millisecond, tries: 15}, fn)
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// While nothing is pending, nine of ten turns are no runs. A record that comes has a run
-// in the next turn, and so has what a run has left.
+// While nothing is pending, nine of ten turns of Run only look for records. As soon as there
+// is a record, or a run has left some, the next turn is a run.
 func TestTurnsWithoutRecordsAreLooks(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -40,7 +40,7 @@ func TestTurnsWithoutRecordsAreLooks(t *testing.T) {
 	if runs, deleted := turns(1); runs != 1 || deleted != 1 {
 		t.Errorf("a run was cut off by its limit: %d runs after it, which deleted %d children", runs, deleted)
 	}
-	// One more run measures that nothing is left.
+	// One more run finds that nothing is left.
 	if runs, _ := turns(restTurns); runs != 1 {
 		t.Errorf("%d runs in %d turns after the last record", runs, restTurns)
 	}

@@ -21,20 +21,20 @@ func newRole(t *testing.T, pool *pgxpool.Pool, name, more string) (string, *pgxp
 	exec(t, pool, strings.ReplaceAll("CREATE ROLE $role LOGIN;"+more, "$role", role))
 	cfg := pool.Config()
 	cfg.ConnConfig.User = role
-	cfg.MaxConns, cfg.MinIdleConns = 1, 0 // temporary tables stay
+	cfg.MaxConns, cfg.MinIdleConns = 1, 0 // the single connection keeps its temporary tables
 	own, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	must(t, err)
 	must(t, own.Ping(t.Context()))
 	t.Cleanup(func() {
 		own.Close()
-		pool.Exec(context.Background(), "DROP OWNED BY "+role+" CASCADE; DROP ROLE "+role, pgx.QueryExecModeSimpleProtocol) //nolint:errcheck // the server goes
+		pool.Exec(context.Background(), "DROP OWNED BY "+role+" CASCADE; DROP ROLE "+role, pgx.QueryExecModeSimpleProtocol) //nolint:errcheck // the test's server is removed anyway
 	})
 	return role, own
 }
 
-// loot is a database with something to steal: a role that may connect and make
-// temporary tables and a schema of its own, and a function of that role's which, run
-// by somebody mightier, leaves a row in loot.
+// loot prepares an attack. It makes a role, the attacker, that may connect and make temporary
+// tables and has a schema of its own; a table loot, into which the attacker may not write; and
+// a function of the attacker's that writes into loot if a role with more rights runs it.
 func loot(t *testing.T, pool *pgxpool.Pool) (role string, attacker *pgxpool.Pool) {
 	t.Helper()
 	exec(t, pool, "CREATE TABLE loot (who text)")
@@ -50,7 +50,7 @@ func loot(t *testing.T, pool *pgxpool.Pool) (role string, attacker *pgxpool.Pool
 	return role, attacker
 }
 
-// forgeries are what a stranger attaches and then runs; $s is his schema.
+// forgeries are triggers that the attacker tries to attach; $s is the attacker's schema.
 var forgeries = map[string]string{
 	"temporary table": `CREATE TRIGGER forged AFTER DELETE ON temp_projects REFERENCING OLD TABLE AS old_table FOR EACH STATEMENT
 		EXECUTE FUNCTION public.insert_into_loose_foreign_keys_deleted_records()`,
@@ -95,14 +95,14 @@ var forgeries = map[string]string{
 		EXECUTE FUNCTION public.loose_foreign_keys_record_key_change('public.projects', 'id')`,
 }
 
-// uses are what fires those triggers. Each may fail.
+// uses are statements that fire those triggers. Each may fail.
 var uses = []string{
 	"DELETE FROM temp_projects", "DELETE FROM $s.mine WHERE id IS NOT NULL", "INSERT INTO $s.mine VALUES (2)", "UPDATE $s.mine SET id = 3",
 	"INSERT INTO temp_projects VALUES (1)", "INSERT INTO $s.child VALUES (1)", "UPDATE $s.child SET project_id = 1", "DELETE FROM $s.mine",
 }
 
-// wantNothing checks that the attack has got nowhere: a stranger has neither run
-// code with somebody else's rights nor recorded anything nor had a guard look for him.
+// wantNothing checks that the attack failed: the attacker has neither run code with another
+// role's rights, nor recorded a deletion, nor made a guard read a table for him.
 func wantNothing(t *testing.T, pool, attacker *pgxpool.Pool, role string) {
 	t.Helper()
 	for _, sql := range uses {
@@ -123,7 +123,7 @@ func TestStrangerAttachesNothing(t *testing.T) {
 		ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC;
 		ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO PUBLIC`)
 	install(t, pool)
-	must(t, DefaultSchema.Install(t.Context(), pool)) // again, with functions that are there
+	must(t, DefaultSchema.Install(t.Context(), pool)) // again, over the existing functions
 	role, attacker := loot(t, pool)
 	exec(t, pool, "REVOKE ALL ON loot, projects, builds FROM PUBLIC")
 	for name, sql := range forgeries {
@@ -151,8 +151,8 @@ func TestStrangerAttachesNothing(t *testing.T) {
 	wantNothing(t, pool, attacker, role)
 }
 
-// What a stranger attached to the functions of version 1, and what he was granted
-// then, is of no use to him after an upgrade.
+// Triggers that an attacker attached to the functions of version 1, and rights that he was
+// granted then, are of no use to him after an upgrade.
 func TestStrangerBeforeUpgrade(t *testing.T) {
 	t.Parallel()
 	for name, sql := range forgeries {
@@ -171,8 +171,8 @@ func TestStrangerBeforeUpgrade(t *testing.T) {
 	}
 }
 
-// Somebody who may attach the functions, because he owns a tracked table, records
-// deletions from his own tables only, and gets no other rights.
+// The owner of a tracked table may attach the functions. With them he can record deletions
+// from his own tables only, and gets no other rights.
 func TestOwnerOfParent(t *testing.T) {
 	t.Parallel()
 	for name, sql := range forgeries {
@@ -199,7 +199,7 @@ func TestOwnerOfParent(t *testing.T) {
 	}
 }
 
-// What somebody else has put where the installation goes isn't taken over.
+// Install doesn't adopt objects of another role that have the names of its own.
 func TestInstallMeetsTraps(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
@@ -223,7 +223,7 @@ func TestInstallMeetsTraps(t *testing.T) {
 				t.Errorf("the installation ends with %v", err)
 			}
 			wantRows(t, pool, "SELECT count(*)::int FROM pg_trigger WHERE NOT tgisinternal", 0)
-			exec(t, pool, "REASSIGN OWNED BY "+role+" TO CURRENT_USER") // the way out, if he was the one
+			exec(t, pool, "REASSIGN OWNED BY "+role+" TO CURRENT_USER") // the error's remedy, if the attacker owns an object
 		})
 	}
 }
@@ -258,7 +258,7 @@ func TestUnknownRecords(t *testing.T) {
 	wantRows(t, pool, "SELECT DISTINCT fully_qualified_table_name FROM loose_foreign_keys_deleted_records WHERE status = 1", "public.others")
 }
 
-// Who may delete a parent needs no other right; what he deletes is recorded.
+// A role that may delete from a parent needs no other right for the deletion to be recorded.
 func TestOrdinaryDeleter(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -276,8 +276,8 @@ func TestOrdinaryDeleter(t *testing.T) {
 	wantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records ORDER BY 1", int64(1), int64(2))
 }
 
-// An upgrade goes on recording what was tracked, keeps what was recorded, and may
-// be followed by the old version's SQL or preceded by it.
+// After an upgrade tracked tables stay tracked, and records stay. The SQL of the old
+// version may run again after the upgrade.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, testdb.Version1, "CREATE SCHEMA apart")
@@ -298,10 +298,10 @@ func TestUpgrade(t *testing.T) {
 	exec(t, pool, "ALTER TABLE loose_foreign_keys_deleted_records ATTACH PARTITION loose_foreign_keys_deleted_records_0 FOR VALUES IN (0)")
 	exec(t, pool, "CREATE OR REPLACE FUNCTION loose_foreign_keys_version() RETURNS integer LANGUAGE sql AS 'SELECT 99'")
 	must(t, DefaultSchema.Install(t.Context(), pool))
-	wantRows(t, pool, "SELECT loose_foreign_keys_version()", 99) // a newer one stays
+	wantRows(t, pool, "SELECT loose_foreign_keys_version()", 99) // Install keeps a newer version
 }
 
-// Default privileges let nobody write to the partitions that are made later.
+// Default privileges give nobody rights on partitions that are made later.
 func TestPartitionsStayClosed(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO PUBLIC")

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Databases take turns by the clock: one is cleaned up each minute, of two each
-// every other minute, and all processes agree whose turn it is.
+// Databases take turns by the clock: each minute one database is cleaned up, so each of two
+// databases every other minute. All processes handle the same database at the same time.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -30,7 +30,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// Only databases with parents are cleaned up, each in its turn.
+// Run cleans up only databases with parents, one after the other.
 func TestRunTakesTurns(t *testing.T) {
 	t.Parallel()
 	pool, other, third := newPool(t, oneChild), newPool(t, "CREATE TABLE users (id bigint PRIMARY KEY); CREATE TABLE keys (id bigserial, user_id bigint, PRIMARY KEY (user_id, id))"), newPool(t)
@@ -58,7 +58,7 @@ func TestRunTakesTurns(t *testing.T) {
 	}
 }
 
-// A lock whose connection is gone ends what runs under it.
+// If the connection of an advisory lock breaks, the context of the run under it ends.
 func TestAdvisoryLockIsLost(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t)

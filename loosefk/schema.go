@@ -33,8 +33,8 @@ const DefaultSchema Schema = "public"
 func (s Schema) in() installed.Schema { return installed.Schema(cmp.Or(s, DefaultSchema)) }
 
 func run(ctx context.Context, db DB, doing, sql string) error {
-	// One statement per call: with parameters there may be no more, and connection poolers
-	// split on them.
+	// Send one statement per call: a statement with parameters must be the only one of its
+	// call, and some connection poolers fail if a call has several.
 	for _, statement := range strings.Split(sql, "\n\n") {
 		if _, err := db.Exec(ctx, statement, pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("%s: %w", doing, err)
@@ -46,9 +46,10 @@ func run(ctx context.Context, db DB, doing, sql string) error {
 // Install makes the table of deleted records with its first partition and its default
 // partition, the table of detached partitions, and the functions of the triggers, or
 // updates those of an earlier version. It needs only the right to create in the schema. If
-// it is installed and in use already, set lock_timeout before: the statements wait for open
-// transactions that delete, and everybody else who deletes waits for them. It fails if an
-// object that it would make exists and belongs to a role that the current user can't trust.
+// the table exists and is in use, set lock_timeout before calling Install: its statements
+// wait for open transactions that delete, and everybody else who deletes waits for them.
+// Install fails if an object that it would make exists and belongs to a role that the
+// current user can't trust.
 func (s Schema) Install(ctx context.Context, db DB) error {
 	return run(ctx, db, "installing loose foreign keys", s.InstallSQL())
 }

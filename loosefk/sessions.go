@@ -14,12 +14,12 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// errSharedSessions says that a pooler gives out sessions without the statements that
-// a program has prepared there.
+// errSharedSessions says that a pooler gives a connection different sessions, so that
+// statements which it has prepared are missing.
 var errSharedSessions = errors.New("a prepared statement is lost with the next transaction")
 
-// explain adds to an error what helps behind a pooler that shares sessions: there
-// a prepared statement is another client's, or nobody's.
+// explain adds the remedy to errors that come from a pooler which gives transactions different
+// sessions: in another session a prepared statement belongs to another client, or is missing.
 func explain(err error) error {
 	if lostStatement(err) || errors.Is(err, errSharedSessions) {
 		return fmt.Errorf("%w (a connection pooler shares sessions among clients: put default_query_exec_mode=cache_describe into the DSN, or give PgBouncer 1.21 or newer max_prepared_statements)", err)
@@ -27,15 +27,16 @@ func explain(err error) error {
 	return err
 }
 
-// lostStatement says whether a prepared statement isn't there, or another client's.
+// lostStatement says whether err means that a prepared statement is missing, or that
+// another client has prepared one of the same name.
 func lostStatement(err error) bool { return pg.IsState(err, "26000") || pg.IsState(err, "42P05") }
 
-// comparisonTime bounds the comparison of two connections. A pooler that has no second
-// session to give keeps one of them waiting; then there is nothing to tell.
+// comparisonTime bounds the comparison of two connections. A pooler with only one session
+// keeps one of the connections waiting; then the comparison ends without a result.
 const comparisonTime = 3 * time.Second
 
-// sessions finds pools that prepare statements behind a pooler which loses them. By
-// chance all may go well for long, as long as each client gets its session again.
+// sessions finds pools that prepare statements behind a pooler which loses them. Such a
+// pool may work for long, as long as each client happens to get the same session again.
 func (ds Databases) sessions(ctx context.Context) error {
 	var done []*pgxpool.Pool
 	for _, d := range ds {
@@ -51,16 +52,18 @@ func (ds Databases) sessions(ctx context.Context) error {
 	return nil
 }
 
-// compareSessions prepares a statement on a connection and runs it there in the next
-// session of another process that the connection gets. So that it gets another one a
-// second connection takes the first session in between; and where the pooler gives out
-// the session that has waited longest it takes its turn.
+// compareSessions finds out whether a pooler gives transactions of one connection different
+// sessions. It prepares a statement on the first connection and executes it there in later
+// transactions: in another session the statement is missing. A second connection makes the
+// pooler choose another session. First it holds a transaction open, in the session that was
+// used last, while the first connection executes the statement. For a pooler that gives out
+// the session idle for longest, it then runs a transaction before two further tries.
 func compareSessions(ctx context.Context, pool *pgxpool.Pool) error {
 	short, cancel := context.WithTimeout(ctx, comparisonTime)
 	defer cancel()
 	one, err := pool.Acquire(short)
 	if err != nil {
-		return ctx.Err() // what uses the pool next says what is wrong
+		return ctx.Err() // the next user of the pool reports the error
 	}
 	defer one.Release()
 	name := "loosefk_" + rand.Text()
@@ -101,8 +104,9 @@ func compareSessions(ctx context.Context, pool *pgxpool.Pool) error {
 	return ctx.Err()
 }
 
-// inTransaction runs fn between the beginning and the end of a transaction, with
-// statements that aren't prepared, and returns which process of PostgreSQL's has it.
+// inTransaction runs fn between the beginning and the end of a transaction, with statements
+// that aren't prepared. It returns the id of the PostgreSQL process that ran the
+// transaction.
 func inTransaction(ctx context.Context, conn *pgxpool.Conn, fn func() error) (pid uint32, err error) {
 	if _, err := conn.Exec(ctx, "BEGIN", pgx.QueryExecModeSimpleProtocol); err != nil {
 		return 0, err

@@ -10,9 +10,9 @@ import (
 	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 )
 
-// A program whose pool prepares statements is told at its start what helps behind a
-// pooler that shares sessions, whichever session that gives out, and not some day
-// when two sessions happen to change places.
+// A pooler that gives transactions different sessions breaks prepared statements. Validate
+// must report a pool that prepares statements when the program starts, whichever session
+// the pooler gives out, before a statement fails.
 func TestValidateBehindPooler(t *testing.T) {
 	t.Parallel()
 	direct := newPool(t, onlyParents+"; CREATE TABLE builds (id bigserial PRIMARY KEY, project_id bigint); CREATE INDEX ON builds (project_id)")
@@ -34,7 +34,7 @@ func TestValidateBehindPooler(t *testing.T) {
 			must(t, err)
 			t.Cleanup(pool.Close)
 			dbs := Databases{{Name: "main", Pool: pool}}
-			for range 3 { // it isn't left to chance
+			for range 3 { // each time, not by chance
 				err = Validate(t.Context(), dbs, defs)
 				if refused := err != nil && strings.Contains(err.Error(), "default_query_exec_mode=cache_describe") &&
 					strings.Contains(err.Error(), "max_prepared_statements"); refused != tt.refused || !refused && err != nil {
@@ -69,7 +69,7 @@ func TestValidateTellsPoolersErrors(t *testing.T) {
 	dbs := Databases{{Name: "main", Pool: broken}}
 	defs := parse(t, "builds: [{table: projects, column: project_id, on_delete: update_column_to, target_column: state, target_value: 4}]")
 	must(t, Validate(t.Context(), dbs, defs))
-	exec(t, broken, "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol) // as if the session were another one
+	exec(t, broken, "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol) // as if the pooler had given out another session
 	err = Validate(t.Context(), dbs, defs)
 	if err == nil || !strings.Contains(err.Error(), "default_query_exec_mode=cache_describe") {
 		t.Errorf("Validate says %v", err)

@@ -73,11 +73,11 @@ func (r Reference) statement(limit, perParent int, skipLocked bool) (sql string,
 type timeouts struct{ lock, statement time.Duration }
 
 // bound sends a statement with its timeouts in one round trip and one transaction, followed
-// by an optional check whose failure rolls it back. Like pg.Collect, it fails where row
-// security would hide rows. Its plan reads children one by one up to the limit, instead of
-// collecting all of them first, however few the planner expects. If the server doesn't end
-// the statement in time the connection is given up, so that a silent server doesn't block a
-// worker for ever.
+// by an optional check whose failure rolls the statement back. Like pg.Collect, it fails
+// where row security would hide rows. The statement's plan reads children one by one up to
+// the limit, even if the planner expects so few that it would collect all of them first. If
+// the server doesn't end the statement in time, bound gives the connection up, so that a
+// silent server doesn't block a worker for ever.
 func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args []any, scan func(pgx.Rows) error, check ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*t.statement+answerTime) // the check is a statement too
 	defer cancel()
@@ -94,8 +94,8 @@ func bound(ctx context.Context, pool *pgxpool.Pool, t timeouts, sql string, args
 }
 
 // change runs the statement for the parents ids. It returns what was found for each parent,
-// and how many rows were changed. If one of the parents exists, in the same database,
-// nothing is changed and the error has the SQLSTATE 22012.
+// and how many rows were changed. If parent and child are in one database and one of the
+// parents exists, nothing is changed and the error has the SQLSTATE 22012.
 func (r Reference) change(ctx context.Context, t timeouts, ids []parentKey, limit, perParent int, skipLocked bool) (list []found, changed int, err error) {
 	sql, args := r.statement(limit, perParent, skipLocked)
 	var check []string

@@ -17,7 +17,8 @@ type Pending struct {
 	Count       int64         `json:"count"`
 	OldestAge   time.Duration `json:"-"`            // of the oldest record
 	MaxAttempts int           `json:"max_attempts"` // of any record
-	// SecondLook is how many are finished except for the second look at another server.
+	// SecondLook counts records whose children are cleaned up except for the second look at
+	// another server.
 	SecondLook int64 `json:"second_look"`
 	// Waiting is how many are postponed.
 	Waiting int64 `json:"waiting"`

@@ -41,22 +41,21 @@ notes: [{table: projects, column: project_id, on_delete: async_nullify}]
 marks: [{table: projects, column: project_id, on_delete: update_column_to, target_column: state, target_value: 4}]
 pulls: [{table: projects, column: project_id, on_delete: async_delete}]`
 
-// storm is an application on two databases whose workers are cut off all the
-// time, and what it knows must be true of it.
+// storm is an application on two databases whose workers' connections are cut again and
+// again. It knows which rows must exist.
 type storm struct {
 	main, remote *pgxpool.Pool
 	groups       int
 
 	mu       sync.Mutex
-	projects map[int]bool // whether it lives
+	projects map[int]bool // whether the project exists
 	group    map[int]int
-	// epochs count the deletions of each project and, below 0, group.
+	// epochs counts the deletions of each project and, under negative keys, of each group.
 	epochs map[int]int
-	// children are those that were inserted while their parent lived and has
-	// lived since.
+	// children are the children whose parent has existed ever since they were inserted.
 	children map[int]map[string][]int64
 	next     int
-	// whole and cut are the runs of workers that came to their end, and that didn't.
+	// whole and cut count the runs of workers that were completed, and that weren't.
 	whole, cut int
 }
 
@@ -96,9 +95,9 @@ func TestStorm(t *testing.T) {
 	for n := range 3 {
 		workers.Go(func() { s.work(working, t, options, rand.New(rand.NewPCG(uint64(n), 3))) })
 	}
-	// The storm lasts until there were runs of both kinds: connections are cut until
-	// the clients are done and a run was cut off, and the workers go on until one more
-	// comes to its end.
+	// The storm lasts until there were runs of both kinds: connections are cut until the
+	// clients are done and at least one run was interrupted; then the workers go on until
+	// another run is completed.
 	storming, calm := context.WithCancel(t.Context())
 	defer calm()
 	workers.Go(func() {
@@ -129,7 +128,7 @@ func TestStorm(t *testing.T) {
 	if s.cut == 0 || s.whole == 0 {
 		t.Errorf("%d runs came to their end and %d were cut off: the test needs both kinds", s.whole, s.cut)
 	}
-	main.Pool.Reset() // some connections were cut while nobody had them
+	main.Pool.Reset() // idle connections of the pool were cut, too
 	s.settle(t, options)
 	s.check(t)
 }
@@ -143,14 +142,14 @@ func (s *storm) work(ctx context.Context, t *testing.T, options Options, rng *ra
 	}
 	for ctx.Err() == nil {
 		limit := time.Duration(5+rng.IntN(600)) * time.Millisecond
-		if rng.IntN(3) == 0 { // on a busy machine none would come to its end
+		if rng.IntN(3) == 0 { // without longer runs a busy machine would complete none
 			limit = time.Minute
 		}
 		run, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 		_, err := w.RunOnce(run, "main")
 		cancel()
 		s.mu.Lock()
-		if err != nil { // it was cut off: whatever it says, nothing may be lost
+		if err != nil { // the run was interrupted; any error is accepted, if only nothing is lost
 			s.cut++
 		} else {
 			s.whole++
@@ -159,15 +158,14 @@ func (s *storm) work(ctx context.Context, t *testing.T, options Options, rng *ra
 	}
 }
 
-// hadRun says whether there was a run of a kind.
+// hadRun returns whether there was a run of the kind that is counted in *kind.
 func (s *storm) hadRun(kind *int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return *kind > 0
 }
 
-// cutConnections ends connections of the workers at random, whatever they do, until
-// it is enough.
+// cutConnections ends connections of the workers at random until enough returns true.
 func (s *storm) cutConnections(ctx context.Context, t *testing.T, enough func() bool) {
 	for !enough() && sleep(ctx, 100*time.Millisecond) == nil {
 		_, err := s.main.Exec(context.WithoutCancel(ctx), `
@@ -180,7 +178,7 @@ func (s *storm) cutConnections(ctx context.Context, t *testing.T, enough func() 
 	}
 }
 
-// act is what the application does.
+// act does one random thing that an application does.
 func (s *storm) act(ctx context.Context, rng *rand.Rand) error {
 	switch rng.IntN(10) {
 	case 0, 1:
@@ -218,7 +216,7 @@ func (s *storm) insertProject(ctx context.Context, group int) error {
 	return nil
 }
 
-// pick is a project that lives, or not.
+// pick returns a random project that exists, or, without lives, one that was deleted.
 func (s *storm) pick(rng *rand.Rand, lives bool) (int, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,11 +242,11 @@ func (s *storm) deleteProject(ctx context.Context, rng *rand.Rand) error {
 		if _, err := tx.Exec(ctx, "DELETE FROM projects WHERE id = $1", id); err != nil {
 			return err
 		}
-		return sleep(ctx, time.Duration(rng.IntN(20))*time.Millisecond) // its record is there and not yet to be seen
+		return sleep(ctx, time.Duration(rng.IntN(20))*time.Millisecond) // the record is inserted but not yet visible to workers
 	})
 }
 
-// forget no longer expects anything of a project and its children.
+// forget stops expecting anything of a project and its children.
 func (s *storm) forget(id int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,7 +254,7 @@ func (s *storm) forget(id int) {
 	s.epochs[id]++
 }
 
-// reinsertProject brings a deleted project back under its id.
+// reinsertProject inserts a deleted project again with its old id.
 func (s *storm) reinsertProject(ctx context.Context, rng *rand.Rand) error {
 	id, ok := s.pick(rng, false)
 	if !ok {
@@ -265,7 +263,7 @@ func (s *storm) reinsertProject(ctx context.Context, rng *rand.Rand) error {
 	tag, err := s.main.Exec(ctx, "INSERT INTO projects VALUES ($1) ON CONFLICT DO NOTHING", id)
 	if err == nil && tag.RowsAffected() == 1 {
 		s.mu.Lock()
-		if _, known := s.projects[id]; known { // its group may have been replaced meanwhile
+		if _, known := s.projects[id]; known { // unless its group was replaced meanwhile
 			s.projects[id], s.group[id] = true, 0
 		}
 		s.mu.Unlock()
@@ -273,8 +271,8 @@ func (s *storm) reinsertProject(ctx context.Context, rng *rand.Rand) error {
 	return err
 }
 
-// replaceGroup deletes a group, of whose projects nothing is expected any more,
-// and makes it anew under its id.
+// replaceGroup deletes a group, forgets its projects, and inserts the group again with its
+// id.
 func (s *storm) replaceGroup(ctx context.Context, group int) error {
 	s.mu.Lock()
 	s.epochs[-group]++
@@ -293,8 +291,7 @@ func (s *storm) replaceGroup(ctx context.Context, group int) error {
 	return err
 }
 
-// holdChildren changes children, dead or alive, in a transaction that takes its
-// time.
+// holdChildren changes children, of existing or deleted parents, in a long transaction.
 func (s *storm) holdChildren(ctx context.Context, rng *rand.Rand) error {
 	child := []string{"builds", "notes", "marks"}[rng.IntN(3)]
 	err := pgx.BeginFunc(ctx, s.main, func(tx pgx.Tx) error {
@@ -310,7 +307,7 @@ func (s *storm) holdChildren(ctx context.Context, rng *rand.Rand) error {
 	return err
 }
 
-// insertChildren inserts children of a project, of which it may be too late.
+// insertChildren inserts children of a project, which another goroutine may have deleted.
 func (s *storm) insertChildren(ctx context.Context, rng *rand.Rand) error {
 	id, ok := s.pick(rng, true)
 	if !ok {
@@ -322,7 +319,7 @@ func (s *storm) insertChildren(ctx context.Context, rng *rand.Rand) error {
 	child := []string{"builds", "builds", "notes", "marks", "pulls"}[rng.IntN(5)]
 	pool, sql := s.main, "INSERT INTO "+child+" (project_id) SELECT $1 FROM generate_series(1, $2) RETURNING id"
 	switch child {
-	case "pulls": // on its own server it looks the parent up itself, in front of the insert
+	case "pulls": // no guard works across servers, so it looks the parent up before it inserts
 		pool = s.remote
 		var lives bool
 		if err := s.main.QueryRow(ctx, "SELECT EXISTS (SELECT FROM projects WHERE id = $1)", id).Scan(&lives); err != nil || !lives {
@@ -353,7 +350,7 @@ func (s *storm) insertChildren(ctx context.Context, rng *rand.Rand) error {
 	return nil
 }
 
-// settle works until nothing is pending, with limits as small as before.
+// settle runs a worker until nothing is pending, with the same small limits.
 func (s *storm) settle(t *testing.T, o Options) {
 	t.Helper()
 	w, err := New(o)

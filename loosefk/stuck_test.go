@@ -7,8 +7,8 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// Parents that are stuck, more than a batch of them, don't keep a later one from
-// being cleaned up in the same run.
+// If more parents than fit into a batch can't be cleaned up, the same run still cleans up
+// later ones.
 func TestStuckParents(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild, `
@@ -30,8 +30,8 @@ func TestStuckParents(t *testing.T) {
 	}
 }
 
-// Nor do parents whose children somebody holds: the worker waits for them, but
-// not the whole run.
+// Parents whose children are locked don't keep a run from the other parents: the worker
+// waits for the locks, but not for the whole run.
 func TestHeldParents(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -58,8 +58,8 @@ func families(t *testing.T, db DB, n int) {
 	exec(t, db, "DELETE FROM projects WHERE id <= $1", n)
 }
 
-// A parent that was put off because it has many children goes on in every run in
-// which nothing else is due, and is passed over in the others.
+// A parent that was postponed because it has many children is continued by every run in
+// which nothing else is due, and skipped by other runs.
 func TestHeavyParentGoesOn(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)
@@ -76,7 +76,7 @@ func TestHeavyParentGoesOn(t *testing.T) {
 		t.Errorf("with others due the run says %+v", r)
 	}
 	wantRows(t, pool, "SELECT count(*)::int FROM builds WHERE project_id = 1", 180)
-	// What somebody has put off by hand isn't touched.
+	// A record that an operator has postponed is not touched.
 	family(t, pool, 50, 2)
 	exec(t, pool, "UPDATE loose_foreign_keys_deleted_records SET consume_after = now() + interval '1 minute' WHERE primary_key_value = 50")
 	if r := runOnce(t, w, "main"); r.Deletes != 40 || r.Incremented+r.Rescheduled != 0 {
@@ -93,7 +93,7 @@ func TestHeavyParentGoesOn(t *testing.T) {
 	wantRows(t, pool, "SELECT primary_key_value::int FROM loose_foreign_keys_deleted_records WHERE status = 1", 50)
 }
 
-// What gets stuck while it goes on waits for its time.
+// A postponed parent whose clean-up fails when it is continued waits for its time.
 func TestHeavyParentGetsStuck(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)

@@ -15,7 +15,7 @@ var Tools struct {
 	Repair func(ctx context.Context, w *Worker) ([]string, error)
 	// ForeignKeys lists the foreign keys.
 	ForeignKeys func(ctx context.Context, dbs Databases, defs Definitions) error
-	// ConvertAndRevert converts the keys of the child others, runs the migrations, and goes
-	// back.
+	// ConvertAndRevert converts the foreign keys of the table "others", runs the
+	// migrations, and reverts the keys.
 	ConvertAndRevert func(t *testing.T, dbs Databases) error
 }

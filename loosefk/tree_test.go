@@ -28,8 +28,8 @@ func drained(t *testing.T, pool *pgxpool.Pool, w *Worker) int {
 	}
 }
 
-// A table that is its own child is cleaned up level by level, in one run, and what
-// doesn't hang on the deleted rows stays.
+// A table that is its own child is cleaned up level by level in one run; rows that don't
+// descend from the deleted ones stay.
 func TestTrees(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, rows, delete string }{
@@ -60,7 +60,8 @@ func TestTrees(t *testing.T) {
 	}
 }
 
-// Two tables that delete each other's rows, with little room in a run.
+// Two tables are parents of each other: a delete in one cleans up a chain through both,
+// over several runs, since the limits of a run are small.
 func TestCircle(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `
@@ -81,7 +82,7 @@ eggs: [{table: hens, column: hen_id, on_delete: async_delete}]`), MaxDeletes: 40
 	}
 }
 
-// Children of a deleted row become roots.
+// With async_nullify the children of a deleted row become roots.
 func TestTreeNullify(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, folders)

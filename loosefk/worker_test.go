@@ -29,7 +29,7 @@ func TestRunOnce(t *testing.T) {
 	}
 }
 
-// Two workers share the parents: the second leaves the first one's alone.
+// Two workers share the parents: the second skips parents that the first has locked.
 func TestWorkersShareParents(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, oneChild)

@@ -12,8 +12,8 @@ import (
 )
 
 // collect measures garbage collection from end to end: it deletes images and takes the time
-// until the store has none of their objects any more. Each round does so once alone and
-// once beside pushes and pulls.
+// until the store has none of their objects any more. Each round measures this once without
+// and once with concurrent pushes and pulls.
 func (m massDelete) collect(ctx context.Context, dir string) error {
 	servers, stop, err := m.start(ctx, dir)
 	defer stop()
@@ -91,7 +91,7 @@ func (r *registry) waitWithout(ctx context.Context, objects map[string]bool) err
 		}
 		for name := range objects {
 			if _, err := os.Stat(name); err == nil {
-				break // the others are looked at when this one is gone
+				break // the other objects are checked after this one is deleted
 			} else if !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
@@ -105,7 +105,7 @@ func (r *registry) waitWithout(ctx context.Context, objects map[string]bool) err
 	return nil
 }
 
-// storedObjects are the files of the store.
+// storedObjects returns the paths of the store's files.
 func (r *registry) storedObjects() (map[string]bool, error) {
 	objects := make(map[string]bool)
 	return objects, filepath.WalkDir(r.objects, func(path string, d fs.DirEntry, err error) error {

@@ -40,7 +40,7 @@ import (
 	"github.com/purser-registry/purser/internal/gc"
 )
 
-// Run is the scenario gc with its flags.
+// Run runs the scenario gc with the flags in args.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flag := flag.NewFlagSet("gc", flag.ContinueOnError)
 	flag.SetOutput(stderr)
@@ -56,7 +56,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return run(ctx, *sizes, *sample, *partitions, *batch, *dir, *dsn, stdout)
 }
 
-// MassDelete is the scenario mass-delete with its flags.
+// MassDelete runs the scenario mass-delete with the flags in args.
 func MassDelete(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	m, dir, err := servers("mass-delete", args, stdout, stderr)
 	if err != nil {
@@ -65,7 +65,7 @@ func MassDelete(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	return m.run(ctx, dir)
 }
 
-// Collect is the scenario collect with its flags.
+// Collect runs the scenario collect with the flags in args.
 func Collect(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	m, dir, err := servers("collect", args, stdout, stderr)
 	if err != nil {
@@ -99,7 +99,7 @@ func run(ctx context.Context, sizes string, sample, partitions, batch int, dir, 
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(base) //nolint:errcheck // what is left says so itself
+		defer os.RemoveAll(base) //nolint:errcheck // a leftover directory harms nobody
 		pg, err := builtinpg.Start(ctx, builtinpg.Options{DataDir: filepath.Join(base, "postgres"), Log: log})
 		if err != nil {
 			return err

@@ -30,7 +30,7 @@ type massDelete struct {
 	quiet, after       time.Duration
 }
 
-// mixed is what was measured in windows of one kind.
+// mixed has the measurements of all windows of one kind.
 type mixed struct {
 	pushes, pulls meter.Latencies
 	failed        int
@@ -58,8 +58,8 @@ func (m massDelete) run(ctx context.Context, dir string) error {
 	return nil
 }
 
-// start starts the servers, each on a directory of its own with images to pull. It
-// returns those that run even with an error.
+// start starts the servers, each on a directory of its own with images to pull. Even with
+// an error it returns the servers that it has started.
 func (m massDelete) start(ctx context.Context, dir string) (servers []*registry, stop func(), err error) {
 	var undo []func()
 	stop = func() {
@@ -72,7 +72,7 @@ func (m massDelete) start(ctx context.Context, dir string) (servers []*registry,
 		if err != nil {
 			return servers, stop, err
 		}
-		undo = append(undo, func() { os.RemoveAll(base) }) //nolint:errcheck // what is left says so itself
+		undo = append(undo, func() { os.RemoveAll(base) }) //nolint:errcheck // it may stay
 		r, err := startRegistry(ctx, binary, base)
 		if err != nil {
 			return servers, stop, err
@@ -86,12 +86,12 @@ func (m massDelete) start(ctx context.Context, dir string) (servers []*registry,
 	return servers, stop, nil
 }
 
-// round is one quiet window and one beside deletions.
+// round measures one quiet window and one window with deletions.
 func (m massDelete) round(ctx context.Context, r *registry) error {
 	if err := r.fill(ctx, "deleted", m.images); err != nil {
 		return err
 	}
-	pause(ctx, m.after) // for work that the filling has deferred
+	pause(ctx, m.after) // for the server to do the work that the pushes have deferred
 	stop := r.mix(ctx, &r.still, m.pushRate, m.pullRate)
 	pause(ctx, m.quiet)
 	stop()

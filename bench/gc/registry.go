@@ -82,7 +82,8 @@ func (r *registry) stop() {
 	r.cmd.Wait()                          //nolint:errcheck // nothing depends on how it ended
 }
 
-// sample reads 50 times a second what PostgreSQL's processes wait for, until ctx ends.
+// sample counts in to, 50 times a second until ctx ends, the events for which PostgreSQL's
+// processes are waiting.
 func (r *registry) sample(ctx context.Context, to *mixed) error {
 	conn, err := pgx.Connect(ctx, r.dsn)
 	if err != nil {

@@ -14,11 +14,11 @@ type workload struct {
 	kind    gc.ReviewKind
 	deletes bool   // each row's object is deleted; otherwise each stays
 	prepare string // SQL that makes SAMPLE objects to be reviewed, and queues them
-	limit   string // SQL that deletes the same in one statement: the physical limit
+	limit   string // SQL that deletes the same rows in one statement, for comparison
 }
 
-// An image of the workloads, like one of the registry, has a configuration and
-// a layer of its own and two layers that others have too.
+// An image of the workloads, like one of the registry, has a configuration and a layer of
+// its own, and two layers that other images share.
 var workloads = []workload{
 	{
 		name: "blobs in use", kind: gc.ReviewOfBlobs,

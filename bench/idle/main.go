@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// Run is the scenario with its flags.
+// Run runs this scenario with the flags in args.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flag := flag.NewFlagSet("idle", flag.ContinueOnError)
 	flag.SetOutput(stderr)
@@ -57,7 +57,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// process is what /proc says of a process.
+// process has the figures of /proc for a process.
 type process struct {
 	name     string
 	parent   int
@@ -66,7 +66,7 @@ type process struct {
 	ended    time.Duration // of its children that have ended, to a hundredth of a second
 }
 
-// run measures for as long as the window is and prints what it saw.
+// run measures for the time of the window and prints the figures.
 func run(ctx context.Context, out io.Writer, roots []int, window time.Duration) error {
 	before, err := tree("/proc", roots)
 	if err != nil {

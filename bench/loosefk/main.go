@@ -1,6 +1,6 @@
 // Package loosefk measures loose foreign keys: how fast a worker cleans up
-// behind deleted parents, beside plain batched deletes of as many rows of an equal
-// table, and what the trigger adds to the delete of a parent.
+// after deleted parents, compared with plain batched deletes of as many rows of an equal
+// table, and how much time the trigger adds to the deletion of a parent.
 //
 //	go run ./bench loosefk
 //
@@ -25,7 +25,7 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// Run is the scenario with its flags.
+// Run runs this scenario with the flags in args.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flag := flag.NewFlagSet("loosefk", flag.ContinueOnError)
 	flag.SetOutput(stderr)
@@ -53,7 +53,7 @@ func run(ctx context.Context, children, rounds, batch int, dir string, stdout io
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(base) //nolint:errcheck // what is left says so itself
+	defer os.RemoveAll(base) //nolint:errcheck // a leftover directory harms nobody
 	pg, err := builtinpg.Start(ctx, builtinpg.Options{DataDir: filepath.Join(base, "postgres"), Log: log})
 	if err != nil {
 		return err

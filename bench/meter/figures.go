@@ -15,8 +15,8 @@ func Percentile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
 	}
-	// Rounded up, with a margin for p*n/100 that is whole but for the
-	// representation of p.
+	// The rank is rounded up. The margin keeps a whole p*n/100, which floating point makes
+	// slightly larger, from being rounded up to the next number.
 	rank := int(p*float64(len(sorted))/100 + 1 - 1e-9)
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
@@ -45,7 +45,7 @@ func (l Latencies) At(percent float64) time.Duration {
 	return Percentile(l, percent).Round(time.Microsecond)
 }
 
-// Ratio returns a percentile as a multiple of that of other.
+// Ratio returns the given percentile of l divided by the same percentile of other.
 func (l Latencies) Ratio(other Latencies, percent float64) float64 {
 	return float64(l.At(percent)) / float64(other.At(percent))
 }

@@ -11,9 +11,8 @@ import (
 	"strings"
 )
 
-// listeners returns the ids of the processes that have a TCP socket listening
-// on port, at one of ips or at every address. A process whose descriptors may
-// not be read isn't found.
+// Listeners returns the ids of the processes that have a TCP socket listening on port, at
+// one of ips or at every address. A process whose descriptors may not be read isn't found.
 func (fs Proc) Listeners(ips []netip.Addr, port uint16) []int {
 	sockets := map[string]bool{}
 	for _, name := range []string{"tcp", "tcp6"} {

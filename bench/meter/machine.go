@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// machine is the CPU time of the whole machine in a period.
+// Machine is the CPU time of the whole machine in a period.
 type Machine struct {
 	Known  bool
 	All    time.Duration // of all CPUs together
-	Busy   time.Duration // used by processes and the kernel; in results of others, without server and load generator
+	Busy   time.Duration // used by processes and the kernel; see Others
 	Stolen time.Duration // taken by other virtual machines (proc(5), steal)
 }
 
-// machine reads the first line of /proc/stat.
+// Machine reads the first line of /proc/stat.
 func (fs Proc) Machine() Machine {
 	b, err := os.ReadFile(filepath.Join(fs.Root, "stat"))
 	if err != nil {
@@ -32,8 +32,8 @@ func (fs Proc) Machine() Machine {
 }
 
 // parseMachine understands "cpu user nice system idle iowait irq softirq steal …", in
-// hundredths of a second (proc(5)). The times of guests, which follow, are in user and
-// nice already.
+// hundredths of a second (proc(5)). The fields after these, the times of guests, are
+// already included in user and nice.
 func parseMachine(stat string) (Machine, error) {
 	line, _, _ := strings.Cut(stat, "\n")
 	fields := strings.Fields(line)
@@ -59,8 +59,8 @@ func parseMachine(stat string) (Machine, error) {
 	return m, nil
 }
 
-// others returns the CPU time from before to m, without own, the time of a server and the
-// load generator.
+// Others returns the CPU time that other processes took between the readings before and m:
+// all but own, the time of the server and the load generator.
 func (m Machine) Others(before Machine, own time.Duration) Machine {
 	return Machine{
 		Known:  m.Known && before.Known,
@@ -77,7 +77,7 @@ func (m *Machine) Add(o Machine) {
 	m.Stolen += o.Stolen
 }
 
-// share returns which part of the machine's CPU time d is.
+// Share returns which part of the machine's CPU time d is.
 func (m Machine) Share(d time.Duration) float64 {
 	if m.All <= 0 {
 		return 0
@@ -85,7 +85,7 @@ func (m Machine) Share(d time.Duration) float64 {
 	return float64(d) / float64(m.All)
 }
 
-// noisy returns whether others took more than a share of the CPU time. Short windows are
+// Noisy returns whether others took more than a share of the CPU time. Short windows are
 // never noisy, since the kernel counts in hundredths of a second.
 func (m Machine) Noisy(share float64) bool {
 	return m.Known && m.All > time.Duration(runtime.NumCPU())*time.Second/2 && m.Share(m.Busy+m.Stolen) > share

@@ -15,7 +15,7 @@ const memoryInterval = time.Second
 // databaseComm is the command name of the processes that count as database.
 const databaseComm = "postgres"
 
-// meter measures the process tree of one target.
+// Meter measures the process tree of one target.
 type Meter struct {
 	fs    Proc
 	roots []int // empty: nothing is measured
@@ -30,19 +30,18 @@ func New(fs Proc, roots []int) *Meter {
 	return &Meter{fs: fs, roots: roots, self: os.Getpid()}
 }
 
-// usage is CPU time used and the most memory seen.
+// Usage is the CPU time that was used and the most memory that was seen.
 type Usage struct {
 	Known    bool
 	Server   time.Duration
 	Database time.Duration
-	Deferred time.Duration // of both, used after the window until the server was quiet
+	Deferred time.Duration // of both, used after the window until they were quiet
 	RSS      int64         // bytes, summed over the tree: pages shared by n processes count n times
 	PSS      int64         // bytes; 0 when a process's PSS couldn't be read
 }
 
-// now reads the tree. The CPU sums include children that ended and were waited
-// for by a process of the tree, so they never lose a PostgreSQL backend that
-// came and went.
+// Now reads the tree. The CPU sums include children that ended and were waited for by a
+// process of the tree, so they never lose a PostgreSQL backend that came and went.
 func (m *Meter) Now(memory bool) Usage {
 	if len(m.roots) == 0 {
 		return Usage{}
@@ -67,7 +66,8 @@ func (m *Meter) Now(memory bool) Usage {
 			continue
 		}
 		pss, err := m.fs.pss(p.pid)
-		// A process that has just ended has no memory; one that can't be read has.
+		// A process that has just ended counts as using no memory. If a running process
+		// can't be read, the sum isn't known.
 		if err != nil && p.rss > 0 && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
 			pssKnown = false
 		}
@@ -79,7 +79,7 @@ func (m *Meter) Now(memory bool) Usage {
 	return u
 }
 
-// watch measures until stop is called. CPU time is the difference between both ends, memory
+// Watch measures until stop is called. CPU time is the difference between both ends, memory
 // the highest value seen. The second result is the reading at the end.
 func (m *Meter) Watch() (stop func() (used, end Usage)) {
 	peak := m.Now(true)

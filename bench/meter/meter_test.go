@@ -97,8 +97,8 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestMeterCountsEndedChildren: a backend's time moves to its parent's when it
-// has ended, and the database's total must not change by it.
+// TestMeterCountsEndedChildren: when a backend has ended, its CPU time counts as its
+// parent's, which must not change the database's total.
 func TestMeterCountsEndedChildren(t *testing.T) {
 	t.Parallel()
 	fs := fakeProc(t, map[int]string{

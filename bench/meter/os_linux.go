@@ -20,7 +20,7 @@ func preciseCPU(pid int) (time.Duration, bool) {
 	return time.Duration(ts.Nano()), true
 }
 
-// selfCPU is the CPU time that this process has used.
+// SelfCPU returns the CPU time that this process has used.
 func SelfCPU() (time.Duration, bool) {
 	var ru syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {
@@ -29,6 +29,6 @@ func SelfCPU() (time.Duration, bool) {
 	return time.Duration(ru.Utime.Nano() + ru.Stime.Nano()), true
 }
 
-// flush writes what the system holds unwritten, so that no server pays for the
-// writes of the one measured before it.
+// Flush writes the system's dirty pages to disk, so that no server pays for the writes of
+// the server that was measured before it.
 func Flush() { unix.Sync() }

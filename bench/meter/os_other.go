@@ -4,7 +4,7 @@ package meter
 
 import "time"
 
-// Without /proc there is nothing to measure a process by.
+// These systems have no /proc, from which processes are measured.
 
 func preciseCPU(int) (time.Duration, bool) { return 0, false }
 

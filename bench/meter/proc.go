@@ -19,7 +19,7 @@ const UserHZ = 100
 // Proc reads a proc file system.
 type Proc struct{ Root string }
 
-// procStat is what /proc/PID/stat says of a process.
+// procStat has the figures of /proc/PID/stat for a process.
 type procStat struct {
 	pid, ppid int
 	comm      string

@@ -15,8 +15,8 @@ func (b *bench) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// fill makes the namespace: each tag has a manifest of its own, and a minute lies
-// between one push and the next.
+// fill makes the namespace: each tag has a manifest of its own, and was pushed a minute
+// after the one before.
 func (b *bench) fill(ctx context.Context) error {
 	each := b.tags / b.repositories
 	return b.exec(ctx,

@@ -17,12 +17,12 @@ import (
 	"github.com/purser-registry/purser/bench/meter"
 )
 
-// pulled are the latencies of pulls: since the time when they were due, which includes
-// delays of this process, and since they were sent.
+// pulled has the latencies of pulls, measured from the time at which each was due, which
+// includes delays of this process, and from the time at which it was sent.
 type pulled struct {
 	due, sent meter.Latencies
 	// stolen is the share of the CPU time wanted by this machine that other virtual
-	// machines got. If it is high the figures are worthless.
+	// machines got. If this share is high, the latencies mean little.
 	stolen float64
 }
 
@@ -115,7 +115,7 @@ func (b *bench) quietPulls(ctx context.Context) pulled {
 }
 
 // stolen returns how long this machine's CPUs were wanted but ran other virtual machines,
-// as Linux reports it; 0 elsewhere.
+// as Linux reports it; 0 on other systems.
 func stolen() time.Duration { return proc.Machine().Stolen }
 
 var proc = meter.Proc{Root: "/proc"}
@@ -144,8 +144,8 @@ func postmaster(base string) (pid int, err error) {
 	return pid, err
 }
 
-// cpu is the processor time that this process and PostgreSQL have used: what Linux
-// says, 0 elsewhere.
+// cpu returns the CPU time that this process and PostgreSQL have used, as Linux reports it;
+// 0 on other systems.
 func (b *bench) cpu() time.Duration {
 	return meter.New(proc, []int{os.Getpid(), b.postmaster}).Now(false).CPU()
 }

@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// The baselines are served by a child process, this program again, so that
-// their CPU time is measured as a registry's is.
+// A child process, another process of this program, serves the baselines, so that their CPU
+// time is measured like that of a registry.
 const (
 	childEnv = "PURSER_BENCH_BASELINES" // set in the child: the directory of its files
 

@@ -20,7 +20,7 @@ const (
 	stateFilled = "filled"
 )
 
-// fillWorkload is the row of the fill itself.
+// fillWorkload names the row with the results of the filling itself.
 const fillWorkload = "fill"
 
 // bench is one run of the command.
@@ -67,7 +67,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	rep := newReport(o)
 	err = b.all(ctx, rep)
-	// Also show what was measured before an error or an interrupt.
+	// Print the results that were measured before an error or an interrupt, too.
 	if len(rep.Results) > 0 {
 		err = errors.Join(err, rep.write(o.json, stdout))
 	}
@@ -217,8 +217,8 @@ func (b *bench) own(t *target, win window) time.Duration {
 	return win.usage.CPU() + win.client
 }
 
-// prepare finds the target's processes and pushes what the workloads read, unless it
-// exists.
+// prepare finds the target's processes, and pushes the content that the workloads read,
+// unless the target has it.
 func (b *bench) prepare(ctx context.Context, t *target) error {
 	if err := t.findPIDs(ctx, b.fs); err != nil {
 		return err
@@ -255,7 +255,7 @@ func (b *bench) prepare(ctx context.Context, t *target) error {
 	return b.preparePulls(ctx, t)
 }
 
-// runs tells whether a workload is to run.
+// runs returns whether a workload is to run.
 func (b *bench) runs(name string) bool {
 	return slices.ContainsFunc(b.workloads, func(w workload) bool { return w.name == name })
 }

@@ -107,7 +107,7 @@ func (c *conn) do(ctx context.Context, req *request, sink io.Writer) (*response,
 	return resp, nil
 }
 
-// once is one attempt; began tells whether any byte of an answer arrived.
+// once makes one attempt; began is true if any byte of an answer arrived.
 func (c *conn) once(ctx context.Context, req *request, sink io.Writer) (resp *response, began bool, err error) {
 	if c.nc == nil {
 		if err := c.dial(ctx); err != nil {

@@ -77,7 +77,8 @@ func TestConnUnderstandsEveryFraming(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// Twice on one connection: the first answer must end exactly where it does.
+			// The same answer twice on one connection: conn must read the first one exactly
+			// to its end.
 			tg := script(t, []string{c.answer, c.answer})
 			cn := newConn(tg, time.Minute)
 			defer cn.close()
@@ -218,8 +219,8 @@ func TestConnShowsAnUnexpectedAnswerAndStaysUsable(t *testing.T) {
 	}
 }
 
-// TestConnReportsARefusedBody: the answer that comes before the body was read
-// is the error, not the write that it made fail.
+// TestConnReportsARefusedBody: if the server answers before it has read the body, the error
+// quotes that answer and not the failed write.
 func TestConnReportsARefusedBody(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

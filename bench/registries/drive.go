@@ -17,14 +17,14 @@ type operation func(ctx context.Context) error
 var errDone = errors.New("no operations left")
 
 const (
-	// A worker gives up after so many errors in a row: a server that is gone
-	// must not be measured at the speed of refused connections.
+	// A worker gives up after this many errors in a row, so that bench doesn't measure the
+	// speed of refused connections after a server has ended.
 	maxConsecutiveErrors = 10
 	maxMessages          = 3 // error texts kept of a window
 )
 
-// window is what one run of a workload on one target measured. Windows of
-// several rounds are added up.
+// window has the measurements of one run of a workload on one target. Windows of several
+// rounds are added up.
 type window struct {
 	latencies []time.Duration // of operations without error, in no order
 	errors    int
@@ -37,8 +37,8 @@ type window struct {
 	dials     int           // connections made
 }
 
-// drive runs each operation in a goroutine of its own, over and over, until d
-// is over (0: until errDone) or ctx ends, and waits for what is in flight.
+// drive runs each operation in a goroutine of its own, over and over, until d is over (0:
+// until errDone) or ctx ends, and waits for operations in flight.
 func drive(ctx context.Context, d time.Duration, ops []operation) window {
 	parts := make([]window, len(ops))
 	start := time.Now()

@@ -101,8 +101,8 @@ func randomBytes(r *rand.ChaCha8, n int) []byte {
 	return b
 }
 
-// fixture is what the read workloads read. It is the same in every run, so
-// that a second run on the same registry adds nothing to it.
+// fixture is the content that the read workloads read. It is the same in every run, so a
+// second run on the same registry adds nothing.
 type fixture struct {
 	hot []image // read in turn; manifests of manifestSize bytes
 	big blob    // a layer of the first image: bigSize bytes

@@ -16,9 +16,9 @@ const (
 	blockSize = 16      // chunks of random data, used over and over
 )
 
-// How the PATCH of a large layer announces its length.
+// The ways in which the PATCH of a large layer announces its length.
 const (
-	encodingChunked = "chunked" // not at all, as crane and docker
+	encodingChunked = "chunked" // without a length, as crane and docker do
 	encodingLength  = "length"  // Content-Length
 )
 
@@ -90,7 +90,7 @@ func (l layer) chunk(i int64) []byte {
 	if i == l.chunks()-1 {
 		copy(b[8:], l.nonce[:])
 	} else {
-		clear(b[8 : 8+len(l.nonce)]) // what the last chunk of another layer left
+		clear(b[8 : 8+len(l.nonce)]) // removes the number of another layer
 	}
 	return b
 }

@@ -23,7 +23,7 @@ func TestDeferredWorkCounts(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("this system has no /proc, so that CPU times aren't known")
 	}
-	// It works for as long as its input has lines, then rests.
+	// For each line of its input the process works for a while; otherwise it sleeps.
 	worker := exec.Command("sh", "-c", `while read -r line; do i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; done; exec sleep 600`)
 	input, err := worker.StdinPipe()
 	if err == nil {
@@ -63,7 +63,7 @@ func TestDeferredWorkCounts(t *testing.T) {
 	}
 }
 
-// Registries go first in turn.
+// In the course of the rounds, each registry is measured first once.
 func TestOrderRotates(t *testing.T) {
 	t.Parallel()
 	a, b := startRegistry(t), startRegistry(t)

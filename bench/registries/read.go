@@ -128,8 +128,8 @@ func (p *probe) verify(resp *response, method string) error {
 	return nil
 }
 
-// verifyContent reads a thing once and checks all of its content. If its size wasn't known,
-// it sets it.
+// verifyContent reads a thing once and checks all of its content. If the thing's size
+// wasn't known, verifyContent sets it.
 func (p *probe) verifyContent(ctx context.Context, c *conn, req *request, method string) error {
 	var body bytes.Buffer
 	resp, err := c.do(ctx, req, &body)

@@ -46,13 +46,13 @@ type result struct {
 	PSSPeak int64 `json:"pss_peak_bytes,omitempty"`
 	RSSPeak int64 `json:"rss_peak_bytes,omitempty"`
 
-	// Against the baseline of the same workload and state.
+	// Ratios to the baseline of the same workload and state.
 	RateOfBaseline float64 `json:"rate_of_baseline,omitempty"`
 	CPUOfBaseline  float64 `json:"cpu_of_baseline,omitempty"`
 }
 
-// newResult sums up windows; bytes is what an operation moves, 0 if it doesn't
-// matter. It sorts w's latencies.
+// newResult makes a result of the sum of all windows. bytes is the amount of content that an
+// operation transfers, 0 if it doesn't matter. It sorts w's latencies.
 func newResult(state, workload, registry string, w window, bytes int64) result {
 	slices.Sort(w.latencies)
 	r := result{

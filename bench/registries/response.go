@@ -31,7 +31,8 @@ func (r *response) readHead(br *bufio.Reader) error {
 	if err != nil {
 		return err
 	}
-	// "HTTP/1.1 200 OK"; the reason may be missing, and the space with it.
+	// The line is like "HTTP/1.1 200 OK"; the reason and the space before it may be
+	// missing.
 	if len(line) < 12 || string(line[:7]) != "HTTP/1." || line[8] != ' ' || len(line) > 12 && line[12] != ' ' {
 		return fmt.Errorf("%w: status line %q", errHeader, line)
 	}
@@ -52,8 +53,8 @@ func (r *response) readHead(br *bufio.Reader) error {
 	}
 }
 
-// header takes one header line; the length of its name decides quickly that
-// most aren't of interest.
+// header parses one header line. The length of the header's name shows quickly that most
+// headers aren't needed.
 func (r *response) header(line []byte) error {
 	i := bytes.IndexByte(line, ':')
 	if i <= 0 {

@@ -33,7 +33,7 @@ func startRegistry(t *testing.T) *httptest.Server {
 	return srv
 }
 
-// small are flags that make every workload short.
+// small returns flags that make every workload short.
 func small(t *testing.T, extra ...string) []string {
 	return append([]string{"-c", "2", "-d", "30ms", "-rounds", "2", "-hot", "3", "-push-workers", "2",
 		"-layer-mib", "2", "-fill", "40", "-fill-repos", "3", "-fill-workers", "3", "-settle", "0", "-quiet", "0", "-noise", "1", "-many", "5", "-sync=false",
@@ -197,8 +197,8 @@ func TestErrorsAreMarked(t *testing.T) {
 	}
 }
 
-// TestMount uses a handler that knows mounts, which the in-memory registry
-// doesn't, and then one that declines them.
+// TestMount measures a handler that supports mounts, since the in-memory registry doesn't,
+// and then a handler that declines them.
 func TestMount(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusCreated, http.StatusAccepted} {

@@ -36,7 +36,8 @@ func (rep *report) of(state string) []result {
 	return rs
 }
 
-// hasBaselines reports whether the columns that compare with them are of use.
+// hasBaselines reports whether any result has a baseline, so that the columns of comparison
+// are printed.
 func (rep *report) hasBaselines() bool {
 	for _, r := range rep.Results {
 		if r.Baseline {

@@ -20,7 +20,7 @@ type workload struct {
 	baseline string               // path at the baselines' child process; empty: none
 	limit    string               // name of that baseline in the tables
 
-	// Either what to read with which method, or how to push.
+	// A workload either reads things (with method) or pushes.
 	method string
 	probes func(*bench) []probe
 	open   func(context.Context, *bench, *target) (*session, error)
@@ -47,7 +47,7 @@ func (s *session) dials() int {
 	return n
 }
 
-// Workloads that read what only they need.
+// Names of workloads that read content which no other workload needs.
 const (
 	tagsWorkload  = "tags-1000"
 	manyWorkload  = "manifests-2000"
@@ -143,7 +143,7 @@ func openSmallImages(_ context.Context, b *bench, t *target) (*session, error) {
 	return s, nil
 }
 
-// openLayer pushes one new large layer; its digest is known before.
+// openLayer pushes one new large layer; its digest is computed before the measurement.
 func openLayer(_ context.Context, b *bench, t *target) (*session, error) {
 	src, err := b.layers()
 	if err != nil {

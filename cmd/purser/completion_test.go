@@ -85,7 +85,7 @@ func TestCompletionWithoutRegistry(t *testing.T) {
 	}
 }
 
-// TestCompletionScripts: there is one for each shell.
+// TestCompletionScripts: Purser prints a completion script for each shell.
 func TestCompletionScripts(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {

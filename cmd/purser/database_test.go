@@ -14,7 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// dsnWith is dsn with another value of a parameter, or another user or database.
+// dsnWith returns dsn with another value of a parameter, or another user or database.
 func dsnWith(t *testing.T, dsn string, change func(u *url.URL, q url.Values)) string {
 	t.Helper()
 	u, err := url.Parse(dsn)
@@ -27,8 +27,8 @@ func dsnWith(t *testing.T, dsn string, change func(u *url.URL, q url.Values)) st
 	return u.String()
 }
 
-// A database that can't be used is told in one line, with the setting that may be
-// wrong and what helps, and isn't waited for where waiting doesn't help.
+// If the database can't be used, the error is one line that names the setting that may be
+// wrong and the remedy. The server waits for the database only if waiting can help.
 func TestUnusableDatabases(t *testing.T) {
 	t.Parallel()
 	empty := dbtest.EmptyDSN(t)
@@ -65,8 +65,8 @@ func TestUnusableDatabases(t *testing.T) {
 	}
 }
 
-// A command that only looks makes nothing, neither a cluster where there is no data
-// directory nor tables in a database that isn't Purser's.
+// Commands that only read create nothing: neither a cluster where there is no data
+// directory, nor tables in a database that isn't Purser's.
 func TestCommandsThatOnlyLookMakeNothing(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "typo")
@@ -91,8 +91,8 @@ func TestCommandsThatOnlyLookMakeNothing(t *testing.T) {
 	}
 }
 
-// At the limit of connections a server waits for some, at each step of its start, and
-// says that it has fewer than it may need.
+// If PostgreSQL has no connection left, a starting server waits for one at each step of its
+// start, and logs that it may need more than it can get.
 func TestConnectionLimitIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)

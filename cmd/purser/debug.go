@@ -18,8 +18,8 @@ const (
 type check struct {
 	name string
 	run  func(ctx context.Context) error
-	// spare: requests succeed without it. Its failure is reported, but the server stays
-	// ready.
+	// spare says that requests succeed even if the check fails. Then the failure is
+	// reported, but the server stays ready.
 	spare bool
 }
 
@@ -36,7 +36,7 @@ type readiness struct {
 
 func newReadiness() *readiness { return &readiness{state: "starting"} }
 
-// started sets the checks that decide from now on.
+// started sets the checks that decide from now on whether the server is ready.
 func (r *readiness) started(checks ...check) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

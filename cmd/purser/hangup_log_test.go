@@ -47,7 +47,7 @@ func TestHangUpsAreQuiet(t *testing.T) {
 	}
 }
 
-// hangUp sends requests that need statements until ctx ends.
+// hangUp sends a request that needs SQL statements, and hangs up when ctx ends.
 func hangUp(ctx context.Context, t *testing.T, s *running, layer oci.Digest, n int, tag string) {
 	t.Helper()
 	manifest := fmt.Sprintf(`{"schemaVersion":2,"mediaType":%q,"config":{"mediaType":"application/vnd.oci.image.config.v1+json",`+

@@ -23,9 +23,9 @@ type looseKeys struct {
 // one for work and one for a command's queries.
 const looseConns = 3
 
-// openLooseKeys opens the pools for loose foreign keys. Like that of garbage
-// collection, the pool on the metadata names no replica, so that notifications reach
-// this process's caches too.
+// openLooseKeys opens the pools for loose foreign keys. For both pools Options.Replica
+// stays empty: triggers don't notify the replica named there, and this process's caches too
+// have to learn of deletions.
 func openLooseKeys(ctx context.Context, cfg *config.Config, dsn string, log *slog.Logger) (*looseKeys, error) {
 	open := func(dsn string) (*db.DB, error) {
 		return db.Open(ctx, db.Options{DSN: dsn, MaxConns: looseConns, ApplicationName: "purser loose foreign keys", Connected: foreground(cfg, dsn, log), Log: log})

@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/server"
 )
 
-// serveOperators serves metrics, health and profiles on the listeners that the settings
-// ask for. stop ends that and waits.
+// serveOperators serves metrics, health and profiles on the listeners that the settings ask
+// for. stop ends these servers and waits until they have ended.
 func serveOperators(socks *sockets, h config.HTTP, reg *prometheus.Registry, ready *readiness, log *slog.Logger) (stop func()) {
 	var stops []func()
 	if socks.debug != nil {
@@ -130,7 +130,7 @@ func origins(h config.HTTP) []string {
 	return []string{u.Scheme + "://" + u.Host}
 }
 
-// serveDebug serves h on l. stop ends that and waits.
+// serveDebug serves h on l. stop ends the server and waits until it has ended.
 func serveDebug(l net.Listener, h http.Handler, log *slog.Logger) (stop func()) {
 	srv := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,

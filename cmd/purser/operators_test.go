@@ -42,9 +42,9 @@ func askAs(t *testing.T, method, url, body string, headers ...string) (int, stri
 	return resp.StatusCode, string(text)
 }
 
-// TestServeBehindTheWall does what a page does whose name points to 127.0.0.1 by
-// now: its requests have the page's name as Host, a matching Origin, and count
-// for the browser as same-origin.
+// TestServeBehindTheWall sends the requests of a web page whose host name now points to
+// 127.0.0.1 (DNS rebinding): they have the page's name as Host and a matching Origin, so
+// the browser takes them for requests of the same origin.
 func TestServeBehindTheWall(t *testing.T) {
 	t.Parallel()
 	s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_HTTP_ALLOWED_HOSTS=registry.example.com",
@@ -82,8 +82,8 @@ func TestServeBehindTheWall(t *testing.T) {
 	}
 }
 
-// TestServeApart: metrics are for other machines, profiles and the registry for
-// this one.
+// TestServeApart: metrics can be served to other machines while profiles and the registry are
+// served on loopback only.
 func TestServeApart(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t, "PURSER_DATABASE_MAIN="+dbtest.EmptyDSN(t), "PURSER_HTTP_PROFILE_ADDR=localhost:0")
@@ -112,7 +112,7 @@ func TestServeApart(t *testing.T) {
 	if _, text := get(t, s.debug+"/debug/pprof/"); !strings.Contains(text, "http.profile_addr") {
 		t.Errorf("who looks for profiles is told %q", text)
 	}
-	// Under whatever name Prometheus knows it.
+	// Metrics are served under any host name, since Prometheus may use any.
 	if code, _ := askAs(t, "GET", s.debug+"/metrics", "", "Host", "metrics.example.com"); code != 200 {
 		t.Errorf("/metrics under another name: %d, want 200", code)
 	}
@@ -123,8 +123,7 @@ func TestServeApart(t *testing.T) {
 	}
 }
 
-// TestBriefReadiness: other machines learn that requests fail, the log learns why,
-// once.
+// TestBriefReadiness: other machines learn only that requests fail; the reason is logged, once.
 func TestBriefReadiness(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -150,8 +149,9 @@ func TestBriefReadiness(t *testing.T) {
 	expect(200, "ok\n")
 }
 
-// TestHostsOfAListener: a listener that other machines reach has no names until
-// some are set, one on loopback always has.
+// TestHostsOfAListener: a listener on loopback answers only to names of this machine and to
+// allowed names; a listener that other machines can reach answers to every name until names
+// are allowed.
 func TestHostsOfAListener(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -181,7 +181,8 @@ func TestHostsOfAListener(t *testing.T) {
 	}
 }
 
-// TestAnnounceExternalURL: what is told to push to is what clients reach.
+// TestAnnounceExternalURL: the URL that the server announces at its start is the one that
+// clients can reach.
 func TestAnnounceExternalURL(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t, "PURSER_HTTP_EXTERNAL_URL=https://registry.example.com")

@@ -39,8 +39,8 @@ func TestServeBehindSessionPooling(t *testing.T) {
 	}
 }
 
-// A pooler that shares sessions is refused at the start, by the server and by commands,
-// for each database.
+// The server and the commands refuse to start if a pooler in front of any of their
+// databases shares sessions.
 func TestServeRefusesSharedSessions(t *testing.T) {
 	t.Parallel()
 	direct := dbtest.DSN(t)

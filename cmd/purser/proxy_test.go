@@ -23,8 +23,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// clientAt is a client whose connections come from an address of this machine. Each
-// begins with a header of the PROXY protocol from source, if there is one.
+// clientAt returns a client whose connections come from an address of this machine. If
+// source isn't nil, each connection begins with a header of the PROXY protocol that names
+// source.
 func clientAt(t *testing.T, address string, source *net.TCPAddr) *http.Client {
 	t.Helper()
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
@@ -41,7 +42,7 @@ func clientAt(t *testing.T, address string, source *net.TCPAddr) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// askOf returns the body of an answer that is none of an error.
+// askOf sends a request that must succeed and returns the body of the answer.
 func askOf(t *testing.T, c *http.Client, method, url string, headers ...string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
@@ -63,7 +64,7 @@ func askOf(t *testing.T, c *http.Client, method, url string, headers ...string) 
 	return string(text)
 }
 
-// lockedBuffer is a log that many write.
+// lockedBuffer is a log to which several goroutines write.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -148,8 +149,9 @@ func TestServeBehindProxy(t *testing.T) {
 	}
 }
 
-// TestServeProxyProtocol: the header of the PROXY protocol names the client, before TLS of
-// Purser's own and without, and a header of a request names the client of a proxy behind.
+// TestServeProxyProtocol: the header of the PROXY protocol names the client, with and without
+// TLS in Purser. If the client is itself a trusted proxy, a header of its request names the
+// client.
 func TestServeProxyProtocol(t *testing.T) {
 	t.Parallel()
 	for _, useTLS := range []bool{false, true} {

@@ -19,7 +19,7 @@ import (
 	"github.com/purser-registry/purser/internal/pullstats/redistest"
 )
 
-// putIndex pushes an index of manifests that are there, and returns its digest.
+// putIndex pushes an index of existing manifests, and returns its digest.
 func putIndex(t *testing.T, s *running, repository, tag, name string, children ...oci.Digest) oci.Digest {
 	t.Helper()
 	list := []map[string]any{}
@@ -185,7 +185,7 @@ func TestPruningByPulls(t *testing.T) {
 	}
 }
 
-// flush counts pulls until that many are counted.
+// flush has pulls counted until want pulls are counted.
 func flush(t *testing.T, s *running, want int64) {
 	t.Helper()
 	waitFor(t, fmt.Sprint(want, " pulls are counted"), func() bool {
@@ -198,7 +198,7 @@ func flush(t *testing.T, s *running, want int64) {
 	})
 }
 
-// A process that doesn't record pulls says so, and counts none.
+// A process that doesn't record pulls says so in its answers, and counts no pulls.
 func TestPullsOff(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.EmptyDSN(t)
@@ -223,7 +223,7 @@ func TestPruningByPullsInRedis(t *testing.T) {
 	s := start(t, testConfig(t, "PURSER_DATABASE_MAIN="+main, "PURSER_REDIS_URL="+redis.URL(), "FEATURE_REDIS_PULL_TRACKING=true", "PURSER_AUDIT_PULLS=false"))
 	d := dbtest.Open(t, main)
 	for i, tag := range []string{"unused", "pulled", "same"} {
-		putIndex(t, s, "acme/app", tag, fmt.Sprint(min(i, 1))) // pulled and same are one manifest
+		putIndex(t, s, "acme/app", tag, fmt.Sprint(min(i, 1))) // the tags pulled and same point to one manifest
 	}
 	waitFor(t, "the statistics begin and Redis is flushed", func() bool {
 		var n int

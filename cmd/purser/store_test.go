@@ -24,13 +24,13 @@ func onStore(t *testing.T, dsn, dir string) []string {
 	return []string{"PURSER_DATABASE_MAIN=" + dsn, "PURSER_STORAGE_FILESYSTEM_PATH=" + dir}
 }
 
-// refusedStart starts a server, which must refuse, and returns its error.
+// refusedStart starts a server, which must refuse to start, and returns its error.
 func refusedStart(t *testing.T, environ []string) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r, w := io.Pipe()
-	go func() { // a server that starts all the same is stopped
+	go func() { // stops a server that starts nevertheless
 		io.ReadFull(r, make([]byte, 1)) //nolint:errcheck // the error of run is looked at
 		cancel()
 		io.Copy(io.Discard, r) //nolint:errcheck // as above
@@ -245,7 +245,7 @@ func TestRestoredDatabase(t *testing.T) {
 			if code := send(t, "DELETE", s.registry+"/v2/library/app/manifests/"+manifest.String(), ""); code != http.StatusAccepted {
 				t.Fatalf("DELETE: %d", code)
 			}
-			after := dbtest.Open(t, dsn) // asking the registry would make it keep the blob
+			after := dbtest.Open(t, dsn) // a HEAD request would make the registry keep the blob
 			waitFor(t, "the blob is collected", func() bool {
 				var n int
 				err := after.Pool.QueryRow(t.Context(), "SELECT count(*) FROM blobs WHERE digest = $1", old.Bytes()).Scan(&n)

@@ -8,8 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// What a process was told of before it stopped is in the log when it has, and the
-// log has its partitions; pulls can be left out.
+// When a process has stopped, the audit log has all pulls that it answered before, and has its
+// partitions. With audit.pulls: false it has no pulls.
 func TestPullsBeforeTheStop(t *testing.T) {
 	t.Parallel()
 	for environ, want := range map[string]int{"": 3, "PURSER_AUDIT_PULLS=false": 0} {

@@ -83,13 +83,13 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, out any
 	return c.Do(ctx, http.MethodGet, path, query, nil, out)
 }
 
-// Post sends in as JSON, and reads the answer into out. Nil means no body, and that the
-// answer is ignored.
+// Post sends in as JSON, and reads the answer into out. If in is nil the request has no
+// body; if out is nil the answer is ignored.
 func (c *Client) Post(ctx context.Context, path string, in, out any) error {
 	return c.Do(ctx, http.MethodPost, path, nil, in, out)
 }
 
-// Put is like Post, with PUT.
+// Put is like Post, but sends PUT.
 func (c *Client) Put(ctx context.Context, path string, in, out any) error {
 	return c.Do(ctx, http.MethodPut, path, nil, in, out)
 }

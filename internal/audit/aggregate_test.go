@@ -7,7 +7,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// Entries are counted by day and kind; of too many none is.
+// Entries are counted by day and kind. If there are too many entries, none is counted.
 func TestAggregate(t *testing.T) {
 	t.Parallel()
 	l := New(dbtest.New(t))

@@ -17,7 +17,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// all lists every entry of a filter.
+// all returns every entry that a filter selects.
 func all(t testing.TB, d *db.DB, f Filter) []Entry {
 	t.Helper()
 	var list []Entry
@@ -31,7 +31,7 @@ func all(t testing.TB, d *db.DB, f Filter) []Entry {
 	}
 }
 
-// one lists the only entry there is.
+// one returns the only entry of the log.
 func one(t testing.TB, d *db.DB) Entry {
 	t.Helper()
 	list := all(t, d, Filter{})
@@ -65,7 +65,7 @@ func TestAppend(t *testing.T) {
 	}
 }
 
-// An entry of a transaction is there exactly if its change is.
+// The entry of a change exists exactly if the change's transaction is committed.
 func TestAppendIsOfItsTransaction(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -98,7 +98,8 @@ func TestAppendIsOfItsTransaction(t *testing.T) {
 	}
 }
 
-// What a client sends doesn't fail its push.
+// A push doesn't fail because of text that the client sends, even if PostgreSQL wouldn't
+// accept the text.
 func TestAppendTakesAnyText(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -128,8 +129,8 @@ func TestAppendTakesAnyText(t *testing.T) {
 	}
 }
 
-// A change that learns in the database what it changed writes its entries there,
-// many at once.
+// A statement that learns while it runs what it changes inserts many entries by itself,
+// with the arguments of Args.
 func TestArgs(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -174,8 +175,8 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// Entries keep the name of a repository that is gone, and lose its id; an entry of
-// the default partition as much as another.
+// Entries keep the name of a deleted repository and lose its id, in the default partition
+// as in others.
 func TestRepositoryGone(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -189,7 +190,7 @@ func TestRepositoryGone(t *testing.T) {
 	for i := range 1500 {
 		e := Entry{Kind: PullRepo, Repository: "acme/app", RepositoryID: id, CountedBy: CountedByAudit}
 		if i%3 == 0 {
-			e.Time = time.Now().AddDate(1, 0, 0) // has no partition
+			e.Time = time.Now().AddDate(1, 0, 0) // no partition exists for this month
 		}
 		entries = append(entries, e)
 	}
@@ -215,14 +216,14 @@ func TestRepositoryGone(t *testing.T) {
 	}
 }
 
-// deleteRepository is what the catalog's method of this name does to the database.
+// deleteRepository changes the database as the catalog's method of this name does.
 func deleteRepository(t testing.TB, d *db.DB, path string) {
 	t.Helper()
 	exec(t, d, "DELETE FROM repositories WHERE path = $1", path)
 }
 
-// BenchmarkAppend measures batches of pulls with the primary key and which other
-// indexes.
+// BenchmarkAppend measures batches of pulls: with the primary key alone, with one further
+// index, and with all.
 func BenchmarkAppend(b *testing.B) {
 	for _, keep := range []string{"none", "repository", "namespace", "pulls", "all"} {
 		b.Run(keep, func(b *testing.B) {
@@ -247,7 +248,7 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// pull is the entry of a pull like those of a registry.
+// pull returns an entry like those that a registry writes for a pull.
 func pull(n int) Entry {
 	return Entry{
 		Time: time.Now(), Kind: PullRepo, Actor: "acme+ci", Address: "192.0.2.7", UserAgent: "containerd/2.1.0", RequestID: uuid.NewString(),

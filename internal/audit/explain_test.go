@@ -29,8 +29,8 @@ func unbounded(t testing.TB, sql string, args ...any) func(*pgxpool.Conn) error 
 	}
 }
 
-// explain runs a prepared statement with the plan that the pool's connections use,
-// which knows no arguments, and returns the plan and how many pages it read.
+// explain runs a prepared statement with a generic plan, as the pool's connections do, and
+// returns the plan and the number of pages that it read.
 func explain(t testing.TB, pool *pgxpool.Pool, sql string, args []any) (plan string, buffers int) {
 	t.Helper()
 	literals := make([]string, len(args))

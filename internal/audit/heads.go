@@ -14,7 +14,7 @@ import (
 // headOfTag is the kind of HEAD requests inside a Recorder. No entry in the log has it.
 const headOfTag Kind = "head_of_tag"
 
-// headsFor is how long heads are kept that nothing reads.
+// headsFor is how long HEADs that nothing reads stay in the table pullheads.
 const headsFor = 7 * 24 * time.Hour
 
 // apart splits entries into pulls and heads.
@@ -44,8 +44,9 @@ func countHeads(entries []Entry) (n int) {
 	return n
 }
 
-// appendHeads writes heads, each once however often it is tried. It also writes those of
-// deleted repositories, which no pull will match and which do no harm.
+// appendHeads writes HEADs into the table pullheads; a repeated attempt skips those that
+// were written. It also writes HEADs of deleted repositories: no pull matches them, so they
+// do no harm.
 func appendHeads(ctx context.Context, tx pgx.Tx, heads []Entry) error {
 	n := len(heads)
 	if n == 0 {
@@ -74,8 +75,8 @@ func appendHeads(ctx context.Context, tx pgx.Tx, heads []Entry) error {
 	return nil
 }
 
-// ForgetHeads deletes heads up to a position, which the statistics have read and remember
-// themselves.
+// ForgetHeads deletes the HEADs up to a position. The statistics have read these and stored
+// those that they still need.
 func (l *Log) ForgetHeads(ctx context.Context, read Position) error {
 	xid, id := read.arguments()
 	if _, err := l.db.Pool.Exec(ctx, "DELETE FROM pullheads WHERE (xid, id) <= ($1::text::xid8, $2::bigint)", xid, id); err != nil {
@@ -84,8 +85,8 @@ func (l *Log) ForgetHeads(ctx context.Context, read Position) error {
 	return nil
 }
 
-// deleteHeads deletes heads that were not read for headsFor, which is so when no worker
-// counts pulls.
+// deleteHeads deletes HEADs that nothing has read for headsFor: then no worker counts
+// pulls.
 func (k *Keeper) deleteHeads(ctx context.Context) error {
 	for {
 		tag, err := k.opt.DB.Pool.Exec(ctx, `

@@ -19,7 +19,7 @@ const (
 	maxRequests = 1000
 )
 
-// joinKey is what requests must have in common to become one entry.
+// joinKey has the properties that requests must share to become one entry.
 type joinKey struct {
 	kind                              Kind
 	actor, address, agent, repository string

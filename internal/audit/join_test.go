@@ -16,7 +16,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// same is a pull of one thing by one client.
+// same returns a pull of always the same content by the same client, changed by change.
 func same(change func(*Entry), at time.Time) Entry {
 	e := pull(1)
 	if e.Time = at; change != nil {
@@ -33,12 +33,12 @@ func TestPullsAreJoined(t *testing.T) {
 	r := NewRecorder(RecorderOptions{DB: d, Log: quiet, Metrics: m})
 	begin := time.Date(2026, 3, 5, 7, 0, 0, 0, time.UTC)
 	after := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
-	for _, ms := range []int{300, 0, 999} { // in no order
+	for _, ms := range []int{300, 0, 999} { // the pulls come in no order
 		e := same(nil, after(ms))
 		e.RequestID = fmt.Sprint("request ", ms)
 		r.Record(t.Context(), e)
 	}
-	r.Record(t.Context(), same(nil, after(1200))) // too late
+	r.Record(t.Context(), same(nil, after(1200))) // too late to be joined
 	others := []func(*Entry){
 		func(e *Entry) { e.Actor = "eva" }, func(e *Entry) { e.Address = "192.0.2.8" }, func(e *Entry) { e.UserAgent = "crane" },
 		func(e *Entry) { e.Tag = "v2" }, func(e *Entry) { e.Digest = pull(2).Digest }, func(e *Entry) { e.RepositoryID = 9 },
@@ -116,7 +116,7 @@ func TestJoinedTimes(t *testing.T) {
 	}
 }
 
-// CountPulls tells a namespace's watcher the number of pulls, not of entries.
+// CountPulls counts for a watch the pulls of its namespace, not the entries.
 func TestWatchedPullsAreAddedUp(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -172,8 +172,8 @@ func TestNothingIsDroppedAtFullLoad(t *testing.T) {
 	}
 }
 
-// While the database is away no pull waits: those that can't be joined with a waiting entry
-// are dropped; those that can are kept, however much later they come.
+// While the database is away no pull waits. Pulls that can't be joined with a waiting entry
+// are dropped; the others are kept, however late they come.
 func TestFullWhileAway(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -191,7 +191,7 @@ func TestFullWhileAway(t *testing.T) {
 	late := func(tag string) bool {
 		return r.Offer(t.Context(), same(func(e *Entry) { e.Tag = tag }, at.Add(time.Hour)))
 	}
-	if !late("v19") || late("new") || late("v0") { // the first batch is what it is
+	if !late("v19") || late("new") || late("v0") { // the entries of the first batch take no more pulls
 		t.Error("an hour later a pull is joined, or not, as it shouldn't be")
 	}
 	g.set(false)
@@ -205,7 +205,8 @@ func TestFullWhileAway(t *testing.T) {
 	}
 }
 
-// Concurrent pulls, and batches whose answers are lost, leave each pull counted once.
+// Clients pull concurrently, and the answers to some batches are lost: each pull is counted
+// once.
 func TestJoinedOnce(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -263,8 +264,8 @@ func TestJoinedOnce(t *testing.T) {
 	t.Logf("8000 pulls in %d entries, %d answers lost", entries, swallowed)
 }
 
-// Two clients whose user agents differ only behind the part that the log keeps still get
-// an entry each: no client can make its pulls count as another's.
+// Two clients whose user agents differ only behind the part that the log keeps get an entry
+// each: no client can make its pulls count as another's.
 func TestJoinKeyTellsApart(t *testing.T) {
 	t.Parallel()
 	a := same(func(e *Entry) { e.Address, e.UserAgent = "x", strings.Repeat("y", 2000) }, time.Now())

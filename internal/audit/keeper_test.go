@@ -24,13 +24,13 @@ func day(text string) time.Time {
 	return t
 }
 
-// at is a keeper whose clock stands still.
+// at returns a partition manager whose clock always shows the time clock.
 func at(d *db.DB, clock time.Time, o KeeperOptions) *Keeper {
 	o.DB, o.Log, o.Now = d, quiet, func() time.Time { return clock }
 	return NewKeeper(o)
 }
 
-// where says in which partition each entry is, by tag.
+// where returns the partition of each entry, by the entry's tag.
 func where(t testing.TB, d *db.DB) map[string]string {
 	t.Helper()
 	rows, err := d.Pool.Query(t.Context(), "SELECT tag, tableoid::regclass::text FROM auditlog")
@@ -115,7 +115,7 @@ func TestRetention(t *testing.T) {
 		now  string
 		want string
 	}{
-		{"2026-04-01 23:59:59", "[]"}, // 60 days ago it was January still
+		{"2026-04-01 23:59:59", "[]"}, // 60 days before, it was still January
 		{"2026-04-02 00:00:00", "[partitions.auditlog_2026_01]"},
 		{"2026-04-02 00:00:00", "[]"},
 	} {
@@ -174,7 +174,7 @@ func TestRetentionKeepsUncountedPulls(t *testing.T) {
 	for i, step := range []struct {
 		read Position
 		fail error
-		want string // dropped, held, deleted
+		want string // dropped partitions, held partitions, deleted entries
 	}{
 		{Position{}, failing, "[] [] 0"},
 		{before(first), nil, "[partitions.auditlog_2026_02 partitions.auditlog_2026_04] [partitions.auditlog_2026_01 partitions.auditlog_2026_03] 1"},
@@ -229,9 +229,9 @@ func TestRetentionWaitsForWriters(t *testing.T) {
 	}
 }
 
-// Entries are moved out of the default partition while others go on writing,
-// reading, and clearing ids: no writer fails, and no reader misses an entry or sees
-// it twice.
+// Entries are moved out of the default partition while other processes write and read
+// entries and clear ids in them: no writer fails, and no reader misses an entry or sees it
+// twice.
 func TestDefaultIsMovedWhileOthersWrite(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -280,7 +280,7 @@ func TestDefaultIsMovedWhileOthersWrite(t *testing.T) {
 		}
 		return nil
 	})
-	loop(func() error { // as loose foreign keys do, which give way
+	loop(func() error { // clears ids as loose foreign keys do, and gives up at the lock timeout
 		err := pgx.BeginFunc(free, d.Pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(free, "SET LOCAL lock_timeout = 200"); err != nil {
 				return err
@@ -295,7 +295,7 @@ func TestDefaultIsMovedWhileOthersWrite(t *testing.T) {
 	})
 	var keepers errgroup.Group
 	var moved atomic.Int64
-	for range 2 { // as of two replicas
+	for range 2 { // two replicas run Keep at once
 		keepers.Go(func() error {
 			for range 3 {
 				done, err := at(d, clock, KeeperOptions{Tries: 50}).Keep(t.Context())
@@ -329,7 +329,7 @@ func TestDefaultIsMovedWhileOthersWrite(t *testing.T) {
 	}
 }
 
-// A month that can't be made now leaves everything as it was.
+// If the partition of a month can't be made, everything stays as it was.
 func TestKeeperGivesUp(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -355,7 +355,7 @@ func TestKeeperGivesUp(t *testing.T) {
 	}
 }
 
-// The keeper's own loop makes the months of the database's clock.
+// Run makes the partitions of the present months by the database's clock.
 func TestKeeperRun(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

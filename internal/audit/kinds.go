@@ -56,7 +56,7 @@ const (
 	LogoutSuccess Kind = "logout_success"
 )
 
-// Kinds of Purser's own, for what Quay has no name.
+// Kinds of Purser's own, for events that Quay has no name for.
 const (
 	DeleteManifest    Kind = "delete_manifest"
 	DeleteBlob        Kind = "delete_blob"

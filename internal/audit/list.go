@@ -65,11 +65,11 @@ const (
 // and the cursor of the next page, "" when there is none. n is by default DefaultPage and
 // at most MaxPage.
 //
-// A cursor is a place in the order of time and id, so entries that are added meanwhile
-// don't shift pages: no entry is listed twice, and an entry that existed when its place was
-// passed isn't left out. A page takes a bounded time: where no index serves the filter, it
-// may have fewer entries than n, even none, and still a next page. Time, run, namespace,
-// repository, and kinds other than pulls have indexes. Error: ErrCursor.
+// A cursor is a place in the order of time and id, so entries that are added between two
+// calls don't shift pages: no entry is listed twice, and an entry that existed when its
+// place was passed isn't left out. A page takes a bounded time: where no index serves the
+// filter, it may have fewer entries than n, even none, and still a next page. Time, run,
+// namespace, repository, and kinds other than pulls have indexes. Error: ErrCursor.
 func (l *Log) List(ctx context.Context, f Filter, cursor string, n int) (entries []Entry, next string, err error) {
 	if n <= 0 {
 		n = DefaultPage
@@ -156,7 +156,7 @@ const entryColumns = `id, time, kind, COALESCE(actor, ''), COALESCE(address, '')
 	COALESCE(tag, ''), digest, COALESCE(policy, '00000000-0000-0000-0000-000000000000'),
 	COALESCE(run, '00000000-0000-0000-0000-000000000000'), detail, COALESCE(counted_by, ''), pulls, first_time`
 
-// maxKinds is up to how many kinds are looked up one by one through the index.
+// maxKinds is the largest number of kinds that a query looks up one by one in the index.
 const maxKinds = 8
 
 // query returns the statement that selects up to limit entries after a place. An index

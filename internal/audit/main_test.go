@@ -51,7 +51,7 @@ func count(t testing.TB, d *db.DB, sql string, args ...any) (n int) {
 	return n
 }
 
-// eventually waits for ok, at most 2 min.
+// eventually waits until ok returns true, at most 2 min.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -86,7 +86,7 @@ func start(t testing.TB, fn func(context.Context) error) (stop func()) {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// drain runs loose foreign keys until nothing is left to do.
+// drain runs the worker of loose foreign keys until no work is left.
 func drain(t *testing.T, d *db.DB) {
 	t.Helper()
 	pool, err := pgxpool.NewWithConfig(t.Context(), d.Pool.Config())

@@ -35,7 +35,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		}, []string{"reason"}),
 	}
 	for _, reason := range []string{droppedFull, droppedUnfit, droppedClosed} {
-		m.dropped.WithLabelValues(reason) // so that there is a zero to compare with
+		m.dropped.WithLabelValues(reason) // so that the series begins with 0
 	}
 	for _, c := range []prometheus.Collector{m.written, m.entries, m.dropped} {
 		if err := reg.Register(c); err != nil {

@@ -212,9 +212,9 @@ func (l *Log) PullState(ctx context.Context, read Position) (s PullState, err er
 }
 
 // ResetPulls gives pulls a new order, after a restore, in the caller's transaction. It
-// returns a new position, which differs from read. Behind it are the pulls that weren't
-// counted: those that the old order has behind read, and those younger than last. Pulls
-// that are written meanwhile come behind it too.
+// returns a new position, which differs from read. Behind the new position are the
+// uncounted pulls: those that the old order has behind read, those younger than last, and
+// those that are written while ResetPulls runs.
 func ResetPulls(ctx context.Context, tx pgx.Tx, read Position, last time.Time) (to Position, unread int64, err error) {
 	xid, id := read.arguments()
 	var least string

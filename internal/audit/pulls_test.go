@@ -14,7 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// put writes a pull with a place of the test's choice.
+// put writes a pull with the given position.
 func put(t testing.TB, d *db.DB, xid string, id int, tag string, at time.Time) {
 	t.Helper()
 	exec(t, d, "INSERT INTO auditlog (kind, xid, id, tag, time, repository_id, digest) VALUES ('pull_repo', $1::text::xid8, $2, $3, $4, 7, $5)",
@@ -29,7 +29,7 @@ func tagsOf(pulls []Pull) string {
 	return strings.Join(tags, " ")
 }
 
-// Pulls come in the order of their numbers, in pages, and each once.
+// Pulls returns pulls in pages, in the order of their positions, and each once.
 func TestPulls(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -63,7 +63,7 @@ func TestPulls(t *testing.T) {
 	if p := got[0]; p.Digest != oci.Compute(oci.SHA256, []byte("9-4")) || !p.Time.Equal(at) || p.RepositoryID != 7 || p.CountedBy != "" {
 		t.Errorf("%+v", p)
 	}
-	// Of a repository, behind a place.
+	// PullsOf returns a repository's pulls behind a position.
 	list, all, err := New(d).PullsOf(t.Context(), 7, Position{10, 5})
 	if err != nil || !all || tagsOf(list) != "99-2 100-1 100-20" {
 		t.Errorf("%s, %v, %v", tagsOf(list), all, err)
@@ -80,8 +80,8 @@ func TestPulls(t *testing.T) {
 	}
 }
 
-// A pull of an open transaction, and what came after it, can't be read yet, but is
-// seen as unread when it is committed.
+// A pull of an open transaction, and pulls that were written after it, can't be read yet.
+// Once they are committed, they count as unread.
 func TestPullsOfOpenTransactions(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -105,7 +105,7 @@ func TestPullsOfOpenTransactions(t *testing.T) {
 	eventually(t, "both can be read", func() bool { return pulls() == "first second" })
 }
 
-// A log whose transaction ids began anew is told from one that goes on.
+// PullState reports whether the log's transaction ids have begun anew.
 func TestPullState(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -136,7 +136,7 @@ func TestPullState(t *testing.T) {
 	}
 }
 
-// After a reset, exactly what wasn't read is behind the new position.
+// After a reset, exactly the pulls that weren't read are behind the new position.
 func TestResetPulls(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -179,7 +179,7 @@ func TestResetPulls(t *testing.T) {
 	})
 }
 
-// What is asked again and again goes by the index of pulls, whatever the log holds.
+// Queries that workers repeat use the index of pulls, whatever other entries the log has.
 func TestPullsAreFoundByIndex(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

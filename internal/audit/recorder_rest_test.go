@@ -8,8 +8,8 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-// The loop sleeps until an entry comes, which then waits for others for Every, unless
-// they fill a batch.
+// The loop sleeps until an entry comes. The entry then waits Every for further ones, unless
+// they fill a batch earlier.
 func TestRecorderRests(t *testing.T) {
 	t.Parallel()
 	r := NewRecorder(RecorderOptions{DB: dbtest.New(t), Log: quiet, Every: time.Second, Batch: 2})

@@ -40,7 +40,7 @@ func (m *Metrics) counts(t testing.TB, written, full, unfit, closed int) {
 	}
 }
 
-// Several recorders on one log write all they are given, once.
+// Several recorders of one log write each of their entries once.
 func TestRecorders(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -79,7 +79,7 @@ func TestRecorders(t *testing.T) {
 	m.counts(t, 6000, 0, 0, 0)
 }
 
-// An idle recorder writes a lone pull soon.
+// An idle recorder writes a single pull soon, although it doesn't fill a batch.
 func TestRecorderDoesNotWaitForABatch(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -95,7 +95,8 @@ func TestRecorderDoesNotWaitForABatch(t *testing.T) {
 	}
 }
 
-// Pulls beyond the bound are dropped and counted exactly, and all others are written.
+// Pulls that don't fit into the buffer are dropped and counted exactly, and all others are
+// written.
 func TestRecorderOverflow(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -121,7 +122,7 @@ func TestRecorderOverflow(t *testing.T) {
 		t.Errorf("%d are written, %d dropped; want 1000, 2501", n, r.Dropped())
 	}
 	m.counts(t, 1000, 2500, 0, 1)
-	var none *Recorder // switched off
+	var none *Recorder // nil: the log is switched off
 	none.Record(t.Context(), pull(1))
 	if must(t, none.Close(t.Context())); none.Pending() != 0 || none.Dropped() != 0 {
 		t.Error("no recorder has entries")
@@ -151,12 +152,13 @@ func TestRecorderUnfit(t *testing.T) {
 	m.counts(t, 197, 0, 3, 0)
 }
 
-// gate stands between a pool and its server. It can be shut. It can also swallow answers:
-// then the server executes what was sent, and the client doesn't learn of it.
+// gate stands between a pool and its server. While it is shut, no connection can be opened,
+// and those that were open are closed. It can also lose answers: then the server executes a
+// statement, and the client doesn't learn of it.
 type gate struct {
 	mu        sync.Mutex
 	shut      bool
-	swallow   string // shuts after this was sent, before it is answered
+	swallow   string // the answer to a statement with this text is lost, and its connection closed
 	conns     map[net.Conn]bool
 	swallowed int
 }
@@ -203,7 +205,7 @@ func (c *gated) Write(b []byte) (int, error) {
 }
 
 func (c *gated) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b) // the answer comes, so it has happened
+	n, err := c.Conn.Read(b) // an answer shows that the statement was executed
 	c.gate.mu.Lock()
 	defer c.gate.mu.Unlock()
 	if c.cut && err == nil {
@@ -230,8 +232,8 @@ func through(t testing.TB, dsn string) (*db.DB, *gate) {
 	return &db.DB{Pool: pool}, g
 }
 
-// While the database is away pulls are kept up to the bound; when it is back they
-// are written, and none is there twice.
+// While the database is away pulls are kept as long as the buffer has room. When the
+// database is back they are written, each once.
 func TestDatabaseAwayAndBack(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -273,7 +275,8 @@ func TestDatabaseAwayAndBack(t *testing.T) {
 	m.counts(t, 1100, 500, 0, 10)
 }
 
-// A batch that was committed and not answered is written again, and is there once.
+// A batch that was committed, but not answered, is written again: its entries are in the
+// log once.
 func TestUnansweredBatch(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
@@ -312,7 +315,8 @@ func TestUnansweredBatch(t *testing.T) {
 	m.counts(t, 100, 0, 0, 0)
 }
 
-// A pull that is written after its repository was drained doesn't keep its id.
+// A pull that is written after the rows of its deleted repository were removed doesn't have
+// the repository's id.
 func TestRecorderOfRepositoryGone(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -344,7 +348,8 @@ func TestRecorderOfRepositoryGone(t *testing.T) {
 	}
 }
 
-// BenchmarkRecord is what the log adds to a pull, batches taken off included.
+// BenchmarkRecord measures how long the log delays a pull, including the removal of written
+// batches from the queue.
 func BenchmarkRecord(b *testing.B) {
 	r := NewRecorder(RecorderOptions{Log: quiet, Join: -1})
 	ctx := WithSource(b.Context(), Source{Actor: "ana", Address: "192.0.2.1"})

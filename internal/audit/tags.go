@@ -17,8 +17,8 @@ import (
 type FormerTag struct {
 	Tag    string
 	Digest oci.Digest
-	// Start is when the tag was last pushed to or pointed at the digest. Zero: the log
-	// doesn't have that any more.
+	// Start is when the tag was last pushed to or pointed at the digest. Zero: the log no
+	// longer has that entry.
 	Start time.Time
 	End   time.Time
 	Kind  Kind // MoveTag, RevertTag, DeleteTag or AutopruneTagDelete: how it ended

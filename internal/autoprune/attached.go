@@ -6,9 +6,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// attachedSuffixes end the names that cosign gives to signatures, attestations and
-// SBOMs. No suffix is the referrers tag of the OCI Distribution Specification
-// ("Unavailable Referrers API"), which lists all that belongs to an image.
+// attachedSuffixes are the endings of the names that cosign gives to signatures,
+// attestations and SBOMs. The empty ending stands for the referrers tag of the OCI
+// Distribution Specification ("Unavailable Referrers API"), which lists all that belongs to
+// an image.
 var attachedSuffixes = []string{"", ".sig", ".att", ".sbom"}
 
 // AttachedTo returns the digest of the image that a tag's name says it belongs to, as in

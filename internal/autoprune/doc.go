@@ -23,17 +23,36 @@
 // a large repository is read page by page and never held in memory; [Evaluate] says what it
 // keeps.
 //
+// A run prunes a namespace, as follows, in one or more time slices:
+//
+//  1. claim (tasks.go) takes the namespace's task, and load (rules_load.go) reads its
+//     policies and protection rules.
+//  2. namespace (time_slice.go) goes through the repositories in the order of their ids.
+//  3. readSnapshot (snapshot.go) opens a snapshot of the repository. tagReader
+//     (tag_reader.go) reads the tags from it, with their images, exemptions and last uses,
+//     and Evaluate (evaluate.go) judges them.
+//  4. Tags that the verdict deletes are collected in batches. A batch is deleted in one
+//     transaction (delete.go): lockTaskAndPolicies, lock the repository, lock the tags,
+//     compare them with what was judged, delete, write the audit log, count.
+//  5. Tags attached to images that no tag reaches any more, and orphans, are deleted in the
+//     same way, after their images were locked and looked at again.
+//  6. pause or finish (record.go) adds the counts to the run, and returns the task.
+//
+// The statements of steps 3 to 5 stand in snapshot.go and delete_tags.go. An undo (undo.go,
+// undo_tags.go) goes the opposite way. A preview (preview.go) does steps 1 to 3, without the
+// task, and adds up what would become unused (unused.go).
+//
 // A [Pruner] stores the policies and prunes by them, at the same time as other pruners on
 // the same database, clients, and people who change policies. It must not delete a tag that
 // should stay. Each of the following concerns has its protection.
 //
 // Two workers. A worker takes a namespace's task with SKIP LOCKED, and a lease with an id
-// that is new each time. Each transaction in which a time slice (turn) writes first locks
-// the task and looks for this lease (keep, hold). So when two workers believe they have the
-// task, the one whose lease was replaced writes nothing, neither deletions nor the state of
-// the run, however long it was stopped. Each commit is complete: the deletions, their
-// entries in the audit log, the run's counts and its position. The next worker that takes
-// the task continues an abandoned run from that position.
+// that is new each time. Each transaction in which a time slice writes first locks the task
+// and looks for this lease (lockTask, lockTaskAndPolicies). So when two workers believe they
+// have the task, the one whose lease was replaced writes nothing, neither deletions nor the
+// state of the run, however long it was stopped. Each commit is complete: the deletions,
+// their entries in the audit log, the run's counts and its position. The next worker that
+// takes the task continues an abandoned run from that position.
 //
 // Changed policies. A change of policies first raises a version number (a namespace's in
 // its task; that of the defaults and that of the protection rules in settings) and keeps
@@ -84,5 +103,5 @@
 // workers wait for a lock for 200 ms at most, less than deadlock_timeout, so in a deadlock
 // it is never a client that fails. A transaction that deletes a namespace locks the
 // namespace before the task; so no worker's transaction that has locked the task may need
-// the namespace (see keep).
+// the namespace (see lockTask).
 package autoprune

@@ -167,8 +167,9 @@ func (g *images) release(place, references int32, policies PolicySet) {
 	}
 }
 
-// passOn releases the references of a node that has lost all of its own: to the manifests
-// below it, and of its attached tags to the manifests that they point to.
+// passOn is called for a node to which no reference is left. It releases the references
+// from the node to the manifests below it, and those from its attached tags to the
+// manifests to which the tags point.
 func (g *images) passOn(place int32) {
 	n := g.nodes[place]
 	for e := n.firstChild; e >= 0; e = g.edges[e].next {

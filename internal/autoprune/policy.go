@@ -17,7 +17,7 @@ const (
 	CreationDate Method = "creation_date"
 	// NumberOfTags selects all tags but a number of the newest.
 	NumberOfTags Method = "number_of_tags"
-	// LastPulled selects tags that were not used for an age, and that are older than it.
+	// LastPulled selects tags that were neither used nor pushed for the time of an age.
 	LastPulled Method = "last_pulled"
 )
 
@@ -55,7 +55,7 @@ func (p Policy) Value() any {
 // those that don't. The zero pattern means that every tag is.
 func (p Policy) Pattern() (pattern oci.TagPattern, matches bool) { return p.pattern, !p.exclude }
 
-// RemovesOrphans tells whether the policy deletes attached tags (signatures and the
+// RemovesOrphans returns whether the policy deletes attached tags (signatures and the
 // like) whose image isn't in their repository, when they are a day old and its pattern
 // selects them, whatever its method. Without it such tags are judged like any other.
 func (p Policy) RemovesOrphans() bool { return p.orphans }
@@ -63,13 +63,13 @@ func (p Policy) RemovesOrphans() bool { return p.orphans }
 // Warnings returns how the policy's pattern may select more than its author intends.
 func (p Policy) Warnings() []string { return p.pattern.Warnings() }
 
-// Considers tells whether the policy's pattern selects the tag. Whether the tag is
+// Considers returns whether the policy's pattern selects the tag. Whether the tag is
 // attached to an image isn't looked at here.
 func (p Policy) Considers(tag string) bool {
 	return p.pattern.IsZero() || p.pattern.Match(tag) != p.exclude
 }
 
-// Equal tells whether both policies select the same tags by their texts: the same
+// Equal returns whether both policies select the same tags by their texts: the same
 // method, pattern and number, and ages of the same length (2w equals 14d).
 func (p Policy) Equal(other Policy) bool {
 	return p.method == other.method &&

@@ -7,9 +7,9 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// TestPlansWithStaleStatistics prunes 3,000 tags of one manifest, and 500 signatures,
-// whose statistics were made when there were none, or few. No statement may read all of
-// them for each: what indexes have given is counted.
+// TestPlansWithStaleStatistics prunes 3,000 tags of one manifest and 500 signatures, while
+// PostgreSQL's statistics are from a time with few or no tags. No statement may read all
+// tags or manifests for each tag: the test counts the entries that indexes have returned.
 func TestPlansWithStaleStatistics(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]int{"never analyzed": -1, "analyzed empty": 0, "analyzed with few": 200} {
@@ -21,7 +21,7 @@ func TestPlansWithStaleStatistics(t *testing.T) {
 			filler, err := db.Open(t.Context(), db.Options{DSN: r.dsn, ApplicationName: "pruner", Log: quiet})
 			r.must(err)
 			t.Cleanup(filler.Close)
-			r.db = filler // whose reads are counted before the run's
+			r.db = filler // its own reads are counted before those of the run
 			id := r.manifest(a, "m", "")
 			if before > 0 {
 				r.exec(`INSERT INTO manifests (top_level_namespace_id, repository_id, digest, media_type, payload, total_size)
@@ -56,8 +56,9 @@ func TestPlansWithStaleStatistics(t *testing.T) {
 			for _, failure := range values[string](r, "SELECT error FROM autopruneruns_repositories WHERE error IS NOT NULL") {
 				t.Error(failure)
 			}
-			// 4,000 tags are read three or four times and deleted, with a look at what else
-			// points to a manifest; reading all for each is 4,000 times as much.
+			// The run reads 4,000 tags three or four times, deletes them, and looks at what
+			// else points to their manifests; a plan that reads all tags for each tag reads
+			// 4,000 times as much.
 			if read = r.indexReads() - read; read > 400_000 {
 				t.Errorf("indexes gave %d entries for 4,000 tags", read)
 			}
@@ -65,8 +66,8 @@ func TestPlansWithStaleStatistics(t *testing.T) {
 	}
 }
 
-// indexReads is how many entries of indexes sessions have read that have ended; it ends
-// those of pruners.
+// indexReads ends the sessions of pruners, and returns how many entries of indexes all ended
+// sessions have read.
 func (r *registry) indexReads() int64 {
 	r.t.Helper()
 	const pruners = "FROM pg_stat_activity WHERE application_name = 'pruner' AND datname = current_database()"

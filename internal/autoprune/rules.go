@@ -82,7 +82,8 @@ type PullRecord struct {
 	MaxBehind time.Duration
 }
 
-// Rules are what a repository's tags are judged by.
+// Rules are the policies, protection rules and statistics by which a repository's tags are
+// judged.
 type Rules struct {
 	Now        time.Time
 	Policies   []Applied // at most MaxPolicies

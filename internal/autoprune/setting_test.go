@@ -39,8 +39,9 @@ func (r *registry) fresh(path string) {
 	}
 }
 
-// TestDefaultPolicyOfConfiguration: it applies in every namespace, beside its own policies,
-// but where the defaults are refused, and ends with the setting.
+// TestDefaultPolicyOfConfiguration: the policy of the setting applies in every namespace beside
+// the namespace's own policies, except where the defaults are refused, and ends with the
+// setting.
 func TestDefaultPolicyOfConfiguration(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -93,8 +94,8 @@ func TestDefaultPolicyOfConfiguration(t *testing.T) {
 	}
 }
 
-// TestDefaultPolicyOfDifferentReplicas: the process that started last says what applies, to
-// processes that run already too.
+// TestDefaultPolicyOfDifferentReplicas: the policy of the process that started last
+// applies, also in processes that were running already.
 func TestDefaultPolicyOfDifferentReplicas(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -120,7 +121,8 @@ func TestDefaultPolicyOfDifferentReplicas(t *testing.T) {
 	}
 }
 
-// TestDefaultPolicyFindsNoRoom: as many policies as can apply leave the default out.
+// TestDefaultPolicyFindsNoRoom: if as many policies apply as are allowed, the default
+// policy is left out.
 func TestDefaultPolicyFindsNoRoom(t *testing.T) {
 	t.Parallel()
 	many := func(scope autoprune.Scope, n int) (list []autoprune.Applied) {

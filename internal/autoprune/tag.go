@@ -10,8 +10,8 @@ import (
 // MissingImage is the [Tag.Image] of a tag whose image isn't in the repository.
 const MissingImage = -1
 
-// Tag is what evaluation knows of a tag. Manifests are identified by numbers above 0 that
-// are unique within the repository, such as their ids.
+// Tag has the properties of a tag that evaluation needs. Manifests are identified by
+// numbers above 0 that are unique within the repository, such as their ids.
 type Tag struct {
 	Name string
 	// Created is when the tag was last pushed: created, or moved to another manifest.
@@ -54,7 +54,7 @@ func (t *Tag) attached() bool {
 	return ok
 }
 
-// orphan tells whether the tag belongs to an image that isn't in the repository.
+// orphan returns whether the tag belongs to an image that isn't in the repository.
 func (t *Tag) orphan() bool { return t.Image == MissingImage }
 
 // validate refuses tags that only a mistake of the caller can produce, and that would be

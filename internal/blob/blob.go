@@ -66,16 +66,16 @@ var (
 
 // A Claim makes the running attempt the only one that may continue the upload.
 //
-// In one statement on the upload's row it verifies that the row still holds the state
+// In one statement on the upload's row, Claim verifies that the row still holds the state
 // and size that were given to Resume, sets a new fencing token, and returns next, the
-// lowest number that hasn't been given out. It must fail (with ErrFenced or the row's
-// own error) if the row has changed or is gone: Resume may have waited for another
-// attempt, which then saved, so the caller must read the row again and start over.
-// Comparing the fencing token alone isn't enough, because the other attempt may have
-// claimed before the row was read and saved after it.
+// lowest number that hasn't been given out. It must fail (with ErrFenced or the row's own
+// error) if the row has changed or is gone: Resume may have waited for another attempt,
+// which then saved, so the caller must read the row again and start over. Comparing the
+// fencing token alone isn't enough, because the other attempt may have claimed before the
+// caller read the row, and saved afterwards.
 //
-// If next is higher than the state says, an attempt took numbers and never saved, so
-// there may be objects of it.
+// If next is higher than the state says, an earlier attempt took numbers and never saved,
+// so objects of that attempt may exist.
 type Claim func(ctx context.Context) (next int64, err error)
 
 // Numbers gives out n >= 1 consecutive numbers and returns the first.
@@ -98,9 +98,9 @@ type Store interface {
 	// from NewBase.
 	//
 	// Resume calls claim exactly once, after it has locked the object or found that it
-	// can't, and before it touches any stored byte. If claim fails, Resume returns its
-	// error and has changed nothing. Stored bytes after size were never acknowledged,
-	// and are dropped. No object is created before the Writer gets bytes.
+	// can't lock it, and before it touches any stored byte. If claim fails, Resume returns
+	// claim's error and has changed nothing. Stored bytes after size were never
+	// acknowledged, and are dropped. No object is created before the Writer gets bytes.
 	//
 	// ctx also governs the Writer's Write and ReadFrom. A caller that wants to save the
 	// bytes that arrived before its client hung up passes a context that outlives the
@@ -130,8 +130,8 @@ type Store interface {
 	// the caller repeats the call after the longest possible request.
 	DeleteUpload(ctx context.Context, base, keep string) error
 
-	// Stat returns size and time of one object, which may be a foreign one. It returns
-	// ErrNotFound itself.
+	// Stat returns size and time of one object, which may be a foreign one. Error:
+	// ErrNotFound.
 	Stat(ctx context.Context, key string) (Object, error)
 
 	// List returns the objects of uploads whose keys begin with prefix ("": all),
@@ -198,6 +198,9 @@ type Writer interface {
 	// ReadFrom writes everything that r returns, in large pieces. If r fails, the bytes
 	// before the failure are written and counted, and r's error is returned unchanged.
 	// This doesn't end the Writer: Save keeps the bytes that arrived.
+	//
+	// r may use the bytes of its last Read (to hash them, say) until it is read again or
+	// the Writer's next method is called; until then nothing else is written there.
 	io.ReaderFrom
 
 	// Save makes all bytes written so far durable and returns the state that describes

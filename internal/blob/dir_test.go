@@ -43,7 +43,7 @@ func keysIn(t testing.TB, path, base string) []string {
 	return keys
 }
 
-// It isn't parallel: blobtest.Run measures memory.
+// TestDirSuite isn't parallel: blobtest.Run measures memory.
 func TestDirSuite(t *testing.T) {
 	path := t.TempDir()
 	blobtest.Run(t, blobtest.Backend{

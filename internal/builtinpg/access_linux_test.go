@@ -91,9 +91,10 @@ func openDir(t *testing.T, dir string) string {
 	return fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 }
 
-// A cluster of an earlier version trusted everyone who could connect. After a start it
-// doesn't any more, keeps its data, and has the old file under another name. The same
-// holds after a crash between the two files.
+// A cluster of an earlier version let in everyone who could reach its socket. Once this
+// version has started the cluster, it lets in nobody else than writeAccess says, keeps its
+// data, and has the old file under another name. The same holds after a crash between the
+// replacements of the two files.
 func TestTrustingClusterIsMended(t *testing.T) {
 	t.Parallel()
 	dir := newDir(t)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// install puts programs that claim a version into a directory. An empty
-// version makes programs that fail.
+// install puts programs that report version as theirs into a directory. If version is
+// empty, the programs fail.
 func install(t *testing.T, dir, version string) string {
 	t.Helper()
 	must(t, os.MkdirAll(dir, 0o755))

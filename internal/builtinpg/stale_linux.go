@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// seesEveryServer says that serversOn also finds backends whose postmaster is dead.
+// seesEveryServer says whether serversOn also finds backends whose postmaster is dead.
 const seesEveryServer = true
 
 // serversOn lists the PostgreSQL processes of the cluster, which is their working

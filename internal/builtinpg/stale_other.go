@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// seesEveryServer says that serversOn also finds backends whose postmaster is dead.
-// Here it doesn't; such backends exit by themselves when they notice.
+// seesEveryServer says whether serversOn also finds backends whose postmaster is dead. On
+// this operating system it doesn't; such backends exit by themselves when they notice.
 const seesEveryServer = false
 
 // serversOn returns the postmaster that the cluster's pid file names, if that process

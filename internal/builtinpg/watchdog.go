@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// watchdogScript exits when it reads a line. If its input ends without one, the parent
-// has died, and it stops the server immediately.
+// watchdogScript exits when it reads a line. If its input ends without a line, the parent
+// has died, and the script stops the server immediately.
 const watchdogScript = `read -r _ && exit 0; kill -QUIT "$1"`
 
 // watchdog stops the server when the parent dies, on systems without death signals.

@@ -10,8 +10,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A link that another transaction is deleting is made anew, not taken as existing: after a
-// 201 the blob is linked.
+// A push that meets a link which another transaction is deleting makes a new link: after
+// the answer 201 the blob is linked.
 func TestAttackLinkGoesWhileItIsMade(t *testing.T) {
 	t.Parallel()
 	for what, again := range map[string]func(b bundle, d oci.Digest) error{
@@ -54,8 +54,8 @@ func TestAttackLinkGoesWhileItIsMade(t *testing.T) {
 	}
 }
 
-// A client asks for a blob while garbage collection has locked it: the answer waits, and is
-// the truth.
+// A client asks for a blob that garbage collection has locked: the answer comes after the
+// review's end, and is right.
 func TestAttackPromiseWaitsForReview(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -70,8 +70,8 @@ func TestAttackPromiseWaitsForReview(t *testing.T) {
 	catalogtest.WantCode(t, catalogtest.Soon(t, "HEAD", done), oci.BlobUnknown)
 }
 
-// A promise inserts a row even if the queue had none, and a review that begins after it
-// leaves the blob alone.
+// A promise of existence is a row of the review queue, and is inserted if the queue has
+// none. A review that begins later leaves the blob alone.
 func TestAttackPromiseIsARow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -85,8 +85,8 @@ func TestAttackPromiseIsARow(t *testing.T) {
 	}
 }
 
-// Uploads, mounts and manifests that meet a blob being deleted wait, and tell
-// the truth afterwards.
+// Uploads, mounts and manifests that need a blob which is being deleted wait for the
+// deletion, and are answered according to its outcome.
 func TestAttackBlobGoes(t *testing.T) {
 	t.Parallel()
 	type outcome struct {
@@ -138,8 +138,8 @@ func TestAttackBlobGoes(t *testing.T) {
 	}
 }
 
-// A manifest that is being put keeps garbage collection off its blobs before
-// it is committed.
+// While the put of a manifest isn't committed yet, garbage collection can't delete its
+// blobs.
 func TestAttackPutHoldsItsBlobs(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -185,7 +185,8 @@ func TestAttackUnlinkBeforePut(t *testing.T) {
 	catalogtest.WantCode(t, catalogtest.Soon(t, "put", done), oci.ManifestBlobUnknown)
 }
 
-// A second sweep stays due until one has begun after the longest request.
+// The second sweep of an upload's objects stays due until a sweep has begun after the end
+// of the longest possible request.
 func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -194,7 +195,8 @@ func TestAttackSweepThatBeganTooEarly(t *testing.T) {
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}
-	// The store is swept now; a late writer writes; then the longest request is over.
+	// A first sweep of the store runs now. A late writer could write after it, until the
+	// longest request is over.
 	catalogtest.Eventually(t, "the longest request is over", func() bool {
 		return b.Count(t, "SELECT count(*) FROM gc_doomed_objects WHERE again_at <= now()") == 1
 	})
@@ -234,7 +236,7 @@ func TestAttackLinkAndUnlink(t *testing.T) {
 			d := b.Push(t, "r", "layer")
 			b.Push(t, "other", "layer")
 			x, watch := b.Session(t), b.Session(t)
-			x.Exec(t, "BEGIN") // as a manifest that is being put
+			x.Exec(t, "BEGIN") // locks the link as the put of a manifest does
 			x.Exec(t, "SELECT FROM repository_blobs WHERE blob_digest = $1 FOR KEY SHARE", d.Bytes())
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()

@@ -23,17 +23,16 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// network forwards data between a replica and the database. It can hold data back for a
-// while, as networks do.
+// network forwards data between a replica and the database, and can delay data.
 type network struct {
 	net.Listener
 	to string // the server's socket
 
 	mu   sync.Mutex
-	hold [2]func([]byte) bool // whether to keep a packet: to the server, from it
-	cut  bool                 // whether the sender of what is kept is cut off
-	kept chan struct{}        // closed when one is being kept
-	free chan struct{}        // closed when it may go on
+	hold [2]func([]byte) bool // whether to hold back a packet: to the server, from the server
+	cut  bool                 // whether to cut the connection to the sender of that packet
+	kept chan struct{}        // closed when a packet is held back
+	free chan struct{}        // closed when that packet may continue
 }
 
 const (
@@ -41,7 +40,8 @@ const (
 	fromServer
 )
 
-// between makes a network in front of the database, and returns it with a DSN that connects through it.
+// between starts a network in front of the database, and returns it with a DSN that
+// connects through the network.
 func between(t *testing.T, dsn string) (*network, string) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(dsn)
@@ -65,7 +65,7 @@ func between(t *testing.T, dsn string) (*network, string) {
 			}
 			s, err := net.Dial("unix", n.to)
 			if err != nil {
-				c.Close() //nolint:errcheck // the client sees it
+				c.Close() //nolint:errcheck // the client notices
 				continue
 			}
 			wg.Go(func() { n.carry(s, c, toServer) })
@@ -92,7 +92,7 @@ func (n *network) carry(to, from net.Conn, direction int) {
 			to.Close()   //nolint:errcheck // both ends are done with
 			from.Close() //nolint:errcheck
 		} else if c, ok := to.(*net.UnixConn); ok {
-			c.CloseWrite() //nolint:errcheck // it has gone
+			c.CloseWrite() //nolint:errcheck // the sender has closed its end
 		}
 	}()
 	buf := make([]byte, 64<<10)
@@ -122,13 +122,13 @@ func (n *network) keep(direction int, p []byte, from net.Conn) {
 	free, cut := n.free, n.cut
 	n.mu.Unlock()
 	if cut {
-		from.Close() //nolint:errcheck // what it sent is on its way
+		from.Close() //nolint:errcheck // its data was forwarded already
 	}
 	<-free
 }
 
-// keepNext holds back the next packet that contains text, and all that follows on its
-// connection, until release.
+// keepNext holds back the next packet that contains text, and everything after it on that
+// connection, until release. kept is closed when the packet has come.
 func (n *network) keepNext(direction int, text string) (kept <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -147,8 +147,8 @@ func (n *network) release() {
 	}
 }
 
-// behind opens a replica behind a network. The replica has one connection to the database at
-// a time for each purpose that the test needs.
+// behind opens a replica whose connections go through a network. Each purpose of the test
+// uses one connection at a time.
 func behind(t *testing.T) (*network, bundle) {
 	t.Helper()
 	n, dsn := between(t, dbtest.DSN(t))
@@ -161,14 +161,14 @@ func behind(t *testing.T) (*network, bundle) {
 	return n, bundle{catalogtest.Bundle{Catalog: catalog.New(catalog.Options{DB: d, Replica: id, Log: slog.New(slog.DiscardHandler)}), DB: d}}
 }
 
-// A client disconnects after its change was sent and before it was answered. The change is
-// made all the same, and the caches don't serve the state before it.
+// A client disconnects after its change was sent and before the change was answered. The
+// change is made all the same, and the caches don't serve the state before the change.
 func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	config := func(b bundle, t *testing.T) oci.Digest { return b.Push(t, "r", "config") }
 	for what, c := range map[string]struct {
 		cut    bool   // the connection breaks; else the client hangs up
-		mark   string // what is in the packet that changes something
+		mark   string // text in the packet that makes the change
 		change func(b bundle, ctx context.Context, d oci.Digest, other []byte) error
 	}{
 		"tag deleted": {false, "doomedtag", func(b bundle, ctx context.Context, _ oci.Digest, _ []byte) error {
@@ -190,7 +190,7 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 			payload := catalogtest.Image(t, cfg, nil, nil)
 			other := catalogtest.Image(t, cfg, nil, map[string]any{"annotations": map[string]string{"n": "2"}})
 			d := b.Put(t, "r", payload, "doomedtag")
-			// Prepare the statements, so that one packet has all of the change.
+			// Prepare the statements, so that the whole change fits into one packet.
 			b.Put(t, "r", catalogtest.Image(t, cfg, nil, map[string]any{"annotations": map[string]string{"n": "3"}}), "x")
 			if err := b.DeleteTag(t.Context(), "r", "x"); err != nil {
 				t.Fatal(err)
@@ -246,7 +246,8 @@ func TestAttackChangeOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// A reader whose answer is late doesn't cache a result that a change has made outdated.
+// The answer to a read is delayed while a change commits. The read doesn't cache its
+// outdated result.
 func TestAttackLateFill(t *testing.T) {
 	t.Parallel()
 	n, b := behind(t)

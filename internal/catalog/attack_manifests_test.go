@@ -31,7 +31,8 @@ func TestAttackSubjectThatHasASubject(t *testing.T) {
 	}
 }
 
-// Tags are moved both ways between two manifests at once, without a deadlock.
+// Two writes move tags between two manifests at once, in opposite directions, without a
+// deadlock.
 func TestAttackTagsMovedBothWays(t *testing.T) {
 	t.Parallel()
 	b := replica(t, catalogtest.PatientDSN(t))
@@ -39,9 +40,9 @@ func TestAttackTagsMovedBothWays(t *testing.T) {
 	payload := func(n string) []byte {
 		return catalogtest.Image(t, config, nil, map[string]any{"annotations": map[string]string{"n": n}})
 	}
-	b.Put(t, "r", payload("n"), "up")      // one has tag up, and tags move
-	b.Put(t, "r", payload("m"), "down")    // between it and the second;
-	b.Put(t, "r", payload("z"), "another") // the third is to make one wait
+	b.Put(t, "r", payload("n"), "up")      // the first manifest, and
+	b.Put(t, "r", payload("m"), "down")    // the second one, exchange tags;
+	b.Put(t, "r", payload("z"), "another") // the third one's queue row is locked
 	b.Exec(t, `INSERT INTO gc_manifest_review_queue (top_level_namespace_id, repository_id, manifest_id, event)
 		SELECT top_level_namespace_id, repository_id, id, 'test' FROM manifests`)
 	x, watch := b.Session(t), b.Session(t)
@@ -61,8 +62,8 @@ func TestAttackTagsMovedBothWays(t *testing.T) {
 	}
 }
 
-// stuck waits until both calls wait for locks, or the second, which may not need to wait, is
-// done.
+// stuck waits until both calls wait for locks, or until the second call has ended, which
+// may not need to wait.
 func (b bundle) stuck(t *testing.T, second <-chan error) {
 	t.Helper()
 	catalogtest.Eventually(t, "both wait or one is done", func() bool { return len(second) > 0 || b.Waiting(t) >= 2 })
@@ -124,8 +125,8 @@ func TestAttackSubjectUnderItsReferrersTag(t *testing.T) {
 	}
 }
 
-// Manifests that share blobs, one's layer the other's configuration, are
-// deleted at once.
+// Two manifests are deleted at once whose blobs overlap: the layer of one is the other's
+// configuration.
 func TestAttackLayerAndConfiguration(t *testing.T) {
 	t.Parallel()
 	b := replica(t, catalogtest.PatientDSN(t))
@@ -143,9 +144,9 @@ func TestAttackLayerAndConfiguration(t *testing.T) {
 	x.Exec(t, "BEGIN")
 	x.Exec(t, "SELECT FROM gc_blob_review_queue WHERE digest = $1 FOR UPDATE", low.Bytes())
 	first := catalogtest.Later(func() error { return b.DeleteManifest(ctx, "r", one) })
-	x.Blocks(t, watch, 1) // has high
+	x.Blocks(t, watch, 1) // x has locked high
 	second := catalogtest.Later(func() error { return b.DeleteManifest(ctx, "r", two) })
-	b.stuck(t, second) // the second has mid, unless it waits for the first before
+	b.stuck(t, second) // the second deletion has locked mid, unless it waits for the first one earlier
 	x.Exec(t, "COMMIT")
 	for what, done := range map[string]<-chan error{"first": first, "second": second} {
 		if err := catalogtest.Soon(t, what, done); err != nil {
@@ -154,7 +155,8 @@ func TestAttackLayerAndConfiguration(t *testing.T) {
 	}
 }
 
-// The put of an index waits for a child that is being deleted, and then reports it as missing.
+// The put of an index waits for a child that is being deleted, and then reports it as
+// missing.
 func TestAttackChildGoes(t *testing.T) {
 	t.Parallel()
 	for _, kept := range []bool{false, true} {
@@ -253,7 +255,7 @@ func TestAttackBatchReportsItsCommit(t *testing.T) {
 		}
 		return b.DB.Pool.SendBatch(t.Context(), x).Close()
 	}
-	for range 2 { // once with the statements prepared anew, once from the cache
+	for range 2 { // first with newly prepared statements, then with cached ones
 		err := batch("INSERT INTO parents VALUES (1)", "INSERT INTO children VALUES (2)")
 		if db.Code(err) != db.CodeForeignKeyViolation {
 			t.Errorf("an error at the commit was reported as %v", err)

@@ -67,7 +67,7 @@ func TestAttackStalledWriter(t *testing.T) {
 		catalogtest.WantCode(t, err, oci.BlobUploadInvalid)
 		_, _, err = b.ClaimUpload(ctx, u, 1)
 		catalogtest.WantCode(t, err, oci.BlobUploadInvalid)
-		for _, content := range []string{"late " + what, "content"} { // new, and perhaps there
+		for _, content := range []string{"late " + what, "content"} { // content of no blob, and content that may be a blob already
 			catalogtest.WantCode(t, b.commit(u, content), oci.BlobUploadInvalid)
 		}
 		if n := b.Count(t, "SELECT count(*) FROM blobs WHERE digest = $1", oci.Compute(oci.SHA256, []byte("late "+what)).Bytes()); n != 0 {
@@ -98,8 +98,8 @@ func TestAttackReaperMeetsWriter(t *testing.T) {
 	}
 }
 
-// Whatever ends an upload whose object numbers were handed out also records what it may have
-// stored for deletion.
+// Each way to end an upload whose object numbers were handed out also records the objects
+// that the upload may have stored as pending deletions.
 func TestAttackEndsAreDoomed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -118,8 +118,8 @@ func TestAttackEndsAreDoomed(t *testing.T) {
 	}
 }
 
-// Two uploads of one blob, or two commits of one upload, at once: there is one blob, and
-// every object has one owner.
+// Two uploads of one blob, or two commits of one upload, run at once: there is one blob,
+// and every object has one owner.
 func TestAttackCommitsAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -139,7 +139,7 @@ func TestAttackCommitsAtOnce(t *testing.T) {
 	if err := catalogtest.Soon(t, "second", second); err != nil {
 		t.Errorf("the other upload: %v", err)
 	}
-	// The same upload twice: either of the two may win.
+	// Commit the same upload twice: either commit may win.
 	won, lost := catalogtest.Soon(t, "first", first), catalogtest.Soon(t, "again", again)
 	if won != nil {
 		won, lost = lost, won

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRefusals: each reason that a statement gives to purser_refuse is one that the code
-// compares with, and each of these is given by a statement.
+// TestRefusals: each reason that a statement passes to purser_refuse is a constant of the
+// code, and each of these constants occurs in a statement.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	given, known := found(t, `purser_refuse\('([^']*)'\)`), found(t, `\brefusal += "(.*)"`)

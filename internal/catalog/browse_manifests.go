@@ -27,7 +27,7 @@ type ManifestDetails struct {
 }
 
 // DescribeManifest returns the details of a manifest of a repository. Errors: NAME_UNKNOWN,
-// MANIFEST_UNKNOWN.
+// MANIFEST_UNKNOWN. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) DescribeManifest(ctx context.Context, path string, d oci.Digest) (m ManifestDetails, err error) {
 	m.Digest = d
 	var r repository

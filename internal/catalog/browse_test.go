@@ -16,7 +16,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// shelf is a registry with tags of known times and sizes, and a model of the expected lists.
+// shelf is a registry with tags of known times and sizes, and a model of the expected
+// lists.
 type shelf struct {
 	bundle
 	model map[string]map[string]shelfTag // by repository and tag
@@ -134,7 +135,7 @@ func TestBrowseTags(t *testing.T) {
 			if r.IntN(10) == 0 {
 				q.Exact = s.want(path, catalog.TagQuery{})[0]
 			}
-			if r.IntN(3) == 0 { // of any tag's push, so that some were pushed just then
+			if r.IntN(3) == 0 { // exactly when some tag was pushed
 				some := slices.Collect(maps.Values(s.model[path]))
 				q.Unused = &catalog.UnusedTags{Since: time.UnixMicro(some[r.IntN(len(some))].pushed), LastUses: useAll}
 			}

@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// A page reads a bounded number of tags, asks for the last uses of few of them at first, and
-// the next page goes on where it ended.
+// A page reads a bounded number of tags, asks for the last uses of few of them at first,
+// and the next page goes on where it ended.
 func TestUnusedTagsIsBounded(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
@@ -86,8 +86,8 @@ func TestUnusedTagsPassesOverYoungOnes(t *testing.T) {
 	}
 }
 
-// fill adds tags to the only tag's repository until there are n; pushed returns when each
-// was pushed, by its number.
+// fill adds tags to the repository of the only tag until there are n. pushed is the SQL
+// expression of the time when the tag number n was pushed.
 func fill(t *testing.T, s bundle, n int, pushed string) {
 	t.Helper()
 	_, err := s.DB.Pool.Exec(t.Context(), `

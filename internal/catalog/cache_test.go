@@ -144,7 +144,7 @@ func TestCacheNeverServesThePast(t *testing.T) {
 		order[oci.Compute(oci.SHA256, p)] = i
 	}
 	var mu sync.Mutex
-	answered := -1 // the newest round that was answered
+	answered := -1 // the newest round whose write was answered
 	rounds := map[oci.Digest]int{}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -189,8 +189,8 @@ func TestCacheNeverServesThePast(t *testing.T) {
 	}
 }
 
-// When heartbeats come late, requests wait together for one of them, and don't each query
-// the database.
+// When heartbeats come late, concurrent requests wait for one heartbeat together, instead
+// of querying the database each.
 func TestLateHeartbeatIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -259,7 +259,7 @@ func TestStoppedHeartbeatIsNotWaitedForTwice(t *testing.T) {
 			t.Error("a read without news didn't ask the database")
 		}
 	}
-	if took := time.Since(began); took > reads*time.Second { // each would have waited for two
+	if took := time.Since(began); took > reads*time.Second { // otherwise each read would have waited for two seconds
 		t.Errorf("%d reads took %v: they waited for a heartbeat again", reads, took)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -268,8 +268,8 @@ func TestStoppedHeartbeatIsNotWaitedForTwice(t *testing.T) {
 	catalogtest.Eventually(t, "the caches are used again", func() bool { return cached(t, read) })
 }
 
-// A process without requests sends no heartbeats, stays registered, and uses its caches from
-// the first requests that come.
+// A process without requests sends no heartbeats, stays registered, and uses its caches
+// from the first requests that come.
 func TestHeartRestsWhileNobodyAsks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

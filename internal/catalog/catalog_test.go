@@ -12,7 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// bundle is a catalog on a database of the test's own, and what collects its garbage.
+// bundle is a catalog on a database of the test's own, with its garbage collection.
 type bundle struct{ catalogtest.Bundle }
 
 func setup(t *testing.T) bundle {

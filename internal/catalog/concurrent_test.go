@@ -104,7 +104,7 @@ func (b bundle) act(ctx context.Context, t *testing.T, rng *rand.Rand) error {
 	payload := catalogtest.Image(t, config, []oci.Digest{layer}, nil)
 	d, err := b.TryPut(ctx, path, payload, tag)
 	if err != nil {
-		// Another client may have unlinked the blobs meanwhile.
+		// Another client may have unlinked the blobs before the put.
 		return allowed(err, oci.ManifestBlobUnknown)
 	}
 	if rng.IntN(2) == 0 {
@@ -151,7 +151,7 @@ func collectOnce(ctx context.Context, b bundle) error {
 			RETURNING storage_key)
 		INSERT INTO gc_doomed_objects (storage_key) SELECT storage_key FROM d`, locked)
 	if db.Code(err) == db.CodeLockNotAvailable {
-		return nil // the API never loses to a collector; the next round is another chance
+		return nil // only requests must succeed; this deletion is tried again in the next round
 	}
 	if err != nil {
 		return err

@@ -9,15 +9,15 @@ import (
 )
 
 // Condition is a precondition on the tag that a write moves or deletes, or on the manifest
-// that it stores by digest (RFC 9110, sections 13.1.1 and 13.1.2). The zero value sets none.
-// The writing statement checks it under the locks of the write: of several clients that
-// replace the same digest, one succeeds.
+// that it stores by digest (RFC 9110, sections 13.1.1 and 13.1.2). The zero value sets
+// none. The writing statement checks it under the locks of the write: of several clients
+// that replace the same digest, one succeeds.
 type Condition struct {
 	Tag                string      // "": the condition is about the manifest
 	IfMatch, IfNoMatch *Validators // nil: no such condition
 }
 
-// Validators lists the digests of a condition.
+// Validators lists the digests that an If-Match or If-None-Match header names.
 type Validators struct {
 	Any     bool // "*": any manifest
 	Digests []oci.Digest
@@ -40,7 +40,7 @@ func (v *Validators) arg() [][]byte {
 }
 
 // conditionFailed returns the error for a write whose condition didn't hold. The error names
-// the manifest that the tag points to now.
+// the manifest that the tag points to now. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) conditionFailed(ctx context.Context, path string, condition Condition, d oci.Digest) error {
 	if condition.Tag == "" {
 		is := "is not in"

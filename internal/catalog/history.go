@@ -27,8 +27,9 @@ func (c *Catalog) TagPlaces(ctx context.Context, path string, q TagQuery) (place
 	return places, next, nil
 }
 
-// DescribeManifests describes those of the manifests that are in a repository, in no
+// DescribeManifests describes the given manifests as far as the repository has them, in no
 // particular order and without names of tags. Error: NAME_UNKNOWN.
+// For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) DescribeManifests(ctx context.Context, path string, digests []oci.Digest) ([]TagInfo, error) {
 	r, err := c.browsed(ctx, path)
 	if err != nil || len(digests) == 0 {
@@ -65,7 +66,8 @@ func (c *Catalog) RepositoryID(ctx context.Context, path string) (int64, error) 
 	return r.id, err
 }
 
-// browsed returns the repository whose lists are read. Error: NAME_UNKNOWN.
+// browsed returns the identity of a repository whose contents are to be listed. Error:
+// NAME_UNKNOWN.
 func (c *Catalog) browsed(ctx context.Context, path string) (r repository, err error) {
 	err = c.db.Pool.QueryRow(ctx, "SELECT top_level_namespace_id, id FROM live_repositories WHERE path = $1", path).
 		Scan(&r.namespace, &r.id)

@@ -104,7 +104,7 @@ func testDeleteNamespace(t *testing.T, dsn string) {
 	w := b.LooseKeys(t, loosefk.Options{})
 	app, web := b.Fill(t, "acme/app"), b.Fill(t, "acme/web")
 	b.Fill(t, "else/app")
-	other.Whole(t, "acme/app", "image") // now it is in that one's cache
+	other.Whole(t, "acme/app", "image") // now the image is in the other process's cache
 	if err := b.DeleteNamespace(t.Context(), "acme"); err != nil {
 		t.Fatal(err)
 	}
@@ -162,8 +162,8 @@ func TestDeleteRepositoryWaitsForPut(t *testing.T) {
 	b.Empty(t, "tags", "manifests")
 }
 
-// A put that meets the deletion of its repository makes a new repository; so does a put that
-// meets the deletion of its namespace.
+// A put that meets the deletion of its repository makes a new repository; so does a put
+// that meets the deletion of its namespace.
 func TestPutDuringDeletion(t *testing.T) {
 	t.Parallel()
 	for what, sql := range map[string]string{
@@ -323,7 +323,7 @@ func TestRefusedPutMakesNoRepository(t *testing.T) {
 	b := setup(t)
 	b.Listen(t)
 	b.Fill(t, "acme/app")
-	if _, _, err := b.Tags(t.Context(), "acme/app", "", 10); err != nil { // it knows the repository now
+	if _, _, err := b.Tags(t.Context(), "acme/app", "", 10); err != nil { // fills the cache with the repository
 		t.Fatal(err)
 	}
 	// Like a change of this process's own, this change isn't notified to it.

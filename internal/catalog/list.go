@@ -11,8 +11,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Tags lists up to n tags after last, in byte order, and says whether there are more. Error:
-// NAME_UNKNOWN.
+// Tags lists up to n tags after last, in byte order, and says whether there are more.
+// Error: NAME_UNKNOWN.
 func (c *Catalog) Tags(ctx context.Context, path, last string, n int) (tags []string, more bool, err error) {
 	fresh := c.cache.fresh(ctx)
 	gen, key := c.cache.tagList(path), listKey{path, last, n}
@@ -67,9 +67,9 @@ type Referrer struct {
 }
 
 // Referrers lists up to n manifests of the repository whose subject is d, after the one
-// whose ID is last, of one artifact type unless that is "". It returns at most referrerBatch
-// at once, since each may have annotations of MaxAnnotations bytes, and says whether there
-// are more. For an unknown repository the list is empty.
+// whose ID is last, of one artifact type unless that is "". It returns at most
+// referrerBatch at once, since each may have annotations of MaxAnnotations bytes, and says
+// whether there are more. For an unknown repository the list is empty.
 func (c *Catalog) Referrers(ctx context.Context, path string, d oci.Digest, artifactType string, last int64, n int) (list []Referrer, more bool, err error) {
 	n = min(n, referrerBatch)
 	rows, err := c.db.Pool.Query(ctx, `
@@ -112,8 +112,8 @@ const (
 	referrerBatch = 100
 )
 
-// referrerAnnotations returns the annotations stored for the list of referrers: as JSON, nil
-// if there are none or more than MaxAnnotations bytes.
+// referrerAnnotations returns the annotations stored for the list of referrers: as JSON,
+// nil if there are none or more than MaxAnnotations bytes.
 func referrerAnnotations(m *oci.Manifest) ([]byte, error) {
 	if m.Subject == nil || len(m.Annotations) == 0 {
 		return nil, nil

@@ -25,7 +25,7 @@ func TestTablesAreNotReadWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := readWhole(t, conn)
-	t.Run("work", func(t *testing.T) { // its pools are closed at its end, which counts what they read
+	t.Run("work", func(t *testing.T) { // the subtest's end closes its pools, and so publishes how many rows they read
 		b := replica(t, dsn)
 		ctx := t.Context()
 		for i := range 10 {

@@ -9,7 +9,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Present lists those of the requested tags and manifests that a repository has.
+// Present has those of the requested tags and manifests that exist in a repository.
 type Present struct {
 	Repository int64
 	Tags       map[string]oci.Digest // with the manifests that they point to
@@ -17,7 +17,7 @@ type Present struct {
 }
 
 // Present looks up tags and manifests in a repository, for a caller that has their names
-// from elsewhere. Error: NAME_UNKNOWN.
+// from elsewhere. Error: NAME_UNKNOWN. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) Present(ctx context.Context, path string, tags []string, manifests []oci.Digest) (Present, error) {
 	p := Present{Tags: make(map[string]oci.Digest), Manifests: make(map[oci.Digest]bool)}
 	failed := func(err error) (Present, error) {
@@ -88,7 +88,7 @@ func (c *Catalog) PresentTags(ctx context.Context, repositories []int64, names [
 		"text[]", repositories, names)
 }
 
-// PresentManifests is PresentTags for manifests.
+// PresentManifests does for manifests what PresentTags does for tags.
 func (c *Catalog) PresentManifests(ctx context.Context, repositories []int64, manifests []oci.Digest) ([]bool, error) {
 	raw := make([][]byte, len(manifests))
 	for i, d := range manifests {
@@ -100,7 +100,8 @@ func (c *Catalog) PresentManifests(ctx context.Context, repositories []int64, ma
 		"bytea[]", repositories, raw)
 }
 
-// present says for each of the values, of SQL type of, whether the query find returns a row.
+// present says for each of the values, of SQL type of, whether the query find returns a
+// row.
 func (c *Catalog) present(ctx context.Context, find, of string, repositories []int64, values any) ([]bool, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		SELECT want.nth FROM unnest($1::bigint[], $2::`+of+`) WITH ORDINALITY AS want (repository, value, nth)

@@ -92,10 +92,10 @@ func (c *Catalog) queryManifest(ctx context.Context, path, reference, sql string
 	return &Manifest{Digest: d, MediaType: *mediaType, Payload: payload, Repository: repository}, nil
 }
 
-// PromiseManifest is ManifestByDigest for a client that asks whether the manifest exists. A
-// positive answer promises that the manifest stays for the review delay. The promise is
-// written before the manifest is looked up, in the same round trip: an answer read first
-// could be outdated by a deletion in between.
+// PromiseManifest is like ManifestByDigest, for a client that asks whether the manifest
+// exists. A positive answer promises that the manifest stays for the review delay. The
+// promise is written before the manifest is looked up, in the same round trip: an answer
+// read first could be outdated by a deletion in between.
 func (c *Catalog) PromiseManifest(ctx context.Context, path string, d oci.Digest) (*Manifest, error) {
 	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)
@@ -151,8 +151,8 @@ func (c *Catalog) Blob(ctx context.Context, path string, d oci.Digest) (Blob, er
 	return c.BlobNow(ctx, path, d)
 }
 
-// BlobNow is Blob without the cache, for a reader whose object was not found in the store:
-// the blob may have another key by now.
+// BlobNow is like Blob, but without the cache, for a reader whose object was not found in
+// the store: the blob may have another key by now. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	gen := c.cache.content(path)
 	b := Blob{Digest: d}
@@ -180,14 +180,14 @@ func (c *Catalog) BlobNow(ctx context.Context, path string, d oci.Digest) (Blob,
 	return b, nil
 }
 
-// PromiseBlob is Blob for a client that asks whether it has to upload the blob. A positive
-// answer is a promise of existence: the blob stays for the review delay, so that the
-// manifest which follows finds it. The promise is a row in the review queue. PromiseBlob
-// writes the row first and looks up the blob in a second statement of the same round trip:
-// in the other order, or in one statement, garbage collection could delete the blob in
-// between. A process caches its promises, and answers from the cache while more than half of
-// a promise's time remains. Before it promises, it checks the object in the store
-// (VerifyBlob), since a client that is told "it exists" won't push the blob.
+// PromiseBlob is like Blob, for a client that asks whether it has to upload the blob. A
+// positive answer is a promise of existence: the blob stays for the review delay, so that
+// the manifest which follows finds it. The promise is a row in the review queue.
+// PromiseBlob writes the row first and looks up the blob in a second statement of the same
+// round trip: in the other order, or in one statement, garbage collection could delete the
+// blob in between. A process caches its promises, and answers from the cache while more
+// than half of a promise's time remains. Before it promises, it checks the object in the
+// store (VerifyBlob), since a client that is told "it exists" won't push the blob.
 func (c *Catalog) PromiseBlob(ctx context.Context, path string, d oci.Digest) (Blob, error) {
 	fresh := c.cache.fresh(ctx)
 	gen := c.cache.content(path)

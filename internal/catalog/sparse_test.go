@@ -39,8 +39,9 @@ func entry(mediaType string, d oci.Digest) map[string]any {
 	return map[string]any{"mediaType": mediaType, "digest": d.String(), "size": 1}
 }
 
-// TestCacheIndex: the index in which BuildKit exports a cache lists layers and the
-// cache's configuration. They must be there, are kept with it, and go with it.
+// TestCacheIndex: the index in which BuildKit exports a cache lists layers and the cache's
+// configuration. They must exist when the index is put, stay as long as the index, and are
+// deleted after it.
 func TestCacheIndex(t *testing.T) { catalogtest.AtBoth(t, testCacheIndex) }
 
 func testCacheIndex(t *testing.T, dsn string) {
@@ -64,13 +65,15 @@ func testCacheIndex(t *testing.T, dsn string) {
 		if _, err := b.ManifestByDigest(ctx, "r", child); err != nil {
 			t.Error(err)
 		}
-		// Another repository has neither the layers nor the manifest, so the put is refused there.
+		// Another repository has neither the layers nor the manifest, so the put is refused
+		// there.
 		_, err := b.TryPut(ctx, "other", cache, "cache")
 		catalogtest.WantCode(t, err, oci.ManifestBlobUnknown)
 		if n := b.Count(t, "SELECT count(*) FROM repositories"); n != 1 {
 			t.Errorf("%d repositories, want one", n)
 		}
-		// A retag keeps them, and the deletion of the index frees them.
+		// If the index gets another tag, its blobs stay; after the index's deletion garbage
+		// collection deletes them.
 		b.Put(t, "r", cache, "again")
 		if err := b.DeleteTag(ctx, "r", "cache"); err != nil {
 			t.Fatal(err)
@@ -145,9 +148,9 @@ func TestSparseIndex(t *testing.T) {
 	outer := b.Put(t, "r", catalogtest.Index(t, oci.Compute(oci.SHA256, catalogtest.Index(t, digests[2]))), "outer")
 	_, err = b.ManifestByDigest(ctx, "r", digests[1])
 	catalogtest.WantCode(t, err, oci.ManifestUnknown)
-	// A blob that an index lists must exist all the same.
+	// A blob that an index lists must exist, even if missing manifests are accepted.
 	_, err = b.TryPut(ctx, "r", listing(t, oci.MediaTypeImageIndex, entry(cacheLayer, digests[0])), "v2")
-	if err != nil { // it is there, as a manifest
+	if err != nil { // the repository has it as a manifest
 		t.Error(err)
 	}
 	_, err = b.TryPut(ctx, "r", listing(t, oci.MediaTypeImageIndex, entry(cacheLayer, digests[1])), "v2")
@@ -157,17 +160,18 @@ func TestSparseIndex(t *testing.T) {
 		t.Fatalf("%d manifests are missing, want 3", n)
 	}
 
-	// One comes without a tag, from a replica that accepts no sparse indexes.
+	// One of the missing manifests is pushed without a tag, by a replica that accepts no
+	// sparse indexes.
 	strict.Put(t, "r", payloads[1])
 	b.ReviewAll(t)
 	if _, err := b.ManifestByDigest(ctx, "r", digests[1]); err != nil {
 		t.Errorf("a manifest that its index had waited for: %v", err)
 	}
 	catalogtest.WantCode(t, b.DeleteManifest(ctx, "r", digests[1]), oci.Denied)
-	// An index that was missing itself, and lists missing manifests.
+	// A missing child is pushed that is itself an index of missing manifests.
 	b.Put(t, "r", catalogtest.Index(t, digests[2]))
 	b.ReviewAll(t)
-	if n := b.Rows(t, "missing_children"); n != 2 { // of the first index and of the inner one
+	if n := b.Rows(t, "missing_children"); n != 2 { // one of the first index and one of the inner one
 		t.Errorf("%d manifests are missing, want 2", n)
 	}
 	b.Put(t, "r", payloads[2])
@@ -190,8 +194,8 @@ func TestSparseIndex(t *testing.T) {
 }
 
 // TestUnlinkedChild: an index and its manifest that were put at the same time may not have
-// seen each other. The manifest's review links them, even if a tag references the manifest
-// meanwhile.
+// seen each other. The manifest's review links them, even if a tag referenced the manifest
+// for a while.
 func TestUnlinkedChild(t *testing.T) {
 	t.Parallel()
 	b := sparse(t, dbtest.DSN(t))

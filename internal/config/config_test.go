@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// home is an environment in which the default of data_dir is known. For root the
-// default doesn't depend on HOME, so tests that need the directory set it.
+// home is an environment in which the default of data_dir is known, whichever user runs the
+// tests: for root that default wouldn't depend on HOME.
 var home = []string{"HOME=/home/u", "PURSER_DATA_DIR=/data"}
 
 func load(t *testing.T, text string, environ ...string) (*Config, error) {

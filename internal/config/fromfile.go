@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// fileVariable is appended to a setting's variable if that names a file with the
-	// value.
+	// fileVariable is appended to the name of a setting's variable. The resulting variable
+	// names a file that contains the value.
 	fileVariable = "_FILE"
 	// fileValue stands before the path of a file that contains a secret.
 	fileValue = "file:"
@@ -19,8 +19,8 @@ const (
 	maxFileValue = 64 << 10
 )
 
-// takesFile says whether the setting accepts "file:PATH" as a value. Secrets do, and
-// the settings that belong to them.
+// takesFile says whether the setting accepts "file:PATH" as a value. Secrets do, and the
+// other settings that belong to a secret.
 func (s *setting) takesFile(c *Config) bool {
 	switch s.field(c).(type) {
 	case secretField, dsnField:

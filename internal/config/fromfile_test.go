@@ -18,8 +18,8 @@ func secretFile(t *testing.T, text string) string {
 	return path
 }
 
-// TestValuesInFiles: each setting's variable has one with _FILE beside it, and each
-// secret may name its file.
+// TestValuesInFiles: for each setting's variable there is a second one, with _FILE at its
+// end, that names a file with the value; and the value of each secret may name a file.
 func TestValuesInFiles(t *testing.T) {
 	t.Parallel()
 	for i := range settings {

@@ -63,8 +63,8 @@ func (h HTTP) Hosts(addr string) []string {
 	return names
 }
 
-// deriveProfiles sets ProfileAddr to the address of metrics if only this machine can
-// reach that, unless ProfileAddr is set.
+// deriveProfiles sets ProfileAddr, unless it was set (isSet): to DebugAddr if only this
+// machine can reach DebugAddr, else to "".
 func (h *HTTP) deriveProfiles(isSet bool) {
 	if isSet {
 		return
@@ -107,8 +107,8 @@ func (c *Config) validateHTTP(report reporter) {
 }
 
 // validateAddresses requires explicit consent to let other machines reach the registry,
-// since it has no log-in, or profiles. Metrics and health disclose nothing about the
-// content, so they need none.
+// which has no log-in, or the profiles. Metrics and health need no consent, since they
+// disclose nothing about the content.
 func (c *Config) validateAddresses(report reporter) {
 	h := c.HTTP
 	for _, a := range []struct {

@@ -11,9 +11,9 @@ import (
 type setting struct {
 	key string
 	def string // the default, in the environment's format
-	// derived names what the default is derived from, if it isn't def.
+	// derived says from what the default is derived. It is empty if def is the default.
 	derived string
-	// unset keys have no value until they are given one.
+	// unset says that the setting has no value, not even a default, until it is given one.
 	unset bool
 	// also is another variable, with Quay's name, which counts if the setting's own
 	// isn't set.

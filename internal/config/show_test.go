@@ -44,7 +44,7 @@ func TestShow(t *testing.T) {
 	}
 }
 
-// What Show writes means the same when Load reads it, whatever the values are.
+// Load reads what Show writes as the same configuration, whatever the values are.
 func TestShowIsReadBack(t *testing.T) {
 	t.Parallel()
 	c := mustLoad(t, `

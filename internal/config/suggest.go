@@ -2,9 +2,9 @@ package config
 
 import "strings"
 
-// didYouMean returns "; did you mean X?" for the known name most similar to name, "" if
-// none is similar. A key of another group counts as similar, whichever group was
-// written.
+// didYouMean returns "; did you mean X?" for the known name most similar to name. If none
+// is similar, X is a known key of another group with the same last part. If there is no
+// such key either, the text refers to the documentation.
 func didYouMean(name string, known []string) string {
 	best, bestDistance := "", len(name)/3+1
 	for _, k := range known {

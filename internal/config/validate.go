@@ -80,7 +80,8 @@ const (
 	defaultUploadMaxAge    = 24 * time.Hour
 )
 
-// deriveTimes adjusts the defaults of times to those that are set.
+// deriveTimes adjusts the default of a time that isn't set to the time that is:
+// uploads.max_age must not be below http.max_request_time.
 func (c *Config) deriveTimes() {
 	age := c.isSet("uploads.max_age")
 	if !c.isSet("http.max_request_time") {

@@ -56,7 +56,8 @@ var hookSettings = []setting{
 	{key: "webhooks.allow_private", def: "false", field: func(c *Config) field { return boolField{&c.Webhooks.AllowPrivate} }},
 }
 
-// validateWebhook checks the form of the URL. Other problems show up when it is called.
+// validateWebhook checks the form of the URL. Other problems show up when the webhook is
+// called.
 func (c *Config) validateWebhook(report func(key, format string, args ...any)) {
 	w := c.Autoprune.Webhook
 	if w.URL == "" {

@@ -8,11 +8,11 @@ import (
 )
 
 // AnalyzeGrown runs ANALYZE on those of Purser's tables whose rows are mostly newer than
-// their last ANALYZE, and returns the tables' names. By statistics of a nearly empty table,
-// an index that finds a whole repository looks as cheap as one that finds a single row. That
-// misleads the plans of foreign key checks too, whose SQL is PostgreSQL's and can't be
-// changed. Autovacuum would analyze the tables within a minute if it is on and not busy with
-// other tables.
+// their last ANALYZE, and returns the tables' names. With the statistics of a nearly empty
+// table, the planner takes an index that finds a whole repository for as cheap as one that
+// finds a single row. That misleads the plans of foreign key checks too, whose SQL is
+// PostgreSQL's and can't be changed. Autovacuum would analyze the tables within a minute if
+// it is on and not busy with other tables.
 //
 // It skips tables that another session analyzes or vacuums, and tables of other owners.
 func (d *DB) AnalyzeGrown(ctx context.Context) ([]string, error) {

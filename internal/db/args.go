@@ -18,8 +18,8 @@ import (
 // Translating a long one each time costs more than encoding its arguments.
 type Args map[string]any
 
-// SharedArgs are Args for several statements, each of which uses some of them. A name that
-// only the text has is an error.
+// SharedArgs is like Args, for several statements, each of which uses some of the
+// arguments. A name that only the text has is an error.
 type SharedArgs map[string]any
 
 // RewriteQuery implements pgx.QueryRewriter.

@@ -8,8 +8,9 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// The delays in the database of an earlier version stay, except the default of a minute that
-// two events had.
+// The migration keeps the review delays in the database of an earlier version. Only where
+// an event still has its former default of a minute, which two events had, the delay
+// becomes the new default.
 func TestDelaysOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)

@@ -16,8 +16,8 @@ const (
 	migrateLock = 0x70757273 // "purs"
 
 	lockRetry = 200 * time.Millisecond
-	// The lock's holder runs a statement every so often; PostgreSQL ends the transaction,
-	// and with it the lock, of a holder that has stalled.
+	// The lock's holder runs a statement every lockRenewal. If the holder stalls,
+	// PostgreSQL ends its transaction and with it the lock.
 	lockRenewal  = 5 * time.Second
 	lockLoss     = 30 * time.Second
 	lockAnswer   = 10 * time.Second // the time within which PostgreSQL must answer
@@ -108,7 +108,7 @@ func takeLock(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // renew runs a statement in the lock's transaction again and again until ctx ends, so that
-// PostgreSQL doesn't end it as idle.
+// PostgreSQL doesn't end the transaction as idle.
 func renew(ctx context.Context, conn *pgx.Conn) error {
 	tick := time.NewTicker(lockRenewal)
 	defer tick.Stop()

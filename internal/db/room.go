@@ -9,7 +9,7 @@ import (
 // Room is the number of connections that a server allows to the role and database of a pool.
 type Room struct {
 	Connections int
-	// Of names the limit that is reached first: "role NAME", "database NAME" or
+	// Of names the limit that would be reached first: "role NAME", "database NAME" or
 	// "max_connections".
 	Of string
 }

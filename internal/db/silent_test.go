@@ -143,8 +143,8 @@ func TestSilentIdleConnection(t *testing.T) {
 	}
 }
 
-// Both ends are configured to notice that the other's machine has vanished. The DSN's
-// settings take precedence.
+// Client and server are configured to notice that the other's machine has vanished.
+// Settings in the DSN take precedence.
 func TestKeepalivesAreAskedFor(t *testing.T) {
 	t.Parallel()
 	set := pgsession.Settings(pgsession.Limits{Idle: 20 * time.Second, Transaction: time.Minute})
@@ -190,8 +190,8 @@ func TestSettingsOfNewerServers(t *testing.T) {
 	}
 }
 
-// When a client disconnects, its statement isn't cancelled, which PostgreSQL would log as an
-// error, nor its connection closed, if the statement is about to end.
+// When a client disconnects while its statement is about to end, the statement isn't
+// cancelled, which PostgreSQL would log as an error, and the connection stays open.
 func TestStatementOfGoneClientEnds(t *testing.T) {
 	t.Parallel()
 	d := openWith(t, db.Options{DSN: dbtest.DSN(t), MaxConns: 1})

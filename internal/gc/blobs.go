@@ -79,8 +79,8 @@ func (c *Collector) reviewBlobs(ctx context.Context, tx pgx.Tx, rows []queueRow,
 	return settleBlobs(ctx, tx, without(without(claimed, wide), put), put)
 }
 
-// splitUsed splits digests into those that a manifest refers to and the others. OFFSET 0
-// keeps the planner from reading the tables whole.
+// splitUsed splits digests into those that a manifest refers to and the others. For OFFSET 0
+// see "Plans" in package db.
 func splitUsed(ctx context.Context, tx pgx.Tx, digests [][]byte) (used, free [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil, nil
@@ -158,8 +158,8 @@ func (c *Collector) deleteBlobs(ctx context.Context, tx pgx.Tx, digests [][]byte
 	return list, err
 }
 
-// lockedElsewhere returns those of the digests whose blob exists. They couldn't be locked, so
-// another transaction has locked them; the others are gone.
+// lockedElsewhere returns the digests whose blob exists. The caller couldn't lock these
+// blobs, so another transaction has locked them; the blobs of the other digests are gone.
 func lockedElsewhere(ctx context.Context, tx pgx.Tx, digests [][]byte) ([][]byte, error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -177,7 +177,8 @@ const postponeBlobs = `
 	UPDATE gc_blob_review_queue SET review_after = GREATEST(review_after, now() + $2::interval)
 	WHERE digest = ANY ($1::bytea[])`
 
-// settleBlobs drops the settled rows from the queue and postpones those of put.
+// settleBlobs drops the rows of settled from the queue, and postpones the rows of put by
+// LockedPause.
 func settleBlobs(ctx context.Context, tx pgx.Tx, settled, put [][]byte) error {
 	if len(put) > 0 {
 		if _, err := tx.Exec(ctx, postponeBlobs, put, LockedPause); err != nil {

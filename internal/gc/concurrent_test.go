@@ -21,8 +21,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// concurrentTimeVariable names the variable with the duration of each storm. Default 3 s. A
-// storm in which too little has happened by then goes on for up to half a minute more.
+// concurrentTimeVariable names the variable with the duration of each storm. Default 3 s.
+// If too little has happened in that time, the storm continues for up to half a minute.
 const concurrentTimeVariable = "PURSER_TEST_CONCURRENT"
 
 // TestConcurrentReviewsAtOnce runs clients of every kind on two replicas beside reviewers of
@@ -38,9 +38,9 @@ func testConcurrentReviewsAtOnce(t *testing.T, dsn string) {
 	s.run(t)
 }
 
-// TestConcurrentPromises is the same with a short delay for promises and none for anything
-// else, on so many names that promises expire. Promised content must exist while its promise
-// lasts.
+// TestConcurrentPromises runs the same storm with a short delay for promises and none for
+// other events, on so many names that promises expire. Promised content must exist while
+// its promise lasts.
 func TestConcurrentPromises(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, dbtest.DSN(t))
@@ -315,8 +315,8 @@ func isOneOf(err error, codes ...oci.Code) bool {
 	return false
 }
 
-// unpromised drops an error that a client may get: one with one of the codes, unless a
-// promise from start excludes it.
+// unpromised returns nil if err has one of the codes and no promise made at start is still
+// in force: such an error is allowed.
 func (s *storm) unpromised(err error, start time.Time, codes ...oci.Code) error {
 	if !isOneOf(err, codes...) {
 		return err
@@ -395,8 +395,8 @@ func (s *storm) subject(t *testing.T, rng *rand.Rand, config oci.Digest, layers 
 	return s.known[len(s.known)-1-rng.IntN(min(len(s.known), 10))]
 }
 
-// refer makes an index of a manifest that was put after start. Nobody else deletes an index
-// marked as mine.
+// refer sometimes makes indexes of manifest d. mine says that no other client deletes d:
+// its promise then counts from start, after which d was put.
 func (s *storm) refer(ctx context.Context, t *testing.T, b bundle, rng *rand.Rand, path string, d oci.Digest, start time.Time, mine bool) error {
 	if rng.IntN(2) == 0 {
 		return nil

@@ -71,6 +71,7 @@ func (found cycles) of(keys manifestKeys) map[*cycle]bool {
 // holdersOf returns the SQL of the direct holders of a manifest in w's repository, which is
 // given by its id and its subject's digest. Each row has the holder's id, the digest of the
 // holder's own subject, and whether the holder has a tag.
+// For OFFSET 0 see "Plans" in package db.
 func holdersOf(id, subject string) string {
 	return fmt.Sprintf(`
 		SELECT h.id, h.subject_digest, EXISTS (
@@ -121,8 +122,9 @@ func findCycles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (cycles, erro
 	if keys.len() == 0 {
 		return found, nil
 	}
-	// Most manifests have few holders, or one with a tag. The others are read one by one:
-	// the holders of a manifest in a cycle are garbage too, so they needn't be read again.
+	// Most manifests have few holders, or a holder with a tag. The holders of the other
+	// manifests are read for one manifest after another: if that manifest is in a cycle,
+	// its holders are garbage too, so their own holders needn't be read again.
 	far, err := walkUp(ctx, tx, keys, cycleNear, found)
 	if err != nil {
 		return nil, err
@@ -147,8 +149,8 @@ func findCycles(ctx context.Context, tx pgx.Tx, keys manifestKeys) (cycles, erro
 	return found, nil
 }
 
-// InCycle says whether a manifest that is referenced, and has no tag of its own, is only
-// referenced within a cycle without tags, as a review finds it.
+// InCycle says whether a manifest is only referenced within a cycle without tags, as a
+// review would find out. The manifest must be referenced and have no tag of its own.
 func InCycle(ctx context.Context, tx pgx.Tx, namespace, repository, id int64) (bool, error) {
 	var key manifestKeys
 	key.add(namespace, repository, id)

@@ -85,9 +85,9 @@ func (b bundle) untilSettled(t *testing.T) (deleted int) {
 	}
 }
 
-// Reviews delete a cycle that no tag reaches; a cycle with a tag anywhere on it stays whole,
-// and is deleted after the tag. Fails if a review looks for cycles only when it reviews an
-// index with a subject: the last tag may be another manifest's.
+// Reviews delete a cycle that no tag reaches; a cycle with a tag anywhere on it stays
+// whole, and is deleted after the tag. The test fails if a review looks for cycles only
+// when it reviews an index with a subject: the last tag may be another manifest's.
 func TestReviewOfCycles(t *testing.T) { catalogtest.AtBoth(t, testReviewOfCycles) }
 
 func testReviewOfCycles(t *testing.T, dsn string) {

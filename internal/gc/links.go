@@ -28,7 +28,7 @@ type blobLink struct {
 // unlinkUnused removes the links of blobs in use to repositories that have no manifest with
 // the blob, so that a repository doesn't serve what it no longer has. It returns the digests
 // that need another review, because another transaction had locked a link or because there
-// were too many links.
+// were too many links. For OFFSET 0 see "Plans" in package db.
 func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review) (unsettled [][]byte, err error) {
 	if len(digests) == 0 {
 		return nil, nil
@@ -59,9 +59,10 @@ func unlinkUnused(ctx context.Context, tx pgx.Tx, digests [][]byte, out *Review)
 	return unsettled, nil
 }
 
-// unlink removes links that seem unused. It locks them and looks again in a new statement,
-// since a put locks the links that it needs. It skips links that others have locked; locked
-// is the number of links that it got.
+// unlink removes links that seem unused. It locks the links and checks them again in a new
+// statement, since the put of a manifest locks the links of the manifest's blobs. It skips
+// links that other transactions have locked; locked is the number of links that it locked
+// itself.
 func unlink(ctx context.Context, tx pgx.Tx, unused []blobLink) (locked, removed int, err error) {
 	if len(unused) == 0 {
 		return 0, 0, nil
@@ -122,8 +123,8 @@ func linkColumns(list []blobLink) (namespaces, repositories []int64, digests [][
 	return namespaces, repositories, digests
 }
 
-// WideBlob is a blob in use with so many linking repositories that its review isn't
-// finished: UnlinkWide finishes it.
+// WideBlob is a blob in use that so many repositories link that the batch couldn't finish
+// its review: UnlinkWide finishes the review.
 type WideBlob struct {
 	digest  []byte
 	version string // xmin of the queue's row: a promise or an event changes it
@@ -166,10 +167,11 @@ func postponeWide(ctx context.Context, tx pgx.Tx, digests [][]byte) ([]WideBlob,
 }
 
 // UnlinkWide removes the links of a wide blob to repositories that don't use it, page by
-// page, and finally drops the blob's queue row. It returns the number of removed links. Each
-// page locks the queue's row in the version that the review left: so nobody has promised the
-// blob since. If the row has changed, UnlinkWide stops, since the row will be due again; the
-// same holds if UnlinkWide is cut off.
+// page, and finally drops the blob's queue row. It returns the number of removed links.
+// Each page locks the queue's row, and checks that it is still in the version that the
+// review left: so no promise of existence was made since. If the row has changed,
+// UnlinkWide stops, since the row will be due again; the same holds if UnlinkWide is cut
+// off.
 func (c *Collector) UnlinkWide(ctx context.Context, w WideBlob) (removed int, err error) {
 	p := wideUnlinking{WideBlob: w}
 	for !p.done && err == nil {

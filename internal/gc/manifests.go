@@ -113,7 +113,8 @@ func (c *Collector) reviewManifests(ctx context.Context, tx pgx.Tx, rows []queue
 	postponed.join(first.awaited)
 	postponed.join(first.unqueued)
 	// Drop the settled rows before deleting manifests: the triggers of a deletion make new
-	// rows for what it frees, and that may include a manifest that was kept just now.
+	// rows for the manifests that the deletion frees, perhaps for one that this review has
+	// just kept.
 	for _, settled := range []manifestKeys{kept, keptSince, first.gone} {
 		if err := settleManifests(ctx, tx, settled); err != nil {
 			return err
@@ -187,8 +188,8 @@ func (l *classification) candidates() (kept, free manifestKeys, above []*cycle) 
 	return kept, free, above
 }
 
-// settled splits the second look, made under locks: unused manifests are to be deleted, kept
-// ones stay, postponed ones are reviewed again soon.
+// settled decides after the second look, which was made under locks: it deletes the unused
+// manifests, keeps the kept ones, and reviews the postponed ones again soon.
 func (l *classification) settled(locked map[int64]bool) (unused, kept, postponed manifestKeys) {
 	unused, kept, postponed = l.free, l.referenced, l.awaited
 	postponed.join(l.unqueued)
@@ -208,6 +209,7 @@ func (l *classification) settled(locked map[int64]bool) (unused, kept, postponed
 
 // look classifies manifests: referenced, unreferenced (free), possibly in a cycle
 // (suspects), not there (gone), and those to postpone.
+// For OFFSET 0 see "Plans" in package db.
 func look(ctx context.Context, tx pgx.Tx, keys manifestKeys) (l classification, err error) {
 	if keys.len() == 0 {
 		return l, nil
@@ -277,7 +279,7 @@ func linkMissing(ctx context.Context, tx pgx.Tx, keys manifestKeys) error {
 	return err
 }
 
-// lookAndLink is look for manifests that may have been pushed after an index that lists
+// lookAndLink is like look, for manifests that may have been pushed after an index that lists
 // them: it links such manifests and looks again.
 func lookAndLink(ctx context.Context, tx pgx.Tx, keys manifestKeys) (classification, error) {
 	found, err := look(ctx, tx, keys)

@@ -9,12 +9,13 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// The tests above stop where a particular mistake shows. These stop at the other statements,
-// and let many clients at once do what could be affected. Whatever the order, a client that
-// was told that something exists finds it afterwards, nothing that is referenced is deleted,
-// and when everything is reviewed nothing dangles.
+// The other race tests stop a review where a particular mistake shows. The tests of this
+// file stop it at the other statements, and meanwhile let many clients at once send
+// requests that the review could affect. Whatever the order, a client that was told that
+// something exists finds it afterwards, nothing that is referenced is deleted, and when
+// everything is reviewed nothing dangles.
 
-// around is what clients do while a review is stopped, by name.
+// around has the actions of clients while a review is stopped, by name.
 type around map[string]func() (exists bool, err error)
 
 // meet starts the clients one after the other, each when the one before has ended or waits
@@ -47,7 +48,8 @@ func (p *paused) meet(t *testing.T, b bundle, clients around) map[string]bool {
 	return told
 }
 
-// either takes an answer with one of the codes for "it doesn't exist".
+// either returns whether a client was told that something exists. An error with one of the
+// codes is the answer that it doesn't; any other error is returned.
 func either(err error, codes ...oci.Code) (exists bool, _ error) {
 	if err == nil || isOneOf(err, codes...) {
 		return err == nil, nil
@@ -55,8 +57,8 @@ func either(err error, codes ...oci.Code) (exists bool, _ error) {
 	return false, err
 }
 
-// settle ends what the test holds, and checks that reviews leave nothing that dangles and
-// delete nothing that is referenced.
+// settle commits the transaction of the session holds, reviews everything, and checks that
+// reviews leave no dangling reference or garbage and delete nothing that is referenced.
 func (b bundle) settle(t *testing.T, holds catalogtest.Session) {
 	t.Helper()
 	b.Complete(t)
@@ -214,8 +216,8 @@ func TestRaceAroundManifests(t *testing.T) {
 	}
 }
 
-// A dry run is stopped before it names the repositories of what it would delete. A client
-// that tags such a manifest waits, and finds everything as it was.
+// A dry run is stopped before it looks up the repositories of the manifests that it would
+// delete. A client that tags such a manifest waits, and then finds the registry unchanged.
 func TestRaceAroundDryRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -238,8 +240,8 @@ func TestRaceAroundDryRun(t *testing.T) {
 	b.settle(t, holds)
 }
 
-// The links of a blob that very many repositories have are removed in pages. Between their
-// statements clients use the blob, and promise it.
+// The links of a blob that very many repositories have are removed in pages. Between the
+// statements of a page, clients use the blob or get a promise of its existence.
 func TestRaceAroundPages(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string][]string{

@@ -8,9 +8,9 @@ import (
 )
 
 // An index and its child are due in one batch: the review keeps the child, since the index
-// references it, and then deletes the index. Fails if the review drops the rows of kept
-// manifests after it has deleted others: it then drops the row that the deletion has just
-// made for the child, and the child stays forever.
+// references it, and then deletes the index. The test fails if the review drops the rows of
+// kept manifests after it has deleted others: it then drops the row that the deletion has
+// just made for the child, and the child stays forever.
 func TestRaceBatchHoldsIndexAndChild(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceBatchHoldsIndexAndChild)
 }
@@ -29,8 +29,8 @@ func testRaceBatchHoldsIndexAndChild(t *testing.T, dsn string) {
 	}
 }
 
-// The same for a subject and its referrer. The row that the client's own deletion postponed
-// isn't made due earlier.
+// A batch reviews a subject and its referrer together. The row that the client's own deletion
+// postponed isn't made due earlier.
 func TestRaceBatchHoldsSubjectAndReferrer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -47,8 +47,8 @@ func TestRaceBatchHoldsSubjectAndReferrer(t *testing.T) {
 }
 
 // A client has locked a child while a batch deletes its index: the child's row keeps the
-// delay that the deletion grants. Fails if a review postpones rows to five seconds from now
-// whatever delay they have by then.
+// delay that the deletion grants. The test fails if a review postpones rows to five seconds
+// from now even if they have a longer delay.
 func TestRaceLockedChildKeepsItsDelay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -191,8 +191,8 @@ func TestRaceSubjectIsChild(t *testing.T) {
 	b.Empty(t, "manifests", "gc_manifest_review_queue")
 }
 
-// Each event brings a row back that was set aside after too many failures. Fails if an event
-// leaves set_aside_at unchanged.
+// Each event makes a failed review due again. The test fails if an event leaves
+// set_aside_at unchanged.
 func TestRaceEventsBringBackWhatWasSetAside(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

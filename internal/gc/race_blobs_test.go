@@ -10,9 +10,9 @@ import (
 )
 
 // A manifest is put after the review found its blobs unused, and before the review locks
-// them: the blobs stay, since the review looks again once it has the locks. Fails if the
-// review looks only once; and fails with any review if statements don't see what committed
-// since the transaction began.
+// them: the blobs stay, since the review looks again once it has the locks. The test fails
+// if the review looks only once, or if its statements don't see what was committed after
+// its transaction began.
 func TestRacePutBetweenLookAndLock(t *testing.T) {
 	catalogtest.AtBoth(t, testRacePutBetweenLookAndLock)
 }
@@ -35,10 +35,10 @@ func testRacePutBetweenLookAndLock(t *testing.T, dsn string) {
 	b.Owned(t)
 }
 
-// A manifest that is being put has locked its blobs: the review postpones their rows. Fails
-// if the review takes blobs that it can't lock for deleted (it would drop the rows, and
-// nobody would review the blobs if the put fails), and if it leaves the rows due, which
-// makes it spin.
+// A manifest that is being put has locked its blobs: the review postpones their rows. The
+// test fails if the review takes blobs that it can't lock for deleted (it would drop the
+// rows, and nobody would review the blobs if the put fails), or if the review leaves the
+// rows due, which makes it spin.
 func TestRacePutHoldsItsBlobs(t *testing.T) { catalogtest.AtBoth(t, testRacePutHoldsItsBlobs) }
 
 func testRacePutHoldsItsBlobs(t *testing.T, dsn string) {
@@ -74,8 +74,8 @@ func testRacePutHoldsItsBlobs(t *testing.T, dsn string) {
 }
 
 // A manifest that is put while its blob is being deleted waits, is refused, and leaves
-// nothing. Fails if the put looks for its blobs without a lock and isn't run again: it ends
-// with a foreign key error.
+// nothing. The test fails if the put looks for its blobs without a lock and isn't run
+// again: it ends with a foreign key error.
 func TestRacePutMeetsDeletion(t *testing.T) { catalogtest.AtBoth(t, testRacePutMeetsDeletion) }
 
 func testRacePutMeetsDeletion(t *testing.T, dsn string) {
@@ -97,10 +97,11 @@ func testRacePutMeetsDeletion(t *testing.T, dsn string) {
 	}
 }
 
-// A review has found a blob in use and is about to drop its row, when a client, or the
-// worker that cleans up a deleted repository, deletes the blob's last manifest: the deletion
-// waits, and then makes the row again. Fails if the claim doesn't lock the row, and with DO
-// NOTHING in the triggers: in either case nobody would review the blob again.
+// A review has found a blob in use and is about to drop its queue row, when a client, or
+// the worker that cleans up a deleted repository, deletes the blob's last manifest: the
+// deletion waits, and then makes the row again. The test fails if the claim doesn't lock
+// the row, or if the triggers insert with ON CONFLICT DO NOTHING: in both cases nobody
+// would review the blob again.
 func TestRaceLastManifestGoesWhileKept(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceLastManifestGoesWhileKept)
 }
@@ -143,7 +144,8 @@ func testRaceLastManifestGoesWhileKept(t *testing.T, dsn string) {
 	}
 }
 
-// The other way round: the deletion has locked the row, and the review skips it.
+// As in TestRaceLastManifestGoesWhileKept, but the deletion has locked the row first: the
+// review skips the row.
 func TestRaceLastManifestGoesFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -211,7 +213,8 @@ func TestRaceUnlinkFirst(t *testing.T) {
 }
 
 // A manifest starts to use a link between the review's look and its lock: the link stays.
-// Fails if the review deletes the links that it found unused without looking again.
+// The test fails if the review deletes the links that it found unused without looking
+// again.
 func TestRaceLinkUsedBetweenLookAndLock(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceLinkUsedBetweenLookAndLock)
 }
@@ -240,9 +243,10 @@ func testRaceLinkUsedBetweenLookAndLock(t *testing.T, dsn string) {
 	b.Empty(t, "gc_blob_review_queue")
 }
 
-// A manifest that needs a link which is being removed waits and is refused. Fails if the
-// review removes links without a lock that conflicts with the put's (the put succeeds, in a
-// repository that doesn't serve its blobs), and if the put doesn't lock its links.
+// A manifest that needs a link which is being removed waits and is refused. The test fails
+// if the review removes links without a lock that conflicts with the put's (the put
+// succeeds, in a repository that doesn't serve its blobs), or if the put doesn't lock its
+// links.
 func TestRacePutMeetsUnlinking(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -268,8 +272,8 @@ func TestRacePutMeetsUnlinking(t *testing.T) {
 }
 
 // A manifest that is being put has locked its links: the review leaves them, and looks at
-// the blob again later. Fails if the review waits for links: its lock timeout would end it
-// each time.
+// the blob again later. The test fails if the review waits for links: its lock timeout
+// would end it each time.
 func TestRacePutHoldsItsLinks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -297,8 +301,8 @@ func TestRacePutHoldsItsLinks(t *testing.T) {
 }
 
 // A client mounts or uploads a blob while a review is removing the blob's link: the link is
-// made anew. Fails if a client makes links with DO NOTHING without having waited for the
-// queue's row.
+// made anew. The test fails if a client inserts links with ON CONFLICT DO NOTHING without
+// having waited for the queue's row.
 func TestRaceLinkIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -333,8 +337,8 @@ func TestRaceLinkIsMadeAnew(t *testing.T) {
 	}
 }
 
-// The review drops a queue row whose blob doesn't exist, and keeps one whose blob is locked.
-// Fails if it doesn't tell the two apart.
+// The review drops a queue row whose blob doesn't exist, and keeps one whose blob is
+// locked. The test fails if it doesn't tell the two apart.
 func TestRaceGoneAndLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -353,7 +357,7 @@ func TestRaceGoneAndLocked(t *testing.T) {
 	}
 }
 
-// Another catalogtest.Session deletes a blob while the review can't lock it, and the blob is pushed
+// Another session deletes a blob while the review can't lock it, and the blob is pushed
 // again at once: the review drops the queue row, and the push makes a new one.
 func TestRaceGoneAndBack(t *testing.T) {
 	t.Parallel()

@@ -33,9 +33,9 @@ func (b bundle) cleared(t *testing.T) {
 	}
 }
 
-// A manifest of a cycle gets a tag or a new index after the review found the cycle without a
-// tag, and before the review has its locks: all of the cycle stays. Fails if the review
-// doesn't compute the holders again.
+// A manifest of a cycle gets a tag or a new index after the review found the cycle without
+// a tag, and before the review has its locks: all of the cycle stays. The test fails if the
+// review doesn't compute the holders again.
 func TestRaceCycleHeldBetweenLookAndLock(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceCycleHeldBetweenLookAndLock)
 }
@@ -78,9 +78,9 @@ func testRaceCycleHeldBetweenLookAndLock(t *testing.T, dsn string) {
 }
 
 // A tag or a new index for a manifest of a cycle that is being deleted waits until the
-// deletion is over. Its client then gets the truth, and what the tag or index references
-// exists. Fails if the review locks only what it deletes: the tag or index wouldn't wait,
-// and its manifest would vanish after the answer.
+// deletion is over. Then the client gets the true answer, and the manifest that the tag or
+// index references exists. The test fails if the review locks only what it deletes: the tag
+// or index wouldn't wait, and its manifest would vanish after the answer.
 func TestRaceCycleHeldWhileDeleted(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceCycleHeldWhileDeleted)
 }
@@ -124,7 +124,7 @@ func testRaceCycleHeldWhileDeleted(t *testing.T, dsn string) {
 }
 
 // A put that has begun has locked a manifest of the cycle: the review postpones its row.
-// Fails if the review goes on with the holders that it could lock.
+// The test fails if the review goes on with the holders that it could lock.
 func TestRacePutHoldsCycle(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -169,8 +169,8 @@ func TestRaceCycleGrows(t *testing.T) {
 
 // The last tag of a cycle is deleted while a review that has seen the tag is about to drop
 // the row of another manifest, the one whose deletion would break the cycle. The review of
-// the manifest that lost the tag waits for that, and queues the other again. Fails if that
-// review queues only manifests without a row.
+// the manifest that lost the tag waits for that, and queues the other again. The test fails
+// if that review queues only manifests without a row.
 func TestRaceCycleIsPassedOn(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceCycleIsPassedOn)
 }

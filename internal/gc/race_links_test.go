@@ -38,7 +38,8 @@ func (b bundle) reviewLinks(t *testing.T) int {
 }
 
 // A batch's blobs may have more unused links than the batch removes: a later review removes
-// the rest. Fails if the review drops the rows of blobs whose links it hasn't read.
+// the rest. The test fails if the review drops the rows of blobs whose links it hasn't
+// read.
 func TestRaceManyLinks(t *testing.T) { catalogtest.AtBoth(t, testRaceManyLinks) }
 
 func testRaceManyLinks(t *testing.T, dsn string) {
@@ -62,8 +63,8 @@ func testRaceManyLinks(t *testing.T, dsn string) {
 	b.Empty(t, "gc_blob_review_queue")
 }
 
-// A blob linked by very many repositories loses its unused links, and later is deleted with
-// all the others.
+// A blob linked by very many repositories loses its unused links; later it is deleted with
+// its remaining links.
 func TestRaceWideBlob(t *testing.T) { catalogtest.AtBoth(t, testRaceWideBlob) }
 
 func testRaceWideBlob(t *testing.T, dsn string) {
@@ -91,8 +92,8 @@ func testRaceWideBlob(t *testing.T, dsn string) {
 }
 
 // A client mounts, asks for or frees a wide blob before its links are read, or between two
-// pages: the removal stops, and the links and the row stay. Fails if a page doesn't check
-// that the row is as the review left it.
+// pages: the removal stops, and the links and the row stay. The test fails if a page
+// doesn't check that the row is as the review left it.
 func TestRaceWideBlobIsPromised(t *testing.T) {
 	t.Parallel()
 	for what, do := range map[string]func(b bundle, d, manifest oci.Digest) error{

@@ -8,10 +8,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A review has found a manifest tagged and is about to drop its row, when a client deletes
-// or moves the manifest's last tag: the client waits, and then makes the row again. Fails if
-// the claim doesn't lock the row, and with DO NOTHING in the triggers: the manifest would
-// stay forever.
+// A review has found a manifest tagged and is about to drop its queue row, when a client
+// deletes or moves the manifest's last tag: the client waits, and then makes the row again.
+// The test fails if the claim doesn't lock the row, or if the triggers insert with ON
+// CONFLICT DO NOTHING: the manifest would stay forever.
 func TestRaceLastTagGoesWhileKept(t *testing.T) { catalogtest.AtBoth(t, testRaceLastTagGoesWhileKept) }
 
 func testRaceLastTagGoesWhileKept(t *testing.T, dsn string) {
@@ -57,8 +57,8 @@ func testRaceLastTagGoesWhileKept(t *testing.T, dsn string) {
 	}
 }
 
-// The other way round: the deletion of the tag has locked the row, so the review skips it;
-// afterwards the row is as the deletion wrote it.
+// As in TestRaceLastTagGoesWhileKept, but the deletion of the tag has locked the row first:
+// the review skips the row, which afterwards is as the deletion wrote it.
 func TestRaceLastTagGoesFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -123,8 +123,8 @@ func testRaceHolderGoesWhileKept(t *testing.T, dsn string) {
 }
 
 // A manifest is tagged, or put into an index, after the review found it unused and before
-// the review locks it: it stays. Fails if the review doesn't look again after locking: a
-// foreign key would end it or, if the manifest has a new subject, nothing would.
+// the review locks it: it stays. The test fails if the review doesn't look again after
+// locking: a foreign key would end it or, if the manifest has a new subject, nothing would.
 func TestRaceHeldBetweenLookAndLock(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceHeldBetweenLookAndLock)
 }
@@ -194,8 +194,8 @@ func testRaceHeldWhileDeleted(t *testing.T, dsn string) {
 }
 
 // A put that has begun has locked the children of its index, and the manifest that it tags:
-// the review postpones their rows. Fails if the review takes manifests that it can't lock
-// for deleted, or leaves the rows due.
+// the review postpones their rows. The test fails if the review takes manifests that it
+// can't lock for deleted, or leaves the rows due.
 func TestRacePutHoldsManifests(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -276,8 +276,8 @@ func TestRaceManifestIsGone(t *testing.T) {
 
 // A subject that is put while a review deletes its referrers waits for the review, and is
 // stored; a subject that is put before the review has locked its digest keeps its referrer.
-// Fails without that lock: the put doesn't wait, and the review still deletes a referrer
-// that the put's client has seen.
+// The test fails if reviews don't lock the subject's digest: the put doesn't wait, and the
+// review still deletes a referrer that the put's client has seen.
 func TestRaceSubjectComes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -324,7 +324,8 @@ func TestRaceSubjectComes(t *testing.T) {
 	}
 }
 
-// A review doesn't wait for the put of a subject: it postpones the referrer.
+// A review doesn't wait for a put of the subject that is under way: it postpones the
+// referrer.
 func TestRaceSubjectIsBeingPut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -356,8 +357,8 @@ func TestRaceSubjectIsBeingPut(t *testing.T) {
 
 // A referrer is put while its subject is being deleted by a transaction that can't see the
 // referrer yet, and the referrer is due before that deletion commits: the put waits for the
-// deletion. Fails if the put doesn't lock its subject: the review sees the subject, drops
-// the row, and nobody reviews the referrer again.
+// deletion. The test fails if the put doesn't lock its subject: the review sees the
+// subject, drops the row, and nobody reviews the referrer again.
 func TestRaceReferrerPutWhileSubjectGoes(t *testing.T) {
 	catalogtest.AtBoth(t, testRaceReferrerPutWhileSubjectGoes)
 }
@@ -386,8 +387,8 @@ func testRaceReferrerPutWhileSubjectGoes(t *testing.T, dsn string) {
 }
 
 // The put of a referrer leaves the referrer's row in the queue, though its subject exists:
-// see the test above. The other way round, a subject's deletion after the put finds the
-// referrer.
+// see TestRaceReferrerPutWhileSubjectGoes. If the subject is deleted after the put instead,
+// the deletion finds the referrer.
 func TestRaceSubjectGoesWhileReferrerIsPut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -11,8 +11,8 @@ import (
 )
 
 // The answer that a blob exists is kept even if the queue had no row for the blob, and
-// whatever shorter delays of other events follow. Fails if a promise only postpones an
-// existing row, and if events don't use GREATEST.
+// whatever shorter delays of other events follow. The test fails if a promise only
+// postpones an existing row, or if events don't use GREATEST, which keeps the longer delay.
 func TestRacePromiseOutlivesTheManifest(t *testing.T) {
 	t.Parallel()
 	for what, promise := range map[string]func(ctx context.Context, b bundle, d oci.Digest) error{
@@ -53,7 +53,8 @@ func TestRacePromiseOutlivesTheManifest(t *testing.T) {
 	}
 }
 
-// The same for the answer that a manifest exists.
+// The answer that a manifest exists is kept in the same way, even if the manifest loses its
+// tag.
 func TestRacePromiseOutlivesTheTag(t *testing.T) {
 	t.Parallel()
 	for what, promise := range map[string]func(ctx context.Context, b bundle, payload []byte) error{
@@ -87,9 +88,9 @@ func TestRacePromiseOutlivesTheTag(t *testing.T) {
 	}
 }
 
-// A client that asks for a blob while a review deletes it waits, and gets the truth. Fails
-// with promise and lookup in one statement, or the lookup first: both report a blob that is
-// gone.
+// A client that asks for a blob while a review deletes it waits, and then gets the true
+// answer. The test fails if one statement makes the promise and looks the blob up, or if
+// the lookup comes first: in both cases the client is told that a deleted blob exists.
 func TestRaceAskedWhileDeleted(t *testing.T) { catalogtest.AtBoth(t, testRaceAskedWhileDeleted) }
 
 func testRaceAskedWhileDeleted(t *testing.T, dsn string) {
@@ -109,7 +110,8 @@ func testRaceAskedWhileDeleted(t *testing.T, dsn string) {
 	}
 }
 
-// The same for a manifest.
+// A client that asks for a manifest while a review deletes it waits, and then gets the true
+// answer.
 func TestRaceManifestAskedWhileDeleted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -135,8 +137,8 @@ func TestRaceManifestAskedWhileDeleted(t *testing.T) {
 }
 
 // A client that asks for a blob in use while the blob is reviewed gets a promise that
-// outlasts the review, which drops the row. Fails if the review doesn't lock the row: it
-// would drop the promise with it.
+// outlasts the review, although the review drops the blob's queue row. The test fails if
+// the review doesn't lock that row: the review would drop the promise with the row.
 func TestRaceAskedWhileKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -159,8 +161,8 @@ func TestRaceAskedWhileKept(t *testing.T) {
 }
 
 // An uncommitted promise makes the review skip the row, and a committed one makes the row
-// not due. Fails without SKIP LOCKED (the review waits), and if a claim doesn't check the
-// row again after locking it.
+// not due. The test fails without SKIP LOCKED (the review waits), or if a claim doesn't
+// check the row again after locking it.
 func TestRacePromiseBeforeReview(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -178,8 +180,9 @@ func TestRacePromiseBeforeReview(t *testing.T) {
 	}
 }
 
-// A review that lost a race for locks postpones its row: a promise made in between keeps its
-// longer delay. Fails if rows are postponed to five seconds from now whatever their delay.
+// A review that lost a race for locks postpones its row: a promise made in between keeps
+// its longer delay. The test fails if a review postpones rows to five seconds from now even
+// if they have a longer delay.
 func TestRacePromiseBeforePostponement(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -200,8 +203,8 @@ func TestRacePromiseBeforePostponement(t *testing.T) {
 	if n := b.Count(t, "SELECT count(*) FROM gc_manifest_review_queue WHERE review_after > now() + interval '23 hours'"); n != 1 {
 		t.Error("a review that gave way shortened a promise that was made since")
 	}
-	// The same for the row of a blob, also when its review failed for another reason than a
-	// lost race.
+	// A blob's row keeps a longer delay, too, even if its review failed for another reason
+	// than a lost race.
 	x.Exec(t, "COMMIT")
 	b.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$`)
 	b.Exec(t, "CREATE TRIGGER refuse BEFORE DELETE ON blobs FOR EACH ROW EXECUTE FUNCTION refuse()")
@@ -248,8 +251,9 @@ func TestRaceFailedRowIsHeld(t *testing.T) {
 }
 
 // An upload whose commit meets a review that deletes the same content waits, runs again and
-// stores the blob anew, under its own key. Fails if the upload takes ON CONFLICT DO NOTHING
-// as proof that the blob stays: the blob isn't linked, or the link violates its foreign key.
+// stores the blob anew, under its own key. The test fails if the upload takes a conflict on
+// insertion (ON CONFLICT DO NOTHING) as proof that the blob stays: the blob isn't linked,
+// or the link violates its foreign key.
 func TestRaceUploadMeetsDeletion(t *testing.T) { catalogtest.AtBoth(t, testRaceUploadMeetsDeletion) }
 
 func testRaceUploadMeetsDeletion(t *testing.T, dsn string) {

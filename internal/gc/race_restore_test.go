@@ -66,8 +66,8 @@ func TestRestoreTagLooksInTheRepository(t *testing.T) {
 }
 
 // A review that has locked the manifest deletes it; the restore waits for that, and fails
-// with MANIFEST_UNKNOWN. Fails if the restore returns the lost race, a foreign key error, as
-// its answer.
+// with MANIFEST_UNKNOWN. The test fails if the restore returns the lost race, a foreign key
+// error, as its answer.
 func TestRestoreTagAfterReviewHasLocked(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -91,8 +91,8 @@ func TestRestoreTagAfterReviewHasLocked(t *testing.T) {
 }
 
 // A review that comes while the tag is being restored skips the manifest, and the next
-// review finds it in use. Fails if the restore only checks that the manifest exists, and
-// doesn't lock it before it writes the tag.
+// review finds it in use. The test fails if the restore only checks that the manifest
+// exists, and doesn't lock it before it writes the tag.
 func TestRestoreTagBeforeReviewLocks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// Two concurrent reviews claim different rows. Fails if a claim waits for the other, or if
-// both can claim a row.
+// Two concurrent reviews claim different rows. The test fails if a claim waits for the
+// other, or if both can claim a row.
 func TestRaceTwoReviews(t *testing.T) { catalogtest.AtBoth(t, testRaceTwoReviews) }
 
 func testRaceTwoReviews(t *testing.T, dsn string) {
@@ -70,7 +70,7 @@ func TestRaceTwoReviewsMeet(t *testing.T) {
 
 // In a deadlock between a client and a review, the review fails by its lock timeout: the
 // client's transaction doesn't even have to run again. PostgreSQL's own deadlock detection
-// is off. Fails without a lock timeout.
+// is off. The test fails without a lock timeout.
 func TestRaceReviewGivesWay(t *testing.T) {
 	t.Parallel()
 	b := replica(t, catalogtest.PatientDSN(t))
@@ -109,7 +109,7 @@ func TestRaceReviewGivesWay(t *testing.T) {
 }
 
 // A review whose connection is killed leaves everything unchanged and releases its locks.
-// Fails if a review takes more than one transaction.
+// The test fails if a review takes more than one transaction.
 func TestRaceReviewerIsKilled(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -160,8 +160,8 @@ func TestRaceReviewerIsKilled(t *testing.T) {
 	b.Nothing(t)
 }
 
-// A dry run beside a client: the client waits for the batch, and then finds what the dry run
-// had deleted and rolled back.
+// A client that needs content which a dry run has just deleted waits for the dry run's
+// batch, and then finds the content, since the dry run has rolled the deletion back.
 func TestRaceDryRunBesideAClient(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -225,8 +225,8 @@ func testRaceRepositoryIsMadeAnew(t *testing.T, dsn string) {
 }
 
 // A put that has begun locks its repository against deletion until it commits, so that the
-// worker that cleans up the repository sees all of the put. So does the commit of an upload.
-// Fails if the put doesn't lock the repository's row.
+// worker that cleans up the repository sees all of the put. So does the commit of an
+// upload. The test fails if the put doesn't lock the repository's row.
 func TestRaceRepositoryGoesDuringPut(t *testing.T) {
 	t.Parallel()
 	for what, do := range map[string]func(b bundle, payload []byte) error{
@@ -283,8 +283,8 @@ func TestRaceRepositoryGoesDuringPut(t *testing.T) {
 	}
 }
 
-// At every moment one row owns a storage key, whoever commits the same upload or content at
-// once.
+// At every moment exactly one row owns a storage key, even if several clients commit the
+// same upload, or uploads of the same content, at once.
 func TestRaceOneOwner(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -14,12 +14,12 @@ import (
 )
 
 // The race tests prove the protocol of reviews, so each statement that a review sends needs
-// some: one that stops the review before the statement, and one that stops it after, that is
-// before the next. TestMain checks this rule when all tests of the package have run. Whoever
-// adds a statement to a review hears its text until race tests stop around it.
+// a race test that stops the review before the statement, and one that stops it after the
+// statement, that is before the next one. TestMain checks this rule when all tests of the
+// package have run. It prints the statements for which such a test is missing.
 
 // A statement is known by its text and by whether the transaction has sent the same text
-// before: the two looks of a review are one text, and need tests of their own.
+// before: the two looks of a review have the same text, and each needs tests of its own.
 type statement struct {
 	text  string
 	again bool
@@ -36,12 +36,12 @@ func (s statement) String() string {
 	return text
 }
 
-// stops has all statements that paused reviews sent, and those around which a race test
-// stopped one.
+// stops has all statements that paused reviews sent, and those before or after which a race
+// test stopped a review.
 var stops = struct {
 	sync.Mutex
 	all, before, after map[statement]bool
-	followed           map[statement]bool // by another statement of the review
+	followed           map[statement]bool // another statement of the review follows it
 }{all: map[statement]bool{}, before: map[statement]bool{}, after: map[statement]bool{}, followed: map[statement]bool{}}
 
 // sequence follows the statements of one review.
@@ -66,7 +66,7 @@ func (s *sequence) next(sql string) {
 	stops.followed[s.last] = true
 }
 
-// stopped notes that a test has stopped the review between last and now.
+// stopped notes that a test has stopped the review between the statements s.last and s.now.
 func (s *sequence) stopped() {
 	stops.Lock()
 	defer stops.Unlock()
@@ -90,7 +90,8 @@ func unraced() (list []string) {
 	return list
 }
 
-// everything says whether all tests ran. A part of them can't keep the rule.
+// everything says whether all tests ran: a part of the tests doesn't stop at each
+// statement.
 func everything() bool {
 	for _, name := range []string{"test.run", "test.skip", "test.list", "test.bench", "test.fuzz"} {
 		if flag.Lookup(name).Value.String() != "" {

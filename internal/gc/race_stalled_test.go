@@ -35,9 +35,9 @@ func (b bundle) limits(t *testing.T, transaction time.Duration) (settings []stri
 
 // A review stalls while it has its locks: its process is stopped between two statements, or
 // a statement hangs. PostgreSQL ends its transaction, so requests that wait for the locks
-// are answered, after the transaction's timeout at most. Fails without either limit: the
-// requests wait as long as the review is stalled, or until their own statement timeout, 30
-// s.
+// are answered, after the transaction's timeout at most. The test fails if one of the two
+// limits is missing: the requests wait as long as the review is stalled, or until their own
+// statement timeout, 30 s.
 func TestRaceReviewStalls(t *testing.T) {
 	t.Parallel()
 	const timeout, margin = 2 * time.Second, 4 * time.Second // the margin is for slow machines

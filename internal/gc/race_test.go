@@ -21,7 +21,7 @@ import (
 // is stopped between two of its statements, so the test chooses what happens in between.
 // Each test's comment names the plausible wrong implementation that it catches.
 
-// bundle is a catalog on a database of the test's own, and what collects its garbage.
+// bundle is a catalog on a database of the test's own, with its garbage collection.
 type bundle struct{ catalogtest.Bundle }
 
 func setup(t *testing.T) bundle {
@@ -40,8 +40,8 @@ type paused struct {
 	at   chan string   // the statement that is about to be sent
 	next chan struct{} // lets it be sent
 	done chan struct{}
-	pid  uint32 // of the backend; valid once it has stopped somewhere
-	held bool   // it stands before a statement, by to
+	pid  uint32 // of the backend; valid once the review has stopped somewhere
+	held bool   // the method to has stopped it before a statement
 	sent sequence
 	out  gc.Review
 	err  error
@@ -57,7 +57,7 @@ func (b bundle) pausing(t *testing.T, o gc.ReviewOptions, settings ...string) *p
 	return b.pausingAt(t, func(ctx context.Context, c *gc.Collector) (gc.Review, error) { return c.Review(ctx, o) }, settings...)
 }
 
-// pausingAt is pausing for a part of a review given by the caller.
+// pausingAt is like pausing, for a part of a review that the caller gives.
 func (b bundle) pausingAt(t *testing.T, review func(context.Context, *gc.Collector) (gc.Review, error), settings ...string) *paused {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -163,7 +163,7 @@ func (p *paused) finish(t *testing.T) (gc.Review, error) {
 	}
 }
 
-// ended is finish for a review that must not fail.
+// ended is like finish, for a review that must not fail.
 func (p *paused) ended(t *testing.T) gc.Review {
 	t.Helper()
 	out, err := p.finish(t)

@@ -38,9 +38,9 @@ import (
 const maxSubjects = 200
 
 // lockSubjects takes the advisory locks on the subjects of locked manifests, which block
-// puts of those subjects. held are the manifests that have no subject or whose subject it
-// locked; left are those beyond maxSubjects. keys maps a manifest's id to its subject's lock
-// key.
+// puts of those subjects. held are the manifests that have no subject, or whose subject it
+// locked; left are the manifests whose subjects exceed maxSubjects. keys maps a manifest's
+// id to its subject's lock key.
 func lockSubjects(ctx context.Context, tx pgx.Tx, locked manifestKeys, keys map[int64]int32) (held, left manifestKeys, err error) {
 	if len(keys) == 0 {
 		return locked, left, nil

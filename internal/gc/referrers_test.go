@@ -76,8 +76,8 @@ func pages(t *testing.T, conn *pgx.Conn) (n int) {
 
 // TestSubjectOfManyReferrers: how much a put and a deletion of a subject read and write
 // doesn't depend on the number of the subject's referrers, and every count of reviews
-// includes the referrers that are still to be queued. Fails if put or deletion reads all
-// referrers.
+// includes the referrers that are still to be queued. The test fails if put or deletion
+// reads all referrers.
 func TestSubjectOfManyReferrers(t *testing.T) {
 	t.Parallel()
 	n := 5000
@@ -250,8 +250,8 @@ func TestReferrersPageIsCutOff(t *testing.T) {
 }
 
 // A subject that is put again keeps its referrers; its next deletion queues them from the
-// first one on, whether the worker has seen the subject by then, hasn't, or is just working
-// on it.
+// first one on, whether the worker has seen the new subject, hasn't seen it, or is just
+// queueing a page.
 func TestReferrersOfSubjectPutAgain(t *testing.T) {
 	t.Parallel()
 	for _, seen := range []string{"not", "before", "meanwhile"} {
@@ -294,8 +294,8 @@ func TestReferrersOfSubjectPutAgain(t *testing.T) {
 	}
 }
 
-// A referrer that has a due queue row of its own isn't deleted before its subject's deletion
-// has queued it, since that may grant a delay.
+// A referrer that has a due queue row of its own isn't deleted before the deletion of its
+// subject has queued it, since that deletion may grant a delay.
 func TestReferrerIsReviewedBeforeItIsQueued(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -313,7 +313,7 @@ func TestReferrerIsReviewedBeforeItIsQueued(t *testing.T) {
 	}
 }
 
-// A page doesn't wait for a locked row of the queue: it is postponed.
+// QueueReferrers doesn't wait for a locked row of the queue: the page is postponed.
 func TestReferrersPageGivesWay(t *testing.T) {
 	t.Parallel()
 	b, _, _ := manyReferrers(t)
@@ -350,8 +350,8 @@ func TestReferrersOfDeletedRepository(t *testing.T) {
 	b.left(t, 100, false)
 }
 
-// A review locks no more subjects than PostgreSQL has room for; the rows of the others stay
-// due.
+// A review locks no more subjects than PostgreSQL has room for; the rows of further
+// referrers stay due.
 func TestReviewOfManySubjects(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -373,7 +373,8 @@ func TestReviewOfManySubjects(t *testing.T) {
 
 // TestConcurrentSubjects puts and deletes a subject while slowed reviewers delete its
 // referrers. A referrer that exists when the put has returned stays until the subject is
-// deleted, and is deleted afterwards. Fails if reviews don't lock subjects, or puts don't.
+// deleted, and is deleted afterwards. The test fails if reviews don't lock subjects, or
+// puts don't.
 func TestConcurrentSubjects(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, dbtest.DSN(t))

@@ -59,7 +59,7 @@ func (s *restartable) stop() {
 	}
 }
 
-// onRestartable is setup on a PostgreSQL that can be restarted.
+// onRestartable is like setup, on a PostgreSQL that can be restarted.
 func onRestartable(t *testing.T) (*storeBundle, *restartable) {
 	t.Helper()
 	base, err := os.MkdirTemp("", "purser-restart-")
@@ -267,8 +267,8 @@ func TestReviewsGoOnWhenPostgreSQLIsRestarted(t *testing.T) {
 		pushers[i] = &pusher{b: b, path: fmt.Sprintf("n/r%d", i), may: map[oci.Digest]bool{}}
 		pushing.Go(func() { failures <- pushers[i].loop(ctx) })
 	}
-	// The counters are in this process: they show, without a query, that reviewers work, and
-	// that they go on after each restart without being told of it.
+	// The counters are in this process, so they show without a query that reviewers work,
+	// and that they continue by themselves after each restart.
 	for range 3 {
 		before := deleted()
 		b.eventually("manifests are deleted", func() bool { return deleted() >= before+10 })

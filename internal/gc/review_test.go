@@ -56,8 +56,8 @@ func testReviewDeletesWhatNothingHolds(t *testing.T, dsn string) {
 	b.Owned(t)
 }
 
-// Children of an index, and referrers of an existing subject, stay; those of a deleted
-// manifest are deleted after it, with the short delays of a cascade.
+// Children of an index, and referrers of an existing subject, stay; children and referrers
+// of a deleted manifest are deleted after it, with the short delays of a cascade.
 func TestReviewFollowsIndexesAndSubjects(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -216,8 +216,8 @@ func TestFailedReviewIsPutOffAndSetAside(t *testing.T) {
 	}
 }
 
-// ReviewError.Contended distinguishes a review that was rolled back by its lock timeout from
-// one that failed.
+// ReviewError.Contended distinguishes a review that was rolled back because of its lock
+// timeout from a review that failed for another reason.
 func TestReviewGivesWay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

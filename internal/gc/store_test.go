@@ -112,7 +112,7 @@ func (b *storeBundle) stored() []string {
 	return keys
 }
 
-// doomed counts the rows of doomed objects.
+// doomed counts the pending deletions.
 func (b *storeBundle) doomed() (n int) {
 	b.t.Helper()
 	if err := b.db.Pool.QueryRow(b.t.Context(), "SELECT count(*) FROM gc_doomed_objects").Scan(&n); err != nil {

@@ -59,8 +59,8 @@ func take(t *testing.T, l *limit.Lease, n int64) error {
 	return err
 }
 
-// TestBudgetIsShared: one client gets half, another one a part of the rest, and each
-// learns which limit it reached.
+// TestBudgetIsShared: one client gets half of the memory, another one a part of the rest,
+// and each learns which limit it has reached.
 func TestBudgetIsShared(t *testing.T) {
 	t.Parallel()
 	b := limit.NewBudget(limit.BudgetOptions{Total: 1000})
@@ -123,8 +123,8 @@ func TestBudgetWaits(t *testing.T) {
 	}
 }
 
-// TestBudgetOfStreams: streams leave a quarter to other bodies, and a request for more
-// than a client's share counts as the share.
+// TestBudgetOfStreams: streams leave a quarter of the memory to other bodies, and a request
+// for more than a client's share is counted as a request for the share.
 func TestBudgetOfStreams(t *testing.T) {
 	t.Parallel()
 	b := limit.NewBudget(limit.BudgetOptions{Total: 800})

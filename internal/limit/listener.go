@@ -26,7 +26,7 @@ type ListenerOptions struct {
 	// header, version 1 or 2, which names the client. The limit of that client applies
 	// then.
 	ProxyProtocol bool
-	// ProxyHeaderTime limits the wait for that header. Default 5 s.
+	// ProxyHeaderTime limits the wait for the PROXY protocol header. Default 5 s.
 	ProxyHeaderTime time.Duration
 	// ErrorBody encodes the JSON body of an error that no handler answers, for a
 	// request for a path. Nil: the format of the OCI Distribution Specification.
@@ -192,8 +192,8 @@ var tooMany = []byte("HTTP/1.1 503 Service Unavailable\r\nRetry-After: 2\r\nConn
 	"Content-Type: application/json\r\nContent-Length: 78\r\n\r\n" +
 	`{"errors":[{"code":"UNAVAILABLE","message":"there are too many connections"}]}`)
 
-// closeIdle closes the connection that has been idle for longest, of the client or of
-// all.
+// closeIdle closes the connection that has been idle for longest: of all connections if
+// full is AllFull, else of the client's. It returns false if none is idle.
 func (l *Listener) closeIdle(client string, full Full) bool {
 	l.mu.Lock()
 	var found *conn

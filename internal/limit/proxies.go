@@ -52,11 +52,13 @@ func (p *Proxies) Trust(addr netip.Addr) bool {
 // zone.
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
 
-// Client returns the address and port of a request's client. Each proxy appends the
-// address of its peer to the header, so the client is the rightmost address that isn't
-// a trusted proxy's, or the leftmost if all are. The port is 0 if no proxy names it. If
-// an entry isn't an address, the entries to its left can't be trusted, and the proxy
-// that wrote it counts as the client. disagree says that there are two headers of which
+// Client returns the address and port of a request's client. Each proxy appends the address
+// of its peer to the header, so the client is the rightmost address that isn't a trusted
+// proxy's, or the leftmost if all are. The port is 0 if no proxy names it. If an entry
+// isn't an address, the entries to its left can't be trusted, and the proxy that wrote it
+// counts as the client. disagree says that the request has both X-Forwarded-For and
+// Forwarded, that either is accepted, and that they name different clients; client is then
+// the peer.
 // neither can be trusted.
 func (p *Proxies) Client(r *http.Request) (client netip.AddrPort, disagree bool) {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
@@ -88,8 +90,8 @@ func (p *Proxies) Client(r *http.Request) (client netip.AddrPort, disagree bool)
 	return x, false
 }
 
-// walk reads the entries of a header from right to left, starting at the peer, and
-// returns the client.
+// walk reads the entries of a header from right to left, starting at the peer, and returns
+// the client. split splits a line of the header into its entries.
 func (p *Proxies) walk(peer netip.AddrPort, lines []string, split func(line string) ([]string, bool)) netip.AddrPort {
 	at := peer
 	for i := len(lines) - 1; i >= 0; i-- {

@@ -8,7 +8,7 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 )
 
-// proxies are those of 10.0.0.0/8, 2001:db8:f::/48 and loopback.
+// proxies trusts the proxies in 10.0.0.0/8, 2001:db8:f::/48 and on loopback.
 func proxies(header limit.ForwardedHeader) *limit.Proxies {
 	return limit.NewProxies([]netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("2001:db8:f::/48"),

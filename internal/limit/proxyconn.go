@@ -19,8 +19,8 @@ const (
 	// proxyHeaderTime is the default of ListenerOptions.ProxyHeaderTime. Proxies send
 	// the header immediately.
 	proxyHeaderTime = 5 * time.Second
-	// turnAwayTime limits how long the client's remaining data is read, so that it sees
-	// the answer before the connection ends.
+	// turnAwayTime limits how long the client's remaining data is read, so that the client
+	// sees the answer before the connection ends.
 	turnAwayTime = 500 * time.Millisecond
 )
 
@@ -85,8 +85,8 @@ func (c *conn) readHeader() {
 		return
 	}
 	c.TCPConn.SetReadDeadline(time.Time{}) //nolint:errcheck // as above
-	// Header commands are LOCAL for a proxy's health checks, and for connections whose
-	// client it doesn't know.
+	// The command in the header is LOCAL for a proxy's health checks, and for connections
+	// whose client the proxy doesn't know.
 	if source, _, ok := header.TCPAddrs(); ok && header.Command.IsProxy() {
 		x.client = source
 	}

@@ -102,8 +102,8 @@ var (
 	someServer = &net.TCPAddr{IP: net.ParseIP("203.0.113.1").To4(), Port: 443}
 )
 
-// TestProxyProtocol: the header of a proxy that is trusted names the client, in both
-// versions, with TLS behind it and without.
+// TestProxyProtocol: the header of a trusted proxy names the client, in both versions of
+// the protocol, whether the connection then uses TLS or not.
 func TestProxyProtocol(t *testing.T) {
 	t.Parallel()
 	long := proxyproto.TLV{Type: proxyproto.PP2_TYPE_NOOP, Value: bytes.Repeat([]byte{'x'}, 1000)}
@@ -195,10 +195,11 @@ func TestConnectionsBehindProxies(t *testing.T) {
 		}
 		return c
 	}
-	// until sends requests until one has this status. Others may be answered differently
-	// before: a client may have its answer before the server counts the connection as
-	// idle, a held connection counts only when its header was read and until its end was
-	// noticed, and a refusal is lost (status 0) if the client still writes then.
+	// until sends requests until an answer has the status want. Earlier answers may have
+	// another status: a client may have its answer before the server counts the connection
+	// as idle; a connection that the test holds open starts to count when its header was
+	// read, and counts until the server has noticed its end; and a refusal is lost (status
+	// 0) if the client is still writing.
 	until := func(header string, want int) {
 		t.Helper()
 		for {
@@ -257,7 +258,8 @@ func TestSilentProxy(t *testing.T) {
 	}
 }
 
-// TestChecksOfBalancers: a connection without data isn't an error.
+// TestChecksOfBalancers: a connection that ends without data, as a load balancer's check
+// does, gets no answer and isn't logged as an error.
 func TestChecksOfBalancers(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -16,10 +16,10 @@ import (
 
 // net/http answers some requests itself, before any handler: those that it can't parse,
 // that have too long headers, or that have an unknown expectation. It also drops the
-// Content-Length of a request that has a Transfer-Encoding too, so that no handler sees
-// it. Therefore a conn parses what passes between the end of one answer and the begin
-// of the next: the header of a request, and possibly an answer that no handler has
-// written. It can't do so on connections with TLS.
+// Content-Length of a request that has a Transfer-Encoding too, so that no handler sees the
+// Content-Length. Therefore a conn parses what passes between the end of one answer and the
+// beginning of the next: the header of a request, and possibly an answer that no handler
+// has written. On connections with TLS a conn can't do so.
 
 // wire is the state of the request that a conn is reading or answering.
 type wire struct {
@@ -36,8 +36,8 @@ type wire struct {
 	coding    bool // the header has a Transfer-Encoding
 }
 
-// keepLine is how many bytes of a header line are kept, more than the relevant names
-// have. firstLine is how many bytes of the first line are kept, whose end matters.
+// keepLine is how many bytes of a header line are kept: more than the names that matter
+// have. firstLine is how many bytes of the first line are kept, whose end matters too.
 const (
 	keepLine  = 32
 	firstLine = 16 << 10

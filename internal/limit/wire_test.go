@@ -14,7 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/limit"
 )
 
-// bare is a server that answers each request with what it was sent, behind a Listener.
+// bare starts a server, behind a Listener, that answers each request with the request's
+// content.
 func bare(t *testing.T, errorBody ...func(path string, status int, message string) []byte) string {
 	t.Helper()
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
@@ -209,7 +210,8 @@ func TestTwoLengths(t *testing.T) {
 			t.Errorf("after another request: %d %q", answers[1].StatusCode, bodies[1])
 		}
 	}
-	// On one connection, one after the other, both are accepted.
+	// Requests with one of the two headers are accepted, one after the other on a
+	// connection.
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)

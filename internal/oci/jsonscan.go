@@ -18,8 +18,8 @@ type field struct {
 	value []byte
 }
 
-// present says whether the member exists and isn't null, which Go's encoders write for
-// an empty list.
+// present says whether the member exists and isn't null. Go's encoders write null for an
+// empty list.
 func (f field) present() bool {
 	return f.value != nil && string(f.value) != "null"
 }

@@ -335,7 +335,7 @@ func checkConsistent(t *testing.T, m *Manifest) {
 }
 
 // checkAgainstStandardLibrary compares our parser with encoding/json. Both must read an
-// accepted manifest in the same way, since it has no keys that differ only in case.
+// accepted manifest in the same way: it has no two keys that differ only in case.
 func checkAgainstStandardLibrary(t *testing.T, m *Manifest, body []byte) {
 	t.Helper()
 	var std struct {

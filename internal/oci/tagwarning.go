@@ -30,7 +30,8 @@ func (p TagPattern) Warnings() []string {
 	return warnings
 }
 
-// spansName says whether the author has explicitly allowed anything around the pattern.
+// spansName says whether the author has explicitly allowed any text around the pattern, by
+// .* at both ends.
 func spansName(text string) bool {
 	return strings.HasPrefix(text, ".*") && strings.HasSuffix(text, ".*")
 }

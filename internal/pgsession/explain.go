@@ -119,7 +119,8 @@ func distrusted(c *pgconn.ConnectError) bool {
 }
 
 // attempts returns the distinct errors of a connection's attempts. If sslmode allows
-// both, it leaves out the error that TLS was refused, which is irrelevant then.
+// connections with and without TLS, it leaves out the error that the server refused TLS,
+// which is irrelevant then.
 func attempts(c *pgconn.ConnectError) []string {
 	list := strings.Split(c.Unwrap().Error(), "\n")
 	others := slices.DeleteFunc(slices.Clone(list), func(s string) bool { return strings.Contains(s, noTLS) })

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// refusing is a server that answers each connection, with or without TLS, with one
-// error. It returns its port.
+// refusing starts a server that answers each connection, with or without TLS, with one
+// error. It returns the server's port.
 func refusing(t *testing.T, code, message string) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -54,8 +54,8 @@ const (
 	PingTimeout = 5 * time.Second
 )
 
-// Limits are the time limits of a session on the server. 0: the DSN's limit, or else
-// the server's.
+// Limits are the time limits of a session on the server. A limit of 0 leaves the DSN's
+// limit, or else the server's.
 type Limits struct {
 	// Statement limits the duration of a statement.
 	Statement time.Duration

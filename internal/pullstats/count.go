@@ -14,7 +14,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// pulled is what a batch adds to the statistics of a tag or a manifest.
+// pulled sums up a batch's pulls of one tag or of one manifest.
 type pulled struct {
 	repository int64
 	name       string // name of the tag, or the digest
@@ -24,7 +24,8 @@ type pulled struct {
 	lastBoth   time.Time // time of that pull
 }
 
-// add adds n pulls, the last of which was at a time.
+// add adds n pulls, the last of which happened at time at. other is the value for p.other,
+// "" if these pulls have none.
 func (p *pulled) add(n int64, at time.Time, other string) {
 	p.count += n
 	if at.After(p.last) {
@@ -49,13 +50,15 @@ type rowKey struct {
 
 func newAdder() adder { return adder{map[rowKey]*pulled{}, map[rowKey]*pulled{}} }
 
-// add adds n pulls of a manifest, by a tag or, if that is "", by digest.
+// add adds n pulls of manifest d to its statistics and, unless tag is "", to those of the
+// tag. last is the time of the last of these pulls.
 func (a adder) add(repository int64, tag string, d oci.Digest, n int64, last time.Time) {
 	addTo(a.tags, rowKey{repository, tag}, n, last, d.String())
 	addTo(a.manifests, rowKey{repository, d.String()}, n, last, tag)
 }
 
-// addTag adds a pull to a tag. The pull was counted for its manifest before.
+// addTag adds to a tag a pull by digest that was joined with a HEAD of the tag. The
+// manifest's count stays, since it already includes the pull.
 func (a adder) addTag(repository int64, tag string, d oci.Digest, at time.Time) {
 	addTo(a.tags, rowKey{repository, tag}, 1, at, d.String())
 	addTo(a.manifests, rowKey{repository, d.String()}, 0, at, tag)
@@ -147,7 +150,8 @@ func (c counts) add(ctx context.Context, tx pgx.Tx, flushed *time.Time) error {
 	return nil
 }
 
-// arguments returns those of an upsert.
+// arguments returns the arguments of the statement that adds rows to a table of statistics.
+// flushed is the time of the flush; nil: the pulls were counted from the log.
 func arguments(rows []pulled, flushed *time.Time) db.Args {
 	n := len(rows)
 	repositories, numbers := make([]int64, n), make([]int64, n)

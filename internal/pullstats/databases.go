@@ -14,9 +14,10 @@ import (
 type Databases struct {
 	Log   *db.DB // required: the database of the audit log
 	Stats *db.DB // required: the database of the statistics; the same pool if it is the same database
-	// Alive locks those of the repositories that exist, in the order of their ids, until
-	// the transaction, which is one of Log, ends, and returns them. Nothing is counted for
-	// the others, since nothing would delete their statistics any more. Required.
+	// Alive locks the repositories among ids that exist, in the order of their ids, until
+	// tx, which is a transaction of Log, ends. It returns their ids. Pulls of the other
+	// repositories aren't counted, since nothing would delete their statistics any more.
+	// Required.
 	Alive func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
 }
 
@@ -27,10 +28,11 @@ func (d *Databases) check() error {
 	return nil
 }
 
-// withAlive calls fn in a transaction of the statistics' database. Meanwhile the
-// repositories can't be deleted, so the clean-up after a deletion comes later and finds
-// what fn wrote. If both databases are the same, there is one transaction. fn may be called
-// again although its first call was committed, and must detect that.
+// withAlive calls fn in a transaction tx of the statistics' database; alive has those of
+// the repositories that exist. They can't be deleted until tx has ended, so the clean-up
+// after a deletion comes later and finds the rows that fn wrote. If the log is in the same
+// database, tx is the transaction that locks the repositories. withAlive may call fn again
+// although the first call was committed; fn must detect that.
 func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive map[int64]bool, tx pgx.Tx) error) error {
 	lock := func(tx pgx.Tx) (map[int64]bool, error) {
 		alive := make(map[int64]bool, len(ids))
@@ -54,8 +56,8 @@ func (d *Databases) withAlive(ctx context.Context, ids []int64, fn func(alive ma
 		if d.Log == d.Stats {
 			return fn(alive, tx)
 		}
-		// This transaction is idle while the other database works, where a statement may
-		// take 30 s.
+		// The transaction of the log is idle during the statements in the other database,
+		// each of which may take 30 s.
 		if _, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = '1min'"); err != nil {
 			return err
 		}

@@ -42,15 +42,15 @@ type pendingRow struct {
 	client     audit.ClientKey
 	repository int64
 	tag        string          // of HEADs
-	digest     string          // of pulls by digest; "": counted elsewhere, but they use up HEADs
+	digest     string          // of pulls by digest; "": counted in Redis, they only use up HEADs
 	left       []audit.Request // the requests that aren't decided yet
 	changed    bool            // left has fewer requests than the row
 }
 
-// pick chooses the HEAD that a GET by digest belongs to: it came before the GET, at most
-// within ago, and no other GET has used it. HEADs from the same port (the client's own
-// connection) come first, and among equals the newest. Nil: there is none. (takeScript
-// chooses by the same rule.)
+// pick chooses the HEAD that a GET by digest at time at belongs to: the HEAD isn't later
+// than the GET, nor older than it by more than within, and no other GET has used it. HEADs
+// from the same port (the client's own connection) come first, and among equals the newest.
+// Nil: there is none. (takeScript chooses by the same rule.)
 func pick(heads []*head, at time.Time, port int, within time.Duration) (best *head) {
 	for _, h := range heads {
 		if h.used || h.at.After(at) || at.Sub(h.at) > within {
@@ -63,7 +63,8 @@ func pick(heads []*head, at time.Time, port int, within time.Duration) (best *he
 	return best
 }
 
-// before says whether a GET from port belongs to h rather than to other.
+// before says whether the HEAD h is a better choice than the HEAD other for a GET from
+// port.
 func (h *head) before(other *head, port int) bool {
 	own, others := port != 0 && h.port == port, port != 0 && other.port == port
 	if own != others {
@@ -135,9 +136,9 @@ func (w *SyncWorker) written(ctx context.Context) (at time.Time, err error) {
 }
 
 // joinPending joins the pulls by digest before a time with their HEADs, in the order of
-// their times, adds them to sum for their tags, and deletes them with the HEADs that can't
-// be joined any more. alive are the repositories that exist and can't be deleted meanwhile.
-// more says that pulls before that time are left.
+// their times, and adds them to sum for their tags. Then it deletes these pulls, and the
+// HEADs that no pull can use any more. alive has the repositories that exist; they can't be
+// deleted before tx ends. more says that there are further pulls before that time.
 func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Time, alive map[int64]bool, sum adder) (more bool, err error) {
 	rows, err := ripeGets(ctx, tx, before, w.opt.Batch)
 	if err != nil {
@@ -160,8 +161,8 @@ func (w *SyncWorker) joinPending(ctx context.Context, tx pgx.Tx, before time.Tim
 			return false, err
 		}
 	}
-	// A HEAD must stay until the pulls that could use it are decided. A row of several
-	// HEADs is found by its first, and its last may be MaxSpan younger.
+	// A HEAD must stay until the pulls that could use it are decided. forget goes by the
+	// first HEAD of a row; the row's last HEAD may be MaxSpan younger.
 	return more, forget(ctx, tx, rows, settled.Add(-w.opt.Join-audit.MaxSpan))
 }
 
@@ -182,7 +183,8 @@ func takeBefore(rows []*pendingRow, before time.Time) (gets []pendingGet) {
 	return gets
 }
 
-// joinGets adds to sum the pulls that belong to HEADs, and marks these HEADs as used.
+// joinGets chooses a HEAD for each of the pulls, adds the pulls that have one to sum, for
+// the HEAD's tag, and marks the HEADs as used.
 func joinGets(gets []pendingGet, heads map[audit.ClientKey][]*head, within time.Duration, alive map[int64]bool, sum adder) error {
 	for _, g := range gets {
 		h := pick(heads[g.client], g.at, g.port, within)
@@ -272,6 +274,7 @@ func scanPending(row pgx.CollectableRow) (*pendingRow, error) {
 }
 
 // headsOf returns the HEADs of the clients that made the pulls, and their rows.
+// For OFFSET 0 see "Plans" in package db.
 func headsOf(ctx context.Context, tx pgx.Tx, gets []*pendingRow) (map[audit.ClientKey][]*head, []*pendingRow, error) {
 	clients := make([]audit.ClientKey, len(gets))
 	for i, g := range gets {
@@ -304,8 +307,8 @@ func headsOf(ctx context.Context, tx pgx.Tx, gets []*pendingRow) (map[audit.Clie
 	return out, list, nil
 }
 
-// pendingRepositories returns the repositories of the pulls by digest that may be joined
-// next.
+// pendingRepositories returns the repositories of the pulls by digest that joinPending
+// would join next.
 func (w *SyncWorker) pendingRepositories(ctx context.Context, before time.Time) ([]int64, error) {
 	rows, err := w.opt.Stats.Pool.Query(ctx, `
 		SELECT DISTINCT repository_id FROM (

@@ -15,7 +15,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// request is one of a client: HEAD or GET, by tag or by digest.
+// request is one request of a client for a manifest: HEAD or GET, by tag or, if tag is "",
+// by digest.
 type request struct {
 	head bool
 	tag  string
@@ -51,9 +52,9 @@ func (list replicas) ask(t testing.TB, random *rand.Rand, e audit.Entry, r reque
 	}
 }
 
-// Clients follow their habits, and the statistics must equal what they did: with one
-// replica or three, counted from the log or in Redis, whichever replica answers which
-// request.
+// Clients make requests according to habits, and the statistics must equal their pulls:
+// with one replica or three, counted from the log or in Redis, whichever replica answers
+// each request.
 func TestCountsAreWhatClientsDid(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"log", "redis"} {
@@ -77,7 +78,8 @@ func TestCountsAreWhatClientsDid(t *testing.T) {
 	}
 }
 
-// visit lets clients come, some at a time, and returns what they pulled, by name.
+// visit lets n clients make their requests, up to 16 clients at once, and returns the
+// number of pulls by tag or manifest.
 func (s *shop) visit(t testing.TB, list replicas, round, n int) map[string]int64 {
 	var mu sync.Mutex
 	want := map[string]int64{}
@@ -91,7 +93,7 @@ func (s *shop) visit(t testing.TB, list replicas, round, n int) map[string]int64
 			e := s.client(fmt.Sprint("client ", i, " of ", round), repository, "", "x")
 			for _, r := range habit.requests {
 				list.ask(t, random, e, r)
-				time.Sleep(time.Duration(1+random.IntN(5)) * time.Millisecond) // the answer, on its way
+				time.Sleep(time.Duration(1+random.IntN(5)) * time.Millisecond) // until the client has the answer
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -115,8 +117,9 @@ func (s *shop) wantCounts(t testing.TB, want map[string]int64) {
 	}
 }
 
-// The same while workers that count from the log die at every step, and while Redis is
-// killed and started again: only pulls that Redis didn't answer may be missing.
+// As TestCountsAreWhatClientsDid, while workers that count from the log die at every step,
+// and while Redis is killed and started again: only pulls that Redis didn't answer may be
+// missing.
 func TestCountsAreWhatClientsDidUnderFaults(t *testing.T) {
 	t.Parallel()
 	t.Run("log", func(t *testing.T) {
@@ -174,7 +177,7 @@ func TestCountsAreWhatClientsDidUnderFaults(t *testing.T) {
 	})
 }
 
-// replicas runs recorders, which count in Redis if r is one.
+// replicas runs n recorders, which count in Redis if r isn't nil.
 func (s *shop) replicas(t testing.TB, r *Redis, n int, m *Metrics) (list replicas) {
 	for range n {
 		rec := s.recorder(t, r, func(o *RecorderOptions) { o.Metrics = m })
@@ -204,7 +207,7 @@ func TestClocks(t *testing.T) {
 	for i := range 30 {
 		e := s.client(fmt.Sprint("client", i), 0, "v1", "x")
 		list[i%3].Checked(t.Context(), e)
-		time.Sleep(20 * time.Millisecond) // the answer, on its way
+		time.Sleep(20 * time.Millisecond) // until the client has the answer
 		e.Tag = ""
 		list[(i+1)%3].Pulled(t.Context(), e)
 		e.Address += "'"
@@ -220,8 +223,8 @@ func TestClocks(t *testing.T) {
 	s.wantCounts(t, map[string]int64{tagName(s, 0, "v1"): 30, tagName(s, 0, "v2"): 0, manifestName(s, 0, "x"): 60})
 }
 
-// A GET that is written before its HEAD, in another batch, or while an older transaction
-// is open, finds it all the same.
+// A GET is joined with its HEAD even if the GET is written first, is read in another batch,
+// or is written while an older transaction is open.
 func TestJoinWaits(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)
@@ -229,12 +232,12 @@ func TestJoinWaits(t *testing.T) {
 	one, two := s.recorder(t, nil), s.recorder(t, nil)
 	for _, rec := range []*Recorder{one, two} {
 		rec.Checked(t.Context(), s.client("someone else", 0, "v9", "x"))
-		_, err := rec.presence.tick(t.Context()) // it has something to write
+		_, err := rec.presence.tick(t.Context()) // the recorder reports an unwritten HEAD
 		must(t, err)
 	}
 	one.Checked(t.Context(), s.client("a", 0, "v1", "x"))
 	two.Pulled(t.Context(), s.client("a", 0, "", "x"))
-	must(t, two.opt.Log.Close(t.Context())) // the GET is there, and the HEAD isn't
+	must(t, two.opt.Log.Close(t.Context())) // the GET is in the log, and its HEAD isn't
 	must(t, two.Leave(t.Context(), false))
 	until(t, "the pull is counted", func() bool {
 		must(t, w.Sync(t.Context()))
@@ -251,7 +254,8 @@ func TestJoinWaits(t *testing.T) {
 	}
 }
 
-// Joining can be switched off, and takes as long as it is set to.
+// The Join option switches joining off, or sets how long after a HEAD a GET is joined with
+// it.
 func TestJoinSettings(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"log", "redis"} {

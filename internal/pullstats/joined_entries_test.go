@@ -21,7 +21,8 @@ type sent struct {
 	process int
 }
 
-// requests are those of a few clients in some seconds, often several in a moment.
+// requests returns n requests that a few clients make within some seconds, often several at
+// nearly the same time.
 func (s *shop) requests(seed uint64, n int) (list []sent) {
 	r := rand.New(rand.NewPCG(seed, 11))
 	begin := time.Now().Add(-time.Hour).Truncate(time.Second)
@@ -60,8 +61,8 @@ func (s *shop) answer(t *testing.T, list []sent, join time.Duration) {
 	settle(t, s.worker(t, func(o *SyncOptions) { o.Batch, o.Join = 5, 2*time.Second }))
 }
 
-// The worker joins the same GETs with the same HEADs, whether the log has an entry for each
-// of them or one for several.
+// The worker joins the same GETs with the same HEADs, whether each request has a log entry
+// of its own or one entry stands for several requests.
 func TestJoinedEntriesCountTheSame(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2) {
@@ -83,8 +84,8 @@ func TestJoinedEntriesCountTheSame(t *testing.T) {
 	}
 }
 
-// Concurrent pulls of the same things through recorders that are joined, counted by workers
-// that die at every step, come out exactly.
+// Clients pull the same manifests concurrently, recorders join the pulls into entries, and
+// the workers that count them die at every step: the counts are exact.
 func TestJoinedExactlyOnce(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 2)
@@ -141,7 +142,8 @@ func TestJoinedExactlyOnce(t *testing.T) {
 	t.Logf("12000 pulls in %d entries", entries)
 }
 
-// A worker of a version that counts an entry as one pull can't move the watermark.
+// A worker of the first release, which counts each entry as one pull, can't move the
+// watermark.
 func TestOlderVersionCountsNothing(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)
@@ -168,6 +170,6 @@ func TestOlderVersionCountsNothing(t *testing.T) {
 	if st.Counted != 37 || number(t, s.stats, "SELECT count(*) FROM pullstatisticsprocessingstate WHERE reads IS NULL") != 1 {
 		t.Errorf("the state is %+v", st)
 	}
-	// Where there is nothing to count, the statement of the first release goes on.
+	// If there are no pulls to count, the first release's statement still succeeds.
 	exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET updated_at = now()")
 }

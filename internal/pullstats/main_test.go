@@ -41,7 +41,7 @@ func number(t testing.TB, d *db.DB, sql string, args ...any) (n int64) {
 	return n
 }
 
-// alive is what the catalog's function of this kind does.
+// alive locks existing repositories, as catalog.AliveRepositories does.
 func alive(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	rows, err := tx.Query(ctx, "SELECT id FROM repositories WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE", ids)
 	if err != nil {
@@ -50,13 +50,14 @@ func alive(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	return pgx.CollectRows(rows, pgx.RowTo[int64])
 }
 
-// shop is a log and statistics, with repositories.
+// shop is a test's audit log and statistics, with some repositories.
 type shop struct {
 	log, stats   *db.DB
 	repositories []int64
 }
 
-// open makes a shop, whose statistics are in another database if apart.
+// open makes a shop with a number of repositories. If apart is set, the statistics are in
+// another database than the log.
 func open(t testing.TB, apart bool, repositories int) *shop {
 	t.Helper()
 	s := &shop{log: dbtest.New(t)}
@@ -80,12 +81,12 @@ func (s *shop) worker(t testing.TB, change ...func(*SyncOptions)) *SyncWorker {
 	}
 	w, err := NewSyncWorker(o)
 	must(t, err)
-	w.lag = 0 // recorders of tests say up to when they have written, or are over
+	w.lag = 0 // recorders of tests report what they have written, or have ended
 	return w
 }
 
-// settle counts until nothing is left. It may take a while: transactions of other
-// tests, in other databases of the server, hold counting up as those of this one do.
+// settle counts until no pull is left. It may take a while: an open transaction of another
+// test delays counting here, although it is in another database of the server.
 func settle(t testing.TB, w *SyncWorker) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {

@@ -70,7 +70,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	}
 	m.redisMetrics()
 	for _, result := range []string{entryCounted, entryElsewhere, entryGone} {
-		m.entries.WithLabelValues(result) // so that there is a zero to compare with
+		m.entries.WithLabelValues(result) // so that the series begins with 0
 	}
 	for _, result := range []string{eventRecorded, eventLogged, eventDropped, eventUnanswered} {
 		m.events.WithLabelValues(result)

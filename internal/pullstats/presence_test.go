@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// A process that is killed with unwritten pulls moves the time since which statistics are
-// complete; a process that has written all of them, or that stops properly, doesn't.
+// When a process is killed with unwritten pulls, statistics become complete only from then
+// on. When the process has written all its pulls, or stops properly, statistics stay
+// complete.
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)
@@ -59,14 +60,14 @@ func TestKilledProcess(t *testing.T) {
 	rec := s.recorder(t, nil)
 	tick(rec)
 	exec(t, s.stats, "UPDATE pullrecorders SET ended_at = now()")
-	tick(rec) // it wasn't dead
+	tick(rec) // the process was declared dead and still runs
 	if n := number(t, s.stats, "SELECT count(*) FROM pullrecorders WHERE ended_at IS NULL"); n != 1 {
 		t.Errorf("%d processes are known, want the one that is back", n)
 	}
 }
 
-// A process that can't read Redis refuses to say what was used as long as Redis counts
-// pulls, or may have unflushed ones, until these are given up.
+// A process that can't read Redis refuses to say when tags were last used as long as Redis
+// counts pulls or may have unflushed pulls. After AbandonRedis it answers again.
 func TestUnseen(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// Replicas count now in Redis and now from the log, each at its own time, while both
-// workers run: each pull counts once.
+// Each replica switches between counting in Redis and from the log, at its own times, while
+// both workers run: each pull counts once.
 func TestSwitch(t *testing.T) {
 	t.Parallel()
 	for _, apart := range []bool{false, true} {
@@ -70,7 +70,7 @@ func TestSwitch(t *testing.T) {
 				}
 			}
 			got, want := s.books(t), truth(entries)
-			for _, b := range []books{got, want} { // two may have come at the same time
+			for _, b := range []books{got, want} { // two pulls may have the same time
 				for name, r := range b {
 					r.Other = ""
 					b[name] = r
@@ -92,7 +92,7 @@ func repeat(ctx context.Context, fn func(context.Context) error) error {
 	return nil
 }
 
-// entries are the pulls of the log.
+// entries returns the pulls in the log.
 func (s *shop) entries(t testing.TB) (list []audit.Entry) {
 	t.Helper()
 	pulls, err := audit.New(s.log).Pulls(t.Context(), audit.Position{}, 1_000_000)

@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// Pulls go through Redis into the statistics, and into the log as counted there.
+// Pulls go through Redis into the statistics, and the log marks them as counted by Redis.
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -55,14 +55,14 @@ func TestRedis(t *testing.T) {
 			}
 		}
 		check()
-		must(t, w.Flush(t.Context())) // nothing is left
-		settle(t, s.worker(t))        // and nothing of it counts in the log
+		must(t, w.Flush(t.Context())) // no pull is left
+		settle(t, s.worker(t))        // and no pull is counted from the log
 		check()
 	}
 }
 
-// Without a log pulls of the same name wait as one: none is lost among them, whatever
-// comes while they are sent, and the newest time is theirs.
+// Without a log, waiting pulls of the same tag and manifest become one event: none is lost,
+// even one that comes while the event is sent, and the event has the newest time.
 func TestRedisWithoutLog(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)

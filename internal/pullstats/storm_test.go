@@ -17,8 +17,8 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// writers write entries in transactions that stay open for a while, end in any
-// order, and are sometimes undone; what was committed is the truth.
+// writers write entries in transactions that stay open for a while, end in any order, and
+// are sometimes rolled back. It returns the entries that were committed.
 func (s *shop) writers(ctx context.Context, n, each int) ([]audit.Entry, error) {
 	var mu sync.Mutex
 	var all []audit.Entry
@@ -35,7 +35,7 @@ func (s *shop) writers(ctx context.Context, n, each int) ([]audit.Entry, error) 
 					if r.IntN(3) > 0 {
 						tag = fmt.Sprint("v", r.IntN(4))
 					}
-					// No two at the same time, and in no order.
+					// Each pull has a time of its own, and the times are in no order.
 					at := noon.Add(time.Duration(r.IntN(1e6))*time.Second + time.Duration(clock.Add(1))*time.Microsecond)
 					e := s.pull(r.IntN(len(s.repositories)), tag, fmt.Sprint(r.IntN(5)), at)
 					if r.IntN(3) == 0 {
@@ -47,7 +47,7 @@ func (s *shop) writers(ctx context.Context, n, each int) ([]audit.Entry, error) 
 					list = append(list, e)
 				}
 				err := s.log.Tx(ctx, func(tx pgx.Tx) error {
-					for _, e := range list { // each a statement: the id is taken early
+					for _, e := range list { // one statement each, so an entry's id is taken long before the commit
 						if err := audit.Append(ctx, tx, e); err != nil {
 							return err
 						}
@@ -81,14 +81,13 @@ func (s *shop) writers(ctx context.Context, n, each int) ([]audit.Entry, error) 
 	return all, err
 }
 
-// crashes are how often workers died, by the way in which they did.
+// crashes counts the workers that died, by the way in which they died.
 type crashes [5]atomic.Int64
 
 var errCrash = errors.New("the process ends here")
 
-// crashing runs a worker that dies again and again, at any of its steps: it stops
-// there, its context ends in the middle of a statement, or the server ends its
-// connections.
+// crashing runs a worker that dies again and again, at any of its steps: it stops there,
+// its context ends in the middle of a statement, or the server ends its connections.
 func (s *shop) crashing(t *testing.T, ctx context.Context, seed uint64, died *crashes) error {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for ctx.Err() == nil {
@@ -113,7 +112,7 @@ func (s *shop) crashing(t *testing.T, ctx context.Context, seed uint64, died *cr
 			}
 			died[map[string]int{"read": 0, "before commit": 1, "after commit": 2}[step]].Add(1)
 			if way == 0 {
-				return nil // what follows meets the end
+				return nil // later statements fail, since the context has ended
 			}
 			return errCrash
 		}
@@ -161,8 +160,8 @@ func (s *shop) kill(ctx context.Context) error {
 	return err
 }
 
-// Each pull counts once: 200 writers whose transactions end in any order, three
-// workers that die at every step, and another one that cleans up in the end.
+// Each pull counts once: 200 writers have transactions that end in any order, three workers
+// die at every step, and another worker counts the rest in the end.
 func TestExactlyOnce(t *testing.T) {
 	t.Parallel()
 	for _, apart := range []bool{false, true} {
@@ -182,7 +181,7 @@ func TestExactlyOnce(t *testing.T) {
 			for _, e := range entries {
 				want += int64(max(e.Pulls, 1))
 			}
-			deadline := time.After(5 * time.Second) // of work for those that die
+			deadline := time.After(5 * time.Second) // the time for the workers that die
 			for done := false; !done; {
 				select {
 				case <-deadline:
@@ -211,7 +210,8 @@ func TestExactlyOnce(t *testing.T) {
 	}
 }
 
-// The counting of a batch whose commit isn't heard of has either happened or not.
+// A batch whose commit stays unanswered was counted or not; in both cases each pull counts
+// once.
 func TestUnansweredCommit(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)

@@ -15,11 +15,11 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// inventory is which tags and manifests exist.
+// inventory says which tags and manifests exist.
 type inventory struct {
 	mu   sync.Mutex
 	here map[string]bool
-	look func(n int) // called with the number of each look, before it
+	look func(n int) // called before each lookup, with its number
 	n    int
 }
 
@@ -67,7 +67,7 @@ func (v *inventory) sweeper(t testing.TB, stats *db.DB, change ...func(*SweeperO
 	return w
 }
 
-// sweepAll sweeps once, and returns in how many pages.
+// sweepAll sweeps all tables once, and returns the number of pages.
 func sweepAll(t testing.TB, w *Sweeper) (pages int) {
 	t.Helper()
 	for {
@@ -101,8 +101,9 @@ func expect(t testing.TB, stats *db.DB, when string, want ...string) {
 	}
 }
 
-// What is missing is marked, and goes when it was for the whole window; what is back
-// loses the mark; what was used meanwhile wasn't gone.
+// A sweep marks the rows of missing tags and manifests, and deletes them after the whole
+// window. It removes the mark if a tag or manifest is back. A row that was used within the
+// window stays.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"tag", "manifest"} {
@@ -141,7 +142,7 @@ func TestSweep(t *testing.T) {
 				ago("31 days", n)
 			}
 			ago("29 days", "waiting")
-			// A mark that a process left which died before it could take it off.
+			// The tag exists, but a process died before it could remove the mark.
 			ago("31 days", "here")
 			exec(t, s.stats, fmt.Sprintf("UPDATE %s SET %s = now() - interval '1 day' WHERE %s = $1", table, last, name), label("used"))
 			exec(t, s.stats, fmt.Sprintf("UPDATE %s SET last_check_date = now() - interval '1 day' WHERE %s = $1", table, name), label("checked"))
@@ -157,7 +158,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// Every row is looked at, however they fall into pages.
+// A sweep looks at every row, whatever page the row is on.
 func TestSweepPages(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -183,13 +184,13 @@ func TestSweepPages(t *testing.T) {
 	}
 }
 
-// What happens between the looks and the deletion saves a row.
+// A tag that comes back, or a row that changes, between the two lookups isn't deleted.
 func TestSweepRaces(t *testing.T) {
 	t.Parallel()
 	const old = "UPDATE tagpullstatistics SET gone_since = now() - interval '31 days'"
 	for name, tc := range map[string]struct {
 		then string // what happens before the second look
-		back bool   // the tag is there at it
+		back bool   // the tag exists at the second lookup
 		want []string
 	}{
 		"nothing":            {want: nil},
@@ -232,7 +233,8 @@ func TestSweepRaces(t *testing.T) {
 	}
 }
 
-// A row that another transaction holds is left alone, neither waited for nor lost.
+// A sweep doesn't wait for a row that another transaction has locked, and doesn't delete
+// it.
 func TestSweepDoesNotWait(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -257,7 +259,7 @@ func TestSweepDoesNotWait(t *testing.T) {
 	expect(t, s.stats, "after the next sweep", "1 c*", "1 d*")
 }
 
-// The loop sweeps again and again.
+// The loop begins one sweep after another.
 func TestSweeperRuns(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -268,7 +270,8 @@ func TestSweeperRuns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- w.Run(ctx) }()
-	// Marked after the first look, deleted after the third, and one sweep more.
+	// The rows are marked after the first lookup and deleted after the third; wait for one
+	// sweep more.
 	for n := 0; n < 4; {
 		select {
 		case n = <-sweeps:
@@ -281,8 +284,8 @@ func TestSweeperRuns(t *testing.T) {
 	expect(t, s.stats, "in the end", "1 v2")
 }
 
-// Three sweepers beside writers in no order: what exists all the time loses no pull,
-// and nobody gets into a deadlock.
+// Three sweepers run beside writers: names that exist all the time lose no pull, and no
+// deadlock occurs.
 func TestSweepStorm(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -323,7 +326,7 @@ func TestSweepStorm(t *testing.T) {
 					}
 				}
 				slices.Sort(batch)
-				if i := rand.IntN(names); i%3 == 2 { // these come and go, with a pull while they are there
+				if i := rand.IntN(names); i%3 == 2 { // these tags come and go, with a pull while they exist
 					v.set(thing(1, fmt.Sprint("t", i)), rand.IntN(2) == 0)
 				}
 				_, err := s.stats.Pool.Exec(ctx, `
@@ -354,7 +357,7 @@ func TestSweepStorm(t *testing.T) {
 			t.Errorf("%s: %d pulls, want %d", name, n, truth[name])
 		}
 	}
-	// And what is gone goes, once nobody writes.
+	// Once no writer runs, the rows of missing tags are deleted.
 	w := v.sweeper(t, s.stats, func(o *SweeperOptions) { o.Window = time.Microsecond })
 	sweepAll(t, w)
 	sweepAll(t, w)

@@ -116,8 +116,8 @@ func (w *SyncWorker) Sync(ctx context.Context) error {
 	}
 }
 
-// ErrForeignLog says that the order of the log's entries by transaction id is no longer
-// that in which they were written.
+// ErrForeignLog says that transaction ids have begun anew, so that the log's entries in the
+// order of these ids are no longer in the order in which they were written.
 var ErrForeignLog = errors.New("the audit log was restored or moved, and its transaction ids began anew, " +
 	"so it can't be told which pulls were counted; nothing is counted until \"purser pulls reset\" has put them in order")
 
@@ -188,18 +188,19 @@ func (w *SyncWorker) ripe(ctx context.Context, read audit.Position, pulls []audi
 	if len(pulls) > 0 {
 		read = pulls[len(pulls)-1].Position
 	}
-	unread, err := w.audit.OldestUnread(ctx, read) // unread behind read, because a transaction is open
+	unread, err := w.audit.OldestUnread(ctx, read) // of entries that an open transaction delays
 	if err != nil || unread.IsZero() {
 		return written, err
 	}
 	return earlier(written, unread), nil
 }
 
-// tally is the number of pulls of a batch by what was done with them.
+// tally says how many pulls of a batch were counted, are counted elsewhere, or belong to
+// deleted repositories (gone).
 type tally struct {
 	counted, elsewhere, gone int
 	more                     bool // there are more pulls by digest to join
-	lost                     bool // another worker was faster: nothing was done
+	lost                     bool // another worker has moved the watermark, so nothing was done
 }
 
 // count moves the watermark over pulls and adds them to the statistics, in one transaction.

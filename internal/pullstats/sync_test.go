@@ -26,8 +26,8 @@ func each(t *testing.T, repositories int, fn func(t *testing.T, s *shop)) {
 	}
 }
 
-// A pull by tag adds to the tag and its manifest, one by digest to the manifest
-// alone; the newest decides what a tag points to, in whatever order they are read.
+// A pull by tag adds to the tag and its manifest, a pull by digest to the manifest alone.
+// The newest pull decides what a tag points to, in whatever order the pulls are read.
 func TestSync(t *testing.T) {
 	t.Parallel()
 	each(t, 2, func(t *testing.T, s *shop) {
@@ -58,8 +58,8 @@ func TestSync(t *testing.T) {
 	})
 }
 
-// What Redis has counted, and what is of repositories that are gone, counts nothing,
-// and doesn't hold up what follows.
+// Pulls that Redis has counted, and pulls of deleted repositories, aren't counted, and
+// don't hold up later pulls.
 func TestSyncPassesOver(t *testing.T) {
 	t.Parallel()
 	each(t, 3, func(t *testing.T, s *shop) {
@@ -67,7 +67,7 @@ func TestSyncPassesOver(t *testing.T) {
 		redis.CountedBy, mine.CountedBy, gone.RepositoryID = audit.CountedByRedis, audit.CountedByAudit, 0
 		other := audit.Entry{Kind: audit.PushRepo, Repository: "acme/app1", RepositoryID: s.repositories[0], Tag: "v1", Digest: digest("a")}
 		must(t, audit.Append(t.Context(), s.log.Pool, redis, gone, dead, other, mine))
-		exec(t, s.log, "DELETE FROM repositories WHERE id = $1", s.repositories[2]) // its entries have the id still
+		exec(t, s.log, "DELETE FROM repositories WHERE id = $1", s.repositories[2]) // its entries still have the id
 		reg := prometheus.NewRegistry()
 		m, err := NewMetrics(reg)
 		must(t, err)
@@ -82,7 +82,8 @@ func TestSyncPassesOver(t *testing.T) {
 	})
 }
 
-// Entries that are committed after later ones are counted when they are.
+// Entries that are committed after entries with later ids are counted too, once they are
+// committed.
 func TestSyncWaitsForOpenTransactions(t *testing.T) {
 	t.Parallel()
 	each(t, 1, func(t *testing.T, s *shop) {
@@ -128,8 +129,8 @@ func TestSyncHoldsRepositories(t *testing.T) {
 				return nil
 			})
 		}
-		// The statement that fails takes its transaction along, which is what BeginFunc
-		// tells of.
+		// The failed statement rolls back its transaction, which BeginFunc reports as
+		// ErrTxCommitRollback.
 		for deadline := time.Now().Add(time.Minute); !tried; time.Sleep(5 * time.Millisecond) {
 			if err := w.Sync(t.Context()); err != nil && !errors.Is(err, pgx.ErrTxCommitRollback) || time.Now().After(deadline) {
 				t.Fatal(err)
@@ -138,7 +139,7 @@ func TestSyncHoldsRepositories(t *testing.T) {
 	})
 }
 
-// Since when statistics are complete.
+// Status.Since is the time from which statistics are complete.
 func TestRecordedSince(t *testing.T) {
 	t.Parallel()
 	each(t, 1, func(t *testing.T, s *shop) {

@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// A pull is seen from when it is committed, counted or not.
+// Uses sees a pull as soon as the pull is committed, counted or not.
 func TestUses(t *testing.T) {
 	t.Parallel()
 	each(t, 2, func(t *testing.T, s *shop) {
@@ -28,7 +28,8 @@ func TestUses(t *testing.T) {
 		check(noon, noon, noon)
 		settle(t, w)
 		check(noon, noon, noon)
-		// An older one that is unread changes nothing, a newer one does.
+		// An unread pull that is older than the counted one changes nothing, a newer pull
+		// does.
 		must(t, audit.Append(t.Context(), s.log.Pool, s.pull(0, "v1", "a", noon.Add(-time.Hour)), s.pull(0, "", "b", noon.Add(time.Minute))))
 		check(noon, noon, noon.Add(time.Minute))
 		settle(t, w)
@@ -36,7 +37,7 @@ func TestUses(t *testing.T) {
 	})
 }
 
-// With more unread pulls than it looks at, Uses counts first.
+// If there are more unread pulls than Uses looks at, it counts first.
 func TestUsesCatchesUp(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)
@@ -51,7 +52,7 @@ func TestUsesCatchesUp(t *testing.T) {
 	if n := number(t, s.stats, "SELECT tag_pull_count FROM tagpullstatistics"); n != 12000 {
 		t.Errorf("%d counted", n)
 	}
-	// What can't be counted can't be told either.
+	// If these pulls can't be counted, Uses fails.
 	tx, err := s.log.Pool.Begin(t.Context())
 	must(t, err)
 	defer tx.Rollback(t.Context()) //nolint:errcheck
@@ -62,7 +63,7 @@ func TestUsesCatchesUp(t *testing.T) {
 	}
 }
 
-// After a restore nothing is counted until a reset, and then what wasn't is.
+// After a restore nothing is counted until a reset; then all uncounted pulls are.
 func TestReset(t *testing.T) {
 	t.Parallel()
 	each(t, 1, func(t *testing.T, s *shop) {
@@ -70,8 +71,8 @@ func TestReset(t *testing.T) {
 		read := s.pull(0, "read", "a", noon)
 		must(t, audit.Append(t.Context(), s.log.Pool, read))
 		settle(t, w)
-		// As a dump that was loaded into a new server leaves it: ids of a server that
-		// had come further, here and in the state.
+		// This is the state after a dump was loaded into a new server: the entries and the
+		// watermark have transaction ids of the old server, which are higher.
 		unread := s.pull(0, "unread", "a", noon.Add(-time.Minute))
 		must(t, audit.Append(t.Context(), s.log.Pool, unread))
 		exec(t, s.log, "UPDATE auditlog SET xid = (1000000000 + id)::text::xid8")
@@ -100,7 +101,7 @@ func TestReset(t *testing.T) {
 		}
 		settle(t, w)
 		compare(t, s.books(t), truth([]audit.Entry{read, unread, after}))
-		// A second one changes nothing.
+		// A second reset changes nothing.
 		if n, err := w.Reset(t.Context()); err != nil || n != 0 {
 			t.Errorf("again: %d, %v", n, err)
 		}
@@ -109,7 +110,7 @@ func TestReset(t *testing.T) {
 	})
 }
 
-// The keeper of the log is told the watermark.
+// Read returns the watermark to the log's partition manager.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	s := open(t, true, 1)
@@ -128,7 +129,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A reset waits for a worker that is counting, and one that has read before it
+// A reset waits for a worker that is counting. A worker that has read before the reset
 // counts nothing after it.
 func TestResetBesideWorkers(t *testing.T) {
 	t.Parallel()
@@ -137,8 +138,8 @@ func TestResetBesideWorkers(t *testing.T) {
 		must(t, other.Sync(t.Context())) // the state is there
 		var all []audit.Entry
 		var done chan error
-		// Before the commit a reset has to wait; between reading and counting it
-		// needs not.
+		// A reset waits for a worker that is before its commit, but not for one between
+		// reading and counting.
 		for _, at := range []string{"before commit", "read", "read"} {
 			e := s.pull(0, "v1", "a", noon.Add(time.Duration(len(all))*time.Minute))
 			all = append(all, e)

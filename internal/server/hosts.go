@@ -41,10 +41,10 @@ func NewHosts(allowed ...string) *Hosts {
 	return h
 }
 
-// Check returns an error with status 421 (RFC 9110, 15.5.20) if the request's host name
-// is not in the set. A nil set contains every name. Two requests pass in any case: one
-// without a Host header, which HTTP/1.0 and health checks of proxies send but no
-// browser does, and one whose host is the IP address that the connection was made to,
+// Check returns an error with status 421 (RFC 9110, 15.5.20) if the request's host name is
+// not in the set. A nil set contains every name. Two kinds of requests always pass:
+// requests without a Host header, which HTTP/1.0 and health checks of proxies send but no
+// browser does, and requests whose host is the IP address to which the connection was made,
 // which DNS rebinding can't forge.
 func (h *Hosts) Check(r *http.Request) error {
 	if h == nil || h.any || r.Host == "" {

@@ -104,7 +104,7 @@ func (b *RequestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// LostError returns the error for a client whose body ended early, nil if it didn't.
+// LostError returns the error for the client if the body ended early, nil otherwise.
 func (b *RequestBody) LostError() error {
 	if b.Lost == nil {
 		return nil

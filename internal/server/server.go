@@ -118,7 +118,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Mount adds an interface. All are mounted before the first request.
+// Mount adds an interface. Mount all interfaces before the first request.
 func (s *Server) Mount(m Mount) { s.mounts = append(s.mounts, m) }
 
 // nothing answers requests for which no interface is mounted.

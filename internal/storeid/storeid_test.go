@@ -264,8 +264,9 @@ func TestFirstStartIsCompleted(t *testing.T) {
 	}
 }
 
-// An upgrade: a database with blobs and its store get an identity; with another
-// store they don't, nor does a fresh database with a store that has objects.
+// TestUpgrade: a database with blobs and the store that has the blobs get an identity. With
+// another store the database gets none, nor does a new database with a store that has
+// objects.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	backends(t, func(t *testing.T, open func(t *testing.T) blob.Store) {

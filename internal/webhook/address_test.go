@@ -66,8 +66,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// listening is a server that counts connections, on loopback's IPv4 address, and
-// its IPv6 one where there is one.
+// listening starts a server that counts connections, on loopback's IPv4 address and, if
+// there is one, on its IPv6 address.
 func listening(t *testing.T) (port string, connections *atomic.Int64) {
 	t.Helper()
 	connections = new(atomic.Int64)
@@ -117,7 +117,7 @@ func TestLoopbackIsNotDialled(t *testing.T) {
 	}
 }
 
-// A name is checked by what it resolves to, when a notice is sent.
+// When a notice is sent to a name, the addresses that the name resolves to are checked.
 func TestNameOfLoopback(t *testing.T) {
 	t.Parallel()
 	port, connections := listening(t)

@@ -18,7 +18,7 @@ import (
 )
 
 // maxCallbacks is how many callbacks may wait, so that a client can't make the registry
-// send requests without end.
+// send an unlimited number of requests.
 const maxCallbacks = 1000
 
 // Callback is a request to a URL that a client has named, sent like a notice: at least
@@ -97,7 +97,7 @@ func (s *Sender) callbackBatch(ctx context.Context) (more bool, err error) {
 	return len(list) == s.opt.Parallel, errors.Join(errs...)
 }
 
-// call sends a claimed callback. Private addresses are refused when they are dialled.
+// call sends a claimed callback. The dialler refuses private addresses.
 func (s *Sender) call(ctx context.Context, lease uuid.UUID, c claimedCallback) error {
 	to, err := newTarget(c.url, "", true)
 	if err != nil { // not possible for URLs that CheckCallback accepts
@@ -107,7 +107,7 @@ func (s *Sender) call(ctx context.Context, lease uuid.UUID, c claimedCallback) e
 	return s.deliver(ctx, lease, &to, c.delivery)
 }
 
-// claimCallbacks is claim for callbacks.
+// claimCallbacks leases callbacks that are due, as claim does for notices.
 func (s *Sender) claimCallbacks(ctx context.Context, lease uuid.UUID) ([]claimedCallback, error) {
 	rows, err := s.opt.DB.Pool.Query(ctx, `
 		UPDATE webhooknotices

@@ -25,7 +25,7 @@ func call(t testing.TB, s *Sender, address string) uuid.UUID {
 	return id
 }
 
-// A callback is sent, and retried after failures, by any process that runs.
+// A callback is sent, and retried after failures, by any process that runs a Sender.
 func TestCallback(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -45,10 +45,10 @@ func TestCallback(t *testing.T) {
 		list[1].body != `{"export_id":"`+first.String()+`"}` || list[1].header.Get("Webhook-Signature") != "" {
 		t.Errorf("got %+v", list)
 	}
-	second := call(t, s, rec.URL+"/done") // no process runs that could send it
+	second := call(t, s, rec.URL+"/done") // no process that runs sends callbacks
 	exec(t, d, 1, "UPDATE webhooknotices SET next_attempt = now() - interval '8 days' WHERE id = $1", second)
 	other := newSender(t, Options{DB: d, URL: rec.URL + "/configured", AllowPrivateHooks: true})
-	once(t, other) // this sends only notices for the configured URL
+	once(t, other) // this batch sends only notices for the configured URL
 	if _, err := other.tidyBatch(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -59,8 +59,8 @@ func TestCallback(t *testing.T) {
 	eventually(t, "delivered", func() bool { return read(t, d, second).Delivered })
 }
 
-// A name that resolves to a private address is refused when it is dialled; the callback is
-// given up in the end, which is logged once.
+// If a name resolves to a private address, the dialler refuses it. The callback is given up
+// in the end, which is logged once.
 func TestCallbackToPrivateAddress(t *testing.T) {
 	t.Parallel()
 	d, rec := dbtest.New(t), receive(t, nil)

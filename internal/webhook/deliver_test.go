@@ -18,7 +18,7 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// A sender that runs sends what is queued when it is woken, and only that.
+// A sender that runs sends the queued notices when it is woken, and no others.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	d, rec := dbtest.New(t), receive(t, nil)
@@ -75,7 +75,7 @@ func TestRetries(t *testing.T) {
 }
 
 // After a failure a notice waits, at least as long as the receiver asks; other notices are
-// sent meanwhile.
+// sent without waiting for it.
 func TestFailureWaits(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -151,15 +151,16 @@ func TestGivingUp(t *testing.T) {
 	}
 }
 
-// A process dies after the receiver has answered and before it has recorded that. When the
-// lease is over another process sends the notice again, with the same id.
+// A process dies after the receiver has answered, before the process has recorded the
+// delivery. When the lease is over another process sends the notice again, with the same
+// id.
 func TestCrashBeforeTheRecord(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.DSN(t)
 	first, second := dbtest.Open(t, dsn), dbtest.Open(t, dsn)
 	rec := receive(t, func(_ http.ResponseWriter, _ *http.Request, n int) {
 		if n == 1 {
-			first.Close() // no more statements: as good as dead
+			first.Close() // the process can't send statements any more, as if it had died
 		}
 	})
 	// A crash doesn't give up a notice, not even during the last attempt.
@@ -187,12 +188,12 @@ func TestCrashBeforeTheRecord(t *testing.T) {
 	}
 }
 
-// A sender that is delayed beyond its lease doesn't undo what the next one did.
+// A sender that is delayed beyond its lease doesn't undo the record of the next sender.
 func TestLateRecords(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name        string
-		late, early int // answers to the delayed sender, and to the other one
+		late, early int // the receiver's answers to the delayed sender, and to the other one
 		want        row
 	}{
 		{"failure after success", 500, 204, row{Delivered: true, Attempts: 2}},
@@ -260,7 +261,7 @@ func TestLateFailureLeavesTheLease(t *testing.T) {
 	}
 }
 
-// A process that is told to stop ends its requests and gives their notices back.
+// A process that is told to stop interrupts its requests and makes their notices due again.
 func TestStopping(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -286,7 +287,7 @@ func TestStopping(t *testing.T) {
 	}
 }
 
-// Several processes share the notices: none is sent twice, none is left.
+// Several processes send the notices between them: each notice once.
 func TestSharing(t *testing.T) {
 	t.Parallel()
 	const senders, notices = 4, 300

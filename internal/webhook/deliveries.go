@@ -42,8 +42,8 @@ var ErrCursor = errors.New("the cursor is not valid: begin again without one")
 const MaxDeliveries = 1000
 
 // Deliveries lists up to n notices of a webhook, newest first, and returns the cursor of
-// the next page, "" when there is none. state selects those of that state, "" all.
-// Errors: those of Hook, and ErrCursor.
+// the next page, "" when there is none. state selects the notices in that state; "" selects
+// all. Errors: those of Hook, and ErrCursor.
 func (s *Sender) Deliveries(ctx context.Context, namespace string, id uuid.UUID, state, cursor string, n int) (list []Delivery, next string, err error) {
 	if _, err := s.Hook(ctx, namespace, id); err != nil {
 		return nil, "", err

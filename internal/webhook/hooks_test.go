@@ -19,7 +19,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// hooked is a database with the namespace app and a sender that serves its webhooks.
+// hooked returns a sender on a database that has the namespace app.
 func hooked(t testing.TB, o Options) (*Sender, *db.DB) {
 	t.Helper()
 	d := dbtest.New(t)
@@ -60,7 +60,8 @@ func entryOf(kind audit.Kind, repository, tag string) audit.Entry {
 	return audit.Entry{Kind: kind, Repository: repository, Tag: tag, Digest: someDigest, Actor: "ada", Address: "192.0.2.7", RequestID: "r-1", UserAgent: "docker"}
 }
 
-// dispatchAll dispatches until notices of everything committed before are queued.
+// dispatchAll dispatches until all entries that were committed before the call have their
+// notices.
 func dispatchAll(t testing.TB, s *Sender) {
 	t.Helper()
 	var last string
@@ -103,8 +104,8 @@ func bodies(t testing.TB, d *db.DB, hook uuid.UUID) (list []map[string]any) {
 	return list
 }
 
-// A receiver that fails and one that doesn't answer delay neither each other nor a third
-// one. Given-up notices are sent again on request.
+// A receiver that fails, a receiver that doesn't answer and a third receiver don't delay
+// each other. Given-up notices are sent again on request.
 func TestReceiversDontWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{RetryMin: time.Millisecond, RetryMax: 2 * time.Millisecond, MaxAttempts: 3})
@@ -174,7 +175,8 @@ func listed(t testing.TB, s *Sender, hook uuid.UUID) []Delivery {
 	return list
 }
 
-// Notices are signed with the webhook's own secret, which nothing shows again.
+// Notices are signed with the webhook's own secret, which no list, notice or audit entry
+// shows.
 func TestSecretsOfWebhooks(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -273,9 +275,9 @@ func TestWebhooksRefused(t *testing.T) {
 	}
 }
 
-// A disabled webhook gets no events; after it is enabled again, it gets those that happen
-// then. Too many waiting notices disable a webhook. Deleting a webhook, or its namespace,
-// deletes its waiting notices.
+// A disabled webhook gets no events; after it is enabled again, it gets later events only.
+// Too many waiting notices disable a webhook. Deleting a webhook, or its namespace, deletes
+// its waiting notices.
 func TestWebhooksEnd(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{MaxWaiting: 3})

@@ -53,7 +53,7 @@ func exec(t testing.TB, d *db.DB, rows int64, sql string, args ...any) {
 	}
 }
 
-// eventually waits for ok, at most 2 min.
+// eventually waits until ok returns true, at most 2 min.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
@@ -100,7 +100,7 @@ func newSender(t testing.TB, o Options) *Sender {
 	return s
 }
 
-// queue queues an event as a caller does.
+// queue queues an event in a transaction, as a caller of the package does.
 func queue(t testing.TB, s *Sender, d *db.DB, e Event) uuid.UUID {
 	t.Helper()
 	if e.ID == uuid.Nil {
@@ -143,7 +143,7 @@ func count(t testing.TB, d *db.DB, where string) (n int) {
 	return n
 }
 
-// request is what a receiver got.
+// request is a request that a receiver got.
 type request struct {
 	header http.Header
 	body   string
@@ -157,8 +157,8 @@ type receiver struct {
 	list []request
 }
 
-// receive starts a receiver. answer may be nil, for 204; it is told which request
-// of all it has, from 1.
+// receive starts a receiver. answer writes the answer to the n-th request, from 1; nil:
+// every answer is 204.
 func receive(t testing.TB, answer func(w http.ResponseWriter, r *http.Request, n int)) *receiver {
 	t.Helper()
 	rec := &receiver{}
@@ -187,7 +187,7 @@ func (r *receiver) requests() []request {
 	return append([]request(nil), r.list...)
 }
 
-// once runs one batch.
+// once runs one batch of the sender.
 func once(t testing.TB, s *Sender) {
 	t.Helper()
 	if _, err := s.batch(t.Context()); err != nil {

@@ -32,7 +32,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		}),
 	}
 	for _, result := range []string{resultDelivered, resultFailed, resultGivenUp} {
-		m.results.WithLabelValues(result) // so that there is a zero to compare with
+		m.results.WithLabelValues(result) // so that the series begins with 0
 	}
 	for _, c := range []prometheus.Collector{m.results, m.pending} {
 		if err := reg.Register(c); err != nil {

@@ -29,7 +29,7 @@ type target struct {
 	client *http.Client
 }
 
-// newTarget checks a URL and a secret. Its errors don't repeat them.
+// newTarget checks a URL and a secret. Its errors repeat neither of them.
 func newTarget(address, secret string, allowPrivate bool) (r target, err error) {
 	var problems []error
 	if address != "" {
@@ -120,7 +120,7 @@ func (r *target) attempt(ctx context.Context, d delivery, timeout time.Duration)
 	return f
 }
 
-// answer names a status in Go's words, not in the receiver's.
+// answer describes a status in Go's words, not in the receiver's.
 func answer(status int) string {
 	return strings.TrimSpace(strconv.Itoa(status) + " " + http.StatusText(status))
 }

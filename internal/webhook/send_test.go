@@ -61,7 +61,7 @@ func TestSlowReceiver(t *testing.T) {
 			for _, err := fmt.Fprint(w, strings.Repeat("x", 1<<16)); err == nil; {
 				_, err = fmt.Fprint(w, strings.Repeat("x", 1<<16))
 			}
-		}, false, "500 Internal Server Error: xxx", 10 * time.Second, 5 * time.Second}, // it isn't read to the end
+		}, false, "500 Internal Server Error: xxx", 10 * time.Second, 5 * time.Second}, // the answer isn't read to its end
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -84,7 +84,7 @@ func TestSlowReceiver(t *testing.T) {
 	}
 }
 
-// A server that can't prove to be the URL's host receives nothing.
+// A server without a valid certificate for the URL's host receives no notice.
 func TestCertificatesAreVerified(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -101,8 +101,8 @@ func TestCertificatesAreVerified(t *testing.T) {
 	}
 }
 
-// Neither the row nor the log contains the secret, or a part of the URL that may be one,
-// even if the receiver repeats it.
+// Neither the row nor the log contains the secret, or a part of the URL that may be secret,
+// even if the receiver repeats it in its answer.
 func TestSecretsAreNotTold(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
@@ -111,7 +111,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 		case 1:
 			w.WriteHeader(500)
 			fmt.Fprintf(w, "Cannot %s %s; path=%s token=%s", r.Method, r.RequestURI, r.URL.Path, r.URL.Query().Get("token"))
-		case 2: // no HTTP at all
+		case 2: // the answer isn't HTTP
 			conn, _, err := w.(http.Hijacker).Hijack()
 			if err != nil {
 				t.Error(err)
@@ -124,7 +124,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 		}
 	})
 	gone := httptest.NewServer(nil)
-	gone.Close() // nobody listens there
+	gone.Close() // no server listens at this address any more
 	var log lockedBuffer
 	for _, base := range []string{echo.URL, gone.URL, "http://no-such-host.invalid"} {
 		s := newSender(t, Options{DB: d, URL: base + "/services/pathhunter2/x?token=query%20hunter2&flaghunter2", Secret: "keyhunter2" + strings.Repeat("k", 30),

@@ -14,7 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// The values are those that the specification's libraries are tested with.
+// The secret, the notice and the signature are those of the test of the specification's
+// libraries.
 func TestSignatureOfTheSpecification(t *testing.T) {
 	t.Parallel()
 	sign, err := signer("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
@@ -25,7 +26,8 @@ func TestSignatureOfTheSpecification(t *testing.T) {
 	}
 }
 
-// verify is a receiver's check, written apart from the code that signs.
+// verify checks a signature as a receiver does, by code that doesn't share anything with
+// the signer.
 func verify(t *testing.T, r request, key []byte) {
 	t.Helper()
 	stamp := r.header.Get("Webhook-Timestamp")
@@ -80,7 +82,7 @@ func TestSignedRequests(t *testing.T) {
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	b64 := func(n int) string { return base64.StdEncoding.EncodeToString(make([]byte, n)) }
-	for _, test := range []struct{ name, secret, want string }{ // want "": it is taken
+	for _, test := range []struct{ name, secret, want string }{ // want "": the secret is accepted
 		{"least", "whsec_" + b64(24), ""},
 		{"most", "whsec_" + b64(64), ""},
 		{"text", strings.Repeat("x", 24), ""},

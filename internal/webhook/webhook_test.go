@@ -18,7 +18,7 @@ func TestNewRefuses(t *testing.T) {
 	t.Parallel()
 	d := dbtest.New(t)
 	secret := strings.Repeat("k", 32)
-	for _, test := range []struct{ name, url, secret, want string }{ // want "": it is taken
+	for _, test := range []struct{ name, url, secret, want string }{ // want "": the options are accepted
 		{"none", "", "", ""},
 		{"secret without a URL", "", secret, ""},
 		{"https", "https://hooks.example.com/a?b=c", secret, ""},
@@ -56,7 +56,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// Nothing that prints a sender shows the secret.
+// Printing a sender in any format doesn't show the secret.
 func TestSenderHoldsNoSecretToPrint(t *testing.T) {
 	t.Parallel()
 	secret := "hunter2" + strings.Repeat("k", 32)
@@ -143,7 +143,7 @@ func TestQueueRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", test.name, err, test.want)
 		}
 	}
-	// What is odd and possible is stored.
+	// Data with unusual but storable bytes is stored.
 	for _, data := range []any{json.RawMessage("{\"a\": \"\xff\"}"), map[string]string{"a": "\x00\xfe"}} {
 		id := queue(t, s, d, Event{Data: data})
 		if r := read(t, d, id); !json.Valid([]byte(r.Body)) {

@@ -111,8 +111,8 @@ func TestLoopSleepsUntilWorkIsDue(t *testing.T) {
 		})
 		time.Sleep(22 * time.Second)
 		synctest.Wait()
-		// The second batch runs when the work is due, not before, and after it the loop
-		// doesn't spin although Next keeps returning 0.
+		// The second batch runs when the work is due, and not before. After that the loop
+		// doesn't spin, although Next keeps returning 0.
 		if len(late) < 2 || late[1] < 0 || late[1] > 2*time.Second {
 			t.Errorf("batches at %v after the work was due", late)
 		}

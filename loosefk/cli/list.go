@@ -49,7 +49,8 @@ FROM, TO and COLUMN.`,
 	return cmd
 }
 
-// keys are the foreign keys that match, numbered as they are shown.
+// keys returns the foreign keys that match a filter, numbered as list shows them. cross
+// keeps only keys that cross databases.
 func (a *App) keys(ctx context.Context, filter generate.Filter, cross bool) ([]keyRow, error) {
 	list, err := generate.ForeignKeys(ctx, a.Databases, a.Definitions)
 	if err != nil {
@@ -69,7 +70,7 @@ func (a *App) keys(ctx context.Context, filter generate.Filter, cross bool) ([]k
 	return rows, nil
 }
 
-// withoutKey are the definitions that match and whose foreign key is gone.
+// withoutKey returns the definitions that match a filter and whose foreign key is gone.
 func (a *App) withoutKey(ctx context.Context, filter generate.Filter, cross bool) (loosefk.Definitions, error) {
 	places := a.Map
 	if places == nil {

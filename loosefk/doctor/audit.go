@@ -35,16 +35,17 @@ type Orphans struct {
 	Child      string             `json:"child"`
 	Column     string             `json:"column"`
 	Parent     string             `json:"parent"`
-	// Pending and PendingParents count children, and their distinct parents, that a pending
-	// record is going to clean up.
+	// Pending counts children without a parent for which there is a pending record, so that
+	// a worker will clean them up; PendingParents counts their distinct missing parents.
 	Pending        int64 `json:"pending"`
 	PendingParents int64 `json:"pending_parents"`
-	// Rows and Parents count the same for children that nothing is going to clean up.
+	// Rows counts children without a parent for which there is no pending record, so that
+	// nothing will clean them up; Parents counts their distinct missing parents.
 	Rows    int64 `json:"orphans"`
 	Parents int64 `json:"orphan_parents"`
-	// Examples are the first ten of those parents' ids.
+	// Examples are ids of the first ten parents that Parents counts.
 	Examples []int64 `json:"examples,omitempty"`
-	// ExampleKeys are the same where the keys are no integers.
+	// ExampleKeys are the keys of these ten parents if the keys are no integers.
 	ExampleKeys []string `json:"example_keys,omitempty"`
 	// Repaired is how many deleted records were written.
 	Repaired int64 `json:"repaired"`
@@ -53,9 +54,9 @@ type Orphans struct {
 // Audit looks for children whose parent doesn't exist, definition by definition. It goes
 // through the distinct values of the child's column and looks a page of them up on the
 // parent's server at a time, so its memory doesn't grow with the table. It counts only
-// children that the definition would clean up. Concurrent changes are seen or not. Errors:
-// Problems when the definitions don't fit the databases; the failures of single
-// definitions, after all others.
+// children that the definition would clean up. It may or may not see changes that are made
+// while it runs. Errors: Problems when the definitions don't fit the databases; the
+// failures of single definitions, joined, after all other definitions were audited.
 func Audit(ctx context.Context, w *loosefk.Worker, o AuditOptions) ([]Orphans, error) {
 	rs, problems, err := loosefk.Resolve(ctx, w.Options().Databases, w.Options().Definitions)
 	if err != nil {
@@ -91,7 +92,7 @@ func Audit(ctx context.Context, w *loosefk.Worker, o AuditOptions) ([]Orphans, e
 	return list, errors.Join(failed...)
 }
 
-// example keeps the key of a parent if there are few yet.
+// example adds the key of a parent to the examples, unless there are ten already.
 func (o *Orphans) example(kind pg.Kind, id string) {
 	if kind != "integer" {
 		if len(o.ExampleKeys) < 10 {
@@ -104,7 +105,7 @@ func (o *Orphans) example(kind pg.Kind, id string) {
 	}
 }
 
-// examples are the keys of some lost parents, as text.
+// examples returns the keys of up to ten missing parents as text.
 func (o Orphans) examples() []string {
 	list := slices.Clone(o.ExampleKeys)
 	for _, n := range o.Examples {
@@ -143,8 +144,9 @@ func (r reference) parentsAfter(ctx context.Context, after *string, limit int) (
 	return pg.Collect(ctx, r.ChildDatabase.Pool, r.parentsQuery(after == nil), args, pgx.RowTo[string])
 }
 
-// parentsQuery finds the first $1 values, or those after $2: one probe of the index
-// for each, however many rows have it.
+// parentsQuery returns the query for the $1 lowest values of the child's column or, if
+// first is false, for the $1 lowest values above $2. It probes the index once for each
+// value, however many rows have the value.
 func (r reference) parentsQuery(first bool) string {
 	from := ""
 	if first {
@@ -163,10 +165,11 @@ func (r reference) parentsQuery(first bool) string {
 		SELECT id::text FROM ids WHERE id IS NOT NULL ORDER BY place`, "c."+pg.Quote(r.Column), r.ChildTable.Quoted(), from, r.Rows.Key.SQLType())
 }
 
-// auditPage examines the children of some parents. Its order matters: a parent that is
-// deleted after it was looked up counts as existing; a parent that was missing has its
-// record by the time records are read; and children that a worker has deleted meanwhile are
-// no longer counted.
+// auditPage examines the children of some parents. It first looks up which parents exist,
+// then which missing parents have a pending record, then counts children. This order
+// matters: a parent that is deleted after the first step counts as existing; a parent that
+// was missing has its record by the second step; and children that a worker has deleted by
+// the third step are not counted.
 func (r reference) auditPage(ctx context.Context, o AuditOptions, ids []string, found *Orphans) error {
 	alive, err := in(r.ParentDatabase).Alive(ctx, r.ParentTable, ids)
 	if err != nil {
@@ -223,8 +226,8 @@ func (r reference) pendingOf(ctx context.Context, ids []string) (map[string]bool
 	return pending, err
 }
 
-// count returns how many children of each parent the definition would clean up,
-// at most most of each unless that is 0.
+// count returns how many children of each parent the definition would clean up. It counts
+// up to most children of each parent; 0 means no limit.
 func (r reference) count(ctx context.Context, ids []string, most int) (map[string]int64, error) {
 	args := []any{ids}
 	where, _ := r.Rows.Where(func(value any) string {

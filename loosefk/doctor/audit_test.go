@@ -18,7 +18,8 @@ func audit(t testing.TB, w *loosefk.Worker, o AuditOptions) []Orphans {
 	return found
 }
 
-// tally is what an audit counts: pending rows and parents, orphans and parents.
+// tally returns an audit's counts: pending children and their parents, orphans and their
+// parents.
 func tally(o Orphans) string {
 	return fmt.Sprintf("%s %d/%d %d/%d %v", o.Child, o.Pending, o.PendingParents, o.Rows, o.Parents, o.Examples)
 }
@@ -40,8 +41,8 @@ func TestAudit(t *testing.T) {
 	w := newWorker(t, loosefk.Options{Definitions: parse(t, testdb.ProjectsDefinitions)}, install(t, pool, "projects"))
 	wantTally(t, audit(t, w, AuditOptions{}), "public.pipelines 0/0 0/0 []", "public.requests 0/0 0/0 []", "public.packages 0/0 0/0 []")
 
-	// 1 goes with a record, 2 without. Of 2's packages, 25 each are npm and not
-	// yet 4: half are npm.
+	// Project 1 is deleted with a record, project 2 without. All packages of project 1 are
+	// npm, as the definition's condition wants it, and none of project 2's are.
 	exec(t, pool, "DELETE FROM projects WHERE id = 1")
 	exec(t, pool, "ALTER TABLE projects DISABLE TRIGGER projects_loose_fk_trigger")
 	exec(t, pool, "DELETE FROM projects WHERE id = 2")
@@ -72,7 +73,7 @@ func TestAudit(t *testing.T) {
 	testdb.WantRows(t, pool, "SELECT name || status FROM packages WHERE project_id > 4 ORDER BY 1", "a4", "b1", "c4")
 }
 
-// TestAuditTwoDatabases has the parents on another database than their children.
+// TestAuditTwoDatabases has parents and children in different databases.
 func TestAuditTwoDatabases(t *testing.T) {
 	t.Parallel()
 	main, ci := newPool(t, "CREATE TABLE projects (id bigint PRIMARY KEY); INSERT INTO projects SELECT generate_series(1, 5000, 2)"),
@@ -96,8 +97,8 @@ func TestAuditTwoDatabases(t *testing.T) {
 	testdb.WantRows(t, ci, "SELECT count(*) FROM loads", int64(5000))
 }
 
-// TestAuditRepairSparesParents has a parent come back between the look and the
-// repair, and somebody else repair at the same time.
+// TestAuditRepairSparesParents: a repair writes no record for a parent that was inserted
+// again after the audit looked, and no second record if another repair has written one.
 func TestAuditRepairSparesParents(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, testdb.Projects)
@@ -114,8 +115,8 @@ func TestAuditRepairSparesParents(t *testing.T) {
 	testdb.WantRows(t, pool, "SELECT primary_key_value FROM loose_foreign_keys_deleted_records", int64(77))
 }
 
-// TestAuditReadsTheIndex makes sure that a parent costs a probe of the index however
-// many children it has.
+// TestAuditReadsTheIndex: an audit costs one probe of the index for each parent, however
+// many children the parent has.
 func TestAuditReadsTheIndex(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, `CREATE TABLE projects (id bigint PRIMARY KEY); INSERT INTO projects SELECT generate_series(1, 3);

@@ -29,8 +29,8 @@ func newWorker(ctx context.Context, pool *pgxpool.Pool) *loosefk.Worker {
 	return worker
 }
 
-// Rows that were there before the trigger, or slipped past it, have no record. An audit
-// finds them, and writes a record if it is to repair.
+// Rows that were deleted before the trigger existed, or without firing it, have no record.
+// An audit finds their children and, with the option Repair, writes the records.
 func ExampleAudit() {
 	ctx := context.Background()
 	pool, done := openDatabase()

@@ -15,32 +15,32 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// ForeignKey is a foreign key that PostgreSQL enforces. Tables are named as
-// definitions name them: without a schema in the database's own.
+// ForeignKey is a foreign key that PostgreSQL enforces. Its table names are written as in
+// definitions: without a schema if the table is in the database's own schema.
 type ForeignKey struct {
-	Database   string `json:"database"` // in which it was found
+	Database   string `json:"database"` // where the key was found
 	Constraint string `json:"constraint"`
 	From       string `json:"from"`   // child table
 	To         string `json:"to"`     // parent table
-	Column     string `json:"column"` // of the child; several with commas
-	// ToColumn is the parent's column; several with commas.
+	Column     string `json:"column"` // the child's column; several are separated by commas
+	// ToColumn is the parent's column; several are separated by commas.
 	ToColumn string `json:"to_column"`
 	// OnDelete is cascade, nullify, restrict, no action or set default.
 	OnDelete string `json:"on_delete"`
-	// HasLooseForeignKey says that a definition for it exists already.
+	// HasLooseForeignKey says that a definition for this key exists already.
 	HasLooseForeignKey bool `json:"has_lfk"`
-	// Clause is the key in SQL, from FOREIGN KEY on, with all names qualified.
+	// Clause is the key's SQL, beginning with FOREIGN KEY, with all names qualified.
 	Clause string `json:"clause"`
-	// NotConvertible is why no loose foreign key can replace it, where its
-	// columns alone say so.
+	// NotConvertible is the reason why no loose foreign key can replace this key, as far
+	// as its columns show it. Empty: the columns allow it.
 	NotConvertible string `json:"not_convertible,omitempty"`
 
 	child, parent pg.Table
-	partitioned   bool // the child is
-	valid         bool // all rows were checked
+	partitioned   bool // the child table is partitioned
+	valid         bool // PostgreSQL has checked all rows
 }
 
-// String is the key in one line.
+// String returns the key in one line.
 func (k ForeignKey) String() string {
 	if k.OnDelete == "" {
 		return fmt.Sprintf("%s.%s → %s", k.From, k.Column, k.To)
@@ -48,14 +48,14 @@ func (k ForeignKey) String() string {
 	return fmt.Sprintf("%s.%s → %s (%s)", k.From, k.Column, k.To, k.OnDelete)
 }
 
-// Crosses says whether child and parent belong to different databases by a map,
-// as LoadMap reads it or as the application's Databases are. Tables that the map
-// doesn't name belong together.
+// Crosses returns whether m puts child and parent into different databases. m is a map of
+// tables that LoadMap has read, or the application's Databases. All tables that m doesn't
+// name belong to one database.
 func (k ForeignKey) Crosses(m loosefk.Databases) bool { return m.Of(k.From) != m.Of(k.To) }
 
-// ForeignKeys lists the foreign keys of the databases, by child, parent and
-// column. Those of partitions that come from the partitioned table are left out,
-// and a database that two entries of dbs lead to is read once.
+// ForeignKeys lists the foreign keys of the databases, ordered by child, parent and
+// column. It leaves out keys that a partition inherits from its partitioned table, and
+// reads a database once if several entries of dbs lead to it.
 func ForeignKeys(ctx context.Context, dbs loosefk.Databases, defs loosefk.Definitions) ([]ForeignKey, error) {
 	if err := dbs.Check(); err != nil {
 		return nil, err
@@ -72,8 +72,8 @@ func ForeignKeys(ctx context.Context, dbs loosefk.Databases, defs loosefk.Defini
 			list = append(list, k.in(db, dbs, defs))
 		}
 	}
-	// A key belongs to the database whose schema its child is in, so these come
-	// before those of other schemas.
+	// A key belongs to the database whose schema its child is in, so keys of a
+	// database's own schema come before keys of other schemas.
 	for _, own := range []bool{true, false} {
 		for i := range dbs {
 			db := &dbs[i]
@@ -96,7 +96,8 @@ func ForeignKeys(ctx context.Context, dbs loosefk.Databases, defs loosefk.Defini
 	return list, nil
 }
 
-// place tells one database from all others, by whatever address it is reached.
+// place returns a text that identifies a database, whatever address it is reached by: its
+// oid and the time at which its server started.
 func place(ctx context.Context, d *loosefk.Database) (place string, err error) {
 	err = in(d).Catalog().QueryRow(ctx, `
 		SELECT oid::text || '/' || EXTRACT(epoch FROM pg_postmaster_start_time())::text
@@ -104,10 +105,10 @@ func place(ctx context.Context, d *loosefk.Database) (place string, err error) {
 	return place, err
 }
 
-// eachForeignKey hands each foreign key of a database to fn, with its oid.
+// eachForeignKey calls fn with each foreign key of a database and the key's oid.
 func eachForeignKey(ctx context.Context, d *loosefk.Database, fn func(oid uint32, k ForeignKey)) error {
 	return pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		// PostgreSQL qualifies the names that it can't see.
+		// With an empty search path, pg_get_constraintdef qualifies all names.
 		if _, err := tx.Exec(ctx, pg.PinPath); err != nil {
 			return err
 		}
@@ -144,8 +145,8 @@ func eachForeignKey(ctx context.Context, d *loosefk.Database, fn func(oid uint32
 	})
 }
 
-// notConvertible is why a key of these columns can't become a loose one, or "".
-// parentKey is the column by which deletions from the parent are recorded.
+// notConvertible returns the reason why a key of these columns can't become a loose one,
+// or "". parentKey is the parent's column whose values the deleted records hold.
 func notConvertible(columns, keys []string, parentKey string) string {
 	switch {
 	case len(columns) > 1:
@@ -158,7 +159,8 @@ func notConvertible(columns, keys []string, parentKey string) string {
 	return ""
 }
 
-// in is the key with what its database and the definitions say of it.
+// in returns the key with the fields that depend on its database and on the definitions:
+// Database, From, To and HasLooseForeignKey.
 func (k ForeignKey) in(db *loosefk.Database, dbs loosefk.Databases, defs loosefk.Definitions) ForeignKey {
 	k.Database = db.Name
 	k.From, k.To = in(db).Plain(k.child), in(db).Plain(k.parent)
@@ -166,14 +168,14 @@ func (k ForeignKey) in(db *loosefk.Database, dbs loosefk.Databases, defs loosefk
 	return k
 }
 
-// Definitions are those of defs that are the loose form of the key.
+// Definitions returns the definitions of defs that are the loose form of the key.
 func (k ForeignKey) Definitions(dbs loosefk.Databases, defs loosefk.Definitions) loosefk.Definitions {
 	return slices.DeleteFunc(slices.Clone(defs), func(d loosefk.Definition) bool {
 		return k.NotConvertible != "" || d.Column != k.Column || named(dbs, d.Child) != k.child || named(dbs, d.Parent) != k.parent
 	})
 }
 
-// named returns the table that a definition means.
+// named returns the table that a definition names.
 func named(dbs loosefk.Databases, table string) pg.Table {
 	if db := dbs.Of(table); db != nil {
 		return in(db).Table(table)
@@ -199,8 +201,8 @@ func ParseFilter(patterns ...string) (Filter, error) {
 	return f, nil
 }
 
-// Match says whether each expression is found in one of the child table, the
-// parent table and the column. An empty filter matches everything.
+// Match returns whether each expression matches the child table, the parent table or the
+// column. An empty filter matches everything.
 func (f Filter) Match(child, parent, column string) bool {
 	for _, re := range f {
 		if !re.MatchString(child) && !re.MatchString(parent) && !re.MatchString(column) {

@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// shop is a schema with foreign keys of all kinds.
+// shop is a schema with all kinds of foreign keys.
 const shop = `
 	CREATE SCHEMA billing;
 	CREATE TABLE customers (id bigint PRIMARY KEY, number text UNIQUE, region int, UNIQUE (region, id));
@@ -79,8 +79,8 @@ func TestForeignKeys(t *testing.T) {
 	}
 }
 
-// A database that has two names, because it is to be split, is listed once, and
-// its keys cross.
+// If two entries of Databases lead to one database, because the database is to be split,
+// its keys are listed once, and keys between tables of different entries cross.
 func TestForeignKeysThatCross(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, shop)
@@ -101,7 +101,7 @@ func TestForeignKeysThatCross(t *testing.T) {
 			byMap = append(byMap, k.From)
 		}
 	}
-	// The parent's name counts from the database where the child is.
+	// The parent is looked up in the schema of the child's database.
 	if len(keys) != 10 || !slices.Equal(cross, []string{"billing invoices", "main orders", "main visits"}) {
 		t.Errorf("of %d keys these cross: %q", len(keys), cross)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// generated is a generator in a directory of its own.
+// generated is a Generator with a directory of its own.
 type generated struct {
 	Generator
 	pool *pgxpool.Pool
@@ -70,11 +70,11 @@ func (g *generated) revert(t *testing.T, filters ...string) *Plan {
 	return p
 }
 
-// goose makes a provider on the migrations' directory.
+// goose makes goose's provider for the migrations' directory.
 func (g *generated) goose(t *testing.T) *goose.Provider {
 	t.Helper()
 	db := stdlib.OpenDB(*g.pool.Config().ConnConfig)
-	t.Cleanup(func() { db.Close() }) //nolint:errcheck // the database goes too
+	t.Cleanup(func() { db.Close() }) //nolint:errcheck // the test's database is removed anyway
 	p, err := goose.NewProvider(goose.DialectPostgres, db, os.DirFS(g.Migrations))
 	must(t, err)
 	return p
@@ -88,7 +88,7 @@ func (g *generated) work(t *testing.T) loosefk.Result {
 	return runOnce(t, newWorker(t, loosefk.Options{Definitions: defs}, g.Databases...), "main")
 }
 
-// base names files without directory and version.
+// base returns files' names without directory and version.
 func base(names []string) []string {
 	var list []string
 	for _, n := range names {
@@ -111,7 +111,8 @@ func paths(p *Plan) []string {
 
 const customerKeys = "SELECT conname::text || ' ' || convalidated FROM pg_constraint WHERE contype = 'f' AND conrelid IN ('orders'::regclass, 'visits'::regclass) ORDER BY 1"
 
-// The whole way: from two foreign keys to loose ones, a deletion, and back.
+// Convert turns two foreign keys into loose ones, a worker cleans up after a deletion, and
+// Revert restores the keys.
 func TestConvertAndRevert(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")
@@ -156,7 +157,7 @@ func TestConvertAndRevert(t *testing.T) {
 	}
 	testdb.WantRows(t, g.pool, "SELECT count(*) FROM orders", int64(2000))
 
-	// One comes back: customers stay tracked for the other.
+	// Revert one key: customers stay tracked for the other.
 	q := g.revert(t, "^orders$")
 	if got := base(paths(q)); !slices.Equal(got, []string{"loose.yml", "restore_fk_orders_customers_of_orders.sql"}) {
 		t.Fatalf("the plan of the way back is %q, refused %v", got, q.Refused)
@@ -168,8 +169,8 @@ func TestConvertAndRevert(t *testing.T) {
 	testdb.WantRows(t, g.pool, "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'fk_orders_customers'",
 		"FOREIGN KEY (customer_id) REFERENCES customers(id) ON UPDATE CASCADE ON DELETE CASCADE DEFERRABLE")
 
-	// Then the other, after a deletion that nobody has cleaned up yet: it is
-	// pending when the plan is made, and makes orphans before the key returns.
+	// Then revert the other, while the record of a deletion is pending: the deletion has
+	// left orphans, which the migration must handle before it adds the key.
 	q = g.revert(t, "visits")
 	if got := base(paths(q)); !slices.Equal(got, []string{"loose.yml", "restore_visits_customer_id_fkey_of_visits.sql", "untrack_deletions_from_customers.sql"}) {
 		t.Fatalf("the plan of the way back is %q, refused %v", got, q.Refused)
@@ -190,7 +191,7 @@ func TestConvertAndRevert(t *testing.T) {
 		t.Errorf("the definitions are %q, %v; want none", text, err)
 	}
 
-	// What was untracked is tracked again by the next one.
+	// The next conversion tracks the untracked parent again.
 	g.Tests = ""
 	r := g.convert(t, "^orders$")
 	if got := base(paths(r)); !slices.Equal(got, []string{"loose.yml", "track_deletions_from_customers.sql", "drop_fk_orders_customers_from_orders.sql"}) {
@@ -198,7 +199,7 @@ func TestConvertAndRevert(t *testing.T) {
 	}
 }
 
-// Each migration goes back to where it came from, whatever happened meanwhile.
+// Each migration's Down restores the schema as it was before its Up.
 func TestMigrationsDown(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")
@@ -224,7 +225,7 @@ func TestMigrationsDown(t *testing.T) {
 	must(t, err)
 }
 
-// describeAll lists what is in the database's schemas.
+// describeAll lists the objects in the database's schemas.
 func describeAll(t *testing.T, db loosefk.DB) []string {
 	t.Helper()
 	return testdb.Query[string](t, db, `
@@ -239,7 +240,8 @@ func describeAll(t *testing.T, db loosefk.DB) []string {
 		ORDER BY 1`)
 }
 
-// A partitioned parent records its own name, from whatever partition a row goes.
+// A migration for a partitioned parent makes triggers that record the parent's name,
+// whichever partition a statement deletes from.
 func TestConvertPartitioned(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")
@@ -258,7 +260,7 @@ func TestConvertPartitioned(t *testing.T) {
 	testdb.WantRows(t, g.pool, "SELECT conname::text FROM pg_constraint WHERE conrelid = 'shelves'::regclass AND contype = 'f' AND convalidated AND conparentid = 0", "shelves_store_id_fkey")
 }
 
-// Plain migrations are for psql.
+// psql can run plain migrations.
 func TestConvertPlain(t *testing.T) {
 	t.Parallel()
 	psql, err := osexec.LookPath("psql")
@@ -303,7 +305,8 @@ func TestConvertPlain(t *testing.T) {
 	}
 }
 
-// Dropping a key doesn't make everybody wait behind somebody who holds its table.
+// While a transaction holds a lock on the table, the migration that drops a key waits only
+// briefly, gives up and tries again, so that clients don't queue behind it.
 func TestDropGivesWay(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")
@@ -339,7 +342,7 @@ func TestConvertRefuses(t *testing.T) {
 	for _, tt := range []struct {
 		filter   string
 		onDelete loosefk.Action
-		want     string // "" for a key that is converted
+		want     string // the expected refusal; "" if the key is converted
 	}{
 		{"^regions$", "", "it has 2 columns"},
 		{"^cards$", "", "the parent's column number"},
@@ -348,7 +351,7 @@ func TestConvertRefuses(t *testing.T) {
 		{"^notes$", "", "its ON DELETE is no action, which has no loose form"},
 		{"^notes$", loosefk.AsyncNullify, ""},
 		{"^billing.invoices$", loosefk.AsyncDelete, ""},
-		{"^flags$", loosefk.AsyncDelete, "is NOT NULL: async_nullify"}, // its own form counts
+		{"^flags$", loosefk.AsyncDelete, "is NOT NULL: async_nullify"}, // the key's own ON DELETE SET NULL decides, not the option
 		{"^orders$", "", ""},
 		{"^folders$", "", ""},
 	} {
@@ -370,7 +373,7 @@ func TestConvertRefuses(t *testing.T) {
 	if len(p.Refused) != 1 {
 		t.Fatalf("a key without an index: %+v", p)
 	}
-	// What the refusal says is what helps.
+	// Running the statement that the refusal names makes the conversion possible.
 	create := regexp.MustCompile(`CREATE INDEX CONCURRENTLY .*`).FindString(p.Refused[0].Reason)
 	exec(t, g.pool, create)
 	if p := g.convert(t, "^letters$"); len(p.Keys) != 1 {
@@ -387,7 +390,7 @@ func TestPlanChangesNothing(t *testing.T) {
 	if len(p.Files) < 5 {
 		t.Fatalf("the plan has only %q", paths(p))
 	}
-	if q := g.revert(t, "letters"); len(q.Files) != 1 { // the key is there
+	if q := g.revert(t, "letters"); len(q.Files) != 1 { // the foreign key still exists
 
 		t.Errorf("the way back has %q", paths(q))
 	}
@@ -425,7 +428,7 @@ orders:
 		t.Errorf("a key whose form is told: %+v", p)
 	}
 	must(t, p.Write())
-	// update_column_to leaves rows behind, which nobody may throw away by himself.
+	// update_column_to leaves rows without a parent, which the migration must not delete.
 	exec(t, g.pool, "INSERT INTO orders (customer_id) VALUES (5), (6)")
 	must(t, loosefk.DefaultSchema.Install(t.Context(), g.pool))
 	if _, err := g.goose(t).Up(t.Context()); err == nil || !strings.Contains(err.Error(), "2 rows of public.orders refer to rows of public.customers that are gone") {
@@ -433,7 +436,7 @@ orders:
 	}
 	testdb.WantRows(t, g.pool, "SELECT count(*) FROM orders", int64(2))
 
-	// A definition that speaks of some rows only doesn't speak of all orphans.
+	// A definition with conditions says nothing about orphans that don't meet them.
 	must(t, os.WriteFile(g.File, []byte("visits: [{table: customers, column: customer_id, on_delete: async_delete, conditions: [{column: id, value: 1}]}]\n"), 0o600))
 	g.Restore = ""
 	exec(t, g.pool, "ALTER TABLE visits DROP CONSTRAINT visits_customer_id_fkey")
@@ -449,7 +452,7 @@ orders:
 	}
 }
 
-// A trigger that a migration is going to make isn't made a second time.
+// Convert plans no second trigger if a migration that isn't run yet makes it.
 func TestConvertBeforeMigrations(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")
@@ -461,7 +464,7 @@ func TestConvertBeforeMigrations(t *testing.T) {
 	}
 }
 
-// lacking skips a test that needs a program which isn't there, but fails in CI.
+// lacking skips a test whose program isn't installed; in CI it fails instead.
 func lacking(t *testing.T, program string) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
@@ -470,8 +473,8 @@ func lacking(t *testing.T, program string) {
 	t.Skipf("needs %s", program)
 }
 
-// The foreign key of a tree becomes a loose one and comes back, orphans of several
-// levels removed.
+// The foreign key of a table to itself becomes loose and is restored. Restoring it removes
+// orphans on several levels.
 func TestConvertTree(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")
@@ -483,7 +486,7 @@ func TestConvertTree(t *testing.T) {
 	if r := g.work(t); r.Deletes != 10 {
 		t.Errorf("the run says %+v", r)
 	}
-	exec(t, g.pool, "DELETE FROM folders WHERE id = 5") // nobody works it off
+	exec(t, g.pool, "DELETE FROM folders WHERE id = 5") // no worker processes this deletion
 	_, err = g.goose(t).Down(t.Context())
 	must(t, err)
 	testdb.WantRows(t, g.pool, "SELECT count(*)::int FROM folders", 4)

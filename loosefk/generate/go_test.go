@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// The generated tests compile, pass, and fail without the trigger.
+// The generated tests compile and pass, and fail when the trigger is missing.
 func TestGeneratedTests(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -30,11 +30,11 @@ func TestGeneratedTests(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			// Only what is inside the module can be compiled, and "./..." leaves
-			// testdata out.
+			// The tests must be inside the module to compile; in testdata they are not
+			// part of "./...".
 			dir, err := os.MkdirTemp("testdata", "generated")
 			must(t, err)
-			t.Cleanup(func() { os.RemoveAll(dir); os.Remove("testdata") }) //nolint:errcheck // others may use it
+			t.Cleanup(func() { os.RemoveAll(dir); os.Remove("testdata") }) //nolint:errcheck // fails while another test uses testdata
 			g := newGenerated(t, "")
 			g.Databases, g.Tests = tt.databases(g.pool), dir
 			must(t, g.convert(t, "^(orders|visits)$").Write())

@@ -9,14 +9,14 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// Foreign keys onto keys of each type, of whatever name, become loose ones and come
-// back as they were.
+// Foreign keys to parents' keys of each type and any name become loose, and are restored
+// as they were.
 func TestConvertKeys(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, column, typ, childType string
 		values                       [3]string
-		rows                         string // a value of a parent that isn't there
+		rows                         string // a key that no parent has
 	}{
 		{"smallint", "id", "smallint", "smallint", [3]string{"1", "2", "3"}, "9"},
 		{"integer", "Number of", "integer", "bigint", [3]string{"1", "-2", "3"}, "9"},
@@ -52,7 +52,7 @@ func TestConvertKeys(t *testing.T) {
 			if r := g.work(t); r.Deletes != 2 {
 				t.Errorf("the worker says %+v", r)
 			}
-			// The way down of the last migration, then forward again.
+			// Run the last migration's Down, then its Up again.
 			exec(t, g.pool, "INSERT INTO c (ref) VALUES ("+pg.Literal(tt.rows)+")")
 			_, err = run.Down(t.Context())
 			must(t, err)
@@ -72,8 +72,8 @@ func TestConvertKeys(t *testing.T) {
 	}
 }
 
-// Without a migration that knows it, a key comes back by its definition, onto the
-// parent's key.
+// If no migration of the directory has the key, Revert makes it from its definition. The
+// restored key then refers to the parent's key.
 func TestRevertKeys(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "c:\n  - {table: p, column: ref, on_delete: async_nullify}\n")
@@ -85,7 +85,8 @@ func TestRevertKeys(t *testing.T) {
 		`FOREIGN KEY (ref) REFERENCES p("Key") ON DELETE SET NULL`)
 }
 
-// A key onto another column than the parent's key says which that is.
+// A foreign key to another column than the parent's key is refused; the reason names the
+// parent's key.
 func TestConvertOtherColumn(t *testing.T) {
 	t.Parallel()
 	g := newGenerated(t, "")

@@ -10,7 +10,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/testdb"
 )
 
-// left is a conversion that somebody began by hand, by the guide.
+// left prepares a conversion that was begun by hand: done are the steps already taken.
 func left(t *testing.T, definitions string, done ...func(g *generated)) *generated {
 	t.Helper()
 	g := newGenerated(t, definitions)
@@ -38,7 +38,7 @@ const (
 	dropOrders   = "ALTER TABLE orders DROP CONSTRAINT fk_orders_customers"
 )
 
-// finish is convert with the definitions that have no key any more.
+// finish runs Convert with the definitions whose foreign key is gone.
 func (g *generated) finish(t *testing.T) *Plan {
 	t.Helper()
 	keys := g.load(t, "^orders$")
@@ -53,8 +53,8 @@ func (g *generated) finish(t *testing.T) *Plan {
 	return p
 }
 
-// TestConvertWhatIsLeft: a conversion doesn't do again what somebody did by hand. Its
-// plan has the rest, and ends where a conversion from the beginning does.
+// TestConvertWhatIsLeft: Convert repeats no step that was done by hand. After its plan the
+// database and files are as after a conversion from the beginning.
 func TestConvertWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	const drop = "drop_fk_orders_customers_from_orders.sql"
@@ -92,13 +92,13 @@ func TestConvertWhatIsLeft(t *testing.T) {
 			}
 		})
 	}
-	// One whose migration waits to be run isn't planned a second time.
+	// Convert doesn't plan to drop a key for which a migration waits to be run.
 	g := left(t, ordersByHand, withInstallation(t), trackedTable(t, "customers"))
 	must(t, g.finish(t).Write())
 	if p := g.finish(t); len(p.Files) != 0 || len(p.Skipped) != 1 || !strings.Contains(p.Skipped[0].Reason, drop+" drops it: run that") {
 		t.Errorf("with the migration there: %q, skipped %v", paths(p), p.Skipped)
 	}
-	// A definition of some rows doesn't take the place of a key for all of them.
+	// A definition with conditions can't replace a key, which holds for all rows.
 	must(t, os.WriteFile(g.File, []byte("orders:\n  - {table: customers, column: customer_id, on_delete: async_delete, conditions: [{column: id, value: 1}]}\n"), 0o600))
 	must(t, os.RemoveAll(g.Migrations))
 	if p := g.finish(t); len(p.Files) != 0 || len(p.Refused) != 1 || !strings.Contains(p.Refused[0].Reason, "its definition has conditions") {
@@ -106,7 +106,7 @@ func TestConvertWhatIsLeft(t *testing.T) {
 	}
 }
 
-// retreat is revert with the keys that have no definition any more.
+// retreat runs Revert with the foreign keys that have no definition.
 func (g *generated) retreat(t *testing.T) *Plan {
 	t.Helper()
 	keys := slices.DeleteFunc(g.load(t, "^orders$"), func(k ForeignKey) bool { return k.HasLooseForeignKey })
@@ -146,7 +146,7 @@ func TestRevertWhatIsLeft(t *testing.T) {
 			}
 		})
 	}
-	// A parent that another definition names stays tracked.
+	// The trigger of a parent that another definition names stays.
 	g := left(t, "visits:\n  - {table: customers, column: customer_id, on_delete: async_nullify}\n", withInstallation(t), trackedTable(t, "customers"))
 	g.load(t)
 	keys := g.load(t, "^orders$")

@@ -14,18 +14,19 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// definitionsText is the text of a file of definitions. It is edited line by line, so that
-// comments, order and spacing stay as they are.
+// definitionsText is the text of a definitions' file. Edits insert and delete lines, so that
+// comments, order and spacing of the others stay as they are.
 type definitionsText struct {
 	name     string
 	lines    []string
 	newline  string
 	children []childText
-	flow     bool // the whole is written in braces
-	root     int  // its first line, from 0; -1 when there is none
+	flow     bool // the whole mapping is written in braces
+	root     int  // the mapping's first line, counted from 0; -1 when there is no mapping
 }
 
-// childText is where a child table stands: lines [key, end), and its list.
+// childText is the part of the text for one child table: lines [key, end), and its list of
+// definitions.
 type childText struct {
 	table    string
 	key, end int
@@ -50,7 +51,7 @@ func parseText(name string, text []byte) (*definitionsText, error) {
 	}
 	root := doc.Content[0]
 	if root.Kind != yaml.MappingNode {
-		return t, nil // nothing but a null, or Parse has refused it
+		return t, nil // the document is null: Parse refuses everything else
 	}
 	t.root, t.flow = root.Line-1, root.Style&yaml.FlowStyle != 0
 	for i := 0; i < len(root.Content); i += 2 {
@@ -66,7 +67,7 @@ func parseText(name string, text []byte) (*definitionsText, error) {
 	return t, nil
 }
 
-// documentEnd is the line after the first document.
+// documentEnd returns the number of the line after the first YAML document.
 func (t *definitionsText) documentEnd() int {
 	for i := max(t.root, 0); i < len(t.lines); i++ {
 		if l := t.lines[i]; i > t.root && (l == "..." || l == "---" || strings.HasPrefix(l, "--- ")) {
@@ -76,8 +77,8 @@ func (t *definitionsText) documentEnd() int {
 	return len(t.lines)
 }
 
-// trim leaves out the empty lines and unindented comments at the end of lines
-// [from, to): they belong to what comes next.
+// trim returns the end of lines [from, to) without the empty lines and unindented comments
+// at their end, which belong to the next table.
 func (t *definitionsText) trim(from, to int) int {
 	for to > from && (blank(t.lines[to-1]) || strings.HasPrefix(t.lines[to-1], "#")) {
 		to--
@@ -89,7 +90,8 @@ func blank(line string) bool { return strings.TrimSpace(line) == "" }
 
 func isComment(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), "#") }
 
-// comments is the first of the comment lines that stand right above a line.
+// comments returns the number of the first line of the comments that are right above a
+// line.
 func (t *definitionsText) comments(line int) int {
 	for line > 0 && isComment(t.lines[line-1]) {
 		line--
@@ -104,7 +106,7 @@ func (t *definitionsText) bytes() []byte {
 	return []byte(strings.Join(t.lines, t.newline) + t.newline)
 }
 
-// scalar writes a name as YAML does, with quotes where it needs them.
+// scalar returns a name in YAML, with quotes if it needs them.
 func scalar(s string) string {
 	text, err := yaml.Marshal(s)
 	if err != nil {
@@ -113,15 +115,16 @@ func scalar(s string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// entry is a definition as an item of a list.
+// entry returns the lines of a definition as an item of a list. dash is the column of the
+// dash, step the distance from the dash to the text.
 func entry(d loosefk.Definition, dash, step int) []string {
 	first := strings.Repeat(" ", dash) + "-" + strings.Repeat(" ", max(step, 2)-1)
 	rest := strings.Repeat(" ", dash+max(step, 2))
 	return []string{first + "table: " + scalar(d.Parent), rest + "column: " + scalar(d.Column), rest + "on_delete: " + string(d.OnDelete)}
 }
 
-// addDefinition puts a definition under its child table: at the end of the list
-// that is there, or in a new one, by the alphabet if the file is sorted so.
+// addDefinition adds a definition to the end of its child table's list. A child table without
+// a list gets one: at its alphabetical place if the file is sorted, else at the end.
 func addDefinition(name string, text []byte, d loosefk.Definition) ([]byte, error) {
 	t, err := parseText(name, text)
 	if err != nil {
@@ -157,8 +160,8 @@ func addDefinition(name string, text []byte, d loosefk.Definition) ([]byte, erro
 	return t.bytes(), nil
 }
 
-// place is the line where a new child table goes, and whether that is before
-// another one.
+// place returns the line at which a new child table is inserted, and whether another table
+// follows it directly.
 func (t *definitionsText) place(table string) (line int, before bool) {
 	if len(t.children) == 0 {
 		return t.documentEnd(), false
@@ -173,14 +176,14 @@ func (t *definitionsText) place(table string) (line int, before bool) {
 				if first := t.comments(c.key); first > 0 && blank(t.lines[first-1]) {
 					return first, true
 				}
-				return c.key, true // what stands above is the whole file's
+				return c.key, true // the comments at the top belong to the whole file
 			}
 		}
 	}
 	return t.children[len(t.children)-1].end, false
 }
 
-// spaced says whether empty lines keep the child tables apart.
+// spaced returns whether empty lines separate the child tables.
 func (t *definitionsText) spaced() bool {
 	if len(t.children) < 2 {
 		return false
@@ -188,8 +191,8 @@ func (t *definitionsText) spaced() bool {
 	return blank(t.lines[t.comments(t.children[1].key)-1])
 }
 
-// removeDefinition takes a definition out, with the comments right above it, and
-// its child table with the last one.
+// removeDefinition removes a definition with the comments right above it. With a child
+// table's last definition it removes the table's entry.
 func removeDefinition(name string, text []byte, d loosefk.Definition) ([]byte, error) {
 	defs, err := loosefk.Parse(name, bytes.NewReader(text))
 	if err != nil {
@@ -216,7 +219,7 @@ func removeDefinition(name string, text []byte, d loosefk.Definition) ([]byte, e
 			to = t.comments(c.list.Content[k+1].Line - 1)
 		}
 	} else if from = t.comments(c.key); from == 0 {
-		from = c.key // what stands above is the whole file's
+		from = c.key // the comments at the top belong to the whole file
 	}
 	t.lines = slices.Delete(t.lines, from, to)
 	if from > 0 && blank(t.lines[from-1]) && (from == len(t.lines) || blank(t.lines[from])) {
@@ -225,8 +228,8 @@ func removeDefinition(name string, text []byte, d loosefk.Definition) ([]byte, e
 	return t.bytes(), nil
 }
 
-// editDefinitions adds and removes definitions, and makes sure that the result
-// says what it should and nothing else has changed.
+// editDefinitions adds and removes definitions. It parses the result, and fails unless it
+// has exactly the definitions that it should have.
 func editDefinitions(name string, text []byte, add, remove loosefk.Definitions) ([]byte, loosefk.Definitions, error) {
 	before, err := loosefk.Parse(name, bytes.NewReader(text))
 	if err != nil {

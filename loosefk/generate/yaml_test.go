@@ -42,7 +42,7 @@ func TestEditDefinitions(t *testing.T) {
 	for _, tt := range []struct {
 		name, text  string
 		add, remove loosefk.Definitions
-		old, new    string // the part of the text that changes
+		old, new    string // the part of the text that changes, before and after
 	}{
 		{"another entry", edited, define("orders", "shops", "shop_id"), nil,
 			"    # - table: shops\n", "    # - table: shops\n  - table: shops\n    column: shop_id\n    on_delete: async_delete\n"},
@@ -88,7 +88,7 @@ func TestEditDefinitions(t *testing.T) {
 	}
 }
 
-// What can't be changed safely is left alone, with what to do by hand.
+// A text that can't be edited safely is refused, and the error says what to do by hand.
 func TestEditDefinitionsRefuses(t *testing.T) {
 	t.Parallel()
 	d := loosefk.Definition{Child: "a", Parent: "x", Column: "z", OnDelete: loosefk.AsyncDelete}

@@ -40,7 +40,7 @@ func Example() {
 	// failed: false
 }
 
-// exampleT is the testing.TB that an Example has not got.
+// exampleT is a testing.TB for helpers that need one; an Example has none.
 type exampleT struct {
 	testing.TB
 	failed   bool

@@ -45,7 +45,7 @@ steps:
   - {table: p_loads, column: load_id, on_delete: async_nullify}
 `
 
-// newApp is a database with all that is needed.
+// newApp makes a database in which loose foreign keys are installed and parents tracked.
 func newApp(t *testing.T) (*pgxpool.Pool, loosefk.Definitions) {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), dbtest.EmptyDSN(t))
@@ -84,7 +84,7 @@ var children = []loosefktest.Child{
 	{Table: "steps", Column: "load_id"},
 }
 
-// TestPasses runs both tests where all is well, on made-up rows.
+// TestPasses: both tests pass on a correct database, with made-up rows.
 func TestPasses(t *testing.T) {
 	t.Parallel()
 	pool, defs := newApp(t)
@@ -95,7 +95,8 @@ func TestPasses(t *testing.T) {
 			loosefktest.CleanedUp(t, pool, defs, child)
 		}
 	})
-	// What has no key and was changed stays; all else is removed.
+	// The test can't find a changed row without a key again, and leaves it; it removes all
+	// other rows.
 	for table, want := range map[string]int{"owners": 0, "projects": 0, "pipelines": 0, "requests": 0, "packages": 1, "p_loads": 0, "steps": 0} {
 		var n int
 		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM "+table).Scan(&n); err != nil || n != want {
@@ -128,7 +129,7 @@ func TestCallbacks(t *testing.T) {
 	}
 }
 
-// recorder is a testing.TB that writes down why a test failed.
+// recorder is a testing.TB that records why a test failed.
 type recorder struct {
 	testing.TB
 	ctx      context.Context
@@ -166,7 +167,7 @@ func record(t *testing.T, test func(t testing.TB)) string {
 	return strings.Join(r.failures, "\n")
 }
 
-// TestFails breaks one thing at a time.
+// TestFails breaks one thing at a time, and expects the tests to report it.
 func TestFails(t *testing.T) {
 	t.Parallel()
 	has := func(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions) {
@@ -222,7 +223,7 @@ func TestFails(t *testing.T) {
 	}
 }
 
-// TestKeys has parents whose keys are of each type, of whatever name.
+// TestKeys runs the tests on parents with keys of each type and any name.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	type uuid [16]byte
@@ -316,7 +317,8 @@ func testKey(t *testing.T, name, typ string, own []loosefktest.Option) {
 	}
 }
 
-// TestIn has parents and children on two databases, one of them in a schema.
+// TestIn runs the tests with parents and children in two databases, one of them with a schema
+// other than public.
 func TestIn(t *testing.T) {
 	t.Parallel()
 	open := func(sql string) *pgxpool.Pool {

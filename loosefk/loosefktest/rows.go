@@ -21,21 +21,21 @@ type factory struct {
 	made []row
 }
 
-// row is one that was made.
+// row is a row that the factory made.
 type row struct {
 	table string // with its schema
-	oid   uint32 // of the partition
+	oid   uint32 // oid of the partition
 	tid   string
-	is    string // condition that finds it again
-	what  string // for the condition
+	is    string // an expression that finds the row again if it equals what
+	what  string // the value of is
 }
 
-// maxDepth bounds the chain of foreign keys that are followed.
+// maxDepth limits the length of a chain of foreign keys for which rows are made.
 const maxDepth = 20
 
 // insert makes a row. values are the values of some columns, in text form. Other columns
-// get their default or NULL or, if they need a value, a made-up one; where a foreign key
-// requires it, that is the key of a made-up row.
+// get their default or NULL or, if they need a value, a made-up one. If a foreign key
+// requires it, insert makes a row of the other table too and uses that row's key.
 func (f *factory) insert(ctx context.Context, table string, values map[string]*string) (row, error) {
 	return f.insertAt(ctx, table, values, 0)
 }
@@ -81,7 +81,7 @@ func (f *factory) insertAt(ctx context.Context, table string, given map[string]*
 		return row{}, fmt.Errorf("looking up the key of %s: %w", table, err)
 	}
 	r := row{table: table, is: keyText(key)}
-	if len(key) == 0 { // another row may come to its place, but not from its transaction
+	if len(key) == 0 { // another row may get its ctid later, but not with its xmin
 		r.is = "ROW(tableoid, ctid, xmin)::text"
 	}
 	err = f.db.QueryRow(ctx, fmt.Sprintf("INSERT INTO %s %s RETURNING tableoid, ctid::text, %s", quoted(table), what, r.is), args...).Scan(&r.oid, &r.tid, &r.what)
@@ -92,7 +92,8 @@ func (f *factory) insertAt(ctx context.Context, table string, given map[string]*
 	return r, nil
 }
 
-// references makes the rows that foreign keys of columns without a value ask for.
+// references makes the rows to which a new row's foreign keys must refer, and adds the
+// values of the keys' columns to values.
 func (f *factory) references(ctx context.Context, table string, columns []column, values map[string]*string, depth int) error {
 	keys, err := foreignKeys(ctx, f.db, table)
 	if err != nil {
@@ -127,7 +128,7 @@ func (f *factory) references(ctx context.Context, table string, columns []column
 	return nil
 }
 
-// text is a column of the row.
+// text returns a column of the row as text.
 func (r row) text(ctx context.Context, db loosefk.DB, column string) (v string, err error) {
 	err = db.QueryRow(ctx, fmt.Sprintf("SELECT %s::text FROM %s WHERE tableoid = $1 AND ctid = $2::text::tid", quote(column), quoted(r.table)), r.oid, r.tid).Scan(&v)
 	if err != nil {
@@ -136,8 +137,8 @@ func (r row) text(ctx context.Context, db loosefk.DB, column string) (v string, 
 	return v, nil
 }
 
-// remove removes the rows that were made, the last one first. Those that are gone
-// are passed over, and those without a key that were changed.
+// remove removes the rows that were made, the last one first. It skips rows that no longer
+// exist, and rows without a key that have changed.
 func (f *factory) remove(ctx context.Context) error {
 	var failed []error
 	for _, r := range slices.Backward(f.made) {
@@ -148,10 +149,10 @@ func (f *factory) remove(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
-// column is one of a table.
+// column describes a column of a table.
 type column struct {
 	Name, Type          string
-	Base                string // the type itself, or that which a domain is made of
+	Base                string // the type, or a domain's base type
 	Category, Kind      string // of pg_type
 	NotNull, HasDefault bool
 	Length              int    // of a text; 0: any
@@ -183,7 +184,7 @@ func describe(ctx context.Context, db loosefk.DB, table string) ([]column, error
 // listBound finds the first value of a list partition.
 var listBound = regexp.MustCompile(`^FOR VALUES IN \('?([^',)]*)`)
 
-// makeUp is a value in text form that most likely no other row has.
+// makeUp returns a value in text form that most likely no other row has.
 func (c column) makeUp() (string, error) {
 	if m := listBound.FindStringSubmatch(c.Bound); m != nil {
 		return m[1], nil
@@ -227,7 +228,7 @@ func (c column) makeUp() (string, error) {
 	return "", fmt.Errorf("column %s needs a value, and none can be made up for the type %s", c.Name, c.Type)
 }
 
-// foreignKey is one that PostgreSQL enforces.
+// foreignKey is a foreign key that PostgreSQL enforces.
 type foreignKey struct {
 	Columns       []string
 	Target        string // with its schema
@@ -260,7 +261,7 @@ func primaryKey(ctx context.Context, db loosefk.DB, table string) ([]string, err
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// keyText is a key as one text, in SQL.
+// keyText returns SQL that joins a key's columns into one text.
 func keyText(columns []string) string {
 	if len(columns) == 0 {
 		return "''"
@@ -274,7 +275,7 @@ func keyText(columns []string) string {
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
 
-// quoted is a table's name with its schema, for SQL.
+// quoted returns SQL for a table's name with its schema.
 func quoted(table string) string {
 	return pgx.Identifier(strings.SplitN(table, ".", 2)).Sanitize()
 }

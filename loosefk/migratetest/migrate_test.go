@@ -57,8 +57,8 @@ var tools = map[string]tool{
 	}},
 }
 
-// Each library installs loose foreign keys, in a schema of the application's too; deletions
-// are recorded; the way back leaves nothing.
+// With each library the migrations install loose foreign keys, also in a schema of the
+// application's; deletions are recorded; the Down migrations leave nothing behind.
 func TestInstallMigrations(t *testing.T) {
 	t.Parallel()
 	for name, tool := range tools {

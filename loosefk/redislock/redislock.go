@@ -1,6 +1,6 @@
-// Package redislock keeps workers of loose foreign keys apart with a lock in Redis. Use it
-// where PostgreSQL's advisory locks don't fit: where no connection should be held open for
-// a lock, or where all other locks are in Redis already.
+// Package redislock provides a lock in Redis, so that workers of loose foreign keys don't
+// process the same parent at once. Use it instead of PostgreSQL's advisory locks if no
+// connection should be held open for a lock, or if all other locks are in Redis already.
 //
 // The lock is a key with a random value that expires. Redis may lose it, and a process that
 // was stopped for long may believe that it still has the lock. Neither does harm, since
@@ -25,8 +25,8 @@ const DefaultTTL = 30 * time.Second
 // Lock is a loosefk.Lock in Redis. Its fields aren't changed after first use.
 type Lock struct {
 	Client redis.UniversalClient // required; the caller closes it
-	// TTL is after how long the lock expires unless it is renewed; it is renewed three
-	// times in that time. Default DefaultTTL.
+	// TTL is the time after which the lock expires unless it is renewed. It is renewed three
+	// times in this time. Default DefaultTTL.
 	TTL time.Duration
 	// Prefix comes before the lock's name in the key. Default none.
 	Prefix string
@@ -34,8 +34,8 @@ type Lock struct {
 
 var _ loosefk.Lock = (*Lock)(nil)
 
-// ErrLost ends the context of fn when the lock is lost: another process may have it by
-// then.
+// ErrLost is the cause with which the context of fn ends when the lock is lost: by then
+// another process may have it.
 var ErrLost = errors.New("the lock in Redis is lost")
 
 // The scripts change a key only if it has the caller's random value.
@@ -50,8 +50,9 @@ end
 return 0`)
 )
 
-// TryRun implements loosefk.Lock. Errors: that Redis, which is named, can't be reached; the
-// one of fn, joined with ErrLost when the lock was lost meanwhile.
+// TryRun implements loosefk.Lock. It fails if Redis can't be reached, with Redis's address
+// in the error. Otherwise it returns the error of fn, joined with ErrLost if the lock was
+// lost while fn ran.
 func (l *Lock) TryRun(ctx context.Context, _ *loosefk.Database, name string, fn func(ctx context.Context) error) (held bool, err error) {
 	ttl := l.TTL
 	if ttl <= 0 {

@@ -22,8 +22,7 @@ type server struct {
 	cmd    *exec.Cmd
 }
 
-// startRedis starts a Redis, or skips the test where none is installed, but fails
-// in CI.
+// startRedis starts a Redis. Where none is installed it skips the test; in CI it fails it.
 func startRedis(t *testing.T) *server {
 	t.Helper()
 	var program string
@@ -69,7 +68,7 @@ func (s *server) stop() {
 
 func (s *server) client(t *testing.T) *redis.Client {
 	c := redis.NewClient(&redis.Options{Network: "unix", Addr: s.socket, MaxRetries: -1})
-	t.Cleanup(func() { c.Close() }) //nolint:errcheck // nothing is lost
+	t.Cleanup(func() { c.Close() }) //nolint:errcheck // the test is over
 	return c
 }
 
@@ -107,7 +106,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// TestHoldRenews holds a lock for several times as long as it lives by itself.
+// TestHoldRenews holds a lock for several times its TTL.
 func TestHoldRenews(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t).client(t)
@@ -127,8 +126,7 @@ func TestHoldRenews(t *testing.T) {
 	}
 }
 
-// TestHoldLost takes the key away: the context ends, and what another has set
-// meanwhile stays.
+// TestHoldLost replaces the key: the context ends, and the other holder's key stays.
 func TestHoldLost(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t).client(t)
@@ -159,8 +157,8 @@ func wait(t *testing.T, ctx context.Context) error {
 	}
 }
 
-// TestHoldUnreachable stops Redis under a lock: the context ends no later than the
-// lock.
+// TestHoldUnreachable stops Redis while a lock is held: the context ends before the lock
+// would have expired.
 func TestHoldUnreachable(t *testing.T) {
 	t.Parallel()
 	s := startRedis(t)
@@ -182,7 +180,7 @@ func TestHoldUnreachable(t *testing.T) {
 	}
 }
 
-// TestHoldEnds ends the caller's context: the lock is free at once.
+// TestHoldEnds ends the caller's context: the lock is released at once.
 func TestHoldEnds(t *testing.T) {
 	t.Parallel()
 	client := startRedis(t).client(t)

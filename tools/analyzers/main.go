@@ -1,9 +1,9 @@
 // Command analyzers is a tool for "go vet -vettool": it runs the analyzers that "make lint"
-// uses beside those of go vet and staticcheck. It is a module of its own, so that their
-// dependencies stay out of Purser's.
+// uses beside those of go vet and staticcheck. It is a module of its own, so that the
+// analyzers' dependencies stay out of Purser's go.mod.
 //
-// An exception stands at the end of the line that it is for, and says why:
-// //nolint:name // reason. An exception without a reason doesn't count.
+// An exception stands at the end of the line that is excepted, and gives a reason:
+// //nolint:name // reason. An exception without a reason is ignored.
 package main
 
 import (
@@ -22,14 +22,14 @@ import (
 
 func main() {
 	list := []*analysis.Analyzer{
-		errcheck.Analyzer,       // a result of type error that nobody looks at
+		errcheck.Analyzer,       // an error that is returned and never read
 		errorlint.NewAnalyzer(), // errors compared with == although they may be wrapped
-		exhaustive.Analyzer,     // a switch that forgets a constant of its type
-		bodyclose.Analyzer,      // a response whose body stays open
-		sqlclose.NewAnalyzer(),  // rows that stay open
+		exhaustive.Analyzer,     // a switch that lacks a constant of its type
+		bodyclose.Analyzer,      // a response whose body is never closed
+		sqlclose.NewAnalyzer(),  // rows that are never closed
 	}
 	errcheck.DefaultExcludedSymbols = append(errcheck.DefaultExcludedSymbols,
-		// Where losing what was written matters, the code looks at these errors.
+		// The code reads these errors where losing output matters, and not elsewhere.
 		"fmt.Fprint", "fmt.Fprintf", "fmt.Fprintln",
 		"(io.Closer).Close", "(*os.File).Close", "(net.Conn).Close", "(net.Listener).Close")
 	set(exhaustive.Analyzer, "d", "true")
@@ -46,7 +46,8 @@ func set(a *analysis.Analyzer, flag, value string) {
 	}
 }
 
-// explained drops the analyzer's findings on lines that have an exception for it.
+// explained returns the analyzer without its findings on lines that have an exception for
+// it.
 func explained(a *analysis.Analyzer) {
 	exception := regexp.MustCompile(`^//nolint:(\w+,)*` + a.Name + `(,\w+)* // \S`)
 	run := a.Run

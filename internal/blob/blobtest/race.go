@@ -44,8 +44,8 @@ func race(t *testing.T, b Backend) {
 	}
 }
 
-// raceOnce is one request. Being fenced, or finding another request busy, is not a
-// failure.
+// raceOnce makes one request. It is no failure if the attempt is fenced, or if another
+// request is still writing.
 func raceOnce(t *testing.T, b Backend, u *Upload, s blob.Store, r *rand.Rand) error {
 	a, err := u.Attempt(t.Context(), s)
 	if err != nil {

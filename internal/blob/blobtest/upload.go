@@ -128,7 +128,7 @@ func (a *Attempt) Commit(key string) error {
 	return nil
 }
 
-// Begin is Attempt for tests in which it must succeed. It closes the Writer when the
+// Begin calls Attempt, which must succeed. It closes the Writer when the
 // test ends.
 func (u *Upload) Begin(t testing.TB, s blob.Store) *Attempt {
 	t.Helper()

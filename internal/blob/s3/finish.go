@@ -109,9 +109,9 @@ func (w *writer) finishMultipart(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if !w.took {
-		// This attempt has taken no number yet. Its successor could then not know that
-		// it completes the multipart upload here; and it might have lost its claim.
-		// Taking a number covers both.
+		// This attempt has taken no number yet. Taking one fails if the attempt has lost
+		// its claim. Otherwise it tells the next attempt, by the claim, that this one may
+		// complete the multipart upload.
 		if _, err := w.number(ctx); err != nil {
 			return "", err
 		}

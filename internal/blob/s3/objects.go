@@ -91,8 +91,8 @@ func (o *object) Read(p []byte) (int, error) {
 
 func (o *object) Close() error { return o.body.Close() }
 
-// notFound converts S3's error for a missing object to blob.ErrNotFound, but not that
-// for a missing bucket.
+// notFound converts S3's error for a missing object to blob.ErrNotFound. The error for a
+// missing bucket stays as it is.
 func notFound(err error) error {
 	if code(err) == minio.NoSuchKey {
 		return blob.ErrNotFound
@@ -153,8 +153,8 @@ func (s *Store) deleteBatch(ctx context.Context, keys []string) []error {
 }
 
 // DeleteUpload implements blob.Store. It aborts multipart uploads first: if a fenced
-// attempt completes one at this moment, it becomes an object, which is then found and
-// deleted.
+// attempt completes a multipart upload at this moment, the upload becomes an object, which
+// DeleteUpload then finds and deletes.
 //
 // MinIO lists multipart uploads only by the full name of an object. With MinIO, its own
 // cleaning (after 24 hours by default) removes those of abandoned uploads.

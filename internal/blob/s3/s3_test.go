@@ -45,7 +45,7 @@ func keysIn(t testing.TB, o s3.Options, base string) []string {
 	return keys
 }
 
-// It isn't parallel, because blobtest.Run measures memory.
+// TestSuite isn't parallel, because blobtest.Run measures memory.
 func TestSuite(t *testing.T) {
 	o := blobtest.S3Server(t)
 	o.PartSize = 5 << 20

@@ -12,7 +12,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// LooseKeys makes the loose foreign key worker, which removes the rows of deleted repositories.
+// LooseKeys makes the loose foreign key worker, which removes the rows of deleted
+// repositories.
 func (b Bundle) LooseKeys(t *testing.T, o loosefk.Options) *loosefk.Worker {
 	t.Helper()
 	cfg := b.DB.Pool.Config()

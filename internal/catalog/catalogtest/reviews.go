@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// AtOnce makes every delay zero.
+// AtOnce sets every delay of garbage collection to zero.
 func (b Bundle) AtOnce(t *testing.T) {
 	t.Helper()
 	if err := b.SetReviewDelays(t.Context(), 0, nil); err != nil {
@@ -141,7 +141,7 @@ func (b Bundle) Nothing(t *testing.T) {
 	b.Owned(t)
 }
 
-// Whole checks that a tag's manifest, its configuration and its layers exist.
+// Whole checks that the manifest of a tag exists, with its configuration and layers.
 func (b Bundle) Whole(t *testing.T, path, tag string, blobs ...oci.Digest) {
 	t.Helper()
 	if _, err := b.ManifestByTag(t.Context(), path, tag); err != nil {

@@ -10,13 +10,14 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Session is a connection by which a test makes one side of an interleaving.
+// Session is a connection on which a test runs the statements of one concurrent client.
 type Session struct {
 	*pgx.Conn
 	PID uint32
 }
 
-// Session connects to the test's database, without a replica's name.
+// Session connects to the test's database. The connection belongs to no replica, so every
+// cache is notified of its changes.
 func (b Bundle) Session(t *testing.T) Session {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())

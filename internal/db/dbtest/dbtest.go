@@ -37,7 +37,7 @@ func DSN(t testing.TB) string {
 	return DSNPartitions(t, db.DefaultPartitions)
 }
 
-// DSNPartitions is DSN for a schema with n hash partitions.
+// DSNPartitions is like DSN, for a schema with n hash partitions.
 func DSNPartitions(t testing.TB, n int) string {
 	t.Helper()
 	return pgtest.Clone(t, template(t, n))

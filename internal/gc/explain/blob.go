@@ -77,7 +77,7 @@ func Blob(ctx context.Context, c *gc.Collector, d oci.Digest) (BlobExplanation, 
 // useOfRow returns the SQL that joins row f of a list, which has a namespace and a
 // repository, with the repository's path, empty if the repository was deleted and its rows
 // aren't removed yet, and with the manifest with the given id. The row's namespace selects a
-// single partition.
+// single partition. For OFFSET 0 see "Plans" in package db.
 func useOfRow(id string) string {
 	return fmt.Sprintf(`
 		CROSS JOIN LATERAL (

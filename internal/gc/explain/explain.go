@@ -1,3 +1,5 @@
+// Package explain tells operators why garbage collection keeps a manifest or a blob, or when
+// it will delete it. It reads references and review queues, and changes nothing.
 package explain
 
 import (
@@ -61,14 +63,15 @@ const (
 	explainLimit = 10_000
 )
 
-// bounded returns the SQL that reads a bounded number of a list's rows: one more than are
-// counted. The rows are sorted after the limit: the planner, which can't know that very many
-// manifests use one digest, would otherwise read the whole list to sort it.
+// bounded returns the SQL that reads a bounded number of a list's rows: one more than
+// explainLimit, up to which rows are counted. The rows are sorted after the limit: the
+// planner, which can't know that very many manifests use one digest, would otherwise read
+// the whole list to sort it.
 func bounded(sql string) string { return fmt.Sprintf("(%s LIMIT %d)", sql, explainLimit+1) }
 
-// someOf returns a statement on a bounded list: for each of the first few rows by the column
-// id, the number of all rows and then the columns, which may be those of the row (f) or of
-// what joins adds.
+// someOf returns a statement that selects the first few rows of a bounded list, in the
+// order of the column id. Each result row has the number of all rows, and then the given
+// columns, which are columns of the list's row (f) or of tables that joins adds.
 func someOf(list, columns, joins string) string {
 	return fmt.Sprintf(`
 		WITH list AS MATERIALIZED %s
@@ -82,7 +85,8 @@ func counted(n int64) catalog.Count {
 	return catalog.Count{Rows: min(n, explainLimit), Exact: n <= explainLimit}
 }
 
-// askSome adds a statement of someOf to the batch. scan reads one row.
+// askSome adds a statement of someOf to the batch, and stores its result in to. scan reads
+// one row.
 func askSome[T any](b *pgx.Batch, to *Some[T], scan func(row pgx.CollectableRow, total *int64) (T, error), sql string, args ...any) {
 	*to = Some[T]{First: []T{}, Total: counted(0)}
 	b.Queue(sql, args...).Query(func(rows pgx.Rows) (err error) {

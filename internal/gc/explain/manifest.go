@@ -27,9 +27,9 @@ type ManifestExplanation struct {
 	Tags    Some[string]       `json:"tags"`
 	Indexes Some[HoldingIndex] `json:"indexes"`
 	Subject *ExplainedSubject  `json:"subject"` // nil: it names none
-	// Circle says that they don't keep it: it is in a cycle of manifests that reference each
-	// other, none of which, nor any of their holders, has a tag. It is deleted with the
-	// cycle, after the review of any manifest of the cycle.
+	// Circle says that indexes and subject don't keep the manifest: it is in a cycle of
+	// manifests that reference each other, none of which, nor any of their holders, has a
+	// tag. It is deleted with the cycle, after the review of any manifest of the cycle.
 	Circle bool           `json:"circle"`
 	Review *PlannedReview `json:"review"` // nil: none is planned
 	// Referrers and Children are queued for review when the manifest is deleted.
@@ -164,6 +164,7 @@ func askHolders(b *pgx.Batch, e *ManifestExplanation, r repository, id int64) {
 }
 
 // manifestOfRow is the SQL that joins row f of a list with its manifest in repository $1, $2.
+// For OFFSET 0 see "Plans" in package db.
 const manifestOfRow = `
 	CROSS JOIN LATERAL (
 		SELECT digest FROM manifests

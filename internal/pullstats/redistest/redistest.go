@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Server is a Redis, or Valkey, of a test's own, on a socket. It writes down each
-// command before it answers, so that killing it loses nothing that it answered.
+// Server is a Redis or Valkey server of a test's own, on a Unix socket. It writes each
+// command to disk before it answers, so a kill loses nothing that was answered.
 type Server struct {
 	Socket string // its path
 
@@ -21,8 +21,8 @@ type Server struct {
 	cmd          *exec.Cmd // nil: it isn't running
 }
 
-// Program is the path of a server. Where none is installed the test is skipped, but
-// fails in CI.
+// Program returns the path of a server program. If none is installed it skips the test, or
+// fails it in CI.
 func Program(t testing.TB) string {
 	t.Helper()
 	for _, name := range []string{"redis-server", "valkey-server"} {
@@ -54,7 +54,8 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Start starts it again, with what it had written down, and returns when it answers.
+// Start starts the server again, with the data that it had written to disk, and returns
+// when it answers.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
 	s.cmd = exec.Command(s.program, "--port", "0", "--unixsocket", s.Socket, "--save", "",
@@ -69,7 +70,7 @@ func (s *Server) Start(t testing.TB) {
 	}
 }
 
-// answers says whether it takes commands, which it does when its data is loaded.
+// answers says whether the server executes commands, which it does once its data is loaded.
 func (s *Server) answers() bool {
 	conn, err := net.DialTimeout("unix", s.Socket, time.Second)
 	if err != nil {
@@ -84,7 +85,7 @@ func (s *Server) answers() bool {
 	return err == nil && strings.HasPrefix(line, "+PONG")
 }
 
-// Kill ends it without a word.
+// Kill kills the server, which can't clean up.
 func (s *Server) Kill() {
 	if s.cmd == nil {
 		return
@@ -94,5 +95,5 @@ func (s *Server) Kill() {
 	s.cmd = nil
 }
 
-// URL is where it is.
+// URL returns the server's address.
 func (s *Server) URL() string { return "unix://" + s.Socket }

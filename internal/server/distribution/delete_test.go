@@ -7,7 +7,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestDeleteTag is "Deleting tags".
+// TestDeleteTag tests "Deleting tags" of the specification.
 func TestDeleteTag(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -28,7 +28,7 @@ func TestDeleteTag(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/manifests/v1", "").Want(t, 200, "")
 }
 
-// TestDeleteManifest is "Deleting Manifests".
+// TestDeleteManifest tests "Deleting Manifests" of the specification.
 func TestDeleteManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -75,7 +75,7 @@ func TestDeleteHeldManifest(t *testing.T) {
 	}
 }
 
-// TestDeleteBlob is "Deleting Blobs".
+// TestDeleteBlob tests "Deleting Blobs" of the specification.
 func TestDeleteBlob(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -21,8 +21,8 @@ const (
 	largeAnswer = 64 << 10
 )
 
-// hold counts an answer of n bytes in memory for the request's lease, until the request
-// ends. Answers up to largeAnswer don't count.
+// hold counts an answer of n bytes in memory against the memory budget, in the request's
+// lease, until the request ends. Answers up to largeAnswer don't count.
 func (c *call) hold(n int) error {
 	if n <= largeAnswer {
 		return nil

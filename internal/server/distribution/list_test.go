@@ -13,7 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestListTags is "Listing Tags".
+// TestListTags tests "Listing Tags" of the specification.
 func TestListTags(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -141,8 +141,8 @@ func TestCatalog(t *testing.T) {
 	}
 }
 
-// TestReferrers is "Listing Referrers": it checks the members of the descriptors, and
-// the filter.
+// TestReferrers tests the specification's section "Listing Referrers": it checks the
+// members of the descriptors, and the filter.
 func TestReferrers(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -200,9 +200,10 @@ func TestReferrers(t *testing.T) {
 	}
 }
 
-// TestReferrerPages: a list that is longer than a page, or than the manifests that
-// clients accept, comes in pages that are linked by Link and keep the filter. Page
-// sizes count encoded bytes: half of the annotations' bytes are escaped as two.
+// TestReferrerPages: a list of more entries than a page may have, or of more bytes than
+// clients accept in a manifest, comes in pages. The Link header links them and keeps the
+// filter. The size of a page is that of its JSON, in which half of the annotations' bytes
+// are escaped and take two bytes.
 func TestReferrerPages(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -140,7 +140,8 @@ func TestNothingIsLostInAWrongStore(t *testing.T) {
 	}
 }
 
-// TestLostBlobInS3: the same holds in S3, also if clients are redirected to the store.
+// TestLostBlobInS3: lost blobs are found and restored in S3 too, also if clients are
+// redirected to the store.
 func TestLostBlobInS3(t *testing.T) {
 	t.Parallel()
 	for _, redirect := range []bool{false, true} {

@@ -14,8 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestPushManifest is "Pushing Manifests": every accepted type, by tag and by
-// digest, byte for byte.
+// TestPushManifest tests the specification's section "Pushing Manifests": every accepted
+// type, by tag and by digest, byte for byte.
 func TestPushManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -69,8 +69,8 @@ func TestPushManifest(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/b/manifests/"+digest(payload).String(), "").Want(t, 404, oci.ManifestUnknown)
 }
 
-// TestPushInvalidManifest pushes content that isn't a manifest, or whose digest is
-// another one.
+// TestPushInvalidManifest pushes content that isn't a manifest, or that doesn't have the
+// digest under which it is pushed.
 func TestPushInvalidManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -203,7 +203,7 @@ func TestForeignAndOrdinaryLayer(t *testing.T) {
 	r.Do(t, "DELETE", "/v2/a/blobs/"+layer.String(), "").Want(t, 409, oci.Denied)
 }
 
-// TestPushWithTags is the tag parameter of "Pushing Manifests".
+// TestPushWithTags tests the tag parameter of "Pushing Manifests".
 func TestPushWithTags(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -262,8 +262,8 @@ func TestMoveTag(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/manifests/latest", "").Want(t, 200, "").Text(t, one)
 }
 
-// TestPushSubject is "Pushing Manifests with Subject": images and indexes, pushed
-// before or after their subject.
+// TestPushSubject tests the specification's section "Pushing Manifests with Subject":
+// images and indexes, pushed before or after their subject.
 func TestPushSubject(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

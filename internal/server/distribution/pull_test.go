@@ -9,7 +9,7 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// TestDeterminingSupport is the specification's "Determining Support".
+// TestDeterminingSupport tests "Determining Support" of the specification.
 func TestDeterminingSupport(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -19,8 +19,8 @@ func TestDeterminingSupport(t *testing.T) {
 	}
 }
 
-// TestPullManifest is "Pulling manifests" and the part about manifests of
-// "Checking if content exists in the registry".
+// TestPullManifest tests the OCI Distribution Specification's sections "Pulling manifests" and,
+// for manifests, "Checking if content exists in the registry".
 func TestPullManifest(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -94,7 +94,7 @@ func TestPullInvalidDigest(t *testing.T) {
 	}
 }
 
-// TestPullBlob is "Pulling blobs" and the part about blobs of "Checking if
+// TestPullBlob tests the specification's sections "Pulling blobs" and, for blobs, "Checking if
 // content exists in the registry".
 func TestPullBlob(t *testing.T) {
 	t.Parallel()
@@ -120,7 +120,7 @@ func TestPullBlob(t *testing.T) {
 	}
 }
 
-// TestRange is RFC 9110, section 14, which "Pulling blobs" refers to.
+// TestRange tests ranges by RFC 9110, section 14, to which "Pulling blobs" refers.
 func TestRange(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -186,7 +186,7 @@ func TestResumedPull(t *testing.T) {
 	}
 }
 
-// TestIfNoneMatch is RFC 9110, section 13.1.2, of GET and HEAD.
+// TestIfNoneMatch tests RFC 9110, section 13.1.2, for GET and HEAD.
 func TestIfNoneMatch(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

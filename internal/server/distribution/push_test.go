@@ -21,7 +21,7 @@ var sizes = []int{0, 1, catalog.MaxTail - 1, catalog.MaxTail, catalog.MaxTail + 
 
 var locationForm = regexp.MustCompile(`^/v2/a/b/blobs/uploads/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// TestStartUpload is the POST of "POST then PUT".
+// TestStartUpload tests the POST of "POST then PUT".
 func TestStartUpload(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -43,7 +43,7 @@ func TestStartUpload(t *testing.T) {
 	}
 }
 
-// TestPostThenPut is "POST then PUT", with and without Content-Length.
+// TestPostThenPut tests "POST then PUT" of the specification, with and without Content-Length.
 func TestPostThenPut(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -70,7 +70,7 @@ func TestPostThenPut(t *testing.T) {
 // without a Content-Length.
 func chunked(content string) io.Reader { return io.MultiReader(strings.NewReader(content)) }
 
-// TestSinglePost is "Single POST".
+// TestSinglePost tests "Single POST" of the specification.
 func TestSinglePost(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -86,15 +86,15 @@ func TestSinglePost(t *testing.T) {
 	}
 	r.Do(t, "POST", "/v2/a/blobs/uploads/?digest="+digest("x").String(), "y").Want(t, 400, oci.DigestInvalid)
 	r.Do(t, "GET", "/v2/a/blobs/"+digest("x").String(), "").Want(t, 404, oci.NameUnknown)
-	// A client that sends no body will send it next.
+	// A client that sends no body in this request sends it in the next.
 	at := r.Do(t, "POST", "/v2/a/blobs/uploads/?digest="+digest512("x").String(), "").Want(t, 202, "").Header.Get("Location")
 	r.Do(t, "PUT", at+"?digest="+digest512("x").String(), "x").Want(t, 201, "")
 	r.WantBlob(t, "a", digest512("x"), "x")
 }
 
-// TestChunks is "Pushing a blob in chunks": pieces of many sizes, with and
-// without Content-Range, with Content-Length and streamed, closed with and
-// without a last piece.
+// TestChunks tests "Pushing a blob in chunks" of the specification: pieces of many sizes,
+// with and without Content-Range, with Content-Length and streamed, closed with and without
+// a last piece.
 func TestChunks(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -296,7 +296,7 @@ func TestSHA512(t *testing.T) {
 				r.Do(t, "GET", "/v2/"+repository+"/blobs/"+digest(content).String(), "").Want(t, 404, oci.BlobUnknown)
 			}
 		}
-		// Announced with one algorithm, finished with the other.
+		// The upload is announced with one algorithm and finished with the other.
 		at := r.StartUpload(t, "x", "?digest-algorithm=sha512")
 		r.Do(t, "PATCH", at, content).Want(t, 202, "")
 		r.Do(t, "PUT", at+"?digest="+digest(content).String(), "").Want(t, 201, "")
@@ -304,7 +304,7 @@ func TestSHA512(t *testing.T) {
 	}
 }
 
-// TestCancel is "Cancel a blob upload".
+// TestCancel tests "Cancel a blob upload" of the specification.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -319,7 +319,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestMount is "Mounting a blob from another repository".
+// TestMount tests "Mounting a blob from another repository" of the specification.
 func TestMount(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *servertest.Options) {

@@ -183,7 +183,7 @@ func TestRacingStreams(t *testing.T) {
 		for range 4 {
 			at := r.StartUpload(t, "a", "")
 			var mu sync.Mutex
-			end := map[string]string{} // Range after a piece: the piece
+			end := map[string]string{} // Range header of the answer: the piece
 			together(3, func(i int) {
 				piece := pattern(byte(i), n)
 				a, err := r.Try(t.Context(), "PATCH", at, strings.NewReader(piece))
@@ -215,8 +215,8 @@ func TestRacingStreams(t *testing.T) {
 	}
 }
 
-// TestTakeover: a request that takes over an upload from a stalled one wins, and the
-// stalled one does no harm when it continues.
+// TestTakeover: a request that takes over an upload from a stalled request wins, and the
+// stalled request does no harm when it continues.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	one := setup(t)

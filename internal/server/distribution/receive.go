@@ -20,9 +20,9 @@ import (
 // otherwise writes them to the store. A request acknowledges only saved bytes, and it
 // can't save anything after another request has taken over the upload.
 //
-// A session begins with the upload's row as this process remembers it, which saves a
-// query. If that is outdated, the first write to the row fails, before any byte of the
-// body was used up. The session then begins again with the row from the database.
+// A session begins with the upload's row as this process remembers it, which saves a query.
+// If the remembered row is outdated, the first write to the row fails, before any byte of
+// the body was used up. The session then begins again with the row from the database.
 type session struct {
 	api  *API
 	u    catalog.Upload
@@ -189,7 +189,7 @@ func (ss *session) storeTail(ctx context.Context) error {
 	return ss.hold(ss.tail)
 }
 
-// hold writes bytes to the store that are hashed already.
+// hold writes bytes that are hashed already to the store.
 func (ss *session) hold(p []byte) error {
 	if len(p) > 0 {
 		if _, err := ss.w.Write(p); err != nil {
@@ -200,8 +200,8 @@ func (ss *session) hold(p []byte) error {
 	return nil
 }
 
-// store writes to the store: first held, the bytes that the row held, then first and
-// the rest of the body.
+// store writes three parts to the store: held, which are the bytes from the upload's row, then
+// first, the beginning of the body, then the rest of the body.
 func (ss *session) store(ctx context.Context, held, first []byte) error {
 	if ss.in.Length >= 0 {
 		ss.in.Lease.Expect(int64(len(held)) + ss.in.Length)

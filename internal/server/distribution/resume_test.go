@@ -13,8 +13,8 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// stands waits until an upload has n bytes. A registry whose client is gone saves them
-// when it notices that.
+// stands waits until an upload has n bytes: if the client is gone, the registry saves the
+// bytes only when it notices that.
 func (r *registry) stands(t *testing.T, at string, n int) {
 	t.Helper()
 	want := fmt.Sprintf("0-%d", max(n-1, 0))
@@ -68,7 +68,7 @@ func TestTruncatedPush(t *testing.T) {
 		{"POST", "/v2/a/blobs/uploads/?digest=" + digest("content").String(), "content"},
 	} {
 		w := r.Dial(t)
-		w.Send(t, c.method, c.path, []string{length(len(c.body) + 1)}, c.body) // all of it, but for the length
+		w.Send(t, c.method, c.path, []string{length(len(c.body) + 1)}, c.body) // Content-Length is one too large
 		if err := w.CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestTruncatedPush(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/blobs/"+digest("content").String(), "").Want(t, 404, oci.BlobUnknown)
 }
 
-// TestBrokenChunks: a body in chunked encoding that is malformed.
+// TestBrokenChunks: a body with malformed chunked encoding is refused.
 func TestBrokenChunks(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -108,8 +108,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestAccess: every route asks for its access to its repository, and does nothing when
-// that is refused.
+// TestAccess: every route checks its access to its repository, and does nothing if the
+// access is refused.
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	type asked struct {

@@ -81,7 +81,8 @@ func TestDatabaseClosed(t *testing.T) {
 	}
 }
 
-// TestNoDatabase: the database never existed.
+// TestNoDatabase: a registry that has never reached its database answers every request with
+// 503.
 func TestNoDatabase(t *testing.T) {
 	t.Parallel()
 	r := replica(t, "host=127.0.0.1 port=1 user=x dbname=x sslmode=disable", t.TempDir())
@@ -150,8 +151,8 @@ func TestOutdatedKey(t *testing.T) {
 		r.WantBlob(t, "a", d, content)
 		r.Do(t, "GET", "/v2/a/blobs/"+d.String(), "", "Range", "bytes=10-19").Want(t, 206, "").Text(t, content[10:20])
 	}
-	// Unlinked by another process while its key is cached here, and then swept: the
-	// blob is unknown, not lost.
+	// Another process has unlinked the blob while its key is cached here, and the object
+	// was swept: the blob is unknown, not lost.
 	if _, err := r.DB.Pool.Exec(t.Context(), "DELETE FROM repository_blobs"); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func TestOutdatedKey(t *testing.T) {
 	r.Do(t, "GET", "/v2/a/blobs/"+d.String(), "").Want(t, 404, oci.BlobUnknown)
 }
 
-// TestUnmountedStore: a missing store is a server error.
+// TestUnmountedStore: requests to a registry whose store is missing get a server error.
 func TestUnmountedStore(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

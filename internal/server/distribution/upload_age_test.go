@@ -38,7 +38,7 @@ func TestUploadsAheadOutliveNoShortAge(t *testing.T) {
 		resp.Body.Close()
 		return resp.StatusCode
 	}
-	if status := push(); status != http.StatusCreated { // others are made ahead with it
+	if status := push(); status != http.StatusCreated { // makes further uploads in advance
 		t.Fatalf("the first upload: %d", status)
 	}
 	age := maxAge + distribution.AheadAge(maxAge)

@@ -70,7 +70,8 @@ func TestUploadURLTellsNoRow(t *testing.T) {
 	}
 }
 
-// TestUploadSecret: whoever asks first makes the secret, and all have the same.
+// TestUploadSecret: the first process that needs the secret makes it, and all processes use
+// the same.
 func TestUploadSecret(t *testing.T) {
 	t.Parallel()
 	r := replica(t, setup(t).DSN, t.TempDir())

@@ -59,8 +59,8 @@ func (a *API) startUpload(c *call) error {
 		}
 	}
 	a.uploads.remember(u)
-	// A client that names a digest but sends no body will send it next, unless the
-	// digest is that of the empty blob.
+	// A client that names a digest but sends no body will send the body in the next
+	// request, unless the digest is that of the empty blob.
 	if !whole.IsZero() && (c.r.ContentLength != 0 || whole == oci.Compute(algorithm, nil)) {
 		c.ref = c.names.name(u.ID).String()
 		return a.complete(c, whole)
@@ -69,8 +69,8 @@ func (a *API) startUpload(c *call) error {
 	return nil
 }
 
-// mount links a blob of another repository to this one. It returns false if that isn't
-// possible; the client then gets an upload instead.
+// mount links a blob of another repository to this one. It returns false if the blob can't
+// be mounted; the client then gets an upload instead.
 func (a *API) mount(c *call, digest, from string) (bool, error) {
 	d, err := parseDigest(digest)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// onDatabase is setup for options that need a pool of their own.
+// onDatabase is like setup, for options that need a pool of their own.
 func onDatabase(t *testing.T, change func(o *servertest.Options, d *db.DB)) *registry {
 	t.Helper()
 	dsn := dbtest.DSN(t)

@@ -19,8 +19,8 @@ type expiringTag struct {
 	Expiration string `json:"expiration"`
 }
 
-// expires returns a tag's expiration after checking it in all places that show it; 0:
-// none.
+// expires returns a tag's expiration in Unix seconds, 0 if it has none. It checks that all
+// answers that show the expiration agree.
 func (r *registry) expires(t testing.TB, repository, tag string) int64 {
 	t.Helper()
 	var one expiringTag

@@ -179,7 +179,7 @@ func (h *tagHistory) manifests(ctx context.Context, former []audit.FormerTag) (m
 	return seen, err
 }
 
-// advance moves the position behind the entries that were used from both lists.
+// advance moves the position behind the entries of both lists that are on the page.
 func (h *tagHistory) advance(m historyMerge, tag func(int) *catalog.TagPlace, next *catalog.TagPlace, former []audit.FormerTag, nextFormer string) {
 	switch {
 	case m.usedTags < m.tags && m.usedTags > 0:
@@ -203,8 +203,8 @@ func (h *tagHistory) advance(m historyMerge, tag func(int) *catalog.TagPlace, ne
 
 // historyMerge merges two lists, of each of which only a first part has been read.
 type historyMerge struct {
-	tags, former         int  // how many entries of each have been read
-	moreTags, moreFormer bool // whether each list continues behind them
+	tags, former         int  // how many entries of each list have been read
+	moreTags, moreFormer bool // whether each list continues behind these entries
 	usedTags, usedFormer int
 }
 

@@ -20,7 +20,8 @@ import (
 	"github.com/purser-registry/purser/internal/webhook"
 )
 
-// whole returns a registry with everything that the management API has operations for.
+// whole returns a registry with an object of each kind that the management API has
+// operations on.
 func whole(t *testing.T) *registry {
 	return onDatabase(t, func(o *servertest.Options, d *db.DB) {
 		var err error
@@ -40,7 +41,7 @@ func whole(t *testing.T) *registry {
 	})
 }
 
-// schema is what the test reads of a JSON schema.
+// schema has the members of a JSON schema that the test uses.
 type schema struct {
 	Ref        string             `json:"$ref"`
 	Type       any                `json:"type"`
@@ -129,7 +130,8 @@ func TestAPIHostileParameters(t *testing.T) {
 	}
 }
 
-// hostileBodies does the same for the members of a body.
+// hostileBodies gives every member of a body unreasonable values, as
+// TestAPIHostileParameters does with parameters.
 func (r *registry) hostileBodies(t *testing.T, d described, method, path string, list []parameter, s schema) (n int) {
 	t.Helper()
 	if name, found := strings.CutPrefix(s.Ref, "#/components/schemas/"); found {
@@ -174,7 +176,8 @@ func sample(name string, s *schema) any {
 	return "x"
 }
 
-// TestHostileDistributionParameters does the same for the OCI API.
+// TestHostileDistributionParameters does for the OCI API what TestAPIHostileParameters does
+// for the management API.
 func TestHostileDistributionParameters(t *testing.T) {
 	t.Parallel()
 	r := setup(t)

@@ -195,7 +195,8 @@ func TestExportLogs(t *testing.T) {
 		`export_logs     {"kind": "push_repo"}`, `export_logs acme    {"tag": "v1"}`, `export_logs acme acme/web   {}`)
 }
 
-// TestNoLog: without an audit log the answer says so.
+// TestNoLog: a registry without an audit log answers requests for the log with an error
+// that says so.
 func TestNoLog(t *testing.T) {
 	t.Parallel()
 	r := setup(t, withoutLog)

@@ -35,8 +35,8 @@ func TestAPIUnknownSubPaths(t *testing.T) {
 	for _, path := range []string{"/organization/acme/frobnicate", "/organization/acme/autoprune/frobnicate", "/frobnicate", "/superuser", "/tag", ""} {
 		r.Manage(t, "DELETE", path, "").WantStatus(t, map[bool]int{true: 405, false: 404}[path == ""])
 	}
-	// If a repository of that name exists, it is meant; %2F also says that the path
-	// names a repository.
+	// If a repository of that name exists, the path means the repository; so does a path
+	// with %2F.
 	r.Put(t, "acme/app/frobnicate", "v1", r.Simple(t, "acme/app/frobnicate", 1, nil))
 	r.Manage(t, "GET", "/repository/acme/app/frobnicate", "").WantStatus(t, 200)
 	r.Manage(t, "GET", "/repository/acme/app/frobnicate/logs", "").WantStatus(t, 200)

@@ -79,7 +79,7 @@ func TestRunsStopWithTheServer(t *testing.T) {
 	}
 	late, cancel := context.WithCancel(t.Context())
 	cancel()
-	rs.close(late) // doesn't wait longer than the context lasts
+	rs.close(late) // returns when the context ends
 	if _, err := rs.start(0, nil); oci.CodeOf(err) != oci.Unavailable {
 		t.Errorf("after the end: %v, want %s", err, oci.Unavailable)
 	}

@@ -63,7 +63,8 @@ func TestSizesThatAreDeclared(t *testing.T) {
 	for _, path := range []string{"/repository/acme/app", "/organization/acme", "/gc/status"} {
 		r.Manage(t, "GET", path, "").Into(t, 200, new(any))
 	}
-	// As after an import that believed another registry's sizes.
+	// The blobs have impossible sizes, as after an import that trusted another registry's
+	// sizes.
 	r.Exec(t, "UPDATE blobs SET size = 9223372036854775807")
 	for _, path := range []string{"/repository/acme/app", "/organization/acme", "/repository/acme/app/tag/", "/repository/acme/app/tag/?sort=size",
 		"/repository/acme/app/manifest/" + child.String()} {

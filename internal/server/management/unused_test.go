@@ -120,8 +120,8 @@ func TestAPITagsNotPulledForRefused(t *testing.T) {
 	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1", yesterday)
 	r.Manage(t, "GET", tags+"23h", "").Into(t, 200, &list)
 
-	// If nobody could read the log for hours, or it is another server's, the statistics
-	// can't answer.
+	// If the log wasn't read for hours, or comes from another server, the statistics can't
+	// answer.
 	r.Exec(t, "INSERT INTO auditlog (kind, time, counted_by) VALUES ('pull_repo', now() - interval '3 hours', 'audit')")
 	r.Manage(t, "GET", tags+"1h", "").Refused(t, 503, "unavailable", "the statistics of pulls are 3h0m[0-9]s behind")
 	r.Exec(t, "UPDATE pullstatisticsprocessingstate SET reads = 2, last_processed_xid = '1099511627776'")

@@ -43,8 +43,9 @@ func (f Function) Signature(s Schema) string {
 	return s.Table(f.Name).Quoted() + "(" + strings.Join(types, ", ") + ")"
 }
 
-// sql creates the function. Its search path names pg_temp last: unnamed, the
-// schema of temporary objects is searched for types and tables before all others.
+// sql returns the statement that creates the function. The function's search path names
+// pg_temp last: if it didn't, PostgreSQL would search the schema of temporary objects
+// first, for types and tables.
 func (f Function) sql(s Schema) string {
 	return fmt.Sprintf("CREATE OR REPLACE FUNCTION %s (%s)\n    RETURNS %s\n    %s\n    SET search_path = pg_catalog, pg_temp\n    AS $function$%s$function$;",
 		s.Table(f.Name).Quoted(), f.args, f.returns, f.Options, f.Body)
@@ -53,14 +54,14 @@ func (f Function) sql(s Schema) string {
 // Definer makes a function run with the rights of its owner.
 const Definer = "LANGUAGE plpgsql SECURITY DEFINER"
 
-// Functions returns all that Install makes. Nobody but their owner may execute them,
-// because a trigger needs that right when it is made and not when it fires.
+// Functions returns all functions that Install makes. Only their owner may execute them: a
+// trigger needs that right when it is made, not when it fires.
 //
-// Those with their owner's rights can still be attached to a table of somebody
-// else's: before version 2 by everybody, later by whoever was granted EXECUTE.
-// Therefore each of them asks first whether the table may use it, takes tables as
-// regclass and columns by their entries in the catalogue, and reads only columns
-// of built-in types, for whose values no operator or cast of a stranger is called.
+// The functions that run with their owner's rights can still be attached to a table of
+// another role: before version 2 by every role, later by roles that were granted EXECUTE.
+// Therefore each of them first checks whether the table may use it, takes tables as
+// regclass and columns by their entries in the catalogue, and reads only columns of
+// built-in types, whose values call no operator or cast of another role.
 func (s Schema) Functions() []Function {
 	list := []Function{
 		{VersionFunction, "", "integer", "LANGUAGE sql IMMUTABLE", fmt.Sprintf(" SELECT %d ", Version)},
@@ -78,16 +79,16 @@ func (s Schema) Functions() []Function {
 	}
 	for i := range list {
 		list[i].Body = s.Expand(list[i].Body)
-		if list[i].Name == GuardInsertFunction { // where row security would hide parents, it fails
+		if list[i].Name == GuardInsertFunction { // if row security would hide parents, the query fails
 			list[i].Options += " SET row_security = off"
 		}
 	}
 	return list
 }
 
-// checkTableBody raises unless a table may use the function acting. A temporary one
-// may not, and of others only those whose owner may execute the function, or that
-// are in the schema of the deleted records, if not everybody may create tables there.
+// checkTableBody raises an error unless a table may use the function named acting. A
+// temporary table may not. Another table may if its owner may execute the function, or if
+// it is in the schema of the deleted records and PUBLIC may not create tables there.
 const checkTableBody = `
 DECLARE
     t record;
@@ -110,8 +111,8 @@ BEGIN
 END;
 `
 
-// keyTypeBody says of what type a key column is: integer, uuid or text. A domain
-// counts as the type that it is made of.
+// keyTypeBody returns the type of a key column: integer, uuid or text. A domain counts as
+// its base type.
 const keyTypeBody = `
 DECLARE
     found oid;
@@ -135,10 +136,10 @@ BEGIN
 END;
 `
 
-// recordedNameBody returns the name under which deletions from a table are
-// recorded: its own, or the given one if that is the table's own or that of a
-// partitioned table above it. So nobody records deletions in the name of a table
-// that isn't theirs.
+// recordedNameBody returns the name under which deletions from a table are recorded: the
+// name given or, if that is NULL, the table's own. It raises an error unless given is the
+// name of the table or of a partitioned table above it, so that nobody records deletions in
+// the name of a table that belongs to others.
 const recordedNameBody = `
 DECLARE
     recorded text;
@@ -160,8 +161,9 @@ BEGIN
 END;
 `
 
-// recordBody records the rows that a statement deletes, under the name that the
-// expression given gives, by the column that the expression key names.
+// recordBody returns the body of a function that records the rows that a statement deletes.
+// given and key are SQL expressions: for the table name to record, and for the name of the
+// key's column. acting is the function's name.
 func recordBody(acting, given, key string) string {
 	return strings.NewReplacer("{acting}", strings.Replace(acting, "}", "_literal}", 1), "{given}", given, "{key}", key).Replace(`
 -- A parent may have a column of any name: unqualified names are variables.
@@ -218,9 +220,9 @@ BEGIN
 END;
 `
 
-// checkGuardBody raises unless rows of a child may be held against a parent: both
-// tables may use the function acting, the owner of the child may refer to the
-// parent, as for a foreign key, and the columns can be compared.
+// checkGuardBody raises an error unless a guard may compare a child with a parent: both
+// tables may use the function acting, the owner of the child has the right REFERENCES on
+// the parent, as for a foreign key, and the columns have comparable types.
 const checkGuardBody = `
 DECLARE
     owner oid := (SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.oid = child);

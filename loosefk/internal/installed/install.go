@@ -1,5 +1,5 @@
-// Package installed has the SQL of what loose foreign keys install in a database: the table
-// of deleted records, and the functions and triggers that fill it.
+// Package installed has the SQL that installs loose foreign keys in a database: the table of
+// deleted records, and the functions and triggers that fill it.
 package installed
 
 import (
@@ -10,19 +10,19 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// installSQL has the names that expand puts in, and {functions}, those that
-// Schema.functions makes.
+// installSQL has placeholders for names, which Schema.Expand fills in, and {functions} for
+// the functions of Schema.Functions.
 //
 //go:embed install.sql
 var installSQL string
 
-// InstallSQL is what Install runs: one statement, so that at no moment there is a
-// function that others may execute.
+// InstallSQL returns the SQL that Install runs. It is one statement, so that other roles may
+// at no moment execute a new function.
 //
-// The trigger functions run with the rights of who installs them, so that
-// whoever may delete a parent needs no right on the table of deleted records.
-// Nobody but their owner may execute them, whatever the default privileges say. A
-// newer version is left as it is.
+// The trigger functions run with the rights of the role that installs them, so a role that
+// deletes a parent needs no right on the table of deleted records. Only their owner may
+// execute them, whatever the default privileges say. If a newer version is installed, the
+// SQL changes nothing.
 func (s Schema) InstallSQL() string {
 	var functions, names []string
 	for _, f := range s.Functions() {

@@ -6,15 +6,17 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// The triggers of a table: the one that records deletions has the table's name
-// before its suffix, the one for keys that change has the same on all tables.
+// Names of the triggers of a table: the name of the trigger that records deletions is the
+// table's name with a suffix; the trigger that records changes of keys has the same name on
+// all tables.
 const (
 	triggerSuffix = "_loose_fk_trigger"
 	keyTrigger    = "loose_fk_key_trigger"
 )
 
-// TrackSQL returns the statement that puts triggers on a table. Without partitions it
-// refuses a partitioned table, else it puts them on the partitions too.
+// TrackSQL returns the statement that puts triggers on a table. If the table is
+// partitioned, the statement fails or, if partitions is set, puts the triggers on all
+// partitions too.
 func (s Schema) TrackSQL(table string, partitions bool) string {
 	return s.Expand("SELECT {track_table}({t}::regclass, {partitions});",
 		"{t}", pg.Literal(s.Table(table).Quoted()), "{partitions}", strconv.FormatBool(partitions))
@@ -27,8 +29,8 @@ func TriggerName(table string) string {
 }
 
 // trackTableBody puts the triggers on a parent and, if partitions is set, on its
-// partitions. The owner of a table that the functions would refuse gets the right
-// that he lacks: by it he can do no more than record deletions from his own tables.
+// partitions. If the functions would refuse a table, its owner is granted the right to
+// execute them, with which the owner can only record deletions from its own tables.
 var trackTableBody = `
 DECLARE
     parent record;

@@ -56,7 +56,8 @@ func (d Database) Records() string { return d.Table(RecordsTable).Quoted() }
 // Function returns a trigger function's name in the form that to_regprocedure needs.
 func (d Database) Function(name string) string { return d.Table(name).Quoted() + "()" }
 
-// Catalog reads the catalog, without a transaction of the caller's.
+// Catalog returns a DB that runs each statement in a transaction of its own whose search
+// path has only pg_catalog. It serves for reading the catalog.
 func (d Database) Catalog() DB { return pinned{d.Pool} }
 
 // Root returns the partitioned table to which a table belongs, or the table itself.
@@ -83,7 +84,7 @@ func (d Database) Alive(ctx context.Context, parent Table, keys []string) ([]str
 		[]any{keys}, pgx.RowTo[string])
 }
 
-// Tracked returns those of the tables that have an enabled trigger.
+// Tracked returns those of the tables that have an enabled trigger that records deletions.
 func (d Database) Tracked(ctx context.Context, parents []Table) ([]Table, error) {
 	names := make([]string, len(parents))
 	for i, p := range parents {
@@ -118,7 +119,7 @@ func (d Database) AnyPending(ctx context.Context, db DB, partition string) (pend
 }
 
 // Collect runs a query and collects its rows. It fails where row security would hide rows,
-// since hidden rows would count as deleted.
+// since the caller would take hidden rows for deleted ones.
 func Collect[T any](ctx context.Context, pool *pgxpool.Pool, sql string, args []any, row pgx.RowToFunc[T]) (list []T, err error) {
 	b := new(pgx.Batch)
 	b.Queue(PinPath)

@@ -11,7 +11,7 @@ import (
 // Column is a column as a database describes it.
 type Column struct {
 	Type    string
-	Equals  string // the operator for its values, by its schema's name
+	Equals  string // the equality operator for its values, qualified by a schema
 	Kind    Kind   // "" if no key can have the type
 	NotNull bool
 }
@@ -32,8 +32,8 @@ type index struct {
 	predicate string // of a partial index
 }
 
-// Describe reads tables, their columns and their valid indexes from the
-// catalogue. Tables that are not there are left out.
+// Describe reads tables, their columns and their valid indexes from the catalogue. It
+// leaves out tables that don't exist.
 func Describe(ctx context.Context, db DB, names []Table) (map[Table]TableInfo, error) {
 	schemas, relations := make([]string, len(names)), make([]string, len(names))
 	for i, n := range names {
@@ -108,7 +108,7 @@ func (x index) beginsWith(columns ...string) bool {
 	if len(x.columns) < len(columns) || !slices.Equal(x.columns[:len(columns)], columns) {
 		return false
 	}
-	// A partial index serves if it leaves out only what is never looked for.
+	// A partial index also serves if it leaves out only rows that no query looks for.
 	p := strings.Trim(x.predicate, "()")
 	return p == "" || p == columns[0]+" IS NOT NULL" || p == Quote(columns[0])+" IS NOT NULL"
 }

@@ -21,12 +21,12 @@ func (k Kind) SQLType() string {
 	return string(k)
 }
 
-// List makes an array of the key's type of a parameter with texts.
+// List returns SQL that turns a parameter with texts into an array of the key's type.
 func (k Kind) List(parameter string) string {
 	return fmt.Sprintf("CAST(%s::text[] AS %s[])", parameter, k.SQLType())
 }
 
-// Recorded is the value in a deleted record d.
+// Recorded returns SQL for the key in a deleted record d.
 func (k Kind) Recorded(d string) string {
 	if k == "integer" {
 		return d + ".primary_key_value::text"
@@ -34,8 +34,8 @@ func (k Kind) Recorded(d string) string {
 	return "COALESCE(" + d + ".primary_key_text, '')"
 }
 
-// Among is the condition that the key of a deleted record d is among the texts of
-// a parameter.
+// Among returns the condition that the key of a deleted record d is among the texts of a
+// parameter, which is an array.
 func (k Kind) Among(d, parameter string) string {
 	if k == "integer" {
 		return fmt.Sprintf("%s.primary_key_value = ANY (%s)", d, k.List(parameter))
@@ -43,8 +43,8 @@ func (k Kind) Among(d, parameter string) string {
 	return fmt.Sprintf("%s.primary_key_text = ANY (%s::text[])", d, parameter)
 }
 
-// Fits is the condition that a deleted record d holds a key of this kind. Where
-// version 1 is installed the records have no column primary_key_text.
+// Fits returns the condition that a deleted record d holds a key of this kind. In an
+// installation of version 1 the records have no column primary_key_text.
 func (k Kind) Fits(d string) string {
 	switch k {
 	case "integer":
@@ -67,8 +67,8 @@ const (
 	OverrideFunction = "insert_into_loose_foreign_keys_deleted_records_override_table"
 )
 
-// Key looks up the key of a parent. Error: there is none, or the table's trigger
-// records another column than the key.
+// Key looks up the key of a parent. It fails if there is none, or if the table's trigger
+// records another column.
 func (d Database) Key(ctx context.Context, parent Table) (k Key, err error) {
 	var args []byte
 	var overrides bool
@@ -93,7 +93,7 @@ func (d Database) Key(ctx context.Context, parent Table) (k Key, err error) {
 	return k, nil
 }
 
-// RecordedColumn is the column that a trigger with these arguments records.
+// RecordedColumn returns the column that a trigger with these arguments records.
 func RecordedColumn(args []byte, overrides bool) string {
 	list := bytes.Split(bytes.TrimSuffix(args, []byte{0}), []byte{0})
 	if overrides {
@@ -109,15 +109,15 @@ func KeyColumnOf(relation string) string {
 	return strings.ReplaceAll(keyColumnSQL, "{relation}", relation)
 }
 
-// KindSQL is the Kind of the type t, or NULL.
+// KindSQL is an SQL expression for the Kind of the type t (a row of pg_type), or NULL.
 const KindSQL = `CASE CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END
 		WHEN 'int2'::regtype THEN 'integer' WHEN 'int4'::regtype THEN 'integer' WHEN 'int8'::regtype THEN 'integer'
 		WHEN 'uuid'::regtype THEN 'uuid' WHEN 'text'::regtype THEN 'text' WHEN 'varchar'::regtype THEN 'text' END`
 
-// keyColumnSQL is the column of {relation} by which deletions are recorded, or
-// NULL. It is of an integer type, uuid, text or varchar, and: called id and unique;
-// or else the primary key, in a partitioned table apart from what that is
-// partitioned by; or else called id, where there is no primary key.
+// keyColumnSQL is an SQL expression for the column of {relation} by which deletions are
+// recorded, or NULL. The column's type is an integer type, uuid, text or varchar. It is the
+// first of: a unique column id; the only column of the primary key, not counting the
+// partition columns of a partitioned table; a column id, if there is no primary key.
 const keyColumnSQL = `
         SELECT k.attname::text
         FROM (

@@ -1,6 +1,6 @@
-// Package pg has what the packages of loose foreign keys share to speak with PostgreSQL:
-// names and quoting, descriptions of tables and of their keys, and ways to run a statement
-// that a schema in which strangers may create objects can't divert.
+// Package pg has the tools by which the packages of loose foreign keys talk to PostgreSQL:
+// names and quoting, descriptions of tables and of their keys, and statements that objects
+// of other roles on the search path can't divert.
 package pg
 
 import (

@@ -14,13 +14,14 @@ import (
 // Partition is an attached partition of the table of deleted records.
 type Partition struct {
 	Table   string // with its schema
-	Value   int64  // of the column partition, the largest if there are several; 0 for the default partition
+	Value   int64  // the largest number in its bound; 0 for the default partition
 	Default bool   // takes records that fit no other
 	Values  []int64
 }
 
-// Partitions lists the partitions by value, the default one last. current is the default of
-// the column, 0 if it has none or no number.
+// Partitions lists the partitions by value, the default partition last. current is the
+// default value of the column partition; it is 0 if the column has no default, or one that
+// is no number.
 func (d Database) Partitions(ctx context.Context, db DB) (list []Partition, current int64, err error) {
 	rows, err := db.Query(ctx, `
 		SELECT n.nspname, c.relname, pg_get_expr(c.relpartbound, c.oid)
@@ -65,7 +66,7 @@ func (d Database) Partitions(ctx context.Context, db DB) (list []Partition, curr
 	}
 	current, err = strconv.ParseInt(strings.Trim(strings.TrimSuffix(*expr, "::bigint"), "'()"), 10, 64)
 	if err != nil {
-		current = 0 // not a number: as wrong as one without a partition
+		current = 0 // not a number: as wrong as no default
 	}
 	return list, current, nil
 }

@@ -8,18 +8,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// pinned runs statements of which nothing is found in a schema where others may create
-// operators and functions: one that fits the arguments better than PostgreSQL's own
-// would run with the caller's rights. Each statement is a transaction. What fires
-// triggers of an application's doesn't run by it: these may rely on the search path,
-// and the statement has to name its operators (see equals).
+// pinned runs each statement in a transaction whose search path has only pg_catalog. In
+// another schema, other roles might create an operator or function that fits the arguments
+// better than PostgreSQL's own, and it would run with the caller's rights. Statements that
+// fire an application's triggers don't use pinned, because the triggers may rely on the
+// search path; such statements name their operators with the schema.
 type pinned struct{ pool *pgxpool.Pool }
 
 // PinPath sets the search path until the end of the transaction. The schema of
 // temporary objects comes last; unnamed, it would be searched first for tables.
 const PinPath = "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)"
 
-// Exec is DB's.
+// Exec implements DB.
 func (p pinned) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
 	b := new(pgx.Batch)
 	b.Queue(PinPath)
@@ -27,7 +27,7 @@ func (p pinned) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.C
 	return tag, p.pool.SendBatch(ctx, b).Close()
 }
 
-// Query is DB's.
+// Query implements DB.
 func (p pinned) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	b := new(pgx.Batch)
 	b.Queue(PinPath)
@@ -45,13 +45,13 @@ func (p pinned) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, e
 	return &pinnedRows{Rows: rows, results: results}, nil
 }
 
-// QueryRow is DB's.
+// QueryRow implements DB.
 func (p pinned) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	rows, err := p.Query(ctx, sql, args...)
 	return pinnedRow{rows, err}
 }
 
-// pinnedRows end their batch.
+// pinnedRows are rows that end the transaction when they are closed.
 type pinnedRows struct {
 	pgx.Rows
 	results pgx.BatchResults
@@ -59,7 +59,7 @@ type pinnedRows struct {
 	closed  bool
 }
 
-// Next is pgx.Rows's.
+// Next implements pgx.Rows.
 func (r *pinnedRows) Next() bool {
 	if r.Rows.Next() {
 		return true
@@ -68,7 +68,7 @@ func (r *pinnedRows) Next() bool {
 	return false
 }
 
-// Close is pgx.Rows's.
+// Close implements pgx.Rows.
 func (r *pinnedRows) Close() {
 	if r.closed {
 		return
@@ -78,7 +78,7 @@ func (r *pinnedRows) Close() {
 	r.err = r.results.Close()
 }
 
-// Err is pgx.Rows's.
+// Err implements pgx.Rows.
 func (r *pinnedRows) Err() error {
 	if err := r.Rows.Err(); err != nil {
 		return err
@@ -91,7 +91,7 @@ type pinnedRow struct {
 	err  error
 }
 
-// Scan is pgx.Row's.
+// Scan implements pgx.Row.
 func (r pinnedRow) Scan(dest ...any) error {
 	if r.err != nil {
 		return r.err

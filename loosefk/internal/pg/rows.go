@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// Rows tells which rows of a child table a definition means.
+// Rows describes the rows of a child table that a definition cleans up.
 type Rows struct {
 	Table      Table
-	Column     string // refers to the parent
-	Key        Key    // of the parent
+	Column     string // the column that refers to the parent
+	Key        Key    // the parent's key
 	Conditions []Values
-	// Target is the column to update and its new value; nil if rows are deleted or lose
-	// their reference. Rows that have the value already are not meant.
+	// Target is the column to update and its new value; nil if rows are deleted or their
+	// Column is set to NULL. Rows that have the value already are left out.
 	Target *Values
 }
 
@@ -24,8 +24,9 @@ type Values struct {
 	List   []*string
 }
 
-// Where returns the condition for the rows c of a parent p that are meant, and the new
-// value of the target column if there is one. arg makes a parameter of a value.
+// Where returns the condition for the rows c of a parent p, and the new value of the target
+// column if there is one. arg adds a value to the statement's arguments and returns its
+// placeholder.
 func (r Rows) Where(arg func(value any) string) (where, value string) {
 	all := []string{"c." + Quote(r.Column) + " OPERATOR(pg_catalog.=) p.id"}
 	for _, cond := range r.Conditions {
@@ -41,8 +42,8 @@ func (r Rows) Where(arg func(value any) string) (where, value string) {
 	}
 	if t := r.Target; t != nil {
 		value = fmt.Sprintf("CAST(%s::text AS %s)", arg(t.List[0]), t.Type)
-		// This is IS DISTINCT FROM, which can't be given an operator by name: NULL is
-		// distinct from a value, but not unequal to it.
+		// This expression is equivalent to IS DISTINCT FROM, for which SQL can't name an
+		// operator: NULL is distinct from a value, but not unequal to it.
 		all = append(all, fmt.Sprintf("(c.%[1]s %[2]s %[3]s) IS NOT TRUE AND (c.%[1]s IS NOT NULL OR %[3]s IS NOT NULL)", Quote(t.Column), t.Equals, value))
 	}
 	return strings.Join(all, " AND "), value

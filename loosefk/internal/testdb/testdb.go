@@ -1,4 +1,4 @@
-// Package testdb has what the tests of loose foreign keys do with a database.
+// Package testdb has helpers with which the tests of loose foreign keys use a database.
 package testdb
 
 import (
