@@ -1,17 +1,17 @@
-# Needs Go (the version in go.mod), bash and make; everything else is fetched,
-# installed or said to be missing.
+# Needs Go (the version in go.mod), bash and make. The targets "packages" and "tools" install
+# or fetch everything else, or name what is missing.
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-FUZZTIME ?= 5s
+FUZZTIME ?= 2s
 DURATION ?= 1h
-# The race detector, where there is a C compiler for it.
+# The race detector needs a C compiler.
 RACE = $(shell [ "$$(go env CGO_ENABLED)" = 1 ] && command -v "$$(go env CC)" >/dev/null && echo -race)
-# The packages of all modules: the registry, the benchmarks, and a test that needs a
-# library of its own.
+# The packages of all modules: the registry, the benchmarks, and the test of loosefk that
+# needs the libraries of migration tools.
 PACKAGES = ./... ./bench/... ./loosefk/migratetest/...
 say = @echo; echo "==> $(1)"
 
@@ -60,7 +60,7 @@ model: ## every interleaving of garbage collection, in a model; needs spin
 	$(call say,model of garbage collection)
 	@tools/model
 
-fuzz: ## every fuzz function for FUZZTIME, default 5s
+fuzz: ## every fuzz function for FUZZTIME, default 2s
 	$(call say,fuzzing)
 	@tools/fuzz $(FUZZTIME)
 

@@ -33,7 +33,7 @@ func (o operator) try(args ...string) (int, string) {
 	return purser(o.t, o.r.opt.env, append([]string{"gc", "--data-dir", o.r.opt.dataDir}, args...)...)
 }
 
-// gcNumbers is what the tests look at in "purser gc status -o json".
+// gcNumbers has the members of "purser gc status -o json" that the tests use.
 type gcNumbers struct {
 	Manifests, Blobs struct {
 		Due      struct{ Count int }
@@ -62,8 +62,8 @@ func (o operator) says(want []string, args ...string) {
 	}
 }
 
-// TestGCCommands is an operator who looks at garbage, sees what would go, and
-// collects it, while a server runs that leaves reviews to others.
+// TestGCCommands uses the commands as an operator does, to look at garbage, to see what would
+// be deleted and to collect it, beside a server that does no reviews itself.
 func TestGCCommands(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{env: []string{
@@ -90,7 +90,7 @@ func TestGCCommands(t *testing.T) {
 	}
 	o.says([]string{"QUEUE", "RECLAIMED"}, "status")
 	o.says([]string{"kept: tag v1 of library/app points to it"}, "explain", "library/app@"+kept.String())
-	o.says([]string{"is due for review", "(tag_delete)", "nothing holds it, so it will be deleted"}, "explain", goneRef)
+	o.says([]string{"is due for review", "(tag_delete)", "nothing keeps it, so it will be deleted"}, "explain", goneRef)
 	o.says([]string{"kept: " + goneRef + " uses it as layer", "1.0 MiB"}, "explain", blob)
 	code, out := o.try("explain", "library/app:v1")
 	refused(t, code, out, "<repository>@<digest>")
@@ -99,8 +99,8 @@ func TestGCCommands(t *testing.T) {
 	if s := o.status(); s.Manifests.SetAside.Count != 1 || s.Manifests.Due.Count != 0 {
 		t.Errorf("set aside are %+v, want one manifest", s)
 	}
-	o.says([]string{"was set aside", "no luck", "purser gc retry"}, "explain", goneRef)
-	o.says([]string{"Brought back 1 manifest and 0 blobs"}, "retry")
+	o.says([]string{"is not tried again", "no luck", "purser gc retry"}, "explain", goneRef)
+	o.says([]string{"Reviews of 1 manifest and 0 blobs are due again"}, "retry")
 
 	o.says([]string{goneRef, "tag_delete", "would delete 1 manifest of 1 reviewed, and 0 blobs", "can't tell"}, "run", "--dry-run")
 	a.checkWhole(t, "library/app", gone.String(), gone.String())
@@ -108,7 +108,7 @@ func TestGCCommands(t *testing.T) {
 		t.Errorf("after a dry run: %+v, want one manifest due and none deleted", s)
 	}
 
-	// The blobs of the image are due as soon as the image is gone.
+	// The blobs of the image are due for review as soon as the image is deleted.
 	o.says([]string{"deleted 1; reviewed 4 blobs, deleted 2", "Nothing is left to do now."}, "run")
 	if s := o.status(); s.Manifests.Due.Count+s.Blobs.Due.Count != 0 || s.LastHour.Manifests != 1 || s.LastHour.Blobs != 2 {
 		t.Errorf("after a run: %+v, want nothing due, one manifest and two blobs deleted", s)
@@ -117,7 +117,7 @@ func TestGCCommands(t *testing.T) {
 		code, out := o.try("explain", what)
 		refused(t, code, out, "is not known")
 	}
-	// The server's caches hear of what another process deleted.
+	// The server's caches are notified of what another process deleted.
 	eventually(t, time.Minute, func() error {
 		_, err := a.do(ctx, request{method: "GET", path: "/v2/library/app/manifests/" + gone.String(), want: http.StatusNotFound})
 		return err
@@ -125,8 +125,8 @@ func TestGCCommands(t *testing.T) {
 	a.checkWhole(t, "library/app", "v1", kept.String())
 }
 
-// setAside sets the manifest in the queue aside, as a review does that fails too
-// often.
+// setAside marks the queued review of the manifest as failed for good, as a reviewer does
+// after too many failures.
 func (o operator) setAside() {
 	o.t.Helper()
 	code, out := purser(o.t, nil, "postgres", "url", "--data-dir", o.r.opt.dataDir)

@@ -7,22 +7,31 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/purser-registry/purser/internal/builtinpg/pgtest"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 )
 
-// scratch is the directory of everything that the tests write. Others may enter
-// it, because PostgreSQL gives up root.
+// scratch is the directory of everything that the tests write. Other users may enter it,
+// because PostgreSQL runs as another user if the tests run as root.
 var scratch string
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
 	flag.Parse()
-	dir, err := os.MkdirTemp("", "purser-e2e-")
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		// The tests wait for processes more than they compute.
+		if err := parallel.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0))); err != nil {
+			panic(err)
+		}
+	}
+	dir, err := os.MkdirTemp(pgtest.Place(), "purser-e2e-")
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
@@ -56,7 +65,8 @@ func build() error {
 	return nil
 }
 
-// givenBinary names a built purser to test, a release's for one.
+// givenBinary is the environment variable that names a built purser to test, such as a
+// release.
 const givenBinary = "PURSER_TEST_BINARY"
 
 // binary returns the path of the purser binary.
@@ -70,7 +80,8 @@ func binary() string {
 // target returns the registry that is tested instead of Purser, "" for none.
 func target() string { return os.Getenv("PURSER_TEST_TARGET") }
 
-// begin starts a test: it runs beside others, and not at all with -short.
+// begin is called first in each test: the test then runs in parallel with others, and is
+// skipped with -short.
 func begin(t *testing.T) {
 	t.Helper()
 	t.Parallel()
@@ -79,7 +90,8 @@ func begin(t *testing.T) {
 	}
 }
 
-// beginOwn is begin for a test that needs a Purser to start and stop.
+// beginOwn is like begin, for a test that starts and stops Purser, and so can't run on
+// another registry.
 func beginOwn(t *testing.T) {
 	t.Helper()
 	begin(t)
@@ -88,8 +100,8 @@ func beginOwn(t *testing.T) {
 	}
 }
 
-// lacking skips a test that lacks a part, and fails it in CI, where a test that
-// skips would look like one that passed.
+// lacking skips a test because a program that it needs is missing. In CI it fails the test,
+// since a skipped test would look like one that passed.
 func lacking(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
@@ -100,8 +112,8 @@ func lacking(t testing.TB, format string, args ...any) {
 
 var dirs atomic.Int64
 
-// newDir makes a directory that any user may enter, with a short path because
-// sockets are put in it. It goes when the test ends.
+// newDir makes a directory that any user may enter and that is removed when the test ends. Its
+// path is short, because sockets are put in it.
 func newDir(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Join(scratch, fmt.Sprint(dirs.Add(1)))

@@ -18,22 +18,29 @@ import (
 // postgres is a PostgreSQL that a test can stop and start.
 type postgres struct {
 	t   testing.TB
-	bin string // directory of the programs
+	bin string // directory of PostgreSQL's programs
 	dir string // of the data and the socket
 	p   *process
 }
 
+var initializedOnce prepared
+
 // startPostgres starts a new, empty PostgreSQL that ends with the test.
 func startPostgres(t testing.TB) *postgres {
 	t.Helper()
-	s := &postgres{t: t, bin: postgresPrograms(t), dir: newDir(t)}
-	cmd := exec.Command(filepath.Join(s.bin, "initdb"), "-D", filepath.Join(s.dir, "data"),
-		"-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync")
-	cmd.Dir = s.dir
-	unprivileged(t, cmd, s.dir)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("initdb: %v\n%s", err, out)
-	}
+	s := &postgres{t: t, bin: postgresPrograms(t)}
+	s.dir = initializedOnce.copy(t, "initialized", func(dir string) {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(filepath.Join(s.bin, "initdb"), "-D", filepath.Join(dir, "data"),
+			"-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync")
+		cmd.Dir = dir
+		unprivileged(t, cmd, dir)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("initdb: %v\n%s", err, out)
+		}
+	})
 	t.Cleanup(func() {
 		if s.p != nil && s.p.running() {
 			s.p.signal(syscall.SIGQUIT, stopWithin) //nolint:errcheck // its data goes anyway

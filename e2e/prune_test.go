@@ -34,8 +34,8 @@ func says(t testing.TB, text string, want ...string) {
 	}
 }
 
-// TestPruneFromPreviewToUndo goes the way of somebody who wants to know first, and
-// then wants it back: with commands and clients.
+// TestPruneFromPreviewToUndo previews a policy, saves it, lets it delete tags and undoes the
+// run, with commands and clients.
 func TestPruneFromPreviewToUndo(t *testing.T) {
 	beginOwn(t)
 	r := startRegistry(t, options{env: []string{"PURSER_AUTOPRUNE_INTERVAL=1s"}})
@@ -53,7 +53,7 @@ func TestPruneFromPreviewToUndo(t *testing.T) {
 
 	preview := r.remote("prune", "preview", "app", "--num-tags", "2")
 	says(t, preview, "app/web:v0", "app/web:v2", "app/web:"+signature, "not among the newest 2", "belongs to an image that loses its last tag",
-		"3 of 6 tags in 1 repository would go")
+		"3 of 6 tags in 1 repository would be deleted")
 	if strings.Contains(preview, "app/web:v1 ") {
 		t.Errorf("a protected tag would go:\n%s", preview)
 	}
@@ -87,9 +87,9 @@ func TestPruneFromPreviewToUndo(t *testing.T) {
 	}
 }
 
-// TestPruneSurvivesKill9: two replicas share many namespaces, and one of them is
-// killed in the middle. In the end every repository has its newest tags, every tag
-// that went is in the audit log once, and every run has ended.
+// TestPruneSurvivesKill9: two replicas prune many namespaces, and one of them is killed
+// meanwhile. In the end every repository has its newest tags, the audit log has every deleted
+// tag once, and every run has ended.
 func TestPruneSurvivesKill9(t *testing.T) {
 	beginOwn(t)
 	const namespaces, repositories, tags, keep = 6, 4, 1500, 20
@@ -117,7 +117,7 @@ func TestPruneSurvivesKill9(t *testing.T) {
 	})
 	a.Kill9()
 	const all = namespaces * repositories * (tags - keep)
-	eventually(t, 3*time.Minute, func() error { // until the dead one's lease is over
+	eventually(t, 3*time.Minute, func() error { // the killed replica's lease must end
 		if n := deleted(); n < all {
 			return fmt.Errorf("%d of %d tags are pruned", n, all)
 		}

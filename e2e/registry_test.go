@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// readyWithin covers a first start that fetches PostgreSQL.
+	// readyWithin is long enough for a first start, which downloads PostgreSQL.
 	readyWithin = 3 * time.Minute
 	stopWithin  = time.Minute
 )
 
 // options says how to start a registry.
 type options struct {
-	dataDir string   // default: a new one
+	dataDir string   // default: a new one, see dataDir
 	env     []string // more environment
 	args    []string // more arguments of serve
 }
@@ -33,7 +33,7 @@ type registry struct {
 	p     *process // nil for the target
 	host  string   // HOST:PORT of the API
 	debug string   // HOST:PORT of metrics and health
-	api   *api     // of host
+	api   *api     // client of the API at host
 }
 
 // startRegistry starts a registry that stops with the test.
@@ -43,7 +43,7 @@ func startRegistry(t testing.TB, o options) *registry {
 		return &registry{t: t, host: target()}
 	}
 	if o.dataDir == "" {
-		o.dataDir = newDir(t)
+		o.dataDir = dataDir(t, o.env)
 	}
 	r := &registry{t: t, opt: o}
 	t.Cleanup(r.cleanup)
@@ -81,8 +81,7 @@ var (
 	debugLine    = regexp.MustCompile(`(?m)^\s*debug\s+http://(\S+)$`)
 )
 
-// readAddresses takes the addresses from what the server prints when it is
-// ready.
+// readAddresses takes the addresses from the text that the server prints when it is ready.
 func (r *registry) readAddresses() error {
 	text := r.p.out.String()
 	main, debug := registryLine.FindStringSubmatch(text), debugLine.FindStringSubmatch(text)
@@ -104,7 +103,7 @@ func (r *registry) Ref(repo, reference string) string {
 	return r.host + "/" + repo + ":" + reference
 }
 
-// Kill9 ends the process with no chance to say goodbye.
+// Kill9 kills the process with SIGKILL.
 func (r *registry) Kill9() {
 	r.t.Helper()
 	r.checkRaces()
@@ -126,7 +125,7 @@ func (r *registry) Restart() {
 	r.start()
 }
 
-// checkRaces fails the test when the race detector spoke.
+// checkRaces fails the test if the race detector has reported a race.
 func (r *registry) checkRaces() {
 	r.t.Helper()
 	if r.p == nil {
@@ -157,7 +156,7 @@ func (r *registry) cleanup() {
 	}
 }
 
-// getStatus returns the status of a GET, 0 where there is no answer.
+// getStatus returns the status of a GET, 0 if there is no answer.
 func getStatus(ctx context.Context, url string) int {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

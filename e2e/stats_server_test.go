@@ -29,11 +29,11 @@ func newStatsEstate(t testing.TB) *statsEstate {
 	return &statsEstate{e, main, stats, openPool(t, stats.DSN())}
 }
 
-// pulls is how many tags, and how many manifests, of each repository have
-// statistics in these tests.
+// pulls is the number of tags of each repository that have statistics in these tests, and
+// also the number of manifests.
 const pulls = 300
 
-// pulled writes statistics of repositories, which nothing else does yet.
+// pulled writes statistics of repositories directly into the tables.
 func (e *statsEstate) pulled(ids []int64, name string, n int) {
 	e.t.Helper()
 	mustExec(e.t, e.statsDB, `INSERT INTO tagpullstatistics (repository_id, tag_name, tag_pull_count)
@@ -42,7 +42,7 @@ func (e *statsEstate) pulled(ids []int64, name string, n int) {
 		SELECT id, $2 || i, i FROM unnest($1::bigint[]) AS id, generate_series(1, $3::int) AS i`, ids, name, n)
 }
 
-// statsTables are those on the second server.
+// statsTables are the tables on the second server.
 var statsTables = []string{"tagpullstatistics", "manifestpullstatistics"}
 
 // left counts the statistics of repositories.
@@ -67,8 +67,8 @@ func (e *statsEstate) ids(pattern string) []int64 {
 	return list
 }
 
-// slowly has each statement that deletes statistics take its time, until the
-// function that it returns is called.
+// slowly slows down each statement that deletes statistics, until the returned function is
+// called.
 func (e *statsEstate) slowly() (stop func()) {
 	e.t.Helper()
 	mustExec(e.t, e.statsDB, `CREATE FUNCTION slowly () RETURNS trigger LANGUAGE plpgsql AS $$
@@ -82,7 +82,7 @@ func (e *statsEstate) slowly() (stop func()) {
 	}
 }
 
-// pending is a row of "purser loosefk status".
+// pending is a row of the output of "purser loosefk status".
 type pending struct {
 	Database, Table string
 	Count           int
@@ -101,9 +101,9 @@ func (e *statsEstate) pending() (list []pending) {
 	return list
 }
 
-// TestStatsServer kills one of the two servers, without a chance to say goodbye,
-// while the statistics of many repositories that were deleted are cleaned up.
-// When it is back the rest is, and the statistics of the others are all there.
+// TestStatsServer crashes one of the two PostgreSQL servers while Purser cleans up the
+// statistics of many deleted repositories. When the server is back, Purser must clean up
+// the rest, and keep all statistics of the other repositories.
 func TestStatsServer(t *testing.T) {
 	for name, victim := range map[string]func(e *statsEstate) *postgres{
 		"main":  func(e *statsEstate) *postgres { return e.main },
@@ -127,10 +127,11 @@ func TestStatsServer(t *testing.T) {
 	}
 }
 
-// repositories is how many repositories of each kind there are.
+// repositories is how many repositories of each kind the tests make.
 const repositories = 10
 
-// populate makes repositories that stay, mixed/even, and others that don't.
+// populate makes repositories that stay (mixed/even…) and repositories that the test
+// deletes.
 func (e *statsEstate) populate() (living []property) {
 	e.t.Helper()
 	layer := randomBytes(1 << 10)
@@ -149,8 +150,8 @@ func (e *statsEstate) populate() (living []property) {
 	return living
 }
 
-// deleteAll deletes what populate made to be deleted, a namespace at once and
-// single repositories.
+// deleteAll deletes the repositories that populate made for deletion: a whole namespace,
+// and single repositories.
 func (e *statsEstate) deleteAll() {
 	e.t.Helper()
 	for i := range repositories {
@@ -159,8 +160,8 @@ func (e *statsEstate) deleteAll() {
 	e.r.manage("DELETE", "/organization/gone", nil, nil, http.StatusNoContent)
 }
 
-// killWhileCleaning crashes a server when some statistics of the repositories are
-// gone and some aren't, and starts it again.
+// killWhileCleaning crashes a server when some statistics of the repositories are deleted and
+// some aren't, and starts it again.
 func (e *statsEstate) killWhileCleaning(victim *postgres, gone []int64) {
 	e.t.Helper()
 	whole := 2 * pulls * len(gone)
@@ -176,15 +177,15 @@ func (e *statsEstate) killWhileCleaning(victim *postgres, gone []int64) {
 		e.t.Error("all was cleaned up before a server was killed: the test shows nothing")
 	}
 	e.t.Logf("killed with %d of %d rows left", n, whole)
-	time.Sleep(1500 * time.Millisecond) // in which the worker meets a server that isn't there
+	time.Sleep(1500 * time.Millisecond) // meanwhile the worker can't reach the server
 	victim.Start()
-	// Connections that were open are broken, the test's as well.
+	// The crash has broken all open connections, also those of the test.
 	e.db.Reset()
 	e.statsDB.Reset()
 }
 
-// cleaned waits until no statistics of gone repositories are left, and fails the
-// test unless those of the others are all there.
+// cleaned waits until the statistics of the deleted repositories are gone, and fails the
+// test unless all statistics of the kept repositories exist.
 func (e *statsEstate) cleaned(gone, kept []int64) {
 	e.t.Helper()
 	eventually(e.t, time.Minute, func() error {
@@ -204,8 +205,8 @@ func (e *statsEstate) allThere(kept []int64) {
 	}
 }
 
-// lookedAgain has statistics arrive of repositories that are gone, from somebody
-// who had still seen them, and brings the second look forward that is for these.
+// lookedAgain inserts statistics of deleted repositories, as a process does that had still
+// seen the repositories, and makes the worker's second look, which is for such rows, due now.
 func (e *statsEstate) lookedAgain(gone, kept []int64) {
 	e.t.Helper()
 	rows := e.pending()
@@ -236,7 +237,7 @@ func (e *statsEstate) lookedAgain(gone, kept []int64) {
 	e.allThere(kept)
 }
 
-// TestStatsServerDown uses a registry whose statistics are away.
+// TestStatsServerDown uses a registry while the server of its statistics is down.
 func TestStatsServerDown(t *testing.T) {
 	beginOwn(t)
 	e := newStatsEstate(t)
@@ -274,7 +275,7 @@ func TestStatsServerDown(t *testing.T) {
 	a.checkWhole(t, "acme/app", "new", digestOf(t, img))
 }
 
-// tells returns an error unless one line of a log has all the words.
+// tells returns an error unless a line of the log has all the words.
 func tells(log string, words ...string) error {
 line:
 	for line := range strings.Lines(log) {
@@ -305,7 +306,7 @@ func TestServeBeforeStatsServer(t *testing.T) {
 	}
 	r.p = p
 	eventually(t, readyWithin, r.readAddresses)
-	if err := tells(p.out.String(), "the statistics' database is away", stats.dir); err != nil {
+	if err := tells(p.out.String(), "the statistics' database can't be reached", stats.dir); err != nil {
 		t.Error(err)
 	}
 	img, err := r.API().pushImage(t.Context(), "acme/app", "v1", randomBytes(1<<10))
@@ -327,7 +328,7 @@ func TestServeBeforeStatsServer(t *testing.T) {
 	})
 }
 
-// TestMigrateBothServers has the schema of each server made and listed.
+// TestMigrateBothServers migrates both servers and lists their migrations.
 func TestMigrateBothServers(t *testing.T) {
 	beginOwn(t)
 	main, stats := dbtest.EmptyDSN(t), startPostgres(t)

@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// ledger has what clients did with a registry, to hold against what the registry says.
+// ledger records what clients did with a registry, so that the test can compare it with the
+// registry's reports.
 type ledger struct {
 	t    testing.TB
 	r    *registry
@@ -51,7 +52,7 @@ func (l *ledger) delete(tag string) error {
 	return err
 }
 
-// must fails the test unless clients could do what they did n times.
+// must fails the test unless do succeeds n times.
 func (l *ledger) must(n int, do func() error) {
 	l.t.Helper()
 	for range n {
@@ -83,8 +84,8 @@ func (l *ledger) audited(when string) {
 	}
 }
 
-// counted fails the test unless the statistics come to the pulls that were answered, and
-// stay there.
+// counted fails the test unless the statistics reach the number of pulls that were
+// answered, and stay at it.
 func (l *ledger) counted(when string) {
 	l.t.Helper()
 	for tag, want := range l.pulls {
@@ -116,7 +117,7 @@ func (l *ledger) command(args ...string) (int, string) {
 	return purser(l.t, l.r.opt.env, append(args, "--data-dir", l.r.opt.dataDir)...)
 }
 
-// well fails the test unless a check finds all to be well.
+// well fails the test unless "purser check" finds no problem.
 func (l *ledger) well(when string) {
 	l.t.Helper()
 	if code, out := l.command("check", "--deep"); code != 0 || !strings.Contains(out, "All is well.") {
@@ -124,7 +125,8 @@ func (l *ledger) well(when string) {
 	}
 }
 
-// fails fails the test unless a command fails and says what is away.
+// fails fails the test unless a command fails and its output contains want, which names the
+// stopped service.
 func (l *ledger) fails(when, want string, args ...string) {
 	l.t.Helper()
 	if code, out := l.command(args...); code != 1 || !strings.Contains(out, want) || strings.Contains(out, "All is well") {
@@ -132,7 +134,7 @@ func (l *ledger) fails(when, want string, args ...string) {
 	}
 }
 
-// doomed is what "purser gc status" says of objects that wait to be deleted.
+// doomed returns what "purser gc status" says about pending deletions.
 func (l *ledger) doomed() (s struct {
 	Doomed struct {
 		Objects, Failing struct{ Count int }
@@ -148,16 +150,18 @@ func (l *ledger) doomed() (s struct {
 	return s
 }
 
-// surroundings are what a registry stands on, each of which can go away and come back.
+// surroundings are the services that a registry depends on. A test can stop each of them and
+// start it again.
 type surroundings struct {
 	env                   []string
 	stopStore, startStore func()
-	storeSays             string // of a store that is away
+	storeSays             string // the error of a store that can't be reached
 	pg                    *postgres
-	redis                 *redisServer // nil where pulls are counted from the audit log
+	redis                 *redisServer // nil if pulls are counted from the audit log
 }
 
-// onOneMachine has a directory, and pulls counted from the audit log.
+// onOneMachine returns surroundings with a directory as store, where pulls are counted from
+// the audit log.
 func onOneMachine(t testing.TB) surroundings {
 	dir := filepath.Join(newDir(t), "blobs")
 	rename := func(from, to string) func() {
@@ -175,7 +179,7 @@ func onOneMachine(t testing.TB) surroundings {
 	}
 }
 
-// onServices has S3, and pulls counted by Redis.
+// onServices returns surroundings with S3 as store, where pulls are counted in Redis.
 func onServices(t testing.TB) surroundings {
 	env, redis := startS3(t), startRedis(t)
 	target := strings.TrimPrefix(env[0], "PURSER_STORAGE_S3_ENDPOINT=http://")
@@ -199,10 +203,10 @@ func onServices(t testing.TB) surroundings {
 	}
 }
 
-// TestReportsStayTrue has clients push, pull and delete while garbage waits, and while
-// the store, Redis and the database are away in turn. What the audit log, the statistics
-// of pulls, a check, a dry run and "gc explain" say is what happened, or that it can't be
-// told now.
+// TestReportsStayTrue: clients push, pull and delete while garbage waits, and while the store,
+// Redis and the database are stopped one after the other. The audit log, the statistics of
+// pulls, a check, a dry run and "gc explain" must report what happened, or that they can't
+// know it now.
 func TestReportsStayTrue(t *testing.T) {
 	for name, surround := range map[string]func(testing.TB) surroundings{"one machine": onOneMachine, "services": onServices} {
 		t.Run(name, func(t *testing.T) {
@@ -233,7 +237,8 @@ func (s surroundings) idle(l *ledger, tag string) {
 	operator{l.t, l.r}.says([]string{"would delete 0 manifests of 0 reviewed"}, "run", "--dry-run")
 }
 
-// backlog leaves deleted images to wait, and then has them collected.
+// backlog deletes images, checks the reports while garbage waits, and then has it
+// collected.
 func (s surroundings) backlog(l *ledger, tag string) {
 	l.t.Helper()
 	const images = 100
@@ -250,7 +255,7 @@ func (s surroundings) backlog(l *ledger, tag string) {
 	if n := o.status().Manifests.Due.Count; n != images {
 		l.t.Errorf("%d manifests are due, want %d", n, images)
 	}
-	o.says([]string{"nothing holds it, so it will be deleted"}, "explain", l.repo+"@"+digest.String())
+	o.says([]string{"nothing keeps it, so it will be deleted"}, "explain", l.repo+"@"+digest.String())
 	o.says([]string{fmt.Sprintf("would delete %d manifests of %d reviewed", images, images)}, "run", "--dry-run")
 	l.r.API().checkWhole(l.t, l.repo, digest.String(), digest.String()) // a dry run changes nothing
 	l.audited("with a backlog:")
@@ -264,7 +269,7 @@ func (s surroundings) backlog(l *ledger, tag string) {
 	}
 }
 
-// withoutStore deletes and collects while nothing can be deleted in the store.
+// withoutStore deletes images and collects garbage while the store can't be reached.
 func (s surroundings) withoutStore(l *ledger, tag string) {
 	l.t.Helper()
 	const images = 3
@@ -277,7 +282,7 @@ func (s surroundings) withoutStore(l *ledger, tag string) {
 	for _, tag := range gone {
 		l.must(1, func() error { return l.delete(tag) })
 	}
-	l.must(5, func() error { return l.pull(tag) }) // a manifest is in the database
+	l.must(5, func() error { return l.pull(tag) }) // manifests are in the database
 	l.fails("without a store:", s.storeSays, "check")
 	l.fails("without a store:", s.storeSays, "gc", "run")
 	l.audited("without a store:")

@@ -17,8 +17,8 @@ type Options struct {
 	Definitions Definitions
 	Lock        Lock // default AdvisoryLock
 
-	// Interval is the time between runs; each is on the next database in turn.
-	// Default 1 min.
+	// Interval is the time between two runs of a worker. The runs handle the databases in
+	// turn. Default 1 min.
 	Interval time.Duration
 	// MaxDeletes and MaxUpdates bound the rows that a run changes. Defaults
 	// 100,000 and 50,000.
@@ -27,29 +27,29 @@ type Options struct {
 	MaxRuntime time.Duration
 	// Batch is how many deleted records are processed together. Default 500.
 	Batch int
-	// DeleteLimit and UpdateLimit bound the rows of a query. Defaults 1,000 and
-	// 500. Where a row is heavy (triggers, cascades) a definition's delete_limit
-	// lowers it.
+	// DeleteLimit and UpdateLimit bound the rows of a query. Defaults 1,000 and 500. A
+	// definition's delete_limit lowers the bound for a child whose rows are expensive to
+	// change, because of triggers or cascades.
 	DeleteLimit, UpdateLimit int
-	// UrgentRecords bounds, for each parent table and run, the records of the
-	// urgent lane. Default 100.
+	// UrgentRecords bounds how many records of a parent table a run processes in the urgent
+	// lane (see Database.Expedite). Default 100.
 	UrgentRecords int
 	// LockTimeout bounds each wait for a lock. Keep it below PostgreSQL's deadlock_timeout,
 	// so that in a deadlock the worker gives up and not a client. Default 200 ms.
 	LockTimeout time.Duration
-	// StatementTimeout bounds a query. One that takes longer is tried again
-	// with half the rows. Default 10 s.
+	// StatementTimeout bounds a query. A query that takes longer is tried again with half
+	// the rows. Default 10 s.
 	StatementTimeout time.Duration
-	// MaxAttempts is the number of runs that may leave a record unfinished
-	// before it waits for RescheduleAfter. Defaults 3 and 10 min.
+	// MaxAttempts is the number of runs that may leave a record unfinished. After them the
+	// record is postponed by RescheduleAfter. Defaults 3 and 10 min.
 	MaxAttempts     int
 	RescheduleAfter time.Duration
-	// SecondLook is after how long children on another server are looked for again, since a
-	// transaction that still saw the parent may have inserted one. Default 1 h; negative:
-	// never.
+	// SecondLook is the time after which a worker looks again for children on another
+	// server, since a transaction that still saw the parent may have inserted one. Default
+	// 1 h; negative: never.
 	SecondLook time.Duration
-	// PartitionAge is the age of the first record of the newest partition from
-	// which on a new one takes over. Default 24 h.
+	// PartitionAge is how old the first record of the newest partition must be before a new
+	// partition is added. Default 24 h.
 	PartitionAge time.Duration
 	// Retention is how long detached partitions are kept. Default 7 days.
 	Retention time.Duration
@@ -116,8 +116,8 @@ func (t tuning) text(value int64) string {
 	return time.Duration(value).String()
 }
 
-// Check finds numbers and times that are out of bounds: all of them at once. Zero is
-// fine, and stands for the default.
+// Check returns an error that names all numbers and times that are out of bounds. Zero is
+// valid and stands for the default.
 func (o Options) Check() error {
 	var errs []error
 	for _, t := range o.tuning() {
@@ -149,7 +149,5 @@ func (o *Options) defaults() {
 	if o.Observer == nil {
 		o.Observer = unobserved{}
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 }

@@ -42,10 +42,9 @@ type rotationOptions struct {
 	tries     int
 }
 
-// ErrBusy says that a lock could not be had within its time, however often it
-// was tried: a transaction that deletes from a tracked table stays open. Nothing
-// was changed.
-var ErrBusy = errors.New("the table of deleted records is held by open transactions")
+// ErrBusy says that none of several tries got a lock in time, because a transaction that
+// deletes from a tracked table stays open. Nothing was changed.
+var ErrBusy = errors.New("open transactions have locked the table of deleted records")
 
 // rotate renews the partitions of a database: it adds a missing default partition, corrects
 // a wrong default of the column, adds the next partition if the newest is old enough,
@@ -80,9 +79,10 @@ func (d *Database) Partitions(ctx context.Context) ([]Partition, error) {
 	return list, nil
 }
 
-// underLock runs fn in a transaction that waits only a moment for each lock, with retries,
-// since everybody who deletes a tracked row queues behind it while it waits. First it takes
-// an advisory lock, so that nothing else changes the partitions until the commit. Error:
+// underLock runs fn in a transaction that waits only a moment for each lock, since
+// everybody who deletes a tracked row queues behind a waiting transaction. It retries a few
+// times. First it takes an advisory lock, so that nothing else changes the partitions until
+// the commit. Error: ErrBusy.
 // ErrBusy.
 func (d *Database) underLock(ctx context.Context, o rotationOptions, fn func(tx pgx.Tx) error) error {
 	var err error
@@ -156,12 +156,13 @@ func (d *Database) setDefault(ctx context.Context, tx pgx.Tx, s *Rotation) error
 	return err
 }
 
-// emptyDefault moves the rows of the default partition to a partition of their own value,
-// so that they don't conflict with the next partition. A record that a worker marks at the
+// emptyDefault moves the rows of the default partition to the partition of the value to, so
+// that they don't conflict with the next partition. A record that a worker marks at the
 // same moment stays pending, and is processed once more.
 func (d *Database) emptyDefault(ctx context.Context, table string, to int64, s *Rotation) error {
 	for {
-		// The existence of rows is checked first, otherwise the plan may read all records.
+		// The condition that rows exist comes first; otherwise the plan may read all
+		// records.
 		tag, err := d.catalog().Exec(ctx, fmt.Sprintf(`
 			UPDATE %[1]s SET partition = $1
 			WHERE EXISTS (SELECT FROM %[2]s)
@@ -241,7 +242,7 @@ func (d *Database) nextValue(ctx context.Context, tx pgx.Tx, list []pg.Partition
 	return value, err
 }
 
-// errPending says that a partition is still needed.
+// errPending says that a partition has pending records, so that it is still needed.
 var errPending = errors.New("records are pending")
 
 // detachSettled detaches each partition without pending records except the newest. A
@@ -260,8 +261,8 @@ func (d *Database) detachSettled(ctx context.Context, o rotationOptions, s *Rota
 		if p.Default || p.Value == current || p.Value == last.Value {
 			continue
 		}
-		// A first check without locks spares everybody a wait that would most likely be in
-		// vain.
+		// If records are pending, detaching would be in vain. This check without locks then
+		// spares everybody who deletes a tracked row the wait for detach's lock.
 		if pending, err := d.in().AnyPending(ctx, d.catalog(), p.Table); err != nil || pending {
 			if err != nil {
 				return err
@@ -280,8 +281,8 @@ func (d *Database) detachSettled(ctx context.Context, o rotationOptions, s *Rota
 	return nil
 }
 
-// detach detaches a partition and then looks for pending records. All inserts that were
-// under way are over and visible by then, since the lock waited for them.
+// detach detaches a partition and then looks for pending records. Once DETACH has its lock,
+// all transactions that inserted records have ended, so the check sees every record.
 func (d *Database) detach(ctx context.Context, tx pgx.Tx, p pg.Partition, o rotationOptions) error {
 	table := d.table(p.Table)
 	if list, current, err := d.in().Partitions(ctx, tx); err != nil || current == p.Value || !pg.Exists(list, p.Value) {
@@ -290,8 +291,9 @@ func (d *Database) detach(ctx context.Context, tx pgx.Tx, p pg.Partition, o rota
 	if _, err := tx.Exec(ctx, fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s", d.records(), table.Quoted())); err != nil {
 		return err
 	}
-	// Everybody who deletes a tracked row waits meanwhile, so this gets little time, and
-	// must not read a partition of a million rows.
+	// The transaction holds the lock of DETACH until it ends, and everybody who deletes a
+	// tracked row waits for it. So the check below gets a short timeout and may not scan
+	// the partition sequentially.
 	_, err := tx.Exec(ctx, "SELECT set_config('statement_timeout', $1, true), set_config('enable_seqscan', 'off', true)",
 		milliseconds(max(o.lockWait, 200*time.Millisecond)))
 	if err != nil {
@@ -307,8 +309,8 @@ func (d *Database) detach(ctx context.Context, tx pgx.Tx, p pg.Partition, o rota
 	return err
 }
 
-// dropDetached drops detached partitions whose retention is over, unless someone
-// has attached one again or it has pending records.
+// dropDetached drops detached partitions whose retention is over. It keeps a partition that
+// somebody has attached again, or that has pending records.
 func (d *Database) dropDetached(ctx context.Context, o rotationOptions, s *Rotation) error {
 	rows, err := d.catalog().Query(ctx, fmt.Sprintf(
 		"SELECT table_name FROM %s WHERE drop_after < now() ORDER BY id", d.table(DetachedTable).Quoted()))
@@ -335,8 +337,9 @@ func (d *Database) dropDetached(ctx context.Context, o rotationOptions, s *Rotat
 	return nil
 }
 
-// drop drops a detached partition, or forgets one that was attached again or no longer
-// exists. A partition with pending records stays, since somebody has put them back.
+// drop drops a detached partition. If the partition was attached again or no longer exists,
+// drop only removes its row from the table of detached partitions. A partition with pending
+// records stays: somebody must have made its records pending again.
 func (d *Database) drop(ctx context.Context, tx pgx.Tx, name string) (dropped bool, err error) {
 	table := d.table(name)
 	var attached *bool

@@ -19,10 +19,12 @@ type parentKey = string
 type record struct {
 	partition, id int64
 	parent        parentKey // primary_key_text, or if that is NULL primary_key_value
-	// attempts is cleanup_attempts. From 0 up it is the number of runs that left the record
-	// unfinished; from -1 down it is the same for the second look (-1 is none).
+	// attempts is the column cleanup_attempts. From 0 up it is the number of runs that left
+	// the record unfinished. A negative value means that the record awaits its second look,
+	// and that -attempts-1 runs have left it unfinished since.
 	attempts int16
-	// putOff says that lanePutOff has loaded the record, before its time.
+	// putOff says that the record was loaded in lanePutOff, before the time until which it
+	// was postponed.
 	putOff bool
 }
 
@@ -44,8 +46,8 @@ const (
 	lanePutOff
 )
 
-// load returns pending records of a parent table, those that have waited longest first,
-// except those in without. It asks the index of each partition for its first ones.
+// load returns pending records of a parent table, those that have waited longest first, but
+// none of the records in without. In each partition it finds them by an index.
 func (d *Database) load(ctx context.Context, parent pg.Table, which lane, limit int, without []record) (pending []record, err error) {
 	var unfit []record // records whose key isn't of the type of the parent's key
 	list, current, err := d.in().Partitions(ctx, d.catalog())
@@ -135,7 +137,7 @@ func (d *Database) set(ctx context.Context, records []record, set string, args .
 	}
 	partitions, ids := keys(records)
 	var err error
-	for range 3 { // a record may be moved out of the default partition meanwhile, or other workers mark the same ones
+	for range 3 { // tries again after a conflict with another transaction
 		err = indexed(ctx, d.Pool, fmt.Sprintf(`
 			UPDATE %s d SET %s
 			FROM unnest($1::bigint[], $2::bigint[]) AS w (partition, id)
@@ -158,11 +160,12 @@ func (d *Database) lookAgain(ctx context.Context, records []record, after time.D
 	return d.set(ctx, records, "cleanup_attempts = -1, consume_after = now() + $3::interval", after)
 }
 
-// attempted counts a run that left records unfinished, because they were stuck or because a
-// limit cut them off. Records with MaxAttempts are postponed, so that others aren't
-// delayed. For a record that merely has too many children the count stays, and the record
-// continues in lanePutOff. In that lane a cut-off run is no attempt, and a record that gets
-// stuck there waits from then on.
+// attempted counts a run for the records that it left unfinished: stuck are records that a
+// lock, a timeout or an error kept from being finished, cut are those that a limit cut off.
+// A record that MaxAttempts runs have left is postponed, so that it doesn't delay others.
+// If it was only cut off, because it has too many children, its count stays, and it
+// continues in lanePutOff. A record in that lane that is cut off isn't counted; one that
+// gets stuck leaves the lane and waits until its postponement ends.
 func (d *Database) attempted(ctx context.Context, stuck, cut []record, o Options) (incremented, rescheduled int, err error) {
 	var more, stop, heavy, rest []record
 	for _, r := range stuck {
@@ -198,21 +201,21 @@ func (d *Database) attempted(ctx context.Context, stuck, cut []record, o Options
 	return len(more), rescheduled, d.set(ctx, rest, "cleanup_attempts = 0")
 }
 
-// Expedite puts deleted records of a parent table first: they are processed before all
-// others, in a lane with a quota of its own. Without ids it applies to all pending records.
-// It returns their number.
+// Expedite puts deleted records of a parent table first: workers process them before all
+// others, in a lane with a quota of its own. Without ids it applies to all pending records
+// of the table. It returns the number of records that it has put first.
 func (d *Database) Expedite(ctx context.Context, parent string, ids ...int64) (int64, error) {
 	tag, err := d.catalog().Exec(ctx, fmt.Sprintf(`
 		UPDATE %s SET consume_after = '-infinity'
 		WHERE fully_qualified_table_name = $1 AND status = 1 AND ($2::bigint[] IS NULL OR primary_key_value = ANY ($2))`,
 		d.records()), d.table(parent).String(), ids)
 	if err != nil {
-		return 0, fmt.Errorf("putting deleted records of %s first: %w", parent, err)
+		return 0, fmt.Errorf("making deleted records of %s urgent: %w", parent, err)
 	}
 	return tag.RowsAffected(), nil
 }
 
-// ExpediteKeys is Expedite for keys of any type, as text.
+// ExpediteKeys is like Expedite, for keys of any type, as text.
 func (d *Database) ExpediteKeys(ctx context.Context, parent string, keys ...string) (int64, error) {
 	key, err := d.in().Key(ctx, d.table(parent))
 	if err != nil {
@@ -223,7 +226,7 @@ func (d *Database) ExpediteKeys(ctx context.Context, parent string, keys ...stri
 		WHERE fully_qualified_table_name = $1 AND status = 1 AND %s = ANY ($2::text[])`, d.records(), key.Recorded("d")),
 		d.table(parent).String(), keys)
 	if err != nil {
-		return 0, fmt.Errorf("putting deleted records of %s first: %w", parent, err)
+		return 0, fmt.Errorf("making deleted records of %s urgent: %w", parent, err)
 	}
 	return tag.RowsAffected(), nil
 }
@@ -244,7 +247,7 @@ func split(records []record, ids []parentKey) (in, out []record) {
 	return in, out
 }
 
-// parents are the distinct parents of records, in order.
+// parentIDs returns the distinct parents of records, in order.
 func parentIDs(records []record) []parentKey {
 	seen := make(map[parentKey]bool, len(records))
 	var ids []parentKey

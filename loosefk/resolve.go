@@ -18,7 +18,7 @@ type Reference struct {
 	Definition
 	ChildDatabase, ParentDatabase *Database
 	ChildTable, ParentTable       pg.Table
-	// Rows tells the children of a parent that the definition means, and the parent's key.
+	// Rows describes which children of a parent are cleaned up, and the parent's key.
 	Rows pg.Rows
 }
 
@@ -48,8 +48,8 @@ func (rs references) parents(db *Database) []pg.Table {
 // tables are the tables of all databases that definitions name.
 type tables map[*Database]map[pg.Table]pg.TableInfo
 
-// lookUp looks up the tables of the definitions. Error: Problems, when a table
-// or column is not there or of the wrong kind.
+// lookUp looks up the tables of the definitions. Error: Problems, when a table or column
+// doesn't exist or is of the wrong kind.
 func lookUp(ctx context.Context, dbs Databases, defs Definitions) (references, tables, error) {
 	var rs references
 	var problems Problems
@@ -86,7 +86,8 @@ func (d Definition) problem(format string, args ...any) Problem {
 	return Problem{d.File, d.Line, fmt.Sprintf(format, args...)}
 }
 
-// complete fills in the types and finds what isn't there.
+// complete fills in the types, and returns a problem for each table or column that doesn't
+// exist or is of the wrong kind.
 func (r *Reference) complete(found tables) (problems Problems) {
 	fail := func(format string, args ...any) {
 		problems = append(problems, r.problem(format, args...))
@@ -155,10 +156,10 @@ func moves(typ string, value *string) bool {
 
 // Validate checks definitions against the databases: tables and columns must exist and be
 // of the right kind, each child column needs an index that begins with it, and each parent
-// a single key. A table may be its own child, and deletes may form a cycle: they end when
-// no rows are left. Error: Problems, all of them at once, or the error of a database. A
-// pool that prepares statements behind a pooler which shares sessions is a problem too,
-// even before it fails.
+// a key of a single column. A table may be its own child, and deletes may form a cycle:
+// they end when no rows are left. Error: Problems with all that is wrong, or the error of a
+// database. It is a problem too if a pool prepares statements behind a pooler that shares
+// sessions, even before a statement fails.
 func Validate(ctx context.Context, dbs Databases, defs Definitions) error {
 	if err := dbs.Check(); err != nil {
 		return err
@@ -211,9 +212,9 @@ func (rs references) unfit(ctx context.Context, found tables) (problems Problems
 		}
 		err := r.ChildDatabase.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return r.fits(ctx, conn) })
 		if e, ok := errors.AsType[*pgconn.PgError](err); ok && e.Code[:2] != "57" && !lostStatement(err) {
-			problems = append(problems, r.problem("%s can't be cleaned up so: %s", r.ChildTable, e.Message))
+			problems = append(problems, r.problem("%s can't be cleaned up in this way: %s", r.ChildTable, e.Message))
 		} else if err != nil {
-			return nil, fmt.Errorf("looking at the definitions: %w", err)
+			return nil, fmt.Errorf("checking the definitions: %w", err)
 		}
 	}
 	return problems, nil
@@ -251,7 +252,7 @@ func (rs references) duplicates() (problems Problems) {
 }
 
 // parentPartitions finds parents that are partitions. A delete through the partitioned
-// table fires that table's trigger and not theirs.
+// table fires the partitioned table's trigger and not the partition's.
 func (rs references) parentPartitions(ctx context.Context) (problems Problems, err error) {
 	for _, r := range rs {
 		root, err := r.ParentDatabase.in().Root(ctx, r.ParentTable)

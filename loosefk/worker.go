@@ -37,8 +37,8 @@ func (w *Worker) Options() Options { return w.opt }
 
 // Run cleans up until ctx ends, and returns nil then. Each Interval it handles one
 // database, chosen by the clock, so that the workers of several processes handle the same
-// one. While a database has no pending record, nine of ten runs there only look for one. A
-// run that fails is logged, and the next one continues.
+// database at the same time. While a database has no pending record, nine of its ten turns
+// only look for one. A run that fails is logged, and the next one continues.
 func (w *Worker) Run(ctx context.Context) error {
 	databases := w.parentDatabases()
 	if len(databases) == 0 {
@@ -53,7 +53,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		turn, next := turnAt(time.Now(), w.opt.Interval)
 		db := databases[turn%int64(len(databases))]
 		if r, _, err := w.turnOf(ctx, db, rests[db]); err != nil && ctx.Err() == nil {
-			w.opt.Log.ErrorContext(ctx, "cleaning up loose foreign keys", "database", db.Name, "error", err)
+			w.opt.Log.ErrorContext(ctx, "cleaning up loose foreign keys failed", "database", db.Name, "error", err)
 		} else if r.Records > 0 {
 			w.opt.Log.InfoContext(ctx, "cleaned up loose foreign keys", "database", db.Name, "records", r.Records,
 				"processed", r.Processed, "deletes", r.Deletes, "updates", r.Updates, "over_limit", r.OverLimit)
@@ -150,10 +150,10 @@ func (w *Worker) database(name string) (*Database, error) {
 	return &w.opt.Databases[i], nil
 }
 
-// Drain processes every pending record of a parent table now, even those that are to wait,
-// without limits for the whole, and returns when none is left: then a migration may bring a
-// foreign key back. It calls progress, if not nil, after each step. It waits while another
-// worker has the table locked.
+// Drain processes every pending record of a parent table now, even postponed records, and
+// without MaxDeletes, MaxUpdates and MaxRuntime. It returns when none is left: then a
+// migration may bring a foreign key back. It calls progress, if not nil, after each step.
+// It waits while another worker has the table locked.
 func (w *Worker) Drain(ctx context.Context, parent string, progress func(Result)) (Result, error) {
 	rs, _, err := lookUp(ctx, w.opt.Databases, w.opt.Definitions)
 	if err != nil {
@@ -188,8 +188,8 @@ func (w *Worker) Drain(ctx context.Context, parent string, progress func(Result)
 		for _, err := range c.refused {
 			return c.result(), fmt.Errorf("draining %s: %w", parent, err)
 		}
-		// Another worker has the table, or another transaction has locked a child: try all
-		// again.
+		// Another worker has locked the table, or another transaction has locked a
+		// child: try everything again.
 		clear(c.stuck)
 		clear(c.waited)
 		if err := sleep(ctx, w.opt.LockTimeout); err != nil {

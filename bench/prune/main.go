@@ -1,6 +1,5 @@
-// Package prune measures auto-pruning: how fast a namespace is pruned, how pulls are slowed
-// down meanwhile, how much memory it takes, and what namespaces cost in which nothing is to
-// be done.
+// Package prune measures auto-pruning: how fast a namespace is pruned, how much slower pulls
+// are meanwhile, how much memory it takes, and what namespaces cost that need no pruning.
 //
 //	go run ./bench prune -tags 1000000 -repositories 1000
 //
@@ -44,7 +43,7 @@ type settings struct {
 	dir                                                        string
 }
 
-// Run is the scenario with its flags.
+// Run runs this scenario with the flags in args.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flag := flag.NewFlagSet("prune", flag.ContinueOnError)
 	flag.SetOutput(stderr)
@@ -83,7 +82,7 @@ func run(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(base) //nolint:errcheck // what is left says so itself
+	defer os.RemoveAll(base) //nolint:errcheck // a leftover directory harms nobody
 	pg, err := builtinpg.Start(ctx, builtinpg.Options{DataDir: filepath.Join(base, "postgres"), Background: !s.equal, Log: b.log})
 	if err != nil {
 		return err
@@ -127,7 +126,7 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 		return nil, err
 	}
 	b.catalog = catalog.New(catalog.Options{
-		DB: b.main, Pruning: b.pruning, Replica: replica, Log: b.log,
+		DB: b.main, Replica: replica, Log: b.log,
 	})
 	store, err := blob.OpenDir(blob.DirOptions{Path: filepath.Join(base, "blobs")})
 	if err != nil {
@@ -162,7 +161,7 @@ func (b *bench) serve(ctx context.Context, dsn, base string) (stop func(), err e
 
 // pruner makes a pruner and runs it; stop ends it.
 func (b *bench) pruner(ctx context.Context) (p *autoprune.Pruner, stop func() error, err error) {
-	p, err = autoprune.New(autoprune.Options{DB: b.main, Catalog: b.catalog, Batch: b.batch, Log: b.log})
+	p, err = autoprune.New(autoprune.Options{DB: b.main, Background: b.pruning, Catalog: b.catalog, Batch: b.batch, Log: b.log})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -263,7 +262,7 @@ func (b *bench) ended(ctx context.Context, p *autoprune.Pruner) (r autoprune.Run
 	}
 }
 
-// idling measures what many namespaces cost in which nothing is to be done.
+// idling measures the cost of many namespaces in which nothing is to be done.
 func (b *bench) idling(ctx context.Context) error {
 	if err := b.fillIdle(ctx); err != nil {
 		return fmt.Errorf("filling: %w", err)

@@ -1,12 +1,12 @@
-// Package pulls measures counting pulls: how fast a process gives them to Redis and
-// what memory they take there, how fast they are flushed into the statistics, what
-// that takes of this process's memory, and how fast the audit log is read instead.
+// Package pulls measures counting pulls: how fast a process sends pulls to Redis, how much
+// memory they take there, how fast they are flushed into the statistics, how much memory that
+// takes in this process, and, for comparison, how fast the audit log is read.
 //
 //	go run ./bench pulls -keys 1000000
 //
 // It starts a PostgreSQL and a Redis of its own in a directory that it removes afterwards.
-// To measure how counting slows down pulls, use go run ./bench registries with servers of different
-// settings side by side: README.md says how.
+// To measure how counting slows down pulls, use go run ./bench registries with servers of
+// different settings side by side: README.md says how.
 package pulls
 
 import (
@@ -40,7 +40,7 @@ type settings struct {
 	dir                                string
 }
 
-// Run is the scenario with its flags.
+// Run runs this scenario with the flags in args.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flag := flag.NewFlagSet("pulls", flag.ContinueOnError)
 	flag.SetOutput(stderr)
@@ -56,7 +56,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return run(ctx, s)
 }
 
-// bench is what counts pulls in this process.
+// bench holds the recorder and the workers that count pulls in this process.
 type bench struct {
 	settings
 	db    *db.DB
@@ -73,7 +73,7 @@ func run(ctx context.Context, s settings) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(base) //nolint:errcheck // what is left says so itself
+	defer os.RemoveAll(base) //nolint:errcheck // a leftover directory harms nobody
 	pg, err := builtinpg.Start(ctx, builtinpg.Options{DataDir: filepath.Join(base, "postgres"), Log: b.log})
 	if err != nil {
 		return err
@@ -166,11 +166,11 @@ func (b *bench) pull(n int) audit.Entry {
 
 // recorder gives pulls to Redis and logs none.
 func (b *bench) recorder() (*pullstats.Recorder, error) {
-	marks, err := pullstats.NewMarks(pullstats.MarksOptions{Databases: b.where, Log: b.log})
+	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: b.where, Log: b.log})
 	if err != nil {
 		return nil, err
 	}
-	return pullstats.NewRecorder(pullstats.RecorderOptions{Count: true, Redis: b.redis, Marks: marks, Buffer: 2 * b.keys, Logger: b.log}), nil
+	return pullstats.NewRecorder(pullstats.RecorderOptions{Count: true, Redis: b.redis, LastUsed: lastUsed, Buffer: 2 * b.keys, Logger: b.log}), nil
 }
 
 // flushing gives Redis a pull of each key and flushes them: first into empty statistics,
@@ -254,7 +254,7 @@ func meanTimes(reg *prometheus.Registry) (batch, transaction time.Duration, err 
 	return mean("purser_redis_flush_batch_duration_seconds"), mean("purser_redis_flush_upsert_duration_seconds"), nil
 }
 
-// check fails unless each key was counted that often.
+// check returns an error unless each key was counted the given number of times.
 func (b *bench) check(ctx context.Context, times int64) error {
 	var rows, pulls, manifests int64
 	err := b.db.Pool.QueryRow(ctx, `

@@ -78,7 +78,7 @@ const (
 	definitions = "ci_pipelines:\n  - {table: projects, column: project_id, on_delete: async_delete}\n"
 )
 
-// TestOneDatabase goes the whole way with the environment alone.
+// TestOneDatabase runs all commands, configured by the environment alone.
 func TestOneDatabase(t *testing.T) {
 	t.Parallel()
 	dsn := newDatabase(t, parents+";"+children)
@@ -95,8 +95,8 @@ func TestOneDatabase(t *testing.T) {
 	l.want(0, "nothing is pending", "status")
 }
 
-// TestTwoDatabases has parents and children on different databases, and its locks
-// in a Redis that isn't there.
+// TestTwoDatabases runs commands with parents and children in different databases, and with
+// locks in a Redis that doesn't exist.
 func TestTwoDatabases(t *testing.T) {
 	t.Parallel()
 	main, ci := newDatabase(t, parents), newDatabase(t, children)
@@ -111,7 +111,7 @@ func TestTwoDatabases(t *testing.T) {
 	l.want(0, "tracking", append(args, "track")...)
 	runSQL(t, main, "DELETE FROM projects WHERE id = 1")
 	l.want(1, "in Redis", append(args, "--redis", "unix:///nonexistent/redis.sock", "run")...)
-	l.want(0, "10 rows deleted, 0 updated; 1 to be looked at a second time", append(args, "run")...)
+	l.want(0, "10 rows deleted, 0 updated; 1 waiting for the second look", append(args, "run")...)
 	l.want(0, "nothing of projects is pending", append(args, "drain", "--table", "projects")...)
 	l.want(0, "all is well", append(args, "doctor")...)
 }
@@ -120,7 +120,7 @@ func TestBadUsage(t *testing.T) {
 	t.Parallel()
 	l := tool{t, nil}
 	db := []string{"--database", "main=postgres://nobody@127.0.0.1:1/none"}
-	l.want(1, "give --database main=postgres://", "status")
+	l.want(1, "add --database main=postgres://", "status")
 	l.want(1, "want name=DSN", "--database", "postgres://nobody@127.0.0.1:1/none?a=b", "status")
 	l.want(1, "name the file with --definitions", append(db, "--definitions", "/nonexistent", "status")...)
 	l.want(3, "d.yml:2: table a: the parent's name is missing", append(db, "--definitions", write(t, "d.yml", "a:\n- {column: b, on_delete: async_delete}\n"), "validate")...)
@@ -140,7 +140,8 @@ func TestBadUsage(t *testing.T) {
 	l.want(2, "retention is -1h0m0s: it has to be from", append(db, "worker")...)
 }
 
-// TestTuning has options from flags and variables, the flag first.
+// TestTuning: the worker's options come from flags and environment variables; a flag has
+// priority.
 func TestTuning(t *testing.T) {
 	t.Parallel()
 	dsn := newDatabase(t, parents+";"+children)
@@ -157,8 +158,8 @@ func TestTuning(t *testing.T) {
 	l.want(0, "nothing of projects is pending", "drain", "--table", "projects", "--batch", "1")
 }
 
-// TestTransactionPooling goes the whole way through a pooler that shares sessions,
-// which knows nothing of prepared statements.
+// TestTransactionPooling runs all commands through a pooler that gives transactions different
+// sessions and doesn't support prepared statements.
 func TestTransactionPooling(t *testing.T) {
 	t.Parallel()
 	dsn := newDatabase(t, parents+";"+children)

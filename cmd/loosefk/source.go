@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,9 +60,7 @@ func (s *source) value(flag, variable string) string {
 // open implements cli.Env.Open. Pools connect when they are first used.
 func (s *source) open(ctx context.Context) (*cli.App, error) {
 	app := &cli.App{File: s.value(s.definitions, "LOOSEFK_DEFINITIONS")}
-	if app.File == "" {
-		app.File = defaultDefinitions
-	}
+	app.File = cmp.Or(app.File, defaultDefinitions)
 	var err error
 	if app.Options, err = s.tuning.Options(); err != nil {
 		return nil, err
@@ -70,7 +69,7 @@ func (s *source) open(ctx context.Context) (*cli.App, error) {
 	app.Definitions, err = loosefk.Load(app.File)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && s.value(s.definitions, "LOOSEFK_DEFINITIONS") == "":
-		// The file of definitions doesn't exist yet.
+		// The file of definitions doesn't exist yet: convert creates it.
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%w: name the file with --definitions or LOOSEFK_DEFINITIONS", err)
 	case err != nil:
@@ -109,7 +108,7 @@ func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databa
 		given = []string{"main=" + url}
 	}
 	if len(given) == 0 {
-		return nil, errors.New("no database: give --database main=postgres://…, or set LOOSEFK_DATABASE_URL")
+		return nil, errors.New("no database is given: add --database main=postgres://…, or set LOOSEFK_DATABASE_URL")
 	}
 	var dbs loosefk.Databases
 	for _, g := range given {
@@ -128,12 +127,13 @@ func (s *source) connect(ctx context.Context, closers *[]func()) (loosefk.Databa
 		if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 			cfg.ConnConfig.RuntimeParams["application_name"] = "loosefk"
 		}
-		// Behind a pooler that shares sessions, prepared statements would be lost.
+		// Don't prepare statements by default: behind a pooler that gives transactions
+		// different sessions, they would be lost.
 		if !strings.Contains(dsn, "default_query_exec_mode") {
 			cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 		}
-		// No statement timeout, since a command's queries may take long; a DSN can set
-		// statement_timeout.
+		// There is no statement timeout, since a command's queries may take long; a DSN can
+		// set statement_timeout.
 		pgsession.Apply(&cfg.ConnConfig.Config, pgsession.Limits{Idle: idleInTransaction})
 		if !strings.Contains(dsn, "pool_ping_timeout") {
 			cfg.PingTimeout = pgsession.PingTimeout
@@ -186,6 +186,6 @@ func (s *source) lock(closers *[]func()) (loosefk.Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	*closers = append(*closers, func() { lock.Client.Close() }) //nolint:errcheck // nothing is lost
+	*closers = append(*closers, func() { lock.Client.Close() }) //nolint:errcheck // the process ends, and the lock expires by itself
 	return lock, nil
 }

@@ -21,8 +21,8 @@ func newWorkerCommand(s *source) *cobra.Command {
 	var addr string
 	cmd := &cobra.Command{
 		Use:   "worker",
-		Short: "Clean up behind deleted parents until it is told to stop",
-		Long: `Clean up behind deleted parents until it gets SIGTERM or SIGINT: one run each
+		Short: "Clean up after deleted parents until stopped",
+		Long: `Clean up after deleted parents until it gets SIGTERM or SIGINT: one run each
 interval, the databases in turn. Any number of workers may run; they share out the
 parent tables. It refuses to start when the definitions don't fit the databases.`,
 		Example: `  loosefk worker --metrics-addr 127.0.0.1:9187
@@ -62,8 +62,7 @@ parent tables. It refuses to start when the definitions don't fit the databases.
 	return cmd
 }
 
-// serveMetrics serves metrics until stop is called. Without an address it
-// does nothing.
+// serveMetrics serves metrics until stop is called. If addr is empty, it does nothing.
 func serveMetrics(s *source, addr string, registry *prometheus.Registry) (stop func(), err error) {
 	if addr == "" {
 		return func() {}, nil
@@ -81,7 +80,7 @@ func serveMetrics(s *source, addr string, registry *prometheus.Registry) (stop f
 	go func() {
 		defer close(done)
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			s.log.Error("serving metrics", "error", err)
+			s.log.Error("serving metrics failed", "error", err)
 		}
 	}()
 	return func() {

@@ -22,7 +22,7 @@ import (
 func auditCommand(src *source) *cobra.Command {
 	cmd := group("audit", "Read the audit log: who did what", auditListCommand(src), auditExportCommand(src))
 	cmd.Long = "Read the audit log: who did what, from where. TARGET is a namespace (app) or a repository (app/web);\n" +
-		"without one it is the whole registry. Both may be gone: their entries stay."
+		"without one it is the whole registry. Deleted ones keep their entries."
 	return addServer(cmd)
 }
 
@@ -63,9 +63,8 @@ func (e logView) row() []string {
 	return []string{clock(&e.Time), e.Kind, strings.TrimSpace(who), what, digest, e.why()}
 }
 
-// why returns the entry's reason: the policy and run that caused it and what the policy
-// found, or the text that somebody gave. For entries about several pulls it says how
-// many.
+// why returns the entry's reason: the policy and run that caused it, with the policy's
+// reason, or the text that a person gave. For entries about several pulls it says how many.
 func (e logView) why() string {
 	var parts []string
 	if reason, ok := e.Metadata["reason"].(string); ok {
@@ -181,8 +180,8 @@ func auditExportCommand(src *source) *cobra.Command {
 		defer body.Close() //nolint:errcheck // only read
 		out := bufio.NewWriter(cmd.OutOrStdout())
 		if _, err = io.Copy(out, body); err != nil {
-			// The entries that came are printed all the same: they show at least where
-			// the export ended.
+			// The entries that arrived are printed even if the export fails: they show at
+			// least where it ended.
 			err = fmt.Errorf("the export is not complete: %w", err)
 		}
 		return errors.Join(err, out.Flush())

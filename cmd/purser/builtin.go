@@ -69,14 +69,14 @@ func (p *postgres) supervise(ctx context.Context) error {
 			case <-p.server.Done():
 			}
 			cause = p.server.Err()
-			p.log.ErrorContext(ctx, "PostgreSQL has exited unexpectedly; it is started again", "error", cause)
+			p.log.ErrorContext(ctx, "PostgreSQL has exited unexpectedly and is started again", "error", cause)
 			p.stop() // releases the lock of the data directory
 		}
 		if time.Since(started) > postgresQuick {
 			failures = 0
 		}
 		if failures > 0 {
-			pause(ctx, worker.Backoff(failures, 200*time.Millisecond, 10*time.Second))
+			_ = worker.Sleep(ctx, worker.Backoff(failures, 200*time.Millisecond, 10*time.Second))
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -98,7 +98,7 @@ func (p *postgres) supervise(ctx context.Context) error {
 
 // errMoved says that the restarted server's socket is elsewhere than the old one's, so
 // that the pools can't reach it.
-var errMoved = errors.New("its socket is in another directory than before: start Purser again (a data directory with a shorter path avoids this)")
+var errMoved = errors.New("PostgreSQL's socket is in another directory than before: restart Purser (a data directory with a shorter path avoids this)")
 
 func (p *postgres) restart(ctx context.Context) error {
 	server, err := builtinpg.Start(ctx, p.opt)
@@ -121,17 +121,7 @@ func (p *postgres) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), postgresStop)
 	defer cancel()
 	if err := p.server.Stop(ctx); err != nil {
-		p.log.Error("stopping PostgreSQL", "error", err)
+		p.log.Error("stopping PostgreSQL failed", "error", err)
 	}
 	p.server = nil
-}
-
-// pause sleeps for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

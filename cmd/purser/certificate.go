@@ -83,7 +83,7 @@ func (c *certificate) watch(loops *worker.Metrics) func(ctx context.Context) err
 		Name: "certificate", Idle: certificateEvery, BackoffMin: certificateEvery, Log: c.log, Metrics: loops,
 		Batch: func(ctx context.Context) (more bool, err error) {
 			if err := c.reload(ctx); err != nil {
-				return false, fmt.Errorf("%w; the one that was read before is still in use, until %s",
+				return false, fmt.Errorf("%w; the certificate that was read before stays in use, and expires at %s",
 					err, c.used.Load().Leaf.NotAfter.Format(time.RFC3339))
 			}
 			return false, nil

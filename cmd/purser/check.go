@@ -15,19 +15,19 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	storecheck "github.com/purser-registry/purser/internal/check"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
-	"github.com/purser-registry/purser/internal/gc"
 )
 
 func checkCommand(src *source) *cobra.Command {
-	var o gc.CheckOptions
+	var o storecheck.Options
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Compare the database with the blob store",
 		Long: "Compare the database with the blob store: blobs whose object is missing or has the wrong size,\n" +
 			"objects that nothing owns and, with --deep, blobs whose content isn't what their digest says.\n" +
-			"Manifests that declare other sizes than are stored are told as a note.\n" +
+			"Manifests that declare other sizes than are stored are reported as a note.\n" +
 			"Registries may run meanwhile. Nothing is changed unless --repair is given.\n\n" +
 			"The exit code is 0 when all is well, 1 after an error, and 4 when something is left to be done.",
 		Args: cobra.NoArgs,
@@ -35,8 +35,8 @@ func checkCommand(src *source) *cobra.Command {
 	out := addFormat(cmd)
 	cmd.Flags().Lookup("output").Usage = "print `FORMAT`: text, or json with one finding per line and a summary last"
 	cmd.Flags().BoolVar(&o.Deep, "deep", false, "read every blob and compare its content with its digest")
-	cmd.Flags().BoolVar(&o.Repair, "repair", false, "have clients push again what is lost, and delete what nothing owns")
-	cmd.Flags().BoolVar(&o.Force, "force", false, "repair even though more than half of everything is wrong")
+	cmd.Flags().BoolVar(&o.Repair, "repair", false, "mark lost blobs, so that clients push them again, and delete objects that nothing owns")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "repair even if more than half of what was compared is wrong")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return src.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 			metadata, err := openForCheck(ctx, cmd, cfg, dsn)
@@ -86,8 +86,8 @@ func storeForCheck(ctx context.Context, cmd *cobra.Command, cfg config.Storage, 
 	return raw, nil
 }
 
-// openForCheck opens the database. The pool names no replica, so that notifications
-// about a repair's changes reach the caches of all servers.
+// openForCheck opens the database. Options.Replica stays empty: triggers don't notify the
+// replica named there, and all servers have to learn of a repair's changes.
 func openForCheck(ctx context.Context, cmd *cobra.Command, cfg *config.Config, dsn string) (*db.DB, error) {
 	if err := forCommand(checkMetadata(ctx, dsn)); err != nil {
 		return nil, err
@@ -104,12 +104,12 @@ func openForCheck(ctx context.Context, cmd *cobra.Command, cfg *config.Config, d
 const checkConns = 8
 
 // runCheck runs the check and prints its findings.
-func runCheck(ctx context.Context, stdout, stderr io.Writer, f format, o gc.CheckOptions) error {
+func runCheck(ctx context.Context, stdout, stderr io.Writer, f format, o storecheck.Options) error {
 	lines := json.NewEncoder(stdout)
 	lines.SetEscapeHTML(false)
 	var printErr error
-	examples := make(map[gc.Problem][]gc.Finding)
-	o.Found = func(found gc.Finding) {
+	examples := make(map[storecheck.Problem][]storecheck.Finding)
+	o.Found = func(found storecheck.Finding) {
 		if f == formatJSON {
 			printErr = errors.Join(printErr, lines.Encode(map[string]any{"finding": found}))
 		} else if len(examples[found.Problem]) < maxExamples {
@@ -117,13 +117,13 @@ func runCheck(ctx context.Context, stdout, stderr io.Writer, f format, o gc.Chec
 		}
 	}
 	if isTerminal(stderr) {
-		o.Progress = func(p gc.CheckProgress) { showCheck(stderr, p) }
+		o.Progress = func(p storecheck.Progress) { showCheck(stderr, p) }
 	}
-	report, err := gc.Check(ctx, o)
+	report, err := storecheck.Run(ctx, o)
 	if o.Progress != nil {
 		fmt.Fprint(stderr, "\r\x1b[K") //nolint:errcheck // nobody reads it
 	}
-	if errors.Is(err, gc.ErrImplausible) {
+	if errors.Is(err, storecheck.ErrImplausible) {
 		err = fmt.Errorf("%w; --force repairs it all the same", err)
 	}
 	if f == formatJSON {
@@ -144,7 +144,7 @@ func runCheck(ctx context.Context, stdout, stderr io.Writer, f format, o gc.Chec
 
 // checkSummary is the last line of a check's JSON output.
 type checkSummary struct {
-	gc.CheckReport
+	storecheck.CheckReport
 	Complete  bool    `json:"complete"`
 	Remaining bool    `json:"remaining"` // problems are left that need somebody
 	Seconds   float64 `json:"seconds"`
@@ -153,7 +153,7 @@ type checkSummary struct {
 // maxExamples limits how many findings of each kind the text output shows.
 const maxExamples = 10
 
-func showCheck(w io.Writer, p gc.CheckProgress) {
+func showCheck(w io.Writer, p storecheck.Progress) {
 	fmt.Fprintf(w, "\r\x1b[K%3.0f%%  %s, %s", 100*p.Share, count(p.Objects, "object"), count(p.Blobs, "blob")) //nolint:errcheck
 	if p.HashedBytes > 0 {
 		fmt.Fprintf(w, ", %s read", size(p.HashedBytes)) //nolint:errcheck
@@ -166,47 +166,47 @@ func showCheck(w io.Writer, p gc.CheckProgress) {
 
 // advice describes each kind of problem: what follows the number of findings, what to
 // do about it, and what a repair has done.
-var advice = map[gc.Problem]struct{ what, todo, done string }{
-	gc.Shared: {"with more than one owner row",
+var advice = map[storecheck.Problem]struct{ what, todo, done string }{
+	storecheck.Shared: {"with more than one owner row",
 		"This should never be, and nothing repairs it: one owner may delete what the other one uses. Please report it.", ""},
-	gc.Missing: {"missing from the store",
+	storecheck.Missing: {"missing from the store",
 		"Pulls of them fail. Bring the objects back if you can (a volume, a backup). If not, --repair marks them as lost.", doneLost},
-	gc.WrongSize: {"of the wrong size in the store",
+	storecheck.WrongSize: {"of the wrong size in the store",
 		"Pulls of them fail. Restore the objects from a backup if you can. If not, --repair marks them as lost.", doneLost},
-	gc.Damaged: {"whose content is not what their digest says",
+	storecheck.Damaged: {"whose content is not what their digest says",
 		"Clients refuse what they pull. Restore the objects from a backup if you can. If not, --repair marks them as lost.", doneLost},
-	gc.Unreadable: {"that can't be read",
-		"Nothing was changed: see what ails the store, then check again.", ""},
-	gc.Lost: {"marked as lost, and not pushed since",
+	storecheck.Unreadable: {"that can't be read",
+		"Nothing was changed: find out why the store can't read them, then check again.", ""},
+	storecheck.Lost: {"marked as lost, and not pushed since",
 		"Push an image with each of them again, to any repository, under a tag that is new there: many clients don't push\n" +
 			"what has its tag already. All repositories that had the blob have it again. Or delete those images.", ""},
-	gc.Recovered: {"marked as lost, but back and right",
-		"--repair has them served again.", "They are served again."},
-	gc.Unowned: {"in the store that nothing owns",
-		"They only take space. --repair has them deleted.", doneDoomed},
-	gc.UnownedUpload: {"in the store that nothing owns",
-		"Their parts only take space. --repair has them deleted.", doneDoomed},
-	gc.DeclaredSize: {"declaring other sizes than are stored",
-		"This is a note: they are served as they were pushed, all sizes that are told and added up are the stored ones, and\n" +
-			"nothing repairs it. Some clients refuse to pull such images: whoever builds them can push them anew.", ""},
+	storecheck.Recovered: {"marked as lost, but in the store with the right content",
+		"With --repair they are served again.", "They are served again."},
+	storecheck.Unowned: {"in the store that nothing owns",
+		"They only take space. With --repair they are deleted.", doneDoomed},
+	storecheck.UnownedUpload: {"in the store that nothing owns",
+		"Their parts only take space. With --repair they are deleted.", doneDoomed},
+	storecheck.DeclaredSize: {"declaring other sizes than are stored",
+		"This is a note: they are served as they were pushed, Purser reports and adds up the stored sizes, and --repair\n" +
+			"changes nothing. Some clients refuse to pull such images: build and push them again.", ""},
 }
 
 const (
-	doneLost = "They are marked as lost: clients hear that there are no such blobs, so whoever pushes an image\n" +
+	doneLost = "They are marked as lost: clients are told that there are no such blobs, so the next push of an image\n" +
 		"with them, under a tag that is new there, restores them in all repositories."
-	doneDoomed = "A running registry deletes them in a day, or gc.keep_doomed after that, should you find out by then that this was a mistake."
+	doneDoomed = "A running registry deletes them when a day and gc.keep_doomed are over. Until then a mistake can be undone."
 )
 
 // things names the objects that a problem's findings are about.
-func things(p gc.Problem) string {
+func things(p storecheck.Problem) string {
 	switch p {
-	case gc.Shared:
+	case storecheck.Shared:
 		return "key"
-	case gc.Unowned:
+	case storecheck.Unowned:
 		return "object"
-	case gc.UnownedUpload:
+	case storecheck.UnownedUpload:
 		return "unfinished multipart upload"
-	case gc.DeclaredSize:
+	case storecheck.DeclaredSize:
 		return "manifest"
 	default:
 		return "blob"
@@ -215,7 +215,7 @@ func things(p gc.Problem) string {
 
 // writeCheck prints the result of a check: what was compared, what is wrong and what to
 // do.
-func writeCheck(w io.Writer, o gc.CheckOptions, r gc.CheckReport, examples map[gc.Problem][]gc.Finding, complete bool) error {
+func writeCheck(w io.Writer, o storecheck.Options, r storecheck.CheckReport, examples map[storecheck.Problem][]storecheck.Finding, complete bool) error {
 	var b strings.Builder
 	began := "Compared"
 	if !complete {
@@ -228,7 +228,7 @@ func writeCheck(w io.Writer, o gc.CheckOptions, r gc.CheckReport, examples map[g
 			size(int64(float64(r.HashedBytes)/max(r.Took.Seconds(), 1e-3))))
 	}
 	if r.Young > 0 {
-		fmt.Fprintf(&b, "Without an owner, but so young that a request may be at work on them: %s.\n", count(r.Young, "object"))
+		fmt.Fprintf(&b, "Without an owner, but so young that a request may still be writing them: %s.\n", count(r.Young, "object"))
 	}
 	if r.Kept > 0 {
 		fmt.Fprintf(&b, "Without an owner, but younger than gc.keep_doomed, so that a newer state of the database may know them: %s (%s).\n",
@@ -238,10 +238,10 @@ func writeCheck(w io.Writer, o gc.CheckOptions, r gc.CheckReport, examples map[g
 		fmt.Fprintf(&b, "Deleted from the database, and waiting to be deleted from the store: %s (%s).\n", count(r.Doomed, "object"), size(r.DoomedBytes))
 	}
 	if r.UnreadableManifests > 0 {
-		fmt.Fprintf(&b, "Passed over, since this version can't read what another one took: %s.\n", count(r.UnreadableManifests, "manifest"))
+		fmt.Fprintf(&b, "Skipped, since this version of Purser can't read manifests that another version accepted: %s.\n", count(r.UnreadableManifests, "manifest"))
 	}
 	well, all := complete, "All is well"
-	for _, p := range gc.Problems {
+	for _, p := range storecheck.Problems {
 		if t := r.Problems[p]; t != nil {
 			well, all = well && p.Note(), "\nOtherwise all is well"
 			writeProblem(&b, p, *t, examples[p])
@@ -258,7 +258,7 @@ func writeCheck(w io.Writer, o gc.CheckOptions, r gc.CheckReport, examples map[g
 	return err
 }
 
-func writeProblem(b *strings.Builder, p gc.Problem, t gc.Tally, examples []gc.Finding) {
+func writeProblem(b *strings.Builder, p storecheck.Problem, t storecheck.Tally, examples []storecheck.Finding) {
 	a := advice[p]
 	fmt.Fprintf(b, "\n%s %s", count(t.Count, things(p)), a.what)
 	if t.Bytes > 0 {
@@ -282,7 +282,7 @@ func writeProblem(b *strings.Builder, p gc.Problem, t gc.Tally, examples []gc.Fi
 }
 
 // describe formats a finding as one line.
-func describe(f gc.Finding) string {
+func describe(f storecheck.Finding) string {
 	text := f.Key
 	if !f.Digest.IsZero() {
 		text = f.Digest.String()

@@ -5,22 +5,22 @@ import (
 	"testing"
 	"time"
 
-	"github.com/purser-registry/purser/internal/gc"
+	storecheck "github.com/purser-registry/purser/internal/check"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Every kind of problem is explained, whether it was repaired or not, with what to do.
+// The output explains every kind of problem, repaired or not, and says what to do about it.
 func TestCheckExplainsEveryProblem(t *testing.T) {
 	t.Parallel()
-	for _, p := range gc.Problems {
+	for _, p := range storecheck.Problems {
 		for _, repaired := range []int64{0, 3} {
 			if repaired > 0 && advice[p].done == "" {
 				continue // no repair exists for it
 			}
 			var b strings.Builder
-			r := gc.CheckReport{Took: time.Second, Problems: map[gc.Problem]*gc.Tally{p: {Count: 3, Bytes: 3 << 20, Repaired: repaired}}}
-			examples := map[gc.Problem][]gc.Finding{p: {{Problem: p, Key: "the-key", Size: 1 << 20, Detail: "why"}}}
-			if err := writeCheck(&b, gc.CheckOptions{}, r, examples, true); err != nil {
+			r := storecheck.CheckReport{Took: time.Second, Problems: map[storecheck.Problem]*storecheck.Tally{p: {Count: 3, Bytes: 3 << 20, Repaired: repaired}}}
+			examples := map[storecheck.Problem][]storecheck.Finding{p: {{Problem: p, Key: "the-key", Size: 1 << 20, Detail: "why"}}}
+			if err := writeCheck(&b, storecheck.Options{}, r, examples, true); err != nil {
 				t.Fatal(err)
 			}
 			text := b.String()
@@ -44,16 +44,16 @@ func TestCheckExplainsEveryProblem(t *testing.T) {
 // after which nothing remains to be done.
 func TestCheckNotesDeclaredSizes(t *testing.T) {
 	t.Parallel()
-	for _, other := range []gc.Problem{"", gc.Unowned} {
-		r := gc.CheckReport{UnreadableManifests: 2, Problems: map[gc.Problem]*gc.Tally{gc.DeclaredSize: {Count: 1}}}
+	for _, other := range []storecheck.Problem{"", storecheck.Unowned} {
+		r := storecheck.CheckReport{UnreadableManifests: 2, Problems: map[storecheck.Problem]*storecheck.Tally{storecheck.DeclaredSize: {Count: 1}}}
 		if other != "" {
-			r.Problems[other] = &gc.Tally{Count: 1}
+			r.Problems[other] = &storecheck.Tally{Count: 1}
 		}
-		examples := map[gc.Problem][]gc.Finding{gc.DeclaredSize: {{
-			Problem: gc.DeclaredSize, Digest: oci.Compute(oci.SHA256, nil), Repositories: []string{"team/app"}, Detail: "layers[0] has 9 bytes",
+		examples := map[storecheck.Problem][]storecheck.Finding{storecheck.DeclaredSize: {{
+			Problem: storecheck.DeclaredSize, Digest: oci.Compute(oci.SHA256, nil), Repositories: []string{"team/app"}, Detail: "layers[0] has 9 bytes",
 		}}}
 		var b strings.Builder
-		if err := writeCheck(&b, gc.CheckOptions{}, r, examples, true); err != nil {
+		if err := writeCheck(&b, storecheck.Options{}, r, examples, true); err != nil {
 			t.Fatal(err)
 		}
 		text := b.String()

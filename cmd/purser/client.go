@@ -129,7 +129,7 @@ func confirm(cmd *cobra.Command, yes bool, format string, args ...any) error {
 	question := fmt.Sprintf(format, args...)
 	in, ok := cmd.InOrStdin().(*os.File)
 	if !ok || !isTerminal(in) || !isTerminal(cmd.ErrOrStderr()) {
-		return &refusal{question + " Nobody can be asked here: add --yes to go on"}
+		return &refusal{question + " There is no terminal to ask for confirmation: add --yes to go on"}
 	}
 	answer := make(chan error, 1)
 	go func() { answer <- ask(in, cmd.ErrOrStderr(), question) }()

@@ -46,7 +46,8 @@ func TestParseServer(t *testing.T) {
 	}
 }
 
-// TestClientErrors: what is wrong with the other end is said, with the way out.
+// TestClientErrors: a command that gets no proper answer says what is wrong with the
+// server, and what to do.
 func TestClientErrors(t *testing.T) {
 	t.Parallel()
 	answer := http.HandlerFunc(nil)
@@ -96,7 +97,7 @@ func TestClientErrors(t *testing.T) {
 	if code := execute(ctx, []string{"repo", "list", "--server", s.URL}, nil, &out, &errOut); code != 1 || !strings.Contains(errOut.String(), "interrupted") {
 		t.Errorf("interrupted: %d %q", code, errOut.String())
 	}
-	// It is no setting of the server.
+	// PURSER_SERVER is no setting of the server.
 	if code, _, stderr := purser(t, []string{"PURSER_SERVER=" + s.URL}, "config", "check"); code != 0 {
 		t.Errorf("PURSER_SERVER is in the way of settings: %s", stderr)
 	}
@@ -185,7 +186,7 @@ func (s *shop) push(repository, tag, n string) string {
 	return oci.Compute(oci.SHA256, []byte(m)).String()
 }
 
-// run runs a command that succeeds, and returns what it printed.
+// run runs a command that must succeed, and returns its output.
 func (s *shop) run(args ...string) string {
 	s.t.Helper()
 	code, stdout, stderr := purser(s.t, []string{"PURSER_SERVER=" + s.url}, args...)
@@ -195,7 +196,7 @@ func (s *shop) run(args ...string) string {
 	return stdout
 }
 
-// refused runs a command that fails, and checks what it says.
+// refused runs a command that must fail, and checks its error message.
 func (s *shop) refused(want string, args ...string) {
 	s.t.Helper()
 	code, stdout, stderr := purser(s.t, []string{"PURSER_SERVER=" + s.url}, args...)
@@ -204,7 +205,7 @@ func (s *shop) refused(want string, args ...string) {
 	}
 }
 
-// first is the first column of a table, its header left out.
+// first returns the first column of a table without its header.
 func first(text string) (list []string) {
 	for _, line := range strings.Split(strings.TrimSpace(text), "\n")[1:] {
 		list = append(list, strings.Fields(line)[0])
@@ -350,6 +351,6 @@ func TestProtectionCommands(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	s.refused("REGEXP", "protection", "add", "--all", "(")
-	s.refused("there is no TARGET", "protection", "add", "--all", "acme", "x")
+	s.refused("leave TARGET out", "protection", "add", "--all", "acme", "x")
 	s.refused("give 2 arguments, not 1", "protection", "add", "acme")
 }

@@ -55,7 +55,7 @@ func foreground(cfg *config.Config, dsn string, log *slog.Logger) func(pid uint3
 	}
 	return func(pid uint32) {
 		if err := builtinpg.Foreground(pid); err != nil {
-			log.Debug("other work in PostgreSQL doesn't give way to this connection's", "error", err)
+			log.Debug("giving a PostgreSQL process priority failed", "error", err)
 		}
 	}
 }
@@ -134,7 +134,7 @@ func isOf(made *pgconn.Config, dsn string) bool {
 	return dsn != "" && err == nil && cfg.Host == made.Host && cfg.Port == made.Port && cfg.Database == made.Database && cfg.User == made.User
 }
 
-// checkMetadata is checkSchema for commands that don't need the statistics, whose
+// checkMetadata is like checkSchema, for commands that don't need the statistics, whose
 // server may be unreachable.
 func checkMetadata(ctx context.Context, dsn string) error {
 	list, err := db.Status(ctx, dsn)
@@ -168,7 +168,7 @@ func patiently(ctx context.Context, cfg *config.Config, log *slog.Logger, fn fun
 			return err
 		}
 		log.WarnContext(ctx, "waiting for the database", "error", err)
-		pause(ctx, worker.Backoff(attempt, 250*time.Millisecond, 5*time.Second))
+		_ = worker.Sleep(ctx, worker.Backoff(attempt, 250*time.Millisecond, 5*time.Second))
 	}
 }
 
@@ -196,10 +196,10 @@ func openPrunes(ctx context.Context, cfg *config.Config, dsn string, log *slog.L
 	return openQuiet(ctx, cfg, dsn, db.Options{ApplicationName: "purser autoprune", MaxConns: pruneConns, Log: log})
 }
 
-// openQuiet opens a pool for work that must give way to clients. The pool names no
-// replica, so that notifications about deletions reach this process's caches too. A
-// stalled process holds its locks for at most one statement timeout plus one idle
-// timeout, which together are the transaction timeout.
+// openQuiet opens a pool for work that must give way to clients. Options.Replica stays
+// empty: triggers don't notify the replica named there, and this process's caches too have
+// to learn of deletions. A stalled process holds its locks for at most one statement
+// timeout plus one idle timeout, which together are the transaction timeout.
 func openQuiet(ctx context.Context, cfg *config.Config, dsn string, o db.Options) (*db.DB, error) {
 	half := cfg.GC.TransactionTimeout / 2
 	o.DSN, o.StatementTimeout, o.IdleTimeout, o.LockTimeout = dsn, half, half, lockTimeout

@@ -23,9 +23,9 @@ func gcCommand(src *source) *cobra.Command {
 		gcStatusCommand(src), gcRunCommand(src), gcExplainCommand(src), gcRetryCommand(src))
 }
 
-// withMetadata runs fn on the metadata database and its catalog; a server may be running.
-// The caches of running servers are notified of fn's changes, and the audit log
-// attributes them to this command.
+// withMetadata runs fn on the metadata database and its catalog, also while a server runs.
+// The caches of running servers are notified of fn's changes, and the audit log attributes
+// them to this command.
 func (s *source) withMetadata(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error) error {
 	return s.withDSN(cmd, func(ctx context.Context, cfg *config.Config, dsn string) error {
 		if err := forCommand(checkMetadata(ctx, dsn)); err != nil {
@@ -46,14 +46,14 @@ func (s *source) withMetadata(cmd *cobra.Command, fn func(ctx context.Context, c
 	})
 }
 
-// withCollector is withMetadata for commands that need garbage collection.
+// withCollector is like withMetadata, for commands that need garbage collection.
 func (s *source) withCollector(cmd *cobra.Command, fn func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error) error {
 	return s.withMetadata(cmd, func(ctx context.Context, cfg *config.Config, metadata *db.DB, c *catalog.Catalog, log *audit.Log) error {
 		return fn(ctx, cfg, collector(cfg, c, metadata, metadata, nil), metadata, log)
 	})
 }
 
-// collector makes what collects garbage, by the settings.
+// collector makes the collector of garbage, as the settings say.
 func collector(cfg *config.Config, c *catalog.Catalog, metadata, reviews *db.DB, log *slog.Logger) *gc.Collector {
 	return gc.New(gc.Options{
 		Catalog: c, DB: metadata, Reviews: reviews, KeepDoomed: cfg.GC.KeepDoomed, Collected: webhook.InsertCollected, Log: log,
@@ -81,7 +81,7 @@ func (f *format) Set(text string) error {
 		*f = format(text)
 		return nil
 	}
-	return errors.New("it is text or json")
+	return errors.New("write text or json")
 }
 
 // addFormat adds the flag --output (-o).

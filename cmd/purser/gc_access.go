@@ -72,7 +72,8 @@ func (g gcOverAPI) retry(ctx context.Context) (n api.Retried, err error) {
 	return n, g.c.Post(ctx, api.Path("gc", "retry"), nil, &n)
 }
 
-// notThere gives an answer of 404 the code that the API doesn't send.
+// notThere converts a 404 of the API to an error with the given code, since the API doesn't
+// send codes.
 func notThere(code oci.Code, err error) error {
 	if e, ok := errors.AsType[*api.Error](err); ok && e.Status == 404 {
 		return oci.Errorf(code, "%s", e.Detail)
@@ -101,9 +102,9 @@ func (g gcOnDatabase) retry(ctx context.Context) (n api.Retried, err error) {
 	if err := g.log.Append(ctx, audit.Entry{Kind: audit.RetryGC}); err != nil {
 		return n, err
 	}
-	if n.Manifests, err = g.collector.RetrySetAside(ctx, gc.ReviewOfManifests); err != nil {
+	if n.Manifests, err = g.collector.RetryFailed(ctx, gc.ReviewOfManifests); err != nil {
 		return n, err
 	}
-	n.Blobs, err = g.collector.RetrySetAside(ctx, gc.ReviewOfBlobs)
+	n.Blobs, err = g.collector.RetryFailed(ctx, gc.ReviewOfBlobs)
 	return n, err
 }

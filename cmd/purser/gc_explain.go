@@ -15,7 +15,7 @@ import (
 func gcExplainCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain REPOSITORY@DIGEST | DIGEST",
-		Short: "Tell what holds a manifest or a blob, or when and why it will go",
+		Short: "Tell what keeps a manifest or a blob, or when and why it will be deleted",
 		Example: "  purser gc explain library/app@sha256:9f86d0818…   a manifest of library/app\n" +
 			"  purser gc explain sha256:2c26b46b6…               a blob",
 		Args: func(_ *cobra.Command, args []string) error {
@@ -69,7 +69,7 @@ func parseExplainable(text string) (path string, d oci.Digest, err error) {
 	return path, d, nil
 }
 
-// plainly rewords an error for clients of the API, for operators.
+// plainly turns an error that is worded for clients of the API into one for operators.
 func plainly(err error) error {
 	e, ok := errors.AsType[*oci.Error](err)
 	if !ok {

@@ -12,7 +12,7 @@ import (
 func gcRetryCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry",
-		Short: "Bring back the reviews that failed too often and were set aside",
+		Short: "Try reviews again that failed too often",
 		Args:  cobra.NoArgs,
 	}
 	out := addFormat(cmd)
@@ -28,10 +28,10 @@ func gcRetryCommand(src *source) *cobra.Command {
 			}{retried.Manifests, retried.Blobs}
 			return out.print(cmd.OutOrStdout(), n, func(w io.Writer) error {
 				if n.Manifests+n.Blobs == 0 {
-					_, err := fmt.Fprintln(w, "No review is set aside.")
+					_, err := fmt.Fprintln(w, "There are no failed reviews.")
 					return err
 				}
-				_, err := fmt.Fprintf(w, "Brought back %s and %s: their reviews are due now.\n",
+				_, err := fmt.Fprintf(w, "Reviews of %s and %s are due again.\n",
 					count(n.Manifests, "manifest"), count(n.Blobs, "blob"))
 				return err
 			})

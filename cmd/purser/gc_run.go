@@ -22,20 +22,20 @@ func gcRunCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Collect garbage now, until nothing is due",
-		Long: "Collect garbage now, until nothing is due: review what is due, delete what nothing holds, and\n" +
-			"delete doomed objects from the store. It may run beside servers, which do the same all the\n" +
-			"time, and may be interrupted. With --dry-run it does the same in the database and takes it\n" +
-			"back, touches no store, and lists what would go.",
+		Long: "Collect garbage now, until nothing is due: run the reviews that are due, which delete what nothing\n" +
+			"refers to, and delete pending deletions from the store. It may run beside servers, which do the same\n" +
+			"all the time, and may be interrupted. With --dry-run it rolls back what it does in the database,\n" +
+			"leaves the store alone, and lists what would be deleted.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("limit") && !r.dry {
-				return errors.New("--limit is for --dry-run: a run lists nothing")
+				return errors.New("--limit is for --dry-run: leave it out, since a run lists nothing")
 			}
 			return cobra.NoArgs(cmd, args)
 		},
 	}
-	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "delete nothing, and list what would go")
+	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "delete nothing, and list what would be deleted")
 	r.limit = 100
-	cmd.Flags().Var(numberFlag{&r.limit, 0, maxListed}, "limit", "list at most `N` things that would go; 0: all")
+	cmd.Flags().Var(numberFlag{&r.limit, 0, maxListed}, "limit", "list at most `N` things that would be deleted; 0: all")
 	r.format = addFormat(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return src.withCollector(cmd, func(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB, log *audit.Log) error {
@@ -71,7 +71,7 @@ type gcReport struct {
 }
 
 // errInterrupted is the error of an interrupted run.
-var errInterrupted = errors.New("interrupted: the rest is left to the next run, or to the servers")
+var errInterrupted = errors.New("interrupted: the next run, or the servers, do the rest")
 
 func (r *gcRun) run(ctx context.Context, cfg *config.Config, c *gc.Collector, metadata *db.DB) error {
 	log, err := r.logger(cfg.Log)
@@ -160,13 +160,13 @@ func (r *gcRun) summary(w io.Writer) error {
 		_, err = fmt.Fprintf(w, "The store failed to delete %s: servers try them again, and \"purser gc status\" shows them.\n", count(p.Failed, "object"))
 	}
 	if err == nil && p.SecondSweeps > 0 {
-		_, err = fmt.Fprintf(w, "Swept once more when http.max_request_time is over, in case something was written late: %s.\n", count(p.SecondSweeps, "object"))
+		_, err = fmt.Fprintf(w, "To be deleted once more after http.max_request_time, in case a request wrote late: %s.\n", count(p.SecondSweeps, "object"))
 	}
 	if err == nil && p.Kept > 0 {
 		_, err = fmt.Fprintf(w, "Kept in the store until gc.keep_doomed is over, or a day after a repair: %s (%s).\n", count(p.Kept, "object"), size(p.KeptBytes))
 	}
 	if err == nil && r.report.Complete {
-		_, err = fmt.Fprintln(w, "Nothing is left to do now. What was set free may wait for its delay: see \"purser gc status\".")
+		_, err = fmt.Fprintln(w, "Nothing is left to do now. What lost its last reference may wait for its delay: see \"purser gc status\".")
 	}
 	return err
 }
@@ -180,7 +180,7 @@ func (r *gcRun) drySummary(w io.Writer) error {
 	}
 	_, err := fmt.Fprintf(w, "A run would delete %s of %s reviewed, and %s (%s) of %s.\n"+
 		"A dry run can't tell what comes after: deleting manifests queues their blobs, children and\n"+
-		"referrers for reviews of their own, after their delays. It doesn't sweep doomed objects either.\n",
+		"referrers for reviews of their own, after their delays. It doesn't delete pending deletions either.\n",
 		count(p.ManifestsDeleted, "manifest"), humanize.Comma(p.ManifestsReviewed),
 		count(p.BlobsDeleted, "blob"), size(p.Bytes), humanize.Comma(p.BlobsReviewed))
 	return err

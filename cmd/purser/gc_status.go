@@ -20,8 +20,8 @@ func gcStatusCommand(src *source) *cobra.Command {
 		Use:   "status",
 		Short: "Show what garbage collection has to do and what it reclaimed",
 		Long: "Show what garbage collection has to do and what it reclaimed. What is due is reviewed next;\n" +
-			"what waits is within the delay after the event that queued it; what is set aside failed too\n" +
-			"often. Doomed objects belong to nothing any more and are deleted from the store. A number\n" +
+			"what waits is within the delay after the event that queued it; failed reviews are not tried again.\n" +
+			"Pending deletions are objects of the store that belong to nothing any more. A number\n" +
 			"with ~ is PostgreSQL's estimate, where there is too much to count.",
 		Args: cobra.NoArgs,
 	}
@@ -40,7 +40,7 @@ func gcStatusCommand(src *source) *cobra.Command {
 
 func writeGCStatus(w io.Writer, s gc.GCStatus) error {
 	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(out, "QUEUE\tDUE\tWAITING\tSET ASIDE\tOLDEST OVERDUE\tNEXT DUE")
+	fmt.Fprintln(out, "QUEUE\tDUE\tWAITING\tFAILED\tOLDEST OVERDUE\tNEXT DUE")
 	for _, q := range []struct {
 		name string
 		gc.QueueStatus
@@ -54,9 +54,9 @@ func writeGCStatus(w io.Writer, s gc.GCStatus) error {
 		}
 		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\n", q.name, number(q.Due), number(q.Waiting), number(q.SetAside), overdue, next)
 	}
-	fmt.Fprintf(out, "\ndoomed objects\t%s (%s), %s due\n", number(s.Doomed.Objects), size(s.Doomed.Bytes), number(s.Doomed.Due))
+	fmt.Fprintf(out, "\npending deletions\t%s (%s), %s due\n", number(s.Doomed.Objects), size(s.Doomed.Bytes), number(s.Doomed.Due))
 	if s.Doomed.SecondSweeps.Rows > 0 {
-		fmt.Fprintf(out, "second sweeps\t%s: deleted, and once more in case something was written late\n", number(s.Doomed.SecondSweeps))
+		fmt.Fprintf(out, "second deletions\t%s: deleted, and to be deleted once more in case a request wrote late\n", number(s.Doomed.SecondSweeps))
 	}
 	if s.Doomed.Kept.Rows > 0 {
 		fmt.Fprintf(out, "  kept\t%s (%s)\n", number(s.Doomed.Kept), size(s.Doomed.KeptBytes))
@@ -87,7 +87,7 @@ func writeSetAside(w io.Writer, s gc.GCStatus) error {
 	if len(s.SetAside) == 0 {
 		return nil
 	}
-	text := "\nSET ASIDE (\"purser gc retry\" brings all back)\n"
+	text := "\nFAILED REVIEWS (\"purser gc retry\" makes all due again)\n"
 	for _, r := range s.SetAside {
 		what := r.Digest.String()
 		if r.Kind == gc.ReviewOfManifests {

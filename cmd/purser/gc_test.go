@@ -49,7 +49,7 @@ func newGarbage(t *testing.T) *garbage {
 	if _, err := blob.OpenDir(blob.DirOptions{Path: g.store}); err != nil {
 		t.Fatal(err)
 	}
-	// Each event is due at once.
+	// Reviews are due at once after each event.
 	if err := gc.New(gc.Options{Catalog: g.catalog, DB: g.db}).SetReviewDelays(t.Context(), 0, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +102,7 @@ func (g *garbage) exec(sql string, args ...any) {
 	}
 }
 
-// run runs a command that must succeed and say nothing to stderr, and returns
-// what it printed.
+// run runs a command that must succeed and print nothing to stderr, and returns its output.
 func (g *garbage) run(args ...string) string {
 	g.t.Helper()
 	code, stdout, stderr := purser(g.t, g.environ, args...)
@@ -150,19 +149,19 @@ func TestGCStatusText(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, out.String(), `
-QUEUE      DUE    WAITING      SET ASIDE  OLDEST OVERDUE  NEXT DUE
-manifests  0      12           0          -               in 3h12m
-blobs      1,204  ~23,456,789  3          4h5m            -
+QUEUE      DUE    WAITING      FAILED  OLDEST OVERDUE  NEXT DUE
+manifests  0      12           0       -               in 3h12m
+blobs      1,204  ~23,456,789  3       4h5m            -
 
-doomed objects  1,200 (3.0 GiB), 1,000 due
-  failing       7, the oldest for 1d2h: permission denied
-uploads         2 in progress (10 MiB)
+pending deletions  1,200 (3.0 GiB), 1,000 due
+  failing          7, the oldest for 1d2h: permission denied
+uploads            2 in progress (10 MiB)
 
 RECLAIMED  MANIFESTS  BLOBS  OBJECTS  SIZE
 last hour  1          2      3        4.0 KiB
 last day   1,000      2,000  3,000    5.0 GiB
 
-SET ASIDE ("purser gc retry" brings all back)
+FAILED REVIEWS ("purser gc retry" makes all due again)
 manifest library/app@`[1:]+d.String()+`, 1h ago: no luck
 blob `+d.String()+`, 2h ago: no luck either
 … and 1 more
@@ -189,10 +188,10 @@ func TestGCExplain(t *testing.T) {
 	g := newGarbage(t)
 	same(t, g.run("gc", "explain", "library/app@"+g.tagged.String()), "manifest library/app@"+g.tagged.String()+`
   kept: tag v1 of library/app points to it
-  no review is planned; it will be reviewed when something that holds it goes
+  no review is planned; it will be reviewed when something that refers to it is deleted
 `)
 	same(t, g.run("gc", "explain", "library/app@"+g.untagged.String()), "manifest library/app@"+g.untagged.String()+`
-  is due for review since TIME (for AGE), because it was pushed without a tag, or a client was told that it exists (manifest_upload); nothing holds it, so it will be deleted
+  is due for review since TIME (for AGE), because it was pushed without a tag, or a client was told that it exists (manifest_upload); nothing keeps it, so it will be deleted
 `)
 	if text := g.run("gc", "explain", g.config.String()); !strings.HasPrefix(text, "blob "+g.config.String()+
 		"\n  kept: library/app@"+g.tagged.String()+" uses it as configuration\n") {
@@ -285,10 +284,10 @@ func TestGCRefusals(t *testing.T) {
 func TestGCRetry(t *testing.T) {
 	t.Parallel()
 	g := newGarbage(t)
-	same(t, g.run("gc", "retry"), "No review is set aside.\n")
+	same(t, g.run("gc", "retry"), "There are no failed reviews.\n")
 	g.exec("UPDATE gc_blob_review_queue SET set_aside_at = now(), review_count = 10")
 	g.exec("UPDATE gc_manifest_review_queue SET set_aside_at = now(), review_count = 10")
-	same(t, g.run("gc", "retry"), "Brought back 1 manifest and 2 blobs: their reviews are due now.\n")
+	same(t, g.run("gc", "retry"), "Reviews of 1 manifest and 2 blobs are due again.\n")
 	same(t, g.run("gc", "retry", "-o", "json"), "{\n  \"manifests\": 0,\n  \"blobs\": 0\n}\n")
 }
 
@@ -324,7 +323,7 @@ run_loose_foreign_keys purser loosefk fix-default-partition:`)
 }
 
 const drySays = "A dry run can't tell what comes after: deleting manifests queues their blobs, children and\n" +
-	"referrers for reviews of their own, after their delays. It doesn't sweep doomed objects either.\n"
+	"referrers for reviews of their own, after their delays. It doesn't delete pending deletions either.\n"
 
 func TestGCRun(t *testing.T) {
 	t.Parallel()
@@ -353,8 +352,8 @@ func TestGCRun(t *testing.T) {
 	same(t, g.run("gc", "run"), `
 Reviewed 1 manifest, deleted 1; reviewed 2 blobs, deleted 1.
 Deleted 1 object from the store: reclaimed 17 B.
-Swept once more when http.max_request_time is over, in case something was written late: 1 object.
-Nothing is left to do now. What was set free may wait for its delay: see "purser gc status".
+To be deleted once more after http.max_request_time, in case a request wrote late: 1 object.
+Nothing is left to do now. What lost its last reference may wait for its delay: see "purser gc status".
 `[1:])
 	for what, d := range map[string]oci.Digest{"library/app@": g.untagged, "": g.unused} {
 		if code, stdout, stderr := purser(t, g.environ, "gc", "explain", what+d.String()); code != 3 {
@@ -408,7 +407,7 @@ func TestGCRunInterrupted(t *testing.T) {
 	if err := r.run(ctx, cfg, gc.New(gc.Options{Catalog: g.catalog, DB: g.db}), g.db); err == nil || !strings.HasPrefix(err.Error(), "interrupted: ") {
 		t.Errorf("error %v, want that it was interrupted", err)
 	}
-	// Stopped by the first line of progress, after a batch of one manifest.
+	// The first line of progress has stopped the run, after a batch of one manifest.
 	same(t, out.String(), "Reviewed 1 manifest, deleted 1; reviewed 0 blobs, deleted 0.\nDeleted 0 objects from the store: reclaimed 0 B.\n")
 	if !strings.Contains(told.String(), "reviewed 1, 2 left; deleted 1 manifest, 0 blobs; reclaimed 0 B\n") {
 		t.Errorf("of the progress it told %q", told.String())

@@ -11,7 +11,7 @@ import (
 func newRegistry() *prometheus.Registry {
 	b := readBuild()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "purser_build_info", Help: "What this program was made from; always 1.",
+		Name: "purser_build_info", Help: "The version of this program, in labels; always 1.",
 		ConstLabels: prometheus.Labels{"version": b.version, "revision": b.revision},
 	})
 	info.Set(1)

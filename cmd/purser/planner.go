@@ -14,7 +14,7 @@ const analyzeEvery = 30 * time.Second
 
 // plannerWorkers returns loops that analyze tables that have grown, so that
 // PostgreSQL's planner has current statistics.
-func plannerWorkers(p parts) (list []func(context.Context) error) {
+func plannerWorkers(p dependencies) (list []func(context.Context) error) {
 	databases := []*db.DB{p.db}
 	if stats := p.stats(); stats != p.db {
 		databases = append(databases, stats)

@@ -15,12 +15,12 @@ import (
 )
 
 func policyCommand(src *source) *cobra.Command {
-	cmd := group("policy", "Say which tags auto-pruning deletes",
+	cmd := group("policy", "Manage policies, which say which tags auto-pruning deletes",
 		policyListCommand(src), policyCreateCommand(src), policyShowCommand(src), policyUpdateCommand(src), policyDeleteCommand(src))
 	cmd.Long = "Say which tags auto-pruning deletes. TARGET is a namespace (app) or a repository (app/web);\n" +
 		"add --repo for a repository whose name has no slash. With --defaults in place of a target: the\n" +
 		"policies of all namespaces that have none of their own. Of the policies that apply to a repository\n" +
-		"those by age and last use come first; those by number count what remains. See what a policy does\n" +
+		"those by age and last use come first; those by number count the remaining tags. See what a policy does\n" +
 		"beforehand with \"purser prune preview\"."
 	return addServer(cmd)
 }
@@ -65,7 +65,7 @@ func addTarget(cmd *cobra.Command, defaults bool) *targetFlags {
 	f := new(targetFlags)
 	cmd.Flags().BoolVar(&f.repository, "repo", false, "TARGET is a repository, though it has no slash")
 	if defaults {
-		cmd.Flags().BoolVar(&f.defaults, "defaults", false, "the registry's default policies; there is no TARGET then")
+		cmd.Flags().BoolVar(&f.defaults, "defaults", false, "the registry's default policies; leave TARGET out")
 	}
 	return f
 }
@@ -75,7 +75,7 @@ func addTarget(cmd *cobra.Command, defaults bool) *targetFlags {
 func (f *targetFlags) path(args []string, n int) (path, name string, rest []string, err error) {
 	if f.defaults {
 		if len(args) != n {
-			return "", "", nil, usagef("with --defaults there is no TARGET: give %d arguments, not %d", n, len(args))
+			return "", "", nil, usagef("with --defaults, leave TARGET out: give %d arguments, not %d", n, len(args))
 		}
 		return "", "The registry", args, nil
 	}
@@ -135,9 +135,9 @@ func addPolicyFlags(cmd *cobra.Command) *policyFlags {
 		checkChoice(string(autoprune.CreationDate), string(autoprune.NumberOfTags), string(autoprune.LastPulled)))
 	textFlag(cmd, &f.olderThan, "older-than", "", "tags pushed longer than `AGE` ago, such as 2w; with last_pulled, not used for so long", checkAge)
 	flags.Var(numberFlag{&f.numTags, 1, autoprune.MaxNumTags}, "num-tags", "all tags but the newest `N`")
-	textFlag(cmd, &f.pattern, "pattern", "", "tags in whose names this `REGEXP` is found only; anchor it, as in '^v[0-9]+$'", checkPattern)
-	flags.BoolVar(&f.not, "not-matching", false, "tags in whose names the pattern isn't found only")
-	flags.BoolVar(&f.orphans, "remove-orphans", false, "also signatures and the like, a day old, whose image isn't in their repository")
+	textFlag(cmd, &f.pattern, "pattern", "", "only tags in whose names this `REGEXP` is found; anchor it, as in '^v[0-9]+$'", checkPattern)
+	flags.BoolVar(&f.not, "not-matching", false, "only tags in whose names the pattern isn't found")
+	flags.BoolVar(&f.orphans, "remove-orphans", false, "also attached tags, such as signatures, that are a day old and whose image isn't in their repository")
 	return f
 }
 
@@ -172,7 +172,7 @@ func (f *policyFlags) check() error {
 	case f.method != "" && !byNumber && f.olderThan == "":
 		return usagef("--method %s needs --older-than AGE, such as 2w", f.method)
 	case f.numTags == 0 && f.olderThan == "":
-		return usagef("say which tags go: --older-than AGE, --num-tags N, or --policy JSON")
+		return usagef("say which tags to delete: --older-than AGE, --num-tags N, or --policy JSON")
 	case f.not && f.pattern == "":
 		return usagef("--not-matching needs --pattern REGEXP")
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 func protectionCommand(src *source) *cobra.Command {
-	cmd := group("protection", "Say which tags nobody deletes or moves",
+	cmd := group("protection", "Manage rules, which say which tags nobody deletes or moves",
 		protectionListCommand(src), protectionAddCommand(src), protectionRemoveCommand(src))
 	cmd.Long = "Say which tags no policy and nobody deletes or moves. TARGET is a namespace (app) or a repository\n" +
 		"(app/web); with --all in place of a target the rule holds in the whole registry."
@@ -25,7 +25,7 @@ type scopeFlags struct {
 
 func addScope(cmd *cobra.Command) *scopeFlags {
 	f := &scopeFlags{targetFlags: addTarget(cmd, false)}
-	cmd.Flags().BoolVar(&f.all, "all", false, "all repositories; there is no TARGET then")
+	cmd.Flags().BoolVar(&f.all, "all", false, "all repositories; leave TARGET out")
 	cmd.Args = cobra.ArbitraryArgs // the flags decide which arguments are valid
 	return f
 }
@@ -36,7 +36,7 @@ func (f *scopeFlags) path(args []string, n int) (path, name string, rest []strin
 	const rules = "/tagprotection"
 	if f.all {
 		if len(args) != n {
-			return "", "", nil, usagef("with --all there is no TARGET: give %d arguments, not %d", n, len(args))
+			return "", "", nil, usagef("with --all, leave TARGET out: give %d arguments, not %d", n, len(args))
 		}
 		return rules, "the registry", args, nil
 	}
@@ -118,7 +118,7 @@ func protectionRemoveCommand(src *source) *cobra.Command {
 		if err := checkArg("UUID", rest[0], checkUUID); err != nil {
 			return err
 		}
-		if err := confirm(cmd, *yes, "Remove rule %s of %s? What it protects, policies may delete then.", rest[0], name); err != nil {
+		if err := confirm(cmd, *yes, "Remove rule %s of %s? Policies may then delete the tags that it protects.", rest[0], name); err != nil {
 			return err
 		}
 		if err := c.Delete(cmd.Context(), path+api.Path(rest[0]), nil); err != nil {

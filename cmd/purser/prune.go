@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/api"
+	"github.com/purser-registry/purser/internal/worker"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -31,8 +32,8 @@ const maxPreviewed = 10_000
 
 func prunePreviewCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "preview TARGET", Short: "Tell which tags would go, and why, and change nothing",
-		Long: "Tell which tags of a namespace (app) or a repository (app/web) would go, which stay and why, and how\n" +
+		Use: "preview TARGET", Short: "Show which tags would be deleted, and why, and change nothing",
+		Long: "Show which tags of a namespace (app) or a repository (app/web) would be deleted, which stay and why, and how\n" +
 			"much garbage collection would free. Without a policy: under the policies that apply now. With one:\n" +
 			"under that policy alone. A pattern is searched for in names: anchor it, as in '^v[0-9]+$', for whole names.",
 		Example: "  purser prune preview app\n  purser prune preview app --policy '{\"method\": \"number_of_tags\", \"numTags\": 100}'\n" +
@@ -41,7 +42,7 @@ func prunePreviewCommand(src *source) *cobra.Command {
 	}
 	format, target, flags := addFormat(cmd), addTarget(cmd, false), addPolicyFlags(cmd)
 	limit := 100
-	cmd.Flags().Var(numberFlag{&limit, 1, maxPreviewed}, "limit", "tell at most `N` tags that go, and as many that stay; 10000 at most")
+	cmd.Flags().Var(numberFlag{&limit, 1, maxPreviewed}, "limit", "list at most `N` tags to delete, and as many that stay; 10000 at most")
 	stay := cmd.Flags().Bool("staying", false, "list the tags that stay, too")
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		path, _, _, err := target.path(args, 0)
@@ -114,9 +115,9 @@ func printPreview(w io.Writer, p autoprune.Preview, stay bool) error {
 		fmt.Fprintf(w, "%10s  %s\n", humanize.Comma(p.Reasons[code]), code) //nolint:errcheck // an error shows up in the last write
 	}
 	if !p.Complete {
-		fmt.Fprintln(w, "The time was over before everything was looked at.") //nolint:errcheck // an error shows up in the last write
+		fmt.Fprintln(w, "The preview ran out of time before it had looked at everything.") //nolint:errcheck // an error shows up in the last write
 	}
-	_, err := fmt.Fprintf(w, "%s of %s in %s would go. Garbage collection would then free %s.\n",
+	_, err := fmt.Fprintf(w, "%s of %s in %s would be deleted. Garbage collection would then free %s.\n",
 		humanize.Comma(p.Deleted), count(p.Tags, "tag"), repositories(p.Repositories), size(p.Bytes))
 	return err
 }
@@ -136,10 +137,10 @@ type pruneState struct {
 
 func (s pruneState) print(w io.Writer, namespace string) error {
 	if s.Task == nil {
-		_, err := fmt.Fprintf(w, "No policy applies to %s, or it hasn't been looked at yet.\n", namespace)
+		_, err := fmt.Fprintf(w, "No policy applies to %s, or no worker has looked at the namespace yet.\n", namespace)
 		return err
 	}
-	defaults := "apply while there are no others"
+	defaults := "apply as long as the namespace has no policies of its own"
 	if !s.UsesDefaults {
 		defaults = "refused"
 	}
@@ -147,7 +148,7 @@ func (s pruneState) print(w io.Writer, namespace string) error {
 }
 
 func pruneStatusCommand(src *source) *cobra.Command {
-	cmd := &cobra.Command{Use: "status NAMESPACE", Short: "Tell how auto-pruning stands in a namespace", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "status NAMESPACE", Short: "Show the state of auto-pruning in a namespace", Args: cobra.ExactArgs(1)}
 	format := addFormat(cmd)
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var s pruneState
@@ -162,8 +163,8 @@ func pruneStatusCommand(src *source) *cobra.Command {
 func pruneRunCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run NAMESPACE", Short: "Prune a namespace now", Args: cobra.ExactArgs(1),
-		Long: "Put a namespace at the head of the line, for a run under the policies that apply, and wait for its end.\n" +
-			"If one is under way, another follows it, and that one's end is waited for. An interrupt ends the waiting\n" +
+		Long: "Put a namespace at the head of the queue, for a run under the policies that apply, and wait for its end.\n" +
+			"If a run is under way, another follows it, and the command waits for that one. An interrupt ends the waiting\n" +
 			"and not the run. The exit code is 1 when the run failed, and 3 when no policy applies.",
 	}
 	format := addFormat(cmd)
@@ -224,10 +225,8 @@ func waitForRun(ctx context.Context, c *api.Client, path string, s *pruneState, 
 	defer line.clear()
 	began := time.Now()
 	for pause := 50 * time.Millisecond; s.Task != nil && (s.Task.Status == "queued" || s.Task.Status == "running"); pause = min(2*pause, 2*time.Second) {
-		select {
-		case <-ctx.Done():
+		if worker.Sleep(ctx, pause) != nil {
 			return errors.New("interrupted: the run goes on in the registry")
-		case <-time.After(pause):
 		}
 		if line.due() {
 			line.tell("", s.progress(ctx, c, began))
@@ -294,7 +293,7 @@ func took(seconds float64) string {
 }
 
 func pruneShowCommand(src *source) *cobra.Command {
-	cmd := &cobra.Command{Use: "show RUN", Short: "Tell what a run did, by repository", Args: cobra.ExactArgs(1)}
+	cmd := &cobra.Command{Use: "show RUN", Short: "Show what a run did, by repository", Args: cobra.ExactArgs(1)}
 	format := addFormat(cmd)
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
 		var r autoprune.RunDetails
@@ -335,9 +334,9 @@ func printRun(w io.Writer, r autoprune.RunDetails) error {
 func pruneUndoCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "undo RUN", Short: "Restore the tags that a run has deleted", Args: cobra.ExactArgs(1),
-		Long: "Restore the tags that a run has deleted, as they were, while their manifests are there: until garbage\n" +
-			"collection has taken them (gc.review_after, a day by default). Tags that were made since stay as they\n" +
-			"are. The policies that took the tags don't take them again until they are saved again.",
+		Long: "Restore the tags that a run has deleted, as they were, as long as garbage collection hasn't deleted\n" +
+			"their manifests (gc.review_after, a day by default). Tags that were made since stay as they are. The\n" +
+			"policies that deleted the tags don't delete them again until the policies are saved again.",
 	}
 	format := addFormat(cmd)
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -361,7 +360,7 @@ func pruneUndoCommand(src *source) *cobra.Command {
 		}
 		return format.print(cmd.OutOrStdout(), total, func(w io.Writer) error {
 			for _, t := range total.GoneTags {
-				fmt.Fprintf(w, "gone: %s\n", t) //nolint:errcheck // an error shows up in the last write
+				fmt.Fprintf(w, "can't be restored: %s\n", t) //nolint:errcheck // an error shows up in the last write
 			}
 			_, err := fmt.Fprintf(w, "Restored %s; left %s that were made since; %s can't be restored.\n",
 				count(total.Restored, "tag"), humanize.Comma(total.Exists), humanize.Comma(total.Gone))

@@ -5,17 +5,17 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/webhook"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
 // openWebhooks makes the sender of notices: about auto-pruning, and to the webhooks of
 // namespaces.
-func openWebhooks(cfg *config.Config, p parts, loops *worker.Metrics) (*webhook.Sender, error) {
+func openWebhooks(cfg *config.Config, p dependencies, loops *worker.Metrics) (*webhook.Sender, error) {
 	metrics, err := webhook.NewMetrics(p.metrics)
 	if err != nil {
 		return nil, err
@@ -29,17 +29,17 @@ func openWebhooks(cfg *config.Config, p parts, loops *worker.Metrics) (*webhook.
 }
 
 // openPruning makes the pruner, with notices about what it deletes.
-func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender, p parts, loops *worker.Metrics) (*autoprune.Pruner, error) {
+func openPruning(cfg *config.Config, c *catalog.Catalog, notices *webhook.Sender, p dependencies, loops *worker.Metrics) (*autoprune.Pruner, error) {
 	policy, err := defaultPolicy(cfg)
 	if err != nil {
 		return nil, err
 	}
 	o := autoprune.Options{
-		DB: p.db, Catalog: c, Interval: cfg.Autoprune.Interval, KeepRuns: cfg.Autoprune.KeepRuns, Default: policy, Log: p.log, Metrics: p.metrics, Worker: loops,
+		DB: p.db, Catalog: c, Background: p.prunes, Interval: cfg.Autoprune.Interval, KeepRuns: cfg.Autoprune.KeepRuns, Default: policy, Log: p.log, Metrics: p.metrics, Worker: loops,
 	}
 	if notices.Configured() {
 		o.Notified = notices.Wake
-		o.Notify = func(ctx context.Context, tx audit.Execer, event string, data any) error {
+		o.Notify = func(ctx context.Context, tx db.Querier, event string, data any) error {
 			return notices.Queue(ctx, tx, webhook.Event{Type: event, Time: time.Now(), Data: data})
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/config"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/pullstats"
 	"github.com/purser-registry/purser/internal/worker"
 )
@@ -20,19 +22,19 @@ const lastPulls = 10 * time.Second
 
 // pullParts are the parts that log and count pulls.
 type pullParts struct {
-	log      *audit.Recorder        // nil: pulls aren't logged
-	recorder *pullstats.Recorder    // nil: pulls aren't recorded
-	redis    *pullstats.Redis       // nil: there is no Redis
-	marks    *pullstats.Marks       // writes last-used times; nil: pulls aren't counted
-	sync     *pullstats.SyncWorker  // nil: pulls aren't counted
-	flush    *pullstats.FlushWorker // nil: there is no Redis
+	log      *audit.Recorder             // nil: pulls aren't logged
+	recorder *pullstats.Recorder         // nil: pulls aren't recorded
+	redis    *pullstats.Redis            // nil: there is no Redis
+	lastUsed *pullstats.LastUsedRecorder // writes last-used times; nil: pulls aren't counted
+	sync     *pullstats.SyncWorker       // nil: pulls aren't counted
+	flush    *pullstats.FlushWorker      // nil: there is no Redis
 	workers  []func(context.Context) error
 	logger   *slog.Logger
 }
 
 // openPulls makes the parts that log and count pulls. If counting is off, pulls can
 // still be logged, and counted later from the log.
-func openPulls(cfg *config.Config, p parts, loops *worker.Metrics) (out pullParts, err error) {
+func openPulls(cfg *config.Config, p dependencies, loops *worker.Metrics) (out pullParts, err error) {
 	out.logger = p.log
 	if out.log, err = openPullLog(cfg.Audit, p.db, p.metrics, p.log); err != nil {
 		return out, err
@@ -61,19 +63,19 @@ func openPulls(cfg *config.Config, p parts, loops *worker.Metrics) (out pullPart
 }
 
 // count makes the parts that count pulls.
-func (out *pullParts) count(cfg *config.Config, p parts, loops *worker.Metrics, o *pullstats.RecorderOptions) error {
+func (out *pullParts) count(cfg *config.Config, p dependencies, loops *worker.Metrics, o *pullstats.RecorderOptions) error {
 	metrics, err := pullstats.NewMetrics(p.metrics)
 	if err != nil {
 		return err
 	}
 	places := pullstats.Databases{Log: p.db, Stats: p.stats(), Alive: catalog.AliveRepositories}
-	marks, err := pullstats.NewMarks(pullstats.MarksOptions{Databases: places, Log: p.log, Worker: loops})
+	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: places, Log: p.log, Worker: loops})
 	if err != nil {
 		return err
 	}
-	out.marks = marks
+	out.lastUsed = lastUsed
 	c := cfg.PullStatistics
-	o.Count, o.Marks, o.Metrics, o.Buffer = true, marks, metrics, c.RedisBuffer
+	o.Count, o.LastUsed, o.Metrics, o.Buffer = true, lastUsed, metrics, c.RedisBuffer
 	if o.Join = c.JoinWithin; !c.Join {
 		o.Join = -1
 	}
@@ -88,7 +90,7 @@ func (out *pullParts) count(cfg *config.Config, p parts, loops *worker.Metrics, 
 	if err != nil {
 		return err
 	}
-	out.workers = append(out.workers, out.sync.Run, marks.Run)
+	out.workers = append(out.workers, out.sync.Run, lastUsed.Run)
 	if out.redis == nil {
 		return nil
 	}
@@ -120,17 +122,17 @@ func (p pullParts) close() {
 			lost = true
 		}
 	})
-	if p.marks != nil {
+	if p.lastUsed != nil {
 		within(func(ctx context.Context) {
-			if err := p.marks.Close(ctx); err != nil {
-				p.logger.Error("stopping the statistics of pulls", "error", err)
+			if err := p.lastUsed.Close(ctx); err != nil {
+				p.logger.Error("stopping the statistics of pulls failed", "error", err)
 				lost = true
 			}
 		})
 	}
 	within(func(ctx context.Context) {
 		if err := p.recorder.Leave(ctx, lost); err != nil {
-			p.logger.Error("stopping the statistics of pulls", "error", err)
+			p.logger.Error("stopping the statistics of pulls failed", "error", err)
 		}
 	})
 	if p.redis != nil {
@@ -138,13 +140,13 @@ func (p pullParts) close() {
 	}
 }
 
-// unrecordedFor must be longer than a loop sleeps, so that the statement of uncounted
-// doesn't expire between its runs.
+// unrecordedFor is how long a record of uncounted stays valid. It must be longer than a
+// loop sleeps, so that the record doesn't expire between two runs of uncounted.
 const unrecordedFor = 2 * worker.MaxIdle
 
 // uncounted regularly records in the statistics that this process's HEAD requests are
 // missing there, and, if pulls aren't logged, its pulls too.
-func uncounted(logged bool, p parts, loops *worker.Metrics) func(context.Context) error {
+func uncounted(logged bool, p dependencies, loops *worker.Metrics) func(context.Context) error {
 	return worker.New(worker.Options{
 		Name: "uncounted pulls", Log: p.log, Metrics: loops,
 		Batch: func(ctx context.Context) (bool, error) {
@@ -174,7 +176,7 @@ func pruneByPulls(o *autoprune.Options, p pullParts) {
 		return record, nil
 	}
 	o.Used = func(ctx context.Context, repository int64, tags []*autoprune.Tag) error {
-		err := fillUses(ctx, o.Catalog, p.sync, repository, tags)
+		err := fillUses(ctx, cmp.Or(o.Background, o.DB), p.sync, repository, tags)
 		if err != nil {
 			// A tag whose pulls can't be read counts as pulled now, so that it stays.
 			o.Log.WarnContext(ctx, "pruning without pull statistics", "repository_id", repository, "error", err)
@@ -212,12 +214,12 @@ func (p pullParts) record(ctx context.Context) (r autoprune.PullRecord, err erro
 
 // fillUses fills in when each tag was last pulled, and when its manifest or one that
 // the manifest lists was.
-func fillUses(ctx context.Context, c *catalog.Catalog, w *pullstats.SyncWorker, repository int64, tags []*autoprune.Tag) error {
+func fillUses(ctx context.Context, pool *db.DB, w *pullstats.SyncWorker, repository int64, tags []*autoprune.Tag) error {
 	manifests, names := make([]int64, len(tags)), make([]string, len(tags))
 	for i, t := range tags {
 		manifests[i], names[i] = t.Manifest, t.Name
 	}
-	below, err := c.DigestsBelow(ctx, repository, manifests)
+	below, err := autoprune.DigestsBelow(ctx, pool, repository, manifests)
 	if err != nil {
 		return err
 	}

@@ -92,8 +92,8 @@ func pullsStatusCommand(src *source) *cobra.Command {
 
 func pullsFlushCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "flush", Short: "Count now what isn't counted yet", Args: cobra.NoArgs,
-		Long: "Count now what isn't counted yet, but for pulls of the last second and those behind a transaction\n" +
+		Use: "flush", Short: "Count now the pulls that aren't counted yet", Args: cobra.NoArgs,
+		Long: "Count now the pulls that aren't counted yet, except those of the last second and those behind a transaction\n" +
 			"that is open in the database.",
 	}
 	f := addFormat(cmd)
@@ -110,11 +110,11 @@ func pullsFlushCommand(src *source) *cobra.Command {
 func pullsResetCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "reset", Short: "Go on counting after the database was restored or moved", Args: cobra.NoArgs,
-		Long: "Go on counting after the database was restored or moved. Counts stay, what was counted isn't counted\n" +
+		Long: "Go on counting after the database was restored or moved. Counts stay; what was counted isn't counted\n" +
 			"again, and what wasn't will be. It may take minutes where the audit log is long.",
 	}
 	yes := addYes(cmd)
-	redis := cmd.Flags().Bool("redis", false, "give up the pulls in a Redis that is no more, and nothing else")
+	redis := cmd.Flags().Bool("redis", false, "give up the pulls in a Redis that no longer exists, and do nothing else")
 	cmd.RunE = src.withClient(func(cmd *cobra.Command, c *api.Client, _ []string) error {
 		if *redis {
 			if err := confirm(cmd, *yes, "Give up the pulls that Redis had?"); err != nil {

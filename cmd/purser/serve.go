@@ -20,6 +20,7 @@ import (
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	storecheck "github.com/purser-registry/purser/internal/check"
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/gc"
@@ -126,7 +127,7 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	if err != nil {
 		return err
 	}
-	p := parts{pools.metadata, pools.reviews, pools.prunes, pools.keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits}
+	p := dependencies{pools.metadata, pools.reviews, pools.prunes, pools.keys, store, pullParts{}, loops, replica, reg, log, tracing, hosts(socks.registry, cfg.HTTP.Addr, cfg.HTTP), limits}
 	if p.pulls, err = openPulls(cfg, p, loops); err != nil {
 		return err
 	}
@@ -151,8 +152,8 @@ func run(ctx context.Context, cfg *config.Config, out io.Writer, log *slog.Logge
 	return serve(ctx, cfg, handler, socks, limits, background, ready, log)
 }
 
-// parts are the components from which assemble makes the registry.
-type parts struct {
+// dependencies are the components from which assemble makes the registry.
+type dependencies struct {
 	db      *db.DB
 	reviews *db.DB
 	prunes  *db.DB
@@ -169,9 +170,9 @@ type parts struct {
 }
 
 // assemble makes the registry's HTTP handler and its background workers.
-func assemble(ctx context.Context, cfg *config.Config, p parts) (*site, []func(context.Context) error, error) {
+func assemble(ctx context.Context, cfg *config.Config, p dependencies) (*site, []func(context.Context) error, error) {
 	c := catalog.New(catalog.Options{
-		DB: p.db, Background: p.reviews, Pruning: p.prunes, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
+		DB: p.db, Background: p.reviews, Replica: p.replica, Log: p.log, MaxRequest: cfg.HTTP.MaxRequestTime,
 		SparseIndexes: cfg.Manifests.SparseIndexes,
 		Look: func(ctx context.Context, key string, size int64) (string, error) {
 			return blob.Look(ctx, p.store, key, size)
@@ -209,31 +210,14 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*site, []func(c
 	if err != nil {
 		return nil, nil, err
 	}
-	store := blob.Mark(p.store, storeTrouble(cfg.Storage))
-	oci, err := distribution.New(distribution.Options{
-		Server: front, Catalog: c, Store: store, WrongStore: p.store.Wrong, Log: p.log,
-		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
-		UploadMaxAge: cfg.Uploads.MaxAge, Uploads: cfg.Uploads.MaxOpen, ClientUploads: cfg.Uploads.MaxClientOpen,
-		LimitMetrics: p.limits.metrics, Recorder: p.pulls.recorder,
+	handler, err := p.mount(cfg, front, management.Options{
+		Catalog: c, Autoprune: pruner, Webhooks: notices, Pulls: statistics,
+		LooseKeys: &management.LooseKeys{Database: &p.keys.databases[0], Worker: keys},
+		GC:        gc.CollectOptions{Collector: garbage},
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	operators, err := management.New(management.Options{
-		Server: front, Catalog: c, Store: store, Log: p.log, Audit: audit.New(p.db), Autoprune: pruner, Webhooks: notices,
-		Pulls: statistics, Recorder: p.pulls.recorder, PullStats: p.pulls.sync, RedisPulls: p.pulls.flush,
-		LooseKeys: &management.LooseKeys{Database: &p.keys.databases[0], Worker: keys}, System: p.system(cfg),
-		GC: gc.CollectOptions{
-			Collector: garbage, Batch: cfg.GC.Batch, TransactionTimeout: cfg.GC.TransactionTimeout, StorageTimeout: cfg.Storage.DeleteTimeout,
-			SetAsideAfter: cfg.GC.SetAsideAfter, UploadAge: uploadAge(cfg),
-		},
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	front.Mount(oci.Mount())
-	front.Mount(operators.Mount())
-	handler := &site{front, oci, operators}
 	workers, err := gcWorkers(c, garbage, cfg, p, p.loops)
 	if err != nil {
 		return nil, nil, err
@@ -256,6 +240,33 @@ func assemble(ctx context.Context, cfg *config.Config, p parts) (*site, []func(c
 	return handler, append(slices.Concat(workers, p.pulls.workers, plannerWorkers(p)), notices.Run, c.Listen), nil
 }
 
+// mount makes the interfaces for clients and for operators, and mounts them on front. The
+// caller sets the members of o that have the catalog and the workers; mount sets the
+// others.
+func (p dependencies) mount(cfg *config.Config, front *server.Server, o management.Options) (*site, error) {
+	o.Server, o.Log, o.Audit, o.System = front, p.log, audit.New(p.db), p.system(cfg)
+	o.Store = blob.Mark(p.store, storeTrouble(cfg.Storage))
+	o.Recorder, o.PullStats, o.RedisPulls = p.pulls.recorder, p.pulls.sync, p.pulls.flush
+	o.GC.Batch, o.GC.TransactionTimeout, o.GC.StorageTimeout = cfg.GC.Batch, cfg.GC.TransactionTimeout, cfg.Storage.DeleteTimeout
+	o.GC.SetAsideAfter, o.GC.UploadAge = cfg.GC.SetAsideAfter, uploadAge(cfg)
+	oci, err := distribution.New(distribution.Options{
+		Server: front, Catalog: o.Catalog, Store: o.Store, WrongStore: p.store.Wrong, Log: p.log,
+		Redirect: cfg.Storage.S3.Redirect, RedirectTTL: cfg.Storage.S3.RedirectTTL,
+		UploadMaxAge: cfg.Uploads.MaxAge, Uploads: cfg.Uploads.MaxOpen, ClientUploads: cfg.Uploads.MaxClientOpen,
+		LimitMetrics: p.limits.metrics, Recorder: p.pulls.recorder,
+	})
+	if err != nil {
+		return nil, err
+	}
+	operators, err := management.New(o)
+	if err != nil {
+		return nil, err
+	}
+	front.Mount(oci.Mount())
+	front.Mount(operators.Mount())
+	return &site{front, oci, operators}, nil
+}
+
 // site is everything that answers requests.
 type site struct {
 	*server.Server
@@ -272,7 +283,7 @@ func (s *site) close() error {
 }
 
 // front makes the server on which the APIs are mounted.
-func (p parts) front(cfg *config.Config) (*server.Server, error) {
+func (p dependencies) front(cfg *config.Config) (*server.Server, error) {
 	return server.New(server.Options{
 		Log: p.log, AccessLog: cfg.Log.Access, Metrics: p.metrics, Tracing: p.tracing,
 		Limits: p.limits.server(), BodyIdleTimeout: cfg.HTTP.BodyIdleTimeout, MaxRequest: cfg.HTTP.MaxRequestTime,
@@ -280,9 +291,9 @@ func (p parts) front(cfg *config.Config) (*server.Server, error) {
 	})
 }
 
-// gcWorkers makes the workers of garbage collection. Each wakes the worker that
+// gcWorkers makes the workers of garbage collection. Each worker wakes the worker that
 // processes its results.
-func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p parts, loops *worker.Metrics) ([]func(context.Context) error, error) {
+func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p dependencies, loops *worker.Metrics) ([]func(context.Context) error, error) {
 	metrics, err := gc.NewMetrics(p.metrics)
 	if err != nil {
 		return nil, err
@@ -306,7 +317,7 @@ func gcWorkers(c *catalog.Catalog, garbage *gc.Collector, cfg *config.Config, p 
 	if err != nil {
 		return nil, err
 	}
-	sizes, err := gc.NewSizeCorrector(gc.SizeCorrectorOptions{Catalog: c, Log: p.log, Worker: loops})
+	sizes, err := storecheck.NewSizeCorrector(storecheck.SizeCorrectorOptions{DB: p.prunes, Log: p.log, Worker: loops})
 	if err != nil {
 		return nil, err
 	}
@@ -401,7 +412,7 @@ func serve(ctx context.Context, cfg *config.Config, handler *site, socks *socket
 		ready.stopping()
 		drain(srv, cfg.HTTP.DrainTimeout, log)
 		if err := handler.close(); err != nil {
-			log.Warn("leaving uploads that were made ahead to be reaped", "error", err)
+			log.Warn("deleting the uploads that were made ahead failed; the reaper deletes them later", "error", err)
 		}
 		return nil
 	})

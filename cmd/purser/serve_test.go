@@ -25,20 +25,21 @@ import (
 	"github.com/purser-registry/purser/internal/config"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// testConfig is the configuration of a server of the test's own, on free ports.
+// testConfig returns the configuration for a server on free ports.
 func testConfig(t *testing.T, environ ...string) *config.Config {
 	t.Helper()
-	// A path short enough for a socket below it.
+	// The path must be short, since PostgreSQL's socket is below it.
 	dir, err := os.MkdirTemp("", "purser-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) }) //nolint:errcheck // a leftover temporary directory harms nobody
-	// Of a variable that comes twice the first counts.
+	// If a variable is given twice, the first counts.
 	cfg, err := config.Load("", append(slices.Clone(environ),
 		"PURSER_DATA_DIR="+dir, "PURSER_HTTP_ADDR=127.0.0.1:0", "PURSER_HTTP_DEBUG_ADDR=127.0.0.1:0"))
 	if err != nil {
@@ -196,7 +197,7 @@ func TestServeWithBuiltInPostgres(t *testing.T) {
 	}
 }
 
-// killPostgres kills the server process and waits until it is noticed.
+// killPostgres kills PostgreSQL's first process and waits until Purser has noticed.
 func killPostgres(t *testing.T, cfg *config.Config) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(postgresDir(cfg), "cluster", "postmaster.pid"))
@@ -214,13 +215,13 @@ func killPostgres(t *testing.T, cfg *config.Config) {
 	waitFor(t, "the process is gone", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
 }
 
-// waitFor polls what gives no signal.
+// waitFor polls until ok returns true, for states that give no signal.
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for !ok() {
-		if pause(ctx, 20*time.Millisecond); ctx.Err() != nil {
+		if worker.Sleep(ctx, 20*time.Millisecond) != nil {
 			t.Fatalf("waited in vain: %s", what)
 		}
 	}

@@ -49,7 +49,7 @@ func openStatistics(ctx context.Context, cfg *config.Config, dsn string, log *sl
 	case ctx.Err() != nil || statsDSN(cfg, dsn) == dsn || !db.Unavailable(err) || pgsession.Misconfigured(err):
 		return nil, fmt.Errorf("the statistics' database: %w", err)
 	}
-	log.ErrorContext(ctx, "the statistics' database is away: starting without pull statistics, which are counted from the audit log when it comes; until then no last_pulled policy runs", "error", err)
+	log.ErrorContext(ctx, "the statistics' database can't be reached: starting without pull statistics. Pulls are counted from the audit log once it can be reached; until then no last_pulled policy runs", "error", err)
 	s.missing = err
 	return s, nil
 }
@@ -57,19 +57,19 @@ func openStatistics(ctx context.Context, cfg *config.Config, dsn string, log *sl
 // Run retries the migration until it succeeds or ctx ends.
 func (s *statistics) Run(ctx context.Context) error {
 	for attempt := 1; s.Check(ctx) != nil; attempt++ {
-		pause(ctx, worker.Backoff(attempt, 250*time.Millisecond, 15*time.Second))
+		_ = worker.Sleep(ctx, worker.Backoff(attempt, 250*time.Millisecond, 15*time.Second))
 		if ctx.Err() != nil {
 			return nil
 		}
 		err := s.prepare(ctx)
 		if err != nil && !db.Unavailable(err) && ctx.Err() == nil {
-			s.log.ErrorContext(ctx, "preparing the statistics' database", "error", err)
+			s.log.ErrorContext(ctx, "preparing the statistics' database failed", "error", err)
 		}
 		s.mu.Lock()
 		s.missing = err
 		s.mu.Unlock()
 		if err == nil {
-			s.log.InfoContext(ctx, "the statistics' database has come: its schema is up to date")
+			s.log.InfoContext(ctx, "the statistics' database can be reached now, and its schema is up to date")
 		}
 	}
 	<-ctx.Done()
@@ -84,7 +84,7 @@ func (s *statistics) Check(context.Context) error {
 }
 
 // statisticsCheck returns a check of the statistics' database.
-func statisticsCheck(s *statistics, p parts) func(context.Context) error {
+func statisticsCheck(s *statistics, p dependencies) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := s.Check(ctx); err != nil {
 			return err

@@ -199,7 +199,7 @@ func storeAdoptCommand(src *source) *cobra.Command {
 			"this database may write to it from now on. Do this when the store was restored or moved without\n" +
 			"its identity, when the database was restored from a backup that knows no store, or to begin\n" +
 			"with another store.\n\n" +
-			"It is refused when the store has nothing of what the database knows, unless --force is given,\n" +
+			"It is refused when the store has none of the database's blobs, unless --force is given,\n" +
 			"and when the store belongs to another database, unless --from names the identity that it has.\n" +
 			"Registries on that database stop writing then. \"purser store show\" tells what would be said.",
 		Args: cobra.NoArgs,
@@ -207,7 +207,7 @@ func storeAdoptCommand(src *source) *cobra.Command {
 	out := addFormat(cmd)
 	cmd.Flags().StringVar(&o.From, "from", "", "take the store away from the database whose store has this `ID`")
 	cmd.Flags().BoolVar(&o.New, "new", false, "give store and database a new identity: for a copy of both, to be a registry of its own")
-	cmd.Flags().BoolVar(&o.Force, "force", false, "adopt a store that has nothing of what the database knows, or a damaged identity")
+	cmd.Flags().BoolVar(&o.Force, "force", false, "adopt a store that has none of the database's blobs, or whose identity is damaged")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return src.withStore(cmd, !o.Force, func(ctx context.Context, store *storeid.Store, log *audit.Log) error {
 			o.Begin = func(a storeid.Adoption) error {

@@ -9,7 +9,7 @@ import (
 )
 
 // stats returns the pool of the statistics' database.
-func (p parts) stats() *db.DB {
+func (p dependencies) stats() *db.DB {
 	if p.keys.stats == p.keys.main {
 		return p.db
 	}
@@ -17,7 +17,7 @@ func (p parts) stats() *db.DB {
 }
 
 // system describes this process for operators.
-func (p parts) system(cfg *config.Config) management.System {
+func (p dependencies) system(cfg *config.Config) management.System {
 	s := management.System{
 		Version: readBuild().version, Replica: p.replica.String(), Storage: "filesystem", Database: p.db,
 		Migrations: func(ctx context.Context) ([]db.MigrationStatus, error) {

@@ -44,14 +44,14 @@ func startTracing(ctx context.Context, log *slog.Logger) (on bool, stop func(), 
 		return false, stop, fmt.Errorf("describing this process for traces: %w", err)
 	}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res))
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("exporting traces", "error", err) }))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("exporting traces failed", "error", err) }))
 	otel.SetTracerProvider(provider)
 	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
 	return true, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := provider.Shutdown(ctx); err != nil {
-			log.Warn("sending the last traces", "error", err)
+			log.Warn("sending the last traces failed", "error", err)
 		}
 	}, nil
 }

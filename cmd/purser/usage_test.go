@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestExitCodes: usage, refusal and failure are told apart, and a mistyped command is
-// answered with the one that may have been meant.
+// TestExitCodes: bad usage, refusals and failures have different exit codes, and the error of a
+// mistyped command names similar commands.
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
 	registry := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,7 +55,7 @@ func TestExitCodes(t *testing.T) {
 		"policy create acme --num-tags 5 --not-matching":              {2, "--not-matching needs --pattern"},
 		"policy create acme --policy {":                               {2, "--policy: \"{\" isn't possible: it isn't JSON"},
 		"policy create acme --policy {\"method\":\"creation_date\"}":  {2, "--policy: "},
-		"policy create acme":                                          {2, "say which tags go"},
+		"policy create acme":                                          {2, "say which tags to delete"},
 		"policy create":                                               {2, "give 1 arguments, not 0"},
 		"policy show acme 7":                                          {2, `UUID: "7" isn't possible`},
 		"prune preview acme --limit 0":                                {2, "from 1 to 10000"},
@@ -72,7 +72,7 @@ func TestExitCodes(t *testing.T) {
 		"tag show acme/app":                                           {2, "like library/app:v1"},
 		"tag move acme/app:v1 sha256:1":                               {2, `DIGEST: "sha256:1" isn't possible`},
 		"protection add acme [":                                       {2, `REGEXP: "[" isn't possible`},
-		"repo list -o xml":                                            {2, `--output: "xml" isn't possible: it is text or json`},
+		"repo list -o xml":                                            {2, `--output: "xml" isn't possible: write text or json`},
 		"prune run acme --wait=perhaps":                               {2, `--wait: "perhaps" isn't possible: write true or false`},
 		"gc run --limit 5":                                            {2, "--limit is for --dry-run"},
 		"gc explain acme":                                             {2, "a digest is sha256:"},
@@ -80,7 +80,7 @@ func TestExitCodes(t *testing.T) {
 		"serve --addr 5000":                                           {2, `flag --addr: http.addr: "5000" is no host:port`},
 		"serve --config /nowhere.yaml":                                {2, "flag --config: "},
 		"loosefk status --fail-over soon":                             {2, "--fail-over: \"soon\" isn't possible: write a duration"},
-		"tag delete acme/app:v1":                                      {3, "Nobody can be asked here: add --yes"},
+		"tag delete acme/app:v1":                                      {3, "There is no terminal to ask for confirmation: add --yes"},
 		"pulls reset":                                                 {3, "add --yes"},
 		"protection remove acme 5f0c9c1e-6b0a-4c8e-9d3b-2a1f0e9d8c7b": {3, "add --yes"},
 	} {
@@ -92,7 +92,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestBadValues: every flag that has a form names itself and what is allowed.
+// TestBadValues: the error about a flag's bad value names the flag and the allowed values,
+// for every flag with restricted values.
 func TestBadValues(t *testing.T) {
 	t.Parallel()
 	tried := 0
@@ -129,7 +130,7 @@ func TestBadValues(t *testing.T) {
 	}
 }
 
-// TestExitCodesAreDocumented: the table has each of them.
+// TestExitCodesAreDocumented: the table in docs/cli.md has each exit code.
 func TestExitCodesAreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/cli.md")

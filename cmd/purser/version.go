@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -23,9 +24,7 @@ func readBuild() build {
 	if ok && b.version == "" {
 		b.version = info.Main.Version
 	}
-	if b.version == "" {
-		b.version = "(devel)"
-	}
+	b.version = cmp.Or(b.version, "(devel)")
 	if !ok {
 		return b
 	}

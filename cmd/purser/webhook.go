@@ -16,10 +16,10 @@ import (
 )
 
 func webhookCommand(src *source) *cobra.Command {
-	cmd := group("webhook", "Say who is told of what happens in a namespace",
+	cmd := group("webhook", "Manage webhooks: URLs that are told of events in a namespace",
 		webhookListCommand(src), webhookCreateCommand(src), webhookShowCommand(src), webhookUpdateCommand(src), webhookDeleteCommand(src),
 		webhookTestCommand(src), webhookDeliveriesCommand(src), webhookRedeliverCommand(src))
-	cmd.Long = "Say who is told of pushes, pulls, deletions and garbage collection in a namespace. A webhook is a URL\n" +
+	cmd.Long = "Manage the webhooks of a namespace, which are told of pushes, pulls, deletions and garbage collection. A webhook is a URL\n" +
 		"that gets a signed request for each event that it asks for. The events: " + strings.Join(webhook.Events(), ", ") + "."
 	return addServer(cmd)
 }
@@ -55,7 +55,7 @@ func webhookPath(args []string) (string, error) {
 	return path, nil
 }
 
-// withWebhook is withClient for commands whose arguments name a namespace and possibly
+// withWebhook is like withClient, for commands whose arguments name a namespace and possibly
 // a webhook.
 func (src *source) withWebhook(run func(cmd *cobra.Command, c *api.Client, path string, args []string) error) func(*cobra.Command, []string) error {
 	return src.withClient(func(cmd *cobra.Command, c *api.Client, args []string) error {
@@ -100,7 +100,7 @@ type webhookFlags struct {
 
 func addWebhookFlags(cmd *cobra.Command) *webhookFlags {
 	f, flags := new(webhookFlags), cmd.Flags()
-	textFlag(cmd, &f.url, "url", "", "`URL` that is told: https://host/path", notEmpty)
+	textFlag(cmd, &f.url, "url", "", "`URL` that requests are sent to: https://host/path", notEmpty)
 	flags.Var(listFlag{&f.events, checkEvent}, "events", "`EVENTS` with commas between them: "+strings.Join(webhook.Events(), ", "))
 	flags.StringVar(&f.title, "title", "", "`TEXT` for people")
 	textFlag(cmd, &f.secret, "secret-file", "", "`FILE` with the key to sign with, - for standard input (default: the registry makes one up)", notEmpty)
@@ -165,9 +165,9 @@ func webhookCreateCommand(src *source) *cobra.Command {
 		case err != nil:
 			return err
 		case flags.url == "":
-			return usagef("say who is told: --url https://host/path")
+			return usagef("--url is missing: give the URL that requests are sent to, https://host/path")
 		case len(flags.events) == 0:
-			return usagef("say of what: --events with some of %s", strings.Join(webhook.Events(), ", "))
+			return usagef("--events is missing: name some of %s", strings.Join(webhook.Events(), ", "))
 		}
 		var out struct {
 			webhookView
@@ -186,7 +186,7 @@ func webhookCreateCommand(src *source) *cobra.Command {
 
 func webhookShowCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show NAMESPACE UUID [DELIVERY]", Short: "Show a webhook, or a notice of it with its body", Args: cobra.RangeArgs(2, 3),
+		Use: "show NAMESPACE UUID [DELIVERY]", Short: "Show a webhook, or one of its notices with the body", Args: cobra.RangeArgs(2, 3),
 	}
 	format := addFormat(cmd)
 	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
@@ -214,12 +214,12 @@ func webhookShowCommand(src *source) *cobra.Command {
 
 func webhookUpdateCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "update NAMESPACE UUID", Short: "Change a webhook: what isn't given stays", Args: cobra.ExactArgs(2),
+		Use: "update NAMESPACE UUID", Short: "Change a webhook; settings that aren't given stay as they are", Args: cobra.ExactArgs(2),
 		Example: "  purser webhook update app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e --disable",
 	}
 	flags := addWebhookFlags(cmd)
-	enable := cmd.Flags().Bool("enable", false, "tell it of what happens from now on, and send what waits")
-	disable := cmd.Flags().Bool("disable", false, "tell it of nothing, and send nothing")
+	enable := cmd.Flags().Bool("enable", false, "enable it: send it notices of events from now on, and those that wait")
+	disable := cmd.Flags().Bool("disable", false, "disable it: make no notices for it, and send none")
 	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		body, err := flags.body(cmd)
 		if err != nil {
@@ -231,7 +231,7 @@ func webhookUpdateCommand(src *source) *cobra.Command {
 		case *enable, *disable:
 			body["enabled"] = *enable
 		case len(body) == 0:
-			return usagef("say what is to change: --url, --events, --title, --secret-file, --enable or --disable")
+			return usagef("nothing is given to change: add --url, --events, --title, --secret-file, --enable or --disable")
 		}
 		if err := c.Put(cmd.Context(), path, body, nil); err != nil {
 			return err
@@ -253,7 +253,7 @@ func webhookDeleteCommand(src *source) *cobra.Command {
 }
 
 func webhookTestCommand(src *source) *cobra.Command {
-	cmd := &cobra.Command{Use: "test NAMESPACE UUID", Short: "Send a webhook a notice that says nothing (ping)", Args: cobra.ExactArgs(2)}
+	cmd := &cobra.Command{Use: "test NAMESPACE UUID", Short: "Send a webhook a test notice (ping)", Args: cobra.ExactArgs(2)}
 	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		var out struct{ UUID string }
 		if err := c.Post(cmd.Context(), path+"/test", nil, &out); err != nil {
@@ -268,7 +268,7 @@ func webhookDeliveriesCommand(src *source) *cobra.Command {
 	cmd := &cobra.Command{Use: "deliveries NAMESPACE UUID", Short: "List the notices of a webhook, the newest first", Args: cobra.ExactArgs(2)}
 	format, limit := addFormat(cmd), addLimit(cmd)
 	var state string
-	textFlag(cmd, &state, "state", "", "only those of this `STATE`: waiting, delivered or given_up",
+	textFlag(cmd, &state, "state", "", "only notices in this `STATE`: waiting, delivered or given_up",
 		checkChoice(webhook.Waiting, webhook.Delivered, webhook.GivenUp))
 	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		list, more, err := api.Collect(*limit, func(cursor string, n int) ([]api.WebhookDelivery, string, error) {
@@ -305,7 +305,7 @@ func webhookRedeliverCommand(src *source) *cobra.Command {
 		Example: "  purser webhook redeliver app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e 5a3f6b0e-6f0f-4b5e-9d55-0d7f6e0b6a3c\n" +
 			"  purser webhook redeliver app f6d1a7b0-9a8c-4a7e-9b0e-3a4f6f1c2d3e --given-up",
 	}
-	all := cmd.Flags().Bool("given-up", false, "all that were given up; there is no DELIVERY then")
+	all := cmd.Flags().Bool("given-up", false, "all notices that were given up; leave DELIVERY out")
 	cmd.RunE = src.withWebhook(func(cmd *cobra.Command, c *api.Client, path string, args []string) error {
 		switch {
 		case *all == (len(args) == 3):

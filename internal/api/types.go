@@ -1,8 +1,8 @@
-// Package api has what the management API and those who call it share: types of requests
+// Package api has the parts that the management API and its callers share: types of requests
 // and answers, and the client of the command line.
 //
-// The names of the types are the names of the schemas in the OpenAPI document, and their
-// tags are what the document says of them.
+// The names of the types are the names of the schemas in the OpenAPI document, and the tags
+// of their fields are the descriptions in the document.
 package api
 
 import (
@@ -20,19 +20,19 @@ type PolicyView struct {
 	TagPattern        *string   `json:"tagPattern" doc:"Null: all tags"`
 	TagPatternMatches bool      `json:"tagPatternMatches"`
 	RemoveOrphans     bool      `json:"removeOrphans" doc:"Whether it deletes attached tags whose image isn't in their repository"`
-	Warnings          []string  `json:"warnings,omitempty" doc:"What the pattern may select besides what was meant"`
+	Warnings          []string  `json:"warnings,omitempty" doc:"Unintended tags that the pattern may select"`
 	Problem           string    `json:"problem,omitempty" doc:"Why this version can't read the policy, which selects nothing then"`
-	Stored            string    `json:"stored,omitempty" doc:"What is stored of a policy with a problem"`
-	Setting           string    `json:"setting,omitempty" doc:"The setting that the policy is of: it is changed there alone, and applies in every namespace, beside its own policies" example:"autoprune.default_policy"`
+	Stored            string    `json:"stored,omitempty" doc:"The stored text of a policy with a problem"`
+	Setting           string    `json:"setting,omitempty" doc:"The setting that defines the policy. Such a policy can be changed only there, and applies in every namespace beside the namespace's own policies" example:"autoprune.default_policy"`
 	CreatedAt         time.Time `json:"created_at"`
-	UpdatedAt         time.Time `json:"updated_at" doc:"When it was last saved"`
+	UpdatedAt         time.Time `json:"updated_at" doc:"When the policy was last saved"`
 }
 
 // ProtectionRule is a tag protection rule in answers.
 type ProtectionRule struct {
 	UUID      string    `json:"uuid" format:"uuid"`
 	Pattern   string    `json:"pattern" doc:"The tags that are protected" example:"^v[0-9.]+$"`
-	Warnings  []string  `json:"warnings,omitempty" doc:"What the pattern may protect besides what was meant"`
+	Warnings  []string  `json:"warnings,omitempty" doc:"Unintended tags that the pattern may protect"`
 	Problem   string    `json:"problem,omitempty" doc:"Why this version can't read the rule, which protects every tag then"`
 	CreatedAt time.Time `json:"created_at"`
 }
@@ -43,8 +43,8 @@ type WebhookView struct {
 	Title          string    `json:"title"`
 	URL            string    `json:"url" example:"https://hooks.example.com/purser"`
 	Events         []string  `json:"events" nullable:"false"`
-	Enabled        bool      `json:"enabled" doc:"False: it is told of nothing, and what waits for it isn't sent"`
-	DisabledReason string    `json:"disabled_reason,omitempty" doc:"Why the registry has disabled it"`
+	Enabled        bool      `json:"enabled" doc:"False: the webhook gets no new notices, and those that wait aren't sent"`
+	DisabledReason string    `json:"disabled_reason,omitempty" doc:"Why the registry has disabled the webhook"`
 	CreatedAt      time.Time `json:"created_at"`
 	UpdatedAt      time.Time `json:"updated_at"`
 }
@@ -54,43 +54,43 @@ type WebhookDelivery struct {
 	UUID        uuid.UUID  `json:"uuid" format:"uuid" doc:"The notice's webhook-id"`
 	Event       string     `json:"event"`
 	State       string     `json:"state" enum:"waiting,delivered,given_up"`
-	Attempts    int        `json:"attempts" doc:"How often it was tried, an attempt under way included"`
-	LastError   string     `json:"last_error,omitempty" doc:"What the last attempt failed by"`
+	Attempts    int        `json:"attempts" doc:"Number of attempts to deliver it, including one under way"`
+	LastError   string     `json:"last_error,omitempty" doc:"Why the last attempt failed"`
 	CreatedAt   time.Time  `json:"created_at"`
-	NextAttempt *time.Time `json:"next_attempt,omitempty" doc:"Of one that waits"`
+	NextAttempt *time.Time `json:"next_attempt,omitempty" doc:"When a waiting notice is tried next"`
 	EndedAt     *time.Time `json:"ended_at,omitempty" doc:"When it was delivered or given up"`
-	Body        string     `json:"body,omitempty" doc:"What is sent. Not in lists"`
+	Body        string     `json:"body,omitempty" doc:"The body of the request. Lists leave it out"`
 }
 
 // PullState is the state of pull counting.
 type PullState struct {
-	RecordedSince time.Time   `json:"recorded_since" doc:"Every pull since then is counted, or will be"`
-	UsedSince     time.Time   `json:"used_since" doc:"Every pull since then is known as a use, by which policies go; earlier than recorded_since where pulls found no room to be counted"`
-	CheckedSince  time.Time   `json:"checks_since" doc:"Every HEAD request since then is remembered, as a use that is no pull"`
+	RecordedSince time.Time   `json:"recorded_since" doc:"Every pull since then is counted or will be"`
+	UsedSince     time.Time   `json:"used_since" doc:"Since then the last use of tags and manifests is known, by which last_pulled policies decide. It is earlier than recorded_since if some pulls could be recorded but not counted"`
+	CheckedSince  time.Time   `json:"checks_since" doc:"Since then HEAD requests are recorded, as uses that are no pulls"`
 	CountedBy     string      `json:"counted_by" enum:"audit,redis,none" doc:"Who counts the pulls that this process answers: the audit log's reader, or Redis"`
 	Behind        float64     `json:"behind_seconds" doc:"Age of the oldest pull in the log that isn't counted yet; 0: there is none"`
-	Counted       int64       `json:"counted" doc:"Pulls that were counted from the log, ever"`
-	Last          *time.Time  `json:"last_processed_timestamp" doc:"The newest pull that was read in the log; null: none was"`
+	Counted       int64       `json:"counted" doc:"Number of pulls that were ever counted from the log"`
+	Last          *time.Time  `json:"last_processed_timestamp" doc:"The newest pull that was read in the log; null: none was read"`
 	LastID        int64       `json:"last_processed_log_id"`
-	LastXID       uint64      `json:"last_processed_xid" doc:"The log is read in the order of this and the id"`
+	LastXID       uint64      `json:"last_processed_xid" doc:"Transaction id of the last entry read. The log is read in the order of transaction id and entry id"`
 	Checked       time.Time   `json:"checked_at" doc:"When the log was last read"`
 	Problem       string      `json:"problem,omitempty" doc:"Why nothing can be counted from the log, and what to do"`
 	Unseen        string      `json:"unseen,omitempty" doc:"Why this process can't tell what was used, so that nothing is deleted by last use, and what to do"`
-	Redis         *RedisPulls `json:"redis,omitempty" doc:"How counting in Redis stands; absent: there is none"`
+	Redis         *RedisPulls `json:"redis,omitempty" doc:"The state of counting in Redis; absent: pulls aren't counted in Redis"`
 }
 
 // RedisPulls is the state of pull counting in Redis.
 type RedisPulls struct {
 	Address   string     `json:"address"`
 	Reachable bool       `json:"reachable"`
-	Memory    int64      `json:"memory_bytes" doc:"That Redis uses, for whatever"`
-	MaxMemory int64      `json:"max_memory_bytes" doc:"0: there is no limit"`
+	Memory    int64      `json:"memory_bytes" doc:"Memory that Redis uses for everything"`
+	MaxMemory int64      `json:"max_memory_bytes" doc:"Redis's maxmemory; 0: there is no limit"`
 	Status    string     `json:"processing_status" enum:"IDLE,PROCESSING,ERROR"`
 	Error     string     `json:"error_message,omitempty" doc:"Why the last flush failed"`
 	Processed *time.Time `json:"last_processed_timestamp" doc:"When the last complete flush began; null: there was none"`
-	Behind    *float64   `json:"behind_seconds" doc:"How long ago that was"`
-	Keys      int64      `json:"keys_processed_count" doc:"Keys that were flushed, ever"`
-	Problems  []string   `json:"problems" nullable:"false" doc:"What keeps pulls from being counted or may lose them, and what to do"`
+	Behind    *float64   `json:"behind_seconds" doc:"Time since last_processed_timestamp"`
+	Keys      int64      `json:"keys_processed_count" doc:"Number of keys that were ever flushed"`
+	Problems  []string   `json:"problems" nullable:"false" doc:"Reasons why pulls can't be counted or may be lost, and what to do"`
 }
 
 // RetryRequest is the body of a request to retry failed reviews.

@@ -4,15 +4,18 @@
 // [Queue] where the caller has the values. A statement that learns while it runs what it
 // changes inserts the entries into the table, auditlog, by itself, with the arguments of
 // [Args]; package catalog has such statements. Only this package reads the table. A pull
-// changes nothing, so a [Recorder] collects the entries of pulls and writes them in batches.
-// A [Log] lists and exports entries. A [Keeper] creates and drops the monthly partitions.
+// changes nothing, so a [Recorder] collects the entries of pulls and writes them in
+// batches. A [Log] lists and exports entries. A [Keeper] creates and drops the monthly
+// partitions.
 //
-// The log is locked last: a transaction that has written an entry asks for no further lock.
-// The [Keeper] locks the log's partitions for a moment now and then, and waits for whoever
-// has written to them; if such a transaction waited for another, and that one for the log,
-// PostgreSQL would end one of them as a deadlock. So the statement that makes the change
-// also writes the entries, or the last statement of its transaction does. This costs no
-// round trip either.
+// The log is locked last: a transaction that has written an entry sends no statement that
+// asks for further locks. The [Keeper] locks the log for a moment now and then, and waits
+// for the transactions that have written to it; if one of them waited for another
+// transaction, and that one for the log, PostgreSQL would end one of the two as a deadlock.
+// So the statement that makes the change also writes the entries, or the last statement of
+// its transaction does. This costs no round trip either. Triggers that run after such a
+// statement may still lock rows of the review queues, so a deadlock remains possible, but
+// rare; the transaction that PostgreSQL ends is run again.
 //
 // # Why no entry is lost or written twice
 //
@@ -48,11 +51,13 @@
 // statistics have read it.
 //
 // The [Keeper] moves entries from the default partition to a month's partition in the
-// transaction that attaches it. So readers see an entry in one partition, never in both or
-// none, and a crash leaves everything as it was. It locks out writers for that moment: a
-// writer that had chosen the default partition before would be refused by its new bounds. A
-// month is dropped only when its pulls have been read: one transaction detaches it, which
-// waits for writers, and then searches it for unread pulls.
+// transaction that attaches the partition, so a crash leaves everything as it was. While it
+// attaches the partition, it locks the whole log: otherwise a writer that had chosen the
+// default partition earlier would be refused by that partition's new bounds, and a reader
+// that had been planned earlier would look for the moved entries in the default partition
+// alone. So readers see an entry in one partition, never in both or none. A month is
+// dropped only when its pulls have been read: one transaction detaches the month's
+// partition, which waits for writers, and then searches it for unread pulls.
 package audit
 
 import (
@@ -90,8 +95,8 @@ const (
 // valid UTF-8: a client's header must not fail its push.
 type Entry struct {
 	ID int64 `json:"id"` // given by the log
-	// Time is when it happened; zero: when the transaction began, by the database's clock.
-	// An entry of several pulls has the time of the last.
+	// Time is when the event happened; zero: when the transaction began, by the database's
+	// clock. An entry of several pulls has the time of the last.
 	Time      time.Time `json:"time"`
 	Kind      Kind      `json:"kind"`
 	Actor     string    `json:"actor,omitempty"` // account, one of the registry's own workers, or "" if unknown
@@ -129,8 +134,9 @@ type Entry struct {
 // pulls returns the number of pulls, or of HEADs, in the entry.
 func (e *Entry) pulls() int { return max(e.Pulls, 1) }
 
-// Client returns a key of the client that sent a request, as far as it is known, and of the
-// manifest: a hash of account, address, User-Agent, repository and digest.
+// Client returns a key of the client that sent the request, as far as the client is known,
+// and of the requested manifest: a hash of account, address, User-Agent, repository and
+// digest.
 func (e Entry) Client() ClientKey {
 	return clientKey(clean(e.Actor), clean(e.Address), clean(e.UserAgent), e.RepositoryID, e.Digest)
 }
@@ -178,14 +184,9 @@ func (e Entry) from(s Source) Entry {
 	return e
 }
 
-// Execer runs a statement: a transaction, usually.
-type Execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
 // Append writes entries in the caller's transaction, in one statement regardless of their
 // number. They get the context's source.
-func Append(ctx context.Context, tx Execer, entries ...Entry) error {
+func Append(ctx context.Context, tx db.Querier, entries ...Entry) error {
 	if len(entries) == 0 {
 		return nil
 	}
@@ -212,9 +213,10 @@ func Queue(ctx context.Context, b *pgx.Batch, entries ...Entry) error {
 	return nil
 }
 
-// Args adds to the arguments of a statement, which inserts entries by itself, those of the
-// requesting client: @actor, @address, @user_agent and @request_id, from the context's
-// source. What the source leaves empty is NULL. It returns args.
+// Args adds the values that identify the requesting client to args, the arguments of a
+// statement that inserts entries itself: @actor, @address, @user_agent and @request_id,
+// from the context's source. A field that is empty in the source becomes NULL. Args returns
+// args.
 func Args(ctx context.Context, args db.Args) db.Args {
 	s := SourceOf(ctx)
 	args["actor"], args["address"] = textOrNull(s.Actor), textOrNull(s.Address)
@@ -229,7 +231,7 @@ func textOrNull(s string) any {
 	return clean(s)
 }
 
-// raw returns the detail of an entry as it was read.
+// raw returns an entry's detail as a json.RawMessage, nil if the entry has none.
 func raw(b []byte) any {
 	if b == nil {
 		return nil

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
 )
 
 // Change is the entry of a push, of a tag's creation or move, or of a deletion, with its
@@ -22,11 +24,11 @@ const changeKinds = `('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'dele
 // End is a position after every entry that can ever exist.
 var End = Position{XID: maxID, ID: maxID}
 
-// Changes returns entries of changes behind a position, in order: about n. It returns a
+// Changes returns about n entries of changes after a position, in order. It returns a
 // transaction's entries all or not at all, unless the transaction has more than n by
 // itself. As with Log.Pulls, it returns entries only of transactions older than every open
 // one, so a reader that remembers the last position misses no entry and gets none twice.
-// more says that there may be others behind them.
+// more says that further entries may follow.
 func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Change, more bool, err error) {
 	xid, id := after.arguments()
 	rows, err := tx.Query(ctx, `
@@ -55,8 +57,8 @@ func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Chan
 	return list, more, nil
 }
 
-// wholeTransactions removes the entries of the last transaction, of which there may be
-// more, unless it is the only one.
+// wholeTransactions removes the last transaction's entries from list, since list may lack
+// others of that transaction. If list has entries of one transaction only, they stay.
 func wholeTransactions(list []Change) []Change {
 	last := list[len(list)-1].XID
 	for i := len(list) - 1; i >= 0; i-- {
@@ -139,9 +141,9 @@ func CountPulls(ctx context.Context, tx pgx.Tx, after Position, n int, of []Watc
 	return counts, last, more, nil
 }
 
-// Unread returns whether there are changes behind one position, or pulls behind another,
-// that can be read now.
-func Unread(ctx context.Context, q queryer, changes, pulls Position) (yes bool, err error) {
+// Unread returns whether any changes after the position changes, or pulls after the
+// position pulls, can be read now.
+func Unread(ctx context.Context, q db.Querier, changes, pulls Position) (yes bool, err error) {
 	xid, id := changes.arguments()
 	pullXID, pullID := pulls.arguments()
 	err = q.QueryRow(ctx, `

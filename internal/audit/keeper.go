@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,8 +35,8 @@ type KeeperOptions struct {
 	Read func(ctx context.Context) (Position, error)
 	// Now is the clock. Default: the database's.
 	Now func() time.Time
-	// LockTimeout bounds each wait for a lock, since writers queue behind it meanwhile. It
-	// must be below PostgreSQL's deadlock_timeout. Default 200 ms.
+	// LockTimeout bounds each wait for a lock, since writers queue behind the waiting
+	// request. It must be below PostgreSQL's deadlock_timeout. Default 200 ms.
 	LockTimeout time.Duration
 	// Tries is how often a lock is tried in one run. Default 10.
 	Tries   int
@@ -66,15 +67,9 @@ type Keeper struct {
 
 // NewKeeper makes a keeper. It does nothing before Run or Keep.
 func NewKeeper(o KeeperOptions) *Keeper {
-	if o.LockTimeout <= 0 {
-		o.LockTimeout = 200 * time.Millisecond
-	}
-	if o.Tries <= 0 {
-		o.Tries = 10
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.LockTimeout = cmp.Or(o.LockTimeout, 200*time.Millisecond)
+	o.Tries = cmp.Or(o.Tries, 10)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return &Keeper{o, o.Log}
 }
 
@@ -90,8 +85,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 }
 
 var (
-	errBusy      = errors.New("the audit log is held by open transactions")
-	errFaster    = errors.New("another process has done it")
+	errBusy      = errors.New("open transactions have locked the audit log")
+	errFaster    = errors.New("another process has made or dropped the partition already")
 	errUncounted = errors.New("pulls of the month have not been read")
 )
 
@@ -102,7 +97,7 @@ func (k *Keeper) Keep(ctx context.Context) (Kept, error) {
 	var done Kept
 	now, err := k.now(ctx)
 	if err != nil {
-		return done, fmt.Errorf("keeping the audit log's partitions: %w", err)
+		return done, fmt.Errorf("managing the audit log's partitions: %w", err)
 	}
 	oldest := time.Time{} // the first month that is kept
 	if k.opt.Retention > 0 {
@@ -114,10 +109,10 @@ func (k *Keeper) Keep(ctx context.Context) (Kept, error) {
 	}
 	problems = append(problems, k.deleteHeads(ctx))
 	if err := errors.Join(problems...); err != nil {
-		return done, fmt.Errorf("keeping the audit log's partitions: %w", err)
+		return done, fmt.Errorf("managing the audit log's partitions: %w", err)
 	}
 	if len(done.Made)+len(done.Dropped) > 0 || done.Deleted > 0 {
-		k.log.InfoContext(ctx, "the audit log's partitions were kept", "made", done.Made, "moved", done.Moved,
+		k.log.InfoContext(ctx, "made or dropped partitions of the audit log", "made", done.Made, "moved", done.Moved,
 			"dropped", done.Dropped, "deleted", done.Deleted, "held", done.Held)
 	}
 	return done, nil
@@ -196,7 +191,7 @@ func (k *Keeper) make(ctx context.Context, oldest, current month, done *Kept) er
 		case errors.Is(err, errFaster):
 		case errors.Is(err, errBusy):
 			done.Busy = true
-			k.log.WarnContext(ctx, "a partition of the audit log has to wait: the default partition takes its entries", "partition", table(m), "error", err)
+			k.log.WarnContext(ctx, "a partition of the audit log could not be made yet: the default partition takes its entries", "partition", table(m), "error", err)
 		case err != nil:
 			return fmt.Errorf("making %s: %w", table(m), err)
 		default:
@@ -206,8 +201,8 @@ func (k *Keeper) make(ctx context.Context, oldest, current month, done *Kept) er
 	return nil
 }
 
-// caught returns the months from oldest until before current of which the default partition
-// has entries.
+// caught returns the months from oldest to the last one before current that have entries in
+// the default partition.
 func (k *Keeper) caught(ctx context.Context, oldest, current month) (list []month, err error) {
 	for from := oldest; ; {
 		var first *time.Time
@@ -221,12 +216,11 @@ func (k *Keeper) caught(ctx context.Context, oldest, current month) (list []mont
 }
 
 // makeOne makes the partition of a month and moves the month's entries into it from the
-// default partition. It copies them while writers go on. Then it locks out writers, and
-// readers of the default partition, for a moment, copies the entries that came meanwhile,
-// and attaches the partition. All of it is one transaction. The worker of loose foreign
-// keys, which clears ids in entries, may wait for an entry that is being moved while
-// makeOne waits for the worker's lock: both give way, since the worker's lock timeout is
-// short too.
+// default partition. It copies them while others write and read. Then it locks the log for
+// a moment, copies the entries that came during the first copy, and attaches the partition.
+// All of it is one transaction. The worker of loose foreign keys, which clears ids in
+// entries, may wait for an entry that is being moved while makeOne waits for the worker's
+// lock. Then whichever lock timeout ends first resolves the deadlock: both are short.
 func (k *Keeper) makeOne(ctx context.Context, m month) (moved int64, err error) {
 	ctx = db.Unhurried(ctx)
 	err = pgx.BeginTxFunc(ctx, k.opt.DB.Pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -248,7 +242,10 @@ func (k *Keeper) makeOne(ctx context.Context, m month) (moved int64, err error) 
 			return err
 		}
 		return k.locked(ctx, tx, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "LOCK TABLE auditlog IN SHARE ROW EXCLUSIVE MODE"); err != nil {
+			// Readers too must wait here. A reader that waits for the default partition
+			// alone has been planned without the new partition, and reads after the move:
+			// it would miss the entries.
+			if _, err := tx.Exec(ctx, "LOCK TABLE ONLY auditlog IN ACCESS EXCLUSIVE MODE"); err != nil {
 				return err
 			}
 			if _, err := tx.Exec(ctx, "LOCK TABLE "+defaultPartition+" IN ACCESS EXCLUSIVE MODE"); err != nil {
@@ -318,7 +315,7 @@ func (k *Keeper) locked(ctx context.Context, tx pgx.Tx, fn func(tx pgx.Tx) error
 		if code := db.Code(err); code != db.CodeLockNotAvailable && code != db.CodeDeadlockDetected {
 			return err
 		}
-		pause(ctx, wait+rand.N(wait))
+		_ = worker.Sleep(ctx, wait+rand.N(wait))
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -357,16 +354,16 @@ func (k *Keeper) expire(ctx context.Context, oldest month, done *Kept) error {
 	return k.deleteOld(ctx, oldest, uncounted, args, done)
 }
 
-// uncounted returns the condition, with its arguments, for pulls that a partition is kept
-// for. It includes entries without counted_by: if statistics are switched on later, these
-// may still be counted; the reader passes over them otherwise.
+// uncounted returns the SQL condition, with its arguments, for the pulls that keep a
+// partition from being dropped. It includes entries without counted_by: if statistics are
+// switched on later, these may still be counted; otherwise the reader passes over them.
 func (k *Keeper) uncounted(ctx context.Context) (string, []any, error) {
 	if k.opt.Read == nil {
 		return "false", nil, nil
 	}
 	p, err := k.opt.Read(ctx)
 	if err != nil {
-		return "", nil, fmt.Errorf("asking up to where pulls have been read: %w", err)
+		return "", nil, fmt.Errorf("reading up to where the audit log's pulls are counted: %w", err)
 	}
 	return `kind = 'pull_repo' AND counted_by IS DISTINCT FROM 'redis' AND (xid, id) > ($1::text::xid8, $2::bigint)`,
 		[]any{strconv.FormatUint(p.XID, 10), p.ID}, nil
@@ -376,7 +373,7 @@ func (k *Keeper) uncounted(ctx context.Context) (string, []any, error) {
 // partition first, which waits for writers, and then searches it. Errors: errUncounted,
 // errFaster, errBusy.
 func (k *Keeper) drop(ctx context.Context, m month, uncounted string, args []any) error {
-	// A first search without locks avoids the wait for all when there is such a pull.
+	// Search first without locks: if there is such a pull, no writer has to wait.
 	if err := search(ctx, k.opt.DB.Pool, m, uncounted, args); err != nil {
 		return err
 	}
@@ -402,14 +399,9 @@ func (k *Keeper) drop(ctx context.Context, m month, uncounted string, args []any
 	})
 }
 
-// queryer is a pool or a transaction.
-type queryer interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
 // search looks for uncounted pulls in the partition of a month. Errors: errUncounted,
 // errFaster.
-func search(ctx context.Context, q queryer, m month, uncounted string, args []any) error {
+func search(ctx context.Context, q db.Querier, m month, uncounted string, args []any) error {
 	var found bool
 	err := q.QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s)", table(m), uncounted), args...).Scan(&found)
 	switch {

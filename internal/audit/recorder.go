@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,9 +37,9 @@ type RecorderOptions struct {
 	// BackoffMin and BackoffMax bound the pause after a failure. Defaults 200 ms,
 	// 5 s.
 	BackoffMin, BackoffMax time.Duration
-	// Alive locks those of the repositories that exist, in the order of their ids, until
-	// the transaction ends, and returns them. Entries of the others are written without a
-	// repository id, since nothing would clear it any more. Nil: ids are written as they
+	// Alive locks the repositories among ids that exist, in the order of their ids, until
+	// tx ends, and returns their ids. Entries of the other repositories are written without
+	// a repository id, since nothing would clear it any more. Nil: ids are written as they
 	// are.
 	Alive   func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
 	Log     *slog.Logger    // default slog.Default()
@@ -70,33 +71,15 @@ type Recorder struct {
 
 // NewRecorder makes a recorder. It writes nothing before Run or Close.
 func NewRecorder(o RecorderOptions) *Recorder {
-	if o.Buffer <= 0 {
-		o.Buffer = 10_000
-	}
-	if o.Batch <= 0 {
-		o.Batch = 500
-	}
-	if o.Every <= 0 {
-		o.Every = time.Second
-	}
-	if o.Join == 0 {
-		o.Join = DefaultJoin
-	}
-	if o.Patience <= 0 {
-		o.Patience = time.Second
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = 10 * time.Second
-	}
-	if o.BackoffMin <= 0 {
-		o.BackoffMin = 200 * time.Millisecond
-	}
-	if o.BackoffMax <= 0 {
-		o.BackoffMax = 5 * time.Second
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Buffer = cmp.Or(o.Buffer, 10_000)
+	o.Batch = cmp.Or(o.Batch, 500)
+	o.Every = cmp.Or(o.Every, time.Second)
+	o.Join = cmp.Or(o.Join, DefaultJoin)
+	o.Patience = cmp.Or(o.Patience, time.Second)
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
+	o.BackoffMin = cmp.Or(o.BackoffMin, 200*time.Millisecond)
+	o.BackoffMax = cmp.Or(o.BackoffMax, 5*time.Second)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	r := &Recorder{opt: o, log: o.Log, writing: make(chan struct{}, 1), open: map[joinKey]*waiting{}, room: make(chan struct{})}
 	r.loop = worker.New(worker.Options{
 		Name: "audit of pulls", Batch: r.round, Next: r.rest, Timeout: o.Timeout,
@@ -123,8 +106,8 @@ func (r *Recorder) Record(ctx context.Context, e Entry) (taken bool) {
 	return false
 }
 
-// Offer is Record for callers that can wait for room: an entry that isn't taken isn't
-// counted as dropped either.
+// Offer is like Record, but an entry that finds no room isn't counted as dropped: the
+// caller can wait for room and offer the entry again.
 func (r *Recorder) Offer(ctx context.Context, e Entry) (taken bool) {
 	return r != nil && r.take(ctx, &e) == ""
 }
@@ -325,7 +308,7 @@ func (r *Recorder) Close(ctx context.Context) error {
 		cancel()
 		if err != nil {
 			failures++
-			pause(ctx, worker.Backoff(failures, r.opt.BackoffMin, r.opt.BackoffMax))
+			_ = worker.Sleep(ctx, worker.Backoff(failures, r.opt.BackoffMin, r.opt.BackoffMax))
 		}
 	}
 	if n := r.abandon(); n > 0 {

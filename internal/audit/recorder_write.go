@@ -186,13 +186,3 @@ func repositories(entries []Entry) []int64 {
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
-
-// pause returns after d or when ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-}

@@ -13,8 +13,8 @@ import (
 const million = 1_000_000
 
 // BenchmarkEvaluate evaluates a repository of a million tags and decides about each.
-// Besides the time it reports how many bytes were allocated for a tag, and how many
-// were held at once at most, what the tags themselves take aside.
+// Besides the time it reports the bytes allocated per tag, and the most bytes in use at once,
+// without the tags themselves.
 func BenchmarkEvaluate(b *testing.B) {
 	for _, bb := range []struct {
 		name     string
@@ -59,15 +59,15 @@ func BenchmarkEvaluate(b *testing.B) {
 	}
 }
 
-// millionTags are of the last 100 days in no order; half of them sign the other
-// half if signed.
+// millionTags returns a million tags pushed within the last 100 days, in random order. If
+// signed, half of them are signatures of the other half.
 func millionTags(signed bool) []autoprune.Tag {
 	tags := make([]autoprune.Tag, 0, million)
 	for i := range million {
 		created := ago(time.Duration(i*7919%million) * (100 * day / million))
 		id := int64(i + 1)
 		if signed && i%2 == 1 {
-			tags = append(tags, autoprune.Tag{Name: companionName(id-1, ".sig"), Created: created, Manifest: id, Image: id - 1})
+			tags = append(tags, autoprune.Tag{Name: attachedName(id-1, ".sig"), Created: created, Manifest: id, Image: id - 1})
 			continue
 		}
 		tags = append(tags, autoprune.Tag{Name: fmt.Sprintf("pr-%d", i), Created: created, Manifest: id})

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Code is a short reason why a tag is deleted or stays. Codes are stored with runs and
-// never change their meaning.
+// Code is a word for the reason why a tag is deleted or stays. Codes are stored with runs,
+// so a code never changes its meaning.
 type Code string
 
 // Reasons to delete a tag.
@@ -53,8 +53,8 @@ type Notice struct {
 	Text   string
 }
 
-// Reason returns for people why the tag is deleted or stays: a phrase without a full stop.
-// d must be the decision of [Verdict.Decide] on this tag.
+// Reason returns a text for people that says why the tag is deleted or stays: a phrase
+// without a full stop. d must be the decision of [Verdict.Decide] on this tag.
 func (v *Verdict) Reason(t Tag, d Decision) string {
 	var r *rule
 	if d.Policy >= 0 {
@@ -93,7 +93,7 @@ func (v *Verdict) Reason(t Tag, d Decision) string {
 	case PolicyUnreadable:
 		return fmt.Sprintf("policy %s selects nothing: %s", r.id, r.rests)
 	case ImageStays:
-		return "belongs to an image that isn't going in this run"
+		return "belongs to an image that this run doesn't delete"
 	case ImageAwaited:
 		return fmt.Sprintf("belongs to an image that isn't in the repository, but was pushed at %s, no more than %.0f hours ago",
 			stamp(t.Created), orphanAge.Hours())

@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // maxGivingWay is how often in a row a batch may fail on locks of others before the
@@ -23,13 +23,13 @@ const maxGivingWay = 20
 
 // deleteBatch deletes a batch. Clients have priority: when their locks are in the way, it
 // tries again with smaller and smaller parts.
-func (v *visit) deleteBatch(ctx context.Context, verdict *Verdict, list []going,
-	del func(ctx context.Context, verdict *Verdict, part []going) error,
+func (v *repositoryRun) deleteBatch(ctx context.Context, verdict *Verdict, list []candidate,
+	del func(ctx context.Context, verdict *Verdict, part []candidate) error,
 ) error {
 	size, busy := len(list), 0
 	for len(list) > 0 {
 		n := min(size, len(list))
-		err := v.turn.begin(ctx)
+		err := v.slice.begin(ctx)
 		if err == nil {
 			err = del(ctx, verdict, list[:n])
 		}
@@ -37,35 +37,33 @@ func (v *visit) deleteBatch(ctx context.Context, verdict *Verdict, list []going,
 		case err == nil:
 			list, busy = list[n:], 0
 			continue
-		case !errors.Is(err, catalog.ErrTargetBusy):
+		case !errors.Is(err, errBusy):
 			return err
 		}
-		v.turn.p.metrics.busy.Inc()
+		v.slice.p.metrics.busy.Inc()
 		if busy++; busy >= maxGivingWay {
 			return err
 		}
 		size = max(1, n/2)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(rand.N(50 * time.Millisecond)):
+		if err := worker.Sleep(ctx, rand.N(50*time.Millisecond)); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // deleteTags deletes tags of images, after checking once more whether they were used.
-func (v *visit) deleteTags(ctx context.Context, verdict *Verdict, part []going) error {
+func (v *repositoryRun) deleteTags(ctx context.Context, verdict *Verdict, part []candidate) error {
 	part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
 		return err
 	}
-	return v.inTx(ctx, func(catalog.Pruning) ([]going, error) { return part, nil })
+	return v.inTx(ctx, func(deletionTx) ([]candidate, error) { return part, nil })
 }
 
 // lookAgain drops the tags that were used since they were judged.
-func (v *visit) lookAgain(ctx context.Context, verdict *Verdict, part []going) ([]going, error) {
-	if v.turn.p.opt.Used == nil {
+func (v *repositoryRun) lookAgain(ctx context.Context, verdict *Verdict, part []candidate) ([]candidate, error) {
+	if v.slice.p.opt.Used == nil {
 		return part, nil
 	}
 	var asked []*Tag
@@ -80,10 +78,10 @@ func (v *visit) lookAgain(ctx context.Context, verdict *Verdict, part []going) (
 	if len(asked) == 0 {
 		return part, nil
 	}
-	if err := v.turn.p.opt.Used(ctx, v.target.ID, asked); err != nil {
+	if err := v.slice.p.opt.Used(ctx, v.target.ID, asked); err != nil {
 		return nil, err
 	}
-	var kept []going
+	var kept []candidate
 	for _, g := range part {
 		if g.decision = verdict.Decide(g.tag); g.decision.Delete {
 			g.reason = verdict.Reason(g.tag, g.decision)
@@ -94,15 +92,15 @@ func (v *visit) lookAgain(ctx context.Context, verdict *Verdict, part []going) (
 }
 
 // deleteAttached deletes tags attached to images that no tag reaches, and orphans whose
-// image is still missing, as both are at this moment. Like other tags, orphans are first
-// checked once more for uses.
-func (v *visit) deleteAttached(ctx context.Context, verdict *Verdict, part []going) error {
+// image is still missing. The deleting transaction looks for both anew. Like other tags,
+// orphans are first checked once more for uses.
+func (v *repositoryRun) deleteAttached(ctx context.Context, verdict *Verdict, part []candidate) error {
 	part, err := v.lookAgain(ctx, verdict, part)
 	if err != nil || len(part) == 0 {
 		return err
 	}
-	return v.inTx(ctx, func(q catalog.Pruning) ([]going, error) {
-		var list []going
+	return v.inTx(ctx, func(q deletionTx) ([]candidate, error) {
+		var list []candidate
 		free, err := v.freeImages(ctx, q, part)
 		if err != nil {
 			return nil, err
@@ -119,13 +117,13 @@ func (v *visit) deleteAttached(ctx context.Context, verdict *Verdict, part []goi
 				list = append(list, g)
 			}
 		}
-		v.held = v.held || len(list) < len(part)
+		v.stillReached = v.stillReached || len(list) < len(part)
 		return list, nil
 	})
 }
 
 // freeImages locks the images of attached tags and returns those that no tag reaches.
-func (v *visit) freeImages(ctx context.Context, q catalog.Pruning, part []going) (map[int64]bool, error) {
+func (v *repositoryRun) freeImages(ctx context.Context, q deletionTx, part []candidate) (map[int64]bool, error) {
 	images := make(map[int64]bool)
 	for _, g := range part {
 		if !g.tag.orphan() {
@@ -135,7 +133,7 @@ func (v *visit) freeImages(ctx context.Context, q catalog.Pruning, part []going)
 	if len(images) == 0 {
 		return nil, nil
 	}
-	free, err := q.HoldImages(ctx, v.target, slices.Sorted(maps.Keys(images)))
+	free, err := q.LockImages(ctx, v.target, slices.Sorted(maps.Keys(images)))
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +146,7 @@ func (v *visit) freeImages(ctx context.Context, q catalog.Pruning, part []going)
 
 // missingImages looks for the images of orphans once more, while nobody can push to the
 // repository: by the digests in the tags' names, and by the subjects of their manifests.
-func (v *visit) missingImages(ctx context.Context, q catalog.Pruning, part []going) (absent map[oci.DigestPrefix]bool, alone map[int64]bool, err error) {
+func (v *repositoryRun) missingImages(ctx context.Context, q deletionTx, part []candidate) (absent map[oci.DigestPrefix]bool, alone map[int64]bool, err error) {
 	var digests []oci.DigestPrefix
 	var manifests []int64
 	for _, g := range part {
@@ -163,24 +161,24 @@ func (v *visit) missingImages(ctx context.Context, q catalog.Pruning, part []goi
 	if len(manifests) == 0 {
 		return nil, nil, nil
 	}
-	return q.HoldRepository(ctx, v.target, digests, manifests)
+	return q.BlockPushes(ctx, v.target, digests, manifests)
 }
 
 // inTx deletes the tags that choose returns, and writes the audit log and the run's counts,
 // in one transaction that locks the task. It locks the run's rows after writing the log,
 // which is safe: no other transaction that locks the rows of an unfinished run waits for
 // the log.
-func (v *visit) inTx(ctx context.Context, choose func(q catalog.Pruning) ([]going, error)) error {
-	u := v.turn
+func (v *repositoryRun) inTx(ctx context.Context, choose func(q deletionTx) ([]candidate, error)) error {
+	u := v.slice
 	var deleted, tags int64
 	if !v.counted {
 		tags = v.uncounted()
 	}
-	err := u.p.catalog.Prune(ctx, func(q catalog.Pruning) error {
-		if err := u.p.hold(ctx, q.Tx(), u.task); err != nil {
+	err := u.p.deletion(ctx, func(q deletionTx) error {
+		if err := u.p.lockTaskAndPolicies(ctx, q.Tx, u.task); err != nil {
 			return err
 		}
-		if err := q.KeepRepository(ctx, v.target); err != nil {
+		if err := q.LockRepository(ctx, v.target); err != nil {
 			return err
 		}
 		list, err := choose(q)
@@ -191,7 +189,7 @@ func (v *visit) inTx(ctx context.Context, choose func(q catalog.Pruning) ([]goin
 		if err != nil {
 			return err
 		}
-		gone, err := q.Delete(audit.WithSource(ctx, audit.Source{Actor: audit.ActorAutoprune}), batch)
+		gone, err := q.DeleteTags(audit.WithSource(ctx, audit.Source{Actor: audit.ActorAutoprune}), batch)
 		if err != nil {
 			return err
 		}
@@ -205,7 +203,7 @@ func (v *visit) inTx(ctx context.Context, choose func(q catalog.Pruning) ([]goin
 		if deleted == 0 {
 			return nil
 		}
-		return v.record(ctx, q.Tx(), deleted, tags, counts)
+		return v.record(ctx, q.Tx, deleted, tags, counts)
 	})
 	if err != nil {
 		return err
@@ -234,14 +232,14 @@ type prunedDetail struct {
 
 // batch returns the batch for the catalog to delete, with the entries of the audit log, and
 // for each reason the id of its policy.
-func (v *visit) batch(list []going) (b catalog.PruneBatch, policies []string, err error) {
+func (v *repositoryRun) batch(list []candidate) (b tagBatch, policies []string, err error) {
 	type why struct {
 		Decision
 		reason string
 	}
-	b = catalog.PruneBatch{
-		Target: v.target, Tags: make([]catalog.PruneTag, len(list)), Why: make([]int32, len(list)),
-		Run: v.turn.task.run,
+	b = tagBatch{
+		Target: v.target, Tags: make([]tagRow, len(list)), Why: make([]int32, len(list)),
+		Run: v.slice.task.run,
 	}
 	places := make(map[why]int32)
 	for i := range list {
@@ -257,20 +255,20 @@ func (v *visit) batch(list []going) (b catalog.PruneBatch, policies []string, er
 			places[w], b.Reasons = place, append(b.Reasons, r)
 			policies = append(policies, v.saved[g.decision.Policy].ID)
 		}
-		b.Tags[i], b.Why[i] = g.PruneTag, place
+		b.Tags[i], b.Why[i] = g.tagRow, place
 	}
 	return b, policies, nil
 }
 
 // reason returns why a tag is deleted, for its audit entry.
-func (v *visit) reason(g *going) (r catalog.PruneReason, err error) {
+func (v *repositoryRun) reason(g *candidate) (r batchReason, err error) {
 	why := prunedReason{Code: g.decision.Code, Reason: g.reason}
 	for place := range g.decision.Policies.All() {
 		why.Policies = append(why.Policies, v.saved[place].ID)
 	}
 	detail, err := json.Marshal(why)
 	if err != nil {
-		return r, fmt.Errorf("why tag %s of %s goes: %w", g.Name, v.target.Path, err)
+		return r, fmt.Errorf("writing why tag %s of %s is deleted: %w", g.Name, v.target.Path, err)
 	}
 	r.Detail = string(detail)
 	r.Policy, _ = uuid.Parse(v.saved[g.decision.Policy].ID) // the catalog's ids are UUIDs
@@ -279,24 +277,24 @@ func (v *visit) reason(g *going) (r catalog.PruneReason, err error) {
 
 // begin makes the run's row and queues the notice that the run begins to delete. It must be
 // called before the first deletion.
-func (u *turn) begin(ctx context.Context) error {
+func (u *timeSlice) begin(ctx context.Context) error {
 	if u.begun {
 		return nil
 	}
 	told := false
-	err := u.p.catalog.Prune(ctx, func(q catalog.Pruning) error {
-		if err := u.p.hold(ctx, q.Tx(), u.task); err != nil {
+	err := u.p.deletion(ctx, func(q deletionTx) error {
+		if err := u.p.lockTaskAndPolicies(ctx, q.Tx, u.task); err != nil {
 			return err
 		}
-		if err := u.makeRun(ctx, q.Tx()); err != nil {
+		if err := u.makeRun(ctx, q.Tx); err != nil {
 			return err
 		}
-		done, err := q.Tx().Exec(ctx, "UPDATE autopruneruns SET announced = true WHERE id = $1 AND NOT announced", u.task.run)
+		done, err := q.Tx.Exec(ctx, "UPDATE autopruneruns SET announced = true WHERE id = $1 AND NOT announced", u.task.run)
 		if err != nil {
 			return fmt.Errorf("recording a run: %w", err)
 		}
 		if told = done.RowsAffected() > 0 && u.p.opt.Notify != nil; told {
-			return u.p.opt.Notify(ctx, q.Tx(), EventStarted, u.started())
+			return u.p.opt.Notify(ctx, q.Tx, EventStarted, u.started())
 		}
 		return nil
 	})

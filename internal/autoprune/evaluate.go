@@ -1,6 +1,7 @@
 package autoprune
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -42,7 +43,8 @@ type rule struct {
 	rests    string
 	restCode Code
 	// unreadable says that the policy can't be read, so it might select any tag before tags
-	// are counted. With mayCount it is known to count tags and so comes after the others.
+	// are counted. mayCount says that such a policy is known to count tags, and so only
+	// comes after the others.
 	unreadable, mayCount bool
 }
 
@@ -113,13 +115,10 @@ func newVerdict(rules Rules) *Verdict {
 	return v
 }
 
-// problem returns why pull statistics can't tell what was used since cutoff, "" if they
-// can.
+// problem returns why the pull statistics can't tell which tags were used since cutoff, ""
+// if they can.
 func (p PullRecord) problem(age Age, cutoff time.Time) string {
-	limit := p.MaxBehind
-	if limit == 0 {
-		limit = DefaultMaxBehind
-	}
+	limit := cmp.Or(p.MaxBehind, DefaultMaxBehind)
 	switch {
 	case p.Unknown != "":
 		return p.Unknown
@@ -309,8 +308,8 @@ func (r *rule) judge(t *Tag, exempt bool) (code Code, selected bool) {
 	return RecentlyPulled, false
 }
 
-// decideAttached says whether an attached tag is deleted, which is so if its image is, by
-// the policies that took the image's tags.
+// decideAttached decides about an attached tag: it is deleted if its image is, by the policies
+// that delete the image's tags.
 func (v *Verdict) decideAttached(t *Tag) Decision {
 	// Image 0 says that the caller didn't look for the image; such a tag stays.
 	takers, gone := v.gone[t.Image]

@@ -1,9 +1,7 @@
 package autoprune_test
 
 import (
-	"errors"
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -22,8 +20,8 @@ func ago(d time.Duration) time.Time { return now.Add(-d) }
 
 const day = 24 * time.Hour
 
-// companionName returns the name of a companion of a manifest.
-func companionName(image int64, suffix string) string {
+// attachedName returns the name of a tag attached to a manifest.
+func attachedName(image int64, suffix string) string {
 	return fmt.Sprintf("sha256-%064x%s", image, suffix)
 }
 
@@ -42,9 +40,9 @@ func exempt(places ...int) func(*autoprune.Tag) {
 	return func(t *autoprune.Tag) { t.Exempt = autoprune.PolicySetOf(places...) }
 }
 
-// signature returns a companion of an image, with a manifest of its own.
+// signature returns a tag attached to an image, with a manifest of its own.
 func signature(of int64, age time.Duration, change ...func(*autoprune.Tag)) autoprune.Tag {
-	return tag(companionName(of, ".sig"), age, append([]func(*autoprune.Tag){image(of), manifest(1000 + of)}, change...)...)
+	return tag(attachedName(of, ".sig"), age, append([]func(*autoprune.Tag){image(of), manifest(1000 + of)}, change...)...)
 }
 
 // rules returns rules with the policies, in the short form method:value:pattern, and
@@ -108,8 +106,8 @@ func evaluate(t rapid.TB, r autoprune.Rules, tags []autoprune.Tag, references ..
 	return v
 }
 
-// one is a tag and what is to become of it: a code, with a minus before it if the
-// tag goes, and the policy that the code is about.
+// one is a tag and the expected decision: a code, with a minus before it if the tag is to be
+// deleted, and the policy that the code is about.
 type one struct {
 	tag  autoprune.Tag
 	want string
@@ -179,7 +177,7 @@ func TestEvaluate(t *testing.T) {
 			{tag("pr-2", day), "among_newest 0"},
 			{tag("old", 9*day), "not_matched"},
 		}},
-		{name: "protected, exempt and companion tags don't count", policies: []string{"number_of_tags:1"}, protected: []string{"^v", "^stable$"}, tags: []one{
+		{name: "protected, exempt and attached tags don't count", policies: []string{"number_of_tags:1"}, protected: []string{"^v", "^stable$"}, tags: []one{
 			{tag("v1", 0), "protected"},
 			{tag("stable", 5*day), "protected"},
 			{tag("undone", time.Hour, exempt(0)), "exempt 0"},
@@ -249,10 +247,10 @@ func TestEvaluate(t *testing.T) {
 		{name: "statistics that are behind, within the limit", policies: []string{"last_pulled:1d"}, pulls: &autoprune.PullRecord{Since: ago(9 * day), Behind: 2 * time.Hour, MaxBehind: 2 * time.Hour}, tags: []one{
 			{tag("never", 5*day), "-never_pulled 0"},
 		}},
-		{name: "companions go with their image", policies: []string{"creation_date:5d"}, tags: []one{
+		{name: "attached tags go with their image", policies: []string{"creation_date:5d"}, tags: []one{
 			{tag("old", 6*day, manifest(1)), "-too_old 0"},
 			{signature(1, time.Minute), "-image_goes 0"},
-			{tag(companionName(1, ""), time.Minute, image(1), manifest(70)), "-image_goes 0"},
+			{tag(attachedName(1, ""), time.Minute, image(1), manifest(70)), "-image_goes 0"},
 			{tag("sbom-by-subject", time.Minute, image(1), manifest(71)), "-image_goes 0"},
 			{tag("new", day, manifest(2)), "young 0"},
 			{signature(2, 100*day), "image_stays"},
@@ -277,52 +275,52 @@ func TestEvaluate(t *testing.T) {
 				{signature(30, time.Minute), "-image_goes 0"},
 				{signature(2, time.Minute), "-image_goes 0"}, // 31 has no tag
 			}},
-		{name: "companions of companions", policies: []string{"creation_date:5d", "creation_date:50d"}, tags: []one{
+		{name: "attached to attached", policies: []string{"creation_date:5d", "creation_date:50d"}, tags: []one{
 			{tag("old", 6*day, manifest(1)), "-too_old 0"},
 			{signature(1, day, manifest(2)), "-image_goes 0"},
 			{signature(2, day, manifest(3)), "-image_goes 0"},
 			{signature(3, day, exempt(0), manifest(4)), "exempt 0"},
 			{signature(4, day, manifest(5)), "image_stays"},
 		}},
-		{name: "protected and exempt companions", policies: []string{"creation_date:5d"}, protected: []string{`\.att$`}, tags: []one{
+		{name: "protected and exempt attached tags", policies: []string{"creation_date:5d"}, protected: []string{`\.att$`}, tags: []one{
 			{tag("old", 6*day, manifest(1)), "-too_old 0"},
-			{tag(companionName(1, ".att"), day, image(1), manifest(2)), "protected"},
+			{tag(attachedName(1, ".att"), day, image(1), manifest(2)), "protected"},
 			{signature(1, day, exempt(0)), "exempt 0"},
-			{tag(companionName(2, ".sbom"), day, image(2), manifest(3)), "image_stays"},
-			{tag(companionName(9, ".att"), 9*day, image(autoprune.MissingImage), manifest(4)), "protected"},
+			{tag(attachedName(2, ".sbom"), day, image(2), manifest(3)), "image_stays"},
+			{tag(attachedName(9, ".att"), 9*day, image(autoprune.MissingImage), manifest(4)), "protected"},
 		}},
 		{name: "an image tagged by its own digest is an image", policies: []string{"creation_date:5d", "number_of_tags:1"}, tags: []one{
 			{tag("old", 6*day, manifest(1)), "-too_old 0"},
-			{tag(companionName(1, ""), 4*day, image(1), manifest(1)), "young 0"},
+			{tag(attachedName(1, ""), 4*day, image(1), manifest(1)), "young 0"},
 			{signature(1, day), "image_stays"},
-			{tag(companionName(2, ""), 9*day, image(2), manifest(2)), "-too_old 0"},
+			{tag(attachedName(2, ""), 9*day, image(2), manifest(2)), "-too_old 0"},
 			{signature(2, day), "-image_goes 0"},
 		}},
 		{name: "orphans are tags like any other", policies: []string{"creation_date:90d", "number_of_tags:2:^sha256"}, tags: []one{
-			{tag(companionName(1, ".sig"), day+1, image(autoprune.MissingImage)), "young 0"},
-			{tag(companionName(2, ".att"), 2*day, image(autoprune.MissingImage)), "young 0"},
-			{tag(companionName(3, ".sbom"), 9*day, image(autoprune.MissingImage)), "-beyond_newest 1"},
-			{tag(companionName(4, ""), 91*day, image(autoprune.MissingImage)), "-too_old 0"},
+			{tag(attachedName(1, ".sig"), day+1, image(autoprune.MissingImage)), "young 0"},
+			{tag(attachedName(2, ".att"), 2*day, image(autoprune.MissingImage)), "young 0"},
+			{tag(attachedName(3, ".sbom"), 9*day, image(autoprune.MissingImage)), "-beyond_newest 1"},
+			{tag(attachedName(4, ""), 91*day, image(autoprune.MissingImage)), "-too_old 0"},
 			{tag("x-subject", 99*day, image(autoprune.MissingImage), manifest(5)), "-too_old 0"},
 			{signature(5, time.Hour), "-image_goes 0"}, // of the one before
 		}},
 		{name: "orphans that no pattern selects stay", policies: []string{"creation_date:1d:^pr-", "creation_date:1d:!^sha256-"}, tags: []one{
-			{tag(companionName(1, ".sig"), 99*day, image(autoprune.MissingImage)), "not_matched"},
+			{tag(attachedName(1, ".sig"), 99*day, image(autoprune.MissingImage)), "not_matched"},
 		}},
 		{name: "orphans whose removal is asked for", policies: []string{"last_pulled:30d+orphans", "creation_date:90d+orphans", "number_of_tags:1:^(x|sha256-)"}, pulls: &autoprune.PullRecord{}, tags: []one{
-			{tag(companionName(1, ".sig"), day+1, image(autoprune.MissingImage)), "-image_missing 1"},
-			{tag(companionName(2, ".sig"), day, image(autoprune.MissingImage)), "no_statistics 0"},
-			{tag(companionName(3, ".sig"), 9*day, image(autoprune.MissingImage), exempt(0, 1, 2)), "exempt 0"},
+			{tag(attachedName(1, ".sig"), day+1, image(autoprune.MissingImage)), "-image_missing 1"},
+			{tag(attachedName(2, ".sig"), day, image(autoprune.MissingImage)), "no_statistics 0"},
+			{tag(attachedName(3, ".sig"), 9*day, image(autoprune.MissingImage), exempt(0, 1, 2)), "exempt 0"},
 			{tag("x-subject", 99*day, image(autoprune.MissingImage), manifest(5)), "-image_missing 1"},
 			{signature(5, time.Hour), "-image_goes 1"}, // of the one before
 		}},
 		{name: "the pattern selects orphans, too", policies: []string{`creation_date:90d+orphans:\.sig$`}, tags: []one{
-			{tag(companionName(1, ".sig"), 2*day, image(autoprune.MissingImage)), "-image_missing 0"},
-			{tag(companionName(1, ".att"), 2*day, image(autoprune.MissingImage)), "not_matched"},
+			{tag(attachedName(1, ".sig"), 2*day, image(autoprune.MissingImage)), "-image_missing 0"},
+			{tag(attachedName(1, ".att"), 2*day, image(autoprune.MissingImage)), "not_matched"},
 		}},
 		{name: "a policy by number that removes orphans doesn't count them", policies: []string{"number_of_tags:1+orphans"}, tags: []one{
-			{tag(companionName(1, ".sig"), time.Hour, image(autoprune.MissingImage)), "image_awaited 0"},
-			{tag(companionName(2, ".sig"), 2*day, image(autoprune.MissingImage)), "-image_missing 0"},
+			{tag(attachedName(1, ".sig"), time.Hour, image(autoprune.MissingImage)), "image_awaited 0"},
+			{tag(attachedName(2, ".sig"), 2*day, image(autoprune.MissingImage)), "-image_missing 0"},
 			{tag("a", 3*day), "among_newest 0"},
 		}},
 		{name: "a policy that can't be read", policies: []string{"?", "creation_date:1d:^pr-", "number_of_tags:1"}, tags: []one{
@@ -412,104 +410,5 @@ func TestFreshUse(t *testing.T) {
 	old.ManifestPulled = ago(time.Second)
 	if d := v.Decide(old); d.Delete {
 		t.Errorf("a tag that was just pulled goes: %s", v.Reason(old, d))
-	}
-}
-
-func TestEvaluateRefuses(t *testing.T) {
-	t.Parallel()
-	good := func() autoprune.Rules { return rules(t, "number_of_tags:1") }
-	for name, change := range map[string]func(*autoprune.Rules, *autoprune.Tag){
-		"no time":                    func(r *autoprune.Rules, _ *autoprune.Tag) { r.Now = time.Time{} },
-		"zero policy":                func(r *autoprune.Rules, _ *autoprune.Tag) { r.Policies[0].Policy = autoprune.Policy{} },
-		"protection without pattern": func(r *autoprune.Rules, _ *autoprune.Tag) { r.Protection = make([]autoprune.Protection, 1) },
-		"too many policies": func(r *autoprune.Rules, _ *autoprune.Tag) {
-			r.Policies = slices.Repeat(r.Policies, autoprune.MaxPolicies+1)
-		},
-		"no name":                    func(_ *autoprune.Rules, t *autoprune.Tag) { t.Name = "" },
-		"no creation time":           func(_ *autoprune.Rules, t *autoprune.Tag) { t.Created = time.Time{} },
-		"no manifest":                func(_ *autoprune.Rules, t *autoprune.Tag) { t.Manifest = 0 },
-		"an image that is none":      func(_ *autoprune.Rules, t *autoprune.Tag) { t.Image = -2 },
-		"a companion without images": func(_ *autoprune.Rules, t *autoprune.Tag) { t.Name = companionName(1, ".sig") },
-	} {
-		r, bad := good(), tag("a", day)
-		change(&r, &bad)
-		v, err := autoprune.Evaluate(r, autoprune.Repository{Tags: autoprune.Tags([]autoprune.Tag{tag("b", day), bad})})
-		if err == nil || v != nil {
-			t.Errorf("%s: a verdict %v, error %v", name, v, err)
-		}
-	}
-	most := good()
-	most.Policies = slices.Repeat(most.Policies, autoprune.MaxPolicies)
-	d := evaluate(t, most, []autoprune.Tag{tag("a", day), tag("b", 2*day)}).Decide(tag("b", 2*day))
-	if !d.Policies.Has(0) || !d.Policies.Has(autoprune.MaxPolicies-1) || len(slices.Collect(d.Policies.All())) != autoprune.MaxPolicies {
-		t.Errorf("with %d policies the tag goes under %v", autoprune.MaxPolicies, slices.Collect(d.Policies.All()))
-	}
-}
-
-// TestEvaluateFails gives no verdict when tags or references can't be read, in
-// whichever pass.
-func TestEvaluateFails(t *testing.T) {
-	t.Parallel()
-	broken := errors.New("broken")
-	tags := []autoprune.Tag{tag("old", 9*day), signature(1, day)}
-	failing := func(pass int) iter.Seq2[autoprune.Tag, error] {
-		run := 0
-		return func(yield func(autoprune.Tag, error) bool) {
-			if run++; run == pass {
-				yield(autoprune.Tag{}, broken)
-				return
-			}
-			autoprune.Tags(tags)(yield)
-		}
-	}
-	for name, repository := range map[string]autoprune.Repository{
-		"first pass":  {Tags: failing(1)},
-		"second pass": {Tags: failing(2)},
-		"parents": {Tags: autoprune.Tags(tags), Parents: func([]int64) ([]autoprune.Reference, error) {
-			return nil, broken
-		}},
-	} {
-		v, err := autoprune.Evaluate(rules(t, "creation_date:1d"), repository)
-		if v != nil || !errors.Is(err, broken) {
-			t.Errorf("%s: the verdict is %v, the error %v; want %v", name, v, err, broken)
-		}
-	}
-}
-
-// TestLongChain evaluates a chain of companions, each of the one before, and counts
-// how often and for how much parents are asked: cost is linear, and batches bounded.
-func TestLongChain(t *testing.T) {
-	t.Parallel()
-	const length = 50_000
-	tags := []autoprune.Tag{tag("old", 9*day, manifest(1))}
-	for i := int64(1); i < length; i++ {
-		tags = append(tags, signature(i, day, manifest(i+1)))
-	}
-	slices.Reverse(tags)
-	asked := 0
-	v, err := autoprune.Evaluate(rules(t, "creation_date:5d"), autoprune.Repository{
-		Tags: autoprune.Tags(tags),
-		Parents: func(manifests []int64) (references []autoprune.Reference, err error) {
-			if asked += len(manifests); len(manifests) > 1000 {
-				t.Errorf("parents of %d manifests at once", len(manifests))
-			}
-			for _, child := range manifests { // each is in one index that nobody tagged
-				if child <= length {
-					references = append(references, autoprune.Reference{Parent: child + length, Child: child})
-				}
-			}
-			return references, nil
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, one := range tags {
-		if d := v.Decide(one); !d.Delete {
-			t.Fatalf("tag %s of manifest %d stays: %s", one.Name, one.Manifest, v.Reason(one, d))
-		}
-	}
-	if want := 2 * (length - 1); asked != want {
-		t.Errorf("parents were asked for %d manifests, want %d", asked, want)
 	}
 }

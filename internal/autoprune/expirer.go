@@ -1,6 +1,7 @@
 package autoprune
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -25,9 +26,7 @@ func NewExpirer(o ExpirerOptions) (*worker.Loop, error) {
 	if o.Catalog == nil {
 		return nil, errors.New("autoprune: the worker of expirations needs a catalog")
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return worker.New(worker.Options{
 		Name: "tag_expiration", Log: o.Log, Metrics: o.Worker,
 		Batch: func(ctx context.Context) (bool, error) {

@@ -11,9 +11,9 @@ import (
 	"github.com/purser-registry/purser/internal/catalog"
 )
 
-// TestDetachedSignaturesStay: signatures are in a repository of their own, as cosign does
-// with COSIGN_REPOSITORY. Those that a policy doesn't select stay, however old; those that
-// it selects are deleted like any tag.
+// TestDetachedSignaturesStay: signatures are in a repository of their own, as with cosign's
+// COSIGN_REPOSITORY. Signatures that a policy doesn't select stay, however old they are;
+// signatures that it selects are deleted like other tags.
 func TestDetachedSignaturesStay(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -85,7 +85,7 @@ func TestOrphanIsAttachedAgain(t *testing.T) {
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
 	orphan := "sha256-" + digestOf("late").Hex() + ".sig"
 	m.tag(m.a, orphan, "signature", 10*day)
-	m.turn(func(context.Context, []*autoprune.Tag) error {
+	m.timeSlice(func(context.Context, []*autoprune.Tag) error {
 		m.tag(m.a, "image", "late", 0)
 		return nil
 	})
@@ -100,7 +100,7 @@ func TestAgeFirstThenNumber(t *testing.T) {
 	t.Parallel()
 	age, number := `{"method": "creation_date", "olderThan": "1d", "tagPattern": "^pr-.*"}`, `{"method": "number_of_tags", "numTags": 10}`
 	app, repository := autoprune.Target{Namespace: "app"}, autoprune.Target{Repository: "app/a"}
-	for name, c := range map[string][2]autoprune.Target{ // of the number, and of the age
+	for name, c := range map[string][2]autoprune.Target{ // of the number, of the age
 		"in one namespace":         {app, app},
 		"namespace and repository": {app, repository},
 		"repository and namespace": {repository, app},
@@ -135,7 +135,7 @@ func TestAgeFirstThenNumber(t *testing.T) {
 }
 
 // TestUnreadablePoliciesAreSkipped stores policies that this version can't read, in each
-// scope: they are told, and the others do what they can without them.
+// scope: a run reports them, and applies the other policies as far as it can without them.
 func TestUnreadablePoliciesAreSkipped(t *testing.T) {
 	t.Parallel()
 	for name, stored := range map[string]string{
@@ -151,7 +151,7 @@ func TestUnreadablePoliciesAreSkipped(t *testing.T) {
 			t.Parallel()
 			r := setup(t)
 			bad, plain := r.repository("bad/a"), r.repository("plain/a")
-			for _, target := range []catalog.PruneTarget{bad, plain} {
+			for _, target := range []catalog.Repository{bad, plain} {
 				for i, name := range []string{"pr-1", "v1", "v2", "v3"} {
 					r.tag(target, name, name, time.Duration(10+i)*day)
 				}
@@ -168,7 +168,7 @@ func TestUnreadablePoliciesAreSkipped(t *testing.T) {
 				t.Errorf("the preview: %+v", preview)
 			}
 			r.run()
-			for _, target := range []catalog.PruneTarget{bad, plain} {
+			for _, target := range []catalog.Repository{bad, plain} {
 				if got, want := r.tags(target), []string{"v1", "v2", "v3"}; !slices.Equal(got, want) {
 					t.Errorf("tags of %s: %v, want %v", target.Path, got, want)
 				}
@@ -197,8 +197,8 @@ func TestUnreadablePoliciesAreSkipped(t *testing.T) {
 	}
 }
 
-// TestPatternsOfTheFirstRelease keeps what policies and rules of an older release
-// select: whole names.
+// TestPatternsOfTheFirstRelease checks that patterns of policies and rules that the first
+// release stored still match whole names only.
 func TestPatternsOfTheFirstRelease(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -220,7 +220,8 @@ func TestPatternsOfTheFirstRelease(t *testing.T) {
 	if pattern, matches := p.Policy.Pattern(); pattern.String() != "^(?:v)$" || !matches {
 		t.Errorf("the policy is told with %q, %t", pattern, matches)
 	}
-	// One that is saved now is found anywhere, and refused by the first release.
+	// The pattern of a policy that is saved now is searched for anywhere in a name. The
+	// first release refuses such a policy.
 	r.must(r.pruner.Update(t.Context(), autoprune.Target{Namespace: "app"}, "a", parsed(t, `{"method": "creation_date", "olderThan": "1d", "tagPattern": "v"}`)))
 	stored := value[string](r, "SELECT policy FROM namespaceautoprunepolicy WHERE uuid = 'a'")
 	if !strings.Contains(stored, `"tagPatternSearch":true`) {

@@ -116,7 +116,7 @@ func readPolicy(fields map[string]json.RawMessage, parsePattern func(string) (oc
 		return Policy{}, err
 	}
 	if p.exclude && p.pattern.IsZero() {
-		return Policy{}, fieldErrorf(fieldMatches, "false needs a tagPattern that it can be about")
+		return Policy{}, fieldErrorf(fieldMatches, "false needs a tagPattern")
 	}
 	return p, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -22,30 +23,32 @@ type Saved struct {
 	Version int64 // counts how often it was saved
 	Created time.Time
 	Updated time.Time
-	// Setting says that it is the default policy of the configuration (Options.Default),
+	// Setting says that this is the default policy of the configuration (Options.Default),
 	// which applies in every namespace that doesn't refuse the defaults.
 	Setting bool
-	// Problem says why this version can't read what is stored, because a newer version or a
-	// person with psql wrote it. Then Policy is the zero value and Stored the stored text.
-	// Counts says that it is a number_of_tags policy nevertheless (see Applied).
+	// Problem says why this version can't read the stored policy, which a newer version or
+	// a person with psql wrote. Then Policy is the zero value and Stored the stored text.
+	// Counts says that a policy which can't be read is a number_of_tags policy (see
+	// Applied).
 	Problem, Stored string
 	Counts          bool
 }
 
-// owner is what a policy belongs to. Its row is locked so that it isn't deleted.
+// owner is the namespace or repository to which a policy belongs. The owner's row is locked
+// so that it isn't deleted.
 type owner struct {
 	namespace  int64 // 0 for the registry's defaults
 	repository int64 // 0 unless it is a repository
 	name       string
 }
 
-// shelf describes the table that has the policies of a scope.
-type shelf struct {
+// policyTable describes the table that has the policies of a scope.
+type policyTable struct {
 	table, column                 string // column of the owner, "" for the defaults
 	created, updated, deletedKind audit.Kind
 }
 
-var shelves = map[Scope]shelf{
+var policyTables = map[Scope]policyTable{
 	DefaultScope:    {"defaultautoprunepolicy", "", audit.ChangeDefault, audit.ChangeDefault, audit.ChangeDefault},
 	NamespaceScope:  {"namespaceautoprunepolicy", "namespace_id", audit.CreateNamespacePolicy, audit.UpdateNamespacePolicy, audit.DeleteNamespacePolicy},
 	RepositoryScope: {"repositoryautoprunepolicy", "repository_id", audit.CreateRepositoryPolicy, audit.UpdateRepositoryPolicy, audit.DeleteRepositoryPolicy},
@@ -53,7 +56,7 @@ var shelves = map[Scope]shelf{
 
 // of returns an SQL condition for the owner's policies; arg is the number of the argument
 // that is the owner's id.
-func (s shelf) of(arg int) string {
+func (s policyTable) of(arg int) string {
 	if s.column == "" {
 		return fmt.Sprintf("$%d::bigint = 0", arg)
 	}
@@ -61,7 +64,7 @@ func (s shelf) of(arg int) string {
 }
 
 // list returns a query of the owner's policies, oldest first, for scanPolicy.
-func (s shelf) list() string {
+func (s policyTable) list() string {
 	setting := "false"
 	if s.column == "" {
 		setting = "setting"
@@ -76,9 +79,10 @@ func (o owner) id() int64 {
 	return o.namespace
 }
 
-// find looks up a target. lock is the row lock that keeps it from being deleted until the
-// transaction ends, when a policy is to be added to it.
-func (t Target) find(ctx context.Context, q querier, lock string) (owner, error) {
+// find looks up a target. lock is a locking clause for the target's row, used when a policy
+// is to be added, so that the target isn't deleted before the transaction ends; "": no
+// lock.
+func (t Target) find(ctx context.Context, q db.Querier, lock string) (owner, error) {
 	o := owner{name: t.Namespace}
 	var err error
 	switch t.Scope() {
@@ -103,11 +107,6 @@ func (t Target) find(ctx context.Context, q querier, lock string) (owner, error)
 	return o, nil
 }
 
-type querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
 // List returns the policies of the target itself, oldest first. Error: NAME_UNKNOWN.
 func (p *Pruner) List(ctx context.Context, t Target) ([]Saved, error) {
 	o, err := t.find(ctx, p.db.Pool, "")
@@ -117,8 +116,8 @@ func (p *Pruner) List(ctx context.Context, t Target) ([]Saved, error) {
 	return listPolicies(ctx, p.db.Pool, t.Scope(), o)
 }
 
-func listPolicies(ctx context.Context, q querier, scope Scope, o owner) ([]Saved, error) {
-	rows, err := q.Query(ctx, shelves[scope].list(), o.id())
+func listPolicies(ctx context.Context, q db.Querier, scope Scope, o owner) ([]Saved, error) {
+	rows, err := q.Query(ctx, policyTables[scope].list(), o.id())
 	if err != nil {
 		return nil, fmt.Errorf("listing auto-prune policies: %w", err)
 	}
@@ -194,7 +193,7 @@ func (p *Pruner) change(ctx context.Context, t Target, doing string, fn func(tx 
 			return err
 		}
 		if o.namespace == 0 {
-			_, err = tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = '"+defaultsVersion+"'")
+			_, err = tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = 'autoprune_defaults_version'")
 		} else {
 			_, err = tx.Exec(ctx, touchTask, o.namespace)
 		}
@@ -208,13 +207,6 @@ func (p *Pruner) change(ctx context.Context, t Target, doing string, fn func(tx 
 	}
 	return err
 }
-
-// defaultsVersion and protectionVersion are settings that change with the
-// registry's default policies and with the rules that protect tags.
-const (
-	defaultsVersion   = "autoprune_defaults_version"
-	protectionVersion = "tag_protection_version"
-)
 
 // touchTask makes the task of a namespace or, where there is one, puts it at the head of
 // the queue and tells its worker (by the version) that the policies have changed. A worker
@@ -232,7 +224,7 @@ const touchTask = `
 // status 400 if the policy exists already or the target would have too many.
 func (p *Pruner) Create(ctx context.Context, t Target, policy Policy) (id string, err error) {
 	id = uuid.NewString()
-	s := shelves[t.Scope()]
+	s := policyTables[t.Scope()]
 	err = p.change(ctx, t, "creating an auto-prune policy", func(tx pgx.Tx, o owner) error {
 		text, err := p.admit(ctx, tx, t, o, policy, "")
 		if err != nil {
@@ -282,7 +274,7 @@ func (p *Pruner) admit(ctx context.Context, tx pgx.Tx, t Target, o owner, policy
 // Update replaces a policy. It ends all exemptions from the policy, even if the policy is
 // the same as before. Errors: those of Create, and NAME_UNKNOWN for the policy.
 func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy) error {
-	s := shelves[t.Scope()]
+	s := policyTables[t.Scope()]
 	return p.change(ctx, t, "updating an auto-prune policy", func(tx pgx.Tx, o owner) error {
 		if err := refuseSetting(ctx, tx, t, id); err != nil {
 			return err
@@ -306,7 +298,7 @@ func (p *Pruner) Update(ctx context.Context, t Target, id string, policy Policy)
 // Delete deletes a policy. When it returns, no worker deletes tags by the policy any more.
 // Error: NAME_UNKNOWN, also for the policy.
 func (p *Pruner) Delete(ctx context.Context, t Target, id string) error {
-	s := shelves[t.Scope()]
+	s := policyTables[t.Scope()]
 	return p.change(ctx, t, "deleting an auto-prune policy", func(tx pgx.Tx, o owner) error {
 		if err := refuseSetting(ctx, tx, t, id); err != nil {
 			return err

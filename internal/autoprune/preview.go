@@ -1,6 +1,7 @@
 package autoprune
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -21,15 +22,15 @@ type PreviewOptions struct {
 
 // Preview says what a run would do.
 type Preview struct {
-	Now          time.Time           `json:"now" doc:"The time by which ages were judged"`
-	Complete     bool                `json:"complete" doc:"False when the time was over before everything was looked at"`
+	Now          time.Time           `json:"now" doc:"The time at which ages were judged"`
+	Complete     bool                `json:"complete" doc:"False if the preview ran out of time before it had looked at everything"`
 	Repositories int64               `json:"repositories" doc:"Repositories that were looked at"`
 	Tags         int64               `json:"tags" doc:"Tags that were looked at"`
-	Deleted      int64               `json:"tags_deleted" doc:"Tags that would go"`
-	Bytes        int64               `json:"bytes_freed" doc:"Bytes of blobs that nothing would need any more, which garbage collection frees after its delay"`
-	Reasons      map[Code]int64      `json:"reasons" doc:"How many tags go or stay for each reason"`
-	Per          []PreviewRepository `json:"per_repository" nullable:"false" doc:"Repositories in which tags would go: the first 1000"`
-	Going        []PreviewTag        `json:"going" nullable:"false" doc:"The first tags that would go"`
+	Deleted      int64               `json:"tags_deleted" doc:"Tags that would be deleted"`
+	Bytes        int64               `json:"bytes_freed" doc:"Bytes of blobs that nothing would use any more; garbage collection frees them after its delay"`
+	Reasons      map[Code]int64      `json:"reasons" doc:"Number of tags that would be deleted or stay, by reason"`
+	Per          []PreviewRepository `json:"per_repository" nullable:"false" doc:"Repositories in which tags would be deleted: the first 1000"`
+	Going        []PreviewTag        `json:"going" nullable:"false" doc:"The first tags that would be deleted"`
 	Staying      []PreviewTag        `json:"staying" nullable:"false" doc:"The first tags that would stay"`
 	Policies     []PreviewPolicy     `json:"policies" nullable:"false" doc:"The policies that were applied"`
 }
@@ -46,20 +47,20 @@ type PreviewTag struct {
 	Repository string    `json:"repository"`
 	Tag        string    `json:"tag"`
 	Pushed     time.Time `json:"pushed_at"`
-	Code       Code      `json:"code" doc:"The reason in a word"`
+	Code       Code      `json:"code" doc:"A code for the reason"`
 	Reason     string    `json:"reason"`
-	Policy     string    `json:"policy,omitempty" doc:"uuid of the policy that the reason is about"`
+	Policy     string    `json:"policy,omitempty" doc:"uuid of the policy that decided"`
 }
 
 // PreviewPolicy is a policy that was applied.
 type PreviewPolicy struct {
-	ID         string `json:"uuid,omitempty" doc:"Absent for one that isn't saved"`
+	ID         string `json:"uuid,omitempty" doc:"Absent for a policy that isn't saved"`
 	Scope      Scope  `json:"scope"`
-	Repository string `json:"repository,omitempty" doc:"Of a repository's policy"`
+	Repository string `json:"repository,omitempty" doc:"Name of the repository, if the policy is a repository's"`
 	// Policy is nil when it can't be read: Notice says why.
-	Policy   *Policy  `json:"policy,omitempty" doc:"Absent when this version can't read it: see notice"`
-	Notice   string   `json:"notice,omitempty" doc:"Why it could select nothing"`
-	Warnings []string `json:"warnings,omitempty" doc:"What its pattern may select besides what was meant"`
+	Policy   *Policy  `json:"policy,omitempty" doc:"Absent when this version can't read the policy: see notice"`
+	Notice   string   `json:"notice,omitempty" doc:"Why the policy could select nothing"`
+	Warnings []string `json:"warnings,omitempty" doc:"Unintended tags that the policy's pattern may select"`
 }
 
 // Bounds of a preview.
@@ -70,7 +71,7 @@ const (
 )
 
 // errTimeOver ends a preview whose time is over.
-var errTimeOver = errors.New("the time is over")
+var errTimeOver = errors.New("the preview ran out of time")
 
 // Preview returns what a run would do now in a namespace or a repository. It uses the run's
 // own code, and changes nothing. A process makes two previews at a time. Each repository is
@@ -79,11 +80,9 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 	if t.Scope() == DefaultScope {
 		return nil, invalid("a preview is of a namespace or of a repository: name one")
 	}
-	if o.Limit <= 0 {
-		o.Limit = defaultPreview
-	}
+	o.Limit = cmp.Or(o.Limit, defaultPreview)
 	o.Limit = min(o.Limit, maxPreview)
-	setDefault(&o.Within, time.Minute)
+	o.Within = cmp.Or(o.Within, time.Minute)
 	select {
 	case p.previews <- struct{}{}:
 		defer func() { <-p.previews }()
@@ -109,7 +108,7 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 	if err := v.all(ctx, t, found); err != nil {
 		return nil, err
 	}
-	if v.out.Bytes, err = p.catalog.PruneUnused(ctx, v.targets, v.manifests); err != nil {
+	if v.out.Bytes, err = p.unusedBytes(ctx, v.targets, v.manifests); err != nil {
 		return nil, err
 	}
 	for i := range v.out.Policies {
@@ -124,7 +123,7 @@ type previewing struct {
 	policies  *policies
 	until     time.Time
 	out       *Preview
-	targets   []catalog.PruneTarget // where manifests would be deleted
+	targets   []catalog.Repository // where manifests would be deleted
 	manifests [][]int64
 	notices   map[string]string // by policy
 	told      map[string]bool   // policies that are in out
@@ -134,14 +133,14 @@ type previewing struct {
 func (v *previewing) all(ctx context.Context, t Target, found owner) error {
 	if t.Scope() == RepositoryScope {
 		v.out.Complete = true
-		err := v.repository(ctx, catalog.PruneTarget{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository})
+		err := v.repository(ctx, catalog.Repository{NamespaceID: found.namespace, ID: found.repository, Path: t.Repository})
 		if errors.Is(err, errTimeOver) {
 			v.out.Complete, err = false, nil
 		}
 		return err
 	}
 	for after := int64(0); ; {
-		list, err := v.p.catalog.PruneTargets(ctx, found.namespace, after, 1000)
+		list, err := v.p.repositories(ctx, found.namespace, after, 1000)
 		if err != nil {
 			return err
 		}
@@ -161,8 +160,9 @@ func (v *previewing) all(ctx context.Context, t Target, found owner) error {
 	}
 }
 
-// rules returns the rules of the run, or those of the single policy that is tried.
-func (v *previewing) rules(t catalog.PruneTarget) (Rules, []Saved) {
+// rules returns the rules by which a run would judge the repository, or, if
+// PreviewOptions.Policy is set, rules with that policy alone.
+func (v *previewing) rules(t catalog.Repository) (Rules, []Saved) {
 	rules, saved := v.policies.of(t)
 	if v.o.Policy != nil {
 		rules.Policies = []Applied{{Scope: NamespaceScope, Policy: *v.o.Policy}}
@@ -185,11 +185,11 @@ func (v *previewing) rules(t catalog.PruneTarget) (Rules, []Saved) {
 	return rules, saved
 }
 
-func (v *previewing) repository(ctx context.Context, target catalog.PruneTarget) error {
+func (v *previewing) repository(ctx context.Context, target catalog.Repository) error {
 	rules, saved := v.rules(target)
-	return v.p.catalog.PreviewSnapshot(ctx, target, func(s *catalog.PruneSnapshot) error {
+	return readSnapshot(ctx, v.p.db.Pool, target, func(s *snapshot) error {
 		rules.Now, v.out.Now = s.Now, s.Now
-		r := &reading{p: v.p, s: s, target: target, saved: saved, alive: v.alive, step: v.alive}
+		r := &tagReader{p: v.p, s: s, target: target, saved: saved, alive: v.alive, step: v.alive}
 		verdict, err := Evaluate(rules, r.repository(ctx))
 		if err != nil {
 			return err
@@ -233,7 +233,7 @@ func (v *previewing) alive(ctx context.Context) error {
 }
 
 // tell adds a tag to the preview.
-func (v *previewing) tell(target catalog.PruneTarget, t *going, verdict *Verdict, d Decision, policies []Applied) {
+func (v *previewing) tell(target catalog.Repository, t *candidate, verdict *Verdict, d Decision, policies []Applied) {
 	v.out.Reasons[d.Code]++
 	list := &v.out.Staying
 	if d.Delete {

@@ -25,7 +25,7 @@ type scene struct {
 const missing = 100
 
 // drawScene makes a small repository where ties, shared images, indexes, chains of
-// companions and every kind of policy are frequent.
+// attached tags and every kind of policy are frequent.
 func drawScene(t *rapid.T) scene {
 	var s scene
 	s.rules = rules(t, rapid.SliceOfN(drawPolicy(), 1, 4).Draw(t, "policies")...)
@@ -38,7 +38,7 @@ func drawScene(t *rapid.T) scene {
 	for _, name := range names {
 		s.tags = append(s.tags, drawTag(t, name))
 	}
-	// An index has a higher number than what is in it, so there is no circle.
+	// An index has a higher number than its children, so there is no cycle.
 	for range rapid.IntRange(0, 10).Draw(t, "references") {
 		parent := rapid.Int64Range(2, 12).Draw(t, "parent")
 		child := rapid.Int64Range(1, parent-1).Draw(t, "child")
@@ -71,7 +71,7 @@ func drawName() *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
 		if rapid.IntRange(0, 2).Draw(t, "kind") == 0 {
 			of := rapid.SampledFrom([]int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, missing, missing + 1}).Draw(t, "image")
-			return companionName(of, rapid.SampledFrom([]string{"", ".sig", ".att", ".sbom"}).Draw(t, "suffix"))
+			return attachedName(of, rapid.SampledFrom([]string{"", ".sig", ".att", ".sbom"}).Draw(t, "suffix"))
 		}
 		return rapid.SampledFrom([]string{"v", "pr-", "x"}).Draw(t, "prefix") + fmt.Sprint(rapid.IntRange(1, 15).Draw(t, "suffix"))
 	})
@@ -117,7 +117,7 @@ func (s scene) taken(t rapid.TB) map[string]autoprune.PolicySet {
 	return taken
 }
 
-// attached tells whether a tag belongs to another manifest of the repository.
+// attached returns whether a tag is attached to another manifest.
 func attached(one autoprune.Tag) bool { return one.Image > 0 && one.Image != one.Manifest }
 
 func orphan(one autoprune.Tag) bool { return one.Image == autoprune.MissingImage }
@@ -126,7 +126,7 @@ func (s scene) protected(name string) bool {
 	return slices.ContainsFunc(s.rules.Protection, func(p autoprune.Protection) bool { return p.Pattern.Match(name) })
 }
 
-// counts tells whether policy i counts what other policies leave.
+// counts returns whether policy i counts the tags that other policies leave.
 func (s scene) counts(i int) bool {
 	p := s.rules.Policies[i]
 	return p.Problem != "" && p.Counts || p.Policy.Method() == autoprune.NumberOfTags
@@ -139,8 +139,8 @@ func (s scene) considered(i int) []autoprune.Tag {
 	})
 }
 
-// first tells whether policy i takes a tag before tags are counted, or might had it what
-// it lacks; exemptions aside.
+// first returns whether policy i, which comes before counting, selects a tag, or might
+// select it if the policy could be read or statistics existed. It ignores exemptions.
 func (s scene) first(i int, one autoprune.Tag) bool {
 	p := s.rules.Policies[i]
 	switch {
@@ -181,7 +181,7 @@ func newestFirst(a, b autoprune.Tag) int {
 	return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Name, a.Name))
 }
 
-// rests tells whether policy i selects nothing, whatever the tags.
+// rests returns whether policy i selects nothing, whatever the tags are.
 func (s scene) rests(i int) bool {
 	p := s.rules.Policies[i]
 	switch {
@@ -218,7 +218,7 @@ func (s scene) selected(i int) []autoprune.Tag {
 	})
 }
 
-// reaches tells whether a manifest is another one or an index above it.
+// reaches returns whether the manifest from is the manifest to, or an index above to.
 func (s scene) reaches(from, to int64) bool {
 	if from == to {
 		return true
@@ -226,8 +226,8 @@ func (s scene) reaches(from, to int64) bool {
 	return slices.ContainsFunc(s.references, func(r autoprune.Reference) bool { return r.Parent == from && s.reaches(r.Child, to) })
 }
 
-// expected is taken, found the slow way: attached tags are looked at again and again
-// until nothing changes.
+// expected computes the result of taken in a slow and simple way: it looks at attached tags
+// again and again until nothing changes.
 func (s scene) expected() map[string]autoprune.PolicySet {
 	taken := map[string]autoprune.PolicySet{}
 	for i := range s.rules.Policies {
@@ -249,7 +249,7 @@ func (s scene) expected() map[string]autoprune.PolicySet {
 	return taken
 }
 
-// takers returns the policies that take an attached tag, none while its image stays.
+// takers returns the policies that delete an attached tag; there are none if its image stays.
 func (s scene) takers(one autoprune.Tag, taken map[string]autoprune.PolicySet) (policies autoprune.PolicySet) {
 	for _, keeper := range s.tags {
 		if !s.reaches(keeper.Manifest, one.Image) {
@@ -307,7 +307,8 @@ func TestEvaluateProperties(t *testing.T) {
 	})
 }
 
-// TestKeepsExactlyTheNewest checks a number_of_tags policy that is alone.
+// TestKeepsExactlyTheNewest checks that a number_of_tags policy that is the only policy
+// keeps exactly the newest tags.
 func TestKeepsExactlyTheNewest(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -336,8 +337,8 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestPoliciesAddUp adds a policy: what policies by age took they still take, and when
-// the new one counts tags, everything that went goes under the same policies.
+// TestPoliciesAddUp adds a policy: policies by age still select the same tags; if the new
+// policy counts tags, all tags that were selected before are selected by the same policies.
 func TestPoliciesAddUp(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -363,8 +364,8 @@ func TestPoliciesAddUp(t *testing.T) {
 	})
 }
 
-// TestLessIsKnown takes away what policies go by: one that can't be read any more, or
-// the statistics of pulls. Nothing goes that would stay otherwise.
+// TestLessIsKnown makes a policy unreadable or removes the statistics of pulls. No tag is
+// deleted then that would have stayed before.
 func TestLessIsKnown(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -385,8 +386,8 @@ func TestLessIsKnown(t *testing.T) {
 	})
 }
 
-// TestRunTwice judges the same tags again, and then what is left when those that go
-// are deleted: a second run takes nothing.
+// TestRunTwice decides about the same tags twice, and then about the tags that are left after
+// a run: a second run selects nothing.
 func TestRunTwice(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -1,6 +1,7 @@
 package autoprune
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
@@ -20,6 +20,10 @@ import (
 type Options struct {
 	DB      *db.DB           // required
 	Catalog *catalog.Catalog // required; of the same database
+	// Background is the pool that reads and deletes tags. Its Options.Replica is empty, so
+	// that the caches of all processes, including this one, are notified of its changes; its
+	// LockTimeout is short. Default DB.
+	Background *db.DB
 	// Interval is the least time between two runs of a namespace. Default 30 s.
 	Interval time.Duration
 	// Lease is how long a worker keeps a namespace after its last sign of life. It should
@@ -46,7 +50,7 @@ type Options struct {
 	// that a last_pulled policy may take. Nil: uses aren't known.
 	Used func(ctx context.Context, repository int64, tags []*Tag) error
 	// Notify queues a notice in a transaction. Nil: no notices are sent.
-	Notify func(ctx context.Context, tx audit.Execer, event string, data any) error
+	Notify func(ctx context.Context, tx db.Querier, event string, data any) error
 	// Notified is called when notices were committed.
 	Notified func()
 	Log      *slog.Logger          // default slog.Default()
@@ -68,7 +72,7 @@ type Pruner struct {
 
 	configured         bool          // used by the loop alone: configure has been done
 	ensured, housekept time.Time     // by the loop alone
-	rest               time.Duration // before the next turn
+	rest               time.Duration // before the next time slice
 	// logged has the policies whose problem was logged, with the problem.
 	logged map[string]string
 }
@@ -78,38 +82,31 @@ func New(o Options) (*Pruner, error) {
 	if o.DB == nil || o.Catalog == nil {
 		return nil, errors.New("autoprune: a database and a catalog are needed")
 	}
-	setDefault(&o.Interval, 30*time.Second)
-	setDefault(&o.Lease, time.Minute)
-	setDefault(&o.Turn, 10*time.Second)
-	setDefault(&o.Batch, 1000)
-	setDefault(&o.Page, 5000)
-	setDefault(&o.IdleShare, 0.01)
-	setDefault(&o.KeepRuns, 90*24*time.Hour)
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Background = cmp.Or(o.Background, o.DB)
+	o.Interval = cmp.Or(o.Interval, 30*time.Second)
+	o.Lease = cmp.Or(o.Lease, time.Minute)
+	o.Turn = cmp.Or(o.Turn, 10*time.Second)
+	o.Batch = cmp.Or(o.Batch, 1000)
+	o.Page = cmp.Or(o.Page, 5000)
+	o.IdleShare = cmp.Or(o.IdleShare, 0.01)
+	o.KeepRuns = cmp.Or(o.KeepRuns, 90*24*time.Hour)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	m, err := newMetrics(o.Metrics)
 	if err != nil {
 		return nil, fmt.Errorf("registering the metrics of auto-pruning: %w", err)
 	}
 	p := &Pruner{opt: o, db: o.DB, catalog: o.Catalog, log: o.Log, metrics: m, previews: make(chan struct{}, 2), logged: make(map[string]string)}
 	p.loop = worker.New(worker.Options{
-		Name: "autoprune", Batch: p.work, Next: p.next, Timeout: time.Hour, // a turn shares its time
+		Name: "autoprune", Batch: p.work, Next: p.next, Timeout: time.Hour, // a time slice shares its time
 		Log: o.Log, Metrics: o.Worker,
 	})
 	return p, nil
 }
 
-func setDefault[T int | float64 | time.Duration](v *T, def T) {
-	if *v <= 0 {
-		*v = def
-	}
-}
-
 // Run prunes until ctx ends, and returns nil when the last batch is over.
 func (p *Pruner) Run(ctx context.Context) error { return p.loop.Run(ctx) }
 
-// Target is what a policy belongs to: the registry (the zero value), a namespace, or a
+// Target is the owner of a policy: the registry (the zero value), a namespace, or a
 // repository.
 type Target struct {
 	Namespace  string
@@ -153,8 +150,8 @@ func namespaceUnknown(name string) *oci.Error {
 }
 
 type metrics struct {
-	deleted, turns, failures, busy, unreadable prometheus.Counter
-	runs                                       *prometheus.CounterVec
+	deleted, slices, failures, busy, unreadable prometheus.Counter
+	runs                                        *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -163,11 +160,11 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	m := &metrics{
 		deleted:  counter("tags_deleted_total", "Tags deleted by policies."),
-		turns:    counter("turns_total", "Times that a worker has taken up a namespace."),
-		failures: counter("repository_failures_total", "Repositories that could not be pruned in a turn."),
+		slices:   counter("turns_total", "Time slices that workers have spent on namespaces."),
+		failures: counter("repository_failures_total", "Repositories that could not be pruned in a time slice."),
 		busy:     counter("busy_total", "Batches that gave way to clients and were tried again."),
 		unreadable: counter("unreadable_policies_total",
-			"Policies that a turn skipped because this version can't read them."),
+			"Policies that a time slice skipped because this version can't read them."),
 		runs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_autoprune_runs_total", Help: "Runs that have ended, by how.",
 		}, []string{"state"}),
@@ -175,7 +172,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.deleted, m.turns, m.failures, m.busy, m.unreadable, m.runs} {
+	for _, c := range []prometheus.Collector{m.deleted, m.slices, m.failures, m.busy, m.unreadable, m.runs} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}

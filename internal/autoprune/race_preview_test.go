@@ -17,7 +17,7 @@ import (
 // the preview listed, and garbage collection can then free exactly as many bytes.
 func TestPreviewEqualsRun(t *testing.T) {
 	t.Parallel()
-	deleted, freed, companions := 0, int64(0), 0
+	deleted, freed, attached := 0, int64(0), 0
 	for seed := range uint64(25) {
 		r := setup(t, func(o *autoprune.Options) { o.Batch, o.Page = 3, 5 })
 		l := &library{registry: r, rnd: rand.New(rand.NewPCG(seed, 1))}
@@ -39,7 +39,7 @@ func TestPreviewEqualsRun(t *testing.T) {
 		for _, tag := range preview.Going {
 			going = append(going, fmt.Sprintf("%s:%s %s %s", tag.Repository, tag.Tag, tag.Code, tag.Policy))
 			if tag.Code == autoprune.ImageGoes {
-				companions++
+				attached++
 			}
 		}
 		gone := values[string](r, `SELECT repository || ':' || tag || ' ' || (detail ->> 'code') || ' ' || policy FROM auditlog
@@ -55,12 +55,12 @@ func TestPreviewEqualsRun(t *testing.T) {
 		r.consistent()
 		deleted, freed = deleted+len(gone), freed+preview.Bytes
 	}
-	if deleted < 100 || freed < 1000 || companions < 10 {
-		t.Errorf("too little happened: %d tags, %d bytes, %d companions", deleted, freed, companions)
+	if deleted < 100 || freed < 1000 || attached < 10 {
+		t.Errorf("too little happened: %d tags, %d bytes, %d attached tags", deleted, freed, attached)
 	}
 }
 
-// library is a namespace with everything that can be in one.
+// library is a namespace with everything that a namespace can contain.
 type library struct {
 	*registry
 	rnd *rand.Rand
@@ -69,7 +69,7 @@ type library struct {
 func (l *library) one(list ...string) string { return list[l.rnd.IntN(len(list))] }
 
 func (l *library) fill() {
-	targets := []catalog.PruneTarget{l.repository("n/a"), l.repository("n/b"), l.repository("other/c")}
+	targets := []catalog.Repository{l.repository("n/a"), l.repository("n/b"), l.repository("other/c")}
 	for _, target := range targets {
 		l.stock(target)
 	}
@@ -98,7 +98,7 @@ func (l *library) fill() {
 
 // stock fills a repository: manifests that share blobs, indexes, referrers, tags, and
 // attached tags of all of these.
-func (l *library) stock(target catalog.PruneTarget) {
+func (l *library) stock(target catalog.Repository) {
 	const plain = 8
 	name := func(i int) string { return fmt.Sprintf("%s m%d", target.Path, i) }
 	for i := range plain {
@@ -118,7 +118,7 @@ func (l *library) stock(target catalog.PruneTarget) {
 		l.manifest(target, name(all), "")
 		all++
 	}
-	for range l.rnd.IntN(4) { // referrers, also of referrers, and of what isn't there
+	for range l.rnd.IntN(4) { // referrers, also of referrers and of missing manifests
 		l.manifest(target, name(all), name(l.rnd.IntN(all+2)))
 		l.layer(target, name(all), fmt.Sprintf("bill%d", all), 1<<20)
 		all++
@@ -140,8 +140,8 @@ type manifestRow struct {
 	Digest, Subject []byte
 }
 
-// alive returns the manifests that tags keep, computed naively: repeatedly adds manifests
-// that are tagged, listed by a kept index, or whose subject is kept.
+// alive returns the manifests that tags keep. It computes them naively: it repeatedly adds
+// manifests that are tagged, listed by a kept index, or whose subject is kept.
 func (l *library) alive() map[int64]bool {
 	l.t.Helper()
 	alive := make(map[int64]bool)
@@ -149,11 +149,11 @@ func (l *library) alive() map[int64]bool {
 		alive[id] = true
 	}
 	manifests := rowsOf[manifestRow](l.registry, "SELECT id, repository_id, digest, subject_digest FROM manifests")
-	links := rowsOf[catalog.ManifestLink](l.registry, "SELECT parent_id, child_id FROM manifest_references")
+	links := rowsOf[autoprune.Link](l.registry, "SELECT parent_id, child_id FROM manifest_references")
 	for _, m := range manifests {
 		for _, subject := range manifests {
 			if m.Subject != nil && m.Repository == subject.Repository && slices.Equal(m.Subject, subject.Digest) {
-				links = append(links, catalog.ManifestLink{Keeper: subject.ID, Kept: m.ID})
+				links = append(links, autoprune.Link{Keeper: subject.ID, Kept: m.ID})
 			}
 		}
 	}

@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/db"
 )
 
-// expensive fills a namespace whose judgement takes many turns: long names, and patterns
-// that match none of them after trying everything.
+// expensive fills a namespace whose evaluation takes many time slices: names are long, and
+// patterns match none of them, but only after trying all ways.
 func (r *registry) expensive(namespace string, tags int) {
 	r.t.Helper()
 	target := r.repository(namespace + "/a")
@@ -27,7 +27,7 @@ func (r *registry) expensive(namespace string, tags int) {
 	r.policy(autoprune.Target{Namespace: namespace}, `{"method": "number_of_tags", "numTags": 1}`)
 }
 
-// TestJudgementSharesItsTime judges a repository for longer than a turn: another
+// TestJudgementSharesItsTime judges a repository for longer than a time slice: another
 // namespace is pruned meanwhile, the judgement goes on after that, and each tag is
 // counted once.
 func TestJudgementSharesItsTime(t *testing.T) {
@@ -50,7 +50,7 @@ func TestJudgementSharesItsTime(t *testing.T) {
 			_, err := r.pruner.Work(t.Context())
 			r.must(err)
 			if got := r.tags(fast); len(namespaces) == 1 && len(got) != 0 {
-				t.Errorf("after one turn of another namespace, fast has %v", got)
+				t.Errorf("after one time slice of another namespace, fast has %v", got)
 			}
 			for range 100 {
 				if value[int](r, "SELECT count(*) FROM autoprunetaskstatus WHERE run IS NOT NULL OR last_ran_ms < 100") == 0 {
@@ -78,8 +78,7 @@ func TestJudgementSharesItsTime(t *testing.T) {
 	}
 }
 
-// TestTagsAreCountedOnce cuts a run into many turns: it has looked at as many tags as
-// there were.
+// TestTagsAreCountedOnce cuts a run into many time slices: in the end it counts each tag once.
 func TestTagsAreCountedOnce(t *testing.T) {
 	t.Parallel()
 	r := setup(t, func(o *autoprune.Options) { o.Turn, o.Batch, o.Page = time.Nanosecond, 7, 11 })
@@ -114,7 +113,7 @@ func TestStoppedRunIsTold(t *testing.T) {
 			m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
 			var told []string
 			_, m.pruner = m.replica(m.m.options(&m.registry), func(o *autoprune.Options) {
-				o.Notify = func(_ context.Context, _ audit.Execer, event string, data any) error {
+				o.Notify = func(_ context.Context, _ db.Querier, event string, data any) error {
 					if f, ok := data.(autoprune.FinishedNotice); ok {
 						event += " " + f.State + " of " + f.Namespace
 					}
@@ -122,7 +121,7 @@ func TestStoppedRunIsTold(t *testing.T) {
 					return nil
 				}
 			})
-			m.turn(func(context.Context, []*autoprune.Tag) error { return stop(m) })
+			m.timeSlice(func(context.Context, []*autoprune.Tag) error { return stop(m) })
 			for range 3 {
 				_, err := m.pruner.Work(t.Context())
 				m.must(err)

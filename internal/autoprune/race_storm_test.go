@@ -106,7 +106,7 @@ var (
 
 // TestStorm: whatever happens concurrently, no tag is deleted unless the policies and rules
 // of that moment allow it, every deletion has its entry once, and at the end exactly the
-// tags that the rules keep are left.
+// tags are left that the rules keep.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	s := &storm{registry: setup(t)}
@@ -142,8 +142,8 @@ func (s *storm) blow(d time.Duration) {
 	for _, p := range s.pruners {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				turn, end := context.WithTimeout(context.Background(), time.Duration(1+rand.IntN(300))*time.Millisecond)
-				if _, err := p.Work(turn); err != nil && turn.Err() == nil {
+				slice, end := context.WithTimeout(context.Background(), time.Duration(1+rand.IntN(300))*time.Millisecond)
+				if _, err := p.Work(slice); err != nil && slice.Err() == nil {
 					s.t.Errorf("a worker: %v", err)
 				}
 				end()
@@ -199,7 +199,8 @@ func (s *storm) act(ctx context.Context) {
 	}
 }
 
-// pushOld makes or moves a tag that was pushed so many hours ago, and what it needs.
+// pushOld makes or moves a tag with its manifest, as if they had been pushed the given
+// number of hours ago.
 func (s *storm) pushOld(ctx context.Context, path, tag string, hours int) {
 	err := s.db.Tx(ctx, func(tx pgx.Tx) error {
 		for _, sql := range []string{
@@ -364,7 +365,7 @@ func (s *storm) verify() {
 		s.done[0].Load(), s.done[1].Load(), s.done[2].Load(), s.done[3].Load(), s.done[4].Load())
 }
 
-// rest is a tag that is left, and the policies that apply to it.
+// rest is a tag that is left at the end, and the policies that apply to it.
 type rest struct {
 	Repository int64
 	Path, Tag  string
@@ -389,7 +390,7 @@ func (s *storm) verifyRest() {
 	counts := make(map[string]int64) // by repository and policy
 	for _, one := range tags {
 		namespace, _, _ := strings.Cut(one.Path, "/")
-		target, err := s.catalog.PruneTarget(s.t.Context(), one.Path)
+		target, err := s.catalog.FindRepository(s.t.Context(), one.Path)
 		s.must(err)
 		rules, err := s.catalog.ProtectionIn(s.t.Context(), target.NamespaceID)
 		s.must(err)

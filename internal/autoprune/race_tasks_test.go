@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/autoprune"
 	"github.com/purser-registry/purser/internal/db"
 )
@@ -17,9 +16,9 @@ import (
 func isLockTimeout(err error) bool { return db.Code(err) == db.CodeLockNotAvailable }
 
 // notice is an Options.Notify that does something at the first notice.
-func notice(do func()) func(context.Context, audit.Execer, string, any) error {
+func notice(do func()) func(context.Context, db.Querier, string, any) error {
 	var once sync.Once
-	return func(context.Context, audit.Execer, string, any) error {
+	return func(context.Context, db.Querier, string, any) error {
 		once.Do(do)
 		return nil
 	}
@@ -41,7 +40,8 @@ func TestPolicyComesWhileItsTaskGoes(t *testing.T) {
 		"of the namespace":  create(namespace),
 		"of the repository": create(autoprune.Target{Repository: "app/a"}),
 		"of the registry":   create(autoprune.Target{}),
-		// Without a change of the version, as if that had been forgotten.
+		// This creation of a policy doesn't raise the version, as if the code had forgotten
+		// to.
 		"by hand": func(r *registry) {
 			r.exec("INSERT INTO namespaceautoprunepolicy (uuid, namespace_id, policy) SELECT gen_random_uuid(), id, $1 FROM top_level_namespaces", text)
 		},
@@ -224,12 +224,12 @@ func TestOneWorkerEach(t *testing.T) {
 	}
 }
 
-// TestAskedForWhileItRuns: a request for a run that comes during a run leads to another
-// run.
+// TestAskedForWhileItRuns: a client's request for a run that comes during a run leads to
+// another run after it.
 func TestAskedForWhileItRuns(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
-	m.turn(func(ctx context.Context, _ []*autoprune.Tag) error { return m.pruner.RunNow(ctx, "app") })
+	m.timeSlice(func(ctx context.Context, _ []*autoprune.Tag) error { return m.pruner.RunNow(ctx, "app") })
 	task, err := m.pruner.Task(t.Context(), "app")
 	m.must(err)
 	if task.Status != "queued" || task.LastRan != nil || len(m.tags(m.a)) != 0 {
@@ -237,7 +237,7 @@ func TestAskedForWhileItRuns(t *testing.T) {
 	}
 }
 
-// TestAskedForBetweenTurns: a run of several turns has been through a repository when a
+// TestAskedForBetweenTurns: a run of several time slices has been through a repository when a
 // client asks for a run, or changes a policy. Another run must follow at once.
 func TestAskedForBetweenTurns(t *testing.T) {
 	t.Parallel()
@@ -258,7 +258,7 @@ func TestAskedForBetweenTurns(t *testing.T) {
 			a, b := r.repository("app/a"), r.repository("app/b")
 			policy := r.policy(namespace, `{"method": "creation_date", "olderThan": "1d"}`)
 			r.tag(b, "v1", "m1", 10*day)
-			work := func() { // one turn
+			work := func() { // one time slice
 				t.Helper()
 				_, err := r.pruner.Work(t.Context())
 				r.must(err)
@@ -312,7 +312,7 @@ func TestClientsGoFirst(t *testing.T) {
 				o.Interval = time.Hour
 				o.Pulls = reliable
 				o.Used = func(ctx context.Context, _ int64, _ []*autoprune.Tag) error {
-					reads++ // 1: to judge; 2: the last look
+					reads++ // 1: for the judgement; 2: just before the deletion
 					if begun || reads != map[bool]int{true: 1, false: 2}[name == "before the run is begun"] {
 						return nil
 					}

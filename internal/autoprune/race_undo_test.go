@@ -21,7 +21,7 @@ func isAnswer(err error) bool {
 func undone(t *testing.T) (m *middle, run string) {
 	t.Helper()
 	m = inTheMiddle(t, autoprune.Target{Namespace: "app"})
-	m.turn(func(context.Context, []*autoprune.Tag) error { return nil })
+	m.timeSlice(func(context.Context, []*autoprune.Tag) error { return nil })
 	runs, _, err := m.pruner.Runs(t.Context(), "app", "", 1)
 	m.must(err)
 	u, err := m.pruner.Undo(t.Context(), runs[0].ID, "", time.Minute)
@@ -117,7 +117,7 @@ func TestUndoTwiceAtOnce(t *testing.T) {
 func TestUndoOfARunThatRuns(t *testing.T) {
 	t.Parallel()
 	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
-	m.turn(func(ctx context.Context, _ []*autoprune.Tag) error {
+	m.timeSlice(func(ctx context.Context, _ []*autoprune.Tag) error {
 		runs, _, err := m.pruner.Runs(ctx, "app", "", 1)
 		m.must(err)
 		if _, err := m.pruner.Undo(ctx, runs[0].ID, "", time.Minute); !isAnswer(err) {

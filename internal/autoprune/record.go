@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
@@ -49,7 +48,7 @@ type FinishedNotice struct {
 	Error     string    `json:"error,omitempty"`
 }
 
-func (u *turn) started() StartedNotice {
+func (u *timeSlice) started() StartedNotice {
 	n := StartedNotice{Run: u.task.run.String(), Namespace: u.task.name, Policies: []NoticePolicy{}}
 	l := u.policies
 	for _, a := range Combine(applied(DefaultScope, l.defaults), applied(NamespaceScope, l.namespace), nil, l.off) {
@@ -67,12 +66,8 @@ func (u *turn) started() StartedNotice {
 	return n
 }
 
-type execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
-// makeRun makes the run's row, unless an earlier turn has made it.
-func (u *turn) makeRun(ctx context.Context, q execer) error {
+// makeRun makes the run's row, unless an earlier time slice has made it.
+func (u *timeSlice) makeRun(ctx context.Context, q db.Querier) error {
 	_, err := q.Exec(ctx, `
 		INSERT INTO autopruneruns (id, namespace_id, namespace, state, started_at)
 		VALUES ($1, $2, $3, 'running', clock_timestamp() - $4::interval)
@@ -88,18 +83,18 @@ func (u *turn) makeRun(ctx context.Context, q execer) error {
 //
 // The transaction doesn't wait for its commit to reach the disk: if the machine crashes,
 // the tags deleted in the last moment exist again, without entries of their deletion, and
-// the next turn deletes them. The commit that ends a turn is synced, and with it those
+// the next time slice deletes them. The commit that ends a time slice is synced, and with it those
 // before.
-func (v *visit) record(ctx context.Context, tx pgx.Tx, deleted, tags int64, counts map[string]int64) error {
+func (v *repositoryRun) record(ctx context.Context, tx pgx.Tx, deleted, tags int64, counts map[string]int64) error {
 	b := new(pgx.Batch)
-	b.Queue("UPDATE autopruneruns SET deleted = deleted + $2, tags = tags + $3 WHERE id = $1", v.turn.task.run, deleted, tags)
+	b.Queue("UPDATE autopruneruns SET deleted = deleted + $2, tags = tags + $3 WHERE id = $1", v.slice.task.run, deleted, tags)
 	b.Queue(`
 		INSERT INTO autopruneruns_repositories AS r (run, repository_id, repository, deleted, policies, tags)
 		VALUES ($1, $2, $3, $4, $5, $6)
 		ON CONFLICT (run, repository_id) DO UPDATE SET deleted = r.deleted + EXCLUDED.deleted, tags = r.tags + EXCLUDED.tags,
 			policies = (SELECT jsonb_object_agg(key, COALESCE((r.policies ->> key)::bigint, 0) + COALESCE((EXCLUDED.policies ->> key)::bigint, 0))
 				FROM jsonb_object_keys(r.policies || EXCLUDED.policies) AS key)`,
-		v.turn.task.run, v.target.ID, v.target.Path, deleted, counts, tags)
+		v.slice.task.run, v.target.ID, v.target.Path, deleted, counts, tags)
 	b.Queue("SELECT set_config('synchronous_commit', 'off', true)")
 	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("recording a run: %w", err)
@@ -108,9 +103,9 @@ func (v *visit) record(ctx context.Context, tx pgx.Tx, deleted, tags int64, coun
 }
 
 // recordFailure records why a repository could not be pruned.
-func (u *turn) recordFailure(ctx context.Context, t catalog.PruneTarget, failure error) error {
+func (u *timeSlice) recordFailure(ctx context.Context, t catalog.Repository, failure error) error {
 	err := u.p.db.Tx(ctx, func(tx pgx.Tx) error {
-		if err := u.p.keep(ctx, tx, u.task); err != nil {
+		if err := u.p.lockTask(ctx, tx, u.task); err != nil {
 			return err
 		}
 		if err := u.makeRun(ctx, tx); err != nil {
@@ -137,19 +132,19 @@ func shorten(text string) string {
 	return text
 }
 
-// pause adds this turn's counts to the run, which is to be continued, and returns the task.
-func (u *turn) pause(ctx context.Context) error {
+// pause adds this time slice's counts to the run, which is to be continued, and returns the task.
+func (u *timeSlice) pause(ctx context.Context) error {
 	return u.p.db.Tx(ctx, func(tx pgx.Tx) error {
-		if err := u.p.keep(ctx, tx, u.task); err != nil {
+		if err := u.p.lockTask(ctx, tx, u.task); err != nil {
 			return err
 		}
 		if err := u.makeRun(ctx, tx); err != nil {
 			return err
 		}
-		if _, err := u.addTurn(ctx, tx, ""); err != nil {
+		if _, err := u.addSlice(ctx, tx, ""); err != nil {
 			return err
 		}
-		return u.p.park(ctx, tx, u.task)
+		return u.p.yieldTask(ctx, tx, u.task)
 	})
 }
 
@@ -163,9 +158,9 @@ type run struct {
 	announced                           bool // its start was told (EventStarted)
 }
 
-// addTurn adds this turn to the run's row. If finished isn't "", it also ends the run. It
+// addSlice adds this time slice to the run's row. If finished isn't "", it also ends the run. It
 // returns nil when there is no row.
-func (u *turn) addTurn(ctx context.Context, tx pgx.Tx, finished string) (*run, error) {
+func (u *timeSlice) addSlice(ctx context.Context, tx pgx.Tx, finished string) (*run, error) {
 	notices, err := json.Marshal(u.notices)
 	if err != nil {
 		return nil, err
@@ -196,21 +191,21 @@ func (u *turn) addTurn(ctx context.Context, tx pgx.Tx, finished string) (*run, e
 	return r, nil
 }
 
-// recorded says that the run may have a row, made by this turn or an earlier one.
-func (u *turn) recorded() bool { return u.task.resumed || u.begun || u.failed > 0 }
+// recorded says that the run may have a row, made by this time slice or an earlier one.
+func (u *timeSlice) recorded() bool { return u.task.resumed || u.begun || u.failed > 0 }
 
 // finish ends the run and returns the task, in one transaction, so that the run is over
 // exactly when its task says so.
-func (u *turn) finish(ctx context.Context) error {
+func (u *timeSlice) finish(ctx context.Context) error {
 	told := false
 	var r *run
 	err := u.p.db.Tx(ctx, func(tx pgx.Tx) (err error) {
 		told = false
-		if err := u.p.keep(ctx, tx, u.task); err != nil {
+		if err := u.p.lockTask(ctx, tx, u.task); err != nil {
 			return err
 		}
 		if r = nil; u.recorded() {
-			if r, err = u.addTurn(ctx, tx, "success"); err != nil {
+			if r, err = u.addSlice(ctx, tx, "success"); err != nil {
 				return err
 			}
 		}
@@ -219,7 +214,7 @@ func (u *turn) finish(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := u.p.free(ctx, tx, u.task, r.status()+u.skipped()); err != nil {
+		if err := u.p.finishTask(ctx, tx, u.task, r.status()+u.skipped()); err != nil {
 			return err
 		}
 		told, err = u.p.tellEnd(ctx, tx, u.task.run.String(), u.task.name, r)
@@ -237,8 +232,8 @@ func (u *turn) finish(ctx context.Context) error {
 	return nil
 }
 
-// tellEnd queues the notice that a run has ended, if its start was told, it deleted tags,
-// or it failed.
+// tellEnd queues the notice that a run has ended, if a notice of its start was queued, or
+// if the run deleted tags or failed. told says whether it queued one.
 func (p *Pruner) tellEnd(ctx context.Context, tx pgx.Tx, id, namespace string, r *run) (told bool, err error) {
 	if p.opt.Notify == nil || !r.announced && r.deleted == 0 && r.failed == 0 && r.state != "failure" {
 		return false, nil
@@ -266,7 +261,7 @@ func (r *run) status() string {
 }
 
 // skipped describes for the task how many policies were skipped.
-func (u *turn) skipped() string {
+func (u *timeSlice) skipped() string {
 	switch u.unreadable {
 	case 0:
 		return ""
@@ -278,7 +273,7 @@ func (u *turn) skipped() string {
 
 // recordIdle records a run that had nothing to do. Consecutive runs of this kind share the
 // row of the first.
-func (u *turn) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
+func (u *timeSlice) recordIdle(ctx context.Context, tx pgx.Tx) (*run, error) {
 	notices, err := json.Marshal(u.notices)
 	if err != nil {
 		return nil, err
@@ -315,7 +310,7 @@ func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
 	told := false
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
 		told = false
-		if err := p.keep(ctx, tx, t); err != nil {
+		if err := p.lockTask(ctx, tx, t); err != nil {
 			return err
 		}
 		r := &run{state: "failure"}
@@ -328,7 +323,7 @@ func (p *Pruner) fail(ctx context.Context, t *task, failure error) error {
 		if err != nil {
 			return err
 		}
-		if err := p.free(ctx, tx, t, "failure: "+shorten(failure.Error())); err != nil {
+		if err := p.finishTask(ctx, tx, t, "failure: "+shorten(failure.Error())); err != nil {
 			return err
 		}
 		told, err = p.tellEnd(ctx, tx, t.run.String(), t.name, r)

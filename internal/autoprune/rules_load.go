@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
 )
 
 // policies are the policies that matter in a namespace, before they are combined for a
@@ -20,13 +21,9 @@ type policies struct {
 	pulls               PullRecord
 }
 
-type batcher interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}
-
-// load reads everything that a turn needs to know of a namespace, in one round trip to the
+// load reads everything that a time slice needs to know of a namespace, in one round trip to the
 // database, since most namespaces have nothing to do.
-func (p *Pruner) load(ctx context.Context, q batcher, namespace int64) (*policies, error) {
+func (p *Pruner) load(ctx context.Context, q db.Querier, namespace int64) (*policies, error) {
 	out := &policies{repositories: make(map[int64][]Saved)}
 	b := new(pgx.Batch)
 	queuePolicies(b, DefaultScope, owner{}, &out.defaults)
@@ -50,7 +47,7 @@ func (p *Pruner) load(ctx context.Context, q batcher, namespace int64) (*policie
 }
 
 func queuePolicies(b *pgx.Batch, scope Scope, o owner, list *[]Saved) {
-	b.Queue(shelves[scope].list(), o.id()).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(policyTables[scope].list(), o.id()).Query(func(rows pgx.Rows) (err error) {
 		*list, err = pgx.CollectRows(rows, scanPolicy)
 		return err
 	})
@@ -102,7 +99,7 @@ const unreadableText = "it can't be read by this version: "
 
 // of returns the rules for a repository, and its policies as they were saved, in the same
 // order. The caller sets Rules.Now.
-func (l *policies) of(t catalog.PruneTarget) (Rules, []Saved) {
+func (l *policies) of(t catalog.Repository) (Rules, []Saved) {
 	own := l.repositories[t.ID]
 	r := Rules{
 		Policies: Combine(applied(DefaultScope, l.defaults), applied(NamespaceScope, l.namespace), applied(RepositoryScope, own), l.off),

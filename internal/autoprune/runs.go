@@ -22,16 +22,16 @@ import (
 type RunSummary struct {
 	ID           string     `json:"id" doc:"Identifier of the run"`
 	Namespace    string     `json:"namespace"`
-	State        string     `json:"state" enum:"running,success,failure,stopped" doc:"stopped: its namespace or its policies went meanwhile"`
+	State        string     `json:"state" enum:"running,success,failure,stopped" doc:"stopped: its namespace or its policies were deleted meanwhile"`
 	Started      time.Time  `json:"started_at"`
 	Ended        *time.Time `json:"ended_at" doc:"Null while it runs"`
-	Times        int64      `json:"times" doc:"How many runs this stands for: those in a row that had nothing to do are told as one"`
+	Times        int64      `json:"times" doc:"Number of runs that this stands for: consecutive runs that had nothing to do are listed as one"`
 	Took         float64    `json:"took_seconds" doc:"Time that workers spent on it"`
-	Repositories int64      `json:"repositories" doc:"Repositories that were gone through"`
+	Repositories int64      `json:"repositories" doc:"Repositories that the run has finished"`
 	Tags         int64      `json:"tags" doc:"Tags that were looked at"`
 	Deleted      int64      `json:"tags_deleted"`
 	Failed       int64      `json:"repositories_failed"`
-	Restored     int64      `json:"tags_restored" doc:"Tags that were brought back since"`
+	Restored     int64      `json:"tags_restored" doc:"Tags that were restored since"`
 	Error        string     `json:"error,omitempty"`
 	// Notices says for policies, by their uuids, why they selected nothing.
 	Notices map[string]string `json:"notices,omitempty" doc:"Why policies, by their uuids, could select nothing"`
@@ -124,9 +124,9 @@ const maxRunRepositories = 1000
 // RunDetails is a run with what it did in each repository.
 type RunDetails struct {
 	RunSummary
-	// PerRepository are the repositories where tags were deleted or the run failed, most
-	// deleted first; the first 1,000.
-	PerRepository []RunRepository `json:"per_repository" nullable:"false" doc:"Where it did something or failed, most deleted first: the first 1000"`
+	// PerRepository has up to 1,000 repositories in which tags were deleted or the run
+	// failed, those with the most deleted tags first.
+	PerRepository []RunRepository `json:"per_repository" nullable:"false" doc:"Repositories in which the run deleted tags or failed, most deleted first: the first 1000"`
 }
 
 // GetRun returns a run. Error: NAME_UNKNOWN with status 404.
@@ -159,7 +159,7 @@ func (p *Pruner) GetRun(ctx context.Context, id string) (RunDetails, error) {
 }
 
 func runUnknown(id string) error {
-	return notFound("there is no run of auto-pruning that is called %q: runs are listed newest first, and forgotten in time", id).
+	return notFound("there is no run of auto-pruning that is called %q: old runs are deleted; list those that are left", id).
 		WithDetail(map[string]string{"run": id})
 }
 

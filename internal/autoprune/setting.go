@@ -29,7 +29,7 @@ func (p *Pruner) configure(ctx context.Context) error {
 		return nil
 	}
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT FROM settings WHERE name = '"+defaultsVersion+"' FOR NO KEY UPDATE"); err != nil {
+		if _, err := tx.Exec(ctx, "SELECT FROM settings WHERE name = 'autoprune_defaults_version' FOR NO KEY UPDATE"); err != nil {
 			return err
 		}
 		list, err := listPolicies(ctx, tx, DefaultScope, owner{})
@@ -66,7 +66,7 @@ func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) erro
 	default:
 		id, change = old.ID, "update"
 	}
-	if _, err := tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = '"+defaultsVersion+"'"); err != nil {
+	if _, err := tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = 'autoprune_defaults_version'"); err != nil {
 		return err
 	}
 	detail := map[string]any{"change": change, "setting": SettingName}
@@ -74,7 +74,7 @@ func (p *Pruner) replaceDefault(ctx context.Context, tx pgx.Tx, old *Saved) erro
 		if _, err := tx.Exec(ctx, "DELETE FROM defaultautoprunepolicy WHERE uuid = $1", id); err != nil {
 			return err
 		}
-		p.log.InfoContext(ctx, "the default policy of the configuration is gone: nothing is deleted by it any more", "setting", SettingName, "policy", id)
+		p.log.InfoContext(ctx, "the default policy was removed from the configuration: it deletes nothing any more", "setting", SettingName, "policy", id)
 	} else {
 		text, err := policy.marshalStored()
 		if err != nil {

@@ -9,28 +9,31 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
 )
 
 // task is a namespace that this worker has claimed.
 type task struct {
-	namespace int64
-	name      string
-	lease     uuid.UUID
-	run       uuid.UUID
-	resumed   bool  // an earlier turn has begun the run
-	asked     bool  // it never ran, or a client has asked for a run or changed a policy
-	next      int64 // repositories up to this id are done
+	namespace    int64
+	name         string
+	lease        uuid.UUID
+	run          uuid.UUID
+	resumed      bool  // an earlier time slice has begun the run
+	runRequested bool  // it never ran, or a client has asked for a run or changed a policy
+	next         int64 // repositories up to this id are done
 	// versions are the versions of the policies, the defaults and the protection rules that
-	// the turn uses. They must be read before these.
+	// the time slice uses. They must be read before these.
 	versions versions
 }
 
+// versions are the numbers that each change of policies raises: a namespace's in its task,
+// that of the defaults in the setting autoprune_defaults_version, that of the protection rules
+// in tag_protection_version.
 type versions struct{ policies, defaults, protection int64 }
 
 // errLost says that this worker no longer has the task: its lease expired and another
 // worker has it, or the namespace was deleted.
-var errLost = errors.New("the task is somebody else's by now, or its namespace is gone")
+var errLost = errors.New("another worker has the task by now, or its namespace is deleted")
 
 // errOutdated says that policies or protection rules have changed since they were read.
 var errOutdated = errors.New("policies have changed meanwhile")
@@ -38,7 +41,7 @@ var errOutdated = errors.New("policies have changed meanwhile")
 // claim takes the task that has waited longest, nil when none is due. A task is due when
 // its run isn't finished, or when it last ran longer ago than the interval; tasks that
 // never ran come first. A request for a run that came before the run began is satisfied by
-// it; a request that comes during the run leads to another run after it (see free).
+// it; a request that comes during the run leads to another run after it (see finishTask).
 func (p *Pruner) claim(ctx context.Context) (*task, error) {
 	t := &task{lease: uuid.New()}
 	var resumed *uuid.UUID
@@ -46,20 +49,20 @@ func (p *Pruner) claim(ctx context.Context) (*task, error) {
 		WITH due AS (
 			SELECT namespace_id, run, last_ran_ms FROM autoprunetaskstatus
 			WHERE (leased_until IS NULL OR leased_until < clock_timestamp())
-				AND (last_ran_ms IS NULL OR run IS NOT NULL OR last_ran_ms <= `+nowMS+` - $3::bigint)
+				AND (last_ran_ms IS NULL OR run IS NOT NULL OR last_ran_ms <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $3::bigint)
 			ORDER BY last_ran_ms NULLS FIRST LIMIT 1
 			FOR UPDATE SKIP LOCKED
 		)
 		UPDATE autoprunetaskstatus t
-		SET lease = $1, leased_until = clock_timestamp() + $2::interval, last_ran_ms = `+nowMS+`, status = 'running',
+		SET lease = $1, leased_until = clock_timestamp() + $2::interval, last_ran_ms = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, status = 'running',
 			run = COALESCE(t.run, gen_random_uuid()), asked = t.asked AND t.run IS NOT NULL
 		FROM due JOIN top_level_namespaces n ON n.id = due.namespace_id
 		WHERE t.namespace_id = due.namespace_id
 		RETURNING t.namespace_id, n.name, t.run, due.run, due.last_ran_ms IS NULL, t.next_repository, t.policies_version,
-			(SELECT value::bigint FROM settings WHERE name = '`+defaultsVersion+`'),
-			(SELECT value::bigint FROM settings WHERE name = '`+protectionVersion+`')`,
+			(SELECT value::bigint FROM settings WHERE name = 'autoprune_defaults_version'),
+			(SELECT value::bigint FROM settings WHERE name = 'tag_protection_version')`,
 		t.lease, p.opt.Lease, p.opt.Interval.Milliseconds()).
-		Scan(&t.namespace, &t.name, &t.run, &resumed, &t.asked, &t.next, &t.versions.policies, &t.versions.defaults, &t.versions.protection)
+		Scan(&t.namespace, &t.name, &t.run, &resumed, &t.runRequested, &t.next, &t.versions.policies, &t.versions.defaults, &t.versions.protection)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -70,18 +73,15 @@ func (p *Pruner) claim(ctx context.Context) (*task, error) {
 	return t, nil
 }
 
-// nowMS is the database's time in milliseconds, the format of last_ran_ms.
-const nowMS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-
-// keep locks the task until the transaction ends. Each transaction of a turn begins with
-// keep or hold, also those that only record the run: so a worker that was stopped for
-// longer than its lease, and whose task another worker has taken, writes nothing when it
-// wakes. Error: errLost.
+// lockTask locks the task until the transaction ends. Each transaction of a time slice begins
+// with lockTask or lockTaskAndPolicies, also those that only record the run: so a worker that
+// was stopped for longer than its lease, and whose task another worker has taken, writes
+// nothing when it wakes. Error: errLost.
 //
 // A transaction must update the task only once. At the second update PostgreSQL checks the
 // foreign key to the namespace again, although it is unchanged, and would wait for a
 // transaction that deletes the namespace, which in turn waits for the task.
-func (p *Pruner) keep(ctx context.Context, tx pgx.Tx, t *task) error {
+func (p *Pruner) lockTask(ctx context.Context, tx pgx.Tx, t *task) error {
 	done, err := tx.Exec(ctx, "SELECT FROM autoprunetaskstatus WHERE namespace_id = $1 AND lease = $2 FOR NO KEY UPDATE",
 		t.namespace, t.lease)
 	if err != nil {
@@ -93,11 +93,12 @@ func (p *Pruner) keep(ctx context.Context, tx pgx.Tx, t *task) error {
 	return nil
 }
 
-// hold is keep for transactions that act on policies. It also renews the lease and stores
-// the run's position, in case this process ends here. Once a change or deletion of a policy
-// has committed, no deletion by the old policy follows: the change either waited for these
-// locks, or hold finds the new version. Errors: errLost, errOutdated.
-func (p *Pruner) hold(ctx context.Context, tx pgx.Tx, t *task) error {
+// lockTaskAndPolicies is like lockTask, for transactions that act on policies. It also
+// renews the lease and stores the run's position, in case this process ends here. Once a
+// change or deletion of a policy has committed, no deletion by the old policy follows: the
+// change either waited for these locks, or lockTaskAndPolicies finds the new version.
+// Errors: errLost, errOutdated.
+func (p *Pruner) lockTaskAndPolicies(ctx context.Context, tx pgx.Tx, t *task) error {
 	var now versions
 	b := new(pgx.Batch)
 	b.Queue(`
@@ -116,10 +117,10 @@ func (p *Pruner) hold(ctx context.Context, tx pgx.Tx, t *task) error {
 	b.Queue(`
 		WITH locked AS (
 			SELECT name, value::bigint FROM settings
-			WHERE name IN ('` + defaultsVersion + `', '` + protectionVersion + `') ORDER BY name FOR SHARE
+			WHERE name IN ('autoprune_defaults_version', 'tag_protection_version') ORDER BY name FOR SHARE
 		)
-		SELECT (SELECT value FROM locked WHERE name = '` + defaultsVersion + `'),
-			(SELECT value FROM locked WHERE name = '` + protectionVersion + `')`).QueryRow(func(row pgx.Row) error {
+		SELECT (SELECT value FROM locked WHERE name = 'autoprune_defaults_version'),
+			(SELECT value FROM locked WHERE name = 'tag_protection_version')`).QueryRow(func(row pgx.Row) error {
 		if err := row.Scan(&now.defaults, &now.protection); err != nil {
 			return fmt.Errorf("looking whether policies have changed: %w", err)
 		}
@@ -148,10 +149,10 @@ func (p *Pruner) renew(ctx context.Context, t *task) error {
 	return nil
 }
 
-// park returns the task in the middle of its run. If the task is lost it does nothing.
-func (p *Pruner) park(ctx context.Context, q execer, t *task) error {
+// yieldTask returns the task in the middle of its run. If the task is lost it does nothing.
+func (p *Pruner) yieldTask(ctx context.Context, q db.Querier, t *task) error {
 	_, err := q.Exec(ctx, `
-		UPDATE autoprunetaskstatus SET lease = NULL, leased_until = NULL, next_repository = $3, last_ran_ms = `+nowMS+`, status = 'running'
+		UPDATE autoprunetaskstatus SET lease = NULL, leased_until = NULL, next_repository = $3, last_ran_ms = (extract(epoch FROM clock_timestamp()) * 1000)::bigint, status = 'running'
 		WHERE namespace_id = $1 AND lease = $2`, t.namespace, t.lease, t.next)
 	if err != nil {
 		return fmt.Errorf("giving back the task of namespace %s: %w", t.name, err)
@@ -159,14 +160,14 @@ func (p *Pruner) park(ctx context.Context, q execer, t *task) error {
 	return nil
 }
 
-// free returns the task at the end of its run. If a client asked for a run, or changed a
+// finishTask returns the task at the end of its run. If a client asked for a run, or changed a
 // policy, during the run, the next run begins at once, since this one may have been through
 // some repositories by then.
-func (p *Pruner) free(ctx context.Context, tx pgx.Tx, t *task, status string) error {
+func (p *Pruner) finishTask(ctx context.Context, tx pgx.Tx, t *task, status string) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE autoprunetaskstatus SET run = NULL, next_repository = 0, lease = NULL, leased_until = NULL, asked = false,
 			status = CASE WHEN asked THEN 'queued' ELSE $2 END,
-			last_ran_ms = CASE WHEN asked THEN NULL ELSE `+nowMS+` END
+			last_ran_ms = CASE WHEN asked THEN NULL ELSE (extract(epoch FROM clock_timestamp()) * 1000)::bigint END
 		WHERE namespace_id = $1`, t.namespace, status)
 	if err != nil {
 		return fmt.Errorf("ending a run of namespace %s: %w", t.name, err)
@@ -174,17 +175,17 @@ func (p *Pruner) free(ctx context.Context, tx pgx.Tx, t *task, status string) er
 	return nil
 }
 
-// retire deletes the task of a namespace to which no policy applies. It locks the task
-// first and looks for policies in a later statement: a transaction that saves a policy
-// locks the task before its commit, so either retire sees the policy, or the task is made
-// again after retire has deleted it.
-func (p *Pruner) retire(ctx context.Context, t *task) (retired bool, err error) {
-	err = p.catalog.Prune(ctx, func(q catalog.Pruning) error {
-		retired = false
-		if err := p.hold(ctx, q.Tx(), t); err != nil {
+// dropTaskWithoutPolicies deletes the task of a namespace to which no policy applies. It
+// locks the task first and looks for policies in a later statement: a transaction that
+// saves a policy locks the task before its commit, so either it sees the policy, or the
+// task is made again after it was deleted.
+func (p *Pruner) dropTaskWithoutPolicies(ctx context.Context, t *task) (dropped bool, err error) {
+	err = p.deletion(ctx, func(q deletionTx) error {
+		dropped = false
+		if err := p.lockTaskAndPolicies(ctx, q.Tx, t); err != nil {
 			return err
 		}
-		done, err := q.Tx().Exec(ctx, `
+		done, err := q.Tx.Exec(ctx, `
 			DELETE FROM autoprunetaskstatus t
 			WHERE namespace_id = $1
 				AND NOT EXISTS (SELECT FROM namespaceautoprunepolicy WHERE namespace_id = t.namespace_id)
@@ -194,16 +195,16 @@ func (p *Pruner) retire(ctx context.Context, t *task) (retired bool, err error) 
 		if err != nil {
 			return fmt.Errorf("deleting the task of namespace %s: %w", t.name, err)
 		}
-		retired = done.RowsAffected() > 0
+		dropped = done.RowsAffected() > 0
 		return nil
 	})
-	return retired, err
+	return dropped, err
 }
 
 // TaskStatus is the state of a namespace's task.
 type TaskStatus struct {
 	Namespace string     `json:"namespace"`
-	LastRan   *time.Time `json:"last_ran" doc:"Null: never, or a new run was asked for"`
+	LastRan   *time.Time `json:"last_ran" doc:"Null: there was no run yet, or a new one was asked for"`
 	Status    string     `json:"status" doc:"queued, running, success or failure, with what was done"`
 	Run       string     `json:"run,omitempty" doc:"The run that is under way"`
 }
@@ -236,8 +237,9 @@ func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error
 	return &s, nil
 }
 
-// next returns how long the loop rests: after a turn that found nothing to do, long enough
-// that such turns take no more than their share of time; otherwise until a task is due.
+// next returns how long the loop rests: after a time slice that found nothing to do, long
+// enough that such time slices take no more than their share of time; otherwise until a
+// task is due.
 func (p *Pruner) next(ctx context.Context) (time.Duration, error) {
 	if p.rest > 0 {
 		return p.rest, nil
@@ -247,7 +249,7 @@ func (p *Pruner) next(ctx context.Context) (time.Duration, error) {
 		SELECT min(CASE
 			WHEN leased_until > clock_timestamp() THEN extract(epoch FROM leased_until - clock_timestamp()) * 1000
 			WHEN last_ran_ms IS NULL OR run IS NOT NULL THEN 0
-			ELSE last_ran_ms + $1::bigint - `+nowMS+` END)::bigint
+			ELSE last_ran_ms + $1::bigint - (extract(epoch FROM clock_timestamp()) * 1000)::bigint END)::bigint
 		FROM autoprunetaskstatus`, p.opt.Interval.Milliseconds()).Scan(&ms)
 	if err != nil {
 		return 0, fmt.Errorf("looking when a namespace is due: %w", err)

@@ -19,12 +19,12 @@ import (
 // Undone says what an undo did.
 type Undone struct {
 	Run      string `json:"run"`
-	Restored int64  `json:"restored" doc:"Tags that are back, as they were"`
-	Exists   int64  `json:"exists" doc:"Tags left as they are: one of the name has been made since, or was restored before"`
-	Gone     int64  `json:"gone" doc:"Tags whose manifest garbage collection has deleted, or whose repository is gone"`
-	// GoneTags are the first of those.
-	GoneTags []string `json:"gone_tags" nullable:"false" doc:"The first 100 of those, as repository:tag@digest"`
-	// Next is where to go on, "" when all is done.
+	Restored int64  `json:"restored" doc:"Tags that were restored"`
+	Exists   int64  `json:"exists" doc:"Tags that were left alone, because a tag of that name was made since or restored before"`
+	Gone     int64  `json:"gone" doc:"Tags that can't be restored, because garbage collection has deleted the manifest, or the repository was deleted"`
+	// GoneTags are the first 100 of the tags that Gone counts.
+	GoneTags []string `json:"gone_tags" nullable:"false" doc:"The first 100 tags that can't be restored, as repository:tag@digest"`
+	// Next is the cursor with which to call Undo again, "" when all is done.
 	Next string `json:"next,omitempty" doc:"Where to go on: ask again with this as the cursor. Absent when all is done"`
 }
 
@@ -94,8 +94,9 @@ func (p *Pruner) undoPage(ctx context.Context, run uuid.UUID, entries []audit.En
 }
 
 func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, entries []audit.Entry, out *Undone) error {
-	target, err := p.catalog.PruneTarget(ctx, entries[0].Repository)
-	// A newer repository of the same name isn't the one that lost the tags.
+	target, err := p.catalog.FindRepository(ctx, entries[0].Repository)
+	// Another id means a newer repository of the same name, which isn't the one that lost
+	// the tags.
 	if oci.CodeOf(err) == oci.NameUnknown || err == nil && target.ID != entries[0].RepositoryID {
 		out.lose(entries)
 		return nil
@@ -107,7 +108,11 @@ func (p *Pruner) undoRepository(ctx context.Context, run uuid.UUID, entries []au
 	if err != nil {
 		return err
 	}
-	done, err := p.catalog.Restore(ctx, target, tags, func(tx pgx.Tx, done []catalog.Restored) error {
+	var done []restoredTag
+	err = p.catalog.ChangeTags(ctx, target, func(ctx context.Context, tx pgx.Tx) (err error) {
+		if done, err = restore(ctx, tx, target, tags); err != nil {
+			return fmt.Errorf("restoring tags of %s: %w", target.Path, err)
+		}
 		return p.restored(ctx, tx, run, target, done, tags, details)
 	})
 	if oci.CodeOf(err) == oci.NameUnknown {
@@ -145,7 +150,7 @@ func (u *Undone) lose(entries []audit.Entry) {
 }
 
 // prunedTags returns the tags of entries, newest first, each name once.
-func prunedTags(entries []audit.Entry) (tags []catalog.PrunedTag, details map[string]prunedDetail, err error) {
+func prunedTags(entries []audit.Entry) (tags []deletedTag, details map[string]prunedDetail, err error) {
 	details = make(map[string]prunedDetail, len(entries))
 	for _, e := range entries {
 		if _, twice := details[e.Tag]; twice {
@@ -157,7 +162,7 @@ func prunedTags(entries []audit.Entry) (tags []catalog.PrunedTag, details map[st
 			return nil, nil, fmt.Errorf("entry %d of the audit log: %w", e.ID, err)
 		}
 		details[e.Tag] = d
-		t := catalog.PrunedTag{Name: e.Tag, Digest: e.Digest, Created: d.Created}
+		t := deletedTag{Name: e.Tag, Digest: e.Digest, Created: d.Created}
 		if d.Updated != nil {
 			t.Updated = *d.Updated
 		}
@@ -168,8 +173,8 @@ func prunedTags(entries []audit.Entry) (tags []catalog.PrunedTag, details map[st
 
 // restored exempts the restored tags, writes the audit log and counts them, in the
 // transaction that restores them.
-func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target catalog.PruneTarget, done []catalog.Restored,
-	tags []catalog.PrunedTag, details map[string]prunedDetail,
+func (p *Pruner) restored(ctx context.Context, tx pgx.Tx, run uuid.UUID, target catalog.Repository, done []restoredTag,
+	tags []deletedTag, details map[string]prunedDetail,
 ) error {
 	digests := make(map[string]oci.Digest, len(tags))
 	for _, t := range tags {

@@ -2,6 +2,7 @@ package autoprune
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -12,15 +13,16 @@ import (
 // tags are deleted: no tag, no index that stays, and for referrers no subject that stays.
 // Garbage collection would delete these.
 type unused struct {
-	s     *catalog.PruneSnapshot
+	s     *snapshot
 	stays map[int64]bool // manifests of tags, and whether any of their tags stays
 }
 
-func newUnused(s *catalog.PruneSnapshot) *unused {
+func newUnused(s *snapshot) *unused {
 	return &unused{s: s, stays: make(map[int64]bool)}
 }
 
-// tag adds a tag of the repository. The caller must add all tags.
+// tag adds a tag of the repository, which points to the manifest; goes says that the tag is
+// deleted. The caller must add all tags of the repository.
 func (u *unused) tag(manifest int64, goes bool) {
 	u.stays[manifest] = u.stays[manifest] || !goes
 }
@@ -72,8 +74,8 @@ func (u *unused) manifests(ctx context.Context) ([]int64, error) {
 }
 
 // each asks for links in chunks of 10,000 manifests.
-func (u *unused) each(ctx context.Context, manifests []int64, asks ...func(context.Context, []int64) ([]catalog.ManifestLink, error)) ([]catalog.ManifestLink, error) {
-	var all []catalog.ManifestLink
+func (u *unused) each(ctx context.Context, manifests []int64, asks ...func(context.Context, []int64) ([]link, error)) ([]link, error) {
+	var all []link
 	for part := range slices.Chunk(manifests, 10_000) {
 		for _, ask := range asks {
 			links, err := ask(ctx, part)
@@ -84,4 +86,46 @@ func (u *unused) each(ctx context.Context, manifests []int64, asks ...func(conte
 		}
 	}
 	return all, nil
+}
+
+// unusedBytes returns the bytes of blobs that only the given manifests use, which may be in
+// several repositories: what garbage collection would free if they were deleted now.
+// For OFFSET 0 see "Plans" in package db.
+func (p *Pruner) unusedBytes(ctx context.Context, repositories []catalog.Repository, manifests [][]int64) (bytes int64, err error) {
+	var namespaces, ids, list []int64
+	for i, t := range repositories {
+		for _, m := range manifests[i] {
+			namespaces, ids, list = append(namespaces, t.NamespaceID), append(ids, t.ID), append(list, m)
+		}
+	}
+	if len(list) == 0 {
+		return 0, nil
+	}
+	// Manifests' ids are unique in the registry.
+	err = p.db.Pool.QueryRow(ctx, `
+		WITH deleted AS MATERIALIZED (
+			SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]) AS d (namespace_id, repository_id, id)
+		), used AS MATERIALIZED (
+			SELECT l.digest FROM deleted d
+			CROSS JOIN LATERAL (
+				SELECT digest FROM layers
+				WHERE top_level_namespace_id = d.namespace_id AND repository_id = d.repository_id AND manifest_id = d.id
+				ORDER BY digest OFFSET 0) l
+			UNION
+			SELECT m.digest FROM deleted d
+			CROSS JOIN LATERAL (
+				SELECT configuration_blob_digest AS digest FROM manifests
+				WHERE top_level_namespace_id = d.namespace_id AND repository_id = d.repository_id AND id BETWEEN d.id AND d.id
+					AND configuration_blob_digest IS NOT NULL ORDER BY id LIMIT 1) m
+		)
+		SELECT LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint FROM used u
+		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = u.digest OFFSET 0) b
+		WHERE NOT EXISTS (SELECT FROM layers l WHERE l.digest = u.digest AND l.manifest_id NOT IN (SELECT id FROM deleted))
+			AND NOT EXISTS (SELECT FROM manifests m
+				WHERE m.configuration_blob_digest = u.digest AND m.id NOT IN (SELECT id FROM deleted))`,
+		namespaces, ids, list).Scan(&bytes)
+	if err != nil {
+		return 0, fmt.Errorf("adding up what the manifests of pruned tags hold: %w", err)
+	}
+	return bytes, nil
 }

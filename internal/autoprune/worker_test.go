@@ -146,12 +146,12 @@ func TestTaskGoesWithItsPolicies(t *testing.T) {
 	}
 }
 
-// TestDefaults: the registry's policies apply where a namespace has none of its own and
-// hasn't refused them.
+// TestDefaults: the registry's default policies apply to namespaces that have no policies of
+// their own and haven't refused the defaults.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
-	targets := []catalog.PruneTarget{r.repository("plain/a"), r.repository("own/a"), r.repository("off/a")}
+	targets := []catalog.Repository{r.repository("plain/a"), r.repository("own/a"), r.repository("off/a")}
 	for _, target := range targets {
 		for i, name := range []string{"v1", "v2", "v3"} {
 			r.tag(target, name, name, time.Duration(i)*day)
@@ -182,27 +182,27 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestCompanionsGoWithTheirImage: attached tags are neither counted nor left behind, and
+// TestAttachedTagsGoWithTheirImage: attached tags are neither counted nor left behind, and
 // stay while any tag reaches their image.
-func TestCompanionsGoWithTheirImage(t *testing.T) {
+func TestAttachedTagsGoWithTheirImage(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	a := r.repository("app/a")
-	companion := func(image string) string { return "sha256-" + digestOf(image).Hex() + ".sig" }
+	attached := func(image string) string { return "sha256-" + digestOf(image).Hex() + ".sig" }
 	for i, name := range []string{"new", "old", "shared", "child"} {
 		r.tag(a, name, name, time.Duration(i*10)*day)
-		r.tag(a, companion(name), "signature of "+name, time.Duration(i*10)*day)
+		r.tag(a, attached(name), "signature of "+name, time.Duration(i*10)*day)
 	}
 	r.tag(a, "also-shared", "shared", 0)
 	r.tag(a, "list", "index", 0)
 	r.index(a, "index", "child")
 	id := r.manifest(a, "sbom of old", "old")
 	r.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id) VALUES ($1, $2, 'sbom', $3)`, a.NamespaceID, a.ID, id)
-	r.tag(a, companion("nothing"), "orphan", 2*day)
-	r.tag(a, companion("not yet"), "early", 0)
+	r.tag(a, attached("nothing"), "orphan", 2*day)
+	r.tag(a, attached("not yet"), "early", 0)
 	r.policy(autoprune.Target{Repository: "app/a"}, `{"method": "number_of_tags", "numTags": 4}`) // new, list, also-shared, and what came too early
 	r.run()
-	want := []string{"also-shared", "list", "new", companion("new"), companion("shared"), companion("child"), companion("not yet")}
+	want := []string{"also-shared", "list", "new", attached("new"), attached("shared"), attached("child"), attached("not yet")}
 	slices.Sort(want)
 	if got := r.tags(a); !slices.Equal(got, want) {
 		t.Errorf("tags:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -215,8 +215,8 @@ func TestCompanionsGoWithTheirImage(t *testing.T) {
 	}
 }
 
-// TestUndo: a run's tags come back as they were, what was made since stays, and the
-// next run leaves them alone until the policy is saved again.
+// TestUndo: a run's tags come back as they were, tags made since the run stay, and the next
+// run leaves the restored tags alone until the policy is saved again.
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
@@ -298,16 +298,16 @@ func TestMovedTagStays(t *testing.T) {
 		r.tag(a, name, name, 10*day)
 	}
 	r.manifest(a, "other", "")
-	page, err := snapshot(r, a)
+	page, err := r.pruner.ReadTags(t.Context(), a)
 	r.must(err)
 	r.tag(a, "moved", "other", 9*day)
 	r.exec("UPDATE tags SET updated_at = now() WHERE name = 'pushed'")
 	r.exec("DELETE FROM tags WHERE name = 'remade'")
 	r.tag(a, "remade", "remade", 10*day)
 	var gone []int64
-	r.must(r.catalog.Prune(t.Context(), func(p catalog.Pruning) (err error) {
-		gone, err = p.Delete(t.Context(), catalog.PruneBatch{
-			Target: a, Tags: page, Why: make([]int32, len(page)), Reasons: []catalog.PruneReason{{Detail: "{}"}},
+	r.must(r.pruner.Deletion(t.Context(), func(tx autoprune.DeletionTx) (err error) {
+		gone, err = tx.DeleteTags(t.Context(), autoprune.TagBatch{
+			Target: a, Tags: page, Why: make([]int32, len(page)), Reasons: []autoprune.BatchReason{{Detail: "{}"}},
 		})
 		return err
 	}))
@@ -323,19 +323,13 @@ func TestMovedTagStays(t *testing.T) {
 	}
 }
 
-func snapshot(r *registry, target catalog.PruneTarget) (page []catalog.PruneTag, err error) {
-	err = r.catalog.PruneSnapshot(r.t.Context(), target, func(s *catalog.PruneSnapshot) error {
-		return s.Tags(r.t.Context(), "", 1000, func(t catalog.PruneTag) { page = append(page, t) })
-	})
-	return page, err
-}
-
-// TestProtectedTagsStay: whatever policies say, and whose rule it is.
+// TestProtectedTagsStay: a protected tag stays whatever the policies are, and whether the
+// rule is the repository's, the namespace's or the registry's.
 func TestProtectedTagsStay(t *testing.T) {
 	t.Parallel()
 	r := setup(t)
 	a, b := r.repository("app/a"), r.repository("app/b")
-	for _, target := range []catalog.PruneTarget{a, b} {
+	for _, target := range []catalog.Repository{a, b} {
 		for _, name := range []string{"prod", "release-1", "stable", "v1"} {
 			r.tag(target, name, name, 10*day)
 		}

@@ -1,6 +1,7 @@
 package blob
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -19,7 +20,7 @@ type DirOptions struct {
 	// at once, on one machine or through a shared file system with locks.
 	Path string
 
-	// Existing: OpenDir fails if the directory has no store, instead of making one.
+	// Existing makes OpenDir fail if the directory has no store, instead of making one.
 	Existing bool
 
 	// LockWait is how long Resume waits for another writer's lock on the upload's
@@ -67,9 +68,7 @@ func OpenDir(o DirOptions) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the blob directory %s: %w", o.Path, err)
 	}
-	if o.LockWait <= 0 {
-		o.LockWait = 2 * time.Second
-	}
+	o.LockWait = cmp.Or(o.LockWait, 2*time.Second)
 	d := &Dir{path: path, objects: filepath.Join(path, "objects"), lockWait: o.LockWait}
 	if o.Existing {
 		return d, d.mounted()
@@ -83,8 +82,8 @@ func OpenDir(o DirOptions) (*Dir, error) {
 // Path returns the store's directory.
 func (d *Dir) Path() string { return d.path }
 
-// makeLayout creates missing directories and makes all durable. It syncs even if none
-// is missing: the process that created them may have been killed before its sync.
+// makeLayout creates missing directories and makes their names durable. It syncs even if
+// none is missing: the process that created them may have been killed before its sync.
 func (d *Dir) makeLayout() error {
 	if err := makeDurable(d.objects); err != nil {
 		return err
@@ -168,8 +167,9 @@ func (d *Dir) mounted() error {
 	return nil
 }
 
-// missing converts an error of opening or removing an object's file to ErrNotFound, if
-// the object is missing and the volume is mounted, and reports whether it did.
+// missing takes the error of opening or removing an object's file. If the object is missing
+// and the volume is mounted, it returns ErrNotFound and true. Otherwise it returns false
+// with ErrWrongStore, if the volume isn't mounted, or with the error that it was given.
 func (d *Dir) missing(err error) (error, bool) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err, false

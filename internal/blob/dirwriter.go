@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/purser-registry/purser/internal/limit"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // dirState is the State of an upload in a Dir.
@@ -115,7 +116,7 @@ func (w *dirWriter) open(claim Claim) error {
 		return fmt.Errorf("%w: object %s has %d of %d", ErrLost, w.state.Key, stored, w.size)
 	}
 	if !locked {
-		return nil // create copies it when there are bytes to write
+		return nil // create copies the old object when there are bytes to write
 	}
 	w.f, w.key, w.old = f, w.state.Key, nil
 	return w.cut(stored)
@@ -164,11 +165,7 @@ func lock(ctx context.Context, f *os.File, wait time.Duration) (bool, error) {
 		if ok || time.Now().After(deadline) {
 			return ok, nil
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if worker.Sleep(ctx, pause) != nil {
 			return false, fmt.Errorf("%w: %w", ErrBusy, context.Cause(ctx))
 		}
 	}
@@ -411,8 +408,8 @@ func (w *dirWriter) sync() error {
 // Leftovers implements Writer.
 func (w *dirWriter) Leftovers() bool { return w.state.Left }
 
-// Close implements Writer. If neither Save nor Finish succeeded, it removes what this
-// writer wrote at once, so that a push that failed on a full disk frees its space.
+// Close implements Writer. If neither Save nor Finish succeeded, Close at once removes the
+// bytes that this writer wrote, so that a push that failed on a full disk frees its space.
 func (w *dirWriter) Close() error {
 	var errs []error
 	if w.f != nil {
@@ -431,8 +428,8 @@ func (w *dirWriter) Close() error {
 }
 
 // undo removes the object that this writer created, or truncates the bytes that it
-// appended. The latter is safe while it holds the lock: no other attempt can have saved
-// more than size bytes of this object.
+// appended. Truncating is safe while the writer holds the lock: no other attempt can have
+// saved more than size bytes of this object.
 func (w *dirWriter) undo() error {
 	if !w.made {
 		if w.off == w.size {

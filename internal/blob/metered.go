@@ -23,7 +23,7 @@ func Metered(store Store, reg prometheus.Registerer) (Store, error) {
 			Buckets: []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 30, 300},
 		}, []string{"operation", "result"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "purser_storage_bytes_total", Help: "Bytes written to and read from the blob store; what is sent with sendfile counts where it is asked for.",
+			Name: "purser_storage_bytes_total", Help: "Bytes written to and read from the blob store; bytes that sendfile sends count when the file is opened.",
 		}, []string{"operation"}),
 	}
 	for _, c := range []prometheus.Collector{m.took, m.bytes} {
@@ -40,7 +40,8 @@ type metered struct {
 	bytes *prometheus.CounterVec
 }
 
-// observe is deferred. began is when the operation began.
+// observe records an operation that began at began. The operation defers the call, so that
+// observe sees the error with which it ended.
 func (m *metered) observe(operation string, began time.Time, err *error) {
 	result := "ok"
 	switch {

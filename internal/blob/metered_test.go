@@ -46,7 +46,7 @@ func TestMeteredCounts(t *testing.T) {
 		t.Fatalf("an object that nobody made: %v", err)
 	}
 	want := `
-# HELP purser_storage_bytes_total Bytes written to and read from the blob store; what is sent with sendfile counts where it is asked for.
+# HELP purser_storage_bytes_total Bytes written to and read from the blob store; bytes that sendfile sends count when the file is opened.
 # TYPE purser_storage_bytes_total counter
 purser_storage_bytes_total{operation="read"} 7
 purser_storage_bytes_total{operation="written"} 7

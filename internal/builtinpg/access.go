@@ -38,9 +38,9 @@ const (
 //
 // With anyRole, everyone who can open the socket can connect as any role.
 //
-// The cluster belongs to that account, so this function never follows a link in it.
-// Each file is replaced atomically. After a crash between the files, fewer users can
-// connect, until the next start writes them again.
+// The cluster belongs to the account acct, whose processes could put links into it, so
+// writeAccess never follows a link there. Each file is replaced atomically. After a crash
+// between the files, fewer users can connect, until the next start writes them again.
 func writeAccess(ctx context.Context, log *slog.Logger, cluster string, acct *account, anyRole bool) error {
 	names, err := mayConnect()
 	if err != nil {
@@ -50,7 +50,7 @@ func writeAccess(ctx context.Context, log *slog.Logger, cluster string, acct *ac
 	if len(names) == 0 {
 		// PostgreSQL can't map a user without a name. Then only the directory's mode of
 		// 0700 protects the socket.
-		log.WarnContext(ctx, "the user that runs this has no name on this machine: whoever has its uid may connect to the built-in PostgreSQL", "uid", os.Geteuid())
+		log.WarnContext(ctx, "the operating system has no name for the user that runs this process: every process with the same uid may connect to the built-in PostgreSQL", "uid", os.Geteuid())
 		method = "trust"
 	}
 	if anyRole {
@@ -66,7 +66,7 @@ func writeAccess(ctx context.Context, log *slog.Logger, cluster string, acct *ac
 	}
 	for name, content := range map[string]string{identFile: ident.String(), hbaFile: hba} {
 		if err := replaceFile(cluster, name, content, acct); err != nil {
-			return fmt.Errorf("saying who may connect to PostgreSQL: %w", err)
+			return fmt.Errorf("writing who may connect to PostgreSQL: %w", err)
 		}
 	}
 	return nil
@@ -87,7 +87,7 @@ func mayConnect() ([]string, error) {
 		case err != nil:
 			return nil, fmt.Errorf("looking for the name of user %d: %w", uid, err)
 		case strings.ContainsAny(u.Username, "\"\n"):
-			return nil, fmt.Errorf("user %d has a name that PostgreSQL can't be told: %q", uid, u.Username)
+			return nil, fmt.Errorf("the name of user %d can't be written into PostgreSQL's configuration: %q", uid, u.Username)
 		}
 		if !slices.Contains(names, u.Username) {
 			names = append(names, u.Username)
@@ -96,8 +96,8 @@ func mayConnect() ([]string, error) {
 	return names, nil
 }
 
-// replaceFile replaces a file by one that belongs to the account. It keeps the first
-// original under another name.
+// replaceFile replaces a file by one that belongs to the account. The file that it replaces
+// first stays under another name; later replacements don't change that.
 func replaceFile(dir, name, content string, acct *account) error {
 	path := filepath.Join(dir, name)
 	f, err := os.CreateTemp(dir, name+".*") // creates a new file and follows no link

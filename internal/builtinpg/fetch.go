@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	sharedCache   = "/var/cache/purser/postgres" // for root, if the unprivileged user can't reach the usual one
+	sharedCache   = "/var/cache/purser/postgres" // for root, see fetcher.cacheDir
 	fetchPattern  = "fetch-"
 	stallTimeout  = 60 * time.Second // without a byte
 	reportEvery   = 3 * time.Second
@@ -114,7 +114,7 @@ func (f *fetcher) cacheDir(acct *account) (string, error) {
 	return dir, nil
 }
 
-// makeReadableDir is os.MkdirAll with mode 0755 whatever the umask.
+// makeReadableDir is like os.MkdirAll with mode 0755, whatever the umask is.
 func makeReadableDir(dir string) error {
 	_, err := os.Stat(dir)
 	if err == nil {
@@ -175,7 +175,7 @@ func (f *fetcher) fetch(ctx context.Context, cache, final string) error {
 	}
 	defer func() {
 		if err := os.RemoveAll(tmp); err != nil {
-			f.log.WarnContext(ctx, "removing what was fetched", "dir", tmp, "err", err)
+			f.log.WarnContext(ctx, "removing the unfinished fetch failed", "dir", tmp, "err", err)
 		}
 	}()
 	tarball := filepath.Join(tmp, "package.tgz")
@@ -198,11 +198,11 @@ func (f *fetcher) fetch(ctx context.Context, cache, final string) error {
 func (f *fetcher) removeUnfinished(ctx context.Context, cache string) {
 	found, err := filepath.Glob(filepath.Join(escapeGlob(cache), fetchPattern+"*"))
 	if err != nil {
-		f.log.WarnContext(ctx, "looking for unfinished fetches", "err", err)
+		f.log.WarnContext(ctx, "looking for unfinished fetches failed", "err", err)
 	}
 	for _, dir := range found {
 		if err := os.RemoveAll(dir); err != nil {
-			f.log.WarnContext(ctx, "removing an unfinished fetch", "err", err)
+			f.log.WarnContext(ctx, "removing an unfinished fetch failed", "err", err)
 		}
 	}
 }

@@ -42,9 +42,9 @@ func clusterMajor(cluster string) (int, error) {
 	return 0, nil
 }
 
-// initialise creates the cluster in dataDir. It works in a temporary directory and
-// renames that at the end, so that a cluster is complete or absent. Without sync this
-// doesn't hold if the machine crashes.
+// initialise creates the cluster in dataDir. It works in a temporary directory and renames
+// that at the end, so that a cluster is complete or absent. If sync is false, a crash of
+// the machine can leave an incomplete cluster.
 func initialise(ctx context.Context, log *slog.Logger, bin binaries, acct *account, dataDir string, sync bool) error {
 	began := time.Now()
 	tmp, err := os.MkdirTemp(dataDir, initdbPattern)
@@ -53,7 +53,7 @@ func initialise(ctx context.Context, log *slog.Logger, bin binaries, acct *accou
 	}
 	defer func() {
 		if err := os.RemoveAll(tmp); err != nil { // does nothing after the rename
-			log.WarnContext(ctx, "removing a failed initialisation", "dir", tmp, "err", err)
+			log.WarnContext(ctx, "removing the files of a failed initialisation failed", "dir", tmp, "err", err)
 		}
 	}()
 	if err := acct.own(tmp); err != nil {
@@ -78,12 +78,12 @@ func initialise(ctx context.Context, log *slog.Logger, bin binaries, acct *accou
 func removeHalfDone(ctx context.Context, log *slog.Logger, dataDir string) {
 	found, err := filepath.Glob(filepath.Join(escapeGlob(dataDir), initdbPattern+"*"))
 	if err != nil {
-		log.WarnContext(ctx, "looking for initialisations that were killed", "err", err)
+		log.WarnContext(ctx, "looking for unfinished initialisations failed", "err", err)
 	}
 	for _, dir := range found {
 		log.WarnContext(ctx, "removing a PostgreSQL initialisation that was not finished", "dir", dir)
 		if err := os.RemoveAll(dir); err != nil {
-			log.WarnContext(ctx, "removing it", "err", err)
+			log.WarnContext(ctx, "removing an unfinished PostgreSQL initialisation failed", "err", err)
 		}
 	}
 }

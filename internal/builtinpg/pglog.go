@@ -27,7 +27,8 @@ var pgLine = regexp.MustCompile(`^\[(\d+)\] ([A-Z]+\d?):\s+(.*)$`)
 // logSink forwards a server's standard error to the log and keeps its last lines.
 type logSink struct {
 	log *slog.Logger
-	// stopping: errors about connections that end now are expected.
+	// stopping says that the server is being stopped, so that errors about ending
+	// connections are expected.
 	stopping atomic.Bool
 
 	mu   sync.Mutex
@@ -114,7 +115,9 @@ type outputError struct {
 	output string
 }
 
-func (e *outputError) Error() string { return e.err.Error() + "; its last words:\n" + e.output }
+func (e *outputError) Error() string {
+	return e.err.Error() + "; the last lines of its log:\n" + e.output
+}
 func (e *outputError) Unwrap() error { return e.err }
 
 // withOutput adds a program's output to its error.

@@ -3,6 +3,7 @@
 package builtinpg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,12 +25,12 @@ import (
 	"github.com/purser-registry/purser/internal/memory"
 )
 
-// deathSignal makes PostgreSQL stop immediately, without a checkpoint. The next start
-// may follow at once and must not wait for one; committed data is in the WAL.
+// deathSignal makes PostgreSQL stop immediately, without a checkpoint. The next start may
+// follow at once and must not wait for a checkpoint; committed data is in the WAL.
 const deathSignal = syscall.SIGQUIT
 
-// partingTime is how long Stop waits for clients to close their connections before it
-// ends these.
+// partingTime is how long Stop waits for clients to close their connections before it ends
+// the remaining ones.
 const partingTime = 2 * time.Second
 
 // defaultSettings suit a small machine that PostgreSQL shares with its client.
@@ -39,13 +40,13 @@ var defaultSettings = map[string]string{
 	"full_page_writes": "on",
 	"jit":              "off", // the queries are short
 	"log_checkpoints":  "off",
-	// A statement may be a page long and contain a client's data. The message says what
-	// failed, and the client gets the error.
+	// Don't log failing statements: a statement may be a page long and contain a client's
+	// data. The message says what failed, and the client gets the error.
 	"log_min_error_statement": "panic",
 	"log_timezone":            "UTC",
 	"max_connections":         "100",
-	// The launcher would be an additional process, and nobody replicates from this
-	// server.
+	// The launcher of logical replication would be an additional process, and nobody
+	// replicates from this server.
 	"max_logical_replication_workers": "0",
 	"max_wal_size":                    "2GB", // after each checkpoint the first change of a page logs the whole page
 	"random_page_cost":                "1.1", // for solid-state disks
@@ -85,14 +86,12 @@ type Server struct {
 	releaseErr  error
 }
 
-// Start starts a server on a data directory, which it creates if necessary. It returns
-// when the server accepts connections and has a database named purser. It fails with
-// ErrInUse if the directory has an owner. ctx only limits the start; the server runs
-// until Stop or the end of this process.
+// Start starts a server on a data directory, which it creates if necessary. It returns when
+// the server accepts connections and has a database named purser. It fails with ErrInUse if
+// another process, or another Server of this process, holds the directory's lock. ctx only
+// limits the start; the server runs until Stop or the end of this process.
 func Start(ctx context.Context, o Options) (*Server, error) {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return start(ctx, o, newFinder(o))
 }
 
@@ -139,7 +138,7 @@ func (s *Server) bringUp(ctx context.Context, o Options, find *finder) error {
 		return err
 	}
 	if err := removeSocketDir(s.lock.socketDir, s.cluster); err != nil {
-		s.log.WarnContext(ctx, "removing the socket of the previous server", "err", err)
+		s.log.WarnContext(ctx, "removing the socket of the previous server failed", "err", err)
 	}
 	removeHalfDone(ctx, s.log, s.dataDir)
 	major, err := clusterMajor(s.cluster)
@@ -206,9 +205,9 @@ func (s *Server) launch(bin binaries, acct *account, o Options) error {
 		r.Close()
 		return fmt.Errorf("starting %s as %s: %w", cmd.Path, acct, err)
 	}
-	if o.Background { // it has no children yet; they will inherit this
+	if o.Background { // the server has no children yet; they will inherit the time slice
 		if err := background(cmd.Process.Pid); err != nil {
-			s.log.Debug("PostgreSQL's own work doesn't give way to requests", "error", err)
+			s.log.Debug("lowering the priority of PostgreSQL's background processes failed", "error", err)
 		}
 	}
 	if os.Getpid() == 1 {
@@ -260,7 +259,7 @@ func (s *Server) run(started chan<- error, r *os.File) {
 	err := s.cmd.Wait()
 	if dog != nil {
 		if err := dog.dismiss(); err != nil {
-			s.log.Debug("PostgreSQL's watchdog", "err", err)
+			s.log.Debug("ending PostgreSQL's watchdog failed", "err", err)
 		}
 	}
 	// Backends that outlive a killed postmaster keep the pipe open for a moment.
@@ -396,7 +395,7 @@ func (s *Server) Stop(ctx context.Context) error {
 
 func (s *Server) signal(sig syscall.Signal) {
 	if err := s.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		s.log.Warn("signalling PostgreSQL", "signal", sig.String(), "err", err)
+		s.log.Warn("signalling PostgreSQL failed", "signal", sig.String(), "err", err)
 	}
 }
 

@@ -3,6 +3,7 @@
 package builtinpg
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -78,9 +79,7 @@ func removeSocketDir(dir, cluster string) error {
 
 // dsn returns a DSN, valid for pgx and libpq, that uses the socket in dir.
 func dsn(socketDir, database string) string {
-	if database == "" {
-		database = defaultDatabase
-	}
+	database = cmp.Or(database, defaultDatabase)
 	// The port and sslmode override PGPORT and PGSSLMODE.
 	query := url.Values{"host": {socketDir}, "port": {socketPort}, "sslmode": {"disable"}}
 	encoded := strings.ReplaceAll(query.Encode(), "+", "%20") // libpq doesn't decode + as a space

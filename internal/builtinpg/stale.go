@@ -123,7 +123,7 @@ func removeStaleFiles(cluster string) error {
 	}
 	for _, name := range []string{pidFile, socketFile + ".lock", socketFile} {
 		if err := os.Remove(filepath.Join(cluster, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("removing what a dead PostgreSQL left: %w", err)
+			return fmt.Errorf("removing the files of a PostgreSQL that was killed: %w", err)
 		}
 	}
 	return nil

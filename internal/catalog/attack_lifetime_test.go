@@ -9,8 +9,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// An upload that begins after a namespace was deleted belongs to the repository that is made
-// next: it isn't cancelled with the old repository of that name.
+// An upload that begins after a namespace was deleted belongs to the repository that is
+// made next: it isn't cancelled with the old repository of that name.
 func TestUploadAfterDeletedNamespace(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -52,7 +52,7 @@ func TestExplainBlobOfDeletedRepository(t *testing.T) {
 	if e.Fate != "kept" {
 		t.Errorf("the blob's fate is %s, though the drain is yet to free it", e.Fate)
 	}
-	if text := strings.Join(e.Sentences(), "; "); !strings.Contains(text, "of a deleted repository, which is being drained") {
+	if text := strings.Join(e.Sentences(), "; "); !strings.Contains(text, "the manifest's repository is deleted, and its rows are being removed") {
 		t.Errorf("the explanation is %q", text)
 	}
 }
@@ -111,8 +111,8 @@ func TestMountFromDyingRepository(t *testing.T) {
 	b.Complete(t)
 }
 
-// A repository that is made while its namespace is being deleted ends up in a new namespace;
-// a repository that was made first is deleted with the old namespace.
+// A repository that is made while its namespace is being deleted ends up in a new
+// namespace; a repository that was made first is deleted with the old namespace.
 func TestNewRepositoryInDyingNamespace(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

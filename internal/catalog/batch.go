@@ -10,13 +10,13 @@ import (
 	"github.com/purser-registry/purser/internal/db"
 )
 
-// batch collects statements that are sent in one round trip and run as one transaction, each
-// statement with its own snapshot. The first error rolls all of it back.
+// batch collects statements that are sent in one round trip and run as one transaction,
+// each statement with its own snapshot. The first error rolls all of it back.
 //
-// PostgreSQL logs each error with its statement, so everyday refusals must not raise errors:
-// instead a guard calls purser_refuse, and the later statements, which ask purser_accepted,
-// change nothing. Then send returns the refusal. The commit releases the locks. What a batch
-// writes before its last guard must do no harm by itself.
+// PostgreSQL logs each error with its statement, so everyday refusals must not raise
+// errors: instead a guard calls purser_refuse, and the later statements, which ask
+// purser_accepted, change nothing. Then send returns the refusal. The commit releases the
+// locks. What a batch writes before its last guard must do no harm by itself.
 type batch struct {
 	pgx.Batch
 	refused refusal
@@ -44,7 +44,7 @@ const (
 
 func (r refusal) Error() string { return string(r) }
 
-// Is makes [db.Retry] run a refused batch again if it lost a race.
+// Is makes [Catalog.write] and [db.Retry] run a refused batch again if it lost a race.
 func (r refusal) Is(target error) bool {
 	return target == db.ErrLostRace && (r == blobGone || r == tagsChanged)
 }
@@ -81,8 +81,8 @@ func (b *batch) guard(dest []any, sql string, args ...any) {
 
 // lockRepository adds the first statement of every transaction that inserts below a
 // repository. It locks the repository and its namespace against deletion until the commit,
-// and refuses if either is gone, so that no row is inserted that a concurrent deletion would
-// overlook.
+// and refuses if either is gone, so that no row is inserted that a concurrent deletion
+// would overlook.
 func (b *batch) lockRepository(r repository, path string) {
 	b.guard(nil, `
 		SELECT CASE WHEN count(*) <> 1 THEN purser_refuse('the repository was deleted meanwhile') END
@@ -91,14 +91,9 @@ func (b *batch) lockRepository(r repository, path string) {
 		      FOR KEY SHARE) alive`, r.namespace, r.id, path)
 }
 
-// sender is a pool or a transaction.
-type sender interface {
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
-}
-
 // send runs the batch. Error: a [refusal], among others. A refusal takes precedence over
 // pgx.ErrNoRows, since statements after a refusal return no rows.
-func (b *batch) send(ctx context.Context, to sender) error {
+func (b *batch) send(ctx context.Context, to db.Querier) error {
 	err := to.SendBatch(ctx, &b.Batch).Close()
 	if b.refused != "" && (err == nil || isNoRows(err)) {
 		return b.refused

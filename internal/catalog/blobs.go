@@ -19,10 +19,11 @@ import (
 // It locks the review row first, as does everybody who makes or removes a link of an
 // existing blob; then the blob; then it looks for the link. So a concurrent deletion of the
 // blob waits, or was first and the blob's row is gone.
+// For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (bool, error) {
 	// Look beforehand, so that a mount that must fail creates no repository.
 	known, err := c.Blob(ctx, from, d)
-	if isAnswer(err) {
+	if isClientError(err) {
 		return false, nil
 	} else if err != nil {
 		return false, err
@@ -32,7 +33,8 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 			return false, err
 		}
 	}
-	err = c.withRepository(ctx, path, nil, func(r repository) error {
+	doing := fmt.Sprintf("mounting blob %s of %s in %s", d, from, path)
+	err = c.write(ctx, write{path: path, doing: doing, create: true, run: func(ctx context.Context, r repository) error {
 		b := new(batch)
 		b.lockRepository(r, path)
 		b.promiseBlob(d)
@@ -50,18 +52,15 @@ func (c *Catalog) Mount(ctx context.Context, path, from string, d oci.Digest) (b
 				THEN purser_refuse('the repository lacks a blob') END`, from, d.Bytes())
 		b.linkBlob(r, d)
 		return b.send(ctx, c.db.Pool)
-	})
-	switch {
-	case err == nil:
-		return true, nil
-	case errors.Is(err, blobsMissing):
+	}})
+	if errors.Is(err, blobsMissing) {
 		return false, nil
 	}
-	return false, fmt.Errorf("mounting blob %s of %s in %s: %w", d, from, path, err)
+	return err == nil, err
 }
 
-// linkBlob makes a link, or locks and renews the existing one: it waits for a transaction
-// that is about to delete the link.
+// linkBlob makes a link, or locks and renews the existing one. If a transaction is about to
+// delete the link, linkBlob waits for that transaction.
 func (b *batch) linkBlob(r repository, d oci.Digest) {
 	b.exec(`
 		INSERT INTO repository_blobs (top_level_namespace_id, repository_id, blob_digest)
@@ -70,9 +69,9 @@ func (b *batch) linkBlob(r repository, d oci.Digest) {
 		r.namespace, r.id, d.Bytes())
 }
 
-// promiseBlob writes a promise of existence. It does no harm if a later guard refuses: it
-// only postpones a review, which then finds the blob in use, unused or gone. A promise never
-// shortens an older one.
+// promiseBlob writes a promise of existence. It does no harm if a later guard refuses the
+// batch: the promise only postpones a review, which then finds the blob in use, unused or
+// gone. A promise never shortens an older one.
 func (b *batch) promiseBlob(d oci.Digest) {
 	b.exec(`
 		INSERT INTO gc_blob_review_queue AS q (digest, review_after, event)
@@ -89,27 +88,19 @@ func (b *batch) promiseBlob(d oci.Digest) {
 // it looks for manifests: a concurrent put of a manifest has locked the link already, or
 // will find it gone.
 func (c *Catalog) DeleteBlob(ctx context.Context, path string, d oci.Digest) error {
-	c.cache.dropAll(path) // another repository may have this name by now
-	r, err := c.lookUp(ctx, path)
-	if err != nil {
-		return err
-	}
-	err = c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
-		return c.txOrAnswer(ctx, func(tx pgx.Tx) error { return c.unlinkBlob(ctx, tx, r, path, d) })
+	return c.write(ctx, write{
+		path: path, doing: fmt.Sprintf("deleting blob %s of %s", d, path), drop: c.cache.dropAll,
+		run: func(ctx context.Context, r repository) error {
+			return c.txOrAnswer(ctx, func(tx pgx.Tx) error { return c.unlinkBlob(ctx, tx, r, path, d) })
+		},
 	})
-	if errors.Is(err, repositoryGone) {
-		return nameUnknown(path)
-	}
-	if err != nil && !isAnswer(err) {
-		return fmt.Errorf("deleting blob %s of %s: %w", d, path, err)
-	}
-	return err
 }
 
 func (c *Catalog) unlinkBlob(ctx context.Context, tx pgx.Tx, r repository, path string, d oci.Digest) error {
-	// Insert a queue row if there is none, so that it is locked either way; but not for a
-	// blob that the repository doesn't have, since a client may invent digests. If the blob
-	// is in use the row stays, and the review drops it.
+	// Lock the blob's queue row, and insert it if there is none. No row is inserted for a
+	// blob that the repository doesn't have, since a client may invent digests. If a
+	// manifest of the repository uses the blob, the request is refused but the row is
+	// committed; the review then finds the blob in use and deletes the row.
 	var linked bool
 	b := new(batch)
 	b.lockRepository(r, path)

@@ -12,7 +12,8 @@ import (
 const (
 	// browseScan is how many names a page reads when no index supports its filter.
 	browseScan = 20_000
-	// browseCount is the number up to which a list counts the contents of each of its items.
+	// browseCount is the number up to which a list counts the contents of each of its
+	// items.
 	browseCount = 1000
 	// browseBlobs is how many blobs are added up for the size of a repository or namespace.
 	browseBlobs = 50_000
@@ -29,8 +30,8 @@ func (f NameFilter) selects(name string) bool {
 
 // pick returns a page: up to n of the found items that the filter selects, after skipping
 // the first skip of them. The query that found them read at most bound items. next is the
-// item behind which the next page begins, nil if there is none. A page that had to leave out
-// many items may hold less than n, even nothing, and still have a next one.
+// item behind which the next page begins, nil if there is none. A page that had to leave
+// out many items may hold less than n, even nothing, and still have a next one.
 func pick[T any](found []T, selects func(T) bool, skip, n, bound int) (page []T, next *T) {
 	for i := range found {
 		switch {
@@ -70,9 +71,9 @@ type NamespaceInfo struct {
 	Repositories Count     `json:"repositories"` // counted up to 1000
 }
 
-// Namespaces lists up to n namespaces after a name, in byte order. next is the after of the
-// next page, "" if there is none. A page reads a bounded number of names, so with Contains
-// it may hold less than n and still have a next one.
+// Namespaces lists up to n namespaces after a name, in byte order. next is the value of
+// after for the next page, "" if there is none. A page reads a bounded number of names, so
+// with Contains it may hold less than n namespaces although there is a next page.
 func (c *Catalog) Namespaces(ctx context.Context, f NameFilter, after string, n int) (list []NamespaceInfo, next string, err error) {
 	limit := bound(0, n, f.Contains == "")
 	rows, err := c.db.Pool.Query(ctx, `
@@ -135,6 +136,7 @@ type NamespaceDetails struct {
 }
 
 // DescribeNamespace returns the details of a namespace. Error: NAME_UNKNOWN.
+// For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) DescribeNamespace(ctx context.Context, name string) (d NamespaceDetails, err error) {
 	d.Name = name
 	var id int64
@@ -156,9 +158,9 @@ func (c *Catalog) DescribeNamespace(ctx context.Context, name string) (d Namespa
 				SELECT blob_digest FROM repository_blobs
 				WHERE repository_id = r.id AND top_level_namespace_id = $1 OFFSET 0) l
 			WHERE r.top_level_namespace_id = $1 LIMIT $2)
-		SELECT count(*), LEAST(COALESCE(sum(b.size), 0), `+maxBytes+`)::bigint, LEAST(COALESCE(sum(b.size) FILTER (WHERE NOT EXISTS (
+		SELECT count(*), LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint, LEAST(COALESCE(sum(b.size) FILTER (WHERE NOT EXISTS (
 			SELECT FROM repository_blobs o
-			WHERE o.blob_digest = l.blob_digest AND o.top_level_namespace_id <> $1)), 0), `+maxBytes+`)::bigint,
+			WHERE o.blob_digest = l.blob_digest AND o.top_level_namespace_id <> $1)), 0), 9223372036854775807)::bigint,
 			(SELECT count(*) FROM links) < $2
 		FROM (SELECT DISTINCT blob_digest FROM links) l
 		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`, id, browseBlobs+1)

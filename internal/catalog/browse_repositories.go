@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // RepositoryInfo is a repository in a list.
@@ -19,7 +21,7 @@ type RepositoryInfo struct {
 	// PushedAt is the latest push of the existing tags, nil if there are none.
 	PushedAt *time.Time `json:"pushed_at"`
 	Tags     Count      `json:"tags"` // counted up to 1000
-	// Visibility is what was asked for, see SetVisibility.
+	// Visibility is the visibility that a client has set, see SetVisibility.
 	Visibility string `json:"visibility"`
 	Starred    bool   `json:"starred"`
 }
@@ -53,10 +55,10 @@ func (q RepositoryQuery) takes(r foundRepository) bool {
 	return q.selects(r.Path) && (q.Visibility == "" || q.Visibility == r.Visibility) && (!q.Starred || r.Starred)
 }
 
-// BrowseRepositories lists repositories. next is the After of the next page, nil if there is
-// none. A page reads a bounded number of names, so with Contains, Visibility or Starred, or
-// with Prefix in the order of creation, it may hold less than Limit and still have a next
-// one. Error: NAME_UNKNOWN of the namespace.
+// BrowseRepositories lists repositories. next is the After of the next page, nil if there
+// is none. A page reads a bounded number of names, so with Contains, Visibility or Starred,
+// or with Prefix in the order of creation, it may hold less than Limit and still have a
+// next one. Error: NAME_UNKNOWN of the namespace.
 func (c *Catalog) BrowseRepositories(ctx context.Context, q RepositoryQuery) (list []RepositoryInfo, next *RepositoryPlace, err error) {
 	limit := bound(0, q.Limit, q.Contains == "" && q.Visibility == "" && !q.Starred && (!q.ByCreation || q.Prefix == ""))
 	find := c.repositoriesByName
@@ -65,7 +67,7 @@ func (c *Catalog) BrowseRepositories(ctx context.Context, q RepositoryQuery) (li
 	}
 	var namespace int64
 	if q.Namespace != "" {
-		if namespace, err = c.NamespaceID(ctx, q.Namespace); err != nil {
+		if namespace, err = c.namespaceID(ctx, q.Namespace); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -85,6 +87,7 @@ func (c *Catalog) BrowseRepositories(ctx context.Context, q RepositoryQuery) (li
 
 // repositoriesByName finds repositories in the order of their names. A repository may have
 // its namespace's name; the others begin with that name and a slash.
+// For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) repositoriesByName(ctx context.Context, q RepositoryQuery, _ int64, limit int) ([]foundRepository, error) {
 	from, to := q.Prefix, q.Prefix+afterNames
 	if q.Namespace != "" {
@@ -189,7 +192,7 @@ type RepositoryDetails struct {
 	Tags      int64      `json:"tags"`
 	Manifests int64      `json:"manifests"`
 	Size      Size       `json:"size"`
-	// Visibility is what was asked for, see SetVisibility.
+	// Visibility is the visibility that a client has set, see SetVisibility.
 	Visibility string `json:"visibility"`
 	Starred    bool   `json:"starred"`
 }
@@ -219,9 +222,9 @@ func (c *Catalog) DescribeRepository(ctx context.Context, path string) (d Reposi
 		WITH links AS MATERIALIZED (
 			SELECT blob_digest FROM repository_blobs
 			WHERE repository_id = $2 AND top_level_namespace_id = $1 LIMIT $3)
-		SELECT count(*), LEAST(COALESCE(sum(b.size), 0), `+maxBytes+`)::bigint, LEAST(COALESCE(sum(b.size) FILTER (WHERE NOT EXISTS (
+		SELECT count(*), LEAST(COALESCE(sum(b.size), 0), 9223372036854775807)::bigint, LEAST(COALESCE(sum(b.size) FILTER (WHERE NOT EXISTS (
 			SELECT FROM repository_blobs o
-			WHERE o.blob_digest = l.blob_digest AND o.repository_id <> $2)), 0), `+maxBytes+`)::bigint,
+			WHERE o.blob_digest = l.blob_digest AND o.repository_id <> $2)), 0), 9223372036854775807)::bigint,
 			count(*) < $3
 		FROM links l
 		CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.blob_digest OFFSET 0) b`,
@@ -230,4 +233,17 @@ func (c *Catalog) DescribeRepository(ctx context.Context, path string) (d Reposi
 		return d, fmt.Errorf("adding up the blobs of repository %s: %w", path, err)
 	}
 	return d, nil
+}
+
+// namespaceID returns the id of a namespace. Error: NAME_UNKNOWN.
+func (c *Catalog) namespaceID(ctx context.Context, name string) (id int64, err error) {
+	err = c.db.Pool.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1", name).Scan(&id)
+	switch {
+	case isNoRows(err):
+		return 0, oci.Errorf(oci.NameUnknown, "namespace %s is not known to this registry", name).
+			WithDetail(map[string]string{"name": name})
+	case err != nil:
+		return 0, fmt.Errorf("looking for namespace %s: %w", name, err)
+	}
+	return id, nil
 }

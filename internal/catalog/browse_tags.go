@@ -96,12 +96,12 @@ type foundTag struct {
 }
 
 // BrowseTags lists tags of a repository. A page begins after the position of the previous
-// page's last tag, so tags that come or go meanwhile don't shift it: a tag that stays
-// unchanged is listed once. In the orders of names and of pushes a page costs the same
-// whatever the repository's size, but reads a bounded number of names: with Contains, with
-// Unused, or with Prefix in the order of pushes, it may hold less than Limit and still have
-// a next one. The other orders read all tags with the prefix, and are refused if there are
-// more than MaxRanked. Error: NAME_UNKNOWN.
+// page's last tag, so tags that come or go between two pages don't shift it: a tag that
+// stays unchanged is listed once. In the orders of names and of pushes a page costs the
+// same whatever the repository's size, but reads a bounded number of names: with Contains,
+// with Unused, or with Prefix in the order of pushes, it may hold less than Limit and still
+// have a next page. The other orders read all tags with the prefix, and are refused if
+// there are more than MaxRanked. Error: NAME_UNKNOWN.
 func (c *Catalog) BrowseTags(ctx context.Context, path string, q TagQuery) (page TagPage, err error) {
 	r, err := c.browsed(ctx, path)
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *Catalog) BrowseTags(ctx context.Context, path string, q TagQuery) (page
 	if err == nil {
 		page.Tags, err = c.tagInfos(ctx, r, chosen)
 	}
-	if err != nil && !isAnswer(err) {
+	if err != nil && !isClientError(err) {
 		err = fmt.Errorf("listing tags of %s: %w", path, err)
 	}
 	return page, err
@@ -310,8 +310,9 @@ func (c *Catalog) rank(ctx context.Context, r repository, q TagQuery, tags []fou
 // which are its entries that aren't manifests. Its total_size isn't used: it includes the
 // lengths of the children's payloads, which the children's sizes include too. If the first
 // release has stored a negative total_size, the length of the payload counts instead.
+// For OFFSET 0 see "Plans" in package db.
 const (
-	sumOfSizes   = `LEAST(m.size + children.size, ` + maxBytes + `)::bigint`
+	sumOfSizes   = `LEAST(m.size + children.size, 9223372036854775807)::bigint`
 	manifestSize = `
 		CROSS JOIN LATERAL (
 			SELECT *, CASE WHEN media_type IN ('` + oci.MediaTypeImageIndex + `', '` + oci.MediaTypeDockerManifestList + `')
@@ -333,8 +334,8 @@ const (
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = x.child_id OFFSET 0) c) children`
 )
 
-// tagInfos returns the details of tags. It leaves out tags whose manifest is gone: they were
-// deleted or moved meanwhile.
+// tagInfos returns the details of tags. It leaves out tags whose manifest is gone: such a
+// tag was deleted or moved after it was found.
 func (c *Catalog) tagInfos(ctx context.Context, r repository, tags []foundTag) ([]TagInfo, error) {
 	manifests := make([]int64, len(tags))
 	for i, t := range tags {

@@ -14,14 +14,14 @@ import (
 
 // cache keeps the results of queries that pulls make. Generations keep it correct: each
 // repository path has two numbers, one for its tags and one for everything else. An entry
-// stores the number from before the query that filled it, and is valid only while the number
-// is the same. Whoever changes a repository raises the numbers before and after the commit,
-// whether that succeeds or not. So an entry that was read before a change is never used
-// after it. The absence of something isn't cached.
+// stores the number from before the query that filled it, and is valid only while the
+// number is the same. Whoever changes a repository raises the numbers before and after the
+// commit, whether that succeeds or not. So an entry that was read before a change is never
+// used after it. The absence of something isn't cached.
 //
 // If the outcome of a change is unknown (its connection broke, its time was over), the
 // database may still commit it later, and won't notify this process of its own change. So
-// the path isn't cached until the database can't commit it any more (doubt).
+// the path isn't cached until the database can't commit it any more (distrust).
 //
 // Paths share the numbers by hash; a collision costs at worst a needless miss.
 type cache struct {
@@ -29,23 +29,24 @@ type cache struct {
 	seed maphash.Seed
 	tags [generations]atomic.Uint64
 	rest [generations]atomic.Uint64
-	// doubts are the times, in the unit of news, until which a path isn't cached, because
-	// the outcome of a change to it isn't known; lastDoubt is the latest.
-	doubts    [generations]atomic.Int64
-	lastDoubt atomic.Int64
-	// news is the time at which the latest heartbeat that came back was sent (monotonic, in
-	// nanoseconds since started); see Listen. 0: none.
-	news    atomic.Int64
-	started time.Time
-	// clock is the same time by the wall clock, which goes on while the machine is
-	// suspended.
+	// untrusted has the times, in the unit of lastHeartbeat, until which a path isn't
+	// cached, because the outcome of a change to it isn't known; lastDistrust is the
+	// latest.
+	untrusted    [generations]atomic.Int64
+	lastDistrust atomic.Int64
+	// lastHeartbeat is the time at which the latest heartbeat that came back was sent
+	// (monotonic, in nanoseconds since started); see Listen. 0: none.
+	lastHeartbeat atomic.Int64
+	started       time.Time
+	// clock is when that heartbeat was sent by the wall clock, which goes on while the
+	// machine is suspended.
 	clock atomic.Int64
 	// late says that a request has waited for a heartbeat in vain, and none has come since.
 	late atomic.Bool
 	mu   sync.Mutex
 	told chan struct{} // closed when the next heartbeat comes back; nil: nobody waits
 
-	used atomic.Int64  // when a request last used the cache, in the unit of news, exact to a second
+	used atomic.Int64  // when a request last used the cache, in the unit of lastHeartbeat, exact to a second
 	wake chan struct{} // wakes the sender of heartbeats when requests come again
 
 	repositories *otter.Cache[pathKey, entry[repository]]
@@ -58,16 +59,16 @@ type cache struct {
 
 const (
 	generations = 1 << 14
-	// newsMaxAge is the maximum age of the newest heartbeat, at the beginning of a request,
-	// for the request to use the caches.
-	newsMaxAge = time.Second
+	// heartbeatMaxAge is the maximum age of the newest heartbeat, at the beginning of a
+	// request, for the request to use the caches.
+	heartbeatMaxAge = time.Second
 	// freshWait is how long a request waits for a heartbeat that is late.
 	freshWait = 2 * time.Second
 	// idleAfter is the time after the last request at which heartbeats stop.
 	idleAfter = 5 * time.Second
-	// doubtFor is longer than the database can keep an abandoned transaction: several
+	// distrustFor is longer than the database can keep an abandoned transaction: several
 	// statements, each up to its time limit.
-	doubtFor = 5 * time.Minute
+	distrustFor = 5 * time.Minute
 )
 
 type entry[V any] struct {
@@ -139,43 +140,43 @@ func (c *cache) dropEverything() {
 	}
 }
 
-// doubt disables the caches for path for doubtFor.
-func (c *cache) doubt(path string) {
-	until := int64(time.Since(c.started) + doubtFor)
-	c.doubts[c.slot(path)].Store(until)
-	c.lastDoubt.Store(until)
+// distrust disables the caches for path for distrustFor.
+func (c *cache) distrust(path string) {
+	until := int64(time.Since(c.started) + distrustFor)
+	c.untrusted[c.slot(path)].Store(until)
+	c.lastDistrust.Store(until)
 }
 
-// doubtEverything disables the caches for all paths for doubtFor.
-func (c *cache) doubtEverything() {
-	until := int64(time.Since(c.started) + doubtFor)
+// distrustEverything disables the caches for all paths for distrustFor.
+func (c *cache) distrustEverything() {
+	until := int64(time.Since(c.started) + distrustFor)
 	for i := range generations {
-		c.doubts[i].Store(until)
+		c.untrusted[i].Store(until)
 	}
-	c.lastDoubt.Store(until)
+	c.lastDistrust.Store(until)
 }
 
-// doubtful says whether a change to path with an unknown outcome may still be committed.
-func (c *cache) doubtful(path string) bool {
-	last := c.lastDoubt.Load()
+// distrusted says whether a change to path with an unknown outcome may still be committed.
+func (c *cache) distrusted(path string) bool {
+	last := c.lastDistrust.Load()
 	if last == 0 {
 		return false
 	}
 	now := int64(time.Since(c.started))
-	return now < last && now < c.doubts[c.slot(path)].Load()
+	return now < last && now < c.untrusted[c.slot(path)].Load()
 }
 
 // heard records that a heartbeat sent at t has come back.
 func (c *cache) heard(t, wall time.Time) {
 	c.clock.Store(wall.UnixNano())
-	c.news.Store(int64(t.Sub(c.started)) + 1)
+	c.lastHeartbeat.Store(int64(t.Sub(c.started)) + 1)
 	c.late.Store(false)
 	c.tell()
 }
 
-// deaf disables the caches until the next heartbeat.
-func (c *cache) deaf() {
-	c.news.Store(0)
+// disable disables the caches until the next heartbeat.
+func (c *cache) disable() {
+	c.lastHeartbeat.Store(0)
 	c.tell()
 }
 
@@ -203,28 +204,28 @@ func (c *cache) next() <-chan struct{} {
 // fresh says whether a request that begins now may use the caches. Call it before you take
 // generations. On an overloaded machine heartbeats come late: then a request waits for a
 // heartbeat that was sent recently enough, so that many requests share the one statement of
-// the heartbeat. If none comes within freshWait, requests don't wait but query the database
-// until one comes.
+// the heartbeat. If no heartbeat comes back within freshWait, requests query the database
+// without waiting, until one does.
 func (c *cache) fresh(ctx context.Context) bool {
 	if c.off {
 		return false
 	}
 	now := time.Now()
 	c.use(now)
-	if c.newsAt(now) {
+	if c.heardBy(now) {
 		return true
 	}
-	if c.late.Load() || c.news.Load() == 0 {
+	if c.late.Load() || c.lastHeartbeat.Load() == 0 {
 		return false
 	}
 	timer := time.NewTimer(freshWait)
 	defer timer.Stop()
 	for {
 		told := c.next()
-		if c.newsAt(now) {
+		if c.heardBy(now) {
 			return true
 		}
-		if c.news.Load() == 0 {
+		if c.lastHeartbeat.Load() == 0 {
 			return false
 		}
 		select {
@@ -238,14 +239,15 @@ func (c *cache) fresh(ctx context.Context) bool {
 	}
 }
 
-// newsAt says whether the newest heartbeat that came back was sent at most newsMaxAge before
-// now.
-func (c *cache) newsAt(now time.Time) bool {
-	news := c.news.Load()
-	return news != 0 && now.Sub(c.started)-time.Duration(news) < newsMaxAge && now.UnixNano()-c.clock.Load() < int64(newsMaxAge)
+// heardBy says whether the newest heartbeat that came back was sent at most heartbeatMaxAge
+// before now.
+func (c *cache) heardBy(now time.Time) bool {
+	last := c.lastHeartbeat.Load()
+	return last != 0 && now.Sub(c.started)-time.Duration(last) < heartbeatMaxAge && now.UnixNano()-c.clock.Load() < int64(heartbeatMaxAge)
 }
 
-// use records that a request uses the cache, and wakes the sender of heartbeats if it rests.
+// use records that a request uses the cache, and wakes the sender of heartbeats if it
+// rests.
 func (c *cache) use(now time.Time) {
 	const exact = time.Second
 	at := now.Sub(c.started)
@@ -283,7 +285,7 @@ func (k contentKey) of() string { return k.path }
 // get returns the value under k if it is of generation gen. fresh says whether the request
 // may use the caches.
 func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, gen uint64) (V, bool) {
-	if fresh && !c.doubtful(k.of()) {
+	if fresh && !c.distrusted(k.of()) {
 		if e, ok := m.GetIfPresent(k); ok && e.gen == gen {
 			return e.value, true
 		}
@@ -292,11 +294,11 @@ func get[K key, V any](c *cache, fresh bool, m *otter.Cache[K, entry[V]], k K, g
 	return none, false
 }
 
-// keep stores v under k as of generation gen. If the generation has changed since, get never
-// returns the entry. keep doesn't check the age of the heartbeats: get is only called with
-// the result of that check.
+// keep stores v under k as of generation gen. If the generation has changed since, get
+// never returns the entry. keep doesn't check the age of the heartbeats: get is only called
+// with the result of that check.
 func keep[K key, V any](c *cache, m *otter.Cache[K, entry[V]], k K, v V, gen uint64) {
-	if !c.off && c.news.Load() != 0 && !c.doubtful(k.of()) {
+	if !c.off && c.lastHeartbeat.Load() != 0 && !c.distrusted(k.of()) {
 		m.Set(k, entry[V]{value: v, gen: gen})
 	}
 }

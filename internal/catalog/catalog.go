@@ -1,6 +1,7 @@
-// Package catalog stores the registry's metadata: namespaces, repositories, manifests, tags,
-// blobs and uploads. The SQL of clients' requests is here; that of garbage collection, under
-// the same rules, is in package gc.
+// Package catalog stores the registry's metadata: namespaces, repositories, manifests,
+// tags, blobs and uploads. The SQL of clients' requests is here; that of garbage collection
+// and of auto-pruning, under the same rules, is in the packages gc and autoprune, which use
+// face.go.
 //
 // These rules hold, and so no content in use is lost:
 //
@@ -17,7 +18,8 @@
 //     or unlinked; blobs; their links to the repository; children of an index; tags; review
 //     rows of manifests. Several of a kind are locked in key order. If the write loses a
 //     race all the same (a deadlock, a target deleted while it waited), it runs again from
-//     the beginning, and the client gets the answer of the last run.
+//     the beginning, and the client gets the answer of the last run. One loop knows which
+//     failures pass: see [Catalog.write].
 //   - Manifests that a sparse index lists and the repository lacks are linked when they are
 //     pushed. If index and manifest are pushed at the same moment, the manifest's review
 //     links them before it decides (see sparse.go).
@@ -28,8 +30,8 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -48,12 +50,9 @@ import (
 type Options struct {
 	DB *db.DB // required; its Options.Replica must be Replica.String()
 	// Background is the pool for what no client waits for. Its Options.Replica is empty, so
-	// that the caches of all processes, including this one, are notified of its changes; its
-	// LockTimeout is short. Default DB, for a process without caches.
+	// that the caches of all processes, including this one, are notified of its changes;
+	// its LockTimeout is short. Default DB, for a process without caches.
 	Background *db.DB
-	// Pruning is the pool with which policies read and delete tags, opened like the reviews'
-	// pool. Default Background.
-	Pruning *db.DB
 	// Replica names this process among those that share the database.
 	Replica uuid.UUID
 	// ManifestCacheBytes bounds the payloads kept in memory. Default 64 MiB.
@@ -63,8 +62,8 @@ type Options struct {
 	CacheEntries int
 	// CacheOff disables every cache.
 	CacheOff bool
-	// MaxRequest is the longest time for which a request may write to the store. The objects
-	// of an upload are swept a second time after it. Default 2 h.
+	// MaxRequest is the longest time for which a request may write to the store. An
+	// upload's objects are swept once more when that time is over. Default 2 h.
 	MaxRequest time.Duration
 	// SparseIndexes accepts indexes that list manifests which the repository lacks.
 	SparseIndexes bool
@@ -88,30 +87,17 @@ type Catalog struct {
 
 // New makes a catalog. Its caches stay unused until Listen runs.
 func New(o Options) *Catalog {
-	if o.ManifestCacheBytes <= 0 {
-		o.ManifestCacheBytes = 64 << 20
-	}
-	if o.CacheEntries <= 0 {
-		o.CacheEntries = 100_000
-	}
-	if o.MaxRequest <= 0 {
-		o.MaxRequest = 2 * time.Hour
-	}
-	if o.Background == nil {
-		o.Background = o.DB
-	}
-	if o.Pruning == nil {
-		o.Pruning = o.Background
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.ManifestCacheBytes = cmp.Or(o.ManifestCacheBytes, 64<<20)
+	o.CacheEntries = cmp.Or(o.CacheEntries, 100_000)
+	o.MaxRequest = cmp.Or(o.MaxRequest, 2*time.Hour)
+	o.Background = cmp.Or(o.Background, o.DB)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return &Catalog{db: o.DB, opt: o, log: o.Log, cache: newCache(o)}
 }
 
-// AliveRepositories locks those of the repositories that exist, in the order of their ids,
-// until the transaction ends, and returns them. It is for audit entries that are written
-// later than the events that they record.
+// AliveRepositories locks the repositories among ids that exist, in the order of their ids,
+// until the transaction ends, and returns their ids. It is for audit entries that are
+// written later than the events that they record.
 func AliveRepositories(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error) {
 	rows, err := tx.Query(ctx, "SELECT id FROM repositories WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE", ids)
 	if err != nil {
@@ -145,39 +131,13 @@ func (c *Catalog) lookUp(ctx context.Context, path string) (repository, error) {
 	return r, nil
 }
 
-// HasRepository tells whether there is a repository of that name.
+// HasRepository returns whether there is a repository of that name.
 func (c *Catalog) HasRepository(ctx context.Context, path string) (bool, error) {
 	_, err := c.lookUp(ctx, path)
 	if oci.CodeOf(err) == oci.NameUnknown {
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// lifeAttempts bounds how often a write creates its repository. It does so again if another
-// client has deleted the repository in between.
-const lifeAttempts = 20
-
-// ensure returns the repository and creates it with its namespace if need be. mayCreate, if
-// not nil, is called before a creation and may return an error that is returned instead.
-// Path must be a valid name.
-func (c *Catalog) ensure(ctx context.Context, path string, mayCreate func() error) (repository, error) {
-	r, err := c.lookUp(ctx, path)
-	for range lifeAttempts { // the repository may be deleted as soon as it is made
-		if oci.CodeOf(err) != oci.NameUnknown {
-			break
-		}
-		if mayCreate != nil {
-			if err := mayCreate(); err != nil {
-				return r, err
-			}
-		}
-		if _, err := c.create(ctx, path); err != nil {
-			return r, err
-		}
-		r, err = c.lookUp(ctx, path)
-	}
-	return r, err
 }
 
 // create makes a repository with its namespace, unless the repository exists.
@@ -210,65 +170,6 @@ func (c *Catalog) create(ctx context.Context, path string) (made bool, err error
 		return false, fmt.Errorf("creating repository %s: %w", path, err)
 	}
 	return made, nil
-}
-
-// change runs a write and drops what the caches hold of path before and after it. The write
-// goes on when its client disconnects: its outcome would otherwise be unknown.
-func (c *Catalog) change(ctx context.Context, path string, drop func(path string), write func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-	defer cancel()
-	drop(path)
-	err := write(ctx)
-	if err != nil && !isAnswer(err) && !isRefusal(err) && db.Code(err) == "" {
-		c.cache.doubt(path)
-	}
-	drop(path)
-	return err
-}
-
-// txOrAnswer runs fn in a transaction and commits it, also if fn returns an error meant for
-// the client, or a refusal. In that case fn has changed nothing, or only what does no harm.
-// A rollback would count as a failure in PostgreSQL's statistics.
-func (c *Catalog) txOrAnswer(ctx context.Context, fn func(tx pgx.Tx) error) error {
-	var answer error
-	err := c.db.Tx(ctx, func(tx pgx.Tx) error {
-		answer = fn(tx)
-		if isAnswer(answer) || isRefusal(answer) {
-			return nil
-		}
-		return answer
-	})
-	if err != nil {
-		return err
-	}
-	return answer
-}
-
-// writeTimeout bounds the time of a write, including its reruns.
-const writeTimeout = time.Minute
-
-// withRepository runs write on the repository, which it creates if need be unless mayCreate
-// (nil: always) returns an error. It runs write again when the repository was deleted
-// meanwhile or the write lost a race.
-func (c *Catalog) withRepository(ctx context.Context, path string, mayCreate func() error, write func(r repository) error) error {
-	for range lifeAttempts {
-		r, err := c.ensure(ctx, path, mayCreate)
-		if err != nil {
-			return err
-		}
-		err = db.Retry(ctx, func() error { return write(r) })
-		if !errors.Is(err, repositoryGone) {
-			return err
-		}
-		c.cache.dropAll(path)
-	}
-	return fmt.Errorf("repository %s is deleted and created again without pause", path)
-}
-
-// isAnswer says whether err is an answer for the client, as opposed to a failure.
-func isAnswer(err error) bool {
-	_, ok := errors.AsType[*oci.Error](err)
-	return ok
 }
 
 func nameUnknown(path string) error {

@@ -36,13 +36,13 @@ func (c *Catalog) CreateNamespace(ctx context.Context, name string) error {
 // CreateRepository makes an empty repository, and its namespace if there is none. Path must
 // be a valid name. Error: UNSUPPORTED with status 400 if the repository exists.
 func (c *Catalog) CreateRepository(ctx context.Context, path string) error {
-	for range lifeAttempts {
+	for range writeAttempts {
 		made, err := c.create(ctx, path)
 		if err != nil || made {
 			return err
 		}
-		// Nothing was made because the repository exists, or because its namespace was
-		// deleted meanwhile.
+		// Nothing was made, because the repository exists or because its namespace was
+		// deleted during the statement.
 		var found bool
 		err = c.db.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM live_repositories WHERE path = $1)", path).Scan(&found)
 		switch {
@@ -52,7 +52,7 @@ func (c *Catalog) CreateRepository(ctx context.Context, path string) error {
 			return exists("repository", path)
 		}
 	}
-	return fmt.Errorf("repository %s is deleted and created again without pause", path)
+	return fmt.Errorf("repository %s was deleted each time that this request created it: try again", path)
 }
 
 func exists(what, name string) error {

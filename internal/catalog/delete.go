@@ -24,49 +24,45 @@ func (c *Catalog) DeleteTag(ctx context.Context, path, tag string, options ...Ta
 	return c.DeleteTagIf(ctx, path, tag, Condition{}, options...)
 }
 
-// DeleteTagIf is DeleteTag with a condition on this tag. If the condition doesn't hold, the
-// error is DENIED with status 412.
+// DeleteTagIf is like DeleteTag, with a condition on this tag. If the condition doesn't
+// hold, the error is DENIED with status 412.
 func (c *Catalog) DeleteTagIf(ctx context.Context, path, tag string, condition Condition, options ...TagOption) error {
-	c.cache.dropAll(path) // another repository may have this name by now
-	r, err := c.lookUp(ctx, path)
-	if err != nil {
-		return err
-	}
 	override := slices.Contains(options, OverrideProtection)
 	var n int64
-	err = c.change(ctx, path, c.cache.dropTags, func(ctx context.Context) error {
-		return c.deletingTags(ctx, func(rules *protection) error {
-			rule := rules.of(r, tag)
+	var rule *ProtectionRule
+	err := c.write(ctx, write{
+		path: path, doing: fmt.Sprintf("deleting tag %s of %s", tag, path), drop: c.cache.dropTags,
+		run: func(ctx context.Context, r repository) (err error) {
+			rules := c.rules()
+			rule = rules.of(r, tag)
 			n, err = c.deleteTag(ctx, r, path, tag, condition, rules.version, rule != nil, override)
-			switch {
-			case errors.Is(err, tagProtected):
-				return rule.refusal(path, tag, "deleted", "delete it by the management API with the right to override rules")
-			case errors.Is(err, conditionFails):
-				return c.conditionFailed(ctx, path, condition, oci.Digest{})
-			}
 			return err
-		})
+		},
+		answer: func(ctx context.Context, _ repository, why refusal) error {
+			switch why {
+			case tagProtected:
+				return rule.refusal(path, tag, "deleted", "delete it by the management API with the right to override rules")
+			case conditionFails:
+				return c.conditionFailed(ctx, path, condition, oci.Digest{})
+			default:
+				return why
+			}
+		},
 	})
-	switch {
-	case errors.Is(err, repositoryGone):
-		return nameUnknown(path)
-	case err != nil && !isAnswer(err):
-		return fmt.Errorf("deleting tag %s of %s: %w", tag, path, err)
-	case err == nil && n == 0:
+	if err == nil && n == 0 {
 		return manifestUnknown(path, tag)
 	}
 	return err
 }
 
 // deleteTag locks the tag, then deletes it by a second statement, which sees the tag's
-// locked state.
+// locked state. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string, condition Condition, version string, protected, override bool) (n int64, err error) {
-	err = db.Retry(ctx, func() error {
-		b := new(batch)
-		b.lockRepository(r, path)
-		b.exec("SELECT FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 AND purser_accepted() FOR UPDATE",
-			r.namespace, r.id, tag)
-		b.guard([]any{&n}, `
+	b := new(batch)
+	b.lockRepository(r, path)
+	b.exec("SELECT FROM tags WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = $3 AND purser_accepted() FOR UPDATE",
+		r.namespace, r.id, tag)
+	b.guard([]any{&n}, `
 			WITH found AS MATERIALIZED (
 				SELECT t.name, m.digest FROM (
 					SELECT name, manifest_id FROM tags
@@ -94,12 +90,11 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string,
 				FROM gone JOIN found ON found.name = gone.name
 			)
 			SELECT (SELECT count(*) FROM gone), (SELECT refusal FROM asked)`, audit.Args(ctx, db.Args{
-			"namespace": r.namespace, "repository": r.id, "path": path, "tag": tag,
-			"rules": version, "protected": protected, "override": override,
-			"if_match": condition.IfMatch.arg(), "if_no_match": condition.IfNoMatch.arg(),
-		}))
-		return b.send(ctx, c.db.Pool)
-	})
+		"namespace": r.namespace, "repository": r.id, "path": path, "tag": tag,
+		"rules": version, "protected": protected, "override": override,
+		"if_match": condition.IfMatch.arg(), "if_no_match": condition.IfNoMatch.arg(),
+	}))
+	err = b.send(ctx, c.db.Pool)
 	return n, err
 }
 
@@ -107,31 +102,22 @@ func (c *Catalog) deleteTag(ctx context.Context, r repository, path, tag string,
 // and status 409 if an index lists the manifest (the error names the index), or if one of
 // its tags is protected. Other errors: NAME_UNKNOWN, MANIFEST_UNKNOWN.
 func (c *Catalog) DeleteManifest(ctx context.Context, path string, d oci.Digest) error {
-	c.cache.dropAll(path) // another repository may have this name by now
-	r, err := c.lookUp(ctx, path)
-	if err != nil {
-		return err
-	}
-	err = c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
-		return c.deletingTags(ctx, func(rules *protection) error {
-			return db.Retry(ctx, func() error { return c.deleteManifest(ctx, r, path, d, rules) })
-		})
+	return c.write(ctx, write{
+		path: path, doing: fmt.Sprintf("deleting manifest %s of %s", d, path), drop: c.cache.dropAll,
+		run: func(ctx context.Context, r repository) error { return c.deleteManifest(ctx, r, path, d, c.rules()) },
+		answer: func(_ context.Context, _ repository, why refusal) error {
+			if why == manifestGone {
+				return manifestUnknown(path, d.String())
+			}
+			return why
+		},
 	})
-	switch {
-	case errors.Is(err, repositoryGone):
-		return nameUnknown(path)
-	case errors.Is(err, manifestGone):
-		return manifestUnknown(path, d.String())
-	case err != nil && !isAnswer(err):
-		return fmt.Errorf("deleting manifest %s of %s: %w", d, path, err)
-	}
-	return err
 }
 
 // deleteManifest locks the manifest, so that no new tag or index can reference it, then its
-// tags in the order of their names, as a put does. It checks for indexes and protected tags,
-// and deletes manifest and tags. All this is one round trip, since others may wait for its
-// locks. Each check is a statement of its own, after the lock.
+// tags in the order of their names, as a put does. It checks for indexes and protected
+// tags, and deletes manifest and tags. All this is one round trip, since others may wait
+// for its locks. Each check is a statement of its own, after the lock.
 //
 // If rules protect tags of the repository, the manifest's tags are read and compared with
 // the rules beforehand. If the manifest has got another tag since, everything begins again.
@@ -179,14 +165,14 @@ func (c *Catalog) deleteManifest(ctx context.Context, r repository, path string,
 	return err
 }
 
-// deleteLocked adds to b, whose earlier statements lock a manifest and its tags, the
-// deletion of both and the audit entries. It first locks the review rows of the blobs in the
-// order of digests: the triggers of the manifest's deletion would write those of
-// configurations before those of layers.
+// deleteLocked adds statements to b that delete a manifest and its tags and write the audit
+// entries. Earlier statements of b have locked the manifest and the tags. deleteLocked
+// first locks the review rows of the blobs in the order of digests: the triggers of the
+// manifest's deletion would write the rows of configurations before those of layers.
 //
-// The last statement writes all entries, since the log is locked last (see package audit). It
-// knows the tags by purser.deleted_tags, which the statement that
-// locked them has set for the transaction.
+// The last statement writes all entries, since the log is locked last (see package audit).
+// It reads the names of the tags in the setting purser.deleted_tags, where the statement
+// that locked the tags has stored them for the transaction.
 func (c *Catalog) deleteLocked(ctx context.Context, b *batch, r repository, path string, d oci.Digest) {
 	b.exec(`
 		DELETE FROM tags

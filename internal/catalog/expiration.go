@@ -20,28 +20,22 @@ import (
 //
 // It locks the tag's row before it changes it, as a put and a deletion do.
 func (c *Catalog) SetTagExpiration(ctx context.Context, path, tag string, at time.Time) error {
-	c.cache.dropAll(path) // another repository may have this name by now
-	r, err := c.lookUp(ctx, path)
-	if err != nil {
-		return err
-	}
-	err = c.deletingTags(ctx, func(rules *protection) error {
-		if rule := rules.of(r, tag); rule != nil && !at.IsZero() {
-			return rule.refusal(path, tag, "given a date of expiration", "delete it by hand when it is time")
-		}
-		return c.txOrAnswer(ctx, func(tx pgx.Tx) error {
-			return c.setExpiration(ctx, tx, r, path, tag, at, rules.version)
-		})
+	return c.write(ctx, write{
+		path: path, doing: fmt.Sprintf("setting the expiration of tag %s of %s", tag, path),
+		run: func(ctx context.Context, r repository) error {
+			rules := c.rules()
+			if rule := rules.of(r, tag); rule != nil && !at.IsZero() {
+				return rule.refusal(path, tag, "given a date of expiration", "delete it by hand when it is time")
+			}
+			return c.txOrAnswer(ctx, func(tx pgx.Tx) error {
+				return c.setExpiration(ctx, tx, r, path, tag, at, rules.version)
+			})
+		},
 	})
-	switch {
-	case errors.Is(err, repositoryGone):
-		return nameUnknown(path)
-	case err != nil && !isAnswer(err):
-		return fmt.Errorf("setting the expiration of tag %s of %s: %w", tag, path, err)
-	}
-	return err
 }
 
+// setExpiration locks the repository and sets the tag's expiration date, unless the tag has
+// it already. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) setExpiration(ctx context.Context, tx pgx.Tx, r repository, path, tag string, at time.Time, version string) error {
 	var old *time.Time
 	var otherwise bool
@@ -104,12 +98,12 @@ type Expired struct {
 // at once: it skips tags that another transaction has locked; that process, or the next
 // call, handles them.
 //
-// It handles the tags of each repository in one transaction. That locks the repository's row
-// against deletion, then the tags in the order of their names, as a put does, and decides by
-// the locked rows: a put that came first has removed the date.
+// It handles the tags of each repository in one transaction. The transaction locks the
+// repository's row against deletion, then the tags in the order of their names, as a put
+// does, and decides by the locked rows: a put that came first has removed the date.
 func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 	type due struct {
-		PruneTarget
+		Repository
 		name string
 	}
 	rows, err := c.db.Pool.Query(ctx, `
@@ -128,13 +122,13 @@ func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 	if err != nil {
 		return done, fmt.Errorf("looking for expired tags: %w", err)
 	}
-	var order []PruneTarget
-	names := make(map[PruneTarget][]string)
+	var order []Repository
+	names := make(map[Repository][]string)
 	for _, d := range list {
-		if names[d.PruneTarget] == nil {
-			order = append(order, d.PruneTarget)
+		if names[d.Repository] == nil {
+			order = append(order, d.Repository)
 		}
-		names[d.PruneTarget] = append(names[d.PruneTarget], d.name)
+		names[d.Repository] = append(names[d.Repository], d.name)
 	}
 	for _, t := range order {
 		if t.Path == "" { // the repository was deleted, and its rows are being removed
@@ -142,13 +136,13 @@ func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 				UPDATE tags SET expires_at = NULL WHERE top_level_namespace_id = $1 AND repository_id = $2 AND name = ANY ($3::text[])`,
 				t.NamespaceID, t.ID, names[t])
 			if err != nil {
-				return done, fmt.Errorf("passing over tags of a deleted repository: %w", err)
+				return done, fmt.Errorf("skipping tags of a deleted repository: %w", err)
 			}
 			continue
 		}
 		deleted, kept, err := c.expireIn(ctx, t, names[t])
 		if err != nil && !errors.Is(err, repositoryGone) {
-			return done, fmt.Errorf("deleting expired tags of %s: %w", t.Path, err)
+			return done, err
 		}
 		done.Deleted, done.Kept = done.Deleted+deleted, done.Kept+kept
 	}
@@ -157,15 +151,15 @@ func (c *Catalog) ExpireTags(ctx context.Context) (done Expired, err error) {
 }
 
 // expireIn deletes the due ones of the named tags of one repository.
-func (c *Catalog) expireIn(ctx context.Context, t PruneTarget, names []string) (deleted, kept int, err error) {
-	r := repository{namespace: t.NamespaceID, id: t.ID}
-	err = c.change(ctx, t.Path, c.cache.dropTags, func(ctx context.Context) error {
-		return c.deletingTags(ctx, func(rules *protection) error {
+func (c *Catalog) expireIn(ctx context.Context, t Repository, names []string) (deleted, kept int, err error) {
+	err = c.write(ctx, write{
+		path: t.Path, in: repository{t.NamespaceID, t.ID}, doing: "deleting expired tags of " + t.Path, drop: c.cache.dropTags,
+		run: func(ctx context.Context, r repository) error {
 			return c.txOrAnswer(ctx, func(tx pgx.Tx) error {
-				deleted, kept, err = c.expire(ctx, tx, r, t.Path, names, rules)
+				deleted, kept, err = c.expire(ctx, tx, r, t.Path, names, c.rules())
 				return err
 			})
-		})
+		},
 	})
 	return deleted, kept, err
 }

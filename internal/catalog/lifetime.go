@@ -11,8 +11,8 @@ import (
 // DeleteRepository deletes a repository of any size by one short statement that deletes its
 // row. From then on nothing in it can be read, listed or pushed to, and a repository of the
 // same name is new and empty. Loose foreign keys later remove the rows below it. A
-// concurrent push either commits before the deletion, or finds the repository gone and makes
-// a new one. Error: NAME_UNKNOWN.
+// concurrent push either commits before the deletion, or finds the repository gone and
+// makes a new one. Error: NAME_UNKNOWN.
 func (c *Catalog) DeleteRepository(ctx context.Context, path string) error {
 	err := c.change(ctx, path, c.cache.dropAll, func(ctx context.Context) error {
 		return db.Retry(ctx, func() error {
@@ -33,14 +33,14 @@ func (c *Catalog) DeleteRepository(ctx context.Context, path string) error {
 			return err
 		})
 	})
-	if err != nil && !isAnswer(err) {
+	if err != nil && !isClientError(err) {
 		return fmt.Errorf("deleting repository %s: %w", path, err)
 	}
 	return err
 }
 
-// DeleteNamespace deletes a top-level namespace with all its repositories in the same way as
-// DeleteRepository. Error: NAME_UNKNOWN.
+// DeleteNamespace deletes a top-level namespace with all its repositories in the same way
+// as DeleteRepository. Error: NAME_UNKNOWN.
 func (c *Catalog) DeleteNamespace(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
@@ -60,11 +60,11 @@ func (c *Catalog) DeleteNamespace(ctx context.Context, name string) error {
 		}
 		return err
 	})
-	if err != nil && !isAnswer(err) && db.Code(err) == "" {
-		c.cache.doubtEverything() // see change
+	if err != nil && !isClientError(err) && db.Code(err) == "" {
+		c.cache.distrustEverything() // see change
 	}
 	c.cache.dropEverything()
-	if err != nil && !isAnswer(err) {
+	if err != nil && !isClientError(err) {
 		return fmt.Errorf("deleting namespace %s: %w", name, err)
 	}
 	return err

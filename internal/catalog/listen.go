@@ -10,25 +10,28 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 const (
 	beatEvery = 250 * time.Millisecond
-	// replicaForgotten is the time without a sign of life after which other processes remove
-	// a process from replicas and stop notifying it. It must be well above newsMaxAge: a
-	// removed process has long stopped using its caches, and registers anew.
+	// replicaForgotten is the time without a sign of life after which other processes
+	// remove a process from replicas and stop notifying it. It must be well above
+	// heartbeatMaxAge: a removed process has long stopped using its caches, and registers
+	// anew.
 	replicaForgotten = time.Minute
 	seenEvery        = 10 * time.Second
 	// restSeenEvery is seenEvery while no heartbeats are sent.
 	restSeenEvery = 20 * time.Second
 )
 
-// Listen enables the caches until ctx ends. It registers this process in the table replicas,
-// receives changes by NOTIFY, and sends itself heartbeats the same way. Notifications arrive
-// in the order of their commits: once a heartbeat is back, every change that committed
-// before it was sent has been received. A request may use the caches if it begins less than
-// a second after such a heartbeat was sent. When the connection is lost the caches are
-// disabled, and they are emptied before they are enabled again.
+// Listen enables the caches until ctx ends. It registers this process in the table
+// replicas, receives changes by NOTIFY, and sends itself heartbeats the same way.
+// Notifications arrive in the order of their commits: once a heartbeat is back, every
+// change that committed before it was sent has been received. A request may use the caches
+// if it begins less than a second after such a heartbeat was sent. When the connection is
+// lost the caches are disabled, and they are emptied before they are enabled again.
 //
 // Triggers send notifications only while a process other than the changing one is
 // registered. So a new process must not trust its cache for changes by transactions that
@@ -42,20 +45,15 @@ func (c *Catalog) Listen(ctx context.Context) error {
 	for {
 		began := time.Now()
 		err := c.listenOnce(ctx)
-		c.cache.deaf()
+		c.cache.disable()
 		if ctx.Err() != nil {
 			return c.unregister(context.WithoutCancel(ctx))
 		}
-		c.log.WarnContext(ctx, "caches rest: news of changes is interrupted", "error", err)
+		c.log.WarnContext(ctx, "answers aren't cached: the connection that reports other processes' changes is interrupted", "error", err)
 		if time.Since(began) > time.Minute {
 			pause = beatEvery
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-		case <-timer.C:
-		}
+		_ = worker.Sleep(ctx, pause)
 		pause = min(2*pause, 5*time.Second)
 	}
 }
@@ -65,7 +63,7 @@ func (c *Catalog) unregister(ctx context.Context) error {
 	defer cancel()
 	// If the row stays, the others send needless notifications for a minute.
 	if _, err := c.db.Pool.Exec(ctx, "DELETE FROM replicas WHERE id = $1", c.opt.Replica); err != nil {
-		c.log.WarnContext(ctx, "leaving the list of replicas", "error", err)
+		c.log.WarnContext(ctx, "leaving the list of replicas failed", "error", err)
 	}
 	return nil
 }
@@ -80,14 +78,14 @@ func (c *Catalog) listenOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it is given up either way
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection isn't used again
 	// Heartbeats have a connection of their own: the pool may be busy when the caches are
 	// needed most.
 	heart, err := c.dial(ctx, "purser heartbeat")
 	if err != nil {
 		return err
 	}
-	defer heart.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it is given up either way
+	defer heart.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the connection isn't used again
 	if _, err := conn.Exec(ctx, "LISTEN purser_changed; LISTEN "+c.channel()); err != nil {
 		return fmt.Errorf("listening: %w", err)
 	}
@@ -124,7 +122,7 @@ func (c *Catalog) register(ctx context.Context) error {
 		return fmt.Errorf("registering among the replicas: %w", err)
 	}
 	// A transaction that has changed rows, and may have looked at replicas before this
-	// process was registered, holds a RowExclusiveLock: wait for all of those.
+	// process was registered, holds a RowExclusiveLock: wait for all such transactions.
 	var older []string
 	if err := c.db.Pool.QueryRow(ctx, `
 		SELECT COALESCE(array_agg(DISTINCT virtualtransaction), '{}') FROM pg_locks
@@ -141,12 +139,8 @@ func (c *Catalog) register(ctx context.Context) error {
 		if over {
 			return nil
 		}
-		timer := time.NewTimer(20 * time.Millisecond)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
+		if err := worker.Sleep(ctx, 20*time.Millisecond); err != nil {
+			return err
 		}
 	}
 }
@@ -159,7 +153,7 @@ var errForgotten = errors.New("this process is no longer among the replicas: it 
 func (c *Catalog) beat(ctx context.Context, conn *pgx.Conn) error {
 	// Heartbeats needn't survive a crash, so their commits don't wait for the disk.
 	if _, err := conn.Exec(ctx, "SET synchronous_commit = off"); err != nil {
-		return fmt.Errorf("setting up heartbeats: %w", err)
+		return fmt.Errorf("setting up the heartbeat: %w", err)
 	}
 	c.cache.use(time.Now())
 	pause := time.NewTimer(0)
@@ -189,8 +183,8 @@ func (c *Catalog) beat(ctx context.Context, conn *pgx.Conn) error {
 // process's own row (me) was renewed.
 const forgetSilent = "DELETE FROM replicas USING me WHERE seen_at < now() - $3::interval AND replicas.id <> me.id"
 
-// sendBeat sends a heartbeat if this process is registered. Every few seconds it also renews
-// the process's row.
+// sendBeat sends a heartbeat if this process is registered. Every few seconds it also
+// renews the process's row.
 func (c *Catalog) sendBeat(ctx context.Context, conn *pgx.Conn) (registered bool, err error) {
 	now := time.Now()
 	b := new(pgx.Batch)
@@ -205,8 +199,8 @@ func (c *Catalog) sendBeat(ctx context.Context, conn *pgx.Conn) (registered bool
 }
 
 // renew renews the row of this process while it sends no heartbeats. It commits
-// synchronously: an asynchronous commit would wake PostgreSQL's WAL writer, which then stays
-// awake for ten seconds.
+// synchronously: an asynchronous commit would wake PostgreSQL's WAL writer, which then
+// stays awake for ten seconds.
 func (c *Catalog) renew(ctx context.Context, conn *pgx.Conn) (registered bool, err error) {
 	b := new(pgx.Batch)
 	b.Queue("SELECT set_config('synchronous_commit', 'on', true)")
@@ -226,7 +220,7 @@ func (c *Catalog) hear(ctx context.Context, conn *pgx.Conn) error {
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
-			return fmt.Errorf("waiting for news of changes: %w", err)
+			return fmt.Errorf("waiting for notifications of changes: %w", err)
 		}
 		if n.Channel == own {
 			var sent, wall int64
@@ -261,5 +255,5 @@ func (c *Catalog) changed(payload string) {
 func (c *Catalog) Caching() bool {
 	now := time.Now()
 	c.cache.use(now)
-	return !c.cache.off && c.cache.newsAt(now)
+	return !c.cache.off && c.cache.heardBy(now)
 }

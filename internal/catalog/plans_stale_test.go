@@ -16,10 +16,11 @@ import (
 // TestPlansOfLargeRepository.
 const manyRows = 3000
 
-// TestPlansOfLargeRepository works on a repository that is much larger than all others, with
-// statistics from when there were no repositories, or only small ones. By such statistics an
-// index that finds a whole repository looks as good as the one that finds a single row. No
-// operation may read the whole repository once tables that have grown are analyzed.
+// TestPlansOfLargeRepository works on a repository that is much larger than all others,
+// with statistics from when there were no repositories, or only small ones. By such
+// statistics an index that finds a whole repository looks as good as the one that finds a
+// single row. No operation may read the whole repository once tables that have grown are
+// analyzed.
 func TestPlansOfLargeRepository(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]int{"never analyzed": -1, "analyzed empty": 0, "analyzed with many repositories": 300} {
@@ -61,10 +62,10 @@ func TestPlansOfLargeRepository(t *testing.T) {
 			d.Close()
 			run := func(name string, limit int64, op func(b bundle, i int) error) {
 				t.Helper()
-				before := rowsRead(t, conn)
-				t.Run(name, func(t *testing.T) { // its pools are closed at its end, which counts what they read
+				before := catalogtest.RowsRead(t, conn)
+				t.Run(name, func(t *testing.T) { // the subtest's end closes its pools, and so publishes how many rows they read
 					b := replica(t, dsn)
-					for i := range 7 { // from the sixth time on a plan is made for any arguments
+					for i := range 7 { // from the sixth run on PostgreSQL may use a generic plan
 						if err := op(b, i); err != nil {
 							t.Fatal(err)
 						}
@@ -73,7 +74,7 @@ func TestPlansOfLargeRepository(t *testing.T) {
 				catalogtest.Alone(t, conn)
 				total := int64(0)
 				var most string
-				for index, n := range rowsRead(t, conn) {
+				for index, n := range catalogtest.RowsRead(t, conn) {
 					if n -= before[index]; n > 0 {
 						total += n
 						most += fmt.Sprintf(" %s: %d", index, n)
@@ -155,24 +156,6 @@ func staleOperations(t *testing.T, run func(name string, limit int64, op func(b 
 	run("review of blobs", 1000, func(b bundle, i int) error { return reviewed(b.TryReview(ctx, "blob", 10)) })
 }
 
-// rowsRead returns how many rows the ended sessions have read, by index and table.
-func rowsRead(t *testing.T, conn *pgx.Conn) map[string]int64 {
-	t.Helper()
-	rows, err := conn.Query(t.Context(), `
-		SELECT indexrelname, idx_tup_read FROM pg_stat_user_indexes
-		UNION ALL SELECT relname, seq_tup_read FROM pg_stat_user_tables WHERE relname !~ 'defaults$'`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := make(map[string]int64)
-	var name string
-	var n int64
-	if _, err := pgx.ForEachRow(rows, []any{&name, &n}, func() error { found[name] += n; return nil }); err != nil {
-		t.Fatal(err)
-	}
-	return found
-}
-
 // fillRepositories inserts a blob, a manifest and a tag into each repository named in $1.
 const fillRepositories = `
 	WITH r AS (SELECT * FROM repositories WHERE path LIKE $1), b AS (
@@ -191,8 +174,8 @@ const fillRepositories = `
 	INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id)
 	SELECT top_level_namespace_id, repository_id, 'latest', id FROM m`
 
-// fillLarge fills acme/large: with $1 images of a blob each, a tenth of which are indexes of
-// ten others, and a tenth referrers of one of the first; with a tag of each, and as many
+// fillLarge fills acme/large: with $1 images of a blob each, a tenth of which are indexes
+// of ten others, and a tenth referrers of one of the first; with a tag of each, and as many
 // tags of the first image; and with a few unused blobs.
 var fillLarge = []string{`
 	INSERT INTO blobs (digest, size, storage_key)

@@ -21,48 +21,6 @@ func indexOf(name string, children ...oci.Digest) []byte {
 	return fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":%q,"manifests":[%s],"annotations":{"name":%q}}`, oci.MediaTypeImageIndex, list, name)
 }
 
-func TestDigestsBelow(t *testing.T) {
-	catalogtest.AtBoth(t, func(t *testing.T, dsn string) {
-		s := replica(t, dsn)
-		leaf := s.Put(t, "app", indexOf("leaf"))
-		other := s.Put(t, "app", indexOf("other"))
-		middle := s.Put(t, "app", indexOf("middle", leaf))
-		top := s.Put(t, "app", indexOf("top", middle, leaf, other), "latest")
-		target, err := s.PruneTarget(t.Context(), "app")
-		if err != nil {
-			t.Fatal(err)
-		}
-		id := func(d oci.Digest) (id int64) {
-			t.Helper()
-			if err := s.DB.Pool.QueryRow(t.Context(), "SELECT id FROM manifests WHERE digest = $1", d.Bytes()).Scan(&id); err != nil {
-				t.Fatal(err)
-			}
-			return id
-		}
-		// Two indexes that list each other, which only a manipulated database can have.
-		if _, err := s.DB.Pool.Exec(t.Context(), "INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id) VALUES ($1, $2, $3, $4)",
-			target.NamespaceID, target.ID, id(leaf), id(middle)); err != nil {
-			t.Fatal(err)
-		}
-		got, err := s.DigestsBelow(t.Context(), target.ID, []int64{id(top), id(other), id(leaf), 999_999})
-		if err != nil || len(got) != 3 {
-			t.Fatalf("%v, %v", got, err)
-		}
-		for root, want := range map[oci.Digest][]oci.Digest{top: {top, middle, leaf, other}, other: {other}, leaf: {leaf, middle}} {
-			list := got[id(root)]
-			for _, l := range [][]oci.Digest{list, want} {
-				slices.SortFunc(l, func(a, b oci.Digest) int { return slices.Compare(a.Bytes(), b.Bytes()) })
-			}
-			if !slices.Equal(list, want) {
-				t.Errorf("below %s: %v, want %v", root, list, want)
-			}
-		}
-		if got, err := s.DigestsBelow(t.Context(), target.ID+1, []int64{id(top)}); err != nil || len(got) > 0 {
-			t.Errorf("a repository that isn't there: %v, %v", got, err)
-		}
-	})
-}
-
 func TestPresent(t *testing.T) {
 	t.Parallel()
 	s := setup(t)

@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -52,10 +51,10 @@ type ProtectionRule struct {
 }
 
 // All rules are cached in memory with a version number, the setting tag_protection_version,
-// which each change of the rules raises. A write that moves or deletes tags
-// decides by the cached rules. Its last statement compares the cached version with the one
-// in the database, and the decision with the tags that it has locked. So every write follows
-// the current rules, however many processes there are, without an extra round trip. If the
+// which each change of the rules raises. A write that moves or deletes tags decides by the
+// cached rules. Its last statement compares the cached version with the one in the
+// database, and the decision with the tags that it has locked. So every write follows the
+// current rules, however many processes there are, without an extra round trip. If the
 // version has changed, the rules are read again and the write runs again.
 
 // protection holds all rules of one version.
@@ -74,7 +73,7 @@ func (c *Catalog) rules() *protection {
 }
 
 // reloadRules reads all rules from the database into the cache.
-func (c *Catalog) reloadRules(ctx context.Context) (*protection, error) {
+func (c *Catalog) reloadRules(ctx context.Context) error {
 	rows, err := c.db.Pool.Query(ctx, `
 		SELECT s.value, p.uuid, COALESCE(p.pattern, ''), p.searched, COALESCE(p.created_at, 'epoch'),
 			COALESCE(p.namespace_id, 0), COALESCE(p.repository_id, 0),
@@ -85,7 +84,7 @@ func (c *Catalog) reloadRules(ctx context.Context) (*protection, error) {
 		LEFT JOIN repositories r ON r.id = p.repository_id
 		WHERE s.name = 'tag_protection_version' ORDER BY p.created_at, p.uuid`)
 	if err != nil {
-		return nil, fmt.Errorf("reading the rules that protect tags: %w", err)
+		return fmt.Errorf("reading the rules that protect tags: %w", err)
 	}
 	out := new(protection)
 	var r ProtectionRule
@@ -103,10 +102,10 @@ func (c *Catalog) reloadRules(ctx context.Context) (*protection, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading the rules that protect tags: %w", err)
+		return fmt.Errorf("reading the rules that protect tags: %w", err)
 	}
 	c.protection.Store(out)
-	return out, nil
+	return nil
 }
 
 // read parses a rule's stored pattern. pattern has to match the whole tag name, as in the
@@ -169,7 +168,7 @@ func (r *ProtectionRule) refusal(path, tag, what, wayOut string) error {
 }
 
 // moveRefused returns the error for a put that would have moved a protected tag to d. Nil:
-// no such tag exists any more.
+// no such tag exists any more. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, tags []string, d oci.Digest) error {
 	rules := c.rules()
 	var tag string
@@ -192,57 +191,19 @@ func (c *Catalog) moveRefused(ctx context.Context, r repository, path string, ta
 	return rules.of(r, tag).refusal(path, tag, "moved to another manifest", "push under another tag")
 }
 
-// movingTags runs a write that points tags to d and decides by the cached rules. It reloads
-// the rules and runs the write again if they had changed.
-func (c *Catalog) movingTags(ctx context.Context, path string, tags []string, d oci.Digest, write func() (repository, error)) error {
-	for range lifeAttempts {
-		r, err := write()
-		switch {
-		case errors.Is(err, rulesChanged):
-			_, err = c.reloadRules(ctx)
-		case errors.Is(err, tagProtected):
-			err = c.moveRefused(ctx, r, path, tags, d) // nil: no protected tag would be moved any more
-		default:
-			return err
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return errRulesRestless
-}
-
-var errRulesRestless = errors.New("the rules that protect tags, or the tags, change without pause")
-
-// deletingTags runs a write that deletes tags and decides by the cached rules. It reloads
-// the rules and runs the write again if they had changed.
-func (c *Catalog) deletingTags(ctx context.Context, write func(rules *protection) error) error {
-	for range lifeAttempts {
-		err := write(c.rules())
-		if !errors.Is(err, rulesChanged) {
-			return err
-		}
-		if _, err := c.reloadRules(ctx); err != nil {
-			return err
-		}
-	}
-	return errRulesRestless
-}
-
 // ProtectionIn returns the current rules that apply in a namespace, or in some of its
 // repositories: see ProtectionRule.HoldsIn.
 func (c *Catalog) ProtectionIn(ctx context.Context, namespace int64) ([]ProtectionRule, error) {
-	all, err := c.reloadRules(ctx)
-	if err != nil {
+	if err := c.reloadRules(ctx); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(all.rules), func(rule ProtectionRule) bool {
+	return slices.DeleteFunc(slices.Clone(c.rules().rules), func(rule ProtectionRule) bool {
 		return rule.namespace != 0 && rule.namespace != namespace
 	}), nil
 }
 
 // HoldsIn says whether the rule applies in a repository.
-func (r *ProtectionRule) HoldsIn(t PruneTarget) bool { return r.holds(repository{t.NamespaceID, t.ID}) }
+func (r *ProtectionRule) HoldsIn(t Repository) bool { return r.holds(repository{t.NamespaceID, t.ID}) }
 
 // ProtectionRules lists the rules of exactly this scope, oldest first, without those of
 // enclosing or enclosed scopes. Error: NAME_UNKNOWN.
@@ -256,7 +217,7 @@ func (c *Catalog) ProtectionRules(ctx context.Context, s ProtectionScope) ([]Pro
 		list, err = rulesOf(ctx, tx, s, namespace, repository)
 		return err
 	})
-	if err != nil && !isAnswer(err) {
+	if err != nil && !isClientError(err) {
 		return nil, fmt.Errorf("listing the rules that protect tags of %s: %w", s, err)
 	}
 	return list, err
@@ -335,7 +296,7 @@ func (c *Catalog) CreateProtectionRule(ctx context.Context, s ProtectionScope, p
 		}
 		return logRule(ctx, tx, rule, repository, "create")
 	})
-	if err != nil && !isAnswer(err) {
+	if err != nil && !isClientError(err) {
 		return rule, fmt.Errorf("protecting tags of %s: %w", s, err)
 	}
 	return rule, err
@@ -361,14 +322,14 @@ func (c *Catalog) DeleteProtectionRule(ctx context.Context, s ProtectionScope, i
 		rule.read(pattern, searched)
 		return logRule(ctx, tx, rule, repository, "delete")
 	})
-	if err != nil && !isAnswer(err) {
+	if err != nil && !isClientError(err) {
 		return fmt.Errorf("removing the protection of tags of %s: %w", s, err)
 	}
 	return err
 }
 
-// changeRules runs a change of the rules of a scope. Changes are serialised: each one raises
-// the version first, and so waits for the others' row lock.
+// changeRules runs a change of the rules of a scope. Changes are serialised: each one
+// raises the version first, and so waits for the others' row lock.
 func (c *Catalog) changeRules(ctx context.Context, s ProtectionScope, change func(tx pgx.Tx, namespace, repository *int64) error) error {
 	return c.db.Tx(ctx, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "UPDATE settings SET value = (value::bigint + 1)::text WHERE name = 'tag_protection_version'")

@@ -87,12 +87,12 @@ func testProtectedTags(t *testing.T, dsn string) {
 		wantProtected(t, f(), "v1", "v[0-9]+")
 	}
 	b.wantTag(t, path, "v1", one)
-	b.wantTag(t, path, "latest", one) // nothing of a refused push stays
+	b.wantTag(t, path, "latest", one) // nothing of a refused push is stored
 	if n := b.Rows(t, "manifests"); n != 2 {
 		t.Errorf("%d manifests, want 2", n)
 	}
 
-	b.Put(t, path, p[0], "v1") // the same again
+	b.Put(t, path, p[0], "v1") // pushing the same manifest again is allowed
 	three := b.Put(t, path, p[2], "v3", "latest")
 	b.wantTag(t, path, "v3", three)
 	for _, err := range []error{
@@ -107,7 +107,7 @@ func testProtectedTags(t *testing.T, dsn string) {
 	if err := b.DeleteRepository(ctx, path); err != nil {
 		t.Error(err)
 	}
-	q := b.variants(t, path, 2) // another repository, of which there is no rule
+	q := b.variants(t, path, 2) // no rule applies to the other repository
 	b.Put(t, path, q[0], "v1")
 	b.Put(t, path, q[1], "v1")
 }
@@ -138,7 +138,7 @@ func TestProtectionScopes(t *testing.T) {
 				t.Errorf("%s:%s: %v", path, tag, err)
 			}
 		}
-		target, err := b.PruneTarget(t.Context(), path)
+		target, err := b.FindRepository(t.Context(), path)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,7 +3,6 @@ package catalog
 import (
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,13 +25,14 @@ type NewManifest struct {
 	Condition  Condition     // its Tag is the only one of Tags, or ""
 }
 
-// PutManifest stores a manifest with its references and tags in one transaction, which takes
-// one round trip if the manifest is new. Every blob that it names must be linked to the
-// repository, and every child of an index must be in the repository; otherwise the error
-// MANIFEST_BLOB_UNKNOWN names what is missing. A subject need not exist. A manifest that
-// exists already keeps its row and gets the tags; without tags its existence is promised for
-// the review delay. The put is refused with DENIED and status 409 if a protected tag points
-// to another manifest, and with status 412 if the condition doesn't hold.
+// PutManifest stores a manifest with its references and tags in one transaction, which
+// takes one round trip if the manifest is new. Every blob that it names must be linked to
+// the repository, and every child of an index must be in the repository; otherwise the
+// error MANIFEST_BLOB_UNKNOWN names what is missing. A subject need not exist. A manifest
+// that exists already keeps its row and gets the tags; without tags its existence is
+// promised for the review delay. The put is refused with DENIED and status 409 if a
+// protected tag points to another manifest, and with status 412 if the condition doesn't
+// hold.
 //
 // Rows are locked in one order: repository, blobs, links, children, and the queue last. A
 // guard in each statement refuses when something is missing: see [batch].
@@ -41,50 +41,36 @@ func (c *Catalog) PutManifest(ctx context.Context, p NewManifest) error {
 	if err != nil {
 		return err
 	}
-	return c.change(ctx, p.Repository, c.cache.dropTags, func(ctx context.Context) error {
-		return c.putManifest(ctx, p, rows)
-	})
-}
-
-func (c *Catalog) putManifest(ctx context.Context, p NewManifest, rows manifestColumns) (err error) {
+	w := write{
+		path: p.Repository, doing: fmt.Sprintf("storing manifest %s of %s", p.Digest, p.Repository),
+		create: true, drop: c.cache.dropTags,
+		run: func(ctx context.Context, r repository) error { return c.put(ctx, r, p, rows) },
+	}
 	// A put that will be refused doesn't create a repository.
-	mayCreate := func() error { return nil }
 	switch {
 	case len(rows.blobs)+len(c.requiredChildren(rows)) > 0:
-		mayCreate = func() error { return c.missing(ctx, p, rows) }
+		w.checkBeforeCreate = func(ctx context.Context) error { return c.missing(ctx, p, rows) }
 	case p.Condition.IfMatch != nil:
-		mayCreate = func() error { return c.conditionFailed(ctx, p.Repository, p.Condition, p.Digest) }
+		w.checkBeforeCreate = func(ctx context.Context) error { return c.conditionFailed(ctx, p.Repository, p.Condition, p.Digest) }
 	}
-	for range 5 {
-		err = c.movingTags(ctx, p.Repository, rows.tags, p.Digest, func() (in repository, err error) {
-			err = c.withRepository(ctx, p.Repository, mayCreate, func(r repository) error {
-				in = r
-				return c.put(ctx, r, p, rows)
-			})
-			return in, err
-		})
-		switch {
-		case errors.Is(err, manifestGone): // deleted between the two transactions of put
-			continue
-		case errors.Is(err, blobsMissing), errors.Is(err, childMissing):
-			if moved, err := c.listedManifests(ctx, p, &rows); err != nil {
-				return err
-			} else if moved {
-				continue
-			}
-			if missing := c.missing(ctx, p, rows); missing != nil {
-				return missing
-			}
-			continue // the missing content was pushed meanwhile
-		case errors.Is(err, conditionFails):
+	w.answer = func(ctx context.Context, r repository, why refusal) error {
+		switch why {
+		case tagProtected:
+			return c.moveRefused(ctx, r, p.Repository, rows.tags, p.Digest)
+		case conditionFails:
 			return c.conditionFailed(ctx, p.Repository, p.Condition, p.Digest)
+		case blobsMissing, childMissing:
+			if moved, err := c.listedManifests(ctx, p, &rows); err != nil || moved {
+				return err
+			}
+			return c.missing(ctx, p, rows)
+		case manifestGone: // deleted between the two transactions of put
+			return nil
+		default:
+			return why
 		}
-		if err != nil && !isAnswer(err) {
-			return fmt.Errorf("storing manifest %s of %s: %w", p.Digest, p.Repository, err)
-		}
-		return err
 	}
-	return fmt.Errorf("storing manifest %s of %s: %w", p.Digest, p.Repository, err)
+	return c.write(ctx, w)
 }
 
 // manifestColumns is a NewManifest as database columns. Digests are distinct and sorted, so
@@ -118,8 +104,9 @@ func manifestRows(p NewManifest) (manifestColumns, error) {
 		rows.config = m.Config.Digest.Bytes()
 		rows.blobs = append(rows.blobs, rows.config)
 	}
-	// An index entry that isn't a manifest is a blob, and is handled like a layer. A foreign
-	// layer is stored elsewhere, unless the manifest also lists it as an ordinary layer.
+	// An index entry that isn't a manifest is a blob, and is handled like a layer. A
+	// foreign layer is stored elsewhere, unless the manifest also lists it as an ordinary
+	// layer.
 	own := slices.Concat(m.Layers, slices.DeleteFunc(slices.Clone(m.Manifests), oci.Descriptor.IsManifest))
 	for _, l := range distinct(slices.DeleteFunc(own, oci.Descriptor.Foreign)) {
 		rows.blobs = append(rows.blobs, l.Digest.Bytes())
@@ -225,7 +212,7 @@ func (c *Catalog) tagArgs(ctx context.Context, r repository, p NewManifest, rows
 }
 
 // missing returns an error that lists what the manifest names and the repository lacks, or
-// nil if all of it exists now.
+// nil if all of it exists now. For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColumns) error {
 	absent, err := c.db.Pool.Query(ctx, `
 		SELECT want.digest FROM unnest($2::bytea[]) AS want (digest)
@@ -243,7 +230,7 @@ func (c *Catalog) missing(ctx context.Context, p NewManifest, rows manifestColum
 				AND m.repository_id = r.id
 			WHERE r.path = $1 AND m.digest = want.digest)`, p.Repository, rows.blobs, c.requiredChildren(rows))
 	if err != nil {
-		return fmt.Errorf("looking for what manifest %s refers to: %w", p.Digest, err)
+		return fmt.Errorf("looking up the blobs and manifests to which manifest %s refers: %w", p.Digest, err)
 	}
 	list, err := pgx.CollectRows(absent, pgx.RowTo[[]byte])
 	if err != nil || len(list) == 0 {

@@ -1,7 +1,8 @@
 -- The statements that store a manifest or tag an existing one, in the order in which
 -- putNew and putExisting (put_manifest.go) send them as one batch: one round trip, one
 -- transaction. They take locks in the order of the package comment. A statement that
--- refuses makes those after it change nothing (see batch.go).
+-- refuses makes those after it change nothing (see batch.go). For OFFSET 0 see "Plans" in
+-- package db.
 --
 -- @namespace, @repository   ids of the repository          @digest   the manifest
 -- @path                     name of the repository         @tags     names, sorted; may be empty

@@ -10,13 +10,10 @@ import (
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// A manifest declares the size of everything that it refers to, and may declare wrong sizes:
-// other registries store such manifests, so this one does too. Therefore sums are made of
-// the stored sizes. PostgreSQL adds up bigint as numeric; each sum is capped at maxBytes
-// before it is converted to bigint.
-
-// maxBytes is the largest sum of sizes that is reported.
-const maxBytes = "9223372036854775807"
+// A manifest declares the size of everything that it refers to, and may declare wrong
+// sizes: other registries store such manifests, so this one does too. Therefore sums are
+// made of the stored sizes. PostgreSQL adds up bigint as numeric; each sum is capped at the
+// largest bigint, 9223372036854775807, before it is converted.
 
 // AddSizes returns a + b, at most [math.MaxInt64]. Neither is negative.
 func AddSizes(a, b int64) int64 {
@@ -26,48 +23,49 @@ func AddSizes(a, b int64) int64 {
 	return a + b
 }
 
-// referred is content that a manifest of a repository refers to.
-type referred struct {
+// Reference is content that a manifest of a repository refers to.
+type Reference struct {
 	in       repository
-	digest   oci.Digest
-	manifest bool // of the same repository; else a blob
+	Digest   oci.Digest
+	Manifest bool // of the same repository; else a blob
 }
 
-// references lists what a manifest of a repository refers to and the registry
+// References lists what a manifest of a repository refers to and the registry
 // stores: configuration and layers, an index's manifests, and the subject.
-func references(in repository, m *oci.Manifest) []referred {
-	var list []referred
+func References(r Repository, m *oci.Manifest) []Reference {
+	in := repository{r.NamespaceID, r.ID}
+	var list []Reference
 	if m.Config != nil {
-		list = append(list, referred{in, m.Config.Digest, false})
+		list = append(list, Reference{in, m.Config.Digest, false})
 	}
 	for _, d := range m.DistinctLayers() {
 		if !d.Foreign() {
-			list = append(list, referred{in, d.Digest, false})
+			list = append(list, Reference{in, d.Digest, false})
 		}
 	}
 	for _, d := range m.DistinctManifests() {
-		list = append(list, referred{in, d.Digest, d.IsManifest()})
+		list = append(list, Reference{in, d.Digest, d.IsManifest()})
 	}
 	if m.Subject != nil {
-		list = append(list, referred{in, m.Subject.Digest, true})
+		list = append(list, Reference{in, m.Subject.Digest, true})
 	}
 	return list
 }
 
-// storedSizes returns the stored size of each item of list, -1 if it doesn't exist, in one
-// round trip.
-func (c *Catalog) storedSizes(ctx context.Context, list []referred) ([]int64, error) {
+// SizesOf returns the stored size of each item of list, -1 if it doesn't exist, in one
+// round trip. For OFFSET 0 see "Plans" in package db.
+func (c *Catalog) SizesOf(ctx context.Context, list []Reference) ([]int64, error) {
 	sizes := make([]int64, len(list))
 	var blobs, manifests [][]byte
 	var blobsAt, manifestsAt []int
 	var namespaces, repositories []int64
 	for i, r := range list {
 		sizes[i] = -1
-		if r.manifest {
-			manifests, manifestsAt = append(manifests, r.digest.Bytes()), append(manifestsAt, i)
+		if r.Manifest {
+			manifests, manifestsAt = append(manifests, r.Digest.Bytes()), append(manifestsAt, i)
 			namespaces, repositories = append(namespaces, r.in.namespace), append(repositories, r.in.id)
 		} else {
-			blobs, blobsAt = append(blobs, r.digest.Bytes()), append(blobsAt, i)
+			blobs, blobsAt = append(blobs, r.Digest.Bytes()), append(blobsAt, i)
 		}
 	}
 	b := new(batch)
@@ -106,15 +104,15 @@ func (c *Catalog) storedSizes(ctx context.Context, list []referred) ([]int64, er
 // StoredSizes returns the stored sizes of what a manifest refers to: configuration, layers,
 // manifests and subject. It leaves out what isn't in the registry.
 func (c *Catalog) StoredSizes(ctx context.Context, m ManifestDetails, content *oci.Manifest) (map[oci.Digest]int64, error) {
-	list := references(m.in, content)
-	sizes, err := c.storedSizes(ctx, list)
+	list := References(Repository{NamespaceID: m.in.namespace, ID: m.in.id}, content)
+	sizes, err := c.SizesOf(ctx, list)
 	if err != nil {
 		return nil, err
 	}
 	found := make(map[oci.Digest]int64, len(list))
 	for i, r := range list {
 		if sizes[i] >= 0 {
-			found[r.digest] = sizes[i]
+			found[r.Digest] = sizes[i]
 		}
 	}
 	return found, nil

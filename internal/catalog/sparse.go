@@ -9,14 +9,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A sparse index lists manifests that its repository doesn't have. Each of these is a row of
-// missing_children until the manifest is pushed; then a trigger on manifests turns the row
-// into one of manifest_references, an ordinary reference from index to child. If an index
-// and its child are put at the same time, neither transaction may see the other, and the row
-// stays. So the review of a manifest also looks for such rows, makes them references, and
-// decides after that. Its statements begin after both commits, so it sees both. A put can
-// rely on this: a manifest is locked before it is deleted, so an index that is put meanwhile
-// waits, and then finds the manifest there or missing.
+// A sparse index lists manifests that its repository doesn't have. Each of these is a row
+// of missing_children until the manifest is pushed; then a trigger on manifests turns the
+// row into a row of manifest_references, an ordinary reference from index to child. If an
+// index and its child are put at the same time, neither transaction may see the other, and
+// the row of missing_children stays. So the review of a manifest also looks for such rows,
+// makes them references, and decides after that. The review's statements begin after both
+// commits, so they see both. A put can rely on this: a review locks a manifest before it
+// deletes it, so an index that is put during the review waits, and then finds that the
+// manifest exists or is missing.
 
 // requiredChildren returns the children that must exist when an index is stored.
 func (c *Catalog) requiredChildren(rows manifestColumns) [][]byte {
@@ -27,8 +28,9 @@ func (c *Catalog) requiredChildren(rows manifestColumns) [][]byte {
 }
 
 // listedManifests handles an index that lists a manifest under a media type that isn't a
-// manifest's. It moves such entries, if the repository has them as manifests, from rows'
-// blobs to its children, and returns whether there were any.
+// manifest's. If the repository has such an entry as a manifest, listedManifests moves it
+// from rows' blobs to its children. It returns whether it moved any.
+// For OFFSET 0 see "Plans" in package db.
 func (c *Catalog) listedManifests(ctx context.Context, p NewManifest, rows *manifestColumns) (bool, error) {
 	if len(p.Manifest.Manifests) == 0 || len(rows.layers) == 0 {
 		return false, nil
@@ -44,7 +46,7 @@ func (c *Catalog) listedManifests(ctx context.Context, p NewManifest, rows *mani
 				WHERE l.top_level_namespace_id = r.top_level_namespace_id AND l.repository_id = r.id
 					AND l.blob_digest = want.digest OFFSET 0)`, p.Repository, rows.layers)
 	if err != nil {
-		return false, fmt.Errorf("looking for what index %s lists: %w", p.Digest, err)
+		return false, fmt.Errorf("looking up the children of index %s: %w", p.Digest, err)
 	}
 	digests, err := pgx.CollectRows(found, pgx.RowTo[[]byte])
 	if err != nil || len(digests) == 0 {

@@ -19,18 +19,18 @@ import (
 // Upload is the row of an upload in progress. It has all that any process needs to continue
 // the upload.
 //
-// Attempt is the fencing token. A writer claims the row first, which raises Attempt. Numbers
-// are handed out, state is saved and the blob is committed only while the row still has the
-// claimed Attempt. So a writer that stalls, and wakes after another has claimed the row,
-// can't change anything.
+// Attempt is the fencing token. A writer claims the row first, which raises Attempt.
+// Numbers are handed out, state is saved and the blob is committed only while the row still
+// has the claimed Attempt. So a writer that stalls, and wakes after another has claimed the
+// row, can't change anything.
 type Upload struct {
 	ID         uuid.UUID
 	Repository string
 	StorageKey string        // prefix of the keys of the upload's objects
 	Algorithm  oci.Algorithm // the hash whose state HashState is
-	HashState  []byte        // the hash's, by encoding.BinaryMarshaler; nil: nothing is hashed
+	HashState  []byte        // the state of the hash, by encoding.BinaryMarshaler; nil: nothing is hashed
 	Size       int64         // acknowledged bytes
-	StoreState []byte        // the blob store's; nil: nothing is stored yet
+	StoreState []byte        // the state of the blob store; nil: nothing is stored yet
 	Tail       []byte        // the acknowledged bytes, up to MaxTail
 	Attempt    int64
 	// Ticket is an object number that this process has reserved and not used yet, or
@@ -46,8 +46,8 @@ const NoTicket = -1
 // store: small blobs become objects only when they are complete.
 const MaxTail = 64 << 10
 
-// StartUploads inserts rows for n new uploads and reserves one object number of each for the
-// caller, so that writing the first object needs no claim. The uploads belong to no
+// StartUploads inserts rows for n new uploads and reserves one object number of each for
+// the caller, so that writing the first object needs no claim. The uploads belong to no
 // repository until their first save. A process makes rows ahead, several in one commit, so
 // that the start of an upload needs no commit; unused rows are reaped like abandoned
 // uploads.
@@ -102,9 +102,9 @@ func (c *Catalog) Upload(ctx context.Context, path string, id uuid.UUID) (Upload
 }
 
 // ClaimUpload makes the caller the upload's only writer, if the row is still as in u, and
-// reserves n object numbers. It returns the new attempt and the lowest number not handed out
-// before; with n > 0, this is the first of the caller's. Error: BLOB_UPLOAD_INVALID with
-// status 416 if another request has claimed or changed the upload since u was read.
+// reserves n object numbers. It returns the new attempt and the lowest number not handed
+// out before; with n > 0, this is the first of the caller's. Error: BLOB_UPLOAD_INVALID
+// with status 416 if another request has claimed or changed the upload since u was read.
 func (c *Catalog) ClaimUpload(ctx context.Context, u Upload, n int) (attempt, next int64, err error) {
 	err = c.db.Pool.QueryRow(ctx, `
 		UPDATE uploads SET attempt = attempt + 1, numbers = numbers + $3, updated_at = now()
@@ -135,10 +135,10 @@ func (c *Catalog) UploadNumbers(ctx context.Context, u Upload, n int) (first int
 	return first, nil
 }
 
-// SaveUpload stores u's state as acknowledged and ends the caller's claim, if any. After it,
-// deleting the repository cancels the upload; an upload whose first save meets that deletion
-// is reaped as abandoned. It returns the upload as its row is now, with a ticket if the
-// upload has no object yet. Error: as ClaimUpload's.
+// SaveUpload stores u's state as acknowledged and ends the caller's claim, if any. From
+// then on, the deletion of the repository cancels the upload; an upload whose first save
+// meets that deletion is reaped as abandoned. It returns the upload as its row is now, with
+// a ticket if the upload has no object yet. Error: as ClaimUpload's.
 func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	taken := 0
 	if u.StoreState == nil && u.Ticket == NoTicket {
@@ -162,14 +162,15 @@ func (c *Catalog) SaveUpload(ctx context.Context, u Upload) (Upload, error) {
 	return u, nil
 }
 
-// CommitUpload turns the upload into a blob of its repository, in one transaction; for a new
-// blob that is one statement, which deletes the upload's row and inserts the blob's row and
-// its link. If the blob exists already, the upload's objects are recorded for deletion, and
-// the blob's existence is promised for the review delay; but a blob that the store has lost
-// takes the new object. leftovers says that the upload may have objects other than key.
-// Error: as ClaimUpload's.
+// CommitUpload turns the upload into a blob of its repository, in one transaction; for a
+// new blob that is one statement, which deletes the upload's row and inserts the blob's row
+// and its link. If the blob exists already, the upload's objects are recorded for deletion,
+// and the blob's existence is promised for the review delay; but a blob that the store has
+// lost takes the new object. leftovers says that the upload may have objects other than
+// key. Error: as ClaimUpload's.
 func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key string, leftovers bool) error {
-	err := c.withRepository(ctx, u.Repository, nil, func(r repository) error {
+	doing := fmt.Sprintf("committing upload %s to %s as %s", u.ID, u.Repository, d)
+	err := c.write(ctx, write{path: u.Repository, doing: doing, create: true, run: func(ctx context.Context, r repository) error {
 		err := c.commitNew(ctx, r, u, d, key, leftovers)
 		if errors.Is(err, blobExists) {
 			if err = c.verifyKnown(ctx, u.Repository, d); err == nil {
@@ -180,19 +181,16 @@ func (c *Catalog) CommitUpload(ctx context.Context, u Upload, d oci.Digest, key 
 			err = c.commitLost(ctx, r, u, d, key, leftovers)
 		}
 		return err
-	})
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, uploadLost):
+	}})
+	if errors.Is(err, uploadLost) {
 		return uploadMoved()
 	}
-	return fmt.Errorf("committing upload %s to %s as %s: %w", u.ID, u.Repository, d, err)
+	return err
 }
 
 // commitNew commits an upload whose blob doesn't exist yet, and does nothing if the blob
-// exists. The parts of its statement depend on each other, which fixes their order: lock the
-// repository, then the upload, then insert, and delete the upload only if a blob was
+// exists. The parts of its statement depend on each other, which fixes their order: lock
+// the repository, then the upload, then insert, and delete the upload only if a blob was
 // inserted. The insert waits for transactions that are changing the same blob.
 func (c *Catalog) commitNew(ctx context.Context, r repository, u Upload, d oci.Digest, key string, leftovers bool) error {
 	b := new(batch)
@@ -251,8 +249,8 @@ func (c *Catalog) commitKnown(ctx context.Context, r repository, u Upload, d oci
 }
 
 // commitLost commits an upload of a blob that the store has lost. The blob takes the new
-// object, so every repository with a link has the blob again. The old object is recorded for
-// deletion unless it is foreign, that is, belongs to another registry's files. If two
+// object, so every repository with a link has the blob again. The old object is recorded
+// for deletion unless it is foreign, that is, belongs to another registry's files. If two
 // uploads meet here, the second one finds the blob repaired and runs again as commitKnown.
 // The upload's row is deleted right after the blob is locked and before anything else
 // changes, so that a request that lost its upload changes nothing.
@@ -345,7 +343,7 @@ var ErrUploadMoved = errors.New("the upload's row is not as it was")
 
 // The messages omit the row's id, which differs from the id that clients know.
 func uploadUnknown(path string) error {
-	return oci.Errorf(oci.BlobUploadUnknown, "this upload is not known to repository %s: it was finished, cancelled or given up; start another", path)
+	return oci.Errorf(oci.BlobUploadUnknown, "this upload is not known to repository %s: it was finished or cancelled, or has expired; start another", path)
 }
 
 // uploadMoved returns the error for a request whose upload was taken over by another.

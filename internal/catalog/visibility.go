@@ -2,8 +2,6 @@ package catalog
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -35,8 +33,8 @@ func (c *Catalog) SetVisibility(ctx context.Context, path, visibility string) er
 	})
 }
 
-// SetStar gives a repository a star or takes it away. All users share one star, as there are
-// no accounts yet. Error: NAME_UNKNOWN.
+// SetStar gives a repository a star or takes it away. All users share one star, as there
+// are no accounts yet. Error: NAME_UNKNOWN.
 func (c *Catalog) SetStar(ctx context.Context, path string, on bool) error {
 	return c.setting(ctx, path, "changing the star", func(tx pgx.Tx, r repository) error {
 		_, err := tx.Exec(ctx, "UPDATE repositories SET starred_at = CASE WHEN $2 THEN COALESCE(starred_at, now()) END WHERE id = $1", r.id, on)
@@ -46,24 +44,14 @@ func (c *Catalog) SetStar(ctx context.Context, path string, on bool) error {
 
 // setting runs fn in a transaction that locks the repository against deletion.
 func (c *Catalog) setting(ctx context.Context, path, doing string, fn func(tx pgx.Tx, r repository) error) error {
-	c.cache.dropAll(path) // another repository may have this name by now
-	r, err := c.lookUp(ctx, path)
-	if err != nil {
-		return err
-	}
-	err = c.txOrAnswer(ctx, func(tx pgx.Tx) error {
-		b := new(batch)
-		b.lockRepository(r, path)
-		if err := b.send(ctx, tx); err != nil {
-			return err
-		}
-		return fn(tx, r)
-	})
-	switch {
-	case errors.Is(err, repositoryGone):
-		return nameUnknown(path)
-	case err != nil && !isAnswer(err):
-		return fmt.Errorf("%s of repository %s: %w", doing, path, err)
-	}
-	return err
+	return c.write(ctx, write{path: path, doing: doing + " of repository " + path, run: func(ctx context.Context, r repository) error {
+		return c.txOrAnswer(ctx, func(tx pgx.Tx) error {
+			b := new(batch)
+			b.lockRepository(r, path)
+			if err := b.send(ctx, tx); err != nil {
+				return err
+			}
+			return fn(tx, r)
+		})
+	}})
 }

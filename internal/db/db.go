@@ -8,9 +8,25 @@
 // serialization failure is run again from its beginning; the round trips of a request are
 // counted; the schema only moves forward, under a lock; and functions and triggers from
 // routines/ are applied whenever they differ from those in the database.
+//
+// # Plans
+//
+// Three settings or habits keep PostgreSQL from reading whole tables or repositories:
+//
+//   - plan_cache_mode = force_generic_plan. For partitioned tables PostgreSQL would plan a
+//     prepared statement anew for each set of arguments, which costs more than running
+//     most of them. Partitions are still pruned when a generic plan runs.
+//   - enable_seqscan = off. PostgreSQL keeps a plan until the plan's tables are analyzed
+//     again, and a plan made for an empty table would read all of it. The queues are empty
+//     most of the time, and can grow to a million rows within a minute.
+//   - OFFSET 0 at the end of a LATERAL or EXISTS subquery that looks up a few rows by an
+//     index. The planner can't turn such a subquery into a join, so it runs once for each
+//     outer row. As a join it would read the whole repository when that is much larger
+//     than the others, even with good statistics. OFFSET 0 skips no rows.
 package db
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +42,7 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"github.com/purser-registry/purser/internal/pgsession"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // SQLSTATE codes that callers distinguish.
@@ -82,24 +99,12 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the database's DSN: %w", err)
 	}
-	if o.MaxConns <= 0 {
-		o.MaxConns = 20
-	}
-	if o.StatementTimeout == 0 {
-		o.StatementTimeout = 30 * time.Second
-	}
-	if o.IdleTimeout <= 0 {
-		o.IdleTimeout = 20 * time.Second
-	}
-	if o.TransactionTimeout <= 0 {
-		o.TransactionTimeout = 2 * time.Minute
-	}
-	if o.ApplicationName == "" {
-		o.ApplicationName = "purser"
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.MaxConns = cmp.Or(o.MaxConns, 20)
+	o.StatementTimeout = cmp.Or(o.StatementTimeout, 30*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 20*time.Second)
+	o.TransactionTimeout = cmp.Or(o.TransactionTimeout, 2*time.Minute)
+	o.ApplicationName = cmp.Or(o.ApplicationName, "purser")
+	o.Log = cmp.Or(o.Log, slog.Default())
 	cfg.MaxConns = int32(o.MaxConns)
 	cfg.MinIdleConns = 1
 	// Close idle connections: each idle backend keeps memory that others could use.
@@ -128,15 +133,9 @@ func (o Options) params() map[string]string {
 	params["application_name"] = o.ApplicationName
 	params["default_transaction_isolation"] = "read committed"
 	params["timezone"] = "UTC"
-	// Plans are generic. For partitioned tables PostgreSQL would plan a prepared statement
-	// anew for each set of arguments, which costs more than running most of them. Partitions
-	// are still pruned when a generic plan runs.
-	params["plan_cache_mode"] = "force_generic_plan"
+	params["plan_cache_mode"] = "force_generic_plan" // see "Plans" above
 	params["jit"] = "off"
-	// No sequential scans where there is an index. PostgreSQL keeps a plan until the tables
-	// are analyzed again, and a plan made for an empty table would read all of it. The
-	// queues are empty most of the time, and can grow to a million rows within a minute.
-	params["enable_seqscan"] = "off"
+	params["enable_seqscan"] = "off" // see "Plans" above
 	if o.Replica != "" {
 		params["purser.replica"] = o.Replica
 	}
@@ -148,6 +147,14 @@ func (o Options) params() map[string]string {
 
 // Close closes every connection. It waits for those in use.
 func (d *DB) Close() { d.Pool.Close() }
+
+// Querier runs statements: a pool, a connection or a transaction.
+type Querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
 
 // Ping checks that the database answers.
 func (d *DB) Ping(ctx context.Context) error {
@@ -167,7 +174,7 @@ func Unhurried(ctx context.Context) context.Context { return pgsession.Unhurried
 func LiftLimits(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, "SELECT set_config('statement_timeout', '0', true), ("+pgsession.LiftTransaction+")")
 	if err != nil {
-		return fmt.Errorf("lifting the limits of a transaction: %w", err)
+		return fmt.Errorf("removing a transaction's time limits: %w", err)
 	}
 	return nil
 }
@@ -198,16 +205,20 @@ func Retry(ctx context.Context, fn func() error) error {
 		if err = fn(); err == nil || !Retryable(err) {
 			return err
 		}
-		pause := time.Duration(rand.Int64N(int64(5*time.Millisecond) << min(attempt, 5)))
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return errors.Join(ctx.Err(), err)
-		case <-t.C:
+		if err := Pause(ctx, attempt, err); err != nil {
+			return err
 		}
 	}
 	return fmt.Errorf("gave up after %d attempts: %w", txAttempts, err)
+}
+
+// Pause waits a short random time, longer after more attempts, before a transaction that
+// failed with cause runs again. If the context ends, it returns the context's error and cause.
+func Pause(ctx context.Context, attempt int, cause error) error {
+	if err := worker.Sleep(ctx, rand.N(5*time.Millisecond<<min(attempt, 5))); err != nil {
+		return errors.Join(err, cause)
+	}
+	return nil
 }
 
 // Retryable says whether err may go away when the whole transaction runs again: a deadlock,
@@ -248,8 +259,8 @@ func Unavailable(err error) bool {
 	case len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:3] == "57P"):
 		return true
 	}
-	// Read-only: a standby, or a primary that was demoted. Cancelled: the statement exceeded
-	// its timeout. The others: this process stalled in a transaction, which the server
-	// ended.
+	// 25006: the server is read-only, as a standby or a demoted primary is.
+	// CodeQueryCanceled: the statement exceeded its timeout. 25P03 and 25P04: this process
+	// stalled in a transaction, which the server ended.
 	return code == "25006" || code == CodeQueryCanceled || code == "25P03" || code == "25P04"
 }

@@ -1,6 +1,7 @@
 package db
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -60,9 +61,7 @@ var ErrNewerSchema = errors.New("the database's schema is newer than this versio
 // applied last. Processes that start together migrate one after the other. It returns the
 // number of migrations that it applied.
 func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
-	if o.Partitions == 0 {
-		o.Partitions = DefaultPartitions
-	}
+	o.Partitions = cmp.Or(o.Partitions, DefaultPartitions)
 	if o.Partitions < 1 || o.Partitions > 1024 {
 		return 0, fmt.Errorf("migrating: %d partitions: from 1 to 1024 are possible", o.Partitions)
 	}
@@ -90,8 +89,9 @@ func Migrate(ctx context.Context, dsn string, o MigrateOptions) (int, error) {
 	return n, err
 }
 
-// MigrateStats does the same for the statistics' tables, in the database that has them. They
-// have schema versions of their own, since that may be another database.
+// MigrateStats does for the statistics' tables what Migrate does for all others, in the
+// statistics' database. These tables have versions of their own, since they may be in another
+// database.
 func MigrateStats(ctx context.Context, dsn string) (int, error) {
 	conn, done, err := migrationConn(ctx, dsn)
 	if err != nil {
@@ -128,7 +128,7 @@ func Status(ctx context.Context, dsn string) ([]MigrationStatus, error) {
 	return statusOf(ctx, dsn, p, "SELECT version_id, tstamp FROM goose_db_version WHERE is_applied")
 }
 
-// StatusStats is Status for the tables of the statistics.
+// StatusStats is like Status, for the tables of the statistics.
 func StatusStats(ctx context.Context, dsn string) ([]MigrationStatus, error) {
 	p, done, err := statsProvider(dsn)
 	if err != nil {
@@ -325,7 +325,7 @@ func applyRoutines(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 	}
-	return fmt.Errorf("transactions that stay open hold tables whose triggers are to be replaced: %w", err)
+	return fmt.Errorf("open transactions have locked tables whose triggers are to be replaced: end them (see pg_stat_activity): %w", err)
 }
 
 func applyRoutinesOnce(ctx context.Context, conn *pgx.Conn) error {

@@ -46,7 +46,7 @@ func requireOwners(ctx context.Context, conn *pgx.Conn) error {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
-		return fmt.Errorf("looking for who owns the schema's objects: %w", err)
+		return fmt.Errorf("looking up the owners of the schema's objects: %w", err)
 	}
 	return fmt.Errorf("the %s is there already and belongs to the role %s: %w. If that role has installed Purser, connect as it, or as a member of it; else drop the %[1]s, or give Purser a schema of its own",
 		name, owner, ErrForeignObject)

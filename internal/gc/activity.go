@@ -27,7 +27,7 @@ func (c *Collector) RecordActivity(ctx context.Context, a Activity) error {
 			bytes_swept = LEAST(g.bytes_swept::numeric + EXCLUDED.bytes_swept, 9223372036854775807)::bigint`,
 		a.ManifestsReviewed, a.ManifestsDeleted, a.BlobsReviewed, a.BlobsDeleted, a.ObjectsSwept, a.BytesSwept)
 	if err != nil {
-		return fmt.Errorf("recording what was collected: %w", err)
+		return fmt.Errorf("recording counts of collected garbage: %w", err)
 	}
 	return nil
 }
@@ -35,7 +35,7 @@ func (c *Collector) RecordActivity(ctx context.Context, a Activity) error {
 // ForgetActivity deletes counts that are more than a month old.
 func (c *Collector) ForgetActivity(ctx context.Context) error {
 	if _, err := c.db.Pool.Exec(ctx, "DELETE FROM gc_activity WHERE minute < now() - interval '31 days'"); err != nil {
-		return fmt.Errorf("forgetting what was collected long ago: %w", err)
+		return fmt.Errorf("deleting old counts of collected garbage: %w", err)
 	}
 	return nil
 }

@@ -10,20 +10,22 @@ import (
 
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // CollectOptions says what to collect.
 type CollectOptions struct {
 	Collector *Collector // required
-	// Store is required unless DryRun or StoreError is set. StoreError is the reason why the
-	// store couldn't be opened: then Collect does the database's part and returns a
-	// *StoreError that wraps it.
+	// Store is required unless DryRun or StoreError is set. StoreError is the reason why
+	// the store couldn't be opened: then Collect does the database's part and returns a
+	// *StoreError that wraps StoreError.
 	Store      blob.Store
 	StoreError error
 	// DryRun runs each review's transaction and rolls it back: nothing is deleted.
 	DryRun bool
-	// Batch, TransactionTimeout and SetAsideAfter are those of ReviewerOptions,
-	// StorageTimeout is SweeperOptions.Timeout, with their defaults.
+	// Batch and SetAsideAfter are those of ReviewerOptions, TransactionTimeout is
+	// ReviewerOptions.Timeout, and StorageTimeout is SweeperOptions.Timeout, with the same
+	// defaults.
 	Batch              int
 	TransactionTimeout time.Duration
 	StorageTimeout     time.Duration
@@ -63,8 +65,8 @@ type Progress struct {
 // recount is the time after which report counts the due reviews anew.
 const recount = 5 * time.Second
 
-// StoreError is returned by a Collect that did everything except what the store failed to
-// delete. The servers' workers try those deletions again.
+// StoreError is the error of a Collect that did all its work except deletions that the
+// store failed to do. The servers' workers try those deletions again.
 type StoreError struct {
 	// Failed is the number of objects that the store failed to delete. 0: the store wasn't
 	// called, or refused every call.
@@ -179,12 +181,12 @@ func (c *collection) reviewer(kind ReviewKind) (*Reviewer, error) {
 	})
 }
 
-// reap deletes the uploads that nobody has touched for UploadAge.
+// reap deletes the uploads that haven't changed for UploadAge.
 func (c *collection) reap(ctx context.Context) error {
 	if c.opt.UploadAge <= 0 {
 		return nil
 	}
-	if err := refuseWrong(ctx, c.opt.Store); err != nil {
+	if err := blob.RefuseWrong(ctx, c.opt.Store); err != nil {
 		return err
 	}
 	for {
@@ -195,7 +197,7 @@ func (c *collection) reap(ctx context.Context) error {
 	}
 }
 
-// review reviews until nothing is due; did says whether anything was.
+// review reviews until nothing is due; did says whether any review was due.
 func (c *collection) review(ctx context.Context, r *Reviewer) (did bool, err error) {
 	for ctx.Err() == nil {
 		out, more, err := r.review(ctx)
@@ -209,9 +211,10 @@ func (c *collection) review(ctx context.Context, r *Reviewer) (did bool, err err
 	return did, ctx.Err()
 }
 
-// sweep deletes due objects until none is left; did says whether there were any. Objects
-// that the store fails to delete are postponed and counted. When the store deleted none of a
-// batch, sweep stops calling it: each further batch might take the full timeout of a call.
+// sweep deletes due objects until none is left; did says whether any object was due.
+// Objects that the store fails to delete are postponed and counted. When the store deleted
+// none of a batch, sweep stops calling it: each further batch might take the full timeout
+// of a call.
 func (c *collection) sweep(ctx context.Context, s *Sweeper) (did bool, err error) {
 	for ctx.Err() == nil && !c.ails {
 		o, err := s.round(ctx)
@@ -255,7 +258,7 @@ func (c *collection) dryRun(ctx context.Context) error {
 			out, _, err := r.attempt(ctx, o)
 			if failed, ok := errors.AsType[*ReviewError](err); ok && failed.Contended() && ctx.Err() == nil {
 				r.size = max(1, r.size/2)
-				pause(ctx, rand.N(yield))
+				_ = worker.Sleep(ctx, rand.N(yield))
 				continue
 			}
 			if err != nil {

@@ -1,11 +1,13 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/db"
 )
@@ -31,7 +33,8 @@ type Options struct {
 }
 
 // Collector runs the transactions of garbage collection. The workers of this package decide
-// when. Its methods may be called concurrently, by any number of processes on one database.
+// when to run which transaction. Its methods may be called concurrently, by any number of
+// processes on one database.
 type Collector struct {
 	db  *db.DB
 	opt Options
@@ -40,12 +43,8 @@ type Collector struct {
 
 // New makes a collector. It starts nothing.
 func New(o Options) *Collector {
-	if o.Reviews == nil {
-		o.Reviews = o.DB
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Reviews = cmp.Or(o.Reviews, o.DB)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return &Collector{db: o.DB, opt: o, log: o.Log}
 }
 

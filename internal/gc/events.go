@@ -65,7 +65,7 @@ func (c *Collector) SetReviewDelays(ctx context.Context, all time.Duration, even
 		return fmt.Errorf("setting review delays: %w", err)
 	}
 	if len(kept) > 0 {
-		c.log.InfoContext(ctx, "delays that were set in gc_review_after_defaults stay, not the configuration's", "delays", kept)
+		c.log.InfoContext(ctx, "review delays that were changed in the table gc_review_after_defaults stay as they are, whatever the setting gc.review_after says", "delays", kept)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -12,9 +13,9 @@ import (
 
 const (
 	gaugesTimeout = 5 * time.Second
-	// gaugesExpiry is how long values are exported that can't be renewed; the limit is twice
-	// GaugesOptions.Every if that is longer. Afterwards no values are exported, so that
-	// nobody takes old ones for the present.
+	// gaugesExpiry is how long the last values are exported while the database can't be
+	// queried; if twice GaugesOptions.Every is longer, that time applies. Later no values
+	// are exported, so that nobody takes old values for the present ones.
 	gaugesExpiry = 2 * time.Minute
 )
 
@@ -43,35 +44,31 @@ func NewGauges(o GaugesOptions) (*Gauges, error) {
 	if o.Collector == nil {
 		return nil, errors.New("gc: the gauges need a collector")
 	}
-	if o.Every <= 0 {
-		o.Every = 15 * time.Second
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Every = cmp.Or(o.Every, 15*time.Second)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return &Gauges{opt: o}, nil
 }
 
 var (
 	takenDesc = prometheus.NewDesc("purser_gc_backlog_timestamp_seconds",
-		"When the database last told the backlog, which the other gauges of garbage collection are of. Those are left out two minutes later.", nil, nil)
+		"When this process last read the backlog of garbage collection from the database. The other gauges of garbage collection show that backlog; they are left out when it is older than two minutes.", nil, nil)
 	queueRowsDesc = prometheus.NewDesc("purser_gc_queue_rows",
-		"Rows of the review queues by state: due, waiting for their delay, or set_aside after too many failures.",
+		"Rows of the review queues by state: due, waiting for their delay, or set_aside (not tried again after too many failures).",
 		[]string{"queue", "state"}, nil)
 	oldestOverdueDesc = prometheus.NewDesc("purser_gc_oldest_overdue_seconds",
 		"For how long the oldest due row of a review queue has been due; 0 when none is.", []string{"queue"}, nil)
 	doomedObjectsDesc = prometheus.NewDesc("purser_gc_doomed_objects",
 		"Objects that wait to be deleted from the store.", nil, nil)
 	secondSweepsDesc = prometheus.NewDesc("purser_gc_second_sweeps",
-		"Objects that were deleted from the store and are once more when the longest request is over; not among purser_gc_doomed_objects.", nil, nil)
+		"Objects that were deleted from the store and will be deleted once more, when the longest possible request is over; purser_gc_doomed_objects leaves them out.", nil, nil)
 	doomedBytesDesc = prometheus.NewDesc("purser_gc_doomed_bytes",
 		"Size of the objects that wait to be deleted from the store.", nil, nil)
 	keptObjectsDesc = prometheus.NewDesc("purser_gc_kept_objects",
-		"Of purser_gc_doomed_objects, those that are kept for gc.keep_doomed or for a day after a repair.", nil, nil)
+		"Objects of purser_gc_doomed_objects that are kept for gc.keep_doomed or for a day after a repair.", nil, nil)
 	keptBytesDesc = prometheus.NewDesc("purser_gc_kept_bytes",
-		"Of purser_gc_doomed_bytes, what is kept for gc.keep_doomed or for a day after a repair.", nil, nil)
+		"Bytes of purser_gc_doomed_bytes that are kept for gc.keep_doomed or for a day after a repair.", nil, nil)
 	lostBlobsDesc = prometheus.NewDesc("purser_lost_blobs",
-		"Blobs whose objects the store has lost, and which nobody has pushed since.", nil, nil)
+		"Blobs whose objects the store has lost, and that were not pushed again since.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

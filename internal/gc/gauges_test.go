@@ -63,13 +63,13 @@ purser_gc_doomed_bytes 42
 # HELP purser_gc_doomed_objects Objects that wait to be deleted from the store.
 # TYPE purser_gc_doomed_objects gauge
 purser_gc_doomed_objects 2
-# HELP purser_gc_kept_bytes Of purser_gc_doomed_bytes, what is kept for gc.keep_doomed or for a day after a repair.
+# HELP purser_gc_kept_bytes Bytes of purser_gc_doomed_bytes that are kept for gc.keep_doomed or for a day after a repair.
 # TYPE purser_gc_kept_bytes gauge
 purser_gc_kept_bytes 12
-# HELP purser_gc_kept_objects Of purser_gc_doomed_objects, those that are kept for gc.keep_doomed or for a day after a repair.
+# HELP purser_gc_kept_objects Objects of purser_gc_doomed_objects that are kept for gc.keep_doomed or for a day after a repair.
 # TYPE purser_gc_kept_objects gauge
 purser_gc_kept_objects 1
-# HELP purser_gc_queue_rows Rows of the review queues by state: due, waiting for their delay, or set_aside after too many failures.
+# HELP purser_gc_queue_rows Rows of the review queues by state: due, waiting for their delay, or set_aside (not tried again after too many failures).
 # TYPE purser_gc_queue_rows gauge
 purser_gc_queue_rows{queue="blobs",state="due"} 0
 purser_gc_queue_rows{queue="blobs",state="set_aside"} 1
@@ -77,10 +77,10 @@ purser_gc_queue_rows{queue="blobs",state="waiting"} 2
 purser_gc_queue_rows{queue="manifests",state="due"} 1
 purser_gc_queue_rows{queue="manifests",state="set_aside"} 0
 purser_gc_queue_rows{queue="manifests",state="waiting"} 0
-# HELP purser_gc_second_sweeps Objects that were deleted from the store and are once more when the longest request is over; not among purser_gc_doomed_objects.
+# HELP purser_gc_second_sweeps Objects that were deleted from the store and will be deleted once more, when the longest possible request is over; purser_gc_doomed_objects leaves them out.
 # TYPE purser_gc_second_sweeps gauge
 purser_gc_second_sweeps 1
-# HELP purser_lost_blobs Blobs whose objects the store has lost, and which nobody has pushed since.
+# HELP purser_lost_blobs Blobs whose objects the store has lost, and that were not pushed again since.
 # TYPE purser_lost_blobs gauge
 purser_lost_blobs 1
 `

@@ -16,11 +16,12 @@
 //   - look again, in a new statement;
 //   - delete the objects that are still unreferenced; of a blob, the object in the store is
 //     recorded for deletion;
-//   - settle: it drops the queue's rows of what is referenced, deleted or gone, and postpones
-//     those of what others have locked. For manifests it drops the rows before it deletes,
-//     since triggers make new rows for what a deletion frees.
+//   - settle: it drops the queue's rows of objects that are referenced, deleted or missing,
+//     and postpones the rows of objects that other transactions have locked. For manifests
+//     it drops the rows before it deletes, since triggers make new rows for objects that a
+//     deletion frees.
 //
-// That never deletes what is in use, and never forgets what isn't, because:
+// This never deletes an object in use, and never forgets an unused one, because:
 //
 //   - The review locks the queue's row first. A transaction that removes a reference writes
 //     this row too, so it waits from then on, and what it did before is visible to the
@@ -80,7 +81,7 @@ type Metrics struct {
 	reviews       *prometheus.CounterVec
 	reviewSeconds *prometheus.HistogramVec
 	reviewErrors  *prometheus.CounterVec
-	setAside      *prometheus.CounterVec
+	forGood       *prometheus.CounterVec
 	links         prometheus.Counter
 	sweptObjects  prometheus.Counter
 	sweptBytes    prometheus.Counter
@@ -98,7 +99,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	}
 	m := &Metrics{
 		reviews: counters("purser_gc_reviews_total",
-			"Reviews of blobs and manifests, by result: deleted, kept (in use), gone (deleted before), postponed (held by somebody else).",
+			"Reviews of blobs and manifests, by result: deleted, kept (in use), gone (deleted before), postponed (locked by another transaction).",
 			"kind", "result"),
 		reviewSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "purser_gc_review_duration_seconds", Help: "Time that a batch of reviews took.",
@@ -106,30 +107,30 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		}, []string{"kind"}),
 		reviewErrors: counters("purser_gc_review_errors_total",
 			"Reviews that failed; each is tried again.", "kind"),
-		setAside: counters("purser_gc_set_aside_total",
-			"Reviews that failed too often and wait for an operator.", "kind"),
+		forGood: counters("purser_gc_set_aside_total",
+			"Reviews that failed too often and are not tried again until an operator asks for it.", "kind"),
 		links: counter("purser_gc_unlinked_blobs_total",
-			"Links of repositories to blobs that they no longer use, removed."),
+			"Removed links of repositories to blobs that they no longer use."),
 		sweptObjects: counter("purser_gc_swept_objects_total",
-			"Doomed objects deleted from the store; all objects of an upload count as one each time they are swept."),
+			"Objects deleted from the store. All objects of an upload count as one, each time they are deleted."),
 		sweptBytes: counter("purser_gc_swept_bytes_total",
-			"Size of the doomed objects deleted from the store."),
+			"Size of the objects deleted from the store."),
 		sweepFailures: counter("purser_gc_sweep_failures_total",
-			"Doomed objects that the store failed to delete; each is tried again."),
+			"Objects that the store failed to delete; each is tried again."),
 		reapedUploads: counter("purser_gc_reaped_uploads_total",
-			"Abandoned uploads given up."),
+			"Abandoned uploads that were ended."),
 	}
 	for _, kind := range []string{"manifest", "blob"} { // makes each label combination visible from the start
 		for _, result := range []string{"deleted", "kept", "gone", "postponed"} {
 			m.reviews.WithLabelValues(kind, result)
 		}
 		m.reviewErrors.WithLabelValues(kind)
-		m.setAside.WithLabelValues(kind)
+		m.forGood.WithLabelValues(kind)
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.reviews, m.reviewSeconds, m.reviewErrors, m.setAside, m.links,
+	for _, c := range []prometheus.Collector{m.reviews, m.reviewSeconds, m.reviewErrors, m.forGood, m.links,
 		m.sweptObjects, m.sweptBytes, m.sweepFailures, m.reapedUploads} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("registering the metrics of garbage collection: %w", err)
@@ -153,6 +154,6 @@ func (m *Metrics) failedReview(kind ReviewKind) {
 	m.reviewErrors.WithLabelValues(string(kind)).Inc()
 }
 
-func (m *Metrics) setAsideReview(kind ReviewKind) {
-	m.setAside.WithLabelValues(string(kind)).Inc()
+func (m *Metrics) failedForGood(kind ReviewKind) {
+	m.forGood.WithLabelValues(string(kind)).Inc()
 }

@@ -28,11 +28,11 @@ func claims(list []Doomed) (keys []string, held []time.Time) {
 	return keys, held
 }
 
-// ClaimDoomed returns up to n due objects and postpones each by hold: so no other process
-// takes them meanwhile, and objects of a claimer that dies come back. Deleting an object
-// twice is harmless, since keys are never reused. An object that was a blob's is due
-// Options.KeepDoomed later than its row says, until it is claimed for the first time; no row
-// could name an upload's object after a restore, so that is due at once.
+// ClaimDoomed returns up to n due objects and postpones each by hold: until then no other
+// process takes them, and if this process dies, they become due again. Deleting an object
+// twice is harmless, since keys are never reused. The object of a deleted blob can be
+// claimed for the first time only Options.KeepDoomed after the time in its row. An upload's
+// object needn't wait so long, since no row could name it after a restore of the database.
 func (c *Collector) ClaimDoomed(ctx context.Context, n int, hold time.Duration) ([]Doomed, error) {
 	rows, err := c.db.Pool.Query(ctx, `
 		WITH others AS MATERIALIZED (
@@ -49,11 +49,11 @@ func (c *Collector) ClaimDoomed(ctx context.Context, n int, hold time.Duration) 
 		WHERE storage_key = ANY (ARRAY(SELECT storage_key FROM others UNION ALL SELECT storage_key FROM kept))
 		RETURNING storage_key, of_upload, COALESCE(keep, ''), size, attempts, delete_after`, n, hold, c.opt.KeepDoomed)
 	if err != nil {
-		return nil, fmt.Errorf("claiming doomed objects: %w", err)
+		return nil, fmt.Errorf("claiming pending deletions: %w", err)
 	}
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Doomed])
 	if err != nil {
-		return nil, fmt.Errorf("claiming doomed objects: %w", err)
+		return nil, fmt.Errorf("claiming pending deletions: %w", err)
 	}
 	return list, nil
 }
@@ -71,7 +71,7 @@ func (c *Collector) SettleDoomed(ctx context.Context, list []Doomed) error {
 		FROM unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, held)
 		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.held`, keys, held)
 	if err := c.db.Pool.SendBatch(ctx, b).Close(); err != nil {
-		return fmt.Errorf("settling doomed objects: %w", err)
+		return fmt.Errorf("settling pending deletions: %w", err)
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (c *Collector) PostponeDoomed(ctx context.Context, list []Doomed, delay tim
 		FROM unnest($1::text[], $2::timestamptz[]) AS mine (storage_key, held)
 		WHERE d.storage_key = mine.storage_key AND d.delete_after = mine.held`, keys, held, delay, cause.Error())
 	if err != nil {
-		return fmt.Errorf("postponing doomed objects: %w", err)
+		return fmt.Errorf("postponing pending deletions: %w", err)
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (c *Collector) NextDoomed(ctx context.Context, limit time.Duration) (time.D
 			(SELECT delete_after - now() + $2::interval FROM gc_doomed_objects
 				WHERE NOT (of_upload OR sweeping) ORDER BY delete_after LIMIT 1)))`, limit, c.opt.KeepDoomed).Scan(&d)
 	if err != nil {
-		return 0, fmt.Errorf("looking for doomed objects: %w", err)
+		return 0, fmt.Errorf("looking for pending deletions: %w", err)
 	}
 	return d, nil
 }

@@ -1,6 +1,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -41,15 +42,9 @@ func NewReaper(o ReaperOptions) (*Reaper, error) {
 	if o.Catalog == nil {
 		return nil, errors.New("gc: the reaper needs a catalog")
 	}
-	if o.Age <= 0 {
-		o.Age = 24 * time.Hour
-	}
-	if o.Batch <= 0 {
-		o.Batch = 1000
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Age = cmp.Or(o.Age, 24*time.Hour)
+	o.Batch = cmp.Or(o.Batch, 1000)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Metrics == nil {
 		o.Metrics, _ = NewMetrics(nil) // registers nothing, so can't fail
 	}
@@ -63,7 +58,7 @@ func (r *Reaper) Run(ctx context.Context) error { return r.loop.Run(ctx) }
 
 // batch deletes one batch of abandoned uploads.
 func (r *Reaper) batch(ctx context.Context) (more bool, err error) {
-	if err := refuseWrong(ctx, r.opt.Store); err != nil {
+	if err := blob.RefuseWrong(ctx, r.opt.Store); err != nil {
 		return false, err
 	}
 	n, err := r.opt.Catalog.ReapUploads(ctx, r.opt.Age, r.opt.Batch)
@@ -71,24 +66,9 @@ func (r *Reaper) batch(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	r.opt.Metrics.reapedUploads.Add(float64(n))
-	r.opt.Log.InfoContext(ctx, "gave up abandoned uploads", "uploads", n, "untouched_for", r.opt.Age)
+	r.opt.Log.InfoContext(ctx, "ended abandoned uploads", "uploads", n, "untouched_for", r.opt.Age)
 	if r.opt.Reaped != nil {
 		r.opt.Reaped()
 	}
 	return n >= int64(r.opt.Batch), nil
-}
-
-// refuseWrong returns an error that wraps blob.ErrWrongStore if the store carries another
-// database's identity. Any other error of the check is ignored: the storage call that
-// follows reports it.
-func refuseWrong(ctx context.Context, store blob.Store) error {
-	if store == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	if err := store.Check(ctx); errors.Is(err, blob.ErrWrongStore) {
-		return err
-	}
-	return nil
 }

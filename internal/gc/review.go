@@ -21,17 +21,18 @@ const (
 	ReviewOfBlobs     ReviewKind = "blob"
 )
 
-// LockedPause is how long a row is postponed whose object another transaction has locked.
+// LockedPause is how long a review is postponed that can't be settled yet, mostly because
+// another transaction has locked its manifest or blob.
 const LockedPause = 5 * time.Second
 
-// ReviewOptions bound one batch.
+// ReviewOptions says which rows one batch reviews, and how.
 type ReviewOptions struct {
 	Kind  ReviewKind
 	Limit int // rows
 	// DryRun rolls the batch back and lists in Review.Found what it would have deleted.
 	DryRun bool
-	// After skips the rows up to this place: in a dry run rows stay due, so the next batch
-	// has to begin behind the last one.
+	// After skips the rows of the queue up to this position: in a dry run rows stay due, so
+	// the next batch has to begin after the last row of the batch before.
 	After ReviewCursor
 }
 
@@ -48,8 +49,8 @@ type Review struct {
 	Claimed int        // rows that the batch locked; Deleted + Kept + Gone + Locked add up to it
 	Deleted int        // had no reference, deleted by this batch
 	Kept    int        // in use
-	Gone    int        // deleted before by another transaction
-	Locked  int        // locked by another transaction, postponed by LockedPause
+	Gone    int        // another transaction had deleted the manifest or blob
+	Locked  int        // couldn't be settled yet, and postponed by LockedPause
 	Links   int        // removed links of repositories that no longer use the blob
 	Bytes   int64      // size of the objects that were recorded for deletion
 	Wide    []WideBlob // kept blobs whose unused links are still to be removed: see UnlinkWide
@@ -120,8 +121,8 @@ func (r queueRow) cursor() ReviewCursor {
 // errDryRun ends the transaction of a dry run.
 var errDryRun = errors.New("dry run")
 
-// Review reviews one batch of due rows. If it claims no row, none is due or others have
-// locked all that are. Error: *ReviewError if rows were claimed.
+// Review reviews one batch of due rows. If it claims no row, no row is due, or other
+// transactions have locked all due rows. Error: *ReviewError if rows were claimed.
 func (c *Collector) Review(ctx context.Context, o ReviewOptions) (Review, error) {
 	var out Review
 	var rows []queueRow
@@ -181,12 +182,6 @@ func (c *Collector) DueReviews(ctx context.Context) (n int64, err error) {
 	return n, nil
 }
 
-// RetrySetAside makes the failed reviews of a kind due again, and returns their number: see
-// [catalog.Catalog.RetrySetAside].
-func (c *Collector) RetrySetAside(ctx context.Context, kind ReviewKind) (int64, error) {
-	return c.opt.Catalog.RetrySetAside(ctx, string(kind), kind.queue())
-}
-
 // planned returns the table or view that has all reviews of the kind: those in the queue,
 // and those of referrers that are still to be queued.
 func (k ReviewKind) planned() string {
@@ -203,11 +198,12 @@ func (k ReviewKind) queue() string {
 	return "gc_manifest_review_queue"
 }
 
-// FailReview counts a failed attempt for the single row of e and postpones it by
-// delay(attempts), from now; attempts include this one. At attempt number setAside the row
-// is marked as failed for good (set_aside_at): no review takes it until an event or
-// RetrySetAside brings it back. aside says whether that happened.
-func (c *Collector) FailReview(ctx context.Context, e *ReviewError, setAside int, delay func(attempts int) time.Duration) (aside bool, err error) {
+// FailReview counts a failed attempt for the single row of e and postpones the row by
+// delay(attempts), from now; attempts is the number of failures, this one included. At
+// attempt number most the row is marked as failed for good (set_aside_at): no review takes
+// it until an event or RetryFailed brings it back. failed says whether the row was so
+// marked.
+func (c *Collector) FailReview(ctx context.Context, e *ReviewError, most int, delay func(attempts int) time.Duration) (failed bool, err error) {
 	if len(e.rows) != 1 {
 		return false, fmt.Errorf("counting a failed review: it was of %d rows and not of one", len(e.rows))
 	}
@@ -227,17 +223,17 @@ func (c *Collector) FailReview(ctx context.Context, e *ReviewError, setAside int
 		if err != nil {
 			return err
 		}
-		aside = attempts >= setAside
+		failed = attempts >= most
 		_, err = tx.Exec(ctx, fmt.Sprintf(`UPDATE %s SET review_count = $%d, review_after = now() + $%d::interval,
 			last_error = $%d, set_aside_at = CASE WHEN $%d THEN now() END WHERE %s`,
 			e.kind.queue(), len(key)+1, len(key)+2, len(key)+3, len(key)+4, where),
-			append(key, attempts, delay(attempts), e.Err.Error(), aside)...)
+			append(key, attempts, delay(attempts), e.Err.Error(), failed)...)
 		return err
 	})
 	if err != nil {
 		return false, fmt.Errorf("counting a failed review of %s: %w", row.name(e.kind), err)
 	}
-	return aside, nil
+	return failed, nil
 }
 
 // PostponeReview postpones the rows of e by LockedPause, because other transactions have

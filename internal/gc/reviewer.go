@@ -1,6 +1,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -54,21 +55,13 @@ func NewReviewer(o ReviewerOptions) (*Reviewer, error) {
 	if o.Collector == nil || o.Kind != ReviewOfBlobs && o.Kind != ReviewOfManifests {
 		return nil, errors.New("gc: a reviewer needs a collector and a kind")
 	}
-	if o.Batch <= 0 {
-		o.Batch = 500
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = 10 * time.Second
-	}
-	if o.SetAsideAfter <= 0 {
-		o.SetAsideAfter = 10
-	}
+	o.Batch = cmp.Or(o.Batch, 500)
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
+	o.SetAsideAfter = cmp.Or(o.SetAsideAfter, 10)
 	if o.Idle <= 0 || o.Idle > worker.MaxIdle {
 		o.Idle = worker.MaxIdle
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Metrics == nil {
 		o.Metrics, _ = NewMetrics(nil) // registers nothing, so can't fail
 	}
@@ -109,7 +102,7 @@ func (r *Reviewer) review(ctx context.Context) (_ Review, more bool, err error) 
 		}
 		r.opt.Metrics.reviewed(r.opt.Kind, out, time.Since(start))
 		if out.Deleted > 0 {
-			r.opt.Log.InfoContext(ctx, "deleted "+string(r.opt.Kind)+"s that nothing holds", "deleted", out.Deleted, "bytes", out.Bytes)
+			r.opt.Log.InfoContext(ctx, "deleted "+string(r.opt.Kind)+"s that nothing refers to", "deleted", out.Deleted, "bytes", out.Bytes)
 			if r.opt.Deleted != nil {
 				r.opt.Deleted()
 			}
@@ -131,7 +124,7 @@ func (r *Reviewer) review(ctx context.Context) (_ Review, more bool, err error) 
 	r.size = max(1, failed.Rows()/2)
 	if failed.Rows() > 1 {
 		if failed.Contended() {
-			pause(ctx, rand.N(yield))
+			_ = worker.Sleep(ctx, rand.N(yield))
 		}
 		return out, true, nil
 	}
@@ -158,21 +151,22 @@ func (r *Reviewer) attempt(ctx context.Context, o ReviewOptions) (out Review, la
 	return out, ctx.Err() != nil, err
 }
 
-// fail postpones the one row whose review failed, or marks it as failed for good after SetAsideAfter attempts.
+// fail postpones the one row whose review failed, or marks it as failed for good after
+// SetAsideAfter attempts.
 func (r *Reviewer) fail(ctx context.Context, failed *ReviewError) error {
 	if failed.Contended() {
 		return r.opt.Collector.PostponeReview(ctx, failed)
 	}
 	r.opt.Metrics.failedReview(r.opt.Kind)
-	aside, err := r.opt.Collector.FailReview(ctx, failed, r.opt.SetAsideAfter, func(attempts int) time.Duration {
+	forGood, err := r.opt.Collector.FailReview(ctx, failed, r.opt.SetAsideAfter, func(attempts int) time.Duration {
 		return worker.Backoff(attempts, failMin, failMax)
 	})
 	if err != nil {
 		return err
 	}
-	if aside {
-		r.opt.Metrics.setAsideReview(r.opt.Kind)
-		r.opt.Log.ErrorContext(ctx, "a review has failed too often and is set aside; \"purser gc retry\" brings it back", "error", failed)
+	if forGood {
+		r.opt.Metrics.failedForGood(r.opt.Kind)
+		r.opt.Log.ErrorContext(ctx, "a review has failed too often and is not tried again; \"purser gc retry\" makes it due again", "error", failed)
 		return nil
 	}
 	r.opt.Log.WarnContext(ctx, "a review failed and is tried again later", "error", failed)
@@ -180,7 +174,7 @@ func (r *Reviewer) fail(ctx context.Context, failed *ReviewError) error {
 }
 
 // record adds a batch to the activity counts that "purser gc status" shows. A crash before
-// it may lose the counts of a batch; that is accepted.
+// this write loses the counts of the batch; that is accepted.
 func (r *Reviewer) record(ctx context.Context, out Review) error {
 	a := Activity{}
 	if r.opt.Kind == ReviewOfBlobs {
@@ -189,14 +183,4 @@ func (r *Reviewer) record(ctx context.Context, out Review) error {
 		a.ManifestsReviewed, a.ManifestsDeleted = int64(out.Claimed), int64(out.Deleted)
 	}
 	return r.opt.Collector.RecordActivity(ctx, a)
-}
-
-// pause sleeps for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

@@ -44,14 +44,14 @@ type GCBacklog struct {
 type QueueStatus struct {
 	Due      catalog.Count `json:"due"`
 	Waiting  catalog.Count `json:"waiting"`
-	SetAside catalog.Count `json:"set_aside"` // failed too often: see RetrySetAside
+	SetAside catalog.Count `json:"set_aside"` // failed too often: see RetryFailed
 	// OldestOverdueSeconds is for how long the oldest due row has been due, 0 if no row is.
 	OldestOverdueSeconds int64 `json:"oldest_overdue_seconds"`
 	// NextDue is when the next waiting row becomes due; nil: no row waits.
 	NextDue *time.Time `json:"next_due"`
 }
 
-// SetAsideReview is a review that failed too often: see RetrySetAside.
+// SetAsideReview is a review that failed too often: see RetryFailed.
 type SetAsideReview struct {
 	Kind       ReviewKind `json:"kind"`
 	Repository string     `json:"repository,omitempty"` // of a manifest
@@ -105,8 +105,8 @@ const (
 	statusLimit = 100_000
 	// backlogLimit is the same for GCBacklog.
 	backlogLimit = 10_000
-	// setAsideShown is how many reviews of a kind GCStatus names.
-	setAsideShown = 5
+	// failedShown is how many reviews of a kind GCStatus names.
+	failedShown = 5
 )
 
 // GCStatus returns the status. It costs the same however long the queues are: one round
@@ -114,10 +114,10 @@ const (
 func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 	s := GCStatus{SetAside: []SetAsideReview{}}
 	var backlog GCBacklog
-	v := newSurvey(statusLimit)
+	v := newStatusQuery(statusLimit)
 	v.backlog(&backlog, c.opt.KeepDoomed)
 	v.row([]any{&s.AsOf}, "SELECT now()")
-	v.setAside(&s.SetAside)
+	v.failed(&s.SetAside)
 	v.count(tally{from: "gc_doomed_objects WHERE attempts > 0", rows: &s.Doomed.Failing})
 	v.row([]any{&s.Doomed.LastError, &s.Doomed.FailingSince}, `
 		SELECT COALESCE(last_error, ''), doomed_at
@@ -138,7 +138,7 @@ func (c *Collector) GCStatus(ctx context.Context) (GCStatus, error) {
 // the connections of requests, so that it answers while they are all in use.
 func (c *Collector) GCBacklog(ctx context.Context) (GCBacklog, error) {
 	var s GCBacklog
-	v := newSurvey(backlogLimit)
+	v := newStatusQuery(backlogLimit)
 	v.backlog(&s, c.opt.KeepDoomed)
 	if err := v.take(ctx, c.opt.Reviews); err != nil {
 		return GCBacklog{}, fmt.Errorf("asking for the backlog of garbage collection: %w", err)
@@ -146,8 +146,8 @@ func (c *Collector) GCBacklog(ctx context.Context) (GCBacklog, error) {
 	return s, nil
 }
 
-// survey is a set of queries sent in one round trip, among them counts of rows.
-type survey struct {
+// statusQuery is a set of queries sent in one round trip, among them counts of rows.
+type statusQuery struct {
 	pgx.Batch
 	limit   int // the number of rows up to which a kind is counted one by one
 	tallies []tally
@@ -163,9 +163,9 @@ type tally struct {
 	index string
 }
 
-func newSurvey(limit int) *survey { return &survey{limit: limit} }
+func newStatusQuery(limit int) *statusQuery { return &statusQuery{limit: limit} }
 
-func (v *survey) backlog(s *GCBacklog, keep time.Duration) {
+func (v *statusQuery) backlog(s *GCBacklog, keep time.Duration) {
 	v.queue(ReviewOfManifests, &s.Manifests)
 	v.queue(ReviewOfBlobs, &s.Blobs)
 	v.count(tally{from: "gc_doomed_objects WHERE again_at IS DISTINCT FROM delete_after", index: "gc_doomed_objects_first_idx",
@@ -180,7 +180,7 @@ func (v *survey) backlog(s *GCBacklog, keep time.Duration) {
 	v.count(tally{from: "blobs WHERE lost_at IS NOT NULL", rows: &s.Lost})
 }
 
-func (v *survey) queue(kind ReviewKind, s *QueueStatus) {
+func (v *statusQuery) queue(kind ReviewKind, s *QueueStatus) {
 	const due, waiting = "set_aside_at IS NULL AND review_after <= now()", "set_aside_at IS NULL AND review_after > now()"
 	v.count(tally{from: kind.planned() + " WHERE " + due, rows: &s.Due})
 	v.count(tally{from: kind.planned() + " WHERE " + waiting, rows: &s.Waiting})
@@ -197,11 +197,11 @@ func (v *survey) queue(kind ReviewKind, s *QueueStatus) {
 }
 
 // row adds a query of one row and scans it into dest.
-func (v *survey) row(dest []any, sql string, args ...any) {
+func (v *statusQuery) row(dest []any, sql string, args ...any) {
 	v.Queue(sql, args...).QueryRow(func(row pgx.Row) error { return row.Scan(dest...) })
 }
 
-func (v *survey) count(t tally) {
+func (v *statusQuery) count(t tally) {
 	v.tallies = append(v.tallies, t)
 	size := "0::bigint AS size"
 	if t.bytes == nil {
@@ -214,7 +214,9 @@ func (v *survey) count(t tally) {
 		"SELECT count(*), LEAST(COALESCE(sum(size), 0), 9223372036854775807)::bigint FROM (SELECT %s FROM %s LIMIT %d) counted", size, t.from, v.limit+1))
 }
 
-func (v *survey) setAside(list *[]SetAsideReview) {
+// failed reads the reviews that failed last, the latest first. For OFFSET 0 see "Plans" in
+// package db.
+func (v *statusQuery) failed(list *[]SetAsideReview) {
 	for kind, sql := range map[ReviewKind]string{
 		ReviewOfManifests: `
 			SELECT COALESCE(r.path, ''), m.digest, q.event, q.set_aside_at, COALESCE(q.last_error, '')
@@ -229,7 +231,7 @@ func (v *survey) setAside(list *[]SetAsideReview) {
 			SELECT '', digest, event, set_aside_at, COALESCE(last_error, '') FROM gc_blob_review_queue
 			WHERE set_aside_at IS NOT NULL ORDER BY set_aside_at DESC LIMIT $1`,
 	} {
-		v.Queue(sql, setAsideShown).Query(func(rows pgx.Rows) error {
+		v.Queue(sql, failedShown).Query(func(rows pgx.Rows) error {
 			found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (SetAsideReview, error) {
 				s := SetAsideReview{Kind: kind}
 				var digest []byte
@@ -246,15 +248,16 @@ func (v *survey) setAside(list *[]SetAsideReview) {
 	}
 }
 
-func (v *survey) reclaimed(r *Reclaimed, within time.Duration) {
+func (v *statusQuery) reclaimed(r *Reclaimed, within time.Duration) {
 	v.row([]any{&r.Manifests, &r.Blobs, &r.Objects, &r.Bytes}, `
 		SELECT COALESCE(sum(manifests_deleted), 0)::bigint, COALESCE(sum(blobs_deleted), 0)::bigint,
 			COALESCE(sum(objects_swept), 0)::bigint, LEAST(COALESCE(sum(bytes_swept), 0), 9223372036854775807)::bigint
 		FROM gc_activity WHERE minute > now() - $1::interval`, within)
 }
 
-// take runs all queries, and then those for estimates of what is too much to count.
-func (v *survey) take(ctx context.Context, on *db.DB) error {
+// take runs all queries, and then further queries that estimate the numbers which are too
+// large to count.
+func (v *statusQuery) take(ctx context.Context, on *db.DB) error {
 	if err := on.Pool.SendBatch(ctx, &v.Batch).Close(); err != nil {
 		return err
 	}

@@ -197,7 +197,7 @@ func TestGCBacklogOfLargeQueues(t *testing.T) {
 	}
 }
 
-func TestRetrySetAside(t *testing.T) {
+func TestRetryFailed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const n = 2500 // more than two batches
@@ -207,7 +207,7 @@ func TestRetrySetAside(t *testing.T) {
 		SELECT i % 2, i % 3, i, 'tag_delete', 10, now() FROM generate_series(1, 30) i`)
 	b.Exec(t, "UPDATE gc_manifest_review_queue SET set_aside_at = now() + interval '1 minute' WHERE manifest_id = 30")
 
-	if got, err := b.Collector.RetrySetAside(t.Context(), gc.ReviewOfBlobs); err != nil || got != n {
+	if got, err := b.Collector.RetryFailed(t.Context(), gc.ReviewOfBlobs); err != nil || got != n {
 		t.Fatalf("%d brought back (%v), want %d", got, err, n)
 	}
 	if got := b.Count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE set_aside_at IS NULL AND review_count = 0 AND review_after <= now()"); got != n {
@@ -216,11 +216,12 @@ func TestRetrySetAside(t *testing.T) {
 	if got := b.Count(t, "SELECT count(*) FROM gc_blob_review_queue WHERE review_after > now() + interval '50 min'"); got != 7 {
 		t.Errorf("%d rows wait, want the 7 that were not set aside", got)
 	}
-	// A row that is set aside again meanwhile waits for the next call.
-	if got, err := b.Collector.RetrySetAside(t.Context(), gc.ReviewOfManifests); err != nil || got != 29 {
+	// RetryFailed leaves alone a row that fails for good during the call: the next call
+	// retries it.
+	if got, err := b.Collector.RetryFailed(t.Context(), gc.ReviewOfManifests); err != nil || got != 29 {
 		t.Fatalf("%d brought back (%v), want 29", got, err)
 	}
-	if got, err := b.Collector.RetrySetAside(t.Context(), gc.ReviewOfBlobs); err != nil || got != 0 {
+	if got, err := b.Collector.RetryFailed(t.Context(), gc.ReviewOfBlobs); err != nil || got != 0 {
 		t.Fatalf("%d brought back (%v) when nothing was set aside", got, err)
 	}
 }

@@ -1,6 +1,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,20 +57,12 @@ func NewSweeper(o SweeperOptions) (*Sweeper, error) {
 	if o.Collector == nil || o.Store == nil {
 		return nil, errors.New("gc: the sweeper needs a collector and a store")
 	}
-	if o.Batch <= 0 {
-		o.Batch = 1000
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = 2 * time.Second
-	}
-	if o.Hold <= 0 {
-		o.Hold = time.Minute
-	}
+	o.Batch = cmp.Or(o.Batch, 1000)
+	o.Timeout = cmp.Or(o.Timeout, 2*time.Second)
+	o.Hold = cmp.Or(o.Hold, time.Minute)
 	// Half of Hold is for storage calls (see sweep): it must exceed the timeout of one call.
 	o.Hold = max(o.Hold, 4*o.Timeout)
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Metrics == nil {
 		o.Metrics, _ = NewMetrics(nil) // registers nothing, so can't fail
 	}
@@ -142,7 +135,7 @@ func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	if len(o.failed) > 0 && len(o.swept) == 0 {
-		return false, fmt.Errorf("deleting %d doomed objects from the store: all failed, the first with: %w",
+		return false, fmt.Errorf("deleting %d objects from the store: all failed, the first with: %w",
 			len(o.failed), o.failed[0].err)
 	}
 	return o.claimed >= size, nil
@@ -150,7 +143,7 @@ func (s *Sweeper) batch(ctx context.Context) (more bool, err error) {
 
 // round claims one batch, sweeps it, records the result in the database and returns it.
 func (s *Sweeper) round(ctx context.Context) (*outcome, error) {
-	if err := refuseWrong(ctx, s.opt.Store); err != nil {
+	if err := blob.RefuseWrong(ctx, s.opt.Store); err != nil {
 		return nil, err
 	}
 	list, err := s.opt.Collector.ClaimDoomed(ctx, s.size, s.opt.Hold)
@@ -264,13 +257,13 @@ func (s *Sweeper) record(ctx context.Context, o *outcome) error {
 		}
 		s.opt.Metrics.sweptObjects.Add(float64(objects))
 		s.opt.Metrics.sweptBytes.Add(float64(bytes))
-		s.opt.Log.DebugContext(ctx, "swept doomed objects", "objects", objects, "second_sweeps", int64(len(o.swept))-objects, "bytes", bytes)
+		s.opt.Log.DebugContext(ctx, "deleted pending deletions from the store", "objects", objects, "second_sweeps", int64(len(o.swept))-objects, "bytes", bytes)
 	}
 	if len(o.failed) == 0 {
 		return nil
 	}
 	s.opt.Metrics.sweepFailures.Add(float64(len(o.failed)))
-	s.opt.Log.WarnContext(ctx, "the store failed to delete doomed objects; they are tried again",
+	s.opt.Log.WarnContext(ctx, "the store failed to delete objects; they are tried again",
 		"objects", len(o.failed), "first", o.failed[0].StorageKey, "error", o.failed[0].err)
 	return s.postpone(ctx, o.failed)
 }

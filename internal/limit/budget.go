@@ -62,9 +62,9 @@ type FullError struct {
 // Error returns the text for the log.
 func (e *FullError) Error() string {
 	if e.Client {
-		return "this client's requests hold as much memory as one client's may"
+		return "this client's requests have as much memory as one client may have"
 	}
-	return "requests hold as much memory as they may"
+	return "requests have all the memory that they may have"
 }
 
 // total returns how much memory streams, or all requests, may use.
@@ -165,7 +165,7 @@ func (l *Lease) Take(ctx context.Context, n int64) (int64, error) {
 	return l.take(ctx, n, false, l.b.o.Wait)
 }
 
-// TakeStream is Take for a stream's buffer, with its own limit for the wait.
+// TakeStream is like Take, for a stream's buffer, and waits up to wait for the memory.
 func (l *Lease) TakeStream(ctx context.Context, n int64, wait time.Duration) (int64, error) {
 	if l == nil {
 		return n, nil

@@ -29,7 +29,7 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "purser_limit_refused_total", Help: "What clients were refused or cut off from, by the limit that they reached.",
+			Name: "purser_limit_refused_total", Help: "Requests and connections that were refused or cut off, by the limit that they reached.",
 		}, []string{"limit"}),
 		acceptErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "purser_http_accept_errors_total", Help: "Connections that could not be accepted: out of file descriptors, a header of the PROXY protocol missing or wrong, or other reasons.",
@@ -38,7 +38,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Name: "purser_http_connections", Help: "Open connections of clients of the registry.",
 		}),
 		used: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "purser_body_memory_bytes", Help: "Memory that bodies of requests, and long answers, have of the budget.",
+			Name: "purser_body_memory_bytes", Help: "Part of the memory budget that bodies of requests, and long answers, have now.",
 		}),
 		total: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "purser_body_memory_limit_bytes", Help: "The budget for bodies in memory, 0: none.",

@@ -2,6 +2,7 @@ package oci
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -81,9 +82,7 @@ func ParseManifest(contentType string, body []byte) (*Manifest, error) {
 // invalid returns a MANIFEST_INVALID error about the field at path, or about the whole
 // manifest if path is empty.
 func invalid(path, format string, args ...any) *Error {
-	if path == "" {
-		path = "manifest"
-	}
+	path = cmp.Or(path, "manifest")
 	return Errorf(ManifestInvalid, path+": "+format, args...)
 }
 

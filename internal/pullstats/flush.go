@@ -6,23 +6,28 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/purser-registry/purser/internal/oci"
 	"github.com/purser-registry/purser/internal/worker"
 )
 
 const (
 	// flushAttempts is how often the transaction of a batch is tried.
 	flushAttempts = 4
-	// settledFor is how long a key stays in Redis that has nothing to count. It must be
-	// longer than a claim may be under way.
+	// settledFor is how long a counter stays in Redis after the statistics have all of its
+	// pulls. A key that is made again later gets a greater born, provided that the server's
+	// clock goes back by less than settledFor.
 	settledFor = time.Minute
-	// turnFor is how long a run without visible progress is taken to be still running.
+	// countedFor is how long the row of a counter stays in redispullcounters after complete
+	// flushes have last found the counter in Redis.
+	countedFor = 24 * time.Hour
+	// turnFor is how long another process's flush counts as still running without having
+	// recorded progress.
 	turnFor = 2 * time.Minute
 )
 
@@ -45,11 +50,11 @@ type FlushOptions struct {
 // FlushWorker adds the pulls that Redis has counted to the statistics (RedisFlushWorker).
 // Any number of processes may run one. Its methods may be called concurrently.
 type FlushWorker struct {
-	opt     FlushOptions
-	batches batches
-	loop    *worker.Loop
-	due     time.Time         // used by the loop alone: when to look whether a run is due
-	crash   func(step string) // for tests: steps at which the process may end
+	opt   FlushOptions
+	loop  *worker.Loop
+	due   time.Time         // used by the loop alone: when to look whether a run is due
+	swept atomic.Int64      // when forget last ran, in Unix seconds
+	crash func(step string) // for tests: steps at which the process may end
 }
 
 // NewFlushWorker makes a worker. It counts nothing before Run or Flush.
@@ -72,7 +77,7 @@ func NewFlushWorker(o FlushOptions) (*FlushWorker, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	w := &FlushWorker{opt: o, batches: batches{o.Stats}, crash: func(string) {}}
+	w := &FlushWorker{opt: o, crash: func(string) {}}
 	w.loop = worker.New(worker.Options{
 		Name: "flush of pulls in Redis", Batch: w.round, Next: w.next, Timeout: time.Hour, Log: o.Logger, Metrics: o.Worker,
 	})
@@ -82,7 +87,7 @@ func NewFlushWorker(o FlushOptions) (*FlushWorker, error) {
 // Run flushes until ctx ends, and returns nil when the last batch is over.
 func (w *FlushWorker) Run(ctx context.Context) error { return w.loop.Run(ctx) }
 
-// round does a run, when one is due and no other process is running.
+// round flushes, if a flush is due and no other process is flushing.
 func (w *FlushWorker) round(ctx context.Context) (more bool, err error) {
 	if time.Now().Before(w.due) {
 		return false, nil
@@ -102,7 +107,7 @@ func (w *FlushWorker) round(ctx context.Context) (more bool, err error) {
 	return false, nil
 }
 
-// next returns how long it is until the next look.
+// next returns the time until the loop looks again whether a flush is due.
 func (w *FlushWorker) next(context.Context) (time.Duration, error) { return time.Until(w.due), nil }
 
 // Flush counts now the pulls that Redis has.
@@ -114,14 +119,15 @@ func (w *FlushWorker) Flush(ctx context.Context) error {
 	return w.run(ctx)
 }
 
-// takeTurn returns whether this process should run now, and otherwise when to ask again.
-// Two processes that run at once do no harm: each key is claimed by one of them.
+// takeTurn returns whether this process should flush now (mine), and otherwise after what
+// time to ask again. If two processes flush at once, each pull still counts once: the
+// second process finds it counted.
 func (w *FlushWorker) takeTurn(ctx context.Context) (mine bool, wait time.Duration, err error) {
 	var micros int64
 	err = w.opt.Stats.Pool.QueryRow(ctx, `
 		WITH turn AS (
 			UPDATE redisprocessingstate SET processing_status = 'PROCESSING', error_message = NULL, updated_at = now()
-			WHERE last_processed_timestamp <= now() - $1::bigint * interval '1 microsecond'
+			WHERE (last_processed_timestamp <= now() - $1::bigint * interval '1 microsecond' OR redis_flush = 0)
 				AND (processing_status <> 'PROCESSING' OR updated_at < now() - $2::bigint * interval '1 microsecond')
 			RETURNING id)
 		SELECT EXISTS (SELECT FROM turn), (EXTRACT(EPOCH FROM last_processed_timestamp - now()) * 1000000)::bigint + $1
@@ -129,31 +135,18 @@ func (w *FlushWorker) takeTurn(ctx context.Context) (mine bool, wait time.Durati
 	if err != nil {
 		return false, 0, fmt.Errorf("looking whether to flush pulls: %w", err)
 	}
-	// If another process is running, it may die: so ask again within a bounded time.
+	// A process that is flushing now may die, so ask again after a bounded time.
 	return mine, min(max(time.Duration(micros)*time.Microsecond, time.Second), w.opt.Interval, worker.MaxIdle), nil
 }
 
 // run flushes all keys once, and records the outcome.
 func (w *FlushWorker) run(ctx context.Context) error {
-	var begun time.Time
-	if err := w.opt.Stats.Pool.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&begun); err != nil {
-		return fmt.Errorf("beginning to flush pulls: %w", err)
-	}
 	err := w.flush(ctx)
 	if err != nil {
 		w.opt.Metrics.flushFailed()
 		w.failed(ctx, err)
-		return err
 	}
-	if _, err := w.opt.Stats.Pool.Exec(ctx, `
-		UPDATE redisprocessingstate SET processing_status = 'IDLE', error_message = NULL, updated_at = now(),
-			last_processed_timestamp = GREATEST(last_processed_timestamp, $1)`, begun); err != nil {
-		return fmt.Errorf("recording a flush of pulls: %w", err)
-	}
-	if err := w.batches.forgetApplied(ctx); err != nil {
-		return err
-	}
-	return w.batches.sweep(ctx)
+	return err
 }
 
 // failed records why a run failed, if the database can be reached.
@@ -166,206 +159,232 @@ func (w *FlushWorker) failed(ctx context.Context, cause error) {
 	}
 }
 
-// flush goes through all keys, a page at a time.
+// flush counts all keys, a page at a time.
 func (w *FlushWorker) flush(ctx context.Context) error {
-	if err := w.agree(ctx); err != nil {
+	if err := w.reconcileEpochs(ctx); err != nil {
 		return err
 	}
-	f := &flushing{w: w}
-	keys := 0
-	// If one cluster node is down, its keys are skipped and those of the others flushed.
-	err := w.opt.Redis.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
-		for cursor := uint64(0); ; {
-			page, next, err := c.Scan(ctx, cursor, pullPrefix+"*", int64(w.opt.Batch)).Result()
+	var n, kept int64
+	var begun time.Time
+	if err := w.opt.Stats.Pool.QueryRow(ctx, "UPDATE redisprocessingstate SET flush = flush + 1 RETURNING flush, redis_flush, clock_timestamp()").
+		Scan(&n, &kept, &begun); err != nil {
+		return fmt.Errorf("beginning to flush pulls: %w", err)
+	}
+	w.crash("begun")
+	if err := w.opt.Redis.raiseEpoch(ctx, epochKey, n, kept); err != nil {
+		return err
+	}
+	var left error // why keys were left for the next run
+	keys, err := w.scan(ctx, counterPrefix+"*", &left, func(page []string) (error, error) { return w.page(ctx, n, page) })
+	if err == nil {
+		_, err = w.scan(ctx, olderPrefix+"*", &left, func(page []string) (error, error) { return w.olderPage(ctx, page) })
+	}
+	if err = cmp.Or(err, left); err != nil {
+		return err
+	}
+	// If Redis was emptied during the scan, the scan may have missed keys: then Redis
+	// doesn't have the epoch any more.
+	if err := w.opt.Redis.raiseEpoch(ctx, epochKey, n, n); err != nil {
+		return err
+	}
+	w.opt.Metrics.keysLeft(keys)
+	return w.complete(ctx, n, begun)
+}
+
+// scan calls fn with the keys of all servers that match a pattern, at most Batch at a time,
+// and returns the number of these keys. It ends when fn returns an error. It leaves out
+// servers that can't be read, and fn may leave out keys; *left gets the reason.
+func (w *FlushWorker) scan(ctx context.Context, pattern string, left *error, fn func(keys []string) (left, err error)) (n int, err error) {
+	var failed error
+	err = w.opt.Redis.eachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+		for cursor := uint64(0); failed == nil; {
+			page, next, err := c.Scan(ctx, cursor, pattern, int64(w.opt.Batch)).Result()
 			if err != nil {
-				f.left = fmt.Errorf("reading which pulls Redis has: %w", err)
+				*left = fmt.Errorf("reading which pulls Redis has: %w", err)
 				return nil
 			}
-			keys += len(page)
-			if err := f.page(ctx, page); err != nil {
-				return err
+			n += len(page)
+			for part := range slices.Chunk(page, w.opt.Batch) {
+				unread, err := fn(part)
+				if *left = cmp.Or(*left, unread); err != nil {
+					failed = err
+					return err
+				}
 			}
 			if cursor = next; cursor == 0 {
 				return nil
 			}
 		}
+		return nil
 	})
-	if err = f.close(ctx, err); err == nil {
-		w.opt.Metrics.keysLeft(keys)
-	}
-	return err
+	return n, cmp.Or(failed, err)
 }
 
-// agree compares the epochs, the newest batch numbers, that Redis and the database have
-// stored. It recovers if either has lost data.
-func (w *FlushWorker) agree(ctx context.Context) error {
-	c, err := w.opt.Redis.connect(ctx)
-	if err != nil {
-		return err
+// distinct returns keys without duplicates: a scan may return a key twice.
+func distinct(keys []string) []string {
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// complete records that flush number n, which began at the time begun, has counted every
+// key.
+func (w *FlushWorker) complete(ctx context.Context, n int64, begun time.Time) error {
+	// protocol = 2 tells a trigger that this flush included the counters, not only the keys
+	// of the older version.
+	if _, err := w.opt.Stats.Pool.Exec(ctx, `
+		UPDATE redisprocessingstate SET processing_status = 'IDLE', error_message = NULL, updated_at = now(),
+			last_processed_timestamp = GREATEST(last_processed_timestamp, $1), redis_flush = GREATEST(redis_flush, $2), protocol = 2`, begun, n); err != nil {
+		return fmt.Errorf("recording a flush of pulls: %w", err)
 	}
-	if err := w.opt.Redis.own(ctx, c); err != nil { // Redis may have been emptied and given to another registry
-		return fmt.Errorf("reaching Redis at %s: %w", w.opt.Redis.Address(), err)
+	return w.forget(ctx)
+}
+
+// forget deletes, once an hour, the rows of redispullcounters whose counters complete
+// flushes haven't found in Redis for countedFor. It reads the whole table: an index would
+// cost every flush more.
+func (w *FlushWorker) forget(ctx context.Context) error {
+	now := time.Now().Unix()
+	if last := w.swept.Load(); now-last < 3600 || !w.swept.CompareAndSwap(last, now) {
+		return nil
 	}
-	known, kept, err := w.opt.Redis.epochs(ctx, c)
-	if err != nil {
-		return err
-	}
-	if known < kept {
-		if err := w.recover(ctx, c); err != nil {
+	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
+		if err := lockCounters(ctx, tx); err != nil {
 			return err
 		}
-	}
-	if err := w.restored(ctx, known); err != nil || kept > 0 {
-		return err
-	}
-	return w.acquaint(ctx)
+		if _, err := tx.Exec(ctx, `
+			DELETE FROM redispullcounters
+			WHERE updated_at < (SELECT last_processed_timestamp FROM redisprocessingstate) - $1::bigint * interval '1 microsecond'`, countedFor.Microseconds()); err != nil {
+			return fmt.Errorf("forgetting counters that are gone: %w", err)
+		}
+		return nil
+	})
 }
 
-// restored detects that Redis knows of a batch that the database doesn't: the database was
-// restored, and pulls that later batches had added are gone.
-func (w *FlushWorker) restored(ctx context.Context, known int64) error {
-	newest, err := w.batches.newest(ctx)
-	if err != nil || known <= newest {
-		return err
+// page counts a page of counters, with retries. If the commit of an attempt isn't answered,
+// the next attempt finds out from redispullcounters which pulls were counted. left says why
+// some keys couldn't be read.
+func (w *FlushWorker) page(ctx context.Context, n int64, keys []string) (left, err error) {
+	begun := time.Now()
+	var p counting
+	for attempt := 1; ; attempt++ {
+		start := time.Now()
+		p, err = w.count(ctx, n, keys)
+		w.opt.Metrics.upserted(time.Since(start))
+		if err == nil || attempt == flushAttempts || ctx.Err() != nil {
+			break
+		}
+		w.opt.Logger.WarnContext(ctx, "a flush of pulls failed", "flush", n, "attempt", attempt, "error", err)
+		if pause(ctx, w.opt.Backoff<<(attempt-1)) != nil {
+			break
+		}
 	}
-	w.opt.Logger.ErrorContext(ctx, "the database of the statistics was restored, and pulls that were counted after that state are missing",
-		"batch", known, "batch_of_database", newest)
-	if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
-		return err
+	w.crash("after commit")
+	for key, cause := range p.invalid {
+		w.opt.Logger.WarnContext(ctx, "a key in Redis has a name of a counter of pulls and is none", "key", key, "error", cause)
 	}
-	return w.batches.beyond(ctx, newest, known)
-}
-
-// acquaint stores a first batch number in Redis. Without it, a Redis that was emptied
-// before the first flush couldn't be told from a new one.
-func (w *FlushWorker) acquaint(ctx context.Context) error {
-	n, _, err := w.batches.open(ctx)
+	w.opt.Metrics.flushedKeys(keyInvalid, len(p.invalid))
 	if err != nil {
-		return err
+		w.opt.Metrics.flushedKeys(keyKept, len(keys)-len(p.invalid))
+		return nil, err
 	}
-	if _, err := w.batches.abandon(ctx, n); err != nil { // this batch claims nothing
-		return err
-	}
-	if err := w.opt.Redis.raiseEpoch(ctx, n, 0); err != nil {
-		return err
-	}
-	if _, err := w.opt.Stats.Pool.Exec(ctx, "UPDATE redisprocessingstate SET redis_epoch = GREATEST(redis_epoch, $1)", n); err != nil {
-		return fmt.Errorf("beginning to flush pulls: %w", err)
-	}
-	return nil
+	w.opt.Metrics.flushed(time.Since(begun))
+	w.opt.Metrics.flushedKeys(keyFlushed, p.flushed)
+	w.opt.Metrics.flushedKeys(keyGone, p.gone)
+	return p.left, w.settle(ctx, p.list)
 }
 
-// epochs returns the newest batch number that Redis has, and the newest that the database
-// knows Redis to have had. The database is asked first, since Redis's number only grows.
-func (r *Redis) epochs(ctx context.Context, c redis.UniversalClient) (redisHas, statsHas int64, err error) {
-	if err := r.stats.Pool.QueryRow(ctx, "SELECT redis_epoch FROM redisprocessingstate").Scan(&statsHas); err != nil {
-		return 0, 0, fmt.Errorf("reading how far pulls in Redis were flushed: %w", err)
+// counting is the outcome of counting one page of keys.
+type counting struct {
+	list          []counter
+	invalid       map[string]error
+	left          error // why keys were left for the next run
+	flushed, gone int   // counters with pulls, and those whose repositories are deleted
+}
+
+// count counts a page in one transaction: it adds the pulls of the counters that aren't in
+// the statistics yet. It reads the counters while it holds the lock of lockCounters.
+func (w *FlushWorker) count(ctx context.Context, n int64, keys []string) (p counting, err error) {
+	keys = distinct(keys)
+	repositories := make([]int64, len(keys))
+	for i, key := range keys {
+		repositories[i] = repositoryOf(key)
 	}
-	text, err := c.Get(ctx, epochKey).Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return 0, 0, fmt.Errorf("reading how far pulls in Redis were flushed: %w", err)
-	}
-	if text != "" {
-		if redisHas, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return 0, 0, fmt.Errorf("the key %s of Redis should be a number: %w", epochKey, err)
+	err = w.opt.withAlive(ctx, sorted(repositories), func(alive map[int64]bool, tx pgx.Tx) error {
+		if err := lockCounters(ctx, tx); err != nil {
+			return err
 		}
-	}
-	return redisHas, statsHas, nil
-}
-
-// raiseEpoch stores a batch number in Redis, provided that Redis has kept the number which
-// it was given before. Error: errRedisLost.
-func (r *Redis) raiseEpoch(ctx context.Context, n, kept int64) error {
-	c := &call{script: epochScript, key: epochKey, args: []any{n, kept}}
-	r.run(ctx, []*call{c})
-	if got, err := c.outcome(); got != answered {
-		return fmt.Errorf("telling Redis of flush %d: %w", n, err)
-	}
-	if raised, err := c.cmd.Int(); err != nil || raised == 0 {
-		return fmt.Errorf("telling Redis of flush %d: %w", n, cmp.Or(err, errRedisLost))
-	}
-	return nil
-}
-
-// claimed is a key's count as a batch has claimed it.
-type claimed struct {
-	key        string
-	repository int64
-	tag        string
-	digest     oci.Digest
-	count      int64
-	last       time.Time
-	seq        int64 // of the last pull in it; 0: the key has no sequence numbers
-}
-
-// parseClaim reads the answer of claimScript to the batch that has the claim.
-func parseClaim(key string, fields []any) (c claimed, err error) {
-	text := make([]string, len(fields))
-	for i, f := range fields {
-		text[i], _ = f.(string)
-	}
-	c = claimed{key: key, tag: text[4]}
-	if c.count, err = strconv.ParseInt(text[1], 10, 64); err != nil {
-		return c, err
-	}
-	if c.last, err = parseRedisTime(text[2]); err != nil {
-		return c, err
-	}
-	if c.repository, err = strconv.ParseInt(text[3], 10, 64); err != nil {
-		return c, err
-	}
-	if c.seq, err = strconv.ParseInt(text[7], 10, 64); err != nil {
-		return c, err
-	}
-	if c.digest, err = oci.ParseDigest(text[5]); err != nil {
-		return c, err
-	}
-	if text[6] == "tag" || c.tag != "" {
-		err = oci.ValidateTag(c.tag)
-	}
-	return c, err
-}
-
-// addUp sums claims, without those of deleted repositories, which it counts in gone.
-func addUp(list []claimed, alive map[int64]bool) (c counts, gone int) {
-	a := newAdder()
-	for _, p := range list {
-		if !alive[p.repository] {
-			gone++
-			continue
+		p = counting{}
+		p.list, p.invalid, p.left = w.opt.Redis.counters(ctx, keys)
+		w.crash("read")
+		// If Redis was emptied earlier, the lost pulls must be counted from the log before
+		// the new counters: then raiseEpoch returns errRedisLost.
+		if err := w.opt.Redis.raiseEpoch(ctx, epochKey, n, n); err != nil || len(p.list) == 0 {
+			return err
 		}
-		a.add(p.repository, p.tag, p.digest, p.count, p.last)
-	}
-	return a.counts(), gone
-}
-
-// write does the transaction of a batch and returns the batch's state: batchApplied, or if
-// the batch was no longer open the state that it had.
-func (w *FlushWorker) write(ctx context.Context, n int64, list []claimed) (state string, gone int, err error) {
-	ids := make([]int64, 0, len(list))
-	for _, c := range list {
-		ids = append(ids, c.repository)
-	}
-	err = w.opt.withAlive(ctx, sorted(ids), func(alive map[int64]bool, tx pgx.Tx) error {
-		var sum counts
-		sum, gone = addUp(list, alive)
-		if state, err = w.batches.apply(ctx, tx, n, list); err != nil || state != "" {
+		has, err := countedOf(ctx, tx, idsOf(p.list))
+		if err != nil {
+			return err
+		}
+		sum, err := w.sum(ctx, &p, has, alive)
+		if err != nil {
 			return err
 		}
 		if err := sum.writeFlushed(ctx, tx); err != nil {
 			return err
 		}
+		if err := saveCounted(ctx, tx, p.list); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, `
 			UPDATE redisprocessingstate SET keys_processed_count = keys_processed_count + $1,
-				redis_epoch = GREATEST(redis_epoch, $2), updated_at = now()`, len(list), n); err != nil {
+				redis_flush = GREATEST(redis_flush, $2), updated_at = now()`, p.flushed+p.gone, n); err != nil {
 			return fmt.Errorf("recording a flush of pulls: %w", err)
 		}
 		w.crash("before commit")
 		return nil
 	})
-	w.crash("after commit")
-	if err == nil && state == "" {
-		state = batchApplied
+	return p, err
+}
+
+// sum adds up the uncounted pulls of the counters, except those of deleted repositories.
+// has says which pulls were counted.
+func (w *FlushWorker) sum(ctx context.Context, p *counting, has map[counterID]counted, alive map[int64]bool) (counts, error) {
+	a := newAdder()
+	for _, c := range p.list {
+		n, back := c.uncounted(has[idOf(c.key)])
+		switch {
+		case back:
+			w.opt.Logger.ErrorContext(ctx, "Redis was set back, so that pulls are missing", "key", c.key)
+			if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
+				return counts{}, err
+			}
+		case n == 0:
+		case !alive[c.repository]:
+			p.gone++
+		default:
+			p.flushed++
+			a.add(c.repository, c.tag, c.digest, n, c.last)
+		}
 	}
-	return state, gone, err
+	return a.counts(), nil
+}
+
+// settle makes the counters expire whose pulls are all in the statistics.
+func (w *FlushWorker) settle(ctx context.Context, list []counter) error {
+	calls := make([]*call, len(list))
+	for i, c := range list {
+		calls[i] = &call{script: settleScript, keys: []string{c.key, uncountedKey(c.repository)}, args: []any{c.count, c.born, int(settledFor.Seconds())}}
+	}
+	if len(calls) == 0 {
+		return nil
+	}
+	w.opt.Redis.run(ctx, calls)
+	w.crash("settled")
+	for _, c := range calls {
+		// If this call has failed, the next flush settles the counter.
+		if got, err := c.outcome(); got != answered {
+			return fmt.Errorf("settling pulls in Redis: %w", err)
+		}
+	}
+	return nil
 }

@@ -63,7 +63,7 @@ func (r *Reader) ManifestRow(ctx context.Context, repository int64, d oci.Digest
 }
 
 func (r *Reader) page(ctx context.Context, sql string, repository int64, after string, n int) ([]Row, error) {
-	rows, err := r.db.Pool.Query(ctx, sql, repository, after, n)
+	rows, err := r.q.Query(ctx, sql, repository, after, n)
 	if err != nil {
 		return nil, fmt.Errorf("listing pull statistics: %w", err)
 	}
@@ -86,15 +86,16 @@ func (r *Reader) page(ctx context.Context, sql string, repository int64, after s
 // Since returns the time from which on every pull is counted; zero before anything was
 // counted.
 func (r *Reader) Since(ctx context.Context) (time.Time, error) {
-	s, err := readState(ctx, r.db.Pool)
+	s, err := readState(ctx, r.q)
 	if errors.Is(err, errNoState) {
 		return time.Time{}, nil
 	}
 	return s.Counts, err
 }
 
-// Merge adds live pulls to a page of rows that come after a name, and adds rows for names
-// that have live pulls only, up to limit rows.
+// Merge adds live pulls to page, the rows whose names come after the name after: it calls
+// add for each row, and inserts a row for each name in live that has none. The page gets
+// limit rows at most.
 func Merge(page []Row, live []string, add func(Row) Row, after string, limit int) []Row {
 	known := make(map[string]bool, len(page))
 	for i, r := range page {

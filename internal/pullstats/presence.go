@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// busyTick is how often a process that records pulls reports up to when they are
-	// written; idleTick is how often a process without pulls reports that it is alive.
+	// busyTick is how often a process that records pulls reports the time up to which its
+	// pulls are written; idleTick is how often a process without pulls reports that it is
+	// alive.
 	busyTick = time.Second
 	idleTick = 30 * time.Second
 	// goneAfter is how long a process with unwritten pulls may be silent before it counts
@@ -29,10 +30,10 @@ const (
 	clockSlack = 2 * time.Millisecond
 )
 
-// presence maintains the row in which a process reports that it records pulls, and up to
-// when they are written. From it, the SyncWorker learns that a pull by digest can be
-// joined, since no HEAD before it is still unwritten, and, when the process is killed, that
-// pulls were lost.
+// presence maintains the row in which a process reports that it records pulls, and the time
+// up to which its pulls are written. The SyncWorker learns two things from the row: that a
+// pull by digest can be joined, since every HEAD before it is written; and, when the
+// process is killed, that pulls were lost.
 //
 // It also measures the offset of the process's clock from the clock of the statistics'
 // database: requests of a client may reach different processes, and their times tell which
@@ -44,6 +45,7 @@ type presence struct {
 	loop  *worker.Loop
 
 	taking sync.RWMutex // read-locked while a pull gets its time and its place in a queue
+	newest atomic.Bool  // no process of an older version records pulls
 	gap    atomic.Bool  // a pull that Redis counts is missing in the log
 	busy   atomic.Bool  // something came since the row last said that everything is written
 	came   atomic.Int64 // number of pulls and HEADs so far
@@ -59,7 +61,7 @@ type presence struct {
 type clockSample struct{ offset, trip time.Duration }
 
 func newPresence(r *Recorder) *presence {
-	p := &presence{r: r, stats: r.opt.Marks.opt.Stats, wall: time.Now}
+	p := &presence{r: r, stats: r.opt.LastUsed.opt.Stats, wall: time.Now}
 	p.loop = worker.New(worker.Options{
 		Name: "presence of pulls", Batch: p.tick, Next: p.next, BackoffMax: 5 * time.Second, Log: r.opt.Logger, Metrics: r.opt.Worker,
 	})
@@ -74,7 +76,10 @@ func (p *presence) now() time.Time {
 	return p.wall().Add(time.Duration(p.offset.Load()))
 }
 
-// begin is called before a pull gets its time, and end when it has its place in a queue.
+// olderRun says whether processes of an older version may record pulls.
+func (p *presence) olderRun() bool { return p != nil && !p.newest.Load() }
+
+// begin is called before a pull gets its time; end is called when the pull is in a queue.
 func (p *presence) begin() {
 	if p == nil {
 		return
@@ -86,7 +91,8 @@ func (p *presence) begin() {
 	}
 }
 
-// hold blocks cut while pulls move between two queues and are in neither. end must follow.
+// hold makes cut wait while pulls are moved from one queue to another and are in neither.
+// end must follow.
 func (p *presence) hold() {
 	if p != nil {
 		p.taking.RLock()
@@ -99,14 +105,14 @@ func (p *presence) end() {
 	}
 }
 
-// cut returns the time before which everything is written. Zero: everything is, and nothing
-// came since the last call.
+// cut returns a time before which all pulls and HEADs of this process are written. Zero:
+// all are written, and none came since the last call.
 func (p *presence) cut() time.Time {
 	p.taking.Lock()
 	defer p.taking.Unlock()
 	came := p.came.Load()
 	oldest := p.r.oldest()
-	if oldest.IsZero() && came == p.seen && !p.r.opt.Marks.unsaved() {
+	if oldest.IsZero() && came == p.seen && !p.r.opt.LastUsed.unsaved() {
 		p.busy.Store(false) // from now on a pull wakes the loop
 		return time.Time{}
 	}
@@ -124,7 +130,7 @@ func (p *presence) next(context.Context) (time.Duration, error) {
 	return idleTick, nil
 }
 
-// tick writes the row, and measures the clock with the same statement.
+// tick writes the process's row, and measures the clock's offset by the same statement.
 func (p *presence) tick(ctx context.Context) (more bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,27 +146,30 @@ func (p *presence) tick(ctx context.Context) (more bool, err error) {
 		to = &cut
 	}
 	var theirs time.Time
+	var newest bool
 	begun := p.wall()
 	err = p.stats.Pool.QueryRow(ctx, `
 		UPDATE pullrecorders SET seen_at = now(), written_to = $2, logged = $3 WHERE id = $1 AND ended_at IS NULL
-		RETURNING clock_timestamp()`, p.id, to, logged).Scan(&theirs)
+		RETURNING clock_timestamp(), `+noneOlder, p.id, to, logged).Scan(&theirs, &newest)
 	if errors.Is(err, pgx.ErrNoRows) { // the first tick, or another process declared this one dead
 		begun = p.wall()
 		err = p.stats.Pool.QueryRow(ctx,
-			"INSERT INTO pullrecorders (redis, written_to, logged) VALUES ($1, $2, $3) RETURNING id, clock_timestamp()",
-			p.r.queue != nil, to, logged).Scan(&p.id, &theirs)
+			"INSERT INTO pullrecorders (redis, written_to, logged, protocol) VALUES ($1, $2, $3, 2) RETURNING id, clock_timestamp(), "+noneOlder,
+			p.r.queue != nil, to, logged).Scan(&p.id, &theirs, &newest)
 	}
 	if err != nil {
 		p.busy.Store(true) // the row is out of date
 		return false, fmt.Errorf("telling that this process takes note of pulls: %w", err)
 	}
+	p.newest.Store(newest)
 	trip := p.wall().Sub(begun)
 	p.measure(clockSample{theirs.Sub(begun.Add(trip / 2)), trip})
 	return false, nil
 }
 
-// measure sets the offset from the best of the last measurements, if the present one
-// differs from it by more than that measurement's uncertainty.
+// measure adds a measurement of the clock. It takes the best of the last measurements, the
+// one with the shortest round trip, and sets the offset to it if the two differ by more
+// than half of that round trip plus clockSlack.
 func (p *presence) measure(s clockSample) {
 	p.samples = append(p.samples, s)
 	if len(p.samples) > clockSamples {
@@ -178,7 +187,8 @@ func (p *presence) measure(s clockSample) {
 	}
 }
 
-// close reports that everything is written, or that pulls were lost.
+// close reports that this process takes no more pulls; if lost is set, also that pulls of
+// this process are missing.
 func (p *presence) close(ctx context.Context, lost bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -31,8 +31,8 @@
 // and entries that are not. [SyncWorker.Uses] relies on this to find each pull in one or
 // the other, and the audit log's keeper to drop no unread entry.
 //
-// For pulls that Redis counts, Uses reads the last-used times, which are in Redis keys of
-// their own and outlive a flush.
+// For pulls that Redis counts, Uses reads the repository's counters before it reads the
+// statistics: a counter that Uses doesn't find any more is in the statistics.
 //
 // The worker locks the repositories of the entries that it counts until the statistics are
 // committed, so that the clean-up after a repository's deletion comes later and finds the
@@ -41,8 +41,8 @@
 // A [Recorder] decides at the pull whether a SyncWorker or Redis counts it, and the entry
 // in the log says which (counted_by). A pull that Redis refuses is logged for the
 // SyncWorker. A pull that Redis doesn't answer is logged as counted by Redis, whether or
-// not Redis has counted it. So no pull is counted by both, and either way may be switched
-// on and off at any time.
+// not Redis has counted it. So no pull is counted by both, and an operator may switch
+// between the two at any time.
 //
 // # Why a pull in two requests counts for its tag
 //
@@ -75,29 +75,47 @@
 //
 // # Why each pull in Redis counts once
 //
-// One script adds a pull to one key. A [FlushWorker] claims keys for a batch. A batch has a
-// number and a state in the statistics' database: open at first, and then for good applied
-// or abandoned. A claim moves a key's count aside under the batch's number. One transaction
-// turns the batch from open to applied and adds what was claimed to the statistics. Then
-// the claims are settled: dropped if their batch is applied, added back to the count if it
-// is abandoned.
+// One script adds a pull to one counter. A counter grows as long as it exists. A
+// [FlushWorker] adds those pulls of the counter to the statistics that they don't have yet,
+// and stores in the same transaction (redispullcounters) that the statistics now have all.
+// It takes nothing out of Redis. So if a transaction is rolled back, nothing was counted;
+// if its outcome is unknown, a repetition adds the pulls that are missing, if any.
 //
-// A batch applies all its claims or none: when a claim stays unanswered the batch is
-// abandoned, and no claim is sent twice. So every claim of an applied batch was in its
-// transaction, and dropping the claim loses nothing. No claim of an abandoned batch was
-// counted, since only an open batch can be applied, so adding it back counts nothing twice.
-// The batch is made before it claims, and its state is read after the claim was seen, so
-// there always is a state, unless the database was set back. To detect that, the worker
-// tells Redis the number of each batch before it claims (the epoch). Numbers that the
-// database has lost are then marked as abandoned before a new batch is made: pulls that
-// those batches had applied are lost with them. A key stores the number of the last batch
-// that has settled it, so that a claim which arrives late does nothing.
+// A transaction locks the counters of all repositories before it reads any, until it ends.
+// So two workers can't add the same pulls, and of two transactions, the later one has read
+// later values. A worker that stalls while it holds the lock holds up the others until
+// PostgreSQL ends its idle transaction; after that it can't commit anything.
 //
-// Pulls that Redis loses are counted from the log if they were logged, once: see recount.
+// A counter whose pulls are all in the statistics is settled: it expires in a minute,
+// unless another pull comes. The script that settles compares the counter's values with
+// those in the statistics, so a late call does nothing. A counter that has expired may be
+// made again. It then has a greater born, the sequence number of its first pull, and counts
+// from 0. If a worker dies before it settles a counter, the next flush does.
 //
-// A claim lasts until its batch has ended. When a worker dies, its batch stays open until
-// its lease ends; then another worker abandons it. A worker that was merely slow learns
-// that when it tries to apply the batch.
+// Each flush has a number, the epoch. The flush stores the number in Redis before it reads
+// counters, and checks after each read that Redis still has the number. A Redis that was
+// emptied or set back doesn't have it. Then no counter is counted until the lost pulls, as
+// far as they were logged, are counted from the log: see recount. If only single counters
+// were set back (a node of a cluster), they have smaller values than the statistics:
+// nothing is added, and statistics are complete only from then on.
+//
+// If the statistics' database was set back, redispullcounters was set back with the counts,
+// so the next flush adds the missing pulls, except those of counters that have expired.
+// Redis then knows a greater epoch than the database, which shows that statistics are
+// complete only from then on.
+//
+// The worker locks the repositories of the counters until the statistics are committed, as
+// the SyncWorker does. Pulls of deleted repositories are noted as counted in
+// redispullcounters, and added to nothing. A row of redispullcounters is deleted a day
+// after the last complete flush that found its counter in Redis; a complete flush finds
+// every counter that exists.
+//
+// A set in Redis has the repository's counters that aren't settled. The script that adds a
+// pull also adds the counter to the set, and the script that settles removes it.
+// [Reader.Live] reads the set and the counters first, and then the statistics and
+// redispullcounters, both at one moment. Its comment says why the sum is right.
+//
+// During an upgrade replicas of the version before count in keys of their own: upgrade.go.
 //
 // # Transaction ids
 //
@@ -127,7 +145,8 @@ type Options struct {
 
 // Reader reads statistics. Its methods may be called concurrently.
 type Reader struct {
-	db    *db.DB
+	stats *db.DB
+	q     db.Querier // the pool of stats, or a transaction
 	redis *Redis
 }
 
@@ -136,7 +155,7 @@ func NewReader(o Options) (*Reader, error) {
 	if o.DB == nil {
 		return nil, errors.New("pullstats: a database is required")
 	}
-	return &Reader{o.DB, o.Redis}, nil
+	return &Reader{o.DB, o.DB.Pool, o.Redis}, nil
 }
 
 // Pulls are the statistics of a tag or a manifest.
@@ -146,12 +165,12 @@ type Pulls struct {
 }
 
 // Tags returns the statistics of the named tags of a repository, by name. Tags without
-// statistics are left out.
+// statistics are left out. For OFFSET 0 see "Plans" in package db.
 func (r *Reader) Tags(ctx context.Context, repository int64, names []string) (map[string]Pulls, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	rows, err := r.db.Pool.Query(ctx, `
+	rows, err := r.q.Query(ctx, `
 		SELECT s.* FROM unnest($2::text[]) AS want (name)
 		CROSS JOIN LATERAL (
 			SELECT tag_name, tag_pull_count, last_tag_pull_date FROM tagpullstatistics
@@ -168,7 +187,7 @@ func (r *Reader) Tags(ctx context.Context, repository int64, names []string) (ma
 
 // Manifest returns the statistics of a manifest of a repository; zero: there are none.
 func (r *Reader) Manifest(ctx context.Context, repository int64, d oci.Digest) (Pulls, error) {
-	rows, err := r.db.Pool.Query(ctx, `
+	rows, err := r.q.Query(ctx, `
 		SELECT manifest_digest, total_pull_count, last_pull_date FROM manifestpullstatistics
 		WHERE repository_id = $1 AND manifest_digest = $2`, repository, d.String())
 	if err != nil {

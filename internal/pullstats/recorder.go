@@ -22,9 +22,9 @@ type RecorderOptions struct {
 	Count bool
 	// Redis counts the pulls, if Count is set. Nil: the worker that reads the log does.
 	Redis *Redis
-	// Marks records last-used times, for requests that use content but are no pulls, and
+	// LastUsed records last-used times, for requests that use content but are no pulls, and
 	// for pulls that may stay uncounted. Required if Count.
-	Marks *Marks
+	LastUsed *LastUsedRecorder
 	// Ignore selects clients whose pulls aren't counted.
 	Ignore Ignore
 	// Join is how long after a HEAD by tag a GET by digest counts as the second half of the
@@ -121,7 +121,7 @@ func (r *Recorder) Close(ctx context.Context) {
 }
 
 // Leave reports that this process takes no more pulls and, if lost is set, that pulls of it
-// are missing. It must be called after the Close of the log and of the marks.
+// are missing. It must be called after the Close of the log and of LastUsed.
 func (r *Recorder) Leave(ctx context.Context, lost bool) error {
 	if r == nil || r.presence == nil {
 		return nil
@@ -149,7 +149,7 @@ func (r *Recorder) Pulled(ctx context.Context, e audit.Entry) {
 }
 
 // pulled makes one attempt to record a pull, and returns true when the caller needn't try
-// again. With last set it drops what the log doesn't take.
+// again. If last is set and the log doesn't take the pull, pulled drops it.
 func (r *Recorder) pulled(ctx context.Context, e audit.Entry, last bool) (over bool) {
 	r.presence.begin()
 	defer r.presence.end()
@@ -185,21 +185,21 @@ func (r *Recorder) Checked(ctx context.Context, e audit.Entry) {
 	defer r.presence.end()
 	e.Time = r.presence.now()
 	if e.Tag == "" {
-		r.opt.Marks.used(e.RepositoryID, "", e.Digest, e.Time)
+		r.opt.LastUsed.used(e.RepositoryID, "", e.Digest, e.Time)
 		return
 	}
-	r.opt.Marks.tagUsed(e.RepositoryID, e.Tag, e.Time)
+	r.opt.LastUsed.tagUsed(e.RepositoryID, e.Tag, e.Time)
 	switch {
 	case r.opt.Join < 0:
 	case r.queue != nil:
 		r.queue.checked(ctx, e)
 	case !r.opt.Log.RecordHead(ctx, e):
-		r.opt.Marks.notCounted(e.Time) // the GET by digest that may follow won't count for the tag
+		r.opt.LastUsed.markUncounted(e.Time) // the GET by digest that may follow won't count for the tag
 	}
 }
 
-// log writes the entry of a pull. If the log has no room for an entry that was to be
-// counted from it, the pull leaves a last-used time at least.
+// log writes the entry of a pull. If the log has no room for the entry of a pull that was
+// to be counted from the log, log records the last-used time at least.
 func (r *Recorder) log(ctx context.Context, e audit.Entry) {
 	if r.opt.Log != nil && r.opt.Log.Record(ctx, e) {
 		return
@@ -215,12 +215,12 @@ func (r *Recorder) log(ctx context.Context, e audit.Entry) {
 
 // uncounted records a pull that isn't counted, or may not be, as a use.
 func (r *Recorder) uncounted(e audit.Entry) {
-	r.opt.Marks.notCounted(e.Time)
+	r.opt.LastUsed.markUncounted(e.Time)
 	r.used(e)
 }
 
 // used records the last-used time of a pull that other processes can't see yet.
-func (r *Recorder) used(e audit.Entry) { r.opt.Marks.used(e.RepositoryID, e.Tag, e.Digest, e.Time) }
+func (r *Recorder) used(e audit.Entry) { r.opt.LastUsed.used(e.RepositoryID, e.Tag, e.Digest, e.Time) }
 
 // Ignore selects the pulls that aren't counted, such as those of scanners and mirrors. A
 // pattern must match the whole text; * matches any part of it.

@@ -30,8 +30,8 @@ func TestIgnorePatterns(t *testing.T) {
 	}
 }
 
-// A HEAD by tag and a GET by digest of one client are one pull of the tag; other
-// clients, other digests, and a second GET are not. It is so for both ways of counting.
+// A HEAD by tag and a GET by digest of one client are one pull of the tag. GETs of other
+// clients or of other digests, and a second GET, are not. Both the log and Redis count so.
 func TestPullInTwoRequests(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"log", "redis"} {
@@ -62,7 +62,7 @@ func TestPullInTwoRequests(t *testing.T) {
 					t.Errorf("%s: %d pulls, want %d", name, got[name].Count, want)
 				}
 			}
-			// Who only asked has used the tag all the same.
+			// A client that only sent a HEAD has used the tag all the same.
 			if n := number(t, s.stats, "SELECT count(*) FROM tagpullstatistics WHERE last_check_date > now() - interval '1 minute'"); n != 3 {
 				t.Errorf("%d tags were asked about, want 3", n)
 			}
@@ -89,8 +89,9 @@ func TestPullInTwoProcesses(t *testing.T) {
 	finish(t, one)
 	two.Pulled(t.Context(), s.client("a", 0, "", "x"))
 	finish(t, two)
-	three.Pulled(t.Context(), s.client("a", 0, "", "x")) // the hint is used up
-	// And one that its own process joins isn't there for others.
+	three.Pulled(t.Context(), s.client("a", 0, "", "x")) // the HEAD is used up
+	// A HEAD that a process has joined with a GET of its own can't be joined with a GET of
+	// another process.
 	three.Checked(t.Context(), s.client("b", 0, "v2", "x"))
 	three.Pulled(t.Context(), s.client("b", 0, "", "x"))
 	finish(t, three)
@@ -104,7 +105,7 @@ func TestPullInTwoProcesses(t *testing.T) {
 	}
 }
 
-// Which HEAD a GET by digest belongs to is told by one rule, here and in Redis.
+// pick and takeScript choose the same HEAD for a GET by digest.
 func TestPick(t *testing.T) {
 	t.Parallel()
 	c := startRedis(t).client(t)
@@ -147,7 +148,7 @@ func TestPick(t *testing.T) {
 			if tag != g.want {
 				t.Errorf("%s: the GET at %v has %q, want %q", name, g.at, tag, g.want)
 			}
-			for range 2 { // an answer that was lost is asked for again
+			for range 2 { // a request whose answer was lost is repeated
 				tag, err := takeScript.Run(t.Context(), c, []string{key}, fmt.Sprint("get", i), at(g.at).UnixMicro(), g.port, DefaultJoin.Microseconds()).Text()
 				if err != nil && !errors.Is(err, redis.Nil) {
 					t.Fatal(err)
@@ -160,8 +161,8 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// Redis stores a HEAD once, however often it is sent, and of many HEADs of one client the
-// newest.
+// A HEAD that the recorder sends to Redis again is stored once, and stays used if a GET has
+// used it. Of many HEADs of one client Redis keeps the newest, here ten.
 func TestHeadsInRedis(t *testing.T) {
 	t.Parallel()
 	c := startRedis(t).client(t)
@@ -198,7 +199,7 @@ func TestHeadsInRedis(t *testing.T) {
 	}
 }
 
-// Pulls of scanners and mirrors are logged and not counted, and their HEADs are no uses.
+// Pulls of scanners and mirrors are logged and not counted, and their HEADs aren't uses.
 func TestIgnored(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -246,13 +247,14 @@ func TestCountedLater(t *testing.T) {
 	}
 }
 
-// Last-used times are written now and then, never move back, and aren't written for deleted
-// repositories. When there is no room for one, statistics become incomplete.
-func TestMarks(t *testing.T) {
+// Last-used times are written at intervals, never move back, and aren't written for deleted
+// repositories. When the recorder has no room for a last-used time, statistics become
+// incomplete.
+func TestLastUsed(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 2)
-	must(t, s.worker(t).Sync(t.Context())) // the state is there
-	m, err := NewMarks(MarksOptions{Databases: s.databases(), Log: quiet})
+	must(t, s.worker(t).Sync(t.Context())) // makes the state's row
+	m, err := NewLastUsedRecorder(LastUsedOptions{Databases: s.databases(), Log: quiet})
 	must(t, err)
 	save := func() {
 		t.Helper()
@@ -280,17 +282,17 @@ func TestMarks(t *testing.T) {
 	if !checked("tag").Equal(at) {
 		t.Error("a mark is written more often than it should")
 	}
-	m.tagUsed(s.repositories[0], "v1", at.Add(markRefresh))
-	m.names[markKey{s.repositories[0], false, "v1"}].saved = at.Add(-markRefresh)
+	m.tagUsed(s.repositories[0], "v1", at.Add(lastUsedRefresh))
+	m.names[usedName{s.repositories[0], false, "v1"}].saved = at.Add(-lastUsedRefresh)
 	save()
-	if !checked("tag").Equal(at.Add(markRefresh)) {
+	if !checked("tag").Equal(at.Add(lastUsedRefresh)) {
 		t.Errorf("%v, want the later one", checked("tag"))
 	}
-	again, err := NewMarks(MarksOptions{Databases: s.databases(), Log: quiet})
+	again, err := NewLastUsedRecorder(LastUsedOptions{Databases: s.databases(), Log: quiet})
 	must(t, err)
 	again.tagUsed(s.repositories[0], "v1", at)
 	must(t, again.Close(t.Context()))
-	if !checked("tag").Equal(at.Add(markRefresh)) {
+	if !checked("tag").Equal(at.Add(lastUsedRefresh)) {
 		t.Error("an older mark overwrites a newer")
 	}
 
@@ -300,7 +302,7 @@ func TestMarks(t *testing.T) {
 		t.Errorf("%d rows, want 1: a repository is gone", n)
 	}
 	since := number(t, s.stats, "SELECT extract(epoch FROM recorded_since) * 1000000 FROM pullstatisticsprocessingstate")
-	for i := range maxMarks + 1 {
+	for i := range maxLastUsed + 1 {
 		m.tagUsed(s.repositories[1], fmt.Sprint("t", i), at)
 	}
 	save()
@@ -309,13 +311,13 @@ func TestMarks(t *testing.T) {
 	}
 	m.mu.Lock()
 	for _, v := range m.names {
-		v.at = v.at.Add(-3 * markRefresh)
+		v.at = v.at.Add(-3 * lastUsedRefresh)
 		v.saved = v.at
 	}
 	m.mu.Unlock()
 	save()
 	if len(m.names) != 0 {
-		t.Errorf("%d marks stay in memory", len(m.names))
+		t.Errorf("%d last-used times stay in memory", len(m.names))
 	}
 }
 
@@ -342,8 +344,8 @@ func TestMissedPullsAreUses(t *testing.T) {
 	}
 }
 
-// Status.Counts moves when a pull, or the HEAD by tag that belongs to one, finds no room in
-// the log. Status.Since stays, because its last-used time is known.
+// Status.Counts moves when the log has no room for a pull, or for the HEAD by tag that
+// belongs to a pull. Status.Since stays, because the tag's last-used time is known.
 func TestUncountedPulls(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -374,7 +376,7 @@ func TestUncountedPulls(t *testing.T) {
 		if busy := number(t, s.stats, "SELECT count(*) FROM pullrecorders WHERE written_to IS NOT NULL") > 0; busy != test.moves {
 			t.Errorf("%s: a kill now loses something: %v", name, busy)
 		}
-		must(t, rec.opt.Marks.Close(t.Context()))
+		must(t, rec.opt.LastUsed.Close(t.Context()))
 		st, err := w.Status(t.Context())
 		must(t, err)
 		if moved := !st.Counts.Before(lost); moved != test.moves {

@@ -2,8 +2,6 @@ package pullstats
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -23,74 +21,72 @@ const (
 	recountPage = 2000
 	// recountWait is how long a recount waits for processes to write their pulls.
 	recountWait = 10 * time.Second
-	// appliedFor is how long before the last complete flush a batch must have been made for
-	// the record of what it applied to be deleted.
-	appliedFor = time.Hour
 )
 
 var errUnwritten = errors.New("Redis has lost pulls, which are counted from the log when all processes have written theirs")
 
-// keyName returns a 64-bit hash of a key.
-func keyName(key string) int64 {
-	sum := sha256.Sum256([]byte(key))
-	return int64(binary.BigEndian.Uint64(sum[:8]))
-}
-
-// recover has lost pulls of Redis counted from the log, as far as they are logged, and then
-// sets Redis's epoch. One process at a time does so; the next one finds it done.
+// recover marks the pulls that Redis has lost, as far as the log has them, to be counted
+// from the log, and then sets Redis's epoch. It holds the lock on counters, so one process
+// at a time does this, and the next one finds it done.
 func (w *FlushWorker) recover(ctx context.Context, c redis.UniversalClient) error {
 	return w.opt.Stats.Tx(ctx, func(tx pgx.Tx) error {
 		if err := unhurried(ctx, tx); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('pulls that Redis has lost', 0))"); err != nil {
-			return fmt.Errorf("counting what Redis has lost: %w", err)
-		}
-		known, kept, err := w.opt.Redis.epochs(ctx, c)
-		if err != nil || known >= kept { // another process was faster
+		if err := lockCounters(ctx, tx); err != nil {
 			return err
 		}
-		w.opt.Logger.ErrorContext(ctx, "Redis has lost pulls: it was emptied, or set back", "batch", known, "batch_of_database", kept)
-		all, err := w.recount(ctx)
+		if err := olderLock(ctx, tx); err != nil {
+			return err
+		}
+		now, older, err := w.opt.Redis.epochs(ctx, c)
+		if err != nil || !now.lost() && !older.lost() { // another process was faster
+			return err
+		}
+		w.opt.Logger.ErrorContext(ctx, "Redis has lost pulls: it was emptied, or set back", "flush", now.redis, "flush_of_database", now.stats)
+		all, err := w.recount(ctx, tx, older.lost())
 		if err != nil {
 			return err
 		}
-		// If Redis was set back to an older state, it can't be told which pulls its keys
-		// are missing.
-		if !all || known > 0 {
+		// If Redis was set back to an older state, nothing shows which pulls are missing in
+		// its keys.
+		if !all || now.redis > 0 || older.redis > 0 && older.lost() {
 			if err := Unrecorded(ctx, w.opt.Stats, 0); err != nil {
 				return err
 			}
 		}
-		return w.opt.Redis.raiseEpoch(ctx, kept, 0)
+		if err := w.opt.Redis.raiseEpoch(ctx, olderEpochKey, older.stats, 0); err != nil {
+			return err
+		}
+		return w.opt.Redis.raiseEpoch(ctx, epochKey, now.stats, 0)
 	})
 }
 
-// recount has the pulls that Redis has lost counted from the log, and returns whether that
-// covers all of them.
+// recount marks the pulls that Redis has lost to be counted from the log, and returns
+// whether the log has all of them.
 //
-// Redis gives each pull that it counts a sequence number, which grows per key and is in the
-// pull's log entry. An applied batch stores up to which number of each key it has counted.
-// So a pull in the log is in the statistics if a batch has applied its key up to its number
-// or beyond; it is in Redis if its key was created (born) before it; otherwise it is lost.
+// Redis gives each pull that it counts a sequence number, which grows per counter and is in
+// the pull's log entry. The statistics have the number of each counter's last counted pull.
+// So a pull in the log is in the statistics if its counter was counted up to its number or
+// beyond; it is in Redis if its counter was made (born) before it; otherwise it is lost.
 // recount marks lost pulls as to be counted from the log and moves them behind the
 // watermark in the log's order, from where each is counted once, like any other. An
 // interrupted recount can be repeated: it doesn't see the pulls that are marked already.
 //
-// A batch that had claimed lost pulls must not be applied later, so open batches are
-// abandoned first. A new batch can't claim anything before raiseEpoch succeeds, and
-// raiseEpoch refuses as long as Redis's epoch shows the loss.
-func (w *FlushWorker) recount(ctx context.Context) (all bool, err error) {
+// No flush counts a counter during the recount, since the caller has locked the counters.
+// Nor has a flush counted one between the loss and the recount, which would have raised the
+// numbers: after it has read counters, a flush checks that Redis still has the epoch, and
+// only the caller of recount restores the epoch.
+func (w *FlushWorker) recount(ctx context.Context, tx pgx.Tx, older bool) (all bool, err error) {
 	from, all, err := w.recountFrom(ctx)
 	if err != nil {
 		return false, err
 	}
-	if err := w.batches.abandonOpen(ctx); err != nil {
-		return false, err
-	}
-	applied, err := w.batches.appliedSince(ctx, from.Add(-recountMargin))
-	if err != nil {
-		return false, err
+	var applied map[int64]int64
+	if older {
+		if applied, err = w.olderApplied(ctx, from.Add(-recountMargin)); err != nil {
+			return false, err
+		}
 	}
 	log := audit.New(w.opt.Log)
 	for after := (audit.Place{Time: from}); ; {
@@ -98,7 +94,7 @@ func (w *FlushWorker) recount(ctx context.Context) (all bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		lost, unknown, err := w.lost(ctx, page, applied)
+		lost, unknown, err := w.lost(ctx, tx, page, applied)
 		if err != nil {
 			return false, err
 		}
@@ -150,30 +146,43 @@ func (w *FlushWorker) recountFrom(ctx context.Context) (from time.Time, all bool
 	return from, all, nil
 }
 
-// lost returns those of the pulls that are neither in the statistics nor in Redis. unknown
-// says that for some pulls this can't be told.
-func (w *FlushWorker) lost(ctx context.Context, page []audit.RedisPull, applied map[int64]int64) (lost []audit.RedisPull, unknown bool, err error) {
+// lost returns those pulls of page that are neither in the statistics nor in Redis. unknown
+// says that this couldn't be decided for some of them. older is what olderApplied returns;
+// nil: no pull of the older version is lost.
+func (w *FlushWorker) lost(ctx context.Context, tx pgx.Tx, page []audit.RedisPull, older map[int64]int64) (lost []audit.RedisPull, unknown bool, err error) {
 	var open []audit.RedisPull
 	var keys []string
+	var ids []counterID
 	for _, p := range page {
-		key := pullKey(p.RepositoryID, p.Tag, p.Digest)
-		switch last := applied[keyName(key)]; {
+		key := counterKey(p.RepositoryID, p.Tag, p.Digest)
+		switch {
 		case p.RepositoryID == 0: // its repository is deleted, so it isn't counted
+			continue
 		case p.Seq == 0:
 			unknown = true // Redis didn't answer
-		case p.Seq > last:
-			open, keys = append(open, p), append(keys, key)
+			continue
+		case p.Seq > 0: // of the older version
+			key = olderKey(p.RepositoryID, p.Tag, p.Digest)
+			if older == nil || p.Seq <= older[olderName(key)] {
+				continue
+			}
 		}
+		p.Seq = max(p.Seq, -p.Seq)
+		open, keys, ids = append(open, p), append(keys, key), append(ids, idOf(key))
 	}
 	if len(open) == 0 {
 		return nil, unknown, nil
+	}
+	has, err := countedOf(ctx, tx, ids)
+	if err != nil {
+		return nil, false, err
 	}
 	born, err := w.opt.Redis.born(ctx, keys)
 	if err != nil {
 		return nil, false, err
 	}
 	for i, p := range open {
-		if born[i] == 0 || p.Seq < born[i] {
+		if p.Seq > has[ids[i]].seq && (born[i] == 0 || p.Seq < born[i]) {
 			lost = append(lost, p)
 		}
 	}

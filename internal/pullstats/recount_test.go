@@ -12,19 +12,19 @@ import (
 )
 
 // Pulls that Redis counted and then lost are counted from the log, once. Pulls that were
-// flushed before, that a flush had claimed, or that came after the loss are not counted
-// again. Statistics stay complete, so no policy has to rest.
+// flushed before, that a flush had read, or that came after the loss are not counted again.
+// Statistics stay complete, so policies that need them go on.
 func TestRecount(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
 	c := server.client(t)
-	for _, when := range []string{"between flushes", "opened", "claimed", "before commit", "after commit", "settled"} {
-		s := open(t, when == "claimed", 2)
+	for _, when := range []string{"between flushes", "begun", "read", "before commit", "after commit", "settled"} {
+		s := open(t, when == "read", 2)
 		must(t, c.FlushAll(t.Context()).Err())
 		r := server.open(t, s.stats)
 		w := s.flusher(t, r, func(o *FlushOptions) { o.Batch = 3 })
 		must(t, w.Flush(t.Context()))
-		s.since(t) // is there now
+		s.since(t) // makes the state's row
 		exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1", noon)
 		n := 0
 		pulls := func(random *rand.Rand, count int) {
@@ -53,14 +53,14 @@ func TestRecount(t *testing.T) {
 					empty()
 				}
 			})
-			w.Flush(t.Context()) //nolint:errcheck // it may find out
+			w.Flush(t.Context()) //nolint:errcheck // it may find that Redis has lost pulls
 			w.crash = func(string) {}
 		}
-		pulls(random, 20) // in the new Redis, which nobody has looked at
+		pulls(random, 20) // in the emptied Redis, before any process has noticed the loss
 		var group errgroup.Group
 		for range 2 {
 			group.Go(func() error {
-				s.flusher(t, r).Flush(t.Context()) //nolint:errcheck // one may find the other's batch given up
+				s.flusher(t, r).Flush(t.Context()) //nolint:errcheck // one of the two may notice the loss during its run
 				return nil
 			})
 		}
@@ -72,7 +72,7 @@ func TestRecount(t *testing.T) {
 			t.Errorf("%s: %d pulls are logged, want %d", when, len(entries), n)
 		}
 		got, want := s.books(t), truth(entries)
-		for _, b := range []books{got, want} { // two may have come at the same time
+		for _, b := range []books{got, want} { // two pulls may have the same time
 			for name, r := range b {
 				r.Other = ""
 				b[name] = r
@@ -88,8 +88,41 @@ func TestRecount(t *testing.T) {
 	}
 }
 
-// Where the log doesn't have all that Redis had, statistics aren't complete any more, and
-// what the log has is counted.
+// A recount waits for a flush that has read counters before Redis lost them: the flush
+// counts these pulls, and the recount doesn't count them again.
+func TestRecountBesideFlush(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, false, 1)
+	r := server.open(t, s.stats)
+	must(t, s.flusher(t, r).Flush(t.Context()))
+	rec := s.recorder(t, r)
+	_, err := rec.presence.tick(t.Context())
+	must(t, err)
+	rec.Pulled(t.Context(), s.client("a", 0, "v1", "x"))
+	finish(t, rec)
+	done := make(chan error, 1)
+	slow := s.flusher(t, r)
+	slow.crash = at("before commit", func() {
+		must(t, server.client(t).FlushAll(t.Context()).Err())
+		go func() { done <- s.flusher(t, r).flush(t.Context()) }() // unlike flush, Flush would first wait for a row's lock
+		select {
+		case err := <-done:
+			t.Errorf("the recount is over, though a flush isn't: %v", err)
+			done <- err
+		case <-time.After(2 * time.Second):
+		}
+	})
+	slow.Flush(t.Context()) //nolint:errcheck // fails at its end if it finds the loss before the recount is over
+	must(t, <-done)
+	settle(t, s.worker(t))
+	if got := s.books(t)[tagName(s, 0, "v1")].Count; got != 1 {
+		t.Errorf("%d pulls are counted, want 1", got)
+	}
+}
+
+// If the log doesn't have all the pulls that Redis had, those in the log are counted, and
+// statistics are no longer complete.
 func TestRecountIncomplete(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -117,12 +150,12 @@ func TestRecountIncomplete(t *testing.T) {
 	}
 }
 
-// ended is finish of a recorder that may have no log.
+// ended ends a recorder as finish does, also one that has no log.
 func ended(t *testing.T, rec *Recorder) {
 	t.Helper()
 	rec.Close(t.Context())
 	must(t, rec.opt.Log.Close(t.Context()))
-	must(t, rec.opt.Marks.Close(t.Context()))
+	must(t, rec.opt.LastUsed.Close(t.Context()))
 	must(t, rec.Leave(t.Context(), false))
 }
 

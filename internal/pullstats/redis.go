@@ -160,20 +160,30 @@ func (r *Redis) eachMaster(ctx context.Context, fn func(ctx context.Context, c *
 	case *redis.Client:
 		return fn(ctx, c)
 	case *redis.ClusterClient:
-		var one sync.Mutex // ForEachMaster calls back concurrently
-		return c.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
-			one.Lock()
-			defer one.Unlock()
-			return fn(ctx, c)
-		})
+		var mu sync.Mutex // ForEachMaster calls back concurrently
+		var masters []*redis.Client
+		if err := c.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {
+			mu.Lock()
+			defer mu.Unlock()
+			masters = append(masters, c)
+			return nil
+		}); err != nil {
+			return err
+		}
+		for _, c := range masters {
+			if err := fn(ctx, c); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	return fmt.Errorf("a client of Redis of type %T is unknown", c)
 }
 
-// call runs a script on a key.
+// call runs a script on keys of one slot.
 type call struct {
 	script *redis.Script
-	key    string
+	keys   []string
 	args   []any
 
 	cmd *redis.Cmd
@@ -208,7 +218,7 @@ func (r *Redis) run(ctx context.Context, calls []*call) {
 func (r *Redis) send(ctx context.Context, c redis.UniversalClient, calls []*call) {
 	p := c.Pipeline()
 	for _, call := range calls {
-		call.cmd = call.script.EvalSha(ctx, p, []string{call.key}, call.args...)
+		call.cmd = call.script.EvalSha(ctx, p, call.keys, call.args...)
 	}
 	_, err := p.Exec(ctx)
 	for _, call := range calls {

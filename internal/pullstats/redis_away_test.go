@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// until waits for something that is looked at again and again.
+// until calls fn again and again until it returns true.
 func until(t testing.TB, what string, fn func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !fn(); time.Sleep(5 * time.Millisecond) {
@@ -34,8 +34,8 @@ func running(t testing.TB, rec *Recorder) (stop func()) {
 	return stop
 }
 
-// While Redis is away pulls are written to the log at once, to be counted from there,
-// and when it is back it counts again. All are counted once, and none waits.
+// While Redis is away pulls are written to the log at once, to be counted from there. When
+// Redis is back, it counts again. All pulls are counted once, and none waits.
 func TestRedisAway(t *testing.T) {
 	t.Parallel()
 	for how, away := range map[string]func(redisServer, *proxy){
@@ -113,7 +113,8 @@ func writing(t testing.TB, log *audit.Recorder) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-// Without a log what finds no room is dropped, counted as that, and known as a use.
+// Without a log, pulls that find no room are dropped, are counted as dropped, and leave
+// last-used times.
 func TestRedisAwayWithoutLog(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -135,7 +136,7 @@ func TestRedisAwayWithoutLog(t *testing.T) {
 	if n := testutil.ToFloat64(m.events.WithLabelValues(eventDropped)); n != 2 {
 		t.Errorf("%v pulls were dropped in the end, want 2", n)
 	}
-	must(t, rec.opt.Marks.Close(t.Context()))
+	must(t, rec.opt.LastUsed.Close(t.Context()))
 	server.Start(t)
 	must(t, s.flusher(t, r).Flush(t.Context()))
 	uses, err := s.asked(t, r)
@@ -144,8 +145,8 @@ func TestRedisAwayWithoutLog(t *testing.T) {
 	}
 }
 
-// The end of the process doesn't cut off what is being sent, and what is left is sent
-// or logged, each once.
+// When the process ends, the batch that is being sent is completed, and the other pulls are
+// sent or logged, each once.
 func TestRedisRecorderEnds(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)

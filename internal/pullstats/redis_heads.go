@@ -23,13 +23,13 @@ const (
 	headMargin = time.Minute
 )
 
-// redisHeads sends the HEADs by tag that this process answers to Redis. There, pulls by
+// redisHeads sends the HEADs by tag that this process answers to Redis. In Redis, pulls by
 // digest find their HEADs, whichever process answered them; the process itself joins
-// nothing. It keeps each HEAD in memory as long as it can be joined. When Redis goes away,
-// it writes these HEADs to the log, since pulls are counted from there meanwhile; when
-// Redis is back, it sends them again. It also writes to the log the pulls that Redis has
-// joined, so that no HEAD is used twice. Each HEAD has a name, so that Redis stores it once
-// and it stays used.
+// nothing. It keeps each HEAD in memory as long as the HEAD can be joined. When Redis goes
+// away, the process writes these HEADs to the log, since pulls are then counted from the
+// log; when Redis is back, it sends them again. It also writes to the log the pulls that
+// Redis has joined, so that no HEAD is used twice. Each HEAD has a name, by which Redis
+// stores a repeated HEAD once and remembers whether it was used.
 type redisHeads struct {
 	q       *redisQueue
 	process uint64
@@ -66,14 +66,15 @@ func headKey(e audit.Entry) string {
 	return headPrefix + hex.EncodeToString(client[:])
 }
 
-// add takes a HEAD, and returns whether it is the only one that waits to be sent. A HEAD
-// that finds no room isn't joined.
+// add takes a HEAD, and returns whether it is the only one that waits to be sent. byLog
+// says that pulls by digest are counted from the log now, so add logs the HEAD too. A HEAD
+// that finds no room isn't joined with any pull.
 func (h *redisHeads) add(ctx context.Context, e audit.Entry, byLog bool) (first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.forget(time.Now())
 	if len(h.recent) >= maxHeads {
-		h.q.r.opt.Marks.notCounted(e.Time)
+		h.q.r.opt.LastUsed.markUncounted(e.Time)
 		return false
 	}
 	head := &recentHead{Entry: e, name: h.nextName(), since: time.Now()}
@@ -123,7 +124,7 @@ func (h *redisHeads) log(ctx context.Context, head *recentHead) {
 	}
 }
 
-// toLog writes all HEADs to the log that it doesn't have, because Redis is away.
+// toLog writes to the log the HEADs that the log doesn't have, because Redis is away.
 func (h *redisHeads) toLog(ctx context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -195,7 +196,7 @@ func (h *redisHeads) send(ctx context.Context, before time.Time) error {
 	holds := h.q.r.opt.Join
 	calls := make([]*call, len(list))
 	for i, head := range list {
-		calls[i] = &call{script: headScript, key: headKey(head.Entry), args: []any{
+		calls[i] = &call{script: headScript, keys: []string{headKey(head.Entry)}, args: []any{
 			head.name, head.Time.UnixMicro(), head.Port, head.Tag, (holds + headMargin).Microseconds(), maxSameHeads, int((holds + headMargin).Seconds()) + 1,
 		}}
 	}
@@ -217,16 +218,16 @@ func (h *redisHeads) send(ctx context.Context, before time.Time) error {
 	return failed
 }
 
-// join looks up the tags of those pulls by digest that belong to a HEAD. When one lookup
-// fails, it returns all pulls, none of which was counted yet; a second lookup finds the
-// same tags.
+// join asks Redis for the tags of the pulls by digest in batch that belong to a HEAD. If a
+// request fails, join returns the whole batch, to be tried again: none of it was counted
+// yet, and a repeated request gets the same tag.
 func (h *redisHeads) join(ctx context.Context, batch []*event) ([]*event, error) {
 	var looking []*event
 	var calls []*call
 	for _, e := range batch {
 		if e.name != "" && !e.looked {
 			looking = append(looking, e)
-			calls = append(calls, &call{script: takeScript, key: headKey(e.Entry), args: []any{
+			calls = append(calls, &call{script: takeScript, keys: []string{headKey(e.Entry)}, args: []any{
 				e.name, e.Time.UnixMicro(), e.Port, h.q.r.opt.Join.Microseconds(),
 			}})
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 )
 
-// asked is what is known of when v1 and the manifest of "a" were used.
+// asked returns when, according to Uses, tag v1 and the manifest of "a" were last used.
 func (s *shop) asked(t testing.TB, r *Redis) (Uses, error) {
 	t.Helper()
 	w := s.worker(t, func(o *SyncOptions) { o.Redis = r })
@@ -27,20 +27,20 @@ func (s *shop) since(t testing.TB) time.Time {
 }
 
 // When Redis is emptied, Uses fails until a flush has noted that statistics are complete
-// only from then on. This holds whenever it happens during a flush, and also if nothing was
-// ever flushed.
+// only from then on. This holds at whichever step of a flush Redis is emptied, and also if
+// no flush ever ran.
 func TestRedisEmptied(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
 	c := server.client(t)
-	for _, when := range []string{"never flushed", "flushed", "opened", "claimed", "before commit", "after commit", "settled"} {
+	for _, when := range []string{"never flushed", "flushed", "begun", "read", "before commit", "after commit", "settled"} {
 		s := open(t, false, 1)
 		must(t, c.FlushAll(t.Context()).Err())
 		r := server.open(t, s.stats)
 		rec := s.recorder(t, r, unlogged)
 		w := s.flusher(t, r)
 		must(t, w.Flush(t.Context()))
-		s.since(t) // is there now
+		s.since(t) // makes the state's row
 		exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1", noon)
 		if when != "never flushed" {
 			recorded(t, rec, s.pull(0, "v0", "z", time.Now()))
@@ -54,8 +54,8 @@ func TestRedisEmptied(t *testing.T) {
 			empty()
 		default:
 			w.crash = at(when, empty)
-			if err := w.Flush(t.Context()); err != nil && !errors.Is(err, errRedisLost) {
-				t.Errorf("%s: a flush: %v", when, err)
+			if err := w.Flush(t.Context()); !errors.Is(err, errRedisLost) {
+				t.Errorf("%s: a flush that was complete, or not for this: %v", when, err)
 			}
 		}
 		if uses, err := s.asked(t, r); !errors.Is(err, errRedisLost) {
@@ -72,16 +72,70 @@ func TestRedisEmptied(t *testing.T) {
 			t.Errorf("%s: later it was used at %v: %v", when, uses, err)
 		}
 		must(t, w.Flush(t.Context()))
-		drained(t, c)
+		s.drained(t, c)
 	}
 }
 
-// A Redis that has the pulls of another registry is refused, and left as it is.
+// If Redis is emptied, and gets new pulls, while a flush runs, the flush counts none of
+// them: afterwards nothing would show which pulls in the log are lost.
+func TestRedisEmptiedAndFilled(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, false, 1)
+	c := server.client(t)
+	r := server.open(t, s.stats)
+	w := s.flusher(t, r)
+	must(t, w.Flush(t.Context()))
+	n := number(t, s.stats, "SELECT flush FROM redisprocessingstate")
+	for range 2 { // the first one loses its pulls
+		rec := s.recorder(t, r)
+		_, err := rec.presence.tick(t.Context())
+		must(t, err)
+		must(t, c.FlushAll(t.Context()).Err())
+		rec.Pulled(t.Context(), s.client("a", 0, "v1", "a"))
+		finish(t, rec)
+	}
+	if _, err := w.page(t.Context(), n, keysOf(t, c)); !errors.Is(err, errRedisLost) {
+		t.Errorf("a page of a Redis that was emptied: %v, want %v", err, errRedisLost)
+	}
+	must(t, w.Flush(t.Context()))
+	settle(t, s.worker(t))
+	if n := s.books(t)[tagName(s, 0, "v1")].Count; n != 2 {
+		t.Errorf("%d pulls are counted, want 2", n)
+	}
+}
+
+// The row of a counter in redispullcounters is deleted a day after a flush last found the
+// counter, and stays while Redis has the counter.
+func TestRedisForgetsCounters(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, false, 1)
+	c := server.client(t)
+	r := server.open(t, s.stats)
+	w := s.flusher(t, r)
+	list := []audit.Entry{s.pull(0, "stays", "a", noon), s.pull(0, "goes", "a", noon)}
+	recorded(t, s.recorder(t, r, unlogged), list...)
+	must(t, w.Flush(t.Context()))
+	must(t, c.Del(t.Context(), counterKey(s.repositories[0], "goes", digest("a"))).Err())
+	for _, age := range []string{"23 hours", "25 hours"} {
+		exec(t, s.stats, "UPDATE redispullcounters SET updated_at = now() - $1::text::interval", age)
+		must(t, s.flusher(t, r).Flush(t.Context()))
+		want := map[string]int64{"23 hours": 2, "25 hours": 1}[age]
+		if n := number(t, s.stats, "SELECT count(*) FROM redispullcounters"); n != want {
+			t.Errorf("%d counters are known after %s, want %d", n, age, want)
+		}
+		must(t, w.Flush(t.Context())) // w deletes no rows: it has looked for old ones within the hour
+	}
+	compare(t, s.books(t), truth(list))
+}
+
+// A Redis that has the pulls of another registry is refused, and left unchanged.
 func TestRedisOfAnother(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
 	first, second := open(t, false, 1), open(t, false, 1)
-	exec(t, second.stats, "UPDATE redisprocessingstate SET owner = gen_random_uuid()") // that of a template
+	exec(t, second.stats, "UPDATE redisprocessingstate SET owner = gen_random_uuid()") // otherwise both databases have the owner of their template
 	r := server.open(t, first.stats)
 	list := []audit.Entry{first.pull(0, "v1", "a", noon)}
 	recorded(t, first.recorder(t, r, unlogged), list...)
@@ -103,8 +157,8 @@ func TestRedisOfAnother(t *testing.T) {
 	}
 }
 
-// Redis is killed and started again, again and again, while pulls are recorded and
-// flushed, and PostgreSQL cuts all connections: what was answered counts once.
+// Redis is killed and started again many times while pulls are recorded and flushed, and
+// PostgreSQL cuts all connections: each pull that Redis answered counts once.
 func TestRedisRestarts(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -131,7 +185,7 @@ func TestRedisRestarts(t *testing.T) {
 	})
 	random := rand.New(rand.NewPCG(5, 5))
 	var all []audit.Entry
-	unknown := map[string]bool{} // names whose pulls may have been counted
+	unknown := map[string]bool{} // tags and manifests with pulls that may or may not have been counted
 	lost := 0
 	for round := range 6 {
 		killed := make(chan struct{})
@@ -159,7 +213,7 @@ func TestRedisRestarts(t *testing.T) {
 				switch {
 				case err == nil:
 					all = append(all, e.Entry)
-				case !refused[e]: // counted or not: leave what it touches out
+				case !refused[e]: // counted or not, so its tag and manifest aren't compared
 					lost++
 					for name := range truth([]audit.Entry{e.Entry}) {
 						unknown[name] = true
@@ -171,7 +225,7 @@ func TestRedisRestarts(t *testing.T) {
 			}
 		}
 		<-killed
-		if round == 0 { // on a busy machine no flush may end within the next ones
+		if round == 0 { // on a busy machine the later rounds may be too short for a flush
 			select {
 			case <-first:
 			case <-time.After(time.Minute):
@@ -183,7 +237,7 @@ func TestRedisRestarts(t *testing.T) {
 				_, err := s.stats.Pool.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
 				return err
 			}
-			for deadline := time.Now().Add(time.Minute); cut() != nil; { // the pool has connections that were cut before
+			for deadline := time.Now().Add(time.Minute); cut() != nil; { // the pool may still have connections that an earlier round has cut
 				if time.Now().After(deadline) {
 					t.Fatal("the database can't be reached")
 				}
@@ -193,9 +247,8 @@ func TestRedisRestarts(t *testing.T) {
 	}
 	close(stop)
 	must(t, group.Wait())
-	s.expire(t)
 	w := s.flusher(t, r)
-	for deadline := time.Now().Add(time.Minute); ; { // connections of the pools are still those that were cut
+	for deadline := time.Now().Add(time.Minute); ; { // the pools may still have connections that were cut
 		err := w.Flush(t.Context())
 		if err == nil {
 			break
@@ -204,8 +257,7 @@ func TestRedisRestarts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	drained(t, server.client(t))
-	s.accounted(t)
+	s.drained(t, server.client(t))
 	got, want := s.books(t), truth(all)
 	for name := range unknown {
 		if n := got[name].Count - want[name].Count; n < 0 || n > int64(lost) {
@@ -221,94 +273,67 @@ func TestRedisRestarts(t *testing.T) {
 	t.Logf("%d pulls were answered, %d not; %d flushes succeeded, %d failed", len(all), lost, flushed, failed)
 }
 
-// A database that was restored has none of the batches that Redis knows. Later pulls are
-// counted nevertheless, and claims of those batches are counted again, since what the
-// batches added is lost.
+// When the statistics' database is restored, pulls that it has lost are counted again as
+// long as Redis has them, and statistics count as incomplete. Later pulls are counted too.
 func TestRedisFlushRestoredDatabase(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
-	for _, step := range []string{"", "claimed", "before commit", "after commit"} {
+	tables := []string{"redispullcounters", "redisprocessingstate", "tagpullstatistics", "manifestpullstatistics"}
+	for _, step := range append([]string{""}, steps...) {
 		s := open(t, false, 1)
 		c := server.client(t)
 		must(t, c.FlushAll(t.Context()).Err())
 		r := server.open(t, s.stats)
 		rec := s.recorder(t, r, unlogged)
 		w := s.flusher(t, r)
-		early := []audit.Entry{s.pull(0, "v1", "a", noon)}
-		recorded(t, rec, early...)
+		all := []audit.Entry{s.pull(0, "v1", "a", noon)}
+		pull := func(tag, content string, after time.Duration) {
+			t.Helper()
+			e := s.pull(0, tag, content, noon.Add(after))
+			recorded(t, rec, e)
+			all = append(all, e)
+		}
+		recorded(t, rec, all...)
 		must(t, w.Flush(t.Context()))
-		// The backup.
-		for _, table := range []string{"redisflushbatches", "redisprocessingstate", "tagpullstatistics", "manifestpullstatistics"} {
+		for _, table := range tables { // makes the backup
 			exec(t, s.stats, fmt.Sprintf("CREATE TABLE saved_%[1]s AS SELECT * FROM %[1]s", table))
 		}
-		seq := number(t, s.stats, "SELECT last_value FROM redisflushbatches_id_seq")
-		// Several flushes come after it: their settled keys are done with greater numbers.
 		for i := range 5 {
-			recorded(t, rec, s.pull(0, "v1", "a", noon.Add(time.Duration(i+1)*time.Minute)))
+			pull("v1", "a", time.Duration(i+1)*time.Minute)
 			must(t, w.Flush(t.Context()))
 		}
-		claims := []audit.Entry{s.pull(0, "v2", "b", noon.Add(time.Hour))}
-		recorded(t, rec, claims...)
+		pull("v2", "b", time.Hour)
 		if step != "" {
 			w.crash = at(step, crashHere)
 			if died, err := dies(func() error { return w.Flush(t.Context()) }); !died {
 				t.Fatalf("nothing has %s: %v", step, err)
 			}
 		}
-		for _, table := range []string{"redisflushbatches", "redisprocessingstate", "tagpullstatistics", "manifestpullstatistics"} {
-			overriding := ""
-			if table == "redisflushbatches" || table == "redisprocessingstate" {
-				overriding = "OVERRIDING SYSTEM VALUE"
-			}
+		for _, table := range tables {
 			exec(t, s.stats, "TRUNCATE "+table)
-			exec(t, s.stats, fmt.Sprintf("INSERT INTO %[1]s %[2]s SELECT * FROM saved_%[1]s", table, overriding))
+			exec(t, s.stats, fmt.Sprintf("INSERT INTO %[1]s SELECT * FROM saved_%[1]s", table))
 		}
-		exec(t, s.stats, "SELECT setval('redisflushbatches_id_seq', $1)", seq)
-		s.since(t) // is there now
+		s.since(t) // makes the state's row
 		exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1", noon)
-		late := []audit.Entry{s.pull(0, "v1", "a", noon.Add(2*time.Hour)), s.pull(0, "v3", "c", noon.Add(3*time.Hour))}
-		recorded(t, rec, late...)
+		pull("v1", "a", 2*time.Hour)
+		pull("v3", "c", 3*time.Hour)
 		w = s.flusher(t, r)
 		must(t, w.Flush(t.Context()))
 		if since := s.since(t); since.Before(time.Now().Add(-time.Minute)) {
-			t.Errorf("statistics that miss pulls are complete since %v", since)
+			t.Errorf("statistics that may miss pulls are complete since %v", since)
 		}
-		// What was added after the backup is gone with it, and the rest counts.
-		compare(t, s.books(t), truth(append(append(early, claims...), late...)))
-		drained(t, c)
-		more := []audit.Entry{s.pull(0, "v1", "a", noon.Add(4*time.Hour))}
-		recorded(t, rec, more...)
+		compare(t, s.books(t), truth(all))
+		s.drained(t, c)
+		exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1", noon)
+		pull("v1", "a", 4*time.Hour)
 		must(t, w.Flush(t.Context()))
-		compare(t, s.books(t), truth(append(append(append(early, claims...), late...), more...)))
-		drained(t, c)
+		compare(t, s.books(t), truth(all))
+		s.drained(t, c)
+		if since := s.since(t); !since.Equal(noon) {
+			t.Errorf("statistics are complete since %v, though nothing is missing any more", since)
+		}
 		if t.Failed() {
 			t.Fatalf("restored after %q", step)
 		}
 	}
-}
-
-// A claim of an unknown batch stops the flush with an error that says what to do.
-func TestRedisUnknownBatch(t *testing.T) {
-	t.Parallel()
-	server := startRedis(t)
-	s := open(t, false, 1)
-	c := server.client(t)
-	r := server.open(t, s.stats)
-	rec := s.recorder(t, r, unlogged)
-	recorded(t, rec, s.pull(0, "v1", "a", noon))
-	w := s.flusher(t, r)
-	w.crash = at("claimed", crashHere)
-	if died, err := dies(func() error { return w.Flush(t.Context()) }); !died {
-		t.Fatal(err)
-	}
-	must(t, s.flusher(t, r).Flush(t.Context())) // there is a batch with a greater number
-	recorded(t, rec, s.pull(0, "v2", "a", noon))
-	must(t, s.flusher(t, r).Flush(t.Context()))
-	exec(t, s.stats, "DELETE FROM redisflushbatches WHERE state = 'open'")
-	if err := s.flusher(t, r).Flush(t.Context()); !errors.Is(err, errUnknownBatch) {
-		t.Errorf("a flush over a claim of nobody: %v", err)
-	}
-	must(t, c.Del(t.Context(), pullKey(s.repositories[0], "v1", digest("a"))).Err())
-	must(t, s.flusher(t, r).Flush(t.Context()))
-	compare(t, s.books(t), truth([]audit.Entry{s.pull(0, "v2", "a", noon)}))
 }

@@ -50,14 +50,14 @@ func (s *shop) flusher(t testing.TB, r *Redis, change ...func(*FlushOptions)) *F
 	return w
 }
 
-// recorder is one that counts in Redis, or from the log if r is nil.
+// recorder returns a recorder that counts in Redis or, if r is nil, from the log.
 func (s *shop) recorder(t testing.TB, r *Redis, change ...func(*RecorderOptions)) *Recorder {
 	t.Helper()
-	marks, err := NewMarks(MarksOptions{Databases: s.databases(), Log: quiet})
+	lastUsed, err := NewLastUsedRecorder(LastUsedOptions{Databases: s.databases(), Log: quiet})
 	must(t, err)
 	o := RecorderOptions{
 		Log:   audit.NewRecorder(audit.RecorderOptions{DB: s.log, Alive: alive, Log: quiet}),
-		Count: true, Redis: r, Marks: marks, Logger: quiet,
+		Count: true, Redis: r, LastUsed: lastUsed, Logger: quiet,
 	}
 	for _, f := range change {
 		f(&o)
@@ -65,25 +65,25 @@ func (s *shop) recorder(t testing.TB, r *Redis, change ...func(*RecorderOptions)
 	return NewRecorder(o)
 }
 
-// finish has a recorder send and write all that it has.
+// finish makes a recorder send and write everything that waits, and ends it.
 func finish(t testing.TB, r *Recorder) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	r.Close(ctx)
 	must(t, r.opt.Log.Close(ctx))
-	must(t, r.opt.Marks.Close(ctx))
+	must(t, r.opt.LastUsed.Close(ctx))
 	must(t, r.Leave(ctx, false))
 }
 
-// client is an entry of a client's request.
+// client returns an entry of a request by the client called name.
 func (s *shop) client(name string, repository int, tag, content string) audit.Entry {
 	e := s.pull(repository, tag, content, time.Time{})
 	e.Address, e.UserAgent = name, "containerd/1.7"
 	return e
 }
 
-// logged are the pulls of the log.
+// logged returns the number of pulls in the log that have this counted_by.
 func (s *shop) logged(t testing.TB, countedBy string) int64 {
 	t.Helper()
 	return number(t, s.log, "SELECT COALESCE(sum(pulls), 0) FROM auditlog WHERE counted_by = $1", countedBy)
@@ -91,7 +91,7 @@ func (s *shop) logged(t testing.TB, countedBy string) int64 {
 
 func keysOf(t testing.TB, c *redis.Client) []string {
 	t.Helper()
-	list, err := c.Keys(t.Context(), pullPrefix+"*").Result()
+	list, err := c.Keys(t.Context(), counterPrefix+"*").Result()
 	must(t, err)
 	return list
 }

@@ -61,7 +61,6 @@ type event struct {
 	name        string    // set for a pull by digest that may belong to a HEAD
 	looked      bool      // its HEAD was looked for
 	marked      bool      // its last-used time was recorded
-	unseen      bool      // its use isn't in Redis, so it isn't visible before the next flush
 }
 
 // ready says whether the event has lingered long enough to be sent.
@@ -105,7 +104,7 @@ func (q *redisQueue) pulled(ctx context.Context, e audit.Entry) {
 	q.mu.Unlock()
 	switch {
 	case full:
-		q.spill(ctx, e, 1)
+		q.fallBackToLog(ctx, e, 1)
 	case first:
 		q.loop.Wake()
 	}
@@ -134,8 +133,9 @@ func (q *redisQueue) add(e *event) {
 	}
 }
 
-// spill logs a pull that Redis didn't take, to be counted from the log and joined there.
-func (q *redisQueue) spill(ctx context.Context, e audit.Entry, n int) {
+// fallBackToLog logs a pull that Redis didn't take, to be counted from the log and joined
+// there.
+func (q *redisQueue) fallBackToLog(ctx context.Context, e audit.Entry, n int) {
 	e.CountedBy = audit.CountedByAudit
 	if q.r.opt.Log != nil && q.r.opt.Log.Record(ctx, e) {
 		q.r.opt.Metrics.event(eventLogged, n)
@@ -199,8 +199,8 @@ func (q *redisQueue) batch(ctx context.Context) (more bool, err error) {
 	return q.send(ctx, now.Add(-headLinger), now)
 }
 
-// send sends the HEADs that came before heads, and a batch of the pulls that have lingered
-// by now.
+// send sends the HEADs that came before the time heads, and a batch of the pulls that have
+// lingered at the time now.
 func (q *redisQueue) send(ctx context.Context, heads, now time.Time) (more bool, err error) {
 	select {
 	case q.sending <- struct{}{}:
@@ -237,7 +237,8 @@ func (q *redisQueue) isFailing() bool {
 	return q.failing
 }
 
-// reached notes whether Redis can be reached. If not, the waiting pulls go to the log.
+// reached notes that Redis can be reached (err is nil), or that it can't. Then the waiting
+// pulls go to the log.
 func (q *redisQueue) reached(ctx context.Context, err error) {
 	q.r.presence.hold()
 	defer q.r.presence.end()
@@ -258,22 +259,22 @@ func (q *redisQueue) reached(ctx context.Context, err error) {
 		if !before {
 			q.heads.toLog(ctx)
 		}
-		q.spillAll(ctx, waiting)
+		q.allFallBackToLog(ctx, waiting)
 	}
 }
 
-func (q *redisQueue) spillAll(ctx context.Context, list []*event) {
+func (q *redisQueue) allFallBackToLog(ctx context.Context, list []*event) {
 	for _, e := range list {
 		if e.name != "" && q.r.opt.Log != nil {
 			e.Tag = ""
 		}
-		q.spill(ctx, e.Entry, e.n)
+		q.fallBackToLog(ctx, e.Entry, e.n)
 	}
 }
 
 // back handles that Redis can be reached again.
 func (q *redisQueue) back() {
-	q.heads.again() // Redis may have lost the HEADs, and doesn't have those that came meanwhile
+	q.heads.again() // Redis may have lost HEADs, and lacks those that came while it was away
 	q.mu.Lock()
 	q.settled = time.Now().Add(2 * redisBackoff)
 	q.failing = false
@@ -295,7 +296,7 @@ func (q *redisQueue) watch(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 			q.r.presence.hold()
-			q.spillAll(ctx, q.overdue(time.Now().Add(-redisPatience)))
+			q.allFallBackToLog(ctx, q.overdue(time.Now().Add(-redisPatience)))
 			q.r.presence.end()
 		}
 	}
@@ -350,13 +351,13 @@ func (q *redisQueue) take(now time.Time) (batch []*event, more bool) {
 // into the queue, where their order doesn't matter.
 func (q *redisQueue) keep(ctx context.Context, list []*event) {
 	if q.r.opt.Log != nil {
-		q.spillAll(ctx, list)
+		q.allFallBackToLog(ctx, list)
 		list = nil
 	}
 	q.mu.Lock()
 	q.flying = time.Time{}
 	q.pulls = append(q.pulls, list...)
-	n := len(q.pulls) // while Redis is away: the pulls that came until the last attempt
+	n := len(q.pulls) // while Redis is away, each attempt updates this metric
 	q.mu.Unlock()
 	q.r.opt.Metrics.waiting(n)
 }
@@ -396,7 +397,7 @@ func (q *redisQueue) close(ctx context.Context) {
 	if len(rest) > 0 {
 		q.r.opt.Logger.WarnContext(ctx, "stopping with pulls that Redis didn't take", "pulls", len(rest), "error", errors.Join(err, ctx.Err()))
 	}
-	q.spillAll(ctx, rest)
+	q.allFallBackToLog(ctx, rest)
 }
 
 // linger waits until the first waiting pull has lingered; it returns at once if there is

@@ -2,8 +2,6 @@ package pullstats
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"strings"
 	"time"
@@ -11,10 +9,6 @@ import (
 	"github.com/purser-registry/purser/internal/audit"
 	"github.com/purser-registry/purser/internal/oci"
 )
-
-// usesFor is how long Redis keeps last-used times. It must exceed the lag at which a
-// last_pulled policy still trusts the statistics.
-const usesFor = 2 * time.Hour
 
 // record has Redis count pulls, and returns those that Redis didn't take.
 func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event, err error) {
@@ -25,28 +19,17 @@ func (q *redisQueue) record(ctx context.Context, batch []*event) (kept []*event,
 		return kept, err
 	}
 	groups := grouped(batch)
-	uses := usesOf(groups)
-	calls := make([]*call, 0, len(uses)+len(groups))
-	for _, u := range uses {
-		calls = append(calls, u.call)
-	}
-	for _, g := range groups {
-		calls = append(calls, g.call)
+	calls := make([]*call, len(groups))
+	for i, g := range groups {
+		calls[i] = g.call
 	}
 	q.r.opt.Redis.run(ctx, calls)
-	for _, u := range uses {
-		if got, _ := u.call.outcome(); got != answered {
-			for _, e := range u.events {
-				e.unseen = true // matters if the pull is counted nevertheless
-			}
-		}
-	}
 	for _, g := range groups {
 		got, cause := g.call.outcome()
 		switch {
 		case got == refused && unfit(cause):
-			q.spillAll(ctx, g.events)
-			q.r.opt.Logger.WarnContext(ctx, "Redis has something else in the place of a counter of pulls", "key", g.call.key, "error", cause)
+			q.allFallBackToLog(ctx, g.events)
+			q.r.opt.Logger.WarnContext(ctx, "Redis has something else in the place of a counter of pulls", "key", g.call.keys[0], "error", cause)
 		case got == refused:
 			kept, err = append(kept, g.events...), cause
 		default:
@@ -69,7 +52,7 @@ func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome, se
 	n := 0
 	for _, e := range list {
 		n += e.n
-		e.CountedBy, e.RedisSeq = audit.CountedByRedis, seq
+		e.CountedBy, e.RedisSeq = audit.CountedByRedis, -seq // older versions ignore negative numbers
 		q.r.log(ctx, e.Entry)
 		if e.name != "" && e.Tag != "" {
 			q.heads.used(e.Entry)
@@ -77,8 +60,8 @@ func (q *redisQueue) counted(ctx context.Context, list []*event, got outcome, se
 		switch {
 		case got == unanswered:
 			q.r.uncounted(e.Entry)
-		case e.unseen:
-			q.r.used(e.Entry)
+		case q.r.presence.olderRun():
+			q.r.used(e.Entry) // older versions don't read the counters
 		}
 	}
 	if got == unanswered {
@@ -100,7 +83,7 @@ func unfit(err error) bool {
 	return false
 }
 
-// group is the pulls of a batch that go to one key.
+// group has those pulls of a batch that one key counts.
 type group struct {
 	events []*event
 	n      int // pulls
@@ -137,45 +120,9 @@ func grouped(batch []*event) []*group {
 			method = "digest"
 		}
 		g.call = &call{
-			script: recordScript, key: pullKey(e.RepositoryID, e.Tag, e.Digest),
+			script: recordScript, keys: []string{counterKey(e.RepositoryID, e.Tag, e.Digest), uncountedKey(e.RepositoryID)},
 			args: []any{g.n, redisTime(g.last), e.RepositoryID, e.Tag, e.Digest.String(), method},
 		}
 	}
 	return list
-}
-
-// usesOf returns the calls that store last-used times in Redis, one for each repository and
-// hour.
-func usesOf(groups []*group) []*group {
-	uses := map[string]*group{}
-	var list []*group
-	for _, g := range groups {
-		e := g.events[0]
-		key := usesKey(e.RepositoryID, g.last)
-		u := uses[key]
-		if u == nil {
-			u = &group{call: &call{script: useScript, key: key, args: []any{int((usesFor + 2*time.Hour).Seconds())}}}
-			uses[key] = u
-			list = append(list, u)
-		}
-		u.events = append(u.events, g.events...)
-		at := g.last.Unix() + 1
-		u.call.args = append(u.call.args, useField(e.Digest.String()), at)
-		if e.Tag != "" {
-			u.call.args = append(u.call.args, useField(e.Tag), at)
-		}
-	}
-	return list
-}
-
-// usesKey returns the key of a repository's last-used times in the hour of at.
-func usesKey(repository int64, at time.Time) string {
-	return fmt.Sprintf("%s%d:%d", usesPrefix, repository, at.Unix()/3600)
-}
-
-// useField returns a short hash of a tag or a digest. If two names share one, a use of
-// either counts for both.
-func useField(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	return fmt.Sprintf("%011x", binary.BigEndian.Uint64(sum[:8])>>20)
 }

@@ -1,6 +1,7 @@
 package pullstats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,7 @@ func events(t testing.TB) int {
 	return n
 }
 
-// dies runs fn, and says whether it ended where the process would.
+// dies runs fn, and says whether fn was ended by a simulated crash.
 func dies(fn func() error) (died bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -48,7 +49,7 @@ func dies(fn func() error) (died bool, err error) {
 	return false, fn()
 }
 
-// at is a crash hook that calls fn at a step, once.
+// at returns a crash hook that calls fn the first time that a worker reaches step.
 func at(step string, fn func()) func(string) {
 	done := false
 	return func(got string) {
@@ -60,21 +61,6 @@ func at(step string, fn func()) func(string) {
 }
 
 func crashHere() { panic(errCrash) }
-
-// expire makes the leases of batches be over.
-func (s *shop) expire(t testing.TB) {
-	t.Helper()
-	must(t, s.leasesEnd(t.Context()))
-}
-
-// leasesEnd locks batches in the order of their numbers, as workers do.
-func (s *shop) leasesEnd(ctx context.Context) error {
-	_, err := s.stats.Pool.Exec(ctx, `
-		WITH open AS MATERIALIZED (
-			SELECT id FROM redisflushbatches WHERE state = 'open' ORDER BY id FOR UPDATE)
-		UPDATE redisflushbatches b SET lease_until = now() - interval '1 second' FROM open WHERE b.id = open.id`)
-	return err
-}
 
 // recorded has Redis count pulls that happened at given times.
 func recorded(t testing.TB, rec *Recorder, list ...audit.Entry) {
@@ -94,31 +80,35 @@ func waiting(list []audit.Entry) (batch []*event) {
 
 func unlogged(o *RecorderOptions) { o.Log = nil }
 
-// drained fails where keys have something left to count.
-func drained(t testing.TB, c *redis.Client) {
+// drained fails if a counter has pulls left to count, or doesn't expire.
+func (s *shop) drained(t testing.TB, clients ...*redis.Client) {
 	t.Helper()
-	for _, key := range keysOf(t, c) {
-		h, err := c.HGetAll(t.Context(), key).Result()
-		must(t, err)
-		if h["pull_count"] != "0" || h["claim"] != "" || h["claimed_count"] != "" {
-			t.Errorf("%s has something left: %v", key, h)
+	for _, c := range clients {
+		for _, key := range keysOf(t, c) {
+			h, err := c.HGetAll(t.Context(), key).Result()
+			must(t, err)
+			has, err := countedOf(t.Context(), s.stats.Pool, []counterID{idOf(key)})
+			must(t, err)
+			if row := has[idOf(key)]; h["pull_count"] != fmt.Sprint(row.count) || h["born"] != fmt.Sprint(row.born) || h["seq"] != fmt.Sprint(row.seq) {
+				t.Errorf("%s has something left: %v, counted %+v", key, h, row)
+			}
+			if ttl := c.TTL(t.Context(), key).Val(); ttl <= 0 || ttl > settledFor {
+				t.Errorf("%s stays for %v, want at most %v", key, ttl, settledFor)
+			}
 		}
-		if ttl := c.TTL(t.Context(), key).Val(); ttl <= 0 || ttl > settledFor {
-			t.Errorf("%s stays for %v, want at most %v", key, ttl, settledFor)
+		for _, pattern := range []string{uncountedPrefix + "*", olderPrefix + "*"} {
+			list, err := c.Keys(t.Context(), pattern).Result()
+			must(t, err)
+			for _, key := range list {
+				if h := c.HGetAll(t.Context(), key).Val(); h["pull_count"] != "0" || h["claim"] != "" {
+					t.Errorf("%s is left: %v", key, h)
+				}
+			}
 		}
 	}
 }
 
-// accounted fails where the database's own figures of flushing don't fit together.
-func (s *shop) accounted(t testing.TB) {
-	t.Helper()
-	keys := number(t, s.stats, "SELECT COALESCE(sum(keys), 0) FROM redisflushbatches WHERE state = 'applied'")
-	if n := number(t, s.stats, "SELECT keys_processed_count FROM redisprocessingstate"); n != keys {
-		t.Errorf("keys_processed_count is %d, and the batches have %d keys", n, keys)
-	}
-}
-
-// without leaves out what belongs to a repository.
+// without returns the statistics except those of a repository.
 func (b books) without(repository int64) books {
 	b = maps.Clone(b)
 	for name := range b {
@@ -139,14 +129,18 @@ type tempest struct {
 	all []audit.Entry
 
 	crashes [5]atomic.Int64
-	late    atomic.Int64 // batches that were given up under a worker that went on
+	expired atomic.Int64
+	lives   atomic.Int64 // number of workers so far; successive workers end at different steps
 }
 
-var steps = []string{"opened", "claimed", "before commit", "after commit", "settled"}
+// stormSeed makes runs differ; a failure names it.
+var stormSeed = rand.Uint64()
+
+var steps = []string{"begun", "read", "before commit", "after commit", "settled"}
 
 // pulls records pulls of tags that move.
 func (w *tempest) pulls(t *testing.T, seed uint64, n int) error {
-	r := rand.New(rand.NewPCG(seed, 11))
+	r := rand.New(rand.NewPCG(seed, stormSeed))
 	rec := w.s.recorder(t, w.redis, unlogged)
 	for n > 0 {
 		list := make([]audit.Entry, 0, 500)
@@ -155,7 +149,7 @@ func (w *tempest) pulls(t *testing.T, seed uint64, n int) error {
 			if r.IntN(4) > 0 {
 				tag = fmt.Sprint("v", r.IntN(6))
 			}
-			// No two at the same time, and in no order.
+			// Each pull has a time of its own, and the times are in no order.
 			when := noon.Add(time.Duration(r.IntN(3600))*time.Second + time.Duration(w.clock.Add(1))*time.Microsecond)
 			list = append(list, w.s.pull(r.IntN(len(w.s.repositories)), tag, fmt.Sprint(r.IntN(6)), when))
 		}
@@ -171,30 +165,24 @@ func (w *tempest) pulls(t *testing.T, seed uint64, n int) error {
 	return nil
 }
 
-// flushes flushes with workers that end at any step, one after another.
+// flushes runs workers one after another, each of which dies at one of the steps.
 func (w *tempest) flushes(t *testing.T, ctx context.Context, seed uint64) error {
-	r := rand.New(rand.NewPCG(seed, 12))
+	r := rand.New(rand.NewPCG(seed, stormSeed))
 	for ctx.Err() == nil {
 		f := w.s.flusher(t, w.redis, func(o *FlushOptions) { o.Batch = 1 + r.IntN(40) })
-		life := 1 + r.IntN(60)
+		end, life := int(w.lives.Add(1))%len(steps), 1+r.IntN(4)
 		f.crash = func(step string) {
+			if step != steps[end] {
+				return
+			}
 			if life--; life == 0 {
-				for i := range steps {
-					if steps[i] == step {
-						w.crashes[i].Add(1)
-					}
-				}
+				w.crashes[end].Add(1)
 				crashHere()
 			}
 		}
 		for died := false; !died && ctx.Err() == nil; {
 			var err error
-			died, err = dies(func() error { return f.Flush(context.WithoutCancel(ctx)) })
-			switch {
-			case err == nil:
-			case strings.Contains(err.Error(), "was given up by another worker"):
-				w.late.Add(1)
-			default:
+			if died, err = dies(func() error { return f.Flush(context.WithoutCancel(ctx)) }); err != nil {
 				return err
 			}
 		}
@@ -202,8 +190,8 @@ func (w *tempest) flushes(t *testing.T, ctx context.Context, seed uint64) error 
 	return nil
 }
 
-// Each pull counts once, with recorders and three flush workers at once, which die at any
-// step or continue after their leases have expired; a repository is deleted in the middle.
+// Each pull counts once, while recorders and three flush workers that die at any step run
+// at once, counters expire and are made again, and a repository is deleted.
 func TestRedisStorm(t *testing.T) {
 	t.Parallel()
 	for _, apart := range []bool{false, true} {
@@ -221,14 +209,15 @@ func TestRedisStorm(t *testing.T) {
 			}
 			gone := s.repositories[4]
 			workers.Go(func() error {
+				c := server.client(t)
 				for deleted := false; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
-					if err := s.leasesEnd(context.WithoutCancel(ctx)); err != nil {
-						return err
+					for _, key := range keysOf(t, c) { // as if a minute had passed, settled counters expire
+						if err := expireScript.Run(context.WithoutCancel(ctx), c, []string{key}).Err(); err != nil {
+							return err
+						}
+						w.expired.Add(1)
 					}
-					w.mu.Lock()
-					half := len(w.all) > n/2
-					w.mu.Unlock()
-					if half && !deleted {
+					if !deleted && w.clock.Load() > int64(n/2) {
 						deleted = true
 						if _, err := s.log.Pool.Exec(context.WithoutCancel(ctx), "DELETE FROM repositories WHERE id = $1", gone); err != nil {
 							return err
@@ -241,51 +230,41 @@ func TestRedisStorm(t *testing.T) {
 				recorders.Go(func() error { return w.pulls(t, uint64(i), n/4) })
 			}
 			must(t, recorders.Wait())
-			for deadline := time.Now().Add(10 * time.Second); !w.wild() && time.Now().Before(deadline); {
-				must(t, w.pulls(t, rand.Uint64(), 1000)) // there is something to do for those that die
+			for deadline := time.Now().Add(time.Minute); !w.wild() && time.Now().Before(deadline); {
+				must(t, w.pulls(t, rand.Uint64(), 1000)) // so that the workers that die have pulls to count
 			}
 			stop()
 			must(t, workers.Wait())
-			s.expire(t)
 			must(t, s.flusher(t, w.redis).Flush(t.Context()))
-			c := server.client(t)
-			drained(t, c)
-			s.accounted(t)
+			s.drained(t, server.client(t))
 			compare(t, s.books(t).without(gone), truth(w.all).without(gone))
 			for i := range w.crashes {
 				if w.crashes[i].Load() == 0 {
 					t.Errorf("nobody died when it had %s", steps[i])
 				}
 			}
-			if w.late.Load() == 0 {
-				t.Error("no batch was given up under a worker that went on")
-			}
-			dead := int64(0)
-			for i := range w.crashes {
-				dead += w.crashes[i].Load()
-			}
-			if n := number(t, s.stats, "SELECT count(*) FROM redisflushbatches WHERE state = 'open'"); n > dead {
-				t.Errorf("%d batches are open, and %d workers died", n, dead)
-			}
-			t.Logf("%d pulls, %d batches, %d given up under their workers; died at %v: %d %d %d %d %d", len(w.all),
-				number(t, s.stats, "SELECT count(*) FROM redisflushbatches"), w.late.Load(), steps,
+			t.Logf("seed %d: %d pulls, %d flushes, %d counters looked at to expire; died at %v: %d %d %d %d %d", stormSeed, len(w.all),
+				number(t, s.stats, "SELECT flush FROM redisprocessingstate"), w.expired.Load(), steps,
 				w.crashes[0].Load(), w.crashes[1].Load(), w.crashes[2].Load(), w.crashes[3].Load(), w.crashes[4].Load())
 		})
 	}
 }
 
-// wild says whether all that was to happen has.
+// expireScript deletes a counter that is settled, as Redis does after a minute.
+var expireScript = redis.NewScript("if redis.call('TTL', KEYS[1]) >= 0 then redis.call('DEL', KEYS[1]) end return 1")
+
+// wild says whether workers have died at every step.
 func (w *tempest) wild() bool {
 	for i := range w.crashes {
 		if w.crashes[i].Load() == 0 {
 			return false
 		}
 	}
-	return w.late.Load() > 0
+	return true
 }
 
-// If a worker dies at a step, the next one counts its keys, without losing or repeating
-// pulls, and touches none of them while the dead worker's lease lasts.
+// If a worker dies at a step, the next worker counts the same counters at once, and no pull
+// is lost or counted twice.
 func TestRedisFlushDies(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -306,16 +285,8 @@ func TestRedisFlushDies(t *testing.T) {
 			later := []audit.Entry{s.pull(0, "v1", "b", noon.Add(3*time.Second)), s.pull(0, "v2", "b", noon.Add(-time.Hour))}
 			recorded(t, rec, later...)
 			must(t, s.flusher(t, r).Flush(t.Context()))
-			// Before the commit the keys with claims wait for the lease: all but v1 of b.
-			want := map[string]int64{"opened": 5, "claimed": 1, "before commit": 1, "after commit": 5, "settled": 5}[step]
-			if n := number(t, s.stats, "SELECT COALESCE(sum(total_pull_count), 0) FROM manifestpullstatistics"); n != want {
-				t.Errorf("%d pulls are counted while the lease holds, want %d", n, want)
-			}
-			s.expire(t)
-			must(t, s.flusher(t, r).Flush(t.Context()))
 			compare(t, s.books(t), truth(append(list, later...)))
-			drained(t, c)
-			s.accounted(t)
+			s.drained(t, c)
 			if t.Failed() {
 				t.Fatalf("after it died when it had %s", step)
 			}
@@ -323,117 +294,129 @@ func TestRedisFlushDies(t *testing.T) {
 	}
 }
 
-// A worker whose lease is over, and whose batch another one has given up, adds nothing
-// of it.
-func TestRedisLeaseOver(t *testing.T) {
+// A worker that stalls holds up the others until its connection is ended, as PostgreSQL
+// does with an idle transaction. Then the others count, and the stalled worker can't commit
+// what it has read, even if a counter has expired and was made again since.
+func TestRedisFlushStalls(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
 	for _, apart := range []bool{false, true} {
-		s := open(t, apart, 1)
-		c := server.client(t)
-		must(t, c.FlushAll(t.Context()).Err())
-		r := server.open(t, s.stats)
-		rec := s.recorder(t, r, unlogged)
-		list := []audit.Entry{s.pull(0, "v1", "a", noon), s.pull(0, "v2", "b", noon.Add(time.Second))}
-		recorded(t, rec, list...)
-		slow := s.flusher(t, r)
-		slow.crash = at("claimed", func() {
-			s.expire(t)
+		for _, step := range []string{"read", "before commit"} {
+			s := open(t, apart, 1)
+			c := server.client(t)
+			must(t, c.FlushAll(t.Context()).Err())
+			r := server.open(t, s.stats)
+			rec := s.recorder(t, r, unlogged)
+			list := []audit.Entry{s.pull(0, "v1", "a", noon), s.pull(0, "v2", "b", noon.Add(time.Second))}
+			recorded(t, rec, list...)
+			more := func(after time.Duration) {
+				t.Helper()
+				e := s.pull(0, "v1", "a", noon.Add(after))
+				recorded(t, rec, e)
+				list = append(list, e)
+			}
+			slow := s.flusher(t, r)
+			slow.crash = at(step, func() {
+				more(time.Minute)
+				done := make(chan error, 1)
+				go func() { done <- s.flusher(t, r).Flush(t.Context()) }()
+				until(t, "the other waits", func() bool {
+					return number(t, s.stats, `
+						SELECT count(*) FROM pg_stat_activity
+						WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
+				})
+				exec(t, s.stats, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+					WHERE datname = current_database() AND state = 'idle in transaction' AND pid <> pg_backend_pid()`)
+				must(t, <-done)
+				compare(t, s.books(t), truth(list))
+				must(t, c.Del(t.Context(), keysOf(t, c)...).Err()) // as if the counters had expired
+				more(2 * time.Minute)
+			})
+			must(t, slow.Flush(t.Context())) // its second attempt succeeds
+			compare(t, s.books(t), truth(list))
 			must(t, s.flusher(t, r).Flush(t.Context()))
 			compare(t, s.books(t), truth(list))
-			more := []audit.Entry{s.pull(0, "v1", "a", noon.Add(time.Minute))}
-			recorded(t, rec, more...)
-			list = append(list, more...)
-		})
-		if err := slow.Flush(t.Context()); err == nil || !strings.Contains(err.Error(), "given up by another worker") {
-			t.Errorf("a flush that took too long: %v", err)
-		}
-		must(t, s.flusher(t, r).Flush(t.Context()))
-		compare(t, s.books(t), truth(list))
-		drained(t, c)
-		s.accounted(t)
-	}
-}
-
-// Whoever would give a batch up while it is being committed waits for the commit.
-func TestRedisLeaseOverAtCommit(t *testing.T) {
-	t.Parallel()
-	s := open(t, false, 1)
-	r := startRedis(t).open(t, s.stats)
-	list := []audit.Entry{s.pull(0, "v1", "a", noon), s.pull(0, "v2", "b", noon.Add(time.Second))}
-	recorded(t, s.recorder(t, r, unlogged), list...)
-	slow := s.flusher(t, r)
-	others := make(chan string, 2)
-	slow.crash = func(step string) {
-		switch step {
-		case "claimed":
-			s.expire(t) // nobody looks yet
-		case "before commit":
-			n := number(t, s.stats, "SELECT max(id) FROM redisflushbatches")
-			go func() {
-				state, err := slow.batches.abandon(t.Context(), n)
-				others <- fmt.Sprint(state, err)
-			}()
-			go func() {
-				states, err := slow.batches.states(t.Context(), []int64{n})
-				others <- fmt.Sprint(states[n], err)
-			}()
-			for deadline := time.Now().Add(2 * time.Minute); number(t, s.stats, `
-				SELECT count(*) FROM pg_stat_activity
-				WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%abandoned%'`) < 2; time.Sleep(time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Error("the others don't wait")
-					return
-				}
+			s.drained(t, c)
+			if t.Failed() {
+				t.Fatalf("stalled when it had %s", step)
 			}
 		}
 	}
+}
+
+// A worker that settles counters late doesn't settle those with new pulls.
+func TestRedisSettlesLate(t *testing.T) {
+	t.Parallel()
+	server := startRedis(t)
+	s := open(t, false, 1)
+	c := server.client(t)
+	r := server.open(t, s.stats)
+	rec := s.recorder(t, r, unlogged)
+	list := []audit.Entry{s.pull(0, "v1", "a", noon), s.pull(0, "v2", "b", noon)}
+	recorded(t, rec, list...)
+	slow := s.flusher(t, r)
+	slow.crash = at("after commit", func() {
+		must(t, s.flusher(t, r).Flush(t.Context()))
+		must(t, c.Del(t.Context(), counterKey(s.repositories[0], "v2", digest("b"))).Err()) // as if this counter had expired
+		more := []audit.Entry{s.pull(0, "v1", "a", noon.Add(time.Minute)), s.pull(0, "v2", "b", noon.Add(time.Minute))}
+		recorded(t, rec, more...) // v2 has as many pulls as before
+		list = append(list, more...)
+	})
 	must(t, slow.Flush(t.Context()))
-	for range 2 {
-		if got := <-others; got != "applied<nil>" {
-			t.Errorf("a batch that was just committed is %s", got)
+	for _, key := range keysOf(t, c) {
+		if ttl := c.TTL(t.Context(), key).Val(); ttl >= 0 || !c.SIsMember(t.Context(), uncountedKey(s.repositories[0]), key).Val() {
+			t.Errorf("%s with new pulls stays for %v", key, ttl)
 		}
 	}
 	must(t, s.flusher(t, r).Flush(t.Context()))
 	compare(t, s.books(t), truth(list))
+	s.drained(t, c)
 }
 
-// A recount that gives up every open batch and a worker that gives up two of them don't
-// wait for each other, whatever the order of the rows on their page.
-func TestRedisAbandonInOrder(t *testing.T) {
+// When Redis is set back to an older state, nothing is counted twice, and statistics count
+// as incomplete.
+func TestRedisSetBack(t *testing.T) {
 	t.Parallel()
-	s := open(t, false, 1)
-	b := batches{stats: s.stats}
-	first, _, err := b.open(t.Context())
-	must(t, err)
-	second, _, err := b.open(t.Context())
-	must(t, err)
-	// The first one's row now lies behind the second's.
-	exec(t, s.stats, "UPDATE redisflushbatches SET keys = keys WHERE id = $1", first)
-	tx, err := s.stats.Pool.Begin(t.Context())
-	must(t, err)
-	defer tx.Rollback(context.Background()) //nolint:errcheck
-	lock := "SELECT FROM redisflushbatches WHERE id = $1 FOR UPDATE"
-	_, err = tx.Exec(t.Context(), lock, first)
-	must(t, err)
-	abandoned := make(chan error, 1)
-	go func() { abandoned <- b.abandonOpen(t.Context()) }()
-	until(t, "the recount waits", func() bool {
-		return number(t, s.stats, `
-			SELECT count(*) FROM pg_stat_activity
-			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%abandoned%'`) == 1
-	})
-	_, err = tx.Exec(t.Context(), lock, second)
-	must(t, err)
-	must(t, tx.Commit(t.Context()))
-	must(t, <-abandoned)
-	if n := number(t, s.stats, "SELECT count(*) FROM redisflushbatches WHERE state = 'abandoned'"); n != 2 {
-		t.Errorf("%d of 2 batches are given up", n)
+	server := startRedis(t)
+	for _, what := range []string{"fewer pulls", "an expired counter"} {
+		s := open(t, false, 1)
+		c := server.client(t)
+		must(t, c.FlushAll(t.Context()).Err())
+		r := server.open(t, s.stats)
+		rec := s.recorder(t, r, unlogged)
+		w := s.flusher(t, r)
+		list := []audit.Entry{s.pull(0, "v1", "a", noon), s.pull(0, "v1", "a", noon)}
+		recorded(t, rec, list...)
+		key := counterKey(s.repositories[0], "v1", digest("a"))
+		saved, err := c.Dump(t.Context(), key).Result()
+		must(t, err)
+		if what == "an expired counter" {
+			must(t, w.Flush(t.Context()))
+			must(t, c.Del(t.Context(), key).Err())
+		}
+		more := []audit.Entry{s.pull(0, "v1", "a", noon.Add(time.Minute))}
+		recorded(t, rec, more...)
+		must(t, w.Flush(t.Context()))
+		list = append(list, more...)
+		compare(t, s.books(t), truth(list))
+		s.since(t) // makes the state's row
+		exec(t, s.stats, "UPDATE pullstatisticsprocessingstate SET recorded_since = $1", noon)
+		must(t, c.RestoreReplace(t.Context(), key, 0, saved).Err())
+		must(t, w.Flush(t.Context()))
+		compare(t, s.books(t), truth(list))
+		if since := s.since(t); time.Since(since) > time.Minute {
+			t.Errorf("%s: statistics are complete since %v, though pulls are missing", what, since)
+		}
+		more = []audit.Entry{s.pull(0, "v1", "a", noon.Add(time.Hour))}
+		recorded(t, rec, more...)
+		must(t, w.Flush(t.Context()))
+		compare(t, s.books(t), truth(append(list, more...)))
+		s.drained(t, c)
 	}
 }
 
-// A flush whose context ends in the middle counts all or nothing of a batch, and the
-// next one the rest.
+// A flush whose context ends in the middle counts all of a batch or nothing, and the next
+// flush counts the rest.
 func TestRedisFlushEnds(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -452,15 +435,13 @@ func TestRedisFlushEnds(t *testing.T) {
 			t.Errorf("%s: %v", step, err)
 		}
 		stop()
-		// The batch wasn't left open: this needs no lease to be over.
 		must(t, s.flusher(t, r).Flush(t.Context()))
 		compare(t, s.books(t), truth(list))
-		drained(t, c)
-		s.accounted(t)
+		s.drained(t, c)
 	}
 }
 
-// A scan may tell a key again, on the same page or on another one.
+// A scan may return a key twice, on the same page or on two pages.
 func TestRedisScanRepeats(t *testing.T) {
 	t.Parallel()
 	s := open(t, false, 1)
@@ -469,13 +450,15 @@ func TestRedisScanRepeats(t *testing.T) {
 	list := []audit.Entry{s.pull(0, "v1", "a", noon), s.pull(0, "v2", "b", noon.Add(time.Second))}
 	recorded(t, s.recorder(t, r, unlogged), list...)
 	keys := keysOf(t, server.client(t))
-	for range 2 { // the second time there is nothing to count
-		f := &flushing{w: s.flusher(t, r)}
+	w := s.flusher(t, r)
+	must(t, w.Flush(t.Context())) // stores an epoch in Redis
+	n := number(t, s.stats, "SELECT flush FROM redisprocessingstate")
+	for range 2 { // the second time all pulls are counted already
 		for _, page := range [][]string{{keys[0], keys[1], keys[0]}, {keys[1]}, {keys[1], keys[1]}} {
-			must(t, f.page(t.Context(), page))
+			left, err := w.page(t.Context(), n, page)
+			must(t, cmp.Or(left, err))
 		}
-		must(t, f.close(t.Context(), nil))
 		compare(t, s.books(t), truth(list))
 	}
-	drained(t, server.client(t))
+	s.drained(t, server.client(t))
 }

@@ -11,13 +11,13 @@ import (
 // keyTest runs scripts on one key.
 type keyTest struct {
 	*testing.T
-	c   *redis.Client
-	key string
+	c        *redis.Client
+	key, set string
 }
 
 func (k keyTest) run(s *redis.Script, args ...any) any {
 	k.Helper()
-	got, err := s.Run(k.Context(), k.c, []string{k.key}, args...).Result()
+	got, err := s.Run(k.Context(), k.c, []string{k.key, k.set}, args...).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		k.Fatal(err)
 	}
@@ -27,19 +27,6 @@ func (k keyTest) run(s *redis.Script, args ...any) any {
 func (k keyTest) record(n int, at time.Time) {
 	k.Helper()
 	k.run(recordScript, n, redisTime(at), 1, "v1", digest("a").String(), "tag")
-}
-
-// claims returns what a batch has, -1: nothing, -2: another one has it.
-func (k keyTest) claims(batch int) string {
-	k.Helper()
-	fields, _ := k.run(claimScript, batch).([]any)
-	switch len(fields) {
-	case 0:
-		return "nothing"
-	case 1:
-		return "of " + fields[0].(string)
-	}
-	return fields[1].(string)
 }
 
 func (k keyTest) want(fields map[string]string) {
@@ -53,66 +40,64 @@ func (k keyTest) want(fields map[string]string) {
 	}
 }
 
-// A key's way through batches: repeated, late and foreign calls change nothing.
+func testKey(t *testing.T) keyTest {
+	return keyTest{t, startRedis(t).client(t), counterKey(1, "v1", digest("a")), uncountedKey(1)}
+}
+
+// A counter is settled only by a call that names all its pulls and its present born.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	k := keyTest{t, startRedis(t).client(t), "pull_events:repo:1:tag:v1:" + digest("a").String()}
-	is := func(got, want string) {
+	k := testKey(t)
+	settled := func(count int64, born string, want bool) {
 		t.Helper()
-		if got != want {
-			t.Errorf("it is %s, want %s", got, want)
+		if got := k.run(settleScript, count, born, 900) == int64(1); got != want {
+			t.Errorf("settled at %d of %s: %v, want %v", count, born, got, want)
+		}
+		ttl := k.c.TTL(t.Context(), k.key).Val()
+		if expires := ttl > 0 && ttl <= 15*time.Minute; expires != want || k.c.SIsMember(t.Context(), k.set, k.key).Val() == want {
+			t.Errorf("settled at %d of %s: it goes in %v, and is in %v", count, born, ttl, k.c.SMembers(t.Context(), k.set).Val())
 		}
 	}
-	is(k.claims(1), "nothing")
 	k.record(2, noon)
 	k.record(3, noon.Add(-time.Hour))
 	k.want(map[string]string{
 		"pull_count": "5", "last_pull_timestamp": redisTime(noon), "repository_id": "1", "tag_name": "v1",
 		"manifest_digest": digest("a").String(), "pull_method": "tag",
 	})
-	is(k.claims(5), "5")
+	born := k.c.HGet(t.Context(), k.key, "born").Val()
+	settled(4, born, false)
+	settled(6, born, false)
+	settled(5, "1", false)
+	settled(5, born, true)
+	settled(5, born, true) // repeated
 	k.record(1, noon.Add(time.Second))
-	is(k.claims(5), "5") // repeated
-	is(k.claims(6), "of 5")
-	is(k.claims(4), "of 5")
-	k.run(settleScript, 6, "applied", 900) // of another batch
-	k.run(settleScript, 4, "abandoned", 900)
-	k.want(map[string]string{"claim": "5", "claimed_count": "5", "claimed_ts": redisTime(noon), "pull_count": "1"})
-	k.run(settleScript, 5, "abandoned", 900)
-	k.run(settleScript, 5, "abandoned", 900) // repeated
-	k.want(map[string]string{"claim": "", "claimed_count": "", "claimed_ts": "", "pull_count": "6", "done": "5"})
-	if ttl := k.c.TTL(t.Context(), k.key).Val(); ttl != -1 {
-		t.Errorf("a key with pulls is gone in %v", ttl)
+	settled(5, born, false) // late: the counter has further pulls
+	k.want(map[string]string{"pull_count": "6", "last_pull_timestamp": redisTime(noon.Add(time.Second)), "born": born})
+	settled(6, born, true)
+	must(t, k.c.Del(t.Context(), k.key).Err())
+	k.run(settleScript, 6, born, 900)
+	if k.c.Exists(t.Context(), k.key).Val() != 0 {
+		t.Error("a counter that is gone came back")
 	}
-	is(k.claims(5), "nothing") // late: what it claimed now nobody would apply
-	is(k.claims(4), "nothing")
-	is(k.claims(10), "6")
-	k.run(settleScript, 10, "applied", 900)
-	k.run(settleScript, 10, "abandoned", 900) // late
-	k.want(map[string]string{"claim": "", "pull_count": "0", "done": "10"})
-	if ttl := k.c.TTL(t.Context(), k.key).Val(); ttl <= 0 || ttl > 15*time.Minute {
-		t.Errorf("a key without pulls is gone in %v", ttl)
+	k.record(6, noon)
+	settled(6, born, false)
+	again := k.c.HGet(t.Context(), k.key, "born").Val()
+	if len(again) != len(born) || again <= born {
+		t.Errorf("made again, it is born at %s, before at %s", again, born)
 	}
-	is(k.claims(11), "nothing")
-	k.record(1, noon)
-	if ttl := k.c.TTL(t.Context(), k.key).Val(); ttl != -1 {
-		t.Errorf("a key with a new pull is gone in %v", ttl)
-	}
-	k.want(map[string]string{"last_pull_timestamp": redisTime(noon.Add(time.Second))})
-	is(k.claims(9), "nothing") // greater than batches before, less than done
-	is(k.claims(100), "1")     // by number, not by text
+	settled(6, again, true)
 }
 
-// A script that fails has changed nothing: what it was to count is counted elsewhere.
+// A script that fails has changed nothing, since its pulls are then counted from the log.
 func TestScriptsFailWhole(t *testing.T) {
 	t.Parallel()
-	k := keyTest{t, startRedis(t).client(t), "pull_events:repo:1:tag:v1:" + digest("a").String()}
+	k := testKey(t)
 	for field, text := range map[string]string{"last_pull_timestamp": "soon", "pull_count": "many"} {
 		must(t, k.c.Del(t.Context(), k.key).Err())
 		k.record(1, noon)
 		must(t, k.c.HSet(t.Context(), k.key, field, text).Err())
 		before := k.c.HGetAll(t.Context(), k.key).Val()
-		err := recordScript.Run(t.Context(), k.c, []string{k.key}, 1, redisTime(noon.Add(time.Second)), 1, "v1", digest("a").String(), "tag").Err()
+		err := recordScript.Run(t.Context(), k.c, []string{k.key, k.set}, 1, redisTime(noon.Add(time.Second)), 1, "v1", digest("a").String(), "tag").Err()
 		if got, cause := outcomeOf(err); got != refused || !unfit(cause) {
 			t.Errorf("a record in a key whose %s is %q: %v", field, text, err)
 		}
@@ -124,7 +109,7 @@ func TestScriptsFailWhole(t *testing.T) {
 	}
 }
 
-// Times in Redis are raised only.
+// A later call with an earlier time doesn't lower the time in a counter.
 func TestRedisUsesSkew(t *testing.T) {
 	t.Parallel()
 	server := startRedis(t)
@@ -155,22 +140,22 @@ func TestRedisUsesSkew(t *testing.T) {
 	if got := s.books(t)[tagName(s, 0, "v1")]; !got.Last.Equal(now) || got.Count != 7 || got.Other != digest("a").String() {
 		t.Errorf("v1 has %+v", got)
 	}
-	rec.opt.Marks.used(s.repositories[0], "v1", digest("a"), now)
-	rec.opt.Marks.used(s.repositories[0], "v1", digest("a"), now.Add(-time.Hour))
-	must(t, rec.opt.Marks.Close(t.Context()))
+	rec.opt.LastUsed.used(s.repositories[0], "v1", digest("a"), now)
+	rec.opt.LastUsed.used(s.repositories[0], "v1", digest("a"), now.Add(-time.Hour))
+	must(t, rec.opt.LastUsed.Close(t.Context()))
 	other := s.recorder(t, r, unlogged)
-	other.opt.Marks.used(s.repositories[0], "v1", digest("a"), now.Add(-time.Hour))
-	must(t, other.opt.Marks.Close(t.Context()))
+	other.opt.LastUsed.used(s.repositories[0], "v1", digest("a"), now.Add(-time.Hour))
+	must(t, other.opt.LastUsed.Close(t.Context()))
 	var tag, manifest time.Time
 	must(t, s.stats.Pool.QueryRow(t.Context(), "SELECT (SELECT last_check_date FROM tagpullstatistics WHERE tag_name = 'v1'), (SELECT last_check_date FROM manifestpullstatistics WHERE manifest_digest = $1)",
 		digest("a").String()).Scan(&tag, &manifest))
 	if !tag.Equal(now) || !manifest.Equal(now) {
-		t.Errorf("the marks are %v and %v, want %v", tag, manifest, now)
+		t.Errorf("the last-used times are %v and %v, want %v", tag, manifest, now)
 	}
 }
 
-// Which answers tell that a key is no counter, and which may pass: Redis 6 has what a
-// script met inside an ERR.
+// unfit tells errors by which a key isn't a counter from errors that may pass. Redis 6
+// wraps an error that occurs inside a script in an ERR.
 func TestUnfit(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{

@@ -27,11 +27,6 @@ type state struct {
 	missing int       // number of processes that went silent while they had pulls to write
 }
 
-// queryer is a pool or a transaction.
-type queryer interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
 // errNoState says that nothing was ever counted.
 var errNoState = errors.New("no pulls were counted yet")
 
@@ -43,7 +38,7 @@ const selectState = `
 	FROM pullstatisticsprocessingstate`
 
 // readState reads the state. Error: errNoState.
-func readState(ctx context.Context, q queryer) (state, error) {
+func readState(ctx context.Context, q db.Querier) (state, error) {
 	return scanState(q.QueryRow(ctx, selectState))
 }
 
@@ -73,8 +68,9 @@ func scanState(row pgx.Row) (s state, err error) {
 	return s, nil
 }
 
-// move moves the watermark over pulls and adds counted to the number of counted pulls. It
-// changes nothing and returns false if the watermark isn't any more where s has it.
+// move moves the watermark over pulls and adds counted to the number of counted pulls. If
+// another worker has moved the watermark since s was read, move changes nothing and returns
+// false.
 func (s state) move(ctx context.Context, tx pgx.Tx, pulls []audit.Pull, counted int) (moved bool, err error) {
 	to, last := s.Read, (*time.Time)(nil)
 	for i := range pulls {
@@ -228,9 +224,9 @@ func (w *SyncWorker) Read(ctx context.Context) (audit.Position, error) {
 // the old order, and those younger than the newest that was read, since they came after the
 // restore. It may take minutes on a long log.
 //
-// With one database it is one transaction. With two, the log gets its order first. After a
-// crash in between, the statistics still refuse the log and Reset can be run again, but it
-// then finds the uncounted pulls by their age alone.
+// If log and statistics are in one database, Reset uses one transaction. Otherwise it first
+// gives the log its order. After a crash in between, the statistics still refuse the log
+// and Reset can be run again, but it then finds the uncounted pulls by their age alone.
 func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 	w.reading.Lock()
 	defer w.reading.Unlock()
@@ -242,7 +238,7 @@ func (w *SyncWorker) Reset(ctx context.Context) (unread int64, err error) {
 		if err := unhurried(ctx, tx); err != nil {
 			return err
 		}
-		s, err := scanState(tx.QueryRow(ctx, selectState+" FOR UPDATE")) // no worker counts meanwhile
+		s, err := scanState(tx.QueryRow(ctx, selectState+" FOR UPDATE")) // FOR UPDATE keeps workers from counting
 		if err != nil {
 			return err
 		}

@@ -3,16 +3,16 @@ package pullstats
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 // Uses has the times at which tags, by name, and manifests, by digest, of a repository were
-// last used. What isn't in it was not used since Status.Since.
+// last used. A tag or manifest without a time was not used since Status.Since.
 type Uses struct{ Tags, Manifests map[string]time.Time }
 
 // Uses returns when tags and manifests of a repository were last pulled or asked about. It
@@ -20,9 +20,10 @@ type Uses struct{ Tags, Manifests map[string]time.Time }
 // don't have yet. It can't see uses that recorders still have in memory, for some seconds.
 // A time may be some minutes later than the use was.
 //
-// It reads the watermark first: a pull before it is in the statistics, and a pull behind it
-// is read from the log, even if it is counted meanwhile. Redis keeps last-used times for
-// hours, flushed or not. Errors: ErrForeignLog, ErrUnseen, or that Redis can't be read.
+// Uses reads Redis and the watermark before the statistics: a pull that Redis doesn't have
+// any more is in the statistics by then, and so is a pull before the watermark. A pull
+// behind the watermark is read from the log, even if a worker counts it at the same time.
+// Errors: ErrForeignLog, ErrUnseen, or that Redis can't be read.
 func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests []string) (Uses, error) {
 	s, err := w.Status(ctx)
 	if err != nil {
@@ -34,11 +35,16 @@ func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests [
 	if s.Unseen {
 		return Uses{}, ErrUnseen
 	}
+	uses := Uses{make(map[string]time.Time, len(tags)), make(map[string]time.Time, len(digests))}
+	if w.opt.Redis != nil {
+		if err := w.opt.Redis.uses(ctx, repository, tags, digests, uses); err != nil {
+			return Uses{}, err
+		}
+	}
 	unread, err := w.unread(ctx, repository, s.Read)
 	if err != nil {
 		return Uses{}, err
 	}
-	uses := Uses{make(map[string]time.Time, len(tags)), make(map[string]time.Time, len(digests))}
 	for _, part := range []struct {
 		sql   string
 		names []string
@@ -51,50 +57,61 @@ func (w *SyncWorker) Uses(ctx context.Context, repository int64, tags, digests [
 			return Uses{}, err
 		}
 	}
-	if w.opt.Redis != nil {
-		if err := w.usesInRedis(ctx, repository, tags, digests, uses); err != nil {
-			return Uses{}, err
-		}
-	}
-	later := func(into map[string]time.Time, name string, at time.Time) {
-		if name != "" && at.After(into[name]) {
-			into[name] = at
-		}
-	}
 	for _, p := range unread {
 		if p.CountedBy == audit.CountedByNone {
 			continue
 		}
-		later(uses.Tags, p.Tag, p.Time)
-		later(uses.Manifests, p.Digest.String(), p.Time)
+		uses.add(p.Tag, p.Digest, p.Time)
 	}
 	return uses, nil
 }
 
-// usesInRedis adds the last-used times that Redis has.
-func (w *SyncWorker) usesInRedis(ctx context.Context, repository int64, tags, digests []string, uses Uses) error {
-	found, err := w.opt.Redis.uses(ctx, repository, slices.Concat(tags, digests))
+// add adds a use of a manifest, by a tag unless that is "".
+func (u Uses) add(tag string, d oci.Digest, at time.Time) {
+	later(u.Tags, tag, at)
+	later(u.Manifests, d.String(), at)
+}
+
+// later raises the time of a name.
+func later(into map[string]time.Time, name string, at time.Time) {
+	if name != "" && at.After(into[name]) {
+		into[name] = at
+	}
+}
+
+// uses adds the uses of a repository that Redis has and the statistics may not have yet.
+// Error: errRedisLost.
+func (r *Redis) uses(ctx context.Context, repository int64, tags, digests []string, uses Uses) error {
+	list, err := r.ofRepository(ctx, repository)
 	if err != nil {
 		return err
 	}
-	for _, part := range []struct {
-		names []string
-		into  map[string]time.Time
-	}{{tags, uses.Tags}, {digests, uses.Manifests}} {
-		for _, name := range part.names {
-			if at := found[name]; at.After(part.into[name]) {
-				part.into[name] = at
-			}
-		}
+	for _, c := range list {
+		uses.add(c.tag, c.digest, c.last)
 	}
-	return nil
+	c, err := r.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.olderUses(ctx, c, repository, tags, uses.Tags); err != nil {
+		return err
+	}
+	if err := r.olderUses(ctx, c, repository, digests, uses.Manifests); err != nil {
+		return err
+	}
+	// Compare epochs after reading: Redis may have been emptied before the read.
+	now, older, err := r.epochs(ctx, c)
+	if err == nil && (now.lost() || older.lost()) {
+		err = errRedisLost
+	}
+	return err
 }
 
 // catchUps is how often Uses counts unread pulls before it gives up.
 const catchUps = 3
 
-// unread returns the repository's pulls behind a position. If too many pulls of all
-// repositories are behind it, they are counted first.
+// unread returns the repository's pulls behind a position. If there are too many pulls of
+// all repositories behind the position, unread first has them counted.
 func (w *SyncWorker) unread(ctx context.Context, repository int64, read audit.Position) ([]audit.Pull, error) {
 	for range catchUps {
 		list, all, err := w.audit.PullsOf(ctx, repository, read)
@@ -120,7 +137,7 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// lasts adds the times in the statistics, by name.
+// lasts adds the times in the statistics, by name. For OFFSET 0 see "Plans" in package db.
 func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, names []string, into map[string]time.Time) error {
 	if len(names) == 0 {
 		return nil
@@ -134,14 +151,14 @@ func (w *SyncWorker) lasts(ctx context.Context, sql string, repository int64, na
 	var last, check *time.Time
 	_, err = pgx.ForEachRow(rows, []any{&name, &last, &check}, func() error {
 		if last != nil {
-			into[name] = *last
+			later(into, name, *last)
 		}
-		// The name may have been used after its last-used time was written.
+		// The name may also have been used shortly after the time that was written last.
 		if now := time.Now(); check != nil && check.Before(now) {
-			*check = earlier(check.Add(markSlack), now)
+			*check = earlier(check.Add(lastUsedSlack), now)
 		}
-		if check != nil && check.After(into[name]) {
-			into[name] = *check
+		if check != nil {
+			later(into, name, *check)
 		}
 		return nil
 	})

@@ -71,7 +71,7 @@ func Answer(ctx context.Context, err error) *oci.Error {
 	case ctx.Err() != nil:
 		return oci.Errorf(oci.Unknown, "the client closed the connection").WithStatus(statusClientGone)
 	case full:
-		return oci.Errorf(oci.Unavailable, "the registry holds as many bodies of requests in memory as it may: try again in a moment")
+		return oci.Errorf(oci.Unavailable, "the registry has no memory left for further bodies of requests: try again in a moment")
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return oci.Errorf(oci.Unavailable, "the registry has too many files open: try again in a moment")
 	case errors.Is(err, blob.ErrWrongStore):
@@ -102,9 +102,9 @@ func Answer(ctx context.Context, err error) *oci.Error {
 func storeAnswer(trouble blob.Trouble) *oci.Error {
 	switch trouble {
 	case blob.TroubleForbidden:
-		return oci.Errorf(oci.Unavailable, "the registry's storage refuses access to the registry: whoever runs it has to look at permissions or credentials")
+		return oci.Errorf(oci.Unavailable, "the registry's storage refuses access to the registry: its operator has to check permissions or credentials")
 	case blob.TroubleMissing:
-		return oci.Errorf(oci.Unavailable, "the registry's storage is missing: whoever runs it has to bring its directory, volume or bucket back")
+		return oci.Errorf(oci.Unavailable, "the registry's storage is missing: its operator has to restore its directory, volume or bucket")
 	case blob.TroubleReadOnly:
 		return oci.Errorf(oci.Unavailable, "the registry's storage is read-only: nothing can be pushed now")
 	case blob.TroubleFull:

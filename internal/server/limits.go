@@ -121,13 +121,14 @@ func (g *sending) took(d time.Duration) {
 	}
 }
 
-// failed explains a deadline error: the client reads nothing of the answer.
+// failed replaces a deadline error by one that says that the client reads nothing of the
+// answer.
 func (g *sending) failed(err error) error {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
 	}
 	g.metrics.Refused(limit.AnswerIdle)
-	return fmt.Errorf("the client takes nothing of the answer: %w", err)
+	return fmt.Errorf("the client doesn't read the answer: %w", err)
 }
 
 // write writes p in slices.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -33,9 +34,8 @@ type Observation struct {
 	Client string       // the client whose limits apply
 	Base   string       // prefix of the URLs in the answer
 	Lease  *limit.Lease // counts the memory of the request
-	// Route and Method are labels of metrics, which the API sets. They are "none" and
-	// "any" unless there is such a route, with such a method: clients may send
-	// arbitrary ones.
+	// Route and Method are labels of metrics, which the API sets. They are "none" and "any"
+	// if no route has the request's path or method, since clients may send arbitrary ones.
 	Route, Method string
 	Err           error // for the log
 
@@ -65,9 +65,7 @@ func (o *Observation) WriteHeader(status int) {
 }
 
 func (o *Observation) Write(p []byte) (int, error) {
-	if o.status == 0 {
-		o.status = http.StatusOK
-	}
+	o.status = cmp.Or(o.status, http.StatusOK)
 	n, err := o.sending.write(o.ResponseWriter, p)
 	o.sent += int64(n)
 	return n, err
@@ -76,15 +74,13 @@ func (o *Observation) Write(p []byte) (int, error) {
 // ReadFrom lets the connection read from the source itself, which allows sendfile for
 // files.
 func (o *Observation) ReadFrom(src io.Reader) (int64, error) {
-	if o.status == 0 {
-		o.status = http.StatusOK
-	}
+	o.status = cmp.Or(o.status, http.StatusOK)
 	n, err := o.sending.readFrom(o.ResponseWriter, src)
 	o.sent += n
 	return n, err
 }
 
-// Unwrap serves http.ResponseController.
+// Unwrap returns the wrapped writer, for http.ResponseController.
 func (o *Observation) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 
 // countedBody counts the bytes of a request's body.
@@ -175,7 +171,7 @@ func (s *Server) finish(o *Observation, r *http.Request, start time.Time) {
 		if o.status == 0 {
 			o.Err = errors.New("panic")
 			o.Header().Set("Content-Type", "application/json")
-			o.Header().Del("Content-Length") // the handler's, not that of this error
+			o.Header().Del("Content-Length") // it is of the handler's answer, not of this error
 			o.WriteHeader(http.StatusInternalServerError)
 			o.Write(s.mounted(r).MarshalError(oci.NewError(oci.Unknown))) //nolint:errcheck // nothing is left to do
 			p = nil

@@ -9,11 +9,12 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 // Establish verifies that the store belongs to the database or, at the first start of a
-// registry, gives both an identity. It waits while another process does so. Error:
-// blob.ErrWrongStore.
+// registry, gives both an identity. While another process gives them one, Establish waits.
+// Error: blob.ErrWrongStore.
 func (s *Store) Establish(ctx context.Context) error {
 	mine := ""
 	for {
@@ -37,7 +38,7 @@ func (s *Store) Establish(ctx context.Context) error {
 			// The store has no identity, neither this nor another: the write was lost.
 			return fmt.Errorf("the blob store at %s didn't keep the identity that it was given", s.opt.Place)
 		case known.ID != "" && !known.chosen:
-			if err := pause(ctx, poll); err != nil {
+			if err := worker.Sleep(ctx, poll); err != nil {
 				return err
 			}
 			continue
@@ -136,15 +137,4 @@ func (s *Store) mayBegin(ctx context.Context) error {
 		return s.unfit(err)
 	}
 	return err
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/worker"
 )
 
 const (
@@ -61,7 +62,7 @@ func (s *Store) now() time.Duration { return time.Since(s.made) }
 // Run checks the store regularly until ctx ends, so that Wrong is up to date and it is
 // logged when the store goes away or comes back.
 func (s *Store) Run(ctx context.Context) error {
-	for pause(ctx, s.lookAfter()) == nil {
+	for worker.Sleep(ctx, s.lookAfter()) == nil {
 		s.verify(ctx, time.Now()) //nolint:errcheck // lookNow logs it
 	}
 	return nil
@@ -135,8 +136,9 @@ func (s *Store) lookNow(ctx context.Context) error {
 	return l.err
 }
 
-// compare returns the identity that store and database share. If they differ, it returns id
-// and an error.
+// compare compares the store's identity with id, and after an adoption with the database's
+// new identity. It returns the identity that both share or, if they differ, id and an
+// error.
 func (s *Store) compare(ctx context.Context, id string) (string, error) {
 	there, err := s.Store.Identity(ctx)
 	if err != nil || there == id && id != "" {
@@ -158,7 +160,7 @@ func (s *Store) tell(err error) {
 	wrong := errors.Is(err, blob.ErrWrongStore)
 	switch was := s.wrong.Swap(wrong); {
 	case wrong && !was:
-		s.log.Error("the blob store isn't the one that belongs to the database: nothing is written to it until it is", "error", err)
+		s.log.Error("the blob store doesn't belong to the database: nothing is written to it until the right store is there", "error", err)
 	case was && !wrong && err == nil:
 		s.log.Info("the blob store is the database's again", "place", s.opt.Place)
 	case was && !wrong: // the check failed, so a store that was wrong still counts as wrong
@@ -169,8 +171,8 @@ func (s *Store) tell(err error) {
 // before returns nil if a recent enough check allows a write.
 func (s *Store) before(ctx context.Context) error { return s.verify(ctx, time.Now().Add(-s.fresh)) }
 
-// after checks the identity again once the store has reported success: for a directory by a
-// new check.
+// after returns the error err of a write or, if there is none, checks the store's identity
+// again as before does. For a directory, where fresh is 0, that is always a new check.
 func (s *Store) after(ctx context.Context, err error) error {
 	if err != nil {
 		return err

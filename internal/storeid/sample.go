@@ -2,14 +2,19 @@ package storeid
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/purser-registry/purser/internal/blob"
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/check"
+	"github.com/purser-registry/purser/internal/oci"
 )
 
 const (
@@ -52,7 +57,7 @@ func (s *Store) fits(ctx context.Context) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	unowned, err := s.opt.Catalog.Unowned(ctx, keys)
+	unowned, err := check.FindUnowned(ctx, s.opt.DB, keys)
 	if err != nil {
 		return err
 	}
@@ -64,7 +69,7 @@ func (s *Store) fits(ctx context.Context) error {
 
 // sample looks up some of the database's blobs in the store.
 func (s *Store) sample(ctx context.Context) (Sample, error) {
-	rows, err := s.opt.Catalog.SampleBlobs(ctx, sampleSize)
+	rows, err := s.sampleBlobs(ctx, sampleSize)
 	if err != nil {
 		return Sample{}, err
 	}
@@ -79,9 +84,9 @@ func (s *Store) sample(ctx context.Context) (Sample, error) {
 			}
 			if errors.Is(err, blob.ErrNotFound) {
 				// The blob may have been deleted since it was drawn.
-				var now catalog.Owner
+				var now catalog.StoredBlob
 				var there bool
-				if now, there, err = s.opt.Catalog.BlobOwner(ctx, row.Digest); err == nil && (!there || now.Key != row.Key) {
+				if now, there, err = s.opt.Catalog.StoredBlob(ctx, row.Digest); err == nil && (!there || now.Key != row.Key) {
 					return nil
 				}
 			}
@@ -91,4 +96,43 @@ func (s *Store) sample(ctx context.Context) (Sample, error) {
 	}
 	err = group.Wait()
 	return Sample{int(sampled.Load()), int(found.Load())}, err
+}
+
+// sampleBlobs returns up to n blobs drawn at random. It leaves out lost blobs, and imported
+// ones, whose keys other stores may have too.
+func (s *Store) sampleBlobs(ctx context.Context, n int) ([]catalog.StoredBlob, error) {
+	const draws = 5 // starting points in the order of digests
+	var list []catalog.StoredBlob
+	seen := make(map[string]bool)
+	for i := range draws + 1 {
+		from := []byte{1} // the last draw starts at the beginning, for registries with few blobs
+		if i < draws {
+			from = append(from, make([]byte, 32)...)
+			rand.Read(from[1:]) // never fails
+		}
+		rows, err := s.opt.DB.Pool.Query(ctx, `
+			SELECT digest, storage_key, size FROM blobs
+			WHERE digest >= $1 AND lost_at IS NULL AND position('/' IN storage_key) = 0
+			ORDER BY digest LIMIT $2`, from, n/draws)
+		if err != nil {
+			return nil, fmt.Errorf("drawing some blobs: %w", err)
+		}
+		page, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (b catalog.StoredBlob, err error) {
+			var digest []byte
+			if err = row.Scan(&digest, &b.Key, &b.Size); err == nil {
+				b.Digest, err = oci.DigestFromBytes(digest)
+			}
+			return b, err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("drawing some blobs: %w", err)
+		}
+		for _, o := range page {
+			if !seen[o.Key] && len(list) < n {
+				seen[o.Key] = true
+				list = append(list, o)
+			}
+		}
+	}
+	return list, nil
 }

@@ -8,8 +8,8 @@
 //
 //   - Before a write or a delete, Store checks the identity, unless a check that began less
 //     than 10 s ago succeeded. In a directory, where a volume can be unmounted at any time,
-//     there is no such allowance, and Store also checks the identity after a write; after a
-//     delete it does so everywhere.
+//     Store checks it each time, and again after a write. After a delete Store checks the
+//     identity of every kind of store.
 //   - Store returns "not found" only if a check that began afterwards finds the identity:
 //     then the object is missing from the right store.
 //
@@ -28,6 +28,7 @@
 package storeid
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,12 +100,8 @@ func New(o Options) (*Store, error) {
 	if o.DB == nil || o.Catalog == nil || o.Store == nil {
 		return nil, errors.New("storeid: a database, a catalog and a store are required")
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-	if o.Lease <= 0 {
-		o.Lease = lease
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
+	o.Lease = cmp.Or(o.Lease, lease)
 	s := &Store{Store: o.Store, opt: o, log: o.Log, fresh: 10 * time.Second, made: time.Now()}
 	if o.Local {
 		s.fresh = 0
@@ -112,7 +109,7 @@ func New(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Known is what the database has stored about its blob store.
+// Known is the database's information about its blob store.
 type Known struct {
 	ID        string // "" before the first start
 	Place     string // where the store was when it was last confirmed

@@ -45,8 +45,8 @@ func (s *Sender) batch(ctx context.Context) (more bool, err error) {
 	return len(list) == s.opt.Parallel, errors.Join(errs...)
 }
 
-// claim leases notices that are due. It returns no rows if none is due or other processes
-// have claimed them.
+// claim leases notices that are due. It returns no rows if no notice is due, or if other
+// processes have claimed all that are.
 func (s *Sender) claim(ctx context.Context, lease uuid.UUID) ([]delivery, error) {
 	rows, err := s.opt.DB.Pool.Query(ctx, `
 		UPDATE webhooknotices
@@ -69,7 +69,7 @@ func (s *Sender) next(ctx context.Context) (time.Duration, error) {
 		SELECT extract(epoch FROM min(next_attempt) - clock_timestamp())::float8
 		FROM webhooknotices WHERE webhook IS NULL AND `+pending).Scan(&seconds)
 	if err != nil {
-		return 0, fmt.Errorf("asking when the next notice is due: %w", err)
+		return 0, fmt.Errorf("looking when the next notice is due: %w", err)
 	}
 	if seconds == nil || *seconds > worker.MaxIdle.Seconds() {
 		return worker.MaxIdle, nil
@@ -77,8 +77,8 @@ func (s *Sender) next(ctx context.Context) (time.Duration, error) {
 	return time.Duration(max(*seconds, 0) * float64(time.Second)), nil
 }
 
-// deliver sends a claimed notice to a receiver and records the outcome. Errors are those of
-// the database; after one, the notice is sent again when the lease has ended.
+// deliver sends a claimed notice to a receiver and records the outcome. Its errors are
+// those of the database; after an error, the notice is sent again when the lease has ended.
 func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d delivery) error {
 	failure := to.attempt(ctx, d, s.opt.Timeout)
 	stopping := ctx.Err() != nil
@@ -96,12 +96,13 @@ func (s *Sender) deliver(ctx context.Context, lease uuid.UUID, to *target, d del
 		err = s.postpone(record, lease, to, d, failure)
 	}
 	if err != nil {
-		return fmt.Errorf("recording what became of the notice %s: %w", d.ID, err)
+		return fmt.Errorf("recording the delivery of the notice %s: %w", d.ID, err)
 	}
 	return nil
 }
 
-// delivered records a delivery. It needs no lease: see the package comment.
+// delivered records that a notice was delivered, whoever has the lease now: see the package
+// comment.
 func (s *Sender) delivered(ctx context.Context, to *target, d delivery) error {
 	_, err := s.opt.DB.Pool.Exec(ctx, `
 		UPDATE webhooknotices
@@ -112,7 +113,7 @@ func (s *Sender) delivered(ctx context.Context, to *target, d delivery) error {
 	return err
 }
 
-// giveBack makes a notice due again whose sending was prevented or interrupted.
+// giveBack makes a notice due again if sending it was prevented or interrupted.
 func (s *Sender) giveBack(ctx context.Context, lease uuid.UUID, d delivery) error {
 	_, err := s.opt.DB.Pool.Exec(ctx, `
 		UPDATE webhooknotices SET attempts = attempts - 1, next_attempt = clock_timestamp(), lease = NULL
@@ -144,7 +145,8 @@ func (s *Sender) postpone(ctx context.Context, lease uuid.UUID, to *target, d de
 	return err
 }
 
-// backoff returns the pause after the given number of attempts, at least 1.
+// backoff returns the pause after a notice has failed attempts times; attempts is at least
+// 1.
 func (s *Sender) backoff(attempts int) time.Duration {
 	d := s.opt.RetryMin
 	for i := 1; i < attempts && d < s.opt.RetryMax; i++ {

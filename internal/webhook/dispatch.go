@@ -36,7 +36,7 @@ func (s *Sender) dispatchBatch(ctx context.Context) (more bool, err error) {
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("telling webhooks of what has happened: %w", err)
+		return false, fmt.Errorf("writing notices for webhooks: %w", err)
 	}
 	if told > 0 {
 		s.lanes.loop.Wake()
@@ -44,8 +44,9 @@ func (s *Sender) dispatchBatch(ctx context.Context) (more bool, err error) {
 	return more, nil
 }
 
-// nextLook returns how long it is until the log is looked at again. While no webhook is
-// enabled that is long; enabling the first one in this process wakes the dispatcher.
+// nextLook returns how long it is until the dispatcher looks at the log again: long while
+// no webhook is enabled. When a client of this process enables the first one, that wakes
+// the dispatcher.
 func (s *Sender) nextLook(context.Context) (time.Duration, error) {
 	if s.watching.Load() {
 		return s.opt.Look, nil
@@ -120,8 +121,9 @@ type notice struct {
 	body    string
 }
 
-// dispatchOnce does a batch of all that there is to do, in one transaction of the one
-// dispatcher that has the position. told is how many notices it wrote.
+// dispatchOnce handles a batch of each kind of work in one transaction, which locks the row
+// of webhookposition. If another dispatcher has locked it, dispatchOnce does nothing. told
+// is how many notices it wrote.
 func (s *Sender) dispatchOnce(ctx context.Context, tx pgx.Tx) (more bool, told int, err error) {
 	var p position
 	err = p.scan(tx.QueryRow(ctx, `
@@ -159,23 +161,17 @@ func (s *Sender) dispatchOnce(ctx context.Context, tx pgx.Tx) (more bool, told i
 		return false, 0, err
 	}
 	notices = append(notices, due...)
-	if err := s.crash("read"); err != nil {
-		return false, 0, err
-	}
 	if err := writeNotices(ctx, tx, notices); err != nil {
 		return false, 0, err
 	}
 	_, err = tx.Exec(ctx, `
 		UPDATE webhookposition SET xid = $1::text::xid8, id = $2, pulls_xid = $3::text::xid8, pulls_id = $4`,
 		strconv.FormatUint(p.changes.XID, 10), p.changes.ID, strconv.FormatUint(p.pulls.XID, 10), p.pulls.ID)
-	if err == nil {
-		err = s.crash("written")
-	}
 	return moreChanges || morePulls || moreCollected || len(due) == maxDue, len(notices), err
 }
 
-// beginAnew moves the position to the end of the log. No notices are sent of what happened
-// before.
+// beginAnew moves the position to the end of the log. No notices are sent of earlier
+// entries.
 func (s *Sender) beginAnew(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE webhookposition SET xid = pg_snapshot_xmin(pg_current_snapshot()), id = 0,
@@ -196,7 +192,7 @@ func watchersOf(ctx context.Context, tx pgx.Tx, since time.Time) ([]watcher, err
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[watcher])
 }
 
-// readChanges makes notices of the changes behind the position, and moves the position.
+// readChanges makes notices of the changes after the position, and moves p beyond them.
 func readChanges(ctx context.Context, tx pgx.Tx, p *position, watchers []watcher) (list []notice, more bool, err error) {
 	in := make(map[string][]watcher)
 	for _, w := range watchers {
@@ -228,7 +224,7 @@ func readChanges(ctx context.Context, tx pgx.Tx, p *position, watchers []watcher
 	return list, more, nil
 }
 
-// countPulls adds the pulls behind the position to webhookcounts, and moves the position.
+// countPulls adds the pulls after the position to webhookcounts, and moves p beyond them.
 func (s *Sender) countPulls(ctx context.Context, tx pgx.Tx, p *position, watchers []watcher) (more bool, err error) {
 	var of []audit.Watch
 	var ids []uuid.UUID
@@ -283,7 +279,7 @@ func (s *Sender) countCollected(ctx context.Context, tx pgx.Tx) (more bool, err 
 	return n == maxCollected, err
 }
 
-// dueCounts removes the counts whose window is over, and makes notices of them.
+// dueCounts removes the counts whose window is over, and returns a notice of each.
 func dueCounts(ctx context.Context, tx pgx.Tx) ([]notice, error) {
 	rows, err := tx.Query(ctx, `
 		WITH gone AS (

@@ -3,7 +3,6 @@ package webhook
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -11,7 +10,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
 	"github.com/purser-registry/purser/internal/audit"
+	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
@@ -72,7 +73,7 @@ func TestEventsOfANamespace(t *testing.T) {
 	}
 }
 
-// However often dispatchers die, and however many there are, each push gives one notice
+// However often dispatchers die, and however many run at once, each push gives one notice
 // and each pull is counted once.
 func TestDispatchersDie(t *testing.T) {
 	t.Parallel()
@@ -96,7 +97,7 @@ func TestDispatchersDie(t *testing.T) {
 					}
 					_, err := tx.Exec(t.Context(), `INSERT INTO webhookcollected (namespace_id, repository, manifests)
 						SELECT id, 'app/web', 2 FROM top_level_namespaces WHERE name = 'app'`)
-					if err == nil && random.IntN(4) == 0 { // others commit before it
+					if err == nil && random.IntN(4) == 0 { // transactions with later ids commit first
 						_, err = tx.Exec(t.Context(), "SELECT pg_sleep($1)", float64(random.IntN(20))/1000)
 					}
 					return err
@@ -107,23 +108,26 @@ func TestDispatchersDie(t *testing.T) {
 			}
 		})
 	}
-	errKilled := errors.New("killed")
+	// The trigger kills every third statement that writes notices or moves the position.
+	exec(t, d, 0, `
+		CREATE FUNCTION kill() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF random() < 0.33 THEN
+				RAISE EXCEPTION USING ERRCODE = 'P0001', MESSAGE = 'killed';
+			END IF;
+			RETURN NULL;
+		END $$;
+		CREATE TRIGGER kill BEFORE INSERT ON webhooknotices FOR EACH STATEMENT EXECUTE FUNCTION kill();
+		CREATE TRIGGER kill AFTER UPDATE ON webhookposition FOR EACH STATEMENT EXECUTE FUNCTION kill()`)
 	done := make(chan struct{})
 	var deaths, rounds [3]int
 	for n := range 3 {
 		dispatching.Go(func() {
-			random := rand.New(rand.NewPCG(seed, uint64(100+n)))
 			one := newSender(t, Options{DB: d, AllowPrivateHooks: true, Pulls: true, Window: time.Millisecond})
-			one.crash = func(string) error {
-				if random.IntN(3) == 0 {
-					return errKilled
-				}
-				return nil
-			}
 			for {
 				rounds[n]++
 				switch _, err := one.dispatchBatch(t.Context()); {
-				case errors.Is(err, errKilled):
+				case db.Code(err) == "P0001":
 					deaths[n]++
 				case err != nil:
 					t.Error(err)
@@ -139,6 +143,7 @@ func TestDispatchersDie(t *testing.T) {
 	writing.Wait()
 	close(done)
 	dispatching.Wait()
+	exec(t, d, 0, "DROP FUNCTION kill CASCADE")
 	count := func() (pushes map[string]int, pulls, collected float64) {
 		pushes = make(map[string]int)
 		for _, b := range bodies(t, d, hook.ID) {
@@ -191,8 +196,8 @@ func TestOpenTransactionIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A transaction with more entries than a batch is dispatched completely, in parts; smaller
-// ones aren't split.
+// A transaction with more entries than a batch is dispatched completely, in several parts;
+// a smaller transaction is dispatched in one.
 func TestLargeTransactions(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})
@@ -242,8 +247,7 @@ func TestTagsOfOneTransaction(t *testing.T) {
 	}
 }
 
-// After a restore transaction ids begin anew: no notices are sent of earlier entries, but
-// of new ones.
+// After a restore transaction ids begin anew: notices are sent of new entries only.
 func TestRestoredLog(t *testing.T) {
 	t.Parallel()
 	s, d := hooked(t, Options{})

@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/purser-registry/purser/internal/db"
 )
 
 // MaxBody bounds the body of a notice, in bytes.
@@ -28,15 +29,11 @@ type Event struct {
 	Data any       // a JSON object; nil: an empty one
 }
 
-// Execer runs a statement: a transaction, usually.
-type Execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
-
-// Queue writes the notice in the caller's transaction, so that it is sent exactly if that
-// commits. Call Wake after the commit. Without a URL Queue does nothing. If the notice's
-// type is invalid or its body too large it returns an error and writes nothing.
-func (s *Sender) Queue(ctx context.Context, tx Execer, e Event) error {
+// Queue writes the notice in the caller's transaction, so that the notice is sent exactly
+// if the transaction commits. Call Wake after the commit. Without a configured URL Queue
+// does nothing. If the notice's type is invalid or its body too large, Queue returns an
+// error and writes nothing.
+func (s *Sender) Queue(ctx context.Context, tx db.Querier, e Event) error {
 	if !s.Configured() {
 		return nil
 	}

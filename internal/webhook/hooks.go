@@ -42,8 +42,9 @@ type Hook struct {
 	Created, Updated time.Time
 }
 
-// HookChange has the fields of a new webhook, or the changes to one. Nil fields stay as
-// they are; for a new webhook the default is enabled, with a random secret.
+// HookChange has the fields of a new webhook, or the changes to an existing one. Nil fields
+// of an existing webhook stay as they are; a new webhook is by default enabled, with a
+// random secret.
 type HookChange struct {
 	Title, URL, Secret *string
 	Events             []string // nil: unchanged
@@ -122,7 +123,7 @@ func newSecret() string {
 
 // namespaceID returns the id of a namespace. lock may be a lock clause that keeps the
 // namespace from being deleted until the transaction ends. Error: NAME_UNKNOWN.
-func namespaceID(ctx context.Context, q queryer, name, lock string) (id int64, err error) {
+func namespaceID(ctx context.Context, q db.Querier, name, lock string) (id int64, err error) {
 	err = q.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1 "+lock, name).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, oci.Errorf(oci.NameUnknown, "namespace %s is not known to this registry", name).
@@ -132,11 +133,6 @@ func namespaceID(ctx context.Context, q queryer, name, lock string) (id int64, e
 		return 0, fmt.Errorf("looking for the namespace %s: %w", name, err)
 	}
 	return id, nil
-}
-
-type queryer interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
 const hookColumns = "uuid, title, url, events, enabled, COALESCE(disabled_reason, ''), created_at, updated_at"
@@ -164,7 +160,7 @@ func (s *Sender) Hook(ctx context.Context, namespace string, id uuid.UUID) (Hook
 	return findHook(ctx, s.opt.DB.Pool, namespace, owner, id, "")
 }
 
-func findHook(ctx context.Context, q queryer, namespace string, owner int64, id uuid.UUID, lock string) (h Hook, err error) {
+func findHook(ctx context.Context, q db.Querier, namespace string, owner int64, id uuid.UUID, lock string) (h Hook, err error) {
 	rows, err := q.Query(ctx, "SELECT "+hookColumns+" FROM webhooks WHERE namespace_id = $1 AND uuid = $2 "+lock, owner, id)
 	if err == nil {
 		h, err = pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Hook])
@@ -247,8 +243,9 @@ func (s *Sender) CreateHook(ctx context.Context, namespace string, c HookChange)
 	return h, *c.Secret, err
 }
 
-// follow locks out the dispatcher until the transaction ends. If no webhook asked for
-// changes, or none for pulls, until now, it moves that position to the end of the log.
+// follow keeps the dispatcher from running until the transaction ends. If no enabled
+// webhook asks for changes yet, it moves the position for changes to the end of the log;
+// likewise the position for pulls.
 func (s *Sender) follow(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, "SELECT FROM webhookposition FOR UPDATE"); err != nil {
 		return err
@@ -264,7 +261,7 @@ func (s *Sender) follow(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// UpdateHook changes a webhook. If it enables the webhook, that is told of what happens
+// UpdateHook changes a webhook. If it enables the webhook, notices are made for events
 // from now on. Waiting notices are sent to the new URL. Errors: those of Hook and of
 // CreateHook.
 func (s *Sender) UpdateHook(ctx context.Context, namespace string, id uuid.UUID, c HookChange) error {

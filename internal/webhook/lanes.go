@@ -17,7 +17,7 @@ import (
 
 const (
 	maxLanes   = 32 // webhooks that a process sends to at once
-	laneWidth  = 4  // notices that it sends to one of them at once
+	laneWidth  = 4  // notices that a process sends to one webhook at once
 	laneRounds = 16 // claims after which a lane ends to make room for others
 )
 
@@ -143,10 +143,7 @@ func (l *lanes) lane(ctx context.Context, h hook) {
 	}
 	if err != nil && ctx.Err() == nil {
 		l.s.opt.Log.ErrorContext(ctx, "sending the notices of a webhook failed", "webhook", h.ID, "error", err)
-		select { // pause before the next attempt
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
+		_ = worker.Sleep(ctx, time.Second) // before the next attempt
 	}
 }
 

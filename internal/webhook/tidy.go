@@ -17,8 +17,8 @@ const (
 	pendingMost = 100_000
 )
 
-// tidyBatch deletes notices that were settled long ago, some at a time, and sets the gauge
-// of pending ones.
+// tidyBatch deletes some of the notices that were delivered or given up long ago, and sets
+// the gauge of pending notices.
 func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(
@@ -51,8 +51,9 @@ func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
 }
 
 // abandon deletes notices for the configured URL that have been due for as long as settled
-// ones are kept: no process tries them, because the URL was removed from the configuration.
-// A process that has a URL never does this, however long it was down.
+// notices are kept: no process tries them, because the URL was removed from the
+// configuration. A process that has a URL doesn't call abandon, so after an outage of any
+// length it still sends its notices.
 func (s *Sender) abandon(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(
@@ -63,7 +64,7 @@ func (s *Sender) abandon(ctx context.Context) (more bool, err error) {
 		return false, fmt.Errorf("deleting abandoned notices: %w", err)
 	}
 	if n := tag.RowsAffected(); n > 0 {
-		s.opt.Log.WarnContext(ctx, "notices were deleted that nobody sends, since no webhook is configured any more", "notices", n)
+		s.opt.Log.WarnContext(ctx, "deleted notices that nobody will send, since no webhook is configured any more", "notices", n)
 	}
 	return tag.RowsAffected() == tidyRows, nil
 }
@@ -80,7 +81,7 @@ func (s *Sender) tidyHooks(ctx context.Context) (more bool, err error) {
 					OR d.next_attempt < now() - $1::interval AND EXISTS (SELECT FROM webhooks w WHERE w.uuid = d.webhook AND NOT w.enabled))
 			LIMIT $2 FOR UPDATE OF d SKIP LOCKED))`, s.opt.Keep, tidyRows)
 	if err != nil {
-		return false, fmt.Errorf("deleting notices of webhooks that are gone: %w", err)
+		return false, fmt.Errorf("deleting notices of webhooks that were deleted: %w", err)
 	}
 	if tag.RowsAffected() == tidyRows {
 		return true, nil
@@ -90,7 +91,7 @@ func (s *Sender) tidyHooks(ctx context.Context) (more bool, err error) {
 		WHERE w.enabled AND (SELECT count(*) FROM (
 			SELECT FROM webhooknotices WHERE webhook = w.uuid AND `+pending+` LIMIT $1) p) >= $1`, s.opt.MaxWaiting)
 	if err != nil {
-		return false, fmt.Errorf("looking for webhooks for which too much waits: %w", err)
+		return false, fmt.Errorf("looking for webhooks with too many waiting notices: %w", err)
 	}
 	var namespace string
 	var h Hook

@@ -63,11 +63,12 @@
 // delete into webhookcollected if a webhook asks for that (InsertCollected). The dispatcher
 // deletes these rows in the transaction that adds them to webhookcounts.
 //
-// A webhook is told of what happens after it was enabled (active_since). While no webhook
-// asks for changes, or none for pulls, that position isn't moved; the transaction that
-// makes the first such webhook locks the row of webhookposition and moves the position to
-// the end of the log. Entries of transactions that begin after the client's answer are
-// behind that end, and a dispatcher that reads them sees the webhook.
+// A webhook is told of what happens after it was enabled (active_since). The position has
+// one part for changes and one for pulls. While no webhook asks for changes, the first part
+// isn't moved; while none asks for pulls, the second isn't. The transaction that makes the
+// first such webhook locks the row of webhookposition and moves that part to the end of the
+// log. Entries of transactions that begin after the client's answer are behind that end,
+// and a dispatcher that reads them sees the webhook.
 //
 // While a webhook is enabled the dispatcher looks at the log every second (two statements
 // on indexes); otherwise it looks at two small tables once a minute. Webhooks cause no
@@ -95,6 +96,7 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,14 +117,15 @@ import (
 type Options struct {
 	DB *db.DB // required
 	// URL receives the notices: http or https, without a user. Empty: no notices are queued
-	// for it, and Run only removes those that are left from before.
+	// for the configured URL, and Run only removes those that are left from before.
 	URL string
-	// Secret signs them: "whsec_" and base64 of 24 to 64 bytes, or other text of 24
-	// to 512 bytes that is the key itself. Empty: they aren't signed.
+	// Secret is the key that signs the notices to URL: "whsec_" and base64 of 24 to 64
+	// bytes, or other text of 24 to 512 bytes that is the key itself. Empty: the notices
+	// aren't signed.
 	Secret string
 	// AllowPrivate permits receivers at addresses that aren't public.
 	AllowPrivate bool
-	// AllowPrivateHooks is AllowPrivate for the webhooks of namespaces.
+	// AllowPrivateHooks is like AllowPrivate, for the webhooks of namespaces.
 	AllowPrivateHooks bool
 	// Pulls says that pulls are written to the audit log. Otherwise webhooks that ask for
 	// pulls are refused.
@@ -173,9 +176,7 @@ func (o *Options) defaults() {
 	o.RetryMax = min(max(o.RetryMax, o.RetryMin), maxRetry)
 	o.RetryMin = min(o.RetryMin, o.RetryMax)
 	o.Lease = max(o.Lease, 2*o.Timeout+5*time.Second)
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 }
 
 func def[T int | time.Duration](p *T, value T) {
@@ -195,8 +196,7 @@ type Sender struct {
 	dispatch *worker.Loop
 	// callbacks sends the callbacks that Call has queued.
 	callbacks *worker.Loop
-	watching  *atomic.Bool            // a webhook of a namespace was enabled when last looked
-	crash     func(step string) error // for tests: an error ends the step as the end of the process would
+	watching  *atomic.Bool // a webhook of a namespace was enabled when last looked
 }
 
 // New makes a sender. It starts nothing: see Run. Its errors say what is wrong with
@@ -211,7 +211,7 @@ func New(o Options) (*Sender, error) {
 		return nil, err
 	}
 	o.URL, o.Secret = "", ""
-	s := &Sender{target: to, opt: o, watching: new(atomic.Bool), crash: func(string) error { return nil }}
+	s := &Sender{target: to, opt: o, watching: new(atomic.Bool)}
 	s.tidy = worker.New(worker.Options{Name: "webhook tidy", Batch: s.tidyBatch, Log: o.Log, Metrics: o.Worker})
 	if s.url != nil {
 		s.client = newClient(o, o.AllowPrivate)

@@ -1,12 +1,13 @@
 // Package worker runs background work in bounded batches until its context ends.
 //
-// A loop doesn't sleep while work is due. Every sleep is jittered, lasts at most a
-// minute when idle, and ends with the context. A batch that fails or panics is logged,
-// and the loop backs off and continues. When the context ends, the running batch is
-// cancelled, and Run returns after it.
+// A loop doesn't sleep while work is due. Every sleep is jittered, lasts at most a minute
+// when idle, and ends with the context. A batch that fails or panics is logged, and the
+// loop backs off and continues. When the context ends, the running batch is cancelled, and
+// Run returns when that batch has ended.
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,24 +61,17 @@ func New(o Options) *Loop {
 	if o.Idle <= 0 || o.Idle > MaxIdle {
 		o.Idle = MaxIdle
 	}
-	if o.Timeout <= 0 {
-		o.Timeout = 5 * time.Minute
-	}
-	if o.BackoffMin <= 0 {
-		o.BackoffMin = time.Second
-	}
-	if o.BackoffMax <= 0 {
-		o.BackoffMax = time.Minute
-	}
+	o.Timeout = cmp.Or(o.Timeout, 5*time.Minute)
+	o.BackoffMin = cmp.Or(o.BackoffMin, time.Second)
+	o.BackoffMax = cmp.Or(o.BackoffMax, time.Minute)
 	o.BackoffMax = max(o.BackoffMax, o.BackoffMin)
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return &Loop{opt: o, log: o.Log.With("worker", o.Name), wake: make(chan struct{}, 1)}
 }
 
-// Wake makes an idle loop look for work immediately. A running loop looks once more
-// before it sleeps; a loop that backs off looks after its back-off. Wake never blocks.
+// Wake makes an idle loop look for work immediately. A loop that runs a batch looks for
+// work once more before it sleeps; a loop that backs off looks after its back-off. Wake
+// never blocks.
 func (l *Loop) Wake() {
 	select {
 	case l.wake <- struct{}{}:
@@ -168,15 +162,21 @@ func Backoff(failures int, least, most time.Duration) time.Duration {
 	return d - rand.N(d/2+1)
 }
 
-// jitter lengthens a sleep by up to a tenth, within minIdle and MaxIdle. It doesn't
-// shorten sleeps, since the loop would then wake before work is due; only at MaxIdle it
-// does.
+// jitter lengthens a sleep by up to a tenth, within minIdle and MaxIdle. It shortens only
+// sleeps of MaxIdle and more: if it shortened others, the loop would wake before work is
+// due.
 func jitter(d time.Duration) time.Duration {
 	d = max(d, minIdle)
 	if d >= MaxIdle {
 		return MaxIdle - rand.N(MaxIdle/10)
 	}
 	return min(d+rand.N(d/10+1), MaxIdle)
+}
+
+// Sleep returns after d, or with the context's error when ctx ends first.
+func Sleep(ctx context.Context, d time.Duration) error {
+	sleep(ctx, d, nil)
+	return ctx.Err()
 }
 
 // sleep waits for d, the end of ctx, or a value in wake.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,7 +18,7 @@ func newAuditCommand(env Env) *cobra.Command {
 		Use:   "audit [CHILD]...",
 		Short: "Look for orphans: children whose parent doesn't exist",
 		Long: `Look for children whose parent doesn't exist, in all child tables or in those that
-are named, also where the parent is on another server. It tells those that a
+are named, also where the parent is on another server. It tells children that a
 pending record is going to clean up from orphans that nothing will: they came
 into being before the trigger, without it, or while their parent went.
 
@@ -53,7 +54,7 @@ cleans them up. Exit code 3: there are orphans that weren't repaired.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&repair, "repair", false, "have the worker clean up the orphans")
+	cmd.Flags().BoolVar(&repair, "repair", false, "write deleted records for the orphans, so that the worker cleans them up")
 	return cmd
 }
 
@@ -65,9 +66,7 @@ func printOrphans(w io.Writer, found []doctor.Orphans, repair bool) {
 			repaired = fmt.Sprint(o.Repaired)
 		}
 		examples := strings.Trim(strings.ReplaceAll(fmt.Sprint(append(strings.Fields(strings.Trim(fmt.Sprint(o.Examples), "[]")), o.ExampleKeys...)), " ", ","), "[]")
-		if examples == "" {
-			examples = "-"
-		}
+		examples = cmp.Or(examples, "-")
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", o.Database, o.Child, o.Column, o.Parent,
 			o.Pending, o.Rows, o.Parents, repaired, examples)
 	}

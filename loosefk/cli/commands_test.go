@@ -90,7 +90,7 @@ func TestRunAndDrain(t *testing.T) {
 	wantLines(t, ok(t, app, "run"), "database main: 0 of 1 records processed, 1 rows deleted, 0 updated; 1 not finished; stopped at the limit of deletes")
 }
 
-// TestRunBesideWorker runs while another has a parent's lock.
+// TestRunBesideWorker runs the command while another worker has the parent's lock.
 func TestRunBesideWorker(t *testing.T) {
 	t.Parallel()
 	app, pool := newShop(t)
@@ -114,17 +114,17 @@ func TestFixDefaultPartition(t *testing.T) {
 	wantLines(t, ok(t, app, "fix-default-partition"), "database main: there was nothing to repair")
 	runSQL(t, pool, "ALTER TABLE "+records+" ALTER COLUMN partition SET DEFAULT 4; DELETE FROM projects")
 	wantLines(t, ok(t, app, "fix-default-partition"),
-		"database main: led the column's default from 4 to the newest partition; moved 3 rows out of the default partition")
+		"database main: set the column's default, which was 4, to the newest partition; moved 3 rows out of the default partition")
 	if n := count(t, pool, "SELECT count(*) FROM "+records+"_1"); n != 3 {
 		t.Errorf("%d rows are in partition 1, want 3", n)
 	}
-	// Without any partition deletes fail; a number that was in use isn't taken again.
+	// Without any partition deletes fail. A partition's number is never used again.
 	runSQL(t, pool, "DROP TABLE "+records+"_default; ALTER TABLE "+records+" DETACH PARTITION "+records+"_1; INSERT INTO projects VALUES (1)")
 	if _, err := pool.Exec(t.Context(), "DELETE FROM projects"); err == nil {
 		t.Fatal("a delete has found a partition")
 	}
 	wantLines(t, ok(t, app, "fix-default-partition", "main"),
-		"database main: added partition public."+records+"_2; led the column's default from 1 to the newest partition")
+		"database main: added partition public."+records+"_2; set the column's default, which was 1, to the newest partition")
 	runSQL(t, pool, "DELETE FROM projects")
 	if n := count(t, pool, "SELECT count(*) FROM "+records+"_2"); n != 1 {
 		t.Errorf("%d rows are in partition 2, want 1", n)
@@ -155,7 +155,8 @@ func TestAuditCommand(t *testing.T) {
 	wantExit(t, app, 1, "no definition names nonsense as a child", "audit", "nonsense")
 }
 
-// TestInstallSQL runs what --sql prints, and gets what the commands make.
+// TestInstallSQL compares a database in which it ran the SQL that --sql prints with one in
+// which the commands ran.
 func TestInstallSQL(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, shop)
@@ -170,7 +171,7 @@ func TestInstallSQL(t *testing.T) {
 		t.Fatal("--sql has changed the database")
 	}
 	runSQL(t, pool, install)
-	runSQL(t, pool, install) // again
+	runSQL(t, pool, install) // it may run again
 	track := sql("track")
 	wantExit(t, app, 3, "", "doctor")
 	runSQL(t, pool, track)
@@ -192,7 +193,7 @@ func TestInstallHoldsNobodyUp(t *testing.T) {
 	for _, args := range [][]string{{"install"}, {"track", "projects"}} {
 		tx, err := pool.Begin(t.Context())
 		must(t, err)
-		defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may be over
+		defer tx.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it may have ended
 		_, err = tx.Exec(t.Context(), "DELETE FROM projects WHERE id = 1")
 		must(t, err)
 		code := make(chan int)
@@ -226,7 +227,7 @@ func TestUntrack(t *testing.T) {
 	triggers := func() int {
 		return count(t, pool, "SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal")
 	}
-	before := triggers() // one and its key's, three on the partitioned table and its key's three
+	before := triggers() // two on projects, six on p_loads and its partitions
 	runSQL(t, pool, "DELETE FROM projects; DELETE FROM p_loads")
 	wantExit(t, app, 2, "requires at least 1 arg", "untrack")
 	wantExit(t, app, 1, "remove the definition steps.load_id", "untrack", "public.p_loads")
@@ -311,7 +312,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestHelp: every command says what it is for, with an example, and takes -o.
+// TestHelp: every command has a description, an example and the flag -o.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	root := New(Env{})

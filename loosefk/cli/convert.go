@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/generate"
 )
 
-// generation is what convert and revert have in common.
+// generation holds the flags that convert and revert share.
 type generation struct {
 	dryRun         bool
 	tests          bool
@@ -28,18 +28,19 @@ type generation struct {
 	skipRefused    bool
 }
 
-// flags adds the flags. verb is what the command does to keys.
+// flags adds the shared flags. verb is the participle of what the command does to keys:
+// "converted" or "brought back".
 func (g *generation) flags(f *pflag.FlagSet, verb string) {
-	f.BoolVarP(&g.dryRun, "dry-run", "n", false, "change nothing, and print all that would be written")
+	f.BoolVarP(&g.dryRun, "dry-run", "n", false, "change nothing, and print everything that would be written")
 	toggle(f, &g.branch, true, "branch", "", "make a git branch for the change")
 	toggle(f, &g.commit, true, "commit", "", "commit the change")
 	f.StringVar(&g.migrations, "migrations", "migrations", "the migrations' directory")
-	f.StringVar(&g.format, "format", "goose", "how migrations are written: goose, or plain (a pair of .up.sql and .down.sql)")
-	f.StringVar(&g.schemaDump, "schema-dump", "", "a file to write the schema to, as it will be, with pg_dump")
+	f.StringVar(&g.format, "format", "goose", "format of migrations: goose, or plain (a pair of .up.sql and .down.sql)")
+	f.StringVar(&g.schemaDump, "schema-dump", "", "write the schema after the migrations to this file, with pg_dump")
 	f.BoolVar(&g.skipRefused, "skip-refused", false, "leave out keys that can't be "+verb+", instead of doing nothing")
 }
 
-// toggle adds --name and --no-name, of which the last one counts.
+// toggle adds the flags --name and --no-name. If both are given, the last one counts.
 func toggle(f *pflag.FlagSet, value *bool, def bool, name, short, what string) {
 	*value = def
 	yes := f.VarPF(&switchValue{value, true}, name, short, what+" (the default; --no-"+name+": don't)")
@@ -49,7 +50,8 @@ func toggle(f *pflag.FlagSet, value *bool, def bool, name, short, what string) {
 	no.Hidden = true
 }
 
-// switchValue is a flag that sets a bool to a value, or to its opposite.
+// switchValue is the value of a flag such as --no-name, which sets a bool to the field to;
+// "--name=false" and the like set the bool to the opposite.
 type switchValue struct {
 	value *bool
 	to    bool
@@ -59,7 +61,7 @@ func (s *switchValue) String() string   { return "" }
 func (s *switchValue) Type() string     { return "bool" }
 func (s *switchValue) IsBoolFlag() bool { return true }
 
-// Set is pflag.Value's.
+// Set implements pflag.Value.
 func (s *switchValue) Set(text string) error {
 	switch text {
 	case "true":
@@ -72,7 +74,7 @@ func (s *switchValue) Set(text string) error {
 	return nil
 }
 
-// generator makes what plans the files.
+// generator makes the Generator that plans the files.
 func (g *generation) generator(app *App) (generate.Generator, error) {
 	if app.File == "" {
 		return generate.Generator{}, errors.New("the definitions are part of the program and have no file that could be changed")
@@ -144,7 +146,7 @@ committed there, with nothing else.`,
 	return cmd
 }
 
-// check finds wrong flags.
+// check returns an error for flags that contradict each other or have unknown values.
 func (g *generation) check(cmd *cobra.Command) error {
 	if g.format != string(generate.Goose) && g.format != string(generate.Plain) {
 		return usage(cmd, "--format %s: want goose or plain", g.format)
@@ -183,7 +185,7 @@ func (g *generation) convert(ctx context.Context, cmd *cobra.Command, app *App, 
 	return g.carryOut(ctx, cmd, app, plan, "Turn foreign keys into loose ones", branch)
 }
 
-// outcome is what convert and revert print.
+// outcome is the result that convert and revert print.
 type outcome struct {
 	*generate.Plan
 	DryRun bool   `json:"dry_run"`
@@ -193,7 +195,7 @@ type outcome struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// carryOut writes a plan's files, and commits them.
+// carryOut writes a plan's files, commits them and prints the outcome.
 func (g *generation) carryOut(ctx context.Context, cmd *cobra.Command, app *App, plan *generate.Plan, subject, branch string) error {
 	if err := g.refused(plan); err != nil {
 		return err
@@ -225,11 +227,12 @@ func (g *generation) carryOut(ctx context.Context, cmd *cobra.Command, app *App,
 	if asJSON(cmd) {
 		return show(cmd, out, nil)
 	}
-	g.print(cmd.OutOrStdout(), out) // as it is: the tabs belong to the files
+	g.print(cmd.OutOrStdout(), out) // not by show, which would align the tabs of the files' content
 	return nil
 }
 
-// repository is the work tree to commit in, or nil, and ready for that.
+// repository returns the git work tree to commit in, after checking that it is ready for
+// the commit. It returns nil if nothing is to be committed.
 func (g *generation) repository(ctx context.Context, app *App, out *outcome, branch string) (*repository, error) {
 	if !g.commit && !g.branch {
 		return nil, nil
@@ -248,8 +251,8 @@ func (g *generation) repository(ctx context.Context, app *App, out *outcome, bra
 	return repo, repo.ready(ctx, app.File, out.Plan, out.Branch, g.commit)
 }
 
-// write writes the files, and makes the branch and the commit; or, if one of them
-// fails, leaves all as it is.
+// write writes the files, and makes the branch and the commit. If one of these fails, it
+// undoes the others.
 func (g *generation) write(ctx context.Context, repo *repository, out *outcome, subject string) (err error) {
 	if err := out.Plan.Write(); err != nil {
 		return err
@@ -267,12 +270,12 @@ func (g *generation) write(ctx context.Context, repo *repository, out *outcome, 
 		return nil
 	}
 	if back := errors.Join(repo.takeBack(context.WithoutCancel(ctx)), out.Plan.TakeBack()); back != nil {
-		return fmt.Errorf("%w\nand what was written could not be taken back: %w", err, back)
+		return fmt.Errorf("%w\nand undoing what was written failed: %w", err, back)
 	}
-	return fmt.Errorf("%w\nall is as it was before; --no-branch --no-commit only writes the files", err)
+	return fmt.Errorf("%w\neverything was undone; --no-branch --no-commit only writes the files", err)
 }
 
-// refused is the error of a plan that can't be carried out.
+// refused returns the error for a plan with refused keys, if it can't be carried out.
 func (g *generation) refused(plan *generate.Plan) error {
 	var errs []error
 	for _, r := range plan.Refused {
@@ -289,7 +292,7 @@ func (g *generation) refused(plan *generate.Plan) error {
 	return errors.Join(append(errs, errors.New("nothing is left to do"))...)
 }
 
-// print says what was done, or would be.
+// print writes what was done, or, of a dry run, what would be done.
 func (g *generation) print(w io.Writer, out outcome) {
 	verb := map[bool]string{false: "wrote", true: "would write"}[g.dryRun]
 	for _, k := range out.Keys {
@@ -345,8 +348,8 @@ func printFile(w io.Writer, f generate.PlannedFile) {
 	}
 }
 
-// difference is the lines that go, with -, and come, with +, each group after
-// the number of its first line. Lines that stay are the longest common sequence.
+// difference returns the removed lines, with -, and the added lines, with +. A line with the
+// number of its first line precedes each group. The longest common sequence of lines stays.
 func difference(old, text []string) []string {
 	head := 0
 	for head < len(old) && head < len(text) && old[head] == text[head] {
@@ -356,7 +359,7 @@ func difference(old, text []string) []string {
 		old, text = old[:len(old)-1], text[:len(text)-1]
 	}
 	a, b := old[head:], text[head:]
-	common := make([][]int, len(a)+1) // of a[i:] and b[j:]
+	common := make([][]int, len(a)+1) // common[i][j] is the length of the longest common sequence of a[i:] and b[j:]
 	for i := range common {
 		common[i] = make([]int, len(b)+1)
 	}

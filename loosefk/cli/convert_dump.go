@@ -15,15 +15,15 @@ import (
 	"github.com/purser-registry/purser/loosefk/generate"
 )
 
-// addSchemaDump adds to a plan the file that holds the schema as it will be after
-// the plan's migrations. They run in a copy of the schema, in a database that is
-// dropped again.
+// addSchemaDump adds a file to a plan: the dump of the schema as it will be after the plan's
+// migrations. For this it copies the schema into a temporary database and runs the
+// migrations there.
 func addSchemaDump(ctx context.Context, app *App, plan *generate.Plan, file string) (err error) {
 	if _, err := exec.LookPath("pg_dump"); err != nil {
-		return errors.New("pg_dump is not to be found: install PostgreSQL's client programs, of the server's version or newer, or leave the dump out")
+		return errors.New("pg_dump is not installed: install PostgreSQL's client programs, of the server's version or newer, or leave --schema-dump out")
 	}
 	if len(plan.Keys) == 0 {
-		return errors.New("no foreign key goes or comes, so the dump would hold nothing new: leave it out")
+		return errors.New("no foreign key changes, so the dump would hold nothing new: leave --schema-dump out")
 	}
 	db, err := app.database(plan.Keys[0].Database)
 	if err != nil {
@@ -62,7 +62,7 @@ func addSchemaDump(ctx context.Context, app *App, plan *generate.Plan, file stri
 	return nil
 }
 
-// pgDump dumps a schema without owners and rights.
+// pgDump runs pg_dump, which dumps the schema without owners and rights.
 func pgDump(ctx context.Context, cfg *pgx.ConnConfig) (string, error) {
 	cmd := exec.CommandContext(ctx, "pg_dump", "--schema-only", "--no-owner", "--no-privileges")
 	mode := "disable"
@@ -78,16 +78,16 @@ func pgDump(ctx context.Context, cfg *pgx.ConnConfig) (string, error) {
 	return string(out), err
 }
 
-// migrateCopy makes the schema in an empty database and changes it.
+// migrateCopy creates the schema in an empty database and runs the statements.
 func migrateCopy(ctx context.Context, cfg *pgx.ConnConfig, schema string, statements []string) error {
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // all is committed
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // all statements are committed
 	var lines []string
 	for line := range strings.SplitSeq(schema, "\n") {
-		if !strings.HasPrefix(line, `\`) { // psql's own
+		if !strings.HasPrefix(line, `\`) { // commands of psql, which the server doesn't know
 			lines = append(lines, line)
 		}
 	}

@@ -13,19 +13,19 @@ import (
 	"github.com/purser-registry/purser/loosefk/generate"
 )
 
-// repository is a git work tree, and what convert changes there.
+// repository is a git work tree and the changes that convert has made there.
 type repository struct {
 	dir    string // a directory of the tree, without symbolic links
-	top    string // the tree's
-	branch string // that is checked out; "" for a commit without a branch
+	top    string // the tree's top directory
+	branch string // the branch that is checked out; "" if a commit is (a detached HEAD)
 	unborn bool   // the branch has no commit yet
 	added  []string
-	// made is the branch that was made, or "".
+	// made is the branch that convert has made, or "".
 	made string
 }
 
-// findRepository finds the work tree of a file, which with its directories need not
-// exist, or says why there is none.
+// findRepository returns the work tree of a file, or the reason why there is none. The file
+// and its directories need not exist.
 func findRepository(ctx context.Context, file string) (repo *repository, reason string) {
 	if _, err := exec.LookPath("git"); err != nil {
 		return nil, "git is not installed"
@@ -50,7 +50,8 @@ func findRepository(ctx context.Context, file string) (repo *repository, reason 
 	return repo, ""
 }
 
-// existing is the directory itself, or the closest one above it that exists.
+// existing returns the directory itself if it exists, or the closest directory above it
+// that does.
 func existing(dir string) string {
 	for {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() || filepath.Dir(dir) == dir {
@@ -60,7 +61,7 @@ func existing(dir string) string {
 	}
 }
 
-// physical is the absolute path of a file without symbolic links, as git wants it.
+// physical returns the absolute path of a file without symbolic links, as git needs it.
 // The file and its last directories need not exist.
 func physical(file string) (string, error) {
 	path, err := filepath.Abs(file)
@@ -96,7 +97,7 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 
 var notInBranch = regexp.MustCompile(`[^a-zA-Z0-9_]+`)
 
-// branchName makes a branch's name of filters.
+// branchName makes a branch's name of the filters of convert.
 func branchName(prefix string, filters []string) string {
 	name := prefix
 	for _, f := range filters {
@@ -107,8 +108,8 @@ func branchName(prefix string, filters []string) string {
 	return strings.TrimRight(name[:min(len(name), 100)], "-")
 }
 
-// ready finds what would keep the change from being committed by itself. branch is
-// that which is to be made, or "".
+// ready returns an error if the change can't be committed, or only together with changes of
+// somebody else. branch is the branch to make, or "".
 func (r *repository) ready(ctx context.Context, file string, plan *generate.Plan, branch string, commit bool) error {
 	if err := r.settled(ctx); err != nil {
 		return err
@@ -123,7 +124,7 @@ func (r *repository) ready(ctx context.Context, file string, plan *generate.Plan
 	}
 	for _, who := range []string{"GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"} {
 		if _, err := r.git(ctx, "var", who); err != nil {
-			return errors.New("git doesn't know who commits: git config user.name and user.email say so, or give --no-commit")
+			return errors.New("git doesn't know who commits: set git config user.name and user.email, or give --no-commit")
 		}
 	}
 	path, err := physical(file)
@@ -140,7 +141,7 @@ func (r *repository) ready(ctx context.Context, file string, plan *generate.Plan
 	return r.takes(ctx, plan)
 }
 
-// settled finds a merge and the like that somebody has to finish first.
+// settled returns an error if a merge, rebase or the like is under way.
 func (r *repository) settled(ctx context.Context) error {
 	for _, o := range []struct{ name, file string }{
 		{"merge", "MERGE_HEAD"}, {"cherry-pick", "CHERRY_PICK_HEAD"}, {"revert", "REVERT_HEAD"},
@@ -160,7 +161,7 @@ func (r *repository) settled(ctx context.Context) error {
 	return nil
 }
 
-// takes finds files of a plan that git wouldn't commit.
+// takes returns an error if git ignores files of a plan.
 func (r *repository) takes(ctx context.Context, plan *generate.Plan) error {
 	paths, err := planned(plan)
 	if err != nil {
@@ -185,7 +186,7 @@ func (r *repository) takes(ctx context.Context, plan *generate.Plan) error {
 	return nil
 }
 
-// planned are the paths of a plan's files.
+// planned returns the paths of a plan's files.
 func planned(plan *generate.Plan) ([]string, error) {
 	var paths []string
 	for _, f := range plan.Files {
@@ -198,7 +199,7 @@ func planned(plan *generate.Plan) ([]string, error) {
 	return paths, nil
 }
 
-// checkout makes a branch and goes there.
+// checkout makes a branch and checks it out.
 func (r *repository) checkout(ctx context.Context, branch string) error {
 	_, err := r.git(ctx, "checkout", "--quiet", "-b", branch)
 	if err == nil {
@@ -232,8 +233,7 @@ func (r *repository) commit(ctx context.Context, subject string, plan *generate.
 	return r.git(ctx, "rev-parse", "--short", "HEAD")
 }
 
-// takeBack undoes checkout, and a commit that failed: the index and the branch are as
-// they were before.
+// takeBack undoes checkout and a commit that failed: it restores the index and the branch.
 func (r *repository) takeBack(ctx context.Context) error {
 	var failed []error
 	run := func(args ...string) {
@@ -245,7 +245,7 @@ func (r *repository) takeBack(ctx context.Context) error {
 	} else if len(r.added) > 0 {
 		run(append([]string{"reset", "--quiet", "--"}, r.added...)...)
 	}
-	if r.made != "" { // it has the same commit, so nothing else changes
+	if r.made != "" { // the new branch is at the same commit, so no file changes
 		if r.branch != "" {
 			run("symbolic-ref", "HEAD", "refs/heads/"+r.branch)
 		} else {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// freshTree makes a project whose definitions file, with its directory, is yet to be
-// made. With git the directory is a work tree without a commit.
+// freshTree makes a project without a definitions' file and without its directory. If git
+// is set, the project is a work tree that has no commit yet.
 func freshTree(t *testing.T, git bool) *project {
 	t.Helper()
 	s := newProject(t)
@@ -26,15 +26,15 @@ func freshTree(t *testing.T, git bool) *project {
 	return s
 }
 
-// identity says who commits.
+// identity sets the name and address of git commits.
 func (s *project) identity(t *testing.T) {
 	t.Helper()
 	s.git(t, "config", "user.name", "A tester")
 	s.git(t, "config", "user.email", "tester@example.com")
 }
 
-// unchanged checks that a command fails with a message, and that not a byte of the
-// directory or the database is another.
+// unchanged checks that a command fails with a message and changes neither the directory
+// nor the database.
 func (s *project) unchanged(t *testing.T, want string, args ...string) {
 	t.Helper()
 	before, status := s.state(t), s.git(t, "status", "--porcelain", "--branch")
@@ -45,7 +45,7 @@ func (s *project) unchanged(t *testing.T, want string, args ...string) {
 	if now := s.git(t, "status", "--porcelain", "--branch"); now != status {
 		t.Errorf("%q: git's status is\n%s\nand was\n%s", args, now, status)
 	}
-	// git's own files besides the index and the branches don't count.
+	// Of git's own files, compare only the index and the branches.
 	ours := func(state string) []string {
 		return slices.DeleteFunc(strings.Split(state, "\n"), func(line string) bool {
 			return strings.Contains(line, "/.git/") && !strings.Contains(line, "/.git/refs/heads/") && !strings.Contains(line, "/.git/HEAD")
@@ -56,7 +56,7 @@ func (s *project) unchanged(t *testing.T, want string, args ...string) {
 	}
 }
 
-// The first commit of a tree may be that of convert, which makes directories too.
+// convert may make the first commit of a work tree, and makes missing directories.
 func TestConvertInFreshTree(t *testing.T) {
 	t.Parallel()
 	s := freshTree(t, true)
@@ -81,7 +81,7 @@ func TestConvertFindsWhatGitRefuses(t *testing.T) {
 		must(t, os.Unsetenv(name))
 	}
 	s.git(t, "config", "user.useConfigOnly", "true")
-	const identity = "git doesn't know who commits: git config user.name and user.email say so, or give --no-commit"
+	const identity = "git doesn't know who commits: set git config user.name and user.email, or give --no-commit"
 	s.unchanged(t, identity, "convert", "^orders$")
 	s.git(t, "-c", "user.name=A", "-c", "user.email=a@example.com", "commit", "--quiet", "--allow-empty", "-m", "x")
 	s.unchanged(t, identity, "convert", "^orders$")
@@ -122,7 +122,7 @@ func TestConvertTakesBack(t *testing.T) {
 		must(t, os.WriteFile(hook, []byte("#!/bin/sh\necho 'lint says no' >&2\nexit 1\n"), 0o755)) //nolint:gosec // a hook has to be executable
 		s.unchanged(t, "lint says no", "convert", "^orders$")
 		_, _, message := s.run(t, "convert", "^orders$")
-		contains(t, "the message", message, "all is as it was before", "--no-commit")
+		contains(t, "the message", message, "everything was undone", "--no-commit")
 		if info, err := os.Stat(s.file); !first && (err != nil || info.Mode().Perm() != 0o640) {
 			t.Errorf("the definitions are %v, %v", info, err)
 		}
@@ -130,7 +130,7 @@ func TestConvertTakesBack(t *testing.T) {
 	}
 }
 
-// Outside of a work tree the files are written, and git's reason is told.
+// Outside of a work tree convert writes the files and says why it commits nothing.
 func TestConvertWithoutTree(t *testing.T) {
 	t.Parallel()
 	s := freshTree(t, false)
@@ -140,11 +140,11 @@ func TestConvertWithoutTree(t *testing.T) {
 	}
 }
 
-// Where a file can't be written, those before it are taken back.
+// If a file can't be written, convert removes those that it has written.
 func TestConvertWritesAllOrNothing(t *testing.T) {
 	t.Parallel()
 	s := freshTree(t, false)
-	must(t, os.WriteFile(filepath.Join(s.dir, "tests"), nil, 0o600)) // no directory
+	must(t, os.WriteFile(filepath.Join(s.dir, "tests"), nil, 0o600)) // a file, where convert needs a directory
 	_, code, message := s.run(t, "convert", "^orders$")
 	if got := s.files(t); code != 1 || !strings.Contains(message, "tests") || !slices.Equal(got, []string{"tests"}) {
 		t.Errorf("%d, %s; there are %q", code, message, got)
@@ -154,8 +154,7 @@ func TestConvertWritesAllOrNothing(t *testing.T) {
 	}
 }
 
-// TestConvertAfterTheGuide: convert takes steps that were done by hand as they are, and
-// tells the steps that are left.
+// TestConvertAfterTheGuide: if some steps were done by hand, convert plans only the others.
 func TestConvertAfterTheGuide(t *testing.T) {
 	t.Parallel()
 	s := newProject(t)

@@ -65,7 +65,7 @@ func newProject(t *testing.T) *project {
 	return s
 }
 
-// run runs a command and returns what it prints, its exit code and its error.
+// run runs a command and returns its output, exit code and error message.
 func (s *project) run(t *testing.T, args ...string) (out string, code int, message string) {
 	t.Helper()
 	if args[0] == "convert" || args[0] == "revert" {
@@ -79,7 +79,7 @@ func (s *project) run(t *testing.T, args ...string) (out string, code int, messa
 	return stdout.String(), code, stderr.String()
 }
 
-// ok is run for a command that has to succeed.
+// ok runs a command that must succeed, and returns its output.
 func (s *project) ok(t *testing.T, args ...string) string {
 	t.Helper()
 	out, code, message := s.run(t, args...)
@@ -89,7 +89,7 @@ func (s *project) ok(t *testing.T, args ...string) string {
 	return out
 }
 
-// files are the paths of all files in the directory.
+// files returns the paths of all files in the directory.
 func (s *project) files(t *testing.T) []string {
 	t.Helper()
 	var list []string
@@ -171,7 +171,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// Without a filter convert lists the keys, and says how to choose.
+// Without a filter convert lists the keys and explains filters.
 func TestConvertWithoutFilter(t *testing.T) {
 	t.Parallel()
 	s := newProject(t)
@@ -201,7 +201,7 @@ func TestConvertDryRun(t *testing.T) {
 	}
 }
 
-// state is all that is in the directory, git's files too, and in the server's
+// state returns the contents of the directory, including git's files, and of the server's
 // databases.
 func (s *project) state(t *testing.T) string {
 	t.Helper()
@@ -228,7 +228,7 @@ func (s *project) state(t *testing.T) string {
 	return b.String()
 }
 
-// The change is committed on a branch, and nothing else is.
+// convert commits its own change on a branch, and no other changes.
 func TestConvertCommits(t *testing.T) {
 	t.Parallel()
 	s := newProject(t)
@@ -249,7 +249,7 @@ func TestConvertCommits(t *testing.T) {
 		t.Errorf("git's status is %q", status)
 	}
 
-	// Where the branch exists, nothing is written.
+	// If the branch exists already, nothing is written.
 	s.git(t, "checkout", "--quiet", "trunk")
 	if _, code, message := s.run(t, "convert", "^orders$"); code != 1 || !strings.Contains(message, "nothing was written: the branch loose-fk-orders exists already") {
 		t.Errorf("with the branch there: %d, %s", code, message)
@@ -265,7 +265,7 @@ func TestConvertCommits(t *testing.T) {
 		t.Errorf("without tests there are %q", got)
 	}
 
-	// Changes of the user's are not mixed with it.
+	// convert refuses to commit a file that the user has changed.
 	must(t, os.WriteFile(s.file, []byte(projectDefinitions+"# mine\n"), 0o600))
 	if _, code, message := s.run(t, "revert", "visits"); code != 1 || !strings.Contains(message, "changes that are not committed") {
 		t.Errorf("with changes: %d, %s", code, message)
@@ -330,7 +330,7 @@ func TestConvertSaysWhy(t *testing.T) {
 	}
 }
 
-// The dump shows the schema as it will be, and nothing is left of its copy.
+// The dump shows the schema after the migrations, and the temporary copy is removed.
 func TestConvertSchemaDump(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("pg_dump"); err != nil {
@@ -358,13 +358,13 @@ func TestConvertWithoutPgDump(t *testing.T) {
 	s := newProject(t)
 	t.Setenv("PATH", t.TempDir())
 	_, code, message := s.run(t, "convert", "^orders$", "--schema-dump", filepath.Join(s.dir, "schema.sql"))
-	if got := s.files(t); code != 1 || !strings.Contains(message, "pg_dump is not to be found: install") || len(got) != 1 {
+	if got := s.files(t); code != 1 || !strings.Contains(message, "pg_dump is not installed: install") || len(got) != 1 {
 		t.Errorf("%d, %s; there are %q", code, message, got)
 	}
 	contains(t, "convert without git", s.ok(t, "convert", "^orders$"), "git is not installed: nothing is committed")
 }
 
-// lacking skips a test that needs a program which isn't there, but fails in CI.
+// lacking skips a test whose program isn't installed; in CI it fails instead.
 func lacking(t *testing.T, program string) {
 	t.Helper()
 	if os.Getenv("CI") != "" {

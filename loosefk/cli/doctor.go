@@ -15,8 +15,8 @@ import (
 func newDoctorCommand(env Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what keeps loose foreign keys from working",
-		Long: `Look for what keeps loose foreign keys from working, or will: definitions that
+		Short: "Look for reasons why loose foreign keys don't work",
+		Long: `Look for reasons why loose foreign keys don't work, or soon won't: definitions that
 don't fit, missing indexes and triggers, partitions that don't rotate, records that
 stay pending, foreign keys underneath that block or cascade, missing rights, and
 orphans. Each finding comes with its remedy: a command of this tool, or SQL for

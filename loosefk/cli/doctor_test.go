@@ -39,7 +39,7 @@ steps:
   - {table: p_loads, column: load_id, on_delete: async_nullify}
 `
 
-// newShop is an application in which all is well.
+// newShop makes an application in which doctor finds nothing.
 func newShop(t testing.TB) (*App, *pgxpool.Pool) {
 	t.Helper()
 	pool := newPool(t, shop)
@@ -63,8 +63,8 @@ func TestDoctorAllIsWell(t *testing.T) {
 
 const records = "loose_foreign_keys_deleted_records"
 
-// TestDoctor breaks one thing at a time: the finding is there, and after its
-// remedy it isn't.
+// TestDoctor breaks one thing at a time, and checks that doctor finds it and that the
+// remedy removes the finding.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -72,7 +72,7 @@ func TestDoctor(t *testing.T) {
 		breaks   string // SQL
 		severity doctor.Severity
 		want     string // regular expression for the text
-		remedy   string // likewise
+		remedy   string // regular expression for the remedy
 	}{
 		{"no index on the child", "DROP INDEX pipelines_project_id", "error", "project_id of public.pipelines has no index", `^CREATE INDEX CONCURRENTLY`},
 		{"no index for the update", "DROP INDEX packages_both", "error", "project_id of public.packages has no index", `\("project_id", "status"\)`},
@@ -119,7 +119,7 @@ func TestDoctor(t *testing.T) {
 		{"no default of the column", "ALTER TABLE " + records + " ALTER COLUMN partition DROP DEFAULT", "error", "partition has no default that is a number", `^loosefk fix-default-partition main$`},
 		{"no number as default", "CREATE SEQUENCE s; ALTER TABLE " + records + " ALTER COLUMN partition SET DEFAULT nextval('s')", "error", "partition has no default that is a number", `^loosefk run main$|^loosefk fix-default-partition main$`},
 		{"an old default", "CREATE TABLE " + records + "_2 PARTITION OF " + records + " FOR VALUES IN (2)", "warning", "is 1, and not 2, the newest partition", `^loosefk fix-default-partition main$`},
-		{"no default of the time", "ALTER TABLE " + records + " ALTER COLUMN consume_after DROP DEFAULT", "error", "consume_after has no default: nobody works off", `^ALTER TABLE .* SET DEFAULT now\(\)$`},
+		{"no default of the time", "ALTER TABLE " + records + " ALTER COLUMN consume_after DROP DEFAULT", "error", "consume_after has no default: no worker processes", `^ALTER TABLE .* SET DEFAULT now\(\)$`},
 		{"another default of the time", "ALTER TABLE " + records + " ALTER COLUMN consume_after SET DEFAULT 'infinity'", "error", "consume_after has the default 'infinity'", `^ALTER TABLE .* SET DEFAULT now\(\)$`},
 		{"no default of the status", "ALTER TABLE " + records + " ALTER COLUMN status DROP DEFAULT", "error", "status has no default: deletes from parents fail", `^ALTER TABLE .* SET DEFAULT 1$`},
 		{"another default of the status", "ALTER TABLE " + records + " ALTER COLUMN status SET DEFAULT 2", "error", "status has the default 2", `^ALTER TABLE .* SET DEFAULT 1$`},
@@ -140,7 +140,7 @@ func TestDoctor(t *testing.T) {
 		{"a detached partition is due", "CREATE TABLE " + records + "_0 (LIKE " + records + "); INSERT INTO detached_partitions (table_name, drop_after) VALUES ('public." + records + "_0', now() - interval '2 days')", "warning", "should have been dropped", `^loosefk run main$`},
 		{"a detached partition with records", "CREATE TABLE " + records + "_0 (LIKE " + records + " INCLUDING ALL); INSERT INTO " + records + "_0 (fully_qualified_table_name, primary_key_value) VALUES ('public.projects', 7); INSERT INTO detached_partitions (table_name, drop_after) VALUES ('public." + records + "_0', now() - interval '2 days')", "error", "has pending records", `^WITH again`},
 		{"pending for long", "DELETE FROM projects WHERE id = 1; UPDATE " + records + " SET created_at = now() - interval '1 day'", "warning", "pending for (23|24)h", `^loosefk drain --table projects$`},
-		{"put off", "DELETE FROM projects WHERE id = 1; UPDATE " + records + " SET consume_after = now() + interval '5 min'", "warning", "1 records of public.projects were put off", `^loosefk drain --table projects$`},
+		{"postponed", "DELETE FROM projects WHERE id = 1; UPDATE " + records + " SET consume_after = now() + interval '5 min'", "warning", "1 records of public.projects were postponed", `^loosefk drain --table projects$`},
 		{"pending of no parent", "INSERT INTO " + records + " (fully_qualified_table_name, primary_key_value) VALUES ('public.gone', 1)", "warning", "1 records of public.gone are pending", `^loosefk untrack gone$`},
 		{"a cascade underneath", "CREATE TABLE jobs (pipeline_id bigint REFERENCES pipelines ON DELETE CASCADE); CREATE INDEX ON jobs (pipeline_id)", "warning", "jobs are deleted by the foreign key", `^loosefk convert`},
 		{"a key that blocks", "CREATE TABLE jobs (pipeline_id bigint REFERENCES pipelines DEFERRABLE); CREATE INDEX ON jobs (pipeline_id)", "error", "jobs_pipeline_id_fkey keeps rows of public.pipelines from being deleted", `^ALTER TABLE .* ON DELETE CASCADE$`},
@@ -162,8 +162,8 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// TestDoctorSession has settings of a database or a role with which the worker can't
-// do its work.
+// TestDoctorSession: doctor finds settings of a database or a role with which the worker
+// can't work.
 func TestDoctorSession(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ set, want string }{
@@ -190,8 +190,9 @@ func TestDoctorSession(t *testing.T) {
 	}
 }
 
-// TestDoctorPartitionAsParent has a partition as a parent beside its table, and by
-// itself: it is told of, and following the remedies comes to an end.
+// TestDoctorPartitionAsParent defines a partition as a parent, once with its partitioned
+// table as another parent and once without. doctor reports the partition, without a remedy;
+// once the remedies of all other findings have been applied, no other finding is left.
 func TestDoctorPartitionAsParent(t *testing.T) {
 	t.Parallel()
 	for _, definitions := range []string{
@@ -220,15 +221,15 @@ func TestDoctorPartitionAsParent(t *testing.T) {
 	}
 }
 
-// findings are what doctor finds; app is who asks.
+// findings returns doctor's findings. app has the role that asks.
 func findings(t *testing.T, app *App) []doctor.Finding {
 	t.Helper()
 	code, _, _ := command(t, app, "doctor")
 	return decode[[]doctor.Finding](t, app, code, "doctor")
 }
 
-// wantRemedied checks that doctor has a finding, and hasn't after its remedy, which
-// is run by who may.
+// wantRemedied checks that doctor reports a finding, and no longer reports it after admin,
+// who has the rights, has applied the remedy.
 func wantRemedied(t *testing.T, app *App, pool *pgxpool.Pool, admin *App, severity doctor.Severity, want, remedy string) {
 	t.Helper()
 	like := regexp.MustCompile(want)
@@ -256,7 +257,7 @@ func applyRemedy(t *testing.T, app *App, pool *pgxpool.Pool, remedy string) {
 	args, isCommand := strings.CutPrefix(remedy, "loosefk ")
 	switch {
 	case strings.HasPrefix(args, "convert "):
-		// It writes migrations, which end with this.
+		// convert only writes migrations; the last one runs this statement.
 		runSQL(t, pool, "ALTER TABLE jobs DROP CONSTRAINT jobs_pipeline_id_fkey")
 	case isCommand:
 		ok(t, app, strings.Fields(args)...)
@@ -265,8 +266,8 @@ func applyRemedy(t *testing.T, app *App, pool *pgxpool.Pool, remedy string) {
 	}
 }
 
-// TestDoctorDefinitions has definitions that don't fit: each is told of, and those
-// that fit are examined.
+// TestDoctorDefinitions: doctor reports each definition that doesn't fit the database, and
+// examines the others.
 func TestDoctorDefinitions(t *testing.T) {
 	t.Parallel()
 	app, pool := newShop(t)
@@ -291,7 +292,7 @@ projects:
 	}
 }
 
-// TestDoctorRights asks as somebody who may do little.
+// TestDoctorRights runs doctor as a role with few rights.
 func TestDoctorRights(t *testing.T) {
 	t.Parallel()
 	const all = `
@@ -327,7 +328,7 @@ func TestDoctorRights(t *testing.T) {
 	}
 }
 
-// as opens a pool on the same database as somebody else.
+// as opens a pool on the same database with another role.
 func as(t *testing.T, pool *pgxpool.Pool, role string) *pgxpool.Pool {
 	t.Helper()
 	cfg := pool.Config()
@@ -341,8 +342,8 @@ func as(t *testing.T, pool *pgxpool.Pool, role string) *pgxpool.Pool {
 	return other
 }
 
-// TestDoctorOrder has tables with a foreign key to a child that is deleted: it is no
-// matter if a definition of the same parent cleans them up before.
+// TestDoctorOrder has a table with a foreign key to a child that the worker deletes. doctor
+// reports it unless an earlier definition of the same parent cleans up that table first.
 func TestDoctorOrder(t *testing.T) {
 	t.Parallel()
 	const jobs = "jobs:\n  - {table: projects, column: project_id, on_delete: async_delete}\n"
@@ -376,7 +377,7 @@ func TestDoctorOrder(t *testing.T) {
 	}
 }
 
-// TestSchema has everything in another schema than public.
+// TestSchema runs the commands with everything in another schema than public.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, "CREATE SCHEMA app; SET search_path = app; "+shop+"; SET search_path = DEFAULT")

@@ -49,12 +49,13 @@ It may be run again. Triggers come next: see track.`,
 type change struct {
 	Database string `json:"database"`
 	Table    string `json:"table,omitempty"`
-	Done     string `json:"done,omitempty"` // in one word; "" when it was only printed
+	Done     string `json:"done,omitempty"` // one word for what was done; "" when the SQL was only printed
 	SQL      string `json:"sql,omitempty"`
 	do       func(ctx context.Context) error
 }
 
-// eachChange makes the changes to all items, or prints the SQL that makes them.
+// eachChange makes the changes to all items or, if sql is set, prints the SQL that makes
+// them.
 func eachChange[T any](ctx context.Context, cmd *cobra.Command, sql bool, items []T, make func(T) change) error {
 	var changes []change
 	for _, item := range items {
@@ -86,7 +87,7 @@ func eachChange[T any](ctx context.Context, cmd *cobra.Command, sql bool, items 
 	})
 }
 
-// patient makes a change that holds nobody up who uses the table: see
+// patient returns a function that makes a change without holding up users of the table; see
 // loosefk.Database.Change.
 func patient(db *loosefk.Database, fn func(ctx context.Context, tx pgx.Tx) error) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
@@ -105,14 +106,15 @@ func joined(done, table string) string {
 	return done + " " + table
 }
 
-// parentTable is a table that is to be tracked, and where it lives.
+// parentTable is a table to track, with its database.
 type parentTable struct {
 	name        string
 	db          *loosefk.Database
 	partitioned bool
 }
 
-// parents finds where tables live, or all parents of the definitions.
+// parents returns the tables of these names, or, without names, all parents of the
+// definitions.
 func (a *App) parents(ctx context.Context, names []string) ([]parentTable, error) {
 	if len(names) == 0 {
 		names = a.Definitions.Parents()
@@ -177,7 +179,7 @@ func newUntrackCommand(env Env) *cobra.Command {
 		Use:   "untrack TABLE...",
 		Short: "Take the triggers off tables and remove their leftover records",
 		Long: `Take the triggers off tables that are no longer parents, and remove the records
-that are still pending: nobody works them off any more.
+that are still pending: no worker processes them any more.
 
 Remove the table's definitions first. If their children are still to be cleaned
 up, drain before you remove the definitions. A table that is gone is no error.`,
@@ -220,7 +222,7 @@ func untrack(t parentTable) change {
 	}
 }
 
-// unused finds a definition whose parent is one of the tables.
+// unused returns an error if a definition names one of the tables as its parent.
 func (a *App) unused(tables []string) error {
 	for _, d := range a.Definitions {
 		if slices.ContainsFunc(tables, func(t string) bool { return a.same(t, d.Parent) }) {
@@ -230,7 +232,7 @@ func (a *App) unused(tables []string) error {
 	return nil
 }
 
-// same says whether two names are one table's.
+// same returns whether two names mean the same table.
 func (a *App) same(one, other string) bool {
 	db := a.Databases.Of(one)
 	if db == nil || db != a.Databases.Of(other) {

@@ -16,8 +16,8 @@ func newRevertCommand(env Env) *cobra.Command {
 	var g generation
 	cmd := &cobra.Command{
 		Use:   "revert FILTER...",
-		Short: "Bring foreign keys back in the place of loose ones",
-		Long: `Bring foreign keys back in the place of loose ones: remove their definitions, and
+		Short: "Restore foreign keys in the place of loose ones",
+		Long: `Restore foreign keys in the place of loose ones: remove their definitions, and
 write the migrations that add the keys without a long lock, check them, and take
 the trigger from parents that no definition names any more. The database is not
 changed: run the migrations yourself.
@@ -42,7 +42,7 @@ those that a worker still has to clean up, and 'loosefk audit' shows the rest.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&g.onDelete, "on-delete", "", "what a key does whose definition has no such form: cascade, nullify, restrict, no action or set default")
+	cmd.Flags().StringVar(&g.onDelete, "on-delete", "", "ON DELETE of restored keys whose definition's action has no such form: cascade, nullify, restrict, no action or set default")
 	cmd.Flags().StringVar(&g.testsDir, "tests", "tests", "the tests' directory")
 	g.flags(cmd.Flags(), "brought back")
 	return cmd
@@ -76,10 +76,10 @@ func (g *generation) revert(ctx context.Context, cmd *cobra.Command, app *App, f
 	if err != nil {
 		return err
 	}
-	return g.carryOut(ctx, cmd, app, plan, "Bring foreign keys back in the place of loose ones", branchName("hard-fk", args))
+	return g.carryOut(ctx, cmd, app, plan, "Restore foreign keys in the place of loose ones", branchName("hard-fk", args))
 }
 
-// matching are the definitions that a filter chooses.
+// matching returns the definitions that match a filter.
 func matching(defs loosefk.Definitions, filter generate.Filter) (list loosefk.Definitions) {
 	for _, d := range defs {
 		if filter.Match(d.Child, d.Parent, d.Column) {

@@ -1,5 +1,5 @@
 // Package cli provides the commands for loose foreign keys. An application adds them below
-// a command of its own, and Env says what they work on.
+// a command of its own, and passes an Env that opens its databases and definitions.
 package cli
 
 import (
@@ -18,24 +18,24 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// App is what the commands work on.
+// App holds the databases and definitions of an application, for its commands.
 type App struct {
 	Databases   loosefk.Databases
 	Definitions loosefk.Definitions
-	File        string          // the definitions' file; "" where there is none to write to
-	Options     loosefk.Options // Databases and Definitions are filled in by the commands
-	// Map says which tables belong to which database, if that differs from Databases: for
-	// an application whose tables are still in one database and are to be split. Nil: it
-	// doesn't differ. It needs no pools.
+	File        string          // the definitions' file; "" if the definitions are compiled into the program
+	Options     loosefk.Options // the commands set its Databases and Definitions
+	// Map says which tables will belong to which database, for an application whose tables
+	// are in one database and are to be split. It needs no pools. Nil: as in Databases.
 	Map   loosefk.Databases
-	Close func() // or nil
+	Close func() // releases what Open opened; may be nil
 }
 
-// Env makes an App for a command; it is called when a command runs, never before.
+// Env tells the commands how to open an application. Open is called when a command runs,
+// never before.
 type Env struct {
 	Open func(ctx context.Context) (*App, error)
-	// Tuning has the flags of the worker's options, for the commands that make one.
-	// Open puts what it says into App.Options. Nil: they have no such flags.
+	// Tuning provides the flags of the worker's options to the commands that run a worker;
+	// Open puts their values into App.Options. Nil: the commands have no such flags.
 	Tuning *Tuning
 }
 
@@ -47,8 +47,8 @@ func (env Env) tune(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// New makes the command loosefk with all others below it. They write to the
-// command's output, and errors nowhere: see Report.
+// New makes the command loosefk with its subcommands. They write results to the command's
+// output, and return errors without printing them: see Report.
 func New(env Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "loosefk",
@@ -56,7 +56,7 @@ func New(env Env) *cobra.Command {
 		Long: `Loose foreign keys: ON DELETE across databases, later and in bounded batches.
 
 A definition says what becomes of a child table's rows when their parent is
-deleted. A trigger records deleted parents, a worker cleans up behind them.
+deleted. A trigger records deleted parents, a worker cleans up after them.
 
 Exit codes: 0 fine; 1 failed; 2 bad usage; 3 there is something (doctor found a
 problem, audit found orphans, and so on).`,
@@ -66,7 +66,7 @@ problem, audit found orphans, and so on).`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	format := formatText
-	root.PersistentFlags().VarP(&format, "output", "o", "how to print: text or json")
+	root.PersistentFlags().VarP(&format, "output", "o", "format of the output: text or json")
 	root.AddCommand(
 		newInstallCommand(env), newTrackCommand(env), newUntrackCommand(env), newValidateCommand(env),
 		newListCommand(env), newConvertCommand(env), newRevertCommand(env),
@@ -78,7 +78,7 @@ problem, audit found orphans, and so on).`,
 	return root
 }
 
-// checkArgs makes wrong arguments of a command, and of those below it, bad usage.
+// checkArgs makes a command and its subcommands return a usage error for wrong arguments.
 func checkArgs(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -100,7 +100,8 @@ const (
 	exitFound  = 3
 )
 
-// exit is an error with an exit code. Without err all has been said.
+// exit is an error with an exit code. If err is nil, the command has printed everything
+// itself.
 type exit struct {
 	code int
 	err  error
@@ -115,10 +116,10 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-// errFound is returned when a command has found, and printed, what it looks for.
+// errFound is returned by a command that has found, and printed, problems.
 var errFound error = &exit{code: exitFound}
 
-// usage is the error of a command that was called in a wrong way.
+// usage returns the error for a command that was called in a wrong way.
 func usage(cmd *cobra.Command, format string, args ...any) error {
 	return usageOf(cmd, fmt.Errorf(format, args...))
 }
@@ -127,9 +128,9 @@ func usageOf(cmd *cobra.Command, err error) error {
 	return &exit{exitUsage, fmt.Errorf("%w\nSee '%s --help'", err, cmd.CommandPath())}
 }
 
-// Report writes a command's error to w, each line after the program's name, and
-// returns the exit code: 0 without an error, 1 when the command failed, 2 for bad
-// usage, 3 when it found something.
+// Report writes a command's error to w, with the program's name before each line, and
+// returns the exit code: 0 without an error, 1 when the command failed, 2 for bad usage, 3
+// when it found problems.
 func Report(w io.Writer, program string, err error) int {
 	if err == nil {
 		return 0
@@ -146,7 +147,7 @@ func Report(w io.Writer, program string, err error) int {
 	return e.code
 }
 
-// format is how a command prints.
+// format is the format of a command's output: text or json.
 type format string
 
 const (
@@ -157,7 +158,7 @@ const (
 func (f *format) String() string { return string(*f) }
 func (f *format) Type() string   { return "format" }
 
-// Set is pflag.Value's.
+// Set implements pflag.Value.
 func (f *format) Set(s string) error {
 	if s != string(formatText) && s != string(formatJSON) {
 		return errors.New("want text or json")
@@ -166,14 +167,14 @@ func (f *format) Set(s string) error {
 	return nil
 }
 
-// asJSON says whether a command is to print JSON.
+// asJSON returns whether a command was called with -o json.
 func asJSON(cmd *cobra.Command) bool {
 	f := cmd.Flag("output")
 	return f != nil && f.Value.String() == string(formatJSON)
 }
 
-// show prints v as JSON, or what text writes; columns that text separates by tabs
-// are aligned.
+// show prints v as JSON, or else calls text and aligns the columns that it separates by
+// tabs.
 func show(cmd *cobra.Command, v any, text func(w io.Writer)) error {
 	if asJSON(cmd) {
 		e := json.NewEncoder(cmd.OutOrStdout())
@@ -186,7 +187,7 @@ func show(cmd *cobra.Command, v any, text func(w io.Writer)) error {
 	return w.Flush()
 }
 
-// with opens the application for a command and closes it.
+// with opens the application, calls fn and closes the application.
 func (env Env) with(cmd *cobra.Command, fn func(ctx context.Context, app *App) error) error {
 	app, err := env.Open(cmd.Context())
 	if err != nil {
@@ -205,7 +206,7 @@ func (a *App) worker() (*loosefk.Worker, error) {
 	return loosefk.New(o)
 }
 
-// database is the database of a name.
+// database returns the database of this name.
 func (a *App) database(name string) (*loosefk.Database, error) {
 	var names []string
 	for i := range a.Databases {
@@ -242,7 +243,7 @@ func (a *App) choose(names []string) ([]*loosefk.Database, error) {
 	return list, nil
 }
 
-// rounded is a duration for people.
+// rounded returns a duration as text, rounded for people to read.
 func rounded(d time.Duration) string {
 	switch {
 	case d >= time.Minute:

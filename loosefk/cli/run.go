@@ -16,7 +16,7 @@ func newRunCommand(env Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "run [DATABASE]...",
 		Short: "Clean up now, as one run of the worker does",
-		Long: `Clean up behind the parents of each database, or of those that are named: one run
+		Long: `Clean up after the parents of each database, or of those that are named: one run
 of the worker, with its limits, and its partitions brought up to date. It takes
 the same locks as the worker, so both may run at the same time.`,
 		Example: `  loosefk run
@@ -51,7 +51,7 @@ the same locks as the worker, so both may run at the same time.`,
 	}
 }
 
-// told is what a run did, in words.
+// told returns the text that tells what a run did.
 func told(r loosefk.Result) string {
 	parts := []string{fmt.Sprintf("%d of %d records processed, %d rows deleted, %d updated",
 		r.Processed, r.Records, r.Deletes, r.Updates)}
@@ -60,27 +60,27 @@ func told(r loosefk.Result) string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, what))
 		}
 	}
-	count(r.Again, "to be looked at a second time")
+	count(r.Again, "waiting for the second look")
 	count(r.Incremented, "not finished")
-	count(r.Rescheduled, "put off")
+	count(r.Rescheduled, "postponed")
 	count(r.Failed, "failed, because they name no table")
-	count(r.Locked, "tables held by another worker")
+	count(r.Locked, "tables locked by another worker")
 	if r.OverLimit != "" {
 		parts = append(parts, "stopped at the limit of "+r.OverLimit)
 	}
 	return strings.Join(append(parts, rotationText(r.Rotation)...), "; ")
 }
 
-// rotationText returns the changes of the partitions, in words.
+// rotationText returns texts that tell how the partitions changed.
 func rotationText(s loosefk.Rotation) (parts []string) {
 	if s.Added != "" {
 		parts = append(parts, "added partition "+s.Added)
 	}
 	switch {
 	case s.Repaired > 0:
-		parts = append(parts, fmt.Sprintf("led the column's default from %d to the newest partition", s.Repaired))
+		parts = append(parts, fmt.Sprintf("set the column's default, which was %d, to the newest partition", s.Repaired))
 	case s.Repaired < 0:
-		parts = append(parts, "led the column's default, which was no number, to the newest partition")
+		parts = append(parts, "set the column's default, which was no number, to the newest partition")
 	}
 	if s.Moved > 0 {
 		parts = append(parts, fmt.Sprintf("moved %d rows out of the default partition", s.Moved))
@@ -92,7 +92,7 @@ func rotationText(s loosefk.Rotation) (parts []string) {
 		parts = append(parts, "dropped "+strings.Join(s.Dropped, ", "))
 	}
 	if s.Busy {
-		parts = append(parts, "left partitions for the next run: open transactions hold the table")
+		parts = append(parts, "left partitions for the next run: open transactions have locked the table")
 	}
 	return parts
 }
@@ -101,10 +101,10 @@ func newDrainCommand(env Env) *cobra.Command {
 	var table string
 	cmd := &cobra.Command{
 		Use:   "drain --table T",
-		Short: "Clean up behind a parent table until nothing of it is pending",
-		Long: `Clean up behind one parent table until none of its records is pending, whatever
+		Short: "Clean up after a parent table until nothing of it is pending",
+		Long: `Clean up after one parent table until none of its records is pending, whatever
 their time and without the limits of a run: afterwards a migration may bring a
-foreign key back. A worker that has the table is waited for. Steps are told on
+foreign key back. A worker that has the table is waited for. Progress is printed to
 standard error.`,
 		Example: `  loosefk drain --table projects && ./migrate`,
 		Args:    cobra.NoArgs,
@@ -136,9 +136,9 @@ standard error.`,
 func newFixDefaultPartitionCommand(env Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "fix-default-partition [DATABASE]...",
-		Short: "Lead new records to the newest partition",
+		Short: "Make new records go to the newest partition",
 		Long: `Make sure that deleted records have a partition to go to: add a missing default
-partition, lead the default of the column partition to the newest partition, and
+partition, set the default of the column partition to the newest partition, and
 move the rows that the default partition caught meanwhile. Each run of the
 worker does so too; this is for when none runs.`,
 		Example: `  loosefk fix-default-partition`,

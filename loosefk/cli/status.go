@@ -11,7 +11,7 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// pendingRow is what is pending of a table in a partition of a database.
+// pendingRow counts the pending deleted records of one parent in one partition.
 type pendingRow struct {
 	Database string `json:"database"`
 	loosefk.Pending
@@ -22,11 +22,11 @@ func newStatusCommand(env Env) *cobra.Command {
 	var over time.Duration
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the deleted records that are not worked off yet",
-		Long: `Show the deleted records that are not worked off yet, by partition and parent
+		Short: "Show the deleted records that are not processed yet",
+		Long: `Show the deleted records that are not processed yet, by partition and parent
 table: how many, the age of the oldest, the most attempts of any, how many are
 done but for the second look at another server, how many wait for a later time,
-and whether the table is untracked, so that nobody works them off.
+and whether the table is untracked, so that no worker processes them.
 
 Several partitions of a table mean that some records have been pending for days.`,
 		Example: `  loosefk status
@@ -54,8 +54,8 @@ Several partitions of a table mean that some records have been pending for days.
 	return cmd
 }
 
-// pending is what is pending in all databases. A database without parents may do
-// without the table of deleted records.
+// pending counts the pending deleted records of all databases. In a database without
+// parents, the table of deleted records may be missing.
 func (a *App) pending(ctx context.Context) ([]pendingRow, error) {
 	rows := []pendingRow{}
 	needed, err := a.choose(nil)

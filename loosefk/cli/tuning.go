@@ -11,14 +11,14 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// Tuning is the worker's numbers and times as flags of commands, each of which has
-// an environment variable too: --max-deletes and LOOSEFK_MAX_DELETES.
+// Tuning provides the numbers and durations of the worker's options as flags of commands.
+// Each flag has an environment variable: --max-deletes has LOOSEFK_MAX_DELETES.
 type Tuning struct {
-	// Getenv is where variables come from. Default os.Getenv.
+	// Getenv returns the value of an environment variable. Default os.Getenv.
 	Getenv func(string) string
 
 	options loosefk.Options
-	sets    []*pflag.FlagSet // of the commands; one of them is parsed
+	sets    []*pflag.FlagSet // the flag sets of all commands, of which one is parsed
 }
 
 // AddFlags adds the flags to those of a command.
@@ -29,21 +29,21 @@ func (t *Tuning) AddFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.MaxRuntime, "max-runtime", 0, "longest run (default 30s)")
 	f.IntVar(&o.MaxDeletes, "max-deletes", 0, "most rows that a run deletes (default 100000)")
 	f.IntVar(&o.MaxUpdates, "max-updates", 0, "most rows that a run updates (default 50000)")
-	f.IntVar(&o.Batch, "batch", 0, "records that are worked off together (default 500)")
-	f.IntVar(&o.DeleteLimit, "delete-limit", 0, "most rows that a query deletes (default 1000)")
-	f.IntVar(&o.UpdateLimit, "update-limit", 0, "most rows that a query updates (default 500)")
+	f.IntVar(&o.Batch, "batch", 0, "records that are processed together (default 500)")
+	f.IntVar(&o.DeleteLimit, "delete-limit", 0, "most rows that a statement deletes (default 1000)")
+	f.IntVar(&o.UpdateLimit, "update-limit", 0, "most rows that a statement updates (default 500)")
 	f.IntVar(&o.UrgentRecords, "urgent-records", 0, "records of the urgent lane, for each parent table and run (default 100)")
 	f.DurationVar(&o.LockTimeout, "lock-timeout", 0, "longest wait for a lock; keep it below deadlock_timeout (default 200ms)")
-	f.DurationVar(&o.StatementTimeout, "statement-timeout", 0, "longest query (default 10s)")
+	f.DurationVar(&o.StatementTimeout, "statement-timeout", 0, "longest statement (default 10s)")
 	f.IntVar(&o.MaxAttempts, "max-attempts", 0, "runs that may leave a record unfinished before it waits (default 3)")
-	f.DurationVar(&o.RescheduleAfter, "reschedule-after", 0, "how long it waits then (default 10m)")
+	f.DurationVar(&o.RescheduleAfter, "reschedule-after", 0, "how long an unfinished record waits then (default 10m)")
 	f.DurationVar(&o.SecondLook, "second-look", 0, "when children in another database are looked for again; -1s: never (default 1h)")
-	f.DurationVar(&o.PartitionAge, "partition-age", 0, "age of the newest partition's first record from which on there is a next one (default 24h)")
+	f.DurationVar(&o.PartitionAge, "partition-age", 0, "age of the newest partition's first record at which the next partition is made (default 24h)")
 	f.DurationVar(&o.Retention, "retention", 0, "how long detached partitions are kept (default 168h)")
 }
 
-// Options returns what the flags and variables say, zero where they say nothing, and
-// what is wrong with it.
+// Options returns the options that flags and variables set; the others are zero. The error
+// names the flag or variable whose value is wrong.
 func (t *Tuning) Options() (loosefk.Options, error) {
 	getenv := t.Getenv
 	if getenv == nil {

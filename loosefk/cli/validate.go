@@ -14,8 +14,8 @@ import (
 func newValidateCommand(env Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate",
-		Short: "Hold the definitions against the databases",
-		Long: `Hold the definitions against the databases: whether tables and columns are there
+		Short: "Check the definitions against the databases",
+		Long: `Check the definitions against the databases: whether tables and columns are there
 and of the right kind, each child column has an index, and each parent has a
 single integer key id. All problems are printed, each with its file and line. Exit
 code 3: there are some.`,

@@ -1,6 +1,6 @@
-// Package doctor finds what keeps loose foreign keys from working: Examine looks at what is
-// installed, at rights, indexes, triggers and partitions, and Audit at children whose parent
-// doesn't exist.
+// Package doctor finds reasons why loose foreign keys don't work. Examine checks the
+// installed functions, rights, indexes, triggers and partitions. Audit looks for children
+// whose parent doesn't exist.
 package doctor
 
 import (
@@ -28,19 +28,18 @@ const (
 type Finding struct {
 	Severity Severity `json:"severity"`
 	Database string   `json:"database,omitempty"`
-	Table    string   `json:"table,omitempty"` // with its schema
+	Table    string   `json:"table,omitempty"` // the table's name with its schema
 	Text     string   `json:"text"`
-	// Remedy is a command of the tool, which begins with "loosefk ", or SQL to run in that
-	// database. It removes the finding, unless Text says what else there is to do. "":
-	// there is only what Text says.
+	// Remedy is a command, beginning with "loosefk ", or SQL to run in Database. It removes
+	// the finding, unless Text names further steps. Empty: only Text says what to do.
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// Limits up to which a state is healthy.
+// The limits beyond which Examine reports a state.
 const (
-	doctorPartitions = 4                // more attached partitions mean that records have been pending for days
-	doctorOverdue    = 24 * time.Hour   // age of work that each run of a worker should have done
-	doctorPending    = time.Hour        // age of a record, in addition to the time of the second look
+	doctorPartitions = 4                // number of attached partitions; more mean that records have been pending for days
+	doctorOverdue    = 24 * time.Hour   // age of work that every run of a worker should have finished
+	doctorPending    = time.Hour        // age of a pending record, in addition to the time of its second look
 	doctorPatience   = 10 * time.Second // time for the search for orphans, for each definition
 	doctorParents    = 1000             // number of parents to examine for each definition
 )
@@ -50,8 +49,7 @@ type reference struct{ loosefk.Reference }
 
 type references []reference
 
-// parents returns the parents that live in a database, in the order of their first
-// definition.
+// parents returns the parent tables in a database, in the order of their first definition.
 func (rs references) parents(db *loosefk.Database) []pg.Table {
 	var list []pg.Table
 	for _, r := range rs {
@@ -67,7 +65,7 @@ func in(d *loosefk.Database) pg.Database { return pg.New(d.Name, d.Pool, string(
 // examination is one run of Examine.
 type examination struct {
 	opt    loosefk.Options
-	rs     references // those whose tables and columns exist
+	rs     references // the definitions whose tables and columns exist
 	tables map[*loosefk.Database]map[pg.Table]pg.TableInfo
 	list   []Finding
 }
@@ -76,9 +74,9 @@ func (e *examination) add(s Severity, db *loosefk.Database, table pg.Table, reme
 	e.list = append(e.list, Finding{s, db.Name, table.String(), fmt.Sprintf(format, args...), remedy})
 }
 
-// Examine looks for states that keep loose foreign keys from working, now or soon. It
-// returns findings with a remedy each, in the order in which the remedies should be
-// applied. It changes nothing. Errors are those of a database.
+// Examine looks for states in which loose foreign keys don't work, or soon won't. It
+// returns the findings in the order in which their remedies should be applied. It changes
+// nothing. It fails only if a database does.
 func Examine(ctx context.Context, w *loosefk.Worker) ([]Finding, error) {
 	e := &examination{opt: w.Options()}
 	if err := e.definitions(ctx); err != nil {
@@ -106,8 +104,7 @@ func Examine(ctx context.Context, w *loosefk.Worker) ([]Finding, error) {
 	return e.list, nil
 }
 
-// definitions reports definitions that don't fit the databases. Later checks use only those
-// that do.
+// definitions reports definitions that don't fit the databases. Later checks skip these.
 func (e *examination) definitions(ctx context.Context) error {
 	rs, problems, err := loosefk.Resolve(ctx, e.opt.Databases, e.opt.Definitions)
 	if err != nil {
@@ -141,7 +138,7 @@ func (e *examination) definitions(ctx context.Context) error {
 	return nil
 }
 
-// indexes finds missing indexes that a definition needs.
+// indexes reports missing indexes that a definition needs.
 func (e *examination) indexes(r reference) {
 	parent, child := e.tables[r.ParentDatabase][r.ParentTable], e.tables[r.ChildDatabase][r.ChildTable]
 	if !parent.HasKey() {
@@ -161,8 +158,8 @@ func (e *examination) indexes(r reference) {
 	}
 }
 
-// createIndex returns the SQL that creates an index. On a partitioned table it blocks
-// writers, which can't be avoided.
+// createIndex returns the SQL that creates an index. On a partitioned table the statement
+// blocks writers, because PostgreSQL can't create such an index concurrently.
 func createIndex(t pg.TableInfo, name pg.Table, unique bool, columns ...string) string {
 	quoted := make([]string, len(columns))
 	for i, c := range columns {
@@ -178,7 +175,7 @@ func createIndex(t pg.TableInfo, name pg.Table, unique bool, columns ...string) 
 	return fmt.Sprintf("CREATE %s ON %s (%s)", what, name.Quoted(), strings.Join(quoted, ", "))
 }
 
-// parents examines a database in which parents live.
+// parents examines a database that holds parents.
 func (e *examination) parents(ctx context.Context, db *loosefk.Database) error {
 	installed, err := db.Installed(ctx)
 	if err != nil {
@@ -192,7 +189,7 @@ func (e *examination) parents(ctx context.Context, db *loosefk.Database) error {
 		if root, err := in(db).Root(ctx, parent); err != nil {
 			return err
 		} else if root != parent {
-			continue // reported already; its trigger is that of its partitioned table
+			continue // definitions reported it; the partitioned table has the trigger
 		}
 		if err := e.triggers(ctx, db, parent); err != nil {
 			return err
@@ -211,13 +208,13 @@ func (e *examination) parents(ctx context.Context, db *loosefk.Database) error {
 			return err
 		}
 		if err != nil {
-			e.add(SeverityError, db, records, "", "a part of the examination failed for want of rights: %v", err)
+			e.add(SeverityError, db, records, "", "a part of the examination failed because a right is missing: %v", err)
 		}
 	}
 	return nil
 }
 
-// children examines a database as one in which children live.
+// children examines the children in a database.
 func (e *examination) children(ctx context.Context, db *loosefk.Database) error {
 	var here references
 	for _, r := range e.rs {
@@ -242,19 +239,20 @@ func (e *examination) children(ctx context.Context, db *loosefk.Database) error 
 	return nil
 }
 
-// orphans looks at the first parents of a definition's children, for a moment.
+// orphans looks for orphans among a definition's children: at the children of the first
+// doctorParents parents, for at most doctorPatience.
 func (e *examination) orphans(ctx context.Context, r reference) error {
 	if installed, err := r.ParentDatabase.Installed(ctx); err != nil || !installed {
 		return err
 	}
 	if !e.tables[r.ChildDatabase][r.ChildTable].Indexed(r.Column) {
-		return nil // it would take too long
+		return nil // without an index the search would take too long
 	}
 	short, cancel := context.WithTimeout(ctx, doctorPatience)
 	defer cancel()
 	found, err := r.audit(short, AuditOptions{Page: doctorParents, most: doctorParents, rows: 1})
 	switch {
-	case pg.IsState(err, pg.StateNoPrivilege): // reported already
+	case pg.IsState(err, pg.StateNoPrivilege): // tableRights reported it
 		return nil
 	case err != nil && (short.Err() == nil || ctx.Err() != nil):
 		return err

@@ -11,17 +11,17 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// installedFunction is what a database has of a function of ours.
+// installedFunction describes a function of loose foreign keys as it is in a database.
 type installedFunction struct {
 	there, definer, pinned bool
 	body, owner            string
-	allowed                bool // its owner may insert deleted records
+	allowed                bool // the function's owner may insert deleted records
 	public                 bool // everybody may execute it
 	grantees               []string
 }
 
-// functions examines the functions that Install makes: their version, whether
-// they are as it makes them, and who may execute them.
+// functions examines the functions that Install makes: their version, their text, and who
+// may execute them.
 func (e *examination) functions(ctx context.Context, db *loosefk.Database) error {
 	s, records := installed.Schema(in(db).Schema()), in(db).Table(pg.RecordsTable)
 	version, err := installed.VersionIn(ctx, in(db))
@@ -64,8 +64,8 @@ func functionIn(ctx context.Context, d *loosefk.Database, signature string) (f i
 	return f, err
 }
 
-// function examines one function. Whether it is as this version makes it is only
-// known if the database has this version.
+// function examines one function. current says that the database has this program's version
+// of the functions: only then does function compare the function's text.
 func (e *examination) function(db *loosefk.Database, f installed.Function, found installedFunction, current bool, owners []string) {
 	s, records, install := installed.Schema(in(db).Schema()), in(db).Table(pg.RecordsTable), "loosefk install "+db.Name
 	name := f.Signature(s)
@@ -106,7 +106,7 @@ func (e *examination) function(db *loosefk.Database, f installed.Function, found
 	}
 }
 
-// parentOwners are the owners of the parents in a database.
+// parentOwners returns the owners of the parents in a database.
 func (e *examination) parentOwners(ctx context.Context, db *loosefk.Database) (owners []string, err error) {
 	var names []string
 	for _, t := range e.named(db) {
@@ -118,8 +118,9 @@ func (e *examination) parentOwners(ctx context.Context, db *loosefk.Database) (o
 	return owners, err
 }
 
-// openTables finds rights of everybody on the tables, and triggers on that of
-// deleted records, which run with the rights of whoever owns the functions.
+// openTables reports rights that PUBLIC has on the tables of loose foreign keys, and
+// triggers on the table of deleted records, which run with the rights of the functions'
+// owner.
 func (e *examination) openTables(ctx context.Context, db *loosefk.Database) error {
 	const ours = `c.oid IN (to_regclass($1), to_regclass($2), to_regclass($3))
 		OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass($1))`
@@ -136,7 +137,7 @@ func (e *examination) openTables(ctx context.Context, db *loosefk.Database) erro
 		return err
 	}
 	for _, name := range open {
-		e.add(SeverityError, db, in(db).Table(pg.RecordsTable), fmt.Sprintf("REVOKE ALL ON %s FROM PUBLIC", name), "everybody may write to %s, and so have children of any parent deleted", name)
+		e.add(SeverityError, db, in(db).Table(pg.RecordsTable), fmt.Sprintf("REVOKE ALL ON %s FROM PUBLIC", name), "everybody may write to %s, and so make the worker delete children of any parent", name)
 	}
 	for _, name := range triggers {
 		e.add(SeverityWarning, db, in(db).Table(pg.RecordsTable), "DROP TRIGGER "+name, "there is a trigger %s: it runs with the rights of whoever owns the trigger functions", name)
@@ -144,8 +145,8 @@ func (e *examination) openTables(ctx context.Context, db *loosefk.Database) erro
 	return nil
 }
 
-// superuser tells that a superuser cleans up tables of somebody else's, whose
-// triggers run with his rights.
+// superuser reports that the worker is a superuser and cleans up tables of other owners:
+// triggers of these tables run with the superuser's rights.
 func (e *examination) superuser(ctx context.Context, db *loosefk.Database) error {
 	var names []string
 	for _, r := range e.rs {

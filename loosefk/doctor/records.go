@@ -60,11 +60,11 @@ func (e *examination) partitions(ctx context.Context, db *loosefk.Database) erro
 	return e.recordsIndex(ctx, db)
 }
 
-// rotation reports a partition that should have been followed by the next one.
+// rotation reports that the next partition wasn't made although it is due.
 func (e *examination) rotation(ctx context.Context, db *loosefk.Database, list []pg.Partition, run string) error {
 	last, err := pg.Newest(list)
 	if err != nil {
-		return nil //nolint:nilerr // it was told of
+		return nil //nolint:nilerr // another check reported it
 	}
 	var seconds float64
 	err = in(db).Catalog().QueryRow(ctx, fmt.Sprintf(
@@ -74,7 +74,7 @@ func (e *examination) rotation(ctx context.Context, db *loosefk.Database, list [
 		return err
 	}
 	if age := time.Duration(seconds) * time.Second; age > e.opt.PartitionAge+doctorOverdue {
-		e.add(SeverityWarning, db, in(db).Table(last.Table), run, "the newest partition has been in use for %s: no worker runs, or none gets at the table's locks", age)
+		e.add(SeverityWarning, db, in(db).Table(last.Table), run, "the newest partition has been in use for %s: no worker runs, or none gets the table's locks", age)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (e *examination) recordsIndex(ctx context.Context, db *loosefk.Database) er
 	return err
 }
 
-// detached examines partitions that were detached.
+// detached examines the detached partitions that still exist.
 func (e *examination) detached(ctx context.Context, db *loosefk.Database) error {
 	var there bool
 	if err := in(db).Catalog().QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", in(db).Table(pg.DetachedTable).Quoted()).Scan(&there); err != nil {
@@ -126,7 +126,7 @@ func (e *examination) detached(ctx context.Context, db *loosefk.Database) error 
 		if pending {
 			e.add(SeverityError, db, table, fmt.Sprintf(`WITH again AS (UPDATE %s SET status = %d WHERE status = %d RETURNING *)
 INSERT INTO %s (fully_qualified_table_name, primary_key_value, primary_key_text) SELECT fully_qualified_table_name, primary_key_value, to_jsonb(again) ->> 'primary_key_text' FROM again`, table.Quoted(), pg.StatusProcessed, pg.StatusPending, in(db).Records()),
-				"a detached partition has pending records: nobody works them off")
+				"a detached partition has pending records: no worker processes them")
 		} else {
 			e.add(SeverityWarning, db, table, "loosefk run "+db.Name, "a detached partition should have been dropped: no worker runs, or it may not drop the table")
 		}
@@ -134,7 +134,7 @@ INSERT INTO %s (fully_qualified_table_name, primary_key_value, primary_key_text)
 	return nil
 }
 
-// failed examines the records that were marked as failed.
+// failed reports records that are marked as failed.
 func (e *examination) failed(ctx context.Context, db *loosefk.Database) error {
 	var count int64
 	var example *string
@@ -147,7 +147,7 @@ func (e *examination) failed(ctx context.Context, db *loosefk.Database) error {
 	return err
 }
 
-// pending examines the records that are not processed.
+// pending reports records that have been waiting for too long.
 func (e *examination) pending(ctx context.Context, db *loosefk.Database) error {
 	rows, err := in(db).Catalog().Query(ctx, fmt.Sprintf(`
 		SELECT fully_qualified_table_name, count(*),
@@ -164,7 +164,7 @@ func (e *examination) pending(ctx context.Context, db *loosefk.Database) error {
 	_, err = pgx.ForEachRow(rows, []any{&name, &count, &seconds, &putOff}, func() error {
 		t := in(db).Table(name)
 		if !slices.Contains(parents, t) {
-			e.add(SeverityWarning, db, t, "loosefk untrack "+in(db).Plain(t), "%d records of %s are pending, but no definition names it as a parent: nobody works them off", count, t)
+			e.add(SeverityWarning, db, t, "loosefk untrack "+in(db).Plain(t), "%d records of %s are pending, but no definition names it as a parent: no worker processes them", count, t)
 			return nil
 		}
 		drain := "loosefk drain --table " + in(db).Plain(t)
@@ -172,7 +172,7 @@ func (e *examination) pending(ctx context.Context, db *loosefk.Database) error {
 			e.add(SeverityWarning, db, t, drain, "a record of %s has been pending for %s: see that a worker runs, and what its log says", t, age)
 		}
 		if putOff > 0 {
-			e.add(SeverityWarning, db, t, drain, "%d records of %s were put off after %d runs that didn't finish them: there are more children than runs can change, or somebody holds them", putOff, t, e.opt.MaxAttempts)
+			e.add(SeverityWarning, db, t, drain, "%d records of %s were postponed after %d runs that didn't finish them: they have more children than runs can change, or the children are locked", putOff, t, e.opt.MaxAttempts)
 		}
 		return nil
 	})

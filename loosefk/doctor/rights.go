@@ -12,8 +12,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// workerRights finds what the current user may not do with the table of deleted
-// records.
+// workerRights reports rights that the current user lacks on the table of deleted records.
 func (e *examination) workerRights(ctx context.Context, db *loosefk.Database) error {
 	records, detached := in(db).Table(pg.RecordsTable), in(db).Table(pg.DetachedTable)
 	var user, owner string
@@ -38,13 +37,13 @@ func (e *examination) workerRights(ctx context.Context, db *loosefk.Database) er
 	})
 }
 
-// need is what the worker has to be allowed.
+// need is a right that the worker must have on a table.
 type need struct {
 	table  pg.Table
 	rights []string
 }
 
-// tableRights finds what the current user may not do with parents and children.
+// tableRights reports rights that the current user lacks on parents and children.
 func (e *examination) tableRights(ctx context.Context, db *loosefk.Database) error {
 	var needs []need
 	add := func(t pg.Table, rights ...string) {
@@ -64,7 +63,7 @@ func (e *examination) tableRights(ctx context.Context, db *loosefk.Database) err
 			add(r.ParentTable, "SELECT")
 		}
 		if r.ChildDatabase == db {
-			add(r.ChildTable, "SELECT", "UPDATE") // a row that is locked needs the latter
+			add(r.ChildTable, "SELECT", "UPDATE") // FOR UPDATE needs the right UPDATE
 			if r.OnDelete == loosefk.AsyncDelete {
 				add(r.ChildTable, "DELETE")
 			}
@@ -73,7 +72,7 @@ func (e *examination) tableRights(ctx context.Context, db *loosefk.Database) err
 	return e.rights(ctx, db, needs)
 }
 
-// rights finds rights that are missing, and row security that hides rows.
+// rights reports which of the needs aren't met, and row security that hides rows.
 func (e *examination) rights(ctx context.Context, db *loosefk.Database, needs []need) error {
 	for _, n := range needs {
 		var user string
@@ -89,7 +88,7 @@ func (e *examination) rights(ctx context.Context, db *loosefk.Database, needs []
 			return err
 		}
 		if !*there {
-			continue // it was told of
+			continue // another check reported it
 		}
 		if usage != nil && !*usage {
 			e.add(SeverityError, db, n.table, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", pg.Quote(n.table.Schema), pg.Quote(user)),
@@ -102,26 +101,25 @@ func (e *examination) rights(ctx context.Context, db *loosefk.Database, needs []
 		}
 		if hides != nil && *hides {
 			e.add(SeverityError, db, n.table, fmt.Sprintf("ALTER ROLE %s BYPASSRLS", pg.Quote(user)),
-				"row security hides rows of %s from %s: rows that it doesn't see count as gone", n.table, user)
+				"row security hides rows of %s from %s: the worker would take hidden rows for deleted", n.table, user)
 		}
 	}
 	return nil
 }
 
-// hardKey is a foreign key that PostgreSQL enforces, to a child that is deleted
-// or from it.
+// hardKey is a foreign key that PostgreSQL enforces and whose parent or child is a table
+// that the worker cleans up.
 type hardKey struct {
 	name     string
 	from, to pg.Table
-	column   string // several with commas
-	action   string // of pg_constraint: a, r, c, n, d
-	indexed  bool   // by its columns
-	fromKind string // of pg_class
-	clause   string // from FOREIGN KEY on
+	column   string // several columns are separated by commas
+	action   string // pg_constraint.confdeltype: a, r, c, n or d
+	indexed  bool   // an index begins with its columns
+	fromKind string // pg_class.relkind
+	clause   string // the key's SQL, beginning with FOREIGN KEY
 }
 
-// hardKeys lists the hard keys of a database that refer to one of the tables, or
-// belong to one.
+// hardKeys lists the foreign keys of a database whose child or parent is one of the tables.
 func hardKeys(ctx context.Context, d *loosefk.Database, tables []pg.Table) ([]hardKey, error) {
 	names := make([]string, len(tables))
 	for i, t := range tables {
@@ -149,7 +147,8 @@ func hardKeys(ctx context.Context, d *loosefk.Database, tables []pg.Table) ([]ha
 	})
 }
 
-// hardKeys examines what PostgreSQL itself does when a child is deleted.
+// hardKeys examines the foreign keys by which PostgreSQL itself acts when the worker deletes
+// a child, and those that a loose foreign key replaces.
 func (e *examination) hardKeys(ctx context.Context, db *loosefk.Database, here references) error {
 	var tables []pg.Table
 	for _, r := range here {
@@ -171,7 +170,7 @@ func (e *examination) hardKeys(ctx context.Context, db *loosefk.Database, here r
 	return nil
 }
 
-// beside tells of a hard key that a loose one is to replace.
+// beside reports a foreign key that exists beside the loose foreign key that replaces it.
 func (e *examination) beside(db *loosefk.Database, k hardKey, here references) {
 	for _, r := range here {
 		if r.Local() && r.ChildTable == k.from && r.ParentTable == k.to && r.Column == k.column {
@@ -185,14 +184,14 @@ func dropConstraint(k hardKey) string {
 	return fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s", k.from.Quoted(), pg.Quote(k.name))
 }
 
-// underneath tells of a hard key to a child that the worker deletes: of a cascade
-// inside its batches, or that it would refuse.
+// underneath reports a foreign key that leads to a child which the worker deletes, if the
+// key's cascade makes the worker's batches unlimited, or if the key would refuse the deletion.
 func (e *examination) underneath(db *loosefk.Database, k hardKey, here references) {
 	if !k.indexed && k.from != k.to {
 		e.add(SeverityWarning, db, k.from, fmt.Sprintf("CREATE INDEX%s ON %s (%s)", concurrently(k.fromKind), k.from.Quoted(), quoteList(k.column)),
 			"the foreign key %s has no index: for each row that is deleted from %s PostgreSQL reads all of %s", k.name, k.to, k.from)
 	}
-	var heavy, unaided []string // definitions: without a limit; with nothing that goes before
+	var heavy, unaided []string // definitions without delete_limit; definitions before which no other deletes rows of k.from
 	for _, r := range here {
 		if r.ChildTable != k.to || r.OnDelete != loosefk.AsyncDelete {
 			continue
@@ -217,8 +216,8 @@ func (e *examination) underneath(db *loosefk.Database, k hardKey, here reference
 	}
 }
 
-// before says whether a table's rows are deleted for the same parent before those
-// of r.
+// before returns whether the worker deletes the table's rows for the same parent before
+// those of r.
 func (e *examination) before(r reference, table pg.Table) bool {
 	for _, o := range e.rs {
 		if o.Same(r.Definition) {
@@ -239,7 +238,7 @@ func concurrently(kind string) string {
 	return " CONCURRENTLY"
 }
 
-// quoteList quotes each name of a list with commas.
+// quoteList quotes each name of a list that is separated by commas.
 func quoteList(names string) string {
 	list := strings.Split(names, ", ")
 	for i := range list {
@@ -248,8 +247,7 @@ func quoteList(names string) string {
 	return strings.Join(list, ", ")
 }
 
-// plainClause is the clause of a foreign key without what happens on delete and
-// at the commit.
+// plainClause returns the clause of a foreign key without ON DELETE and DEFERRABLE.
 func plainClause(clause string) string {
 	for _, cut := range []string{" ON DELETE ", " NOT VALID", " DEFERRABLE"} {
 		clause, _, _ = strings.Cut(clause, cut)

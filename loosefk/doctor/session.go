@@ -11,22 +11,22 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// sessionSetting is a setting of the worker's sessions with which it can't do its
-// work.
+// sessionSetting is a setting of the worker's sessions, with the values that the worker
+// needs.
 type sessionSetting struct {
 	name string
-	fine []string // values
-	text string   // what happens otherwise; %s is the value
+	fine []string // the values with which the worker can work
+	text string   // what goes wrong with another value; %s stands for the value
 }
 
 var sessionSettings = []sessionSetting{
 	{"default_transaction_read_only", []string{"off"}, "the worker's transactions are read-only: it can't clean up"},
 	{"session_replication_role", []string{"origin", "local"}, "no trigger fires for what the worker deletes (%s): the children of children stay"},
-	{"default_transaction_isolation", []string{"read committed"}, "the worker's transactions don't see what others commit meanwhile (%s): it may pass over children"},
+	{"default_transaction_isolation", []string{"read committed"}, "the worker's transactions don't see what others commit meanwhile (%s): it may miss children"},
 }
 
-// session finds settings of the database, the role or the DSN with which the worker
-// can't do its work. It looks at a connection of the worker's.
+// session reports settings of the database, the role or the DSN with which the worker can't
+// work. It reads them on a connection of the worker's pool.
 func (e *examination) session(ctx context.Context, db *loosefk.Database) error {
 	if !slices.ContainsFunc(e.rs, func(r reference) bool { return r.ParentDatabase == db || r.ChildDatabase == db }) {
 		return nil
@@ -57,14 +57,14 @@ func (e *examination) session(ctx context.Context, db *loosefk.Database) error {
 			reset = fmt.Sprintf("ALTER ROLE %s %s", pg.Quote(role), reset)
 		case "database user":
 			reset = fmt.Sprintf("ALTER ROLE %s IN DATABASE %s %s", pg.Quote(role), pg.Quote(database), reset)
-		default: // the DSN, the server's configuration, …
+		default: // from the DSN, the server's configuration and so on
 			reset, where = "", fmt.Sprintf(". Its setting %s comes from: %s", s.name, source)
 		}
 		text := s.text
 		if args := fmt.Sprintf("%s is %s", s.name, value); value != "on" {
 			text = fmt.Sprintf(s.text, args)
 		}
-		if reset != "" && s.name == "default_transaction_read_only" { // it is for who runs the remedy, too
+		if reset != "" && s.name == "default_transaction_read_only" { // the setting holds for the session that runs the remedy, too
 			reset = "BEGIN READ WRITE; " + reset + "; COMMIT"
 		}
 		e.list = append(e.list, Finding{SeverityError, db.Name, "", text + where, reset})
@@ -72,17 +72,17 @@ func (e *examination) session(ctx context.Context, db *loosefk.Database) error {
 	return nil
 }
 
-// columnDefault is the default of a column of deleted records.
+// columnDefault is the default that a column of deleted records must have.
 type columnDefault struct {
 	column string
-	want   []string // as pg_get_expr has it; nil: any
-	set    string   // for SET DEFAULT
+	want   []string // accepted values, as pg_get_expr writes them; nil: any
+	set    string   // the expression for SET DEFAULT
 	s      Severity
-	text   string // what happens otherwise
+	text   string // what happens without the default
 }
 
-// defaults finds columns of deleted records that have lost their default value,
-// which the trigger relies on, and records that nobody loads because of it.
+// defaults reports columns of deleted records that have lost the default value on which the
+// trigger relies, and records that no worker loads because of that.
 func (e *examination) defaults(ctx context.Context, db *loosefk.Database) error {
 	records := in(db).Table(pg.RecordsTable)
 	rows, err := in(db).Catalog().Query(ctx, `
@@ -103,7 +103,7 @@ func (e *examination) defaults(ctx context.Context, db *loosefk.Database) error 
 		{"id", nil, fmt.Sprintf("nextval(%s)", pg.Literal(in(db).Table(pg.RecordsTable+"_id_seq").Quoted())), SeverityError, fail},
 		{"status", []string{"1", "'1'::smallint"}, "1", SeverityError, fail + ", or their records don't count as pending"},
 		{"created_at", now, "now()", SeverityError, fail + ", or partitions don't rotate in time"},
-		{"consume_after", now, "now()", SeverityError, "nobody works off new records"},
+		{"consume_after", now, "now()", SeverityError, "no worker processes new records"},
 		{"cleanup_attempts", []string{"0", "'0'::smallint"}, "0", SeverityWarning, "attempts aren't counted"},
 	} {
 		expr, there := found[c.column]
@@ -121,7 +121,7 @@ func (e *examination) defaults(ctx context.Context, db *loosefk.Database) error 
 	err = in(db).Catalog().QueryRow(ctx, fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE status = %d AND consume_after IS NULL)", in(db).Records(), pg.StatusPending)).Scan(&timeless)
 	if err == nil && timeless {
 		e.add(SeverityError, db, records, fmt.Sprintf("UPDATE %s SET consume_after = now() WHERE status = %d AND consume_after IS NULL", in(db).Records(), pg.StatusPending),
-			"pending records have no time in consume_after: nobody works them off")
+			"pending records have no time in consume_after: no worker processes them")
 	}
 	return err
 }

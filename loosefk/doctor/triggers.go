@@ -13,21 +13,22 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// trigger is one of this package's triggers on a table, or stands for a table without one.
+// trigger is a trigger that records deletions from a table. Without a name it stands for a
+// table that has no such trigger.
 type trigger struct {
 	on       pg.Table
-	root     bool // the table itself, not one of its partitions
+	root     bool // the trigger is on the parent itself, not on one of its partitions
 	parent   bool // the table is partitioned or a partition
 	name     *string
-	enabled  string // as pg_trigger has it
-	override bool   // records the name in arg, otherwise the name of its table
+	enabled  string // pg_trigger.tgenabled
+	override bool   // the trigger records the table's name from arg, otherwise the name of its own table
 	arg      string
-	column   string // whose values it records
-	fits     bool   // fires after a delete, once per statement, with the transition table
+	column   string // the column whose values the trigger records
+	fits     bool   // the trigger fires after a delete, once per statement, with the transition table
 }
 
-// triggersOn lists the triggers on a table and its partitions; a table without
-// has one entry with no name.
+// triggersOn lists the triggers that record deletions on a table and its partitions. A
+// table or partition without a trigger has one entry without a name.
 func triggersOn(ctx context.Context, d *loosefk.Database, parent pg.Table) ([]trigger, error) {
 	rows, err := in(d).Catalog().Query(ctx, `
 		SELECT n.nspname, c.relname, c.oid = to_regclass($1), c.relkind = 'p' OR c.relispartition,
@@ -116,14 +117,14 @@ func (e *examination) bare(db *loosefk.Database, parent pg.Table, bare []trigger
 	switch {
 	case len(bare) == 0:
 	case bare[0].root:
-		e.add(SeverityError, db, parent, track, "%s has no trigger: what is deleted from it isn't recorded, and the worker passes over it", parent)
+		e.add(SeverityError, db, parent, track, "%s has no trigger: what is deleted from it isn't recorded, and the worker skips the table", parent)
 	default:
 		e.add(SeverityError, db, parent, track, "%d partitions of %s have no trigger: deletes that name one of them (%s) aren't recorded", len(bare), parent, bare[0].on)
 	}
 }
 
-// replace returns the remedy for a wrong trigger: tracking again replaces a trigger that
-// has the usual name.
+// replace returns the remedy for a wrong trigger: the command track, which replaces a
+// trigger of the usual name, or SQL for other triggers.
 func (e *examination) replace(t trigger, track string) string {
 	if *t.name == installed.TriggerName(t.on.Name) {
 		return track
@@ -135,8 +136,8 @@ func dropTrigger(on pg.Table, name string) string {
 	return fmt.Sprintf("DROP TRIGGER %s ON %s", pg.Quote(name), on.Quoted())
 }
 
-// strayTriggers finds tables that have a trigger but are no parents: no worker processes
-// their records.
+// strayTriggers reports tables that have a trigger but are parents of no definition: no
+// worker processes their records.
 func (e *examination) strayTriggers(ctx context.Context, db *loosefk.Database) error {
 	rows, err := in(db).Catalog().Query(ctx, `
 		SELECT DISTINCT n.nspname, c.relname
@@ -161,7 +162,8 @@ func (e *examination) strayTriggers(ctx context.Context, db *loosefk.Database) e
 	return err
 }
 
-// named are the parents in a database, whether their definitions fit or not.
+// named returns the parents that definitions name in a database, including definitions that
+// don't fit it.
 func (e *examination) named(db *loosefk.Database) []pg.Table {
 	var list []pg.Table
 	for _, name := range e.opt.Definitions.Parents() {

@@ -15,7 +15,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// Format is how migrations are written.
+// Format is the format of migrations' files.
 type Format string
 
 // The formats of migrations.
@@ -30,18 +30,19 @@ const (
 type Generator struct {
 	Databases   loosefk.Databases
 	Definitions loosefk.Definitions
-	File        string // of the definitions; required, need not exist
+	File        string // the definitions' file; required, but need not exist yet
 	Migrations  string // directory; default "migrations"
 	Tests       string // directory; "": no tests are made
 	Format      Format // default Goose
 	// OnDelete is the action for keys whose own ON DELETE has no loose form:
-	// restrict, no action and set default. Without it they are refused.
+	// restrict, no action and set default. Empty: such keys are refused.
 	OnDelete loosefk.Action
-	// Restore is the ON DELETE, as in ForeignKey, of a key that is restored, if neither the
-	// database nor a migration knows it. Default: the action of its definition.
+	// Restore is the ON DELETE, in the words of ForeignKey.OnDelete, of a restored key that
+	// neither exists in the database nor is created by a migration. Default: the action of
+	// the key's definition.
 	Restore string
-	// Now becomes the version of the first migration, unless the directory has a
-	// later one. Default: time.Now.
+	// Now determines the version of the first migration, unless the directory has a later
+	// migration already. Default: time.Now.
 	Now time.Time
 }
 
@@ -49,39 +50,39 @@ type Generator struct {
 type Plan struct {
 	// Keys are the keys that become loose, or are restored.
 	Keys []ForeignKey `json:"keys"`
-	// Files are to be written, in this order.
+	// Files are the files that Write writes, in this order.
 	Files []PlannedFile `json:"files"`
-	// Skipped are keys for which nothing is left to do.
+	// Skipped are the keys for which nothing is left to do.
 	Skipped []Refusal `json:"skipped,omitempty"`
-	// Refused are keys that can't be converted, with the reason. Files has nothing for
-	// them.
+	// Refused are the keys that can't be converted, with the reason. Files has nothing for
+	// these keys.
 	Refused []Refusal `json:"refused,omitempty"`
-	// Steps say what to deploy in which order.
+	// Steps tell the operator what to deploy in which order.
 	Steps []string `json:"steps"`
 
 	up []migration
-	// made are the directories that Write made, the deepest last.
+	// made are the directories that Write has made, the deepest last.
 	made []string
 }
 
-// PlannedFile is a file that is to be written.
+// PlannedFile is a new file, or a file with new content.
 type PlannedFile struct {
 	Path    string `json:"path"`
 	Content string `json:"content"`
-	Old     string `json:"-"` // present content, if the file is to be changed
+	Old     string `json:"-"` // the content before, if the file exists and changes
 	Changed bool   `json:"changed,omitempty"`
 }
 
-// Refusal says why a key stays as it is.
+// Refusal gives the reason why a key stays as it is.
 type Refusal struct {
 	Key    ForeignKey `json:"key"`
 	Reason string     `json:"reason"`
 }
 
-// Error is "key: reason".
+// Error returns "key: reason".
 func (r Refusal) Error() string { return r.Key.String() + ": " + r.Reason }
 
-// looseActions are the loose forms of ON DELETE.
+// looseActions maps ForeignKey.OnDelete to the action of a definition.
 var looseActions = map[string]loosefk.Action{"cascade": loosefk.AsyncDelete, "nullify": loosefk.AsyncNullify}
 
 func (g *Generator) defaults() error {
@@ -101,11 +102,12 @@ func (g *Generator) defaults() error {
 	return nil
 }
 
-// Convert plans how keys become loose ones. Keys that can't are in the plan's Refused. If
-// somebody has begun the conversion by hand it plans the rest: no definition for a key that
-// has one, no trigger where one exists, and for defs, which are definitions whose key is
-// gone, the trigger alone. Keys with nothing left to do are in Skipped. For the others,
-// Files has the definitions' file, migrations and tests.
+// Convert plans how foreign keys become loose ones: the plan's Files are the definitions'
+// file, migrations and tests. A conversion that was begun by hand is completed: Convert adds
+// no definition for a key that has one, and no trigger to a parent that has one. defs are
+// definitions whose foreign key is gone already; they get only the trigger on their parent.
+// Keys that can't become loose are in the plan's Refused, keys that need nothing more in
+// Skipped.
 func (g Generator) Convert(ctx context.Context, keys []ForeignKey, defs ...loosefk.Definition) (*Plan, error) {
 	if err := g.defaults(); err != nil {
 		return nil, err
@@ -143,7 +145,7 @@ func (g Generator) Convert(ctx context.Context, keys []ForeignKey, defs ...loose
 	return c.plan, c.files(ctx)
 }
 
-// problems are what Validate finds wrong.
+// problems returns the problems that Validate finds in definitions.
 func (g Generator) problems(ctx context.Context, defs loosefk.Definitions) (loosefk.Problems, error) {
 	err := loosefk.Validate(ctx, g.Databases, defs)
 	if problems, ok := errors.AsType[loosefk.Problems](err); ok {
@@ -156,12 +158,12 @@ func (g Generator) problems(ctx context.Context, defs loosefk.Definitions) (loos
 type conversion struct {
 	Generator
 	plan  *Plan
-	all   loosefk.Definitions // with the added ones
+	all   loosefk.Definitions // the Generator's definitions and added
 	added loosefk.Definitions
-	// settled are the definitions of the plan's keys, added or existing.
+	// settled are the definitions, added or existing, of the plan's keys.
 	settled loosefk.Definitions
-	parents []string // that have to be tracked
-	// actions are the actions of the plan's keys, in their order.
+	parents []string // parents that need a trigger
+	// actions are the definitions' actions for plan.Keys, in the same order.
 	actions []loosefk.Action
 }
 
@@ -173,7 +175,7 @@ func (c *conversion) accept(k ForeignKey, d loosefk.Definition) {
 	c.settle(k, d)
 }
 
-// settle plans to drop a key that has, or gets, a definition.
+// settle plans to drop a key whose definition is d, and to track d's parent.
 func (c *conversion) settle(k ForeignKey, d loosefk.Definition) {
 	c.plan.Keys = append(c.plan.Keys, k)
 	c.actions = append(c.actions, d.OnDelete)
@@ -189,7 +191,9 @@ func (c *conversion) track(parent string) {
 	}
 }
 
-// definition returns the loose form of a key, or the reason why there is none.
+// definition returns the loose form of a key, or the reason why the key has none. base are
+// the problems of the existing definitions alone: only a problem that isn't among them is a
+// reason.
 func (c *conversion) definition(ctx context.Context, k ForeignKey, base loosefk.Problems) (loosefk.Definition, string, error) {
 	if k.NotConvertible != "" {
 		return loosefk.Definition{}, k.NotConvertible, nil
@@ -197,7 +201,7 @@ func (c *conversion) definition(ctx context.Context, k ForeignKey, base loosefk.
 	d := loosefk.Definition{Child: k.From, Parent: k.To, Column: k.Column, OnDelete: cmp.Or(looseActions[k.OnDelete], c.OnDelete)}
 	switch {
 	case d.OnDelete == "":
-		return d, fmt.Sprintf("its ON DELETE is %s, which has no loose form: say what is to become of its rows with --on-delete %s or %s",
+		return d, fmt.Sprintf("its ON DELETE is %s, which has no loose form: choose what happens to its rows with --on-delete %s or %s",
 			k.OnDelete, loosefk.AsyncDelete, loosefk.AsyncNullify), nil
 	case !pg.IsTable(d.Child) || !pg.IsTable(d.Parent):
 		return d, "a definition can't name its tables", nil
@@ -216,7 +220,7 @@ func (c *conversion) definition(ctx context.Context, k ForeignKey, base loosefk.
 	return d, "", nil
 }
 
-// files plans the files.
+// files plans the definitions' file, the migrations and the tests, and the steps.
 func (c *conversion) files(ctx context.Context) error {
 	p := c.plan
 	if len(c.added) > 0 {
@@ -246,8 +250,9 @@ func (c *conversion) files(ctx context.Context) error {
 	return nil
 }
 
-// check returns the statements that keep a key from being dropped while its parent has no
-// trigger. It is for keys within one database.
+// check returns statements with which the migration that drops a key begins: they fail if
+// the key's parent has no trigger. If child and parent are in different databases, check
+// returns none, since a migration sees only its own database.
 func (c *conversion) check(ctx context.Context, k ForeignKey) ([]string, error) {
 	parent := c.Databases.Of(k.To)
 	for i := range c.Databases {
@@ -270,8 +275,9 @@ func (c *conversion) check(ctx context.Context, k ForeignKey) ([]string, error) 
 	return nil, nil
 }
 
-// tracking plans the triggers on parents that have none and, where loose foreign
-// keys are not installed yet, what they need.
+// tracking plans migrations that put the trigger on parents without one. In a database
+// where loose foreign keys are not installed, or in an older version, it plans the
+// installation or upgrade before them.
 func (c *conversion) tracking(ctx context.Context) error {
 	looked := map[*loosefk.Database]bool{}
 	for _, parent := range c.parents {
@@ -296,8 +302,8 @@ func (c *conversion) tracking(ctx context.Context) error {
 	return nil
 }
 
-// installing plans what the functions that make triggers need: an installation, or an
-// upgrade of the existing one.
+// installing plans to install loose foreign keys in a database, or to upgrade an older
+// version, unless a migration of the directory installs or upgrades them.
 func (c *conversion) installing(ctx context.Context, db *loosefk.Database) error {
 	there, err := db.Installed(ctx)
 	if err != nil {
@@ -319,8 +325,8 @@ func (c *conversion) installing(ctx context.Context, db *loosefk.Database) error
 	return nil
 }
 
-// isTracked returns whether a parent has its trigger, or an existing migration will create
-// it.
+// isTracked returns whether a parent has its trigger, or a migration of the directory will
+// create the trigger.
 func (g Generator) isTracked(ctx context.Context, parent string) (bool, error) {
 	if g.willTrack(parent) {
 		return true, nil
@@ -348,8 +354,8 @@ func (p *Plan) editDefinitions(g Generator, add, remove loosefk.Definitions) err
 	return nil
 }
 
-// Statements are what the plan's migrations run, in order, outside of
-// transactions.
+// Statements returns the statements of the plan's migrations in order. Run them outside
+// of transactions.
 func (p *Plan) Statements() []string {
 	var list []string
 	for _, m := range p.up {

@@ -15,8 +15,8 @@ import (
 	"github.com/purser-registry/purser/loosefk"
 )
 
-// tests plans a test for each parent and each key, and what they share. Those
-// that are there stay as they are.
+// tests plans a test file for each parent and each key, and a file with what these tests
+// share. Files that exist stay as they are.
 func (c *conversion) tests() error {
 	if c.Tests == "" || len(c.settled) == 0 {
 		return nil
@@ -53,7 +53,7 @@ func (c *conversion) tests() error {
 	return nil
 }
 
-// sharedTestFile holds what the tests of a directory share.
+// sharedTestFile is the file with the helpers that the tests of a directory share.
 const sharedTestFile = "loosefk_test.go"
 
 func parentTest(parent string) string { return fileName(parent, "parent_loosefk_test") + ".go" }
@@ -62,13 +62,14 @@ func childTest(d loosefk.Definition) string {
 	return fileName(d.Child, d.Column, "loosefk_test") + ".go"
 }
 
-// childTestOf is childTest for a column that refers to several parents.
+// childTestOf names the test file for a column that refers to several parents.
 func childTestOf(d loosefk.Definition) string {
 	return fileName(d.Child, d.Column, d.Parent, "loosefk_test") + ".go"
 }
 
-// sharedTest is the file that opens the databases, and how tests call it: with
-// one pool where all is in the public schema of one database.
+// sharedTest returns the text of sharedTestFile, which opens the databases, and a replacer
+// that puts calls of it into tests' texts. If everything is in the public schema of one
+// database, tests get a single pool.
 func (c *conversion) sharedTest(pkg string) (text string, call *strings.Replacer, err error) {
 	one := len(c.Databases) == 1 && in(&c.Databases[0]).Schema() == string(loosefk.DefaultSchema)
 	if there, err := os.ReadFile(filepath.Join(c.Tests, sharedTestFile)); err == nil {
@@ -95,7 +96,7 @@ func (c *conversion) sharedTest(pkg string) (text string, call *strings.Replacer
 		strings.NewReplacer("{open}", "dbs, defs := loosefkDatabases(t)", "{pool}", "nil", "{in}", ", loosefktest.In(dbs)"), nil
 }
 
-// goFile plans a file of the tests' directory unless it is there.
+// goFile plans a file of the tests' directory, unless the file exists.
 func (c *conversion) goFile(name, text string) error {
 	path := filepath.Join(c.Tests, name)
 	if fileExists(path) {
@@ -114,14 +115,14 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// testPackage is the package of the Go files in a directory, preferably that of
-// its tests, or one that is named like the directory.
+// testPackage returns the name of the package of a directory's Go files, preferably of its
+// tests. Without Go files it makes a name of the directory's.
 func testPackage(dir string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		return "", fmt.Errorf("looking for tests in %s: %w", dir, err)
 	}
-	// Tests come first, and among them those that this made.
+	// Tests come first, and sharedTestFile, which Convert wrote earlier, before all.
 	slices.SortStableFunc(files, func(a, b string) int {
 		rank := func(name string) int {
 			switch {
@@ -155,7 +156,8 @@ func testPackage(dir string) (string, error) {
 	return name, nil
 }
 
-// relative is the path of a file from a directory, as Go's tests need it.
+// relative returns a file's path relative to dir, which is the working directory of the
+// tests in dir.
 func relative(dir, file string) (string, error) {
 	from, err := filepath.Abs(dir)
 	if err != nil {
@@ -167,12 +169,12 @@ func relative(dir, file string) (string, error) {
 	}
 	path, err := filepath.Rel(from, to)
 	if err != nil {
-		return "", fmt.Errorf("the way from the tests in %s to the definitions: %w", dir, err)
+		return "", fmt.Errorf("the path from the tests in %s to the definitions: %w", dir, err)
 	}
 	return filepath.ToSlash(path), nil
 }
 
-// camel makes a Go name of names in a database.
+// camel makes a Go name in camel case of names in a database.
 func camel(names ...string) string {
 	var b strings.Builder
 	for _, name := range names {

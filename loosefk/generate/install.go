@@ -1,6 +1,7 @@
 package generate
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"testing/fstest"
@@ -12,22 +13,20 @@ import (
 // firstInstallVersion is the version of the first migration of InstallMigrations.
 const firstInstallVersion = 2
 
-// InstallMigrations returns the migrations that install loose foreign keys in a schema, as
-// the library of a migration tool takes them: Goose for goose.NewProvider, Plain for iofs.New
-// of golang-migrate. Their versions are those of what they install, so give them a table of
-// versions of their own. A later release of this package adds a migration for each newer
-// version. The way back of the first one loses the records of deletions whose children are
-// not cleaned up yet.
+// InstallMigrations returns the migrations that install loose foreign keys in a schema, in
+// the form that a migration library takes: Goose for goose.NewProvider, Plain for iofs.New
+// of golang-migrate. A migration's version is the SchemaVersion that it installs, so keep
+// these migrations in a version table of their own. Later releases of this package add a
+// migration for each newer SchemaVersion. Running the first migration's Down loses the
+// deleted records whose children are not cleaned up yet.
 //
-// They make no triggers: write a migration with Schema.TrackRecordDeletionsSQL for each
-// parent, or have Generator.Convert write it.
+// The migrations create no triggers: write a migration with Schema.TrackRecordDeletionsSQL
+// for each parent, or let Generator.Convert write it.
 func InstallMigrations(format Format, schema loosefk.Schema) (fs.FS, error) {
 	if format != Goose && format != Plain {
 		return nil, fmt.Errorf("the format of migrations is %q: want %s or %s", format, Goose, Plain)
 	}
-	if schema == "" {
-		schema = loosefk.DefaultSchema
-	}
+	schema = cmp.Or(schema, loosefk.DefaultSchema)
 	files := fstest.MapFS{}
 	for version := firstInstallVersion; version <= loosefk.SchemaVersion; version++ {
 		m := installation(installed.Schema(schema), "")

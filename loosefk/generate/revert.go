@@ -14,16 +14,16 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// restoreForms are the forms of ON DELETE in SQL.
+// restoreForms maps ForeignKey.OnDelete to its SQL.
 var restoreForms = map[string]string{"cascade": "CASCADE", "nullify": "SET NULL", "restrict": "RESTRICT",
 	"no action": "NO ACTION", "set default": "SET DEFAULT"}
 
-// Revert plans what brings foreign keys back in the place of definitions. A key
-// comes back as it was if it still exists or a migration of the directory knows
-// it, else as its definition says. Refused are those whose child has rows without
-// a parent, and those across databases. Of a way back that somebody began by hand it
-// plans what is left: nothing for a key that is there, and for keys, foreign keys
-// without a definition, that the trigger goes from their parents.
+// Revert plans to replace definitions by foreign keys. If a key still exists, or stands in
+// a migration of the directory, it is restored as it was; otherwise it is made from its
+// definition. A definition is refused if its child has rows without a parent, or if its
+// tables are in different databases. A reversal that was begun by hand is completed: a key
+// that exists isn't made again. keys are foreign keys without a definition; Revert plans
+// only to drop the trigger of their parents.
 func (g Generator) Revert(ctx context.Context, defs loosefk.Definitions, keys ...ForeignKey) (*Plan, error) {
 	if err := g.defaults(); err != nil {
 		return nil, err
@@ -65,11 +65,11 @@ type reversal struct {
 	plan     *Plan
 	existing []ForeignKey
 	removed  []loosefk.Reference
-	parents  []string // of keys without a definition: their triggers go
+	parents  []string // parents of keys without a definition, whose triggers are dropped
 	notes    []string
 }
 
-// add plans the return of one key, or refuses it.
+// add plans to restore the key of one definition, or refuses it.
 func (r *reversal) add(ctx context.Context, ref loosefk.Reference) error {
 	k, reason, err := r.key(ctx, ref)
 	if err == nil && reason == "" {
@@ -84,11 +84,11 @@ func (r *reversal) add(ctx context.Context, ref loosefk.Reference) error {
 	}
 	r.removed = append(r.removed, ref)
 	if slices.ContainsFunc(r.plan.Keys, func(o ForeignKey) bool { return o.child == k.child && o.Constraint == k.Constraint }) {
-		return nil // definitions of different conditions are one key
+		return nil // definitions that differ only in their conditions have one key
 	}
 	action := ref.OnDelete
 	if len(ref.Conditions) > 0 {
-		action = "" // it doesn't speak of all rows
+		action = "" // the definition's action holds for some rows only
 	}
 	r.plan.Keys = append(r.plan.Keys, k)
 	if k.valid && r.dropMigration(k) == "" {
@@ -99,8 +99,8 @@ func (r *reversal) add(ctx context.Context, ref loosefk.Reference) error {
 	return nil
 }
 
-// withoutDefinition plans what is left for a foreign key that has no definition: if
-// no other definition names its parent, nobody needs the parent's trigger.
+// withoutDefinition plans the remaining step for a foreign key that has no definition: to
+// drop the trigger of its parent, if no other definition needs it.
 func (r *reversal) withoutDefinition(ctx context.Context, k ForeignKey) error {
 	skip := func(reason string) { r.plan.Skipped = append(r.plan.Skipped, Refusal{k, reason}) }
 	db := r.Databases.Of(k.To)
@@ -144,7 +144,8 @@ func (r *reversal) traces(ctx context.Context, db *loosefk.Database, parent stri
 	return yes, nil
 }
 
-// key is the key that takes the place of a definition.
+// key returns the foreign key that replaces a definition, or the reason why no foreign key
+// can replace it.
 func (r *reversal) key(ctx context.Context, ref loosefk.Reference) (ForeignKey, string, error) {
 	for _, k := range r.existing {
 		if k.child == ref.ChildTable && k.parent == ref.ParentTable && k.Column == ref.Column && k.ToColumn == ref.Rows.Key.Column {
@@ -169,21 +170,21 @@ func (r *reversal) key(ctx context.Context, ref loosefk.Reference) (ForeignKey, 
 	case ref.OnDelete == loosefk.AsyncNullify:
 		k.OnDelete = "nullify"
 	default:
-		return k, fmt.Sprintf("no ON DELETE does what %s does: say with --on-delete what the key is to do", ref.OnDelete), nil
+		return k, fmt.Sprintf("no ON DELETE does what %s does: choose the key's ON DELETE with --on-delete", ref.OnDelete), nil
 	}
 	k.Constraint = constraintName(ref)
 	k.Clause = fmt.Sprintf("FOREIGN KEY (%s) REFERENCES %s(%s) ON DELETE %s", pg.Quote(k.Column), k.parent.Quoted(), pg.Quote(k.ToColumn), restoreForms[k.OnDelete])
 	return k, "", nil
 }
 
-// constraintName is PostgreSQL's own name for such a key.
+// constraintName returns the name that PostgreSQL would give to such a key.
 func constraintName(ref loosefk.Reference) string {
 	name := ref.ChildTable.Name + "_" + ref.Column
 	return name[:min(len(name), 63-len("_fkey"))] + "_fkey"
 }
 
-// known takes the key's name and clause from the last migration that has the
-// statement of addKey for its columns.
+// known fills in the key's name and clause from a migration: the last one that restores a
+// key of these columns with addKey's statement. It returns false if no migration does.
 func (r *reversal) known(k *ForeignKey) (bool, error) {
 	names := func(n string) string { return `(?:` + regexp.QuoteMeta(n) + `|` + regexp.QuoteMeta(pg.Quote(n)) + `)` }
 	schema := `(?:` + names(k.parent.Schema) + `\.)?`
@@ -208,7 +209,7 @@ func (r *reversal) known(k *ForeignKey) (bool, error) {
 	return false, nil
 }
 
-// onDeleteOf reads a clause.
+// onDeleteOf returns the ON DELETE of a key's clause, in the words of ForeignKey.OnDelete.
 func onDeleteOf(clause string) string {
 	for name, sql := range restoreForms {
 		if strings.Contains(clause, "ON DELETE "+sql) {
@@ -218,8 +219,9 @@ func onDeleteOf(clause string) string {
 	return "no action"
 }
 
-// obstacle is why the key can't come back now, or "". Records that are pending
-// are no obstacle: the migration deals with what they leave. They are told.
+// obstacle returns the reason why the key can't be restored now, or "". Pending deleted
+// records are no obstacle and only lead to a note: the migration deals with the orphans
+// that they leave.
 func (r *reversal) obstacle(ctx context.Context, ref loosefk.Reference) (string, error) {
 	child, err := place(ctx, ref.ChildDatabase)
 	if err != nil {
@@ -251,10 +253,10 @@ func (r *reversal) obstacle(ctx context.Context, ref loosefk.Reference) (string,
 	}
 	if orphans > 0 {
 		return fmt.Sprintf("%d rows of %s refer to rows of %s that are gone, and %d deletions from it are pending: "+
-			"loosefk drain --table %[3]s works these off, and loosefk audit --repair then has the worker clean up the rest", orphans, ref.Child, ref.Parent, pending), nil
+			"loosefk drain --table %[3]s processes these, and loosefk audit --repair then has the worker clean up the rest", orphans, ref.Child, ref.Parent, pending), nil
 	}
 	if pending > 0 {
-		r.note(fmt.Sprintf("%d deletions from %s are pending: loosefk drain --table %[2]s works them off before the key returns", pending, ref.Parent))
+		r.note(fmt.Sprintf("%d deletions from %s are pending: loosefk drain --table %[2]s processes them before the key returns", pending, ref.Parent))
 	}
 	return "", nil
 }
@@ -265,7 +267,7 @@ func (r *reversal) note(text string) {
 	}
 }
 
-// files plans the files.
+// files plans the definitions' file and the migrations, and the steps.
 func (r *reversal) files(ctx context.Context) error {
 	p := r.plan
 	var remove loosefk.Definitions
@@ -304,7 +306,7 @@ func (r *reversal) files(ctx context.Context) error {
 	return nil
 }
 
-// testFiles are the tests that Convert made for what is removed.
+// testFiles returns the tests that Convert made for the removed definitions.
 func (r *reversal) testFiles() []string {
 	var names []string
 	if r.Tests == "" {
@@ -328,8 +330,7 @@ func (r *reversal) testFiles() []string {
 	return files
 }
 
-// untracking plans that triggers go from parents that no definition names any
-// more.
+// untracking plans to drop the triggers of parents that no definition names any more.
 func (r *reversal) untracking(ctx context.Context) error {
 	parents := slices.Clone(r.parents)
 	for _, ref := range r.removed {

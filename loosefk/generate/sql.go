@@ -17,7 +17,7 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// migration is a change of a database with its way back.
+// migration is a change of a database and the statements that undo it.
 type migration struct {
 	name     string // without version
 	comment  string
@@ -28,8 +28,8 @@ type migration struct {
 
 const versionLayout = "20060102150405"
 
-// lastMigration is the version of the last migration of this name in the
-// directory, or "".
+// lastMigration returns the version of the last migration of this name in the directory,
+// or "".
 func (g Generator) lastMigration(name string) (last string) {
 	entries, _ := os.ReadDir(g.Migrations) // firstVersion reports errors of this directory
 	for _, e := range entries {
@@ -47,7 +47,8 @@ func (g Generator) willTrack(parent string) bool {
 	return g.lastMigration(trackName(parent)) > g.lastMigration(untrackName(parent))
 }
 
-// firstVersion is the time of the next migration: after all that are there.
+// firstVersion returns the version of the next migration: a time later than the versions of
+// all existing migrations.
 func (g Generator) firstVersion() (time.Time, error) {
 	next := g.Now.UTC().Truncate(time.Second)
 	entries, err := os.ReadDir(g.Migrations)
@@ -63,8 +64,8 @@ func (g Generator) firstVersion() (time.Time, error) {
 	return next, nil
 }
 
-// migrations plans the files of the plan's migrations, a second apart, and
-// returns their names.
+// migrations plans the files of the plan's migrations and returns their names. Their
+// versions are a second apart.
 func (p *Plan) migrations(g Generator) ([]string, error) {
 	version, err := g.firstVersion()
 	if err != nil {
@@ -86,7 +87,7 @@ func (p *Plan) migrations(g Generator) ([]string, error) {
 	return names, nil
 }
 
-// comments writes text as SQL comments.
+// comments turns text into SQL comments.
 func comments(text string) string {
 	var b strings.Builder
 	for line := range strings.SplitSeq(text, "\n") {
@@ -126,7 +127,7 @@ func (m migration) plain(statements []string) string {
 
 var notInName = regexp.MustCompile(`[^a-zA-Z0-9_]+`)
 
-// fileName makes a name for files of names in a database.
+// fileName makes a file's name of names in a database.
 func fileName(parts ...string) string {
 	return strings.ToLower(notInName.ReplaceAllString(strings.Join(parts, "_"), "_"))
 }
@@ -141,7 +142,7 @@ func restoreName(k ForeignKey) string { return fileName("restore", k.Constraint,
 
 func untrackName(parent string) string { return fileName("untrack_deletions_from", parent) }
 
-// installation installs the table of deleted records.
+// installation returns the migration that installs the table of deleted records.
 func installation(s installed.Schema, database string) migration {
 	var functions []string
 	for _, f := range s.Functions() {
@@ -150,7 +151,7 @@ func installation(s installed.Schema, database string) migration {
 	return migration{
 		name: installName,
 		comment: fmt.Sprintf("Installs loose foreign keys in database %s: the table of deleted records and the\n"+
-			"functions of its triggers. The way back loses the records of deletions whose\nchildren are not cleaned up yet.", database),
+			"functions of its triggers. The Down migration loses the records of deletions whose\nchildren are not cleaned up yet.", database),
 		up: strings.Split(strings.TrimSpace(s.InstallSQL()), "\n\n"),
 		down: []string{s.Expand(`
 DO $$
@@ -171,25 +172,25 @@ func upgradeName() string {
 	return fmt.Sprintf("upgrade_loose_foreign_keys_to_%d", loosefk.SchemaVersion)
 }
 
-// upgrade upgrades an installation of an older version. It has no way back, since the older
-// version can be misused.
+// upgrade returns the migration that upgrades an older installation. It has no Down, since
+// the older version can be misused.
 func upgrade(s installed.Schema, database string) migration {
 	m := installation(s, database)
 	return migration{
 		name:    upgradeName(),
-		comment: fmt.Sprintf("Brings loose foreign keys in database %s to version %d. The way back changes nothing.", database, loosefk.SchemaVersion),
+		comment: fmt.Sprintf("Upgrades loose foreign keys in database %s to version %d. The Down migration changes nothing.", database, loosefk.SchemaVersion),
 		up:      slices.Concat([]string{"SET lock_timeout = '5s';"}, m.up, []string{"RESET lock_timeout;"}),
 		down:    []string{"SELECT 1;"},
 	}
 }
 
-// bounded waits only a moment for the tables: while a statement waits for a
-// lock, everybody else waits behind it.
+// bounded puts a short lock timeout before sql: while a statement waits for a table's
+// lock, all later users of the table wait behind it.
 func bounded(sql string) []string {
 	return []string{"SET lock_timeout = '5s';", sql, "RESET lock_timeout;"}
 }
 
-// track puts the trigger on a parent.
+// track returns the migration that puts the trigger on a parent.
 func track(s installed.Schema, parent string, partitioned bool, database string) migration {
 	more := ""
 	if partitioned {
@@ -204,7 +205,8 @@ func track(s installed.Schema, parent string, partitioned bool, database string)
 	}
 }
 
-// untrack takes the trigger from a parent whose last definition goes.
+// untrack returns the migration that drops the trigger of a parent whose last definition
+// is removed.
 func untrack(s installed.Schema, parent string, partitioned bool, database, file string) migration {
 	back := s.TrackSQL(parent, partitioned)
 	return migration{
@@ -217,8 +219,8 @@ func untrack(s installed.Schema, parent string, partitioned bool, database, file
 	}
 }
 
-// retried runs a statement that needs a lock on busy tables: it waits only a
-// moment for it, and tries again.
+// retried returns SQL that runs a statement which needs a lock on busy tables: each try
+// waits for the lock only briefly, and further tries follow.
 func retried(condition, sql string) string {
 	run := "            " + sql
 	if condition != "" {
@@ -246,10 +248,10 @@ func dropSQL(k ForeignKey) string {
 	return retried("", fmt.Sprintf("ALTER TABLE IF EXISTS %s DROP CONSTRAINT IF EXISTS %s;", k.child.Quoted(), pg.Quote(k.Constraint)))
 }
 
-// restoreSQL restores a key while its tables are in use. After its first step no new
-// orphans can appear, then it handles those that exist, then it validates the key. A
-// partitioned table can't have a key that isn't validated yet, so there it handles the
-// orphans first.
+// restoreSQL returns the statements that restore a key while its tables are in use. The
+// first adds the key unvalidated, so that no new orphans can appear; the next handles the
+// existing orphans; the last validates the key. A partitioned table can't have an
+// unvalidated key, so there the orphans are handled first.
 func restoreSQL(k ForeignKey, action loosefk.Action) []string {
 	missing := fmt.Sprintf("NOT EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE conrelid = %s::regclass::oid AND conname = %s)",
 		pg.Literal(k.child.Quoted()), pg.Literal(k.Constraint))
@@ -261,13 +263,15 @@ func restoreSQL(k ForeignKey, action loosefk.Action) []string {
 		fmt.Sprintf("ALTER TABLE %s VALIDATE CONSTRAINT %s;", k.child.Quoted(), pg.Quote(k.Constraint))}
 }
 
-// addKey is the statement that Generator.clause looks for, without its end.
+// addKey returns the beginning of the statement that adds a key; the caller appends the
+// rest. reversal.known looks for the statement in migrations.
 func addKey(k ForeignKey) string {
 	return fmt.Sprintf("ALTER TABLE %s ADD CONSTRAINT %s %s", k.child.Quoted(), pg.Quote(k.Constraint), k.Clause)
 }
 
-// orphansSQL does to rows without a parent what their definition says, in
-// batches; for an action that has none it fails with their number.
+// orphansSQL returns SQL that deletes rows without a parent, or sets their column to NULL,
+// in batches, as the definition's action says. For other actions the SQL fails with the
+// number of such rows, if there are any.
 func orphansSQL(k ForeignKey, action loosefk.Action) string {
 	change := ""
 	switch action {
@@ -316,7 +320,7 @@ func (k ForeignKey) expand(sql string) string {
 		"{child_name}", pg.Literal(k.child.String()), "{parent_name}", pg.Literal(k.parent.String())).Replace(sql)
 }
 
-// trackedSQL fails where nothing records what is deleted from a parent.
+// trackedSQL returns SQL that fails if a parent has no trigger that records deletions.
 func trackedSQL(s installed.Schema, parent pg.Table) string {
 	return s.Expand(`DO $loosefk$
 BEGIN
@@ -334,7 +338,8 @@ $loosefk$;`, "{t_literal}", pg.Literal(parent.Quoted()), "{t_name}", pg.Literal(
 		"{override_literal}", pg.Literal(s.Table(installed.OverrideFunction).Quoted()+"()"))
 }
 
-// dropKey drops a key that a definition replaces, after the statements of check.
+// dropKey returns the migration that runs the statements of check and then drops a key
+// that a definition replaces.
 func dropKey(k ForeignKey, action loosefk.Action, file string, check ...string) migration {
 	return migration{
 		name: dropName(k),
@@ -345,30 +350,30 @@ Deploy this on its own, and only after the definition in %[5]s and
 the trigger on %[4]s are deployed everywhere. A worker that doesn't know the
 definition marks deletions as done, and what they leave in %[2]s stays.
 
-The way back does to rows without a parent what the definition says (%[6]s).`,
+The Down migration does to rows without a parent what the definition says (%[6]s).`,
 			k.Constraint, k.From, k.Column, k.To, filepath.Base(file), action),
 		up: append(check, dropSQL(k)), down: restoreSQL(k, action),
 		alone: true,
 	}
 }
 
-// restoreKey brings a key back.
+// restoreKey returns the migration that restores a key.
 func restoreKey(k ForeignKey, action loosefk.Action, file string) migration {
 	return migration{
 		name: restoreName(k),
-		comment: fmt.Sprintf(`Brings the foreign key %[1]s of %[2]s (%[3]s, to %[4]s) back,
+		comment: fmt.Sprintf(`Restores the foreign key %[1]s of %[2]s (%[3]s, to %[4]s)
 in the place of its loose form.
 
 Run this before or with the deployment of %[5]s without the definition.
-The way back drops the key: put the definition and the trigger on %[4]s back first.`,
+The Down migration drops the key: restore the definition and the trigger on %[4]s first.`,
 			k.Constraint, k.From, k.Column, k.To, filepath.Base(file)),
 		up: restoreSQL(k, action), down: []string{dropSQL(k)},
 		alone: true,
 	}
 }
 
-// convertSteps say what to deploy in which order. changed says that the definitions
-// did.
+// convertSteps returns what to deploy in which order. changed says whether the definitions'
+// file changes.
 func convertSteps(file string, changed bool, format Format, before, drops []string) []string {
 	var steps []string
 	first := "deploy " + file + " everywhere, to all workers too"
@@ -379,7 +384,7 @@ func convertSteps(file string, changed bool, format Format, before, drops []stri
 		first = "run " + strings.Join(before, ", ") + " and " + first
 		if version, _, ok := strings.Cut(filepath.Base(before[len(before)-1]), "_"); ok && format == Goose && len(drops) > 0 {
 			if _, err := strconv.ParseInt(version, 10, 64); err == nil {
-				first += "; goose up-to " + version + " stops where it has to"
+				first += "; goose up-to " + version + " stops before the later migrations"
 			}
 		}
 	}

@@ -9,9 +9,8 @@ import (
 	"slices"
 )
 
-// Write writes the files, or none: it takes back what it wrote when a file can't be
-// written. A file that is new must not be there, and one that changes must be as it
-// was when the plan was made.
+// Write writes all files or none: if a file can't be written it undoes the others. A new
+// file must not exist, and a file that changes must be as it was when the plan was made.
 func (p *Plan) Write() error {
 	for _, f := range p.Files {
 		now, err := os.ReadFile(f.Path)
@@ -39,7 +38,7 @@ func (p *Plan) Write() error {
 }
 
 // TakeBack undoes Write: it removes new files and directories, and restores changed files.
-// A file that somebody has changed since stays.
+// A file that somebody has changed since then stays as it is.
 func (p *Plan) TakeBack() error { return p.takeBack(p.Files) }
 
 func (p *Plan) takeBack(files []PlannedFile) error {
@@ -50,24 +49,24 @@ func (p *Plan) takeBack(files []PlannedFile) error {
 		case errors.Is(err, fs.ErrNotExist) || err == nil && f.Changed && string(now) == f.Old:
 			continue
 		case err == nil && string(now) != f.Content:
-			err = errors.New("somebody has changed it since, and it stays so")
+			err = errors.New("somebody has changed it since; it stays as it is")
 		case err == nil && f.Changed:
 			err = f.write(f.Old)
 		case err == nil:
 			err = os.Remove(f.Path)
 		}
 		if err != nil {
-			failed = append(failed, fmt.Errorf("taking %s back: %w", f.Path, err))
+			failed = append(failed, fmt.Errorf("undoing the change of %s: %w", f.Path, err))
 		}
 	}
 	for _, dir := range slices.Backward(p.made) {
-		os.Remove(dir) //nolint:errcheck // one that somebody else uses stays
+		os.Remove(dir) //nolint:errcheck // fails, as wanted, if the directory isn't empty
 	}
 	p.made = nil
 	return errors.Join(failed...)
 }
 
-// makeDirectory makes a directory with those above it, and remembers which are new.
+// makeDirectory makes a directory and its missing parents, and notes in made which are new.
 func (p *Plan) makeDirectory(dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
 		if err := p.makeDirectory(filepath.Dir(dir)); err != nil {
@@ -78,13 +77,13 @@ func (p *Plan) makeDirectory(dir string) error {
 	return os.MkdirAll(dir, 0o755)
 }
 
-// write replaces the file as a whole.
+// write replaces the file's content at once, by renaming a temporary file.
 func (f PlannedFile) write(content string) error {
 	mode := fs.FileMode(0o644)
 	if info, err := os.Stat(f.Path); err == nil {
 		mode = info.Mode().Perm()
 	}
-	name, err := filepath.EvalSymlinks(f.Path) // what a link leads to is replaced, not the link
+	name, err := filepath.EvalSymlinks(f.Path) // replace the file that a symbolic link leads to, not the link
 	if err != nil {
 		name = f.Path
 	}
@@ -92,7 +91,7 @@ func (f PlannedFile) write(content string) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(temporary.Name()) //nolint:errcheck // it is gone when all went well
+	defer os.Remove(temporary.Name()) //nolint:errcheck // after the rename there is nothing to remove
 	_, err = temporary.WriteString(content)
 	err = errors.Join(err, temporary.Chmod(mode), temporary.Close())
 	if err != nil {

@@ -4,8 +4,8 @@
 // nothing else: rows are made up as far as the tables' columns allow, or by the
 // test's own functions ([NewParent], [NewChild]), and are removed again.
 //
-// The tests commit, since the worker can't see uncommitted rows. Other pending records of
-// the same parent table are processed too.
+// The tests commit their rows, since the worker can't see uncommitted rows. They also
+// process other pending records of the same parent table.
 package loosefktest
 
 import (
@@ -26,15 +26,16 @@ import (
 	"github.com/purser-registry/purser/loosefk/internal/pg"
 )
 
-// patience is how long a test waits for the database, and for a worker that has
-// the table at the same time.
+// patience is how long a test waits for the database, and for a worker that has locked the
+// table.
 const patience = time.Minute
 
 // Child is a column that a definition cleans up.
 type Child struct {
 	Table  string // as the definition names it
 	Column string
-	// Parent is needed where the column refers to several parents.
+	// Parent is the parent table. It is needed only if the column refers to several
+	// parents.
 	Parent string
 }
 
@@ -70,7 +71,7 @@ func NewChild[K KeyValue](create func(ctx context.Context, db loosefk.DB, parent
 	}
 }
 
-// setup is what one test works with.
+// setup holds the parent, the databases and the options of one test.
 type setup struct {
 	t         testing.TB
 	dbs       loosefk.Databases
@@ -103,7 +104,7 @@ func newSetup(t testing.TB, pool *pgxpool.Pool, defs loosefk.Definitions, parent
 	return s
 }
 
-// fatal ends the test; what says what was being done.
+// fatal ends the test with err. what says what the test was doing.
 func (s *setup) fatal(err error, what string) {
 	s.t.Helper()
 	if err != nil {
@@ -111,7 +112,7 @@ func (s *setup) fatal(err error, what string) {
 	}
 }
 
-// context is that of the whole test, bounded.
+// context returns the context of the whole test, with a time limit.
 func (s *setup) context() context.Context {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), patience)
 	s.t.Cleanup(cancel)
@@ -163,12 +164,13 @@ func (s *setup) worker() *loosefk.Worker {
 	return w
 }
 
-// rolledBack deletes a parent in a transaction that doesn't commit.
+// rolledBack checks that a transaction that deletes a parent sees the record of the
+// deletion. It rolls the transaction back.
 func (s *setup) rolledBack(ctx context.Context) {
 	s.t.Helper()
 	tx, err := s.db.Pool.Begin(ctx)
 	s.fatal(err, "beginning a transaction")
-	defer tx.Rollback(ctx) //nolint:errcheck // that is what is meant
+	defer tx.Rollback(ctx) //nolint:errcheck // the deletion must not be committed
 	id, err := s.makeParent(ctx, tx, nil)
 	s.fatal(err, "making a parent")
 	s.deleteParent(ctx, tx, id)
@@ -177,7 +179,7 @@ func (s *setup) rolledBack(ctx context.Context) {
 	}
 }
 
-// createParent makes a parent. What was made besides it is removed when the test
+// createParent makes a parent. Rows that were made besides it are removed when the test
 // ends.
 func (s *setup) createParent(ctx context.Context) string {
 	s.t.Helper()
@@ -192,7 +194,7 @@ func (s *setup) makeParent(ctx context.Context, db loosefk.DB, f *factory) (key 
 		if key, err = s.newParent(ctx, db); err != nil {
 			return "", err
 		}
-		// As PostgreSQL writes it.
+		// Bring the key into the form in which PostgreSQL writes it.
 		err = db.QueryRow(ctx, fmt.Sprintf("SELECT CAST($1::text AS %s)::text", s.key.SQLType()), key).Scan(&key)
 		return key, err
 	}
@@ -216,7 +218,7 @@ func (s *setup) lookUpKey(ctx context.Context) {
 	s.fatal(err, "looking up its key")
 }
 
-// is names a row by its key.
+// is returns a text that names a row by its key.
 func (s *setup) is(key string) string { return s.key.Column + " " + key }
 
 // factory makes rows in a database, which are removed when the test ends.
@@ -258,11 +260,11 @@ func (s *setup) records(ctx context.Context, db loosefk.DB, key string, conditio
 	return n
 }
 
-// drain works off the parent's records.
+// drain processes the parent's records.
 func (s *setup) drain(ctx context.Context) {
 	s.t.Helper()
 	_, err := s.worker().Drain(ctx, s.parent, nil)
-	s.fatal(err, "cleaning up behind it")
+	s.fatal(err, "cleaning up after it")
 }
 
 // CleanedUp checks that the children of a deleted parent are deleted, lose the
@@ -373,7 +375,7 @@ func (s *setup) createChild(ctx context.Context, c *cleanUp, parent string) {
 	s.fatal(err, "making a child")
 }
 
-// where is the condition for children of the parent $1 that are to be cleaned up.
+// where returns the condition for the children of parent $1 that are to be cleaned up.
 func (c *cleanUp) where(args *[]any) string {
 	arg := func(column string, value *string) string {
 		if value == nil {
@@ -412,7 +414,7 @@ func (c *cleanUp) rows(ctx context.Context, parent string) []string {
 // stillThere checks that children that were to be changed weren't deleted.
 func (c *cleanUp) stillThere(ctx context.Context, before []string) {
 	c.s.t.Helper()
-	// A key that holds what is changed doesn't find its row again.
+	// A key that contains a changed column doesn't find its row again.
 	if len(c.key) == 0 || slices.Contains(c.key, c.def.Column) || slices.Contains(c.key, c.def.TargetColumn) {
 		return
 	}
@@ -425,7 +427,7 @@ func (c *cleanUp) stillThere(ctx context.Context, before []string) {
 	}
 }
 
-// wants is what a child has to be like.
+// wants returns a text that describes a child which the definition would clean up.
 func (c *cleanUp) wants() string {
 	var all []string
 	for _, cond := range c.def.Conditions {

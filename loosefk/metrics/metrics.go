@@ -39,7 +39,7 @@ func New(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		processed:   counter("loose_foreign_key_processed_deleted_records", "Deleted records whose children are cleaned up.", "table", "database"),
 		incremented: counter("loose_foreign_key_incremented_deleted_records", "Deleted records that a run did not finish.", "table", "database"),
-		rescheduled: counter("loose_foreign_key_rescheduled_deleted_records", "Deleted records put off after several unfinished runs.", "table", "database"),
+		rescheduled: counter("loose_foreign_key_rescheduled_deleted_records", "Deleted records postponed after several unfinished runs.", "table", "database"),
 		deletions:   counter("loose_foreign_key_deletions", "Children deleted.", "table", "database"),
 		updates:     counter("loose_foreign_key_updates", "Children updated or nullified.", "table", "database"),
 		pending:     gauge("loose_foreign_key_pending_deleted_records", "Deleted records that are not processed yet, as of the last run."),

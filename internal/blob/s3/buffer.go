@@ -17,8 +17,8 @@ type buffer struct {
 	n    int64
 }
 
-// space returns the free memory for the next bytes, at most limit of them; add counts
-// the bytes that were put there.
+// space returns free memory of the buffer for at most limit bytes. After the caller has put
+// bytes there, it passes their number to add.
 func (b *buffer) space(limit int64) []byte {
 	used := int(b.n % segmentSize)
 	if b.n == int64(len(b.segs))*segmentSize {
@@ -41,8 +41,8 @@ func (b *buffer) free() {
 
 // body reads a buffer as a request's body. It can seek, for retries.
 //
-// An HTTP transport may still read a request's body after it has returned an error.
-// close makes sure that it doesn't any more, so that the segments can be reused.
+// An HTTP transport may still read a request's body after it has returned an error. close
+// makes sure that the transport reads it no more, so that the segments can be reused.
 type body struct {
 	mu     sync.Mutex
 	b      *buffer
@@ -50,7 +50,7 @@ type body struct {
 	closed bool
 }
 
-var errBodyClosed = errors.New("the request is over")
+var errBodyClosed = errors.New("the request has ended")
 
 func (r *body) Read(p []byte) (int, error) {
 	r.mu.Lock()

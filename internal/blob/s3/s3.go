@@ -21,6 +21,7 @@
 package s3
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,9 +102,7 @@ func New(o Options) (*Store, error) {
 	if (o.AccessKey == "") != (o.SecretKey == "") {
 		return nil, errors.New("S3 store: access key and secret key are given only together")
 	}
-	if o.PartSize == 0 {
-		o.PartSize = 8 << 20
-	}
+	o.PartSize = cmp.Or(o.PartSize, 8<<20)
 	if o.PartSize < minPartSize {
 		return nil, fmt.Errorf("S3 store: part size %d is below S3's minimum of %d", o.PartSize, minPartSize)
 	}
@@ -186,12 +185,8 @@ func (s *Store) name(key string) string { return s.prefix + key }
 
 // Presign implements blob.Store.
 func (s *Store) Presign(ctx context.Context, key string, o blob.PresignOptions) (string, error) {
-	if o.TTL == 0 {
-		o.TTL = 15 * time.Minute
-	}
-	if o.ContentType == "" {
-		o.ContentType = octetStream
-	}
+	o.TTL = cmp.Or(o.TTL, 15*time.Minute)
+	o.ContentType = cmp.Or(o.ContentType, octetStream)
 	query := url.Values{"response-content-type": {o.ContentType}}
 	u, err := s.core.PresignedGetObject(ctx, s.bucket, s.name(key), o.TTL, query)
 	if err != nil {
@@ -200,7 +195,7 @@ func (s *Store) Presign(ctx context.Context, key string, o blob.PresignOptions) 
 	return u.String(), nil
 }
 
-// Check implements blob.Store. It asks for the bucket's head.
+// Check implements blob.Store. It sends a HEAD request for the bucket.
 func (s *Store) Check(ctx context.Context) error {
 	exists, err := s.core.BucketExists(ctx, s.bucket)
 	if err == nil && exists {

@@ -38,16 +38,18 @@ var (
 
 const dirPrefix = "purser-dbtest-"
 
-// place returns the directory for the servers' data: in memory if there is enough,
-// since each test creates and removes a database of a thousand files.
-func place() string {
+// Place returns the directory in which tests make temporary directories of databases: in
+// memory if there is enough, since each test creates and removes a thousand files. "": the
+// system's directory of temporary files.
+func Place() string {
 	const memory, plenty = "/dev/shm", 4 << 30 // bytes
 	if free, err := freeSpace(memory); err != nil || free < plenty {
 		return ""
 	}
-	// No test run takes so long: the process was killed before it could clean up.
+	// Older directories belong to processes that were killed before they could clean up: no
+	// test run takes so long.
 	const abandoned = 6 * time.Hour
-	old, _ := filepath.Glob(filepath.Join(memory, dirPrefix+"*"))
+	old, _ := filepath.Glob(filepath.Join(memory, "purser-*"))
 	for _, path := range old {
 		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > abandoned {
 			os.RemoveAll(path) //nolint:errcheck // may belong to another user
@@ -87,7 +89,7 @@ func launch(t testing.TB) {
 		t.Fatal("this package needs a TestMain that calls Main, or nobody removes its databases")
 	}
 	start.Do(func() {
-		if dir, failed = os.MkdirTemp(place(), dirPrefix); failed != nil {
+		if dir, failed = os.MkdirTemp(Place(), dirPrefix); failed != nil {
 			return
 		}
 		if failed = os.Chmod(dir, 0o755); failed != nil {

@@ -1,6 +1,7 @@
-// Package catalogtest has what tests need that work on a catalog with a database of their own:
-// pushes, manifests, sessions that stand for concurrent clients, and checks of the tables. It
-// knows garbage collection, so that the tests of the catalog itself can have it run.
+// Package catalogtest has helpers for tests that use a catalog with a database of their
+// own: pushes, manifests, sessions that stand for concurrent clients, and checks of the
+// tables. It knows garbage collection, so that the tests of the catalog itself can have it
+// run.
 package catalogtest
 
 import (
@@ -14,13 +15,14 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/check"
 	"github.com/purser-registry/purser/internal/db"
 	"github.com/purser-registry/purser/internal/db/dbtest"
 	"github.com/purser-registry/purser/internal/gc"
 	"github.com/purser-registry/purser/internal/oci"
 )
 
-// Bundle is a catalog on a database of the test's own, and what collects its garbage.
+// Bundle is a catalog on a database of the test's own, with its garbage collection.
 type Bundle struct {
 	*catalog.Catalog
 	*gc.Collector
@@ -63,6 +65,11 @@ func Replica(t *testing.T, dsn string) Bundle {
 	return Bundle{c, gc.New(gc.Options{Catalog: c, DB: d, Reviews: reviews, Log: log}), d}
 }
 
+// CorrectSizes corrects the sizes of up to n manifests that the first release stored.
+func (b Bundle) CorrectSizes(ctx context.Context, n int) (check.SizeCorrection, error) {
+	return check.CorrectSizes(ctx, b.DB, n)
+}
+
 // Listen runs Listen until the test ends, and waits until the caches are in use.
 func (b Bundle) Listen(t *testing.T) {
 	t.Helper()
@@ -83,7 +90,7 @@ func (b Bundle) WaitCaching(t *testing.T) {
 	Eventually(t, "caches in use", b.Caching)
 }
 
-// Eventually waits for ok, at most 2 min.
+// Eventually waits until ok returns true, at most 2 min.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)

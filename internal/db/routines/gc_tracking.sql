@@ -7,6 +7,10 @@
 -- in the same order. GREATEST everywhere: no event shortens the delay that another event has
 -- granted. A new event also brings a row back that was marked as failed (set_aside_at).
 --
+-- Each trigger has the upsert itself. As one function that all of them call it made inserting
+-- and deleting a single tag 6 % dearer (CPU time of the backend, 3,000 rounds), and 10,000
+-- tags not dearer: pushes are what must be fast.
+--
 -- A trigger with transition tables can have neither a column list nor several events. So
 -- each event has its own trigger, and the trigger on updated tags compares old and new rows.
 

@@ -1,10 +1,10 @@
--- How far the audit log has been read for the statistics: one row, which changes
--- in the transaction that counts what was read. The order of reading is (xid, id),
--- by the transaction ids of the server that has the log; the newest time that was
--- read is for people, and for a log whose transaction ids began anew.
+-- One row tells how far the statistics' worker has read the audit log. It changes in the
+-- transaction that counts the entries read. Entries are read in the order of (xid, id);
+-- xid is a transaction id of the server that has the log. The newest time read is for
+-- operators, and for a log whose transaction ids have begun anew.
 --
--- manifestpullstatistics gets the time of the last pull by a tag: without it an
--- older pull that is read later can't be told from a newer one.
+-- manifestpullstatistics gets the time of the last pull by a tag, so that an older pull
+-- which is read later doesn't overwrite a newer one.
 
 -- +goose Up
 CREATE TABLE pullstatisticsprocessingstate (

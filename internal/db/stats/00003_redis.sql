@@ -4,8 +4,8 @@
 -- in a way that may not have been counted. It is exact to some minutes, and keeps
 -- what is in use from being deleted by last pull.
 --
--- checks_since is from when on every process remembers HEAD requests: what wasn't asked
--- for before that may have been all the same.
+-- checks_since is the time since which all processes record HEAD requests. Before it, a
+-- tag or manifest without a recorded request may have been requested all the same.
 --
 -- gone_since is when the tag or the manifest of a row was first found missing: it
 -- may be restored, so its statistics stay for a while.
@@ -16,9 +16,9 @@ ALTER TABLE manifestpullstatistics ADD COLUMN last_check_date timestamptz, ADD C
 
 ALTER TABLE pullstatisticsprocessingstate ADD COLUMN checks_since timestamptz NOT NULL DEFAULT now();
 
--- How flushing Redis stands: one row. owner tells the keys of this registry from those
--- of another one that has the same Redis. redis_epoch is the newest batch that Redis
--- was told of: a Redis that remembers an older one has lost data.
+-- One row holds the state of flushing Redis. owner distinguishes this registry's keys from
+-- those of another registry in the same Redis. redis_epoch is the newest batch that was
+-- recorded in Redis: a Redis that has an older one has lost data.
 CREATE TABLE redisprocessingstate (
     id                       bigint PRIMARY KEY DEFAULT 1 CHECK (id = 1),
     last_processed_timestamp timestamptz NOT NULL DEFAULT 'epoch',
@@ -33,8 +33,8 @@ CREATE TABLE redisprocessingstate (
 
 INSERT INTO redisprocessingstate DEFAULT VALUES;
 
--- The batches of keys that were claimed in Redis to be counted here. What a batch
--- claimed is counted exactly when it is applied.
+-- The batches of Redis keys that were claimed for counting. The pulls of a batch's keys are
+-- added to the statistics when, and only when, the batch is applied.
 CREATE TABLE redisflushbatches (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     state       text COLLATE "C" NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'applied', 'abandoned')),

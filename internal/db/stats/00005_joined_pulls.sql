@@ -1,13 +1,14 @@
 -- HEAD requests by tag, and pulls by digest, that were read in the log and may still
--- belong together. A pull by digest in here is counted for its manifest; once all
--- processes have written what came before it, it is counted for the tag of its HEAD too,
--- and goes. id, client and port are those of the log.
+-- belong together. A pull by digest is already counted for its manifest. Once all
+-- processes have written what came before the pull, it is also counted for the tag of its
+-- HEAD, and the row is deleted. id, client and port are those of the log.
 --
--- pullrecorders are the processes that take note of pulls. written_to is up to when all
--- pulls are written down; NULL: all are, and none came since. A process that ends as it
--- should has ended_at; one that is killed doesn't, and isn't seen any more. redis says
--- that Redis counts its pulls: who can't read Redis can't know what was used. logged says
--- that all of these are in the log too, from where they can be counted again.
+-- pullrecorders has a row for each process that records pulls. The process has written all
+-- its pulls before written_to; NULL: it has written all, and none has come since. ended_at
+-- is set when a process ends in order; the row of a killed process only stops changing.
+-- redis: the process's pulls are counted by Redis, so a process that can't read Redis can't
+-- know what was used. logged: all these pulls are in the log too, from which they can be
+-- counted again.
 
 -- +goose Up
 CREATE TABLE pullstatisticspending (
@@ -34,7 +35,7 @@ CREATE TABLE pullrecorders (
     ended_at   timestamptz
 );
 
--- A registry that counts in Redis has pulls in there: until the next complete
--- flush nobody else may decide by last use.
+-- A registry that counts in Redis has uncounted pulls there: until the next complete flush
+-- no other process may decide by last use.
 INSERT INTO pullrecorders (redis, ended_at)
 SELECT true, now() FROM redisprocessingstate WHERE redis_epoch > 0 AND last_processed_timestamp > now() - interval '1 day';

@@ -1,6 +1,6 @@
--- An entry of the audit log may be of several pulls, and a row here of several pulls by
--- digest, or HEAD requests, of one client: time and port are those of the first, later has
--- the others: microseconds since the one before, and port, as varints.
+-- An entry of the audit log may stand for several pulls. A row here may stand for several
+-- pulls by digest, or HEAD requests, of one client: time and port are those of the first.
+-- later has, as varints, the microseconds since the one before and the port of each other.
 --
 -- A process of an older version would count such an entry as one pull. It may still run
 -- during an upgrade, so the watermark moves only for who says, in the same statement, that

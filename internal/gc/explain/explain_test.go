@@ -52,7 +52,7 @@ func says(t *testing.T, got []string, want ...string) {
 	}
 }
 
-const unplannedKept = "no review is planned; it will be reviewed when something that holds it goes"
+const unplannedKept = "no review is planned; it will be reviewed when something that refers to it is deleted"
 
 func TestExplainTaggedManifest(t *testing.T) { catalogtest.AtBoth(t, testExplainTaggedManifest) }
 
@@ -83,7 +83,7 @@ func testExplainTaggedManifest(t *testing.T, dsn string) {
 		t.Fatal(err)
 	}
 	e = b.explainManifest(t, "library/app", d, explain.FateKept)
-	if e.Review == nil || !strings.HasSuffix(e.Sentences()[1], ", because a tag of it was deleted (tag_delete); as long as something holds it, that does it no harm") {
+	if e.Review == nil || !strings.HasSuffix(e.Sentences()[1], ", because a tag of it was deleted (tag_delete); the review keeps it as long as something refers to it") {
 		t.Errorf("it says %q", e.Sentences())
 	}
 }
@@ -111,16 +111,16 @@ func TestExplainUntaggedManifest(t *testing.T) {
 	set("review_after = now() + interval '3 h 12 min 50 s', review_count = 2, last_error = 'no luck'")
 	e = b.explainManifest(t, "library/app", d, explain.FateWaiting)
 	says(t, e.Sentences(),
-		"will be reviewed at TIME (in 3h12m), because a tag of it was deleted (tag_delete); nothing holds it, so it will be deleted",
+		"will be reviewed at TIME (in 3h12m), because a tag of it was deleted (tag_delete); nothing keeps it, so it will be deleted",
 		"its review has failed 2 times so far; the last failure: no luck")
 	set("set_aside_at = now(), review_count = 10")
 	e = b.explainManifest(t, "library/app", d, explain.FateSetAside)
 	says(t, e.Sentences(),
-		`its review, because a tag of it was deleted (tag_delete), failed 10 times and was set aside at TIME; "purser gc retry" brings it back; nothing holds it`,
+		`its review, because a tag of it was deleted (tag_delete), failed 10 times; since TIME it is not tried again, until "purser gc retry" makes it due; nothing keeps it`,
 		"the last failure: no luck")
 	b.Exec(t, "DELETE FROM gc_manifest_review_queue")
 	e = b.explainManifest(t, "library/app", d, explain.FateUnplanned)
-	if got := e.Sentences()[0]; !strings.Contains(got, "should never be") {
+	if got := e.Sentences()[0]; !strings.Contains(got, "should never happen") {
 		t.Errorf("it says %q", got)
 	}
 }
@@ -157,7 +157,7 @@ func testExplainIndexesAndReferrers(t *testing.T, dsn string) {
 
 	missing := oci.Compute(oci.SHA256, []byte("not there"))
 	e = b.explainManifest(t, "r", refer(missing, "3"), explain.FateWaiting)
-	if got := e.Sentences(); len(got) != 2 || got[1] != "its subject "+missing.String()+" is not in r, so it does not hold it" {
+	if got := e.Sentences(); len(got) != 2 || got[1] != "its subject "+missing.String()+" is not in r, so it does not keep this manifest" {
 		t.Errorf("it says %q", got)
 	}
 }
@@ -172,24 +172,24 @@ func TestExplainCircles(t *testing.T) {
 	for _, payload := range list {
 		d = append(d, oci.Compute(oci.SHA256, payload))
 	}
-	only := "only a circle holds it: what is named here is held by it in turn, and none of that has a tag"
+	only := "only a cycle refers to it: the manifests named here and this one refer to each other, and none of them has a tag"
 	b.Exec(t, "DELETE FROM gc_manifest_review_queue q USING manifests m WHERE m.id = q.manifest_id AND m.digest <> $1", d[2].Bytes())
 	e := b.explainManifest(t, "r", d[2], explain.FateWaiting)
 	if got := e.Sentences(); !e.Circle || len(got) < 3 || got[0] != only ||
-		got[1] != "in the circle: its subject "+d[0].String()+" is in r" || !strings.HasSuffix(got[2], "; nothing holds it, so it will be deleted") {
+		got[1] != "in the cycle: its subject "+d[0].String()+" is in r" || !strings.HasSuffix(got[2], "; nothing keeps it, so it will be deleted") {
 		t.Errorf("it says %q", got)
 	}
 	e = b.explainManifest(t, "r", d[0], explain.FateWaiting)
-	says(t, e.Sentences(), only, "in the circle: index "+d[1].String()+" of r contains it (no tag)",
-		"no review of it is planned; it will be deleted after the review of another manifest of the circle",
+	says(t, e.Sentences(), only, "in the cycle: index "+d[1].String()+" of r contains it (no tag)",
+		"no review of it is planned; it will be deleted after the review of another manifest of the cycle",
 		"1 manifest refers to it: "+d[2].String()+"; when it is deleted, that is reviewed")
 	b.DueNow(t)
 	b.explainManifest(t, "r", d[2], explain.FateDue)
 
-	// The same with a tag far above.
+	// Now a tag points to an index far above.
 	b.Put(t, "r", catalogtest.Index(t, d[1]), "v1")
 	for _, digest := range d {
-		if e := b.explainManifest(t, "r", digest, explain.FateKept); e.Circle || strings.Contains(e.Sentences()[0], "circle") {
+		if e := b.explainManifest(t, "r", digest, explain.FateKept); e.Circle || strings.Contains(e.Sentences()[0], "cycle") {
 			t.Errorf("it says %q", e.Sentences())
 		}
 	}
@@ -240,9 +240,9 @@ func testExplainBlob(t *testing.T, dsn string) {
 	says(t, slices.Delete(slices.Clone(text), 2, 3),
 		"kept: a/r@"+one.String()+" uses it as layer",
 		"kept: b/r@"+two.String()+" uses it as layer",
-		"1 repository has it without a manifest that uses it: c/unused; that does not hold it, and a review ends it",
+		"1 repository has a link to it, and no manifest that uses it: c/unused; such a link does not keep the blob, and a review removes the link",
 		"it has 5 B (5 bytes) and is stored as "+e.StorageKey+" since TIME")
-	if !strings.HasSuffix(text[2], "because it was pushed, or a client was told that it exists (blob_upload); as long as something holds it, that does it no harm") {
+	if !strings.HasSuffix(text[2], "because it was pushed, or a client was told that it exists (blob_upload); the review keeps it as long as something refers to it") {
 		t.Errorf("of the review it says %q", text[2])
 	}
 	e = b.explainBlob(t, config, explain.FateKept)
@@ -262,7 +262,7 @@ func testExplainBlob(t *testing.T, dsn string) {
 	}
 	e = b.explainBlob(t, layer, explain.FateWaiting)
 	if got := e.Sentences()[0]; !strings.HasPrefix(got, "will be reviewed at ") ||
-		!strings.HasSuffix(got, "because a manifest with it as layer was deleted (layer_delete); nothing holds it, so it will be deleted") {
+		!strings.HasSuffix(got, "because a manifest with it as layer was deleted (layer_delete); nothing keeps it, so it will be deleted") {
 		t.Errorf("it says %q", got)
 	}
 	b.Exec(t, "UPDATE blobs SET lost_at = now() WHERE digest = $1", layer.Bytes())

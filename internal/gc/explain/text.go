@@ -18,8 +18,8 @@ func (e ManifestExplanation) Sentences() []string {
 	}
 	kept := "kept"
 	if e.Circle {
-		tell("only a circle holds it: what is named here is held by it in turn, and none of that has a tag")
-		kept = "in the circle"
+		tell("only a cycle refers to it: the manifests named here and this one refer to each other, and none of them has a tag")
+		kept = "in the cycle"
 	}
 	for _, i := range e.Indexes.First {
 		tell(kept+": index %s of %s contains it (%s)", i.Digest, e.Repository, i.Tags.names("tag"))
@@ -31,12 +31,12 @@ func (e ManifestExplanation) Sentences() []string {
 		tell(kept+": its subject %s is in %s", e.Subject.Digest, e.Repository)
 	}
 	if e.Circle && e.Review == nil {
-		tell("no review of it is planned; it will be deleted after the review of another manifest of the circle")
+		tell("no review of it is planned; it will be deleted after the review of another manifest of the cycle")
 	} else {
 		text = append(text, e.Review.sentences(e.Fate, e.AsOf)...)
 	}
 	if e.Subject != nil && !e.Subject.Exists {
-		tell("its subject %s is not in %s, so it does not hold it", e.Subject.Digest, e.Repository)
+		tell("its subject %s is not in %s, so it does not keep this manifest", e.Subject.Digest, e.Repository)
 	}
 	if e.Referrers.Total.Rows > 0 {
 		tell("%s to it: %s; when it is deleted, %s reviewed", e.Referrers.count("manifest refers", "manifests refer"),
@@ -62,7 +62,7 @@ func (e BlobExplanation) Sentences() []string {
 	}{{"configuration", e.Configurations}, {"layer", e.Layers}} {
 		for _, m := range use.by.First {
 			if m.Repository == "" {
-				tell("kept for now: manifest %s of a deleted repository, which is being drained, uses it as %s", m.Digest, use.as)
+				tell("kept for now: manifest %s uses it as %s; the manifest's repository is deleted, and its rows are being removed", m.Digest, use.as)
 				continue
 			}
 			tell("kept: %s@%s uses it as %s", m.Repository, m.Digest, use.as)
@@ -73,11 +73,11 @@ func (e BlobExplanation) Sentences() []string {
 	}
 	text = append(text, e.Review.sentences(e.Fate, e.AsOf)...)
 	if e.Unused.Total.Rows > 0 {
-		tell("%s it without a manifest that uses it: %s; that does not hold it, and a review ends it",
+		tell("%s a link to it, and no manifest that uses it: %s; such a link does not keep the blob, and a review removes the link",
 			e.Unused.count("repository has", "repositories have"), e.Unused.list())
 	}
 	if e.LostAt != nil {
-		tell("its content is lost: at %s the store no longer had it; clients are told that there is no such blob, and the next push of it brings it back",
+		tell("its content is lost: at %s the store no longer had it; clients are told that there is no such blob, and the next push restores it",
 			when(*e.LostAt))
 	}
 	tell("it has %s (%s bytes) and is stored as %s since %s", humanize.IBytes(uint64(e.Size)), humanize.Comma(e.Size), e.StorageKey, when(e.CreatedAt))
@@ -88,15 +88,15 @@ func (e BlobExplanation) Sentences() []string {
 func (r *PlannedReview) sentences(f Fate, now time.Time) []string {
 	if r == nil {
 		if f == FateKept {
-			return []string{"no review is planned; it will be reviewed when something that holds it goes"}
+			return []string{"no review is planned; it will be reviewed when something that refers to it is deleted"}
 		}
-		return []string{"nothing holds it and no review is planned, which should never be: it stays until somebody pushes or deletes it; please report this"}
+		return []string{"nothing keeps it and no review is planned, which should never happen: it stays until it is pushed or deleted; please report this"}
 	}
 	because := reason(r.Event)
 	var text string
 	switch {
 	case r.SetAsideAt != nil:
-		text = fmt.Sprintf("its review, because %s, failed %s and was set aside at %s; \"purser gc retry\" brings it back",
+		text = fmt.Sprintf("its review, because %s, failed %s; since %s it is not tried again, until \"purser gc retry\" makes it due",
 			because, times(r.ReviewCount), when(*r.SetAsideAt))
 	case r.ReviewAfter.After(now):
 		text = fmt.Sprintf("will be reviewed at %s (in %s), because %s", when(r.ReviewAfter), Age(r.ReviewAfter.Sub(now)), because)
@@ -105,11 +105,11 @@ func (r *PlannedReview) sentences(f Fate, now time.Time) []string {
 	}
 	switch f {
 	case FateKept:
-		text += "; as long as something holds it, that does it no harm"
+		text += "; the review keeps it as long as something refers to it"
 	case FateSetAside:
-		text += "; nothing holds it"
+		text += "; nothing keeps it"
 	default:
-		text += "; nothing holds it, so it will be deleted"
+		text += "; nothing keeps it, so it will be deleted"
 	}
 	list := []string{text}
 	switch {
@@ -128,7 +128,7 @@ var reasons = map[string]string{
 	"layer_delete":         "a manifest with it as layer was deleted",
 	"manifest_delete":      "a manifest with it as configuration was deleted",
 	"manifest_upload":      "it was pushed without a tag, or a client was told that it exists",
-	"circle":               "a circle that it is part of lost its last tag",
+	"circle":               "a cycle that it is part of lost its last tag",
 	"manifest_list_delete": "an index that contained it was deleted",
 	"subject_delete":       "its subject was deleted",
 	"tag_delete":           "a tag of it was deleted",

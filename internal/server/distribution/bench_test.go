@@ -63,11 +63,11 @@ func countingInRedis(b *testing.B, d *db.DB) *pullstats.Recorder {
 	if err != nil {
 		b.Fatal(err)
 	}
-	marks, err := pullstats.NewMarks(pullstats.MarksOptions{Databases: pullstats.Databases{Log: d, Stats: d, Alive: catalog.AliveRepositories}})
+	lastUsed, err := pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: pullstats.Databases{Log: d, Stats: d, Alive: catalog.AliveRepositories}})
 	if err != nil {
 		b.Fatal(err)
 	}
-	rec := pullstats.NewRecorder(pullstats.RecorderOptions{Count: true, Redis: redis, Marks: marks, Buffer: 100_000})
+	rec := pullstats.NewRecorder(pullstats.RecorderOptions{Count: true, Redis: redis, LastUsed: lastUsed, Buffer: 100_000})
 	ctx, stop := context.WithCancel(b.Context())
 	done := make(chan error, 1)
 	go func() { done <- rec.Run(ctx) }()

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/purser-registry/purser/internal/catalog"
 	"github.com/purser-registry/purser/internal/oci"
@@ -34,18 +33,7 @@ func (c *call) page(most int) (n int, last string, err error) {
 			return 0, "", oci.Errorf(oci.Unsupported, "n: %v", err).WithStatus(http.StatusBadRequest)
 		}
 	}
-	last, err = c.text("last")
-	return min(n, most), last, err
-}
-
-// text returns a query parameter that goes to the database. It refuses NUL and invalid
-// UTF-8, which PostgreSQL can't store.
-func (c *call) text(name string) (string, error) {
-	v := c.r.URL.Query().Get(name)
-	if !utf8.ValidString(v) || strings.ContainsRune(v, 0) {
-		return "", oci.Errorf(oci.Unsupported, "%s: %q is not text", name, v).WithStatus(http.StatusBadRequest)
-	}
-	return v, nil
+	return min(n, most), q.Get("last"), nil
 }
 
 // next sets the Link header that points to the next page (RFC 5988).
@@ -141,10 +129,7 @@ func (a *API) listReferrers(c *call) error {
 			return oci.Errorf(oci.Unsupported, "last: %q is not from a Link of this list", last).WithStatus(http.StatusBadRequest)
 		}
 	}
-	kind, err := c.text("artifactType")
-	if err != nil {
-		return err
-	}
+	kind := c.r.URL.Query().Get("artifactType")
 	// Clients often don't escape the + of a media type, and an unescaped + decodes to a
 	// space.
 	kind = strings.ReplaceAll(kind, " ", "+")

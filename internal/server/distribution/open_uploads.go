@@ -52,7 +52,7 @@ func (o *openUploads) admit(ctx context.Context, client string) error {
 	switch o.full(client) {
 	case limit.ClientFull:
 		o.metrics.Refused(limit.ClientUploads)
-		return oci.Errorf(oci.TooManyRequests, "%d uploads from your address are unfinished: finish or cancel some, or wait until they are given up", o.mostOfClient)
+		return oci.Errorf(oci.TooManyRequests, "%d uploads from your address are unfinished: finish or cancel some, or wait until they expire", o.mostOfClient)
 	case limit.AllFull:
 		o.metrics.Refused(limit.Uploads)
 		return oci.Errorf(oci.Unavailable, "there are too many unfinished uploads: try again later")
@@ -73,8 +73,8 @@ func (o *openUploads) full(client string) limit.Full {
 	return limit.NotFull
 }
 
-// check stops counting the client's uploads whose rows are gone; for "", those of all
-// clients.
+// check stops counting the client's uploads whose rows are gone; if client is "", it does
+// so for all clients.
 func (o *openUploads) check(ctx context.Context, client string) error {
 	ids, due := o.due(client)
 	if !due {

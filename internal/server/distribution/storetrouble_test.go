@@ -49,7 +49,7 @@ func TestStoreTrouble(t *testing.T) {
 		"credentials":   path(syscall.EPERM),
 		"read-only":     path(syscall.EROFS),
 		"missing":       path(syscall.ENOTDIR),
-		"bring its":     fmt.Errorf("no volume: %w", path(syscall.ENOENT)),
+		"restore its":   fmt.Errorf("no volume: %w", path(syscall.ENOENT)),
 		"not available": path(syscall.EIO),
 		"try again":     &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, // the same error as from an unreachable database
 		"full":          path(syscall.ENOSPC),
@@ -106,7 +106,8 @@ func (r *registry) storeFails(t *testing.T, d oci.Digest, status int, word strin
 	}
 }
 
-// TestS3Trouble does the same with an S3 server and its possible failures.
+// TestS3Trouble does what TestStoreTrouble does, with the possible failures of an S3
+// server.
 func TestS3Trouble(t *testing.T) {
 	t.Parallel()
 	bucket := blobtest.S3Server(t)

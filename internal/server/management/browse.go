@@ -55,7 +55,7 @@ func parseCursor(text, of string, place any) (bool, error) {
 // huma finds parameters only in exported types.
 type NameFilter struct {
 	Prefix   string `query:"prefix" maxLength:"255" doc:"Only names that begin with this"`
-	Contains string `query:"contains" maxLength:"255" doc:"Only names that hold this. A page looks at 20,000 names at most, so it may be short, even empty, and have a next one"`
+	Contains string `query:"contains" maxLength:"255" doc:"Only names that contain this. A page examines 20,000 names at most, so it may be short, even empty, and have a next one"`
 	NextPage string `query:"next_page" doc:"The next_page of the page before"`
 }
 
@@ -99,11 +99,11 @@ func checkNamespace(field, name string) error {
 func (a *API) addNamespaces() {
 	type listInput struct {
 		NameFilter
-		Limit int `query:"limit" minimum:"1" default:"50" doc:"How many on a page at most. More than 100 counts as 100"`
+		Limit int `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
 	}
 	type namespaceList struct {
 		Namespaces []catalog.NamespaceInfo `json:"namespaces" nullable:"false"`
-		NextPage   string                  `json:"next_page,omitempty" doc:"Where the next page begins; not there on the last"`
+		NextPage   string                  `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 	}
 	type listOutput struct{ Body namespaceList }
 	add(a, server.AccessCatalog, huma.Operation{
@@ -135,7 +135,7 @@ func (a *API) addNamespaces() {
 // newNamespace is the body of a request to create a namespace.
 type newNamespace struct {
 	Name  string `json:"name" minLength:"1" maxLength:"255" doc:"The first part of its repositories' names" example:"library"`
-	Email string `json:"email,omitempty" doc:"Quay's clients send it; nothing is done with it"`
+	Email string `json:"email,omitempty" doc:"Quay's clients send it; the registry ignores it"`
 }
 
 // TransformSchema adds the read-only members of a namespace.
@@ -149,7 +149,7 @@ func (a *API) addNamespace() {
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "createNamespace", Method: http.MethodPost, Path: "/organization", Tags: []string{"namespace"},
 		Summary:       "Create a namespace",
-		Description:   "The first push below a name creates its namespace too; this is for policies that are to be there before.",
+		Description:   "The first push below a name creates its namespace too; create one here to give it policies before.",
 		DefaultStatus: http.StatusCreated,
 		Errors:        []int{http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *createInput) (*createOutput, error) {
@@ -165,8 +165,8 @@ func (a *API) addNamespace() {
 	add(a, server.AccessCatalog, huma.Operation{
 		OperationID: "getNamespace", Method: http.MethodGet, Path: "/organization/{orgname}", Tags: []string{"namespace"},
 		Summary: "Describe a namespace",
-		Description: "size.bytes are those of all blobs in its repositories, each counted once; size.own_bytes of those " +
-			"that no other namespace has. Of more than 50,000 links to blobs only the first are looked at, and size.exact is false.",
+		Description: "size.bytes is the size of all blobs in its repositories, each counted once; size.own_bytes is the size of those " +
+			"that no other namespace has. Of more than 50,000 links to blobs only the first are counted, and size.exact is false.",
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *input) (*output, error) {
 		if err := checkNamespace("orgname", in.Namespace); err != nil {

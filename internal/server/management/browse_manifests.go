@@ -22,15 +22,15 @@ const maxConfig = 1 << 20
 // layer is a layer in Quay's format.
 type layer struct {
 	Index     int        `json:"index"`
-	Size      int64      `json:"compressed_size" doc:"Bytes that are stored; of a remote one, as the manifest says"`
-	Declared  *int64     `json:"declared_size,omitempty" doc:"What the manifest says it is, where something else is stored"`
-	IsRemote  bool       `json:"is_remote" doc:"It is kept elsewhere, and not in this registry"`
-	URLs      []string   `json:"urls" doc:"Where a remote one is; null for others"`
-	Command   []string   `json:"command" doc:"What made it, if the configuration says so"`
+	Size      int64      `json:"compressed_size" doc:"Stored size in bytes; of a remote layer, the size that the manifest declares"`
+	Declared  *int64     `json:"declared_size,omitempty" doc:"The size that the manifest declares, if the stored size differs"`
+	IsRemote  bool       `json:"is_remote" doc:"The layer is stored elsewhere, not in this registry"`
+	URLs      []string   `json:"urls" doc:"Where a remote layer is stored; null for others"`
+	Command   []string   `json:"command" doc:"The build step that made the layer, if the configuration has it"`
 	Comment   *string    `json:"comment"`
 	Author    *string    `json:"author"`
 	Digest    oci.Digest `json:"blob_digest"`
-	CreatedAt *string    `json:"created_datetime" doc:"As the configuration has it"`
+	CreatedAt *string    `json:"created_datetime" doc:"The time that the configuration has"`
 	MediaType string     `json:"media_type"`
 }
 
@@ -39,8 +39,8 @@ type childManifest struct {
 	Digest       oci.Digest `json:"digest"`
 	MediaType    string     `json:"media_type"`
 	ArtifactType string     `json:"artifact_type,omitempty"`
-	Size         int64      `json:"size" doc:"Bytes of the manifest alone, as it is stored"`
-	Declared     *int64     `json:"declared_size,omitempty" doc:"What the manifest says it is, where something else is stored"`
+	Size         int64      `json:"size" doc:"Stored size of the manifest alone, in bytes"`
+	Declared     *int64     `json:"declared_size,omitempty" doc:"The size that the manifest declares, if the stored size differs"`
 	Platform     string     `json:"platform,omitempty" example:"linux/amd64"`
 }
 
@@ -49,11 +49,11 @@ type imageConfig struct {
 	Digest    oci.Digest `json:"digest"`
 	MediaType string     `json:"media_type"`
 	Size      int64      `json:"size" doc:"Bytes that are stored"`
-	Declared  *int64     `json:"declared_size,omitempty" doc:"What the manifest says it is, where something else is stored"`
+	Declared  *int64     `json:"declared_size,omitempty" doc:"The size that the manifest declares, if the stored size differs"`
 	Platform  string     `json:"platform,omitempty" example:"linux/arm64/v8"`
-	Created   string     `json:"created,omitempty" doc:"When the image was built, as it says itself"`
+	Created   string     `json:"created,omitempty" doc:"When the image was built, according to its configuration"`
 	Author    string     `json:"author,omitempty"`
-	Content   any        `json:"config,omitempty" doc:"Entrypoint, environment, labels and so on, as they are there"`
+	Content   any        `json:"config,omitempty" doc:"Entrypoint, environment, labels and so on, as in the configuration"`
 }
 
 // describedManifest is a manifest in Quay's format, with Purser's additional members.
@@ -67,20 +67,20 @@ type describedManifest struct {
 	MediaType    string          `json:"media_type"`
 	ArtifactType string          `json:"artifact_type,omitempty"`
 	PushedAt     time.Time       `json:"pushed_at"`
-	Size         int64           `json:"size" doc:"Bytes of the manifest, its configuration and layers; of an index, of all its manifests, each by itself"`
+	Size         int64           `json:"size" doc:"Bytes of the manifest, its configuration and its layers; of an index, the sum of this over all its manifests"`
 	Config       *imageConfig    `json:"config,omitempty"`
-	Manifests    []childManifest `json:"manifests,omitempty" nullable:"false" doc:"What an index lists"`
-	Subject      *oci.Digest     `json:"subject,omitempty" doc:"The manifest that this one is about"`
+	Manifests    []childManifest `json:"manifests,omitempty" nullable:"false" doc:"The manifests that an index lists"`
+	Subject      *oci.Digest     `json:"subject,omitempty" doc:"The manifest's subject: the manifest that it refers to"`
 
-	SubjectSize     *int64 `json:"subject_size,omitempty" doc:"Bytes that are stored of it; if it isn't in the repository, as this manifest says"`
-	SubjectDeclared *int64 `json:"subject_declared_size,omitempty" doc:"What this manifest says its size is, where something else is stored"`
+	SubjectSize     *int64 `json:"subject_size,omitempty" doc:"Stored size of the subject; if the subject isn't in the repository, the size that this manifest declares"`
+	SubjectDeclared *int64 `json:"subject_declared_size,omitempty" doc:"The subject's size that this manifest declares, if the stored size differs"`
 
-	Referrers    catalog.Count `json:"referrers" doc:"How many are about this one, counted up to 1000"`
-	Tags         []string      `json:"tags" nullable:"false" doc:"Up to 100 that point to it"`
+	Referrers    catalog.Count `json:"referrers" doc:"Number of manifests whose subject this is, counted up to 1000"`
+	Tags         []string      `json:"tags" nullable:"false" doc:"Up to 100 tags that point to it"`
 	TagCount     catalog.Count `json:"tags_count" doc:"Counted up to 1000"`
-	Indexes      []oci.Digest  `json:"indexes,omitempty" nullable:"false" doc:"Up to 100 that list it"`
-	LastPulledAt *time.Time    `json:"last_pulled_at" doc:"Null: it wasn't since pulls are counted, or that can't be told now"`
-	PullCount    *int64        `json:"pull_count" doc:"Null as last_pulled_at"`
+	Indexes      []oci.Digest  `json:"indexes,omitempty" nullable:"false" doc:"Up to 100 indexes that list it"`
+	LastPulledAt *time.Time    `json:"last_pulled_at" doc:"Null: not pulled since pulls are counted, or the statistics can't be read now"`
+	PullCount    *int64        `json:"pull_count" doc:"Null if last_pulled_at is"`
 }
 
 func (a *API) addManifest() {

@@ -17,17 +17,17 @@ import (
 // JSON schemas only from exported types.
 type QuayRepository struct {
 	Namespace   string  `json:"namespace" doc:"The first part of its name" example:"library"`
-	Name        string  `json:"name" doc:"The other parts; empty where there are none" example:"alpine"`
+	Name        string  `json:"name" doc:"The name after the namespace; empty if there is nothing more" example:"alpine"`
 	Description *string `json:"description" doc:"Always null"`
 	IsPublic    bool    `json:"is_public" doc:"Whether anybody may pull: true as long as nobody logs in, whatever visibility says"`
-	Visibility  string  `json:"visibility" enum:"public,private" doc:"What was asked for. Nothing holds to private while there are no accounts"`
-	IsStarred   bool    `json:"is_starred" doc:"Whether it has a star: one for all, while there are no accounts"`
+	Visibility  string  `json:"visibility" enum:"public,private" doc:"The visibility that was set. private has no effect as long as there are no accounts"`
+	IsStarred   bool    `json:"is_starred" doc:"Whether the repository has a star. As long as there are no accounts, all requests share one star"`
 	Kind        string  `json:"kind" enum:"image"`
 	State       string  `json:"state" enum:"NORMAL"`
-	Repository  string  `json:"repository" doc:"Its whole name" example:"library/alpine"`
+	Repository  string  `json:"repository" doc:"The repository's whole name" example:"library/alpine"`
 	// Purser's additional members.
 	CreatedAt time.Time  `json:"created_at"`
-	PushedAt  *time.Time `json:"pushed_at" doc:"When a tag was last made, moved or pushed again, of those that are there; null: there is none"`
+	PushedAt  *time.Time `json:"pushed_at" doc:"When an existing tag was last made, moved or pushed again; null: there is no tag"`
 }
 
 func quayRepositoryOf(path string, created time.Time, pushed *time.Time, visibility string, starred bool) QuayRepository {
@@ -50,19 +50,19 @@ type describedRepository struct {
 	QuayRepository
 	Tags      int64        `json:"tags_count"`
 	Manifests int64        `json:"manifests_count"`
-	Size      catalog.Size `json:"size" doc:"Of more than 50,000 blobs only the first are looked at, and exact is false"`
+	Size      catalog.Size `json:"size" doc:"Of more than 50,000 blobs only the first are counted, and exact is false"`
 }
 
 type repositoryListInput struct {
 	NameFilter
-	Namespace    string `query:"namespace" doc:"Only those of this namespace" example:"library"`
-	Sort         string `query:"sort" enum:"name,-name,created,-created" default:"name" doc:"The order; with - the other way round"`
-	Limit        int    `query:"limit" minimum:"1" default:"50" doc:"How many on a page at most. More than 100 counts as 100"`
-	LastModified bool   `query:"last_modified" doc:"Tell last_modified"`
+	Namespace    string `query:"namespace" doc:"Only repositories of this namespace" example:"library"`
+	Sort         string `query:"sort" enum:"name,-name,created,-created" default:"name" doc:"The order; with - in front it is reversed"`
+	Limit        int    `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
+	LastModified bool   `query:"last_modified" doc:"Return last_modified"`
 	Public       bool   `query:"public" doc:"Quay's clients send it; all repositories that one may see are listed anyway"`
 	Kind         string `query:"repo_kind" enum:"image" default:"image" doc:"There is one kind"`
-	Visibility   string `query:"visibility" enum:"public,private" doc:"Only those of which this was asked for. A page looks at 20,000 names at most"`
-	Starred      bool   `query:"starred" doc:"Only those with a star. A page looks at 20,000 names at most"`
+	Visibility   string `query:"visibility" enum:"public,private" doc:"Only repositories with this visibility. A page examines 20,000 names at most"`
+	Starred      bool   `query:"starred" doc:"Only repositories with a star. A page examines 20,000 names at most"`
 }
 
 func (in *repositoryListInput) query() (q catalog.RepositoryQuery, err error) {
@@ -87,7 +87,7 @@ func (in *repositoryListInput) query() (q catalog.RepositoryQuery, err error) {
 
 type repositoryList struct {
 	Repositories []listedRepository `json:"repositories" nullable:"false"`
-	NextPage     string             `json:"next_page,omitempty" doc:"Where the next page begins; not there on the last"`
+	NextPage     string             `json:"next_page,omitempty" doc:"Where the next page begins; missing on the last page"`
 }
 
 // repositories returns a page of repositories.
@@ -120,7 +120,7 @@ func (a *API) addRepositoryList() {
 	add(a, server.AccessCatalog, huma.Operation{
 		OperationID: "listRepos", Method: http.MethodGet, Path: "/repository", Tags: []string{"repository"},
 		Summary: "List repositories", Errors: []int{http.StatusNotFound},
-		Description: "Those of a namespace, or all. Tags are counted up to 1000 each; exact says whether that is all.",
+		Description: "Lists the repositories of a namespace, or all. Tags are counted up to 1000 each; exact says whether that is all.",
 	}, func(ctx context.Context, in *repositoryListInput) (*output, error) {
 		out, err := a.repositories(ctx, in)
 		return &output{out}, err
@@ -131,13 +131,13 @@ func (a *API) addRepositoryList() {
 type newRepository struct {
 	Repository  string `json:"repository" minLength:"1" maxLength:"255" doc:"Its name below the namespace, or its whole name without one" example:"alpine"`
 	Namespace   string `json:"namespace,omitempty" maxLength:"255" example:"library"`
-	Visibility  string `json:"visibility,omitempty" enum:"public,private" doc:"Default public. private is kept, and nothing holds to it while there are no accounts"`
-	Starred     bool   `json:"starred,omitempty" doc:"True: it gets a star"`
-	Description string `json:"description,omitempty" doc:"Quay's clients send it; nothing is done with it"`
+	Visibility  string `json:"visibility,omitempty" enum:"public,private" doc:"Default public. private is stored, and has no effect as long as there are no accounts"`
+	Starred     bool   `json:"starred,omitempty" doc:"True: the repository gets a star"`
+	Description string `json:"description,omitempty" doc:"Quay's clients send it; the registry ignores it"`
 	Kind        string `json:"repo_kind,omitempty" enum:"image"`
 	// Name is present when a client sends back a repository that it read. Repository
 	// holds the whole name then.
-	Name *string `json:"name,omitempty" doc:"As a repository that was read has it: repository is its whole name then"`
+	Name *string `json:"name,omitempty" doc:"For a client that sends a repository as it read it. Then repository must be the whole name"`
 }
 
 // TransformSchema adds the read-only members of a repository.
@@ -156,7 +156,7 @@ func (b newRepository) path() (string, error) {
 	switch {
 	case b.Name != nil:
 		if whole := strings.TrimSuffix(b.Namespace+"/"+*b.Name, "/"); path != whole {
-			return "", server.Refusal(http.StatusBadRequest, "name: beside it repository has to be the whole name, %q and not %q", whole, path)
+			return "", server.Refusal(http.StatusBadRequest, "repository: with the member name it must be the whole name, %q, not %q", whole, path)
 		}
 	case b.Namespace != "":
 		path = b.Namespace + "/" + path
@@ -175,16 +175,16 @@ func (a *API) addRepository() {
 		Kind      string `json:"kind" enum:"image"`
 	}
 	type createOutput struct {
-		Warning []string `header:"Warning" doc:"That private holds nobody off, as 299 - \"…\""`
+		Warning []string `header:"Warning" doc:"A warning that private has no effect, as 299 - \"…\""`
 		Body    createdRepository
 	}
 	// The repository's name is in the body, so the access check can't see it. Therefore
-	// the operation needs server.AccessAdmin, although a push, which needs server.AccessPush, creates
-	// repositories too.
+	// the operation needs server.AccessAdmin, although a push, which needs
+	// server.AccessPush, creates repositories too.
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "createRepo", Method: http.MethodPost, Path: "/repository", Tags: []string{"repository"},
 		Summary:       "Create a repository",
-		Description:   "It is empty. The first push creates its repository too; this is for policies that are to be there before.",
+		Description:   "Creates an empty repository. The first push creates its repository too; create one here to give it policies before.",
 		DefaultStatus: http.StatusCreated,
 		Errors:        []int{http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *createInput) (*createOutput, error) {
@@ -211,8 +211,8 @@ func (a *API) addRepository() {
 	add(a, server.AccessPull, huma.Operation{
 		OperationID: "getRepo", Method: http.MethodGet, Path: "/repository/{repository}", Tags: []string{"repository"},
 		Summary: "Describe a repository", Errors: []int{http.StatusNotFound},
-		Description: "size.bytes are those of all its blobs, which others may have too; size.own_bytes of those that no " +
-			"other repository has: what would be free without it.",
+		Description: "size.bytes is the size of all its blobs, which other repositories may have too; size.own_bytes is the size of " +
+			"those that no other repository has: the space that deleting the repository frees.",
 	}, func(ctx context.Context, in *input) (*output, error) {
 		d, err := a.catalog.DescribeRepository(ctx, in.Repository)
 		if err != nil {

@@ -21,22 +21,22 @@ import (
 type listedTag struct {
 	Name           string     `json:"name" example:"3.22"`
 	Reversion      bool       `json:"reversion" doc:"Always false"`
-	StartTS        int64      `json:"start_ts,omitempty" doc:"pushed_at in seconds since 1970; of what a tag was, when it was last pushed or pointed there. Missing: the log no longer says"`
+	StartTS        int64      `json:"start_ts,omitempty" doc:"pushed_at in seconds since 1970; of a former tag, when it was last pushed or moved to this manifest. Missing: the audit log no longer says"`
 	EndTS          int64      `json:"end_ts,omitempty" doc:"When the tag is deleted, in seconds since 1970, or when it was deleted or moved. Missing: never"`
 	Expiration     string     `json:"expiration,omitempty" doc:"The same in Quay's form. Missing: never" example:"Mon, 02 Jan 2006 15:04:05 -0000"`
 	LastModified   string     `json:"last_modified,omitempty" doc:"start_ts in Quay's form" example:"Mon, 02 Jan 2006 15:04:05 -0000"`
 	ManifestDigest oci.Digest `json:"manifest_digest"`
 	IsManifestList bool       `json:"is_manifest_list"`
-	Size           int64      `json:"size" doc:"Bytes of the manifest, its configuration and layers; of an index, of its first 1000 manifests, each by itself"`
-	MediaType      string     `json:"media_type" doc:"Empty where the manifest is gone"`
+	Size           int64      `json:"size" doc:"Bytes of the manifest, its configuration and its layers; of an index, the sum of this over its first 1000 manifests"`
+	MediaType      string     `json:"media_type" doc:"Empty if the manifest was deleted"`
 	ArtifactType   string     `json:"artifact_type,omitempty"`
-	Platforms      []string   `json:"platforms,omitempty" nullable:"false" doc:"Of an index of up to 64 KiB" example:"linux/amd64"`
+	Platforms      []string   `json:"platforms,omitempty" nullable:"false" doc:"For an index of up to 64 KiB" example:"linux/amd64"`
 	CreatedAt      time.Time  `json:"created_at,omitzero" doc:"When the tag was first pushed. Missing in the history"`
-	PushedAt       time.Time  `json:"pushed_at,omitzero" doc:"When it was made, moved or pushed again. Missing in the history"`
-	EndedBy        string     `json:"ended_by,omitempty" enum:"move_tag,revert_tag,delete_tag,autoprune_tag_delete" doc:"What a tag was, in the history, and how it ended: as a kind of entry in the log"`
+	PushedAt       time.Time  `json:"pushed_at,omitzero" doc:"When the tag was made, moved or pushed again. Missing in the history"`
+	EndedBy        string     `json:"ended_by,omitempty" enum:"move_tag,revert_tag,delete_tag,autoprune_tag_delete" doc:"In the history: how the tag came to an end, as a kind of entry of the audit log"`
 	ManifestGone   bool       `json:"manifest_gone,omitempty" doc:"In the history: the manifest isn't in the repository any more, so the tag can't be restored, and size is 0"`
-	LastPulledAt   *time.Time `json:"last_pulled_at" doc:"Null: it wasn't since pulls are counted, or that can't be told now"`
-	PullCount      *int64     `json:"pull_count" doc:"Null as last_pulled_at"`
+	LastPulledAt   *time.Time `json:"last_pulled_at" doc:"Null: not pulled since pulls are counted, or the statistics can't be read now"`
+	PullCount      *int64     `json:"pull_count" doc:"Null if last_pulled_at is"`
 	PullDisplay    *string    `json:"pull_count_display" doc:"pull_count for people" example:"1.7K"`
 }
 
@@ -62,10 +62,10 @@ type tagListInput struct {
 	Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
 	Specific   string `query:"specificTag" maxLength:"128" doc:"Only this tag"`
 	Filter     string `query:"filter_tag_name" maxLength:"255" doc:"like:TEXT is contains=TEXT, eq:TAG is specificTag=TAG"`
-	OnlyActive bool   `query:"onlyActiveTags" doc:"False, and not left out: the history, which is the tags together with what tags were until they were moved or deleted, as far as the audit log goes back. What changed last is first"`
+	OnlyActive bool   `query:"onlyActiveTags" doc:"False, and not left out: list the history, which has the present tags and the former ones, before they were moved or deleted, as far back as the audit log goes. The latest change is first"`
 	NotPulled  string `query:"not_pulled_for" maxLength:"64" doc:"Only tags that weren't pulled, asked for by HEAD or pushed for so long: a number and one of s, m, h, d, w and y. A page looks at 10,000 tags at most, so it may be short, even empty, and have a next one" example:"90d"`
-	Sort       string `query:"sort" enum:"name,-name,pushed,-pushed,size,-size,last_pulled,-last_pulled,pull_count,-pull_count" default:"-pushed" doc:"The order; with - the other way round"`
-	Limit      int    `query:"limit" minimum:"1" default:"50" doc:"How many on a page at most. More than 100 counts as 100"`
+	Sort       string `query:"sort" enum:"name,-name,pushed,-pushed,size,-size,last_pulled,-last_pulled,pull_count,-pull_count" default:"-pushed" doc:"The order; with - in front it is reversed"`
+	Limit      int    `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
 	Page       int    `query:"page" minimum:"1" default:"1" doc:"Quay's way to ask for a page. Tags that come or go meanwhile move the others, and it ends after 10,000 tags: next_page is better"`
 
 	unused      bool // not_pulled_for is given, even if empty
@@ -124,9 +124,9 @@ func (in *tagListInput) query() (q catalog.TagQuery, err error) {
 // tagPage is a page of a list of tags.
 type tagPage struct {
 	Tags          []listedTag `json:"tags" nullable:"false"`
-	Page          int         `json:"page" doc:"The page that was asked for"`
+	Page          int         `json:"page" doc:"The number of the page that was asked for"`
 	HasAdditional bool        `json:"has_additional" doc:"Whether there is a next page"`
-	NextPage      string      `json:"next_page,omitempty" doc:"Where it begins"`
+	NextPage      string      `json:"next_page,omitempty" doc:"Where the next page begins"`
 }
 
 func (a *API) addTagList() {
@@ -176,7 +176,7 @@ func (a *API) rankByPulls(count bool) func(ctx context.Context, repository int64
 		}
 		pulls, err := a.opt.Pulls.Tags(ctx, repository, names)
 		if err != nil {
-			a.server.Warn(ctx, "listing tags by their pulls", err)
+			a.server.Warn(ctx, "listing tags by their pulls failed", err)
 			return nil, oci.Errorf(oci.Unavailable, "the statistics of pulls can't be read now: sort by something else")
 		}
 		ranks := make(map[string]int64, len(pulls))
@@ -229,7 +229,7 @@ func (e *tagExpiration) UnmarshalJSON(b []byte) error {
 // Schema describes the date.
 func (tagExpiration) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{
-		Description: "When the tag is to be deleted: seconds since 1970, or text such as 2030-01-02T15:04:05Z or what a list of tags has. Null: never",
+		Description: "When the tag is to be deleted: seconds since 1970, or text such as 2030-01-02T15:04:05Z or as a list of tags writes it. Null: never",
 		Examples:    []any{1893596645},
 	}
 }
@@ -338,7 +338,7 @@ func (a *API) changeTag(ctx context.Context, tag TagInput, change movedTag) erro
 
 type deleteTagInput struct {
 	TagInput
-	Override bool `query:"override_protection" doc:"Delete the tag though it is protected"`
+	Override bool `query:"override_protection" doc:"Delete the tag even if it is protected"`
 
 	request *http.Request // for a second access check
 }
@@ -373,7 +373,7 @@ func (a *API) addTagChanges() {
 	add(a, server.AccessDelete, huma.Operation{
 		OperationID: "deleteFullTag", Method: http.MethodDelete, Path: "/repository/{repository}/tag/{tag}", Tags: []string{"tag"},
 		Summary: "Delete a tag",
-		Description: "Its manifest goes when nothing else holds it, after a delay; until then the tag can be restored. " +
+		Description: "Garbage collection deletes its manifest after a delay, when nothing else refers to it; until then the tag can be restored. " +
 			"A protected tag stays: 409. override_protection deletes it all the same, which needs the access admin.",
 		DefaultStatus: http.StatusNoContent, Errors: []int{http.StatusNotFound, http.StatusConflict},
 	}, func(ctx context.Context, in *deleteTagInput) (*struct{}, error) {

@@ -4,43 +4,43 @@ import (
 	"context"
 
 	"github.com/purser-registry/purser/internal/audit"
-	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/check"
 )
 
 // checkReport is the report of a run that checks the database against the blob store.
 type checkReport struct {
 	request  checkRequest
-	progress gc.CheckProgress
-	findings []gc.Finding // the first maxFindings
+	progress check.Progress
+	findings []check.Finding // the first maxFindings
 	found    int64
-	summary  *gc.CheckReport // nil while it runs
+	summary  *check.CheckReport // nil while it runs
 }
 
 // checkRequest is the body of a request to start a check.
 type checkRequest struct {
 	Deep   bool `json:"deep,omitempty" doc:"Read and hash every blob"`
-	Repair bool `json:"repair,omitempty" doc:"Repair what can be: mark blobs as lost, delete objects that nothing owns"`
-	Force  bool `json:"force,omitempty" doc:"Repair even when more than half of what was looked at is wrong"`
+	Repair bool `json:"repair,omitempty" doc:"Repair: mark blobs as lost, delete objects that nothing owns"`
+	Force  bool `json:"force,omitempty" doc:"Repair even if more than half of what was compared is wrong"`
 }
 
 // checkProgress says how far a check has come.
 type checkProgress struct {
-	Share       float64 `json:"share" doc:"Of everything, from 0 to 1"`
+	Share       float64 `json:"share" doc:"Share of the comparison that is done, from 0 to 1"`
 	Objects     int64   `json:"objects"`
 	Blobs       int64   `json:"blobs"`
-	Manifests   int64   `json:"manifests" doc:"Compared when the share is 1"`
+	Manifests   int64   `json:"manifests" doc:"Manifests whose declared sizes were compared; this begins when the share is 1"`
 	HashedBytes int64   `json:"hashed_bytes"`
 }
 
 // checkRun is the answer about a check.
 type checkRun struct {
 	RunStatus
-	Deep          bool            `json:"deep"`
-	Repair        bool            `json:"repair"`
-	Progress      checkProgress   `json:"progress"`
-	FindingsTotal int64           `json:"findings_total"`
-	Findings      []gc.Finding    `json:"findings,omitempty" nullable:"false" doc:"The first 1000"`
-	Summary       *gc.CheckReport `json:"summary,omitempty" doc:"Missing while it runs"`
+	Deep          bool               `json:"deep"`
+	Repair        bool               `json:"repair"`
+	Progress      checkProgress      `json:"progress"`
+	FindingsTotal int64              `json:"findings_total"`
+	Findings      []check.Finding    `json:"findings,omitempty" nullable:"false" doc:"The first 1000"`
+	Summary       *check.CheckReport `json:"summary,omitempty" doc:"Missing while it runs"`
 }
 
 func (a *API) addChecks() {
@@ -62,11 +62,11 @@ func (a *API) addChecks() {
 func (a *API) startCheck(ctx context.Context, req checkRequest) (*run[checkReport], error) {
 	detail := map[string]any{"deep": req.Deep, "repair": req.Repair, "force": req.Force}
 	return a.checks.start(checkReport{request: req}, logRun(ctx, a, audit.RunCheck, detail, func(ctx context.Context, r *run[checkReport]) error {
-		summary, err := gc.Check(ctx, gc.CheckOptions{
+		summary, err := check.Run(ctx, check.Options{
 			Catalog: a.catalog, Store: a.store, Deep: req.Deep, Repair: req.Repair, Force: req.Force,
 			KeepDoomed: a.opt.GC.Collector.KeepDoomed(),
-			Progress:   func(p gc.CheckProgress) { r.update(func(report *checkReport) { report.progress = p }) },
-			Found: func(f gc.Finding) {
+			Progress:   func(p check.Progress) { r.update(func(report *checkReport) { report.progress = p }) },
+			Found: func(f check.Finding) {
 				r.update(func(report *checkReport) {
 					if report.found++; report.found <= maxFindings {
 						report.findings = append(report.findings, f)

@@ -1,6 +1,7 @@
 package management
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,13 +17,13 @@ import (
 // apiError is the body of an error in Quay's format: the problem details of RFC 7807,
 // with additional members for older clients of Quay.
 type apiError struct {
-	Detail       string `json:"detail" doc:"What is wrong with this request"`
+	Detail       string `json:"detail" doc:"The reason why this request failed"`
 	ErrorMessage string `json:"error_message" doc:"The same as detail, for older clients of Quay"`
 	ErrorType    string `json:"error_type" doc:"The kind of error" example:"not_found"`
 	Title        string `json:"title" doc:"The same as error_type"`
 	Type         string `json:"type" format:"uri-reference" doc:"Where the kind of error is described" example:"/api/v1/error/not_found"`
 	Status       int    `json:"status" doc:"The HTTP status" example:"404"`
-	Details      any    `json:"details,omitempty" doc:"What the error is about, by name"`
+	Details      any    `json:"details,omitempty" doc:"Values that the error is about, by name, such as the id of a run"`
 }
 
 // errorTypes maps each kind of error to its description. The last two kinds are
@@ -30,8 +31,8 @@ type apiError struct {
 var errorTypes = map[string]string{
 	"invalid_request":    "The request is wrong, or not possible now: detail says why.",
 	"invalid_token":      "The request needs a log-in, or the one that it brings is not valid.",
-	"insufficient_scope": "Whoever is logged in may not do this.",
-	"not_found":          "What the request names is not there.",
+	"insufficient_scope": "The account of the request may not do this.",
+	"not_found":          "The request names something that doesn't exist.",
 	"internal_error":     "The registry failed. Its log says why, under the request's X-Request-Id.",
 	"unavailable":        "The registry can't do this now. The same request may succeed later.",
 }
@@ -55,9 +56,7 @@ func errorType(status int) string {
 // newAPIError converts e to the format of the management API.
 func newAPIError(e *oci.Error) *apiError {
 	text := e.Message
-	if text == "" {
-		text = e.Code.Message()
-	}
+	text = cmp.Or(text, e.Code.Message())
 	p := describeError(e.HTTPStatus(), text)
 	p.Details = e.Detail
 	return p

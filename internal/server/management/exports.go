@@ -20,7 +20,7 @@ import (
 // huma makes JSON schemas only from exported types.
 type ExportForm struct {
 	_             struct{} `additionalProperties:"true"`
-	CallbackURL   string   `json:"callback_url,omitempty" doc:"Who is told where the entries are: http or https, without a user, and at a public address unless webhooks.allow_private is set" example:"https://hooks.example.com/exported"`
+	CallbackURL   string   `json:"callback_url,omitempty" doc:"Where the notice with the entries' address is sent: http or https, without a user, and at a public address unless webhooks.allow_private is set" example:"https://hooks.example.com/exported"`
 	CallbackEmail string   `json:"callback_email,omitempty" doc:"Refused: the registry sends no mail"`
 	StartTime     string   `json:"starttime,omitempty" doc:"The same as the query's starttime, or a day as 2026-03-05" example:"03/05/2026"`
 	EndTime       string   `json:"endtime,omitempty" doc:"The same as the query's endtime, or a day as 2026-03-05" example:"03/05/2026"`
@@ -45,7 +45,7 @@ func (in *ExportRequest) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-// exportBody is what the callback receives, in Quay's format.
+// exportBody is the body that the callback receives, in Quay's format.
 type exportBody struct {
 	ExportID        uuid.UUID `json:"export_id"`
 	StartTime       string    `json:"start_time"` // a day; "": from the oldest entry on
@@ -102,7 +102,7 @@ func addExport[I any](a *API, text logTexts, of func(*I) (logRequest, *ExportReq
 	type output struct{ Body queuedExport }
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "queue" + text.name + "LogsExport", Method: http.MethodPost, Path: text.path + "/exportlogs", Tags: []string{"logs"},
-		Summary: "Have a URL told where the audit log of " + text.of + " can be fetched",
+		Summary: "Notify a URL of where the audit log of " + text.of + " can be fetched",
 		Description: "callback_url gets a POST with export_id, start_time, end_time, namespace, repository, status and " +
 			"exported_data_url, which is the path of the export (logs/export) with this filter, up to now. A callback that fails " +
 			"is tried again, like notices of webhooks. 429: too many callbacks wait.",
@@ -138,9 +138,7 @@ func (a *API) queueExport(ctx context.Context, path string, req logRequest, in *
 		body.StartTime = f.From.UTC().Format(quayDay)
 	}
 	namespace, repository, _ := strings.Cut(req.repository, "/")
-	if namespace == "" {
-		namespace = req.namespace
-	}
+	namespace = cmp.Or(namespace, req.namespace)
 	if namespace != "" {
 		body.Namespace = &namespace
 	}
@@ -168,7 +166,7 @@ func (a *API) checkExport(in *ExportRequest) error {
 	case in.Body.CallbackEmail != "":
 		return wrong("callback_email", "the registry sends no mail; give a callback_url, or fetch the log from …/logs/export")
 	case in.Body.CallbackURL == "":
-		return wrong("callback_url", "it is missing, so nobody would be told; give one, or fetch the log from …/logs/export")
+		return wrong("callback_url", "it is missing, so nobody would be notified; give one, or fetch the log from …/logs/export")
 	case a.exportBase(in) == "":
 		return wrong("callback_url", "the request names no Host, so there is no URL to tell; set http.external_url")
 	}

@@ -31,10 +31,10 @@ type gcReport struct {
 // gcRun is the answer about a garbage collection run.
 type gcRun struct {
 	RunStatus
-	DryRun        bool          `json:"dry_run" doc:"Nothing is deleted"`
+	DryRun        bool          `json:"dry_run" doc:"True: nothing is deleted"`
 	Progress      gc.Progress   `json:"progress" doc:"What was done so far; in a dry run, what would have been"`
-	FindingsTotal int64         `json:"findings_total" doc:"How much a dry run has found to go"`
-	Findings      []gc.Reviewed `json:"findings,omitempty" nullable:"false" doc:"The first 1000 of that"`
+	FindingsTotal int64         `json:"findings_total" doc:"How much a dry run would delete"`
+	Findings      []gc.Reviewed `json:"findings,omitempty" nullable:"false" doc:"The first 1000 things that a dry run would delete"`
 }
 
 // gcRequest is the body of a request to start garbage collection.
@@ -46,7 +46,7 @@ func (a *API) addGCRuns() {
 	addRuns(a, a.gc, runTexts{
 		name: "GCRun", path: "/gc/run", tag: "gc",
 		start: "Collect garbage now",
-		startMore: "Reviews what is due and deletes what nothing holds, until nothing is due, beside the workers that " +
+		startMore: "Reviews what is due and deletes what nothing refers to, until nothing is due, beside the workers that " +
 			"do so all the time.",
 		ask: "Ask for a run of garbage collection", cancel: "Cancel a run of garbage collection",
 	}, a.startGC, func(status RunStatus, report gcReport) gcRun {
@@ -80,7 +80,7 @@ func (a *API) startGC(ctx context.Context, req gcRequest) (*run[gcReport], error
 // people.
 type explainedBlob struct {
 	explain.BlobExplanation
-	Explanation []string `json:"explanation" nullable:"false" doc:"The same in sentences"`
+	Explanation []string `json:"explanation" nullable:"false" doc:"The explanation in sentences"`
 }
 
 // TransformSchema marks members that may be null.
@@ -92,7 +92,7 @@ func (explainedBlob) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.Sche
 // sentences for people.
 type explainedManifest struct {
 	explain.ManifestExplanation
-	Explanation []string `json:"explanation" nullable:"false" doc:"The same in sentences"`
+	Explanation []string `json:"explanation" nullable:"false" doc:"The explanation in sentences"`
 }
 
 // TransformSchema marks members that may be null.
@@ -105,7 +105,7 @@ func (a *API) addGCState() {
 	type status struct{ Body gc.GCStatus }
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "getGCStatus", Method: http.MethodGet, Path: "/gc/status", Tags: []string{"gc"},
-		Summary: "Ask what garbage collection has to do",
+		Summary: "Get the status of garbage collection",
 	}, func(ctx context.Context, _ *struct{}) (*status, error) {
 		s, err := a.opt.GC.Collector.GCStatus(ctx)
 		return &status{s}, err
@@ -117,7 +117,7 @@ func (a *API) addGCState() {
 	type blobOutput struct{ Body explainedBlob }
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "explainBlob", Method: http.MethodGet, Path: "/gc/explain/{digest}", Tags: []string{"gc"},
-		Summary: "Explain why a blob is kept, or when it will go", Errors: []int{http.StatusNotFound},
+		Summary: "Explain why a blob is kept, or when it will be deleted", Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *blobInput) (*blobOutput, error) {
 		e, err := explain.Blob(ctx, a.opt.GC.Collector, in.Digest)
 		if err != nil {
@@ -135,7 +135,7 @@ func (a *API) addGCState() {
 	// database. Therefore it needs server.AccessAdmin.
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "explainManifest", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}/explain",
-		Tags: []string{"gc", "manifest"}, Summary: "Explain why a manifest is kept, or when it will go",
+		Tags: []string{"gc", "manifest"}, Summary: "Explain why a manifest is kept, or when it will be deleted",
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *manifestInput) (*manifestOutput, error) {
 		e, err := explain.Manifest(ctx, a.opt.GC.Collector, in.Repository, in.Digest)
@@ -149,8 +149,8 @@ func (a *API) addGCState() {
 	type retryOutput struct{ Body api.Retried }
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "retryGC", Method: http.MethodPost, Path: "/gc/retry", Tags: []string{"gc"},
-		Summary:     "Bring back reviews that were set aside",
-		Description: "A review that failed too often is set aside. This makes all of them due again.",
+		Summary:     "Try reviews again that failed too often",
+		Description: "A review that failed too often is not tried again. This makes all such reviews due again.",
 		Errors:      []int{http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *retryInput) (*retryOutput, error) {
 		out, kind := new(retryOutput), gc.ReviewKind("")
@@ -159,10 +159,10 @@ func (a *API) addGCState() {
 		}
 		var err error
 		if kind != gc.ReviewOfBlobs {
-			out.Body.Manifests, err = a.opt.GC.Collector.RetrySetAside(ctx, gc.ReviewOfManifests)
+			out.Body.Manifests, err = a.opt.GC.Collector.RetryFailed(ctx, gc.ReviewOfManifests)
 		}
 		if err == nil && kind != gc.ReviewOfManifests {
-			out.Body.Blobs, err = a.opt.GC.Collector.RetrySetAside(ctx, gc.ReviewOfBlobs)
+			out.Body.Blobs, err = a.opt.GC.Collector.RetryFailed(ctx, gc.ReviewOfBlobs)
 		}
 		return out, err
 	})

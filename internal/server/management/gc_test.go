@@ -13,7 +13,7 @@ import (
 	"github.com/purser-registry/purser/internal/server/servertest"
 )
 
-// dueNow makes everything in the review queues due.
+// dueNow makes all rows of the review queues due.
 func (r *registry) dueNow(t *testing.T) {
 	t.Helper()
 	r.Exec(t, "UPDATE gc_blob_review_queue SET review_after = now()")
@@ -88,7 +88,8 @@ func TestAPIRestoresTags(t *testing.T) {
 		t.Errorf("restored: %d %s, want 200 {}", a.StatusCode, a.Content)
 	}
 	points("v1", first)
-	// Like Quay, restoring accepts unknown members, and moves a tag that exists.
+	// As in Quay, a request to restore may have unknown members, and moves a tag that
+	// exists.
 	r.Manage(t, "POST", "/repository/a%2Fb%2Fc/tag/v1/restore", encode(t, object{"manifest_digest": second, "image": "x"})).
 		Into(t, 200, new(any))
 	points("v1", second)
@@ -117,8 +118,8 @@ func TestAPICollects(t *testing.T) {
 	}
 	for _, want := range []struct{ path, fate, sentence string }{
 		{"/repository/kept/manifest/" + kept.String() + "/explain", "kept", "kept: tag v1"},
-		{"/repository/gone/manifest/" + gone.String() + "/explain", "due", "nothing holds it"},
-		{"/gc/explain/" + stray.String(), "due", "nothing holds it"},
+		{"/repository/gone/manifest/" + gone.String() + "/explain", "due", "nothing keeps it"},
+		{"/gc/explain/" + stray.String(), "due", "nothing keeps it"},
 		{"/gc/explain/" + digest("{}").String(), "kept", "uses it as configuration"},
 	} {
 		var e struct {

@@ -142,21 +142,21 @@ type logEntry struct {
 	Metadata  map[string]any `json:"metadata" doc:"What the entry is about"`
 	IP        string         `json:"ip,omitempty" doc:"Address of the client"`
 	Datetime  string         `json:"datetime" doc:"The time as Quay writes it" example:"Thu, 05 Mar 2026 07:00:00 -0000"`
-	Performer *LogPerformer  `json:"performer,omitempty" doc:"Who did it. Missing where nobody was logged in; of what a policy deleted, the worker, with the policy and its run below"`
+	Performer *LogPerformer  `json:"performer,omitempty" doc:"Who did it. Missing if nobody was logged in. For deletions by a policy: the worker; policy and run say which"`
 
 	ID           int64      `json:"id"`
 	Time         time.Time  `json:"time"`
 	Namespace    string     `json:"namespace_name,omitempty"`
 	Repository   string     `json:"repository,omitempty" doc:"Name of the repository, with its namespace"`
-	RepositoryID int64      `json:"repository_id,omitempty" doc:"Missing when the repository is gone"`
+	RepositoryID int64      `json:"repository_id,omitempty" doc:"Missing if the repository was deleted"`
 	Tag          string     `json:"tag,omitempty"`
 	Digest       oci.Digest `json:"digest,omitzero"`
 	Policy       *uuid.UUID `json:"policy,omitempty" format:"uuid" doc:"Auto-prune policy"`
 	Run          *uuid.UUID `json:"run,omitempty" format:"uuid" doc:"Run of auto-pruning"`
 	UserAgent    string     `json:"user_agent,omitempty"`
-	RequestID    string     `json:"request_id,omitempty" doc:"As in the registry's log and in the answer's X-Request-Id"`
-	Pulls        int        `json:"pulls,omitempty" doc:"Of pull_repo: how many pulls the entry is of. Pulls of one thing by one client within a second are one entry"`
-	FirstTime    *time.Time `json:"first_time,omitempty" doc:"Of several pulls: when the first was. The time is that of the last, and so is request_id"`
+	RequestID    string     `json:"request_id,omitempty" doc:"The X-Request-Id of the answer, which the registry's log has too"`
+	Pulls        int        `json:"pulls,omitempty" doc:"For pull_repo: the number of pulls. Pulls of the same tag or manifest by one client within a second are one entry"`
+	FirstTime    *time.Time `json:"first_time,omitempty" doc:"For several pulls: the time of the first. datetime and request_id are those of the last"`
 }
 
 func newLogEntry(e audit.Entry) logEntry {
@@ -213,8 +213,8 @@ func quayTime(t time.Time) string {
 
 // logList is a page of the log.
 type logList struct {
-	StartTime string     `json:"start_time" doc:"The first moment that was asked for, or nothing"`
-	EndTime   string     `json:"end_time" doc:"The moment that ends it, or nothing"`
+	StartTime string     `json:"start_time" doc:"The start of the time that was asked for, or empty"`
+	EndTime   string     `json:"end_time" doc:"The end of the time that was asked for, or empty"`
 	Logs      []logEntry `json:"logs" nullable:"false" doc:"Newest first"`
 	NextPage  string     `json:"next_page,omitempty" doc:"Where to go on. Missing on the last page; a page may be empty and not be the last"`
 }
@@ -403,7 +403,7 @@ func addLog[L, E any](a *API, text logTexts, list func(*L) logRequest, export fu
 		OperationID: "list" + text.name + "Logs", Method: http.MethodGet, Path: text.path + "/logs", Tags: []string{"logs"},
 		Summary: "List the audit log of " + text.of,
 		Description: "Newest first. Each answer looks at a bounded number of entries for those that the filter selects, " +
-			"so it may have fewer than limit, even none, and still a next_page. What is gone has its log all the same.",
+			"so it may have fewer than limit, even none, and still a next_page. What was deleted keeps its log.",
 		Errors: text.errors(),
 	}, func(ctx context.Context, in *L) (*listOutput, error) {
 		req := list(in)

@@ -61,8 +61,8 @@ type Options struct {
 	Store blob.Store
 	Log   *slog.Logger // default slog.Default()
 	// GC configures garbage collection runs that operators start through the API. Its Store
-	// and Log are replaced by those above. Its Collector also answers how collection stands;
-	// without it, such operations fail.
+	// and Log are replaced by those above. Its Collector also serves the operations that
+	// show the state of collection; without Collector, these operations fail.
 	GC gc.CollectOptions
 	// Audit is the audit log. Operators' actions are written to it, and clients read
 	// it. Changes of the catalog are written by the catalog itself. Nil: no audit log.
@@ -219,7 +219,7 @@ func nullable(s *huma.Schema, properties ...string) *huma.Schema {
 func readOnly(s *huma.Schema, members ...string) *huma.Schema {
 	for _, name := range members {
 		if s.Properties[name] == nil {
-			s.Properties[name] = &huma.Schema{ReadOnly: true, Description: "As it was read; what it says is passed over"}
+			s.Properties[name] = &huma.Schema{ReadOnly: true, Description: "Read-only: it is ignored in requests"}
 		}
 	}
 	return s

@@ -99,8 +99,8 @@ type PolicyForm struct {
 	NumTags           int     `json:"numTags,omitempty" minimum:"1" doc:"For number_of_tags: how many of the newest tags stay" example:"100"`
 	Value             any     `json:"value,omitempty" doc:"Quay's name for olderThan or numTags, in place of it"`
 	TagPattern        *string `json:"tagPattern,omitempty" maxLength:"256" doc:"Regular expression (RE2) that is searched for in a tag's name: anchor it with ^ and $. Absent: all tags"`
-	TagPatternMatches *bool   `json:"tagPatternMatches,omitempty" doc:"False: the tags that don't match the pattern. Default true"`
-	RemoveOrphans     *bool   `json:"removeOrphans,omitempty" doc:"True: delete also signatures and the like that the pattern selects, once they are a day old, when their image isn't in their repository. Default false: these are tags like any other"`
+	TagPatternMatches *bool   `json:"tagPatternMatches,omitempty" doc:"False: select the tags that don't match the pattern. Default true"`
+	RemoveOrphans     *bool   `json:"removeOrphans,omitempty" doc:"True: also delete attached tags, such as signatures, that the pattern selects, that are a day old, and whose image isn't in the repository. Default false: such tags are treated as any other"`
 }
 
 // TransformSchema adds the read-only members of a policy.
@@ -128,7 +128,7 @@ func viewPolicy(s autoprune.Saved) api.PolicyView {
 type (
 	policyIDBody struct {
 		UUID     string   `json:"uuid" doc:"Identifier of the policy"`
-		Warnings []string `json:"warnings,omitempty" doc:"What the pattern may select besides what was meant"`
+		Warnings []string `json:"warnings,omitempty" doc:"Unintended tags that the pattern may select"`
 	}
 	policyCreated struct{ Body policyIDBody }
 	policyUpdated struct {
@@ -213,7 +213,7 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "create" + name + "AutoPrunePolicy", Method: http.MethodPost, Path: path, Tags: tags,
 		Summary:       "Create an auto-prune policy of " + of,
-		Description:   "It is applied within autoprune.interval. Preview it first.",
+		Description:   "The policy is applied within autoprune.interval. Preview it first.",
 		DefaultStatus: http.StatusCreated, Errors: bad, SkipValidateBody: true,
 	}, func(ctx context.Context, in *C) (*policyCreated, error) {
 		policy, err := any(in).(written).text().parse("")
@@ -226,7 +226,7 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 	path += "/{policy_uuid}"
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "get" + name + "AutoPrunePolicy", Method: http.MethodGet, Path: path, Tags: tags,
-		Summary: "Ask for an auto-prune policy of " + of, Errors: []int{http.StatusNotFound},
+		Summary: "Get an auto-prune policy of " + of, Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *I) (*policyTold, error) {
 		s, err := prune.Get(ctx, any(in).(targeted).target(), any(in).(named).item())
 		if err != nil {
@@ -238,7 +238,7 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 		OperationID: "update" + name + "AutoPrunePolicy", Method: http.MethodPut, Path: path, Tags: tags,
 		Summary: "Replace an auto-prune policy of " + of,
 		Description: "Tags that an undo has exempted from the policy aren't exempt any more, also when it stays the same. " +
-			"The body may be what was read: read-only members are passed over, but a uuid that is another policy's is refused.",
+			"The body may be what was read: read-only members are ignored, but the uuid of another policy is refused.",
 		DefaultStatus: http.StatusNoContent, Errors: bad, SkipValidateBody: true,
 	}, func(ctx context.Context, in *U) (*policyUpdated, error) {
 		id := any(in).(named).item()
@@ -250,7 +250,7 @@ func addPoliciesOf[L, C, I, U any](a *API, path, name, of string) {
 	})
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "delete" + name + "AutoPrunePolicy", Method: http.MethodDelete, Path: path, Tags: tags,
-		Summary: "Delete an auto-prune policy of " + of, Description: "Once it is answered, nothing is deleted by the policy any more. 409: it is that of a setting.",
+		Summary: "Delete an auto-prune policy of " + of, Description: "After the answer the policy deletes nothing any more. 409: the policy belongs to a setting.",
 		Errors: []int{http.StatusNotFound, http.StatusConflict},
 	}, func(ctx context.Context, in *I) (*policyCreated, error) {
 		id := any(in).(named).item()
@@ -272,12 +272,12 @@ func warningHeaders(texts []string) []string {
 func (a *API) addPreviews() {
 	type namespaceInput struct {
 		PolicyOfNamespace
-		Limit int         `query:"limit" minimum:"1" default:"100" doc:"How many tags are told, of those that would go and of those that would stay. More than 10000 counts as 10000"`
+		Limit int         `query:"limit" minimum:"1" default:"100" doc:"Most tags of each list: tags that would be deleted, and tags that would stay. More than 10000 counts as 10000"`
 		Body  *policyText `required:"false"`
 	}
 	type repositoryInput struct {
 		PolicyOfRepository
-		Limit int         `query:"limit" minimum:"1" default:"100" doc:"How many tags are told, of those that would go and of those that would stay. More than 10000 counts as 10000"`
+		Limit int         `query:"limit" minimum:"1" default:"100" doc:"Most tags of each list: tags that would be deleted, and tags that would stay. More than 10000 counts as 10000"`
 		Body  *policyText `required:"false"`
 	}
 	type output struct{ Body *autoprune.Preview }

@@ -30,7 +30,7 @@ func (newProtectionRule) TransformSchema(_ huma.Registry, s *huma.Schema) *huma.
 
 type createdRule struct {
 	UUID     string   `json:"uuid" format:"uuid"`
-	Warnings []string `json:"warnings,omitempty" doc:"What the pattern may protect besides what was meant"`
+	Warnings []string `json:"warnings,omitempty" doc:"Unintended tags that the pattern may protect"`
 }
 
 // ScopeOfRepository, ScopeOfNamespace and ScopeOfAll say in a path where a rule
@@ -107,7 +107,7 @@ func addProtection[L, C, D any](a *API, text protectionTexts, ofList func(*L) ca
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "list" + text.name + "TagProtection", Method: http.MethodGet, Path: path, Tags: tags,
 		Summary:     "List the rules that protect tags of " + text.of,
-		Description: "The rules that were made here, without those that hold in more or less than this.",
+		Description: "Lists the rules of exactly this scope, without those of larger or smaller scopes that hold here too.",
 		Errors:      []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *L) (*listOutput, error) {
 		rules, err := c.ProtectionRules(ctx, ofList(in))
@@ -124,8 +124,8 @@ func addProtection[L, C, D any](a *API, text protectionTexts, ofList func(*L) ca
 		OperationID: "create" + text.name + "TagProtection", Method: http.MethodPost, Path: path, Tags: tags,
 		Summary: "Protect tags of " + text.of,
 		Description: "A tag that the pattern matches may be made, and from then on neither be moved to another manifest nor " +
-			"be deleted, by clients or by policies. Tags that are there are protected as they are. The whole repository or " +
-			"namespace may be deleted all the same.",
+			"be deleted, by clients or by policies. Existing tags are protected as they are. The whole repository or " +
+			"namespace may still be deleted.",
 		DefaultStatus: http.StatusCreated,
 		Errors:        []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *C) (*createOutput, error) {

@@ -14,7 +14,7 @@ import (
 // pruneState is the state of auto-pruning in a namespace.
 type pruneState struct {
 	UsesDefaults bool                  `json:"uses_defaults" doc:"Whether the registry's default policies apply while the namespace has none of its own"`
-	Task         *autoprune.TaskStatus `json:"task" doc:"Null: no policy applies, or none has been looked at yet"`
+	Task         *autoprune.TaskStatus `json:"task" doc:"Null: no policy applies, or no worker has looked at the namespace yet"`
 }
 
 // TransformSchema marks members that may be null.
@@ -43,7 +43,7 @@ func (a *API) addPruning() {
 	type state struct{ Body pruneState }
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "getAutoPruneState", Method: http.MethodGet, Path: "/organization/{orgname}/autoprune", Tags: tags,
-		Summary: "Ask how auto-pruning stands in a namespace", Errors: []int{http.StatusNotFound},
+		Summary: "Get the state of auto-pruning in a namespace", Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *PolicyOfNamespace) (*state, error) {
 		on, err := prune.UsesDefaults(ctx, in.Namespace)
 		if err != nil {
@@ -68,7 +68,7 @@ func (a *API) addPruning() {
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "runAutoPrune", Method: http.MethodPost, Path: "/organization/{orgname}/autoprune/run", Tags: tags,
 		Summary:       "Prune a namespace now",
-		Description:   "Puts the namespace at the head of the line. Its state says when a worker has it, and the list of runs what it did.",
+		Description:   "Puts the namespace at the head of the queue. Its state says when a worker prunes it, and the list of runs says what the worker did.",
 		DefaultStatus: http.StatusAccepted, Errors: []int{http.StatusNotFound, http.StatusConflict},
 	}, func(ctx context.Context, in *PolicyOfNamespace) (*state, error) {
 		if err := prune.RunNow(ctx, in.Namespace); err != nil {
@@ -91,7 +91,7 @@ const undoTime = 20 * time.Second
 func (a *API) addPruneRuns() {
 	prune, tags := a.opt.Autoprune, []string{"autoprune"}
 	type listInput struct {
-		Namespace string `query:"namespace" doc:"Runs of this namespace only; it may be gone"`
+		Namespace string `query:"namespace" doc:"Only runs of this namespace, which may have been deleted"`
 		Cursor    string `query:"cursor" doc:"Where to go on: next of the page before"`
 		Limit     int    `query:"limit" minimum:"1" default:"50" doc:"Runs per page. More than 500 counts as 500"`
 	}
@@ -120,7 +120,7 @@ func (a *API) addPruneRuns() {
 	type output struct{ Body autoprune.RunDetails }
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "getAutoPruneRun", Method: http.MethodGet, Path: "/autoprune/runs/{run}", Tags: tags,
-		Summary: "Ask for a run of auto-pruning", Description: "The tags that it deleted are in the audit log, under the run.",
+		Summary: "Get a run of auto-pruning", Description: "The tags that it deleted are in the audit log, under the run.",
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *input) (*output, error) {
 		d, err := prune.GetRun(ctx, in.Run)
@@ -135,9 +135,9 @@ func (a *API) addPruneRuns() {
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "undoAutoPruneRun", Method: http.MethodPost, Path: "/autoprune/runs/{run}/undo", Tags: tags,
 		Summary: "Restore the tags that a run has deleted",
-		Description: "Restores what garbage collection hasn't deleted yet, with the times that it had, and leaves alone what was " +
-			"made since. The policies that took the tags don't take them again until they are saved again. A large run takes " +
-			"several requests: next says where to go on.",
+		Description: "Restores the tags whose manifests garbage collection hasn't deleted yet, with their former times. Tags that were " +
+			"made since stay as they are. The policies that deleted the tags don't delete them again until the policies are " +
+			"saved again. A large run takes several requests: next says where to go on.",
 		Errors: []int{http.StatusNotFound, http.StatusConflict},
 	}, func(ctx context.Context, in *undoInput) (*undoOutput, error) {
 		done, err := prune.Undo(ctx, in.Run, in.Cursor, undoTime)

@@ -17,24 +17,24 @@ import (
 // because huma describes embedded structs only if they are.
 type RecordedSince struct {
 	RecordedSince *time.Time `json:"recorded_since" doc:"Every pull since then is counted, or will be within some minutes. Null: it isn't known yet"`
-	Realtime      *bool      `json:"realtime,omitempty" doc:"Where that was asked for: whether pulls that aren't counted yet are in the numbers. False: only Redis has them at once, and there is none, or it doesn't answer"`
+	Realtime      *bool      `json:"realtime,omitempty" doc:"If the request had realtime=true: whether the numbers include pulls that aren't counted yet. False: there is no Redis, which alone knows such pulls at once, or it doesn't answer"`
 }
 
 // tagPulls has a tag's pull statistics, as an element of a list.
 type tagPulls struct {
 	Name   string     `json:"tag_name"`
 	Count  int64      `json:"tag_pull_count"`
-	Last   *time.Time `json:"last_tag_pull_date" doc:"Null: it wasn't pulled since recorded_since"`
-	Check  *time.Time `json:"last_check_date" doc:"The last HEAD, which is no pull, to some minutes; null: there was none"`
-	Digest string     `json:"current_manifest_digest" doc:"What the last pull by this tag got"`
+	Last   *time.Time `json:"last_tag_pull_date" doc:"Null: not pulled since recorded_since"`
+	Check  *time.Time `json:"last_check_date" doc:"The time of the last HEAD request, which is no pull, exact to some minutes; null: there was none"`
+	Digest string     `json:"current_manifest_digest" doc:"The manifest that the last pull by this tag returned"`
 }
 
 // ManifestPulls has a manifest's pull statistics.
 type ManifestPulls struct {
 	Digest  string     `json:"manifest_digest"`
-	Count   int64      `json:"manifest_total_pull_count" doc:"By whatever tag, or by digest"`
-	Last    *time.Time `json:"manifest_last_pull_date" doc:"Null: it wasn't pulled since recorded_since"`
-	Check   *time.Time `json:"last_check_date" doc:"The last HEAD by digest, which is no pull, to some minutes; null: there was none"`
+	Count   int64      `json:"manifest_total_pull_count" doc:"Pulls by any tag or by digest"`
+	Last    *time.Time `json:"manifest_last_pull_date" doc:"Null: not pulled since recorded_since"`
+	Check   *time.Time `json:"last_check_date" doc:"The time of the last HEAD request by digest, which is no pull, exact to some minutes; null: there was none"`
 	LastTag *string    `json:"last_tag_pulled" doc:"The tag of the last pull by tag; null: there was none"`
 }
 
@@ -57,29 +57,29 @@ func (a *API) pullsOff() error {
 // pullsFailed logs err and returns the error for a client whose request needs
 // statistics that can't be read.
 func (a *API) pullsFailed(ctx context.Context, err error) error {
-	a.server.Warn(ctx, "reading the statistics of pulls", err)
+	a.server.Warn(ctx, "reading the statistics of pulls failed", err)
 	return oci.Errorf(oci.Unavailable, "the statistics of pulls can't be read now: try again later")
 }
 
 // Realtime is the parameter that asks for pulls which aren't in the database yet.
 type Realtime struct {
-	Realtime bool `query:"realtime" doc:"Add what Redis has and isn't counted yet. Where there is no Redis, or it doesn't answer, the numbers are those of the database"`
+	Realtime bool `query:"realtime" doc:"Add the pulls in Redis that aren't counted yet. If there is no Redis, or it doesn't answer, the numbers are those of the database"`
 }
 
-// readPulls calls read to read a repository's statistics from the database. It returns
-// the pulls that Redis has counted beyond those, if the client asked for them, and
+// readPulls calls read to read a repository's statistics from pulls. It returns
+// the pulls in Redis that those don't have yet, if the client asked for them, and
 // since when pulls were counted.
-func (a *API) readPulls(ctx context.Context, in Realtime, repository int64, read func(ctx context.Context) error) (live pullstats.Live, since RecordedSince, err error) {
+func (a *API) readPulls(ctx context.Context, in Realtime, repository int64, read func(ctx context.Context, pulls *pullstats.Reader) error) (live pullstats.Live, since RecordedSince, err error) {
 	if in.Realtime {
 		live, err = a.opt.Pulls.Live(ctx, repository, read)
 		ok := err == nil
 		since.Realtime = &ok
 		if errors.Is(err, pullstats.ErrNotLive) { // the database's statistics, which read has read, are valid by themselves
-			a.log.DebugContext(ctx, "answering without pulls that aren't counted yet", "error", err)
+			a.log.DebugContext(ctx, "the answer leaves out pulls that aren't counted yet", "error", err)
 			err = nil
 		}
 	} else {
-		err = read(ctx)
+		err = read(ctx, a.opt.Pulls)
 	}
 	if err != nil {
 		return live, since, a.pullsFailed(ctx, err)
@@ -92,7 +92,7 @@ func (a *API) readPulls(ctx context.Context, in Realtime, repository int64, read
 	return live, since, nil
 }
 
-const pullsDelay = "Counts follow within some minutes (pull_statistics.interval). Where pulls aren't counted the answer is 404."
+const pullsDelay = "Counts are updated within some minutes (pull_statistics.interval). Where pulls aren't counted the answer is 404."
 
 func (a *API) addPulls() {
 	a.addRepositoryPulls()
@@ -109,17 +109,17 @@ func (a *API) addTagPulls() {
 	type tagPullStatistics struct {
 		Name         string     `json:"tag_name"`
 		Count        int64      `json:"tag_pull_count"`
-		Last         *time.Time `json:"last_tag_pull_date" doc:"Null: it wasn't pulled since recorded_since"`
-		Check        *time.Time `json:"last_check_date" doc:"The last HEAD, which is no pull, to some minutes; null: there was none"`
-		Digest       oci.Digest `json:"manifest_digest" doc:"What the tag points to"`
-		TotalCount   int64      `json:"manifest_total_pull_count" doc:"Of the manifest, by whatever tag or by digest"`
-		ManifestLast *time.Time `json:"manifest_last_pull_date" doc:"Null: it wasn't pulled since recorded_since"`
+		Last         *time.Time `json:"last_tag_pull_date" doc:"Null: not pulled since recorded_since"`
+		Check        *time.Time `json:"last_check_date" doc:"The time of the last HEAD request, which is no pull, exact to some minutes; null: there was none"`
+		Digest       oci.Digest `json:"manifest_digest" doc:"The manifest that the tag points to"`
+		TotalCount   int64      `json:"manifest_total_pull_count" doc:"Pulls of the manifest by any tag or by digest"`
+		ManifestLast *time.Time `json:"manifest_last_pull_date" doc:"Null: not pulled since recorded_since"`
 		RecordedSince
 	}
 	type output struct{ Body tagPullStatistics }
 	add(a, server.AccessPull, huma.Operation{
 		OperationID: "getTagPullStatistics", Method: http.MethodGet, Path: "/repository/{repository}/tag/{tag}/pull_statistics",
-		Tags: []string{"pullstatistics"}, Summary: "Tell how often and when a tag was pulled", Description: pullsDelay,
+		Tags: []string{"pullstatistics"}, Summary: "Get how often and when a tag was pulled", Description: pullsDelay,
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *input) (*output, error) {
 		if err := a.pullsOff(); err != nil {
@@ -138,9 +138,9 @@ func (a *API) addTagPulls() {
 				WithDetail(map[string]string{"name": in.Repository, "tag": in.Tag})
 		}
 		var t, m pullstats.Row
-		live, since, err := a.readPulls(ctx, in.Realtime, here.Repository, func(ctx context.Context) (err error) {
-			if t, err = a.opt.Pulls.TagRow(ctx, here.Repository, in.Tag); err == nil {
-				m, err = a.opt.Pulls.ManifestRow(ctx, here.Repository, d)
+		live, since, err := a.readPulls(ctx, in.Realtime, here.Repository, func(ctx context.Context, pulls *pullstats.Reader) (err error) {
+			if t, err = pulls.TagRow(ctx, here.Repository, in.Tag); err == nil {
+				m, err = pulls.ManifestRow(ctx, here.Repository, d)
 			}
 			return err
 		})
@@ -162,7 +162,7 @@ func (a *API) addManifestPulls() {
 	type output struct{ Body manifestPullStatistics }
 	add(a, server.AccessPull, huma.Operation{
 		OperationID: "getManifestPullStatistics", Method: http.MethodGet, Path: "/repository/{repository}/manifest/{digest}/pull_statistics",
-		Tags: []string{"pullstatistics"}, Summary: "Tell how often and when a manifest was pulled", Description: pullsDelay,
+		Tags: []string{"pullstatistics"}, Summary: "Get how often and when a manifest was pulled", Description: pullsDelay,
 		Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, in *input) (*output, error) {
 		if err := a.pullsOff(); err != nil {
@@ -177,8 +177,8 @@ func (a *API) addManifestPulls() {
 				WithDetail(map[string]string{"name": in.Repository, "digest": in.Digest.String()})
 		}
 		var row pullstats.Row
-		live, since, err := a.readPulls(ctx, in.Realtime, here.Repository, func(ctx context.Context) (err error) {
-			row, err = a.opt.Pulls.ManifestRow(ctx, here.Repository, in.Digest)
+		live, since, err := a.readPulls(ctx, in.Realtime, here.Repository, func(ctx context.Context, pulls *pullstats.Reader) (err error) {
+			row, err = pulls.ManifestRow(ctx, here.Repository, in.Digest)
 			return err
 		})
 		return &output{manifestPullStatistics{newManifestPulls(live.Manifest(row)), since}}, err
@@ -195,14 +195,14 @@ type pullPlace struct {
 func (a *API) addRepositoryPulls() {
 	type input struct {
 		Repository string `path:"repository" doc:"Name of the repository" example:"library/alpine"`
-		Limit      int    `query:"limit" minimum:"1" default:"100" doc:"How many tags and manifests on a page at most. More than 1000 counts as 1000"`
-		NextPage   string `query:"next_page" doc:"Where the page begins, from the page before"`
+		Limit      int    `query:"limit" minimum:"1" default:"100" doc:"Most tags and manifests of a page. More than 1000 counts as 1000"`
+		NextPage   string `query:"next_page" doc:"Where the page begins: next_page of the page before"`
 		Realtime
 	}
 	type repositoryPullStatistics struct {
 		Repository string          `json:"repository"`
-		Tags       []tagPulls      `json:"tags" nullable:"false" doc:"By name"`
-		Manifests  []ManifestPulls `json:"manifests" nullable:"false" doc:"By digest, after all tags"`
+		Tags       []tagPulls      `json:"tags" nullable:"false" doc:"Ordered by name"`
+		Manifests  []ManifestPulls `json:"manifests" nullable:"false" doc:"Ordered by digest; they come after all tags"`
 		RecordedSince
 		NextPage string `json:"next_page,omitempty" doc:"Where the next page begins; absent on the last"`
 	}
@@ -249,13 +249,13 @@ func (a *API) pullPage(ctx context.Context, repository string, place pullPlace, 
 	if place.Manifests {
 		afterManifests = place.After
 	}
-	live, since, err := a.readPulls(ctx, in, here.Repository, func(ctx context.Context) (err error) {
+	live, since, err := a.readPulls(ctx, in, here.Repository, func(ctx context.Context, pulls *pullstats.Reader) (err error) {
 		if !place.Manifests {
-			if tags, err = a.opt.Pulls.TagPage(ctx, here.Repository, afterTags, limit); err != nil {
+			if tags, err = pulls.TagPage(ctx, here.Repository, afterTags, limit); err != nil {
 				return err
 			}
 		}
-		manifests, err = a.opt.Pulls.ManifestPage(ctx, here.Repository, afterManifests, limit)
+		manifests, err = pulls.ManifestPage(ctx, here.Repository, afterManifests, limit)
 		return err
 	})
 	if err != nil {
@@ -276,8 +276,8 @@ func (a *API) pullPage(ctx context.Context, repository string, place pullPlace, 
 }
 
 // fillPullPage puts the statistics of those tags and manifests on the page that still
-// exist. The page stays empty if the name belongs to another repository by now than the
-// one with that id.
+// exist. The page stays empty if the name now belongs to another repository than the one
+// with the given id.
 func (a *API) fillPullPage(ctx context.Context, repository string, id int64, page *pullPage, tags, manifests []pullstats.Row) error {
 	names, digests := make([]string, len(tags)), make([]oci.Digest, len(manifests))
 	for i, t := range tags {

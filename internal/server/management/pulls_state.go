@@ -63,13 +63,13 @@ func (a *API) flushPulls(ctx context.Context) error {
 		return nil
 	}
 	if err := a.opt.RedisPulls.Flush(ctx); err != nil {
-		a.server.Warn(ctx, "flushing pulls in Redis", err)
+		a.server.Warn(ctx, "flushing pulls in Redis failed", err)
 		return server.Refusal(http.StatusServiceUnavailable, "pulls in Redis can't be counted now: %v", err)
 	}
 	return nil
 }
 
-// abandonRedis gives up the uncounted pulls of a Redis that doesn't exist any more.
+// abandonRedis gives up the pulls that weren't counted yet when their Redis was removed.
 func (a *API) abandonRedis(ctx context.Context) error {
 	if a.opt.RedisPulls != nil {
 		return server.Refusal(http.StatusConflict, "this process has a Redis, whose pulls are counted by \"purser pulls flush\"")
@@ -87,15 +87,15 @@ func (a *API) addPullState() {
 	type output struct{ Body api.PullState }
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "getPullStatisticsState", Method: http.MethodGet, Path: "/pull_statistics", Tags: []string{"pullstatistics"},
-		Summary: "Tell how far pulls are counted", Errors: []int{http.StatusNotFound},
+		Summary: "Get how far pulls are counted", Errors: []int{http.StatusNotFound},
 	}, func(ctx context.Context, _ *struct{}) (*output, error) {
 		s, err := a.pullState(ctx)
 		return &output{s}, err
 	})
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "flushPullStatistics", Method: http.MethodPost, Path: "/pull_statistics/flush", Tags: []string{"pullstatistics"},
-		Summary: "Count now what isn't counted yet", Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable},
-		Description: "The answer comes when all that can be counted is. Pulls of the last second, and those behind a transaction " +
+		Summary: "Count now the pulls that aren't counted yet", Errors: []int{http.StatusNotFound, http.StatusConflict, http.StatusServiceUnavailable},
+		Description: "The answer comes when all pulls are counted that can be. Pulls of the last second, and those behind a transaction " +
 			"that is open in the database, may be left. 409: see problem.",
 	}, func(ctx context.Context, _ *struct{}) (*output, error) {
 		s, err := a.pullState(ctx)
@@ -112,7 +112,7 @@ func (a *API) addPullState() {
 		return &output{s}, err
 	})
 	type resetInput struct {
-		Redis bool `query:"redis" doc:"Give up the pulls in a Redis that is no more"`
+		Redis bool `query:"redis" doc:"Give up the pulls in a Redis that no longer exists"`
 	}
 	type resetOutput struct {
 		Body struct {
@@ -123,8 +123,8 @@ func (a *API) addPullState() {
 		OperationID: "resetPullStatistics", Method: http.MethodPost, Path: "/pull_statistics/reset", Tags: []string{"pullstatistics"},
 		Summary: "Go on counting after a restore", Errors: []int{http.StatusNotFound, http.StatusConflict},
 		Description: "After the database was restored from a dump or moved to another server it can't be told by transaction ids " +
-			"which pulls were counted. This puts the log in order: what was counted isn't again, what wasn't will be. Counts stay. " +
-			"With redis=true: gives up the pulls in a Redis that is no more, and leaves the log as it is.",
+			"which pulls were counted. This renumbers the log: pulls that were counted aren't counted again, the others will be. " +
+			"Counts stay. With redis=true: gives up the pulls in a Redis that no longer exists, and leaves the log as it is.",
 	}, func(ctx context.Context, in *resetInput) (*resetOutput, error) {
 		if err := a.pullsOff(); err != nil {
 			return nil, err

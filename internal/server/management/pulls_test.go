@@ -21,7 +21,7 @@ import (
 func counting(t *testing.T) (r *registry, flush func(want int64)) {
 	t.Helper()
 	var recorder *audit.Recorder
-	var marks *pullstats.Marks
+	var lastUsed *pullstats.LastUsedRecorder
 	r = onDatabase(t, func(o *servertest.Options, d *db.DB) {
 		var err error
 		if o.Management.Pulls, err = pullstats.NewReader(pullstats.Options{DB: d}); err != nil {
@@ -32,15 +32,15 @@ func counting(t *testing.T) (r *registry, flush func(want int64)) {
 		if o.Management.PullStats, err = pullstats.NewSyncWorker(pullstats.SyncOptions{Databases: places, Logger: quiet}); err != nil {
 			t.Fatal(err)
 		}
-		if marks, err = pullstats.NewMarks(pullstats.MarksOptions{Databases: places, Log: quiet}); err != nil {
+		if lastUsed, err = pullstats.NewLastUsedRecorder(pullstats.LastUsedOptions{Databases: places, Log: quiet}); err != nil {
 			t.Fatal(err)
 		}
 		recorder = audit.NewRecorder(audit.RecorderOptions{DB: d, Alive: catalog.AliveRepositories, Log: quiet})
-		o.Recorder = pullstats.NewRecorder(pullstats.RecorderOptions{Log: recorder, Count: true, Marks: marks, Logger: quiet})
+		o.Recorder = pullstats.NewRecorder(pullstats.RecorderOptions{Log: recorder, Count: true, LastUsed: lastUsed, Logger: quiet})
 	})
 	return r, func(want int64) {
 		t.Helper()
-		if err := errors.Join(recorder.Close(t.Context()), marks.Close(t.Context())); err != nil {
+		if err := errors.Join(recorder.Close(t.Context()), lastUsed.Close(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 		var state struct{ Counted int64 }

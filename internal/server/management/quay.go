@@ -44,7 +44,7 @@ const warnPrivate = "the registry has no accounts yet: whoever reaches it may pu
 // newVisibility is the body of a request to change a repository's visibility.
 type newVisibility struct {
 	_          struct{} `additionalProperties:"true"`
-	Visibility string   `json:"visibility" enum:"public,private" doc:"private is kept, and nothing holds to it while there are no accounts"`
+	Visibility string   `json:"visibility" enum:"public,private" doc:"private is stored, and has no effect as long as there are no accounts"`
 }
 
 type quaySuccess struct {
@@ -58,13 +58,13 @@ func (a *API) addVisibility() {
 		Body       newVisibility
 	}
 	type output struct {
-		Warning []string `header:"Warning" doc:"That private holds nobody off, as 299 - \"…\""`
+		Warning []string `header:"Warning" doc:"A warning that private has no effect, as 299 - \"…\""`
 		Body    quaySuccess
 	}
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "changeRepoVisibility", Method: http.MethodPost, Path: "/repository/{repository}/changevisibility",
-		Tags: []string{"repository"}, Summary: "Say whether a repository is meant to be public",
-		Description: "What is asked for is kept and told as visibility. As long as there are no accounts, everybody who reaches the " +
+		Tags: []string{"repository"}, Summary: "Set whether a repository is meant to be public",
+		Description: "The value is stored and returned as visibility. As long as there are no accounts, everybody who reaches the " +
 			"registry may pull, and is_public says so.",
 		Errors: []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *input) (*output, error) {
@@ -79,12 +79,12 @@ func (a *API) addVisibility() {
 // quayUser is Quay's description of the client's user.
 type quayUser struct {
 	Anonymous          bool       `json:"anonymous" doc:"Whether nobody is logged in: true as long as there are no accounts"`
-	Username           string     `json:"username" doc:"Whose namespace the routes below /user are of" example:"library"`
+	Username           string     `json:"username" doc:"The namespace that the routes below /user are about" example:"library"`
 	Verified           bool       `json:"verified" doc:"Always true"`
 	CanCreateRepo      bool       `json:"can_create_repo" doc:"Always true"`
 	PreferredNamespace bool       `json:"preferred_namespace" doc:"Always true"`
-	Organizations      []struct{} `json:"organizations" nullable:"false" doc:"None: namespaces belong to nobody. GET /organization lists them"`
-	Logins             []struct{} `json:"logins" nullable:"false" doc:"None"`
+	Organizations      []struct{} `json:"organizations" nullable:"false" doc:"Always empty: namespaces have no owners. GET /organization lists them"`
+	Logins             []struct{} `json:"logins" nullable:"false" doc:"Always empty"`
 }
 
 // addUser adds Quay's route that describes the user. Quay's clients use it to see
@@ -93,7 +93,7 @@ func (a *API) addUser() {
 	type output struct{ Body quayUser }
 	add(a, server.AccessAny, huma.Operation{
 		OperationID: "getLoggedInUser", Method: http.MethodGet, Path: "/user", Tags: []string{"system"},
-		Summary: "Say who asks", Description: "Nobody is logged in as long as there are no accounts. Who isn't has the namespace " + userNamespace + ".",
+		Summary: "Get the account of the request", Description: "As long as there are no accounts, nobody is logged in. Requests without an account have the namespace " + userNamespace + ".",
 	}, func(context.Context, *struct{}) (*output, error) {
 		return &output{quayUser{
 			Anonymous: true, Username: userNamespace, Verified: true, CanCreateRepo: true, PreferredNamespace: true,
@@ -120,16 +120,16 @@ func (a *API) addStars() {
 	add(a, server.AccessCatalog, huma.Operation{
 		OperationID: "createStar", Method: http.MethodPost, Path: "/user/starred", Tags: []string{"repository"},
 		Summary: "Give a repository a star", DefaultStatus: http.StatusCreated,
-		Description: "There is one for all, as long as there are no accounts. GET /repository?starred=true lists those that have it.",
+		Description: "As long as there are no accounts, all requests share one star. GET /repository?starred=true lists the repositories that have it.",
 		Errors:      []int{http.StatusNotFound, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *createInput) (*createOutput, error) {
 		path := strings.TrimSuffix(in.Body.Namespace+"/"+in.Body.Repository, "/")
 		return &createOutput{star{in.Body.Namespace, in.Body.Repository}}, a.catalog.SetStar(ctx, path, true)
 	})
 	type listInput struct {
-		Limit    int    `query:"limit" minimum:"1" default:"50" doc:"How many on a page at most. More than 100 counts as 100"`
+		Limit    int    `query:"limit" minimum:"1" default:"50" doc:"Most entries of a page. More than 100 counts as 100"`
 		NextPage string `query:"next_page" doc:"Where to go on: next_page of the answer before"`
-		Page     int    `query:"page" minimum:"1" default:"1" doc:"Quay's clients send it; next_page is what counts"`
+		Page     int    `query:"page" minimum:"1" default:"1" doc:"Quay's clients send it; the registry ignores it and uses next_page"`
 	}
 	type listOutput struct{ Body repositoryList }
 	add(a, server.AccessCatalog, huma.Operation{

@@ -68,12 +68,12 @@ func TestAPIPutsBackWhatWasRead(t *testing.T) {
 		r.Manage(t, "GET", "/repository/app/a", "").WantStatus(t, 200)
 		r.Manage(t, "GET", "/repository/app/app/a", "").WantStatus(t, 404)
 	}
-	r.Manage(t, "POST", "/repository", `{"namespace": "app", "name": "b", "repository": "b"}`).Refused(t, 400, "invalid_request", `^name: .*"app/b"`)
+	r.Manage(t, "POST", "/repository", `{"namespace": "app", "name": "b", "repository": "b"}`).Refused(t, 400, "invalid_request", `^repository: .*"app/b"`)
 	r.Manage(t, "DELETE", "/organization/app", "").WantStatus(t, 204)
 	r.Manage(t, "POST", "/organization", string(namespace.Content)).WantStatus(t, 201)
 }
 
-// edited is a body with a change.
+// edited returns the body after change has changed it.
 func edited(t testing.TB, body []byte, change func(object)) string {
 	t.Helper()
 	var m object

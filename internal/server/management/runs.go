@@ -56,7 +56,7 @@ type runs[R any] struct {
 	closed bool
 }
 
-// run is one such task.
+// run is one task that an operator has started.
 type run[R any] struct {
 	cancel context.CancelFunc
 
@@ -92,7 +92,7 @@ func (rs *runs[R]) start(report R, work func(ctx context.Context, r *run[R]) err
 		defer cancel()
 		r.end(ctx, rs.call(ctx, r, work))
 		status, _ := r.view()
-		rs.log.Info("what an operator started has ended: "+rs.what, "run", status.ID, "state", status.State, "error", status.Error)
+		rs.log.Info("ended what an operator had started: "+rs.what, "run", status.ID, "state", status.State, "error", status.Error)
 	})
 	return r, nil
 }
@@ -190,8 +190,8 @@ func addRuns[B, R, V any](a *API, rs *runs[R], text runTexts, start func(context
 	type output struct{ Body V }
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "start" + text.name, Method: http.MethodPost, Path: text.path, Tags: []string{text.tag},
-		Summary: text.start, Description: text.startMore + " It runs in the replica that is asked, one at a time: " +
-			"409 names the one that is running there.",
+		Summary: text.start, Description: text.startMore + " It runs in the replica that answers, one at a time: " +
+			"409 names the run that is under way there.",
 		DefaultStatus: http.StatusAccepted,
 		Errors:        []int{http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType},
 	}, func(ctx context.Context, in *startInput) (*startOutput, error) {
@@ -208,7 +208,7 @@ func addRuns[B, R, V any](a *API, rs *runs[R], text runTexts, start func(context
 	})
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "get" + text.name, Method: http.MethodGet, Path: text.path + "/{id}", Tags: []string{text.tag},
-		Summary: text.ask, Description: "A replica knows those that were started in it, the last 10.",
+		Summary: text.ask, Description: "A replica knows the last 10 runs that were started in it.",
 		Errors: []int{http.StatusNotFound},
 	}, func(_ context.Context, in *input) (*output, error) {
 		r, err := rs.find(in.ID)
@@ -219,7 +219,7 @@ func addRuns[B, R, V any](a *API, rs *runs[R], text runTexts, start func(context
 	})
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "cancel" + text.name, Method: http.MethodDelete, Path: text.path + "/{id}", Tags: []string{text.tag},
-		Summary: text.cancel, Description: "It ends soon, and what it has done stays done. One that has ended stays as it is.",
+		Summary: text.cancel, Description: "The run ends soon, and what it has done stays done. A run that has ended stays as it is.",
 		DefaultStatus: http.StatusAccepted, Errors: []int{http.StatusNotFound},
 	}, func(_ context.Context, in *input) (*output, error) {
 		r, err := rs.find(in.ID)

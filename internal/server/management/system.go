@@ -47,16 +47,16 @@ type systemState struct {
 // partState is the state of one service that the registry depends on.
 type partState struct {
 	Kind  string `json:"kind" example:"postgresql"`
-	OK    bool   `json:"ok" doc:"Whether it answers now"`
+	OK    bool   `json:"ok" doc:"Whether the service answers now"`
 	More  string `json:"version,omitempty"`
-	Error string `json:"error,omitempty" doc:"What it answers instead; the log says more"`
+	Error string `json:"error,omitempty" doc:"The service's error; the log has more"`
 }
 
 // migrationState is the state of the database schema.
 type migrationState struct {
 	Applied int    `json:"applied"`
 	Pending int    `json:"pending"`
-	Last    string `json:"last,omitempty" doc:"The last that was applied"`
+	Last    string `json:"last,omitempty" doc:"The last migration that was applied"`
 }
 
 // systemPatience limits how long each service may take to answer.
@@ -66,8 +66,8 @@ func (a *API) addSystem() {
 	type output struct{ Body systemState }
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "getSystem", Method: http.MethodGet, Path: "/system", Tags: []string{"system"},
-		Summary:     "Ask how the registry is",
-		Description: "The answer is 200 also when something is wrong: ok says so. It is of the replica that is asked.",
+		Summary:     "Get the health of the registry",
+		Description: "The status is 200 even when something is wrong: ok says so. The answer is about the replica that answers the request.",
 	}, func(ctx context.Context, _ *struct{}) (*output, error) {
 		return &output{a.system(ctx)}, nil
 	})
@@ -109,7 +109,7 @@ func (a *API) system(ctx context.Context) systemState {
 			return err
 		})
 		if err != nil {
-			a.server.Warn(ctx, "asking for the migrations", err)
+			a.server.Warn(ctx, "reading the status of migrations failed", err)
 		}
 	}
 	return state
@@ -124,8 +124,8 @@ func within(ctx context.Context, fn func(context.Context) error) error {
 // set records the outcome of a check. The text of the error is logged and not sent.
 func (p *partState) set(a *API, what string, err error) {
 	if p.OK = err == nil; err != nil {
-		a.log.Warn("something that the registry stands on doesn't answer", "part", what, "error", err)
-		p.Error = "it doesn't answer, or not as it should"
+		a.log.Warn("a service that the registry depends on doesn't answer", "part", what, "error", err)
+		p.Error = "it doesn't answer, or answers with an error"
 	}
 }
 
@@ -138,22 +138,23 @@ type pendingRecords struct {
 // looseRun is the answer about a run of the loose foreign keys' worker.
 type looseRun struct {
 	RunStatus
-	Result *loosefk.Result `json:"result,omitempty" doc:"What it did, when it has ended"`
+	Result *loosefk.Result `json:"result,omitempty" doc:"What the run did, when it has ended"`
 }
 
-// looseRequest is the body of a request to start a run; it is empty.
+// looseRequest is the body of a request to start a run of the loose foreign keys' worker.
+// It has no members.
 type looseRequest struct{}
 
-var errNoLooseKeys = oci.Errorf(oci.Unavailable, "this process has nothing to do with loose foreign keys")
+var errNoLooseKeys = oci.Errorf(oci.Unavailable, "this process runs no loose foreign keys")
 
 func (a *API) addLooseKeys() {
 	type looseStatus struct {
-		Pending []pendingRecords `json:"pending" nullable:"false" doc:"By partition and parent table"`
+		Pending []pendingRecords `json:"pending" nullable:"false" doc:"One entry for each partition and parent table"`
 	}
 	type statusOutput struct{ Body looseStatus }
 	add(a, server.AccessAdmin, huma.Operation{
 		OperationID: "getLooseKeysStatus", Method: http.MethodGet, Path: "/loosefk/status", Tags: []string{"loosefk"},
-		Summary: "Ask what deleted repositories and namespaces have left to be cleaned up",
+		Summary: "Get what is still to be cleaned up after deleted repositories and namespaces",
 	}, func(ctx context.Context, _ *struct{}) (*statusOutput, error) {
 		keys := a.opt.LooseKeys
 		if keys == nil {
@@ -168,8 +169,8 @@ func (a *API) addLooseKeys() {
 	})
 	addRuns(a, a.loose, runTexts{
 		name: "LooseKeysRun", path: "/loosefk/run", tag: "loosefk",
-		start:     "Clean up behind deleted repositories and namespaces now",
-		startMore: "Works off what is due until nothing is, or a limit is met, beside the worker that does so all the time.",
+		start:     "Clean up after deleted repositories and namespaces now",
+		startMore: "Processes what is due until nothing is, or a limit is reached, beside the worker that does so all the time.",
 		ask:       "Ask for a run of loose foreign keys", cancel: "Cancel a run of loose foreign keys",
 	}, a.startLooseKeys, func(s RunStatus, result *loosefk.Result) looseRun { return looseRun{s, result} })
 }

@@ -65,7 +65,7 @@ func (a *API) knowsUses(ctx context.Context, age autoprune.Age, since time.Time)
 			recorded.UTC().Format(time.RFC3339), recorded.Add(age.Duration()).UTC().Format(time.RFC3339))
 	case behind > autoprune.DefaultMaxBehind:
 		return oci.Errorf(oci.Unavailable, "which tags weren't pulled for %s can't be told now: the statistics of pulls are %s behind; "+
-			"\"purser pulls status\" tells how they come on", age, behind.Round(time.Second))
+			"\"purser pulls status\" shows their progress", age, behind.Round(time.Second))
 	}
 	return nil
 }

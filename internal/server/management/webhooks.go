@@ -29,8 +29,8 @@ var readOnlyOfWebhooks = []string{"uuid", "disabled_reason", "created_at", "upda
 // schemas only from exported types.
 type WebhookForm struct {
 	Title   *string  `json:"title,omitempty" doc:"A line for people, up to 256 bytes"`
-	URL     *string  `json:"url,omitempty" doc:"Who is told: http or https, without a user, and at a public address unless webhooks.allow_private is set" example:"https://hooks.example.com/purser"`
-	Secret  *string  `json:"secret,omitempty" doc:"Key that notices are signed with: whsec_ and base64 of 24 to 64 bytes, or other text of 24 to 512 bytes. Absent: one is made up, or stays"`
+	URL     *string  `json:"url,omitempty" doc:"Where requests are sent: http or https, without a user, and at a public address unless webhooks.allow_private is set" example:"https://hooks.example.com/purser"`
+	Secret  *string  `json:"secret,omitempty" doc:"Key that notices are signed with: whsec_ and base64 of 24 to 64 bytes, or other text of 24 to 512 bytes. Absent: a new webhook gets a random key, an existing one keeps its own"`
 	Events  []string `json:"events,omitempty" doc:"Some of push, tag, pull, delete, prune, gc. Quay's repo_push is push" example:"[\"push\",\"delete\"]"`
 	Enabled *bool    `json:"enabled,omitempty" doc:"Default true"`
 }
@@ -47,7 +47,7 @@ func (f WebhookForm) change() webhook.HookChange {
 // webhookMade is the answer to the creation of a webhook.
 type webhookMade struct {
 	api.WebhookView
-	Secret string `json:"secret" doc:"Key that notices are signed with. It isn't told again"`
+	Secret string `json:"secret" doc:"Key that notices are signed with. Only this answer has it"`
 }
 
 func viewDelivery(d webhook.Delivery) api.WebhookDelivery {
@@ -134,7 +134,7 @@ func (a *API) addWebhooks() {
 	type createOutput struct{ Body webhookMade }
 	create := webhookOperation("createOrgWebhook", http.MethodPost, "", "Make a webhook of a namespace")
 	create.DefaultStatus = http.StatusCreated
-	create.Description = "What happens from now on is told to the URL, by signed requests. The answer has the secret, which isn't told again."
+	create.Description = "From now on the URL is told of events by signed requests. Only this answer has the secret."
 	add(a, server.AccessAdmin, create, func(ctx context.Context, in *createInput) (*createOutput, error) {
 		h, secret, err := hooks.CreateHook(ctx, in.Namespace, in.Body.change())
 		if err != nil {
@@ -143,7 +143,7 @@ func (a *API) addWebhooks() {
 		return &createOutput{webhookMade{viewWebhook(h), secret}}, nil
 	})
 	type output struct{ Body api.WebhookView }
-	add(a, server.AccessAdmin, webhookOperation("getOrgWebhook", http.MethodGet, "/{uuid}", "Ask for a webhook of a namespace"),
+	add(a, server.AccessAdmin, webhookOperation("getOrgWebhook", http.MethodGet, "/{uuid}", "Get a webhook of a namespace"),
 		func(ctx context.Context, in *WebhookItem) (*output, error) {
 			id, err := in.id()
 			if err != nil {
@@ -164,8 +164,8 @@ func (a *API) addWebhookChanges(hooks *webhook.Sender) {
 	}
 	update := webhookOperation("updateOrgWebhook", http.MethodPut, "/{uuid}", "Change a webhook of a namespace")
 	update.DefaultStatus = http.StatusNoContent
-	update.Description = "What the body doesn't have stays as it is. Read-only members are passed over. One that is enabled is told " +
-		"of what happens from now on; what waits for it is sent to its URL as it is by then."
+	update.Description = "Members that the body leaves out stay as they are. Read-only members are ignored. A webhook that is enabled is " +
+		"told of events from now on; notices that wait for it are sent to the URL that it has then."
 	add(a, server.AccessAdmin, update, func(ctx context.Context, in *updateInput) (*struct{}, error) {
 		id, err := in.id()
 		if err != nil {
@@ -174,7 +174,7 @@ func (a *API) addWebhookChanges(hooks *webhook.Sender) {
 		return nil, hooks.UpdateHook(ctx, in.Namespace, id, in.Body.change())
 	})
 	remove := webhookOperation("deleteOrgWebhook", http.MethodDelete, "/{uuid}", "Delete a webhook of a namespace")
-	remove.DefaultStatus, remove.Description = http.StatusNoContent, "What waits for it isn't sent any more."
+	remove.DefaultStatus, remove.Description = http.StatusNoContent, "Notices that wait for the webhook aren't sent any more."
 	add(a, server.AccessAdmin, remove, func(ctx context.Context, in *WebhookItem) (*struct{}, error) {
 		id, err := in.id()
 		if err != nil {
@@ -187,8 +187,8 @@ func (a *API) addWebhookChanges(hooks *webhook.Sender) {
 func (a *API) addDeliveries(hooks *webhook.Sender) {
 	type listInput struct {
 		WebhookItem
-		State    string `query:"state" enum:"waiting,delivered,given_up" doc:"Only those that are so"`
-		Limit    int    `query:"limit" minimum:"1" default:"100" doc:"How many. More than 1000 counts as 1000"`
+		State    string `query:"state" enum:"waiting,delivered,given_up" doc:"Only notices in this state"`
+		Limit    int    `query:"limit" minimum:"1" default:"100" doc:"Most notices of a page. More than 1000 counts as 1000"`
 		NextPage string `query:"next_page" doc:"Where to go on"`
 	}
 	type deliveryList struct {
@@ -197,7 +197,7 @@ func (a *API) addDeliveries(hooks *webhook.Sender) {
 	}
 	type listOutput struct{ Body deliveryList }
 	op := webhookOperation("listOrgWebhookDeliveries", http.MethodGet, "/{uuid}/deliveries", "List the notices of a webhook")
-	op.Description = "Those that wait, and those that were delivered or given up in the last 7 days."
+	op.Description = "Lists notices that wait, and those that were delivered or given up in the last 7 days."
 	add(a, server.AccessAdmin, op, func(ctx context.Context, in *listInput) (*listOutput, error) {
 		id, err := in.id()
 		if err != nil {
@@ -214,7 +214,7 @@ func (a *API) addDeliveries(hooks *webhook.Sender) {
 		return out, err
 	})
 	type output struct{ Body api.WebhookDelivery }
-	add(a, server.AccessAdmin, webhookOperation("getOrgWebhookDelivery", http.MethodGet, "/{uuid}/deliveries/{delivery}", "Ask for a notice of a webhook, with its body"),
+	add(a, server.AccessAdmin, webhookOperation("getOrgWebhookDelivery", http.MethodGet, "/{uuid}/deliveries/{delivery}", "Get a notice of a webhook, with its body"),
 		func(ctx context.Context, in *WebhookDeliveryItem) (*output, error) {
 			hook, id, err := in.ids()
 			if err != nil {
@@ -228,7 +228,7 @@ func (a *API) addDeliveries(hooks *webhook.Sender) {
 func (a *API) addRedelivery(hooks *webhook.Sender) {
 	again := webhookOperation("redeliverOrgWebhookDelivery", http.MethodPost, "/{uuid}/deliveries/{delivery}/redeliver", "Send a notice of a webhook once more")
 	again.DefaultStatus, again.Errors = http.StatusAccepted, append(again.Errors, http.StatusConflict)
-	again.Description = "It is sent now, whatever became of it, with the same webhook-id and body, and tried as often as a new one."
+	again.Description = "The notice is sent now, even if it was delivered or given up, with the same webhook-id and body, and is tried as often as a new one."
 	type queuedNotice struct {
 		UUID uuid.UUID `json:"uuid" format:"uuid" doc:"Identifier of the notice"`
 	}
@@ -243,7 +243,7 @@ func (a *API) addRedelivery(hooks *webhook.Sender) {
 	all := webhookOperation("redeliverOrgWebhook", http.MethodPost, "/{uuid}/redeliver", "Send the notices of a webhook that were given up once more")
 	all.DefaultStatus, all.Errors = http.StatusAccepted, append(all.Errors, http.StatusConflict)
 	type queuedNotices struct {
-		Deliveries int64 `json:"deliveries" doc:"How many they are"`
+		Deliveries int64 `json:"deliveries" doc:"Number of notices that are sent again"`
 	}
 	type manyOutput struct{ Body queuedNotices }
 	add(a, server.AccessAdmin, all, func(ctx context.Context, in *WebhookItem) (*manyOutput, error) {
@@ -254,9 +254,9 @@ func (a *API) addRedelivery(hooks *webhook.Sender) {
 		n, err := hooks.RedeliverGivenUp(ctx, in.Namespace, id)
 		return &manyOutput{queuedNotices{n}}, err
 	})
-	test := webhookOperation("testOrgWebhook", http.MethodPost, "/{uuid}/test", "Send a webhook a notice that says nothing")
+	test := webhookOperation("testOrgWebhook", http.MethodPost, "/{uuid}/test", "Send a webhook a test notice")
 	test.DefaultStatus, test.Errors = http.StatusAccepted, append(test.Errors, http.StatusConflict)
-	test.Description = "Its type is ping. Ask for the notice to see how it went."
+	test.Description = "The notice's type is ping. Get the notice to see how its delivery went."
 	add(a, server.AccessAdmin, test, func(ctx context.Context, in *WebhookItem) (*acceptedOutput, error) {
 		id, err := in.id()
 		if err != nil {

@@ -1,0 +1,82 @@
+package audit
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+)
+
+// stopped is a tracer that stops before a statement that contains text, until released.
+type stopped struct {
+	text    string
+	reached chan uint32 // gets the process id of the connection
+	release chan struct{}
+}
+
+func (s *stopped) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(q.SQL, s.text) {
+		s.reached <- conn.PgConn().PID()
+		<-s.release
+	}
+	return ctx
+}
+
+func (s *stopped) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TestReadersWaitForAMove: a reader that comes while entries leave the default partition
+// sees all of them. PostgreSQL plans with the partitions that it finds first, then waits
+// for their locks, and reads with a later snapshot: a reader that waits for the default
+// partition alone would look there after the move, and not in the new partition.
+func TestReadersWaitForAMove(t *testing.T) {
+	t.Parallel()
+	d := dbtest.New(t)
+	clock := day("2026-05-15 00:00:00")
+	for range 3 {
+		must(t, Append(t.Context(), d.Pool, Entry{Kind: PullRepo, Time: clock, RepositoryID: 1, Repository: "acme/app"}))
+	}
+	stop := &stopped{"DROP CONSTRAINT month", make(chan uint32), make(chan struct{})}
+	cfg := d.Pool.Config().Copy()
+	cfg.ConnConfig.Tracer = stop
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	must(t, err)
+	defer pool.Close()
+	kept := make(chan error, 1)
+	go func() {
+		_, err := at(&db.DB{Pool: pool}, clock, KeeperOptions{}).Keep(context.WithoutCancel(t.Context()))
+		kept <- err
+	}()
+	pid := <-stop.reached
+
+	reader, err := pgx.Connect(t.Context(), d.Pool.Config().ConnString())
+	must(t, err)
+	defer reader.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // nothing is lost
+	var seen int
+	read := make(chan error, 1)
+	go func() {
+		read <- reader.QueryRow(t.Context(), "SELECT count(*) FROM auditlog WHERE kind = $1", PullRepo).Scan(&seen)
+	}()
+	eventually(t, "the reader waits", func() bool {
+		return count(t, d, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND $2 = ANY (pg_blocking_pids(pid))",
+			int32(reader.PgConn().PID()), int32(pid)) == 1
+	})
+	stop.release <- struct{}{}
+	must(t, <-read)
+	if seen != 3 {
+		t.Errorf("the reader saw %d entries of 3", seen)
+	}
+	for done := false; !done; { // the partition of the next month
+		select {
+		case <-stop.reached:
+			stop.release <- struct{}{}
+		case err := <-kept:
+			must(t, err)
+			done = true
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package autoprune
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// DigestsBelow returns, by the ids of the given manifests of a repository, their digests and
+// those of all manifests below them: a client may pull any of these when it pulls an index.
+// A manifest that doesn't exist has no entry. For OFFSET 0 see "Plans" in package db.
+func DigestsBelow(ctx context.Context, pool *db.DB, repository int64, manifests []int64) (map[int64][]oci.Digest, error) {
+	failed := func(err error) error {
+		return fmt.Errorf("looking for the manifests below others in repository %d: %w", repository, err)
+	}
+	var namespace int64
+	err := pool.Pool.QueryRow(ctx, "SELECT top_level_namespace_id FROM live_repositories WHERE id = $1", repository).Scan(&namespace)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, failed(err)
+	}
+	// UNION drops manifests that were met before, so the recursion ends even if indexes form a cycle.
+	rows, err := pool.Pool.Query(ctx, `
+		WITH RECURSIVE below (root, id) AS (
+			SELECT id, id FROM unnest($3::bigint[]) AS id
+			UNION
+			SELECT b.root, x.child_id FROM below b
+			CROSS JOIN LATERAL (
+				SELECT child_id FROM manifest_references
+				WHERE repository_id = $2 AND top_level_namespace_id = $1 AND parent_id = b.id OFFSET 0) x
+		)
+		SELECT b.root, m.digest FROM below b
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN b.id AND b.id
+			ORDER BY id LIMIT 1) m`,
+		namespace, repository, manifests)
+	if err != nil {
+		return nil, failed(err)
+	}
+	found := make(map[int64][]oci.Digest, len(manifests))
+	var root int64
+	var raw []byte
+	_, err = pgx.ForEachRow(rows, []any{&root, &raw}, func() error {
+		d, err := oci.DigestFromBytes(raw)
+		found[root] = append(found[root], d)
+		return err
+	})
+	if err != nil {
+		return nil, failed(err)
+	}
+	return found, nil
+}

@@ -1,0 +1,72 @@
+package autoprune
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// housekeepingEvery is how often housekeeping ends runs without a task and deletes old
+// runs. It makes missing tasks for namespaces more often, every Interval.
+const housekeepingEvery = 10 * time.Minute
+
+// housekeeping makes tasks for namespaces that have none and to which the defaults apply.
+// Every housekeepingEvery it also ends runs without a task and deletes old runs.
+func (p *Pruner) housekeeping(ctx context.Context) error {
+	now := time.Now()
+	if now.Sub(p.ensured) >= p.opt.Interval {
+		p.ensured = now
+		_, err := p.db.Pool.Exec(ctx, `
+			INSERT INTO autoprunetaskstatus (namespace_id, status)
+			SELECT n.id, 'queued' FROM top_level_namespaces n
+			WHERE EXISTS (SELECT FROM defaultautoprunepolicy)
+				AND NOT EXISTS (SELECT FROM autoprunetaskstatus t WHERE t.namespace_id = n.id)
+				AND NOT EXISTS (SELECT FROM autoprunewithoutdefaults w WHERE w.namespace_id = n.id)
+			ORDER BY n.id LIMIT 10000 FOR KEY SHARE OF n
+			ON CONFLICT DO NOTHING`)
+		if err != nil {
+			return fmt.Errorf("making tasks for the registry's default policies: %w", err)
+		}
+	}
+	if now.Sub(p.housekept) < housekeepingEvery {
+		return nil
+	}
+	p.housekept = now
+	rows, err := p.db.Pool.Query(ctx, `
+		SELECT id FROM autopruneruns r
+		WHERE state = 'running' AND NOT EXISTS (SELECT FROM autoprunetaskstatus t WHERE t.run = r.id) LIMIT 10000`)
+	if err != nil {
+		return fmt.Errorf("looking for runs whose task was deleted: %w", err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return fmt.Errorf("looking for runs whose task was deleted: %w", err)
+	}
+	if err := p.stopRuns(ctx, ids...); err != nil {
+		return err
+	}
+	for _, job := range []struct {
+		what, sql string
+		args      []any
+	}{
+		{"deleting old runs", `
+			DELETE FROM autopruneruns WHERE id IN (
+				SELECT id FROM autopruneruns WHERE started_at < now() - $1::interval AND COALESCE(ended_at, started_at) < now() - $1::interval
+					AND state <> 'running' ORDER BY started_at LIMIT 10000)`, []any{p.opt.KeepRuns}},
+		{"deleting exemptions from policies that were saved since", `
+			DELETE FROM autopruneexemptions e WHERE (repository_id, tag_id, policy) IN (
+				SELECT repository_id, tag_id, policy FROM autopruneexemptions x
+				WHERE NOT EXISTS (SELECT FROM namespaceautoprunepolicy p WHERE p.uuid = x.policy AND p.version = x.version)
+					AND NOT EXISTS (SELECT FROM repositoryautoprunepolicy p WHERE p.uuid = x.policy AND p.version = x.version)
+					AND NOT EXISTS (SELECT FROM defaultautoprunepolicy p WHERE p.uuid = x.policy AND p.version = x.version)
+				LIMIT 10000)`, nil},
+	} {
+		if _, err := p.db.Pool.Exec(ctx, job.sql, job.args...); err != nil {
+			return fmt.Errorf("%s: %w", job.what, err)
+		}
+	}
+	return nil
+}

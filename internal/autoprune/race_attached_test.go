@@ -1,0 +1,224 @@
+package autoprune_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+func attachedTag(image string) string { return "sha256-" + digestOf(image).Hex() + ".sig" }
+
+// TestAttachedTagStaysWithItsImage: a signature was judged to be deleted with its image, but
+// before that the image gets another tag, or an index that lists it. The signature must
+// stay.
+func TestAttachedTagStaysWithItsImage(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(m *middle) error{
+		"tagged":             func(m *middle) error { return m.catalog.PointTag(m.t.Context(), "app/a", "again", digestOf("m1")) },
+		"under an index":     func(m *middle) error { return m.underIndex("index", "m1") },
+		"under two indexes":  func(m *middle) error { return errors.Join(m.underIndex("index", "m1"), m.underIndex("above", "index")) },
+		"tagged and retaken": func(m *middle) error { return m.catalog.PointTag(m.t.Context(), "app/a", "v1", digestOf("m1")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+			for _, image := range []string{"m1", "m2"} {
+				m.tag(m.a, attachedTag(image), "signature of "+image, 10*day)
+			}
+			m.timeSlice(func(context.Context, []*autoprune.Tag) error { return do(m) })
+			got := m.tags(m.a)
+			if !slices.Contains(got, attachedTag("m1")) || slices.Contains(got, attachedTag("m2")) {
+				t.Errorf("there are %v, want the signature of m1 and not that of m2", got)
+			}
+			m.consistent()
+		})
+	}
+}
+
+// underIndex makes a tagged index that lists a manifest.
+func (m *middle) underIndex(name, child string) error {
+	m.tag(m.a, name, name, 0)
+	m.index(m.a, name, child)
+	return nil
+}
+
+// TestAttachedToAttached: attached tags of attached tags are deleted in the same run,
+// whatever the order of their names and the size of batches.
+func TestAttachedToAttached(t *testing.T) {
+	t.Parallel()
+	for _, batch := range []int{1, 2, 1000} {
+		r := setup(t, func(o *autoprune.Options) { o.Batch = batch })
+		a := r.repository("app/a")
+		r.tag(a, "new", "new", 0)
+		r.tag(a, "old", "old", 10*day)
+		for image := range 6 { // a chain of signatures, each of the one before
+			below := []string{"old", "s0", "s1", "s2", "s3", "s4"}[image]
+			r.tag(a, attachedTag(below), []string{"s0", "s1", "s2", "s3", "s4", "s5"}[image], 10*day)
+		}
+		r.policy(autoprune.Target{Namespace: "app"}, `{"method": "number_of_tags", "numTags": 1}`)
+		preview, err := r.pruner.Preview(t.Context(), autoprune.Target{Namespace: "app"}, autoprune.PreviewOptions{})
+		r.must(err)
+		r.run()
+		if got := r.tags(a); !slices.Equal(got, []string{"new"}) || preview.Deleted != 7 {
+			t.Errorf("in batches of %d: %d were to go, and these are left: %v", batch, preview.Deleted, got)
+		}
+		r.consistent()
+	}
+}
+
+// TestAttachedTagAwaitsItsImage: the image of a signature was missing when the signature was
+// judged, and is pushed before the deletion. The signature must stay.
+func TestAttachedTagAwaitsItsImage(t *testing.T) {
+	t.Parallel()
+	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	m.tag(m.a, attachedTag("late"), "signature", 10*day)
+	m.tag(m.a, attachedTag("never"), "signature", 10*day)
+	id := m.manifest(m.a, "bill", "late as well") // belongs to its image by its subject
+	other := m.manifest(m.a, "other bill", "never at all")
+	for name, manifest := range map[string]int64{"bill": id, "other-bill": other} {
+		m.exec(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at)
+			VALUES ($1, $2, $3, $4, now() - interval '10 days')`, m.a.NamespaceID, m.a.ID, name, manifest)
+	}
+	m.timeSlice(func(context.Context, []*autoprune.Tag) error {
+		m.manifest(m.a, "late", "")
+		m.manifest(m.a, "late as well", "")
+		return nil
+	})
+	if got, want := m.tags(m.a), []string{"bill", attachedTag("late")}; !slices.Equal(got, want) {
+		t.Errorf("there are %v, want %v", got, want)
+	}
+}
+
+// prune runs fn in a transaction of the catalog that deletes.
+func (r *registry) prune(fn func(tx autoprune.DeletionTx)) {
+	r.t.Helper()
+	r.must(r.pruner.Deletion(r.t.Context(), func(tx autoprune.DeletionTx) error {
+		fn(tx)
+		return nil
+	}))
+}
+
+// refused returns whether a statement failed because it didn't get a lock.
+func (r *registry) refused(sql string, args ...any) bool {
+	r.t.Helper()
+	err := pgx.BeginFunc(r.t.Context(), r.db.Pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(r.t.Context(), "SET LOCAL lock_timeout = 50"); err != nil {
+			return err
+		}
+		_, err := tx.Exec(r.t.Context(), sql, args...)
+		return err
+	})
+	if err != nil && !isLockTimeout(err) {
+		r.t.Fatal(err)
+	}
+	return err != nil
+}
+
+// TestHeldImages: while LockImages has locked images they get no tag and no index. It
+// doesn't return images that a tag reaches, nor images that don't exist.
+func TestHeldImages(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	ids := make(map[string]int64)
+	for _, name := range []string{"free", "tagged", "below", "index", "above", "lonely", "lonely index"} {
+		ids[name] = r.manifest(a, name, "")
+	}
+	r.tag(a, "tagged", "tagged", 0)
+	r.tag(a, "above", "above", 0)
+	r.index(a, "above", "index")
+	r.index(a, "index", "below")
+	r.index(a, "lonely index", "lonely")
+	images := []int64{ids["free"], ids["tagged"], ids["below"], ids["lonely"], 1 << 40}
+	r.prune(func(tx autoprune.DeletionTx) {
+		free, err := tx.LockImages(t.Context(), a, images)
+		r.must(err)
+		slices.Sort(free)
+		if want := []int64{ids["free"], ids["lonely"]}; !slices.Equal(free, want) {
+			t.Errorf("free are %v, want %v", free, want)
+		}
+		for _, name := range []string{"free", "lonely", "lonely index", "index"} {
+			if !r.refused(`INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id) VALUES ($1, $2, 'x', $3)`,
+				a.NamespaceID, a.ID, ids[name]) {
+				t.Errorf("%s got a tag while it was held", name)
+			}
+			if !r.refused(`INSERT INTO manifest_references (top_level_namespace_id, repository_id, parent_id, child_id) VALUES ($1, $2, $3, $4)`,
+				a.NamespaceID, a.ID, ids["tagged"], ids[name]) {
+				t.Errorf("%s got an index while it was held", name)
+			}
+		}
+	})
+	// LockImages waits a moment for a transaction that is about to tag.
+	tx, err := r.db.Pool.Begin(t.Context())
+	r.must(err)
+	_, err = tx.Exec(t.Context(), `INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id) VALUES ($1, $2, 'y', $3)`,
+		a.NamespaceID, a.ID, ids["free"])
+	r.must(err)
+	err = r.pruner.Deletion(t.Context(), func(tx autoprune.DeletionTx) error {
+		_, err := tx.LockImages(t.Context(), a, images)
+		return err
+	})
+	if !errors.Is(err, autoprune.ErrBusy) {
+		t.Errorf("held an image that is being tagged: %v", err)
+	}
+	r.must(tx.Rollback(t.Context()))
+}
+
+// TestHeldRepository: nothing can be pushed to a repository that BlockPushes has locked.
+func TestHeldRepository(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	here := r.manifest(a, "here", "")
+	alone, follows := r.manifest(a, "alone", "not here"), r.manifest(a, "follows", "here")
+	r.prune(func(tx autoprune.DeletionTx) {
+		absent, lonely, err := tx.BlockPushes(t.Context(), a, []oci.DigestPrefix{prefixOf("here"), prefixOf("not here")}, []int64{here, alone, follows})
+		r.must(err)
+		if absent[prefixOf("here")] || !absent[prefixOf("not here")] || !lonely[alone] || lonely[follows] {
+			t.Errorf("absent: %v, alone: %v", absent, lonely)
+		}
+		if !r.refused("SELECT FROM repositories WHERE id = $1 FOR KEY SHARE", a.ID) {
+			t.Error("a push could begin")
+		}
+	})
+}
+
+// TestHeldPolicies: while a worker deletes, neither its policies nor its namespace
+// nor the rules that protect tags change.
+func TestHeldPolicies(t *testing.T) {
+	t.Parallel()
+	r := setup(t)
+	a := r.repository("app/a")
+	r.tag(a, "v1", "m1", 10*day)
+	r.policy(autoprune.Target{Namespace: "app"}, `{"method": "creation_date", "olderThan": "1d"}`)
+	looked := false
+	_, pruner := r.replica(func(o *autoprune.Options) {
+		o.Interval = time.Hour
+		o.Notify = notice(func() { // in the deleting transaction, which holds the locks
+			looked = true
+			for _, sql := range []string{
+				"UPDATE autoprunetaskstatus SET policies_version = policies_version + 1",
+				"UPDATE settings SET value = '100' WHERE name = 'autoprune_defaults_version'",
+				"UPDATE settings SET value = '100' WHERE name = 'tag_protection_version'",
+				"DELETE FROM top_level_namespaces",
+				"DELETE FROM autoprunetaskstatus",
+			} {
+				if !r.refused(sql) {
+					t.Errorf("didn't wait for the worker: %s", sql)
+				}
+			}
+		})
+	})
+	_, err := pruner.Work(t.Context())
+	r.must(err)
+	if !looked || len(r.tags(a)) != 0 {
+		t.Errorf("looked: %t, tags: %v", looked, r.tags(a))
+	}
+}

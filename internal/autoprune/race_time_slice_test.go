@@ -1,0 +1,412 @@
+package autoprune_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/autoprune"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// meanwhile runs something once in the middle of a time slice: after tags were judged, just
+// before the first of them are deleted.
+type meanwhile struct {
+	do   func(ctx context.Context, tags []*autoprune.Tag) error
+	once sync.Once
+	done bool
+}
+
+func (m *meanwhile) options(r **registry) func(*autoprune.Options) {
+	return func(o *autoprune.Options) {
+		o.Pulls = reliable
+		o.Used = func(ctx context.Context, _ int64, tags []*autoprune.Tag) (err error) {
+			// The run's row is made before the check that comes just before the deletion,
+			// and after all earlier checks.
+			if value[bool](*r, "SELECT EXISTS (SELECT FROM autopruneruns WHERE announced)") {
+				m.once.Do(func() {
+					m.done = true
+					err = m.do(ctx, tags)
+				})
+			}
+			return err
+		}
+	}
+}
+
+// reliable returns pull statistics that are complete and contain no pull.
+func reliable(context.Context) (autoprune.PullRecord, error) {
+	return autoprune.PullRecord{Since: time.Now().Add(-10_000 * day)}, nil
+}
+
+const unused = `{"method": "last_pulled", "olderThan": "1d"}`
+
+// middle is a registry with a namespace, whose policy selects the tags v1 to v3 of app/a,
+// and a worker that is interrupted in the middle of its time slice.
+type middle struct {
+	*registry
+	a      catalog.Repository
+	policy string
+	scope  autoprune.Target
+	m      *meanwhile
+}
+
+func inTheMiddle(t *testing.T, scope autoprune.Target) *middle {
+	m := &middle{m: new(meanwhile), scope: scope}
+	m.registry = setup(t, m.m.options(&m.registry))
+	m.a = m.repository("app/a")
+	for i := range 3 {
+		m.tag(m.a, fmt.Sprintf("v%d", i+1), fmt.Sprintf("m%d", i+1), 10*day)
+	}
+	m.policy = m.registry.policy(scope, unused)
+	return m
+}
+
+// timeSlice runs one time slice of the worker, which must be interrupted.
+func (m *middle) timeSlice(do func(ctx context.Context, tags []*autoprune.Tag) error) {
+	m.t.Helper()
+	m.m.do = do
+	for range 3 { // the first makes the tasks for default policies
+		if _, err := m.pruner.Work(m.t.Context()); err != nil {
+			m.t.Fatal(err)
+		}
+		if m.m.done {
+			break
+		}
+	}
+	if !m.m.done {
+		m.t.Fatal("the worker was not interrupted")
+	}
+	m.consistent()
+}
+
+func parsed(t testing.TB, text string) autoprune.Policy {
+	t.Helper()
+	p, err := autoprune.ParsePolicy([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// consistent checks that runs have counted each deletion in the audit log once. A run may
+// delete a tag twice if the undo of another run has restored it in between.
+func (r *registry) consistent() {
+	r.t.Helper()
+	for _, wrong := range values[string](r, `
+		SELECT format('run %s counts %s, by repository %s, and has %s entries of %s tags', r.id, r.deleted,
+			COALESCE(p.deleted, 0), COALESCE(e.n, 0), COALESCE(e.tags, 0))
+		FROM autopruneruns r
+		LEFT JOIN (SELECT run, sum(deleted) AS deleted FROM autopruneruns_repositories GROUP BY 1) p ON p.run = r.id
+		FULL JOIN (SELECT run, count(*) AS n, count(DISTINCT (repository_id, tag, detail ->> 'created_at', detail ->> 'updated_at',
+				(SELECT count(*) FROM auditlog b WHERE b.kind = 'revert_tag' AND b.repository_id = d.repository_id AND b.tag = d.tag
+					AND b.id < d.id))) AS tags
+			FROM auditlog d WHERE kind = 'autoprune_tag_delete' GROUP BY 1) e ON e.run = r.id
+		WHERE r.id IS NULL OR r.deleted <> COALESCE(p.deleted, 0) OR r.deleted <> COALESCE(e.n, 0) OR e.n <> e.tags`) {
+		r.t.Error(wrong)
+	}
+}
+
+// TestWhatChangesAfterTheSelection: a selected tag is deleted only if the policy, the
+// protection rules and the tag haven't changed since.
+func TestWhatChangesAfterTheSelection(t *testing.T) {
+	t.Parallel()
+	namespace, repository, defaults := autoprune.Target{Namespace: "app"}, autoprune.Target{Repository: "app/a"}, autoprune.Target{}
+	all := []string{"v1", "v2", "v3"}
+	for name, c := range map[string]struct {
+		scope autoprune.Target
+		do    func(m *middle) error
+		stay  []string // the tags that are left right after the time slice
+		still bool     // the same tags are left after further time slices
+	}{
+		"nothing": {namespace, func(*middle) error { return nil }, nil, true},
+		"the policy is deleted": {namespace, func(m *middle) error {
+			return m.pruner.Delete(m.t.Context(), m.scope, m.policy)
+		}, all, true},
+		"the policy is changed": {namespace, func(m *middle) error {
+			return m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, `{"method": "creation_date", "olderThan": "20d"}`))
+		}, all, true},
+		"the policy is saved as it was": {namespace, func(m *middle) error {
+			return m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, unused))
+		}, all, false},
+		"the repository's policy is deleted": {repository, func(m *middle) error {
+			return m.pruner.Delete(m.t.Context(), m.scope, m.policy)
+		}, all, true},
+		"the repository is deleted with its policy": {repository, func(m *middle) error {
+			m.exec("DELETE FROM repositories WHERE path = 'app/a'")
+			return nil
+		}, all, true}, // the worker for deleted repositories deletes its rows
+		"the default is deleted": {defaults, func(m *middle) error {
+			return m.pruner.Delete(m.t.Context(), m.scope, m.policy)
+		}, all, true},
+		"the default is changed": {defaults, func(m *middle) error {
+			return m.pruner.Update(m.t.Context(), m.scope, m.policy, parsed(m.t, `{"method": "creation_date", "olderThan": "20d"}`))
+		}, all, true},
+		"the defaults are refused": {defaults, func(m *middle) error {
+			return m.pruner.UseDefaults(m.t.Context(), "app", false)
+		}, all, true},
+		"the namespace gets a policy of its own": {defaults, func(m *middle) error {
+			_, err := m.pruner.Create(m.t.Context(), namespace, parsed(m.t, `{"method": "number_of_tags", "numTags": 9}`))
+			return err
+		}, all, true},
+		"the registry protects tags": {namespace, func(m *middle) error { return m.protect(catalog.ProtectionScope{}, "v[12]") }, all, false},
+		"the namespace protects tags": {namespace, func(m *middle) error {
+			return m.protect(catalog.ProtectionScope{Namespace: "app"}, "v.*")
+		}, all, true},
+		"the repository protects tags": {namespace, func(m *middle) error {
+			return m.protect(catalog.ProtectionScope{Repository: "app/a"}, "v.*")
+		}, all, true},
+		"another worker has the task": {namespace, func(m *middle) error {
+			m.exec("UPDATE autoprunetaskstatus SET lease = gen_random_uuid()")
+			return nil
+		}, all, true},
+		"the namespace is deleted": {namespace, func(m *middle) error {
+			m.exec("DELETE FROM top_level_namespaces WHERE name = 'app'")
+			return nil
+		}, all, true},
+		"a tag is moved": {namespace, func(m *middle) error {
+			return m.catalog.PointTag(m.t.Context(), "app/a", "v1", digestOf("m2"))
+		}, []string{"v1"}, true},
+		"a tag is moved by hand, and its time stays": {namespace, func(m *middle) error {
+			m.exec("UPDATE tags SET manifest_id = (SELECT manifest_id FROM tags WHERE name = 'v2') WHERE name = 'v1'")
+			return nil
+		}, []string{"v1"}, false},
+		"a tag is pushed again": {namespace, func(m *middle) error {
+			return m.catalog.PointTag(m.t.Context(), "app/a", "v1", digestOf("m1"))
+		}, []string{"v1"}, true},
+		"a tag is deleted and made again": {namespace, func(m *middle) error {
+			if err := m.catalog.DeleteTag(m.t.Context(), "app/a", "v1"); err != nil {
+				return err
+			}
+			return m.catalog.PointTag(m.t.Context(), "app/a", "v1", digestOf("m1"))
+		}, []string{"v1"}, true},
+		"a tag is made again and looks the same": {namespace, func(m *middle) error { // as an undo makes it
+			return m.renew("v1")
+		}, []string{"v1"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := inTheMiddle(t, c.scope)
+			m.timeSlice(func(context.Context, []*autoprune.Tag) error { return c.do(m) })
+			if got := m.tags(m.a); !slices.Equal(got, c.stay) {
+				t.Fatalf("after the time slice there are %v, want %v", got, c.stay)
+			}
+			for range 3 {
+				_, err := m.pruner.Work(t.Context())
+				m.must(err)
+			}
+			if got := m.tags(m.a); slices.Equal(got, c.stay) != c.still {
+				t.Errorf("after further time slices there are %v, want the same as before: %t", got, c.still)
+			}
+			m.consistent()
+		})
+	}
+}
+
+func (r *registry) protect(s catalog.ProtectionScope, pattern string) error {
+	p, err := oci.ParseTagPattern(pattern)
+	if err != nil {
+		return err
+	}
+	_, err = r.catalog.CreateProtectionRule(context.WithoutCancel(r.t.Context()), s, p)
+	return err
+}
+
+// TestUsedTagsStay: a use that becomes known after the selection saves the tag.
+func TestUsedTagsStay(t *testing.T) {
+	t.Parallel()
+	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	m.timeSlice(func(_ context.Context, tags []*autoprune.Tag) error {
+		for _, one := range tags {
+			if one.Name == "v2" {
+				one.Checked = time.Now()
+			}
+		}
+		return nil
+	})
+	if got := m.tags(m.a); !slices.Equal(got, []string{"v2"}) {
+		t.Errorf("there are %v, want v2", got)
+	}
+}
+
+// TestTagInSomebodysHandsStays: a tag that a client's transaction has locked isn't deleted,
+// and the worker doesn't wait for it.
+func TestTagInSomebodysHandsStays(t *testing.T) {
+	t.Parallel()
+	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	var tx pgx.Tx
+	m.timeSlice(func(ctx context.Context, _ []*autoprune.Tag) (err error) {
+		if tx, err = m.db.Pool.Begin(ctx); err == nil {
+			_, err = tx.Exec(ctx, "UPDATE tags SET updated_at = now() WHERE name = 'v3'")
+		}
+		return err
+	})
+	m.must(tx.Commit(t.Context()))
+	if got := m.tags(m.a); !slices.Equal(got, []string{"v3"}) {
+		t.Errorf("there are %v, want v3", got)
+	}
+	if runs, _, err := m.pruner.Runs(t.Context(), "app", "", 1); err != nil || runs[0].State != "success" || runs[0].Deleted != 2 {
+		t.Errorf("the run: %+v, %v", runs[0], err)
+	}
+}
+
+// TestSleeperChangesNothing: a worker whose lease has expired, and whose run another worker
+// has finished, changes neither the run nor the task, whatever it does next.
+func TestSleeperChangesNothing(t *testing.T) {
+	t.Parallel()
+	for name, next := range map[string]func(cancel func()) error{
+		"goes on":  func(func()) error { return nil },
+		"fails":    func(func()) error { return errors.New("the disk is on fire") },
+		"is ended": func(cancel func()) error { cancel(); return context.Canceled },
+	} {
+		for _, when := range []string{"before it reads", "before it deletes"} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				t.Parallel()
+				m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var task, run string
+				asleep := false
+				sleep := func() error {
+					asleep = true
+					_, other := m.replica(func(o *autoprune.Options) { o.Pulls, o.Interval = reliable, time.Hour })
+					m.exec("UPDATE autoprunetaskstatus SET leased_until = clock_timestamp() - interval '1s'")
+					_, err := other.Work(t.Context())
+					m.must(err)
+					task, run = m.books()
+					return next(cancel)
+				}
+				_, sleeper := m.replica(func(o *autoprune.Options) {
+					m.m.options(&m.registry)(o)
+					if when == "before it reads" {
+						o.Pulls = func(ctx context.Context) (autoprune.PullRecord, error) {
+							if !asleep {
+								if err := sleep(); err != nil {
+									return autoprune.PullRecord{}, err
+								}
+							}
+							return reliable(ctx)
+						}
+					}
+				})
+				m.m.do = func(context.Context, []*autoprune.Tag) error { return sleep() }
+				m.m.once.Do(func() {})
+				if when == "before it deletes" {
+					m.m.once = sync.Once{}
+				}
+				sleeper.Work(ctx) // its error is its own
+				if !asleep {
+					t.Fatal("the worker did not sleep")
+				}
+				if got := m.tags(m.a); len(got) != 0 {
+					t.Errorf("the other worker left %v", got)
+				}
+				if after, runs := m.books(); after != task || runs != run {
+					t.Errorf("after the sleeper:\n%s\n%s\nbefore:\n%s\n%s", after, runs, task, run)
+				}
+				m.consistent()
+			})
+		}
+	}
+}
+
+// books returns the complete rows of tasks and runs.
+func (r *registry) books() (tasks, runs string) {
+	return value[string](r, "SELECT COALESCE(json_agg(t ORDER BY namespace_id)::text, '') FROM autoprunetaskstatus t"),
+		value[string](r, "SELECT COALESCE(json_agg(r ORDER BY id)::text, '') FROM autopruneruns r") +
+			value[string](r, "SELECT COALESCE(json_agg(r ORDER BY run, repository_id)::text, '') FROM autopruneruns_repositories r")
+}
+
+// TestTakeoverGoesOn: if a worker dies, another continues its run as the same run, and
+// notices are sent once.
+func TestTakeoverGoesOn(t *testing.T) {
+	t.Parallel()
+	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	b := m.repository("app/b")
+	m.tag(b, "v1", "m1", 10*day)
+	var told []string
+	notify := func(o *autoprune.Options) {
+		o.Interval = time.Hour
+		o.Pulls = reliable
+		o.Notify = func(_ context.Context, _ db.Querier, event string, data any) error {
+			if event == autoprune.EventStarted && len(m.tags(m.a))+len(m.tags(b)) != 4 {
+				t.Error("tags were deleted before it was told")
+			}
+			told = append(told, event)
+			return nil
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, first := m.replica(notify, func(o *autoprune.Options) {
+		o.Batch = 1
+		o.Used = func(ctx context.Context, repository int64, _ []*autoprune.Tag) error {
+			if repository == b.ID { // the first repository is done
+				cancel()
+			}
+			return ctx.Err()
+		}
+	})
+	if _, err := first.Work(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("the first worker ended with %v", err)
+	}
+	m.exec("UPDATE autoprunetaskstatus SET lease = gen_random_uuid(), leased_until = clock_timestamp() - interval '1s'") // it never came back
+	runs, _, err := m.pruner.Runs(t.Context(), "app", "", 9)
+	m.must(err)
+	if len(runs) != 1 || runs[0].State != "running" || runs[0].Deleted != 3 {
+		t.Fatalf("in the middle: %+v", runs)
+	}
+	_, second := m.replica(notify)
+	_, err = second.Work(t.Context())
+	m.must(err)
+	after, _, err := m.pruner.Runs(t.Context(), "app", "", 9)
+	m.must(err)
+	if len(after) != 1 || after[0].ID != runs[0].ID || after[0].State != "success" || after[0].Deleted != 4 || after[0].Repositories != 2 {
+		t.Errorf("in the end: %+v", after)
+	}
+	if !slices.Equal(told, []string{autoprune.EventStarted, autoprune.EventFinished}) {
+		t.Errorf("told: %v", told)
+	}
+	m.consistent()
+}
+
+// TestPolicyChangeKeepsTheCount: failures and tags counted before the policies changed stay
+// part of the run, and the worker continues at once.
+func TestPolicyChangeKeepsTheCount(t *testing.T) {
+	t.Parallel()
+	m := inTheMiddle(t, autoprune.Target{Namespace: "app"})
+	b := m.repository("app/b")
+	m.tag(b, "v1", "m1", 10*day)
+	failed := false
+	_, pruner := m.replica(func(o *autoprune.Options) {
+		o.Interval = time.Hour
+		o.Pulls = reliable
+		o.Used = func(ctx context.Context, repository int64, _ []*autoprune.Tag) error {
+			if repository == m.a.ID {
+				failed = true
+				return errors.New("out of luck")
+			}
+			if n := value[int](m.registry, "SELECT count(*) FROM autopruneruns WHERE announced"); n == 1 {
+				return m.pruner.Update(ctx, m.scope, m.policy, parsed(t, `{"method": "last_pulled", "olderThan": "2d"}`))
+			}
+			return nil
+		}
+	})
+	more, err := pruner.Work(t.Context())
+	m.must(err)
+	if !failed || !more {
+		t.Fatalf("failed: %t, more to do: %t", failed, more)
+	}
+	runs, _, err := m.pruner.Runs(t.Context(), "app", "", 9)
+	m.must(err)
+	if len(runs) != 1 || runs[0].Failed != 1 || runs[0].Repositories != 1 || runs[0].Error == "" {
+		t.Errorf("runs: %+v", runs)
+	}
+}

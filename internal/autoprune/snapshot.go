@@ -1,0 +1,247 @@
+package autoprune
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/pgsession"
+)
+
+// repositories lists up to n repositories of a namespace whose ids are above
+// after, in the order of their ids.
+func (p *Pruner) repositories(ctx context.Context, namespace, after int64, n int) ([]catalog.Repository, error) {
+	rows, err := p.opt.Background.Pool.Query(ctx, `
+		SELECT top_level_namespace_id, id, path FROM live_repositories
+		WHERE top_level_namespace_id = $1 AND id > $2 ORDER BY id LIMIT $3`, namespace, after, n)
+	if err != nil {
+		return nil, fmt.Errorf("listing the repositories of a namespace: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[catalog.Repository])
+	if err != nil {
+		return nil, fmt.Errorf("listing the repositories of a namespace: %w", err)
+	}
+	return list, nil
+}
+
+// stillThere returns errGone if the repository was deleted.
+func (p *Pruner) stillThere(ctx context.Context, t catalog.Repository) error {
+	var lives bool
+	err := p.opt.Background.Pool.QueryRow(ctx, "SELECT EXISTS (SELECT FROM live_repositories WHERE id = $1)", t.ID).Scan(&lives)
+	if err != nil {
+		return fmt.Errorf("looking for repository %s: %w", t.Path, err)
+	}
+	if !lives {
+		return errGone
+	}
+	return nil
+}
+
+// tagRow is a tag with the properties that policies look at.
+type tagRow struct {
+	ID, Manifest int64
+	Name         string
+	// Pushed is when the tag was last pushed: created, moved, or pushed again unchanged.
+	Pushed time.Time
+	// Subject is the id of the subject of the tag's manifest: MissingImage if the subject
+	// isn't in the repository, 0 if the manifest names none.
+	Subject int64
+}
+
+// snapshot reads a repository in one snapshot. It isn't safe for concurrent use.
+//
+// Its statements are written so that only one plan is possible, whatever the statistics say:
+// by the statistics of a new or emptied table any index looks as good as the right one, and
+// the wrong one reads all of a repository for each row. So a manifest is looked up by a
+// range of one id or digest, ordered by it, since only the right index gives that order
+// without sorting; layers are read in the order of their index by manifest.
+type snapshot struct {
+	// Now is the database's time when the snapshot was taken.
+	Now    time.Time
+	tx     pgx.Tx
+	target catalog.Repository
+	// subjects says whether any manifest of the repository has a subject. Few repositories
+	// have such manifests; for the others tags are read without looking at manifests.
+	subjects bool
+}
+
+// readSnapshot calls fn with a snapshot of the repository, which ends when fn returns. The
+// transaction only reads, so it blocks nobody, and it may be idle while the caller deletes
+// what it has read.
+func readSnapshot(ctx context.Context, pool *pgxpool.Pool, t catalog.Repository, fn func(s *snapshot) error) error {
+	o := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	return pgx.BeginTxFunc(ctx, pool, o, func(tx pgx.Tx) error {
+		s := &snapshot{tx: tx, target: t}
+		err := tx.QueryRow(ctx, `
+			SELECT now(), EXISTS (SELECT FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest IS NOT NULL),
+				set_config('idle_in_transaction_session_timeout', '5min', true), (`+pgsession.LiftTransaction+`)`,
+			t.NamespaceID, t.ID).Scan(&s.Now, &s.subjects, nil, nil)
+		if err != nil {
+			return fmt.Errorf("reading the tags of %s: %w", t.Path, err)
+		}
+		return fn(s)
+	})
+}
+
+// Tags calls each with up to n tags after last, in the order of their names.
+func (s *snapshot) Tags(ctx context.Context, last string, n int, each func(tagRow)) error {
+	sql := `
+		SELECT id, manifest_id, name, COALESCE(updated_at, created_at), 0::bigint
+		FROM tags WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name > $3
+		ORDER BY name LIMIT $4`
+	if s.subjects {
+		sql = `
+		SELECT t.id, t.manifest_id, t.name, t.pushed,
+			CASE WHEN m.subject_digest IS NOT NULL THEN COALESCE(subject.id, -1) ELSE 0 END
+		FROM (
+			SELECT id, manifest_id, name, COALESCE(updated_at, created_at) AS pushed
+			FROM tags WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name > $3
+			ORDER BY name LIMIT $4) t
+		CROSS JOIN LATERAL (
+			SELECT subject_digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN t.manifest_id AND t.manifest_id
+			ORDER BY id LIMIT 1) m
+		LEFT JOIN LATERAL (
+			SELECT id FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest BETWEEN m.subject_digest AND m.subject_digest
+			ORDER BY digest LIMIT 1) subject ON true
+		ORDER BY t.name`
+	}
+	rows, err := s.tx.Query(ctx, sql, s.target.NamespaceID, s.target.ID, last, n)
+	if err != nil {
+		return s.failed(err)
+	}
+	var t tagRow
+	_, err = pgx.ForEachRow(rows, []any{&t.ID, &t.Manifest, &t.Name, &t.Pushed, &t.Subject}, func() error {
+		each(t)
+		return nil
+	})
+	if err != nil {
+		return s.failed(err)
+	}
+	return nil
+}
+
+// Query lets another package read its own tables about the repository, in the snapshot.
+func (s *snapshot) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return s.tx.Query(ctx, sql, args...)
+}
+
+// QueryRow is like Query, for one row.
+func (s *snapshot) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return s.tx.QueryRow(ctx, sql, args...)
+}
+
+func (s *snapshot) failed(err error) error {
+	return fmt.Errorf("reading the tags of %s: %w", s.target.Path, err)
+}
+
+// Manifests returns the ids of the manifests that exist, by prefixes of their digests.
+func (s *snapshot) Manifests(ctx context.Context, digests []oci.DigestPrefix) (map[oci.DigestPrefix]int64, error) {
+	found := make(map[oci.DigestPrefix]int64, len(digests))
+	if len(digests) == 0 {
+		return found, nil
+	}
+	first, last := make([][]byte, len(digests)), make([][]byte, len(digests))
+	for i, d := range digests {
+		first[i], last[i] = d.Range()
+	}
+	rows, err := s.tx.Query(ctx, `
+		SELECT want.place, m.id FROM unnest($3::bytea[], $4::bytea[]) WITH ORDINALITY AS want (first, last, place)
+		CROSS JOIN LATERAL (
+			SELECT id FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest BETWEEN want.first AND want.last
+			ORDER BY digest LIMIT 1) m`,
+		s.target.NamespaceID, s.target.ID, first, last)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	var place, id int64
+	_, err = pgx.ForEachRow(rows, []any{&place, &id}, func() error {
+		found[digests[place-1]] = id
+		return nil
+	})
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	return found, nil
+}
+
+// link says that one manifest (Keeper) keeps another (Kept): an index its child, or
+// a subject its referrer.
+type link struct{ Keeper, Kept int64 }
+
+// Parents returns the links from indexes to the given manifests.
+// For OFFSET 0 see "Plans" in package db.
+func (s *snapshot) Parents(ctx context.Context, manifests []int64) ([]link, error) {
+	return s.links(ctx, `
+		SELECT x.parent_id, x.child_id FROM unnest($3::bigint[]) AS want (id)
+		CROSS JOIN LATERAL (
+			SELECT parent_id, child_id FROM manifest_references
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND child_id BETWEEN want.id AND want.id
+			ORDER BY child_id OFFSET 0) x`, manifests)
+}
+
+// Children returns the links from the given manifests to the children that they list as
+// indexes.
+func (s *snapshot) Children(ctx context.Context, manifests []int64) ([]link, error) {
+	return s.links(ctx, `
+		SELECT x.parent_id, x.child_id FROM unnest($3::bigint[]) AS want (id)
+		CROSS JOIN LATERAL (
+			SELECT parent_id, child_id FROM manifest_references
+			WHERE repository_id = $2 AND top_level_namespace_id = $1 AND parent_id = want.id OFFSET 0) x`, manifests)
+}
+
+// Subjects returns the links from existing subjects to the given manifests.
+func (s *snapshot) Subjects(ctx context.Context, manifests []int64) ([]link, error) {
+	if !s.subjects {
+		return nil, nil
+	}
+	return s.links(ctx, `
+		SELECT subject.id, want.id FROM unnest($3::bigint[]) AS want (id)
+		CROSS JOIN LATERAL (
+			SELECT subject_digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN want.id AND want.id
+				AND subject_digest IS NOT NULL ORDER BY id LIMIT 1) m
+		CROSS JOIN LATERAL (
+			SELECT id FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest BETWEEN m.subject_digest AND m.subject_digest
+			ORDER BY digest LIMIT 1) subject`, manifests)
+}
+
+// Referrers returns the links from the given manifests to their referrers.
+func (s *snapshot) Referrers(ctx context.Context, manifests []int64) ([]link, error) {
+	if !s.subjects {
+		return nil, nil
+	}
+	return s.links(ctx, `
+		SELECT want.id, r.id FROM unnest($3::bigint[]) AS want (id)
+		CROSS JOIN LATERAL (
+			SELECT digest FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id BETWEEN want.id AND want.id
+			ORDER BY id LIMIT 1) m
+		CROSS JOIN LATERAL (
+			SELECT id FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND subject_digest = m.digest OFFSET 0) r`, manifests)
+}
+
+func (s *snapshot) links(ctx context.Context, sql string, manifests []int64) ([]link, error) {
+	if len(manifests) == 0 {
+		return nil, nil
+	}
+	rows, err := s.tx.Query(ctx, sql, s.target.NamespaceID, s.target.ID, manifests)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[link])
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	return list, nil
+}

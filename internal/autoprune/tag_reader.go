@@ -1,0 +1,217 @@
+package autoprune
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// tagReader reads a repository for evaluation, page by page.
+type tagReader struct {
+	p      *Pruner
+	s      *snapshot
+	target catalog.Repository
+	saved  []Saved // the policies, in the order of the rules
+	// alive is called before each page, step every few tags; an error of either ends the
+	// reading.
+	alive, step func(ctx context.Context) error
+	seen        int64 // number of tags in the last pass
+
+	exemptions *bool // whether the repository has exemptions; nil: not known yet
+
+	// memory is the buffer for a page. The next page overwrites it, so ranges over tags
+	// must not nest.
+	memory []candidate
+	// all are the repository's tags once they were read, if they fit one page. Then
+	// complete is set and later passes don't read them again, since the snapshot doesn't
+	// change.
+	all      []candidate
+	complete bool
+}
+
+// repository returns the repository as Evaluate reads it.
+func (r *tagReader) repository(ctx context.Context) Repository {
+	return Repository{
+		Tags: func(yield func(Tag, error) bool) {
+			for t, err := range r.tags(ctx) {
+				if !yield(t.tag, err) {
+					return
+				}
+			}
+		},
+		Parents: func(manifests []int64) ([]Reference, error) {
+			links, err := r.s.Parents(ctx, manifests)
+			list := make([]Reference, len(links))
+			for i, l := range links {
+				list[i] = Reference{Parent: l.Keeper, Child: l.Kept}
+			}
+			return list, err
+		},
+	}
+}
+
+// tags yields the repository's tags in the order of their names.
+func (r *tagReader) tags(ctx context.Context) iter.Seq2[candidate, error] {
+	return func(yield func(candidate, error) bool) {
+		r.seen = 0
+		for last := ""; ; {
+			page, err := r.all, error(nil)
+			if !r.complete {
+				page, err = r.page(ctx, last)
+			}
+			if err != nil {
+				yield(candidate{}, err)
+				return
+			}
+			if last == "" && len(page) < r.p.opt.Page {
+				r.all, r.complete = page, true
+			}
+			r.seen += int64(len(page))
+			for i := range page {
+				if err := r.pace(ctx, i); err != nil {
+					yield(candidate{}, err)
+					return
+				}
+				if !yield(page[i], nil) {
+					return
+				}
+			}
+			if len(page) < r.p.opt.Page {
+				return
+			}
+			last = page[len(page)-1].Name
+		}
+	}
+}
+
+// stepTags is the number of tags after which step is called. It isn't 1, because reading the
+// clock takes as long as a tag without patterns; nor large, because patterns may take a
+// millisecond per tag.
+const stepTags = 16
+
+// pace calls step for every stepTags-th tag.
+func (r *tagReader) pace(ctx context.Context, i int) error {
+	if i%stepTags != 0 {
+		return nil
+	}
+	return r.step(ctx)
+}
+
+func (r *tagReader) page(ctx context.Context, last string) ([]candidate, error) {
+	if err := r.alive(ctx); err != nil {
+		return nil, err
+	}
+	page := r.memory[:0]
+	err := r.s.Tags(ctx, last, r.p.opt.Page, func(t tagRow) {
+		page = append(page, candidate{tagRow: t, tag: Tag{Name: t.Name, Created: t.Pushed, Manifest: t.Manifest, Image: t.Subject}})
+	})
+	if r.memory = page; err != nil {
+		return nil, err
+	}
+	for _, fill := range []func(context.Context, []candidate) error{r.fillImages, r.fillExemptions, r.fillUses} {
+		if err := fill(ctx, page); err != nil {
+			return nil, err
+		}
+	}
+	return page, nil
+}
+
+// fillImages looks up the images that the names of tags refer to.
+func (r *tagReader) fillImages(ctx context.Context, page []candidate) error {
+	var digests []oci.DigestPrefix
+	for i := range page {
+		if d, ok := AttachedTo(page[i].Name); ok {
+			digests = append(digests, d)
+		}
+	}
+	if len(digests) == 0 {
+		return nil
+	}
+	found, err := r.s.Manifests(ctx, digests)
+	if err != nil {
+		return err
+	}
+	for i := range page {
+		d, ok := AttachedTo(page[i].Name)
+		if !ok {
+			continue
+		}
+		if id, there := found[d]; there {
+			page[i].tag.Image = id
+		} else if page[i].tag.Image == 0 {
+			page[i].tag.Image = MissingImage
+		}
+	}
+	return nil
+}
+
+// fillExemptions sets the exemptions from undos. An exemption holds as long as the tag is
+// as it was restored and the policy has the same version.
+func (r *tagReader) fillExemptions(ctx context.Context, page []candidate) error {
+	if r.exemptions == nil {
+		r.exemptions = new(bool)
+		err := r.s.QueryRow(ctx, "SELECT EXISTS (SELECT FROM autopruneexemptions WHERE repository_id = $1)", r.target.ID).Scan(r.exemptions)
+		if err != nil {
+			return fmt.Errorf("looking for restored tags of %s: %w", r.target.Path, err)
+		}
+	}
+	if !*r.exemptions || len(page) == 0 {
+		return nil
+	}
+	places := make(map[int64]int, len(page))
+	ids := make([]int64, len(page))
+	for i := range page {
+		places[page[i].ID], ids[i] = i, page[i].ID
+	}
+	rows, err := r.s.Query(ctx, `
+		SELECT tag_id, pushed_at, policy, version FROM autopruneexemptions WHERE repository_id = $1 AND tag_id = ANY ($2)`,
+		r.target.ID, ids)
+	if err != nil {
+		return fmt.Errorf("looking for restored tags of %s: %w", r.target.Path, err)
+	}
+	var id, version int64
+	var pushed time.Time
+	var policy string
+	_, err = pgx.ForEachRow(rows, []any{&id, &pushed, &policy, &version}, func() error {
+		t := &page[places[id]]
+		for place, s := range r.saved {
+			if s.ID == policy && s.Version == version && pushed.Equal(t.Pushed) {
+				t.tag.Exempt = t.tag.Exempt.with(place)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("looking for restored tags of %s: %w", r.target.Path, err)
+	}
+	return nil
+}
+
+// fillUses sets the last-used times of tags that a last_pulled policy considers.
+func (r *tagReader) fillUses(ctx context.Context, page []candidate) error {
+	if r.p.opt.Used == nil {
+		return nil
+	}
+	var asked []*Tag
+	for i := range page {
+		if err := r.pace(ctx, i); err != nil {
+			return err
+		}
+		for _, s := range r.saved {
+			if s.Policy.Method() == LastPulled && s.Policy.Considers(page[i].Name) {
+				asked = append(asked, &page[i].tag)
+				break
+			}
+		}
+	}
+	if len(asked) == 0 {
+		return nil
+	}
+	return r.p.opt.Used(ctx, r.target.ID, asked)
+}

@@ -1,0 +1,409 @@
+package autoprune
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+)
+
+// timeSlice is the work that a worker does for one namespace without interruption.
+type timeSlice struct {
+	p        *Pruner
+	task     *task
+	policies *policies
+	began    time.Time
+	slice    time.Time // start of the present slice, after the last pause for others
+	renewed  time.Time
+	shared   time.Duration // time in this time slice that other namespaces had
+	nested   bool          // this time slice runs in a pause of another one
+	begun    bool          // the run's row exists, and the notice of its start is queued
+	visited  bool          // at least one repository was begun
+
+	repositories, tags, deleted, failed int64
+	firstError                          string
+	notices                             map[string]string // by policy
+	unreadable                          int               // number of policies that can't be read
+
+	page, batch []candidate // buffers that are reused for each repository
+}
+
+// work does one time slice for the namespace that has waited longest, if one is due.
+func (p *Pruner) work(ctx context.Context) (more bool, err error) {
+	p.rest = 0
+	if err := p.configure(ctx); err != nil {
+		return false, err
+	}
+	if err := p.housekeeping(ctx); err != nil {
+		return false, err
+	}
+	began := time.Now()
+	t, err := p.claim(ctx)
+	if err != nil || t == nil {
+		return false, err
+	}
+	p.metrics.slices.Inc()
+	deleted, err := p.sliceOrStop(ctx, t, false)
+	if err != nil || deleted > 0 || t.runRequested {
+		return err == nil, err
+	}
+	// A slice that found nothing must cost next to nothing, however many namespaces there
+	// are.
+	p.rest = min(time.Duration(float64(time.Since(began))*(1/p.opt.IdleShare-1)), p.opt.Interval)
+	return false, nil
+}
+
+// sliceOrStop does a time slice. If the task is lost meanwhile it ends the run, which counts
+// as something done.
+func (p *Pruner) sliceOrStop(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
+	deleted, err = p.timeSlice(ctx, t, nested)
+	if errors.Is(err, errLost) {
+		p.log.InfoContext(ctx, "stopped pruning a namespace before the end", "namespace", t.name, "run", t.run, "reason", err)
+		return max(deleted, 1), p.stopRun(ctx, t)
+	}
+	return deleted, err
+}
+
+// timeSlice prunes a namespace until it is done or the time slice is over.
+func (p *Pruner) timeSlice(ctx context.Context, t *task, nested bool) (deleted int64, err error) {
+	l, err := p.load(ctx, p.db.Pool, t.namespace)
+	if err != nil {
+		return 0, p.fail(ctx, t, err)
+	}
+	if l.none() {
+		dropped, err := p.dropTaskWithoutPolicies(ctx, t)
+		if dropped {
+			return 0, p.stopRun(ctx, t)
+		}
+		if err != nil && !errors.Is(err, errOutdated) && !errors.Is(err, errBusy) {
+			return 0, err
+		}
+		return 1, p.yieldTask(ctx, p.db.Pool, t) // a client is changing policies: look again
+	}
+	now := time.Now()
+	u := &timeSlice{p: p, task: t, policies: l, began: now, slice: now, renewed: now, nested: nested, notices: l.unreadable()}
+	u.unreadable = len(u.notices)
+	p.tellUnreadable(ctx, t, u.notices)
+	done, err := u.namespace(ctx)
+	switch {
+	case errors.Is(err, errLost):
+		return u.deleted, err
+	case errors.Is(err, errOutdated): // continue with the new policies, from the same repository
+		return max(u.deleted, 1), u.pause(ctx)
+	case ctx.Err() != nil: // stopping: return the task, so that no worker has to wait for the lease to expire
+		give, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+		defer cancel()
+		return u.deleted, errors.Join(err, u.pause(give))
+	case err != nil:
+		return u.deleted, p.fail(ctx, t, err)
+	}
+	if !done { // there is more to do
+		return max(u.deleted, 1), u.pause(ctx)
+	}
+	return u.deleted, u.finish(ctx)
+}
+
+// tellUnreadable counts the policies that are skipped because they can't be read, and logs
+// each problem once.
+func (p *Pruner) tellUnreadable(ctx context.Context, t *task, problems map[string]string) {
+	p.metrics.unreadable.Add(float64(len(problems)))
+	for id, problem := range problems {
+		if p.logged[id] == problem {
+			continue
+		}
+		p.logged[id] = problem
+		p.log.WarnContext(ctx, "skipping a policy: save it again, or delete it", "policy", id, "namespace", t.name, "problem", problem)
+	}
+}
+
+// namespace prunes the namespace's repositories in id order, starting at task.next. done is
+// false when the time slice ran out.
+func (u *timeSlice) namespace(ctx context.Context) (done bool, err error) {
+	page := min(u.p.opt.Page, 1000)
+	for {
+		list, err := u.p.repositories(ctx, u.task.namespace, u.task.next, page)
+		if err != nil {
+			return false, err
+		}
+		for _, target := range list {
+			done, err := u.repository(ctx, target)
+			if err != nil || !done {
+				return false, err
+			}
+			u.task.next = target.ID
+			u.repositories++
+			if u.over() {
+				return false, nil
+			}
+		}
+		if len(list) < page {
+			return true, nil
+		}
+	}
+}
+
+// over returns whether the time slice is over.
+func (u *timeSlice) over() bool { return time.Since(u.slice) >= u.p.opt.Turn }
+
+// busy returns how long the time slice itself has worked, without the time of other
+// namespaces.
+func (u *timeSlice) busy() time.Duration { return time.Since(u.began) - u.shared }
+
+// errSliceOver says that the time slice must end in the middle of a repository.
+var errSliceOver = errors.New("the time slice is over")
+
+// share pauses this time slice and lets other namespaces have theirs, for about the length
+// of one time slice; then a new slice of this time slice begins. A judgement uses one
+// snapshot and can't be kept for a later time slice, so a judgement that takes longer than
+// a slice pauses in this way. A nested time slice, within a pause, can't pause: share
+// returns errSliceOver, the time slice ends without its unfinished judgement, and the
+// namespace is judged again in a time slice of its own.
+func (u *timeSlice) share(ctx context.Context) error {
+	if u.nested {
+		return errSliceOver
+	}
+	began := time.Now()
+	for time.Since(began) < u.p.opt.Turn {
+		u.renewed = time.Now()
+		if err := u.p.renew(ctx, u.task); err != nil {
+			return err
+		}
+		t, err := u.p.claim(ctx)
+		if err != nil {
+			return err
+		}
+		if t == nil {
+			break
+		}
+		u.p.metrics.slices.Inc()
+		if _, err := u.p.sliceOrStop(ctx, t, true); err != nil {
+			u.p.log.ErrorContext(ctx, "a time slice failed", "namespace", t.name, "run", t.run, "error", err)
+			break
+		}
+	}
+	u.shared += time.Since(began)
+	u.slice = time.Now()
+	u.renewed = u.slice
+	return errors.Join(ctx.Err(), u.p.renew(ctx, u.task))
+}
+
+// alive renews the lease when a third of its time has passed.
+func (u *timeSlice) alive(ctx context.Context) error {
+	if time.Since(u.renewed) < u.p.opt.Lease/3 {
+		return nil
+	}
+	u.renewed = time.Now()
+	return u.p.renew(ctx, u.task)
+}
+
+// repository prunes one repository. A failure there is recorded with the run and doesn't
+// stop the pruning of others; errors that are returned end the time slice.
+func (u *timeSlice) repository(ctx context.Context, target catalog.Repository) (done bool, err error) {
+	if err := u.alive(ctx); err != nil {
+		return false, err
+	}
+	rules, saved := u.policies.of(target)
+	if len(rules.Policies) == 0 {
+		return true, nil
+	}
+	v := &repositoryRun{slice: u, target: target, saved: saved}
+	if err := v.findEarlier(ctx); err != nil {
+		return false, err
+	}
+	err = readSnapshot(ctx, u.p.opt.Background.Pool, target, func(s *snapshot) error {
+		return v.prune(ctx, s, rules)
+	})
+	if !v.counted && !v.cut {
+		u.tags += v.uncounted()
+	}
+	switch {
+	case err == nil:
+		return !v.cut, nil
+	case errors.Is(err, errGone):
+		u.p.log.InfoContext(ctx, "skipped a repository that was deleted", "repository", target.Path, "run", u.task.run)
+		return true, nil
+	case errors.Is(err, errLost), errors.Is(err, errOutdated), ctx.Err() != nil:
+		return false, err
+	}
+	u.p.metrics.failures.Inc()
+	u.p.log.WarnContext(ctx, "a repository could not be pruned", "repository", target.Path, "run", u.task.run, "error", err)
+	u.failed++
+	if u.firstError == "" {
+		u.firstError = fmt.Sprintf("%s: %v", target.Path, err)
+	}
+	return true, u.recordFailure(ctx, target, err)
+}
+
+// repositoryRun is a time slice's work in one repository.
+type repositoryRun struct {
+	slice        *timeSlice
+	target       catalog.Repository
+	saved        []Saved // the policies of the rules, in the same order
+	pages        int     // number of pages that were read
+	cut          bool    // the time slice ended early: another has to continue in this repository
+	stillReached bool    // attached tags were kept because a tag still reaches their image
+
+	// Numbers of the repository's tags that earlier time slices of the run have deleted,
+	// and that they have counted.
+	earlierDeleted, earlierTags int64
+	tags                        int64 // number of tags when the run came to the repository
+	counted                     bool  // the run's row includes tags
+
+	// judging is how long the judgement took, and deleting when the deletion began, both in
+	// the time slice's own time (busy). Zero: not yet.
+	judging, deleting time.Duration
+	// finishing says that the tags attached to images without tags are being deleted. The
+	// time slice doesn't leave this work to the next one, which couldn't tell an image that
+	// has lost its tags from one that never had a tag and keeps its signatures.
+	finishing bool
+}
+
+// findEarlier reads what earlier time slices of the run have done in the repository. Only the
+// first repository of a time slice can have been begun before.
+func (v *repositoryRun) findEarlier(ctx context.Context) error {
+	u := v.slice
+	first := u.task.resumed && !u.visited
+	if u.visited = true; !first {
+		return nil
+	}
+	err := u.p.db.Pool.QueryRow(ctx, "SELECT deleted, tags FROM autopruneruns_repositories WHERE run = $1 AND repository_id = $2",
+		u.task.run, v.target.ID).Scan(&v.earlierDeleted, &v.earlierTags)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("looking for what the run has done in %s: %w", v.target.Path, err)
+	}
+	return nil
+}
+
+// uncounted returns how many tags of the repository the run hasn't counted yet.
+func (v *repositoryRun) uncounted() int64 { return max(0, v.tags-v.earlierTags) }
+
+// alive renews the lease, and returns an error if the repository was deleted.
+func (v *repositoryRun) alive(ctx context.Context) error {
+	if err := v.slice.alive(ctx); err != nil {
+		return err
+	}
+	if v.pages++; v.pages == 1 {
+		return nil
+	}
+	return v.slice.p.stillThere(ctx, v.target)
+}
+
+// step pauses for other time slices when the time slice is over. A deletion ends the time slice
+// instead, once it has taken as long as the judgement, which the next time slice has to repeat.
+func (v *repositoryRun) step(ctx context.Context) error {
+	u := v.slice
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case !u.over(), v.finishing && u.nested:
+		return nil
+	case !v.finishing && v.deleting != 0 && u.busy()-v.deleting >= v.judging:
+		return errSliceOver
+	}
+	return u.share(ctx)
+}
+
+// prune judges the repository's tags and deletes those that the verdict selects: first
+// images, page by page, then tags attached to images that no tag reaches any more, and
+// orphans. The snapshot stays open meanwhile and is read again, so that nothing has to be
+// kept in memory; the deletion itself skips tags that have changed since.
+func (v *repositoryRun) prune(ctx context.Context, s *snapshot, rules Rules) error {
+	u := v.slice
+	rules.Now = s.Now
+	r := tagReader{p: u.p, s: s, target: v.target, saved: v.saved, alive: v.alive, step: v.step, memory: u.page}
+	defer func() { u.page = r.memory }()
+	began := u.busy()
+	verdict, err := Evaluate(rules, r.repository(ctx))
+	if errors.Is(err, errSliceOver) {
+		v.cut = true
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	v.deleting = u.busy()
+	v.judging = v.deleting - began
+	for _, n := range verdict.Notices() {
+		u.notices[v.saved[n.Policy].ID] = n.Text
+	}
+	v.tags = v.earlierDeleted + r.seen
+	if !verdict.may {
+		return nil
+	}
+	attached := false
+	err = v.each(ctx, &r, verdict, func(g candidate) bool {
+		attached = attached || g.attached
+		return !g.attached
+	}, v.deleteTags)
+	if err != nil || !attached && len(verdict.gone) == 0 {
+		return err
+	}
+	v.finishing = true
+	cut := v.cut
+	for before := int64(-1); u.deleted > before; { // a deleted attached tag may have been the image of others
+		before, v.cut, v.stillReached = u.deleted, false, false
+		if err := v.each(ctx, &r, verdict, func(g candidate) bool { return g.attached }, v.deleteAttached); err != nil {
+			return err
+		}
+		if cut = cut || v.cut; v.cut || !v.stillReached {
+			break
+		}
+	}
+	v.cut = cut
+	return nil
+}
+
+// candidate is a tag that may be deleted, and why.
+type candidate struct {
+	tagRow
+	tag      Tag
+	decision Decision
+	reason   string
+	attached bool // it belongs to an image, in the repository or missing
+}
+
+// each deletes, in batches, those tags that the verdict deletes and that want selects,
+// until the time slice is over.
+func (v *repositoryRun) each(ctx context.Context, r *tagReader, verdict *Verdict, want func(candidate) bool,
+	del func(ctx context.Context, verdict *Verdict, batch []candidate) error,
+) error {
+	batch := v.slice.batch[:0]
+	defer func() { v.slice.batch = batch }()
+	flush := func() error {
+		if len(batch) == 0 {
+			return nil
+		}
+		list := batch
+		batch = batch[:0]
+		return v.deleteBatch(ctx, verdict, list, del)
+	}
+	for t, err := range r.tags(ctx) {
+		if errors.Is(err, errSliceOver) {
+			v.cut = true
+			break
+		}
+		if err != nil {
+			return err
+		}
+		d := verdict.Decide(t.tag)
+		if !d.Delete {
+			continue
+		}
+		t.decision, t.attached = d, t.tag.attached() || t.tag.orphan()
+		if !want(t) {
+			continue
+		}
+		t.reason = verdict.Reason(t.tag, d)
+		if batch = append(batch, t); len(batch) < v.slice.p.opt.Batch {
+			continue
+		}
+		if err := flush(); err != nil {
+			return err
+		}
+	}
+	return flush()
+}

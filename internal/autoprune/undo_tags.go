@@ -1,0 +1,78 @@
+package autoprune
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// deletedTag is a tag that a policy has deleted, with what is needed to restore it.
+type deletedTag struct {
+	Name    string
+	Digest  oci.Digest // of its manifest
+	Created time.Time
+	Updated time.Time // zero: the tag was never moved or pushed again
+}
+
+// restoredTag is the result for one tag that was to be restored.
+type restoredTag struct {
+	Name string
+	// ID and Pushed are those of the tag's new row; 0 and zero if none was made.
+	ID     int64
+	Pushed time.Time
+	// Exists says that a tag of that name has been made since; Gone that the manifest
+	// doesn't exist any more.
+	Exists, Gone bool
+}
+
+// restore recreates tags with their times, unless their manifest is gone or a tag of that
+// name has been made since.
+//
+// It locks the manifests before they get tags, as catalog.RestoreTag does.
+func restore(ctx context.Context, tx pgx.Tx, t catalog.Repository, tags []deletedTag) ([]restoredTag, error) {
+	var digests [][]byte
+	var names []string
+	var created []time.Time
+	var updated []*time.Time
+	for i := range tags {
+		digests, names = append(digests, tags[i].Digest.Bytes()), append(names, tags[i].Name)
+		created = append(created, tags[i].Created)
+		if updated = append(updated, nil); !tags[i].Updated.IsZero() {
+			updated[i] = &tags[i].Updated
+		}
+	}
+	if _, err := tx.Exec(ctx, `
+		SELECT FROM (SELECT DISTINCT digest FROM unnest($3::bytea[]) AS digest ORDER BY digest) want
+		CROSS JOIN LATERAL (
+			SELECT FROM manifests
+			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest BETWEEN want.digest AND want.digest
+			ORDER BY digest LIMIT 1 FOR KEY SHARE) m`, t.NamespaceID, t.ID, digests); err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `
+		WITH want AS MATERIALIZED (
+			SELECT w.*, m.id AS manifest_id
+			FROM unnest($3::bytea[], $4::text[], $5::timestamptz[], $6::timestamptz[]) AS w (digest, name, created, updated)
+			LEFT JOIN LATERAL (
+				SELECT id FROM manifests
+				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND digest BETWEEN w.digest AND w.digest
+				ORDER BY digest LIMIT 1) m ON true
+		), made AS (
+			INSERT INTO tags (top_level_namespace_id, repository_id, name, manifest_id, created_at, updated_at)
+			SELECT $1, $2, name, manifest_id, created, updated FROM want WHERE manifest_id IS NOT NULL
+			ORDER BY name COLLATE "C"
+			ON CONFLICT (repository_id, top_level_namespace_id, name) DO NOTHING
+			RETURNING id, name, COALESCE(updated_at, created_at) AS pushed
+		)
+		SELECT w.name, COALESCE(m.id, 0), COALESCE(m.pushed, 'epoch'), m.id IS NULL AND w.manifest_id IS NOT NULL, w.manifest_id IS NULL
+		FROM want w LEFT JOIN made m ON m.name = w.name`,
+		t.NamespaceID, t.ID, digests, names, created, updated)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[restoredTag])
+}

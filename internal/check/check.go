@@ -1,0 +1,361 @@
+// Package check compares the database with the store, and repairs what a repair can mend,
+// while registries run on both. It also compares the sizes that manifests declare with the
+// stored ones, and corrects the total sizes that the first release stored.
+//
+// Storage keys are random, so [Run] divides them into 16 parts by their first hexadecimal
+// digit. For each part it merges the rows that own objects with the store's listing, both in
+// key order. Rows and listing are read at different moments, so a difference is only a
+// suspicion. A second look decides, in an order that misses nothing that changes meanwhile.
+// The argument rests on these facts: every object has exactly one owner row, which is
+// inserted before the object's first byte and deleted after the object; a key is never
+// reused; a key only moves from an upload to a blob to the objects waiting for deletion,
+// never back.
+//
+//   - A blob without its object, or whose object has another size: Run looks at the
+//     object, then at the row. If the row still gives the blob this key, it did so all the
+//     time, since a key can't leave a blob and come back. So the blob owned the key when
+//     Run looked at the object, and the object should have existed with the size that it
+//     had when the blob was committed.
+//   - A blob whose content has another hash: the same order, and the object is read twice.
+//   - An object for which Run saw no owner row: one statement looks for all possible
+//     owners. If there is none, the object was deleted before that statement, or has no
+//     owner; so Run looks at the object again after the rows. If it still exists, no row
+//     will ever own it. Only a request that lost its upload can write such an object, and
+//     that request deletes it again: so objects younger than the longest request aren't
+//     judged.
+//   - A multipart upload is checked like an object.
+//   - A key with two owners: one statement read both, at one moment.
+//
+// At the end Run compares the sizes that manifests declare with those in the database. The
+// registry accepts manifests with wrong sizes, since other registries store them too: Run
+// reports a difference as a note and never repairs it.
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Problem is a way in which the database and the store disagree.
+type Problem string
+
+// The problems that a check finds, and what a repair does about each. "Marked as lost" sets
+// blobs.lost_at: the registry then reports the blob as missing, and the next push stores it
+// again. "Doomed" objects become pending deletions, which the sweeper deletes.
+const (
+	Missing    Problem = "missing"    // a blob has no object: the blob is marked as lost
+	WrongSize  Problem = "wrong-size" // a blob's object has another size: the blob is marked as lost
+	Damaged    Problem = "damaged"    // a blob's object has other content: the blob is marked as lost
+	Unreadable Problem = "unreadable" // a blob's object can't be read: no repair
+	Lost       Problem = "lost"       // a blob was marked as lost before and not pushed since: no repair
+	Recovered  Problem = "recovered"  // a blob was marked as lost and its object is right: the mark is removed
+
+	Unowned       Problem = "unowned"        // an object has no owner: the object is doomed
+	UnownedUpload Problem = "unowned-upload" // a multipart upload has no owner: the upload is doomed
+	Shared        Problem = "shared"         // an object has several owners: no repair
+
+	DeclaredSize Problem = "declared-size" // a manifest declares other sizes than are stored: no repair, only a note
+)
+
+// Problems lists them all, the worst first.
+var Problems = []Problem{Shared, Missing, WrongSize, Damaged, Unreadable, Lost, Recovered, Unowned, UnownedUpload, DeclaredSize}
+
+// Note says whether the problem is only informative: a check that finds nothing but notes
+// counts as successful.
+func (p Problem) Note() bool { return p == DeclaredSize }
+
+// Finding is one problem, confirmed by a second look at the row or the object.
+type Finding struct {
+	Problem Problem `json:"problem"`
+	// Key is the object's storage key, or the base of a multipart upload. It is empty if the
+	// finding is about a manifest.
+	Key    string     `json:"key"`
+	Digest oci.Digest `json:"digest,omitzero"` // of the blob or manifest, if the finding is about one
+	Size   int64      `json:"size"`            // bytes: the blob's, else the object's
+	Detail string     `json:"detail,omitempty"`
+	// Repositories are up to three of the repositories that have the blob, or the manifest's
+	// repository.
+	Repositories []string `json:"repositories,omitempty"`
+	// Contradiction describes where a manifest's declared sizes differ from the stored ones.
+	Contradiction *Contradiction `json:"contradiction,omitempty"`
+	Repaired      bool           `json:"repaired"` // a repair has changed the row
+}
+
+// Tally sums up the findings of one problem.
+type Tally struct {
+	Count    int64 `json:"count"`
+	Bytes    int64 `json:"bytes"`
+	Repaired int64 `json:"repaired"`
+}
+
+// CheckReport sums up a check.
+type CheckReport struct {
+	Objects     int64 `json:"objects"` // in the store, without objects of other programs
+	ObjectBytes int64 `json:"object_bytes"`
+	Blobs       int64 `json:"blobs"` // in the database
+	Hashed      int64 `json:"hashed"`
+	HashedBytes int64 `json:"hashed_bytes"`
+	// Manifests counts the manifests whose declared sizes were compared. UnreadableManifests
+	// were skipped: this version's parser refuses them, though another version accepted
+	// them.
+	Manifests           int64 `json:"manifests"`
+	UnreadableManifests int64 `json:"unreadable_manifests"`
+	// Young counts objects without an owner that may belong to a request in progress. They
+	// are no findings.
+	Young int64 `json:"young"`
+	// Kept counts objects without an owner that are younger than gc.keep_doomed: after a
+	// restore the database doesn't know what was pushed since its backup. They are no
+	// findings, and a repair leaves them alone.
+	Kept      int64 `json:"kept"`
+	KeptBytes int64 `json:"kept_bytes"`
+	// Doomed counts objects that wait for deletion, including those kept for gc.keep_doomed.
+	Doomed      int64              `json:"doomed"`
+	DoomedBytes int64              `json:"doomed_bytes"`
+	Problems    map[Problem]*Tally `json:"problems"`
+	Took        time.Duration      `json:"-"`
+}
+
+// Remaining says whether something is left for an operator to do: a finding that wasn't
+// repaired, or a lost blob that somebody has to push again. Notes don't count.
+func (r CheckReport) Remaining() bool {
+	for p, t := range r.Problems {
+		switch p {
+		case DeclaredSize:
+		case Unowned, UnownedUpload, Recovered:
+			if t.Repaired < t.Count {
+				return true
+			}
+		default:
+			if t.Count > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Progress is how far a check has come.
+type Progress struct {
+	Share       float64 // of all keys, from 0 to 1
+	Objects     int64
+	Blobs       int64
+	Manifests   int64 // which come after all keys
+	HashedBytes int64
+	Findings    int64
+}
+
+// Options says what to check and how.
+type Options struct {
+	Catalog *catalog.Catalog // required
+	Store   blob.Store       // required
+	// KeepDoomed is how long objects of deleted blobs are kept, by the setting gc.keep_doomed.
+	KeepDoomed time.Duration
+	Deep       bool // read and hash every blob
+	Repair     bool // else nothing is changed
+	// Force repairs even when more than half of what was looked at is wrong. Without Force
+	// such a repair stops with ErrImplausible.
+	Force bool
+	// Parallel bounds how many parts of the key space are listed and hashed at once.
+	// Default 4, maximum 16.
+	Parallel int
+	// Found is called for each finding, one after the other; it should be quick.
+	Found func(Finding)
+	// Progress is called every second, and at the end.
+	Progress func(Progress)
+}
+
+// ErrImplausible says that a repair was refused: so much is wrong that the database and the
+// store probably belong to different registries, or one of them is incomplete.
+var ErrImplausible = errors.New("more than half of what was looked at is wrong, so this is probably another registry's database, another bucket, or a volume that isn't mounted: nothing more was repaired")
+
+// unownedDelay is the time between recording an object without an owner for deletion and its
+// deletion: an operator who repaired against the wrong database has a day to notice.
+const unownedDelay = 24 * time.Hour
+
+// Run compares the database with the store; the package comment says how. It hands its
+// findings to o.Found. The report is valid as far as the check got, also if Run returns an
+// error.
+func Run(ctx context.Context, o Options) (CheckReport, error) {
+	if o.Catalog == nil || o.Store == nil {
+		return CheckReport{}, errors.New("check: a check needs a catalog and a store")
+	}
+	if o.Parallel <= 0 {
+		o.Parallel = 4
+	}
+	began := time.Now()
+	if err := refuseRepair(ctx, o); err != nil {
+		return CheckReport{}, err
+	}
+	k := &checker{opt: o, young: began.Add(-o.Catalog.LongestWrite()), kept: began.Add(-o.KeepDoomed)}
+	k.report.Problems = make(map[Problem]*Tally)
+	stop := k.tell()
+	err := k.run(ctx)
+	stop()
+	k.report.Took = time.Since(began)
+	k.report.HashedBytes = k.hashedBytes.Load()
+	return k.report, errors.Join(err, k.refused)
+}
+
+// refuseRepair returns an error if a repair is requested and the store carries another
+// database's identity.
+func refuseRepair(ctx context.Context, o Options) error {
+	if !o.Repair {
+		return nil
+	}
+	return blob.RefuseWrong(ctx, o.Store)
+}
+
+// checker is the state of one check.
+type checker struct {
+	opt   Options
+	young time.Time // objects modified after this aren't judged
+	kept  time.Time // objects modified after this aren't recorded for deletion
+
+	hashedBytes atomic.Int64
+	done        [parts]atomic.Uint32 // progress of each part, in 65536ths
+
+	mu      sync.Mutex
+	report  CheckReport
+	strays  []blob.Object // suspected to have no owner
+	marks   []Finding     // about blobs whose lost mark is to be set or removed before they are reported
+	refused error         // why repairing stopped
+}
+
+const (
+	parts = 16
+	// maxStrays bounds the suspected objects held in memory. Their owners are looked up by
+	// one statement, which reads every blob.
+	maxStrays = 100_000
+	maxMarks  = 1000
+)
+
+func (k *checker) run(ctx context.Context) error {
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(min(k.opt.Parallel, parts))
+	for i := range parts {
+		group.Go(func() error {
+			p := &part{checker: k, index: i}
+			if err := p.merge(groupCtx); err != nil {
+				return err
+			}
+			k.done[i].Store(1 << 16)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if err := k.settleStrays(ctx, 0); err != nil {
+		return err
+	}
+	if err := k.settleMarks(ctx, 0); err != nil {
+		return err
+	}
+	if err := k.unfinished(ctx); err != nil {
+		return err
+	}
+	return k.manifests(ctx)
+}
+
+// tell starts a goroutine that reports progress every second, until stop is called.
+func (k *checker) tell() (stop func()) {
+	if k.opt.Progress == nil {
+		return func() {}
+	}
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-end:
+				k.opt.Progress(k.progress())
+				return
+			case <-tick.C:
+				k.opt.Progress(k.progress())
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
+}
+
+func (k *checker) progress() Progress {
+	share := 0.0
+	for i := range k.done {
+		share += float64(k.done[i].Load()) / (1 << 16) / parts
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := Progress{Share: share, Objects: k.report.Objects, Blobs: k.report.Blobs, Manifests: k.report.Manifests, HashedBytes: k.hashedBytes.Load()}
+	for _, t := range k.report.Problems {
+		p.Findings += t.Count
+	}
+	return p
+}
+
+// reached records a part's progress. Keys are random, so the digits of the key that the
+// part has reached tell which share of the part is done.
+func (k *checker) reached(part int, key string) {
+	if len(key) < 5 {
+		return
+	}
+	if n, err := strconv.ParseUint(key[1:5], 16, 16); err == nil {
+		k.done[part].Store(uint32(n))
+	}
+}
+
+// add counts findings and hands them to opt.Found.
+func (k *checker) add(list ...Finding) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, f := range list {
+		t := k.report.Problems[f.Problem]
+		if t == nil {
+			t = new(Tally)
+			k.report.Problems[f.Problem] = t
+		}
+		t.Count++
+		t.Bytes = catalog.AddSizes(t.Bytes, f.Size)
+		if f.Repaired {
+			t.Repaired++
+		}
+		if k.opt.Found != nil {
+			k.opt.Found(f)
+		}
+	}
+}
+
+// mayRepair says whether a repair may change n more findings of the given problems. seen is
+// how many objects or blobs were looked at. Without opt.Force it refuses, for the rest of
+// the check, as soon as more than half of them are wrong; keys are random, so what was
+// looked at is a fair sample.
+func (k *checker) mayRepair(n int, seen int64, problems ...Problem) bool {
+	const few = 100 // below this the share says nothing, as in a small registry
+	if !k.opt.Repair || n == 0 {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	wrong := int64(n)
+	for _, p := range problems {
+		if t := k.report.Problems[p]; t != nil {
+			wrong += t.Count
+		}
+	}
+	if k.refused == nil && !k.opt.Force && wrong >= few && wrong > seen/2 {
+		k.refused = fmt.Errorf("%d of %d: %w", wrong, seen, ErrImplausible)
+	}
+	return k.refused == nil
+}

@@ -1,0 +1,235 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Contradiction is a manifest that declares a size other than the stored one for something
+// that it refers to.
+type Contradiction struct {
+	Repository string     `json:"-"`
+	Manifest   oci.Digest `json:"-"`
+	// Descriptor is the first descriptor with a wrong size: "config", "layers[2]",
+	// "manifests[0]" or "subject".
+	Descriptor string     `json:"descriptor"`
+	Digest     oci.Digest `json:"digest"`        // of the described content
+	Declared   int64      `json:"declared_size"` // bytes
+	Stored     int64      `json:"stored_size"`   // bytes
+	Others     int        `json:"others"`        // further descriptors of the manifest that are wrong
+}
+
+// contradictionsPage is the result for a page of manifests.
+type contradictionsPage struct {
+	Compared   int64 // manifests, including unreadable ones
+	Unreadable int64 // manifests that another version accepted and this one can't parse
+	Found      []Contradiction
+}
+
+const (
+	// contradictionPageBytes bounds the payloads of a page. A page ends with the payload
+	// that reaches the bound, so it exceeds the bound by less than one manifest.
+	contradictionPageBytes = 4 << 20
+	// contradictionSizes is how many stored sizes one statement looks up.
+	contradictionSizes = 10_000
+)
+
+// contradictions compares the sizes that the manifests of all repositories declare with the
+// stored ones. It reads every payload, in pages in key order. No snapshot spans the pages,
+// so a manifest that is put while it runs may be left out. An error ends the sequence.
+//
+// Foreign layers, and subjects that haven't been pushed yet, aren't in the registry, so
+// there is nothing to compare. The sizes of manifests and blobs never change, so findings
+// needn't be checked again.
+func contradictions(ctx context.Context, c *catalog.Catalog) iter.Seq2[contradictionsPage, error] {
+	return func(yield func(contradictionsPage, error) bool) {
+		var after manifestKey
+		for {
+			list, err := payloads(ctx, c.DB(), after)
+			if err == nil && len(list) == 0 {
+				return
+			}
+			var page contradictionsPage
+			if err == nil {
+				after = list[len(list)-1].manifestKey
+				page, err = compare(ctx, c, list)
+			}
+			if err != nil {
+				yield(contradictionsPage{}, fmt.Errorf("comparing the sizes that manifests declare: %w", err))
+				return
+			}
+			if !yield(page, nil) {
+				return
+			}
+		}
+	}
+}
+
+// manifestKey is the primary key of a manifest, which begins with id.
+type manifestKey struct {
+	id int64
+	in catalog.Repository // without its path
+}
+
+// storedManifest is a manifest as it is stored.
+type storedManifest struct {
+	manifestKey
+	digest    oci.Digest
+	mediaType string
+	payload   []byte
+}
+
+// payloads returns the manifests after the key after, in key order: at most 500, and at
+// least one if there is any.
+//
+// It disables sorting, so that PostgreSQL merges the primary keys of the partitions and
+// stops at the limit. With old statistics the planner may believe that few manifests follow,
+// and would read and sort all of them for each page.
+func payloads(ctx context.Context, pool *db.DB, after manifestKey) (list []storedManifest, err error) {
+	err = pool.Tx(ctx, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			SELECT set_config(name, 'off', true)
+			FROM unnest(ARRAY['enable_sort', 'enable_seqscan', 'enable_bitmapscan']) AS name`)
+		if err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, `
+			SELECT id, repository_id, top_level_namespace_id, digest, media_type, payload FROM (
+				SELECT *, sum(octet_length(payload)::bigint) OVER (
+					ORDER BY id, repository_id, top_level_namespace_id ROWS UNBOUNDED PRECEDING) - octet_length(payload) AS before
+				FROM (
+					SELECT id, repository_id, top_level_namespace_id, digest, media_type, payload FROM manifests
+					WHERE (id, repository_id, top_level_namespace_id) > ($1::bigint, $2::bigint, $3::bigint)
+					ORDER BY id, repository_id, top_level_namespace_id LIMIT 500) next) page
+			WHERE before < $4::bigint
+			ORDER BY id, repository_id, top_level_namespace_id`,
+			after.id, after.in.ID, after.in.NamespaceID, contradictionPageBytes)
+		if err != nil {
+			return err
+		}
+		list, err = pgx.CollectRows(rows, scanManifest)
+		return err
+	})
+	return list, err
+}
+
+func scanManifest(row pgx.CollectableRow) (m storedManifest, err error) {
+	var digest []byte
+	if err := row.Scan(&m.id, &m.in.ID, &m.in.NamespaceID, &digest, &m.mediaType, &m.payload); err != nil {
+		return m, err
+	}
+	m.digest, err = oci.DigestFromBytes(digest)
+	return m, err
+}
+
+// compare compares some manifests.
+func compare(ctx context.Context, c *catalog.Catalog, list []storedManifest) (contradictionsPage, error) {
+	page := contradictionsPage{Compared: int64(len(list))}
+	type parsed struct {
+		storedManifest
+		content *oci.Manifest
+		refers  int // how many entries of wanted belong to this manifest
+	}
+	var readable []parsed
+	var wanted []catalog.Reference
+	for _, m := range list {
+		content, err := oci.ParseManifest(m.mediaType, m.payload)
+		if err != nil {
+			page.Unreadable++
+			continue
+		}
+		own := catalog.References(m.in, content)
+		wanted = append(wanted, own...)
+		readable = append(readable, parsed{m, content, len(own)})
+	}
+	var sizes []int64
+	for some := range slices.Chunk(wanted, contradictionSizes) {
+		found, err := c.SizesOf(ctx, some)
+		if err != nil {
+			return page, err
+		}
+		sizes = append(sizes, found...)
+	}
+	var in []int64 // for each entry of found, the id of its repository
+	for _, m := range readable {
+		stored := make(map[oci.Digest]int64, m.refers)
+		for i, r := range wanted[:m.refers] {
+			if sizes[i] >= 0 {
+				stored[r.Digest] = sizes[i]
+			}
+		}
+		wanted, sizes = wanted[m.refers:], sizes[m.refers:]
+		if found, wrong := contradiction(m.content, stored); wrong {
+			found.Manifest = m.digest
+			page.Found, in = append(page.Found, found), append(in, m.in.ID)
+		}
+	}
+	var err error
+	page.Found, err = nameRepositories(ctx, c.DB(), page.Found, in)
+	return page, err
+}
+
+// contradiction compares every descriptor of a manifest, including repeated ones, with what
+// is stored.
+func contradiction(m *oci.Manifest, stored map[oci.Digest]int64) (found Contradiction, wrong bool) {
+	compare := func(d oci.Descriptor, name string, at int) {
+		size, there := stored[d.Digest]
+		if !there || d.Foreign() || size == d.Size {
+			return
+		}
+		if wrong {
+			found.Others++
+			return
+		}
+		if at >= 0 {
+			name = fmt.Sprintf("%s[%d]", name, at)
+		}
+		found, wrong = Contradiction{Descriptor: name, Digest: d.Digest, Declared: d.Size, Stored: size}, true
+	}
+	if m.Config != nil {
+		compare(*m.Config, "config", -1)
+	}
+	for i, d := range m.Layers {
+		compare(d, "layers", i)
+	}
+	for i, d := range m.Manifests {
+		compare(d, "manifests", i)
+	}
+	if m.Subject != nil {
+		compare(*m.Subject, "subject", -1)
+	}
+	return found, wrong
+}
+
+// nameRepositories fills in the names of the contradictions' repositories, given by ids. It
+// leaves out contradictions in deleted repositories, whose manifests are being removed.
+func nameRepositories(ctx context.Context, pool *db.DB, list []Contradiction, ids []int64) ([]Contradiction, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	rows, err := pool.Pool.Query(ctx, "SELECT id, path FROM live_repositories WHERE id = ANY ($1)", ids)
+	if err != nil {
+		return nil, err
+	}
+	paths := make(map[int64]string)
+	var id int64
+	var path string
+	if _, err := pgx.ForEachRow(rows, []any{&id, &path}, func() error { paths[id] = path; return nil }); err != nil {
+		return nil, err
+	}
+	var named []Contradiction
+	for i, found := range list {
+		if found.Repository = paths[ids[i]]; found.Repository != "" {
+			named = append(named, found)
+		}
+	}
+	return named, nil
+}

@@ -1,0 +1,227 @@
+package check
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// Owner is a database row that owns objects in the store.
+type Owner struct {
+	Kind OwnerKind
+	// Key is the key of the object; for a row that owns all objects of an upload, their
+	// base.
+	Key    string
+	Digest oci.Digest // of a blob
+	Size   int64      // of a blob, in bytes
+	Lost   bool       // of a blob: the store is known to have lost its object
+	Keep   string     // the object of a doomed upload that isn't deleted; "" for none
+}
+
+// OwnerKind says from which table an Owner comes.
+type OwnerKind string
+
+// The kinds of owners.
+const (
+	OwnerUpload       OwnerKind = "upload"
+	OwnerBlob         OwnerKind = "blob"
+	OwnerDoomed       OwnerKind = "doomed object"
+	OwnerDoomedUpload OwnerKind = "doomed upload"
+)
+
+// OfUpload says that Key is the base of the objects.
+func (o Owner) OfUpload() bool { return o.Kind == OwnerUpload || o.Kind == OwnerDoomedUpload }
+
+// ownersPage is how many owners are fetched at once.
+const ownersPage = 1000
+
+// readOwners returns every row that owns an object whose key is >= from and < to ("": no limit),
+// in byte order of the keys, so that an upload comes before the objects that it owns. An
+// error ends the sequence.
+//
+// All rows belong to one moment, at which every object had one owner: when the sequence
+// begins. The database has no index in this order: maintaining it would cost each push
+// another page write, for a query that runs once a week. So PostgreSQL reads the blobs once,
+// sorts those in the range, and keeps the result as a cursor WITH HOLD of one connection, in
+// temporary files if it is large. No snapshot is held while the caller works.
+func readOwners(ctx context.Context, pool *db.DB, from, to string) iter.Seq2[Owner, error] {
+	return func(yield func(Owner, error) bool) {
+		conn, err := pool.Pool.Acquire(ctx)
+		if err != nil {
+			yield(Owner{}, fmt.Errorf("reading the owners of objects: %w", err))
+			return
+		}
+		defer conn.Release()
+		if err := declareOwners(ctx, conn.Conn(), from, to); err != nil {
+			yield(Owner{}, fmt.Errorf("reading the owners of objects: %w", err))
+			return
+		}
+		defer conn.Exec(context.WithoutCancel(ctx), "CLOSE owners") //nolint:errcheck // a lost connection has lost its cursor as well
+		for {
+			rows, err := conn.Query(ctx, "FETCH 1000 FROM owners") // ownersPage
+			if err != nil {
+				yield(Owner{}, fmt.Errorf("reading the owners of objects: %w", err))
+				return
+			}
+			page, err := pgx.CollectRows(rows, scanOwner)
+			if err != nil {
+				yield(Owner{}, fmt.Errorf("reading the owners of objects: %w", err))
+				return
+			}
+			for _, o := range page {
+				if !yield(o, nil) {
+					return
+				}
+			}
+			if len(page) < ownersPage {
+				return
+			}
+		}
+	}
+}
+
+// declareOwners makes the cursor. Its query runs when the transaction commits, and may take
+// longer than the usual time limit of statements.
+func declareOwners(ctx context.Context, conn *pgx.Conn, from, to string) error {
+	ctx = db.Unhurried(ctx)
+	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if err := db.LiftLimits(ctx, tx); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `
+			DECLARE owners NO SCROLL CURSOR WITH HOLD FOR
+			SELECT 'blob' AS kind, storage_key, digest, size, lost_at IS NOT NULL AS lost, '' AS keep
+			FROM blobs WHERE storage_key >= $1 AND ($2 = '' OR storage_key < $2)
+			UNION ALL
+			SELECT 'upload', storage_key, NULL, 0, false, ''
+			FROM uploads WHERE storage_key >= $1 AND ($2 = '' OR storage_key < $2)
+			UNION ALL
+			SELECT CASE WHEN of_upload THEN 'doomed upload' ELSE 'doomed object' END, storage_key, NULL, 0, false, COALESCE(keep, '')
+			FROM gc_doomed_objects WHERE storage_key >= $1 AND ($2 = '' OR storage_key < $2)
+			ORDER BY storage_key, kind`, from, to)
+		return err
+	})
+}
+
+func scanOwner(row pgx.CollectableRow) (Owner, error) {
+	var o Owner
+	var digest []byte
+	if err := row.Scan(&o.Kind, &o.Key, &digest, &o.Size, &o.Lost, &o.Keep); err != nil || digest == nil {
+		return o, err
+	}
+	var err error
+	if o.Digest, err = oci.DigestFromBytes(digest); err != nil {
+		err = fmt.Errorf("blob with object %s: %w", o.Key, err)
+	}
+	return o, err
+}
+
+// FindUnowned returns those of the keys, each of an object of an upload, that no row owns.
+// One statement reads all owners, and so sees one moment: an object that moves from one
+// owner to another while the statement runs is seen with one of them.
+//
+// It reads all blobs once, so call it with many keys.
+func FindUnowned(ctx context.Context, pool *db.DB, keys []string) ([]string, error) {
+	list, err := scan(ctx, pool, `
+		WITH k AS MATERIALIZED (
+			SELECT key COLLATE "C" AS key, split_part(key, '-', 1) COLLATE "C" AS base FROM unnest($1::text[]) AS key
+		), b AS MATERIALIZED (
+			SELECT k.key FROM k JOIN blobs ON blobs.storage_key = k.key
+		)
+		SELECT key FROM k
+		WHERE NOT EXISTS (SELECT FROM b WHERE b.key = k.key)
+			AND NOT EXISTS (SELECT FROM uploads u WHERE u.storage_key = k.base)
+			AND NOT EXISTS (SELECT FROM gc_doomed_objects d WHERE d.storage_key = k.key)
+			AND NOT EXISTS (SELECT FROM gc_doomed_objects d WHERE d.storage_key = k.base AND d.keep IS DISTINCT FROM k.key)
+		ORDER BY key`, keys)
+	if err != nil {
+		return nil, fmt.Errorf("looking for the owners of %d objects: %w", len(keys), err)
+	}
+	return list, nil
+}
+
+// findUnownedUploads returns those of the bases that belong neither to an upload in progress nor
+// to one that is waiting for deletion.
+func findUnownedUploads(ctx context.Context, pool *db.DB, bases []string) ([]string, error) {
+	list, err := scan(ctx, pool, `
+		SELECT base FROM unnest($1::text[]) AS base
+		WHERE NOT EXISTS (SELECT FROM uploads u WHERE u.storage_key = base COLLATE "C")
+			AND NOT EXISTS (SELECT FROM gc_doomed_objects d WHERE d.storage_key = base COLLATE "C")
+		ORDER BY base`, bases)
+	if err != nil {
+		return nil, fmt.Errorf("looking for %d uploads: %w", len(bases), err)
+	}
+	return list, nil
+}
+
+// recordUnowned records objects that FindUnowned returned for deletion after delay. It checks
+// nothing again: an object without an owner never gets one, since a key gets its owner
+// before the object's first byte.
+func recordUnowned(ctx context.Context, pool *db.DB, objects []blob.Object, delay time.Duration) error {
+	keys, sizes := make([]string, len(objects)), make([]int64, len(objects))
+	for i, o := range objects {
+		keys[i], sizes[i] = o.Key, o.Size
+	}
+	_, err := scan(ctx, pool, `
+		INSERT INTO gc_doomed_objects (storage_key, size, delete_after)
+		SELECT key, size, now() + $3::interval FROM unnest($1::text[], $2::bigint[]) AS o (key, size)
+		ORDER BY key COLLATE "C"
+		ON CONFLICT DO NOTHING
+		RETURNING storage_key`, keys, sizes, delay)
+	if err != nil {
+		return fmt.Errorf("queueing %d objects without an owner for deletion: %w", len(objects), err)
+	}
+	return nil
+}
+
+// recordUnownedUploads records the uploads that findUnownedUploads returned for deletion after
+// delay. If an object of such an upload is a blob's, that object stays.
+//
+// It reads all blobs once, so call it with many bases.
+func recordUnownedUploads(ctx context.Context, pool *db.DB, bases []string, delay time.Duration) error {
+	_, err := scan(ctx, pool, `
+		WITH k AS MATERIALIZED (
+			SELECT base COLLATE "C" AS base FROM unnest($1::text[]) AS base
+		), b AS MATERIALIZED (
+			SELECT k.base, min(blobs.storage_key) AS key FROM k JOIN blobs ON split_part(blobs.storage_key, '-', 1) = k.base
+			GROUP BY k.base
+		)
+		INSERT INTO gc_doomed_objects (storage_key, of_upload, keep, delete_after)
+		SELECT k.base, true, b.key, now() + $2::interval FROM k LEFT JOIN b ON b.base = k.base
+		ORDER BY k.base
+		ON CONFLICT DO NOTHING
+		RETURNING storage_key`, bases, delay)
+	if err != nil {
+		return fmt.Errorf("queueing %d uploads without an owner for deletion: %w", len(bases), err)
+	}
+	return nil
+}
+
+// scan runs a statement that reads whole tables, and returns its rows. It lifts the time
+// limits, and has the planner read each table once: a nested loop over all rows would never
+// end.
+func scan(ctx context.Context, pool *db.DB, sql string, args ...any) (list []string, err error) {
+	ctx = db.Unhurried(ctx)
+	err = pool.Tx(ctx, func(tx pgx.Tx) error {
+		if err := db.LiftLimits(ctx, tx); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, "SET LOCAL enable_nestloop = off"); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		list, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	return list, err
+}

@@ -1,0 +1,247 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"strings"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// part is the check of the keys that begin with one hexadecimal digit.
+type part struct {
+	*checker
+	index int
+	above []Owner // rows of the upload seen last, which own all objects below its base key
+	buf   []byte  // for hashing
+}
+
+// bounds returns the key prefix of the objects of part i and the key range of their owners.
+// The ranges together cover every key, including keys of other programs' objects.
+func bounds(i int) (prefix, from, to string) {
+	const digits = "0123456789abcdef"
+	prefix = digits[i : i+1]
+	if i > 0 {
+		from = prefix
+	}
+	if i+1 < len(digits) {
+		to = digits[i+1 : i+2]
+	}
+	return prefix, from, to
+}
+
+// merge walks the owners and the objects of the part together, in key order.
+func (p *part) merge(ctx context.Context) error {
+	prefix, from, to := bounds(p.index)
+	owners, stopOwners := iter.Pull2(readOwners(ctx, p.opt.Catalog.DB(), from, to))
+	defer stopOwners()
+	objects, stopObjects := iter.Pull2(p.opt.Store.List(ctx, prefix))
+	defer stopObjects()
+	row, rowErr, rows := owners()
+	object, objectErr, more := objects()
+	for rows || more {
+		if err := errors.Join(rowErr, objectErr); err != nil {
+			return err
+		}
+		key := row.Key
+		if !rows || more && object.Key < key {
+			key = object.Key
+		}
+		p.reached(p.index, key)
+		var same []Owner // rows with this very key
+		for rows && rowErr == nil && row.Key == key {
+			same = append(same, row)
+			row, rowErr, rows = owners()
+		}
+		var found *blob.Object
+		if more && object.Key == key {
+			found = new(object)
+			object, objectErr, more = objects()
+		}
+		if err := p.settle(ctx, key, same, found); err != nil {
+			return err
+		}
+	}
+	return errors.Join(rowErr, objectErr)
+}
+
+// settle judges one key by the rows that name it and by its object, which is nil if there is none.
+func (p *part) settle(ctx context.Context, key string, same []Owner, object *blob.Object) error {
+	owners := same
+	base, _ := blob.UploadOf(key)
+	for _, o := range p.above {
+		if o.OfUpload() && o.Key == base && o.Keep != key {
+			owners = append(owners, o)
+		}
+	}
+	if len(same) > 0 && same[0].OfUpload() {
+		p.above = same
+	}
+	p.count(owners, object)
+	if err := p.shared(key, owners, object); err != nil {
+		return err
+	}
+	for _, o := range same {
+		if o.Kind == OwnerBlob {
+			if err := p.blob(ctx, o, object); err != nil {
+				return err
+			}
+		}
+	}
+	if object != nil && len(owners) == 0 {
+		return p.stray(ctx, *object)
+	}
+	return nil
+}
+
+func (p *part) count(owners []Owner, object *blob.Object) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	doomed := false
+	for _, o := range owners {
+		switch o.Kind {
+		case OwnerBlob:
+			p.report.Blobs++
+		case OwnerDoomed, OwnerDoomedUpload:
+			doomed = true
+		case OwnerUpload:
+		}
+	}
+	if object != nil && doomed {
+		p.report.Doomed++
+		p.report.DoomedBytes += object.Size
+	}
+	if object != nil {
+		p.report.Objects++
+		p.report.ObjectBytes += object.Size
+	}
+}
+
+// shared reports a key with several owners. Several owners that all want the object deleted
+// are no problem.
+func (p *part) shared(key string, owners []Owner, object *blob.Object) error {
+	if len(owners) < 2 {
+		return nil
+	}
+	f := Finding{Problem: Shared, Key: key}
+	wanted := false
+	for i, o := range owners {
+		if i > 0 {
+			f.Detail += ", "
+		}
+		f.Detail += string(o.Kind)
+		if o.Kind == OwnerBlob {
+			f.Detail += " " + o.Digest.String()
+			f.Digest = o.Digest
+		}
+		wanted = wanted || o.Kind == OwnerBlob || o.Kind == OwnerUpload
+	}
+	if !wanted {
+		return nil
+	}
+	if object != nil {
+		f.Size = object.Size
+	}
+	p.add(f)
+	return nil
+}
+
+// blob judges a blob by the object that was listed under its key. Before it reports a
+// problem, it looks at the object and at the row again.
+func (p *part) blob(ctx context.Context, b Owner, listed *blob.Object) error {
+	if listed != nil && listed.Size == b.Size && !b.Lost {
+		if !p.opt.Deep {
+			return nil
+		}
+		if sum, err := p.hash(ctx, b); err == nil && sum == b.Digest {
+			return nil
+		}
+	}
+	problem, detail, err := p.look(ctx, b, p.opt.Deep || b.Lost)
+	if err != nil {
+		return err
+	}
+	if problem == "" && !b.Lost {
+		return nil
+	}
+	now, there, err := p.opt.Catalog.StoredBlob(ctx, b.Digest)
+	switch {
+	case err != nil:
+		return err
+	case !there || now.Key != b.Key:
+		return nil // deleted, or pushed again
+	case now.Lost && problem == "":
+		problem = Recovered
+	case now.Lost:
+		problem, detail = Lost, strings.TrimSpace(string(problem)+" "+detail)
+	case problem == "":
+		return nil // another check has removed the lost mark already
+	}
+	f := Finding{Problem: problem, Key: b.Key, Digest: b.Digest, Size: b.Size, Detail: detail}
+	if f.Repositories, err = p.opt.Catalog.Sources(ctx, b.Digest, 3); err != nil {
+		return err
+	}
+	return p.mark(ctx, f)
+}
+
+// look compares a blob with its object's present state, and with the object's content if
+// read is set. It returns the problem and what is wrong; "" means that the object is right.
+func (p *part) look(ctx context.Context, b Owner, read bool) (Problem, string, error) {
+	o, err := p.opt.Store.Stat(ctx, b.Key)
+	switch {
+	case errors.Is(err, blob.ErrNotFound):
+		return Missing, "", nil
+	case err != nil:
+		return "", "", err
+	case o.Size != b.Size:
+		return WrongSize, fmt.Sprintf("the object has %d bytes, not %d", o.Size, b.Size), nil
+	case !read:
+		return "", "", nil
+	}
+	sum, err := p.hash(ctx, b)
+	switch {
+	case ctx.Err() != nil:
+		return "", "", ctx.Err()
+	case errors.Is(err, blob.ErrNotFound):
+		return Missing, "", nil
+	case err != nil:
+		return Unreadable, err.Error(), nil
+	case sum != b.Digest:
+		return Damaged, "its content is " + sum.String(), nil
+	}
+	return "", "", nil
+}
+
+// hash reads a blob's object and returns the digest of what it reads.
+func (p *part) hash(ctx context.Context, b Owner) (oci.Digest, error) {
+	r, err := p.opt.Store.Open(ctx, b.Key, 0, -1)
+	if err != nil {
+		return oci.Digest{}, err
+	}
+	defer r.Close() //nolint:errcheck // only read
+	if p.buf == nil {
+		p.buf = make([]byte, 256<<10)
+	}
+	h := b.Digest.Algorithm().New()
+	for {
+		if err := ctx.Err(); err != nil {
+			return oci.Digest{}, err
+		}
+		n, err := r.Read(p.buf)
+		h.Write(p.buf[:n])
+		p.hashedBytes.Add(int64(n))
+		if err == io.EOF {
+			p.mu.Lock()
+			p.report.Hashed++
+			p.mu.Unlock()
+			return oci.FromHash(b.Digest.Algorithm(), h), nil
+		}
+		if err != nil {
+			return oci.Digest{}, fmt.Errorf("reading object %s: %w", b.Key, err)
+		}
+	}
+}

@@ -1,0 +1,298 @@
+package check_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/purser-registry/purser/internal/blob"
+	"github.com/purser-registry/purser/internal/catalog"
+	"github.com/purser-registry/purser/internal/check"
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/db/dbtest"
+	"github.com/purser-registry/purser/internal/gc"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// storeBundle is a catalog and a store that only this test uses.
+type storeBundle struct {
+	t       *testing.T
+	db      *db.DB
+	catalog *catalog.Catalog
+	gc      *gc.Collector
+	store   *blob.Dir
+	dir     string
+}
+
+func setupStore(t *testing.T) *storeBundle {
+	t.Helper()
+	d := dbtest.New(t)
+	dir := t.TempDir()
+	store, err := blob.OpenDir(blob.DirOptions{Path: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := catalog.New(catalog.Options{DB: d, Replica: uuid.New(), Log: slog.New(slog.DiscardHandler)})
+	return &storeBundle{t, d, c, gc.New(gc.Options{Catalog: c, DB: d, Log: slog.New(slog.DiscardHandler)}), store, dir}
+}
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// exec runs SQL that must succeed.
+func (b *storeBundle) exec(sql string, args ...any) {
+	b.t.Helper()
+	if _, err := b.db.Pool.Exec(b.t.Context(), sql, args...); err != nil {
+		b.t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// object stores an object of size bytes that no row owns.
+func (b *storeBundle) object(size int) (key string) {
+	b.t.Helper()
+	_, key = b.write(blob.NewBase(), size)
+	return key
+}
+
+// write writes one complete object of the upload base.
+func (b *storeBundle) write(base string, size int) (blob.Writer, string) {
+	b.t.Helper()
+	var next int64
+	w, err := b.store.Resume(b.t.Context(), base, nil, 0,
+		func(context.Context) (int64, error) { return 0, nil },
+		func(_ context.Context, n int) (int64, error) { next += int64(n); return next - int64(n), nil })
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer w.Close() //nolint:errcheck // Finish has said whether all is well
+	if _, err := w.Write(bytes.Repeat([]byte("x"), size)); err != nil {
+		b.t.Fatal(err)
+	}
+	key, err := w.Finish(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return w, key
+}
+
+// stored lists the objects in the store.
+func (b *storeBundle) stored() []string {
+	b.t.Helper()
+	var keys []string
+	err := filepath.WalkDir(filepath.Join(b.dir, "objects"), func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			keys = append(keys, e.Name())
+		}
+		return err
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return keys
+}
+
+// doomed counts the rows of doomed objects.
+func (b *storeBundle) doomed() (n int) {
+	b.t.Helper()
+	if err := b.db.Pool.QueryRow(b.t.Context(), "SELECT count(*) FROM gc_doomed_objects").Scan(&n); err != nil {
+		b.t.Fatal(err)
+	}
+	return n
+}
+
+// eventually polls for a state of the database or the store, since these send no signal when
+// they reach it.
+func (b *storeBundle) eventually(what string, ok func() bool) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-ctx.Done():
+			b.t.Fatalf("waited in vain: %s; %d objects are stored, %d rows are left", what, len(b.stored()), b.doomed())
+		case <-tick.C:
+		}
+	}
+}
+
+// start runs a worker until stop is called or the test ends.
+func (b *storeBundle) start(run func(context.Context) error) (stop func()) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("Run: %v", err)
+		}
+	})
+	b.t.Cleanup(stop)
+	return stop
+}
+
+// sweeper makes a sweeper on the bundle.
+func (b *storeBundle) sweeper() *gc.Sweeper {
+	b.t.Helper()
+	s, err := gc.NewSweeper(gc.SweeperOptions{
+		Collector: b.gc, Store: b.store, Log: slog.New(slog.DiscardHandler), Timeout: 10 * time.Second,
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+// upload starts an upload and stores an object of it.
+func (b *storeBundle) upload() catalog.Upload {
+	b.t.Helper()
+	list, err := b.catalog.StartUploads(b.t.Context(), 1)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.write(list[0].StorageKey, 10)
+	return list[0]
+}
+
+// doom stores n objects of 10 bytes and records them for deletion.
+func (b *storeBundle) doom(n int) []string {
+	b.t.Helper()
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = b.object(10)
+	}
+	b.exec("INSERT INTO gc_doomed_objects (storage_key, size) SELECT unnest($1::text[]), 10", keys)
+	return keys
+}
+
+// begun starts an upload and writes content to one of its objects.
+func (b *storeBundle) begun(ctx context.Context, content string) (u catalog.Upload, key string, err error) {
+	list, err := b.catalog.StartUploads(ctx, 1)
+	if err != nil {
+		return u, "", err
+	}
+	u = list[0]
+	u.Repository, u.Size = "team/app", int64(len(content))
+	var next int64
+	w, err := b.store.Resume(ctx, u.StorageKey, nil, 0,
+		func(context.Context) (int64, error) { return 0, nil },
+		func(_ context.Context, n int) (int64, error) { next += int64(n); return next - int64(n), nil })
+	if err != nil {
+		return u, "", err
+	}
+	defer w.Close() //nolint:errcheck // Finish has said whether all is well
+	if _, err := io.WriteString(w, content); err != nil {
+		return u, "", err
+	}
+	key, err = w.Finish(ctx)
+	return u, key, err
+}
+
+func (b *storeBundle) tryPush(ctx context.Context, content string) (catalog.StoredBlob, error) {
+	d := oci.Compute(oci.SHA256, []byte(content))
+	u, key, err := b.begun(ctx, content)
+	if err == nil {
+		err = b.catalog.CommitUpload(ctx, u, d, key, false)
+	}
+	if err != nil {
+		return catalog.StoredBlob{}, err
+	}
+	o, _, err := b.catalog.StoredBlob(ctx, d)
+	return o, err
+}
+
+// push stores content as a blob and returns its row.
+func (b *storeBundle) push(content string) catalog.StoredBlob {
+	b.t.Helper()
+	o, err := b.tryPush(b.t.Context(), content)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return o
+}
+
+func (b *storeBundle) file(key string) string { return filepath.Join(b.dir, "objects", key[:2], key) }
+
+// old sets an object's file time so far back that no request can still be writing the
+// object.
+func (b *storeBundle) old(key string) string {
+	b.t.Helper()
+	long := time.Now().Add(-3 * time.Hour)
+	if err := os.Chtimes(b.file(key), long, long); err != nil {
+		b.t.Fatal(err)
+	}
+	return key
+}
+
+// collect deletes a blob by running a review.
+func (b *storeBundle) collect(d oci.Digest) {
+	b.t.Helper()
+	b.exec(`WITH d AS (DELETE FROM blobs WHERE digest = $1 RETURNING storage_key)
+		INSERT INTO gc_doomed_objects (storage_key) SELECT storage_key FROM d`, d.Bytes())
+}
+
+// sweep deletes all objects that are due for deletion.
+func (b *storeBundle) sweep() {
+	b.t.Helper()
+	list, err := b.gc.ClaimDoomed(b.t.Context(), 1000, time.Minute)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, d := range list {
+		if d.OfUpload {
+			err = b.store.DeleteUpload(b.t.Context(), d.StorageKey, d.Keep)
+		} else {
+			err = b.store.Delete(b.t.Context(), []string{d.StorageKey})
+		}
+		if err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	if err := b.gc.SettleDoomed(b.t.Context(), list); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// check runs a check and returns its findings, as "problem key" in order.
+func (b *storeBundle) check(o check.Options) ([]string, check.CheckReport, error) {
+	b.t.Helper()
+	o.Catalog = b.catalog
+	if o.Store == nil {
+		o.Store = b.store
+	}
+	var found []string
+	o.Found = func(f check.Finding) {
+		text := string(f.Problem) + " " + f.Key
+		if f.Repaired {
+			text += " repaired"
+		}
+		found = append(found, text)
+	}
+	report, err := check.Run(b.t.Context(), o)
+	slices.Sort(found)
+	return found, report, err
+}
+
+// finds runs a check, which must succeed and find exactly what is wanted.
+func (b *storeBundle) finds(o check.Options, want ...string) check.CheckReport {
+	b.t.Helper()
+	found, report, err := b.check(o)
+	slices.Sort(want)
+	if err != nil || !slices.Equal(found, want) {
+		b.t.Fatalf("found, %v:\n%s\nwant:\n%s", err, strings.Join(found, "\n"), strings.Join(want, "\n"))
+	}
+	return report
+}

@@ -1,0 +1,196 @@
+package pullstats
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/purser-registry/purser/internal/db"
+	"github.com/purser-registry/purser/internal/oci"
+)
+
+// counter is a key of Redis that counts pulls.
+type counter struct {
+	key         string
+	repository  int64
+	tag         string
+	digest      oci.Digest
+	count, born int64
+	seq         int64 // of the last pull
+	last        time.Time
+}
+
+// counterID is a short name of a counter's key, for the table redispullcounters.
+type counterID [16]byte
+
+func idOf(key string) counterID {
+	sum := sha256.Sum256([]byte(key))
+	return counterID(sum[:16])
+}
+
+// counted says which pulls of a counter are in the statistics: the counter's row in
+// redispullcounters.
+type counted struct{ born, count, seq int64 }
+
+// uncounted returns how many of the counter's pulls the statistics don't have. back says
+// that Redis was set back: the statistics have pulls that the counter has forgotten.
+func (c counter) uncounted(has counted) (n int64, back bool) {
+	switch {
+	case c.born > has.born: // the key was deleted and made again
+		return c.count, false
+	case c.born == has.born && c.count >= has.count:
+		return c.count - has.count, false
+	}
+	return 0, true
+}
+
+// counters reads the counters with these keys. It leaves out keys that don't exist. invalid
+// has an error for each key that can't be a counter; failed says why other keys couldn't be
+// read.
+func (r *Redis) counters(ctx context.Context, keys []string) (list []counter, invalid map[string]error, failed error) {
+	c, err := r.connect(ctx)
+	if err != nil || len(keys) == 0 {
+		return nil, nil, err
+	}
+	p := c.Pipeline()
+	for _, key := range keys {
+		p.HMGet(ctx, key, "pull_count", "born", "seq", "last_pull_timestamp", "repository_id", "tag_name", "manifest_digest", "pull_method")
+	}
+	answers, err := p.Exec(ctx)
+	invalid = map[string]error{}
+	for i, a := range answers {
+		fields := a.(*redis.SliceCmd).Val()
+		if fields == nil {
+			if cause := cmp.Or(a.Err(), err); unfit(cause) {
+				invalid[keys[i]] = cause
+			} else {
+				failed = fmt.Errorf("reading the pulls in Redis: %w", cause)
+			}
+			continue
+		}
+		c, exists, err := parseCounter(keys[i], fields)
+		switch {
+		case err != nil:
+			invalid[keys[i]] = err
+		case exists:
+			list = append(list, c)
+		}
+	}
+	return list, invalid, failed
+}
+
+// parseCounter makes a counter of the fields that the method counters reads. exists is
+// false if Redis doesn't have the key.
+func parseCounter(key string, fields []any) (c counter, exists bool, err error) {
+	text := make([]string, len(fields))
+	for i, f := range fields {
+		text[i], _ = f.(string)
+		exists = exists || f != nil
+	}
+	if !exists {
+		return c, false, nil
+	}
+	c = counter{key: key, tag: text[5]}
+	for i, to := range []*int64{&c.count, &c.born, &c.seq} {
+		if *to, err = strconv.ParseInt(text[i], 10, 64); err != nil {
+			return c, true, err
+		}
+	}
+	if c.last, err = parseRedisTime(text[3]); err != nil {
+		return c, true, err
+	}
+	if c.repository, err = strconv.ParseInt(text[4], 10, 64); err != nil {
+		return c, true, err
+	}
+	if c.digest, err = oci.ParseDigest(text[6]); err != nil {
+		return c, true, err
+	}
+	if text[7] == "tag" || c.tag != "" {
+		err = oci.ValidateTag(c.tag)
+	}
+	if err == nil && key != counterKey(c.repository, c.tag, c.digest) {
+		err = errors.New("its fields have another name")
+	}
+	return c, true, err
+}
+
+// ofRepository returns the counters of a repository that may have uncounted pulls. Each
+// pull that Redis has counted before the call is in one of these counters or in the
+// statistics: a counter leaves the repository's set only after the statistics have all of
+// its pulls.
+func (r *Redis) ofRepository(ctx context.Context, repository int64) ([]counter, error) {
+	c, err := r.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	keys, err := c.SMembers(ctx, uncountedKey(repository)).Result()
+	if err != nil {
+		return nil, fmt.Errorf("reading which pulls Redis has: %w", err)
+	}
+	list, _, err := r.counters(ctx, keys) // a flush reports those that are invalid
+	return list, err
+}
+
+// lockCounters waits until no other transaction holds the lock on counters, and holds it
+// until tx ends. Later statements of tx see what the earlier holders committed.
+func lockCounters(ctx context.Context, tx pgx.Tx) error {
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('counters of pulls in Redis', 0))"); err != nil {
+		return fmt.Errorf("waiting for other flushes of pulls: %w", err)
+	}
+	return nil
+}
+
+// countedOf returns the rows of redispullcounters of these counters; a counter that was
+// never counted has none.
+// For OFFSET 0 see "Plans" in package db.
+func countedOf(ctx context.Context, q db.Querier, ids []counterID) (map[counterID]counted, error) {
+	rows, err := q.Query(ctx, `
+		SELECT c.* FROM unnest($1::uuid[]) AS want (id)
+		CROSS JOIN LATERAL (SELECT id, born, counted, seq FROM redispullcounters WHERE id = want.id OFFSET 0) c`, ids)
+	if err != nil {
+		return nil, fmt.Errorf("reading what was counted: %w", err)
+	}
+	list := make(map[counterID]counted, len(ids))
+	var id counterID
+	var has counted
+	if _, err := pgx.ForEachRow(rows, []any{&id, &has.born, &has.count, &has.seq}, func() error {
+		list[id] = has
+		return nil
+	}); err != nil {
+		return nil, fmt.Errorf("reading what was counted: %w", err)
+	}
+	return list, nil
+}
+
+func idsOf(list []counter) []counterID {
+	ids := make([]counterID, len(list))
+	for i, c := range list {
+		ids[i] = idOf(c.key)
+	}
+	return ids
+}
+
+// saveCounted stores that the statistics have all pulls of these counters, as they were
+// read.
+func saveCounted(ctx context.Context, tx pgx.Tx, list []counter) error {
+	n := len(list)
+	born, counts, seqs := make([]int64, n), make([]int64, n), make([]int64, n)
+	for i, c := range list {
+		born[i], counts[i], seqs[i] = c.born, c.count, c.seq
+	}
+	if _, err := tx.Exec(ctx, `
+		INSERT INTO redispullcounters AS s (id, born, counted, seq)
+		SELECT * FROM unnest(@ids::uuid[], @born::bigint[], @counted::bigint[], @seqs::bigint[])
+		ON CONFLICT (id) DO UPDATE SET born = EXCLUDED.born, counted = EXCLUDED.counted, seq = GREATEST(s.seq, EXCLUDED.seq), updated_at = now()`,
+		db.Args{"ids": idsOf(list), "born": born, "counted": counts, "seqs": seqs}); err != nil {
+		return fmt.Errorf("storing what was counted: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,278 @@
+package pullstats
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/purser-registry/purser/internal/oci"
+	"github.com/purser-registry/purser/internal/worker"
+)
+
+const (
+	// lastUsedEvery is how often last-used times are written.
+	lastUsedEvery = 5 * time.Second
+	// lastUsedRefresh is how old a last-used time in the statistics may be while its tag or
+	// manifest is in constant use: it is written once in that time, not every
+	// lastUsedEvery.
+	lastUsedRefresh = 5 * time.Minute
+	// lastUsedSlack is how much later than its stored last-used time a tag may have been
+	// used.
+	lastUsedSlack = lastUsedRefresh + 12*lastUsedEvery
+	// maxLastUsed bounds the number of tags and manifests in memory.
+	maxLastUsed = 100_000
+	// lastUsedBatch is how many last-used times are written together.
+	lastUsedBatch = 1000
+)
+
+// LastUsedOptions configures a LastUsedRecorder.
+type LastUsedOptions struct {
+	Databases
+	// Every is how often last-used times are written. Default 5 s.
+	Every  time.Duration
+	Log    *slog.Logger    // default slog.Default()
+	Worker *worker.Metrics // nil: none
+}
+
+// LastUsedRecorder records last-used times: when a tag or manifest was used other than by a
+// counted pull. Such a use is a HEAD, or a pull for which there was no room. It writes the
+// times every few seconds; they are exact to some minutes. A time may be written twice
+// without harm.
+type LastUsedRecorder struct {
+	opt  LastUsedOptions
+	loop *worker.Loop
+
+	mu    sync.Mutex
+	names map[usedName]*lastUsed
+	gap   bool // a use was dropped for lack of room
+	// uncounted is the time of the newest uncounted pull, until the statistics have noted
+	// it.
+	uncounted time.Time
+}
+
+// usedName is a tag or, if manifest is set, a manifest by its digest.
+type usedName struct {
+	repository int64
+	manifest   bool
+	name       string
+}
+
+type lastUsed struct{ at, saved time.Time }
+
+// NewLastUsedRecorder makes the recorder of a process. Only Run and Close write the times.
+func NewLastUsedRecorder(o LastUsedOptions) (*LastUsedRecorder, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	if o.Every <= 0 {
+		o.Every = lastUsedEvery
+	}
+	m := &LastUsedRecorder{opt: o, names: map[usedName]*lastUsed{}}
+	m.loop = worker.New(worker.Options{Name: "signs of use", Batch: m.save, Idle: o.Every, Log: o.Log, Metrics: o.Worker})
+	return m, nil
+}
+
+// Run writes last-used times until ctx ends, and returns nil then. Close writes the rest.
+func (m *LastUsedRecorder) Run(ctx context.Context) error { return m.loop.Run(ctx) }
+
+// Close writes the last-used times that are left. Call it after Recorder.Close, which may
+// add some. If it returns an error, which comes from the database, these times are lost.
+func (m *LastUsedRecorder) Close(ctx context.Context) error {
+	if _, err := m.save(ctx); err != nil {
+		return fmt.Errorf("stopping without the last last-used times: %w", err)
+	}
+	return nil
+}
+
+// used records a use of a manifest, and of the tag if there is one.
+func (m *LastUsedRecorder) used(repository int64, tag string, d oci.Digest, at time.Time) {
+	if tag != "" {
+		m.tagUsed(repository, tag, at)
+	}
+	if !d.IsZero() {
+		m.usedAt(usedName{repository, true, d.String()}, at)
+	}
+}
+
+func (m *LastUsedRecorder) tagUsed(repository int64, tag string, at time.Time) {
+	m.usedAt(usedName{repository, false, tag}, at)
+}
+
+func (m *LastUsedRecorder) usedAt(k usedName, at time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := m.names[k]
+	switch {
+	case known == nil && len(m.names) >= maxLastUsed:
+		m.gap = true
+	case known == nil:
+		m.names[k] = &lastUsed{at: at}
+	case at.After(known.at):
+		known.at = at
+	}
+}
+
+// markUncounted notes that a pull at this time may be missing in the counts.
+func (m *LastUsedRecorder) markUncounted(at time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if at.After(m.uncounted) {
+		m.uncounted = at
+	}
+}
+
+// unsaved says whether something would be lost if the process were killed now.
+func (m *LastUsedRecorder) unsaved() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.gap || !m.uncounted.IsZero() {
+		return true
+	}
+	now := time.Now()
+	for _, v := range m.names {
+		if v.due(now) {
+			return true
+		}
+	}
+	return false
+}
+
+// due says whether the last-used time should be written now.
+func (v *lastUsed) due(now time.Time) bool {
+	return v.at.After(v.saved) && now.Sub(v.saved) >= lastUsedRefresh
+}
+
+// save writes the last-used times that are due, and removes those of unused names from
+// memory.
+func (m *LastUsedRecorder) save(ctx context.Context) (more bool, err error) {
+	if m.takeGap() {
+		if err := Unrecorded(ctx, m.opt.Stats, 0); err != nil {
+			m.returnGap()
+			return false, err
+		}
+	}
+	if err := m.saveUncounted(ctx); err != nil {
+		return false, err
+	}
+	due := m.due(time.Now())
+	for batch := range slices.Chunk(due, lastUsedBatch) {
+		if err := m.write(ctx, batch); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// saveUncounted notes in the statistics the time of the newest uncounted pull.
+func (m *LastUsedRecorder) saveUncounted(ctx context.Context) error {
+	m.mu.Lock()
+	at := m.uncounted
+	m.mu.Unlock()
+	if at.IsZero() {
+		return nil
+	}
+	if _, err := m.opt.Stats.Pool.Exec(ctx, `
+		INSERT INTO pullstatisticsprocessingstate AS s (recorded_since, uncounted_at) VALUES ($1, $1)
+		ON CONFLICT (id) DO UPDATE SET uncounted_at = GREATEST(s.uncounted_at, EXCLUDED.uncounted_at)`, at); err != nil {
+		return fmt.Errorf("telling that pulls weren't counted: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.uncounted.Equal(at) {
+		m.uncounted = time.Time{}
+	}
+	return nil
+}
+
+// owed is a last-used time to be written.
+type owed struct {
+	usedName
+	at time.Time
+}
+
+// due returns the last-used times to be written, in the order of their rows.
+func (m *LastUsedRecorder) due(now time.Time) (list []owed) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k, v := range m.names {
+		switch {
+		case v.due(now):
+			list = append(list, owed{k, v.at})
+		case !v.at.After(v.saved) && now.Sub(v.at) > lastUsedRefresh:
+			delete(m.names, k)
+		}
+	}
+	slices.SortFunc(list, func(a, b owed) int {
+		return cmp.Or(cmp.Compare(a.repository, b.repository), cmp.Compare(a.name, b.name))
+	})
+	return list
+}
+
+func (m *LastUsedRecorder) write(ctx context.Context, list []owed) error {
+	ids := make([]int64, len(list))
+	for i, o := range list {
+		ids[i] = o.repository
+	}
+	err := m.opt.withAlive(ctx, slices.Compact(ids), func(alive map[int64]bool, tx pgx.Tx) error {
+		return upsertLastUsed(ctx, tx, list, alive)
+	})
+	if err != nil {
+		return fmt.Errorf("writing last-used times: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range list {
+		if v := m.names[o.usedName]; v != nil {
+			v.saved = o.at
+		}
+	}
+	return nil
+}
+
+func upsertLastUsed(ctx context.Context, tx pgx.Tx, list []owed, alive map[int64]bool) error {
+	for _, part := range []struct {
+		manifests  bool
+		table, key string
+	}{{false, "tagpullstatistics", "tag_name"}, {true, "manifestpullstatistics", "manifest_digest"}} {
+		var repositories []int64
+		var names []string
+		var times []time.Time
+		for _, o := range list {
+			if o.manifest == part.manifests && alive[o.repository] {
+				repositories, names, times = append(repositories, o.repository), append(names, o.name), append(times, o.at)
+			}
+		}
+		if len(names) == 0 {
+			continue
+		}
+		if _, err := tx.Exec(ctx, fmt.Sprintf(`
+			INSERT INTO %[1]s AS s (repository_id, %[2]s, last_check_date)
+			SELECT * FROM unnest($1::bigint[], $2::text[], $3::timestamptz[])
+			ON CONFLICT (repository_id, %[2]s) DO UPDATE SET last_check_date = EXCLUDED.last_check_date
+			WHERE s.last_check_date IS NULL OR s.last_check_date < EXCLUDED.last_check_date`, part.table, part.key),
+			repositories, names, times); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *LastUsedRecorder) takeGap() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	gap := m.gap
+	m.gap = false
+	return gap
+}
+
+func (m *LastUsedRecorder) returnGap() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gap = true
+}
