@@ -26,8 +26,8 @@ type Backend struct {
 	// listed as keys with a "?" at the end.
 	Keys func(t testing.TB, base string) []string
 
-	// Part is the size above which the backend splits uploads. Sizes are upload sizes
-	// that take different paths in it.
+	// Part is the size above which the backend splits uploads. Sizes are upload sizes that
+	// take different paths in the backend.
 	Part  int
 	Sizes []int
 }
@@ -45,6 +45,7 @@ func Run(t *testing.T, b Backend) {
 		{"FinishAfterSave", finishAfterSave},
 		{"SmallChunks", smallChunks},
 		{"ReadFrom", readFrom},
+		{"Borrowed", borrowed},
 		{"Dropped", dropped},
 		{"SaveNothing", saveNothing},
 		{"FinishTwice", finishTwice},
@@ -110,8 +111,8 @@ func only(t testing.TB, b Backend, base, key string) {
 	}
 }
 
-// largeStream sends a stream that is larger than any buffer, in one request and in
-// several, and checks how much memory is in use meanwhile.
+// largeStream sends a stream that is larger than any buffer, in one request and in several,
+// and checks how much memory is in use while it sends.
 func largeStream(t *testing.T, b Backend) {
 	const size, limit = 96 << 20, 40 << 20
 	s := b.Open(t)
@@ -282,7 +283,7 @@ func saveNothing(t *testing.T, b Backend) {
 	u.Complete(t, s, []byte("end"))
 }
 
-// finishTwice loses the commit of the row: another attempt finishes the same bytes.
+// finishTwice loses the commit of the row; another attempt then finishes the same bytes.
 func finishTwice(t *testing.T, b Backend) {
 	s := b.Open(t)
 	for _, size := range b.Sizes {
@@ -381,8 +382,8 @@ func stalled(t *testing.T, b Backend) {
 	}
 }
 
-// stalledFinish lets a writer finish without further bytes while another writer has the
-// object: bytes that the other one writes later must not get into the finished object.
+// stalledFinish lets a writer finish without further bytes while another writer writes to
+// the object: bytes that the other writer adds later must not get into the finished object.
 func stalledFinish(t *testing.T, b Backend) {
 	s := b.Open(t)
 	u := NewUpload()

@@ -129,10 +129,10 @@ func (w *writer) open(claim blob.Claim) error {
 	return nil
 }
 
-// blame checks whether an attempt failed because it was fenced, and returns that error
-// then. Its successor may have completed the multipart upload. To this attempt that
-// looks like lost bytes, or like a broken connection if the service refuses a part
-// before it has read it.
+// blame returns ErrFenced in place of err, with which this attempt failed, if a newer
+// attempt has fenced this one; otherwise it returns err. The newer attempt may have
+// completed the multipart upload. To this attempt that looks like lost bytes, or like a
+// broken connection if the service refuses a part before it has read it.
 func (w *writer) blame(ctx context.Context, err error) error {
 	if errors.Is(err, blob.ErrFenced) || ctx.Err() != nil {
 		return err
@@ -300,8 +300,8 @@ func (w *writer) awaitFlight() (taken int64, err error) {
 	return s.taken, err
 }
 
-// added counts n bytes in the buffer, and sends the buffer when it is large enough for
-// a part. It loads the tail only now, since a request without bytes doesn't need it.
+// added counts n bytes in the buffer, and sends the buffer when it is large enough for a
+// part. The tail is loaded only here, since a request without bytes doesn't need it.
 func (w *writer) added(n int) error {
 	if n == 0 {
 		return nil
@@ -324,6 +324,9 @@ func (w *writer) added(n int) error {
 
 // load puts the tail's bytes before those in the buffer. From here on the tail object
 // can't become the blob, but it must stay as long as the row names it.
+//
+// The old buffer isn't freed, since the reader that filled it (a hashing reader) may
+// still use the last bytes. The garbage collector takes it.
 func (w *writer) load(ctx context.Context) error {
 	r, err := w.s.open(ctx, w.st.Tail, 0, w.st.TailSize)
 	if errors.Is(err, blob.ErrNotFound) {
@@ -350,7 +353,6 @@ func (w *writer) load(ctx context.Context) error {
 			break
 		}
 	}
-	w.buf.free()
 	w.buf, w.loaded, w.st.Left = all, true, true
 	return nil
 }
@@ -463,8 +465,8 @@ const emptySHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b785
 // Leftovers implements blob.Writer.
 func (w *writer) Leftovers() bool { return w.st.Left }
 
-// Close implements blob.Writer. It cancels the part that is being sent and waits for
-// it.
+// Close implements blob.Writer. It cancels the sending of a part and waits until that has
+// ended.
 func (w *writer) Close() error {
 	w.cancel()
 	if w.flight != nil {
