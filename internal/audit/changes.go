@@ -18,9 +18,6 @@ type Change struct {
 	Entry
 }
 
-// changeKinds are the kinds of Changes, as the index auditlog_changes_idx has them.
-const changeKinds = `('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'delete_tag', 'delete_manifest', 'delete_repo', 'autoprune_tag_delete')`
-
 // End is a position after every entry that can ever exist.
 var End = Position{XID: maxID, ID: maxID}
 
@@ -32,8 +29,15 @@ var End = Position{XID: maxID, ID: maxID}
 func Changes(ctx context.Context, tx pgx.Tx, after Position, n int) (list []Change, more bool, err error) {
 	xid, id := after.arguments()
 	rows, err := tx.Query(ctx, `
-		SELECT xid::text AS xid_text, `+entryColumns+`, true, false FROM auditlog
-		WHERE kind IN `+changeKinds+` AND (xid, id) > ($1::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+		SELECT xid::text AS xid_text, id, time, kind, COALESCE(actor, ''), COALESCE(address, ''), COALESCE(user_agent, ''),
+			COALESCE(request_id, ''), COALESCE(namespace, ''), COALESCE(repository, ''), COALESCE(repository_id, 0),
+			COALESCE(tag, ''), digest, COALESCE(policy, '00000000-0000-0000-0000-000000000000'),
+			COALESCE(run, '00000000-0000-0000-0000-000000000000'), detail, COALESCE(counted_by, ''), pulls, first_time,
+			true, false
+		FROM auditlog
+		WHERE kind IN ('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'delete_tag',
+				'delete_manifest', 'delete_repo', 'autoprune_tag_delete') -- as the index auditlog_changes_idx has them
+			AND (xid, id) > ($1::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
 		ORDER BY xid, id LIMIT $3`, xid, id, n)
 	if err != nil {
 		return nil, false, fmt.Errorf("reading changes in the audit log: %w", err)
@@ -147,7 +151,9 @@ func Unread(ctx context.Context, q db.Querier, changes, pulls Position) (yes boo
 	xid, id := changes.arguments()
 	pullXID, pullID := pulls.arguments()
 	err = q.QueryRow(ctx, `
-		SELECT EXISTS (SELECT FROM auditlog WHERE kind IN `+changeKinds+`
+		SELECT EXISTS (SELECT FROM auditlog
+				WHERE kind IN ('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'delete_tag',
+					'delete_manifest', 'delete_repo', 'autoprune_tag_delete') -- as the index auditlog_changes_idx has them
 				AND (xid, id) > ($1::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot()))
 			OR EXISTS (SELECT FROM auditlog WHERE kind = 'pull_repo'
 				AND (xid, id) > ($3::text::xid8, $4::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot()))`,

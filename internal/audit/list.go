@@ -150,12 +150,6 @@ func scanRow(r pgx.CollectableRow) (out row, err error) {
 	return out, nil
 }
 
-// entryColumns are the columns that scanRow scans, before selected and last.
-const entryColumns = `id, time, kind, COALESCE(actor, ''), COALESCE(address, ''), COALESCE(user_agent, ''),
-	COALESCE(request_id, ''), COALESCE(namespace, ''), COALESCE(repository, ''), COALESCE(repository_id, 0),
-	COALESCE(tag, ''), digest, COALESCE(policy, '00000000-0000-0000-0000-000000000000'),
-	COALESCE(run, '00000000-0000-0000-0000-000000000000'), detail, COALESCE(counted_by, ''), pulls, first_time`
-
 // maxKinds is the largest number of kinds that a query looks up one by one in the index.
 const maxKinds = 8
 
@@ -177,9 +171,13 @@ func (f Filter) query(after *place, limit, bound int) (sql string, args []any) {
 		sources[i] = fmt.Sprintf("(SELECT * FROM auditlog WHERE %s ORDER BY time DESC, id DESC LIMIT %d)", where, most)
 	}
 	from := "(" + strings.Join(sources, " UNION ALL ") + ")"
+	const columns = `id, time, kind, COALESCE(actor, ''), COALESCE(address, ''), COALESCE(user_agent, ''),
+		COALESCE(request_id, ''), COALESCE(namespace, ''), COALESCE(repository, ''), COALESCE(repository_id, 0),
+		COALESCE(tag, ''), digest, COALESCE(policy, '00000000-0000-0000-0000-000000000000'),
+		COALESCE(run, '00000000-0000-0000-0000-000000000000'), detail, COALESCE(counted_by, ''), pulls, first_time`
 	if len(rest) == 0 {
 		return fmt.Sprintf(`SELECT %s, true, false FROM %s a ORDER BY time DESC, id DESC LIMIT %d`,
-			entryColumns, from, limit), args
+			columns, from, limit), args
 	}
 	return fmt.Sprintf(`
 		SELECT %s, selected, nth = %d FROM (
@@ -187,7 +185,7 @@ func (f Filter) query(after *place, limit, bound int) (sql string, args []any) {
 			FROM %s a ORDER BY time DESC, id DESC LIMIT %d) scanned
 		WHERE selected OR nth = %d
 		ORDER BY time DESC, id DESC LIMIT %d`,
-		entryColumns, bound, strings.Join(rest, " AND "), from, bound, bound, limit), args
+		columns, bound, strings.Join(rest, " AND "), from, bound, bound, limit), args
 }
 
 // conditions splits the filter: each of sources is the condition of one index scan, and

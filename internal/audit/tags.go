@@ -65,13 +65,6 @@ func scanFormer(row pgx.CollectableRow) (f foundFormer, err error) {
 	return f, err
 }
 
-// tagEvents are the kinds in the index auditlog_tags_idx, and tagEnds those in
-// auditlog_tag_ends_idx.
-const (
-	tagEvents = `('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete')`
-	tagEnds   = `('move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete')`
-)
-
 // FormerTags returns up to n former states of a repository's tags, those that ended last
 // first, that come after cursor ("": from the first), and the cursor of the next page, ""
 // when there is none. The keeper's retention decides how far back the log goes. Deleted
@@ -126,36 +119,60 @@ func (l *Log) FormerTags(ctx context.Context, q FormerQuery, cursor string, n in
 
 // These statements look at up to @bound entries of a repository or of a tag, and select
 // those that ended a tag's state. They return the last of the entries whether or not it is
-// selected, for the next cursor.
+// selected, for the next cursor. The kinds are those of the indexes auditlog_tag_ends_idx and
+// auditlog_tags_idx.
+//
+// A state begins with the newest entry of the tag before its end, apart from entries that
+// were written along with it or change nothing: it is enough to look at ten.
 const (
 	formerOfRepository = `
 		WITH entries AS MATERIALIZED (
 			SELECT time, id, kind, tag, digest, detail->>'previous_digest' AS previous FROM auditlog
-			WHERE repository_id = @repository AND kind IN ` + tagEnds + ` AND time <= @time AND (time, id) < (@time, @id)
+			WHERE repository_id = @repository AND kind IN ('move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete')
+				AND time <= @time AND (time, id) < (@time, @id)
 			ORDER BY time DESC, id DESC LIMIT @bound
-		)` + formerAmongEntries
-	formerOfTag = `
-		WITH entries AS MATERIALIZED (
-			SELECT time, id, kind, tag, digest, detail->>'previous_digest' AS previous FROM auditlog
-			WHERE repository_id = @repository AND tag = @tag AND kind IN ` + tagEvents + ` AND time <= @time AND (time, id) < (@time, @id)
-			ORDER BY time DESC, id DESC LIMIT @bound
-		)` + formerAmongEntries
-
-	// A state begins with the newest entry of the tag before its end, apart from entries
-	// that were written along with it or change nothing: it is enough to look at ten.
-	formerAmongEntries = `, looked AS (
+		), examined AS (
 			SELECT *, row_number() OVER (ORDER BY time DESC, id DESC) = @bound AS last,
-				kind IN ` + tagEnds + ` AND tag IS NOT NULL AND (kind <> 'revert_tag' OR previous IS NOT NULL)
-					AND (digest IS NOT NULL OR previous IS NOT NULL)
+				kind IN ('move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete') AND tag IS NOT NULL
+					AND (kind <> 'revert_tag' OR previous IS NOT NULL) AND (digest IS NOT NULL OR previous IS NOT NULL)
 					AND starts_with(tag, @prefix::text) AND (@contains::text = '' OR strpos(tag, @contains::text) > 0) AS selected
 			FROM entries
 		)
 		SELECT e.time, e.id, e.kind, COALESCE(e.tag, ''), e.digest, COALESCE(e.previous, ''), s.time, s.digest, e.selected, e.last
-		FROM (SELECT * FROM looked WHERE selected OR last ORDER BY time DESC, id DESC LIMIT @limit) e
+		FROM (SELECT * FROM examined WHERE selected OR last ORDER BY time DESC, id DESC LIMIT @limit) e
 		LEFT JOIN LATERAL (
 			SELECT b.time, b.digest FROM (
 				SELECT time, id, kind, digest FROM auditlog
-				WHERE repository_id = @repository AND tag = e.tag AND kind IN ` + tagEvents + ` AND time < e.time
+				WHERE repository_id = @repository AND tag = e.tag
+					AND kind IN ('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete')
+					AND time < e.time
+				ORDER BY time DESC, id DESC LIMIT 10) b
+			WHERE b.kind IN ('push_repo', 'create_tag', 'move_tag', 'revert_tag')
+			ORDER BY b.time DESC, b.id DESC LIMIT 1) s ON @starts::boolean AND e.selected
+		ORDER BY e.time DESC, e.id DESC`
+
+	formerOfTag = `
+		WITH entries AS MATERIALIZED (
+			SELECT time, id, kind, tag, digest, detail->>'previous_digest' AS previous FROM auditlog
+			WHERE repository_id = @repository AND tag = @tag
+				AND kind IN ('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete')
+				AND time <= @time AND (time, id) < (@time, @id)
+			ORDER BY time DESC, id DESC LIMIT @bound
+		), examined AS (
+			SELECT *, row_number() OVER (ORDER BY time DESC, id DESC) = @bound AS last,
+				kind IN ('move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete') AND tag IS NOT NULL
+					AND (kind <> 'revert_tag' OR previous IS NOT NULL) AND (digest IS NOT NULL OR previous IS NOT NULL)
+					AND starts_with(tag, @prefix::text) AND (@contains::text = '' OR strpos(tag, @contains::text) > 0) AS selected
+			FROM entries
+		)
+		SELECT e.time, e.id, e.kind, COALESCE(e.tag, ''), e.digest, COALESCE(e.previous, ''), s.time, s.digest, e.selected, e.last
+		FROM (SELECT * FROM examined WHERE selected OR last ORDER BY time DESC, id DESC LIMIT @limit) e
+		LEFT JOIN LATERAL (
+			SELECT b.time, b.digest FROM (
+				SELECT time, id, kind, digest FROM auditlog
+				WHERE repository_id = @repository AND tag = e.tag
+					AND kind IN ('push_repo', 'create_tag', 'move_tag', 'revert_tag', 'delete_tag', 'autoprune_tag_delete')
+					AND time < e.time
 				ORDER BY time DESC, id DESC LIMIT 10) b
 			WHERE b.kind IN ('push_repo', 'create_tag', 'move_tag', 'revert_tag')
 			ORDER BY b.time DESC, b.id DESC LIMIT 1) s ON @starts::boolean AND e.selected

@@ -79,22 +79,25 @@ func (o owner) id() int64 {
 	return o.namespace
 }
 
-// find looks up a target. lock is a locking clause for the target's row, used when a policy
-// is to be added, so that the target isn't deleted before the transaction ends; "": no
-// lock.
-func (t Target) find(ctx context.Context, q db.Querier, lock string) (owner, error) {
+// find looks up a target. With lock the target's rows are locked, so that the target isn't
+// deleted before the transaction ends; this is for adding a policy.
+func (t Target) find(ctx context.Context, q db.Querier, lock bool) (owner, error) {
 	o := owner{name: t.Namespace}
+	clause := ""
+	if lock {
+		clause = "FOR KEY SHARE"
+	}
 	var err error
 	switch t.Scope() {
 	case NamespaceScope:
-		err = q.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1 "+lock, t.Namespace).Scan(&o.namespace)
+		err = q.QueryRow(ctx, "SELECT id FROM top_level_namespaces WHERE name = $1 "+clause, t.Namespace).Scan(&o.namespace)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return o, namespaceUnknown(t.Namespace)
 		}
 	case RepositoryScope:
 		o.name = t.Repository
 		err = q.QueryRow(ctx, `SELECT n.id, r.id FROM top_level_namespaces n JOIN repositories r ON r.top_level_namespace_id = n.id
-			WHERE r.path = $1 `+lock, t.Repository).Scan(&o.namespace, &o.repository)
+			WHERE r.path = $1 `+clause, t.Repository).Scan(&o.namespace, &o.repository)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return o, oci.Errorf(oci.NameUnknown, "repository %s is not known to this registry", t.Repository).
 				WithDetail(map[string]string{"name": t.Repository})
@@ -109,7 +112,7 @@ func (t Target) find(ctx context.Context, q db.Querier, lock string) (owner, err
 
 // List returns the policies of the target itself, oldest first. Error: NAME_UNKNOWN.
 func (p *Pruner) List(ctx context.Context, t Target) ([]Saved, error) {
-	o, err := t.find(ctx, p.db.Pool, "")
+	o, err := t.find(ctx, p.db.Pool, false)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +191,7 @@ func (p *Pruner) change(ctx context.Context, t Target, doing string, fn func(tx 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
-		o, err := t.find(ctx, tx, "FOR KEY SHARE")
+		o, err := t.find(ctx, tx, true)
 		if err != nil {
 			return err
 		}
@@ -338,7 +341,7 @@ func entry(kind audit.Kind, t Target, o owner, policy string, detail map[string]
 // UsesDefaults says whether the registry's default policies apply to a namespace as
 // long as it has none of its own. Error: NAME_UNKNOWN.
 func (p *Pruner) UsesDefaults(ctx context.Context, namespace string) (on bool, err error) {
-	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, "")
+	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, false)
 	if err != nil {
 		return false, err
 	}

@@ -89,7 +89,7 @@ func (p *Pruner) Preview(ctx context.Context, t Target, o PreviewOptions) (*Prev
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	found, err := t.find(ctx, p.db.Pool, "")
+	found, err := t.find(ctx, p.db.Pool, false)
 	if err != nil {
 		return nil, err
 	}

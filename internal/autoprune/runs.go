@@ -168,7 +168,7 @@ func runUnknown(id string) error {
 func (p *Pruner) RunNow(ctx context.Context, namespace string) error {
 	t := Target{Namespace: namespace}
 	err := p.db.Tx(ctx, func(tx pgx.Tx) error {
-		o, err := t.find(ctx, tx, "FOR KEY SHARE")
+		o, err := t.find(ctx, tx, true)
 		if err != nil {
 			return err
 		}

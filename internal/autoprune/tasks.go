@@ -212,7 +212,7 @@ type TaskStatus struct {
 // Task returns a namespace's task. It is nil when no policy applies to the namespace, or no
 // worker has looked at the namespace since one does. Error: NAME_UNKNOWN.
 func (p *Pruner) Task(ctx context.Context, namespace string) (*TaskStatus, error) {
-	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, "")
+	o, err := Target{Namespace: namespace}.find(ctx, p.db.Pool, false)
 	if err != nil {
 		return nil, err
 	}

@@ -50,7 +50,7 @@ func (c *Catalog) DescribeManifest(ctx context.Context, path string, d oci.Diges
 	var tags, referrers int64
 	var indexes [][]byte
 	err = c.db.Pool.QueryRow(ctx, `
-		SELECT m.media_type, m.payload, m.created_at, `+sumOfSizes+`,
+		SELECT m.media_type, m.payload, m.created_at, m.size,
 			ARRAY(SELECT name FROM (SELECT name FROM tags
 				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = m.id LIMIT $6) pointing
 				ORDER BY name LIMIT $5),
@@ -65,7 +65,7 @@ func (c *Catalog) DescribeManifest(ctx context.Context, path string, d oci.Diges
 				CROSS JOIN LATERAL (
 					SELECT digest FROM manifests
 					WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = x.parent_id OFFSET 0) above)
-		FROM (SELECT $3::bigint AS id) want`+manifestSize,
+		FROM purser_sized_manifest($1, $2, $3, $4) m`,
 		r.namespace, r.id, id, oci.MaxDescriptors, browseHolders, browseCount+1).
 		Scan(&m.MediaType, &m.Payload, &m.CreatedAt, &m.Size, &m.Tags, &tags, &referrers, &indexes)
 	switch {

@@ -152,7 +152,10 @@ func (c *Catalog) repositoryInfos(ctx context.Context, places []foundRepository)
 				SELECT FROM tags
 				WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id
 				ORDER BY name LIMIT $2) counted) t -- ordered as an index is, else the planner may read the table
-		`+lastPushed+`
+		LEFT JOIN LATERAL (
+			SELECT COALESCE(updated_at, created_at) AS pushed FROM tags
+			WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id
+			ORDER BY COALESCE(updated_at, created_at) DESC, name DESC LIMIT 1) p ON true
 		ORDER BY want.nth`, ids, browseCount+1)
 	if err != nil {
 		return nil, err
@@ -166,13 +169,6 @@ func (c *Catalog) repositoryInfos(ctx context.Context, places []foundRepository)
 		return i, err
 	})
 }
-
-// lastPushed is an SQL join of a repository r with its most recently pushed tag.
-const lastPushed = `
-		LEFT JOIN LATERAL (
-			SELECT COALESCE(updated_at, created_at) AS pushed FROM tags
-			WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id
-			ORDER BY COALESCE(updated_at, created_at) DESC, name DESC LIMIT 1) p ON true`
 
 func utc(t *time.Time) *time.Time {
 	if t == nil {
@@ -209,7 +205,11 @@ func (c *Catalog) DescribeRepository(ctx context.Context, path string) (d Reposi
 			(SELECT count(*) FROM manifests
 			 WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id),
 			s.visibility, s.starred_at IS NOT NULL
-		FROM live_repositories r CROSS JOIN LATERAL (SELECT * FROM repositories WHERE id = r.id OFFSET 0) s`+lastPushed+`
+		FROM live_repositories r CROSS JOIN LATERAL (SELECT * FROM repositories WHERE id = r.id OFFSET 0) s
+		LEFT JOIN LATERAL (
+			SELECT COALESCE(updated_at, created_at) AS pushed FROM tags
+			WHERE repository_id = r.id AND top_level_namespace_id = r.top_level_namespace_id
+			ORDER BY COALESCE(updated_at, created_at) DESC, name DESC LIMIT 1) p ON true
 		WHERE r.path = $1`, path).Scan(&namespace, &d.ID, &d.CreatedAt, &d.PushedAt, &d.Tags, &d.Manifests, &d.Visibility, &d.Starred)
 	switch {
 	case isNoRows(err):

@@ -161,11 +161,9 @@ func (q TagQuery) place(t foundTag) *TagPlace {
 	return p
 }
 
-const foundColumns = "name, manifest_id, created_at, COALESCE(updated_at, created_at), expires_at"
-
 func (c *Catalog) tagByName(ctx context.Context, r repository, q TagQuery, limit int) ([]foundTag, error) {
 	return c.findTags(ctx, `
-		SELECT `+foundColumns+` FROM tags
+		SELECT name, manifest_id, created_at, COALESCE(updated_at, created_at), expires_at FROM tags
 		WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name = $3 LIMIT $4`,
 		r.namespace, r.id, q.Exact, limit)
 }
@@ -179,9 +177,9 @@ func (c *Catalog) tagsByName(ctx context.Context, r repository, q TagQuery, limi
 		after = q.After.Name
 	}
 	return c.findTags(ctx, fmt.Sprintf(`
-		SELECT %s FROM tags
+		SELECT name, manifest_id, created_at, COALESCE(updated_at, created_at), expires_at FROM tags
 		WHERE repository_id = $2 AND top_level_namespace_id = $1 AND name %s $3 AND name >= $4 AND name < $5
-		ORDER BY name %s LIMIT $6`, foundColumns, compare, order),
+		ORDER BY name %s LIMIT $6`, compare, order),
 		r.namespace, r.id, after, q.Prefix, q.Prefix+afterNames, limit)
 }
 
@@ -202,10 +200,10 @@ func (c *Catalog) tagsByPush(ctx context.Context, r repository, q TagQuery, limi
 		moment.InfinityModifier = pgtype.Infinity
 	}
 	return c.findTags(ctx, fmt.Sprintf(`
-		SELECT %s FROM tags
+		SELECT name, manifest_id, created_at, COALESCE(updated_at, created_at), expires_at FROM tags
 		WHERE repository_id = $2 AND top_level_namespace_id = $1
-			AND (COALESCE(updated_at, created_at), name) %s ($3, $4)
-		ORDER BY COALESCE(updated_at, created_at) %[3]s, name %[3]s LIMIT $5`, foundColumns, compare, order),
+			AND (COALESCE(updated_at, created_at), name) %[1]s ($3, $4)
+		ORDER BY COALESCE(updated_at, created_at) %[2]s, name %[2]s LIMIT $5`, compare, order),
 		r.namespace, r.id, moment, after.Name, limit)
 }
 
@@ -290,8 +288,9 @@ func (c *Catalog) rank(ctx context.Context, r repository, q TagQuery, tags []fou
 		return q.Rank(ctx, r.id, names)
 	}
 	rows, err := c.db.Pool.Query(ctx, `
-		SELECT want.nth, `+sumOfSizes+`
-		FROM unnest($3::bigint[]) WITH ORDINALITY AS want (id, nth)`+manifestSize, r.namespace, r.id, manifests, browseChildren)
+		SELECT want.nth, m.size
+		FROM unnest($3::bigint[]) WITH ORDINALITY AS want (id, nth)
+		CROSS JOIN LATERAL purser_sized_manifest($1, $2, want.id, $4) m`, r.namespace, r.id, manifests, browseChildren)
 	if err != nil {
 		return nil, err
 	}
@@ -304,36 +303,6 @@ func (c *Catalog) rank(ctx context.Context, r repository, q TagQuery, tags []fou
 	return ranks, err
 }
 
-// manifestSize is an SQL join of the manifest of want.id as m with the size of its children
-// if it is an index; sumOfSizes adds up both. Arguments: namespace, repository, any,
-// browseChildren. The size of an index is the length of its payload plus its own blobs,
-// which are its entries that aren't manifests. Its total_size isn't used: it includes the
-// lengths of the children's payloads, which the children's sizes include too. If the first
-// release has stored a negative total_size, the length of the payload counts instead.
-// For OFFSET 0 see "Plans" in package db.
-const (
-	sumOfSizes   = `LEAST(m.size + children.size, 9223372036854775807)::bigint`
-	manifestSize = `
-		CROSS JOIN LATERAL (
-			SELECT *, CASE WHEN media_type IN ('` + oci.MediaTypeImageIndex + `', '` + oci.MediaTypeDockerManifestList + `')
-				THEN octet_length(payload) + COALESCE((
-					SELECT sum(b.size) FROM (
-						SELECT digest FROM layers
-						WHERE top_level_namespace_id = $1 AND repository_id = $2 AND manifest_id = want.id OFFSET 0) l
-					CROSS JOIN LATERAL (SELECT size FROM blobs WHERE digest = l.digest OFFSET 0) b), 0)
-				ELSE GREATEST(total_size, octet_length(payload)) END AS size
-			FROM manifests
-			WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = want.id OFFSET 0) m
-		CROSS JOIN LATERAL (
-			SELECT COALESCE(sum(c.size), 0) AS size FROM (
-				SELECT child_id FROM manifest_references
-				WHERE repository_id = $2 AND top_level_namespace_id = $1 AND parent_id = m.id
-				ORDER BY child_id LIMIT $4) x
-			CROSS JOIN LATERAL (
-				SELECT GREATEST(total_size, octet_length(payload)) AS size FROM manifests
-				WHERE top_level_namespace_id = $1 AND repository_id = $2 AND id = x.child_id OFFSET 0) c) children`
-)
-
 // tagInfos returns the details of tags. It leaves out tags whose manifest is gone: such a
 // tag was deleted or moved after it was found.
 func (c *Catalog) tagInfos(ctx context.Context, r repository, tags []foundTag) ([]TagInfo, error) {
@@ -342,10 +311,10 @@ func (c *Catalog) tagInfos(ctx context.Context, r repository, tags []foundTag) (
 		manifests[i] = t.manifest
 	}
 	rows, err := c.db.Pool.Query(ctx, `
-		SELECT want.nth, m.digest, m.media_type, COALESCE(m.artifact_type, ''), `+sumOfSizes+`,
-			CASE WHEN m.media_type IN ('`+oci.MediaTypeImageIndex+`', '`+oci.MediaTypeDockerManifestList+`')
-				AND octet_length(m.payload) <= $5 THEN m.payload END
-		FROM unnest($3::bigint[]) WITH ORDINALITY AS want (id, nth)`+manifestSize+`
+		SELECT want.nth, m.digest, m.media_type, COALESCE(m.artifact_type, ''), m.size,
+			CASE WHEN m.is_index AND octet_length(m.payload) <= $5 THEN m.payload END
+		FROM unnest($3::bigint[]) WITH ORDINALITY AS want (id, nth)
+		CROSS JOIN LATERAL purser_sized_manifest($1, $2, want.id, $4) m
 		ORDER BY want.nth`, r.namespace, r.id, manifests, browseChildren, browsePlatforms)
 	if err != nil {
 		return nil, err

@@ -179,12 +179,8 @@ func (c *Catalog) beat(ctx context.Context, conn *pgx.Conn) error {
 	}
 }
 
-// forgetSilent deletes the rows of processes that were silent for too long, after this
-// process's own row (me) was renewed.
-const forgetSilent = "DELETE FROM replicas USING me WHERE seen_at < now() - $3::interval AND replicas.id <> me.id"
-
 // sendBeat sends a heartbeat if this process is registered. Every few seconds it also
-// renews the process's row.
+// renews the process's row, and deletes the rows of processes that were silent for too long.
 func (c *Catalog) sendBeat(ctx context.Context, conn *pgx.Conn) (registered bool, err error) {
 	now := time.Now()
 	b := new(pgx.Batch)
@@ -192,21 +188,22 @@ func (c *Catalog) sendBeat(ctx context.Context, conn *pgx.Conn) (registered bool
 		c.opt.Replica, c.channel(), fmt.Sprintf("%d %d", now.Sub(c.cache.started), now.UnixNano()))
 	b.Queue(`
 		WITH me AS (UPDATE replicas SET seen_at = now() WHERE id = $1 AND seen_at < now() - $2::interval RETURNING id)
-		`+forgetSilent, c.opt.Replica, seenEvery, replicaForgotten)
+		DELETE FROM replicas USING me WHERE seen_at < now() - $3::interval AND replicas.id <> me.id`,
+		c.opt.Replica, seenEvery, replicaForgotten)
 	results := conn.SendBatch(ctx, b)
 	done, err := results.Exec()
 	return done.RowsAffected() > 0, errors.Join(err, results.Close())
 }
 
-// renew renews the row of this process while it sends no heartbeats. It commits
-// synchronously: an asynchronous commit would wake PostgreSQL's WAL writer, which then
+// renew renews the row of this process while it sends no heartbeats, and deletes the rows of
+// processes that were silent for too long. It commits synchronously: an asynchronous commit would wake PostgreSQL's WAL writer, which then
 // stays awake for ten seconds.
 func (c *Catalog) renew(ctx context.Context, conn *pgx.Conn) (registered bool, err error) {
 	b := new(pgx.Batch)
 	b.Queue("SELECT set_config('synchronous_commit', 'on', true)")
 	b.Queue(`
 		WITH me AS (UPDATE replicas SET seen_at = now() WHERE id = $1 RETURNING id),
-			gone AS (`+forgetSilent+`)
+			gone AS (DELETE FROM replicas USING me WHERE seen_at < now() - $3::interval AND replicas.id <> me.id)
 		SELECT $2::text FROM me`, c.opt.Replica, "the heart rests", replicaForgotten)
 	results := conn.SendBatch(ctx, b)
 	_, err = results.Exec()

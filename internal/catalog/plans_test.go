@@ -2,6 +2,7 @@ package catalog_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -85,3 +86,24 @@ func readWhole(t *testing.T, conn *pgx.Conn) map[string]int64 {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// TestSizesAreInlined: the planner inlines purser_sized_manifest, so that one statement
+// reads many manifests with an index instead of calling a function for each.
+func TestSizesAreInlined(t *testing.T) {
+	t.Parallel()
+	b := catalogtest.Setup(t)
+	rows, err := b.DB.Pool.Query(t.Context(), `
+		EXPLAIN SELECT m.size FROM unnest($1::bigint[]) AS want (id)
+		CROSS JOIN LATERAL purser_sized_manifest(1, 2, want.id, 100) m`, []int64{1, 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := strings.Join(lines, "\n")
+	if strings.Contains(plan, "purser_sized_manifest") || !strings.Contains(plan, "Index") {
+		t.Errorf("the plan is\n%s", plan)
+	}
+}

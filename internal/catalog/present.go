@@ -83,9 +83,12 @@ func (c *Catalog) Present(ctx context.Context, path string, tags []string, manif
 // deleted repository none does.
 func (c *Catalog) PresentTags(ctx context.Context, repositories []int64, names []string) ([]bool, error) {
 	return c.present(ctx, `
-		SELECT FROM tags
-		WHERE repository_id = want.repository AND top_level_namespace_id = r.top_level_namespace_id AND name = want.value`,
-		"text[]", repositories, names)
+		SELECT want.nth FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS want (repository, name, nth)
+		CROSS JOIN LATERAL (SELECT top_level_namespace_id FROM live_repositories WHERE id = want.repository OFFSET 0) r
+		CROSS JOIN LATERAL (
+			SELECT FROM tags
+			WHERE repository_id = want.repository AND top_level_namespace_id = r.top_level_namespace_id AND name = want.name
+			OFFSET 0) found`, repositories, names)
 }
 
 // PresentManifests does for manifests what PresentTags does for tags.
@@ -95,18 +98,18 @@ func (c *Catalog) PresentManifests(ctx context.Context, repositories []int64, ma
 		raw[i] = d.Bytes()
 	}
 	return c.present(ctx, `
-		SELECT FROM manifests
-		WHERE top_level_namespace_id = r.top_level_namespace_id AND repository_id = want.repository AND digest = want.value`,
-		"bytea[]", repositories, raw)
+		SELECT want.nth FROM unnest($1::bigint[], $2::bytea[]) WITH ORDINALITY AS want (repository, digest, nth)
+		CROSS JOIN LATERAL (SELECT top_level_namespace_id FROM live_repositories WHERE id = want.repository OFFSET 0) r
+		CROSS JOIN LATERAL (
+			SELECT FROM manifests
+			WHERE top_level_namespace_id = r.top_level_namespace_id AND repository_id = want.repository AND digest = want.digest
+			OFFSET 0) found`, repositories, raw)
 }
 
-// present says for each of the values, of SQL type of, whether the query find returns a
-// row.
-func (c *Catalog) present(ctx context.Context, find, of string, repositories []int64, values any) ([]bool, error) {
-	rows, err := c.db.Pool.Query(ctx, `
-		SELECT want.nth FROM unnest($1::bigint[], $2::`+of+`) WITH ORDINALITY AS want (repository, value, nth)
-		CROSS JOIN LATERAL (SELECT top_level_namespace_id FROM live_repositories WHERE id = want.repository OFFSET 0) r
-		CROSS JOIN LATERAL (`+find+` OFFSET 0) found`, repositories, values)
+// present runs a statement that returns the positions, from 1, of those values that exist in
+// their repositories, and says for each value whether it does.
+func (c *Catalog) present(ctx context.Context, sql string, repositories []int64, values any) ([]bool, error) {
+	rows, err := c.db.Pool.Query(ctx, sql, repositories, values)
 	if err != nil {
 		return nil, fmt.Errorf("looking for tags and manifests: %w", err)
 	}

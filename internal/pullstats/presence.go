@@ -150,11 +150,16 @@ func (p *presence) tick(ctx context.Context) (more bool, err error) {
 	begun := p.wall()
 	err = p.stats.Pool.QueryRow(ctx, `
 		UPDATE pullrecorders SET seen_at = now(), written_to = $2, logged = $3 WHERE id = $1 AND ended_at IS NULL
-		RETURNING clock_timestamp(), `+noneOlder, p.id, to, logged).Scan(&theirs, &newest)
+		RETURNING clock_timestamp(),
+			NOT EXISTS (SELECT FROM pullrecorders
+				WHERE protocol = 1 AND ended_at IS NULL AND seen_at > now() - interval '5 minutes')`, p.id, to, logged).Scan(&theirs, &newest)
 	if errors.Is(err, pgx.ErrNoRows) { // the first tick, or another process declared this one dead
 		begun = p.wall()
 		err = p.stats.Pool.QueryRow(ctx,
-			"INSERT INTO pullrecorders (redis, written_to, logged, protocol) VALUES ($1, $2, $3, 2) RETURNING id, clock_timestamp(), "+noneOlder,
+			`INSERT INTO pullrecorders (redis, written_to, logged, protocol) VALUES ($1, $2, $3, 2)
+			RETURNING id, clock_timestamp(),
+				NOT EXISTS (SELECT FROM pullrecorders
+					WHERE protocol = 1 AND ended_at IS NULL AND seen_at > now() - interval '5 minutes')`,
 			p.r.queue != nil, to, logged).Scan(&p.id, &theirs, &newest)
 	}
 	if err != nil {

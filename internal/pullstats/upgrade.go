@@ -40,8 +40,6 @@ const (
 	// olderUsesFor is the age up to which the times in these keys matter.
 	olderUsesFor = 2 * time.Hour
 	olderLease   = time.Minute
-	// noneOlder is whether no process of the older version records pulls.
-	noneOlder = "NOT EXISTS (SELECT FROM pullrecorders WHERE protocol = 1 AND ended_at IS NULL AND seen_at > now() - interval '5 minutes')"
 )
 
 var (

@@ -56,7 +56,7 @@ func (s *Sender) Call(ctx context.Context, c Callback) error {
 			INSERT INTO webhooknotices (id, webhook, event, body, url)
 			SELECT $1, $1, $2, $3, $4
 			WHERE (SELECT count(*) FROM (
-				SELECT FROM webhooknotices WHERE `+pending+` AND url IS NOT NULL LIMIT $5) p) < $5`,
+				SELECT FROM webhooknotices WHERE delivered_at IS NULL AND given_up_at IS NULL AND url IS NOT NULL LIMIT $5) p) < $5`,
 			c.ID, c.Event, strings.ToValidUTF8(string(body), "\uFFFD"), c.URL, maxCallbacks)
 		if err != nil {
 			return err
@@ -114,7 +114,7 @@ func (s *Sender) claimCallbacks(ctx context.Context, lease uuid.UUID) ([]claimed
 		SET lease = $1, attempts = attempts + 1, next_attempt = clock_timestamp() + $2::interval
 		WHERE id = ANY (ARRAY(
 			SELECT id FROM webhooknotices
-			WHERE `+pending+` AND url IS NOT NULL AND next_attempt <= now()
+			WHERE delivered_at IS NULL AND given_up_at IS NULL AND url IS NOT NULL AND next_attempt <= now()
 			ORDER BY next_attempt LIMIT $3 FOR UPDATE SKIP LOCKED))
 		RETURNING id, event, body, attempts, url`, lease, s.opt.Lease, s.opt.Parallel)
 	if err != nil {
@@ -131,7 +131,7 @@ func (s *Sender) nextCallback(ctx context.Context) (time.Duration, error) {
 	var seconds *float64
 	err := s.opt.DB.Pool.QueryRow(ctx, `
 		SELECT extract(epoch FROM min(next_attempt) - clock_timestamp())::float8
-		FROM webhooknotices WHERE url IS NOT NULL AND `+pending).Scan(&seconds)
+		FROM webhooknotices WHERE url IS NOT NULL AND delivered_at IS NULL AND given_up_at IS NULL`).Scan(&seconds)
 	if err != nil {
 		return 0, fmt.Errorf("asking when the next callback is due: %w", err)
 	}

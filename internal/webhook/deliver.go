@@ -14,12 +14,8 @@ import (
 	"github.com/purser-registry/purser/internal/worker"
 )
 
-const (
-	pending = "delivered_at IS NULL AND given_up_at IS NULL"
-	// recordTimeout bounds recording an outcome, which happens even while the process
-	// stops.
-	recordTimeout = 5 * time.Second
-)
+// recordTimeout bounds recording an outcome, which happens even while the process stops.
+const recordTimeout = 5 * time.Second
 
 // delivery is a claimed notice.
 type delivery struct {
@@ -53,7 +49,7 @@ func (s *Sender) claim(ctx context.Context, lease uuid.UUID) ([]delivery, error)
 		SET lease = $1, attempts = attempts + 1, next_attempt = clock_timestamp() + $2::interval
 		WHERE id = ANY (ARRAY(
 			SELECT id FROM webhooknotices
-			WHERE `+pending+` AND webhook IS NULL AND next_attempt <= now()
+			WHERE delivered_at IS NULL AND given_up_at IS NULL AND webhook IS NULL AND next_attempt <= now()
 			ORDER BY next_attempt LIMIT $3 FOR UPDATE SKIP LOCKED))
 		RETURNING id, event, body, attempts`, lease, s.opt.Lease, s.opt.Parallel)
 	if err != nil {
@@ -67,7 +63,7 @@ func (s *Sender) next(ctx context.Context) (time.Duration, error) {
 	var seconds *float64
 	err := s.opt.DB.Pool.QueryRow(ctx, `
 		SELECT extract(epoch FROM min(next_attempt) - clock_timestamp())::float8
-		FROM webhooknotices WHERE webhook IS NULL AND `+pending).Scan(&seconds)
+		FROM webhooknotices WHERE webhook IS NULL AND delivered_at IS NULL AND given_up_at IS NULL`).Scan(&seconds)
 	if err != nil {
 		return 0, fmt.Errorf("looking when the next notice is due: %w", err)
 	}

@@ -67,7 +67,7 @@ func (l *lanes) open(ctx context.Context) (more bool, err error) {
 		SELECT w.uuid, w.url, w.secret FROM webhooks w
 		WHERE w.enabled AND w.uuid <> ALL ($1::uuid[]) AND EXISTS (
 			SELECT FROM webhooknotices
-			WHERE webhook = w.uuid AND `+pending+` AND next_attempt <= now())`, l.busy())
+			WHERE webhook = w.uuid AND delivered_at IS NULL AND given_up_at IS NULL AND next_attempt <= now())`, l.busy())
 	if err != nil {
 		return false, fmt.Errorf("looking for webhooks with notices that are due: %w", err)
 	}
@@ -111,7 +111,7 @@ func (l *lanes) next(ctx context.Context) (time.Duration, error) {
 		SELECT extract(epoch FROM min(d.next_attempt) - clock_timestamp())::float8
 		FROM webhooks w CROSS JOIN LATERAL (
 			SELECT next_attempt FROM webhooknotices
-			WHERE webhook = w.uuid AND `+pending+` ORDER BY next_attempt LIMIT 1) d
+			WHERE webhook = w.uuid AND delivered_at IS NULL AND given_up_at IS NULL ORDER BY next_attempt LIMIT 1) d
 		WHERE w.enabled AND w.uuid <> ALL ($1::uuid[])`, busy).Scan(&seconds)
 	if err != nil {
 		return 0, fmt.Errorf("asking when the next notice of a webhook is due: %w", err)

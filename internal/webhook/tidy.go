@@ -42,7 +42,7 @@ func (s *Sender) tidyBatch(ctx context.Context) (more bool, err error) {
 	}
 	var n int
 	err = s.opt.DB.Pool.QueryRow(ctx, `
-		SELECT count(*) FROM (SELECT FROM webhooknotices WHERE `+pending+` LIMIT $1) p`, pendingMost).Scan(&n)
+		SELECT count(*) FROM (SELECT FROM webhooknotices WHERE delivered_at IS NULL AND given_up_at IS NULL LIMIT $1) p`, pendingMost).Scan(&n)
 	if err != nil {
 		return false, fmt.Errorf("counting pending notices: %w", err)
 	}
@@ -58,7 +58,7 @@ func (s *Sender) abandon(ctx context.Context) (more bool, err error) {
 	tag, err := s.opt.DB.Pool.Exec(ctx, `
 		DELETE FROM webhooknotices WHERE id = ANY (ARRAY(
 			SELECT id FROM webhooknotices
-			WHERE webhook IS NULL AND `+pending+` AND next_attempt < now() - $1::interval
+			WHERE webhook IS NULL AND delivered_at IS NULL AND given_up_at IS NULL AND next_attempt < now() - $1::interval
 			LIMIT $2 FOR UPDATE SKIP LOCKED))`, s.opt.Keep, tidyRows)
 	if err != nil {
 		return false, fmt.Errorf("deleting abandoned notices: %w", err)
@@ -89,7 +89,7 @@ func (s *Sender) tidyHooks(ctx context.Context) (more bool, err error) {
 	rows, err := s.opt.DB.Pool.Query(ctx, `
 		SELECT n.name, w.uuid, w.title, w.url, w.events FROM webhooks w JOIN top_level_namespaces n ON n.id = w.namespace_id
 		WHERE w.enabled AND (SELECT count(*) FROM (
-			SELECT FROM webhooknotices WHERE webhook = w.uuid AND `+pending+` LIMIT $1) p) >= $1`, s.opt.MaxWaiting)
+			SELECT FROM webhooknotices WHERE webhook = w.uuid AND delivered_at IS NULL AND given_up_at IS NULL LIMIT $1) p) >= $1`, s.opt.MaxWaiting)
 	if err != nil {
 		return false, fmt.Errorf("looking for webhooks with too many waiting notices: %w", err)
 	}
